@@ -1,14 +1,14 @@
-//! The first half of a layer: `y = x + attention(norm(x))`.
+//! Attention half of a layer: `y = x + attention(norm(x))`.
 //!
-//! Query, key and value projections of a slice of heads lie one after the other in memory, so one
-//! product makes all three; a row of `qkv` is h query heads, g key heads, g value heads of d
-//! numbers each (g < h is grouped-query attention). Slices of heads follow each other, each with
-//! all rows: to rotation and attention they are more sequences. Rotary positions turn queries and
-//! keys in place. The residual is added after the output product, not inside it: the product is a
-//! sum over heads that other layouts split, and `x` must enter it once.
+//! The query, key and value projections of a shard of heads are contiguous in memory, so one
+//! product computes all three; a row of `qkv` is h query heads, g key heads and g value heads of d
+//! elements each (g < h is grouped-query attention). Shards of heads are stored one after another,
+//! each with all rows: rotation and attention treat them as further sequences. RoPE rotates queries
+//! and keys in place. The residual is added after the output product, not inside it: the product is
+//! a sum over heads that other layouts split, and `x` must enter it once.
 //!
-//! Saved: `qkv` after rotation and the norm's statistics are kept; the output of attention and the
-//! logarithms of its denominators can be rebuilt from them.
+//! Saved: `qkv` after rotation and the norm's statistics are kept; the output of attention and its
+//! log-sum-exp can be recomputed from them.
 
 use crate::block::{Context, Flops, MicrobatchShape, SavedLen};
 use crate::collectives::SingleRank;
@@ -26,22 +26,22 @@ use lockstep_tensor::rope::{self, Rotation};
 use lockstep_tensor::{Cpu, reduce};
 use std::sync::Arc;
 
-/// See the module's text.
+/// Attention with its normalisation and projections.
 pub(crate) struct Attention {
-    /// Query heads of one slice.
+    /// Query heads of one shard.
     pub(crate) heads: usize,
-    /// Key and value heads of one slice.
+    /// Key and value heads of one shard.
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
-    /// Makes queries, keys and values.
+    /// Normalisation and projection to queries, keys and values.
     pub(crate) norm_linear: NormLinear,
-    /// Rotary positions, where the family has them.
+    /// RoPE table, where the family has one.
     pub(crate) rope: Option<Arc<rope::Table>>,
     pub(crate) out: RowParallel,
     pub(crate) dropout: Dropout,
 }
 
-/// What forward saves.
+/// Saved values of forward.
 pub(crate) struct AttentionSaved<'a> {
     qkv: &'a mut [f32],
     stats: &'a mut [f32],
@@ -83,15 +83,16 @@ impl Attention {
     pub(crate) fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         let (t, c) = (shape.rows(), self.norm_linear.width());
         let own = if self.dropout.is_on() || self.tp_shards().sequence { t * c } else { 0 };
-        let derive = t * self.out.num_local_inputs() + self.attend_scratch_len(self.shape(shape));
+        let attention_gradient =
+            t * self.out.num_local_inputs() + self.attend_scratch_len(self.shape(shape));
         let ends = self.norm_linear.scratch_len(t).max(RowSums::scratch_len(self.tp_shards(), c));
-        let backward = own + self.norm_linear.outputs_len(t) + derive.max(ends);
+        let backward = own + self.norm_linear.outputs_len(t) + attention_gradient.max(ends);
         backward.max(self.out.scratch_len(t)).max(t * c)
     }
 
     pub(crate) fn flops_per_token(&self, num_tokens: usize) -> Flops {
-        // A token looks at half of the sequence on average, itself included; a pair of tokens costs
-        // one multiply-add per element for its score and one for its share of the output.
+        // A token attends to half of the sequence on average, itself included; a pair of tokens
+        // costs one multiply-add per element for its score and one for its term of the output.
         let width = self.heads * self.head_dim * self.tp_shards().num;
         let pairs = 2 * (num_tokens as u64 + 1) * width as u64;
         let forward = self.norm_linear.product.flops() + self.out.flops() + pairs;
@@ -118,7 +119,7 @@ impl Attention {
         reduce::add_assign(cpu, y_tc, x_tc);
     }
 
-    /// Rebuilds what depends on the kept values only.
+    /// Computes attention from the kept values.
     pub(crate) fn attend(&self, ctx: &mut Context<'_>, saved: &mut AttentionSaved<'_>) {
         let shape = self.shape(ctx.microbatch.shape);
         let mask = self.attention_mask(ctx);
@@ -157,7 +158,16 @@ impl Attention {
         let (x, spare) = (&saved.out_thd, frame.nested());
         self.out.backward_weight(cpu, collectives, x, dz_tc, grads.reborrow(), spare);
         let d_qkv = frame.take(self.norm_linear.outputs_len(t));
-        self.derive(cpu, params, microbatch, saved, masks.1, dz_tc, d_qkv, frame.nested());
+        self.attention_gradient(
+            cpu,
+            params,
+            microbatch,
+            saved,
+            masks.1,
+            dz_tc,
+            d_qkv,
+            frame.nested(),
+        );
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
         let (own, spare) = (grads.reborrow(), frame.nested());
         norm_linear.backward_weight(cpu, collectives, params, read, d_qkv, own, spare);
@@ -173,7 +183,7 @@ impl Attention {
         );
     }
 
-    /// The gradient of `x_tc` alone, and what the other half needs of it.
+    /// Computes the gradient of `x_tc` only, and stores the state for the weight gradients.
     pub(crate) fn backward_inputs(
         &self,
         ctx: &mut Context<'_>,
@@ -188,9 +198,18 @@ impl Attention {
         let (microbatch, collectives, mut frame) =
             (ctx.microbatch.shape, &mut *ctx.collectives, ctx.scratch.frame());
         self.out.fill_output_gradient(cpu, collectives, d_stream_tc, masks.0, dz_tc);
-        self.derive(cpu, params, microbatch, saved, masks.1, dz_tc, d_qkv, frame.nested());
+        self.attention_gradient(
+            cpu,
+            params,
+            microbatch,
+            saved,
+            masks.1,
+            dz_tc,
+            d_qkv,
+            frame.nested(),
+        );
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
-        norm_linear.backward_input_alone(
+        norm_linear.backward_input_only(
             cpu,
             collectives,
             params,
@@ -202,7 +221,7 @@ impl Attention {
         );
     }
 
-    /// The gradients of parameters, from what the gradient of `x_tc` left.
+    /// Adds the gradients of parameters, from the stored state.
     pub(crate) fn backward_weights(
         &self,
         ctx: &mut Context<'_>,
@@ -221,8 +240,8 @@ impl Attention {
         self.norm_linear.norm.add_sums(cpu, sums, grads);
     }
 
-    /// From the gradient of the output to that of queries, keys and values.
-    fn derive(
+    /// Computes the gradient of queries, keys and values from that of the output.
+    fn attention_gradient(
         &self,
         cpu: &Cpu,
         params: &[f32],
@@ -255,33 +274,33 @@ impl Attention {
         self.rotate(cpu, d_qkv, (microbatch.tokens, 0), true);
     }
 
-    /// What is dropped of the output.
+    /// Dropout mask of the output.
     fn mask(&self, ctx: &Context<'_>) -> Option<RowMask> {
         let first_row = self.tp_shards().rows(ctx.microbatch.shape.rows()).start;
         self.dropout.mask(ctx, Site::AttentionOutput, first_row, self.norm_linear.width())
     }
 
-    /// What is dropped of the shares that tokens have in each other.
+    /// Dropout of the attention probabilities.
     fn attention_mask(&self, ctx: &Context<'_>) -> Option<attention::Dropout> {
         self.dropout.attention_mask(ctx, self.all_heads(ctx.microbatch.shape))
     }
 
-    /// What products compute in, those inside attention included.
+    /// Precision of products, also inside attention.
     fn precision(&self) -> Precision {
         self.out.precision()
     }
 
-    /// Memory that attention itself needs.
+    /// Scratch memory of attention itself.
     fn attend_scratch_len(&self, shape: Shape) -> usize {
         attention::scratch_len_in(self.precision(), shape)
     }
 
-    /// How the model is cut.
+    /// Shards of the model.
     pub(crate) const fn tp_shards(&self) -> &TensorShards {
         &self.norm_linear.tp_shards
     }
 
-    /// A key and a value row per position.
+    /// One key row and one value row per position.
     pub(crate) fn cache_len(&self, num_positions: usize) -> usize {
         num_positions * 2 * self.kv_heads * self.head_dim * self.tp_shards().num_local()
     }
@@ -339,7 +358,7 @@ impl Attention {
         reduce::add_assign(cpu, y_tc, x_tc);
     }
 
-    /// Turns queries and keys. `positions` is (tokens per sequence, position of each sequence's
+    /// Rotates queries and keys. `positions` is (tokens per sequence, position of each sequence's
     /// first token).
     fn rotate(&self, cpu: &Cpu, qkv: &mut [f32], positions: (usize, usize), inverse: bool) {
         let Some(table) = &self.rope else { return };
@@ -363,7 +382,7 @@ impl Attention {
         (at(0), at(q_len), at(q_len + kv_len))
     }
 
-    /// What attention runs: every slice that is held is more sequences.
+    /// Shape of the attention call: every local shard adds sequences.
     fn shape(&self, microbatch: MicrobatchShape) -> Shape {
         Shape {
             sequences: microbatch.sequences * self.tp_shards().num_local(),
@@ -374,7 +393,7 @@ impl Attention {
         }
     }
 
-    /// Which heads of the model those are.
+    /// Heads of the model in that call.
     fn all_heads(&self, microbatch: MicrobatchShape) -> Heads {
         Heads {
             num: self.heads * self.tp_shards().num,

@@ -1,15 +1,14 @@
-//! The one contract between the runtime and the mathematics of a model.
+//! Interface between the runtime and the blocks of a model.
 //!
-//! A model is a list of blocks: an embedding, layers, a head; or what a small problem has in their
-//! places. A block knows its parameters' layout,
-//! runs forward and says what it saved, and runs backward from that. It owns no memory that
-//! changes and knows no ranks: parameters, gradients, activations and scratch belong to the
-//! runtime, which may gather a block's parameters just before use (ZeRO), run blocks on different
-//! machines (pipeline), keep many micro-batches in flight, or throw saved values away and have them
-//! recomputed, and the block cannot tell.
+//! A model is a list of blocks: an embedding, layers and a head, or the corresponding blocks of a
+//! small problem. A block describes its parameters, runs forward and fills the saved activations,
+//! and runs backward from those. It owns no mutable memory and is independent of ranks: parameters,
+//! gradients, activations and scratch memory belong to the runtime, which may gather a block's
+//! parameters just before use (ZeRO), run blocks on different ranks (pipeline), keep many
+//! micro-batches in flight, or discard saved values and recompute them.
 //!
-//! Shapes, here and in the blocks: t rows of a micro-batch (sequences x tokens), c width, h query heads,
-//! g key/value heads, d head dim, f hidden width of the feed-forward part, v vocabulary.
+//! Shapes, here and in the blocks: t rows of a micro-batch (sequences x tokens), c width, h query
+//! heads, g key/value heads, d head dim, f hidden width of the feed-forward part, v vocabulary.
 
 use crate::collectives::{CollectiveCall, TensorCollectives};
 use crate::grads::Grads;
@@ -19,29 +18,29 @@ use lockstep_config::LossScale;
 use lockstep_tensor::Cpu;
 use std::ops::Range;
 
-/// The target that takes no part in the loss.
+/// Target of a token that is excluded from the loss.
 pub use lockstep_tensor::cross_entropy::IGNORE;
 
-/// How large a micro-batch is.
+/// Shape of a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MicrobatchShape {
-    /// Sequences in the micro-batch (the microbatch).
+    /// Sequences in the micro-batch.
     pub sequences: usize,
     /// Tokens in each sequence.
     pub tokens: usize,
 }
 
 impl MicrobatchShape {
-    /// Rows of the micro-batch's activations: one per token.
+    /// Rows of the activations: one per token.
     pub const fn rows(self) -> usize {
         self.sequences * self.tokens
     }
 }
 
-/// A microbatch: the unit that goes forward and backward in one piece under every layout.
+/// A micro-batch: the unit of forward and backward passes under every layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Microbatch<'a> {
-    /// Its size.
+    /// Shape of the micro-batch.
     pub shape: MicrobatchShape,
     /// Token of each row.
     pub inputs: &'a [u32],
@@ -53,37 +52,37 @@ pub struct Microbatch<'a> {
     pub num_targets: u64,
 }
 
-/// What a pass is for.
+/// Mode of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Backward follows; dropout masks are a function of seed, step and the element's place.
+    /// Training: backward follows; dropout masks are a function of seed, step and element.
     Train {
         /// The run's seed.
         seed: u64,
         /// The optimizer step.
         step: u64,
-        /// What the loss is multiplied by before backward, and with it every gradient.
+        /// Loss scale, which multiplies every gradient.
         loss_scale: LossScale,
     },
     /// Forward only, without dropout.
     Evaluate,
 }
 
-/// What every call of a block receives besides its own buffers.
+/// Arguments of every call of a block besides its own buffers.
 pub struct Context<'a> {
     /// The device.
     pub cpu: &'a Cpu,
-    /// The micro-batch that passes.
+    /// The current micro-batch.
     pub microbatch: &'a Microbatch<'a>,
-    /// What the pass is for.
+    /// Mode of the pass.
     pub mode: Mode,
     /// Memory for the duration of the call.
     pub scratch: &'a mut Scratch,
-    /// Completes what the slices of the model that are held here make.
+    /// Collectives over the tensor-parallel ranks.
     pub collectives: &'a mut dyn TensorCollectives,
 }
 
-/// What a decoding call receives: new tokens of one sequence whose past is in the cache.
+/// Arguments of a decoding call: new tokens of one sequence whose past is in the cache.
 pub struct DecodeContext<'a> {
     /// The device.
     pub cpu: &'a Cpu,
@@ -95,7 +94,7 @@ pub struct DecodeContext<'a> {
     pub scratch: &'a mut Scratch,
 }
 
-/// What a block consumes and produces, and how wide a row of it is.
+/// Input and output of a block, with the width of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockIo {
     /// Reads the micro-batch's tokens; its input slice is empty.
@@ -140,7 +139,7 @@ impl BlockIo {
         if input > output { input } else { output }
     }
 
-    /// Whether it lies between other blocks: what it saves waits for its backward.
+    /// Whether it is between other blocks: its saved values stay until its backward.
     pub const fn is_layer(self) -> bool {
         matches!(self, Self::StreamToStream { .. })
     }
@@ -149,53 +148,53 @@ impl BlockIo {
 /// Number of elements a block saves between forward and backward, besides its input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SavedLen {
-    /// Values that are dear to compute again.
+    /// Values that are expensive to recompute.
     pub kept: usize,
-    /// Values that [`Recompute::Selective`] computes again from the kept ones.
+    /// Values that [`Recompute::Selective`] recomputes from the kept ones.
     pub rebuilt: usize,
 }
 
 /// The memory behind [`SavedLen`].
 #[derive(Debug)]
 pub struct Saved<'a> {
-    /// Values that are dear to compute again.
+    /// Values that are expensive to recompute.
     pub kept: &'a mut [f32],
-    /// Values that [`Recompute::Selective`] computes again.
+    /// Values that [`Recompute::Selective`] recomputes.
     pub rebuilt: &'a mut [f32],
 }
 
 impl Saved<'_> {
-    /// The same memory for a shorter time.
+    /// Reborrows the memory.
     pub fn reborrow(&mut self) -> Saved<'_> {
         Saved { kept: self.kept, rebuilt: self.rebuilt }
     }
 }
 
-/// What backward finds saved, and what it must first compute again. The values are computed by the
-/// same kernels on the same micro-batch, so the choice never changes a bit.
+/// Activation recomputation (Chen et al. 2016; selective: Korthikanti et al. 2022). The same
+/// kernels recompute the values from the same micro-batch, so the choice never changes a bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
     /// Everything was saved.
     #[default]
     None,
-    /// The kept values were saved: attention is run again.
+    /// The kept values were saved: attention is recomputed.
     Selective,
     /// Only the input of the block was saved.
     Full,
 }
 
-/// One of the ways in which a micro-batch passes a block.
+/// Kind of pass of a micro-batch through a block.
 #[derive(Clone, Copy, Debug)]
 pub enum Pass<'a> {
     /// Forward.
     Forward,
-    /// What backward must first compute again.
+    /// Recomputation before backward.
     Recompute(Recompute),
-    /// Backward, with gradients for these stretches of the block's flat buffer.
+    /// Backward, with gradients for these ranges of the block's flat buffer.
     Backward(&'a [Range<usize>]),
-    /// The half of backward that gives gradients of inputs.
+    /// The half of backward that computes input gradients.
     BackwardInputs,
-    /// The half that gives gradients for these stretches.
+    /// The half of backward that computes weight gradients for these ranges.
     BackwardWeights(&'a [Range<usize>]),
 }
 
@@ -208,7 +207,7 @@ pub struct Flops {
     pub backward: u64,
 }
 
-/// A part of a model with its own parameters: see the module's text.
+/// A part of a model with its own parameters.
 pub trait Block: Send + Sync {
     /// Unique in the model; a prefix of its parameters' names where they share one.
     fn name(&self) -> &str;
@@ -216,25 +215,25 @@ pub trait Block: Send + Sync {
     /// The parameters, in the order of the flat buffer, without gaps.
     fn params(&self) -> &[Param];
 
-    /// What it consumes and produces.
+    /// Input and output.
     fn io(&self) -> BlockIo;
 
     /// Exact number of elements saved for a micro-batch of this shape.
     fn saved_len(&self, shape: MicrobatchShape) -> SavedLen;
 
-    /// Largest scratch that any call on a micro-batch of this shape takes.
+    /// Largest scratch memory of any call on a micro-batch of this shape.
     fn scratch_len(&self, shape: MicrobatchShape) -> usize;
 
     /// Model FLOPs of one token in sequences of `num_tokens`; recomputation is not counted.
     fn flops_per_token(&self, num_tokens: usize) -> Flops;
 
-    /// The calls that a pass makes on the context's exchange, in their order.
+    /// Collective calls of a pass, in order.
     fn collective_calls(&self, _shape: MicrobatchShape, _pass: Pass<'_>) -> Vec<CollectiveCall> {
         Vec::new()
     }
 
-    /// Computes `output_tc` and fills `saved`; returns the sum of the micro-batch's token losses (zero
-    /// for blocks that do not end in the loss).
+    /// Computes `output_tc` and fills `saved`; returns the sum of the token losses (zero for blocks
+    /// that do not end in the loss).
     fn forward(
         &self,
         ctx: &mut Context<'_>,
@@ -244,8 +243,8 @@ pub trait Block: Send + Sync {
         saved: Saved<'_>,
     ) -> f64;
 
-    /// Fills again what `what` left out of `saved`, to the same bits. A block that is cheap or
-    /// whose backward follows at once keeps the default: it is asked to save everything.
+    /// Recomputes the values that `what` did not save, to equal bits. Blocks that are cheap, or
+    /// whose backward follows at once, keep the default: the runtime saves everything for them.
     fn recompute(
         &self,
         _ctx: &mut Context<'_>,
@@ -258,9 +257,9 @@ pub trait Block: Send + Sync {
     }
 
     /// Turns the gradient of the output in `d_stream_tc` into that of the input, in place, and
-    /// *adds* the gradients of parameters that are trained to `grads`: what is frozen takes
-    /// no work. `saved` stays as it was.
-    /// The slice has room for rows of the wider of the two; either lies at its front.
+    /// *adds* the gradients of trained parameters to `grads`: frozen parameters take no work.
+    /// `saved` is unchanged. The slice has space for rows of the wider of the two, each at its
+    /// front.
     fn backward(
         &self,
         ctx: &mut Context<'_>,
@@ -271,15 +270,14 @@ pub trait Block: Send + Sync {
         grads: Grads<'_>,
     );
 
-    /// Number of elements that [`Self::backward_inputs`] keeps for [`Self::backward_weights`].
+    /// Number of elements that [`Self::backward_inputs`] stores for [`Self::backward_weights`].
     fn deferred_len(&self, shape: MicrobatchShape) -> usize {
         shape.rows() * self.io().max_width()
     }
 
-    /// The first half of [`Self::backward`], where it comes in two: the gradient of the input, in
-    /// `d_stream_tc`, and in `deferred` what the second half needs. Both halves together give the bits
-    /// of the whole. A block that is cheap keeps the default, which computes gradients of inputs
-    /// twice.
+    /// The first half of a split [`Self::backward`]: the input gradient, in `d_stream_tc`, and in
+    /// `deferred` the state of the second half. Both halves together give the bits of the whole.
+    /// Cheap blocks keep the default, which computes input gradients twice.
     fn backward_inputs(
         &self,
         ctx: &mut Context<'_>,
@@ -293,8 +291,8 @@ pub trait Block: Send + Sync {
         self.backward(ctx, params, input_tc, saved, d_stream_tc, Grads::none());
     }
 
-    /// The second half: the gradients of parameters that are trained, *added* to `grads`. `deferred` is
-    /// of no use after it.
+    /// The second half: *adds* the gradients of trained parameters to `grads`. It may overwrite
+    /// `deferred`.
     fn backward_weights(
         &self,
         ctx: &mut Context<'_>,
@@ -307,20 +305,20 @@ pub trait Block: Send + Sync {
         self.backward(ctx, params, input_tc, saved, deferred, grads);
     }
 
-    /// Elements of the cache that decoding needs for `num_positions` tokens.
+    /// Elements of the key-value cache for `num_positions` tokens.
     fn cache_len(&self, _num_positions: usize) -> usize {
         0
     }
 
-    /// Largest scratch that decoding `num_tokens` new tokens takes.
+    /// Largest scratch memory for decoding `num_tokens` new tokens.
     fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
         0
     }
 
-    /// Forward for new tokens of one sequence; keys and values join the cache. The block that ends
-    /// in the loss writes the logits of the last token instead. The same bits as `forward` would
-    /// give on the whole sequence. Blocks of problems that have no classes keep the default: nobody
-    /// asks them for logits.
+    /// Forward for new tokens of one sequence; appends keys and values to the cache. The block that
+    /// ends in the loss writes the logits of the last token instead. The bits equal those of
+    /// `forward` on the whole sequence. Blocks of problems without classes keep the default,
+    /// because they have no logits.
     fn decode(
         &self,
         _ctx: &mut DecodeContext<'_>,

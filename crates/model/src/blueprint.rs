@@ -1,48 +1,48 @@
-//! The whole model as a list of blocks: shapes only, no memory.
+//! A model as a list of blocks: shapes only, no memory.
 //!
-//! Splitting over stages, sharding and pricing all work on this value before anything is
-//! allocated. With tied embeddings the head still has its own copy of the table, a *mirror*, with
-//! its own gradient, so that first and last block can live on different machines and their two
-//! gradients are summed in the same order under every layout: each over the micro-batches first, then one
-//! to the other, once.
+//! Pipeline partitioning, sharding and cost estimates work on this value before anything is
+//! allocated. With tied embeddings the head has its own replica of the table, a *mirror*, with its
+//! own gradient, so that the first and the last block can be on different ranks. The two gradients
+//! are summed in one order under every layout: each over the micro-batches first, then one added to
+//! the other, once.
 
 use crate::block::{Block, Flops, MicrobatchShape};
 use crate::param::Param;
 use crate::tensor_shards::TensorShards;
 
-/// A described model.
+/// A model as data.
 pub struct Blueprint {
     /// Embedding, layers, head.
     pub blocks: Vec<Box<dyn Block>>,
-    /// Number of different tokens, or of numbers that the last block guesses with.
+    /// Size of the vocabulary, or number of outputs of the last block.
     pub vocab: usize,
     /// Longest sequence.
     pub context: usize,
-    /// Which slices of the model the blocks are.
+    /// Tensor-parallel shards of the blocks.
     pub shards: TensorShards,
 }
 
-/// Where a mirrored parameter and its owner lie.
+/// A tied parameter: its mirror and its owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Mirror<'a> {
-    /// The block that holds the copy.
+    /// Block of the mirror.
     pub mirror_block: usize,
-    /// The copy.
+    /// The mirror.
     pub mirror: &'a Param,
-    /// The block that holds the parameter.
+    /// Block of the owner.
     pub owner_block: usize,
-    /// The parameter that is stepped and saved.
+    /// The parameter that is updated and saved.
     pub owner: &'a Param,
 }
 
 impl Blueprint {
-    /// Every parameter with the number of its block, in the order of the flat buffers.
+    /// Every parameter with the index of its block, in the order of the flat buffers.
     pub fn params(&self) -> impl Iterator<Item = (usize, &Param)> {
         let blocks = self.blocks.iter().enumerate();
         blocks.flat_map(|(index, block)| block.params().iter().map(move |param| (index, param)))
     }
 
-    /// The parameters that are stepped and saved: all but mirrors.
+    /// Parameters that are updated and saved: all but mirrors.
     pub fn owned_params(&self) -> impl Iterator<Item = (usize, &Param)> {
         self.params().filter(|(_, param)| param.mirror_of.is_none())
     }
@@ -59,15 +59,14 @@ impl Blueprint {
         })
     }
 
-    /// How many tensors the parameters that are not mirrors are, or are slices of.
+    /// Number of tensors, without mirrors.
     pub fn num_tensors(&self) -> usize {
         let is_first =
             |param: &Param| param.piece.num == 1 || param.piece.index == self.shards.local.start;
         self.owned_params().filter(|(_, param)| is_first(param)).count()
     }
 
-    /// The tensors that are saved, whole, by name: the first piece of each that is held here, with
-    /// the number of its block.
+    /// Saved tensors by name: the first local piece of each, with the index of its block.
     pub fn tensors(&self) -> Vec<(usize, &Param)> {
         let mut tensors: Vec<_> = self.owned_params().collect();
         tensors.sort_by(|(_, a), (_, b)| (&a.name, a.offset).cmp(&(&b.name, b.offset)));
@@ -75,7 +74,7 @@ impl Blueprint {
         tensors
     }
 
-    /// The pieces of a tensor that are held, in order; `param` is one of them, in `block`.
+    /// Local pieces of a tensor, in order; `param` is one of them, in `block`.
     pub fn pieces<'a>(&'a self, block: usize, param: &'a Param) -> impl Iterator<Item = &'a Param> {
         self.blocks[block].params().iter().filter(|other| other.name == param.name)
     }
@@ -85,12 +84,12 @@ impl Blueprint {
         self.tensors().iter().map(|(_, param)| param.tensor_len()).sum()
     }
 
-    /// Rows of a micro-batch that the stream between blocks has.
+    /// Local rows of the stream between blocks.
     pub fn stream_rows(&self, shape: MicrobatchShape) -> usize {
         self.shards.rows(shape.rows()).len()
     }
 
-    /// Width of the widest row that passes from block to block.
+    /// Width of the widest row between blocks.
     pub fn max_width(&self) -> usize {
         self.blocks.iter().map(|block| block.io().max_width()).max().unwrap_or(0)
     }
@@ -106,7 +105,7 @@ impl Blueprint {
         )
     }
 
-    /// Scratch that is enough for every block.
+    /// Scratch memory that suffices for every block.
     pub fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         self.blocks.iter().map(|block| block.scratch_len(shape)).max().unwrap_or(0)
     }

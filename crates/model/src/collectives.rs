@@ -1,51 +1,50 @@
-//! What a layer asks of whoever holds the other slices of the model.
+//! Tensor-parallel collectives that a layer calls, as an interface.
 //!
-//! The model does not know who that is, or whether there is anybody: it adds up what its own slices
-//! make, by the tree, and hands the sum over to be completed. Calls cannot fail here: whoever
-//! carries them out remembers an error, and whoever runs the blocks asks for it between them.
+//! The model is independent of ranks: it adds the terms of its local shards by the tree and passes
+//! the partial sum to a collective. Calls return no error: the implementation records a failure,
+//! and the runtime checks for it between blocks.
 
-/// Completes what was computed from some of the slices. All holders make the same calls in the same
-/// order, with buffers of the same length.
+/// Collectives over the tensor-parallel ranks. All ranks make the same calls in the same order,
+/// with buffers of equal length.
 pub trait TensorCollectives {
-    /// Adds up the sums of all holders, by the tree over slices, for everybody.
+    /// Sums over all ranks, by the tree over shards.
     fn all_reduce(&mut self, values: &mut [f32]);
 
-    /// The largest of all holders' numbers, element by element, for everybody.
+    /// Maximum over all ranks, element by element.
     fn all_reduce_max(&mut self, values: &mut [f32]);
 
-    /// Every holder has its own part of `values`, as long as any other's, in its place; then
-    /// everybody has all parts.
+    /// All-gather in place: every rank contributes its own part of `values`, all of equal length.
     fn all_gather(&mut self, values: &mut [f32]);
 
-    /// As [`Self::sum`], but every holder gets its own part only, in its place; the rest of
-    /// `values` is of no meaning then.
+    /// Reduce-scatter in place: every rank gets its own part of the sum; the rest of `values` is
+    /// undefined.
     fn reduce_scatter(&mut self, values: &mut [f32]);
 
-    /// Whether a call went wrong: what was computed since is of no use, and nothing need follow.
+    /// Whether a call failed: results since then are invalid, and the pass may stop.
     fn has_failed(&self) -> bool {
         false
     }
 }
 
-/// Which call of an [`TensorCollectives`].
+/// Collective of [`TensorCollectives`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveKind {
-    /// [`TensorCollectives::sum`].
+    /// [`TensorCollectives::all_reduce`].
     AllReduce,
-    /// [`TensorCollectives::max`].
+    /// [`TensorCollectives::all_reduce_max`].
     AllReduceMax,
-    /// [`TensorCollectives::gather`].
+    /// [`TensorCollectives::all_gather`].
     AllGather,
-    /// [`TensorCollectives::sum_scatter`].
+    /// [`TensorCollectives::reduce_scatter`].
     ReduceScatter,
 }
 
-/// A call that a block makes, known before it runs: what plans are priced by.
+/// A collective call of a block, known before it runs; the planner prices these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveCall {
-    /// Which.
+    /// Collective.
     pub kind: CollectiveKind,
-    /// On how many elements.
+    /// Number of elements.
     pub len: usize,
 }
 
@@ -55,7 +54,7 @@ impl CollectiveCall {
     }
 }
 
-/// All slices are here: what was computed is complete.
+/// Collectives of one rank with all shards: no communication.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SingleRank;
 

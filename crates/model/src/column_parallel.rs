@@ -1,46 +1,46 @@
-//! A linear layer whose outputs are cut into slices: the first product of each half of a layer, and
-//! the head's.
+//! Column-parallel linear layer (Megatron-LM): its outputs are sharded. The first product of each
+//! half of a layer, and the head's.
 //!
-//! Every slice multiplies the whole input with its own outputs' weights, so forward needs nobody
-//! else. The gradient of the input is a sum over all outputs: one product a slice, added by the
-//! tree. Outputs lie slice behind slice, each with all its rows, so that what works on heads or
-//! hidden numbers sees one slice after the other as if it were more rows.
+//! Every shard multiplies the whole input with the weights of its own outputs, so forward needs no
+//! communication. The input gradient is a sum over all outputs: one product per shard, added by the
+//! tree. Outputs are stored shard after shard, each with all its rows, so that kernels on heads or
+//! hidden units process further shards as further rows.
 
 use crate::grads::Grads;
 use crate::linear::Linear;
 use crate::reduction_tree;
 use lockstep_tensor::Cpu;
 
-/// The slices that are held, in order.
+/// Local shards of a column-parallel layer, in order.
 #[derive(Clone, Debug)]
 pub(crate) struct ColumnParallel {
     pub(crate) shards: Vec<Linear>,
-    /// How many slices there are everywhere.
+    /// Number of shards on all ranks.
     pub(crate) num_shards: usize,
 }
 
 impl ColumnParallel {
-    /// Inputs of every slice.
+    /// Inputs of every shard.
     pub(crate) fn num_inputs(&self) -> usize {
         self.shards[0].num_inputs
     }
 
-    /// Outputs of one slice.
+    /// Outputs of one shard.
     pub(crate) fn num_outputs(&self) -> usize {
         self.shards[0].num_outputs
     }
 
-    /// Outputs of all slices that are held.
+    /// Outputs of all local shards.
     pub(crate) fn num_local_outputs(&self) -> usize {
         self.num_outputs() * self.shards.len()
     }
 
-    /// FLOPs of the product for one row, over all slices everywhere.
+    /// FLOPs of the product for one row, over the shards of all ranks.
     pub(crate) fn flops(&self) -> u64 {
         self.shards[0].flops() * self.num_shards as u64
     }
 
-    /// Overwrites `y`, slice behind slice.
+    /// Overwrites `y`, shard after shard.
     pub(crate) fn forward(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32]) {
         let len = y.len() / self.shards.len();
         for (shard, y) in self.shards.iter().zip(y.chunks_exact_mut(len)) {
@@ -48,7 +48,7 @@ impl ColumnParallel {
         }
     }
 
-    /// Adds the gradients of what is trained of weights and biases to `grads`.
+    /// Adds the gradients of trained weights and biases to `grads`.
     pub(crate) fn backward_weight(&self, cpu: &Cpu, x: &[f32], dy: &[f32], mut grads: Grads<'_>) {
         let len = dy.len() / self.shards.len();
         for (shard, dy) in self.shards.iter().zip(dy.chunks_exact(len)) {
@@ -56,8 +56,8 @@ impl ColumnParallel {
         }
     }
 
-    /// Sets `dx` to what the slices held here add to the gradient of the input; `spare` is as long
-    /// as [`Self::spare_len`] says.
+    /// Sets `dx` to the partial sum of the local shards of the input gradient; `spare` has
+    /// [`Self::spare_len`] elements.
     pub(crate) fn backward_input(
         &self,
         cpu: &Cpu,
@@ -74,12 +74,12 @@ impl ColumnParallel {
         });
     }
 
-    /// Whether a slice's part of the gradient of the input is one number before it is added.
+    /// Whether a shard's term of the input gradient is rounded to one number before it is added.
     fn fuses(&self) -> bool {
         self.shards[0].precision.fuses(self.num_outputs())
     }
 
-    /// Memory that [`Self::backward_input`] needs besides.
+    /// Temporary elements of [`Self::backward_input`].
     pub(crate) fn spare_len(&self, num_rows: usize) -> usize {
         let num = reduction_tree::num_spare(self.shards.len(), self.fuses());
         num * num_rows * self.num_inputs()

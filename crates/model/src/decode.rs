@@ -1,22 +1,22 @@
-//! Generating text: one sequence, token by token, with the past in a cache.
+//! Token-by-token generation of one sequence with a key-value cache.
 //!
-//! Each layer keeps the keys and values of every position it has seen, so a new token costs one row
-//! of work instead of a whole forward pass. The kernels are those of training and treat a row the
-//! same alone or among others, so the logits are the bits that a full forward would give.
+//! Each layer caches the keys and values of every position, so a new token costs one row of work
+//! instead of a whole forward pass. The kernels are those of training, and the result of a row does
+//! not depend on other rows, so the logits equal those of a full forward pass bit for bit.
 
 use crate::block::{BlockIo, DecodeContext};
 use crate::blueprint::Blueprint;
 use crate::scratch::Scratch;
 use lockstep_tensor::Cpu;
 
-/// A sequence being generated.
+/// State of a sequence during generation.
 pub struct Decoder<'a> {
     blueprint: &'a Blueprint,
     /// One per block.
     caches: Vec<Vec<f32>>,
     /// Positions in the cache.
     num_positions: usize,
-    /// The input and the output of the block that runs.
+    /// Input and output of the current block.
     streams: [Vec<f32>; 2],
     logits_v: Vec<f32>,
     scratch: Scratch,
@@ -24,7 +24,7 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// An empty sequence that takes up to `max_tokens` tokens in one call.
+    /// Starts an empty sequence that accepts up to `max_tokens` tokens per call.
     pub fn new(blueprint: &'a Blueprint, max_tokens: usize) -> Self {
         let blocks = &blueprint.blocks;
         let scratch_len = blocks.iter().map(|block| block.decode_scratch_len(max_tokens)).max();
@@ -40,23 +40,23 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Number of tokens taken so far.
+    /// Number of tokens so far.
     pub fn num_positions(&self) -> usize {
         self.num_positions
     }
 
-    /// How many more tokens the context has room for.
+    /// Number of further tokens that fit the context.
     pub fn room(&self) -> usize {
         self.blueprint.context - self.num_positions
     }
 
-    /// Forgets the sequence.
+    /// Clears the sequence.
     pub fn reset(&mut self) {
         self.num_positions = 0;
     }
 
-    /// Takes the next tokens of the sequence and returns the logits after the last of them.
-    /// `params` holds the flat buffer of each block.
+    /// Appends tokens to the sequence and returns the logits after the last of them. `params` holds
+    /// the flat buffer of each block.
     ///
     /// # Panics
     /// Without a token, with more than `max_tokens`, or with more than [`Self::room`].

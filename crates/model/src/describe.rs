@@ -14,20 +14,19 @@ use crate::{gpt2, init, llama, problem};
 use lockstep_config::{Dtype, Family, Model};
 use lockstep_tensor::gemm::Precision;
 
-/// Describes the model of a recipe, in one piece, with products in `f32`: enough for whoever asks
-/// about names, shapes and counts.
+/// Describes the unsharded model of a recipe, with products in `f32`: for names, shapes and counts.
 pub fn describe(model: &Model) -> Blueprint {
     describe_shards(model, &TensorShards::WHOLE, Dtype::F32)
 }
 
-/// Describes some slices of the model of a recipe, whose products compute in `compute`.
+/// Describes the local shards of a recipe's model, with products in `compute`.
 ///
 /// # Panics
-/// When the model cannot be cut so: the number of slices divides heads, key heads, hidden numbers
-/// and vocabulary of a transformer; a small problem is one slice and computes in `f32`.
+/// When the model cannot be sharded so: the number of shards must divide heads, key heads, hidden
+/// units and vocabulary of a transformer; a small problem has one shard and computes in `f32`.
 pub fn describe_shards(model: &Model, shards: &TensorShards, compute: Dtype) -> Blueprint {
     let is_problem = model.family.is_problem();
-    assert!(!is_problem || shards.num == 1, "a {:?} has one slice", model.family);
+    assert!(!is_problem || shards.num == 1, "a {:?} has one shard", model.family);
     if is_problem {
         assert_eq!(compute, Dtype::F32, "a {:?} computes in f32", model.family);
         return problem::describe(model);
@@ -35,7 +34,7 @@ pub fn describe_shards(model: &Model, shards: &TensorShards, compute: Dtype) -> 
     transformer(model, shards, precision_of(compute))
 }
 
-/// What the kernels call a recipe's number format.
+/// Precision of the kernels for a recipe's number format.
 pub const fn precision_of(compute: Dtype) -> Precision {
     match compute {
         Dtype::F32 => Precision::F32,
@@ -46,7 +45,7 @@ pub const fn precision_of(compute: Dtype) -> Precision {
 
 fn transformer(model: &Model, tp_shards: &TensorShards, precision: Precision) -> Blueprint {
     for len in [model.heads, model.kv_heads, model.ffn, model.vocab] {
-        assert!(len.is_multiple_of(tp_shards.num), "{len} in {} slices", tp_shards.num);
+        assert!(len.is_multiple_of(tp_shards.num), "{len} in {} shards", tp_shards.num);
     }
     let embedding = embedding(model, tp_shards);
     let head = head(model, (tp_shards, precision), &embedding.params);
@@ -76,7 +75,7 @@ fn embedding(model: &Model, tp_shards: &TensorShards) -> Embedding {
         let piece = Piece::rows(&shape, shard, tp_shards.num, tp_shards.range(model.vocab, shard));
         params.push_piece(table.to_string(), &shape, piece, init::MATRIX)
     });
-    let tokens = shards.reduce(|all, next| all.start..next.end).expect("at least one slice");
+    let tokens = shards.reduce(|all, next| all.start..next.end).expect("at least one shard");
     let positions = position_table
         .map(|table| params.push(table.to_string(), &[model.context, model.width], init::MATRIX));
     Embedding {

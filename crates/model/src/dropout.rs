@@ -1,15 +1,15 @@
-//! Dropout whose masks are a function of (seed, step, block, site, global element).
+//! Dropout masks as a function of (seed, step, block, site, global element).
 //!
-//! The element's place is that in the *global* batch, so a micro-batch's mask is the same whichever
-//! worker runs it and however often it is recomputed. Nothing is saved: backward draws the same
-//! mask again. With rate zero, or in evaluation, there is no mask and no work.
+//! Elements are indexed in the *global* batch, so the mask of a micro-batch does not depend on its
+//! rank or on recomputation. Nothing is saved: backward recomputes the mask. With rate zero, or in
+//! evaluation, there is no mask and no work.
 
 use crate::block::{Context, Microbatch, Mode};
 use lockstep_tensor::dropout::{self, DropoutMask};
 use lockstep_tensor::random::Key;
 use lockstep_tensor::{Cpu, attention};
 
-/// Where in a block a mask is applied.
+/// Site of a mask in a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Site {
     Embedding = 0,
@@ -18,21 +18,21 @@ pub(crate) enum Site {
     FeedForwardOutput = 3,
 }
 
-/// The dropout of one block.
+/// Dropout of one block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dropout {
     pub(crate) rate: f32,
-    /// Number of the block in the model.
+    /// Index of the block in the model.
     pub(crate) block: u64,
 }
 
 impl Dropout {
-    /// Whether a training pass drops anything.
+    /// Whether a training pass applies dropout.
     pub(crate) fn is_on(&self) -> bool {
         self.rate > 0.0
     }
 
-    /// The key of a site in this pass, or nothing where nothing is dropped.
+    /// Random stream of a site in this pass; none without dropout.
     fn key(&self, mode: Mode, site: Site) -> Option<Key> {
         match mode {
             Mode::Train { seed, step, .. } if self.is_on() => {
@@ -43,8 +43,7 @@ impl Dropout {
         }
     }
 
-    /// The mask of a site for rows of `width` elements, of which the first is `first_row` of the
-    /// micro-batch.
+    /// Mask of a site for rows of `width` elements, from `first_row` of the micro-batch on.
     pub(crate) fn mask(
         &self,
         ctx: &Context<'_>,
@@ -59,7 +58,7 @@ impl Dropout {
         Some(RowMask { mask: DropoutMask { key, rate: self.rate }, first_element })
     }
 
-    /// The mask inside attention, where `heads` are run.
+    /// Mask of the attention probabilities of `heads`.
     pub(crate) fn attention_mask(
         &self,
         ctx: &Context<'_>,
@@ -78,7 +77,7 @@ pub(crate) struct RowMask {
 }
 
 impl RowMask {
-    /// Drops and scales in place; on a gradient it is its own backward.
+    /// Applies the mask in place, to values or to gradients.
     pub(crate) fn apply(&self, cpu: &Cpu, rows: &mut [f32]) {
         dropout::apply(cpu, &self.mask, self.first_element, rows);
     }

@@ -1,9 +1,9 @@
-//! The first block: tokens to vectors.
+//! Embedding: the first block of a transformer.
 //!
-//! A row of the token table per token; the table's rows are cut into slices, and a token whose row
-//! is elsewhere adds nothing to the sum over slices. GPT-2 adds a learned vector per position,
-//! Llama encodes positions inside attention. Nothing is saved: the gradient needs only the micro-batch's
-//! tokens.
+//! The rows of the token table are sharded (vocab-parallel, as in Megatron-LM); a token whose row
+//! is on another rank adds nothing to the sum over shards. GPT-2 adds a learned vector per
+//! position, Llama encodes positions inside attention. Nothing is saved: the gradient needs only
+//! the tokens.
 
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, Microbatch, MicrobatchShape, Pass, Saved,
@@ -17,14 +17,14 @@ use crate::tensor_shards::TensorShards;
 use lockstep_tensor::{Cpu, embedding};
 use std::ops::Range;
 
-/// See the module's text.
+/// Token and position embedding.
 pub(crate) struct Embedding {
     pub(crate) name: String,
     pub(crate) width: usize,
     pub(crate) params: Vec<Param>,
-    /// The rows of the table that are held, one behind the other.
+    /// Range of the local rows of the token table.
     pub(crate) tokens: Range<usize>,
-    /// The first of them.
+    /// First local token.
     pub(crate) first_token: usize,
     pub(crate) positions: Option<Range<usize>>,
     pub(crate) dropout: Dropout,
@@ -32,7 +32,7 @@ pub(crate) struct Embedding {
 }
 
 impl Embedding {
-    /// The rows of tokens and of their positions, summed over all slices.
+    /// Embeds tokens and positions, summed over all shards.
     fn embed(
         &self,
         cpu: &Cpu,
@@ -151,7 +151,7 @@ impl Block for Embedding {
         self.tp_shards.rows(shape.rows()).len() * self.width
     }
 
-    /// Tokens have no gradient, so all there is to do comes later.
+    /// Tokens have no gradient, so all work is in the weight gradient.
     fn backward_inputs(
         &self,
         _ctx: &mut Context<'_>,

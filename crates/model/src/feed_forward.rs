@@ -1,10 +1,9 @@
-//! The second half of a layer: `y = x + down(activation(up(norm(x))))`.
+//! Feed-forward half of a layer: `y = x + down(activation(up(norm(x))))`.
 //!
-//! Slices of hidden numbers follow each other, each with all rows.
-//! Llama gates: `up` makes two vectors of f numbers in one product, and SwiGLU turns them into one.
-//! GPT-2 makes one vector and applies GELU. What is kept is the output of the first product, before
-//! the activation: backward computes the activation again on its way to the derivative, which
-//! costs less than reading it from memory would.
+//! Shards of hidden units are stored one after another, each with all rows. In Llama, `up` computes
+//! gate and up, two vectors of f elements, in one product, and SwiGLU combines them. GPT-2 computes
+//! one vector and applies GELU. The output of the first product is kept: backward recomputes the
+//! activation together with its derivative, which costs less than reading it from memory.
 
 use crate::block::{Context, Flops, MicrobatchShape};
 use crate::collectives::{SingleRank, TensorCollectives};
@@ -26,16 +25,16 @@ pub(crate) enum Activation {
     Gelu,
 }
 
-/// See the module's text.
+/// Feed-forward network with its normalisation.
 pub(crate) struct FeedForward {
-    /// Makes the hidden numbers.
+    /// Normalisation and first product.
     pub(crate) norm_linear: NormLinear,
     pub(crate) activation: Activation,
     pub(crate) down: RowParallel,
     pub(crate) dropout: Dropout,
 }
 
-/// What forward saves; all of it is kept.
+/// Saved values of forward; all of them are kept.
 pub(crate) struct FeedForwardSaved<'a> {
     hidden: &'a mut [f32],
     stats: &'a mut [f32],
@@ -91,7 +90,7 @@ impl FeedForward {
         reduce::add_assign(ctx.cpu, y_tc, x_tc);
     }
 
-    /// The first product: everything that forward saves.
+    /// The first product, which computes everything that forward saves.
     pub(crate) fn expand(
         &self,
         ctx: &mut Context<'_>,
@@ -117,7 +116,7 @@ impl FeedForward {
         let dz_tc = self.down.output_gradient(cpu, collectives, d_stream_tc, mask, t, &mut frame);
         let active_tf = frame.take(t * self.down.num_local_inputs());
         let d_hidden = frame.take(self.norm_linear.outputs_len(t));
-        self.derive(cpu, params, saved, dz_tc, d_hidden, active_tf, frame.nested());
+        self.hidden_gradient(cpu, params, saved, dz_tc, d_hidden, active_tf, frame.nested());
         let spare = frame.nested();
         self.down.backward_weight(cpu, collectives, active_tf, dz_tc, grads.reborrow(), spare);
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
@@ -135,7 +134,7 @@ impl FeedForward {
         );
     }
 
-    /// The gradient of `x_tc` alone, and what the other half needs of it.
+    /// Computes the gradient of `x_tc` only, and stores the state for the weight gradients.
     pub(crate) fn backward_inputs(
         &self,
         ctx: &mut Context<'_>,
@@ -149,9 +148,9 @@ impl FeedForward {
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         self.down.fill_output_gradient(cpu, collectives, d_stream_tc, mask, dz_tc);
         let active_tf = frame.take(t * self.down.num_local_inputs());
-        self.derive(cpu, params, saved, dz_tc, d_hidden, active_tf, frame.nested());
+        self.hidden_gradient(cpu, params, saved, dz_tc, d_hidden, active_tf, frame.nested());
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
-        norm_linear.backward_input_alone(
+        norm_linear.backward_input_only(
             cpu,
             collectives,
             params,
@@ -163,7 +162,7 @@ impl FeedForward {
         );
     }
 
-    /// The gradients of parameters, from what the gradient of `x_tc` left.
+    /// Adds the gradients of parameters, from the stored state.
     pub(crate) fn backward_weights(
         &self,
         ctx: &mut Context<'_>,
@@ -184,9 +183,9 @@ impl FeedForward {
         self.norm_linear.norm.add_sums(cpu, sums, grads);
     }
 
-    /// From the gradient of the output to that of the hidden numbers; what the second product reads
-    /// comes out on the way.
-    fn derive(
+    /// Computes the gradient of the hidden units from that of the output, and recomputes the input
+    /// of the second product.
+    fn hidden_gradient(
         &self,
         cpu: &Cpu,
         params: &[f32],
@@ -210,7 +209,7 @@ impl FeedForward {
         }
     }
 
-    /// What is dropped of the output.
+    /// Dropout mask of the output.
     fn mask(&self, ctx: &Context<'_>) -> Option<RowMask> {
         let first_row = self.norm_linear.tp_shards.rows(ctx.microbatch.shape.rows()).start;
         self.dropout.mask(ctx, Site::FeedForwardOutput, first_row, self.norm_linear.width())

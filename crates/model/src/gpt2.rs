@@ -1,7 +1,7 @@
 //! The GPT-2 family: LayerNorm, learned positions, GELU, biases everywhere.
 //!
 //! Names and shapes are those of `GPT2LMHeadModel` in Hugging Face checkpoints, whose matrices are
-//! stored with a row per input ("Conv1D"); `c_attn` makes queries, keys and values at once.
+//! stored with a row per input ("Conv1D"); `c_attn` computes queries, keys and values at once.
 
 use crate::attention::Attention;
 use crate::column_parallel::ColumnParallel;
@@ -42,7 +42,7 @@ pub(crate) fn layer(model: &Model, of: (&TensorShards, Precision), index: usize)
         head_dim,
         norm_linear: NormLinear {
             norm: norm(model, &format!("{name}.ln_1"), list),
-            product: column(
+            product: column_parallel(
                 &format!("{name}.attn.c_attn"),
                 width,
                 &[q_len, kv_len, kv_len],
@@ -52,17 +52,17 @@ pub(crate) fn layer(model: &Model, of: (&TensorShards, Precision), index: usize)
             tp_shards: tp_shards.clone(),
         },
         rope: None,
-        out: row(&format!("{name}.attn.c_proj"), q_len, width, residual, of, list),
+        out: row_parallel(&format!("{name}.attn.c_proj"), q_len, width, residual, of, list),
         dropout,
     };
     let feed_forward = FeedForward {
         norm_linear: NormLinear {
             norm: norm(model, &format!("{name}.ln_2"), list),
-            product: column(&format!("{name}.mlp.c_fc"), width, &[model.ffn], of, list),
+            product: column_parallel(&format!("{name}.mlp.c_fc"), width, &[model.ffn], of, list),
             tp_shards: tp_shards.clone(),
         },
         activation: Activation::Gelu,
-        down: row(&format!("{name}.mlp.c_proj"), model.ffn, width, residual, of, list),
+        down: row_parallel(&format!("{name}.mlp.c_proj"), model.ffn, width, residual, of, list),
         dropout,
     };
     Layer { name, width, params: params.finish(), attention, feed_forward }
@@ -76,8 +76,8 @@ pub(crate) fn norm(model: &Model, prefix: &str, params: &mut ParamList) -> Norm 
     Norm { kind: NormKind::Layer, width: model.width, eps: model.norm_eps, at }
 }
 
-/// A layer whose outputs are several runs of columns; a slice has its part of each.
-fn column(
+/// Column-parallel layer whose outputs are several ranges of columns; a shard has its part of each.
+fn column_parallel(
     prefix: &str,
     num_inputs: usize,
     outputs: &[usize],
@@ -108,8 +108,8 @@ fn column(
     ColumnParallel { shards: shards.collect(), num_shards: tp_shards.num }
 }
 
-/// A layer whose inputs are cut; its bias is not.
-fn row(
+/// Row-parallel layer with a replicated bias.
+fn row_parallel(
     prefix: &str,
     num_inputs: usize,
     num_outputs: usize,

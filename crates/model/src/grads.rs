@@ -1,53 +1,53 @@
-//! Where a block adds the gradients of its parameters: only those that are trained.
+//! Gradient buffer of a block's trained parameters.
 //!
-//! A block's parameters lie one behind the other, and so do the gradients of those that are
-//! trained: what is frozen has no place among them. Backward asks for the place of each parameter,
-//! and leaves out the work for those that have none.
+//! Gradients of trained parameters are contiguous, in the order of the flat buffer; frozen
+//! parameters have none. Backward looks up the range of each parameter and skips the work for
+//! frozen ones.
 
 use std::ops::Range;
 
-/// The gradients of a block's parameters that are trained.
+/// Gradients of a block's trained parameters.
 #[derive(Debug)]
 pub struct Grads<'a> {
     values: &'a mut [f32],
-    /// What is trained of the block's flat buffer: whole parameters, ascending, apart.
+    /// Trained ranges of the block's flat buffer: whole parameters, ascending, disjoint.
     runs: &'a [Range<usize>],
 }
 
 impl<'a> Grads<'a> {
-    /// `values` has an element for every element of `runs`, the stretches of the block's flat
-    /// buffer that are trained, in their order.
+    /// Wraps `values`, which has one element for every element of `runs`, the trained ranges of the
+    /// block's flat buffer, in order.
     pub fn new(values: &'a mut [f32], runs: &'a [Range<usize>]) -> Self {
         let len: usize = runs.iter().map(ExactSizeIterator::len).sum();
-        assert_eq!(values.len(), len, "a gradient for everything that is trained");
+        assert_eq!(values.len(), len, "one gradient for each trained element");
         Self { values, runs }
     }
 
-    /// Nothing is trained.
+    /// No trained parameters.
     pub const fn none() -> Self {
         Self { values: &mut [], runs: &[] }
     }
 
-    /// The same gradients, for a part of the block.
+    /// Reborrows the gradients for a part of the block.
     pub(crate) fn reborrow(&mut self) -> Grads<'_> {
         Grads { values: self.values, runs: self.runs }
     }
 
-    /// The gradients of a parameter, or nothing where it is frozen.
+    /// Gradients of a parameter; empty if it is frozen.
     pub(crate) fn of(&mut self, param: &Range<usize>) -> &mut [f32] {
         let [place] = self.places([param]);
         &mut self.values[place]
     }
 
-    /// See [`Self::of`], for two parameters.
+    /// Gradients of two parameters; empty where frozen.
     pub(crate) fn of_two(&mut self, params: [&Range<usize>; 2]) -> [&mut [f32]; 2] {
         let places = self.places(params);
         self.values.get_disjoint_mut(places).expect("two parameters share no element")
     }
 
-    /// The gradients of several parameters in a row: for every stretch of them that is trained,
-    /// where it lies in the block's flat buffer, and its gradients.
-    pub(crate) fn stretches(
+    /// Gradients of several contiguous parameters: for every trained range of them, the range in
+    /// the block's flat buffer, and its gradients.
+    pub(crate) fn trained_ranges(
         &mut self,
         params: &Range<usize>,
     ) -> impl Iterator<Item = (Range<usize>, &mut [f32])> {
@@ -60,11 +60,11 @@ impl<'a> Grads<'a> {
         })
     }
 
-    /// Where the gradients of parameters lie.
+    /// Ranges of the gradients of parameters.
     fn places<const N: usize>(&self, params: [&Range<usize>; N]) -> [Range<usize>; N] {
         params.map(|param| {
             let mut before = 0;
-            // Neighbours may be runs of their own, and a parameter reach over several.
+            // Neighbours may be separate runs, and a parameter may span several.
             let (mut start, mut covered) = (0, param.start);
             for run in self.runs {
                 if run.contains(&covered) {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_trained_parameter_has_a_place_and_no_other() {
+    fn only_trained_parameters_have_gradients() {
         let mut values: Vec<f32> = (0..7).map(|i| i as f32).collect();
         let runs = [2..5, 8..12];
         let mut grads = Grads::new(&mut values, &runs);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_may_reach_over_several_neighbours() {
+    fn a_parameter_may_span_several_runs() {
         let mut values: Vec<f32> = (0..7).map(|i| i as f32).collect();
         let runs = [2..5, 5..7, 8..10];
         let mut grads = Grads::new(&mut values, &runs);
@@ -113,19 +113,20 @@ mod tests {
     }
 
     #[test]
-    fn stretches_are_what_is_trained_of_several_parameters() {
+    fn trained_ranges_cover_the_trained_parameters() {
         let mut values: Vec<f32> = (0..7).map(|i| i as f32).collect();
         let runs = [2..5, 8..12];
         let mut grads = Grads::new(&mut values, &runs);
-        let found: Vec<_> = grads.stretches(&(4..10)).map(|(at, g)| (at, g.to_vec())).collect();
+        let found: Vec<_> =
+            grads.trained_ranges(&(4..10)).map(|(at, g)| (at, g.to_vec())).collect();
         assert_eq!(found, [(4..5, vec![2.0]), (8..10, vec![3.0, 4.0])]);
-        assert_eq!(grads.stretches(&(5..8)).count(), 0);
-        assert_eq!(Grads::none().stretches(&(0..9)).count(), 0);
+        assert_eq!(grads.trained_ranges(&(5..8)).count(), 0);
+        assert_eq!(Grads::none().trained_ranges(&(0..9)).count(), 0);
     }
 
     #[test]
-    #[should_panic(expected = "a gradient for everything that is trained")]
-    fn a_buffer_of_another_length_is_a_bug() {
+    #[should_panic(expected = "one gradient for each trained element")]
+    fn a_buffer_of_another_length_is_refused() {
         let _ = Grads::new(&mut [0.0; 3], &[0..1, 2..3]);
     }
 }

@@ -1,13 +1,13 @@
-//! The last block: a normalisation, the projection to the vocabulary, and the loss.
+//! Head: the last block of a transformer, with a normalisation, the projection to the vocabulary,
+//! and the loss.
 //!
-//! The loss and its derivative by the logits come out of one pass over them: while training,
-//! forward already turns the logits it saved into their gradients (divided by the number of targets
-//! of the *global* batch, which is known before the first micro-batch runs), so the largest activation of
-//! the model exists once. Evaluation leaves the logits as they are; they are the first values of
-//! what is kept.
+//! One pass over the logits computes the loss and its gradient: in training, forward overwrites the
+//! saved logits with their gradients (divided by the number of targets of the *global* batch, which
+//! is known before the first micro-batch), so the largest activation of the model exists once.
+//! Evaluation keeps the logits, as the first of the kept values.
 //!
-//! The vocabulary is cut into slices, which follow each other, each with all rows. Where there is
-//! more than one, nobody looks at a whole row of logits ([`cross_entropy::vocab_parallel`]).
+//! The vocabulary is sharded; shards are stored one after another, each with all rows. With several
+//! shards, no rank needs a whole row of logits ([`cross_entropy::vocab_parallel`]).
 
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Mode, Pass, Saved, SavedLen,
@@ -24,15 +24,15 @@ use lockstep_tensor::cross_entropy::{self, vocab_parallel};
 use lockstep_tensor::gemm::{Precision, Write};
 use std::slice;
 
-/// See the module's text.
+/// Final normalisation, projection and loss.
 pub(crate) struct Head {
     pub(crate) name: String,
     pub(crate) params: Vec<Param>,
-    /// Makes the logits.
+    /// Normalisation and projection to logits.
     pub(crate) norm_linear: NormLinear,
 }
 
-/// What forward saves.
+/// Saved values of forward.
 struct HeadSaved<'a> {
     /// Logits; after a training forward, their gradients.
     logits_tv: &'a mut [f32],
@@ -52,8 +52,8 @@ impl Head {
         saved
     }
 
-    /// The loss over a vocabulary in slices; turns logits into gradients while training.
-    fn sliced_loss(
+    /// Vocab-parallel loss; turns logits into gradients while training.
+    fn vocab_parallel_loss(
         &self,
         ctx: &mut Context<'_>,
         logits_tv: &mut [f32],
@@ -72,9 +72,9 @@ impl Head {
         }
         collectives.all_reduce_max(max_t);
 
-        // The sums of exponentials and the logits of targets, to be added in one call.
-        let known = frame.take(2 * t);
-        let (sums_t, target_logits_t) = known.split_at_mut(t);
+        // The sums of exponentials and the target logits, reduced in one call.
+        let reduced = frame.take(2 * t);
+        let (sums_t, target_logits_t) = reduced.split_at_mut(t);
         target_logits_t.fill(-0.0);
         for (shard, logits_tv) in local.clone().zip(logits_tv.chunks_exact(t * vocab)) {
             vocab_parallel::target_logits(logits_tv, columns(shard), targets, target_logits_t);
@@ -97,9 +97,9 @@ impl Head {
                 }
             },
         );
-        collectives.all_reduce(known);
+        collectives.all_reduce(reduced);
 
-        let (sums_t, target_logits_t) = known.split_at(t);
+        let (sums_t, target_logits_t) = reduced.split_at(t);
         if trains {
             for (shard, logits_tv) in local.zip(logits_tv.chunks_exact_mut(t * vocab)) {
                 let (columns, num_targets) = (columns(shard), microbatch.num_targets);
@@ -176,7 +176,9 @@ impl Block for Head {
         self.norm_linear.forward(ctx, params, input_tc, logits_tv, stats);
         let (vocab, targets) = (self.norm_linear.product.num_outputs(), microbatch.targets);
         let loss = match ctx.mode {
-            _ if self.norm_linear.tp_shards.num > 1 => self.sliced_loss(ctx, logits_tv, losses_t),
+            _ if self.norm_linear.tp_shards.num > 1 => {
+                self.vocab_parallel_loss(ctx, logits_tv, losses_t)
+            }
             Mode::Train { .. } => cross_entropy::forward_backward(
                 cpu,
                 logits_tv,
@@ -224,7 +226,7 @@ impl Block for Head {
         );
     }
 
-    /// The gradients of logits are saved; all that is left is what the norm's are a sum of.
+    /// The gradients of logits are saved; only the terms of the norm's gradients remain.
     fn deferred_len(&self, _shape: MicrobatchShape) -> usize {
         self.norm_linear.norm.at.len()
     }
@@ -245,7 +247,7 @@ impl Block for Head {
         let (norm_linear, collectives, frame) =
             (&self.norm_linear, &mut *ctx.collectives, ctx.scratch.frame());
         let (dy, dx) = (logits_tv, d_stream_tc);
-        norm_linear.backward_input_alone(cpu, collectives, params, read, dy, dx, deferred, frame);
+        norm_linear.backward_input_only(cpu, collectives, params, read, dy, dx, deferred, frame);
     }
 
     fn backward_weights(

@@ -1,9 +1,10 @@
-//! Initial weights as a function of (seed, name, element) and of nothing else.
+//! Initial weights as a function of (seed, name, element).
 //!
-//! Any part of any parameter can be filled on any worker, and every layout starts from the same
-//! bits. The scheme is GPT-2's: matrices and embeddings are normal with deviation 0.02; projections
-//! that write into the residual stream are smaller by the square root of how many of them there
-//! are, so that the stream's variance does not grow with depth. A mirror starts as its owner does.
+//! Any rank can fill any part of any parameter, and every layout starts from equal bits. The scheme
+//! is that of GPT-2 (Radford et al. 2019): matrices and embeddings are normal with standard
+//! deviation 0.02; projections that write into the residual stream are divided by the square root
+//! of their number, so that the stream's variance does not grow with depth. A mirror has the
+//! initial values of its owner.
 
 use crate::param::{Init, Param};
 use lockstep_tensor::Cpu;

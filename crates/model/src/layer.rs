@@ -1,7 +1,7 @@
 //! A transformer layer: attention, then feed-forward, each added to the stream.
 //!
-//! Both families are this block; [`crate::llama`] and [`crate::gpt2`] say which normalisation,
-//! positions and activation it has and how its parameters are named and stored.
+//! Both families are this block; [`crate::llama`] and [`crate::gpt2`] choose its normalisation,
+//! positions and activation, and the names and layout of its parameters.
 
 use crate::attention::{Attention, AttentionSaved};
 use crate::block::{
@@ -19,7 +19,7 @@ use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
 use std::slice;
 
-/// See the module's text.
+/// A transformer layer.
 pub(crate) struct Layer {
     pub(crate) name: String,
     pub(crate) width: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Layer {
     pub(crate) feed_forward: FeedForward,
 }
 
-/// What forward saves: what both halves save, and the stream between them.
+/// Saved values of forward: those of both halves, and the stream between them.
 struct LayerSaved<'a> {
     attention: AttentionSaved<'a>,
     middle_tc: &'a mut [f32],
@@ -52,7 +52,7 @@ impl Layer {
         saved
     }
 
-    /// What each half leaves between the halves of a backward pass.
+    /// Splits the state of deferred weight gradients by half of the layer.
     fn split_deferred<'a>(
         &self,
         shape: MicrobatchShape,
@@ -105,7 +105,7 @@ impl Block for Layer {
         let (gather, sum) =
             (tp_shards.gather_call(t * self.width), tp_shards.sum_call(t * self.width));
         let half = || gather.into_iter().chain([sum]);
-        // Backward passes the halves in the other order.
+        // Backward runs the halves in reverse order.
         let halves = [
             (&self.feed_forward.norm_linear, &self.feed_forward.down),
             (&self.attention.norm_linear, &self.attention.out),

@@ -1,17 +1,18 @@
-//! The transformers and small problems that Lockstep trains, as lists of blocks that know no ranks.
+//! Transformers and small test problems as lists of blocks, independent of ranks and layouts.
 //!
 //! # Layout
-//! - [`block`]: the contract between runtime and mathematics; read it first.
-//! - [`param`]: what a block's flat buffer holds; [`init`]: what it starts with.
-//! - [`scratch`]: short-lived buffers without allocation.
-//! - [`blueprint`]: [`describe`] turns a recipe's model into blocks, counts and FLOPs.
-//! - `llama`, `gpt2`: the two families, as declarations.
+//! - [`block`]: the interface between the runtime and a model; read it first.
+//! - [`param`]: layout of a block's flat buffer; [`init`]: initial weights; [`grads`]: gradients.
+//! - [`scratch`]: temporary buffers without allocation.
+//! - [`blueprint`]: a model as blocks, with counts and FLOPs; [`describe()`] makes it from a recipe.
+//! - `llama`, `gpt2`: the two families.
 //! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks.
-//! - [`shards`], [`collectives`], `reduction_tree`: a model cut for tensor and sequence parallelism; `column`
-//!   and `row`, the two ways in which a linear layer is cut, and `row_sums`.
-//! - `linear`, `norm`, `dropout`: kernels bound to places in a flat buffer.
-//! - [`problem`]: a classifier and three convex problems made of blocks, with their optimum.
-//! - [`decode`]: generating token by token through the same kernels.
+//! - [`tensor_shards`], [`collectives`], `reduction_tree`: tensor and sequence parallelism;
+//!   `column_parallel`, `row_parallel`: the two kinds of sharded linear layer; `row_sums`: gradients
+//!   of norms and biases; `deferred_weight_grad`: the split backward pass.
+//! - `linear`, `norm`, `norm_linear`, `dropout`: kernels on ranges of a flat buffer.
+//! - [`problem`]: a classifier and three convex problems, with their optimum.
+//! - [`decode`]: token-by-token generation with a key-value cache.
 //!
 //! # Example
 //! ```

@@ -1,20 +1,19 @@
-//! A linear layer over the block's flat buffers: three products and a bias.
+//! Linear layer on a block's flat buffers: three products and a bias.
 //!
-//! The two families store the same matrix in two ways: Llama with a row per output, GPT-2 with a
-//! row per input (Hugging Face calls it Conv1D). Both are views of one product; neither is ever
-//! transposed in memory. Several stored tensors that lie one after the other (q, k, v; gate, up)
-//! are one linear layer here and take one product.
+//! The two families store the matrix in different layouts: Llama with a row per output, GPT-2 with
+//! a row per input (Conv1D in Hugging Face). Both are views of one product; neither is transposed
+//! in memory. Several contiguous tensors (q, k, v; gate, up) form one linear layer with one
+//! product.
 //!
-//! Weights, inputs and gradients are `f32` in memory; what they are multiplied in is the layer's
-//! precision, and they are rounded to it while they are packed for the product. A bias is added in
-//! `f32`.
+//! Weights, inputs and gradients are `f32` in memory; packing rounds them to the layer's precision
+//! for the product. A bias is added in `f32`.
 
 use crate::grads::Grads;
 use lockstep_tensor::gemm::{Mat, MatMut, Precision, Write, product};
 use lockstep_tensor::{Cpu, bias};
 use std::ops::Range;
 
-/// How the weight lies in memory.
+/// Memory layout of the weight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WeightLayout {
     /// A row per output (Llama).
@@ -23,7 +22,7 @@ pub(crate) enum WeightLayout {
     InOut,
 }
 
-/// `y = x W + b` with weights at fixed places of the block's flat buffer.
+/// `y = x W + b` with weights at fixed ranges of the block's flat buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Linear {
     pub(crate) num_inputs: usize,
@@ -31,7 +30,7 @@ pub(crate) struct Linear {
     pub(crate) layout: WeightLayout,
     pub(crate) weight: Range<usize>,
     pub(crate) bias: Option<Range<usize>>,
-    /// What its three products compute in.
+    /// Precision of the three products.
     pub(crate) precision: Precision,
 }
 
@@ -94,7 +93,7 @@ impl Linear {
         product(cpu, self.precision, dy, self.weight_io(params).t(), dx, write, None);
     }
 
-    /// Adds the gradients of what is trained of weight and bias to `grads`.
+    /// Adds the gradients of trained weight and bias to `grads`.
     pub(crate) fn backward_weight(&self, cpu: &Cpu, x: &[f32], dy: &[f32], mut grads: Grads<'_>) {
         let num_rows = x.len() / self.num_inputs;
         if let Some(at) = &self.bias {
@@ -103,13 +102,13 @@ impl Linear {
                 bias::backward(cpu, dy, grads);
             }
         }
-        // The weight's rows are columns of one side, its columns those of the other.
+        // The weight's rows are columns of one operand, its columns those of the other.
         let ((rows_of, num_rows_of), (cols_of, num_cols)) = match self.layout {
             WeightLayout::OutIn => ((dy, self.num_outputs), (x, self.num_inputs)),
             WeightLayout::InOut => ((x, self.num_inputs), (dy, self.num_outputs)),
         };
-        for (at, grads) in grads.stretches(&self.weight) {
-            // Tensors that lie one after the other are rows of one weight: each may be frozen.
+        for (at, grads) in grads.trained_ranges(&self.weight) {
+            // Contiguous tensors are rows of one weight, each of which may be frozen.
             let (first, num) = ((at.start - self.weight.start) / num_cols, at.len() / num_cols);
             let left = Mat::strided(&rows_of[first..], num_rows, num, num_rows_of).t();
             let right = Mat::new(cols_of, num_rows, num_cols);
@@ -118,7 +117,7 @@ impl Linear {
         }
     }
 
-    /// The weight as an inputs x outputs matrix, however it is stored.
+    /// The weight as an inputs x outputs matrix, for either layout.
     fn weight_io<'a>(&self, params: &'a [f32]) -> Mat<'a> {
         let weight = &params[self.weight.clone()];
         match self.layout {

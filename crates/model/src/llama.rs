@@ -1,8 +1,7 @@
 //! The Llama family: RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases.
 //!
 //! Names and shapes are those of `LlamaForCausalLM` in Hugging Face checkpoints. q, k and v are
-//! three tensors in a file and one product here, because they lie one after the other; so are gate
-//! and up.
+//! three tensors in a file and one product here, because they are contiguous; so are gate and up.
 
 use crate::attention::Attention;
 use crate::column_parallel::ColumnParallel;
@@ -26,7 +25,7 @@ pub(crate) const TOKEN_TABLE: &str = "model.embed_tokens.weight";
 /// Prefix of the last normalisation.
 pub(crate) const FINAL_NORM: &str = "model.norm";
 
-/// The angles of all positions, shared by all layers.
+/// RoPE table of all positions, shared by all layers.
 pub(crate) fn rope_table(model: &Model) -> Arc<rope::Table> {
     Arc::new(rope::Table::new(model.head_dim(), model.context, model.rope_theta))
 }
@@ -65,8 +64,8 @@ fn attention(
     let norm = norm(model, &format!("{layer}.input_layernorm"), params);
     let outputs = [("q", heads * head_dim), ("k", kv_heads * head_dim), ("v", kv_heads * head_dim)];
     let prefix = format!("{layer}.self_attn");
-    let qkv = column(&prefix, &outputs, model.width, of, params);
-    let out = row(&prefix, "o", heads * head_dim, model.width, residual, of, params);
+    let qkv = column_parallel(&prefix, &outputs, model.width, of, params);
+    let out = row_parallel(&prefix, "o", heads * head_dim, model.width, residual, of, params);
     let tp_shards = of.0.clone();
     let (heads, kv_heads) = (heads / tp_shards.num, kv_heads / tp_shards.num);
     let norm_linear = NormLinear { norm, product: qkv, tp_shards };
@@ -84,15 +83,15 @@ fn feed_forward(
     let norm = norm(model, &format!("{layer}.post_attention_layernorm"), params);
     let outputs = [("gate", model.ffn), ("up", model.ffn)];
     let prefix = format!("{layer}.mlp");
-    let up = column(&prefix, &outputs, model.width, of, params);
-    let down = row(&prefix, "down", model.ffn, model.width, residual, of, params);
+    let up = column_parallel(&prefix, &outputs, model.width, of, params);
+    let down = row_parallel(&prefix, "down", model.ffn, model.width, residual, of, params);
     let norm_linear = NormLinear { norm, product: up, tp_shards: of.0.clone() };
     FeedForward { norm_linear, activation: Activation::SwiGlu, down, dropout }
 }
 
-/// The tensors `{prefix}.{name}_proj.weight`, each with so many outputs; a slice has its part of
-/// each, one behind the other, and multiplies with all of them at once.
-fn column(
+/// Column-parallel layer of the tensors `{prefix}.{name}_proj.weight`, each with its number of
+/// outputs; a shard has its part of each, contiguous, and multiplies with all of them at once.
+fn column_parallel(
     prefix: &str,
     outputs: &[(&str, usize)],
     num_inputs: usize,
@@ -121,8 +120,8 @@ fn column(
     ColumnParallel { shards: shards.collect(), num_shards: tp_shards.num }
 }
 
-/// The tensor `{prefix}.{name}_proj.weight`, whose inputs are cut.
-fn row(
+/// Row-parallel layer of the tensor `{prefix}.{name}_proj.weight`.
+fn row_parallel(
     prefix: &str,
     name: &str,
     num_inputs: usize,

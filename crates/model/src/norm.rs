@@ -1,7 +1,7 @@
-//! The normalisation in front of each half of a layer and of the head.
+//! Normalisation before each half of a layer and before the head.
 //!
 //! RMSNorm saves one number per row, LayerNorm two; the normalised rows themselves are not saved,
-//! because computing them again from the input costs one pass over memory.
+//! because recomputing them from the input costs one pass over memory.
 
 use crate::collectives::TensorCollectives;
 use crate::grads::Grads;
@@ -11,16 +11,16 @@ use crate::tensor_shards::TensorShards;
 use lockstep_tensor::{Cpu, norm_layer, norm_rms, reduce};
 use std::ops::Range;
 
-/// Which normalisation.
+/// Kind of normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NormKind {
-    /// Scales to unit root mean square; a weight.
+    /// RMSNorm, with a weight.
     Rms,
-    /// Shifts to mean zero and scales to unit variance; a weight and a bias.
+    /// LayerNorm, with a weight and a bias.
     Layer,
 }
 
-/// A normalisation with parameters at a fixed place of the block's flat buffer.
+/// A normalisation with parameters at a fixed range of the block's flat buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Norm {
     pub(crate) kind: NormKind,
@@ -39,7 +39,7 @@ impl Norm {
         }
     }
 
-    /// Where its weight and its bias lie.
+    /// Ranges of the weight and the bias.
     pub(crate) fn params(&self) -> Vec<Range<usize>> {
         let middle = self.at.start + self.width;
         let all = [self.at.start..middle, middle..self.at.end];
@@ -65,7 +65,7 @@ impl Norm {
         }
     }
 
-    /// The same `y_tc` again, from the saved statistics.
+    /// Recomputes `y_tc` from the saved statistics.
     pub(crate) fn normalize(
         &self,
         cpu: &Cpu,
@@ -84,8 +84,8 @@ impl Norm {
         }
     }
 
-    /// Adds the gradient of the input to `dx_tc` and those of what is trained to `grads`. All
-    /// slices of rows are those that the stream has of the micro-batch's `sums.num_rows`.
+    /// Adds the input gradient to `dx_tc` and the gradients of trained parameters to `grads`. All
+    /// buffers have the local rows of the stream, of `sums.num_rows` in the micro-batch.
     pub(crate) fn backward(
         &self,
         cpu: &Cpu,
@@ -128,8 +128,7 @@ impl Norm {
         });
     }
 
-    /// Adds the sums of a micro-batch, weight and bias one behind the other, to the gradients of what is
-    /// trained.
+    /// Adds the sums of a micro-batch, weight then bias, to the gradients of trained parameters.
     pub(crate) fn add_sums(&self, cpu: &Cpu, sums: &[f32], mut grads: Grads<'_>) {
         let (weight, bias) = sums.split_at(self.width);
         let middle = self.at.start + self.width;
@@ -141,7 +140,7 @@ impl Norm {
         }
     }
 
-    /// Memory that [`Self::backward`] needs besides.
+    /// Temporary elements of [`Self::backward`].
     pub(crate) fn scratch_len(&self, tp_shards: &TensorShards) -> usize {
         RowSums::scratch_len(tp_shards, self.at.len())
     }

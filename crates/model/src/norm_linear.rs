@@ -1,10 +1,8 @@
-//! How each half of a layer and the head begin: normalise the stream, multiply with the first
-//! matrix.
+//! Pre-norm and column-parallel product, with which each half of a layer and the head begin.
 //!
-//! Where the stream's rows are divided, all of them are gathered in between. Backward ends here:
-//! the gradient of the product's input is a sum over slices, passes the normalisation and is added
-//! to the stream. The normalised rows are computed again for the gradient of the matrix rather than
-//! saved.
+//! With sequence parallelism, an all-gather of the rows is in between. Backward ends here: the
+//! gradient of the product's input is a sum over shards, passes the normalisation and is added to
+//! the stream. The normalised rows are recomputed for the weight gradient rather than saved.
 
 use crate::block::Context;
 use crate::collectives::{CollectiveCall, TensorCollectives};
@@ -18,19 +16,19 @@ use lockstep_tensor::Cpu;
 use std::ops::Range;
 use std::slice;
 
-/// See the module's text.
+/// A normalisation and the product after it.
 pub(crate) struct NormLinear {
     pub(crate) norm: Norm,
     pub(crate) product: ColumnParallel,
     pub(crate) tp_shards: TensorShards,
 }
 
-/// What forward read and saved, for backward.
+/// Input and saved statistics of forward, for backward.
 #[derive(Clone, Copy)]
 pub(crate) struct NormLinearSaved<'a> {
-    /// The stream's rows.
+    /// Rows of the stream.
     pub(crate) x_tc: &'a [f32],
-    /// The statistics of the normalisation.
+    /// Statistics of the normalisation.
     pub(crate) stats: &'a [f32],
     /// Rows of the micro-batch.
     pub(crate) num_rows: usize,
@@ -47,12 +45,12 @@ impl NormLinear {
         num_rows * self.product.num_local_outputs()
     }
 
-    /// Elements of the statistics that are saved.
+    /// Elements of the saved statistics.
     pub(crate) fn stats_len(&self, num_rows: usize) -> usize {
         self.norm.stats_len(self.tp_shards.rows(num_rows).len())
     }
 
-    /// Memory that any of the calls below needs.
+    /// Temporary elements of any of the calls below.
     pub(crate) fn scratch_len(&self, num_rows: usize) -> usize {
         let spare = self.product.spare_len(num_rows).max(self.norm.scratch_len(&self.tp_shards));
         num_rows * self.width() + spare
@@ -74,7 +72,7 @@ impl NormLinear {
         self.product.forward(ctx.cpu, params, normed_tc, y);
     }
 
-    /// Adds the gradients of what is trained of the matrix to `grads`.
+    /// Adds the gradients of the trained parts of the matrix to `grads`.
     pub(crate) fn backward_weight(
         &self,
         cpu: &Cpu,
@@ -91,7 +89,7 @@ impl NormLinear {
         self.product.backward_weight(cpu, normed_tc, dy, grads);
     }
 
-    /// Adds the gradient of the input to `d_stream_tc`, and the gradients of what is trained of the
+    /// Adds the input gradient to `d_stream_tc`, and the gradients of the trained parameters of the
     /// normalisation to `grads`.
     pub(crate) fn backward_input(
         &self,
@@ -124,9 +122,9 @@ impl NormLinear {
         );
     }
 
-    /// The same where gradients of parameters come later: `sums` becomes what the micro-batch adds to
-    /// those of the normalisation.
-    pub(crate) fn backward_input_alone(
+    /// Adds the input gradient only, for deferred weight gradients: `sums` becomes the contribution
+    /// of the micro-batch to the gradients of the normalisation.
+    pub(crate) fn backward_input_only(
         &self,
         cpu: &Cpu,
         collectives: &mut dyn TensorCollectives,
@@ -137,14 +135,14 @@ impl NormLinear {
         sums: &mut [f32],
         frame: Frame<'_>,
     ) {
-        // What is added to minus zero stays what it is, a zero of either sign too.
+        // Adding to minus zero changes no bit, not even the sign of a zero.
         sums.fill(-0.0);
         let sums = Grads::new(sums, slice::from_ref(&self.norm.at));
         self.backward_input(cpu, collectives, params, saved, dy, d_stream_tc, sums, frame);
     }
 
-    /// The calls of a micro-batch's gradients of the input and of the normalisation; `trained` is what is
-    /// trained of the block.
+    /// Collective calls of the input gradient and of the gradients of the normalisation; `trained`
+    /// are the trained ranges of the block.
     pub(crate) fn input_calls(
         &self,
         num_rows: usize,
@@ -154,12 +152,12 @@ impl NormLinear {
         [sum].into_iter().chain(self.tp_shards.row_blocks_call(&self.norm.params(), trained))
     }
 
-    /// The call in front of the product.
+    /// Collective call before the product.
     pub(crate) fn gather_call(&self, num_rows: usize) -> Option<CollectiveCall> {
         self.tp_shards.gather_call(num_rows * self.width())
     }
 
-    /// Where the stream's rows lie among those of the micro-batch.
+    /// Elements of the local rows among those of the micro-batch.
     pub(crate) fn own(&self, num_rows: usize) -> Range<usize> {
         let own = self.tp_shards.rows(num_rows);
         own.start * self.width()..own.end * self.width()

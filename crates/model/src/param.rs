@@ -1,13 +1,12 @@
-//! Parameters as data: what a block's flat buffer holds, and where.
+//! Parameters as data: the layout of a block's flat buffer.
 //!
-//! All parameters of a block lie in one flat buffer, one after the other without gaps, and its
-//! gradients in another of the same layout. Whoever moves, shards, sums or saves parameters works
-//! on such buffers and reads this description; nobody but the block knows what they mean.
-//! Names are those of Hugging Face checkpoints.
+//! All parameters of a block are in one flat buffer without gaps, and its gradients in another of
+//! equal layout. Code that moves, shards, sums or saves parameters works on such buffers and this
+//! description. Names are those of Hugging Face checkpoints.
 //!
-//! A tensor that belongs to several slices of the model ([`crate::slices`]) is several parameters
-//! of one name, each a *piece*: some rows and some columns of it, one behind the other. What the
-//! bits of a run depend on (initial values, hashes, files) goes by an element's place in the
+//! A tensor that several shards of the model share ([`crate::tensor_shards`]) is several parameters
+//! of one name, each a *piece*: some rows and some columns, concatenated. Everything that
+//! determines the bits of a run (initial values, hashes, files) uses an element's index in the
 //! tensor, not in the piece.
 
 use std::ops::Range;
@@ -15,32 +14,32 @@ use std::ops::Range;
 /// One named tensor in a block's flat buffer, or a piece of one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Param {
-    /// Of the tensor: unique in the model, as in a Hugging Face checkpoint.
+    /// Name of the tensor, unique in the model, as in a Hugging Face checkpoint.
     pub name: String,
     /// Row-major dimensions of the whole tensor, as in a Hugging Face checkpoint.
     pub shape: Vec<usize>,
-    /// What this is of the tensor.
+    /// Piece of the tensor.
     pub piece: Piece,
     /// First element in the block's flat buffer.
     pub offset: usize,
-    /// How it starts.
+    /// Initial values.
     pub init: Init,
-    /// Whether weight decay pulls on it: matrices yes, norms and biases no.
+    /// Whether weight decay applies: to matrices, not to norms and biases.
     pub decay: bool,
-    /// The parameter of another block that this one is a copy of (tied embeddings). The copy has
-    /// its own gradient; the owner receives the sum of both, is stepped, and is copied again.
+    /// The parameter of another block that this one mirrors (tied embeddings). The mirror has its
+    /// own gradient; the owner receives the sum of both, is updated, and is copied back.
     pub mirror_of: Option<String>,
 }
 
-/// Some rows and columns of a tensor: all of it, or what a slice of the model has of it.
+/// Some rows and columns of a tensor: all of it, or the part of a shard of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which of the pieces.
+    /// Index of the piece.
     pub index: usize,
-    /// How many there are, all of one length.
+    /// Number of pieces, all of equal length.
     pub num: usize,
     rows: Range<usize>,
-    /// Columns that follow each other in a row of the piece.
+    /// Column ranges of a row of the piece, in order.
     cols: Vec<Range<usize>>,
 }
 
@@ -72,7 +71,7 @@ fn rows_and_cols(shape: &[usize]) -> (usize, usize) {
     }
 }
 
-/// How a parameter starts: a function of (seed, name, element), never of the layout.
+/// Initial values of a parameter: a function of (seed, name, element), never of the layout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     /// Normal with mean zero.
@@ -98,25 +97,25 @@ impl Param {
         self.shape.iter().product()
     }
 
-    /// How many elements all pieces before this one have.
+    /// Number of elements of all pieces before this one.
     pub fn first(&self) -> usize {
         self.piece.index * self.len()
     }
 
-    /// Another piece of the same tensor, which may be held elsewhere. Pieces are equal runs of
-    /// rows, or of columns, in their order.
+    /// Another piece of the tensor, possibly on another rank. Pieces are equal ranges of rows, or
+    /// of columns, in order.
     pub fn sibling(&self, index: usize) -> Self {
         assert!(index < self.piece.num, "{} has {} pieces", self.name, self.piece.num);
         let (num_rows, _) = rows_and_cols(&self.shape);
-        let move_over = |range: &Range<usize>| {
+        let shift = |range: &Range<usize>| {
             let first = range.start - self.piece.index * range.len();
             first + index * range.len()..first + (index + 1) * range.len()
         };
         let Piece { num, rows, cols, .. } = &self.piece;
         let piece = if rows.len() < num_rows {
-            Piece { index, num: *num, rows: move_over(rows), cols: cols.clone() }
+            Piece { index, num: *num, rows: shift(rows), cols: cols.clone() }
         } else {
-            let cols = if *num == 1 { cols.clone() } else { cols.iter().map(move_over).collect() };
+            let cols = if *num == 1 { cols.clone() } else { cols.iter().map(shift).collect() };
             Piece { index, num: *num, rows: rows.clone(), cols }
         };
         Self { piece, ..self.clone() }
@@ -126,8 +125,8 @@ impl Param {
         self.piece.cols.iter().map(Range::len).sum()
     }
 
-    /// Where elements of the piece lie in the tensor: runs of elements that follow each other in
-    /// both, each with its first element's place in the tensor.
+    /// Maps elements of the piece to the tensor: runs of elements that are contiguous in both, each
+    /// with its first index in the tensor.
     pub fn runs(&self, elements: Range<usize>) -> impl Iterator<Item = (Range<usize>, usize)> {
         assert!(elements.end <= self.len(), "{} is shorter", self.name);
         let Piece { rows, cols, .. } = &self.piece;
@@ -158,7 +157,7 @@ impl Param {
         })
     }
 
-    /// Puts elements of the piece, from `first` on, into the places they have in the tensor.
+    /// Copies elements of the piece, from `first` on, into the tensor.
     pub fn place(&self, first: usize, values: &[f32], tensor: &mut [f32]) {
         for (run, start) in self.runs(first..first + values.len()) {
             let values = &values[run.start - first..run.end - first];
@@ -166,7 +165,7 @@ impl Param {
         }
     }
 
-    /// Takes elements of the piece, from `first` on, out of the tensor.
+    /// Copies elements of the piece, from `first` on, out of the tensor.
     pub fn pick(&self, first: usize, tensor: &[f32], values: &mut [f32]) {
         for (run, start) in self.runs(first..first + values.len()) {
             let values = &mut values[run.start - first..run.end - first];
@@ -174,13 +173,13 @@ impl Param {
         }
     }
 
-    /// Its elements in the block's flat buffer.
+    /// Elements in the block's flat buffer.
     pub fn range(&self) -> Range<usize> {
         self.offset..self.offset + self.len()
     }
 }
 
-/// Lays parameters one after the other while a block is described.
+/// Lays out the parameters of a block without gaps.
 #[derive(Debug, Default)]
 pub(crate) struct ParamList {
     params: Vec<Param>,
@@ -188,7 +187,7 @@ pub(crate) struct ParamList {
 }
 
 impl ParamList {
-    /// Appends a parameter and says where it lies. Matrices decay, vectors do not.
+    /// Appends a parameter and returns its range. Matrices decay, vectors do not.
     pub(crate) fn push(&mut self, name: String, shape: &[usize], init: Init) -> Range<usize> {
         self.push_piece(name, shape, Piece::whole(shape), init)
     }
@@ -216,7 +215,7 @@ impl ParamList {
         range
     }
 
-    /// Appends a copy of another block's parameter.
+    /// Appends a mirror of another block's parameter.
     pub(crate) fn push_mirror(&mut self, name: String, owner: &Param) -> Range<usize> {
         let range = self.push_piece(name, &owner.shape, owner.piece.clone(), owner.init);
         let mirror = self.params.last_mut().expect("just pushed");
@@ -261,11 +260,11 @@ mod tests {
     }
 
     #[test]
-    fn pieces_cover_the_tensor_and_taking_them_out_inverts_placing_them() {
+    fn pieces_cover_the_tensor_and_pick_inverts_place() {
         for params in pieces() {
             let len = params[0].tensor_len();
             let tensor: Vec<f32> = (0..len).map(|i| i as f32).collect();
-            let mut again = vec![f32::NAN; len];
+            let mut restored = vec![f32::NAN; len];
             let mut first = 0;
             for param in &params {
                 assert_eq!(param.first(), first);
@@ -275,12 +274,12 @@ mod tests {
                 first += param.len();
                 let mut values = vec![f32::NAN; param.len()];
                 param.pick(0, &tensor, &mut values);
-                // In two parts, cut in the middle of a run.
+                // In two parts, split in the middle of a run.
                 let middle = param.len() / 2 + 1;
-                param.place(0, &values[..middle], &mut again);
-                param.place(middle, &values[middle..], &mut again);
+                param.place(0, &values[..middle], &mut restored);
+                param.place(middle, &values[middle..], &mut restored);
             }
-            assert_eq!((first, again), (len, tensor));
+            assert_eq!((first, restored), (len, tensor));
         }
     }
 }

@@ -1,19 +1,19 @@
-//! The sum over slices: one binary tree over their numbers.
+//! Reduction tree: the sum over shards as one binary tree over their indices.
 //!
-//! The left side of every node is the largest power of two of slices that leaves something on the
-//! right: `(0 + 1) + (2 + 3)`, `(0 + 1) + 2`. A worker that holds a whole node of the tree computes
-//! its sum alone, and the rest of the tree is a matter of who talks to whom.
+//! The left side of every node is the largest power of two of shards that leaves a nonempty right
+//! side: `(0 + 1) + (2 + 3)`, `(0 + 1) + 2`. A rank with a whole node of the tree computes its sum
+//! locally; collectives compute the rest of the tree.
 //!
-//! Each addend is computed when its turn comes. The right side of a node needs memory of its own,
-//! unless it is one addend that can be *added* to the left side while it is computed and still be
-//! one number first: a product whose sum stays in the registers until it is finished.
+//! Each addend is computed when it is needed. The right side of a node needs its own memory, unless
+//! it is one addend that can be *added* to the left side while it is computed and is still rounded
+//! to one number first: a product whose sum stays in registers until it is finished.
 
 use lockstep_tensor::gemm::Write;
 use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
 
 /// Sets `out` to the sum of the addends `shards`; `compute` sets or adds one of them. `spare` has
-/// room for [`num_spare`] of them.
+/// space for [`num_spare`] of them.
 pub(crate) fn sum(
     cpu: &Cpu,
     shards: Range<usize>,
@@ -36,7 +36,7 @@ pub(crate) fn sum(
     reduce::add_assign(cpu, out, addend);
 }
 
-/// How many addends [`sum`] keeps besides the sum itself.
+/// Number of addends that [`sum`] stores besides the sum itself.
 pub(crate) const fn num_spare(num_shards: usize, fuses: bool) -> usize {
     if num_shards <= 1 || (fuses && num_shards == 2) {
         return 0;
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use lockstep_tensor::Isa;
 
-    /// One and numbers that are lost when they are added to it alone, but not in pairs.
+    /// One, and numbers that vanish when added to it singly, but not in pairs.
     fn addend(shard: usize) -> f32 {
         if shard == 0 { 1.0 } else { 5e-8 + shard as f32 * 1e-10 }
     }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_have_the_order_of_the_tree_fused_or_not() {
+    fn fused_and_unfused_sums_have_the_order_of_the_tree() {
         let a = addend;
         for fuses in [false, true] {
             let same = |shards, expected: f32| {

@@ -1,9 +1,10 @@
-//! A linear layer whose inputs are cut into slices: the second product of each half of a layer.
+//! Row-parallel linear layer (Megatron-LM): its inputs are sharded. The second product of each half
+//! of a layer.
 //!
-//! Every slice multiplies the inputs it made with its own rows of the weight, which gives a partial
-//! sum of the whole output; partial sums are added by the tree. The bias is added once, behind the
-//! sum. The gradient of a slice's inputs and of its weights needs the whole gradient of the output
-//! and nobody else. Inputs lie slice behind slice, as [`crate::column`] leaves them.
+//! Every shard multiplies its own inputs with its own rows of the weight, which gives a partial sum
+//! of the whole output; partial sums are added by the tree. The bias is added once, after the sum.
+//! The input and weight gradients of a shard need the whole output gradient and no communication.
+//! Inputs are stored shard after shard, as in [`crate::column_parallel`].
 
 use crate::collectives::TensorCollectives;
 use crate::dropout::RowMask;
@@ -17,42 +18,42 @@ use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::{Cpu, bias};
 use std::ops::Range;
 
-/// The slices that are held, in order, and the bias of all.
+/// Local shards of a row-parallel layer, in order, and the replicated bias.
 #[derive(Clone, Debug)]
 pub(crate) struct RowParallel {
     pub(crate) shards: Vec<Linear>,
     pub(crate) bias: Option<Range<usize>>,
-    /// How the model is cut.
+    /// Shards of the model.
     pub(crate) tp_shards: TensorShards,
 }
 
 impl RowParallel {
-    /// Inputs of one slice.
+    /// Inputs of one shard.
     pub(crate) fn num_inputs(&self) -> usize {
         self.shards[0].num_inputs
     }
 
-    /// Inputs of all slices that are held.
+    /// Inputs of all local shards.
     pub(crate) fn num_local_inputs(&self) -> usize {
         self.num_inputs() * self.shards.len()
     }
 
-    /// Outputs.
+    /// Number of outputs.
     pub(crate) fn num_outputs(&self) -> usize {
         self.shards[0].num_outputs
     }
 
-    /// What products compute in.
+    /// Precision of products.
     pub(crate) fn precision(&self) -> Precision {
         self.shards[0].precision
     }
 
-    /// FLOPs of the product for one row, over all slices everywhere.
+    /// FLOPs of the product for one row, over the shards of all ranks.
     pub(crate) fn flops(&self) -> u64 {
         self.shards[0].flops() * self.tp_shards.num as u64
     }
 
-    /// Overwrites `y` with the stream's rows of the output, from all rows of the input.
+    /// Overwrites `y` with the local rows of the output, from all rows of the input.
     pub(crate) fn forward(
         &self,
         cpu: &Cpu,
@@ -79,7 +80,7 @@ impl RowParallel {
         }
     }
 
-    /// The sum over the slices held here.
+    /// Sums over the local shards.
     fn partial_sum(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32], spare: &mut [f32]) {
         let (num, len) = (self.shards.len(), x.len() / self.shards.len());
         let fuses = self.fuses();
@@ -88,7 +89,7 @@ impl RowParallel {
         });
     }
 
-    /// Whether a slice's part of the output is one number before it is added.
+    /// Whether a shard's term of the output is rounded to one number before it is added.
     fn fuses(&self) -> bool {
         self.precision().fuses(self.num_inputs())
     }
@@ -98,13 +99,13 @@ impl RowParallel {
         num * num_rows * self.num_outputs()
     }
 
-    /// Memory that [`Self::forward`] needs besides.
+    /// Temporary elements of [`Self::forward`].
     pub(crate) fn scratch_len(&self, num_rows: usize) -> usize {
         let all = if self.tp_shards.sequence { num_rows * self.num_outputs() } else { 0 };
         all + self.spare_len(num_rows)
     }
 
-    /// The gradient of all `num_rows` rows of the output, from that of the stream behind dropout.
+    /// Gradient of all `num_rows` rows of the output, from that of the stream after dropout.
     pub(crate) fn output_gradient<'a, 'f: 'a>(
         &self,
         cpu: &Cpu,
@@ -122,7 +123,8 @@ impl RowParallel {
         all
     }
 
-    /// The same into memory that all rows fit into.
+    /// Writes the gradient of all rows of the output to `all`, from that of the stream after
+    /// dropout.
     pub(crate) fn fill_output_gradient(
         &self,
         cpu: &Cpu,
@@ -141,7 +143,7 @@ impl RowParallel {
         self.tp_shards.gather_rows(collectives, all);
     }
 
-    /// Overwrites `dx` with the gradient of the inputs, from all rows of that of the output.
+    /// Overwrites `dx` with the input gradient, from all rows of the output gradient.
     pub(crate) fn backward_input(&self, cpu: &Cpu, params: &[f32], dy: &[f32], dx: &mut [f32]) {
         let len = dx.len() / self.shards.len();
         for (shard, dx) in self.shards.iter().zip(dx.chunks_exact_mut(len)) {
@@ -149,8 +151,8 @@ impl RowParallel {
         }
     }
 
-    /// Adds the gradients of what is trained of weights and bias to `grads`, from all rows of the
-    /// input and of the gradient of the output.
+    /// Adds the gradients of trained weights and bias to `grads`, from all rows of the input and of
+    /// the output gradient.
     pub(crate) fn backward_weight(
         &self,
         cpu: &Cpu,

@@ -1,9 +1,9 @@
-//! Sums over the rows of a micro-batch: the gradients of norms and of biases behind a row-parallel
-//! product.
+//! Sums over the rows of a micro-batch: gradients of norms, and of biases of row-parallel layers.
 //!
-//! The micro-batch's rows are cut into as many blocks as the model has slices. A block is summed with rows
-//! ascending, blocks by the tree, and the sum is added to the gradient once: the same bits whether
-//! everybody has all rows or, with `sequence`, each holder its own.
+//! The rows of the micro-batch are divided into as many blocks as the model has shards. A block is
+//! summed with rows ascending, blocks by the tree, and the sum is added to the gradient once. The
+//! bits are equal with replicated rows and with `sequence`, where each tensor-parallel rank has its
+//! own rows.
 
 use crate::collectives::TensorCollectives;
 use crate::reduction_tree;
@@ -12,10 +12,10 @@ use crate::tensor_shards::TensorShards;
 use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
 
-/// The rows of a micro-batch.
+/// Rows of a micro-batch to sum over.
 pub(crate) struct RowSums<'a> {
     pub(crate) tp_shards: &'a TensorShards,
-    /// How many the micro-batch has.
+    /// Number of rows of the micro-batch.
     pub(crate) num_rows: usize,
 }
 
@@ -23,13 +23,13 @@ pub(crate) struct RowSums<'a> {
 pub(crate) type AddRows<'a> = dyn FnMut(Range<usize>, [&mut [f32]; 2]) + 'a;
 
 impl RowSums<'_> {
-    /// Memory that sums of `len` elements need.
+    /// Temporary elements of sums of `len` elements.
     pub(crate) fn scratch_len(tp_shards: &TensorShards, len: usize) -> usize {
         len * (1 + reduction_tree::num_spare(tp_shards.row_blocks().len(), false))
     }
 
-    /// Adds to both targets, either of which may be empty, their sums over the micro-batch's rows: `block`
-    /// adds those of some rows, counted in the micro-batch.
+    /// Adds to both targets, either of which may be empty, their sums over the rows of the
+    /// micro-batch. `block` adds the terms of a range of rows of the micro-batch.
     pub(crate) fn add_to(
         &self,
         cpu: &Cpu,

@@ -1,18 +1,17 @@
-//! Short-lived buffers without allocation: a bump allocator over one vector.
+//! Bump allocator for temporary buffers, over one vector.
 //!
-//! A block asks for its temporary slices in the order in which it needs them and gives all of them
-//! back at once, by dropping the [`Frame`]. The vector is as long as the hungriest block said it
-//! would need, so a step allocates nothing. What a slice holds when it is taken is left over from
-//! earlier use: every user overwrites it before it reads it.
+//! A block takes its temporary slices in order and releases all of them at once, by dropping the
+//! [`Frame`]. The vector has the largest declared need of all blocks, so a step allocates nothing.
+//! A slice contains leftovers of earlier use: every user overwrites it before reading.
 
-/// The memory behind all frames of one rank.
+/// Memory of all frames of one rank.
 #[derive(Debug)]
 pub struct Scratch {
     data: Vec<f32>,
 }
 
 impl Scratch {
-    /// Room for frames of up to `len` elements.
+    /// Allocates memory for frames of up to `len` elements.
     pub fn new(len: usize) -> Self {
         Self { data: vec![0.0; len] }
     }
@@ -27,20 +26,20 @@ impl Scratch {
         self.data.len()
     }
 
-    /// Whether there is no room at all.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }
 }
 
-/// A slice that is handed out from front to back in pieces that do not overlap.
+/// A slice that is split off from front to back in disjoint parts.
 #[derive(Debug)]
 pub struct Frame<'a> {
     rest: &'a mut [f32],
 }
 
 impl<'a> Frame<'a> {
-    /// Hands out pieces of `data`.
+    /// Makes a frame over `data`.
     pub fn over(data: &'a mut [f32]) -> Self {
         Self { rest: data }
     }
@@ -48,21 +47,21 @@ impl<'a> Frame<'a> {
     /// The next `len` elements.
     ///
     /// # Panics
-    /// When fewer are left: the block promised a smaller need than it has.
+    /// When fewer are left: the block declared too small a need.
     pub fn take(&mut self, len: usize) -> &'a mut [f32] {
         let rest = std::mem::take(&mut self.rest);
-        assert!(len <= rest.len(), "{len} elements wanted, {} left in the frame", rest.len());
+        assert!(len <= rest.len(), "{len} elements requested, {} left in the frame", rest.len());
         let (piece, rest) = rest.split_at_mut(len);
         self.rest = rest;
         piece
     }
 
-    /// What is left, to take from and have back when the inner frame is dropped.
+    /// A frame over the remaining elements, which are released when it is dropped.
     pub fn nested(&mut self) -> Frame<'_> {
         Frame { rest: self.rest }
     }
 
-    /// Ends a frame whose pieces must cover all of it.
+    /// Ends a frame whose parts must cover all of it.
     ///
     /// # Panics
     /// When elements are left.
@@ -76,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_follow_each_other_and_a_new_frame_starts_over() {
+    fn parts_are_contiguous_and_a_new_frame_starts_over() {
         let mut scratch = Scratch::new(5);
         let mut frame = scratch.frame();
         let (a, b) = (frame.take(2), frame.take(3));
@@ -88,8 +87,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "3 elements wanted, 2 left")]
-    fn a_need_beyond_the_promise_is_a_bug() {
+    #[should_panic(expected = "3 elements requested, 2 left")]
+    fn a_need_beyond_the_declared_one_is_refused() {
         let mut scratch = Scratch::new(4);
         let mut frame = scratch.frame();
         frame.take(2);
@@ -98,7 +97,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "1 elements of the frame are unused")]
-    fn an_inexact_layout_is_a_bug() {
+    fn an_inexact_layout_is_refused() {
         let mut data = [0.0; 3];
         let mut frame = Frame::over(&mut data);
         frame.take(2);

@@ -1,46 +1,48 @@
-//! A model in slices: the unit in which tensor parallelism divides layers among workers.
+//! Tensor-parallel shards of a model (Megatron-LM, Shoeybi et al. 2019), and sequence parallelism
+//! (Korthikanti et al. 2022).
 //!
-//! A layer's matrices are cut into `num` equal slices. A slice of attention is a few query heads
-//! with their key and value heads; a slice of the feed-forward part is a run of its hidden
-//! numbers; a slice of the vocabulary is a run of its tokens. What enters a slice is whole, so the
-//! first product of each half gives every slice its own outputs (*column-parallel*); the second
-//! product sums over what was cut (*row-parallel*), and so does the gradient of the first one's
-//! input: each slice makes a partial sum, and partial sums are added by one binary tree over the
-//! numbers of slices. Whoever computes a slice, the order of the additions is the same: one worker
-//! that holds all slices gets the bits of as many workers as there are slices.
+//! A layer's matrices are divided into `num` equal shards. A shard of attention is some query heads
+//! with their key and value heads; a shard of the feed-forward part is a range of its hidden units;
+//! a shard of the vocabulary is a range of its tokens. The input of a layer is replicated, so the
+//! first product of each half gives every shard its own outputs (*column-parallel*). The second
+//! product sums over the sharded dimension (*row-parallel*), and so does the input gradient of the
+//! first: each shard computes a partial sum, and partial sums are added by one binary tree over the
+//! shards. The order of additions does not depend on the owner of a shard: one rank with all shards
+//! gets the bits of as many ranks as there are shards.
 //!
-//! With `sequence` the stream between the halves is cut as well: each holder keeps, normalises and
-//! drops only its own run of the micro-batch's rows, gathers all of them in front of the first product and
-//! keeps its own of the sum behind the second. Sums over rows (the gradients of norms and of biases
-//! behind the second product) go by as many blocks of rows as there are slices, cut or not.
+//! With `sequence`, the residual stream between the halves is sharded as well: each tensor-parallel
+//! rank stores, normalises and drops out only its own rows of the micro-batch. An all-gather
+//! precedes the first product, and a reduce-scatter follows the second. Sums over rows (the
+//! gradients of norms and of biases after the second product) use as many blocks of rows as there
+//! are shards, with or without `sequence`.
 
 use crate::collectives::{CollectiveCall, CollectiveKind, TensorCollectives};
 use std::ops::Range;
 
-/// How many slices a model has, and which of them a description is of.
+/// Number of tensor-parallel shards of a model, and the local ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorShards {
-    /// How many there are.
+    /// Number of shards of the model.
     pub num: usize,
-    /// Those that are held here.
+    /// Shards of this tensor-parallel rank.
     pub local: Range<usize>,
-    /// Whether the stream holds only the rows of these slices.
+    /// Whether the stream holds only the rows of the local shards (sequence parallelism).
     pub sequence: bool,
 }
 
 impl TensorShards {
-    /// The model in one piece.
+    /// The unsharded model.
     pub const WHOLE: Self = Self { num: 1, local: 0..1, sequence: false };
 
-    /// All of `num` slices.
+    /// All of `num` shards on one rank.
     pub const fn all(num: usize) -> Self {
         Self { num, local: 0..num, sequence: false }
     }
 
-    /// Part `index` of `degree` equal ones.
+    /// Shards of `tp_rank`, of `degree` tensor-parallel ranks.
     ///
     /// # Panics
-    /// When the parts are not whole nodes of the tree over slices: some slices, a power of two of
+    /// When the shards of a rank are not a whole node of the tree over shards: a power of two of
     /// them, or all.
     pub fn for_tp_rank(num: usize, degree: usize, tp_rank: usize, sequence: bool) -> Self {
         let per_rank = num / degree;
@@ -53,22 +55,22 @@ impl TensorShards {
         Self { num, local: tp_rank * per_rank..(tp_rank + 1) * per_rank, sequence }
     }
 
-    /// How many are held.
+    /// Number of local shards.
     pub fn num_local(&self) -> usize {
         self.local.len()
     }
 
-    /// Whether nothing is elsewhere.
+    /// Whether all shards are local.
     pub fn is_whole(&self) -> bool {
         self.local.len() == self.num
     }
 
-    /// The elements of a slice when `len` of them are cut.
+    /// Elements of a shard of a dimension of `len`.
     pub(crate) fn range(&self, len: usize, shard: usize) -> Range<usize> {
         len * shard / self.num..len * (shard + 1) / self.num
     }
 
-    /// The rows of a micro-batch of `num_rows` that the stream has here.
+    /// Local rows of the stream, of a micro-batch of `num_rows`.
     pub fn rows(&self, num_rows: usize) -> Range<usize> {
         if self.sequence {
             num_rows * self.local.start / self.num..num_rows * self.local.end / self.num
@@ -77,24 +79,24 @@ impl TensorShards {
         }
     }
 
-    /// The blocks of rows whose sums are made here.
+    /// Blocks of rows whose sums are computed locally.
     pub(crate) fn row_blocks(&self) -> Range<usize> {
         if self.sequence { self.local.clone() } else { 0..self.num }
     }
 
-    /// The call of [`Self::gather_rows`].
+    /// Collective call of [`Self::gather_rows`].
     pub(crate) fn gather_call(&self, len: usize) -> Option<CollectiveCall> {
         self.sequence.then_some(CollectiveCall::new(CollectiveKind::AllGather, len))
     }
 
-    /// The call of [`Self::sum_rows`].
+    /// Collective call of [`Self::sum_rows`].
     pub(crate) fn sum_call(&self, len: usize) -> CollectiveCall {
         let kind =
             if self.sequence { CollectiveKind::ReduceScatter } else { CollectiveKind::AllReduce };
         CollectiveCall::new(kind, len)
     }
 
-    /// The call of [`Self::sum_row_blocks`], where anything of `params` is among `trained`.
+    /// Collective call of [`Self::sum_row_blocks`], where any of `params` is among `trained`.
     pub(crate) fn row_blocks_call(
         &self,
         params: &[Range<usize>],
@@ -107,19 +109,20 @@ impl TensorShards {
         (self.sequence && len > 0).then_some(CollectiveCall::new(CollectiveKind::AllReduce, len))
     }
 
-    /// From the stream's rows, which lie where they belong among `all` rows, to all of them.
+    /// All-gathers the rows of the stream, which are at their places in `all`.
     pub(crate) fn gather_rows(&self, collectives: &mut dyn TensorCollectives, all: &mut [f32]) {
         if self.sequence {
             collectives.all_gather(all);
         }
     }
 
-    /// Adds up all holders' partial sums of all rows; the stream's rows are then complete.
+    /// Reduces the partial sums of all rows over the tensor-parallel ranks; the local rows of the
+    /// stream are then complete.
     pub(crate) fn sum_rows(&self, collectives: &mut dyn TensorCollectives, all: &mut [f32]) {
         if self.sequence { collectives.reduce_scatter(all) } else { collectives.all_reduce(all) }
     }
 
-    /// Adds up what all holders have summed over the rows of their streams.
+    /// Reduces the sums over local rows over the tensor-parallel ranks.
     pub(crate) fn sum_row_blocks(&self, collectives: &mut dyn TensorCollectives, sums: &mut [f32]) {
         if self.sequence {
             collectives.all_reduce(sums);
@@ -132,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_follow_each_other_and_cover_all_slices() {
+    fn tensor_parallel_ranks_cover_all_shards_in_order() {
         for (num, degree) in [(1, 1), (4, 1), (4, 2), (4, 4), (3, 1), (3, 3), (6, 3)] {
             let mut next = 0;
             for tp_rank in 0..degree {
@@ -147,7 +150,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "6 shards over 2 tensor-parallel ranks")]
-    fn parts_that_are_no_nodes_of_the_tree_are_a_bug() {
+    fn shards_that_are_no_node_of_the_tree_are_refused() {
         let _ = TensorShards::for_tp_rank(6, 2, 0, false);
     }
 }

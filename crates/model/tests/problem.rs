@@ -1,5 +1,5 @@
-//! The blocks of small problems: every gradient against differences of the loss, and what must not
-//! matter.
+//! Blocks of small problems: every gradient against differences of the loss, and independence of
+//! samples.
 
 use lockstep_config::{Activation, Family, LossScale, Model, Problem};
 use lockstep_model::{
@@ -33,7 +33,7 @@ fn model(family: Family) -> Model {
             condition: 30.0,
             noise: 0.4,
             l2: 0.05,
-            // A smooth one: differences cannot see around a corner.
+            // A smooth activation, so that differences converge.
             activation: Activation::Gelu,
             density: 1.0,
         },
@@ -42,7 +42,7 @@ fn model(family: Family) -> Model {
 
 const FAMILIES: [Family; 4] = [Family::Mlp, Family::Quadratic, Family::Ridge, Family::Logistic];
 
-/// A problem with weights that are nothing special.
+/// A problem with generic weights.
 struct Setup {
     cpu: Cpu,
     blueprint: Blueprint,
@@ -64,7 +64,7 @@ impl Setup {
         Self { cpu, blueprint, params }
     }
 
-    /// The micro-batch's sum of losses, and the gradients.
+    /// Sum of the losses of a micro-batch, and the gradients.
     fn run(&self, inputs: &[u32], targets: &[u32], num_targets: u64) -> (f64, Vec<Vec<f32>>) {
         let shape = MicrobatchShape { sequences: inputs.len(), tokens: 1 };
         let microbatch = Microbatch { shape, inputs, targets, first_sample: 0, num_targets };
@@ -129,8 +129,9 @@ fn every_gradient_agrees_with_differences_of_the_loss() {
                     }
                     setup.mean_loss(&samples)
                 };
-                let (near, far) = (loss_at(0.01) - loss_at(-0.01), loss_at(0.02) - loss_at(-0.02));
-                let numeric = (8.0 * near - far) / 0.12;
+                let (inner, outer) =
+                    (loss_at(0.01) - loss_at(-0.01), loss_at(0.02) - loss_at(-0.02));
+                let numeric = (8.0 * inner - outer) / 0.12;
                 setup.params[block] = original;
                 let error = (analytic - numeric).abs();
                 assert!(error < 2e-5 + 1e-3 * analytic.abs(), "{name}: {analytic} but {numeric}");
@@ -140,7 +141,7 @@ fn every_gradient_agrees_with_differences_of_the_loss() {
 }
 
 #[test]
-fn samples_that_do_not_count_change_nothing_and_gradients_are_those_of_single_samples() {
+fn ignored_samples_change_nothing_and_gradients_are_those_of_single_samples() {
     for family in FAMILIES {
         let setup = Setup::new(family);
         let (loss, together) = setup.run(&[4, 9, 11], &[0, 0, 0], 3);

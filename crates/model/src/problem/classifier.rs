@@ -1,7 +1,8 @@
-//! The last block of a classifier: a linear map to the classes, and the cross-entropy.
+//! Classification head: the last block of the `mlp` family, with a linear map to the classes and
+//! the cross-entropy.
 //!
-//! As in the head of a transformer, a training forward turns the logits into their gradients in the
-//! same pass. The class of a sample is looked up by its number.
+//! As in the head of a transformer, a training forward overwrites the logits with their gradients.
+//! The class of a sample is looked up by its index.
 //!
 //! Shapes: t samples of the micro-batch, c features, v classes.
 
@@ -17,7 +18,7 @@ use crate::param::{Param, ParamList};
 use lockstep_tensor::cross_entropy;
 use std::sync::Arc;
 
-/// See the module's text.
+/// Linear map to the classes, and the loss.
 pub(super) struct Classifier {
     params: Vec<Param>,
     linear: Linear,

@@ -1,54 +1,54 @@
-//! The largest curvature of a loss: how steeply it can bend, and so how large a step may be.
+//! Largest curvature of a loss by power iteration, which bounds the learning rate.
 //!
-//! A loss whose matrix of second derivatives H nobody writes down still lends products H v: by a
-//! formula, or as the difference of gradients on both sides of a point. Power iteration needs no
-//! more: multiplied over and over, any vector turns towards the direction of the largest
-//! eigenvalue (by size), and vᵀHv of a unit vector v tends to it, twice as fast as v to its
-//! direction. It comes from below; the residual ‖Hv − ρv‖ bounds how far ρ is from an eigenvalue.
+//! Power iteration needs only products H v with the Hessian H: by a formula, or as the difference
+//! of gradients on both sides of a point. Repeated products turn any vector towards the eigenvector
+//! of the largest eigenvalue (by magnitude), and the Rayleigh quotient vᵀHv of a unit vector v
+//! converges to that eigenvalue, twice as fast as v to its direction. It converges from below; the
+//! residual ‖Hv − ρv‖ bounds the distance of ρ from an eigenvalue.
 
 use super::spectrum::dot;
 use lockstep_tensor::random::Key;
 
-/// Products that are made at most.
+/// Largest number of products.
 const MAX_PRODUCTS: usize = 5000;
-/// The change of the value, relative to itself, that is none.
-const STILL: f64 = 1e-13;
+/// Relative change of the value at which the iteration stops.
+const TOLERANCE: f64 = 1e-13;
 
-/// An eigenvalue that was found by iteration.
+/// Result of a power iteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Largest {
-    /// The eigenvalue of the largest size.
+pub struct LargestEigenvalue {
+    /// Eigenvalue of the largest magnitude.
     pub value: f64,
-    /// Some eigenvalue lies no farther from it than this.
+    /// Upper bound of its distance from an eigenvalue.
     pub residual: f64,
-    /// Products that it took.
+    /// Number of products.
     pub num_products: usize,
 }
 
-/// The largest eigenvalue, by size, of a symmetric matrix that is known by its products: `product`
-/// gives H v of a vector of `dim` elements. The first vector is random, the same for each `dim`.
-pub fn largest(dim: usize, product: impl FnMut(&[f64]) -> Vec<f64>) -> Largest {
-    largest_within(dim, STILL, MAX_PRODUCTS, product)
+/// Largest eigenvalue, by magnitude, of a symmetric matrix given by its products: `product` returns
+/// H v of a vector of `dim` elements. The first vector is random, with a fixed seed.
+pub fn largest(dim: usize, product: impl FnMut(&[f64]) -> Vec<f64>) -> LargestEigenvalue {
+    largest_within(dim, TOLERANCE, MAX_PRODUCTS, product)
 }
 
-/// The same to a relative change of `still`, with as many products as are allowed at most.
+/// As [`largest`], to a relative change of `tolerance`, with at most `max_products` products.
 pub fn largest_within(
     dim: usize,
-    still: f64,
+    tolerance: f64,
     max_products: usize,
     mut product: impl FnMut(&[f64]) -> Vec<f64>,
-) -> Largest {
+) -> LargestEigenvalue {
     let key = Key::new(0, "power iteration");
     let mut v: Vec<f64> = (0..dim).map(|index| f64::from(key.normal(index as u64))).collect();
-    let mut found = Largest { value: 0.0, residual: 0.0, num_products: 0 };
-    scale_to_one(&mut v);
+    let mut found = LargestEigenvalue { value: 0.0, residual: 0.0, num_products: 0 };
+    normalize(&mut v);
     for num_products in 1..=max_products {
         let mut next = product(&v);
         let value = dot(&v, &next);
         let off: Vec<f64> = next.iter().zip(&v).map(|(next, v)| next - value * v).collect();
         let change = (value - found.value).abs();
-        found = Largest { value, residual: dot(&off, &off).sqrt(), num_products };
-        if change <= still * value.abs() || !scale_to_one(&mut next) {
+        found = LargestEigenvalue { value, residual: dot(&off, &off).sqrt(), num_products };
+        if change <= tolerance * value.abs() || !normalize(&mut next) {
             break;
         }
         v = next;
@@ -56,8 +56,8 @@ pub fn largest_within(
     found
 }
 
-/// H v at a point from two gradients beside it: exact where the loss is a parabola, and off by the
-/// square of `reach` times its third derivatives elsewhere.
+/// H v at a point by central differences of gradients: exact for a quadratic loss, else with an
+/// error of the square of `reach` times its third derivatives.
 pub fn product_by_differences(
     mut gradient: impl FnMut(&[f64]) -> Vec<f64>,
     x: &[f64],
@@ -72,8 +72,8 @@ pub fn product_by_differences(
     above.iter().zip(&below).map(|(above, below)| (above - below) / (2.0 * reach)).collect()
 }
 
-/// False where there is nothing to scale.
-fn scale_to_one(v: &mut [f64]) -> bool {
+/// Normalises `v`; false for a zero vector.
+fn normalize(v: &mut [f64]) -> bool {
     let length = dot(v, v).sqrt();
     for v in v.iter_mut() {
         *v /= length;
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_eigenvalue_is_found_by_size_and_its_residual_vanishes() {
+    fn the_eigenvalue_of_largest_magnitude_is_found_and_its_residual_vanishes() {
         // Eigenvalues -3 and 1, along the diagonals.
         let found = largest(2, |v| vec![-v[0] + 2.0 * v[1], 2.0 * v[0] - v[1]]);
         assert!((found.value + 3.0).abs() < 1e-12, "{found:?}");

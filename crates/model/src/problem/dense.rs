@@ -1,7 +1,7 @@
-//! A hidden layer: a linear map with a bias, then the activation.
+//! Hidden layer of the `mlp` family: a linear map with a bias, then the activation.
 //!
-//! What the activation was applied to is kept, because its slope is needed in backward; dropped, it
-//! is one product to compute again.
+//! The input of the activation is kept, because backward needs its derivative; recomputation costs
+//! one product.
 //!
 //! Shapes: t samples of the micro-batch, c features in, f features out.
 
@@ -15,7 +15,7 @@ use lockstep_config::Activation;
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::{Cpu, gelu, relu};
 
-/// See the module's text.
+/// A dense layer with an activation.
 pub(super) struct Dense {
     name: String,
     params: Vec<Param>,
@@ -44,8 +44,8 @@ impl Dense {
     }
 }
 
-/// A linear map with a bias whose outputs have `gain` times the variance of its inputs at first
-/// (2 makes up for the half that a rectifier drops).
+/// Linear map with a bias whose outputs initially have `gain` times the variance of its inputs (2
+/// compensates for ReLU: He et al. 2015).
 pub(super) fn linear(
     name: &str,
     num_inputs: usize,

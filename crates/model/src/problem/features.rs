@@ -1,4 +1,4 @@
-//! The first block of a problem: the number of a sample to its features. It learns nothing.
+//! First block of a problem: maps the index of a sample to its features. It has no parameters.
 
 use super::samples::Samples;
 use super::spectrum::Noise;
@@ -9,13 +9,13 @@ use crate::grads::Grads;
 use crate::param::Param;
 use std::sync::Arc;
 
-/// See the module's text.
+/// Features of samples.
 pub(super) struct Features {
     pub(super) width: usize,
     pub(super) rows: Rows,
 }
 
-/// Where a row comes from.
+/// Source of the rows.
 pub(super) enum Rows {
     Table(Arc<Samples>),
     Noise(Noise),

@@ -1,12 +1,11 @@
-//! How good a solution is: the share of right guesses, or how far it is from the optimum.
+//! Evaluation metrics of a problem: accuracy, or distance from the optimum.
 //!
-//! Both are measured on whole sets of samples and from the weights alone, beside the engine: right
-//! guesses on the samples that were held out; the mean loss over the samples to learn from, in
-//! `f64`, against its lowest value. Weights are `f32`, so the distance from the optimum cannot be
-//! expected to fall below some 1e-7 of its norm; the loss is flat there, and the surplus falls to
-//! the square of that.
+//! Both are computed from the weights over whole sets of samples, independently of the engine:
+//! accuracy on the held-out samples; the mean training loss, in `f64`, above its minimum. Weights
+//! are `f32`, so the distance from the optimum cannot fall far below 1e-7 of its norm, and the
+//! suboptimality not below the square of that.
 
-use super::curvature::{self, Largest};
+use super::curvature::{self, LargestEigenvalue};
 use super::optimum::{Objective, Optimum};
 use super::samples::Samples;
 use crate::blueprint::Blueprint;
@@ -15,7 +14,7 @@ use lockstep_config::{Family, Model};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::math::scalar;
 
-/// What a solution is measured with.
+/// Evaluator of the solutions of a problem.
 #[derive(Debug)]
 pub struct ProblemEvaluator(Measure);
 
@@ -25,27 +24,27 @@ enum Measure {
     Convex { objective: Objective, optimum: Optimum },
 }
 
-/// The verdict on a solution.
+/// Metrics of a solution.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ProblemMetrics {
-    /// Of a classifier.
+    /// Metrics of a classifier.
     Classification {
-        /// The share of right guesses on samples that were held out.
+        /// Accuracy on held-out samples.
         accuracy: f64,
     },
-    /// Of a convex problem.
+    /// Metrics of a convex problem.
     Convex {
-        /// The lowest mean loss over the samples to learn from.
+        /// Minimum of the mean training loss.
         optimum_loss: f64,
-        /// By how much the loss is above it.
+        /// Loss above the minimum.
         suboptimality: f64,
-        /// The Euclidean distance from the point where it is lowest.
+        /// Euclidean distance from the optimum.
         distance: f64,
     },
 }
 
 impl ProblemEvaluator {
-    /// The judge of a model that is a problem; computes its optimum.
+    /// Makes the evaluator of a problem and computes its optimum; none for a language model.
     pub fn new(model: &Model) -> Option<Self> {
         let measure = match model.family {
             Family::Mlp => Measure::Classification(Samples::new(model)),
@@ -58,7 +57,7 @@ impl ProblemEvaluator {
         Some(Self(measure))
     }
 
-    /// The loss of a solution that knows nothing: equal chances, or zeros.
+    /// Baseline loss: of uniform class probabilities, or of zero weights.
     pub fn baseline_loss(&self) -> f64 {
         match &self.0 {
             Measure::Classification(_) => scalar::ln(super::digits::NUM_CLASSES as f64),
@@ -66,10 +65,10 @@ impl ProblemEvaluator {
         }
     }
 
-    /// The largest curvature of a convex problem at its optimum, which of the quadratic and of
-    /// ridge regression is that everywhere; logistic regression bends no more than a quarter of
-    /// ridge regression does, and least where it is sure. Nothing is known of a classifier.
-    pub fn largest_curvature(&self) -> Option<Largest> {
+    /// Largest curvature of a convex problem at its optimum. That of the quadratic and of ridge
+    /// regression is constant; that of logistic regression is at most a quarter of ridge
+    /// regression's, and smallest where the prediction is certain. None for a classifier.
+    pub fn largest_curvature(&self) -> Option<LargestEigenvalue> {
         match &self.0 {
             Measure::Classification(_) => None,
             Measure::Convex { objective, optimum } => {
@@ -78,7 +77,7 @@ impl ProblemEvaluator {
         }
     }
 
-    /// The verdict on the parameters of each block.
+    /// Metrics of the parameters of each block.
     pub fn evaluate(
         &self,
         cpu: &Cpu,
@@ -91,7 +90,7 @@ impl ProblemEvaluator {
                 let is_right = |sample: &usize| {
                     decoder.reset();
                     let logits = decoder.feed(cpu, params, &[*sample as u32]);
-                    largest(logits) == samples.target(*sample) as usize
+                    argmax(logits) == samples.target(*sample) as usize
                 };
                 let num_right = samples.held_out().filter(is_right).count();
                 let accuracy = num_right as f64 / samples.held_out().len() as f64;
@@ -99,19 +98,19 @@ impl ProblemEvaluator {
             }
             Measure::Convex { objective, optimum } => {
                 let x: Vec<f64> = params.iter().flatten().map(|x| f64::from(*x)).collect();
-                let way = x.iter().zip(&optimum.x).map(|(x, best)| x - best);
+                let differences = x.iter().zip(&optimum.x).map(|(x, best)| x - best);
                 ProblemMetrics::Convex {
                     optimum_loss: optimum.loss,
                     suboptimality: objective.at(&x) - optimum.loss,
-                    distance: way.fold(0.0, |sum, way| sum + way * way).sqrt(),
+                    distance: differences.fold(0.0, |sum, d| sum + d * d).sqrt(),
                 }
             }
         }
     }
 }
 
-/// Where the largest number stands; the first of equals.
-fn largest(numbers: &[f32]) -> usize {
+/// Index of the largest number; the first of equals.
+fn argmax(numbers: &[f32]) -> usize {
     let mut best = 0;
     for (index, number) in numbers.iter().enumerate() {
         if *number > numbers[best] {
@@ -160,7 +159,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_optimum_is_judged_best_and_zeros_as_the_baseline() {
+    fn the_optimum_has_no_suboptimality_and_zeros_have_the_baseline() {
         let cpu = Cpu::single(Isa::detect());
         for family in CONVEX {
             let model = convex(family);
@@ -183,7 +182,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_untrained_classifier_guesses_and_a_text_has_no_judge() {
+    fn an_untrained_classifier_guesses_and_a_language_model_has_no_evaluator() {
         let cpu = Cpu::single(Isa::detect());
         let model = convex(Family::Mlp);
         let (metrics, blueprint) = (ProblemEvaluator::new(&model).unwrap(), describe(&model));
@@ -194,7 +193,7 @@ pub(super) mod tests {
         else {
             panic!("a classifier")
         };
-        // All logits are equal, so all guesses are the first class.
+        // All logits are equal, so all predictions are the first class.
         assert!(accuracy < 0.4, "{accuracy}");
         assert!(ProblemEvaluator::new(&Model { family: Family::Llama, ..model }).is_none());
     }

@@ -1,10 +1,10 @@
-//! Small problems, as blocks of the same engine: a classifier and three convex problems.
+//! Small test problems as blocks: a classifier and three convex problems.
 //!
-//! A micro-batch's tokens are numbers of samples, one a sequence. The first block turns a number into a
-//! row of features, the last one looks the target up by the same number; between them lie what
-//! layers there are. So everything that trains a transformer (micro-batches, leaves, ZeRO, recomputation,
-//! checkpoints) trains these, and gradients are those of single samples, as the study of
-//! stochastic methods needs.
+//! The tokens of a micro-batch are indices of samples, one per sequence. The first block maps an
+//! index to a row of features, the last one looks up the target by the index; hidden layers are in
+//! between. Everything that trains a transformer (micro-batches, reduction leaves, ZeRO,
+//! recomputation, checkpoints) therefore trains these, and gradients are those of single samples,
+//! as studies of stochastic methods need.
 //!
 //! | family | loss of sample i | optimum |
 //! |---|---|---|
@@ -13,10 +13,10 @@
 //! | `ridge` | `(aᵢᵀ x − bᵢ)² / 2 + l2 ‖x‖² / 2` | linear equations |
 //! | `logistic` | `ln(1 + e^(∓ aᵢᵀ x)) + l2 ‖x‖² / 2` | Newton's method |
 //!
-//! - `samples`, `digits`, `spectrum`: what is learned from, as functions of (seed, number)
+//! - `samples`, `digits`, `spectrum`: data as functions of (seed, index)
 //! - `features`, `dense`, `classifier`, `regression`, `quadratic`: the blocks
-//! - [`metrics`]: how good a solution is; `optimum`: the best one
-//! - [`curvature`]: how large a step may be
+//! - [`metrics`]: accuracy and suboptimality; `optimum`: the exact solution
+//! - [`curvature`]: the largest curvature, which bounds the learning rate
 
 mod digits;
 mod samples;
@@ -67,8 +67,8 @@ pub(crate) fn describe(model: &Model) -> Blueprint {
     Blueprint { blocks, vocab, context: 1, shards: TensorShards::WHOLE }
 }
 
-/// The class of every sample to learn from: a digit, on which side of zero a target lies, or to
-/// which side of the first axis a bowl's noise pulls.
+/// Class of every training sample: a digit, the sign of a target, or the sign of the first element
+/// of the noise of a quadratic.
 pub fn classes(model: &Model) -> Vec<u8> {
     let samples = Samples::new(model);
     if model.family == Family::Quadratic {

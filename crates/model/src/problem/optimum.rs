@@ -1,9 +1,8 @@
-//! The lowest point of a convex problem, in `f64`, from the samples that the engine sees.
+//! Optimum of a convex problem, in `f64`, from the training samples.
 //!
-//! The quadratic is built around its own. Ridge regression's solves the normal equations
-//! `(AᵀA / n + l2 I) x = Aᵀb / n`, by Cholesky's factors. Logistic regression has no formula:
-//! Newton's method solves such equations for the local parabola until the gradient vanishes, half
-//! a step at a time where a whole one would go up.
+//! The quadratic is constructed around its optimum. Ridge regression solves the normal equations
+//! `(AᵀA / n + l2 I) x = Aᵀb / n` by Cholesky factorisation. Logistic regression uses Newton's
+//! method until the gradient vanishes, halving steps that would increase the loss.
 
 use super::quadratic;
 use super::regression::Loss;
@@ -11,27 +10,27 @@ use super::samples::Samples;
 use super::spectrum::{Curvature, dot};
 use lockstep_config::{Family, Model};
 
-/// Newton's steps are given up after so many; a dozen are enough.
+/// Largest number of Newton steps; a dozen suffice.
 const MAX_NEWTON_STEPS: usize = 60;
-/// Below this norm of the gradient the loss can no longer tell a better point from a worse one.
-const NEAR: f64 = 1e-7;
+/// Norm of the gradient below which differences of the loss are rounding errors.
+const SMALL_GRADIENT: f64 = 1e-7;
 
-/// The mean loss over all samples to learn from, as a function.
+/// Mean training loss as a function.
 #[derive(Debug)]
 pub(super) enum Objective {
     Quadratic { curvature: Curvature, target: Vec<f64> },
     Regression { loss: Loss, l2: f64, samples: Samples },
 }
 
-/// The lowest point and the loss there.
+/// Optimum and the loss there.
 #[derive(Debug)]
 pub(super) struct Optimum {
     pub(super) x: Vec<f64>,
     pub(super) loss: f64,
 }
 
-/// Value, gradient and curvature of an objective at a point.
-struct Parabola {
+/// Value, gradient and Hessian of an objective at a point.
+struct QuadraticModel {
     gradient: Vec<f64>,
     /// Row-major, symmetric.
     curvature: Vec<f64>,
@@ -53,10 +52,11 @@ impl Objective {
     pub(super) fn at(&self, x: &[f64]) -> f64 {
         match self {
             Self::Quadratic { curvature, target } => {
-                let way: Vec<f64> = x.iter().zip(target).map(|(x, target)| x - target).collect();
-                let mut slope = way.clone();
+                let difference: Vec<f64> =
+                    x.iter().zip(target).map(|(x, target)| x - target).collect();
+                let mut slope = difference.clone();
                 curvature.apply(&mut slope);
-                0.5 * dot(&way, &slope)
+                0.5 * dot(&difference, &slope)
             }
             Self::Regression { loss, l2, samples } => {
                 let of_sample = |sample: usize| {
@@ -78,7 +78,7 @@ impl Objective {
         }
     }
 
-    /// The product of the matrix of second derivatives at a point with a vector.
+    /// Product of the Hessian at a point with a vector.
     pub(super) fn product(&self, x: &[f64], v: &[f64]) -> Vec<f64> {
         match self {
             Self::Quadratic { curvature, .. } => {
@@ -102,7 +102,7 @@ impl Objective {
         }
     }
 
-    /// The lowest point.
+    /// Computes the optimum.
     pub(super) fn optimum(&self) -> Optimum {
         let x = match self {
             Self::Quadratic { target, .. } => target.clone(),
@@ -111,15 +111,14 @@ impl Objective {
         Optimum { loss: self.at(&x), x }
     }
 
-    /// One step from anywhere is enough where the loss is a parabola, but for rounding, which a
-    /// second step takes away.
+    /// One step suffices for a quadratic loss, except for rounding, which a second step removes.
     fn newton(&self) -> Vec<f64> {
         let mut x = vec![0.0; self.dim()];
         let mut best = f64::INFINITY;
         for _ in 0..MAX_NEWTON_STEPS {
-            let Parabola { gradient, mut curvature } = self.parabola(&x);
+            let QuadraticModel { gradient, mut curvature } = self.quadratic_model(&x);
             let norm = dot(&gradient, &gradient).sqrt();
-            if norm < NEAR && norm >= best {
+            if norm < SMALL_GRADIENT && norm >= best {
                 break;
             }
             best = best.min(norm);
@@ -131,7 +130,7 @@ impl Objective {
             let (here, slope) = (self.at(&x), dot(&gradient, &step));
             let is_lower = |share: f64| self.at(&ahead(share)) <= here - 1e-4 * share * slope;
             let mut share = 1.0;
-            while norm >= NEAR && share > 1e-9 && !is_lower(share) {
+            while norm >= SMALL_GRADIENT && share > 1e-9 && !is_lower(share) {
                 share /= 2.0;
             }
             x = ahead(share);
@@ -139,9 +138,9 @@ impl Objective {
         x
     }
 
-    fn parabola(&self, x: &[f64]) -> Parabola {
+    fn quadratic_model(&self, x: &[f64]) -> QuadraticModel {
         let Self::Regression { loss, l2, samples } = self else {
-            unreachable!("the quadratic knows its lowest point")
+            unreachable!("the quadratic has a known optimum")
         };
         let (dim, share) = (x.len(), 1.0 / samples.train().len() as f64);
         let mut gradient: Vec<f64> = x.iter().map(|x| l2 * x).collect();
@@ -161,7 +160,7 @@ impl Objective {
         for i in 0..dim {
             curvature[i * dim + i] += l2;
         }
-        Parabola { gradient, curvature }
+        QuadraticModel { gradient, curvature }
     }
 }
 
@@ -172,7 +171,7 @@ fn guess(samples: &Samples, sample: usize, x: &[f64]) -> (f64, f64) {
 }
 
 /// Replaces `b` by the solution of `A x = b` for a positive definite A, of which only the lower
-/// triangle is read; it ends as Cholesky's factor L with `A = L Lᵀ`.
+/// triangle is read; it becomes the Cholesky factor L with `A = L Lᵀ`.
 fn solve(a: &mut [f64], b: &mut [f64]) {
     let dim = b.len();
     for i in 0..dim {
@@ -199,7 +198,7 @@ mod tests {
     use crate::problem::metrics::tests::{CONVEX, convex};
 
     #[test]
-    fn the_solution_of_equations_solves_them() {
+    fn cholesky_solves_linear_equations() {
         let a = [4.0, 2.0, 0.4, 2.0, 5.0, 1.0, 0.4, 1.0, 3.0];
         let expected = [1.0, -2.0, 0.5];
         let mut b: Vec<f64> = a.chunks(3).map(|row| dot(row, &expected)).collect();
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn products_with_curvature_are_differences_of_gradients_and_give_the_largest() {
+    fn hessian_products_match_differences_of_gradients_and_the_largest_eigenvalue() {
         for family in CONVEX {
             let model = convex(family);
             let objective = Objective::of(&model);
@@ -220,14 +219,14 @@ mod tests {
                 assert!((found.value - 1.0).abs() < 1e-9, "by construction: {found:?}");
                 continue;
             }
-            let gradient = |x: &[f64]| objective.parabola(x).gradient;
+            let gradient = |x: &[f64]| objective.quadratic_model(x).gradient;
             let v = [0.5, -0.2, 0.1, 0.7, -0.4];
             let differences = product_by_differences(gradient, &x, &v, 1e-4);
             for (a, b) in objective.product(&x, &v).iter().zip(&differences) {
                 assert!((a - b).abs() < 1e-7, "{family}: {a} is not {b}");
             }
-            // No unit vector has more of it, and the whole matrix's trace bounds it.
-            let lower = objective.parabola(&x).curvature;
+            // No unit vector has a larger Rayleigh quotient, and the trace bounds it.
+            let lower = objective.quadratic_model(&x).curvature;
             let diagonal = (0..5).map(|i| lower[i * 5 + i]);
             let (most, trace) =
                 diagonal.fold((0.0_f64, 0.0), |(most, sum), d| (most.max(d), sum + d));
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn no_direction_leads_down_from_the_optimum_and_its_gradient_is_nothing() {
+    fn the_optimum_is_a_minimum_with_zero_gradient() {
         for family in CONVEX {
             let objective = Objective::of(&convex(family));
             let Optimum { x, loss } = objective.optimum();
@@ -248,7 +247,7 @@ mod tests {
                 }
             }
             if let Objective::Regression { .. } = objective {
-                let gradient = objective.parabola(&x).gradient;
+                let gradient = objective.quadratic_model(&x).gradient;
                 let norm = dot(&gradient, &gradient).sqrt();
                 assert!(norm < 1e-12, "{family}: the gradient is {norm}");
             }

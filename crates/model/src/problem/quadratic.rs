@@ -1,9 +1,9 @@
-//! The last block of the quadratic: a bowl with known curvatures around a known point.
+//! Quadratic loss with known eigenvalues and a known optimum: the last block of the `quadratic`
+//! family.
 //!
-//! The loss of sample i at x is `rᵀAr / 2 + ξᵢᵀr` with `r = x − x*`, its gradient `Ar + ξᵢ`: the
-//! same slope for all samples, plus noise that is the sample's own and cancels over all of them.
-//! The point x* has elements that are `f32` themselves, so it can be reached exactly, and near it
-//! the difference r is exact.
+//! The loss of sample i at x is `rᵀAr / 2 + ξᵢᵀr` with `r = x − x*`, its gradient `Ar + ξᵢ`: a
+//! common gradient plus noise per sample that sums to zero over all samples. The elements of x* are
+//! `f32`, so it can be reached exactly, and near it the difference r is exact.
 //!
 //! Shapes: t samples of the micro-batch, c unknowns.
 
@@ -14,14 +14,14 @@ use crate::param::{Init, Param, ParamList};
 use lockstep_config::Problem;
 use lockstep_tensor::random::Key;
 
-/// See the module's text.
+/// Quadratic loss.
 pub(super) struct Quadratic {
     params: Vec<Param>,
     curvature: Curvature,
     target_c: Vec<f32>,
 }
 
-/// The lowest point of the bowl.
+/// Optimum of the quadratic.
 pub(super) fn target(problem: &Problem) -> Vec<f32> {
     let key = Key::new(problem.seed, "truth");
     (0..problem.dim as u64).map(|index| key.normal(index)).collect()
@@ -35,19 +35,21 @@ impl Quadratic {
         Self { params, curvature, target_c: target(problem) }
     }
 
-    /// Writes the slope without noise and returns the loss without it.
-    fn slope(&self, x_c: &[f32], slope_c: &mut [f32]) -> f64 {
-        for ((slope, x), target) in slope_c.iter_mut().zip(x_c).zip(&self.target_c) {
-            *slope = x - target;
+    /// Writes the gradient without noise and returns the loss without noise.
+    fn gradient(&self, x_c: &[f32], gradient_c: &mut [f32]) -> f64 {
+        for ((gradient, x), target) in gradient_c.iter_mut().zip(x_c).zip(&self.target_c) {
+            *gradient = x - target;
         }
-        self.curvature.apply(slope_c);
-        0.5 * self.along(x_c, slope_c)
+        self.curvature.apply(gradient_c);
+        0.5 * self.inner_product(x_c, gradient_c)
     }
 
-    /// The product of a row with the way from the lowest point.
-    fn along(&self, x_c: &[f32], row_c: &[f32]) -> f64 {
-        let way = x_c.iter().zip(&self.target_c).map(|(x, target)| f64::from(x - target));
-        way.zip(row_c).fold(0.0, |sum, (way, value)| sum + way * f64::from(*value))
+    /// Inner product of a row with the difference from the optimum.
+    fn inner_product(&self, x_c: &[f32], row_c: &[f32]) -> f64 {
+        let difference = x_c.iter().zip(&self.target_c).map(|(x, target)| f64::from(x - target));
+        difference
+            .zip(row_c)
+            .fold(0.0, |sum, (difference, value)| sum + difference * f64::from(*value))
     }
 }
 
@@ -73,7 +75,7 @@ impl Block for Quadratic {
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
-        // The slope is computed once a micro-batch, which is why only the noise counts here.
+        // The gradient is computed once per micro-batch, so only the noise counts here.
         let forward = 2 * self.target_c.len() as u64;
         Flops { forward, backward: 2 * forward }
     }
@@ -86,10 +88,10 @@ impl Block for Quadratic {
         _output: &mut [f32],
         saved: Saved<'_>,
     ) -> f64 {
-        let loss = self.slope(params, saved.kept);
+        let loss = self.gradient(params, saved.kept);
         let rows = input_tc.chunks_exact(self.target_c.len()).zip(ctx.microbatch.targets);
         let counted = rows.filter(|(_, target)| **target != IGNORE);
-        counted.fold(0.0, |sum, (noise_c, _)| sum + (loss + self.along(params, noise_c)))
+        counted.fold(0.0, |sum, (noise_c, _)| sum + (loss + self.inner_product(params, noise_c)))
     }
 
     fn backward(
@@ -101,12 +103,12 @@ impl Block for Quadratic {
         d_stream_tc: &mut [f32],
         mut grads: Grads<'_>,
     ) {
-        let (microbatch, slope_c) = (ctx.microbatch, &*saved.kept);
+        let (microbatch, gradient_c) = (ctx.microbatch, &*saved.kept);
         let (width, share) = (self.target_c.len(), 1.0 / microbatch.num_targets as f64);
         let num_counted =
             microbatch.targets.iter().filter(|target| **target != IGNORE).count() as f64;
         for (index, grad) in grads.of(&(0..width)).iter_mut().enumerate() {
-            let mut sum = num_counted * f64::from(slope_c[index]);
+            let mut sum = num_counted * f64::from(gradient_c[index]);
             for (row, target) in microbatch.targets.iter().enumerate() {
                 if *target != IGNORE {
                     sum += f64::from(input_tc[row * width + index]);

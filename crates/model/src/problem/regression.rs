@@ -1,10 +1,9 @@
-//! The last block of ridge and logistic regression: one unknown a feature, and a loss that bends
-//! upwards everywhere.
+//! Ridge and logistic regression: the last block, with one weight per feature and a convex loss.
 //!
 //! With `p = aᵀx` of a sample's features a, ridge regression has the loss `(p − b)² / 2` and its
-//! slope `p − b`; logistic regression, with classes b = ±1, has `ln(1 + e^(−bp))` and
-//! `−b / (1 + e^(bp))`. Both add `l2 ‖x‖² / 2` for every sample, so the mean over samples is the
-//! textbook's objective and a sample's gradient is its own. Losses and slopes are `f64`.
+//! derivative `p − b`; logistic regression, with classes b = ±1, has `ln(1 + e^(−bp))` and `−b / (1
+//! + e^(bp))`. Both add `l2 ‖x‖² / 2` for every sample, so the mean over samples is the textbook
+//! objective. Losses and derivatives are `f64`.
 //!
 //! Shapes: t samples of the micro-batch, c features.
 
@@ -20,7 +19,7 @@ use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::math::scalar;
 use std::sync::Arc;
 
-/// See the module's text.
+/// Linear regression with a convex loss.
 pub(super) struct Regression {
     params: Vec<Param>,
     linear: Linear,
@@ -29,7 +28,7 @@ pub(super) struct Regression {
     samples: Arc<Samples>,
 }
 
-/// What a wrong guess costs.
+/// Loss of a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
     Squared,
@@ -41,16 +40,16 @@ impl Loss {
         if family == Family::Logistic { Self::Logistic } else { Self::Squared }
     }
 
-    /// The loss of a guess, its slope and its curvature by the guess.
-    pub(super) fn at(self, guess: f64, target: f64) -> (f64, f64, f64) {
+    /// Loss of a prediction, with its first and second derivative.
+    pub(super) fn at(self, prediction: f64, target: f64) -> (f64, f64, f64) {
         match self {
             Self::Squared => {
-                let miss = guess - target;
+                let miss = prediction - target;
                 (0.5 * miss * miss, miss, 1.0)
             }
             Self::Logistic => {
-                // The exponential of a number that is not positive never overflows.
-                let margin = target * guess;
+                // The exponential of a nonpositive number never overflows.
+                let margin = target * prediction;
                 let small = scalar::exp(-margin.abs());
                 let wrong = if margin > 0.0 { small / (1.0 + small) } else { 1.0 / (1.0 + small) };
                 let loss = scalar::ln(1.0 + small) + (-margin).max(0.0);
@@ -64,7 +63,7 @@ impl Regression {
     pub(super) fn new(model: &Model, samples: Arc<Samples>) -> Self {
         let num_inputs = samples.width();
         let mut params = ParamList::default();
-        // A vector: weight decay is part of the problem here and not of the optimizer.
+        // A vector: weight decay is part of the problem and not of the optimizer.
         let weight = params.push("x".to_owned(), &[num_inputs], Init::Zeros);
         let layout = WeightLayout::OutIn;
         let (bias, precision) = (None, Precision::F32);
@@ -113,16 +112,16 @@ impl Block for Regression {
         let squares = params.iter().fold(0.0, |sum, x| sum + f64::from(*x) * f64::from(*x));
         let pull = 0.5 * self.l2 * squares;
         let mut sum = 0.0;
-        for (row, guess) in saved.kept.iter_mut().enumerate() {
+        for (row, prediction) in saved.kept.iter_mut().enumerate() {
             let is_counted = microbatch.targets[row] != IGNORE;
             let target = f64::from(self.samples.target(microbatch.inputs[row] as usize));
-            let (loss, slope, _) = self.loss.at(f64::from(*guess), target);
+            let (loss, slope, _) = self.loss.at(f64::from(*prediction), target);
             if is_counted {
                 sum += loss + pull;
             }
             if let Mode::Train { .. } = ctx.mode {
                 let share = if is_counted { 1.0 / microbatch.num_targets as f64 } else { 0.0 };
-                *guess = (slope * share) as f32;
+                *prediction = (slope * share) as f32;
             }
         }
         sum
@@ -141,7 +140,7 @@ impl Block for Regression {
         self.linear.backward_weight(ctx.cpu, input_tc, slopes_t, grads.reborrow());
         let num_counted = ctx.microbatch.targets.iter().filter(|target| **target != IGNORE).count();
         let pull = self.l2 * num_counted as f64 / ctx.microbatch.num_targets as f64;
-        for (at, grads) in grads.stretches(&(0..params.len())) {
+        for (at, grads) in grads.trained_ranges(&(0..params.len())) {
             for (grad, x) in grads.iter_mut().zip(&params[at]) {
                 *grad += (pull * f64::from(*x)) as f32;
             }

@@ -1,4 +1,4 @@
-//! Features and targets of all samples of a problem, made once when they are first asked for.
+//! Features and targets of all samples of a problem, computed on first use.
 
 use super::digits;
 use super::spectrum::{dot, eigenvalues};
@@ -8,13 +8,13 @@ use lockstep_tensor::random::Key;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// How strongly the features of logistic regression speak for one of the two classes.
+/// Scale of the logits of logistic regression.
 const LOGISTIC_STRENGTH: f64 = 3.0;
 
-/// Fills in the features of a sample and returns its target.
-type Maker = Box<dyn Fn(u64, &mut [f32]) -> f32>;
+/// Writes the features of a sample and returns its target.
+type Generator = Box<dyn Fn(u64, &mut [f32]) -> f32>;
 
-/// See the module's text. The first `problem.samples` are to learn from, the rest is held out.
+/// Samples of a problem. The first `problem.samples` are training samples, the rest is held out.
 #[derive(Debug)]
 pub(super) struct Samples {
     family: Family,
@@ -25,7 +25,7 @@ pub(super) struct Samples {
 #[derive(Debug)]
 struct Table {
     features: Vec<f32>,
-    /// The number of a class; or the number that is to be met; or +1 and −1.
+    /// Index of a class, a real target, or +1 and −1.
     targets: Vec<f32>,
 }
 
@@ -34,27 +34,27 @@ impl Samples {
         Self { family: model.family, problem: model.problem, table: OnceLock::new() }
     }
 
-    /// Features of a sample.
+    /// Number of features of a sample.
     pub(super) fn width(&self) -> usize {
         if self.family == Family::Mlp { digits::NUM_PIXELS } else { self.problem.dim }
     }
 
-    /// The numbers of those to learn from.
+    /// Indices of training samples.
     pub(super) fn train(&self) -> Range<usize> {
         0..self.problem.samples
     }
 
-    /// The numbers of those that are held out.
+    /// Indices of held-out samples.
     pub(super) fn held_out(&self) -> Range<usize> {
         self.problem.samples..self.problem.samples + self.problem.held_out
     }
 
-    /// The features of a sample.
+    /// Features of a sample.
     pub(super) fn row(&self, sample: usize) -> &[f32] {
         &self.table().features[sample * self.width()..][..self.width()]
     }
 
-    /// What is to be found from them.
+    /// Target of a sample.
     pub(super) fn target(&self, sample: usize) -> f32 {
         self.table().targets[sample]
     }
@@ -63,15 +63,15 @@ impl Samples {
         self.table.get_or_init(|| {
             let num_samples = self.problem.samples + self.problem.held_out;
             let mut features = vec![0.0; num_samples * self.width()];
-            let make = self.maker();
+            let generate = self.generator();
             let rows = features.chunks_exact_mut(self.width()).enumerate();
-            let targets = rows.map(|(sample, row)| make(sample as u64, row)).collect();
+            let targets = rows.map(|(sample, row)| generate(sample as u64, row)).collect();
             Table { features, targets }
         })
     }
 
-    /// How samples of this problem are made.
-    fn maker(&self) -> Maker {
+    /// Generator of the samples of this problem.
+    fn generator(&self) -> Generator {
         let Problem { seed, dim, condition, noise, density, .. } = self.problem;
         if self.family == Family::Mlp {
             return Box::new(move |sample, row| digits::draw(seed, sample, row) as f32);
@@ -93,8 +93,8 @@ impl Samples {
             if density < 1.0 {
                 let larger = 1.0 / density.sqrt();
                 for (index, value) in row.iter_mut().enumerate() {
-                    let is_there = present.uniform_f64(first + index as u64) < density;
-                    *value = if is_there { (larger * f64::from(*value)) as f32 } else { 0.0 };
+                    let is_present = present.uniform_f64(first + index as u64) < density;
+                    *value = if is_present { (larger * f64::from(*value)) as f32 } else { 0.0 };
                 }
             }
             let wide: Vec<f64> = row.iter().map(|value| f64::from(*value)).collect();

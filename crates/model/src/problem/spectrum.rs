@@ -1,29 +1,29 @@
-//! Curvatures and noise of convex problems: what their difficulty is made of.
+//! Eigenvalues and gradient noise of convex problems.
 //!
-//! Eigenvalues lie evenly on a logarithmic scale from 1 down to one over the condition number, so
-//! that no scale is missing. The quadratic hides them behind a rotation: a product of reflections
-//! `I − 2 v vᵀ`, of which few mix all coordinates, and which cost a dot product each where the
-//! matrix itself would cost as much as all its elements.
+//! Eigenvalues are evenly spaced on a logarithmic scale from 1 down to one over the condition
+//! number. The quadratic rotates its eigenvectors by a product of Householder reflections `I − 2 v
+//! vᵀ`: a few mix all coordinates, and each costs one inner product instead of a product with a
+//! dense matrix.
 
 use lockstep_config::Problem;
 use lockstep_tensor::math::scalar;
 use lockstep_tensor::random::Key;
 
-/// Reflections of a rotation.
+/// Householder reflections of a rotation.
 const NUM_REFLECTIONS: usize = 4;
 
-/// `dim` numbers from 1 down to 1 / `condition`, each the same part of the one before it.
+/// `dim` numbers from 1 down to 1 / `condition`, in geometric progression.
 pub(super) fn eigenvalues(dim: usize, condition: f64) -> Vec<f64> {
     let step = if dim > 1 { -scalar::ln(condition) / (dim - 1) as f64 } else { 0.0 };
     (0..dim).map(|index| scalar::exp(step * index as f64)).collect()
 }
 
-/// A symmetric matrix with known eigenvalues, never written out.
+/// A symmetric matrix with known eigenvalues, in factored form.
 #[derive(Debug)]
 pub(super) struct Curvature {
     eigenvalues: Vec<f64>,
     /// Unit vectors.
-    mirrors: Vec<Vec<f64>>,
+    reflections: Vec<Vec<f64>>,
 }
 
 impl Curvature {
@@ -37,21 +37,21 @@ impl Curvature {
         };
         Self {
             eigenvalues: eigenvalues(problem.dim, problem.condition),
-            mirrors: (0..NUM_REFLECTIONS).map(mirror).collect(),
+            reflections: (0..NUM_REFLECTIONS).map(mirror).collect(),
         }
     }
 
     /// Turns `r` into the product of the matrix with it. Sums are `f64`, elements ascending.
     pub(super) fn apply<T: Real>(&self, r: &mut [T]) {
-        self.mirrors.iter().for_each(|mirror| reflect(mirror, r));
+        self.reflections.iter().for_each(|mirror| reflect(mirror, r));
         for (r, eigenvalue) in r.iter_mut().zip(&self.eigenvalues) {
             *r = T::rounded(eigenvalue * r.wide());
         }
-        self.mirrors.iter().rev().for_each(|mirror| reflect(mirror, r));
+        self.reflections.iter().rev().for_each(|mirror| reflect(mirror, r));
     }
 }
 
-/// A number that is computed with as `f64`, whatever it is kept as.
+/// A number that is stored in any format and computed in `f64`.
 pub(super) trait Real: Copy {
     fn wide(self) -> f64;
     fn rounded(wide: f64) -> Self;
@@ -87,9 +87,8 @@ pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a * b)
 }
 
-/// Noise in the gradients of samples, which cancels over all of them: every second sample has the
-/// opposite of the one before it, and a last one without a partner has none. Those that are held
-/// out have none either.
+/// Noise in the gradients of samples, which sums to zero: every second sample has the negated noise
+/// of the previous one, and a last one without a partner has none. Held-out samples have none.
 #[derive(Debug)]
 pub(super) struct Noise {
     key: Key,
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_matrix_is_symmetric_and_has_its_eigenvalues_and_no_axis_of_its_own() {
+    fn the_matrix_is_symmetric_with_its_eigenvalues_and_rotated_axes() {
         let curvature = Curvature::new(&PROBLEM);
         let column = |index: usize| {
             let mut unit = vec![0.0_f64; PROBLEM.dim];

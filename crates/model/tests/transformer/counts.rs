@@ -1,4 +1,4 @@
-//! Numbers that can be worked out by hand.
+//! Parameter counts, names and FLOPs against closed forms.
 
 use super::tiny::{GPT2, LLAMA};
 use lockstep_config::Model;

@@ -1,4 +1,4 @@
-//! Token by token or all at once: the same logits.
+//! Decoding token by token gives the logits of a full forward pass.
 
 use super::tiny::{Batch, GPT2, LLAMA, LONG, Tiny, assert_same};
 use lockstep_model::{Decoder, Mode, Recompute};
@@ -12,8 +12,8 @@ fn decoding_gives_the_logits_of_a_full_forward() {
         for isa in Isa::available() {
             let cpu = Cpu::single(isa);
             let all = tiny.run(&cpu, &batch.microbatch(), Mode::Evaluate, Recompute::None, 0.0);
-            let uneven = vec![4, 1, 1, 3, model.context - 10, 1];
-            for chunks in [vec![model.context], vec![1; model.context], uneven] {
+            let mixed = vec![4, 1, 1, 3, model.context - 10, 1];
+            for chunks in [vec![model.context], vec![1; model.context], mixed] {
                 let mut decoder = Decoder::new(&tiny.blueprint, model.context);
                 for chunk in &chunks {
                     let end = decoder.num_positions() + chunk;

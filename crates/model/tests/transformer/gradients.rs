@@ -1,16 +1,16 @@
 //! Every parameter's gradient against differences of the loss.
 //!
-//! The engine computes in `f32`, so a derivative by one element would drown in rounding. Along a
-//! random direction through a whole tensor the loss changes enough to be seen, and an error in any
-//! element of the gradient shows.
+//! The engine computes in `f32`, so the derivative by one element is below rounding. Along a random
+//! direction through a whole tensor the loss changes measurably, and an error in any element of the
+//! gradient shows.
 
 use super::tiny::{Batch, Outcome, TRAIN, Tiny, variants};
 use lockstep_model::Recompute;
 use lockstep_tensor::random::Key;
 use lockstep_tensor::{Cpu, Isa};
 
-/// How far the loss is probed, as a length in parameter space: less where it is steep, because it
-/// bends there too.
+/// Step length of the differences in parameter space: shorter where the loss is steep, because its
+/// curvature is larger there.
 fn reach(slope: f64) -> f64 {
     0.02 / slope.abs().max(0.5)
 }
@@ -18,7 +18,7 @@ fn reach(slope: f64) -> f64 {
 const NUM_RANDOM_DIRECTIONS: u64 = 3;
 /// Rounding of the loss (a few units in the last place of `f32`) over the reach.
 const NOISE: f64 = 1e-5;
-/// What the difference formula leaves out, and rounding of the gradient itself.
+/// Truncation error of the difference formula, and rounding of the gradient itself.
 const RELATIVE: f64 = 4e-3;
 
 #[test]
@@ -51,7 +51,7 @@ fn every_gradient_agrees_with_differences_of_the_loss() {
 }
 
 #[test]
-fn gradients_are_added_to_what_is_there() {
+fn gradients_accumulate() {
     let cpu = Cpu::single(Isa::detect());
     for model in variants() {
         let batch = Batch::new(&model, 2);
@@ -87,7 +87,7 @@ fn dot(grad: &[f32], direction: &[f64]) -> f64 {
     grad.iter().zip(direction).map(|(g, v)| f64::from(*g) * v).sum()
 }
 
-/// The derivative of the mean loss along a direction, from four points: an error of fourth order.
+/// Derivative of the mean loss along a direction, by a fourth-order difference of four points.
 fn slope(
     cpu: &Cpu,
     tiny: &mut Tiny,
@@ -105,8 +105,8 @@ fn slope(
         }
         tiny.train(cpu, &microbatch).loss / microbatch.num_targets as f64
     };
-    let near = loss_at(1.0) - loss_at(-1.0);
-    let far = loss_at(2.0) - loss_at(-2.0);
+    let inner = loss_at(1.0) - loss_at(-1.0);
+    let outer = loss_at(2.0) - loss_at(-2.0);
     loss_at(0.0);
-    (8.0 * near - far) / (6.0 * reach)
+    (8.0 * inner - outer) / (6.0 * reach)
 }

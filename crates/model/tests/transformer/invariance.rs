@@ -1,4 +1,4 @@
-//! What must not change a bit: instruction set, threads, neighbours in the micro-batch, recomputation.
+//! Bitwise invariance: instruction set, threads, other sequences of the micro-batch, recomputation.
 
 use super::tiny::{Batch, LLAMA, LONG, TRAIN, Tiny, assert_same, train, variants};
 use lockstep_config::Model;
@@ -29,7 +29,7 @@ fn every_instruction_set_and_number_of_threads_gives_the_same_bits() {
 }
 
 #[test]
-fn a_sequence_does_not_notice_its_neighbours_in_the_microbatch() {
+fn a_sequence_is_independent_of_others_in_its_microbatch() {
     let cpu = Cpu::single(Isa::detect());
     for model in variants() {
         let batch = Batch::new(&model, 3);
@@ -120,13 +120,13 @@ fn initial_weights_are_a_function_of_seed_name_and_element() {
     assert_same(&tables[0], &tables[1], "the mirror");
 }
 
-/// Whether a parameter is trained, by its number and itself.
+/// Whether a parameter is trained, by its index and itself.
 type Rule<'a> = &'a dyn Fn(usize, &Param) -> bool;
 
 #[test]
-fn what_is_frozen_has_no_gradient_and_changes_no_other() {
+fn frozen_parameters_have_no_gradient_and_change_no_other() {
     let cpu = Cpu::single(Isa::detect());
-    // Every third parameter from each start, only vectors, only the keys and what is no weight.
+    // Every third parameter from each start, only vectors, only keys and non-weights.
     let rules: [Rule<'_>; 6] = [
         &|index, _| index % 3 != 0,
         &|index, _| index % 3 != 1,

@@ -1,5 +1,5 @@
-//! Products in two-byte floats: the same bits however they are computed, near those of `f32`; and
-//! the scale of the loss.
+//! Products in bf16 and `f16`: equal bits on every device, results near those of `f32`; and loss
+//! scaling.
 
 use super::tiny::{Batch, GPT2, LLAMA, LONG, TRAIN, Tiny, assert_same};
 use lockstep_config::{Dtype, LossScale, Model};
@@ -50,7 +50,7 @@ fn decoding_gives_the_logits_of_a_full_forward() {
 }
 
 #[test]
-fn losses_are_those_of_f32_but_for_the_rounding_of_operands() {
+fn losses_match_f32_up_to_rounding_of_operands() {
     let cpu = Cpu::single(Isa::detect());
     for model in [LLAMA, GPT2] {
         let batch = Batch::new(&model, 2);
@@ -64,7 +64,7 @@ fn losses_are_those_of_f32_but_for_the_rounding_of_operands() {
 }
 
 #[test]
-fn a_scale_of_the_loss_is_a_factor_of_every_gradient_and_not_of_the_loss() {
+fn the_loss_scale_multiplies_every_gradient_and_not_the_loss() {
     let cpu = Cpu::single(Isa::detect());
     let (tiny, batch) = (Tiny::new(&LLAMA), Batch::new(&LLAMA, 2));
     let outcome = |exponent: u8| {

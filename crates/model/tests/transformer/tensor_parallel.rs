@@ -1,4 +1,4 @@
-//! A model in slices: whoever holds them, the same bits; and the mathematics of one piece.
+//! Tensor parallelism: equal bits for every degree, and the results of the unsharded model.
 
 use super::tiny::{Batch, LLAMA, Outcome, TRAIN, Tiny, assert_same};
 use lockstep_config::{Family, Model};
@@ -10,17 +10,17 @@ use lockstep_tensor::{Cpu, Isa};
 use std::collections::BTreeMap;
 use std::sync::{Barrier, Mutex};
 
-const NUM_SLICES: usize = 4;
+const NUM_SHARDS: usize = 4;
 
-/// Everything can be cut into four; grouped-query attention.
-const CUT: Model =
+/// Every dimension is divisible by four; grouped-query attention.
+const DIVISIBLE: Model =
     Model { width: 48, heads: 8, kv_heads: 4, ffn: 44, vocab: 28, context: 12, ..LLAMA };
 
 /// Both families, tied and untied, with and without dropout; and sums over more than 512.
 fn variants() -> Vec<Model> {
-    let gpt2 = Model { family: Family::Gpt2, kv_heads: 8, ..CUT };
-    let mut variants = vec![Model { layers: 1, ffn: NUM_SLICES * 521, dropout: 0.25, ..CUT }];
-    for family in [CUT, gpt2] {
+    let gpt2 = Model { family: Family::Gpt2, kv_heads: 8, ..DIVISIBLE };
+    let mut variants = vec![Model { layers: 1, ffn: NUM_SHARDS * 521, dropout: 0.25, ..DIVISIBLE }];
+    for family in [DIVISIBLE, gpt2] {
         for (tied, dropout) in [(false, 0.0), (true, 0.25)] {
             variants.push(Model { tied, dropout, ..family.clone() });
         }
@@ -28,36 +28,36 @@ fn variants() -> Vec<Model> {
     variants
 }
 
-/// Holders of slices that are threads of one process.
-struct Table {
-    places: Mutex<Vec<Vec<f32>>>,
+/// In-process collectives: tensor-parallel ranks are threads.
+struct SharedMemory {
+    values: Mutex<Vec<Vec<f32>>>,
     barrier: Barrier,
 }
 
-/// One of them.
-struct Seat<'a> {
-    table: &'a Table,
+/// One tensor-parallel rank.
+struct ThreadRank<'a> {
+    shared: &'a SharedMemory,
     index: usize,
 }
 
-impl Seat<'_> {
-    /// What everybody puts on the table.
+impl ThreadRank<'_> {
+    /// Values of all ranks.
     fn all(&self, values: &[f32]) -> Vec<Vec<f32>> {
-        self.table.places.lock().expect("nobody panicked")[self.index] = values.to_vec();
-        self.table.barrier.wait();
-        let all = self.table.places.lock().expect("nobody panicked").clone();
-        self.table.barrier.wait();
-        assert!(all.iter().all(|other| other.len() == values.len()), "the same call everywhere");
+        self.shared.values.lock().expect("no rank panicked")[self.index] = values.to_vec();
+        self.shared.barrier.wait();
+        let all = self.shared.values.lock().expect("no rank panicked").clone();
+        self.shared.barrier.wait();
+        assert!(all.iter().all(|other| other.len() == values.len()), "equal calls on all ranks");
         all
     }
 
     fn part(&self, values: &[f32]) -> std::ops::Range<usize> {
-        let len = values.len() / self.table.places.lock().expect("nobody panicked").len();
+        let len = values.len() / self.shared.values.lock().expect("no rank panicked").len();
         self.index * len..(self.index + 1) * len
     }
 }
 
-/// Neighbours first, then neighbours of those.
+/// Sum by the reduction tree: neighbours first, then pairs of neighbours.
 fn by_tree(mut all: Vec<Vec<f32>>) -> Vec<f32> {
     while all.len() > 1 {
         let pairs = all.chunks(2).map(|pair| match pair {
@@ -69,7 +69,7 @@ fn by_tree(mut all: Vec<Vec<f32>>) -> Vec<f32> {
     all.remove(0)
 }
 
-impl TensorCollectives for Seat<'_> {
+impl TensorCollectives for ThreadRank<'_> {
     fn all_reduce(&mut self, values: &mut [f32]) {
         values.copy_from_slice(&by_tree(self.all(values)));
     }
@@ -84,7 +84,7 @@ impl TensorCollectives for Seat<'_> {
 
     fn all_gather(&mut self, values: &mut [f32]) {
         for (index, other) in self.all(values).iter().enumerate() {
-            let part = Seat { table: self.table, index }.part(values);
+            let part = ThreadRank { shared: self.shared, index }.part(values);
             values[part.clone()].copy_from_slice(&other[part]);
         }
     }
@@ -97,7 +97,7 @@ impl TensorCollectives for Seat<'_> {
     }
 }
 
-/// The gradients of whole tensors by name, where every holder of all of one has the same.
+/// Gradients of whole tensors by name; replicated tensors have equal gradients on every rank.
 type Gradients = BTreeMap<String, Vec<f32>>;
 
 fn add_gradients(all: &mut Gradients, tiny: &Tiny, outcome: &Outcome) {
@@ -112,7 +112,7 @@ fn add_gradients(all: &mut Gradients, tiny: &Tiny, outcome: &Outcome) {
     }
 }
 
-/// The same micro-batch by `degree` holders; their outcomes, put together.
+/// Runs a micro-batch on `degree` tensor-parallel ranks and merges their outcomes.
 fn run(
     model: &Model,
     batch: &Batch,
@@ -120,34 +120,35 @@ fn run(
     mode: Mode,
     recompute: Recompute,
 ) -> (Outcome, Gradients) {
-    let table = Table { places: Mutex::new(vec![vec![]; degree]), barrier: Barrier::new(degree) };
-    let holders: Vec<(Tiny, Outcome)> = std::thread::scope(|scope| {
-        let holders: Vec<_> = (0..degree)
+    let shared =
+        SharedMemory { values: Mutex::new(vec![vec![]; degree]), barrier: Barrier::new(degree) };
+    let ranks: Vec<(Tiny, Outcome)> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..degree)
             .map(|index| {
-                let table = &table;
+                let shared = &shared;
                 scope.spawn(move || {
-                    let shards = TensorShards::for_tp_rank(NUM_SLICES, degree, index, sequence);
-                    let tiny = Tiny::of_slices(model, &shards);
+                    let shards = TensorShards::for_tp_rank(NUM_SHARDS, degree, index, sequence);
+                    let tiny = Tiny::of_shards(model, &shards);
                     let cpu = Cpu::single(Isa::detect());
-                    let mut seat = Seat { table, index };
+                    let mut rank = ThreadRank { shared, index };
                     let microbatch = batch.microbatch();
-                    let outcome = tiny.run_slices(&cpu, &microbatch, mode, recompute, &mut seat);
+                    let outcome = tiny.run_shards(&cpu, &microbatch, mode, recompute, &mut rank);
                     (tiny, outcome)
                 })
             })
             .collect();
-        holders.into_iter().map(|holder| holder.join().expect("no holder panics")).collect()
+        ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
     });
     let mut gradients = Gradients::new();
     let mut all = Outcome { loss: f64::NAN, logits: vec![], grads: vec![], d_stream: vec![] };
-    for (index, (tiny, outcome)) in holders.iter().enumerate() {
+    for (index, (tiny, outcome)) in ranks.iter().enumerate() {
         assert!(index == 0 || outcome.loss.to_bits() == all.loss.to_bits(), "one loss");
         all.loss = outcome.loss;
         all.logits.extend(&outcome.logits);
         if index == 0 || sequence {
             all.d_stream.extend(&outcome.d_stream);
         } else {
-            assert_same(&outcome.d_stream, &all.d_stream, "the stream of every holder");
+            assert_same(&outcome.d_stream, &all.d_stream, "the stream of every rank");
         }
         if mode != Mode::Evaluate {
             add_gradients(&mut gradients, tiny, outcome);
@@ -157,14 +158,14 @@ fn run(
 }
 
 #[test]
-fn any_number_of_holders_gives_the_bits_of_one() {
+fn every_degree_gives_the_bits_of_one_rank() {
     for model in variants() {
         let batch = Batch::new(&model, 3);
         let (expected, gradients) = run(&model, &batch, (1, false), TRAIN, Recompute::None);
         assert!(gradients.values().flatten().all(|g| g.is_finite()), "{model:?}");
         for degree in [1, 2, 4] {
             for sequence in [false, true] {
-                let what = format!("{degree} holders, sequence {sequence}, {model:?}");
+                let what = format!("TP{degree}, sequence {sequence}, {model:?}");
                 let layout = (degree, sequence);
                 let (got, got_gradients) = run(&model, &batch, layout, TRAIN, Recompute::None);
                 got.assert_same(&expected, &what);
@@ -177,7 +178,7 @@ fn any_number_of_holders_gives_the_bits_of_one() {
 }
 
 #[test]
-fn holders_recompute_and_evaluate_to_the_same_bits() {
+fn recomputation_and_evaluation_give_equal_bits_on_every_degree() {
     for model in variants() {
         let batch = Batch::new(&model, 3);
         let (_, gradients) = run(&model, &batch, (1, false), TRAIN, Recompute::None);
@@ -185,23 +186,27 @@ fn holders_recompute_and_evaluate_to_the_same_bits() {
         for sequence in [false, true] {
             let layout = (2, sequence);
             for what in [Recompute::Selective, Recompute::Full] {
-                let (_, again) = run(&model, &batch, layout, TRAIN, what);
+                let (_, recomputed) = run(&model, &batch, layout, TRAIN, what);
                 for (name, expected) in &gradients {
-                    assert_same(&again[name], expected, &format!("{name}, {what:?}, {model:?}"));
+                    assert_same(
+                        &recomputed[name],
+                        expected,
+                        &format!("{name}, {what:?}, {model:?}"),
+                    );
                 }
             }
-            let (again, _) = run(&model, &batch, layout, Mode::Evaluate, Recompute::None);
-            assert_eq!(again.loss.to_bits(), evaluated.loss.to_bits(), "{model:?}");
-            assert_same(&again.logits, &evaluated.logits, "logits");
+            let (recomputed, _) = run(&model, &batch, layout, Mode::Evaluate, Recompute::None);
+            assert_eq!(recomputed.loss.to_bits(), evaluated.loss.to_bits(), "{model:?}");
+            assert_same(&recomputed.logits, &evaluated.logits, "logits");
         }
     }
 }
 
-/// Relative to the largest element of a tensor: what another order of additions changes.
+/// Effect of another order of additions, relative to the largest element of a tensor.
 const ROUNDING: f32 = 2e-5;
 
 #[test]
-fn slices_change_the_rounding_of_one_piece_and_nothing_else() {
+fn sharding_changes_only_the_rounding() {
     let cpu = Cpu::single(Isa::detect());
     for model in variants() {
         let batch = Batch::new(&model, 3);
@@ -209,11 +214,11 @@ fn slices_change_the_rounding_of_one_piece_and_nothing_else() {
         let expected = whole.train(&cpu, &batch.microbatch());
         let mut gradients = Gradients::new();
         add_gradients(&mut gradients, &whole, &expected);
-        let (got, sliced) = run(&model, &batch, (1, false), TRAIN, Recompute::None);
+        let (got, sharded) = run(&model, &batch, (1, false), TRAIN, Recompute::None);
         assert!((got.loss / expected.loss - 1.0).abs() < f64::from(ROUNDING), "{model:?}");
         for (name, expected) in &gradients {
             let largest = expected.iter().fold(0.0_f32, |max, g| max.max(g.abs()));
-            for (got, expected) in sliced[name].iter().zip(expected) {
+            for (got, expected) in sharded[name].iter().zip(expected) {
                 let error = (got - expected).abs();
                 assert!(error <= ROUNDING * largest, "{name}: {got}, not {expected}: {model:?}");
             }
@@ -222,59 +227,59 @@ fn slices_change_the_rounding_of_one_piece_and_nothing_else() {
 }
 
 #[test]
-fn a_model_in_slices_decodes_to_the_logits_of_its_forward() {
+fn a_sharded_model_decodes_to_the_logits_of_its_forward() {
     let cpu = Cpu::single(Isa::detect());
     for model in variants() {
         let batch = Batch::new(&model, 1);
-        let tiny = Tiny::of_slices(&model, &TensorShards::all(NUM_SLICES));
+        let tiny = Tiny::of_shards(&model, &TensorShards::all(NUM_SHARDS));
         let all = tiny.run(&cpu, &batch.microbatch(), Mode::Evaluate, Recompute::None, 0.0);
         let mut decoder = Decoder::new(&tiny.blueprint, model.context);
-        let (rows, vocab) = (model.context, model.vocab / NUM_SLICES);
+        let (rows, vocab) = (model.context, model.vocab / NUM_SHARDS);
         for chunk in [5, 1, 1, model.context - 7] {
             let end = decoder.num_positions() + chunk;
             let logits =
                 decoder.feed(&cpu, &tiny.params, &batch.inputs()[end - chunk..end]).to_vec();
-            // A row of logits is its parts of all slices.
+            // A row of logits consists of its parts of all shards.
             let part = |shard: usize| &all.logits[(shard * rows + end - 1) * vocab..][..vocab];
-            let expected: Vec<f32> = (0..NUM_SLICES).flat_map(part).copied().collect();
+            let expected: Vec<f32> = (0..NUM_SHARDS).flat_map(part).copied().collect();
             assert_same(&logits, &expected, &format!("{model:?}"));
         }
     }
 }
 
-/// Writes down what is asked of it.
+/// Records the calls.
 #[derive(Default)]
-struct Notebook {
+struct CallRecorder {
     calls: Vec<CollectiveCall>,
 }
 
-impl Notebook {
-    fn note(&mut self, kind: CollectiveKind, values: &[f32]) {
+impl CallRecorder {
+    fn record(&mut self, kind: CollectiveKind, values: &[f32]) {
         self.calls.push(CollectiveCall { kind, len: values.len() });
     }
 }
 
-impl TensorCollectives for Notebook {
+impl TensorCollectives for CallRecorder {
     fn all_reduce(&mut self, values: &mut [f32]) {
-        self.note(CollectiveKind::AllReduce, values);
+        self.record(CollectiveKind::AllReduce, values);
         SingleRank.all_reduce(values);
     }
 
     fn all_reduce_max(&mut self, values: &mut [f32]) {
-        self.note(CollectiveKind::AllReduceMax, values);
+        self.record(CollectiveKind::AllReduceMax, values);
     }
 
     fn all_gather(&mut self, values: &mut [f32]) {
-        self.note(CollectiveKind::AllGather, values);
+        self.record(CollectiveKind::AllGather, values);
     }
 
     fn reduce_scatter(&mut self, values: &mut [f32]) {
-        self.note(CollectiveKind::ReduceScatter, values);
+        self.record(CollectiveKind::ReduceScatter, values);
     }
 }
 
 #[test]
-fn blocks_make_the_calls_that_they_announce() {
+fn blocks_make_the_calls_that_they_declare() {
     let cpu = Cpu::single(Isa::detect());
     for model in variants() {
         let batch = Batch::new(&model, 3);
@@ -287,24 +292,20 @@ fn blocks_make_the_calls_that_they_announce() {
             (true, Recompute::Selective),
         ] {
             for halves in [false, true] {
-                let shards = TensorShards { sequence, ..TensorShards::all(NUM_SLICES) };
-                let tiny = Tiny { halves, ..Tiny::of_slices(&model, &shards) };
-                let mut notebook = Notebook::default();
-                tiny.run_slices(&cpu, &microbatch, TRAIN, recompute, &mut notebook);
-                let announced = announced(&tiny, &microbatch, recompute);
+                let shards = TensorShards { sequence, ..TensorShards::all(NUM_SHARDS) };
+                let tiny = Tiny { halves, ..Tiny::of_shards(&model, &shards) };
+                let mut recorder = CallRecorder::default();
+                tiny.run_shards(&cpu, &microbatch, TRAIN, recompute, &mut recorder);
+                let declared = declared(&tiny, &microbatch, recompute);
                 let what = format!("{halves}, {sequence}, {recompute:?}, {model:?}");
-                assert_eq!(notebook.calls, announced, "{what}");
+                assert_eq!(recorder.calls, declared, "{what}");
             }
         }
     }
 }
 
-/// The calls that blocks say they will make in a forward and a backward pass.
-fn announced(
-    tiny: &Tiny,
-    microbatch: &Microbatch<'_>,
-    recompute: Recompute,
-) -> Vec<CollectiveCall> {
+/// Declared collective calls of a forward and a backward pass.
+fn declared(tiny: &Tiny, microbatch: &Microbatch<'_>, recompute: Recompute) -> Vec<CollectiveCall> {
     let blocks = &tiny.blueprint.blocks;
     let mut calls = Vec::new();
     for block in blocks {

@@ -1,4 +1,4 @@
-//! A model small enough to be run thousands of times, and a runtime of a screen.
+//! A tiny model and a minimal runtime for it.
 
 use lockstep_config::{Dtype, Family, LossScale, Model, Problem};
 use lockstep_model::{
@@ -26,7 +26,7 @@ pub(crate) const LLAMA: Model = Model {
     problem: Problem::NONE,
 };
 
-/// The other family, with the same sizes.
+/// GPT-2 with the sizes of [`LLAMA`].
 pub(crate) const GPT2: Model = Model { family: Family::Gpt2, kv_heads: 4, ..LLAMA };
 
 /// Long sums: more keys than an attention tile has, products over more than 512.
@@ -51,7 +51,7 @@ pub(crate) const fn train(seed: u64, step: u64) -> Mode {
     Mode::Train { seed, step, loss_scale: LossScale::ONE }
 }
 
-/// Sequences of tokens with some targets masked; sequence i is the same in every batch.
+/// Sequences of tokens with some targets masked; sequence i is equal in every batch.
 pub(crate) struct Batch {
     pub(crate) shape: MicrobatchShape,
     inputs: Vec<u32>,
@@ -73,12 +73,12 @@ impl Batch {
         &self.inputs
     }
 
-    /// All of it as one micro-batch.
+    /// The whole batch as one micro-batch.
     pub(crate) fn microbatch(&self) -> Microbatch<'_> {
         self.microbatch_of(0, self.shape.sequences)
     }
 
-    /// Some sequences of it.
+    /// Some sequences as a micro-batch.
     pub(crate) fn microbatch_of(&self, first: usize, sequences: usize) -> Microbatch<'_> {
         let rows = first * self.shape.tokens..(first + sequences) * self.shape.tokens;
         Microbatch {
@@ -91,15 +91,16 @@ impl Batch {
     }
 }
 
-/// A model with parameters far from their gentle start, so that every path carries weight.
+/// A model with large random parameters, so that every path contributes.
 pub(crate) struct Tiny {
     pub(crate) blueprint: Blueprint,
     pub(crate) params: Vec<Vec<f32>>,
-    /// Whether backward comes in two halves, the second one after all of the first.
+    /// Whether backward is split into input and weight gradients, the latter after all of the
+    /// former.
     pub(crate) halves: bool,
 }
 
-/// What a pass computes.
+/// Results of a pass.
 pub(crate) struct Outcome {
     pub(crate) loss: f64,
     /// Logits, or their gradients while training.
@@ -111,15 +112,15 @@ pub(crate) struct Outcome {
 
 impl Tiny {
     pub(crate) fn new(model: &Model) -> Self {
-        Self::of_slices(model, &TensorShards::WHOLE)
+        Self::of_shards(model, &TensorShards::WHOLE)
     }
 
-    /// Some slices of the same model: parameters go by their places in whole tensors.
-    pub(crate) fn of_slices(model: &Model, shards: &TensorShards) -> Self {
+    /// Shards of the model: parameters are indexed in whole tensors.
+    pub(crate) fn of_shards(model: &Model, shards: &TensorShards) -> Self {
         Self::computing(model, shards, Dtype::F32)
     }
 
-    /// The same with products in another format.
+    /// Shards of the model with products in another precision.
     pub(crate) fn computing(model: &Model, shards: &TensorShards, compute: Dtype) -> Self {
         let blueprint = describe_shards(model, shards, compute);
         let blocks = &blueprint.blocks;
@@ -143,12 +144,12 @@ impl Tiny {
         Self { blueprint, params, halves: false }
     }
 
-    /// The same with backward in two halves.
+    /// Splits backward into two halves.
     pub(crate) fn in_halves(self) -> Self {
         Self { halves: true, ..self }
     }
 
-    /// The micro-batch forward and, while training, backward. Gradients start from `start`.
+    /// Runs the micro-batch forward and, in training, backward. Gradients start from `start`.
     pub(crate) fn run(
         &self,
         cpu: &Cpu,
@@ -160,8 +161,8 @@ impl Tiny {
         self.run_part(cpu, microbatch, mode, recompute, start, &|_| true)
     }
 
-    /// The same where other slices are elsewhere.
-    pub(crate) fn run_slices(
+    /// As [`Self::run`], with other shards on other ranks.
+    pub(crate) fn run_shards(
         &self,
         cpu: &Cpu,
         microbatch: &Microbatch<'_>,
@@ -172,7 +173,7 @@ impl Tiny {
         self.run_all(cpu, microbatch, mode, recompute, 0.0, &|_| true, collectives)
     }
 
-    /// The same with gradients for those parameters only that are trained, one behind the other.
+    /// As [`Self::run`], with gradients of the trained parameters only, contiguous.
     pub(crate) fn run_part(
         &self,
         cpu: &Cpu,
@@ -230,7 +231,7 @@ impl Tiny {
         }
         for (i, block) in blocks.iter().enumerate().rev() {
             let what = if block.io().is_layer() { recompute } else { Recompute::None };
-            forget(what, &mut kept[i], &mut rebuilt[i]);
+            discard(what, &mut kept[i], &mut rebuilt[i]);
             if i == 0 {
                 d_embedded.clone_from(&d_stream);
             }
@@ -247,7 +248,7 @@ impl Tiny {
         }
         for (i, block) in blocks.iter().enumerate().rev().filter(|_| self.halves) {
             let what = if block.io().is_layer() { recompute } else { Recompute::None };
-            forget(what, &mut kept[i], &mut rebuilt[i]);
+            discard(what, &mut kept[i], &mut rebuilt[i]);
             let mut saved = Saved { kept: &mut kept[i], rebuilt: &mut rebuilt[i] };
             let (params, input) = (&self.params[i], &streams[i]);
             block.recompute(&mut ctx, params, input, saved.reborrow(), what);
@@ -257,14 +258,14 @@ impl Tiny {
         Outcome { loss, logits, grads, d_stream: d_embedded }
     }
 
-    /// Trains on the micro-batch with nothing special.
+    /// Trains on the micro-batch with default settings.
     pub(crate) fn train(&self, cpu: &Cpu, microbatch: &Microbatch<'_>) -> Outcome {
         self.run(cpu, microbatch, TRAIN, Recompute::None, 0.0)
     }
 }
 
-/// Spoils what a policy would not have saved.
-fn forget(what: Recompute, kept: &mut [f32], rebuilt: &mut [f32]) {
+/// Overwrites values that a recomputation policy would not have saved.
+fn discard(what: Recompute, kept: &mut [f32], rebuilt: &mut [f32]) {
     match what {
         Recompute::None => {}
         Recompute::Selective => rebuilt.fill(f32::NAN),
@@ -275,7 +276,7 @@ fn forget(what: Recompute, kept: &mut [f32], rebuilt: &mut [f32]) {
     }
 }
 
-/// Equality to the bit; a failure names the first element that differs.
+/// Asserts bitwise equality; a failure names the first element that differs.
 pub(crate) fn assert_same(left: &[f32], right: &[f32], what: &str) {
     assert_eq!(left.len(), right.len(), "{what}");
     let differs = left.iter().zip(right).position(|(l, r)| l.to_bits() != r.to_bits());
@@ -283,7 +284,7 @@ pub(crate) fn assert_same(left: &[f32], right: &[f32], what: &str) {
 }
 
 impl Outcome {
-    /// Equality of everything a pass computes, to the bit.
+    /// Asserts bitwise equality of all results of a pass.
     pub(crate) fn assert_same(&self, other: &Self, what: &str) {
         assert_eq!(self.loss.to_bits(), other.loss.to_bits(), "{what}: loss");
         assert_same(&self.logits, &other.logits, &format!("{what}: logits"));
