@@ -1,8 +1,8 @@
 //! Errors of a command: plain lines on standard error and an exit code by blame.
 
+use lockstep_bench::BenchError;
 use lockstep_cluster::rendezvous::RendezvousError;
 use lockstep_cluster::{ClusterError, RunFailure};
-use lockstep_bench::BenchError;
 use lockstep_config::{Blame, ConfigErrors};
 use lockstep_data::DataError;
 use lockstep_platform::FileError;

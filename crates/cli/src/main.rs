@@ -1,23 +1,24 @@
-//! The `lockstep` command: one file a command, exit codes by blame.
+//! The `lockstep` command: one file per command, exit codes by blame.
 //!
 //! # Layout
 //! - [`commands`]: `train`, `generate`, `eval`, `inspect`, `compare`, `convert`, `data`,
-//!   `data-server`, `bench`, `plan`, `lab`, `config`, `doctor`, `drill`, `rendezvous`, `sweep`, one
-//!   file each.
-//! - [`recipe_args`]: how every command is told its recipe (file, preset, `--set`).
-//! - [`workers`]: a command that several workers carry out together.
-//! - [`forecast`]: what a run will cost here, and the file with what this machine was measured at.
-//! - [`child`]: another command of ours as a process; [`svg`]: the shapes of drawings.
-//! - [`failure`]: an error as the person at the terminal sees it.
-//! - [`output`]: standard output, where a closed pipe is a success.
+//!   `data-server`, `bench`, `plan`, `lab`, `config`, `doctor`, `drill`, `rendezvous`, `sweep`
+//! - [`recipe_args`]: recipe arguments of every command (file, preset, `--set`)
+//! - [`workers`]: runs a command on all workers
+//! - [`prediction`]: predicted memory, bytes and step time; [`calibration_file`]: the measured
+//!   machine
+//! - [`subprocess`]: another `lockstep` command as a process; [`svg`]: shapes of plots
+//! - [`failure`]: errors and exit codes; [`output`]: standard output; [`quantity`]: numbers as text
 
-mod child;
+mod calibration_file;
 mod commands;
 mod failure;
-mod forecast;
 mod memory_report;
 mod output;
+mod prediction;
+mod quantity;
 mod recipe_args;
+mod subprocess;
 mod svg;
 mod workers;
 
@@ -25,11 +26,11 @@ use clap::{Parser, Subcommand};
 use lockstep_platform::HugePages;
 use std::process::ExitCode;
 
-/// Weights, gradients and activations are large: a step is about 2 % faster on large pages.
+/// Huge pages make a step about 2 % faster, since tensors are large.
 #[global_allocator]
 static ALLOCATOR: HugePages = HugePages;
 
-/// Train transformers across many workers, exactly.
+/// Train transformers across many workers with bit-identical results.
 #[derive(Parser)]
 #[command(name = "lockstep", version, after_help = EXAMPLES, max_term_width = 100)]
 struct Arguments {
@@ -40,17 +41,17 @@ struct Arguments {
 const EXAMPLES: &str = "\
 Examples:
   lockstep train                                  train on the bundled corpus
-  lockstep train my.toml --set train.steps=1000   a recipe of your own
+  lockstep train my.toml --set train.steps=1000   your own recipe
   lockstep generate --prompt \"In the beginning\"   text from the newest run
   lockstep eval --data book.txt                   loss and bits per byte on any text
-  lockstep compare runs/0001 runs/0002            are two runs the same to the bit?
-  lockstep data tokenize texts --tokenizer byte --out shards   a corpus of your own
-  lockstep plan my.toml                           memory, bytes and time of a run, before it
-  lockstep lab stragglers                         an experiment, simulated and swept
-  lockstep config                                 every key, its meaning and its value
-  lockstep doctor runs/0007                       why a run failed: who did not arrive where
-  lockstep sweep my.toml --over optim.lr=1e-3,3e-3   which setting learns best?
-  lockstep drill my.toml                          kill workers at random; is the end the same?
+  lockstep compare runs/0001 runs/0002            are two runs bit-identical?
+  lockstep data tokenize texts --tokenizer byte --out shards   your own corpus
+  lockstep plan my.toml                           predicted memory, bytes sent and time
+  lockstep lab stragglers                         a simulated experiment
+  lockstep config                                 every key with its meaning and value
+  lockstep doctor runs/0007                       why a run failed: which rank missed which call
+  lockstep sweep my.toml --over optim.lr=1e-3,3e-3   hyperparameter search
+  lockstep drill my.toml                          kill workers at random and compare the result
 
 Exit codes: 0 ok, 2 the command or its input, 3 a peer, 4 storage, 5 diverged, 101 a bug.";
 

@@ -1,9 +1,9 @@
-//! A worker's memory by what it is for, as commands print it.
+//! Memory of a rank by purpose, as commands print it.
 
 use lockstep_planner::memory::RankMemory;
 use serde::Serialize;
 
-/// Names are stable: scripts rely on them.
+/// Memory of one rank. Field names are stable: scripts rely on them.
 #[derive(Serialize)]
 #[expect(clippy::struct_field_names, reason = "names that scripts rely on carry their unit")]
 pub(crate) struct Memory {

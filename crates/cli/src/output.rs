@@ -1,10 +1,10 @@
-//! Standard output: data only, and a closed pipe is a success.
+//! Standard output: results only. A closed pipe is a success.
 
 use crate::failure::Failure;
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
 
-/// Prints text as it is.
+/// Prints text.
 pub(crate) fn text(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {

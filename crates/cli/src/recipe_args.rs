@@ -1,7 +1,7 @@
-//! How every command is told its recipe: a file, a preset and single keys, in this order.
+//! Recipe arguments of every command: a preset, a file and single keys, in ascending priority.
 
 use crate::failure::Failure;
-use crate::forecast;
+use crate::prediction;
 use lockstep_config::{Recipe, Sources};
 use lockstep_platform::{FileKind, World};
 use lockstep_trainer::pretrained;
@@ -10,30 +10,30 @@ use std::path::PathBuf;
 /// Arguments that name a recipe.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct RecipeArguments {
-    /// A recipe in TOML, or the folder of a model to start from; without one, the default recipe
+    /// Recipe in TOML, or the folder of a model to start from (default: the default recipe)
     recipe: Option<PathBuf>,
     /// Start from a named recipe (`lockstep config --presets` lists them)
     #[arg(long)]
     preset: Option<String>,
-    /// Set one key, over preset and file; may be repeated
+    /// Set one key, over preset and file; repeatable
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
 }
 
 impl RecipeArguments {
-    /// Whether nothing was asked for.
+    /// Whether no recipe argument is present.
     pub(crate) fn is_default(&self) -> bool {
         self.recipe.is_none() && self.preset.is_none() && self.sets.is_empty()
     }
 
-    /// The same with more keys set, over all others.
+    /// Adds settings with the highest priority.
     pub(crate) fn with(&self, sets: &[String]) -> Self {
         let mut more = self.clone();
         more.sets.extend_from_slice(sets);
         more
     }
 
-    /// The same, starting from a preset where neither a recipe nor another preset was asked for.
+    /// Adds a preset where neither a recipe nor a preset is present.
     pub(crate) fn or_preset(&self, name: &str) -> Self {
         let mut more = self.clone();
         if self.recipe.is_none() {
@@ -42,20 +42,20 @@ impl RecipeArguments {
         more
     }
 
-    /// The same as arguments of a command.
-    pub(crate) fn typed(&self) -> Vec<String> {
+    /// The recipe arguments of an equal command line.
+    pub(crate) fn to_arguments(&self) -> Vec<String> {
         let recipe = self.recipe.iter().map(|path| path.display().to_string());
         let preset = self.preset.iter().flat_map(|name| ["--preset".to_owned(), name.clone()]);
         let sets = self.sets.iter().flat_map(|set| ["--set".to_owned(), set.clone()]);
         recipe.chain(preset).chain(sets).collect()
     }
 
-    /// Reads, merges and proves the recipe.
+    /// Reads, merges and checks the recipe.
     pub(crate) fn resolve(&self, world: &World) -> Result<Recipe, Failure> {
         self.resolve_with_default(world, None)
     }
 
-    /// The same, starting from a preset of the command's own where none was asked for.
+    /// Like [`Self::resolve`], with the command's own preset as the default.
     pub(crate) fn resolve_with_default(
         &self,
         world: &World,
@@ -65,7 +65,7 @@ impl RecipeArguments {
         let mut file = None;
         if let Some(path) = &self.recipe {
             if world.files().metadata(path) == Some(FileKind::Directory) {
-                // Weakest first, so that an explicit model.from is heard.
+                // First, so that an explicit model.from overrides it.
                 sets.insert(0, format!("model.from={}", path.display()));
             } else {
                 let text = world.files().read_to_string(path);
@@ -73,9 +73,9 @@ impl RecipeArguments {
                 file = Some((path.display().to_string(), text));
             }
         }
-        let asked = default_preset.map_or_else(|| self.clone(), |name| self.or_preset(name));
-        let preset = asked.preset;
+        let arguments = default_preset.map_or_else(|| self.clone(), |name| self.or_preset(name));
+        let preset = arguments.preset;
         let recipe = pretrained::resolve(&Sources { file, preset, sets }, world)?;
-        Ok(forecast::with_microbatch(recipe, world))
+        Ok(prediction::with_microbatch(recipe, world))
     }
 }

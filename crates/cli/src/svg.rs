@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-pub(crate) use lockstep_lab::plot::canvas::{COLOURS, escaped};
+pub(crate) use lockstep_plot::{escape as escaped, palette::COLOURS};
 
 /// Straight lines from point to point.
 pub(crate) fn path(svg: &mut String, points: &[(f64, f64)], colour: &str, style: &str) {

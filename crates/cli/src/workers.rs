@@ -5,11 +5,11 @@
 //! workers train.
 
 use crate::failure::Failure;
+use lockstep_cluster::rendezvous::Ticket;
 use lockstep_cluster::role::{RESTARTS, RUN_DIR, TERMINAL, follow_launcher, has_launcher};
 use lockstep_cluster::threads::{self, Fault};
 use lockstep_cluster::{Guests, Launch, Member, Role, Terms, join, launch, role};
 use lockstep_comm::Comm;
-use lockstep_cluster::rendezvous::Ticket;
 use lockstep_config::{Blame, Recipe};
 use lockstep_platform::World;
 use lockstep_telemetry::Surface;
@@ -102,7 +102,8 @@ pub(crate) fn run<T: Send + 'static>(
                 });
             // Our launcher prefixes error lines with the rank; others may not.
             let has_prefix = has_launcher(world);
-            outcome.map_err(|failure| if has_prefix { failure } else { failure.of_rank(place.rank.0) })
+            outcome
+                .map_err(|failure| if has_prefix { failure } else { failure.of_rank(place.rank.0) })
         }
     }
 }
@@ -167,7 +168,10 @@ pub(crate) fn serve(world: &World, addr: &str, quiet: bool) -> Result<(), Failur
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     match lockstep_cluster::guests::serve(world, addr, &ticket, &arguments)? {
         0 => Ok(()),
-        code => Err(Failure::with_code(code, format!("the run at {addr} failed; its launcher prints the reason"))),
+        code => Err(Failure::with_code(
+            code,
+            format!("the run at {addr} failed; its launcher prints the reason"),
+        )),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `lockstep compare`: are two runs the same to the bit, and if not, where do they part?
+//! `lockstep compare`: compares two runs bit for bit.
 
 use crate::failure::Failure;
 use crate::output;
@@ -8,25 +8,25 @@ use lockstep_trainer::compare::{Comparison, Setting, TensorDifference, Tensors, 
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// Worst tensors that people get to see; programs get all.
-const WORST_MAX: usize = 5;
+/// Number of tensors that text output lists; JSON has all.
+const MAX_LISTED: usize = 5;
 
-/// Tell whether two runs are the same to the bit, and where they part
+/// Compare two runs bit for bit and report the first difference
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  lockstep compare runs/0001 runs/0002               a few lines for people
+  lockstep compare runs/0001 runs/0002               a summary
   lockstep compare runs/0001 runs/0002 --json        .equal .first_step .weights.first and more
-  lockstep compare --exit-code good bad || echo no   for scripts: 5 unless they are the same
+  lockstep compare --exit-code good bad || echo no   exit code 5 unless bit-identical
 
-Steps are counted from one. An ulp is one step from a float to the next.
-Keys under layout (run.*, parallel.*) must not change a bit; the recipe's other keys may.")]
+Steps count from one. An ulp is the distance from one float to the next. Keys under layout (run.*,
+parallel.*) must not change the result; other keys of the recipe may.")]
 pub(crate) struct Arguments {
-    /// The folder of run A, finished or not
+    /// Run directory A, finished or not
     run_a: PathBuf,
-    /// The folder of run B
+    /// Run directory B
     run_b: PathBuf,
-    /// Exit with 5 unless the runs are the same to the bit
+    /// Exit with 5 unless the runs are bit-identical
     #[arg(long)]
     exit_code: bool,
     /// One JSON value on standard output
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
 
 fn render(comparison: &Comparison) -> String {
     let Comparison { equal, run_a, run_b, steps_a, steps_b, .. } = comparison;
-    let verdict = if *equal { "the same to the bit" } else { "not the same" };
+    let verdict = if *equal { "bit-identical" } else { "different" };
     let mut text = format!("{verdict}: {run_a} (A, {steps_a} steps) and {run_b} (B, {steps_b})\n");
     settings(&mut text, "recipe", &comparison.recipe);
     settings(&mut text, "layout", &comparison.layout);
@@ -70,9 +70,9 @@ fn render(comparison: &Comparison) -> String {
     text
 }
 
-/// A line with its label in front.
-fn line(text: &mut String, label: &str, words: &str) {
-    let _ = writeln!(text, "{label:<10} {words}");
+/// A labelled line.
+fn line(text: &mut String, label: &str, content: &str) {
+    let _ = writeln!(text, "{label:<10} {content}");
 }
 
 fn settings(text: &mut String, label: &str, settings: &[Setting]) {
@@ -83,9 +83,9 @@ fn settings(text: &mut String, label: &str, settings: &[Setting]) {
 
 fn losses(text: &mut String, comparison: &Comparison) {
     let Comparison { equal_steps, common_steps, .. } = comparison;
-    let words = match &comparison.first_step {
-        None if *common_steps == 0 => "no step is known of both".to_owned(),
-        None => format!("equal for all {common_steps} steps that both have"),
+    let content = match &comparison.first_step {
+        None if *common_steps == 0 => "the runs have no step in common".to_owned(),
+        None => format!("equal for all {common_steps} common steps"),
         Some(first) => format!(
             "equal for {equal_steps} steps; at step {} A {:?}, B {:?}: {}, relative {:.2e}",
             first.step,
@@ -95,7 +95,7 @@ fn losses(text: &mut String, comparison: &Comparison) {
             first.relative
         ),
     };
-    line(text, "losses", &words);
+    line(text, "losses", &content);
 }
 
 fn summary(text: &mut String, label: &str, tensors: &Tensors) {
@@ -103,15 +103,15 @@ fn summary(text: &mut String, label: &str, tensors: &Tensors) {
     if let Some(tensor) = unmatched.first() {
         let shape = |shape: &Option<Vec<usize>>| match shape {
             Some(shape) => format!("{shape:?}"),
-            None => "lacks it".to_owned(),
+            None => "absent".to_owned(),
         };
         let (num_unmatched, name) = (unmatched.len(), &tensor.tensor);
         let (a, b) = (shape(&tensor.shape_a), shape(&tensor.shape_b));
-        let words = format!("{num_unmatched} tensors do not match; first {name}: A {a}, B {b}");
-        line(text, label, &words);
+        let content = format!("{num_unmatched} tensors do not match; first {name}: A {a}, B {b}");
+        line(text, label, &content);
     }
-    let words = match first {
-        None => format!("equal in all {num_compared} tensors that both have"),
+    let content = match first {
+        None => format!("equal in all {num_compared} common tensors"),
         Some(first) => format!(
             "{} of {num_compared} tensors differ; first {}, element {}: A {:?}, B {:?}: {}",
             worst.len(),
@@ -122,20 +122,20 @@ fn summary(text: &mut String, label: &str, tensors: &Tensors) {
             ulps(first.ulps.into())
         ),
     };
-    line(text, label, &words);
+    line(text, label, &content);
 }
 
-/// The worst tensors of the first file that differs: it is the cause, or near it.
+/// The tensors that differ most, of the first file with a difference.
 fn table(text: &mut String, worst: &[TensorDifference]) {
-    let heads = ["max ulps", "elements that differ", "relative l2"];
-    let _ = writeln!(text, "  {:>10}  {:>22}  {:>11}  worst tensors", heads[0], heads[1], heads[2]);
-    for difference in worst.iter().take(WORST_MAX) {
+    let heads = ["max ulps", "differing elements", "relative l2"];
+    let _ = writeln!(text, "  {:>10}  {:>22}  {:>11}  tensor", heads[0], heads[1], heads[2]);
+    for difference in worst.iter().take(MAX_LISTED) {
         let TensorDifference { tensor, max_ulps, relative_l2, .. } = difference;
         let differ = format!("{} of {}", difference.num_differing, difference.num_elements);
         let _ = writeln!(text, "  {max_ulps:>10}  {differ:>22}  {relative_l2:>11.2e}  {tensor}");
     }
-    if worst.len() > WORST_MAX {
-        let _ = writeln!(text, "  and {} more (--json has all)", worst.len() - WORST_MAX);
+    if worst.len() > MAX_LISTED {
+        let _ = writeln!(text, "  and {} more (--json has all)", worst.len() - MAX_LISTED);
     }
 }
 

@@ -1,5 +1,5 @@
-//! `lockstep config`: the resolved recipe, and every key with its meaning; `lockstep config lints`:
-//! what is allowed and seldom meant.
+//! `lockstep config`: the resolved recipe and every key. `lockstep config lints`: settings that are
+//! valid but rarely intended.
 
 use crate::failure::Failure;
 use crate::output;
@@ -13,11 +13,11 @@ use std::fmt::Write;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  lockstep config                          the default recipe, resolved, and all keys
-  lockstep config my.toml --toml           only the recipe, ready to be a file of its own
-  lockstep config --presets                the named recipes
+  lockstep config                          the resolved default recipe and all keys
+  lockstep config my.toml --toml           the resolved recipe as TOML
+  lockstep config --presets                list the presets
   lockstep config --set model.width=256 --json
-  lockstep config lints my.toml            settings of a recipe that are seldom meant")]
+  lockstep config lints my.toml            lints of a recipe")]
 #[command(args_conflicts_with_subcommands = true)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Arguments {
@@ -44,17 +44,15 @@ enum Command {
     Lints(Lints),
 }
 
-/// List every lint with its threshold and source, or those that speak about a recipe
+/// List every lint with its threshold and source, or those that fire for a recipe
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   lockstep config lints                             every lint
-  lockstep config lints my.toml                     those that speak about a recipe
-  lockstep config lints --set optim.clip=0 --json   every lint, and whether it speaks
+  lockstep config lints my.toml                     lints that fire for a recipe
+  lockstep config lints --set optim.clip=0 --json   every lint, and whether it fires
 
-Plain row numbers are those of the list of production traps; G, F and H those of operational
-thresholds, common mistakes and guards. Lints never refuse a recipe; train prints them as
-warnings.")]
+Lints never refuse a recipe; `train` prints them as warnings.")]
 struct Lints {
     #[command(flatten)]
     recipe: RecipeArguments,
@@ -69,7 +67,6 @@ struct LintReport {
     condition: &'static str,
     threshold: &'static str,
     advice: &'static str,
-    rows: &'static [&'static str],
     fires: bool,
     message: Option<String>,
 }
@@ -131,9 +128,9 @@ fn lints(arguments: &Lints, world: &World) -> Result<(), Failure> {
     if arguments.json {
         let report = |lint: &'static Lint| {
             let finding = findings.iter().find(|finding| finding.lint.id == lint.id);
-            let Lint { id, condition, threshold, advice, rows, .. } = *lint;
+            let Lint { id, condition, threshold, advice, .. } = *lint;
             let message = finding.map(ToString::to_string);
-            LintReport { id, condition, threshold, advice, rows, fires: finding.is_some(), message }
+            LintReport { id, condition, threshold, advice, fires: finding.is_some(), message }
         };
         return output::json(&lints::all().map(report).collect::<Vec<_>>());
     }
@@ -150,7 +147,7 @@ fn lints(arguments: &Lints, world: &World) -> Result<(), Failure> {
         let _ = writeln!(text, "{finding}");
     }
     if findings.is_empty() {
-        let _ = writeln!(text, "none of {} lints speaks about this recipe", lints::all().count());
+        let _ = writeln!(text, "none of {} lints fires for this recipe", lints::all().count());
     }
     output::text(&text)
 }

@@ -1,4 +1,4 @@
-//! `lockstep convert`: a model from one kind of folder to the other.
+//! `lockstep convert`: converts models between run folders and Hugging Face folders.
 
 use crate::failure::Failure;
 use crate::output;
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 use std::path::PathBuf;
 
-/// Turn a run into a Hugging Face folder, or the other way round
+/// Convert a run to a Hugging Face folder, or back
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -20,19 +20,19 @@ Examples:
   lockstep convert my-model --to lockstep imported    then: lockstep generate imported
   lockstep convert a-model --to huggingface b-model --dtype f16   another number format
 
-The new folder must not exist. It appears whole, or not at all.")]
+The new folder must not exist; it is written atomically.")]
 pub(crate) struct Arguments {
-    /// The folder of a run, of a checkpoint or of a Hugging Face model
+    /// Folder of a run, of a checkpoint or of a Hugging Face model
     source: PathBuf,
-    /// The folder to write; without one, the source's name with the format behind it
+    /// Folder to write (default: the source's name with the format appended)
     out: Option<PathBuf>,
-    /// What to write
+    /// Target format
     #[arg(long, value_enum)]
     to: Format,
     /// Number format of the weights (huggingface)
     #[arg(long, value_enum, default_value = "f32")]
     dtype: Dtype,
-    /// The largest file of weights, such as 500MB (huggingface)
+    /// Largest file of weights, as 500MB (huggingface)
     #[arg(long, value_name = "BYTES", default_value = "5GB")]
     shard_size: Bytes,
     /// No progress on standard error
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What to write.
+/// Target format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
     /// A folder that transformers loads
@@ -55,7 +55,7 @@ enum Format {
 /// Number format of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Dtype {
-    /// As they are
+    /// Unchanged
     F32,
     /// Half the bytes, two to three digits
     Bf16,
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let converted = converted?;
     if !arguments.quiet {
         for note in &converted.notes {
-            // Nobody is left to tell when standard error is closed.
+            // A closed standard error is not a failure of the command.
             let _ = writeln!(std::io::stderr(), "warning: {note}");
         }
     }
@@ -105,14 +105,14 @@ fn target(arguments: &Arguments) -> Result<Target, Failure> {
             Ok(Target::HuggingFace { format, shard_bytes: arguments.shard_size.0 })
         }
         Format::Lockstep if format != ElementType::F32 => Err(Failure::user(format!(
-            "--dtype {} is not what a run is kept in; with --to lockstep leave it out",
+            "--dtype {} is not supported with --to lockstep, which stores f32; drop it",
             format.name()
         ))),
         Format::Lockstep => Ok(Target::Lockstep),
     }
 }
 
-/// A line that is drawn over itself.
+/// A progress line on a terminal.
 struct Progress {
     shown: bool,
     percent: Option<u64>,
@@ -141,7 +141,7 @@ fn render(converted: &Converted) -> String {
     let bytes = Bytes(converted.num_bytes);
     let _ = writeln!(text, "weights      {num_params} in {num_tensors} tensors, {dtype}, {bytes}");
     let _ = writeln!(text, "files        {}", converted.files.join(" "));
-    let _ = writeln!(text, "others       {}", converted.others.join(" "));
+    let _ = writeln!(text, "other files  {}", converted.others.join(" "));
     let _ = writeln!(text, "weights_hash {}", converted.weights_hash);
     text
 }

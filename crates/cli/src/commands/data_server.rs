@@ -1,4 +1,4 @@
-//! `lockstep data-server`: reads a text once and sends workers the batches they ask for.
+//! `lockstep data-server`: reads a corpus once and serves batches to workers.
 
 use crate::failure::Failure;
 use crate::output;
@@ -16,20 +16,20 @@ Examples:
   lockstep data-server my.toml --listen 0.0.0.0:7777
   lockstep train my.toml --set data.placement=served --set data.server=10.0.0.1:7777
 
-The first line on standard output says where it listens. Workers prove that they know the secret
-(LOCKSTEP_SECRET, or LOCKSTEP_SECRET_FILE with a file that holds it) and must have the same recipe
-as far as batches depend on it; they then train to the same bits as with data.placement = shared.
-Tokens travel as they are, so use a network that you trust. It serves until it is interrupted.")]
+The first line on standard output is the listening address. Workers authenticate with a shared
+secret (LOCKSTEP_SECRET, or LOCKSTEP_SECRET_FILE with a file that has it) and need the same recipe as
+far as batches depend on it; results are bit-identical to data.placement = shared. Tokens are sent
+unencrypted, so use a trusted network. The server runs until it is interrupted.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
-    /// Where to listen; port 0 lets the system choose one
+    /// Address to listen at; port 0 lets the system choose one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7777")]
     listen: String,
-    /// No lines about workers on standard error
+    /// No lines on standard error
     #[arg(long)]
     quiet: bool,
-    /// One JSON value on standard output when it listens
+    /// One JSON value on standard output once it listens
     #[arg(long)]
     json: bool,
 }
@@ -62,20 +62,20 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         ))?;
     }
     let quiet = arguments.quiet;
-    let tell = move |event| {
+    let print = move |event| {
         if !quiet {
-            // Nobody is left to tell when standard error is closed.
+            // A closed standard error is not a failure of the command.
             let _ = std::io::stderr().write_all(line(&event).as_bytes());
         }
     };
-    Ok(server.run(|| false, tell)?)
+    Ok(server.run(|| false, print)?)
 }
 
 fn line(event: &Event) -> String {
     match event {
         Event::Joined(addr) => format!("{addr} joined\n"),
         Event::Left(addr, num_steps) => format!("{addr} left after {num_steps} steps\n"),
-        Event::TurnedAway(addr, reason) => format!("{addr} turned away: {reason}\n"),
+        Event::Refused(addr, reason) => format!("{addr} refused: {reason}\n"),
     }
 }
 
@@ -84,11 +84,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happens_is_said_in_a_line_each() {
+    fn each_event_is_one_line() {
         let addr = || "10.0.0.2:4000".to_owned();
         assert_eq!(line(&Event::Joined(addr())), "10.0.0.2:4000 joined\n");
         assert_eq!(line(&Event::Left(addr(), 20)), "10.0.0.2:4000 left after 20 steps\n");
-        let refused = Event::TurnedAway(addr(), "it has another LOCKSTEP_SECRET".to_owned());
-        assert_eq!(line(&refused), "10.0.0.2:4000 turned away: it has another LOCKSTEP_SECRET\n");
+        let refused = Event::Refused(addr(), "it has another LOCKSTEP_SECRET".to_owned());
+        assert_eq!(line(&refused), "10.0.0.2:4000 refused: it has another LOCKSTEP_SECRET\n");
     }
 }

@@ -1,9 +1,9 @@
-//! `lockstep doctor`: what the last calls of all ranks say about a failure.
+//! `lockstep doctor`: diagnoses a failed run from the flight recorders of its ranks.
 //!
-//! Every rank keeps its last calls, and after a failure writes them to a file; a rank that was
-//! killed cannot, but on the same host another one does it in its place. Held side by side the
-//! files show what no single one can: all ranks make the same calls of a group in the same order,
-//! so whoever has made fewer of them than the others did not arrive. Files may be missing.
+//! Every rank records its last calls and writes them to a file after a failure. For a killed rank,
+//! another rank of the same host writes the file. All ranks make the same calls of a group in the
+//! same order, so a rank with fewer calls than the others is the one that they wait for. Files may
+//! be missing.
 
 use crate::failure::Failure;
 use crate::output;
@@ -13,23 +13,23 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Tell from the records of a failed run who did not arrive where, and what it did last
+/// Diagnose a failed run: which rank missed which collective call
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   lockstep doctor runs/0007               a run that failed
-  lockstep doctor runs/0007 --json        the same for a program
+  lockstep doctor runs/0007 --json        JSON
 
-A rank whose records are missing is named as such; the others are enough for an answer.")]
+Ranks without records are listed; the records of the others are sufficient.")]
 pub(crate) struct Arguments {
-    /// The run's folder, or the folder with the files flight-rank-N.json
+    /// Run directory, or the folder with the files flight-rank-N.json
     folder: PathBuf,
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
 }
 
-/// One rank's file; fields that this program does not need are left out.
+/// The flight record of one rank; unused fields are left out.
 #[derive(Deserialize)]
 struct Dump {
     version: u32,
@@ -49,7 +49,7 @@ struct Group {
     id: u64,
     name: String,
     group_size: u64,
-    first_member: u64,
+    first_rank: u64,
 }
 
 #[derive(Clone, Deserialize, Serialize)]
@@ -70,10 +70,10 @@ struct Call {
 #[derive(Serialize)]
 struct Report {
     num_ranks: usize,
-    /// Verdicts, each with the ranks whose files hold it; one if all is as it should be.
+    /// Verdicts, each with the ranks that recorded it; one where all ranks agree.
     verdicts: Vec<Finding>,
     missing_records: Vec<usize>,
-    late: Vec<Late>,
+    absent: Vec<AbsentRank>,
     ranks: Vec<RankReport>,
 }
 
@@ -84,9 +84,9 @@ struct Finding {
     ranks: Vec<usize>,
 }
 
-/// A rank that did not arrive at a call that others made.
+/// A rank that did not reach a call of its group.
 #[derive(Serialize)]
-struct Late {
+struct AbsentRank {
     rank: usize,
     group: String,
     number: u64,
@@ -112,10 +112,10 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.json {
         return output::json(&report);
     }
-    output::text(&words(&report))
+    output::text(&render(&report))
 }
 
-/// The files of a folder, or of the folder in it that training writes them to.
+/// The records in a folder, or in its subfolder `flight`.
 fn read_all(folder: &Path, world: &World) -> Result<Vec<Dump>, Failure> {
     let is_dump = |path: &PathBuf| {
         let name = path.file_stem().map(|name| name.to_string_lossy().into_owned());
@@ -131,7 +131,7 @@ fn read_all(folder: &Path, world: &World) -> Result<Vec<Dump>, Failure> {
     }
     if paths.is_empty() {
         return Err(Failure::user(format!(
-            "{} holds no flight-rank-N.json; a run writes them to its folder when it fails",
+            "{} has no flight-rank-N.json; a run writes them when it fails",
             folder.display()
         )));
     }
@@ -144,9 +144,9 @@ fn read(path: &Path, world: &World) -> Result<Dump, Failure> {
     let text = world.files().read_to_string(path)?;
     let wrong = |reason: String| Failure::user(format!("{}: {reason}", path.display()));
     let dump: Dump = serde_json::from_str(&text)
-        .map_err(|error| wrong(format!("not the records of a rank: {error}")))?;
+        .map_err(|error| wrong(format!("not a flight record: {error}")))?;
     if dump.version != 1 {
-        return Err(wrong(format!("format {} is unknown here; 1 would be known", dump.version)));
+        return Err(wrong(format!("version {} is not supported; only 1 is", dump.version)));
     }
     Ok(dump)
 }
@@ -177,7 +177,7 @@ fn examine(dumps: &[Dump]) -> Report {
         num_ranks,
         verdicts,
         missing_records: (0..num_ranks).filter(is_missing).collect(),
-        late: late(dumps),
+        absent: absent_ranks(dumps),
         ranks: dumps.iter().map(report).collect(),
     }
 }
@@ -187,31 +187,31 @@ fn group_name(dump: &Dump, id: u64) -> String {
     known.map_or_else(|| format!("group {id}"), |group| group.name.clone())
 }
 
-/// A group, as all its members know it.
+/// Identity of a group: id, name and first rank.
 type Key = (u64, String, u64);
 
-/// In every group, those who made fewer calls than the others.
-fn late(dumps: &[Dump]) -> Vec<Late> {
+/// Ranks that made fewer calls than the others of their group.
+fn absent_ranks(dumps: &[Dump]) -> Vec<AbsentRank> {
     let mut last: BTreeMap<Key, Vec<(usize, &Call)>> = BTreeMap::new();
     for dump in dumps {
         for group in dump.groups.iter().filter(|group| group.group_size > 1) {
             let calls = dump.calls.iter().filter(|call| call.group == group.id && !call.message);
             if let Some(newest) = calls.max_by_key(|call| call.number) {
-                let key = (group.id, group.name.clone(), group.first_member);
+                let key = (group.id, group.name.clone(), group.first_rank);
                 last.entry(key).or_default().push((dump.rank, newest));
             }
         }
     }
     let mut found = Vec::new();
-    for ((_, group, _), members) in last {
-        let Some((_, furthest)) = members.iter().max_by_key(|(_, call)| call.number) else {
+    for ((_, group, _), ranks) in last {
+        let Some((_, furthest)) = ranks.iter().max_by_key(|(_, call)| call.number) else {
             continue;
         };
         let arrived = |call: &Call| call.number == furthest.number;
-        let waiting = members.iter().filter(|(_, call)| arrived(call) && call.state != "ended");
+        let waiting = ranks.iter().filter(|(_, call)| arrived(call) && call.state != "ended");
         let waiting: Vec<usize> = waiting.map(|(rank, _)| *rank).collect();
-        for (rank, call) in members.iter().filter(|(_, call)| !arrived(call)) {
-            found.push(Late {
+        for (rank, call) in ranks.iter().filter(|(_, call)| !arrived(call)) {
+            found.push(AbsentRank {
                 rank: *rank,
                 group: group.clone(),
                 number: furthest.number,
@@ -225,51 +225,54 @@ fn late(dumps: &[Dump]) -> Vec<Late> {
     found
 }
 
-fn words(report: &Report) -> String {
+fn render(report: &Report) -> String {
     let mut text = String::new();
     match &report.verdicts[..] {
-        [] => text.push_str("no rank wrote down a verdict\n"),
+        [] => text.push_str("no rank recorded a verdict\n"),
         [one] => {
             let _ = writeln!(text, "all records agree: {}", one.text);
         }
         several => {
             for one in several {
-                let _ = writeln!(text, "{} say: {}", ranks(&one.ranks), one.text);
+                let _ = writeln!(text, "{} report: {}", ranks(&one.ranks), one.text);
             }
         }
     }
-    for late in &report.late {
+    for absent in &report.absent {
         let label =
-            if late.label.is_empty() { String::new() } else { format!(" ({})", late.label) };
-        let waiting = match &late.waiting[..] {
+            if absent.label.is_empty() { String::new() } else { format!(" ({})", absent.label) };
+        let waiting = match &absent.waiting[..] {
             [] => String::new(),
             waiting => format!(", where {} waited", ranks(waiting)),
         };
         let _ = writeln!(
             text,
-            "rank {} did not arrive at call {} on the {} group, {}{label}{waiting}; its last one \
-             there was call {}",
-            late.rank, late.number, late.group, late.call, late.last_number
+            "rank {} did not reach call {} of the {} group, {}{label}{waiting}; its last call there \
+             was {}",
+            absent.rank, absent.number, absent.group, absent.call, absent.last_number
         );
     }
     for rank in &report.ranks {
-        let _ = writeln!(text, "{}", last_words(rank));
+        let _ = writeln!(text, "{}", render_last_call(rank));
     }
     if !report.missing_records.is_empty() {
         let missing = ranks(&report.missing_records);
-        let _ = writeln!(text, "no records of {missing}; it may be the one, or on another host");
+        let _ = writeln!(
+            text,
+            "no records of {missing}: it may have failed first, or be on another host"
+        );
     }
     text
 }
 
-fn last_words(rank: &RankReport) -> String {
+fn render_last_call(rank: &RankReport) -> String {
     let process = match (rank.process, &rank.host) {
         (Some(id), Some(host)) => format!(" (process {id} on {host})"),
         _ => String::new(),
     };
     let by = match rank.written_by {
         by if by == rank.rank => String::new(),
-        by => format!(", as rank {by} read in its memory"),
+        by => format!(" (recorded by rank {by})"),
     };
     let (Some(call), Some(group)) = (&rank.last, &rank.last_group) else {
         return format!("rank {}{process} made no call{by}", rank.rank);
@@ -282,11 +285,11 @@ fn last_words(rank: &RankReport) -> String {
             format!("ended after {} ms", took.as_millis())
         }
         ("failed", _, Some(done)) => format!("failed after {done} bytes"),
-        _ => "never ended".to_owned(),
+        _ => "not finished".to_owned(),
     };
     format!(
-        "rank {}{process}: last was call {number} on the {group} group, {what}{label}, {bytes} \
-         bytes, which {end}{by}",
+        "rank {}{process}: last call {number} of the {group} group, {what}{label}, {bytes} bytes, \
+         {end}{by}",
         rank.rank
     )
 }
@@ -318,7 +321,7 @@ mod tests {
     }
 
     fn dump(rank: usize, written_by: usize, calls: Vec<Call>) -> Dump {
-        let group = Group { id: 0, name: "world".to_owned(), group_size: 3, first_member: 0 };
+        let group = Group { id: 0, name: "world".to_owned(), group_size: 3, first_rank: 0 };
         Dump {
             version: 1,
             rank,
@@ -334,21 +337,21 @@ mod tests {
     }
 
     #[test]
-    fn whoever_made_fewer_calls_did_not_arrive() {
+    fn a_rank_with_fewer_calls_is_reported_as_absent() {
         let dumps = [
             dump(0, 0, vec![call(16, "ended"), call(17, "failed")]),
             dump(1, 0, vec![call(15, "ended"), call(16, "ended")]),
         ];
-        let text = words(&examine(&dumps));
+        let text = render(&examine(&dumps));
         let expected = "\
 all records agree: rank 1 left
-rank 1 did not arrive at call 17 on the world group, all-reduce of 8 f32, sum, by direct \
-(bucket 3 of step 17), where rank 0 waited; its last one there was call 16
-rank 0 (process 70 on nut): last was call 17 on the world group, all-reduce of 8 f32, sum, by \
-direct (bucket 3 of step 17), 32 bytes, which failed after 16 bytes
-rank 1 (process 71 on nut): last was call 16 on the world group, all-reduce of 8 f32, sum, by \
-direct (bucket 3 of step 16), 32 bytes, which ended after 2 ms, as rank 0 read in its memory
-no records of rank 2; it may be the one, or on another host
+rank 1 did not reach call 17 of the world group, all-reduce of 8 f32, sum, by direct \
+(bucket 3 of step 17), where rank 0 waited; its last call there was 16
+rank 0 (process 70 on nut): last call 17 of the world group, all-reduce of 8 f32, sum, by \
+direct (bucket 3 of step 17), 32 bytes, failed after 16 bytes
+rank 1 (process 71 on nut): last call 16 of the world group, all-reduce of 8 f32, sum, by \
+direct (bucket 3 of step 16), 32 bytes, ended after 2 ms (recorded by rank 0)
+no records of rank 2: it may have failed first, or be on another host
 ";
         assert_eq!(text, expected);
     }

@@ -1,30 +1,30 @@
-//! `lockstep eval`: what a trained model makes of a text.
+//! `lockstep eval`: loss, perplexity and bits per byte of a trained model on any text.
 
 use crate::failure::Failure;
 use crate::output;
 use lockstep_platform::World;
 use lockstep_trainer::RunFolder;
-use lockstep_trainer::judge::{Judge, Judgement};
+use lockstep_trainer::text_evaluation::{TextEvaluation, TextEvaluator};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 use std::path::PathBuf;
 
-/// Judge a trained model by a text: loss, perplexity, bits per byte
+/// Evaluate a trained model on text: loss, perplexity, bits per byte
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  lockstep eval                                 the newest run, on what it held out
+  lockstep eval                                 the newest run on its validation set
   lockstep eval runs/0003 --data book.txt       any text, folder, glob or shard folder
-  lockstep eval my-llama --data a.txt b.jsonl   a folder of Hugging Face, on several texts
-  lockstep eval --data book.txt --stride 64     every token sees at least context - 64 before it")]
+  lockstep eval my-llama --data a.txt b.jsonl   a Hugging Face folder, on several texts
+  lockstep eval --data book.txt --stride 64     at least context - 64 tokens before each")]
 pub(crate) struct Arguments {
-    /// The folder of a finished run or of a Hugging Face model; without one, the newest under runs
+    /// Folder of a finished run or of a Hugging Face model (default: the newest run)
     model: Option<PathBuf>,
-    /// Texts: files, folders, globs or shard folders; without any, what the run held out
+    /// Texts: files, folders, globs or shard folders (default: the run's validation set)
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<String>,
-    /// Tokens from the start of one window to that of the next; without it, the model's context
+    /// Tokens between the starts of two windows (default: the model's context)
     #[arg(long, value_name = "TOKENS")]
     stride: Option<usize>,
     /// No progress on standard error
@@ -43,8 +43,8 @@ struct Report {
     seconds: f64,
     tokens_per_second: f64,
     #[serde(flatten)]
-    total: Judgement,
-    texts: Vec<Judgement>,
+    total: TextEvaluation,
+    texts: Vec<TextEvaluation>,
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
@@ -52,8 +52,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         Some(path) => path.clone(),
         None => RunFolder::newest(world)?.path().to_owned(),
     };
-    let mut judge = Judge::open(&folder, world)?;
-    let context = judge.context();
+    let mut evaluator = TextEvaluator::open(&folder, world)?;
+    let context = evaluator.context();
     let stride = arguments.stride.unwrap_or(context);
     if !(1..=context).contains(&stride) {
         return Err(Failure::user(format!(
@@ -61,32 +61,35 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         )));
     }
     let passages = if arguments.data.is_empty() {
-        let held_out = judge.held_out(world)?;
+        let held_out = evaluator.held_out(world)?;
         vec![held_out.ok_or_else(|| {
             let folder = folder.display();
-            Failure::user(format!("{folder} is no run and has held nothing out; give --data FILE"))
+            Failure::user(format!(
+                "{folder} is not a run, so it has no validation set; give --data FILE"
+            ))
         })?]
     } else {
-        let open = |source: &String| judge.passage(source, world);
+        let open = |source: &String| evaluator.passage(source, world);
         arguments.data.iter().map(open).collect::<Result<Vec<_>, _>>()?
     };
     let start = world.clock().now();
     let mut progress = Progress::new(!arguments.quiet && std::io::stderr().is_terminal());
     let mut texts = Vec::new();
     for passage in &passages {
-        let judged = judge.judge(passage, stride, &mut |done, all| progress.show(done, all));
+        let evaluation =
+            evaluator.evaluate(passage, stride, &mut |done, all| progress.show(done, all));
         progress.clear();
-        texts.push(judged?);
+        texts.push(evaluation?);
     }
     let seconds = world.clock().since(start).as_secs_f64();
-    let total = Judgement::together(&texts);
+    let total = TextEvaluation::together(&texts);
     let tokens_per_second = total.num_targets as f64 / seconds;
     let model = folder.display().to_string();
     let report = Report { model, context, stride, seconds, tokens_per_second, total, texts };
     if arguments.json { output::json(&report) } else { output::text(&render(&report)) }
 }
 
-/// A line that is drawn over itself.
+/// A progress line on a terminal.
 struct Progress {
     shown: bool,
     percent: Option<usize>,
@@ -101,8 +104,8 @@ impl Progress {
         let percent = done * 100 / total.max(1);
         if self.shown && self.percent != Some(percent) {
             self.percent = Some(percent);
-            // Nobody is left to tell when standard error is closed.
-            let _ = write!(std::io::stderr(), "\rjudging {percent:>3} %");
+            // A closed standard error is not a failure of the command.
+            let _ = write!(std::io::stderr(), "\revaluating {percent:>3} %");
         }
     }
 
@@ -115,17 +118,17 @@ impl Progress {
 
 fn render(report: &Report) -> String {
     let mut text = String::new();
-    let mut judged = |judgement: &Judgement| {
-        let Judgement { data, loss, perplexity, bits_per_byte, num_tokens, .. } = judgement;
+    let mut render_text = |evaluation: &TextEvaluation| {
+        let TextEvaluation { data, loss, perplexity, bits_per_byte, num_tokens, .. } = evaluation;
         let _ = writeln!(text, "data          {data}");
-        let _ = writeln!(text, "loss          {loss:.4} nats a token over {num_tokens} tokens");
+        let _ = writeln!(text, "loss          {loss:.4} nats per token over {num_tokens} tokens");
         let _ = writeln!(text, "perplexity    {perplexity:.2}");
         let _ = writeln!(text, "bits per byte {bits_per_byte:.4}\n");
     };
     if report.texts.len() > 1 {
-        report.texts.iter().for_each(&mut judged);
+        report.texts.iter().for_each(&mut render_text);
     }
-    judged(&report.total);
+    render_text(&report.total);
     let Report { context, stride, seconds, tokens_per_second, .. } = report;
     let _ = writeln!(
         text,

@@ -1,4 +1,4 @@
-//! `lockstep generate`: text from a trained model.
+//! `lockstep generate`: samples text from a trained model.
 
 use crate::failure::Failure;
 use crate::output;
@@ -11,33 +11,33 @@ use lockstep_trainer::{RunFolder, TrainError};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Write text with a trained model
+/// Generate text with a trained model
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   lockstep generate --prompt \"In the beginning\"
   lockstep generate runs/0003 --tokens 1000 --temperature 0.7 --top-k 40 --seed 7
-  lockstep generate my-llama --prompt \"Once\"     a folder of Hugging Face
-  lockstep generate --temperature 0              always the most likely token")]
+  lockstep generate my-llama --prompt \"Once\"     a Hugging Face folder
+  lockstep generate --temperature 0              greedy decoding")]
 pub(crate) struct Arguments {
-    /// The folder of a finished run or of a Hugging Face model; without one, the newest under runs
+    /// Folder of a finished run or of a Hugging Face model (default: the newest run)
     run: Option<PathBuf>,
-    /// Text to continue
+    /// Prompt
     #[arg(long, default_value = "")]
     prompt: String,
-    /// How many tokens to write
+    /// Number of tokens to generate
     #[arg(long, default_value_t = 400)]
     tokens: usize,
-    /// 0 takes the most likely token, 1 samples from the model's own distribution
+    /// Sampling temperature; 0 is greedy, 1 is the model's distribution
     #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
     temperature: f64,
-    /// Only this many of the most likely tokens; 0 means all
+    /// Sample from the K most likely tokens; 0 means all
     #[arg(long, default_value_t = 0)]
     top_k: usize,
-    /// Only the most likely tokens that together reach this probability
+    /// Nucleus sampling: the most likely tokens with this total probability
     #[arg(long, default_value_t = 0.95, allow_negative_numbers = true)]
     top_p: f64,
-    /// The same seed gives the same text
+    /// Random seed; the same seed gives the same text
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// One JSON value on standard output
@@ -106,17 +106,17 @@ fn sampling(arguments: &Arguments) -> Result<Sampling, Failure> {
     Ok(Sampling { temperature, top_k, top_p, seed })
 }
 
-/// Tokens come one by one, and a character may need several of them: holds back what is not yet
-/// whole.
+/// Streams text token by token. A character may span several tokens, so incomplete ones are held
+/// back.
 struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
-    /// Tokens whose text depends on each other: the last that were printed, and those behind.
+    /// The last printed tokens and those not printed yet, which decode together.
     tokens: Vec<u32>,
-    /// How many of them were printed.
+    /// Number of printed tokens.
     num_printed: usize,
 }
 
-/// Tokens that wait for a character to become whole; more than that will never be one.
+/// Largest number of tokens that a character may span.
 const MAX_PENDING: usize = 8;
 
 impl<'a> TextStream<'a> {
@@ -126,15 +126,15 @@ impl<'a> TextStream<'a> {
 
     fn push(&mut self, token: u32) -> String {
         self.tokens.push(token);
-        let is_whole = !self.tokenizer.decode(&self.tokens).ends_with('\u{fffd}');
-        if is_whole || self.tokens.len() - self.num_printed >= MAX_PENDING {
+        let is_complete = !self.tokenizer.decode(&self.tokens).ends_with('\u{fffd}');
+        if is_complete || self.tokens.len() - self.num_printed >= MAX_PENDING {
             return self.finish();
         }
         String::new()
     }
 
-    /// What the tokens that were not printed add to the text of those that were: decoding them
-    /// alone could lose a space.
+    /// Text of the tokens not printed yet, decoded after the printed ones: alone they could lose a
+    /// space.
     fn finish(&mut self) -> String {
         let text = self.tokenizer.decode(&self.tokens);
         let printed = self.tokenizer.decode(&self.tokens[..self.num_printed]);
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_come_out_whole_and_bad_bytes_are_replaced() {
+    fn characters_are_complete_and_invalid_bytes_are_replaced() {
         let bytes = Tokenizer::bytes();
         let mut stream = TextStream::new(&bytes);
         let pieces: Vec<String> = "aé".bytes().map(|byte| stream.push(byte.into())).collect();

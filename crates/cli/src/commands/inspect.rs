@@ -1,13 +1,13 @@
-//! `lockstep inspect`: what a recipe's model consists of, before anything is allocated.
+//! `lockstep inspect`: parameters, shapes, memory and FLOPs of a model, without allocating it.
 
 use crate::failure::Failure;
 use crate::memory_report::Memory;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
-use crate::workers;
+use crate::workers::print_status;
 use lockstep_config::units::Bytes;
 use lockstep_config::{OptimName, Recipe};
-use lockstep_model::problem::Judge;
+use lockstep_model::problem::ProblemEvaluator;
 use lockstep_model::{Blueprint, Param, describe};
 use lockstep_planner::memory::RankMemory;
 use lockstep_planner::stability::Descent;
@@ -15,35 +15,35 @@ use lockstep_platform::World;
 use lockstep_trainer::curvature::largest_curvature;
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::pretrained::Pretrained;
-use lockstep_trainer::saved::{blueprint_on, footprint};
+use lockstep_trainer::{blueprint_of_rank, footprint};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Most likely tokens that people get to see; programs get all.
-const LOGITS_SHOWN: usize = 5;
+/// Number of tokens that text output lists; JSON has all.
+const NUM_TOP_TOKENS: usize = 5;
 
-/// Ages of gradients, in steps, for which people want to know how large a step may be.
+/// Gradient delays in steps for which the learning-rate limit is reported.
 const DELAYS: &[u32] = &[0, 1, 2, 4, 8];
 
 /// Show a model's parameters, shapes, memory and FLOPs per token
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  lockstep inspect                        the default recipe
+  lockstep inspect                        default recipe
   lockstep inspect --preset gpt2          GPT-2 with 124 million parameters
   lockstep inspect my.toml --json
-  lockstep inspect my-llama               a folder of Hugging Face, or of a run
-  lockstep inspect --preset tiny --curvature         the largest curvature of the loss at the start
-  lockstep inspect my-llama --logits 1,15,7 --json   what it computes after each of these tokens")]
+  lockstep inspect my-llama               folder of a run or of a Hugging Face model
+  lockstep inspect --preset tiny --curvature         largest eigenvalue of the Hessian at the start
+  lockstep inspect my-llama --logits 1,15,7 --json   logits after each token")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
-    /// Run these tokens through the model of a folder and show the logits after each
+    /// Print the logits after each of these tokens (needs the folder of a model)
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     logits: Vec<u32>,
-    /// Find the largest curvature of the loss of the first batch, and the steps it allows, in at
-    /// most so many passes over it
+    /// Estimate the largest Hessian eigenvalue of the first batch's loss, and the learning-rate
+    /// limits, in at most this many passes over it
     #[arg(long, value_name = "PASSES", num_args = 0..=1, default_missing_value = "60")]
     curvature: Option<usize>,
     /// One JSON value on standard output
@@ -58,20 +58,20 @@ struct Report {
     forward_flops_per_token: u64,
     backward_flops_per_token: u64,
     memory: Memory,
-    /// Of a convex problem, or of any where asked for.
+    /// Of convex problems, or with `--curvature`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    steepness: Option<Steepness>,
-    /// One row for each token of `--logits`.
+    curvature: Option<Curvature>,
+    /// One row per token of `--logits`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     logits: Vec<Vec<f32>>,
 }
 
-/// How large a step may be.
+/// Curvature of the loss and the learning rates that it allows.
 #[derive(Serialize)]
-struct Steepness {
+struct Curvature {
     largest_curvature: f64,
-    /// From which `optim.lr` on plain descent, or that with the recipe's momentum, diverges, for
-    /// gradients of some ages; empty for other optimizers.
+    /// Learning rates above which SGD, with the recipe's momentum, diverges, by gradient delay; empty
+    /// for other optimizers.
     lr_limits: Vec<LrLimit>,
 }
 
@@ -94,11 +94,13 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let blueprint = describe(&recipe.model);
     let mut report = report(&recipe, &blueprint);
     report.logits = logits(&arguments.logits, &recipe, world)?;
-    if let (Some(passes), None) = (arguments.curvature, &report.steepness) {
-        let mut told = |made: usize| workers::tell(&format!("\rproduct {made} of {}", passes / 2));
-        let found = largest_curvature(&recipe, world, (passes / 2).max(1), &mut told)?;
-        workers::tell("\n");
-        report.steepness = Some(steepness_of(&recipe, found.value.abs()));
+    if let (Some(passes), None) = (arguments.curvature, &report.curvature) {
+        let mut progress = |done: usize| {
+            print_status(&format!("\rHessian-vector product {done} of {}", passes / 2));
+        };
+        let found = largest_curvature(&recipe, world, (passes / 2).max(1), &mut progress)?;
+        print_status("\n");
+        report.curvature = Some(curvature_of(&recipe, found.value.abs()));
     }
     if arguments.json { output::json(&report) } else { output::text(&render(&report)) }
 }
@@ -110,19 +112,23 @@ fn report(recipe: &Recipe, blueprint: &Blueprint) -> Report {
         params: blueprint.params().map(|(_, param)| tensor(param)).collect(),
         forward_flops_per_token: flops.forward,
         backward_flops_per_token: flops.backward,
-        memory: Memory::from(&RankMemory::from(&footprint(recipe, &blueprint_on(recipe, 0), 0))),
-        steepness: steepness(recipe),
+        memory: Memory::from(&RankMemory::from(&footprint(
+            recipe,
+            &blueprint_of_rank(recipe, 0),
+            0,
+        ))),
+        curvature: problem_curvature(recipe),
         logits: Vec::new(),
     }
 }
 
-/// By power iteration on the problem's own second derivatives, and the roots that decide.
-fn steepness(recipe: &Recipe) -> Option<Steepness> {
-    let largest_curvature = Judge::of(&recipe.model)?.largest_curvature()?.value;
-    Some(steepness_of(recipe, largest_curvature))
+/// Curvature of a convex problem by power iteration on its Hessian.
+fn problem_curvature(recipe: &Recipe) -> Option<Curvature> {
+    let largest_curvature = ProblemEvaluator::new(&recipe.model)?.largest_curvature()?.value;
+    Some(curvature_of(recipe, largest_curvature))
 }
 
-fn steepness_of(recipe: &Recipe, largest_curvature: f64) -> Steepness {
+fn curvature_of(recipe: &Recipe, largest_curvature: f64) -> Curvature {
     let momentum = match recipe.optim.name {
         OptimName::Sgd => Some(0.0),
         OptimName::Momentum => Some(recipe.optim.momentum),
@@ -135,10 +141,10 @@ fn steepness_of(recipe: &Recipe, largest_curvature: f64) -> Steepness {
         }
     };
     let lr_limits = momentum.map(|momentum| DELAYS.iter().map(limit(momentum)).collect());
-    Steepness { largest_curvature, lr_limits: lr_limits.unwrap_or_default() }
+    Curvature { largest_curvature, lr_limits: lr_limits.unwrap_or_default() }
 }
 
-/// What the weights of the recipe's folder make of these tokens.
+/// Logits after each token, with the weights of the recipe's folder.
 fn logits(tokens: &[u32], recipe: &Recipe, world: &World) -> Result<Vec<Vec<f32>>, Failure> {
     if tokens.is_empty() {
         return Ok(Vec::new());
@@ -157,7 +163,7 @@ fn logits(tokens: &[u32], recipe: &Recipe, world: &World) -> Result<Vec<Vec<f32>
     if tokens.len() > context {
         let num_tokens = tokens.len();
         return Err(Failure::user(format!(
-            "--logits has {num_tokens} tokens; model.context = {context} is the most"
+            "--logits has {num_tokens} tokens; model.context = {context} is the limit"
         )));
     }
     let pretrained = Pretrained::open(Path::new(&recipe.from), world)?;
@@ -178,13 +184,13 @@ fn render(report: &Report) -> String {
     for tensor in &report.params {
         let shape = tensor.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(" x ");
         let note = match &tensor.mirror_of {
-            Some(owner) => format!("  copy of {owner}"),
+            Some(owner) => format!("  tied to {owner}"),
             None => String::new(),
         };
         let _ = writeln!(text, "{:<52} {shape:>16} {:>12}{note}", tensor.name, tensor.num_params);
     }
     let _ = writeln!(text, "\nparameters          {:>14}", report.num_params);
-    let _ = writeln!(text, "FLOPs a token       {:>14} forward", report.forward_flops_per_token);
+    let _ = writeln!(text, "FLOPs per token     {:>14} forward", report.forward_flops_per_token);
     let _ = writeln!(text, "                    {:>14} backward", report.backward_flops_per_token);
     let memory = &report.memory;
     let parts = [
@@ -193,22 +199,22 @@ fn render(report: &Report) -> String {
         ("optimizer", memory.optimizer_bytes),
         ("activations", memory.activations_bytes),
         ("buffers", memory.buffers_bytes),
-        ("all of it", memory.total_bytes),
+        ("total", memory.total_bytes),
     ];
     for (part, bytes) in parts {
         let _ = writeln!(text, "memory {part:<13} {:>13}", Bytes(bytes).to_string());
     }
-    if let Some(Steepness { largest_curvature, lr_limits }) = &report.steepness {
+    if let Some(Curvature { largest_curvature, lr_limits }) = &report.curvature {
         let _ = writeln!(text, "largest curvature   {largest_curvature:>14.6}");
         for LrLimit { delay, lr } in lr_limits {
             let _ =
-                writeln!(text, "optim.lr below      {lr:>14.6} for gradients {delay} steps old");
+                writeln!(text, "optim.lr below      {lr:>14.6} with a gradient delay of {delay}");
         }
     }
     for (index, row) in report.logits.iter().enumerate() {
         let mut best: Vec<usize> = (0..row.len()).collect();
         best.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
-        let best = best.iter().take(LOGITS_SHOWN);
+        let best = best.iter().take(NUM_TOP_TOKENS);
         let best: Vec<_> = best.map(|token| format!("{token} ({:.4})", row[*token])).collect();
         let _ = writeln!(text, "after token {:<8} {}", index + 1, best.join(", "));
     }

@@ -1,40 +1,41 @@
-//! `lockstep rendezvous`: where the workers of several hosts meet, and the secret that they share.
+//! `lockstep rendezvous`: the rendezvous of workers on several hosts, and their shared secret.
 
 use crate::failure::Failure;
 use crate::output;
-use crate::workers::{tell, warn};
+use crate::workers::{print_status, warn};
 use lockstep_cluster::ClusterError;
 use lockstep_cluster::rendezvous::{self, Hosted, Secret, Settings, Ticket};
 use lockstep_platform::World;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Introduce the workers of several hosts to each other, or make the secret that they need
+/// Serve the rendezvous of workers on several hosts, or create their shared secret
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  lockstep rendezvous --new-secret > secret           64 digits; give them to every host
+  lockstep rendezvous --new-secret > secret           64 hex digits; copy to every host
   chmod 600 secret; export LOCKSTEP_SECRET_FILE=secret
   lockstep rendezvous --listen 0.0.0.0:29500 --workers 4
   LOCKSTEP_RENDEZVOUS=10.0.0.1:29500 RANK=0 WORLD_SIZE=4 lockstep train ...
 
-Without it rank 0 listens at MASTER_ADDR and MASTER_PORT. Callers that do not belong to the run are
-refused, each with one line on standard error; it ends when all workers have met.")]
+Without this command rank 0 listens at MASTER_ADDR and MASTER_PORT. Connections that do not belong
+to the run are refused with a line on standard error. The command ends when all workers have
+joined.")]
 pub(crate) struct Arguments {
-    /// Where to listen, as host:port
+    /// Address to listen at, as host:port
     #[arg(long, required_unless_present = "new_secret")]
     listen: Option<String>,
-    /// How many workers come
+    /// Number of workers
     #[arg(long, required_unless_present = "new_secret",
           value_parser = clap::value_parser!(u16).range(2..=4096))]
     workers: Option<u16>,
-    /// How many seconds to wait for them
+    /// Seconds to wait for all workers
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
-    /// Print a new secret and do nothing else
+    /// Print a new secret and exit
     #[arg(long, conflicts_with_all = ["listen", "workers"])]
     new_secret: bool,
-    /// Print no line when a worker comes or a caller is refused
+    /// No lines on standard error
     #[arg(long)]
     quiet: bool,
     /// One JSON value on standard output
@@ -51,24 +52,24 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let listener = world.net().listen(addr).map_err(|error| Failure::user(error.to_string()))?;
     let settings = Settings {
         timeout: Duration::from_secs(arguments.timeout.into()),
-        log: (!arguments.quiet).then_some(warn_or_tell),
+        log: (!arguments.quiet).then_some(print_log),
         ..Settings::default()
     };
     let addr = listener.local_addr();
     if !arguments.quiet {
-        tell(&format!("waiting for {workers} workers at {addr}\n"));
+        print_status(&format!("waiting for {workers} workers at {addr}\n"));
     }
     let hosted = rendezvous::host(world, listener, &ticket, workers.into(), &settings);
     let hosted = hosted.map_err(ClusterError::from)?;
     report(arguments, &addr, &hosted)
 }
 
-/// Refusals are warnings, arrivals are not.
-fn warn_or_tell(line: &str) {
+/// Prints refusals as warnings and joins as status lines.
+fn print_log(line: &str) {
     if line.starts_with("refused") {
         return warn(line);
     }
-    tell(&format!("{line}\n"));
+    print_status(&format!("{line}\n"));
 }
 
 fn new_secret(arguments: &Arguments, world: &World) -> Result<(), Failure> {
@@ -98,7 +99,9 @@ fn report(arguments: &Arguments, listen: &str, hosted: &Hosted) -> Result<(), Fa
     let Hosted { run, guests, num_refused } = hosted;
     if !arguments.json {
         let workers = guests.len();
-        return output::text(&format!("{workers} workers have met; {num_refused} were refused\n"));
+        return output::text(&format!(
+            "{workers} workers joined; {num_refused} connections refused\n"
+        ));
     }
     let guests = guests.iter().enumerate();
     let workers =

@@ -1,9 +1,9 @@
-//! `lockstep bench`: how fast this machine is with this engine.
+//! `lockstep bench`: benchmarks of this machine.
 //!
 //! # Layout
-//! - [`train`]: steps of a model.
-//! - [`comm`]: collectives between ranks.
-//! - [`methods`]: ways to distribute learning, held against each other.
+//! - [`train`]: training steps
+//! - [`comm`]: collectives
+//! - [`methods`]: distributed training methods compared
 
 mod comm;
 mod train;
@@ -12,7 +12,7 @@ use super::sweep::methods;
 use crate::failure::Failure;
 use lockstep_platform::World;
 
-/// Measure this machine
+/// Benchmark this machine
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     Train(train::Arguments),

@@ -1,16 +1,17 @@
-//! `lockstep bench train`: how fast a model trains here, beside the best the machine could do.
+//! `lockstep bench train`: throughput of training steps and their share of the machine's peak.
 
 use crate::failure::Failure;
 use crate::output;
+use crate::quantity::{digits, percent};
 use crate::recipe_args::RecipeArguments;
-use crate::workers;
+use crate::workers::{self, LaunchOptions};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
-use lockstep_config::units::Bytes;
+use lockstep_config::units::{Bytes, Seconds};
 use lockstep_platform::World;
 use lockstep_trainer::bench::bench_train;
 
-/// Time training steps; says which share of the machine's peak they reach
+/// Time training steps: tokens/s and share of the machine's peak FLOP/s
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -20,7 +21,7 @@ Examples:
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
-    /// Timed steps, after two that warm up
+    /// Timed steps, after two warm-up steps
     #[arg(long, default_value_t = 10)]
     steps: u64,
     /// One JSON value on standard output
@@ -36,24 +37,24 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let (steps, own_world) = (arguments.steps, World::clone(world));
     let check = || {
         lockstep_trainer::check_inputs(&recipe, world)?;
-        Ok(workers::Care::default())
+        Ok(LaunchOptions::default())
     };
-    let life = move |recipe: &Recipe, comm: &Comm| bench_train(recipe, &own_world, comm, steps);
-    let Some(bench) = workers::run(&recipe, world, true, check, life)? else { return Ok(()) };
+    let work = move |recipe: &Recipe, comm: &Comm| bench_train(recipe, &own_world, comm, steps);
+    let Some(bench) = workers::run(&recipe, world, true, check, work)? else { return Ok(()) };
     if arguments.json {
         return output::json(&bench);
     }
     output::text(&format!(
-        "{:.0} tokens/s, median step {:.3} s, {} threads, {} kernels\n\
-         {:.1} GFLOP/s of {:.1} at best ({:.0} %)\n\
+        "{} tokens/s, median step {}, {} threads, {} kernels\n\
+         {} of {} GFLOP/s peak ({})\n\
          peak memory {}\n",
-        bench.tokens_per_second,
-        bench.step_seconds_median,
+        digits(bench.tokens_per_second),
+        Seconds(bench.step_seconds_median),
         bench.threads,
         bench.kernels,
-        bench.gflops,
-        bench.fma_peak_gflops,
-        100.0 * bench.peak_share,
+        digits(bench.gflops),
+        digits(bench.fma_peak_gflops),
+        percent(bench.peak_share),
         Bytes(bench.peak_rss_bytes),
     ))
 }

@@ -1,6 +1,6 @@
-//! `lockstep data check`: whether a shard folder is still what was written.
+//! `lockstep data check`: verifies the checksums of a shard folder.
 
-use super::meter::{Gauge, Meter};
+use super::progress::{Gauge, Meter};
 use crate::failure::Failure;
 use crate::output;
 use lockstep_config::units::{Bytes, BytesPerSecond};
@@ -13,13 +13,13 @@ use std::sync::Arc;
 /// Check every byte of a shard folder against its checksums
 #[derive(clap::Args)]
 #[command(after_help = "\
-Ends with 2 and names the file where something differs. Training checks sets below 1 GiB by itself.
+Exits with 2 and names the file where a checksum differs. Training checks sets below 1 GiB itself.
 
 Examples:
   lockstep data check shards
   lockstep data check shards --json")]
 pub(crate) struct Arguments {
-    /// The shard folder
+    /// Shard folder
     folder: PathBuf,
     /// One JSON value on standard output
     #[arg(long)]
@@ -57,5 +57,5 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     }
     let rate = BytesPerSecond(total as f64 / report.seconds);
     let (folder, total) = (report.folder.display(), Bytes(total));
-    output::text(&format!("{folder}: {total} are as they were written ({rate})\n"))
+    output::text(&format!("{folder}: {total} verified ({rate})\n"))
 }

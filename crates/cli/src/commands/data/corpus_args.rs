@@ -1,4 +1,4 @@
-//! How a command is told its corpus: a path, a field and a separator.
+//! Corpus arguments: a path, a field and a separator.
 
 use crate::failure::Failure;
 use lockstep_data::documents::{Documents, ReadOptions};
@@ -10,30 +10,30 @@ use std::path::PathBuf;
 pub(crate) struct CorpusArguments {
     /// A file (text, .jsonl, .parquet; also .gz, .zst), a folder, a glob, or bundled
     corpus: PathBuf,
-    /// The field of JSON Lines or column of Parquet that holds the text
+    /// Field of JSON Lines or column of Parquet with the text
     #[arg(long, default_value = "text")]
     field: String,
-    /// What stands between two documents of a plain text (\n for a line break); without it a file
-    /// is one document
+    /// Separator of the documents in a plain text (\n for a line break); without it a file is one
+    /// document
     #[arg(long)]
     separator: Option<String>,
 }
 
 impl CorpusArguments {
-    /// The corpus, from its beginning.
+    /// Opens the corpus.
     pub(crate) fn open(&self, world: &World) -> Result<Documents, Failure> {
         let separator = self.separator.as_deref().map(unescape).transpose()?;
         let options = ReadOptions { field: self.field.clone(), separator };
         Ok(Documents::open(&self.corpus, &options, world)?)
     }
 
-    /// The corpus as it was typed.
+    /// The corpus argument.
     pub(crate) fn name(&self) -> String {
         self.corpus.display().to_string()
     }
 }
 
-/// Shells make it hard to type a line break.
+/// Resolves backslash escapes, because shells make it hard to type a line break.
 fn unescape(text: &str) -> Result<String, Failure> {
     let mut letters = text.chars();
     let mut out = String::new();
@@ -45,14 +45,14 @@ fn unescape(text: &str) -> Result<String, Failure> {
             ('\\', Some('0')) => '\0',
             ('\\', Some('\\')) => '\\',
             ('\\', _) => {
-                let line = format!("--separator {text:?} has a \\ before something else than n, r");
+                let line = format!("--separator {text:?} has a \\ before a letter other than n, r");
                 return Err(Failure::user(line + ", t, 0 or \\; write \\\\ for the \\ itself"));
             }
             (letter, _) => letter,
         });
     }
     if out.is_empty() {
-        return Err(Failure::user("--separator is empty; leave it out for one document a file"));
+        return Err(Failure::user("--separator is empty; leave it out for one document per file"));
     }
     Ok(out)
 }

@@ -1,4 +1,4 @@
-//! `lockstep data inspect`: what a shard folder holds.
+//! `lockstep data inspect`: statistics and samples of a shard folder.
 
 use crate::failure::Failure;
 use crate::output;
@@ -9,13 +9,13 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// Tokens of a document that are shown.
-const SHOWN_TOKENS: u64 = 48;
+/// Tokens listed per document.
+const NUM_LISTED: u64 = 48;
 
-/// Lengths that are sorted to find the one in the middle.
-const SORTED_DOCUMENTS: u64 = 1 << 20;
+/// Largest sample of document lengths for the median.
+const MAX_SAMPLED: u64 = 1 << 20;
 
-/// Show what a shard folder holds: figures and the beginnings of documents
+/// Show statistics of a shard folder and the first tokens of documents
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,12 +23,12 @@ Examples:
   lockstep data inspect shards --documents 10 --first 1000     documents 1000 to 1009
   lockstep data inspect shards --json | jq .manifest.num_tokens")]
 pub(crate) struct Arguments {
-    /// The shard folder
+    /// Shard folder
     folder: PathBuf,
-    /// How many documents to show
+    /// Number of documents to show
     #[arg(long, default_value = "3")]
     documents: u64,
-    /// The first of them, counted from 0
+    /// Index of the first one, from 0
     #[arg(long, default_value = "0")]
     first: u64,
     /// One JSON value on standard output
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let num_documents = set.num_documents();
     if arguments.first >= num_documents.max(1) {
         let first = arguments.first;
-        let line = format!("--first {first} is not below the {num_documents} documents there are");
+        let line = format!("--first {first} is not below {num_documents}, the number of documents");
         return Err(Failure::user(line));
     }
     let tokenizer = set.tokenizer(world.files())?;
@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     for index in arguments.first..last {
         let range = set.document(index);
         let num_tokens = range.end - range.start;
-        let mut tokens = vec![0; num_tokens.min(SHOWN_TOKENS) as usize];
+        let mut tokens = vec![0; num_tokens.min(NUM_LISTED) as usize];
         set.copy(range.start, &mut tokens)?;
         let text = tokenizer.decode(&tokens);
         documents.push(Document { index, num_tokens, tokens, text });
@@ -88,9 +88,9 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.json { output::json(&report) } else { output::text(&render(&report)) }
 }
 
-/// The longest document and the one in the middle; of very many, that of an even sample.
+/// Longest and median document length; the median of very many is of an even sample.
 fn lengths(set: &ShardSet) -> (u64, u64) {
-    let stride = set.num_documents().div_ceil(SORTED_DOCUMENTS).max(1);
+    let stride = set.num_documents().div_ceil(MAX_SAMPLED).max(1);
     let (mut longest, mut sample) = (0, Vec::new());
     for index in 0..set.num_documents() {
         let range = set.document(index);
@@ -115,12 +115,12 @@ fn render(report: &Report) -> String {
     line("tokens", manifest.num_tokens.to_string());
     line("text", Bytes(manifest.num_bytes).to_string());
     let per_token = manifest.num_bytes as f64 / manifest.num_tokens.max(1) as f64;
-    line("bytes a token", format!("{per_token:.2} of text, {} on disk", manifest.token_bytes));
+    line("bytes per token", format!("{per_token:.2} of text, {} on disk", manifest.token_bytes));
     line("vocabulary", manifest.vocab.to_string());
     let end = manifest.end_of_document.map_or("none".to_owned(), |end| end.to_string());
     line("document end", end);
     let (longest, median) = (report.longest_document_tokens, report.median_document_tokens);
-    line("document length", format!("{median} tokens in the middle, {longest} at most"));
+    line("document length", format!("median {median} tokens, longest {longest}"));
     line("shards", format!("{}, {} on disk", manifest.shards.len(), Bytes(report.file_bytes)));
     for document in &report.documents {
         let Document { index, num_tokens, text: beginning, .. } = document;

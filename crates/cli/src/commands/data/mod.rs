@@ -1,18 +1,16 @@
-//! `lockstep data`: from text to tokens.
+//! `lockstep data`: tokenizers and token shards.
 //!
 //! # Layout
-//! - [`train_tokenizer`]: a vocabulary from a corpus.
-//! - [`tokenize`]: a corpus as shards of tokens.
-//! - [`inspect`]: what a shard folder holds.
-//! - [`check`]: whether it is still what was written.
-//! - [`skew`]: how parts of the samples differ.
-//! - [`corpus_args`]: how these commands are told their corpus.
-//! - [`meter`]: a line that says how far the work has come.
+//! - [`train_tokenizer`]: trains a BPE tokenizer
+//! - [`tokenize`]: writes a corpus as token shards
+//! - [`inspect`]: statistics of a shard folder; [`check`]: its checksums
+//! - [`skew`]: label skew of client partitions
+//! - [`corpus_args`]: corpus arguments; [`progress`]: the progress line
 
 mod check;
 mod corpus_args;
 mod inspect;
-mod meter;
+mod progress;
 mod skew;
 mod tokenize;
 mod train_tokenizer;
@@ -20,7 +18,7 @@ mod train_tokenizer;
 use crate::failure::Failure;
 use lockstep_platform::World;
 
-/// Prepare text for training: vocabularies and shards of tokens
+/// Prepare text for training: tokenizers and token shards
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     TrainTokenizer(train_tokenizer::Arguments),

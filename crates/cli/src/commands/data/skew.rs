@@ -1,29 +1,29 @@
-//! `lockstep data skew`: how the parts differ that a recipe divides its samples into.
+//! `lockstep data skew`: label skew between the parts of a partitioned data set.
 
 use crate::failure::Failure;
 use crate::output;
 use crate::recipe_args::RecipeArguments;
 use lockstep_data::partition::Skew;
-use lockstep_data::{Feed, Seat};
+use lockstep_data::{DataRank, Feed};
 use lockstep_model::problem::classes;
 use lockstep_platform::World;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Parts that are listed.
+/// Largest number of listed parts.
 const MAX_ROWS: usize = 20;
 
-/// Say how the samples of clients, or of leaves of the gradient sum, differ
+/// Measure label skew between clients, or between reduction leaves
 #[derive(clap::Args)]
 #[command(after_help = "\
-A class is a digit, on which side of zero a target lies, or which of its ten tenths a window of text
-is in. The variation is half the sum of the differences between a part's shares of classes and
-everybody's: 0 is alike, near 1 nothing in common.
+A class is a digit, the sign of a target, or the tenth of the corpus that a window of text is in. The
+variation is the total variation distance between a part's class shares and the overall ones: 0 is
+equal, near 1 is disjoint.
 
 Examples:
   lockstep data skew --preset federated
   lockstep data skew --preset digits --set sync.partition=by-class
-  lockstep data skew --set sync.partition=dirichlet --set sync.alpha=0.1 --json")]
+  lockstep data skew --set sync.partition=dirichlet --set sync.dirichlet_alpha=0.1 --json")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
@@ -51,14 +51,13 @@ struct Part {
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let recipe = arguments.recipe.resolve(world)?;
-    let mut feed = Feed::open(&recipe, world, &Seat::alone(&recipe))?;
+    let mut feed = Feed::open(&recipe, world, &DataRank::alone(&recipe))?;
     if recipe.model.family.is_problem() {
         feed.classify(classes(&recipe.model));
     }
     let Some(partition) = feed.partition() else {
         return Err(Failure::user(
-            "sync.partition = \"shared\": all learn from all samples; try --set \
-             sync.partition=dirichlet",
+            "sync.partition = \"shared\" has no parts; try --set sync.partition=dirichlet",
         ));
     };
     let skew = partition.skew();
@@ -95,7 +94,7 @@ fn render(report: &Report) -> String {
     let (mean, max) = (report.mean_variation, report.max_variation);
     let _ = writeln!(
         text,
-        "\n{} parts by sync.partition = \"{}\": variation {mean:.2} in the mean, {max:.2} at most",
+        "\n{} parts by sync.partition = \"{}\": mean variation {mean:.2}, largest {max:.2}",
         report.parts.len(),
         report.partition
     );

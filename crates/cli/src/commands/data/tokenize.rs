@@ -1,11 +1,13 @@
-//! `lockstep data tokenize`: a corpus as shards of tokens.
+//! `lockstep data tokenize`: writes a corpus as token shards.
 
 use super::corpus_args::CorpusArguments;
-use super::meter::{Gauge, Meter};
+use super::progress::{Gauge, Meter};
 use crate::failure::Failure;
 use crate::output;
 use lockstep_config::units::Bytes;
-use lockstep_data::shards::{BuildOptions, Manifest, ShardSet, WriterOptions, build, crate_alone};
+use lockstep_data::shards::{
+    BuildOptions, Manifest, ShardSet, WriterOptions, bench_tokenizers_crate, build,
+};
 use lockstep_data::{EndOfDocument, Tokenizer};
 use lockstep_platform::World;
 use serde::Serialize;
@@ -13,15 +15,15 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Text on which the `tokenizers` crate is measured alone.
+/// Sample on which the `tokenizers` crate is timed alone.
 const SAMPLE_BYTES: usize = 32 << 20;
 
-/// Write a corpus as shards of tokens, which training reads from any number of workers
+/// Tokenize a corpus into shards that any number of workers can read
 #[derive(clap::Args)]
 #[command(after_help = "\
-The folder holds the tokens, where documents end, a copy of the tokenizer, and a manifest with
-checksums. It does not depend on --threads, appears only when it is complete, and is never written
-over another. Memory stays below 500 MB, whatever the corpus.
+The folder has the tokens, the document boundaries, a copy of the tokenizer and a manifest with
+checksums. It does not depend on --threads, is written atomically, and never overwrites another.
+Memory stays below 500 MB for any corpus.
 
 Examples:
   lockstep data tokenize bundled --tokenizer tokenizer.json --out shards
@@ -30,25 +32,25 @@ Examples:
 pub(crate) struct Arguments {
     #[command(flatten)]
     corpus: CorpusArguments,
-    /// byte, a tokenizer.json, or a folder that holds one
+    /// byte, a tokenizer.json, or a folder that has one
     #[arg(long)]
     tokenizer: String,
-    /// The folder to write; it must be new or empty
+    /// Folder to write; it must be new or empty
     #[arg(long)]
     out: PathBuf,
-    /// What stands after each document: auto (the tokenizer's own), none, or a token
+    /// End-of-document token: auto (the tokenizer's own), none, or a token
     #[arg(long, default_value = "auto")]
     end_of_document: String,
-    /// Size of a shard's tokens; documents are never cut
+    /// Size of a shard; documents are never split
     #[arg(long, default_value = "256MiB")]
     shard_size: Bytes,
-    /// Threads that encode; without it, as many as there are cores
+    /// Encoding threads (default: one per core)
     #[arg(long)]
     threads: Option<usize>,
-    /// Check the checksums of what was written
+    /// Verify the checksums after writing
     #[arg(long)]
     check: bool,
-    /// Measure the tokenizers crate alone too, on the corpus's first 32 MiB, with as many threads
+    /// Also time the tokenizers crate alone on the first 32 MiB, with as many threads
     #[arg(long)]
     compare: bool,
     /// One JSON value on standard output
@@ -69,7 +71,7 @@ struct Report {
     threads: usize,
     seconds: f64,
     bytes_per_second: f64,
-    /// Of the `tokenizers` crate on a sample in memory; null unless compared.
+    /// Throughput of the `tokenizers` crate alone; null without `--compare`.
     crate_bytes_per_second: Option<f64>,
     peak_rss_bytes: u64,
     fingerprint: String,
@@ -91,8 +93,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let options = BuildOptions { num_threads, writer };
     let gauge = Arc::new(Gauge::default());
     let meter = Meter::start("tokenizing", &gauge, arguments.json, world)?;
-    let built = build(documents, &tokenizer, &arguments.out, options, world, &mut |told| {
-        gauge.set(told.read_bytes, told.total_bytes, told.text_bytes);
+    let built = build(documents, &tokenizer, &arguments.out, options, world, &mut |progress| {
+        gauge.set(progress.read_bytes, progress.total_bytes, progress.text_bytes);
     });
     drop(meter);
     let built = built?;
@@ -103,7 +105,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     }
     let crate_bytes_per_second = if arguments.compare {
         let documents = arguments.corpus.open(world)?;
-        crate_alone(documents, &tokenizer, SAMPLE_BYTES, num_threads, world)?
+        bench_tokenizers_crate(documents, &tokenizer, SAMPLE_BYTES, num_threads, world)?
     } else {
         None
     };
@@ -131,7 +133,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
 fn render(report: &Report, arguments: &Arguments) -> String {
     let Report { num_documents, num_tokens, num_bytes, num_shards, .. } = report;
     let mut text = format!(
-        "{}: {num_documents} documents, {num_tokens} tokens in {num_shards} shards of {} bytes a \
+        "{}: {num_documents} documents, {num_tokens} tokens in {num_shards} shards, {} bytes per \
          token\n",
         report.out.display(),
         report.token_bytes
@@ -139,7 +141,7 @@ fn render(report: &Report, arguments: &Arguments) -> String {
     let per_token = *num_bytes as f64 / *num_tokens as f64;
     let _ = writeln!(
         text,
-        "{} of text from {}, {per_token:.2} bytes a token",
+        "{} of text from {}, {per_token:.2} bytes per token",
         Bytes(*num_bytes),
         arguments.corpus.name()
     );
@@ -151,6 +153,6 @@ fn render(report: &Report, arguments: &Arguments) -> String {
         let _ =
             writeln!(text, "{alone:.2} MB/s: the tokenizers crate alone, on a sample in memory");
     }
-    let _ = writeln!(text, "{} of memory at most", Bytes(report.peak_rss_bytes));
+    let _ = writeln!(text, "peak memory {}", Bytes(report.peak_rss_bytes));
     text
 }

@@ -1,7 +1,7 @@
-//! `lockstep data train-tokenizer`: a byte-level BPE vocabulary from a corpus.
+//! `lockstep data train-tokenizer`: trains a byte-level BPE tokenizer on a corpus.
 
 use super::corpus_args::CorpusArguments;
-use super::meter::{Gauge, Meter};
+use super::progress::{Gauge, Meter};
 use crate::failure::Failure;
 use crate::output;
 use lockstep_config::units::Bytes;
@@ -12,12 +12,12 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Learn a byte-level BPE vocabulary from a corpus
+/// Train a byte-level BPE tokenizer on a corpus
 #[derive(clap::Args)]
 #[command(after_help = "\
-The file is a tokenizer.json that every program with Hugging Face tokenizers reads. Its first token
-is <|endoftext|>, which ends a document; the 256 bytes are tokens as well, so that every text can be
-encoded. Of a large corpus a sample is enough: it is drawn evenly, and always the same.
+The file is a tokenizer.json for Hugging Face tokenizers. Its first token is <|endoftext|>, which
+ends a document; the 256 bytes are tokens too, so every text can be encoded. A large corpus is
+sampled evenly and deterministically.
 
 Examples:
   lockstep data train-tokenizer bundled --vocab 4096 --out tokenizer.json
@@ -26,13 +26,13 @@ Examples:
 pub(crate) struct Arguments {
     #[command(flatten)]
     corpus: CorpusArguments,
-    /// Tokens of the vocabulary
+    /// Vocabulary size
     #[arg(long)]
     vocab: usize,
-    /// The file to write; it must not exist
+    /// File to write; it must not exist
     #[arg(long, default_value = "tokenizer.json")]
     out: PathBuf,
-    /// How much text to learn from, about
+    /// Approximate size of the training sample
     #[arg(long, default_value = "256MiB")]
     sample: Bytes,
     /// One JSON value on standard output
@@ -64,9 +64,9 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let options = TrainOptions { vocab: arguments.vocab, sample_bytes: arguments.sample.0 };
     let start = world.clock().now();
     let gauge = Arc::new(Gauge::default());
-    let meter = Meter::start("learning", &gauge, arguments.json, world)?;
-    let trained = train(documents, options, &mut |told| {
-        gauge.set(told.read_bytes, told.total_bytes, told.sample_bytes);
+    let meter = Meter::start("training", &gauge, arguments.json, world)?;
+    let trained = train(documents, options, &mut |progress| {
+        gauge.set(progress.read_bytes, progress.total_bytes, progress.sample_bytes);
     });
     drop(meter);
     let trained = trained?;
@@ -83,10 +83,10 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     }
     let Report { out, vocab, sample_bytes, seconds, .. } = report;
     let (out, sample) = (out.display(), Bytes(sample_bytes));
-    let mut text = format!("{out}: {vocab} tokens, learnt from {sample} in {seconds:.1} s\n");
+    let mut text = format!("{out}: {vocab} tokens, trained on {sample} in {seconds:.1} s\n");
     if vocab < arguments.vocab {
-        let asked = arguments.vocab;
-        let _ = writeln!(text, "{asked} were asked for; the text has no more to join");
+        let requested = arguments.vocab;
+        let _ = writeln!(text, "{requested} requested; the sample has no more pairs to merge");
     }
     output::text(&text)
 }

@@ -1,11 +1,11 @@
-//! `lockstep lab claims`: what is often said, with the number that settles it.
+//! `lockstep lab claims`: common claims about distributed training, checked by simulation.
 
 use crate::failure::Failure;
 use crate::output;
 use lockstep_lab::claims::check;
 use std::fmt::Write;
 
-/// Check common claims: true, false or it depends, with the number that shows it
+/// Check common claims: true, false or conditional, with the evidence
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

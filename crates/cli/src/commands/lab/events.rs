@@ -1,18 +1,18 @@
-//! `lockstep lab events`: how many events a second the simulator plays, on one core.
+//! `lockstep lab events`: throughput of the simulator on one core.
 
 use crate::failure::Failure;
 use crate::output;
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_lab::sim::{Compiled, Fabric, Shared, play, play_pipeline};
 use lockstep_platform::World;
-use lockstep_schedule::collective::{Team, build};
+use lockstep_schedule::collective::{GroupSpec, build};
 use lockstep_schedule::pipeline::{self, Kind, Shape};
 use lockstep_schedule::{Algorithm, Layout, Link, Op};
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Measure how many events a second the simulator plays
+/// Measure the events per second of the simulator
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -32,7 +32,7 @@ struct Row {
     events_per_second: f64,
 }
 
-/// How long each kind of simulation is repeated.
+/// Time per simulation.
 const BUDGET: Duration = Duration::from_millis(300);
 
 const INSIDE: Link = Link { latency: Seconds(1e-6), bandwidth: BytesPerSecond(600e9) };
@@ -41,21 +41,21 @@ const BETWEEN: Link = Link { latency: Seconds(10e-6), bandwidth: BytesPerSecond(
 pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let ring = |num_ranks: usize| {
         let schedule =
-            build(Op::AllReduce, Algorithm::RING, &Team::new(num_ranks)).expect("any ring");
+            build(Op::AllReduce, Algorithm::RING, &GroupSpec::new(num_ranks)).expect("any ring");
         Compiled::new(&schedule, &Layout::even(&schedule, 1 << 24), Bytes(4))
     };
     let shape = Shape { num_devices: 16, num_chunks: 1, num_microbatches: 256 };
     let pipeline = pipeline::build(Kind::OneFOneB, shape).expect("any 1F1B");
     let (even, shared) = (ring(256), ring(64));
-    let cards = Shared::nodes(8, 8, 1, INSIDE, BETWEEN);
+    let nics = Shared::nodes(8, 8, 1, INSIDE, BETWEEN);
     let rows = [
         measure(world, "ring of 256 over even links", || {
             play(&even, Fabric::Even(BETWEEN), &[0.0; 256]).num_events
         }),
-        measure(world, "ring of 64, eight ranks to a card", || {
-            play(&shared, Fabric::Shared(&cards), &[0.0; 64]).num_events
+        measure(world, "ring of 64, eight ranks per NIC", || {
+            play(&shared, Fabric::Shared(&nics), &[0.0; 64]).num_events
         }),
-        measure(world, "1F1B of 16 devices and 256 microbatches", || {
+        measure(world, "1F1B of 16 devices and 256 micro-batches", || {
             play_pipeline(&pipeline, 0.0, |_, _| 1.0).expect("it ends").num_events
         }),
     ];
@@ -64,12 +64,12 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     }
     let mut text = String::new();
     for Row { what, events_per_second, .. } in rows {
-        let _ = writeln!(text, "{:>6.2} million events a second: {what}", events_per_second / 1e6);
+        let _ = writeln!(text, "{:>6.2} million events/s: {what}", events_per_second / 1e6);
     }
     output::text(&text)
 }
 
-/// Plays again and again for a while.
+/// Repeats a simulation for the time budget.
 fn measure(world: &World, what: &'static str, mut play: impl FnMut() -> u64) -> Row {
     let start = world.clock().now();
     let mut events = play();

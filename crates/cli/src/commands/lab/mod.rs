@@ -1,4 +1,4 @@
-//! `lockstep lab`: the experiments of distributed training, simulated, swept and drawn.
+//! `lockstep lab`: simulated experiments on distributed training, with sweeps and plots.
 
 mod claims;
 mod events;
@@ -8,19 +8,19 @@ mod walk;
 use crate::failure::Failure;
 use crate::output;
 use lockstep_lab::experiments::{ALL, find};
-use lockstep_lab::{Card, Experiment, LabError, Report, Study, plot};
+use lockstep_lab::{Card, Experiment, LabError, Report, Study, chart};
 use lockstep_platform::World;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Simulate the experiments of the field: sweeps, seeds, tables, pictures
+/// Simulate experiments on distributed training: sweeps, seeds, tables, plots
 #[derive(clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-`lockstep lab list` names the experiments; `lockstep lab NAME --explain` is a page about one: its
-question, its formula, what to look at, what surprises people, its parameters and columns. Values
-may have units: 10us, 50GB/s, 700MB, 25%.
+`lockstep lab list` lists the experiments; `lockstep lab NAME --explain` describes one: question,
+formula, results to look at, common surprises, parameters and columns. Values may have units: 10us,
+50GB/s, 700MB, 25%.
 
 Examples:
   lockstep lab list
@@ -37,33 +37,33 @@ Examples:
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// An experiment
+    /// Name of the experiment
     name: Option<String>,
     /// Set a parameter of the experiment (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]
     param: Vec<String>,
-    /// Run at several values of a parameter; several sweeps make a grid (repeatable)
+    /// Values of a parameter; several sweeps make a grid (repeatable)
     #[arg(long, value_name = "KEY=A,B,C")]
     sweep: Vec<String>,
-    /// Seeds; with several, means have 95 % confidence intervals
+    /// Number of seeds; several give 95 % confidence intervals
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
-    /// The first seed
+    /// First seed
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Run it on this machine as well, over emulated links: simulated beside measured
+    /// Also measure on this machine, over emulated links
     #[arg(long, conflicts_with = "seeds")]
     real: bool,
-    /// What the experiment asks and shows, instead of running it
+    /// Describe the experiment instead of running it
     #[arg(long)]
     explain: bool,
-    /// Write the table as comma-separated values, in seconds, bytes and fractions
+    /// Write the table as CSV, in seconds, bytes and fractions
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Write a picture: FILE.svg, or FILE.html with the words and the table beside it
+    /// Write a plot: FILE.svg, or FILE.html with text and table
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Draw who does what when, at the point that is not swept: FILE.svg or FILE.html
+    /// Draw the timeline of the default point: FILE.svg or FILE.html
     #[arg(long, value_name = "FILE", conflicts_with = "real")]
     timeline: Option<PathBuf>,
     /// One JSON value on standard output
@@ -79,7 +79,7 @@ enum Command {
     Events(events::Arguments),
 }
 
-/// Name the experiments
+/// List the experiments
 #[derive(clap::Args)]
 struct ListArguments {
     /// One JSON value on standard output: a list of names
@@ -104,15 +104,16 @@ fn experiment(name: &str, arguments: &Arguments, world: &World) -> Result<(), Fa
     if arguments.explain {
         return output::text(&card.help());
     }
-    let picture = arguments.plot.as_deref().map(|path| format_of("--plot", path)).transpose()?;
-    let drawn_when = arguments.timeline.as_deref();
-    let drawn_when = drawn_when.map(|path| format_of("--timeline", path)).transpose()?;
+    let plot_format =
+        arguments.plot.as_deref().map(|path| format_of("--plot", path)).transpose()?;
+    let timeline_format = arguments.timeline.as_deref();
+    let timeline_format = timeline_format.map(|path| format_of("--timeline", path)).transpose()?;
     let (card, report) = if arguments.real {
         real::run(name, arguments, world)?
     } else {
         let mut study = Study::with(card, &arguments.param, &arguments.sweep)?;
         (study.num_seeds, study.seed) = (arguments.seeds as usize, arguments.seed);
-        if let (Some(path), Some(format)) = (&arguments.timeline, drawn_when) {
+        if let (Some(path), Some(format)) = (&arguments.timeline, timeline_format) {
             let drawn = timeline(experiment, &study, format)?;
             world.files().write_atomic(path, drawn.as_bytes())?;
         }
@@ -121,10 +122,10 @@ fn experiment(name: &str, arguments: &Arguments, world: &World) -> Result<(), Fa
     if let Some(path) = &arguments.csv {
         world.files().write_atomic(path, report.rows.csv().as_bytes())?;
     }
-    if let (Some(path), Some(format)) = (&arguments.plot, picture) {
+    if let (Some(path), Some(format)) = (&arguments.plot, plot_format) {
         let drawn = match format {
-            Format::Svg => plot::svg(&card, &report),
-            Format::Html => plot::html(&card, &report),
+            Format::Svg => chart::svg(&card, &report),
+            Format::Html => chart::html(&card, &report),
         };
         world.files().write_atomic(path, drawn.as_bytes())?;
     }
@@ -134,7 +135,7 @@ fn experiment(name: &str, arguments: &Arguments, world: &World) -> Result<(), Fa
     output::text(&text(&card, &report))
 }
 
-/// Who does what when, as a picture.
+/// The timeline of an experiment.
 fn timeline(
     experiment: &'static dyn Experiment,
     study: &Study,
@@ -148,19 +149,19 @@ fn timeline(
         )));
     };
     Ok(match format {
-        Format::Svg => plot::timeline_svg(card, &timeline),
-        Format::Html => plot::timeline_html(card, &timeline),
+        Format::Svg => chart::timeline_svg(card, &timeline),
+        Format::Html => chart::timeline_html(card, &timeline),
     })
 }
 
-/// What a picture's name asks for.
+/// File format of a plot.
 #[derive(Clone, Copy)]
 enum Format {
     Svg,
     Html,
 }
 
-/// By the end of the name, before anything is done that would be lost.
+/// The format by the file extension, checked before any work is done.
 fn format_of(option: &str, path: &Path) -> Result<Format, Failure> {
     match path.extension().and_then(|end| end.to_str()) {
         Some("svg") => Ok(Format::Svg),
@@ -172,7 +173,7 @@ fn format_of(option: &str, path: &Path) -> Result<Format, Failure> {
     }
 }
 
-/// The names; for a person, with what they are about.
+/// Prints the names; as text, with their titles.
 fn list(json: bool) -> Result<(), Failure> {
     let cards = ALL.iter().map(|experiment| experiment.card());
     if json {
@@ -183,7 +184,7 @@ fn list(json: bool) -> Result<(), Failure> {
     output::text(&lines.collect::<String>())
 }
 
-/// The table, then what it shows.
+/// The table and the findings.
 fn text(card: &Card, report: &Report) -> String {
     let setting = report.setting(card);
     let mut text = format!("{}\n{setting}\n\n{}\n", card.title, report.rows.text());

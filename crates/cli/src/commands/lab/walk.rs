@@ -1,4 +1,4 @@
-//! `lockstep lab walk`: one of the engine's schedules, round by round.
+//! `lockstep lab walk`: a schedule of the engine, round by round.
 
 use super::{Format, format_of};
 use crate::failure::Failure;
@@ -9,7 +9,7 @@ use lockstep_platform::World;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Step through a schedule: who holds what, who sends what to whom, bytes so far
+/// Step through a schedule: buffers, messages and bytes of every round
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -20,13 +20,13 @@ pub(super) struct Arguments {
     /// ring, tree, butterfly, rabenseifner, hierarchical, all-to-all, zero1, zero2, zero3,
     /// parameter-server, gpipe or 1f1b
     name: String,
-    /// Ranks, or devices of a pipeline
+    /// Number of ranks, or of pipeline devices
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=32))]
     ranks: u64,
-    /// Length of the vector
+    /// Size of the vector
     #[arg(long, default_value = "1MB")]
     bytes: Bytes,
-    /// Write pictures: FILE.svg with all rounds, or FILE.html with a button to step
+    /// Write a plot: FILE.svg with all rounds, or FILE.html to step through
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// One JSON value on standard output
@@ -57,9 +57,10 @@ struct Message {
 }
 
 pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
-    let picture = arguments.plot.as_deref().map(|path| format_of("--plot", path)).transpose()?;
+    let plot_format =
+        arguments.plot.as_deref().map(|path| format_of("--plot", path)).transpose()?;
     let walk = walk(&arguments.name, arguments.ranks as usize, arguments.bytes)?;
-    if let (Some(path), Some(format)) = (&arguments.plot, picture) {
+    if let (Some(path), Some(format)) = (&arguments.plot, plot_format) {
         let drawn = match format {
             Format::Svg => svg(&walk),
             Format::Html => html(&walk),

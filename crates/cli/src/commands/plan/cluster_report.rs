@@ -1,18 +1,18 @@
-//! What a cluster's plan says, for programs.
+//! The plan for a cluster as JSON: types that serialize, filled from the search.
 
-use super::cluster::Asked;
-use super::upgrades::{Upgrade, upgrades};
 use lockstep_estimate::bill::Bill;
-use lockstep_estimate::hardware::Shared;
-use lockstep_estimate::model::{Counted, step_flops};
+use lockstep_estimate::hardware::SharedLink;
+use lockstep_estimate::model::{FlopsConvention, step_flops};
 use lockstep_estimate::risk::{self, Risk};
+use lockstep_estimate::scenario::Scenario;
 use lockstep_estimate::search::scaling::{self, Curve};
-use lockstep_estimate::search::{Choice, Found, Lazy, report};
-use lockstep_estimate::time;
+use lockstep_estimate::search::{Candidate, LayoutWithSync, SearchResult, report};
+use lockstep_estimate::time::{self, CommGroup};
+use lockstep_estimate::upgrades::{Upgrade, upgrades};
 use lockstep_estimate::{advice, batch};
 use serde::Serialize;
 
-/// Names are stable: scripts rely on them.
+/// A plan. Field names are stable: scripts rely on them.
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) feasible: bool,
@@ -22,6 +22,8 @@ pub(super) struct Report {
     pub(super) nodes: u64,
     pub(super) batch: u64,
     pub(super) batch_tokens: u64,
+    pub(super) context: u64,
+    pub(super) precision: &'static str,
     pub(super) tokens: f64,
     pub(super) num_params: u64,
     pub(super) step_flops: Flops,
@@ -34,21 +36,22 @@ pub(super) struct Report {
     pub(super) update_seconds: f64,
     pub(super) host_seconds: f64,
     pub(super) loading_seconds: f64,
-    pub(super) exchanges: Vec<ExchangeReport>,
+    pub(super) communication_groups: Vec<GroupReport>,
     pub(super) bubble_fraction: f64,
     pub(super) mfu: f64,
     pub(super) tokens_per_second: f64,
     pub(super) tokens_per_second_per_device: f64,
+    pub(super) tflops_per_device: f64,
     pub(super) days: f64,
     pub(super) dollars: f64,
     pub(super) bill: Bill,
     pub(super) layout: LayoutReport,
     pub(super) alternatives: Vec<Alternative>,
     pub(super) pareto: Vec<Alternative>,
-    pub(super) why_the_second_lost: Option<String>,
-    pub(super) nearly: Option<String>,
-    pub(super) sync: Vec<advice::Way>,
-    pub(super) lazy_layouts: Vec<LazyReport>,
+    pub(super) why_second_is_slower: Option<String>,
+    pub(super) almost_fits: Option<String>,
+    pub(super) sync: Vec<advice::SyncMethod>,
+    pub(super) layouts_with_sync: Vec<SyncLayoutReport>,
     pub(super) critical_batch_tokens: f64,
     pub(super) batch_warning: Option<String>,
     pub(super) risk: Risk,
@@ -57,52 +60,43 @@ pub(super) struct Report {
     pub(super) weak_scaling: Option<Curve>,
 }
 
-/// Ranks that exchange, and the links that they fill.
+/// A communicator group and the link that limits it.
 #[derive(Serialize)]
-pub(super) struct ExchangeReport {
-    among: &'static str,
-    ranks: u64,
-    stride: u64,
-    fullest_links: &'static str,
+pub(super) struct GroupReport {
+    pub(super) name: &'static str,
+    pub(super) ranks: u64,
+    pub(super) stride: u64,
+    pub(super) bottleneck: &'static str,
 }
 
-impl ExchangeReport {
-    pub(super) fn line(&self) -> String {
-        let Self { among, ranks, stride, fullest_links } = self;
-        let apart =
-            if *stride == 1 { "neighbours".into() } else { format!("{stride} devices apart") };
-        format!("  {ranks} {among}, {apart}, fill {fullest_links}\n")
-    }
-}
-
-/// Operations of a step, by the definitions that are in use.
+/// FLOPs of a step by the conventions in use.
 #[derive(Serialize)]
 pub(super) struct Flops {
-    /// What the model needs, all pairs of tokens.
+    /// Model FLOPs with full attention matrices, as PaLM and Megatron-LM count them.
     pub(super) model: f64,
-    /// Only the pairs that causality leaves.
+    /// Model FLOPs with causal attention halved.
     pub(super) causal: f64,
-    /// With everything computed again.
+    /// Hardware FLOPs with full recomputation.
     pub(super) hardware: f64,
 }
 
-/// What is priced besides the layouts themselves.
+/// Optional parts of a plan.
 #[derive(Clone, Copy)]
-pub(super) struct More {
+pub(super) struct Extras {
     /// Upgrades of resources.
     pub(super) what_if: bool,
-    /// Other numbers of devices.
+    /// Strong and weak scaling.
     pub(super) scaling: bool,
-    /// The chance to lose more hours than these.
+    /// Threshold of lost hours whose probability the plan reports.
     pub(super) lost_hours: f64,
 }
 
-/// A layout with a way to keep copies together that is not plain; an estimate.
+/// A layout with another sync method than plain all-reduce; an estimate.
 #[derive(Serialize)]
-pub(super) struct LazyReport {
+pub(super) struct SyncLayoutReport {
     pub(super) layout: String,
-    pub(super) way: String,
-    pub(super) seconds_to_the_same_loss: f64,
+    pub(super) sync: String,
+    pub(super) seconds_to_same_loss: f64,
     pub(super) is_estimate: bool,
 }
 
@@ -141,119 +135,129 @@ pub(super) struct LayoutReport {
 pub(super) struct Alternative {
     layout: LayoutReport,
     step_seconds: f64,
-    /// What tensors take, and with holes and libraries.
+    /// Bytes of tensors.
     memory_bytes: u64,
+    /// Bytes of tensors, fragmentation and library overhead.
     needed_bytes: u64,
     mfu: f64,
 }
 
 impl Report {
-    pub(super) fn new(asked: &Asked, found: &Found, costs: &Bill, more: More) -> Self {
+    pub(super) fn new(
+        scenario: &Scenario,
+        found: &SearchResult,
+        costs: &Bill,
+        extras: Extras,
+    ) -> Self {
         let first = &found.best[0];
         let step = &first.step;
-        let tokens = (asked.batch * asked.model.context) as f64;
-        let alternative = |choice: &Choice| Alternative {
-            layout: layout(asked, choice),
-            step_seconds: choice.step.seconds,
-            memory_bytes: choice.memory.total() as u64,
-            needed_bytes: choice.memory.needed(&asked.calibration) as u64,
-            mfu: mfu(asked, choice.step.seconds),
+        let tokens = scenario.step_tokens() as f64;
+        let alternative = |candidate: &Candidate| Alternative {
+            layout: layout(scenario, candidate),
+            step_seconds: candidate.step.seconds,
+            memory_bytes: candidate.memory.total() as u64,
+            needed_bytes: candidate.memory.needed(&scenario.calibration) as u64,
+            mfu: scenario.mfu(candidate.step.seconds),
         };
-        let question = asked.question();
+        let workload = scenario.workload();
         Self {
             feasible: found.too_large < found.examined,
-            model: asked.model.name.clone(),
-            cluster: asked.cluster.name.clone(),
-            devices: asked.cluster.devices,
-            nodes: asked.cluster.nodes(),
-            batch: asked.batch,
-            batch_tokens: asked.batch * asked.model.context,
-            tokens: asked.tokens,
-            num_params: asked.model.num_params(),
-            step_flops: flops(asked),
+            model: scenario.model.name.clone(),
+            cluster: scenario.cluster.name.clone(),
+            devices: scenario.cluster.devices,
+            nodes: scenario.cluster.nodes(),
+            batch: scenario.batch,
+            batch_tokens: scenario.step_tokens(),
+            context: scenario.model.context,
+            precision: if workload.framework.fp8 { "fp8" } else { "bf16" },
+            tokens: scenario.tokens,
+            num_params: scenario.model.num_params(),
+            step_flops: flops(scenario),
             layouts_examined: found.examined,
             layouts_too_large: found.too_large,
-            memory: memory(asked, first),
+            memory: memory(scenario, first),
             step_seconds: step.seconds,
             compute_seconds: step.compute,
             exposed_communication_seconds: step.exposed,
             update_seconds: step.update,
             host_seconds: step.host,
             loading_seconds: step.loading,
-            exchanges: exchanges(asked, first),
+            communication_groups: communication_groups(scenario, first),
             bubble_fraction: step.bubble / step.seconds,
-            mfu: mfu(asked, step.seconds),
+            mfu: scenario.mfu(step.seconds),
             tokens_per_second: tokens / step.seconds,
-            tokens_per_second_per_device: tokens / step.seconds / asked.cluster.devices as f64,
+            tokens_per_second_per_device: tokens / step.seconds / scenario.cluster.devices as f64,
+            tflops_per_device: scenario.flops_per_device_second(step.seconds) / 1e12,
             days: costs.days,
             dollars: costs.dollars,
             bill: *costs,
-            layout: layout(asked, first),
+            layout: layout(scenario, first),
             alternatives: found.best.iter().skip(1).map(alternative).collect(),
             pareto: found.pareto.iter().map(alternative).collect(),
-            why_the_second_lost: found.best.get(1).map(|two| report::why_it_lost(first, two)),
-            nearly: found.nearly.as_ref().map(|choice| report::what_it_needs(&question, choice)),
-            sync: advice::ways(step, first.layout.zero > 0),
-            lazy_layouts: found.lazy.iter().map(lazy).collect(),
-            critical_batch_tokens: batch::critical_tokens(asked.model.num_active_params() as f64),
-            batch_warning: batch::warning(tokens, asked.model.num_active_params() as f64),
-            risk: risk::risk(&asked.cluster, costs, more.lost_hours),
-            upgrades: if more.what_if { upgrades(asked, costs) } else { Vec::new() },
-            strong_scaling: more.scaling.then(|| scaling::curve(&question, false)),
-            weak_scaling: more.scaling.then(|| scaling::curve(&question, true)),
+            why_second_is_slower: found.best.get(1).map(|two| report::why_it_lost(first, two)),
+            almost_fits: found
+                .almost_fits
+                .as_ref()
+                .map(|candidate| report::what_it_needs(&workload, candidate)),
+            sync: advice::sync_methods(step, first.layout.zero > 0),
+            layouts_with_sync: found.with_sync.iter().map(sync_layout).collect(),
+            critical_batch_tokens: batch::critical_tokens(scenario.model.num_active_params() as f64),
+            batch_warning: batch::warning(tokens, scenario.model.num_active_params() as f64),
+            risk: risk::risk(&scenario.cluster, costs, extras.lost_hours),
+            upgrades: if extras.what_if { upgrades(scenario, costs) } else { Vec::new() },
+            strong_scaling: extras.scaling.then(|| scaling::curve(&workload, false)),
+            weak_scaling: extras.scaling.then(|| scaling::curve(&workload, true)),
         }
     }
 
-    /// The curves that were asked for, with their names.
+    /// The scaling curves of the plan with their names.
     pub(super) fn curves(&self) -> Vec<(&'static str, &Curve)> {
-        let strong = self.strong_scaling.as_ref().map(|curve| ("The same batch", curve));
-        let weak = self.weak_scaling.as_ref().map(|curve| ("A batch that grows", curve));
+        let strong =
+            self.strong_scaling.as_ref().map(|curve| ("Strong scaling (fixed batch)", curve));
+        let weak = self
+            .weak_scaling
+            .as_ref()
+            .map(|curve| ("Weak scaling (batch grows with devices)", curve));
         strong.into_iter().chain(weak).collect()
     }
 }
 
-fn lazy(choice: &Lazy) -> LazyReport {
-    LazyReport {
-        layout: choice.layout.brief(),
-        way: choice.way.name.clone(),
-        seconds_to_the_same_loss: choice.seconds,
+fn sync_layout(candidate: &LayoutWithSync) -> SyncLayoutReport {
+    SyncLayoutReport {
+        layout: candidate.layout.to_string(),
+        sync: candidate.sync.name.clone(),
+        seconds_to_same_loss: candidate.seconds,
         is_estimate: true,
     }
 }
 
-/// Share of the devices' peak that the model's own operations take, all pairs of tokens counted.
-pub(super) fn mfu(asked: &Asked, seconds: f64) -> f64 {
-    let peak = asked.cluster.device.peak() * asked.cluster.devices as f64;
-    step_flops(&asked.model, asked.batch, Counted::Model) / (seconds * peak)
-}
-
-fn exchanges(asked: &Asked, choice: &Choice) -> Vec<ExchangeReport> {
-    let job = asked.question().job(choice.layout);
-    let report = |exchange: time::Exchange| ExchangeReport {
-        among: exchange.what,
-        ranks: exchange.group.ranks,
-        stride: exchange.group.stride,
-        fullest_links: match exchange.fullest {
+fn communication_groups(scenario: &Scenario, candidate: &Candidate) -> Vec<GroupReport> {
+    let job = scenario.workload().job(candidate.layout);
+    let report = |group: CommGroup| GroupReport {
+        name: group.name,
+        ranks: group.group.ranks,
+        stride: group.group.stride,
+        bottleneck: match group.bottleneck {
             None => "links inside nodes",
-            Some(Shared::Cards) => "the cards of nodes",
-            Some(Shared::Rack) => "the uplinks of racks",
-            Some(Shared::Spine) => "the uplinks of spines",
+            Some(SharedLink::Nics) => "NICs of nodes",
+            Some(SharedLink::Rack) => "uplinks of racks",
+            Some(SharedLink::Spine) => "uplinks of spines",
         },
     };
-    time::exchanges(&job, &asked.calibration).into_iter().map(report).collect()
+    time::comm_groups(&job, &scenario.calibration).into_iter().map(report).collect()
 }
 
-pub(super) fn flops(asked: &Asked) -> Flops {
-    let counted = |who| step_flops(&asked.model, asked.batch, who);
+pub(super) fn flops(scenario: &Scenario) -> Flops {
+    let counted = |convention| step_flops(&scenario.model, scenario.batch, convention);
     Flops {
-        model: counted(Counted::Model),
-        causal: counted(Counted::Causal),
-        hardware: counted(Counted::Hardware),
+        model: counted(FlopsConvention::Model),
+        causal: counted(FlopsConvention::Causal),
+        hardware: counted(FlopsConvention::Hardware),
     }
 }
 
-fn memory(asked: &Asked, choice: &Choice) -> Memory {
-    let memory = &choice.memory;
+fn memory(scenario: &Scenario, candidate: &Candidate) -> Memory {
+    let memory = &candidate.memory;
     let buffers = memory.buffers + memory.peak;
     let parts = [memory.weights, memory.gradients, memory.optimizer, memory.activations, buffers]
         .map(|bytes| bytes as u64);
@@ -265,15 +269,15 @@ fn memory(asked: &Asked, choice: &Choice) -> Memory {
         activations_bytes: parts[3],
         buffers_bytes: parts[4],
         total_bytes: parts.iter().sum(),
-        needed_bytes: memory.needed(&asked.calibration) as u64,
-        device_bytes: asked.cluster.device.memory_bytes() as u64,
+        needed_bytes: memory.needed(&scenario.calibration) as u64,
+        device_bytes: scenario.cluster.device.memory_bytes() as u64,
     }
 }
 
-fn layout(asked: &Asked, choice: &Choice) -> LayoutReport {
-    let layout = &choice.layout;
+fn layout(scenario: &Scenario, candidate: &Candidate) -> LayoutReport {
+    let layout = &candidate.layout;
     LayoutReport {
-        brief: layout.brief(),
+        brief: layout.to_string(),
         tensor: layout.tensor,
         sequence: layout.sequence,
         pipeline: layout.pipeline,
@@ -285,7 +289,7 @@ fn layout(asked: &Asked, choice: &Choice) -> LayoutReport {
         zero: layout.zero,
         offload: layout.offload,
         microbatch: layout.microbatch,
-        microbatches: asked.question().job(*layout).num_microbatches(),
+        microbatches: scenario.workload().job(*layout).num_microbatches(),
         recompute: format!("{:?}", layout.recompute).to_lowercase(),
     }
 }

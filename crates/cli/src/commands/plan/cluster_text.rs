@@ -1,166 +1,90 @@
-//! What a cluster's plan says, for people.
+//! The plan for a cluster as text.
 
 use super::Section;
-use super::cluster::Asked;
-use super::cluster_report::{ExchangeReport, Flops, Report, flops, mfu};
+use super::cluster_report::{Flops, GroupReport, Report, flops};
+use crate::quantity::{count, digits, gib, grouped, percent, plural, si};
 use lockstep_estimate::advice;
 use lockstep_estimate::bill::Bill;
+use lockstep_estimate::layout::LEGEND;
 use lockstep_estimate::risk::Risk;
+use lockstep_estimate::scenario::Scenario;
 use lockstep_estimate::search::scaling::Curve;
-use lockstep_estimate::search::{Choice, Found};
+use lockstep_estimate::search::{Candidate, SearchResult};
 use lockstep_estimate::time::Step;
+use lockstep_estimate::upgrades::Upgrade;
 use std::fmt::Write;
 
-/// The report for people, or a section of it.
-pub(super) fn render(asked: &Asked, found: &Found, report: &Report, section: Section) -> String {
+/// Width of a table's layout column.
+const LAYOUT_WIDTH: usize = 62;
+
+/// The whole plan, or one section of it.
+pub(super) fn render(
+    scenario: &Scenario,
+    found: &SearchResult,
+    report: &Report,
+    section: Section,
+) -> String {
     let first = &found.best[0];
     let fits = report.memory.needed_bytes <= report.memory.device_bytes;
-    let what = match asked.layout {
+    let what = match scenario.layout {
         _ if !fits => "does not fit",
-        Some(_) => "as given",
-        None => "best",
+        Some(_) => "layout",
+        None => "best layout",
     };
-    let name = format!("{what}: {}\n", report.layout.brief);
+    let mut text = render_run(scenario, report);
+    if section == Section::Search {
+        let _ = writeln!(text, "({LEGEND})\n");
+    } else {
+        text += &render_limits(scenario);
+        let _ = writeln!(text, "\n{what}: {}\n({LEGEND})", report.layout.brief);
+    }
+    let search = render_search(scenario, found, report);
+    let (pareto, sync) = (render_pareto(scenario, found), render_sync(report, first));
     match section {
-        Section::Memory => walls(asked) + "\n" + &name + &held(report) + &pareto(asked, found),
-        Section::Time => walls(asked) + "\n" + &name + &spent(asked, report, &first.step),
-        Section::Search => {
-            searched(asked, found, report) + &pareto(asked, found) + &together(report, first)
-        }
+        Section::Memory => text + &render_memory(report) + &pareto,
+        Section::Time => text + &render_step(scenario, report, &first.step),
+        Section::Search => text + &search + &pareto + &sync,
         Section::All => {
-            let mut text = walls(asked) + "\n" + &name;
-            text += &(spent(asked, report, &first.step) + &held(report) + "\n");
-            text += &(searched(asked, found, report)
-                + &pareto(asked, found)
-                + &together(report, first));
+            text += &render_step(scenario, report, &first.step);
+            text += &(render_memory(report) + "\n" + &search + &pareto + &sync);
             if let Some(warning) = &report.batch_warning {
                 let _ = writeln!(text, "warning: {warning}");
             }
             for (name, curve) in report.curves() {
-                text += &scaled(name, curve);
+                text += &render_curve(name, curve);
             }
-            for upgrade in &report.upgrades {
-                let _ = writeln!(text, "{}", upgrade.line());
+            if !report.upgrades.is_empty() {
+                text += "\nupgrades, re-planned:\n";
             }
-            text + &money(asked, &report.bill) + &tail(&report.risk)
+            text.extend(report.upgrades.iter().map(render_upgrade));
+            text + &render_bill(scenario, &report.bill) + &render_risk(&report.risk)
         }
     }
 }
 
-/// How many layouts there are, the best of them, why the second lost, and what would be quicker.
-fn searched(asked: &Asked, found: &Found, report: &Report) -> String {
-    let (examined, too_large) = (found.examined, found.too_large);
-    let s = several(examined as u64);
-    let mut text = format!("{examined} layout{s} examined, {too_large} too large\n");
-    let _ = writeln!(text, "\n{:<62} {:>9} {:>7} {:>9}", "layout", "step", "MFU", "memory");
-    for choice in &found.best {
-        let _ = writeln!(
-            text,
-            "{:<62} {:>7.3} s {:>5.1} % {:>5.1} GiB",
-            choice.layout.brief(),
-            choice.step.seconds,
-            100.0 * mfu(asked, choice.step.seconds),
-            gib(choice.memory.needed(&asked.calibration)),
-        );
-    }
-    for line in [&report.why_the_second_lost, &report.nearly].into_iter().flatten() {
-        let _ = writeln!(text, "{line}");
-    }
-    text
-}
-
-/// Layouts that nothing beats both in time and in memory.
-fn pareto(asked: &Asked, found: &Found) -> String {
-    let Some(roomiest) = found.pareto.last() else { return String::new() };
-    let mut text = format!(
-        "\nbest by time, and by money on as many devices: {}\nbest by memory headroom: {}\n\
-         less memory for more time:\n",
-        found.best[0].layout.brief(),
-        roomiest.layout.brief(),
-    );
-    for choice in &found.pareto {
-        let held = gib(choice.memory.needed(&asked.calibration));
-        let (brief, seconds) = (choice.layout.brief(), choice.step.seconds);
-        let _ = writeln!(text, "{brief:<62} {seconds:>7.3} s {held:>15.1} GiB");
-    }
-    text
-}
-
-/// What other ways to keep copies together would bring.
-fn together(report: &Report, first: &Choice) -> String {
-    if report.layout.data * report.layout.context == 1 {
-        return "\nthere is one copy, so nothing has to be kept together\n".to_owned();
-    }
-    let mut text = format!("\n{}", advice::lines(&first.step, report.layout.zero > 0));
-    let much = advice::HELPS * first.step.seconds;
-    let helps = report.lazy_layouts.first().filter(|lazy| lazy.seconds_to_the_same_loss < much);
-    if let Some(first) = helps {
-        let _ = writeln!(
-            text,
-            "with another way to keep copies together the best might be {} with {}: worth {:.3} s \
-             a step (an estimate)",
-            first.layout, first.way, first.seconds_to_the_same_loss
-        );
-    }
-    text
-}
-
-/// A curve in lines.
-fn scaled(name: &str, curve: &Curve) -> String {
-    let mut text = format!("\n{name} on other numbers of devices:\n");
-    for point in &curve.points {
-        let _ = writeln!(
-            text,
-            "{:>8} {:>9.3} s {:>9.1} sequences/s {:>5.0} %  {}",
-            point.devices,
-            point.step_seconds,
-            point.sequences_per_second,
-            100.0 * point.efficiency,
-            point.layout
-        );
-    }
-    let cheapest = curve.points.iter().max_by(|a, b| a.efficiency.total_cmp(&b.efficiency));
-    if let Some(point) = cheapest {
-        let _ = writeln!(text, "a sequence costs least on {} devices", point.devices);
-    }
-    if let Some(devices) = curve.pays_up_to {
-        let _ = writeln!(text, "pays up to {devices} devices");
-    }
-    if let Some(share) = curve.serial_share {
-        let _ = writeln!(text, "{:.1} % of a step do not get shorter (Amdahl)", 100.0 * share);
-    }
-    text
-}
-
-/// What failures may cost beyond their mean.
-fn tail(risk: &Risk) -> String {
+/// Model, cluster, global batch, sequence length and precision.
+fn render_run(scenario: &Scenario, report: &Report) -> String {
+    let (model, cluster) = (&scenario.model, &scenario.cluster);
     format!(
-        "{:.1} h are lost on average; one run in ten loses more than {:.1} h, one in a hundred \
-         more than {:.1} h, {:.1} % of them more than {:.0} h; {:.2} failures of a rack; with one \
-         more bad node a failure every {:.1} h\n",
-        risk.expected_lost_hours,
-        risk.lost_hours_one_in_ten,
-        risk.lost_hours_one_in_a_hundred,
-        100.0 * risk.chance_to_lose_more,
-        risk.asked_hours,
-        risk.rack_failures,
-        risk.hours_between_failures_with_a_bad_node,
+        "{}: {} parameters on {} ({} node{})\n\
+         global batch {} sequences, sequence length {}, {} tokens per step, {}\n",
+        model.name,
+        // Billions of parameters are B by convention, not G.
+        count(model.num_params() as f64).replace('G', "B"),
+        cluster.name,
+        cluster.nodes(),
+        plural(cluster.nodes()),
+        scenario.batch,
+        model.context,
+        count(scenario.step_tokens() as f64),
+        report.precision,
     )
 }
 
-/// The end of a word that stands for several.
-const fn several(count: u64) -> &'static str {
-    if count == 1 { "" } else { "s" }
-}
-
-pub(super) fn gib(bytes: f64) -> f64 {
-    bytes / f64::from(1_u32 << 30)
-}
-
-/// What no layout changes: arithmetic, states, gradients, data.
-fn walls(asked: &Asked) -> String {
-    let (model, cluster) = (&asked.model, &asked.cluster);
-    let Flops { model: flops, causal, hardware } = flops(asked);
+/// Bounds that no layout changes: arithmetic, states, gradients, data.
+fn render_limits(scenario: &Scenario) -> String {
+    let (model, cluster) = (&scenario.model, &scenario.cluster);
+    let Flops { model: flops, causal, hardware } = flops(scenario);
     let peak = cluster.device.peak() * cluster.devices as f64;
     let params = model.num_params() as f64;
     let network = if cluster.nodes() > 1 {
@@ -168,48 +92,46 @@ fn walls(asked: &Asked) -> String {
     } else {
         cluster.link_gbps
     };
-    let network = 1e9 * network;
+    let gib_all = cluster.device.memory_bytes() * cluster.devices as f64;
     format!(
-        "{}: {:.2} B parameters on {} ({} node{})\n\
-         compute wall        {:.1} PFLOP a step, {:.2} s at peak ({:.1} with causal pairs alone, \
-         {:.1} with all computed again)\n\
-         memory wall         {:.0} GB of states, {:.0} GB of memory\n\
-         communication wall  {:.1} GB of gradients, {:.2} s once around {}\n\
-         data                {:.0} G tokens, {:.0} GB\n",
-        model.name,
-        params / 1e9,
-        cluster.name,
-        cluster.nodes(),
-        several(cluster.nodes()),
-        flops / 1e15,
-        flops / peak,
-        causal / 1e15,
-        hardware / 1e15,
-        18.0 * params / 1e9,
-        cluster.device.memory_bytes() * cluster.devices as f64 / 1e9,
-        4.0 * params / 1e9,
-        8.0 * params / network,
+        "compute        {} per step, {} s at peak ({} causal, {} with full recompute)\n\
+         memory         {} GiB of weights, gradients and optimizer states, {} GiB on all devices\n\
+         communication  {} of gradients, {} s for one ring all-reduce over {}\n\
+         data           {} tokens, {}\n",
+        si(flops, "FLOP"),
+        digits(flops / peak),
+        si(causal, "FLOP"),
+        si(hardware, "FLOP"),
+        gib(18.0 * params),
+        gib(gib_all),
+        si(4.0 * params, "B"),
+        digits(8.0 * params / (1e9 * network)),
         if cluster.nodes() > 1 { "the network" } else { "the links of a node" },
-        asked.tokens / 1e9,
-        model.token_bytes() * asked.tokens / 1e9,
+        count(scenario.tokens),
+        si(model.token_bytes() * scenario.tokens, "B"),
     )
 }
 
-/// What a step is spent on.
-fn spent(asked: &Asked, report: &Report, step: &Step) -> String {
+/// Step time by part, with throughput.
+fn render_step(scenario: &Scenario, report: &Report, step: &Step) -> String {
     let part =
-        |seconds: f64| format!("{:>8.3} s {:>5.1} %", seconds, 100.0 * seconds / step.seconds);
+        |seconds: f64| format!("{:>8} s {:>7}", digits(seconds), percent(seconds / step.seconds));
+    let loading_rate = scenario.model.token_bytes() * report.tokens_per_second;
+    let groups: String = report.communication_groups.iter().map(render_group).collect();
     format!(
-        "step {:.3} s, {:.0} tokens/s, MFU {:.1} %, {} microbatch{}\n\
-         \x20 computing          {}\n\
-         \x20 exposed messages   {}\n\
-         \x20 pipeline idle      {}\n\
-         \x20 starting kernels   {}\n\
-         \x20 update             {}\n\
-         \x20 waiting for text   {} (it is read beside the rest, at {:.2} MB/s)\n{}",
-        step.seconds,
-        report.tokens_per_second,
-        100.0 * report.mfu,
+        "step {} s, {} tokens/s, {} tokens/s per GPU, {} TFLOP/s per GPU, MFU {}, \
+         {} micro-batch{}\n\
+         \x20 compute                {}\n\
+         \x20 exposed communication  {}\n\
+         \x20 pipeline bubble        {}\n\
+         \x20 kernel launches        {}\n\
+         \x20 optimizer              {}\n\
+         \x20 data loading           {} (overlapped, {})\n{groups}",
+        digits(step.seconds),
+        count(report.tokens_per_second),
+        digits(report.tokens_per_second_per_device),
+        digits(report.tflops_per_device),
+        percent(report.mfu),
         report.layout.microbatches,
         if report.layout.microbatches == 1 { "" } else { "es" },
         part(step.compute),
@@ -218,13 +140,21 @@ fn spent(asked: &Asked, report: &Report, step: &Step) -> String {
         part(step.host),
         part(step.update),
         part(step.loading),
-        asked.model.token_bytes() * report.tokens_per_second / 1e6,
-        report.exchanges.iter().map(ExchangeReport::line).collect::<String>(),
+        si(loading_rate, "B/s"),
     )
 }
 
-/// What the fullest device holds.
-fn held(report: &Report) -> String {
+fn render_group(group: &GroupReport) -> String {
+    let GroupReport { name, ranks, stride, bottleneck } = group;
+    let apart = match stride {
+        1 => "adjacent devices".into(),
+        _ => format!("{stride} devices apart"),
+    };
+    format!("  {ranks} {name}, {apart}: limited by {bottleneck}\n")
+}
+
+/// Memory of the fullest device by part.
+fn render_memory(report: &Report) -> String {
     let memory = &report.memory;
     let parts = [
         ("weights", memory.weights_bytes),
@@ -233,33 +163,158 @@ fn held(report: &Report) -> String {
         ("activations", memory.activations_bytes),
         ("buffers", memory.buffers_bytes),
     ];
-    let parts = parts.map(|(name, bytes)| format!("{name} {:.1}", gib(bytes as f64))).join(", ");
+    let parts = parts.map(|(name, bytes)| format!("{name} {}", gib(bytes as f64))).join(", ");
     format!(
-        "memory of the fullest device (stage {}): {:.1} of {:.1} GiB with holes and libraries\n\
-         \x20 {parts}\n",
+        "memory of the fullest device (stage {}): {} of {} GiB with fragmentation and library \
+         overhead\n\x20 {parts}\n",
         memory.stage,
         gib(memory.needed_bytes as f64),
         gib(memory.device_bytes as f64),
     )
 }
 
-fn money(asked: &Asked, bill: &Bill) -> String {
+/// Number of layouts, the best of them, and why the others lost.
+fn render_search(scenario: &Scenario, found: &SearchResult, report: &Report) -> String {
+    let (examined, too_large) = (found.examined, found.too_large);
+    let s = plural(examined as u64);
+    let mut text = format!("{examined} layout{s} examined, {too_large} out of memory\n");
+    let heading = ("layout", "step", "MFU", "memory");
+    let _ = writeln!(
+        text,
+        "\n{:<LAYOUT_WIDTH$} {:>9} {:>7} {:>9}",
+        heading.0, heading.1, heading.2, heading.3
+    );
+    for candidate in &found.best {
+        let _ = writeln!(
+            text,
+            "{:<LAYOUT_WIDTH$} {:>7} s {:>7} {:>5} GiB",
+            candidate.layout,
+            digits(candidate.step.seconds),
+            percent(scenario.mfu(candidate.step.seconds)),
+            gib(candidate.memory.needed(&scenario.calibration)),
+        );
+    }
+    for line in [&report.why_second_is_slower, &report.almost_fits].into_iter().flatten() {
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
+/// The Pareto front of step time and memory.
+fn render_pareto(scenario: &Scenario, found: &SearchResult) -> String {
+    let Some(smallest) = found.pareto.last() else { return String::new() };
+    let mut text = format!(
+        "\nfastest, and cheapest on this many devices: {}\nleast memory: {}\n\
+         Pareto front of memory and step time:\n",
+        found.best[0].layout, smallest.layout,
+    );
+    for candidate in &found.pareto {
+        let memory = gib(candidate.memory.needed(&scenario.calibration));
+        let seconds = digits(candidate.step.seconds);
+        let _ =
+            writeln!(text, "{:<LAYOUT_WIDTH$} {seconds:>7} s {memory:>13} GiB", candidate.layout);
+    }
+    text
+}
+
+/// Estimated gain of other sync strategies than plain all-reduce.
+fn render_sync(report: &Report, first: &Candidate) -> String {
+    if report.layout.data * report.layout.context == 1 {
+        return "\none data-parallel replica: no gradients to all-reduce\n".to_owned();
+    }
+    let mut text = format!("\n{}", advice::render(&first.step, report.layout.zero > 0));
+    let threshold = advice::HELPS * first.step.seconds;
+    let helps = report.layouts_with_sync.first().filter(|one| one.seconds_to_same_loss < threshold);
+    if let Some(best) = helps {
+        let _ = writeln!(
+            text,
+            "with another sync strategy the best layout may be {} with {}: worth {} s per step \
+             (an estimate)",
+            best.layout,
+            best.sync,
+            digits(best.seconds_to_same_loss)
+        );
+    }
+    text
+}
+
+/// A scaling curve as a table.
+fn render_curve(name: &str, curve: &Curve) -> String {
+    let mut text = format!(
+        "\n{name}:\n{:>8} {:>11} {:>15} {:>11}  layout\n",
+        "devices", "step", "sequences/s", "efficiency"
+    );
+    for point in &curve.points {
+        let _ = writeln!(
+            text,
+            "{:>8} {:>9} s {:>15} {:>11}  {}",
+            point.devices,
+            digits(point.step_seconds),
+            digits(point.sequences_per_second),
+            percent(point.efficiency),
+            point.layout
+        );
+    }
+    let cheapest = curve.points.iter().max_by(|a, b| a.efficiency.total_cmp(&b.efficiency));
+    if let Some(point) = cheapest {
+        let _ = writeln!(text, "cheapest per sequence: {} devices", point.devices);
+    }
+    if let Some(devices) = curve.pays_up_to {
+        let _ = writeln!(text, "doubling pays up to {devices} devices");
+    }
+    if let Some(share) = curve.serial_share {
+        let _ = writeln!(text, "serial fraction of a step (Amdahl): {}", percent(share));
+    }
+    text
+}
+
+fn render_upgrade(upgrade: &Upgrade) -> String {
+    // Adding zero turns a rounded -0 into 0.
+    let change = |saved: f64| (-1e3 * saved).round() / 10.0 + 0.0;
     format!(
-        "\n{:.0} G tokens: {:.1} days ({:.1} without failures), {:.0} device hours, {:.0} $ of \
-         rent, {:.0} MWh (for their owner {:.0} $)\n{:.1} failures, one in {:.1} h; a checkpoint \
-         of {:.0} GB takes {:.0} s and is due every {:.0} min; {:.1} % of the time trains\n",
-        asked.tokens / 1e9,
-        bill.days,
-        bill.days_undisturbed,
-        bill.device_hours,
-        bill.dollars,
-        bill.megawatt_hours,
-        bill.energy_dollars,
-        bill.failures,
-        bill.hours_between_failures,
-        bill.checkpoint_bytes / 1e9,
-        bill.checkpoint_seconds,
-        bill.checkpoint_interval_seconds / 60.0,
-        100.0 * bill.effective_share,
+        "{}: {} s per step, {} days ({:+.1} %), ${} ({:+.1} %)\n",
+        upgrade.what,
+        digits(upgrade.step_seconds),
+        digits(upgrade.days),
+        change(upgrade.saves_share),
+        grouped(upgrade.dollars),
+        change(upgrade.saves_dollars_share)
+    )
+}
+
+fn render_bill(scenario: &Scenario, bill: &Bill) -> String {
+    format!(
+        "\n{} tokens: {} days ({} without failures), {} GPU hours, ${} rent, {} MWh (${} of \
+         energy)\n{} failures, one every {} h; a checkpoint of {} takes {} s, optimal interval \
+         {} min (Daly); {} of the time trains\n",
+        count(scenario.tokens),
+        digits(bill.days),
+        digits(bill.days_undisturbed),
+        grouped(bill.device_hours),
+        grouped(bill.dollars),
+        digits(bill.megawatt_hours),
+        grouped(bill.energy_dollars),
+        digits(bill.failures),
+        digits(bill.hours_between_failures),
+        si(bill.checkpoint_bytes, "B"),
+        digits(bill.checkpoint_seconds),
+        digits(bill.checkpoint_interval_seconds / 60.0),
+        percent(bill.effective_share),
+    )
+}
+
+/// Hours that failures may cost beyond their mean.
+fn render_risk(risk: &Risk) -> String {
+    format!(
+        "lost to failures: {} h on average, over {} h in one run of ten, over {} h in one of a \
+         hundred, over {} h with probability {}; {} rack failures; with one more faulty node a \
+         failure every {} h\n",
+        digits(risk.expected_lost_hours),
+        digits(risk.lost_hours_one_in_ten),
+        digits(risk.lost_hours_one_in_a_hundred),
+        digits(risk.threshold_hours),
+        percent(risk.chance_above_threshold),
+        digits(risk.rack_failures),
+        digits(risk.hours_between_failures_with_a_bad_node),
     )
 }

@@ -1,15 +1,15 @@
-//! `lockstep plan collectives`: what all-reduces cost by closed form and by their schedules.
+//! `lockstep plan collectives`: cost of all-reduce algorithms by closed form and by schedule.
 
 use crate::failure::Failure;
 use crate::output;
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_planner::collective::{ClosedForm, butterfly, rabenseifner, ring, tree};
-use lockstep_schedule::collective::{Team, build};
+use lockstep_schedule::collective::{GroupSpec, build};
 use lockstep_schedule::{Algorithm, Costs, Layout, Link, Op, price};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Price all-reduces on any link: closed forms beside schedules, and where they cross
+/// Predict the cost of all-reduce algorithms on a link, and where they cross
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -17,16 +17,16 @@ Examples:
   lockstep plan collectives --ranks 64 --latency 5 --bandwidth 50 --bytes 1KiB,1MiB,1GiB
   lockstep plan collectives --ranks 256 --json")]
 pub(crate) struct Arguments {
-    /// Ranks
+    /// Number of ranks
     #[arg(long, default_value_t = 8)]
     ranks: usize,
-    /// Microseconds that an empty message takes
+    /// Latency of a message in microseconds
     #[arg(long, default_value_t = 10.0, value_name = "US", allow_negative_numbers = true)]
     latency: f64,
-    /// Gigabytes a second of a link (100 Gbit/s are 12.5)
+    /// Bandwidth of a link in GB/s (100 Gbit/s is 12.5)
     #[arg(long, default_value_t = 12.5, value_name = "GB/S", allow_negative_numbers = true)]
     bandwidth: f64,
-    /// Lengths of the vector, with commas between
+    /// Sizes of the vector, separated by commas
     #[arg(long, default_value = "1KiB,64KiB,1MiB,16MiB,256MiB", value_delimiter = ',')]
     bytes: Vec<String>,
     /// One JSON value on standard output
@@ -34,8 +34,8 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Ranks beyond which schedules are large and nothing new is to be seen.
-const MOST_RANKS: usize = 512;
+/// Largest number of ranks, because schedules grow with it.
+const MAX_RANKS: usize = 512;
 
 #[derive(Serialize)]
 struct Row {
@@ -49,7 +49,7 @@ struct Row {
 struct Report {
     ranks: usize,
     rows: Vec<Row>,
-    /// Below this a tree is quicker than a ring, above it is slower.
+    /// Size below which a tree is faster than a ring.
     crossover_ring_tree_bytes: Option<u64>,
 }
 
@@ -61,14 +61,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn report(arguments: &Arguments) -> Result<Report, Failure> {
     let (n, latency, bandwidth) = (arguments.ranks, arguments.latency, arguments.bandwidth);
     let mut wrong = Vec::new();
-    if !(2..=MOST_RANKS).contains(&n) {
-        wrong.push(format!("--ranks {n} is not between 2 and {MOST_RANKS}; try 8"));
+    if !(2..=MAX_RANKS).contains(&n) {
+        wrong.push(format!("--ranks {n} is not between 2 and {MAX_RANKS}; try 8"));
     }
     if !(latency >= 0.0 && latency.is_finite()) {
-        wrong.push(format!("--latency {latency} is no time; try 10"));
+        wrong.push(format!("--latency {latency} is not a latency; try 10"));
     }
     if !(bandwidth > 0.0 && bandwidth.is_finite()) {
-        wrong.push(format!("--bandwidth {bandwidth} is no speed; try 12.5"));
+        wrong.push(format!("--bandwidth {bandwidth} is not a bandwidth; try 12.5"));
     }
     let mut lengths: Vec<Bytes> = Vec::new();
     for text in &arguments.bytes {
@@ -92,7 +92,7 @@ fn report(arguments: &Arguments) -> Result<Report, Failure> {
     Ok(Report { ranks: n, rows, crossover_ring_tree_bytes })
 }
 
-/// The algorithms that have a closed form for so many ranks.
+/// Algorithms with a closed form for `n` ranks.
 fn forms(n: usize) -> Vec<(Algorithm, ClosedForm)> {
     let mut forms =
         vec![(Algorithm::RING, ring::all_reduce(n)), (Algorithm::Tree, tree::all_reduce(n))];
@@ -105,7 +105,8 @@ fn forms(n: usize) -> Vec<(Algorithm, ClosedForm)> {
 
 fn row(n: usize, algorithm: Algorithm, form: ClosedForm, bytes: Bytes, link: Link) -> Row {
     let costs = Costs::plain(link, BytesPerSecond(f64::INFINITY));
-    let schedule = build(Op::AllReduce, algorithm, &Team::new(n)).expect("it is for this");
+    let schedule = build(Op::AllReduce, algorithm, &GroupSpec::new(n))
+        .expect("the algorithm supports all-reduce");
     let layout = Layout::even(&schedule, bytes.0 as usize);
     Row {
         bytes: bytes.0,
@@ -128,7 +129,8 @@ fn render(report: &Report) -> String {
         );
     }
     if let Some(bytes) = report.crossover_ring_tree_bytes {
-        let _ = writeln!(text, "below {} a tree beats a ring, above a ring wins", Bytes(bytes));
+        let _ =
+            writeln!(text, "below {} a tree is faster than a ring, above it a ring", Bytes(bytes));
     }
     text
 }

@@ -7,11 +7,11 @@
 mod memory;
 mod scaling;
 
-use super::cluster::Asked;
+use lockstep_estimate::scenario::Scenario;
 use lockstep_estimate::search::scaling::Curve;
-use lockstep_estimate::search::{Choice, Found};
+use lockstep_estimate::search::{Candidate, SearchResult};
 use lockstep_estimate::time;
-use lockstep_planner::timeline::svg_headed;
+use lockstep_planner::timeline::svg_with_title;
 use std::fmt::Write;
 
 const STYLE: &str = "body{font-family:sans-serif;max-width:1240px;margin:2em auto;padding:0 1em;\
@@ -19,8 +19,13 @@ const STYLE: &str = "body{font-family:sans-serif;max-width:1240px;margin:2em aut
     h2{margin-top:2em}";
 
 /// The page. `text` is the report for people, which stands on it as it is.
-pub(super) fn page(asked: &Asked, found: &Found, curves: &[(&str, &Curve)], text: &str) -> String {
-    let title = format!("{} on {}", asked.model.name, asked.cluster.name);
+pub(super) fn page(
+    scenario: &Scenario,
+    found: &SearchResult,
+    curves: &[(&str, &Curve)],
+    text: &str,
+) -> String {
+    let title = format!("{} on {}", scenario.model.name, scenario.cluster.name);
     let title = escaped(&title);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\n\
@@ -28,8 +33,8 @@ pub(super) fn page(asked: &Asked, found: &Found, curves: &[(&str, &Curve)], text
         escaped(text)
     );
     page += "<h2>Memory of the fullest device</h2>\n";
-    page += &memory::picture(asked, &found.best);
-    if let Some(picture) = found.best.first().and_then(|choice| timeline(asked, choice)) {
+    page += &memory::picture(scenario, &found.best);
+    if let Some(picture) = found.best.first().and_then(|choice| timeline(scenario, choice)) {
         page += "<h2>Pipeline of the best layout</h2>\n";
         page += &picture;
     }
@@ -70,12 +75,12 @@ fn ticks(most: f64, about: f64) -> Vec<f64> {
 
 /// The pipeline, if the best layout has one: its first microbatches, which take another share of
 /// idle time than all of them, so both stand above it.
-fn timeline(asked: &Asked, choice: &Choice) -> Option<String> {
+fn timeline(scenario: &Scenario, choice: &Candidate) -> Option<String> {
     if choice.layout.pipeline < 2 {
         return None;
     }
-    let job = asked.question().job(choice.layout);
-    let drawn = time::timeline(&job, &asked.calibration)?;
+    let job = scenario.workload().job(choice.layout);
+    let drawn = time::timeline(&job, &scenario.calibration)?;
     let (shown, all) = (drawn.pipeline.shape.num_microbatches as u64, job.num_microbatches());
     let these = if shown < all {
         format!("the first {shown} of {all} microbatches of a step")
@@ -92,7 +97,7 @@ fn timeline(asked: &Asked, choice: &Choice) -> Option<String> {
         step.seconds,
         100.0 * step.bubble / step.seconds,
     );
-    Some(svg_headed(&drawn, &what, &how_good))
+    Some(svg_with_title(&drawn, &what, &how_good))
 }
 
 #[cfg(test)]

@@ -1,24 +1,26 @@
-//! `lockstep plan RECIPE`: memory, bytes and time of a recipe on this machine.
+//! `lockstep plan RECIPE`: memory, bytes sent and step time of a recipe on this machine.
 
-use super::{Section, Shown};
+use super::{OutputOptions, Section};
 use crate::failure::Failure;
-use crate::forecast;
 use crate::memory_report::Memory;
 use crate::output;
+use crate::quantity::{digits, percent};
 use crate::recipe_args::RecipeArguments;
+use crate::{calibration_file, prediction};
 use lockstep_config::Recipe;
 use lockstep_config::units::{Bytes, Seconds};
+use lockstep_estimate::layout::LEGEND;
+use lockstep_estimate::recipe::layout_from_recipe;
 use lockstep_model::describe;
 use lockstep_planner::Forecast;
-use lockstep_planner::forecast::wires;
 use lockstep_planner::memory::{Process, activations_by_block};
-use lockstep_planner::traffic::{self, Moved};
+use lockstep_planner::traffic::{self, Interconnect, TrafficCounts};
 use lockstep_platform::World;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Names are stable: scripts rely on them.
+/// A plan. Field names are stable: scripts rely on them.
 #[derive(Serialize)]
 struct Report {
     feasible: bool,
@@ -42,10 +44,15 @@ struct Report {
     bubble_fraction: f64,
     mfu: Option<f64>,
     tokens_per_second: Option<f64>,
+    tokens_per_second_per_device: Option<f64>,
+    tflops_per_device: Option<f64>,
+    batch: usize,
+    context: usize,
+    precision: &'static str,
     days: Option<f64>,
     dollars: Option<f64>,
-    layout: Layout,
-    alternatives: Vec<Layout>,
+    layout: LayoutReport,
+    alternatives: Vec<LayoutReport>,
 }
 
 #[derive(Serialize)]
@@ -65,26 +72,37 @@ struct Traffic {
 }
 
 #[derive(Serialize)]
-struct Layout {
+struct LayoutReport {
+    brief: String,
     workers: usize,
+    tensor: usize,
+    sequence: bool,
+    pipeline: usize,
+    virtual_stages: usize,
+    schedule: String,
     data: usize,
     zero: u8,
+    microbatch: usize,
     recompute: String,
 }
 
-pub(super) fn run(arguments: &RecipeArguments, shown: Shown, world: &World) -> Result<(), Failure> {
-    let process = forecast::process(world);
+pub(super) fn run(
+    arguments: &RecipeArguments,
+    options: OutputOptions,
+    world: &World,
+) -> Result<(), Failure> {
+    let process = prediction::measure_process(world);
     let recipe = arguments.resolve(world)?;
-    forecast::fits(&recipe, world, process)?;
-    let process = Process { text: forecast::text_bytes(&recipe, world), ..process };
-    let forecast = forecast::of(&recipe, world, process)?;
-    let rows = forecast::rows(&recipe, world, &forecast);
-    let forecast = forecast.with_rows(&recipe, &wires(&recipe), &rows);
+    prediction::check_memory(&recipe, world, process)?;
+    let process = Process { text: prediction::text_bytes(&recipe, world), ..process };
+    let forecast = prediction::predict(&recipe, world, process)?;
+    let rows = prediction::sparse_rows(&recipe, world, &forecast);
+    let forecast = forecast.with_rows(&recipe, &Interconnect::of_recipe(&recipe), &rows);
     let report = report(&recipe, &forecast, world);
-    if shown.json {
+    if options.json {
         return output::json(&report);
     }
-    output::text(&render(&recipe, &forecast, &report, shown.section))
+    output::text(&render(&recipe, &forecast, &report, options.section))
 }
 
 fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
@@ -93,7 +111,9 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
         forecast.step.as_ref().map(|step| part(step).0)
     };
     let step_seconds = forecast.step_seconds().map(|seconds| seconds.0);
-    let machine = forecast::machine(world).ok();
+    let tokens_per_second = forecast.tokens_per_second().map(|speed| speed.0);
+    let workers = recipe.run.workers as f64;
+    let machine = calibration_file::load(world).ok();
     let machine = machine.and_then(|machine| machine.with(recipe.precision.compute));
     let peak = machine.map(|machine| machine.peak());
     let by_block = activations_by_block(recipe, &blueprint);
@@ -112,7 +132,7 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
         peak_process_bytes_by_rank: forecast.peak_by_rank.iter().map(|peak| peak.0).collect(),
         wire_bytes: forecast.wire_bytes().0,
         wire_bytes_by_rank: forecast.traffic.iter().map(wire).collect(),
-        wire_is_exact: forecast.is_exact() && recipe.uncounted().is_none(),
+        wire_is_exact: forecast.is_exact() && recipe.unmodelled_traffic().is_none(),
         traffic_by_rank: forecast
             .traffic
             .iter()
@@ -121,27 +141,48 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
             })
             .collect(),
         step_seconds,
-        why_no_time: step_seconds.is_none().then(|| forecast::why_no_time(recipe, world)),
+        why_no_time: step_seconds
+            .is_none()
+            .then(|| calibration_file::why_no_step_time(recipe, world)),
         compute_seconds: seconds(|step| step.compute),
         update_seconds: seconds(|step| step.update),
         communication_seconds: seconds(|step| step.communication),
         exposed_communication_seconds: seconds(|step| step.exposed),
         bubble_fraction: forecast.step.map_or(0.0, |step| step.bubble),
         mfu: forecast.step.zip(peak).map(|(step, peak)| step.peak_share(peak)),
-        tokens_per_second: forecast.tokens_per_second().map(|speed| speed.0),
+        tokens_per_second,
+        tokens_per_second_per_device: tokens_per_second.map(|speed| speed / workers),
+        tflops_per_device: forecast
+            .step
+            .map(|step| (step.flops / step.seconds()).0 / workers / 1e12),
+        batch: recipe.train.batch,
+        context: recipe.model.context,
+        precision: recipe.precision.compute.name(),
         days: step_seconds.map(|seconds| seconds * recipe.train.steps as f64 / 86_400.0),
         dollars: None,
-        layout: Layout {
-            workers: recipe.run.workers,
-            data: recipe.parallel.data,
-            zero: recipe.parallel.zero,
-            recompute: recipe.parallel.recompute.to_string(),
-        },
+        layout: layout(recipe),
         alternatives: Vec::new(),
     }
 }
 
-fn bytes(moved: &Moved) -> Traffic {
+fn layout(recipe: &Recipe) -> LayoutReport {
+    let parallel = &recipe.parallel;
+    LayoutReport {
+        brief: layout_from_recipe(recipe),
+        workers: recipe.run.workers,
+        tensor: parallel.tensor,
+        sequence: parallel.sequence,
+        pipeline: parallel.pipeline,
+        virtual_stages: parallel.virtual_stages,
+        schedule: parallel.schedule.to_string(),
+        data: parallel.data,
+        zero: parallel.zero,
+        microbatch: recipe.train.microbatch_size,
+        recompute: parallel.recompute.to_string(),
+    }
+}
+
+fn bytes(moved: &TrafficCounts) -> Traffic {
     Traffic {
         calls: moved.calls,
         messages: moved.messages,
@@ -158,8 +199,14 @@ fn render(recipe: &Recipe, forecast: &Forecast, report: &Report, section: Sectio
     let plural = if workers == 1 { "" } else { "s" };
     let _ = writeln!(
         text,
-        "{} parameters, {workers} worker{plural}, zero {}, recompute {}\n",
-        report.num_params, recipe.parallel.zero, recipe.parallel.recompute,
+        "{} parameters on {workers} worker{plural}: {}\n({LEGEND})\n\
+         global batch {} sequences, sequence length {}, {} tokens per step, {}\n",
+        report.num_params,
+        report.layout.brief,
+        report.batch,
+        report.context,
+        report.batch * report.context,
+        report.precision,
     );
     if section != Section::Time {
         render_memory(recipe, forecast, &mut text);
@@ -167,8 +214,8 @@ fn render(recipe: &Recipe, forecast: &Forecast, report: &Report, section: Sectio
     if section == Section::Memory {
         return text;
     }
-    if let Some(cause) = recipe.uncounted() {
-        let _ = writeln!(text, "what {cause} sends and keeps is not counted\n");
+    if let Some(cause) = recipe.unmodelled_traffic() {
+        let _ = writeln!(text, "communication and memory of {cause} are not counted\n");
     } else {
         render_traffic(forecast, &mut text);
     }
@@ -197,9 +244,9 @@ fn render_memory(recipe: &Recipe, forecast: &Forecast, text: &mut String) {
     }
     let step = forecast.memory.peak_step;
     let peak = forecast.peak_bytes();
-    let least = if recipe.uncounted().is_some() { "at least " } else { "" };
+    let least = if recipe.unmodelled_traffic().is_some() { "at least " } else { "" };
     let _ =
-        writeln!(text, "the largest process holds {least}{peak}, most of it from step {step} on\n");
+        writeln!(text, "peak of the largest process: {least}{peak}, reached from step {step} on\n");
 }
 
 fn render_traffic(forecast: &Forecast, text: &mut String) {
@@ -210,8 +257,8 @@ fn render_traffic(forecast: &Forecast, text: &mut String) {
         any = true;
         let _ = writeln!(
             text,
-            "a step  {:>6} x {:<21} {:>10} on the busiest rank",
-            // Rounds make less than one in the mean.
+            "per step {:>5} x {:<21} {:>10} sent by the busiest rank",
+            // Local SGD synchronizes less than once per step.
             if moved.calls == 0 { "< 1".to_owned() } else { moved.calls.to_string() },
             cause.to_string(),
             moved.wire_bytes().to_string(),
@@ -219,28 +266,30 @@ fn render_traffic(forecast: &Forecast, text: &mut String) {
     }
     if any {
         let exact = if forecast.is_exact() { "exactly" } else { "about" };
-        let _ = writeln!(text, "together {exact} {}\n", forecast.wire_bytes());
+        let _ = writeln!(text, "in total {exact} {}\n", forecast.wire_bytes());
     }
 }
 
 fn render_time(recipe: &Recipe, forecast: &Forecast, report: &Report, text: &mut String) {
     let (Some(step), Some(speed)) = (&forecast.step, forecast.tokens_per_second()) else {
-        if recipe.uncounted().is_none() {
+        if recipe.unmodelled_traffic().is_none() {
             let why = report.why_no_time.as_deref().unwrap_or("");
-            let _ = writeln!(text, "time    not known: {why}");
+            let _ = writeln!(text, "time    unknown: {why}");
         }
         return;
     };
     let _ = writeln!(
         text,
-        "time    {} a step: {} compute, {} update, {} of {} communication exposed\n\
-         speed   {speed}, {:.0} % of the machine's peak; {} steps take {}",
+        "time    {} per step: {} compute, {} optimizer, {} of {} communication exposed\n\
+         speed   {speed}, {} tokens/s and {} TFLOP/s per worker, MFU {}; {} steps take {}",
         step.seconds(),
         step.compute,
         step.update,
         step.exposed,
         step.communication,
-        100.0 * report.mfu.unwrap_or(f64::NAN),
+        digits(report.tokens_per_second_per_device.unwrap_or(f64::NAN)),
+        digits(report.tflops_per_device.unwrap_or(f64::NAN)),
+        percent(report.mfu.unwrap_or(f64::NAN)),
         recipe.train.steps,
         step.seconds() * recipe.train.steps as f64,
     );

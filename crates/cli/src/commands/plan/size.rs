@@ -1,60 +1,53 @@
 //! `lockstep plan size`: the smallest cluster that meets a deadline or a budget.
-//!
-//! # Layout
-//! - [`mod@wanted`]: sizes that are tried, and the smallest that does
-//! - [`ranges`]: inputs that are a fifth better or worse
-//! - [`told`]: what is said of them
 
-mod ranges;
-mod told;
-mod wanted;
+mod report;
 
-use super::unknown;
+use super::suggest::{suggest, unknown_model};
 use crate::failure::Failure;
 use crate::output;
 use lockstep_estimate::hardware::{DEVICES, Device};
+use lockstep_estimate::size_search::SizeSearch;
 use lockstep_estimate::{Calibration, model};
-use told::Size;
-use wanted::Wanted;
+use report::SizeReport;
 
 /// The smallest cluster that meets a deadline or a budget
 #[derive(clap::Args)]
 #[command(after_help = "\
-Tries twice as many devices each time until the best layout trains in time, and then every number of
-whole nodes below that which could do, so with this batch there is none smaller (copies must divide
-it; others may do with fewer). Says which network and storage are enough, both together.
+Doubles the number of devices until the best layout meets the limits, then tries every number of
+whole nodes below it, so no smaller size does with this batch. Reports the network and the storage
+bandwidth that are sufficient together.
 
-Ranges are of days and dollars with the same layout where inputs are 20 % better, and 20 % worse,
-all of them together: compute, memory bandwidth, links, network, hosts, failures, storage, price.
-All together, because a deadline is missed by the worst case and figures of one data sheet are
-seldom off independently. Each by itself is told too: which matters most, and in --json all.
+Ranges are days and dollars of the same layout with all inputs 20 % better and 20 % worse: compute,
+memory bandwidth, links, network, hosts, failures, storage, price. All change together because a
+deadline is missed by the worst case and figures of one data sheet are seldom off independently.
+The most sensitive input is named; --json has the range of each.
 
-If no size meets it the exit code is 2, and the last line says what could be met.
+If no size meets the limits the exit code is 2, and the last line names limits that can be met.
 
 Examples:
   lockstep plan size --model llama-65b --device a100-80gb --tokens 1.4e12 --days 21
   lockstep plan size --model gpt3-175b --device h100-80gb --tokens 300e9 --dollars 2e6 --json
   lockstep plan size --model llama3-8b --device h100-80gb --tokens 1e12 --devices 256")]
 pub(crate) struct Arguments {
-    /// A published model
+    /// A published model, as gpt3-175b or llama3-70b
     #[arg(long)]
     model: String,
-    /// A type of device
+    /// Device type, as a100-80gb or h100-80gb
     #[arg(long)]
     device: String,
     /// Tokens of the whole run
     #[arg(long, allow_negative_numbers = true)]
     tokens: f64,
-    /// Days that it may take
+    /// Deadline in days
     #[arg(long, allow_negative_numbers = true)]
     days: Option<f64>,
-    /// Dollars that it may cost
+    /// Budget in dollars
     #[arg(long, allow_negative_numbers = true)]
     dollars: Option<f64>,
-    /// Devices that there are: says what they take, and which network and storage are enough
+    /// Price this number of devices instead of searching
     #[arg(long, allow_negative_numbers = true)]
     devices: Option<i64>,
-    /// Tokens of a step
+    /// Tokens per step
     #[arg(long, default_value_t = BATCH_TOKENS, allow_negative_numbers = true)]
     batch_tokens: i64,
     /// One JSON value on standard output
@@ -62,45 +55,45 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Tokens of a step, if nobody says.
+/// Default tokens per step.
 const BATCH_TOKENS: i64 = 4_194_304;
-/// More devices or tokens of a step than anybody has.
+/// Largest number of devices or tokens per step.
 const LARGEST: i64 = 1 << 40;
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let wanted = wanted(arguments)?;
-    let found = wanted.find();
-    let sizes = Size::all(&wanted, &found.all);
+    let search = size_search(arguments)?;
+    let found = search.run();
+    let sizes = SizeReport::all(&search, &found.sizes);
     if arguments.json {
         output::json(&sizes)?;
     } else {
-        output::text(&told::text(&found, &sizes))?;
+        output::text(&report::render(&found, &sizes))?;
     }
-    if found.all.last().is_some_and(|last| last.meets) {
+    if found.sizes.last().is_some_and(|last| last.meets_limits) {
         return Ok(());
     }
-    Err(Failure::user(told::what_would_do(&wanted, &found.all)))
+    Err(Failure::user(report::unmet_limits(&search, &found.sizes)))
 }
 
-/// A number as people type it.
+/// A number as an option takes it.
 fn typed(number: f64) -> String {
     if (1e-3..1e7).contains(&number) { number.to_string() } else { format!("{number:e}") }
 }
 
-/// What is wanted, or everything that is wrong with it.
-fn wanted(arguments: &Arguments) -> Result<Wanted, Failure> {
+/// The search of the arguments, or every error in them.
+fn size_search(arguments: &Arguments) -> Result<SizeSearch, Failure> {
     let mut wrong = Vec::new();
     let model = model::preset(&arguments.model);
     if model.is_none() {
-        wrong.push(unknown::model(&arguments.model));
+        wrong.push(unknown_model(&arguments.model));
     }
     let device = Device::named(&arguments.device);
     if device.is_none() {
         let names: Vec<&str> = DEVICES.iter().map(|device| device.name).collect();
-        let fix = unknown::fix(&arguments.device, &names);
+        let fix = suggest(&arguments.device, &names);
         wrong.push(format!("--device {} is not known; {fix}", arguments.device));
     }
-    // Twenty for each parameter are usual.
+    // 20 tokens per parameter (Chinchilla, Hoffmann et al. 2022).
     let usual = model.as_ref().map_or(300e9, |model| 20.0 * model.num_params() as f64);
     let numbers = [
         ("--tokens", Some(arguments.tokens), usual),
@@ -111,8 +104,8 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, Failure> {
         let Some(value) = value.filter(|value| !(*value > 0.0 && value.is_finite())) else {
             continue;
         };
-        let near = if value.is_finite() && value < 0.0 { -value } else { usual };
-        wrong.push(format!("{key} {value} must be above zero and finite; try {}", typed(near)));
+        let fix = if value.is_finite() && value < 0.0 { -value } else { usual };
+        wrong.push(format!("{key} {value} must be above zero and finite; try {}", typed(fix)));
     }
     let counts = [
         ("--devices", arguments.devices, 64),
@@ -120,18 +113,18 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, Failure> {
     ];
     for (key, value, usual) in counts {
         let Some(value) = value.filter(|value| !(1..=LARGEST).contains(value)) else { continue };
-        let near = if (-LARGEST..0).contains(&value) { -value } else { usual };
-        wrong.push(format!("{key} {value} must be from 1 to {LARGEST}; try {near}"));
+        let fix = if (-LARGEST..0).contains(&value) { -value } else { usual };
+        wrong.push(format!("{key} {value} must be from 1 to {LARGEST}; try {fix}"));
     }
     if arguments.days.is_none() && arguments.dollars.is_none() && arguments.devices.is_none() {
-        wrong.push("none of --days, --dollars and --devices is given; try --days 30".into());
+        wrong.push("give at least one of --days, --dollars and --devices; try --days 30".into());
     }
     let (Some(model), Some(device), true) = (model, device, wrong.is_empty()) else {
         return Err(Failure::user(wrong.join("\n")));
     };
     let calibration = Calibration::of(device.calibration)
         .ok_or_else(|| Failure::bug(format!("{} has no calibration", device.name)))?;
-    Ok(Wanted {
+    Ok(SizeSearch {
         model,
         device,
         calibration,

@@ -1,58 +1,58 @@
-//! `lockstep plan timeline`: a pipeline, played event by event and drawn.
+//! `lockstep plan timeline`: a pipeline schedule, simulated event by event and drawn.
 
 use crate::failure::Failure;
 use crate::output;
 use lockstep_config::units::Seconds;
-use lockstep_planner::timeline::{Pace, StagePace, Timeline, draw, play, svg};
+use lockstep_planner::timeline::{PassTimes, StageTimes, Timeline, draw, simulate, svg};
 use lockstep_platform::World;
 use lockstep_schedule::pipeline::{Kind, Shape, build};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// Draw a pipeline: who computes what when, who idles, what is kept
+/// Draw a pipeline schedule with its bubble and its live micro-batches
 #[derive(clap::Args)]
 #[command(after_help = "\
-F forward, B backward; I and W are backward in two halves: gradients of the input and of the
-weights. F3' is of a device's second stage, F3'' of its third; letters stand alone where there is no
-room. Dots are idle time. Times are of a device's whole share of the model and of one microbatch.
+F is forward, B backward; I and W are the input gradient and the weight gradient of a split
+backward. F3' is of a device's second virtual stage, F3'' of its third; numbers are left out where
+there is no room. Dots are the bubble. Times are of one micro-batch on all stages of a device.
 
 Examples:
-  lockstep plan timeline                                        1F1B, 4 devices, 8 microbatches
-  lockstep plan timeline --schedule gpipe,1f1b,zero-bubble      one below the other
+  lockstep plan timeline                                        1F1B, 4 devices, 8 micro-batches
+  lockstep plan timeline --schedule gpipe,1f1b,zero-bubble      three schedules
   lockstep plan timeline --schedule interleaved --chunks 2 --svg pipeline.svg
   lockstep plan timeline --devices 8 --microbatches 24 --forward 18.5 --input-grad 18.1 \\
       --weight-grad 9.3 --transfer 0.6 --json")]
 pub(crate) struct Arguments {
-    /// Schedules, with commas between: gpipe, 1f1b, interleaved, zero-bubble, zero-bubble-2x,
+    /// Schedules, separated by commas: gpipe, 1f1b, interleaved, zero-bubble, zero-bubble-2x,
     /// chimera, pipedream
     #[arg(long, default_value = "1f1b", value_delimiter = ',')]
     schedule: Vec<String>,
-    /// Devices
+    /// Number of devices
     #[arg(long, default_value_t = 4)]
     devices: usize,
-    /// Microbatches of a step
+    /// Micro-batches per step
     #[arg(long, default_value_t = 8)]
     microbatches: usize,
-    /// Stages of each device; only interleaved has several, and at least 2
+    /// Virtual stages per device, at least 2; for interleaved only
     #[arg(long, default_value_t = 2)]
     chunks: usize,
-    /// Milliseconds of a forward pass
+    /// Milliseconds of the forward pass
     #[arg(long, default_value_t = 1.0, value_name = "MS")]
     forward: f64,
-    /// Milliseconds of the half of backward that the device before waits for
+    /// Milliseconds of the input gradient
     #[arg(long, default_value_t = 1.0, value_name = "MS")]
     input_grad: f64,
-    /// Milliseconds of the other half
+    /// Milliseconds of the weight gradient
     #[arg(long, default_value_t = 1.0, value_name = "MS")]
     weight_grad: f64,
-    /// Milliseconds of a transfer to the next device
+    /// Milliseconds of a transfer between stages
     #[arg(long, default_value_t = 0.0, value_name = "MS")]
     transfer: f64,
     /// Columns of the drawing
     #[arg(long, default_value_t = 100)]
     width: usize,
-    /// Write a picture of the first schedule to this file
+    /// Plot the first schedule into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// One JSON value on standard output
@@ -60,8 +60,8 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Devices and microbatches beyond which a drawing would take minutes and show nothing.
-const MOST: usize = 100_000;
+/// Largest number of passes of a drawing.
+const MAX_PASSES: usize = 100_000;
 
 #[derive(Serialize)]
 struct Report {
@@ -94,12 +94,12 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         let most = report.peak_live_microbatches.iter().copied().fold(0.0, f64::max);
         let _ = writeln!(
             text,
-            "{}: {} a step, idle {:.2} %{}, at most {} microbatches alive on a device",
+            "{}: {} per step, bubble {:.2} %{}, at most {} live micro-batches per device",
             report.schedule,
             timeline.seconds(),
             100.0 * report.bubble_fraction,
-            between(&report),
-            // Halves of passes are alive too, in thousandths where stages are many.
+            render_cycle_bubble(&report),
+            // A split backward keeps fractions of a micro-batch alive.
             (1e3 * most).round() / 1e3,
         );
         text += &draw(timeline, arguments.width);
@@ -107,8 +107,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     output::text(&text)
 }
 
-/// What is idle where steps follow each other without waiting, if that is less.
-fn between(report: &Report) -> String {
+/// The bubble of steps that follow without a flush, where it is smaller.
+fn render_cycle_bubble(report: &Report) -> String {
     if report.bubble_fraction - report.cycle_bubble_fraction < 5e-5 {
         return String::new();
     }
@@ -124,30 +124,30 @@ fn timeline(arguments: &Arguments, name: &str) -> Result<Timeline, Failure> {
         ("--transfer", arguments.transfer),
     ];
     if let Some((name, time)) = times.iter().find(|(_, time)| !(0.0..1e9).contains(time)) {
-        return Err(Failure::user(format!("{name} {time} is no time in milliseconds; try 1")));
+        return Err(Failure::user(format!("{name} {time} is not a time in milliseconds; try 1")));
     }
     if times[..3].iter().all(|(_, time)| *time == 0.0) {
         return Err(Failure::user("--forward 0 leaves nothing to draw; try 1"));
     }
     let Arguments { devices, microbatches, .. } = *arguments;
-    // A stage for each device and its chunks, except where the schedule has one by its nature.
+    // Only the interleaved schedule has several virtual stages per device.
     let num_chunks = if kind == Kind::Interleaved { arguments.chunks.max(2) } else { 1 };
-    if devices.saturating_mul(microbatches).saturating_mul(num_chunks) > MOST {
+    if devices.saturating_mul(microbatches).saturating_mul(num_chunks) > MAX_PASSES {
         return Err(Failure::user(format!(
-            "--devices {devices} with --microbatches {microbatches} are more than {MOST} passes; \
+            "--devices {devices} with --microbatches {microbatches} are more than {MAX_PASSES} passes; \
              try fewer"
         )));
     }
     let shape = Shape { num_devices: devices, num_chunks, num_microbatches: microbatches };
     let pipeline = build(kind, shape).map_err(|error| Failure::user(error.to_string()))?;
     let ms = |time: f64| Seconds(time * 1e-3);
-    let device = StagePace {
+    let device = StageTimes {
         forward: ms(arguments.forward),
         input_grad: ms(arguments.input_grad),
         weight_grad: ms(arguments.weight_grad),
     };
-    let pace = Pace::even(shape, device, ms(arguments.transfer));
-    play(&pipeline, &pace).ok_or_else(|| Failure::bug("the schedule never ends"))
+    let times = PassTimes::even(shape, device, ms(arguments.transfer));
+    simulate(&pipeline, &times).ok_or_else(|| Failure::bug("the schedule deadlocks"))
 }
 
 fn report(timeline: &Timeline) -> Report {

@@ -1,48 +1,49 @@
-//! `lockstep plan validate`: predictions beside published runs.
+//! `lockstep plan validate`: predictions against published runs.
 
 use crate::failure::Failure;
-use crate::{output, workers};
+use crate::output;
+use crate::quantity::digits;
+use crate::workers::print_status;
 use lockstep_estimate::Calibration;
 use lockstep_estimate::time::pipeline::Pipelines;
 use lockstep_estimate::validate::fit::{self, Calibrations, File};
-use lockstep_estimate::validate::row::Published;
+use lockstep_estimate::validate::row::PublishedRun;
 use lockstep_estimate::validate::score::{self, Score};
 use lockstep_platform::World;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Hold predictions against published runs
+/// Compare predictions with published runs
 #[derive(clap::Args)]
 #[command(after_help = "\
 Reads tables of runs with a common header (id, model, layers, hidden, gpu, gpus, tp, pp, dp, gbs,
-mbs, step_time_s, mem_gb, status, …), predicts every row with one calibration for its type of
-device, and prints errors as shares of what was measured. A row that cannot be predicted is skipped
-with a reason.
+mbs, step_time_s, mem_gb, status, …), predicts every row with one calibration per device type, and
+prints errors relative to the measurement. A row that cannot be predicted is skipped with a reason.
 
---fit finds the constants of every type of device from what is known without any run and from the
-rows of all files together, and with --out writes them as files; --leave-out fits to all files, then
-without each in turn, and says what that changes.
+--fit fits the calibration of every device type to the rows of all files, starting from its prior,
+and --out writes it. --leave-out cross-validates: it fits to all files, then without each in turn,
+and prints the change of that file's error.
 
 Examples:
   lockstep plan validate runs.csv
   lockstep plan validate *.csv --json
-  lockstep plan validate runs.csv --rows              every row beside its prediction
+  lockstep plan validate runs.csv --rows              every row with its prediction
   lockstep plan validate *.csv --fit 20 --out calibrations
   lockstep plan validate *.csv --leave-out 8")]
 pub(crate) struct Arguments {
     /// Tables of published runs
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Print every row
+    /// Print every row with its prediction
     #[arg(long)]
     rows: bool,
-    /// Fit calibrations to the files first, in so many rounds
+    /// Fit calibrations to the files first, in this many rounds
     #[arg(long, value_name = "ROUNDS")]
     fit: Option<usize>,
     /// Write fitted calibrations into this folder
     #[arg(long, value_name = "FOLDER", requires = "fit")]
     out: Option<PathBuf>,
-    /// Fit without each file in turn, in so many rounds, and print the change of its own error
+    /// Cross-validate: fit without each file in turn, in this many rounds
     #[arg(long, value_name = "ROUNDS")]
     leave_out: Option<usize>,
     /// One JSON value on standard output
@@ -50,7 +51,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Names of tables and what they say, or everything that cannot be read.
+/// Reads the tables, or reports every one that cannot be read.
 fn read(files: &[PathBuf], world: &World) -> Result<Vec<(String, String)>, Failure> {
     let mut texts = Vec::new();
     let mut unreadable = Vec::new();
@@ -67,10 +68,10 @@ fn read(files: &[PathBuf], world: &World) -> Result<Vec<(String, String)>, Failu
     Ok(texts)
 }
 
-/// Rounds of a fit that are enough.
+/// Default number of rounds.
 const ROUNDS: usize = 8;
 
-/// `lockstep plan calibrate RUNS`: constants of every type of device that has rows, as files.
+/// `lockstep plan calibrate RUNS`: fits the calibration of every device type and writes it.
 pub(super) fn calibrate(files: &[PathBuf], folder: &Path, world: &World) -> Result<(), Failure> {
     let texts = read(files, world)?;
     let mut pipelines = Pipelines::default();
@@ -87,17 +88,17 @@ pub(super) fn calibrate(files: &[PathBuf], folder: &Path, world: &World) -> Resu
     let score = |(name, text): &(String, String)| score::score(name, text, &all, &mut pipelines).0;
     let scores: Vec<Score> = texts.iter().map(score).collect();
     let text = render(&scores) + &fitted(&files, &all);
-    output::text(&format!("{text}kept in {}\n", folder.display()))
+    output::text(&format!("{text}written to {}\n", folder.display()))
 }
 
-/// What each type's constants rest on.
+/// Number of rows behind each calibration.
 fn fitted(files: &[File], all: &Calibrations) -> String {
     let mut text = String::new();
     for name in all.keys() {
-        let of_type = |run: &&Published| run.cluster.device.calibration == name;
+        let of_type = |run: &&PublishedRun| run.cluster.device.calibration == name;
         let rows = files.iter().flat_map(|file| &file.runs).filter(of_type).count();
         let _ = match rows {
-            0 => writeln!(text, "{name}: no row; as known without any, moved with the others"),
+            0 => writeln!(text, "{name}: no rows; its prior, shifted like the others"),
             rows => writeln!(text, "{name}: fitted to {rows} rows"),
         };
     }
@@ -145,13 +146,13 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why tables are of no use, each by what most of its rows lack.
+/// The error where no row is predicted: the most common reason per table.
 fn nothing_predicted(scores: &[Score]) -> Failure {
     let mut lines = Vec::new();
     for Score { file, skipped, .. } in scores {
         let most = skipped.iter().max_by_key(|(_, count)| **count);
         let reason = most.map_or("it has no rows", |(reason, _)| reason);
-        lines.push(format!("{file}: {reason}; `lockstep plan validate --help` names the columns"));
+        lines.push(format!("{file}: {reason}; `lockstep plan validate --help` lists the columns"));
     }
     Failure::user(lines.join("\n"))
 }
@@ -162,8 +163,7 @@ fn files(texts: &[(String, String)], without: Option<usize>) -> Vec<File> {
     others.map(|(_, (name, text))| File { name: name.clone(), runs: score::rows(text).0 }).collect()
 }
 
-/// Every file's error by constants that were fitted to all of them, and by constants that were
-/// fitted without it.
+/// Cross-validation: every file's error with and without it in the fit.
 fn leave_out(
     texts: &[(String, String)],
     scores: &mut [Score],
@@ -172,10 +172,10 @@ fn leave_out(
 ) {
     let all = fit::fit(&files(texts, None), rounds, pipelines);
     for (index, (name, text)) in texts.iter().enumerate() {
-        workers::tell(&format!("without {name} ...\n"));
-        // A type that no other file knows is what was known of it before.
+        print_status(&format!("without {name} ...\n"));
+        // A device type of this file alone falls back to its prior.
         let mut others: Calibrations =
-            all.keys().map(|name| (name.clone(), Calibration::before(name))).collect();
+            all.keys().map(|name| (name.clone(), Calibration::prior(name))).collect();
         others.extend(fit::fit(&files(texts, Some(index)), rounds, pipelines));
         let with = score::score(name, text, &all, pipelines).0;
         let without = score::score(name, text, &others, pipelines).0;
@@ -203,14 +203,14 @@ fn render(scores: &[Score]) -> String {
         "{:<22} {:>5} {:>5}  {:>6} {:>6} {:>6} {:>6}  {:>6} {:>6} {:>8} {:>7}\n",
         "file",
         "rows",
-        "said",
+        "pred.",
         "mean",
         "median",
         "worst",
         "bias",
         "memory",
         "median",
-        "verdicts",
+        "OOM acc.",
         "regret"
     );
     for score in scores {
@@ -236,7 +236,7 @@ fn render(scores: &[Score]) -> String {
             if let Some((with, without)) = errors {
                 let _ = writeln!(
                     text,
-                    "    {what} {} % if fitted with it, {} % without it: {:+.1} points",
+                    "    {what} {} % fitted with it, {} % without: {:+.1} points",
                     percent(Some(with)),
                     percent(Some(without)),
                     100.0 * (without - with)
@@ -247,27 +247,34 @@ fn render(scores: &[Score]) -> String {
             let _ = writeln!(text, "    {count} skipped: {reason}");
         }
     }
-    text + "errors of step time, of memory, share of right verdicts, loss by the chosen layout: %\n"
+    text + "% errors of step time (mean, median, worst, bias) and memory (mean, median); OOM accuracy; \
+            median regret of the chosen layout\n"
 }
 
 fn rows(outcomes: &[score::Outcome]) -> String {
     let mut text = String::new();
     for outcome in outcomes {
         let _ = write!(text, "{:<26} {:<44}", outcome.id, outcome.layout);
-        // Nothing is below zero that is shown as zero.
-        let error = |(was, said): (f64, f64)| (1e3 * (said / was - 1.0)).round() / 10.0 + 0.0;
-        if let Some((was, said)) = outcome.seconds {
-            let error = error((was, said));
-            let _ = write!(text, " {was:>9.4} s, said {said:>9.4} ({error:+.1} %)");
+        // Adding zero turns a rounded -0 into 0.
+        let error = |(measured, predicted): (f64, f64)| {
+            (1e3 * (predicted / measured - 1.0)).round() / 10.0 + 0.0
+        };
+        if let Some((measured, predicted)) = outcome.seconds {
+            let error = error((measured, predicted));
+            let (measured, predicted) = (digits(measured), digits(predicted));
+            let _ = write!(text, " {measured:>7} s, predicted {predicted:>7} ({error:+.1} %)");
         }
-        if let Some((was, said)) = outcome.memory {
-            let error = error((was, said));
-            let _ =
-                write!(text, " {:>6.1} GB, said {:>6.1} ({error:+.1} %)", was / 1e9, said / 1e9);
+        if let Some((measured, predicted)) = outcome.memory {
+            let error = error((measured, predicted));
+            let (measured, predicted) = (digits(measured / 1e9), digits(predicted / 1e9));
+            let _ = write!(text, " {measured:>6} GB, predicted {predicted:>6} ({error:+.1} %)");
         }
         if let Some((false, fits)) = outcome.fits {
-            let _ =
-                write!(text, " did not run, said to {}", if fits { "fit" } else { "be too large" });
+            let _ = write!(
+                text,
+                " out of memory, predicted to {}",
+                if fits { "fit" } else { "be out of memory" }
+            );
         }
         text.push('\n');
     }

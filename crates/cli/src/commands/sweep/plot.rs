@@ -5,9 +5,9 @@
 //! named below, so the picture can be read without colour. A ring is around the best; crosses above
 //! the frame are runs that diverged; an open mark is a run that did not get all its steps.
 
-use super::scale::{Scale, Tick};
-use super::table::{Row, Table};
 use crate::svg::{COLOURS, escaped, path, rule, text};
+use lockstep_sweep::ranking::{Ranking, Row};
+use lockstep_sweep::scale::{Scale, Tick};
 use std::fmt::Write as _;
 
 const PANEL: (f64, f64) = (520.0, 400.0);
@@ -26,7 +26,7 @@ const PANELS_A_ROW: usize = 2;
 const DASHES: [&str; MAX_GROUPS] = ["none", "8 4", "2 3", "8 3 2 3", "14 4", "1 5"];
 
 /// The picture.
-pub(super) fn draw(table: &Table<'_>) -> String {
+pub(super) fn draw(table: &Ranking<'_>) -> String {
     let plan = table.plan;
     let panels: Vec<Panel<'_>> = (0..plan.keys.len()).map(|key| Panel::new(table, key)).collect();
     let columns = panels.len().min(PANELS_A_ROW);
@@ -43,7 +43,7 @@ pub(super) fn draw(table: &Table<'_>) -> String {
         w = size.0,
         h = size.1,
     );
-    let title = format!("{} of {} runs", plan.by.words(), table.rows.len());
+    let title = format!("{} of {} runs", plan.by.label(), table.rows.len());
     text(&mut svg, (24.0, 28.0), "font-size=\"17\" font-weight=\"bold\"", &title);
     for (index, panel) in panels.iter().enumerate() {
         let (column, row) = (index % columns, index / columns);
@@ -60,7 +60,7 @@ pub(super) fn draw(table: &Table<'_>) -> String {
 
 /// One key.
 struct Panel<'a> {
-    table: &'a Table<'a>,
+    table: &'a Ranking<'a>,
     key: usize,
     x: Scale,
     y: Scale,
@@ -69,7 +69,7 @@ struct Panel<'a> {
 }
 
 impl<'a> Panel<'a> {
-    fn new(table: &'a Table<'a>, key: usize) -> Self {
+    fn new(table: &'a Ranking<'a>, key: usize) -> Self {
         let plan = table.plan;
         let values: Vec<&str> = plan.runs.iter().map(|run| run.values[key].as_str()).collect();
         let losses: Vec<f64> = table.rows.iter().filter_map(|row| figure(table, row)).collect();
@@ -154,7 +154,7 @@ impl<'a> Panel<'a> {
         let centred = "text-anchor=\"middle\" font-size=\"13\"";
         text(svg, (f64::midpoint(LEFT, right), bottom + 40.0), centred, &name);
         let unit = plan.by.unit(plan.is_text);
-        let name = format!("{} ({unit}{})", plan.by.words(), log(&self.y));
+        let name = format!("{} ({unit}{})", plan.by.label(), log(&self.y));
         let middle = f64::midpoint(TOP, bottom);
         let turned = format!("{centred} transform=\"rotate(-90 20 {middle:.0})\"");
         text(svg, (20.0, middle), &turned, &name);
@@ -164,7 +164,7 @@ impl<'a> Panel<'a> {
         let (x, y) = self.place(row);
         let plan = self.table.plan;
         let is_whole = row.rung + 1 == plan.rungs.len();
-        let shown = figure(self.table, row).map_or("diverged".to_owned(), |v| plan.by.shown(v));
+        let shown = figure(self.table, row).map_or("diverged".to_owned(), |v| plan.by.format(v));
         let words = format!("{}: {}, {shown}", row.run.name, row.run.sets(&plan.keys).join(" "));
         let _ = write!(svg, "<g><title>{}</title>", escaped(&words));
         if row.score.is_none() {
@@ -193,7 +193,7 @@ impl<'a> Panel<'a> {
     }
 }
 
-fn figure(table: &Table<'_>, row: &Row<'_>) -> Option<f64> {
+fn figure(table: &Ranking<'_>, row: &Row<'_>) -> Option<f64> {
     row.score.and_then(|_| row.outcome.figures.get(table.plan.by.name()).copied())
 }
 
@@ -242,8 +242,9 @@ mod tests {
         let plan = plan(&[("0.1", "sgd"), ("1", "sgd"), ("0.1", "a<b"), ("1", "a<b")], 1);
         let losses = [Some(3.0), None, Some(1.5), Some(300.0)];
         let rows = losses.into_iter().enumerate().map(|(run, loss)| row(&plan, run, 0, loss));
-        let svg = draw(&Table::new(&plan, rows.collect(), false));
-        for words in [">optim.lr<", ">optim.name<", ">validation loss (nats a token, logarithmic)<"]
+        let svg = draw(&Ranking::new(&plan, rows.collect()));
+        for words in
+            [">optim.lr<", ">optim.name<", ">validation loss (nats per token, logarithmic)<"]
         {
             assert!(svg.contains(words), "{words}: {svg}");
         }
@@ -260,7 +261,7 @@ mod tests {
     fn a_single_run_and_runs_that_all_diverged_can_be_drawn() {
         let plan = plan(&[("0.1", "sgd")], 1);
         for loss in [Some(2.0), Some(0.0), None] {
-            let svg = draw(&Table::new(&plan, vec![row(&plan, 0, 0, loss)], false));
+            let svg = draw(&Ranking::new(&plan, vec![row(&plan, 0, 0, loss)]));
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         }
     }

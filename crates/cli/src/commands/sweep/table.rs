@@ -1,42 +1,27 @@
-//! What came of all runs, best first: for people, for programs and for spreadsheets.
+//! Results of a sweep as a text table, as CSV and as JSON.
 //!
-//! Everything here is made from what the files of the sweep say and has no times in it unless they
-//! are asked for, so that a sweep that was killed and went on ends with the same text, byte by
-//! byte.
+//! Everything is made from the files of the sweep and has no measured times unless requested, so an
+//! interrupted sweep ends with the same bytes.
 
-use super::figure::Figure;
-use super::halving::{Score, order};
-use super::plan::{Plan, Run};
-use super::store::{Outcome, Status};
+use lockstep_sweep::metric::Metric;
+use lockstep_sweep::plan::Run;
+use lockstep_sweep::ranking::{Ranking, Row};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
-/// Figures that the machine has a part in.
+/// Figures that depend on the machine.
 const MEASURED: &[&str] =
     &["seconds", "step_seconds_median", "tokens_per_second", "wire_bytes", "slow_rank"];
 
-/// The figures of every table after the one that runs are judged by.
-const OTHERS: &[Figure] =
-    &[Figure::ValidationLoss, Figure::FinalLoss, Figure::Suboptimality, Figure::Accuracy];
-
-/// One run and what came of it, with the last rung that it took part in.
-pub(super) struct Row<'a> {
-    pub(super) run: &'a Run,
-    pub(super) rung: usize,
-    pub(super) outcome: Outcome,
-    pub(super) score: Score,
-}
-
-/// All of them.
+/// A ranking to print.
 pub(super) struct Table<'a> {
-    pub(super) plan: &'a Plan,
-    /// Best first.
-    pub(super) rows: Vec<Row<'a>>,
+    ranking: &'a Ranking<'a>,
+    /// Whether to add [`MEASURED`].
     is_measured: bool,
 }
 
-/// For programs. Names are stable: scripts rely on them.
+/// A sweep as JSON. Field names are stable: scripts rely on them.
 #[derive(Serialize)]
 pub(super) struct Report {
     by: &'static str,
@@ -46,53 +31,32 @@ pub(super) struct Report {
 }
 
 impl<'a> Table<'a> {
-    /// Puts the rows in order: those of later rungs first, the better of a rung first.
-    pub(super) fn new(plan: &'a Plan, mut rows: Vec<Row<'a>>, is_measured: bool) -> Self {
-        let place = |row: &Row<'a>| plan.runs.iter().position(|run| run == row.run).unwrap_or(0);
-        rows.sort_by(|a, b| {
-            let by_score = order((place(a), a.score), (place(b), b.score));
-            b.rung.cmp(&a.rung).then(by_score)
-        });
-        Self { plan, rows, is_measured }
+    pub(super) const fn new(ranking: &'a Ranking<'a>, is_measured: bool) -> Self {
+        Self { ranking, is_measured }
     }
 
-    /// The best run, unless all have diverged.
-    pub(super) fn best(&self) -> Option<&Row<'a>> {
-        self.rows.first().filter(|row| row.score.is_some())
-    }
-
-    /// The figures that some run has, the one that decides first.
-    fn figures(&self) -> Vec<Figure> {
-        let by = self.plan.by;
-        let is_known = |figure: &&Figure| {
-            self.rows.iter().any(|row| row.outcome.figures.contains_key(figure.name()))
-        };
-        let others = OTHERS.iter().filter(|figure| **figure != by).filter(is_known);
-        [by].into_iter().chain(others.copied()).collect()
-    }
-
-    fn measured(&self) -> &'static [&'static str] {
+    const fn measured(&self) -> &'static [&'static str] {
         if self.is_measured { MEASURED } else { &[] }
     }
 
-    /// Rows of cells, the heading first.
-    fn cells(&self, shown: impl Fn(Figure, f64) -> String) -> Vec<Vec<String>> {
-        let figures = self.figures();
+    /// Rows of cells; the heading is the first.
+    fn cells(&self, format: impl Fn(Metric, f64) -> String) -> Vec<Vec<String>> {
+        let metrics = self.ranking.metrics();
         let mut heading = vec!["run".to_owned()];
-        heading.extend(self.plan.keys.iter().cloned());
+        heading.extend(self.ranking.plan.keys.iter().cloned());
         heading.push("steps".to_owned());
         heading.push("status".to_owned());
-        heading.extend(figures.iter().map(|figure| figure.name().to_owned()));
+        heading.extend(metrics.iter().map(|metric| metric.name().to_owned()));
         heading.extend(self.measured().iter().map(|name| (*name).to_owned()));
         let mut cells = vec![heading];
-        for row in &self.rows {
+        for row in &self.ranking.rows {
             let mut line = vec![row.run.name.clone()];
             line.extend(row.run.values.iter().cloned());
             line.push(row.outcome.steps.to_string());
-            line.push(self.status(row).to_owned());
+            line.push(self.ranking.status(row).to_owned());
             let value = |name: &str| row.outcome.figures.get(name).copied();
-            line.extend(figures.iter().map(|figure| {
-                value(figure.name()).map_or(String::new(), |value| shown(*figure, value))
+            line.extend(metrics.iter().map(|metric| {
+                value(metric.name()).map_or(String::new(), |value| format(*metric, value))
             }));
             let is_whole = |value: f64| value.fract().abs() < f64::EPSILON;
             let three = |value: f64| format!("{value:.*}", if is_whole(value) { 0 } else { 3 });
@@ -102,29 +66,21 @@ impl<'a> Table<'a> {
         cells
     }
 
-    fn status(&self, row: &Row<'_>) -> &'static str {
-        match row.outcome.status {
-            Status::Diverged => "diverged",
-            Status::Done if row.rung + 1 < self.plan.rungs.len() => "dropped",
-            Status::Done => "done",
-        }
-    }
-
-    /// For people: columns of one width, numbers to the right.
+    /// Aligned columns.
     pub(super) fn text(&self) -> String {
-        let cells = self.cells(Figure::shown);
-        let words = |cell: &String| cell.replace('_', " ");
+        let cells = self.cells(Metric::format);
+        let spaced = |cell: &String| cell.replace('_', " ");
         let width = |column: usize| cells.iter().map(|line| line[column].chars().count()).max();
         let widths: Vec<usize> =
             (0..cells[0].len()).map(|column| width(column).unwrap_or(0)).collect();
         let mut text = String::new();
         for (index, line) in cells.iter().enumerate() {
-            let is_best = index == 1 && self.best().is_some();
+            let is_best = index == 1 && self.ranking.best().is_some();
             text += if is_best { "*" } else { " " };
             for (column, cell) in line.iter().enumerate() {
-                // The names of figures are for people here; those of keys are to be typed.
-                let is_key = (1..=self.plan.keys.len()).contains(&column);
-                let cell = if index == 0 && !is_key { words(cell) } else { cell.clone() };
+                // Names of figures are prose here; names of keys are typed as they are.
+                let is_key = (1..=self.ranking.plan.keys.len()).contains(&column);
+                let cell = if index == 0 && !is_key { spaced(cell) } else { cell.clone() };
                 let _ = write!(text, " {cell:>width$} ", width = widths[column]);
             }
             text.truncate(text.trim_end().len());
@@ -133,7 +89,7 @@ impl<'a> Table<'a> {
         text
     }
 
-    /// For spreadsheets (RFC 4180, lines end with a line feed alone).
+    /// CSV (RFC 4180, with line feeds alone).
     pub(super) fn csv(&self) -> String {
         let quoted = |cell: &String| {
             let is_plain = !cell.contains([',', '"', '\n', '\r']);
@@ -144,19 +100,19 @@ impl<'a> Table<'a> {
         lines.collect::<Vec<_>>().join("\n") + "\n"
     }
 
-    /// For programs. `command` trains a run.
+    /// JSON; `command` is the command line that trains a run.
     pub(super) fn report(&self, out: &str, command: impl Fn(&Run) -> String) -> Report {
         let row = |row: &Row<'_>| {
-            let keys = self.plan.keys.iter().zip(&row.run.values);
+            let keys = self.ranking.plan.keys.iter().zip(&row.run.values);
             let set: Map<String, Value> =
                 keys.map(|(key, value)| (key.clone(), json!(value))).collect();
             let mut object = json!({
                 "run": row.run.name,
                 "set": set,
-                "status": self.status(row),
+                "status": self.ranking.status(row),
                 "rung": row.rung + 1,
                 "steps": row.outcome.steps,
-                "words": row.outcome.words,
+                "message": row.outcome.message,
                 "command": command(row.run),
             });
             let object_map = object.as_object_mut().expect("it is an object");
@@ -164,9 +120,9 @@ impl<'a> Table<'a> {
             object
         };
         Report {
-            by: self.plan.by.name(),
-            runs: self.rows.iter().map(row).collect(),
-            best: self.best().map(row),
+            by: self.ranking.plan.by.name(),
+            runs: self.ranking.rows.iter().map(row).collect(),
+            best: self.ranking.best().map(row),
             out: out.to_owned(),
         }
     }
@@ -175,7 +131,9 @@ impl<'a> Table<'a> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::commands::sweep::halving::rungs;
+    use lockstep_sweep::halving::rungs;
+    use lockstep_sweep::outcome::{Outcome, Status};
+    use lockstep_sweep::plan::Plan;
     use std::collections::BTreeMap;
 
     /// A plan of runs with these values of two keys.
@@ -191,7 +149,7 @@ pub(super) mod tests {
             keys: vec!["optim.lr".to_owned(), "optim.name".to_owned()],
             runs: values.iter().enumerate().map(run).collect(),
             rungs: rungs(values.len(), eta, 100),
-            by: Figure::ValidationLoss,
+            by: Metric::ValidationLoss,
             eta,
             jobs: 1,
             threads: vec![None; values.len()],
@@ -210,18 +168,19 @@ pub(super) mod tests {
         let figures = [("validation_loss", loss), ("final_loss", loss / 2.0), ("seconds", 1.5)];
         let figures: BTreeMap<_, _> =
             figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        let (steps, words) = (plan.rungs[rung].steps(100), String::new());
-        let outcome = Outcome { status: Status::Done, steps, words, figures };
+        let (steps, message) = (plan.rungs[rung].steps(100), String::new());
+        let outcome = Outcome { status: Status::Done, steps, message, figures };
         let score = plan.by.score(&outcome);
         Row { run, rung, outcome, score }
     }
 
     #[test]
-    fn the_best_is_first_and_marked_and_what_diverged_is_last() {
+    fn the_best_run_is_first_and_marked_and_diverged_runs_are_last() {
         let plan = plan(&[("0.1", "sgd"), ("1", "sgd"), ("0.1", "adam"), ("1", "adam")], 1);
         let losses = [Some(3.0), None, Some(1.5), Some(3.0)];
         let rows = losses.into_iter().enumerate().map(|(run, loss)| row(&plan, run, 0, loss));
-        let table = Table::new(&plan, rows.collect(), false);
+        let ranking = Ranking::new(&plan, rows.collect());
+        let table = Table::new(&ranking, false);
         assert_eq!(
             table.text(),
             "\x20  run  optim.lr  optim.name  steps    status  validation loss  final loss\n\
@@ -230,11 +189,11 @@ pub(super) mod tests {
              \x20 0004         1        adam    100      done         3.000000    1.500000\n\
              \x20 0002         1         sgd     12  diverged\n"
         );
-        assert_eq!(table.best().map(|row| row.run.name.as_str()), Some("0003"));
+        assert_eq!(ranking.best().map(|row| row.run.name.as_str()), Some("0003"));
     }
 
     #[test]
-    fn who_came_further_stands_above_who_was_dropped() {
+    fn runs_of_later_rungs_rank_above_dropped_ones() {
         let values = [("1", "a"), ("2", "a"), ("3", "a"), ("4", "a")];
         let plan = plan(&values, 2);
         let rows = vec![
@@ -243,16 +202,17 @@ pub(super) mod tests {
             row(&plan, 2, 0, None),
             row(&plan, 3, 1, Some(1.0)),
         ];
-        let table = Table::new(&plan, rows, false);
-        let names: Vec<_> = table.rows.iter().map(|row| row.run.name.as_str()).collect();
+        let ranking = Ranking::new(&plan, rows);
+        let names: Vec<_> = ranking.rows.iter().map(|row| row.run.name.as_str()).collect();
         assert_eq!(names, ["0002", "0004", "0001", "0003"]);
-        assert!(table.text().contains("dropped"));
+        assert!(Table::new(&ranking, false).text().contains("dropped"));
     }
 
     #[test]
     fn a_comma_in_a_value_stays_in_its_cell() {
         let plan = plan(&[("{a=1,b=\"x\"}", "sgd")], 1);
-        let table = Table::new(&plan, vec![row(&plan, 0, 0, Some(0.25))], true);
+        let ranking = Ranking::new(&plan, vec![row(&plan, 0, 0, Some(0.25))]);
+        let table = Table::new(&ranking, true);
         assert_eq!(
             table.csv(),
             "run,optim.lr,optim.name,steps,status,validation_loss,final_loss,seconds,\
@@ -262,11 +222,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_is_best_where_all_diverged() {
+    fn there_is_no_best_run_where_all_diverged() {
         let plan = plan(&[("1", "sgd"), ("2", "sgd")], 1);
         let rows = vec![row(&plan, 0, 0, None), row(&plan, 1, 0, None)];
-        let table = Table::new(&plan, rows, false);
-        assert!(table.best().is_none() && !table.text().contains('*'));
+        let ranking = Ranking::new(&plan, rows);
+        let table = Table::new(&ranking, false);
+        assert!(ranking.best().is_none() && !table.text().contains('*'));
         assert!(table.report("sweep", |_| String::new()).best.is_none());
     }
 }

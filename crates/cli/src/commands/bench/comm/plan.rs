@@ -1,9 +1,9 @@
-//! What was asked for, proven before anything starts.
+//! The cases of a measurement, checked before anything starts.
 
 use super::Arguments;
 use crate::failure::Failure;
-use lockstep_comm::Dtype;
 use lockstep_bench::{Buffers, Case, Kind};
+use lockstep_comm::Dtype;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Emulate, Sources};
 use lockstep_platform::World;
@@ -14,10 +14,10 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// More ranks than this share too few cores to tell anything.
+/// Largest number of ranks.
 const MAX_RANKS: usize = 64;
 
-/// How ranks reach each other.
+/// Transport between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
     Threads,
@@ -35,27 +35,27 @@ impl Transport {
     }
 }
 
-/// What is measured, and by whom.
+/// Cases and ranks of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plan {
     pub(super) num_ranks: usize,
     pub(super) transport: Transport,
     pub(super) budget: Duration,
     pub(super) cases: Vec<Case>,
-    /// Whether every rank can have a core of its own.
+    /// Whether there is a core per rank.
     pub(super) has_cores: bool,
-    /// What links are made to be like.
+    /// Emulated links.
     pub(super) emulate: Emulate,
-    /// Whether the library's choice takes turns with all others.
+    /// Whether the selected algorithm alternates with all others.
     pub(super) selects: bool,
     pub(super) explains: bool,
 }
 
 impl Plan {
-    pub(super) fn prove(arguments: &Arguments, world: &World) -> Result<Self, Failure> {
+    pub(super) fn from_arguments(arguments: &Arguments, world: &World) -> Result<Self, Failure> {
         let kinds = match arguments.op.as_str() {
             "all" => Kind::ALL.to_vec(),
-            ops => listed::<Kind>("--op", ops)?,
+            ops => parse_list::<Kind>("--op", ops)?,
         };
         let transport = transport(&arguments.transport)?;
         let num_ranks = num_ranks(&arguments.ranks)?;
@@ -63,34 +63,34 @@ impl Plan {
         let buffers = buffers(arguments.buffers.as_deref(), transport)?;
         let algorithms = match arguments.algorithm.as_str() {
             "auto" => vec![None],
-            names => listed("--algorithm", names)?.into_iter().map(Some).collect(),
+            names => parse_list("--algorithm", names)?.into_iter().map(Some).collect(),
         };
         let sizes = sizes(&arguments.bytes, dtype)?;
         let mut cases = Vec::new();
         for &kind in &kinds {
             for &algorithm in &algorithms {
                 if let Some(algorithm) = algorithm {
-                    suits(kind, algorithm, num_ranks, transport)?;
+                    check_algorithm(kind, algorithm, num_ranks, transport)?;
                 }
-                // A barrier moves nothing, so one line says all.
+                // A barrier has no payload, so it has one case.
                 let sizes = if kind == Kind::Barrier { &[0][..] } else { &sizes };
                 let case = |&bytes: &usize| Case { kind, dtype, bytes, algorithm, buffers };
                 cases.extend(sizes.iter().map(case));
             }
         }
         if let Some(path) = &arguments.svg {
-            writable(path, world)?;
+            check_writable(path, world)?;
         }
         let budget = budget(&arguments.seconds)?;
         let has_cores = num_ranks <= world.threads().available();
         let emulate = emulate(&arguments.sets, transport, num_ranks)?;
         let (selects, explains) = (arguments.select, arguments.explain);
         if selects && arguments.algorithm != "auto" {
-            return Err(Failure::user("--select tries all algorithms; leave --algorithm out"));
+            return Err(Failure::user("--select times all algorithms; leave --algorithm out"));
         }
         let plan =
             Self { num_ranks, transport, budget, cases, has_cores, emulate, selects, explains };
-        plan.fits(world)?;
+        plan.check_memory(world)?;
         Ok(plan)
     }
 
@@ -99,16 +99,16 @@ impl Plan {
         self.cases.iter().map(|case| case.bytes).max().unwrap_or(0)
     }
 
-    /// Every rank has an input and an output at most, copies of both where they are private, and
-    /// a buffer to sweep over.
-    fn fits(&self, world: &World) -> Result<(), Failure> {
+    /// Refuses sizes beyond memory: per rank an input, an output, private copies of both and a buffer
+    /// for the memory sweep.
+    fn check_memory(&self, world: &World) -> Result<(), Failure> {
         let needed = (self.max_bytes() as u64).saturating_mul(5 * self.num_ranks as u64);
         let there = world.host().memory_bytes();
         if there > 0 && needed > there {
             let (largest, needed, there) =
                 (Bytes(self.max_bytes() as u64), Bytes(needed), Bytes(there));
             return Err(Failure::user(format!(
-                "--bytes {largest} on {} ranks needs up to {needed}, and there are {there}",
+                "--bytes {largest} on {} ranks needs up to {needed} of memory, the host has {there}",
                 self.num_ranks
             )));
         }
@@ -116,9 +116,9 @@ impl Plan {
     }
 }
 
-fn listed<T: FromStr<Err: Display>>(option: &str, text: &str) -> Result<Vec<T>, Failure> {
-    let parse = |word: &str| {
-        word.trim().parse().map_err(|error| Failure::user(format!("{option}: {error}")))
+fn parse_list<T: FromStr<Err: Display>>(option: &str, text: &str) -> Result<Vec<T>, Failure> {
+    let parse = |item: &str| {
+        item.trim().parse().map_err(|error| Failure::user(format!("{option}: {error}")))
     };
     text.split(',').map(parse).collect()
 }
@@ -126,7 +126,7 @@ fn listed<T: FromStr<Err: Display>>(option: &str, text: &str) -> Result<Vec<T>, 
 fn transport(text: &str) -> Result<Transport, Failure> {
     let all = [Transport::Threads, Transport::Shm, Transport::Tcp];
     all.into_iter().find(|transport| transport.name() == text).ok_or_else(|| {
-        Failure::user(format!("--transport: `{text}` is no transport; try threads, shm or tcp"))
+        Failure::user(format!("--transport: `{text}` is not a transport; try threads, shm or tcp"))
     })
 }
 
@@ -140,7 +140,7 @@ fn num_ranks(text: &str) -> Result<usize, Failure> {
 fn dtype(text: &str) -> Result<Dtype, Failure> {
     Dtype::ALL.into_iter().find(|dtype| dtype.name() == text).ok_or_else(|| {
         let names = Dtype::ALL.map(Dtype::name).join(", ");
-        Failure::user(format!("--dtype: `{text}` is no type of elements; try {names}"))
+        Failure::user(format!("--dtype: `{text}` is not an element type; try {names}"))
     })
 }
 
@@ -149,17 +149,17 @@ fn buffers(text: Option<&str>, transport: Transport) -> Result<Buffers, Failure>
     match text {
         None | Some("arena") if is_shared => Ok(Buffers::Arena),
         None | Some("private") => Ok(Buffers::Private),
-        Some("arena") => Err(Failure::user(
-            "--buffers arena needs memory that the ranks share, and tcp has none; try private",
-        )),
-        Some(other) => Err(Failure::user(format!(
-            "--buffers: `{other}` is no place for buffers; try arena or private"
-        ))),
+        Some("arena") => {
+            Err(Failure::user("--buffers arena needs shared memory, which tcp lacks; try private"))
+        }
+        Some(other) => {
+            Err(Failure::user(format!("--buffers: `{other}` is neither; try arena or private")))
+        }
     }
 }
 
 fn sizes(text: &str, dtype: Dtype) -> Result<Vec<usize>, Failure> {
-    let sizes = listed::<Bytes>("--bytes", text)?.into_iter().map(|size| {
+    let sizes = parse_list::<Bytes>("--bytes", text)?.into_iter().map(|size| {
         let bytes = usize::try_from(size.0).unwrap_or(usize::MAX);
         if bytes.is_multiple_of(dtype.bytes()) {
             return Ok(bytes);
@@ -173,21 +173,21 @@ fn sizes(text: &str, dtype: Dtype) -> Result<Vec<usize>, Failure> {
     sizes.collect()
 }
 
-/// What links are made to be like, by the rules of a recipe.
+/// Emulated links by the rules of a recipe.
 fn emulate(sets: &[String], transport: Transport, num_ranks: usize) -> Result<Emulate, Failure> {
     if sets.is_empty() {
         return Ok(Emulate::none());
     }
     if let Some(other) = sets.iter().find(|set| !set.starts_with("emulate.")) {
-        let rule = "is no key of emulate; try --set emulate.latency_ms=1";
+        let rule = "is not an emulate key; try --set emulate.latency_ms=1";
         return Err(Failure::user(format!("--set {other} {rule}")));
     }
     if transport != Transport::Tcp {
         let name = transport.name();
-        let rule = format!("--set emulate.* makes links worse, and {name} has none");
+        let rule = format!("--set emulate.* emulates links, which {name} lacks");
         return Err(Failure::user(format!("{rule}; try --transport tcp")));
     }
-    // A recipe for as many workers; nothing else of it is used.
+    // Only the emulate section of this recipe is used.
     let num_leaves = num_ranks.next_power_of_two().max(8);
     let mut all = vec![
         "run.transport=tcp".to_owned(),
@@ -204,13 +204,13 @@ fn emulate(sets: &[String], transport: Transport, num_ranks: usize) -> Result<Em
 fn budget(text: &str) -> Result<Duration, Failure> {
     let seconds = text.parse::<f64>().ok().filter(|&seconds| seconds > 0.0 && seconds <= 3600.0);
     let seconds = seconds.ok_or_else(|| {
-        Failure::user(format!("--seconds {text} is not a time up to an hour; try 0.3"))
+        Failure::user(format!("--seconds {text} is not between 0 and 3600; try 0.3"))
     })?;
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Whether an algorithm can carry out an operation over a transport.
-fn suits(
+/// Refuses an algorithm that cannot run an operation over a transport.
+fn check_algorithm(
     kind: Kind,
     algorithm: Algorithm,
     num_ranks: usize,
@@ -223,24 +223,24 @@ fn suits(
     } else {
         Topology::by_host(&(0..num_ranks).collect::<Vec<_>>())
     };
-    let team = GroupSpec { topology: Some(topology), ..GroupSpec::new(num_ranks) };
-    let built = build(op, algorithm, &team);
+    let group = GroupSpec { topology: Some(topology), ..GroupSpec::new(num_ranks) };
+    let built = build(op, algorithm, &group);
     let schedule = built.map_err(|error| Failure::user(format!("--algorithm: {error}")))?;
     if !schedule.needs_memory() || is_shared {
         return Ok(());
     }
     let by_messages = |other: &&Algorithm| {
-        build(op, **other, &team).is_ok_and(|schedule| !schedule.needs_memory())
+        build(op, **other, &group).is_ok_and(|schedule| !schedule.needs_memory())
     };
     let others = algorithms(op).iter().filter(by_messages).map(Algorithm::to_string);
     Err(Failure::user(format!(
-        "--algorithm: {algorithm} needs memory that the ranks share, and tcp has none; try {}",
+        "--algorithm: {algorithm} needs shared memory, which tcp lacks; try {}",
         others.collect::<Vec<_>>().join(", ")
     )))
 }
 
-/// Whether a picture can be put there; it is better to know before measuring.
-fn writable(path: &Path, world: &World) -> Result<(), Failure> {
+/// Refuses a plot file that cannot be written, before measuring.
+fn check_writable(path: &Path, world: &World) -> Result<(), Failure> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let is_there = folder.is_none_or(|folder| {
         matches!(world.files().metadata(folder), Some(lockstep_platform::FileKind::Directory))
@@ -250,5 +250,5 @@ fn writable(path: &Path, world: &World) -> Result<(), Failure> {
     if is_there && !is_folder && path.file_name().is_some() {
         return Ok(());
     }
-    Err(Failure::user(format!("--svg {} is no file in a folder that exists", path.display())))
+    Err(Failure::user(format!("--svg {} is not a file in an existing folder", path.display())))
 }

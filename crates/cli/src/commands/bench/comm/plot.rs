@@ -99,7 +99,7 @@ impl Frame {
         Self { x, y }
     }
 
-    fn place(&self, bytes: f64, speed: f64) -> (f64, f64) {
+    fn rank_env(&self, bytes: f64, speed: f64) -> (f64, f64) {
         let share = |value: f64, (low, high): (f64, f64)| (value - low) / (high - low);
         let x = LEFT + share(bytes.log2(), self.x) * (WIDTH - LEFT - RIGHT);
         let y = HEIGHT - BOTTOM - share(speed.log10(), self.y) * (HEIGHT - TOP - BOTTOM);
@@ -113,7 +113,7 @@ impl Frame {
         let step = ((last - first) / 11 + 1).max(1);
         for power in (first..=last).step_by(step as usize) {
             let bytes = f64::from(power).exp2();
-            let (x, _) = self.place(bytes, 1.0);
+            let (x, _) = self.rank_env(bytes, 1.0);
             rule(svg, (x, TOP), (x, bottom), "#e4e4e4");
             let label = Bytes(bytes as u64).to_string();
             text(svg, (x, bottom + 20.0), "text-anchor=\"middle\"", &label);
@@ -122,7 +122,7 @@ impl Frame {
             for digit in [1.0, 2.0, 5.0] {
                 let speed = digit * 10_f64.powi(power);
                 if (self.y.0..=self.y.1).contains(&speed.log10()) {
-                    let (_, y) = self.place(1.0, speed);
+                    let (_, y) = self.rank_env(1.0, speed);
                     let shade = if digit < 2.0 { "#c8c8c8" } else { "#ececec" };
                     rule(svg, (LEFT, y), (right, y), shade);
                     let label = BytesPerSecond(speed).to_string();
@@ -145,14 +145,14 @@ impl Frame {
             .rows
             .iter()
             .filter(|row| limit_of(row) > 0.0)
-            .map(|row| self.place(row.bytes as f64, limit_of(row)))
+            .map(|row| self.rank_env(row.bytes as f64, limit_of(row)))
             .collect();
         let dashes = "stroke-dasharray=\"6 4\" stroke-width=\"1.5\" opacity=\"0.75\"";
         path(svg, &limit, line.colour, dashes);
         let points: Vec<(f64, f64)> = line
             .rows
             .iter()
-            .map(|row| self.place(row.bytes as f64, row.bus_bytes_per_second))
+            .map(|row| self.rank_env(row.bytes as f64, row.bus_bytes_per_second))
             .collect();
         path(svg, &points, line.colour, "stroke-width=\"2.5\"");
         let mut last_named = "";
@@ -207,7 +207,7 @@ fn legend(svg: &mut String, series: &[Series<'_>]) {
     text(svg, (x + 36.0, y), "", "limit: sweep over memory");
     let notes = ["medians of the slowest rank", "at each point: the algorithm"];
     for (index, note) in notes.iter().enumerate() {
-        let place = (x, y + 32.0 + 18.0 * index as f64);
-        text(svg, place, "fill=\"#444444\" font-size=\"11\"", note);
+        let rank_env = (x, y + 32.0 + 18.0 * index as f64);
+        text(svg, rank_env, "fill=\"#444444\" font-size=\"11\"", note);
     }
 }

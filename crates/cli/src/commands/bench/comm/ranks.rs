@@ -1,9 +1,9 @@
-//! The ranks of a measurement: threads of this process, or processes that it starts.
+//! The ranks of a measurement: threads of this process, or processes of a launcher.
 //!
-//! A process that plays a rank is this program again, with the same options and a place. It comes
-//! for the board, opens its end of the world, and measures; rank 0 prints one line of JSON for each
-//! row. The first process only hands out the board, reads those lines and looks whether all are
-//! alive: when one fails, all are told, and the first one's words are what the user sees.
+//! A rank process is this program with the same options and `--as-rank`. It maps the launcher's
+//! shared board, connects and measures; rank 0 prints one line of JSON per row. The launcher offers
+//! the board, reads the rows and polls the processes. When one fails, all stop, and the error of the
+//! first failing rank is reported.
 
 use super::plan::{Plan, Transport};
 use super::report::Row;
@@ -11,7 +11,7 @@ use super::select;
 use crate::failure::Failure;
 use crate::output;
 use lockstep_bench::{BenchError, Board, Offer, contest, measure};
-use lockstep_cluster::rendezvous::{self, Place, RendezvousError, Settings, Ticket};
+use lockstep_cluster::rendezvous::{self, RankEnv, RendezvousError, Settings, Ticket};
 use lockstep_comm::transport::{hosts, tcp::TcpOptions};
 use lockstep_comm::{Comm, Options};
 use lockstep_config::Blame;
@@ -22,20 +22,20 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-/// How long ranks may take to find each other.
-const MEETING_TIME: Duration = Duration::from_secs(30);
+/// Deadline of the rendezvous.
+const RENDEZVOUS_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How often the first process looks whether all others are alive.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval between two polls of the processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long ranks may go on after they were told to stop.
-const GRACE: Duration = Duration::from_secs(2);
+/// Time between the request to stop and the kill.
+const STOP_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Where rank 0 listens when ranks talk over TCP.
+/// Address of rank 0 over TCP.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// Starts the ranks; every row is handed over as soon as it is there.
-pub(super) fn start(plan: &Plan, world: &World, on_row: impl FnMut(Row)) -> Result<(), Failure> {
+/// Starts the ranks and passes on every row as it arrives.
+pub(super) fn launch(plan: &Plan, world: &World, on_row: impl FnMut(Row)) -> Result<(), Failure> {
     let board = Board::new(world, plan.num_ranks, plan.max_bytes()).map_err(BenchError::from)?;
     match plan.transport {
         Transport::Threads => start_threads(plan, world, &board, on_row),
@@ -44,7 +44,7 @@ pub(super) fn start(plan: &Plan, world: &World, on_row: impl FnMut(Row)) -> Resu
 }
 
 fn options(plan: &Plan) -> Options {
-    // Room for inputs, outputs and copies of them, with alignment.
+    // Inputs, outputs and copies of both, with alignment.
     let arena_bytes = (8 * plan.max_bytes()).max(64 << 20);
     Options { arena_bytes, ..Options::default() }
 }
@@ -62,7 +62,7 @@ fn start_threads(
             let sender = sender.clone();
             scope.spawn(move || {
                 let result = measure_all(plan, world, board, &comm, |row| {
-                    // Whoever listens does so until the end.
+                    // The receiver outlives all ranks.
                     let _ = sender.send(row);
                     Ok(())
                 });
@@ -78,17 +78,17 @@ fn start_threads(
         threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
     });
     let mut errors: Vec<BenchError> = results.into_iter().filter_map(Result::err).collect();
-    // The one that failed first, not the ones that were told.
-    errors.sort_by_key(is_echo);
+    // The cause comes before the errors that follow from it.
+    errors.sort_by_key(is_secondary);
     errors.into_iter().next().map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Whether an error only repeats somebody else's.
-fn is_echo(error: &BenchError) -> bool {
+/// Whether an error follows from another rank's.
+fn is_secondary(error: &BenchError) -> bool {
     matches!(error, BenchError::Stopped)
 }
 
-/// Measures everything with one rank's end; rank 0 reports.
+/// Measures all cases on one rank; rank 0 reports.
 fn measure_all(
     plan: &Plan,
     world: &World,
@@ -96,7 +96,7 @@ fn measure_all(
     comm: &Comm,
     mut report: impl FnMut(Row) -> Result<(), BenchError>,
 ) -> Result<(), BenchError> {
-    // Only now, because the library looks at how many cores there are when it opens.
+    // After connecting, because the library counts the cores then.
     if plan.has_cores {
         world.threads().pin_to_core(comm.rank().0);
     }
@@ -114,16 +114,16 @@ fn measure_all(
     Ok(())
 }
 
-/// What a process that plays a rank does.
-pub(super) fn be_one(place: &str, plan: &Plan, world: &World) -> Result<(), Failure> {
-    let parsed = place.rsplit_once('/').and_then(|(name, rank)| {
+/// Runs the rank of a process that the launcher started.
+pub(super) fn run_rank(rank_env: &str, plan: &Plan, world: &World) -> Result<(), Failure> {
+    let parsed = rank_env.rsplit_once('/').and_then(|(name, rank)| {
         let rank = rank.parse().ok().filter(|&rank| rank < plan.num_ranks)?;
         Some((name, Rank(rank)))
     });
-    let (name, rank) = parsed.ok_or_else(|| Failure::user("--as-rank is a name and a rank"))?;
-    let board = Board::fetch(world, name, plan.num_ranks, MEETING_TIME)?;
+    let (name, rank) = parsed.ok_or_else(|| Failure::user("--as-rank needs NAME/RANK"))?;
+    let board = Board::fetch(world, name, plan.num_ranks, RENDEZVOUS_DEADLINE)?;
     let mut printed = Ok(());
-    let result = open(plan, world, &board, name, rank).and_then(|comm| {
+    let result = connect(plan, world, &board, name, rank).and_then(|comm| {
         let measured = measure_all(plan, world, &board, &comm, |row| {
             let line = serde_json::to_string(&row).expect("our values are JSON");
             printed = output::text(&(line + "\n"));
@@ -138,8 +138,8 @@ pub(super) fn be_one(place: &str, plan: &Plan, world: &World) -> Result<(), Fail
     result
 }
 
-/// This process's end of the world.
-fn open(
+/// Connects this rank with the others.
+fn connect(
     plan: &Plan,
     world: &World,
     board: &Board,
@@ -152,17 +152,17 @@ fn open(
         return Ok(comm.map_err(BenchError::from)?);
     }
     let settings = Settings { shares_memory: false, ..Settings::default() };
-    let ticket = Ticket::from_env(world).map_err(|problems| RendezvousError::Place { problems })?;
+    let ticket = Ticket::from_env(world).map_err(|problems| RendezvousError::RankEnv { problems })?;
     let joined = if rank == Rank(0) {
         let listener = rendezvous::listen(world, &format!("{LOOPBACK}:0"))?;
         let master = listener.local_addr();
         let port = master.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         board.tell(port.expect("an address ends with a port"));
-        let place = Place::new(rank, num_ranks, &master, &ticket);
-        rendezvous::join_as_first(world, listener, &place, &settings)
+        let rank_env = RankEnv::new(rank, num_ranks, &master, &ticket);
+        rendezvous::join_as_first(world, listener, &rank_env, &settings)
     } else {
         let master = format!("{LOOPBACK}:{}", board.hear()?);
-        rendezvous::join(world, &Place::new(rank, num_ranks, &master, &ticket), &settings)
+        rendezvous::join(world, &RankEnv::new(rank, num_ranks, &master, &ticket), &settings)
     };
     let options = TcpOptions { emulate: plan.emulate.clone(), ..TcpOptions::default() };
     let wires = hosts::connect(world, joined?, None, &options).map_err(BenchError::from)?;
@@ -182,19 +182,19 @@ fn start_processes(
     for rank in 0..plan.num_ranks {
         ranks.children.push(spawn(&name, rank, &ticket)?);
     }
-    let stdout = ranks.children[0].stdout.take().expect("it was asked for");
+    let stdout = ranks.children[0].stdout.take().expect("it is piped");
     let (lines, reader) = read_lines(world, stdout)?;
     let watched = ranks.watch(offer, &lines, on_row);
     if watched.is_err() {
         ranks.end();
     }
-    // Its pipe is closed by now.
+    // The pipe is closed now, so the reader ends.
     let joined = reader.join();
     watched?;
     joined.map_err(|error| Failure::new(Blame::Peer(0), error.to_string()))
 }
 
-/// This program again, as one of the ranks.
+/// Starts this program as a rank.
 fn spawn(name: &str, rank: usize, ticket: &Ticket) -> Result<Child, Failure> {
     let cannot = |error: std::io::Error| {
         Failure::new(Blame::Storage, format!("cannot start rank {rank}: {error}"))
@@ -211,7 +211,7 @@ fn spawn(name: &str, rank: usize, ticket: &Ticket) -> Result<Child, Failure> {
         .map_err(cannot)
 }
 
-/// A thread that reads lines until the pipe is closed.
+/// Starts a thread that reads lines until the pipe is closed.
 fn read_lines(
     world: &World,
     pipe: impl Read + Send + 'static,
@@ -230,7 +230,7 @@ fn read_lines(
     Ok((lines, thread))
 }
 
-/// The processes that measure.
+/// The rank processes.
 struct Ranks<'a> {
     children: Vec<Child>,
     board: &'a Board,
@@ -238,35 +238,35 @@ struct Ranks<'a> {
 }
 
 impl Ranks<'_> {
-    /// Hands out the board and the rows until all have ended well or one has not.
+    /// Offers the board and passes on rows until all ranks have ended or one has failed.
     fn watch(
         &mut self,
         mut offer: Offer,
         lines: &Receiver<String>,
         mut on_row: impl FnMut(Row),
     ) -> Result<(), Failure> {
-        let mut num_met = 0;
+        let mut num_joined = 0;
         let mut is_open = true;
         loop {
-            if num_met < self.children.len() {
-                let met = offer.hand_out(self.board, LOOK).map_err(BenchError::from)?;
-                num_met += usize::from(met);
+            if num_joined < self.children.len() {
+                let joined = offer.hand_out(self.board, POLL_INTERVAL).map_err(BenchError::from)?;
+                num_joined += usize::from(joined);
             } else if is_open {
-                match lines.recv_timeout(LOOK) {
+                match lines.recv_timeout(POLL_INTERVAL) {
                     Ok(line) => on_row(row_of(&line)?),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => is_open = false,
                 }
             }
-            let all_have_ended = self.look()?;
+            let all_have_ended = self.poll()?;
             if all_have_ended && !is_open {
                 return Ok(());
             }
         }
     }
 
-    /// Whether all have ended well; an error if one has not.
-    fn look(&mut self) -> Result<bool, Failure> {
+    /// Whether all ranks have ended; an error if one has failed.
+    fn poll(&mut self) -> Result<bool, Failure> {
         let mut num_ended = 0;
         for rank in 0..self.children.len() {
             match self.children[rank].try_wait() {
@@ -278,29 +278,29 @@ impl Ranks<'_> {
         Ok(num_ended == self.children.len())
     }
 
-    /// Tells all to stop and finds out who failed first.
+    /// Stops all ranks and returns the first failure.
     fn first_failure(&mut self) -> Failure {
-        // Whoever is there still may have to be killed, and that is no failure of its own.
-        let is_here = |child: &mut Child| matches!(child.try_wait(), Ok(None));
-        let was_here: Vec<bool> = self.children.iter_mut().map(is_here).collect();
+        // A rank that is still running may have to be killed, which is not a failure of its own.
+        let is_running = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        let was_running: Vec<bool> = self.children.iter_mut().map(is_running).collect();
         self.end();
         let mut failures = Vec::new();
         for (rank, child) in self.children.iter_mut().enumerate() {
             let mut text = String::new();
             if let Some(mut pipe) = child.stderr.take() {
-                // What cannot be read is not worth more than what can.
+                // A partial read is good enough for an error message.
                 let _ = pipe.read_to_string(&mut text);
             }
             let code = child.try_wait().ok().flatten().and_then(|status| status.code());
             if code == Some(0) {
                 continue;
             }
-            let said = text.lines().find_map(|line| line.strip_prefix("error: "));
-            let is_echo = said.is_some_and(|said| said.contains("gave up"));
-            let words = said.or_else(|| text.lines().next()).unwrap_or("it was killed");
+            let error = text.lines().find_map(|line| line.strip_prefix("error: "));
+            let is_secondary = error.is_some_and(|error| error.contains("gave up"));
+            let message = error.or_else(|| text.lines().next()).unwrap_or("it was killed");
             let code = code.and_then(|code| u8::try_from(code).ok());
-            let order = (is_echo, was_here[rank], code.is_some());
-            failures.push((order, code, format!("rank {rank}: {words}")));
+            let order = (is_secondary, was_running[rank], code.is_some());
+            failures.push((order, code, format!("rank {rank}: {message}")));
         }
         failures.sort_by_key(|(order, ..)| *order);
         let first = failures.into_iter().next();
@@ -310,16 +310,16 @@ impl Ranks<'_> {
         )
     }
 
-    /// Lets all end by themselves, and ends those that do not.
+    /// Stops all ranks; kills those that do not end in time.
     fn end(&mut self) {
         self.board.stop();
-        let mut naps = GRACE.as_millis() / LOOK.as_millis();
+        let mut num_polls = STOP_DEADLINE.as_millis() / POLL_INTERVAL.as_millis();
         for child in &mut self.children {
-            while naps > 0 && matches!(child.try_wait(), Ok(None)) {
-                naps -= 1;
-                self.world.clock().sleep(LOOK);
+            while num_polls > 0 && matches!(child.try_wait(), Ok(None)) {
+                num_polls -= 1;
+                self.world.clock().sleep(POLL_INTERVAL);
             }
-            // It may have ended just now, and then there is nothing to kill.
+            // It may have ended in the meantime.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -334,5 +334,5 @@ impl Drop for Ranks<'_> {
 
 fn row_of(line: &str) -> Result<Row, Failure> {
     serde_json::from_str(line)
-        .map_err(|error| Failure::new(Blame::Peer(0), format!("rank 0 said {line:?}: {error}")))
+        .map_err(|error| Failure::new(Blame::Peer(0), format!("rank 0 printed {line:?}: {error}")))
 }

@@ -1,4 +1,4 @@
-//! The figures of a measurement, for programs and for people.
+//! Results of a measurement as JSON and text.
 
 use super::plan::Plan;
 use lockstep_bench::{Buffers, Case, Point};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 
-/// One size of one operation. The names are those that scripts rely on.
+/// One size of one operation. Field names are stable: scripts rely on them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) op: String,
@@ -16,31 +16,31 @@ pub(super) struct Row {
     pub(super) bytes: usize,
     pub(super) dtype: String,
     pub(super) transport: String,
-    /// The one that did it, also where the choice was the library's.
+    /// The algorithm, also where the library selected it.
     pub(super) algorithm: String,
     pub(super) buffers: String,
     pub(super) median_us: f64,
     pub(super) p95_us: f64,
     pub(super) bus_bytes_per_second: f64,
-    /// The time of the sweep over memory, over ours.
+    /// Time of the memory sweep over the time of the call.
     pub(super) limit_share: f64,
     pub(super) verified: bool,
     pub(super) min_us: f64,
     pub(super) p10_us: f64,
     pub(super) algorithm_bytes_per_second: f64,
     pub(super) limit_us: f64,
-    /// The limit as a bandwidth, for the same operation.
+    /// The limit as bus bandwidth.
     pub(super) limit_bus_bytes_per_second: f64,
-    /// Whether the algorithm promises the canonical order of sums.
+    /// Whether the algorithm reduces in canonical order.
     pub(super) canonical: bool,
     pub(super) samples: usize,
-    /// What the library thought that the call would take.
+    /// Predicted time of the call.
     pub(super) predicted_us: Option<f64>,
-    /// The same for all algorithms that could do it, the one that did it first.
+    /// Predicted times of all algorithms, the selected one first.
     pub(super) candidates: Vec<Candidate>,
-    /// The times of algorithms that were forced (`--select`).
+    /// Measured times of the other algorithms (`--select`).
     pub(super) forced: Vec<Candidate>,
-    /// What was found out about the links.
+    /// Measured links.
     pub(super) probe: Option<String>,
 }
 
@@ -58,7 +58,7 @@ impl Row {
         };
         let median_us = micros(&point.call_ns, 50);
         let limit_us = if case.bytes > 0 { micros(&point.sweep_ns, 50) } else { 0.0 };
-        // A clock that does not tick in between would make a speed without end.
+        // A call shorter than a clock tick has no finite speed.
         let speed = |us: f64| if us > 0.0 { case.bytes as f64 / (us * 1e-6) } else { 0.0 };
         let bus_factor = case.kind.bus_factor(plan.num_ranks);
         let candidate =
@@ -103,14 +103,14 @@ pub(super) const fn buffers_name(buffers: Buffers) -> &'static str {
     }
 }
 
-/// One sentence about what all rows have in common.
+/// Ranks, transport, type and buffers of all rows.
 pub(super) fn heading(row: &Row) -> String {
     let Row { ranks, transport, dtype, buffers, .. } = row;
     let s = if *ranks == 1 { "" } else { "s" };
     format!("{ranks} rank{s} over {transport}, {dtype}, {buffers} buffers, fresh data")
 }
 
-/// The rows as people read them.
+/// The rows as a table.
 pub(super) fn table(plan: &Plan, rows: &[Row]) -> String {
     let mut text = String::new();
     if let Some(row) = rows.first() {
@@ -148,15 +148,15 @@ pub(super) fn table(plan: &Plan, rows: &[Row]) -> String {
             if row.verified { "yes" } else { "NO" },
         );
     }
-    let max_cores = "more ranks than cores: they take turns, and times say little about a machine \
-                     with a core for each";
+    let max_cores = "more ranks than cores: they share cores, so times do not transfer to a machine \
+                     with a core per rank";
     if !plan.has_cores {
         let _ = writeln!(text, "\n{max_cores}");
     }
     text
 }
 
-/// Says on standard error what is being measured.
+/// Progress on standard error.
 pub(super) struct Progress<'a> {
     plan: &'a Plan,
     is_shown: bool,
@@ -164,7 +164,7 @@ pub(super) struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Programs that ask for JSON are not told, people at a terminal always are.
+    /// Starts printing; with `--json` only on a terminal.
     pub(super) fn new(plan: &'a Plan, is_json: bool) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
         let progress = Self { plan, is_shown: is_terminal || !is_json, is_terminal };
@@ -172,7 +172,7 @@ impl<'a> Progress<'a> {
         progress
     }
 
-    /// After `num_done` rows.
+    /// Prints the case after `num_done` rows.
     pub(super) fn show(&self, num_done: usize) {
         let Some(case) = self.plan.cases.get(num_done).filter(|_| self.is_shown) else { return };
         let number = num_done + 1;
@@ -180,7 +180,7 @@ impl<'a> Progress<'a> {
         let size = Bytes(case.bytes as u64);
         let text = format!("measuring {number} of {total}: {} of {size}", case.kind);
         let mut stderr = std::io::stderr();
-        // Progress that cannot be shown is no reason to stop.
+        // A closed standard error is not a failure of the command.
         let _ = if self.is_terminal {
             write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush())
         } else {
@@ -188,7 +188,7 @@ impl<'a> Progress<'a> {
         };
     }
 
-    /// Leaves a clean line behind.
+    /// Clears the line.
     pub(super) fn end(&self) {
         if self.is_shown && self.is_terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[K");

@@ -1,4 +1,4 @@
-//! The library's choice beside what it could have chosen, and why it chose so.
+//! The selected algorithm against all others, and the predictions behind the selection.
 
 use super::plan::Plan;
 use super::report::{Candidate, Row, heading};
@@ -7,7 +7,7 @@ use lockstep_config::units::Bytes;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// The choice and the best of the forced algorithms, size by size.
+/// The selected algorithm and the fastest one by size.
 pub(super) fn table(plan: &Plan, rows: &[Row]) -> String {
     let mut text = String::new();
     if let Some(row) = rows.first() {
@@ -19,7 +19,7 @@ pub(super) fn table(plan: &Plan, rows: &[Row]) -> String {
     let _ = writeln!(
         text,
         "\n{:<14} {:>9} {:<14} {:>11} {:>11} {:<14} {:>11} {:>7}  others",
-        "op", "size", "chosen", "predicted", "chosen us", "best", "best us", "ratio"
+        "op", "size", "selected", "predicted", "median us", "best", "best us", "ratio"
     );
     for row in rows {
         let mut forced: Vec<&Candidate> = row.forced.iter().collect();
@@ -45,27 +45,28 @@ pub(super) fn table(plan: &Plan, rows: &[Row]) -> String {
         best.is_finite().then_some(row.median_us / best.max(1e-3))
     });
     let worst = ratios.fold(0.0, f64::max);
-    let _ = writeln!(text, "\nthe choice takes at most {worst:.2} times as long as the best");
+    let _ =
+        writeln!(text, "\nthe selected algorithm takes at most {worst:.2}x the time of the best");
     text
 }
 
-/// What is known of the links, and what every algorithm would take by that.
-pub(super) fn explanation(rows: &[Row]) -> String {
+/// Measured links and the predicted time of every algorithm.
+pub(super) fn render_predictions(rows: &[Row]) -> String {
     let mut text = String::from("\n");
     if let Some(probe) = rows.first().and_then(|row| row.probe.as_ref()) {
         text += probe;
     }
     for row in rows {
-        let words =
+        let times =
             row.candidates.iter().map(|each| format!("{} {:.1} us", each.algorithm, each.us));
         let size = Bytes(row.bytes as u64);
-        let words = words.collect::<Vec<_>>().join(", ");
-        let _ = writeln!(text, "{} of {size} by price: {words}", row.op);
+        let times = times.collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "{} of {size}, predicted: {times}", row.op);
     }
     text
 }
 
-/// What was measured, in a few lines.
+/// Measured links in a few lines.
 pub(super) fn links(measured: &LinkMeasurements, num_ranks: usize, took: Duration) -> String {
     let mut text = format!("measured in {} ms\n", took.as_millis());
     text += "link    latency us   bandwidth GB/s\n";
@@ -80,17 +81,16 @@ pub(super) fn links(measured: &LinkMeasurements, num_ranks: usize, took: Duratio
     let ring: Vec<String> = ring.iter().map(usize::to_string).collect();
     let _ = writeln!(
         text,
-        "a rank moves {:.2} GB/s at most, adds {:.2} GB/s, and needs {:.1} us for each more \
-         message; ring {}",
+        "port {:.2} GB/s, reduction {:.2} GB/s, overhead {:.1} us per message; ring {}",
         measured.port.0 / 1e9,
         measured.local.0 / 1e9,
         measured.per_message.0 * 1e6,
         ring.join("-"),
     );
-    for tried in measured.tuning.trials().chunk_by(|one, other| one.bytes == other.bytes) {
-        let words = tried.iter().map(|each| format!("{} x {:.2}", each.algorithm, each.factor));
-        let words = words.collect::<Vec<_>>().join(", ");
-        let _ = writeln!(text, "tried with {}, time over price: {words}", tried[0].bytes);
+    for trials in measured.tuning.trials().chunk_by(|one, other| one.bytes == other.bytes) {
+        let factors = trials.iter().map(|each| format!("{} x {:.2}", each.algorithm, each.factor));
+        let factors = factors.collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "at {}, measured over predicted: {factors}", trials[0].bytes);
     }
     text
 }

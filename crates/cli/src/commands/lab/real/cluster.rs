@@ -6,7 +6,7 @@ use lockstep_bench::BenchError;
 use lockstep_comm::transport::tcp::{TcpOptions, TcpTransport};
 use lockstep_comm::{Comm, CommError, Reduction};
 use lockstep_config::units::Seconds;
-use lockstep_config::{Blame, LinkConditions, Emulate};
+use lockstep_config::{Blame, Emulate, LinkConditions};
 use lockstep_platform::World;
 use lockstep_schedule::{Algorithm, Link};
 use std::sync::Barrier;
@@ -44,7 +44,8 @@ impl Rank<'_> {
 
 /// The same link between any two ranks.
 pub(super) fn even(link: Link) -> Emulate {
-    let usual = LinkConditions { bandwidth: link.bandwidth, latency: link.latency, ..LinkConditions::NONE };
+    let usual =
+        LinkConditions { bandwidth: link.bandwidth, latency: link.latency, ..LinkConditions::NONE };
     Emulate { usual, ..Emulate::none() }
 }
 

@@ -1,9 +1,9 @@
 //! What the fullest device of each layout holds, beside what it has.
 
-use super::super::cluster::Asked;
-use super::super::cluster_text::gib;
 use super::{escaped, opening, room, ticks};
-use lockstep_estimate::search::Choice;
+use crate::quantity::to_gib as gib;
+use lockstep_estimate::scenario::Scenario;
+use lockstep_estimate::search::Candidate;
 use std::fmt::Write;
 
 /// Colours of parts that people can tell apart who cannot tell red from green.
@@ -23,11 +23,11 @@ const TOP: f64 = 58.0;
 const BELOW: f64 = 44.0;
 
 /// One bar for each layout over an axis of GiB, with the device's memory as a line.
-pub(super) fn picture(asked: &Asked, choices: &[Choice]) -> String {
-    let capacity = asked.cluster.device.memory_bytes();
-    let needed = |choice: &Choice| choice.memory.needed(&asked.calibration);
+pub(super) fn picture(scenario: &Scenario, choices: &[Candidate]) -> String {
+    let capacity = scenario.cluster.device.memory_bytes();
+    let needed = |choice: &Candidate| choice.memory.needed(&scenario.calibration);
     let most = choices.iter().map(needed).fold(capacity, f64::max);
-    let names: Vec<String> = choices.iter().map(|choice| choice.layout.brief()).collect();
+    let names: Vec<String> = choices.iter().map(|choice| choice.layout.to_string()).collect();
     let left = names.iter().map(|name| room(name)).fold(120.0, f64::max) + 16.0;
     let bottom = TOP + ROW * choices.len() as f64;
     let mut text = opening(left + BARS + 90.0, bottom + BELOW);
@@ -101,7 +101,13 @@ fn legend(text: &mut String) {
 }
 
 /// A bar of parts; where it ends.
-fn bar(choice: &Choice, needed: f64, (left, y): (f64, f64), scale: f64, text: &mut String) -> f64 {
+fn bar(
+    choice: &Candidate,
+    needed: f64,
+    (left, y): (f64, f64),
+    scale: f64,
+    text: &mut String,
+) -> f64 {
     let memory = &choice.memory;
     let parts = [
         memory.weights,

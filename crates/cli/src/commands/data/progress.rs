@@ -1,8 +1,7 @@
-//! A line on standard error that says how far the work has come, how fast it is and how long it
-//! will take.
+//! A progress line on standard error: share, throughput and remaining time.
 //!
-//! A thread of its own redraws it, so that it moves even while a library that reports nothing is
-//! at work. Where standard error is no terminal a line is printed now and then.
+//! A thread redraws it, so it moves while a library without callbacks is running. Without a terminal
+//! a line is printed every ten seconds.
 
 use crate::failure::Failure;
 use lockstep_config::units::{Bytes, BytesPerSecond};
@@ -16,19 +15,19 @@ const REDRAW: Duration = Duration::from_millis(200);
 const REPEAT: Duration = Duration::from_secs(10);
 const BAR_CELLS: usize = 24;
 
-/// Cells that have been filled and bytes that have passed, written by the work.
+/// Progress counters, updated by the work.
 #[derive(Default)]
 pub(crate) struct Gauge {
-    /// Bytes done of `total`, for the share and the time that is left.
+    /// Bytes done of `total`.
     pub(crate) done: AtomicU64,
-    /// Bytes there are; 0 where nobody knows.
+    /// Total bytes; 0 if unknown.
     pub(crate) total: AtomicU64,
-    /// Bytes of text done, for the rate.
+    /// Bytes of text done, for the throughput.
     pub(crate) text: AtomicU64,
 }
 
 impl Gauge {
-    /// All three at once.
+    /// Sets all counters.
     pub(crate) fn set(&self, done: u64, total: u64, text: u64) {
         self.total.store(total, Ordering::Relaxed);
         self.text.store(text, Ordering::Relaxed);
@@ -36,14 +35,14 @@ impl Gauge {
     }
 }
 
-/// Shows a gauge until it is dropped.
+/// Prints a gauge until it is dropped.
 pub(crate) struct Meter {
     over: Arc<dyn Signal>,
     thread: Option<Box<dyn JoinHandle>>,
 }
 
 impl Meter {
-    /// Programs that ask for JSON are not told, people at a terminal always are.
+    /// Starts printing; with `--json` only on a terminal.
     pub(crate) fn start(
         what: &'static str,
         gauge: &Arc<Gauge>,
@@ -82,7 +81,7 @@ impl Drop for Meter {
     }
 }
 
-/// Progress that cannot be shown is no reason to stop.
+/// Prints a line; a closed standard error is not a failure.
 fn draw(line: &str, is_terminal: bool) {
     let mut stderr = std::io::stderr();
     let _ = if is_terminal {
@@ -123,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_share_rate_and_time_left() {
+    fn a_line_has_share_throughput_and_remaining_time() {
         let gauge = Gauge::default();
         gauge.set(250, 1000, 5_000_000);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Blows: workers of a run are killed at random moments, and what became of it is written down.
+//! Fault injection: kills workers of a run at random steps and records the recovery.
 
 use lockstep_platform::{FileKind, World};
 use lockstep_telemetry::{Event, Stamped, load_events};
@@ -6,50 +6,51 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// One blow.
+/// One injected fault.
 #[derive(Serialize)]
 pub(super) struct Kill {
+    /// The killed rank.
     pub(super) rank: usize,
-    /// Steps that were done.
+    /// Completed steps at the kill.
     pub(super) at_step: u64,
-    /// Steps that had to be done again.
+    /// Steps that the run repeated.
     pub(super) lost_steps: u64,
-    /// From the blow to the next finished step.
+    /// Seconds from the kill to the next completed step.
     pub(super) recovery_seconds: f64,
 }
 
-/// Kills workers of a run at random moments.
-pub(super) struct Blows<'a> {
+/// Kills workers of a run at random steps.
+pub(super) struct FaultInjector<'a> {
     world: &'a World,
     dir: PathBuf,
     left: u64,
     num_steps: u64,
     random: u64,
-    /// Steps of the run, counted with those that were done again, after which the next blow falls.
+    /// Step of the next kill.
     next: u64,
-    /// Between two blows, in steps.
+    /// Mean distance of two kills in steps.
     distance: u64,
-    /// The last blow, until a step has followed it.
-    open: Option<Open>,
-    /// How long the journal of the run was when it was last read.
-    seen: Option<FileKind>,
-    pub(super) done: Vec<Kill>,
+    /// The last kill, until the run has recovered.
+    pending: Option<PendingKill>,
+    /// Size of the event log at the last poll.
+    last_log: Option<FileKind>,
+    pub(super) kills: Vec<Kill>,
 }
 
-/// A blow that no step has followed.
+/// A kill from which the run has not recovered yet.
 #[derive(Clone, Copy)]
-struct Open {
+struct PendingKill {
     rank: usize,
     at_step: u64,
-    /// Lives that had begun.
-    num_lives: usize,
-    struck: Duration,
+    /// Attempts that had started.
+    num_attempts: usize,
+    killed_at: Duration,
 }
 
-impl<'a> Blows<'a> {
+impl<'a> FaultInjector<'a> {
     pub(super) fn new(world: &'a World, dir: &Path, num_steps: u64, kills: u64, seed: u64) -> Self {
         let distance = (num_steps / (kills + 1)).max(1);
-        let mut blows = Self {
+        let mut faults = Self {
             world,
             dir: dir.to_owned(),
             left: kills,
@@ -57,15 +58,15 @@ impl<'a> Blows<'a> {
             random: seed,
             next: 0,
             distance,
-            open: None,
-            seen: None,
-            done: Vec::new(),
+            pending: None,
+            last_log: None,
+            kills: Vec::new(),
         };
-        blows.next = blows.below(distance) + 1;
-        blows
+        faults.next = faults.below(distance) + 1;
+        faults
     }
 
-    /// A number below `bound` (SplitMix64).
+    /// A random number below `bound` (SplitMix64).
     fn below(&mut self, bound: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
@@ -74,29 +75,29 @@ impl<'a> Blows<'a> {
         (z ^ (z >> 31)) % bound.max(1)
     }
 
-    /// Looks how far the run is, and strikes where it is time to.
-    pub(super) fn look(&mut self, launcher: u32, say: &dyn Fn(&str)) {
+    /// Reads the progress of the run; kills a worker when it is due.
+    pub(super) fn poll(&mut self, launcher: u32, print: &dyn Fn(&str)) {
         let path = self.dir.join("events.jsonl");
-        // Reading it takes time that the workers could use, so only news is read.
-        let there = self.world.files().metadata(&path);
-        if there == std::mem::replace(&mut self.seen, there) {
+        // Reading takes CPU time from the workers, so an unchanged log is not read.
+        let log = self.world.files().metadata(&path);
+        if log == std::mem::replace(&mut self.last_log, log) {
             return;
         }
-        // A line that is being written is read at the next look.
+        // A line that is being written is read at the next poll.
         let Ok(events) = load_events(self.world, &path) else { return };
         let last = events.iter().rev().find_map(step_of).unwrap_or(0);
-        let num_lives = events.iter().filter(|stamped| is_start(&stamped.event)).count();
-        if let Some(open) = self.open {
-            // Steps that were finished between the look and the blow belong to the life before.
+        let num_attempts = events.iter().filter(|stamped| is_start(&stamped.event)).count();
+        if let Some(pending) = self.pending {
+            // Steps completed between the poll and the kill belong to the attempt before.
             let after = events.iter().rposition(|stamped| is_start(&stamped.event)).unwrap_or(0);
             let first = events[after..].iter().find_map(step_of);
-            let Some(first) = first.filter(|_| num_lives > open.num_lives) else { return };
-            let recovery_seconds = self.world.clock().since(open.struck).as_secs_f64();
-            let lost_steps = (open.at_step + 1).saturating_sub(first);
-            say(&format!("going on with step {first} after {recovery_seconds:.2} s"));
-            let Open { rank, at_step, .. } = open;
-            self.done.push(Kill { rank, at_step, lost_steps, recovery_seconds });
-            self.open = None;
+            let Some(first) = first.filter(|_| num_attempts > pending.num_attempts) else { return };
+            let recovery_seconds = self.world.clock().since(pending.killed_at).as_secs_f64();
+            let lost_steps = (pending.at_step + 1).saturating_sub(first);
+            print(&format!("resumed at step {first} after {recovery_seconds:.2} s"));
+            let PendingKill { rank, at_step, .. } = pending;
+            self.kills.push(Kill { rank, at_step, lost_steps, recovery_seconds });
+            self.pending = None;
             let random = self.below(self.distance);
             self.next = last + random + 1;
         }
@@ -108,16 +109,16 @@ impl<'a> Blows<'a> {
             return;
         }
         let rank = self.below(children.len() as u64) as usize;
-        let struck = self.world.clock().now();
+        let killed_at = self.world.clock().now();
         if self.world.processes().kill(children[rank]) {
-            say(&format!("killed rank {rank} after step {last}"));
+            print(&format!("killed rank {rank} after step {last}"));
             self.left -= 1;
-            self.open = Some(Open { rank, at_step: last, num_lives, struck });
+            self.pending = Some(PendingKill { rank, at_step: last, num_attempts, killed_at });
         }
     }
 
-    /// How many workers each life of the run had.
-    pub(super) fn sizes(&self) -> Vec<usize> {
+    /// Number of workers of each attempt.
+    pub(super) fn workers_by_attempt(&self) -> Vec<usize> {
         let events = load_events(self.world, &self.dir.join("events.jsonl")).unwrap_or_default();
         let size = |stamped: &Stamped| match stamped.event {
             Event::RunStarted { workers, .. } => Some(workers),
@@ -126,7 +127,7 @@ impl<'a> Blows<'a> {
         events.iter().filter_map(size).collect()
     }
 
-    /// The workers that a launcher has started, which it does in the order of ranks.
+    /// Process ids of a launcher's workers, in the order of ranks.
     fn children(&self, launcher: u32) -> Vec<u32> {
         let path = format!("/proc/{launcher}/task/{launcher}/children");
         let list = self.world.files().read_to_string(Path::new(&path)).unwrap_or_default();

@@ -1,0 +1,135 @@
+//! Predicted memory, communication and step time of a recipe on this machine.
+//!
+//! The launcher predicts once its checks have opened the corpus. It passes the size of the corpus to
+//! its workers in the environment, so that none opens it for that alone; rank 0, which prints the
+//! prediction, computes it again.
+
+use crate::calibration_file;
+use crate::failure::Failure;
+use crate::workers::WorkerEnv;
+use lockstep_config::units::Bytes;
+use lockstep_config::{Recipe, Source};
+use lockstep_data::{Cursor, DataRank, Feed};
+use lockstep_planner::Forecast;
+use lockstep_planner::forecast::BucketForecast;
+use lockstep_planner::memory::{self, MemoryBudget, OutOfMemory, Process};
+use lockstep_planner::traffic::rows;
+use lockstep_platform::World;
+use lockstep_trainer::{Predicted, PredictedBytes};
+
+impl From<OutOfMemory> for Failure {
+    fn from(error: OutOfMemory) -> Self {
+        Self::new(error.blame(), error.to_string())
+    }
+}
+
+/// Environment variable with the bytes of text that a worker holds.
+const TEXT_BYTES: &str = "LOCKSTEP_TEXT_BYTES";
+
+/// Predicts a recipe on this machine; refuses one that does not fit.
+pub(crate) fn predict(
+    recipe: &Recipe,
+    world: &World,
+    process: Process,
+) -> Result<Forecast, Failure> {
+    Ok(Forecast::of(recipe, room(world, process), calibration_file::load(world).as_ref().ok())?)
+}
+
+/// Refuses a recipe that does not fit in memory; takes no time.
+pub(crate) fn check_memory(
+    recipe: &Recipe,
+    world: &World,
+    process: Process,
+) -> Result<(), Failure> {
+    memory::check(recipe, room(world, process))?;
+    Ok(())
+}
+
+fn room(world: &World, process: Process) -> MemoryBudget {
+    MemoryBudget { memory: Bytes(world.host().memory_bytes()), process }
+}
+
+/// Resolves `train.microbatch = "auto"` for this machine. The result is the same in every process
+/// of a run.
+pub(crate) fn with_microbatch(recipe: Recipe, world: &World) -> Recipe {
+    let start = Bytes(64 << 20);
+    memory::with_microbatch(recipe, room(world, Process { start, text: Bytes(0) }))
+}
+
+/// Memory of this process before it has a model or a corpus; call it first.
+pub(crate) fn measure_process(world: &World) -> Process {
+    Process { start: Bytes(world.host().current_rss_bytes()), text: Bytes(0) }
+}
+
+/// Bytes of text that a worker holds, of the bundled corpus. Other corpora are opened by a run only,
+/// because that may take minutes.
+pub(crate) fn text_bytes(recipe: &Recipe, world: &World) -> Bytes {
+    if recipe.data.source != Source::Bundled {
+        return Bytes(0);
+    }
+    let feed = Feed::open(recipe, world, &DataRank::probe(recipe, 0));
+    Bytes(feed.map_or(0, |feed| feed.held_bytes()) as u64)
+}
+
+/// Environment that passes the bytes of text to workers.
+pub(crate) fn text_env(text: Bytes) -> WorkerEnv {
+    vec![(TEXT_BYTES, text.0.to_string())]
+}
+
+/// Bytes of text from the launcher's environment, or counted under another launcher.
+pub(crate) fn text_bytes_from_env(recipe: &Recipe, world: &World) -> Bytes {
+    let passed = world.host().env(TEXT_BYTES).and_then(|text| text.parse().ok());
+    passed.map_or_else(|| text_bytes(recipe, world), Bytes)
+}
+
+/// Embedding rows that each rank updates in each step, where they are sent sparsely and the corpus is
+/// bundled. A long run is represented by its first steps.
+pub(crate) fn sparse_rows(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<Vec<usize>> {
+    const MAX_TOKENS: u64 = 1 << 22;
+    if !forecast.has_rows() || recipe.data.source != Source::Bundled {
+        return Vec::new();
+    }
+    let num_steps = recipe.train.steps.min(MAX_TOKENS / recipe.tokens_per_step() as u64).max(1);
+    let feed = Feed::open(recipe, world, &DataRank::alone(recipe));
+    let loader = feed.and_then(|mut feed| feed.loader(world, Cursor::start()));
+    let Ok(mut loader) = loader else { return Vec::new() };
+    let of_step = |step| {
+        let batch = loader.next_batch().ok()?;
+        Some(rows::by_rank(recipe, step, |microbatch| batch.microbatch(microbatch).0))
+    };
+    (0..num_steps).map_while(of_step).collect()
+}
+
+/// Predictions for a run's summary; none where part of the traffic is not modelled.
+pub(crate) fn predicted(recipe: &Recipe, forecast: &Forecast) -> Predicted {
+    if recipe.unmodelled_traffic().is_some() {
+        return Predicted::default();
+    }
+    let bytes = |of: &BucketForecast| PredictedBytes {
+        bucket_len: of.bucket_len,
+        peak_bytes_by_rank: of.peak_by_rank.iter().map(|peak| peak.0).collect(),
+        wire_bytes: of.wire_bytes.0,
+    };
+    Predicted {
+        step_seconds: forecast.step_seconds().map(|seconds| seconds.0),
+        bytes: forecast.by_bucket_len.iter().map(bytes).collect(),
+    }
+}
+
+/// One line for the start of a run.
+pub(crate) fn render_line(recipe: &Recipe, world: &World, forecast: &Forecast) -> String {
+    let peak = forecast.peak_bytes();
+    if let Some(cause) = recipe.unmodelled_traffic() {
+        return format!("predicted: peak memory at least {peak}; {cause} is not modelled\n");
+    }
+    let sent = match forecast.wire_bytes() {
+        Bytes(0) => String::new(),
+        bytes if forecast.is_exact() => format!(", {bytes} sent per step"),
+        bytes => format!(", about {bytes} sent per step"),
+    };
+    let time = match (forecast.step_seconds(), forecast.tokens_per_second()) {
+        (Some(step), Some(speed)) => format!(", {step} per step, {speed}"),
+        _ => format!("; {}", calibration_file::why_no_step_time(recipe, world)),
+    };
+    format!("predicted: peak memory {peak}{sent}{time}\n")
+}

@@ -1,0 +1,88 @@
+//! Numbers for people: three significant digits, SI prefixes, binary units for memory.
+
+/// A number with three significant digits.
+pub(crate) fn digits(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value:.0}");
+    }
+    let rounded: f64 = format!("{value:.2e}").parse().unwrap_or(value);
+    let magnitude = rounded.abs().log10().floor() as i32;
+    let decimals = usize::try_from(2 - magnitude).unwrap_or(0).min(9);
+    format!("{rounded:.decimals$}")
+}
+
+/// An amount with an SI prefix and a unit: `1.23 kB`, `45.6 PFLOP`.
+pub(crate) fn si(value: f64, unit: &str) -> String {
+    let (scaled, prefix) = scale(value);
+    format!("{} {prefix}{unit}", digits(scaled))
+}
+
+/// A count with an SI prefix: `4.19 M`, `512`.
+pub(crate) fn count(value: f64) -> String {
+    let (scaled, prefix) = scale(value);
+    format!("{} {prefix}", digits(scaled)).trim_end().to_owned()
+}
+
+fn scale(value: f64) -> (f64, &'static str) {
+    let prefixes = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    // 999.6 rounds to 1000, which belongs to the next prefix.
+    let found = prefixes.into_iter().find(|(unit, _)| value.abs() >= 0.9995 * unit);
+    let (unit, prefix) = found.unwrap_or((1.0, ""));
+    (value / unit, prefix)
+}
+
+/// Memory in GiB.
+pub(crate) fn to_gib(bytes: f64) -> f64 {
+    bytes / f64::from(1_u32 << 30)
+}
+
+/// Memory in GiB, as text.
+pub(crate) fn gib(bytes: f64) -> String {
+    digits(to_gib(bytes))
+}
+
+/// A share in percent.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{} %", digits(100.0 * share))
+}
+
+/// A whole number with thousands separated by commas.
+pub(crate) fn grouped(value: f64) -> String {
+    let whole = format!("{value:.0}");
+    let (sign, number) = whole.strip_prefix('-').map_or(("", whole.as_str()), |n| ("-", n));
+    let mut text = String::new();
+    for (index, digit) in number.chars().enumerate() {
+        if index > 0 && (number.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    format!("{sign}{text}")
+}
+
+/// The plural ending for a count.
+pub(crate) const fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_digits_are_significant_whatever_the_size() {
+        let all = [0.0, 0.001_234_5, 0.999_9, 1.234_5, 12.345, 123.45, 1234.5, 9.996];
+        let expected = ["0", "0.00123", "1.00", "1.23", "12.3", "123", "1230", "10.0"];
+        assert_eq!(all.map(digits), expected);
+        assert_eq!(digits(-0.5), "-0.500");
+    }
+
+    #[test]
+    fn prefixes_and_groups_follow_the_size() {
+        let counts = ["1.00", "1.00 k", "1.00 k", "70.6 G"];
+        assert_eq!([1.0, 1_000.0, 999.7, 70.55e9].map(count), counts);
+        assert_eq!([si(2e15, "FLOP"), si(5.0, "B")], ["2.00 PFLOP", "5.00 B"]);
+        assert_eq!([1.0, 1374079.0, -12345.0].map(grouped), ["1", "1,374,079", "-12,345"]);
+        assert_eq!(gib(f64::from(3_u32 << 30)), "3.00");
+    }
+}
