@@ -1,48 +1,47 @@
-//! The model as flat buckets: what travels together, and who owns which part of it.
+//! Parameter buckets: consecutive blocks in one flat buffer, and the shards of each bucket.
 //!
-//! A bucket holds the parameters of one or more consecutive blocks, one behind the other. Small
-//! blocks share a bucket, because every call on the network has a price of its own; buckets are
-//! formed from the last block backwards, which is the order in which backward fills them.
+//! Small blocks share a bucket, because every collective has a fixed cost; buckets are formed from
+//! the last block backwards, the order in which backward fills them (as in PyTorch DDP, Li et al.
+//! 2020).
 //!
-//! Each bucket is cut into as many parts as there are workers, as evenly as can be where parts end
-//! at a whole number of chunks of a tensor: then every chunk of the gradient norm lies on one
-//! worker ([`CHUNK_LEN`]). A mirror (the head's copy of a tied embedding) is cut exactly where its
-//! owner is, so that the worker that owns a row owns the copy of it too and nothing travels when
-//! one follows the other.
+//! Each bucket is cut into one shard per data-parallel rank, as evenly as possible with cuts at
+//! whole chunks of a tensor: then every chunk of the gradient norm lies on one rank
+//! ([`CHUNK_LEN`]). A mirror (the output head's copy of a tied embedding) is cut exactly where its
+//! owner is, so the rank that owns a row also owns its copy and copying needs no communication.
 
 use lockstep_model::{Blueprint, Param};
 use lockstep_optim::{CHUNK_LEN, Slot};
 use std::ops::Range;
 
-/// Consecutive blocks whose parameters lie in one buffer.
+/// Consecutive blocks whose parameters share one buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Which blocks.
+    /// Blocks of the bucket.
     pub blocks: Range<usize>,
     /// Number of parameters, mirrors included.
     pub len: usize,
-    /// Where the part of each worker begins, and where the last one ends.
+    /// Start of each rank's shard, and the end of the last.
     pub cuts: Vec<usize>,
-    /// Where each block begins.
+    /// Start of each block.
     starts: Vec<usize>,
 }
 
-/// A mirror and its owner: (bucket, elements).
+/// A mirror and its owner, each as (bucket, elements).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorPair {
-    /// The copy.
+    /// The mirror.
     pub mirror: (usize, Range<usize>),
-    /// The parameter.
+    /// The owner.
     pub owner: (usize, Range<usize>),
 }
 
 impl MirrorPair {
-    /// Whether the copy is among the buckets.
+    /// Whether the mirror is in these buckets.
     pub fn is_mirror_here(&self) -> bool {
         !self.mirror.1.is_empty()
     }
 
-    /// Whether the parameter is.
+    /// Whether the owner is in these buckets.
     pub fn is_owner_here(&self) -> bool {
         !self.owner.1.is_empty()
     }
@@ -51,47 +50,47 @@ impl MirrorPair {
 /// All buckets of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buckets {
-    /// In the order of blocks.
+    /// Buckets in block order.
     pub list: Vec<Bucket>,
-    /// Copies that follow parameters in other buckets.
+    /// Mirrors and their owners.
     pub mirrors: Vec<MirrorPair>,
     bucket_of: Vec<usize>,
 }
 
 impl Bucket {
-    /// Where a block's parameters lie.
+    /// Range of a block's parameters.
     pub fn block(&self, block: usize) -> Range<usize> {
         let index = block - self.blocks.start;
         self.starts[index]..self.starts[index + 1]
     }
 
-    /// The part of a worker.
+    /// Shard of a rank.
     pub fn part(&self, worker: usize) -> Range<usize> {
         self.cuts[worker]..self.cuts[worker + 1]
     }
 
-    /// The length of every worker's part.
+    /// Length of every rank's shard.
     pub fn part_lens(&self) -> Vec<usize> {
         self.part_lens_of(&(0..self.len))
     }
 
-    /// How much of a stretch lies in every worker's part.
-    pub fn part_lens_of(&self, stretch: &Range<usize>) -> Vec<usize> {
-        let cuts = self.cuts.iter().map(|cut| *cut.clamp(&stretch.start, &stretch.end));
+    /// Length of the intersection of a span with every rank's shard.
+    pub fn part_lens_of(&self, span: &Range<usize>) -> Vec<usize> {
+        let cuts = self.cuts.iter().map(|cut| *cut.clamp(&span.start, &span.end));
         let cuts: Vec<usize> = cuts.collect();
         cuts.windows(2).map(|pair| pair[1] - pair[0]).collect()
     }
 }
 
 impl Buckets {
-    /// Cuts a model into buckets of at least `min_len` parameters, where there are as many, and
-    /// those into parts for `num_workers`.
+    /// Groups the blocks of a model into buckets of at least `min_len` parameters and cuts each
+    /// into `num_workers` shards.
     pub fn new(blueprint: &Blueprint, min_len: usize, num_workers: usize) -> Self {
         Self::between(blueprint, min_len, num_workers, &[])
     }
 
-    /// The same where no bucket has blocks of two stages: `cuts` are the first blocks of all stages
-    /// but the first.
+    /// Like [`Self::new`], with no bucket across a pipeline stage boundary: `cuts` are the first
+    /// blocks of all stages but the first.
     pub fn between(
         blueprint: &Blueprint,
         min_len: usize,
@@ -126,7 +125,7 @@ impl Buckets {
             let mirror = buckets.place(pair.mirror_block, pair.mirror);
             let owner = buckets.place(pair.owner_block, pair.owner);
             match buckets.mirrors.last_mut() {
-                // Pieces of one tensor follow each other in both.
+                // Pieces of one tensor are adjacent in both buffers.
                 Some(last) if ends_at(&last.mirror, &mirror) && ends_at(&last.owner, &owner) => {
                     last.mirror.1.end = mirror.1.end;
                     last.owner.1.end = owner.1.end;
@@ -138,12 +137,12 @@ impl Buckets {
         buckets
     }
 
-    /// Which bucket a block is in.
+    /// Bucket of a block.
     pub fn of_block(&self, block: usize) -> usize {
         self.bucket_of[block]
     }
 
-    /// Where a parameter lies.
+    /// Bucket and range of a parameter.
     pub fn place(&self, block: usize, param: &Param) -> (usize, Range<usize>) {
         let bucket = self.bucket_of[block];
         let start = self.list[bucket].block(block).start + param.range().start;
@@ -155,18 +154,18 @@ impl Buckets {
         self.list.iter().map(|bucket| bucket.len).sum()
     }
 
-    /// The longest bucket.
+    /// Length of the longest bucket.
     pub fn max_len(&self) -> usize {
         self.list.iter().map(|bucket| bucket.len).max().unwrap_or(0)
     }
 
-    /// The longest part that the worker owns of any bucket.
+    /// Length of the rank's longest shard of any bucket.
     pub fn max_part_len(&self, worker: usize) -> usize {
         self.list.iter().map(|bucket| bucket.part(worker).len()).max().unwrap_or(0)
     }
 
-    /// What an optimizer steps on the worker that owns `part(bucket)` of each bucket if nothing is
-    /// frozen: every parameter but mirrors, or a piece of it, relative to that part.
+    /// Optimizer slots of the rank that owns `part(bucket)` of each bucket if nothing is frozen:
+    /// every parameter but mirrors, or a piece of it, relative to that range.
     pub fn slots(
         &self,
         blueprint: &Blueprint,
@@ -193,9 +192,9 @@ impl Buckets {
         blueprint.owned_params().filter_map(slot).collect()
     }
 
-    /// The same buckets with nothing in them but `runs`, stretches of whole parameters by bucket:
-    /// blocks, parts and mirrors lie where they move to when the rest is taken out. Of a pair of
-    /// which only one is left the other has no elements.
+    /// Buckets that keep only `runs`, ranges of whole parameters by bucket: blocks, shards and
+    /// mirrors move to where they lie once the rest is removed. If only one of a mirror pair is
+    /// left, the other becomes empty.
     pub fn only(&self, runs: &[Vec<Range<usize>>]) -> Self {
         let moved = |bucket: usize, place: usize| -> usize {
             runs[bucket].iter().map(|run| place.clamp(run.start, run.end) - run.start).sum()
@@ -223,15 +222,16 @@ impl Buckets {
         }
     }
 
-    /// The same buckets with nothing in those of other stages: what a worker holds that has the
-    /// blocks for which `is_here`. Parts are where they are on everybody.
+    /// Buckets with those of other pipeline stages emptied: `is_here` selects the blocks of this
+    /// rank. Shards keep their cuts.
     pub fn here(&self, is_here: impl Fn(usize) -> bool) -> Self {
         let len = |bucket: &Bucket| if is_here(bucket.blocks.start) { bucket.len } else { 0 };
         let all = |bucket: &Bucket| std::iter::once(0..len(bucket)).collect();
         self.only(&self.list.iter().map(all).collect::<Vec<_>>())
     }
 
-    /// Cuts only what lies behind `start` in a bucket into parts; what lies before belongs to none.
+    /// Cuts only the range behind `start` of a bucket into shards; the range before it belongs to
+    /// none.
     pub fn cut_behind(
         &mut self,
         blueprint: &Blueprint,
@@ -263,7 +263,7 @@ impl Buckets {
     }
 }
 
-/// Whether a place begins where another ends.
+/// Whether `next` begins where `one` ends.
 fn ends_at(one: &(usize, Range<usize>), next: &(usize, Range<usize>)) -> bool {
     one.0 == next.0 && one.1.end == next.1.start
 }
@@ -278,7 +278,7 @@ impl Bucket {
         Self { blocks, len, cuts: Vec::new(), starts }
     }
 
-    /// The place nearest to `ideal` where a tensor begins, ends or may be cut.
+    /// The allowed cut nearest to `ideal`: a chunk boundary, start or end of a tensor.
     fn nearest_cut(&self, blueprint: &Blueprint, ideal: usize) -> usize {
         for block in self.blocks.clone() {
             for param in blueprint.blocks[block].params() {
@@ -307,7 +307,7 @@ mod tests {
 
     const MIN_LENS: [usize; 5] = [0, 10_000, 20_000, 40_000, usize::MAX];
 
-    /// Every model, bucket size and number of workers.
+    /// Checks every model, bucket size and number of ranks.
     fn for_all(check: impl Fn(&Blueprint, &Buckets, usize)) {
         let tiny = Model { layers: 1, width: 8, ffn: 8, vocab: 11, ..MODEL };
         for tied in [false, true] {
@@ -324,7 +324,7 @@ mod tests {
         }
     }
 
-    /// Where a bucket may be cut: at multiples of a chunk in a tensor, and at its ends.
+    /// Allowed cuts of a bucket: multiples of a chunk in a tensor, and its ends.
     fn allowed(blueprint: &Blueprint, buckets: &Buckets, index: usize) -> Vec<usize> {
         let mut allowed = vec![0];
         for (block, param) in blueprint.params() {
@@ -389,7 +389,7 @@ mod tests {
                     assert_eq!(bucket.blocks.len(), 1, "a mirror is cut by itself: {bucket:?}");
                     continue;
                 }
-                // What is left over at the front may be short.
+                // The first bucket may be short.
                 assert!(index == 0 || bucket.len >= min_len, "{bucket:?} for {min_len}");
                 let without_first = bucket.len - bucket.block(bucket.blocks.start).len();
                 assert!(bucket.blocks.len() == 1 || without_first < min_len, "{bucket:?}");

@@ -1,40 +1,39 @@
-//! The memory a worker takes for its model, counted before anything is allocated.
+//! Memory of a rank for its model, counted before anything is allocated.
 //!
-//! Counting is pure, so a recipe can be refused or explained without touching memory; what a
-//! [`crate::Replica`] then allocates is the same count, and a test holds the two together.
+//! Counting is pure, so a recipe can be rejected or explained without allocating; a
+//! [`crate::Replica`] allocates exactly this count, and a test holds the two together.
 
 use crate::buckets::{Bucket, Buckets};
-use crate::compress::Compression;
+use crate::leaf_assignment::LeafAssignment;
 use crate::leaves::LeafTree;
-use crate::pipeline::Device;
-use crate::replica::{Replica, ReplicaPlan};
+use crate::pipeline::PipelineRank;
+use crate::replica_plan::ReplicaPlan;
 use crate::shard_tree::ShardTree;
-use crate::shares::Shares;
-use crate::trained::Trained;
-use crate::wire::Narrow;
-use crate::zero::{NUM_IN_FLIGHT, Wire};
+use crate::trainable_params::TrainableParams;
+use crate::wire_precision::RoundedBuffer;
+use crate::zero::{NUM_IN_FLIGHT, WireFormat};
 use lockstep_config::{Dtype, OptimName};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
 use lockstep_optim::Optimizer;
 
-/// Numbers of `f32` by what they are for.
+/// Numbers of `f32` elements by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
     /// Parameters, mirrors included.
     pub weights: usize,
-    /// Sums of gradients: the leaf being filled and those that wait for their sibling.
+    /// Gradient sums: the leaf being filled and sums that wait for their sibling.
     pub gradients: usize,
-    /// Velocities and running means; where they lie in a file, what of them is in memory at once.
+    /// Optimizer state; with offload, only the part resident in memory.
     pub optimizer: usize,
-    /// What micro-batches in flight leave between forward and backward, and the gradient that passes.
+    /// Activations of micro-batches in flight, and the gradient of the stream.
     pub activations: usize,
-    /// Short-lived: scratch of the block at work, buckets and activations on their way to others.
+    /// Short-lived buffers: scratch, buckets and activations in flight.
     pub buffers: usize,
 }
 
 impl Footprint {
-    /// What a worker with this plan and its optimizer will hold.
+    /// Footprint of a rank with this plan and optimizer.
     pub fn plan(
         blueprint: &Blueprint,
         plan: &ReplicaPlan,
@@ -48,26 +47,26 @@ impl Footprint {
         );
         let buckets = plan.buckets(blueprint);
         let buckets = buckets.here(|block| plan.stages.device_of(block) == device);
-        let trained = Trained::new(blueprint, &buckets, &plan.phases, plan.phase);
+        let trained = TrainableParams::new(blueprint, &buckets, &plan.phases, plan.phase);
         let grads = &trained.grads;
         let parts = |buckets: &Buckets| -> usize {
             buckets.list.iter().map(|bucket| bucket.part(worker).len()).sum()
         };
         let pieces = num_workers * grads.max_part_len(worker);
-        let wire = if plan.wire == Dtype::F32 { Wire::Wide } else { Wire::Narrow };
-        let (gradients, in_flight) = match plan.leaf_shares() {
-            Shares::Contiguous(shares) => {
+        let wire =
+            if plan.wire == Dtype::F32 { WireFormat::Wide } else { WireFormat::RoundedBuffer };
+        let (gradients, in_flight) = match plan.leaf_assignment() {
+            LeafAssignment::Contiguous(shares) => {
                 let mine = || shares[worker].clone();
                 let sums = grads.num_params() * LeafTree::num_buffers(mine());
-                let narrow = grads
-                    .list
-                    .iter()
-                    .map(|bucket| Narrow::num_floats(bucket.len * LeafTree::num_sums(mine())));
-                let narrow = if wire == Wire::Narrow { narrow.sum() } else { 0 };
-                // One set is on its way while the next is filled.
+                let narrow = grads.list.iter().map(|bucket| {
+                    RoundedBuffer::num_floats(bucket.len * LeafTree::num_sums(mine()))
+                });
+                let narrow = if wire == WireFormat::RoundedBuffer { narrow.sum() } else { 0 };
+                // With delayed gradients one set is reduced while the next is filled.
                 ((sums + narrow) * (1 + plan.delay as usize), 0)
             }
-            Shares::Cyclic { .. } => {
+            LeafAssignment::Cyclic { .. } => {
                 let kept = ShardTree::num_kept(plan.leaves.num_leaves, num_workers);
                 let one_microbatch = plan.leaves.microbatches_per_leaf == 1;
                 let leaves = if one_microbatch {
@@ -95,7 +94,7 @@ impl Footprint {
         });
         let spare = spare.max().unwrap_or(0);
         let sizes = plan.sizes(blueprint, worker);
-        let (activations, messages) = Device::planned_len(&plan.stages, device, &sizes);
+        let (activations, messages) = PipelineRank::planned_len(&plan.stages, device, &sizes);
         let scratch = sizes.scratch_len(&plan.stages, device);
         Self {
             weights: if plan.zero == 3 { parts(&buckets) } else { buckets.num_params() },
@@ -106,29 +105,8 @@ impl Footprint {
         }
     }
 
-    /// All of it.
+    /// Total number of elements.
     pub const fn total(&self) -> usize {
         self.weights + self.gradients + self.optimizer + self.activations + self.buffers
-    }
-}
-
-impl Replica {
-    /// The memory this replica and its optimizer hold.
-    pub fn footprint(&self, optimizer: &Optimizer) -> Footprint {
-        let store = self.store.footprint();
-        let (activations, messages) = self.device.num_elements();
-        let [anchors, outer] = self.len_of_rounds();
-        let compressed = self.compression.as_ref().map_or(0, Compression::num_elements);
-        Footprint {
-            optimizer: optimizer.resident_len() + outer,
-            activations,
-            buffers: store.buffers
-                + self.scratch.len()
-                + messages
-                + anchors
-                + compressed
-                + self.len_of_gossip(),
-            ..store
-        }
     }
 }

@@ -1,48 +1,47 @@
-//! Who brought a gradient that is not finite, and whether all workers hold the same weights.
+//! Diagnosis of non-finite gradients, and the check that all replicas hold the same weights.
 //!
-//! Every worker knows every micro-batch's loss and the norm over all gradients, so all of them notice
-//! together when a number is not finite, before the step, at no cost. Only then does it matter
-//! where it came from. The weights have not changed and everything is a function of them, so the
-//! micro-batches are run once more, each block's gradient is looked at by itself, and the first micro-batch, block
-//! and tensor come out the same on all workers.
+//! Every rank knows every micro-batch's loss and the global gradient norm, so all ranks notice a
+//! non-finite value together, before the step, at no cost. Only then is its origin searched. The
+//! weights have not changed, so the micro-batches are run once more, each block's gradient is
+//! checked by itself, and all ranks find the same first micro-batch, block and tensor.
 
 use crate::microbatch::Store;
+use crate::param_store::ParamStore;
 use crate::pipeline::Job;
 use crate::replica::Replica;
-use crate::store::WorkerStore;
 use lockstep_comm::CommError;
 use lockstep_config::LossScale;
 use lockstep_model::{Blueprint, Grads, Microbatch, Mode};
 use lockstep_tensor::{Cpu, reduce};
 use std::cmp::Reverse;
 
-/// The first gradient that is not finite.
+/// The first non-finite gradient.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NonFinite {
-    /// The worker that computed it.
+pub struct NonFiniteGradient {
+    /// Rank that computed it.
     pub worker: usize,
-    /// The micro-batch of the batch.
+    /// Micro-batch of the batch.
     pub microbatch: usize,
-    /// The block of the model, the first in which the micro-batch's backward met it.
+    /// Block: the first in which the micro-batch's backward produced it.
     pub block: String,
-    /// The parameter whose gradient it is.
+    /// Parameter.
     pub name: String,
-    /// Which element of it.
+    /// Element of the parameter.
     pub element: usize,
 }
 
-/// A tensor that is not the same on all workers.
+/// A tensor that differs between replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Differs {
-    /// Its name.
+pub struct WeightMismatch {
+    /// Tensor name.
     pub name: String,
-    /// The first worker whose values are not those of worker 0.
+    /// First rank whose values differ from those of rank 0.
     pub worker: usize,
 }
 
 impl Replica {
-    /// Runs the micro-batches of a step again to find the first gradient that is not finite. All workers
-    /// look together and get the same answer; none where every micro-batch's gradients are finite and
+    /// Runs the micro-batches of a step again to find the first non-finite gradient. Collective;
+    /// all ranks return the same result, `None` where every micro-batch's gradients are finite and
     /// only their sum is not.
     pub fn find_non_finite<'a>(
         &mut self,
@@ -50,7 +49,7 @@ impl Replica {
         seed: u64,
         step: u64,
         microbatch: &dyn Fn(usize) -> Microbatch<'a>,
-    ) -> Result<Option<NonFinite>, CommError> {
+    ) -> Result<Option<NonFiniteGradient>, CommError> {
         let loss_scale = self.loss_scale.unwrap_or(LossScale::ONE);
         let Self { blueprint, losses, device, scratch, store, .. } = self;
         let longest = blueprint.blocks.iter().map(|block| block.num_params()).max().unwrap_or(0);
@@ -72,12 +71,12 @@ impl Replica {
                 scratch,
                 num_microbatches: numbers.len(),
                 microbatch: &|index| microbatch(numbers[index]),
-                goes_on: &|_| true,
+                should_run: &|_| true,
                 loss: &mut |_, _| {},
             },
         )?;
         let first = inspector.found.map(|(index, Reverse(block), param, element)| {
-            // Backward meets the last block first.
+            // Backward reaches the last block first.
             [numbers[index], usize::MAX - block, param, element].map(|number| number as u64)
         });
         let control = self.store.overlap.control();
@@ -90,21 +89,20 @@ impl Replica {
             let [microbatch, block, param, element] = at.map(|n| n as usize);
             let block = &self.blueprint.blocks[usize::MAX - block];
             let (param, block) = (&block.params()[param], block.name().to_owned());
-            let held = self.blueprint.slices.num_held();
+            let held = self.blueprint.shards.num_local();
             let index = match param.piece.num {
                 1 => 0,
-                _ => self.groups.holder_of(worker) * held + param.piece.index % held,
+                _ => self.groups.tp_rank_of(worker) * held + param.piece.index % held,
             };
             let param = param.sibling(index);
             let (_, element) = param.runs(element..element + 1).next().expect("its element");
             let name = param.name;
-            NonFinite { worker, microbatch, block, name, element }
+            NonFiniteGradient { worker, microbatch, block, name, element }
         }))
     }
 
-    /// Compares what all workers hold, tensor by tensor; none differs where each worker has only
-    /// its part.
-    pub fn find_difference(&mut self) -> Result<Option<Differs>, CommError> {
+    /// Compares the replicas tensor by tensor; always `None` where parameters are sharded.
+    pub fn find_difference(&mut self) -> Result<Option<WeightMismatch>, CommError> {
         if self.plan.zero == 3 {
             return Ok(None);
         }
@@ -116,9 +114,9 @@ impl Replica {
                 hasher.update(&value.to_bits().to_le_bytes());
             }
             let hash = hasher.finalize();
-            let (words, _) = hash.as_bytes().as_chunks::<8>();
+            let (prefixes, _) = hash.as_bytes().as_chunks::<8>();
             names.push(param.name.clone());
-            hashes.push(u64::from_le_bytes(words[0]));
+            hashes.push(u64::from_le_bytes(prefixes[0]));
             Ok(())
         })?;
         let control = self.store.overlap.control();
@@ -127,22 +125,22 @@ impl Replica {
         let by_worker: Vec<&[u64]> = all.chunks_exact(hashes.len()).collect();
         let differs = names.into_iter().enumerate().find_map(|(tensor, name)| {
             let is_other = |hashes: &&[u64]| hashes[tensor] != by_worker[0][tensor];
-            // What a worker knows of other stages it knows from its own pipeline.
-            let part = self.groups.part_of(by_worker.iter().position(is_other)?);
+            // A rank gets the tensors of other stages from its own pipeline.
+            let part = self.groups.dp_rank_of(by_worker.iter().position(is_other)?);
             let (block, _) = self.blueprint.params().find(|(_, param)| param.name == name)?;
-            let worker = self.groups.worker_at(self.plan.stages.device_of(block), part);
-            Some(Differs { name, worker })
+            let worker = self.groups.first_rank_at(self.plan.stages.device_of(block), part);
+            Some(WeightMismatch { name, worker })
         });
         Ok(differs)
     }
 }
 
-/// Looks at every block's gradient of a micro-batch and keeps none of them.
+/// Checks every block's gradient of a micro-batch and discards it.
 struct Inspector<'a> {
-    store: &'a mut WorkerStore,
+    store: &'a mut ParamStore,
     blueprint: &'a Blueprint,
     grads: Vec<f32>,
-    /// Micro-batches whose gradients were looked at, by block.
+    /// Number of micro-batches checked, by block.
     num_microbatches: Vec<usize>,
     /// Micro-batch, block, parameter and element.
     found: Option<(usize, Reverse<usize>, usize, usize)>,

@@ -1,18 +1,19 @@
-//! Hogwild: threads step weights that lie in memory all of them see, and nobody locks anything.
+//! Hogwild! (Niu et al. 2011): threads step shared weights without locks.
 //!
-//! A thread reads all weights, one after the other, while others may be changing them; computes the
-//! gradient of its part of the batch; and adds its step to every weight whose gradient is not zero,
-//! one at a time (Niu et al. 2011). What it has read may be of no single moment, and
-//! what it adds comes late: where gradients are sparse, threads seldom meet at a weight, and it
-//! does not matter; where they are dense it acts as staleness does.
+//! A thread reads all weights one by one while others may change them, computes the gradient of its
+//! part of the batch, and adds its step to every weight with a nonzero gradient, one at a time. The
+//! weights it read may mix several versions, and its step may be stale: with sparse gradients
+//! threads seldom touch the same weight and it does not matter; with dense ones it acts as
+//! staleness does.
 //!
-//! Weights are the bits of `f32` in atomics, and an addition is a loop of compare and exchange, so
-//! there is no data race and no addition is lost. All of it is *relaxed*: weights are numbers that
-//! no other memory hangs on; threads meet where they are joined.
+//! Weights are `f32` bits in atomics, and an addition is a compare-and-swap loop, so there is no
+//! data race and no addition is lost. All accesses are *relaxed*: no other memory depends on the
+//! weights, and threads synchronize when they are joined.
 
-use crate::federated::{read, write};
+use crate::federated::{read_weights, write_weights};
 use crate::leaves::Leaves;
-use crate::replica::{Replica, ReplicaPlan};
+use crate::replica::Replica;
+use crate::replica_plan::ReplicaPlan;
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_model::Blueprint;
 use lockstep_optim::Clip;
@@ -22,27 +23,28 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Weights that all threads see.
+/// Weights shared by all threads.
 pub struct SharedWeights {
     values: Vec<AtomicU32>,
-    /// Steps so far.
+    /// Number of steps so far.
     num_updates: AtomicU64,
-    /// Where each tensor lies.
+    /// Range of each tensor in the flat weights.
     places: BTreeMap<String, Range<usize>>,
 }
 
-/// What a thread computes with.
-pub struct Hog {
+/// State of one thread.
+pub struct HogwildThread {
     solo: Replica,
     weights: Vec<f32>,
-    /// How many steps had been taken when the weights were read.
+    /// Number of steps at the time the weights were read.
     version: u64,
-    /// How many of this thread's steps missed how many of the others'.
+    /// Number of this thread's steps by staleness, the number of steps of other threads they
+    /// missed.
     pub staleness: BTreeMap<u64, u64>,
 }
 
 impl SharedWeights {
-    /// Begins with the weights of a replica.
+    /// Starts from the weights of a replica.
     pub fn new(replica: &mut Replica) -> Result<Self, CommError> {
         let (mut places, mut len) = (BTreeMap::new(), 0);
         for (_, param) in replica.blueprint.tensors() {
@@ -50,7 +52,7 @@ impl SharedWeights {
             len += param.len();
         }
         let mut values = vec![0.0; len];
-        read(replica, &places, &mut values)?;
+        read_weights(replica, &places, &mut values)?;
         Ok(Self::of(&values, places))
     }
 
@@ -59,14 +61,14 @@ impl SharedWeights {
         Self { values, num_updates: AtomicU64::new(0), places }
     }
 
-    /// Gives a replica the weights as they are.
+    /// Copies the current weights to a replica.
     pub fn show(&self, replica: &mut Replica) -> Result<(), CommError> {
         let mut values = vec![0.0; self.values.len()];
         self.load(&mut values);
-        write(replica, &self.places, &values)
+        write_weights(replica, &self.places, &values)
     }
 
-    /// Steps so far.
+    /// Number of steps so far.
     pub fn num_updates(&self) -> u64 {
         self.num_updates.load(Relaxed)
     }
@@ -77,7 +79,7 @@ impl SharedWeights {
         }
     }
 
-    /// Adds to one weight; whatever others add meanwhile is not lost.
+    /// Adds to one weight atomically.
     fn add(&self, index: usize, change: f32) {
         let sum = |bits| Some((f32::from_bits(bits) + change).to_bits());
         let added = self.values[index].fetch_update(Relaxed, Relaxed, sum);
@@ -85,8 +87,8 @@ impl SharedWeights {
     }
 }
 
-impl Hog {
-    /// A thread that computes the gradients of so many micro-batches at a time.
+impl HogwildThread {
+    /// A thread that computes the gradients of `num_microbatches` micro-batches per step.
     pub fn new(
         blueprint: Blueprint,
         seed: u64,
@@ -95,25 +97,25 @@ impl Hog {
         num_microbatches: usize,
         world: &World,
     ) -> Result<Self, CommError> {
-        // It knows nobody: what it shares are weights.
+        // The thread's replica is a group of one; threads share only the weights.
         let own = Comm::threads(world, 1, &Options::default())?.remove(0);
         let leaves = Leaves { num_leaves: 1, microbatches_per_leaf: num_microbatches };
         let recompute = plan.recompute;
-        let alone = ReplicaPlan { recompute, ..ReplicaPlan::alone(plan.microbatch, leaves) };
+        let alone = ReplicaPlan { recompute, ..ReplicaPlan::single_rank(plan.microbatch, leaves) };
         let solo = Replica::materialize(blueprint, seed, cpu, alone, &own, world)?;
         Ok(Self { solo, weights: Vec::new(), version: 0, staleness: BTreeMap::new() })
     }
 
-    /// Reads all weights, to compute the gradient of with what it gives.
+    /// Reads all weights into the thread's replica and returns it.
     pub fn pull(&mut self, shared: &SharedWeights) -> Result<&mut Replica, CommError> {
         self.version = shared.num_updates();
         self.weights.resize(shared.values.len(), 0.0);
         shared.load(&mut self.weights);
-        write(&mut self.solo, &shared.places, &self.weights)?;
+        write_weights(&mut self.solo, &shared.places, &self.weights)?;
         Ok(&mut self.solo)
     }
 
-    /// Takes a step by the gradients that have been summed up.
+    /// Steps the shared weights by the summed gradients.
     pub fn push(&mut self, shared: &SharedWeights, lr: f64, clip: &Clip) {
         let rate = -(lr as f32);
         for slot in self.solo.slots() {

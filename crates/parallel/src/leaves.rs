@@ -1,43 +1,43 @@
-//! Gradient sums whose order is a property of the recipe: micro-batches, leaves, tree.
+//! Gradient sums in an order fixed by the recipe: micro-batches, leaves, reduction tree.
 //!
-//! The micro-batches of a step are cut into G consecutive groups of equal size, the *leaves*. A leaf starts
-//! from zero and adds its micro-batches in ascending order; leaves are added by one binary tree over leaf
-//! *numbers*: ((0+1)+(2+3))+((4+5)+(6+7)). Nothing in this order mentions a worker. A worker that
-//! runs some of the leaves, one after the other, can add up every subtree that lies wholly inside
-//! them and hand on the rest as they are, so one worker, eight, or five give the same bits.
+//! The micro-batches of a step form G consecutive groups of equal size, the *leaves*. A leaf starts
+//! from zero and adds its micro-batches in ascending order; leaves are added by one binary tree
+//! over leaf *numbers*: ((0+1)+(2+3))+((4+5)+(6+7)). The order does not mention ranks. A rank that
+//! runs some leaves in ascending order can add every subtree that lies wholly inside them and
+//! contribute the rest as separate addends, so one rank, eight, or five give the same bits.
 //!
-//! Leaves finish in ascending order, so the sums in waiting are like the ones of a binary counter:
+//! Leaves finish in ascending order, so the waiting sums behave like the ones of a binary counter:
 //! leaf 0; then 0+1; then 0+1 and 2; then all of 0 to 3; ... A finished leaf is merged with every
-//! aligned neighbour of its size at once, which takes one pass over memory however many there are.
-//! At most log2(G) sums wait while a leaf is filled. Each bucket has its own tree, so that its
-//! gradients can leave for the network while the blocks in front of it are still in backward.
+//! aligned neighbor of its size in one pass over memory. At most log2(G) sums wait while a leaf is
+//! filled. Each bucket has its own tree, so that its reduction can start while earlier blocks are
+//! still in backward.
 
-use crate::memory::Floats;
-use crate::wire;
+use crate::buffer::Floats;
+use crate::wire_precision;
 use lockstep_tensor::Cpu;
 use lockstep_tensor::gemm::Precision;
 use std::ops::Range;
 
-/// How micro-batches become leaves.
+/// Division of micro-batches into leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaves {
-    /// Number of leaves G of the whole batch, a power of two.
+    /// Number of leaves G of the global batch, a power of two.
     pub num_leaves: usize,
-    /// Consecutive micro-batches in each.
+    /// Consecutive micro-batches of each leaf.
     pub microbatches_per_leaf: usize,
 }
 
-/// The sum of an aligned group of consecutive leaves.
+/// An aligned group of consecutive leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subtree {
-    /// The first leaf; a multiple of `num_leaves`.
+    /// First leaf; a multiple of `num_leaves`.
     pub first_leaf: usize,
-    /// A power of two.
+    /// Number of leaves, a power of two.
     pub num_leaves: usize,
 }
 
 impl Subtree {
-    /// Whether `self` and the `next` sum are the two halves of one subtree.
+    /// Whether `self` and `next` are the two halves of one subtree.
     pub(crate) const fn pairs_with(self, next: Self) -> bool {
         self.num_leaves == next.num_leaves && self.first_leaf.is_multiple_of(2 * self.num_leaves)
     }
@@ -47,34 +47,34 @@ impl Subtree {
     }
 }
 
-/// The gradient sums of one bucket over a worker's leaves.
+/// Gradient sums of one bucket over a rank's leaves.
 #[derive(Debug)]
 pub struct LeafTree {
     leaves: Leaves,
-    /// The leaves this worker runs.
+    /// Leaves of this rank.
     mine: Range<usize>,
-    /// The length of one sum.
+    /// Length of one sum.
     len: usize,
-    /// Sum i of `waiting` is the i-th stretch of `len` elements; the one behind the last is the
-    /// leaf being filled. They lie one behind the other because that is how a call takes them.
+    /// Sum i of `waiting` is the i-th range of `len` elements; the range behind the last is the
+    /// leaf being filled. They are contiguous because collectives take them so.
     data: Floats,
-    /// Finished sums, in ascending order of leaves.
+    /// Finished sums, in ascending leaf order.
     waiting: Vec<Subtree>,
     /// Micro-batches already in the leaf being filled.
     num_microbatches: usize,
     /// Whether a micro-batch is adding to the leaf being filled.
     is_open: bool,
-    /// What leaves and sums are rounded to.
+    /// Precision to which leaves and sums are rounded.
     wire: Precision,
 }
 
-/// Elements that one task merges.
+/// Elements merged by one task.
 const MERGE_PART: usize = 16 * 1024;
 /// Elements summed at a time, in the first-level cache.
 const MERGE_TILE: usize = 512;
 
 impl LeafTree {
-    /// An empty tree for gradients of `len` elements, summed over the leaves `mine`, in memory for
+    /// An empty tree for gradients of `len` elements over the leaves `mine`; `data` has
     /// [`Self::num_buffers`] times as many.
     pub fn new(len: usize, leaves: Leaves, mine: Range<usize>, data: Floats) -> Self {
         assert!(leaves.num_leaves.is_power_of_two(), "the tree is binary");
@@ -87,19 +87,19 @@ impl LeafTree {
         Self { leaves, mine, len, data, waiting, num_microbatches: 0, is_open: false, wire }
     }
 
-    /// The same with leaves and sums that are rounded; see [`crate::wire`].
+    /// Rounds leaves and sums to the wire precision; see [`crate::wire_precision`].
     pub fn rounded_to(self, wire: Precision) -> Self {
         Self { wire, ..self }
     }
 
-    /// How many sums there are once every leaf is finished.
+    /// Number of sums once every leaf is finished.
     pub fn num_sums(mine: Range<usize>) -> usize {
         let mut waiting = Vec::new();
         mine.for_each(|leaf| push(&mut waiting, leaf));
         waiting.len()
     }
 
-    /// Most sums that exist at a time, the leaf being filled included.
+    /// Largest number of sums at a time, the leaf being filled included.
     pub fn num_buffers(mine: Range<usize>) -> usize {
         let mut waiting = Vec::new();
         let mut most = 0;
@@ -115,7 +115,7 @@ impl LeafTree {
         self.len
     }
 
-    /// Whether nothing of what is summed is trained.
+    /// Whether the bucket has no trainable parameters.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -125,23 +125,24 @@ impl LeafTree {
         Self::num_buffers(self.mine.clone()) * self.len
     }
 
-    /// Forgets all sums, for the next step.
+    /// Discards all sums, for the next step.
     pub fn restart(&mut self) {
         self.waiting.clear();
         self.num_microbatches = 0;
         self.is_open = false;
     }
 
-    /// Completes the tree with zeros in the place of all its sums.
+    /// Completes the tree with zero sums.
     pub fn abandon(&mut self) {
         self.restart();
         self.mine.clone().for_each(|leaf| push(&mut self.waiting, leaf));
         self.data[..self.waiting.len() * self.len].fill(0.0);
     }
 
-    /// Where the micro-batch at work adds its gradients; zeroed when that micro-batch opens a leaf.
+    /// Buffer to which the current micro-batch adds its gradients; zeroed when that micro-batch
+    /// opens a leaf.
     pub fn microbatch_buffer(&mut self, cpu: &Cpu) -> &mut [f32] {
-        assert!(!self.is_complete(), "every leaf of this worker is finished");
+        assert!(!self.is_complete(), "every leaf of this rank is finished");
         let start = self.waiting.len() * self.len;
         let buffer = &mut self.data[start..start + self.len];
         if !self.is_open && self.num_microbatches == 0 {
@@ -151,10 +152,10 @@ impl LeafTree {
         buffer
     }
 
-    /// Says that a micro-batch has added its gradients; the last micro-batch of a leaf merges it into the tree.
-    /// Returns whether that was the last leaf.
+    /// Marks the current micro-batch as added; the last micro-batch of a leaf merges it into the
+    /// tree. Returns whether that was the last leaf.
     pub fn finish_microbatch(&mut self, cpu: &Cpu) -> bool {
-        assert!(!self.is_complete(), "every leaf of this worker is finished");
+        assert!(!self.is_complete(), "every leaf of this rank is finished");
         self.is_open = false;
         self.num_microbatches += 1;
         if self.num_microbatches < self.leaves.microbatches_per_leaf {
@@ -175,41 +176,41 @@ impl LeafTree {
         self.is_complete()
     }
 
-    /// Whether every leaf of this worker is in the sums.
+    /// Whether every leaf of this rank is in the sums.
     pub fn is_complete(&self) -> bool {
         self.num_finished() == self.mine.len()
     }
 
-    /// The sums of this worker, one per maximal aligned group of its leaves.
+    /// Sums of this rank, one per maximal aligned group of its leaves.
     pub fn sums(&self) -> impl Iterator<Item = (Subtree, &[f32])> {
         let sum = |(index, &subtree)| (subtree, &self.data[index * self.len..][..self.len]);
         self.waiting.iter().enumerate().map(sum)
     }
 
-    /// The same, one behind the other.
+    /// Sums of this rank, concatenated.
     pub fn all_sums(&self) -> &[f32] {
         &self.data[..self.waiting.len() * self.len]
     }
 
-    /// Lends the sums of a complete tree to a call that puts what they are part of in place of the
-    /// first; [`Self::give_back`] returns them. The number of elements that are sums comes along.
+    /// Lends the sums of a complete tree to a collective that writes the total over the first;
+    /// [`Self::give_back`] returns them. Also returns the number of elements that are sums.
     pub fn lend(&mut self) -> (Floats, usize) {
         assert!(self.is_complete(), "the tree is complete");
         (std::mem::take(&mut self.data), self.waiting.len() * self.len)
     }
 
-    /// Takes back what [`Self::lend`] lent.
+    /// Takes back the buffer of [`Self::lend`].
     pub fn give_back(&mut self, data: Floats) {
         self.data = data;
     }
 
-    /// The first sum: over all leaves, once the workers have added theirs up.
+    /// First sum: the total over all leaves, once it has been reduced.
     pub fn root(&self) -> &[f32] {
         assert!(self.is_complete(), "the tree is complete");
         &self.data[..self.len]
     }
 
-    /// See [`Self::root`].
+    /// Mutable first sum.
     pub fn root_mut(&mut self) -> &mut [f32] {
         assert!(self.is_complete(), "the tree is complete");
         &mut self.data[..self.len]
@@ -220,7 +221,7 @@ impl LeafTree {
     }
 }
 
-/// Adds a finished leaf to the sums in waiting and merges what pairs up, like a carry.
+/// Adds a finished leaf to the waiting sums and merges pairs, like a carry.
 fn push(waiting: &mut Vec<Subtree>, leaf: usize) {
     let mut sum = Subtree { first_leaf: leaf, num_leaves: 1 };
     while let Some(previous) = waiting.pop_if(|previous| previous.pairs_with(sum)) {
@@ -230,7 +231,7 @@ fn push(waiting: &mut Vec<Subtree>, leaf: usize) {
 }
 
 /// `target = target + (a + (b + ... (y + z)))`: the carry of the counter in one pass. The addends
-/// lie one behind the other.
+/// are contiguous.
 fn merge(cpu: &Cpu, target: &mut [f32], addends: &[f32]) {
     let len = target.len();
     if addends.is_empty() {
@@ -256,20 +257,20 @@ fn merge(cpu: &Cpu, target: &mut [f32], addends: &[f32]) {
     });
 }
 
-/// The same with every sum rounded, and first the leaf itself: the last addend, or the target where
+/// Merges with every sum rounded, and first the leaf itself: the last addend, or the target where
 /// there are none.
 fn merge_rounded(cpu: &Cpu, wire: Precision, target: &mut [f32], addends: &mut [f32]) {
     let len = target.len();
     let num_addends = addends.len() / len;
     if num_addends == 0 {
-        return wire::round(cpu, wire, target);
+        return wire_precision::round(cpu, wire, target);
     }
-    wire::round(cpu, wire, &mut addends[(num_addends - 1) * len..]);
+    wire_precision::round(cpu, wire, &mut addends[(num_addends - 1) * len..]);
     for index in (1..num_addends).rev() {
         let (left, right) = addends.split_at_mut(index * len);
-        wire::add(cpu, wire, &mut left[(index - 1) * len..], &right[..len]);
+        wire_precision::add(cpu, wire, &mut left[(index - 1) * len..], &right[..len]);
     }
-    wire::add(cpu, wire, target, &addends[..len]);
+    wire_precision::add(cpu, wire, target, &addends[..len]);
 }
 
 #[cfg(test)]
@@ -291,7 +292,7 @@ mod tests {
         left
     }
 
-    /// The definition: a leaf from zero, micro-batches ascending.
+    /// Definition: a leaf from zero, micro-batches ascending.
     fn leaf_by_definition(leaves: Leaves, leaf: usize) -> Vec<f32> {
         let microbatches =
             leaf * leaves.microbatches_per_leaf..(leaf + 1) * leaves.microbatches_per_leaf;
@@ -299,7 +300,7 @@ mod tests {
             .fold(vec![0.0; LEN], |sum, microbatch| added(sum, &microbatch_gradient(microbatch)))
     }
 
-    /// The definition: halves of a range of leaves, added.
+    /// Definition: halves of a range of leaves, added.
     fn tree_by_definition(leaves: Leaves, range: Range<usize>) -> Vec<f32> {
         if range.len() == 1 {
             return leaf_by_definition(leaves, range.start);
@@ -327,7 +328,7 @@ mod tests {
         }
     }
 
-    /// Equality to the bit; a failure names the first element that differs.
+    /// Bitwise equality; a failure names the first element that differs.
     fn assert_same(left: &[f32], right: &[f32], what: impl std::fmt::Debug) {
         assert_eq!(left.len(), right.len(), "{what:?}");
         let differs = left.iter().zip(right).position(|(l, r)| l.to_bits() != r.to_bits());
@@ -364,13 +365,13 @@ mod tests {
 
     #[test]
     fn sums_of_any_workers_combine_to_the_same_bits() {
-        fn combine(sums: &[(Subtree, Vec<f32>)], wanted: Subtree) -> Vec<f32> {
-            if let Some((_, sum)) = sums.iter().find(|(subtree, _)| *subtree == wanted) {
+        fn combine(sums: &[(Subtree, Vec<f32>)], target: Subtree) -> Vec<f32> {
+            if let Some((_, sum)) = sums.iter().find(|(subtree, _)| *subtree == target) {
                 return sum.clone();
             }
-            let half = wanted.num_leaves / 2;
-            let left = Subtree { num_leaves: half, ..wanted };
-            let right = Subtree { first_leaf: wanted.first_leaf + half, num_leaves: half };
+            let half = target.num_leaves / 2;
+            let left = Subtree { num_leaves: half, ..target };
+            let right = Subtree { first_leaf: target.first_leaf + half, num_leaves: half };
             added(combine(sums, left), &combine(sums, right))
         }
         let cpu = Cpu::single(Isa::detect());
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "every leaf of this worker is finished")]
+    #[should_panic(expected = "every leaf of this rank is finished")]
     fn a_microbatch_too_many_is_a_bug() {
         let cpu = Cpu::single(Isa::detect());
         let mut tree = filled(&cpu, Leaves { num_leaves: 2, microbatches_per_leaf: 1 }, 0..2);

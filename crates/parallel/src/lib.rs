@@ -1,34 +1,34 @@
-//! How a model is trained by workers: micro-batches, leaves and the memory they pass through.
+//! Parallel training of a model: data, tensor, sequence, pipeline and ZeRO parallelism, and the
+//! other synchronization strategies.
 //!
-//! One worker is a group of one, not a special case: the order of every sum is a function of the
-//! recipe, so that more workers change who adds, never what is added to what.
+//! One rank is a group of one, not a special case: the recipe fixes the order of every sum, so the
+//! number of ranks decides where an addend is computed and never the order of additions.
 //!
 //! # Layout
-//! - [`microbatch`]: one micro-batch forward and backward; what it saves is a value. [`recompute`]: what of it
-//!   is dropped and computed again.
-//! - [`leaves`]: the order in which micro-batches' gradients are added. [`shares`]: who runs which.
-//! - [`buckets`]: the model as flat buffers, and who owns which part of them.
-//! - [`data`]: data parallelism, and ZeRO-1; [`sparse`]: embeddings of which few rows travel.
-//!   [`zero`]: ZeRO-2 and 3; [`shard_tree`] are their sums,
-//!   [`weights`] their parameters. [`overlap`]: all of it beside the computation,
-//!   [`tune`]: in buckets of the right size.
-//! - [`stragglers`]: steps that do not wait for everybody; [`reshare`]: micro-batches by how fast a worker
-//!   is. [`delayed`]: gradients that are a step old.
-//! - [`local`]: rounds of steps that workers take alone. [`compress`]: gradients in few bytes.
-//!   [`gossip`]: workers that average with neighbours only. [`server`]: weights on servers.
-//!   [`hogwild`]: threads that step shared weights.
-//!   [`robust`]: combining what some of them lie about; [`liars`]: those who do.
-//! - [`groups`]: who works with whom. [`stages`]: the model cut for a pipeline, by FLOPs or
-//!   as blocks are [measured](measure); [`pipeline`]: a device of it at work, [`link`]: what it
-//!   hands on.
-//! - [`replica`]: a worker's model; the step's verbs, [`run`]: its micro-batches. [`store`] is what it
-//!   holds, [`visit`] shows it whole, [`norm`] and [`losses`] are sums over workers.
-//! - [`saved`]: what a worker saves, so that all of them save everything once.
-//! - [`trained`]: which blocks have gradients while others are frozen.
-//! - [`guards`]: who brought a gradient that is not finite; whether all workers agree.
-//! - [`words`]: whole numbers among what is saved.
-//! - [`memory`]: buffers that other workers reach. [`footprint`]: how much a worker will take,
-//!   [`asked`]: as a recipe asks for it.
+//! - [`replica`]: one rank's model and the verbs of a step; [`replica_plan`]: its layout;
+//!   [`microbatch_loop`]: its micro-batches; `step_context`: the state of a step.
+//! - [`microbatch`]: one micro-batch forward and backward; [`recompute`]: activation recomputation.
+//! - [`leaves`]: the order of gradient sums; [`leaf_assignment`]: the leaves of each rank.
+//! - [`buckets`]: flat parameter buckets and their shards; [`buffer`]: buffers that other ranks of
+//!   the host can read; [`param_store`]: parameters and gradients at every ZeRO stage;
+//!   [`trainable_params`]: trainable and frozen parameters.
+//! - [`data_parallel`]: data parallelism and ZeRO-1; [`zero`]: ZeRO-2 and 3 gradients;
+//!   [`shard_tree`]: their sums; [`weights`]: whole and sharded parameters;
+//!   [`sparse_embedding`]: sparse embedding gradients; [`wire_precision`]: two-byte gradients.
+//! - [`overlap`]: communication overlapped with computation; [`bucket_tuning`]: bucket sizes.
+//! - [`groups`]: process groups; [`tensor_parallel`]: tensor and sequence parallelism.
+//! - [`pipeline`]: pipeline execution; [`stages`]: the cut into stages; [`block_profile`]: measured
+//!   block times; [`stage_link`]: messages between stages.
+//! - [`stragglers`]: steps with a cutoff; [`rebalance`]: leaves by measured speed;
+//!   [`delayed_gradients`]: one-step gradient delay.
+//! - [`local_sgd`], [`gossip`], [`parameter_server`], [`federated`], [`hogwild`]: synchronization
+//!   strategies; [`compress`]: gradient compression.
+//! - [`robust_aggregation`]: Byzantine-robust aggregation; [`byzantine`]: attacks.
+//! - [`loss_scaling`], [`sharded_norm`], [`microbatch_losses`]: loss scale, norms and losses over
+//!   ranks; [`guards`]: non-finite gradients and diverged replicas; `traffic`: traffic sums.
+//! - [`full_tensors`]: whole tensors from shards; [`checkpoint_pieces`]: the pieces each rank
+//!   saves; [`u64_as_f32`]: integers in `f32` checkpoints.
+//! - [`footprint`]: memory of a rank; [`from_recipe`]: plans from a recipe.
 //!
 //! # Example
 //! ```
@@ -57,88 +57,93 @@
 //! let comm = &Comm::threads(&world, 1, &Options::default())?[0];
 //! let cpu = Cpu::single(Isa::detect());
 //! let shape = MicrobatchShape { sequences: 1, tokens: 4 };
-//! let plan = ReplicaPlan::alone(shape, Leaves { num_leaves: 2, microbatches_per_leaf: 1 });
+//! let plan = ReplicaPlan::single_rank(shape, Leaves { num_leaves: 2, microbatches_per_leaf: 1 });
 //! let mut replica = Replica::materialize(describe(&model), 1, &cpu, plan, comm, &world)?;
 //!
 //! let tokens = [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]];
-//! let micro-batch = |index: usize| {
+//! let microbatch = |index: usize| {
 //!     let (inputs, targets) = (&tokens[index][..4], &tokens[index][1..]);
-//!     Micro-batch { shape, inputs, targets, first_sample: index as u64, num_targets: 8 }
+//!     Microbatch { shape, inputs, targets, first_sample: index as u64, num_targets: 8 }
 //! };
-//! let loss = replica.run_microbatches(&cpu, 1, 0, &micro-batch)?;
+//! let loss = replica.run_microbatches(&cpu, 1, 0, &microbatch)?;
 //! replica.finish_reduce(&cpu)?;
-//! assert!((loss / 8.0 - (16.0_f64).ln()).abs() < 0.1, "an untrained model knows nothing");
+//! assert!((loss / 8.0 - (16.0_f64).ln()).abs() < 0.1, "an untrained model predicts uniformly");
 //! assert!(replica.own_grads().all(|(_, grad)| grad.iter().any(|g| *g != 0.0)));
 //! # Ok::<(), lockstep_comm::CommError>(())
 //! ```
 
+pub mod leaf_assignment;
 pub mod leaves;
-pub mod shares;
 
+pub mod bucket_tuning;
 pub mod buckets;
-pub mod memory;
+pub mod buffer;
 pub mod overlap;
-pub mod tune;
-pub mod wire;
+pub mod wire_precision;
 
+pub mod byzantine;
 pub mod compress;
-pub mod data;
-pub mod delayed;
+pub mod data_parallel;
+pub mod delayed_gradients;
 pub mod federated;
 pub mod gossip;
 pub mod hogwild;
-pub mod liars;
-pub mod local;
-pub mod reshare;
-pub mod robust;
-pub mod server;
+pub mod local_sgd;
+pub mod parameter_server;
+pub mod rebalance;
+pub mod robust_aggregation;
 pub mod shard_tree;
-pub mod sparse;
+pub mod sparse_embedding;
 pub mod stragglers;
 pub mod weights;
 pub mod zero;
 
-pub mod trained;
+pub mod trainable_params;
 
 pub mod microbatch;
 pub mod recompute;
 
+pub mod block_profile;
 pub mod groups;
-pub mod link;
-pub mod measure;
 pub mod pipeline;
+pub mod stage_link;
 pub mod stages;
-pub mod tensor;
+pub mod tensor_parallel;
 
+pub mod checkpoint_pieces;
+mod distance;
+pub mod full_tensors;
 pub mod guards;
-pub mod losses;
-pub mod norm;
+pub mod loss_scaling;
+pub mod microbatch_loop;
+pub mod microbatch_losses;
+pub mod param_store;
 pub mod replica;
-pub mod run;
-pub mod saved;
-pub mod scaled;
-pub mod store;
-pub mod visit;
+pub mod replica_plan;
+pub mod sharded_norm;
+mod step_context;
+mod traffic;
 
-pub mod asked;
 pub mod footprint;
-pub mod words;
+pub mod from_recipe;
+pub mod u64_as_f32;
 
 #[cfg(test)]
 mod testing;
 
 pub use buckets::{Bucket, Buckets};
+pub use checkpoint_pieces::CheckpointPiece;
 pub use footprint::Footprint;
-pub use gossip::{Consensus, Graph};
+pub use gossip::{ConsensusDistance, Graph};
 pub use groups::Groups;
-pub use guards::{Differs, NonFinite};
+pub use guards::{NonFiniteGradient, WeightMismatch};
+pub use leaf_assignment::LeafAssignment;
 pub use leaves::{LeafTree, Leaves, Subtree};
-pub use local::{Drift, OuterRule, RoundPlan, params_of_fragment};
+pub use local_sgd::{Drift, LocalSgdPlan, OuterOptimizer, params_of_fragment};
+pub use loss_scaling::{ScaledGradients, UnscaledGradients};
 pub use microbatch::{Activations, Store};
 pub use recompute::RecomputePlan;
-pub use replica::{Replica, ReplicaPlan};
-pub use saved::OwnPiece;
-pub use scaled::{Scaled, Unscaled};
-pub use shares::Shares;
+pub use replica::Replica;
+pub use replica_plan::ReplicaPlan;
 pub use stages::Stages;
-pub use stragglers::{Duty, LateRule};
+pub use stragglers::{StepCutoff, StepDuty};

@@ -1,12 +1,12 @@
-//! One micro-batch through a run of blocks: forward, and backward from what forward saved.
+//! One micro-batch through a range of blocks: forward, and backward from the saved activations.
 //!
-//! What a micro-batch leaves behind between the two is a value, [`Activations`]: the stream at every
-//! boundary between blocks, and what each block saved. A worker that has all blocks needs one of
-//! them and uses it for micro-batch after micro-batch; a stage of a pipeline ([`crate::pipeline`]) keeps as many
-//! as its schedule has micro-batches in flight. All memory is allocated when the value is made.
+//! The state of a micro-batch between the two passes is a value, [`Activations`]: the stream at
+//! every block boundary, and the saved tensors of each block. A rank with all blocks needs one of
+//! them for all its micro-batches; a pipeline stage ([`crate::pipeline`]) keeps as many as its
+//! schedule has micro-batches in flight. All memory is allocated when the value is made.
 //!
-//! A block's gradients depend on the micro-batch, its parameters and nothing else; where they are added
-//! is the business of a [`Store`].
+//! A block's gradients depend only on the micro-batch and the parameters; a [`Store`] decides where
+//! they are added.
 
 use crate::recompute::RecomputePlan;
 use lockstep_comm::CommError;
@@ -16,71 +16,72 @@ use lockstep_model::{
 use lockstep_tensor::Cpu;
 use std::ops::Range;
 
-/// Where parameters come from and gradients go.
+/// Source of parameters and destination of gradients.
 ///
-/// A block's parameters may have to be brought from other workers first, and its gradients may
-/// leave for them as soon as they are added; both can fail.
+/// A block's parameters may have to be gathered from other ranks first, and its gradients may be
+/// reduced as soon as they are added; both can fail.
 pub trait Store {
-    /// Brings a block's parameters; `next` is the block that will be asked for after it.
+    /// Makes a block's parameters available; `next` is the block to prefetch.
     fn fetch(&mut self, block: usize, next: Option<usize>) -> Result<(), CommError>;
 
-    /// The parameters that were brought last.
+    /// Parameters of a fetched block.
     fn params(&self, block: usize) -> &[f32];
 
-    /// The parameters, and where the micro-batch adds the gradients of those that are trained.
+    /// Parameters of a block, and the buffer to which the micro-batch adds the gradients of the
+    /// trained ones.
     fn params_and_grads(
         &mut self,
         cpu: &Cpu,
         block: usize,
     ) -> Result<(&[f32], Grads<'_>), CommError>;
 
-    /// The first block that has gradients: backward ends there.
+    /// First block with gradients; backward ends there.
     fn first_trained(&self) -> usize;
 
-    /// Says that the gradients are added.
+    /// Marks a block's gradients as added.
     fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError>;
 
-    /// Says that other workers add gradients of a micro-batch and this one has none.
-    fn pass_over(&mut self, _cpu: &Cpu, _block: usize) -> Result<(), CommError> {
+    /// Joins the collectives of a padding micro-batch without computing.
+    fn skip_microbatch(&mut self, _cpu: &Cpu, _block: usize) -> Result<(), CommError> {
         Ok(())
     }
 }
 
-/// What a micro-batch leaves between forward and backward in a run of blocks, and what evaluation writes
-/// into.
+/// Activations of a micro-batch between forward and backward through a range of blocks; evaluation
+/// uses them too.
 #[derive(Debug)]
 pub struct Activations {
     recompute: RecomputePlan,
-    /// The first of the blocks.
+    /// First block.
     first: usize,
     /// Rows of every stream.
     rows: usize,
-    /// Stream i is the input of the i-th of them; the last one is the output of the last block.
-    /// Streams that are tokens or the loss have no elements.
+    /// Stream i is the input of the i-th block; the last is the output of the last block. Streams
+    /// that are tokens or the loss are empty.
     streams: Vec<Vec<f32>>,
-    /// What each block saved and keeps.
+    /// Saved tensors of each block.
     saved: Vec<SavedBuffers>,
 }
 
-/// What the gradients of every block's input leave for those of its parameters, where these come
-/// later.
+/// Deferred weight gradients (zero-bubble pipelines, Qi et al. 2024): what each block's
+/// input-gradient pass keeps for its weight-gradient pass.
 #[derive(Debug)]
-pub struct Late(Vec<Vec<f32>>);
+pub struct DeferredWeightGrads(Vec<Vec<f32>>);
 
-/// What of a backward pass is run: all at once, or first what others wait for and later the rest.
+/// Part of a backward pass to run.
 #[derive(Debug)]
-pub enum Half<'a> {
-    /// Gradients of inputs and of parameters.
-    Both,
-    /// Gradients of inputs only. What the other half needs of them is kept.
-    Inputs(&'a mut Late),
-    /// Gradients of parameters, after the inputs' half.
-    Weights(&'a mut Late),
+pub enum BackwardPass<'a> {
+    /// Input and weight gradients.
+    Full,
+    /// Input gradients only; keeps what the weight gradients need.
+    InputGrad(&'a mut DeferredWeightGrads),
+    /// Weight gradients, after the input gradients.
+    WeightGrad(&'a mut DeferredWeightGrads),
 }
 
-/// Holds, for the block at work, what it does not keep. One for all micro-batches of a worker.
+/// Saved tensors of the current block that it does not keep, shared by all micro-batches of a rank.
 #[derive(Debug)]
-pub struct Shared(SavedBuffers);
+pub struct SharedBuffers(SavedBuffers);
 
 #[derive(Debug)]
 struct SavedBuffers {
@@ -98,7 +99,7 @@ impl SavedBuffers {
     }
 }
 
-/// How long the parts of [`Activations`] are, and what [`Shared`] must hold for them.
+/// Lengths of [`Activations`], and of the [`SharedBuffers`] they need.
 struct Lengths {
     streams: Vec<usize>,
     saved: Vec<SavedLen>,
@@ -133,8 +134,8 @@ impl Lengths {
     }
 }
 
-impl Shared {
-    /// What the runs of blocks of a worker need.
+impl SharedBuffers {
+    /// Shared buffers for a rank's block ranges.
     pub fn new(
         blueprint: &Blueprint,
         shape: MicrobatchShape,
@@ -175,16 +176,16 @@ impl Shared {
     }
 }
 
-impl Late {
+impl DeferredWeightGrads {
     /// Memory for micro-batches of one shape through some blocks of a model.
     pub fn new(blueprint: &Blueprint, shape: MicrobatchShape, run: Range<usize>) -> Self {
-        let lens = blueprint.blocks[run].iter().map(|block| block.late_len(shape));
+        let lens = blueprint.blocks[run].iter().map(|block| block.deferred_len(shape));
         Self(lens.map(|len| vec![0.0; len]).collect())
     }
 
     /// Number of elements that [`Self::new`] would allocate.
     pub fn planned_len(blueprint: &Blueprint, shape: MicrobatchShape, run: Range<usize>) -> usize {
-        blueprint.blocks[run].iter().map(|block| block.late_len(shape)).sum()
+        blueprint.blocks[run].iter().map(|block| block.deferred_len(shape)).sum()
     }
 
     /// Number of elements held.
@@ -223,8 +224,8 @@ impl Activations {
         saved + streams.iter().sum::<usize>()
     }
 
-    /// How many of them are each block's own: its input and what it saves. The rest is shared by
-    /// blocks that compute again.
+    /// Number of elements of each block alone: its input and its saved tensors, without the shared
+    /// buffers of recomputed blocks.
     pub fn planned_by_block(
         blueprint: &Blueprint,
         shape: MicrobatchShape,
@@ -235,36 +236,36 @@ impl Activations {
         streams.iter().zip(&saved).map(|(input, own)| input + own.kept + own.rebuilt).collect()
     }
 
-    /// The blocks that the micro-batch passes through here.
+    /// Blocks of these activations.
     pub fn run(&self) -> Range<usize> {
         self.first..self.first + self.saved.len()
     }
 
-    /// Where the input of the first block comes to lie; nothing where that reads tokens.
+    /// Input buffer of the first block; empty where that reads tokens.
     pub fn input_mut(&mut self) -> &mut [f32] {
         &mut self.streams[0]
     }
 
-    /// The output of the last block; nothing where that is the loss.
+    /// Output of the last block; empty where that is the loss.
     pub fn output(&self) -> &[f32] {
         &self.streams[self.saved.len()]
     }
 
-    /// Runs the micro-batch forward and returns the sum of its token losses, zero where the loss is not
-    /// among the blocks. Ends early, here as in the passes below, where the context's exchange has
-    /// failed: whoever made it asks it why.
+    /// Runs the micro-batch forward and returns the sum of its token losses, zero where the loss is
+    /// not among the blocks. Stops early, here as in the passes below, if the context's exchange
+    /// has failed; its owner reports the error.
     pub fn forward(
         &mut self,
         blocks: &[Box<dyn Block>],
         store: &mut impl Store,
         ctx: &mut Context<'_>,
-        shared: &mut Shared,
+        shared: &mut SharedBuffers,
     ) -> Result<f64, CommError> {
         let mut loss = 0.0;
         let run = self.run();
         for (at, index) in run.clone().enumerate() {
             let block = &blocks[index];
-            // Behind the last block comes backward, which starts there.
+            // After the last block comes backward, which starts there.
             store.fetch(index, Some((index + 1).min(run.end - 1)))?;
             let (inputs, outputs) = self.streams.split_at_mut(at + 1);
             let policy = self.recompute.of_block(index, &**block);
@@ -272,24 +273,24 @@ impl Activations {
             let saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
             let params = store.params(index);
             loss += block.forward(ctx, params, &inputs[at], &mut outputs[0], saved);
-            if ctx.exchange.has_failed() {
+            if ctx.collectives.has_failed() {
                 break;
             }
         }
         Ok(loss)
     }
 
-    /// Runs the micro-batch backward, or one half of that. `d_stream` holds the gradient of the last
-    /// block's output (of no meaning where that is the loss) and ends as the gradient of the input
-    /// of the first block here, or of the first block that is trained if that comes later; the half
-    /// of the weights leaves it alone.
+    /// Runs the micro-batch backward, or one half of it. `d_stream` holds the gradient of the last
+    /// block's output (undefined where that is the loss) and ends as the gradient of the input of
+    /// the first block here, or of the first trained block if that comes later; the weight-gradient
+    /// pass leaves it unchanged.
     pub fn backward(
         &mut self,
-        mut half: Half<'_>,
+        mut pass: BackwardPass<'_>,
         blocks: &[Box<dyn Block>],
         store: &mut impl Store,
         ctx: &mut Context<'_>,
-        shared: &mut Shared,
+        shared: &mut SharedBuffers,
         d_stream: &mut [f32],
     ) -> Result<(), CommError> {
         assert_ne!(ctx.mode, Mode::Evaluate, "evaluation has no backward");
@@ -301,33 +302,35 @@ impl Activations {
             let policy = self.recompute.of_block(index, &**block);
             let len = block.saved_len(ctx.microbatch.shape);
             let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
-            let (params, grads) = match half {
-                Half::Inputs(_) => (store.params(index), Grads::none()),
-                Half::Both | Half::Weights(_) => store.params_and_grads(ctx.cpu, index)?,
+            let (params, grads) = match pass {
+                BackwardPass::InputGrad(_) => (store.params(index), Grads::none()),
+                BackwardPass::Full | BackwardPass::WeightGrad(_) => {
+                    store.params_and_grads(ctx.cpu, index)?
+                }
             };
             block.recompute(ctx, params, input, saved.reborrow(), policy);
             let d_stream = &mut d_stream[..self.rows * block.io().max_width()];
-            match &mut half {
-                Half::Both => block.backward(ctx, params, input, saved, d_stream, grads),
-                Half::Inputs(Late(late)) => {
-                    block.backward_inputs(ctx, params, input, saved, d_stream, &mut late[at]);
+            match &mut pass {
+                BackwardPass::Full => block.backward(ctx, params, input, saved, d_stream, grads),
+                BackwardPass::InputGrad(DeferredWeightGrads(deferred)) => {
+                    block.backward_inputs(ctx, params, input, saved, d_stream, &mut deferred[at]);
                 }
-                Half::Weights(Late(late)) => {
-                    block.backward_weights(ctx, params, input, saved, &mut late[at], grads);
+                BackwardPass::WeightGrad(DeferredWeightGrads(deferred)) => {
+                    block.backward_weights(ctx, params, input, saved, &mut deferred[at], grads);
                 }
             }
-            if ctx.exchange.has_failed() {
+            if ctx.collectives.has_failed() {
                 break;
             }
-            if !matches!(half, Half::Inputs(_)) {
+            if !matches!(pass, BackwardPass::InputGrad(_)) {
                 store.finish_grads(ctx.cpu, index)?;
             }
         }
         Ok(())
     }
 
-    /// What the last block keeps; one that ends in the loss keeps its logits first.
-    pub fn last_kept(&self) -> &[f32] {
+    /// Saved tensors of the last block; one that ends in the loss saves its logits first.
+    pub fn last_saved(&self) -> &[f32] {
         self.saved.last().map_or(&[], |saved| &saved.kept)
     }
 
@@ -338,7 +341,7 @@ impl Activations {
     }
 }
 
-/// A block's saved memory: its own where it keeps, shared where it recomputes.
+/// A block's saved tensors: its own where it keeps them, shared where it recomputes.
 fn saved_of<'a>(
     own: &'a mut SavedBuffers,
     shared: &'a mut SavedBuffers,

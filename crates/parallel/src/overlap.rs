@@ -1,67 +1,66 @@
-//! Communication beside computation: calls are started as soon as their data is there, and waited
-//! for when their result is needed.
+//! Overlap of communication and computation: calls start as soon as their data is ready and are
+//! awaited when their result is needed.
 //!
-//! What is measured is the time that a worker *waits*, the exposed communication: the rest was
-//! hidden behind forward and backward. Switched off, every call is made at once and all of it is
-//! exposed, which is what the gain is held against.
+//! The time that a rank *waits* is the exposed communication; the rest is hidden behind forward and
+//! backward. With overlap off every call is synchronous and fully exposed, which is the baseline of
+//! the gain.
 
 use lockstep_comm::{Comm, CommError, Handle, Label};
 use lockstep_platform::World;
 use lockstep_tensor::gemm::Precision;
 use std::time::Duration;
 
-/// Starts calls on a group and keeps the time that was waited for them.
+/// Starts calls on a group and measures exposed communication.
 pub struct Overlap {
     comm: Comm,
     control: Comm,
     world: World,
     is_on: bool,
     exposed: Duration,
-    /// The step at work, for reports.
+    /// Current step, for error reports.
     step: u64,
-    /// What gradients travel in.
+    /// Precision of gradients on the wire.
     wire: Precision,
 }
 
-/// A call that was started, with the buffers that are in it.
+/// A started call, with its buffers.
 pub enum Pending<B> {
-    /// It is over.
+    /// Finished.
     Done(B),
-    /// It may still be running.
+    /// Possibly still running.
     Running(Handle<B>),
 }
 
 impl Overlap {
-    /// For gradients and parameters that travel on `comm`, and the few numbers that steer a run
-    /// on `control`, a group of the same workers: they must not wait for what is in flight, and
-    /// what they weigh is not counted as the model's. Alone there is nothing to wait for, and
-    /// every call is over at once.
+    /// Gradients and parameters use `comm`; the few numbers that steer a run use `control`, a group
+    /// of the same ranks: they must not wait for calls in flight, and their bytes do not count as
+    /// the model's. In a group of one every call finishes at once.
     pub fn new(comm: Comm, control: Comm, world: World, is_on: bool) -> Self {
         let is_on = is_on && comm.group_size() > 1;
         Self { comm, control, world, is_on, exposed: Duration::ZERO, step: 0, wire: Precision::F32 }
     }
 
-    /// The same with gradients that travel in another type; see [`crate::wire`].
+    /// Sets the wire precision of gradients; see [`crate::wire_precision`].
     pub fn carrying(self, wire: Precision) -> Self {
         Self { wire, ..self }
     }
 
-    /// What gradients travel in.
+    /// Precision of gradients on the wire.
     pub fn wire(&self) -> Precision {
         self.wire
     }
 
-    /// The group that gradients and parameters travel on.
+    /// Group of gradients and parameters.
     pub fn comm(&self) -> &Comm {
         &self.comm
     }
 
-    /// The group of the few numbers that steer a run.
+    /// Group of the control values.
     pub fn control(&self) -> &Comm {
         &self.control
     }
 
-    /// Says which step is at work, so that a call that fails can be told by its step and bucket.
+    /// Sets the current step, so that a failed call is reported with its step and bucket.
     pub fn begin_step(&mut self, step: u64) {
         self.step = step;
     }
@@ -96,7 +95,7 @@ impl Overlap {
         }
     }
 
-    /// Makes a call on the group of control that is needed at once.
+    /// Runs a call on the control group and waits for it.
     pub fn call<R>(
         &mut self,
         run: impl FnOnce(&Comm) -> Result<R, CommError>,
@@ -107,22 +106,22 @@ impl Overlap {
         result
     }
 
-    /// The time waited since [`Self::take_exposed`].
+    /// Exposed communication time since [`Self::take_exposed`].
     pub fn exposed(&self) -> Duration {
         self.exposed
     }
 
-    /// Counts time that was waited elsewhere.
+    /// Adds time waited outside this type.
     pub fn add_exposed(&mut self, waited: Duration) {
         self.exposed += waited;
     }
 
-    /// Goes over to another group of the same workers.
+    /// Replaces the group by another of the same ranks.
     pub fn replace_comm(&mut self, comm: Comm) -> Comm {
         std::mem::replace(&mut self.comm, comm)
     }
 
-    /// The time waited since this was asked last.
+    /// Exposed communication time since the last call.
     pub fn take_exposed(&mut self) -> Duration {
         std::mem::take(&mut self.exposed)
     }

@@ -1,114 +1,113 @@
-//! A pipeline at work: this device's program, task by task.
+//! Pipeline execution: runs this rank's schedule, task by task.
 //!
-//! Every device walks its program of [`lockstep_schedule::pipeline`]. A forward pass takes its
-//! input from the stage before, runs its blocks and hands the output on; a backward pass takes the
-//! gradient of that output and hands the gradient of its input back. One device is the program
-//! F0 B0 F1 B1 ... in which nothing is handed on, and the only path there is.
+//! Every rank walks its program of [`lockstep_schedule::pipeline`]. A forward pass receives its
+//! input from the previous stage, runs its blocks and sends the output on; a backward pass receives
+//! the gradient of that output and sends the gradient of its input back. Without pipeline
+//! parallelism the program is F0 B0 F1 B1 ..., sends nothing, and takes the same path.
 //!
-//! What a microbatch leaves between its passes stays in one of as many [`Activations`] as the
-//! schedule keeps alive. Microbatches are forward in ascending order at each stage, and their
-//! activations are let go in that order too, so microbatch i uses number i mod n of the n that
-//! there are. So does what waits between the halves of a backward pass ([`Late`]), of which there
-//! are as many as the schedule puts off.
+//! A micro-batch keeps its state between the passes in one of as many [`Activations`] as the
+//! schedule has live. Micro-batches run forward in ascending order at each stage and release their
+//! activations in that order, so micro-batch i uses slot i mod n of n. The same holds for
+//! [`DeferredWeightGrads`], of which there are as many as the schedule defers.
 //!
-//! Microbatches behind the last micro-batch of a worker are *empty*: where workers that share the batch
-//! have unequal numbers of micro-batches and exchange something with every one (ZeRO-2 and 3), a worker
-//! without a micro-batch takes part in the exchanges and computes nothing. Nothing is handed on either.
+//! Micro-batches behind a rank's last one are *padding*: where data-parallel ranks have unequal
+//! numbers of micro-batches and communicate in each of them (ZeRO-2 and 3), a rank without a
+//! micro-batch joins the collectives and computes nothing.
 
-use crate::link::{Link, Parcel, Way};
-use crate::microbatch::{Activations, Half, Late, Shared, Store};
+use crate::microbatch::{Activations, BackwardPass, DeferredWeightGrads, SharedBuffers, Store};
 use crate::recompute::RecomputePlan;
+use crate::stage_link::{Direction, Link, StageMessage};
 use crate::stages::Stages;
-use crate::tensor::Slicing;
+use crate::tensor_parallel::TensorParallel;
 use lockstep_comm::CommError;
 use lockstep_model::{Blueprint, Context, Microbatch, MicrobatchShape, Mode, Scratch};
 use lockstep_schedule::pipeline::{Pass, Shape, Task, forward};
 use lockstep_tensor::Cpu;
 use std::ops::Range;
 
-/// One device of a pipeline and the memory that microbatches pass through.
-pub struct Device {
+/// One rank of a pipeline and its activation memory.
+pub struct PipelineRank {
     stages: Stages,
-    /// Which device of the pipeline this is.
+    /// Pipeline rank.
     index: usize,
     training: Vec<Task>,
     evaluation: Vec<Task>,
-    /// By stage of this device, as many as are alive at a time.
+    /// By stage of this rank, one per live micro-batch.
     slots: Vec<Vec<Activations>>,
-    /// By stage of this device, as many as wait between the halves of a backward pass.
-    late: Vec<Vec<Late>>,
-    /// The microbatch that each of them is kept for, and the most that were at a time.
+    /// By stage of this rank, one per deferred weight gradient.
+    deferred: Vec<Vec<DeferredWeightGrads>>,
+    /// Micro-batch of each slot, and the largest number in use at a time.
     kept: Vec<Vec<Option<usize>>>,
-    most_kept: Vec<usize>,
-    /// What the last run did, in its order.
+    most_live: Vec<usize>,
+    /// Tasks of the last run, in order.
     executed: Vec<Task>,
-    shared: Shared,
-    /// The gradient that passes through.
+    shared: SharedBuffers,
+    /// Gradient of the stream.
     d_stream: Vec<f32>,
     pub(crate) link: Link,
-    pub(crate) slicing: Slicing,
+    pub(crate) tensor_parallel: TensorParallel,
 }
 
-/// Microbatches to run, and what they need.
+/// Micro-batches to run, and their inputs.
 pub struct Job<'a, 'l> {
-    /// The model.
+    /// Model.
     pub blueprint: &'a Blueprint,
-    /// The device that computes.
+    /// Compute device.
     pub cpu: &'a Cpu,
-    /// What for.
+    /// Training or evaluation.
     pub mode: Mode,
-    /// Memory for the block at work.
+    /// Scratch memory of the current block.
     pub scratch: &'a mut Scratch,
-    /// How many micro-batches there are; microbatches behind them are empty.
+    /// Number of micro-batches; the rest of the program is padding.
     pub num_microbatches: usize,
-    /// The micro-batch that is a microbatch.
+    /// Returns a micro-batch by index.
     pub microbatch: &'a dyn Fn(usize) -> Microbatch<'l>,
-    /// Is asked before it goes forward whether it should; if not, neither do those behind it. Only
-    /// one device alone may say no.
-    pub goes_on: &'a dyn Fn(usize) -> bool,
-    /// Takes the loss of a microbatch, where the loss is computed.
+    /// Whether to run a micro-batch, called before its forward pass; after a `false` none of the
+    /// rest runs. Only a pipeline of one rank may return `false`.
+    pub should_run: &'a dyn Fn(usize) -> bool,
+    /// Receives the loss of a micro-batch on the last stage.
     pub loss: &'a mut dyn FnMut(usize, f64),
 }
 
 impl Job<'_, '_> {
-    /// What blocks are told of a micro-batch.
+    /// Context of a micro-batch for the blocks.
     fn context<'c>(
         &'c mut self,
         microbatch: &'c Microbatch<'_>,
-        exchange: &'c mut Slicing,
+        collectives: &'c mut TensorParallel,
     ) -> Context<'c> {
         let Self { cpu, mode, scratch, .. } = self;
-        Context { cpu, microbatch, mode: *mode, scratch, exchange }
+        Context { cpu, microbatch, mode: *mode, scratch, collectives }
     }
 }
 
-/// The sizes of a device's memory.
+/// Sizes of a pipeline rank's memory.
 #[derive(Clone, Copy)]
 pub struct Sizes<'a> {
-    /// The model.
+    /// Model.
     pub blueprint: &'a Blueprint,
-    /// Of every micro-batch.
+    /// Shape of every micro-batch.
     pub microbatch: MicrobatchShape,
-    /// What is computed again.
+    /// Activation recomputation.
     pub recompute: RecomputePlan,
-    /// Of a step.
+    /// Micro-batches of a step.
     pub num_microbatches: usize,
 }
 
 impl Sizes<'_> {
-    /// Elements of the gradient that passes through a device's blocks.
+    /// Elements of the stream gradient of a rank's blocks.
     fn d_stream_len(&self, runs: &[Range<usize>]) -> usize {
         let widths = runs.iter().flat_map(|run| &self.blueprint.blocks[run.clone()]);
         self.blueprint.stream_rows(self.microbatch)
             * widths.map(|block| block.io().max_width()).max().unwrap_or(0)
     }
 
-    /// Elements that pass between stages at a time.
+    /// Elements of a message between stages.
     fn message_len(&self) -> usize {
         self.blueprint.stream_rows(self.microbatch) * self.blueprint.max_width()
     }
 
-    /// Scratch that is enough for a device's blocks.
+    /// Scratch elements for a rank's blocks.
     pub fn scratch_len(&self, stages: &Stages, device: usize) -> usize {
         let runs = stages.runs_of(device, self.blueprint.blocks.len());
         let blocks = runs.into_iter().flat_map(|run| &self.blueprint.blocks[run]);
@@ -116,12 +115,12 @@ impl Sizes<'_> {
     }
 }
 
-impl Device {
-    /// A device of a pipeline that is cut as `stages` say.
+impl PipelineRank {
+    /// One rank of a pipeline with these stages.
     pub fn new(
         stages: Stages,
         device: usize,
-        (link, slicing): (Link, Slicing),
+        (link, tensor_parallel): (Link, TensorParallel),
         sizes: &Sizes<'_>,
     ) -> Self {
         let runs = stages.runs_of(device, sizes.blueprint.blocks.len());
@@ -130,54 +129,55 @@ impl Device {
         let depth = Shape { num_devices, num_chunks, num_microbatches: num_devices };
         let mut own = Self {
             slots: Vec::new(),
-            late: Vec::new(),
+            deferred: Vec::new(),
             kept: Vec::new(),
-            most_kept: Vec::new(),
+            most_live: Vec::new(),
             executed: Vec::new(),
-            shared: Shared::new(blueprint, microbatch, recompute, &runs),
+            shared: SharedBuffers::new(blueprint, microbatch, recompute, &runs),
             d_stream: vec![0.0; sizes.d_stream_len(&runs)],
             training: Vec::new(),
             evaluation: forward::program(depth),
             stages,
             index: device,
             link,
-            slicing,
+            tensor_parallel,
         };
         own.renew(sizes);
         own
     }
 
-    /// Goes over to another number of microbatches.
+    /// Changes the number of micro-batches.
     pub fn renew(&mut self, sizes: &Sizes<'_>) {
         let Sizes { blueprint, microbatch, recompute, num_microbatches } = *sizes;
         let mut pipeline = self.stages.pipeline(num_microbatches);
-        let (live, put_off) = (pipeline.live(self.index), pipeline.put_off(self.index));
+        let (live, deferred_weight_grads) =
+            (pipeline.live(self.index), pipeline.deferred_weight_grads(self.index));
         self.training = pipeline.programs.swap_remove(self.index);
         self.executed = Vec::with_capacity(self.training.len().max(self.evaluation.len()));
         self.kept = live.iter().map(|live| vec![None; *live]).collect();
-        self.most_kept = vec![0; live.len()];
+        self.most_live = vec![0; live.len()];
         let is_enough = self.slots.iter().map(Vec::len).eq(live.iter().copied())
-            && self.late.iter().map(Vec::len).eq(put_off.iter().copied());
+            && self.deferred.iter().map(Vec::len).eq(deferred_weight_grads.iter().copied());
         if is_enough {
             return;
         }
-        // What there was goes first, so that there is never room for both.
+        // Free the old slots first, so that both never exist at once.
         self.slots.clear();
-        self.late.clear();
-        for (run, (live, put_off)) in self
+        self.deferred.clear();
+        for (run, (live, deferred_weight_grads)) in self
             .stages
             .runs_of(self.index, blueprint.blocks.len())
             .into_iter()
-            .zip(live.into_iter().zip(put_off))
+            .zip(live.into_iter().zip(deferred_weight_grads))
         {
             let slot = |_| Activations::new(blueprint, microbatch, recompute, run.clone());
-            let late = |_| Late::new(blueprint, microbatch, run.clone());
+            let deferred = |_| DeferredWeightGrads::new(blueprint, microbatch, run.clone());
             self.slots.push((0..live).map(slot).collect());
-            self.late.push((0..put_off).map(late).collect());
+            self.deferred.push((0..deferred_weight_grads).map(deferred).collect());
         }
     }
 
-    /// Wires for messages of this size.
+    /// Link for messages of this size.
     pub fn link(
         sizes: &Sizes<'_>,
         comm: lockstep_comm::Comm,
@@ -191,12 +191,13 @@ impl Device {
         let runs = stages.runs_of(device, sizes.blueprint.blocks.len());
         let pipeline = stages.pipeline(sizes.num_microbatches);
         let Sizes { blueprint, microbatch, recompute, .. } = *sizes;
-        let alive = pipeline.live(device).into_iter().zip(pipeline.put_off(device));
-        let slots = runs.iter().zip(alive).map(|(run, (live, put_off))| {
+        let alive = pipeline.live(device).into_iter().zip(pipeline.deferred_weight_grads(device));
+        let slots = runs.iter().zip(alive).map(|(run, (live, deferred_weight_grads))| {
             live * Activations::planned_len(blueprint, microbatch, recompute, run.clone())
-                + put_off * Late::planned_len(blueprint, microbatch, run.clone())
+                + deferred_weight_grads
+                    * DeferredWeightGrads::planned_len(blueprint, microbatch, run.clone())
         });
-        let shared = Shared::planned_len(blueprint, microbatch, recompute, &runs);
+        let shared = SharedBuffers::planned_len(blueprint, microbatch, recompute, &runs);
         let activations = slots.sum::<usize>() + shared + sizes.d_stream_len(&runs);
         (activations, Link::planned_len(stages.num_devices(), sizes.message_len()))
     }
@@ -204,38 +205,39 @@ impl Device {
     /// Numbers of elements held: for activations, and for messages.
     pub fn num_elements(&self) -> (usize, usize) {
         let slots = self.slots.iter().flatten().map(Activations::num_elements).sum::<usize>();
-        let late = self.late.iter().flatten().map(Late::num_elements).sum::<usize>();
-        let activations = slots + late + self.shared.num_elements() + self.d_stream.len();
+        let deferred =
+            self.deferred.iter().flatten().map(DeferredWeightGrads::num_elements).sum::<usize>();
+        let activations = slots + deferred + self.shared.num_elements() + self.d_stream.len();
         (activations, self.link.num_elements())
     }
 
-    /// How many microbatches an evaluation runs at a time.
+    /// Number of micro-batches of an evaluation run.
     pub fn depth(&self) -> usize {
         self.stages.num_devices()
     }
 
-    /// What the last run did, in its order.
+    /// Tasks of the last run, in order.
     pub fn executed(&self) -> &[Task] {
         &self.executed
     }
 
-    /// The most microbatches whose activations were kept at a time, by stage of this device.
-    pub fn most_kept(&self) -> &[usize] {
-        &self.most_kept
+    /// Largest number of live micro-batches by stage of this rank.
+    pub fn most_live(&self) -> &[usize] {
+        &self.most_live
     }
 
-    /// How the model is cut.
+    /// Stages of the pipeline.
     pub fn stages(&self) -> &Stages {
         &self.stages
     }
 
-    /// What the last block kept of the microbatch that passed it last.
-    pub fn last_kept(&self) -> &[f32] {
-        let slots = self.slots.last().expect("a device has a stage");
-        slots[(self.depth() - 1) % slots.len()].last_kept()
+    /// Saved tensors of the last block for the last micro-batch.
+    pub fn last_saved(&self) -> &[f32] {
+        let slots = self.slots.last().expect("a pipeline rank has a stage");
+        slots[(self.depth() - 1) % slots.len()].last_saved()
     }
 
-    /// Runs microbatches: forward and backward, or forward only to evaluate.
+    /// Runs micro-batches: forward and backward, or forward only to evaluate.
     pub fn run<S: Store>(&mut self, store: &mut S, job: &mut Job<'_, '_>) -> Result<(), CommError> {
         let is_training = job.mode != Mode::Evaluate;
         let num_tasks = if is_training { self.training.len() } else { self.evaluation.len() };
@@ -245,12 +247,12 @@ impl Device {
             let task = if is_training { self.training[index] } else { self.evaluation[index] };
             self.executed.push(task);
             if task.microbatch >= job.num_microbatches {
-                self.pass_over(store, job.cpu, task)?;
+                self.skip_microbatch(store, job.cpu, task)?;
                 continue;
             }
             let input = match at_work {
                 Some((microbatch, input)) if microbatch == task.microbatch => input,
-                _ if !(job.goes_on)(task.microbatch) => break,
+                _ if !(job.should_run)(task.microbatch) => break,
                 _ => (job.microbatch)(task.microbatch),
             };
             at_work = Some((task.microbatch, input));
@@ -266,16 +268,16 @@ impl Device {
         self.link.settle()
     }
 
-    /// Notes whose activations are kept from now on, or needed for the last time.
+    /// Tracks the slots in use.
     fn keep(&mut self, task: Task) {
         let kept = &mut self.kept[task.chunk];
         let at = task.microbatch % kept.len();
         match task.pass {
             Pass::Forward => {
-                assert_eq!(kept[at], None, "what was kept here is needed no more");
+                assert_eq!(kept[at], None, "the slot is free");
                 kept[at] = Some(task.microbatch);
                 let num_kept = kept.iter().flatten().count();
-                self.most_kept[task.chunk] = self.most_kept[task.chunk].max(num_kept);
+                self.most_live[task.chunk] = self.most_live[task.chunk].max(num_kept);
             }
             Pass::InputGrad => {
                 assert_eq!(kept[at], Some(task.microbatch), "it went forward");
@@ -301,20 +303,21 @@ impl Device {
         let slots = &mut self.slots[task.chunk];
         let at = microbatch % slots.len();
         let blocks = &job.blueprint.blocks;
-        let mut ctx = job.context(input, &mut self.slicing);
+        let mut ctx = job.context(input, &mut self.tensor_parallel);
         let loss = slots[at].forward(blocks, store, &mut ctx, &mut self.shared)?;
-        self.slicing.check()?;
+        self.tensor_parallel.check()?;
         let to = (stage + 1) % num_devices;
         if stage + 1 == self.stages.num_stages() {
             (job.loss)(microbatch, loss);
         } else if to != self.index {
-            let parcel = Parcel { boundary: stage, way: Way::On, microbatch };
-            self.link.send(to, parcel, slots[at].output())?;
+            let message =
+                StageMessage { boundary: stage, direction: Direction::Forward, microbatch };
+            self.link.send(to, message, slots[at].output())?;
         }
         Ok(())
     }
 
-    /// Brings what the stage before has computed.
+    /// Receives the output of the previous stage.
     fn take_input(&mut self, task: Task, stage: usize) -> Result<(), CommError> {
         let microbatch = task.microbatch;
         let from = (stage - 1) % self.stages.num_devices();
@@ -322,7 +325,7 @@ impl Device {
             let [before, own] = self
                 .slots
                 .get_disjoint_mut([task.chunk - 1, task.chunk])
-                .expect("two stages of one device");
+                .expect("two stages of one rank");
             let output = before[microbatch % before.len()].output();
             let at = microbatch % own.len();
             own[at].input_mut().copy_from_slice(output);
@@ -330,8 +333,9 @@ impl Device {
         }
         let slots = &mut self.slots[task.chunk];
         let at = microbatch % slots.len();
-        let parcel = Parcel { boundary: stage - 1, way: Way::On, microbatch };
-        self.link.recv(from, parcel, slots[at].input_mut())
+        let message =
+            StageMessage { boundary: stage - 1, direction: Direction::Forward, microbatch };
+        self.link.recv(from, message, slots[at].input_mut())
     }
 
     fn backward<S: Store>(
@@ -351,31 +355,33 @@ impl Device {
             return Ok(());
         }
         let from = (stage + 1) % num_devices;
-        // From a stage of the same device it lies there already: nothing ran backward in between.
+        // A stage of the same rank left it in the buffer: nothing ran backward in between.
         if stage + 1 < self.stages.num_stages() && from != self.index {
-            let parcel = Parcel { boundary: stage, way: Way::Back, microbatch };
+            let message =
+                StageMessage { boundary: stage, direction: Direction::Backward, microbatch };
             let len = rows * blocks[run.end - 1].io().output_width();
-            self.link.recv(from, parcel, &mut self.d_stream[..len])?;
+            self.link.recv(from, message, &mut self.d_stream[..len])?;
         }
-        let late = &mut self.late[task.chunk];
-        let num_late = late.len();
-        let half = match task.pass {
-            Pass::InputGrad => Half::Inputs(&mut late[microbatch % num_late]),
-            _ => Half::Both,
+        let deferred = &mut self.deferred[task.chunk];
+        let num_deferred = deferred.len();
+        let pass = match task.pass {
+            Pass::InputGrad => BackwardPass::InputGrad(&mut deferred[microbatch % num_deferred]),
+            _ => BackwardPass::Full,
         };
-        let mut ctx = job.context(input, &mut self.slicing);
+        let mut ctx = job.context(input, &mut self.tensor_parallel);
         let (shared, d_stream) = (&mut self.shared, &mut self.d_stream);
-        slots[at].backward(half, blocks, store, &mut ctx, shared, d_stream)?;
-        self.slicing.check()?;
+        slots[at].backward(pass, blocks, store, &mut ctx, shared, d_stream)?;
+        self.tensor_parallel.check()?;
         if first < run.start && stage > 0 && (stage - 1) % num_devices != self.index {
-            let parcel = Parcel { boundary: stage - 1, way: Way::Back, microbatch };
+            let message =
+                StageMessage { boundary: stage - 1, direction: Direction::Backward, microbatch };
             let len = rows * blocks[run.start].io().input_width();
-            self.link.send((stage - 1) % num_devices, parcel, &self.d_stream[..len])?;
+            self.link.send((stage - 1) % num_devices, message, &self.d_stream[..len])?;
         }
         Ok(())
     }
 
-    /// The half of backward that nobody waits for.
+    /// Deferred weight-gradient half of the backward pass.
     fn backward_weights<S: Store>(
         &mut self,
         store: &mut S,
@@ -385,18 +391,18 @@ impl Device {
     ) -> Result<(), CommError> {
         let slots = &mut self.slots[task.chunk];
         let at = task.microbatch % slots.len();
-        let late = &mut self.late[task.chunk];
-        let num_late = late.len();
-        let half = Half::Weights(&mut late[task.microbatch % num_late]);
+        let deferred = &mut self.deferred[task.chunk];
+        let num_deferred = deferred.len();
+        let pass = BackwardPass::WeightGrad(&mut deferred[task.microbatch % num_deferred]);
         let (blocks, shared, d_stream) =
             (&job.blueprint.blocks, &mut self.shared, &mut self.d_stream);
-        let mut ctx = job.context(input, &mut self.slicing);
-        slots[at].backward(half, blocks, store, &mut ctx, shared, d_stream)?;
-        self.slicing.check()
+        let mut ctx = job.context(input, &mut self.tensor_parallel);
+        slots[at].backward(pass, blocks, store, &mut ctx, shared, d_stream)?;
+        self.tensor_parallel.check()
     }
 
-    /// Does what other workers need of this one while they run a microbatch and it has none.
-    fn pass_over<S: Store>(
+    /// Joins the collectives of a padding micro-batch without computing.
+    fn skip_microbatch<S: Store>(
         &mut self,
         store: &mut S,
         cpu: &Cpu,
@@ -412,7 +418,7 @@ impl Device {
         for block in (first..run.end).rev() {
             store.fetch(block, (block > first).then(|| block - 1))?;
             if task.pass != Pass::InputGrad {
-                store.pass_over(cpu, block)?;
+                store.skip_microbatch(cpu, block)?;
             }
         }
         Ok(())

@@ -1,28 +1,28 @@
-//! Activation recomputation: which blocks throw away what forward saved and compute it again.
+//! Activation recomputation (Chen et al. 2016; selective: Korthikanti et al. 2022).
 //!
-//! Memory for time: *full* keeps only a block's input, *selective* drops what is cheap to compute
-//! again (attention and activation functions), and *every K* drops everything of every K-th layer.
-//! Backward runs the same kernels on the same micro-batch again, so not a bit changes.
+//! *Full* keeps only a block's input, *selective* drops tensors that are cheap to recompute
+//! (attention and activation functions), and *every K* applies full recomputation to every K-th
+//! layer. Backward runs the same kernels on the same inputs, so results are bit-identical.
 
 use lockstep_model::{Block, Recompute};
 
-/// What is dropped, and of which layers.
+/// Recomputation policy and the layers it applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecomputePlan {
-    /// What the chosen layers drop.
+    /// Policy of the selected layers.
     pub policy: Recompute,
-    /// Every how-manieth layer is chosen, from the first on.
+    /// Interval of the selected layers, from the first on.
     pub every: usize,
 }
 
 impl RecomputePlan {
-    /// Everything is kept.
+    /// No recomputation.
     pub const NONE: Self = Self { policy: Recompute::None, every: 1 };
 
-    /// The policy of block number `index` of a model.
+    /// Policy of block number `index` of a model.
     ///
-    /// The first block saves nothing and the last one's backward follows its forward at once, so
-    /// only the layers between are worth computing again; the first layer is block 1.
+    /// The first block saves nothing and the last block's backward directly follows its forward, so
+    /// only the layers between are worth recomputing; the first layer is block 1.
     pub fn of_block(self, index: usize, block: &dyn Block) -> Recompute {
         let is_chosen = index.wrapping_sub(1).is_multiple_of(self.every);
         if block.io().is_layer() && is_chosen { self.policy } else { Recompute::None }

@@ -1,180 +1,87 @@
-//! A worker's model: parameters, gradients, and the memory that micro-batches pass through.
+//! One rank's replica of the model: parameters, gradients and activation memory, and the verbs of a
+//! training step.
 //!
-//! A worker has the blocks of its stages of the pipeline, and its part of the batch; see
-//! [`crate::groups`]. Nothing that is computed here depends on the number of workers: initial
-//! weights are a function of (seed, name, element), a micro-batch's loss and gradients are a function of
-//! the micro-batch and the parameters, and the order in which gradients are added is that of
-//! [`crate::leaves`]. Workers only divide the micro-batches and the blocks among them, and, from ZeRO-1 on,
-//! what they keep.
+//! A rank holds the blocks of its pipeline stages and processes its data-parallel part of the
+//! batch; [`crate::groups`] lists the process groups. No result depends on the number of ranks:
+//! initial weights are a function of (seed, name, element), the loss and gradients of a micro-batch
+//! are a function of the micro-batch and the parameters, and [`crate::leaves`] fixes the order of
+//! gradient sums. Ranks divide only micro-batches, blocks and, from ZeRO-1 on, the state they keep.
 //!
-//! A step is: [`Replica::run_microbatches`], [`Replica::finish_reduce`], [`Replica::unscale`],
-//! [`Replica::clip`], then [`Replica::step`]; see [`crate::scaled`]. A mirror (the head's copy of a
-//! tied embedding) has its own tree of sums; its total is added to the owner's total once, the
-//! owner is stepped, and the copy follows. A step may be left out after its sums are finished.
-//! After an error nothing of a replica can be used: parts of it were in the call that failed.
+//! A step is [`Replica::run_microbatches`], [`Replica::finish_reduce`], [`Replica::unscale`],
+//! [`Replica::clip`], then [`Replica::step`]; [`crate::loss_scaling`] enforces that order by types.
+//! A mirror (the output head's copy of a tied embedding) has its own reduction tree; its total is
+//! added to the owner's total once, the optimizer steps the owner, and the mirror is copied from
+//! it. A step may be skipped after its sums are finished. After an error a replica cannot be used:
+//! some of its buffers were in the call that failed.
 
 use crate::buckets::{Bucket, Buckets};
 use crate::compress::Compression;
+use crate::footprint::Footprint;
 use crate::gossip::Gossip;
 use crate::groups::Groups;
-use crate::leaves::Leaves;
-use crate::local::{Rounds, both};
-use crate::losses::MicrobatchLosses;
-use crate::norm::PartedNorm;
+use crate::leaf_assignment::LeafAssignment;
+use crate::local_sgd::LocalSgd;
+use crate::loss_scaling::{ScaledGradients, UnscaledGradients};
+use crate::microbatch_losses::MicrobatchLosses;
 use crate::overlap::Overlap;
-use crate::pipeline::{Device, Job, Sizes};
-use crate::recompute::RecomputePlan;
-use crate::run::Turn;
-use crate::scaled::{Scaled, Unscaled};
-use crate::server::{Client, Near};
-use crate::shares::Shares;
-use crate::sparse::SparseTable;
+use crate::param_store::ParamStore;
+use crate::parameter_server::{Client, HostGroup};
+use crate::pipeline::{Job, PipelineRank};
+use crate::replica_plan::ReplicaPlan;
+use crate::sharded_norm::ShardedNorm;
 use crate::stages::Stages;
-use crate::store::WorkerStore;
-use crate::tensor::{Slicing, held_by};
-use crate::trained::Trained;
+use crate::step_context::StepContext;
+use crate::tensor_parallel::{TensorParallel, slots_of_tp_rank};
+use crate::traffic::add_traffic;
+use crate::trainable_params::TrainableParams;
 use lockstep_comm::{Comm, CommError, Traffic};
-use lockstep_config::{Dtype, LossScale};
-use lockstep_mesh::{Axis, Degrees, Mesh};
-use lockstep_model::{Blueprint, Microbatch, MicrobatchShape, Mode, Scratch, precision_of};
-use lockstep_optim::{Clip, ClipPlan, Optimizer, Phases, Slot, Update};
+use lockstep_config::LossScale;
+use lockstep_mesh::Axis;
+use lockstep_model::{Blueprint, Microbatch, Mode, Scratch, precision_of};
+use lockstep_optim::{Clip, ClipPlan, Optimizer, Slot, Update};
 use lockstep_platform::World;
-use lockstep_tensor::Cpu;
+use lockstep_tensor::gemm::Precision;
+use lockstep_tensor::{Cpu, convert};
 use std::ops::Range;
 use std::time::Duration;
 
-/// How a model is divided among workers, and the sizes it is made for.
-#[derive(Clone, Debug)]
-pub struct ReplicaPlan {
-    /// The shape of every micro-batch.
-    pub microbatch: MicrobatchShape,
-    /// How gradients are summed.
-    pub leaves: Leaves,
-    /// What backward computes again.
-    pub recompute: RecomputePlan,
-    /// The ZeRO stage: what workers keep only their part of.
-    pub zero: usize,
-    /// Leaves of each part of the data axis, where they are contiguous (stages 0 and 1).
-    pub shares: Vec<usize>,
-    /// How the workers stand.
-    pub mesh: Mesh,
-    /// How the model is cut along the pipeline.
-    pub stages: Stages,
-    /// Parameters that a bucket has at least, where there are as many.
-    pub bucket_len: usize,
-    /// Whether calls run beside the computation.
-    pub overlap: bool,
-    /// What gradients travel in; see [`crate::wire`].
-    pub wire: Dtype,
-    /// Whether the optimizer's state lies in a file.
-    pub offload: bool,
-    /// Which parameters are frozen when.
-    pub phases: Phases,
-    /// The phase that the run is in.
-    pub phase: usize,
-    /// How many steps old the gradients are that a step goes by.
-    pub delay: u64,
-}
-
-/// See the module's text.
+/// One rank's replica of the model.
 pub struct Replica {
     pub(crate) blueprint: Blueprint,
     pub(crate) plan: ReplicaPlan,
     pub(crate) groups: Groups,
-    pub(crate) shares: Shares,
-    /// The buckets of all stages.
+    pub(crate) shares: LeafAssignment,
+    /// Buckets of all pipeline stages.
     pub(crate) all: Buckets,
-    pub(crate) store: WorkerStore,
-    pub(crate) norm: PartedNorm,
+    pub(crate) store: ParamStore,
+    pub(crate) norm: ShardedNorm,
     pub(crate) losses: MicrobatchLosses,
-    pub(crate) device: Device,
+    pub(crate) device: PipelineRank,
     pub(crate) scratch: Scratch,
-    /// What the loss is multiplied by; none where products are not in `fp16`.
+    /// Loss scale; `None` unless products are in `fp16`.
     pub(crate) loss_scale: Option<LossScale>,
-    /// The losses of an evaluation, of every worker that knows any, and how many that are.
+    /// Evaluation losses gathered from all ranks that compute the loss, and their number per rank.
     sums: Vec<f64>,
     sum_lens: Vec<usize>,
-    /// What is kept for rounds, where workers take steps of their own.
-    pub(crate) rounds: Option<Rounds>,
-    /// What is kept for gossip with neighbours, and for servers that hold the weights.
+    /// Local SGD state.
+    pub(crate) local_sgd: Option<LocalSgd>,
+    /// Gossip state, and the client of the parameter servers.
     pub(crate) gossip: Option<Gossip>,
     pub(crate) client: Option<Client>,
-    /// Who meets servers together with this worker.
-    pub(crate) near: Option<Near>,
-    /// What is kept to compress gradients, where they are.
+    /// Ranks of the host that share one client of the parameter servers.
+    pub(crate) host_group: Option<HostGroup>,
+    /// Gradient compression state.
     pub(crate) compression: Option<Compression>,
-    /// What this worker does in a step, and what it did in the last one.
-    pub(crate) turn: Turn,
+    /// Duty of this rank in the step, and measurements of the last step.
+    pub(crate) step_context: StepContext,
     pub(crate) world: World,
-    /// What was sent in this worker's name by others than the replica.
-    pub(crate) elsewhere: Traffic,
-}
-
-impl ReplicaPlan {
-    /// Everything on one worker, nothing computed again.
-    pub fn alone(microbatch: MicrobatchShape, leaves: Leaves) -> Self {
-        Self {
-            microbatch,
-            leaves,
-            recompute: RecomputePlan::NONE,
-            zero: 0,
-            shares: vec![leaves.num_leaves],
-            mesh: Mesh::new(Degrees::ONE).expect("one worker is a mesh"),
-            stages: Stages::whole(),
-            bucket_len: 0,
-            overlap: false,
-            wire: Dtype::F32,
-            offload: false,
-            phases: Phases::default(),
-            phase: 0,
-            delay: 0,
-        }
-    }
-
-    /// Who runs which leaves: a number for every part of the data axis.
-    pub fn leaf_shares(&self) -> Shares {
-        Shares::at_stage(self.zero, &self.shares)
-    }
-
-    /// Microbatches that a pipeline with this part of the batch runs in a step, empty ones
-    /// included.
-    pub fn num_microbatches(&self, part: usize) -> usize {
-        let Leaves { num_leaves, microbatches_per_leaf } = self.leaves;
-        match self.leaf_shares() {
-            Shares::Contiguous(shares) => shares[part].len() * microbatches_per_leaf,
-            Shares::Cyclic { num_workers } => {
-                num_leaves.div_ceil(num_workers) * microbatches_per_leaf
-            }
-        }
-    }
-
-    /// The buckets of all stages.
-    pub fn buckets(&self, blueprint: &Blueprint) -> Buckets {
-        Buckets::between(blueprint, self.bucket_len, self.shares.len(), self.stages.cuts())
-    }
-
-    /// The table whose rows travel one by one, if any does: in `f32` only.
-    pub fn sparse(&self, blueprint: &Blueprint, trained: &Trained) -> Option<SparseTable> {
-        let shares = self.leaf_shares();
-        let found = SparseTable::find(blueprint, trained, &shares, self.leaves, self.microbatch);
-        found.filter(|_| self.wire == Dtype::F32)
-    }
-
-    /// The sizes of a device's memory whose pipeline has this part of the batch.
-    pub fn sizes<'a>(&self, blueprint: &'a Blueprint, part: usize) -> Sizes<'a> {
-        let (microbatch, recompute) = (self.microbatch, self.recompute);
-        Sizes { blueprint, microbatch, recompute, num_microbatches: self.num_microbatches(part) }
-    }
-
-    /// Whether every worker has the whole model and steps all of it.
-    pub(crate) fn is_replicated(&self) -> bool {
-        self.zero == 0 && self.mesh.degree(Axis::Data) == self.mesh.num_ranks()
-    }
+    /// Bytes sent for this rank outside the replica's own groups.
+    pub(crate) external_traffic: Traffic,
 }
 
 impl Replica {
-    /// Allocates everything and fills in the initial weights. All members of `comm`, the workers of
-    /// the plan's mesh, do so with the same blueprint, seed and plan.
+    /// Allocates all memory and fills in the initial weights. Collective over `comm`, the ranks of
+    /// the plan's mesh; all pass the same blueprint, seed and plan.
     pub fn materialize(
         blueprint: Blueprint,
         seed: u64,
@@ -184,11 +91,11 @@ impl Replica {
         world: &World,
     ) -> Result<Self, CommError> {
         let groups = Groups::new(comm, plan.mesh)?;
-        Self::among(blueprint, seed, cpu, plan, groups, world)
+        Self::materialize_in_groups(blueprint, seed, cpu, plan, groups, world)
     }
 
-    /// See [`Self::materialize`]; for workers that are divided by the plan's mesh already.
-    pub fn among(
+    /// Like [`Self::materialize`], for process groups that exist already.
+    pub fn materialize_in_groups(
         blueprint: Blueprint,
         seed: u64,
         cpu: &Cpu,
@@ -196,13 +103,17 @@ impl Replica {
         groups: Groups,
         world: &World,
     ) -> Result<Self, CommError> {
-        let shares = plan.leaf_shares();
-        assert_eq!(shares.num_workers(), plan.mesh.degree(Axis::Data), "a share for every part");
+        let shares = plan.leaf_assignment();
+        assert_eq!(
+            shares.num_workers(),
+            plan.mesh.degree(Axis::Data),
+            "leaves for every data-parallel rank"
+        );
         let (rank, part) = (groups.rank(), groups.data().group_rank());
         let device = groups.pipeline().group_rank();
         let addends: Vec<_> = match &shares {
-            Shares::Contiguous(leaves) => leaves.clone(),
-            Shares::Cyclic { num_workers } => (0..*num_workers).map(|w| w..w + 1).collect(),
+            LeafAssignment::Contiguous(leaves) => leaves.clone(),
+            LeafAssignment::Cyclic { num_workers } => (0..*num_workers).map(|w| w..w + 1).collect(),
         };
         let data = groups.data().summing(&addends, "data")?.canonical();
         let overlap = Overlap::new(data, groups.world().clone(), world.clone(), plan.overlap)
@@ -210,12 +121,12 @@ impl Replica {
         let stages = plan.stages.clone();
         let all = plan.buckets(&blueprint);
         let buckets = all.here(|block| stages.device_of(block) == device);
-        let trained = Trained::new(&blueprint, &buckets, &plan.phases, plan.phase);
+        let trained = TrainableParams::new(&blueprint, &buckets, &plan.phases, plan.phase);
         let norm = norm_of(&blueprint, &all, &plan, &groups, &overlap);
-        let tellers = tellers(&stages, &groups);
-        let losses = MicrobatchLosses::new(&shares, plan.leaves, &tellers, (rank, part));
+        let loss_ranks = loss_ranks(&stages, &groups);
+        let losses = MicrobatchLosses::new(&shares, plan.leaves, &loss_ranks, (rank, part));
         let sparse = plan.sparse(&blueprint, &trained);
-        let store = WorkerStore::new(
+        let store = ParamStore::new(
             buckets,
             plan.zero,
             plan.leaves,
@@ -226,14 +137,14 @@ impl Replica {
             stages.clone(),
         )?;
         let sizes = plan.sizes(&blueprint, part);
-        let link = Device::link(&sizes, groups.messages()?, world.clone());
-        let slicing = Slicing::new(groups.tensor(), world.clone());
+        let link = PipelineRank::link(&sizes, groups.messages()?, world.clone());
+        let tensor_parallel = TensorParallel::new(groups.tensor(), world.clone());
         let depth = stages.num_devices();
         let mut replica = Self {
             scratch: Scratch::new(sizes.scratch_len(&stages, device)),
-            device: Device::new(stages, device, (link, slicing), &sizes),
+            device: PipelineRank::new(stages, device, (link, tensor_parallel), &sizes),
             sums: vec![0.0; depth * shares.num_workers()],
-            sum_lens: tellers.iter().map(|part| part.map_or(0, |_| depth)).collect(),
+            sum_lens: loss_ranks.iter().map(|part| part.map_or(0, |_| depth)).collect(),
             blueprint,
             plan,
             groups,
@@ -242,59 +153,64 @@ impl Replica {
             store,
             norm,
             losses,
-            rounds: None,
+            local_sgd: None,
             gossip: None,
             client: None,
-            near: None,
+            host_group: None,
             compression: None,
-            turn: Turn::default(),
+            step_context: StepContext::default(),
             world: World::clone(world),
-            elsewhere: Traffic::default(),
+            external_traffic: Traffic::default(),
             loss_scale: None,
         };
         replica.initialize(seed, cpu)?;
-        // The plan of a call is made when it comes for the first time; not in the middle of a run.
+        // A collective is planned on its first call; do that before the run starts.
         let Self { store, sums, sum_lens, .. } = &mut replica;
         store.overlap.call(|comm| comm.all_gather_parts(sums, sum_lens))?;
         Ok(replica)
     }
 
-    /// Goes over to another phase, or to leaves of another number of micro-batches: gradients and what
-    /// depends on their layout are made anew. All workers do so together, between two steps.
-    pub fn enter(&mut self, phase: usize, microbatches_per_leaf: usize) -> Result<(), CommError> {
+    /// Enters another phase of the freezing schedule, or changes the micro-batches per leaf;
+    /// reallocates the gradients and what depends on their layout. Collective, between two steps.
+    pub fn enter_phase(
+        &mut self,
+        phase: usize,
+        microbatches_per_leaf: usize,
+    ) -> Result<(), CommError> {
         self.plan.phase = phase;
         self.plan.leaves.microbatches_per_leaf = microbatches_per_leaf;
         let Self { blueprint, plan, groups, shares, store, .. } = self;
-        let trained = Trained::new(blueprint, &store.buckets, &plan.phases, phase);
+        let trained = TrainableParams::new(blueprint, &store.buckets, &plan.phases, phase);
         let sparse = plan.sparse(blueprint, &trained);
         store.renew_gradients(plan.leaves, shares, sparse, trained)?;
         self.norm = norm_of(blueprint, &self.all, plan, groups, &store.overlap);
-        let (at, tellers) =
-            ((groups.rank(), groups.data().group_rank()), tellers(&plan.stages, groups));
-        self.losses = MicrobatchLosses::new(shares, plan.leaves, &tellers, at);
+        let (at, loss_ranks) =
+            ((groups.rank(), groups.data().group_rank()), loss_ranks(&plan.stages, groups));
+        self.losses = MicrobatchLosses::new(shares, plan.leaves, &loss_ranks, at);
         self.device.renew(&plan.sizes(blueprint, at.1));
         Ok(())
     }
 
-    /// The model this is a copy of.
+    /// Blueprint of the model.
     pub fn blueprint(&self) -> &Blueprint {
         &self.blueprint
     }
 
-    /// Parameters that a bucket has at least, where there are as many.
+    /// Minimum number of parameters of a bucket.
     pub fn bucket_len(&self) -> usize {
         self.plan.bucket_len
     }
 
-    /// How many micro-batches each worker runs.
+    /// Number of micro-batches that each rank runs.
     pub fn microbatches_by_worker(&self) -> Vec<usize> {
-        let microbatches =
-            |rank| self.shares.microbatches_of(self.groups.part_of(rank), self.plan.leaves).len();
+        let microbatches = |rank| {
+            self.shares.microbatches_of(self.groups.dp_rank_of(rank), self.plan.leaves).len()
+        };
         (0..self.groups.world().group_size()).map(microbatches).collect()
     }
 
-    /// Runs micro-batches forward, without dropout, divided among the workers, and returns the sum of
-    /// their token losses, added in the order of micro-batches.
+    /// Runs micro-batches forward without dropout, divided among the ranks, and returns the sum of
+    /// their token losses, added in micro-batch order.
     pub fn evaluate<'a>(
         &mut self,
         cpu: &Cpu,
@@ -323,7 +239,7 @@ impl Replica {
                         .filter(|index| number(*index) < num_microbatches)
                         .count(),
                     microbatch: &of_plan,
-                    goes_on: &|_| true,
+                    should_run: &|_| true,
                     loss: &mut |microbatch, sum| sums[part * depth + microbatch] = sum,
                 },
             )?;
@@ -336,33 +252,74 @@ impl Replica {
         Ok(total)
     }
 
-    /// The logits of the micro-batch that was evaluated last, a row per token, on the worker that has the
-    /// last block.
+    /// Logits of the last evaluated micro-batch, one row per token, on the rank with the last
+    /// block.
     pub fn logits(&self) -> &[f32] {
-        &self.device.last_kept()[..self.plan.microbatch.rows() * self.blueprint.vocab]
+        &self.device.last_saved()[..self.plan.microbatch.rows() * self.blueprint.vocab]
     }
 
-    /// Ends the sums of a step: all gradients of all workers are added up, and mirrors have given
-    /// theirs to their owners.
-    pub fn finish_reduce(&mut self, cpu: &Cpu) -> Result<Scaled, CommError> {
+    /// Finishes the gradient sums of a step: waits for all reductions and adds the mirrors'
+    /// gradients to their owners.
+    pub fn finish_reduce(&mut self, cpu: &Cpu) -> Result<ScaledGradients, CommError> {
         self.store.finish_reduce(cpu, &mut self.device.link)?;
-        Ok(Scaled { scale: self.loss_scale })
+        Ok(ScaledGradients { scale: self.loss_scale })
     }
 
-    /// The norm of the summed gradients and the scales that bring it within the limits, the same on
-    /// all workers.
-    pub fn clip(&mut self, cpu: &Cpu, _sums: Unscaled, plan: &ClipPlan) -> Result<Clip, CommError> {
+    /// Sets the loss scale from the next step on; `None` unless products are in `fp16`.
+    pub fn set_loss_scale(&mut self, scale: Option<LossScale>) {
+        self.loss_scale = scale;
+    }
+
+    /// Divides this rank's sums by the loss scale, exactly, and counts those that `fp16` would have
+    /// rounded to zero at that scale.
+    pub fn unscale(
+        &mut self,
+        cpu: &Cpu,
+        ScaledGradients { scale }: ScaledGradients,
+    ) -> UnscaledGradients {
+        let Self { norm, store, .. } = self;
+        norm.count_underflows(scale.is_some(), |bucket| store.own_grads(bucket));
+        if let Some(scale) = scale.filter(|scale| *scale != LossScale::ONE) {
+            self.rescale(cpu, 1.0 / scale.factor());
+        }
+        UnscaledGradients { _sums: () }
+    }
+
+    /// Multiplies all owned gradient sums by `factor`.
+    pub fn rescale(&mut self, cpu: &Cpu, factor: f32) {
+        let store = &mut self.store;
+        for bucket in 0..store.buckets.list.len() {
+            // Buckets of other stages and frozen buckets have no sums.
+            if store.trained().grads.list[bucket].len > 0 {
+                convert::scale(cpu, store.own_grads_mut(bucket), factor, Precision::F32);
+            }
+        }
+    }
+
+    /// Fraction of the last step's gradients, over all ranks, that `fp16` would have rounded to
+    /// zero at its scale; zero unless products are in `fp16`.
+    pub fn underflow_fraction(&self) -> f64 {
+        self.norm.underflow_fraction()
+    }
+
+    /// Norm of the summed gradients and the clipping factors, equal on all ranks.
+    pub fn clip(
+        &mut self,
+        cpu: &Cpu,
+        _sums: UnscaledGradients,
+        plan: &ClipPlan,
+    ) -> Result<Clip, CommError> {
         self.norm.measure_grads(cpu, |bucket| self.store.own_grads(bucket));
         self.norm.clip(plan, &mut self.store.overlap)
     }
 
-    /// What this worker's optimizer steps in this phase.
+    /// Slots that this rank's optimizer steps in this phase.
     pub fn slots(&self) -> Vec<Slot> {
         let Self { store, blueprint, .. } = self;
         store.trained().slots(blueprint, &store.buckets, |bucket| store.own(bucket))
     }
 
-    /// The summed gradient of every parameter, or piece of one, that this worker steps.
+    /// Summed gradient of every parameter, or piece of one, that this rank steps.
     pub fn own_grads(&self) -> impl Iterator<Item = (Slot, &[f32])> {
         let grads = |slot: Slot| {
             let values = &self.store.own_grads(slot.block)[slot.grads.clone()];
@@ -371,7 +328,7 @@ impl Replica {
         self.slots().into_iter().map(grads)
     }
 
-    /// Steps every parameter that this worker owns by its summed gradient.
+    /// Steps every parameter that this rank owns by its summed gradient.
     pub fn step(
         &mut self,
         cpu: &Cpu,
@@ -395,92 +352,115 @@ impl Replica {
         !self.plan.phases.is_frozen(self.plan.phase, param)
     }
 
-    /// Waits until parameters and gradients that are on their way have arrived.
+    /// Waits for all parameters and gradients in flight.
     pub fn settle(&mut self) -> Result<(), CommError> {
         self.settle_delayed()?;
         self.store.settle()
     }
 
-    /// What gradients, parameters and activations have weighed on this worker's wires so far.
+    /// Bytes sent for gradients, parameters and activations by this rank so far.
     pub fn traffic(&self) -> Traffic {
         let gradients = self.store.overlap.comm().counters().total().traffic;
         let others = [
             self.device.link.traffic(),
-            self.device.slicing.traffic(),
-            self.traffic_of_rounds(),
-            self.traffic_of_gossip(),
-            self.traffic_of_client(),
-            self.traffic_near(),
-            self.traffic_compressed(),
-            self.elsewhere,
+            self.device.tensor_parallel.traffic(),
+            self.local_sgd_traffic(),
+            self.gossip_traffic(),
+            self.client_traffic(),
+            self.host_traffic(),
+            self.compression_traffic(),
+            self.external_traffic,
         ];
-        others.into_iter().fold(both(gradients, self.turn.past_traffic), both)
+        others.into_iter().fold(add_traffic(gradients, self.step_context.past_traffic), add_traffic)
     }
 
-    /// The group of workers that hold the same blocks and share the batch.
+    /// Memory held by this replica and its optimizer.
+    pub fn footprint(&self, optimizer: &Optimizer) -> Footprint {
+        let store = self.store.footprint();
+        let (activations, messages) = self.device.num_elements();
+        let [anchors, outer] = self.local_sgd_len();
+        let compressed = self.compression.as_ref().map_or(0, Compression::num_elements);
+        Footprint {
+            optimizer: optimizer.resident_len() + outer,
+            activations,
+            buffers: store.buffers
+                + self.scratch.len()
+                + messages
+                + anchors
+                + compressed
+                + self.gossip_len(),
+            ..store
+        }
+    }
+
+    /// The data-parallel group: ranks that hold the same blocks.
     pub fn comm(&self) -> &Comm {
         self.store.overlap.comm()
     }
 
-    /// The pipeline's device that this worker is.
-    pub fn device(&self) -> &Device {
+    /// This rank's part of the pipeline.
+    pub fn device(&self) -> &PipelineRank {
         &self.device
     }
 
-    /// How many blocks each stage of the pipeline has.
+    /// Number of blocks of each pipeline stage.
     pub fn blocks_by_stage(&self) -> Vec<usize> {
         let (stages, num_blocks) = (&self.plan.stages, self.blueprint.blocks.len());
         (0..stages.num_stages()).map(|stage| stages.blocks(stage, num_blocks).len()).collect()
     }
 
-    /// Who works with whom.
+    /// Process groups of this rank.
     pub fn groups(&self) -> &Groups {
         &self.groups
     }
 
-    /// The time that this worker waited for the others since this was asked last.
+    /// Exposed communication time since the last call.
     pub fn take_exposed(&mut self) -> Duration {
-        let near = self.take_exposed_near();
-        let Device { link, slicing, .. } = &mut self.device;
-        let servers = self.client.as_mut().map_or(Duration::ZERO, Client::take_exposed) + near;
-        self.store.overlap.take_exposed() + link.take_exposed() + slicing.take_exposed() + servers
+        let host_group = self.take_host_exposed();
+        let PipelineRank { link, tensor_parallel, .. } = &mut self.device;
+        let servers =
+            self.client.as_mut().map_or(Duration::ZERO, Client::take_exposed) + host_group;
+        self.store.overlap.take_exposed()
+            + link.take_exposed()
+            + tensor_parallel.take_exposed()
+            + servers
     }
 }
 
-/// The workers that know losses, with the part of the batch that they know them of: those with the
-/// last stage, and of those that hold its slices the first.
-fn tellers(stages: &Stages, groups: &Groups) -> Vec<Option<usize>> {
+/// For each rank, the data-parallel rank whose losses it reports: ranks of the last stage, the
+/// first tensor-parallel rank of each.
+fn loss_ranks(stages: &Stages, groups: &Groups) -> Vec<Option<usize>> {
     let last = (stages.num_stages() - 1) % stages.num_devices();
-    let is_teller = |rank| groups.device_of(rank) == last && groups.holder_of(rank) == 0;
-    let told = |rank| is_teller(rank).then(|| groups.part_of(rank));
-    (0..groups.world().group_size()).map(told).collect()
+    let reports_loss = |rank| groups.device_of(rank) == last && groups.tp_rank_of(rank) == 0;
+    let reported_part = |rank| reports_loss(rank).then(|| groups.dp_rank_of(rank));
+    (0..groups.world().group_size()).map(reported_part).collect()
 }
 
-/// Measures what is trained. Every piece of a parameter is measured by one worker: where several
-/// have it, by the one with the first part of the batch.
+/// Norm over the trainable parameters. Exactly one rank measures each piece of a parameter: the one
+/// with data-parallel rank 0 where several hold it.
 fn norm_of(
     blueprint: &Blueprint,
     all: &Buckets,
     plan: &ReplicaPlan,
     groups: &Groups,
     overlap: &Overlap,
-) -> PartedNorm {
+) -> ShardedNorm {
     let slots = |device: usize, part: &dyn Fn(&Bucket) -> Range<usize>| {
         let buckets = all.here(|block| plan.stages.device_of(block) == device);
-        let trained = Trained::new(blueprint, &buckets, &plan.phases, plan.phase);
+        let trained = TrainableParams::new(blueprint, &buckets, &plan.phases, plan.phase);
         trained.slots(blueprint, &buckets, |bucket| part(bucket))
     };
     if plan.is_replicated() {
-        return PartedNorm::whole(&slots(0, &|bucket| 0..bucket.len));
+        return ShardedNorm::whole(&slots(0, &|bucket| 0..bucket.len));
     }
     let slots_of = |rank| {
-        let (device, part) = (groups.device_of(rank), groups.part_of(rank));
+        let (device, part) = (groups.device_of(rank), groups.dp_rank_of(rank));
         let slots = match plan.zero {
             0 if part > 0 => Vec::new(),
             0 => slots(device, &|bucket| 0..bucket.len),
             _ => slots(device, &|bucket| bucket.part(part)),
         };
-        held_by(blueprint, groups.holder_of(rank), slots)
+        slots_of_tp_rank(blueprint, groups.tp_rank_of(rank), slots)
     };
-    PartedNorm::parted(slots_of, overlap)
+    ShardedNorm::sharded(slots_of, overlap)
 }

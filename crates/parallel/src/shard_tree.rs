@@ -1,39 +1,39 @@
-//! Sums of one shard over all leaves, fed pass by pass.
+//! Reduction tree over the leaves of one gradient shard, fed pass by pass (ZeRO-2 and 3).
 //!
-//! A pass brings one leaf from each worker. They are added by the tree over leaf numbers, among
-//! each other and with what earlier passes left, and only sums that still wait for a sibling are
-//! kept: none of the leaves themselves. Two, four or eight workers leave one sum after every pass,
-//! and at most log2(passes) of them wait; an odd number of workers leaves a few more.
+//! A pass brings one leaf from each rank. The leaves are added by the tree over leaf numbers, with
+//! each other and with sums of earlier passes, and only sums that wait for a sibling are kept. Two,
+//! four or eight ranks leave one sum after every pass, and at most log2(passes) wait; an odd number
+//! of ranks leaves a few more.
 
+use crate::buffer::Floats;
 use crate::leaves::Subtree;
-use crate::memory::Floats;
-use crate::wire;
+use crate::wire_precision;
 use lockstep_tensor::Cpu;
 use lockstep_tensor::gemm::Precision;
 
-/// See the module's text.
+/// Sums of one shard over all leaves.
 #[derive(Debug)]
 pub struct ShardTree {
     num_leaves: usize,
     len: usize,
-    /// Room for the sums that wait.
+    /// Slots for waiting sums.
     kept: Floats,
     waiting: Vec<(Subtree, Place)>,
     next_leaf: usize,
-    /// What sums are rounded to; leaves come so.
+    /// Precision to which sums are rounded; leaves arrive rounded.
     wire: Precision,
 }
 
-/// Where a sum lies.
+/// Location of a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// This slot of the kept ones.
     Kept(usize),
-    /// The piece of this number of the pass at work.
+    /// This piece of the current pass.
     Piece(usize),
 }
 
-/// What happens to sums: the right one is added to the left one.
+/// A merge: the right sum is added to the left one.
 type Merge = (Place, Place);
 
 impl ShardTree {
@@ -44,12 +44,12 @@ impl ShardTree {
         Self { num_leaves, len, kept, waiting: Vec::new(), next_leaf: 0, wire }
     }
 
-    /// The same with sums that are rounded; see [`crate::wire`].
+    /// Rounds sums to the wire precision; see [`crate::wire_precision`].
     pub fn rounded_to(self, wire: Precision) -> Self {
         Self { wire, ..self }
     }
 
-    /// Most sums that wait between passes.
+    /// Largest number of sums that wait between passes.
     pub fn num_kept(num_leaves: usize, num_workers: usize) -> usize {
         let (mut waiting, mut most) = (Vec::new(), 0);
         for first in (0..num_leaves).step_by(num_workers) {
@@ -65,22 +65,22 @@ impl ShardTree {
         self.kept.len()
     }
 
-    /// Forgets all sums, for the next step.
+    /// Discards all sums, for the next step.
     pub fn restart(&mut self) {
         self.waiting.clear();
         self.next_leaf = 0;
     }
 
-    /// Adds a pass: one piece per leaf, one behind the other, in ascending order of leaves.
+    /// Adds a pass: one piece per leaf, contiguous, in ascending leaf order.
     pub fn absorb(&mut self, cpu: &Cpu, pieces: &mut [f32], num_pieces: usize) {
         assert_eq!(pieces.len(), num_pieces * self.len, "whole pieces");
         let merges = plan(&mut self.waiting, self.next_leaf, num_pieces);
         self.next_leaf += num_pieces;
         for (left, right) in merges {
             let (left, right) = two(&mut self.kept, pieces, self.len, left, right);
-            wire::add(cpu, self.wire, left, right);
+            wire_precision::add(cpu, self.wire, left, right);
         }
-        // What stays moves to slots that are free.
+        // Move the remaining pieces to free slots.
         let is_kept = |slot, waiting: &[(Subtree, Place)]| {
             waiting.iter().any(|(_, place)| *place == Place::Kept(slot))
         };
@@ -95,13 +95,13 @@ impl ShardTree {
         }
     }
 
-    /// The sum over all leaves, once it is complete.
+    /// Sum over all leaves, once it is complete.
     pub fn root(&self) -> &[f32] {
         let start = self.root_slot() * self.len;
         &self.kept[start..start + self.len]
     }
 
-    /// See [`Self::root`].
+    /// Mutable sum over all leaves.
     pub fn root_mut(&mut self) -> &mut [f32] {
         let start = self.root_slot() * self.len;
         &mut self.kept[start..start + self.len]
@@ -116,7 +116,7 @@ impl ShardTree {
     }
 }
 
-/// Adds leaves to the sums in waiting and says what is to be merged, in order.
+/// Adds leaves to the waiting sums and returns the merges to do, in order.
 fn plan(waiting: &mut Vec<(Subtree, Place)>, first_leaf: usize, num_pieces: usize) -> Vec<Merge> {
     let mut merges = Vec::new();
     for piece in 0..num_pieces {
@@ -131,7 +131,7 @@ fn plan(waiting: &mut Vec<(Subtree, Place)>, first_leaf: usize, num_pieces: usiz
     merges
 }
 
-/// The left sum to add to and the right one to add.
+/// The left sum to add to, and the right one to add.
 fn two<'a>(
     kept: &'a mut [f32],
     pieces: &'a mut [f32],
@@ -153,7 +153,7 @@ fn pair(
     left: std::ops::Range<usize>,
     right: std::ops::Range<usize>,
 ) -> (&mut [f32], &[f32]) {
-    let [left, right] = data.get_disjoint_mut([left, right]).expect("two sums are two places");
+    let [left, right] = data.get_disjoint_mut([left, right]).expect("two sums have two places");
     (left, right)
 }
 

@@ -1,21 +1,22 @@
-//! A model cut into stages, and the stages dealt out to the devices of a pipeline.
+//! Pipeline stages: a model cut into ranges of blocks, assigned to pipeline ranks.
 //!
-//! The blueprint stays whole: a stage is a run of consecutive blocks, known by their numbers in
-//! the model, so that names, initial weights and dropout do not know of it. Stage s lies on device
-//! s mod p; with several stages a device the pipeline fills faster ([`Kind::Interleaved`]).
+//! The blueprint stays whole: a stage is a range of consecutive blocks, known by their numbers in
+//! the model, so names, initial weights and dropout do not depend on it. Stage s lies on pipeline
+//! rank s mod p; with several stages a rank (virtual stages) the bubble shrinks
+//! ([`Kind::Interleaved`]).
 //!
-//! Stages are cut so that the slowest is as fast as it can be: a pipeline goes at its pace. The
-//! cost of a block is its model FLOPs, or what it was measured to take ([`crate::measure`]).
+//! Stages are cut to minimize the cost of the slowest, which limits the throughput. The cost of a
+//! block is its model FLOPs or its measured time ([`crate::block_profile`]).
 
 use lockstep_config::{PipelineSchedule, Recipe};
 use lockstep_model::Blueprint;
 use lockstep_schedule::pipeline::{Kind, Pipeline, Shape, build};
 use std::ops::Range;
 
-/// Where the model is cut, who has which piece, and in which order microbatches pass.
+/// Cuts of the model into stages, and the pipeline schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stages {
-    /// The first block of every stage but the first.
+    /// First block of every stage but the first.
     cuts: Vec<usize>,
     num_blocks: usize,
     num_devices: usize,
@@ -23,17 +24,17 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Everything on one device.
+    /// A single stage with all blocks.
     pub const fn whole() -> Self {
         Self { cuts: Vec::new(), num_blocks: usize::MAX, num_devices: 1, kind: Kind::OneFOneB }
     }
 
-    /// As a recipe asks for it, by the FLOPs of blocks where it names no layers.
+    /// Stages of a recipe, balanced by FLOPs where it lists no layers.
     pub fn of(recipe: &Recipe, blueprint: &Blueprint) -> Self {
         Self::by_costs(recipe, &costs(blueprint))
     }
 
-    /// The same by other costs of blocks.
+    /// Stages of a recipe, balanced by these costs of blocks.
     pub fn by_costs(recipe: &Recipe, costs: &[u64]) -> Self {
         let parallel = &recipe.parallel;
         let kind = match parallel.schedule {
@@ -42,71 +43,74 @@ impl Stages {
             PipelineSchedule::Interleaved => Kind::Interleaved,
             PipelineSchedule::ZeroBubble => Kind::ZeroBubble,
         };
-        if parallel.stages.is_empty() {
+        if parallel.stage_layers.is_empty() {
             return Self::balanced(costs, parallel.num_stages(), parallel.pipeline, kind);
         }
-        // The embedding is with the first layer, the head with the last.
+        // The embedding belongs to the first stage, the head to the last.
         let mut block = 1;
         let mut cuts: Vec<usize> = Vec::new();
-        for layers in &parallel.stages[..parallel.stages.len() - 1] {
+        for layers in &parallel.stage_layers[..parallel.stage_layers.len() - 1] {
             block += layers;
             cuts.push(block);
         }
         Self { cuts, num_blocks: costs.len(), num_devices: parallel.pipeline, kind }
     }
 
-    /// Cut where the dearest stage costs least; `costs` has one number a block.
+    /// Cuts that minimize the cost of the most expensive stage; `costs` has one entry per block.
     pub fn balanced(costs: &[u64], num_stages: usize, num_devices: usize, kind: Kind) -> Self {
         assert!(num_stages <= costs.len(), "a block for every stage");
-        assert!(num_stages.is_multiple_of(num_devices), "as many stages on every device");
+        assert!(num_stages.is_multiple_of(num_devices), "equal numbers of stages on every rank");
         let cuts = partition(costs, num_stages);
         Self { cuts, num_blocks: costs.len(), num_devices, kind }
     }
 
-    /// The first block of every stage but the first.
+    /// First block of every stage but the first.
     pub fn cuts(&self) -> &[usize] {
         &self.cuts
     }
 
-    /// Devices of the pipeline.
+    /// Number of pipeline ranks.
     pub const fn num_devices(&self) -> usize {
         self.num_devices
     }
 
-    /// Stages that the model is cut into.
+    /// Number of stages.
     pub fn num_stages(&self) -> usize {
         self.cuts.len() + 1
     }
 
-    /// Stages of each device.
+    /// Number of stages per pipeline rank.
     pub fn num_chunks(&self) -> usize {
         self.num_stages() / self.num_devices
     }
 
-    /// The blocks of a stage of a model of so many.
+    /// Blocks of a stage of a model with `num_blocks` blocks.
     pub fn blocks(&self, stage: usize, num_blocks: usize) -> Range<usize> {
-        assert!(self.num_blocks == usize::MAX || self.num_blocks == num_blocks, "cut for another");
+        assert!(
+            self.num_blocks == usize::MAX || self.num_blocks == num_blocks,
+            "cut for another model"
+        );
         let start = if stage == 0 { 0 } else { self.cuts[stage - 1] };
         start..self.cuts.get(stage).copied().unwrap_or(num_blocks)
     }
 
-    /// The blocks of each stage of a device.
+    /// Blocks of each stage of a pipeline rank.
     pub fn runs_of(&self, device: usize, num_blocks: usize) -> Vec<Range<usize>> {
         let stages = (device..self.num_stages()).step_by(self.num_devices);
         stages.map(|stage| self.blocks(stage, num_blocks)).collect()
     }
 
-    /// The stage of a block.
+    /// Stage of a block.
     pub fn stage_of(&self, block: usize) -> usize {
         self.cuts.partition_point(|cut| *cut <= block)
     }
 
-    /// The device of a block.
+    /// Pipeline rank of a block.
     pub fn device_of(&self, block: usize) -> usize {
         self.stage_of(block) % self.num_devices
     }
 
-    /// What every device does with so many microbatches.
+    /// Schedule of all pipeline ranks for `num_microbatches` micro-batches.
     pub fn pipeline(&self, num_microbatches: usize) -> Pipeline {
         let shape = Shape {
             num_devices: self.num_devices,
@@ -117,14 +121,14 @@ impl Stages {
     }
 }
 
-/// What the blocks of a model cost, forward and backward.
+/// FLOPs of the blocks of a model, forward and backward.
 pub fn costs(blueprint: &Blueprint) -> Vec<u64> {
     let flops = blueprint.blocks.iter().map(|block| block.flops_per_token(blueprint.context));
     flops.map(|flops| flops.forward + flops.backward).collect()
 }
 
-/// The cuts of consecutive, non-empty groups whose dearest costs least; among those, the first
-/// groups are as dear as they may be, but leave none of the later ones empty.
+/// Cuts of consecutive, non-empty groups that minimize the largest cost; among those, the first
+/// groups are as large as possible without leaving later ones empty.
 fn partition(costs: &[u64], num_groups: usize) -> Vec<usize> {
     let num_needed = |limit: u64| {
         let (mut groups, mut sum) = (1, 0);
@@ -145,7 +149,7 @@ fn partition(costs: &[u64], num_groups: usize) -> Vec<usize> {
     for (block, &cost) in costs.iter().enumerate() {
         let num_left = num_groups - 1 - cuts.len();
         let is_full = sum + cost > low;
-        // One block for each of the groups that are left.
+        // Keep one block for each remaining group.
         let must_cut = costs.len() - block == num_left;
         if block > cuts.last().copied().unwrap_or(0) && num_left > 0 && (is_full || must_cut) {
             cuts.push(block);
@@ -169,7 +173,7 @@ mod tests {
         starts.zip(ends).map(|(start, end)| costs[start..end].iter().sum()).max().unwrap()
     }
 
-    /// All ways to cut.
+    /// Minimum over all cuts.
     fn best(costs: &[u64], num_groups: usize, first: usize) -> u64 {
         if num_groups == 1 {
             return costs[first..].iter().sum();

@@ -1,17 +1,17 @@
-//! Steps that do not wait for everybody.
+//! Straggler mitigation by cutoff: steps that do not wait for all ranks (backup workers, Chen et
+//! al. 2016).
 //!
-//! A synchronous step takes as long as its slowest worker. Gradients of a batch are an average over
-//! samples, so a step can go by those that are there: some of its samples are missing then, and the
-//! sum is divided by the targets that are in it. (Backup workers: Chen et al. 2016.)
+//! A synchronous step takes as long as its slowest rank. The gradient of a batch is an average over
+//! samples, so a step can use those that are ready: the sum then misses some samples and is divided
+//! by the targets that are in it.
 //!
-//! All workers must go by the same gradients. A worker that has run its micro-batches signals the first
-//! one. That one knows by its [rule](LateRule) when to stop waiting, and tells everybody who was
-//! there. A worker looks between two micro-batches whether that has happened: if so, it runs no more of
-//! them. Nobody leaves a collective call: whoever was late adds zeros to the sum, so it is late by
-//! one micro-batch at most, and replicas stay equal. Gradients leave only when it is known whose count, so
-//! their exchange does not overlap with the backward pass.
+//! All ranks must use the same gradients. A rank that has run its micro-batches signals rank 0,
+//! which applies the [cutoff](StepCutoff) and sends every rank the set of ranks that count. A rank
+//! checks between two micro-batches whether the cutoff has passed and then runs no more. Every rank
+//! still joins all collectives: excluded ranks contribute zeros, so they are late by at most one
+//! micro-batch, and replicas stay equal. Gradients are held until the set is known, so their
+//! reduction does not overlap with backward.
 
-use crate::replica::Replica;
 use lockstep_comm::{Comm, CommError, Handle};
 use lockstep_platform::World;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,23 +21,24 @@ use std::time::Duration;
 const ARRIVED: u64 = 1;
 const DECIDED: u64 = 2;
 
-/// A step may take long, and so may the wait for its end; who dies is noticed at once.
+/// Deadline of the cutoff messages: steps may be long, and the death of a rank is detected
+/// separately.
 const LONGEST_STEP: Duration = Duration::from_hours(1);
 
-/// When a step stops waiting.
+/// Cutoff of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum LateRule {
-    /// As soon as so many workers are there.
+pub enum StepCutoff {
+    /// When this many ranks are ready.
     Quorum(usize),
-    /// So long after it began, if anybody is there.
+    /// This long after the start, if any rank is ready.
     Timeout(Duration),
-    /// So many times as long after it began as it took half of the workers.
+    /// This multiple of the time that half of the ranks took.
     Slack(f64),
 }
 
-impl LateRule {
-    /// When the step is over without anybody else arriving, counted from its begin; nothing where
-    /// it is not. `arrivals` are those of workers that are there, in their order.
+impl StepCutoff {
+    /// End of the step without further arrivals, counted from its start; `None` while it stays
+    /// open. `arrivals` are the times of ready ranks in their order.
     pub fn due(self, arrivals: &[Duration], num_workers: usize) -> Option<Duration> {
         let last = *arrivals.last()?;
         if arrivals.len() == num_workers {
@@ -54,28 +55,28 @@ impl LateRule {
     }
 }
 
-/// What this worker does in the next step.
+/// Duty of a rank in the next step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Duty {
-    /// Its micro-batches.
+pub enum StepDuty {
+    /// Runs its micro-batches.
     #[default]
     Microbatches,
-    /// One micro-batch that does not count, to see how long it takes.
+    /// Runs one micro-batch that does not count, to measure its time.
     Probe,
-    /// Nothing.
+    /// Runs nothing.
     Nothing,
 }
 
-/// What the first worker knows of a step.
-struct Board {
-    /// Who is there, in the order of arrival.
-    there: Mutex<Vec<(usize, Duration)>>,
+/// Arrivals of a step, on rank 0.
+struct ArrivalBoard {
+    /// Ready ranks in order of arrival.
+    arrived: Mutex<Vec<(usize, Duration)>>,
     changed: Arc<dyn lockstep_platform::Signal>,
 }
 
-impl Board {
+impl ArrivalBoard {
     fn lock(&self) -> MutexGuard<'_, Vec<(usize, Duration)>> {
-        self.there.lock().unwrap_or_else(PoisonError::into_inner)
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, worker: usize, now: Duration) {
@@ -84,41 +85,41 @@ impl Board {
     }
 }
 
-/// How workers agree on whose gradients a step goes by.
-pub struct Agreement {
+/// Agreement on the ranks whose gradients count in a step.
+pub struct CutoffAgreement {
     comm: Comm,
     world: World,
-    rule: LateRule,
-    board: Arc<Board>,
+    rule: StepCutoff,
+    board: Arc<ArrivalBoard>,
     began: Duration,
-    /// The workers whose gradients count, a bit each, once that is decided.
+    /// Ranks that count, one bit each, once decided.
     decided: Option<u64>,
-    /// The first worker: everybody's signals, and what everybody is told.
+    /// On rank 0: signals from all ranks, and decisions sent to them.
     signals: Option<Handle<()>>,
-    told: Vec<Handle<Vec<u64>>>,
-    /// The others: what they are told.
-    hears: Option<Handle<Vec<u64>>>,
-    /// What went wrong in the middle of the micro-batches.
+    notices: Vec<Handle<Vec<u64>>>,
+    /// On the others: the decision to receive.
+    decision: Option<Handle<Vec<u64>>>,
+    /// Failure during the micro-batches.
     failed: Option<CommError>,
 }
 
-impl Agreement {
-    /// For the workers of a group, all of which make one together.
-    pub fn new(data: &Comm, world: &World, rule: LateRule) -> Result<Self, CommError> {
+impl CutoffAgreement {
+    /// For the ranks of a group. Collective.
+    pub fn new(data: &Comm, world: &World, rule: StepCutoff) -> Result<Self, CommError> {
         let num_workers = data.group_size();
-        assert!(num_workers <= 64, "a bit for every worker");
+        assert!(num_workers <= 64, "one bit per rank");
         let each: Vec<_> = (0..num_workers).map(|worker| worker..worker + 1).collect();
-        let there = Mutex::new(Vec::with_capacity(num_workers));
+        let arrived = Mutex::new(Vec::with_capacity(num_workers));
         Ok(Self {
             comm: data.summing(&each, "arrivals")?.within(LONGEST_STEP),
             world: World::clone(world),
             rule,
-            board: Arc::new(Board { there, changed: world.threads().signal() }),
+            board: Arc::new(ArrivalBoard { arrived, changed: world.threads().signal() }),
             began: Duration::ZERO,
             decided: None,
             signals: None,
-            told: Vec::with_capacity(num_workers),
-            hears: None,
+            notices: Vec::with_capacity(num_workers),
+            decision: None,
             failed: None,
         })
     }
@@ -131,7 +132,7 @@ impl Agreement {
         self.world.clock().now().saturating_sub(self.began)
     }
 
-    /// A step begins.
+    /// Starts a step.
     pub fn begin(&mut self) -> Result<(), CommError> {
         self.began = self.world.clock().now();
         self.decided = None;
@@ -139,7 +140,7 @@ impl Agreement {
             return Ok(());
         }
         if !self.is_first() {
-            self.hears = Some(self.comm.start_recv(vec![0_u64], 0, DECIDED)?);
+            self.decision = Some(self.comm.start_recv(vec![0_u64], 0, DECIDED)?);
             return Ok(());
         }
         self.board.lock().clear();
@@ -150,44 +151,43 @@ impl Agreement {
         Ok(())
     }
 
-    /// Whether the step goes on without what is not there yet. A failure ends it too;
-    /// [`Self::conclude`] says which.
+    /// Whether the cutoff has passed. A failure ends the step too; [`Self::conclude`] returns it.
     pub fn is_over(&mut self) -> bool {
-        if let Some(hears) = &self.hears {
-            return hears.is_done();
+        if let Some(decision) = &self.decision {
+            return decision.is_done();
         }
         let result = self.decide_if_due();
         self.failed = self.failed.take().or(result.err());
         self.failed.is_some() || self.decided.is_some()
     }
 
-    /// The first worker decides once its rule says so, and tells everybody.
+    /// Rank 0 decides once its cutoff has passed, and notifies all ranks.
     fn decide_if_due(&mut self) -> Result<(), CommError> {
         if !self.is_first() || self.decided.is_some() {
             return Ok(());
         }
-        // Nobody signals any more where somebody has failed.
+        // After a failure there are no more signals.
         if self.signals.as_ref().is_some_and(Handle::is_done) && self.due().is_none() {
             return self.signals.take().map_or(Ok(()), Handle::finish);
         }
         if self.due().is_none_or(|due| due > self.now()) {
             return Ok(());
         }
-        let there = self.board.lock().iter().fold(0, |set, (worker, _)| set | 1_u64 << worker);
-        self.decided = Some(there);
+        let arrived = self.board.lock().iter().fold(0, |set, (worker, _)| set | 1_u64 << worker);
+        self.decided = Some(arrived);
         for worker in 1..self.comm.group_size() {
-            self.told.push(self.comm.start_send(vec![there], worker, DECIDED)?);
+            self.notices.push(self.comm.start_send(vec![arrived], worker, DECIDED)?);
         }
         Ok(())
     }
 
     fn due(&self) -> Option<Duration> {
-        let there = self.board.lock();
-        let arrivals: Vec<Duration> = there.iter().map(|(_, at)| *at).collect();
+        let arrived = self.board.lock();
+        let arrivals: Vec<Duration> = arrived.iter().map(|(_, at)| *at).collect();
         self.rule.due(&arrivals, self.comm.group_size())
     }
 
-    /// This worker has run its micro-batches, or knows that it need not: waits until all agree, and says
+    /// Waits for the decision after this rank has run or abandoned its micro-batches; returns
     /// whether its gradients count.
     pub fn conclude(&mut self) -> Result<bool, CommError> {
         if self.comm.group_size() == 1 {
@@ -196,60 +196,36 @@ impl Agreement {
         if let Some(failed) = self.failed.take() {
             return Err(failed);
         }
-        if let Some(hears) = self.hears.take() {
+        if let Some(decision) = self.decision.take() {
             let signal = self.comm.start_signal(0, ARRIVED)?;
-            let there = hears.finish()?[0];
+            let arrived = decision.finish()?[0];
             signal.finish()?;
-            return Ok(there >> self.comm.group_rank() & 1 == 1);
+            return Ok(arrived >> self.comm.group_rank() & 1 == 1);
         }
         if self.decided.is_none() {
             self.board.add(0, self.now());
         }
-        let there = loop {
-            let seen = self.board.changed.epoch();
+        let arrived = loop {
+            let epoch = self.board.changed.epoch();
             self.decide_if_due()?;
-            if let Some(there) = self.decided {
-                break there;
+            if let Some(arrived) = self.decided {
+                break arrived;
             }
-            // Failures are looked for now and then.
-            let until_due = self.due().map_or(LOOK_AROUND, |due| due.saturating_sub(self.now()));
-            self.board.changed.wait(seen, until_due.min(LOOK_AROUND));
+            // Check for failures at intervals.
+            let until_due =
+                self.due().map_or(FAILURE_POLL_INTERVAL, |due| due.saturating_sub(self.now()));
+            self.board.changed.wait(epoch, until_due.min(FAILURE_POLL_INTERVAL));
         };
-        for told in self.told.drain(..) {
-            told.finish()?;
+        for notices in self.notices.drain(..) {
+            notices.finish()?;
         }
         self.signals.take().map_or(Ok(()), Handle::finish)?;
-        Ok(there & 1 == 1)
+        Ok(arrived & 1 == 1)
     }
 }
 
-/// The longest sleep without a look at whether somebody has failed.
-const LOOK_AROUND: Duration = Duration::from_millis(20);
-
-impl Replica {
-    /// Does not wait for everybody from now on; all workers say so together. Only where each of
-    /// them holds the whole model.
-    pub fn leave_out_stragglers(&mut self, world: &World, rule: LateRule) -> Result<(), CommError> {
-        assert!(self.plan.is_replicated(), "a worker that can be left out holds nothing alone");
-        self.turn.agreement = Some(Agreement::new(self.groups.data(), world, rule)?.into());
-        Ok(())
-    }
-
-    /// Says what this worker does in the next step.
-    pub fn set_duty(&mut self, duty: Duty) {
-        self.turn.duty = duty;
-    }
-
-    /// Whether this worker's gradients are part of the last step's sum.
-    pub fn took_part(&self) -> bool {
-        self.turn.took_part
-    }
-
-    /// Tells all workers what each of them has to say of the last step, by worker.
-    pub fn tell_all(&mut self, own: [f64; 3], all: &mut [[f64; 3]]) -> Result<(), CommError> {
-        self.store.overlap.call(|comm| comm.all_gather(&own, all.as_flattened_mut()))
-    }
-}
+/// Longest wait between checks for failed ranks.
+const FAILURE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
@@ -261,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_quorum_is_enough_when_it_is_complete() {
-        let rule = LateRule::Quorum(3);
+        let rule = StepCutoff::Quorum(3);
         assert_eq!(rule.due(&[], 4), None);
         assert_eq!(rule.due(&[ms(1), ms(2)], 4), None);
         assert_eq!(rule.due(&[ms(1), ms(2), ms(9)], 4), Some(ms(9)));
@@ -269,16 +245,16 @@ mod tests {
 
     #[test]
     fn a_timeout_waits_for_one_worker_and_not_for_the_rest() {
-        let rule = LateRule::Timeout(ms(50));
-        assert_eq!(rule.due(&[], 4), None, "a step needs somebody");
+        let rule = StepCutoff::Timeout(ms(50));
+        assert_eq!(rule.due(&[], 4), None, "a step needs one rank");
         assert_eq!(rule.due(&[ms(70)], 4), Some(ms(50)));
         assert_eq!(rule.due(&[ms(1)], 4), Some(ms(50)));
-        assert_eq!(rule.due(&[ms(1), ms(2)], 2), Some(ms(2)), "nobody is missing");
+        assert_eq!(rule.due(&[ms(1), ms(2)], 2), Some(ms(2)), "all ranks have arrived");
     }
 
     #[test]
     fn slack_is_counted_from_the_middle_worker() {
-        let rule = LateRule::Slack(1.5);
+        let rule = StepCutoff::Slack(1.5);
         assert_eq!(rule.due(&[ms(10)], 4), None, "half of four are two");
         assert_eq!(rule.due(&[ms(10), ms(20)], 4), Some(ms(30)));
         assert_eq!(rule.due(&[ms(10), ms(20), ms(25)], 4), Some(ms(30)));

@@ -1,4 +1,4 @@
-//! What unit tests of several modules need: a model, and workers as threads.
+//! Shared fixtures of unit tests: a model, and ranks as threads.
 
 use crate::overlap::Overlap;
 use lockstep_comm::{Comm, Options};
@@ -23,7 +23,7 @@ pub(crate) const MODEL: Model = Model {
     problem: Problem::NONE,
 };
 
-/// Runs `body` on every worker of a world of threads and returns what each gives.
+/// Runs `body` on every rank of a world of threads and returns the results.
 pub(crate) fn on_workers<R: Send>(
     num_workers: usize,
     is_overlapped: bool,

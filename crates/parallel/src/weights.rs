@@ -1,41 +1,41 @@
-//! Where parameters live: whole on every worker, or in parts that are brought when needed.
+//! Parameters of a rank: whole, or sharded and gathered on demand (ZeRO-3, FSDP).
 //!
-//! Whole parameters of which a worker steps only its part (ZeRO-1 and 2) are gathered after the
-//! step, bucket by bucket, while the next forward is already at work on the first of them.
+//! Whole parameters of which a rank steps only its shard (ZeRO-1 and 2) are gathered after the
+//! step, bucket by bucket, while the next forward already runs on the first ones.
 //!
 //! Sharded parameters (ZeRO-3) are gathered before a bucket is used, in forward and again in
-//! backward, into one of two windows: while blocks compute in one, the next bucket arrives in the
-//! other. What was gathered is forgotten when the window is needed again.
+//! backward, into one of two windows: while blocks compute from one, the next bucket is prefetched
+//! into the other. A window's contents are dropped when it is reused.
 
 use crate::buckets::Buckets;
-use crate::memory::Floats;
+use crate::buffer::Floats;
 use crate::overlap::{Overlap, Pending};
 use lockstep_comm::{Comm, CommError};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The parameters of a worker.
+/// Parameters of a rank.
 pub enum Weights {
-    /// All of them.
+    /// Whole parameters.
     Whole(WholeWeights),
-    /// This worker's part of every bucket.
+    /// This rank's shard of every bucket.
     Sharded(ShardedWeights),
 }
 
-/// Parameters that every worker has.
+/// Whole parameters on every rank.
 pub struct WholeWeights {
     data: Vec<Floats>,
     gathering: Vec<Option<Pending<Floats>>>,
 }
 
-/// Parameters that are divided among the workers.
+/// Sharded parameters.
 pub struct ShardedWeights {
     own: Vec<Vec<f32>>,
     windows: [Window; 2],
     window_len: usize,
 }
 
-/// Room for one bucket.
+/// Buffer of one gathered bucket.
 struct Window {
     bucket: Option<usize>,
     state: State,
@@ -47,7 +47,7 @@ enum State {
 }
 
 impl Weights {
-    /// Parameters held, and room for those that are brought.
+    /// Number of parameters held, and of elements in windows.
     pub fn num_elements(&self) -> (usize, usize) {
         match self {
             Self::Whole(whole) => (whole.data.iter().map(|data| data.len()).sum(), 0),
@@ -60,7 +60,7 @@ impl Weights {
 }
 
 impl WholeWeights {
-    /// Zeros. They are exchanged where workers step parts of them.
+    /// Zeros, in shared buffers where ranks step shards of them.
     pub fn new(
         buckets: &Buckets,
         is_exchanged: bool,
@@ -78,24 +78,24 @@ impl WholeWeights {
         Ok(Self { data, gathering: buckets.list.iter().map(|_| None).collect() })
     }
 
-    /// A bucket's parameters.
+    /// Parameters of a bucket.
     pub fn bucket(&self, bucket: usize) -> &[f32] {
         &self.data[bucket]
     }
 
-    /// See [`Self::bucket`].
+    /// Mutable parameters of a bucket.
     pub fn bucket_mut(&mut self, bucket: usize) -> &mut [f32] {
         &mut self.data[bucket]
     }
 
-    /// The parameters of two buckets, to copy from one to the other.
+    /// Parameters of two buckets, to copy from one to the other.
     pub fn two_mut(&mut self, one: usize, other: usize) -> [&mut [f32]; 2] {
         let [one, other] = self.data.get_disjoint_mut([one, other]).expect("two buckets");
         [one, other]
     }
 
-    /// Starts to bring what the other workers have stepped: of every bucket the stretches that
-    /// `changed` says.
+    /// Starts to gather what other ranks have stepped: the ranges of every bucket that `changed`
+    /// returns.
     pub fn start_gathering<'a>(
         &mut self,
         buckets: &Buckets,
@@ -143,23 +143,23 @@ impl ShardedWeights {
         })
     }
 
-    /// This worker's part of a bucket.
+    /// This rank's shard of a bucket.
     pub fn own(&self, bucket: usize) -> &[f32] {
         &self.own[bucket]
     }
 
-    /// See [`Self::own`].
+    /// Mutable shard of a bucket.
     pub fn own_mut(&mut self, bucket: usize) -> &mut [f32] {
         &mut self.own[bucket]
     }
 
-    /// This worker's parts of two buckets, to copy from one to the other.
+    /// This rank's shards of two buckets, to copy from one to the other.
     pub fn two_mut(&mut self, one: usize, other: usize) -> [&mut [f32]; 2] {
         let [one, other] = self.own.get_disjoint_mut([one, other]).expect("two buckets");
         [one, other]
     }
 
-    /// Brings a bucket, and starts to bring the one that comes `next`.
+    /// Gathers a bucket and prefetches `next`.
     pub fn fetch(
         &mut self,
         buckets: &Arc<Buckets>,
@@ -176,16 +176,16 @@ impl ShardedWeights {
         }
     }
 
-    /// A bucket that was brought last.
+    /// Parameters of a gathered bucket.
     pub fn bucket(&self, bucket: usize) -> &[f32] {
-        let at = self.window_of(bucket).expect("the bucket was brought");
+        let at = self.window_of(bucket).expect("the bucket was fetched");
         match &self.windows[at].state {
             State::Here(data) => data,
             State::Arriving(_) => panic!("the bucket has arrived"),
         }
     }
 
-    /// Forgets what was brought, because it has changed.
+    /// Drops gathered buckets, because the parameters have changed.
     pub fn forget(&mut self, overlap: &mut Overlap) -> Result<(), CommError> {
         for window in &mut self.windows {
             window.arrive(overlap)?;
@@ -198,7 +198,7 @@ impl ShardedWeights {
         self.windows.iter().position(|window| window.bucket == Some(bucket))
     }
 
-    /// Starts to bring a bucket into a window other than `in_use`, unless it is there already.
+    /// Starts to gather a bucket into a window other than `in_use`, unless it is there already.
     fn start(
         &mut self,
         buckets: &Arc<Buckets>,
@@ -243,7 +243,7 @@ mod tests {
     use crate::testing::{MODEL, on_workers};
     use lockstep_model::describe;
 
-    /// Element i of a bucket, the same for all workers.
+    /// Element i of a bucket, equal on all ranks.
     fn value(bucket: usize, element: usize, version: usize) -> f32 {
         (bucket * 1000 + element % 997 + version * 100_000) as f32
     }
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn buckets_are_brought_in_any_order_and_forgotten_when_they_change() {
         let blueprint = describe(&MODEL);
-        // With what comes next right, wrong, missing, or of the bucket itself.
+        // With the next bucket right, wrong, missing, or equal to the current one.
         let orders = [
             &[(0, Some(1)), (1, Some(2)), (2, Some(3)), (3, Some(4)), (4, Some(4))][..],
             &[(3, Some(0)), (1, Some(2)), (4, None), (0, Some(3)), (0, Some(1)), (3, Some(3))],
@@ -304,7 +304,7 @@ mod tests {
                             weights.bucket_mut(index)[element] = value(index, element, version);
                         }
                     }
-                    // In two stretches: any will do, as long as all workers name the same.
+                    // In two ranges: any will do, as long as all ranks name the same.
                     let halves: Vec<_> =
                         buckets.list.iter().map(|b| [0..b.len / 2, b.len / 2..b.len]).collect();
                     let changed = |bucket: usize| &halves[bucket][..];

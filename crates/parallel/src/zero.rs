@@ -1,63 +1,63 @@
-//! ZeRO-2 and ZeRO-3: gradients of which each worker keeps only its part.
+//! ZeRO-2 and ZeRO-3 gradients (Rajbhandari et al. 2020): each rank keeps only its shard.
 //!
-//! Leaves go round the workers. When a worker's leaf has filled a bucket, the workers exchange
-//! their parts of it (an all-to-all, the bytes of a reduce-scatter), and each adds up its own part
-//! over the leaves of the pass by the tree over leaf numbers; see [`crate::shard_tree`]. With one
-//! micro-batch a leaf, a whole gradient exists for two buckets at a time only: the one being filled and
-//! the one on its way. With several micro-batches a leaf must be filled before it can leave.
+//! Leaves are assigned cyclically. When a rank's leaf has filled a bucket, the ranks exchange their
+//! shards of it (an all-to-all, the bytes of a reduce-scatter), and each adds its own shard over
+//! the leaves of the pass by the tree over leaf numbers ([`crate::shard_tree`]). With one
+//! micro-batch a leaf, whole gradients exist for two buckets at a time only: the one being filled
+//! and the one in flight. With several micro-batches a leaf must be filled before it can be sent.
 
 use crate::buckets::{Bucket, Buckets};
+use crate::buffer::Floats;
 use crate::leaves::Leaves;
-use crate::memory::Floats;
 use crate::overlap::{Overlap, Pending};
 use crate::shard_tree::ShardTree;
-use crate::wire::Narrow;
+use crate::wire_precision::RoundedBuffer;
 use lockstep_comm::CommError;
 use lockstep_tensor::Cpu;
 use lockstep_tensor::gemm::Precision;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Buckets that are filled or on their way, where they share memory.
+/// Buckets being filled or in flight, where they share memory.
 pub const NUM_IN_FLIGHT: usize = 2;
 
-/// The gradients of all buckets over all leaves, this worker's part.
+/// This rank's shard of the gradients of all buckets.
 pub struct ShardedGradients {
     leaves: Leaves,
     num_workers: usize,
     worker: usize,
     buckets: Arc<Buckets>,
     trees: Vec<ShardTree>,
-    /// The leaf at work, by bucket; empty where its buffer is in the pool or on its way.
+    /// Current leaf, by bucket; empty where its buffer is in the pool or in flight.
     filling: Vec<Floats>,
-    /// Buffers for leaves that are filled at once, or nothing where each bucket has its own.
+    /// Buffers of leaves with a single micro-batch; `None` where each bucket has its own.
     pool: Option<Vec<Floats>>,
-    /// Buffers for what arrives; one that it is widened into, where it travels rounded.
+    /// Receive buffers; with a rounded wire, one buffer to widen into.
     incoming: Vec<Floats>,
-    /// Leaves and what arrives as they travel, where that is not in `f32`.
-    narrow: Option<Vec<(Narrow, Narrow)>>,
-    on_their_way: VecDeque<Exchange>,
-    /// Micro-batches that are in the leaf at work, by bucket.
+    /// Send and receive buffers of a rounded wire.
+    narrow: Option<Vec<(RoundedBuffer, RoundedBuffer)>>,
+    in_flight: VecDeque<Exchange>,
+    /// Micro-batches in the current leaf, by bucket.
     num_microbatches: Vec<usize>,
     is_open: Vec<bool>,
-    /// The first leaf of the pass at work, by bucket: several stages of a pipeline on one worker
-    /// are in different passes.
+    /// First leaf of the current pass, by bucket: several pipeline stages on one rank are in
+    /// different passes.
     first_leaf: Vec<usize>,
 }
 
-/// Parts of a leaf of every worker on their way.
+/// Shards of every rank's leaf in flight.
 struct Exchange {
     bucket: usize,
     num_pieces: usize,
-    /// The leaf that leaves and the pieces that arrive.
-    buffers: Travelling,
+    /// Leaf sent and pieces received.
+    buffers: InFlight,
 }
 
-enum Travelling {
-    /// As they are.
+enum InFlight {
+    /// In `f32`.
     Leaf(Pending<(Floats, Floats)>),
     /// Rounded.
-    Narrow(Pending<(Narrow, Narrow)>),
+    RoundedBuffer(Pending<(RoundedBuffer, RoundedBuffer)>),
 }
 
 impl ShardedGradients {
@@ -79,7 +79,7 @@ impl ShardedGradients {
             (0..NUM_IN_FLIGHT).map(|_| Floats::exchanged(comm, len)).collect()
         };
         let pieces_len = num_workers * buckets.max_part_len(worker);
-        let narrow = |len: usize| Narrow::new(overlap.wire(), comm, len);
+        let narrow = |len: usize| RoundedBuffer::new(overlap.wire(), comm, len);
         let mut pairs = Vec::new();
         for _ in 0..NUM_IN_FLIGHT {
             pairs.extend(narrow(buckets.max_len())?.zip(narrow(pieces_len)?));
@@ -107,21 +107,21 @@ impl ShardedGradients {
                 Some(_) => vec![Floats::private(pieces_len)],
             },
             narrow,
-            on_their_way: VecDeque::with_capacity(list.len()),
+            in_flight: VecDeque::with_capacity(list.len()),
             num_microbatches: vec![0; list.len()],
             is_open: vec![false; list.len()],
             first_leaf: vec![0; list.len()],
         })
     }
 
-    /// Forgets the sums of the last step.
+    /// Discards the sums of the last step.
     pub fn restart(&mut self) {
-        assert!(self.on_their_way.is_empty(), "the last step was finished");
+        assert!(self.in_flight.is_empty(), "the last step was finished");
         self.trees.iter_mut().for_each(ShardTree::restart);
         self.first_leaf.fill(0);
     }
 
-    /// Where the micro-batch at work adds its gradients of a bucket.
+    /// Buffer to which the current micro-batch adds its gradients of a bucket.
     pub fn microbatch_buffer(
         &mut self,
         cpu: &Cpu,
@@ -146,7 +146,7 @@ impl ShardedGradients {
         Ok(&mut self.filling[bucket][..len])
     }
 
-    /// Says that a micro-batch has filled a bucket; after the leaf's last one its parts leave.
+    /// Marks a bucket as filled by a micro-batch; after the leaf's last one its shards are sent.
     pub fn finish_microbatch(
         &mut self,
         cpu: &Cpu,
@@ -163,9 +163,9 @@ impl ShardedGradients {
         self.exchange(cpu, bucket, leaf, overlap)
     }
 
-    /// Stands in for a micro-batch of a bucket in a pass in which this worker has no leaf: after as many
-    /// as a leaf has it takes part in the exchange.
-    pub fn pass_over(
+    /// Counts a padding micro-batch of a pass in which this rank has no leaf; after a whole leaf it
+    /// joins the exchange.
+    pub fn skip_microbatch(
         &mut self,
         cpu: &Cpu,
         bucket: usize,
@@ -181,18 +181,18 @@ impl ShardedGradients {
 
     /// Waits until all buckets are reduced.
     pub fn finish(&mut self, cpu: &Cpu, overlap: &mut Overlap) -> Result<(), CommError> {
-        while !self.on_their_way.is_empty() {
+        while !self.in_flight.is_empty() {
             self.finish_oldest(cpu, overlap)?;
         }
         Ok(())
     }
 
-    /// This worker's part of the total of a bucket.
+    /// This rank's shard of the total of a bucket.
     pub fn total(&self, bucket: usize) -> &[f32] {
         self.trees[bucket].root()
     }
 
-    /// Sums held, and room for leaves that are filled or on their way.
+    /// Number of elements of the sums, and of buffers for leaves being filled or in flight.
     pub fn num_elements(&self) -> (usize, usize) {
         let sums = self.trees.iter().map(ShardTree::num_elements).sum();
         let leaves = match self.pool {
@@ -200,11 +200,11 @@ impl ShardedGradients {
             None => self.buckets.num_params(),
         };
         let pieces = self.num_workers * self.buckets.max_part_len(self.worker);
-        let wire = if self.narrow.is_some() { Wire::Narrow } else { Wire::Wide };
+        let wire = if self.narrow.is_some() { WireFormat::RoundedBuffer } else { WireFormat::Wide };
         (sums, leaves + wire.num_in_flight(self.buckets.max_len(), pieces))
     }
 
-    /// See [`Self::total`].
+    /// Mutable shard of the total of a bucket.
     pub fn total_mut(&mut self, bucket: usize) -> &mut [f32] {
         self.trees[bucket].root_mut()
     }
@@ -233,12 +233,12 @@ impl ShardedGradients {
                 }
             };
             rounded.round(cpu, &leaf[..num_sent]);
-            self.take_back(bucket, leaf);
+            self.return_buffer(bucket, leaf);
             let pair = (rounded, incoming);
             let pending = overlap.start(bucket, pair, move |comm, (leaf, incoming)| {
                 leaf.all_to_all(comm, (num_sent, num_received), &lens, incoming)
             })?;
-            Travelling::Narrow(pending)
+            InFlight::RoundedBuffer(pending)
         } else {
             let incoming = loop {
                 match self.incoming.pop() {
@@ -250,39 +250,39 @@ impl ShardedGradients {
             let pending = overlap.start(bucket, pair, move |comm, (leaf, incoming)| {
                 comm.all_to_all_parts(&leaf[..num_sent], &lens, &mut incoming[..num_received])
             })?;
-            Travelling::Leaf(pending)
+            InFlight::Leaf(pending)
         };
-        self.on_their_way.push_back(Exchange { bucket, num_pieces, buffers });
+        self.in_flight.push_back(Exchange { bucket, num_pieces, buffers });
         Ok(())
     }
 
-    /// Waits for the parts that left first and adds them to the sums.
+    /// Waits for the oldest exchange and adds its pieces to the sums.
     fn finish_oldest(&mut self, cpu: &Cpu, overlap: &mut Overlap) -> Result<(), CommError> {
-        let oldest = self.on_their_way.pop_front().expect("a buffer is free or on its way");
+        let oldest = self.in_flight.pop_front().expect("a buffer is free or in flight");
         let Exchange { bucket, num_pieces, buffers } = oldest;
         let len = num_pieces * self.buckets.list[bucket].part(self.worker).len();
         match buffers {
-            Travelling::Leaf(pending) => {
+            InFlight::Leaf(pending) => {
                 let (leaf, mut incoming) = overlap.finish(pending)?;
                 self.trees[bucket].absorb(cpu, &mut incoming[..len], num_pieces);
                 self.incoming.push(incoming);
-                self.take_back(bucket, leaf);
+                self.return_buffer(bucket, leaf);
             }
-            Travelling::Narrow(pending) => {
+            InFlight::RoundedBuffer(pending) => {
                 let pair = overlap.finish(pending)?;
                 let pieces = &mut self.incoming[0][..len];
                 pair.1.widen(cpu, pieces);
                 self.trees[bucket].absorb(cpu, pieces, num_pieces);
-                self.narrow.as_mut().expect("it came from there").push(pair);
+                self.narrow.as_mut().expect("the wire is rounded").push(pair);
             }
         }
         Ok(())
     }
 
-    /// Puts the buffer of a leaf back to where it came from.
-    fn take_back(&mut self, bucket: usize, leaf: Floats) {
+    /// Returns the buffer of a leaf.
+    fn return_buffer(&mut self, bucket: usize, leaf: Floats) {
         match &mut self.pool {
-            // A worker without a leaf brought no buffer.
+            // A rank without a leaf has no buffer.
             Some(pool) if !leaf.is_empty() => pool.push(leaf),
             None if !leaf.is_empty() => self.filling[bucket] = leaf,
             _ => {}
@@ -290,22 +290,22 @@ impl ShardedGradients {
     }
 }
 
-/// How leaves travel, for those who count memory.
+/// Wire format of leaves, for memory counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wire {
-    /// As they are.
+pub(crate) enum WireFormat {
+    /// `f32`.
     Wide,
     /// Rounded.
-    Narrow,
+    RoundedBuffer,
 }
 
-impl Wire {
-    /// Memory for leaves of `leaf` numbers that travel and for the `pieces` that arrive, in `f32`.
+impl WireFormat {
+    /// Memory in `f32` elements for leaves of `leaf` numbers in flight and `pieces` received.
     pub(crate) const fn num_in_flight(self, leaf: usize, pieces: usize) -> usize {
         match self {
             Self::Wide => NUM_IN_FLIGHT * pieces,
-            Self::Narrow => {
-                let each = Narrow::num_floats(leaf) + Narrow::num_floats(pieces);
+            Self::RoundedBuffer => {
+                let each = RoundedBuffer::num_floats(leaf) + RoundedBuffer::num_floats(pieces);
                 pieces + NUM_IN_FLIGHT * each
             }
         }
@@ -322,7 +322,7 @@ mod tests {
     use lockstep_tensor::random::Key;
     use std::ops::Range;
 
-    /// The gradients of a model.
+    /// Gradients of a model.
     fn gradients(model: &Model, leaves: Leaves, overlap: &Overlap) -> ShardedGradients {
         let blueprint = describe(model);
         let buckets = Arc::new(Buckets::new(&blueprint, 0, overlap.comm().group_size()));
@@ -333,7 +333,7 @@ mod tests {
         Key::new(4, "gradient").with(microbatch as u64).with(bucket as u64).normal(element as u64)
     }
 
-    /// The definition: micro-batches of a leaf from zero, leaves by halves.
+    /// Definition: micro-batches of a leaf from zero, leaves by halves.
     fn total(
         leaves: Range<usize>,
         microbatches_per_leaf: usize,
@@ -351,7 +351,7 @@ mod tests {
             + total(middle..leaves.end, microbatches_per_leaf, bucket, element)
     }
 
-    /// One step: the micro-batches of this worker's leaves, and passes without one.
+    /// One step: the micro-batches of this rank's leaves, and padding passes.
     fn step(grads: &mut ShardedGradients, cpu: &Cpu, overlap: &mut Overlap) {
         let (num_workers, worker) = (grads.num_workers, grads.worker);
         let Leaves { num_leaves, microbatches_per_leaf } = grads.leaves;
@@ -368,7 +368,7 @@ mod tests {
                         buffer.iter_mut().enumerate().for_each(add);
                         grads.finish_microbatch(cpu, bucket, overlap).unwrap();
                     } else {
-                        grads.pass_over(cpu, bucket, overlap).unwrap();
+                        grads.skip_microbatch(cpu, bucket, overlap).unwrap();
                     }
                 }
             }
@@ -389,7 +389,7 @@ mod tests {
                     step(&mut grads, &cpu, &mut overlap);
                     for (index, bucket) in buckets.list.iter().enumerate() {
                         let part = bucket.part(grads.worker);
-                        // Some of them; the sums are long.
+                        // A sample of them; the sums are long.
                         for (at, element) in part.enumerate().step_by(101) {
                             let expected = total(0..8, microbatches_per_leaf, index, element);
                             let found = grads.total(index)[at];

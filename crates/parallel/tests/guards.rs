@@ -1,5 +1,5 @@
-//! Workers that fail, weights that are not finite, replicas that part, and weights that move from
-//! one layout to another.
+//! Failing ranks, non-finite weights, diverged replicas, and weights moved from one layout to
+//! another.
 
 mod support;
 
@@ -18,10 +18,10 @@ fn find<'a>(all: &'a [Named], name: &str) -> &'a [f32] {
 
 fn restore(replica: &mut Replica, params: &[Named]) {
     let restored = replica.restore(|param| Ok::<_, CommError>(find(params, &param.name)));
-    restored.expect("all restore together");
+    restored.expect("collective");
 }
 
-/// The layouts of this file: every stage, one and several workers, calls beside and between.
+/// Layouts of this file: every ZeRO stage, one and several ranks, with and without overlap.
 fn layouts() -> Vec<Layout> {
     let shapes = [(1, 0), (2, 3), (3, 1), (3, 2), (3, 3), (4, 0), (5, 2), (8, 3)];
     let layout = |(turn, (num_workers, zero)): (usize, (usize, usize))| Layout {
@@ -40,10 +40,10 @@ fn the_first_bad_gradient_is_found_wherever_it_was_computed() {
             let mut replica = worker.replica(&SMALL, layout.plan(1)).expect("room");
             let microbatch = |microbatch: usize| batch.microbatch(microbatch);
             let find = |replica: &mut Replica| {
-                replica.find_non_finite(&worker.cpu, 1, 0, &microbatch).expect("all look together")
+                replica.find_non_finite(&worker.cpu, 1, 0, &microbatch).expect("collective")
             };
             assert_eq!(find(&mut replica), None, "{layout:?}");
-            let mut params = all_params(&mut replica).expect("all visit together");
+            let mut params = all_params(&mut replica).expect("collective");
             let name = "model.layers.1.mlp.up_proj.weight";
             let spoiled = params.iter_mut().find(|(other, _)| other == name);
             spoiled.expect("a parameter").1[7] = f32::NAN;
@@ -62,7 +62,7 @@ fn the_first_bad_gradient_is_found_wherever_it_was_computed() {
             find(&mut replica).expect("a bad gradient")
         });
         for found in found {
-            // Backward meets the head first, and micro-batch 0 is worker 0's under every layout.
+            // Backward reaches the head first, and micro-batch 0 is rank 0's under every layout.
             assert_eq!((found.worker, found.microbatch), (0, 0), "{layout:?}");
             assert_eq!((&found.block[..], found.element), ("lm_head", 0), "{layout:?}");
         }
@@ -71,14 +71,14 @@ fn the_first_bad_gradient_is_found_wherever_it_was_computed() {
 
 #[test]
 fn a_microbatch_that_overflows_is_named_with_its_worker() {
-    // A token of its own for micro-batch 5, with a row of the table that overflows.
+    // A token of its own for micro-batch 5, with an embedding row that overflows.
     let model = Model { vocab: 20, ..SMALL };
     let batch = Batch::new(&SMALL, 8, 2);
     let marked: Vec<u32> = batch.microbatch(5).inputs.iter().map(|_| 19).collect();
     for layout in layouts() {
         let found = on_ranks(layout.shares.len(), |worker| {
             let mut replica = worker.replica(&model, layout.plan(1)).expect("room");
-            let mut params = all_params(&mut replica).expect("all visit together");
+            let mut params = all_params(&mut replica).expect("collective");
             let table = params.iter_mut().find(|(name, _)| name == "model.embed_tokens.weight");
             table.expect("the table").1[19 * model.width..].fill(f32::INFINITY);
             restore(&mut replica, &params);
@@ -88,12 +88,12 @@ fn a_microbatch_that_overflows_is_named_with_its_worker() {
                 given
             };
             let found = replica.find_non_finite(&worker.cpu, 1, 0, &microbatch);
-            found.expect("all look together").expect("a bad gradient")
+            found.expect("collective").expect("a bad gradient")
         });
-        let has_microbatch = |shares: &lockstep_parallel::Shares, worker: usize| {
+        let has_microbatch = |shares: &lockstep_parallel::LeafAssignment, worker: usize| {
             shares.leaves_of(worker, 8).contains(&5)
         };
-        let shares = layout.plan(1).leaf_shares();
+        let shares = layout.plan(1).leaf_assignment();
         let worker = (0..layout.shares.len()).find(|worker| has_microbatch(&shares, *worker));
         for found in found {
             assert_eq!((Some(found.worker), found.microbatch), (worker, 5), "{layout:?}");
@@ -106,17 +106,17 @@ fn a_worker_whose_weights_part_is_found() {
     for layout in layouts().into_iter().filter(|layout| layout.shares.len() > 1) {
         let found = on_ranks(layout.shares.len(), |worker| {
             let mut replica = worker.replica(&SMALL, layout.plan(1)).expect("room");
-            assert_eq!(replica.find_difference().expect("all compare together"), None);
-            let mut params = all_params(&mut replica).expect("all visit together");
+            assert_eq!(replica.find_difference().expect("collective"), None);
+            let mut params = all_params(&mut replica).expect("collective");
             let name = "model.layers.0.mlp.up_proj.weight";
             if worker.comm.group_rank() == 1 {
                 let spoiled = params.iter_mut().find(|(other, _)| other == name);
                 spoiled.expect("a parameter").1[7] += 1.0;
             }
             restore(&mut replica, &params);
-            replica.find_difference().expect("all compare together")
+            replica.find_difference().expect("collective")
         });
-        // From stage 1 on a worker shows the others what it owns, and all have the same.
+        // From stage 1 on a rank publishes what it owns, and all have the same.
         for found in found {
             let worker = found.map(|differs| differs.worker);
             assert_eq!(worker, (layout.zero == 0).then_some(1), "{layout:?}");
@@ -129,7 +129,7 @@ fn weights_and_state_of_one_layout_go_on_under_another() {
     let model = Model { family: Family::Gpt2, kv_heads: 4, tied: true, ..LARGE };
     let batches: Vec<_> = (0..4).map(|step| Batch::new(&model, 8, step)).collect();
     let rule = settings(OptimName::AdamW);
-    // Trains the steps from what was saved, and saves.
+    // Trains the steps from saved state, and saves.
     let train = |layout: &Layout, steps: std::ops::Range<usize>, from: Option<&[Vec<Named>; 2]>| {
         let saved = on_ranks(layout.shares.len(), |worker| {
             let mut replica = worker.replica(&model, layout.plan(1)).expect("room");
@@ -138,7 +138,7 @@ fn weights_and_state_of_one_layout_go_on_under_another() {
                 restore(&mut replica, params);
                 let slots = optimizer.slots().to_vec();
                 for slot in slots {
-                    for (index, kind) in optimizer.kinds().iter().enumerate() {
+                    for (index, kind) in optimizer.state_names().iter().enumerate() {
                         let whole = find(state, &format!("{kind} of {}", slot.name));
                         let own =
                             optimizer.state_mut(&slot.name, slot.piece, index).expect("its own");
@@ -151,8 +151,8 @@ fn weights_and_state_of_one_layout_go_on_under_another() {
                 train_step(worker, &mut replica, &mut optimizer, batch, step as u64)
                     .expect("a step");
             }
-            let params = all_params(&mut replica).expect("all visit together");
-            [params, all_state(&mut replica, &optimizer).expect("all visit together")]
+            let params = all_params(&mut replica).expect("collective");
+            [params, all_state(&mut replica, &optimizer).expect("collective")]
         });
         saved.into_iter().next().expect("a rank")
     };
@@ -203,7 +203,7 @@ fn one_worker_of_any_stage_is_one_worker() {
             let mut replica = worker.replica(&SMALL, layout.plan(1)).expect("room");
             let mut optimizer = Optimizer::new(&settings(OptimName::Sgd), &replica.slots());
             let step = train_step(worker, &mut replica, &mut optimizer, &batch, 0);
-            assert_eq!(replica.traffic().read_bytes, 0, "nobody else is there");
+            assert_eq!(replica.traffic().read_bytes, 0, "a group of one reads nothing");
             step.expect("a step")
         })
     });

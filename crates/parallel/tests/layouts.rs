@@ -1,8 +1,8 @@
-//! Every layout gives the bits of one worker: losses, norms, weights, and optimizer state.
+//! Every layout gives the bits of one rank: losses, norms, weights and optimizer state.
 //!
-//! A few steps of tiny models, with ranks as threads. Not every combination of settings is tried
-//! every day, but every value of each with every number of workers and every ZeRO stage; with
-//! `LOCKSTEP_SOAK=1` all combinations are.
+//! A few steps of tiny models, with ranks as threads. The default run does not try every
+//! combination of settings, but every value of each with every number of ranks and every ZeRO
+//! stage; `LOCKSTEP_SOAK=1` tries all combinations.
 
 mod support;
 
@@ -19,7 +19,7 @@ use support::{
 const NUM_LEAVES: usize = 8;
 const NUM_STEPS: u64 = 3;
 
-/// What is trained, whatever the layout.
+/// Training task, independent of the layout.
 #[derive(Clone, Debug)]
 struct Task {
     model: Model,
@@ -27,7 +27,7 @@ struct Task {
     optim: OptimName,
 }
 
-/// All that training gives.
+/// Results of training.
 struct Outcome {
     /// Losses and norms of steps, and losses of evaluations in between, as bits.
     numbers: Vec<u64>,
@@ -54,7 +54,7 @@ fn train(worker: &Worker<'_>, task: &Task, layout: &Layout) -> Outcome {
     for step in 0..NUM_STEPS {
         let batch = Batch::new(&task.model, num_microbatches, step);
         if step == 1 {
-            // A step that is not taken leaves no trace.
+            // A skipped step leaves no trace.
             let microbatch = |microbatch: usize| held_out.microbatch(microbatch % 11);
             replica.run_microbatches(&worker.cpu, 1, 7, &microbatch).expect("micro-batches");
             replica.finish_reduce(&worker.cpu).expect("sums");
@@ -62,7 +62,8 @@ fn train(worker: &Worker<'_>, task: &Task, layout: &Layout) -> Outcome {
         let (loss, norm) =
             train_step(worker, &mut replica, &mut optimizer, &batch, step).expect("a step");
         numbers.extend([loss, norm].map(f64::to_bits));
-        // Fewer micro-batches than workers, more, and none: what was brought for one must serve the next.
+        // Fewer micro-batches than ranks, more, and none: prefetched weights of one must serve the
+        // next.
         for num_microbatches in [[1, 5], [11, 0], [3, 8]][step as usize] {
             let microbatch = |microbatch: usize| held_out.microbatch(microbatch);
             let loss = replica
@@ -76,7 +77,7 @@ fn train(worker: &Worker<'_>, task: &Task, layout: &Layout) -> Outcome {
     Outcome { numbers, weights, state }
 }
 
-/// Trains under each layout and holds every rank's outcome against that of one worker.
+/// Trains under each layout and compares every rank's outcome with that of one rank.
 fn assert_layouts_agree(task: &Task, layouts: &[Layout]) {
     let expected = alone(|worker| train(worker, task, &Layout::even(NUM_LEAVES, 1, 0)));
     let losses: Vec<_> = expected.numbers.iter().map(|bits| f64::from_bits(*bits)).collect();
@@ -94,8 +95,8 @@ fn is_soak() -> bool {
     value.is_some_and(|value| !value.is_empty() && value != "0")
 }
 
-/// Every stage on every number of workers; the other settings take turns, so that each value
-/// comes up with every stage. `turn` is where they begin.
+/// Every ZeRO stage on every number of ranks; the other settings take turns, so that each value
+/// comes up with every stage. `turn` is their offset.
 fn layouts(turn: usize) -> Vec<Layout> {
     let mut list = Vec::new();
     for (row, num_workers) in [1, 2, 3, 4, 5, 8].into_iter().enumerate() {
@@ -172,7 +173,7 @@ fn unequal_shares_give_the_same_bits() {
     assert_layouts_agree(&task, &list);
 }
 
-/// Pipelines of this many devices and chunks; the other settings take turns.
+/// Pipelines of these numbers of ranks and chunks; the other settings take turns.
 fn pipelines(task: &Task, kind: Kind, shapes: &[(usize, usize)]) -> Vec<Layout> {
     let costs = stages::costs(&describe(&task.model));
     let mut list = Vec::new();
@@ -203,7 +204,7 @@ fn a_pipeline_of_two_gives_the_same_bits() {
 }
 
 #[test]
-fn pipelines_of_three_and_four_with_uneven_stages_give_the_same_bits() {
+fn pipelines_of_three_and_four_with_unequal_stages_give_the_same_bits() {
     let model = Model { layers: 3, ..gpt2(true) };
     let task = Task { model, microbatches_per_leaf: 1, optim: OptimName::AdamW };
     assert_layouts_agree(&task, &pipelines(&task, Kind::GPipe, &[(3, 1)]));

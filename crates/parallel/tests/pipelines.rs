@@ -1,4 +1,4 @@
-//! Pipelines that fail, and what is told about it.
+//! Failures in pipelines and their reports.
 
 mod support;
 
@@ -10,18 +10,18 @@ use lockstep_schedule::pipeline::Kind;
 use std::time::Duration;
 use support::{Batch, Layout, SMALL, all_params, on_ranks, settings, train_step};
 
-/// Two stages, and so many copies of them.
-fn two_stages(model: &Model, copies: usize, zero: usize) -> Layout {
+/// Two stages, and this many data-parallel replicas of them.
+fn two_stages(model: &Model, replicas: usize, zero: usize) -> Layout {
     let costs = stages::costs(&describe(model));
     let stages = Stages::balanced(&costs, 2, 2, Kind::OneFOneB);
-    Layout { stages, ..Layout::even(8, copies, zero) }
+    Layout { stages, ..Layout::even(8, replicas, zero) }
 }
 
 #[test]
 fn a_stage_that_does_not_go_on_is_named_with_its_microbatch() {
     let layout = two_stages(&SMALL, 1, 0);
     let batch = Batch::new(&SMALL, 8, 2);
-    let told = on_ranks(2, |worker| {
+    let message = on_ranks(2, |worker| {
         let comm = worker.comm.within(Duration::from_millis(300));
         let (plan, blueprint) = (layout.plan(1), describe(&SMALL));
         let replica = Replica::materialize(blueprint, 1, &worker.cpu, plan, &comm, worker.world);
@@ -32,9 +32,9 @@ fn a_stage_that_does_not_go_on_is_named_with_its_microbatch() {
             replica.run_microbatches(&worker.cpu, 1, 7, &microbatch).unwrap_err().to_string()
         })
     });
-    let told = told[0].as_ref().expect("the first stage waits for the second");
-    let words = ["on the pipeline group waited 300 ms for rank 1", "microbatch 0 of step 7"];
-    assert!(words.iter().all(|word| told.contains(word)), "{told}");
+    let message = message[0].as_ref().expect("the first stage waits for the second");
+    let parts = ["on the pipeline group waited 300 ms for rank 1", "microbatch 0 of step 7"];
+    assert!(parts.iter().all(|word| message.contains(word)), "{message}");
 }
 
 #[test]
@@ -43,18 +43,18 @@ fn a_worker_whose_weights_part_is_found_on_any_stage() {
     for (name, culprit) in [("model.embed_tokens.weight", 1), ("model.norm.weight", 3)] {
         let found = on_ranks(4, |worker| {
             let mut replica = worker.replica(&SMALL, layout.plan(1)).expect("room");
-            assert_eq!(replica.find_difference().expect("all compare together"), None);
-            let mut params = all_params(&mut replica).expect("all visit together");
+            assert_eq!(replica.find_difference().expect("collective"), None);
+            let mut params = all_params(&mut replica).expect("collective");
             if worker.comm.group_rank() == culprit {
                 let spoiled = params.iter_mut().find(|(other, _)| other == name);
                 spoiled.expect("a parameter").1[3] += 1.0;
             }
-            let find = |wanted: &str| {
-                &params.iter().find(|(name, _)| name == wanted).expect("a parameter").1[..]
+            let find = |name_of: &str| {
+                &params.iter().find(|(name, _)| name == name_of).expect("a parameter").1[..]
             };
             let restored = replica.restore(|p| Ok::<_, lockstep_comm::CommError>(find(&p.name)));
-            restored.expect("all restore together");
-            replica.find_difference().expect("all compare together").expect("they differ")
+            restored.expect("collective");
+            replica.find_difference().expect("collective").expect("they differ")
         });
         for found in found {
             assert_eq!((&found.name[..], found.worker), (name, culprit));
@@ -65,32 +65,34 @@ fn a_worker_whose_weights_part_is_found_on_any_stage() {
 #[test]
 fn the_first_bad_gradient_is_found_on_the_stage_that_met_it() {
     let batch = Batch::new(&SMALL, 8, 2);
-    for (copies, zero) in [(1, 0), (2, 3), (3, 2)] {
-        let layout = two_stages(&SMALL, copies, zero);
+    for (replicas, zero) in [(1, 0), (2, 3), (3, 2)] {
+        let layout = two_stages(&SMALL, replicas, zero);
         let found = on_ranks(layout.num_workers(), |worker| {
             let mut replica = worker.replica(&SMALL, layout.plan(1)).expect("room");
             let mut optimizer = Optimizer::new(&settings(OptimName::Sgd), &replica.slots());
             let microbatch = |microbatch: usize| batch.microbatch(microbatch);
             assert_eq!(
-                replica.find_non_finite(&worker.cpu, 1, 0, &microbatch).expect("all look"),
+                replica.find_non_finite(&worker.cpu, 1, 0, &microbatch).expect("collective"),
                 None
             );
             train_step(worker, &mut replica, &mut optimizer, &batch, 0).expect("a step");
-            let mut params = all_params(&mut replica).expect("all visit together");
+            let mut params = all_params(&mut replica).expect("collective");
             let name = "model.layers.0.mlp.up_proj.weight";
             let spoiled = params.iter_mut().find(|(other, _)| other == name);
             spoiled.expect("a parameter").1[7] = f32::NAN;
-            let find = |wanted: &str| {
-                &params.iter().find(|(name, _)| name == wanted).expect("a parameter").1[..]
+            let find = |name_of: &str| {
+                &params.iter().find(|(name, _)| name == name_of).expect("a parameter").1[..]
             };
             let restored = replica.restore(|p| Ok::<_, lockstep_comm::CommError>(find(&p.name)));
-            restored.expect("all restore together");
-            let found = replica.find_non_finite(&worker.cpu, 1, 0, &microbatch).expect("all look");
+            restored.expect("collective");
+            let found =
+                replica.find_non_finite(&worker.cpu, 1, 0, &microbatch).expect("collective");
             found.expect("a bad gradient")
         });
         for found in found {
-            // Backward meets the head first, which the last stage has; micro-batch 0 is the first copy's.
-            assert_eq!((found.worker, found.microbatch), (copies, 0), "{layout:?}");
+            // Backward reaches the head first, on the last stage; micro-batch 0 belongs to the
+            // first replica.
+            assert_eq!((found.worker, found.microbatch), (replicas, 0), "{layout:?}");
             assert_eq!((&found.block[..], found.element), ("lm_head", 0), "{layout:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! A step of a tiny model from micro-batches to weights, on one worker.
+//! A step of a tiny model from micro-batches to weights, on one rank.
 
 mod support;
 
@@ -14,11 +14,11 @@ use support::{
 };
 
 fn plan(num_leaves: usize, microbatches_per_leaf: usize) -> ReplicaPlan {
-    ReplicaPlan::alone(MICROBATCH, Leaves { num_leaves, microbatches_per_leaf })
+    ReplicaPlan::single_rank(MICROBATCH, Leaves { num_leaves, microbatches_per_leaf })
 }
 
 fn replica(worker: &Worker<'_>, model: &Model, plan: ReplicaPlan) -> Replica {
-    worker.replica(model, plan).expect("alone, nothing can fail")
+    worker.replica(model, plan).expect("a group of one cannot fail")
 }
 
 /// Runs all micro-batches as one step and returns the mean loss.
@@ -50,12 +50,12 @@ fn sum(left: &[f32], right: &[f32]) -> Vec<f32> {
     left.iter().zip(right).map(|(left, right)| left + right).collect()
 }
 
-/// The gradient of every parameter, one after the other.
+/// Gradients of all parameters, concatenated.
 fn all_grads(replica: &Replica) -> Vec<f32> {
     replica.own_grads().flat_map(|(_, grad)| grad.iter().copied()).collect()
 }
 
-/// Replaces one parameter by what `change` makes of all.
+/// Replaces one parameter by the result of `change`.
 fn set_param(replica: &mut Replica, name: &str, change: impl Fn(&[Named]) -> Vec<f32>) {
     let mut params = all_params(replica).expect("alone");
     let values = change(&params);
@@ -126,11 +126,14 @@ fn a_tied_table_gets_the_gradients_of_both_uses_added_once() {
 
         // The mirror follows its owner: an untied head with the stepped table gives the same loss.
         let mut optimizer = Optimizer::new(&settings(OptimName::Momentum), &tied.slots());
-        let update = Update { count: 1, lr: 0.1, clip: Clip::by(1.0) };
+        let update = Update { count: 1, lr: 0.1, clip: Clip::uniform(1.0) };
         tied.step(&worker.cpu, &mut optimizer, &update).expect("alone");
         let after = all_params(&mut tied).expect("alone");
         let moved = value(&after, table).expect("the table is there");
-        assert!(value(&before, table).expect("it was").as_slice() != moved, "it moved");
+        assert!(
+            value(&before, table).expect("the table was there").as_slice() != moved,
+            "it moved"
+        );
         let stepped = |name: &str| value(&after, if name == head { table } else { name });
         let names: Vec<_> = all_params(&mut untied).expect("alone");
         for (name, _) in &names {
@@ -229,9 +232,9 @@ fn weights_start_from_the_seed_and_the_name() {
             all_params(&mut replica.expect("alone")).expect("alone")
         })
     };
-    let (one, again, other) = (params(1), params(1), params(2));
-    for (((name, one), (_, again)), (_, other)) in one.iter().zip(&again).zip(&other) {
-        assert_same(one, again, name);
+    let (one, repeated, other) = (params(1), params(1), params(2));
+    for (((name, one), (_, repeated)), (_, other)) in one.iter().zip(&repeated).zip(&other) {
+        assert_same(one, repeated, name);
         // Norms start as ones.
         let is_drawn = bits(one).iter().any(|value| *value != 1.0_f32.to_bits());
         assert_eq!(bits(one) != bits(other), is_drawn, "{name}");

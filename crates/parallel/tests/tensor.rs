@@ -1,5 +1,5 @@
-//! Layers in slices on several workers, with every other kind of division: the bits of one worker
-//! that computes the same slices.
+//! Tensor parallelism combined with every other axis gives the bits of one rank that computes the
+//! same shards.
 
 mod support;
 
@@ -15,10 +15,10 @@ use support::{
 
 const NUM_LEAVES: usize = 4;
 
-/// Everything can be cut into four.
+/// Dimensions divisible by four.
 const CUT: Model = Model { heads: 8, kv_heads: 4, vocab: 300, ..LARGE };
 
-/// Losses, norms and the loss of an evaluation; weights; the optimizer's state.
+/// Losses, norms and the loss of an evaluation; weights; optimizer state.
 struct Outcome {
     numbers: Vec<u64>,
     weights: Vec<Named>,
@@ -74,7 +74,7 @@ fn gpt2() -> Model {
 }
 
 #[test]
-fn holders_of_slices_with_every_zero_stage_give_the_bits_of_one_worker() {
+fn tensor_ranks_with_every_zero_stage_give_the_bits_of_one_worker() {
     let layouts: Vec<_> = (0..4)
         .map(|zero| Layout {
             recompute: RECOMPUTE[zero],

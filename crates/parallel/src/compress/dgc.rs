@@ -1,14 +1,14 @@
-//! Deep gradient compression: top-k whose momentum does not suffer (Lin et al. 2018).
+//! Deep gradient compression (Lin et al. 2018): top-k with momentum correction.
 //!
-//! With top-k an element may wait for hundreds of steps before it is sent, and then momentum adds
-//! its whole past as if it were new. So each worker applies momentum *before* it chooses: it sums
-//! velocities instead of gradients (*momentum correction*), the optimizer takes plain steps, and
-//! the momentum of an element ends when it is sent (*masking*), so that stale directions do not
-//! live on. At first weights change fast and little may be left out: the share of elements begins
-//! at a quarter and falls to a quarter of itself in equal stretches of the warm-up. Tensors that
-//! travel as they are keep their momentum: theirs is that of the usual optimizer.
+//! With top-k an element may wait hundreds of steps before it is sent, and the optimizer's momentum
+//! would then treat its whole past as new. So each rank applies momentum *before* the selection: it
+//! accumulates velocities instead of gradients (*momentum correction*), the optimizer takes plain
+//! SGD steps, and an element's momentum is cleared when it is sent (*momentum factor masking*), so
+//! that stale directions do not persist. Weights change fast at first, so the warm-up sends more:
+//! the ratio starts at a quarter and falls by a factor of four in equal intervals of the warm-up.
+//! Uncompressed tensors keep their momentum, which is then that of the usual optimizer.
 
-/// The share of elements that travel in a step.
+/// Fraction of elements sent in a step.
 pub fn ratio_in(step: u64, ratio: f64, warmup_steps: u64) -> f64 {
     if step >= warmup_steps {
         return ratio;
@@ -20,7 +20,7 @@ pub fn ratio_in(step: u64, ratio: f64, warmup_steps: u64) -> f64 {
     shares.get(index as usize).copied().unwrap_or(ratio)
 }
 
-/// Turns this worker's gradients into its velocities; without momentum they are the same.
+/// Replaces this rank's gradients by its velocities; without momentum they are equal.
 pub fn correct(momentum: f32, velocities: &mut [f32], grads: &mut [f32]) {
     for (velocity, grad) in velocities.iter_mut().zip(grads) {
         *velocity = momentum * *velocity + *grad;
@@ -28,7 +28,8 @@ pub fn correct(momentum: f32, velocities: &mut [f32], grads: &mut [f32]) {
     }
 }
 
-/// The same while gradients travel as they are: of their sum each worker keeps an equal part.
+/// Updates velocities while gradients are reduced uncompressed: each rank keeps an equal part of
+/// the sum.
 pub fn follow(momentum: f32, num_workers: usize, velocities: &mut [f32], sums: &mut [f32]) {
     let workers = num_workers as f32;
     for (velocity, sum) in velocities.iter_mut().zip(sums) {
@@ -37,7 +38,7 @@ pub fn follow(momentum: f32, num_workers: usize, velocities: &mut [f32], sums: &
     }
 }
 
-/// Ends the momentum of elements that were sent.
+/// Clears the momentum of elements that were sent.
 pub fn mask(velocities: &mut [f32], sent: &[f32]) {
     for (velocity, sent) in velocities.iter_mut().zip(sent) {
         if *sent != 0.0 {
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_falls_by_quarters_to_what_was_asked_for() {
+    fn the_ratio_falls_by_quarters_to_the_configured_one() {
         let shares: Vec<f64> = (0..10).map(|step| ratio_in(step, 0.001, 8)).collect();
         let expected =
             [0.25, 0.25, 0.0625, 0.0625, 0.015_625, 0.015_625, 0.003_906_25, 0.003_906_25];
@@ -77,6 +78,9 @@ mod tests {
             }
         }
         mask(&mut velocities[0], &[0.0, 3.0]);
-        assert!(velocities[0][0] != 0.0 && velocities[0][1] == 0.0, "only what was sent");
+        assert!(
+            velocities[0][0] != 0.0 && velocities[0][1] == 0.0,
+            "only sent elements are masked"
+        );
     }
 }

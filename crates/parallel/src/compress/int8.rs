@@ -1,18 +1,18 @@
-//! Eight bits an element: multiples of a 127th of the largest, rounded up or down by chance.
+//! Eight bits an element: multiples of 1/127 of the largest magnitude, with stochastic rounding.
 //!
-//! The chance of rounding up is the distance from below, so the mean of what arrives is what was
-//! sent (*unbiased*): errors of workers and steps cancel, and no residual is needed.
+//! The probability of rounding up is the distance from below, so the mean of the decoded value is
+//! the input (*unbiased*): errors of ranks and steps cancel, and no residual is needed.
 
-use super::bits::take_f32;
+use super::bit_packing::take_f32;
 use lockstep_tensor::random::Key;
-use lockstep_tensor::simd::{Isa, Kernel, VECTOR_LEN, Simd, dispatch};
+use lockstep_tensor::simd::{Isa, Kernel, Simd, VECTOR_LEN, dispatch};
 
-/// Bytes of a tensor.
+/// Bytes of a tensor's message.
 pub const fn message_len(len: usize) -> usize {
     size_of::<f32>() + len
 }
 
-/// Writes a tensor; `key` gives the chances.
+/// Encodes a tensor; `key` is the random stream of the rounding.
 pub fn encode(values: &[f32], key: Key, message: &mut Vec<u8>) {
     let unit = largest(values) / 127.0;
     message.extend(unit.to_le_bytes());
@@ -37,7 +37,7 @@ impl Kernel for Encode<'_> {
             let chances = self.key.uniform_pairs::<VECTOR_LEN>(number * VECTOR_LEN as u64);
             let chances = chances.as_flattened();
             for (i, (value, out)) in values.iter().zip(out).enumerate() {
-                // A unit of zero, or one that is no number, makes every element the same.
+                // A unit that is zero or not a number gives every element the same code.
                 let exact = f64::from(*value) / f64::from(self.unit);
                 *out = (floor(exact + chances[i]).clamp(-127, 127) as i8).cast_unsigned();
             }
@@ -45,14 +45,14 @@ impl Kernel for Encode<'_> {
     }
 }
 
-/// The largest whole number that is not above it; of what is no number zero.
+/// Floor as an integer; zero for NaN.
 #[inline(always)]
 fn floor(number: f64) -> i32 {
     let towards_zero = number as i32;
     towards_zero.saturating_sub(i32::from(f64::from(towards_zero) > number))
 }
 
-/// Adds a tensor that was written.
+/// Decodes a message and adds it to `into`.
 pub fn decode(mut message: &[u8], into: &mut [f32]) {
     let unit = take_f32(&mut message);
     for (value, &byte) in into.iter_mut().zip(message) {
@@ -60,7 +60,7 @@ pub fn decode(mut message: &[u8], into: &mut [f32]) {
     }
 }
 
-/// The largest absolute value; not a number where any is none.
+/// Largest magnitude; NaN if any value is NaN.
 pub(super) fn largest(values: &[f32]) -> f32 {
     let more = |most: f32, value: f32| if value <= most || most.is_nan() { most } else { value };
     values.iter().map(|value| value.abs()).fold(0.0, more)
@@ -81,14 +81,15 @@ mod tests {
             assert_eq!(message.len(), message_len(values.len()));
             decode(&message, out);
         });
-        // 400 roundings deviate by half a unit each at most; six deviations are never seen.
+        // Each of 400 roundings deviates by at most half a unit; six standard deviations never
+        // occur.
         let off = sent.iter().zip(&mean).map(|(a, b)| (f64::from(*a) - b).abs());
         assert!(off.fold(0.0, f64::max) < 6.0 * 0.5 * f64::from(unit) / 20.0);
         assert!(worst <= f64::from(unit) * 1.0001);
     }
 
     #[test]
-    fn bytes_are_those_of_the_textbook() {
+    fn bytes_follow_the_definition() {
         let (values, key) = (values(100, 3), Key::new(2, "x"));
         let mut message = Vec::new();
         encode(&values, key, &mut message);
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_stay_and_what_is_no_number_is_seen() {
+    fn zeros_stay_and_non_finite_values_show() {
         let mut message = Vec::new();
         encode(&[0.0; 5], Key::new(1, "x"), &mut message);
         let mut out = [1.0; 5];

@@ -1,132 +1,134 @@
-//! Compression: gradients travel as fewer bytes than they have.
+//! Gradient compression with error feedback.
 //!
-//! Every worker adds up the gradients of its own micro-batches, writes the sum in few bits, and all of them
-//! add up what all of them wrote. A *biased* method (top-k, sign, PowerSGD) leaves something out
-//! every time in the same way; with *error feedback* a worker keeps what it left out and adds it
-//! to the next gradient, so that everything arrives at last. Tensors of which the message would be
-//! longer than the tensor (small ones, or many workers) travel as they are. A method works tensor
-//! by tensor and draws by (seed, step, tensor, worker), so results do not depend on buckets or
-//! threads; on the number of workers they do.
+//! Every rank sums the gradients of its own micro-batches, compresses the sum, and all ranks add
+//! the compressed sums of all. A *biased* method (top-k, sign, PowerSGD) drops the same kind of
+//! information every step; with *error feedback* (Seide et al. 2014; Karimireddy et al. 2019) a
+//! rank keeps the residual and adds it to the next gradient, so that all of it is sent eventually.
+//! A tensor whose messages would be longer than the tensor itself (small tensors, or many ranks) is
+//! sent uncompressed. Methods work tensor by tensor and draw random numbers by (seed, step, tensor,
+//! rank), so results do not depend on buckets or threads; they do depend on the number of ranks.
 //!
-//! - `bits`: numbers of a few bits
-//! - [`halves`]: two bytes; [`int8`], [`qsgd`]: fewer, rounded by chance
-//! - [`top_k`], [`random_k`], [`dgc`]: few elements; [`sign`]: one bit each; [`power`]: thin
-//!   matrices; [`one_bit`]: Adam's momentum in signs
-//! - `exchange`: the step's exchange; `planned`: what it will take; `kept`: what is kept from step
-//!   to step; `tiers`: groups that add up as they are
+//! - `bit_packing`: integers of a few bits
+//! - [`half_precision`]: two bytes an element; [`int8`], [`qsgd`]: fewer, with stochastic rounding
+//! - [`top_k`], [`random_k`], [`dgc`]: sparsification; [`sign`]: one bit an element; [`power_sgd`]:
+//!   low-rank factors; [`one_bit_adam`]: signs of Adam's momentum
+//! - `step`: compression in a step; `exchange`: its exchange; `exchange_plan`: its calls and
+//!   memory, in advance; `state`: checkpoint state; `hierarchy`: uncompressed reduction within
+//!   groups
 
-pub mod bits;
+pub mod bit_packing;
 pub mod dgc;
-pub mod halves;
+pub mod half_precision;
 pub mod int8;
-pub mod one_bit;
-pub mod power;
+pub mod one_bit_adam;
+pub mod power_sgd;
 pub mod qsgd;
 pub mod random_k;
 pub mod sign;
 pub mod top_k;
 
 mod exchange;
-mod kept;
-mod planned;
-mod tiers;
+mod exchange_plan;
+mod hierarchy;
+mod state;
+mod step;
 
 #[cfg(test)]
 pub(crate) mod testing;
 
 pub use exchange::Compression;
-pub use planned::{PlannedCall, PlannedExchange};
+pub use exchange_plan::{ExchangePlan, PlannedCall};
 
 use lockstep_model::Blueprint;
 use lockstep_optim::Slot;
 use lockstep_tensor::random::Key;
-use power::Thin;
+use power_sgd::LowRank;
 
-/// How gradients are written.
+/// Compression method.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Method {
-    /// See [`halves`].
+    /// [`half_precision`] with `bf16`.
     Bf16,
-    /// See [`halves`].
+    /// [`half_precision`] with `fp16`.
     F16,
-    /// See [`int8`].
+    /// [`int8`].
     Int8,
-    /// See [`qsgd`].
+    /// [`qsgd`].
     Qsgd {
-        /// Bits of an element, 2 to 8.
+        /// Bits per element, 2 to 8.
         bits: u32,
     },
-    /// See [`top_k`].
+    /// [`top_k`].
     TopK {
-        /// The share of elements that travel.
+        /// Fraction of elements sent.
         ratio: f64,
     },
-    /// See [`random_k`].
+    /// [`random_k`].
     RandomK {
-        /// The share of elements that travel.
+        /// Fraction of elements sent.
         ratio: f64,
     },
-    /// See [`dgc`].
+    /// [`dgc`].
     Dgc {
-        /// The share of elements that travel in the end.
+        /// Fraction of elements sent after the warm-up.
         ratio: f64,
-        /// Steps until then.
+        /// Length of the warm-up in steps.
         warmup_steps: u64,
-        /// Momentum of a worker's gradients.
+        /// Momentum of each rank's local velocity.
         momentum: f32,
     },
-    /// See [`sign`].
+    /// [`sign`].
     Sign,
-    /// See [`one_bit`].
+    /// [`one_bit_adam`].
     OneBitAdam {
         /// Decay of Adam's momentum.
         beta1: f32,
     },
-    /// See [`power`].
+    /// [`power_sgd`].
     PowerSgd {
-        /// Columns of the thin matrices.
+        /// Rank of the factors.
         rank: usize,
     },
 }
 
-/// What a run asks of compression.
+/// Compression settings of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompressionPlan {
-    /// How gradients are written, but for tensors that are written in a way of their own.
+    /// Method of all tensors without an override.
     pub method: Method,
-    /// Whether what is left out is added to the next gradient.
+    /// Whether the residual is added to the next gradient.
     pub error_feedback: bool,
-    /// Decides what is drawn.
+    /// Seed of stochastic methods.
     pub seed: u64,
-    /// Consecutive workers that add up their gradients as they are; below 2 nobody does.
+    /// Size of groups of consecutive ranks that reduce uncompressed; below 2 there are none.
     pub group: usize,
 }
 
-/// What compression did in a step, over all workers.
+/// Compression statistics of a step, over all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Observed {
-    /// Σ‖Q(g) − g‖² / Σ‖g‖² of the workers' gradients, what they had kept included.
+pub struct CompressionStats {
+    /// Σ‖Q(g) − g‖² / Σ‖g‖² over the ranks' gradients, residuals included.
     pub delta: f64,
-    /// The mean over workers of the norm of what is kept for later.
+    /// Mean norm of the residual over ranks.
     pub residual_norm: f64,
-    /// Bytes that a worker wrote.
+    /// Bytes of a rank's messages.
     pub message_bytes: u64,
-    /// Bytes of the same gradients as they are.
+    /// Bytes of the uncompressed gradients.
     pub dense_bytes: u64,
 }
 
-/// One tensor, as methods see it.
+/// Shape of one tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) len: usize,
-    /// Elements of a row; of vectors all.
+    /// Elements of a row; of vectors, all elements.
     pub(crate) row_len: usize,
-    /// Its number, for drawing.
+    /// Tensor number, for random streams.
     pub(crate) number: u64,
 }
 
 impl Shape {
-    /// Of what a worker steps of a parameter.
+    /// Shape of a slot's parameter.
     fn of(slot: &Slot, blueprint: &Blueprint) -> Self {
         let len = slot.grads.len();
         let mut params = blueprint.params();
@@ -135,13 +137,13 @@ impl Shape {
         Self { len, row_len, number: slot.tensor as u64 }
     }
 
-    fn thin(&self, rank: usize) -> Thin {
-        Thin { rows: self.len / self.row_len, cols: self.row_len, rank }
+    fn low_rank(&self, rank: usize) -> LowRank {
+        LowRank { rows: self.len / self.row_len, cols: self.row_len, rank }
     }
 }
 
 impl Method {
-    /// Whether a worker keeps a momentum for it.
+    /// Whether a rank keeps a momentum for this method.
     fn has_momentum(self) -> bool {
         match self {
             Self::OneBitAdam { .. } => true,
@@ -150,7 +152,7 @@ impl Method {
         }
     }
 
-    /// What it is in a step.
+    /// Method in effect in a step: DGC is top-k with a warm-up.
     fn in_step(self, step: u64) -> Self {
         match self {
             Self::Dgc { ratio, warmup_steps, .. } => {
@@ -160,7 +162,7 @@ impl Method {
         }
     }
 
-    /// Bytes of a tensor's message where every worker's goes to every other.
+    /// Bytes of a tensor's message in an all-gather.
     pub(crate) fn message_len(self, shape: &Shape) -> usize {
         match self {
             Self::Int8 => int8::message_len(shape.len),
@@ -171,36 +173,36 @@ impl Method {
         }
     }
 
-    /// Whether a tensor is better left as it is, among so many workers: an all-reduce moves twice
-    /// the tensor, less a part of it, and a message goes to everybody.
-    fn leaves_alone(self, shape: &Shape, num_workers: usize) -> bool {
+    /// Whether a tensor is cheaper uncompressed among `num_workers` ranks: an all-reduce moves
+    /// about twice the tensor per rank, an all-gather of messages one message per rank.
+    fn is_dense(self, shape: &Shape, num_workers: usize) -> bool {
         let dense = shape.len * size_of::<f32>();
         match self {
             Self::RandomK { ratio } => top_k::num_sent(shape.len, ratio) == shape.len,
             Self::PowerSgd { rank } => {
-                let thin = shape.thin(rank);
-                thin.rows < 2 || thin.sent() >= shape.len
+                let low_rank = shape.low_rank(rank);
+                low_rank.rows < 2 || low_rank.sent() >= shape.len
             }
             _ => num_workers * self.message_len(shape) >= 2 * dense,
         }
     }
 
-    /// How a tensor is written in a step, among so many workers; nothing where it travels as it is.
-    fn of_tensor_in(self, step: u64, shape: &Shape, num_workers: usize) -> Option<Self> {
-        Some(self.in_step(step)).filter(|now| !now.leaves_alone(shape, num_workers))
+    /// Method of a tensor in a step; `None` where it is sent uncompressed.
+    fn at_step(self, step: u64, shape: &Shape, num_workers: usize) -> Option<Self> {
+        Some(self.in_step(step)).filter(|now| !now.is_dense(shape, num_workers))
     }
 
-    /// Bytes that a worker writes of a tensor.
+    /// Bytes that a rank sends of a tensor.
     fn written_bytes(self, shape: &Shape) -> usize {
         match self {
             Self::Bf16 | Self::F16 => shape.len * size_of::<u16>(),
             Self::RandomK { ratio } => top_k::num_sent(shape.len, ratio) * size_of::<f32>(),
-            Self::PowerSgd { rank } => shape.thin(rank).sent() * size_of::<f32>(),
+            Self::PowerSgd { rank } => shape.low_rank(rank).sent() * size_of::<f32>(),
             method => method.message_len(shape),
         }
     }
 
-    /// Writes a tensor.
+    /// Encodes a tensor.
     pub(crate) fn encode(self, shape: &Shape, values: &[f32], key: Key, message: &mut Vec<u8>) {
         match self {
             Self::Int8 => int8::encode(values, key, message),
@@ -210,12 +212,12 @@ impl Method {
             }
             Self::Sign | Self::OneBitAdam { .. } => sign::encode(values, shape.row_len, message),
             Self::Bf16 | Self::F16 | Self::RandomK { .. } | Self::PowerSgd { .. } => {
-                unreachable!("these are added up")
+                unreachable!("these methods all-reduce")
             }
         }
     }
 
-    /// Adds a tensor that was written.
+    /// Decodes a message and adds it to `into`.
     pub(crate) fn decode(self, shape: &Shape, message: &[u8], into: &mut [f32]) {
         match self {
             Self::Int8 => int8::decode(message, into),
@@ -223,7 +225,7 @@ impl Method {
             Self::TopK { ratio } | Self::Dgc { ratio, .. } => top_k::decode(message, ratio, into),
             Self::Sign | Self::OneBitAdam { .. } => sign::decode(message, shape.row_len, into),
             Self::Bf16 | Self::F16 | Self::RandomK { .. } | Self::PowerSgd { .. } => {
-                unreachable!("these are added up")
+                unreachable!("these methods all-reduce")
             }
         }
     }

@@ -1,46 +1,46 @@
-//! QSGD: two to eight bits an element, rounded by chance to a few levels (Alistarh et al. 2017).
+//! QSGD (Alistarh et al. 2017): two to eight bits an element, stochastically rounded to a few
+//! levels.
 //!
-//! Stretches of 512 elements share a scale, their largest absolute value; an element is its sign
-//! and one of `2^(bits-1) - 1` levels, with two bits zero or all of it. The mean of what arrives is
-//! what was sent. (The paper scales by the Euclidean norm, which costs more variance and wins only
-//! with codes of varying length.)
+//! Blocks of 512 elements share a scale, their largest magnitude; an element is its sign and one of
+//! `2^(bits-1) - 1` levels. The mean of the decoded value is the input. (The paper scales by the
+//! Euclidean norm, which has more variance and pays off only with variable-length codes.)
 
-use super::bits::{pack_bytes, packed_len, take_f32, unpack_bytes};
+use super::bit_packing::{pack_bytes, packed_len, take_f32, unpack_bytes};
 use super::int8::largest;
 use lockstep_tensor::random::Key;
-use lockstep_tensor::simd::{Isa, Kernel, VECTOR_LEN, Simd, dispatch};
+use lockstep_tensor::simd::{Isa, Kernel, Simd, VECTOR_LEN, dispatch};
 
 /// Elements that share a scale.
-pub const STRETCH: usize = 512;
+pub const BLOCK_LEN: usize = 512;
 
-/// Bytes of a tensor.
+/// Bytes of a tensor's message.
 pub fn message_len(len: usize, bits: u32) -> usize {
-    let last = len % STRETCH;
+    let last = len % BLOCK_LEN;
     let of = |len: usize| size_of::<f32>() + packed_len(len, bits);
-    len / STRETCH * of(STRETCH) + if last > 0 { of(last) } else { 0 }
+    len / BLOCK_LEN * of(BLOCK_LEN) + if last > 0 { of(last) } else { 0 }
 }
 
 const fn num_levels(bits: u32) -> u32 {
     (1 << (bits - 1)) - 1
 }
 
-/// Writes a tensor; `key` gives the chances.
+/// Encodes a tensor; `key` is the random stream of the rounding.
 pub fn encode(values: &[f32], bits: u32, key: Key, message: &mut Vec<u8>) {
     let levels = num_levels(bits);
-    for (number, stretch) in values.chunks(STRETCH).enumerate() {
-        let scale = largest(stretch);
+    for (number, block) in values.chunks(BLOCK_LEN).enumerate() {
+        let scale = largest(block);
         message.extend(scale.to_le_bytes());
-        let mut codes = [0; STRETCH];
-        let out = &mut codes[..stretch.len()];
-        let first_pair = (number * STRETCH / 2) as u64;
-        dispatch(Isa::detect(), Encode { stretch, scale, levels, key, first_pair, out });
-        pack_bytes(&codes[..stretch.len()], bits, message);
+        let mut codes = [0; BLOCK_LEN];
+        let out = &mut codes[..block.len()];
+        let first_pair = (number * BLOCK_LEN / 2) as u64;
+        dispatch(Isa::detect(), Encode { block, scale, levels, key, first_pair, out });
+        pack_bytes(&codes[..block.len()], bits, message);
     }
 }
 
-/// Levels of a stretch.
+/// Quantizes one block to levels.
 struct Encode<'a> {
-    stretch: &'a [f32],
+    block: &'a [f32],
     scale: f32,
     levels: u32,
     key: Key,
@@ -52,7 +52,7 @@ impl Kernel for Encode<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let values = self.stretch.chunks(2 * VECTOR_LEN).zip(self.out.chunks_mut(2 * VECTOR_LEN));
+        let values = self.block.chunks(2 * VECTOR_LEN).zip(self.out.chunks_mut(2 * VECTOR_LEN));
         for (number, (values, out)) in (0..).zip(values) {
             let first = self.first_pair + number * VECTOR_LEN as u64;
             let chances = self.key.uniform_pairs::<VECTOR_LEN>(first);
@@ -67,17 +67,17 @@ impl Kernel for Encode<'_> {
     }
 }
 
-/// Adds a tensor that was written.
+/// Decodes a message and adds it to `into`.
 pub fn decode(mut message: &[u8], bits: u32, into: &mut [f32]) {
     let levels = num_levels(bits) as f32;
-    let mut codes = [0; STRETCH];
-    for stretch in into.chunks_mut(STRETCH) {
+    let mut codes = [0; BLOCK_LEN];
+    for block in into.chunks_mut(BLOCK_LEN) {
         let unit = take_f32(&mut message) / levels;
-        let (packed, rest) = message.split_at(packed_len(stretch.len(), bits));
+        let (packed, rest) = message.split_at(packed_len(block.len(), bits));
         message = rest;
-        let codes = &mut codes[..stretch.len()];
+        let codes = &mut codes[..block.len()];
         unpack_bytes(packed, bits, codes);
-        for (value, code) in stretch.iter_mut().zip(codes) {
+        for (value, code) in block.iter_mut().zip(codes) {
             let size = f32::from(*code >> 1) * unit;
             *value += if *code & 1 == 1 { -size } else { size };
         }
@@ -106,7 +106,7 @@ mod tests {
         }
     }
     #[test]
-    fn levels_are_those_of_the_textbook() {
+    fn levels_follow_the_definition() {
         let (values, key, bits) = (values(700, 5), Key::new(3, "x"), 5);
         let levels = f64::from(num_levels(bits));
         let mut message = Vec::new();
@@ -114,13 +114,13 @@ mod tests {
         let mut arrived = vec![0.0; 700];
         decode(&message, bits, &mut arrived);
         for (index, (value, arrived)) in values.iter().zip(arrived).enumerate() {
-            let stretch = &values[index / STRETCH * STRETCH..];
-            let scale = largest(&stretch[..STRETCH.min(stretch.len())]);
+            let block = &values[index / BLOCK_LEN * BLOCK_LEN..];
+            let scale = largest(&block[..BLOCK_LEN.min(block.len())]);
             let exact = f64::from(value.abs()) / f64::from(scale) * levels;
             let level = (exact + key.uniform_f64(index as u64)).floor().clamp(0.0, levels);
             let size = level as f32 * (scale / levels as f32);
             let expected = if value.is_sign_negative() { -size } else { size };
-            // A zero arrives as what was there plus it.
+            // Decoding adds to zero, which turns -0 into +0.
             assert_eq!((0.0 + expected).to_bits(), arrived.to_bits(), "{index}");
         }
     }

@@ -1,19 +1,19 @@
-//! One bit an element: the sign, and the mean size of each row.
+//! Sign compression: one bit an element, and the mean magnitude of each row.
 //!
-//! With error feedback the scaled signs of all workers are added up (EF-SignSGD, Karimireddy et
-//! al. 2019). Without it workers vote: the sign that most have, with the sum of their sizes
-//! (signSGD with majority vote, Bernstein et al. 2018), which a worker with huge gradients cannot
-//! outvote, and which does not converge in general. Rows have sizes of their own because they
-//! differ: a token that did not occur has a row of zeros, and they stay zeros.
+//! With error feedback the scaled signs of all ranks are added (EF-SignSGD, Karimireddy et al.
+//! 2019). Without it ranks vote: each element takes the majority sign and the sum of the magnitudes
+//! (signSGD with majority vote, Bernstein et al. 2018), which one rank with huge gradients cannot
+//! outvote and which does not converge in general. Each row has its own magnitude, because rows
+//! differ: the embedding row of an absent token is zero and stays zero.
 
-use super::bits::{packed_len, take_f32};
+use super::bit_packing::{packed_len, take_f32};
 
-/// Bytes of a tensor whose rows have `row_len` elements.
+/// Bytes of a tensor's message with rows of `row_len` elements.
 pub fn message_len(len: usize, row_len: usize) -> usize {
     len / row_len * (size_of::<f32>() + packed_len(row_len, 1))
 }
 
-/// Writes a tensor.
+/// Encodes a tensor.
 pub fn encode(values: &[f32], row_len: usize, message: &mut Vec<u8>) {
     for row in values.chunks_exact(row_len) {
         let sum = row.iter().fold(0.0, |sum, value| sum + f64::from(value.abs()));
@@ -26,7 +26,7 @@ pub fn encode(values: &[f32], row_len: usize, message: &mut Vec<u8>) {
     }
 }
 
-/// Gives every row's size and signs.
+/// Calls `each` with the magnitude and sign of every element.
 fn rows(
     mut message: &[u8],
     row_len: usize,
@@ -45,13 +45,13 @@ fn rows(
     }
 }
 
-/// Adds a tensor that was written.
+/// Decodes a message and adds it to `into`.
 pub fn decode(message: &[u8], row_len: usize, into: &mut [f32]) {
     rows(message, row_len, into, |size, sign, value| *value += sign * size);
 }
 
-/// Replaces a tensor by what the workers' messages vote for, with their sizes added up as gradients
-/// are; a tie is zero.
+/// Replaces a tensor by the majority vote of the messages, scaled by the sum of their magnitudes; a
+/// tie is zero.
 pub fn vote(messages: &[&[u8]], row_len: usize, into: &mut [f32]) {
     let mut sizes = vec![0.0; into.len()];
     into.fill(0.0);
@@ -84,12 +84,12 @@ mod tests {
     }
 
     #[test]
-    fn most_workers_win_whatever_one_of_them_says() {
+    fn the_majority_wins_against_one_large_gradient() {
         let all = [[1.0, -1.0, 3.0], [1.0, -3.0, -1.0], [-900.0, 900.0, -900.0]];
         let messages = all.map(|values| message(&values, 1));
         let mut out = [7.0; 3];
         vote(&messages.each_ref().map(Vec::as_slice), 1, &mut out);
         let sizes: [f32; 3] = [902.0, -904.0, -904.0];
-        assert_eq!(out.map(f32::to_bits), sizes.map(f32::to_bits), "sizes are added up");
+        assert_eq!(out.map(f32::to_bits), sizes.map(f32::to_bits), "magnitudes are summed");
     }
 }

@@ -1,14 +1,15 @@
-//! What the tests of methods share.
+//! Shared helpers for the tests of compression methods.
 
 use lockstep_tensor::random::Key;
 
-/// Numbers of very different sizes.
+/// Values of very different magnitudes.
 pub(crate) fn values(len: usize, seed: u64) -> Vec<f32> {
     let key = Key::new(seed, "values");
     (0..len as u64).map(|i| key.normal(i) * 2.0_f32.powi((i % 7) as i32 - 3)).collect()
 }
 
-/// Sends values many times; the mean of what arrives, and the largest error of an element.
+/// Compresses values many times; returns the mean of the decoded values and the largest error of an
+/// element.
 pub(crate) fn mean_and_error(
     sent: &[f32],
     times: u64,

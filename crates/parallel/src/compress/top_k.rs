@@ -1,35 +1,35 @@
-//! Top-k: only the largest elements travel, with their places.
+//! Top-k sparsification: only the elements of largest magnitude are sent, with their indices.
 //!
-//! What is left out is not noise but a bias: without error feedback small elements never arrive,
-//! and training stalls where they matter. The places cost as many bits as the tensor's length
-//! needs, and are counted.
+//! The dropped elements are a bias, not noise: without error feedback small elements are never
+//! sent, and training stalls where they matter. An index takes as many bits as the tensor's length
+//! needs, and is counted in the message size.
 
-use super::bits::{pack, packed_len, unpack};
+use super::bit_packing::{pack, packed_len, unpack};
 
-/// How many elements of a tensor travel.
+/// Number of elements sent of a tensor.
 pub fn num_sent(len: usize, ratio: f64) -> usize {
     ((len as f64 * ratio).ceil() as usize).clamp(1, len)
 }
 
-/// Bits of a place.
+/// Bits of an index.
 const fn place_bits(len: usize) -> u32 {
     let bits = usize::BITS - (len - 1).leading_zeros();
     if bits == 0 { 1 } else { bits }
 }
 
-/// Bytes of a tensor.
+/// Bytes of a tensor's message.
 pub fn message_len(len: usize, ratio: f64) -> usize {
     let sent = num_sent(len, ratio);
     sent * size_of::<f32>() + packed_len(sent, place_bits(len))
 }
 
-/// Writes a tensor; of equals the first are taken.
+/// Encodes a tensor; ties go to the lower index.
 pub fn encode(values: &[f32], ratio: f64, message: &mut Vec<u8>) {
     let sent = num_sent(values.len(), ratio);
     let mut places: Vec<u32> = (0..values.len() as u32).collect();
     let size = |place: &u32| values[*place as usize].abs();
     if sent < places.len() {
-        // By this order what is not a number is the largest, so it is not hidden.
+        // This order treats NaN as the largest, so that it is sent and found.
         places.select_nth_unstable_by(sent - 1, |a, b| size(b).total_cmp(&size(a)).then(a.cmp(b)));
         places.truncate(sent);
         places.sort_unstable();
@@ -38,7 +38,7 @@ pub fn encode(values: &[f32], ratio: f64, message: &mut Vec<u8>) {
     pack(places.into_iter(), place_bits(values.len()), message);
 }
 
-/// Adds a tensor that was written.
+/// Decodes a message and adds it to `into`.
 pub fn decode(message: &[u8], ratio: f64, into: &mut [f32]) {
     let sent = num_sent(into.len(), ratio);
     let (values, places) = message.split_at(sent * size_of::<f32>());
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use crate::compress::testing::values;
 
-    /// The definition: sort all, keep the first k.
+    /// Definition: sort all, keep the first k.
     fn by_definition(values: &[f32], sent: usize) -> Vec<f32> {
         let mut places: Vec<usize> = (0..values.len()).collect();
         places.sort_by(|a, b| values[*b].abs().total_cmp(&values[*a].abs()).then(a.cmp(b)));
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn places_are_counted() {
-        // Ten of a thousand: 32 bits for each value and ten for its place.
+        // Ten of a thousand: 32 bits for each value and ten for its index.
         assert_eq!(message_len(1000, 0.01), (10 * 42_usize).div_ceil(8));
         assert!(message_len(1000, 0.9) > 4 * 900, "more than the values alone");
     }

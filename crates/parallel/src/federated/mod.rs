@@ -1,34 +1,35 @@
-//! Federated learning: clients keep their data and send changes; a coordinator combines them.
+//! Federated learning (`FedAvg`, `McMahan` et al. 2017): clients keep their data and send updates;
+//! a coordinator aggregates them.
 //!
-//! In a round some clients are drawn. Each takes the coordinator's weights, makes K steps on its
-//! own samples with an optimizer of its own that begins anew, and sends how its weights have
-//! changed. The coordinator (the first worker) combines the changes, takes a step of its own by
-//! what comes out, and shows the new weights to all. The other workers are homes of clients, whom
-//! they play one after the other; where a client lives never matters: what it does is a function
-//! of its number and the round, and changes are combined in the order of clients. So unlike in
-//! [`crate::local`] the bits do not depend on the number of workers.
+//! In a round some clients are sampled. Each takes the coordinator's weights, makes K steps on its
+//! own samples with a fresh optimizer, and sends the change of its weights. The coordinator (rank
+//! 0) aggregates the changes, takes a server-optimizer step, and broadcasts the new weights. The
+//! ranks simulate the clients assigned to them one after the other. A client's work is a function
+//! of its number and the round, and updates are aggregated in client order, so unlike in
+//! [`crate::local_sgd`] results do not depend on the number of ranks.
 //!
-//! Clients whose samples differ drift apart within a round, and their mean is not where the mean
-//! of their gradients leads. Two corrections: `FedProx` pulls each back to where it started (Li et
-//! al., 2020); SCAFFOLD adds to each gradient what everybody's differs from its own, as far as
-//! that is known from the last rounds (Karimireddy et al., 2020), for twice the bytes.
+//! Clients with different data drift apart within a round, and their mean is not where the mean
+//! gradient leads. Two corrections: `FedProx` pulls each client toward the round's initial weights
+//! (Li et al. 2020); SCAFFOLD adds the difference between the global and the client's own control
+//! variate to each gradient (Karimireddy et al. 2020), for twice the bytes.
 //!
-//! - [`server`]: the coordinator's step
-//! - [`arrival`]: changes that are lost or late, and clients that lie
-//! - [`masks`]: secure aggregation
-//! - [`privacy`]: what noise is worth
-//! - [`crate::robust`]: combining changes of which some are lies
+//! - [`server_optimizer`]: the coordinator's step
+//! - [`arrival`]: lost and delayed updates, Byzantine clients
+//! - [`secure_aggregation`]: masked sums
+//! - [`privacy`]: differential-privacy accounting
+//! - [`crate::robust_aggregation`]: Byzantine-robust aggregation rules
 
 pub mod arrival;
-pub mod masks;
 pub mod privacy;
 mod round;
-pub mod server;
+pub mod secure_aggregation;
+pub mod server_optimizer;
 
 use crate::leaves::Leaves;
-use crate::replica::{Replica, ReplicaPlan};
-use crate::robust::Combine;
-use arrival::{Arrivals, Shelf};
+use crate::replica::Replica;
+use crate::replica_plan::ReplicaPlan;
+use crate::robust_aggregation::Aggregator;
+use arrival::{ArrivalModel, DelayedUpdates};
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::Optim;
 use lockstep_mesh::Group;
@@ -36,59 +37,59 @@ use lockstep_model::Blueprint;
 use lockstep_optim::{ClipPlan, Optimizer};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
-use server::ServerStep;
+use server_optimizer::ServerOptimizer;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-pub use round::{Aggregated, LocalLoss};
+pub use round::{LocalLoss, RoundSummary};
 
-/// The worker that combines.
+/// Rank of the coordinator.
 pub(crate) const COORDINATOR: usize = 0;
 
-/// What a client's gradients are corrected by.
+/// Drift correction of client gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Correction {
-    /// Nothing.
+    /// No correction.
     None,
-    /// μ times the way from where the round began.
+    /// `FedProx`: adds μ times the distance from the round's initial weights.
     Prox {
-        /// μ.
+        /// Proximal coefficient μ.
         mu: f32,
     },
-    /// Control variates.
+    /// SCAFFOLD control variates.
     Scaffold,
 }
 
-/// How clients learn, and what becomes of it.
+/// Federated settings of a run.
 #[derive(Clone, Debug)]
 pub struct FederatedPlan {
-    /// Clients that each worker is the home of.
+    /// Number of clients assigned to each rank.
     pub by_worker: Vec<usize>,
-    /// How many take part in a round.
+    /// Clients per round.
     pub sampled: usize,
-    /// Micro-batches of a client in a step.
+    /// Micro-batches of a client per step.
     pub microbatches_per_client: usize,
-    /// What their gradients are corrected by.
+    /// Drift correction.
     pub correction: Correction,
-    /// The smallest share of a round's steps that one takes.
+    /// Smallest fraction of a round's steps that a client takes.
     pub least_steps: f64,
-    /// The coordinator's step.
-    pub server: ServerStep,
-    /// How changes become one.
-    pub combine: Combine,
-    /// The most that a change may be long, if there is a limit.
+    /// The coordinator's optimizer.
+    pub server: ServerOptimizer,
+    /// Aggregation rule.
+    pub aggregator: Aggregator,
+    /// Limit on the norm of an update, if any.
     pub clip: Option<f64>,
-    /// Noise on their sum, in units of that.
+    /// Noise on the sum of updates, in units of that limit.
     pub noise: f64,
-    /// The chance at which privacy may fail.
+    /// δ of (ε, δ)-differential privacy.
     pub delta: f64,
-    /// Whether the coordinator sees sums only.
+    /// Whether updates are masked by secure aggregation.
     pub secure: bool,
-    /// What becomes of changes on their way.
-    pub arrivals: Arrivals,
-    /// Decides all that is random.
+    /// Simulated losses, delays and attacks.
+    pub arrivals: ArrivalModel,
+    /// Seed of all draws.
     pub seed: u64,
-    /// How a client steps.
+    /// Client optimizer.
     pub optim: Optim,
 }
 
@@ -97,7 +98,7 @@ impl FederatedPlan {
         self.by_worker.iter().sum()
     }
 
-    /// The worker that a client lives on.
+    /// Rank that simulates a client.
     fn home(&self, client: usize) -> usize {
         let mut end = 0;
         let is_home = |(_, num): &(usize, &usize)| {
@@ -108,49 +109,49 @@ impl FederatedPlan {
     }
 }
 
-/// What a worker keeps for its clients, and the coordinator for all of them.
+/// Federated state of a rank, and the coordinator's state.
 pub struct Federation {
     plan: FederatedPlan,
     comm: Comm,
-    /// The model that clients of this worker take turns in.
-    solo: Replica,
+    /// Model in which this rank's clients take turns.
+    replica_of_client: Replica,
     clip: ClipPlan,
-    /// Where each tensor lies among all weights one behind the other.
+    /// Range of each tensor in the flat weights.
     places: BTreeMap<String, Range<usize>>,
-    /// The weights of all, as the coordinator showed them last.
+    /// Global weights of the last broadcast.
     anchor: Vec<f32>,
-    /// Those before; only where a stale client might start from them.
+    /// Global weights of the broadcast before; only where a stale client may start from them.
     before: Vec<f32>,
-    /// This worker's clients that take part in the round.
-    seats: Vec<Seat>,
-    /// Control variates: of everybody, and of each client that lives here.
+    /// This rank's clients of the current round.
+    active_clients: Vec<ActiveClient>,
+    /// Control variates: the global one, and that of each client of this rank.
     control: Vec<f32>,
     controls: BTreeMap<usize, Vec<f32>>,
-    /// The coordinator's moments.
+    /// Moments of the server optimizer.
     moments: Vec<Vec<f32>>,
-    /// Changes that arrived before their time, at the coordinator.
-    shelf: Shelf,
+    /// Delayed updates, at the coordinator.
+    delayed_updates: DelayedUpdates,
 }
 
-/// A client that takes part in a round.
-struct Seat {
+/// A client of the current round.
+struct ActiveClient {
     client: usize,
-    /// Which of the round's clients it is.
+    /// Index among the round's clients.
     index: usize,
     weights: Vec<f32>,
     optimizer: Optimizer,
-    /// Steps that it may take, and has taken.
+    /// Steps allowed and taken.
     allowed: u64,
     taken: u64,
-    /// The sum of its learning rates.
+    /// Sum of its learning rates.
     rates: f64,
-    /// Whether all its numbers were finite.
-    is_sound: bool,
+    /// Whether all its values were finite.
+    is_finite: bool,
 }
 
 impl Federation {
-    /// Gets ready, from the weights that all workers hold; `blueprint` is that of the same model.
-    /// All of them do so together.
+    /// Initializes from the weights that all ranks hold; `blueprint` describes the same model.
+    /// Collective.
     pub fn new(
         plan: FederatedPlan,
         blueprint: Blueprint,
@@ -159,23 +160,28 @@ impl Federation {
         cpu: &Cpu,
         world: &World,
     ) -> Result<Self, CommError> {
-        assert!(replica.plan.is_replicated(), "a client has all of the model");
+        assert!(replica.plan.is_replicated(), "a client requires a whole replica");
         let all = Group::all(replica.groups.world().group_size());
         let comm = replica.groups.world().split(&[all], "federated")?;
-        // Clients know nobody.
+        // A client's replica is a group of one.
         let own = Comm::threads(world, 1, &Options::default())?.remove(0);
         let leaves = Leaves { num_leaves: 1, microbatches_per_leaf: plan.microbatches_per_client };
         let ReplicaPlan { microbatch, recompute, phases, phase, .. } = replica.plan.clone();
-        let alone =
-            ReplicaPlan { recompute, phases, phase, ..ReplicaPlan::alone(microbatch, leaves) };
-        let solo = Replica::materialize(blueprint, plan.seed, cpu, alone, &own, world)?;
+        let alone = ReplicaPlan {
+            recompute,
+            phases,
+            phase,
+            ..ReplicaPlan::single_rank(microbatch, leaves)
+        };
+        let replica_of_client =
+            Replica::materialize(blueprint, plan.seed, cpu, alone, &own, world)?;
         let (mut places, mut len) = (BTreeMap::new(), 0);
         for (_, param) in replica.blueprint.tensors() {
             places.insert(param.name.clone(), len..len + param.len());
             len += param.len();
         }
         let is_coordinator = comm.group_rank() == COORDINATOR;
-        let zeros = |wanted: bool| vec![0.0; if wanted { len } else { 0 }];
+        let zeros = |is_used: bool| vec![0.0; if is_used { len } else { 0 }];
         let has_controls = plan.correction == Correction::Scaffold;
         let mut moments: Vec<_> =
             (0..plan.server.num_moments()).map(|_| zeros(is_coordinator)).collect();
@@ -186,13 +192,17 @@ impl Federation {
         let controls = own_clients.filter(|_| has_controls).map(|c| (c, zeros(true))).collect();
         let mut federation = Self {
             before: zeros(plan.arrivals.may_be_stale()),
-            shelf: Shelf::new(&plan.arrivals, plan.sampled, if is_coordinator { len } else { 0 }),
+            delayed_updates: DelayedUpdates::new(
+                &plan.arrivals,
+                plan.sampled,
+                if is_coordinator { len } else { 0 },
+            ),
             control: zeros(has_controls),
             anchor: zeros(true),
-            seats: Vec::new(),
+            active_clients: Vec::new(),
             plan,
             comm,
-            solo,
+            replica_of_client,
             clip,
             places,
             controls,
@@ -202,23 +212,23 @@ impl Federation {
         Ok(federation)
     }
 
-    /// The clients that live on a worker.
+    /// Clients that a rank simulates.
     fn own_clients(plan: &FederatedPlan, worker: usize) -> Range<usize> {
         let first = plan.by_worker[..worker].iter().sum();
         first..first + plan.by_worker[worker]
     }
 
-    /// Starts from the weights of `replica`, which may have come from a checkpoint.
+    /// Restarts from the weights of `replica`, for example after a checkpoint was loaded.
     pub fn restart(&mut self, replica: &mut Replica) -> Result<(), CommError> {
-        read(replica, &self.places, &mut self.anchor)?;
+        read_weights(replica, &self.places, &mut self.anchor)?;
         if !self.before.is_empty() {
             self.before.copy_from_slice(&self.anchor);
         }
         Ok(())
     }
 
-    /// Gives everything that going on takes besides the weights, by name, to save (`is_mine` says
-    /// whether this worker is the one to do so) or to fill in.
+    /// Visits all state besides the weights by name, to save it (the flag says whether this rank
+    /// saves it) or to restore it.
     pub fn visit<E>(
         &mut self,
         mut visit: impl FnMut(&str, bool, &mut [f32]) -> Result<(), E>,
@@ -236,21 +246,21 @@ impl Federation {
             for (index, values) in self.moments.iter_mut().enumerate() {
                 visit(&format!("federated.moment.{index}"), true, values)?;
             }
-            for (index, slot) in self.shelf.slots.iter_mut().enumerate() {
+            for (index, slot) in self.delayed_updates.slots.iter_mut().enumerate() {
                 visit(&format!("federated.late.{index}"), true, slot)?;
             }
         }
         Ok(())
     }
 
-    /// Lets a replica count what changes and weights have weighed on this worker's wires.
-    pub fn tell_traffic(&self, replica: &mut Replica) {
-        replica.elsewhere = self.comm.counters().total().traffic;
+    /// Adds the bytes sent for updates and weights to the replica's traffic.
+    pub fn report_traffic(&self, replica: &mut Replica) {
+        replica.external_traffic = self.comm.counters().total().traffic;
     }
 }
 
-/// Copies all weights of a model, tensor by tensor.
-pub(crate) fn read(
+/// Copies all weights of a replica into a flat buffer.
+pub(crate) fn read_weights(
     replica: &mut Replica,
     places: &BTreeMap<String, Range<usize>>,
     into: &mut [f32],
@@ -261,8 +271,8 @@ pub(crate) fn read(
     })
 }
 
-/// Sets them.
-pub(crate) fn write(
+/// Sets all weights of a replica from a flat buffer.
+pub(crate) fn write_weights(
     replica: &mut Replica,
     places: &BTreeMap<String, Range<usize>>,
     from: &[f32],

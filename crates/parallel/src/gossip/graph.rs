@@ -1,42 +1,41 @@
-//! Who averages with whom, and how quickly everybody hears of everything.
+//! Gossip graphs: mixing matrices and their convergence rates.
 //!
-//! A graph of n workers is a matrix W: worker i takes W_ij of what worker j has. Where edges go
-//! both ways the weights are Metropolis', W_ij = 1 / (1 + max(dᵢ, dⱼ)) for neighbours of degree d
-//! and the rest for oneself: symmetric, so rows *and* columns add up to 1, and averaging changes
-//! neither the mean nor what all agree on. Where edges go one way each worker divides what it has
-//! among itself and those it sends to, so columns add up to 1, and rows need not; [`super::push`]
-//! corrects for that.
+//! A graph of n ranks is a matrix W: rank i takes W_ij of rank j's weights. Undirected graphs use
+//! Metropolis weights (Xiao and Boyd 2004), W_ij = 1 / (1 + max(dᵢ, dⱼ)) for neighbors of degree d
+//! and the rest for the rank itself: symmetric and doubly stochastic, so mixing preserves the mean
+//! and any consensus. On directed graphs each rank divides its weights among itself and its
+//! out-neighbors, so W is column-stochastic only; [`super::push_sum`] corrects for that.
 //!
-//! What workers disagree in is multiplied by W − 𝟏𝟏ᵀ/n in every step. In the long run it shrinks
-//! by the size of that matrix's largest eigenvalue, the *rate*; 1 − rate is the *spectral gap*. A
-//! graph may change from step to step, in turns: then the rate is that of a turn, per step.
+//! Every step multiplies the disagreement by W − 𝟏𝟏ᵀ/n. In the long run it shrinks by the magnitude
+//! of that matrix's largest eigenvalue, the *rate*; 1 − rate is the *spectral gap*. A graph may
+//! change periodically from step to step: then the rate is that of one period, per step.
 
 use lockstep_config::GraphName;
 use lockstep_tensor::math::scalar;
 use lockstep_tensor::random::Key;
 use std::collections::BTreeSet;
 
-/// Squarings after which the growth of powers no longer changes.
+/// Squarings after which the growth of powers is constant.
 const NUM_SQUARINGS: i32 = 24;
-/// What is smaller than this of a matrix of weights is rounding.
+/// Entries below this are rounding errors.
 const ROUNDING: f64 = 1e-12;
-/// Exchanges of edges, for every edge, that make a graph random.
+/// Edge swaps per edge that randomize a graph.
 const SHUFFLES: usize = 20;
 
-/// Who averages with whom in every step, and by how much.
+/// Mixing matrices of all steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
-    /// One matrix for each step of a turn: of every worker, whom it hears, itself included, in
-    /// ascending order, and the weight of each.
-    turns: Vec<Matrix>,
+    /// One matrix per step of a period: for every rank its in-neighbors, itself included, in
+    /// ascending order, with their weights.
+    period_matrices: Vec<Matrix>,
     is_directed: bool,
 }
 
-/// The rows of a sparse matrix.
+/// Rows of a sparse matrix.
 type Matrix = Vec<Vec<(usize, f64)>>;
 
 impl Graph {
-    /// The graph of this name for so many workers; `degree` and `seed` where it is drawn by chance.
+    /// The graph of this name for `num_workers` ranks; `degree` and `seed` apply to random graphs.
     pub fn new(name: GraphName, num_workers: usize, degree: usize, seed: u64) -> Self {
         let n = num_workers;
         let around = |offsets: &[usize]| -> Vec<BTreeSet<usize>> {
@@ -46,90 +45,97 @@ impl Graph {
             };
             (0..n).map(of).collect()
         };
-        let hops =
+        let exponential_hops =
             || std::iter::successors(Some(1), |hop| Some(2 * hop)).take_while(|hop| *hop < n);
         let to_next =
             |hop: usize| (0..n).map(|i| BTreeSet::from([(i + hop) % n])).collect::<Vec<_>>();
-        let turns = match name {
+        let period_matrices = match name {
             GraphName::Ring => vec![metropolis(&around(&[1]))],
             GraphName::Torus => vec![metropolis(&torus(n))],
-            GraphName::Exponential => vec![metropolis(&around(&hops().collect::<Vec<_>>()))],
+            GraphName::Exponential => {
+                vec![metropolis(&around(&exponential_hops().collect::<Vec<_>>()))]
+            }
             GraphName::Complete => vec![metropolis(&around(&(1..n).collect::<Vec<_>>()))],
             GraphName::RandomRegular => vec![metropolis(&random_regular(n, degree, seed))],
-            GraphName::DirectedRing => vec![pushing(&to_next(1))],
-            GraphName::OnePeer => hops().map(|hop| pushing(&to_next(hop))).collect(),
-            GraphName::RandomDirected => vec![pushing(&random_directed(n, degree, seed))],
+            GraphName::DirectedRing => vec![column_stochastic(&to_next(1))],
+            GraphName::OnePeer => {
+                exponential_hops().map(|hop| column_stochastic(&to_next(hop))).collect()
+            }
+            GraphName::RandomDirected => vec![column_stochastic(&random_directed(n, degree, seed))],
         };
-        let turns = if turns.is_empty() { vec![vec![vec![(0, 1.0)]]] } else { turns };
-        let graph = Self { turns, is_directed: name.is_directed() };
+        let period_matrices =
+            if period_matrices.is_empty() { vec![vec![vec![(0, 1.0)]]] } else { period_matrices };
+        let graph = Self { period_matrices, is_directed: name.is_directed() };
         graph.verify().unwrap_or_else(|bad| panic!("{name}: {bad}"));
         graph
     }
 
-    /// Number of workers.
+    /// Number of ranks.
     pub fn num_workers(&self) -> usize {
-        self.turns[0].len()
+        self.period_matrices[0].len()
     }
 
-    /// Whether what goes one way need not come back.
+    /// Whether edges are directed.
     pub fn is_directed(&self) -> bool {
         self.is_directed
     }
 
-    /// Whom a worker hears in a step, itself included, in ascending order, and what it takes of it.
-    pub fn heard(&self, step: u64, worker: usize) -> &[(usize, f64)] {
+    /// In-neighbors of a rank in a step, itself included, in ascending order, with their weights.
+    pub fn in_neighbors(&self, step: u64, worker: usize) -> &[(usize, f64)] {
         &self.at(step)[worker]
     }
 
-    /// Whether `to` hears `from` in a step.
+    /// Whether there is an edge `from` → `to` in a step.
     pub fn has_edge(&self, step: u64, from: usize, to: usize) -> bool {
-        from != to && self.heard(step, to).iter().any(|(j, _)| *j == from)
+        from != to && self.in_neighbors(step, to).iter().any(|(j, _)| *j == from)
     }
 
-    /// After how many steps the same edges come again.
-    pub fn num_turns(&self) -> usize {
-        self.turns.len()
+    /// Number of steps after which the edges repeat.
+    pub fn period(&self) -> usize {
+        self.period_matrices.len()
     }
 
-    /// The most others that a worker hears in a step.
+    /// Largest in-degree of any rank in any step.
     pub fn max_degree(&self) -> usize {
-        self.turns.iter().flatten().map(|row| row.len() - 1).max().unwrap_or(0)
+        self.period_matrices.iter().flatten().map(|row| row.len() - 1).max().unwrap_or(0)
     }
 
     fn at(&self, step: u64) -> &Matrix {
-        &self.turns[(step % self.turns.len() as u64) as usize]
+        &self.period_matrices[(step % self.period_matrices.len() as u64) as usize]
     }
 
-    /// Checks that averaging neither creates nor loses anything: weights are not negative, columns
-    /// add up to 1, and where edges go both ways rows do too. Otherwise says whose are not.
+    /// Checks that mixing preserves the sum: weights are not negative, columns sum to 1, and on
+    /// undirected graphs rows do too. The error names the rank.
     pub fn verify(&self) -> Result<(), String> {
-        for matrix in &self.turns {
+        for matrix in &self.period_matrices {
             let dense = dense(matrix);
             for worker in 0..matrix.len() {
                 let check = |holds: bool, rule| {
-                    let bad = || format!("the weights of worker {worker} {rule}");
+                    let bad = || format!("the weights of rank {worker} {rule}");
                     if holds { Ok(()) } else { Err(bad()) }
                 };
                 let row: f64 = dense[worker].iter().sum();
                 let column: f64 = dense.iter().map(|row| row[worker]).sum();
                 check(dense[worker].iter().all(|w| *w >= 0.0), "are negative")?;
-                check((column - 1.0).abs() < ROUNDING, "that others take do not add up to 1")?;
+                check((column - 1.0).abs() < ROUNDING, "taken by others do not sum to 1")?;
                 let is_mean = self.is_directed || (row - 1.0).abs() < ROUNDING;
-                check(is_mean, "do not add up to 1")?;
+                check(is_mean, "do not sum to 1")?;
             }
         }
         Ok(())
     }
 
-    /// By what disagreement shrinks in a step, in the long run: 0 where a turn ends it, 1 where
-    /// nobody hears anybody.
+    /// Factor by which disagreement shrinks per step, in the long run: 0 where one period ends it,
+    /// 1 without edges.
     pub fn rate(&self) -> f64 {
         let n = self.num_workers();
         let eye: Dense =
             (0..n).map(|i| (0..n).map(|j| f64::from(u8::from(i == j))).collect()).collect();
-        let turn =
-            self.turns.iter().fold(eye, |product, matrix| multiply(&dense(matrix), &product));
-        // What all come to agree on: the columns of a high power.
+        let turn = self
+            .period_matrices
+            .iter()
+            .fold(eye, |product, matrix| multiply(&dense(matrix), &product));
+        // Limit of the powers: every column is the consensus weighting.
         let limit = (0..NUM_SQUARINGS).fold(turn.clone(), |power, _| square(&power));
         let rest: Dense =
             (0..n).map(|i| (0..n).map(|j| turn[i][j] - limit[i][0]).collect()).collect();
@@ -143,7 +149,7 @@ impl Graph {
             power.iter_mut().flatten().for_each(|w| *w /= size);
             power = multiply(&power, &power);
         }
-        scalar::exp(log_size / self.turns.len() as f64)
+        scalar::exp(log_size / self.period_matrices.len() as f64)
     }
 }
 
@@ -172,7 +178,7 @@ fn multiply(a: &Dense, b: &Dense) -> Dense {
     product
 }
 
-/// The square of a matrix whose columns add up to 1, which they go on doing.
+/// Square of a column-stochastic matrix, renormalized.
 fn square(matrix: &Dense) -> Dense {
     let mut square = multiply(matrix, matrix);
     for j in 0..square.len() {
@@ -188,7 +194,7 @@ fn size(matrix: &Dense) -> f64 {
     matrix.iter().flatten().map(|w| w * w).sum::<f64>().sqrt()
 }
 
-/// Metropolis' weights for edges that go both ways.
+/// Metropolis weights of an undirected graph.
 fn metropolis(neighbours: &[BTreeSet<usize>]) -> Matrix {
     let row = |(i, mine): (usize, &BTreeSet<usize>)| {
         let weight = |j: &usize| 1.0 / (1 + mine.len().max(neighbours[*j].len())) as f64;
@@ -201,8 +207,8 @@ fn metropolis(neighbours: &[BTreeSet<usize>]) -> Matrix {
     neighbours.iter().enumerate().map(row).collect()
 }
 
-/// Equal parts for oneself and everybody one sends to.
-fn pushing(targets: &[BTreeSet<usize>]) -> Matrix {
+/// Equal weights for the rank itself and its out-neighbors.
+fn column_stochastic(targets: &[BTreeSet<usize>]) -> Matrix {
     let mut matrix = vec![Vec::new(); targets.len()];
     for (j, targets) in targets.iter().enumerate() {
         let others: Vec<_> = targets.iter().filter(|i| **i != j).collect();
@@ -218,7 +224,7 @@ fn pushing(targets: &[BTreeSet<usize>]) -> Matrix {
     matrix
 }
 
-/// A grid as square as it can be, with its edges joined.
+/// A torus as square as possible.
 fn torus(n: usize) -> Vec<BTreeSet<usize>> {
     let height = (1..=n).take_while(|h| h * h <= n).filter(|h| n.is_multiple_of(*h)).last();
     let height = height.unwrap_or(1);
@@ -232,7 +238,7 @@ fn torus(n: usize) -> Vec<BTreeSet<usize>> {
     (0..n).map(of).collect()
 }
 
-/// Draws numbers below a bound, one after the other.
+/// Draws numbers below a bound.
 struct Draws {
     key: Key,
     count: u64,
@@ -245,8 +251,8 @@ impl Draws {
     }
 }
 
-/// Begins with a regular graph on a circle and exchanges the ends of pairs of edges, as long as no
-/// edge is doubled, until chance has had its say; again from there where it fell to pieces.
+/// Swaps the ends of random pairs of edges of a circulant graph, without creating double edges,
+/// until it is random; repeats while it is disconnected.
 fn random_regular(n: usize, degree: usize, seed: u64) -> Vec<BTreeSet<usize>> {
     let mut graph: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); n];
     let mut edges = Vec::new();
@@ -281,7 +287,7 @@ fn random_regular(n: usize, degree: usize, seed: u64) -> Vec<BTreeSet<usize>> {
     }
 }
 
-/// How many workers the first one hears of, sooner or later.
+/// Number of ranks reachable from the first.
 fn reached(graph: &[BTreeSet<usize>]) -> usize {
     let (mut known, mut next) = (BTreeSet::from([0]), vec![0]);
     while let Some(i) = next.pop() {
@@ -290,7 +296,7 @@ fn reached(graph: &[BTreeSet<usize>]) -> usize {
     known.len().min(graph.len())
 }
 
-/// The next on the circle, so that everybody is reached, and others by chance.
+/// The next rank on the ring, for connectivity, and random others.
 fn random_directed(n: usize, degree: usize, seed: u64) -> Vec<BTreeSet<usize>> {
     let mut draws = Draws { key: Key::new(seed, "gossip graph"), count: 0 };
     let mut of = |i: usize| {
@@ -333,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_of_the_textbook() {
+    fn rates_match_the_closed_forms() {
         let rate = |name, n| Graph::new(name, n, 3, 1).rate();
         for n in [4, 5, 8, 16, 33] {
-            // The eigenvalues of a ring are (1 + 2 cos(2 pi k / n)) / 3.
+            // Eigenvalues of a ring are (1 + 2 cos(2 pi k / n)) / 3.
             let of = |k: usize| ((1.0 + 2.0 * scalar::cos(TAU * k as f64 / n as f64)) / 3.0).abs();
             let expected = (1..n).map(of).fold(0.0, f64::max);
             assert!((rate(GraphName::Ring, n) - expected).abs() < 1e-6, "ring of {n}");
-            // Those of a circle that goes one way are (1 + exp(2 pi i k / n)) / 2.
+            // Eigenvalues of a directed ring are (1 + exp(2 pi i k / n)) / 2.
             let expected = scalar::cos(TAU / 2.0 / n as f64);
             assert!((rate(GraphName::DirectedRing, n) - expected).abs() < 1e-6, "one way, {n}");
         }
@@ -356,7 +362,7 @@ mod tests {
         for (n, degree) in [(8, 3), (9, 4), (16, 5), (4, 3)] {
             let graph = |seed| Graph::new(GraphName::RandomRegular, n, degree, seed);
             let drawn = graph(1);
-            assert!((0..n).all(|worker| drawn.heard(0, worker).len() == degree + 1));
+            assert!((0..n).all(|worker| drawn.in_neighbors(0, worker).len() == degree + 1));
             assert_eq!(drawn, graph(1));
             assert!(n == 4 || (2..9).any(|seed| graph(seed) != drawn), "{n} and {degree}");
         }
@@ -365,8 +371,8 @@ mod tests {
     #[test]
     fn weights_that_do_not_add_up_are_found() {
         let mut graph = Graph::new(GraphName::Ring, 5, 2, 1);
-        graph.turns[0][3][0].1 += 0.01;
-        let bad = graph.verify().expect_err("a column is too much");
-        assert_eq!(bad, "the weights of worker 2 that others take do not add up to 1");
+        graph.period_matrices[0][3][0].1 += 0.01;
+        let bad = graph.verify().expect_err("a column sum exceeds 1");
+        assert_eq!(bad, "the weights of rank 2 taken by others do not sum to 1");
     }
 }

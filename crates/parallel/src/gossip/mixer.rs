@@ -1,53 +1,52 @@
-//! The exchange with neighbours: send them a vector, hear theirs, take the weighted mean.
+//! The exchange with neighbors: send a vector, receive theirs, take the weighted mean.
 //!
-//! Messages leave in the background in the order of how far their receiver stands from the sender,
-//! and are received in the order of how far the sender stands from the receiver. So of all messages
-//! of a step there is always a first one that both ends are at, on any graph, and nobody waits for
-//! ever.
+//! Messages are sent in the background by increasing ring distance of the receiver and received by
+//! increasing ring distance of the sender. So among all messages of a step there is always a first
+//! one that both ends have reached, on any graph, and the exchange cannot deadlock.
 
 use super::Graph;
 use lockstep_comm::{Comm, CommError, Element, Traffic};
 
-/// Elements that travel at once: room for a few of them is all that is needed.
+/// Elements sent at once; buffers are a few chunks long.
 const CHUNK: usize = 1 << 16;
 
-/// See the module's text.
+/// Exchanges vectors along the edges of a graph.
 pub struct Mixer {
     comm: Comm,
     graph: Graph,
-    /// Copies on their way, one for each receiver.
-    leaving: Vec<Vec<f32>>,
-    /// What was heard, one for each sender.
-    heard: Vec<Vec<f32>>,
+    /// Send buffers in flight, one per receiver.
+    outgoing: Vec<Vec<f32>>,
+    /// Received vectors, one per sender.
+    received: Vec<Vec<f32>>,
     sums: Vec<f64>,
 }
 
 impl Mixer {
-    /// For the members of `comm`, which stand as the graph says.
+    /// For the ranks of `comm`, which are the nodes of the graph.
     pub fn new(comm: Comm, graph: Graph) -> Self {
-        assert_eq!(graph.num_workers(), comm.group_size(), "a place for every worker");
-        Self { comm, graph, leaving: Vec::new(), heard: Vec::new(), sums: Vec::new() }
+        assert_eq!(graph.num_workers(), comm.group_size(), "one node per rank");
+        Self { comm, graph, outgoing: Vec::new(), received: Vec::new(), sums: Vec::new() }
     }
 
-    /// Replaces a vector by what this worker takes of its neighbours' and its own; all workers call
-    /// this with vectors of one length.
+    /// Replaces a vector by the weighted mean of the neighbors' and its own; all ranks pass vectors
+    /// of one length.
     pub fn mix(&mut self, step: u64, values: &mut [f32]) -> Result<(), CommError> {
         let (own, n) = (self.comm.group_rank(), self.comm.group_size());
         for chunk in values.chunks_mut(CHUNK) {
-            let mut handles = Vec::with_capacity(self.leaving.len());
+            let mut handles = Vec::with_capacity(self.outgoing.len());
             for to in (1..n).map(|away| (own + away) % n) {
                 if self.graph.has_edge(step, own, to) {
-                    let mut copy = self.leaving.pop().unwrap_or_default();
+                    let mut copy = self.outgoing.pop().unwrap_or_default();
                     copy.clear();
                     copy.reserve_exact(chunk.len());
                     copy.extend_from_slice(chunk);
                     handles.push(self.comm.start_send::<f32, _>(copy, to, step)?);
                 }
             }
-            self.heard.resize_with(n, Vec::new);
+            self.received.resize_with(n, Vec::new);
             for from in (1..n).map(|away| (own + n - away) % n) {
                 if self.graph.has_edge(step, from, own) {
-                    let room = &mut self.heard[from];
+                    let room = &mut self.received[from];
                     room.clear();
                     room.reserve_exact(chunk.len());
                     room.resize(chunk.len(), 0.0);
@@ -57,27 +56,30 @@ impl Mixer {
             self.sums.clear();
             self.sums.reserve_exact(chunk.len());
             self.sums.resize(chunk.len(), 0.0);
-            for &(from, weight) in self.graph.heard(step, own) {
-                let theirs = if from == own { &*chunk } else { &self.heard[from][..] };
+            for &(from, weight) in self.graph.in_neighbors(step, own) {
+                let theirs = if from == own { &*chunk } else { &self.received[from][..] };
                 for (sum, value) in self.sums.iter_mut().zip(theirs) {
                     *sum += weight * f64::from(*value);
                 }
             }
             chunk.iter_mut().zip(&self.sums).for_each(|(value, sum)| *value = *sum as f32);
             for handle in handles {
-                self.leaving.push(handle.finish()?);
+                self.outgoing.push(handle.finish()?);
             }
         }
         Ok(())
     }
 
-    /// Tells all neighbours a vector, and gives what they told with the weight of each, in the
-    /// order of workers.
-    pub fn hear(&mut self, step: u64, told: &[f32]) -> Result<Vec<(Vec<f32>, f64)>, CommError> {
+    /// Sends a vector to all neighbors and returns theirs with the weight of each, in rank order.
+    pub fn exchange_with_neighbors(
+        &mut self,
+        step: u64,
+        sent: &[f32],
+    ) -> Result<Vec<(Vec<f32>, f64)>, CommError> {
         let (own, n) = (self.comm.group_rank(), self.comm.group_size());
-        let mut heard = vec![Vec::new(); n];
-        let bounds = (0..told.len()).step_by(CHUNK);
-        for chunk in bounds.map(|start| &told[start..(start + CHUNK).min(told.len())]) {
+        let mut received = vec![Vec::new(); n];
+        let bounds = (0..sent.len()).step_by(CHUNK);
+        for chunk in bounds.map(|start| &sent[start..(start + CHUNK).min(sent.len())]) {
             let mut handles = Vec::new();
             for to in (1..n).map(|away| (own + away) % n) {
                 if self.graph.has_edge(step, own, to) {
@@ -86,58 +88,64 @@ impl Mixer {
             }
             for from in (1..n).map(|away| (own + n - away) % n) {
                 if self.graph.has_edge(step, from, own) {
-                    let start = heard[from].len();
-                    heard[from].resize(start + chunk.len(), 0.0);
-                    self.comm.recv(&mut heard[from][start..], from, step)?;
+                    let start = received[from].len();
+                    received[from].resize(start + chunk.len(), 0.0);
+                    self.comm.recv(&mut received[from][start..], from, step)?;
                 }
             }
             for handle in handles {
                 handle.finish()?;
             }
         }
-        let others = self.graph.heard(step, own).iter().filter(|(from, _)| *from != own);
-        Ok(others.map(|(from, weight)| (std::mem::take(&mut heard[*from]), *weight)).collect())
+        let others = self.graph.in_neighbors(step, own).iter().filter(|(from, _)| *from != own);
+        Ok(others.map(|(from, weight)| (std::mem::take(&mut received[*from]), *weight)).collect())
     }
 
-    /// The same for one number.
+    /// Mixes a single number.
     pub fn mix_weight(&mut self, step: u64, value: f64) -> Result<f64, CommError> {
         let (own, n) = (self.comm.group_rank(), self.comm.group_size());
         let receivers = (1..n).map(|away| (own + away) % n);
         let receivers = receivers.filter(|to| self.graph.has_edge(step, own, *to));
         let send = |to| start(&self.comm, value, to, step);
         let handles = receivers.map(send).collect::<Result<Vec<_>, _>>()?;
-        let mut heard = vec![[0.0]; n];
-        heard[own] = [value];
+        let mut received = vec![[0.0]; n];
+        received[own] = [value];
         for from in (1..n).map(|away| (own + n - away) % n) {
             if self.graph.has_edge(step, from, own) {
-                self.comm.recv(&mut heard[from], from, step)?;
+                self.comm.recv(&mut received[from], from, step)?;
             }
         }
         for handle in handles {
             handle.finish()?;
         }
-        Ok(self.graph.heard(step, own).iter().map(|(from, weight)| weight * heard[*from][0]).sum())
+        Ok(self
+            .graph
+            .in_neighbors(step, own)
+            .iter()
+            .map(|(from, weight)| weight * received[*from][0])
+            .sum())
     }
 
-    /// What has passed over the wires.
+    /// Bytes sent and received.
     pub fn traffic(&self) -> Traffic {
         self.comm.counters().total().traffic
     }
 
-    /// Number of elements that a worker of a graph will hold, whose longest vector has `len`.
+    /// Number of elements that a rank will hold for vectors of up to `len` elements.
     pub fn planned_len(graph: &Graph, worker: usize, len: usize) -> usize {
-        let (n, turns) = (graph.num_workers(), 0..graph.num_turns() as u64);
-        let told = |turn| (0..n).filter(|to| graph.has_edge(turn, worker, *to)).count();
-        let leaving = turns.clone().map(told).max().unwrap_or(0);
-        let is_heard = |from: &usize| turns.clone().any(|turn| graph.has_edge(turn, *from, worker));
-        let heard = (0..n).filter(is_heard).count();
-        (leaving + heard + 2) * len.min(CHUNK)
+        let (n, turns) = (graph.num_workers(), 0..graph.period() as u64);
+        let sent = |turn| (0..n).filter(|to| graph.has_edge(turn, worker, *to)).count();
+        let outgoing = turns.clone().map(sent).max().unwrap_or(0);
+        let is_received =
+            |from: &usize| turns.clone().any(|turn| graph.has_edge(turn, *from, worker));
+        let received = (0..n).filter(is_received).count();
+        (outgoing + received + 2) * len.min(CHUNK)
     }
 
     /// Number of elements held.
     pub fn num_elements(&self) -> usize {
         let len = |buffers: &[Vec<f32>]| buffers.iter().map(Vec::capacity).sum::<usize>();
-        len(&self.leaving) + len(&self.heard) + 2 * self.sums.capacity()
+        len(&self.outgoing) + len(&self.received) + 2 * self.sums.capacity()
     }
 }
 
@@ -153,7 +161,7 @@ fn start<T: Element>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gossip::push::PushSum;
+    use crate::gossip::push_sum::PushSum;
     use lockstep_comm::Options;
     use lockstep_config::GraphName;
     use lockstep_tensor::math::scalar;
@@ -167,7 +175,7 @@ mod tests {
         (0..LEN as u64).map(|index| (key.uniform_f64(index) - 0.5) as f32).collect()
     }
 
-    /// The vectors of all workers after every step of averaging and nothing else.
+    /// Vectors of all ranks after every step of mixing alone.
     fn averaged(graph: &Graph) -> Vec<Vec<Vec<f32>>> {
         let world = lockstep_platform::real();
         let ends = Comm::threads(&world, graph.num_workers(), &Options::default()).expect("ends");
@@ -227,9 +235,9 @@ mod tests {
             let start: Vec<_> = (0..n).map(start_of).collect();
             let mean_of_start = mean(&start);
             let first = distance(&start, &mean_of_start);
-            // While it is far above rounding, what is left after whole turns is what the rate says,
-            // up to a factor, which is large where neither rows nor edges are alike.
-            let turns = i32::try_from(graph.num_turns()).expect("a few");
+            // Far above rounding, the remaining distance after whole periods follows the rate up to
+            // a factor, which is large where neither rows nor edges are alike.
+            let turns = i32::try_from(graph.period()).expect("a few");
             let factor = if name == GraphName::RandomDirected { 40.0 } else { 4.0 };
             for (step, vectors) in (1..).zip(&steps) {
                 let left = distance(vectors, &mean_of_start) / first;

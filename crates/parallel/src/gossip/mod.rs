@@ -1,83 +1,56 @@
-//! Gossip: every worker averages its weights with its neighbours', and there is no centre.
+//! Decentralized SGD by gossip (D-PSGD, Lian et al. 2017): every rank averages its weights with its
+//! neighbors'.
 //!
-//! Each worker steps by the gradients of its own part of the batch, with its own optimizer, and
-//! then replaces its weights by a weighted mean of its neighbours' and its own (Lian et al. 2017,
-//! in the order adapt, then combine). A worker sends its weights to its neighbours and to nobody
-//! else, so a step costs degree × S bytes however many workers there are. On the complete graph
-//! that mean is everybody's, and plain SGD is data-parallel SGD but for rounding.
+//! Each rank steps by the gradients of its own part of the batch, with its own optimizer, and then
+//! replaces its weights by a weighted mean of its own and its neighbors' (adapt, then combine). A
+//! rank sends its weights to its neighbors only, so a step costs degree × S bytes for any number of
+//! ranks. On the complete graph the mean is global, and plain SGD equals data-parallel SGD but for
+//! rounding.
 //!
-//! On sparse graphs weights differ from worker to worker; how much, the mean of
-//! ‖xᵢ − x̄‖², is the *consensus distance*. Averaging alone shrinks it by the square of
-//! the graph's [rate](Graph::rate) in every step, steps by different gradients widen it. What is
-//! judged, saved and handed on at the end is the mean x̄; only for that is anything summed over
-//! all.
+//! On sparse graphs weights differ between ranks; the mean of ‖xᵢ − x̄‖² is the *consensus
+//! distance*. Mixing alone shrinks it by the square of the graph's [rate](Graph::rate) every step,
+//! steps by different gradients widen it. Evaluation, checkpoints and the final model use the mean
+//! x̄, the only global reduction.
 //!
-//! Sums are in `f64` in the order of workers and rounded once, so what all agree on stays as it is
-//! to the bit, and bits depend on nothing but the graph.
+//! Sums are in `f64` in rank order and rounded once, so a consensus stays bit-identical, and
+//! results depend only on the graph.
 //!
-//! - [`graph`]: who averages with whom
-//! - [`mixer`]: the exchange with neighbours
-//! - [`guarded`]: the same where some of them may lie
-//! - [`push`]: what is corrected where edges go one way
+//! - [`graph`]: mixing matrices
+//! - [`mixer`]: the exchange with neighbors
+//! - [`robust_mixing`]: the exchange with Byzantine neighbors
+//! - [`push_sum`]: bias correction on directed graphs
 
 pub mod graph;
-pub mod guarded;
 pub mod mixer;
-pub mod push;
+pub mod push_sum;
+pub mod robust_mixing;
+mod state;
 
-use crate::liars::Liar;
+use crate::byzantine::ByzantineWorker;
 use crate::replica::Replica;
-use crate::robust::Combine;
-use crate::words;
+use crate::robust_aggregation::Aggregator;
+use crate::u64_as_f32;
 pub use graph::Graph;
-use guarded::Guard;
-use lockstep_comm::{Comm, CommError, Reduction, Traffic};
+use lockstep_comm::{CommError, Reduction, Traffic};
 use mixer::Mixer;
-use push::PushSum;
-
-/// What a worker keeps for gossip.
-pub struct Gossip {
-    mixer: Mixer,
-    /// For what concerns all: the mean that is judged.
-    comm: Comm,
-    push: Option<PushSum>,
-    /// What is done about lies, where there may be any.
-    guard: Option<Guard>,
-    /// This worker's own weights, by bucket, while the mean stands in their place.
-    aside: Vec<Vec<f32>>,
-    is_mean_in: bool,
-    /// The sum of a bucket on its way.
-    room: Vec<f64>,
-    rate: f64,
-    found: Option<Consensus>,
-}
-
-/// How far workers are apart.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Consensus {
-    /// The mean over workers of ‖xᵢ − x̄‖².
-    pub mean: f64,
-    /// The largest of them.
-    pub max: f64,
-    /// The worker that it is of.
-    pub worker: usize,
-}
+use push_sum::PushSum;
+use robust_mixing::RobustMixer;
+pub use state::{ConsensusDistance, Gossip};
 
 impl Replica {
-    /// Gets ready to gossip; all workers do so together. Only where each of them holds the whole
-    /// model.
-    pub fn gossip(&mut self, graph: Graph) -> Result<(), CommError> {
-        assert!(self.plan.is_replicated(), "a worker that gossips has all of the model");
+    /// Enables gossip. Collective; requires that each rank holds the whole model.
+    pub fn enable_gossip(&mut self, graph: Graph) -> Result<(), CommError> {
+        assert!(self.plan.is_replicated(), "gossip requires a whole replica on each rank");
         let data = self.groups.data();
-        assert_eq!(graph.num_workers(), data.group_size(), "a place for every worker");
+        assert_eq!(graph.num_workers(), data.group_size(), "one node per rank");
         let each: Vec<_> = (0..data.group_size()).map(|worker| worker..worker + 1).collect();
         let zeros = || self.all.list.iter().map(|bucket| vec![0.0; bucket.len]).collect();
         self.gossip = Some(Gossip {
-            guard: None,
+            robust: None,
             push: graph.is_directed().then(|| PushSum::new(zeros())),
-            aside: zeros(),
-            is_mean_in: false,
-            room: vec![0.0; self.all.max_len()],
+            own_weights: zeros(),
+            is_mean_installed: false,
+            buffer: vec![0.0; self.all.max_len()],
             rate: graph.rate(),
             found: None,
             comm: data.summing(&each, "mean")?.canonical(),
@@ -86,25 +59,25 @@ impl Replica {
         Ok(())
     }
 
-    /// Combines with neighbours by a rule that bears lies, and tells some where `liar` says so.
-    /// Before the first step; only where edges go both ways.
-    pub fn guard_gossip(&mut self, rule: Combine, liar: Option<Liar>) {
+    /// Enables Byzantine-robust mixing by `rule`; `byzantine` makes this rank an attacker. Before
+    /// the first step; only on undirected graphs.
+    pub fn enable_robust_gossip(&mut self, rule: Aggregator, byzantine: Option<ByzantineWorker>) {
         let Self { gossip: Some(gossip), store, .. } = self else { return };
-        assert!(gossip.push.is_none(), "what goes one way comes with a correction");
-        let all = (0..gossip.aside.len()).flat_map(|bucket| store.own_params(bucket));
-        let mut guard = Guard::new(rule, liar);
-        guard.begin(&all.copied().collect::<Vec<_>>());
-        gossip.guard = Some(guard);
+        assert!(gossip.push.is_none(), "robust mixing requires an undirected graph");
+        let all = (0..gossip.own_weights.len()).flat_map(|bucket| store.own_params(bucket));
+        let mut robust = RobustMixer::new(rule, byzantine);
+        robust.begin(&all.copied().collect::<Vec<_>>());
+        gossip.robust = Some(robust);
     }
 
-    /// Averages with neighbours, after every worker has taken its step.
+    /// Averages with neighbors, after every rank has stepped.
     pub fn mix(&mut self, step: u64) -> Result<(), CommError> {
         let Self { gossip: Some(gossip), store, device, .. } = self else { return Ok(()) };
-        if let Some(guard) = &mut gossip.guard {
-            let buckets = 0..gossip.aside.len();
+        if let Some(robust) = &mut gossip.robust {
+            let buckets = 0..gossip.own_weights.len();
             let all = buckets.clone().flat_map(|bucket| store.own_params(bucket));
             let mut all: Vec<f32> = all.copied().collect();
-            guard.mix(&mut gossip.mixer, step, &mut all)?;
+            robust.mix(&mut gossip.mixer, step, &mut all)?;
             let mut rest = &all[..];
             for bucket in buckets {
                 let params = store.own_params_mut(bucket);
@@ -113,38 +86,38 @@ impl Replica {
                 rest = others;
             }
         } else if let Some(push) = &mut gossip.push {
-            for bucket in 0..gossip.aside.len() {
+            for bucket in 0..gossip.own_weights.len() {
                 push.follow(bucket, store.own_params(bucket));
                 gossip.mixer.mix(step, &mut push.biased[bucket])?;
             }
             push.set_weight(gossip.mixer.mix_weight(step, push.weight)?);
-            for bucket in 0..gossip.aside.len() {
+            for bucket in 0..gossip.own_weights.len() {
                 push.correct(bucket, store.own_params_mut(bucket));
             }
         } else {
-            for bucket in 0..gossip.aside.len() {
+            for bucket in 0..gossip.own_weights.len() {
                 gossip.mixer.mix(step, store.own_params_mut(bucket))?;
             }
         }
         store.publish(&mut device.link)
     }
 
-    /// Puts the mean of all workers' weights in the place of this one's, until
-    /// [`Self::hide_mean`], and notes how far they were apart. All workers do so together.
-    pub fn show_mean(&mut self) -> Result<(), CommError> {
+    /// Installs the mean of all ranks' weights, until [`Self::restore_own_weights`], and measures
+    /// the consensus distance. Collective.
+    pub fn install_mean_weights(&mut self) -> Result<(), CommError> {
         let Self { gossip: Some(gossip), store, device, .. } = self else { return Ok(()) };
-        if std::mem::replace(&mut gossip.is_mean_in, true) {
+        if std::mem::replace(&mut gossip.is_mean_installed, true) {
             return Ok(());
         }
         let (n, mut apart) = (gossip.comm.group_size(), 0.0);
-        for (bucket, own) in gossip.aside.iter_mut().enumerate() {
+        for (bucket, own) in gossip.own_weights.iter_mut().enumerate() {
             let params = store.own_params_mut(bucket);
             own.copy_from_slice(params);
             if params.is_empty() {
                 continue;
             }
-            // In f64, so that the mean of equal weights is what they are.
-            let sum = &mut gossip.room[..params.len()];
+            // In f64, so that the mean of equal weights is exact.
+            let sum = &mut gossip.buffer[..params.len()];
             sum.iter_mut().zip(&*params).for_each(|(sum, param)| *sum = f64::from(*param));
             gossip.comm.all_reduce(sum, Reduction::Sum)?;
             params.iter_mut().zip(&*sum).for_each(|(mean, sum)| *mean = (*sum / n as f64) as f32);
@@ -160,45 +133,45 @@ impl Replica {
         let (worker, &max) =
             all.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("at least one worker");
         let mean = all.iter().sum::<f64>() / n as f64;
-        gossip.found = Some(Consensus { mean, max, worker });
+        gossip.found = Some(ConsensusDistance { mean, max, worker });
         Ok(())
     }
 
-    /// Gives every worker its own weights back.
-    pub fn hide_mean(&mut self) -> Result<(), CommError> {
+    /// Restores every rank's own weights.
+    pub fn restore_own_weights(&mut self) -> Result<(), CommError> {
         let Self { gossip: Some(gossip), store, device, .. } = self else { return Ok(()) };
-        if !std::mem::replace(&mut gossip.is_mean_in, false) {
+        if !std::mem::replace(&mut gossip.is_mean_installed, false) {
             return Ok(());
         }
-        for (bucket, own) in gossip.aside.iter().enumerate() {
+        for (bucket, own) in gossip.own_weights.iter().enumerate() {
             store.own_params_mut(bucket).copy_from_slice(own);
         }
         store.publish(&mut device.link)
     }
 
-    /// Goes on with what [`Self::visit_gossip`] has filled in.
+    /// Resumes from the state that [`Self::visit_gossip`] has restored.
     pub fn resume_gossip(&mut self) -> Result<(), CommError> {
         if let Some(gossip) = &mut self.gossip {
-            gossip.is_mean_in = true;
-            if let Some(guard) = &mut gossip.guard {
-                guard.begin(&gossip.aside.concat());
+            gossip.is_mean_installed = true;
+            if let Some(robust) = &mut gossip.robust {
+                robust.begin(&gossip.own_weights.concat());
             }
         }
-        self.hide_mean()
+        self.restore_own_weights()
     }
 
-    /// How far workers were apart when the mean was shown last.
-    pub fn consensus(&self) -> Option<Consensus> {
+    /// Consensus distance when the mean was installed last.
+    pub fn consensus(&self) -> Option<ConsensusDistance> {
         self.gossip.as_ref()?.found
     }
 
-    /// By what disagreement shrinks in a step, where workers gossip.
+    /// Rate at which disagreement shrinks per step, with gossip.
     pub fn gossip_rate(&self) -> Option<f64> {
         Some(self.gossip.as_ref()?.rate)
     }
 
-    /// Gives what this worker keeps of every bucket, to save or to fill in: its own weights, what
-    /// they are before the correction, and the correction. Only while the mean is shown.
+    /// Visits this rank's gossip state, to save or to restore it: its own weights and, on directed
+    /// graphs, its biased weights and push-sum weight. Only while the mean is installed.
     pub fn visit_gossip<E>(
         &mut self,
         mut visit: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
@@ -206,30 +179,30 @@ impl Replica {
         let Self { gossip: Some(gossip), blueprint, store, .. } = self else { return Ok(()) };
         for (block, param) in blueprint.params() {
             let (bucket, range) = store.buckets.place(block, param);
-            visit(&format!("{}.own", param.name), &mut gossip.aside[bucket][range.clone()])?;
+            visit(&format!("{}.own", param.name), &mut gossip.own_weights[bucket][range.clone()])?;
             if let Some(push) = &mut gossip.push {
                 visit(&format!("{}.pushed", param.name), &mut push.biased[bucket][range])?;
             }
         }
         let Some(push) = &mut gossip.push else { return Ok(()) };
-        let mut weight = words::of(push.weight.to_bits());
+        let mut weight = u64_as_f32::encode(push.weight.to_bits());
         visit("gossip.weight", &mut weight)?;
-        push.set_weight(f64::from_bits(words::bits(weight)));
+        push.set_weight(f64::from_bits(u64_as_f32::decode(weight)));
         Ok(())
     }
 
-    /// What gossip has weighed on this worker's wires; the mean that is judged is no part of it.
-    pub(crate) fn traffic_of_gossip(&self) -> Traffic {
+    /// Bytes that this rank sent for gossip; the global mean is not included.
+    pub(crate) fn gossip_traffic(&self) -> Traffic {
         self.gossip.as_ref().map_or(Traffic::default(), |gossip| gossip.mixer.traffic())
     }
 
-    /// Elements that are held for gossip.
-    pub(crate) fn len_of_gossip(&self) -> usize {
+    /// Number of elements held.
+    pub(crate) fn gossip_len(&self) -> usize {
         let len = |buckets: &[Vec<f32>]| buckets.iter().map(Vec::len).sum::<usize>();
         let of = |gossip: &Gossip| {
             let push = gossip.push.as_ref().map_or(0, |push| len(&push.biased));
-            let push = push + gossip.guard.as_ref().map_or(0, Guard::num_elements);
-            len(&gossip.aside) + push + 2 * gossip.room.len() + gossip.mixer.num_elements()
+            let push = push + gossip.robust.as_ref().map_or(0, RobustMixer::num_elements);
+            len(&gossip.own_weights) + push + 2 * gossip.buffer.len() + gossip.mixer.num_elements()
         };
         self.gossip.as_ref().map_or(0, of)
     }

@@ -6,7 +6,7 @@ use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::{Family, LrSchedule, Model, Optim, OptimName, Problem, Recipe};
 use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
 use lockstep_model::{
-    Blueprint, Microbatch, MicrobatchShape, Recompute, Slices, describe, describe_slices,
+    Blueprint, Microbatch, MicrobatchShape, Recompute, TensorShards, describe, describe_shards,
 };
 use lockstep_optim::{ClipPlan, Optimizer, Phases, Update};
 use lockstep_parallel::{Leaves, RecomputePlan, Replica, ReplicaPlan, Stages};
@@ -36,7 +36,7 @@ pub(crate) const SMALL: Model = Model {
 /// Two chunks and a bit in each table, one and a bit in each matrix of a feed-forward.
 pub(crate) const LARGE: Model = Model { width: 32, ffn: 160, vocab: 301, dropout: 0.1, ..SMALL };
 
-/// So little that most workers own nothing of it.
+/// So small that most ranks own nothing of it.
 pub(crate) const TINY: Model =
     Model { layers: 1, width: 8, ffn: 8, vocab: 11, tied: true, ..SMALL };
 
@@ -84,7 +84,7 @@ pub(crate) fn settings(name: OptimName) -> Optim {
     }
 }
 
-/// How a model is divided.
+/// Layout of a model across ranks.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub(crate) shares: Vec<usize>,
@@ -93,7 +93,7 @@ pub(crate) struct Layout {
     pub(crate) bucket_len: usize,
     pub(crate) overlap: bool,
     pub(crate) stages: Stages,
-    /// Slices of the model, and how many workers hold them.
+    /// Number of tensor-parallel shards, and of ranks that hold them.
     pub(crate) slices: usize,
     pub(crate) tensor: usize,
     pub(crate) sequence: bool,
@@ -110,7 +110,7 @@ pub(crate) const RECOMPUTE: [RecomputePlan; 4] = [
 pub(crate) const BUCKET_LENS: [usize; 3] = [0, 30_000, usize::MAX];
 
 impl Layout {
-    /// Even shares, and nothing else out of the ordinary.
+    /// Even shares, and defaults for everything else.
     pub(crate) fn even(num_leaves: usize, num_workers: usize, zero: usize) -> Self {
         let (each, more) = (num_leaves / num_workers, num_leaves % num_workers);
         let shares = (0..num_workers).map(|worker| each + usize::from(worker < more)).collect();
@@ -128,16 +128,16 @@ impl Layout {
         }
     }
 
-    /// Workers that it takes.
+    /// Number of ranks.
     pub(crate) fn num_workers(&self) -> usize {
         self.shares.len() * self.stages.num_devices() * self.tensor
     }
 
-    /// The slices of a model that a worker holds.
+    /// Shards of a model that a rank holds.
     pub(crate) fn blueprint(&self, model: &Model, worker: usize) -> Blueprint {
         let index = self.plan(1).mesh.index(Axis::Tensor, Rank(worker));
-        let slices = Slices::part(self.slices, self.tensor, index, self.sequence);
-        describe_slices(model, &slices, lockstep_config::Dtype::F32)
+        let slices = TensorShards::for_tp_rank(self.slices, self.tensor, index, self.sequence);
+        describe_shards(model, &slices, lockstep_config::Dtype::F32)
     }
 
     pub(crate) fn plan(&self, microbatches_per_leaf: usize) -> ReplicaPlan {
@@ -150,7 +150,7 @@ impl Layout {
             recompute: self.recompute,
             zero: self.zero,
             shares: self.shares.clone(),
-            mesh: Mesh::new(degrees).expect("a mesh"),
+            mesh: Mesh::new(degrees).expect("a valid mesh"),
             stages: self.stages.clone(),
             bucket_len: self.bucket_len,
             overlap: self.overlap,
@@ -163,7 +163,7 @@ impl Layout {
     }
 }
 
-/// One rank of a job: what it trains with.
+/// One rank of a run.
 pub(crate) struct Worker<'a> {
     pub(crate) cpu: Cpu,
     pub(crate) comm: &'a Comm,
@@ -176,7 +176,7 @@ impl Worker<'_> {
     }
 }
 
-/// Runs `body` on every rank of a world of threads and returns what each gives.
+/// Runs `body` on every rank of a world of threads and returns the results.
 pub(crate) fn on_ranks<R: Send>(
     num_ranks: usize,
     body: impl Fn(&Worker<'_>) -> R + Sync,
@@ -199,7 +199,7 @@ pub(crate) fn alone<R: Send>(body: impl Fn(&Worker<'_>) -> R + Sync) -> R {
     on_ranks(1, body).pop().expect("one rank")
 }
 
-/// One step of a batch; gives the sum of its losses and the norm of its gradient.
+/// One step of a batch; returns the sum of its losses and the norm of its gradient.
 pub(crate) fn train_step(
     worker: &Worker<'_>,
     replica: &mut Replica,
@@ -217,10 +217,10 @@ pub(crate) fn train_step(
     Ok((loss, clip.norm))
 }
 
-/// A tensor by name and kind.
+/// A tensor by name.
 pub(crate) type Named = (String, Vec<f32>);
 
-/// All parameters of all workers.
+/// All parameters, gathered.
 pub(crate) fn all_params(replica: &mut Replica) -> Result<Vec<Named>, CommError> {
     let mut all = Vec::new();
     replica.visit_params(|param, values| {
@@ -230,7 +230,7 @@ pub(crate) fn all_params(replica: &mut Replica) -> Result<Vec<Named>, CommError>
     Ok(all)
 }
 
-/// All optimizer state of all workers.
+/// All optimizer state, gathered.
 pub(crate) fn all_state(
     replica: &mut Replica,
     optimizer: &Optimizer,
@@ -247,14 +247,14 @@ pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Equality to the bit; a failure names the first element that differs.
+/// Bitwise equality; a failure names the first element that differs.
 pub(crate) fn assert_same(left: &[f32], right: &[f32], what: &str) {
     assert_eq!(left.len(), right.len(), "{what}");
     let differs = left.iter().zip(right).position(|(l, r)| l.to_bits() != r.to_bits());
     assert!(differs.is_none(), "{what}: element {differs:?} differs");
 }
 
-/// The same for lists of tensors.
+/// Bitwise equality of lists of tensors.
 pub(crate) fn assert_all_same(left: &[Named], right: &[Named], what: &str) {
     assert_eq!(left.len(), right.len(), "{what}");
     for ((name, left), (other, right)) in left.iter().zip(right) {

@@ -1,0 +1,61 @@
+//! Flat buffers, in shared memory where other ranks of the host can read them.
+//!
+//! Buffers of collectives are allocated in the arena that the ranks of a host share, so that
+//! collectives copy nothing; without shared memory, or in a group of one, they are ordinary memory.
+
+use lockstep_comm::{ArenaBuffer, Comm, CommError, Element};
+use std::ops::{Deref, DerefMut};
+
+/// A buffer of fixed length.
+#[derive(Debug)]
+pub enum Buffer<T: Element> {
+    /// In the shared arena.
+    Shared(ArenaBuffer<T>),
+    /// In private memory.
+    Private(Vec<T>),
+}
+
+/// Buffer of weights, gradients or activations.
+pub type Floats = Buffer<f32>;
+
+impl<T: Element> Buffer<T> {
+    /// `len` zeros for collectives on `comm`.
+    pub fn exchanged(comm: &Comm, len: usize) -> Result<Self, CommError> {
+        if comm.group_size() > 1 && comm.shares_memory() {
+            Ok(Self::Shared(comm.allocate(len)?))
+        } else {
+            Ok(Self::private(len))
+        }
+    }
+
+    /// `len` zeros in private memory.
+    pub fn private(len: usize) -> Self {
+        Self::Private(vec![T::from_small(0); len])
+    }
+}
+
+impl<T: Element> Default for Buffer<T> {
+    /// An empty buffer, in place of one that is lent to a call.
+    fn default() -> Self {
+        Self::Private(Vec::new())
+    }
+}
+
+impl<T: Element> Deref for Buffer<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Shared(buffer) => buffer,
+            Self::Private(buffer) => buffer,
+        }
+    }
+}
+
+impl<T: Element> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::Shared(buffer) => buffer,
+            Self::Private(buffer) => buffer,
+        }
+    }
+}

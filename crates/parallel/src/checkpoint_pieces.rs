@@ -1,0 +1,80 @@
+//! Pieces of the model and optimizer state that each rank saves, so that all ranks together save
+//! everything once.
+//!
+//! Every piece of a parameter lies on the ranks of its pipeline stage, and each of those saves its
+//! shard of the bucket, even if it holds the whole bucket. Saving needs no communication. A column
+//! shard of a tensor is saved in as many runs as the tensor has rows.
+
+use crate::replica::Replica;
+use lockstep_comm::CommError;
+use lockstep_mesh::Axis;
+use lockstep_model::Param;
+use lockstep_optim::Optimizer;
+use std::ops::Range;
+
+/// Elements of a parameter, or of one of its optimizer states.
+pub struct CheckpointPiece<'a> {
+    /// Parameter.
+    pub param: &'a Param,
+    /// Name of the optimizer state; `None` for the parameter itself.
+    pub kind: Option<&'static str>,
+    /// Index of the first element in the whole parameter.
+    pub first: usize,
+    /// Elements.
+    pub values: &'a [f32],
+}
+
+impl Replica {
+    /// Visits the pieces that this rank saves of all parameters and optimizer state. Exactly one
+    /// rank visits each element. Collective, between two steps.
+    pub fn visit_checkpoint_pieces<E: From<CommError>>(
+        &mut self,
+        optimizer: &Optimizer,
+        mut visit: impl FnMut(CheckpointPiece<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        // Buffers of weights in flight belong to the call.
+        self.settle()?;
+        let part = self.groups.data().group_rank();
+        assert_eq!(
+            self.plan.mesh.degree(Axis::Data),
+            self.plan.shares.len(),
+            "leaves for every data-parallel rank"
+        );
+        let store = &self.store;
+        let is_first_tp_rank = self.groups.tensor().group_rank() == 0;
+        for (block, param) in self.blueprint.owned_params() {
+            // The first tensor-parallel rank saves parameters that are not sharded.
+            if param.piece.num == 1 && !is_first_tp_rank {
+                continue;
+            }
+            let (index, range) = store.buckets.place(block, param);
+            let bucket = &store.buckets.list[index];
+            let (own, mine) = (store.own(bucket), bucket.part(part));
+            let Some(piece) = common(&range, &mine) else { continue };
+            let values = &store.own_params(index)[piece.start - own.start..piece.end - own.start];
+            let first = piece.start - range.start;
+            for (run, place) in param.runs(first..first + values.len()) {
+                let values = &values[run.start - first..run.end - first];
+                visit(CheckpointPiece { param, kind: None, first: place, values })?;
+            }
+            let Some(held) = common(&range, &own) else { continue };
+            for (kind, name) in optimizer.state_names().iter().enumerate() {
+                // Frozen parameters have no state.
+                let Some(state) = optimizer.state(&param.name, param.piece.index, kind) else {
+                    continue;
+                };
+                let values = &state[piece.start - held.start..piece.end - held.start];
+                for (run, place) in param.runs(first..first + values.len()) {
+                    let values = &values[run.start - first..run.end - first];
+                    visit(CheckpointPiece { param, kind: Some(name), first: place, values })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn common(one: &Range<usize>, other: &Range<usize>) -> Option<Range<usize>> {
+    let both = one.start.max(other.start)..one.end.min(other.end);
+    (!both.is_empty()).then_some(both)
+}

@@ -1,0 +1,61 @@
+//! Half-precision gradients: `bf16` has the range of `f32` and two to three digits, `fp16` three to
+//! four digits up to 65,504.
+//!
+//! Each rank rounds to nearest, and the all-reduce rounds again at every sum. Values below the
+//! `fp16` range become zero, which error feedback recovers; values above it become infinite, and
+//! the step is skipped. (`precision.wire` instead rounds every sum of the reduction tree on every
+//! layout, so that its bits are the same for all.)
+
+use half::slice::HalfFloatSliceExt;
+use lockstep_comm::Element;
+
+/// A two-byte float.
+pub trait Half: Element + Default {
+    /// Rounds to nearest, ties to even.
+    fn narrow(values: &[f32], out: &mut [Self]);
+    /// Widens exactly.
+    fn widen(values: &[Self], out: &mut [f32]);
+}
+
+impl<T: Element + Default> Half for T
+where
+    [T]: HalfFloatSliceExt,
+{
+    fn narrow(values: &[f32], out: &mut [Self]) {
+        out.convert_from_f32_slice(values);
+    }
+
+    fn widen(values: &[Self], out: &mut [f32]) {
+        values.convert_to_f32_slice(out);
+    }
+}
+
+/// Rounds values: writes them widened to `sent` and appends them to `message`.
+pub fn round<T: Half>(values: &[f32], sent: &mut [f32], message: &mut Vec<T>) {
+    let start = message.len();
+    message.resize(start + values.len(), T::default());
+    T::narrow(values, &mut message[start..]);
+    T::widen(&message[start..], sent);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compress::testing::values;
+    use half::{bf16, f16};
+
+    fn worst<T: Half>(values: &[f32]) -> f32 {
+        let (mut sent, mut message) = (vec![0.0; values.len()], Vec::<T>::new());
+        round(values, &mut sent, &mut message);
+        assert_eq!(message.len(), values.len());
+        let error = |(a, b): (&f32, &f32)| ((a - b) / a).abs();
+        values.iter().zip(&sent).map(error).fold(0.0, f32::max)
+    }
+
+    #[test]
+    fn an_element_is_off_by_half_a_digit_at_most() {
+        let values = values(1000, 6);
+        assert!(worst::<bf16>(&values) <= 2.0_f32.powi(-8));
+        assert!(worst::<f16>(&values) <= 2.0_f32.powi(-11));
+    }
+}

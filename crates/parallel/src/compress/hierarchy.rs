@@ -1,0 +1,70 @@
+//! Hierarchical compression: uncompressed within a group, compressed between groups.
+//!
+//! Links inside a host are fast, those between hosts are slow. The ranks of a group reduce their
+//! gradients uncompressed to the group's first rank. The first ranks exchange these sums compressed
+//! and broadcast the result within their groups. So the slow links carry one message per group, and
+//! compression loses nothing within a group.
+
+use lockstep_comm::{Comm, CommError, Reduction, Traffic};
+use lockstep_mesh::Group;
+
+/// Communicators of the two levels.
+pub(super) struct Hierarchy {
+    /// Ranks that exchange compressed gradients: all ranks, or the first of every group.
+    pub(super) leaders: Comm,
+    /// Ranks of this group, if there are groups.
+    group: Option<Comm>,
+}
+
+impl Hierarchy {
+    /// For groups of `size` consecutive ranks; below 2 every rank exchanges with every other.
+    pub(super) fn new(data: &Comm, size: usize) -> Result<Self, CommError> {
+        let num_workers = data.group_size();
+        if size < 2 {
+            let each: Vec<_> = (0..num_workers).map(|worker| worker..worker + 1).collect();
+            let leaders = data.summing(&each, "compressed")?.canonical();
+            return Ok(Self { leaders, group: None });
+        }
+        let group_of = |workers: &mut dyn Iterator<Item = usize>| {
+            Group::new(workers.map(|worker| data.ranks()[worker]).collect())
+        };
+        let firsts = (0..num_workers).step_by(size);
+        let groups: Vec<_> = firsts.map(|first| group_of(&mut (first..first + size))).collect();
+        let places = 0..size;
+        let leaders: Vec<_> =
+            places.map(|place| group_of(&mut (place..num_workers).step_by(size))).collect();
+        Ok(Self {
+            group: Some(data.split(&groups, "group")?.canonical()),
+            leaders: data.split(&leaders, "compressed")?.canonical(),
+        })
+    }
+
+    /// Whether this rank compresses for its group.
+    pub(super) fn is_writer(&self) -> bool {
+        self.group.as_ref().is_none_or(|group| group.group_rank() == 0)
+    }
+
+    /// Reduces the group's values to its first rank; other ranks are left with zeros.
+    pub(super) fn reduce(&self, values: &mut [f32]) -> Result<(), CommError> {
+        let Some(group) = &self.group else { return Ok(()) };
+        group.reduce(values, 0, Reduction::Sum)?;
+        if group.group_rank() > 0 {
+            values.fill(0.0);
+        }
+        Ok(())
+    }
+
+    /// Broadcasts the result within the group.
+    pub(super) fn broadcast(&self, values: &mut [f32]) -> Result<(), CommError> {
+        self.group.as_ref().map_or(Ok(()), |group| group.broadcast(values, 0))
+    }
+
+    /// Bytes sent by this rank on both levels.
+    pub(super) fn traffic(&self) -> Traffic {
+        let of = |comm: &Comm| comm.counters().total().traffic;
+        crate::traffic::add_traffic(
+            of(&self.leaders),
+            self.group.as_ref().map_or(Traffic::default(), of),
+        )
+    }
+}

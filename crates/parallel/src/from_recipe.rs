@@ -1,0 +1,187 @@
+//! Replica plans, footprints and strategies resolved from a recipe.
+//!
+//! All functions are pure, so a plan can be made, priced and rejected before any worker starts; the
+//! engine runs the same plan.
+
+use crate::compress::{CompressionPlan, Method};
+use crate::footprint::Footprint;
+use crate::gossip::Graph;
+use crate::leaves::Leaves;
+use crate::recompute::RecomputePlan;
+use crate::replica_plan::ReplicaPlan;
+use crate::stages::Stages;
+use lockstep_config::units::Bytes;
+use lockstep_config::{self as config, Recipe};
+use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
+use lockstep_model::{Blueprint, MicrobatchShape, Recompute, TensorShards, describe_shards};
+use lockstep_optim::Phases;
+
+/// Bucket size without tuning.
+const DEFAULT_BUCKET_BYTES: u64 = 4 << 20;
+
+/// Arena space for the collectives' own buffers.
+const ARENA_MARGIN_BYTES: usize = 64 << 20;
+
+/// Shape of every micro-batch of a recipe, in training and evaluation.
+pub fn microbatch_shape(recipe: &Recipe) -> MicrobatchShape {
+    MicrobatchShape { sequences: recipe.train.microbatch_size, tokens: recipe.model.context }
+}
+
+/// Mesh of a recipe's ranks.
+pub fn mesh_of(recipe: &Recipe) -> Mesh {
+    let config::Parallel { pipeline, data, tensor, .. } = recipe.parallel;
+    Mesh::new(Degrees { pipeline, data, tensor, ..Degrees::ONE }).expect("config has proven it")
+}
+
+/// Whole model of a recipe, in the tensor-parallel shards that its bits depend on.
+pub fn blueprint_of(recipe: &Recipe) -> Blueprint {
+    describe_shards(
+        &recipe.model,
+        &TensorShards::all(recipe.num_tensor_shards()),
+        recipe.precision.compute,
+    )
+}
+
+/// Shards of the model that a rank holds.
+pub fn blueprint_of_rank(recipe: &Recipe, worker: usize) -> Blueprint {
+    let config::Parallel { tensor, sequence, .. } = recipe.parallel;
+    let index = mesh_of(recipe).index(Axis::Tensor, Rank(worker));
+    let slices = TensorShards::for_tp_rank(recipe.num_tensor_shards(), tensor, index, sequence);
+    describe_shards(&recipe.model, &slices, recipe.precision.compute)
+}
+
+/// Freezing schedule of a recipe's parameters.
+pub fn phases_of(recipe: &Recipe, blueprint: &Blueprint) -> Phases {
+    let tensors = blueprint.tensors();
+    let names: Vec<_> = tensors.iter().map(|(_, param)| param.name.as_str()).collect();
+    Phases::new(&recipe.optim, &names)
+}
+
+/// Replica plan of a recipe in a step.
+pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan {
+    let num_leaves = recipe.num_leaves();
+    let microbatches_per_leaf =
+        recipe.batch_plan().at(step).batch / recipe.train.microbatch_size / num_leaves;
+    let phases = phases_of(recipe, blueprint);
+    let (policy, every) = match recipe.parallel.recompute {
+        config::Recompute::None => (Recompute::None, 1),
+        config::Recompute::Selective => (Recompute::Selective, 1),
+        config::Recompute::Full => (Recompute::Full, 1),
+        config::Recompute::Every(layers) => (Recompute::Full, layers),
+    };
+    let bucket_bytes = match recipe.parallel.bucket_bytes {
+        Bytes(0) => DEFAULT_BUCKET_BYTES,
+        Bytes(requested) => requested,
+    };
+    ReplicaPlan {
+        microbatch: microbatch_shape(recipe),
+        leaves: Leaves { num_leaves, microbatches_per_leaf },
+        recompute: RecomputePlan { policy, every },
+        zero: usize::from(recipe.parallel.zero),
+        shares: recipe.leaf_shares(),
+        mesh: mesh_of(recipe),
+        stages: Stages::of(recipe, blueprint),
+        bucket_len: bucket_bytes as usize / size_of::<f32>(),
+        overlap: recipe.parallel.overlap,
+        wire: recipe.precision.wire,
+        offload: recipe.offload.state == config::OffloadState::File,
+        phase: phases.at(step),
+        phases,
+        delay: recipe.sync.gradient_delay,
+    }
+}
+
+/// First steps of the intervals with constant memory: where the batch size or the frozen set
+/// changes.
+pub fn phase_boundaries(recipe: &Recipe, blueprint: &Blueprint) -> Vec<u64> {
+    let phases = phases_of(recipe, blueprint);
+    let starts = (0..phases.len()).map(|phase| phases.first_step(phase));
+    let steps = recipe.batch_plan().stages.into_iter().map(|stage| stage.first_step).chain(starts);
+    steps.filter(|step| *step < recipe.train.steps).collect()
+}
+
+/// Largest memory of a rank over the whole run.
+pub fn footprint(recipe: &Recipe, blueprint: &Blueprint, worker: usize) -> Footprint {
+    let footprint_at = |step| {
+        Footprint::plan(blueprint, &plan_at(recipe, blueprint, step), recipe.optim.name, worker)
+    };
+    let steps = phase_boundaries(recipe, blueprint).into_iter();
+    steps.map(footprint_at).max_by_key(Footprint::total).expect("a run has a first step")
+}
+
+/// Address space that a rank needs in the shared arena. Only touched pages use memory, so the size
+/// is generous.
+pub fn arena_bytes(recipe: &Recipe) -> usize {
+    let blueprint = blueprint_of_rank(recipe, 0);
+    // Pipeline stages differ; data-parallel ranks hardly do, and the first has most.
+    let each = recipe.run.workers / recipe.parallel.pipeline;
+    let firsts = (0..recipe.parallel.pipeline).map(|device| device * each);
+    let exchanged = firsts.map(|worker| {
+        let footprint = footprint(recipe, &blueprint, worker);
+        footprint.weights + footprint.gradients + footprint.buffers
+    });
+    // Before profiling, the largest stage is unknown.
+    let exchanged = match recipe.parallel.partition {
+        config::Partition::Flops => exchanged.max().unwrap_or(0),
+        config::Partition::Measured => exchanged.sum::<usize>(),
+    };
+    2 * exchanged * size_of::<f32>() + ARENA_MARGIN_BYTES
+}
+
+/// Gossip graph of a recipe.
+pub fn graph_from_recipe(recipe: &Recipe) -> Graph {
+    let gossip = &recipe.sync.gossip;
+    Graph::new(gossip.graph, recipe.run.workers, gossip.degree, recipe.train.seed)
+}
+
+/// Compression method of a recipe.
+pub fn method_of(recipe: &Recipe) -> Option<Method> {
+    let compress = &recipe.compress;
+    Some(match compress.method {
+        config::CompressMethod::None => return None,
+        config::CompressMethod::Bf16 => Method::Bf16,
+        config::CompressMethod::Fp16 => Method::F16,
+        config::CompressMethod::Int8 => Method::Int8,
+        config::CompressMethod::Qsgd => Method::Qsgd { bits: compress.bits },
+        config::CompressMethod::TopK => Method::TopK { ratio: compress.ratio },
+        config::CompressMethod::RandomK => Method::RandomK { ratio: compress.ratio },
+        config::CompressMethod::Dgc => Method::Dgc {
+            ratio: compress.ratio,
+            warmup_steps: compress.ratio_warmup_steps,
+            momentum: compress.momentum as f32,
+        },
+        config::CompressMethod::Sign => Method::Sign,
+        config::CompressMethod::OneBitAdam => {
+            Method::OneBitAdam { beta1: recipe.optim.beta1 as f32 }
+        }
+        config::CompressMethod::PowerSgd => Method::PowerSgd { rank: compress.rank },
+    })
+}
+
+/// Compression settings of a recipe, if any.
+pub fn compression_from_recipe(recipe: &Recipe) -> Option<CompressionPlan> {
+    let (method, seed) = (method_of(recipe)?, recipe.train.seed);
+    let (error_feedback, group) = (recipe.compress.error_feedback, recipe.compress.group_workers);
+    Some(CompressionPlan { method, error_feedback, seed, group })
+}
+
+/// Compression method of one tensor; `None` where it is sent uncompressed.
+pub fn tensor_method(recipe: &Recipe, plan: &CompressionPlan, param: &str) -> Option<Method> {
+    at_level(plan.method, recipe.compress.override_for(param))
+}
+
+/// Method with the overrides of one tensor.
+fn at_level(method: Method, level: Option<&config::CompressOverride>) -> Option<Method> {
+    let Some(level) = level else { return Some(method) };
+    Some(match method {
+        _ if level.dense => return None,
+        Method::TopK { ratio } => Method::TopK { ratio: level.ratio.unwrap_or(ratio) },
+        Method::RandomK { ratio } => Method::RandomK { ratio: level.ratio.unwrap_or(ratio) },
+        Method::Dgc { ratio, warmup_steps, momentum } => {
+            Method::Dgc { ratio: level.ratio.unwrap_or(ratio), warmup_steps, momentum }
+        }
+        Method::Qsgd { bits } => Method::Qsgd { bits: level.bits.unwrap_or(bits) },
+        Method::PowerSgd { rank } => Method::PowerSgd { rank: level.rank.unwrap_or(rank) },
+        method => method,
+    })
+}

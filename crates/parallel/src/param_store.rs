@@ -1,0 +1,507 @@
+//! Parameters and gradients of a rank at every ZeRO stage (Rajbhandari et al. 2020).
+//!
+//! | stage | parameters | gradients | optimizer state |
+//! |---|---|---|---|
+//! | 0 | whole | whole | whole |
+//! | 1 | whole | whole | shard |
+//! | 2 | whole | shard | shard |
+//! | 3 | shard | shard | shard |
+//!
+//! A rank holds only the blocks of its pipeline stages; its buckets of other stages are empty.
+//!
+//! A rank steps one contiguous range per bucket, [`ParamStore::own`]: the whole bucket at stage 0,
+//! its shard from stage 1 on. Optimizer, norms and checks work on that range at every stage.
+
+use crate::buckets::{Bucket, Buckets, MirrorPair};
+use crate::data_parallel::WholeGradients;
+use crate::footprint::Footprint;
+use crate::leaf_assignment::LeafAssignment;
+use crate::leaves::Leaves;
+use crate::microbatch::Store;
+use crate::overlap::Overlap;
+use crate::sparse_embedding::SparseEmbedding;
+use crate::stage_link::Link;
+use crate::stages::Stages;
+use crate::trainable_params::TrainableParams;
+use crate::weights::{ShardedWeights, Weights, WholeWeights};
+use crate::zero::ShardedGradients;
+use lockstep_comm::CommError;
+use lockstep_model::Grads;
+use lockstep_optim::{Optimizer, Update};
+use lockstep_tensor::{Cpu, reduce};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Parameters and gradients of one rank.
+pub struct ParamStore {
+    pub(crate) buckets: Arc<Buckets>,
+    pub(crate) overlap: Overlap,
+    weights: Weights,
+    pub(crate) grads: Gradients,
+    /// Gradients of the previous step in flight, with one-step gradient delay.
+    pub(crate) delayed: Option<DelayedGradients>,
+    stage: usize,
+    worker: usize,
+    /// Buffer for a mirror's gradient on its way to the owner.
+    spare: Vec<f32>,
+    trained: TrainableParams,
+    stages: Stages,
+    /// Whether gradients stay local instead of being reduced.
+    is_alone: bool,
+    /// Whether buckets wait until the set of counted ranks is decided.
+    pub(crate) is_held: bool,
+}
+
+/// Gradients in flight for the next step.
+pub struct DelayedGradients {
+    pub(crate) sums: WholeGradients,
+    /// Whether they hold the gradients of a step.
+    pub(crate) is_of_a_step: bool,
+    /// Whether the gradients of the last step did.
+    pub(crate) was_of_a_step: bool,
+}
+
+pub(crate) enum Gradients {
+    Whole(WholeGradients),
+    Sharded(Box<ShardedGradients>),
+}
+
+impl Gradients {
+    /// Empty sums for the gradient buckets, laid out for the ZeRO stage.
+    fn new(
+        buckets: &Arc<Buckets>,
+        stage: usize,
+        leaves: Leaves,
+        shares: &LeafAssignment,
+        sparse: Option<SparseEmbedding>,
+        overlap: &Overlap,
+    ) -> Result<Self, CommError> {
+        match shares {
+            LeafAssignment::Contiguous(shares) => {
+                let (mine, is_scattered) = (&shares[overlap.comm().group_rank()], stage > 0);
+                WholeGradients::new(buckets, leaves, mine, is_scattered, sparse, overlap)
+                    .map(Self::Whole)
+            }
+            LeafAssignment::Cyclic { .. } => {
+                let sharded = ShardedGradients::new(buckets, leaves, overlap)?;
+                Ok(Self::Sharded(Box::new(sharded)))
+            }
+        }
+    }
+}
+
+impl ParamStore {
+    /// A zeroed store for a ZeRO stage; `buckets` are those of this rank's pipeline stages.
+    pub fn new(
+        buckets: Buckets,
+        stage: usize,
+        leaves: Leaves,
+        shares: &LeafAssignment,
+        sparse: Option<SparseEmbedding>,
+        trained: TrainableParams,
+        overlap: Overlap,
+        stages: Stages,
+    ) -> Result<Self, CommError> {
+        let buckets = Arc::new(buckets);
+        let worker = overlap.comm().group_rank();
+        let weights = match stage {
+            3 => Weights::Sharded(ShardedWeights::new(&buckets, &overlap)?),
+            _ => Weights::Whole(WholeWeights::new(&buckets, stage > 0, &overlap)?),
+        };
+        let grads = Gradients::new(&trained.grads, stage, leaves, shares, sparse, &overlap)?;
+        let spare = Vec::new();
+        let is_alone = false;
+        let mut store = Self {
+            buckets,
+            overlap,
+            weights,
+            grads,
+            stage,
+            worker,
+            spare,
+            trained,
+            stages,
+            is_alone,
+            delayed: None,
+            is_held: false,
+        };
+        store.spare = store.room_for_mirrors();
+        Ok(store)
+    }
+
+    /// Allocates the buffer for mirrors' gradients.
+    fn room_for_mirrors(&self) -> Vec<f32> {
+        let grads = &self.trained.grads;
+        let owners = grads.mirrors.iter().map(|pair| self.own_of_pair(grads, pair).0.len());
+        vec![0.0; owners.max().unwrap_or(0)]
+    }
+
+    /// Reallocates the gradients for another phase or leaf size. Collective, between two steps.
+    pub fn renew_gradients(
+        &mut self,
+        leaves: Leaves,
+        shares: &LeafAssignment,
+        sparse: Option<SparseEmbedding>,
+        trained: TrainableParams,
+    ) -> Result<(), CommError> {
+        // Free the old sums first, so that both never exist at once.
+        let (stage, nothing) = (self.stage, TrainableParams::nothing(&self.buckets).grads);
+        self.grads = Gradients::new(&nothing, stage, leaves, shares, None, &self.overlap)?;
+        let grads = &trained.grads;
+        self.grads = Gradients::new(grads, stage, leaves, shares, sparse, &self.overlap)?;
+        self.reset_delayed(&trained, leaves, shares, sparse)?;
+        self.trained = trained;
+        self.spare = self.room_for_mirrors();
+        Ok(())
+    }
+
+    /// Whether the gradients of the current step stay on this rank.
+    pub fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
+    /// Sets whether the gradients of the next step stay on this rank.
+    pub fn set_alone(&mut self, is_alone: bool) {
+        self.is_alone = is_alone;
+    }
+
+    /// Trainable parameters of this phase.
+    pub fn trained(&self) -> &TrainableParams {
+        &self.trained
+    }
+
+    /// The range of a bucket, of parameters or gradients, that this rank steps.
+    pub fn own(&self, bucket: &Bucket) -> Range<usize> {
+        if self.stage == 0 { 0..bucket.len } else { bucket.part(self.worker) }
+    }
+
+    /// Parameters that this rank steps.
+    pub fn own_params(&self, bucket: usize) -> &[f32] {
+        match &self.weights {
+            Weights::Whole(whole) => &whole.bucket(bucket)[self.own(&self.buckets.list[bucket])],
+            Weights::Sharded(sharded) => sharded.own(bucket),
+        }
+    }
+
+    /// Mutable parameters that this rank steps; call [`Self::publish`] after a change.
+    pub fn own_params_mut(&mut self, bucket: usize) -> &mut [f32] {
+        let own = self.own(&self.buckets.list[bucket]);
+        match &mut self.weights {
+            Weights::Whole(whole) => &mut whole.bucket_mut(bucket)[own],
+            Weights::Sharded(sharded) => sharded.own_mut(bucket),
+        }
+    }
+
+    /// Reduced gradients of the range that this rank steps.
+    pub fn own_grads(&self, bucket: usize) -> &[f32] {
+        match &self.grads {
+            Gradients::Whole(whole) => {
+                &whole.total(bucket)[self.own(&self.trained.grads.list[bucket])]
+            }
+            Gradients::Sharded(sharded) => sharded.total(bucket),
+        }
+    }
+
+    /// Mutable reduced gradients of the range that this rank steps.
+    pub fn own_grads_mut(&mut self, bucket: usize) -> &mut [f32] {
+        let own = self.own(&self.trained.grads.list[bucket]);
+        match &mut self.grads {
+            Gradients::Whole(whole) => &mut whole.total_mut(bucket)[own],
+            Gradients::Sharded(sharded) => sharded.total_mut(bucket),
+        }
+    }
+
+    /// Discards the gradients of the last step.
+    pub fn restart(&mut self) {
+        match &mut self.grads {
+            Gradients::Whole(whole) => whole.restart(),
+            Gradients::Sharded(sharded) => sharded.restart(),
+        }
+    }
+
+    /// Whether a bucket has all its gradients once backward has passed `block`. Backward ends at
+    /// the first trained block, which need not be the first of its bucket.
+    fn fills_bucket(&self, block: usize) -> bool {
+        let bucket = self.buckets.of_block(block);
+        let last = self.buckets.list[bucket].blocks.start.max(self.trained.first_block);
+        block == last && self.trained.grads.list[bucket].len > 0
+    }
+
+    /// Waits for all reductions; mirrors add their gradients to their owners, over the pipeline
+    /// link where those are on another stage.
+    pub fn finish_reduce(&mut self, cpu: &Cpu, link: &mut Link) -> Result<(), CommError> {
+        self.swap_in_delayed();
+        match &mut self.grads {
+            Gradients::Whole(whole) => whole.finish(cpu, &mut self.overlap)?,
+            Gradients::Sharded(sharded) => sharded.finish(cpu, &mut self.overlap)?,
+        }
+        let grads = Arc::clone(&self.trained.grads);
+        for pair in &grads.mirrors {
+            let (owner, mirror) = self.own_of_pair(&grads, pair);
+            let (tag, [owner_device, mirror_device]) = (mirror_tag(pair), self.devices(pair));
+            if !pair.is_owner_here() {
+                let addend = &self.own_grads(pair.mirror.0)[mirror];
+                if !addend.is_empty() {
+                    link.call(|comm| comm.send(addend, owner_device, tag))?;
+                }
+                continue;
+            }
+            // The two ranges may share a buffer and cannot be borrowed together.
+            let mut spare = std::mem::take(&mut self.spare);
+            let addend = &mut spare[..owner.len()];
+            if pair.is_mirror_here() {
+                addend.copy_from_slice(&self.own_grads(pair.mirror.0)[mirror]);
+            } else if !addend.is_empty() {
+                link.call(|comm| comm.recv(addend, mirror_device, tag))?;
+            }
+            reduce::add_assign(cpu, &mut self.own_grads_mut(pair.owner.0)[owner], addend);
+            self.spare = spare;
+        }
+        Ok(())
+    }
+
+    /// Steps the owned parameters and publishes them.
+    pub fn step(
+        &mut self,
+        cpu: &Cpu,
+        optimizer: &mut Optimizer,
+        update: &Update,
+        link: &mut Link,
+    ) -> Result<(), CommError> {
+        for bucket in 0..self.buckets.list.len() {
+            if let Some((params, grads)) = self.own_pair_mut(bucket) {
+                optimizer.step_block(cpu, update, bucket, params, grads);
+            }
+        }
+        self.show_changes(false, link)
+    }
+
+    /// Transforms gradients as the optimizer requires before their norms are measured.
+    pub fn prepare(&mut self, cpu: &Cpu, optimizer: &mut Optimizer, update: &Update) {
+        for bucket in 0..self.buckets.list.len() {
+            if let Some((params, grads)) = self.own_pair_mut(bucket) {
+                optimizer.prepare_block(cpu, update, bucket, params, grads);
+            }
+        }
+    }
+
+    /// Owned parameters of a bucket and their gradients; `None` if none of them is trained.
+    fn own_pair_mut(&mut self, bucket: usize) -> Option<(&mut [f32], &mut [f32])> {
+        let of_grads = &self.trained.grads.list[bucket];
+        if of_grads.len == 0 {
+            return None;
+        }
+        let (own, own_grads) = (self.own(&self.buckets.list[bucket]), self.own(of_grads));
+        let grads = match &mut self.grads {
+            Gradients::Whole(whole) => &mut whole.total_mut(bucket)[own_grads],
+            Gradients::Sharded(sharded) => sharded.total_mut(bucket),
+        };
+        let params = match &mut self.weights {
+            Weights::Whole(whole) => &mut whole.bucket_mut(bucket)[own],
+            Weights::Sharded(sharded) => sharded.own_mut(bucket),
+        };
+        Some((params, grads))
+    }
+
+    /// Copies owners over their mirrors and publishes all parameters.
+    pub fn publish(&mut self, link: &mut Link) -> Result<(), CommError> {
+        self.show_changes(true, link)
+    }
+
+    /// Publishes parameters; after a step only the trained ones have changed.
+    fn show_changes(&mut self, has_all_changed: bool, link: &mut Link) -> Result<(), CommError> {
+        let buckets = Arc::clone(&self.buckets);
+        for pair in &buckets.mirrors {
+            if pair.is_mirror_here() && pair.is_owner_here() {
+                self.copy_to_mirror(&buckets, pair);
+            } else if has_all_changed || self.is_pair_trained(pair) {
+                self.hand_to_mirror(&buckets, pair, link)?;
+            }
+        }
+        match &mut self.weights {
+            Weights::Whole(whole) if self.stage > 0 => {
+                if !has_all_changed {
+                    let trained = |bucket: usize| &self.trained.of_bucket[bucket][..];
+                    return whole.start_gathering(&self.buckets, trained, &mut self.overlap);
+                }
+                let all: Vec<_> = buckets.list.iter().map(|bucket| 0..bucket.len).collect();
+                let all = |bucket: usize| std::slice::from_ref(&all[bucket]);
+                whole.start_gathering(&self.buckets, all, &mut self.overlap)
+            }
+            Weights::Whole(_) => Ok(()),
+            Weights::Sharded(sharded) => sharded.forget(&mut self.overlap),
+        }
+    }
+
+    /// Copies the owned range of a parameter over its mirror.
+    fn copy_to_mirror(&mut self, buckets: &Buckets, pair: &MirrorPair) {
+        let (owner, mirror) = self.own_of_pair(buckets, pair);
+        let base = |bucket: usize| self.own(&buckets.list[bucket]).start;
+        let (owner_base, mirror_base) = (base(pair.owner.0), base(pair.mirror.0));
+        let shift = |range: Range<usize>, by: usize| range.start + by..range.end + by;
+        match &mut self.weights {
+            Weights::Whole(whole) => {
+                let [from, into] = whole.two_mut(pair.owner.0, pair.mirror.0);
+                into[shift(mirror, mirror_base)].copy_from_slice(&from[shift(owner, owner_base)]);
+            }
+            Weights::Sharded(sharded) => {
+                let [from, into] = sharded.two_mut(pair.owner.0, pair.mirror.0);
+                into[mirror].copy_from_slice(&from[owner]);
+            }
+        }
+    }
+
+    /// Copies a parameter to its mirror on another stage over the pipeline link.
+    fn hand_to_mirror(
+        &mut self,
+        buckets: &Buckets,
+        pair: &MirrorPair,
+        link: &mut Link,
+    ) -> Result<(), CommError> {
+        let ((owner, mirror), tag) = (self.own_of_pair(buckets, pair), mirror_tag(pair));
+        let [owner_device, mirror_device] = self.devices(pair);
+        if pair.is_owner_here() {
+            let values = &self.own_params(pair.owner.0)[owner];
+            if values.is_empty() {
+                return Ok(());
+            }
+            return link.call(|comm| comm.send(values, mirror_device, tag));
+        }
+        let values = &mut self.own_params_mut(pair.mirror.0)[mirror];
+        if values.is_empty() {
+            return Ok(());
+        }
+        link.call(|comm| comm.recv(values, owner_device, tag))
+    }
+
+    /// Pipeline ranks of a pair's owner and mirror.
+    fn devices(&self, pair: &MirrorPair) -> [usize; 2] {
+        let device = |bucket: usize| self.stages.device_of(self.buckets.list[bucket].blocks.start);
+        [device(pair.owner.0), device(pair.mirror.0)]
+    }
+
+    fn is_pair_trained(&self, pair: &MirrorPair) -> bool {
+        let is_it =
+            |other: &MirrorPair| (other.owner.0, other.mirror.0) == (pair.owner.0, pair.mirror.0);
+        self.trained.grads.mirrors.iter().any(is_it)
+    }
+
+    /// Waits until whole parameters are complete.
+    pub fn settle(&mut self) -> Result<(), CommError> {
+        if let Weights::Whole(whole) = &mut self.weights {
+            for bucket in 0..self.buckets.list.len() {
+                whole.fetch(bucket, &mut self.overlap)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory held, without activations and the optimizer.
+    pub fn footprint(&self) -> Footprint {
+        let (weights, windows) = self.weights.num_elements();
+        let (gradients, in_flight) = match &self.grads {
+            Gradients::Whole(whole) => (whole.num_elements() + self.delayed_len(), 0),
+            Gradients::Sharded(sharded) => sharded.num_elements(),
+        };
+        let buffers = windows + in_flight + self.spare.len();
+        Footprint { weights, gradients, buffers, optimizer: 0, activations: 0 }
+    }
+
+    /// Ranges of an owner and its mirror that this rank steps, relative to its ranges of their
+    /// `buckets`. Both are cut alike and have one length.
+    fn own_of_pair(&self, buckets: &Buckets, pair: &MirrorPair) -> (Range<usize>, Range<usize>) {
+        let own = |(bucket, range): &(usize, Range<usize>)| {
+            let own = self.own(&buckets.list[*bucket]);
+            let start = range.start.clamp(own.start, own.end);
+            start - own.start..range.end.clamp(start, own.end) - own.start
+        };
+        (own(&pair.owner), own(&pair.mirror))
+    }
+}
+
+impl Store for ParamStore {
+    fn fetch(&mut self, block: usize, next: Option<usize>) -> Result<(), CommError> {
+        let bucket = self.buckets.of_block(block);
+        match &mut self.weights {
+            Weights::Whole(whole) => whole.fetch(bucket, &mut self.overlap),
+            Weights::Sharded(sharded) => {
+                let next = next.map(|next| self.buckets.of_block(next));
+                sharded.fetch(&self.buckets, bucket, next, &mut self.overlap)
+            }
+        }
+    }
+
+    fn params(&self, block: usize) -> &[f32] {
+        let bucket = self.buckets.of_block(block);
+        let range = self.buckets.list[bucket].block(block);
+        match &self.weights {
+            Weights::Whole(whole) => &whole.bucket(bucket)[range],
+            Weights::Sharded(sharded) => &sharded.bucket(bucket)[range],
+        }
+    }
+
+    fn params_and_grads(
+        &mut self,
+        cpu: &Cpu,
+        block: usize,
+    ) -> Result<(&[f32], Grads<'_>), CommError> {
+        let bucket = self.buckets.of_block(block);
+        let range = self.buckets.list[bucket].block(block);
+        let params = match &self.weights {
+            Weights::Whole(whole) => &whole.bucket(bucket)[range],
+            Weights::Sharded(sharded) => &sharded.bucket(bucket)[range],
+        };
+        let runs = &self.trained.of_block[block];
+        if runs.is_empty() {
+            return Ok((params, Grads::none()));
+        }
+        let grads = match &mut self.grads {
+            Gradients::Whole(whole) => whole.microbatch_buffer(cpu, bucket),
+            Gradients::Sharded(sharded) => {
+                sharded.microbatch_buffer(cpu, bucket, &mut self.overlap)?
+            }
+        };
+        let range = self.trained.grads.list[bucket].block(block);
+        Ok((params, Grads::new(&mut grads[range], runs)))
+    }
+
+    fn first_trained(&self) -> usize {
+        self.trained.first_block
+    }
+
+    fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
+        let bucket = self.buckets.of_block(block);
+        if !self.fills_bucket(block) {
+            return Ok(());
+        }
+        match &mut self.grads {
+            Gradients::Whole(whole) if self.is_alone => {
+                whole.finish_microbatch_alone(cpu, bucket);
+                Ok(())
+            }
+            Gradients::Whole(whole) if self.is_held => {
+                whole.hold_microbatch(cpu, bucket);
+                Ok(())
+            }
+            Gradients::Whole(whole) => whole.finish_microbatch(cpu, bucket, &mut self.overlap),
+            Gradients::Sharded(sharded) => {
+                sharded.finish_microbatch(cpu, bucket, &mut self.overlap)
+            }
+        }
+    }
+
+    fn skip_microbatch(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
+        let (bucket, is_filled) = (self.buckets.of_block(block), self.fills_bucket(block));
+        match &mut self.grads {
+            Gradients::Sharded(sharded) if is_filled => {
+                sharded.skip_microbatch(cpu, bucket, &mut self.overlap)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Tag of messages between an owner and its mirror. Stage boundaries use the small tags.
+fn mirror_tag(pair: &MirrorPair) -> u64 {
+    u64::MAX - pair.mirror.0 as u64
+}

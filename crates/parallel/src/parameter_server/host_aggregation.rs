@@ -1,0 +1,84 @@
+//! Host-local aggregation in front of the parameter servers.
+//!
+//! Workers of a host reach each other faster than the servers. A host group reduces its gradients,
+//! its first worker pushes the sum, pulls the weights and broadcasts them: servers see one client
+//! per host instead of one per worker, and receive that many fewer bytes. In synchronous mode the
+//! sum has the order of a run without groups if the group size is a power of two.
+
+use super::client::HostGroup;
+use crate::replica::Replica;
+use lockstep_comm::{Comm, CommError, Reduction, Traffic};
+use std::time::Duration;
+
+impl Replica {
+    /// Joins a host group, whose first rank attaches to the servers
+    /// ([`Replica::attach_to_servers`]).
+    pub fn join_host_group(&mut self, comm: Comm) {
+        self.store.set_alone(true);
+        let host_group = |comm: Comm| HostGroup { comm: comm.canonical(), exposed: Duration::ZERO };
+        self.host_group = (comm.group_size() > 1).then(|| host_group(comm));
+    }
+
+    /// Broadcasts the weights that the group's first rank has pulled, and their version.
+    pub(super) fn share_weights(&mut self, version: u64) -> Result<u64, CommError> {
+        let Self { host_group: Some(host_group), store, device, world, .. } = self else {
+            return Ok(version);
+        };
+        let (mut version, began) = ([version], world.clock().now());
+        host_group.comm.broadcast(&mut version, 0)?;
+        for bucket in 0..store.buckets.list.len() {
+            host_group.comm.broadcast(store.own_params_mut(bucket), 0)?;
+        }
+        host_group.exposed += world.clock().since(began);
+        store.publish(&mut device.link)?;
+        Ok(version[0])
+    }
+
+    /// All-reduces the gradients of the host group.
+    pub fn reduce_gradients_in_host(&mut self) -> Result<(), CommError> {
+        let Self { host_group: Some(host_group), store, world, .. } = self else { return Ok(()) };
+        let began = world.clock().now();
+        for bucket in 0..store.buckets.list.len() {
+            host_group.comm.all_reduce(store.own_grads_mut(bucket), Reduction::Sum)?;
+        }
+        host_group.exposed += world.clock().since(began);
+        Ok(())
+    }
+
+    /// Sums the losses and target counts of the host group.
+    pub fn reduce_losses_in_host(
+        &mut self,
+        loss: f64,
+        num_targets: u64,
+    ) -> Result<(f64, u64), CommError> {
+        let Some(host_group) = &self.host_group else { return Ok((loss, num_targets)) };
+        // Target counts are small enough to be exact in `f64`.
+        let mut sums = [loss, num_targets as f64];
+        host_group.comm.all_reduce(&mut sums, Reduction::Sum)?;
+        Ok((sums[0], sums[1] as u64))
+    }
+
+    /// Exposed communication time in the host group since the last call.
+    pub(crate) fn take_host_exposed(&mut self) -> Duration {
+        self.host_group
+            .as_mut()
+            .map_or(Duration::ZERO, |host_group| std::mem::take(&mut host_group.exposed))
+    }
+
+    /// Rows that any worker of the host group uses, given those of this worker; ascending.
+    pub(super) fn gather_touched_rows(&self, own: Vec<u32>) -> Result<Vec<u32>, CommError> {
+        let Some(host_group) = &self.host_group else { return Ok(own) };
+        let mut all = Vec::new();
+        host_group.comm.all_gather_v(&own, &mut all)?;
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+
+    /// Bytes that this worker sent in the host group.
+    pub(crate) fn host_traffic(&self) -> Traffic {
+        self.host_group
+            .as_ref()
+            .map_or_else(Traffic::default, |host_group| host_group.comm.counters().total().traffic)
+    }
+}

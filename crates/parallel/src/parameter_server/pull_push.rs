@@ -1,0 +1,292 @@
+//! A worker's step with parameter servers: pull, compute, push.
+//!
+//! Shards are pulled in the order in which a forward pass needs them.
+
+use super::client::{Client, Latencies};
+use super::compressed_push::{PushCompression, PushCompressor};
+use super::failover::{LostServer, ShardServers};
+use super::{Request, RequestKind, Tag, ranges};
+use crate::buckets::Buckets;
+use crate::byzantine::ByzantineWorker;
+use crate::compress::CompressionStats;
+use crate::distance::squared_distance;
+use crate::replica::Replica;
+use lockstep_comm::{Comm, CommError, Traffic};
+use lockstep_optim::Clip;
+use lockstep_platform::World;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+impl Replica {
+    /// Attaches this worker to the parameter servers, the ranks of `comm` behind the workers, with
+    /// `num_backups` backups of each behind all primaries. Requires that each worker has the whole
+    /// model, in as few buckets as possible.
+    pub fn attach_to_servers(
+        &mut self,
+        comm: Comm,
+        num_servers: usize,
+        num_backups: usize,
+        world: &World,
+    ) {
+        assert!(self.plan.is_replicated(), "a parameter-server worker requires a whole replica");
+        let ranges = ranges(&self.blueprint, num_servers);
+        let lens = |buckets: &Buckets| buckets.list.iter().map(|b| b.len).collect::<Vec<_>>();
+        assert_eq!(lens(&ranges), lens(&self.all), "servers use the replica's buckets");
+        let num_workers = comm.group_size() - num_servers * (1 + num_backups);
+        let shard_servers =
+            |server| ShardServers::new(num_workers + server, num_backups, num_servers);
+        self.store.set_alone(true);
+        self.client = Some(Client {
+            comm,
+            ranges,
+            num_workers,
+            shard_servers: (0..num_servers).map(shard_servers).collect(),
+            lost_servers: Vec::new(),
+            num_pushes: 0,
+            acknowledged: vec![0; num_servers],
+            num_discarded: 0,
+            switch: None,
+            staleness: BTreeMap::new(),
+            compressor: None,
+            rows: None,
+            byzantine: None,
+            latencies: Latencies::default(),
+            world: World::clone(world),
+            exposed: Duration::ZERO,
+        });
+    }
+
+    /// Makes this worker Byzantine, or honest with `None`.
+    pub fn set_byzantine(&mut self, byzantine: Option<ByzantineWorker>) {
+        if let Some(client) = &mut self.client {
+            client.byzantine = byzantine;
+        }
+    }
+
+    /// Sets whether losses cover this worker's micro-batches only.
+    pub fn report_local_loss(&mut self, is_alone: bool) {
+        self.losses.set_alone(is_alone);
+    }
+
+    /// Waits until this worker may read and pulls the weights for a step from all servers; returns
+    /// the oldest of their versions.
+    pub fn pull(&mut self, step: u64) -> Result<u64, CommError> {
+        let version = self.take_weights(RequestKind::Pull, step)?;
+        self.share_weights(version)
+    }
+
+    /// Reads the current weights without a push to follow.
+    pub fn read(&mut self) -> Result<(), CommError> {
+        let version = self.take_weights(RequestKind::Read, 0)?;
+        self.share_weights(version).map(drop)
+    }
+
+    fn take_weights(&mut self, kind: RequestKind, step: u64) -> Result<u64, CommError> {
+        let Self { client: Some(client), store, device, .. } = self else { return Ok(step) };
+        let began = client.world.clock().now();
+        // Taken out, because the client is borrowed meanwhile.
+        let mut rows = client.rows.take();
+        let mut oldest = u64::MAX;
+        for server in 0..client.num_servers() {
+            let (version, length) = client.with_failover(server, |client, rank| {
+                let sent_at = client.world.clock().now();
+                client.send_request(rank, Request { step, ..client.request(kind) })?;
+                let reply = client.recv_reply(rank)?;
+                for (bucket, cut) in client.ranges.list.iter().enumerate() {
+                    let part = &mut store.own_params_mut(bucket)[cut.part(server)];
+                    if !part.is_empty() {
+                        client.comm.recv(part, rank, Tag::Weights as u64)?;
+                    }
+                }
+                if let Some(rows) = &mut rows {
+                    let bucket = store.own_params_mut(rows.table.bucket);
+                    rows.take(client, (rank, server), kind, reply.number, bucket)?;
+                }
+                Ok((reply, (reply.number, client.world.clock().since(sent_at))))
+            })?;
+            client.latencies.pull.note(length);
+            oldest = oldest.min(version);
+        }
+        if let Some(rows) = &mut rows {
+            let bucket = store.own_params_mut(rows.table.bucket);
+            rows.pull_replicated(client, bucket)?;
+        }
+        client.rows = rows;
+        client.exposed += client.world.clock().since(began);
+        store.publish(&mut device.link)?;
+        Ok(oldest)
+    }
+
+    /// Sets the servers' weights to this worker's.
+    pub fn load(&mut self) -> Result<(), CommError> {
+        let Self { client: Some(client), store, .. } = self else { return Ok(()) };
+        for server in 0..client.num_servers() {
+            client.with_failover(server, |client, rank| {
+                client.send_request(rank, client.request(RequestKind::Load))?;
+                client.send_parts(server, rank, Tag::Weights, |bucket| store.own_params(bucket))?;
+                if let Some(rows) = &client.rows {
+                    let bucket = store.own_params(rows.table.bucket);
+                    rows.send_all_rows(&client.comm, (rank, server), bucket)?;
+                }
+                Ok((client.recv_reply(rank)?, ()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Pushes the gradient of a step, clipped by `clip`, or without one notifies the servers that
+    /// the step is skipped. An alarm switches all workers to synchronous steps from the next step
+    /// on.
+    pub fn push(
+        &mut self,
+        step: u64,
+        clip: Option<&Clip>,
+        is_alarm: bool,
+    ) -> Result<(), CommError> {
+        let Self { client: Some(client), store, .. } = self else { return Ok(()) };
+        if let Some(byzantine) = client.byzantine.as_mut().filter(|_| clip.is_some()) {
+            for bucket in 0..client.ranges.list.len() {
+                byzantine.corrupt(step, bucket, store.own_grads_mut(bucket));
+            }
+        }
+        if let Some(scale) = clip.map(|clip| clip.scale(0)).filter(|scale| *scale < 1.0) {
+            for bucket in 0..client.ranges.list.len() {
+                store.own_grads_mut(bucket).iter_mut().for_each(|grad| *grad *= scale);
+            }
+        }
+        if let Some(compressor) = client.compressor.as_mut().filter(|_| clip.is_some()) {
+            let worker = client.comm.group_rank();
+            compressor.begin();
+            for server in 0..client.shard_servers.len() {
+                for (bucket, cut) in client.ranges.list.iter().enumerate() {
+                    let range = cut.part(server);
+                    let grads = &mut store.own_grads_mut(bucket)[range.clone()];
+                    if !grads.is_empty() {
+                        compressor.compress((server, bucket), range, grads, (step, worker));
+                    }
+                }
+            }
+        }
+        client.num_pushes += 1;
+        let kind =
+            client.request(if clip.is_some() { RequestKind::Push } else { RequestKind::Skip });
+        let request = Request { step, number: client.num_pushes, is_alarm, ..kind };
+        let began = client.world.clock().now();
+        let mut rows = client.rows.take();
+        for server in 0..client.num_servers() {
+            let (reply, length) = client.with_failover(server, |client, rank| {
+                let sent_at = client.world.clock().now();
+                client.send_request(rank, request)?;
+                if clip.is_some() {
+                    client.send_grads(server, rank, |bucket| store.own_grads(bucket))?;
+                    if let Some(rows) = &mut rows {
+                        let bucket = store.own_grads(rows.table.bucket);
+                        rows.push(&client.comm, (rank, server), bucket)?;
+                    }
+                }
+                let reply = client.recv_reply(rank)?;
+                Ok((reply, (reply, client.world.clock().since(sent_at))))
+            })?;
+            client.latencies.push.note(length);
+            client.acknowledged[server] += 1;
+            if server == 0 && reply.is_discarded {
+                client.num_discarded += 1;
+            } else if server == 0 {
+                *client.staleness.entry(reply.number).or_default() += 1;
+            }
+        }
+        client.rows = rows;
+        client.exposed += client.world.clock().since(began);
+        Ok(())
+    }
+
+    /// Leaves the servers.
+    pub fn leave_servers(&mut self) -> Result<(), CommError> {
+        let Self { client: Some(client), .. } = self else { return Ok(()) };
+        for server in 0..client.num_servers() {
+            let left = client.with_failover(server, |client, rank| {
+                client.send_request(rank, client.request(RequestKind::Leave))?;
+                Ok((client.recv_reply(rank)?, ()))
+            });
+            // A server that has exited on hearing it need not acknowledge.
+            if !matches!(left, Err(CommError::Gone { .. })) {
+                left?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of pushes of each worker that each server has applied: by server and worker.
+    pub fn count_pushes_taken(&mut self) -> Result<Vec<Vec<u64>>, CommError> {
+        let Self { client: Some(client), .. } = self else { return Ok(Vec::new()) };
+        let mut all = vec![vec![0; client.num_workers]; client.num_servers()];
+        for (server, counts) in all.iter_mut().enumerate() {
+            client.with_failover(server, |client, rank| {
+                client.send_request(rank, client.request(RequestKind::Count))?;
+                let reply = client.recv_reply(rank)?;
+                client.comm.recv(counts, rank, Tag::Counts as u64)?;
+                Ok((reply, ()))
+            })?;
+        }
+        Ok(all)
+    }
+
+    /// Number of this worker's gradients by staleness.
+    pub fn staleness(&self) -> Option<&BTreeMap<u64, u64>> {
+        self.client.as_ref().map(|client| &client.staleness)
+    }
+
+    /// This worker's client.
+    pub fn client(&self) -> Option<&Client> {
+        self.client.as_ref()
+    }
+
+    /// Servers lost since the last call, as far as this worker knows.
+    pub fn take_lost_servers(&mut self) -> Vec<LostServer> {
+        self.client
+            .as_mut()
+            .map_or_else(Vec::new, |client| std::mem::take(&mut client.lost_servers))
+    }
+
+    /// Bytes of pulls and pushes of this worker, in both directions: a server sends on behalf of a
+    /// worker.
+    pub(crate) fn client_traffic(&self) -> Traffic {
+        let Some(client) = &self.client else { return Traffic::default() };
+        let traffic = client.comm.counters().total().traffic;
+        Traffic { sent_bytes: traffic.sent_bytes + traffic.received_bytes, ..traffic }
+    }
+
+    /// Enables compression of pushes.
+    pub fn enable_push_compression(&mut self, compression: PushCompression) {
+        let Self { client: Some(client), all, .. } = self else { return };
+        let lens: Vec<usize> = all.list.iter().map(|bucket| bucket.len).collect();
+        client.compressor = Some(PushCompressor::new(compression, client.num_servers(), &lens));
+    }
+
+    /// Visits the residuals by bucket, to save or to restore them.
+    pub fn visit_push_residuals<E>(
+        &mut self,
+        mut visit: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let compressor = self.client.as_mut().and_then(|client| client.compressor.as_mut());
+        let buckets =
+            compressor.into_iter().flat_map(|compressor| &mut compressor.residual).enumerate();
+        for (bucket, values) in buckets.filter(|(_, values)| !values.is_empty()) {
+            visit(&format!("bucket.{bucket}"), values)?;
+        }
+        Ok(())
+    }
+
+    /// Compression statistics of this worker's gradients in the current step, if compressed.
+    pub fn push_compression_stats(&self) -> Option<CompressionStats> {
+        let compressor = self.client.as_ref()?.compressor.as_ref()?;
+        let squares = compressor.residual.iter().map(|values| squared_distance(values, &[]));
+        let written: usize = compressor.messages.iter().flatten().flatten().map(Vec::len).sum();
+        Some(CompressionStats {
+            delta: if compressor.norm > 0.0 { compressor.error / compressor.norm } else { 0.0 },
+            residual_norm: squares.sum::<f64>().sqrt(),
+            message_bytes: written as u64,
+            dense_bytes: (compressor.num_elements * size_of::<f32>()) as u64,
+        })
+    }
+}

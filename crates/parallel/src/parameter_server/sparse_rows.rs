@@ -1,0 +1,50 @@
+//! State of sparse pulls: the row table, its cache and replicas, and the rows of the step.
+
+use super::replicated_rows::ReplicatedRows;
+use super::row_cache::RowCache;
+use super::row_table::RowTable;
+
+/// Sparse pull state of a worker.
+pub(super) struct SparsePull {
+    pub(super) table: RowTable,
+    pub(super) row_cache: RowCache,
+    pub(super) replicated: ReplicatedRows,
+    /// Rows that the step uses, ascending.
+    pub(super) touched: Vec<u32>,
+    pub(super) step: u64,
+    pub(super) counts: SparseRowCounts,
+}
+
+/// Number of rows sent for a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SparseRowCounts {
+    /// Rows pulled.
+    pub pulled: u64,
+    /// Rows whose gradients were pushed.
+    pub pushed: u64,
+    /// Rows used from the cache.
+    pub kept: u64,
+    /// Rows pulled from a replica instead of their owner.
+    pub copied: u64,
+    /// Largest number of updates that a cached or replicated row had missed when it was used.
+    pub age_max: u64,
+    /// Requests to each server about rows: pulls and pushes that include some.
+    pub requests: Vec<u64>,
+    /// Bytes of rows and their indices, to and from each server.
+    pub bytes: Vec<u64>,
+}
+
+impl SparsePull {
+    /// Records a row from a replica that had missed `age` updates.
+    pub(super) fn record_replica(&mut self, row: u32, version: u64, age: u64) {
+        self.row_cache.insert(row, self.step, version);
+        self.counts.copied += 1;
+        self.counts.age_max = self.counts.age_max.max(age);
+    }
+
+    /// Records a request about rows.
+    pub(super) fn record_request(&mut self, server: usize, bytes: u64) {
+        self.counts.requests[server] += 1;
+        self.counts.bytes[server] += bytes;
+    }
+}

@@ -1,0 +1,115 @@
+//! Layout of a replica across ranks: mesh, stages, leaves, buckets and memory sizes.
+
+use crate::buckets::Buckets;
+use crate::leaf_assignment::LeafAssignment;
+use crate::leaves::Leaves;
+use crate::pipeline::Sizes;
+use crate::recompute::RecomputePlan;
+use crate::sparse_embedding::SparseEmbedding;
+use crate::stages::Stages;
+use crate::trainable_params::TrainableParams;
+use lockstep_config::Dtype;
+use lockstep_mesh::{Axis, Degrees, Mesh};
+use lockstep_model::{Blueprint, MicrobatchShape};
+use lockstep_optim::Phases;
+
+/// Layout of a replica across ranks, and the sizes its memory is allocated for.
+#[derive(Clone, Debug)]
+pub struct ReplicaPlan {
+    /// Shape of every micro-batch.
+    pub microbatch: MicrobatchShape,
+    /// Reduction leaves of a step.
+    pub leaves: Leaves,
+    /// Activation recomputation.
+    pub recompute: RecomputePlan,
+    /// ZeRO stage.
+    pub zero: usize,
+    /// Number of leaves per data-parallel rank, where each has a contiguous range (ZeRO 0 and 1).
+    pub shares: Vec<usize>,
+    /// Mesh of all ranks.
+    pub mesh: Mesh,
+    /// Pipeline stages.
+    pub stages: Stages,
+    /// Minimum number of parameters of a bucket.
+    pub bucket_len: usize,
+    /// Whether collectives overlap with computation.
+    pub overlap: bool,
+    /// Data type of gradients on the wire.
+    pub wire: Dtype,
+    /// Whether optimizer state is offloaded to a file.
+    pub offload: bool,
+    /// Freezing schedule of the parameters.
+    pub phases: Phases,
+    /// Current phase of the freezing schedule.
+    pub phase: usize,
+    /// Gradient delay in steps.
+    pub delay: u64,
+}
+
+impl ReplicaPlan {
+    /// A plan for one rank that holds the whole model, without recomputation.
+    pub fn single_rank(microbatch: MicrobatchShape, leaves: Leaves) -> Self {
+        Self {
+            microbatch,
+            leaves,
+            recompute: RecomputePlan::NONE,
+            zero: 0,
+            shares: vec![leaves.num_leaves],
+            mesh: Mesh::new(Degrees::ONE).expect("one rank is a mesh"),
+            stages: Stages::whole(),
+            bucket_len: 0,
+            overlap: false,
+            wire: Dtype::F32,
+            offload: false,
+            phases: Phases::default(),
+            phase: 0,
+            delay: 0,
+        }
+    }
+
+    /// Assignment of leaves to data-parallel ranks.
+    pub fn leaf_assignment(&self) -> LeafAssignment {
+        LeafAssignment::for_zero_stage(self.zero, &self.shares)
+    }
+
+    /// Number of micro-batches per step of the pipeline with this data-parallel rank, padding
+    /// included.
+    pub fn num_microbatches(&self, part: usize) -> usize {
+        let Leaves { num_leaves, microbatches_per_leaf } = self.leaves;
+        match self.leaf_assignment() {
+            LeafAssignment::Contiguous(shares) => shares[part].len() * microbatches_per_leaf,
+            LeafAssignment::Cyclic { num_workers } => {
+                num_leaves.div_ceil(num_workers) * microbatches_per_leaf
+            }
+        }
+    }
+
+    /// Buckets of all pipeline stages.
+    pub fn buckets(&self, blueprint: &Blueprint) -> Buckets {
+        Buckets::between(blueprint, self.bucket_len, self.shares.len(), self.stages.cuts())
+    }
+
+    /// The embedding table whose gradient rows are exchanged sparsely, if any; only with an `f32`
+    /// wire.
+    pub fn sparse(
+        &self,
+        blueprint: &Blueprint,
+        trained: &TrainableParams,
+    ) -> Option<SparseEmbedding> {
+        let shares = self.leaf_assignment();
+        let found =
+            SparseEmbedding::find(blueprint, trained, &shares, self.leaves, self.microbatch);
+        found.filter(|_| self.wire == Dtype::F32)
+    }
+
+    /// Sizes of a pipeline rank's memory, for this data-parallel rank.
+    pub fn sizes<'a>(&self, blueprint: &'a Blueprint, part: usize) -> Sizes<'a> {
+        let (microbatch, recompute) = (self.microbatch, self.recompute);
+        Sizes { blueprint, microbatch, recompute, num_microbatches: self.num_microbatches(part) }
+    }
+
+    /// Whether every rank holds and steps the whole model.
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.zero == 0 && self.mesh.degree(Axis::Data) == self.mesh.num_ranks()
+    }
+}

@@ -1,0 +1,23 @@
+//! State of a rank's step: its duty, the cutoff agreement, and measurements of the last step.
+
+use crate::stragglers::{CutoffAgreement, StepDuty};
+use lockstep_comm::Traffic;
+use std::cell::RefCell;
+use std::time::Duration;
+
+/// Duty of a rank in a step, and measurements of the last one.
+#[derive(Default)]
+pub(crate) struct StepContext {
+    /// Cutoff agreement on the ranks whose gradients count, with straggler mitigation.
+    pub(crate) agreement: Option<RefCell<CutoffAgreement>>,
+    /// Duty of this rank in the next step.
+    pub(crate) duty: StepDuty,
+    /// Whether this rank's gradients counted in the last step.
+    pub(crate) counted_in_step: bool,
+    /// Micro-batches run in the last step, and their computation time.
+    pub(crate) num_run: usize,
+    pub(crate) computed: Duration,
+    /// Number of times the leaves were rebalanced, and the traffic of the groups replaced by that.
+    pub(crate) num_divisions: usize,
+    pub(crate) past_traffic: Traffic,
+}

@@ -1,0 +1,113 @@
+//! Tensor and sequence parallelism (Shoeybi et al. 2019; Korthikanti et al. 2022).
+//!
+//! The model is described in shards ([`lockstep_model::tensor_shards`]) and calls [`TensorCollectives`] to
+//! complete their partial sums; here that is a group of ranks. Each layer and pass has two
+//! all-reduces: behind the row-parallel product of each half in forward, and behind the input
+//! gradient of the column-parallel product in backward. With sequence parallelism each becomes a
+//! reduce-scatter behind and an all-gather in front, which move the same bytes, and activations
+//! between the halves are divided among the ranks. Sums follow the tree over ranks, which is the
+//! upper part of the tree over shards: the bits equal those of one rank that holds all shards.
+//!
+//! These calls block the computation, so the ranks of such a group belong on the fastest links.
+//! Nothing overlaps, and all of their time is exposed communication.
+
+use lockstep_comm::{Comm, CommError, Label, Reduction, Traffic};
+use lockstep_model::{Blueprint, TensorCollectives};
+use lockstep_optim::Slot;
+use lockstep_platform::World;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A rank's end of the tensor-parallel group.
+pub struct TensorParallel {
+    comm: Comm,
+    world: World,
+    exposed: Duration,
+    /// First failure; nothing is sent after it.
+    failed: Option<CommError>,
+    /// Current step, for error reports.
+    step: u64,
+}
+
+impl TensorParallel {
+    /// For the ranks of `comm`, each of which holds as many shards, in rank order.
+    pub fn new(comm: &Comm, world: World) -> Self {
+        let comm = comm.canonical();
+        Self { comm, world, exposed: Duration::ZERO, failed: None, step: 0 }
+    }
+
+    /// The tensor-parallel group.
+    pub fn comm(&self) -> &Comm {
+        &self.comm
+    }
+
+    /// Sets the current step.
+    pub fn begin_step(&mut self, step: u64) {
+        self.step = step;
+    }
+
+    /// Failure since the last call, if any. Results of blocks after it are invalid.
+    pub fn check(&mut self) -> Result<(), CommError> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Bytes sent and received in this group.
+    pub fn traffic(&self) -> Traffic {
+        self.comm.counters().total().traffic
+    }
+
+    /// Exposed communication time since the last call.
+    pub fn take_exposed(&mut self) -> Duration {
+        std::mem::take(&mut self.exposed)
+    }
+
+    fn call(&mut self, run: impl FnOnce(&Comm) -> Result<(), CommError>) {
+        if self.failed.is_some() || self.comm.group_size() == 1 {
+            return;
+        }
+        let start = self.world.clock().now();
+        self.failed = run(&self.comm.about(Label::step(self.step))).err();
+        self.exposed += self.world.clock().since(start);
+    }
+}
+
+/// Slots that tensor-parallel rank `tp_rank` measures, given the `slots` of the rank with
+/// `blueprint`: the same places in its own pieces. Rank 0 measures parameters that are not sharded.
+pub fn slots_of_tp_rank(blueprint: &Blueprint, tp_rank: usize, mut slots: Vec<Slot>) -> Vec<Slot> {
+    let num_local = blueprint.shards.num_local();
+    let pieces: BTreeMap<&str, (usize, usize)> =
+        blueprint.params().map(|(_, p)| (p.name.as_str(), (p.piece.num, p.len()))).collect();
+    slots.retain_mut(|slot| {
+        let (num_pieces, len) = pieces[slot.name.as_str()];
+        if num_pieces == 1 {
+            return tp_rank == 0;
+        }
+        let in_piece = slot.first - slot.piece * len;
+        slot.piece = tp_rank * num_local + slot.piece % num_local;
+        slot.first = slot.piece * len + in_piece;
+        true
+    });
+    slots
+}
+
+impl TensorCollectives for TensorParallel {
+    fn all_reduce(&mut self, values: &mut [f32]) {
+        self.call(|comm| comm.all_reduce(values, Reduction::Sum));
+    }
+
+    fn all_reduce_max(&mut self, values: &mut [f32]) {
+        self.call(|comm| comm.all_reduce(values, Reduction::Max));
+    }
+
+    fn all_gather(&mut self, values: &mut [f32]) {
+        self.call(|comm| comm.all_gather_in_place(values));
+    }
+
+    fn reduce_scatter(&mut self, values: &mut [f32]) {
+        self.call(|comm| comm.reduce_scatter_in_place(values, Reduction::Sum));
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+}
