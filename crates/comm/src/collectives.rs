@@ -10,14 +10,14 @@ use std::time::Duration;
 use lockstep_platform::{Source, Target};
 use lockstep_schedule::{Algorithm, Op, boundary};
 
+use crate::call_buffers::CallBuffers;
+use crate::channel::Channel;
 use crate::comm::{Comm, State};
 use crate::element::{Element, Reduction};
-use crate::call_buffers::CallBuffers;
 use crate::engine::Call;
 use crate::error::CommError;
-use crate::channel::Channel;
-use crate::schedule_cache::ScheduleKey;
 use crate::recorder::Entry;
+use crate::schedule_cache::ScheduleKey;
 use crate::signature::{code, hash};
 
 /// Traffic below which a call takes less than a tick of the recorder's clock, unless it waits.
@@ -239,7 +239,9 @@ impl Comm {
         let total = named.iter().try_fold(0_u64, |total, &len| total.checked_add(len));
         let bytes = total.and_then(|total| total.checked_mul(size_of::<T>() as u64));
         if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
-            return Err(self.invalid("parts of unequal lengths", "together they do not fit into memory"));
+            return Err(
+                self.invalid("parts of unequal lengths", "together they do not fit into memory")
+            );
         }
         Ok(named.iter().map(|&len| len as usize).collect())
     }
@@ -372,16 +374,19 @@ impl Comm {
         let (group, number) = (membership.id, engine.next_call());
         let entry = Entry { group, channel, number, signature, label };
         let clock = endpoint.world().clock();
-        let record = (!self.bare).then(|| endpoint.recorder().open_in_group(sequences, entry, clock));
+        let record =
+            (!self.bare).then(|| endpoint.recorder().open_in_group(sequences, entry, clock));
         let (num_long_waits, record) = (endpoint.num_long_waits(), record.as_ref());
-        let call = Call { prepared, signature, dtype, reduction, timeout, channel, label, replay, record };
+        let call =
+            Call { prepared, signature, dtype, reduction, timeout, channel, label, replay, record };
         let start = if is_watched { endpoint.world().clock().now() } else { Duration::ZERO };
         // An error is large. Returning the result unmatched would copy it even on success, and
         // the copy would wait for the last stores of the call.
         match engine.run(endpoint, membership, &call, buffers, replays) {
             Ok(()) => {
                 if let Some(record) = record {
-                    let is_short = prepared.facts.uses_memory && prepared.traffic.bytes() <= SHORT_BYTES;
+                    let is_short =
+                        prepared.facts.uses_memory && prepared.traffic.bytes() <= SHORT_BYTES;
                     record.end(is_short && endpoint.num_long_waits() == num_long_waits);
                 }
                 counters.add(code(op), engine.moved());

@@ -11,22 +11,24 @@ use std::time::Duration;
 
 use lockstep_mesh::{Group, Rank};
 use lockstep_platform::World;
-use lockstep_schedule::{Contributions, Algorithm, Costs};
+use lockstep_schedule::{Algorithm, Contributions, Costs};
 
 use crate::background::InFlight;
 use crate::buffer::ArenaBuffer;
+use crate::channel::Channel;
 use crate::counters::Counters;
 use crate::element::Element;
-use crate::channel::Channel;
+use crate::endpoint::Endpoint;
 use crate::engine::Engine;
-use crate::membership::Membership;
 use crate::error::CommError;
 use crate::label::Label;
-use crate::endpoint::Endpoint;
-use crate::schedule_cache::ScheduleCache;
+use crate::membership::Membership;
 use crate::recorder::SequenceBlock;
+use crate::schedule_cache::ScheduleCache;
 use crate::transport::Channels;
-use crate::transport::shared::{DEFAULT_ARENA_BYTES, SegmentExchange, SharedTransport, SharedWorld};
+use crate::transport::shared::{
+    DEFAULT_ARENA_BYTES, SegmentExchange, SharedTransport, SharedWorld,
+};
 
 /// Default deadline of a wait for a peer.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
@@ -117,7 +119,12 @@ impl Comm {
         Ok(Self::of_group(&endpoint, &group, "world", contributions))
     }
 
-    fn of_group(endpoint: &Arc<Endpoint>, group: &Group, name: &str, contributions: Contributions) -> Self {
+    fn of_group(
+        endpoint: &Arc<Endpoint>,
+        group: &Group,
+        name: &str,
+        contributions: Contributions,
+    ) -> Self {
         let group_rank = group.group_rank(endpoint.rank()).expect("a rank's own group");
         let ranks = group.ranks().to_vec();
         let num_inputs = contributions.num_inputs(group_rank);
@@ -174,7 +181,12 @@ impl Comm {
         self.new_group(&group, name, Contributions::of_leaves(shares))
     }
 
-    fn new_group(&self, group: &Group, name: &str, contributions: Contributions) -> Result<Self, CommError> {
+    fn new_group(
+        &self,
+        group: &Group,
+        name: &str,
+        contributions: Contributions,
+    ) -> Result<Self, CommError> {
         let comm = Self::of_group(&self.core.endpoint, group, name, contributions);
         let max_groups = self.core.endpoint.shared().map_or(u64::MAX, |shared| shared.max_groups());
         if comm.core.membership.id >= max_groups {
@@ -202,7 +214,8 @@ impl Comm {
         self.core.sends_in_flight.drain();
         self.core.recvs_in_flight.drain();
         let endpoint = Arc::new(self.core.endpoint.in_next_epoch(survivors, self.timeout)?);
-        let (group, contributions) = (Group::new(survivors.to_vec()), Contributions::one_each(survivors.len()));
+        let (group, contributions) =
+            (Group::new(survivors.to_vec()), Contributions::one_each(survivors.len()));
         let comm = Self::of_group(&endpoint, &group, "world", contributions).within(self.timeout);
         comm.barrier()?;
         Ok(comm)
@@ -264,7 +277,8 @@ impl Comm {
     /// them, with [`CommError::Gone`]. For ranks with a replacement; no collective may include them
     /// any more. The first list counts, for all groups of this rank.
     pub fn mark_expendable(&self, group_ranks: &[usize]) {
-        let ranks: Vec<Rank> = group_ranks.iter().map(|group_rank| self.ranks()[*group_rank]).collect();
+        let ranks: Vec<Rank> =
+            group_ranks.iter().map(|group_rank| self.ranks()[*group_rank]).collect();
         self.core.endpoint.mark_expendable(&ranks);
     }
 

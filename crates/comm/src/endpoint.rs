@@ -16,7 +16,7 @@ use crate::error::{CommError, Interruption};
 use crate::probe::LinkMeasurements;
 use crate::recorder::{Dump, RecordRegion, Recorder, file_name};
 use crate::transport::shared::{DEFAULT_ARENA_BYTES, SharedWorld};
-use crate::transport::{Envelope, EpochChange, Round, Transport, Channels};
+use crate::transport::{Channels, Envelope, EpochChange, Round, Transport};
 use crate::verdict::{Process, Verdict};
 
 /// One rank of the world.
@@ -80,7 +80,11 @@ impl Endpoint {
 
     /// This rank among the survivors, in the next epoch. The old endpoint keeps its memory, because
     /// buffers are in it, and loses its channels.
-    pub(crate) fn in_next_epoch(&self, survivors: &[Rank], timeout: Duration) -> Result<Self, CommError> {
+    pub(crate) fn in_next_epoch(
+        &self,
+        survivors: &[Rank],
+        timeout: Duration,
+    ) -> Result<Self, CommError> {
         let epoch = self.epoch + 1;
         let memory = match &self.shared {
             Some(shared) => Some(Arc::new(shared.in_next_epoch(survivors, epoch, timeout)?)),
@@ -330,7 +334,10 @@ impl Transport for ClosedChannel {
         report
     }
 
-    fn into_next_epoch(self: Box<Self>, _: &EpochChange<'_>) -> Result<Box<dyn Transport>, CommError> {
+    fn into_next_epoch(
+        self: Box<Self>,
+        _: &EpochChange<'_>,
+    ) -> Result<Box<dyn Transport>, CommError> {
         Ok(self)
     }
 

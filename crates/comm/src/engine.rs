@@ -8,8 +8,8 @@
 //! - `replay`: replays calls that repeat on the same buffers
 //! - `failure`: starts the call record, and turns an interruption into an error
 
-mod replay;
 mod failure;
+mod replay;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use std::time::Duration;
 use lockstep_mesh::Rank;
 use lockstep_platform::{Source, Target};
 
+use crate::call_buffers::CallBuffers;
+use crate::channel::Channel;
 use crate::element::{Dtype, Reduction};
+use crate::endpoint::Endpoint;
 use crate::error::{CommError, Interruption};
 use crate::flags::CallDescriptor;
 use crate::kernel::{self, Job};
 use crate::label::Label;
-use crate::call_buffers::CallBuffers;
-use crate::channel::Channel;
-use crate::endpoint::Endpoint;
 use crate::membership::Membership;
-use crate::prepared_schedule::{Area, Piece, PreparedSchedule, PreparedRound, Traffic};
+use crate::prepared_schedule::{Area, Piece, PreparedRound, PreparedSchedule, Traffic};
 use crate::recorder::PendingRecord;
 use crate::signature::Signature;
 use crate::transport::shared::SharedWorld;
@@ -122,7 +122,10 @@ impl Engine {
             buffers,
             scratch,
             incoming,
-            descriptor: CallDescriptor { signature: call.signature.pack(), ..CallDescriptor::default() },
+            descriptor: CallDescriptor {
+                signature: call.signature.pack(),
+                ..CallDescriptor::default()
+            },
             descriptors: &mut self.descriptors,
             moved: &mut self.moved,
             history: &self.history,
@@ -207,7 +210,8 @@ impl Engine {
         shared.wake(membership.ranks.iter().copied());
         shared.fetch_line(membership.id, number + 1, 1);
         if staging.bytes == 0
-            && let Some(record) = ReplayRecord::of_call(call, membership, &buffers, &descriptor, &self.descriptors)
+            && let Some(record) =
+                ReplayRecord::of_call(call, membership, &buffers, &descriptor, &self.descriptors)
         {
             replays.insert(record);
         }
@@ -268,7 +272,12 @@ impl<'a> Run<'a> {
         }
         if self.call.reduction == Reduction::Mean && !prepared.facts.has_whole_sums {
             let output = self.buffers.output.part(0..prepared.output_bytes);
-            kernel::divide(self.endpoint.isa(), self.call.dtype, output, prepared.facts.num_contributions);
+            kernel::divide(
+                self.endpoint.isa(),
+                self.call.dtype,
+                output,
+                prepared.facts.num_contributions,
+            );
         }
         Ok(())
     }
@@ -399,8 +408,11 @@ impl<'a> Run<'a> {
             };
             recvs.push((self.membership.ranks[arrival.peer], window));
         }
-        let envelope =
-            Envelope { group: self.membership.id, number: self.number, signature: self.call.signature };
+        let envelope = Envelope {
+            group: self.membership.id,
+            number: self.number,
+            signature: self.call.signature,
+        };
         let mut messages =
             Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0, arrived: &|_| {} };
         let result = self.endpoint.exchange(self.call.channel, &mut messages, self.call.timeout);
@@ -408,7 +420,11 @@ impl<'a> Run<'a> {
         self.partial_bytes = done_bytes;
         result.map_err(|why| self.failed(why))?;
         let Traffic { sent_bytes, received_bytes, .. } = round.traffic;
-        assert_eq!(done_bytes, sent_bytes + received_bytes, "a transport moves what the schedule says");
+        assert_eq!(
+            done_bytes,
+            sent_bytes + received_bytes,
+            "a transport moves what the schedule says"
+        );
         for (arrival, (_, arrived)) in round.recvs.iter().zip(&recvs) {
             if let Some((with, order)) = &arrival.with {
                 let sources = [arrived.as_source(), self.source(with)?];

@@ -100,7 +100,8 @@ impl CallDescriptor {
 #[inline(always)]
 pub(crate) fn publish_descriptor<W: Word>(line: &Line<W>, descriptor: &CallDescriptor, value: u64) {
     let [a, b, c] = descriptor.signature;
-    let fields = [a, b, c, descriptor.input, descriptor.input_stride, descriptor.output, descriptor.scratch];
+    let fields =
+        [a, b, c, descriptor.input, descriptor.input_stride, descriptor.output, descriptor.scratch];
     for (word, value) in line[1..].iter().zip(fields) {
         word.store(value, Ordering::Relaxed);
     }

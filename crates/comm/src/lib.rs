@@ -44,9 +44,9 @@
 pub mod comm;
 
 mod collectives;
+mod nonblocking;
 mod point_to_point;
 mod vector_collectives;
-mod nonblocking;
 
 pub mod sparse;
 
@@ -63,17 +63,17 @@ pub mod verdict;
 mod background;
 mod call_buffers;
 mod channel;
+mod endpoint;
 mod engine;
 mod flags;
 #[doc(hidden)]
 pub mod hostile;
 mod kernel;
 mod membership;
-mod endpoint;
 mod prepared_schedule;
-mod schedule_cache;
 mod probe;
 mod recorder;
+mod schedule_cache;
 mod workspace;
 
 pub mod limit;
@@ -87,11 +87,11 @@ pub use element::{Dtype, Element, Reduction};
 pub use error::CommError;
 pub use half::{bf16, f16};
 pub use label::Label;
+pub use nonblocking::{AllToAllVOutput, Owned};
 pub use prepared_schedule::Traffic;
-pub use schedule_cache::Forecast;
 pub use probe::LinkMeasurements;
+pub use schedule_cache::Forecast;
 pub use signature::Signature;
 pub use sparse::{Rows, Table};
-pub use nonblocking::{Owned, AllToAllVOutput};
 pub use verdict::{Cause, Verdict};
-pub use window::{WindowLocation, Window};
+pub use window::{Window, WindowLocation};

@@ -95,12 +95,7 @@ pub fn arena_offset<T: Element>(comm: &Comm, elements: &[T]) -> Option<usize> {
 }
 
 /// Window on the shared segment of a rank of the group. The transport must share memory.
-pub fn arena_window(
-    comm: &Comm,
-    group_rank: usize,
-    offset: usize,
-    bytes: usize,
-) -> Target<'_, u8> {
+pub fn arena_window(comm: &Comm, group_rank: usize, offset: usize, bytes: usize) -> Target<'_, u8> {
     let shared = comm.core.endpoint.shared().expect("the transport shares memory");
     shared.segment(comm.ranks()[group_rank]).target(offset, bytes)
 }

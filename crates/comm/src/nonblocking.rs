@@ -5,10 +5,10 @@
 //! slice) and returns them with the result.
 
 use crate::background::{Handle, InFlight};
+use crate::channel::Channel;
 use crate::comm::Comm;
 use crate::element::{Element, Reduction};
 use crate::error::CommError;
-use crate::channel::Channel;
 
 /// An owned slice, which can move into a call.
 pub trait Owned<T>: AsRef<[T]> + AsMut<[T]> + Send + 'static {}
@@ -147,7 +147,9 @@ impl Comm {
         to: usize,
         tag: u64,
     ) -> Result<Handle<B>, CommError> {
-        self.queue(Channel::Sends, data, move |comm, data| comm.send::<T>((*data).as_ref(), to, tag))
+        self.queue(Channel::Sends, data, move |comm, data| {
+            comm.send::<T>((*data).as_ref(), to, tag)
+        })
     }
 
     /// Starts to [receive](Comm::recv).
@@ -197,7 +199,8 @@ impl Comm {
     ) -> Result<Handle<B>, CommError> {
         let thread = self.core.endpoint.thread(channel)?;
         let (handle, promise) = Handle::new(self.core.endpoint.world());
-        let guard = InFlightGuard::begin(Self { channel: Channel::Background, ..self.clone() }, channel);
+        let guard =
+            InFlightGuard::begin(Self { channel: Channel::Background, ..self.clone() }, channel);
         let job = move || {
             let result = run(&guard.comm, &mut buffers);
             promise.complete(result.map(|()| buffers));

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use lockstep_platform::{Source, Target};
 
+use crate::channel::Channel;
 use crate::comm::Comm;
 use crate::element::{Dtype, Element};
 use crate::error::{CommError, Interruption};
-use crate::channel::Channel;
 use crate::prepared_schedule::Traffic;
 use crate::recorder::Entry;
 use crate::signature::{MESSAGE, Signature};
@@ -184,7 +184,8 @@ impl Comm {
         let (bytes, Envelope { number: tag, signature, .. }) =
             (round.expected_bytes(), round.envelope);
         let (endpoint, label) = (&self.core.endpoint, self.label);
-        let entry = Entry { group: self.core.membership.id, channel, number: tag, signature, label };
+        let entry =
+            Entry { group: self.core.membership.id, channel, number: tag, signature, label };
         let record = endpoint.recorder().open(entry, endpoint.world().clock());
         record.begin();
         let result = endpoint.exchange(channel, &mut round, self.timeout);

@@ -10,17 +10,17 @@ use std::time::Duration;
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_mesh::Rank;
 use lockstep_schedule::collective::select::{
-    Candidate, CallClass, Request, Selector, candidates, contenders,
+    CallClass, Candidate, Request, Selector, candidates, contenders,
 };
 use lockstep_schedule::collective::{build, sparse};
 use lockstep_schedule::{
-    Contributions, Algorithm, Costs, Layout, Op, TuningTable, Schedule, Topology, price,
+    Algorithm, Contributions, Costs, Layout, Op, Schedule, Topology, TuningTable, price,
 };
 
 use crate::element::{Dtype, Reduction};
-use crate::engine::ReplayCache;
 use crate::endpoint::Endpoint;
-use crate::prepared_schedule::{ScheduleFacts, PreparedSchedule};
+use crate::engine::ReplayCache;
+use crate::prepared_schedule::{PreparedSchedule, ScheduleFacts};
 use crate::probe::{LinkMeasurements, SlowdownDetector};
 use crate::signature::Signature;
 
@@ -80,12 +80,18 @@ pub(crate) struct ScheduleCache {
 }
 
 impl ScheduleCache {
-    pub(crate) fn new(endpoint: &Endpoint, ranks: &[Rank], group_rank: usize, contributions: Contributions) -> Self {
+    pub(crate) fn new(
+        endpoint: &Endpoint,
+        ranks: &[Rank],
+        group_rank: usize,
+        contributions: Contributions,
+    ) -> Self {
         let domains: Vec<usize> = ranks.iter().map(|rank| endpoint.domains()[rank.0]).collect();
         let costs = Costs::of_one_host(endpoint.shared().is_some());
         let selector = Selector::new(contributions, &domains, costs);
         let is_one_host = selector.is_one_host();
-        let (chosen, prepared, slowdown) = (BTreeMap::new(), VecDeque::new(), SlowdownDetector::default());
+        let (chosen, prepared, slowdown) =
+            (BTreeMap::new(), VecDeque::new(), SlowdownDetector::default());
         let mut schedules = Self { selector, group_rank, chosen, prepared, slowdown };
         if let Some(measured) = endpoint.measured().filter(|_| !is_one_host && ranks.len() > 1) {
             let ranks_in_world: Vec<usize> = ranks.iter().map(|rank| rank.0).collect();
@@ -112,12 +118,28 @@ impl ScheduleCache {
 
     /// Selects by measured costs from now on.
     pub(crate) fn reprice(&mut self, measured: &LinkMeasurements) {
-        let &LinkMeasurements { ref links, port, per_message, local, cache, core_contention, ref tuning } =
-            measured;
+        let &LinkMeasurements {
+            ref links,
+            port,
+            per_message,
+            local,
+            cache,
+            core_contention,
+            ref tuning,
+        } = measured;
         let &Costs { messages, memory, .. } = self.costs();
         let (links, port, tuning) = (links.clone(), Some(port), tuning.clone());
-        let costs =
-            Costs { messages, links, port, per_message, cache, core_contention, memory, local, tuning };
+        let costs = Costs {
+            messages,
+            links,
+            port,
+            per_message,
+            cache,
+            core_contention,
+            memory,
+            local,
+            tuning,
+        };
         self.selector.reprice(costs);
         self.chosen.clear();
         self.prepared.clear();
@@ -206,7 +228,8 @@ impl ScheduleCache {
             lengths if op == Op::AllToAll => Layout::explicit(&choice.schedule, lengths),
             lengths => Layout::by_part(&choice.schedule, lengths),
         };
-        let prepared = PreparedSchedule::new(&choice.schedule, &choice.facts, &layout, dtype, self.group_rank);
+        let prepared =
+            PreparedSchedule::new(&choice.schedule, &choice.facts, &layout, dtype, self.group_rank);
         let algorithm = choice.schedule.algorithm;
         let signature = Signature::new(op, dtype, reduction, algorithm, count, key.lengths);
         let (lengths, replays) = (lengths.to_vec(), ReplayCache::default());
@@ -215,7 +238,16 @@ impl ScheduleCache {
         let seconds = price(&choice.schedule, &layout, element, self.costs(), topology).0;
         let predicted = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let (key, fastest) = (*key, Duration::MAX);
-        Ok(CachedSchedule { key, lengths, prepared, algorithm, signature, replays, predicted, fastest })
+        Ok(CachedSchedule {
+            key,
+            lengths,
+            prepared,
+            algorithm,
+            signature,
+            replays,
+            predicted,
+            fastest,
+        })
     }
 
     /// Method for a sparse all-reduce; `gather` is the key of the all-gather of the rows.

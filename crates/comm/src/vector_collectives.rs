@@ -10,9 +10,9 @@ use std::ops::Range;
 use lockstep_platform::{Source, Target};
 use lockstep_schedule::Op;
 
+use crate::call_buffers::CallBuffers;
 use crate::comm::Comm;
 use crate::element::{Element, Reduction};
-use crate::call_buffers::CallBuffers;
 use crate::error::CommError;
 
 impl Comm {

@@ -12,10 +12,10 @@ use lockstep_platform::Target;
 
 use crate::background::Handle;
 use crate::buffer::ArenaBuffer;
+use crate::channel::Channel;
 use crate::comm::Comm;
 use crate::element::Element;
 use crate::error::CommError;
-use crate::channel::Channel;
 use crate::nonblocking::Owned;
 
 /// A buffer of every member of a group, open to all of them.
@@ -85,7 +85,12 @@ impl<T: Element> Window<T> {
     }
 
     /// Copies `count` elements from one member's buffer to another's.
-    pub fn copy(&self, from: WindowLocation, to: WindowLocation, count: usize) -> Result<(), CommError> {
+    pub fn copy(
+        &self,
+        from: WindowLocation,
+        to: WindowLocation,
+        count: usize,
+    ) -> Result<(), CommError> {
         let source = self.remote.part::<T>(&self.comm, from, count)?;
         self.remote.part::<T>(&self.comm, to, count)?.copy_from(source.as_source());
         Ok(())
@@ -129,12 +134,22 @@ impl<T: Element> Window<T> {
 }
 
 impl RemoteBuffers {
-    fn get<T: Element>(&self, comm: &Comm, from: WindowLocation, data: &mut [T]) -> Result<(), CommError> {
+    fn get<T: Element>(
+        &self,
+        comm: &Comm,
+        from: WindowLocation,
+        data: &mut [T],
+    ) -> Result<(), CommError> {
         self.part(comm, from, data.len())?.as_source().copy_to(data);
         Ok(())
     }
 
-    fn put<T: Element>(&self, comm: &Comm, to: WindowLocation, data: &[T]) -> Result<(), CommError> {
+    fn put<T: Element>(
+        &self,
+        comm: &Comm,
+        to: WindowLocation,
+        data: &[T],
+    ) -> Result<(), CommError> {
         self.part(comm, to, data.len())?.copy_from_slice(data);
         Ok(())
     }

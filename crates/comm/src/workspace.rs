@@ -1,8 +1,7 @@
-//! The memory that calls need beside the caller's buffers.
+//! Working memory of calls: scratch, buffers for messages that are reduced on arrival, and staging.
 //!
-//! Schedules have scratch, and messages that are combined on arrival wait somewhere. Where peers
-//! must reach the caller's buffers and cannot, because they are ordinary memory, the data is
-//! staged: copied to the arena before the call and back after it.
+//! Staging copies the caller's data to the arena before a call and back after it, where peers must
+//! access buffers that are ordinary memory.
 
 use std::sync::Arc;
 
@@ -17,18 +16,18 @@ use crate::transport::shared::SharedWorld;
 /// Working memory, grown as needed and kept.
 #[derive(Default)]
 pub(crate) struct Workspace {
-    /// In the arena, for schedules that look into each other's memory.
+    /// Scratch in the arena, for schedules that access remote memory.
     scratch: Option<Block>,
     pub(crate) staging: Option<Block>,
     /// Blocks that a slow rank may still be reading, with the call that used them last.
     retired: Vec<(u64, Block)>,
-    /// Of this process only; words, so that every type of element is aligned.
+    /// Private memory; in 8-byte words, so that every element type is aligned.
     pub(crate) private: Vec<u64>,
     pub(crate) incoming: Vec<u64>,
     pub(crate) lists: Lists,
 }
 
-/// Lists that every round fills anew, kept so that a call needs nothing from the heap.
+/// Lists that every round refills, kept so that a call allocates nothing.
 #[derive(Default)]
 pub(crate) struct Lists {
     pub(crate) sources: Vec<Source<'static, u8>>,
@@ -37,8 +36,8 @@ pub(crate) struct Lists {
     pub(crate) recvs: Vec<(Rank, Target<'static, u8>)>,
 }
 
-/// The room of a list for another one of the same kind: an empty list borrows from nobody, so its
-/// elements may have any lifetime. The standard library leaves the room where it is.
+/// Reuses the allocation of a list for elements of another lifetime: an empty list borrows nothing.
+/// The standard library collects in place here.
 #[inline]
 pub(crate) fn reuse<A, B>(mut list: Vec<A>) -> Vec<B> {
     list.clear();
@@ -46,7 +45,7 @@ pub(crate) fn reuse<A, B>(mut list: Vec<A>) -> Vec<B> {
 }
 
 impl Workspace {
-    /// Makes room in the arena for the scratch and the staging of a call.
+    /// Allocates the scratch and the staging of a call in the arena.
     #[inline]
     pub(crate) fn prepare(
         &mut self,
@@ -56,7 +55,7 @@ impl Workspace {
         staging_bytes: usize,
     ) -> Result<(), CommError> {
         if !self.retired.is_empty() {
-            // Whoever is in this call has left the one before the last.
+            // A rank in this call has left the call before the last.
             self.retired.retain(|(last_use, _)| last_use + 2 > number);
         }
         if prepared.scratch_bytes > 0 {
@@ -101,7 +100,7 @@ impl Workspace {
     }
 }
 
-/// Which of the caller's buffers peers must reach and cannot.
+/// The caller's buffers that must be staged.
 pub(crate) struct Staging {
     is_input_staged: bool,
     pub(crate) is_output_staged: bool,
@@ -114,9 +113,11 @@ impl Staging {
         let is_hidden = |is_shared: bool, offset: Option<usize>, bytes: usize| {
             is_shared && offset.is_none() && bytes > 0
         };
-        let input = is_hidden(prepared.facts.shares_input, buffers.input_offset, buffers.input.len());
-        let output = is_hidden(prepared.facts.shares_output, buffers.output_offset, prepared.output_bytes);
-        // One place for both where they are one.
+        let input =
+            is_hidden(prepared.facts.shares_input, buffers.input_offset, buffers.input.len());
+        let output =
+            is_hidden(prepared.facts.shares_output, buffers.output_offset, prepared.output_bytes);
+        // An in-place call stages its one buffer once.
         let is_output_staged = output || (buffers.in_place && input && prepared.output_bytes > 0);
         let is_input_staged = input || (buffers.in_place && output);
         let mut bytes = 0;
@@ -129,8 +130,7 @@ impl Staging {
         Self { is_input_staged, is_output_staged, bytes }
     }
 
-    /// The buffers that the call works on: what peers must reach is at `start` in the segment, and
-    /// holds the caller's input.
+    /// Stages the caller's input at `start` in the segment; returns the buffers of the call.
     pub(crate) fn stage<'a>(
         &self,
         shared: &'a Arc<SharedWorld>,
@@ -156,7 +156,7 @@ impl Staging {
     }
 }
 
-/// Makes room for `bytes` bytes.
+/// Grows a vector of words to at least `bytes` bytes.
 pub(crate) fn grow(fields: &mut Vec<u64>, bytes: usize) {
     let len = bytes.div_ceil(size_of::<u64>());
     if fields.len() < len {
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_keeps_its_room_from_round_to_round() {
+    fn a_reused_list_keeps_its_allocation() {
         let mut list: Vec<(Rank, Source<'static, u8>)> = Vec::with_capacity(10);
         let place = list.as_ptr().addr();
         let bytes = vec![1, 2, 3];

@@ -8,13 +8,17 @@ use common::{run_checks, run_ranks};
 use lockstep_comm::transport::tcp::{TcpOptions, TcpTransport};
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::units::{BytesPerSecond, Seconds};
-use lockstep_config::{LinkConditions, Emulate, EmulatedLink};
+use lockstep_config::{Emulate, EmulatedLink, LinkConditions};
 use lockstep_platform::real;
 
 fn run_emulated(num_ranks: usize, emulate: &Emulate, body: impl Fn(Comm) + Sync) {
     let options = TcpOptions { emulate: emulate.clone(), ..TcpOptions::default() };
     let channels = TcpTransport::loopback(&real(), num_ranks, 2, &options);
-    run_ranks(channels.expect("loopback works"), |_, channels| TcpTransport::into_channels(channels), body);
+    run_ranks(
+        channels.expect("loopback works"),
+        |_, channels| TcpTransport::into_channels(channels),
+        body,
+    );
 }
 
 fn all_links(usual: LinkConditions) -> Emulate {

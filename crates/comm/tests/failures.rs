@@ -12,8 +12,8 @@ use std::process::{Child, ChildStdout, Command};
 use std::time::Duration;
 
 use common::processes::{Ranks, own_end};
-use lockstep_conformance::cases::{Random, chosen};
 use lockstep_comm::{Comm, CommError, Label, Reduction};
+use lockstep_conformance::cases::{Random, chosen};
 use lockstep_mesh::Rank;
 use lockstep_platform::{Clock, real};
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use common::processes::{Ranks, own_end};
 use common::{run_tcp, run_threads_within};
 use lockstep_comm::Reduction;
-use lockstep_conformance::mismatch::MISMATCHES;
 use lockstep_config::Blame;
+use lockstep_conformance::mismatch::MISMATCHES;
 
 /// How long a call waits before it looks for the reason.
 const PATIENCE: Duration = Duration::from_secs(3);

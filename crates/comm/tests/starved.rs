@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_platform::{
-    Clock, Entropy, Files, Host, LocalListener, LocalStream, Net, SpinPolicy, Platform, Processes,
-    Segment, Shared, SharedError, Threads, World, real,
+    Clock, Entropy, Files, Host, LocalListener, LocalStream, Net, Platform, Processes, Segment,
+    Shared, SharedError, SpinPolicy, Threads, World, real,
 };
 
 /// How long everybody else's turn is when this one has given its core away: four processes that

@@ -5,7 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::{OPTIONS, run_checks, run_ranks, run_tcp};
-use lockstep_cluster::rendezvous::{Joined, Place, Settings, Ticket, join, join_as_first, listen};
+use lockstep_cluster::rendezvous::{
+    Joined, RankEnv, Settings, Ticket, join, join_as_first, listen,
+};
 use lockstep_comm::transport::hosts;
 use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_comm::{Cause, Comm, Reduction};
@@ -27,10 +29,10 @@ fn run_hosts_with(domains: &[usize], encrypt: bool, body: impl Fn(Comm) + Sync) 
     let mut listeners = vec![Some(listener)];
     listeners.resize_with(num_ranks, || None);
     let open = |world: &World, (rank, listener): (usize, Option<_>)| {
-        let place = Place::new(Rank(rank), num_ranks, &master, &ticket);
+        let rank_env = RankEnv::new(Rank(rank), num_ranks, &master, &ticket);
         let joined = match listener {
-            Some(listener) => join_as_first(world, listener, &place, &settings),
-            None => join(world, &place, &settings),
+            Some(listener) => join_as_first(world, listener, &rank_env, &settings),
+            None => join(world, &rank_env, &settings),
         };
         let joined = Joined { domains: domains.to_vec(), ..joined.expect("all ranks come") };
         let options = TcpOptions::default();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::processes::free_port;
 use common::{OPTIONS, run_checks};
 use lockstep_cluster::join::open;
-use lockstep_cluster::rendezvous::{Place, SECRET, Settings};
+use lockstep_cluster::rendezvous::{RankEnv, SECRET, Settings};
 use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_comm::{Comm, Reduction};
 use lockstep_platform::real;
@@ -24,13 +24,13 @@ const TASK: &str = "LOCKSTEP_TEST_TASK";
 fn a_rank_of_a_run() {
     let world = real();
     let Some(task) = world.host().env(TASK) else { return };
-    let place = Place::from_env(&world).expect("the parent sets everything");
+    let rank_env = RankEnv::from_env(&world).expect("the parent sets everything");
     let shares_memory = !task.starts_with("tcp");
-    let silence_limit = Duration::from_secs(3);
+    let keepalive_timeout = Duration::from_secs(3);
     let encrypt = task.contains("sealed");
-    let settings = Settings { shares_memory, silence_limit, encrypt, ..Settings::default() };
+    let settings = Settings { shares_memory, keepalive_timeout, encrypt, ..Settings::default() };
     let options = TcpOptions::default();
-    let channels = open(&world, &place, &settings, &options, OPTIONS.arena_bytes);
+    let channels = open(&world, &rank_env, &settings, &options, OPTIONS.arena_bytes);
     let comm = Comm::world(&world, channels.expect("all ranks come")).expect("a world");
     println!("via {}", comm.transport());
     if task.ends_with("check") {

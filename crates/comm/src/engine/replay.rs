@@ -15,12 +15,12 @@ use lockstep_platform::{Source, Target};
 
 use super::{Call, Engine};
 use crate::call_buffers::CallBuffers;
-use crate::membership::Membership;
 use crate::element::Reduction;
+use crate::endpoint::Endpoint;
 use crate::error::Interruption;
 use crate::flags::CallDescriptor;
 use crate::kernel::{self, Job};
-use crate::endpoint::Endpoint;
+use crate::membership::Membership;
 use crate::prepared_schedule::{Area, Piece, PreparedSchedule};
 use crate::transport::shared::SharedWorld;
 
@@ -185,10 +185,12 @@ impl ReplayRecord {
         if !is_simple || membership.ranks.len() == 1 {
             return None;
         }
-        let mut shown: Vec<CallDescriptor> = descriptors.iter().map(|(_, descriptor)| *descriptor).collect();
+        let mut shown: Vec<CallDescriptor> =
+            descriptors.iter().map(|(_, descriptor)| *descriptor).collect();
         shown[membership.group_rank] = *descriptor;
         let position = membership.group_rank;
-        let others = membership.ranks.iter().enumerate().filter(|(group_rank, _)| *group_rank != position);
+        let others =
+            membership.ranks.iter().enumerate().filter(|(group_rank, _)| *group_rank != position);
         let mut record = Self {
             input: extent(buffers.input_offset, buffers.input.len())?,
             output: extent(buffers.output_offset, buffers.output.len())?,
@@ -198,11 +200,18 @@ impl ReplayRecord {
             peers: others.map(|(_, rank)| *rank).collect(),
             steps: Vec::new(),
         };
-        (0..prepared.rounds.len()).all(|round| record.add_round(prepared, membership, round)).then_some(record)
+        (0..prepared.rounds.len())
+            .all(|round| record.add_round(prepared, membership, round))
+            .then_some(record)
     }
 
     /// Records the steps of a round; false if one of them cannot be replayed.
-    fn add_round(&mut self, prepared: &PreparedSchedule, membership: &Membership, round: usize) -> bool {
+    fn add_round(
+        &mut self,
+        prepared: &PreparedSchedule,
+        membership: &Membership,
+        round: usize,
+    ) -> bool {
         let steps = &prepared.rounds[round];
         let has_messages = !steps.sends.is_empty() || !steps.recvs.is_empty();
         let is_wide = |windows: &Vec<Piece>| windows.len() > MAX_WINDOWS;
@@ -230,10 +239,12 @@ impl ReplayRecord {
             self.steps.push(Step::Wait { round, group_rank, peer, num_signals, reads_descriptor });
         }
         for (into, from) in &steps.copies {
-            self.steps.push(Step::Copy(self.window(membership, into), self.window(membership, from)));
+            self.steps
+                .push(Step::Copy(self.window(membership, into), self.window(membership, from)));
         }
         for (index, reduce) in steps.reductions.iter().enumerate() {
-            let windows = |pieces: &[Piece]| pieces.iter().map(|p| self.window(membership, p)).collect();
+            let windows =
+                |pieces: &[Piece]| pieces.iter().map(|p| self.window(membership, p)).collect();
             let (into, sources) = (windows(&reduce.into), windows(&reduce.sources));
             self.steps.push(Step::Reduce { round, index, into, sources });
         }
@@ -245,7 +256,8 @@ impl ReplayRecord {
     fn fetch_ahead(&mut self, prepared: &PreparedSchedule, membership: &Membership, round: usize) {
         let reductions = prepared.rounds.get(round).map_or(&[][..], |round| &round.reductions);
         let into = reductions.iter().flat_map(|reduce| &reduce.into);
-        let remote: Vec<&Piece> = into.filter(|piece| piece.rank != membership.group_rank).collect();
+        let remote: Vec<&Piece> =
+            into.filter(|piece| piece.rank != membership.group_rank).collect();
         let num_lines = LINES_AHEAD / remote.len().max(1);
         for piece in remote {
             let Window { rank, start, bytes } = self.window(membership, piece);
@@ -314,7 +326,9 @@ impl ReplayRecord {
                     }
                     let known = &self.descriptors[*group_rank];
                     let is_bare = call.record.is_none();
-                    if *reads_descriptor && !shared.descriptor(*peer, group, number).is(known, is_bare) {
+                    if *reads_descriptor
+                        && !shared.descriptor(*peer, group, number).is(known, is_bare)
+                    {
                         return Err(Divergence { round: *round, num_signals: num_made, why: None });
                     }
                 }

@@ -150,7 +150,11 @@ fn direct<W: Checked>(pair: &Pair<W>, rank: usize) {
     let other = 1 - rank;
     for call in 1..=2 {
         pair.write(rank, 10 * call + rank as u64);
-        publish_descriptor(pair.line(rank, call, 1), &some_descriptor(call, rank), counter(call, 1));
+        publish_descriptor(
+            pair.line(rank, call, 1),
+            &some_descriptor(call, rank),
+            counter(call, 1),
+        );
         pair.wait(other, call, 1);
         assert_eq!(read_descriptor(pair.line(other, call, 1)), some_descriptor(call, other));
         if rank == 0 {
@@ -185,9 +189,17 @@ fn a_direct_call_needs_acquire() {
 fn barrier<W: Checked>(pair: &Pair<W>, rank: usize) {
     let other = 1 - rank;
     for call in 1..=3 {
-        publish_descriptor(pair.line(rank, call, 1), &some_descriptor(call, rank), counter(call, 1));
+        publish_descriptor(
+            pair.line(rank, call, 1),
+            &some_descriptor(call, rank),
+            counter(call, 1),
+        );
         pair.wait(other, call, 1);
-        assert_eq!(read_descriptor(pair.line(other, call, 1)), some_descriptor(call, other), "call {call}");
+        assert_eq!(
+            read_descriptor(pair.line(other, call, 1)),
+            some_descriptor(call, other),
+            "call {call}"
+        );
     }
 }
 
@@ -219,7 +231,11 @@ fn open_calls<W: Checked>(pair: &Pair<W>, rank: usize) {
             publish_descriptor(pair.line(0, call, 1), &some_descriptor(call, 0), counter(call, 1));
         } else {
             pair.wait(0, call, 1);
-            assert_eq!(read_descriptor(pair.line(0, call, 1)), some_descriptor(call, 0), "call {call}");
+            assert_eq!(
+                read_descriptor(pair.line(0, call, 1)),
+                some_descriptor(call, 0),
+                "call {call}"
+            );
             publish(&pair.finished[1], call);
         }
     }

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use lockstep_platform::{Source, Target};
 use lockstep_schedule::SumTree;
-use lockstep_tensor::simd::{Kernel, VECTOR_LEN, Simd};
+use lockstep_tensor::simd::{Kernel, Simd, VECTOR_LEN};
 
 use super::Job;
 use super::order::{MAX_LEVELS, OrderStep};
@@ -244,7 +244,12 @@ fn by_groups<S: Copy, T: Vector<S>, R: ReductionKind, const B: usize>(
 }
 
 /// The sum of one element of the sources below `node`.
-fn add_up<T: Element, R: ReductionKind>(r: R, job: &Job<'_>, node: &SumTree<usize>, index: usize) -> T {
+fn add_up<T: Element, R: ReductionKind>(
+    r: R,
+    job: &Job<'_>,
+    node: &SumTree<usize>,
+    index: usize,
+) -> T {
     match node {
         SumTree::Leaf(source) => job.sources[*source].cast().get(index),
         SumTree::Sum(left, right) => one::<T, R>(

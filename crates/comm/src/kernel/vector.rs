@@ -6,7 +6,7 @@
 //! every sixteen of `f16`, without vector instructions.
 
 use half::{bf16, f16};
-use lockstep_tensor::simd::{VECTOR_LEN, Simd};
+use lockstep_tensor::simd::{Simd, VECTOR_LEN};
 
 use crate::element::{Element, Reduction};
 

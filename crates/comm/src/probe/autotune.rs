@@ -1,19 +1,17 @@
-//! Tries out the algorithms whose prices are close, so that the choice between them is measured.
+//! Autotuning: trial runs of algorithms with similar predicted times.
 //!
-//! It is a race. All of them take turns; what a turn takes is what the slowest rank needs. After
-//! every round all ranks tell each other what it took, and who is behind by more than so few turns
-//! can be wrong by, is out: the time that is left goes to those between whom it is hard to choose.
-//! Everything that is decided is decided by figures that all ranks have, so that nobody has to say
-//! when it is enough.
+//! The candidates race. In every round each of them runs once; the slowest rank determines its time.
+//! The ranks exchange their times after every round, and a candidate that is behind by more than the
+//! uncertainty of so few runs is eliminated, so the remaining time goes to close competitors. All
+//! decisions use figures that every rank has, so no further coordination is needed.
 //!
-//! Sizes at which there is no time for two algorithms are left out, and are judged by the largest
-//! that was tried.
+//! Sizes too large for two trial runs are skipped; the corrections of the largest tried size apply.
 
 use std::time::Duration;
 
 use lockstep_config::units::Bytes;
 use lockstep_schedule::collective::select::Candidate;
-use lockstep_schedule::{Op, TuningTable, Trial};
+use lockstep_schedule::{Op, Trial, TuningTable};
 
 use super::Prober;
 use super::measurements::SMALL_BYTES;
@@ -21,47 +19,47 @@ use crate::comm::Comm;
 use crate::element::Reduction;
 use crate::error::{CommError, Interruption};
 
-/// What is tried: the sizes in bytes.
+/// Sizes of trial runs in bytes.
 const SIZES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// The seconds after which the race at one size ends.
+/// Seconds after which the race at one size ends.
 const TIME_EACH: f64 = 25e-3;
 
-/// The seconds that the first round at one size may take.
+/// Longest first round at one size, in seconds.
 const LONGEST_ROUND: f64 = 60e-3;
 
-/// Nobody is out before so many rounds: the first call of its kind finds nothing prepared, and the
-/// second may be disturbed.
-const FAIR_ROUNDS: usize = 3;
+/// Rounds before the first elimination: the first run of a candidate is cold, and the second may be
+/// disturbed.
+const WARMUP_ROUNDS: usize = 3;
 
-/// Rounds at most.
+/// Most rounds.
 const MAX_ROUNDS: usize = 24;
 
-/// A call of so many seconds does not care what the one before it left behind.
+/// Seconds from which on a call does not depend on the state that the last one left.
 const LONG_CALL: f64 = 0.3e-3;
 
-/// A sleep that would be shorter takes longer than that.
+/// Shortest sleep that the system keeps.
 const SHORT_NAP: Duration = Duration::from_micros(50);
 
-/// One of those that are tried.
+/// A candidate in the race.
 struct Contender {
     candidate: Candidate,
-    /// The seconds of a call in each of its turns.
-    turns: Vec<f64>,
+    /// Seconds of a call in each of its runs.
+    runs: Vec<f64>,
     is_out: bool,
 }
 
 impl Comm {
-    /// How far the prices of all-reduce are from the truth. All members call it together. What was
-    /// found at one size corrects the prices by which the next is tried.
+    /// Corrections of the predicted times of all-reduce. All ranks call it together. The corrections
+    /// of one size apply to the predictions of the next.
     pub(super) fn autotune(&self) -> Result<TuningTable, CommError> {
-        let mut starter = Starter::new(self);
+        let mut start_line = CommonStart::new(self);
         let mut tuning = TuningTable::NONE;
         for bytes in SIZES {
             let contenders = self.lock().schedules.contenders(Op::AllReduce, bytes);
             let size = Bytes(bytes as u64);
             let mut trials = tuning.trials().to_vec();
-            for contender in self.race(&mut starter, bytes, affordable(contenders))? {
+            for contender in self.race(&mut start_line, bytes, affordable(contenders))? {
                 let (op, algorithm) = (Op::AllReduce, contender.candidate.algorithm);
                 let price = contender.candidate.seconds.0 / tuning.factor(op, algorithm, size);
                 let factor = contender.typical() / price.max(1e-9);
@@ -73,46 +71,46 @@ impl Comm {
         Ok(tuning)
     }
 
-    /// Lets them run until one is left or the time is over; nothing where there is nothing to
-    /// choose.
+    /// Races candidates until one is left or the time is over; empty without a choice.
     fn race(
         &self,
-        starter: &mut Starter<'_>,
+        start_line: &mut CommonStart<'_>,
         bytes: usize,
         contenders: Vec<Candidate>,
     ) -> Result<Vec<Contender>, CommError> {
-        let contender = |candidate| Contender { candidate, turns: Vec::new(), is_out: false };
+        let contender = |candidate| Contender { candidate, runs: Vec::new(), is_out: false };
         let mut racing: Vec<Contender> = contenders.into_iter().map(contender).collect();
         let mut data = vec![0.0_f32; bytes / size_of::<f32>()];
         let mut spent = 0.0;
         for num_rounds in 1..=MAX_ROUNDS {
-            let mut running: Vec<&mut Contender> = racing.iter_mut().filter(|r| !r.is_out).collect();
-            let is_over = num_rounds > FAIR_ROUNDS && spent > TIME_EACH;
+            let mut running: Vec<&mut Contender> =
+                racing.iter_mut().filter(|r| !r.is_out).collect();
+            let is_over = num_rounds > WARMUP_ROUNDS && spent > TIME_EACH;
             if running.len() < 2 || is_over {
                 break;
             }
             let mut own = Vec::with_capacity(running.len());
             for contender in &running {
-                own.push(self.turn(starter, &contender.candidate, &mut data)?);
+                own.push(self.run_once(start_line, &contender.candidate, &mut data)?);
             }
             for (contender, seconds) in running.iter_mut().zip(self.slowest(&own)?) {
-                contender.turns.push(seconds);
+                contender.runs.push(seconds);
                 spent += seconds * f64::from(calls(&contender.candidate).iter().sum::<u32>());
             }
             let best = running.iter().map(|each| each.typical()).fold(f64::INFINITY, f64::min);
             let tolerance = (1.0 + 1.0 / num_rounds as f64).max(1.1);
-            for contender in running.into_iter().filter(|_| num_rounds >= FAIR_ROUNDS) {
+            for contender in running.into_iter().filter(|_| num_rounds >= WARMUP_ROUNDS) {
                 contender.is_out = contender.typical() > tolerance * best;
             }
         }
-        racing.retain(|contender| !contender.turns.is_empty());
+        racing.retain(|contender| !contender.runs.is_empty());
         Ok(racing)
     }
 
-    /// The seconds of a call.
-    fn turn(
+    /// Seconds of a call in one run.
+    fn run_once(
         &self,
-        starter: &mut Starter<'_>,
+        start_line: &mut CommonStart<'_>,
         candidate: &Candidate,
         data: &mut [f32],
     ) -> Result<f64, CommError> {
@@ -124,7 +122,9 @@ impl Comm {
         }
         if before == 0 {
             data.fill(0.0);
-            starter.wait_for_all().map_err(|why| self.probe_failed(starter.prober.number, why))?;
+            start_line
+                .wait_for_all()
+                .map_err(|why| self.probe_failed(start_line.prober.number, why))?;
         }
         let start = clock.now();
         for _ in 0..counted {
@@ -133,7 +133,7 @@ impl Comm {
         Ok(clock.since(start).as_secs_f64() / f64::from(counted))
     }
 
-    /// The largest of what the ranks have found, for each figure.
+    /// Largest value over all ranks, for each figure.
     fn slowest(&self, own: &[f64]) -> Result<Vec<f64>, CommError> {
         let mut of_all = vec![0.0; own.len() * self.group_size()];
         self.all_gather(own, &mut of_all)?;
@@ -142,26 +142,27 @@ impl Comm {
     }
 }
 
-/// Lets ranks begin together.
-struct Starter<'a> {
+/// Starts all ranks at once.
+struct CommonStart<'a> {
     prober: Prober<'a>,
     others: Vec<usize>,
-    /// How long a message is under way that takes longest.
+    /// Longest latency.
     latency: Duration,
 }
 
-impl<'a> Starter<'a> {
+impl<'a> CommonStart<'a> {
     fn new(comm: &'a Comm) -> Self {
-        let mut prober = Prober::new(&comm.core.endpoint, &comm.core.membership, comm.channel, comm.timeout);
-        // Those before it belong to the measurement of links.
+        let mut prober =
+            Prober::new(&comm.core.endpoint, &comm.core.membership, comm.channel, comm.timeout);
+        // Lower numbers belong to the measurement of links.
         prober.number = 1 << 49;
         let others = prober.others();
         let longest = comm.lock().schedules.costs().links.longest_latency();
         Self { prober, others, latency: Duration::from_secs_f64(longest.0) }
     }
 
-    /// Returns at the same time on all ranks. Whoever comes last hears at once that all are there,
-    /// and they hear of it only a latency later: so nobody goes on before that.
+    /// Returns at about the same time on all ranks: the last rank to arrive receives all messages at
+    /// once, and its peers receive its message a latency later, so each waits for that long.
     fn wait_for_all(&mut self) -> Result<(), Interruption> {
         let took = self.prober.exchange(&self.others, SMALL_BYTES, 0)?;
         let early = self.latency.saturating_sub(took);
@@ -173,26 +174,24 @@ impl<'a> Starter<'a> {
 }
 
 impl Contender {
-    /// The time of a good turn: whatever disturbs one makes it longer.
+    /// Time of an undisturbed run: the lower quartile, because disturbances only add time.
     fn typical(&self) -> f64 {
-        let mut turns = self.turns.clone();
-        turns.sort_by(f64::total_cmp);
-        turns[turns.len() / 4]
+        let mut runs = self.runs.clone();
+        runs.sort_by(f64::total_cmp);
+        runs[runs.len() / 4]
     }
 }
 
-/// The calls of a turn: those before the clock starts, and those that count. Short ones follow each
-/// other, because waiting for a common start would wake ranks that do not sleep in training; a long
-/// one has its own start.
+/// Warm-up calls and timed calls of a run. Short calls run back to back, because a common start would
+/// wake ranks that do not sleep in training; a long call gets a common start.
 fn calls(candidate: &Candidate) -> [u32; 2] {
     if candidate.seconds.0 < LONG_CALL { [1, 4] } else { [0, 1] }
 }
 
-/// As many of them, the cheapest first, as there is time for in one round; none where that leaves
-/// nothing to choose.
+/// The fastest predicted candidates that fit into one round; empty without a choice.
 fn affordable(mut contenders: Vec<Candidate>) -> Vec<Candidate> {
-    let turn = |each: &Candidate| each.seconds.0 * f64::from(calls(each).iter().sum::<u32>());
-    while contenders.iter().map(turn).sum::<f64>() > LONGEST_ROUND {
+    let run_once = |each: &Candidate| each.seconds.0 * f64::from(calls(each).iter().sum::<u32>());
+    while contenders.iter().map(run_once).sum::<f64>() > LONGEST_ROUND {
         contenders.pop();
     }
     if contenders.len() < 2 { Vec::new() } else { contenders }

@@ -1,10 +1,10 @@
-//! What is measured, and how ranks tell each other.
+//! Link measurements of a group: raw times, their encoding, and the evaluation on rank 0.
 
 use std::time::Duration;
 
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_platform::World;
-use lockstep_schedule::{Link, Links, CacheSpeedup, TuningTable};
+use lockstep_schedule::{CacheSpeedup, Link, Links, TuningTable};
 
 /// Length of a nearly empty message, which measures latency.
 pub(super) const SMALL_BYTES: usize = 64;
@@ -12,29 +12,29 @@ pub(super) const SMALL_BYTES: usize = 64;
 /// Length of a message or vector that fits a cache.
 pub(super) const CACHED_BYTES: usize = 64 << 10;
 
-/// What was measured of a group, the same on all ranks.
+/// Measured costs of a group, equal on all ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkMeasurements {
-    /// The links between all members, by position.
+    /// Links between all ranks, by group rank.
     pub links: Links,
-    /// What a rank sends and receives together while all others do so too.
+    /// Throughput of a rank, sent and received together, while all others communicate too.
     pub port: BytesPerSecond,
-    /// What every message of a round after the first one costs.
+    /// Cost of every message of a round after the first.
     pub per_message: Seconds,
-    /// What a rank reads and writes when it adds up, while the others do so too.
+    /// Memory throughput of a reduction, while the others reduce too.
     pub local: BytesPerSecond,
-    /// How much faster short things are.
+    /// Speedup of messages and vectors that fit a cache.
     pub cache: CacheSpeedup,
-    /// Where ranks share cores: what every message of any of them keeps the cores from the others.
+    /// CPU time that every message of a rank takes from the others, where ranks share cores.
     pub core_contention: Option<Seconds>,
     /// How far prices by all that were from the truth, where algorithms were tried out.
     pub tuning: TuningTable,
 }
 
-/// How long exchanges took, by length.
+/// Durations of exchanges, by length.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Times {
-    /// The length, and the times.
+    /// Length and durations.
     by_bytes: Vec<(usize, Vec<Duration>)>,
 }
 
@@ -46,9 +46,9 @@ impl Times {
         }
     }
 
-    /// The usual time of a length, in seconds. The first exchange of each length is left out if
-    /// there are others: who came late has nothing to do with the link. Who is first in one
-    /// exchange is last in the next, so two in a row are taken together.
+    /// Typical duration of a length, in seconds. The first exchange of a length is skipped if there
+    /// are others, because it includes the wait for a late rank. The rank that is first in one
+    /// exchange is last in the next, so consecutive pairs are averaged.
     fn typical(&self, bytes: usize) -> Option<f64> {
         let (_, times) = self.by_bytes.iter().find(|(known, _)| *known == bytes)?;
         let times = &times[usize::from(times.len() > 1)..];
@@ -57,31 +57,32 @@ impl Times {
             twos.push(*only);
         }
         twos.sort_unstable();
-        // Whatever disturbs an exchange makes it longer, and there are few long ones.
+        // Disturbances only add time. There are few long exchanges, so take their minimum.
         let index = if bytes > SMALL_BYTES { 0 } else { twos.len() / 4 };
         Some(twos[index].as_secs_f64())
     }
 
-    /// The time of an empty message, of a near one, and the bytes of the longest with its time.
+    /// Durations of a small and a cached message, and length and duration of the longest.
     fn ends(&self) -> Option<[f64; 4]> {
         let longest = self.by_bytes.iter().map(|(bytes, _)| *bytes).max()?;
-        let [short, cache, long] = [SMALL_BYTES, CACHED_BYTES, longest].map(|bytes| self.typical(bytes));
+        let [short, cache, long] =
+            [SMALL_BYTES, CACHED_BYTES, longest].map(|bytes| self.typical(bytes));
         Some([short?, cache.unwrap_or(0.0), longest as f64, long?])
     }
 }
 
-/// What one rank has measured.
+/// Measurements of one rank.
 pub(super) struct Row {
     pub(super) links: Vec<Times>,
     pub(super) all: Times,
-    /// How fast it adds up what is near and what is far.
+    /// Throughput of a cached and an uncached reduction.
     pub(super) local: [f64; 2],
-    /// Whose cores it uses, and how many those are.
+    /// Hash of the host name, and number of its cores.
     host: u64,
     num_cores: u64,
 }
 
-/// Numbers of a row for each link, and besides.
+/// Numbers of a row per link, and other numbers.
 const NUM_EACH: usize = 4;
 const NUM_OTHERS: usize = NUM_EACH + 4;
 
@@ -103,13 +104,14 @@ impl Row {
     pub(super) fn encode(&self) -> Vec<u8> {
         let four = |times: &Times| times.ends().unwrap_or_default().map(f64::to_bits);
         let links = self.links.iter().flat_map(four);
-        let [near, far] = self.local.map(f64::to_bits);
-        let bytes = links.chain(four(&self.all)).chain([near, far, self.host, self.num_cores]);
+        let [cached, uncached] = self.local.map(f64::to_bits);
+        let bytes =
+            links.chain(four(&self.all)).chain([cached, uncached, self.host, self.num_cores]);
         bytes.flat_map(u64::to_le_bytes).collect()
     }
 }
 
-/// A row as rank 0 reads it.
+/// Encoded row of a rank, as rank 0 reads it.
 struct ReportedRow<'a> {
     bytes: &'a [u8],
     group_size: usize,
@@ -126,8 +128,8 @@ impl ReportedRow<'_> {
         if number.is_finite() { number.max(0.0) } else { 0.0 }
     }
 
-    /// The times of link `index`, or of all with all behind the last: of an empty message, of a
-    /// near one, and the bytes of a long one with its time.
+    /// Numbers of link `index`, or of the exchange of all with all after the last link: durations of a
+    /// small and a cached message, and length and duration of a long one.
     fn ends(&self, index: usize) -> [f64; NUM_EACH] {
         [0, 1, 2, 3].map(|at| self.number(NUM_EACH * index + at))
     }
@@ -143,23 +145,24 @@ impl ReportedRow<'_> {
 }
 
 impl LinkMeasurements {
-    /// What follows from all rows.
+    /// Evaluates the rows of all ranks.
     pub(super) fn of(rows: &[u8], group_size: usize) -> Self {
         let row_bytes = rows.len() / group_size;
         debug_assert_eq!(row_bytes, 8 * (NUM_EACH * group_size + NUM_OTHERS), "rows are alike");
-        let rows_of_ranks: Vec<ReportedRow<'_>> =
+        let reported: Vec<ReportedRow<'_>> =
             rows.chunks(row_bytes).map(|bytes| ReportedRow { bytes, group_size }).collect();
         let links = Links::new(group_size, |from, to| {
-            // Both ends have measured the same exchanges: what one waited, the other was late.
-            let (one, other) = (rows_of_ranks[from].ends(to), rows_of_ranks[to].ends(from));
+            // Both ranks measured the same exchanges: the wait of one is the delay of the other.
+            let (one, other) = (reported[from].ends(to), reported[to].ends(from));
             let [short, cache, bytes, long] =
                 [0, 1, 2, 3].map(|at| f64::midpoint(one[at], other[at]));
             let bandwidth = uncached_rate([short, cache, bytes, long]);
             Link { latency: Seconds(short), bandwidth: BytesPerSecond(bandwidth) }
         });
-        let mean =
-            |of: &dyn Fn(&ReportedRow<'_>) -> f64| rows_of_ranks.iter().map(of).sum::<f64>() / group_size as f64;
-        // Two ranks exchange two messages each way.
+        let mean = |of: &dyn Fn(&ReportedRow<'_>) -> f64| {
+            reported.iter().map(of).sum::<f64>() / group_size as f64
+        };
+        // Two ranks exchange two messages in each direction.
         let num_messages = (group_size - 1).max(2) as f64;
         let all = [0, 1, 2, 3].map(|at| mean(&|row| row.ends(group_size)[at]));
         let port = BytesPerSecond(2.0 * num_messages * uncached_rate(all));
@@ -171,9 +174,10 @@ impl LinkMeasurements {
         latencies.sort_by(f64::total_cmp);
         let typical = latencies.get(latencies.len() / 2).copied().unwrap_or(0.0);
         let per_message = Seconds(((all_short - typical) / (num_messages - 1.0)).max(0.0));
-        let core_contention = rows_of_ranks.iter().map(|row| core_contention(row, &rows_of_ranks)).fold(1.0, f64::max);
+        let core_contention =
+            reported.iter().map(|row| core_contention(row, &reported)).fold(1.0, f64::max);
         let [cached_sum, uncached_sum] = [0, 1].map(|at| {
-            rows_of_ranks.iter().map(|row| row.local()[at]).fold(f64::INFINITY, f64::min).max(1e6)
+            reported.iter().map(|row| row.local()[at]).fold(f64::INFINITY, f64::min).max(1e6)
         });
         let local = BytesPerSecond(uncached_sum / core_contention);
         let wire = cached_rate(all) / uncached_rate(all);
@@ -186,12 +190,13 @@ impl LinkMeasurements {
         let is_far = typical > FAR_LATENCY;
         let shared = Seconds(if is_far { 0.0 } else { all_short / num_all });
         let core_contention = (core_contention > 1.0).then_some(shared);
-        let links = if core_contention.is_some() { evened_out(&links, group_size) } else { links };
+        let links =
+            if core_contention.is_some() { equalize_latencies(&links, group_size) } else { links };
         let tuning = TuningTable::NONE;
         Self { links, port, per_message, local, cache, core_contention, tuning }
     }
 
-    /// The link that is slowest with a message of some length, if there are any.
+    /// The slowest link for a message of some length, if there are links.
     pub fn slowest(&self, bytes: Bytes) -> Option<(usize, usize, Link)> {
         let ranks = 0..self.links.num_ranks();
         let pairs = ranks.flat_map(|from| (0..from).map(move |to| (to, from)));
@@ -232,15 +237,15 @@ impl LinkMeasurements {
     }
 }
 
-/// A latency beyond which a rank has given its core away long before an answer comes.
+/// Latency beyond which a waiting rank has yielded its core before the answer arrives.
 const FAR_LATENCY: f64 = 300e-6;
 
-/// What waiting for a core may add to a latency.
+/// Largest delay of a latency by waiting for a core.
 const CORE_WAIT: f64 = 100e-6;
 
-/// Where ranks share cores it depends on their turns which link seems to be slower by a little: the
-/// same latency for all but those that are slower by more.
-fn evened_out(links: &Links, group_size: usize) -> Links {
+/// Equalizes latencies that differ by little. Where ranks share cores, small differences between links
+/// are scheduling noise.
+fn equalize_latencies(links: &Links, group_size: usize) -> Links {
     let pairs = (0..group_size).flat_map(|from| (0..from).map(move |to| (from, to)));
     let latencies = pairs.filter_map(|(from, to)| Some(links.between(from, to)?.latency.0));
     let least = latencies.fold(f64::INFINITY, f64::min);
@@ -251,17 +256,17 @@ fn evened_out(links: &Links, group_size: usize) -> Links {
     })
 }
 
-/// The most that a cache is believed to help messages, and sums. Beyond that the long messages were
-/// disturbed.
+/// Largest plausible cache speedup of messages, and of reductions. More means that the long messages
+/// were disturbed.
 const MAX_CACHE_SPEEDUP: f64 = 1.25;
 const MAX_CACHE_SPEEDUP_SUM: f64 = 8.0;
 
-/// Bytes a second of a message that is short enough for a cache.
+/// Bandwidth of a cached message.
 fn cached_rate([short, cache, _, _]: [f64; NUM_EACH]) -> f64 {
     CACHED_BYTES as f64 / (cache - short).max(cache / 16.0).max(1e-9)
 }
 
-/// Bytes a second of what is beyond that.
+/// Bandwidth of the part of a message beyond the cache.
 fn uncached_rate(times: [f64; NUM_EACH]) -> f64 {
     let [_, cache, bytes, long] = times;
     if bytes <= CACHED_BYTES as f64 {
@@ -271,7 +276,7 @@ fn uncached_rate(times: [f64; NUM_EACH]) -> f64 {
     speed.max(cached_rate(times) / MAX_CACHE_SPEEDUP)
 }
 
-/// How many ranks share each core of a rank's host.
+/// Number of ranks per core of a rank's host.
 fn core_contention(row: &ReportedRow<'_>, all: &[ReportedRow<'_>]) -> f64 {
     let (host, num_cores) = row.host();
     let num_ranks = all.iter().filter(|other| other.host().0 == host).count();
@@ -283,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_rank_0_made_of_it_is_what_all_get() {
+    fn the_evaluation_survives_encoding() {
         let world = lockstep_platform::real();
         let micros = Duration::from_micros;
         let row = |me: usize| {
@@ -305,7 +310,7 @@ mod tests {
         let rows: Vec<u8> = (0..3).flat_map(row).collect();
         let measured = LinkMeasurements::of(&rows, 3);
         let link = measured.links.between(1, 2).unwrap();
-        assert!((link.latency.0 - 10e-6).abs() < 1e-9, "the first one came late: {link:?}");
+        assert!((link.latency.0 - 10e-6).abs() < 1e-9, "the first exchange is skipped: {link:?}");
         assert!((link.bandwidth.0 - 1048.576e6).abs() < 1e3, "{link:?}");
         assert!((measured.per_message.0 - 6e-6).abs() < 1e-9, "{measured:?}");
         assert!((measured.port.0 - 4.0 * 65_536.0 / 62.5e-6).abs() < 1e3, "{measured:?}");

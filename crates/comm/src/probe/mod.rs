@@ -1,20 +1,20 @@
-//! Measures the links of a group, so that algorithms can be chosen by what they would take.
+//! Link measurement: latency, bandwidth and contention, by which algorithms are selected.
 //!
-//! Three things decide what a round of messages takes: how long one message is under way, how fast
-//! a long one flows, and what a rank can send and receive in all while the others do so too. So the
-//! ranks first meet in pairs, everybody with one partner at a time and all pairs at once, as in a
-//! tournament; then all exchange with all. Both are the exchanges of which collectives are made.
-//! Last, each adds up two vectors. What was measured goes to rank 0; what rank 0 makes of it goes
-//! to all, so that all ranks choose alike.
+//! Three quantities determine the time of a round of messages: the latency of one message, the
+//! bandwidth of a long one, and the throughput of a rank while all others communicate too. So the
+//! ranks first exchange in pairs, all pairs at once, in a round-robin tournament; then all exchange
+//! with all. Both are the exchanges that collectives consist of. Last, each rank reduces two vectors.
+//! The measurements go to rank 0; rank 0 evaluates them and broadcasts the result, so that all ranks
+//! select alike.
 //!
-//! - `pairs`: who meets whom, and how often
-//! - `measurements`: what is measured, and how ranks tell each other
-//! - `autotune`: algorithms whose prices are close are tried out
-//! - `slowdown`: when it is time to measure again
+//! - `pairs`: the tournament, and how often a pair exchanges how much
+//! - `measurements`: the measurements and their encoding
+//! - `autotune`: trial runs of algorithms with similar predicted times
+//! - `slowdown`: detects when links have to be measured again
 
-mod pairs;
 mod autotune;
 mod measurements;
+mod pairs;
 mod slowdown;
 
 use std::time::Duration;
@@ -22,39 +22,39 @@ use std::time::Duration;
 use lockstep_platform::{Source, Target};
 use lockstep_schedule::{Op, SumTree};
 
+use crate::channel::Channel;
 use crate::comm::Comm;
 use crate::element::{Dtype, Element, Reduction};
+use crate::endpoint::Endpoint;
 use crate::error::{CommError, Interruption};
 use crate::kernel::{Job, Order, reduce};
-use crate::channel::Channel;
-use crate::endpoint::Endpoint;
 use crate::membership::Membership;
 use crate::schedule_cache::{Forecast, ScheduleCache};
 use crate::signature::Signature;
 use crate::transport::{Envelope, PURPOSE_BIT, Round};
-use pairs::{Driver, partner_of};
 pub use measurements::LinkMeasurements;
 use measurements::{CACHED_BYTES, Row, SMALL_BYTES};
+use pairs::{Driver, partner_of};
 pub(crate) use slowdown::SlowdownDetector;
 
-/// What messages of a probe are for, beside those from one rank to another.
+/// Kind of traffic of a probe, beside point-to-point messages.
 const PURPOSE: u64 = 3;
 
-/// The time that all meetings in pairs take together, at most, where latencies allow it.
+/// Longest duration of all pairwise exchanges together, where latencies allow it.
 const PAIRS_TIME: Duration = Duration::from_millis(100);
 
-/// The same for exchanges of all with all.
+/// Longest duration of the exchanges of all with all, where latencies allow it.
 const ALL_TIME: Duration = Duration::from_millis(50);
 
-/// What is not, and is added up.
+/// Length of a vector that does not fit a cache.
 const SUM_BYTES: usize = 2 << 20;
 
 impl Comm {
-    /// Measures the links between the members, and chooses algorithms by that from now on; so do
-    /// groups that are made of this one later. All members call it together. The links take a fifth
-    /// of a second at most, or about ten exchanges with every other rank where those take longer;
-    /// trying out all-reduces by algorithms of like price takes up to twice as much again. Where
-    /// all members see each other's memory there are no links, and nothing is done.
+    /// Measures the links between the ranks, and selects algorithms by the result from now on, also in
+    /// groups that are made of this one later. All ranks call it together. It takes a fifth of a
+    /// second at most, or about ten exchanges with every other rank where those take longer; trial
+    /// runs of all-reduce algorithms take up to twice as long again. A group that shares memory has
+    /// no links, and returns `None`.
     pub fn probe(&self) -> Result<Option<LinkMeasurements>, CommError> {
         if self.channel == Channel::Caller {
             self.core.calls_in_flight.drain();
@@ -76,8 +76,8 @@ impl Comm {
         Ok(Some(measured))
     }
 
-    /// The algorithms that could carry out `op` on a vector of `count` elements, with what they
-    /// would take; the one that is taken stands first.
+    /// Predicted time of every algorithm for `op` on a vector of `count` elements, the selected one
+    /// first.
     pub fn forecast<T: Element>(&self, op: Op, count: usize) -> Result<Vec<Forecast>, CommError> {
         let reduction = op.is_sum().then_some(Reduction::Sum);
         let key = self.schedule_key::<T>(op, reduction, count, &[]);
@@ -85,29 +85,31 @@ impl Comm {
         found.map_err(|rule| self.invalid(&op.to_string(), &rule))
     }
 
-    /// Asks all members whether the links have become bad, and measures them again if so.
+    /// Votes with all ranks on whether the links have become slower, and measures them again if so.
     #[cold]
     pub(crate) fn vote_to_remeasure(&self, schedules: &mut ScheduleCache) -> Result<(), CommError> {
         let vote = schedules.slowdown.vote();
         if self.all_agree(vote)? {
             let mut measured = self.measure_links()?;
-            // What prices do not know has hardly changed, and there is no time to try again.
+            // The corrections have hardly changed, and trial runs would take too long here.
             measured.tuning = schedules.costs().tuning.clone();
             schedules.reprice(&measured);
         }
         Ok(())
     }
 
-    /// Measures without a word to the planner.
+    /// Measures the links without changing the selection.
     fn measure_links(&self) -> Result<LinkMeasurements, CommError> {
-        let mut prober = Prober::new(&self.core.endpoint, &self.core.membership, self.channel, self.timeout);
+        let mut prober =
+            Prober::new(&self.core.endpoint, &self.core.membership, self.channel, self.timeout);
         let result = prober.measure();
         result.map_err(|why| self.probe_failed(prober.number, why))
     }
 
-    /// Whether every member wishes for something, by one exchange of all with all.
+    /// Whether every rank votes yes, by one exchange of all with all.
     fn all_agree(&self, vote: bool) -> Result<bool, CommError> {
-        let mut prober = Prober::new(&self.core.endpoint, &self.core.membership, self.channel, self.timeout);
+        let mut prober =
+            Prober::new(&self.core.endpoint, &self.core.membership, self.channel, self.timeout);
         let result = prober.all_agree(vote);
         result.map_err(|why| self.probe_failed(prober.number, why))
     }
@@ -118,49 +120,54 @@ impl Comm {
     }
 }
 
-/// One rank's end of the measurements.
+/// Measurements of one rank.
 struct Prober<'a> {
     endpoint: &'a Endpoint,
     membership: &'a Membership,
     channel: Channel,
     timeout: Duration,
     number: u64,
-    leaving: Vec<u8>,
-    /// One piece for each member.
-    arriving: Vec<u8>,
+    outgoing: Vec<u8>,
+    /// One piece for each rank.
+    incoming: Vec<u8>,
 }
 
 impl<'a> Prober<'a> {
-    fn new(endpoint: &'a Endpoint, membership: &'a Membership, channel: Channel, timeout: Duration) -> Self {
-        let (leaving, arriving) = (Vec::new(), Vec::new());
-        Self { endpoint, membership, channel, timeout, number: 0, leaving, arriving }
+    fn new(
+        endpoint: &'a Endpoint,
+        membership: &'a Membership,
+        channel: Channel,
+        timeout: Duration,
+    ) -> Self {
+        let (outgoing, incoming) = (Vec::new(), Vec::new());
+        Self { endpoint, membership, channel, timeout, number: 0, outgoing, incoming }
     }
 
     fn now(&self) -> Duration {
         self.endpoint.world().clock().now()
     }
 
-    /// Sends as many bytes to each of some members, the first of them being `word`, and receives
-    /// as many from each; returns how long that took. What `with[i]` said is `received(i, bytes)`.
+    /// Sends `bytes` bytes to each of some ranks, of which the first byte is `word`, and receives as
+    /// many from each; returns the duration. `received(i, bytes)` is the first byte from `with[i]`.
     fn exchange(
         &mut self,
         with: &[usize],
         bytes: usize,
         word: u8,
     ) -> Result<Duration, Interruption> {
-        grow(&mut self.leaving, bytes);
-        grow(&mut self.arriving, bytes * with.len());
-        self.leaving[0] = word;
+        grow(&mut self.outgoing, bytes);
+        grow(&mut self.incoming, bytes * with.len());
+        self.outgoing[0] = word;
         let signature = Signature::message(Dtype::U8, bytes);
         let group = self.membership.id | PURPOSE << PURPOSE_BIT;
         let envelope = Envelope { group, number: self.number, signature };
         self.number += 1;
-        let source = Source::of(&self.leaving[..bytes]);
-        let target = Target::of(&mut self.arriving);
-        let rank = |member: usize| self.membership.ranks[member];
+        let source = Source::of(&self.outgoing[..bytes]);
+        let target = Target::of(&mut self.incoming);
+        let rank_of = |rank: usize| self.membership.ranks[rank];
         let piece = |index: usize| target.part(index * bytes..(index + 1) * bytes);
-        let sends: Vec<_> = with.iter().map(|&member| (rank(member), source)).collect();
-        let recvs = with.iter().enumerate().map(|(index, &member)| (rank(member), piece(index)));
+        let sends: Vec<_> = with.iter().map(|&rank| (rank_of(rank), source)).collect();
+        let recvs = with.iter().enumerate().map(|(index, &rank)| (rank_of(rank), piece(index)));
         let recvs: Vec<_> = recvs.collect();
         let mut round =
             Round { envelope, sends: &sends, recvs: &recvs, done_bytes: 0, arrived: &|_| {} };
@@ -170,26 +177,27 @@ impl<'a> Prober<'a> {
     }
 
     fn received(&self, index: usize, bytes: usize) -> u8 {
-        self.arriving[index * bytes]
+        self.incoming[index * bytes]
     }
 
     fn measure(&mut self) -> Result<LinkMeasurements, Interruption> {
         let group_size = self.membership.ranks.len();
         let mut row = Row::new(group_size, self.endpoint.world());
         let num_rounds = group_size.next_multiple_of(2) - 1;
-        // The first meeting takes place twice, and the first time is practice: ranks that share
-        // cores are still being dealt out to them.
+        // The first round runs twice, the first time as warm-up: the scheduler is still placing
+        // ranks on cores.
         for round_index in 0..=num_rounds {
             self.number = (round_index as u64) << 32;
             if let Some(partner) = partner_of(group_size, round_index, self.membership.group_rank) {
                 let time = PAIRS_TIME / (num_rounds + 1) as u32;
-                let driver = (self.membership.group_rank < partner).then(|| Driver::new(self.now(), time));
+                let driver =
+                    (self.membership.group_rank < partner).then(|| Driver::new(self.now(), time));
                 row.links[partner] = self.run_exchanges(&[partner], driver)?;
             }
         }
         self.number = 1 << 48;
         let mut others = self.others();
-        // What one message more costs shows only where there is one.
+        // The cost of an additional message needs a second message to show.
         if group_size == 2 {
             others.push(others[0]);
         }
@@ -199,14 +207,14 @@ impl<'a> Prober<'a> {
         self.agree(&row)
     }
 
-    /// All members but this one.
+    /// All group ranks but this one.
     fn others(&self) -> Vec<usize> {
         let me = self.membership.group_rank;
-        (0..self.membership.ranks.len()).filter(|&member| member != me).collect()
+        (0..self.membership.ranks.len()).filter(|&rank| rank != me).collect()
     }
 
-    /// Exchanges with some members until the one that drives says that it is enough; that is this
-    /// one if it has a driver, and else the first of them.
+    /// Exchanges with some ranks until the driving rank ends the series: this rank if it has a driver,
+    /// else the first of them.
     fn run_exchanges(
         &mut self,
         with: &[usize],
@@ -229,16 +237,16 @@ impl<'a> Prober<'a> {
         }
     }
 
-    /// How fast a rank adds up two vectors of some length.
+    /// Throughput of a reduction of two vectors of some length.
     fn measure_reduction(&mut self, bytes: usize) -> f64 {
-        grow(&mut self.arriving, 2 * bytes);
-        grow(&mut self.leaving, bytes);
+        grow(&mut self.incoming, 2 * bytes);
+        grow(&mut self.outgoing, bytes);
         let order = Order::new(SumTree::canonical(2));
         let mut best = Duration::MAX;
         for _ in 0..5 {
-            let (one, other) = self.arriving[..2 * bytes].split_at(bytes);
+            let (one, other) = self.incoming[..2 * bytes].split_at(bytes);
             let sources = [Source::of(one), Source::of(other)];
-            let targets = [Target::of(&mut self.leaving[..bytes])];
+            let targets = [Target::of(&mut self.outgoing[..bytes])];
             let (reduction, divide_by) = (Reduction::Sum, None);
             let job =
                 Job { reduction, divide_by, order: &order, sources: &sources, targets: &targets };
@@ -246,11 +254,11 @@ impl<'a> Prober<'a> {
             reduce(self.endpoint.isa(), Dtype::F32, &job);
             best = best.min(self.endpoint.world().clock().since(start));
         }
-        // As a price counts: one vector read, one written.
+        // As costs count it: one vector read, one written.
         2.0 * bytes as f64 / best.as_secs_f64().max(1e-9)
     }
 
-    /// Tells rank 0 what was measured, and takes from it what holds.
+    /// Gathers the measurements on rank 0, and receives its evaluation.
     fn agree(&mut self, row: &Row) -> Result<LinkMeasurements, Interruption> {
         let (group_size, me) = (self.membership.ranks.len(), self.membership.group_rank);
         let row_bytes = row.encode();
@@ -264,28 +272,28 @@ impl<'a> Prober<'a> {
         Ok(LinkMeasurements::decode(&measurements, group_size))
     }
 
-    /// Brings the rows of all members to the first.
+    /// Gathers the rows of all ranks on the first.
     fn gather(&mut self, row: &[u8], rows: &mut [u8]) -> Result<(), Interruption> {
         let (group_size, len) = (self.membership.ranks.len(), row.len());
         let all = Target::of(rows);
         let others = 1..group_size;
         let (mut sends, mut recvs) = (Vec::new(), Vec::new());
         if self.membership.group_rank == 0 {
-            let piece = |member: usize| all.part(member * len..(member + 1) * len);
-            recvs.extend(others.map(|member| (self.membership.ranks[member], piece(member))));
+            let piece = |rank: usize| all.part(rank * len..(rank + 1) * len);
+            recvs.extend(others.map(|rank| (self.membership.ranks[rank], piece(rank))));
         } else {
             sends.push((self.membership.ranks[0], Source::of(row)));
         }
         self.deliver(&sends, &recvs, len)
     }
 
-    /// Brings the table of the first member to all.
+    /// Broadcasts the evaluation of the first rank.
     fn broadcast_table(&mut self, measurements: &mut [u8]) -> Result<(), Interruption> {
         let (group_size, len) = (self.membership.ranks.len(), measurements.len());
         let measurements = Target::of(measurements);
         let (mut sends, mut recvs) = (Vec::new(), Vec::new());
         if self.membership.group_rank == 0 {
-            let to = |member: usize| (self.membership.ranks[member], measurements.as_source());
+            let to = |rank: usize| (self.membership.ranks[rank], measurements.as_source());
             sends.extend((1..group_size).map(to));
         } else {
             recvs.push((self.membership.ranks[0], measurements));

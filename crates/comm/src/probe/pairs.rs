@@ -1,33 +1,33 @@
-//! Who meets whom, and how often two ranks exchange how much.
+//! The tournament of pairwise exchanges, and how often a pair exchanges how much.
 
 use std::time::Duration;
 
 use super::measurements::SMALL_BYTES;
 
-/// Short exchanges, at least and at most; the first one only brings both to the same place.
+/// Least and most short exchanges; the first one only synchronizes the pair.
 const MIN_SHORT: usize = 4;
 const MAX_SHORT: usize = 24;
 
-/// The length that tells how long others may be.
+/// Exponent of the first long length, which determines the longest affordable one.
 const FIRST_LONG: u8 = 16;
 
-/// Long exchanges of that length, at most.
+/// Most exchanges of that length.
 const NUM_FIRST: usize = 8;
 
-/// The longest that is tried.
+/// Exponent of the longest length.
 const LAST_LONG: u8 = 20;
 
-/// Long exchanges of the longest length that fits.
+/// Exchanges of the longest affordable length.
 const NUM_LONG: usize = 7;
 
-/// The partner of a rank in a meeting of a tournament, by the circle method: in n-1 meetings of an
-/// even number of ranks everybody meets everybody once. Of an odd number one pauses.
+/// Partner of a rank in a round of a round-robin tournament (circle method): in n-1 rounds of an even
+/// number of ranks every pair plays once; with an odd number one rank pauses.
 pub(super) fn partner_of(num_ranks: usize, round_index: usize, rank: usize) -> Option<usize> {
     let num_slots = num_ranks.next_multiple_of(2);
     let around = num_slots - 1;
     let fixed = num_slots - 1;
     let partner = if rank == fixed {
-        // Who stands opposite of itself meets the one that does not move.
+        // The rank opposite itself plays the fixed one.
         (0..around).find(|&other| (2 * other) % around == round_index % around)?
     } else {
         let other = (round_index + around - rank) % around;
@@ -36,7 +36,7 @@ pub(super) fn partner_of(num_ranks: usize, round_index: usize, rank: usize) -> O
     (partner < num_ranks).then_some(partner)
 }
 
-/// Decides how a meeting goes on.
+/// Chooses the lengths of the exchanges of a pair.
 pub(super) struct Driver {
     start: Duration,
     now: Duration,
@@ -47,24 +47,24 @@ pub(super) struct Driver {
     phase: Phase,
 }
 
-/// What the exchange is that comes next.
+/// Phase of the series of exchanges.
 #[derive(Clone, Copy)]
 enum Phase {
     Short,
-    /// So many that tell how long others may be, the next one included.
+    /// Remaining exchanges of the first long length.
     First(usize),
-    /// So many of a length, the next one included.
+    /// Remaining exchanges of a length, and its exponent.
     Long(usize, u8),
 }
 
 impl Driver {
-    /// A meeting that begins now and may take so long.
+    /// A series that starts now and may take `time`.
     pub(super) fn new(start: Duration, time: Duration) -> Self {
         Self { start, now: start, time, num_short: 0, first_long: None, phase: Phase::Short }
     }
 
-    /// The exponent of the length of the exchange *after* the next one, which goes with the next
-    /// one as a word to the others; 0 if there is none.
+    /// Exponent of the length of the exchange *after* the next one, which the next one announces to
+    /// the peers; 0 to end the series.
     pub(super) fn next(&mut self) -> u8 {
         let (phase, exponent) = match self.phase {
             Phase::Short if !self.is_enough() => (Phase::Short, SMALL_BYTES.ilog2() as u8),
@@ -83,7 +83,7 @@ impl Driver {
         exponent
     }
 
-    /// Whether there are short exchanges enough with the next one.
+    /// Whether the next short exchange is the last.
     fn is_enough(&self) -> bool {
         let num_short = self.num_short + 1;
         num_short >= MAX_SHORT || (num_short >= MIN_SHORT && self.spent() > self.time / 4)
@@ -94,7 +94,7 @@ impl Driver {
         self.spent() < self.time / 2
     }
 
-    /// The length of which there can be several in the time that is left.
+    /// Exponent of the longest length that fits the remaining time.
     fn longest(&self) -> Option<u8> {
         let (took, left) = (self.first_long?, self.time.saturating_sub(self.spent()));
         let fits = |longer: &u8| {
@@ -107,7 +107,7 @@ impl Driver {
         self.now.saturating_sub(self.start)
     }
 
-    /// Notes how long an exchange took.
+    /// Records the duration of an exchange.
     pub(super) fn add(&mut self, bytes: usize, took: Duration, now: Duration) {
         self.now = now;
         if bytes == SMALL_BYTES {
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_meets_everybody_once() {
+    fn every_pair_plays_once() {
         for num_ranks in 2..=17_usize {
             let mut met = BTreeSet::new();
             for round_index in 0..num_ranks.next_multiple_of(2) - 1 {
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    /// The lengths of a meeting at which an exchange of n bytes takes so many microseconds.
+    /// Lengths of a series in which an exchange of n bytes takes `micros(n)`.
     fn lengths(micros: impl Fn(usize) -> u64) -> Vec<usize> {
         let mut driver = Driver::new(Duration::ZERO, Duration::from_millis(50));
         let (mut now, mut bytes, mut lengths) = (Duration::ZERO, SMALL_BYTES, Vec::new());
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_link_is_tried_with_long_messages_and_a_slow_one_with_few() {
+    fn a_fast_link_gets_long_exchanges_and_a_slow_one_few() {
         let fast = lengths(|bytes| 10 + bytes as u64 / 4000);
         assert_eq!(fast.iter().filter(|&&bytes| bytes == SMALL_BYTES).count(), MAX_SHORT);
         assert_eq!(fast.iter().filter(|&&bytes| bytes == 1 << LAST_LONG).count(), NUM_LONG);

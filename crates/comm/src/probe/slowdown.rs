@@ -1,42 +1,42 @@
-//! When it is time to measure again.
+//! Detects links that have become slower, so that they are measured again.
 //!
-//! A call that takes much longer than ever before may have waited for a rank that was late, or for
-//! a link that has become bad. The last rank to come waits for nobody: so only when *every* rank
-//! finds its calls slow is it the links. Every so many calls all ranks ask each other, at the same
-//! call because calls are numbered alike everywhere, and measure again if all wish for it.
+//! A call that takes much longer than ever before may have waited for a late rank, or for a slow
+//! link. The last rank to arrive waits for none, so links are the cause only if *every* rank finds
+//! its calls slow. The ranks vote at regular calls, which are numbered alike on all ranks, and
+//! measure again if all vote yes.
 
 use std::time::Duration;
 
-/// Calls from one question to the next.
-const EVERY: u64 = 64;
+/// Calls between two votes.
+const VOTE_INTERVAL: u64 = 64;
 
-/// Slow calls among them that make a rank wish for a new measurement.
-const MANY: u32 = 24;
+/// Slow calls since the last vote that make a rank vote yes.
+const MIN_SLOW: u32 = 24;
 
-/// How many times as long as expected a slow call takes.
-const SLOW: f64 = 3.0;
+/// Slowdown factor of a slow call.
+const SLOW_FACTOR: f64 = 3.0;
 
-/// What a call may take longer for other reasons.
+/// Delay that does not count as slow.
 const GRACE: Duration = Duration::from_micros(200);
 
-/// The most questions between two measurements.
+/// Most votes skipped after a measurement.
 const MAX_PAUSE: u32 = 64;
 
-/// Looks at how long calls take.
+/// Counts slow calls of one rank.
 #[derive(Debug, Default)]
 pub(crate) struct SlowdownDetector {
     is_on: bool,
     num_slow: u32,
-    /// Questions at which nothing is wished for, and how many the next time.
+    /// Votes to skip now, and after the next measurement.
     pause: u32,
     next_pause: u32,
 }
 
 impl SlowdownDetector {
-    /// Begins to look: links were measured just now.
+    /// Starts to count: links were measured just now.
     pub(crate) fn begin(&mut self) {
         (self.is_on, self.num_slow) = (true, 0);
-        // A measurement that does not help is not made again soon.
+        // Back off exponentially while measurements do not help.
         self.pause = self.next_pause;
         self.next_pause = (2 * self.next_pause).clamp(1, MAX_PAUSE);
     }
@@ -46,35 +46,35 @@ impl SlowdownDetector {
         self.is_on
     }
 
-    /// Whether all ranks ask each other before this call.
+    /// Whether the ranks vote before this call.
     #[inline]
     pub(crate) fn votes_before(&self, call: u64) -> bool {
-        self.is_on && call.is_multiple_of(EVERY)
+        self.is_on && call.is_multiple_of(VOTE_INTERVAL)
     }
 
-    /// What this rank wishes; counting begins anew.
+    /// Vote of this rank; resets the count.
     pub(crate) fn vote(&mut self) -> bool {
-        let is_slow = std::mem::take(&mut self.num_slow) >= MANY;
+        let is_slow = std::mem::take(&mut self.num_slow) >= MIN_SLOW;
         if self.pause > 0 {
             self.pause -= 1;
             return false;
         }
         if !is_slow {
-            // All was well for a while, so the next trouble is a new one.
+            // Calls were fast for a while, so the next slowdown is a new one.
             self.next_pause = 0;
         }
         is_slow
     }
 
-    /// Every call so far was a slow one.
+    /// Marks every call so far as slow.
     #[cfg(test)]
     pub(crate) fn mark_all_slow(&mut self) {
-        self.num_slow = MANY;
+        self.num_slow = MIN_SLOW;
     }
 
-    /// Notes how long a call took, beside what it should take at most.
-    pub(crate) fn note(&mut self, took: Duration, expected: Duration) {
-        if took > expected.mul_f64(SLOW) + GRACE {
+    /// Records the duration of a call beside its expected duration.
+    pub(crate) fn record(&mut self, took: Duration, expected: Duration) {
+        if took > expected.mul_f64(SLOW_FACTOR) + GRACE {
             self.num_slow += 1;
         }
     }
@@ -85,31 +85,31 @@ mod tests {
     use super::*;
 
     fn calls(slowdown: &mut SlowdownDetector, num_slow: u32) -> bool {
-        for index in 0..EVERY as u32 {
+        for index in 0..VOTE_INTERVAL as u32 {
             let millis = if index < num_slow { 50 } else { 10 };
-            slowdown.note(Duration::from_millis(millis), Duration::from_millis(10));
+            slowdown.record(Duration::from_millis(millis), Duration::from_millis(10));
         }
         slowdown.vote()
     }
 
     #[test]
-    fn many_slow_calls_make_a_wish_and_single_ones_do_not() {
+    fn many_slow_calls_vote_yes_and_single_ones_do_not() {
         let mut slowdown = SlowdownDetector::default();
-        assert!(!slowdown.votes_before(EVERY));
+        assert!(!slowdown.votes_before(VOTE_INTERVAL));
         slowdown.begin();
-        assert!(slowdown.votes_before(EVERY) && !slowdown.votes_before(EVERY + 1));
-        assert!(!calls(&mut slowdown, 0) && !calls(&mut slowdown, MANY - 1));
-        assert!(calls(&mut slowdown, MANY));
+        assert!(slowdown.votes_before(VOTE_INTERVAL) && !slowdown.votes_before(VOTE_INTERVAL + 1));
+        assert!(!calls(&mut slowdown, 0) && !calls(&mut slowdown, MIN_SLOW - 1));
+        assert!(calls(&mut slowdown, MIN_SLOW));
     }
 
     #[test]
-    fn a_measurement_that_does_not_help_is_made_ever_more_rarely() {
+    fn measurements_that_do_not_help_back_off() {
         let mut slowdown = SlowdownDetector::default();
         slowdown.begin();
         let mut gaps = Vec::new();
         for _ in 0..5 {
             let mut gap = 1;
-            while !calls(&mut slowdown, MANY) {
+            while !calls(&mut slowdown, MIN_SLOW) {
                 gap += 1;
             }
             gaps.push(gap);

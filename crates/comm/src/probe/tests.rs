@@ -1,7 +1,7 @@
-//! Groups whose links are measured.
+//! Link measurements over emulated links.
 
 use lockstep_config::units::{BytesPerSecond, Seconds};
-use lockstep_config::{LinkConditions, Emulate, EmulatedLink};
+use lockstep_config::{Emulate, EmulatedLink, LinkConditions};
 use lockstep_platform::real;
 use lockstep_schedule::{Algorithm, Op};
 
@@ -26,7 +26,7 @@ fn far(millis: f64) -> Emulate {
 }
 
 #[test]
-fn all_ranks_know_the_same_links_and_groups_made_later_know_them_too() {
+fn all_ranks_and_later_groups_share_the_measurements() {
     let found = std::sync::Mutex::new(Vec::new());
     with_ranks(3, &far(3.0), |comm| {
         let measured = comm.probe().unwrap().expect("there are links");
@@ -49,7 +49,7 @@ fn all_ranks_know_the_same_links_and_groups_made_later_know_them_too() {
 }
 
 #[test]
-fn a_long_way_wants_few_rounds_and_a_forced_algorithm_stays() {
+fn high_latency_selects_few_rounds_and_a_forced_algorithm_stays() {
     with_ranks(4, &far(4.0), |comm| {
         comm.probe().unwrap();
         let chosen = comm.choice::<f32>(Op::AllReduce, 1 << 10).unwrap();
@@ -63,7 +63,7 @@ fn a_long_way_wants_few_rounds_and_a_forced_algorithm_stays() {
 }
 
 #[test]
-fn a_ring_goes_around_a_slow_link() {
+fn a_ring_avoids_a_slow_link() {
     let slow = EmulatedLink {
         bandwidth: Some(BytesPerSecond(20e6)),
         latency: Some(Seconds(0.01)),
@@ -76,7 +76,7 @@ fn a_ring_goes_around_a_slow_link() {
         let next = ring.iter().cycle().skip(1);
         let is_it = |pair: (&usize, &usize)| pair == (&1, &2) || pair == (&2, &1);
         assert!(!ring.iter().zip(next).any(is_it), "{ring:?}");
-        // And what goes around it is right.
+        // The reordered ring computes the right sums.
         let mut data: Vec<f32> = (0..1000).map(|i| (i % 7 + comm.group_rank()) as f32).collect();
         comm.using(Algorithm::RING).all_reduce(&mut data, Reduction::Sum).unwrap();
         let expected = |i: usize| (4 * (i % 7) + 6) as f32;
@@ -85,7 +85,7 @@ fn a_ring_goes_around_a_slow_link() {
 }
 
 #[test]
-fn memory_that_all_share_has_no_links_to_measure() {
+fn shared_memory_has_no_links() {
     let ends = Comm::threads(&real(), 2, &Options::default()).unwrap();
     for comm in ends {
         assert_eq!(comm.probe().unwrap(), None);
@@ -93,12 +93,12 @@ fn memory_that_all_share_has_no_links_to_measure() {
 }
 
 #[test]
-fn calls_go_on_while_all_ask_each_other_and_measure_again() {
+fn calls_continue_through_votes_and_new_measurements() {
     with_ranks(3, &Emulate::none(), |comm| {
         comm.probe().unwrap();
         for call in 0..200_u32 {
             if call == 70 {
-                // As if every call so far had been quicker: then all find the next ones slow.
+                // Pretends that calls were instant, so that all ranks find the next ones slow.
                 comm.lock().schedules.expect_instant_calls();
             }
             let mut data = [call, 1];
@@ -109,7 +109,7 @@ fn calls_go_on_while_all_ask_each_other_and_measure_again() {
 }
 
 #[test]
-fn links_that_become_bad_are_measured_again() {
+fn links_that_become_slower_are_measured_again() {
     let bad = Seconds(4e-3);
     let between = |one, other| EmulatedLink {
         latency: Some(bad),
@@ -130,22 +130,22 @@ fn links_that_become_bad_are_measured_again() {
             let mut data = [1_u32, 2];
             comm.all_reduce(&mut data, Reduction::Sum).unwrap();
             assert_eq!(data, [3, 6]);
-            assert!(clock.since(start).as_secs() < 40, "nobody has looked again");
+            assert!(clock.since(start).as_secs() < 40, "no new measurement was made");
         }
     });
 }
 
 #[test]
-fn algorithms_of_like_price_are_tried_out_and_all_ranks_find_the_same() {
+fn autotuning_gives_all_ranks_the_same_corrections() {
     let found = std::sync::Mutex::new(Vec::new());
     with_ranks(4, &Emulate::none(), |comm| {
         let measured = comm.probe().unwrap().expect("there are links");
         let costs = comm.lock().schedules.costs().clone();
-        assert_eq!(costs.tuning, measured.tuning, "choices go by it");
+        assert_eq!(costs.tuning, measured.tuning, "selection uses it");
         let pairs = comm
             .split(&[lockstep_mesh::Group::new((0..4).map(lockstep_mesh::Rank).collect())], "all");
         let later = pairs.unwrap().lock().schedules.costs().clone();
-        assert_eq!(later.tuning, measured.tuning, "those of groups made later too");
+        assert_eq!(later.tuning, measured.tuning, "groups created later use it too");
         found.lock().unwrap().push(measured.tuning);
     });
     let found = found.into_inner().unwrap();
@@ -153,5 +153,5 @@ fn algorithms_of_like_price_are_tried_out_and_all_ranks_find_the_same() {
     let trials = found[0].trials();
     assert!(trials.iter().all(|trial| trial.factor.is_finite() && trial.factor > 0.0));
     let sizes: std::collections::BTreeSet<_> = trials.iter().map(|trial| trial.bytes).collect();
-    assert!(!sizes.is_empty(), "some algorithms are always close");
+    assert!(!sizes.is_empty(), "some predictions are always close");
 }

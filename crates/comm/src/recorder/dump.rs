@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use lockstep_mesh::Rank;
 
-use super::{GroupRecord, RecordRegion, Progress, CallRecord};
+use super::{CallRecord, GroupRecord, Progress, RecordRegion};
 use crate::verdict::{Process, Verdict};
 
 /// Version of the format.

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use lockstep_platform::{Clock, Segment};
 
-use crate::label::Label;
 use crate::channel::Channel;
+use crate::label::Label;
 use crate::signature::Signature;
 pub(crate) use dump::{Dump, file_name};
 
@@ -294,7 +294,13 @@ mod tests {
 
     fn entry(number: u64) -> Entry {
         let signature = Signature::message(Dtype::F32, number as usize);
-        Entry { group: 2, channel: Channel::Background, number, signature, label: Label::bucket(1, 5) }
+        Entry {
+            group: 2,
+            channel: Channel::Background,
+            number,
+            signature,
+            label: Label::bucket(1, 5),
+        }
     }
 
     #[test]

@@ -12,9 +12,7 @@ use lockstep_platform::World;
 
 use super::shared::{SegmentExchange, SharedTransport, SharedWorld, ended};
 use super::tcp::{Connections, TcpOptions, TcpTransport};
-use super::{
-    Channels, Envelope, EpochChange, POLL_INTERVAL, Round, SLOW_PEER_WARNING, Transport,
-};
+use super::{Channels, Envelope, EpochChange, POLL_INTERVAL, Round, SLOW_PEER_WARNING, Transport};
 use crate::error::{CommError, Interruption};
 use crate::verdict::Verdict;
 
@@ -196,7 +194,8 @@ impl Transport for HostsTransport {
         };
         result.inspect_err(|why| {
             self.network.abandon(round);
-            if !matches!(why, Interruption::Lost { peer, .. } if self.network.is_expendable(*peer)) {
+            if !matches!(why, Interruption::Lost { peer, .. } if self.network.is_expendable(*peer))
+            {
                 self.network.record_failure(why.clone());
             }
         })
@@ -246,7 +245,10 @@ impl Transport for HostsTransport {
         self.network.agree_on_verdict(of_host)
     }
 
-    fn into_next_epoch(self: Box<Self>, change: &EpochChange<'_>) -> Result<Box<dyn Transport>, CommError> {
+    fn into_next_epoch(
+        self: Box<Self>,
+        change: &EpochChange<'_>,
+    ) -> Result<Box<dyn Transport>, CommError> {
         let Self { world, memory, mut network, domains } = *self;
         network.begin_epoch(change);
         let memory = memory.in_next_epoch(change);

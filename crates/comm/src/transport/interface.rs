@@ -49,7 +49,10 @@ pub trait Transport: Send {
     fn agree_on_verdict(&mut self, report: Verdict) -> Verdict;
 
     /// Continues this channel among the survivors of a failure, in the next epoch.
-    fn into_next_epoch(self: Box<Self>, change: &EpochChange<'_>) -> Result<Box<dyn Transport>, CommError>;
+    fn into_next_epoch(
+        self: Box<Self>,
+        change: &EpochChange<'_>,
+    ) -> Result<Box<dyn Transport>, CommError>;
 
     /// Memory domain of each rank: ranks of one domain share memory. Equal on all ranks.
     fn domains(&self) -> Vec<usize>;
@@ -87,7 +90,9 @@ pub const NUM_CHANNELS: usize = 4;
 
 impl Channels {
     /// Channels of one kind of transport, in the order of the fields.
-    pub fn new<T: Transport + 'static>([caller, background, sends, recvs]: [T; NUM_CHANNELS]) -> Self {
+    pub fn new<T: Transport + 'static>(
+        [caller, background, sends, recvs]: [T; NUM_CHANNELS],
+    ) -> Self {
         let (caller, background) = (Box::new(caller), Box::new(background));
         Self { caller, background, sends: Box::new(sends), recvs: Box::new(recvs) }
     }

@@ -27,7 +27,9 @@ impl Envelope {
     /// An earlier message that no call has taken means that this rank made a different call then.
     /// (Tags have no order.)
     pub(crate) fn is_left_over(&self, expected: &Self) -> bool {
-        self.group == expected.group && self.group >> PURPOSE_BIT == 0 && self.number < expected.number
+        self.group == expected.group
+            && self.group >> PURPOSE_BIT == 0
+            && self.number < expected.number
     }
 
     /// Whether the envelope belongs to a later collective call than `expected`.

@@ -21,7 +21,7 @@ pub mod tcp;
 mod timing;
 
 pub(crate) use failure_state::FailureState;
-pub use interface::{EpochChange, NUM_CHANNELS, Transport, Channels};
-pub use message::{Envelope, Round};
+pub use interface::{Channels, EpochChange, NUM_CHANNELS, Transport};
 pub(crate) use message::PURPOSE_BIT;
+pub use message::{Envelope, Round};
 pub(crate) use timing::{MAX_SILENCE, POLL_INTERVAL, SLOW_PEER_WARNING};

@@ -5,10 +5,10 @@ pub(crate) mod processes;
 
 use std::time::Duration;
 
-use lockstep_conformance::Effort;
 use lockstep_comm::transport::Channels;
 use lockstep_comm::transport::tcp::{TcpOptions, TcpTransport};
 use lockstep_comm::{Comm, Options};
+use lockstep_conformance::Effort;
 use lockstep_platform::{World, real};
 
 /// Enough for everything that a test exchanges, and a deadline that a loaded machine keeps.
@@ -59,5 +59,9 @@ pub(crate) fn run_ranks<T: Send>(
 pub(crate) fn run_tcp(num_ranks: usize, num_streams: usize, body: impl Fn(Comm) + Sync) {
     let options = TcpOptions::default();
     let channels = TcpTransport::loopback(&real(), num_ranks, num_streams, &options);
-    run_ranks(channels.expect("loopback works"), |_, channels| TcpTransport::into_channels(channels), body);
+    run_ranks(
+        channels.expect("loopback works"),
+        |_, channels| TcpTransport::into_channels(channels),
+        body,
+    );
 }

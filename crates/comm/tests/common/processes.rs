@@ -5,9 +5,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lockstep_comm::Comm;
 use lockstep_cluster::join::open;
-use lockstep_cluster::rendezvous::{Place, Settings, Ticket};
+use lockstep_cluster::rendezvous::{RankEnv, Settings, Ticket};
+use lockstep_comm::Comm;
 use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_mesh::Rank;
 use lockstep_platform::real;
@@ -94,7 +94,7 @@ pub(crate) fn own_end(index: usize) -> Option<Comm> {
     }
     let master = format!("127.0.0.1:{}", number(4));
     let ticket = Ticket::from_env(&world).expect("the parent has made one");
-    let place = Place::new(rank, num_ranks, &master, &ticket);
+    let place = RankEnv::new(rank, num_ranks, &master, &ticket);
     let timeout = Duration::from_mins(1);
     let settings = Settings { shares_memory: false, timeout, ..Settings::default() };
     let options = TcpOptions::default();

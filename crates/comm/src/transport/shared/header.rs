@@ -147,10 +147,20 @@ mod tests {
     fn regions_do_not_overlap() {
         let num_ranks = 3;
         let header = Header::new(num_ranks);
-        let mut pieces: Vec<(usize, usize)> =
-            [RINGS, ASLEEP, VERDICT, FENCES, ARRIVED, STARTED, LEFT, WAITING_FOR, HEARTBEAT, REPORTING]
-                .map(|start| (start, 64))
-                .to_vec();
+        let mut pieces: Vec<(usize, usize)> = [
+            RINGS,
+            ASLEEP,
+            VERDICT,
+            FENCES,
+            ARRIVED,
+            STARTED,
+            LEFT,
+            WAITING_FOR,
+            HEARTBEAT,
+            REPORTING,
+        ]
+        .map(|start| (start, 64))
+        .to_vec();
         pieces.push((PROCESS, 16 + MAX_HOST_BYTES));
         pieces.push((REPORT, 8 + MAX_REPORT_BYTES));
         for group in 0..MAX_GROUPS as u64 {
@@ -159,7 +169,9 @@ mod tests {
             }
             pieces.push((Header::finished(group), 64));
         }
-        for (channel, peer) in (0..NUM_RINGS).flat_map(|channel| (0..num_ranks).map(move |p| (channel, p))) {
+        for (channel, peer) in
+            (0..NUM_RINGS).flat_map(|channel| (0..num_ranks).map(move |p| (channel, p)))
+        {
             pieces.push((header.written(channel, peer), 64));
             pieces.push((header.taken(channel, peer), 64));
             pieces.push((header.ring(channel, peer), RING_BYTES));

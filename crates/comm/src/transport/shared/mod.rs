@@ -10,8 +10,8 @@
 //! - `ring`: message rings, for schedules that send and receive
 
 mod header;
-mod segment_exchange;
 mod ring;
+mod segment_exchange;
 mod verdict_word;
 mod wait;
 
@@ -21,16 +21,17 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lockstep_mesh::Rank;
-use lockstep_platform::{Arena, LocalStream, SpinPolicy, ProcessWatch, Segment, World};
+use lockstep_platform::{Arena, LocalStream, ProcessWatch, Segment, SpinPolicy, World};
 
 use crate::error::{CommError, Interruption};
 use crate::flags::{
-    Doorbell, CallDescriptor, Line, read_descriptor, counter, has_reached, publish, published, raise, publish_descriptor, publish_addresses,
+    CallDescriptor, Doorbell, Line, counter, has_reached, publish, publish_addresses,
+    publish_descriptor, published, raise, read_descriptor,
 };
 use crate::recorder::RecordRegion;
 use header::Header;
-pub use segment_exchange::SegmentExchange;
 pub use ring::SharedTransport;
+pub use segment_exchange::SegmentExchange;
 pub(crate) use wait::ended;
 
 /// The memory that one rank shares with others.
@@ -264,7 +265,12 @@ impl SharedWorld {
     }
 
     /// Descriptor of `rank` in a call, if published and not yet overwritten.
-    pub(crate) fn descriptor_in(&self, rank: Rank, group: u64, call: u64) -> Option<CallDescriptor> {
+    pub(crate) fn descriptor_in(
+        &self,
+        rank: Rank,
+        group: u64,
+        call: u64,
+    ) -> Option<CallDescriptor> {
         let line = self.line(rank, group, call, 1);
         let is_there =
             has_reached(line, counter(call, 1)) && !has_reached(line, counter(call + 1, 0));

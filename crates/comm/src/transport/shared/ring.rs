@@ -20,7 +20,7 @@ use super::header::{NUM_RINGS, RING_BYTES};
 use crate::error::{CommError, Interruption};
 use crate::flags::{publish, published};
 use crate::signature::Signature;
-use crate::transport::{Envelope, NUM_CHANNELS, EpochChange, Round, Transport};
+use crate::transport::{Envelope, EpochChange, NUM_CHANNELS, Round, Transport};
 use crate::verdict::Verdict;
 
 /// Bytes of a cache line, and of an envelope.
@@ -189,7 +189,8 @@ impl SharedTransport {
     fn open_next(&mut self, peer: Rank) -> Result<(), Interruption> {
         if self.opened[peer.0].is_none() && self.available(peer)? >= LINE {
             let world = &self.world;
-            let offset = world.header.ring(self.channel, world.rank.0) + position(self.taken[peer.0]);
+            let offset =
+                world.header.ring(self.channel, world.rank.0) + position(self.taken[peer.0]);
             let fields = world.segment(peer).source::<u64>(offset, 8).as_chunks::<8>().0.get(0);
             let [group, number, a, b, c, len, ..] = fields;
             let envelope = Envelope { group, number, signature: Signature::unpack([a, b, c]) };
@@ -209,7 +210,8 @@ impl SharedTransport {
         if messages.is_empty() {
             self.unexpected.remove(&key);
         }
-        self.unexpected_bytes[peer.0] -= message.as_ref().map_or(0, |(_, bytes)| LINE + bytes.len());
+        self.unexpected_bytes[peer.0] -=
+            message.as_ref().map_or(0, |(_, bytes)| LINE + bytes.len());
         message
     }
 
@@ -353,7 +355,10 @@ impl Transport for SharedTransport {
         self.world.agree_on_verdict(report)
     }
 
-    fn into_next_epoch(self: Box<Self>, change: &EpochChange<'_>) -> Result<Box<dyn Transport>, CommError> {
+    fn into_next_epoch(
+        self: Box<Self>,
+        change: &EpochChange<'_>,
+    ) -> Result<Box<dyn Transport>, CommError> {
         Ok(Box::new(self.in_next_epoch(change)))
     }
 
@@ -369,7 +374,8 @@ impl Transport for SharedTransport {
 impl SharedTransport {
     /// This channel in the memory of the next epoch.
     pub(crate) fn in_next_epoch(&self, change: &EpochChange<'_>) -> Self {
-        let memory = change.memory.as_ref().expect("ranks that shared memory share it in the next epoch");
+        let memory =
+            change.memory.as_ref().expect("ranks that shared memory share it in the next epoch");
         Self::new(Arc::clone(memory), self.channel)
     }
 
@@ -462,7 +468,8 @@ impl SharedTransport {
         let sends = round.sends.iter().zip(&self.sent).filter(|(_, at)| open(at));
         let recvs = round.recvs.iter().zip(&self.received).filter(|(_, at)| open(at));
         let awaited_rank = recvs.clone().map(|((peer, _), _)| *peer).next();
-        let awaited_rank = awaited_rank.or_else(|| sends.clone().map(|((peer, _), _)| *peer).next());
+        let awaited_rank =
+            awaited_rank.or_else(|| sends.clone().map(|((peer, _), _)| *peer).next());
         self.world.wait_until(awaited_rank.unwrap_or(self.world.rank), timeout, || {
             // An invalid count ends the wait too, and is reported by the next step.
             recvs.clone().any(|((peer, _), _)| self.available(*peer) != Ok(0))

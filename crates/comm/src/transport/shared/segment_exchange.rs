@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lockstep_mesh::Rank;
 use lockstep_platform::{
-    Deadline, LocalListener, LocalStream, LocalMessage, Segment, SharedError, World,
+    Deadline, LocalListener, LocalMessage, LocalStream, Segment, SharedError, World,
 };
 
 use super::header::Header;
@@ -30,7 +30,12 @@ const RETRY: Duration = Duration::from_millis(2);
 
 impl SegmentExchange {
     /// Starts to listen. `job` must be equal on all ranks, and unique among the jobs of their hosts.
-    pub fn listen(world: &World, job: &str, rank: Rank, num_ranks: usize) -> Result<Self, CommError> {
+    pub fn listen(
+        world: &World,
+        job: &str,
+        rank: Rank,
+        num_ranks: usize,
+    ) -> Result<Self, CommError> {
         let listener = world.shared().listen(&name(job, rank))?;
         Ok(Self { world: world.clone(), job: job.to_owned(), rank, num_ranks, listener })
     }
@@ -102,7 +107,11 @@ impl SegmentExchange {
         let rank = usize::try_from(u64::from_le_bytes(number)).map_err(|_| malformed())?;
         let segment = parcel.segments.pop().ok_or_else(malformed)?;
         let is_valid = rank < self.num_ranks && segment.header_bytes() == header.bytes();
-        if is_valid && is_expected(Rank(rank)) { Ok((Rank(rank), segment)) } else { Err(malformed()) }
+        if is_valid && is_expected(Rank(rank)) {
+            Ok((Rank(rank), segment))
+        } else {
+            Err(malformed())
+        }
     }
 }
 

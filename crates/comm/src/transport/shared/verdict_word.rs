@@ -27,8 +27,7 @@ impl SharedWorld {
         }
         let reporting = self.own().word(header::REPORTING);
         if reporting.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            report.process =
-                report.process.take().or_else(|| self.process_of(report.culprit));
+            report.process = report.process.take().or_else(|| self.process_of(report.culprit));
             Header::write_report(self.own(), &report.encode());
             let own = self.rank.0 as u64 + 1;
             let word = self.lowest().word(VERDICT);

@@ -43,7 +43,9 @@ impl TcpTransport {
                 }
             }
         }
-        let end = |(rank, connections)| Self::channels(world, Rank(rank), connections, num_ranks, options);
+        let end = |(rank, connections)| {
+            Self::channels(world, Rank(rank), connections, num_ranks, options)
+        };
         all.into_iter().enumerate().map(end).collect()
     }
 }
@@ -63,8 +65,10 @@ impl<'a> LoopbackBuilder<'a> {
 
     fn connection(&self) -> Result<(Connection, Connection), NetError> {
         let [first, second] = self.stream()?;
-        let (mut first, mut second) =
-            (Connection { control: first, data: Vec::new() }, Connection { control: second, data: Vec::new() });
+        let (mut first, mut second) = (
+            Connection { control: first, data: Vec::new() },
+            Connection { control: second, data: Vec::new() },
+        );
         for _ in 0..self.num_streams {
             let [one, other] = self.stream()?;
             first.data.push(one);

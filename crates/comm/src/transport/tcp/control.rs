@@ -136,7 +136,8 @@ enum ControlMessage {
 
 /// The first message in the bytes and its length; `None` while it is incomplete.
 fn parse(bytes: &[u8]) -> Result<Option<(ControlMessage, usize)>, PeerError> {
-    let protocol_error = || PeerError::Protocol("it sent an unknown message on its control stream".to_owned());
+    let protocol_error =
+        || PeerError::Protocol("it sent an unknown message on its control stream".to_owned());
     let Some(&[kind, low, high]) = bytes.first_chunk() else { return Ok(None) };
     let len = usize::from(u16::from_le_bytes([low, high]));
     if len > MAX_BODY_BYTES {

@@ -61,11 +61,7 @@ impl Header {
 
 impl Header {
     /// Checks that a message that matches by envelope also has the expected signature and length.
-    pub(super) fn check(
-        &self,
-        expected: &Signature,
-        expected_len: usize,
-    ) -> Result<(), PeerError> {
+    pub(super) fn check(&self, expected: &Signature, expected_len: usize) -> Result<(), PeerError> {
         let theirs = self.envelope.signature;
         if theirs != *expected {
             return Err(PeerError::Mismatch(theirs));

@@ -5,8 +5,8 @@ use std::time::Duration;
 use lockstep_mesh::Rank;
 use lockstep_platform::Interest;
 
-use super::peer_error::PeerError;
 use super::TcpTransport;
+use super::peer_error::PeerError;
 use crate::error::Interruption;
 use crate::transport::{Envelope, POLL_INTERVAL};
 

@@ -16,18 +16,18 @@
 
 mod connection;
 mod control;
-mod unexpected_queue;
 mod emulate;
+mod epoch;
 mod frame;
 pub(crate) mod hostile;
 mod inbox;
-mod receiver;
-mod epoch;
-mod sender;
-mod verdict_exchange;
-mod stripe;
-mod peer_error;
 mod message_probe;
+mod peer_error;
+mod receiver;
+mod sender;
+mod stripe;
+mod unexpected_queue;
+mod verdict_exchange;
 
 #[cfg(test)]
 mod tests;
@@ -36,8 +36,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockstep_auth::stream_set::SealedStreamSet;
 use lockstep_config::Emulate;
-use lockstep_auth::set::SealedSet;
 use lockstep_mesh::Rank;
 use lockstep_platform::{Interest, NetError, Stream, StreamSet, World};
 
@@ -51,10 +51,10 @@ use crate::verdict::Verdict;
 pub use connection::{Connection, Connections};
 use control::Control;
 use emulate::{EmulatedSet, LinkDirection};
+use peer_error::PeerError;
 use receiver::Receiver;
 use sender::Sender;
 use verdict_exchange::Liveness;
-use peer_error::PeerError;
 
 /// Most bytes that one system call moves, so that no stream starves.
 const MAX_CALL_BYTES: usize = 256 << 10;
@@ -149,17 +149,27 @@ impl TcpTransport {
         let to_others = |own: usize| -> Result<Vec<ControlCopy>, NetError> {
             let others = connections.iter().enumerate().filter(|(channel, _)| *channel != own);
             let connections = others.flat_map(|(_, channel)| channel.iter().enumerate());
-            let present = connections.filter_map(|(peer, connection)| Some((Rank(peer), connection.as_ref()?)));
+            let present = connections
+                .filter_map(|(peer, connection)| Some((Rank(peer), connection.as_ref()?)));
             present.map(|(peer, connection)| Ok((peer, connection.control.try_clone()?))).collect()
         };
         let control_copies = [to_others(0)?, to_others(1)?, to_others(2)?, to_others(3)?];
         let directions = directions(rank, connections[0].len(), &options.emulate);
         let channel = |connections, control_copies| {
-            let common = Common { world, rank, num_local, options, directions: &directions, failure: &failure };
+            let common = Common {
+                world,
+                rank,
+                num_local,
+                options,
+                directions: &directions,
+                failure: &failure,
+            };
             Self::channel(&common, connections, control_copies)
         };
         let mut control_copies = control_copies.into_iter();
-        let mut next = |connections| channel(connections, control_copies.next().expect("one list for each channel"));
+        let mut next = |connections| {
+            channel(connections, control_copies.next().expect("one list for each channel"))
+        };
         let [caller, background, sends, recvs] = connections;
         Ok([next(caller)?, next(background)?, next(sends)?, next(recvs)?])
     }
@@ -176,10 +186,11 @@ impl TcpTransport {
     ) -> Result<Self, NetError> {
         let &Common { world, rank, num_local, options, directions, failure } = common;
         let num_ranks = connections.len();
-        let mut set: Box<dyn StreamSet> = Box::new(SealedSet::new(world.net().stream_set()));
+        let mut set: Box<dyn StreamSet> = Box::new(SealedStreamSet::new(world.net().stream_set()));
         let mut emulated = Vec::new();
         let mut links = Vec::new();
-        let introduction = control::encode_introduction(world.processes().own_id(), &world.host().name());
+        let introduction =
+            control::encode_introduction(world.processes().own_id(), &world.host().name());
         let mut link_of = vec![None; num_ranks];
         for (peer, connection) in connections.into_iter().enumerate() {
             let Some(connection) = connection else { continue };
@@ -189,7 +200,8 @@ impl TcpTransport {
             }
             let control = Control::new(set.add(connection.control));
             control.send(&mut *set, &introduction);
-            let streams: Vec<usize> = connection.data.into_iter().map(|data| set.add(data)).collect();
+            let streams: Vec<usize> =
+                connection.data.into_iter().map(|data| set.add(data)).collect();
             if let Some(direction) = directions.get(peer) {
                 emulated.extend(streams.iter().map(|&stream| (stream, Arc::clone(direction))));
             }
@@ -333,7 +345,11 @@ impl TcpTransport {
                 && found.signature != expected.signature
             {
                 let (peer, theirs) = (link.peer, found.signature);
-                return Err(self.record_failure(Interruption::Mismatch { peer, theirs, number: None }));
+                return Err(self.record_failure(Interruption::Mismatch {
+                    peer,
+                    theirs,
+                    number: None,
+                }));
             }
         }
         Ok(())
@@ -345,7 +361,9 @@ impl TcpTransport {
         let ahead = active
             .find_map(|link| Some((link.peer, link.receiver.call_ahead_of(expected)?)))
             .map(|(peer, theirs)| Interruption::Mismatch { peer, theirs, number: None });
-        self.record_failure(ahead.unwrap_or_else(|| Interruption::Deadline { peer: self.awaited_rank() }))
+        self.record_failure(
+            ahead.unwrap_or_else(|| Interruption::Deadline { peer: self.awaited_rank() }),
+        )
     }
 }
 
@@ -388,7 +406,10 @@ impl Transport for TcpTransport {
         self.run_agreement(report)
     }
 
-    fn into_next_epoch(mut self: Box<Self>, change: &EpochChange<'_>) -> Result<Box<dyn Transport>, CommError> {
+    fn into_next_epoch(
+        mut self: Box<Self>,
+        change: &EpochChange<'_>,
+    ) -> Result<Box<dyn Transport>, CommError> {
         self.begin_epoch(change);
         Ok(self)
     }

@@ -14,10 +14,10 @@ use std::io::{self, Read};
 use lockstep_mesh::Rank;
 use lockstep_platform::{StreamSet, Target};
 
-use super::unexpected_queue::UnexpectedQueue;
 use super::frame::{HEADER_BYTES, Header};
 use super::inbox::Inbox;
 use super::stripe::{part_bytes, run};
+use super::unexpected_queue::UnexpectedQueue;
 use super::{MAX_CALL_BYTES, PeerError};
 use crate::signature::Signature;
 use crate::transport::{Envelope, Round};

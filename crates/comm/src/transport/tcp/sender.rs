@@ -116,7 +116,8 @@ impl Sender {
         let front = &header[cursor.position.min(HEADER_BYTES)..];
         let run = run(len, num_streams, stream, sent);
         let run = run.start..run.end.min(run.start + MAX_CALL_BYTES);
-        let num_bytes = window.part(run).write_to(&mut WithPrefix { set, stream: *number, front })?;
+        let num_bytes =
+            window.part(run).write_to(&mut WithPrefix { set, stream: *number, front })?;
         cursor.position += num_bytes;
         round.done_bytes += num_bytes.saturating_sub(front.len()) as u64;
         if cursor.position == HEADER_BYTES + part_bytes(len, num_streams, stream) {

@@ -20,9 +20,9 @@ use std::time::Duration;
 use lockstep_mesh::Rank;
 use lockstep_platform::{Deadline, Interest};
 
+use super::TcpTransport;
 use super::control::{self, Control};
 use super::peer_error::{PeerError, reason};
-use super::TcpTransport;
 use crate::error::Interruption;
 use crate::transport::{MAX_SILENCE, POLL_INTERVAL, SLOW_PEER_WARNING};
 use crate::verdict::{Cause, Process, Verdict, decide};
@@ -123,7 +123,8 @@ impl TcpTransport {
         let mut reports: Vec<Option<Verdict>> = vec![None; self.num_ranks];
         for link in &self.links {
             let found = link.control.report(self.epoch);
-            reports[link.peer.0] = found.filter(|report| report.culprit.0 < self.num_ranks).cloned();
+            reports[link.peer.0] =
+                found.filter(|report| report.culprit.0 < self.num_ranks).cloned();
         }
         reports.iter().flatten().next()?;
         let about_this_rank = reports.iter().flatten().find(|report| report.culprit == self.rank);
@@ -253,8 +254,11 @@ impl TcpTransport {
         loop {
             let reports = self.links.iter().filter_map(|link| link.control.report(self.epoch));
             let is_lost = |report: &Verdict| matches!(report.cause, Cause::Lost { .. });
-            let lost: Vec<Rank> =
-                reports.chain([own]).filter(|report| is_lost(report)).map(|report| report.culprit).collect();
+            let lost: Vec<Rank> = reports
+                .chain([own])
+                .filter(|report| is_lost(report))
+                .map(|report| report.culprit)
+                .collect();
             let is_awaited = |peer: Rank, control: &Control| {
                 control.report(self.epoch).is_none() && !lost.contains(&peer)
             };

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use lockstep_config::{LinkConditions, Emulate};
+use lockstep_config::{Emulate, LinkConditions};
 
 /// Payload of a packet on an Ethernet.
 const PACKET_BYTES: u64 = 1448;
@@ -150,7 +150,8 @@ mod tests {
         let after = Seconds(2.0);
         let link =
             EmulatedLink { latency: Some(Seconds(1.0)), after, ..EmulatedLink::between(0, 1) };
-        let mut direction = LinkDirection::new(&Emulate { links: vec![link], ..Emulate::none() }, 0, 1);
+        let mut direction =
+            LinkDirection::new(&Emulate { links: vec![link], ..Emulate::none() }, 0, 1);
         let mut track = Track::new(0);
         let mut delay = |seconds| {
             let now = NOW + Duration::from_secs(seconds);

@@ -12,8 +12,8 @@
 //! The two ends of a link compare wall-clock times, so this is for ranks of one host. If their
 //! clocks disagree, a piece is held for at most its emulated transit time.
 
-mod frame;
 mod direction;
+mod frame;
 
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,9 +21,9 @@ use std::time::Duration;
 
 use lockstep_platform::{Interest, Listener, Stream, StreamSet, World};
 
-use frame::{FRAME_BYTES, Frame, Incoming};
-use direction::Track;
 pub(super) use direction::LinkDirection;
+use direction::Track;
+use frame::{FRAME_BYTES, Frame, Incoming};
 
 /// A stream set in which some streams have emulated conditions.
 pub(super) struct EmulatedSet {
