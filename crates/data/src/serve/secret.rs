@@ -1,9 +1,8 @@
-//! A secret that server and workers share, and how one proves to the other that it knows it.
+//! Shared secret of data server and workers, and the proof of knowing it.
 //!
-//! The secret itself never travels. Each side sends 32 random bytes; each answers with the keyed
-//! BLAKE3 hash of its role and both. A listener learns nothing that helps it next time, because the
-//! other side's bytes will be different then. Hashes are compared in a time that does not depend on
-//! where they differ.
+//! The secret itself is never sent. Each side sends a nonce of 32 random bytes and answers with the
+//! keyed BLAKE3 hash of its role and both nonces. Fresh nonces prevent replays. Hashes are compared
+//! in constant time.
 
 use std::path::Path;
 
@@ -14,31 +13,31 @@ use crate::error::DataError;
 
 pub use lockstep_auth::ticket::{SECRET as VARIABLE, SECRET_FILE as FILE_VARIABLE};
 
-/// A secret with fewer characters could be guessed.
+/// Minimum length of a secret.
 const MIN_CHARS: usize = 16;
 
-/// What helps whoever has none.
+/// Remedy for a missing secret.
 const HINT: &str =
     "set LOCKSTEP_SECRET for server and workers, or LOCKSTEP_SECRET_FILE to a file that holds it";
 
-/// Random bytes that make every conversation another one.
+/// Random bytes of one handshake.
 pub type Nonce = [u8; 32];
 
-/// What follows from the secret.
+/// Key derived from the secret.
 #[derive(Clone)]
 pub struct Key([u8; 32]);
 
-/// Who proves something.
+/// Role of the proving side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// The one who asks for data.
+    /// Client of the data server.
     Worker,
-    /// The one who has it.
+    /// Data server.
     Server,
 }
 
 impl Key {
-    /// The secret of this process's environment.
+    /// Key of the secret in this process's environment.
     pub fn find(world: &World) -> Result<Self, DataError> {
         let get = |name| world.host().env(name).filter(|value| !value.trim().is_empty());
         let secret = match (get(VARIABLE), get(FILE_VARIABLE)) {
@@ -49,7 +48,7 @@ impl Key {
         Self::new(&secret)
     }
 
-    /// The key that follows from a secret.
+    /// Key of a secret.
     pub fn new(secret: &str) -> Result<Self, DataError> {
         let secret = secret.trim();
         let num_chars = secret.chars().count();
@@ -68,12 +67,12 @@ impl Key {
         )))
     }
 
-    /// What only somebody who knows the secret can say.
+    /// Proof of knowing the secret.
     pub fn proof(&self, role: Role, worker: &Nonce, server: &Nonce) -> [u8; 32] {
         self.hash(role, worker, server).into()
     }
 
-    /// Whether a proof is right.
+    /// Whether a proof is valid.
     pub fn accepts(&self, proof: [u8; 32], role: Role, worker: &Nonce, server: &Nonce) -> bool {
         // Hashes compare in constant time.
         self.hash(role, worker, server) == blake3::Hash::from_bytes(proof)
@@ -90,7 +89,7 @@ impl Key {
     }
 }
 
-/// What a file holds that nobody else can read.
+/// Reads a secret file, which other users must not be able to read.
 fn read_private(world: &World, path: &Path) -> Result<String, DataError> {
     read_secret_file(world, path).map_err(|error| match error {
         SecretFileError::OpenToOthers { path } => {

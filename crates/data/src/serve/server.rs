@@ -169,7 +169,7 @@ fn serve(
     let addr = stream.peer_addr();
     stream.set_deadline(Some(HANDSHAKE_TIMEOUT));
     // Both options affect latency only.
-    let _ = (stream.set_nodelay(true), stream.set_silence_limit(KEEP_ALIVE_TIMEOUT));
+    let _ = (stream.set_nodelay(true), stream.set_keepalive_timeout(KEEP_ALIVE_TIMEOUT));
     let mut session = Session { served, stream, body: Vec::new(), num_steps: 0 };
     if let Err(reason) = session.handshake(world) {
         session.refuse(&reason);
