@@ -46,7 +46,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Number of further tokens that fit the context.
-    pub fn room(&self) -> usize {
+    pub fn num_remaining(&self) -> usize {
         self.blueprint.context - self.num_positions
     }
 
@@ -59,10 +59,14 @@ impl<'a> Decoder<'a> {
     /// the flat buffer of each block.
     ///
     /// # Panics
-    /// Without a token, with more than `max_tokens`, or with more than [`Self::room`].
+    /// Without a token, with more than `max_tokens`, or with more than [`Self::num_remaining`].
     pub fn feed<P: AsRef<[f32]>>(&mut self, cpu: &Cpu, params: &[P], tokens: &[u32]) -> &[f32] {
         assert!((1..=self.max_tokens).contains(&tokens.len()), "1 to {} tokens", self.max_tokens);
-        assert!(tokens.len() <= self.room(), "the context holds {}", self.blueprint.context);
+        assert!(
+            tokens.len() <= self.num_remaining(),
+            "the context holds {}",
+            self.blueprint.context
+        );
         assert_eq!(params.len(), self.blueprint.blocks.len(), "a buffer per block");
         let [mut input, mut output] = self.streams.each_mut().map(|stream| &mut stream[..]);
         let blocks = self.blueprint.blocks.iter().zip(params).zip(&mut self.caches);

@@ -4,12 +4,13 @@
 //! - [`block`]: the interface between the runtime and a model; read it first.
 //! - [`param`]: layout of a block's flat buffer; [`init`]: initial weights; [`grads`]: gradients.
 //! - [`scratch`]: temporary buffers without allocation.
-//! - [`blueprint`]: a model as blocks, with counts and FLOPs; [`describe()`] makes it from a recipe.
+//! - [`blueprint`]: a model as blocks, with counts and FLOPs; [`describe()`] makes one from a
+//!   recipe.
 //! - `llama`, `gpt2`: the two families.
 //! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks.
 //! - [`tensor_shards`], [`collectives`], `reduction_tree`: tensor and sequence parallelism;
-//!   `column_parallel`, `row_parallel`: the two kinds of sharded linear layer; `row_sums`: gradients
-//!   of norms and biases; `deferred_weight_grad`: the split backward pass.
+//!   `column_parallel`, `row_parallel`: the two kinds of sharded linear layer; `row_sums`:
+//!   gradients of norms and biases; `deferred_weight_grad`: the split backward pass.
 //! - `linear`, `norm`, `norm_linear`, `dropout`: kernels on ranges of a flat buffer.
 //! - [`problem`]: a classifier and three convex problems, with their optimum.
 //! - [`decode`]: token-by-token generation with a key-value cache.

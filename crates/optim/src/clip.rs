@@ -185,7 +185,7 @@ mod tests {
         Slot { block, name, tensor, piece: 0, range, grads, first: 0, decay: true }
     }
 
-    fn wavy(len: usize) -> Vec<f32> {
+    fn test_values(len: usize) -> Vec<f32> {
         (0..len).map(|i| (i * 37 % 101) as f32 * 1e-3 - 0.05).collect()
     }
 
@@ -237,7 +237,7 @@ mod tests {
     fn the_norm_does_not_depend_on_the_block_layout() {
         let cpu = Cpu::single(Isa::detect());
         let plan = ClipPlan::global(1.0);
-        let (a, b) = (wavy(CHUNK_LEN + 77), wavy(3 * CHUNK_LEN));
+        let (a, b) = (test_values(CHUNK_LEN + 77), test_values(3 * CHUNK_LEN));
         let joined = [[b.clone(), a.clone()].concat()];
         let end = a.len() + b.len();
         let slots = [slot(0, "b", 0..b.len()), slot(0, "a", b.len()..end)];

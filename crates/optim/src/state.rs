@@ -30,7 +30,7 @@ impl StateBuffer {
         match self {
             Self::Memory(values) => values,
             Self::File(values) => {
-                values.rest();
+                values.release_all();
                 values.floats()
             }
         }
@@ -41,7 +41,7 @@ impl StateBuffer {
         match self {
             Self::Memory(values) => values,
             Self::File(values) => {
-                values.rest();
+                values.release_all();
                 values.floats_mut()
             }
         }
@@ -105,14 +105,14 @@ impl BlockStates {
     fn read_piece(&self, piece: &Range<usize>) -> Result<(), FileError> {
         self.0.iter().try_for_each(|buffer| match buffer {
             StateBuffer::Memory(_) => Ok(()),
-            StateBuffer::File(values) => values.bring(piece.clone()),
+            StateBuffer::File(values) => values.load(piece.clone()),
         })
     }
 
     fn write_piece(&self, piece: &Range<usize>) {
         for buffer in &self.0 {
             if let StateBuffer::File(values) = buffer {
-                values.put_back(piece.clone());
+                values.release(piece.clone());
             }
         }
     }

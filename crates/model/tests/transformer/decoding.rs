@@ -22,7 +22,7 @@ fn decoding_gives_the_logits_of_a_full_forward() {
                     let expected = &all.logits[(end - 1) * model.vocab..end * model.vocab];
                     assert_same(logits, expected, &format!("{isa}, {chunks:?}, {model:?}"));
                 }
-                assert_eq!(decoder.room(), 0);
+                assert_eq!(decoder.num_remaining(), 0);
             }
         }
     }

@@ -91,8 +91,11 @@ fn by_hand(s: &Optim, p: &[f32], is_matrix: bool, num_steps: u64) -> Vec<f64> {
     let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
     for count in 1..=num_steps {
         let lr = 0.1 / count as f64;
-        let local =
-            if is_matrix { s.trust_coefficient * norm(&p) / (norm(&g) + decay * norm(&p)) } else { 1.0 };
+        let local = if is_matrix {
+            s.trust_coefficient * norm(&p) / (norm(&g) + decay * norm(&p))
+        } else {
+            1.0
+        };
         let (bias1, bias2) = (1.0 - s.beta1.powi(count as i32), 1.0 - s.beta2.powi(count as i32));
         let mut u = vec![0.0; p.len()];
         for i in 0..p.len() {
@@ -298,14 +301,14 @@ impl Paged for Broken {
 
     fn read_ahead(&self, _: Range<usize>) {}
 
-    fn bring(&self, _: Range<usize>) -> Result<(), FileError> {
+    fn load(&self, _: Range<usize>) -> Result<(), FileError> {
         let (action, path) = (lockstep_platform::FileAction::Read, std::path::Path::new("disk"));
         Err(FileError::new(action, path, &std::io::Error::other("input/output error")))
     }
 
-    fn put_back(&self, _: Range<usize>) {}
+    fn release(&self, _: Range<usize>) {}
 
-    fn rest(&self) {}
+    fn release_all(&self) {}
 }
 
 #[test]

@@ -49,8 +49,8 @@ impl Dropout {
         let mask = DropoutMask { key: self.key, rate: self.rate };
         let tokens = shape.tokens as u64;
         let Heads { num, first, sequences } = self.heads;
-        let (slice, sequence) = (sequence / sequences, sequence % sequences);
-        let head = first + slice * shape.heads + head;
+        let (shard, sequence) = (sequence / sequences, sequence % sequences);
+        let head = first + shard * shape.heads + head;
         let sample = self.first_sample + sequence as u64;
         HeadMask {
             key: self.key,

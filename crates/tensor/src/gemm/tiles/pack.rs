@@ -44,8 +44,10 @@ pub(crate) fn lines<S: Simd>(
         // Steps outside, panels inside: interleaved lines are read in long runs.
         for step in 0..per_panel / STEP_LEN {
             let k = (step * STEP, STEP.min(k - step * STEP));
-            if lines == 1 && products > 1 && k.1 == STEP && num == panels.len() / per_panel * LINES {
-                interleaved(s, (&data[k.0 * products..], products), (step, per_panel), side, panels);
+            let is_full = k.1 == STEP && num == panels.len() / per_panel * LINES;
+            if lines == 1 && products > 1 && is_full {
+                let data = (&data[k.0 * products..], products);
+                interleaved(s, data, (step, per_panel), side, panels);
                 continue;
             }
             for (i, panel) in panels.chunks_exact_mut(per_panel).enumerate() {
