@@ -1,56 +1,63 @@
-//! Everything that is known of a run before it starts.
+//! Forecast of a run before it starts: memory, traffic and step time.
 
-use crate::memory::{self, Memory, Room, TooLarge};
+use crate::memory::{self, Memory, MemoryBudget, OutOfMemory};
 use crate::time::{self, Calibration, Machine, StepTime};
-use crate::traffic::{self, ByCause, Known, StepCalls, Wires};
+use crate::traffic::{self, Interconnect, StepCalls, StepInputs, TrafficByOp};
+use lockstep_config::Recipe;
 use lockstep_config::units::{Bytes, Seconds, Tokens, TokensPerSecond};
-use lockstep_config::{Recipe, TransportChoice};
-use lockstep_parallel::asked::blueprint_on;
+use lockstep_parallel::from_recipe::blueprint_of_rank;
 
-/// What a run will cost on one machine.
+/// Forecast of a run on one machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forecast {
-    /// By rank and part.
+    /// Memory by rank and part.
     pub memory: Memory,
-    /// What the process of each rank will show as its own.
+    /// Peak resident memory of each rank's process.
     pub peak_by_rank: Vec<Bytes>,
-    /// The calls of every kind of step with their share of the run: of most runs one kind.
-    pub kinds: Vec<(f64, StepCalls)>,
-    /// What every rank moves in the first step, or in the mean one where they are of several kinds.
-    pub traffic: Vec<ByCause>,
-    /// The same two figures for every length that buckets may have, the likeliest first.
+    /// Calls of each class of steps, with its share of the run; most runs have one class.
+    pub step_classes: Vec<(f64, StepCalls)>,
+    /// Traffic of every rank in the first step, or in the mean step where there are several
+    /// classes.
+    pub traffic: Vec<TrafficByOp>,
+    /// Peak memory and traffic for every candidate bucket length, most likely first.
     pub by_bucket_len: Vec<BucketForecast>,
-    /// The parts of a step, where the machine was measured.
+    /// Step time by part, if the machine was measured.
     pub step: Option<StepTime>,
-    /// Tokens of a step.
+    /// Tokens per step.
     pub tokens: Tokens,
 }
 
-/// What depends on the length of buckets, which may be measured when a run starts.
+/// Figures that depend on the bucket length, which may be tuned when a run starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketForecast {
     /// Parameters of a bucket.
     pub bucket_len: usize,
-    /// What the process of each rank will show as its own.
+    /// Peak resident memory of each rank's process.
     pub peak_by_rank: Vec<Bytes>,
-    /// What the busiest rank moves in a step.
+    /// Bytes sent per step by the busiest rank.
     pub wire_bytes: Bytes,
 }
 
 impl Forecast {
-    /// What a recipe will cost here, or why it does not fit.
-    pub fn of(recipe: &Recipe, room: Room, machine: Option<&Machine>) -> Result<Self, TooLarge> {
+    /// Forecast of a recipe on this machine, or the reason that it does not fit.
+    pub fn of(
+        recipe: &Recipe,
+        room: MemoryBudget,
+        machine: Option<&Machine>,
+    ) -> Result<Self, OutOfMemory> {
         let memory = memory::check(recipe, room)?;
-        let blueprint = blueprint_on(recipe, 0);
-        let memory = memory.with_seen(recipe, &blueprint);
-        let wires = wires(recipe);
-        let (kinds, traffic) = traffic::of_run(recipe, &blueprint, &wires, Known::default());
+        let blueprint = blueprint_of_rank(recipe, 0);
+        let memory = memory.with_mapped_pages(recipe, &blueprint);
+        let interconnect = Interconnect::of_recipe(recipe);
+        let (step_classes, traffic) =
+            traffic::of_run(recipe, &blueprint, &interconnect, StepInputs::default());
         let machine = measured(recipe, machine);
-        let step = machine.map(|machine| time::mean(recipe, &kinds, &wires, &machine));
-        let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, &wires);
+        let step =
+            machine.map(|machine| time::mean(recipe, &step_classes, &interconnect, &machine));
+        let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, &interconnect);
         let of_bucket_len = |(bucket_len, wire_bytes)| {
             let memory = Memory::with_bucket_len(recipe, &blueprint, bucket_len);
-            let memory = memory.with_seen(recipe, &blueprint);
+            let memory = memory.with_mapped_pages(recipe, &blueprint);
             let peak_by_rank = memory.processes(recipe, room.process);
             BucketForecast { bucket_len, peak_by_rank, wire_bytes }
         };
@@ -60,87 +67,90 @@ impl Forecast {
             traffic,
             tokens: Tokens(recipe.tokens_per_step() as u64),
             memory,
-            kinds,
+            step_classes,
             step,
         })
     }
 
-    /// The same with the bytes that will pass over wires which are known by now, and the time that
-    /// takes: workers measure them when they have met, and choose algorithms by that.
-    pub fn over(mut self, recipe: &Recipe, wires: &Wires, machine: Option<&Machine>) -> Self {
-        let blueprint = blueprint_on(recipe, 0);
-        (self.kinds, self.traffic) = traffic::of_run(recipe, &blueprint, wires, Known::default());
+    /// Updates traffic and step time to a measured interconnect, by which workers select their
+    /// algorithms.
+    pub fn over(
+        mut self,
+        recipe: &Recipe,
+        interconnect: &Interconnect,
+        machine: Option<&Machine>,
+    ) -> Self {
+        let blueprint = blueprint_of_rank(recipe, 0);
+        (self.step_classes, self.traffic) =
+            traffic::of_run(recipe, &blueprint, interconnect, StepInputs::default());
         if let (Some(step), Some(machine)) = (&mut self.step, measured(recipe, machine)) {
-            *step = time::mean(recipe, &self.kinds, wires, &machine);
+            *step = time::mean(recipe, &self.step_classes, interconnect, &machine);
         }
-        let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, wires);
+        let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, interconnect);
         for (forecast, (_, wire_bytes)) in self.by_bucket_len.iter_mut().zip(busiest) {
             forecast.wire_bytes = wire_bytes;
         }
         self
     }
 
-    /// The same with the bytes of rows of an embedding that travel one by one, in the mean of the
-    /// first steps, of which it is known how many each rank touches ([`traffic::rows`]).
-    pub fn with_rows(mut self, recipe: &Recipe, wires: &Wires, rows: &[Vec<usize>]) -> Self {
+    /// Updates the traffic to the embedding rows of the first steps, in their mean
+    /// ([`traffic::embedding_rows`]).
+    pub fn with_rows(
+        mut self,
+        recipe: &Recipe,
+        interconnect: &Interconnect,
+        rows: &[Vec<usize>],
+    ) -> Self {
         let Some(first) = rows.first().filter(|_| self.has_rows()) else { return self };
-        let blueprint = blueprint_on(recipe, 0);
-        let known = Known { rows_by_rank: Some(first), ..Known::default() };
-        (self.kinds, self.traffic) = traffic::of_run(recipe, &blueprint, wires, known);
-        let busiest = traffic::busiest_with_rows(recipe, &blueprint, wires, rows);
+        let blueprint = blueprint_of_rank(recipe, 0);
+        let known = StepInputs { rows_by_rank: Some(first), ..StepInputs::default() };
+        (self.step_classes, self.traffic) =
+            traffic::of_run(recipe, &blueprint, interconnect, known);
+        let busiest = traffic::busiest_with_rows(recipe, &blueprint, interconnect, rows);
         for (forecast, (_, wire_bytes)) in self.by_bucket_len.iter_mut().zip(busiest) {
             forecast.wire_bytes = wire_bytes;
         }
         self
     }
 
-    /// Whether rows of an embedding's table travel one by one.
+    /// Whether rows of an embedding are exchanged sparsely.
     pub fn has_rows(&self) -> bool {
-        self.kinds.iter().any(|(_, calls)| calls.has_rows)
+        self.step_classes.iter().any(|(_, calls)| calls.has_rows)
     }
 
-    /// Whether bytes are what will be moved, or only about the most that may be.
+    /// Whether the traffic is exact, or an approximate upper bound.
     pub fn is_exact(&self) -> bool {
-        self.kinds.iter().all(|(_, calls)| calls.is_exact)
+        self.step_classes.iter().all(|(_, calls)| calls.is_exact)
     }
 
-    /// What the largest process will show as its own.
+    /// Peak resident memory of the largest process.
     pub fn peak_bytes(&self) -> Bytes {
         self.peak_by_rank.iter().copied().max().unwrap_or_default()
     }
 
-    /// What the busiest rank moves in a step.
+    /// Bytes sent per step by the busiest rank.
     pub fn wire_bytes(&self) -> Bytes {
         let each = self.traffic.iter().map(|rank| traffic::total(rank).wire_bytes());
         each.max().unwrap_or_default()
     }
 
-    /// How long a step takes.
+    /// Step time.
     pub fn step_seconds(&self) -> Option<Seconds> {
         self.step.map(|step| step.seconds())
     }
 
-    /// How fast the run goes.
+    /// Throughput.
     pub fn tokens_per_second(&self) -> Option<TokensPerSecond> {
         self.step_seconds().map(|seconds| self.tokens / seconds)
     }
 }
 
-/// What is known of the machine for a recipe: in its number format, if that was measured. Small
-/// problems are over before anything could be said about a step.
+/// Calibration of the machine in the recipe's number format, if measured and applicable.
 fn measured(recipe: &Recipe, machine: Option<&Machine>) -> Option<Calibration> {
-    // Small problems are over before anything could be said about a step, and what is not counted
-    // has no price.
-    let is_counted = recipe.uncounted().is_none() && recipe.unpriced().is_none();
+    // Synthetic problems end before a step has a meaningful time, and uncounted traffic has no
+    // cost.
+    let is_counted = recipe.unmodelled_traffic().is_none() && recipe.unmodelled_time().is_none();
     let is_known = !recipe.model.family.is_problem() && is_counted;
     let machine = machine.filter(|_| is_known);
     machine.and_then(|machine| machine.with(recipe.precision.compute))
-}
-
-/// How the workers of a recipe reach each other on one machine.
-pub fn wires(recipe: &Recipe) -> Wires {
-    match recipe.run.transport {
-        TransportChoice::Tcp => Wires::messages(recipe.run.workers),
-        _ => Wires::memory(recipe.run.workers),
-    }
 }

@@ -1,33 +1,33 @@
-//! What a run will cost, from the same schedules that the engine runs.
+//! Forecasts of a run's memory, traffic and step time, from the schedules that the engine runs.
 //!
-//! Everything here is pure: no clock, no file, no tensor; the same arguments give the same answer.
+//! Everything here is pure: no clock, no file, no tensor; equal arguments give equal results.
 //!
 //! # Layout
-//! - [`collective`]: collectives by closed form, one a file, beside the price of their schedules
-//! - [`pipeline`]: pipelines by closed form; [`timeline`]: any pipeline, played event by event
-//! - [`memory`]: what every rank will hold, and whether that fits
-//! - [`traffic`]: what every rank will move, counted from the schedules
-//! - [`time`]: how long a step takes on a machine that was measured
+//! - [`collective`]: collectives in closed form, one per file, tested against their schedules
+//! - [`pipeline`]: pipelines in closed form; [`timeline`]: any pipeline, simulated event by event
+//! - [`memory`]: memory of every rank, and whether it fits
+//! - [`traffic`]: bytes that every rank moves, counted from the schedules
+//! - [`time`]: step time on a measured machine
 //! - [`forecast`]: all of that for a recipe
-//! - [`overlap`]: communication beside backward; [`scaling`]: what more workers bring
-//! - [`stability`]: whether descent converges when gradients come late
+//! - [`overlap`]: overlap of communication with backward; [`scaling`]: data-parallel scaling
+//! - [`stability`]: convergence of descent with delayed gradients
 //!
 //! # Example
 //! ```
 //! use lockstep_config::units::Seconds;
-//! use lockstep_planner::timeline::{Pace, StagePace, draw, play};
+//! use lockstep_planner::timeline::{PassTimes, StageTimes, draw, simulate};
 //! use lockstep_schedule::pipeline::{Kind, Shape, build};
 //!
 //! let shape = Shape { num_devices: 2, num_chunks: 1, num_microbatches: 3 };
 //! let one = Seconds(1.0);
-//! let stage = StagePace { forward: one, input_grad: one, weight_grad: one };
-//! let pace = Pace::even(shape, stage, Seconds(0.0));
-//! let timeline = play(&build(Kind::OneFOneB, shape)?, &pace).expect("it ends");
+//! let stage = StageTimes { forward: one, input_grad: one, weight_grad: one };
+//! let times = PassTimes::even(shape, stage, Seconds(0.0));
+//! let timeline = simulate(&build(Kind::OneFOneB, shape)?, &times).expect("no deadlock");
 //! assert_eq!(draw(&timeline, 39), "\
 //! 0  F0 F1 ······B0─── F2 B1─── ···B2───
 //! 1  ···F0 B0─── F1 B1─── F2 B2─── ······
 //! ");
-//! # Ok::<(), lockstep_schedule::pipeline::NoSuchPipeline>(())
+//! # Ok::<(), lockstep_schedule::pipeline::PipelineError>(())
 //! ```
 
 pub mod collective;

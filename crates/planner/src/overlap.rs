@@ -1,25 +1,25 @@
-//! Communication beside backward: buckets leave as they fill, one after the other.
+//! Overlap of gradient exchange with backward: buckets are sent in sequence as they fill.
 //!
-//! A bucket starts when it is full *and* the one before has arrived. Small buckets start early and
-//! pay many latencies; large ones leave the last of them to stick out behind the computation.
+//! A bucket starts when it is full *and* the previous one has arrived. Small buckets start early
+//! and pay many latencies; large ones leave the last of them exposed behind the computation.
 
 use lockstep_config::units::Seconds;
 
 /// A bucket of gradients.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bucket {
-    /// When backward has filled it.
+    /// Time at which backward has filled the bucket.
     pub ready: Seconds,
-    /// How long it is on its way.
+    /// Duration of its transfer.
     pub transfer: Seconds,
 }
 
-/// When the last bucket has arrived; buckets are in the order in which they leave.
+/// Arrival of the last bucket; buckets are in sending order.
 pub fn finish(buckets: &[Bucket]) -> Seconds {
     buckets.iter().fold(Seconds(0.0), |free, bucket| free.max(bucket.ready) + bucket.transfer)
 }
 
-/// What sticks out behind a backward pass that ends at `end`.
+/// Exposed communication behind a backward pass that ends at `end`.
 pub fn exposed(buckets: &[Bucket], end: Seconds) -> Seconds {
     finish(buckets).max(end) - end
 }

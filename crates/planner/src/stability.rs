@@ -1,7 +1,7 @@
-//! Whether descent converges when gradients come late.
+//! Stability of gradient descent with delayed gradients.
 //!
-//! Along one direction of curvature λ, descent at rate α with a velocity of momentum β whose
-//! gradients are τ steps old is the recurrence
+//! Along one direction of curvature λ, descent with learning rate α and momentum β whose gradients
+//! are τ steps old is the recurrence
 //!
 //! ```text
 //! m ← β m + λ x(t − τ)
@@ -14,50 +14,51 @@
 //! z = e^(iθ), where
 //!
 //! ```text
-//! π/2 + θ/2 + arg(z − β) + (τ − 1) θ = π      (the angles of the factors add up to −αλ's)
-//! αλ = |z − 1| |z − β|                        (and their lengths to its size)
+//! π/2 + θ/2 + arg(z − β) + (τ − 1) θ = π      (arguments of the factors sum to that of −αλ)
+//! αλ = |z − 1| |z − β|                        (and their moduli multiply to its modulus)
 //! ```
 //!
-//! The left side of the first line grows with θ, and so does the second; so the limit is one
-//! bisection away. Without a velocity it has a closed form: αλ < 2 sin(π / (2 (2τ + 1))). What
-//! decides is the largest curvature of all directions.
+//! The left side of the first line grows with θ, and so does the second, so bisection finds the
+//! limit. Without momentum it has a closed form: αλ < 2 sin(π / (2 (2τ + 1))). The largest
+//! curvature of all directions decides.
 
 use std::f64::consts::PI;
 
-/// Bisections until an angle is as exact as it can be.
+/// Bisection steps to the full precision of an angle.
 const NUM_HALVINGS: usize = 60;
-/// Improvements of all roots until they no longer move; a dozen or two are enough.
+/// Bound on the iterations of the root finder; a dozen or two suffice.
 const MAX_ROUNDS: usize = 400;
 
-/// Descent with late gradients.
+/// Gradient descent with delayed gradients.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Descent {
-    /// The learning rate α.
+    /// Learning rate α.
     pub lr: f64,
-    /// The momentum β of the velocity, from 0 up to but not including 1.
+    /// Momentum β, in `0.0..1.0`.
     pub momentum: f64,
-    /// The age τ of gradients, in steps.
+    /// Gradient delay τ, in steps.
     pub delay: u32,
 }
 
 impl Descent {
-    /// Whether it converges where the largest curvature is this.
+    /// Whether descent converges for this largest curvature.
     pub fn is_stable(self, largest_curvature: f64) -> bool {
         self.lr > 0.0 && self.lr * largest_curvature < limit(self.delay, self.momentum)
     }
 
-    /// The learning rate from which on it diverges there.
+    /// Learning rate from which on it diverges.
     pub fn lr_limit(self, largest_curvature: f64) -> f64 {
         limit(self.delay, self.momentum) / largest_curvature
     }
 
-    /// The oldest gradients with which it still converges there; nothing if not even fresh ones do.
+    /// Largest delay at which it still converges; `None` if it diverges without delay.
     pub fn delay_limit(self, largest_curvature: f64) -> Option<u32> {
         let is_stable = |delay: u32| Self { delay, ..self }.is_stable(largest_curvature);
         if !is_stable(0) {
             return None;
         }
-        // Limits fall as delays grow, so doubling finds one beyond, and halving the last before.
+        // Limits fall as delays grow, so doubling brackets the largest delay and bisection finds
+        // it.
         let mut beyond = 1;
         while is_stable(beyond) && beyond < u32::MAX / 2 {
             beyond *= 2;
@@ -70,20 +71,20 @@ impl Descent {
         Some(within)
     }
 
-    /// By what the error along a direction of this curvature is multiplied in a step, after a
-    /// while: the size of the largest root.
+    /// Asymptotic growth factor of the error per step along a direction of this curvature: the
+    /// modulus of the largest root.
     pub fn growth(self, curvature: f64) -> f64 {
         let roots = roots(&characteristic(self.lr * curvature, self.delay, self.momentum));
         roots.into_iter().map(Complex::size).fold(0.0, f64::max)
     }
 }
 
-/// The limit of αλ from which on descent diverges: exact, see the module's text.
+/// Largest stable αλ: the exact limit of the module's derivation.
 ///
 /// # Panics
 /// If the momentum is not in `0.0..1.0`: there is no limit then.
 pub fn limit(delay: u32, momentum: f64) -> f64 {
-    assert!((0.0..1.0).contains(&momentum), "a momentum of {momentum} never forgets");
+    assert!((0.0..1.0).contains(&momentum), "a momentum of {momentum} has no stable limit");
     let from_beta = |angle: f64| (angle.cos() - momentum, angle.sin());
     let surplus = |angle: f64| {
         let (re, im) = from_beta(angle);
@@ -98,7 +99,7 @@ pub fn limit(delay: u32, momentum: f64) -> f64 {
     2.0 * (high / 2.0).sin() * re.hypot(im)
 }
 
-/// The coefficients of the polynomial whose roots decide, that of the highest power first.
+/// Coefficients of the characteristic polynomial, highest power first.
 fn characteristic(step: f64, delay: u32, momentum: f64) -> Vec<f64> {
     if delay == 0 {
         return vec![1.0, step - (1.0 + momentum), momentum];
@@ -111,11 +112,11 @@ fn characteristic(step: f64, delay: u32, momentum: f64) -> Vec<f64> {
     coefficients
 }
 
-/// All roots of a polynomial, whose first coefficient is 1, by Aberth's method: Newton's steps for
-/// all of them at once, each repelled by the others.
+/// All roots of a monic polynomial by the Aberth-Ehrlich method (Aberth 1973): simultaneous Newton
+/// steps, each repelled by the other roots.
 fn roots(coefficients: &[f64]) -> Vec<Complex> {
     let degree = coefficients.len() - 1;
-    // Around a circle, and turned a little: guesses that mirror each other would stay so.
+    // Guesses on a circle, rotated off the real axis: conjugate guesses would stay conjugate.
     let guess = |index: usize| {
         let angle = 2.0 * PI * index as f64 / degree as f64 + 0.4;
         Complex(angle.cos(), angle.sin())
@@ -137,7 +138,7 @@ fn roots(coefficients: &[f64]) -> Vec<Complex> {
             let push = others.fold(Complex(0.0, 0.0), |sum, (_, other)| {
                 sum + Complex(1.0, 0.0) / (z + *other * Complex(-1.0, 0.0))
             });
-            // p / (p' − p Σ), which is Newton's step divided by one minus the push of the others.
+            // p / (p' − p Σ): Newton's step divided by one minus the repulsion of the others.
             let step = value / (slope + value * push * Complex(-1.0, 0.0));
             roots[index] = z + step * Complex(-1.0, 0.0);
             moved = moved.max(step.size());
@@ -176,7 +177,7 @@ impl std::ops::Div for Complex {
     type Output = Self;
     fn div(self, other: Self) -> Self {
         let square = other.0 * other.0 + other.1 * other.1;
-        // Two guesses at one place would push without bound.
+        // Two guesses at the same place would repel without bound.
         let square = square.max(f64::MIN_POSITIVE);
         let (re, im) = (other.0 / square, -other.1 / square);
         self * Self(re, im)

@@ -1,14 +1,14 @@
-//! Memory by closed form against published tables and the references, and what is refused.
+//! Memory in closed form against published tables, and rejected runs.
 
 mod common;
 
-use common::row;
+use common::check;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_model::describe;
-use lockstep_parallel::asked;
+use lockstep_parallel::from_recipe;
 use lockstep_planner::memory::zero::PerParameter;
-use lockstep_planner::memory::{Memory, Process, Room, activations_by_block, check};
+use lockstep_planner::memory::{Memory, MemoryBudget, Process, activations_by_block, check};
 
 const GB: u64 = 1_000_000_000;
 
@@ -17,8 +17,8 @@ fn gigabytes(params: f64, stage: u8, workers: u64) -> f64 {
     PerParameter::MIXED_ADAM.bytes(num_params, stage, workers).0 as f64 / GB as f64
 }
 
-/// Gigabytes of a worker by stage and workers (1, 4, 16, 64, 256, 1024).
-/// (ZeRO, arXiv:1910.02054, table 1; every row of zero-memory-table1.csv.)
+/// Gigabytes per worker by ZeRO stage and number of workers (1, 4, 16, 64, 256, 1024): ZeRO
+/// (Rajbhandari et al. 2020, arXiv:1910.02054), Table 1.
 const TABLE: [(f64, [[&str; 6]; 3]); 3] = [
     (
         7.5,
@@ -47,14 +47,14 @@ const TABLE: [(f64, [[&str; 6]; 3]); 3] = [
 ];
 
 #[test]
-fn stages_of_zero_take_what_was_published() {
+fn zero_stages_match_the_published_table() {
     for (params, stages) in TABLE {
         for (stage, cells) in (1..).zip(stages) {
             for (workers, expected) in [1, 4, 16, 64, 256, 1024].into_iter().zip(cells) {
                 let name = format!("zero-memory-table1 {params}B, stage {stage}, {workers}");
                 let found = gigabytes(params, stage, workers);
                 let printed: f64 = expected.parse().expect("a number");
-                // The table rounds up and down as it pleases.
+                // The table rounds inconsistently.
                 let digits = expected.split_once('.').map_or(0, |(_, digits)| digits.len());
                 let unit = [1.0, 0.1, 0.01][digits];
                 assert!((found - printed).abs() < unit, "{name}: {found}, not {expected}");
@@ -64,26 +64,26 @@ fn stages_of_zero_take_what_was_published() {
 }
 
 #[test]
-fn states_of_the_references() {
-    row("a O5", 192.0 / 8.0, "24");
+fn model_states_of_worked_examples() {
+    check!(192.0 / 8.0, "24");
     let adam = |stage, workers| PerParameter::ADAM.bytes(12 * GB, stage, workers).0 / GB;
-    assert_eq!(adam(3, 8), 24, "row a O5: 192 GB over 8 workers fit into 28");
-    assert_eq!(adam(3, 6), 32, "row a O6: over 6 they do not");
+    assert_eq!(adam(3, 8), 24, "192 GB over 8 workers fit into 28");
+    assert_eq!(adam(3, 6), 32, "over 6 they do not");
     let fits = PerParameter::ADAM.workers_to_fit(12 * GB, 3, Bytes(28 * GB));
-    assert_eq!(fits, Some(7), "rows a O5 and a O6");
+    assert_eq!(fits, Some(7));
     let gpt3 = PerParameter { weight: 4, gradient: 0, optimizer: 8 };
-    assert_eq!(gpt3.bytes(175 * GB, 0, 1).0, 2100 * GB, "rows a O9 and b E77");
-    // Printed: 0.7 GB a worker with data parallelism alone, which copies everything.
+    assert_eq!(gpt3.bytes(175 * GB, 0, 1).0, 2100 * GB);
+    // Misprint: 0.7 GB a worker with data parallelism alone, which copies everything.
     let weights = PerParameter { weight: 4, gradient: 0, optimizer: 0 };
-    assert_eq!(weights.bytes(175 * GB, 0, 1024).0, 700 * GB, "row a O104");
-    row("a O104, stage 3", weights.bytes(175 * GB, 3, 1024).0 as f64 / 1e9, "0.68");
-    row("a O105", weights.bytes(175 * GB, 3, 8).0 as f64 / 1e9, "87.5");
-    row("a O105", weights.bytes(175 * GB, 3, 64).0 as f64 / 1e9, "10.94");
-    row("a O105, all states", PerParameter::ADAM.bytes(175 * GB, 3, 64).0 as f64 / 1e9, "43.75");
-    // Printed: stage 2's formula for stage 1.
-    row("lectures, stage 1", gigabytes(7.5, 1, 64), "31.4");
-    row("lectures, 16 bytes a parameter", gigabytes(175.0, 0, 1), "2800");
-    row("b O219", 2800.0 / 8.0, "350");
+    assert_eq!(weights.bytes(175 * GB, 0, 1024).0, 700 * GB);
+    check!("stage 3", weights.bytes(175 * GB, 3, 1024).0 as f64 / 1e9, "0.68");
+    check!(weights.bytes(175 * GB, 3, 8).0 as f64 / 1e9, "87.5");
+    check!(weights.bytes(175 * GB, 3, 64).0 as f64 / 1e9, "10.94");
+    check!("all states", PerParameter::ADAM.bytes(175 * GB, 3, 64).0 as f64 / 1e9, "43.75");
+    // Misprint: stage 2's formula for stage 1.
+    check!("stage 1", gigabytes(7.5, 1, 64), "31.4");
+    check!("16 bytes a parameter", gigabytes(175.0, 0, 1), "2800");
+    check!(2800.0 / 8.0, "350");
 }
 
 fn recipe(sets: &[&str]) -> Recipe {
@@ -92,7 +92,7 @@ fn recipe(sets: &[&str]) -> Recipe {
 }
 
 #[test]
-fn ranks_hold_what_the_engine_counts() {
+fn memory_of_ranks_equals_the_engines_count() {
     for workers in [1, 2, 3] {
         for zero in 0..4 {
             let workers_set = format!("run.workers={workers}");
@@ -101,7 +101,7 @@ fn ranks_hold_what_the_engine_counts() {
             let blueprint = describe(&recipe.model);
             let memory = Memory::of(&recipe, &blueprint);
             for (worker, rank) in memory.ranks.iter().enumerate() {
-                let held = asked::footprint(&recipe, &blueprint, worker);
+                let held = from_recipe::footprint(&recipe, &blueprint, worker);
                 assert_eq!(rank.own(), Bytes(held.total() as u64 * 4), "{workers}, {zero}");
             }
         }
@@ -117,7 +117,7 @@ fn the_peak_is_where_the_batch_is_largest() {
         "train.batch_schedule=[{tokens = 100000, batch = 32}]",
     ]);
     let memory = Memory::of(&grows, &describe(&grows.model));
-    // More micro-batches a leaf, so whole leaves must be kept until they are full.
+    // More micro-batches per leaf, so whole leaves must be kept until they are full.
     assert!(memory.peak_step > 0, "{memory:?}");
     let same = Memory::of(&recipe(&[]), &describe(&recipe(&[]).model));
     assert_eq!(same.peak_step, 0);
@@ -133,24 +133,24 @@ fn recomputed_layers_save_less() {
     let (none, selective, full) = (saved("none"), saved("selective"), saved("full"));
     let layer = 1;
     assert!(none[layer] > selective[layer] && selective[layer] > full[layer]);
-    assert_eq!(none[0], full[0], "the embedding has nothing to compute again");
+    assert_eq!(none[0], full[0], "the embedding has nothing to recompute");
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_what_does() {
+fn a_run_that_does_not_fit_is_rejected_with_one_that_does() {
     let sets = ["run.workers=4", "model.width=1024", "model.heads=8", "model.layers=12"];
     let recipe = recipe(&sets);
     let needed = Memory::of(&recipe, &describe(&recipe.model)).total();
     let process = Process { start: Bytes(10 << 20), text: Bytes(0) };
-    let room = |memory: u64| Room { memory: Bytes(memory), process };
-    assert!(check(&recipe, room(0)).is_ok(), "a machine that says nothing refuses nothing");
+    let room = |memory: u64| MemoryBudget { memory: Bytes(memory), process };
+    assert!(check(&recipe, room(0)).is_ok(), "unknown memory rejects nothing");
     assert!(check(&recipe, room(2 * needed.0)).is_ok());
-    let refusal = check(&recipe, room(needed.0 * 3 / 4)).expect_err("it does not fit");
-    let text = refusal.to_string();
+    let rejection = check(&recipe, room(needed.0 * 3 / 4)).expect_err("it does not fit");
+    let text = rejection.to_string();
     assert!(text.starts_with("run.workers = 4 takes "), "{text}");
     assert!(text.contains("; try parallel."), "{text}");
-    assert_eq!(refusal.part, "optimizer", "{text}");
-    // What is offered fits, and one layer more would not.
+    assert_eq!(rejection.part, "optimizer", "{text}");
+    // The suggestion fits, and one layer more would not.
     let few = check(&recipe, room(needed.0 / 8)).expect_err("it does not fit");
     let instead = few.instead.expect("fewer layers fit");
     let layers: usize = instead.strip_prefix("model.layers = ").expect("layers").parse().unwrap();
@@ -161,11 +161,11 @@ fn what_does_not_fit_is_refused_with_what_does() {
     };
     assert!(with(layers).is_ok() && with(layers + 1).is_err(), "{instead}");
     let hopeless = check(&recipe, room(1 << 20)).expect_err("nothing fits").to_string();
-    assert!(hopeless.ends_with("so try a machine with more"), "{hopeless}");
+    assert!(hopeless.ends_with("try a machine with more memory"), "{hopeless}");
 }
 
 #[test]
-fn state_in_a_file_takes_a_piece_of_each_kind_and_is_offered_where_that_helps() {
+fn state_in_a_file_keeps_one_window_and_is_suggested_where_it_helps() {
     let sets = ["run.workers=2", "model.width=1024", "model.heads=8", "model.layers=12"];
     let with = |more: &[&str]| recipe(&[&sets[..], more].concat());
     let of = |recipe: &Recipe| Memory::of(recipe, &describe(&recipe.model));
@@ -173,19 +173,19 @@ fn state_in_a_file_takes_a_piece_of_each_kind_and_is_offered_where_that_helps() 
     let here = with(&most);
     let away = with(&[&most[..], &["offload.state=file"]].concat());
     let (held, window) = (of(&here).ranks[0], of(&away).ranks[0]);
-    // A mebi of numbers of each of two moments.
+    // 2^20 elements of each of two moments.
     assert_eq!(window.optimizer, Bytes((2 * 4) << 20));
     assert!(held.optimizer > Bytes(100 << 20), "{held:?}");
     assert_eq!(held.own() - held.optimizer, window.own() - window.optimizer);
     let process = Process { start: Bytes(10 << 20), text: Bytes(0) };
     let enough = of(&away).total() + process.besides(1, 0) * 2;
-    let room = Room { memory: enough, process };
+    let room = MemoryBudget { memory: enough, process };
     let text = check(&with(&[]), room).expect_err("it does not fit").to_string();
     let offered = "try parallel.recompute = full and parallel.zero = 3 and offload.state = file";
     assert!(text.contains(offered), "{text}");
     assert!(check(&away, room).is_ok());
-    // A rule without state has nothing to put there.
-    let tight = Room { memory: Bytes(enough.0 / 2), process };
+    // A stateless optimizer has nothing to offload.
+    let tight = MemoryBudget { memory: Bytes(enough.0 / 2), process };
     let text = check(&with(&["optim.name=sgd"]), tight).expect_err("it does not fit").to_string();
     assert!(!text.contains("offload"), "{text}");
 }

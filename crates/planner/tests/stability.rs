@@ -1,20 +1,20 @@
-//! When descent with late gradients converges: rows of the references, and the recurrence itself.
+//! Stability of descent with delayed gradients: its limits, and the recurrence itself.
 
 mod common;
 
-use common::row;
+use common::check;
 use lockstep_planner::stability::{Descent, limit};
 use std::collections::VecDeque;
 use std::f64::consts::PI;
 
-/// The error after so many steps of the recurrence itself, largest of the last few.
+/// Largest error of the last few of `num_steps` steps of the recurrence.
 fn error_after(descent: Descent, curvature: f64, num_steps: usize) -> f64 {
     let (mut x, mut velocity) = (1.0_f64, 0.0);
     let mut past: VecDeque<f64> = vec![x; descent.delay as usize + 1].into();
     let mut recent = VecDeque::new();
     for _ in 0..num_steps {
-        let late = past.pop_front().expect("there is always one");
-        velocity = descent.momentum * velocity + curvature * late;
+        let delayed = past.pop_front().expect("there is always one");
+        velocity = descent.momentum * velocity + curvature * delayed;
         x -= descent.lr * velocity;
         past.push_back(x);
         recent.push_back(if x.is_nan() { f64::INFINITY } else { x.abs() });
@@ -26,37 +26,37 @@ fn error_after(descent: Descent, curvature: f64, num_steps: usize) -> f64 {
 }
 
 #[test]
-fn without_a_velocity_the_limit_is_a_sine() {
+fn without_momentum_the_limit_is_a_sine() {
     for (delay, expected) in
         [(0, "2.0000"), (1, "1.0000"), (2, "0.61803"), (5, "0.28463"), (10, "0.14946")]
     {
-        row("a X1", limit(delay, 0.0), expected);
+        check!(limit(delay, 0.0), expected);
     }
     for (delay, expected) in [(1, "1.000"), (2, "0.618"), (5, "0.2846"), (10, "0.1495")] {
-        row("b O114", limit(delay, 0.0), expected);
+        check!(limit(delay, 0.0), expected);
     }
     for (delay, expected) in [(15, "0.1013"), (20, "0.0766"), (50, "0.0311")] {
-        row("b O114", limit(delay, 0.0), expected);
+        check!(limit(delay, 0.0), expected);
     }
     for delay in 0..200 {
         let sine = 2.0 * (PI / (2.0 * (2.0 * f64::from(delay) + 1.0))).sin();
-        assert!((limit(delay, 0.0) - sine).abs() < 1e-13, "row b A58, delay {delay}");
+        assert!((limit(delay, 0.0) - sine).abs() < 1e-13, "delay {delay}");
     }
 }
 
 #[test]
-fn with_a_velocity_the_limit_is_what_was_found_by_simulation() {
-    // Printed for 5: 0.02151, where the recurrence grows already.
+fn with_momentum_the_limit_matches_simulation() {
+    // Misprint for 5: 0.02151, where the recurrence grows already.
     for (delay, expected) in [(0, "3.80"), (1, "0.1000"), (5, "0.0215"), (10, "0.01139")] {
-        row("a X2", limit(delay, 0.9), expected);
+        check!(limit(delay, 0.9), expected);
     }
-    row("a X2", limit(10, 0.5), "0.0696");
-    // The rules of thumb of the sources, 1/τ and (1 − β)/τ, lie on the safe side.
+    check!(limit(10, 0.5), "0.0696");
+    // The rules of thumb 1/τ and (1 − β)/τ are on the safe side.
     for delay in 1..50 {
-        assert!(limit(delay, 0.0) >= 1.0 / f64::from(delay) - 1e-12, "row a 116");
+        assert!(limit(delay, 0.0) >= 1.0 / f64::from(delay) - 1e-12);
         for momentum in [0.0, 0.5, 0.9, 0.99] {
             let thumb = (1.0 - momentum) / f64::from(delay);
-            assert!(limit(delay, momentum) >= thumb - 1e-12, "row a X2, delay {delay}");
+            assert!(limit(delay, momentum) >= thumb - 1e-12, "delay {delay}");
         }
     }
 }
@@ -66,7 +66,7 @@ fn the_recurrence_shrinks_below_the_limit_and_grows_above_it() {
     for delay in [0, 1, 2, 3, 5, 10, 20] {
         for momentum in [0.0, 0.3, 0.9] {
             for curvature in [0.5, 40.0] {
-                let case = format!("rows a X1, a X2, b A58: delay {delay}, momentum {momentum}");
+                let case = format!("delay {delay}, momentum {momentum}");
                 for share in [0.97, 1.03] {
                     let lr = share * limit(delay, momentum) / curvature;
                     let descent = Descent { lr, momentum, delay };
@@ -74,7 +74,7 @@ fn the_recurrence_shrinks_below_the_limit_and_grows_above_it() {
                     assert_eq!(descent.is_stable(curvature), is_stable, "{case}");
                     let [half, whole] =
                         [15_000, 30_000].map(|n| error_after(descent, curvature, n));
-                    // Numbers that left the finite ones have grown as well.
+                    // Values that overflowed have grown as well.
                     let has_shrunk = whole < half.max(1e-290) && whole < 1.0;
                     assert_eq!(has_shrunk, is_stable, "{case}, share {share}: {half}, {whole}");
                 }
@@ -84,18 +84,18 @@ fn the_recurrence_shrinks_below_the_limit_and_grows_above_it() {
 }
 
 #[test]
-fn the_largest_root_is_one_at_the_limit_and_the_pace_of_the_recurrence() {
+fn the_largest_root_is_one_at_the_limit_and_the_rate_of_the_recurrence() {
     for delay in [0, 1, 2, 5, 10] {
         for momentum in [0.0, 0.3, 0.9] {
             let at = |share: f64| Descent { lr: share * limit(delay, momentum), momentum, delay };
-            let case = format!("row b A58: delay {delay}, momentum {momentum}");
+            let case = format!("delay {delay}, momentum {momentum}");
             assert!((at(1.0).growth(1.0) - 1.0).abs() < 1e-6, "{case}");
             for share in [0.5, 0.9, 0.99] {
                 assert!(at(share).growth(1.0) < 1.0, "{case}, share {share}");
                 assert!(at(2.0 - share).growth(1.0) > 1.0, "{case}, share {share}");
             }
-            let [early, late] = [1000, 3000].map(|n| error_after(at(0.97), 1.0, n));
-            let measured = ((late.ln() - early.ln()) / 2000.0).exp();
+            let [early, delayed] = [1000, 3000].map(|n| error_after(at(0.97), 1.0, n));
+            let measured = ((delayed.ln() - early.ln()) / 2000.0).exp();
             let error = (measured - at(0.97).growth(1.0)).abs();
             assert!(error < 2e-4, "{case}: {measured} is not {}", at(0.97).growth(1.0));
         }
@@ -103,17 +103,17 @@ fn the_largest_root_is_one_at_the_limit_and_the_pace_of_the_recurrence() {
 }
 
 #[test]
-fn delays_that_a_rate_survives_are_those_of_the_simulations() {
+fn largest_stable_delays_match_simulation() {
     let sgd = |lr: f64| Descent { lr, momentum: 0.0, delay: 0 };
-    // Printed: a = 0.05 converges up to 20 and diverges at 50, a = 0.1 up to 10 and at 20.
+    // Misprint: a = 0.05 converges up to 20 and diverges at 50, a = 0.1 up to 10 and at 20.
     for (lr, converges, diverges) in [(0.05, 20, 50), (0.1, 10, 20)] {
         let last = sgd(lr).delay_limit(1.0).expect("fresh gradients converge");
         assert!((converges..diverges).contains(&last), "row b O12d, rate {lr}: {last}");
         assert!(Descent { delay: last, ..sgd(lr) }.is_stable(1.0));
         assert!(!Descent { delay: last + 1, ..sgd(lr) }.is_stable(1.0));
     }
-    assert_eq!(sgd(0.1).delay_limit(1.0), Some(15), "row b O114: the limit at 15 is 0.1013");
-    assert_eq!(sgd(2.0).delay_limit(1.0), None, "row b E28: at delay 0 the limit is 2");
+    assert_eq!(sgd(0.1).delay_limit(1.0), Some(15), "the limit at 15 is 0.1013");
+    assert_eq!(sgd(2.0).delay_limit(1.0), None, "at delay 0 the limit is 2");
     assert_eq!(sgd(1.0).delay_limit(1.0), Some(0), "at the limit it does not converge");
     assert!((sgd(0.1).lr_limit(4.0) - 0.5).abs() < 1e-12);
 }

@@ -1,17 +1,16 @@
-//! Where the time of a step goes: each price of a machine by itself.
+//! Parts of a step's time: each constant of a calibration alone.
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_model::describe;
-use lockstep_planner::forecast::wires;
 use lockstep_planner::time::{Calibration, Format, Point, StepTime, SumPoint, mean, step};
-use lockstep_planner::traffic::{self, Known};
+use lockstep_planner::traffic::{self, Interconnect, StepInputs};
 
 fn recipe(sets: &[&str]) -> Recipe {
     let sets = sets.iter().map(|set| (*set).to_owned()).collect();
     resolve(&Sources { sets, ..Sources::default() }).expect("a sound recipe")
 }
 
-/// Two cores on which arithmetic and calls take as good as no time.
+/// Two cores on which FLOPs and calls take next to no time.
 fn machine() -> Calibration {
     Calibration {
         cores: 2,
@@ -36,7 +35,7 @@ fn format() -> Format {
     }
 }
 
-/// The same with products that are not free.
+/// The machine with matmuls that take time.
 fn with(format: Format) -> Calibration {
     Calibration { format, ..machine() }
 }
@@ -48,9 +47,10 @@ fn sums(seconds_per_element: f64) -> Vec<SumPoint> {
 
 fn time(recipe: &Recipe, machine: &Calibration) -> StepTime {
     let blueprint = describe(&recipe.model);
-    let wires = wires(recipe);
-    let (calls, _) = traffic::of_recipe(recipe, &blueprint, 0, &wires, Known::default());
-    step(recipe, &calls, &wires, machine)
+    let interconnect = Interconnect::of_recipe(recipe);
+    let (calls, _) =
+        traffic::of_recipe(recipe, &blueprint, 0, &interconnect, StepInputs::default());
+    step(recipe, &calls, &interconnect, machine)
 }
 
 fn close(found: f64, expected: f64) {
@@ -58,7 +58,7 @@ fn close(found: f64, expected: f64) {
 }
 
 #[test]
-fn short_microbatches_pay_for_their_blocks_and_workers_share_the_microbatches() {
+fn short_microbatches_pay_per_block_and_workers_share_them() {
     // An embedding, four layers and a head; eight micro-batches of two sequences.
     let base = ["model.layers=4", "train.batch=16", "train.microbatch=2"];
     let of = |more: &[&str]| recipe(&[&base[..], more].concat());
@@ -67,12 +67,12 @@ fn short_microbatches_pay_for_their_blocks_and_workers_share_the_microbatches() 
     close(compute(&["run.workers=1"]), 8.0 * 6.0 * 2.0);
     close(compute(&["run.workers=1", "run.threads=1"]), 8.0 * 6.0);
     close(compute(&["run.workers=2"]), 4.0 * 6.0);
-    // Four workers on two cores wait for each other.
+    // Four workers on two cores take turns.
     close(compute(&["run.workers=4"]), 2.0 * 6.0 * 2.0);
 }
 
 #[test]
-fn parameters_are_paid_for_by_microbatch_leaf_and_update() {
+fn parameters_cost_time_per_microbatch_leaf_and_update() {
     let alone = recipe(&["run.workers=1", "train.batch=32", "train.microbatch=2"]);
     let params = describe(&alone.model).num_params() as f64;
     // Sixteen micro-batches in eight leaves.
@@ -82,7 +82,7 @@ fn parameters_are_paid_for_by_microbatch_leaf_and_update() {
     close(time(&alone, &by_leaf).compute.0, 8.0 * params);
     let by_update = Calibration { update_seconds_per_param: 1.0, ..machine() };
     close(time(&alone, &by_update).update.0, params);
-    // Both workers of stage 0 update everything, on half of the machine each.
+    // Both workers of ZeRO-0 update everything, on half of the machine each.
     let update = |zero: &str| {
         let recipe = recipe(&["run.workers=2", "train.batch=32", zero]);
         time(&recipe, &by_update).update.0
@@ -92,7 +92,7 @@ fn parameters_are_paid_for_by_microbatch_leaf_and_update() {
 }
 
 #[test]
-fn heads_are_paid_for_by_their_scores() {
+fn heads_cost_time_per_score() {
     let machine = with(Format { score_seconds: 1.0, ..format() });
     let compute = |heads: usize| {
         let heads = [format!("model.heads={heads}"), format!("model.kv_heads={heads}")];
@@ -106,29 +106,31 @@ fn heads_are_paid_for_by_their_scores() {
 }
 
 #[test]
-fn rounds_pay_for_one_exchange_in_all_their_steps() {
+fn a_round_pays_for_one_exchange() {
     let links = Calibration { latency_factor: 1.0, transfer_factor: 1.0, ..machine() };
     let exposed = |more: &[&str]| {
         let sets = ["run.workers=4", "train.steps=64", "parallel.overlap=false"];
         let recipe = recipe(&[&sets[..], more].concat());
-        let (blueprint, wires) = (describe(&recipe.model), wires(&recipe));
-        let (kinds, _) = traffic::of_run(&recipe, &blueprint, &wires, Known::default());
-        let shares: f64 = kinds.iter().map(|(share, _)| share).sum();
+        let (blueprint, interconnect) = (describe(&recipe.model), Interconnect::of_recipe(&recipe));
+        let (step_classes, _) =
+            traffic::of_run(&recipe, &blueprint, &interconnect, StepInputs::default());
+        let shares: f64 = step_classes.iter().map(|(share, _)| share).sum();
         close(shares, 1.0);
-        mean(&recipe, &kinds, &wires, &links).exposed.0
+        mean(&recipe, &step_classes, &interconnect, &links).exposed.0
     };
     let rounds = |steps: &str| exposed(&["sync.mode=local-sgd", steps]);
     let (every, two, eight) =
         (exposed(&[]), rounds("sync.local_steps=2"), rounds("sync.local_steps=8"));
     close(two, 4.0 * eight);
     assert!(two < 0.7 * every && every < 4.0 * two, "{every} {two}");
-    // Half of the run in every step, and half in rounds.
-    let late = exposed(&["sync.mode=local-sgd", "sync.local_steps=8", "sync.synchronous=0.5"]);
-    close(late, f64::midpoint(every, eight));
+    // Half of the run all-reduces in every step, half in rounds.
+    let half_rounds =
+        exposed(&["sync.mode=local-sgd", "sync.local_steps=8", "sync.synchronous_fraction=0.5"]);
+    close(half_rounds, f64::midpoint(every, eight));
 }
 
 #[test]
-fn what_is_computed_again_takes_its_time_again() {
+fn recomputation_takes_time() {
     let machine =
         with(Format { points: vec![Point { width: 64, flops_per_second: 1e9 }], ..format() });
     let compute = |policy: &str| {
@@ -137,6 +139,6 @@ fn what_is_computed_again_takes_its_time_again() {
     };
     let (none, selective, full) = (compute("none"), compute("selective"), compute("full"));
     assert!(none < selective && selective < full, "{none}, {selective}, {full}");
-    // One forward more: a third, but for the head.
+    // One more forward pass: a third, except for the head.
     assert!(full / none > 1.25 && full / none < 1.0 + 1.0 / 3.0, "{}", full / none);
 }

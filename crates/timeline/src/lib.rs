@@ -78,9 +78,9 @@ impl PassTimes {
 }
 
 /// Simulates a schedule; `None` if it deadlocks.
-pub fn simulate(pipeline: &Pipeline, pace: &PassTimes) -> Option<Timeline> {
+pub fn simulate(pipeline: &Pipeline, times: &PassTimes) -> Option<Timeline> {
     let shape = pipeline.shape;
-    assert_eq!(pace.stages.len(), shape.num_stages(), "durations of every stage");
+    assert_eq!(times.stages.len(), shape.num_stages(), "durations of every stage");
     let mut devices: Vec<Vec<Span>> = vec![Vec::new(); shape.num_devices];
     let mut ends = Ends::new(shape);
     loop {
@@ -88,9 +88,9 @@ pub fn simulate(pipeline: &Pipeline, pace: &PassTimes) -> Option<Timeline> {
         for (device, spans) in devices.iter_mut().enumerate() {
             while let Some(&task) = pipeline.programs[device].get(spans.len()) {
                 let stage = pipeline.stage(device, task.chunk);
-                let Some(arrived) = arrival(shape, pace, &mut ends, stage, task) else { break };
+                let Some(arrived) = arrival(shape, times, &mut ends, stage, task) else { break };
                 let start = spans.last().map_or(Seconds(0.0), |last| last.end).max(arrived);
-                let end = start + pace.seconds(stage, task.pass);
+                let end = start + times.seconds(stage, task.pass);
                 spans.push(Span { task, start, end });
                 *ends.at(stage, settled(task.pass), task.microbatch) = Some(end);
                 has_moved = true;
@@ -129,7 +129,7 @@ impl Ends {
 /// Time at which all dependencies of a task have arrived, if known yet.
 fn arrival(
     shape: Shape,
-    pace: &PassTimes,
+    times: &PassTimes,
     ends: &mut Ends,
     stage: usize,
     task: Task,
@@ -138,7 +138,7 @@ fn arrival(
     for (needed, pass) in needs(shape, stage, task.pass).into_iter().flatten() {
         let end = (*ends.at(needed, pass, task.microbatch))?;
         let is_here = (needed % shape.num_devices) == (stage % shape.num_devices);
-        arrived = arrived.max(if is_here { end } else { end + pace.hop });
+        arrived = arrived.max(if is_here { end } else { end + times.hop });
     }
     Some(arrived)
 }

@@ -6,7 +6,7 @@
 use super::layer::Passes;
 use lockstep_config::units::Seconds;
 use lockstep_schedule::pipeline::{Kind, Pipeline, Shape, build};
-use lockstep_timeline::{Pace, StagePace, Timeline, play};
+use lockstep_timeline::{PassTimes, StageTimes, Timeline, simulate};
 use std::collections::BTreeMap;
 
 /// Pipeline rounds that are simulated before extrapolation.
@@ -35,21 +35,21 @@ impl Pipelines {
         hop: f64,
     ) -> Option<f64> {
         let chunks = stages.len() / devices;
-        let pace = pace(stages, hop);
+        let times = times(stages, hop);
         if devices == 1 {
             let each: f64 =
-                pace.stages.iter().map(|s| s.forward.0 + s.input_grad.0 + s.weight_grad.0).sum();
+                times.stages.iter().map(|s| s.forward.0 + s.input_grad.0 + s.weight_grad.0).sum();
             return Some(each * microbatches as f64);
         }
         if self.by_closed_form {
-            return Some(closed(kind, devices, &pace, microbatches));
+            return Some(closed(kind, devices, &times, microbatches));
         }
         let padded = if kind == Kind::Interleaved {
             microbatches.next_multiple_of(devices)
         } else {
             microbatches
         };
-        let mut at = |count: usize| self.played((kind, devices, chunks, count), &pace);
+        let mut at = |count: usize| self.played((kind, devices, chunks, count), &times);
         let played = if padded <= (ROUNDS + 1) * devices {
             at(padded)?
         } else {
@@ -62,26 +62,26 @@ impl Pipelines {
         Some(played * (1.0 - extra))
     }
 
-    fn played(&mut self, key: (Kind, usize, usize, usize), pace: &Pace) -> Option<f64> {
+    fn played(&mut self, key: (Kind, usize, usize, usize), times: &PassTimes) -> Option<f64> {
         let (kind, num_devices, num_chunks, num_microbatches) = key;
         let shape = Shape { num_devices, num_chunks, num_microbatches };
         let pipeline = self.built.entry(key).or_insert_with(|| build(kind, shape).ok()).as_ref()?;
-        Some(play(pipeline, pace)?.seconds().0)
+        Some(simulate(pipeline, times)?.seconds().0)
     }
 }
 
 /// Pass times of every stage for the simulation.
-fn pace(stages: &[Passes], hop: f64) -> Pace {
+fn times(stages: &[Passes], hop: f64) -> PassTimes {
     let stage = |passes: &Passes| {
         let backward = passes.input_grad.then(passes.weight_grad).seconds();
         let weight = passes.weight_grad.seconds().min(backward);
-        StagePace {
+        StageTimes {
             forward: Seconds(passes.forward.seconds()),
             input_grad: Seconds(backward - weight),
             weight_grad: Seconds(weight),
         }
     };
-    Pace { stages: stages.iter().map(stage).collect(), hop: Seconds(hop) }
+    PassTimes { stages: stages.iter().map(stage).collect(), hop: Seconds(hop) }
 }
 
 /// Timeline of a pipeline's first rounds, for a drawing.
@@ -95,15 +95,15 @@ pub fn timeline(
     let num_microbatches = microbatches.min(2 * devices);
     let shape =
         Shape { num_devices: devices, num_chunks: stages.len() / devices, num_microbatches };
-    play(&build(kind, shape).ok()?, &pace(stages, hop))
+    simulate(&build(kind, shape).ok()?, &times(stages, hop))
 }
 
 /// Closed form: the busiest device without idle time, plus the other stages' passes of one
 /// micro-batch before and after it, partly filled by deferred weight gradients.
-fn closed(kind: Kind, devices: usize, pace: &Pace, microbatches: usize) -> f64 {
-    let chunks = pace.stages.len() / devices;
+fn closed(kind: Kind, devices: usize, times: &PassTimes, microbatches: usize) -> f64 {
+    let chunks = times.stages.len() / devices;
     let of = |device: usize| {
-        let own = || pace.stages.iter().skip(device).step_by(devices);
+        let own = || times.stages.iter().skip(device).step_by(devices);
         let all: f64 = own().map(|s| s.forward.0 + s.input_grad.0 + s.weight_grad.0).sum();
         (all, own().map(|s| s.weight_grad.0).sum::<f64>())
     };
@@ -118,21 +118,21 @@ fn closed(kind: Kind, devices: usize, pace: &Pace, microbatches: usize) -> f64 {
         };
     }
     let fill = (fill - most / chunks as f64).max(0.0);
-    let hops = 2.0 * (devices - 1) as f64 * pace.hop.0;
+    let hops = 2.0 * (devices - 1) as f64 * times.hop.0;
     let full = most * microbatches as f64 + fill + hops;
     match kind {
-        Kind::ZeroBubble => full.max(first_device(pace, microbatches, devices)),
-        Kind::ZeroBubbleTwice => full.max(first_device(pace, microbatches, 2 * devices - 1)),
+        Kind::ZeroBubble => full.max(first_device(times, microbatches, devices)),
+        Kind::ZeroBubbleTwice => full.max(first_device(times, microbatches, 2 * devices - 1)),
         _ => full,
     }
 }
 
 /// Lower bound from the first device: until its first gradient returns it can only run as many
 /// forward passes as may be alive, so few micro-batches leave it idle.
-fn first_device(pace: &Pace, microbatches: usize, alive: usize) -> f64 {
-    let Some((first, others)) = pace.stages.split_first() else { return 0.0 };
+fn first_device(times: &PassTimes, microbatches: usize, alive: usize) -> f64 {
+    let Some((first, others)) = times.stages.split_first() else { return 0.0 };
     let there_and_back: f64 = others.iter().map(|s| s.forward.0 + s.input_grad.0).sum();
-    let back = first.forward.0 + there_and_back + 2.0 * others.len() as f64 * pace.hop.0;
+    let back = first.forward.0 + there_and_back + 2.0 * others.len() as f64 * times.hop.0;
     let behind = microbatches.saturating_sub(alive) as f64 * first.forward.0;
     back + behind + microbatches as f64 * (first.input_grad.0 + first.weight_grad.0)
 }

@@ -1,20 +1,21 @@
-//! All-to-all: every rank has a part for every other.
+//! All-to-all in closed form: pairwise exchange.
 //!
-//! In the even case each pair exchanges an n-th of a rank's data, one partner after the other. When
-//! parts differ (tokens on their way to experts) the rank that sends or receives most decides.
+//! With equal parts each pair exchanges an n-th of a rank's data, one partner after the other. With
+//! parts of different sizes (tokens routed to experts) the rank that sends or receives most
+//! decides.
 
 use super::ClosedForm;
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_schedule::Link;
 
-/// Even parts; the vector is what *one* rank has for all.
+/// Equal parts; the vector is the data of *one* rank.
 pub const fn even(num_ranks: usize) -> ClosedForm {
     let rounds = num_ranks as u64 - 1;
     ClosedForm { rounds, parts: rounds, of: num_ranks as u64 }
 }
 
-/// Uneven parts: `sizes[s][d]` is what rank s has for rank d.
-pub fn uneven(sizes: &[Vec<Bytes>], link: Link) -> Seconds {
+/// Parts of different sizes: rank s sends `sizes[s][d]` to rank d.
+pub fn by_sizes(sizes: &[Vec<Bytes>], link: Link) -> Seconds {
     let num_ranks = sizes.len();
     let others = |rank: usize| (0..num_ranks).filter(move |other| *other != rank);
     let sent = |rank: usize| others(rank).map(|other| sizes[rank][other]).sum::<Bytes>();

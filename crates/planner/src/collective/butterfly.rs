@@ -1,12 +1,13 @@
-//! The butterfly: in round r everybody exchanges the whole vector with the rank 2^r away.
+//! Butterfly all-reduce in closed form: recursive doubling (Thakur, Rabenseifner and Gropp 2005).
 //!
-//! Half the rounds of a tree and half its bytes, since both directions of every link are busy.
+//! In round r every rank exchanges the whole vector with the rank 2^r away: half the rounds and
+//! bytes of a tree, since both directions of every link are busy.
 
 use super::ClosedForm;
 
-/// For a power of two of ranks.
+/// All-reduce for a power of two of ranks.
 pub fn all_reduce(num_ranks: usize) -> ClosedForm {
-    assert!(num_ranks.is_power_of_two(), "a butterfly has a power of two of wings");
+    assert!(num_ranks.is_power_of_two(), "a butterfly needs a power of two of ranks");
     let rounds = u64::from(num_ranks.ilog2());
     ClosedForm { rounds, parts: rounds, of: 1 }
 }

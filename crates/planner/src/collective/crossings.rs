@@ -1,12 +1,12 @@
 //! Bytes that leave a node, counted from a schedule.
 //!
-//! Closed forms often say what "must" cross a network; it depends on the order of the ranks. So
-//! the schedule is asked: who sends what to whom, and do the two share a node?
+//! Closed forms often state a lower bound of the traffic between nodes; the actual bytes depend on
+//! the order of the ranks, so they are counted.
 
 use lockstep_config::units::Bytes;
 use lockstep_schedule::{Layout, Schedule, Step};
 
-/// What all ranks together send to ranks of other nodes; rank i is on node `node_of(i)`.
+/// Bytes that all ranks together send to ranks of other nodes; rank i is on node `node_of(i)`.
 pub fn bytes_between_nodes(
     schedule: &Schedule,
     layout: &Layout,

@@ -1,54 +1,53 @@
-//! Two levels: sums inside each node over its fast links first, then between nodes.
+//! Two-level all-reduce in closed form: inside each node over its fast links, then between nodes.
 //!
 //! Inside a node of g ranks the vector is reduce-scattered, so that each rank holds a g-th of it;
-//! ranks of the same place in their nodes all-reduce that share over the network; then nodes
-//! gather. The slow network sees 2(m-1) rounds instead of 2(n-1), and where a node has as many
-//! network cards as ranks, each carries a g-th only. With one card for the node the bytes on the
-//! slow link are those of a ring that goes through one node after the other, and the gain is in
-//! latency alone.
+//! ranks of equal index in their nodes all-reduce that share over the network; then nodes
+//! all-gather. The network sees 2(m-1) rounds instead of 2(n-1), and with as many NICs as ranks per
+//! node each NIC carries a g-th only. With one NIC per node the bytes on the network are those of a
+//! ring through one node after the other, and only latency is saved.
 
 use super::{ClosedForm, ring};
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_schedule::Link;
 
-/// Nodes with equally many ranks.
+/// Nodes with equal numbers of ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Nodes {
-    /// How many.
+    /// Number of nodes.
     pub num_nodes: usize,
-    /// Ranks in each.
+    /// Ranks per node.
     pub ranks_per_node: usize,
-    /// Network cards of each.
-    pub cards_per_node: usize,
-    /// Between ranks of a node.
+    /// NICs per node.
+    pub nics_per_node: usize,
+    /// Link between ranks of a node.
     pub inside: Link,
-    /// From one card to another.
+    /// Link between NICs.
     pub between: Link,
 }
 
 impl Nodes {
-    /// Both levels, one after the other.
+    /// All-reduce over both levels.
     pub fn all_reduce(&self, vector: Bytes) -> Seconds {
         self.inside(vector) + self.between(vector)
     }
 
-    /// The two halves inside nodes.
+    /// Reduce-scatter and all-gather inside nodes.
     pub fn inside(&self, vector: Bytes) -> Seconds {
         ring::half(self.ranks_per_node).seconds(vector, self.inside) * 2.0
     }
 
-    /// The sum of shares between nodes; ranks without a card of their own share one.
+    /// All-reduce of shares between nodes; ranks without a NIC of their own share one.
     pub fn between(&self, vector: Bytes) -> Seconds {
         let form = ring::all_reduce(self.num_nodes);
         let share = form.bytes(vector) / self.ranks_per_node as f64;
-        let ranks_per_card = self.ranks_per_node.div_ceil(self.cards_per_node) as f64;
+        let ranks_per_nic = self.ranks_per_node.div_ceil(self.nics_per_node) as f64;
         self.between.latency * form.rounds as f64
-            + Seconds(share * ranks_per_card / self.between.bandwidth.0)
+            + Seconds(share * ranks_per_nic / self.between.bandwidth.0)
     }
 
-    /// As the engine's schedule does it where ranks of a node exchange messages too and every rank
-    /// has a card of its own: on each level by halving and doubling where that works out, else each
-    /// with each. The bytes are those of rings; the rounds may be fewer.
+    /// All-reduce as scheduled by the engine, where ranks of a node exchange messages too and every
+    /// rank has its own NIC: on each level by halving and doubling for powers of two, else
+    /// pairwise. The bytes are those of rings; the rounds may be fewer.
     pub fn all_reduce_as_scheduled(&self, vector: Bytes) -> Seconds {
         let share = Bytes(vector.0 / self.ranks_per_node as u64);
         let inside = exchange(self.ranks_per_node).seconds(vector, self.inside);
@@ -56,13 +55,13 @@ impl Nodes {
         (inside + between) * 2.0
     }
 
-    /// A ring over all ranks, in which the slow hop sets the pace.
+    /// Flat ring over all ranks, limited by its slowest hop.
     pub fn flat_ring(&self, vector: Bytes) -> Seconds {
         ring::all_reduce(self.num_nodes * self.ranks_per_node).seconds(vector, self.between)
     }
 }
 
-/// A reduce-scatter or an all-gather of one level.
+/// Reduce-scatter or all-gather of one level.
 const fn exchange(group_size: usize) -> ClosedForm {
     let n = group_size as u64;
     let rounds = if group_size.is_power_of_two() { group_size.ilog2() as u64 } else { n - 1 };

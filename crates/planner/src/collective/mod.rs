@@ -1,10 +1,10 @@
-//! What collectives cost by closed form: how many latencies follow each other, and how many times
-//! the vector passes the busiest link.
+//! Cost of collectives in closed form: the number of sequential latencies, and the share of the
+//! vector on the busiest link.
 //!
-//! A closed form is a schedule summed up by hand. It says at a glance which algorithm wins where,
-//! and it is what textbooks print; the schedule's own price ([`lockstep_schedule::price`]) is what
-//! the engine goes by. Where both make the same assumptions they agree to the last digit, and
-//! tests hold them together.
+//! A closed form is a schedule summed up by hand. It shows which algorithm wins where (Thakur,
+//! Rabenseifner and Gropp 2005); the engine selects by the cost of the schedule itself
+//! ([`lockstep_schedule::price`]). Where both make the same assumptions they agree to the last
+//! digit, and tests compare them.
 //!
 //! | all-reduce of d bytes over n ranks | time |
 //! |---|---|
@@ -15,8 +15,7 @@
 //! | [`hierarchical`] | a ring's halves inside nodes, a ring's all-reduce of a share between them |
 //! | [`parameter_server`], s servers | 2α + 2n/s·d/B |
 //!
-//! [`all_to_all`] is no sum, but is priced the same way. [`nccl`] has the constants of another
-//! library's closed forms.
+//! [`all_to_all`] is priced in the same form. [`nccl`] has the constants of NCCL's tuner.
 
 pub mod all_to_all;
 pub mod butterfly;
@@ -32,24 +31,24 @@ pub mod nccl;
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_schedule::Link;
 
-/// The cost of an algorithm for a number of ranks, whatever the link and the vector.
+/// Cost of an algorithm for a number of ranks, independent of the link and the vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClosedForm {
-    /// Messages that wait for each other: each costs a latency.
+    /// Number of sequential messages, each with a latency.
     pub rounds: u64,
-    /// How much of the vector passes the busiest link: so many parts …
+    /// Parts of the vector that pass the busiest link.
     pub parts: u64,
-    /// … of which the vector has so many.
+    /// Number of parts of the vector.
     pub of: u64,
 }
 
 impl ClosedForm {
-    /// What passes the busiest link when the vector has so many bytes.
+    /// Bytes that pass the busiest link.
     pub fn bytes(self, vector: Bytes) -> f64 {
         vector.0 as f64 * self.parts as f64 / self.of as f64
     }
 
-    /// How long it takes.
+    /// Time of the collective.
     pub fn seconds(self, vector: Bytes, link: Link) -> Seconds {
         link.latency * self.rounds as f64 + Seconds(self.bytes(vector) / link.bandwidth.0)
     }
@@ -78,7 +77,7 @@ impl ClosedForm {
     }
 }
 
-/// How often a number must be halved, rounded up.
+/// ⌈log2 n⌉.
 const fn log2_up(num_ranks: usize) -> u64 {
     num_ranks.next_power_of_two().trailing_zeros() as u64
 }

@@ -1,35 +1,35 @@
-//! NCCL's own model of its time, with the constants of its tuner, to compare published clusters by.
+//! NCCL's cost model with the constants of its tuner, for comparison with published clusters.
 //!
-//! A call takes its latency and what its bytes take at the algorithm's bandwidth, which is the sum
-//! of its channels' and a ratio of the bytes that pass a link: n/(2(n-1)) for a ring's all-reduce,
-//! a half for a tree's.
+//! A call takes its latency plus its bytes over the algorithm's bandwidth, which is the total of
+//! its channels times a ratio of algorithm to bus bandwidth: n/(2(n-1)) for a ring all-reduce, a
+//! half for a tree.
 
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 
-/// How data and the flags that announce it travel.
+/// NCCL protocol: how data and flags travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// A flag with every four bytes.
+    /// A flag with every four bytes (LL).
     Ll,
-    /// A flag with every 120 bytes.
+    /// A flag with every 120 bytes (LL128).
     Ll128,
-    /// Flags by themselves.
+    /// Separate flags (Simple).
     Simple,
 }
 
-/// The latencies of a protocol, in microseconds: ring, tree.
+/// Latencies of a protocol in microseconds: ring, tree.
 struct Latencies {
     base: [f64; 2],
     inside: [f64; 2],
     between: [f64; 2],
 }
 
-/// Nodes that are joined by a network, of devices that are joined by NVLink.
+/// Nodes connected by a network, with GPUs connected by NVLink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cluster {
-    /// Nodes.
+    /// Number of nodes.
     pub num_nodes: u64,
-    /// Devices of each.
+    /// GPUs per node.
     pub num_devices: u64,
 }
 
@@ -49,7 +49,7 @@ impl Cluster {
         self.num_nodes * self.num_devices
     }
 
-    /// The latency of a ring's all-reduce: every step is a hop, 2(nodes-1) of them between nodes.
+    /// Latency of a ring all-reduce: every step is a hop, 2(nodes-1) of them between nodes.
     pub fn ring_latency(self, protocol: Protocol) -> Seconds {
         let Latencies { base, inside, between } = protocol.latencies();
         let num_steps = 2 * (self.num_ranks() - 1);
@@ -58,8 +58,8 @@ impl Cluster {
         Seconds((base[0] + hops) * 1e-6)
     }
 
-    /// The latency of a tree's all-reduce: through the devices of a node, then up and down a tree
-    /// over nodes.
+    /// Latency of a tree all-reduce: through the GPUs of a node, then up and down a tree over
+    /// nodes.
     pub fn tree_latency(self, protocol: Protocol) -> Seconds {
         let Latencies { base, inside, between } = protocol.latencies();
         let devices = (self.num_devices - 1) as f64 * inside[1];
@@ -67,7 +67,7 @@ impl Cluster {
         Seconds((base[1] + 2.0 * (devices + nodes)) * 1e-6)
     }
 
-    /// A ring's all-reduce over channels that have this bandwidth together.
+    /// Ring all-reduce over channels of this total bandwidth.
     pub fn ring_all_reduce(
         self,
         protocol: Protocol,
@@ -78,7 +78,7 @@ impl Cluster {
         self.ring_latency(protocol) + vector / BytesPerSecond(channels.0 * ratio)
     }
 
-    /// A tree's.
+    /// Tree all-reduce over channels of this total bandwidth.
     pub fn tree_all_reduce(
         self,
         protocol: Protocol,

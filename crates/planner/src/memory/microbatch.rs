@@ -1,22 +1,22 @@
-//! The largest microbatch that fits.
+//! Selection of the largest micro-batch size that fits.
 //!
-//! Larger micro-batches have longer products, which run nearer to the processor's peak, and more
-//! activations. The microbatch is part of what bits depend on, so it is chosen once, before
-//! anything runs, and from then on the recipe has a number.
+//! Larger micro-batches have longer matmuls, which run closer to the processor's peak, and more
+//! activations. Results depend on the micro-batch size, so it is chosen once, before anything runs,
+//! and from then on the recipe has a number.
 
 use super::Memory;
-use super::check::{Room, needed};
+use super::fit::{MemoryBudget, needed};
 use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
-use lockstep_parallel::asked::blueprint_on;
+use lockstep_parallel::from_recipe::blueprint_of_rank;
 
-/// Sequences per micro-batch beyond which nothing gets faster.
-const MOST: usize = 4096;
+/// Largest micro-batch size that is tried.
+const MAX_SEQUENCES: usize = 4096;
 
-/// The recipe with a number in place of `train.microbatch = "auto"`: the largest with which every
-/// batch of the run makes whole micro-batches, as many for every leaf, and which fits, with the fewest
-/// workers that the run may have too. One where none does: then the run is refused.
-pub fn with_microbatch(recipe: Recipe, room: Room) -> Recipe {
+/// Resolves `train.microbatch = "auto"`: the largest size with which every batch of the run makes
+/// whole micro-batches, equally many per leaf, and which fits, also with the fewest workers that
+/// the run may have. Size 1 where none fits; the run is then rejected.
+pub fn with_microbatch(recipe: Recipe, room: MemoryBudget) -> Recipe {
     if !recipe.train.microbatch_is_auto {
         return recipe;
     }
@@ -32,12 +32,13 @@ pub fn with_microbatch(recipe: Recipe, room: Room) -> Recipe {
         batches.iter().all(|stage| stage.batch.is_multiple_of(microbatch * leaves))
     };
     let fits = |recipe: &Recipe| {
-        let memory = || Memory::of(recipe, &blueprint_on(recipe, 0));
+        let memory = || Memory::of(recipe, &blueprint_of_rank(recipe, 0));
         room.memory == Bytes(0) || needed(&memory(), room) <= room.memory
     };
-    let largest = (recipe.train.batch / leaves).min(MOST);
+    let largest = (recipe.train.batch / leaves).min(MAX_SEQUENCES);
     let mut candidates = (2..=largest).rev().filter(is_whole).map(of);
-    let fits_all = |chosen: &Recipe| fits(chosen) && fits(&chosen.sized(chosen.worker_sizes()[0]));
+    let fits_all =
+        |chosen: &Recipe| fits(chosen) && fits(&chosen.with_workers(chosen.worker_counts()[0]));
     candidates.find(fits_all).unwrap_or_else(|| of(1))
 }
 
@@ -57,18 +58,18 @@ mod tests {
         resolve(&Sources { sets: sets.into(), ..Sources::default() }).expect("a sound recipe")
     }
 
-    fn room(memory: Bytes) -> Room {
-        Room { memory, process: Process { start: Bytes(0), text: Bytes(0) } }
+    fn room(memory: Bytes) -> MemoryBudget {
+        MemoryBudget { memory, process: Process { start: Bytes(0), text: Bytes(0) } }
     }
 
     fn needs(microbatch: usize) -> Bytes {
         let recipe = recipe(&microbatch.to_string());
-        needed(&Memory::of(&recipe, &blueprint_on(&recipe, 0)), room(Bytes(0)))
+        needed(&Memory::of(&recipe, &blueprint_of_rank(&recipe, 0)), room(Bytes(0)))
     }
 
     #[test]
-    fn the_largest_that_divides_and_fits_is_chosen_and_the_recipe_is_the_one_with_its_number() {
-        // Leaves of twelve sequences: their divisors are micro-batches.
+    fn auto_resolves_to_the_largest_size_that_divides_and_fits() {
+        // Leaves of twelve sequences: their divisors are micro-batch sizes.
         for microbatch in [1, 2, 3, 4, 6, 12] {
             let chosen = with_microbatch(recipe("auto"), room(needs(microbatch)));
             assert_eq!(chosen, recipe(&microbatch.to_string()));
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_stays_what_it_is() {
+    fn an_explicit_size_is_kept() {
         assert_eq!(with_microbatch(recipe("3"), room(Bytes(0))), recipe("3"));
     }
 }

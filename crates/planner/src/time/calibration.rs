@@ -1,71 +1,69 @@
-//! What was measured of a machine: a few numbers in a file.
+//! Calibration of a machine: a few measured numbers in a file.
 //!
-//! A step is arithmetic and much else. Products have a speed, which depends on the model's width
-//! far more than on anything else: narrow products leave a processor waiting for memory. So it is
-//! measured for some widths, and between them it is read off a line over the logarithm. Scores of
-//! attention have a price of their own: each takes an exponential, so that twice as many heads of
-//! half the length take longer, although the products have as many operations. The rest does not
-//! depend on how many tokens a micro-batch has, and so weighs most where micro-batches are short:
+//! Matmuls have a rate, which depends mostly on the model's width: narrow matmuls wait for memory.
+//! It is measured for some widths and interpolated in their logarithm. Attention scores have their
+//! own cost: each takes an exponential, so that twice as many heads of half the width take longer,
+//! although the matmuls have equal FLOPs. The remaining costs do not depend on the tokens of a
+//! micro-batch, and so weigh most where micro-batches are short:
 //!
-//! | what | for each | because |
+//! | constant | per | reason |
 //! |---|---|---|
-//! | `block_seconds` | block of a micro-batch | kernels start, threads meet |
-//! | `microbatch_seconds_per_param` | micro-batch and parameter | weights are read, gradients written |
+//! | `block_seconds` | block of a micro-batch | kernels start, threads synchronize |
+//! | `microbatch_seconds_per_param` | micro-batch and parameter | weights read, gradients written |
 //! | `sums` | leaf and parameter | a sum is cleared, and added to its sibling |
 //! | `update_seconds_per_param` | parameter | norm and optimizer |
-//! | `step_overhead_seconds` | step | a batch, a record |
+//! | `step_overhead_seconds` | step | a batch, a log record |
 //!
-//! What passes by a parameter costs less where all of them fit into a cache. `sums` has been
-//! measured for vectors of several lengths and says how much less.
+//! Costs per parameter are lower where all parameters fit into a cache. `sums` is measured for
+//! vectors of several lengths and gives the difference.
 //!
-//! Besides: by how much calls between workers are slower or faster than the engine assumes.
+//! Two factors correct the engine's assumed cost of calls between workers.
 //!
-//! The first two rows, products and scores depend on the number format that products multiply in,
-//! and are measured in each ([`Format`]); everything else is `f32` in all of them. A file has all
-//! that was measured ([`Machine`]); what a forecast needs of it is that of one format
-//! ([`Calibration`]).
+//! The first two rows, matmuls and scores depend on the number format of matmuls, and are measured
+//! in each ([`Format`]); everything else is `f32`. A file has all measurements ([`Machine`]); a
+//! forecast needs those of one format ([`Calibration`]).
 
 use lockstep_config::Dtype;
 use lockstep_config::units::{BytesPerSecond, FlopsPerSecond, Seconds};
 use lockstep_schedule::{Costs, Link};
 use serde::{Deserialize, Serialize};
 
-/// The measured speed of training models of one width.
+/// Measured training rate of models of one width.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// `model.width`.
     pub width: usize,
-    /// Of all cores together.
+    /// FLOP/s of all cores together.
     pub flops_per_second: f64,
 }
 
-/// The measured time of clearing a vector and adding it to another.
+/// Measured time of clearing a vector and adding it to another.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SumPoint {
-    /// Elements of each.
+    /// Elements of each vector.
     pub len: usize,
-    /// For an element; of all cores together.
+    /// Seconds per element, of all cores together.
     pub seconds_per_element: f64,
 }
 
-/// A machine, as it was measured: what the file has.
+/// Measurements of a machine, as in the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Of this format of file.
+    /// Version of the file format.
     pub version: u32,
-    /// The machine's name.
+    /// Host name.
     pub host: String,
     /// Cores that were used.
     pub cores: usize,
-    /// The instruction set.
+    /// Instruction set.
     pub kernels: String,
-    /// What depends on the number format of products.
+    /// Measurements by number format of matmuls.
     pub formats: Vec<Format>,
-    /// By ascending length.
+    /// Sums by ascending length.
     pub sums: Vec<SumPoint>,
-    /// What an update costs a parameter; of all cores together.
+    /// Optimizer step per parameter, of all cores together.
     pub update_seconds_per_param: f64,
-    /// What a step takes whatever is in it.
+    /// Fixed cost per step.
     pub step_overhead_seconds: f64,
     /// Measured over assumed time of short calls.
     pub latency_factor: f64,
@@ -73,39 +71,38 @@ pub struct Machine {
     pub transfer_factor: f64,
 }
 
-/// What was measured with products in one number format.
+/// Measurements with matmuls in one number format.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Format {
     /// `precision.compute`.
     pub compute: String,
-    /// Best that the units for it reach on all cores.
+    /// Highest FLOP/s in this format on all cores.
     pub peak_flops_per_second: f64,
-    /// By ascending width: the speed of products alone.
+    /// Matmul rates by ascending width.
     pub points: Vec<Point>,
-    /// What a score of attention takes besides its products, forward and backward; of all cores
-    /// together.
+    /// Cost of an attention score besides its matmuls, forward and backward, of all cores together.
     pub score_seconds: f64,
-    /// What a block of a micro-batch takes besides, forward and backward, with all threads.
+    /// Fixed cost of a block per micro-batch, forward and backward, with all threads.
     pub block_seconds: f64,
-    /// The same with one thread, which waits for nobody.
+    /// Fixed cost of a block per micro-batch with one thread, without synchronization.
     pub block_seconds_alone: f64,
-    /// What a micro-batch costs a parameter of a model that fits into no cache besides; of all cores
+    /// Cost of a micro-batch per parameter of a model that exceeds all caches, of all cores
     /// together.
     pub microbatch_seconds_per_param: f64,
 }
 
-/// A machine with products in one number format.
+/// Measurements of a machine in one number format.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
     /// Cores that were used.
     pub cores: usize,
-    /// What depends on the format.
+    /// Measurements that depend on the format.
     pub format: Format,
-    /// By ascending length.
+    /// Sums by ascending length.
     pub sums: Vec<SumPoint>,
-    /// What an update costs a parameter; of all cores together.
+    /// Optimizer step per parameter, of all cores together.
     pub update_seconds_per_param: f64,
-    /// What a step takes whatever is in it.
+    /// Fixed cost per step.
     pub step_overhead_seconds: f64,
     /// Measured over assumed time of short calls.
     pub latency_factor: f64,
@@ -113,11 +110,11 @@ pub struct Calibration {
     pub transfer_factor: f64,
 }
 
-/// The format that this code reads and writes.
+/// Version of the file format that this code reads and writes.
 pub const VERSION: u32 = 4;
 
 impl Machine {
-    /// The machine with products in one number format, if it was measured in that.
+    /// Calibration in one number format, if measured.
     pub fn with(&self, compute: Dtype) -> Option<Calibration> {
         let format = self.formats.iter().find(|format| format.compute == compute.name())?;
         Some(Calibration {
@@ -131,26 +128,26 @@ impl Machine {
         })
     }
 
-    /// Whether it is this machine.
+    /// Whether the measurements are of this machine.
     pub fn is_of(&self, host: &str, cores: usize) -> bool {
         self.cores == cores && self.host == host
     }
 }
 
 impl Calibration {
-    /// The speed of a model of this width, on all cores.
+    /// Matmul rate of a model of this width, on all cores.
     pub fn rate(&self, width: usize) -> FlopsPerSecond {
         let points = self.format.points.iter().map(|point| (point.width, point.flops_per_second));
         FlopsPerSecond(between(points, width))
     }
 
-    /// What a leaf of so many parameters takes, on all cores.
+    /// Cost of a leaf of this many parameters, on all cores.
     pub fn leaf(&self, num_params: usize) -> Seconds {
         Seconds(self.sum_seconds(num_params) * num_params as f64)
     }
 
-    /// What a micro-batch costs so many parameters besides, on all cores: nothing where the shortest sum
-    /// costs as much, since that is part of a block's price.
+    /// Cost of a micro-batch for this many parameters, on all cores: zero where the shortest sum
+    /// costs as much, since the block's cost includes it.
     pub fn passing(&self, num_params: usize) -> Seconds {
         let [Some(least), Some(most)] = [self.sums.first(), self.sums.last()] else {
             return Seconds(0.0);
@@ -167,19 +164,19 @@ impl Calibration {
         between(points, len)
     }
 
-    /// The best that the machine could do.
+    /// Peak FLOP/s of the machine.
     pub const fn peak(&self) -> FlopsPerSecond {
         FlopsPerSecond(self.format.peak_flops_per_second)
     }
 
-    /// What a block of a micro-batch takes besides its arithmetic on so many threads.
+    /// Cost of a block of a micro-batch besides its FLOPs on this many threads.
     pub const fn block(&self, threads: usize) -> Seconds {
         let Format { block_seconds, block_seconds_alone, .. } = self.format;
         Seconds(if threads == 1 { block_seconds_alone } else { block_seconds })
     }
 
-    /// What calls cost here, where `assumed` is what the engine goes by. Links that workers have
-    /// measured are what they are.
+    /// Costs of calls on this machine, where `assumed` are the engine's defaults. Measured links
+    /// stay as they are.
     pub fn costs(&self, assumed: &Costs) -> Costs {
         if assumed.port.is_some() {
             return assumed.clone();
@@ -197,8 +194,7 @@ impl Calibration {
     }
 }
 
-/// The value at `at` on lines between points, over the logarithm; that of the nearest point outside
-/// of them.
+/// Linear interpolation in the logarithm, constant beyond the ends.
 fn between(points: impl Iterator<Item = (usize, f64)>, at: usize) -> f64 {
     let log = |place: usize| (place.max(1) as f64).log2();
     let mut below: Option<(usize, f64)> = None;
@@ -249,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_that_was_not_measured_is_not_guessed() {
+    fn an_unmeasured_format_has_no_calibration() {
         let machine = machine();
         assert!(machine.is_of("here", 2) && !machine.is_of("here", 4));
         let bf16 = machine.with(Dtype::Bf16).expect("it was measured");
@@ -259,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn speed_lies_on_a_line_between_the_widths_that_were_measured() {
+    fn rates_interpolate_between_measured_widths() {
         let machine = in_f32();
         assert_eq!(machine.rate(64), FlopsPerSecond(10.0));
         assert_eq!(machine.rate(128), FlopsPerSecond(20.0));
@@ -268,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_into_a_cache_passes_for_less() {
+    fn cached_parameters_cost_less() {
         let machine = in_f32();
         assert_eq!(machine.leaf(1 << 10), Seconds(1024.0));
         assert_eq!(machine.leaf(1 << 15), Seconds(2.0 * f64::from(1 << 15)));
@@ -278,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_were_measured_are_taken_as_they_are() {
+    fn measured_links_are_not_corrected() {
         let assumed = Costs::of_one_host(false);
         let slower = in_f32().costs(&assumed);
         let half = BytesPerSecond(assumed.messages.bandwidth.0 / 2.0);

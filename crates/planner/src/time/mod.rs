@@ -1,64 +1,67 @@
-//! How long a step takes on this machine: computation at the speed that was measured, and
-//! communication at the price of its schedules.
+//! Step time on this machine: computation at the measured speed, and communication at the modelled
+//! cost of its schedules.
 //!
-//! A step of a worker is its micro-batches, one after the other, then its share of the update; calls run
-//! beside backward where cores are free for them. A micro-batch is arithmetic, which has a speed, and what
-//! it takes besides, however short it is ([`calibration`]). Workers of one machine share its cores,
-//! so what counts is the work of all of them together, and at least that of the one with most
+//! A step of a worker is its micro-batches in sequence, then its share of the optimizer step; calls
+//! overlap with backward where cores are free. A micro-batch is FLOPs at a measured rate, plus
+//! costs that do not depend on its length ([`calibration`]). Workers of one machine share its
+//! cores, so the total work of all workers counts, and at least that of the worker with most
 //! micro-batches.
 
 pub mod calibration;
+pub mod calibration_fit;
 mod path;
 
 pub use calibration::{Calibration, Format, Machine, Point, SumPoint};
 
 use crate::overlap::{self, Bucket};
-use crate::traffic::{Call, Chosen, GroupCalls, StepCalls, Wires, rank_at};
+use crate::traffic::{Call, GroupCalls, Interconnect, SelectedSchedules, StepCalls, rank_at};
 use lockstep_config::units::{Flops, FlopsPerSecond, Seconds};
 use lockstep_config::{Recipe, Recompute};
 use lockstep_model::Blueprint;
-use lockstep_parallel::asked::blueprint_of;
+use lockstep_parallel::from_recipe::blueprint_of;
 use path::Path;
 
-/// The parts of a step.
+/// Step time by part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepTime {
     /// Forward and backward.
     pub compute: Seconds,
-    /// The optimizer, and what a step takes whatever is in it.
+    /// Optimizer step and fixed cost per step.
     pub update: Seconds,
-    /// All calls, hidden or not.
+    /// Communication, hidden or not.
     pub communication: Seconds,
-    /// What of them is not hidden.
+    /// Exposed communication.
     pub exposed: Seconds,
-    /// The share of their time in which the devices of a pipeline wait for microbatches.
+    /// Bubble fraction of the pipeline.
     pub bubble: f64,
-    /// Arithmetic of all workers.
+    /// FLOPs of all workers.
     pub flops: Flops,
 }
 
 impl StepTime {
-    /// The whole step.
+    /// Step time.
     pub fn seconds(&self) -> Seconds {
         self.compute + self.update + self.exposed
     }
 
-    /// The share of the machine's peak that the step reaches.
+    /// Share of the machine's peak that the step achieves (MFU).
     pub fn peak_share(&self, peak: FlopsPerSecond) -> f64 {
         (self.flops / self.seconds()) / peak
     }
 }
 
-/// How long the mean step of a recipe takes whose steps are of these kinds, each with its share.
+/// Mean step time of a recipe over its classes of steps, each with its share.
 pub fn mean(
     recipe: &Recipe,
-    kinds: &[(f64, StepCalls)],
-    wires: &Wires,
+    step_classes: &[(f64, StepCalls)],
+    interconnect: &Interconnect,
     machine: &Calibration,
 ) -> StepTime {
-    let mut steps = kinds.iter().map(|(share, calls)| (share, step(recipe, calls, wires, machine)));
+    let mut steps = step_classes
+        .iter()
+        .map(|(share, calls)| (share, step(recipe, calls, interconnect, machine)));
     let (share, first) = steps.next().expect("a run has a step");
-    // Only what they exchange sets them apart.
+    // Classes differ only in communication.
     let (communication, exposed) = steps.fold(
         (first.communication * *share, first.exposed * *share),
         |(communication, exposed), (share, step)| {
@@ -68,8 +71,13 @@ pub fn mean(
     StepTime { communication, exposed, ..first }
 }
 
-/// How long a step of a recipe takes, with calls as they are on these wires.
-pub fn step(recipe: &Recipe, calls: &StepCalls, wires: &Wires, machine: &Calibration) -> StepTime {
+/// Step time of a recipe, with calls on this interconnect.
+pub fn step(
+    recipe: &Recipe,
+    calls: &StepCalls,
+    interconnect: &Interconnect,
+    machine: &Calibration,
+) -> StepTime {
     let blueprint = &blueprint_of(recipe);
     let leaves = recipe.leaf_shares();
     let workers = recipe.run.workers;
@@ -78,54 +86,56 @@ pub fn step(recipe: &Recipe, calls: &StepCalls, wires: &Wires, machine: &Calibra
     let per_leaf = recipe.microbatches_per_leaf() as f64;
     let most = per_leaf * leaves.iter().copied().max().unwrap_or(0) as f64;
     let total = per_leaf * leaves.iter().sum::<usize>() as f64;
-    // With fewer threads than cores a part of the machine stands still.
+    // With fewer threads than cores a part of the machine is idle.
     let all = num_busy / machine.cores as f64;
     let one = threads.min(machine.cores) as f64 / machine.cores as f64;
     let microbatch =
         microbatch_seconds(recipe, blueprint, machine) + leaf_seconds(blueprint, machine, per_leaf);
-    // More workers than cores wait for each other.
-    let crowd = (workers * threads) as f64 / num_busy;
-    let blocks = machine.block(threads) * again(recipe, blueprint);
-    let path = Path::new(recipe, blueprint, calls, wires, machine);
+    // More workers than cores take turns.
+    let oversubscription = (workers * threads) as f64 / num_busy;
+    let blocks = machine.block(threads) * recompute_factor(recipe, blueprint);
+    let path = Path::new(recipe, blueprint, calls, interconnect, machine);
     let alone = path.seconds(microbatch * (1.0 / one), blocks, false);
     let together = path.seconds(microbatch * (1.0 / one), blocks, true);
-    let cores = microbatch * (total / all) + blocks * (path.blocks_per_worker(most) * crowd);
+    let cores =
+        microbatch * (total / all) + blocks * (path.blocks_per_worker(most) * oversubscription);
     let compute = cores.max(alone);
     let num_updates = if recipe.parallel.zero == 0 { leaves.len() as f64 } else { 1.0 };
     let per_param = Seconds(machine.update_seconds_per_param / all);
     let update = per_param * (blueprint.num_params() as f64 * num_updates)
-        + Seconds(machine.step_overhead_seconds * crowd);
+        + Seconds(machine.step_overhead_seconds * oversubscription);
     let microbatch_seconds = compute * (1.0 / most);
-    let (data, exposed) = communication(recipe, calls, wires, machine, microbatch_seconds, threads);
-    let behind = seconds_behind(recipe, calls, wires, machine);
+    let (data, exposed) =
+        communication(recipe, calls, interconnect, machine, microbatch_seconds, threads);
+    let after_step = after_step_seconds(recipe, calls, interconnect, machine);
     let flops = Flops(total * microbatch_flops_of_model(recipe, blueprint).0);
     let waited = cores.max(together) - compute;
     StepTime {
         compute,
         update,
-        communication: data + behind + path.communication(),
-        exposed: exposed + behind + waited,
+        communication: data + after_step + path.communication(),
+        exposed: exposed + after_step + waited,
         bubble: path.bubble(microbatch, blocks),
         flops,
     }
 }
 
-/// What a micro-batch takes on all cores, but for the blocks' own price.
+/// Time of a micro-batch on all cores, without the cost per block.
 fn microbatch_seconds(recipe: &Recipe, blueprint: &Blueprint, machine: &Calibration) -> Seconds {
-    let again = again(recipe, blueprint);
+    let recompute_factor = recompute_factor(recipe, blueprint);
     let products = microbatch_flops_of_model(recipe, blueprint) / machine.rate(recipe.model.width);
     let scores = Seconds(machine.format.score_seconds * microbatch_scores(recipe));
-    (products + scores + machine.passing(blueprint.num_params())) * again
+    (products + scores + machine.passing(blueprint.num_params())) * recompute_factor
 }
 
-/// Scores of attention in a micro-batch: one for every head, token, and token before it.
+/// Attention scores of a micro-batch: one per head, token, and preceding token.
 pub fn microbatch_scores(recipe: &Recipe) -> f64 {
     let model = &recipe.model;
     let of_sequence = model.context * (model.context + 1) / 2;
     (recipe.train.microbatch_size * model.layers * model.heads * of_sequence) as f64
 }
 
-/// What a micro-batch's part of a leaf takes on all cores.
+/// Time of a micro-batch's share of a leaf on all cores.
 fn leaf_seconds(
     blueprint: &Blueprint,
     machine: &Calibration,
@@ -134,23 +144,23 @@ fn leaf_seconds(
     machine.leaf(blueprint.num_params()) * (1.0 / microbatches_per_leaf)
 }
 
-/// Arithmetic of one micro-batch, forward and backward, as a model is counted.
+/// Model FLOPs of one micro-batch, forward and backward.
 fn microbatch_flops_of_model(recipe: &Recipe, blueprint: &Blueprint) -> Flops {
     let per_token = blueprint.flops_per_token();
     let tokens = (recipe.train.microbatch_size * recipe.model.context) as f64;
     Flops((per_token.forward + per_token.backward) as f64 * tokens)
 }
 
-/// How many times that is computed, where some of it is computed again.
-fn again(recipe: &Recipe, blueprint: &Blueprint) -> f64 {
+/// Factor on the computation from recomputation.
+fn recompute_factor(recipe: &Recipe, blueprint: &Blueprint) -> f64 {
     let layers = blueprint.blocks.iter().filter(|block| block.io().is_layer());
     let forward: u64 =
         layers.map(|block| block.flops_per_token(recipe.model.context).forward).sum();
-    // Attention scores and sums: two products of context x head_dim for each head and token, of
-    // which causality leaves half.
+    // Attention scores and sums: two products of context x head_dim per head and token, half of
+    // which the causal mask leaves.
     let model = &recipe.model;
     let attention = 2 * model.layers * model.context * model.heads * model.head_dim();
-    let again = match recipe.parallel.recompute {
+    let recompute_factor = match recipe.parallel.recompute {
         Recompute::None => 0.0,
         Recompute::Selective => attention as f64,
         Recompute::Full => forward as f64,
@@ -159,65 +169,64 @@ fn again(recipe: &Recipe, blueprint: &Blueprint) -> f64 {
         }
     };
     let once = blueprint.flops_per_token();
-    1.0 + again / (once.forward + once.backward) as f64
+    1.0 + recompute_factor / (once.forward + once.backward) as f64
 }
 
-/// The price of calls of a group whose members are these ranks: bucket, and all of its calls.
+/// Time of a group's calls, with their bucket.
 fn prices(
     calls: &GroupCalls,
-    wires: &Wires,
-    members: &[usize],
+    interconnect: &Interconnect,
+    ranks: &[usize],
     machine: &Calibration,
 ) -> Vec<(usize, Seconds)> {
-    let wires = wires.among(members);
-    let costs = machine.costs(&wires.costs);
-    let mut chosen = Chosen::new(&wires, &calls.addends);
+    let interconnect = interconnect.among(ranks);
+    let costs = machine.costs(&interconnect.costs);
+    let mut chosen = SelectedSchedules::new(&interconnect, &calls.contributions);
     let price = |call: &Call| {
-        let seconds = wires.call_seconds(chosen.of(call), call, &costs);
+        let seconds = interconnect.call_seconds(chosen.of(call), call, &costs);
         (call.bucket, seconds * call.times as f64)
     };
     calls.list.iter().map(price).collect()
 }
 
-/// What comes behind a step, which nothing hides; groups that meet at the same time take as long as
-/// one of them.
-fn seconds_behind(
+/// Communication after a step, which overlaps with nothing; concurrent groups take as long as one
+/// of them.
+fn after_step_seconds(
     recipe: &Recipe,
     calls: &StepCalls,
-    wires: &Wires,
+    interconnect: &Interconnect,
     machine: &Calibration,
 ) -> Seconds {
     let of_group = |(first, group): &(usize, GroupCalls)| {
-        let members: Vec<usize> = (*first..first + group.addends.num_ranks()).collect();
-        let all = prices(group, wires, &members, machine);
+        let ranks: Vec<usize> = (*first..first + group.contributions.num_ranks()).collect();
+        let all = prices(group, interconnect, &ranks, machine);
         let all: Seconds = all.into_iter().map(|(_, seconds)| seconds).sum();
-        all * (members.len() as f64 / recipe.run.workers as f64)
+        all * (ranks.len() as f64 / recipe.run.workers as f64)
     };
-    let all: Seconds = calls.behind.iter().map(of_group).sum();
-    all * crowd(recipe, wires, machine)
+    let all: Seconds = calls.after_step.iter().map(of_group).sum();
+    all * oversubscription(recipe, interconnect, machine)
 }
 
-/// What is priced are ranks with a core each.
-fn crowd(recipe: &Recipe, wires: &Wires, machine: &Calibration) -> f64 {
-    let crowd = (recipe.run.workers as f64 / machine.cores as f64).max(1.0);
-    if wires.costs.crowd.is_some() { 1.0 } else { crowd }
+/// The cost model assumes one core per rank.
+fn oversubscription(recipe: &Recipe, interconnect: &Interconnect, machine: &Calibration) -> f64 {
+    let oversubscription = (recipe.run.workers as f64 / machine.cores as f64).max(1.0);
+    if interconnect.costs.core_contention.is_some() { 1.0 } else { oversubscription }
 }
 
-/// All calls of those that share the batch, and what of them sticks out: on the device of the
-/// pipeline that has most.
+/// Data-parallel communication, and its exposed part, on the busiest pipeline rank.
 fn communication(
     recipe: &Recipe,
     calls: &StepCalls,
-    wires: &Wires,
+    interconnect: &Interconnect,
     machine: &Calibration,
     microbatch: Seconds,
     threads: usize,
 ) -> (Seconds, Seconds) {
-    let of_device = |(device, holders): (usize, &Vec<GroupCalls>)| {
-        let calls_of_first = &holders[0];
-        let parts = 0..calls_of_first.addends.num_ranks();
-        let members: Vec<usize> = parts.map(|part| rank_at(&calls.mesh, device, part, 0)).collect();
-        prices(calls_of_first, wires, &members, machine)
+    let of_device = |(device, tp_ranks): (usize, &Vec<GroupCalls>)| {
+        let calls_of_first = &tp_ranks[0];
+        let parts = 0..calls_of_first.contributions.num_ranks();
+        let ranks: Vec<usize> = parts.map(|part| rank_at(&calls.mesh, device, part, 0)).collect();
+        prices(calls_of_first, interconnect, &ranks, machine)
     };
     let by_device = calls.data.iter().enumerate().map(of_device);
     let sum =
@@ -225,15 +234,16 @@ fn communication(
     let mut last_microbatch =
         by_device.reduce(|a, b| if sum(&b) > sum(&a) { b } else { a }).unwrap_or_default();
     let all = sum(&last_microbatch);
-    // A call in memory, or between processes of one machine, is work of the cores that compute; so
-    // are all of them unless workers found that they do not share their cores.
+    // A call in shared memory, or between processes of one machine, occupies computing cores; so
+    // does every call unless workers measured that they do not share cores.
     let has_free_cores = threads * recipe.run.workers < machine.cores;
-    let is_network = wires.costs.port.is_some() && wires.costs.crowd.is_none();
+    let is_network =
+        interconnect.costs.port.is_some() && interconnect.costs.core_contention.is_none();
     if !recipe.parallel.overlap || !(has_free_cores || is_network) {
-        let all = all * crowd(recipe, wires, machine);
+        let all = all * oversubscription(recipe, interconnect, machine);
         return (all, all);
     }
-    // Buckets leave from the last to the first while backward, two thirds of a micro-batch, goes on.
+    // Buckets leave from the last to the first during backward, two thirds of a micro-batch.
     last_microbatch.sort_by_key(|(bucket, _)| std::cmp::Reverse(*bucket));
     let backward = microbatch * (2.0 / 3.0);
     let num_calls = last_microbatch.len().max(1) as f64;

@@ -1,23 +1,35 @@
-//! The bytes that every rank will move in a step, by operation: counted from the schedules that
-//! the engine will run.
+//! Traffic of every rank in a step, by operation, counted from the schedules that the engine will
+//! run.
 //!
-//! Two questions have an answer before a run: *which calls* a step makes, along each axis of the
-//! mesh ([`calls`]), and *which schedule* each of them follows ([`choice`]). The rest is counting,
-//! and so the prediction is what the engine's counters will say, to the byte. Only rows of an
-//! embedding that travel one by one depend on the text: whoever has seen it says how many there are
-//! ([`rows`]); otherwise the dense way is counted, which is about the most it can be. Where workers
-//! agree in rounds or compress their gradients steps differ, and the mean is told ([`kinds`]).
+//! The calls of a step along each axis of the mesh are known before a run ([`step_calls`]), and so
+//! is the schedule of each call ([`schedule_selection`]). The prediction equals the engine's
+//! counters to the byte. Only sparse exchange of embedding rows depends on the tokens
+//! ([`embedding_rows`]); without them the dense exchange is counted, an approximate upper bound.
+//! Where workers synchronize in rounds or compress gradients steps differ, and the mean is reported
+//! ([`sync_pattern`]).
+//!
+//! # Layout
+//! - [`call`]: calls and messages of a step
+//! - [`step_calls`]: the calls of a step, from its plan
+//! - `stage_program`, `prefetch`: passes of a pipeline rank, and the weights that ZeRO-3 gathers
+//!   for them
+//! - [`sync_pattern`]: classes of steps
+//! - [`interconnect`], [`schedule_selection`]: links between ranks, and the schedule of each call
 
-pub mod calls;
-pub mod choice;
-pub mod kinds;
-mod program;
-pub mod rows;
-mod windows;
+pub mod call;
+pub mod embedding_rows;
+pub mod interconnect;
+mod prefetch;
+pub mod schedule_selection;
+mod stage_program;
+pub mod step_calls;
+pub mod sync_pattern;
 
-pub use calls::{Call, GroupCalls, Known, Lengths, Message, StepCalls};
-pub use choice::{Chosen, Wires};
-pub use kinds::Meeting;
+pub use call::{Call, GroupCalls, Lengths, Message, StepCalls};
+pub use interconnect::Interconnect;
+pub use schedule_selection::SelectedSchedules;
+pub use step_calls::StepInputs;
+pub use sync_pattern::SyncPattern;
 
 use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
@@ -29,10 +41,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::AddAssign;
 
-/// What a rank moves.
+/// Traffic of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Moved {
-    /// Calls.
+pub struct TrafficCounts {
+    /// Number of calls.
     pub calls: u64,
     /// Messages sent.
     pub messages: u64,
@@ -46,18 +58,18 @@ pub struct Moved {
     pub written: Bytes,
 }
 
-impl Moved {
-    /// What passes between this rank and others on its own account: what it sends, and what it
-    /// reads from and writes to their memory. (What it receives was sent by somebody.)
+impl TrafficCounts {
+    /// Bytes that this rank moves itself: sent, and read from or written to other ranks' memory.
+    /// Received bytes count for the sender.
     pub fn wire_bytes(&self) -> Bytes {
         self.sent + self.read + self.written
     }
 
-    /// What a rank moves when it runs its program of a schedule.
+    /// Traffic of a rank that runs its program of a schedule.
     pub fn of(schedule: &Schedule, layout: &Layout, element: Bytes, rank: usize) -> Self {
         let mut moved = Self { calls: 1, ..Self::default() };
         for round in &schedule.programs[rank] {
-            // All that goes to one peer in one round is one message.
+            // All sends to one peer in one round are one message.
             let mut peers = BTreeSet::new();
             for step in round {
                 let bytes = element * layout.len(step.chunks()) as u64;
@@ -82,7 +94,7 @@ impl Moved {
         moved
     }
 
-    /// The mean of so many.
+    /// Mean over `num` steps.
     fn over(self, num: u64) -> Self {
         let of = |bytes: Bytes| Bytes(bytes.0 / num);
         Self {
@@ -95,7 +107,7 @@ impl Moved {
         }
     }
 
-    /// The same call so many times.
+    /// Traffic of `num_calls` equal calls.
     pub fn times(self, num_calls: u64) -> Self {
         Self {
             calls: self.calls * num_calls,
@@ -108,7 +120,7 @@ impl Moved {
     }
 }
 
-impl AddAssign for Moved {
+impl AddAssign for TrafficCounts {
     fn add_assign(&mut self, other: Self) {
         self.calls += other.calls;
         self.messages += other.messages;
@@ -119,17 +131,17 @@ impl AddAssign for Moved {
     }
 }
 
-/// What moves bytes: an operation along an axis of the mesh, or messages between stages.
+/// Source of traffic: an operation along an axis of the mesh, or messages between stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cause {
-    /// Among whom.
+pub struct CommOp {
+    /// Axis of the group.
     pub axis: Axis,
-    /// What; none is messages from one to another.
+    /// Operation; `None` for point-to-point messages.
     pub op: Option<Op>,
 }
 
-impl fmt::Display for Cause {
-    /// The axis is named unless it is the one that every layout has.
+impl fmt::Display for CommOp {
+    /// The data axis, which every layout has, is not named.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.axis, self.op) {
             (Axis::Data, Some(op)) => write!(f, "{op}"),
@@ -140,77 +152,76 @@ impl fmt::Display for Cause {
     }
 }
 
-/// What one rank moves in a step, by what moves it.
-pub type ByCause = BTreeMap<Cause, Moved>;
+/// Traffic of one rank in a step, by source.
+pub type TrafficByOp = BTreeMap<CommOp, TrafficCounts>;
 
-/// The calls of one of a recipe's steps, and what every rank moves in them. Where buckets are
-/// measured when the run starts, the answer is exact if all lengths that they may have give it.
+/// Calls of one step of a recipe, and the traffic of every rank. Where the bucket length is tuned
+/// at start-up, the result is exact if all candidates agree.
 pub fn of_recipe(
     recipe: &Recipe,
     blueprint: &Blueprint,
     step: u64,
-    wires: &Wires,
-    known: Known<'_>,
-) -> (StepCalls, Vec<ByCause>) {
-    let meeting = kinds::meeting_in(recipe, step);
-    of_meeting(recipe, blueprint, step, &meeting, wires, known)
+    interconnect: &Interconnect,
+    known: StepInputs<'_>,
+) -> (StepCalls, Vec<TrafficByOp>) {
+    let pattern = sync_pattern::sync_pattern_at(recipe, step);
+    of_pattern(recipe, blueprint, step, &pattern, interconnect, known)
 }
 
-/// The same of a step in which workers do this together.
-fn of_meeting(
+/// Calls and traffic of a step with this sync pattern.
+fn of_pattern(
     recipe: &Recipe,
     blueprint: &Blueprint,
     step: u64,
-    meeting: &Meeting,
-    wires: &Wires,
-    known: Known<'_>,
-) -> (StepCalls, Vec<ByCause>) {
-    let plans = calls::plans_at(recipe, blueprint, step);
+    pattern: &SyncPattern,
+    interconnect: &Interconnect,
+    known: StepInputs<'_>,
+) -> (StepCalls, Vec<TrafficByOp>) {
+    let plans = step_calls::plans_at(recipe, blueprint, step);
     let mut all = plans.iter().map(|plan| {
-        let calls = calls_of(recipe, plan, blueprint, meeting, known);
-        let moved = by_rank(&calls, wires);
+        let calls = calls_of(recipe, plan, blueprint, pattern, known);
+        let moved = by_rank(&calls, interconnect);
         (calls, moved)
     });
     let (mut calls, moved) = all.next().expect("there is a plan");
-    let bytes = |moved: &[ByCause]| -> Vec<Bytes> {
+    let bytes = |moved: &[TrafficByOp]| -> Vec<Bytes> {
         moved.iter().map(|rank| total(rank).wire_bytes()).collect()
     };
     calls.is_exact &= all.all(|(_, other)| bytes(&other) == bytes(&moved));
     (calls, moved)
 }
 
-/// The calls of a step in which workers do this together.
+/// Calls of a step with this sync pattern.
 fn calls_of(
     recipe: &Recipe,
     plan: &ReplicaPlan,
     blueprint: &Blueprint,
-    meeting: &Meeting,
-    known: Known<'_>,
+    pattern: &SyncPattern,
+    known: StepInputs<'_>,
 ) -> StepCalls {
-    let mut calls = calls::of_plan(plan, blueprint, known);
-    kinds::apply(meeting, recipe, plan, blueprint, &mut calls);
+    let mut calls = step_calls::of_plan(plan, blueprint, known);
+    sync_pattern::apply(pattern, recipe, plan, blueprint, &mut calls);
     calls
 }
 
-/// The calls of every kind of step with their share of the run, the most frequent first, and what
-/// every rank moves in the mean step. Most runs have one kind; its calls are those of the first
-/// step.
+/// Calls of each class of steps with its share of the run, most frequent first, and every rank's
+/// traffic in the mean step. Most runs have one class; its calls are those of the first step.
 pub fn of_run(
     recipe: &Recipe,
     blueprint: &Blueprint,
-    wires: &Wires,
-    known: Known<'_>,
-) -> (Vec<(f64, StepCalls)>, Vec<ByCause>) {
-    let kinds = kinds::kinds(recipe);
-    let num_steps: u64 = kinds.values().sum();
-    let mut sums = vec![ByCause::new(); recipe.run.workers];
+    interconnect: &Interconnect,
+    known: StepInputs<'_>,
+) -> (Vec<(f64, StepCalls)>, Vec<TrafficByOp>) {
+    let step_classes = sync_pattern::sync_patterns(recipe);
+    let num_steps: u64 = step_classes.values().sum();
+    let mut sums = vec![TrafficByOp::new(); recipe.run.workers];
     let mut all = Vec::new();
-    for (meeting, count) in kinds {
-        let (calls, moved) = of_meeting(recipe, blueprint, 0, &meeting, wires, known);
+    for (pattern, count) in step_classes {
+        let (calls, moved) = of_pattern(recipe, blueprint, 0, &pattern, interconnect, known);
         all.push((count as f64 / num_steps as f64, calls));
         for (sum, rank) in sums.iter_mut().zip(&moved) {
-            for (cause, moved) in rank {
-                *sum.entry(*cause).or_default() += moved.times(count);
+            for (comm_op, moved) in rank {
+                *sum.entry(*comm_op).or_default() += moved.times(count);
             }
         }
     }
@@ -221,80 +232,80 @@ pub fn of_run(
     (all, sums)
 }
 
-/// What the busiest rank moves in a step, for every length that buckets may have.
+/// Bytes sent per step by the busiest rank, for every candidate bucket length.
 pub fn busiest_by_bucket_len(
     recipe: &Recipe,
     blueprint: &Blueprint,
-    wires: &Wires,
+    interconnect: &Interconnect,
 ) -> Vec<(usize, Bytes)> {
-    busiest(recipe, blueprint, wires, &[Known::default()])
+    busiest(recipe, blueprint, interconnect, &[StepInputs::default()])
 }
 
-/// The same in the mean of the first steps, of which it is known how many rows of the embedding
-/// each rank touches.
+/// Bytes sent per step by the busiest rank with sparse embedding rows, in the mean of the first
+/// steps, for every candidate bucket length.
 pub fn busiest_with_rows(
     recipe: &Recipe,
     blueprint: &Blueprint,
-    wires: &Wires,
+    interconnect: &Interconnect,
     rows_by_step: &[Vec<usize>],
 ) -> Vec<(usize, Bytes)> {
-    let known = |rows| Known { rows_by_rank: Some(rows), ..Known::default() };
-    let steps: Vec<Known<'_>> = rows_by_step.iter().map(|rows| known(&rows[..])).collect();
-    busiest(recipe, blueprint, wires, &steps)
+    let known = |rows| StepInputs { rows_by_rank: Some(rows), ..StepInputs::default() };
+    let steps: Vec<StepInputs<'_>> = rows_by_step.iter().map(|rows| known(&rows[..])).collect();
+    busiest(recipe, blueprint, interconnect, &steps)
 }
 
 fn busiest(
     recipe: &Recipe,
     blueprint: &Blueprint,
-    wires: &Wires,
-    steps: &[Known<'_>],
+    interconnect: &Interconnect,
+    steps: &[StepInputs<'_>],
 ) -> Vec<(usize, Bytes)> {
-    let kinds = kinds::kinds(recipe);
-    let num_steps: u64 = kinds.values().sum();
+    let step_classes = sync_pattern::sync_patterns(recipe);
+    let num_steps: u64 = step_classes.values().sum();
     let of_plan = |plan: ReplicaPlan| {
         let mut sums = vec![0; plan.mesh.num_ranks()];
-        for (meeting, count) in &kinds {
-            // Where no gradients travel nothing is known of them either.
-            let steps = if meeting.gradients { steps } else { &steps[..1] };
-            let mut of_kind = vec![0; sums.len()];
+        for (pattern, count) in &step_classes {
+            // Steps without gradient exchange do not depend on embedding rows.
+            let steps = if pattern.gradients { steps } else { &steps[..1] };
+            let mut of_pattern_bytes = vec![0; sums.len()];
             for known in steps {
-                let calls = calls_of(recipe, &plan, blueprint, meeting, *known);
-                for (sum, rank) in of_kind.iter_mut().zip(&by_rank(&calls, wires)) {
+                let calls = calls_of(recipe, &plan, blueprint, pattern, *known);
+                for (sum, rank) in of_pattern_bytes.iter_mut().zip(&by_rank(&calls, interconnect)) {
                     *sum += total(rank).wire_bytes().0;
                 }
             }
-            for (sum, bytes) in sums.iter_mut().zip(of_kind) {
+            for (sum, bytes) in sums.iter_mut().zip(of_pattern_bytes) {
                 *sum += bytes * count / steps.len() as u64;
             }
         }
         let most = sums.into_iter().max().unwrap_or(0);
         (plan.bucket_len, Bytes(most / num_steps))
     };
-    calls::plans_at(recipe, blueprint, 0).into_iter().map(of_plan).collect()
+    step_calls::plans_at(recipe, blueprint, 0).into_iter().map(of_plan).collect()
 }
 
-/// What every rank moves in a step.
-pub fn by_rank(step: &StepCalls, wires: &Wires) -> Vec<ByCause> {
-    let mut ranks = vec![ByCause::new(); step.mesh.num_ranks()];
-    for (device, holders) in step.data.iter().enumerate() {
-        for (holder, calls) in holders.iter().enumerate() {
-            let rank = |part| rank_at(&step.mesh, device, part, holder);
-            add_calls(&mut ranks, calls, Axis::Data, wires, &rank);
+/// Traffic of every rank in a step.
+pub fn by_rank(step: &StepCalls, interconnect: &Interconnect) -> Vec<TrafficByOp> {
+    let mut ranks = vec![TrafficByOp::new(); step.mesh.num_ranks()];
+    for (device, tp_ranks) in step.data.iter().enumerate() {
+        for (tp_rank, calls) in tp_ranks.iter().enumerate() {
+            let rank = |part| rank_at(&step.mesh, device, part, tp_rank);
+            add_calls(&mut ranks, calls, Axis::Data, interconnect, &rank);
         }
     }
     for (device, parts) in step.tensor.iter().enumerate() {
         for (part, calls) in parts.iter().enumerate() {
-            let rank = |holder| rank_at(&step.mesh, device, part, holder);
-            add_calls(&mut ranks, calls, Axis::Tensor, wires, &rank);
+            let rank = |tp_rank| rank_at(&step.mesh, device, part, tp_rank);
+            add_calls(&mut ranks, calls, Axis::Tensor, interconnect, &rank);
         }
     }
-    for (first, calls) in &step.behind {
-        add_calls(&mut ranks, calls, Axis::Data, wires, &|member| first + member);
+    for (first, calls) in &step.after_step {
+        add_calls(&mut ranks, calls, Axis::Data, interconnect, &|member| first + member);
     }
-    for (from, messages) in step.told.iter().enumerate() {
-        let cause = Cause { axis: Axis::Data, op: None };
+    for (from, messages) in step.neighbor_messages.iter().enumerate() {
+        let comm_op = CommOp { axis: Axis::Data, op: None };
         for message in messages {
-            send(&mut ranks, cause, from, message.to, *message);
+            send(&mut ranks, comm_op, from, message.to, *message);
         }
     }
     for (device, parts) in step.messages.iter().enumerate() {
@@ -305,65 +316,65 @@ pub fn by_rank(step: &StepCalls, wires: &Wires) -> Vec<ByCause> {
     ranks
 }
 
-/// Adds what the members of a group move; `rank` is that of a member.
+/// Adds the traffic of a group's calls; `rank` maps group ranks to ranks.
 fn add_calls(
-    ranks: &mut [ByCause],
+    ranks: &mut [TrafficByOp],
     calls: &GroupCalls,
     axis: Axis,
-    wires: &Wires,
+    interconnect: &Interconnect,
     rank: &dyn Fn(usize) -> usize,
 ) {
-    let members: Vec<usize> = (0..calls.addends.num_ranks()).map(rank).collect();
-    let mut chosen = Chosen::new(&wires.among(&members), &calls.addends);
+    let group: Vec<usize> = (0..calls.contributions.num_ranks()).map(rank).collect();
+    let mut selected = SelectedSchedules::new(&interconnect.among(&group), &calls.contributions);
     for call in &calls.list {
-        let schedule = chosen.of(call);
+        let schedule = selected.of(call);
         let layout = call.layout(schedule);
-        for (member, &rank) in members.iter().enumerate() {
-            let one = Moved::of(schedule, &layout, call.element, member);
-            let cause = Cause { axis, op: Some(call.op) };
-            *ranks[rank].entry(cause).or_default() += one.times(call.times);
+        for (group_rank, &rank) in group.iter().enumerate() {
+            let one = TrafficCounts::of(schedule, &layout, call.element, group_rank);
+            let comm_op = CommOp { axis, op: Some(call.op) };
+            *ranks[rank].entry(comm_op).or_default() += one.times(call.times);
         }
     }
 }
 
-/// Adds what a device with a part of the batch, and whoever it sends to, move.
+/// Adds the messages of a pipeline rank, at both ends.
 fn add_messages(
-    ranks: &mut [ByCause],
+    ranks: &mut [TrafficByOp],
     mesh: &Mesh,
     (device, part): (usize, usize),
     messages: &[Message],
 ) {
-    let cause = Cause { axis: Axis::Pipeline, op: None };
-    for holder in 0..mesh.degree(Axis::Tensor) {
+    let comm_op = CommOp { axis: Axis::Pipeline, op: None };
+    for tp_rank in 0..mesh.degree(Axis::Tensor) {
         for message in messages {
-            let from = rank_at(mesh, device, part, holder);
-            let to = rank_at(mesh, message.to, part, holder);
-            send(ranks, cause, from, to, *message);
+            let from = rank_at(mesh, device, part, tp_rank);
+            let to = rank_at(mesh, message.to, part, tp_rank);
+            send(ranks, comm_op, from, to, *message);
         }
     }
 }
 
 /// Adds messages from one rank to another.
-fn send(ranks: &mut [ByCause], cause: Cause, from: usize, to: usize, message: Message) {
+fn send(ranks: &mut [TrafficByOp], comm_op: CommOp, from: usize, to: usize, message: Message) {
     let Message { len, times, .. } = message;
-    let bytes = calls::ELEMENT * (len as u64 * times);
-    *ranks[from].entry(cause).or_default() +=
-        Moved { calls: times, messages: times, sent: bytes, ..Moved::default() };
-    ranks[to].entry(cause).or_default().received += bytes;
+    let bytes = call::ELEMENT * (len as u64 * times);
+    *ranks[from].entry(comm_op).or_default() +=
+        TrafficCounts { calls: times, messages: times, sent: bytes, ..TrafficCounts::default() };
+    ranks[to].entry(comm_op).or_default().received += bytes;
 }
 
-/// Who stands there.
-pub(crate) fn rank_at(mesh: &Mesh, device: usize, part: usize, holder: usize) -> usize {
+/// Rank at these coordinates of the mesh.
+pub(crate) fn rank_at(mesh: &Mesh, device: usize, part: usize, tp_rank: usize) -> usize {
     let is_there = |rank: &usize| {
         let at = |axis| mesh.index(axis, Rank(*rank));
-        (at(Axis::Pipeline), at(Axis::Data), at(Axis::Tensor)) == (device, part, holder)
+        (at(Axis::Pipeline), at(Axis::Data), at(Axis::Tensor)) == (device, part, tp_rank)
     };
     (0..mesh.num_ranks()).find(is_there).expect("the mesh has this place")
 }
 
-/// All operations of a rank together.
-pub fn total(moved: &ByCause) -> Moved {
-    moved.values().fold(Moved::default(), |mut total, one| {
+/// Total over all operations of a rank.
+pub fn total(moved: &TrafficByOp) -> TrafficCounts {
+    moved.values().fold(TrafficCounts::default(), |mut total, one| {
         total += *one;
         total
     })

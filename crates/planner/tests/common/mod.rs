@@ -1,9 +1,18 @@
-//! Rows of the reference tables as tests: each is named by its part and number, and must come out
-//! to every digit that is given.
+//! Checks of numbers to every digit that is given.
 
-/// Holds a row to its value. `value` is the right one: where the source prints another, the row
-/// says so in a comment.
-pub(crate) fn row(name: &str, found: f64, value: &str) {
-    let digits = value.split_once('.').map_or(0, |(_, digits)| digits.len());
-    assert_eq!(format!("{found:.digits$}"), value, "row {name}");
+/// Asserts that a number rounds to the expected digits.
+pub(crate) fn assert_digits(name: &str, found: f64, expected: &str) {
+    let digits = expected.split_once('.').map_or(0, |(_, digits)| digits.len());
+    assert_eq!(format!("{found:.digits$}"), expected, "{name}");
 }
+
+/// Asserts that an expression rounds to the expected digits; a name is optional.
+macro_rules! check {
+    ($name:literal, $found:expr, $expected:expr $(,)?) => {
+        $crate::common::assert_digits(concat!($name, ": ", stringify!($found)), $found, $expected)
+    };
+    ($found:expr, $expected:expr $(,)?) => {
+        $crate::common::assert_digits(stringify!($found), $found, $expected)
+    };
+}
+pub(crate) use check;

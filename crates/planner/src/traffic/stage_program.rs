@@ -1,31 +1,31 @@
-//! What a device of a pipeline does in a step, as far as others notice: which blocks it asks for,
-//! what it sends, and what it has completed by those that hold other slices.
+//! Communication of a pipeline rank in a step: blocks whose weights it gathers, messages between
+//! stages, and tensor-parallel collectives.
 //!
-//! The order of passes is the engine's own ([`lockstep_schedule::pipeline`]), and blocks say
-//! themselves what they exchange ([`lockstep_model::Block::exchanges`]); here they are walked as
-//! [`lockstep_parallel::pipeline`] walks them, without computing anything.
+//! The order of passes is the engine's ([`lockstep_schedule::pipeline`]), and blocks declare their
+//! collectives ([`lockstep_model::Block::collective_calls`]); they are walked as
+//! [`lockstep_parallel::pipeline`] does, without computing anything.
 
-use super::calls::{Call, Lengths, Message, call};
-use lockstep_model::{Blueprint, ExchangeCall, ExchangeKind, Pass as BlockPass};
+use super::call::{Call, Lengths, Message, call};
+use lockstep_model::{Blueprint, CollectiveCall, CollectiveKind, Pass as BlockPass};
 use lockstep_parallel::buckets::MirrorPair;
-use lockstep_parallel::trained::Trained;
+use lockstep_parallel::trainable_params::TrainableParams;
 use lockstep_parallel::{Buckets, ReplicaPlan};
 use lockstep_schedule::Op;
 use lockstep_schedule::pipeline::{Pass, Shape, Task, forward};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The program of a device with a part of the batch.
+/// Program of a pipeline rank and a data-parallel rank.
 pub(super) struct Program<'a> {
     plan: &'a ReplicaPlan,
     blueprint: &'a Blueprint,
     device: usize,
     buckets: &'a Buckets,
-    trained: &'a Trained,
-    /// The blocks of each of its stages.
+    trained: &'a TrainableParams,
+    /// Blocks of each of its stages.
     runs: Vec<Range<usize>>,
     tasks: Vec<Task>,
-    /// Microbatches behind these are empty.
+    /// Number of micro-batches that are not padding.
     num_microbatches: usize,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Program<'a> {
         plan: &'a ReplicaPlan,
         blueprint: &'a Blueprint,
         device: usize,
-        (buckets, trained): (&'a Buckets, &'a Trained),
+        (buckets, trained): (&'a Buckets, &'a TrainableParams),
         part: usize,
     ) -> Self {
         let mut pipeline = plan.stages.pipeline(plan.num_microbatches(part));
@@ -46,16 +46,16 @@ impl<'a> Program<'a> {
             trained,
             runs: plan.stages.runs_of(device, blueprint.blocks.len()),
             tasks: pipeline.programs.swap_remove(device),
-            num_microbatches: plan.leaf_shares().microbatches_of(part, plan.leaves).len(),
+            num_microbatches: plan.leaf_assignment().microbatches_of(part, plan.leaves).len(),
         }
     }
 
-    /// The blocks that are asked for, in order, each with the one that will be next.
+    /// Blocks in order of use, each with the next one.
     pub(super) fn fetches(&self) -> impl Iterator<Item = (usize, Option<usize>)> {
         self.tasks.iter().flat_map(|task| self.fetches_of(*task))
     }
 
-    /// The same for an evaluation of so many rounds.
+    /// Blocks in order of use in an evaluation of `rounds` rounds.
     pub(super) fn evaluation_fetches(
         &self,
         num_rounds: usize,
@@ -79,21 +79,21 @@ impl<'a> Program<'a> {
         back.rev().map(|block| (block, (block > first).then(|| block - 1))).collect()
     }
 
-    /// The blocks that a backward pass goes through, last to first.
+    /// Blocks of a backward pass, last to first.
     fn backward(&self, task: Task) -> Range<usize> {
         let run = &self.runs[task.chunk];
         self.trained.first_block.clamp(run.start, run.end)..run.end
     }
 
-    /// The calls on the group of those that hold other slices.
+    /// Tensor-parallel calls.
     pub(super) fn exchanges(&self) -> Vec<Call> {
         let mut counts: BTreeMap<(Op, usize), u64> = BTreeMap::new();
         for task in self.microbatches() {
-            for ExchangeCall { kind, len } in self.exchanges_of(task) {
+            for CollectiveCall { kind, len } in self.exchanges_of(task) {
                 let op = match kind {
-                    ExchangeKind::Sum | ExchangeKind::Max => Op::AllReduce,
-                    ExchangeKind::Gather => Op::AllGather,
-                    ExchangeKind::SumScatter => Op::ReduceScatter,
+                    CollectiveKind::AllReduce | CollectiveKind::AllReduceMax => Op::AllReduce,
+                    CollectiveKind::AllGather => Op::AllGather,
+                    CollectiveKind::ReduceScatter => Op::ReduceScatter,
                 };
                 *counts.entry((op, len)).or_default() += 1;
             }
@@ -101,9 +101,9 @@ impl<'a> Program<'a> {
         counts.into_iter().map(|((op, len), n)| call(op, 0, Lengths::Even(len), n)).collect()
     }
 
-    fn exchanges_of(&self, task: Task) -> Vec<ExchangeCall> {
+    fn exchanges_of(&self, task: Task) -> Vec<CollectiveCall> {
         let blocks = &self.blueprint.blocks;
-        let of = |block: usize, pass| blocks[block].exchanges(self.plan.microbatch, pass);
+        let of = |block: usize, pass| blocks[block].collective_calls(self.plan.microbatch, pass);
         if task.pass == Pass::Forward {
             let run = self.runs[task.chunk].clone();
             return run.flat_map(|block| of(block, BlockPass::Forward)).collect();
@@ -116,13 +116,13 @@ impl<'a> Program<'a> {
                 Pass::WeightGrad => BlockPass::BackwardWeights(trained),
                 Pass::Forward | Pass::Backward => BlockPass::Backward(trained),
             };
-            let again = of(block, BlockPass::Recompute(policy));
-            again.into_iter().chain(of(block, pass))
+            let recomputed = of(block, BlockPass::Recompute(policy));
+            recomputed.into_iter().chain(of(block, pass))
         });
         passes.collect()
     }
 
-    /// What it sends to other devices of its pipeline; `part` is the part of the batch.
+    /// Messages to other pipeline ranks; `part` is the data-parallel rank.
     pub(super) fn messages(&self, part: usize) -> Vec<Message> {
         let mut counts: BTreeMap<(usize, usize), u64> = BTreeMap::new();
         for message in self.microbatches().filter_map(|task| self.message_of(task)) {
@@ -134,7 +134,7 @@ impl<'a> Program<'a> {
         counts.into_iter().map(|((to, len), times)| Message { to, len, times }).collect()
     }
 
-    /// The device and the number of elements of what a pass hands on.
+    /// Receiver and number of elements of a pass's output.
     fn message_of(&self, task: Task) -> Option<(usize, usize)> {
         let stages = &self.plan.stages;
         let stage = task.chunk * stages.num_devices() + self.device;
@@ -154,7 +154,7 @@ impl<'a> Program<'a> {
         (to != self.device).then_some((to, len))
     }
 
-    /// Gradients of a copy that go to its owner, and parameters that come back.
+    /// Gradients of a tied copy sent to its owner, and parameters sent back.
     fn mirrors(&self, part: usize) -> Vec<(usize, usize)> {
         let device =
             |bucket: usize| self.plan.stages.device_of(self.buckets.list[bucket].blocks.start);
@@ -176,7 +176,7 @@ impl<'a> Program<'a> {
         of_copies.chain(of_owners).filter(|(_, len)| *len > 0).collect()
     }
 
-    /// The tasks of microbatches that are not empty.
+    /// Tasks of micro-batches that are not padding.
     fn microbatches(&self) -> impl Iterator<Item = Task> {
         self.tasks.iter().copied().filter(|task| task.microbatch < self.num_microbatches)
     }

@@ -1,22 +1,22 @@
-//! Does it fit? If not, what is too large, and what would fit?
+//! Memory check of a run before it starts, with a recipe that would fit.
 //!
-//! A run that cannot fit is refused before a worker starts: the machine would otherwise find out by
-//! killing one of them in the middle of the night. What is offered instead is the nearest recipe
-//! that fits, in the order in which changes cost least: compute activations again, divide more
-//! among the workers, optimizer state on a disk, smaller microbatches, fewer workers, which all
-//! leave the model as it is; then fewer layers, and narrower ones.
+//! A run that cannot fit is rejected before a worker starts; otherwise the system would kill a
+//! worker in the middle of the run. The suggestion is the closest recipe that fits, by ascending
+//! cost of the change: recompute activations, shard more among the workers, offload the optimizer
+//! state to disk, smaller micro-batches, fewer workers, all of which leave the model as it is; then
+//! fewer and narrower layers.
 
 use super::{Memory, Process};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Blame, OffloadState, Recipe, Recompute};
-use lockstep_parallel::asked::blueprint_on;
+use lockstep_parallel::from_recipe::blueprint_of_rank;
 
-/// What a machine has.
+/// Memory of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// Memory that processes may use; 0 if nobody knows.
+pub struct MemoryBudget {
+    /// Memory available to processes; 0 if unknown.
     pub memory: Bytes,
-    /// A process of the run before it has a model.
+    /// Process of the run before it has a model.
     pub process: Process,
 }
 
@@ -25,34 +25,34 @@ pub struct Room {
 #[error(
     "run.workers = {workers} takes {needed} of memory and this machine has {room}: the largest \
      part, {part}, takes {part_bytes}; {}", .instead.as_deref().map_or_else(
-        || "not even a small model fits, so try a machine with more".to_owned(),
+        || "not even a small model fits; try a machine with more memory".to_owned(),
         |instead| format!("try {instead}"))
 )]
-pub struct TooLarge {
-    /// Workers of this machine.
+pub struct OutOfMemory {
+    /// Workers on this machine.
     pub workers: usize,
-    /// What they would take.
+    /// Memory that they need.
     pub needed: Bytes,
-    /// What there is.
+    /// Memory that is available.
     pub room: Bytes,
-    /// What takes most.
+    /// Largest part.
     pub part: &'static str,
-    /// How much that is, over all workers.
+    /// Bytes of the largest part, over all workers.
     pub part_bytes: Bytes,
-    /// Settings with which it would fit.
+    /// Settings with which the run would fit.
     pub instead: Option<String>,
 }
 
-impl TooLarge {
-    /// Who must act: whoever asked for the run.
+impl OutOfMemory {
+    /// Blame: the user chose the run.
     pub const fn blame(&self) -> Blame {
         Blame::User
     }
 }
 
-/// The memory that all workers of a recipe take on one machine, if it fits.
-pub fn check(recipe: &Recipe, room: Room) -> Result<Memory, TooLarge> {
-    let memory = Memory::of(recipe, &blueprint_on(recipe, 0));
+/// Memory of all workers of a recipe on one machine, if it fits.
+pub fn check(recipe: &Recipe, room: MemoryBudget) -> Result<Memory, OutOfMemory> {
+    let memory = Memory::of(recipe, &blueprint_of_rank(recipe, 0));
     let needed = needed(&memory, room);
     if room.memory == Bytes(0) || needed <= room.memory {
         return Ok(memory);
@@ -60,11 +60,11 @@ pub fn check(recipe: &Recipe, room: Room) -> Result<Memory, TooLarge> {
     let (part, part_bytes) = largest_part(&memory);
     let instead = nearest(recipe, room).or_else(|| smaller(recipe, room));
     let workers = recipe.run.workers;
-    Err(TooLarge { workers, needed, room: room.memory, part, part_bytes, instead })
+    Err(OutOfMemory { workers, needed, room: room.memory, part, part_bytes, instead })
 }
 
-/// Every worker has a process of its own at most; what they share is counted once.
-pub(super) fn needed(memory: &Memory, room: Room) -> Bytes {
+/// At most one process per worker; shared memory counts once.
+pub(super) fn needed(memory: &Memory, room: MemoryBudget) -> Bytes {
     memory.total() + room.process.besides(1, 0) * memory.ranks.len() as u64
 }
 
@@ -80,11 +80,11 @@ fn largest_part(memory: &Memory) -> (&'static str, Bytes) {
     parts.max_by_key(|(_, bytes)| *bytes).expect("there are parts")
 }
 
-/// The settings that differ least from the recipe's and fit.
-fn nearest(recipe: &Recipe, room: Room) -> Option<String> {
+/// Settings closest to the recipe's that fit.
+fn nearest(recipe: &Recipe, room: MemoryBudget) -> Option<String> {
     let mut changed = recipe.clone();
     let mut settings: Vec<String> = Vec::new();
-    let needs = |recipe: &Recipe| needed(&Memory::of(recipe, &blueprint_on(recipe, 0)), room);
+    let needs = |recipe: &Recipe| needed(&Memory::of(recipe, &blueprint_of_rank(recipe, 0)), room);
     let fits = |recipe: &Recipe| needs(recipe) <= room.memory;
     for recompute in [Recompute::Selective, Recompute::Full] {
         if changed.parallel.recompute == Recompute::None || recompute == Recompute::Full {
@@ -99,9 +99,9 @@ fn nearest(recipe: &Recipe, room: Room) -> Option<String> {
     }
     for zero in recipe.parallel.zero + 1..=3 {
         changed.parallel.zero = zero;
-        // Divided gradients go round the workers, so shares of one's own are no more.
+        // Sharded gradients pass all workers, so unequal leaf shares do not apply.
         if zero > 1 {
-            changed.parallel.shares.clear();
+            changed.parallel.leaf_shares.clear();
         }
         if recipe.run.workers > 1 && fits(&changed) {
             settings.push(format!("parallel.zero = {zero}"));
@@ -113,14 +113,14 @@ fn nearest(recipe: &Recipe, room: Room) -> Option<String> {
     }
     let before = needs(&changed);
     changed.offload.state = OffloadState::File;
-    // Rules without state have nothing to put there.
+    // Stateless optimizers have nothing to offload.
     if needs(&changed) < before {
         settings.push("offload.state = file".to_owned());
         if fits(&changed) {
             return Some(settings.join(" and "));
         }
     }
-    // Fewer sequences a micro-batch; the batch stays what it is.
+    // Smaller micro-batches with the same global batch.
     while changed.train.microbatch_size > 1 {
         changed.train.microbatch_size /= 2;
         let is_whole = changed.train.batch.is_multiple_of(changed.train.microbatch_size);
@@ -131,10 +131,10 @@ fn nearest(recipe: &Recipe, room: Room) -> Option<String> {
     }
     // Workers of one machine share its memory, so fewer of them need less.
     for copies in (1..recipe.parallel.data).rev() {
-        let workers = copies * recipe.parallel.workers_per_copy();
+        let workers = copies * recipe.parallel.workers_per_replica();
         changed.run.workers = workers;
         changed.parallel.data = copies;
-        changed.parallel.shares.clear();
+        changed.parallel.leaf_shares.clear();
         if fits(&changed) {
             settings.push(format!("run.workers = {workers}"));
             return Some(settings.join(" and "));
@@ -143,19 +143,19 @@ fn nearest(recipe: &Recipe, room: Room) -> Option<String> {
     None
 }
 
-/// The largest model of the same kind that fits as the recipe divides it.
-fn smaller(recipe: &Recipe, room: Room) -> Option<String> {
+/// Largest model of the same family that fits in the recipe's layout.
+fn smaller(recipe: &Recipe, room: MemoryBudget) -> Option<String> {
     let mut changed = recipe.clone();
     let mut fits = |layers: usize, halvings: u32| {
         changed.model.layers = layers;
         changed.model.width = recipe.model.width >> halvings;
         changed.model.ffn = recipe.model.ffn >> halvings;
-        needed(&Memory::of(&changed, &blueprint_on(&changed, 0)), room) <= room.memory
+        needed(&Memory::of(&changed, &blueprint_of_rank(&changed, 0)), room) <= room.memory
     };
-    if recipe.model.family.is_problem() || !recipe.parallel.stages.is_empty() {
+    if recipe.model.family.is_problem() || !recipe.parallel.stage_layers.is_empty() {
         return None;
     }
-    // Every stage of a pipeline has a layer.
+    // Every pipeline stage has at least one layer.
     let fewest = recipe.parallel.num_stages();
     if fits(fewest, 0) {
         let (mut fitting, mut too_many) = (fewest, recipe.model.layers);
@@ -165,7 +165,7 @@ fn smaller(recipe: &Recipe, room: Room) -> Option<String> {
         }
         return Some(format!("model.layers = {fitting}"));
     }
-    // Heads of two numbers are the narrowest that a position can turn.
+    // Rotary positions need heads of at least two elements.
     let width_of = |halvings: u32| recipe.model.width >> halvings;
     let is_sound = |halvings: &u32| {
         let width = width_of(*halvings);

@@ -1,51 +1,51 @@
-//! Pages of other ranks that a rank has looked into.
+//! Pages of other ranks' shared memory that a rank has mapped.
 //!
-//! Where ranks share memory nothing is sent: a rank reads what it needs where it lies and writes
-//! sums where they belong. Every page that it touches counts as its own from then on, although it
-//! exists once. Which pages these are follows from the schedules: their steps name the rank, the
-//! buffer and the elements. Buffers that several buckets use in turn count once.
+//! Ranks that share memory send nothing: a rank reads its operands in place and writes sums to
+//! their targets. Every page that it accesses counts towards its resident memory from then on,
+//! although it exists once. The pages follow from the schedules, whose steps name rank, buffer and
+//! elements. Pool buffers that several buckets share count once.
 //!
-//! Linux maps shared memory in windows of 64 KiB around the page that is touched, as far as
-//! somebody has filled it. So of gradients, which are whole before anybody looks, whole windows
-//! count; of what is gathered the owner has filled its own part only, and that is all that is
-//! mapped.
+//! Linux maps shared memory in windows of 64 KiB around an accessed page, as far as the pages
+//! exist. Gradients exist completely before other ranks read them, so whole windows count; of
+//! gathered parameters the owner has filled its own part only, and only that is mapped.
 
-use crate::traffic::{Call, Chosen, GroupCalls, Wires};
+use crate::traffic::{Call, GroupCalls, Interconnect, SelectedSchedules};
 use lockstep_config::units::Bytes;
 use lockstep_schedule::{Buffer, Layout, Op, Place, Schedule, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// The size of a page.
+/// Bytes of a page.
 const PAGE: u64 = 4 << 10;
 
-/// What the system maps at once where all of it is there.
+/// Bytes that the system maps at once where all pages exist.
 const WINDOW: u64 = 64 << 10;
 
-/// A buffer of another rank.
+/// Buffer of another rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Region {
     rank: usize,
     op: Op,
-    /// Whose, or none where all calls of the operation use it in turn.
+    /// Owning call, or none where all calls of the operation share the buffer.
     call: Option<usize>,
-    /// Which of the rank's addends, or of the buffers that are used in turn.
+    /// Index of the rank's contribution, or of the pool buffer.
     number: usize,
 }
 
-/// What each rank will have looked into after a step.
-pub(super) fn bytes_by_rank(calls: &GroupCalls, wires: &Wires) -> Vec<Bytes> {
-    let mut ranks = vec![BTreeMap::<Region, Vec<Range<u64>>>::new(); calls.addends.num_ranks()];
-    let mut chosen = Chosen::new(wires, &calls.addends);
+/// Bytes that each rank has mapped after a step.
+pub(super) fn bytes_by_rank(calls: &GroupCalls, interconnect: &Interconnect) -> Vec<Bytes> {
+    let mut ranks =
+        vec![BTreeMap::<Region, Vec<Range<u64>>>::new(); calls.contributions.num_ranks()];
+    let mut chosen = SelectedSchedules::new(interconnect, &calls.contributions);
     for (index, call) in calls.list.iter().enumerate() {
         let schedule = chosen.of(call);
         let layout = call.layout(schedule);
-        // A buffer of its own, or those that it shares with others.
+        // The call's own buffer, or the pool buffers that it shares.
         let turns = if call.turns.is_empty() { &[0][..] } else { &call.turns };
-        for (rank, seen) in ranks.iter_mut().enumerate() {
+        for (rank, mapped) in ranks.iter_mut().enumerate() {
             for (place, pages) in places(schedule, &layout, call, rank) {
                 for turn in turns {
-                    // Stretches of a bucket are gathered one by one; all else is of whole buckets.
+                    // Runs of a bucket are gathered one by one; other calls take whole buckets.
                     let own = if call.op == Op::AllGather { index } else { call.bucket };
                     let region = Region {
                         rank: place.rank,
@@ -53,22 +53,22 @@ pub(super) fn bytes_by_rank(calls: &GroupCalls, wires: &Wires) -> Vec<Bytes> {
                         call: call.turns.is_empty().then_some(own),
                         number: turn + input_number(place.buffer),
                     };
-                    seen.entry(region).or_default().push(pages.clone());
+                    mapped.entry(region).or_default().push(pages.clone());
                 }
             }
         }
     }
     ranks
         .into_iter()
-        .map(|seen| Bytes(PAGE * seen.into_values().map(num_pages).sum::<u64>()))
+        .map(|mapped| Bytes(PAGE * mapped.into_values().map(num_pages).sum::<u64>()))
         .collect()
 }
 
-/// The same for calls on memory that others cannot look into: each rank copies what it brings to
-/// one place, as long as the longest of them, and the others look there.
-pub(super) fn staged_by_rank(calls: &GroupCalls, wires: &Wires) -> Vec<Bytes> {
-    let num_ranks = calls.addends.num_ranks();
-    if num_ranks == 1 || !wires.is_one_host() {
+/// Bytes that each rank has mapped after calls on private memory: each rank copies its input to a
+/// staging area, as long as the longest of them, which the other ranks read.
+pub(super) fn staged_by_rank(calls: &GroupCalls, interconnect: &Interconnect) -> Vec<Bytes> {
+    let num_ranks = calls.contributions.num_ranks();
+    if num_ranks == 1 || !interconnect.is_one_host() {
         return vec![Bytes(0); num_ranks];
     }
     let longest = calls.list.iter().map(Call::count).max().unwrap_or(0);
@@ -79,17 +79,20 @@ pub(super) fn staged_by_rank(calls: &GroupCalls, wires: &Wires) -> Vec<Bytes> {
         let of_op = calls.list.iter().filter(|call| call.op == op);
         let in_one_place = |call: &Call| Call { turns: vec![0], ..call.clone() };
         let list = of_op.map(in_one_place).collect();
-        let seen = bytes_by_rank(&GroupCalls { addends: calls.addends.clone(), list }, wires);
-        most = most.into_iter().zip(seen).map(|(one, other)| one.max(other)).collect();
+        let mapped = bytes_by_rank(
+            &GroupCalls { contributions: calls.contributions.clone(), list },
+            interconnect,
+        );
+        most = most.into_iter().zip(mapped).map(|(one, other)| one.max(other)).collect();
     }
-    most.into_iter().map(|seen| seen + Bytes(staging)).collect()
+    most.into_iter().map(|mapped| mapped + Bytes(staging)).collect()
 }
 
-/// The working memory of each rank's calls: what schedules keep aside, and messages that are added
-/// to something when they have come. It grows to the largest call and stays.
-pub(super) fn working_by_rank(calls: &GroupCalls, wires: &Wires) -> Vec<Bytes> {
-    let mut chosen = Chosen::new(wires, &calls.addends);
-    let mut most = vec![(0, 0); calls.addends.num_ranks()];
+/// Scratch memory of each rank's calls: scratch of the schedules, and messages that are added on
+/// arrival. It grows to the largest call and stays.
+pub(super) fn working_by_rank(calls: &GroupCalls, interconnect: &Interconnect) -> Vec<Bytes> {
+    let mut chosen = SelectedSchedules::new(interconnect, &calls.contributions);
+    let mut most = vec![(0, 0); calls.contributions.num_ranks()];
     for call in &calls.list {
         let schedule = chosen.of(call);
         let layout = call.layout(schedule);
@@ -107,8 +110,8 @@ pub(super) fn working_by_rank(calls: &GroupCalls, wires: &Wires) -> Vec<Bytes> {
     most.into_iter().map(|(kept, coming)| Bytes(4 * (kept + coming) as u64)).collect()
 }
 
-/// The pages of other ranks' buffers that a rank gets to see in a call, counted from the beginning
-/// of the buffer.
+/// Pages of other ranks' buffers that a rank accesses in a call, relative to the start of the
+/// buffer.
 fn places<'a>(
     schedule: &'a Schedule,
     layout: &'a Layout,
@@ -121,7 +124,7 @@ fn places<'a>(
         let places = step.reads(rank).into_iter().chain(step.writes(rank));
         let others = places.filter(move |place| place.rank != rank);
         others.filter_map(move |place| {
-            // What is gathered lies where it belongs in the whole.
+            // Gathered parameters are in place in the output.
             let buffer = if call.op == Op::AllGather { Buffer::Output } else { place.buffer };
             let elements = layout.range(place.rank, buffer, step.chunks());
             let size = call.element.0;
@@ -133,7 +136,7 @@ fn places<'a>(
     })
 }
 
-/// Sums are written over the first addend.
+/// Sums are written over the first contribution.
 const fn input_number(buffer: Buffer) -> usize {
     match buffer {
         Buffer::Input(number) => number,
@@ -141,7 +144,7 @@ const fn input_number(buffer: Buffer) -> usize {
     }
 }
 
-/// The number of pages in any of the ranges.
+/// Number of pages in any of the ranges.
 fn num_pages(mut ranges: Vec<Range<u64>>) -> u64 {
     ranges.sort_by_key(|range| range.start);
     let count = |(total, end): (u64, u64), range: Range<u64>| {

@@ -1,0 +1,106 @@
+//! Collective calls and messages of a step, as the planner counts them.
+
+use lockstep_config::units::Bytes;
+use lockstep_mesh::Mesh;
+use lockstep_schedule::{Contributions, Layout, Op, Schedule};
+
+/// Bytes of an element: parameters are sent as `f32`, and gradients unless they are rounded.
+pub const ELEMENT: Bytes = Bytes(4);
+
+/// Lengths of the parts of a call's vector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lengths {
+    /// Total number of elements, split evenly.
+    Even(usize),
+    /// Elements of part i, which belongs to rank i.
+    Parts(Vec<usize>),
+    /// Elements of part s·n + d, which rank s sends to rank d.
+    Pairs(Vec<usize>),
+}
+
+/// Collective call of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Operation.
+    pub op: Op,
+    /// Bucket of the call; meaningless for tensor-parallel calls.
+    pub bucket: usize,
+    /// Lengths of the vector's parts.
+    pub lengths: Lengths,
+    /// Bytes of an element.
+    pub element: Bytes,
+    /// Number of calls per step.
+    pub times: u64,
+    /// Pool buffers that the call uses; empty where the bucket has its own buffer.
+    pub turns: Vec<usize>,
+}
+
+/// Calls of one group in a step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupCalls {
+    /// Contributions of the group's ranks.
+    pub contributions: Contributions,
+    /// Calls in no particular order.
+    pub list: Vec<Call>,
+}
+
+/// Messages that a pipeline rank, or a gossip rank, sends in a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message {
+    /// Receiving pipeline rank or rank.
+    pub to: usize,
+    /// Number of elements.
+    pub len: usize,
+    /// Number of messages per step.
+    pub times: u64,
+}
+
+/// All calls of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepCalls {
+    /// Mesh of the workers.
+    pub mesh: Mesh,
+    /// Data-parallel calls, by pipeline rank and tensor-parallel rank.
+    pub data: Vec<Vec<GroupCalls>>,
+    /// Tensor-parallel calls, by pipeline rank and data-parallel rank.
+    pub tensor: Vec<Vec<GroupCalls>>,
+    /// Messages between pipeline ranks, by pipeline rank and data-parallel rank.
+    pub messages: Vec<Vec<Vec<Message>>>,
+    /// Calls after the step among consecutive ranks, with the first of them
+    /// ([`super::sync_pattern`]).
+    pub after_step: Vec<(usize, GroupCalls)>,
+    /// Gossip messages after the step, by sending rank.
+    pub neighbor_messages: Vec<Vec<Message>>,
+    /// Whether embedding rows are exchanged sparsely, so that traffic depends on the tokens.
+    pub has_rows: bool,
+    /// Whether the calls are exact, or an approximate upper bound.
+    pub is_exact: bool,
+}
+
+impl Call {
+    /// Single call on its own buffer.
+    pub const fn once(op: Op, lengths: Lengths) -> Self {
+        Self { op, bucket: 0, lengths, element: ELEMENT, times: 1, turns: Vec::new() }
+    }
+
+    /// Elements of the whole vector.
+    pub fn count(&self) -> usize {
+        match &self.lengths {
+            Lengths::Even(count) => *count,
+            Lengths::Parts(lens) | Lengths::Pairs(lens) => lens.iter().sum(),
+        }
+    }
+
+    /// Layout of the call's chunks.
+    pub fn layout(&self, schedule: &Schedule) -> Layout {
+        match &self.lengths {
+            Lengths::Even(count) => Layout::even(schedule, *count),
+            Lengths::Parts(lens) => Layout::by_part(schedule, lens),
+            Lengths::Pairs(lens) => Layout::explicit(schedule, lens),
+        }
+    }
+}
+
+pub(super) fn call(op: Op, bucket: usize, lengths: Lengths, times: u64) -> Call {
+    Call { bucket, times, ..Call::once(op, lengths) }
+}
