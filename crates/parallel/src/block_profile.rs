@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_block_gets_a_stage_of_its_own_and_all_workers_know() {
+    fn a_slow_block_gets_its_own_stage_on_all_ranks() {
         let world = real();
         let microbatch = MicrobatchShape { sequences: 1, tokens: MODEL.context };
         let blueprint = || {

@@ -72,7 +72,7 @@ mod tests {
     use lockstep_platform::real;
 
     #[test]
-    fn all_workers_come_to_one_answer_among_the_candidates() {
+    fn all_ranks_choose_the_same_candidate() {
         let world = real();
         for (num_workers, num_params) in [(1, 1 << 24), (2, 1 << 24), (3, 1 << 10)] {
             let ends = Comm::threads(&world, num_workers, &Options::default()).unwrap();

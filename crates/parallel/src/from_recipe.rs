@@ -46,8 +46,8 @@ pub fn blueprint_of(recipe: &Recipe) -> Blueprint {
 pub fn blueprint_of_rank(recipe: &Recipe, worker: usize) -> Blueprint {
     let config::Parallel { tensor, sequence, .. } = recipe.parallel;
     let index = mesh_of(recipe).index(Axis::Tensor, Rank(worker));
-    let slices = TensorShards::for_tp_rank(recipe.num_tensor_shards(), tensor, index, sequence);
-    describe_shards(&recipe.model, &slices, recipe.precision.compute)
+    let shards = TensorShards::for_tp_rank(recipe.num_tensor_shards(), tensor, index, sequence);
+    describe_shards(&recipe.model, &shards, recipe.precision.compute)
 }
 
 /// Freezing schedule of a recipe's parameters.

@@ -137,7 +137,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn no_addition_is_lost_whoever_else_adds() {
+    fn concurrent_additions_are_not_lost() {
         const THREADS: usize = 4;
         const ADDITIONS: usize = 20_000;
         let shared = Arc::new(SharedWeights::of(&[0.0, 0.5], BTreeMap::new()));

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_that_go_round_are_in_ascending_order_on_each_worker() {
+    fn cyclic_leaves_ascend_on_each_rank() {
         let shares = LeafAssignment::Cyclic { num_workers: 3 };
         assert_eq!(shares.leaves_of(1, 8), [1, 4, 7]);
         assert_eq!(shares.leaves_of(2, 8), [2, 5]);

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn three_workers_hand_on_their_maximal_aligned_sums() {
+    fn three_ranks_contribute_their_maximal_aligned_sums() {
         let cpu = Cpu::single(Isa::detect());
         let leaves = Leaves { num_leaves: 8, microbatches_per_leaf: 1 };
         let sums_of = |mine| {

@@ -40,19 +40,19 @@ impl Replica {
         let (data, shares) = (self.groups.data(), &self.plan.shares);
         let (worker, num_workers) = (data.group_rank(), data.group_size());
         let each: Vec<_> = (0..num_workers).map(|worker| worker..worker + 1).collect();
-        let averaging_group = |comm: Comm, members: std::ops::Range<usize>| AveragingGroup {
+        let averaging_group = |comm: Comm, workers_of: std::ops::Range<usize>| AveragingGroup {
             comm: comm.canonical(),
-            weight: shares[worker] as f32 / shares[members].iter().sum::<usize>() as f32,
+            weight: shares[worker] as f32 / shares[workers_of].iter().sum::<usize>() as f32,
         };
         let group = match group {
             0 | 1 => None,
             size => {
-                let members = |first: usize| first..(first + size).min(num_workers);
-                let ranks = |first| members(first).map(|worker| data.ranks()[worker]);
+                let workers_of = |first: usize| first..(first + size).min(num_workers);
+                let ranks = |first| workers_of(first).map(|worker| data.ranks()[worker]);
                 let partition = (0..num_workers).step_by(size);
                 let partition: Vec<_> = partition.map(|n| Group::new(ranks(n).collect())).collect();
                 let comm = data.split(&partition, "group")?;
-                Some(averaging_group(comm, members(worker / size * size)))
+                Some(averaging_group(comm, workers_of(worker / size * size)))
             }
         };
         let zeros = || self.all.list.iter().map(|bucket| vec![0.0; bucket.len]).collect();

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dearest_stage_is_as_cheap_as_it_can_be_and_none_is_empty() {
+    fn the_slowest_stage_is_optimal_and_none_is_empty() {
         let lists = [
             &[1, 1, 1, 1, 1, 1][..],
             &[0, 5, 5, 5, 5, 20],

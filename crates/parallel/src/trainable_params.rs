@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_frozen_is_trained_block_by_block() {
+    fn trainable_parameters_follow_the_freezing_groups() {
         let (blueprint, _, trained) = trained(
             r#"[{match = "model.layers.1.*", frozen = true},
                 {match = "model.embed_tokens.*", freeze_after = 3}]"#,

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_brought_in_any_order_and_forgotten_when_they_change() {
+    fn buckets_are_gathered_in_any_order_and_dropped_on_change() {
         let blueprint = describe(&MODEL);
         // With the next bucket right, wrong, missing, or equal to the current one.
         let orders = [
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_were_stepped_reach_all_workers() {
+    fn stepped_shards_reach_all_ranks() {
         let blueprint = describe(&MODEL);
         for is_overlapped in [false, true] {
             on_workers(3, is_overlapped, |mut overlap| {

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_the_sums_of_the_definition_and_every_buffer_comes_back() {
+    fn shards_match_the_definition_and_every_buffer_is_returned() {
         let model = Model { layers: 1, width: 16, ffn: 512, ..MODEL };
         for (num_workers, microbatches_per_leaf) in [(1, 1), (3, 1), (4, 1), (2, 3), (5, 2)] {
             let leaves = Leaves { num_leaves: 8, microbatches_per_leaf };
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the last step was finished")]
-    fn a_step_over_sums_that_still_travel_is_a_bug() {
+    fn restarting_with_reductions_in_flight_is_a_bug() {
         on_workers(1, false, |mut overlap| {
             let cpu = Cpu::single(Isa::detect());
             let leaves = Leaves { num_leaves: 1, microbatches_per_leaf: 1 };

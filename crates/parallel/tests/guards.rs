@@ -70,7 +70,7 @@ fn the_first_bad_gradient_is_found_wherever_it_was_computed() {
 }
 
 #[test]
-fn a_microbatch_that_overflows_is_named_with_its_worker() {
+fn an_overflowing_microbatch_is_reported_with_its_worker() {
     // A token of its own for micro-batch 5, with an embedding row that overflows.
     let model = Model { vocab: 20, ..SMALL };
     let batch = Batch::new(&SMALL, 8, 2);
@@ -102,7 +102,7 @@ fn a_microbatch_that_overflows_is_named_with_its_worker() {
 }
 
 #[test]
-fn a_worker_whose_weights_part_is_found() {
+fn a_diverged_replica_is_found() {
     for layout in layouts().into_iter().filter(|layout| layout.shares.len() > 1) {
         let found = on_ranks(layout.shares.len(), |worker| {
             let mut replica = worker.replica(&SMALL, layout.plan(1)).expect("room");
@@ -125,7 +125,7 @@ fn a_worker_whose_weights_part_is_found() {
 }
 
 #[test]
-fn weights_and_state_of_one_layout_go_on_under_another() {
+fn weights_and_state_of_one_layout_resume_under_another() {
     let model = Model { family: Family::Gpt2, kv_heads: 4, tied: true, ..LARGE };
     let batches: Vec<_> = (0..4).map(|step| Batch::new(&model, 8, step)).collect();
     let rule = settings(OptimName::AdamW);
@@ -173,7 +173,7 @@ fn weights_and_state_of_one_layout_go_on_under_another() {
 }
 
 #[test]
-fn a_worker_that_does_something_else_ends_the_step_of_all_with_an_error() {
+fn a_mismatched_collective_fails_the_step_on_all_ranks() {
     let batch = Batch::new(&SMALL, 8, 2);
     for (num_workers, zero) in [(2, 0), (3, 1), (2, 2), (3, 3)] {
         for overlap in [false, true] {
@@ -195,7 +195,7 @@ fn a_worker_that_does_something_else_ends_the_step_of_all_with_an_error() {
 }
 
 #[test]
-fn one_worker_of_any_stage_is_one_worker() {
+fn one_rank_gives_the_same_bits_at_every_zero_stage() {
     let batch = Batch::new(&SMALL, 8, 2);
     let numbers = [0, 1, 2, 3].map(|zero| {
         alone(|worker| {

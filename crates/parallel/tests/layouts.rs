@@ -212,7 +212,7 @@ fn pipelines_of_three_and_four_with_unequal_stages_give_the_same_bits() {
 }
 
 #[test]
-fn several_stages_a_device_give_the_same_bits() {
+fn virtual_stages_give_the_same_bits() {
     let model = Model { layers: 4, ..llama(true) };
     let task = Task { model, microbatches_per_leaf: 1, optim: OptimName::AdamW };
     assert_layouts_agree(&task, &pipelines(&task, Kind::Interleaved, &[(1, 2), (2, 2), (3, 2)]));

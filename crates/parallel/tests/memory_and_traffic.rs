@@ -14,7 +14,7 @@ use support::{
 };
 
 #[test]
-fn memory_is_what_was_counted_before() {
+fn memory_matches_the_planned_footprint() {
     let rules = [OptimName::Sgd, OptimName::Lars, OptimName::Lamb];
     let mut turn: usize = 0;
     for model in [LARGE, Model { tied: true, ..LARGE }, TINY] {
@@ -69,7 +69,7 @@ fn offloaded_state_keeps_one_piece_in_memory() {
 }
 
 #[test]
-fn memory_of_every_phase_of_freezing_is_what_was_counted_before() {
+fn memory_of_every_freezing_phase_matches_the_planned_footprint() {
     let mut rule = settings(OptimName::AdamW);
     let group = |pattern: &str| Group {
         pattern: pattern.to_owned(),
@@ -130,7 +130,7 @@ const PIPELINES: [(usize, usize, Kind); 7] = [
 ];
 
 #[test]
-fn memory_of_a_stage_is_what_was_counted_before() {
+fn memory_of_a_stage_matches_the_planned_footprint() {
     let mut turn = 0;
     for model in [LARGE, Model { tied: true, ..LARGE }] {
         for (num_devices, num_chunks, kind) in PIPELINES {
@@ -175,7 +175,7 @@ fn sent_by_hand(model: &Model, layout: &Layout, device: usize, num_microbatches:
 }
 
 #[test]
-fn a_pipeline_does_what_its_schedule_says_and_moves_no_more() {
+fn a_pipeline_follows_its_schedule_and_sends_no_more() {
     for tied in [false, true] {
         let model = Model { tied, ..LARGE };
         for (num_devices, num_chunks, kind) in PIPELINES {
@@ -241,9 +241,9 @@ fn doubling_the_stages_or_tensor_ranks_halves_the_state_they_divide() {
     let one = held(&LAYERS, &Layout::even(8, 1, 0));
     let stages =
         |num| Layout { stages: cut(&LAYERS, num, 1, Kind::OneFOneB), ..Layout::even(8, 1, 0) };
-    let slices = |tensor, sequence| Layout { slices: 4, tensor, sequence, ..Layout::even(8, 1, 0) };
+    let shards = |tensor, sequence| Layout { shards: 4, tensor, sequence, ..Layout::even(8, 1, 0) };
     for num in [2, 4] {
-        for layout in [stages(num), slices(num, false), slices(num, true)] {
+        for layout in [stages(num), shards(num, false), shards(num, true)] {
             let (most, alone) = (most_state(&held(&LAYERS, &layout)), most_state(&one));
             assert!(20 * num * most <= 21 * alone, "{most} of {alone}: {layout:?}");
         }
@@ -257,8 +257,8 @@ fn activations_shrink_with_tensor_and_sequence_parallelism_and_grow_with_live_mi
     let alone = Layout::even(8, 1, 0);
     let one = activations(&alone);
     for tensor in [2, 4] {
-        let slices = |sequence| Layout { slices: 4, tensor, sequence, ..alone.clone() };
-        let (some, rows) = (activations(&slices(false)), activations(&slices(true)));
+        let shards = |sequence| Layout { shards: 4, tensor, sequence, ..alone.clone() };
+        let (some, rows) = (activations(&shards(false)), activations(&shards(true)));
         assert!(rows < some && some < one, "{rows}, {some}, {one}");
         assert!(20 * tensor * rows <= 21 * one, "{rows} of {one} by {tensor}");
         // The first stage keeps as many micro-batches as there are stages, each smaller by that
@@ -420,7 +420,7 @@ fn measured(model: &Model, layout: &Layout, microbatches_per_leaf: usize) -> Vec
 }
 
 #[test]
-fn a_step_moves_what_the_schedules_say_and_no_more() {
+fn a_step_sends_the_bytes_of_its_schedules() {
     for (index, layout) in wire_layouts().into_iter().enumerate() {
         // With so few tokens every step has most of them, and all rows are sent.
         let model = Model { tied: index % 2 == 0, vocab: 130, ..LARGE };

@@ -18,7 +18,7 @@ fn two_stages(model: &Model, replicas: usize, zero: usize) -> Layout {
 }
 
 #[test]
-fn a_stage_that_does_not_go_on_is_named_with_its_microbatch() {
+fn a_stuck_stage_is_reported_with_its_microbatch() {
     let layout = two_stages(&SMALL, 1, 0);
     let batch = Batch::new(&SMALL, 8, 2);
     let message = on_ranks(2, |worker| {
@@ -38,7 +38,7 @@ fn a_stage_that_does_not_go_on_is_named_with_its_microbatch() {
 }
 
 #[test]
-fn a_worker_whose_weights_part_is_found_on_any_stage() {
+fn a_diverged_replica_is_found_on_any_stage() {
     let layout = two_stages(&SMALL, 2, 0);
     for (name, culprit) in [("model.embed_tokens.weight", 1), ("model.norm.weight", 3)] {
         let found = on_ranks(4, |worker| {

@@ -173,7 +173,7 @@ fn training_learns_and_does_not_depend_on_threads_or_recomputation() {
 }
 
 #[test]
-fn evaluation_leaves_gradients_alone_and_shows_its_logits() {
+fn evaluation_keeps_gradients_and_returns_logits() {
     let batch = Batch::new(&SMALL, 2, 2);
     alone(|worker| {
         let mut replica = replica(worker, &SMALL, plan(2, 1));
@@ -242,7 +242,7 @@ fn weights_start_from_the_seed_and_the_name() {
 }
 
 #[test]
-fn what_is_trained_has_the_gradients_it_has_when_nothing_is_frozen() {
+fn freezing_does_not_change_the_other_gradients() {
     let mut rule = settings(OptimName::Sgd);
     rule.groups = ["*embed_tokens*", "*.wte.*", "*.wpe.*", "*.layers.1.*", "*.h.1.*", "*.bias"]
         .map(|pattern| Group {

@@ -49,11 +49,11 @@ fn train(worker: &Worker<'_>, model: &Model, optim: OptimName, layout: &Layout) 
     Outcome { numbers, weights, state }
 }
 
-fn assert_agree(model: &Model, optim: OptimName, slices: usize, layouts: &[Layout]) {
-    let one = Layout { slices, ..Layout::even(NUM_LEAVES, 1, 0) };
+fn assert_agree(model: &Model, optim: OptimName, shards: usize, layouts: &[Layout]) {
+    let one = Layout { shards, ..Layout::even(NUM_LEAVES, 1, 0) };
     let expected = alone(|worker| train(worker, model, optim, &one));
     for layout in layouts {
-        let layout = Layout { slices, ..layout.clone() };
+        let layout = Layout { shards, ..layout.clone() };
         let outcomes =
             on_ranks(layout.num_workers(), |worker| train(worker, model, optim, &layout));
         for (rank, outcome) in outcomes.iter().enumerate() {
@@ -87,7 +87,7 @@ fn tensor_ranks_with_every_zero_stage_give_the_bits_of_one_worker() {
 }
 
 #[test]
-fn four_slices_are_held_by_one_two_or_four() {
+fn four_shards_on_one_two_or_four_ranks_give_the_same_bits() {
     let tied = Model { tied: true, ..CUT };
     let layouts = [layout(1, 0, 1, false), layout(1, 0, 2, false), layout(1, 0, 4, false)];
     assert_agree(&tied, OptimName::AdamW, 4, &layouts);
@@ -95,7 +95,7 @@ fn four_slices_are_held_by_one_two_or_four() {
 }
 
 #[test]
-fn slices_on_the_stages_of_a_pipeline_give_the_bits_of_one_worker() {
+fn tensor_parallel_pipelines_give_the_bits_of_one_worker() {
     for model in [Model { tied: true, ..CUT }, gpt2()] {
         let costs = stages::costs(&describe(&model));
         let pipelined = |kind, layout: Layout| Layout {

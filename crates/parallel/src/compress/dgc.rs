@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn velocities_that_are_all_sent_but_not_masked_are_those_of_momentum() {
+    fn unmasked_velocities_equal_momentum() {
         let (mut velocities, mut expected) = ([[0.0; 2]; 2], [0.0; 2]);
         for step in 0..5 {
             let grads = [[step as f32, 1.0], [-1.0, 0.5 * step as f32]];

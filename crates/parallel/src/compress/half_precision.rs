@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn an_element_is_off_by_half_a_digit_at_most() {
+    fn rounding_errors_are_at_most_half_a_unit() {
         let values = values(1000, 6);
         assert!(worst::<bf16>(&values) <= 2.0_f32.powi(-8));
         assert!(worst::<f16>(&values) <= 2.0_f32.powi(-11));

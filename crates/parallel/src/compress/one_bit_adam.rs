@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_that_send_all_of_it_have_the_momentum_of_adam() {
+    fn uncompressed_shares_give_the_momentum_of_adam() {
         let (beta1, grads) = (0.9, [[1.0, -2.0, 0.5], [3.0, 0.0, 0.25]]);
         let before = [0.5, 1.0, -1.0];
         let mut expected = before;

@@ -29,7 +29,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_place_has_its_turn_and_none_is_taken_twice() {
+    fn indices_are_distinct_and_uniform() {
         let (len, ratio) = (97, 0.1);
         let mut counts = vec![0; len];
         for step in 0..2000 {

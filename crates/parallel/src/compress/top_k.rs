@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_arrive_as_they_are() {
+    fn the_largest_elements_are_sent_exactly() {
         for (len, ratio) in [(1, 0.5), (7, 0.3), (1000, 0.01), (513, 0.2), (64, 1.0)] {
             let mut sent = values(len, 3);
             sent.iter_mut().step_by(3).for_each(|value| *value = value.round());
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_counted() {
+    fn indices_count_in_the_message_size() {
         // Ten of a thousand: 32 bits for each value and ten for its index.
         assert_eq!(message_len(1000, 0.01), (10 * 42_usize).div_ceil(8));
         assert!(message_len(1000, 0.9) > 4 * 900, "more than the values alone");

@@ -67,7 +67,7 @@ mod tests {
     /// = 4, δ = 1e-5, T = 10,000 give ε ≈ 1.26 by the moments accountant. Its conversion from
     /// moments to ε is looser than the one used here, which is never above it.
     #[test]
-    fn the_moments_accountant_is_met_from_below() {
+    fn epsilon_is_at_most_that_of_the_moments_accountant() {
         let found = epsilon(0.01, 4.0, 10_000, 1e-5);
         assert!((1.0..=1.26).contains(&found), "{found}");
     }
@@ -75,14 +75,14 @@ mod tests {
     /// Tutorial of TensorFlow Privacy: 60,000 samples, batches of 256, noise 1.3, 15 epochs, δ =
     /// 1e-5: ε = 1.18 by its Rényi accountant with the older conversion to ε.
     #[test]
-    fn a_published_tutorial_is_met_from_below() {
+    fn epsilon_is_at_most_that_of_the_tensorflow_privacy_tutorial() {
         let (sampled, rounds) = (256.0 / 60_000.0, 15 * 60_000 / 256);
         let found = epsilon(sampled, 1.3, rounds, 1e-5);
         assert!((0.9..=1.18).contains(&found), "{found}");
     }
 
     #[test]
-    fn without_sampling_the_gaussian_mechanism_is_left() {
+    fn without_sampling_it_is_the_gaussian_mechanism() {
         // One release, z = 1: min over α of α/2 + ln((α−1)/α) − (ln δ + ln α)/(α−1).
         let found = epsilon(1.0, 1.0, 1, 1e-5);
         assert!((4.0..4.8).contains(&found), "{found}");

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn every_graph_of_every_size_has_sound_weights_and_joins_all_workers() {
+    fn every_graph_of_every_size_is_stochastic_and_connected() {
         for name in names() {
             for n in 1..=16 {
                 let graph = Graph::new(name, n, degree(name, n), 7);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_that_do_not_add_up_are_found() {
+    fn non_stochastic_weights_are_found() {
         let mut graph = Graph::new(GraphName::Ring, 5, 2, 1);
         graph.period_matrices[0][3][0].1 += 0.01;
         let bad = graph.verify().expect_err("a column sum exceeds 1");

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_agree_on_stays_to_the_bit() {
+    fn a_consensus_stays_bit_identical() {
         let graph = Graph::new(GraphName::Ring, 3, 2, 1);
         let world = lockstep_platform::real();
         let ends = Comm::threads(&world, 3, &Options::default()).expect("ends");

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_added_to_what_is_not_corrected() {
+    fn a_step_is_added_to_the_biased_weights() {
         let mut push = PushSum::new(vec![vec![0.0; 2]]);
         push.follow(0, &[1.0, 2.0]);
         push.set_weight(0.5);

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_as_the_writer_saw_it_and_the_rest_is_kept() {
+    fn messages_decode_as_the_worker_expects_and_the_residual_is_kept() {
         let values: Vec<f32> = (0..200).map(|n| ((n * 37 % 101) as f32 - 50.0) / 8.0).collect();
         let methods = [
             Method::Bf16,
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_no_longer_than_its_message_travels_as_it_is() {
+    fn a_part_shorter_than_its_message_is_sent_uncompressed() {
         let compression = PushCompression { method: Method::Sign, error_feedback: true, seed: 1 };
         assert_eq!(compression.message_len(40), None, "there is no whole row");
         assert_eq!(compression.message_len(64), Some(12));

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shorter_or_longer_than_all_classes_is_counted_too() {
+    fn latencies_outside_all_classes_are_counted() {
         let mut latency = Latency::default();
         latency.note(Duration::ZERO);
         latency.note(Duration::from_secs(1 << 40));

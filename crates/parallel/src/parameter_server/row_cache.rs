@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_touched_rows_are_kept_until_they_are_too_old() {
+    fn the_most_used_rows_are_cached_until_they_expire() {
         let mut row_cache = RowCache::new(10, 2, 3, None);
         for step in 0..4 {
             row_cache.touch(&[7, 3]);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_on_staleness_holds_for_what_is_kept() {
+    fn a_staleness_bound_applies_to_cached_rows() {
         let mut row_cache = RowCache::new(4, 4, 100, Some(2));
         row_cache.touch(&[0]);
         row_cache.insert(0, 0, 10);

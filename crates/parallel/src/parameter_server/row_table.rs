@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_parameter_is_stepped_by_one_server_whoever_holds_rows() {
+    fn every_parameter_is_stepped_by_exactly_one_server() {
         for by in [RowSharding::Hash, RowSharding::Range] {
             for num_servers in 1..=5 {
                 let (blueprint, layout) = layout(num_servers, by);

@@ -94,7 +94,7 @@ pub(crate) struct Layout {
     pub(crate) overlap: bool,
     pub(crate) stages: Stages,
     /// Number of tensor-parallel shards, and of ranks that hold them.
-    pub(crate) slices: usize,
+    pub(crate) shards: usize,
     pub(crate) tensor: usize,
     pub(crate) sequence: bool,
 }
@@ -122,7 +122,7 @@ impl Layout {
             bucket_len: 0,
             overlap: false,
             stages,
-            slices: 1,
+            shards: 1,
             tensor: 1,
             sequence: false,
         }
@@ -136,8 +136,8 @@ impl Layout {
     /// Shards of a model that a rank holds.
     pub(crate) fn blueprint(&self, model: &Model, worker: usize) -> Blueprint {
         let index = self.plan(1).mesh.index(Axis::Tensor, Rank(worker));
-        let slices = TensorShards::for_tp_rank(self.slices, self.tensor, index, self.sequence);
-        describe_shards(model, &slices, lockstep_config::Dtype::F32)
+        let shards = TensorShards::for_tp_rank(self.shards, self.tensor, index, self.sequence);
+        describe_shards(model, &shards, lockstep_config::Dtype::F32)
     }
 
     pub(crate) fn plan(&self, microbatches_per_leaf: usize) -> ReplicaPlan {
