@@ -1,4 +1,4 @@
-//! The reader of what callers say when they join a run, fed with any bytes.
+//! Fuzzes the decoder of rendezvous messages.
 
 #![no_main]
 

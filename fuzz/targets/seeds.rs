@@ -1,5 +1,4 @@
-//! Writes genuine messages where the fuzzer finds them: it changes those instead of finding out
-//! from nothing what a message looks like.
+//! Writes genuine messages as seed corpus of the fuzz targets.
 
 use lockstep_cluster::rendezvous::hostile::samples;
 use lockstep_comm::hostile;

@@ -1,7 +1,7 @@
-//! The reader of messages between ranks, fed with any bytes on two streams in pieces of any size.
+//! Fuzzes the receiver of messages between ranks, on two streams that arrive in pieces.
 //!
-//! An input is the length of a piece, two bytes that say where the second stream begins, and the
-//! bytes of both.
+//! An input is the length of a piece, the length of the first stream in two bytes, and the bytes of
+//! both streams.
 
 #![no_main]
 

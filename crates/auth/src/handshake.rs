@@ -1,15 +1,15 @@
-//! From the secret to a session: NNpsk0 of the Noise protocol.
+//! Handshake NNpsk0 of the Noise Protocol Framework (Perrin 2018).
 //!
 //! ```text
-//! caller                                     host
-//!   call:  front, fresh key, tag      ->     the tag fits: it knows the secret, or repeats one
-//!   tag fits: it knows the secret     <-     reply: front, fresh key, tag
-//!   first sealed record               ->     it opens: the caller is no recording
+//! initiator                                  responder
+//!   first message: header, key, tag   ->     valid tag: the peer knows the secret, or replays
+//!   valid tag: the peer knows it      <-     reply: header, key, tag
+//!   first encrypted record            ->     it decrypts: the peer does not replay
 //! ```
 //!
-//! Fronts are plain and have a fixed shape for ever, so that ranks of different versions can still
-//! tell each other so, sealed. A host spends a few hashes on a caller that does not know the
-//! secret, and no product of keys; it keeps nothing of it.
+//! Headers are plaintext and their format never changes, so ranks of different protocol versions
+//! can still report the difference in an encrypted record. A peer without the secret costs the
+//! responder a few hashes, no Diffie-Hellman product and no state.
 
 use lockstep_platform::World;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
@@ -20,48 +20,48 @@ use snow::{Builder, HandshakeState};
 use super::session::Session;
 use super::ticket::Secret;
 
-/// The pattern and its functions, in Noise's own spelling.
+/// Noise protocol name: pattern, Diffie-Hellman function, cipher and hash.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
-/// What every greeting starts with.
+/// First bytes of every handshake message.
 const MAGIC: [u8; 8] = *b"lockstep";
 
-/// The shape of greetings, not the version of what is said in them.
-const SHAPE: u16 = 2;
+/// Version of the message format; the protocol inside the session has its own version.
+const FORMAT: u16 = 2;
 
-const CALL: u8 = 1;
+const FIRST: u8 = 1;
 const REPLY: u8 = 2;
-const NO: u8 = 3;
+const REFUSAL: u8 = 3;
 
-/// The magic word, the shape in two bytes, and the kind.
-const FRONT_BYTES: usize = 11;
+/// Header: magic, format in two bytes, kind.
+const HEADER_BYTES: usize = 11;
 
-/// A key and a tag.
+/// Noise payload: a public key and a tag.
 const NOISE_BYTES: usize = 32 + 16;
 
-/// Length of every greeting: calls, replies and refusals.
-pub const GREETING_BYTES: usize = FRONT_BYTES + NOISE_BYTES;
+/// Length of every handshake message: first message, reply and refusal.
+pub const HANDSHAKE_BYTES: usize = HEADER_BYTES + NOISE_BYTES;
 
-/// A call, a reply or a refusal.
-pub type Greeting = [u8; GREETING_BYTES];
+/// First message, reply or refusal.
+pub type HandshakeMessage = [u8; HANDSHAKE_BYTES];
 
-/// Why somebody is not trusted.
+/// Reason why the handshake failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mistrust {
-    /// It is no rank of any run.
-    NotOurs,
-    /// It does not know the secret.
-    Stranger,
-    /// It says that we do not.
+pub enum HandshakeError {
+    /// The bytes are no handshake message.
+    UnknownProtocol,
+    /// The peer does not know the secret.
+    WrongSecret,
+    /// The peer reports that this rank does not know the secret.
     Refused,
 }
 
-impl Mistrust {
-    /// In words, about the other one.
+impl HandshakeError {
+    /// Message about the peer.
     pub fn reason(self) -> &'static str {
         match self {
-            Self::NotOurs => "these are not the bytes of a lockstep run",
-            Self::Stranger => "it does not know the run's secret",
+            Self::UnknownProtocol => "these are not the bytes of a lockstep run",
+            Self::WrongSecret => "it does not know the run's secret",
             Self::Refused => {
                 "it has another secret; LOCKSTEP_SECRET must be the same for all workers of a run"
             }
@@ -69,86 +69,86 @@ impl Mistrust {
     }
 }
 
-/// Whether bytes may become a greeting.
-pub fn is_like_a_greeting(bytes: &[u8]) -> bool {
-    bytes.iter().zip(&front(CALL)[..FRONT_BYTES - 1]).all(|(byte, front)| byte == front)
+/// Whether bytes are the beginning of a handshake message.
+pub fn is_handshake_prefix(bytes: &[u8]) -> bool {
+    bytes.iter().zip(&header(FIRST)[..HEADER_BYTES - 1]).all(|(byte, header)| byte == header)
 }
 
-/// A caller that waits for the reply.
-pub struct Call(HandshakeState);
+/// Initiator that waits for the reply.
+pub struct Initiator(HandshakeState);
 
-impl Call {
-    /// Starts a conversation; the greeting is the first thing to send.
-    pub fn new(world: &World, secret: &Secret) -> (Self, Greeting) {
+impl Initiator {
+    /// Starts a handshake and returns the first message.
+    pub fn new(world: &World, secret: &Secret) -> (Self, HandshakeMessage) {
         let mut state = builder(world, secret).build_initiator().expect("the pattern is complete");
-        let mut greeting = [0; GREETING_BYTES];
-        greeting[..FRONT_BYTES].copy_from_slice(&front(CALL));
-        let written = state.write_message(&[], &mut greeting[FRONT_BYTES..]);
+        let mut message = [0; HANDSHAKE_BYTES];
+        message[..HEADER_BYTES].copy_from_slice(&header(FIRST));
+        let written = state.write_message(&[], &mut message[HEADER_BYTES..]);
         assert_eq!(written, Ok(NOISE_BYTES), "a key and a tag");
-        (Self(state), greeting)
+        (Self(state), message)
     }
 
-    /// The reply came.
-    pub fn finish(mut self, reply: &Greeting) -> Result<Session, Mistrust> {
+    /// Completes the handshake with the reply.
+    pub fn finish(mut self, reply: &HandshakeMessage) -> Result<Session, HandshakeError> {
         let (kind, noise) = split(reply)?;
-        if kind == NO {
-            return Err(Mistrust::Refused);
+        if kind == REFUSAL {
+            return Err(HandshakeError::Refused);
         }
         if kind != REPLY {
-            return Err(Mistrust::NotOurs);
+            return Err(HandshakeError::UnknownProtocol);
         }
-        self.0.read_message(noise, &mut []).map_err(|_| Mistrust::Stranger)?;
+        self.0.read_message(noise, &mut []).map_err(|_| HandshakeError::WrongSecret)?;
         Ok(Session::new(self.0))
     }
 }
 
-/// Answers a call.
-pub fn answer(
+/// Answers a first message with a reply.
+pub fn respond(
     world: &World,
     secret: &Secret,
-    call: &Greeting,
-) -> Result<(Greeting, Session), Mistrust> {
-    let (kind, noise) = split(call)?;
-    if kind != CALL {
-        return Err(Mistrust::NotOurs);
+    first_message: &HandshakeMessage,
+) -> Result<(HandshakeMessage, Session), HandshakeError> {
+    let (kind, noise) = split(first_message)?;
+    if kind != FIRST {
+        return Err(HandshakeError::UnknownProtocol);
     }
     let mut state = builder(world, secret).build_responder().expect("the pattern is complete");
-    state.read_message(noise, &mut []).map_err(|_| Mistrust::Stranger)?;
-    let mut reply = [0; GREETING_BYTES];
-    reply[..FRONT_BYTES].copy_from_slice(&front(REPLY));
-    let written = state.write_message(&[], &mut reply[FRONT_BYTES..]);
+    state.read_message(noise, &mut []).map_err(|_| HandshakeError::WrongSecret)?;
+    let mut reply = [0; HANDSHAKE_BYTES];
+    reply[..HEADER_BYTES].copy_from_slice(&header(REPLY));
+    let written = state.write_message(&[], &mut reply[HEADER_BYTES..]);
     assert_eq!(written, Ok(NOISE_BYTES), "a key and a tag");
     Ok((reply, Session::new(state)))
 }
 
-/// What a caller with another secret is told: no more than it knows already.
-pub fn refusal() -> Greeting {
-    let mut greeting = [0; GREETING_BYTES];
-    greeting[..FRONT_BYTES].copy_from_slice(&front(NO));
-    greeting
+/// Answer to a peer with another secret. It carries no information about the secret.
+pub fn refusal_message() -> HandshakeMessage {
+    let mut message = [0; HANDSHAKE_BYTES];
+    message[..HEADER_BYTES].copy_from_slice(&header(REFUSAL));
+    message
 }
 
-fn front(kind: u8) -> [u8; FRONT_BYTES] {
-    let mut front = [kind; FRONT_BYTES];
-    front[..8].copy_from_slice(&MAGIC);
-    front[8..10].copy_from_slice(&SHAPE.to_le_bytes());
-    front
+fn header(kind: u8) -> [u8; HEADER_BYTES] {
+    let mut header = [kind; HEADER_BYTES];
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..10].copy_from_slice(&FORMAT.to_le_bytes());
+    header
 }
 
-fn split(greeting: &Greeting) -> Result<(u8, &[u8]), Mistrust> {
-    let (start, noise) = greeting.split_at(FRONT_BYTES);
-    let kind = start[FRONT_BYTES - 1];
-    if start == front(kind) { Ok((kind, noise)) } else { Err(Mistrust::NotOurs) }
+fn split(message: &HandshakeMessage) -> Result<(u8, &[u8]), HandshakeError> {
+    let (start, noise) = message.split_at(HEADER_BYTES);
+    let kind = start[HEADER_BYTES - 1];
+    if start == header(kind) { Ok((kind, noise)) } else { Err(HandshakeError::UnknownProtocol) }
 }
 
 fn builder<'a>(world: &World, secret: &'a Secret) -> Builder<'a> {
-    let pattern = PATTERN.parse().expect("a pattern that exists");
+    let pattern = PATTERN.parse().expect("the pattern is supported");
     let resolver = Box::new(Resolver(world.clone()));
     let builder = Builder::with_resolver(pattern, resolver);
-    builder.psk(0, secret.bytes()).expect("one secret, at the start")
+    builder.psk(0, secret.bytes()).expect("the pattern has one pre-shared key")
 }
 
-/// The usual functions, with random numbers from the world.
+/// Default functions with random numbers from the platform.
 struct Resolver(World);
 
 impl CryptoResolver for Resolver {
@@ -184,67 +184,71 @@ mod tests {
 
     use super::*;
 
-    fn converse() -> (Session, Session, Greeting, Secret) {
+    fn complete_handshake() -> (Session, Session, HandshakeMessage, Secret) {
         let world = real();
         let secret = Secret::new(&world);
-        let (call, greeting) = Call::new(&world, &secret);
-        let (reply, host) = answer(&world, &secret, &greeting).unwrap();
-        (call.finish(&reply).unwrap(), host, greeting, secret)
+        let (initiator, message) = Initiator::new(&world, &secret);
+        let (reply, responder) = respond(&world, &secret, &message).unwrap();
+        (initiator.finish(&reply).unwrap(), responder, message, secret)
     }
 
     #[test]
-    fn both_sides_open_what_the_other_has_sealed_and_nothing_else() {
-        let (caller, host, ..) = converse();
-        let record = caller.seal_one(b"hello");
-        assert_eq!(host.open_one(&record).as_deref(), Some(&b"hello"[..]));
-        assert_eq!(host.open_one(&record), None, "a record is good for one time");
-        let mut record = host.seal_one(b"welcome");
-        assert_eq!(host.open_one(&record), None, "nobody can be told his own words");
+    fn each_side_opens_only_records_of_the_other() {
+        let (initiator, responder, ..) = complete_handshake();
+        let record = initiator.seal_one(b"hello");
+        assert_eq!(responder.open_one(&record).as_deref(), Some(&b"hello"[..]));
+        assert_eq!(responder.open_one(&record), None, "a record decrypts once");
+        let mut record = responder.seal_one(b"welcome");
+        assert_eq!(responder.open_one(&record), None, "a record is not valid for its sender");
         record[5] ^= 1;
-        assert_eq!(caller.open_one(&record), None, "nobody can change them");
+        assert_eq!(initiator.open_one(&record), None, "a changed record does not decrypt");
     }
 
     #[test]
-    fn without_the_secret_neither_side_gets_anywhere() {
+    fn the_handshake_fails_without_the_secret() {
         let world = real();
         let (ours, theirs) = (Secret::new(&world), Secret::new(&world));
-        let (call, greeting) = Call::new(&world, &theirs);
-        assert_eq!(answer(&world, &ours, &greeting).err(), Some(Mistrust::Stranger));
-        // Somebody who only pretends to host answers as well as it can.
-        let (_, own_greeting) = Call::new(&world, &ours);
-        let (reply, _) = answer(&world, &ours, &own_greeting).unwrap();
-        assert_eq!(call.finish(&reply).err(), Some(Mistrust::Stranger));
-        let (call, _) = Call::new(&world, &theirs);
-        assert_eq!(call.finish(&refusal()).err(), Some(Mistrust::Refused));
+        let (initiator, message) = Initiator::new(&world, &theirs);
+        assert_eq!(respond(&world, &ours, &message).err(), Some(HandshakeError::WrongSecret));
+        // A responder without the secret replies to a message of its own.
+        let (_, own_message) = Initiator::new(&world, &ours);
+        let (reply, _) = respond(&world, &ours, &own_message).unwrap();
+        assert_eq!(initiator.finish(&reply).err(), Some(HandshakeError::WrongSecret));
+        let (initiator, _) = Initiator::new(&world, &theirs);
+        assert_eq!(initiator.finish(&refusal_message()).err(), Some(HandshakeError::Refused));
     }
 
     #[test]
-    fn a_recorded_conversation_cannot_be_repeated() {
-        let (caller, host, greeting, secret) = converse();
-        let hello = caller.seal_one(b"hello");
-        assert!(host.open_one(&hello).is_some());
-        // The call still fits, since it is genuine, but the new host's key is another one.
-        let (_, again) = answer(&real(), &secret, &greeting).unwrap();
-        assert_eq!(again.open_one(&hello), None);
+    fn a_recorded_handshake_cannot_be_replayed() {
+        let (initiator, responder, message, secret) = complete_handshake();
+        let hello = initiator.seal_one(b"hello");
+        assert!(responder.open_one(&hello).is_some());
+        // The first message is genuine, but the second responder has another key.
+        let (_, second_responder) = respond(&real(), &secret, &message).unwrap();
+        assert_eq!(second_responder.open_one(&hello), None);
     }
 
     #[test]
-    fn a_greeting_cannot_be_turned_into_another_kind() {
-        let (.., greeting, secret) = converse();
-        let (call, _) = Call::new(&real(), &secret);
-        assert_eq!(call.finish(&greeting).err(), Some(Mistrust::NotOurs), "a mirror is no host");
-        let (reply, _) = answer(&real(), &secret, &greeting).unwrap();
-        assert_eq!(answer(&real(), &secret, &reply).err(), Some(Mistrust::NotOurs));
+    fn a_handshake_message_cannot_be_used_as_another_kind() {
+        let (.., message, secret) = complete_handshake();
+        let (initiator, _) = Initiator::new(&real(), &secret);
+        assert_eq!(
+            initiator.finish(&message).err(),
+            Some(HandshakeError::UnknownProtocol),
+            "an echo is no reply"
+        );
+        let (reply, _) = respond(&real(), &secret, &message).unwrap();
+        assert_eq!(respond(&real(), &secret, &reply).err(), Some(HandshakeError::UnknownProtocol));
     }
 
     #[test]
-    fn every_bit_of_a_greeting_counts() {
-        let (.., greeting, secret) = converse();
+    fn a_handshake_message_with_a_flipped_bit_is_refused() {
+        let (.., message, secret) = complete_handshake();
         let world = real();
-        for bit in 0..8 * GREETING_BYTES {
-            let mut changed = greeting;
+        for bit in 0..8 * HANDSHAKE_BYTES {
+            let mut changed = message;
             changed[bit / 8] ^= 1 << (bit % 8);
-            assert!(answer(&world, &secret, &changed).is_err(), "bit {bit}");
+            assert!(respond(&world, &secret, &changed).is_err(), "bit {bit}");
         }
     }
 }

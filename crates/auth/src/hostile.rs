@@ -7,83 +7,86 @@ use std::io::{self, IoSlice};
 
 use lockstep_platform::World;
 
-use crate::handshake::{Call, GREETING_BYTES, answer};
+use crate::handshake::{HANDSHAKE_BYTES, Initiator, respond};
 use crate::session::Session;
 use crate::ticket::Secret;
 
-/// A host and a genuine caller, between whom somebody else speaks.
+/// Genuine handshake between two ranks, recorded by a third party that injects bytes.
 pub struct Eavesdropper {
     world: World,
     secret: Secret,
-    /// What the caller said first.
-    pub greeting: Vec<u8>,
-    /// What it was answered.
+    /// First message of the initiator.
+    pub first_message: Vec<u8>,
+    /// Reply of the responder.
     pub reply: Vec<u8>,
-    /// What it said then; the host has not heard it.
+    /// First record of the initiator; the responder has not received it.
     pub hello: Vec<u8>,
-    host: Session,
+    responder: Session,
 }
 
 impl Eavesdropper {
-    /// A conversation under a new secret, in which the caller says `hello`.
+    /// Records a handshake under a new secret; the first record contains `hello`.
     pub fn new(world: &World, hello: &[u8]) -> Self {
         let secret = Secret::new(world);
-        let (call, greeting) = Call::new(world, &secret);
-        let (reply, host) = answer(world, &secret, &greeting).expect("it is genuine");
-        let caller = call.finish(&reply).expect("it is genuine");
-        let hello = caller.seal_one(hello);
-        let (greeting, reply) = (greeting.to_vec(), reply.to_vec());
-        Self { world: world.clone(), secret, greeting, reply, hello, host }
+        let (initiation, first_message) = Initiator::new(world, &secret);
+        let (reply, responder) =
+            respond(world, &secret, &first_message).expect("the message is genuine");
+        let initiator = initiation.finish(&reply).expect("the message is genuine");
+        let hello = initiator.seal_one(hello);
+        let (first_message, reply) = (first_message.to_vec(), reply.to_vec());
+        Self { world: world.clone(), secret, first_message, reply, hello, responder }
     }
 
-    /// Whether the host takes these bytes for a greeting.
-    pub fn greets(&self, bytes: &[u8]) -> bool {
-        let greeting = <&[u8; GREETING_BYTES]>::try_from(bytes);
-        greeting.is_ok_and(|greeting| answer(&self.world, &self.secret, greeting).is_ok())
+    /// Whether the responder accepts these bytes as first message.
+    pub fn accepts_first_message(&self, bytes: &[u8]) -> bool {
+        let first_message = <&[u8; HANDSHAKE_BYTES]>::try_from(bytes);
+        first_message
+            .is_ok_and(|first_message| respond(&self.world, &self.secret, first_message).is_ok())
     }
 
-    /// Whether a new caller takes these bytes for the host's reply.
-    pub fn replies(&self, bytes: &[u8]) -> bool {
-        let reply = <&[u8; GREETING_BYTES]>::try_from(bytes);
-        let (call, _) = Call::new(&self.world, &self.secret);
-        reply.is_ok_and(|reply| call.finish(reply).is_ok())
+    /// Whether a new initiator accepts these bytes as reply.
+    pub fn accepts_reply(&self, bytes: &[u8]) -> bool {
+        let reply = <&[u8; HANDSHAKE_BYTES]>::try_from(bytes);
+        let (initiation, _) = Initiator::new(&self.world, &self.secret);
+        reply.is_ok_and(|reply| initiation.finish(reply).is_ok())
     }
 
-    /// Whether the host takes these bytes for the caller's hello.
-    pub fn says_hello(&self, bytes: &[u8]) -> bool {
-        self.host.open_one(bytes).is_some()
+    /// Whether the responder accepts these bytes as first record.
+    pub fn accepts_hello(&self, bytes: &[u8]) -> bool {
+        self.responder.open_one(bytes).is_some()
     }
 }
 
-/// Reads a sealed stream in pieces of this length: some genuine bytes, after `meddle` changed the
-/// way they travel. Returns how many bytes were read, or the error's kind.
+/// Encrypts `genuine`, lets `tamper` change the records, and reads the stream `piece` bytes at a
+/// time. Returns the decrypted bytes, or the kind of the error.
 pub fn read_sealed(
     world: &World,
     genuine: &[u8],
     piece: usize,
-    meddle: impl FnOnce(&mut Vec<u8>),
+    tamper: impl FnOnce(&mut Vec<u8>),
 ) -> Result<Vec<u8>, io::ErrorKind> {
     let secret = Secret::new(world);
-    let (call, greeting) = Call::new(world, &secret);
-    let (reply, host) = answer(world, &secret, &greeting).expect("it is genuine");
-    let caller = call.finish(&reply).expect("it is genuine");
+    let (initiation, first_message) = Initiator::new(world, &secret);
+    let (reply, responder) =
+        respond(world, &secret, &first_message).expect("the message is genuine");
+    let initiator = initiation.finish(&reply).expect("the message is genuine");
     let mut sealed = Vec::new();
     let mut rest = genuine;
     while !rest.is_empty() {
         let (front, back) = rest.split_at(rest.len().min(64));
-        let len = caller.seal(&[IoSlice::new(front), IoSlice::new(back)]);
+        let len = initiator.seal(&[IoSlice::new(front), IoSlice::new(back)]);
         rest = &rest[len..];
-        let sent = caller.flush(|bytes| {
+        let sent = initiator.flush(|bytes| {
             sealed.extend_from_slice(bytes);
             Ok(bytes.len())
         });
         sent.expect("memory takes everything");
     }
-    meddle(&mut sealed);
+    tamper(&mut sealed);
     let (mut opened, mut sealed) = (Vec::new(), &sealed[..]);
     let mut buffer = vec![0; 1 + piece * 7];
     loop {
-        let read = host.read(&mut buffer, !piece.is_multiple_of(2), |space| {
+        let read = responder.read(&mut buffer, !piece.is_multiple_of(2), |space| {
             let len = space.len().min(sealed.len()).min(piece.max(1));
             let (now, later) = sealed.split_at(len);
             space[..len].copy_from_slice(now);

@@ -1,72 +1,71 @@
-//! Records: bytes that were sealed for the other end of one connection.
+//! Encrypted records of one connection.
 //!
-//! A record is the length of what follows in two bytes, the sealed bytes and a tag. Records are
-//! counted on both sides, so one that is left out, repeated or moved does not open. A length is
-//! compared with the most that a record can have before anything is read for it, and the buffers of
-//! a connection have room for one record in each direction and never grow.
+//! A record is a length of two bytes, the ciphertext and a tag. Both ends count records and use the
+//! count as nonce, so a record that is dropped, repeated or moved does not decrypt. The reader
+//! checks a length against the maximum before it reads on. The buffers of a connection hold one
+//! record in each direction and never grow.
 
 use std::io::{self, IoSlice};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use snow::{HandshakeState, StatelessTransportState};
 
-/// Bytes in front of a record.
+/// Length field of a record.
 const LENGTH_BYTES: usize = 2;
 
-/// What sealing adds.
+/// Authentication tag of a record.
 const TAG_BYTES: usize = 16;
 
-/// Bytes that one record carries at most.
+/// Longest plaintext of a record.
 pub(crate) const MAX_RECORD_BYTES: usize = 32 << 10;
 
-/// The longest record as it travels.
+/// Longest record on the wire.
 const MAX_SEALED_BYTES: usize = LENGTH_BYTES + MAX_RECORD_BYTES + TAG_BYTES;
 
-/// The keys of one connection, and how far both directions are. Several handles of one stream
-/// share it.
+/// Keys and record counts of one connection. All handles of a stream share it.
 pub struct Session {
     keys: StatelessTransportState,
     outgoing: Mutex<Outgoing>,
     incoming: Mutex<Incoming>,
 }
 
-/// What is on its way out.
+/// State of the sending direction.
 #[derive(Default)]
 struct Outgoing {
     num_records: u64,
-    /// A sealed record, from `start` on not yet sent.
+    /// Last encrypted record; `sealed[start..]` is not sent yet.
     sealed: Vec<u8>,
     start: usize,
-    /// Where the pieces of a record are put together.
+    /// Scratch space for a record of several slices.
     space: Vec<u8>,
 }
 
-/// What has come in.
+/// State of the receiving direction.
 #[derive(Default)]
 struct Incoming {
     num_records: u64,
-    /// As it travels; `sealed[..end]` has come.
+    /// Encrypted bytes; `sealed[..end]` is received.
     sealed: Vec<u8>,
     end: usize,
-    /// Opened, from `start` on not yet taken.
+    /// Decrypted bytes; `opened[start..]` is not delivered yet.
     opened: Vec<u8>,
     start: usize,
 }
 
 impl Session {
-    /// After a handshake that is finished.
+    /// Session of a completed handshake.
     pub(crate) fn new(state: HandshakeState) -> Self {
         let keys = state.into_stateless_transport_mode().expect("the handshake is finished");
         Self { keys, outgoing: Mutex::default(), incoming: Mutex::default() }
     }
 
-    /// Seals the first bytes of some pieces as one record, which [`flush`](Self::flush) sends.
-    /// Returns how many bytes are in it.
+    /// Encrypts the first bytes of `pieces` as one record, which [`flush`](Self::flush) sends.
+    /// Returns the number of plaintext bytes in it.
     pub(crate) fn seal(&self, pieces: &[IoSlice<'_>]) -> usize {
         let mut outgoing = lock(&self.outgoing);
         let Outgoing { num_records, sealed, start, space } = &mut *outgoing;
-        assert_eq!(*start, sealed.len(), "the last record has left");
-        let plain = gathered(pieces, space);
+        assert_eq!(*start, sealed.len(), "the last record is sent");
+        let plain = join_pieces(pieces, space);
         sealed.resize(LENGTH_BYTES + plain.len() + TAG_BYTES, 0);
         let written = self.keys.write_message(*num_records, plain, &mut sealed[LENGTH_BYTES..]);
         let len = written.expect("there is room, and fewer than 2^64 records");
@@ -75,7 +74,7 @@ impl Session {
         plain.len()
     }
 
-    /// Sends what is left of the last record.
+    /// Sends the rest of the last record.
     pub(crate) fn flush(
         &self,
         mut write: impl FnMut(&[u8]) -> io::Result<usize>,
@@ -90,8 +89,8 @@ impl Session {
         Ok(())
     }
 
-    /// Reads opened bytes; sealed ones come from `read`. Without `ahead` nothing is read beyond the
-    /// end of a record, so the rest of the stream may be something else.
+    /// Reads decrypted bytes; `read` supplies encrypted ones. Without `ahead` nothing is read
+    /// beyond the end of a record, so plaintext may follow it on the stream.
     pub(crate) fn read(
         &self,
         buffer: &mut [u8],
@@ -111,8 +110,8 @@ impl Session {
                 continue;
             }
             incoming.sealed.resize(MAX_SEALED_BYTES, 0);
-            let (end, wanted) = (incoming.end, incoming.wanted()?);
-            let most = if ahead { MAX_SEALED_BYTES } else { wanted };
+            let (end, needed_bytes) = (incoming.end, incoming.needed_bytes()?);
+            let most = if ahead { MAX_SEALED_BYTES } else { needed_bytes };
             match read(&mut incoming.sealed[end..most])? {
                 0 if end == 0 => return Ok(0),
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -121,14 +120,14 @@ impl Session {
         }
     }
 
-    /// Whether bytes can be read without anything coming in.
+    /// Whether bytes can be read without receiving more.
     pub(crate) fn has_more(&self) -> bool {
         let incoming = lock(&self.incoming);
-        let is_whole = |wanted| wanted > LENGTH_BYTES && incoming.end >= wanted;
-        incoming.start < incoming.opened.len() || incoming.wanted().map_or(true, is_whole)
+        let is_whole = |needed_bytes| needed_bytes > LENGTH_BYTES && incoming.end >= needed_bytes;
+        incoming.start < incoming.opened.len() || incoming.needed_bytes().map_or(true, is_whole)
     }
 
-    /// Whether nothing was read that was not taken, and all has left.
+    /// Whether everything received is delivered and everything encrypted is sent.
     pub(crate) fn is_empty(&self) -> bool {
         let (incoming, outgoing) = (lock(&self.incoming), lock(&self.outgoing));
         incoming.start == incoming.opened.len()
@@ -136,7 +135,7 @@ impl Session {
             && outgoing.start == outgoing.sealed.len()
     }
 
-    /// A record of its own, as it travels.
+    /// Encrypts one short message as a record.
     pub fn seal_one(&self, bytes: &[u8]) -> Vec<u8> {
         assert!(bytes.len() <= MAX_RECORD_BYTES, "a short message");
         self.seal(&[IoSlice::new(bytes)]);
@@ -145,7 +144,7 @@ impl Session {
         std::mem::take(&mut outgoing.sealed)
     }
 
-    /// What a whole record says; nothing if it was not sealed for this end, as its next record.
+    /// Decrypts a whole record; `None` unless it is the next record of the other end.
     pub fn open_one(&self, record: &[u8]) -> Option<Vec<u8>> {
         let (length, sealed) = record.split_first_chunk()?;
         if usize::from(u16::from_le_bytes(*length)) != sealed.len() {
@@ -159,8 +158,8 @@ impl Session {
     }
 }
 
-/// How long a record is that starts with these bytes, as far as they tell: its length must come
-/// before anything else. Nothing if it would be longer than `most`.
+/// Number of bytes of a record that starts with `bytes`, or of its length field while that is
+/// incomplete. `None` if the plaintext would be longer than `most`.
 pub fn record_bytes(bytes: &[u8], most: usize) -> Option<usize> {
     let Some(length) = bytes.first_chunk() else { return Some(LENGTH_BYTES) };
     let len = usize::from(u16::from_le_bytes(*length));
@@ -168,7 +167,7 @@ pub fn record_bytes(bytes: &[u8], most: usize) -> Option<usize> {
 }
 
 impl Incoming {
-    /// Hands over what is open.
+    /// Delivers decrypted bytes.
     fn take(&mut self, buffer: &mut [u8]) -> usize {
         let len = buffer.len().min(self.opened.len() - self.start);
         buffer[..len].copy_from_slice(&self.opened[self.start..self.start + len]);
@@ -176,37 +175,37 @@ impl Incoming {
         len
     }
 
-    /// Bytes that must have come before something can be done.
-    fn wanted(&self) -> io::Result<usize> {
-        record_bytes(&self.sealed[..self.end], MAX_RECORD_BYTES).ok_or_else(strange)
+    /// Number of received bytes that the next record needs.
+    fn needed_bytes(&self) -> io::Result<usize> {
+        record_bytes(&self.sealed[..self.end], MAX_RECORD_BYTES).ok_or_else(not_authentic)
     }
 
-    /// Opens the next record if it is there: into the buffer if it fits, where its length is
-    /// returned, and otherwise to be taken from.
+    /// Decrypts the next record if it is complete: into `buffer` if it fits, returning its length,
+    /// otherwise into `self.opened`, returning 0.
     fn open(
         &mut self,
         keys: &StatelessTransportState,
         buffer: &mut [u8],
     ) -> io::Result<Option<usize>> {
-        let wanted = self.wanted()?;
-        if wanted == LENGTH_BYTES || self.end < wanted {
+        let needed_bytes = self.needed_bytes()?;
+        if needed_bytes == LENGTH_BYTES || self.end < needed_bytes {
             return Ok(None);
         }
-        let len = wanted - LENGTH_BYTES - TAG_BYTES;
+        let len = needed_bytes - LENGTH_BYTES - TAG_BYTES;
         let fits = len <= buffer.len();
         if !fits {
             self.opened.resize(len, 0);
         }
         let target = if fits { &mut buffer[..len] } else { &mut self.opened[..] };
-        let sealed = &self.sealed[LENGTH_BYTES..wanted];
+        let sealed = &self.sealed[LENGTH_BYTES..needed_bytes];
         let opened = keys.read_message(self.num_records, sealed, target);
         if opened.is_err() {
             self.opened.clear();
-            return Err(strange());
+            return Err(not_authentic());
         }
         self.num_records += 1;
-        self.sealed.copy_within(wanted..self.end, 0);
-        self.end -= wanted;
+        self.sealed.copy_within(needed_bytes..self.end, 0);
+        self.end -= needed_bytes;
         if fits {
             return Ok(Some(len));
         }
@@ -215,8 +214,8 @@ impl Incoming {
     }
 }
 
-/// The pieces as one, at most as long as a record; they are copied only if they are several.
-fn gathered<'a>(pieces: &'a [IoSlice<'_>], space: &'a mut Vec<u8>) -> &'a [u8] {
+/// Joins the pieces, cut to the longest record. A single piece is not copied.
+fn join_pieces<'a>(pieces: &'a [IoSlice<'_>], space: &'a mut Vec<u8>) -> &'a [u8] {
     if let [piece] = pieces {
         return &piece[..piece.len().min(MAX_RECORD_BYTES)];
     }
@@ -228,8 +227,8 @@ fn gathered<'a>(pieces: &'a [IoSlice<'_>], space: &'a mut Vec<u8>) -> &'a [u8] {
     space
 }
 
-fn strange() -> io::Error {
-    let reason = "it sent bytes that no rank of this run has sealed";
+fn not_authentic() -> io::Error {
+    let reason = "it sent bytes that no rank of this run has encrypted";
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
 

@@ -1,7 +1,7 @@
-//! A stream of which every byte travels sealed.
+//! A stream that encrypts every byte.
 //!
-//! Until both ends know each other this is how they talk; after that the same stream goes on as it
-//! is, or plain. It never reads beyond a record, so nothing is lost when it is unwrapped.
+//! The rendezvous protocol runs on it. Afterwards the connection stays encrypted or continues in
+//! plaintext. It never reads beyond a record, so unwrapping loses no bytes.
 
 use std::any::Any;
 use std::io::{self, IoSlice, Read, Write};
@@ -12,19 +12,19 @@ use lockstep_platform::{NetError, Stream};
 
 use super::session::Session;
 
-/// A stream and the keys of its two ends.
+/// Stream with the session that encrypts it.
 pub struct SealedStream {
     pub(super) stream: Box<dyn Stream>,
     pub(super) session: Arc<Session>,
 }
 
 impl SealedStream {
-    /// Seals a stream with the keys of its session.
+    /// Encrypts a stream with the keys of its session.
     pub fn new(stream: Box<dyn Stream>, session: Session) -> Self {
         Self { stream, session: Arc::new(session) }
     }
 
-    /// The stream for what follows: as it is, or plain.
+    /// Continues the stream encrypted or in plaintext.
     pub fn proceed(self, sealed: bool) -> Box<dyn Stream> {
         if sealed {
             return Box::new(self);
@@ -33,7 +33,7 @@ impl SealedStream {
         self.stream
     }
 
-    /// The stream below the seal, as somebody on the way sees it.
+    /// The stream below the encryption, for tests that inject bytes.
     #[doc(hidden)]
     pub fn proceed_unsealed(self) -> Box<dyn Stream> {
         self.stream

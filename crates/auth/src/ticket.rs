@@ -1,43 +1,43 @@
-//! What lets a rank into a run, and where it comes from.
+//! The secret of a run and the environment variables that carry it.
 //!
-//! A secret is 32 random bytes, written as 64 hexadecimal digits. Nothing shorter is taken: whoever
-//! overhears a greeting can try guesses against it at leisure, which is hopeless against 32 random
-//! bytes and quick against a word that somebody made up.
+//! A secret is 32 random bytes, written as 64 hexadecimal digits. Shorter secrets are refused: a
+//! recorded handshake allows offline guessing, which is hopeless against 32 random bytes and quick
+//! against a password.
 
 use std::fmt;
 use std::path::Path;
 
 use lockstep_platform::{FileError, World};
 
-/// The variable that holds the secret.
+/// Environment variable with the secret.
 pub const SECRET: &str = "LOCKSTEP_SECRET";
 
-/// The variable that names a file with the secret.
+/// Environment variable with the path of a file that contains the secret.
 pub const SECRET_FILE: &str = "LOCKSTEP_SECRET_FILE";
 
-/// The variable that holds the run's name.
+/// Environment variable with the name of the run.
 pub const RUN: &str = "LOCKSTEP_RUN";
 
-/// The variable by which a launcher passes the secret that it has made for one run. A person's own
-/// secret stays where it is, since other programs, such as data servers, may know it too.
+/// Environment variable with the secret that a launcher creates for one run. It does not replace
+/// [`SECRET`], which other programs, such as data servers, may share.
 pub const TICKET: &str = "LOCKSTEP_TICKET";
 
-/// How to get a secret, for messages.
-const HOW: &str = "make one with `lockstep rendezvous --new-secret` and give it to all workers";
+/// How to create a secret, for messages.
+const HINT: &str = "make one with `lockstep rendezvous --new-secret` and give it to all workers";
 
-/// 32 random bytes that all ranks of a run know and nobody else. It is never printed by accident.
+/// 32 random bytes that only the ranks of a run know. `Debug` does not print them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// A new one.
+    /// Creates a random secret.
     pub fn new(world: &World) -> Self {
         let mut bytes = [0; 32];
         world.entropy().fill(&mut bytes);
         Self(bytes)
     }
 
-    /// Reads 64 hexadecimal digits; nothing if the text is something else.
+    /// Parses 64 hexadecimal digits; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let (pairs, []) = text.trim().as_bytes().as_chunks::<2>() else { return None };
         let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
@@ -51,7 +51,7 @@ impl Secret {
         Some(Self(bytes))
     }
 
-    /// The 64 digits, for whoever must pass them on.
+    /// The secret as 64 hexadecimal digits.
     pub fn to_hex(&self) -> String {
         let (high, low) = self.0.split_first_chunk().expect("32 bytes are 16 and 16");
         let low = low.try_into().expect("32 bytes are 16 and 16");
@@ -69,23 +69,23 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What lets a rank into a run.
+/// Credentials of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
-    /// What all ranks of the run know.
+    /// Secret that all ranks of the run share.
     pub secret: Secret,
-    /// The run's name, which tells apart runs that use one secret; may be empty.
+    /// Name of the run; distinguishes runs that share a secret. May be empty.
     pub run: String,
 }
 
 impl Ticket {
-    /// For a new run that nobody else can be part of.
+    /// Credentials of a new run with a secret of its own.
     pub fn new(world: &World) -> Self {
         Self { secret: Secret::new(world), run: String::new() }
     }
 
     /// Reads `LOCKSTEP_TICKET`, else `LOCKSTEP_SECRET`, or the file that `LOCKSTEP_SECRET_FILE`
-    /// names, and `LOCKSTEP_RUN`. The error says what is wrong and what would be right.
+    /// names, and `LOCKSTEP_RUN`. The error names the variable and a fix.
     pub fn from_env(world: &World) -> Result<Self, String> {
         let get = |name: &str| {
             let value = world.host().env(name)?;
@@ -98,7 +98,7 @@ impl Ticket {
                 return Err(format!("{SECRET} and {SECRET_FILE} are both set; unset one"));
             }
             (None, None, None) => {
-                return Err(format!("neither {SECRET} nor {SECRET_FILE} is set; {HOW}"));
+                return Err(format!("neither {SECRET} nor {SECRET_FILE} is set; {HINT}"));
             }
             (None, Some(text), None) => (text, SECRET.to_owned()),
             (None, None, Some(path)) => {
@@ -106,16 +106,16 @@ impl Ticket {
                 (text, format!("{SECRET_FILE} = {path}"))
             }
         };
-        // What was found is not repeated: it may be nearly the secret.
+        // The message does not quote the text: it may be a secret with one typo.
         let secret = Secret::parse(&text)
-            .ok_or_else(|| format!("{from} does not hold 64 hexadecimal digits; {HOW}"))?;
+            .ok_or_else(|| format!("{from} does not hold 64 hexadecimal digits; {HINT}"))?;
         Ok(Self { secret, run })
     }
 
-    /// The variables by which a process that is started gets this ticket.
+    /// Environment variables that pass this ticket to a child process.
     ///
-    /// The environment of a process can be read by its own user only, who could read its memory
-    /// just as well.
+    /// Only the same user can read the environment of a process, and that user can read its memory
+    /// as well.
     pub fn to_env(&self) -> [(&'static str, String); 2] {
         [(TICKET, self.secret.to_hex()), (RUN, self.run.clone())]
     }
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_new_every_time_and_survives_being_written_down() {
+    fn a_secret_is_random_and_round_trips_through_hex() {
         let (one, other) = (Secret::new(&real()), Secret::new(&real()));
         assert_ne!(one, other);
         assert_eq!(Secret::parse(&format!(" {}\n", one.to_hex())), Some(one));
@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_not_printed_by_accident() {
+    fn debug_does_not_print_the_secret() {
         let ticket = Ticket::new(&real());
         let text = format!("{ticket:?} {:?}", ticket.secret);
         assert!(!text.contains(&ticket.secret.to_hex()[..8]), "{text}");
     }
 
     #[test]
-    fn anything_but_64_digits_is_no_secret() {
+    fn a_text_that_is_not_64_digits_is_refused() {
         let digits = "0123456789abcdef".repeat(4);
         assert!(Secret::parse(&digits).is_some());
         for text in

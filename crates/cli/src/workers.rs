@@ -7,8 +7,10 @@
 use crate::failure::Failure;
 use lockstep_cluster::rendezvous::Ticket;
 use lockstep_cluster::role::{RESTARTS, RUN_DIR, TERMINAL, follow_launcher, has_launcher};
-use lockstep_cluster::threads::{self, Fault};
-use lockstep_cluster::{Guests, Launch, Member, Role, Terms, join, launch, role};
+use lockstep_cluster::threads::{self, WorkerFailure};
+use lockstep_cluster::{
+    JoinedWorker, Launch, RemoteWorkers, RestartPolicy, Role, join, launch, role,
+};
 use lockstep_comm::Comm;
 use lockstep_config::{Blame, Recipe};
 use lockstep_platform::World;
@@ -56,8 +58,8 @@ pub(crate) fn run<T: Send + 'static>(
     // A worker of an elastic run uses the world size of this attempt.
     let sized = match &role {
         Role::Worker(place) => recipe.with_workers(place.num_ranks - recipe.num_server_ranks()),
-        Role::Alone => recipe.with_workers(1),
-        Role::Host | Role::Launcher => recipe.clone(),
+        Role::SingleWorker => recipe.with_workers(1),
+        Role::ThreadHost | Role::Launcher => recipe.clone(),
     };
     let recipe = &sized;
     let arena_bytes = lockstep_trainer::arena_bytes(recipe);
@@ -75,14 +77,16 @@ pub(crate) fn run<T: Send + 'static>(
         }
     }
     match role {
-        Role::Alone => {
-            let member = join::alone(recipe, world, arena_bytes)?;
+        Role::SingleWorker => {
+            let member = join::join_single(recipe, world, arena_bytes)?;
             Ok(work(recipe, &member.comm)?)
         }
-        Role::Host => {
+        Role::ThreadHost => {
             let work = move |recipe: &Recipe, comm: &Comm| {
-                let fault =
-                    |error: TrainError| Fault { blame: error.blame(), text: error.to_string() };
+                let fault = |error: TrainError| WorkerFailure {
+                    blame: error.blame(),
+                    text: error.to_string(),
+                };
                 work(recipe, comm).map_err(fault)
             };
             let outcome = threads::run(recipe, world, arena_bytes, work);
@@ -95,7 +99,7 @@ pub(crate) fn run<T: Send + 'static>(
         }
         Role::Launcher => start_all(recipe, world, options).map(|()| None),
         Role::Worker(place) => {
-            let outcome = join::worker(recipe, world, &place, arena_bytes, warn)
+            let outcome = join::join_worker(recipe, world, &place, arena_bytes, warn)
                 .map_err(Failure::from)
                 .and_then(|member| {
                     Ok(work(&on_this_machine(recipe, world, &member), &member.comm)?)
@@ -121,17 +125,18 @@ fn follow_owner(world: &World) -> Result<(), Failure> {
 
 /// Starts the workers as processes of this command and waits for them.
 fn start_all(recipe: &Recipe, world: &World, options: LaunchOptions) -> Result<(), Failure> {
-    let guests = options.listen.as_deref().map(|addr| guests(recipe, world, addr)).transpose()?;
+    let remote = options.listen.as_deref();
+    let remote = remote.map(|addr| listen_for_remote_workers(recipe, world, addr)).transpose()?;
     let command = Launch {
         arguments: std::env::args_os().skip(1).collect(),
-        terms: terms(recipe, &options),
-        told: options.env,
+        policy: restart_policy(recipe, &options),
+        env: options.env,
         is_terminal: std::io::stderr().is_terminal(),
-        stand_ins: recipe.server_replica_groups(),
+        replica_groups: recipe.server_replica_groups(),
         run_dir: options.run_dir,
-        passes_requests_on: options.saves_on_request,
+        forwards_termination: options.saves_on_request,
     };
-    launch(world, &command, guests, Box::new(std::io::stderr()))??;
+    launch(world, &command, remote, Box::new(std::io::stderr()))??;
     Ok(())
 }
 
@@ -151,11 +156,15 @@ pub(crate) fn check_listen(recipe: &Recipe, addr: &str) -> Result<(), Failure> {
 }
 
 /// Listens for workers of other hosts; this one starts the fewest that the run can have.
-fn guests(recipe: &Recipe, world: &World, addr: &str) -> Result<Guests, Failure> {
+fn listen_for_remote_workers(
+    recipe: &Recipe,
+    world: &World,
+    addr: &str,
+) -> Result<RemoteWorkers, Failure> {
     let ticket = Ticket::from_env(world).map_err(Failure::user)?;
     let sizes = recipe.worker_counts();
     let (fewest, most) = (sizes[0], sizes[sizes.len() - 1]);
-    Ok(Guests::open(world, addr, &ticket, fewest, most, warn)?)
+    Ok(RemoteWorkers::open(world, addr, &ticket, fewest, most, warn)?)
 }
 
 /// Joins the run that listens at an address as a remote worker, until it ends.
@@ -166,7 +175,7 @@ pub(crate) fn serve(world: &World, addr: &str, quiet: bool) -> Result<(), Failur
         print_status(&format!("joining the run at {addr} as a remote worker\n"));
     }
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    match lockstep_cluster::guests::serve(world, addr, &ticket, &arguments)? {
+    match lockstep_cluster::remote_workers::offer_worker(world, addr, &ticket, &arguments)? {
         0 => Ok(()),
         code => Err(Failure::with_code(
             code,
@@ -181,13 +190,13 @@ pub(crate) fn is_worker(world: &World) -> bool {
 }
 
 /// Numbers of workers, and the policy for lost ones.
-fn terms(recipe: &Recipe, options: &LaunchOptions) -> Terms {
+fn restart_policy(recipe: &Recipe, options: &LaunchOptions) -> RestartPolicy {
     // Without a shared run directory no attempt could resume.
     if options.run_dir.is_none() {
-        return Terms::fixed(recipe.num_ranks(), options.restarts);
+        return RestartPolicy::fixed(recipe.num_ranks(), options.restarts);
     }
     let rejoin = Duration::from_secs_f64(recipe.run.rejoin.0);
-    Terms { sizes: recipe.rank_counts(), restarts: options.restarts, rejoin }
+    RestartPolicy { sizes: recipe.rank_counts(), restarts: options.restarts, rejoin }
 }
 
 /// Which life of a run this process belongs to, as its launcher says.
@@ -198,7 +207,7 @@ pub(crate) fn attempt(world: &World) -> Attempt {
 }
 
 /// The recipe with this host's threads per worker, where workers run on several hosts.
-fn on_this_machine(recipe: &Recipe, world: &World, member: &Member) -> Recipe {
+fn on_this_machine(recipe: &Recipe, world: &World, member: &JoinedWorker) -> Recipe {
     let mut recipe = recipe.clone();
     if member.num_local != recipe.num_ranks() {
         let cores = world.threads().available();

@@ -1,4 +1,4 @@
-//! Why workers cannot come together, with who must act.
+//! Errors of launching and joining a run.
 
 use lockstep_comm::CommError;
 use lockstep_config::Blame;
@@ -6,58 +6,58 @@ use lockstep_platform::{NetError, ProcessError, ThreadError};
 
 use crate::rendezvous::RendezvousError;
 
-/// A run that could not begin.
+/// Failure to start a run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ClusterError {
-    /// The environment is that of a worker, but not a sound one.
+    /// The environment of a worker is incomplete or inconsistent.
     #[error("{source}; or unset RANK and WORLD_SIZE, and `lockstep` starts the workers itself")]
-    Place {
-        /// What is wrong with it.
+    Environment {
+        /// Problem in the environment.
         source: RendezvousError,
     },
-    /// Whoever started the workers and whoever wrote the recipe disagree.
-    #[error("WORLD_SIZE = {world_size} {}", asked(*world_size, sizes, *servers))]
+    /// `WORLD_SIZE` is not a world size of the recipe.
+    #[error("WORLD_SIZE = {world_size} {}", expected_size(*world_size, sizes, *servers))]
     WorldSize {
-        /// How many were started.
+        /// Number of started workers.
         world_size: usize,
-        /// How many the recipe allows.
+        /// World sizes of the recipe.
         sizes: Vec<usize>,
-        /// How many of them are servers.
+        /// Number of parameter servers among them.
         servers: usize,
     },
-    /// A worker among processes cannot be several threads.
+    /// A worker process cannot start all workers as threads.
     #[error(
         "run.isolation = \"threads\" puts all workers into one process, but this is one of \
          WORLD_SIZE = {world_size}; set run.isolation = \"processes\""
     )]
     ThreadsAmongProcesses {
-        /// How many processes were started.
+        /// Number of started processes.
         world_size: usize,
     },
-    /// The recipe wants memory between workers that have none in common.
+    /// The recipe selects shared memory, but the workers are on several hosts.
     #[error(
-        "run.transport = \"shm\" needs all workers on one host, and these are joined by \
+        "run.transport = \"shm\" needs all workers on one host, and these use \
          {transport}; try \"auto\""
     )]
     NotOneHost {
-        /// What they are joined by.
+        /// Transport between the workers.
         transport: &'static str,
     },
-    /// The process that started this one has ended before it could begin.
+    /// The launcher ended before this worker started.
     #[error("the process that started this worker has ended")]
     Orphan,
-    /// The process that this one offered a worker to has ended, or cannot be reached any more.
+    /// The launcher of a remote worker ended or is unreachable.
     #[error("the run at {addr} is gone: {reason}")]
     LauncherGone {
-        /// Where it was.
+        /// Address of the launcher.
         addr: String,
-        /// How it was noticed.
+        /// Observed failure.
         reason: String,
     },
-    /// The workers did not find each other.
+    /// The rendezvous failed.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
-    /// The workers could not open their connections.
+    /// The communicator could not be opened.
     #[error(transparent)]
     Comm(#[from] CommError),
     /// A worker could not be started.
@@ -66,20 +66,20 @@ pub enum ClusterError {
     /// A thread could not be started.
     #[error(transparent)]
     Thread(#[from] ThreadError),
-    /// There is no port to meet at.
+    /// No port is free for the rendezvous.
     #[error(transparent)]
     Net(#[from] NetError),
 }
 
 impl ClusterError {
-    /// Who must act.
+    /// Party that must act.
     pub fn blame(&self) -> Blame {
         match self {
             Self::Rendezvous(error) => error.blame(),
             Self::Comm(error) => error.blame(),
-            // The launcher is no rank; its place among the peers is that of rank 0.
+            // The launcher has no rank; rank 0 stands for it.
             Self::Orphan | Self::LauncherGone { .. } => Blame::Peer(0),
-            Self::Place { .. }
+            Self::Environment { .. }
             | Self::WorldSize { .. }
             | Self::ThreadsAmongProcesses { .. }
             | Self::NotOneHost { .. }
@@ -90,8 +90,8 @@ impl ClusterError {
     }
 }
 
-/// What the recipe asks for instead.
-fn asked(world_size: usize, sizes: &[usize], servers: usize) -> String {
+/// World size that the recipe expects.
+fn expected_size(world_size: usize, sizes: &[usize], servers: usize) -> String {
     if let ([ranks], 1..) = (sizes, servers) {
         let workers = ranks - servers;
         return format!(
@@ -106,5 +106,8 @@ fn asked(world_size: usize, sizes: &[usize], servers: usize) -> String {
         );
     }
     let sizes: Vec<_> = sizes.iter().map(ToString::to_string).collect();
-    format!("is not one of the sizes {} of run.workers; start so many workers", sizes.join(", "))
+    format!(
+        "is not one of the sizes {} of run.workers; start one of these numbers of workers",
+        sizes.join(", ")
+    )
 }

@@ -1,11 +1,10 @@
-//! A worker's end of the group of all workers, over whichever transport the recipe asks for.
+//! Communicator of a worker, over the transport of the recipe.
 //!
-//! Threads get their ends all at once, since one process makes them. Processes meet: each knows
-//! where rank 0 is, and there they learn of each other ([`crate::rendezvous`]). Whether two
-//! of them can share memory is found out by trying, so `auto` needs to be told nothing.
+//! Worker threads receive their communicators from the process that creates them. Worker processes
+//! join by [`rendezvous`], which detects shared memory, so `auto` needs no configuration.
 
 use crate::ClusterError;
-use crate::rendezvous::{self, Joined, Log, Place, Settings, Ticket};
+use crate::rendezvous::{self, ConnectedRank, Log, RankEnv, Settings, Ticket};
 use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_comm::transport::{Channels, hosts};
 use lockstep_comm::{Comm, Options};
@@ -14,119 +13,128 @@ use lockstep_mesh::Rank;
 use lockstep_platform::{Listener, World};
 use std::time::Duration;
 
-/// Workers may start this far apart, however impatient the recipe is once they are together.
-const LEAST_JOINING: Duration = Duration::from_mins(1);
+/// Shortest rendezvous timeout: workers may start this far apart even if `run.deadline` is less.
+const MIN_JOIN_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A worker that has joined.
-pub struct Member {
-    /// Its end.
+/// Worker with its communicator.
+pub struct JoinedWorker {
+    /// Communicator of all workers.
     pub comm: Comm,
-    /// How many workers share this machine, itself included.
+    /// Number of workers on this host, this one included.
     pub num_local: usize,
 }
 
-/// The end of a worker that is the only one.
-pub fn alone(recipe: &Recipe, world: &World, arena_bytes: usize) -> Result<Member, ClusterError> {
-    let timeout = recipe.run.deadline();
-    let mut ends = Comm::threads(world, 1, &Options { arena_bytes, timeout })?;
-    let comm = ends.pop().expect("one rank has one end");
-    Ok(Member { comm, num_local: 1 })
-}
-
-/// The end of a worker that is a process; waits for the others to come too. Callers that do not
-/// belong to the run are told to `log`.
-pub fn worker(
+/// Communicator of a world of one rank.
+pub fn join_single(
     recipe: &Recipe,
     world: &World,
-    place: &Place,
     arena_bytes: usize,
-    log: Log,
-) -> Result<Member, ClusterError> {
-    let settings = Settings { log: Some(log), ..settings(recipe) };
-    let joined = rendezvous::join(world, place, &settings)?;
-    member(recipe, world, joined, arena_bytes)
+) -> Result<JoinedWorker, ClusterError> {
+    let timeout = recipe.run.deadline();
+    let mut comms = Comm::threads(world, 1, &Options { arena_bytes, timeout })?;
+    let comm = comms.pop().expect("a world of one rank");
+    Ok(JoinedWorker { comm, num_local: 1 })
 }
 
-/// Joins the run and opens the best wires that there are ([`hosts::connect`]).
+/// Joins as a worker process and waits for the other workers. `log` receives rejected clients.
+pub fn join_worker(
+    recipe: &Recipe,
+    world: &World,
+    rank_env: &RankEnv,
+    arena_bytes: usize,
+    log: Log,
+) -> Result<JoinedWorker, ClusterError> {
+    let settings = Settings { log: Some(log), ..settings(recipe) };
+    let joined = rendezvous::join(world, rank_env, &settings)?;
+    open_comm(recipe, world, joined, arena_bytes)
+}
+
+/// Joins the run and opens its transport ([`hosts::connect`]).
 pub fn open(
     world: &World,
-    place: &Place,
+    rank_env: &RankEnv,
     settings: &Settings,
     options: &TcpOptions,
     arena_bytes: usize,
 ) -> Result<Channels, ClusterError> {
-    let joined = rendezvous::join(world, place, settings)?;
+    let joined = rendezvous::join(world, rank_env, settings)?;
     Ok(hosts::connect(world, joined, settings.memory(arena_bytes), options)?)
 }
 
-/// Where a thread will find its end.
-pub enum Seat {
-    /// Here it is.
-    Ready(Member),
-    /// It meets the others at an address, as processes do.
-    Meeting {
-        /// Its place.
-        place: Place,
-        /// The address itself, for rank 0.
+/// Communicator of a worker thread, or how to obtain it.
+pub enum ThreadRank {
+    /// Communicator over shared memory.
+    Connected(JoinedWorker),
+    /// The thread joins by rendezvous, as a process does.
+    Rendezvous {
+        /// Rank and rendezvous address.
+        rank_env: RankEnv,
+        /// Listener at the rendezvous address, for rank 0.
         listener: Option<Box<dyn Listener>>,
     },
 }
 
-/// The seats of workers that are threads of this process, by rank.
-pub fn seats(
+/// Worker threads of this process, by rank.
+pub fn thread_ranks(
     recipe: &Recipe,
     world: &World,
     arena_bytes: usize,
-) -> Result<Vec<Seat>, ClusterError> {
+) -> Result<Vec<ThreadRank>, ClusterError> {
     let num_ranks = recipe.num_ranks();
     if recipe.run.transport == TransportChoice::Tcp {
         let listener = rendezvous::listen(world, "127.0.0.1:0")?;
         let master = listener.local_addr();
         let ticket = Ticket::new(world);
         let mut listener = Some(listener);
-        let seat = |rank| {
-            let place = Place::new(Rank(rank), num_ranks, &master, &ticket);
-            Seat::Meeting { place, listener: listener.take() }
+        let thread_rank = |rank| {
+            let rank_env = RankEnv::new(Rank(rank), num_ranks, &master, &ticket);
+            ThreadRank::Rendezvous { rank_env, listener: listener.take() }
         };
-        return Ok((0..num_ranks).map(seat).collect());
+        return Ok((0..num_ranks).map(thread_rank).collect());
     }
     let options = Options { arena_bytes, timeout: recipe.run.deadline() };
-    let ends = Comm::threads(world, num_ranks, &options)?;
-    Ok(ends.into_iter().map(|comm| Seat::Ready(Member { comm, num_local: num_ranks })).collect())
+    let comms = Comm::threads(world, num_ranks, &options)?;
+    Ok(comms
+        .into_iter()
+        .map(|comm| ThreadRank::Connected(JoinedWorker { comm, num_local: num_ranks }))
+        .collect())
 }
 
-impl Seat {
-    /// The end; waits for the others where they have to meet.
-    pub fn take(
+impl ThreadRank {
+    /// Joins the run; waits for the other ranks if they join by rendezvous.
+    pub fn join(
         self,
         recipe: &Recipe,
         world: &World,
         arena_bytes: usize,
-    ) -> Result<Member, ClusterError> {
+    ) -> Result<JoinedWorker, ClusterError> {
         let settings = settings(recipe);
         let joined = match self {
-            Self::Ready(member) => return Ok(member),
-            Self::Meeting { place, listener: Some(listener) } => {
-                rendezvous::join_as_first(world, listener, &place, &settings)?
+            Self::Connected(worker) => return Ok(worker),
+            Self::Rendezvous { rank_env, listener: Some(listener) } => {
+                rendezvous::join_as_first(world, listener, &rank_env, &settings)?
             }
-            Self::Meeting { place, listener: None } => rendezvous::join(world, &place, &settings)?,
+            Self::Rendezvous { rank_env, listener: None } => {
+                rendezvous::join(world, &rank_env, &settings)?
+            }
         };
-        member(recipe, world, joined, arena_bytes)
+        open_comm(recipe, world, joined, arena_bytes)
     }
 }
 
 fn settings(recipe: &Recipe) -> Settings {
     let shares_memory = recipe.run.transport != TransportChoice::Tcp;
-    let timeout = recipe.run.deadline().max(LEAST_JOINING);
+    let timeout = recipe.run.deadline().max(MIN_JOIN_TIMEOUT);
     Settings { shares_memory, timeout, encrypt: recipe.run.encrypt, ..Settings::default() }
 }
 
-fn member(
+/// Opens the communicator of a rank that has joined.
+fn open_comm(
     recipe: &Recipe,
     world: &World,
-    joined: Joined,
+    joined: ConnectedRank,
     arena_bytes: usize,
-) -> Result<Member, ClusterError> {
+) -> Result<JoinedWorker, ClusterError> {
     let num_local = joined.num_local();
     let options = TcpOptions { emulate: recipe.emulate.clone(), ..TcpOptions::default() };
     let wires = hosts::connect(world, joined, settings(recipe).memory(arena_bytes), &options)?;
@@ -135,5 +143,5 @@ fn member(
     if recipe.run.transport == TransportChoice::Shm && comm.transport() != "shm" {
         return Err(ClusterError::NotOneHost { transport: comm.transport() });
     }
-    Ok(Member { comm, num_local })
+    Ok(JoinedWorker { comm, num_local })
 }

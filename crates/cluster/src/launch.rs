@@ -1,33 +1,30 @@
-//! Starts the workers of a run as processes of this host, and stays until the last has ended.
+//! Starts worker processes on this host and waits for all of them.
 //!
-//! The launcher computes nothing. It gives each worker its place and the run's secret, which is new
-//! for every run, by the environment, passes its words on, and watches for ends. When one worker
-//! fails the others get a few seconds to notice and to say so, since their words may name a cause;
-//! then they are ended. Everything that a worker has is gone with its process: memory, sockets and
-//! locks have no names that could stay behind.
+//! The launcher computes nothing. It passes rank, rendezvous address and a new secret to each
+//! worker by the environment, relays its output and waits for its exit. When one worker fails, the
+//! others have a few seconds to report and exit, since their messages may name the cause; then they
+//! are killed. A worker leaves nothing behind: its memory, sockets and locks have no names.
 //!
-//! The other way round: workers are tied to the launcher
-//! ([`follow_launcher`](crate::role::follow_launcher)), so whatever ends the launcher, an interrupt
-//! from the keyboard or a kill that it cannot even notice, ends them too, at once. That is why it
-//! has no handlers for signals: its own end, by the signal and with the status that tells of it, is
-//! all that is needed. The one exception is a run that is saved as it goes and is asked to end
-//! (SIGTERM): the request is passed on, and the workers save what they have.
+//! Workers are tied to the launcher ([`follow_launcher`](crate::role::follow_launcher)): whatever
+//! ends it, a keyboard interrupt or SIGKILL, ends them at once. The launcher therefore installs no
+//! signal handlers, with one exception: for a run that writes checkpoints it forwards SIGTERM, and
+//! the workers write a checkpoint.
 //!
-//! A run that failed may have another life, if the [supervisor](crate::supervisor) says so: all
-//! workers are started again, with a new secret, so that none of the life before can come in. An
-//! elastic run goes on with fewer where one is gone. When it can be tried again the workers are
-//! asked to end, by the same request; they save at the end of a step, and a larger life goes on.
-//! Workers of other hosts come as [guests](crate::guests).
+//! After a failure the [supervisor](crate::supervisor) decides whether to restart. A restart starts
+//! all workers with a new secret, so no worker of an earlier attempt can join. An elastic run
+//! continues with fewer workers when one is lost. When a lost slot can be retried, the workers
+//! receive SIGTERM, write a checkpoint after the step, and the next attempt has more of them.
+//! Workers of other hosts join as [remote workers](crate::remote_workers).
 
 use crate::ClusterError;
-use crate::guests::Guests;
-use crate::membership::{Membership, Order};
+use crate::membership::{Action, Membership};
 use crate::relay::Relay;
-use crate::rendezvous::{MEETING_POINT, Ticket};
+use crate::remote_workers::RemoteWorkers;
+use crate::rendezvous::{RENDEZVOUS_ADDR, Ticket};
 use crate::role::{LAUNCHER, RESTARTS, RUN_DIR, TERMINAL};
-use crate::roster::Terms;
+use crate::root_cause::{RunFailure, WorkerExit, find_root_cause};
+use crate::slot_table::RestartPolicy;
 use crate::supervisor::{Next, Supervisor};
-use crate::verdict::{Ended, RunFailure, verdict};
 use lockstep_platform::{
     Deadline, JoinHandle, Process, ProcessCommand, ProcessOutput, Signal, World,
 };
@@ -38,315 +35,322 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Longest time between two looks at the workers.
-const LOOK: Duration = Duration::from_millis(100);
+/// Longest time between two polls of the workers.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The same, when a worker has closed its standard error and will end any moment.
-const LOOK_CLOSELY: Duration = Duration::from_millis(1);
+/// Poll interval after a worker closed its standard error, which precedes its exit.
+const SHORT_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long the last words of workers that have ended may take to arrive.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Time to read the remaining output of workers that have exited.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What to start.
+/// Workers to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The arguments of every worker, without the program's name; the program is this one.
+    /// Arguments of every worker; the program is this one.
     pub arguments: Vec<OsString>,
-    /// What they are told besides, as variables of their environment.
-    pub told: Vec<(&'static str, String)>,
-    /// Whether a person watches `out`, so that progress may be rewritten in place.
+    /// Additional environment variables of the workers.
+    pub env: Vec<(&'static str, String)>,
+    /// Whether `out` is a terminal, where progress lines are redrawn in place.
     pub is_terminal: bool,
-    /// How many, and what may be done about those that are lost.
-    pub terms: Terms,
-    /// Ranks that stand in for each other: of each list all but one may be lost, and the run goes
-    /// on.
-    pub stand_ins: Vec<Vec<usize>>,
-    /// The folder of the run, where all of its lives must know it.
+    /// Numbers of workers, and the policy for lost ones.
+    pub policy: RestartPolicy,
+    /// Groups of replicas: the run continues while one rank of each group is left.
+    pub replica_groups: Vec<Vec<usize>>,
+    /// Run directory, if all attempts share one.
     pub run_dir: Option<PathBuf>,
-    /// Whether a request to end is passed on to the workers, which then save what they have.
-    pub passes_requests_on: bool,
+    /// Whether SIGTERM is forwarded to the workers, which then write a checkpoint.
+    pub forwards_termination: bool,
 }
 
-/// Starts the workers and waits for all of them, in as many lives as it takes; `out` gets their
-/// standard error, rank 0 keeps the standard output. The inner result is that of the run.
+/// Starts the workers, restarts them as the policy allows, and waits for all. `out` receives their
+/// standard error; rank 0 keeps the standard output. The inner result is that of the run.
 ///
-/// Call it on the main thread: workers end when the thread that started them does.
+/// Call it on the main thread: workers end when the thread that started them ends.
 pub fn launch(
     world: &World,
     launch: &Launch,
-    mut guests: Option<Guests>,
+    mut remote: Option<RemoteWorkers>,
     out: Box<dyn Write + Send>,
 ) -> Result<Result<(), RunFailure>, ClusterError> {
-    let relay = Relay::new(out, launch.terms.max_workers());
-    let outcome = all_lives(world, launch, &mut guests, &relay);
+    let relay = Relay::new(out, launch.policy.max_workers());
+    let outcome = run_attempts(world, launch, &mut remote, &relay);
     let exit_code = match &outcome {
         Ok(Ok(())) => 0,
         Ok(Err(failure)) => failure.exit_code,
         Err(error) => error.blame().exit_code(),
     };
-    if let Some(guests) = &guests {
-        guests.dismiss(exit_code);
+    if let Some(remote) = &remote {
+        remote.finish(exit_code);
     }
     outcome
 }
 
-fn all_lives(
+fn run_attempts(
     world: &World,
     launch: &Launch,
-    guests: &mut Option<Guests>,
+    remote: &mut Option<RemoteWorkers>,
     relay: &Relay,
 ) -> Result<Result<(), RunFailure>, ClusterError> {
-    let terms = launch.terms.clone();
-    let mut supervisor = match guests {
-        Some(guests) => Supervisor::with_guests(terms, guests.num_local()),
-        None => Supervisor::new(terms),
+    let policy = launch.policy.clone();
+    let mut supervisor = match remote {
+        Some(remote) => Supervisor::with_remote_workers(policy, remote.num_local()),
+        None => Supervisor::new(policy),
     };
-    world.processes().defer_termination(launch.passes_requests_on);
+    world.processes().defer_termination(launch.forwards_termination);
     world.processes().accept_retry_requests();
     loop {
         let began = world.clock().now();
-        let (outcome, is_resizing) = one_life(world, launch, &mut supervisor, guests, relay)?;
+        let (outcome, is_resizing) = run_attempt(world, launch, &mut supervisor, remote, relay)?;
         let Err(failure) = outcome else { return Ok(Ok(())) };
-        let (now, size) = (world.clock().now(), supervisor.roster().seated().len());
-        let is_asked = world.processes().is_termination_requested();
-        if is_resizing && !is_asked && supervisor.resized(now, &failure) {
-            let more = supervisor.roster().seated().len();
-            relay.say(&format!("more workers can be started: going on with {more}, not {size}"));
-            relay.forget();
+        let (now, size) = (world.clock().now(), supervisor.slots().assigned().len());
+        let is_termination_requested = world.processes().is_termination_requested();
+        if is_resizing && !is_termination_requested && supervisor.resized(now, &failure) {
+            let more = supervisor.slots().assigned().len();
+            relay.write_line(&format!(
+                "more workers can be started: resuming with {more}, not {size}"
+            ));
+            relay.clear_errors();
             continue;
         }
         let lasted = now.saturating_sub(began);
-        let next = if is_asked { Next::GiveUp } else { supervisor.after(now, &failure, lasted) };
+        let next = if is_termination_requested {
+            Next::GiveUp
+        } else {
+            supervisor.after_failure(now, &failure, lasted)
+        };
         for (rank, line) in &failure.others {
             relay.line(*rank, format!("error: {line}").as_bytes());
         }
         let Next::Restart { pause } = next else { return Ok(Err(failure)) };
-        let step = what_follows(launch, &supervisor, size);
+        let step = describe_restart(launch, &supervisor, size);
         for line in failure.text.lines() {
-            relay.say(&format!("warning: {line}; {step}"));
+            relay.write_line(&format!("warning: {line}; {step}"));
         }
-        relay.forget();
+        relay.clear_errors();
         world.clock().sleep(pause);
     }
 }
 
-/// How the next life differs from one with so many workers.
-fn what_follows(launch: &Launch, supervisor: &Supervisor, size: usize) -> String {
-    let next = supervisor.roster().seated().len();
+/// Describes the next attempt, after one with `size` workers.
+fn describe_restart(launch: &Launch, supervisor: &Supervisor, size: usize) -> String {
+    let next = supervisor.slots().assigned().len();
     if next != size {
-        return format!("it is gone for now: going on with {next} workers, not {size}");
+        return format!("its slot is unavailable: resuming with {next} workers, not {size}");
     }
-    if supervisor.roster().is_elastic() {
-        return "starting all workers again".to_owned();
+    if supervisor.slots().is_elastic() {
+        return "restarting all workers".to_owned();
     }
-    let (number, all) = (supervisor.lives_before(), launch.terms.restarts);
-    format!("starting all workers again ({number} of {all})")
+    let (number, all) = (supervisor.num_restarts(), launch.policy.restarts);
+    format!("restarting all workers ({number} of {all})")
 }
 
-/// Starts the workers once and waits for all of them. Tells also whether they were asked to end so
-/// that more can begin.
-fn one_life(
+/// Runs one attempt. Also returns whether it was terminated to start a larger one.
+fn run_attempt(
     world: &World,
     launch: &Launch,
     supervisor: &mut Supervisor,
-    guests: &mut Option<Guests>,
+    remote: &mut Option<RemoteWorkers>,
     relay: &Relay,
 ) -> Result<(Result<(), RunFailure>, bool), ClusterError> {
-    let mut watch = Watch::start(world, launch, supervisor, guests.as_ref(), relay)?;
-    let members = Membership::new(supervisor.lives_before(), watch.workers.len());
-    let members = members.with_stand_ins(&launch.stand_ins);
-    let members = watch.wait_for_all(members, supervisor, guests, relay)?;
-    watch.wait_for_words();
+    let mut running = RunningWorkers::start(world, launch, supervisor, remote.as_ref(), relay)?;
+    let members = Membership::new(supervisor.num_restarts(), running.workers.len());
+    let members = members.with_replica_groups(&launch.replica_groups);
+    let members = running.wait_for_all(members, supervisor, remote, relay)?;
+    running.wait_for_output();
     relay.close();
     let is_resizing = members.is_resizing();
-    let with_words = |end: Ended| Ended { lines: relay.errors(end.rank), ..end };
-    let ended: Vec<Ended> = members.ended().into_iter().map(with_words).collect();
-    Ok((verdict(&ended).map_or(Ok(()), Err), is_resizing))
+    let with_lines = |end: WorkerExit| WorkerExit { lines: relay.errors(end.rank), ..end };
+    let exits: Vec<WorkerExit> = members.exits().into_iter().map(with_lines).collect();
+    Ok((find_root_cause(&exits).map_or(Ok(()), Err), is_resizing))
 }
 
-/// The workers that were started.
-struct Watch {
+/// Started workers.
+struct RunningWorkers {
     world: World,
-    /// Nothing once it has ended.
+    /// Indexed by rank; `None` after the exit.
     workers: Vec<Option<Box<dyn Process>>>,
-    voices: Vec<Box<dyn JoinHandle>>,
-    /// Rings when a worker closes its standard error, which is nearly always its end.
+    output_threads: Vec<Box<dyn JoinHandle>>,
+    /// Notified when a worker closes its standard error, which usually precedes its exit.
     closed: Arc<dyn Signal>,
     num_closed: Arc<AtomicUsize>,
 }
 
-impl Watch {
+impl RunningWorkers {
     fn start(
         world: &World,
         launch: &Launch,
         supervisor: &Supervisor,
-        guests: Option<&Guests>,
+        remote: Option<&RemoteWorkers>,
         relay: &Relay,
     ) -> Result<Self, ClusterError> {
-        let seated = supervisor.roster().seated();
-        let life = supervisor.lives_before();
-        let meeting = Meeting::new(world, seated.len(), guests)?;
-        let mut watch = Self {
+        let assigned = supervisor.slots().assigned();
+        let attempt = supervisor.num_restarts();
+        let rendezvous = Rendezvous::new(world, assigned.len(), remote)?;
+        let mut running = Self {
             world: Arc::clone(world),
             workers: Vec::new(),
-            voices: Vec::new(),
+            output_threads: Vec::new(),
             closed: world.threads().signal(),
             num_closed: Arc::default(),
         };
-        // On an error the workers that were started go with the value.
-        for (rank, slot) in seated.iter().enumerate() {
-            let command = command(world, launch, life, rank, &meeting)?;
-            let mut worker = match guests.and_then(|guests| guests.spawn(*slot, life, &command)) {
-                Some(away) => away,
+        // On an error, dropping the value kills the started workers.
+        for (rank, slot) in assigned.iter().enumerate() {
+            let command = command(world, launch, attempt, rank, &rendezvous)?;
+            let mut worker = match remote.and_then(|remote| remote.spawn(*slot, attempt, &command))
+            {
+                Some(remote) => remote,
                 None => world.processes().spawn(&command)?,
             };
-            let output = worker.take_stderr().expect("it was not taken before");
-            watch.workers.push(Some(worker));
-            let voice = watch.listen(rank, output, relay)?;
-            watch.voices.push(voice);
+            let output = worker.take_stderr().expect("standard error is taken once");
+            running.workers.push(Some(worker));
+            let thread = running.relay_output(rank, output, relay)?;
+            running.output_threads.push(thread);
         }
-        Ok(watch)
+        Ok(running)
     }
 
-    /// Passes a worker's words on, on a thread of its own.
-    fn listen(
+    /// Relays the output of a worker on a thread.
+    fn relay_output(
         &self,
         rank: usize,
         mut output: Box<dyn ProcessOutput>,
         relay: &Relay,
     ) -> Result<Box<dyn JoinHandle>, ClusterError> {
-        let mut voice = relay.voice(rank);
+        let mut lines = relay.worker_output(rank);
         let (closed, num_closed) = (Arc::clone(&self.closed), Arc::clone(&self.num_closed));
         let body = move || {
             let mut buffer = vec![0; 16 << 10];
             loop {
-                match output.read(&mut buffer, LAST_WORDS) {
+                match output.read(&mut buffer, OUTPUT_TIMEOUT) {
                     Ok(0) => break,
-                    Ok(count) => voice.hear(&buffer[..count]),
+                    Ok(count) => lines.push(&buffer[..count]),
                     Err(error) if error.kind() == ErrorKind::TimedOut => {}
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(_) => break,
                 }
             }
-            voice.finish();
+            lines.finish();
             num_closed.fetch_add(1, Ordering::Release);
             closed.notify_all();
         };
-        Ok(self.world.threads().spawn(&format!("voice-{rank}"), Box::new(body))?)
+        Ok(self.world.threads().spawn(&format!("output-{rank}"), Box::new(body))?)
     }
 
-    /// Waits until all have ended.
+    /// Waits until all workers have exited.
     fn wait_for_all(
         &mut self,
         mut members: Membership,
         supervisor: &mut Supervisor,
-        guests: &mut Option<Guests>,
+        remote: &mut Option<RemoteWorkers>,
         relay: &Relay,
     ) -> Result<Membership, ClusterError> {
-        let (world, life) = (Arc::clone(&self.world), supervisor.lives_before());
+        let (world, attempt) = (Arc::clone(&self.world), supervisor.num_restarts());
         while !members.is_complete() {
-            let seen = self.closed.epoch();
-            let before = members.num_ended();
+            let epoch = self.closed.epoch();
+            let before = members.num_exits();
             let now = world.clock().now();
             for rank in 0..self.workers.len() {
                 let Some(worker) = &mut self.workers[rank] else { continue };
                 let Some(exit) = worker.try_wait()? else { continue };
                 self.workers[rank] = None;
-                members.has_ended(now, life, rank, exit);
+                members.record_exit(now, attempt, rank, exit);
             }
-            if let Some(guests) = guests {
-                guests.look(supervisor.roster_mut(), &|line| relay.say(line));
+            if let Some(remote) = remote {
+                remote.poll(supervisor.slots_mut(), &|line| relay.write_line(line));
             }
             if world.processes().take_retry_request() {
-                supervisor.recall();
+                supervisor.retry_lost_slots();
             }
             if world.processes().is_termination_requested() {
-                let order = members.asked_to_end(now);
-                self.carry_out(order);
-            } else if supervisor.roster().can_grow(now) {
-                let order = members.can_grow(now);
-                self.carry_out(order);
+                let action = members.request_termination(now);
+                self.apply(action);
+            } else if supervisor.slots().can_grow(now) {
+                let action = members.can_grow(now);
+                self.apply(action);
             }
-            let order = members.at(now);
-            self.carry_out(order);
-            if members.num_ended() == before {
+            let action = members.poll(now);
+            self.apply(action);
+            if members.num_exits() == before {
                 let num_closed = self.num_closed.load(Ordering::Acquire);
                 let is_close = members.is_ending() || num_closed > before;
-                self.closed.wait(seen, if is_close { LOOK_CLOSELY } else { LOOK });
+                self.closed.wait(epoch, if is_close { SHORT_POLL_INTERVAL } else { POLL_INTERVAL });
             }
         }
         Ok(members)
     }
 
-    fn carry_out(&mut self, order: Option<Order>) {
+    fn apply(&mut self, action: Option<Action>) {
         for worker in self.workers.iter_mut().flatten() {
-            match order {
-                Some(Order::Terminate) => worker.terminate(),
-                Some(Order::Kill) => worker.kill(),
+            match action {
+                Some(Action::Terminate) => worker.terminate(),
+                Some(Action::Kill) => worker.kill(),
                 None => {}
             }
         }
     }
 
-    /// Lets the voices finish; one that does not is left alone, since its worker has ended.
-    fn wait_for_words(&self) {
-        let deadline = Deadline::after(self.world.clock(), LAST_WORDS);
-        for voice in &self.voices {
-            voice.finished_within(deadline.remaining(self.world.clock()));
+    /// Waits for the output threads, whose workers have exited, within a timeout.
+    fn wait_for_output(&self) {
+        let deadline = Deadline::after(self.world.clock(), OUTPUT_TIMEOUT);
+        for thread in &self.output_threads {
+            thread.finished_within(deadline.remaining(self.world.clock()));
         }
     }
 }
 
-/// Where workers meet, and what lets them in.
-struct Meeting {
+/// Rendezvous of one attempt.
+struct Rendezvous {
     num_workers: usize,
-    /// Where the first worker listens.
+    /// Address and port of rank 0.
     master: (String, String),
-    /// Where somebody else does, for workers of several hosts; or nothing.
-    point: String,
+    /// Address of a standalone host, for workers of several hosts; else empty.
+    host_addr: String,
     ticket: Ticket,
 }
 
-impl Meeting {
+impl Rendezvous {
     fn new(
         world: &World,
         num_workers: usize,
-        guests: Option<&Guests>,
+        remote: Option<&RemoteWorkers>,
     ) -> Result<Self, ClusterError> {
         let ticket = Ticket::new(world);
-        let point = match guests {
-            Some(guests) if num_workers > 1 => guests.meeting_point(num_workers, &ticket)?,
+        let host_addr = match remote {
+            Some(remote) if num_workers > 1 => {
+                remote.start_rendezvous_host(num_workers, &ticket)?
+            }
             _ => String::new(),
         };
-        Ok(Self { num_workers, master: free_port(world)?, point, ticket })
+        Ok(Self { num_workers, master: free_port(world)?, host_addr, ticket })
     }
 }
 
-/// One worker's command: this program again, with a place in the environment.
+/// Command of a worker: this program, with rank and rendezvous in the environment.
 fn command(
     world: &World,
     launch: &Launch,
-    life: u64,
+    attempt: u64,
     rank: usize,
-    meeting: &Meeting,
+    rendezvous: &Rendezvous,
 ) -> Result<ProcessCommand, ClusterError> {
-    let num_workers = meeting.num_workers.to_string();
+    let num_workers = rendezvous.num_workers.to_string();
     let mut environment = vec![
         ("RANK", rank.to_string()),
         ("WORLD_SIZE", num_workers.clone()),
         ("LOCAL_RANK", rank.to_string()),
         ("LOCAL_WORLD_SIZE", num_workers),
-        ("MASTER_ADDR", meeting.master.0.clone()),
-        ("MASTER_PORT", meeting.master.1.clone()),
-        (MEETING_POINT, meeting.point.clone()),
+        ("MASTER_ADDR", rendezvous.master.0.clone()),
+        ("MASTER_PORT", rendezvous.master.1.clone()),
+        (RENDEZVOUS_ADDR, rendezvous.host_addr.clone()),
         (LAUNCHER, world.processes().own_id().to_string()),
-        (RESTARTS, life.to_string()),
+        (RESTARTS, attempt.to_string()),
     ];
     if let Some(dir) = &launch.run_dir {
         environment.push((RUN_DIR, dir.display().to_string()));
     }
-    environment.extend(meeting.ticket.to_env());
-    environment.extend(launch.told.iter().cloned());
+    environment.extend(rendezvous.ticket.to_env());
+    environment.extend(launch.env.iter().cloned());
     if launch.is_terminal {
         environment.push((TERMINAL, "1".to_owned()));
     }
@@ -361,7 +365,7 @@ fn command(
     })
 }
 
-/// An address on this host, and a port that was free a moment ago.
+/// Loopback address and a free port. Another process may take the port before rank 0 binds it.
 fn free_port(world: &World) -> Result<(String, String), ClusterError> {
     let addr = world.net().listen("127.0.0.1:0")?.local_addr();
     let (host, port) = addr.rsplit_once(':').expect("an address has a port");

@@ -1,22 +1,22 @@
-//! How the workers of a run come together, and how they all end when one does.
+//! Launching, rendezvous, supervision and restart of the workers of a run.
 //!
-//! One command is several processes: the one that was typed starts the others, passes their words
-//! on and waits for them. Which of these a process is it finds in its environment, by the names
-//! that other launchers use too (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), so workers
-//! may as well be started by one of those, on several hosts.
+//! One command is several processes: the launcher starts the workers, relays their output and waits
+//! for them. A process reads its role from the environment variables that other launchers use as
+//! well (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), so any launcher can start workers, on
+//! several hosts.
 //!
 //! # Layout
-//! - [`role`](mod@role): what this process is in the run
-//! - [`rendezvous`]: how the ranks of a run find each other and connect
-//! - [`join`]: a worker's end of the group of all workers, over any transport
-//! - [`launch`](mod@launch): workers that are processes, started and watched here
-//! - [`membership`]: what a launcher knows of its workers; [`supervisor`]: whether they start
-//!   again; [`roster`]: how many of them
-//! - [`guests`]: workers on other hosts that come and go
-//! - [`relay`]: their words, each line with the rank it came from
-//! - [`threads`]: workers that are threads
-//! - [`verdict`]: of all workers that failed, the one that caused it
-//! - `error`: why workers cannot come together
+//! - [`role`](mod@role): role of this process: single worker, launcher or worker
+//! - [`rendezvous`]: the ranks of a run find each other, authenticate and connect
+//! - [`join`]: communicator of a worker, over any transport
+//! - [`launch`](mod@launch): starts and watches worker processes
+//! - [`membership`]: running workers of one attempt; [`supervisor`]: restart policy;
+//!   [`slot_table`]: slots of an elastic run
+//! - [`remote_workers`]: workers on other hosts that join and leave
+//! - [`relay`]: output of the workers, each line with its rank
+//! - [`threads`]: workers that are threads of this process
+//! - [`root_cause`]: the worker that caused a failure
+//! - `error`: errors of launching and joining
 //!
 //! # Example
 //! ```
@@ -26,7 +26,7 @@
 //! let sets = vec!["run.workers=3".to_owned(), "run.isolation=threads".to_owned()];
 //! let recipe = resolve(&Sources { sets, ..Sources::default() })?;
 //! let world = lockstep_platform::real();
-//! assert_eq!(role(&recipe, &world)?, Role::Host);
+//! assert_eq!(role(&recipe, &world)?, Role::ThreadHost);
 //!
 //! let sum = threads::run(&recipe, &world, 1 << 20, |_, comm| {
 //!     let mut numbers = [comm.rank().0 as u32];
@@ -46,23 +46,23 @@ pub mod join;
 pub mod launch;
 
 pub mod membership;
-pub mod roster;
+pub mod slot_table;
 pub mod supervisor;
 
-pub mod guests;
+pub mod remote_workers;
 
 pub mod relay;
 
 pub mod threads;
 
-pub mod verdict;
+pub mod root_cause;
 
 mod error;
 
 pub use error::ClusterError;
-pub use guests::Guests;
-pub use join::Member;
+pub use join::JoinedWorker;
 pub use launch::{Launch, launch};
+pub use remote_workers::RemoteWorkers;
 pub use role::{Role, role};
-pub use roster::Terms;
-pub use verdict::RunFailure;
+pub use root_cause::RunFailure;
+pub use slot_table::RestartPolicy;

@@ -1,88 +1,93 @@
-//! The workers of one life of a run, as whoever started them knows them: a state machine that does
-//! nothing itself.
+//! Running workers of one attempt, as a state machine without side effects.
 //!
-//! It hears what happened and when, and answers what is to be done. Time is an argument and
-//! processes are numbers, so every order of events can be tried without any. A *life* is one start
-//! of all workers; what is heard of a worker of an earlier life concerns nobody any more.
+//! It receives events with their time and returns the action to take. Time is an argument and
+//! processes are ranks, so tests cover every action of events without processes. An *attempt* is
+//! one start of all workers; events of earlier attempts are ignored.
 
-use crate::verdict::Ended;
+use crate::root_cause::WorkerExit;
 use lockstep_platform::Exit;
 use std::time::Duration;
 
-/// How long the other workers have to end by themselves after the first failure.
+/// Time that the other workers have to exit after the first failure.
 pub const AFTER_FAILURE: Duration = Duration::from_secs(3);
 
-/// The same after a worker was lost to a signal: nobody has more to say about that.
+/// Time that the other workers have after one was killed by a signal, which needs no report.
 pub const AFTER_LOSS: Duration = Duration::from_secs(1);
 
-/// How long workers have to save and to end when they were asked to.
+/// Time that workers have to write a checkpoint and exit after SIGTERM.
 pub const AFTER_REQUEST: Duration = Duration::from_secs(25);
 
-/// What is to be done to all workers that have not ended.
+/// Action on all running workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// They are asked to end.
+pub enum Action {
+    /// Send SIGTERM.
     Terminate,
-    /// They are ended.
+    /// Send SIGKILL.
     Kill,
 }
 
-/// See the module's text.
+/// Workers of one attempt.
 #[derive(Clone, Debug)]
 pub struct Membership {
-    life: u64,
-    is_member: Vec<bool>,
-    /// Ranks that stand in for each other: of each list all but one may be lost.
-    stand_ins: Vec<Vec<usize>>,
-    ended: Vec<Ended>,
-    /// When those that are left are ended.
+    attempt: u64,
+    is_running: Vec<bool>,
+    /// Groups of replicas: all but one rank of a group may be lost.
+    replica_groups: Vec<Vec<usize>>,
+    exits: Vec<WorkerExit>,
+    /// Time at which the remaining workers are killed.
     limit: Option<Duration>,
-    is_asked: bool,
+    is_terminating: bool,
     is_resizing: bool,
     is_killed: bool,
 }
 
 impl Membership {
-    /// So many workers that were just started.
-    pub fn new(life: u64, num_workers: usize) -> Self {
+    /// Attempt with `num_workers` started workers.
+    pub fn new(attempt: u64, num_workers: usize) -> Self {
         Self {
-            life,
-            is_member: vec![true; num_workers],
-            stand_ins: Vec::new(),
-            ended: Vec::new(),
+            attempt,
+            is_running: vec![true; num_workers],
+            replica_groups: Vec::new(),
+            exits: Vec::new(),
             limit: None,
-            is_asked: false,
+            is_terminating: false,
             is_resizing: false,
             is_killed: false,
         }
     }
 
-    /// The same, where of each of these lists of ranks all but one may be lost.
+    /// Adds groups of replicas: all but one rank of each may be lost.
     #[must_use]
-    pub fn with_stand_ins(self, stand_ins: &[Vec<usize>]) -> Self {
-        Self { stand_ins: stand_ins.to_vec(), ..self }
+    pub fn with_replica_groups(self, replica_groups: &[Vec<usize>]) -> Self {
+        Self { replica_groups: replica_groups.to_vec(), ..self }
     }
 
-    /// Whether somebody is left who does what a rank did.
-    fn has_stand_in(&self, rank: usize) -> bool {
-        let list = self.stand_ins.iter().find(|list| list.contains(&rank));
-        let is_well = |other: usize| self.is_member[other] || self.has_finished(other);
+    /// Whether another replica of a rank is running or has finished.
+    fn has_replica(&self, rank: usize) -> bool {
+        let list = self.replica_groups.iter().find(|list| list.contains(&rank));
+        let is_well = |other: usize| self.is_running[other] || self.has_finished(other);
         list.is_some_and(|list| list.iter().any(|other| *other != rank && is_well(*other)))
     }
 
     fn has_finished(&self, rank: usize) -> bool {
-        self.ended.iter().any(|end| end.rank == rank && end.exit == Exit::Code(0))
+        self.exits.iter().any(|end| end.rank == rank && end.exit == Exit::Code(0))
     }
 
-    /// A worker has ended. False if that is none of this life, or known already.
-    pub fn has_ended(&mut self, now: Duration, life: u64, rank: usize, exit: Exit) -> bool {
-        if life != self.life || !self.is_member.get(rank).copied().unwrap_or(false) {
+    /// Records the exit of a worker. False for another attempt or a repeated event.
+    pub fn record_exit(&mut self, now: Duration, attempt: u64, rank: usize, exit: Exit) -> bool {
+        if attempt != self.attempt || !self.is_running.get(rank).copied().unwrap_or(false) {
             return false;
         }
-        self.is_member[rank] = false;
-        let is_replaced = matches!(exit, Exit::Signal(_)) && self.has_stand_in(rank);
-        let by_us = self.is_killed;
-        self.ended.push(Ended { rank, exit, by_us, is_replaced, lines: Vec::new() });
+        self.is_running[rank] = false;
+        let is_replaced = matches!(exit, Exit::Signal(_)) && self.has_replica(rank);
+        let killed_by_launcher = self.is_killed;
+        self.exits.push(WorkerExit {
+            rank,
+            exit,
+            killed_by_launcher,
+            is_replaced,
+            lines: Vec::new(),
+        });
         match exit {
             Exit::Code(0) => {}
             Exit::Signal(_) if is_replaced => {}
@@ -92,64 +97,63 @@ impl Membership {
         true
     }
 
-    /// Somebody asked the whole run to end.
-    pub fn asked_to_end(&mut self, now: Duration) -> Option<Order> {
-        if std::mem::replace(&mut self.is_asked, true) {
+    /// Terminates the run on request.
+    pub fn request_termination(&mut self, now: Duration) -> Option<Action> {
+        if std::mem::replace(&mut self.is_terminating, true) {
             return None;
         }
         self.limit_to(now + AFTER_REQUEST);
-        Some(Order::Terminate)
+        Some(Action::Terminate)
     }
 
-    /// A life with more workers could begin: this one is to save and to end, unless it is ending
-    /// already.
-    pub fn can_grow(&mut self, now: Duration) -> Option<Order> {
-        if self.is_asked || !self.ended.is_empty() {
+    /// Terminates this attempt so that a larger one can start, unless it is ending already.
+    pub fn can_grow(&mut self, now: Duration) -> Option<Action> {
+        if self.is_terminating || !self.exits.is_empty() {
             return None;
         }
         self.is_resizing = true;
-        self.asked_to_end(now)
+        self.request_termination(now)
     }
 
-    /// Whether its workers were asked to end so that more of them can begin.
+    /// Whether the attempt was terminated to start a larger one.
     pub fn is_resizing(&self) -> bool {
         self.is_resizing
     }
 
-    /// What the time demands.
-    pub fn at(&mut self, now: Duration) -> Option<Order> {
+    /// Action that is due at this time.
+    pub fn poll(&mut self, now: Duration) -> Option<Action> {
         let is_over = self.limit.is_some_and(|limit| now >= limit);
         if self.is_killed || !is_over || self.is_complete() {
             return None;
         }
         self.is_killed = true;
-        Some(Order::Kill)
+        Some(Action::Kill)
     }
 
-    /// Whether all have ended.
+    /// Whether all workers have exited.
     pub fn is_complete(&self) -> bool {
-        !self.is_member.contains(&true)
+        !self.is_running.contains(&true)
     }
 
-    /// Whether the ends of those that are left are a matter of moments.
+    /// Whether the remaining workers have been killed.
     pub fn is_ending(&self) -> bool {
         self.is_killed
     }
 
-    /// How they ended, in the order in which they did.
-    pub fn ended(self) -> Vec<Ended> {
-        self.ended
+    /// Exits, in the action in which they happened.
+    pub fn exits(self) -> Vec<WorkerExit> {
+        self.exits
     }
 
-    /// How many have ended.
-    pub fn num_ended(&self) -> usize {
-        self.ended.len()
+    /// Number of exited workers.
+    pub fn num_exits(&self) -> usize {
+        self.exits.len()
     }
 
     fn limit_to(&mut self, moment: Duration) {
-        // Workers that were asked to end save first, whatever becomes of one of them.
+        // After SIGTERM workers finish their checkpoint even if one of them fails.
         let limit = match self.limit {
-            Some(limit) if !self.is_asked => limit.min(moment),
+            Some(limit) if !self.is_terminating => limit.min(moment),
             Some(limit) => limit.max(moment),
             None => moment,
         };
@@ -169,110 +173,111 @@ mod tests {
     }
 
     #[test]
-    fn a_life_is_complete_when_all_have_ended_and_nobody_is_killed_for_ending_well() {
+    fn an_attempt_is_complete_when_all_workers_exited_and_success_kills_none() {
         let mut all = Membership::new(1, 3);
         for rank in [2, 0] {
-            assert!(all.has_ended(seconds(1), 1, rank, DONE));
-            assert_eq!(all.at(seconds(1_000)), None);
+            assert!(all.record_exit(seconds(1), 1, rank, DONE));
+            assert_eq!(all.poll(seconds(1_000)), None);
         }
         assert!(!all.is_complete());
-        assert!(all.has_ended(seconds(2_000), 1, 1, DONE));
+        assert!(all.record_exit(seconds(2_000), 1, 1, DONE));
         assert!(all.is_complete());
-        assert_eq!(all.ended().iter().map(|end| end.rank).collect::<Vec<_>>(), [2, 0, 1]);
+        assert_eq!(all.exits().iter().map(|end| end.rank).collect::<Vec<_>>(), [2, 0, 1]);
     }
 
     #[test]
-    fn after_a_failure_the_others_get_a_while_and_are_ended_once() {
+    fn after_a_failure_the_others_are_killed_once_after_a_grace_period() {
         let mut all = Membership::new(1, 3);
-        all.has_ended(seconds(10), 1, 1, Exit::Code(4));
-        assert_eq!(all.at(seconds(12)), None);
-        // A second failure does not prolong it.
-        all.has_ended(seconds(12), 1, 0, Exit::Code(3));
-        assert_eq!(all.at(seconds(13)), Some(Order::Kill));
-        assert_eq!(all.at(seconds(14)), None);
-        all.has_ended(seconds(14), 1, 2, LOST);
-        let by_us: Vec<_> = all.ended().iter().map(|end| end.by_us).collect();
-        assert_eq!(by_us, [false, false, true]);
+        all.record_exit(seconds(10), 1, 1, Exit::Code(4));
+        assert_eq!(all.poll(seconds(12)), None);
+        // A second failure does not extend it.
+        all.record_exit(seconds(12), 1, 0, Exit::Code(3));
+        assert_eq!(all.poll(seconds(13)), Some(Action::Kill));
+        assert_eq!(all.poll(seconds(14)), None);
+        all.record_exit(seconds(14), 1, 2, LOST);
+        let killed_by_launcher: Vec<_> =
+            all.exits().iter().map(|end| end.killed_by_launcher).collect();
+        assert_eq!(killed_by_launcher, [false, false, true]);
     }
 
     #[test]
-    fn after_a_loss_there_is_less_to_wait_for() {
+    fn the_grace_period_after_a_kill_is_shorter() {
         let mut all = Membership::new(1, 2);
-        all.has_ended(seconds(10), 1, 1, LOST);
-        assert_eq!(all.at(seconds(10) + AFTER_LOSS / 2), None);
-        assert_eq!(all.at(seconds(10) + AFTER_LOSS), Some(Order::Kill));
+        all.record_exit(seconds(10), 1, 1, LOST);
+        assert_eq!(all.poll(seconds(10) + AFTER_LOSS / 2), None);
+        assert_eq!(all.poll(seconds(10) + AFTER_LOSS), Some(Action::Kill));
     }
 
     #[test]
-    fn one_that_has_a_stand_in_may_be_lost_and_the_stand_in_may_not() {
-        let mut all = Membership::new(1, 4).with_stand_ins(&[vec![2, 3]]);
-        all.has_ended(seconds(10), 1, 2, LOST);
-        assert_eq!(all.at(seconds(100)), None, "rank 3 stands in for it");
-        all.has_ended(seconds(100), 1, 3, LOST);
-        assert_eq!(all.at(seconds(100) + AFTER_LOSS), Some(Order::Kill));
-        let replaced: Vec<_> = all.ended().iter().map(|end| end.is_replaced).collect();
+    fn a_replica_may_be_lost_but_not_the_last_one() {
+        let mut all = Membership::new(1, 4).with_replica_groups(&[vec![2, 3]]);
+        all.record_exit(seconds(10), 1, 2, LOST);
+        assert_eq!(all.poll(seconds(100)), None, "rank 3 is its replica");
+        all.record_exit(seconds(100), 1, 3, LOST);
+        assert_eq!(all.poll(seconds(100) + AFTER_LOSS), Some(Action::Kill));
+        let replaced: Vec<_> = all.exits().iter().map(|end| end.is_replaced).collect();
         assert_eq!(replaced, [true, false]);
-        // Whoever fails for a reason of its own would fail again.
-        let mut all = Membership::new(1, 4).with_stand_ins(&[vec![2, 3]]);
-        all.has_ended(seconds(10), 1, 2, Exit::Code(101));
-        assert_eq!(all.at(seconds(100)), Some(Order::Kill));
+        // A failure that is not a kill would recur on the replica.
+        let mut all = Membership::new(1, 4).with_replica_groups(&[vec![2, 3]]);
+        all.record_exit(seconds(10), 1, 2, Exit::Code(101));
+        assert_eq!(all.poll(seconds(100)), Some(Action::Kill));
     }
 
     #[test]
-    fn what_is_heard_of_an_earlier_life_changes_nothing() {
+    fn events_of_an_earlier_attempt_are_ignored() {
         let mut all = Membership::new(2, 2);
-        assert!(!all.has_ended(seconds(1), 1, 0, LOST), "it was of life 1");
-        assert!(!all.has_ended(seconds(1), 2, 7, LOST), "there is no rank 7");
-        assert_eq!((all.at(seconds(100)), all.num_ended()), (None, 0));
-        assert!(all.has_ended(seconds(1), 2, 0, DONE));
-        assert!(!all.has_ended(seconds(1), 2, 0, LOST), "it has ended already");
-        assert_eq!(all.at(seconds(100)), None);
+        assert!(!all.record_exit(seconds(1), 1, 0, LOST), "the event is of attempt 1");
+        assert!(!all.record_exit(seconds(1), 2, 7, LOST), "there is no rank 7");
+        assert_eq!((all.poll(seconds(100)), all.num_exits()), (None, 0));
+        assert!(all.record_exit(seconds(1), 2, 0, DONE));
+        assert!(!all.record_exit(seconds(1), 2, 0, LOST), "the rank has exited already");
+        assert_eq!(all.poll(seconds(100)), None);
     }
 
     #[test]
-    fn a_request_is_passed_on_once_and_leaves_time_to_save() {
+    fn termination_is_requested_once_and_leaves_time_for_a_checkpoint() {
         let mut all = Membership::new(1, 2);
-        assert_eq!(all.asked_to_end(seconds(5)), Some(Order::Terminate));
-        assert_eq!(all.asked_to_end(seconds(6)), None);
-        // One that ends at once takes no time from the other.
-        all.has_ended(seconds(6), 1, 0, Exit::Code(143));
-        assert_eq!(all.at(seconds(29)), None);
-        assert_eq!(all.at(seconds(30)), Some(Order::Kill));
+        assert_eq!(all.request_termination(seconds(5)), Some(Action::Terminate));
+        assert_eq!(all.request_termination(seconds(6)), None);
+        // An early exit does not shorten the time of the others.
+        all.record_exit(seconds(6), 1, 0, Exit::Code(143));
+        assert_eq!(all.poll(seconds(29)), None);
+        assert_eq!(all.poll(seconds(30)), Some(Action::Kill));
     }
 
     #[test]
-    fn a_life_makes_room_for_a_larger_one_once_and_only_while_all_is_well() {
+    fn an_attempt_is_resized_once_and_only_while_all_workers_run() {
         let mut all = Membership::new(1, 2);
-        assert_eq!(all.can_grow(seconds(5)), Some(Order::Terminate));
+        assert_eq!(all.can_grow(seconds(5)), Some(Action::Terminate));
         assert_eq!(all.can_grow(seconds(6)), None);
         assert!(all.is_resizing());
-        assert_eq!(all.at(seconds(29)), None);
-        assert_eq!(all.at(seconds(30)), Some(Order::Kill));
+        assert_eq!(all.poll(seconds(29)), None);
+        assert_eq!(all.poll(seconds(30)), Some(Action::Kill));
         for exit in [LOST, DONE] {
             let mut all = Membership::new(1, 2);
-            all.has_ended(seconds(4), 1, 0, exit);
-            assert_eq!(all.can_grow(seconds(5)), None, "it is ending");
+            all.record_exit(seconds(4), 1, 0, exit);
+            assert_eq!(all.can_grow(seconds(5)), None, "the attempt is ending");
             assert!(!all.is_resizing());
         }
         let mut all = Membership::new(1, 2);
-        all.asked_to_end(seconds(1));
-        assert_eq!(all.can_grow(seconds(5)), None, "the whole run is to end");
+        all.request_termination(seconds(1));
+        assert_eq!(all.can_grow(seconds(5)), None, "the run is terminating");
         assert!(!all.is_resizing());
     }
 
     #[test]
-    fn every_order_of_ends_completes_and_kills_only_after_a_failure() {
+    fn every_order_of_exits_completes_and_kills_only_after_a_failure() {
         for code in 0..2_u32.pow(4) {
             let exit = |rank: usize| if code >> rank & 1 == 1 { LOST } else { DONE };
             let mut all = Membership::new(1, 4);
             let mut failed = false;
             for rank in [3, 1, 0, 2] {
-                let order = all.at(seconds(100));
-                assert_eq!(order.is_some(), failed, "{code:04b}");
-                if order.is_some() {
+                let action = all.poll(seconds(100));
+                assert_eq!(action.is_some(), failed, "{code:04b}");
+                if action.is_some() {
                     break;
                 }
-                all.has_ended(seconds(1), 1, rank, exit(rank));
+                all.record_exit(seconds(1), 1, rank, exit(rank));
                 failed |= exit(rank) == LOST;
             }
             assert!(all.is_complete() || all.is_ending());

@@ -1,120 +1,118 @@
-//! Whether a run that failed begins again, and when.
+//! Restart policy of a run.
 //!
-//! The policy is a match on who is to blame. A worker that was lost is replaced: all workers start
-//! again as a new life of the run and go on from the newest checkpoint. A disk may come back. A
-//! mistake of the person, numbers that left the finite ones and a bug would only happen again.
-//! Between two lives there is a pause that doubles, so that whatever kills a run at once is not
-//! helped to do so a hundred times a second; a life that lasted ten times as long as the pause
-//! starts the count anew, so that no more than a tenth of the time goes by in pauses. Who is part
-//! of the next life the [roster](crate::roster) decides: of an elastic run a worker that is gone is
-//! not.
+//! The policy is a match on the blame. After the loss of a worker all workers restart from the
+//! newest checkpoint. A storage failure may be temporary. An error of the user, a diverged loss and
+//! a bug would recur. The pause before a restart doubles each time, so that a run that fails at
+//! once does not restart in a busy loop. An attempt that lasted ten times the pause resets it, so
+//! pauses take at most a tenth of the time. The [slot table](crate::slot_table) assigns the workers
+//! of the next attempt; an elastic run leaves out lost slots.
 
 use crate::RunFailure;
-use crate::roster::{Roster, Terms};
+use crate::slot_table::{RestartPolicy, SlotTable};
 use lockstep_config::Blame;
 use std::time::Duration;
 
-/// The first pause.
+/// First pause before a restart.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest pause.
+/// Longest pause before a restart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// A life that lasted so many times the next pause did not fail at once.
-const LASTING_PAUSES: u32 = 10;
+/// An attempt that lasted this many pauses resets the pause.
+const RESET_PAUSES: u32 = 10;
 
-/// The exit code of a worker that has saved and ended because it was asked to.
-const ASKED_TO_END: i32 = 143;
+/// Exit code of a worker that wrote a checkpoint after SIGTERM.
+const TERMINATED: i32 = 143;
 
-/// Counts the lives of a run.
+/// Restart state of a run.
 #[derive(Clone, Debug)]
 pub struct Supervisor {
     restarts_left: u64,
-    lives_before: u64,
+    num_restarts: u64,
     pause: Duration,
-    roster: Roster,
+    slots: SlotTable,
 }
 
-/// What becomes of a run that failed.
+/// Decision after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It begins again after a pause.
+    /// Restart after a pause.
     Restart {
-        /// How long.
+        /// Length of the pause.
         pause: Duration,
     },
-    /// It has failed.
+    /// The run has failed.
     GiveUp,
 }
 
 impl Supervisor {
-    /// The run may do so much about its workers.
-    pub fn new(terms: Terms) -> Self {
-        let restarts_left = terms.restarts;
-        Self { restarts_left, lives_before: 0, pause: PAUSE, roster: Roster::new(terms) }
+    /// Supervisor of a run that starts with all its slots.
+    pub fn new(policy: RestartPolicy) -> Self {
+        let restarts_left = policy.restarts;
+        Self { restarts_left, num_restarts: 0, pause: PAUSE, slots: SlotTable::new(policy) }
     }
 
-    /// The same for a run that begins with its first `num_local` slots and waits for guests.
-    pub fn with_guests(terms: Terms, num_local: usize) -> Self {
-        let roster = Roster::with_guests(terms.clone(), num_local);
-        Self { roster, ..Self::new(terms) }
+    /// Supervisor of a run that starts with `num_local` slots and waits for remote workers.
+    pub fn with_remote_workers(policy: RestartPolicy, num_local: usize) -> Self {
+        let slots = SlotTable::with_remote_workers(policy.clone(), num_local);
+        Self { slots, ..Self::new(policy) }
     }
 
-    /// How often the run has begun again.
-    pub fn lives_before(&self) -> u64 {
-        self.lives_before
+    /// Number of restarts so far.
+    pub fn num_restarts(&self) -> u64 {
+        self.num_restarts
     }
 
-    /// The slots of the present life, by rank.
-    pub fn roster(&self) -> &Roster {
-        &self.roster
+    /// Slot table of the run.
+    pub fn slots(&self) -> &SlotTable {
+        &self.slots
     }
 
-    /// See [`Roster::recall`].
-    pub fn recall(&mut self) {
-        self.roster.recall();
+    /// Makes lost slots available at once ([`SlotTable::retry_lost_slots`]).
+    pub fn retry_lost_slots(&mut self) {
+        self.slots.retry_lost_slots();
     }
 
-    /// The same, for whoever hears of guests.
-    pub(crate) fn roster_mut(&mut self) -> &mut Roster {
-        &mut self.roster
+    /// Slot table, for remote workers that join and leave.
+    pub(crate) fn slots_mut(&mut self) -> &mut SlotTable {
+        &mut self.slots
     }
 
-    /// Decides about a life that lasted so long and failed.
-    pub fn after(&mut self, now: Duration, failure: &RunFailure, lasted: Duration) -> Next {
-        if !is_worth_another_life(failure.exit_code) {
+    /// Decides after an attempt that failed after `lasted`.
+    pub fn after_failure(&mut self, now: Duration, failure: &RunFailure, lasted: Duration) -> Next {
+        if !is_recoverable(failure.exit_code) {
             return Next::GiveUp;
         }
-        if self.roster.is_elastic() && !failure.lost.is_empty() {
-            self.roster.lost(now, &failure.lost, lasted);
+        if self.slots.is_elastic() && !failure.lost.is_empty() {
+            self.slots.record_losses(now, &failure.lost, lasted);
         } else if self.restarts_left == 0 {
             return Next::GiveUp;
         } else {
             self.restarts_left -= 1;
         }
-        if !self.roster.seat(now) {
+        if !self.slots.assign(now) {
             return Next::GiveUp;
         }
-        if lasted >= LASTING_PAUSES * self.pause {
+        if lasted >= RESET_PAUSES * self.pause {
             self.pause = PAUSE;
         }
         let pause = self.pause;
         self.pause = (2 * pause).min(LONGEST_PAUSE);
-        self.lives_before += 1;
+        self.num_restarts += 1;
         Next::Restart { pause }
     }
 
-    /// A life was ended so that one with more workers can begin, if its end was nothing worse.
+    /// Starts a larger attempt after one that was terminated for it. False if it failed otherwise.
     pub fn resized(&mut self, now: Duration, failure: &RunFailure) -> bool {
-        let was_asked = i32::from(failure.exit_code) == ASKED_TO_END;
+        let was_terminated = i32::from(failure.exit_code) == TERMINATED;
         let was_lost = failure.exit_code == Blame::Peer(0).exit_code();
-        let goes_on = (was_asked || was_lost) && self.roster.seat(now);
-        self.lives_before += u64::from(goes_on);
+        let goes_on = (was_terminated || was_lost) && self.slots.assign(now);
+        self.num_restarts += u64::from(goes_on);
         goes_on
     }
 }
 
-fn is_worth_another_life(exit_code: u8) -> bool {
+fn is_recoverable(exit_code: u8) -> bool {
     [Blame::Peer(0), Blame::Storage].iter().any(|blame| blame.exit_code() == exit_code)
 }
 
@@ -125,7 +123,7 @@ mod tests {
     const SHORT: Duration = Duration::from_secs(1);
     const NOW: Duration = Duration::from_secs(1_000);
 
-    /// A run that failed with this code, for whatever reason but a worker that was lost.
+    /// Failure with this exit code and no lost worker.
     fn failure(exit_code: u8) -> RunFailure {
         let (lost, text, others) = (Vec::new(), String::new(), Vec::new());
         RunFailure { rank: 0, exit_code, lost, text, others }
@@ -136,73 +134,74 @@ mod tests {
     }
 
     fn fixed(restarts: u64) -> Supervisor {
-        Supervisor::new(Terms::fixed(2, restarts))
+        Supervisor::new(RestartPolicy::fixed(2, restarts))
     }
 
     #[test]
-    fn only_what_may_go_away_by_itself_is_tried_again() {
-        for (blame, again) in [
+    fn only_recoverable_failures_restart() {
+        for (blame, restarts) in [
             (Blame::Peer(3), true),
             (Blame::Storage, true),
             (Blame::User, false),
             (Blame::Diverged, false),
         ] {
-            let next = fixed(5).after(NOW, &failure(blame.exit_code()), SHORT);
-            assert_eq!(next != Next::GiveUp, again, "{blame}");
+            let next = fixed(5).after_failure(NOW, &failure(blame.exit_code()), SHORT);
+            assert_eq!(next != Next::GiveUp, restarts, "{blame}");
         }
-        // A bug, and a run that was asked to end.
+        // A bug, and SIGTERM.
         for code in [101, 143] {
-            assert_eq!(fixed(5).after(NOW, &failure(code), SHORT), Next::GiveUp, "{code}");
+            assert_eq!(fixed(5).after_failure(NOW, &failure(code), SHORT), Next::GiveUp, "{code}");
         }
     }
 
     #[test]
-    fn a_run_begins_again_as_often_as_it_may() {
+    fn restarts_are_limited() {
         let mut supervisor = fixed(2);
-        assert!(matches!(supervisor.after(NOW, &lost(1), SHORT), Next::Restart { .. }));
-        assert!(matches!(supervisor.after(NOW, &failure(4), SHORT), Next::Restart { .. }));
-        assert_eq!(supervisor.after(NOW, &lost(1), SHORT), Next::GiveUp);
-        assert_eq!(supervisor.lives_before(), 2);
-        assert_eq!(fixed(0).after(NOW, &lost(0), SHORT), Next::GiveUp);
+        assert!(matches!(supervisor.after_failure(NOW, &lost(1), SHORT), Next::Restart { .. }));
+        assert!(matches!(supervisor.after_failure(NOW, &failure(4), SHORT), Next::Restart { .. }));
+        assert_eq!(supervisor.after_failure(NOW, &lost(1), SHORT), Next::GiveUp);
+        assert_eq!(supervisor.num_restarts(), 2);
+        assert_eq!(fixed(0).after_failure(NOW, &lost(0), SHORT), Next::GiveUp);
     }
 
     #[test]
-    fn an_elastic_run_goes_on_without_workers_that_are_gone_down_to_its_fewest() {
-        let terms = Terms { sizes: vec![2, 3, 4], restarts: 0, rejoin: Duration::from_secs(9) };
-        let mut supervisor = Supervisor::new(terms);
+    fn an_elastic_run_continues_without_lost_workers_down_to_its_minimum() {
+        let policy =
+            RestartPolicy { sizes: vec![2, 3, 4], restarts: 0, rejoin: Duration::from_secs(9) };
+        let mut supervisor = Supervisor::new(policy);
         for num_left in [3, 2] {
-            let next = supervisor.after(NOW, &lost(1), SHORT);
+            let next = supervisor.after_failure(NOW, &lost(1), SHORT);
             assert!(matches!(next, Next::Restart { .. }), "{num_left}");
-            assert_eq!(supervisor.roster().seated().len(), num_left);
+            assert_eq!(supervisor.slots().assigned().len(), num_left);
         }
         let mut grown = supervisor.clone();
-        assert_eq!(supervisor.after(NOW, &lost(1), SHORT), Next::GiveUp);
-        // What is nobody's slot, a disk, has the budget of the run.
-        assert_eq!(supervisor.after(NOW, &failure(4), SHORT), Next::GiveUp);
+        assert_eq!(supervisor.after_failure(NOW, &lost(1), SHORT), Next::GiveUp);
+        // A storage failure belongs to no slot and uses the budget of the run.
+        assert_eq!(supervisor.after_failure(NOW, &failure(4), SHORT), Next::GiveUp);
 
         let later = NOW + Duration::from_secs(9);
-        assert!(grown.roster().can_grow(later));
-        assert!(!grown.resized(later, &failure(5)), "it diverged meanwhile");
+        assert!(grown.slots().can_grow(later));
+        assert!(!grown.resized(later, &failure(5)), "it diverged");
         assert!(grown.resized(later, &failure(143)));
-        assert_eq!((grown.roster().seated().len(), grown.lives_before()), (4, 3));
+        assert_eq!((grown.slots().assigned().len(), grown.num_restarts()), (4, 3));
     }
 
     #[test]
-    fn pauses_double_up_to_a_limit_and_begin_anew_after_a_life_that_lasted() {
+    fn pauses_double_up_to_a_limit_and_reset_after_a_long_attempt() {
         let mut supervisor = fixed(100);
-        let mut pause = |lasted| match supervisor.after(NOW, &lost(0), lasted) {
+        let mut pause = |lasted| match supervisor.after_failure(NOW, &lost(0), lasted) {
             Next::Restart { pause } => pause,
-            Next::GiveUp => panic!("it may begin again"),
+            Next::GiveUp => panic!("a restart is left"),
         };
         let at_once = PAUSE / 2;
         assert_eq!([(); 3].map(|()| pause(at_once)), [PAUSE, 2 * PAUSE, 4 * PAUSE]);
         for _ in 0..20 {
             assert!(pause(at_once) <= LONGEST_PAUSE);
         }
-        assert_eq!(pause(SHORT), LONGEST_PAUSE, "a tenth of the time is for pauses");
+        assert_eq!(pause(SHORT), LONGEST_PAUSE, "pauses take at most a tenth of the time");
         assert_eq!(pause(10 * LONGEST_PAUSE), PAUSE);
         assert_eq!(pause(SHORT), 2 * PAUSE);
-        assert_eq!(pause(20 * PAUSE), 4 * PAUSE, "a sixth would be");
+        assert_eq!(pause(20 * PAUSE), 4 * PAUSE, "a sixth of the time would be pauses");
         assert_eq!([(); 3].map(|()| pause(80 * PAUSE)), [PAUSE; 3]);
     }
 }

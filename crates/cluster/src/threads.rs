@@ -1,12 +1,12 @@
 //! Workers that are threads of this process.
 //!
-//! They run the code that processes run; only their ends of the group differ. A thread cannot be
-//! ended from outside, so a run in which one has failed ends with the process: the others get as
-//! long as processes do, and then the caller is told and leaves them behind.
+//! They run the same code as worker processes with another transport. A thread cannot be killed, so
+//! a failed run ends with the process: the other threads have the grace period of processes, then
+//! the call returns and leaves them behind.
 
 use crate::ClusterError;
-use crate::join::{Member, Seat, seats};
-use crate::verdict::{Ended, RunFailure, verdict};
+use crate::join::{JoinedWorker, ThreadRank, thread_ranks};
+use crate::root_cause::{RunFailure, WorkerExit, find_root_cause};
 use lockstep_comm::Comm;
 use lockstep_config::{Blame, Recipe};
 use lockstep_platform::{Deadline, Exit, Queue, RecvError, World};
@@ -15,115 +15,116 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the others have after the first failure.
+/// Time that the other threads have after the first failure.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Between two looks while all is well; nothing happens at one.
-const LOOK: Duration = Duration::from_mins(1);
+/// Poll interval while no thread has failed.
+const POLL_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Why a worker ended its life early.
+/// Failure of a worker thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Who must act.
+pub struct WorkerFailure {
+    /// Party that must act.
     pub blame: Blame,
-    /// What happened.
+    /// Description.
     pub text: String,
 }
 
-impl From<ClusterError> for Fault {
+impl From<ClusterError> for WorkerFailure {
     fn from(error: ClusterError) -> Self {
         Self { blame: error.blame(), text: error.to_string() }
     }
 }
 
-/// A thread's last message.
-struct Last<T> {
+/// Result of a worker thread.
+struct ThreadResult<T> {
     rank: usize,
-    result: Result<Result<Option<T>, Fault>, String>,
+    result: Result<Result<Option<T>, WorkerFailure>, String>,
 }
 
-/// Runs `life` once for each worker of the recipe, each on a thread of its own, and returns what
-/// one of them brought back.
+/// Runs `work` on a thread for each worker of the recipe and returns the value of one of them.
 pub fn run<T: Send + 'static>(
     recipe: &Recipe,
     world: &World,
     arena_bytes: usize,
-    life: impl Fn(&Recipe, &Comm) -> Result<Option<T>, Fault> + Send + Sync + 'static,
+    work: impl Fn(&Recipe, &Comm) -> Result<Option<T>, WorkerFailure> + Send + Sync + 'static,
 ) -> Result<Option<T>, RunFailure> {
-    let seats = seats(recipe, world, arena_bytes).map_err(|error| refused(&error))?;
-    let num_workers = seats.len();
-    let (life, queue) = (Arc::new(life), Arc::new(Queue::new(world, num_workers)));
-    for (rank, seat) in seats.into_iter().enumerate() {
+    let thread_ranks =
+        thread_ranks(recipe, world, arena_bytes).map_err(|error| start_failure(&error))?;
+    let num_workers = thread_ranks.len();
+    let (work, queue) = (Arc::new(work), Arc::new(Queue::new(world, num_workers)));
+    for (rank, thread_rank) in thread_ranks.into_iter().enumerate() {
         let (recipe, own_world) = (recipe.clone(), Arc::clone(world));
-        let (life, queue) = (Arc::clone(&life), Arc::clone(&queue));
+        let (work, queue) = (Arc::clone(&work), Arc::clone(&queue));
         let body = move || {
-            let whole = || live(seat, &recipe, &own_world, arena_bytes, &*life);
-            let result = catch_unwind(AssertUnwindSafe(whole)).map_err(|panic| said(&*panic));
-            // The queue has room for all; closed, it has nobody to tell.
-            let _ = queue.send(Last { rank, result }, Duration::ZERO);
+            let whole = || join_and_run(thread_rank, &recipe, &own_world, arena_bytes, &*work);
+            let result =
+                catch_unwind(AssertUnwindSafe(whole)).map_err(|panic| panic_message(&*panic));
+            // The queue has room for all results; it is closed after a failed run.
+            let _ = queue.send(ThreadResult { rank, result }, Duration::ZERO);
         };
         let thread = world.threads().spawn(&format!("rank-{rank}"), Box::new(body));
-        thread.map_err(|error| refused(&error.into()))?;
+        thread.map_err(|error| start_failure(&error.into()))?;
     }
     collect(world, &queue, num_workers)
 }
 
-fn live<T>(
-    seat: Seat,
+fn join_and_run<T>(
+    thread_rank: ThreadRank,
     recipe: &Recipe,
     world: &World,
     arena_bytes: usize,
-    life: &impl Fn(&Recipe, &Comm) -> Result<Option<T>, Fault>,
-) -> Result<Option<T>, Fault> {
-    let Member { comm, .. } = seat.take(recipe, world, arena_bytes)?;
-    life(recipe, &comm)
+    work: &impl Fn(&Recipe, &Comm) -> Result<Option<T>, WorkerFailure>,
+) -> Result<Option<T>, WorkerFailure> {
+    let JoinedWorker { comm, .. } = thread_rank.join(recipe, world, arena_bytes)?;
+    work(recipe, &comm)
 }
 
-/// Waits for all, or after a failure for as many as come in time.
+/// Waits for all threads, or after a failure for the grace period.
 fn collect<T>(
     world: &World,
-    queue: &Queue<Last<T>>,
+    queue: &Queue<ThreadResult<T>>,
     num_workers: usize,
 ) -> Result<Option<T>, RunFailure> {
-    let mut ended = Vec::new();
-    let mut brought = None;
-    let mut patience: Option<Deadline> = None;
-    while ended.len() < num_workers {
-        let remaining = patience.map_or(LOOK, |grace| grace.remaining(world.clock()));
+    let mut exits = Vec::new();
+    let mut value_of_run = None;
+    let mut grace: Option<Deadline> = None;
+    while exits.len() < num_workers {
+        let remaining = grace.map_or(POLL_INTERVAL, |deadline| deadline.remaining(world.clock()));
         match queue.recv(remaining) {
-            Ok(Last { rank, result }) => {
+            Ok(ThreadResult { rank, result }) => {
                 let (exit, lines) = match result {
                     Ok(Ok(value)) => {
-                        brought = brought.or(value);
+                        value_of_run = value_of_run.or(value);
                         (0, Vec::new())
                     }
-                    Ok(Err(fault)) => {
-                        let lines = fault.text.lines().map(str::to_owned).collect();
-                        (i32::from(fault.blame.exit_code()), lines)
+                    Ok(Err(failure)) => {
+                        let lines = failure.text.lines().map(str::to_owned).collect();
+                        (i32::from(failure.blame.exit_code()), lines)
                     }
                     Err(message) => (101, vec![format!("a bug: {message}")]),
                 };
                 if exit != 0 {
-                    patience.get_or_insert_with(|| Deadline::after(world.clock(), GRACE));
+                    grace.get_or_insert_with(|| Deadline::after(world.clock(), GRACE));
                 }
-                let (exit, by_us, is_replaced) = (Exit::Code(exit), false, false);
-                ended.push(Ended { rank, exit, by_us, is_replaced, lines });
+                let (exit, killed_by_launcher, is_replaced) = (Exit::Code(exit), false, false);
+                exits.push(WorkerExit { rank, exit, killed_by_launcher, is_replaced, lines });
             }
-            Err(RecvError::TimedOut) if patience.is_none() => {}
+            Err(RecvError::TimedOut) if grace.is_none() => {}
             Err(RecvError::TimedOut | RecvError::Closed) => break,
         }
     }
-    verdict(&ended).map_or(Ok(brought), Err)
+    find_root_cause(&exits).map_or(Ok(value_of_run), Err)
 }
 
-/// A run that could not begin is nobody's but rank 0's, which would have had to begin it.
-fn refused(error: &ClusterError) -> RunFailure {
+/// Failure before any thread started, attributed to rank 0.
+fn start_failure(error: &ClusterError) -> RunFailure {
     let (exit_code, text) = (error.blame().exit_code(), error.to_string());
     RunFailure { rank: 0, exit_code, lost: Vec::new(), text, others: Vec::new() }
 }
 
-/// What a panic said; it may carry any value, but nearly always a text.
-fn said(panic: &(dyn Any + Send)) -> String {
+/// Message of a panic.
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("a panic without a message").to_owned()
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_meet_over_memory_and_over_tcp() {
+    fn threads_communicate_over_memory_and_over_tcp() {
         for (transport, name) in [("auto", "threads"), ("threads", "threads"), ("tcp", "tcp")] {
             let recipe = recipe(&[&format!("run.transport={transport}")]);
             let sum = run(&recipe, &real(), ARENA_BYTES, |_, comm| {
@@ -153,7 +154,7 @@ mod tests {
                 comm.all_reduce(&mut numbers, Reduction::Sum).expect("all are there");
                 Ok((comm.rank().0 == 0).then_some((numbers[0], comm.transport())))
             });
-            assert_eq!(sum.expect("nobody fails"), Some((6, name)));
+            assert_eq!(sum.expect("all succeed"), Some((6, name)));
         }
     }
 
@@ -164,7 +165,7 @@ mod tests {
                 1 => (Blame::Diverged, "the loss became NaN"),
                 _ => (Blame::Peer(1), "rank 1 left"),
             };
-            Err(Fault { blame, text: text.to_owned() })
+            Err(WorkerFailure { blame, text: text.to_owned() })
         });
         let failure = failure.expect_err("all fail");
         assert_eq!((failure.rank, failure.exit_code), (1, 5));

@@ -1,6 +1,6 @@
-//! 100,000 cases of bytes that no rank has sent, against everything that reads from a network: no
-//! panic, nothing believed, no allocation beyond a bound. Made from genuine bytes, because bytes
-//! that are random throughout do not get past the first check.
+//! 100,000 cases of forged bytes against every reader of network bytes: no panic, no forgery
+//! accepted, no allocation beyond a bound. Cases mutate genuine bytes, because random bytes fail at
+//! the first check.
 #![expect(unsafe_code, reason = "a global allocator that counts is an unsafe trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -12,7 +12,7 @@ use lockstep_cluster::rendezvous::hostile::{decode, samples};
 use lockstep_comm::hostile;
 use lockstep_platform::real;
 
-/// Sums what the current thread allocates.
+/// Counts the bytes that the current thread allocates.
 struct Counting;
 
 thread_local! {
@@ -20,7 +20,7 @@ thread_local! {
 }
 
 fn count(num_bytes: usize) {
-    // During a thread's end the counter may be gone; nobody counts then.
+    // The counter may be gone while a thread ends.
     let _ = NUM_BYTES.try_with(|counter| counter.set(counter.get() + num_bytes));
 }
 
@@ -42,11 +42,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// All that one case makes a reader allocate, added up, although most of it is given back on the
-/// way: buffers of a connection, the state of a handshake, early messages.
+/// Bound on the sum of all allocations of one case: buffers of a connection, handshake state, early
+/// messages.
 const MAX_BYTES: usize = 256 << 10;
 
-/// Runs an action that allocates no more than it may.
+/// Runs an action and checks that it stays within the bound.
 fn bounded<T>(case: u64, action: impl FnOnce() -> T) -> T {
     let before = NUM_BYTES.get();
     let result = action();
@@ -55,10 +55,10 @@ fn bounded<T>(case: u64, action: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A few random numbers; the same for the same case.
-struct Dice(u64);
+/// SplitMix64 generator (Steele 2014), seeded by the case.
+struct Generator(u64);
 
-impl Dice {
+impl Generator {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -71,8 +71,8 @@ impl Dice {
         (self.next() % limit.max(1) as u64) as usize
     }
 
-    /// Changes bytes, so that they differ.
-    fn meddle(&mut self, bytes: &mut Vec<u8>) {
+    /// Mutates bytes until they differ.
+    fn mutate(&mut self, bytes: &mut Vec<u8>) {
         let genuine = bytes.clone();
         loop {
             let at = self.below(bytes.len());
@@ -81,7 +81,7 @@ impl Dice {
                 1 => bytes.extend((0..=at % 40).map(|byte| byte as u8)),
                 2 if !bytes.is_empty() => drop(bytes.remove(at)),
                 3 => bytes.insert(at, self.next() as u8),
-                // Lengths and counts are where readers are hurt.
+                // Overwrites a field with a large length or count.
                 4 if bytes.len() >= 8 => {
                     let at = self.below(bytes.len() - 7);
                     let number = [u64::MAX, 1 << 31, 1 << 16, 1 << 40][self.below(4)];
@@ -99,8 +99,8 @@ impl Dice {
     }
 }
 
-/// How many cases of each kind: 100,000 in all; products of keys take most of the time, so the
-/// kinds that need them get their share of 100,000 each only in the long suite.
+/// Number of cases of a test: 100,000 in all tests together, and in each test of the long suite.
+/// Key products take most of the time, so tests with them have fewer.
 fn num_cases(needs_keys: bool) -> u64 {
     let is_long = real().host().env("LOCKSTEP_SOAK").is_some();
     match (is_long, needs_keys) {
@@ -111,67 +111,67 @@ fn num_cases(needs_keys: bool) -> u64 {
 }
 
 #[test]
-fn greetings_that_nobody_made_are_refused() {
+fn forged_first_messages_are_refused() {
     let eavesdropper = Eavesdropper::new(&real(), &samples()[0]);
-    assert!(eavesdropper.greets(&eavesdropper.greeting));
+    assert!(eavesdropper.accepts_first_message(&eavesdropper.first_message));
     for case in 0..num_cases(false) {
-        let mut bytes = eavesdropper.greeting.clone();
-        Dice(case).meddle(&mut bytes);
-        assert!(!bounded(case, || eavesdropper.greets(&bytes)), "case {case}");
+        let mut bytes = eavesdropper.first_message.clone();
+        Generator(case).mutate(&mut bytes);
+        assert!(!bounded(case, || eavesdropper.accepts_first_message(&bytes)), "case {case}");
     }
 }
 
 #[test]
-fn replies_that_nobody_made_are_refused() {
+fn forged_replies_are_refused() {
     let eavesdropper = Eavesdropper::new(&real(), &samples()[0]);
-    assert!(!eavesdropper.replies(&eavesdropper.reply), "it was for somebody else");
+    assert!(!eavesdropper.accepts_reply(&eavesdropper.reply), "it belongs to another handshake");
     for case in 0..num_cases(true) {
         let mut bytes = eavesdropper.reply.clone();
-        Dice(case).meddle(&mut bytes);
-        assert!(!bounded(case, || eavesdropper.replies(&bytes)), "case {case}");
+        Generator(case).mutate(&mut bytes);
+        assert!(!bounded(case, || eavesdropper.accepts_reply(&bytes)), "case {case}");
     }
 }
 
 #[test]
-fn hellos_that_nobody_sealed_are_refused() {
+fn forged_hellos_are_refused() {
     let eavesdropper = Eavesdropper::new(&real(), &samples()[0]);
     for case in 0..num_cases(false) {
         let mut bytes = eavesdropper.hello.clone();
-        Dice(case).meddle(&mut bytes);
-        assert!(!bounded(case, || eavesdropper.says_hello(&bytes)), "case {case}");
+        Generator(case).mutate(&mut bytes);
+        assert!(!bounded(case, || eavesdropper.accepts_hello(&bytes)), "case {case}");
     }
-    assert!(eavesdropper.says_hello(&eavesdropper.hello), "the genuine one is still good");
+    assert!(eavesdropper.accepts_hello(&eavesdropper.hello), "the genuine one is still accepted");
 }
 
 #[test]
-fn hellos_and_answers_of_any_bytes_are_understood_or_refused() {
+fn hellos_and_answers_of_any_bytes_decode_or_fail() {
     let samples = samples();
     assert!(samples.iter().all(|sample| decode(sample)));
     for case in 0..num_cases(false) {
-        let mut dice = Dice(case);
-        let mut bytes = samples[dice.below(samples.len())].clone();
-        dice.meddle(&mut bytes);
-        // Ranks and names may become others, which is for the host to judge.
+        let mut random = Generator(case);
+        let mut bytes = samples[random.below(samples.len())].clone();
+        random.mutate(&mut bytes);
+        // A mutation may change a rank or a name, which the host checks.
         bounded(case, || decode(&bytes));
     }
 }
 
 #[test]
-fn sealed_streams_give_what_was_sent_or_an_error() {
+fn encrypted_streams_deliver_a_prefix_or_an_error() {
     let world = real();
     for case in 0..num_cases(true) {
-        let mut dice = Dice(case);
-        let genuine: Vec<u8> = (0..dice.below(2000)).map(|_| dice.next() as u8).collect();
-        let piece = 1 + dice.below(400);
-        if dice.below(4) == 0 {
+        let mut random = Generator(case);
+        let genuine: Vec<u8> = (0..random.below(2000)).map(|_| random.next() as u8).collect();
+        let piece = 1 + random.below(400);
+        if random.below(4) == 0 {
             let read = read_sealed(&world, &genuine, piece, |_| ());
             assert_eq!(read.as_deref(), Ok(&genuine[..]), "case {case}");
             continue;
         }
         let read =
-            bounded(case, || read_sealed(&world, &genuine, piece, |sealed| dice.meddle(sealed)));
+            bounded(case, || read_sealed(&world, &genuine, piece, |sealed| random.mutate(sealed)));
         match read {
-            // Cut between two records it is only shorter.
+            // A cut between two records only shortens the stream.
             Ok(bytes) => assert!(genuine.starts_with(&bytes), "case {case}"),
             Err(kind) => assert!(
                 matches!(kind, ErrorKind::InvalidData | ErrorKind::UnexpectedEof),
@@ -182,7 +182,7 @@ fn sealed_streams_give_what_was_sent_or_an_error() {
 }
 
 #[test]
-fn long_sealed_streams_cross_in_records() {
+fn long_encrypted_streams_span_records() {
     let world = real();
     for (len, piece) in [(32 << 10, 9000), ((32 << 10) + 1, 1001), (200_000, 40_000), (1, 1)] {
         let genuine: Vec<u8> = (0..len).map(|index| (index % 251) as u8).collect();
@@ -196,18 +196,18 @@ fn messages_of_any_bytes_are_received_or_refused() {
     let two = [hostile::message(), second()].concat();
     assert!(hostile::receive([&two, &[]], 100));
     for case in 0..num_cases(false) {
-        let mut dice = Dice(case);
+        let mut random = Generator(case);
         let (mut first, mut second) = (two.clone(), hostile::message());
-        dice.meddle(&mut first);
-        if dice.below(2) == 0 {
-            dice.meddle(&mut second);
+        random.mutate(&mut first);
+        if random.below(2) == 0 {
+            random.mutate(&mut second);
         }
-        let piece = 1 + dice.below(500);
+        let piece = 1 + random.below(500);
         bounded(case, || hostile::receive([&first, &second], piece));
     }
 }
 
-/// The same message again, counted as the next one.
+/// The message with the next sequence number.
 fn second() -> Vec<u8> {
     let mut message = hostile::message();
     message[8] = 1;

@@ -1,4 +1,4 @@
-//! Links that are made worse than they are: late, slow, unsteady, lossy; the bytes stay the same.
+//! Emulated latency, bandwidth, jitter and loss: timing changes, bytes do not.
 
 mod common;
 
@@ -21,27 +21,28 @@ fn run_emulated(num_ranks: usize, emulate: &Emulate, body: impl Fn(Comm) + Sync)
     );
 }
 
-fn all_links(usual: LinkConditions) -> Emulate {
-    Emulate { usual, seed: 3, ..Emulate::none() }
+fn all_links(default_link: LinkConditions) -> Emulate {
+    Emulate { default_link, seed: 3, ..Emulate::none() }
 }
 
 #[test]
-fn groups_over_bad_links_pass_every_check() {
-    let usual = LinkConditions {
+fn groups_over_emulated_links_pass_every_check() {
+    let default_link = LinkConditions {
         bandwidth: BytesPerSecond(1e9),
         latency: Seconds(20e-6),
         jitter: Seconds(50e-6),
         loss: 0.0,
     };
-    run_emulated(3, &all_links(usual), |comm| run_checks(&comm));
+    run_emulated(3, &all_links(default_link), |comm| run_checks(&comm));
 }
 
 #[test]
-fn messages_are_under_way_together_and_none_arrives_early() {
+fn messages_in_transit_overlap_and_none_arrives_early() {
     const LATENCY: Duration = Duration::from_millis(200);
     const NUM_MESSAGES: u64 = 20;
-    let usual = LinkConditions { latency: Seconds(LATENCY.as_secs_f64()), ..LinkConditions::NONE };
-    run_emulated(2, &all_links(usual), |comm| {
+    let default_link =
+        LinkConditions { latency: Seconds(LATENCY.as_secs_f64()), ..LinkConditions::NONE };
+    run_emulated(2, &all_links(default_link), |comm| {
         let world = real();
         comm.barrier().unwrap();
         let start = world.clock().now();
@@ -57,17 +58,17 @@ fn messages_are_under_way_together_and_none_arrives_early() {
         let took = world.clock().since(start);
         if comm.group_rank() == 1 {
             // The sender may have left the barrier up to a latency before.
-            assert!(took < LATENCY * NUM_MESSAGES as u32 / 2, "one after the other: {took:?}");
+            assert!(took < LATENCY * NUM_MESSAGES as u32 / 2, "sequential transit: {took:?}");
             comm.send(&[0_u8], 0, 100).unwrap();
         } else {
             comm.recv(&mut [1_u8], 1, 100).unwrap();
-            assert!(world.clock().since(start) >= 2 * LATENCY, "there and back again");
+            assert!(world.clock().since(start) >= 2 * LATENCY, "a round trip");
         }
     });
 }
 
 #[test]
-fn one_bad_link_among_good_ones_is_the_only_one_that_waits() {
+fn one_slow_link_delays_only_its_ranks() {
     let link = EmulatedLink {
         bandwidth: Some(BytesPerSecond(10e6)),
         latency: Some(Seconds(0.05)),
@@ -88,9 +89,10 @@ fn one_bad_link_among_good_ones_is_the_only_one_that_waits() {
 }
 
 #[test]
-fn what_is_lost_on_the_way_is_sent_again() {
-    let usual = LinkConditions { loss: 0.05, latency: Seconds(100e-6), ..LinkConditions::NONE };
-    run_emulated(2, &all_links(usual), |comm| {
+fn lost_packets_are_retransmitted() {
+    let default_link =
+        LinkConditions { loss: 0.05, latency: Seconds(100e-6), ..LinkConditions::NONE };
+    run_emulated(2, &all_links(default_link), |comm| {
         let mut data: Vec<u32> = (0..200_000).collect();
         comm.broadcast(&mut data, 0).unwrap();
         assert!(data.iter().zip(0..).all(|(found, expected)| *found == expected));

@@ -1,9 +1,9 @@
-//! Processes that are killed or frozen in the middle of things: everybody who is left says the
-//! same about it, and they can go on without.
+//! Processes that are killed or stopped during calls: all survivors agree on one verdict, and can
+//! continue without the failed rank.
 //!
 //! The test binary starts itself again for every rank; [`role_worker`] does nothing unless the
 //! environment gives it a place.
-#![expect(clippy::print_stdout, reason = "a rank tells the test that started it what it sees")]
+#![expect(clippy::print_stdout, reason = "a rank reports to the test that started it")]
 
 mod common;
 
@@ -11,45 +11,44 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command};
 use std::time::Duration;
 
-use common::processes::{Ranks, own_end};
+use common::processes::{Ranks, own_comm};
 use lockstep_comm::{Comm, CommError, Label, Reduction};
 use lockstep_conformance::cases::{Random, chosen};
 use lockstep_mesh::Rank;
 use lockstep_platform::{Clock, real};
 
-/// What the worker is told: the deadline in milliseconds, a seed, and whether it goes on after a
-/// failure.
+/// Task of the worker: deadline in milliseconds, seed, and whether it continues after a failure.
 const TASK: &str = "LOCKSTEP_TEST_TASK";
 
-/// Where the worker leaves its records, if anywhere.
+/// Folder for flight recorder dumps, if any.
 const RECORDS: &str = "LOCKSTEP_TEST_RECORDS";
 
 #[test]
 fn role_worker() {
-    let Some(comm) = own_end(0) else { return };
+    let Some(comm) = own_comm(0) else { return };
     let task = real().host().env(TASK).expect("the parent sets it");
-    let words: Vec<u64> = task.split(' ').map(|word| word.parse().expect("a number")).collect();
-    let comm = comm.within(Duration::from_millis(words[0]));
+    let fields: Vec<u64> = task.split(' ').map(|word| word.parse().expect("a number")).collect();
+    let comm = comm.within(Duration::from_millis(fields[0]));
     if let Some(folder) = real().host().env(RECORDS) {
         comm.record_into(std::path::Path::new(&folder));
     }
-    let mut random = Random(words[1]);
+    let mut random = Random(fields[1]);
     comm.barrier().expect("all are there");
     println!("going");
     let error = (0..).find_map(|step| random_call(&comm, &mut random, step).err());
     let error = error.expect("the search ends with an error");
-    println!("verdict {:?}", error.verdict().expect("the ranks settle on something"));
-    println!("words {error}");
-    if words[2] == 1 {
+    println!("verdict {:?}", error.verdict().expect("the ranks agree on a verdict"));
+    println!("text {error}");
+    if fields[2] == 1 {
         let culprit = error.verdict().map(|verdict| verdict.culprit);
-        go_on(&comm, culprit.expect("there is one"));
+        continue_without(&comm, culprit.expect("there is one"));
     }
 }
 
-/// Without the culprit, in the same processes.
-fn go_on(comm: &Comm, culprit: Rank) {
+/// Continues without the failed rank, in the same processes.
+fn continue_without(comm: &Comm, culprit: Rank) {
     if culprit == comm.rank() {
-        println!("it was this one");
+        println!("this rank failed");
         return;
     }
     let survivors: Vec<Rank> =
@@ -61,19 +60,19 @@ fn go_on(comm: &Comm, culprit: Rank) {
     for call in 0..300 {
         buffer.fill((comm.rank().0 + 1) as f32);
         let count = if call % 10 == 0 { buffer.len() } else { 100 };
-        comm.all_reduce(&mut buffer[..count], Reduction::Sum).expect("nobody else fails");
+        comm.all_reduce(&mut buffer[..count], Reduction::Sum).expect("no other rank fails");
         let is_right = |&x: &f32| (x - expected as f32).abs() < 0.1;
         assert!(buffer[..count].iter().all(is_right), "call {call}: {}", buffer[0]);
         if call == 150 {
             println!("halfway");
-            // Long enough for whoever was frozen to wake up and to do its worst.
+            // Long enough for the stopped rank to resume and to disturb the others.
             real().clock().sleep(Duration::from_millis(300));
         }
     }
     println!("sum {expected}");
 }
 
-/// One of the collectives, the same on all ranks.
+/// A random collective, equal on all ranks.
 fn random_call(comm: &Comm, random: &mut Random, step: u64) -> Result<(), CommError> {
     let comm = comm.about(Label::bucket(3, step));
     let count = [1, 64, 1000, 20_000, 100_000][random.below(5)];
@@ -90,20 +89,20 @@ fn random_call(comm: &Comm, random: &mut Random, step: u64) -> Result<(), CommEr
     }
 }
 
-/// What is done to a process.
+/// Fault injected into a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Blow {
+enum Fault {
     Kill,
-    Freeze,
+    Stop,
 }
 
-/// A rank that was started, with what it has said.
-struct Rankling {
+/// A started rank and its output.
+struct RankProcess {
     child: Child,
     lines: BufReader<ChildStdout>,
 }
 
-impl Rankling {
+impl RankProcess {
     /// Reads up to the line that holds `text`, and returns what follows it.
     fn after(&mut self, text: &str) -> String {
         let mut line = String::new();
@@ -128,29 +127,29 @@ impl Rankling {
     }
 }
 
-impl Drop for Rankling {
+impl Drop for RankProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Starts workers and waits until all of them are in the middle of things.
-fn start(transport: &str, num_ranks: usize, task: (u64, u64, bool)) -> (String, Vec<Rankling>) {
-    let (deadline_ms, seed, goes_on) = task;
-    let task = format!("{deadline_ms} {seed} {}", u8::from(goes_on));
+/// Starts workers and waits until all of them make calls.
+fn start(transport: &str, num_ranks: usize, task: (u64, u64, bool)) -> (String, Vec<RankProcess>) {
+    let (deadline_ms, seed, continues) = task;
+    let task = format!("{deadline_ms} {seed} {}", u8::from(continues));
     let ranks = Ranks::start_with("role_worker", transport, num_ranks, &[(TASK, task)]);
-    begun(ranks)
+    wait_until_running(ranks)
 }
 
-/// Waits until all workers are in the middle of things.
-fn begun(mut ranks: Ranks) -> (String, Vec<Rankling>) {
+/// Waits until all workers make calls.
+fn wait_until_running(mut ranks: Ranks) -> (String, Vec<RankProcess>) {
     let children = std::mem::take(&mut ranks.children);
-    let mut all: Vec<Rankling> = children
+    let mut all: Vec<RankProcess> = children
         .into_iter()
         .map(|mut child| {
             let lines = BufReader::new(child.stdout.take().expect("piped"));
-            Rankling { child, lines }
+            RankProcess { child, lines }
         })
         .collect();
     for one in &mut all {
@@ -159,18 +158,18 @@ fn begun(mut ranks: Ranks) -> (String, Vec<Rankling>) {
     (ranks.job.clone(), all)
 }
 
-/// All verdicts are the same and name the victim.
-fn assert_named(survivors: &mut [Rankling], victim: usize, case: &str) -> String {
+/// Asserts that all verdicts are equal and name the victim.
+fn assert_named(survivors: &mut [RankProcess], victim: usize, case: &str) -> String {
     let verdicts: Vec<String> = survivors.iter_mut().map(|one| one.after("verdict ")).collect();
     for verdict in &verdicts {
         assert_eq!(verdict, &verdicts[0], "{case}");
         assert!(verdict.contains(&format!("culprit: Rank({victim})")), "{case}: {verdict}");
     }
-    survivors[0].after("words ")
+    survivors[0].after("text ")
 }
 
 #[test]
-fn a_killed_process_is_named_by_everybody_in_the_same_words() {
+fn all_survivors_report_a_killed_process_alike() {
     for transport in ["shm", "tcp"] {
         for victim in [0, 2] {
             let (_, mut all) = start(transport, 4, (20_000, 7, false));
@@ -179,24 +178,24 @@ fn a_killed_process_is_named_by_everybody_in_the_same_words() {
             let world = real();
             let begin = world.clock().now();
             killed.child.kill().expect("it runs");
-            let words = assert_named(&mut all, victim, transport);
+            let text = assert_named(&mut all, victim, transport);
             let took = world.clock().since(begin);
-            println!("{transport}: rank {victim} was named after {} ms", took.as_millis());
+            println!("{transport}: rank {victim} was reported after {} ms", took.as_millis());
             assert!(took < Duration::from_secs(15), "long before the deadline: {took:?}");
-            assert!(words.contains(&format!("process {id} on ")), "{words}");
-            assert!(words.contains("bucket 3 of step "), "{words}");
+            assert!(text.contains(&format!("process {id} on ")), "{text}");
+            assert!(text.contains("bucket 3 of step "), "{text}");
         }
     }
 }
 
 #[test]
-fn a_frozen_process_is_warned_of_and_named_at_the_deadline() {
+fn a_stopped_process_causes_a_warning_and_a_timeout() {
     for transport in ["shm", "tcp"] {
         let (_, mut all) = start(transport, 3, (6500, 8, false));
-        let frozen = all.remove(1);
-        frozen.signal("-STOP");
-        let words = assert_named(&mut all, 1, transport);
-        assert!(words.contains("waited 6500 ms for rank 1"), "{words}");
+        let stopped = all.remove(1);
+        stopped.signal("-STOP");
+        let text = assert_named(&mut all, 1, transport);
+        assert!(text.contains("waited 6500 ms for rank 1"), "{text}");
         let mut warnings = String::new();
         for one in &mut all {
             let stderr = one.child.stderr.as_mut().expect("piped");
@@ -207,13 +206,14 @@ fn a_frozen_process_is_warned_of_and_named_at_the_deadline() {
 }
 
 #[test]
-fn the_last_calls_of_everybody_are_written_down_also_of_a_killed_neighbour() {
+fn flight_recorders_are_dumped_also_of_a_killed_rank_of_the_host() {
     let world = real();
     for (transport, num_files) in [("shm", 3), ("tcp", 2)] {
         let scratch = lockstep_platform::ScratchDir::new(&world, "flight").expect("a folder");
         let folder = scratch.path().display().to_string();
         let variables = [(TASK, "20000 11 0".to_owned()), (RECORDS, folder)];
-        let (_, mut all) = begun(Ranks::start_with("role_worker", transport, 3, &variables));
+        let (_, mut all) =
+            wait_until_running(Ranks::start_with("role_worker", transport, 3, &variables));
         let mut killed = all.remove(1);
         killed.child.kill().expect("it runs");
         assert_named(&mut all, 1, transport);
@@ -232,7 +232,7 @@ fn the_last_calls_of_everybody_are_written_down_also_of_a_killed_neighbour() {
 }
 
 #[test]
-fn threads_go_on_without_one_that_has_left() {
+fn threads_continue_without_a_rank_that_left() {
     common::run_threads(3, |comm| {
         if comm.rank() == Rank(0) {
             return;
@@ -249,7 +249,7 @@ fn threads_go_on_without_one_that_has_left() {
 }
 
 #[test]
-fn those_who_are_left_go_on_without_the_one_that_was_killed() {
+fn survivors_continue_without_a_killed_process() {
     for transport in ["shm", "tcp"] {
         let (_, mut all) = start(transport, 4, (20_000, 9, true));
         let mut killed = all.remove(1);
@@ -262,17 +262,17 @@ fn those_who_are_left_go_on_without_the_one_that_was_killed() {
 }
 
 #[test]
-fn one_that_was_frozen_and_wakes_up_cannot_disturb_the_others() {
+fn a_stopped_process_that_resumes_cannot_disturb_the_survivors() {
     for transport in ["shm", "tcp"] {
         let (_, mut all) = start(transport, 4, (1500, 10, true));
-        let mut frozen = all.remove(2);
-        frozen.signal("-STOP");
+        let mut stopped = all.remove(2);
+        stopped.signal("-STOP");
         assert_named(&mut all, 2, transport);
         for one in &mut all {
             one.after("halfway");
         }
-        frozen.signal("-CONT");
-        frozen.after("it was this one");
+        stopped.signal("-CONT");
+        stopped.after("this rank failed");
         for one in &mut all {
             assert_eq!(one.after("sum "), "7", "{transport}");
         }
@@ -280,39 +280,39 @@ fn one_that_was_frozen_and_wakes_up_cannot_disturb_the_others() {
 }
 
 #[test]
-fn blows_at_random_moments_of_random_calls_end_with_the_same_verdict_and_leave_nothing() {
+fn random_faults_end_with_one_verdict_and_leak_nothing() {
     let (world, mut slowest) = (real(), Duration::ZERO);
     for seed in chosen(&world, 200, 10) {
         let mut random = Random(seed);
         let transport = ["shm", "tcp"][random.below(2)];
         let num_ranks = 2 + random.below(3);
         let victim = random.below(num_ranks);
-        let blow = [Blow::Kill, Blow::Kill, Blow::Freeze][random.below(3)];
-        let case = format!("seed {seed}: {blow:?} rank {victim} of {num_ranks}, {transport}");
-        // Frozen ones are waited for until the deadline, so it is short; on a machine that is
-        // busy with something else it must not be too short for the others.
-        let deadline_ms = if blow == Blow::Freeze { 2500 } else { 20_000 };
+        let fault = [Fault::Kill, Fault::Kill, Fault::Stop][random.below(3)];
+        let case = format!("seed {seed}: {fault:?} rank {victim} of {num_ranks}, {transport}");
+        // Survivors wait for a stopped process until the deadline, so it is short, but long enough
+        // for the others on a loaded host.
+        let deadline_ms = if fault == Fault::Stop { 2500 } else { 20_000 };
         let (job, mut all) = start(transport, num_ranks, (deadline_ms, seed, false));
         sleep(&*world, random.below(40_000));
         let mut hit = all.remove(victim);
         let begin = world.clock().now();
-        match blow {
-            Blow::Kill => hit.child.kill().expect("it runs"),
-            Blow::Freeze => hit.signal("-STOP"),
+        match fault {
+            Fault::Kill => hit.child.kill().expect("it runs"),
+            Fault::Stop => hit.signal("-STOP"),
         }
         assert_named(&mut all, victim, &case);
-        if blow == Blow::Kill {
+        if fault == Fault::Kill {
             slowest = slowest.max(world.clock().since(begin));
         }
         for mut one in all {
             assert!(one.child.wait().expect("it ends").success(), "{case}");
         }
         drop(hit);
-        // Memory has no name, and nor have sockets but those of the kernel's making.
+        // Segments are anonymous, and sockets are in the abstract namespace.
         let list = real().files().read_to_string(std::path::Path::new("/proc/net/unix"));
         assert!(!list.expect("a list of local sockets").contains(&job), "{case}");
     }
-    println!("killed ones were named after {} ms at most", slowest.as_millis());
+    println!("killed processes were reported after {} ms at most", slowest.as_millis());
 }
 
 fn sleep(world: &dyn lockstep_platform::Platform, micros: usize) {

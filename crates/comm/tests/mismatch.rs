@@ -1,45 +1,45 @@
-//! Different calls on different ranks: an error on every rank that names both.
+//! Different calls on different ranks: every rank returns an error that names both.
 
 mod common;
 
 use std::sync::Mutex;
 use std::time::Duration;
 
-use common::processes::{Ranks, own_end};
+use common::processes::{Ranks, own_comm};
 use common::{run_tcp, run_threads_within};
 use lockstep_comm::Reduction;
 use lockstep_config::Blame;
 use lockstep_conformance::mismatch::MISMATCHES;
 
-/// How long a call waits before it looks for the reason.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Deadline of a call.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 #[test]
-fn threads_that_make_different_calls_all_hear_of_both() {
+fn threads_that_make_different_calls_report_both() {
     for mismatch in MISMATCHES {
         for num_ranks in [2, 3, 5] {
-            run_threads_within(num_ranks, PATIENCE, |comm| mismatch.check(&comm));
+            run_threads_within(num_ranks, TIMEOUT, |comm| mismatch.check(&comm));
         }
     }
 }
 
 #[test]
-fn ranks_over_tcp_that_make_different_calls_all_hear_of_both() {
+fn ranks_over_tcp_that_make_different_calls_report_both() {
     for mismatch in MISMATCHES {
         for num_ranks in [2, 3] {
-            run_tcp(num_ranks, 1, |comm| mismatch.check(&comm.within(PATIENCE)));
+            run_tcp(num_ranks, 1, |comm| mismatch.check(&comm.within(TIMEOUT)));
         }
     }
 }
 
 #[test]
-fn processes_that_make_different_calls_all_hear_of_both() {
+fn processes_that_make_different_calls_report_both() {
     let ranks = Ranks::start("role_mismatch", "shm", 3);
     ranks.assert_success();
 }
 
 #[test]
-fn processes_over_tcp_that_make_different_calls_all_hear_of_both() {
+fn processes_over_tcp_that_make_different_calls_report_both() {
     let ranks = Ranks::start("role_mismatch", "tcp", 3);
     ranks.assert_success();
 }
@@ -48,17 +48,17 @@ fn processes_over_tcp_that_make_different_calls_all_hear_of_both() {
 #[test]
 fn role_mismatch() {
     for (index, mismatch) in MISMATCHES.iter().enumerate() {
-        let Some(comm) = own_end(index) else { return };
-        mismatch.check(&comm.within(PATIENCE));
+        let Some(comm) = own_comm(index) else { return };
+        mismatch.check(&comm.within(TIMEOUT));
     }
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named_with_the_call() {
+fn a_missing_rank_is_named_with_the_call() {
     let given_up = std::sync::Barrier::new(3);
     let errors = Mutex::new(Vec::new());
     run_threads_within(3, Duration::from_millis(200), |comm| {
-        // Rank 2 is there all the time, and does not make the call.
+        // Rank 2 stays alive, and does not make the call.
         if comm.group_rank() != 2 {
             let mut data = [1.0_f32; 10];
             let error = comm.all_reduce(&mut data, Reduction::Sum).expect_err("2 does not come");
@@ -92,7 +92,7 @@ fn a_rank_that_has_left_is_named_with_the_call_before_the_deadline() {
 }
 
 #[test]
-fn arguments_that_do_not_fit_are_refused_with_the_right_length() {
+fn wrong_lengths_are_rejected_with_the_right_one() {
     run_threads_within(2, Duration::from_secs(5), |comm| {
         let error = comm.all_gather(&[1_u8; 3], &mut [0; 10]).expect_err("3 is not half of 10");
         let text = error.to_string();

@@ -1,10 +1,10 @@
-//! Ranks that are processes of one host.
+//! Processes of one host as ranks.
 
 mod common;
 
 use std::io::{BufRead, BufReader};
 
-use common::processes::{Ranks, own_end};
+use common::processes::{Ranks, own_comm};
 use common::run_checks;
 use lockstep_comm::Reduction;
 
@@ -24,7 +24,7 @@ fn one_to_five_processes_over_tcp_pass_every_check() {
 
 #[test]
 fn role_conformance() {
-    if let Some(comm) = own_end(0) {
+    if let Some(comm) = own_comm(0) {
         run_checks(&comm);
     }
 }
@@ -32,10 +32,10 @@ fn role_conformance() {
 #[test]
 fn a_killed_process_is_named_by_the_survivors_before_the_deadline() {
     let mut ranks = Ranks::start("role_endless", "shm", 3);
-    // The victim says when it is in the middle of things.
+    // The victim reports when it makes calls.
     let stdout = ranks.children[1].stdout.take().expect("piped");
     let mut lines = BufReader::new(stdout).lines();
-    let is_going = |line: std::io::Result<String>| line.expect("text").contains("in the middle");
+    let is_going = |line: std::io::Result<String>| line.expect("text").contains("running");
     assert!(lines.any(is_going), "the victim ended before");
     ranks.children[1].kill().expect("it can be killed");
     for (rank, child) in std::mem::take(&mut ranks.children).into_iter().enumerate() {
@@ -48,16 +48,16 @@ fn a_killed_process_is_named_by_the_survivors_before_the_deadline() {
 }
 
 #[test]
-fn processes_that_are_killed_all_at_once_leave_nothing_behind() {
+fn killing_all_processes_leaks_nothing() {
     let mut ranks = Ranks::start("role_endless", "shm", 2);
     for child in &mut ranks.children {
         let stdout = child.stdout.take().expect("piped");
         let mut lines = BufReader::new(stdout).lines();
-        assert!(lines.any(|line| line.expect("text").contains("in the middle")));
+        assert!(lines.any(|line| line.expect("text").contains("running")));
     }
     let job = ranks.job.clone();
     drop(ranks);
-    // Their memory had no name, and the names they listened at are of the kernel's making.
+    // Segments are anonymous, and sockets are in the abstract namespace.
     let files = lockstep_platform::real();
     let names = files.files().read_to_string(std::path::Path::new("/proc/net/unix"));
     assert!(!names.expect("a list of local sockets").contains(&job), "a socket is left");
@@ -68,7 +68,7 @@ fn processes_that_are_killed_all_at_once_leave_nothing_behind() {
 
 #[test]
 fn role_endless() {
-    let Some(comm) = own_end(0) else { return };
+    let Some(comm) = own_comm(0) else { return };
     let mut buffer = comm.allocate::<f32>(1000).expect("the arena has room");
     for call in 0_u64.. {
         if let Err(error) = comm.all_reduce(&mut buffer, Reduction::Max) {
@@ -76,7 +76,7 @@ fn role_endless() {
             return;
         }
         if call == 100 {
-            println!("in the middle");
+            println!("running");
         }
     }
 }

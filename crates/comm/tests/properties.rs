@@ -1,4 +1,4 @@
-//! Any operation, by any algorithm, on any length, for any number of ranks: the same as on paper.
+//! Any operation, algorithm, length and number of ranks against a reference.
 
 mod common;
 
@@ -8,7 +8,7 @@ use lockstep_schedule::collective::algorithms;
 use lockstep_schedule::{Algorithm, Op};
 use proptest::prelude::*;
 
-/// A call as it could stand in any program.
+/// A random call.
 #[derive(Debug, Clone)]
 struct Case {
     op: Op,
@@ -43,14 +43,15 @@ fn cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Element `index` of what a rank brings; whole numbers, so that sums do not depend on the order.
-fn value(seed: u64, position: usize, index: usize) -> i64 {
-    let mixed = (seed ^ (position as u64) << 40 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+/// Element `index` of the input of a rank; integers, so that sums do not depend on the order.
+fn value(seed: u64, group_rank: usize, index: usize) -> i64 {
+    let mixed =
+        (seed ^ (group_rank as u64) << 40 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 40).cast_signed() - (1 << 23)
 }
 
 fn reduced(case: &Case, n: usize, index: usize) -> i64 {
-    let all = (0..n).map(|position| value(case.seed, position, index));
+    let all = (0..n).map(|group_rank| value(case.seed, group_rank, index));
     match case.reduction {
         Reduction::Sum => all.sum(),
         Reduction::Mean => all.sum::<i64>() / n.cast_signed() as i64,
@@ -59,8 +60,8 @@ fn reduced(case: &Case, n: usize, index: usize) -> i64 {
     }
 }
 
-/// Makes the call of a case and returns what this rank is left with, and what it should be.
-fn carry_out(comm: &Comm, case: &Case) -> (Vec<i64>, Vec<i64>) {
+/// Makes the call of a case; returns the result and the expected result of this rank.
+fn run_case(comm: &Comm, case: &Case) -> (Vec<i64>, Vec<i64>) {
     let (n, me) = (comm.group_size(), comm.group_rank());
     let count = if case.op == Op::AllToAll { case.count / n * n } else { case.count };
     let own = comm.part_of(count, me);
@@ -103,7 +104,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_calls_one_after_the_other_give_what_they_promise(
+    fn random_sequences_of_calls_match_the_reference(
         num_ranks in 1_usize..=6,
         cases in prop::collection::vec(cases(), 1..12),
     ) {
@@ -113,7 +114,7 @@ proptest! {
                 let offered = case.algorithm.is_none_or(|chosen| comm.offers(case.op, chosen));
                 if root < num_ranks && offered {
                     let comm = case.algorithm.map_or_else(|| comm.clone(), |a| comm.using(a));
-                    let (found, expected) = carry_out(&comm, case);
+                    let (found, expected) = run_case(&comm, case);
                     assert_eq!(found, expected, "{case:?} on {num_ranks} ranks");
                 }
             }

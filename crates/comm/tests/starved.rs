@@ -1,4 +1,4 @@
-//! Deadlines on a machine that has much else to do: whoever gives its core away gets it back late.
+//! Deadlines on a loaded host, where a yield returns late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +10,10 @@ use lockstep_platform::{
     Shared, SharedError, SpinPolicy, Threads, World, real,
 };
 
-/// How long everybody else's turn is when this one has given its core away: four processes that
-/// compute, with the turns that the kernel gives them.
+/// Duration of a yield: the time slices of four computing processes.
 const TURN: Duration = Duration::from_millis(12);
 
-/// A machine whose time goes by in yields and in sleep, and only there.
+/// A platform whose time passes only in yields and sleeps.
 struct Starved {
     real: World,
     now_micros: AtomicU64,
@@ -78,7 +77,7 @@ impl Shared for Starved {
     }
 
     fn spin_policy(&self, _: usize) -> SpinPolicy {
-        // As where ranks are more than cores.
+        // The policy for more ranks than cores.
         SpinPolicy { num_spins: 40, num_yields: 3000 }
     }
 }
@@ -118,17 +117,17 @@ impl Platform for Starved {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named_in_time_however_long_a_yield_takes() {
+fn a_missing_rank_is_reported_in_time_however_long_a_yield_takes() {
     let starved = Arc::new(Starved { real: real(), now_micros: AtomicU64::new(0) });
     let world: World = Arc::clone(&starved) as World;
     let timeout = Duration::from_secs(4);
     let ends = Comm::threads(&world, 2, &Options { arena_bytes: 1 << 20, timeout });
     let ends = ends.expect("a world of two");
-    let error = ends[0].recv(&mut [0_u64], 1, 1).expect_err("nobody sends anything");
+    let error = ends[0].recv(&mut [0_u64], 1, 1).expect_err("no rank sends");
     let took = starved.now();
     let CommError::Failed(verdict) = &error else { panic!("{error}") };
     assert_eq!(verdict.culprit.0, 1, "{error}");
-    // Sixteen yields may pass between two looks at the clock.
+    // Sixteen yields may pass between two readings of the clock.
     let most = timeout + 17 * TURN;
     assert!(took >= timeout && took <= most, "{took:?} of {timeout:?}");
 }

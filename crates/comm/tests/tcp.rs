@@ -1,4 +1,4 @@
-//! Ranks that are connected by TCP, and ranks of several hosts; all of them threads of one process.
+//! Ranks over TCP and on several emulated hosts, all of them threads of one process.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{OPTIONS, run_checks, run_ranks, run_tcp};
 use lockstep_cluster::rendezvous::{
-    Joined, RankEnv, Settings, Ticket, join, join_as_first, listen,
+    ConnectedRank, RankEnv, Settings, Ticket, join, join_as_first, listen,
 };
 use lockstep_comm::transport::hosts;
 use lockstep_comm::transport::tcp::TcpOptions;
@@ -14,7 +14,7 @@ use lockstep_comm::{Cause, Comm, Reduction};
 use lockstep_mesh::Rank;
 use lockstep_platform::{World, real};
 
-/// Ranks with the same number believe to be on one host and do not see the others' memory.
+/// Emulates hosts: only ranks of one domain share memory.
 fn run_hosts(domains: &[usize], body: impl Fn(Comm) + Sync) {
     run_hosts_with(domains, false, body);
 }
@@ -22,7 +22,7 @@ fn run_hosts(domains: &[usize], body: impl Fn(Comm) + Sync) {
 fn run_hosts_with(domains: &[usize], encrypt: bool, body: impl Fn(Comm) + Sync) {
     let world = real();
     let num_ranks = domains.len();
-    let listener = listen(&world, "127.0.0.1:0").expect("a free port can be had");
+    let listener = listen(&world, "127.0.0.1:0").expect("a free port");
     let master = listener.local_addr();
     let settings = Settings { timeout: OPTIONS.timeout, encrypt, ..Settings::default() };
     let ticket = Ticket::new(&world);
@@ -34,10 +34,10 @@ fn run_hosts_with(domains: &[usize], encrypt: bool, body: impl Fn(Comm) + Sync) 
             Some(listener) => join_as_first(world, listener, &rank_env, &settings),
             None => join(world, &rank_env, &settings),
         };
-        let joined = Joined { domains: domains.to_vec(), ..joined.expect("all ranks come") };
+        let joined = ConnectedRank { domains: domains.to_vec(), ..joined.expect("all ranks come") };
         let options = TcpOptions::default();
         let memory = settings.memory(OPTIONS.arena_bytes);
-        hosts::connect(world, joined, memory, &options).expect("wires")
+        hosts::connect(world, joined, memory, &options).expect("channels")
     };
     run_ranks(listeners.into_iter().enumerate().collect(), open, body);
 }
@@ -60,14 +60,14 @@ fn groups_over_several_hosts_pass_every_check() {
 }
 
 #[test]
-fn groups_over_several_hosts_pass_every_check_when_all_is_encrypted() {
+fn groups_over_several_hosts_pass_every_check_with_encryption() {
     for domains in [&[0, 1][..], &[0, 1, 2], &[0, 0, 2, 2]] {
         run_hosts_with(domains, true, |comm| run_checks(&comm));
     }
 }
 
 #[test]
-fn ranks_that_turn_out_to_share_a_host_use_its_memory_only() {
+fn ranks_of_one_host_use_shared_memory_only() {
     run_hosts(&[0, 0, 0], |comm| {
         assert_eq!(comm.transport(), "shm");
         run_checks(&comm);
@@ -88,55 +88,55 @@ fn a_rank_that_leaves_is_named_on_every_host() {
         };
         let text = error.to_string();
         assert!(text.contains("rank 3"), "rank {} says: {text}", comm.rank());
-        let verdict = error.verdict().expect("the ranks settle on something");
+        let verdict = error.verdict().expect("the ranks agree on a verdict");
         assert!(!matches!(verdict.cause, Cause::Timeout { .. }), "{text}");
     });
 }
 
 #[test]
-fn a_rank_that_is_late_is_named_after_the_deadline() {
+fn a_missing_rank_is_named_after_the_deadline() {
     run_hosts(&[0, 0, 2], |comm| {
         if comm.rank() == Rank(2) {
-            // Stays, but does not take part, until the others have given up.
+            // Stays alive without calling until the others have failed.
             real().clock().sleep(Duration::from_secs(2));
             return;
         }
         let comm = comm.within(Duration::from_millis(100));
         let error = comm.all_reduce(&mut [1.0_f32; 1000], Reduction::Sum).unwrap_err();
-        let verdict = error.verdict().expect("the ranks settle on something");
+        let verdict = error.verdict().expect("the ranks agree on a verdict");
         assert_eq!(verdict.culprit, Rank(2), "{error}");
         assert!(matches!(verdict.cause, Cause::Timeout { deadline_ms: 100 }), "{error}");
     });
 }
 
-/// Everybody else signals rank 0 when it is told to, the last first, and is heard before the next
-/// is told: who is late does not hide who is there.
-fn signals_are_heard_as_they_come(comm: &Comm) {
+/// Rank 0 requests a signal from each rank, the last first, and receives it before the next
+/// request: a pending signal does not hide one that has arrived.
+fn check_signals_arrive_in_any_order(comm: &Comm) {
     const GO: u64 = 3;
     const THERE: u64 = 4;
     if comm.group_rank() > 0 {
         for _ in 0..2 {
-            comm.wait_for(0, GO).expect("nobody fails");
-            comm.signal(0, THERE).expect("nobody fails");
+            comm.wait_for(0, GO).expect("no rank fails");
+            comm.signal(0, THERE).expect("no rank fails");
         }
         return;
     }
     for _ in 0..2 {
-        let (sender, heard) = std::sync::mpsc::channel();
+        let (sender, received) = std::sync::mpsc::channel();
         let all = comm
-            .start_wait_for_each(THERE, move |from| sender.send(from).expect("nobody fails"))
-            .expect("nobody fails");
-        for late in (1..comm.group_size()).rev() {
-            comm.signal(late, GO).expect("nobody fails");
-            assert_eq!(heard.recv_timeout(OPTIONS.timeout).expect("it signals"), late);
+            .start_wait_for_each(THERE, move |from| sender.send(from).expect("no rank fails"))
+            .expect("no rank fails");
+        for peer in (1..comm.group_size()).rev() {
+            comm.signal(peer, GO).expect("no rank fails");
+            assert_eq!(received.recv_timeout(OPTIONS.timeout).expect("it signals"), peer);
         }
-        all.finish().expect("nobody fails");
+        all.finish().expect("no rank fails");
     }
 }
 
 #[test]
-fn signals_are_heard_as_they_come_on_all_wires() {
-    common::run_threads(4, |comm| signals_are_heard_as_they_come(&comm));
-    run_tcp(4, 2, |comm| signals_are_heard_as_they_come(&comm));
-    run_hosts(&[0, 0, 1, 1], |comm| signals_are_heard_as_they_come(&comm));
+fn signals_arrive_in_any_order_on_all_transports() {
+    common::run_threads(4, |comm| check_signals_arrive_in_any_order(&comm));
+    run_tcp(4, 2, |comm| check_signals_arrive_in_any_order(&comm));
+    run_hosts(&[0, 0, 1, 1], |comm| check_signals_arrive_in_any_order(&comm));
 }

@@ -1,8 +1,9 @@
-//! Real processes that meet by the environment and talk over TCP, on one host and on two.
+//! Processes that rendezvous by environment variables and communicate over TCP, on one host and
+//! two.
 //!
 //! The test binary starts itself again for every rank: [`a_rank_of_a_run`] is a test that does
 //! nothing unless the environment gives it a task.
-#![expect(clippy::print_stdout, reason = "a rank tells the test that started it what it sees")]
+#![expect(clippy::print_stdout, reason = "a rank reports to the test that started it")]
 
 mod common;
 
@@ -36,7 +37,7 @@ fn a_rank_of_a_run() {
     if task.ends_with("check") {
         run_checks(&comm);
         println!("passed");
-    } else if task.ends_with("impatient loop") {
+    } else if task.ends_with("short-deadline loop") {
         reduce_until_an_error(&comm.within(Duration::from_secs(1)));
     } else {
         reduce_until_an_error(&comm);
@@ -55,21 +56,22 @@ fn reduce_until_an_error(comm: &Comm) {
     }
 }
 
-/// A rank that was started.
+/// A started rank.
 struct Process {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
 }
 
 impl Process {
-    /// Starts a rank; `wrapper` is a command that runs it somewhere else, if not empty.
+    /// Starts a rank, under the command `wrapper` if not empty.
     fn start(wrapper: &[&str], master: (&str, u16), rank: usize, of: usize, task: &str) -> Self {
         let own = std::env::current_exe().expect("this file");
         let own = own.to_str().expect("a path that is text").to_owned();
         let test = ["--exact", "a_rank_of_a_run", "--nocapture"];
-        let words: Vec<&str> = wrapper.iter().copied().chain([own.as_str()]).chain(test).collect();
-        let mut child = Command::new(words[0])
-            .args(&words[1..])
+        let command_line: Vec<&str> =
+            wrapper.iter().copied().chain([own.as_str()]).chain(test).collect();
+        let mut child = Command::new(command_line[0])
+            .args(&command_line[1..])
             .env(TASK, task)
             .env("MASTER_ADDR", master.0)
             .env("MASTER_PORT", master.1.to_string())
@@ -116,7 +118,7 @@ fn start_all(of: usize, task: &str) -> Vec<Process> {
 }
 
 #[test]
-fn processes_of_one_host_find_out_and_share_its_memory() {
+fn processes_of_one_host_share_memory() {
     for mut process in start_all(3, "auto check") {
         process.line_with("via shm");
         process.line_with("passed");
@@ -124,7 +126,7 @@ fn processes_of_one_host_find_out_and_share_its_memory() {
 }
 
 #[test]
-fn when_a_process_is_killed_every_survivor_names_it_before_the_deadline() {
+fn every_survivor_reports_a_killed_process_before_the_deadline() {
     for task in ["tcp loop", "auto loop"] {
         let mut processes = start_all(4, task);
         for process in &mut processes {
@@ -140,20 +142,20 @@ fn when_a_process_is_killed_every_survivor_names_it_before_the_deadline() {
 }
 
 #[test]
-fn a_process_that_is_frozen_is_named_after_the_deadline() {
-    let mut processes = start_all(2, "tcp impatient loop");
+fn a_stopped_process_is_reported_after_the_deadline() {
+    let mut processes = start_all(2, "tcp short-deadline loop");
     for process in &mut processes {
         process.line_with("going");
     }
-    let frozen = processes.remove(1);
-    run(&format!("kill -STOP {}", frozen.child.id())).expect("it runs");
+    let stopped = processes.remove(1);
+    run(&format!("kill -STOP {}", stopped.child.id())).expect("it runs");
     for mut survivor in processes {
         let error = survivor.line_with("error:");
         assert!(error.contains("for rank 1"), "{error}");
     }
 }
 
-/// Two network namespaces that are joined by a cable, removed when dropped.
+/// Two network namespaces connected by a veth pair, removed when dropped.
 struct TwoHosts {
     names: [String; 2],
 }
@@ -161,14 +163,14 @@ struct TwoHosts {
 const ADDRS: [&str; 2] = ["10.99.77.1", "10.99.77.2"];
 
 impl TwoHosts {
-    /// Nothing, and a printed reason, where this is not permitted.
+    /// `None`, and a printed reason, without the permission.
     fn new(tag: &str) -> Option<Self> {
         let id = std::process::id();
         let names = ["a", "b"].map(|side| format!("ls{tag}{id}{side}"));
         let hosts = Self { names };
         for step in hosts.steps() {
             if let Err(reason) = run(&step) {
-                println!("skipped: network namespaces are not to be had here: {reason}");
+                println!("skipped: network namespaces are not available: {reason}");
                 return None;
             }
         }
@@ -206,8 +208,11 @@ impl Drop for TwoHosts {
 }
 
 fn run(command: &str) -> Result<(), String> {
-    let words: Vec<&str> = command.split_whitespace().collect();
-    let output = Command::new(words[0]).args(&words[1..]).output().map_err(|e| e.to_string())?;
+    let command_line: Vec<&str> = command.split_whitespace().collect();
+    let output = Command::new(command_line[0])
+        .args(&command_line[1..])
+        .output()
+        .map_err(|e| e.to_string())?;
     if output.status.success() {
         return Ok(());
     }
@@ -216,7 +221,7 @@ fn run(command: &str) -> Result<(), String> {
 }
 
 #[test]
-fn ranks_of_two_hosts_use_memory_inside_and_the_network_between() {
+fn ranks_of_two_hosts_use_memory_inside_and_tcp_between() {
     let Some(hosts) = TwoHosts::new("m") else { return };
     let processes: Vec<Process> =
         [0, 0, 1, 1].iter().enumerate().map(|(r, &h)| hosts.start(h, r, 4, "auto check")).collect();
@@ -227,7 +232,7 @@ fn ranks_of_two_hosts_use_memory_inside_and_the_network_between() {
 }
 
 #[test]
-fn ranks_of_two_hosts_encrypt_what_goes_between_them() {
+fn ranks_of_two_hosts_encrypt_their_connections() {
     let Some(hosts) = TwoHosts::new("e") else { return };
     let processes: Vec<Process> =
         [0, 0, 1].iter().enumerate().map(|(r, &h)| hosts.start(h, r, 3, "sealed check")).collect();
@@ -238,21 +243,21 @@ fn ranks_of_two_hosts_encrypt_what_goes_between_them() {
 }
 
 #[test]
-fn a_host_that_falls_silent_is_noticed_before_the_deadline() {
+fn a_disconnected_host_is_detected_before_the_deadline() {
     let Some(hosts) = TwoHosts::new("s") else { return };
     let mut processes: Vec<Process> =
         [0, 1].iter().enumerate().map(|(r, &h)| hosts.start(h, r, 2, "tcp loop")).collect();
     for process in &mut processes {
         process.line_with("going");
     }
-    // The cable is pulled: nothing is closed, nothing is refused, nothing comes.
+    // The link goes down: streams neither close nor fail, and nothing arrives.
     let name = &hosts.names[0];
     run(&format!("ip -n {name} link set {name} down")).expect("it was up");
     for (rank, process) in processes.iter_mut().enumerate() {
         let error = process.line_with("error:");
         let peer = format!("rank {}", 1 - rank);
         assert!(error.contains(&peer), "{error}");
-        // The side whose cable was pulled may know it at once.
+        // The side whose link is down may detect it at once.
         let reasons = ["no longer answers", "cannot be reached", "gave up"];
         assert!(reasons.iter().any(|reason| error.contains(reason)), "{error}");
     }

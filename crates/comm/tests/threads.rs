@@ -1,4 +1,4 @@
-//! Ranks that are threads of one process.
+//! Threads of one process as ranks.
 
 mod common;
 

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::workers::{print_status, warn};
 use lockstep_cluster::ClusterError;
-use lockstep_cluster::rendezvous::{self, Hosted, Secret, Settings, Ticket};
+use lockstep_cluster::rendezvous::{self, HostedRun, Secret, Settings, Ticket};
 use lockstep_platform::World;
 use serde::Serialize;
 use std::time::Duration;
@@ -95,16 +95,16 @@ struct Worker<'a> {
     addr: &'a str,
 }
 
-fn report(arguments: &Arguments, listen: &str, hosted: &Hosted) -> Result<(), Failure> {
-    let Hosted { run, guests, num_refused } = hosted;
+fn report(arguments: &Arguments, listen: &str, hosted: &HostedRun) -> Result<(), Failure> {
+    let HostedRun { run, ranks, num_refused } = hosted;
     if !arguments.json {
-        let workers = guests.len();
+        let workers = ranks.len();
         return output::text(&format!(
             "{workers} workers joined; {num_refused} connections refused\n"
         ));
     }
-    let guests = guests.iter().enumerate();
+    let ranks = ranks.iter().enumerate();
     let workers =
-        guests.map(|(rank, guest)| Worker { rank, host: &guest.host, addr: &guest.addr }).collect();
+        ranks.map(|(rank, info)| Worker { rank, host: &info.host, addr: &info.addr }).collect();
     output::json(&Report { listen, run, workers, num_refused: *num_refused })
 }

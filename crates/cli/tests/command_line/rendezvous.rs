@@ -1,4 +1,4 @@
-//! The command that makes secrets and introduces workers to each other, and runs that need it.
+//! `lockstep rendezvous`: secrets, and workers of other launchers.
 
 use crate::process::{Finished, Folder};
 use lockstep_platform::real;
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 const TINY: [&str; 8] =
     ["train", "--preset", "tiny", "--json", "--quiet", "--set", "train.steps=2", "--set"];
 
-/// A worker that somebody else starts, without any secret yet.
+/// A worker of another launcher, without a secret.
 fn worker(folder: &Folder, rank: usize, set: &str) -> Command {
     let mut command = folder.command(&[&TINY[..], &[set]].concat());
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
@@ -36,7 +36,7 @@ fn a_new_secret_is_64_digits_and_another_one_every_time() {
 }
 
 #[test]
-fn workers_meet_at_a_meeting_point_and_keep_strangers_out() {
+fn workers_join_through_a_rendezvous_and_strangers_are_refused() {
     let folder = Folder::new();
     let secret = new_secret(&folder);
     folder.write("secret", secret.as_bytes());
@@ -47,9 +47,9 @@ fn workers_meet_at_a_meeting_point_and_keep_strangers_out() {
     command.env("LOCKSTEP_SECRET_FILE", &file).env_remove("LOCKSTEP_SECRET");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut host = command.spawn().expect("the binary starts");
-    let mut words = BufReader::new(host.stderr.take().expect("piped"));
+    let mut stderr = BufReader::new(host.stderr.take().expect("piped"));
     let mut line = String::new();
-    words.read_line(&mut line).expect("text");
+    stderr.read_line(&mut line).expect("text");
     let addr = line.trim().strip_prefix("waiting for 2 workers at ").expect("its address");
 
     let start = |rank: usize, secret: &str| {
@@ -59,29 +59,29 @@ fn workers_meet_at_a_meeting_point_and_keep_strangers_out() {
     };
     let stranger = finish(start(1, &"07".repeat(32)));
     assert_eq!(stranger.code, Some(2), "{}", stranger.stderr);
-    let told = "error: rank 1: the meeting point refused: it has another secret; LOCKSTEP_SECRET \
+    let expected = "error: rank 1: the rendezvous host refused: it has another secret; LOCKSTEP_SECRET \
                 must be the same for all workers of a run\n";
-    assert_eq!(stranger.stderr, told);
+    assert_eq!(stranger.stderr, expected);
     let workers = [start(0, &secret), start(1, &secret)].map(finish);
     for worker in &workers {
         assert_eq!(worker.code, Some(0), "{}", worker.stderr);
     }
     let mut rest = String::new();
-    words.read_to_string(&mut rest).expect("text");
+    stderr.read_to_string(&mut rest).expect("text");
     assert!(rest.contains(": it does not know the run's secret\n"), "{rest}");
-    assert!(rest.contains("rank 1 came from 127.0.0.1:"), "{rest}");
+    assert!(rest.contains("rank 1 joined from 127.0.0.1:"), "{rest}");
     let report: serde_json::Value =
         serde_json::from_str(&finish(host).stdout).expect("one JSON value");
     assert_eq!((&report["num_refused"], &report["workers"][1]["rank"]), (&1.into(), &1.into()));
 
-    // Encrypted or not, over whatever wires: the same bits.
+    // Encryption does not change the result.
     let alone = folder.json(&[&TINY[..], &["run.workers=1"]].concat());
     let found: serde_json::Value = serde_json::from_str(&workers[0].stdout).expect("figures");
     assert_eq!(found["weights_hash"], alone["weights_hash"]);
 }
 
 #[test]
-fn workers_without_a_sound_secret_are_told_how_to_get_one() {
+fn workers_without_a_valid_secret_are_refused_with_a_fix() {
     let folder = Folder::new();
     folder.write("secret", new_secret(&folder).as_bytes());
     let file = folder.path().join("secret");
@@ -95,7 +95,7 @@ fn workers_without_a_sound_secret_are_told_how_to_get_one() {
     ];
     let port = real().net().listen("127.0.0.1:0").expect("a port").local_addr();
     let port = port.rsplit_once(':').expect("a port").1.to_owned();
-    for (variables, words) in cases {
+    for (variables, expected) in cases {
         let mut command = worker(&folder, 0, "run.workers=2");
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
         for (name, value) in variables {
@@ -103,7 +103,7 @@ fn workers_without_a_sound_secret_are_told_how_to_get_one() {
         }
         let refused = finish(command.spawn().expect("the binary starts"));
         assert_eq!(refused.code, Some(2), "{}", refused.stderr);
-        assert!(refused.stderr.contains(&words), "{}", refused.stderr);
+        assert!(refused.stderr.contains(&expected), "{}", refused.stderr);
         assert!(!refused.stderr.contains("swordfish"), "{}", refused.stderr);
     }
 }

@@ -1,5 +1,4 @@
-//! Workers that are killed in the middle of training: the run starts them again, and its end cannot
-//! be told from that of a run that was left alone.
+//! Killed workers are restarted, and the result is bit-identical to an undisturbed run.
 
 use crate::launch::{send, send_all};
 use crate::process::Folder;
@@ -10,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// Far more than anything here takes, and still an end.
+/// Deadline of every wait.
 const LIMIT: Duration = Duration::from_mins(2);
 
 const STEPS: u64 = 60;
@@ -23,17 +22,17 @@ fn arguments(sets: &[String]) -> Vec<String> {
     fixed.into_iter().chain(sets.flat_map(|set| ["--set".to_owned(), set.to_owned()])).collect()
 }
 
-/// The hashes of a run that nobody disturbs.
+/// Summary of an undisturbed run.
 fn undisturbed() -> Value {
     let arguments = arguments(&["run.workers=1".to_owned()]);
     Folder::new().json(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Waits for something that is to happen.
-fn wait_for<T>(world: &World, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+/// Polls until a value is present.
+fn wait_for<T>(world: &World, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Deadline::after(world.clock(), LIMIT);
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return found;
         }
         assert!(!deadline.has_passed(world.clock()), "{what} does not happen");
@@ -41,13 +40,13 @@ fn wait_for<T>(world: &World, what: &str, mut look: impl FnMut() -> Option<T>) -
     }
 }
 
-/// The steps that the events of a run tell of.
+/// Number of steps in the event log.
 fn steps_done(world: &World, run: &Path) -> u64 {
     let text = world.files().read_to_string(&run.join("events.jsonl")).unwrap_or_default();
     text.matches("\"event\":\"step\"").count() as u64
 }
 
-/// The process of a rank among those that a launcher has started.
+/// Process id of a rank among the children of a launcher.
 fn worker(world: &World, launcher: u32, rank: usize) -> Option<u32> {
     let read = |path: String| world.files().read(&PathBuf::from(path)).ok();
     let list = read(format!("/proc/{launcher}/task/{launcher}/children"))?;
@@ -68,7 +67,7 @@ fn start(folder: &Folder, sets: &[String]) -> Child {
 }
 
 #[test]
-fn a_run_whose_workers_are_killed_ends_with_the_same_bits() {
+fn a_run_with_killed_workers_is_bit_identical() {
     let world = real();
     let whole = undisturbed();
     for seed in chosen(&world, 100, 10) {
@@ -93,30 +92,30 @@ fn a_run_whose_workers_are_killed_ends_with_the_same_bits() {
         let pid = wait_for(&world, &case, || worker(&world, run.id(), victim));
         send("-KILL", pid);
         let ended = run.wait_with_output().expect("it was started");
-        let words = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(0), "{case}: {words}");
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(0), "{case}: {stderr}");
         let summary: Value = serde_json::from_slice(&ended.stdout).expect("one JSON value");
-        assert_eq!(summary["restarts"], 1, "{case}: {words}");
+        assert_eq!(summary["restarts"], 1, "{case}: {stderr}");
         for hash in ["weights_hash", "losses_hash"] {
             assert_eq!(summary[hash], whole[hash], "{case}");
         }
-        assert!(words.contains("starting all workers again (1 of 3)"), "{case}: {words}");
-        // One checkpoint may have been on its way, the one before it was there.
+        assert!(stderr.contains("restarting all workers (1 of 3)"), "{case}: {stderr}");
+        // The newest checkpoint may have been incomplete, but the one before it was not.
         let events = String::from_utf8(folder.read("run/events.jsonl")).expect("text");
         let is_restored = events.contains("\"event\":\"restored\"");
         assert!(is_restored || after <= 2 * every as u64, "{case}: {events}");
     }
 }
 
-/// What each worker keeps for itself: momentum of rounds, what compression left out.
-const LAZY: [&[&str]; 4] = [
+/// Methods with state per worker: outer momentum, error feedback.
+const STATEFUL: [&[&str]; 4] = [
     &["sync.mode=local-sgd", "sync.local_steps=4", "sync.outer=nesterov"],
     &["compress.method=top-k", "compress.ratio=0.05"],
     &["compress.method=one-bit-adam", "compress.warmup_steps=10", "optim.clip=0"],
     &["compress.method=dgc", "compress.ratio=0.02", "optim.name=sgd", "optim.lr=0.1"],
 ];
 
-/// The drift of every round, or the error of every compressed step, by step.
+/// Drift of every local-SGD round, or compression error of every step.
 fn measured(events: &str) -> Vec<(u64, String)> {
     let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let of = |event: Value| {
@@ -131,18 +130,18 @@ fn measured(events: &str) -> Vec<(u64, String)> {
 }
 
 #[test]
-fn what_workers_keep_for_themselves_survives_a_kill() {
+fn state_per_worker_survives_a_kill() {
     let world = real();
     for seed in chosen(&world, 26, 2) {
         let mut random = Random(seed);
-        let (method, victim) = (LAZY[seed as usize % LAZY.len()], random.below(3));
+        let (method, victim) = (STATEFUL[seed as usize % STATEFUL.len()], random.below(3));
         let (after, every) = (5 + random.below(STEPS as usize / 2) as u64, 1 + random.below(5));
-        let restarts = if (seed as usize / LAZY.len()).is_multiple_of(2) { 3 } else { 0 };
+        let restarts = if (seed as usize / STATEFUL.len()).is_multiple_of(2) { 3 } else { 0 };
         let sets = [
             "run.workers=3".to_owned(),
             format!("checkpoint.every={every}"),
             format!("run.restarts={restarts}"),
-            // Steps that take their time, however quick the machine is.
+            // Slow steps on any machine.
             "emulate.microbatch_ms=5".to_owned(),
         ];
         let sets: Vec<_> =
@@ -156,20 +155,20 @@ fn what_workers_keep_for_themselves_survives_a_kill() {
         let run = start(&folder, &sets);
         let dir = folder.path().join("run");
         wait_for(&world, &case, || (steps_done(&world, &dir) >= after).then_some(()));
-        let is_whole = |path: &PathBuf| {
+        let is_complete = |path: &PathBuf| {
             path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"))
         };
         let list = || world.files().list(&dir.join("checkpoints")).unwrap_or_default();
-        wait_for(&world, &case, || list().iter().any(is_whole).then_some(()));
+        wait_for(&world, &case, || list().iter().any(is_complete).then_some(()));
         send("-KILL", wait_for(&world, &case, || worker(&world, run.id(), victim)));
         let ended = run.wait_with_output().expect("it was started");
-        let words = String::from_utf8_lossy(&ended.stderr);
+        let stderr = String::from_utf8_lossy(&ended.stderr);
         let mut last = "run";
         let summary = if restarts > 0 {
-            assert_eq!(ended.status.code(), Some(0), "{case}: {words}");
+            assert_eq!(ended.status.code(), Some(0), "{case}: {stderr}");
             serde_json::from_slice(&ended.stdout).expect("one JSON value")
         } else {
-            assert_eq!(ended.status.code(), Some(3), "{case}: {words}");
+            assert_eq!(ended.status.code(), Some(3), "{case}: {stderr}");
             last = "rest";
             let more = ["--resume", "run", "--set", "run.dir=rest"];
             folder.json(&[&all[..], &more].concat())
@@ -189,7 +188,7 @@ fn what_workers_keep_for_themselves_survives_a_kill() {
 }
 
 #[test]
-fn a_run_that_is_asked_to_end_saves_first() {
+fn a_run_saves_a_checkpoint_on_sigterm() {
     let world = real();
     let whole = undisturbed();
     for workers in [1, 2] {
@@ -200,24 +199,24 @@ fn a_run_that_is_asked_to_end_saves_first() {
         wait_for(&world, "a step", || (steps_done(&world, &dir) >= 2).then_some(()));
         send("-TERM", run.id());
         let ended = run.wait_with_output().expect("it was started");
-        let words = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(143), "{words}");
-        let told = words.matches("ended on request after step").count();
-        assert_eq!(told, 1, "once is enough: {words}");
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(143), "{stderr}");
+        let count = stderr.matches("ended on request after step").count();
+        assert_eq!(count, 1, "{stderr}");
         let more = ["--resume", "run", "--set", "run.dir=rest", "--set", "run.workers=2"];
         let more = arguments(&[]).into_iter().chain(more.map(str::to_owned));
         let more: Vec<_> = more.collect();
         let rest = folder.json(&more.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(rest["weights_hash"], whole["weights_hash"], "{words}");
+        assert_eq!(rest["weights_hash"], whole["weights_hash"], "{stderr}");
     }
 }
 
 #[test]
-fn what_would_only_happen_again_is_not_tried_again() {
+fn permanent_failures_are_not_retried() {
     let folder = Folder::new();
-    // What is in the way of the first worker's part, in each of two lives.
-    for life in [1, 2] {
-        let part = format!("place/.step-00000002.g{life}.partial/rank-0000.safetensors");
+    // A folder blocks the checkpoint shard of rank 0 in both attempts.
+    for attempt in [1, 2] {
+        let part = format!("place/.step-00000002.g{attempt}.partial/rank-0000.safetensors");
         folder.write(&format!("{part}/a folder"), b"");
     }
     let run = |sets: &[&str]| {
@@ -228,14 +227,14 @@ fn what_would_only_happen_again_is_not_tried_again() {
     let refused = run(&["run.restarts=1", "run.isolation=threads"]);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("run.restarts = 1 cannot start threads again"));
-    // A disk may come back; one that does not is the end, with its own code.
+    // A storage failure is retried; if it persists, the run ends with exit code 4.
     let full = run(&["run.restarts=1", "checkpoint.every=2", "checkpoint.dir=place"]);
     assert_eq!(full.code, Some(4), "{}", full.stderr);
     assert!(full.stderr.contains("the checkpoint of step 2 was not written"), "{}", full.stderr);
-    assert!(full.stderr.contains("starting all workers again (1 of 1)"), "{}", full.stderr);
+    assert!(full.stderr.contains("restarting all workers (1 of 1)"), "{}", full.stderr);
 }
 
-/// How many workers each life of a run had that began to train.
+/// Number of workers of each attempt that started training.
 fn sizes(events: &str) -> Vec<u64> {
     let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let starts = events.filter(|event| event["event"] == "run_started");
@@ -243,7 +242,7 @@ fn sizes(events: &str) -> Vec<u64> {
 }
 
 #[test]
-fn a_run_whose_workers_are_gone_shrinks_and_grows_back_and_ends_with_the_same_bits() {
+fn an_elastic_run_shrinks_and_grows_back_bit_for_bit() {
     let world = real();
     let steps = "train.steps=300".to_owned();
     let whole = {
@@ -259,12 +258,12 @@ fn a_run_whose_workers_are_gone_shrinks_and_grows_back_and_ends_with_the_same_bi
         let sets = [
             steps.clone(),
             "run.workers={min=2,max=4}".to_owned(),
-            // They come back when somebody says so, and not before.
+            // Workers rejoin on a signal only.
             "run.rejoin=10000".to_owned(),
             format!("checkpoint.every={}", 1 + random.below(20)),
             format!("parallel.pipeline={pipeline}"),
             format!("parallel.zero={}", random.below(4)),
-            // Steps that take their time, however quick the machine is.
+            // Slow steps on any machine.
             "run.transport=tcp".to_owned(),
             "emulate.latency_ms=2".to_owned(),
         ];
@@ -275,28 +274,28 @@ fn a_run_whose_workers_are_gone_shrinks_and_grows_back_and_ends_with_the_same_bi
         wait_for(&world, &case, || (steps_done(&world, &dir) >= after).then_some(()));
         let pids =
             victims.map(|victim| wait_for(&world, &case, || worker(&world, run.id(), victim)));
-        // Of a pipeline one is enough: the rest of its copy is no use. One that is stopped cannot
-        // end by itself before its turn comes.
+        // One worker of a pipeline is enough: its replica is lost with it. A stopped worker cannot
+        // exit before the kill.
         let pids = &pids[..3 - pipeline];
         send_all("-STOP", pids);
         send_all("-KILL", pids);
-        let told = || {
+        let attempts = || {
             let events = world.files().read_to_string(&dir.join("events.jsonl"));
             sizes(&events.unwrap_or_default())
         };
-        wait_for(&world, &case, || (told().last() == Some(&2)).then_some(()));
+        wait_for(&world, &case, || (attempts().last() == Some(&2)).then_some(()));
         send("-USR1", run.id());
         let ended = run.wait_with_output().expect("it was started");
-        let words = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(0), "{case}: {words}");
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(0), "{case}: {stderr}");
         let summary: Value = serde_json::from_slice(&ended.stdout).expect("one JSON value");
         for hash in ["weights_hash", "losses_hash"] {
             assert_eq!(summary[hash], whole[hash], "{case}");
         }
         let events = String::from_utf8(folder.read("run/events.jsonl")).expect("text");
-        assert_eq!(sizes(&events), [4, 2, 4], "{case}: {words}");
-        assert!(words.contains("it is gone for now: going on with 2 workers, not 4"), "{words}");
-        assert!(words.contains("more workers can be started: going on with"), "{words}");
+        assert_eq!(sizes(&events), [4, 2, 4], "{case}: {stderr}");
+        assert!(stderr.contains("its slot is unavailable: resuming with 2 workers, not 4"), "{stderr}");
+        assert!(stderr.contains("more workers can be started: resuming with"), "{stderr}");
     }
 }
 
@@ -310,9 +309,9 @@ fn a_run_with_too_few_workers_left_fails_and_names_the_lost_one() {
     wait_for(&world, "a step", || (steps_done(&world, &dir) >= 2).then_some(()));
     send("-KILL", wait_for(&world, "rank 1", || worker(&world, run.id(), 1)));
     let ended = run.wait_with_output().expect("it was started");
-    let words = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(3), "{words}");
-    assert!(words.contains("error: rank 1 was killed by signal 9"), "{words}");
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("error: rank 1 was killed by signal 9"), "{stderr}");
 }
 
 #[test]
@@ -335,13 +334,13 @@ fn a_drill_kills_workers_and_finds_the_same_bits() {
     assert_eq!(Some(kills.len() as u64), report["restarts"].as_u64(), "{report}");
     assert!(!kills.is_empty(), "{report}");
     assert!(kills.iter().all(|kill| kill["recovery_seconds"].as_f64() > Some(0.0)), "{report}");
-    let again = folder.run(&["drill", "--preset", "tiny"]);
-    assert_eq!(again.code, Some(2));
-    assert!(again.stderr.contains("drill exists already; choose another --out"), "{again:?}");
+    let repeated = folder.run(&["drill", "--preset", "tiny"]);
+    assert_eq!(repeated.code, Some(2));
+    assert!(repeated.stderr.contains("drill exists already; choose another --out"), "{repeated:?}");
 }
 
 #[test]
-fn a_drill_leaves_workers_away_for_a_while_and_finds_the_same_bits() {
+fn a_drill_with_absent_workers_finds_the_same_bits() {
     let folder = Folder::new();
     let report = folder.json(&[
         "drill",
@@ -358,8 +357,8 @@ fn a_drill_leaves_workers_away_for_a_while_and_finds_the_same_bits() {
     assert_eq!((&report["same_weights"], &report["same_losses"]), (&true.into(), &true.into()));
     let sizes: Vec<_> = report["workers"].as_array().into_iter().flatten().collect();
     assert_eq!((sizes[0].as_u64(), sizes[1].as_u64()), (Some(3), Some(2)), "{report}");
-    let nobody = folder.run(&["drill", "--preset", "tiny", "--gone", "2", "--out", "other"]);
-    assert_eq!(nobody.code, Some(2), "{}", nobody.stderr);
-    assert!(nobody.stderr.contains("--gone 2 leaves nobody of run.workers = 2; try 1"));
-    assert!(!folder.path().join("other").exists(), "nothing was trained for it");
+    let too_many = folder.run(&["drill", "--preset", "tiny", "--gone", "2", "--out", "other"]);
+    assert_eq!(too_many.code, Some(2), "{}", too_many.stderr);
+    assert!(too_many.stderr.contains("--gone 2 leaves no worker of run.workers = 2; try 1"));
+    assert!(!folder.path().join("other").exists(), "nothing was trained");
 }

@@ -1,65 +1,69 @@
-//! Everything that may come to a meeting point beside the ranks of the run: one test each. In all
-//! of them the caller is turned away, the reason is told to whoever runs the run, and the run comes
-//! together.
+//! Hostile and misconfigured clients of a rendezvous, one test each. In all of them the client is
+//! rejected, the reason is logged, and the ranks of the run join.
 
 use std::io::{Read, Write};
 
 use lockstep_platform::{Stream, real};
 
 use super::tests::{
-    Joining, LIMIT, all, call, first, first_with, other, other_with, settings, ticket, told_about,
+    Joining, LIMIT, all, call, first, first_with, logged_reason, other, other_with, settings,
+    ticket,
 };
-use super::wire::{Answer, FRONT_BYTES, Hello, Join, MAX_HELLO_BYTES, Pair};
+use super::wire::{Answer, HEADER_BYTES, Hello, Join, MAX_HELLO_BYTES, Pair};
 use super::*;
-use lockstep_auth::handshake::{Call, GREETING_BYTES, Greeting};
+use lockstep_auth::handshake::{HANDSHAKE_BYTES, HandshakeMessage, Initiator};
 use lockstep_auth::stream::SealedStream;
 
-const NOT_OURS: &str = "these are not the bytes of a lockstep run";
-const STRANGER: &str = "it does not know the run's secret";
+const UNKNOWN_PROTOCOL: &str = "these are not the bytes of a lockstep run";
+const WRONG_SECRET: &str = "it does not know the run's secret";
 
-/// Calls as one who knows a secret.
-fn prove(addr: &str, secret: &Secret) -> SealedStream {
+/// Connects and authenticates with a secret.
+fn authenticate(addr: &str, secret: &Secret) -> SealedStream {
     let mut stream = call(addr);
-    let (call, greeting) = Call::new(&real(), secret);
-    stream.write_all(&greeting).unwrap();
-    let mut reply = [0; GREETING_BYTES];
+    let (call, message) = Initiator::new(&real(), secret);
+    stream.write_all(&message).unwrap();
+    let mut reply = [0; HANDSHAKE_BYTES];
     stream.read_exact(&mut reply).unwrap();
     SealedStream::new(stream, call.finish(&reply).unwrap())
 }
 
-/// What one who knows the secret is told, and that the same is told at the door.
+/// Reason that an authenticated client receives; checks that the same reason is logged.
 fn refused(addr: &str, bytes: &[u8]) -> String {
-    let mut stream = prove(addr, &ticket().secret);
+    let mut stream = authenticate(addr, &ticket().secret);
     stream.write_all(bytes).unwrap();
-    let mut front = [0; FRONT_BYTES];
-    stream.read_exact(&mut front).unwrap();
-    let (kind, len) = Answer::read_front(&front, 1).unwrap();
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header).unwrap();
+    let (kind, len) = Answer::read_header(&header, 1).unwrap();
     let mut body = vec![0; len];
     stream.read_exact(&mut body).unwrap();
     assert_eq!(stream.read(&mut [0]).unwrap(), 0, "nothing follows");
     match Answer::decode(kind, &body, 1).unwrap() {
         Answer::Refused(reason) => {
-            assert_eq!(told_about(&stream.local_addr()), reason);
+            assert_eq!(logged_reason(&stream.local_addr()), reason);
             reason
         }
         other => panic!("{other:?}"),
     }
 }
 
-/// What is told at the door of one who sends these bytes, and that it is told nothing itself.
+/// Logged reason for a client that sends these bytes; checks that the client receives nothing.
 fn unanswered(addr: &str, bytes: &[u8]) -> String {
     let mut stream = call(addr);
     stream.write_all(bytes).unwrap();
-    let told = told_about(&stream.local_addr());
-    // It may be closed with bytes unread, which resets the connection.
-    assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "a stranger is told nothing");
-    told
+    let reason = logged_reason(&stream.local_addr());
+    // Closing with unread bytes resets the connection.
+    assert_eq!(
+        stream.read(&mut [0; 64]).unwrap_or(0),
+        0,
+        "an unauthenticated client receives nothing"
+    );
+    reason
 }
 
 fn hello(rank: u64, num_ranks: u64) -> Join {
-    let member = Member { host: "stranger".to_owned(), addr: "127.0.0.1:1".to_owned() };
+    let peer = PeerInfo { host: "stranger".to_owned(), addr: "127.0.0.1:1".to_owned() };
     let (num_streams, shares_memory, encrypts, run) = (2, true, false, String::new());
-    Join { rank, num_ranks, num_streams, shares_memory, encrypts, run, member }
+    Join { rank, num_ranks, num_streams, shares_memory, encrypts, run, peer }
 }
 
 #[test]
@@ -71,10 +75,10 @@ fn wrong_secret() {
                     all workers of a run";
         assert_eq!(error.to_string(), text);
         assert_eq!(error.blame(), lockstep_config::Blame::User);
-        let (_, greeting) = Call::new(&real(), &wrong.secret);
+        let (_, message) = Initiator::new(&real(), &wrong.secret);
         let mut stream = call(addr);
-        stream.write_all(&greeting).unwrap();
-        assert_eq!(told_about(&stream.local_addr()), STRANGER);
+        stream.write_all(&message).unwrap();
+        assert_eq!(logged_reason(&stream.local_addr()), WRONG_SECRET);
     });
 }
 
@@ -93,11 +97,11 @@ fn wrong_run() {
 #[test]
 fn duplicate_rank() {
     let (first, addr) = first(3, settings());
-    let mut one = prove(&addr, &ticket().secret);
+    let mut one = authenticate(&addr, &ticket().secret);
     one.write_all(&Hello::Join(hello(1, 3)).encode()).unwrap();
-    let told = refused(&addr, &Hello::Join(hello(1, 3)).encode());
-    assert_eq!(told, format!("rank 1 has come already, from {}", one.local_addr()));
-    // The first one leaves, and its place is free again.
+    let reason = refused(&addr, &Hello::Join(hello(1, 3)).encode());
+    assert_eq!(reason, format!("rank 1 has joined already, from {}", one.local_addr()));
+    // The first client disconnects, and its rank is free.
     drop(one);
     let others: Vec<Joining> = (1..3).map(|rank| other(rank, 3, &addr, settings())).collect();
     let table = first.finish().unwrap();
@@ -112,9 +116,9 @@ fn wrong_world_size() {
     all(3, settings(), |addr| {
         let join = |join: Join| refused(addr, &Hello::Join(join).encode());
         assert_eq!(join(hello(1, 4)), "it expects 4 ranks and this run has 3");
-        assert_eq!(join(hello(3, 3)), "it calls itself rank 3, and callers are 1 to 2");
-        assert_eq!(join(hello(0, 3)), "it calls itself rank 0, and callers are 1 to 2");
-        assert_eq!(join(hello(u64::MAX, 3)).split(',').count(), 2);
+        assert_eq!(join(hello(3, 3)), "it claims rank 3; expected ranks are 1 to 2");
+        assert_eq!(join(hello(0, 3)), "it claims rank 0; expected ranks are 1 to 2");
+        assert_eq!(join(hello(u64::MAX, 3)).split(';').count(), 2);
     });
 }
 
@@ -143,50 +147,53 @@ fn another_version() {
 #[test]
 fn garbage_bytes() {
     all(2, settings(), |addr| {
-        assert_eq!(unanswered(addr, b"GET / HTTP/1.1\r\n\r\n"), NOT_OURS);
-        assert_eq!(unanswered(addr, &[0xff; 5000]), NOT_OURS);
-        assert_eq!(unanswered(addr, b"lockstep but not really"), NOT_OURS);
+        assert_eq!(unanswered(addr, b"GET / HTTP/1.1\r\n\r\n"), UNKNOWN_PROTOCOL);
+        assert_eq!(unanswered(addr, &[0xff; 5000]), UNKNOWN_PROTOCOL);
+        assert_eq!(unanswered(addr, b"lockstep but not really"), UNKNOWN_PROTOCOL);
         let endless = [&b"lockstep\x02\0\x01"[..], &[7; 300]].concat();
         let mut stream = call(addr);
         stream.write_all(&endless).unwrap();
-        assert_eq!(told_about(&stream.local_addr()), STRANGER);
+        assert_eq!(logged_reason(&stream.local_addr()), WRONG_SECRET);
     });
 }
 
 #[test]
-fn lying_lengths() {
+fn false_lengths() {
     all(2, settings(), |addr| {
         let mut endless = Hello::Join(hello(1, 2)).encode();
         endless[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
-        let told = refused(addr, &endless);
-        assert_eq!(told, format!("4294967295 bytes are announced, and {MAX_HELLO_BYTES} allowed"));
-        // The record itself may lie as well; then it is not even read.
+        let reason = refused(addr, &endless);
+        assert_eq!(
+            reason,
+            format!("4294967295 bytes are announced, and {MAX_HELLO_BYTES} allowed")
+        );
+        // A record with a false length is not read at all.
         let mut stream = call(addr);
-        stream.write_all(&Call::new(&real(), &ticket().secret).1).unwrap();
-        stream.read_exact(&mut [0; GREETING_BYTES]).unwrap();
+        stream.write_all(&Initiator::new(&real(), &ticket().secret).1).unwrap();
+        stream.read_exact(&mut [0; HANDSHAKE_BYTES]).unwrap();
         stream.write_all(&[0xff; 2]).unwrap();
-        assert_eq!(told_about(&stream.local_addr()), "it announces more than a hello has");
+        assert_eq!(logged_reason(&stream.local_addr()), "it announces more bytes than a hello has");
     });
 }
 
 #[test]
 fn slow_loris() {
-    let greeting_limit = Duration::from_millis(500);
+    let handshake_timeout = Duration::from_millis(500);
     let mut slow = Vec::new();
-    let impatient = Settings { greeting_limit, ..settings() };
-    let (first, addr) = first(2, impatient);
-    // One says nothing, one begins, one stops after the greeting: each has the same time.
-    let (_, greeting) = Call::new(&real(), &ticket().secret);
-    for len in [0, 20, GREETING_BYTES] {
+    let short_timeout = Settings { handshake_timeout, ..settings() };
+    let (first, addr) = first(2, short_timeout);
+    // One sends nothing, one a part of the message, one stops after it: all have the same limit.
+    let (_, message) = Initiator::new(&real(), &ticket().secret);
+    for len in [0, 20, HANDSHAKE_BYTES] {
         let mut stream = call(&addr);
-        stream.write_all(&greeting[..len]).unwrap();
+        stream.write_all(&message[..len]).unwrap();
         slow.push(stream);
     }
     for stream in &slow {
-        let told = told_about(&stream.local_addr());
-        assert_eq!(told, "it did not say who it is within 500 ms");
+        let reason = logged_reason(&stream.local_addr());
+        assert_eq!(reason, "it did not complete the handshake within 500 ms");
     }
-    other(1, 2, &addr, impatient).finish().unwrap();
+    other(1, 2, &addr, short_timeout).finish().unwrap();
     first.finish().unwrap();
 }
 
@@ -196,68 +203,71 @@ fn port_scanner() {
         let scanner = call(addr);
         let own = scanner.local_addr();
         drop(scanner);
-        assert_eq!(told_about(&own), "it said nothing");
+        assert_eq!(logged_reason(&own), "it sent nothing");
         let mut half = call(addr);
         half.write_all(b"lock").unwrap();
         let own = half.local_addr();
         drop(half);
-        assert_eq!(told_about(&own), "it left while greeting");
+        assert_eq!(logged_reason(&own), "it disconnected during the handshake");
     });
 }
 
 #[test]
-fn crowd_of_silent_strangers() {
+fn many_silent_connections() {
     let mut crowd = Vec::new();
     all(2, settings(), |addr| crowd = (0..200).map(|_| call(addr)).collect());
 }
 
 #[test]
-fn one_who_knows_the_secret_and_speaks_out_of_turn() {
+fn authenticated_client_that_sends_before_the_answer() {
     all(3, settings(), |addr| {
-        let mut stream = prove(addr, &ticket().secret);
+        let mut stream = authenticate(addr, &ticket().secret);
         stream.write_all(&Hello::Join(hello(1, 3)).encode()).unwrap();
         stream.write_all(&[7; 100]).unwrap();
-        assert_eq!(told_about(&stream.local_addr()), "it spoke before it was answered");
+        assert_eq!(logged_reason(&stream.local_addr()), "it sent data before it was answered");
     });
 }
 
 #[test]
-fn recorded_conversation() {
-    // What a genuine rank says is written down on its way, and said again by somebody else.
+fn replayed_handshake() {
+    // A man in the middle records the bytes of a genuine rank and replays them.
     let (first, addr) = first(3, settings());
-    let ear = real().net().listen("127.0.0.1:0").unwrap();
-    let rank = other(1, 3, &ear.local_addr(), settings());
-    let mut near = ear.accept(LIMIT).unwrap();
-    near.set_deadline(Some(LIMIT));
-    let mut far = call(&addr);
-    let (mut greeting, mut reply) = ([0; GREETING_BYTES], [0; GREETING_BYTES]);
-    near.read_exact(&mut greeting).unwrap();
-    far.write_all(&greeting).unwrap();
-    far.read_exact(&mut reply).unwrap();
-    near.write_all(&reply).unwrap();
-    let mut said = vec![0; 2000];
-    let len = near.read(&mut said).unwrap();
-    said.truncate(len);
+    let listener = real().net().listen("127.0.0.1:0").unwrap();
+    let rank = other(1, 3, &listener.local_addr(), settings());
+    let mut client_side = listener.accept(LIMIT).unwrap();
+    client_side.set_deadline(Some(LIMIT));
+    let mut host_side = call(&addr);
+    let (mut message, mut reply) = ([0; HANDSHAKE_BYTES], [0; HANDSHAKE_BYTES]);
+    client_side.read_exact(&mut message).unwrap();
+    host_side.write_all(&message).unwrap();
+    host_side.read_exact(&mut reply).unwrap();
+    client_side.write_all(&reply).unwrap();
+    let mut recorded = vec![0; 2000];
+    let len = client_side.read(&mut recorded).unwrap();
+    recorded.truncate(len);
 
-    let mut again = call(&addr);
-    again.write_all(&greeting).unwrap();
-    let mut second: Greeting = [0; GREETING_BYTES];
-    again.read_exact(&mut second).unwrap();
-    assert_ne!(second, reply, "the host never says the same twice");
-    again.write_all(&said).unwrap();
-    assert_eq!(told_about(&again.local_addr()), "it repeats the greeting of somebody else");
-    // The genuine one was not delivered yet, and still is welcome.
-    far.write_all(&said).unwrap();
-    let told = refused(&addr, &Hello::Join(hello(1, 3)).encode());
-    assert!(told.starts_with("rank 1 has come already"), "{told}");
-    // Its listener for others is its own; here the test ends with the eavesdropper.
-    drop((near, far, ear));
+    let mut replay = call(&addr);
+    replay.write_all(&message).unwrap();
+    let mut second: HandshakeMessage = [0; HANDSHAKE_BYTES];
+    replay.read_exact(&mut second).unwrap();
+    assert_ne!(second, reply, "the host never repeats a reply");
+    replay.write_all(&recorded).unwrap();
+    assert_eq!(
+        logged_reason(&replay.local_addr()),
+        "it replays the handshake of another connection"
+    );
+    // The genuine hello was not delivered yet and is still accepted.
+    host_side.write_all(&recorded).unwrap();
+    let reason = refused(&addr, &Hello::Join(hello(1, 3)).encode());
+    assert!(reason.starts_with("rank 1 has joined already"), "{reason}");
+    // The run cannot complete through the man in the middle; the test ends here.
+    drop((client_side, host_side, listener));
     drop(rank);
     drop(first);
 }
 
 #[test]
-fn something_else_at_the_meeting_point() {
+fn another_service_at_the_rendezvous_address() {
     let listener = real().net().listen("127.0.0.1:0").unwrap();
     let addr = listener.local_addr();
     let body = Box::new(move || {
@@ -268,13 +278,13 @@ fn something_else_at_the_meeting_point() {
     });
     let server = real().threads().spawn("mail", body).unwrap();
     let error = other(1, 2, &addr, settings()).finish().err().unwrap();
-    assert!(error.to_string().contains(NOT_OURS), "{error}");
+    assert!(error.to_string().contains(UNKNOWN_PROTOCOL), "{error}");
     server.join().unwrap();
 }
 
 #[test]
-fn false_host() {
-    // It knows another secret, and must not learn anything from a rank that falls for its address.
+fn host_with_another_secret() {
+    // A rank that connects to it must not reveal anything about its own secret.
     let theirs = Ticket::new(&real());
     let (host, addr) = first_with(2, settings(), &theirs);
     let error = other(1, 2, &addr, settings()).finish().err().unwrap();
@@ -287,7 +297,7 @@ fn false_host() {
 fn two_runs_on_one_host_do_not_mix() {
     let tickets = [Ticket::new(&real()), Ticket::new(&real())];
     let named = |name: &str| Ticket { run: name.to_owned(), ..ticket() };
-    // Runs of their own secrets, and runs of one secret with names of their own.
+    // Runs with different secrets, and runs with one secret and different names.
     for tickets in [tickets, [named("one"), named("two")]] {
         let hosts = tickets.each_ref().map(|ticket| first_with(3, settings(), ticket));
         let addrs = hosts.each_ref().map(|(_, addr)| addr.clone());
@@ -312,20 +322,20 @@ fn two_runs_on_one_host_do_not_mix() {
 }
 
 #[test]
-fn a_sealed_stream_that_was_meddled_with_is_an_error_and_no_message() {
+fn injected_bytes_on_an_encrypted_stream_are_an_error() {
     let encrypt = Settings { encrypt: true, shares_memory: false, ..settings() };
     let mut ends = all(2, encrypt, |_| ()).into_iter();
     let (zero, one) = (ends.next().unwrap(), ends.next().unwrap());
-    let control = |end: Joined| {
+    let control = |end: ConnectedRank| {
         let [channel, ..] = end.connections;
         channel.into_iter().flatten().next().unwrap().control
     };
-    let (mut near, far) = (control(zero), control(one));
-    near.set_deadline(Some(LIMIT));
-    // What is written below the seal is what somebody on the way would have put there.
-    let mut below = far.into_any().downcast::<SealedStream>().unwrap().proceed_unsealed();
+    let (mut client_side, host_side) = (control(zero), control(one));
+    client_side.set_deadline(Some(LIMIT));
+    // Bytes written below the encryption are those of a man in the middle.
+    let mut below = host_side.into_any().downcast::<SealedStream>().unwrap().proceed_unsealed();
     below.write_all(&[30, 0]).unwrap();
     below.write_all(&[1; 30]).unwrap();
-    let error = near.read(&mut [0; 8]).unwrap_err();
+    let error = client_side.read(&mut [0; 8]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
 }

@@ -1,4 +1,4 @@
-//! Why a run could not come together.
+//! Errors of the rendezvous.
 
 use std::fmt;
 
@@ -6,21 +6,21 @@ use lockstep_config::Blame;
 use lockstep_mesh::Rank;
 use lockstep_platform::NetError;
 
-/// Who answered, or should have.
+/// Listening side of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// A rank.
     Rank(Rank),
-    /// A meeting point of its own.
-    MeetingPoint,
+    /// A standalone rendezvous host.
+    RendezvousHost,
 }
 
 impl Side {
-    /// Who is to blame; a meeting point is no rank, and stands in for rank 0.
+    /// Rank to blame; rank 0 for a standalone host.
     pub(super) fn rank(self) -> Rank {
         match self {
             Self::Rank(rank) => rank,
-            Self::MeetingPoint => Rank(0),
+            Self::RendezvousHost => Rank(0),
         }
     }
 }
@@ -29,83 +29,87 @@ impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rank(rank) => write!(f, "rank {rank}"),
-            Self::MeetingPoint => f.write_str("the meeting point"),
+            Self::RendezvousHost => f.write_str("the rendezvous host"),
         }
     }
 }
 
-/// A rank that could not join.
+/// Failure to join a run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RendezvousError {
-    /// The environment does not say where this rank belongs.
-    #[error("cannot tell this rank's place: {problems}")]
-    Place {
-        /// Everything that is wrong, with what would be right.
+    /// The environment does not describe a rank.
+    #[error("the environment does not describe this rank: {problems}")]
+    Environment {
+        /// All problems, each with a fix.
         problems: String,
     },
-    /// Some ranks did not come.
-    #[error("{} did not come to {addr} within {waited_ms} ms{}", ranks(missing), refusals(refused))]
+    /// Some ranks did not connect.
+    #[error(
+        "{} did not connect to {addr} within {waited_ms} ms{}",
+        ranks(missing),
+        rejections(refused)
+    )]
     Missing {
-        /// Who.
+        /// Missing ranks.
         missing: Vec<Rank>,
-        /// Where they were waited for.
+        /// Rendezvous address.
         addr: String,
-        /// How long they were waited for.
+        /// Timeout.
         waited_ms: u64,
-        /// Who came and was turned away, and why.
+        /// Rejected clients, each with its reason.
         refused: Vec<String>,
     },
-    /// The host of the meeting point could not be reached.
+    /// The rendezvous host could not be reached.
     #[error("{who} could not be reached at {addr} within {waited_ms} ms: {reason}")]
     Unreachable {
-        /// Rank 0, or a meeting point of its own.
+        /// Rank 0, or a standalone host.
         who: Side,
-        /// Where it should be.
+        /// Rendezvous address.
         addr: String,
-        /// How long it was tried.
+        /// Timeout.
         waited_ms: u64,
-        /// The last attempt's failure.
+        /// Failure of the last attempt.
         reason: String,
     },
-    /// Another rank does not want this one.
+    /// The listening side rejected this rank.
     #[error("{by} refused: {reason}")]
     Refused {
-        /// Who.
+        /// Listening side.
         by: Side,
-        /// Its own words.
+        /// Reason it gave.
         reason: String,
     },
-    /// A rank went away, or said something strange, while ranks were being connected.
+    /// A rank disconnected or broke the protocol during the rendezvous.
     #[error("rank {peer} was lost while ranks were being connected: {reason}")]
     Lost {
-        /// Who.
+        /// Lost rank.
         peer: Rank,
-        /// How it was noticed.
+        /// Observed failure.
         reason: String,
     },
-    /// No connections can be accepted here.
+    /// This rank cannot accept connections.
     #[error(transparent)]
     Net(#[from] NetError),
 }
 
 impl RendezvousError {
-    /// Who must act.
+    /// Party that must act.
     pub fn blame(&self) -> Blame {
         match self {
             Self::Missing { missing, .. } => Blame::Peer(missing.first().map_or(0, |rank| rank.0)),
             Self::Unreachable { .. } => Blame::Peer(0),
             Self::Lost { peer, .. } => Blame::Peer(peer.0),
-            Self::Place { .. } | Self::Refused { .. } | Self::Net(_) => Blame::User,
+            Self::Environment { .. } | Self::Refused { .. } | Self::Net(_) => Blame::User,
         }
     }
 }
 
-/// `rank 3`, `ranks 1, 2 and 5`, and not a page of them.
+/// `rank 3` or `ranks 1, 2 and 5`, at most 16 of them.
 fn ranks(missing: &[Rank]) -> String {
     const MAX_NAMED: usize = 16;
     let named: Vec<String> = missing.iter().take(MAX_NAMED).map(ToString::to_string).collect();
     match named.split_last() {
-        None => "nobody".to_owned(),
+        None => "no rank".to_owned(),
         Some((only, [])) => format!("rank {only}"),
         Some(_) if missing.len() > MAX_NAMED => {
             format!("ranks {} and {} more", named.join(", "), missing.len() - MAX_NAMED)
@@ -114,7 +118,7 @@ fn ranks(missing: &[Rank]) -> String {
     }
 }
 
-fn refusals(refused: &[String]) -> String {
+fn rejections(refused: &[String]) -> String {
     if refused.is_empty() { String::new() } else { format!("; refused: {}", refused.join("; ")) }
 }
 
@@ -131,7 +135,7 @@ mod tests {
             refused: Vec::new(),
         };
         let text = missing(&[3]).to_string();
-        assert_eq!(text, "rank 3 did not come to 10.0.0.1:29500 within 500 ms");
+        assert_eq!(text, "rank 3 did not connect to 10.0.0.1:29500 within 500 ms");
         assert!(missing(&[1, 2, 5]).to_string().starts_with("ranks 1, 2 and 5 did not"));
         let many: Vec<usize> = (0..100).collect();
         assert!(missing(&many).to_string().contains("15 and 84 more"));

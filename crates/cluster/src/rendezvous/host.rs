@@ -1,62 +1,62 @@
-//! A meeting point of its own.
+//! Standalone rendezvous host.
 //!
-//! It knows the run's secret and how many ranks come, waits for all of them, rank 0 included, hands
-//! out the table and is done. Ranks of one run may then be started anywhere and in any order, and
-//! only this address must be known before.
+//! It knows the secret and the world size, waits for all ranks, rank 0 included, sends them the
+//! table and ends. Ranks can then start anywhere and in any order; only this address must be known
+//! in advance.
 
 use lockstep_platform::{Deadline, Listener, World};
 
-use super::door::Door;
-use super::gather::{Gathering, gather};
-use super::wire::Member;
+use super::acceptor::Acceptor;
+use super::registry::{Registry, collect_ranks};
+use super::wire::PeerInfo;
 use super::{RendezvousError, Settings, run_name};
 use lockstep_auth::ticket::Ticket;
 
-/// A run that came together here.
+/// Run whose ranks have joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hosted {
-    /// A name for the run that no other run has.
+pub struct HostedRun {
+    /// Unique name of the run.
     pub run: String,
-    /// By rank.
-    pub guests: Vec<HostedGuest>,
-    /// How many callers were turned away.
+    /// Ranks of the run, in order.
+    pub ranks: Vec<HostedRank>,
+    /// Number of rejected connections.
     pub num_refused: usize,
 }
 
-/// A rank that came.
+/// Rank that has joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostedGuest {
-    /// Its machine.
+pub struct HostedRank {
+    /// Host name.
     pub host: String,
-    /// Where the others find it.
+    /// Address for the other ranks.
     pub addr: String,
 }
 
-/// Waits for all ranks of a run and introduces them to each other. Of the settings only the time
-/// limits and the log count; the rest is for the ranks to agree on.
+/// Waits for all ranks of a run and sends them the table. Only the time limits and the log of the
+/// settings apply; the ranks agree on the rest.
 pub fn host(
     world: &World,
     listener: Box<dyn Listener>,
     ticket: &Ticket,
     num_ranks: usize,
     settings: &Settings,
-) -> Result<Hosted, RendezvousError> {
-    let (limit, log) = (settings.greeting_limit, settings.log);
-    let mut door = Door::new(world, listener, &ticket.secret, num_ranks, limit, log);
-    let gathering = Gathering {
+) -> Result<HostedRun, RendezvousError> {
+    let (timeout, log) = (settings.handshake_timeout, settings.log);
+    let mut acceptor = Acceptor::new(world, listener, &ticket.secret, num_ranks, timeout, log);
+    let registry = Registry {
         world,
         num_ranks,
         run: &ticket.run,
-        terms: None,
+        shared_settings: None,
         deadline: Deadline::after(world.clock(), settings.timeout),
         timeout: settings.timeout,
         log,
     };
-    let table = gather(&gathering, &mut door, None)?;
-    let guest = |Member { host, addr }| HostedGuest { host, addr };
-    Ok(Hosted {
+    let table = collect_ranks(&registry, &mut acceptor, None)?;
+    let rank = |PeerInfo { host, addr }| HostedRank { host, addr };
+    Ok(HostedRun {
         run: run_name(&table.run),
-        guests: table.members.into_iter().map(guest).collect(),
-        num_refused: door.refusals().num_all(),
+        ranks: table.peers.into_iter().map(rank).collect(),
+        num_refused: acceptor.rejections().num_all(),
     })
 }

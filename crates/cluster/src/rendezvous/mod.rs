@@ -1,49 +1,50 @@
-//! How the ranks of a run find each other and connect.
+//! Rendezvous: the ranks of a run find each other, authenticate and connect.
 //!
-//! Every rank knows one address, the *meeting point*, and the run's [secret](Secret). Rank 0
-//! listens there, or a [process of its own](host()). All others call and say who they are, how
-//! large they believe the run to be, and where they listen themselves. Once all have come, the host
-//! sends everybody the table of all ranks. Then every pair connects: the higher rank calls, the
-//! lower one answers, once for each stream.
+//! Every rank knows the rendezvous address and the [secret](Secret) of the run. Rank 0 listens
+//! there, or a [standalone host](host()). The other ranks connect and send their rank, world size,
+//! settings and own address. When all ranks have registered, the host sends the table of all ranks
+//! to each of them. Then every pair of ranks connects: the higher rank initiates, the lower one
+//! accepts, once for each stream.
 //!
-//! Every connection, to the meeting point and of each pair, starts with a handshake in which both
-//! ends prove that they know the secret, and everything here is said sealed; only then a stream
-//! goes on plain, unless [`Settings::encrypt`] keeps it sealed. The table carries a random number
-//! that stands for this run; callers of other runs, strangers and mistakes are turned away with a
-//! reason, and everything ends by one deadline.
+//! Every connection starts with a mutual handshake ([`lockstep_auth`]), and the whole rendezvous is
+//! encrypted. Afterwards a stream continues in plaintext unless [`Settings::encrypt`] is set. The
+//! table carries a random run identifier. Clients of other runs, clients without the secret and
+//! misconfigured ranks are rejected with a reason. One deadline bounds the whole rendezvous.
 //!
-//! Which ranks share a machine is found by trying: while a pair connects, the higher rank looks for
-//! a local socket that the lower one has opened under the name of the run. Host names and addresses
-//! only go into reports.
+//! Ranks detect a shared machine by connecting: the higher rank of a pair tries a local socket that
+//! the lower one has opened under the name of the run. Host names and addresses are used in reports
+//! only.
 //!
-//! - `place`: what the environment says
-//! - `wire`: what is said; `door`: where it is heard; `refusals`: who was turned away
-//! - `greet`: two ends find out that they belong together
-//! - `gather`: the host waits for all; `attend`: the others come; `pairs`: everybody connects
-//! - `host`: a meeting point of its own; `reception`: where those who come later are heard
+//! - `rank_env`: rank, world size and address from the environment
+//! - `wire`: messages and their encoding
+//! - `acceptor`: incoming connections, handshake and hello; `rejection_log`: rejected clients
+//! - `handshake`: the initiating side of handshake and hello
+//! - `registry`: the host collects all ranks; `registration`: a rank registers at the host
+//! - `full_mesh`: every pair of ranks connects
+//! - `host`: standalone host; `session`: long-lived sessions that start at any time
 //!
 //! ```no_run
-//! use lockstep_cluster::rendezvous::{Place, Settings, join};
+//! use lockstep_cluster::rendezvous::{RankEnv, Settings, join};
 //!
 //! let world = lockstep_platform::real();
-//! let place = Place::from_env(&world)?;
-//! let joined = join(&world, &place, &Settings::default())?;
+//! let rank_env = RankEnv::from_env(&world)?;
+//! let joined = join(&world, &rank_env, &Settings::default())?;
 //! println!("rank {} of {} on {}", joined.rank, joined.num_ranks, joined.hosts[joined.rank.0]);
 //! # Ok::<(), lockstep_cluster::rendezvous::RendezvousError>(())
 //! ```
 
-mod attend;
-mod door;
+mod acceptor;
 mod error;
-mod gather;
-mod greet;
+mod full_mesh;
+mod handshake;
 mod host;
 #[doc(hidden)]
 pub mod hostile;
-mod pairs;
-mod place;
-mod reception;
-mod refusals;
+mod rank_env;
+mod registration;
+mod registry;
+mod rejection_log;
+mod session;
 mod wire;
 
 #[cfg(test)]
@@ -56,38 +57,38 @@ use std::time::Duration;
 
 pub use lockstep_auth::ticket::{RUN, SECRET, SECRET_FILE, Secret, TICKET, Ticket};
 use lockstep_comm::transport::NUM_CHANNELS;
-pub use lockstep_comm::transport::hosts::Joined;
+pub use lockstep_comm::transport::hosts::ConnectedRank;
 use lockstep_comm::transport::hosts::SharedMemory;
 use lockstep_comm::transport::tcp::Connections;
 use lockstep_mesh::Rank;
 use lockstep_platform::{Deadline, Listener, World};
 
-use door::Door;
+use acceptor::Acceptor;
 pub use error::{RendezvousError, Side};
-use gather::{Gathering, Terms};
-pub use host::{Hosted, HostedGuest, host};
-pub use place::{MEETING_POINT, Place};
-pub use reception::{Reception, Visitor, visit};
-pub use refusals::Log;
-use wire::{Member, Table};
+pub use host::{HostedRank, HostedRun, host};
+pub use rank_env::{RENDEZVOUS_ADDR, RankEnv};
+use registry::{Registry, SharedSettings};
+pub use rejection_log::Log;
+pub use session::{RemoteSession, SessionAcceptor, open_session};
+use wire::{PeerInfo, Table};
 
-/// How a run comes together. All ranks must have the same, but for limits and the log.
+/// Settings of the rendezvous. All ranks must agree, except on time limits and the log.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// Streams for messages between two ranks, on each lane.
+    /// Data streams of a pair of ranks, per channel.
     pub num_streams: usize,
-    /// Whether to find out which ranks share a machine.
+    /// Whether to detect ranks on the same machine, which then use shared memory.
     pub shares_memory: bool,
-    /// Whether everything between ranks travels sealed, and not only how they met.
+    /// Whether data streams are encrypted, not only the rendezvous.
     pub encrypt: bool,
-    /// How long everything may take.
+    /// Deadline of the whole rendezvous.
     pub timeout: Duration,
-    /// How long a caller may take to prove that it knows the secret.
-    pub greeting_limit: Duration,
-    /// Where callers that are turned away are told, one line each.
+    /// Time that a client has for handshake and hello.
+    pub handshake_timeout: Duration,
+    /// Receives one line for each rejected client.
     pub log: Option<Log>,
-    /// How long a machine may be silent before its ranks count as lost.
-    pub silence_limit: Duration,
+    /// Silence of a machine after which its ranks count as lost.
+    pub keepalive_timeout: Duration,
 }
 
 impl Default for Settings {
@@ -97,38 +98,43 @@ impl Default for Settings {
             shares_memory: true,
             encrypt: false,
             timeout: Duration::from_mins(1),
-            greeting_limit: Duration::from_secs(5),
+            handshake_timeout: Duration::from_secs(5),
             log: None,
-            silence_limit: Duration::from_secs(15),
+            keepalive_timeout: Duration::from_secs(15),
         }
     }
 }
 
 impl Settings {
-    /// Shared memory for [`connect`](lockstep_comm::transport::hosts::connect), if these settings ask for it.
+    /// Argument of [`connect`](lockstep_comm::transport::hosts::connect): shared memory where these
+    /// settings enable it.
     pub fn memory(&self, arena_bytes: usize) -> Option<SharedMemory> {
         self.shares_memory.then_some(SharedMemory { arena_bytes, timeout: self.timeout })
     }
 }
 
-/// The most streams that a pair may have.
+/// Largest number of data streams of a pair.
 pub const MAX_STREAMS: usize = 64;
 
-/// Joins the run as `place` says.
-pub fn join(world: &World, place: &Place, settings: &Settings) -> Result<Joined, RendezvousError> {
-    if place.rank == Rank(0) && place.num_ranks > 1 && !place.has_host {
-        let listener = listen(world, &place.master)?;
-        return join_as_first(world, listener, place, settings);
+/// Joins the run as the rank that `rank_env` describes.
+pub fn join(
+    world: &World,
+    rank_env: &RankEnv,
+    settings: &Settings,
+) -> Result<ConnectedRank, RendezvousError> {
+    if rank_env.rank == Rank(0) && rank_env.num_ranks > 1 && !rank_env.has_standalone_host {
+        let listener = listen(world, &rank_env.master)?;
+        return join_as_first(world, listener, rank_env, settings);
     }
-    join_with(world, None, place, settings)
+    join_with(world, None, rank_env, settings)
 }
 
-/// Starts to listen at the meeting point, as rank 0; port 0 lets the system choose one.
+/// Listens at the rendezvous address, as rank 0; port 0 selects a free port.
 pub fn listen(world: &World, master: &str) -> Result<Box<dyn Listener>, RendezvousError> {
-    listen_at(world, &place::listening_addrs(master))
+    listen_at(world, &rank_env::listening_addrs(master))
 }
 
-/// Listens at the first address where that is possible.
+/// Listens at the first address that can be bound.
 fn listen_at(world: &World, addrs: &[String]) -> Result<Box<dyn Listener>, RendezvousError> {
     let mut first_error = None;
     for addr in addrs {
@@ -140,54 +146,57 @@ fn listen_at(world: &World, addrs: &[String]) -> Result<Box<dyn Listener>, Rende
     Err(first_error.expect("there is an address to try").into())
 }
 
-/// Joins as rank 0, which listens already.
+/// Joins as rank 0, with a listener at the rendezvous address.
 pub fn join_as_first(
     world: &World,
     listener: Box<dyn Listener>,
-    place: &Place,
+    rank_env: &RankEnv,
     settings: &Settings,
-) -> Result<Joined, RendezvousError> {
-    assert!(place.rank == Rank(0) && !place.has_host, "rank 0 has the meeting point");
-    join_with(world, Some(listener), place, settings)
+) -> Result<ConnectedRank, RendezvousError> {
+    assert!(
+        rank_env.rank == Rank(0) && !rank_env.has_standalone_host,
+        "rank 0 hosts the rendezvous"
+    );
+    join_with(world, Some(listener), rank_env, settings)
 }
 
 fn join_with(
     world: &World,
     listener: Option<Box<dyn Listener>>,
-    place: &Place,
+    rank_env: &RankEnv,
     settings: &Settings,
-) -> Result<Joined, RendezvousError> {
+) -> Result<ConnectedRank, RendezvousError> {
     let streams = 1..=MAX_STREAMS;
     assert!(streams.contains(&settings.num_streams), "{streams:?} streams between two ranks");
-    assert!(place.rank.0 < place.num_ranks, "a rank is below the number of ranks");
+    assert!(rank_env.rank.0 < rank_env.num_ranks, "a rank is below the number of ranks");
     let deadline = Deadline::after(world.clock(), settings.timeout);
-    let own = Member { host: host_identity(world), addr: String::new() };
-    let party = Party { world, place, settings, deadline };
-    if place.num_ranks == 1 {
-        let table = Table { run: new_run(world), members: vec![own] };
+    let own = PeerInfo { host: host_identity(world), addr: String::new() };
+    let context = JoinContext { world, rank_env, settings, deadline };
+    if rank_env.num_ranks == 1 {
+        let table = Table { run: new_run(world), peers: vec![own] };
         let connections = [0; NUM_CHANNELS].map(|_| vec![None]);
-        return Ok(party.joined(table, connections, vec![0]));
+        return Ok(context.joined(table, connections, vec![0]));
     }
-    let (door, table) = match listener {
+    let (acceptor, table) = match listener {
         Some(listener) => {
-            let mut door = party.door(listener);
-            let table = gather::gather(&party.gathering(), &mut door, Some(own))?;
-            (door, table)
+            let mut acceptor = context.acceptor(listener);
+            let table = registry::collect_ranks(&context.registry(), &mut acceptor, Some(own))?;
+            (acceptor, table)
         }
-        None => attend::attend(&party, &own)?,
+        None => registration::register(&context, &own)?,
     };
-    pairs::connect(&party, door, table)
+    full_mesh::connect(&context, acceptor, table)
 }
 
-/// What every step of joining needs to know.
-struct Party<'a> {
+/// Inputs that every phase of joining shares.
+struct JoinContext<'a> {
     world: &'a World,
-    place: &'a Place,
+    rank_env: &'a RankEnv,
     settings: &'a Settings,
     deadline: Deadline,
 }
 
-impl Party<'_> {
+impl JoinContext<'_> {
     fn remaining(&self) -> Duration {
         self.deadline.remaining(self.world.clock())
     }
@@ -196,26 +205,26 @@ impl Party<'_> {
         self.settings.timeout.as_millis() as u64
     }
 
-    /// Callers that may stand at one rank's door at the same time.
-    fn num_callers(&self) -> usize {
-        self.place.num_ranks * NUM_CHANNELS * (1 + self.settings.num_streams)
+    /// Number of connections that one rank may accept at the same time.
+    fn num_clients(&self) -> usize {
+        self.rank_env.num_ranks * NUM_CHANNELS * (1 + self.settings.num_streams)
     }
 
-    /// A door for the other ranks.
-    fn door(&self, listener: Box<dyn Listener>) -> Door {
-        let Settings { greeting_limit, log, .. } = *self.settings;
-        let secret = &self.place.ticket.secret;
-        Door::new(self.world, listener, secret, self.num_callers(), greeting_limit, log)
+    /// Acceptor for the other ranks.
+    fn acceptor(&self, listener: Box<dyn Listener>) -> Acceptor {
+        let Settings { handshake_timeout, log, .. } = *self.settings;
+        let secret = &self.rank_env.ticket.secret;
+        Acceptor::new(self.world, listener, secret, self.num_clients(), handshake_timeout, log)
     }
 
-    /// What rank 0 waits for.
-    fn gathering(&self) -> Gathering<'_> {
+    /// Registry of a run that rank 0 hosts.
+    fn registry(&self) -> Registry<'_> {
         let Settings { num_streams, shares_memory, encrypt, timeout, .. } = *self.settings;
-        Gathering {
+        Registry {
             world: self.world,
-            num_ranks: self.place.num_ranks,
-            run: &self.place.ticket.run,
-            terms: Some(Terms {
+            num_ranks: self.rank_env.num_ranks,
+            run: &self.rank_env.ticket.run,
+            shared_settings: Some(SharedSettings {
                 num_streams: num_streams as u64,
                 shares_memory,
                 encrypts: encrypt,
@@ -226,12 +235,12 @@ impl Party<'_> {
         }
     }
 
-    fn joined(&self, table: Table, connections: Connections, domains: Vec<usize>) -> Joined {
-        Joined {
-            rank: self.place.rank,
-            num_ranks: self.place.num_ranks,
+    fn joined(&self, table: Table, connections: Connections, domains: Vec<usize>) -> ConnectedRank {
+        ConnectedRank {
+            rank: self.rank_env.rank,
+            num_ranks: self.rank_env.num_ranks,
             run: run_name(&table.run),
-            hosts: table.members.into_iter().map(|member| member.host).collect(),
+            hosts: table.peers.into_iter().map(|peer| peer.host).collect(),
             connections,
             domains,
         }
@@ -248,8 +257,7 @@ fn run_name(run: &wire::RunId) -> String {
     format!("{:032x}", u128::from_be_bytes(*run))
 }
 
-/// The machine's name, and a number that changes with every start of the machine, where there is
-/// one: two machines may have one name.
+/// Host name and boot id, where there is one: two machines may have the same name.
 fn host_identity(world: &World) -> String {
     let boot = world.files().read_to_string(Path::new("/proc/sys/kernel/random/boot_id"));
     let boot = boot.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Runs that come together, with and without strangers.
+//! Runs whose ranks join, with correct and missing ranks.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -10,22 +10,22 @@ use super::*;
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) fn settings() -> Settings {
-    Settings { timeout: LIMIT, log: Some(keep), ..Settings::default() }
+    Settings { timeout: LIMIT, log: Some(record_line), ..Settings::default() }
 }
 
 fn within_ms(timeout_ms: u64) -> Settings {
     Settings { timeout: Duration::from_millis(timeout_ms), ..Settings::default() }
 }
 
-/// Everything that any run of this process has told.
+/// Log lines of all runs of this process.
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-fn keep(line: &str) {
+fn record_line(line: &str) {
     LINES.lock().unwrap().push(line.to_owned());
 }
 
-/// What was told about a caller, waiting for it.
-pub(super) fn told_about(addr: &str) -> String {
+/// Logged reason of the rejection of a client; waits for it.
+pub(super) fn logged_reason(addr: &str) -> String {
     let deadline = Deadline::after(real().clock(), LIMIT);
     let start = format!("refused {addr}: ");
     loop {
@@ -33,21 +33,21 @@ pub(super) fn told_about(addr: &str) -> String {
         if let Some(line) = lines.iter().find_map(|line| line.strip_prefix(&start)) {
             return line.to_owned();
         }
-        assert!(!deadline.has_passed(real().clock()), "nothing of {addr} in {lines:?}");
+        assert!(!deadline.has_passed(real().clock()), "no line about {addr} in {lines:?}");
         drop(lines);
         real().clock().sleep(Duration::from_millis(1));
     }
 }
 
-/// The ticket of all runs here that need no other.
+/// Ticket of the runs here that need no other.
 pub(super) fn ticket() -> Ticket {
     static TICKET: LazyLock<Ticket> = LazyLock::new(|| Ticket::new(&real()));
     TICKET.clone()
 }
 
-pub(super) type Outcome = Result<Joined, RendezvousError>;
+pub(super) type Outcome = Result<ConnectedRank, RendezvousError>;
 
-/// A rank on its way into a run.
+/// Rank that joins on a thread of its own.
 pub(super) struct Joining {
     thread: Box<dyn JoinHandle>,
     outcome: Arc<Mutex<Option<Outcome>>>,
@@ -70,7 +70,7 @@ impl Joining {
     }
 }
 
-/// Rank 0 of a run, and where it is.
+/// Rank 0 of a run, and its address.
 pub(super) fn first(num_ranks: usize, settings: Settings) -> (Joining, String) {
     first_with(num_ranks, settings, &ticket())
 }
@@ -82,8 +82,8 @@ pub(super) fn first_with(
 ) -> (Joining, String) {
     let listener = listen(&real(), "127.0.0.1:0").unwrap();
     let addr = listener.local_addr();
-    let place = Place::new(Rank(0), num_ranks, &addr, ticket);
-    let joining = Joining::start(move |world| join_as_first(world, listener, &place, &settings));
+    let rank_env = RankEnv::new(Rank(0), num_ranks, &addr, ticket);
+    let joining = Joining::start(move |world| join_as_first(world, listener, &rank_env, &settings));
     (joining, addr)
 }
 
@@ -98,13 +98,17 @@ pub(super) fn other_with(
     settings: Settings,
     ticket: &Ticket,
 ) -> Joining {
-    let place = Place::new(Rank(rank), num_ranks, master, ticket);
-    Joining::start(move |world| join(world, &place, &settings))
+    let rank_env = RankEnv::new(Rank(rank), num_ranks, master, ticket);
+    Joining::start(move |world| join(world, &rank_env, &settings))
 }
 
-pub(super) fn all(num_ranks: usize, settings: Settings, meddle: impl FnOnce(&str)) -> Vec<Joined> {
+pub(super) fn all(
+    num_ranks: usize,
+    settings: Settings,
+    disturb: impl FnOnce(&str),
+) -> Vec<ConnectedRank> {
     let (first, addr) = first(num_ranks, settings);
-    meddle(&addr);
+    disturb(&addr);
     let others = (1..num_ranks).map(|rank| other(rank, num_ranks, &addr, settings));
     let ranks: Vec<Joining> = std::iter::once(first).chain(others).collect();
     ranks.into_iter().map(|rank| rank.finish().unwrap()).collect()
@@ -117,7 +121,7 @@ pub(super) fn call(addr: &str) -> Box<dyn Stream> {
 }
 
 #[test]
-fn runs_of_one_to_five_ranks_come_together() {
+fn runs_of_one_to_five_ranks_join() {
     for num_ranks in 1..=5 {
         let joined = all(num_ranks, settings(), |_| ());
         for (rank, end) in joined.iter().enumerate() {
@@ -139,18 +143,18 @@ fn runs_of_one_to_five_ranks_come_together() {
 }
 
 #[test]
-fn streams_lead_to_the_rank_they_are_for() {
-    streams_lead_where_they_should(settings());
+fn streams_connect_the_right_ranks() {
+    check_stream_ends(settings());
 }
 
 #[test]
-fn sealed_streams_lead_to_the_rank_they_are_for() {
-    streams_lead_where_they_should(Settings { encrypt: true, ..settings() });
+fn encrypted_streams_connect_the_right_ranks() {
+    check_stream_ends(Settings { encrypt: true, ..settings() });
 }
 
-fn streams_lead_where_they_should(settings: Settings) {
+fn check_stream_ends(settings: Settings) {
     let joined = all(3, settings, |_| ());
-    // By rank: every stream with the peer it leads to.
+    // Indexed by rank: every stream with its peer.
     let mut streams: Vec<Vec<(usize, Box<dyn Stream>)>> = Vec::new();
     for end in joined {
         let channels =
@@ -164,7 +168,7 @@ fn streams_lead_where_they_should(settings: Settings) {
         streams.push(opened.collect());
     }
     let number = |rank: usize, peer: usize, index: usize| [rank as u8, peer as u8, index as u8];
-    // A rank's streams to one peer have the same order at both ends.
+    // The streams of a pair have the same order at both ends.
     for (rank, peers) in streams.iter_mut().enumerate() {
         let mut counts = [0; 3];
         for (peer, stream) in peers {
@@ -176,9 +180,9 @@ fn streams_lead_where_they_should(settings: Settings) {
     for (rank, peers) in streams.iter_mut().enumerate() {
         let mut counts = [0; 3];
         for (peer, stream) in peers {
-            let mut said = [0; 3];
-            stream.read_exact(&mut said).unwrap();
-            assert_eq!(said, number(*peer, rank, counts[*peer]));
+            let mut received = [0; 3];
+            stream.read_exact(&mut received).unwrap();
+            assert_eq!(received, number(*peer, rank, counts[*peer]));
             counts[*peer] += 1;
         }
         assert_eq!(counts.iter().sum::<usize>(), 2 * NUM_CHANNELS * 3);
@@ -186,7 +190,7 @@ fn streams_lead_where_they_should(settings: Settings) {
 }
 
 #[test]
-fn sharing_memory_is_found_out_only_when_asked_for() {
+fn shared_memory_is_detected_only_if_enabled() {
     let apart = Settings { shares_memory: false, num_streams: 1, ..settings() };
     for end in all(2, apart, |_| ()) {
         assert!(end.local_peers().is_empty());
@@ -198,7 +202,7 @@ fn sharing_memory_is_found_out_only_when_asked_for() {
 }
 
 #[test]
-fn missing_ranks_and_what_kept_them_away_are_named() {
+fn missing_ranks_and_rejected_ones_are_named() {
     let (first, addr) = first(4, within_ms(500));
     let wrong = other(2, 3, &addr, settings());
     let three = other(3, 4, &addr, within_ms(1000));
@@ -227,37 +231,37 @@ fn a_run_without_rank_0_ends_with_the_deadline() {
 }
 
 #[test]
-fn ranks_that_come_before_rank_0_wait_for_it() {
+fn ranks_that_start_before_rank_0_wait_for_it() {
     let listener = listen(&real(), "127.0.0.1:0").unwrap();
     let addr = listener.local_addr();
     drop(listener);
     let early = other(1, 2, &addr, settings());
-    let place = Place::new(Rank(0), 2, &addr, &ticket());
-    let first = Joining::start(move |world| join(world, &place, &settings()));
+    let rank_env = RankEnv::new(Rank(0), 2, &addr, &ticket());
+    let first = Joining::start(move |world| join(world, &rank_env, &settings()));
     first.finish().unwrap();
     early.finish().unwrap();
 }
 
-/// A run whose meeting point is no rank.
-fn hosted(num_ranks: usize, settings: Settings) -> (Box<dyn JoinHandle>, Vec<Joined>) {
+/// Run with a standalone rendezvous host.
+fn hosted(num_ranks: usize, settings: Settings) -> (Box<dyn JoinHandle>, Vec<ConnectedRank>) {
     let listener = listen(&real(), "127.0.0.1:0").unwrap();
     let master = listener.local_addr();
     let body = Box::new(move || {
         let hosted = host(&real(), listener, &ticket(), num_ranks, &settings).unwrap();
-        assert_eq!(hosted.guests.len(), num_ranks);
+        assert_eq!(hosted.ranks.len(), num_ranks);
     });
-    let thread = real().threads().spawn("meeting point", body).unwrap();
+    let thread = real().threads().spawn("rendezvous-host", body).unwrap();
     let start = |rank| {
-        let place = Place::new(Rank(rank), num_ranks, &master, &ticket());
-        let place = Place { has_host: true, ..place };
-        Joining::start(move |world| join(world, &place, &settings))
+        let rank_env = RankEnv::new(Rank(rank), num_ranks, &master, &ticket());
+        let rank_env = RankEnv { has_standalone_host: true, ..rank_env };
+        Joining::start(move |world| join(world, &rank_env, &settings))
     };
     let ranks: Vec<Joining> = (0..num_ranks).map(start).collect();
     (thread, ranks.into_iter().map(|rank| rank.finish().unwrap()).collect())
 }
 
 #[test]
-fn ranks_meet_at_a_meeting_point_of_its_own() {
+fn ranks_join_at_a_standalone_host() {
     for num_ranks in 2..=3 {
         let (thread, joined) = hosted(num_ranks, settings());
         thread.join().unwrap();
@@ -269,11 +273,11 @@ fn ranks_meet_at_a_meeting_point_of_its_own() {
 }
 
 #[test]
-fn a_meeting_point_that_is_not_there_is_not_called_rank_0() {
+fn an_unreachable_standalone_host_is_not_reported_as_rank_0() {
     let listener = listen(&real(), "127.0.0.1:0").unwrap();
-    let place = Place::new(Rank(0), 2, &listener.local_addr(), &ticket());
+    let rank_env = RankEnv::new(Rank(0), 2, &listener.local_addr(), &ticket());
     drop(listener);
-    let place = Place { has_host: true, ..place };
-    let error = join(&real(), &place, &within_ms(50)).err().unwrap().to_string();
-    assert!(error.starts_with("the meeting point could not be reached at 127.0.0.1:"), "{error}");
+    let rank_env = RankEnv { has_standalone_host: true, ..rank_env };
+    let error = join(&real(), &rank_env, &within_ms(50)).err().unwrap().to_string();
+    assert!(error.starts_with("the rendezvous host could not be reached at 127.0.0.1:"), "{error}");
 }

@@ -1,22 +1,21 @@
-//! What ranks say to each other before they are connected, once they know that they may.
+//! Messages of the rendezvous and their encoding.
 //!
-//! All of it travels in sealed records. Every message starts with a front of 16 bytes: a magic
-//! word, the protocol's version, the kind of the message and the length of its body. The reader
-//! checks the length against what that kind may have before it reads on, so strangers cannot make
-//! it wait for, or allocate, more than that. Numbers are little-endian; texts are a length of two
-//! bytes and UTF-8.
+//! Messages travel in encrypted records. Every message starts with a header of 16 bytes: magic,
+//! protocol version, kind and length of the body. The reader checks the length against the bound of
+//! that kind before it reads on, so a peer cannot make it wait for or allocate more. Numbers are
+//! little-endian; a text is a length of two bytes and UTF-8.
 
-/// Changes whenever ranks of two versions would not understand each other.
+/// Protocol version; changes with every incompatible change.
 const PROTOCOL: u16 = 2;
 const MAGIC: [u8; 8] = *b"lockstep";
 
-/// Length of what every message starts with.
-pub(super) const FRONT_BYTES: usize = 16;
+/// Length of a message header.
+pub(super) const HEADER_BYTES: usize = 16;
 
-/// The longest hello, without the front.
+/// Longest body of a hello.
 pub(super) const MAX_HELLO_BYTES: usize = 1024;
 
-/// The longest text; longer ones are cut before they are sent.
+/// Longest text; longer ones are cut before they are sent.
 const MAX_TEXT_BYTES: usize = 255;
 
 const JOIN: u16 = 1;
@@ -24,27 +23,27 @@ const PAIR: u16 = 2;
 const WELCOME: u16 = 3;
 const TABLE: u16 = 4;
 const REFUSED: u16 = 5;
-const VISIT: u16 = 6;
+const SESSION: u16 = 6;
 
-/// What tells one run from all others.
+/// Random identifier of a run.
 pub(super) type RunId = [u8; 16];
 
-/// What a caller says first.
+/// First message of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Hello {
-    /// To rank 0: I want to be part of the run.
+    /// Registers a rank at the rendezvous host.
     Join(Join),
-    /// To a lower rank: this is one of the streams between us.
+    /// Opens one of the streams between two ranks.
     Pair(Pair),
-    /// To a reception: I am here, whenever somebody has a use for me.
-    Visit(Visit),
+    /// Opens a long-lived session.
+    Session(OpenSession),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Visit {
+pub(super) struct OpenSession {
     /// The run's name; may be empty.
     pub(super) run: String,
-    /// The name of its machine.
+    /// Host name of the client.
     pub(super) host: String,
 }
 
@@ -57,46 +56,46 @@ pub(super) struct Join {
     pub(super) encrypts: bool,
     /// The run's name; may be empty.
     pub(super) run: String,
-    pub(super) member: Member,
+    pub(super) peer: PeerInfo,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pair {
     pub(super) run: RunId,
     pub(super) rank: u64,
-    /// Counted over all lanes; the first of each lane is for control.
+    /// Index over all channels; the first stream of a channel is for control.
     pub(super) stream: u64,
 }
 
-/// What is said in return.
+/// Answer to a hello.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// To a pair: understood.
+    /// Accepts a stream or a session.
     Welcome,
-    /// To those who joined, once all have.
+    /// Table of all ranks, sent when all have registered.
     Table(Table),
-    /// With a reason; the connection is closed after it.
+    /// Rejection with its reason; the connection is closed after it.
     Refused(String),
 }
 
-/// All ranks of a run.
+/// Ranks of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Table {
     pub(super) run: RunId,
-    /// By rank.
-    pub(super) members: Vec<Member>,
+    /// Indexed by rank.
+    pub(super) peers: Vec<PeerInfo>,
 }
 
-/// What the others need to know about a rank.
+/// Host and address of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Member {
-    /// The name of its machine, for reports, and something that tells machines apart.
+pub(super) struct PeerInfo {
+    /// Host name and boot id, for reports.
     pub(super) host: String,
-    /// Where it listens; empty for rank 0, which everybody reaches at the meeting point.
+    /// Listening address; empty for rank 0, which listens at the rendezvous address.
     pub(super) addr: String,
 }
 
-/// Bytes that are not what they should be; says why.
+/// Malformed message, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Malformed(pub(super) String);
 
@@ -111,7 +110,7 @@ impl Hello {
                 body.number(u64::from(join.shares_memory));
                 body.number(u64::from(join.encrypts));
                 body.text(&join.run);
-                body.member(&join.member);
+                body.peer(&join.peer);
                 body.finish(JOIN)
             }
             Self::Pair(pair) => {
@@ -120,18 +119,18 @@ impl Hello {
                 body.number(pair.stream);
                 body.finish(PAIR)
             }
-            Self::Visit(visit) => {
-                body.text(&visit.run);
-                body.text(&visit.host);
-                body.finish(VISIT)
+            Self::Session(session) => {
+                body.text(&session.run);
+                body.text(&session.host);
+                body.finish(SESSION)
             }
         }
     }
 
-    /// Reads a whole hello.
+    /// Decodes a whole hello.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let (front, body) = bytes.split_first_chunk().ok_or_else(cut_short)?;
-        let (kind, len) = read_front(front, MAX_HELLO_BYTES)?;
+        let (header, body) = bytes.split_first_chunk().ok_or_else(cut_short)?;
+        let (kind, len) = read_header(header, MAX_HELLO_BYTES)?;
         if body.len() < len {
             return Err(cut_short());
         }
@@ -144,14 +143,14 @@ impl Hello {
                 shares_memory: body.number()? != 0,
                 encrypts: body.number()? != 0,
                 run: body.text()?,
-                member: body.member()?,
+                peer: body.peer()?,
             }),
             PAIR => Self::Pair(Pair {
                 run: body.array()?,
                 rank: body.number()?,
                 stream: body.number()?,
             }),
-            VISIT => Self::Visit(Visit { run: body.text()?, host: body.text()? }),
+            SESSION => Self::Session(OpenSession { run: body.text()?, host: body.text()? }),
             _ => return Err(Malformed(format!("kind {kind} is no hello"))),
         };
         body.finish()?;
@@ -170,29 +169,29 @@ impl Answer {
             }
             Self::Table(table) => {
                 body.bytes.extend_from_slice(&table.run);
-                for member in &table.members {
-                    body.member(member);
+                for peer in &table.peers {
+                    body.peer(peer);
                 }
                 body.finish(TABLE)
             }
         }
     }
 
-    /// The longest body that an answer in a run of so many ranks can have.
+    /// Longest body of an answer in a run of `num_ranks`.
     fn max_bytes(num_ranks: usize) -> usize {
-        let member = 2 * (2 + MAX_TEXT_BYTES);
-        size_of::<RunId>() + member * num_ranks.max(1)
+        let peer = 2 * (2 + MAX_TEXT_BYTES);
+        size_of::<RunId>() + peer * num_ranks.max(1)
     }
 
-    /// The kind and the length of what follows a front.
-    pub(super) fn read_front(
-        front: &[u8; FRONT_BYTES],
+    /// Kind and body length from a header.
+    pub(super) fn read_header(
+        header: &[u8; HEADER_BYTES],
         num_ranks: usize,
     ) -> Result<(u16, usize), Malformed> {
-        read_front(front, Self::max_bytes(num_ranks))
+        read_header(header, Self::max_bytes(num_ranks))
     }
 
-    /// Reads what followed a front.
+    /// Decodes the body that follows a header.
     pub(super) fn decode(kind: u16, body: &[u8], num_ranks: usize) -> Result<Self, Malformed> {
         let mut body = Reader { bytes: body };
         let answer = match kind {
@@ -200,8 +199,8 @@ impl Answer {
             REFUSED => Self::Refused(body.text()?),
             TABLE => {
                 let run = body.array()?;
-                let members = (0..num_ranks).map(|_| body.member()).collect::<Result<_, _>>()?;
-                Self::Table(Table { run, members })
+                let peers = (0..num_ranks).map(|_| body.peer()).collect::<Result<_, _>>()?;
+                Self::Table(Table { run, peers })
             }
             _ => return Err(Malformed(format!("kind {kind} is no answer"))),
         };
@@ -210,24 +209,24 @@ impl Answer {
     }
 }
 
-fn read_front(front: &[u8; FRONT_BYTES], max_len: usize) -> Result<(u16, usize), Malformed> {
-    let mut front = Reader { bytes: front };
-    if front.array()? != MAGIC {
-        return Err(not_ours());
+fn read_header(header: &[u8; HEADER_BYTES], max_len: usize) -> Result<(u16, usize), Malformed> {
+    let mut header = Reader { bytes: header };
+    if header.array()? != MAGIC {
+        return Err(unknown_magic());
     }
-    let protocol = u16::from_le_bytes(front.array()?);
+    let protocol = u16::from_le_bytes(header.array()?);
     if protocol != PROTOCOL {
         return Err(Malformed(format!("it speaks protocol {protocol} and not {PROTOCOL}")));
     }
-    let kind = u16::from_le_bytes(front.array()?);
-    let len = u32::from_le_bytes(front.array()?) as usize;
+    let kind = u16::from_le_bytes(header.array()?);
+    let len = u32::from_le_bytes(header.array()?) as usize;
     if len > max_len {
         return Err(Malformed(format!("{len} bytes are announced, and {max_len} allowed")));
     }
     Ok((kind, len))
 }
 
-fn not_ours() -> Malformed {
+fn unknown_magic() -> Malformed {
     Malformed("these are not the bytes of a lockstep run".to_owned())
 }
 
@@ -247,12 +246,12 @@ impl Writer {
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
-    fn member(&mut self, member: &Member) {
-        self.text(&member.host);
-        self.text(&member.addr);
+    fn peer(&mut self, peer: &PeerInfo) {
+        self.text(&peer.host);
+        self.text(&peer.addr);
     }
 
-    /// Puts the front before the body.
+    /// Prepends the header to the body.
     fn finish(self, kind: u16) -> Vec<u8> {
         let mut message = MAGIC.to_vec();
         message.extend_from_slice(&PROTOCOL.to_le_bytes());
@@ -286,11 +285,11 @@ impl Reader<'_> {
         let (text, rest) = self.bytes.split_at_checked(len).ok_or_else(cut_short)?;
         self.bytes = rest;
         let text = std::str::from_utf8(text);
-        Ok(text.map_err(|_| Malformed("a text that is none".to_owned()))?.to_owned())
+        Ok(text.map_err(|_| Malformed("a text that is not UTF-8".to_owned()))?.to_owned())
     }
 
-    fn member(&mut self) -> Result<Member, Malformed> {
-        Ok(Member { host: self.text()?, addr: self.text()? })
+    fn peer(&mut self) -> Result<PeerInfo, Malformed> {
+        Ok(PeerInfo { host: self.text()?, addr: self.text()? })
     }
 
     fn finish(self) -> Result<(), Malformed> {
@@ -311,13 +310,13 @@ mod tests {
 
     use super::*;
 
-    fn member() -> impl Strategy<Value = Member> {
-        ("[a-zé0-9:.]{0,40}", "[0-9.:]{0,40}").prop_map(|(host, addr)| Member { host, addr })
+    fn peer() -> impl Strategy<Value = PeerInfo> {
+        ("[a-zé0-9:.]{0,40}", "[0-9.:]{0,40}").prop_map(|(host, addr)| PeerInfo { host, addr })
     }
 
     fn hello() -> impl Strategy<Value = Hello> {
-        let join = (any::<[u64; 3]>(), any::<[bool; 2]>(), ".{0,20}", member()).prop_map(
-            |([rank, num_ranks, num_streams], [shares_memory, encrypts], run, member)| {
+        let join = (any::<[u64; 3]>(), any::<[bool; 2]>(), ".{0,20}", peer()).prop_map(
+            |([rank, num_ranks, num_streams], [shares_memory, encrypts], run, peer)| {
                 Hello::Join(Join {
                     rank,
                     num_ranks,
@@ -325,26 +324,26 @@ mod tests {
                     shares_memory,
                     encrypts,
                     run,
-                    member,
+                    peer,
                 })
             },
         );
         let pair = (any::<RunId>(), any::<[u64; 2]>())
             .prop_map(|(run, [rank, stream])| Hello::Pair(Pair { run, rank, stream }));
-        let visit =
-            (".{0,20}", ".{0,40}").prop_map(|(run, host)| Hello::Visit(Visit { run, host }));
-        prop_oneof![join, pair, visit]
+        let session = (".{0,20}", ".{0,40}")
+            .prop_map(|(run, host)| Hello::Session(OpenSession { run, host }));
+        prop_oneof![join, pair, session]
     }
 
     fn decode_answer(bytes: &[u8], num_ranks: usize) -> Result<Answer, Malformed> {
-        let (front, body) = bytes.split_first_chunk().ok_or_else(cut_short)?;
-        let (kind, len) = Answer::read_front(front, num_ranks)?;
+        let (header, body) = bytes.split_first_chunk().ok_or_else(cut_short)?;
+        let (kind, len) = Answer::read_header(header, num_ranks)?;
         Answer::decode(kind, body.get(..len).ok_or_else(cut_short)?, num_ranks)
     }
 
     proptest! {
         #[test]
-        fn a_hello_survives_the_way_and_any_beginning_of_it_is_none(hello in hello()) {
+        fn a_hello_round_trips_and_its_prefixes_are_incomplete(hello in hello()) {
             let bytes = hello.encode();
             for len in 0..bytes.len() {
                 prop_assert_eq!(Hello::decode(&bytes[..len]), Err(cut_short()));
@@ -353,11 +352,11 @@ mod tests {
         }
 
         #[test]
-        fn an_answer_survives_the_way(
-            members in prop::collection::vec(member(), 1..20), run: RunId, reason in ".{0,60}",
+        fn an_answer_round_trips(
+            peers in prop::collection::vec(peer(), 1..20), run: RunId, reason in ".{0,60}",
         ) {
-            let num_ranks = members.len();
-            let table = Answer::Table(Table { run, members });
+            let num_ranks = peers.len();
+            let table = Answer::Table(Table { run, peers });
             for answer in [table, Answer::Welcome, Answer::Refused(reason)] {
                 prop_assert_eq!(decode_answer(&answer.encode(), num_ranks), Ok(answer));
             }
@@ -371,7 +370,7 @@ mod tests {
         ) {
             let _ = (Hello::decode(&bytes), decode_answer(&bytes, 3));
             let mut bytes = bytes;
-            if bytes.len() > FRONT_BYTES {
+            if bytes.len() > HEADER_BYTES {
                 bytes[..8].copy_from_slice(&MAGIC);
                 bytes[8..10].copy_from_slice(&PROTOCOL.to_le_bytes());
                 bytes[10..12].copy_from_slice(&kind.to_le_bytes());
@@ -382,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_told_why() {
+    fn a_malformed_message_has_a_reason() {
         let why = |bytes: &[u8]| Hello::decode(bytes).unwrap_err().0;
         assert_eq!(why(b"GET / HTTP/1.1\r\n"), "these are not the bytes of a lockstep run");
         let hello = Hello::Pair(Pair { run: [0; 16], rank: 1, stream: 0 }).encode();
@@ -399,13 +398,13 @@ mod tests {
     #[test]
     fn the_longest_texts_still_fit_a_hello() {
         let text = "x".repeat(400);
-        let member = Member { host: text.clone(), addr: text.clone() };
+        let peer = PeerInfo { host: text.clone(), addr: text.clone() };
         let (rank, num_ranks, num_streams) = (1, 2, 2);
         let (shares_memory, encrypts, run) = (true, true, text);
-        let join = Join { rank, num_ranks, num_streams, shares_memory, encrypts, run, member };
+        let join = Join { rank, num_ranks, num_streams, shares_memory, encrypts, run, peer };
         let Ok(Hello::Join(read)) = Hello::decode(&Hello::Join(join).encode()) else {
-            panic!("a hello of our own is understood")
+            panic!("the hello decodes")
         };
-        assert_eq!(read.member.host.len(), MAX_TEXT_BYTES);
+        assert_eq!(read.peer.host.len(), MAX_TEXT_BYTES);
     }
 }

@@ -29,7 +29,7 @@ pub struct HostsTransport {
 }
 
 /// A rank that has joined the run, with connections to all others.
-pub struct Joined {
+pub struct ConnectedRank {
     /// This rank.
     pub rank: Rank,
     /// World size.
@@ -45,7 +45,7 @@ pub struct Joined {
     pub domains: Vec<usize>,
 }
 
-impl Joined {
+impl ConnectedRank {
     /// The other ranks in this rank's memory domain.
     pub fn local_peers(&self) -> Vec<Rank> {
         let own = self.domains[self.rank.0];
@@ -72,12 +72,12 @@ pub struct SharedMemory {
 /// between hosts. Without `memory` it is TCP throughout.
 pub fn connect(
     world: &World,
-    joined: Joined,
+    joined: ConnectedRank,
     memory: Option<SharedMemory>,
     options: &TcpOptions,
 ) -> Result<Channels, CommError> {
     let (local_peers, num_local) = (joined.local_peers(), joined.num_local());
-    let Joined { rank, num_ranks, run, mut connections, domains, .. } = joined;
+    let ConnectedRank { rank, num_ranks, run, mut connections, domains, .. } = joined;
     let Some(SharedMemory { arena_bytes, timeout }) = memory else {
         let channels = TcpTransport::channels(world, rank, connections, num_local, options)?;
         return Ok(TcpTransport::into_channels(channels));

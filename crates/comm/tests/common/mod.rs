@@ -11,7 +11,7 @@ use lockstep_comm::{Comm, Options};
 use lockstep_conformance::Effort;
 use lockstep_platform::{World, real};
 
-/// Enough for everything that a test exchanges, and a deadline that a loaded machine keeps.
+/// An arena large enough for every test, and a deadline that a loaded host meets.
 pub(crate) const OPTIONS: Options =
     Options { arena_bytes: 256 << 20, timeout: Duration::from_mins(1) };
 
@@ -20,7 +20,7 @@ pub(crate) fn run_threads(num_ranks: usize, body: impl Fn(Comm) + Sync) {
     run_threads_within(num_ranks, OPTIONS.timeout, body);
 }
 
-/// The same with another deadline.
+/// [`run_threads`] with another deadline.
 pub(crate) fn run_threads_within(num_ranks: usize, timeout: Duration, body: impl Fn(Comm) + Sync) {
     let world = lockstep_platform::real();
     let options = Options { timeout, ..OPTIONS };
@@ -32,13 +32,13 @@ pub(crate) fn run_threads_within(num_ranks: usize, timeout: Duration, body: impl
     });
 }
 
-/// Runs the whole list of checks: all of it, which takes minutes, when `cargo xtask soak` says so.
+/// Runs the conformance checks; all cases, which takes minutes, under `cargo xtask soak`.
 pub(crate) fn run_checks(comm: &Comm) {
     let is_long = lockstep_platform::real().host().env("LOCKSTEP_SOAK").is_some();
     lockstep_conformance::run_all(comm, if is_long { Effort::Thorough } else { Effort::Quick });
 }
 
-/// Runs `body` on a thread for every rank, over the wires that `open` gives each of them.
+/// Runs `body` on a thread for every rank, over the channels that `open` returns.
 pub(crate) fn run_ranks<T: Send>(
     starts: Vec<T>,
     open: impl Fn(&World, T) -> Channels + Sync,
@@ -55,7 +55,7 @@ pub(crate) fn run_ranks<T: Send>(
     });
 }
 
-/// Runs `body` on a thread for every rank; they speak TCP with each other.
+/// Runs `body` on a thread for every rank, connected by loopback TCP.
 pub(crate) fn run_tcp(num_ranks: usize, num_streams: usize, body: impl Fn(Comm) + Sync) {
     let options = TcpOptions::default();
     let channels = TcpTransport::loopback(&real(), num_ranks, num_streams, &options);

@@ -1,5 +1,5 @@
-//! Ranks that are processes: the test runs its own binary once for every rank, with the rank's
-//! place in the environment; in such a process only the test that plays a rank does anything.
+//! Processes as ranks: a test runs its own binary once for every rank, with the rank in the
+//! environment; in such a process only the test with the role of a rank does anything.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use lockstep_platform::real;
 
 use super::OPTIONS;
 
-/// Where a process is told its place: transport, job, rank, number of ranks, first port.
+/// Environment variable of a rank: transport, job, rank, world size, port of the rendezvous.
 const PLACE: &str = "LOCKSTEP_TEST_PLACE";
 
 /// Processes that are ranks of one run; they do not outlive the test.
@@ -30,7 +30,7 @@ impl Ranks {
         Self::start_with(role, transport, num_ranks, &[])
     }
 
-    /// The same with more variables in the environment.
+    /// [`Ranks::start`] with more environment variables.
     pub(crate) fn start_with(
         role: &str,
         transport: &str,
@@ -59,13 +59,13 @@ impl Ranks {
         Self { job, children }
     }
 
-    /// Waits for all, and fails with what they said if one did.
+    /// Waits for all, and panics with their output if one failed.
     pub(crate) fn assert_success(mut self) {
         let outputs = self.children.drain(..).map(Child::wait_with_output);
         let outputs: Vec<Output> = outputs.map(|output| output.expect("it ends")).collect();
         for (rank, output) in outputs.iter().enumerate() {
-            let said = String::from_utf8_lossy(&output.stdout);
-            let text = said + String::from_utf8_lossy(&output.stderr);
+            let stdout = String::from_utf8_lossy(&output.stdout);
+            let text = stdout + String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "rank {rank}: {text}");
         }
     }
@@ -80,15 +80,15 @@ impl Drop for Ranks {
     }
 }
 
-/// This process's end of world number `index` of its run, if it plays a rank.
-pub(crate) fn own_end(index: usize) -> Option<Comm> {
+/// This process's communicator in world `index` of its run, if it has the role of a rank.
+pub(crate) fn own_comm(index: usize) -> Option<Comm> {
     let world = real();
     let place = world.host().env(PLACE)?;
-    let words: Vec<&str> = place.split(' ').collect();
-    let number = |index: usize| words[index].parse::<usize>().expect("a number");
+    let fields: Vec<&str> = place.split(' ').collect();
+    let number = |index: usize| fields[index].parse::<usize>().expect("a number");
     let (rank, num_ranks) = (Rank(number(2)), number(3));
-    if words[0] == "shm" {
-        let job = format!("{}-{index}", words[1]);
+    if fields[0] == "shm" {
+        let job = format!("{}-{index}", fields[1]);
         let comm = Comm::processes(&world, &job, rank, num_ranks, &OPTIONS);
         return Some(comm.expect("the processes meet"));
     }
@@ -102,8 +102,7 @@ pub(crate) fn own_end(index: usize) -> Option<Comm> {
     Some(Comm::world(&world, channels.expect("all ranks come")).expect("a world"))
 }
 
-/// A port that was free a moment ago, and not one of those that the system gives to whoever asks
-/// for any.
+/// A free port outside the ephemeral range.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let world = real();

@@ -152,7 +152,8 @@ fn connect(
         return Ok(comm.map_err(BenchError::from)?);
     }
     let settings = Settings { shares_memory: false, ..Settings::default() };
-    let ticket = Ticket::from_env(world).map_err(|problems| RendezvousError::RankEnv { problems })?;
+    let ticket =
+        Ticket::from_env(world).map_err(|problems| RendezvousError::Environment { problems })?;
     let joined = if rank == Rank(0) {
         let listener = rendezvous::listen(world, &format!("{LOOPBACK}:0"))?;
         let master = listener.local_addr();

@@ -1,10 +1,9 @@
-//! Many streams in the hands of one thread, sealed ones among them.
+//! A set of plaintext and encrypted streams, polled by one thread.
 //!
-//! A record has to leave whole before its bytes count as written, or the end of a message could
-//! stay behind with nobody left to push it. So a write that the stream takes only a part of is
-//! reported as one that would block, although the record exists already; the next write of the same
-//! bytes sends the rest of it and then reports the bytes. Whoever writes must therefore offer the
-//! same bytes again, as every sender does that keeps its place.
+//! A record must be sent whole before its bytes count as written. Otherwise the tail of a message
+//! could stay in the buffer without a later write to flush it. A write that sends only part of a
+//! record therefore reports `WouldBlock`; the next write of the same bytes sends the rest and
+//! reports them. A sender must repeat the same bytes after `WouldBlock`.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -15,21 +14,21 @@ use lockstep_platform::{Interest, Listener, Stream, StreamSet};
 use super::session::Session;
 use super::stream::SealedStream;
 
-/// A set of which some streams are sealed.
-pub struct SealedSet {
+/// Stream set in which some streams are encrypted.
+pub struct SealedStreamSet {
     inner: Box<dyn StreamSet>,
-    /// By the inner set's numbers; nothing for streams that are plain.
+    /// Indexed like the inner set; `None` for plaintext streams.
     seals: Vec<Option<Seal>>,
 }
 
 struct Seal {
     session: Arc<Session>,
-    /// Bytes that are in a record which has not left whole.
+    /// Plaintext bytes of a record that is sent in part.
     num_claimed: usize,
     is_read_watched: bool,
 }
 
-impl SealedSet {
+impl SealedStreamSet {
     /// Wraps a set that has no streams yet.
     pub fn new(inner: Box<dyn StreamSet>) -> Self {
         Self { inner, seals: Vec::new() }
@@ -40,10 +39,10 @@ impl SealedSet {
     }
 }
 
-impl StreamSet for SealedSet {
+impl StreamSet for SealedStreamSet {
     fn add(&mut self, stream: Box<dyn Stream>) -> usize {
         let (stream, session) = if stream.as_any().is::<SealedStream>() {
-            let sealed = stream.into_any().downcast::<SealedStream>().expect("asked above");
+            let sealed = stream.into_any().downcast::<SealedStream>().expect("checked above");
             (sealed.stream, Some(sealed.session))
         } else {
             (stream, None)
@@ -91,7 +90,7 @@ impl StreamSet for SealedSet {
     }
 
     fn wait(&mut self, listener: Option<&dyn Listener>, timeout: Duration) -> io::Result<bool> {
-        // What was opened already would wake nobody.
+        // The inner set does not know of bytes that are already decrypted.
         let is_any = self.seals.iter().flatten().any(Seal::is_ready);
         let timeout = if is_any { Duration::ZERO } else { timeout };
         Ok(self.inner.wait(listener, timeout)? || is_any)

@@ -1,4 +1,4 @@
-//! Where a rank belongs, as the environment says.
+//! Rank, world size and rendezvous address of a worker, from the environment.
 
 use std::net::IpAddr;
 
@@ -9,34 +9,34 @@ use super::RendezvousError;
 use super::error::Side;
 use lockstep_auth::ticket::Ticket;
 
-/// One rank's place in a run.
+/// Rank, world size, rendezvous address and credentials of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct RankEnv {
     /// This rank.
     pub rank: Rank,
-    /// How many there are.
+    /// World size.
     pub num_ranks: usize,
-    /// Where all meet: `host:port`.
+    /// Rendezvous address: `host:port`.
     pub master: String,
-    /// Whether a meeting point of its own listens there; otherwise rank 0 does.
-    pub has_host: bool,
-    /// What lets this rank in.
+    /// Whether a standalone host listens there; otherwise rank 0 does.
+    pub has_standalone_host: bool,
+    /// Credentials of the run.
     pub ticket: Ticket,
 }
 
-/// The variable that says where a meeting point of its own is.
-pub const MEETING_POINT: &str = "LOCKSTEP_RENDEZVOUS";
+/// Environment variable with the address of a standalone rendezvous host.
+pub const RENDEZVOUS_ADDR: &str = "LOCKSTEP_RENDEZVOUS";
 
-impl Place {
-    /// A place in a run whose rank 0 listens at `master`.
+impl RankEnv {
+    /// Rank of a run whose rank 0 listens at `master`.
     pub fn new(rank: Rank, num_ranks: usize, master: &str, ticket: &Ticket) -> Self {
         let (master, ticket) = (master.to_owned(), ticket.clone());
-        Self { rank, num_ranks, master, has_host: false, ticket }
+        Self { rank, num_ranks, master, has_standalone_host: false, ticket }
     }
 
     /// Reads `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`, which launchers set, or
-    /// `LOCKSTEP_RENDEZVOUS` in place of the last two, and the run's [ticket](Ticket::from_env). A
-    /// rank that is alone needs none.
+    /// `LOCKSTEP_RENDEZVOUS` instead of the last two, and the [ticket](Ticket::from_env) of the
+    /// run. A world of one rank needs no ticket.
     pub fn from_env(world: &World) -> Result<Self, RendezvousError> {
         let ticket = |num_ranks| match num_ranks {
             1 => Ok(Ticket::new(world)),
@@ -45,9 +45,9 @@ impl Place {
         Self::from_variables(|name| world.host().env(name), ticket)
     }
 
-    /// Who listens at the meeting point.
+    /// Listening side at the rendezvous address.
     pub(super) fn host(&self) -> Side {
-        if self.has_host { Side::MeetingPoint } else { Side::Rank(Rank(0)) }
+        if self.has_standalone_host { Side::RendezvousHost } else { Side::Rank(Rank(0)) }
     }
 
     fn from_variables(
@@ -58,8 +58,8 @@ impl Place {
         let mut problems = Vec::new();
         let rank = number(get("RANK"), "RANK", "0", &mut problems);
         let num_ranks = number(get("WORLD_SIZE"), "WORLD_SIZE", "1", &mut problems);
-        let hosted_at = get(MEETING_POINT);
-        let has_host = hosted_at.is_some();
+        let hosted_at = get(RENDEZVOUS_ADDR);
+        let has_standalone_host = hosted_at.is_some();
         let master = match hosted_at {
             Some(addr) => addr.trim().to_owned(),
             None => master(&get, &mut problems),
@@ -70,16 +70,22 @@ impl Place {
         }
         match ticket(num_ranks) {
             Ok(ticket) if problems.is_empty() => {
-                return Ok(Self { rank: Rank(rank), num_ranks, master, has_host, ticket });
+                return Ok(Self {
+                    rank: Rank(rank),
+                    num_ranks,
+                    master,
+                    has_standalone_host,
+                    ticket,
+                });
             }
             Ok(_) => {}
             Err(problem) => problems.push(problem),
         }
-        Err(RendezvousError::Place { problems: problems.join("; ") })
+        Err(RendezvousError::Environment { problems: problems.join("; ") })
     }
 }
 
-/// A variable that is a number; what is wrong with it goes to the other problems.
+/// Parses a numeric variable; adds a problem if that fails.
 fn number(value: Option<String>, name: &str, example: &str, problems: &mut Vec<String>) -> usize {
     let parsed = value.as_deref().and_then(|value| value.trim().parse().ok());
     parsed.unwrap_or_else(|| {
@@ -91,7 +97,7 @@ fn number(value: Option<String>, name: &str, example: &str, problems: &mut Vec<S
     })
 }
 
-/// Where rank 0 listens.
+/// Address of rank 0.
 fn master(get: &impl Fn(&str) -> Option<String>, problems: &mut Vec<String>) -> String {
     let num_problems = problems.len();
     let port = number(get("MASTER_PORT"), "MASTER_PORT", "29500", problems);
@@ -105,7 +111,7 @@ fn master(get: &impl Fn(&str) -> Option<String>, problems: &mut Vec<String>) -> 
     with_port(host.unwrap_or_default().trim(), port)
 }
 
-/// `host:port`, with the brackets that addresses full of colons need.
+/// `host:port`, with brackets around an IPv6 address.
 fn with_port(host: &str, port: usize) -> String {
     if host.contains(':') && !host.starts_with('[') {
         return format!("[{host}]:{port}");
@@ -113,9 +119,9 @@ fn with_port(host: &str, port: usize) -> String {
     format!("{host}:{port}")
 }
 
-/// Where rank 0 tries to listen, in this order. A name may mean another address on its own machine
-/// than elsewhere, so only plain addresses are taken at their word; and a machine may be reached by
-/// an address that it does not have itself. Loopback stays loopback: nobody else should get in.
+/// Addresses that rank 0 tries to bind, in order. A name may resolve to another address on its own
+/// machine, so only numeric addresses are bound as given. A machine may also be reached by an
+/// address that it does not have, behind NAT. Loopback stays loopback, to keep other hosts out.
 pub(super) fn listening_addrs(master: &str) -> Vec<String> {
     let (host, port) = master.rsplit_once(':').unwrap_or((master, "0"));
     let everywhere = [format!("[::]:{port}"), format!("0.0.0.0:{port}")];
@@ -129,17 +135,16 @@ pub(super) fn listening_addrs(master: &str) -> Vec<String> {
     }
 }
 
-/// Where a rank listens that reached rank 0 from the address `local`, and under which host the
-/// others will find it, if not the one it listens on.
+/// Addresses to bind for a rank that reached rank 0 from the address `local`, and the host name for
+/// the other ranks if it differs from the bound address.
 ///
-/// The address that leads to rank 0 is the one by which others come. Only a rank on rank 0's own
-/// machine may have got there by loopback although the others are elsewhere; they find it where
-/// they find rank 0.
+/// Other ranks use the address that leads to rank 0. A rank on the machine of rank 0 may have used
+/// loopback although others are remote; they reach it at the host of rank 0.
 pub(super) fn own_addrs(master: &str, local: &str) -> (Vec<String>, Option<String>) {
     let host_of = |addr: &str| addr.rsplit_once(':').map_or("", |(host, _)| host).to_owned();
     let host = host_of(local);
-    let is_near = is_loopback(&host);
-    if is_near && !is_loopback(&host_of(master)) {
+    let is_local = is_loopback(&host);
+    if is_local && !is_loopback(&host_of(master)) {
         return (vec!["[::]:0".to_owned(), "0.0.0.0:0".to_owned()], Some(host_of(master)));
     }
     (vec![format!("{host}:0")], None)
@@ -160,59 +165,61 @@ mod tests {
         Ticket { secret, run: String::new() }
     }
 
-    fn place(variables: &[(&str, &str)]) -> Result<Place, String> {
+    fn rank_env(variables: &[(&str, &str)]) -> Result<RankEnv, String> {
         let get = |name: &str| {
             let found = variables.iter().find(|(key, _)| *key == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        Place::from_variables(get, |_| Ok(ticket())).map_err(|error| error.to_string())
+        RankEnv::from_variables(get, |_| Ok(ticket())).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn the_environment_tells_the_place() {
+    fn a_rank_is_read_from_the_environment() {
         let mut variables = [
             ("RANK", "2"),
             ("WORLD_SIZE", "4"),
             ("MASTER_ADDR", "node0"),
             ("MASTER_PORT", "29500"),
         ];
-        assert_eq!(place(&variables), Ok(Place::new(Rank(2), 4, "node0:29500", &ticket())));
+        assert_eq!(rank_env(&variables), Ok(RankEnv::new(Rank(2), 4, "node0:29500", &ticket())));
         variables[2].1 = "fd00::1";
-        assert_eq!(place(&variables).unwrap().master, "[fd00::1]:29500");
+        assert_eq!(rank_env(&variables).unwrap().master, "[fd00::1]:29500");
     }
 
     #[test]
-    fn everything_that_is_wrong_is_told_at_once() {
-        let text = place(&[("RANK", "two"), ("WORLD_SIZE", "4")]).unwrap_err();
+    fn all_problems_are_reported_together() {
+        let text = rank_env(&[("RANK", "two"), ("WORLD_SIZE", "4")]).unwrap_err();
         assert_eq!(
             text,
-            "cannot tell this rank's place: RANK = two is not a number; try 0; MASTER_PORT is not \
-             set; try 29500; MASTER_ADDR is not set; try 127.0.0.1"
+            "the environment does not describe this rank: RANK = two is not a number; try 0; \
+             MASTER_PORT is not set; try 29500; MASTER_ADDR is not set; try 127.0.0.1"
         );
         let rest = [("MASTER_ADDR", "a"), ("MASTER_PORT", "70000")];
-        let text = place(&[&[("RANK", "4"), ("WORLD_SIZE", "4")], &rest[..]].concat()).unwrap_err();
+        let text =
+            rank_env(&[&[("RANK", "4"), ("WORLD_SIZE", "4")], &rest[..]].concat()).unwrap_err();
         assert!(text.contains("MASTER_PORT = 70000 is no port"), "{text}");
         let rest = [("MASTER_ADDR", "a"), ("MASTER_PORT", "7")];
-        let text = place(&[&[("RANK", "4"), ("WORLD_SIZE", "4")], &rest[..]].concat()).unwrap_err();
+        let text =
+            rank_env(&[&[("RANK", "4"), ("WORLD_SIZE", "4")], &rest[..]].concat()).unwrap_err();
         assert!(text.contains("RANK = 4 is not below WORLD_SIZE = 4"), "{text}");
     }
 
     #[test]
-    fn a_meeting_point_of_its_own_takes_the_place_of_rank_0() {
-        let hosted = [("RANK", "0"), ("WORLD_SIZE", "2"), (MEETING_POINT, " host:1 ")];
-        let found = place(&hosted).unwrap();
-        assert_eq!((found.master.as_str(), found.has_host), ("host:1", true));
+    fn a_standalone_host_replaces_rank_0() {
+        let hosted = [("RANK", "0"), ("WORLD_SIZE", "2"), (RENDEZVOUS_ADDR, " host:1 ")];
+        let found = rank_env(&hosted).unwrap();
+        assert_eq!((found.master.as_str(), found.has_standalone_host), ("host:1", true));
     }
 
     #[test]
-    fn a_run_without_a_secret_is_told_how_to_get_one() {
+    fn a_missing_secret_is_reported() {
         let get = |name: &str| match name {
             "RANK" => Some("0".to_owned()),
             "WORLD_SIZE" | "MASTER_PORT" => Some("2".to_owned()),
             _ => Some("127.0.0.1".to_owned()),
         };
-        let error = Place::from_variables(get, |_| Err("no secret".to_owned())).unwrap_err();
-        assert_eq!(error.to_string(), "cannot tell this rank's place: no secret");
+        let error = RankEnv::from_variables(get, |_| Err("no secret".to_owned())).unwrap_err();
+        assert_eq!(error.to_string(), "the environment does not describe this rank: no secret");
     }
 
     #[test]
@@ -225,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_beside_rank_0_is_found_where_rank_0_is() {
+    fn a_rank_on_the_machine_of_rank_0_uses_its_host_name() {
         let own = |master, local| own_addrs(master, local);
         let everywhere = vec!["[::]:0".to_owned(), "0.0.0.0:0".to_owned()];
         assert_eq!(own("127.0.0.1:5", "127.0.0.1:777"), (vec!["127.0.0.1:0".to_owned()], None));

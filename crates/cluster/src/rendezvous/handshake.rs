@@ -1,62 +1,62 @@
-//! Both ends of a new connection find out that they belong together.
+//! Initiating side of a connection: handshake, hello and answer.
 
 use std::io::{ErrorKind, Read, Write};
 
 use lockstep_platform::Stream;
 
 use super::error::Side;
-use super::wire::{Answer, FRONT_BYTES, Hello};
-use super::{Party, RendezvousError};
-use lockstep_auth::handshake::{Call, GREETING_BYTES, Mistrust, is_like_a_greeting};
+use super::wire::{Answer, HEADER_BYTES, Hello};
+use super::{JoinContext, RendezvousError};
+use lockstep_auth::handshake::{HANDSHAKE_BYTES, HandshakeError, Initiator, is_handshake_prefix};
 use lockstep_auth::stream::SealedStream;
 
-/// Proves to whoever answers that this rank knows the secret, and has it do the same.
-pub(super) fn greet(
-    party: &Party<'_>,
+/// Runs the handshake; both sides prove that they know the secret.
+pub(super) fn authenticate(
+    context: &JoinContext<'_>,
     mut stream: Box<dyn Stream>,
     by: Side,
 ) -> Result<SealedStream, RendezvousError> {
-    stream.set_deadline(Some(party.remaining()));
-    let (call, greeting) = Call::new(party.world, &party.place.ticket.secret);
-    let mut reply = [0; GREETING_BYTES];
+    stream.set_deadline(Some(context.remaining()));
+    let (initiator, message) = Initiator::new(context.world, &context.rank_env.ticket.secret);
+    let mut reply = [0; HANDSHAKE_BYTES];
     let mut num_bytes = 0;
-    stream.write_all(&greeting).map_err(|error| lost(by, &error))?;
-    while num_bytes < GREETING_BYTES {
+    stream.write_all(&message).map_err(|error| lost(by, &error))?;
+    while num_bytes < HANDSHAKE_BYTES {
         match stream.read(&mut reply[num_bytes..]) {
             Ok(0) => return Err(lost(by, &ErrorKind::UnexpectedEof.into())),
             Ok(more) => num_bytes += more,
             Err(error) => return Err(lost(by, &error)),
         }
-        // Something else that listens there need not be waited for.
-        if !is_like_a_greeting(&reply[..num_bytes]) {
-            return Err(strange(by, Mistrust::NotOurs.reason()));
+        // Another service at this address is detected before it sends a full message.
+        if !is_handshake_prefix(&reply[..num_bytes]) {
+            return Err(protocol_error(by, HandshakeError::UnknownProtocol.reason()));
         }
     }
-    match call.finish(&reply) {
+    match initiator.finish(&reply) {
         Ok(session) => Ok(SealedStream::new(stream, session)),
-        Err(Mistrust::Refused) => {
-            let reason = Mistrust::Refused.reason().to_owned();
+        Err(HandshakeError::Refused) => {
+            let reason = HandshakeError::Refused.reason().to_owned();
             Err(RendezvousError::Refused { by, reason })
         }
-        Err(mistrust) => Err(strange(by, mistrust.reason())),
+        Err(error) => Err(protocol_error(by, error.reason())),
     }
 }
 
-/// Says hello and waits for the answer; a refusal is an error.
-pub(super) fn ask(
-    party: &Party<'_>,
+/// Sends the hello and waits for the answer; a rejection is an error.
+pub(super) fn send_hello(
+    context: &JoinContext<'_>,
     stream: &mut SealedStream,
     by: Side,
     hello: &Hello,
 ) -> Result<Answer, RendezvousError> {
-    stream.set_deadline(Some(party.remaining()));
-    let num_ranks = party.place.num_ranks;
-    let mut front = [0; FRONT_BYTES];
+    stream.set_deadline(Some(context.remaining()));
+    let num_ranks = context.rank_env.num_ranks;
+    let mut header = [0; HEADER_BYTES];
     let mut exchange = || -> std::io::Result<_> {
         stream.write_all(&hello.encode())?;
-        stream.read_exact(&mut front)?;
-        let (kind, len) = match Answer::read_front(&front, num_ranks) {
-            Ok(front) => front,
+        stream.read_exact(&mut header)?;
+        let (kind, len) = match Answer::read_header(&header, num_ranks) {
+            Ok(header) => header,
             Err(malformed) => return Ok(Err(malformed)),
         };
         let mut body = vec![0; len];
@@ -66,7 +66,7 @@ pub(super) fn ask(
     match exchange() {
         Ok(Ok(Answer::Refused(reason))) => Err(RendezvousError::Refused { by, reason }),
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(malformed)) => Err(strange(by, &malformed.0)),
+        Ok(Err(malformed)) => Err(protocol_error(by, &malformed.0)),
         Err(error) => Err(lost(by, &error)),
     }
 }
@@ -81,7 +81,7 @@ pub(super) fn lost(by: Side, error: &std::io::Error) -> RendezvousError {
     RendezvousError::Lost { peer: by.rank(), reason }
 }
 
-/// What a peer sent is not what a rank would send, so trying again is no use.
-pub(super) fn strange(by: Side, reason: &str) -> RendezvousError {
+/// The peer broke the protocol, so a retry is useless.
+pub(super) fn protocol_error(by: Side, reason: &str) -> RendezvousError {
     RendezvousError::Refused { by, reason: format!("its answer is not understood: {reason}") }
 }
