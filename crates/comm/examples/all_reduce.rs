@@ -1,8 +1,8 @@
-//! Four ranks add up a vector: `cargo run --release --example all_reduce`.
+//! All-reduces a vector on four ranks: `cargo run --release --example all_reduce`.
 //!
-//! The ranks are threads here. With processes only the first step differs: each calls
-//! `Comm::processes` with its rank and a name that all of them know.
-#![expect(clippy::print_stdout, reason = "an example prints what it found")]
+//! The ranks are threads here. With processes only the first step differs: each process calls
+//! `Comm::processes` with its rank and a job name.
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use lockstep_comm::{Comm, CommError, Options, Reduction};
 
@@ -19,17 +19,17 @@ fn main() -> Result<(), CommError> {
     Ok(())
 }
 
-/// What one rank does.
+/// Body of one rank.
 fn rank_main(comm: &Comm) -> Result<String, CommError> {
-    // Memory that the other ranks can reach: nothing is copied on the way.
+    // Shared memory: the other ranks access it without copies.
     let mut gradient = comm.allocate::<f32>(1_000_000)?;
     gradient.fill(comm.group_rank() as f32);
 
-    // Every rank calls the same, and every rank has the mean afterwards.
+    // Every rank makes the call, and every rank gets the mean.
     comm.all_reduce(&mut gradient, Reduction::Mean)?;
     let mean = gradient[0];
 
-    // In the background: the buffer moves into the call and comes back with the result.
+    // In the background: the buffer moves into the call and returns with the result.
     let handle = comm.start_all_reduce(gradient, Reduction::Sum)?;
     let summed = handle.finish()?;
 

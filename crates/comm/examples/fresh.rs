@@ -1,9 +1,9 @@
-//! Times all-reduces of fresh data between processes, beside the limit of the machine's memory.
+//! Times all-reduces of fresh data between processes, beside the bound by memory bandwidth.
 //!
 //! `fresh RANKS BYTES,BYTES,… [ALGORITHM]`: every rank rewrites its buffer, as a backward pass
-//! would, all start together, one call is timed, and the slowest rank counts. The limit is the same
-//! sweep over memory without any waiting: each rank adds its part of all buffers and stores the sum
-//! to all. Ranks are spread over the cores by `taskset`.
+//! would, all start together, one call is timed, and the slowest rank counts. The bound is the same
+//! reduction pass without synchronization: each rank adds its part of all buffers and stores the
+//! sum to all. `taskset` pins the ranks to cores.
 #![expect(clippy::print_stdout, reason = "an example prints its table")]
 
 use std::error::Error;
@@ -16,7 +16,7 @@ use lockstep_mesh::Rank;
 use lockstep_platform::World;
 use lockstep_schedule::Algorithm;
 
-/// How the processes that play ranks are told their place.
+/// Environment variable with the job and rank of a process.
 const PLACE: &str = "FRESH_PLACE";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let Some(place) = world.host().env(PLACE) else {
         return start_ranks(&args[1..], num_ranks, world.threads().available());
     };
-    let (job, rank) = place.split_once('/').ok_or("a place is a job and a rank")?;
+    let (job, rank) = place.split_once('/').ok_or("expected a job and a rank")?;
     let mut comm =
         Comm::processes(&world, job, Rank(rank.parse()?), num_ranks, &Options::default())?;
     if let [algorithm] = algorithm {

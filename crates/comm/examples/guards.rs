@@ -1,9 +1,9 @@
-//! What it costs that every call is compared with those of the other ranks, and written down.
+//! Measures the overhead of checking signatures and recording every call.
 //!
-//! `guards [threads|tcp] [RANKS] [BYTES,BYTES,…]`: ranks make rows of all-reduces, in turn with and
-//! without both, in the same process and on the same buffers, so that whatever the machine does
-//! besides meets both alike. A row is short, and there are many: the medians are compared, and so
-//! are the quickest tenths, which nothing else has disturbed.
+//! `guards [threads|tcp] [RANKS] [BYTES,BYTES,…]`: ranks run series of all-reduces, in turn with
+//! and without both, in the same process and on the same buffers, so that noise affects both alike.
+//! There are many short series: their medians are compared, and their fastest tenths, which are
+//! undisturbed.
 #![expect(clippy::print_stdout, reason = "an example prints its table")]
 
 use std::error::Error;
@@ -13,10 +13,10 @@ use lockstep_comm::transport::tcp::{TcpOptions, TcpTransport};
 use lockstep_comm::{Comm, Options, Reduction};
 use lockstep_platform::{World, real};
 
-/// Rows of each kind.
+/// Series of each kind.
 const NUM_ROWS: usize = 300;
 
-/// How long one row shall take.
+/// Target duration of one series.
 const ROW: Duration = Duration::from_millis(2);
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -52,18 +52,18 @@ fn measure(world: &World, comm: &Comm, bytes: usize) {
     let mut row = |comm: &Comm, num_calls: usize| {
         let start = world.clock().now();
         for _ in 0..num_calls {
-            comm.all_reduce(&mut buffer, Reduction::Sum).expect("nobody fails");
+            comm.all_reduce(&mut buffer, Reduction::Sum).expect("no rank fails");
         }
         world.clock().since(start).as_secs_f64() * 1e6 / num_calls as f64
     };
-    // All must make as many calls, so the first tells how many.
+    // All ranks must make the same number of calls, so rank 0 broadcasts it.
     row(comm, 100);
     let mut num_calls = [(ROW.as_secs_f64() * 1e6 / row(comm, 200)) as u32];
-    comm.broadcast(&mut num_calls, 0).expect("nobody fails");
+    comm.broadcast(&mut num_calls, 0).expect("no rank fails");
     let num_calls = num_calls[0].clamp(5, 20_000) as usize;
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for index in 0..NUM_ROWS {
-        // Who comes first changes, lest it be what is measured.
+        // Alternate the order, so that it has no effect.
         if index % 2 == 0 {
             without.push(row(&bare, num_calls));
             with.push(row(comm, num_calls));

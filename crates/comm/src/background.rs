@@ -1,11 +1,10 @@
-//! Calls in the background: start now, wait later.
+//! Background calls: start now, wait later.
 //!
-//! One thread per rank carries out the collective calls that were started, in the order in which
-//! they were started; so ranks that start the same calls in the same order meet in the same order.
-//! A second thread does the same for messages that leave, and a third for messages that come. A
-//! buffer moves into the call and comes back from [`Handle::wait`], which is what makes it
-//! impossible to touch it in between. Several calls may be in flight; one that is made directly on
-//! the same group first waits for those of its kind.
+//! One thread per rank runs the collective calls that were started, in that order, so ranks that
+//! start the same calls in the same order match. A second thread does so for sends, a third for
+//! receives. A buffer moves into the call and comes back from [`Handle::wait`], so it cannot be
+//! accessed in between. Several calls may be in flight; a blocking call on the same group first
+//! waits for the background calls of its kind.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,15 +15,15 @@ use lockstep_platform::{Deadline, Queue, RecvError, SendError, Signal, World};
 
 use crate::error::CommError;
 
-/// Calls that can be in flight at once.
+/// Most calls in flight.
 const MAX_IN_FLIGHT: usize = 1024;
 
-/// How long the thread sleeps without a look at whether it should end.
+/// Longest sleep of the thread between two checks whether it should end.
 const IDLE: Duration = Duration::from_hours(1);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The thread that carries out calls.
+/// A thread that runs calls.
 pub(crate) struct Background {
     queue: Arc<Queue<Job>>,
 }
@@ -36,7 +35,7 @@ impl Background {
         let body = move || {
             loop {
                 match jobs.recv(IDLE) {
-                    // A panic is told by the handle; the calls behind it have their turn.
+                    // The handle reports a panic; later calls still run.
                     Ok(job) => drop(catch_unwind(AssertUnwindSafe(job))),
                     Err(RecvError::Closed) => break,
                     Err(RecvError::TimedOut) => {}
@@ -47,7 +46,7 @@ impl Background {
         Ok(Self { queue })
     }
 
-    /// Queues a call; waits up to `timeout` where too many are in flight.
+    /// Queues a call; waits up to `timeout` while the queue is full.
     pub(crate) fn submit(&self, job: Job, timeout: Duration) -> Result<(), Job> {
         self.queue.send(job, timeout).map_err(|error| match error {
             SendError::TimedOut(job) | SendError::Closed(job) => job,
@@ -57,13 +56,13 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // The thread ends when it has done what is queued. Nobody waits for it: the last handle to
-        // this rank may well be dropped by the thread itself.
+        // The thread ends after the queued calls. It is not joined: it may itself drop the last
+        // handle to this rank.
         self.queue.close();
     }
 }
 
-/// How many calls of a group are in flight.
+/// Number of calls of a group in flight.
 pub(crate) struct InFlight {
     count: AtomicUsize,
     changed: Arc<dyn Signal>,
@@ -83,7 +82,7 @@ impl InFlight {
         self.changed.notify_all();
     }
 
-    /// Waits until none is.
+    /// Waits until none is in flight.
     #[inline]
     pub(crate) fn drain(&self) {
         if self.count.load(Ordering::Acquire) > 0 {
@@ -93,7 +92,7 @@ impl InFlight {
 
     #[cold]
     fn drain_slowly(&self) {
-        // Every call in flight has a deadline of its own, so this ends.
+        // Every call in flight has a deadline, so this ends.
         loop {
             let epoch = self.changed.epoch();
             if self.count.load(Ordering::Acquire) == 0 {
@@ -111,13 +110,13 @@ pub struct Handle<B> {
     slot: Arc<ResultSlot<B>>,
 }
 
-/// Where the result of a call is put.
+/// Slot for the result of a call.
 struct ResultSlot<B> {
     outcome: Mutex<Option<Outcome<B>>>,
     is_ready: Arc<dyn Signal>,
 }
 
-/// How a call ended.
+/// Outcome of a call.
 enum Outcome<B> {
     Returned(Result<B, CommError>),
     Panicked,
@@ -129,8 +128,8 @@ impl<B> ResultSlot<B> {
     }
 }
 
-/// Puts the result of a call into its place; if it is dropped instead, the call has panicked, and
-/// whoever waits must not do so for ever.
+/// Sets the result of a call. Dropping it without a result means that the call panicked, and wakes
+/// the waiting thread.
 pub(crate) struct Promise<B> {
     slot: Arc<ResultSlot<B>>,
 }
@@ -155,16 +154,16 @@ impl<B> Handle<B> {
         (Self { world: Arc::clone(world), slot: Arc::clone(&slot) }, Promise { slot })
     }
 
-    /// Whether the call is over, well or not.
+    /// Whether the call has ended.
     pub fn is_done(&self) -> bool {
         self.slot.lock().is_some()
     }
 
-    /// Waits up to `timeout` for the call to be over, and returns the buffer. Where the time is too
-    /// short the handle comes back, and the call goes on.
+    /// Waits up to `timeout` for the call to end, and returns the buffer. After a timeout it
+    /// returns the handle, and the call continues.
     ///
     /// # Panics
-    /// When the call did.
+    /// If the call panicked.
     pub fn wait(self, timeout: Duration) -> Result<Result<B, CommError>, Self> {
         let deadline = Deadline::after(self.world.clock(), timeout);
         loop {
@@ -183,10 +182,10 @@ impl<B> Handle<B> {
         }
     }
 
-    /// Waits until the call is over, which its own deadlines see to, and returns the buffer.
+    /// Waits for the call to end, which its own deadlines bound, and returns the buffer.
     ///
     /// # Panics
-    /// When the call did.
+    /// If the call panicked.
     pub fn finish(self) -> Result<B, CommError> {
         let mut handle = self;
         loop {

@@ -1,4 +1,4 @@
-//! Buffers in the memory that ranks share.
+//! Buffers in the arena of a rank.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,8 +8,8 @@ use lockstep_platform::Block;
 
 use crate::element::Element;
 
-/// A slice that lives in the rank's arena, where the other ranks of the host can reach it. Use it
-/// like a `Vec` of fixed length; calls on it, or on any part of it, need no copies.
+/// A slice in the rank's arena, which the other ranks of the host can access. Calls on it, or on
+/// any part of it, need no staging.
 pub struct ArenaBuffer<T> {
     block: Block,
     count: usize,

@@ -80,8 +80,8 @@ impl Comm {
         self.call_in_place(Op::Reduce { root }, Some(reduction), count, data)
     }
 
-    /// Puts part i of `root`'s `input` into rank i's `output`. Other ranks' `input` is ignored but must
-    /// have the same length, so that all agree on the parts.
+    /// Puts part i of `root`'s `input` into rank i's `output`. Other ranks' `input` is ignored but
+    /// must have the same length, so that all agree on the parts.
     pub fn scatter<T: Element>(
         &self,
         input: &[T],
@@ -93,8 +93,8 @@ impl Comm {
         self.call(Op::Scatter { root }, None, count, input, output)
     }
 
-    /// Concatenates all ranks' `input` into `root`'s `output`. Other ranks' `output` is not written but
-    /// must have the same length, so that all agree on the parts.
+    /// Concatenates all ranks' `input` into `root`'s `output`. Other ranks' `output` is not written
+    /// but must have the same length, so that all agree on the parts.
     pub fn gather<T: Element>(
         &self,
         input: &[T],
@@ -106,8 +106,8 @@ impl Comm {
         self.call(Op::Gather { root }, None, count, input, output)
     }
 
-    /// Concatenates all ranks' `input`, of any lengths, into every rank's `output`; returns the length
-    /// of each rank's part. The ranks exchange the lengths first.
+    /// Concatenates all ranks' `input`, of any lengths, into every rank's `output`; returns the
+    /// length of each rank's part. The ranks exchange the lengths first.
     pub fn all_gather_v<T: Element>(
         &self,
         input: &[T],
@@ -154,8 +154,8 @@ impl Comm {
         self.call_inside(Op::AllGather, None, data.len(), data, (own, all))
     }
 
-    /// [`Comm::reduce_scatter`] in place: a rank's part of the result replaces that part of `data`; the
-    /// rest is unchanged.
+    /// [`Comm::reduce_scatter`] in place: a rank's part of the result replaces that part of `data`;
+    /// the rest is unchanged.
     pub fn reduce_scatter_in_place<T: Element>(
         &self,
         data: &mut [T],
@@ -194,9 +194,9 @@ impl Comm {
         self.call(Op::AllToAll, None, input.len() * self.group_size(), input, output)
     }
 
-    /// All-to-all with parts of any lengths. A rank sends `send_counts[d]` elements to rank d, taken
-    /// from its `input` in order; rank d concatenates the parts of all ranks in its `output`. Returns
-    /// the number of elements from each rank. The ranks exchange the counts first.
+    /// All-to-all with parts of any lengths. A rank sends `send_counts[d]` elements to rank d,
+    /// taken from its `input` in order; rank d concatenates the parts of all ranks in its `output`.
+    /// Returns the number of elements from each rank. The ranks exchange the counts first.
     pub fn all_to_all_v<T: Element>(
         &self,
         input: &[T],
@@ -220,8 +220,8 @@ impl Comm {
         Ok(column().collect())
     }
 
-    /// Copies `input` into `output`, which has the same length. A local operation, here so that it can
-    /// run in the background ([`Comm::start_copy`]).
+    /// Copies `input` into `output`, which has the same length. A local operation, here so that it
+    /// can run in the background ([`Comm::start_copy`]).
     pub fn copy<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), CommError> {
         if input.len() != output.len() {
             let rule = format!("{} elements do not fit {}", input.len(), output.len());

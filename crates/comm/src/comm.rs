@@ -1,8 +1,8 @@
 //! [`Comm`]: the communicator of one rank in a group.
 //!
-//! A [`Comm`] is a handle. Clones made by [`Comm::using`] and [`Comm::within`] refer to the same rank
-//! of the same group with another algorithm or deadline. All ranks of the group make every call, in
-//! the same order.
+//! A [`Comm`] is a handle. Clones made by [`Comm::using`] and [`Comm::within`] refer to the same
+//! rank of the same group with another algorithm or deadline. All ranks of the group make every
+//! call, in the same order.
 
 use std::ops::Range;
 use std::path::Path;
@@ -155,9 +155,9 @@ impl Comm {
         }
     }
 
-    /// Communicator of this rank's group in a partition of the world, for example of all groups along
-    /// an axis of a mesh. Every rank of the world makes the same partitions in the same order. Errors
-    /// call the group `name`.
+    /// Communicator of this rank's group in a partition of the world, for example of all groups
+    /// along an axis of a mesh. Every rank of the world makes the same partitions in the same
+    /// order. Errors call the group `name`.
     pub fn split(&self, partition: &[Group], name: &str) -> Result<Self, CommError> {
         let rank = self.rank();
         let mut own = partition.iter().filter(|group| group.contains(rank));
@@ -196,9 +196,9 @@ impl Comm {
         Ok(comm.within(self.timeout))
     }
 
-    /// A new group of the `survivors` of a failure, in the same processes. All of them call this with
-    /// the same list, which includes this rank, within the deadline. Ranks keep their numbers. The
-    /// old groups cannot be used any more, and buffers are allocated anew: a rank that was only
+    /// A new group of the `survivors` of a failure, in the same processes. All of them call this
+    /// with the same list, which includes this rank, within the deadline. Ranks keep their numbers.
+    /// The old groups cannot be used any more, and buffers are allocated anew: a rank that was only
     /// stopped may resume and write into the old buffers, but cannot reach the new ones.
     pub fn reform(&self, survivors: &[Rank]) -> Result<Self, CommError> {
         let is_known = |rank: &Rank| rank.0 < self.core.endpoint.num_ranks();
@@ -231,8 +231,8 @@ impl Comm {
         Self { algorithm: Some(algorithm), ..self.clone() }
     }
 
-    /// A handle whose sums use the canonical order, so that their bits do not depend on the transport
-    /// or on the placement of ranks. An algorithm with another order is rejected.
+    /// A handle whose sums use the canonical order, so that their bits do not depend on the
+    /// transport or on the placement of ranks. An algorithm with another order is rejected.
     pub fn canonical(&self) -> Self {
         Self { canonical: true, ..self.clone() }
     }
@@ -266,9 +266,9 @@ impl Comm {
         Self { bare: true, ..self.clone() }
     }
 
-    /// Sets the folder for flight recorder dumps, which `lockstep doctor` reads. After a failure this
-    /// rank dumps its last calls; the rank that detected the failure also dumps those of the failed
-    /// rank, if it shares its memory. The first folder counts, for all groups of the rank.
+    /// Sets the folder for flight recorder dumps, which `lockstep doctor` reads. After a failure
+    /// this rank dumps its last calls; the rank that detected the failure also dumps those of the
+    /// failed rank, if it shares its memory. The first folder counts, for all groups of the rank.
     pub fn record_into(&self, dir: &Path) {
         self.core.endpoint.dump_into(dir);
     }
@@ -328,7 +328,7 @@ impl Comm {
         let arena = self.core.endpoint.arena()?;
         let bytes = count.saturating_mul(size_of::<T>());
         let block = arena.allocate(bytes).ok_or_else(|| CommError::ArenaFull {
-            wanted_bytes: bytes,
+            requested_bytes: bytes,
             largest_bytes: arena.largest_hole_bytes(),
         })?;
         Ok(ArenaBuffer::new(block, count))

@@ -1,25 +1,25 @@
-//! What a rank has moved so far, by operation.
+//! Calls and traffic of a rank, by operation.
 //!
-//! The numbers are those of the steps that were carried out, so they can be held against what the
-//! schedule says, byte for byte.
+//! The engine counts the steps that it executes, so the numbers can be compared with those of the
+//! schedule, byte for byte.
 
 use lockstep_schedule::Op;
 
 use crate::prepared_schedule::Traffic;
 use crate::signature::{MESSAGE, NAMES, code};
 
-/// Calls and bytes of one rank's end of a group.
+/// Calls and traffic of one rank in a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     by_op: [Count; NAMES.len()],
 }
 
-/// Calls of one kind and what they moved.
+/// Calls of one operation and their traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
-    /// How many calls.
+    /// Number of calls.
     pub calls: u64,
-    /// What they moved.
+    /// Traffic of the calls.
     pub traffic: Traffic,
 }
 
@@ -31,28 +31,28 @@ impl Counters {
         count.traffic.add(traffic);
     }
 
-    /// What a call moved before it failed.
+    /// Adds the traffic of a failed call.
     #[cold]
     pub(crate) fn add_unfinished(&mut self, code: usize, traffic: &Traffic) {
         self.by_op[code].traffic.add(traffic);
     }
 
-    /// The calls of one operation, whatever the root.
+    /// Calls of one operation, with any root.
     pub fn of(&self, op: Op) -> Count {
         self.by_op[code(op)]
     }
 
-    /// Messages from one rank to another.
+    /// Point-to-point messages.
     pub fn messages(&self) -> Count {
         self.by_op[MESSAGE]
     }
 
-    /// All kinds of calls by name.
+    /// Counts of all operations by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, Count)> {
         NAMES.iter().copied().zip(self.by_op)
     }
 
-    /// Everything together.
+    /// Sum over all operations.
     pub fn total(&self) -> Count {
         self.by_op.iter().fold(Count::default(), |mut total, count| {
             total.calls += count.calls;
@@ -63,12 +63,12 @@ impl Counters {
 }
 
 impl Traffic {
-    /// All bytes that came, left or were touched.
+    /// All bytes sent, received, read and written.
     pub(crate) fn bytes(&self) -> u64 {
         self.sent_bytes + self.received_bytes + self.read_bytes + self.written_bytes
     }
 
-    /// Adds up.
+    /// Adds the traffic of another call.
     #[inline]
     pub(crate) fn add(&mut self, other: &Self) {
         self.messages += other.messages;

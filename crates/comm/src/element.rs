@@ -1,8 +1,8 @@
-//! The types whose values travel, and what can be done to two of them.
+//! Element types and reductions.
 //!
 //! Two-byte floating-point numbers are added in `f32` and rounded back after *every* addition, so
-//! that a sum depends on the order of its tree only and not on which partial sums happened to
-//! meet on one rank. Integers wrap around, which makes their sums independent of any order.
+//! that a sum depends on the order of its tree only and not on the rank that computes a partial
+//! sum. Integers wrap around, which makes their sums independent of any order.
 
 use std::fmt;
 
@@ -62,7 +62,7 @@ impl Dtype {
         }
     }
 
-    /// How many bytes an element has.
+    /// Size of an element in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::I8 | Self::U8 => 1,
@@ -79,16 +79,16 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// What becomes of the values that meet.
+/// Reduction operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reduction {
-    /// They are added.
+    /// Sum of the addends.
     Sum,
-    /// They are added, and the sum is divided by the number of contributions.
+    /// Sum divided by the number of addends.
     Mean,
-    /// The largest stays.
+    /// Largest value.
     Max,
-    /// The smallest stays.
+    /// Smallest value.
     Min,
 }
 
@@ -110,7 +110,7 @@ impl fmt::Display for Reduction {
 
 /// A type whose values can be reduced.
 pub trait Element: Plain + PartialEq + fmt::Debug {
-    /// Which type it is.
+    /// Run-time type.
     const DTYPE: Dtype;
     /// `a + b`.
     fn add(a: Self, b: Self) -> Self;

@@ -116,8 +116,8 @@ impl Endpoint {
         let _ = self.dump_dir.set(dir.to_owned());
     }
 
-    /// Dumps the flight recorder, once: this rank's own, and the failed rank's if this rank detected
-    /// the failure and shares its memory.
+    /// Dumps the flight recorder, once: this rank's own, and the failed rank's if this rank
+    /// detected the failure and shares its memory.
     #[cold]
     pub(crate) fn dump(&self, error: &CommError) {
         let (Some(dir), Some(verdict)) = (self.dump_dir.get(), error.verdict()) else { return };

@@ -1,4 +1,4 @@
-//! What can go wrong between ranks, and who is to blame.
+//! Errors of calls, and interruptions of waits.
 
 use std::time::Duration;
 
@@ -10,58 +10,58 @@ use crate::label::Label;
 use crate::signature::Signature;
 use crate::verdict::{Cause, Verdict};
 
-/// A call that failed. Every variant says which call and on which group.
+/// A failed call.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CommError {
-    /// A rank died, did not come, or made another call. All ranks that are left settle on one
-    /// verdict, and every one of them returns it.
+    /// A rank died, timed out or made a different call. All remaining ranks agree on one verdict
+    /// and return it.
     #[error("{0}")]
     Failed(Box<Verdict>),
-    /// A rank died that the others can do without ([`Comm::spare`](crate::Comm::spare)); only this
-    /// message failed.
+    /// An expendable rank died ([`Comm::spare`](crate::Comm::spare)); only
+    /// this message failed.
     #[error("rank {peer} left during a message on the {group} group: {reason}")]
     Gone {
-        /// Who.
+        /// The rank.
         peer: Rank,
-        /// How it was noticed.
+        /// How the death was detected.
         reason: String,
-        /// On which group.
+        /// Name of the group.
         group: String,
     },
-    /// The arguments of a call do not fit together.
+    /// The arguments of a call are invalid.
     #[error("{call} on the {group} group: {rule}")]
     Invalid {
-        /// Which call.
+        /// Name of the call.
         call: String,
-        /// On which group.
+        /// Name of the group.
         group: String,
-        /// What would be right.
+        /// The violated rule.
         rule: String,
     },
-    /// The memory for exchange is used up.
+    /// The arena is full.
     #[error(
-        "no room for {wanted_bytes} bytes in the rank's arena, whose largest hole has \
-         {largest_bytes}; open it with more"
+        "no room for {requested_bytes} bytes in the rank's arena, whose largest free block has \
+         {largest_bytes} bytes; open the world with a larger arena"
     )]
     ArenaFull {
-        /// What was asked for.
-        wanted_bytes: usize,
-        /// What there is.
+        /// Requested size.
+        requested_bytes: usize,
+        /// Largest free block.
         largest_bytes: usize,
     },
-    /// Shared memory could not be had.
+    /// Shared memory is not available.
     #[error("shared memory")]
     Shared(#[from] SharedError),
-    /// A connection could not be had.
+    /// A connection failed.
     #[error("network")]
     Net(#[from] NetError),
-    /// A thread could not be had.
+    /// A thread could not be started.
     #[error("progress thread")]
     Thread(#[from] ThreadError),
 }
 
 impl CommError {
-    /// Who must act.
+    /// The party that must act.
     pub fn blame(&self) -> Blame {
         match self {
             Self::Failed(verdict) => verdict.blame(),
@@ -76,7 +76,7 @@ impl CommError {
 }
 
 impl CommError {
-    /// What the ranks settled on, where they had to.
+    /// The verdict that the ranks agreed on, if this is one.
     pub fn verdict(&self) -> Option<&Verdict> {
         match self {
             Self::Failed(verdict) => Some(verdict),
@@ -85,35 +85,35 @@ impl CommError {
     }
 }
 
-/// Why a wait ended before what was waited for happened; the engine adds the call and the group.
+/// Cause of an interrupted wait; the engine adds the call and the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Interruption {
-    /// The time was up.
+    /// The deadline passed.
     Deadline {
-        /// Who was waited for.
+        /// The awaited rank.
         peer: Rank,
     },
-    /// The peer is gone.
+    /// The peer died or left.
     Lost {
-        /// Who.
+        /// The rank.
         peer: Rank,
-        /// How it was noticed.
+        /// How it was detected.
         reason: String,
     },
-    /// The peer makes another call.
+    /// The peer makes a different call.
     Mismatch {
-        /// Who.
+        /// The rank.
         peer: Rank,
-        /// What it calls, or called.
+        /// Signature of the peer's call.
         theirs: Signature,
-        /// Which call of the group that is, where it is not the one that was interrupted.
+        /// Number of that call, if it is not the interrupted one.
         number: Option<u64>,
     },
-    /// Another rank has made a statement about a failure already.
+    /// Another rank has reported a failure already.
     Reported(Box<Verdict>),
 }
 
-/// What is known about a call when it is interrupted.
+/// Context of an interrupted call.
 pub(crate) struct Context {
     pub(crate) epoch: u64,
     pub(crate) rank: Rank,
@@ -127,7 +127,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// What this rank has to say about an interruption.
+    /// This rank's report of an interruption.
     pub(crate) fn report(self, why: Interruption) -> Verdict {
         let (culprit, cause) = match why {
             Interruption::Deadline { peer } => {

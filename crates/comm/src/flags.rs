@@ -4,23 +4,23 @@
 //! that only grows: the call number in its high part, and in the low part the number of signals in
 //! that call. The other words are the rank's *call descriptor*: the signature of the call and the
 //! offsets of its buffers. The descriptor is written before the counter is raised with `Release`; a
-//! rank that reads the counter with `Acquire` therefore sees the descriptor, and everything else the
-//! rank wrote before.
+//! rank that reads the counter with `Acquire` therefore sees the descriptor, and everything else
+//! the rank wrote before.
 //!
 //! Signals use two lines in turn, so that the line of the next signal is not the one that peers
 //! poll, and can be prefetched for writing. The descriptor is beside the first signal of a call.
 //!
 //! Calls use two such pairs in turn. A fast rank may be in the next call while another still reads
-//! the descriptor of this one; it cannot be two calls ahead, because every call waits for every rank
-//! (and where one does not, the engine waits before it continues). So a descriptor is never
+//! the descriptor of this one; it cannot be two calls ahead, because every call waits for every
+//! rank (and where one does not, the engine waits before it continues). So a descriptor is never
 //! overwritten while a rank needs it.
 //!
 //! A rank that has waited long sleeps on its *doorbell*. It first declares that it sleeps, then
 //! checks its condition once more, then sleeps until the doorbell changes; a rank that raises a
 //! counter checks afterwards whether a peer sleeps. Both need a full fence between their write and
 //! their read: then at least one of them sees the other, and no wake-up is lost. Where the system
-//! can make all threads pass a fence (`membarrier`), the sleeper pays for both, and raising a counter
-//! costs one store.
+//! can make all threads pass a fence (`membarrier`), the sleeper pays for both, and raising a
+//! counter costs one store.
 //!
 //! Monotonic counts, of bytes through a ring or of finished calls, are *published* after the work
 //! they count, and a rank that reads them sees that work.
@@ -164,8 +164,8 @@ pub(crate) struct Doorbell<'a, W> {
 }
 
 impl<W: Word> Doorbell<'_, W> {
-    /// Sleeps until `is_done`, or until `nap` returns false. `nap` gets the word to sleep on and the
-    /// value it must still have; `fence` is a full fence for both sides.
+    /// Sleeps until `is_done`, or until `nap` returns false. `nap` gets the word to sleep on and
+    /// the value it must still have; `fence` is a full fence for both sides.
     pub(crate) fn sleep_until(
         &self,
         mut is_done: impl FnMut() -> bool,

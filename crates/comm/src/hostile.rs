@@ -8,7 +8,7 @@ pub fn message() -> Vec<u8> {
     crate::transport::tcp::hostile::message()
 }
 
-/// Whether a rank that waits for two such messages takes these bytes for them.
+/// Whether a rank that expects two such messages accepts these bytes.
 pub fn receive(streams: [&[u8]; 2], piece: usize) -> bool {
     crate::transport::tcp::hostile::receive(streams, piece)
 }

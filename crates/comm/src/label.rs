@@ -1,23 +1,23 @@
-//! What a call is for, in one word: a bucket of a step, a microbatch, a lane.
+//! Label of a call: the bucket, micro-batch or step it belongs to.
 //!
-//! The library does not know why it is called. Whoever calls it says so with
-//! [`Comm::about`](crate::Comm::about), and reports then speak of "bucket 3 of step 17" instead of
-//! the 1,204th call of a group. A label is a number that is kept beside the call: it does not
-//! travel, and other ranks need not use the same.
+//! The library does not know the purpose of a call. Callers attach a label with
+//! [`Comm::about`](crate::Comm::about), and reports then say "bucket 3 of step 17" instead of call
+//! 1,204 of a group. A label is stored beside the call record: it does not travel, and ranks may
+//! use different ones.
 
 use std::fmt;
 
-/// What a call is for.
+/// Purpose of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Label(u64);
 
-const KINDS: [&str; 5] = ["", "step", "bucket", "microbatch", "lane"];
+const NAMES: [&str; 5] = ["", "step", "bucket", "microbatch", "stream"];
 const KIND_BIT: u32 = 60;
 const INDEX_BIT: u32 = 32;
 const MAX_INDEX: u64 = (1 << (KIND_BIT - INDEX_BIT)) - 1;
 
 impl Label {
-    /// Nothing in particular.
+    /// No label.
     pub const NONE: Self = Self(0);
 
     /// A whole step.
@@ -30,7 +30,7 @@ impl Label {
         Self::new(2, index, step)
     }
 
-    /// A microbatch of a step.
+    /// A micro-batch of a step.
     pub fn microbatch(index: usize, step: u64) -> Self {
         Self::new(3, index, step)
     }
@@ -40,23 +40,23 @@ impl Label {
         Self::new(4, index, step)
     }
 
-    /// Numbers that are too large are the largest that fit.
+    /// Clamps numbers that are too large.
     fn new(kind: u64, index: usize, step: u64) -> Self {
         let index = (index as u64).min(MAX_INDEX);
         Self(kind << KIND_BIT | index << INDEX_BIT | step.min(u64::from(u32::MAX)))
     }
 
-    /// Whether nothing was said.
+    /// Whether there is no label.
     pub fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// The number that stands for it.
+    /// The encoded label.
     pub const fn to_word(self) -> u64 {
         self.0
     }
 
-    /// What a number stands for; any number is read as something.
+    /// Decodes a label; every value is valid.
     pub const fn from_word(word: u64) -> Self {
         Self(word)
     }
@@ -64,7 +64,7 @@ impl Label {
 
 impl fmt::Display for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = KINDS.get((self.0 >> KIND_BIT) as usize).unwrap_or(&"part");
+        let kind = NAMES.get((self.0 >> KIND_BIT) as usize).unwrap_or(&"part");
         let (index, step) = (self.0 >> INDEX_BIT & MAX_INDEX, self.0 & u64::from(u32::MAX));
         match *kind {
             "" => Ok(()),
@@ -79,10 +79,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_read_as_people_would_say_them() {
+    fn labels_render_as_phrases() {
         assert_eq!(Label::bucket(3, 17).to_string(), "bucket 3 of step 17");
         assert_eq!(Label::step(4).to_string(), "step 4");
-        assert_eq!(Label::stream(2, 0).to_string(), "lane 2 of step 0");
+        assert_eq!(Label::stream(2, 0).to_string(), "stream 2 of step 0");
         assert_eq!(Label::NONE.to_string(), "");
         let huge = Label::microbatch(usize::MAX, u64::MAX);
         assert!(huge.to_string().starts_with("microbatch "), "{huge}");

@@ -1,35 +1,35 @@
 //! Collective communication between ranks: schedules, run over threads, shared memory or TCP.
 //!
 //! # Layout
-//! - [`comm`]: one rank's end of a group; `calls` has its collective operations, `starts` the same
-//!   in the background, `parts` with parts of any lengths, `messages` from rank to rank
-//! - [`sparse`]: sums of tables of which every rank has some rows
-//! - [`buffer`], [`window`]: memory that other ranks reach
-//! - [`element`]: the types that travel and how they are reduced
-//! - [`signature`]: what a call is, so that a different one on another rank is noticed
-//! - [`error`]: what can go wrong; [`verdict`]: who is to blame, the same on every rank that is
-//!   left; [`label`]: what a call is for
-//! - `recorder`: the last calls of every rank
-//! - `planner`, `plan`: a schedule made ready to run
-//! - `engine`: runs it, `background` on a thread of its own; `kernel` is its arithmetic,
-//!   `workspace` its memory, `flags` how ranks meet in shared memory
-//! - [`transport`]: the wires
-//! - [`counters`]: what was moved; [`limit`]: what could be moved at best
+//! - [`comm`]: the communicator of a rank in a group; `collectives` has its blocking collectives,
+//!   `vector_collectives` those with parts of any lengths, `nonblocking` their background variants,
+//!   `point_to_point` messages and signals
+//! - [`sparse`]: sparse all-reduce of table rows; [`window`]: one-sided put and get
+//! - [`buffer`]: buffers in shared memory; [`element`]: element types and reductions
+//! - [`signature`]: what must be equal on all ranks of a call; [`label`]: the purpose of a call
+//! - [`error`]: errors; [`verdict`]: the agreement on a failed rank
+//! - `recorder`: the flight recorder
+//! - `schedule_cache`, `prepared_schedule`: selection and preparation of schedules
+//! - `probe`: link measurements and autotuning
+//! - `engine`: runs prepared schedules, with `kernel` (reductions), `workspace` (memory) and
+//!   `flags` (synchronization in shared memory); `background` runs calls on progress threads
+//! - `endpoint`: a rank with its `channel`s; `membership`: its place in a group
+//! - [`transport`]: threads, shared memory and TCP
+//! - [`counters`]: calls and traffic; [`limit`]: the lower bound of an all-reduce
 //!
-//! The library has no algorithm of its own: who sends, adds and copies what is a
-//! [`Schedule`](lockstep_schedule::Schedule), plain data that was proven before, and the engine
-//! does what it says.
+//! The crate has no algorithm of its own: a verified [`Schedule`](lockstep_schedule::Schedule) says
+//! which rank sends, adds and copies what, and the engine executes it.
 //!
 //! # Example
 //! ```
 //! use lockstep_comm::{Comm, CommError, Options, Reduction};
 //!
 //! let world = lockstep_platform::real();
-//! let ends = Comm::threads(&world, 3, &Options::default())?;
+//! let comms = Comm::threads(&world, 3, &Options::default())?;
 //! std::thread::scope(|scope| {
-//!     for comm in &ends {
+//!     for comm in &comms {
 //!         scope.spawn(|| -> Result<(), CommError> {
-//!             // Every rank brings its number; every rank gets the sum.
+//!             // Every rank contributes its rank; every rank gets the sum.
 //!             let mut buffer = comm.allocate::<f32>(1000)?;
 //!             buffer.fill(comm.group_rank() as f32);
 //!             comm.all_reduce(&mut buffer, Reduction::Sum)?;
@@ -49,7 +49,6 @@ mod point_to_point;
 mod vector_collectives;
 
 pub mod sparse;
-
 pub mod window;
 
 pub mod buffer;

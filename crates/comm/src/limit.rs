@@ -1,8 +1,8 @@
-//! The best that any all-reduce in shared memory could do: the sweep alone.
+//! Lower bound of an all-reduce in shared memory: the reduction pass without synchronization.
 //!
-//! Every member reads its part of all members' buffers, adds, and stores into all of them, without
-//! a word to anybody. The result is worthless unless all have met before; the time is what
-//! measurements of the real thing are held against, taken in the same run on the same memory.
+//! Every rank reads its part of all ranks' buffers, adds, and stores into all of them, without any
+//! signal. The result is undefined unless the ranks have synchronized before; the time is the bound
+//! that measurements in the same run on the same memory are compared with.
 
 use lockstep_platform::{Source, Target};
 use lockstep_schedule::SumTree;
@@ -14,16 +14,16 @@ use crate::element::{Dtype, Element, Reduction};
 use crate::error::CommError;
 use crate::kernel::{Job, Order, reduce};
 
-/// A sweep over one buffer of every member.
+/// A reduction pass over one buffer of every rank.
 pub struct Sweep {
     comm: Comm,
-    /// Where each member's buffer begins in its segment.
+    /// Offset of each rank's buffer in its segment.
     offsets: Vec<u64>,
     order: Order,
 }
 
 impl Sweep {
-    /// Tells all members where this one's buffer lies; they do the same.
+    /// Exchanges the offsets of the buffers; a collective call.
     pub fn prepare<T: Element>(comm: &Comm, buffer: &ArenaBuffer<T>) -> Result<Self, CommError> {
         let Some(shared) = comm.core.endpoint.shared() else {
             return Err(comm.invalid("sweep", "this transport shares no memory"));
@@ -35,20 +35,20 @@ impl Sweep {
         Ok(Self { comm: comm.clone(), offsets, order })
     }
 
-    /// Lets all members go at the same moment, as nearly as there is such a thing.
+    /// Starts all ranks at about the same moment.
     pub fn start_together(&self) {
         let shared = self.comm.core.endpoint.shared().expect("prepared where memory is shared");
         shared.start_together(self.comm.ranks()[0], self.comm.group_size());
     }
 
-    /// Sweeps over this member's part of the first `count` elements.
+    /// Reduces this rank's part of the first `count` elements.
     pub fn run<T: Element>(&self, count: usize) {
         let endpoint = &self.comm.core.endpoint;
         let shared = endpoint.shared().expect("prepared where memory is shared");
         let part = self.comm.part_of(count, self.comm.group_rank());
-        let window = |(member, &offset): (usize, &u64)| {
+        let window = |(rank, &offset): (usize, &u64)| {
             let start = offset as usize + part.start * size_of::<T>();
-            let segment = shared.segment(self.comm.ranks()[member]);
+            let segment = shared.segment(self.comm.ranks()[rank]);
             segment.target::<u8>(start, part.len() * size_of::<T>())
         };
         let targets: Vec<Target<'_, u8>> = self.offsets.iter().enumerate().map(window).collect();

@@ -53,8 +53,8 @@ impl Comm {
         self.post((Purpose::Content, tag), signature, message)
     }
 
-    /// Sends to one rank and receives from another, or the same, at once. (The content is copied, so
-    /// that the background thread can send it while this thread receives.)
+    /// Sends to one rank and receives from another, or the same, at once. (The content is copied,
+    /// so that the background thread can send it while this thread receives.)
     pub fn send_recv<T: Element>(
         &self,
         data: &[T],
@@ -80,9 +80,9 @@ impl Comm {
         self.post((Purpose::Signal, tag), SIGNAL, Message::Arriving(from, Target::of(&mut [])))
     }
 
-    /// Waits until a message with this tag has begun to arrive from one of the group ranks `from`, and
-    /// returns that rank; [`Comm::recv`] receives it. Of several senders the first in the list is
-    /// returned. For servers; no earlier message under another tag may be unreceived.
+    /// Waits until a message with this tag has begun to arrive from one of the group ranks `from`,
+    /// and returns that rank; [`Comm::recv`] receives it. Of several senders the first in the list
+    /// is returned. For servers; no earlier message under another tag may be unreceived.
     pub fn wait_any(&self, from: &[usize], tag: u64) -> Result<usize, CommError> {
         let found = self.wait_for_first(from, tag, self.timeout, false)?;
         Ok(found.expect("a rank, or an error"))

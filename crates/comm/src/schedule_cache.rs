@@ -165,8 +165,8 @@ impl ScheduleCache {
         let Some(cached) = self.prepared.front_mut() else { return };
         // Predictions may be far off: compare with the best time so far, unless it was an outlier.
         if cached.fastest < Duration::MAX {
-            let usual = cached.predicted.clamp(cached.fastest, 3 * cached.fastest);
-            self.slowdown.record(took, usual);
+            let expected = cached.predicted.clamp(cached.fastest, 3 * cached.fastest);
+            self.slowdown.record(took, expected);
         }
         cached.fastest = cached.fastest.min(took);
     }

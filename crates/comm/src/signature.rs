@@ -1,9 +1,9 @@
-//! What a call is, in three words that travel with it.
+//! Signature of a call, in three words that travel with it.
 //!
-//! A collective works only if every member of the group makes the same call. Programs that do not
-//! are common, and the classic library then hangs or mixes up data. Here each rank shows its
-//! [`Signature`] to the others, beside the flag or in front of the message it sends anyway, so
-//! that a different call is an error which names both.
+//! A collective requires that every rank of the group makes the same call. Programs often do not,
+//! and other libraries then hang or corrupt data. Here each rank publishes its [`Signature`],
+//! beside the flag or in front of the message that it sends anyway, so that a different call is an
+//! error that names both.
 
 use std::fmt;
 
@@ -12,18 +12,18 @@ use lockstep_schedule::{Algorithm, Op};
 
 use crate::element::{Dtype, Reduction};
 
-/// Everything about a call that must be the same on all ranks.
+/// Everything about a call that must be equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Signature {
     /// Operation, type, reduction, algorithm and root, packed.
     kind: u64,
-    /// How many elements the whole vector has.
+    /// Number of elements of the whole vector.
     count: u64,
-    /// A hash of the lengths of the parts where they are given one by one, else 0.
+    /// Hash of the lengths of the parts if given explicitly, else 0.
     lengths: u64,
 }
 
-/// The operations by their codes.
+/// Names of the operations by code.
 pub(crate) const NAMES: [&str; 10] = [
     "all-reduce",
     "reduce-scatter",
@@ -37,11 +37,11 @@ pub(crate) const NAMES: [&str; 10] = [
     "send and receive",
 ];
 
-/// The code of a point-to-point message, which is no collective.
+/// Code of a point-to-point message.
 pub(crate) const MESSAGE: usize = 9;
 
 impl Signature {
-    /// A collective call.
+    /// Signature of a collective.
     pub fn new(
         op: Op,
         dtype: Dtype,
@@ -60,30 +60,30 @@ impl Signature {
         Self { kind: kind.pack(), count: count as u64, lengths }
     }
 
-    /// A message from one rank to another.
+    /// Signature of a point-to-point message.
     pub const fn message(dtype: Dtype, count: usize) -> Self {
         let (op, dtype) = (MESSAGE, dtype as usize);
         let kind = Kind { op, dtype, reduction: 0, algorithm: 0, root: 0 };
         Self { kind: kind.pack(), count: count as u64, lengths: 0 }
     }
 
-    /// Whether it is a message from one rank to another.
+    /// Whether it is a point-to-point message.
     pub fn is_message(&self) -> bool {
         Kind::unpack(self.kind).op == MESSAGE
     }
 
-    /// The bytes of the whole vector.
+    /// Size of the whole vector in bytes.
     pub fn bytes(&self) -> u64 {
         let dtype = Dtype::ALL.get(Kind::unpack(self.kind).dtype);
         self.count.saturating_mul(dtype.map_or(0, |dtype| dtype.bytes() as u64))
     }
 
-    /// The words that travel.
+    /// Packs the signature into three words.
     pub const fn pack(self) -> [u64; 3] {
         [self.kind, self.count, self.lengths]
     }
 
-    /// What words mean that came from somebody else; any words are read as something.
+    /// Unpacks a signature of a peer; every value is valid.
     pub const fn unpack([kind, count, lengths]: [u64; 3]) -> Self {
         Self { kind, count, lengths }
     }
@@ -136,7 +136,7 @@ impl Kind {
     }
 }
 
-/// The number of an operation, whatever the root.
+/// Code of an operation, for any root.
 #[inline]
 pub(crate) fn code(op: Op) -> usize {
     match op {
@@ -152,13 +152,13 @@ pub(crate) fn code(op: Op) -> usize {
     }
 }
 
-/// Algorithms may carry numbers, so one byte of a hash of the name stands for them.
+/// Code of an algorithm: one byte of a hash of its name, because algorithms have parameters.
 fn algorithm_code(algorithm: Algorithm) -> usize {
     let name = algorithm.to_string();
     (hash_bytes(name.bytes().map(u64::from)) >> 56) as usize
 }
 
-/// The algorithms that are tried when none is asked for: those that the others are likely to use.
+/// Algorithms that can be named from their codes.
 fn known_algorithms() -> impl Iterator<Item = Algorithm> {
     let root = 0;
     let ops = [
@@ -173,13 +173,13 @@ fn known_algorithms() -> impl Iterator<Item = Algorithm> {
     ops.into_iter().flat_map(|op| algorithms(op).iter().copied())
 }
 
-/// A number for the lengths of parts; 0 where they are even and nobody names them.
+/// Hash of the lengths of parts; 0 for even parts.
 #[inline]
 pub(crate) fn hash(lengths: &[usize]) -> u64 {
     if lengths.is_empty() { 0 } else { hash_bytes(lengths.iter().map(|&len| len as u64)) | 1 }
 }
 
-/// FNV-1a over words: not against malice, only against mistakes.
+/// FNV-1a over words, with a rotation; detects mistakes, not attacks.
 fn hash_bytes(fields: impl Iterator<Item = u64>) -> u64 {
     fields.fold(0xcbf2_9ce4_8422_2325, |hash, word| {
         (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_reads_as_people_would_say_it() {
+    fn a_signature_renders_as_a_phrase() {
         let op = Op::Reduce { root: 3 };
         let (sum, tree) = (Some(Reduction::Sum), Algorithm::Tree);
         let text = Signature::new(op, Dtype::Bf16, sum, tree, 10, 0).to_string();

@@ -1,8 +1,9 @@
-//! Sums of tables of which every rank has a few rows only, such as the gradient of an embedding.
+//! Sparse all-reduce: sums of tables of which every rank has a few rows, such as embedding
+//! gradients.
 //!
-//! The ranks first tell each other how many rows they have. Then the schedule's
-//! [plan](lockstep_schedule::collective::sparse) says what is cheaper: to gather all rows and merge
-//! them, or to add up the whole table. Both ways add in canonical order.
+//! The ranks first exchange their numbers of rows. Then the
+//! [plan](lockstep_schedule::collective::sparse) of the schedule crate decides what is cheaper: to
+//! gather all rows and merge them, or to all-reduce the whole table. Both add in canonical order.
 
 use lockstep_config::units::Bytes;
 use lockstep_platform::{Source, Target};
@@ -15,43 +16,43 @@ use crate::element::{Element, Reduction};
 use crate::error::CommError;
 use crate::kernel::{self, Job, Order};
 
-/// The shape of a table; the same on all ranks.
+/// Shape of a table; equal on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table {
-    /// How many rows it has.
+    /// Number of rows.
     pub num_rows: usize,
-    /// How many elements a row has.
+    /// Number of elements of a row.
     pub row_len: usize,
 }
 
-/// A table, or those of its rows that are not zero.
+/// A table, or its nonzero rows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Rows<T> {
     /// Some rows.
     Some {
-        /// Their numbers, ascending.
+        /// Row indices, ascending.
         rows: Vec<u64>,
-        /// Their elements, one row after the other.
+        /// Their elements, row by row.
         values: Vec<T>,
     },
-    /// All rows, one after the other.
+    /// All rows, row by row.
     All(Vec<T>),
 }
 
 impl<T: Element> Rows<T> {
-    /// The whole table, with zeros for the rows that are not there.
+    /// The whole table, with zeros for missing rows.
     pub fn into_table(self, table: Table) -> Vec<T> {
         match self {
             Self::All(values) => values,
-            Self::Some { rows, values } => spread(table, &rows, &values),
+            Self::Some { rows, values } => scatter_rows(table, &rows, &values),
         }
     }
 }
 
 impl Comm {
-    /// Adds up a table of which every rank has some rows: `rows` are their numbers, ascending, and
-    /// `values` their elements. What comes back is the union of the rows, or the whole table where
-    /// that is cheaper. A rank without rows brings none. Only sums and means can be had.
+    /// All-reduces a table of which every rank has some rows: `rows` are their indices, ascending,
+    /// and `values` their elements. Returns the union of the rows, or the whole table where that is
+    /// cheaper. A rank may have no rows. Supports sums and means.
     pub fn sparse_all_reduce<T: Element>(
         &self,
         table: Table,
@@ -69,7 +70,7 @@ impl Comm {
         let plan = comm.lock().schedules.sparse(shape, &num_rows, &gather);
         match plan.map_err(|rule| self.invalid("sparse all-reduce", &rule))? {
             Plan::Dense => {
-                let mut whole = spread(table, rows, values);
+                let mut whole = scatter_rows(table, rows, values);
                 comm.canonical().all_reduce(&mut whole, reduction)?;
                 Ok(Rows::All(whole))
             }
@@ -79,7 +80,13 @@ impl Comm {
                 let mut all_values = Vec::new();
                 comm.gather_parts(values, &lengths, &mut all_values)?;
                 let lists = comm.lists(table, &all_rows, &num_rows)?;
-                Ok(comm.add_rows(table, &sparse::merge(&lists), &num_rows, &all_values, reduction))
+                Ok(comm.reduce_rows(
+                    table,
+                    &sparse::merge(&lists),
+                    &num_rows,
+                    &all_values,
+                    reduction,
+                ))
             }
         }
     }
@@ -109,17 +116,15 @@ impl Comm {
     ) -> Result<(), CommError> {
         let refuse = |rule: &str| Err(self.invalid("sparse all-reduce", rule));
         if !matches!(reduction, Reduction::Sum | Reduction::Mean) {
-            return refuse(
-                "rows that are not there count as zeros: only sums and means make sense",
-            );
+            return refuse("missing rows count as zeros: only sums and means are supported");
         }
         let elements = table.num_rows.checked_mul(table.row_len);
         let bytes = elements.and_then(|elements| elements.checked_mul(2 * size_of::<u64>()));
         if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
-            return refuse("the table does not fit into any memory");
+            return refuse("the table does not fit into memory");
         }
-        if !is_list(table, rows) {
-            return refuse("row numbers are ascending, each once, and below the number of rows");
+        if !are_row_indices(table, rows) {
+            return refuse("row indices are ascending, distinct, and below the number of rows");
         }
         if rows.len().checked_mul(table.row_len) != Some(num_values) {
             let (num_rows, row_len) = (rows.len(), table.row_len);
@@ -128,7 +133,7 @@ impl Comm {
         Ok(())
     }
 
-    /// How many rows each rank has, once all agree on everything else.
+    /// Number of rows of each rank, after checking that all ranks agree on the call.
     fn exchange_shapes<T: Element>(
         &self,
         table: Table,
@@ -140,8 +145,8 @@ impl Comm {
         let mut all = vec![0; own.len() * self.group_size()];
         self.all_gather(&own, &mut all)?;
         let (shapes, _) = all.as_chunks::<5>();
-        for (position, theirs) in shapes.iter().enumerate() {
-            let rank = self.ranks()[position];
+        for (group_rank, theirs) in shapes.iter().enumerate() {
+            let rank = self.ranks()[group_rank];
             if theirs[..4] != own[..4] {
                 let rule = format!(
                     "rank {} adds {}, rank {rank} adds {}",
@@ -163,7 +168,7 @@ impl Comm {
         self.trusted_lengths::<u64>(&named)
     }
 
-    /// The ranks' lists of rows, if they are lists.
+    /// Validated row indices of each rank.
     fn lists<'a>(
         &self,
         table: Table,
@@ -172,11 +177,11 @@ impl Comm {
     ) -> Result<Vec<&'a [u64]>, CommError> {
         let mut rest = all_rows;
         let mut lists = Vec::with_capacity(num_rows.len());
-        for (position, &num) in num_rows.iter().enumerate() {
+        for (group_rank, &num) in num_rows.iter().enumerate() {
             let (list, others) = rest.split_at(num);
-            if !is_list(table, list) {
-                let rank = self.ranks()[position];
-                let rule = format!("rank {rank} sent numbers that are no list of rows");
+            if !are_row_indices(table, list) {
+                let rank = self.ranks()[group_rank];
+                let rule = format!("rank {rank} sent invalid row indices");
                 return Err(self.invalid("sparse all-reduce", &rule));
             }
             lists.push(list);
@@ -185,7 +190,7 @@ impl Comm {
         Ok(lists)
     }
 
-    fn add_rows<T: Element>(
+    fn reduce_rows<T: Element>(
         &self,
         table: Table,
         merged: &[MergedRow],
@@ -201,7 +206,7 @@ impl Comm {
         let zero = vec![T::from_small(0); row_len];
         let mut values = vec![T::from_small(0); merged.len() * row_len];
         for (index, row) in merged.iter().enumerate() {
-            // Zeros for the ranks without the row, which settle the sign of a zero, come last.
+            // A zero for the ranks without the row comes last; it determines the sign of a zero.
             let leaves = row.sum.leaves();
             let mut sources: Vec<Source<'_, u8>> = leaves
                 .iter()
@@ -233,8 +238,8 @@ impl Comm {
     }
 }
 
-/// Whether these are the numbers of some rows, ascending.
-fn is_list(table: Table, rows: &[u64]) -> bool {
+/// Whether these are valid row indices, ascending.
+fn are_row_indices(table: Table, rows: &[u64]) -> bool {
     let num_rows = table.num_rows as u64;
     rows.is_sorted_by(|a, b| a < b) && rows.last().is_none_or(|&last| last < num_rows)
 }
@@ -247,8 +252,8 @@ fn describe([num_rows, row_len, dtype, reduction, _]: &[u64; 5]) -> String {
     format!("a table of {num_rows} rows of {row_len} {dtype}, {reduction}")
 }
 
-/// The table with these rows, and zeros elsewhere.
-fn spread<T: Element>(table: Table, rows: &[u64], values: &[T]) -> Vec<T> {
+/// Scatters rows into a table of zeros.
+fn scatter_rows<T: Element>(table: Table, rows: &[u64], values: &[T]) -> Vec<T> {
     let mut whole = vec![T::from_small(0); table.num_rows * table.row_len];
     for (&row, value) in rows.iter().zip(values.chunks(table.row_len.max(1))) {
         let start = row as usize * table.row_len;

@@ -1,9 +1,9 @@
 //! In-place collectives with parts of given lengths (the "v" variants of MPI).
 //!
 //! The shards of a model have unequal lengths, because they end at tensor boundaries. So every rank
-//! passes the lengths of all parts, equal on all ranks, and the operation works inside one buffer: a
-//! reduce-scatter leaves this rank's part of the sum at its offset in the vector, and an all-gather
-//! takes it from there.
+//! passes the lengths of all parts, equal on all ranks, and the operation works inside one buffer:
+//! a reduce-scatter leaves this rank's part of the sum at its offset in the vector, and an
+//! all-gather takes it from there.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ use crate::element::{Element, Reduction};
 use crate::error::CommError;
 
 impl Comm {
-    /// Replaces this rank's part of the first vector in `data` by that part of the sum over all vectors
-    /// of all ranks. `data` is one vector, or several if the rank contributes several
+    /// Replaces this rank's part of the first vector in `data` by that part of the sum over all
+    /// vectors of all ranks. `data` is one vector, or several if the rank contributes several
     /// ([`Comm::summing`]); the rest of it is unchanged.
     pub fn reduce_scatter_parts<T: Element>(
         &self,
@@ -61,8 +61,8 @@ impl Comm {
         self.run::<T>(Op::AllGather, None, lens.iter().sum(), lens, buffers)
     }
 
-    /// All-to-all in which rank s sends `lens[s * n + d]` elements to rank d; `lens` is equal on all n
-    /// ranks. `output` receives the parts of all ranks, concatenated.
+    /// All-to-all in which rank s sends `lens[s * n + d]` elements to rank d; `lens` is equal on
+    /// all n ranks. `output` receives the parts of all ranks, concatenated.
     pub fn all_to_all_parts<T: Element>(
         &self,
         input: &[T],

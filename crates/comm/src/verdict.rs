@@ -1,19 +1,18 @@
-//! Who is to blame when a group fails: one verdict, the same on every rank that is left.
+//! Verdict on a failed group: the failed rank and the cause, equal on every remaining rank.
 //!
-//! When a rank dies, everybody who waits for it notices something, and everybody something else:
-//! a process that ended, a stream that closed, a deadline that passed. Told as they are, these
-//! make as many culprits as there are witnesses. So a rank that notices something does not return
-//! it at once. It makes a *statement*: whom it blames, how it was noticed, and in which call. The
-//! ranks settle on one of the statements, and every rank returns that one.
+//! When a rank dies, every rank that waits for it detects something different: a process that
+//! ended, a stream that closed, a deadline that passed. So a rank does not return its finding at
+//! once. It sends a *report*: the rank it blames, how the failure was detected, and in which call.
+//! The ranks agree on one of the reports, and every rank returns that one.
 //!
-//! How they settle is up to the transport. In shared memory the first statement wins, by one
-//! compare-and-swap on a word that all ranks of a host see. Over TCP every rank sends its
-//! statement, or the first that it has heard, to every other one, and all apply the same rule to
-//! the same statements.
+//! The transport implements the agreement. In shared memory the first report wins, by one
+//! compare-and-swap on a word that all ranks of a host see. Over TCP every rank sends its report,
+//! or the first that it has received, to every other one, and all apply [`decide`] to the same
+//! reports.
 //!
-//! A deadline is the weakest of witnesses: whoever is late may itself wait for somebody. Statements
-//! about lateness therefore say who waits for whom, and the rule follows them to the rank that
-//! waits for nobody.
+//! A timeout is the weakest evidence, because the blamed rank may itself wait for another. Reports
+//! of timeouts therefore form a chain of waits, and [`decide`] follows it to the rank that waits
+//! for none.
 
 use std::fmt;
 
@@ -23,64 +22,64 @@ use lockstep_mesh::Rank;
 use crate::label::Label;
 use crate::signature::Signature;
 
-/// What the ranks settled on.
+/// Report of a failure; the verdict is the one that all ranks agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Which of the groups that were formed one after the other, counted from 0.
+    /// Epoch of the failure: number of failures recovered from in place before it.
     pub epoch: u64,
-    /// Who is to blame.
+    /// The failed rank.
     pub culprit: Rank,
-    /// Where it runs; nothing where nobody knows.
+    /// Its process, if known.
     pub process: Option<Process>,
-    /// How it was noticed.
+    /// The cause.
     pub cause: Cause,
-    /// Who noticed it.
+    /// The rank that detected the failure.
     pub noticed_by: Rank,
-    /// The call that failed there.
+    /// The call of the detecting rank.
     pub call: Signature,
-    /// Which call of the group, counted from 1, or the tag of a message.
+    /// Number of the call in its group, counted from 1, or the tag of a message.
     pub number: u64,
-    /// The group, as errors call it: `world`, or the axis.
+    /// Name of the group: `world`, or the axis.
     pub group: String,
-    /// What the call was for, where it was said.
+    /// Label of the call.
     pub label: Label,
-    /// Bytes exchanged before.
+    /// Bytes exchanged before the failure.
     pub done_bytes: u64,
-    /// Bytes the call exchanges.
+    /// Bytes of the whole call.
     pub expected_bytes: u64,
 }
 
-/// A process of some host.
+/// A process on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// The host's name.
     pub host: String,
-    /// Its number there.
+    /// Process id.
     pub id: u32,
 }
 
-/// How a failure was noticed.
+/// Cause of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// The culprit made another call than the rank that noticed it.
+    /// The failed rank made a different call than the detecting rank.
     Mismatch {
-        /// What it called.
+        /// Signature of that call.
         theirs: Signature,
     },
-    /// The culprit is gone.
+    /// The failed rank died or left.
     Lost {
-        /// What was seen of it.
+        /// How that was detected.
         reason: String,
     },
-    /// The culprit did not come.
+    /// The failed rank did not arrive before the deadline.
     Timeout {
-        /// How long it was waited for.
+        /// The deadline.
         deadline_ms: u64,
     },
 }
 
 impl Verdict {
-    /// Who must act.
+    /// The party that must act.
     pub fn blame(&self) -> Blame {
         match self.cause {
             Cause::Mismatch { .. } => Blame::User,
@@ -88,13 +87,13 @@ impl Verdict {
         }
     }
 
-    /// Whether a rank was merely late.
+    /// Whether the cause is a timeout.
     pub(crate) fn is_timeout(&self) -> bool {
         matches!(self.cause, Cause::Timeout { .. })
     }
 
-    /// What counts more comes first; of equals, what the lowest rank says. A rank that made
-    /// another call may have left because of it, so that counts most.
+    /// Sort key: stronger evidence first, then the lowest detecting rank. A mismatch is strongest,
+    /// because a rank that made a different call may have left because of it.
     fn precedence(&self) -> (u8, usize) {
         let class = match self.cause {
             Cause::Mismatch { .. } => 0,
@@ -105,15 +104,15 @@ impl Verdict {
     }
 }
 
-/// The verdict that follows from all ranks' statements; everybody who knows the same
-/// statements comes to the same. At least one must be there.
+/// Decides on the verdict from the reports of all ranks, by detecting rank. Equal reports give
+/// equal verdicts. At least one report must be present.
 pub(crate) fn decide(reports: &[Option<Verdict>]) -> &Verdict {
     let all = || reports.iter().flatten();
-    let first = all().min_by_key(|one| one.precedence()).expect("somebody has made a statement");
+    let first = all().min_by_key(|one| one.precedence()).expect("at least one report");
     if !first.is_timeout() {
         return first;
     }
-    // Who waits for somebody is not the one.
+    // Follow the chain of waits: a rank that waits for another is not the cause.
     let mut culprit = first.culprit;
     let waits_for = |rank: Rank| {
         let own = all().find(|one| one.noticed_by == rank)?;
@@ -123,7 +122,7 @@ pub(crate) fn decide(reports: &[Option<Verdict>]) -> &Verdict {
         let Some(next) = waits_for(culprit) else { break };
         culprit = next;
     }
-    // In a circle everybody waits; then whoever was named first must do.
+    // A cycle of waits has no end; then the first report decides.
     let found = all().filter(|one| one.culprit == culprit).min_by_key(|one| one.noticed_by);
     if waits_for(culprit).is_some() { first } else { found.unwrap_or(first) }
 }
@@ -146,27 +145,27 @@ impl fmt::Display for Verdict {
             Cause::Lost { reason } => write!(
                 f,
                 "rank {culprit} left during {call} on the {group} group after {done} of \
-                 {expected} bytes: {reason}; call {number}{label}, seen by rank \
+                 {expected} bytes: {reason}; call {number}{label}, detected by rank \
                  {noticed_by}{process}"
             ),
             Cause::Timeout { deadline_ms } => write!(
                 f,
                 "{call} on the {group} group waited {deadline_ms} ms for rank {culprit}, after \
-                 {done} of {expected} bytes; call {number}{label}, seen by rank \
+                 {done} of {expected} bytes; call {number}{label}, detected by rank \
                  {noticed_by}{process}"
             ),
         }
     }
 }
 
-/// The longest group name, host name or reason that travels; the rest is cut off.
+/// Longest encoded group name, host name or reason; longer ones are truncated.
 const MAX_TEXT_BYTES: usize = 256;
 
-/// No encoded verdict is longer.
+/// Longest encoded verdict.
 pub(crate) const MAX_VERDICT_BYTES: usize = 19 * 8 + 3 * MAX_TEXT_BYTES;
 
 impl Verdict {
-    /// The bytes that travel: words, then texts.
+    /// Encodes the verdict: words, then texts.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (kind, detail, theirs, reason) = match &self.cause {
             Cause::Mismatch { theirs } => (0, 0, theirs.pack(), ""),
@@ -207,7 +206,7 @@ impl Verdict {
         bytes
     }
 
-    /// Reads what [`Self::encode`] wrote; nothing if the bytes are something else.
+    /// Decodes a verdict; `None` for malformed bytes.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (fields, _) = bytes.first_chunk::<{ 19 * 8 }>()?.as_chunks::<8>();
         let word = |index: usize| u64::from_le_bytes(fields[index]);
@@ -279,23 +278,23 @@ mod tests {
     }
 
     #[test]
-    fn whoever_everybody_waits_for_in_the_end_is_to_blame() {
-        // 0 waits for 1, 1 for 2, 2 for 3, and 3 says nothing.
+    fn the_end_of_a_chain_of_waits_is_blamed() {
+        // 0 waits for 1, 1 for 2, 2 for 3, and 3 reports nothing.
         let reports = [Some(timed_out(0, 1)), Some(timed_out(1, 2)), Some(timed_out(2, 3)), None];
         assert_eq!(decide(&reports), reports[2].as_ref().unwrap());
-        // Two wait for it directly: the lower one is heard.
+        // Two wait for it directly: the lower one decides.
         let reports = [Some(timed_out(0, 3)), Some(timed_out(1, 3)), Some(timed_out(2, 1)), None];
         assert_eq!(decide(&reports), reports[0].as_ref().unwrap());
-        // Rank 0 is the culprit.
+        // Rank 0 failed.
         let reports = [None, Some(timed_out(1, 2)), Some(timed_out(2, 0))];
         assert_eq!(decide(&reports).culprit, Rank(0));
-        // A circle has no end, and everybody must come to the same all the same.
+        // A cycle has no end; all ranks must still reach the same verdict.
         let reports = [Some(timed_out(0, 1)), Some(timed_out(1, 0)), Some(timed_out(2, 0))];
         assert_eq!(decide(&reports), reports[0].as_ref().unwrap());
     }
 
     #[test]
-    fn a_death_counts_more_than_a_deadline_whoever_saw_it() {
+    fn a_death_outweighs_a_timeout() {
         let reports = [Some(timed_out(0, 1)), Some(timed_out(1, 2)), Some(lost(2, 3)), None];
         assert_eq!(decide(&reports), reports[2].as_ref().unwrap());
         let theirs = Signature::message(Dtype::U8, 4);
@@ -305,18 +304,18 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_reads_as_people_would_say_it() {
+    fn a_verdict_renders_as_a_sentence() {
         assert_eq!(
             lost(0, 2).to_string(),
             "rank 2 left during send and receive of 4 f32 on the data group after 8 of 16 bytes: \
-             its process ended; call 9 (bucket 3 of step 17), seen by rank 0; rank 2 is process 77 \
-             on nut"
+             its process ended; call 9 (bucket 3 of step 17), detected by rank 0; rank 2 is \
+             process 77 on nut"
         );
     }
 
     proptest! {
         #[test]
-        fn verdicts_survive_the_way(
+        fn verdicts_survive_encoding(
             fields: [u64; 3],
             numbers: [u32; 8],
             texts in prop::array::uniform3(".{0,60}"),
@@ -348,7 +347,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_verdict_or_none(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn any_bytes_decode_or_are_rejected(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             let _ = Verdict::decode(&bytes);
         }
     }

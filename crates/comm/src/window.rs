@@ -1,8 +1,7 @@
-//! One-sided access: put into and get from another rank's buffer without its help.
+//! One-sided access: put into and get from another rank's buffer without its participation.
 //!
-//! A [`Window`] is one arena buffer of every member, made known to all of them. Nobody is told when
-//! somebody reads or writes; [`Comm::signal`] and [`Comm::wait_for`], or a barrier, say when it is
-//! safe.
+//! A [`Window`] is one arena buffer of every rank of a group, known to all of them. Accesses are
+//! not announced to the owner; [`Comm::signal`] and [`Comm::wait_for`], or a barrier, order them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,46 +17,47 @@ use crate::element::Element;
 use crate::error::CommError;
 use crate::nonblocking::Owned;
 
-/// A buffer of every member of a group, open to all of them.
+/// One buffer of every rank of a group, accessible to all of them.
 pub struct Window<T: Element> {
     comm: Comm,
     own: ArenaBuffer<T>,
     remote: RemoteBuffers,
 }
 
-/// Where each member's buffer lies, and how long it is.
+/// Rank, offset and length of the buffer of each group rank.
 #[derive(Clone)]
 struct RemoteBuffers(Arc<[(Rank, usize, usize)]>);
 
-/// Elements of a member's buffer.
+/// Location in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowLocation {
-    /// Whose buffer.
-    pub position: usize,
+    /// Group rank that owns the buffer.
+    pub group_rank: usize,
     /// The first element.
     pub start: usize,
 }
 
 impl<T: Element> Window<T> {
-    /// Opens this rank's `buffer` to the others; all members do the same with theirs, which may
-    /// have other lengths.
+    /// Opens this rank's `buffer` to the others; a collective call. Buffers may differ in length.
     pub fn open(comm: &Comm, buffer: ArenaBuffer<T>) -> Result<Self, CommError> {
         if !comm.shares_memory() {
-            return Err(comm.invalid("open a window", "the members do not share memory"));
+            return Err(comm.invalid("open a window", "the ranks do not share memory"));
         }
-        let shared = comm.core.endpoint.shared().expect("the members share memory");
+        let shared = comm.core.endpoint.shared().expect("the ranks share memory");
         let Some(offset) = shared.own().offset_of(&buffer) else {
-            return Err(comm.invalid("open a window", "the buffer was allocated by another end"));
+            return Err(
+                comm.invalid("open a window", "the buffer was allocated by another communicator")
+            );
         };
         let mut all = vec![0_u64; 2 * comm.group_size()];
         comm.all_gather(&[offset as u64, buffer.len() as u64], &mut all)?;
         let (pairs, _) = all.as_chunks::<2>();
-        let place = |(&rank, &[offset, len]): (&Rank, &[u64; 2])| {
+        let locate = |(&rank, &[offset, len]): (&Rank, &[u64; 2])| {
             let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
             shared.segment(rank).try_target::<T>(offset, len)?;
             Some((rank, offset, len))
         };
-        let remote: Option<_> = comm.ranks().iter().zip(pairs).map(place).collect();
+        let remote: Option<_> = comm.ranks().iter().zip(pairs).map(locate).collect();
         let Some(remote) = remote else {
             return Err(comm.invalid("open a window", "a buffer lies outside its rank's memory"));
         };
@@ -69,22 +69,22 @@ impl<T: Element> Window<T> {
         &mut self.own
     }
 
-    /// How long the buffer of the member at `position` is.
-    pub fn len_of(&self, position: usize) -> usize {
-        self.remote.0[position].2
+    /// Length of the buffer of a group rank.
+    pub fn len_of(&self, group_rank: usize) -> usize {
+        self.remote.0[group_rank].2
     }
 
-    /// Copies elements from the buffer of the member at `position`, from `start` on.
-    pub fn get(&self, position: usize, start: usize, data: &mut [T]) -> Result<(), CommError> {
-        self.remote.get(&self.comm, WindowLocation { position, start }, data)
+    /// Copies elements from the buffer of a group rank, from `start` on.
+    pub fn get(&self, group_rank: usize, start: usize, data: &mut [T]) -> Result<(), CommError> {
+        self.remote.get(&self.comm, WindowLocation { group_rank, start }, data)
     }
 
-    /// Copies elements into the buffer of the member at `position`, from `start` on.
-    pub fn put(&self, position: usize, start: usize, data: &[T]) -> Result<(), CommError> {
-        self.remote.put(&self.comm, WindowLocation { position, start }, data)
+    /// Copies elements into the buffer of a group rank, from `start` on.
+    pub fn put(&self, group_rank: usize, start: usize, data: &[T]) -> Result<(), CommError> {
+        self.remote.put(&self.comm, WindowLocation { group_rank, start }, data)
     }
 
-    /// Copies `count` elements from one member's buffer to another's.
+    /// Copies `count` elements from one rank's buffer to another's.
     pub fn copy(
         &self,
         from: WindowLocation,
@@ -96,35 +96,35 @@ impl<T: Element> Window<T> {
         Ok(())
     }
 
-    /// Starts to [get](Window::get), after all messages whose receipt was started before: behind
-    /// a [wait for a signal](Comm::start_wait_for) it finds what the signal announced.
+    /// Starts to [get](Window::get), after all receives that were started before: after a
+    /// [wait for a signal](Comm::start_wait_for) it reads the data that the signal announced.
     pub fn start_get<B: Owned<T>>(
         &self,
-        position: usize,
+        group_rank: usize,
         start: usize,
         data: B,
     ) -> Result<Handle<B>, CommError> {
         let remote = self.remote.clone();
         self.comm.queue(Channel::Recvs, data, move |comm, data| {
-            remote.get::<T>(comm, WindowLocation { position, start }, data.as_mut())
+            remote.get::<T>(comm, WindowLocation { group_rank, start }, data.as_mut())
         })
     }
 
-    /// Starts to [put](Window::put), before all messages that are sent later: a
-    /// [signal](Comm::start_signal) behind it tells that the data is there.
+    /// Starts to [put](Window::put), before all sends that are started later: a
+    /// [signal](Comm::start_signal) after it announces the data.
     pub fn start_put<B: Owned<T>>(
         &self,
-        position: usize,
+        group_rank: usize,
         start: usize,
         data: B,
     ) -> Result<Handle<B>, CommError> {
         let remote = self.remote.clone();
         self.comm.queue(Channel::Sends, data, move |comm, data| {
-            remote.put::<T>(comm, WindowLocation { position, start }, (*data).as_ref())
+            remote.put::<T>(comm, WindowLocation { group_rank, start }, (*data).as_ref())
         })
     }
 
-    /// Closes the window once all members have come to this point, and returns the buffer.
+    /// Closes the window after a barrier, and returns the buffer.
     pub fn close(self) -> Result<ArenaBuffer<T>, CommError> {
         self.comm.core.sends_in_flight.drain();
         self.comm.core.recvs_in_flight.drain();
@@ -157,11 +157,11 @@ impl RemoteBuffers {
     fn part<'a, T: Element>(
         &self,
         comm: &'a Comm,
-        WindowLocation { position, start }: WindowLocation,
+        WindowLocation { group_rank, start }: WindowLocation,
         count: usize,
     ) -> Result<Target<'a, T>, CommError> {
-        let Some(&(rank, offset, len)) = self.0.get(position) else {
-            let rule = format!("there is no member at position {position}");
+        let Some(&(rank, offset, len)) = self.0.get(group_rank) else {
+            let rule = format!("the group has no rank {group_rank}");
             return Err(comm.invalid("put or get", &rule));
         };
         let range: Range<usize> = start..start.saturating_add(count);
@@ -169,7 +169,7 @@ impl RemoteBuffers {
             let rule = format!("elements {range:?} of a buffer of {len}");
             return Err(comm.invalid("put or get", &rule));
         }
-        let shared = comm.core.endpoint.shared().expect("the members share memory");
+        let shared = comm.core.endpoint.shared().expect("the ranks share memory");
         Ok(shared.segment(rank).target(offset + start * size_of::<T>(), count))
     }
 }

@@ -83,7 +83,7 @@ impl Workspace {
             }
             let arena = shared.arena();
             let block = arena.allocate(bytes).ok_or_else(|| CommError::ArenaFull {
-                wanted_bytes: bytes,
+                requested_bytes: bytes,
                 largest_bytes: arena.largest_hole_bytes(),
             })?;
             *slot(self) = Some(block);

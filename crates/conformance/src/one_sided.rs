@@ -37,8 +37,8 @@ fn put_and_get(comm: &Comm, _: Effort) {
     assert!(window.get(0, usize::MAX, &mut [0]).is_err(), "past every end");
     comm.barrier().expect("barrier");
     // From the next member's last element to the own first, without a buffer in between.
-    let next = WindowLocation { position: (me + 1) % n, start: n };
-    window.copy(next, WindowLocation { position: me, start: 0 }, 1).expect("copy");
+    let next = WindowLocation { group_rank: (me + 1) % n, start: n };
+    window.copy(next, WindowLocation { group_rank: me, start: 0 }, 1).expect("copy");
     assert_eq!(window.own()[0], 1000 + ((me + 1) % n) as u32);
     assert!(window.copy(next, next, 2).is_err(), "past the end");
     window.close().expect("close");

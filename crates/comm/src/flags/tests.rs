@@ -1,7 +1,8 @@
-//! Loom models of the protocols: every interleaving and every memory order that the language allows.
+//! Loom models of the protocols: every interleaving and every memory order that the language
+//! allows.
 //!
-//! Each model runs three times: as it is, and, as a check of the checker, with words whose stores or
-//! loads are relaxed. Those must fail.
+//! Each model runs three times: as it is, and, as a check of the checker, with words whose stores
+//! or loads are relaxed. Those must fail.
 
 use std::sync::atomic::Ordering;
 

@@ -1,12 +1,12 @@
-//! The arithmetic of reductions: several sources, one order, several targets, one sweep.
+//! Reduction kernels: several sources, one order of additions, several targets, one pass.
 //!
-//! A direct all-reduce is bound by memory, so a kernel reads every source once and writes every
-//! target once: for two ranks, two loads and two stores an element. The order of the additions is
-//! the tree that the schedule states, whatever the instruction set, so the result is the same to
-//! the bit wherever and however the sum is computed.
+//! A direct all-reduce is memory-bound, so a kernel reads every source once and writes every target
+//! once: for two ranks, two loads and two stores per element. The order of the additions is the
+//! tree that the schedule states, for every instruction set, so the bits of a sum do not depend on
+//! where or how it is computed.
 //!
-//! - `order`: the tree as steps
-//! - `vector`: the elements of a type, sixteen at a time
+//! - `order`: the tree as a list of steps
+//! - `vector`: sixteen elements of a type
 //! - `sweep`: the loops
 
 mod order;
@@ -22,8 +22,8 @@ use crate::element::{Dtype, Reduction};
 pub(crate) use order::Order;
 use sweep::{Divide, Sweep};
 
-/// Runs one of two expressions with a type parameter for a type that is known at run time: the
-/// first for floating point, the second for integers.
+/// Dispatches on a run-time element type: the first expression for floating point, the second for
+/// integers.
 macro_rules! with_type {
     ($dtype:expr, $T:ident => $float:expr, $integer:expr) => {
         match $dtype {
@@ -47,21 +47,21 @@ macro_rules! with_type {
     }};
 }
 
-/// A reduction of whole windows, which all have the same length.
+/// A reduction of windows of equal length.
 pub(crate) struct Job<'a> {
-    /// What becomes of two values.
+    /// The operation.
     pub(crate) reduction: Reduction,
-    /// What the result is divided by before it is stored.
+    /// Divisor of the result, for means.
     pub(crate) divide_by: Option<usize>,
-    /// Which sources, in which order.
+    /// Order of the sources.
     pub(crate) order: &'a Order,
-    /// What is read.
+    /// Memory to read.
     pub(crate) sources: &'a [Source<'a, u8>],
-    /// What is written; may be among the sources.
+    /// Memory to write; may be among the sources.
     pub(crate) targets: &'a [Target<'a, u8>],
 }
 
-/// Runs a reduction of elements of a type.
+/// Runs a reduction of elements of a run-time type.
 pub(crate) fn reduce(isa: Isa, dtype: Dtype, job: &Job<'_>) {
     with_type!(dtype, T =>
         dispatch(isa, Sweep::<T>::new(job)),

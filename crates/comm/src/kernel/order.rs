@@ -1,12 +1,12 @@
-//! The order of a sum as a kernel follows it: a few steps on numbered levels.
+//! The order of a sum as steps on a stack of levels.
 //!
 //! Walking a tree for every sixteen elements would cost more than the additions. So the tree is
-//! written down once as steps: load a source into a level, add a source to a level, add the level
-//! above to a level. Canonical sums of 256 sources need eight levels.
+//! compiled once to steps: load a source into a level, add a source to a level, add the level above
+//! to a level. Canonical sums of 256 sources need eight levels.
 
 use lockstep_schedule::SumTree;
 
-/// Levels that a kernel has.
+/// Number of levels of a kernel.
 pub(super) const MAX_LEVELS: usize = 8;
 
 /// One step; the first number is the level.
@@ -31,21 +31,21 @@ impl Order {
     /// The order of `tree`, whose leaves are numbers of sources.
     pub(crate) fn new(tree: SumTree<usize>) -> Self {
         let mut steps = Vec::new();
-        write_down(&tree, 0, &mut steps);
+        compile(&tree, 0, &mut steps);
         Self { tree, steps }
     }
 }
 
-fn write_down(node: &SumTree<usize>, level: usize, steps: &mut Vec<OrderStep>) {
+fn compile(node: &SumTree<usize>, level: usize, steps: &mut Vec<OrderStep>) {
     assert!(level < MAX_LEVELS, "a sum nested deeper than any algorithm makes it");
     match node {
         SumTree::Leaf(source) => steps.push(OrderStep::Load(level, *source)),
         SumTree::Sum(left, right) => {
-            write_down(left, level, steps);
+            compile(left, level, steps);
             if let SumTree::Leaf(source) = **right {
                 steps.push(OrderStep::AddSource(level, source));
             } else {
-                write_down(right, level + 1, steps);
+                compile(right, level + 1, steps);
                 steps.push(OrderStep::AddAbove(level));
             }
         }

@@ -1,8 +1,8 @@
 //! The loops over memory.
 //!
-//! Two sources, the case of two ranks and of every received message, have a loop of their own that
-//! keeps everything in registers. For more sources the sweep goes block by block: the steps of the
-//! order are done for a block of each source, and the result is stored to all targets.
+//! Two sources, the case of two ranks and of every received message, have their own loop, which
+//! keeps everything in registers. With more sources the sweep proceeds block by block: it executes
+//! the steps of the order on a block of each source, and stores the result to all targets.
 
 use std::marker::PhantomData;
 
@@ -15,7 +15,7 @@ use super::order::{MAX_LEVELS, OrderStep};
 use super::vector::Vector;
 use crate::element::{Element, Reduction};
 
-/// How many groups ahead of the sweep lines are fetched for writing.
+/// Prefetch distance of writes, in groups.
 const AHEAD: usize = 16;
 
 /// Groups in a block.
@@ -56,8 +56,8 @@ macro_rules! sweep_kernel {
 }
 sweep_kernel!(f32, f64, half::bf16, half::f16);
 
-/// The same without a choice of instruction set, for types that gain little from it: one copy of
-/// each loop instead of three keeps the build short.
+/// Runs without a choice of instruction set, for types that gain little from it: one copy of each
+/// loop instead of three keeps the build short.
 impl<T: Vector<()>> Sweep<'_, T> {
     pub(super) fn run_portable(self) {
         run::<(), T>((), self.job);
@@ -78,7 +78,7 @@ fn run<S: Copy, T: Vector<S>>(s: S, job: &Job<'_>) {
     }
 }
 
-/// Which reduction a loop does: sums have loops of their own, the others share one.
+/// Reduction of a loop: sums have their own loops, the other reductions share one.
 trait ReductionKind: Copy {
     fn kind(self) -> Reduction;
 }
@@ -188,7 +188,7 @@ fn blockwise<S: Copy, T: Vector<S>, R: ReductionKind>(s: S, r: R, job: &Job<'_>)
     by_groups::<S, T, R, BLOCK>(s, r, job, 0, blocks);
     by_groups::<S, T, R, 1>(s, r, job, blocks * BLOCK * VECTOR_LEN, groups - blocks * BLOCK);
     for index in groups * VECTOR_LEN..count {
-        let sum = add_up::<T, R>(r, job, &job.order.tree, index);
+        let sum = reduce_element::<T, R>(r, job, &job.order.tree, index);
         let sum = job.divide_by.map_or(sum, |by| T::divide(sum, by));
         for target in job.targets {
             target.cast::<T>().set(index, sum);
@@ -244,7 +244,7 @@ fn by_groups<S: Copy, T: Vector<S>, R: ReductionKind, const B: usize>(
 }
 
 /// The sum of one element of the sources below `node`.
-fn add_up<T: Element, R: ReductionKind>(
+fn reduce_element<T: Element, R: ReductionKind>(
     r: R,
     job: &Job<'_>,
     node: &SumTree<usize>,
@@ -254,8 +254,8 @@ fn add_up<T: Element, R: ReductionKind>(
         SumTree::Leaf(source) => job.sources[*source].cast().get(index),
         SumTree::Sum(left, right) => one::<T, R>(
             r,
-            add_up::<T, R>(r, job, left, index),
-            add_up::<T, R>(r, job, right, index),
+            reduce_element::<T, R>(r, job, left, index),
+            reduce_element::<T, R>(r, job, right, index),
         ),
     }
 }

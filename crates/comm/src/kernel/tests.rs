@@ -1,4 +1,4 @@
-//! Every type, order and length against one element at a time.
+//! Every type, order and length against an element-wise reference.
 
 use super::*;
 use crate::element::Element;
@@ -63,11 +63,11 @@ fn check_one<T: Element>(
     for result in &results {
         for (index, &found) in result.iter().enumerate() {
             let sum = expected::<T>(&SumTree::canonical(num_sources), reduction, index);
-            let wanted = divide_by.map_or(sum, |by| T::divide(sum, by));
+            let expected_value = divide_by.map_or(sum, |by| T::divide(sum, by));
             assert!(
-                found == wanted,
+                found == expected_value,
                 "{isa} {} {reduction} of {num_sources}: element {index} of {count} is {found:?}, \
-                 not {wanted:?}",
+                 not {expected_value:?}",
                 T::DTYPE
             );
         }

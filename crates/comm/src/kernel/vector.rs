@@ -1,9 +1,9 @@
-//! The elements of a type, sixteen at a time.
+//! Vectors of sixteen elements.
 //!
 //! For `f32` that is a vector of the instruction set `S`; for the other types an array, whose loops
-//! the compiler turns into vector instructions by itself: those of the kernel they are inlined
-//! into. They are plain loops because closures are not always: `array::from_fn` was a call for
-//! every sixteen of `f16`, without vector instructions.
+//! the compiler vectorizes with the instruction set of the kernel they are inlined into. They are
+//! plain loops because closures are not always inlined: `array::from_fn` was a call per sixteen
+//! `f16`, without vector instructions.
 
 use half::{bf16, f16};
 use lockstep_tensor::simd::{Simd, VECTOR_LEN};
@@ -13,7 +13,7 @@ use crate::element::{Element, Reduction};
 /// Sixteen elements.
 pub(super) type Group<T> = [T; VECTOR_LEN];
 
-/// What kernels do with sixteen elements under the instruction set `S`, if it matters.
+/// Operations of kernels on sixteen elements under the instruction set `S`.
 pub(super) trait Vector<S>: Element {
     /// Sixteen elements in registers.
     type V: Copy;

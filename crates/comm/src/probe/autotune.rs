@@ -1,9 +1,10 @@
 //! Autotuning: trial runs of algorithms with similar predicted times.
 //!
-//! The candidates race. In every round each of them runs once; the slowest rank determines its time.
-//! The ranks exchange their times after every round, and a candidate that is behind by more than the
-//! uncertainty of so few runs is eliminated, so the remaining time goes to close competitors. All
-//! decisions use figures that every rank has, so no further coordination is needed.
+//! The candidates race. In every round each of them runs once; the slowest rank determines its
+//! time. The ranks exchange their times after every round, and a candidate that is behind by more
+//! than the uncertainty of so few runs is eliminated, so the remaining time goes to close
+//! competitors. All decisions use figures that every rank has, so no further coordination is
+//! needed.
 //!
 //! Sizes too large for two trial runs are skipped; the corrections of the largest tried size apply.
 
@@ -50,8 +51,8 @@ struct Contender {
 }
 
 impl Comm {
-    /// Corrections of the predicted times of all-reduce. All ranks call it together. The corrections
-    /// of one size apply to the predictions of the next.
+    /// Corrections of the predicted times of all-reduce. All ranks call it together. The
+    /// corrections of one size apply to the predictions of the next.
     pub(super) fn autotune(&self) -> Result<TuningTable, CommError> {
         let mut start_line = CommonStart::new(self);
         let mut tuning = TuningTable::NONE;
@@ -161,8 +162,8 @@ impl<'a> CommonStart<'a> {
         Self { prober, others, latency: Duration::from_secs_f64(longest.0) }
     }
 
-    /// Returns at about the same time on all ranks: the last rank to arrive receives all messages at
-    /// once, and its peers receive its message a latency later, so each waits for that long.
+    /// Returns at about the same time on all ranks: the last rank to arrive receives all messages
+    /// at once, and its peers receive its message a latency later, so each waits for that long.
     fn wait_for_all(&mut self) -> Result<(), Interruption> {
         let took = self.prober.exchange(&self.others, SMALL_BYTES, 0)?;
         let early = self.latency.saturating_sub(took);
@@ -182,8 +183,8 @@ impl Contender {
     }
 }
 
-/// Warm-up calls and timed calls of a run. Short calls run back to back, because a common start would
-/// wake ranks that do not sleep in training; a long call gets a common start.
+/// Warm-up calls and timed calls of a run. Short calls run back to back, because a common start
+/// would wake ranks that do not sleep in training; a long call gets a common start.
 fn calls(candidate: &Candidate) -> [u32; 2] {
     if candidate.seconds.0 < LONG_CALL { [1, 4] } else { [0, 1] }
 }

@@ -128,8 +128,8 @@ impl ReportedRow<'_> {
         if number.is_finite() { number.max(0.0) } else { 0.0 }
     }
 
-    /// Numbers of link `index`, or of the exchange of all with all after the last link: durations of a
-    /// small and a cached message, and length and duration of a long one.
+    /// Numbers of link `index`, or of the exchange of all with all after the last link: durations
+    /// of a small and a cached message, and length and duration of a long one.
     fn ends(&self, index: usize) -> [f64; NUM_EACH] {
         [0, 1, 2, 3].map(|at| self.number(NUM_EACH * index + at))
     }
@@ -243,8 +243,8 @@ const FAR_LATENCY: f64 = 300e-6;
 /// Largest delay of a latency by waiting for a core.
 const CORE_WAIT: f64 = 100e-6;
 
-/// Equalizes latencies that differ by little. Where ranks share cores, small differences between links
-/// are scheduling noise.
+/// Equalizes latencies that differ by little. Where ranks share cores, small differences between
+/// links are scheduling noise.
 fn equalize_latencies(links: &Links, group_size: usize) -> Links {
     let pairs = (0..group_size).flat_map(|from| (0..from).map(move |to| (from, to)));
     let latencies = pairs.filter_map(|(from, to)| Some(links.between(from, to)?.latency.0));
@@ -256,8 +256,8 @@ fn equalize_latencies(links: &Links, group_size: usize) -> Links {
     })
 }
 
-/// Largest plausible cache speedup of messages, and of reductions. More means that the long messages
-/// were disturbed.
+/// Largest plausible cache speedup of messages, and of reductions. More means that the long
+/// messages were disturbed.
 const MAX_CACHE_SPEEDUP: f64 = 1.25;
 const MAX_CACHE_SPEEDUP_SUM: f64 = 8.0;
 

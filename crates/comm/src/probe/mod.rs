@@ -3,9 +3,9 @@
 //! Three quantities determine the time of a round of messages: the latency of one message, the
 //! bandwidth of a long one, and the throughput of a rank while all others communicate too. So the
 //! ranks first exchange in pairs, all pairs at once, in a round-robin tournament; then all exchange
-//! with all. Both are the exchanges that collectives consist of. Last, each rank reduces two vectors.
-//! The measurements go to rank 0; rank 0 evaluates them and broadcasts the result, so that all ranks
-//! select alike.
+//! with all. Both are the exchanges that collectives consist of. Last, each rank reduces two
+//! vectors. The measurements go to rank 0; rank 0 evaluates them and broadcasts the result, so that
+//! all ranks select alike.
 //!
 //! - `pairs`: the tournament, and how often a pair exchanges how much
 //! - `measurements`: the measurements and their encoding
@@ -50,8 +50,8 @@ const ALL_TIME: Duration = Duration::from_millis(50);
 const SUM_BYTES: usize = 2 << 20;
 
 impl Comm {
-    /// Measures the links between the ranks, and selects algorithms by the result from now on, also in
-    /// groups that are made of this one later. All ranks call it together. It takes a fifth of a
+    /// Measures the links between the ranks, and selects algorithms by the result from now on, also
+    /// in groups that are made of this one later. All ranks call it together. It takes a fifth of a
     /// second at most, or about ten exchanges with every other rank where those take longer; trial
     /// runs of all-reduce algorithms take up to twice as long again. A group that shares memory has
     /// no links, and returns `None`.
@@ -147,8 +147,9 @@ impl<'a> Prober<'a> {
         self.endpoint.world().clock().now()
     }
 
-    /// Sends `bytes` bytes to each of some ranks, of which the first byte is `word`, and receives as
-    /// many from each; returns the duration. `received(i, bytes)` is the first byte from `with[i]`.
+    /// Sends `bytes` bytes to each of some ranks, of which the first byte is `word`, and receives
+    /// as many from each; returns the duration. `received(i, bytes)` is the first byte from
+    /// `with[i]`.
     fn exchange(
         &mut self,
         with: &[usize],
@@ -213,8 +214,8 @@ impl<'a> Prober<'a> {
         (0..self.membership.ranks.len()).filter(|&rank| rank != me).collect()
     }
 
-    /// Exchanges with some ranks until the driving rank ends the series: this rank if it has a driver,
-    /// else the first of them.
+    /// Exchanges with some ranks until the driving rank ends the series: this rank if it has a
+    /// driver, else the first of them.
     fn run_exchanges(
         &mut self,
         with: &[usize],

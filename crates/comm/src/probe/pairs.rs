@@ -20,8 +20,8 @@ const LAST_LONG: u8 = 20;
 /// Exchanges of the longest affordable length.
 const NUM_LONG: usize = 7;
 
-/// Partner of a rank in a round of a round-robin tournament (circle method): in n-1 rounds of an even
-/// number of ranks every pair plays once; with an odd number one rank pauses.
+/// Partner of a rank in a round of a round-robin tournament (circle method): in n-1 rounds of an
+/// even number of ranks every pair plays once; with an odd number one rank pauses.
 pub(super) fn partner_of(num_ranks: usize, round_index: usize, rank: usize) -> Option<usize> {
     let num_slots = num_ranks.next_multiple_of(2);
     let around = num_slots - 1;

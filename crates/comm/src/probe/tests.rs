@@ -21,8 +21,8 @@ fn with_ranks(num_ranks: usize, emulate: &Emulate, body: impl Fn(Comm) + Sync) {
 }
 
 fn far(millis: f64) -> Emulate {
-    let usual = LinkConditions { latency: Seconds(millis / 1e3), ..LinkConditions::NONE };
-    Emulate { usual, ..Emulate::none() }
+    let default_link = LinkConditions { latency: Seconds(millis / 1e3), ..LinkConditions::NONE };
+    Emulate { default_link, ..Emulate::none() }
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn calls_continue_through_votes_and_new_measurements() {
 }
 
 #[test]
-fn links_that_become_slower_are_measured_again() {
+fn slower_links_are_remeasured() {
     let bad = Seconds(4e-3);
     let between = |one, other| EmulatedLink {
         latency: Some(bad),

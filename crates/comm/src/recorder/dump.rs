@@ -1,7 +1,7 @@
 //! Flight recorder dump of a rank: one JSON value, with a line for every call.
 //!
-//! The JSON is written by hand: it has a dozen fields, and the crate needs no other. `lockstep doctor`
-//! reads it.
+//! The JSON is written by hand: it has a dozen fields, and the crate needs no other. `lockstep
+//! doctor` reads it.
 
 use std::fmt::Write;
 

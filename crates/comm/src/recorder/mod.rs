@@ -63,8 +63,8 @@ pub(crate) struct PendingRecord<'a> {
     start: Cell<Option<u64>>,
 }
 
-/// Block of sequence numbers for the next calls of one group. Numbers are reserved in blocks, because
-/// each reservation is an atomic operation on a contended counter.
+/// Block of sequence numbers for the next calls of one group. Numbers are reserved in blocks,
+/// because each reservation is an atomic operation on a contended counter.
 #[derive(Default)]
 pub(crate) struct SequenceBlock {
     next: u64,
@@ -200,8 +200,8 @@ impl PendingRecord<'_> {
         start
     }
 
-    /// Writes the end of the call. A short call reuses its start time, because the coarse clock ticks
-    /// in milliseconds.
+    /// Writes the end of the call. A short call reuses its start time, because the coarse clock
+    /// ticks in milliseconds.
     #[inline]
     pub(crate) fn end(&self, is_short: bool) {
         let start = self.begin();

@@ -43,7 +43,7 @@ pub struct SharedWorld {
     segments: Vec<Option<Segment>>,
     /// Allocator of this rank's own memory.
     arena: Arc<Arena>,
-    patience: SpinPolicy,
+    spin_policy: SpinPolicy,
     /// Number of waits that outlasted spinning.
     pub(crate) num_long_waits: AtomicU64,
     /// Whether sleepers issue a process-wide fence, so that wakers need none.
@@ -119,7 +119,7 @@ impl SharedWorld {
             rank,
             header: Header::new(segments.len()),
             arena,
-            patience: world.shared().spin_policy(num_local),
+            spin_policy: world.shared().spin_policy(num_local),
             num_long_waits: AtomicU64::new(0),
             watched: Mutex::new(
                 watched
@@ -320,8 +320,8 @@ impl SharedWorld {
         self.world.shared().wake(doorbell.rings);
     }
 
-    /// Waits until `num_ranks` ranks have arrived at the starting line in the segment of `first`, and
-    /// starts all at once. Only for measurements: there is no deadline.
+    /// Waits until `num_ranks` ranks have arrived at the starting line in the segment of `first`,
+    /// and starts all at once. Only for measurements: there is no deadline.
     pub(crate) fn start_together(&self, first: Rank, num_ranks: usize) {
         let segment = self.segment(first);
         let (arrived, started) = (segment.word(header::ARRIVED), segment.word(header::STARTED));
@@ -333,7 +333,7 @@ impl SharedWorld {
         let mut turn = 0_u32;
         while started.load(Ordering::Acquire) == previous {
             turn += 1;
-            if turn < self.patience.num_spins {
+            if turn < self.spin_policy.num_spins {
                 std::hint::spin_loop();
             } else {
                 self.world.shared().yield_now();

@@ -223,8 +223,8 @@ impl SharedTransport {
         if total > MAX_UNEXPECTED_BYTES {
             let (len, waiting) = (front.len, self.unexpected_bytes[peer.0]);
             let reason = format!(
-                "it sent {len} bytes before any receive was posted, with {waiting} buffered already; \
-                 at most {MAX_UNEXPECTED_BYTES} may be buffered"
+                "it sent {len} bytes before any receive was posted, with {waiting} buffered \
+                 already; at most {MAX_UNEXPECTED_BYTES} may be buffered"
             );
             return Err(Interruption::Lost { peer, reason });
         }
@@ -416,8 +416,8 @@ impl SharedTransport {
         Ok(has_moved)
     }
 
-    /// The first of `peers` on this host from which a matching message has begun to arrive. Messages
-    /// in front of it become unexpected messages.
+    /// The first of `peers` on this host from which a matching message has begun to arrive.
+    /// Messages in front of it become unexpected messages.
     pub(crate) fn find_message(
         &mut self,
         peers: &[Rank],

@@ -29,7 +29,8 @@ pub struct SegmentExchange {
 const RETRY: Duration = Duration::from_millis(2);
 
 impl SegmentExchange {
-    /// Starts to listen. `job` must be equal on all ranks, and unique among the jobs of their hosts.
+    /// Starts to listen. `job` must be equal on all ranks, and unique among the jobs of their
+    /// hosts.
     pub fn listen(
         world: &World,
         job: &str,
@@ -40,8 +41,8 @@ impl SegmentExchange {
         Ok(Self { world: world.clone(), job: job.to_owned(), rank, num_ranks, listener })
     }
 
-    /// Exchanges segments with all of `peers` within `timeout`. The relation must be symmetric: each
-    /// peer lists this rank too.
+    /// Exchanges segments with all of `peers` within `timeout`. The relation must be symmetric:
+    /// each peer lists this rank too.
     pub fn run(
         self,
         peers: &[Rank],

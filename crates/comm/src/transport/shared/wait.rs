@@ -6,8 +6,8 @@
 //! checks whether a rank has failed or died.
 //!
 //! A rank that waits long publishes the rank that it waits for and a heartbeat. At its deadline a
-//! rank follows these words from peer to peer and blames the end of the chain: a rank that waits for
-//! none, or whose heartbeat has stopped.
+//! rank follows these words from peer to peer and blames the end of the chain: a rank that waits
+//! for none, or whose heartbeat has stopped.
 
 use std::io::Write;
 use std::sync::atomic::{Ordering, fence};
@@ -36,7 +36,7 @@ impl SharedWorld {
         timeout: Duration,
         mut is_done: impl FnMut() -> bool,
     ) -> Result<(), Interruption> {
-        for _ in 0..self.patience.num_spins {
+        for _ in 0..self.spin_policy.num_spins {
             if is_done() {
                 return Ok(());
             }
@@ -59,7 +59,7 @@ impl SharedWorld {
         // waited since the same moment, perhaps on a network, can report its own timeout first.
         let deadline = Deadline::after(self.world.clock(), timeout + 2 * LONGEST_YIELDING);
         let yielding = Deadline::after(self.world.clock(), LONGEST_YIELDING);
-        for turn in 0..self.patience.num_yields {
+        for turn in 0..self.spin_policy.num_yields {
             if is_done() {
                 return Ok(());
             }

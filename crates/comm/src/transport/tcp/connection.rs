@@ -16,8 +16,8 @@ pub struct Connection {
     pub data: Vec<Box<dyn Stream>>,
 }
 
-/// The connections of a rank: for each channel one per rank of the world; `None` for the rank itself
-/// and for ranks reached through shared memory.
+/// The connections of a rank: for each channel one per rank of the world; `None` for the rank
+/// itself and for ranks reached through shared memory.
 pub type Connections = [Vec<Option<Connection>>; NUM_CHANNELS];
 
 impl TcpTransport {

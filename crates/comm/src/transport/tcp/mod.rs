@@ -216,7 +216,7 @@ impl TcpTransport {
         if !emulated.is_empty() {
             set = Box::new(EmulatedSet::new(world, set, emulated));
         }
-        let patience = world.shared().spin_policy(num_local);
+        let spin_policy = world.shared().spin_policy(num_local);
         Ok(Self {
             world: Arc::clone(world),
             rank,
@@ -226,7 +226,7 @@ impl TcpTransport {
             links,
             link_of,
             options: options.clone(),
-            max_tries: patience.num_spins + patience.num_yields,
+            max_tries: spin_policy.num_spins + spin_policy.num_yields,
             is_crowded: num_local > world.threads().available(),
             epoch: 0,
             liveness: Liveness::default(),
@@ -300,8 +300,8 @@ impl TcpTransport {
         receiving.min().or_else(|| active().map(|link| link.peer).min()).unwrap_or(self.rank)
     }
 
-    /// Sleeps until a stream is ready or `timeout` has passed. The failure of any rank, in the round
-    /// or not, is an interruption.
+    /// Sleeps until a stream is ready or `timeout` has passed. The failure of any rank, in the
+    /// round or not, is an interruption.
     pub(crate) fn sleep(&mut self, timeout: Duration) -> Result<(), Interruption> {
         for link in &self.links {
             for stream in link.sender.streams() {

@@ -41,8 +41,8 @@ impl UnexpectedQueue {
         let total = self.num_bytes.saturating_add(HEADER_BYTES).saturating_add(len);
         if total > self.max_bytes {
             return Err(PeerError::Protocol(format!(
-                "it sent {} bytes before any receive was posted, with {} buffered already; at most {} \
-                 may be buffered",
+                "it sent {} bytes before any receive was posted, with {} buffered already; at most \
+                 {} may be buffered",
                 header.length, self.num_bytes, self.max_bytes
             )));
         }

@@ -89,16 +89,16 @@ impl TcpTransport {
         }
     }
 
-    /// Whether this rank may contradict a report of a timeout: if another rank timed out, or if this
-    /// rank ran and waited for most of that time.
+    /// Whether this rank may contradict a report of a timeout: if another rank timed out, or if
+    /// this rank ran and waited for most of that time.
     fn may_contradict(&self, report: &Verdict) -> bool {
         let Cause::Timeout { deadline_ms } = report.cause else { return false };
         let most = Duration::from_millis(deadline_ms / 2).min(MAX_SILENCE);
         report.culprit != self.rank || self.liveness.awake_for(self.world.clock().now()) >= most
     }
 
-    /// Reads the control streams; returns the first that has ended or violates the protocol. The end
-    /// of an expendable rank counts only while the round has unfinished messages with it.
+    /// Reads the control streams; returns the first that has ended or violates the protocol. The
+    /// end of an expendable rank counts only while the round has unfinished messages with it.
     fn poll_controls(&mut self, only_ready: bool) -> Option<(Rank, PeerError)> {
         let mut dead = None;
         for (index, link) in self.links.iter_mut().enumerate() {
@@ -117,8 +117,8 @@ impl TcpTransport {
         dead
     }
 
-    /// The report of another rank that takes precedence, if there is any. Reports about ranks outside
-    /// the world are ignored.
+    /// The report of another rank that takes precedence, if there is any. Reports about ranks
+    /// outside the world are ignored.
     fn known_report(&self) -> Option<Verdict> {
         let mut reports: Vec<Option<Verdict>> = vec![None; self.num_ranks];
         for link in &self.links {
@@ -131,8 +131,8 @@ impl TcpTransport {
         Some(about_this_rank.unwrap_or_else(|| decide(&reports)).clone())
     }
 
-    /// The interruption for a failed peer. A report that it sent before it closed its streams is more
-    /// precise than the end of a stream.
+    /// The interruption for a failed peer. A report that it sent before it closed its streams is
+    /// more precise than the end of a stream.
     #[cold]
     pub(super) fn fail(&mut self, peer: Rank, error: PeerError) -> Interruption {
         if matches!(error, PeerError::Closed | PeerError::Io(_)) {

@@ -1,11 +1,11 @@
 //! One direction of an emulated link: the arrival time of a piece that is sent now.
 //!
 //! A link serializes bytes at its bandwidth; the last byte of a piece is then in transit for the
-//! latency and some jitter. Bytes travel in packets, and packets get lost. TCP detects a lost packet
-//! by three later ones (fast retransmit), at the cost of a round trip; with fewer followers it waits
-//! for the retransmission timeout. Until the lost packet arrives, nothing behind it on the stream
-//! counts as arrived. Jitter and loss are functions of the seed, the ranks, the stream and the
-//! packet number, so they are equal in every run.
+//! latency and some jitter. Bytes travel in packets, and packets get lost. TCP detects a lost
+//! packet by three later ones (fast retransmit), at the cost of a round trip; with fewer followers
+//! it waits for the retransmission timeout. Until the lost packet arrives, nothing behind it on the
+//! stream counts as arrived. Jitter and loss are functions of the seed, the ranks, the stream and
+//! the packet number, so they are equal in every run.
 
 use std::time::Duration;
 
@@ -141,8 +141,8 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(10);
 
-    fn emulate(usual: LinkConditions) -> Emulate {
-        Emulate { usual, seed: 7, ..Emulate::none() }
+    fn emulate(default_link: LinkConditions) -> Emulate {
+        Emulate { default_link, seed: 7, ..Emulate::none() }
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //! cluster.
 //!
 //! Latency is not bandwidth: many messages can be in transit at once, and their sender has long
-//! continued. So the sender is not delayed. Every piece carries a small frame with its arrival time,
-//! and the *receiver's* end holds it until then. Only bandwidth slows the sender down, as a full
-//! socket would, and it too is charged to the arrival time to the microsecond.
+//! continued. So the sender is not delayed. Every piece carries a small frame with its arrival
+//! time, and the *receiver's* end holds it until then. Only bandwidth slows the sender down, as a
+//! full socket would, and it too is charged to the arrival time to the microsecond.
 //!
 //! - `direction`: arrival time of a piece from bandwidth, latency, jitter and loss
 //! - `frame`: the frames, and the queue of pieces in transit
