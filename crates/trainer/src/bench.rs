@@ -1,24 +1,24 @@
-//! How fast training is on this machine, and what share of its peak that is.
+//! Training throughput benchmark: tokens per second and fraction of the machine's FMA peak.
 
-use crate::saved::Learner;
-use crate::summary::median;
-use crate::train::microbatch_of;
+use crate::figures::median;
+use crate::materialize::materialize;
+use crate::microbatch::microbatch_of;
 use crate::{TrainError, device, feed};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_data::Cursor;
 use lockstep_optim::Update;
 use lockstep_parallel::Groups;
-use lockstep_parallel::asked::mesh_of;
+use lockstep_parallel::from_recipe::mesh_of;
 use lockstep_platform::World;
 use lockstep_tensor::{Cpu, peak};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Steps that are not counted: caches, pages and clocks warm up.
+/// Untimed steps in which caches, pages and clocks warm up.
 const WARM_UP_STEPS: u64 = 2;
 
-/// The figures of a benchmark. Names are stable: scripts rely on them.
+/// Figures of a training benchmark. Field names are stable: scripts rely on them.
 #[derive(Clone, Debug, Serialize)]
 #[expect(missing_docs, reason = "the names and units are the documentation")]
 pub struct BenchTrain {
@@ -36,7 +36,7 @@ pub struct BenchTrain {
     pub step_seconds: Vec<f64>,
 }
 
-/// Trains `num_steps` timed steps of the recipe; leaves no run folder. Rank 0 brings back the
+/// Trains `num_steps` timed steps of the recipe and writes no run folder. Rank 0 returns the
 /// figures.
 pub fn bench_train(
     recipe: &Recipe,
@@ -58,7 +58,7 @@ fn bench_on(
 ) -> Result<BenchTrain, TrainError> {
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
-    let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;
+    let mut learner = materialize(recipe, cpu, &groups, world)?;
     let mut loader = feed.loader(world, Cursor::start())?;
     let mut targets = feed::Targets::new(&feed, groups.data());
     let mut step_seconds = Vec::new();
@@ -68,7 +68,7 @@ fn bench_on(
         let batch = loader.next_batch()?;
         let num_targets = targets.of(batch)?;
         let microbatch = |index| microbatch_of(recipe, batch, index, num_targets);
-        learner.replica.scale_loss(learner.scaler.scale());
+        learner.replica.set_loss_scale(learner.scaler.scale());
         learner.replica.run_microbatches(cpu, recipe.train.seed, step, &microbatch)?;
         learner.optimizer.read_ahead();
         let sums = learner.replica.finish_reduce(cpu)?;
@@ -86,7 +86,7 @@ fn bench_on(
     let blueprint = learner.replica.blueprint();
     let flops = blueprint.flops_per_token();
     let gflops = tokens_per_second * (flops.forward + flops.backward) as f64 / 1e9;
-    // All workers burst at once, each on its own threads.
+    // All workers measure at once, each with its own threads.
     comm.barrier()?;
     let fma_peak_gflops = fma_peak_gflops(cpu, world) * comm.group_size() as f64;
     Ok(BenchTrain {
@@ -105,18 +105,18 @@ fn bench_on(
     })
 }
 
-/// The most that fused multiply-adds reach on all threads together.
+/// Peak FMA rate of all threads together.
 pub fn fma_peak_gflops(cpu: &Cpu, world: &World) -> f64 {
-    best_burst(world, |num_rounds| Some(peak::fma_burst(cpu, num_rounds))).expect("all have them")
+    best_burst(world, |num_rounds| Some(peak::fma_burst(cpu, num_rounds))).expect("FMA always runs")
 }
 
-/// The same of the units that multiply tiles in bf16, where the CPU has them.
+/// Peak bf16 tile-multiply rate of all threads, if the CPU has tile units.
 pub fn tile_peak_gflops(cpu: &Cpu, world: &World) -> Option<f64> {
     best_burst(world, |num_rounds| peak::tile_burst(cpu, num_rounds))
 }
 
-/// The best of several bursts of about ten milliseconds, because other programs can only slow a
-/// burst down.
+/// Best of several bursts of about 10 ms. Other programs can only slow a burst down, so the best is
+/// closest to the peak.
 fn best_burst(world: &World, burst: impl Fn(usize) -> Option<f64>) -> Option<f64> {
     let mut best = 0.0f64;
     let mut num_rounds = 1 << 14;

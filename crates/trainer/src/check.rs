@@ -1,22 +1,24 @@
-//! What a run can be refused for, found before any worker starts.
+//! Checks of a run before any worker starts.
 //!
-//! Workers check again, since each opens its own device and text; but a mistake that is found here
-//! costs one line and not a cluster. Nothing is written.
+//! Workers repeat them, since each opens its own device and data; an error found here costs one
+//! process instead of a cluster. Nothing is written.
 
 use crate::{Options, RunFolder, TrainError, device};
-use crate::{pace, pretrained, restore, saved};
+use crate::{local_steps, pretrained, restore};
 use lockstep_checkpoint::sharded::Store;
 use lockstep_comm::Comm;
 use lockstep_config::{Placement, Recipe, nearest};
-use lockstep_data::{Feed, Seat};
+use lockstep_data::{DataRank, Feed};
 use lockstep_model::describe;
+use lockstep_parallel::from_recipe::phases_of;
 use lockstep_platform::{FileKind, World};
 use std::path::Path;
 
-/// Refuses a run that could not begin here: instructions, text, the run to go on from or
-/// the weights to start from, the folder. Returns the most bytes of text that a worker will hold.
+/// Refuses a run that could not start: missing instructions, unreadable data, an unusable
+/// checkpoint or pretrained model, or an occupied run folder. Returns the largest number of corpus
+/// bytes that any worker holds.
 pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<usize, TrainError> {
-    let recipe = &*pace::as_before(recipe, options, world);
+    let recipe = &*local_steps::with_recorded_local_steps(recipe, options, world);
     let held_bytes = check_inputs(recipe, world)?;
     let done = if let Some(dir) = &options.resume {
         restore::open(dir, recipe, world)?.step()
@@ -25,16 +27,16 @@ pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<usize,
         refuse_other_checkpoints(recipe, world)?;
         0
     };
-    let asked = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
-    if done >= asked {
-        return Err(TrainError::NothingToDo { done, asked });
+    let requested = options.stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
+    if done >= requested {
+        return Err(TrainError::NothingToDo { done, requested });
     }
-    refuse_file_in_the_way(recipe, world)?;
+    refuse_file_at_checkpoint_dir(recipe, world)?;
     RunFolder::planned(recipe, world)?;
     Ok(held_bytes)
 }
 
-/// Refuses to begin a run among the checkpoints of another.
+/// Refuses to start a new run among the checkpoints of another.
 fn refuse_other_checkpoints(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
     let dir = &recipe.checkpoint.dir;
     if dir.is_empty() || Store::new(world, Path::new(dir)).steps()?.is_empty() {
@@ -43,12 +45,12 @@ fn refuse_other_checkpoints(recipe: &Recipe, world: &World) -> Result<(), TrainE
     Err(TrainError::CheckpointsTaken { dir: dir.clone() })
 }
 
-/// Refuses a place for checkpoints that can be no folder; whether it can be written is seen at the
-/// start of the run.
-fn refuse_file_in_the_way(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
+/// Refuses a checkpoint path on which a file blocks the folder. Write permission is checked when
+/// the run starts.
+fn refuse_file_at_checkpoint_dir(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
     let dir = &recipe.checkpoint.dir;
-    let mut way = Path::new(dir).ancestors().filter(|path| !path.as_os_str().is_empty());
-    let nearest = way.find_map(|path| Some((path, world.files().metadata(path)?)));
+    let mut ancestors = Path::new(dir).ancestors().filter(|path| !path.as_os_str().is_empty());
+    let nearest = ancestors.find_map(|path| Some((path, world.files().metadata(path)?)));
     match nearest {
         Some((file, FileKind::File { .. })) if recipe.checkpoint.is_on() => {
             Err(TrainError::NoPlace { dir: dir.clone(), file: file.display().to_string() })
@@ -57,7 +59,7 @@ fn refuse_file_in_the_way(recipe: &Recipe, world: &World) -> Result<(), TrainErr
     }
 }
 
-/// The part of it that does not depend on a run's folders: instructions, groups and text.
+/// Checks instructions, parameter groups and data, without the run's folders.
 pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<usize, TrainError> {
     device::isa(recipe)?;
     groups(recipe)?;
@@ -67,27 +69,27 @@ pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<usize, TrainError>
     };
     let mut held_bytes = 0;
     for worker in 0..num_texts {
-        let feed = Feed::open(recipe, world, &Seat::unknown(recipe, worker))?;
+        let feed = Feed::open(recipe, world, &DataRank::probe(recipe, worker))?;
         held_bytes = held_bytes.max(feed.held_bytes());
     }
     Ok(held_bytes)
 }
 
-/// Refuses groups of parameters that the model does not have, and to train nothing.
+/// Refuses parameter groups that match nothing, and recipes that freeze every parameter.
 pub(crate) fn groups(recipe: &Recipe) -> Result<(), TrainError> {
     let blueprint = describe(&recipe.model);
     let names: Vec<_> = blueprint.owned_params().map(|(_, param)| param.name.as_str()).collect();
     let groups = recipe.optim.groups.iter().map(|group| &group.pattern).enumerate();
     let groups = groups.map(|(index, pattern)| ("optim.groups", index, pattern));
-    let levels = recipe.compress.levels.iter().map(|level| &level.pattern).enumerate();
-    let levels = levels.map(|(index, pattern)| ("compress.levels", index, pattern));
+    let levels = recipe.compress.overrides.iter().map(|level| &level.pattern).enumerate();
+    let levels = levels.map(|(index, pattern)| ("compress.overrides", index, pattern));
     for (key, index, pattern) in groups.chain(levels) {
-        if !names.iter().any(|name| lockstep_config::describes(pattern, name)) {
-            let (near, pattern) = (near(pattern, &names), pattern.clone());
-            return Err(TrainError::NoSuchParams { key, index, near, pattern });
+        if !names.iter().any(|name| lockstep_config::matches_pattern(pattern, name)) {
+            let (similar, pattern) = (similar(pattern, &names), pattern.clone());
+            return Err(TrainError::NoSuchParams { key, index, similar, pattern });
         }
     }
-    let phases = saved::phases_of(recipe, &blueprint);
+    let phases = phases_of(recipe, &blueprint);
     for phase in 0..phases.len() {
         let step = phases.first_step(phase);
         if step < recipe.train.steps && names.iter().all(|name| phases.is_frozen(phase, name)) {
@@ -97,8 +99,8 @@ pub(crate) fn groups(recipe: &Recipe) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Names that the pattern may have meant: the closest one, or those that have its longest word.
-fn near(pattern: &str, names: &[&str]) -> String {
+/// Parameter names that resemble the pattern.
+fn similar(pattern: &str, names: &[&str]) -> String {
     let is_end = |c: char| c == '*' || c == '?';
     let word = pattern.split(is_end).max_by_key(|word| word.len()).unwrap_or_default();
     let pieces = names.iter().flat_map(|&name| {
@@ -106,20 +108,20 @@ fn near(pattern: &str, names: &[&str]) -> String {
         [name].into_iter().chain(starts)
     });
     let piece = nearest(word, pieces).unwrap_or_default();
-    let near = names.iter().filter(|name| name.ends_with(piece)).take(3);
-    near.copied().collect::<Vec<_>>().join(", ")
+    let similar = names.iter().filter(|name| name.ends_with(piece)).take(3);
+    similar.copied().collect::<Vec<_>>().join(", ")
 }
 
-/// Refuses to train with workers that were given another recipe, or another layout of it. What a
-/// worker alone is concerned with (its threads, its folder) may differ.
+/// Refuses to train when ranks have different recipes or layouts. Local settings (threads, run
+/// folder) may differ.
 pub(crate) fn agree_on_recipe(recipe: &Recipe, comm: &Comm) -> Result<(), TrainError> {
     let Recipe { parallel, checkpoint, emulate, .. } = recipe;
     let class = device::kernel_class(recipe);
     let text = format!("{}{parallel:?}{checkpoint:?}{emulate:?}{class}", recipe.identity_text());
     let hash = blake3::hash(text.as_bytes());
-    let (words, _) = hash.as_bytes().as_chunks::<8>();
+    let (chunks, _) = hash.as_bytes().as_chunks::<8>();
     let mut all = vec![0; comm.group_size()];
-    comm.all_gather(&[u64::from_le_bytes(words[0])], &mut all)?;
+    comm.all_gather(&[u64::from_le_bytes(chunks[0])], &mut all)?;
     match all.iter().position(|other| *other != all[0]) {
         None => Ok(()),
         Some(worker) => Err(TrainError::WorkersDisagree { worker }),
@@ -140,11 +142,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_describes_nothing_is_told_what_there_is() {
+    fn a_pattern_without_a_match_lists_similar_names() {
         let text = refusal(r#"[{match = "*.weight"}, {match = "*.q_prj.weight"}]"#);
         assert_eq!(
             text,
-            "optim.groups[1].match = \"*.q_prj.weight\" describes no parameter of this model; \
+            "optim.groups[1].match = \"*.q_prj.weight\" matches no parameter of this model; \
              there are model.layers.0.self_attn.q_proj.weight, \
              model.layers.1.self_attn.q_proj.weight, model.layers.2.self_attn.q_proj.weight"
         );

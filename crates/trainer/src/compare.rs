@@ -1,12 +1,11 @@
-//! Are two runs the same to the bit, and if not, where do they part?
+//! Compares two runs bit for bit and reports the first difference.
 //!
-//! The loss of a step is measured before its update. So the first step whose losses differ says
-//! that something went another way in the update before it or in its own forward pass, and the
-//! first differing tensor, in the order in which the model computes, says where to look. Runs of
-//! different lengths are compared as far as both go; weights only if saved after the same step,
-//! because any step changes all of them.
+//! A step's loss is measured before its update. The first step with differing losses therefore
+//! points at the previous update or at this step's forward pass; the first differing tensor, in
+//! model order, says where to look. Runs of different lengths are compared up to the shorter one.
+//! Weights are compared only if both were saved after the same step.
 
-mod past;
+mod run_record;
 mod tensors;
 
 use crate::{RunFolder, TrainError};
@@ -14,7 +13,7 @@ use lockstep_checkpoint::{CheckpointError, weights};
 use lockstep_config::Recipe;
 use lockstep_model::describe;
 use lockstep_platform::World;
-use past::Past;
+use run_record::RunRecord;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,34 +21,34 @@ use std::path::{Path, PathBuf};
 
 pub use tensors::{ElementDifference, TensorDifference, Tensors, Unmatched};
 
-/// What two runs, A and B, have in common and where they part.
+/// Differences of two runs, A and B.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
-    /// As many steps, and no loss, weight or piece of optimizer state has another bit.
+    /// Equal number of steps, and bit-identical losses, weights and optimizer state.
     pub equal: bool,
-    /// The folder of A.
+    /// Folder of A.
     pub run_a: String,
-    /// The folder of B.
+    /// Folder of B.
     pub run_b: String,
-    /// Differing settings that bits may depend on: keys of the recipe, the text, the kernels.
+    /// Differing settings that may change bits: recipe keys, the corpus, the kernels.
     pub recipe: Vec<Setting>,
-    /// Differing settings that they must not depend on: keys that say where and by how many hands.
+    /// Differing settings that must not change bits: workers, threads, folders.
     pub layout: Vec<Setting>,
-    /// Steps that A has done.
+    /// Number of steps of A.
     pub steps_a: u64,
-    /// Steps that B has done.
+    /// Number of steps of B.
     pub steps_b: u64,
-    /// Steps whose losses are known of both.
+    /// Number of steps whose losses both runs recorded.
     pub common_steps: usize,
-    /// How many of those come before the first that differs.
+    /// Number of those steps before the first difference.
     pub equal_steps: usize,
-    /// The first step whose losses differ.
+    /// First step whose losses differ.
     pub first_step: Option<StepDifference>,
-    /// The weights, where both were saved after the same step.
+    /// Weights, if both were saved after the same step.
     pub weights: Option<Tensors>,
-    /// The optimizer's state, where both kept it too.
+    /// Optimizer state, if both runs saved it.
     pub optimizer: Option<Tensors>,
-    /// What was not compared, and why.
+    /// Parts that were not compared, with the reason.
     pub notes: Vec<String>,
 }
 
@@ -67,21 +66,21 @@ pub struct Setting {
 /// A step whose losses differ.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct StepDifference {
-    /// Counted from one.
+    /// Step number, counted from one.
     pub step: u64,
-    /// The loss of A.
+    /// Loss of A.
     pub a: f64,
-    /// The loss of B.
+    /// Loss of B.
     pub b: f64,
-    /// Steps from one to the other through the floats of 64 bits.
+    /// Distance in units in the last place (64-bit floats).
     pub ulps: u64,
-    /// Their difference as a fraction of the larger.
+    /// Difference relative to the larger loss.
     pub relative: f64,
 }
 
 /// Compares the runs in two folders, finished or not.
 pub fn compare(path_a: &Path, path_b: &Path, world: &World) -> Result<Comparison, TrainError> {
-    let (a, b) = (Past::read(path_a, world)?, Past::read(path_b, world)?);
+    let (a, b) = (RunRecord::read(path_a, world)?, RunRecord::read(path_b, world)?);
     let losses = a.losses.iter().filter_map(|(&step, &a)| Some((step, a, *b.losses.get(&step)?)));
     let losses: Vec<(u64, f64, f64)> = losses.collect();
     let parting = losses.iter().position(|(_, a, b)| a.to_bits() != b.to_bits());
@@ -114,39 +113,39 @@ fn step_difference((step, a, b): (u64, f64, f64)) -> StepDifference {
     StepDifference { step, a, b, ulps: tensors::ulps_f64(a, b), relative }
 }
 
-/// Why the weights cannot be compared.
-fn obstacle(a: &Past, b: &Past) -> Option<String> {
+/// Reason why the weights cannot be compared.
+fn obstacle(a: &RunRecord, b: &RunRecord) -> Option<String> {
     match (a.weights_step, b.weights_step) {
         (Some(a), Some(b)) if a == b => None,
-        (Some(a), Some(b)) => Some(format!("A saved them after {a} steps, B after {b}")),
-        (None, None) => Some("neither run has any".to_owned()),
-        (None, _) => Some("A has none".to_owned()),
-        (_, None) => Some("B has none".to_owned()),
+        (Some(a), Some(b)) => Some(format!("A saved them after step {a}, B after step {b}")),
+        (None, None) => Some("neither run saved any".to_owned()),
+        (None, _) => Some("A saved none".to_owned()),
+        (_, None) => Some("B saved none".to_owned()),
     }
 }
 
-fn notes(a: &Past, b: &Past, optimizer_compared: bool) -> Vec<String> {
+fn notes(a: &RunRecord, b: &RunRecord, optimizer_compared: bool) -> Vec<String> {
     let mut notes = Vec::new();
     for (name, past) in [("A", a), ("B", b)] {
         let first_step = past.losses.first_key_value().map_or(1, |(step, _)| *step);
         if first_step > 1 {
-            notes.push(format!("the losses of {name} are only known from step {first_step} on"));
+            notes.push(format!("losses of {name} are known from step {first_step} on only"));
         }
     }
     match obstacle(a, b) {
         Some(why) => notes.push(format!("weights are not compared: {why}")),
         None if !optimizer_compared => {
-            notes.push("optimizer state is not compared: not both runs kept it".to_owned());
+            notes.push("optimizer state is not compared: a run did not save it".to_owned());
         }
         None => {}
     }
     notes
 }
 
-/// Compares a file of tensors; nothing where one run lacks it or has it of another step.
+/// Compares one tensor file of both runs; none if a run lacks it or saved it after another step.
 fn tensors(
-    a: &Past,
-    b: &Past,
+    a: &RunRecord,
+    b: &RunRecord,
     file: fn(&RunFolder) -> PathBuf,
     world: &World,
 ) -> Result<Option<Tensors>, CheckpointError> {
@@ -162,14 +161,14 @@ fn tensors(
     Ok(Some(Tensors::compare(&a.tensors, &b.tensors, &order)))
 }
 
-/// The settings that differ: those that bits may depend on, and the others.
-fn settings(a: &Past, b: &Past) -> (Vec<Setting>, Vec<Setting>) {
+/// Differing settings: those that may change bits, and the others.
+fn settings(a: &RunRecord, b: &RunRecord) -> (Vec<Setting>, Vec<Setting>) {
     let identity = [a, b].map(|past| past.recipe.identity_text()).concat();
     let counting: BTreeSet<&str> =
         identity.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
     let (mut values_a, mut values_b) = (values(&a.recipe), values(&b.recipe));
     let keys: BTreeSet<String> = values_a.keys().chain(values_b.keys()).cloned().collect();
-    // Two runs never share a folder, which says nothing.
+    // Two runs never share a folder.
     let differing = keys.into_iter().filter(|key| key != "run.dir").map(|key| Setting {
         a: values_a.remove(&key).unwrap_or_default(),
         b: values_b.remove(&key).unwrap_or_default(),
@@ -178,7 +177,7 @@ fn settings(a: &Past, b: &Past) -> (Vec<Setting>, Vec<Setting>) {
     let (mut recipe, layout): (Vec<_>, Vec<_>) = differing
         .filter(|setting| setting.a != setting.b)
         .partition(|setting| counting.contains(setting.key.as_str()));
-    // Equal recipes may name a text that changed between the runs, or meet other kernels.
+    // Equal recipes may name a corpus that changed between the runs, or run other kernels.
     for (key, a, b) in
         [("corpus", &a.corpus, &b.corpus), ("kernel_class", &a.kernel_class, &b.kernel_class)]
     {
@@ -191,7 +190,7 @@ fn settings(a: &Past, b: &Past) -> (Vec<Setting>, Vec<Setting>) {
     (recipe, layout)
 }
 
-/// Every key that applies, `table.key`, with its value.
+/// All applicable keys (`table.key`) with their values.
 fn values(recipe: &Recipe) -> BTreeMap<String, Value> {
     let tables = serde_json::to_value(recipe).expect("a recipe is JSON");
     let tables = tables.as_object().expect("a recipe is a map of tables");

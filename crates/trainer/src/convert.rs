@@ -1,7 +1,7 @@
-//! From one kind of folder to the other: a run as Hugging Face keeps models, and back.
+//! Converts between run folders and Hugging Face model folders.
 //!
-//! Tensors keep their names and their bits; only a smaller number format rounds them. They pass by
-//! one at a time, so a conversion needs memory for the largest tensor, not for the model.
+//! Tensors keep their names and bits; only a smaller element type rounds them. They are streamed
+//! one at a time, so memory is bounded by the largest tensor.
 
 use crate::pretrained::{Pretrained, outlines};
 use crate::{RunFolder, TrainError};
@@ -16,45 +16,45 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What to write.
+/// Target format of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A folder that `transformers` loads.
+    /// Folder that `transformers` loads.
     HuggingFace {
-        /// The number format of the weights.
+        /// Element type of the weights.
         format: ElementType,
-        /// The largest file of weights.
+        /// Maximum size of a weight file.
         shard_bytes: u64,
     },
-    /// The folder of a run, without a past to resume.
+    /// Run folder without a state to resume from.
     Lockstep,
 }
 
-/// What was written.
+/// Report of a conversion.
 #[derive(Clone, Debug, Serialize)]
 pub struct Converted {
-    /// The new folder.
+    /// Path of the new folder.
     pub folder: String,
-    /// Number of parameters, tied ones once.
+    /// Number of parameters; tied ones count once.
     pub num_params: u64,
     /// Number of tensors.
     pub num_tensors: u64,
-    /// Bytes of all weights.
+    /// Size of all weights in bytes.
     pub num_bytes: u64,
-    /// Number format of the weights.
+    /// Element type of the weights.
     pub dtype: &'static str,
-    /// Files with weights.
+    /// Weight files.
     pub files: Vec<String>,
     /// Other files, written or copied.
     pub others: Vec<String>,
     /// Hash of the weights before rounding, as `train --json` prints it.
     pub weights_hash: String,
-    /// What the new folder cannot say.
+    /// Settings that the new format cannot express.
     pub notes: Vec<String>,
 }
 
-/// Writes the model of `source` into a new folder. `progress` hears how many parameters are done,
-/// and of how many.
+/// Writes the model of `source` into a new folder. `progress` receives the number of parameters
+/// done and the total.
 pub fn convert(
     source: &Path,
     folder: &Path,
@@ -118,7 +118,7 @@ pub fn convert(
     Ok(converted)
 }
 
-/// The recipe of the new run, whose tokenizer is the copy beside it.
+/// Recipe of the new run, which refers to the copied tokenizer.
 fn recipe_of_copy(
     pretrained: &Pretrained,
     companions: &Companions,
@@ -133,7 +133,7 @@ fn recipe_of_copy(
     })
 }
 
-/// A folder that `generate` and `inspect` take for a finished run.
+/// Writes a folder that `generate` and `inspect` accept as a finished run.
 fn save_run(
     world: &World,
     folder: &Path,
@@ -163,8 +163,8 @@ fn save_run(
     })
 }
 
-/// What goes with the vocabulary of a model: its files, and the numbers of its special tokens. They
-/// lie beside the weights; what a run lacks comes from the folder that its training began with.
+/// Tokenizer files and special token ids of a model. They lie beside the weights; a run takes
+/// missing ones from the folder that it was initialized from.
 fn vocabulary(
     pretrained: &Pretrained,
     recipe: &Recipe,
@@ -186,7 +186,7 @@ fn vocabulary(
     (special_tokens, companions)
 }
 
-/// Whether two folders have one tokenizer; its other files say nothing about another one.
+/// Whether two folders have the same `tokenizer.json`.
 fn same_tokenizer(ours: &Companions, theirs: &Companions, world: &World) -> bool {
     let text = |companions: &Companions| {
         let path = companions.files.get(huggingface::TOKENIZER)?;
@@ -195,15 +195,15 @@ fn same_tokenizer(ours: &Companions, theirs: &Companions, world: &World) -> bool
     text(ours).is_some_and(|ours| text(theirs) == Some(ours))
 }
 
-/// The folder of Hugging Face that a run's training began with, if it is still there and still has
-/// that vocabulary.
+/// Hugging Face folder that the run was initialized from, if it still exists with the same
+/// vocabulary.
 fn parent(recipe: &Recipe, world: &World) -> Option<huggingface::Folder> {
     let path = (!recipe.from.is_empty()).then(|| PathBuf::from(&recipe.from))?;
     let folder = huggingface::Folder::open(world, &path).ok()?;
     (folder.config.model.vocab == recipe.model.vocab).then_some(folder)
 }
 
-/// What a `config.json` has no words for.
+/// Settings that `config.json` cannot express.
 fn what_is_lost(recipe: &Recipe) -> Option<String> {
     let dropout = recipe.model.dropout;
     let llama = recipe.model.family == lockstep_config::Family::Llama;

@@ -11,7 +11,9 @@ use crate::{TrainError, device, feed, pretrained};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, StragglerPolicy};
 use lockstep_data::Cursor;
-use lockstep_model::problem::curvature::{LargestEigenvalue, largest_within, product_by_differences};
+use lockstep_model::problem::curvature::{
+    LargestEigenvalue, largest_within, product_by_differences,
+};
 use lockstep_parallel::from_recipe::mesh_of;
 use lockstep_parallel::{Groups, Replica};
 use lockstep_platform::World;

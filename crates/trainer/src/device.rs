@@ -1,4 +1,4 @@
-//! The compute device of a rank, as the recipe asks for it.
+//! Compute device of a rank, from the recipe.
 
 use crate::TrainError;
 use lockstep_config::{IsaChoice, Recipe};
@@ -6,25 +6,25 @@ use lockstep_model::precision_of;
 use lockstep_platform::World;
 use lockstep_tensor::{Cpu, Isa};
 
-/// The class of kernels whose bits agree with each other; a run records it, and only ranks of one
-/// class may train together. It follows from what products compute in and from nothing else,
-/// because every instruction set does the same operations in the same order.
+/// Class of kernels with bit-identical results. A run records it, and only ranks of one class train
+/// together. It depends on the compute precision alone: every instruction set performs the same
+/// operations in the same order.
 pub fn kernel_class(recipe: &Recipe) -> &'static str {
     precision_of(recipe.precision.compute).kernel_class()
 }
 
-/// Builds the device: `run.isa` chooses the instructions, `run.threads` the threads (0 divides the
-/// cores among the workers).
+/// Opens the device. `run.isa` selects the instruction set, `run.threads` the number of threads (0
+/// divides the cores among the workers).
 pub fn open(recipe: &Recipe, world: &World) -> Result<Cpu, TrainError> {
     let isa = isa(recipe)?;
     let num_threads = recipe.run.num_threads(world.threads().available(), recipe.run.workers);
     Ok(Cpu::new(isa, num_threads, &|index, body| {
-        // The pool ends its threads when the device is dropped, so nobody needs to join them.
+        // Dropping the device ends its threads, so no handle is joined.
         drop(world.threads().spawn(&format!("compute-{index}"), body).expect("threads start"));
     }))
 }
 
-/// The instructions that the recipe asks for, if this CPU has them.
+/// Instruction set of the recipe, if this CPU supports it.
 pub(crate) fn isa(recipe: &Recipe) -> Result<Isa, TrainError> {
     let isa = match recipe.run.isa {
         IsaChoice::Auto => Isa::detect(),
@@ -34,7 +34,7 @@ pub(crate) fn isa(recipe: &Recipe) -> Result<Isa, TrainError> {
     };
     if !isa.is_available() {
         let others: Vec<_> = Isa::available().iter().map(Isa::to_string).collect();
-        return Err(TrainError::Isa { asked: isa.to_string(), others: others.join(", ") });
+        return Err(TrainError::Isa { requested: isa.to_string(), others: others.join(", ") });
     }
     Ok(isa)
 }

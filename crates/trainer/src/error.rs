@@ -1,4 +1,4 @@
-//! Everything that can end a run early, with who must act.
+//! Errors of training, each with the party that must act.
 
 use lockstep_checkpoint::CheckpointError;
 use lockstep_comm::CommError;
@@ -9,10 +9,10 @@ use lockstep_platform::{FileError, ThreadError};
 use lockstep_telemetry::TelemetryError;
 use std::io::ErrorKind;
 
-/// Why a run ended early.
+/// Reason why a run ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
-    /// The text could not be read or does not fit the recipe.
+    /// The data could not be read or does not fit the recipe.
     #[error(transparent)]
     Data(#[from] DataError),
     /// Weights or training state could not be saved or loaded.
@@ -21,288 +21,289 @@ pub enum TrainError {
     /// The run folder could not be written.
     #[error(transparent)]
     Folder(#[from] FileError),
-    /// The optimizer's state has no place on a disk.
-    #[error("no place for {bytes} of optimizer state: {error}; set offload.folder to another disk")]
+    /// The file for offloaded optimizer state could not be created.
+    #[error(
+        "cannot allocate {bytes} for offloaded optimizer state: {error}; set offload.folder to \
+         another disk"
+    )]
     NoRoom {
-        /// What was to be kept there.
+        /// Size of the optimizer state.
         bytes: Bytes,
-        /// What the disk said.
+        /// Error of the disk.
         error: FileError,
     },
-    /// The disk with the optimizer's state failed.
-    #[error("the optimizer's state is lost: {0}; go on from the last checkpoint on another disk")]
+    /// The disk with the offloaded optimizer state failed.
+    #[error("the optimizer state is lost: {0}; resume from the last checkpoint on another disk")]
     StateLost(FileError),
-    /// The file of events could not be opened.
+    /// The event file could not be opened.
     #[error(transparent)]
     Events(#[from] TelemetryError),
-    /// The other workers could not be reached, or failed.
+    /// Other workers could not be reached, or failed.
     #[error(transparent)]
     Comm(#[from] CommError),
-    /// Another thread was refused.
+    /// A thread could not be started.
     #[error("{0}; lower sync.threads")]
     Threads(ThreadError),
-    /// A run must not write over another.
+    /// The run folder is not empty.
     #[error("run.dir = {dir} is not a new or empty folder; choose one that is")]
     FolderTaken {
-        /// The folder that was asked for.
+        /// Path of the folder.
         dir: String,
     },
-    /// There is no step left to run.
-    #[error(
-        "nothing to train: {done} of {asked} steps are done already; ask for more with train.steps"
-    )]
+    /// All requested steps are done.
+    #[error("nothing to train: {done} of {requested} steps are done already; raise train.steps")]
     NothingToDo {
-        /// Steps that are done.
+        /// Number of finished steps.
         done: u64,
-        /// Steps that were asked for.
-        asked: u64,
+        /// Number of requested steps.
+        requested: u64,
     },
-    /// The recipe asks for instructions that this CPU lacks.
-    #[error("run.isa = {asked} needs instructions that this CPU lacks; try auto, {others}")]
+    /// The recipe selects instructions that this CPU lacks.
+    #[error("run.isa = {requested} needs instructions that this CPU lacks; try auto, {others}")]
     Isa {
-        /// What was asked for.
-        asked: String,
-        /// What this CPU has.
+        /// Requested instruction set.
+        requested: String,
+        /// Instruction sets of this CPU.
         others: String,
     },
-    /// A group of parameters is empty.
+    /// A parameter pattern matches nothing.
     #[error(
-        "{key}[{index}].match = \"{pattern}\" describes no parameter of this model; there are \
-         {near}"
+        "{key}[{index}].match = \"{pattern}\" matches no parameter of this model; there are \
+         {similar}"
     )]
     NoSuchParams {
-        /// The key that lists groups.
+        /// Key of the list of groups.
         key: &'static str,
-        /// The group, counted from zero.
+        /// Index of the group, counted from zero.
         index: usize,
-        /// Its pattern.
+        /// Pattern of the group.
         pattern: String,
-        /// Names that it may have meant.
-        near: String,
+        /// Parameters with similar names.
+        similar: String,
     },
-    /// There is nothing left to train.
+    /// Every parameter is frozen.
     #[error(
         "optim.groups freezes every parameter at step {step}; leave one trained, or set \
          train.steps = {step}"
     )]
     AllFrozen {
-        /// The first step without anything to train.
+        /// First step without a trained parameter.
         step: u64,
     },
-    /// There is no model in a folder.
+    /// The folder holds no model.
     #[error(
-        "{dir} holds no finished run (no recipe.toml) and holds no model of Hugging Face (no \
+        "{dir} holds no finished run (no recipe.toml) and no Hugging Face model (no \
          config.json)"
     )]
     NoModel {
-        /// The folder that was looked into.
+        /// Path of the folder.
         dir: String,
     },
-    /// The recipe is wrong: one line for each mistake.
+    /// The recipe is invalid; one line for each error.
     #[error("{0}")]
     Recipe(String),
-    /// Two workers read different weights from folders of one name.
+    /// Workers read different weights from `model.from`.
     #[error(
-        "worker {worker} read another {tensor} from model.from = {dir} than worker 0; give all of \
-         them the same files"
+        "worker {worker} read another {tensor} from model.from = {dir} than worker 0; give all \
+         workers the same files"
     )]
     FoldersDiffer {
-        /// The folder.
+        /// Path of the folder.
         dir: String,
-        /// The first worker that differs.
+        /// First worker that differs.
         worker: usize,
-        /// The first tensor that differs.
+        /// First tensor that differs.
         tensor: String,
     },
-    /// A folder that weights are to be taken from has none of this model's.
+    /// The `model.from` folder shares no tensor with the model.
     #[error(
         "model.from = {dir} has no tensor of this model, by name and shape; its first is {name}"
     )]
     NothingInCommon {
-        /// The folder.
+        /// Path of the folder.
         dir: String,
-        /// A tensor that it has.
+        /// First tensor of the folder.
         name: String,
     },
-    /// The saved run was made by another recipe.
+    /// The saved run has another recipe.
     #[error(
-        "{dir} was trained with another recipe: {saved} there, {asked} here; only run.*, \
+        "{dir} was trained with another recipe: {saved} there, {requested} here; only run.*, \
          parallel.*, offload.*, checkpoint.* and emulate.* may change"
     )]
     OtherRecipe {
-        /// The run to resume.
+        /// Folder of the run to resume.
         dir: String,
-        /// The first of its settings that differs.
+        /// First differing setting of the saved run.
         saved: String,
-        /// What the recipe has now in its place.
-        asked: String,
+        /// Setting of the recipe in its place.
+        requested: String,
     },
-    /// A saved run would have been another one with so many steps.
+    /// Another number of steps changes the learning rate of finished steps.
     #[error(
         "with train.steps = {steps} the learning rate of step {step} would not have been that of \
-         {dir}; optim.schedule = constant with the same optim.warmup_steps can go on, and --from \
-         {dir} begins a new run with its weights"
+         {dir}; a run with optim.schedule = constant and the same optim.warmup_steps can be \
+         extended, and --from {dir} starts a new run with its weights"
     )]
     OtherRates {
-        /// The run to resume.
+        /// Folder of the run to resume.
         dir: String,
-        /// The steps that are asked for.
+        /// Requested number of steps.
         steps: u64,
-        /// The first step that would differ, counted from zero.
+        /// First step that would differ, counted from zero.
         step: u64,
     },
-    /// A longer run would have been cut into other rounds from a step on that is done already.
+    /// Another number of steps changes the rounds of finished steps.
     #[error(
-        "train.steps = {steps} would have had another round at step {step} of what is done in \
-         {dir}; a run whose rounds are all of one length, sync.synchronous = 0, and that ends with \
-         a whole one can go on, and --from {dir} begins a new run with its weights"
+        "train.steps = {steps} changes the round at step {step}, which {dir} has finished; a run \
+         whose rounds all have one length (sync.synchronous_fraction = 0) and that ended with a \
+         whole round can be extended, and --from {dir} starts a new run with its weights"
     )]
     OtherRounds {
-        /// The run to resume.
+        /// Folder of the run to resume.
         dir: String,
-        /// The steps that are asked for.
+        /// Requested number of steps.
         steps: u64,
-        /// The first step that would differ, counted from zero.
+        /// First step that would differ, counted from zero.
         step: u64,
     },
-    /// The recipe of a saved run could not be used.
+    /// The recipe of a saved run is unusable.
     #[error("{path} cannot be used: {reason}")]
     SavedRecipe {
-        /// The recipe file of the run.
+        /// Path of the recipe.
         path: String,
-        /// All that is wrong with it.
+        /// All errors in it.
         reason: String,
     },
-    /// The events of a saved run cannot be read.
+    /// The event file of a saved run is unreadable.
     #[error("{path} cannot be read: {reason}; restore the file or train the run again")]
     SavedEvents {
-        /// The event file of the run.
+        /// Path of the event file.
         path: String,
-        /// What is wrong with it.
+        /// Error in it.
         reason: String,
     },
-    /// A run cannot be left where workers hold different weights.
+    /// The run would stop where workers hold different weights.
     #[error(
-        "--stop-after {asked} ends inside a round of sync.mode = \"local-sgd\"; try {before} or \
-         {after}"
+        "--stop-after {requested} ends inside a round of sync.mode = \"local-sgd\"; try {before} \
+         or {after}"
     )]
     InsideRound {
-        /// Where the run was to end.
-        asked: u64,
-        /// The end of the round before.
+        /// Requested last step.
+        requested: u64,
+        /// End of the previous round.
         before: u64,
-        /// The end of the round.
+        /// End of the round.
         after: u64,
     },
-    /// What every worker keeps for itself was saved by another number of them.
+    /// Per-worker state was saved by another number of workers.
     #[error(
-        "the checkpoint has what {saved} workers kept for themselves, and run.workers = {asked}; \
-         go on with run.workers = {saved}"
+        "the checkpoint holds per-worker state of {saved} workers, and run.workers = {requested}; \
+         resume with run.workers = {saved}"
     )]
     OtherWorkers {
-        /// How many there were.
+        /// Number of workers in the checkpoint.
         saved: usize,
-        /// How many there are.
-        asked: usize,
+        /// Number of workers of the recipe.
+        requested: usize,
     },
-    /// There is no folder.
+    /// The folder does not exist.
     #[error("{dir} does not exist; `lockstep train` makes runs")]
     NoFolder {
-        /// The folder that was asked for.
+        /// Path of the folder.
         dir: String,
     },
-    /// There is nothing to resume or to generate from.
+    /// The folder holds no finished run.
     #[error(
         "{dir} holds no finished run (no {missing}); run `lockstep train` first, with \
          checkpoint.every where it may not come to its end"
     )]
     NoRun {
-        /// The folder that was looked into.
+        /// Path of the folder.
         dir: String,
-        /// The file that a finished run would have.
+        /// Missing file.
         missing: String,
     },
-    /// What was trained knows no text.
+    /// The run trained a small problem, not a language model.
     #[error(
-        "{dir} solved model.family = \"{family}\", which knows no text; name a run of gpt2 or llama"
+        "{dir} trained model.family = \"{family}\", which has no text; name a run of gpt2 or llama"
     )]
     NoText {
-        /// The run.
+        /// Folder of the run.
         dir: String,
-        /// What it solved.
+        /// Family of the problem.
         family: &'static str,
     },
-    /// Training left the finite numbers.
+    /// Training diverged.
     #[error(
         "{what} became {value} at step {step}{source_of}; lower optim.lr or set optim.clip, then \
          restart"
     )]
     Diverged {
-        /// The step, counted from zero.
+        /// Step, counted from zero.
         step: u64,
-        /// The loss, or the norm of the gradient.
+        /// Loss or gradient norm.
         what: String,
-        /// Its value.
+        /// Non-finite value.
         value: f64,
-        /// Which worker, block and tensor it came from first, in brackets, or nothing.
+        /// First worker, block and tensor at fault, in brackets, or empty.
         source_of: String,
     },
-    /// Somebody asked the process to end, and what was trained is saved.
-    #[error("ended on request after step {step}; `--resume {folder}` goes on from there")]
+    /// The process received a termination signal, and the run was saved.
+    #[error("ended on request after step {step}; `--resume {folder}` continues from there")]
     Interrupted {
-        /// Steps that were done.
+        /// Number of finished steps.
         step: u64,
-        /// The checkpoint.
+        /// Path of the checkpoint.
         folder: String,
     },
-    /// Checkpoints of another run must not be mixed with those of this one.
+    /// The checkpoint folder holds checkpoints of another run.
     #[error(
-        "checkpoint.dir = {dir} holds checkpoints already; go on from them with --resume {dir}, or \
-         choose another folder"
+        "checkpoint.dir = {dir} holds checkpoints already; resume from them with --resume {dir}, \
+         or choose another folder"
     )]
     CheckpointsTaken {
-        /// The folder that was asked for.
+        /// Path of the folder.
         dir: String,
     },
-    /// Checkpoints cannot be where they are to be.
+    /// A file blocks the checkpoint folder.
     #[error("checkpoint.dir = {dir} cannot be a folder: {file} is a file; choose another")]
     NoPlace {
-        /// The folder that was asked for.
+        /// Path of the folder.
         dir: String,
-        /// What is in its way.
+        /// Path of the file.
         file: String,
     },
-    /// The workers were not given one recipe.
+    /// Workers have different recipes.
     #[error(
-        "worker {worker} has another recipe than worker 0; give all of them the same file and --set"
+        "worker {worker} has another recipe than worker 0; give all workers the same file and --set"
     )]
     WorkersDisagree {
-        /// The first worker that differs.
+        /// First worker that differs.
         worker: usize,
     },
-    /// The workers no longer hold the same weights.
+    /// Replicas differ.
     #[error(
-        "after {step} steps {tensor} on worker {worker} is not that of worker 0; that machine's \
-         memory or processor cannot be trusted"
+        "after {step} steps {tensor} on worker {worker} differs from worker 0; suspect memory or \
+         CPU faults on that machine"
     )]
     ReplicasDiffer {
-        /// Steps that were done.
+        /// Number of finished steps.
         step: u64,
-        /// The first worker that differs.
+        /// First worker that differs.
         worker: usize,
-        /// The first tensor that differs.
+        /// First tensor that differs.
         tensor: String,
     },
 }
 
 impl TrainError {
-    /// Who must act before the run can go on.
+    /// Party that must act before the run can continue.
     pub fn blame(&self) -> Blame {
         match self {
             Self::Data(error) => error.blame(),
             Self::Comm(error) => error.blame(),
             Self::Checkpoint(error) => error.blame(),
-            // A path that cannot be a folder was named wrongly; a failing disk is another matter.
+            // A path that cannot be a folder is a user error; a failing disk is a storage error.
             Self::Folder(error) | Self::NoRoom { error, .. } => match error.kind() {
                 ErrorKind::NotFound
                 | ErrorKind::PermissionDenied

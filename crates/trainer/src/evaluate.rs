@@ -1,12 +1,12 @@
-//! Loss on held-out text: fixed micro-batches, summed in micro-batch order in `f64`. Small problems are judged by
-//! their own measure besides.
+//! Validation loss on held-out micro-batches, summed in micro-batch order in `f64`; small problems
+//! also report their own metrics.
 
-use crate::train::microbatch_shape;
+use crate::microbatch::microbatch_shape;
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
 use lockstep_data::Validation;
 use lockstep_model::Microbatch;
-use lockstep_model::problem::{Assessment, Judge};
+use lockstep_model::problem::{ProblemEvaluator, ProblemMetrics};
 use lockstep_parallel::Replica;
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
@@ -17,61 +17,62 @@ pub fn is_due(recipe: &Recipe, num_steps: u64, last_step: u64) -> bool {
     num_steps == last_step || recipe.is_due_every(recipe.train.eval_every, num_steps)
 }
 
-/// Whether a validation loss is what the run was after.
+/// Whether the validation loss reached `train.target_loss`.
 pub fn is_reached(recipe: &Recipe, validation_loss: f64) -> bool {
     recipe.train.target_loss.is_some_and(|target| validation_loss <= target)
 }
 
-/// What a model is judged with.
-pub struct Examiner {
+/// Evaluates the model during training.
+pub struct Evaluator {
     validation: Validation,
-    /// Of a problem, on the worker that tells about it.
-    judge: Option<Judge>,
+    /// Metrics of a small problem, on rank 0.
+    problem: Option<ProblemEvaluator>,
 }
 
-/// What was found.
+/// Result of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Examination {
-    /// Mean loss on what was held out.
+pub struct Evaluation {
+    /// Mean loss on the held-out samples.
     pub validation_loss: f64,
-    /// The verdict on a problem's solution.
-    pub assessment: Option<Assessment>,
-    /// The loss of a solution of the problem that knows nothing.
+    /// Metrics of a small problem's solution.
+    pub metrics: Option<ProblemMetrics>,
+    /// Loss of the small problem's constant predictor.
     pub baseline_loss: Option<f64>,
 }
 
-impl Examiner {
-    /// Takes what is held out of the corpus; the first worker computes a problem's optimum too.
+impl Evaluator {
+    /// Evaluator of the held-out samples. Rank 0 also computes the optimum of a small problem.
     pub fn new(recipe: &Recipe, validation: Validation, comm: &Comm) -> Self {
-        let judge = if comm.group_rank() == 0 { Judge::of(&recipe.model) } else { None };
-        Self { validation, judge }
+        let problem =
+            if comm.group_rank() == 0 { ProblemEvaluator::new(&recipe.model) } else { None };
+        Self { validation, problem }
     }
 
-    /// Judges the model, or the mean of all workers' where each has its own. All workers do so
+    /// Evaluates the model, or the mean of all workers' models if they differ. All workers call it
     /// together.
-    pub fn examine(
+    pub fn evaluate(
         &self,
         replica: &mut Replica,
         cpu: &Cpu,
         recipe: &Recipe,
-    ) -> Result<Examination, CommError> {
-        replica.show_mean()?;
-        let found = Examination {
+    ) -> Result<Evaluation, CommError> {
+        replica.install_mean_weights()?;
+        let found = Evaluation {
             validation_loss: validation_loss(replica, cpu, recipe, &self.validation)?,
-            assessment: self.assess(replica, cpu, recipe)?,
-            baseline_loss: self.judge.as_ref().map(Judge::baseline_loss),
+            metrics: self.evaluate_problem(replica, cpu, recipe)?,
+            baseline_loss: self.problem.as_ref().map(ProblemEvaluator::baseline_loss),
         };
-        replica.hide_mean()?;
+        replica.restore_own_weights()?;
         Ok(found)
     }
 
-    /// The verdict on a problem's solution, for which all workers bring their parts of it.
-    fn assess(
+    /// Metrics of a small problem's solution. All workers contribute their parameters.
+    fn evaluate_problem(
         &self,
         replica: &mut Replica,
         cpu: &Cpu,
         recipe: &Recipe,
-    ) -> Result<Option<Assessment>, CommError> {
+    ) -> Result<Option<ProblemMetrics>, CommError> {
         if !recipe.model.family.is_problem() {
             return Ok(None);
         }
@@ -84,11 +85,11 @@ impl Examiner {
             params[block_of[&param.name]][param.range()].copy_from_slice(values);
             Ok::<_, CommError>(())
         })?;
-        Ok(self.judge.as_ref().map(|judge| judge.assess(cpu, replica.blueprint(), &params)))
+        Ok(self.problem.as_ref().map(|problem| problem.evaluate(cpu, replica.blueprint(), &params)))
     }
 }
 
-/// Mean loss over the validation micro-batches, in nats a token.
+/// Mean loss over the validation micro-batches, in nats per token.
 fn validation_loss(
     replica: &mut Replica,
     cpu: &Cpu,

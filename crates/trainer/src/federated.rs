@@ -1,26 +1,27 @@
-//! Steps of clients and the end of their rounds, where the recipe is federated; see
-//! [`lockstep_parallel::federated`].
+//! Federated rounds in training: client steps, aggregation and checkpoints.
+//! [`lockstep_parallel::federated`] implements the algorithms.
 
 use crate::TrainError;
 use crate::health::Verdict;
-use crate::journal::{Journal, StepRecord};
-use crate::saved::{Learner, blueprint_on};
-use crate::train::microbatch_of;
+use crate::learner::Learner;
+use crate::microbatch::{microbatch_of, microbatch_shape};
+use crate::step_log::{StepLog, StepRecord};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
-use lockstep_config::{FederatedCombine, FederatedMethod, Recipe};
+use lockstep_config::{AggregationRule, FederatedMethod, Recipe};
 use lockstep_data::Loader;
 use lockstep_data::clients::clients_at;
 use lockstep_optim::{Clip, ClipPlan};
 use lockstep_parallel::Replica;
-use lockstep_parallel::federated::arrival::Arrivals;
-use lockstep_parallel::federated::server::ServerStep;
+use lockstep_parallel::federated::arrival::ArrivalModel;
+use lockstep_parallel::federated::server_optimizer::ServerOptimizer;
 use lockstep_parallel::federated::{Correction, FederatedPlan, Federation};
-use lockstep_parallel::robust::Combine;
+use lockstep_parallel::from_recipe::blueprint_of_rank;
+use lockstep_parallel::robust_aggregation::Aggregator;
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 
-/// Makes room for clients, where there are any.
+/// Allocates the federation of a federated recipe.
 pub(crate) fn prepare(
     recipe: &Recipe,
     replica: &mut Replica,
@@ -31,11 +32,11 @@ pub(crate) fn prepare(
     if !recipe.is_federated() {
         return Ok(None);
     }
-    let blueprint = blueprint_on(recipe, 0);
+    let blueprint = blueprint_of_rank(recipe, 0);
     Federation::new(plan_of(recipe), blueprint, replica, clip.clone(), cpu, world).map(Some)
 }
 
-/// A recipe in the words of the engine.
+/// Federation settings of a recipe.
 fn plan_of(recipe: &Recipe) -> FederatedPlan {
     let federated = &recipe.federated;
     FederatedPlan {
@@ -47,32 +48,36 @@ fn plan_of(recipe: &Recipe) -> FederatedPlan {
             FederatedMethod::FedProx => Correction::Prox { mu: federated.mu as f32 },
             FederatedMethod::Scaffold => Correction::Scaffold,
         },
-        least_steps: federated.least_steps,
-        server: ServerStep {
+        least_steps: federated.min_steps_fraction,
+        server: ServerOptimizer {
             rule: federated.server,
             lr: federated.server_lr as f32,
             momentum: federated.server_momentum as f32,
-            second: federated.server_second as f32,
+            second: federated.server_beta2 as f32,
             tau: federated.server_tau as f32,
         },
-        combine: match federated.combine {
-            // The coordinator trusts nobody to have shortened what is too long.
-            FederatedCombine::Mean if federated.clip > 0.0 => {
-                Combine::ClippedMean { most: federated.clip }
+        aggregator: match federated.aggregation {
+            // The coordinator clips again, since a Byzantine client may not have clipped.
+            AggregationRule::Mean if federated.clip > 0.0 => {
+                Aggregator::ClippedMean { max_norm: federated.clip }
             }
-            FederatedCombine::Mean => Combine::Mean,
-            FederatedCombine::Median => Combine::Median,
-            FederatedCombine::TrimmedMean => Combine::TrimmedMean { trim: federated.liars },
-            FederatedCombine::Krum => Combine::Krum { liars: federated.liars },
+            AggregationRule::Mean => Aggregator::Mean,
+            AggregationRule::Median => Aggregator::Median,
+            AggregationRule::TrimmedMean => {
+                Aggregator::TrimmedMean { trim: federated.assumed_byzantine }
+            }
+            AggregationRule::Krum => {
+                Aggregator::Krum { assumed_byzantine: federated.assumed_byzantine }
+            }
         },
         clip: (federated.clip > 0.0).then_some(federated.clip),
-        noise: federated.noise,
+        noise: federated.noise_multiplier,
         delta: federated.delta,
-        secure: federated.secure,
-        arrivals: Arrivals {
+        secure: federated.secure_aggregation,
+        arrivals: ArrivalModel {
             dropout: federated.dropout,
-            late: federated.late,
-            window: federated.window,
+            delay_probability: federated.late_fraction,
+            window: federated.max_delay_rounds,
             byzantine: federated.byzantine,
             attack: federated.attack,
         },
@@ -81,16 +86,16 @@ fn plan_of(recipe: &Recipe) -> FederatedPlan {
     }
 }
 
-/// Every client of the round takes a step, and perhaps the round is over.
+/// Runs one step of every client in the round and aggregates at the end of the round.
 pub(crate) fn one_step(
     cpu: &Cpu,
     recipe: &Recipe,
     step: u64,
     learner: &mut Learner,
     loader: &mut Loader,
-    journal: &mut Journal,
+    step_log: &mut StepLog,
 ) -> Result<(), TrainError> {
-    journal.begin_step();
+    step_log.begin_step();
     let lr = learner.lr(step);
     let Learner { federation: Some(federation), replica, .. } = learner else {
         unreachable!("a federated recipe has clients")
@@ -104,7 +109,7 @@ pub(crate) fn one_step(
     let of_client = |index: usize| index * microbatches..(index + 1) * microbatches;
     let targets: Vec<u64> =
         (0..clients.len()).map(|index| batch.targets_in(of_client(index)).max(1)).collect();
-    let slow = &journal.slow;
+    let slow = &step_log.emulation;
     let microbatch = |index: usize, number: usize| {
         let microbatch = index * microbatches + number;
         slow.before_microbatch(step, microbatch, &|| false);
@@ -122,34 +127,34 @@ pub(crate) fn one_step(
         let num_rounds = || recipe.num_rounds(step + 1);
         found = federation.end_round(round.start, num_rounds, &clients, replica)?;
     }
-    federation.tell_traffic(replica);
+    federation.report_traffic(replica);
     let record = StepRecord {
         step,
         loss,
         lr,
         clip: Clip::unclipped(local.norm),
-        num_tokens: batch.num_microbatches() * crate::train::microbatch_shape(recipe).rows(),
+        num_tokens: batch.num_microbatches() * microbatch_shape(recipe).rows(),
         data_wait_seconds: loader.wait_seconds(),
         verdict: Verdict::Step,
         loss_scale: None,
     };
-    journal.finish_step(&record, replica);
-    journal.aggregated(step + 1, found);
+    step_log.finish_step(&record, replica);
+    step_log.record_aggregation(step + 1, found);
     Ok(())
 }
 
-/// Copies what a checkpoint must hold of clients and the coordinator.
-pub(crate) fn save(room: &mut Snapshot, federation: &mut Federation) {
+/// Adds the state of clients and coordinator to a checkpoint.
+pub(crate) fn save(snapshot: &mut Snapshot, federation: &mut Federation) {
     let saved = federation.visit(|name, is_mine, values| {
         if is_mine {
-            room.add(name, &[values.len()], 0, values);
+            snapshot.add(name, &[values.len()], 0, values);
         }
         Ok::<_, std::convert::Infallible>(())
     });
     saved.unwrap_or_else(|never| match never {});
 }
 
-/// Reads it back, wherever clients live now.
+/// Restores the state of clients and coordinator; clients may have moved to other workers.
 pub(crate) fn load(reader: &Reader, learner: &mut Learner) -> Result<(), TrainError> {
     let Learner { federation: Some(federation), replica, .. } = learner else { return Ok(()) };
     federation.restart(replica)?;

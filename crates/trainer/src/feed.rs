@@ -1,22 +1,23 @@
-//! How a worker's text becomes part of the run: opened for its seat, and agreed on with the others
-//! where each has a text of its own. Seats are those of the data group: workers that only differ in
-//! their stage of the pipeline read the same text.
+//! Data of one worker: opens its part of the corpus and agrees on totals with the other workers.
+//! Parts belong to ranks of the data-parallel group, so the pipeline stages of a replica read the
+//! same samples.
 
-use crate::{TrainError, saved};
+use crate::TrainError;
 use lockstep_comm::{Comm, CommError};
-use lockstep_config::Recipe;
-use lockstep_data::placement::share_out;
-use lockstep_data::{Batch, Feed, Seat, Validation};
+use lockstep_config::{Recipe, StragglerPolicy};
+use lockstep_data::placement::interleave_validation;
+use lockstep_data::{Batch, DataRank, Feed, Validation};
 use lockstep_model::problem::classes;
+use lockstep_parallel::LeafAssignment;
 use lockstep_platform::World;
 
-/// Opens the text of this worker. Where workers have texts of their own, what the run learns from
-/// is all of them together.
+/// Opens the corpus of this worker. If workers have different corpora, the run's fingerprint covers
+/// all of them.
 pub fn open(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Feed, TrainError> {
     let (worker, num_workers) = (comm.group_rank(), comm.group_size());
-    let leaves = saved::leaves_of(recipe, worker);
-    let mut feed = Feed::open(recipe, world, &Seat { worker, num_workers, leaves })?;
-    if recipe.has_parts() && recipe.model.family.is_problem() {
+    let leaves = leaves_of(recipe, worker);
+    let mut feed = Feed::open(recipe, world, &DataRank { worker, num_workers, leaves })?;
+    if recipe.is_partitioned() && recipe.model.family.is_problem() {
         feed.classify(classes(&recipe.model));
     }
     if feed.depends_on_workers() {
@@ -28,7 +29,7 @@ pub fn open(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Feed, TrainEr
     Ok(feed)
 }
 
-/// The micro-batches that the model is judged by: the same everywhere, or each worker's own.
+/// Validation micro-batches: identical on all workers, or each worker's own.
 pub fn validation(feed: &mut Feed, recipe: &Recipe, comm: &Comm) -> Result<Validation, TrainError> {
     let (worker, num_workers) = (comm.group_rank(), comm.group_size());
     let own = feed.validation(num_workers)?;
@@ -41,26 +42,37 @@ pub fn validation(feed: &mut Feed, recipe: &Recipe, comm: &Comm) -> Result<Valid
     let most_microbatches =
         all.iter().map(|[microbatches, _]| *microbatches as usize).max().unwrap_or(0);
     let num_targets = all.iter().map(|[_, targets]| targets).sum();
-    Ok(share_out(own, recipe, worker, most_microbatches, num_workers, num_targets))
+    Ok(interleave_validation(own, recipe, worker, most_microbatches, num_workers, num_targets))
 }
 
-/// The number of targets of a batch over all workers.
+/// Counts the targets of a batch over all workers.
 pub struct Targets<'a> {
-    /// Where each worker knows only its own micro-batches: the group, and room for what they say.
+    /// Group and receive buffer, if each worker knows only its own micro-batches.
     others: Option<(&'a Comm, Vec<u64>)>,
 }
 
 impl<'a> Targets<'a> {
-    /// For the batches of a feed.
+    /// Counter for the batches of a feed.
     pub fn new(feed: &Feed, comm: &'a Comm) -> Self {
         let room = || (comm, vec![0; comm.group_size()]);
         Self { others: feed.depends_on_workers().then(room) }
     }
 
-    /// Counts those of a batch.
+    /// Number of targets of a batch over all workers.
     pub fn of(&mut self, batch: &Batch) -> Result<u64, CommError> {
         let Some((comm, all)) = &mut self.others else { return Ok(batch.num_targets) };
         comm.all_gather(&[batch.num_targets], all)?;
         Ok(all.iter().sum())
     }
+}
+
+/// Reduction leaves that a data-parallel rank computes.
+fn leaves_of(recipe: &Recipe, part: usize) -> Vec<usize> {
+    if recipe.sync.stragglers.policy == StragglerPolicy::Shares {
+        // Dynamic shares may assign any leaf to any rank.
+        return (0..recipe.num_leaves()).collect();
+    }
+    let shares =
+        LeafAssignment::for_zero_stage(usize::from(recipe.parallel.zero), &recipe.leaf_shares());
+    shares.leaves_of(part, recipe.num_leaves())
 }

@@ -1,19 +1,20 @@
-//! Text from trained weights, token by token, with the past in a cache.
+//! Autoregressive text generation with a KV cache.
 //!
-//! When the context is full, the newest half of the text becomes the past of the next token: a
-//! model has learned nothing about positions beyond its context.
+//! When the context is full, the newest half of the text becomes the new prefix: the model has no
+//! positions beyond its context.
 
 use crate::pretrained::Pretrained;
+use crate::run_folder::load_tokenizer;
 use crate::sampling::{Sampler, Sampling};
-use crate::{RunFolder, TrainError, device, saved};
+use crate::{RunFolder, TrainError, device};
 use lockstep_config::Recipe;
 use lockstep_data::Tokenizer;
 use lockstep_model::{Blueprint, Decoder};
-use lockstep_parallel::asked::blueprint_of;
+use lockstep_parallel::from_recipe::blueprint_of;
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 
-/// A trained model, ready to write.
+/// A loaded model for generation.
 pub struct Generator {
     cpu: Cpu,
     blueprint: Blueprint,
@@ -28,7 +29,7 @@ impl Generator {
         Self::load(&pretrained, recipe, world)
     }
 
-    /// Loads the weights of a model in a folder; the recipe says how to compute with them.
+    /// Loads the weights of a model folder; the recipe sets device and precision.
     pub fn load(
         pretrained: &Pretrained,
         recipe: &Recipe,
@@ -36,17 +37,17 @@ impl Generator {
     ) -> Result<Self, TrainError> {
         let blueprint = blueprint_of(recipe);
         let params = pretrained.params(&blueprint)?;
-        let tokenizer = saved::tokenizer_in(pretrained.path(), world)?;
+        let tokenizer = load_tokenizer(pretrained.path(), world)?;
         tokenizer.require(recipe.model.vocab)?;
         Ok(Self { cpu: device::open(recipe, world)?, blueprint, params, tokenizer })
     }
 
-    /// What makes text of the tokens.
+    /// Tokenizer of the model.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    /// The logits after each of these tokens, a row for each.
+    /// Logits after each token, one row per token.
     ///
     /// # Panics
     /// With more tokens than the context holds, or one that is not in the vocabulary.
@@ -56,8 +57,8 @@ impl Generator {
         tokens.iter().map(&mut row).collect()
     }
 
-    /// Continues `prompt` by `num_tokens` tokens; `on_token` sees each as it comes and says whether
-    /// to go on. Returns all generated tokens.
+    /// Continues `prompt` by `num_tokens` tokens. `on_token` receives each token and returns
+    /// whether to continue. Returns all generated tokens.
     pub fn generate(
         &self,
         prompt: &str,
@@ -68,7 +69,8 @@ impl Generator {
         let mut text = Vec::new();
         self.tokenizer.encode(prompt, &mut text)?;
         if text.is_empty() {
-            // A document begins where another has ended; bytes begin with a line break.
+            // An empty prompt starts a document: after the end-of-document token, or after a line
+            // break.
             text.extend(self.tokenizer.end_of_document());
         }
         if text.is_empty() {
@@ -83,7 +85,7 @@ impl Generator {
         let mut decoder = Decoder::new(&self.blueprint, context);
         let mut fed = text.len().saturating_sub(context);
         for _ in 0..num_tokens {
-            if decoder.room() < text.len() - fed {
+            if decoder.num_remaining() < text.len() - fed {
                 decoder.reset();
                 fed = text.len() - context.div_ceil(2).min(text.len());
             }

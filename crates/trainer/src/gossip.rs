@@ -1,56 +1,57 @@
-//! Workers that average with their neighbours: the graph of a recipe, and what each worker keeps.
+//! Gossip averaging in training: graph of the recipe, events and checkpoints. [`lockstep_parallel`]
+//! implements the mixing.
 
 use crate::TrainError;
-use crate::saved::Learner;
+use crate::learner::Learner;
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::CommError;
-use lockstep_config::{FederatedCombine, Recipe, Server};
-use lockstep_parallel::liars::Liar;
-use lockstep_parallel::robust::Combine;
-use lockstep_parallel::{Replica, asked};
+use lockstep_config::{AggregationRule, Recipe, Server};
+use lockstep_parallel::byzantine::ByzantineWorker;
+use lockstep_parallel::robust_aggregation::Aggregator;
+use lockstep_parallel::{Replica, from_recipe};
 use lockstep_telemetry::Event;
 
-/// Makes room for gossip.
+/// Prepares a replica for gossip.
 pub(crate) fn prepare(recipe: &Recipe, replica: &mut Replica) -> Result<(), CommError> {
-    replica.gossip(asked::graph_of(recipe))?;
-    if recipe.sync.is_guarded() {
-        let liar = liar_of(recipe, replica.groups().rank());
-        replica.guard_gossip(rule_of(recipe), liar);
+    replica.enable_gossip(from_recipe::graph_from_recipe(recipe))?;
+    if recipe.sync.has_byzantine_settings() {
+        let attack = attack_of(recipe, replica.groups().rank());
+        replica.enable_robust_gossip(aggregation_rule(recipe), attack);
     }
     Ok(())
 }
 
-/// The lying side of a worker, if it has one.
-pub(crate) fn liar_of(recipe: &Recipe, worker: usize) -> Option<Liar> {
+/// Attack of a worker, if the recipe makes it Byzantine.
+pub(crate) fn attack_of(recipe: &Recipe, worker: usize) -> Option<ByzantineWorker> {
     let Server { byzantine, attack, .. } = recipe.sync.server;
-    let lies = worker + byzantine >= recipe.run.workers;
-    lies.then(|| Liar::new(recipe.train.seed, attack, worker))
+    let is_byzantine = worker + byzantine >= recipe.run.workers;
+    is_byzantine.then(|| ByzantineWorker::new(recipe.train.seed, attack, worker))
 }
 
-/// How what several workers say becomes one.
-pub(crate) fn rule_of(recipe: &Recipe) -> Combine {
-    let Server { combine, liars, gradient_clip: clip, .. } = recipe.sync.server;
-    match combine {
-        FederatedCombine::Mean if clip > 0.0 => Combine::ClippedMean { most: clip },
-        FederatedCombine::Mean => Combine::Mean,
-        FederatedCombine::Median => Combine::Median,
-        FederatedCombine::TrimmedMean => Combine::TrimmedMean { trim: liars },
-        FederatedCombine::Krum => Combine::Krum { liars },
+/// Rule that aggregates the contributions of several workers.
+pub(crate) fn aggregation_rule(recipe: &Recipe) -> Aggregator {
+    let Server { aggregation, assumed_byzantine, gradient_clip: clip, .. } = recipe.sync.server;
+    match aggregation {
+        AggregationRule::Mean if clip > 0.0 => Aggregator::ClippedMean { max_norm: clip },
+        AggregationRule::Mean => Aggregator::Mean,
+        AggregationRule::Median => Aggregator::Median,
+        AggregationRule::TrimmedMean => Aggregator::TrimmedMean { trim: assumed_byzantine },
+        AggregationRule::Krum => Aggregator::Krum { assumed_byzantine },
     }
 }
 
-/// What a run says of its graph, where it has one.
-pub(crate) fn announcement(recipe: &Recipe, replica: &Replica) -> Option<Event> {
+/// Event that describes the gossip graph.
+pub(crate) fn graph_event(recipe: &Recipe, replica: &Replica) -> Option<Event> {
     let rate = replica.gossip_rate()?;
     Some(Event::GraphFormed {
         graph: recipe.sync.gossip.graph.name().to_owned(),
-        max_degree: asked::graph_of(recipe).max_degree(),
+        max_degree: from_recipe::graph_from_recipe(recipe).max_degree(),
         spectral_gap: 1.0 - rate,
     })
 }
 
-/// What is found of how far workers are apart, where they may be.
-pub(crate) fn observation(step: u64, replica: &Replica) -> Option<Event> {
+/// Event with the consensus distance, if workers have their own weights.
+pub(crate) fn consensus_event(step: u64, replica: &Replica) -> Option<Event> {
     let found = replica.consensus()?;
     Some(Event::Consensus {
         step,
@@ -60,17 +61,17 @@ pub(crate) fn observation(step: u64, replica: &Replica) -> Option<Event> {
     })
 }
 
-/// Copies what this worker keeps for itself, while the mean is shown.
-pub(crate) fn save(room: &mut Snapshot, learner: &mut Learner) {
+/// Adds this worker's gossip state to a checkpoint.
+pub(crate) fn save(snapshot: &mut Snapshot, learner: &mut Learner) {
     let worker = learner.replica.groups().rank();
     let saved = learner.replica.visit_gossip(|name, values| {
-        room.add(&format!("worker.{worker}.{name}"), &[values.len()], 0, values);
+        snapshot.add(&format!("worker.{worker}.{name}"), &[values.len()], 0, values);
         Ok::<_, std::convert::Infallible>(())
     });
     saved.unwrap_or_else(|never| match never {});
 }
 
-/// Reads it back.
+/// Restores this worker's gossip state.
 pub(crate) fn load(reader: &Reader, learner: &mut Learner) -> Result<(), TrainError> {
     let worker = learner.replica.groups().rank();
     learner.replica.visit_gossip(|name, values| {

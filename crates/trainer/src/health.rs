@@ -1,31 +1,30 @@
-//! Training must stay among the finite numbers, and all workers must hold the same weights.
+//! Numerical health: finite losses and gradients, and identical replicas.
 //!
-//! Every worker sees the same loss and the same norm, so all of them come to the same verdict
-//! before the step: none steps where another does not.
+//! Every worker has the same loss and gradient norm and therefore takes the same decision before
+//! the update.
 
 use crate::TrainError;
-use crate::saved::Learner;
+use crate::learner::Learner;
 use lockstep_config::Recipe;
 use lockstep_model::Microbatch;
 use lockstep_optim::Clip;
 use lockstep_parallel::Replica;
 use lockstep_tensor::Cpu;
 
-/// What becomes of a step.
+/// Decision on a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is taken.
+    /// The update is applied.
     Step,
-    /// It is left out: the scale of the loss was too large for a gradient, and the next is less.
+    /// The update is skipped: a gradient overflowed at the current loss scale, which is halved.
     Overflow,
-    /// It is left out for another number that is not finite.
+    /// The update is skipped: the loss or the gradient is not finite for another reason.
     Skip,
 }
 
-/// Whether the step may be taken. One whose gradient overflows at the scale of the loss is left
-/// out, and the next has half of it, as long as there is less. One that has no such excuse is
-/// skipped as often in a row as the recipe allows; then the run ends with the first worker, block
-/// and tensor at fault.
+/// Decides whether to apply the update. A gradient overflow skips the step and halves the loss
+/// scale, while it can be halved. Any other non-finite value skips up to `train.max_skipped` steps
+/// in a row; then the run ends and names the first worker, block and tensor at fault.
 pub fn agree<'a>(
     cpu: &Cpu,
     recipe: &Recipe,
@@ -37,12 +36,12 @@ pub fn agree<'a>(
 ) -> Result<Verdict, TrainError> {
     if loss.is_finite() && clip.norm.is_finite() {
         learner.num_skipped = 0;
-        learner.scaler.go_on();
+        learner.scaler.record_clean_step();
         return Ok(Verdict::Step);
     }
     learner.num_skipped_in_phase += 1;
-    // The loss itself is never scaled: where it is not finite, no scale would help.
-    if loss.is_finite() && learner.scaler.overflow() {
+    // The loss itself is not scaled, so a smaller scale cannot fix it.
+    if loss.is_finite() && learner.scaler.record_overflow() {
         return Ok(Verdict::Overflow);
     }
     learner.num_skipped += 1;
@@ -61,7 +60,7 @@ pub fn agree<'a>(
     Err(TrainError::Diverged { step, what: what.to_owned(), value, source_of: source })
 }
 
-/// Compares the weights of all workers, where it is time to.
+/// Compares the weights of all replicas, if the check is due.
 pub fn compare_replicas(
     recipe: &Recipe,
     num_steps: u64,

@@ -1,20 +1,21 @@
-//! Runs whose threads step shared weights without a lock; see [`lockstep_parallel::hogwild`].
+//! Hogwild training (Niu et al. 2011): threads update shared weights without locks.
+//! [`lockstep_parallel::hogwild`] implements the updates.
 //!
-//! There is one worker, and `sync.threads` threads of it. Each learns from its own micro-batches of every
-//! batch, at its own pace; they meet only where the model is judged or saved, and at the end. The
-//! first of them is the worker's own thread, whose steps are those that the run tells about.
+//! One worker has `sync.threads` threads. Each one trains on its own micro-batches of every batch
+//! at its own speed. They synchronize only for evaluations, checkpoints and the end. The run
+//! reports the steps of the first thread, which is the worker's own.
 
 use crate::health::Verdict;
-use crate::journal::StepRecord;
-use crate::train::{microbatch_of, microbatch_shape};
-use crate::way::{Way, Worker};
-use crate::{TrainError, evaluate, feed, servers};
+use crate::microbatch::{microbatch_of, microbatch_shape};
+use crate::step_log::StepRecord;
+use crate::sync_strategy::{SyncStrategy, Worker};
+use crate::{TrainError, evaluate, feed};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_data::{Cursor, Loader};
 use lockstep_optim::{Clip, ClipPlan, LearningRate};
-use lockstep_parallel::asked::{blueprint_on, plan_at};
-use lockstep_parallel::hogwild::{Hog, SharedWeights};
+use lockstep_parallel::from_recipe::{blueprint_of_rank, plan_at};
+use lockstep_parallel::hogwild::{HogwildThread, SharedWeights};
 use lockstep_platform::{JoinHandle, World};
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
@@ -22,84 +23,88 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// The way of a worker whose threads step as they like.
+/// Hogwild strategy of a worker.
 #[derive(Default)]
 pub(crate) struct Hogwild {
-    crew: Option<Crew>,
+    pool: Option<ThreadPool>,
 }
 
-/// All threads.
-struct Crew {
+/// All threads of the worker.
+struct ThreadPool {
     shared: Arc<SharedWeights>,
-    /// The worker's own.
-    own: Hand,
-    /// The others, each with its batches, and while they are at work their handles.
-    others: Vec<Arc<Mutex<Other>>>,
-    at_work: Vec<Box<dyn JoinHandle>>,
+    /// The worker's own thread.
+    own: ThreadState,
+    /// Background threads with their loaders, and their handles while they run.
+    others: Vec<Arc<Mutex<BackgroundThread>>>,
+    handles: Vec<Box<dyn JoinHandle>>,
 }
 
-/// A thread that tells nobody anything but how stale its steps were, or why it ended.
-struct Other {
-    hand: Hand,
+/// A background thread, which reports only its staleness and its error.
+struct BackgroundThread {
+    thread_state: ThreadState,
     loader: Loader,
     found: Result<(), TrainError>,
 }
 
-impl Way for Hogwild {
+impl SyncStrategy for Hogwild {
     fn begin(
         &mut self,
         worker: &mut Worker<'_>,
         first_step: u64,
-        _saved: Option<&Path>,
+        _checkpoint: Option<&Path>,
     ) -> Result<(), TrainError> {
         let Worker { cpu, recipe, world, learner, .. } = worker;
-        let other = |thread| Other::new(cpu, recipe, world, thread, first_step);
-        self.crew = Some(Crew {
+        let other = |thread| BackgroundThread::new(cpu, recipe, world, thread, first_step);
+        self.pool = Some(ThreadPool {
             shared: Arc::new(SharedWeights::new(&mut learner.replica)?),
-            own: Hand::new(cpu, recipe, world, 0)?,
+            own: ThreadState::new(cpu, recipe, world, 0)?,
             others: (1..recipe.sync.threads)
                 .map(|thread| Ok(Arc::new(Mutex::new(other(thread)?))))
                 .collect::<Result<_, TrainError>>()?,
-            at_work: Vec::new(),
+            handles: Vec::new(),
         });
         Ok(())
     }
 
     fn step(&mut self, worker: &mut Worker<'_>, steps: Range<u64>) -> Result<(), TrainError> {
-        let crew = self.crew.as_mut().expect("the run has begun");
+        let pool = self.pool.as_mut().expect("the run has begun");
         let (recipe, last_step) = (worker.recipe, steps.end);
         let is_over =
-            |num_steps| num_steps == last_step || is_meeting(recipe, num_steps, last_step);
-        if crew.at_work.is_empty() {
+            |num_steps| num_steps == last_step || is_sync_point(recipe, num_steps, last_step);
+        if pool.handles.is_empty() {
             let end = (steps.start + 1..=last_step).find(|step| is_over(*step));
-            crew.spawn(recipe, worker.world, steps.start..end.unwrap_or(last_step))?;
+            pool.spawn(recipe, worker.world, steps.start..end.unwrap_or(last_step))?;
         }
-        worker.journal.begin_step();
-        let record = crew.own.step(recipe, steps.start, &crew.shared, &mut worker.loader)?;
-        worker.journal.finish_step(&record, &mut worker.learner.replica);
+        worker.step_log.begin_step();
+        let record = pool.own.step(recipe, steps.start, &pool.shared, &mut worker.loader)?;
+        worker.step_log.finish_step(&record, &mut worker.learner.replica);
         if is_over(steps.start + 1) {
-            crew.join()?;
-            crew.shared.show(&mut worker.learner.replica)?;
-            let missed = crew.staleness();
-            servers::tell_staleness(steps.start + 1, missed, &mut worker.journal);
+            pool.join()?;
+            pool.shared.show(&mut worker.learner.replica)?;
+            let missed = pool.staleness();
+            worker.step_log.record_staleness(steps.start + 1, missed);
         }
         Ok(())
     }
 
-    fn may_save(&mut self, worker: &mut Worker<'_>, num_steps: u64) -> Result<bool, TrainError> {
+    fn prepare_checkpoint(
+        &mut self,
+        worker: &mut Worker<'_>,
+        num_steps: u64,
+    ) -> Result<bool, TrainError> {
         let recipe = worker.recipe;
-        Ok(is_meeting(recipe, num_steps, recipe.train.steps))
+        Ok(is_sync_point(recipe, num_steps, recipe.train.steps))
     }
 }
 
-/// Whether threads meet after so many steps.
-fn is_meeting(recipe: &Recipe, num_steps: u64, last_step: u64) -> bool {
+/// Whether the threads synchronize after `num_steps` steps.
+fn is_sync_point(recipe: &Recipe, num_steps: u64, last_step: u64) -> bool {
     evaluate::is_due(recipe, num_steps, last_step)
         || recipe.is_due_every(recipe.checkpoint.every, num_steps)
 }
 
-impl Crew {
-    /// Lets all threads but the worker's own do these steps.
+impl ThreadPool {
+    /// Runs `steps` on all background threads.
     fn spawn(
         &mut self,
         recipe: &Recipe,
@@ -109,17 +114,18 @@ impl Crew {
         for other in &self.others {
             let (other, shared) = (Arc::clone(other), Arc::clone(&self.shared));
             let (recipe, steps) = (recipe.clone(), steps.clone());
-            let body =
-                move || other.lock().expect("nobody else has it").run(&recipe, &shared, steps);
+            let body = move || {
+                other.lock().expect("only this thread locks it").run(&recipe, &shared, steps)
+            };
             let handle = world.threads().spawn("hogwild", Box::new(body));
-            self.at_work.push(handle.map_err(TrainError::Threads)?);
+            self.handles.push(handle.map_err(TrainError::Threads)?);
         }
         Ok(())
     }
 
-    /// Waits for all of them.
+    /// Waits for the background threads.
     fn join(&mut self) -> Result<(), TrainError> {
-        for handle in self.at_work.drain(..) {
+        for handle in self.handles.drain(..) {
             handle.join().unwrap_or_else(|panicked| panic!("{panicked}"));
         }
         for other in &self.others {
@@ -129,17 +135,16 @@ impl Crew {
         Ok(())
     }
 
-    /// How many steps of each thread missed how many of others'.
+    /// Staleness histogram of each thread: number of steps by missed updates.
     fn staleness(&self) -> Vec<BTreeMap<u64, u64>> {
-        let others = self
-            .others
-            .iter()
-            .map(|other| other.lock().expect("its thread has ended").hand.hog.staleness.clone());
+        let others = self.others.iter().map(|other| {
+            other.lock().expect("its thread has ended").thread_state.hog.staleness.clone()
+        });
         [self.own.hog.staleness.clone()].into_iter().chain(others).collect()
     }
 }
 
-impl Other {
+impl BackgroundThread {
     fn new(
         cpu: &Cpu,
         recipe: &Recipe,
@@ -150,18 +155,23 @@ impl Other {
         let alone = Comm::threads(world, 1, &lockstep_comm::Options::default())?.remove(0);
         let mut feed = feed::open(recipe, world, &alone)?;
         let loader = feed.loader(world, Cursor { next_step: first_step, corpus: None })?;
-        Ok(Self { hand: Hand::new(cpu, recipe, world, thread)?, loader, found: Ok(()) })
+        Ok(Self {
+            thread_state: ThreadState::new(cpu, recipe, world, thread)?,
+            loader,
+            found: Ok(()),
+        })
     }
 
     fn run(&mut self, recipe: &Recipe, shared: &SharedWeights, mut steps: Range<u64>) {
-        let Self { hand, loader, found } = self;
-        *found = steps.try_for_each(|step| hand.step(recipe, step, shared, loader).map(drop));
+        let Self { thread_state, loader, found } = self;
+        *found =
+            steps.try_for_each(|step| thread_state.step(recipe, step, shared, loader).map(drop));
     }
 }
 
-/// A thread at work.
-struct Hand {
-    hog: Hog,
+/// State of one thread.
+struct ThreadState {
+    hog: HogwildThread,
     cpu: Cpu,
     thread: usize,
     num_microbatches: usize,
@@ -169,19 +179,19 @@ struct Hand {
     clip: ClipPlan,
 }
 
-impl Hand {
+impl ThreadState {
     fn new(cpu: &Cpu, recipe: &Recipe, world: &World, thread: usize) -> Result<Self, TrainError> {
-        let (blueprint, seed) = (blueprint_on(recipe, 0), recipe.train.seed);
+        let (blueprint, seed) = (blueprint_of_rank(recipe, 0), recipe.train.seed);
         let (plan, cpu) = (plan_at(recipe, &blueprint, 0), Cpu::single(cpu.isa()));
         let tensors = blueprint.tensors();
         let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
         let num_microbatches = recipe.num_microbatches() / recipe.sync.threads;
-        let hog = Hog::new(blueprint, seed, &cpu, &plan, num_microbatches, world)?;
+        let hog = HogwildThread::new(blueprint, seed, &cpu, &plan, num_microbatches, world)?;
         let lr = LearningRate::new(&recipe.optim, recipe.train.steps);
         Ok(Self { hog, cpu, thread, num_microbatches, lr, clip })
     }
 
-    /// Learns from this thread's micro-batches of one batch.
+    /// Trains on this thread's micro-batches of one batch.
     fn step(
         &mut self,
         recipe: &Recipe,
@@ -192,7 +202,7 @@ impl Hand {
         let batch = loader.next_batch()?;
         let microbatches =
             self.thread * self.num_microbatches..(self.thread + 1) * self.num_microbatches;
-        // By the targets of all threads, so that the steps of all are one of the batch.
+        // Divide by the targets of all threads, so that their updates sum to one of the batch.
         let microbatch = |index: usize| {
             microbatch_of(recipe, batch, microbatches.start + index, batch.num_targets)
         };

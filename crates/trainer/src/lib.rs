@@ -1,25 +1,26 @@
-//! Trains one model from an empty process to saved weights, and uses what was trained.
+//! Trains a model from an empty process to saved weights, and loads what was trained.
 //!
 //! # Layout
-//! - [`train`](mod@train): the spine; reads as prose. `way`: where kinds of runs differ, which are
-//!   `lockstep`, `servers` and `hogwild`.
-//! - [`check`](mod@check): what a run can be refused for, before any worker starts.
-//! - [`device`]: the compute device that a recipe asks for; [`feed`]: the text of a worker.
-//! - [`evaluate`]: loss on held-out text; [`health`]: training must stay among finite numbers.
-//! - [`journal`]: what a run tells about itself, and the hashes of its losses.
-//! - [`pretrained`]: models that exist already, in folders of ours or of Hugging Face;
-//!   [`mod@convert`]: from one kind of folder to the other.
-//! - [`checkpoints`]: saving a run as it goes; [`restore`]: where it starts.
-//! - `rounds`: steps that workers take alone, and what each keeps for itself.
-//! - [`uneven`]: how fast workers are, and what is done about slow ones; [`mod@slow`]: made so on
-//!   purpose.
-//! - [`run_folder`]: where it is kept; [`saved`]: saving at the end, loading.
-//! - [`summary`]: the figures of a finished run.
-//! - [`generate`]: text from trained weights; [`sampling`]: choosing the next token.
-//! - [`judge`]: the loss of a trained model on any text.
-//! - [`mod@compare`]: are two runs the same to the bit, and if not, where do they part?
-//! - [`curvature`]: how large a step may be.
-//! - [`mod@bench`]: tokens per second, and the share of the machine's peak.
+//! - [`train`](mod@train): the training loop. `sync_strategy`: the interface in which runs differ;
+//!   `synchronous`, `parameter_server` and `hogwild` implement it.
+//! - [`check`](mod@check): checks before any worker starts; `options`: settings outside the recipe.
+//! - [`device`]: the compute device of a recipe; [`feed`]: the data of a worker.
+//! - [`learner`]: trainable state of a rank; [`materialize`](mod@materialize): its allocation.
+//! - [`evaluate`]: loss on held-out samples; [`health`]: finite values and equal replicas.
+//! - [`step_log`]: telemetry of a run; [`figures`]: its counters.
+//! - `summarize`, [`summary`]: the figures of a finished run.
+//! - [`pretrained`]: models in run folders and Hugging Face folders; [`mod@convert`]: conversion
+//!   between the two.
+//! - [`checkpoints`]: checkpoints during training; [`restore`], [`resume_state`]: resuming.
+//! - `rounds`, [`gossip`], `federated`: local steps, gossip averaging and federated rounds;
+//!   `local_steps`: automatic length of a round; `sparse_rows`: sparse embedding rows.
+//! - [`stragglers`]: speed of workers and straggler policies; [`emulation`]: emulated slow workers.
+//! - [`run_folder`]: files of a run; `artifacts`: final weights and state.
+//! - [`generate`]: text generation; [`sampling`]: choice of the next token.
+//! - [`text_evaluation`]: loss of a trained model on a text.
+//! - [`mod@compare`]: bitwise comparison of two runs.
+//! - [`curvature`]: largest Hessian eigenvalue.
+//! - [`mod@bench`]: throughput and fraction of the machine's peak.
 //!
 //! # Example
 //! ```
@@ -46,42 +47,53 @@
 
 pub mod train;
 
+mod artifacts;
 pub mod check;
+mod checkpoint_dir;
 pub mod checkpoints;
 pub mod device;
+pub mod emulation;
 pub mod evaluate;
 mod federated;
 pub mod feed;
+pub mod figures;
 pub mod gossip;
 pub mod health;
 mod hogwild;
-pub mod journal;
-mod lockstep;
-mod pace;
+pub mod learner;
+mod local_steps;
+pub mod materialize;
+mod microbatch;
+mod options;
+mod parameter_server;
 pub mod pretrained;
 pub mod restore;
+pub mod resume_state;
 mod rounds;
-mod rows;
 pub mod run_folder;
-pub mod saved;
-mod servers;
-pub mod slow;
+mod sparse_rows;
+pub mod step_log;
+pub mod stragglers;
+mod summarize;
 pub mod summary;
-pub mod uneven;
-mod way;
+mod sync_strategy;
+mod synchronous;
 
 pub mod bench;
 pub mod compare;
 pub mod convert;
 pub mod curvature;
 pub mod generate;
-pub mod judge;
 pub mod sampling;
+pub mod text_evaluation;
 
 mod error;
 
 pub use check::{check, check_inputs};
 pub use error::TrainError;
+pub use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of_rank, footprint};
+pub use materialize::materialize;
+pub use options::{Attempt, Options, Predicted, PredictedBytes};
 pub use run_folder::RunFolder;
-pub use summary::{Predicted, PredictedBytes, Summary, Target};
-pub use train::{Life, Options, train};
+pub use summary::{Summary, Target};
+pub use train::train;

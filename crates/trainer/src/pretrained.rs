@@ -1,15 +1,15 @@
-//! A model that exists already, in a folder of ours or of Hugging Face: its shape and its weights.
+//! Pretrained models: shape and weights of a run folder, a checkpoint or a Hugging Face folder.
 //!
-//! A folder with a `recipe.toml` is a run, one with a `manifest.json` is a checkpoint of one (a
-//! folder of several stands for the newest), and one with a `config.json` is a model of Hugging
-//! Face. All keep weights as safetensors under the
-//! same names, so everything after opening them is the same: prove that the tensors are those of
-//! the model, then read each part where it is needed. A worker reads what it owns and nothing else,
-//! and no copy of the whole model is made. Where a model shares only some tensors with the folder
-//! (`model.partial`), those are taken, the others begin afresh, and a person is told which.
+//! A folder with `recipe.toml` is a run, one with `manifest.json` is a checkpoint (a folder of
+//! several stands for the newest), and one with `config.json` is a Hugging Face model. All of them
+//! keep weights as safetensors under the same names. A rank verifies names and shapes and reads
+//! only the elements that it owns. With `model.partial`, tensors that match in name and shape are
+//! loaded, the others keep their initial values, and a warning lists them.
 
-use crate::saved::{self, Learner};
-use crate::{RunFolder, TrainError, restore};
+use crate::checkpoint_dir::{newest_in, recipe_in};
+use crate::learner::Learner;
+use crate::run_folder::load_recipe;
+use crate::{RunFolder, TrainError};
 use lockstep_checkpoint::huggingface::{self, Folder};
 use lockstep_checkpoint::sharded::{MANIFEST, Reader};
 use lockstep_checkpoint::{CheckpointError, Tensors};
@@ -19,10 +19,10 @@ use lockstep_platform::World;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The most names that are told of tensors that were not taken.
+/// Maximum number of tensor names in a warning.
 const MAX_NAMED: usize = 8;
 
-/// See the module's text.
+/// An opened model folder.
 pub struct Pretrained {
     path: PathBuf,
     origin: Origin,
@@ -35,24 +35,24 @@ enum Origin {
 }
 
 impl Pretrained {
-    /// Opens a folder: shape and headers are read, weights are not.
+    /// Opens a folder and reads shapes and headers, not weights.
     pub fn open(path: &Path, world: &World) -> Result<Self, TrainError> {
         let has = |name: &str| world.files().metadata(&path.join(name)).is_some();
         let origin = if has(MANIFEST) {
             return Self::of_checkpoint(Reader::open(world, path)?, world);
         } else if has("recipe.toml") {
-            // A run that has not ended has checkpoints at best.
+            // An unfinished run has at most checkpoints.
             if RunFolder::finished(path, world).is_err()
-                && let Some(reader) = restore::newest_in(path, world)?
+                && let Some(reader) = newest_in(path, world)?
             {
                 return Self::of_checkpoint(reader, world);
             }
             let folder = RunFolder::finished(path, world)?;
-            let recipe = Box::new(saved::recipe_of(&folder, world)?);
+            let recipe = Box::new(load_recipe(&folder, world)?);
             Origin::Run { recipe, tensors: Tensors::open(world, &folder.weights())? }
         } else if has(huggingface::CONFIG) {
             Origin::HuggingFace(Box::new(Folder::open(world, path)?))
-        } else if let Some(reader) = restore::newest_in(path, world)? {
+        } else if let Some(reader) = newest_in(path, world)? {
             return Self::of_checkpoint(reader, world);
         } else {
             let dir = path.display().to_string();
@@ -66,9 +66,9 @@ impl Pretrained {
         Ok(Self { path: path.to_owned(), origin })
     }
 
-    /// A checkpoint. What makes text of its tokens lies in the folder of its run.
+    /// Opens a checkpoint; its tokenizer lies in the run folder.
     fn of_checkpoint(reader: Reader, world: &World) -> Result<Self, TrainError> {
-        let recipe = restore::recipe_in(&reader.manifest().position.recipe, reader.folder())?;
+        let recipe = recipe_in(&reader.manifest().position.recipe, reader.folder())?;
         let run = reader.folder().ancestors().nth(2).map(Path::to_owned);
         let is_run = |path: &PathBuf| RunFolder::started(path, world).is_ok();
         let path = run.filter(is_run).unwrap_or_else(|| reader.folder().to_owned());
@@ -76,12 +76,12 @@ impl Pretrained {
         Ok(Self { path, origin: Origin::Checkpoint { recipe, reader } })
     }
 
-    /// The folder itself.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The shape of the model.
+    /// Shape of the model.
     pub fn model(&self) -> &Model {
         match &self.origin {
             Origin::Run { recipe, .. } | Origin::Checkpoint { recipe, .. } => &recipe.model,
@@ -89,7 +89,7 @@ impl Pretrained {
         }
     }
 
-    /// The folder, where it is one of Hugging Face.
+    /// Hugging Face folder, if it is one.
     pub fn hugging_face(&self) -> Option<&Folder> {
         match &self.origin {
             Origin::Run { .. } | Origin::Checkpoint { .. } => None,
@@ -97,12 +97,12 @@ impl Pretrained {
         }
     }
 
-    /// The recipe of the run, or the default one with the model of the folder.
+    /// Recipe of the run, or the default recipe with the folder's model.
     pub fn recipe(&self, world: &World) -> Result<Recipe, TrainError> {
         self.recipe_with(world, |_| {})
     }
 
-    /// The same, after a change of what the folder says.
+    /// As [`Pretrained::recipe`], after `change` edits the folder's settings.
     pub(crate) fn recipe_with(
         &self,
         world: &World,
@@ -121,7 +121,7 @@ impl Pretrained {
         }
     }
 
-    /// What it says about the keys of a recipe.
+    /// Recipe keys that the folder sets.
     pub fn model_folder(&self, world: &World) -> ModelFolder {
         let file = match &self.origin {
             Origin::Run { .. } => "recipe.toml",
@@ -137,7 +137,7 @@ impl Pretrained {
         }
     }
 
-    /// Proves that the weights are those of this model.
+    /// Verifies that the tensors match the blueprint.
     pub fn prove(&self, blueprint: &Blueprint) -> Result<(), TrainError> {
         let needed = outlines(blueprint);
         match &self.origin {
@@ -151,7 +151,7 @@ impl Pretrained {
         Ok(())
     }
 
-    /// Which of its weights a model takes that need not be its own.
+    /// Tensors that a different model can load.
     pub fn overlap(&self, blueprint: &Blueprint) -> Result<Overlap, TrainError> {
         let shapes = |tensors: &Tensors| {
             let shape = |name: &str| tensors.shape(name).unwrap_or_default().to_vec();
@@ -162,7 +162,7 @@ impl Pretrained {
             Origin::HuggingFace(folder) => shapes(&folder.tensors),
             Origin::Checkpoint { recipe, reader } => {
                 reader.verify_all()?;
-                // The state of the optimizer is no weight.
+                // Optimizer state is not a weight.
                 let mut own = outlines(&describe(&recipe.model));
                 own.retain(|name, _| reader.manifest().tensors.contains_key(name));
                 own
@@ -176,7 +176,7 @@ impl Pretrained {
         Ok(overlap)
     }
 
-    /// The elements of a parameter from number `first` on.
+    /// Reads elements of a parameter, starting at `first`.
     pub fn read(&self, name: &str, first: usize, out: &mut [f32]) -> Result<(), CheckpointError> {
         match &self.origin {
             Origin::Run { tensors, .. } => tensors.read(name, first, out),
@@ -188,7 +188,7 @@ impl Pretrained {
         }
     }
 
-    /// The elements of a parameter, or of a piece of one, from number `first` on.
+    /// Reads elements of a parameter or of a shard of one, starting at `first`.
     pub fn read_piece(
         &self,
         param: &Param,
@@ -202,7 +202,7 @@ impl Pretrained {
         Ok(())
     }
 
-    /// The flat parameter buffer of each block, mirrors included.
+    /// Flat parameter buffer of each block, with tied parameters.
     pub fn params(&self, blueprint: &Blueprint) -> Result<Vec<Vec<f32>>, TrainError> {
         self.prove(blueprint)?;
         let blocks = blueprint.blocks.iter();
@@ -214,13 +214,13 @@ impl Pretrained {
     }
 }
 
-/// Names and shapes of the parameters that are saved.
+/// Names and shapes of the saved parameters.
 pub fn outlines(blueprint: &Blueprint) -> BTreeMap<String, Vec<usize>> {
     let tensors = blueprint.tensors().into_iter();
     tensors.map(|(_, param)| (param.name.clone(), param.shape.clone())).collect()
 }
 
-/// Proves a recipe; the folder that its `model.from` names is read first.
+/// Resolves a recipe, with the model of its `model.from` folder if it names one.
 pub fn resolve(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
     let resolved = match config::model_from(sources) {
         None => config::resolve(sources),
@@ -232,16 +232,16 @@ pub fn resolve(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
     resolved.map_err(|errors| TrainError::Recipe(errors.to_string()))
 }
 
-/// Which weights of a folder a model takes, by name.
+/// Tensors of a folder that a model loads, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overlap {
-    /// It has them too, with the same shape.
+    /// Loaded: equal name and shape.
     pub taken: BTreeSet<String>,
-    /// The folder lacks them; they begin afresh.
+    /// Missing in the folder; they keep their initial values.
     pub missing: Vec<String>,
-    /// They have another shape there; they begin afresh.
+    /// Another shape in the folder; they keep their initial values.
     pub reshaped: Vec<String>,
-    /// The model lacks them; they are left.
+    /// Not part of the model; they are ignored.
     pub extra: Vec<String>,
 }
 
@@ -262,15 +262,15 @@ impl Overlap {
         overlap
     }
 
-    /// What a person should know about it, a line each.
+    /// Warning lines about the overlap.
     fn lines(&self, dir: &str) -> Vec<String> {
         let num_needed = self.taken.len() + self.missing.len() + self.reshaped.len();
         let mut lines =
             vec![format!("took {} of {num_needed} tensors from {dir}", self.taken.len())];
         for (names, what) in [
-            (&self.missing, "are not there and begin afresh"),
-            (&self.reshaped, "have another shape there and begin afresh"),
-            (&self.extra, "are left: this model has no such tensors"),
+            (&self.missing, "are missing there and keep their initial values"),
+            (&self.reshaped, "have another shape there and keep their initial values"),
+            (&self.extra, "are ignored: this model has no such tensors"),
         ] {
             if !names.is_empty() {
                 let shown = names.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
@@ -282,7 +282,7 @@ impl Overlap {
     }
 }
 
-/// Refuses a recipe that could not start from its folder; nothing where it has none.
+/// Refuses a recipe whose `model.from` folder does not fit its model.
 pub fn check(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
     if recipe.from.is_empty() {
         return Ok(());
@@ -295,9 +295,8 @@ pub fn check(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
     pretrained.prove(&blueprint)
 }
 
-/// Gives a fresh learner the weights of the recipe's folder, where it has one, and tells what a
-/// person should know about it. All workers do so together, each for what it owns, and find out
-/// whether they read the same.
+/// Loads the weights of `model.from` into a new learner and returns warnings. All ranks call it
+/// together, each for the shards it owns, and verify that they read the same values.
 pub fn load(
     recipe: &Recipe,
     world: &World,

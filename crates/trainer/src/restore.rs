@@ -1,20 +1,20 @@
-//! Where training starts: at the beginning, from a finished run, or from a checkpoint.
+//! Restores a run from a checkpoint, from a finished run, or from the start.
 //!
-//! A checkpoint is taken only if every file of it has its checksum. The workers read them in
-//! parallel, each its share, and all hear of every fault; then the next older one is tried. What a
-//! worker needs it reads itself, stretch by stretch, so nobody holds more than its part.
+//! A checkpoint is used only if the checksums of all its files match. The ranks verify the files in
+//! parallel and share all faults; after a fault they try the next older checkpoint. Each rank reads
+//! only the ranges that it owns.
 
-use crate::checkpoints;
+use crate::checkpoint_dir::{self, recipe_in, store_in};
 use crate::device::kernel_class;
+use crate::learner::Learner;
+use crate::options::Attempt;
 use crate::pretrained::{self, Pretrained};
-use crate::saved::{self, Learner, Start, first_difference};
-use crate::train::Life;
-use crate::{Options, RunFolder, TrainError};
-use crate::{rounds, uneven};
+use crate::resume_state::{ResumeState, first_difference};
+use crate::{Options, RunFolder, TrainError, rounds, stragglers};
 use lockstep_checkpoint::sharded::{MANIFEST, Position, Reader, Store};
 use lockstep_checkpoint::{CheckpointError, TrainingState, weights};
 use lockstep_comm::Comm;
-use lockstep_config::{Recipe, Sources};
+use lockstep_config::Recipe;
 use lockstep_data::Cursor;
 use lockstep_model::{Blueprint, Param};
 use lockstep_optim::LearningRate;
@@ -22,29 +22,31 @@ use lockstep_platform::World;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Takes up a saved run, or starts a new one, from the weights of the recipe's folder where it has
-/// one. All workers do so together.
+/// Restores a saved run, or starts a new one with pretrained weights if the recipe names any. All
+/// ranks call it together.
 pub fn restore(
     options: &Options,
     recipe: &Recipe,
     world: &World,
     comm: &Comm,
     learner: &mut Learner,
-) -> Result<Start, TrainError> {
+) -> Result<ResumeState, TrainError> {
     let mut warnings = Vec::new();
-    if let Some(store) = store_of_life(&options.life, recipe, world)
-        && let Some(reader) = newest_sound(&store, None, comm, &mut warnings)?
+    if let Some(store) = store_of_attempt(&options.attempt, recipe, world)
+        && let Some(reader) = newest_valid(&store, None, comm, &mut warnings)?
     {
         return from_checkpoint(&reader, recipe, learner, warnings);
     }
     let Some(dir) = &options.resume else {
         warnings.extend(pretrained::load(recipe, world, learner)?);
-        return Ok(Start { warnings, ..Start::new(recipe) });
+        return Ok(ResumeState { warnings, ..ResumeState::new(recipe) });
     };
     match open(dir, recipe, world)? {
-        Saved::Finished(folder, state) => from_finished(&folder, state, recipe, world, learner),
-        Saved::Checkpoints { store, limit, .. } => {
-            if let Some(reader) = newest_sound(&store, limit, comm, &mut warnings)? {
+        SavedState::Finished(folder, state) => {
+            from_finished(&folder, state, recipe, world, learner)
+        }
+        SavedState::Checkpoints { store, limit, .. } => {
+            if let Some(reader) = newest_valid(&store, limit, comm, &mut warnings)? {
                 return from_checkpoint(&reader, recipe, learner, warnings);
             }
             let (path, reason) = (store.dir().to_owned(), warnings.join("; "));
@@ -53,23 +55,23 @@ pub fn restore(
     }
 }
 
-/// What a folder has to go on from.
-pub(crate) enum Saved {
-    /// A run that ended.
+/// SavedState state that a folder offers.
+pub(crate) enum SavedState {
+    /// A finished run.
     Finished(RunFolder, TrainingState),
-    /// Checkpoints.
+    /// A folder of checkpoints.
     Checkpoints {
-        /// The folder of all of them.
+        /// Store of the checkpoints.
         store: Store,
-        /// The newest to look at, where not all of them are meant.
+        /// Newest step to consider, if the path names one checkpoint.
         limit: Option<u64>,
-        /// What the newest that can be opened says about itself.
+        /// Position of the newest checkpoint that opens.
         position: Box<Position>,
     },
 }
 
-impl Saved {
-    /// Steps that are done.
+impl SavedState {
+    /// Number of finished steps.
     pub(crate) fn step(&self) -> u64 {
         match self {
             Self::Finished(_, state) => state.step,
@@ -78,42 +80,48 @@ impl Saved {
     }
 }
 
-/// Finds what a folder has to go on from, if it is of this recipe: the folder of a run, of
-/// checkpoints, or of one checkpoint.
-pub(crate) fn open(dir: &Path, recipe: &Recipe, world: &World) -> Result<Saved, TrainError> {
-    let finished = saved_at_end(dir, world)?;
+/// Finds the saved state in a run folder, a checkpoint folder or a single checkpoint, and refuses
+/// one of another recipe.
+pub(crate) fn open(dir: &Path, recipe: &Recipe, world: &World) -> Result<SavedState, TrainError> {
+    let finished = finished_run(dir, world)?;
     let checkpoints = match checkpoints_in(dir, world) {
-        // Nobody needs them.
+        // The finished run makes them unnecessary.
         Err(_) if finished.is_some() => None,
         found => found?,
     };
     let end = finished.as_ref().map_or(0, |(_, state)| state.step);
     match (finished, checkpoints) {
         (_, Some(saved)) if saved.step() > end || end == 0 => {
-            if let Saved::Checkpoints { position, .. } = &saved
+            if let SavedState::Checkpoints { position, .. } = &saved
                 && position.recipe_hash != recipe.hash()
             {
-                refuse_another(dir, &recipe_in(&position.recipe, dir)?, recipe, position.step)?;
+                refuse_other_recipe(
+                    dir,
+                    &recipe_in(&position.recipe, dir)?,
+                    recipe,
+                    position.step,
+                )?;
             }
             Ok(saved)
         }
         (Some((folder, state)), _) => {
             if state.recipe_hash != recipe.hash() {
                 let before = Pretrained::open(dir, world)?.recipe(world)?;
-                refuse_another(dir, &before, recipe, state.step)?;
+                refuse_other_recipe(dir, &before, recipe, state.step)?;
             }
-            Ok(Saved::Finished(folder, state))
+            Ok(SavedState::Finished(folder, state))
         }
-        // As if nothing but a finished run would do: it says what is missing.
+        // Report the file that a finished run would have.
         (None, _) => {
             RunFolder::finished(dir, world)?;
             let folder = RunFolder::started(dir, world)?;
-            Ok(TrainingState::load(world, &folder.state()).map(|s| Saved::Finished(folder, s))?)
+            Ok(TrainingState::load(world, &folder.state())
+                .map(|s| SavedState::Finished(folder, s))?)
         }
     }
 }
 
-fn saved_at_end(
+fn finished_run(
     dir: &Path,
     world: &World,
 ) -> Result<Option<(RunFolder, TrainingState)>, TrainError> {
@@ -125,13 +133,13 @@ fn saved_at_end(
     Ok(Some((folder, state)))
 }
 
-/// The checkpoints that a folder has or is.
-fn checkpoints_in(dir: &Path, world: &World) -> Result<Option<Saved>, TrainError> {
+/// Checkpoints in a folder, or the folder itself as one checkpoint.
+fn checkpoints_in(dir: &Path, world: &World) -> Result<Option<SavedState>, TrainError> {
     if world.files().metadata(&dir.join(MANIFEST)).is_some() {
         let position = Reader::open(world, dir)?.manifest().position.clone();
         let store = Store::new(world, dir.parent().unwrap_or(Path::new(".")));
         let limit = Some(position.step);
-        return Ok(Some(Saved::Checkpoints { store, limit, position: Box::new(position) }));
+        return Ok(Some(SavedState::Checkpoints { store, limit, position: Box::new(position) }));
     }
     let store = store_in(dir, world)?;
     let mut first_fault = None;
@@ -139,7 +147,7 @@ fn checkpoints_in(dir: &Path, world: &World) -> Result<Option<Saved>, TrainError
         match store.open(step) {
             Ok(reader) => {
                 let position = Box::new(reader.manifest().position.clone());
-                return Ok(Some(Saved::Checkpoints { limit: None, store, position }));
+                return Ok(Some(SavedState::Checkpoints { limit: None, store, position }));
             }
             Err(error) => first_fault = first_fault.or(Some(error)),
         }
@@ -147,42 +155,23 @@ fn checkpoints_in(dir: &Path, world: &World) -> Result<Option<Saved>, TrainError
     first_fault.map_or(Ok(None), |error| Err(error.into()))
 }
 
-/// Where the checkpoints of a run lie; a folder that is none of a run holds them itself.
-fn store_in(dir: &Path, world: &World) -> Result<Store, TrainError> {
-    let place = match RunFolder::started(dir, world) {
-        Ok(folder) => checkpoints::dir_of(&saved::recipe_of(&folder, world)?, dir),
-        Err(_) => dir.to_owned(),
-    };
-    Ok(Store::new(world, &place))
-}
-
-/// The newest sound checkpoint of a run, or of a folder of checkpoints, if there are any.
-pub(crate) fn newest_in(dir: &Path, world: &World) -> Result<Option<Reader>, TrainError> {
-    let store = store_in(dir, world)?;
-    let mut first_fault = None;
-    for step in store.steps()? {
-        let whole = |reader: Reader| reader.verify_all().map(|()| reader);
-        match store.open(step).and_then(whole) {
-            Ok(reader) => return Ok(Some(reader)),
-            Err(error) => first_fault = first_fault.or(Some(error)),
-        }
-    }
-    first_fault.map_or(Ok(None), |error| Err(error.into()))
-}
-
-/// Refuses to go on with another recipe. One that asks for more steps is the same, as long as all
-/// steps that are done would have been what they were: then the bits are those of a run that was
-/// that long from its beginning.
-fn refuse_another(dir: &Path, before: &Recipe, now: &Recipe, done: u64) -> Result<(), TrainError> {
+/// Refuses another recipe. A recipe with more steps is accepted if every finished step would have
+/// been the same; the bits are then those of a run that had this length from the start.
+fn refuse_other_recipe(
+    dir: &Path,
+    before: &Recipe,
+    now: &Recipe,
+    done: u64,
+) -> Result<(), TrainError> {
     let dir = dir.display().to_string();
     let mut longer = before.clone();
     longer.train.steps = now.train.steps;
     longer.optim.warmup_steps = now.optim.warmup_steps;
     if now.train.steps <= before.train.steps || longer.hash() != now.hash() {
-        let (saved, asked) = first_difference(&before.identity_text(), &now.identity_text());
-        return Err(TrainError::OtherRecipe { dir, saved, asked });
+        let (saved, requested) = first_difference(&before.identity_text(), &now.identity_text());
+        return Err(TrainError::OtherRecipe { dir, saved, requested });
     }
-    // Nothing but rates and rounds depends on how many steps there are.
+    // Only learning rates and rounds depend on the number of steps.
     let [was, is] = [before, now].map(|r| LearningRate::new(&r.optim, r.train.steps));
     let batches = now.batch_plan();
     let rates = |step| [&was, &is].map(|lr| lr.at(step, batches.at(step).batch).to_bits());
@@ -196,28 +185,20 @@ fn refuse_another(dir: &Path, before: &Recipe, now: &Recipe, done: u64) -> Resul
     }
 }
 
-pub(crate) fn recipe_in(text: &str, dir: &Path) -> Result<Recipe, TrainError> {
-    let name = dir.join(MANIFEST).display().to_string();
-    let file = Some((name.clone(), text.to_owned()));
-    lockstep_config::resolve(&Sources { file, ..Sources::default() })
-        .map_err(|errors| TrainError::SavedRecipe { path: name, reason: errors.to_string() })
+/// Checkpoints of earlier attempts.
+fn store_of_attempt(attempt: &Attempt, recipe: &Recipe, world: &World) -> Option<Store> {
+    let dir = attempt.dir.as_deref().filter(|_| attempt.restarts > 0)?;
+    Some(Store::new(world, &checkpoint_dir::dir_of(recipe, dir)))
 }
 
-/// The checkpoints of the lives before this one.
-fn store_of_life(life: &Life, recipe: &Recipe, world: &World) -> Option<Store> {
-    let dir = life.dir.as_deref().filter(|_| life.restarts > 0)?;
-    Some(Store::new(world, &checkpoints::dir_of(recipe, dir)))
-}
-
-/// The newest checkpoint, not newer than `newest`, whose files all have their checksums; a warning
-/// for each that is passed over.
-fn newest_sound(
+/// Newest valid checkpoint up to step `newest`; adds a warning for each one that is skipped.
+fn newest_valid(
     store: &Store,
     newest: Option<u64>,
     comm: &Comm,
     warnings: &mut Vec<String>,
 ) -> Result<Option<Reader>, TrainError> {
-    // One worker looks, so that all try the same.
+    // Rank 0 lists the steps, so that all ranks try the same ones.
     let is_first = comm.group_rank() == 0;
     let own = if is_first { store.steps()? } else { Vec::new() };
     let mut steps = Vec::new();
@@ -226,7 +207,8 @@ fn newest_sound(
     for (index, step) in steps.iter().enumerate() {
         let opened = store.open(*step);
         let found = opened.and_then(|reader| {
-            let mine = (comm.group_rank()..reader.manifest().files.len()).step_by(comm.group_size());
+            let mine =
+                (comm.group_rank()..reader.manifest().files.len()).step_by(comm.group_size());
             mine.into_iter().try_for_each(|file| reader.verify(file)).map(|()| reader)
         });
         let fault = found.as_ref().err().map_or_else(String::new, |error| format!("{error}\n"));
@@ -249,9 +231,9 @@ fn from_checkpoint(
     recipe: &Recipe,
     learner: &mut Learner,
     warnings: Vec<String>,
-) -> Result<Start, TrainError> {
+) -> Result<ResumeState, TrainError> {
     let position = &reader.manifest().position;
-    // What was saved is of the last step that was done; the next may change what is held.
+    // The state belongs to the last finished step; the next step may change the phase.
     learner.enter(recipe, position.step.saturating_sub(1))?;
     learner.num_skipped = position.num_skipped;
     learner.resume_scaling(recipe, position.scaling);
@@ -265,12 +247,13 @@ fn from_checkpoint(
         Ok::<_, TrainError>(())
     })?;
     let params = by_piece(replica.blueprint());
-    let shared = if recipe.has_own_state() { Vec::new() } else { optimizer.slots().to_vec() };
+    let shared = if recipe.has_local_state() { Vec::new() } else { optimizer.slots().to_vec() };
     for slot in shared {
         let param = params[&(slot.name.as_str(), slot.piece)];
         let first = slot.first - param.first();
-        for (kind, name) in optimizer.kinds().iter().enumerate() {
-            let own = optimizer.state_mut(&slot.name, slot.piece, kind).expect("its own");
+        for (kind, name) in optimizer.state_names().iter().enumerate() {
+            let own =
+                optimizer.state_mut(&slot.name, slot.piece, kind).expect("state of this rank");
             let name = format!("{}.{name}", slot.name);
             for (run, place) in param.runs(first..first + own.len()) {
                 let own = &mut own[run.start - first..run.end - first];
@@ -279,15 +262,15 @@ fn from_checkpoint(
         }
     }
     rounds::load(recipe, reader, learner)?;
-    uneven::load(reader, &mut learner.replica)?;
-    let mut start = Start::new(recipe);
+    stragglers::load(reader, &mut learner.replica)?;
+    let mut start = ResumeState::new(recipe);
     start.losses.extend(reader.losses()?);
     start.step = position.step;
     start.cursor = Cursor { next_step: position.step, corpus: Some(position.corpus.clone()) };
     start.seconds = position.seconds;
     start.from = Some(PathBuf::from(reader.folder()));
     start.warnings = warnings;
-    start.warnings.extend(other_class(&position.kernel_class, recipe));
+    start.warnings.extend(kernel_class_warning(&position.kernel_class, recipe));
     Ok(start)
 }
 
@@ -297,12 +280,12 @@ fn from_finished(
     recipe: &Recipe,
     world: &World,
     learner: &mut Learner,
-) -> Result<Start, TrainError> {
+) -> Result<ResumeState, TrainError> {
     learner.enter(recipe, state.step.saturating_sub(1))?;
     learner.resume_scaling(recipe, state.scaling);
     let weights = weights::load(world, &folder.weights())?;
     if weights.hash() != state.weights_hash {
-        let reason = "its weights are not those that state.json speaks of".to_owned();
+        let reason = "the hash of the weights differs from that in state.json".to_owned();
         return Err(CheckpointError::Damaged { path: folder.weights(), reason }.into());
     }
     let Learner { replica, optimizer, .. } = learner;
@@ -311,31 +294,32 @@ fn from_finished(
     let params = by_piece(replica.blueprint());
     for slot in optimizer.slots().to_vec() {
         let param = params[&(slot.name.as_str(), slot.piece)];
-        for (kind, name) in optimizer.kinds().iter().enumerate() {
+        for (kind, name) in optimizer.state_names().iter().enumerate() {
             let saved = moments.tensor(&format!("{}.{name}", slot.name), &[param.tensor_len()])?;
-            let own = optimizer.state_mut(&slot.name, slot.piece, kind).expect("its own");
+            let own =
+                optimizer.state_mut(&slot.name, slot.piece, kind).expect("state of this rank");
             param.pick(slot.first - param.first(), saved, own);
         }
     }
-    let mut start = Start::new(recipe);
+    let mut start = ResumeState::new(recipe);
     start.losses.extend(&state.losses);
-    start.warnings.extend(other_class(&state.kernel_class, recipe));
+    start.warnings.extend(kernel_class_warning(&state.kernel_class, recipe));
     start.step = state.step;
     start.cursor = Cursor { next_step: state.step, corpus: Some(state.corpus) };
     Ok(start)
 }
 
-/// A warning where a run goes on with kernels of another class.
-fn other_class(before: &str, recipe: &Recipe) -> Option<String> {
+/// Warns if the kernel class changed.
+fn kernel_class_warning(before: &str, recipe: &Recipe) -> Option<String> {
     let now = kernel_class(recipe);
     let message = format!(
-        "it was computed with kernels of class {before} and goes on with {now}: its bits are not \
-         those of an unbroken run"
+        "the run was computed with kernels of class {before} and resumes with {now}: its bits are \
+         not those of an uninterrupted run"
     );
     (before != now).then_some(message)
 }
 
-/// The parameters that are held, by name and piece.
+/// Parameters of this rank, by name and shard.
 fn by_piece(blueprint: &Blueprint) -> BTreeMap<(&str, usize), &Param> {
     let params = blueprint.owned_params();
     params.map(|(_, param)| ((param.name.as_str(), param.piece.index), param)).collect()

@@ -1,28 +1,29 @@
-//! The folder of a run: what was asked for, what happened, and what came out.
+//! Folder of a run: recipe, events, weights and figures.
 //!
 //! ```text
 //! runs/0001/recipe.toml         the resolved recipe
 //!           events.jsonl        typed events, one JSON line each
 //!           model.safetensors   final weights
-//!           tokenizer.json      what makes text of its tokens, where they are no bytes
-//!           optimizer.safetensors, state.json   what resuming needs
+//!           tokenizer.json      the tokenizer, if tokens are not bytes
+//!           optimizer.safetensors, state.json   optimizer state and position, for resuming
 //!           summary.json        the figures that `train --json` prints
-//!           checkpoints/        what was saved on the way
+//!           checkpoints/        checkpoints during training
 //!           flight/             after a failure: the last calls of every worker
 //! ```
-//! A folder that holds anything is never written into.
+//! A folder with content is never overwritten.
 
 use crate::TrainError;
-use crate::train::Life;
+use crate::options::Attempt;
 use lockstep_comm::Comm;
-use lockstep_config::Recipe;
+use lockstep_config::{Recipe, Sources};
+use lockstep_data::Tokenizer;
 use lockstep_platform::{FileKind, World};
 use std::path::{Path, PathBuf};
 
-/// Where runs go that were not given a folder.
+/// Parent of run folders that the recipe does not name.
 pub const RUNS: &str = "runs";
 
-/// What makes text of a model's tokens, in its folder.
+/// File name of the tokenizer.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
 /// The folder of one run.
@@ -32,20 +33,20 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// The folder that the recipe asks for, created by the first worker; the others keep none.
+    /// Creates the recipe's folder on worker 0; the other workers have none.
     pub fn of_worker(
         worker: usize,
         recipe: &Recipe,
         world: &World,
-        life: &Life,
+        attempt: &Attempt,
     ) -> Result<Option<Self>, TrainError> {
-        match &life.dir {
+        match &attempt.dir {
             _ if worker > 0 => Ok(None),
             None => Self::create(recipe, world).map(Some),
             Some(dir) => {
-                // The folder was found free before the first life, and is this run's since then.
+                // The folder was empty before the first attempt and belongs to this run since.
                 let folder = Self { path: dir.clone() };
-                if life.restarts == 0 {
+                if attempt.restarts == 0 {
                     folder.refuse_taken(world)?;
                 }
                 folder.fill(recipe, world).map(Some)
@@ -53,7 +54,7 @@ impl RunFolder {
         }
     }
 
-    /// Creates the folder that the recipe asks for, or the next free number under `runs`.
+    /// Creates the recipe's folder, or the next free number under `runs`.
     pub fn create(recipe: &Recipe, world: &World) -> Result<Self, TrainError> {
         Self::planned(recipe, world)?.fill(recipe, world)
     }
@@ -87,7 +88,7 @@ impl RunFolder {
         Ok(())
     }
 
-    /// A folder that is about to become one.
+    /// A path that is about to become a run folder.
     pub(crate) fn at(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
@@ -134,48 +135,48 @@ impl RunFolder {
         })
     }
 
-    /// The folder itself.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The resolved recipe.
+    /// Path of the resolved recipe.
     pub fn recipe(&self) -> PathBuf {
         self.path.join("recipe.toml")
     }
 
-    /// Typed events, one JSON line each.
+    /// Path of the event file, one JSON object per line.
     pub fn events(&self) -> PathBuf {
         self.path.join("events.jsonl")
     }
 
-    /// The final weights.
+    /// Path of the final weights.
     pub fn weights(&self) -> PathBuf {
         self.path.join("model.safetensors")
     }
 
-    /// The tokenizer, where a token is no byte.
+    /// Path of the tokenizer, if tokens are not bytes.
     pub fn tokenizer(&self) -> PathBuf {
         self.path.join(TOKENIZER)
     }
 
-    /// The optimizer's state.
+    /// Path of the optimizer state.
     pub fn optimizer(&self) -> PathBuf {
         self.path.join("optimizer.safetensors")
     }
 
-    /// Step and data cursor.
+    /// Path of step and data cursor.
     pub fn state(&self) -> PathBuf {
         self.path.join("state.json")
     }
 
-    /// The run's figures.
+    /// Path of the summary.
     pub fn summary(&self) -> PathBuf {
         self.path.join("summary.json")
     }
 }
 
-/// The first unused number; two runs that start together get different ones or an error.
+/// First unused number. Two runs that start together get different numbers or an error.
 fn next_number(world: &World, runs: &Path) -> Result<PathBuf, TrainError> {
     let used = match world.files().metadata(runs) {
         Some(FileKind::Directory) => world.files().list(runs)?,
@@ -188,8 +189,8 @@ fn next_number(world: &World, runs: &Path) -> Result<PathBuf, TrainError> {
 fn number_of(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.parse().ok()
 }
-/// Lets all workers write their last calls into the run's folder if the run fails. Only the first
-/// worker knows the folder, so it tells the others; this returns it.
+/// Lets all ranks dump their flight recorder into the run folder if the run fails. Rank 0
+/// broadcasts the path, which is returned.
 pub fn record_failures(comm: &Comm, folder: Option<&RunFolder>) -> Result<PathBuf, TrainError> {
     let own = folder.map_or_else(String::new, |folder| folder.path.display().to_string());
     let mut all = Vec::new();
@@ -197,4 +198,23 @@ pub fn record_failures(comm: &Comm, folder: Option<&RunFolder>) -> Result<PathBu
     let path = PathBuf::from(&*String::from_utf8_lossy(&all));
     comm.record_into(&path.join("flight"));
     Ok(path)
+}
+
+/// Tokenizer of a model folder: its `tokenizer.json`, or bytes without one.
+pub fn load_tokenizer(folder: &Path, world: &World) -> Result<Tokenizer, TrainError> {
+    let path = folder.join(TOKENIZER);
+    match world.files().metadata(&path) {
+        Some(_) => Ok(Tokenizer::open(&path.to_string_lossy(), world.files())?),
+        None => Ok(Tokenizer::bytes()),
+    }
+}
+
+/// Recipe of a run.
+pub fn load_recipe(folder: &RunFolder, world: &World) -> Result<Recipe, TrainError> {
+    let path = folder.recipe();
+    let name = path.display().to_string();
+    let text = world.files().read_to_string(&path)?;
+    let file = Some((name.clone(), text));
+    lockstep_config::resolve(&Sources { file, ..Sources::default() })
+        .map_err(|errors| TrainError::SavedRecipe { path: name, reason: errors.to_string() })
 }

@@ -1,26 +1,26 @@
-//! Chooses the next token from a model's logits.
+//! Token sampling from logits: temperature, top-k and top-p (Holtzman et al. 2020).
 //!
-//! Temperature divides the logits; top-k keeps the k most likely tokens; top-p keeps the fewest
-//! whose probabilities reach p. The draw is a function of (seed, position), so the same request
+//! Temperature divides the logits; top-k keeps the k most likely tokens; top-p keeps the smallest
+//! set whose probabilities reach p. A draw is a function of seed and position, so the same request
 //! gives the same text on every machine.
 
 use lockstep_tensor::math::scalar;
 use lockstep_tensor::random::Key;
 
-/// How to draw tokens.
+/// Sampling parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// 0 always takes the most likely token; 1 samples from the model's own distribution.
+    /// 0 takes the most likely token; 1 samples from the model's distribution.
     pub temperature: f64,
-    /// Only this many of the most likely tokens; 0 means all.
+    /// Number of most likely tokens to keep; 0 keeps all.
     pub top_k: usize,
-    /// Only the most likely tokens that together reach this probability; 1 means all.
+    /// Probability mass to keep; 1 keeps all.
     pub top_p: f64,
-    /// Decides the draws.
+    /// Seed of the draws.
     pub seed: u64,
 }
 
-/// Draws tokens one after another; keeps its buffer between draws.
+/// Draws tokens and reuses its buffer.
 pub struct Sampler {
     sampling: Sampling,
     key: Key,
@@ -29,13 +29,13 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler at the start of its text.
+    /// Sampler at the start of a text.
     pub fn new(sampling: Sampling) -> Self {
         let key = Key::new(sampling.seed, "generate");
         Self { sampling, key, candidates: Vec::new(), num_drawn: 0 }
     }
 
-    /// The next token.
+    /// Draws the next token.
     ///
     /// # Panics
     /// When a logit is not a number: loaded weights are checked to be finite.
@@ -44,7 +44,7 @@ impl Sampler {
         self.num_drawn += 1;
         self.candidates.clear();
         self.candidates.extend((0..).zip(logits.iter().map(|&logit| f64::from(logit))));
-        // Ties keep the order of the vocabulary, so that the draw is the same everywhere.
+        // The stable sort keeps ties in vocabulary order, the same on every machine.
         self.candidates.sort_by(|a, b| b.1.partial_cmp(&a.1).expect("logits are numbers"));
         if self.sampling.temperature <= 0.0 {
             return self.candidates[0].0;

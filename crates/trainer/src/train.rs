@@ -1,202 +1,168 @@
-//! The spine: one worker's life, from an empty process to saved weights.
+//! The training loop of one rank, from an empty process to saved weights.
+//!
+//! Every synchronization strategy shares this loop; [`SyncStrategy`] holds the part in which
+//! all-reduce, local SGD, gossip, parameter servers, federated learning and Hogwild differ.
 
-use crate::checkpoints::Saver;
-use crate::evaluate::{Examination, Examiner};
+use crate::checkpoints::CheckpointSaver;
+use crate::evaluate::{Evaluation, Evaluator};
 use crate::hogwild::Hogwild;
-use crate::journal::Journal;
-use crate::lockstep::Lockstep;
-use crate::saved::{self, Learner};
-use crate::summary::Predicted;
-use crate::way::{Way, Worker};
-use crate::{RunFolder, Summary, TrainError, restore};
-use crate::{check, device, evaluate, feed, pace, rounds, run_folder, servers};
+use crate::materialize::materialize;
+use crate::options::{Options, Predicted};
+use crate::parameter_server::{self, ParameterServer, ServerConnection};
+use crate::step_log::StepLog;
+use crate::summarize::summarize;
+use crate::sync_strategy::{SyncStrategy, Worker};
+use crate::synchronous::Synchronous;
+use crate::{RunFolder, Summary, TrainError};
+use crate::{artifacts, check, device, evaluate, feed, local_steps, restore, rounds, run_folder};
 use lockstep_comm::Comm;
-use lockstep_config::{Recipe, Reduction, SyncMode};
-use lockstep_data::{Batch, Feed};
-use lockstep_model::Microbatch;
+use lockstep_config::{Recipe, SyncMode};
+use lockstep_data::Feed;
 use lockstep_parallel::Groups;
-use lockstep_parallel::asked::mesh_of;
-pub(crate) use lockstep_parallel::asked::microbatch_shape;
+use lockstep_parallel::from_recipe::mesh_of;
 use lockstep_platform::World;
-use lockstep_telemetry::Sink;
 use lockstep_tensor::Cpu;
-use std::path::PathBuf;
 
-/// What a run is told besides its recipe; none of it changes a bit of the result.
-#[derive(Default)]
-pub struct Options {
-    /// Go on from where the run in this folder stopped.
-    pub resume: Option<PathBuf>,
-    /// Stop after this many steps of the recipe, as if the plug were pulled gently.
-    pub stop_after: Option<u64>,
-    /// Where events go besides the run folder.
-    pub sinks: Vec<Box<dyn Sink>>,
-    /// What the run was said to cost, to stand beside what it did cost.
-    pub predicted: Predicted,
-    /// Which life of the run this is.
-    pub life: Life,
-}
-
-/// A run may have several lives: workers that were lost are started again.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Life {
-    /// How many there were before.
-    pub restarts: u64,
-    /// The folder that all of them share; nothing where the recipe says it all.
-    pub dir: Option<PathBuf>,
-}
-
-/// Trains as the recipe says, as one of the workers of `comm`, on the device the recipe asks for.
-/// The first worker keeps the run's folder and returns its figures.
+/// Trains by the recipe as one rank of `comm`. Rank 0 writes the run folder and returns the
+/// summary; the others return nothing.
 pub fn train(
     recipe: &Recipe,
     world: &World,
     comm: &Comm,
     options: Options,
 ) -> Result<Option<Summary>, TrainError> {
-    let cpu = device::open(recipe, world)?;
-    train_on(&cpu, recipe, world, comm, options)
-}
-
-fn train_on(
-    cpu: &Cpu,
-    recipe: &Recipe,
-    world: &World,
-    comm: &Comm,
-    options: Options,
-) -> Result<Option<Summary>, TrainError> {
-    // Do we all mean the same?
+    let cpu = &device::open(recipe, world)?;
     check::agree_on_recipe(recipe, comm)?;
     if recipe.num_servers() > 0 {
-        return servers::train(cpu, recipe, world, comm, options);
+        let groups = ServerConnection::connect(recipe, world, comm)?;
+        if !groups.is_worker(recipe) {
+            parameter_server::serve(cpu, recipe, world, &groups)?;
+            return Ok(None);
+        }
+        let comms = [groups.workers(), comm];
+        let mut strategy = ParameterServer::new(&groups);
+        return run_worker(cpu, recipe, None, world, comms, options, &mut strategy);
     }
     if recipe.sync.mode == SyncMode::Hogwild {
-        return learn(cpu, recipe, None, world, [comm; 2], options, &mut Hogwild::default());
+        let mut strategy = Hogwild::default();
+        return run_worker(cpu, recipe, None, world, [comm; 2], options, &mut strategy);
     }
-    let (recipe, chosen) = pace::settled(recipe, &options, world, cpu, comm)?;
-    learn(cpu, &recipe, chosen, world, [comm; 2], options, &mut Lockstep)
+    let (recipe, notice) = local_steps::choose_local_steps(recipe, &options, world, cpu, comm)?;
+    run_worker(cpu, &recipe, notice, world, [comm; 2], options, &mut Synchronous)
 }
 
-/// The life of a worker that knows what is meant; `chosen` is what was chosen for it, in words. The
-/// groups are all workers, and everybody whose failures the run records.
-pub(crate) fn learn(
+/// Runs one worker. `notice` reports a setting that was chosen at start-up. `workers` are the ranks
+/// that train; `all_ranks` also includes the parameter servers, whose failures the run records.
+fn run_worker(
     cpu: &Cpu,
     recipe: &Recipe,
-    chosen: Option<String>,
+    notice: Option<String>,
     world: &World,
-    [comm, everybody]: [&Comm; 2],
+    [workers, all_ranks]: [&Comm; 2],
     options: Options,
-    way: &mut dyn Way,
+    strategy: &mut dyn SyncStrategy,
 ) -> Result<Option<Summary>, TrainError> {
-    // What do I learn from, what do I own, and where did I stop?
+    // Build the mesh, open the data, allocate the model and restore the checkpoint.
     check::groups(recipe)?;
-    let groups = Groups::new(comm, mesh_of(recipe))?;
+    let groups = Groups::new(workers, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
-    let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;
-    let mut start = restore::restore(&options, recipe, world, comm, &mut learner)?;
-    start.warnings.extend(chosen);
-    let held_out = feed::validation(&mut feed, recipe, groups.data())?;
-    let examiner = Examiner::new(recipe, held_out, comm);
+    let mut learner = materialize(recipe, cpu, &groups, world)?;
+    let mut start = restore::restore(&options, recipe, world, workers, &mut learner)?;
+    start.warnings.extend(notice);
+    let validation = feed::validation(&mut feed, recipe, groups.data())?;
+    let evaluator = Evaluator::new(recipe, validation, workers);
     let tokenizer = feed.tokenizer_json()?;
     let loader = feed.loader(world, start.cursor.clone())?;
     let targets = feed::Targets::new(&feed, groups.data());
     let last_step = rounds::last_step(recipe, options.stop_after)?;
-    // A worker may be lost after the last step; then the next life has only its end to tell.
-    if start.step >= last_step && options.life.restarts == 0 {
-        return Err(TrainError::NothingToDo { done: start.step, asked: last_step });
+    // After a restart the last step may be done already; then only the final save is left.
+    if start.step >= last_step && options.attempt.restarts == 0 {
+        return Err(TrainError::NothingToDo { done: start.step, requested: last_step });
     }
 
-    // Everything that could be refused has been; only now does the run leave a trace.
-    let life = &options.life;
-    let folder = RunFolder::of_worker(comm.group_rank(), recipe, world, life)?;
-    saved::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
-    let run_dir = run_folder::record_failures(everybody, folder.as_ref())?;
-    let mut saver = Saver::open(recipe, world, comm, &run_dir, &start, life)?;
-    let mut journal = Journal::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
-    let saved = start.from.clone();
-    let first_step = journal.go_on(start, life);
-    let mut worker = Worker { cpu, recipe, world, comm, learner, loader, targets, journal };
-    way.begin(&mut worker, first_step, saved.as_deref())?;
+    // Write to disk only now, after every check has passed.
+    let attempt = &options.attempt;
+    let folder = RunFolder::of_worker(workers.group_rank(), recipe, world, attempt)?;
+    artifacts::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
+    let run_dir = run_folder::record_failures(all_ranks, folder.as_ref())?;
+    let mut saver = CheckpointSaver::open(recipe, world, workers, &run_dir, &start, attempt)?;
+    let mut step_log =
+        StepLog::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
+    let checkpoint = start.from.clone();
+    let first_step = step_log.resume(start, attempt);
+    let mut worker =
+        Worker { cpu, recipe, world, comm: workers, learner, loader, targets, step_log };
+    strategy.begin(&mut worker, first_step, checkpoint.as_deref())?;
 
-    let mut examination = None;
+    let mut evaluation = None;
     for step in first_step..last_step {
-        way.step(&mut worker, step..last_step)?;
+        strategy.step(&mut worker, step..last_step)?;
         if evaluate::is_due(recipe, step + 1, last_step) {
-            let found = *examination.insert(examine(step + 1, &examiner, &mut worker, way)?);
-            // All workers know the same loss, so all of them stop here or none.
+            let found =
+                *evaluation.insert(run_evaluation(step + 1, &evaluator, &mut worker, strategy)?);
+            // Every rank has the same validation loss, so all ranks stop at the same step.
             if evaluate::is_reached(recipe, found.validation_loss) {
                 break;
             }
         }
-        // The last step is saved as the run's result.
-        if step + 1 < last_step && way.may_save(&mut worker, step + 1)? {
-            let Worker { learner, loader, journal, .. } = &mut worker;
-            saver.after_step(step + 1, learner, || loader.cursor(), journal)?;
+        // The last step is saved as the final weights.
+        if step + 1 < last_step && strategy.prepare_checkpoint(&mut worker, step + 1)? {
+            let Worker { learner, loader, step_log, .. } = &mut worker;
+            saver.after_step(step + 1, learner, || loader.cursor(), step_log)?;
         }
     }
     if first_step >= last_step {
-        examination = Some(examine(first_step, &examiner, &mut worker, way)?);
+        evaluation = Some(run_evaluation(first_step, &evaluator, &mut worker, strategy)?);
     }
-    saver.finish(&mut worker.journal)?;
-    way.end(&mut worker)?;
-    leave(worker, way, &mut saver, folder.as_ref(), &feed, examination, &options.predicted)
+    saver.finish(&mut worker.step_log)?;
+    strategy.finish(&mut worker)?;
+    save_and_summarize(
+        worker,
+        strategy,
+        &mut saver,
+        folder.as_ref(),
+        &feed,
+        evaluation,
+        &options.predicted,
+    )
 }
 
-/// Saves what is left of the run, and sums it up.
-fn leave(
+/// Saves the final weights and state, then summarizes the run.
+fn save_and_summarize(
     mut worker: Worker<'_>,
-    way: &mut dyn Way,
-    saver: &mut Saver,
+    strategy: &mut dyn SyncStrategy,
+    saver: &mut CheckpointSaver,
     folder: Option<&RunFolder>,
     feed: &Feed,
-    examination: Option<Examination>,
+    evaluation: Option<Evaluation>,
     predicted: &Predicted,
 ) -> Result<Option<Summary>, TrainError> {
-    let Worker { recipe, world, comm, learner, loader, journal, .. } = &mut worker;
-    let figures = journal.figures_by_worker(comm, learner, feed.held_bytes())?;
-    let end = loader.cursor();
-    let hash = saved::save(folder, recipe, world, learner, &end, &journal.losses)?;
-    saver.at_end(learner, &end, journal)?;
-    way.leave(&worker)?;
+    let Worker { recipe, world, comm, learner, loader, step_log, .. } = &mut worker;
+    let figures = step_log.gather_figures(comm, learner, feed.held_bytes())?;
+    let cursor = loader.cursor();
+    let hash = artifacts::save(folder, recipe, world, learner, &cursor, &step_log.losses)?;
+    saver.at_end(learner, &cursor, step_log)?;
+    strategy.disconnect(&worker)?;
     let Some(folder) = folder else { return Ok(None) };
-    let Worker { recipe, world, learner, journal, .. } = worker;
-    let summary =
-        Summary::of(recipe, feed, folder, &learner, &journal, &figures, hash, examination)
-            .beside(predicted, learner.replica.bucket_len());
-    saved::save_summary(folder, world, &summary)?;
-    journal.finish(&summary);
+    let Worker { recipe, world, learner, step_log, .. } = worker;
+    let summary = summarize(recipe, feed, folder, &learner, &step_log, &figures, hash, evaluation)
+        .beside(predicted, learner.replica.bucket_len());
+    artifacts::save_summary(folder, world, &summary)?;
+    step_log.finish(&summary);
     Ok(Some(summary))
 }
 
-/// Judges the model between two steps.
-fn examine(
+/// Evaluates the model between two steps.
+fn run_evaluation(
     num_steps: u64,
-    examiner: &Examiner,
+    evaluator: &Evaluator,
     worker: &mut Worker<'_>,
-    way: &mut dyn Way,
-) -> Result<Examination, TrainError> {
-    worker.journal.pause(&mut worker.learner.replica, worker.comm)?;
-    way.meet(worker, num_steps)?;
-    let Worker { cpu, recipe, learner, journal, .. } = worker;
-    let found = examiner.examine(&mut learner.replica, cpu, recipe)?;
-    journal.evaluated(num_steps, &found, &learner.replica);
-    Ok(found)
-}
-
-/// A micro-batch of a batch as the model takes it. Gradients are divided by the number of targets of the
-/// batch, over all workers, unless the recipe asks for their sum.
-pub(crate) fn microbatch_of<'a>(
-    recipe: &Recipe,
-    batch: &'a Batch,
-    index: usize,
-    num_targets: u64,
-) -> Microbatch<'a> {
-    let shape = microbatch_shape(recipe);
-    let (inputs, targets) = batch.microbatch(index);
-    let first_sample = (index * shape.sequences) as u64;
-    let num_targets = match recipe.train.reduction {
-        Reduction::Mean => num_targets,
-        Reduction::Sum => 1,
-    };
-    Microbatch { shape, inputs, targets, first_sample, num_targets }
+    strategy: &mut dyn SyncStrategy,
+) -> Result<Evaluation, TrainError> {
+    worker.step_log.pause_traffic_count(&mut worker.learner.replica, worker.comm)?;
+    strategy.synchronize(worker, num_steps)?;
+    let Worker { cpu, recipe, learner, step_log, .. } = worker;
+    let evaluation = evaluator.evaluate(&mut learner.replica, cpu, recipe)?;
+    step_log.record_evaluation(num_steps, &evaluation, &learner.replica);
+    Ok(evaluation)
 }

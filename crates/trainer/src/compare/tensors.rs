@@ -1,72 +1,72 @@
-//! Two files of tensors, bit by bit.
+//! Compares two tensor files bit by bit.
 //!
-//! A distance is told in *ulps*: how many steps from one float to the other. Zero ulps means the
-//! same bits, so the two zeros are one apart. A sign that flips near zero is billions of ulps
-//! though nothing much happened; tensors are therefore ranked by the norm of their difference.
+//! Distances are counted in ulps: the number of representable floats from one value to the other.
+//! Zero ulps means identical bits, so +0 and -0 are one ulp apart. A sign flip near zero is
+//! billions of ulps, so tensors are ranked by the norm of their difference instead.
 
 use lockstep_checkpoint::Tensor;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What two files of tensors have in common and where they differ.
+/// Differences of two tensor files.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Tensors {
-    /// Tensors that both have, in the same shape.
+    /// Number of tensors that both files have, with the same shape.
     pub num_compared: usize,
-    /// Tensors that only one has, or in another shape, in the model's order.
+    /// Tensors that only one file has, or with another shape, in model order.
     pub unmatched: Vec<Unmatched>,
-    /// The first difference, in the model's order.
+    /// First difference, in model order.
     pub first: Option<ElementDifference>,
-    /// Every tensor that differs, the one with the largest relative difference first.
+    /// Differing tensors, the largest relative difference first.
     pub worst: Vec<TensorDifference>,
 }
 
 /// A tensor without a counterpart.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Unmatched {
-    /// Its name.
+    /// Name of the tensor.
     pub tensor: String,
-    /// Its shape in A; null where A lacks it.
+    /// Shape in A; null if A lacks it.
     pub shape_a: Option<Vec<usize>>,
-    /// Its shape in B; null where B lacks it.
+    /// Shape in B; null if B lacks it.
     pub shape_b: Option<Vec<usize>>,
 }
 
 /// The first element of a tensor that differs.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct ElementDifference {
-    /// The tensor's name.
+    /// Name of the tensor.
     pub tensor: String,
     /// Row-major index of the element.
     pub element: usize,
-    /// Its value in A.
+    /// Value in A.
     pub a: f32,
-    /// Its value in B.
+    /// Value in B.
     pub b: f32,
-    /// Steps from one to the other through the floats of 32 bits.
+    /// Distance in ulps (32-bit floats).
     pub ulps: u32,
 }
 
-/// How far apart a tensor of A and that of B are.
+/// Difference of one tensor.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct TensorDifference {
-    /// Its name.
+    /// Name of the tensor.
     pub tensor: String,
-    /// The largest distance of two elements.
+    /// Largest distance of two elements.
     pub max_ulps: u32,
-    /// How many elements it has.
+    /// Number of elements.
     pub num_elements: usize,
-    /// How many of them differ.
+    /// Number of differing elements.
     pub num_differing: usize,
-    /// The same as a fraction.
+    /// Fraction of differing elements.
     pub differing_share: f64,
     /// Norm of the difference as a fraction of the larger norm.
     pub relative_l2: f64,
 }
 
 impl Tensors {
-    /// Compares by name. `order` lists the model's parameters as it computes with them; a name that
-    /// continues one of them (`weight.m`, a moment) stands at its place, any other at the end.
+    /// Compares by name. `order` lists the model's parameters in computation order. A name that
+    /// extends one of them (`weight.m`, a moment) sorts with it, any other name sorts last.
     pub(super) fn compare(
         a: &BTreeMap<String, Tensor>,
         b: &BTreeMap<String, Tensor>,
@@ -82,7 +82,7 @@ impl Tensors {
         };
         let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
         let mut names: Vec<&String> = names.into_iter().collect();
-        // The sort is stable: within a place, names stay in their own order.
+        // The sort is stable: names with the same key stay in alphabetical order.
         names.sort_by_key(|name| place(name));
 
         let (mut unmatched, mut worst) = (Vec::new(), Vec::new());
@@ -107,7 +107,7 @@ impl Tensors {
         Self { num_compared, unmatched, first, worst }
     }
 
-    /// The same names, shapes and bits.
+    /// Whether names, shapes and bits are equal.
     pub fn equal(&self) -> bool {
         self.unmatched.is_empty() && self.worst.is_empty()
     }
@@ -132,7 +132,7 @@ impl TensorDifference {
             norm_b += b * b;
             norm_difference += (a - b) * (a - b);
         }
-        // Zeros of both signs differ in bits and in nothing else.
+        // Zeros of both signs differ in bits only.
         let norm = f64::max(norm_a, norm_b);
         let relative_l2 = if norm > 0.0 { (norm_difference / norm).sqrt() } else { 0.0 };
         let num_elements = a.len();
@@ -147,14 +147,14 @@ impl TensorDifference {
     }
 }
 
-/// Steps from one float to the other; the bits of negative ones are turned round, so that integers
-/// stand in the order of the floats.
+/// Number of representable floats between two values. Flipping the bits of negative floats puts
+/// integers in the order of the floats.
 fn ulps_f32(a: f32, b: f32) -> u32 {
     let place = |bits: i32| bits ^ ((bits >> 31) & i32::MAX);
     place(a.to_bits().cast_signed()).abs_diff(place(b.to_bits().cast_signed()))
 }
 
-/// The same for 64 bits.
+/// As [`ulps_f32`], for 64-bit floats.
 pub(super) fn ulps_f64(a: f64, b: f64) -> u64 {
     let place = |bits: i64| bits ^ ((bits >> 63) & i64::MAX);
     place(a.to_bits().cast_signed()).abs_diff(place(b.to_bits().cast_signed()))

@@ -1,133 +1,103 @@
-//! What a run tells about itself: events for people and programs, and the figures of its summary.
+//! Step log of a run: telemetry events and the figures of its summary.
 //!
-//! Room for every step is made at the start, so that recording one allocates nothing.
+//! Vectors are allocated for all steps at the start, so recording a step does not allocate.
 
 use crate::device::kernel_class;
-use crate::evaluate::Examination;
+use crate::emulation::Emulation;
+use crate::evaluate::Evaluation;
+use crate::figures::{AccountedBytes, FiguresByRank, RowFigures, ServerCounters};
 use crate::health::Verdict;
-use crate::rows::RowFigures;
-use crate::saved::{Learner, Start};
-use crate::servers::Counted;
-use crate::slow::Slow;
+use crate::learner::Learner;
+use crate::options::Attempt;
+use crate::resume_state::ResumeState;
+use crate::stragglers::{Participation, StragglerMonitor};
 use crate::summary;
-use crate::train::Life;
-use crate::uneven::{Pace, Participation};
 use crate::{RunFolder, Summary, TrainError, gossip};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe};
-use lockstep_optim::{Clip, OverflowWatch};
-use lockstep_parallel::compress::Observed;
-use lockstep_parallel::federated::Aggregated;
+use lockstep_optim::{Clip, OverflowMonitor};
+use lockstep_parallel::compress::CompressionStats;
+use lockstep_parallel::federated::RoundSummary;
 use lockstep_parallel::{Drift, Replica};
 use lockstep_platform::World;
 use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::math::scalar;
-use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The figures of one step.
+/// Figures of one step.
 #[derive(Clone, Copy, Debug)]
 pub struct StepRecord {
-    /// Counted from zero.
+    /// Step number, counted from zero.
     pub step: u64,
     /// Mean loss of the batch before the update.
     pub loss: f64,
     /// Learning rate of the update.
     pub lr: f64,
-    /// Norm of the gradient before clipping, and what clipping made of it.
+    /// Gradient norm before clipping, and the clip factor.
     pub clip: Clip,
-    /// Tokens of the batch.
+    /// Number of tokens in the batch.
     pub num_tokens: usize,
-    /// Time spent waiting for the batch.
+    /// Time spent waiting for data.
     pub data_wait_seconds: f64,
-    /// Whether the step was taken.
+    /// Decision on the update.
     pub verdict: Verdict,
-    /// What the loss was multiplied by; none where nothing is scaled.
+    /// Loss scale; none without scaling.
     pub loss_scale: Option<LossScale>,
 }
 
-/// Memory that the engine allocated for a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "the names are the documentation")]
-pub struct AccountedBytes {
-    pub weights: u64,
-    pub gradients: u64,
-    pub optimizer: u64,
-    pub activations: u64,
-    pub buffers: u64,
-    pub corpus: u64,
-}
-
-/// What every worker found, by worker.
-#[derive(Clone, Debug, Default)]
-pub struct FiguresByWorker {
-    /// The most memory that was held.
-    pub peak_rss_bytes: Vec<u64>,
-    /// Bytes of gradients and parameters that were moved in a step.
-    pub wire_bytes: Vec<u64>,
-    /// Bytes that were moved in all steps.
-    pub moved_bytes: Vec<u64>,
-    /// Memory that was held when the last step was done; what workers share counts in parts.
-    pub proportional_rss_bytes: Vec<u64>,
-    /// Memory that the engine allocated, by what it is for.
-    pub accounted: Vec<AccountedBytes>,
-    /// How long a micro-batch took, in the middle.
-    pub microbatch_seconds: Vec<f64>,
-}
-
-/// The memory of a run.
-pub struct Journal {
-    /// The loss of every step since the run began, before any interruption too.
+/// Records the steps of this rank.
+pub struct StepLog {
+    /// Loss of every step since the start of the run, over all attempts.
     pub losses: Vec<f64>,
     /// Duration of every step since this process began.
     pub step_seconds: Vec<f64>,
-    /// Age of the process when its first step was done.
+    /// Age of the process at the end of its first step.
     pub first_step_at_seconds: Option<f64>,
-    /// Time spent waiting for data, over all steps.
+    /// Data loading time of all steps.
     pub data_wait_seconds: f64,
-    /// Time that the step waited for other workers, for every step since this process began.
+    /// Exposed communication of every step since this process began.
     pub exposed_seconds: Vec<f64>,
-    /// Bytes of gradients and parameters that this worker moved in all steps of this process.
+    /// Bytes of gradients and parameters sent by this worker in all steps of this process.
     pub moved_bytes: u64,
-    /// The same of all workers, when the model was judged last; and of each of them.
+    /// Bytes sent by all workers at the last evaluation, in total and by worker.
     moved_by_all: u64,
     moved_by_worker: Vec<u64>,
-    /// Steps that were skipped.
+    /// Number of skipped steps.
     pub num_skipped: u64,
-    /// Those of them whose gradient overflowed at the scale of the loss.
+    /// Number of steps skipped because of an overflow at the loss scale.
     pub num_overflows: u64,
-    /// Steps that were shortened.
+    /// Number of steps with clipped gradients.
     pub num_clipped: u64,
-    /// The share of gradients that `fp16` would have lost, added over all steps.
+    /// Sum over steps of the gradient fraction that `fp16` rounds to zero.
     pub lost_shares: f64,
-    /// How often workers were started again before.
+    /// Number of restarts before this attempt.
     pub restarts: u64,
-    /// How many gradients missed how many updates, by worker, where servers hold the weights.
+    /// Staleness histogram by worker: number of gradients by missed updates.
     pub staleness: Vec<BTreeMap<u64, u64>>,
-    /// What rows have weighed that travel one by one, where they do.
+    /// Traffic of sparse embedding rows.
     pub rows: RowFigures,
-    /// What servers have done, where they hold the weights.
-    pub(crate) served: Counted,
-    /// How slow this worker is made.
-    pub slow: Slow,
-    /// How fast the workers are.
-    pub pace: Pace,
-    watch: OverflowWatch,
+    /// Counters of the parameter servers.
+    pub(crate) served: ServerCounters,
+    /// Emulated speed of this worker.
+    pub emulation: Emulation,
+    /// Speed of all workers and the straggler policy.
+    pub stragglers: StragglerMonitor,
+    watch: OverflowMonitor,
     worker: usize,
-    /// What was warned of once.
+    /// Warnings that were issued already.
     warned: BTreeSet<String>,
     telemetry: Telemetry,
     world: World,
     started: Duration,
     step_started: Duration,
-    /// Bytes that had been moved when steps began to count.
-    mark: u64,
+    /// Bytes sent when counting last resumed.
+    count_start: u64,
 }
 
-impl Journal {
-    /// Opens the run folder's event file and announces the run.
+impl StepLog {
+    /// Opens the event file in the run folder and records the start of the run.
     pub fn start(
         recipe: &Recipe,
         world: &World,
@@ -138,7 +108,7 @@ impl Journal {
     ) -> Result<Self, TrainError> {
         match folder {
             Some(folder) => sinks.push(Box::new(JsonLines::open(world, &folder.events())?)),
-            // Only the first worker speaks for the run.
+            // Only rank 0 records events.
             None => sinks.clear(),
         }
         let worker = learner.replica.groups().rank();
@@ -152,17 +122,17 @@ impl Journal {
             num_threads: cpu.num_threads(),
             workers: recipe.run.workers,
         });
-        if let Some(event) = gossip::announcement(recipe, &learner.replica) {
+        if let Some(event) = gossip::graph_event(recipe, &learner.replica) {
             telemetry.record(&event);
         }
         let now = world.clock().now();
-        let room = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
+        let capacity = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
         Ok(Self {
             losses: Vec::new(),
-            step_seconds: Vec::with_capacity(room),
+            step_seconds: Vec::with_capacity(capacity),
             first_step_at_seconds: None,
             data_wait_seconds: 0.0,
-            exposed_seconds: Vec::with_capacity(room),
+            exposed_seconds: Vec::with_capacity(capacity),
             moved_bytes: 0,
             moved_by_all: 0,
             moved_by_worker: vec![0; recipe.run.workers],
@@ -170,14 +140,14 @@ impl Journal {
             num_overflows: 0,
             num_clipped: 0,
             lost_shares: 0.0,
-            watch: OverflowWatch::default(),
+            watch: OverflowMonitor::default(),
             restarts: 0,
             staleness: Vec::new(),
             rows: RowFigures::default(),
-            served: Counted::default(),
-            slow: Slow::new(recipe, world, worker),
-            pace: Pace::new(recipe, worker),
-            mark: moved_bytes(&learner.replica),
+            served: ServerCounters::default(),
+            emulation: Emulation::new(recipe, world, worker),
+            stragglers: StragglerMonitor::new(recipe, worker),
+            count_start: moved_bytes(&learner.replica),
             worker,
             warned: BTreeSet::new(),
             telemetry,
@@ -187,9 +157,9 @@ impl Journal {
         })
     }
 
-    /// The run begins where another has left off, or afresh; gives its first step.
-    pub fn go_on(&mut self, start: Start, life: &Life) -> u64 {
-        self.restarts = life.restarts;
+    /// Records warnings and a restored checkpoint. Returns the first step to run.
+    pub fn resume(&mut self, start: ResumeState, attempt: &Attempt) -> u64 {
+        self.restarts = attempt.restarts;
         for message in start.warnings {
             self.telemetry.record(&Event::Warning { message });
         }
@@ -201,8 +171,8 @@ impl Journal {
         start.step
     }
 
-    /// A checkpoint is on the disk.
-    pub fn saved(
+    /// Records a committed checkpoint.
+    pub fn record_checkpoint(
         &mut self,
         step: u64,
         bytes: u64,
@@ -219,16 +189,17 @@ impl Journal {
         });
     }
 
-    /// The clock of a step starts.
+    /// Starts the clock of a step.
     pub fn begin_step(&mut self) {
         self.step_started = self.world.clock().now();
     }
 
-    /// The clock stops; the step is written down.
+    /// Stops the clock and records the step.
     pub fn finish_step(&mut self, record: &StepRecord, replica: &mut Replica) {
         let exposed_seconds = replica.take_exposed().as_secs_f64();
         self.exposed_seconds.push(exposed_seconds);
-        let (is_taken, zeroed_fraction) = (record.verdict == Verdict::Step, replica.lost_share());
+        let (is_taken, zeroed_fraction) =
+            (record.verdict == Verdict::Step, replica.underflow_fraction());
         self.num_skipped += u64::from(!is_taken);
         self.num_overflows += u64::from(record.verdict == Verdict::Overflow);
         self.num_clipped += u64::from(is_taken && record.clip.is_active());
@@ -253,33 +224,33 @@ impl Journal {
             loss_scale: record.loss_scale.map(|scale| f64::from(scale.factor())),
             zeroed_fraction: record.loss_scale.map(|_| zeroed_fraction),
         });
-        if let Some(rate) = self.watch.note(record.verdict == Verdict::Overflow) {
+        if let Some(rate) = self.watch.record(record.verdict == Verdict::Overflow) {
             let message = overflow_warning(rate);
             self.telemetry.record(&Event::Warning { message });
         }
     }
 
-    /// A step went without this worker, which did not see its loss.
-    pub fn missed(&mut self) {
+    /// Records a step that the other workers finished without this one.
+    pub fn record_missed_step(&mut self) {
         let last = self.losses.last().copied().unwrap_or(f64::NAN);
         self.losses.push(last);
-        self.pace.missed[self.worker] += 1;
+        self.stragglers.missed[self.worker] += 1;
     }
 
-    /// A step went without somebody, where one did.
-    pub fn straggled(&mut self, step: u64, participation: &Participation) {
-        let Participation { missing, news, num_targets, .. } = participation;
+    /// Records workers whose gradients are missing in a step.
+    pub fn record_participation(&mut self, step: u64, participation: &Participation) {
+        let Participation { missing, notice, num_targets, .. } = participation;
         if !missing.is_empty() {
             let (missing, targets) = (missing.clone(), *num_targets);
             self.telemetry.record(&Event::WorkersMissing { step, missing, targets });
         }
-        if let Some(message) = news {
+        if let Some(message) = notice {
             self.telemetry.record(&Event::Warning { message: message.clone() });
         }
     }
 
-    /// A round is over, where one is.
-    pub fn drifted(&mut self, step: u64, drift: Option<Drift>) {
+    /// Records the drift at the end of a round.
+    pub fn record_drift(&mut self, step: u64, drift: Option<Drift>) {
         if let Some(Drift { mean, max, worker, moved }) = drift {
             self.telemetry.record(&Event::RoundFinished {
                 step,
@@ -288,20 +259,20 @@ impl Journal {
                 drift_max_rank: worker,
                 moved,
             });
-            if let Some(message) = self.pace.drift_warning(mean, moved) {
+            if let Some(message) = self.stragglers.drift_warning(mean, moved) {
                 self.telemetry.record(&Event::Warning { message });
             }
         }
     }
 
-    /// What clients have sent became one, where they did.
-    pub fn aggregated(&mut self, step: u64, found: Option<Aggregated>) {
+    /// Records a federated aggregation.
+    pub fn record_aggregation(&mut self, step: u64, found: Option<RoundSummary>) {
         let Some(found) = found else { return };
         self.telemetry.record(&Event::Aggregated {
             step,
             sampled: found.sampled,
             counted: found.counted,
-            late: found.late,
+            late: found.delayed,
             drift: found.drift,
             drift_max: found.drift_max.0,
             drift_max_client: found.drift_max.1,
@@ -310,23 +281,41 @@ impl Journal {
         });
     }
 
-    /// Something to be warned of, the first time that something is.
+    /// Records a warning once.
     pub fn warn_once(&mut self, message: String) {
-        // Figures in it change; what it is about does not.
+        // Numbers in a message vary; its letters identify the warning.
         let about: String = message.chars().filter(char::is_ascii_alphabetic).collect();
         if self.warned.insert(about) {
             self.telemetry.record(&Event::Warning { message });
         }
     }
 
-    /// Something happened that is told as it is.
-    pub fn tell(&mut self, event: &Event) {
+    /// Records an event.
+    pub fn record(&mut self, event: &Event) {
         self.telemetry.record(event);
     }
 
-    /// Gradients travelled in fewer bytes, where they did.
-    pub fn compressed(&mut self, step: u64, observed: Option<Observed>) {
-        if let Some(Observed { delta, residual_norm, message_bytes, dense_bytes }) = observed {
+    /// Records the staleness histogram of each worker, over all steps so far.
+    pub(crate) fn record_staleness(&mut self, step: u64, by_worker: Vec<BTreeMap<u64, u64>>) {
+        for (worker, found) in by_worker.iter().enumerate() {
+            let count = found.values().sum::<u64>().max(1) as f64;
+            let sum: u64 = found.iter().map(|(staleness, count)| staleness * count).sum();
+            self.telemetry.record(&Event::Staleness {
+                step,
+                worker,
+                mean: sum as f64 / count,
+                max: found.keys().last().copied().unwrap_or(0),
+                counts: found.iter().map(|(staleness, count)| (*staleness, *count)).collect(),
+            });
+        }
+        self.staleness = by_worker;
+    }
+
+    /// Records the compression of a step's gradients.
+    pub fn record_compression(&mut self, step: u64, observed: Option<CompressionStats>) {
+        if let Some(CompressionStats { delta, residual_norm, message_bytes, dense_bytes }) =
+            observed
+        {
             self.telemetry.record(&Event::Compressed {
                 step,
                 delta,
@@ -334,19 +323,19 @@ impl Journal {
                 message_bytes,
                 dense_bytes,
             });
-            if let Some(message) = self.pace.residual_warning(residual_norm) {
+            if let Some(message) = self.stragglers.residual_warning(residual_norm) {
                 self.telemetry.record(&Event::Warning { message });
             }
         }
     }
 
-    /// Tells the workers each other's figures.
-    pub fn figures_by_worker(
+    /// Gathers the figures of all workers.
+    pub fn gather_figures(
         &self,
         comm: &Comm,
         learner: &Learner,
         corpus_bytes: usize,
-    ) -> Result<FiguresByWorker, CommError> {
+    ) -> Result<FiguresByRank, CommError> {
         let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
         let held = learner.replica.footprint(&learner.optimizer);
         let num_steps = self.step_seconds.len().max(1) as u64;
@@ -361,11 +350,11 @@ impl Journal {
             bytes(held.activations),
             bytes(held.buffers),
             corpus_bytes as u64,
-            self.pace.microbatch_seconds().to_bits(),
+            self.stragglers.microbatch_seconds().to_bits(),
         ];
         let mut all = vec![0; own.len() * comm.group_size()];
         comm.all_gather(&own, &mut all)?;
-        let mut figures = FiguresByWorker::default();
+        let mut figures = FiguresByRank::default();
         for &[
             peak,
             proportional,
@@ -392,20 +381,24 @@ impl Journal {
         Ok(figures)
     }
 
-    /// What is moved from now on is not of steps; what was, is counted once it has arrived.
-    pub fn pause(&mut self, replica: &mut Replica, comm: &Comm) -> Result<(), CommError> {
+    /// Stops counting traffic, after pending transfers have finished.
+    pub fn pause_traffic_count(
+        &mut self,
+        replica: &mut Replica,
+        comm: &Comm,
+    ) -> Result<(), CommError> {
         replica.settle()?;
-        self.moved_bytes += moved_bytes(replica) - self.mark;
+        self.moved_bytes += moved_bytes(replica) - self.count_start;
         let all = &mut self.moved_by_worker[..comm.group_size()];
         comm.all_gather(&[self.moved_bytes], all)?;
         self.moved_by_all = all.iter().sum();
         Ok(())
     }
 
-    /// The model was judged on held-out text; steps go on.
-    pub fn evaluated(&mut self, step: u64, found: &Examination, replica: &Replica) {
-        self.mark = moved_bytes(replica);
-        let &Examination { validation_loss, assessment, .. } = found;
+    /// Records an evaluation and resumes counting traffic.
+    pub fn record_evaluation(&mut self, step: u64, found: &Evaluation, replica: &Replica) {
+        self.count_start = moved_bytes(replica);
+        let &Evaluation { validation_loss, metrics, .. } = found;
         let perplexity = scalar::exp(validation_loss);
         self.telemetry.record(&Event::Evaluated {
             step,
@@ -414,12 +407,12 @@ impl Journal {
             train_seconds: self.train_seconds(),
             wire_bytes: self.moved_by_all,
         });
-        if let Some(event) = gossip::observation(step, replica) {
+        if let Some(event) = gossip::consensus_event(step, replica) {
             self.telemetry.record(&event);
         }
-        if let Some(assessment) = assessment {
-            let summary::Verdict { accuracy, optimum_loss, suboptimality, distance } =
-                assessment.into();
+        if let Some(metrics) = metrics {
+            let summary::Solution { accuracy, optimum_loss, suboptimality, distance } =
+                metrics.into();
             self.telemetry.record(&Event::Assessed {
                 step,
                 accuracy,
@@ -430,7 +423,7 @@ impl Journal {
         }
     }
 
-    /// The run has ended well.
+    /// Records the end of the run.
     pub fn finish(mut self, summary: &Summary) {
         if let Some(target) = &summary.target {
             self.telemetry.record(&Event::TargetReached {
@@ -452,17 +445,17 @@ impl Journal {
         });
     }
 
-    /// Time that steps took, without what happened between them.
+    /// Time of all steps, without evaluations and checkpoints between them.
     pub fn train_seconds(&self) -> f64 {
         self.step_seconds.iter().fold(0.0, |sum, seconds| sum + seconds)
     }
 
-    /// Time since the run was announced.
+    /// Time since the start of the run was recorded.
     pub fn elapsed_seconds(&self) -> f64 {
         self.world.clock().since(self.started).as_secs_f64()
     }
 
-    /// BLAKE3 of every step's loss, as little-endian `f64`.
+    /// BLAKE3 hash of all losses as little-endian `f64`.
     pub fn losses_hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for loss in &self.losses {
@@ -472,18 +465,18 @@ impl Journal {
     }
 }
 
-/// What to do about steps that overflow too often.
+/// Warning about frequent overflows.
 fn overflow_warning(rate: f64) -> String {
     format!(
-        "{:.0} % of the last steps overflowed and were left out; a scale that is too large grows \
-         back too soon, so try a larger precision.loss_scale_interval, or precision.compute = \
+        "{:.0} % of the recent steps overflowed and were skipped; the loss scale grows back too \
+         soon, so try a larger precision.loss_scale_interval, or precision.compute = \
          \"bf16\"",
         100.0 * rate
     )
 }
 
-/// Bytes that a worker has moved: what it sent, and what it read from and wrote to the memory of
-/// others. (What it received was sent by somebody.)
+/// Bytes that this worker sent, or read and wrote in the memory of other ranks. Received bytes
+/// count at their sender.
 fn moved_bytes(replica: &Replica) -> u64 {
     let traffic = replica.traffic();
     traffic.sent_bytes + traffic.read_bytes + traffic.written_bytes

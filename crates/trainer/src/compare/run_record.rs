@@ -1,6 +1,7 @@
-//! What a run left behind, without its tensors.
+//! Record of a past run: recipe, losses and positions, without tensors.
 
-use crate::{RunFolder, TrainError, saved};
+use crate::run_folder::load_recipe;
+use crate::{RunFolder, TrainError};
 use lockstep_checkpoint::TrainingState;
 use lockstep_config::Recipe;
 use lockstep_platform::World;
@@ -8,23 +9,23 @@ use lockstep_telemetry::{Event, load_events};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-pub(super) struct Past {
+pub(super) struct RunRecord {
     pub(super) folder: RunFolder,
     pub(super) recipe: Recipe,
-    /// By step, counted from one; never empty.
+    /// Losses by step, counted from one; never empty.
     pub(super) losses: BTreeMap<u64, f64>,
-    /// Steps done when the weights were saved; nothing without weights.
+    /// Number of steps done when the weights were saved; none without weights.
     pub(super) weights_step: Option<u64>,
-    /// Fingerprint of the text.
+    /// Fingerprint of the corpus.
     pub(super) corpus: Option<String>,
     pub(super) kernel_class: Option<String>,
 }
 
-impl Past {
+impl RunRecord {
     /// Reads a run, finished or not.
     pub(super) fn read(path: &Path, world: &World) -> Result<Self, TrainError> {
         let folder = RunFolder::started(path, world)?;
-        let recipe = saved::recipe_of(&folder, world)?;
+        let recipe = load_recipe(&folder, world)?;
         let (losses, corpus) = (BTreeMap::new(), None);
         let mut past =
             Self { folder, recipe, losses, weights_step: None, corpus, kernel_class: None };
@@ -35,7 +36,7 @@ impl Past {
             return Err(TrainError::NoRun { dir, missing });
         }
         if world.files().metadata(&past.folder.weights()).is_some() {
-            // Weights that no state speaks of are those of the end.
+            // Weights without a saved state are those after the last step.
             past.weights_step = state_step.or(Some(past.last_step()));
         }
         Ok(past)
@@ -45,7 +46,7 @@ impl Past {
         *self.losses.last_key_value().expect("a run that was read has a step").0
     }
 
-    /// The steps that this process did: a killed run has them too.
+    /// Reads the losses of the event file, which a killed run has too.
     fn read_events(&mut self, world: &World) -> Result<(), TrainError> {
         let path = self.folder.events();
         if world.files().metadata(&path).is_none() {
@@ -65,7 +66,7 @@ impl Past {
         Ok(())
     }
 
-    /// The steps from before an interruption too, where the state was kept.
+    /// Reads the losses before an interruption, if the state was saved.
     fn read_state(&mut self, world: &World) -> Result<Option<u64>, TrainError> {
         let path = self.folder.state();
         if world.files().metadata(&path).is_none() {

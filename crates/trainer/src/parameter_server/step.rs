@@ -1,36 +1,36 @@
-//! One step of a worker of servers: pull, compute, push.
+//! One step of a parameter-server worker: pull, compute, push.
 
 use crate::health::Verdict;
-use crate::journal::StepRecord;
-use crate::train::{microbatch_of, microbatch_shape};
-use crate::way::Worker;
-use crate::{TrainError, rounds, rows};
+use crate::microbatch::{microbatch_of, microbatch_shape};
+use crate::step_log::StepRecord;
+use crate::sync_strategy::Worker;
+use crate::{TrainError, rounds, sparse_rows};
 use lockstep_config::Consistency;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Losses of which the mean is what a loss is held against.
+/// Number of recent losses that a loss spike is compared with.
 const NUM_LOSSES: usize = 20;
 
-/// A worker on its way from step to step.
+/// Position of a worker in its sequence of steps.
 #[derive(Debug, Default)]
-pub(super) struct Walk {
-    /// Its last losses.
+pub(super) struct PullPush {
+    /// Most recent losses.
     last: VecDeque<f64>,
-    /// The steps before this one are done, by this worker or without it.
+    /// First step that neither this worker nor the others have done.
     next_step: u64,
 }
 
-impl Walk {
-    /// Does the first of these steps, or leaves it out where others went on without this worker.
-    pub(super) fn go_on(
+impl PullPush {
+    /// Runs the first of these steps, or skips it if the other workers have passed it.
+    pub(super) fn step(
         &mut self,
         worker: &mut Worker<'_>,
         steps: Range<u64>,
     ) -> Result<(), TrainError> {
         if steps.start < self.next_step {
             worker.loader.next_batch()?;
-            worker.journal.missed();
+            worker.step_log.record_missed_step();
             return Ok(());
         }
         let last = self.one_step(worker, steps)?;
@@ -38,24 +38,24 @@ impl Walk {
         Ok(())
     }
 
-    /// Learns from this worker's part of one batch; returns the last step that is done by that,
-    /// which is a later one where others have gone on without this worker.
+    /// Trains on this worker's part of one batch. Returns the last finished step, which is a later
+    /// one if the other workers went ahead.
     fn one_step(&mut self, worker: &mut Worker<'_>, steps: Range<u64>) -> Result<u64, TrainError> {
-        let Worker { cpu, recipe, learner, loader, journal, .. } = worker;
+        let Worker { cpu, recipe, learner, loader, step_log, .. } = worker;
         let step = steps.start;
         let in_lockstep = recipe.sync.server.consistency == Consistency::Sync;
-        journal.begin_step();
+        step_log.begin_step();
         let batch = loader.next_batch()?;
-        rows::touch(recipe, step, batch, &mut learner.replica)?;
+        sparse_rows::announce_rows(recipe, step, batch, &mut learner.replica)?;
         let version = learner.replica.pull(step)?;
         let is_elastic = recipe.sync.server.consistency == Consistency::Elastic;
         if is_elastic && version >= steps.end {
-            journal.missed();
+            step_log.record_missed_step();
             return Ok(version);
         }
-        learner.replica.tell_own_losses(!in_lockstep);
-        let slow = &journal.slow;
-        // By the targets of all workers, so that the gradients of all are that of the batch.
+        learner.replica.report_local_loss(!in_lockstep);
+        let slow = &step_log.emulation;
+        // Divide by the targets of all workers, so that their gradients sum to that of the batch.
         let microbatch = |index| {
             slow.before_microbatch(step, index, &|| false);
             microbatch_of(recipe, batch, index, batch.num_targets)
@@ -66,15 +66,15 @@ impl Walk {
             (loss, batch.num_targets)
         } else {
             let own_targets = rounds::own_targets(batch, &learner.replica);
-            learner.replica.sum_losses_near(loss, own_targets)?
+            learner.replica.reduce_losses_in_host(loss, own_targets)?
         };
         let loss = loss / num_targets as f64;
         let sums = learner.replica.finish_reduce(cpu)?;
-        learner.replica.sum_near()?;
+        learner.replica.reduce_gradients_in_host()?;
         let sums = learner.replica.unscale(cpu, sums);
         let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
         let is_finite = loss.is_finite() && clip.norm.is_finite();
-        let is_spike = self.is_spike(loss, recipe.sync.server.spike);
+        let is_spike = self.is_spike(loss, recipe.sync.server.switch_on_loss_spike);
         learner.replica.push(step, is_finite.then_some(&clip), is_spike)?;
         learner.num_skipped = if is_finite { 0 } else { learner.num_skipped + 1 };
         if learner.num_skipped > recipe.train.max_skipped {
@@ -93,12 +93,15 @@ impl Walk {
             verdict: if is_finite { Verdict::Step } else { Verdict::Skip },
             loss_scale: None,
         };
-        journal.finish_step(&record, &mut learner.replica);
-        journal.compressed(step + 1, learner.replica.squeezed().filter(|_| is_finite));
+        step_log.finish_step(&record, &mut learner.replica);
+        step_log.record_compression(
+            step + 1,
+            learner.replica.push_compression_stats().filter(|_| is_finite),
+        );
         Ok(if is_elastic { version.max(step) } else { step })
     }
 
-    /// Takes note of a loss; returns whether it is so many times the mean of those before it.
+    /// Records a loss and returns whether it exceeds `times` the mean of the recent ones.
     fn is_spike(&mut self, loss: f64, times: f64) -> bool {
         let count = self.last.len();
         let mean = self.last.iter().fold(0.0, |sum, loss| sum + loss) / count.max(1) as f64;
@@ -116,12 +119,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_is_a_jump_beside_those_before_it_once_there_are_enough() {
-        let mut walk = Walk::default();
-        assert!((0..NUM_LOSSES).all(|_| !walk.is_spike(100.0, 2.0)), "nothing is known yet");
-        assert!(!walk.is_spike(200.0, 2.0));
-        assert!(!walk.is_spike(201.0, 0.0), "nobody asked");
-        assert!(walk.is_spike(300.0, 2.0));
-        assert!(walk.is_spike(f64::NAN, 2.0));
+    fn a_spike_is_detected_once_enough_losses_are_known() {
+        let mut pull_push = PullPush::default();
+        assert!((0..NUM_LOSSES).all(|_| !pull_push.is_spike(100.0, 2.0)), "too few losses");
+        assert!(!pull_push.is_spike(200.0, 2.0));
+        assert!(!pull_push.is_spike(201.0, 0.0), "spike detection is off");
+        assert!(pull_push.is_spike(300.0, 2.0));
+        assert!(pull_push.is_spike(f64::NAN, 2.0));
     }
 }

@@ -1,34 +1,34 @@
-//! How many steps a round has, where the recipe leaves that to the machine
-//! (`sync.local_steps = "auto"`).
+//! Automatic choice of `sync.local_steps = "auto"`: steps per round of local SGD.
 //!
-//! Before anything else the workers measure what a step takes them to compute and what the exchange
-//! at the end of a round takes, and all of them take as many steps as leave a tenth of the time for
-//! the exchange. From there on the number is part of the recipe, in the run's folder and in its
-//! checkpoints, so that a run that goes on has the rounds that it had.
+//! Before training, the workers measure the compute time of a step and the time of the exchange
+//! that ends a round. They choose the fewest steps for which the exchange takes at most a tenth of
+//! the time. The number becomes part of the recipe in the run folder and the checkpoints, so a
+//! resumed run keeps its rounds.
 
-use crate::saved::recipe_of;
-use crate::train::microbatch_shape;
-use crate::{Options, RunFolder, TrainError, restore};
+use crate::checkpoint_dir::{newest_in, recipe_in};
+use crate::microbatch::microbatch_shape;
+use crate::run_folder::load_recipe;
+use crate::{Options, RunFolder, TrainError};
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::Recipe;
 use lockstep_model::describe;
-use lockstep_parallel::measure::microbatch_cost;
+use lockstep_parallel::block_profile::microbatch_cost;
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// The share of the time that the exchange may take.
-const SHARE: f64 = 0.1;
+/// Maximum fraction of the time that the exchange may take.
+const MAX_EXCHANGE_FRACTION: f64 = 0.1;
 
-/// More steps of a round than anybody has found useful.
-const MOST: f64 = 1000.0;
+/// Upper bound on the steps of a round.
+const MAX_LOCAL_STEPS: f64 = 1000.0;
 
-/// Exchanges that are timed, after one that warms up; the fastest counts.
-const EXCHANGES: usize = 3;
+/// Number of timed exchanges after one for warm-up; the fastest counts.
+const NUM_EXCHANGES: usize = 3;
 
-/// The recipe with what was chosen when the run began that this one goes on from, if it does.
-pub(crate) fn as_before<'a>(
+/// Recipe with the number of local steps of the run that this one resumes, if it resumes one.
+pub(crate) fn with_recorded_local_steps<'a>(
     recipe: &'a Recipe,
     options: &Options,
     world: &World,
@@ -36,25 +36,26 @@ pub(crate) fn as_before<'a>(
     if !recipe.sync.local_steps_is_auto {
         return Cow::Borrowed(recipe);
     }
-    let life = options.life.dir.as_deref().filter(|_| options.life.restarts > 0);
-    let before = life.or(options.resume.as_deref()).and_then(|dir| saved_recipe(dir, world));
+    let attempt = options.attempt.dir.as_deref().filter(|_| options.attempt.restarts > 0);
+    let before = attempt.or(options.resume.as_deref()).and_then(|dir| saved_recipe(dir, world));
     match before {
         Some(before) => Cow::Owned(recipe.with_local_steps(before.sync.local_steps)),
         None => Cow::Borrowed(recipe),
     }
 }
 
-/// The recipe of a run's folder, or of a folder of checkpoints.
+/// Recipe of a run folder or of a folder of checkpoints.
 fn saved_recipe(dir: &Path, world: &World) -> Option<Recipe> {
     if let Ok(folder) = RunFolder::started(dir, world) {
-        return recipe_of(&folder, world).ok();
+        return load_recipe(&folder, world).ok();
     }
-    let reader = restore::newest_in(dir, world).ok()??;
-    restore::recipe_in(&reader.manifest().position.recipe, dir).ok()
+    let reader = newest_in(dir, world).ok()??;
+    recipe_in(&reader.manifest().position.recipe, dir).ok()
 }
 
-/// The recipe with a number of steps, and words about how it came about. All workers ask together.
-pub(crate) fn settled<'a>(
+/// Recipe with the chosen number of local steps, and a notice about the choice. All workers call it
+/// together.
+pub(crate) fn choose_local_steps<'a>(
     recipe: &'a Recipe,
     options: &Options,
     world: &World,
@@ -64,35 +65,35 @@ pub(crate) fn settled<'a>(
     if !recipe.sync.local_steps_is_auto {
         return Ok((Cow::Borrowed(recipe), None));
     }
-    // One worker's word, since not all of them need see the folder.
+    // Rank 0 decides, since the other ranks may not see the folder.
     let mut before = [0];
     if comm.group_rank() == 0 {
-        let known = as_before(recipe, options, world);
+        let known = with_recorded_local_steps(recipe, options, world);
         before[0] = if known.sync.local_steps_is_auto { 0 } else { known.sync.local_steps };
     }
     comm.broadcast(&mut before, 0)?;
     if before[0] > 0 {
         return Ok((Cow::Owned(recipe.with_local_steps(before[0])), None));
     }
-    let (step, exchange) = measured(recipe, world, cpu, comm)?;
+    let (step, exchange) = measure(recipe, world, cpu, comm)?;
     let chosen = steps_for(step, exchange).min(recipe.train.steps);
-    let words = format!(
+    let notice = format!(
         "sync.local_steps = auto: a step takes {:.2} ms and an exchange {:.2} ms, so a round has \
          {chosen} steps",
         1e3 * step,
         1e3 * exchange
     );
-    Ok((Cow::Owned(recipe.with_local_steps(chosen)), Some(words)))
+    Ok((Cow::Owned(recipe.with_local_steps(chosen)), Some(notice)))
 }
 
-/// As few steps as leave the exchange its share of the time.
+/// Fewest steps that keep the exchange within its fraction of the time.
 fn steps_for(step: f64, exchange: f64) -> u64 {
-    let steps = (1.0 - SHARE) / SHARE * exchange / step;
-    if steps.is_finite() { steps.ceil().clamp(1.0, MOST) as u64 } else { 1 }
+    let steps = (1.0 - MAX_EXCHANGE_FRACTION) / MAX_EXCHANGE_FRACTION * exchange / step;
+    if steps.is_finite() { steps.ceil().clamp(1.0, MAX_LOCAL_STEPS) as u64 } else { 1 }
 }
 
-/// Seconds that the slowest worker takes to compute a step, and to exchange all weights.
-fn measured(
+/// Seconds for computing a step and for exchanging all weights, of the slowest worker.
+fn measure(
     recipe: &Recipe,
     world: &World,
     cpu: &Cpu,
@@ -105,7 +106,7 @@ fn measured(
     let step = microbatch.max(recipe.emulate.microbatch.0) * slowness * microbatches as f64;
     let mut weights = vec![0.0_f32; blueprint.num_params()];
     let mut exchange = f64::INFINITY;
-    for time in 0..=EXCHANGES {
+    for time in 0..=NUM_EXCHANGES {
         comm.barrier()?;
         let began = world.clock().now();
         comm.all_reduce(&mut weights, Reduction::Sum)?;

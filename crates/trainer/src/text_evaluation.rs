@@ -1,13 +1,13 @@
-//! The loss of a trained model on any text.
+//! Loss of a trained model on a text.
 //!
-//! The whole text is cut into windows ([`Windows`]), the windows into micro-batches of a fixed size, and
-//! the micro-batches' losses are added in order in `f64`: the same text, weights and stride give the same
-//! bits on any number of threads, however the weights were trained. Bits per byte divide by the
-//! bytes of the *text*, so models with different tokenizers can be compared.
+//! The text is cut into windows ([`Windows`]) and the windows into micro-batches of a fixed size,
+//! whose losses are added in order in `f64`. The same text, weights and stride therefore give the
+//! same bits on any number of threads. Bits per byte divide by the bytes of the *text*, which makes
+//! models with different tokenizers comparable.
 
+use crate::microbatch::microbatch_shape;
 use crate::pretrained::Pretrained;
-use crate::saved::{plan_at, tokenizer_in};
-use crate::train::microbatch_shape;
+use crate::run_folder::load_tokenizer;
 use crate::{TrainError, device};
 use lockstep_comm::Comm;
 use lockstep_config::{PipelineSchedule, Recipe, Recompute};
@@ -15,18 +15,18 @@ use lockstep_data::windows::{Passage, Windows};
 use lockstep_data::{IGNORE, PAD, Tokenizer};
 use lockstep_model::Microbatch;
 use lockstep_parallel::Replica;
-use lockstep_parallel::asked::blueprint_of;
+use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of, plan_at};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use lockstep_tensor::math::scalar;
 use serde::Serialize;
 use std::path::Path;
 
-/// Windows that go through the model at once.
+/// Number of windows in a micro-batch.
 const MICROBATCH_SEQUENCES: usize = 4;
 
-/// A trained model that reads.
-pub struct Judge {
+/// A loaded model for evaluation.
+pub struct TextEvaluator {
     recipe: Recipe,
     tokenizer: Tokenizer,
     cpu: Cpu,
@@ -34,29 +34,29 @@ pub struct Judge {
     is_run: bool,
 }
 
-/// What a model makes of a text. Names are stable: scripts rely on them.
+/// Loss of a model on a text. Field names are stable: scripts rely on them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Judgement {
-    /// The text, or several.
+pub struct TextEvaluation {
+    /// Name of the text, or of several.
     pub data: String,
-    /// Mean loss in nats a token.
+    /// Mean loss in nats per token.
     pub loss: f64,
     /// `exp` of the loss.
     pub perplexity: f64,
-    /// Bits for each byte of the text that was predicted.
+    /// Bits per predicted byte of the text.
     pub bits_per_byte: f64,
-    /// Tokens of the text.
+    /// Number of tokens in the text.
     pub num_tokens: u64,
-    /// Tokens that were predicted: all but the first of each text.
+    /// Number of predicted tokens: all but the first of each text.
     pub num_targets: u64,
-    /// Bytes of the text that were predicted.
+    /// Number of predicted bytes.
     pub num_bytes: u64,
     /// Sum of all losses in nats.
     pub nats: f64,
 }
 
-impl Judge {
-    /// Loads a model, of a run or of Hugging Face.
+impl TextEvaluator {
+    /// Loads a model from a run folder or a Hugging Face folder.
     pub fn open(folder: &Path, world: &World) -> Result<Self, TrainError> {
         let pretrained = Pretrained::open(folder, world)?;
         let mut recipe = pretrained.recipe(world)?;
@@ -65,12 +65,12 @@ impl Judge {
             let (dir, family) = (folder.display().to_string(), family.name());
             return Err(TrainError::NoText { dir, family });
         }
-        let tokenizer = tokenizer_in(folder, world)?;
+        let tokenizer = load_tokenizer(folder, world)?;
         tokenizer.require(recipe.model.vocab)?;
-        alone(&mut recipe);
+        use_one_worker(&mut recipe);
         let cpu = device::open(&recipe, world)?;
         let settings = lockstep_comm::Options {
-            arena_bytes: crate::saved::arena_bytes(&recipe),
+            arena_bytes: arena_bytes(&recipe),
             ..lockstep_comm::Options::default()
         };
         let ends = Comm::threads(world, 1, &settings)?;
@@ -86,17 +86,17 @@ impl Judge {
         Ok(Self { recipe, tokenizer, cpu, replica, is_run })
     }
 
-    /// The most tokens that the model looks at.
+    /// Context length of the model.
     pub fn context(&self) -> usize {
         self.recipe.model.context
     }
 
-    /// A text, for this model's tokenizer.
+    /// Opens a text and tokenizes it for this model.
     pub fn passage(&self, source: &str, world: &World) -> Result<Passage, TrainError> {
         Ok(Passage::open(source, &self.tokenizer, self.recipe.model.vocab, world)?)
     }
 
-    /// What the run held out; nothing where the model is not of a run.
+    /// Held-out text of the run; none for a Hugging Face model.
     pub fn held_out(&self, world: &World) -> Result<Option<Passage>, TrainError> {
         if !self.is_run {
             return Ok(None);
@@ -104,13 +104,13 @@ impl Judge {
         Ok(Some(Passage::held_out(&self.recipe, world)?))
     }
 
-    /// Judges a text; `progress` hears how many windows are done, and of how many.
-    pub fn judge(
+    /// Evaluates a text. `progress` receives the number of windows done and the total.
+    pub fn evaluate(
         &mut self,
         passage: &Passage,
         stride: usize,
         progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<Judgement, TrainError> {
+    ) -> Result<TextEvaluation, TrainError> {
         let shape = microbatch_shape(&self.recipe);
         let windows = Windows::new(&passage.tokens, shape.tokens, stride);
         let num_windows = windows.num_windows();
@@ -132,7 +132,7 @@ impl Judge {
             nats += self.replica.evaluate(&self.cpu, 1, &microbatch)?;
             progress((first + shape.sequences).min(num_windows), num_windows);
         }
-        Ok(Judgement::of(
+        Ok(TextEvaluation::of(
             passage.name.clone(),
             nats,
             passage.tokens.len() as u64,
@@ -142,7 +142,7 @@ impl Judge {
     }
 }
 
-impl Judgement {
+impl TextEvaluation {
     fn of(data: String, nats: f64, num_tokens: u64, num_targets: u64, num_bytes: u64) -> Self {
         let loss = nats / num_targets as f64;
         Self {
@@ -157,7 +157,7 @@ impl Judgement {
         }
     }
 
-    /// Several texts as one, in this order.
+    /// Combines several texts, in this order.
     pub fn together(all: &[Self]) -> Self {
         let data: Vec<&str> = all.iter().map(|one| one.data.as_str()).collect();
         Self::of(
@@ -170,16 +170,16 @@ impl Judgement {
     }
 }
 
-/// The same model on one worker that only looks: one leaf, one micro-batch, nothing kept for a step.
-fn alone(recipe: &mut Recipe) {
+/// Reduces the recipe to one worker with one leaf and one micro-batch, for evaluation only.
+fn use_one_worker(recipe: &mut Recipe) {
     use PipelineSchedule::OneFOneB;
     recipe.run.workers = 1;
     recipe.numerics.invariant_up_to = 1;
     (recipe.train.microbatch_size, recipe.train.batch) =
         (MICROBATCH_SEQUENCES, MICROBATCH_SEQUENCES);
     let parallel = &mut recipe.parallel;
-    (parallel.pipeline, parallel.virtual_stages, parallel.stages) = (1, 1, Vec::new());
+    (parallel.pipeline, parallel.virtual_stages, parallel.stage_layers) = (1, 1, Vec::new());
     (parallel.schedule, parallel.tensor, parallel.sequence) = (OneFOneB, 1, false);
     (parallel.data, parallel.zero, parallel.overlap) = (1, 0, false);
-    (parallel.recompute, parallel.shares) = (Recompute::Full, Vec::new());
+    (parallel.recompute, parallel.leaf_shares) = (Recompute::Full, Vec::new());
 }

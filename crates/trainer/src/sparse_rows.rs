@@ -1,51 +1,30 @@
-//! Rows of the embedding that travel one by one: which a step touches, and what they have weighed.
+//! Sparse pulls and pushes of embedding rows: row indices of a step, and traffic figures.
 
 use crate::TrainError;
-use crate::journal::Journal;
-use crate::saved::Learner;
+use crate::figures::RowFigures;
+use crate::learner::Learner;
+use crate::step_log::StepLog;
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::Recipe;
 use lockstep_data::Batch;
 use lockstep_parallel::Replica;
 use lockstep_telemetry::Event;
-use serde::Serialize;
 
-/// What is known of rows that travelled one by one, over all workers; null where they do not.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct RowFigures {
-    /// Rows that were pulled in steps.
-    pub rows_pulled: Option<u64>,
-    /// Rows whose gradients were pushed.
-    pub rows_pushed: Option<u64>,
-    /// Rows that steps touched and did not pull, because they were kept.
-    pub rows_kept: Option<u64>,
-    /// Rows that steps took from a copy on another server than the row's own.
-    pub rows_copied: Option<u64>,
-    /// The most updates that a row that was kept or copied had missed when it was used.
-    pub row_age_max: Option<u64>,
-    /// Requests to each server that were about rows.
-    pub row_requests_by_server: Option<Vec<u64>>,
-    /// Bytes of rows and their numbers, to and from each server.
-    pub row_bytes_by_server: Option<Vec<u64>>,
-    /// Those of the server with the most over their mean.
-    pub row_imbalance: Option<f64>,
-}
-
-/// How many times the mean of all servers one of them may move for rows.
+/// Warning threshold of a server's row traffic over the mean.
 const MAX_IMBALANCE: f64 = 1.5;
 
-/// What is said where one server has much more to do than others.
-fn uneven(bytes: &[u64]) -> String {
+/// Warning about a server with much more row traffic than the others.
+fn imbalance_warning(bytes: &[u64]) -> String {
     let most = bytes.iter().max().copied().unwrap_or(0);
     let server = bytes.iter().position(|bytes| *bytes == most).unwrap_or(0);
     format!(
-        "server {server} moves much more for rows than the mean of all servers; use \
-         sync.rows_by = \"hash\", or sync.hot_rows to ask for common rows less often"
+        "server {server} has much more row traffic than the mean of all servers; use \
+         sync.row_sharding = \"hash\", or sync.row_cache to pull common rows less often"
     )
 }
 
-/// Says which rows this worker's part of a batch touches.
-pub(crate) fn touch(
+/// Announces the embedding rows that this worker's micro-batches use.
+pub(crate) fn announce_rows(
     recipe: &Recipe,
     step: u64,
     batch: &Batch,
@@ -53,7 +32,7 @@ pub(crate) fn touch(
 ) -> Result<(), TrainError> {
     if recipe.sync.server.rows.sparse {
         let microbatches = replica.own_microbatches().to_vec();
-        replica.touch(
+        replica.set_touched_rows(
             step,
             microbatches.iter().flat_map(|microbatch| batch.microbatch(*microbatch).0).copied(),
         )?;
@@ -61,12 +40,12 @@ pub(crate) fn touch(
     Ok(())
 }
 
-/// Adds up what rows have weighed for all workers, and tells it.
-pub(crate) fn tell(
+/// Sums the row counters over all workers and reports them.
+pub(crate) fn report(
     workers: &Comm,
     step: u64,
     learner: &Learner,
-    journal: &mut Journal,
+    step_log: &mut StepLog,
 ) -> Result<(), TrainError> {
     let Some(own) = learner.replica.row_counts() else { return Ok(()) };
     let num_servers = own.requests.len();
@@ -79,9 +58,9 @@ pub(crate) fn tell(
     let most = bytes.iter().max().copied().unwrap_or(0);
     let imbalance = (most * num_servers as u64) as f64 / bytes.iter().sum::<u64>().max(1) as f64;
     if imbalance > MAX_IMBALANCE {
-        journal.warn_once(uneven(bytes));
+        step_log.warn_once(imbalance_warning(bytes));
     }
-    journal.rows = RowFigures {
+    step_log.rows = RowFigures {
         rows_pulled: Some(sums[0]),
         rows_pushed: Some(sums[1]),
         rows_kept: Some(sums[2]),
@@ -91,7 +70,7 @@ pub(crate) fn tell(
         row_bytes_by_server: Some(bytes.to_vec()),
         row_imbalance: Some(imbalance),
     };
-    journal.tell(&Event::Rows {
+    step_log.record(&Event::Rows {
         step,
         pulled: sums[0],
         pushed: sums[1],

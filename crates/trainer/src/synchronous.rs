@@ -1,55 +1,59 @@
-//! Steps in lockstep: all workers learn from a batch together, and nobody is ahead.
+//! Synchronous strategies: all workers take the same step at the same time.
 //!
-//! Rounds of steps that workers take alone, gossip and clients are kinds of it: between two of
-//! their meetings workers have weights of their own, and still all of them are in the same step.
+//! All-reduce, local SGD, gossip and federated learning are synchronous: workers may hold different
+//! weights between two exchanges, but never different step numbers.
 
 use crate::health::Verdict;
-use crate::journal::StepRecord;
-use crate::saved::Learner;
-use crate::train::{microbatch_of, microbatch_shape};
-use crate::way::{Way, Worker};
-use crate::{TrainError, federated, health, rounds, uneven};
+use crate::learner::Learner;
+use crate::microbatch::{microbatch_of, microbatch_shape};
+use crate::step_log::StepRecord;
+use crate::sync_strategy::{SyncStrategy, Worker};
+use crate::{TrainError, federated, health, rounds, stragglers};
 use lockstep_optim::Update;
 use std::ops::Range;
 
-/// See the module's text.
-pub(crate) struct Lockstep;
+/// Strategy of all synchronous modes.
+pub(crate) struct Synchronous;
 
-impl Way for Lockstep {
+impl SyncStrategy for Synchronous {
     fn step(&mut self, worker: &mut Worker<'_>, steps: Range<u64>) -> Result<(), TrainError> {
-        let Worker { cpu, recipe, learner, loader, journal, .. } = worker;
+        let Worker { cpu, recipe, learner, loader, step_log, .. } = worker;
         learner.enter(recipe, steps.start)?;
         if recipe.is_federated() {
-            return federated::one_step(cpu, recipe, steps.start, learner, loader, journal);
+            return federated::one_step(cpu, recipe, steps.start, learner, loader, step_log);
         }
         one_step(worker, steps.start)
     }
 
-    fn may_save(&mut self, worker: &mut Worker<'_>, num_steps: u64) -> Result<bool, TrainError> {
+    fn prepare_checkpoint(
+        &mut self,
+        worker: &mut Worker<'_>,
+        num_steps: u64,
+    ) -> Result<bool, TrainError> {
         Ok(worker.recipe.is_round_over(num_steps))
     }
 
-    fn end(&mut self, worker: &mut Worker<'_>) -> Result<(), TrainError> {
-        // What is left of workers that have weights of their own is their mean.
-        Ok(worker.learner.replica.show_mean()?)
+    fn finish(&mut self, worker: &mut Worker<'_>) -> Result<(), TrainError> {
+        // Workers with their own weights end with their mean.
+        Ok(worker.learner.replica.install_mean_weights()?)
     }
 }
 
-/// Learns from one batch.
+/// Trains on one batch.
 fn one_step(worker: &mut Worker<'_>, step: u64) -> Result<(), TrainError> {
-    let Worker { cpu, recipe, learner, loader, targets, journal, .. } = worker;
-    journal.begin_step();
+    let Worker { cpu, recipe, learner, loader, targets, step_log, .. } = worker;
+    step_log.begin_step();
     let batch = loader.next_batch()?;
     let num_targets = targets.of(batch)?;
     rounds::begin_step(recipe, step, &mut learner.replica);
     let num_own = rounds::num_targets(recipe, step, batch, num_targets, &learner.replica);
-    journal.pace.begin_step(recipe, step, &mut learner.replica)?;
-    let slow = &journal.slow;
+    step_log.stragglers.begin_step(recipe, step, &mut learner.replica)?;
+    let slow = &step_log.emulation;
     let microbatch = |index| microbatch_of(recipe, batch, index, num_own);
     let before_microbatch =
         |index, is_over: &dyn Fn() -> bool| slow.before_microbatch(step, index, is_over);
     let loss_scale = learner.scaler.scale();
-    learner.replica.scale_loss(loss_scale);
+    learner.replica.set_loss_scale(loss_scale);
     let Learner { replica, .. } = &mut *learner;
     let loss = replica.run_microbatches_after(
         cpu,
@@ -59,13 +63,13 @@ fn one_step(worker: &mut Worker<'_>, step: u64) -> Result<(), TrainError> {
         &before_microbatch,
     )?;
     slow.after_microbatches();
-    let participation = journal.pace.end_microbatches(batch, num_targets, replica)?;
+    let participation = step_log.stragglers.end_microbatches(batch, num_targets, replica)?;
     let loss = loss / participation.num_targets as f64;
     learner.optimizer.read_ahead();
     let replica = &mut learner.replica;
     let sums = replica.finish_reduce(cpu)?;
     let sums = replica.unscale(cpu, sums);
-    uneven::rescale(cpu, &participation, replica);
+    stragglers::rescale(cpu, &participation, replica);
     let observed = rounds::exchange(recipe, step, learner)?;
     let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
     let clip = rounds::agree(recipe, step, clip, &mut learner.replica)?;
@@ -86,9 +90,9 @@ fn one_step(worker: &mut Worker<'_>, step: u64) -> Result<(), TrainError> {
     let data_wait_seconds = loader.wait_seconds();
     let record =
         StepRecord { step, loss, lr, clip, num_tokens, data_wait_seconds, verdict, loss_scale };
-    journal.finish_step(&record, &mut learner.replica);
-    journal.straggled(step + 1, &participation);
-    journal.drifted(step + 1, drift);
-    journal.compressed(step + 1, observed);
+    step_log.finish_step(&record, &mut learner.replica);
+    step_log.record_participation(step + 1, &participation);
+    step_log.record_drift(step + 1, drift);
+    step_log.record_compression(step + 1, observed);
     health::compare_replicas(recipe, step + 1, &mut learner.replica)
 }

@@ -1,0 +1,47 @@
+//! Location of a run's checkpoints and lookup of the newest one.
+
+use crate::TrainError;
+use crate::run_folder::{RunFolder, load_recipe};
+use lockstep_checkpoint::sharded::{MANIFEST, Reader, Store};
+use lockstep_config::{Recipe, Sources};
+use lockstep_platform::World;
+use std::path::{Path, PathBuf};
+
+/// Folder of the recipe's checkpoints.
+pub(crate) fn dir_of(recipe: &Recipe, run_dir: &Path) -> PathBuf {
+    match recipe.checkpoint.dir.as_str() {
+        "" => run_dir.join("checkpoints"),
+        dir => PathBuf::from(dir),
+    }
+}
+
+/// Checkpoint store of a run folder; any other folder is taken as a store itself.
+pub(crate) fn store_in(dir: &Path, world: &World) -> Result<Store, TrainError> {
+    let place = match RunFolder::started(dir, world) {
+        Ok(folder) => dir_of(&load_recipe(&folder, world)?, dir),
+        Err(_) => dir.to_owned(),
+    };
+    Ok(Store::new(world, &place))
+}
+
+/// Newest checkpoint in `dir` whose checksums all match, if there is one.
+pub(crate) fn newest_in(dir: &Path, world: &World) -> Result<Option<Reader>, TrainError> {
+    let store = store_in(dir, world)?;
+    let mut first_fault = None;
+    for step in store.steps()? {
+        let whole = |reader: Reader| reader.verify_all().map(|()| reader);
+        match store.open(step).and_then(whole) {
+            Ok(reader) => return Ok(Some(reader)),
+            Err(error) => first_fault = first_fault.or(Some(error)),
+        }
+    }
+    first_fault.map_or(Ok(None), |error| Err(error.into()))
+}
+
+/// Resolves the recipe stored in a checkpoint's manifest.
+pub(crate) fn recipe_in(text: &str, dir: &Path) -> Result<Recipe, TrainError> {
+    let name = dir.join(MANIFEST).display().to_string();
+    let file = Some((name.clone(), text.to_owned()));
+    lockstep_config::resolve(&Sources { file, ..Sources::default() })
+        .map_err(|errors| TrainError::SavedRecipe { path: name, reason: errors.to_string() })
+}

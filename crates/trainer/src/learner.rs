@@ -1,0 +1,120 @@
+//! Trainable state of one rank: model replica, optimizer, learning-rate schedule and loss scaler.
+
+use crate::TrainError;
+use lockstep_checkpoint::Scaling;
+use lockstep_config::units::Bytes;
+use lockstep_config::{BatchPlan, LossScale, OffloadState, Recipe};
+use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer, Phases, Slot};
+use lockstep_parallel::Replica;
+use lockstep_parallel::federated::Federation;
+use lockstep_platform::{FileKind, World};
+use std::path::{Path, PathBuf};
+
+/// Trainable state of one rank.
+pub struct Learner {
+    /// Weights, gradients and activations.
+    pub replica: Replica,
+    /// Optimizer state.
+    pub optimizer: Optimizer,
+    /// Learning-rate schedule.
+    pub lr: LearningRate,
+    /// Groups of gradients that are clipped together.
+    pub clip: ClipPlan,
+    /// Batch size of every step.
+    pub batches: BatchPlan,
+    /// Phases with different frozen parameters.
+    pub(crate) phases: Phases,
+    /// Current phase and batch size.
+    pub(crate) current: Milestone,
+    /// Number of steps skipped in a row.
+    pub num_skipped: u64,
+    /// Number of steps skipped in this phase, which the optimizer does not count.
+    pub num_skipped_in_phase: u64,
+    /// Dynamic loss scale.
+    pub scaler: LossScaler,
+    /// Clients of a federated run.
+    pub federation: Option<Federation>,
+    pub(crate) world: World,
+}
+
+/// Settings that may change between two steps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Milestone {
+    pub(crate) phase: usize,
+    pub(crate) batch: usize,
+}
+
+impl Learner {
+    /// Switches to the phase and batch size of a step. Optimizer state of parameters that stay
+    /// trained is kept; newly trained ones start from zero.
+    pub fn enter(&mut self, recipe: &Recipe, step: u64) -> Result<(), TrainError> {
+        let next = Milestone { phase: self.phases.at(step), batch: self.batches.at(step).batch };
+        if next == self.current {
+            return Ok(());
+        }
+        let microbatches_per_leaf = next.batch / recipe.train.microbatch_size / recipe.num_leaves();
+        self.replica.enter_phase(next.phase, microbatches_per_leaf)?;
+        if next.phase != self.current.phase {
+            let first_step = self.phases.first_step(next.phase);
+            let slots = self.replica.slots();
+            let mut optimizer = optimizer_at(recipe, &slots, first_step, &self.world)?;
+            optimizer.copy_state_from(&self.optimizer);
+            self.optimizer = optimizer;
+            self.num_skipped_in_phase = 0;
+        }
+        self.current = next;
+        Ok(())
+    }
+
+    /// Loss scale and skipped steps, as a checkpoint stores them.
+    pub fn scaling(&self) -> Scaling {
+        Scaling {
+            exponent: self.scaler.scale().map_or(0, LossScale::exponent),
+            clean_steps: self.scaler.clean_steps(),
+            num_skipped_in_phase: self.num_skipped_in_phase,
+        }
+    }
+
+    /// Restores loss scale and skipped steps from a checkpoint.
+    pub fn resume_scaling(&mut self, recipe: &Recipe, saved: Scaling) {
+        let scale = LossScale::of_exponent(saved.exponent);
+        self.scaler = LossScaler::resume(&recipe.precision, scale, saved.clean_steps);
+        self.num_skipped_in_phase = saved.num_skipped_in_phase;
+    }
+
+    /// Learning rate of a step.
+    pub fn lr(&self, step: u64) -> f64 {
+        self.lr.at(step, self.batches.at(step).batch)
+    }
+}
+
+/// New optimizer state for the parameters trained in a step, in memory or offloaded to a file.
+pub(crate) fn optimizer_at(
+    recipe: &Recipe,
+    slots: &[Slot],
+    step: u64,
+    world: &World,
+) -> Result<Optimizer, TrainError> {
+    if recipe.offload.state == OffloadState::None {
+        return Ok(Optimizer::at_step(&recipe.optim, slots, step));
+    }
+    let folder = offload_folder(recipe, world);
+    let mut num_bytes = 0;
+    let make = |lens: &[usize]| {
+        num_bytes = lens.iter().sum::<usize>() * size_of::<f32>();
+        world.files().paged(&folder, lens)
+    };
+    Optimizer::in_file(&recipe.optim, slots, step, make)
+        .map_err(|error| TrainError::NoRoom { bytes: Bytes(num_bytes as u64), error })
+}
+
+/// Folder of offloaded optimizer state: `offload.folder`, or the nearest existing parent of the run
+/// folder.
+fn offload_folder(recipe: &Recipe, world: &World) -> PathBuf {
+    if !recipe.offload.folder.is_empty() {
+        return PathBuf::from(&recipe.offload.folder);
+    }
+    let is_folder = |path: &&Path| world.files().metadata(path) == Some(FileKind::Directory);
+    let found = Path::new(&recipe.run.dir).ancestors().find(is_folder);
+    found.map_or_else(|| PathBuf::from("."), Path::to_owned)
+}

@@ -1,0 +1,60 @@
+//! Allocates the model, the optimizer and the buffers of one rank.
+
+use crate::learner::{Learner, Milestone, optimizer_at};
+use crate::{TrainError, federated, rounds, stragglers};
+use lockstep_config::units::Bytes;
+use lockstep_config::{Partition, Recipe};
+use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer};
+use lockstep_parallel::from_recipe::{blueprint_of_rank, plan_at};
+use lockstep_parallel::{Groups, Replica, Stages, block_profile, bucket_tuning};
+use lockstep_platform::World;
+use lockstep_tensor::Cpu;
+
+/// Allocates the training state of a rank and initializes its weights.
+pub fn materialize(
+    recipe: &Recipe,
+    cpu: &Cpu,
+    groups: &Groups,
+    world: &World,
+) -> Result<Learner, TrainError> {
+    let (blueprint, seed) = (blueprint_of_rank(recipe, groups.rank()), recipe.train.seed);
+    let mut plan = plan_at(recipe, &blueprint, 0);
+    if recipe.num_servers() > 0 {
+        plan.bucket_len = usize::MAX;
+    } else if recipe.parallel.bucket_bytes == Bytes(0) {
+        plan.bucket_len = bucket_tuning::bucket_len(groups, world, blueprint.num_params())?;
+    }
+    if recipe.parallel.partition == Partition::Measured {
+        let costs = block_profile::block_costs(&blueprint, plan.microbatch, cpu, groups, world)?;
+        plan.stages = Stages::by_costs(recipe, &costs);
+    }
+    let batches = recipe.batch_plan();
+    let current = Milestone { phase: plan.phase, batch: batches.at(0).batch };
+    let phases = plan.phases.clone();
+    let mut replica =
+        Replica::materialize_in_groups(blueprint, seed, cpu, plan, groups.clone(), world)?;
+    rounds::prepare(recipe, &mut replica)?;
+    stragglers::prepare(recipe, world, &mut replica)?;
+    let tensors = replica.blueprint().tensors();
+    let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
+    let federation = federated::prepare(recipe, &mut replica, &clip, cpu, world)?;
+    let optimizer = match recipe.num_servers() {
+        0 => optimizer_at(recipe, &replica.slots(), 0, world)?,
+        // The servers hold the optimizer state.
+        _ => Optimizer::new(&recipe.optim, &[]),
+    };
+    Ok(Learner {
+        federation,
+        optimizer,
+        world: world.clone(),
+        lr: LearningRate::new(&recipe.optim, recipe.train.steps),
+        clip,
+        batches,
+        phases,
+        current,
+        num_skipped: 0,
+        num_skipped_in_phase: 0,
+        scaler: LossScaler::new(&recipe.precision),
+        replica,
+    })
+}

@@ -1,0 +1,24 @@
+//! Micro-batches of a batch, in the form the model takes.
+
+use lockstep_config::{Recipe, Reduction};
+use lockstep_data::Batch;
+use lockstep_model::Microbatch;
+pub(crate) use lockstep_parallel::from_recipe::microbatch_shape;
+
+/// Micro-batch `index` of a batch. Gradients are divided by the number of targets in the batch over
+/// all workers, unless `train.reduction` is a sum.
+pub(crate) fn microbatch_of<'a>(
+    recipe: &Recipe,
+    batch: &'a Batch,
+    index: usize,
+    num_targets: u64,
+) -> Microbatch<'a> {
+    let shape = microbatch_shape(recipe);
+    let (inputs, targets) = batch.microbatch(index);
+    let first_sample = (index * shape.sequences) as u64;
+    let num_targets = match recipe.train.reduction {
+        Reduction::Mean => num_targets,
+        Reduction::Sum => 1,
+    };
+    Microbatch { shape, inputs, targets, first_sample, num_targets }
+}

@@ -1,0 +1,46 @@
+//! Options of a run that are not part of its recipe.
+
+use lockstep_telemetry::Sink;
+use std::path::PathBuf;
+
+/// Options of a run that change no result bit.
+#[derive(Default)]
+pub struct Options {
+    /// Folder of the run to resume.
+    pub resume: Option<PathBuf>,
+    /// Number of steps after which the run stops early.
+    pub stop_after: Option<u64>,
+    /// Event sinks besides the run folder.
+    pub sinks: Vec<Box<dyn Sink>>,
+    /// Predicted cost, reported beside the measured one.
+    pub predicted: Predicted,
+    /// Number of this attempt and the shared run folder.
+    pub attempt: Attempt,
+}
+
+/// One start of a run under the supervisor, which restarts lost workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attempt {
+    /// Number of restarts before this attempt.
+    pub restarts: u64,
+    /// Run folder shared by all attempts; none if the recipe names it.
+    pub dir: Option<PathBuf>,
+}
+
+/// Cost of a run predicted before its start.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(missing_docs, reason = "the names and units are the documentation")]
+pub struct Predicted {
+    pub step_seconds: Option<f64>,
+    /// Predictions for each possible bucket length, the most likely first.
+    pub bytes: Vec<PredictedBytes>,
+}
+
+/// Predictions that depend on the bucket length, which may be measured at start-up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names and units are the documentation")]
+pub struct PredictedBytes {
+    pub bucket_len: usize,
+    pub peak_bytes_by_rank: Vec<u64>,
+    pub wire_bytes: u64,
+}

@@ -1,0 +1,180 @@
+//! Synchronization of parameter-server workers: common weights, counters and warnings.
+
+use super::ServerConnection;
+use crate::learner::Learner;
+use crate::step_log::StepLog;
+use crate::sync_strategy::Worker;
+use crate::{TrainError, sparse_rows};
+use lockstep_comm::Comm;
+use lockstep_parallel::parameter_server::ServerGroups;
+use lockstep_parallel::parameter_server::latency::{Latency, NUM_CLASSES};
+use lockstep_telemetry::Event;
+use std::collections::BTreeMap;
+
+/// Records servers that were lost, on worker 0.
+pub(super) fn record_lost_servers(
+    step: u64,
+    groups: &ServerConnection<'_>,
+    worker: &mut Worker<'_>,
+) {
+    let Worker { learner, step_log, .. } = worker;
+    let Event::ServersJoined { worker_processes, server_processes, .. } = &groups.join_event else {
+        return;
+    };
+    let rank_at = |position: usize| groups.ends.link.ranks()[position].0;
+    for loss in learner.replica.take_lost_servers() {
+        let (rank, successor) = (rank_at(loss.rank), rank_at(loss.successor));
+        step_log.served.lost.push(rank);
+        let process = server_processes[rank - worker_processes.len()];
+        step_log.record(&Event::ServerLost { step, rank, process, successor });
+    }
+}
+
+/// Waits for all workers, pulls the weights after all pushes, and reports staleness, request
+/// latencies and push counts.
+pub(super) fn synchronize(
+    ends: &ServerGroups,
+    step: u64,
+    learner: &mut Learner,
+    step_log: &mut StepLog,
+) -> Result<(), TrainError> {
+    let workers = &ends.workers;
+    workers.barrier()?;
+    learner.replica.read()?;
+    let own = [step_log.stragglers.missed[workers.group_rank()]];
+    workers.all_gather(&own, &mut step_log.stragglers.missed)?;
+    if ends.pushes() {
+        report_pushes(&ends.pushers, step, learner, step_log)?;
+    }
+    Ok(())
+}
+
+/// Combines the counters of all pushing workers.
+fn report_pushes(
+    pushers: &Comm,
+    step: u64,
+    learner: &mut Learner,
+    step_log: &mut StepLog,
+) -> Result<(), TrainError> {
+    let own = learner.replica.staleness().into_iter().flatten();
+    let place = pushers.group_rank() as u64;
+    let own: Vec<u64> = own.flat_map(|(staleness, count)| [place, *staleness, *count]).collect();
+    let mut all = Vec::new();
+    pushers.all_gather_v(&own, &mut all)?;
+    let mut by_pusher = vec![BTreeMap::new(); pushers.group_size()];
+    for &[pusher, staleness, count] in all.as_chunks().0 {
+        by_pusher[pusher as usize].insert(staleness, count);
+    }
+    if let Some(message) = staleness_warning(&by_pusher) {
+        step_log.warn_once(message);
+    }
+    step_log.record_staleness(step, by_pusher);
+    time_requests(pushers, step, learner, step_log)?;
+    sparse_rows::report(pushers, step, learner, step_log)?;
+    count_pushes(pushers, learner, step_log)
+}
+
+/// Warning threshold of the p99 staleness, as a multiple of that of equally fast workers.
+const MAX_STALENESS_FACTOR: u64 = 4;
+
+/// Warning threshold of the p99 request latency.
+const SLOW_REQUEST_SECONDS: f64 = 0.1;
+
+/// Warns if gradients are much staler than the number of workers explains: each of n equally fast
+/// workers misses the n - 1 updates of the others.
+fn staleness_warning(by_worker: &[BTreeMap<u64, u64>]) -> Option<String> {
+    let mut all = BTreeMap::new();
+    for (staleness, count) in by_worker.iter().flatten() {
+        *all.entry(*staleness).or_insert(0) += *count;
+    }
+    let total: u64 = all.values().sum();
+    let mut cumulative = 0;
+    let p99 = all.iter().find_map(|(staleness, count)| {
+        cumulative += count;
+        (100 * cumulative >= 99 * total).then_some(*staleness)
+    })?;
+    let others = by_worker.len() as u64 - 1;
+    let worst = (0..by_worker.len()).max_by_key(|worker| by_worker[*worker].keys().max())?;
+    (others > 0 && p99 > MAX_STALENESS_FACTOR * others).then(|| {
+        format!(
+            "1 of 100 gradients misses {p99} updates or more, where workers that are equally fast \
+             would miss {others}; worker {worst} is slow: try sync.consistency = \"bounded\", or \
+             sync.staleness_weight = \"inverse\""
+        )
+    })
+}
+
+/// Merges the request latencies of all workers.
+fn time_requests(
+    pushers: &Comm,
+    step: u64,
+    learner: &Learner,
+    step_log: &mut StepLog,
+) -> Result<(), TrainError> {
+    let Some(client) = learner.replica.client() else { return Ok(()) };
+    let found = client.latencies();
+    let own = [found.pull.counts(), found.push.counts()].concat();
+    let mut all = vec![0; own.len() * pushers.group_size()];
+    pushers.all_gather(&own, &mut all)?;
+    let (mut pull, mut push) = (Latency::default(), Latency::default());
+    for of_worker in all.chunks(own.len()) {
+        let (pulls, pushes) = of_worker.split_at(NUM_CLASSES);
+        pull.add(pulls);
+        push.add(pushes);
+    }
+    let quantiles = [(&pull, 0.5), (&pull, 0.99), (&push, 0.5), (&push, 0.99)];
+    let quantiles = quantiles.map(|(found, share)| found.quantile(share));
+    let [pull_p50, pull_p99, push_p50, push_p99] = quantiles.map(|found| found.unwrap_or(f64::NAN));
+    step_log.record(&Event::ServerRequests {
+        step,
+        pull_p50_seconds: pull_p50,
+        pull_p99_seconds: pull_p99,
+        push_p50_seconds: push_p50,
+        push_p99_seconds: push_p99,
+    });
+    if push_p99 > SLOW_REQUEST_SECONDS {
+        step_log.warn_once(format!(
+            "1 of 100 pushes takes {:.0} ms or more; the servers are overloaded: try more of \
+             them (sync.servers)",
+            1e3 * push_p99
+        ));
+    }
+    step_log.served.request_seconds = Some([pull_p50, pull_p99, push_p50, push_p99]);
+    Ok(())
+}
+
+/// Gathers the pushes that workers count as acknowledged and servers as applied.
+fn count_pushes(
+    pushers: &Comm,
+    learner: &mut Learner,
+    step_log: &mut StepLog,
+) -> Result<(), TrainError> {
+    step_log.served.taken = learner.replica.count_pushes_taken()?;
+    let Some(client) = learner.replica.client() else { return Ok(()) };
+    let own = client.acknowledged();
+    let mut all = vec![0; own.len() * pushers.group_size()];
+    pushers.all_gather(own, &mut all)?;
+    let by_server = |server: usize| all.iter().skip(server).step_by(own.len()).copied().collect();
+    step_log.served.acknowledged = (0..own.len()).map(by_server).collect();
+    step_log.served.switch = client.switch();
+    let mut discarded = vec![0; pushers.group_size()];
+    pushers.all_gather(&[client.num_discarded()], &mut discarded)?;
+    step_log.served.discarded = discarded;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_staleness_warning_names_the_slow_worker() {
+        let fast = BTreeMap::from([(2, 90), (3, 8)]);
+        let even = vec![fast.clone(), fast.clone(), fast.clone()];
+        assert_eq!(staleness_warning(&even), None);
+        let slow = vec![fast.clone(), fast, BTreeMap::from([(9, 4), (40, 4)])];
+        let found = staleness_warning(&slow).expect("4 of 204 miss 40");
+        assert!(found.contains("misses 40 updates") && found.contains("worker 2"), "{found}");
+        assert_eq!(staleness_warning(&[BTreeMap::from([(9, 1)])]), None, "there are no others");
+    }
+}

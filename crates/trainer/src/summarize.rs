@@ -1,0 +1,203 @@
+//! Builds the summary of a finished run.
+
+use crate::device::kernel_class;
+use crate::evaluate::Evaluation;
+use crate::figures::{FiguresByRank, ServerCounters, median};
+use crate::learner::Learner;
+use crate::options::{Predicted, PredictedBytes};
+use crate::step_log::StepLog;
+use crate::stragglers::slow_worker;
+use crate::summary::{
+    AsynchronousFigures, ScalingFigures, ServerFigures, Solution, StragglerFigures, Summary, Target,
+};
+use crate::{RunFolder, evaluate};
+use lockstep_config::Recipe;
+use lockstep_data::Feed;
+use std::collections::BTreeMap;
+
+impl Summary {
+    /// Adds the predicted figures, for the bucket length in use.
+    pub fn beside(self, predicted: &Predicted, bucket_len: usize) -> Self {
+        let is_ours = |bytes: &&PredictedBytes| bytes.bucket_len == bucket_len;
+        let bytes = predicted.bytes.iter().find(is_ours).or(predicted.bytes.first());
+        Self {
+            predicted_step_seconds: predicted.step_seconds,
+            predicted_peak_bytes: bytes.and_then(|b| b.peak_bytes_by_rank.iter().copied().max()),
+            predicted_peak_bytes_by_rank: bytes.map(|bytes| bytes.peak_bytes_by_rank.clone()),
+            predicted_wire_bytes: bytes.map(|bytes| bytes.wire_bytes),
+            ..self
+        }
+    }
+}
+
+/// Builds the summary from the logs and figures of a run.
+pub(crate) fn summarize(
+    recipe: &Recipe,
+    feed: &Feed,
+    folder: &RunFolder,
+    learner: &Learner,
+    step_log: &StepLog,
+    figures: &FiguresByRank,
+    weights_hash: String,
+    evaluation: Option<Evaluation>,
+) -> Summary {
+    let most = |by_worker: &[u64]| by_worker.iter().copied().max().unwrap_or(0);
+    let steps = step_log.losses.len() as u64;
+    let tokens = learner.batches.first_sample_of(steps) * recipe.model.context as u64;
+    let validation_loss = evaluation.map(|found| found.validation_loss);
+    let baseline_loss = evaluation.and_then(|found| found.baseline_loss);
+    let target = Target::of(recipe, steps, tokens, validation_loss, step_log, figures);
+    Summary {
+        steps,
+        first_loss: step_log.losses.first().copied().unwrap_or(f64::NAN),
+        final_loss: step_log.losses.last().copied().unwrap_or(f64::NAN),
+        validation_loss,
+        baseline_loss: baseline_loss.unwrap_or_else(|| feed.baseline_loss()),
+        baseline: feed.baseline_name().to_owned(),
+        solution: evaluation
+            .and_then(|found| found.metrics)
+            .map_or(Solution::default(), Solution::from),
+        losses_hash: step_log.losses_hash(),
+        weights_hash,
+        recipe_hash: recipe.hash(),
+        kernel_class: kernel_class(recipe).to_owned(),
+        tokens_per_second: tokens_per_second(learner, recipe, step_log),
+        step_seconds_median: median(&step_log.step_seconds),
+        peak_rss_bytes: most(&figures.peak_rss_bytes),
+        peak_rss_bytes_by_rank: figures.peak_rss_bytes.clone(),
+        proportional_rss_bytes_by_rank: figures.proportional_rss_bytes.clone(),
+        accounted_bytes_by_rank: figures.accounted.clone(),
+        wire_bytes: most(&figures.wire_bytes),
+        wire_bytes_by_rank: figures.wire_bytes.clone(),
+        microbatches_by_rank: learner
+            .replica
+            .microbatches_by_worker()
+            .iter()
+            .map(|&n| n as u64)
+            .collect(),
+        workers: recipe.run.workers,
+        restarts: step_log.restarts,
+        staleness_max: staleness_max(step_log).max(recipe.sync.gradient_delay),
+        predicted_step_seconds: None,
+        predicted_peak_bytes: None,
+        predicted_peak_bytes_by_rank: None,
+        predicted_wire_bytes: None,
+        run_dir: folder.path().display().to_string(),
+        num_params: learner.replica.blueprint().num_params() as u64,
+        seconds: step_log.elapsed_seconds(),
+        train_seconds: step_log.train_seconds(),
+        moved_bytes: figures.moved_bytes.iter().sum(),
+        data_wait_seconds: step_log.data_wait_seconds,
+        exposed_communication_seconds_median: median(&step_log.exposed_seconds),
+        skipped_steps: step_log.num_skipped,
+        scaling: ScalingFigures::of(learner, step_log),
+        first_step_at_seconds: step_log.first_step_at_seconds,
+        tokens,
+        target,
+        emulated: recipe.emulate.description(),
+        emulated_overrun_seconds: step_log.emulation.overrun().as_secs_f64(),
+        bits_depend_on: recipe.layout_dependence(),
+        blocks_by_stage: learner.replica.blocks_by_stage(),
+        asynchronous: AsynchronousFigures::of(recipe, learner, step_log),
+        stragglers: StragglerFigures::of(step_log, figures),
+    }
+}
+
+impl AsynchronousFigures {
+    fn of(recipe: &Recipe, learner: &Learner, step_log: &StepLog) -> Self {
+        let replica = &learner.replica;
+        Self {
+            spectral_gap: replica.gossip_rate().map(|rate| 1.0 - rate),
+            consensus_distance: replica.consensus().map(|found| found.mean),
+            staleness_by_rank: Some(step_log.staleness.clone()).filter(|found| !found.is_empty()),
+            rows: step_log.rows.clone(),
+            servers: recipe.num_servers(),
+            served: ServerFigures::of(recipe, &step_log.served),
+        }
+    }
+}
+
+impl ServerFigures {
+    fn of(recipe: &Recipe, served: &ServerCounters) -> Self {
+        if recipe.num_servers() == 0 {
+            return Self::default();
+        }
+        let seconds = |index: usize| served.request_seconds.map(|seconds| seconds[index]);
+        Self {
+            acknowledged_by_server: Some(served.acknowledged.clone()),
+            applied_by_server: Some(served.taken.clone()),
+            servers_lost: Some(served.lost.clone()),
+            discarded_by_rank: Some(served.discarded.clone()),
+            synchronous_from_step: served.switch,
+            pull_seconds_p50: seconds(0),
+            pull_seconds_p99: seconds(1),
+            push_seconds_p50: seconds(2),
+            push_seconds_p99: seconds(3),
+        }
+    }
+}
+
+impl StragglerFigures {
+    fn of(step_log: &StepLog, figures: &FiguresByRank) -> Self {
+        let slow = slow_worker(&figures.microbatch_seconds);
+        Self {
+            microbatch_seconds_by_rank: figures.microbatch_seconds.clone(),
+            missed_steps_by_rank: step_log.stragglers.missed.clone(),
+            slow_rank: slow.map(|(rank, _)| rank),
+            slow_factor: slow.map(|(_, times)| times),
+        }
+    }
+}
+
+impl Target {
+    /// Cost of reaching the target loss, if it was reached.
+    fn of(
+        recipe: &Recipe,
+        steps: u64,
+        tokens: u64,
+        validation_loss: Option<f64>,
+        step_log: &StepLog,
+        figures: &FiguresByRank,
+    ) -> Option<Self> {
+        let reached = validation_loss.filter(|loss| evaluate::is_reached(recipe, *loss));
+        recipe.train.target_loss.zip(reached).map(|(loss, validation_loss)| Self {
+            loss,
+            validation_loss,
+            steps,
+            tokens,
+            wire_bytes: figures.moved_bytes.iter().sum(),
+            seconds: step_log.elapsed_seconds(),
+        })
+    }
+}
+
+impl ScalingFigures {
+    fn of(learner: &Learner, step_log: &StepLog) -> Self {
+        let scale = learner.scaler.scale();
+        let num_steps = step_log.step_seconds.len().max(1) as f64;
+        Self {
+            overflowed_steps: step_log.num_overflows,
+            clip_rate: step_log.num_clipped as f64 / num_steps,
+            loss_scale: scale.map(|scale| f64::from(scale.factor())),
+            zeroed_fraction: scale.map(|_| step_log.lost_shares / num_steps),
+        }
+    }
+}
+
+/// Throughput of the median step; with a varying batch size, mean throughput of all steps.
+fn tokens_per_second(learner: &Learner, recipe: &Recipe, step_log: &StepLog) -> f64 {
+    if learner.batches.stages.len() == 1 {
+        return recipe.tokens_per_step() as f64 / median(&step_log.step_seconds);
+    }
+    let [first, last] =
+        [step_log.losses.len() - step_log.step_seconds.len(), step_log.losses.len()];
+    let [first, last] = [first, last].map(|step| learner.batches.first_sample_of(step as u64));
+    let tokens = (last - first) * recipe.model.context as u64;
+    tokens as f64 / step_log.step_seconds.iter().sum::<f64>()
+}
+
+/// Largest staleness of any gradient.
+fn staleness_max(step_log: &StepLog) -> u64 {
+    let keys = step_log.staleness.iter().flat_map(BTreeMap::keys);
+    keys.copied().max().unwrap_or(0)
+}
