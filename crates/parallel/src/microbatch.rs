@@ -252,8 +252,8 @@ impl Activations {
     }
 
     /// Runs the micro-batch forward and returns the sum of its token losses, zero where the loss is
-    /// not among the blocks. Stops early, here as in the passes below, if the context's exchange
-    /// has failed; its owner reports the error.
+    /// not among the blocks. Stops early, here as in the passes below, if the context's collectives
+    /// have failed; their owner reports the error.
     pub fn forward(
         &mut self,
         blocks: &[Box<dyn Block>],

@@ -55,7 +55,7 @@ pub fn aggregate(rule: Aggregator, vectors: &[&[f32]], weights: &[f64], out: &mu
             by_element(vectors, trim.min((vectors.len() - 1) / 2), out);
         }
         Aggregator::Krum { assumed_byzantine } => {
-            out.copy_from_slice(vectors[most_central(vectors, assumed_byzantine)])
+            out.copy_from_slice(vectors[most_central(vectors, assumed_byzantine)]);
         }
         Aggregator::ClippedMean { max_norm } => {
             let shorten = |vector: &&[f32]| scale_to(max_norm, norm(vector));

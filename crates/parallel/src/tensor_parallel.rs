@@ -1,12 +1,13 @@
 //! Tensor and sequence parallelism (Shoeybi et al. 2019; Korthikanti et al. 2022).
 //!
-//! The model is described in shards ([`lockstep_model::tensor_shards`]) and calls [`TensorCollectives`] to
-//! complete their partial sums; here that is a group of ranks. Each layer and pass has two
-//! all-reduces: behind the row-parallel product of each half in forward, and behind the input
-//! gradient of the column-parallel product in backward. With sequence parallelism each becomes a
-//! reduce-scatter behind and an all-gather in front, which move the same bytes, and activations
-//! between the halves are divided among the ranks. Sums follow the tree over ranks, which is the
-//! upper part of the tree over shards: the bits equal those of one rank that holds all shards.
+//! The model is described in shards ([`lockstep_model::tensor_shards`]) and calls
+//! [`TensorCollectives`] to complete their partial sums; here that is a group of ranks. Each layer
+//! and pass has two all-reduces: behind the row-parallel product of each half in forward, and
+//! behind the input gradient of the column-parallel product in backward. With sequence parallelism
+//! each becomes a reduce-scatter behind and an all-gather in front, which move the same bytes, and
+//! activations between the halves are divided among the ranks. Sums follow the tree over ranks,
+//! which is the upper part of the tree over shards: the bits equal those of one rank that holds all
+//! shards.
 //!
 //! These calls block the computation, so the ranks of such a group belong on the fastest links.
 //! Nothing overlaps, and all of their time is exposed communication.

@@ -17,8 +17,8 @@
 //! - `pull_push`: a worker's step; [`client`]: its requests; [`failover`]: servers of a shard;
 //!   [`latency`]: request latencies; [`host_aggregation`]: one client per host
 //! - [`row_table`]: embedding rows by server; [`sparse_pull`]: pulls and pushes of used rows;
-//!   [`row_cache`]: rows reused for several steps; `replicated_rows`: frequent rows on several
-//!   servers
+//!   `sparse_rows`: their state; [`row_cache`]: rows reused for several steps;
+//!   `replicated_rows`: frequent rows on several servers
 //! - `compressed_push`: compressed gradients
 //! - [`server_state`]: checkpoint state of servers
 
