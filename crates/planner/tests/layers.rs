@@ -17,13 +17,14 @@ use lockstep_planner::memory::activations::{
 use lockstep_planner::traffic::{self, CommOp, Interconnect, StepInputs};
 
 /// GPT-3, one sequence.
-const LAYER: Layer = Layer { tokens: 2048, sequences: 1, width: 12_288, heads: 96, tp_ranks: 8 };
+const LAYER: Layer =
+    Layer { tokens: 2048, sequences: 1, width: 12_288, heads: 96, tensor_degree: 8 };
 
 #[test]
 fn activations_of_a_layer() {
     let stream = f64::from(2048 * 12_288);
     let each = |kept| LAYER.bytes(kept) / stream;
-    let whole = Layer { tp_ranks: 1, ..LAYER };
+    let whole = Layer { tensor_degree: 1, ..LAYER };
     let all = SavedActivations::All { sequence_parallel: false };
     check!("sbh(34 + 5as/h)", whole.bytes(all) / stream, "114");
     check!("TP", each(all), "23");
@@ -87,8 +88,8 @@ fn tensor_parallel_volumes_match_the_published_formulas() {
             let both = volume(Pass::Forward) + volume(Pass::Backward(&[]));
             let bsh = (shape.rows() * 64) as f64;
             let published = 8.0 * bsh * (t as f64 - 1.0) / t as f64;
-            // With sequence parallelism backward gathers the activations again that forward gathered
-            // and did not save, once for each half: a quarter more than the formula.
+            // With sequence parallelism backward gathers once more, for each half, the activations
+            // that forward gathered and did not save: a quarter more than the formula.
             let ours = if sequence { both / 1.25 } else { both };
             assert!((ours - published).abs() < 1e-6, "TP volume: {ours}, {published}");
             // Published: recomputation adds half. Here the second matmul of a layer is not

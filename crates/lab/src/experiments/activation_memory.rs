@@ -1,7 +1,9 @@
 //! Activations: what a transformer keeps between forward and backward, and what recomputing saves.
 
 use super::prelude::*;
-use lockstep_planner::memory::activations::{Kept, Layer, best_segments, segmented_bytes};
+use lockstep_planner::memory::activations::{
+    Layer, SavedActivations, best_segments, segmented_bytes,
+};
 
 experiment!(ActivationMemory);
 
@@ -40,12 +42,12 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
         sequences: number("sequences"),
         width: number("width"),
         heads: number("heads"),
-        holders: number("degree"),
+        tensor_degree: number("degree"),
     };
     let layers = number("layers");
-    let all = layer.bytes(Kept::All { rows_are_divided: true });
-    let scoreless = layer.bytes(Kept::Selective { rows_are_divided: true });
-    let input = layer.bytes(Kept::Input) / at.number("degree");
+    let all = layer.bytes(SavedActivations::All { sequence_parallel: true });
+    let scoreless = layer.bytes(SavedActivations::Selective { sequence_parallel: true });
+    let input = layer.bytes(SavedActivations::Input) / at.number("degree");
     let segments = best_segments(layers, input, all).clamp(1.0, layers as f64).round();
     // Forward of a layer: 24 bsh^2 in products with weights, 4 bs^2h in scores; backward is twice.
     let (s, h) = (at.number("sequence"), at.number("width"));

@@ -16,7 +16,7 @@ pub struct Layer {
     /// Attention heads (a).
     pub heads: u64,
     /// Tensor-parallel degree (t).
-    pub tp_ranks: u64,
+    pub tensor_degree: u64,
 }
 
 /// Activations that are saved for backward.
@@ -48,7 +48,7 @@ impl Layer {
     /// lie inside the tensor-parallel regions. A score takes 5: its softmax, a mask, and the
     /// softmax with dropout.
     pub fn bytes(self, saved: SavedActivations) -> f64 {
-        let t = self.tp_ranks as f64;
+        let t = self.tensor_degree as f64;
         let scores = 5.0 * (self.heads * self.tokens) as f64 / self.width as f64;
         let each = match saved {
             SavedActivations::All { sequence_parallel: true } => (34.0 + scores) / t,
@@ -63,7 +63,7 @@ impl Layer {
     /// Bytes of the head with 32-bit logits over a vocabulary.
     pub fn head_bytes(self, vocab: u64) -> f64 {
         let each = 4.0 * (1.0 + vocab as f64 / self.width as f64);
-        self.stream() * each / self.tp_ranks as f64
+        self.stream() * each / self.tensor_degree as f64
     }
 }
 

@@ -1,7 +1,7 @@
 //! Fit of a machine's calibration to timed training steps of small models.
 //!
 //! Two steps with different numbers of micro-batches separate the time of a micro-batch from the
-//! time of the optimizer. Two sequence lengths separate the cost per token of a micro-batch from its
+//! time of the optimizer. Two sequence lengths separate a micro-batch's cost per token from its
 //! cost per parameter. Two numbers of heads with equal FLOPs separate the attention scores.
 
 use super::calibration::Point;
@@ -14,7 +14,7 @@ pub struct TimedSteps {
     /// FLOPs of a step.
     pub flops: f64,
     /// Parameters of the model.
-    pub num_params: usize,
+    pub num_params: u64,
     /// Micro-batches per step.
     pub num_microbatches: usize,
     /// Tokens of a micro-batch.
