@@ -19,7 +19,6 @@ mod prediction;
 mod quantity;
 mod recipe_args;
 mod subprocess;
-mod svg;
 mod workers;
 
 use clap::{Parser, Subcommand};

@@ -13,7 +13,7 @@ use lockstep_data::{Cursor, DataRank, Feed};
 use lockstep_planner::Forecast;
 use lockstep_planner::forecast::BucketForecast;
 use lockstep_planner::memory::{self, MemoryBudget, OutOfMemory, Process};
-use lockstep_planner::traffic::rows;
+use lockstep_planner::traffic::embedding_rows;
 use lockstep_platform::World;
 use lockstep_trainer::{Predicted, PredictedBytes};
 
@@ -95,7 +95,7 @@ pub(crate) fn sparse_rows(recipe: &Recipe, world: &World, forecast: &Forecast) -
     let Ok(mut loader) = loader else { return Vec::new() };
     let of_step = |step| {
         let batch = loader.next_batch().ok()?;
-        Some(rows::by_rank(recipe, step, |microbatch| batch.microbatch(microbatch).0))
+        Some(embedding_rows::by_rank(recipe, step, |microbatch| batch.microbatch(microbatch).0))
     };
     (0..num_steps).map_while(of_step).collect()
 }

@@ -12,7 +12,6 @@
 //! - [`outcome`]: result of one run; [`metric`]: the figure that ranks runs
 //! - [`store`]: the folder of a sweep, from which a killed sweep resumes
 //! - [`ranking`]: runs in the order of their results
-//! - [`scale`]: axes of a plot, linear, logarithmic or categorical
 //!
 //! # Example
 //! ```
@@ -30,7 +29,6 @@ pub mod outcome;
 pub mod plan;
 pub mod pool;
 pub mod ranking;
-pub mod scale;
 pub mod search_space;
 pub mod store;
 

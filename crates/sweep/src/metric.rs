@@ -68,7 +68,9 @@ impl Metric {
             return Ok(());
         }
         let name = self.name();
-        Err(format!("--by {name} is not available for model.family = \"{family}\"; try validation_loss"))
+        Err(format!(
+            "--by {name} is not available for model.family = \"{family}\"; try validation_loss"
+        ))
     }
 
     /// Score of an outcome by this metric.

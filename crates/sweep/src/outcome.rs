@@ -19,7 +19,7 @@ const FIGURES: &[&str] = &[
     "peak_rss_bytes",
     "train_seconds",
     "moved_bytes",
-    "emulated_late_seconds",
+    "emulated_overrun_seconds",
     "slow_rank",
     "slow_factor",
 ];

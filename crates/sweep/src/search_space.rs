@@ -162,7 +162,9 @@ pub fn grid(axes: &[Axis]) -> Result<Vec<Choice>, String> {
     let mut choices: Vec<Choice> = vec![Vec::new()];
     for Axis { key, values } in axes {
         let Values::List(list) = values else {
-            return Err(format!("--over {key} is a range; set the number of draws, as --random 20"));
+            return Err(format!(
+                "--over {key} is a range; set the number of draws, as --random 20"
+            ));
         };
         if choices.len() * list.len() > MAX_RUNS {
             return Err(format!("a grid of more than {MAX_RUNS} runs; try --random 20"));
@@ -244,7 +246,11 @@ mod tests {
     fn draws_stay_in_their_range_and_depend_on_the_seed_alone() {
         let both = axes(&["optim.lr=log:1e-4..1e-1", "train.batch=int:3..6", "a.b=lin:-1..1"]);
         let found = random(&both, 200, 7).unwrap();
-        assert_eq!(random(&both, 50, 7).unwrap(), found[..50], "a larger search starts with the same runs");
+        assert_eq!(
+            random(&both, 50, 7).unwrap(),
+            found[..50],
+            "a larger search starts with the same runs"
+        );
         assert_ne!(random(&both, 200, 8).unwrap(), found);
         let one = random(&both[..1], 20, 7).unwrap();
         assert!(found.iter().zip(&one).all(|(a, b)| a[0] == b[0]), "each key has its own draws");

@@ -131,12 +131,7 @@ impl<'a> Store<'a> {
     }
 
     /// Records an outcome and reads it back, so that results never differ from the files.
-    pub fn record(
-        &self,
-        run: &Run,
-        rung: usize,
-        outcome: &Outcome,
-    ) -> Result<Outcome, SweepError> {
+    pub fn record(&self, run: &Run, rung: usize, outcome: &Outcome) -> Result<Outcome, SweepError> {
         let record = self.record_path(run, rung);
         self.write(&record, outcome)?;
         self.remove(&self.partial(run, rung))?;
@@ -177,8 +172,10 @@ impl<'a> Store<'a> {
 
     fn read<T: for<'de> Deserialize<'de>>(&self, path: &Path) -> Result<T, SweepError> {
         let text = self.world.files().read_to_string(path)?;
-        serde_json::from_str(&text)
-            .map_err(|error| SweepError::Damaged { path: path.to_owned(), error: error.to_string() })
+        serde_json::from_str(&text).map_err(|error| SweepError::Damaged {
+            path: path.to_owned(),
+            error: error.to_string(),
+        })
     }
 
     fn write(&self, path: &Path, value: &impl Serialize) -> Result<(), SweepError> {
@@ -204,8 +201,9 @@ fn difference(found: &Identity, requested: &Identity) -> Option<String> {
         return Some(format!("it was started with --halving {} --by {}", found.eta, found.by));
     }
     let pairs = found.runs.iter().zip(&requested.runs);
-    let is_other =
-        |(found, requested): &(&Run, &Run)| found.values != requested.values || found.name != requested.name;
+    let is_other = |(found, requested): &(&Run, &Run)| {
+        found.values != requested.values || found.name != requested.name
+    };
     if let Some((other, _)) = pairs.clone().find(is_other) {
         return Some(format!("its run {} is {}", other.name, other.sets(&found.keys).join(" ")));
     }
@@ -241,7 +239,8 @@ mod tests {
     fn a_sweep_may_grow_but_not_change() {
         assert_eq!(difference(&identity(3, 1), &identity(3, 1)), None);
         assert_eq!(difference(&identity(3, 1), &identity(5, 1)), None);
-        let first = |found: &Identity, requested: &Identity| difference(found, requested).expect("one");
+        let first =
+            |found: &Identity, requested: &Identity| difference(found, requested).expect("one");
         assert_eq!(first(&identity(5, 1), &identity(3, 1)), "it has 5 runs, not 3");
         assert_eq!(first(&identity(3, 2), &identity(5, 2)), "it has 3 runs, not 5");
         assert!(first(&identity(3, 1), &identity(3, 2)).contains("--halving 1"));

@@ -1,9 +1,9 @@
-//! Whatever is wrong is said in one line, with exit code 2, and nothing is overwritten.
+//! Invalid input exits with 2 and one line per error, and nothing is overwritten.
 
 use crate::process::Folder;
 
-/// Runs a command that must be refused: exit code 2, nothing on standard output, the folder as it
-/// was, and on standard error only lines that start with `error: `. Returns them without that.
+/// Runs a command that must be refused: exit code 2, nothing on standard output, an unchanged folder,
+/// and only `error: ` lines on standard error. Returns the lines without the prefix.
 #[track_caller]
 fn refusals(folder: &Folder, arguments: &[&str]) -> Vec<String> {
     let before = folder.content();
@@ -16,13 +16,13 @@ fn refusals(folder: &Folder, arguments: &[&str]) -> Vec<String> {
     lines.unwrap_or_else(|| panic!("{arguments:?}: not only errors in {}", finished.stderr))
 }
 
-/// Runs a command that must be refused with one line that has these words.
+/// Runs a command that must be refused with one line that has all of these parts.
 #[track_caller]
-pub(crate) fn refused(folder: &Folder, arguments: &[&str], words: &[&str]) {
+pub(crate) fn refused(folder: &Folder, arguments: &[&str], parts: &[&str]) {
     let lines = refusals(folder, arguments);
     assert_eq!(lines.len(), 1, "{arguments:?}: {lines:?}");
-    for word in words {
-        assert!(lines[0].contains(word), "{arguments:?}: no {word:?} in {:?}", lines[0]);
+    for part in parts {
+        assert!(lines[0].contains(part), "{arguments:?}: no {part:?} in {:?}", lines[0]);
     }
 }
 
@@ -36,7 +36,7 @@ fn train<'a>(sets: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn an_unknown_key_is_refused_with_the_nearest_one() {
+fn an_unknown_key_is_refused_with_the_closest_one() {
     let folder = Folder::new();
     refused(&folder, &train(&["train.stepz=3"]), &["train.stepz = 3", "train.steps?"]);
     folder.write("typo.toml", b"[model]\nwidht = 64\n");
@@ -56,7 +56,7 @@ fn a_wrong_type_is_refused_with_a_value_that_works() {
 }
 
 #[test]
-fn heads_that_do_not_divide_the_width_are_refused_with_some_that_do() {
+fn heads_that_do_not_divide_the_width_are_refused_with_a_fix() {
     let folder = Folder::new();
     refused(
         &folder,
@@ -66,7 +66,7 @@ fn heads_that_do_not_divide_the_width_are_refused_with_some_that_do() {
 }
 
 #[test]
-fn several_mistakes_are_told_together() {
+fn all_errors_are_reported_together() {
     let folder = Folder::new();
     let sets = ["train.steps=many", "model.widht=3", "model.heads=5", "optim.momentum=0.5"];
     let lines = refusals(&folder, &train(&sets));
@@ -78,7 +78,7 @@ fn several_mistakes_are_told_together() {
 }
 
 #[test]
-fn text_that_cannot_be_learned_from_is_refused_by_name() {
+fn an_unusable_corpus_is_refused_by_name() {
     let folder = Folder::new();
     folder.write("empty.txt", b"");
     folder.write("latin.txt", b"caf\xe9 au lait");
@@ -92,16 +92,16 @@ fn text_that_cannot_be_learned_from_is_refused_by_name() {
         ("bare", &["bare holds no file with text"]),
         ("short.txt/inside", &["short.txt/inside"]),
     ];
-    for (source, words) in cases {
+    for (source, parts) in cases {
         let set = format!("data.source={source}");
-        refused(&folder, &train(&[&set]), words);
-        refused(&folder, &["bench", "train", "--preset", "tiny", "--set", &set], words);
+        refused(&folder, &train(&[&set]), parts);
+        refused(&folder, &["bench", "train", "--preset", "tiny", "--set", &set], parts);
     }
     refused(&folder, &train(&["model.context=1000000"]), &["too short", "try model.context ="]);
 }
 
 #[test]
-fn a_recipe_that_cannot_be_read_is_refused_by_name() {
+fn an_unreadable_recipe_is_refused_by_name() {
     let folder = Folder::new();
     folder.write("latin.toml", b"# caf\xe9\n");
     for command in ["train", "inspect", "config"] {
@@ -112,7 +112,7 @@ fn a_recipe_that_cannot_be_read_is_refused_by_name() {
 }
 
 #[test]
-fn a_folder_that_holds_anything_is_never_written_into() {
+fn a_folder_with_files_is_never_overwritten() {
     let folder = Folder::new();
     folder.write("precious/notes.txt", b"do not lose me");
     for dir in ["precious", "precious/notes.txt"] {
@@ -139,20 +139,20 @@ fn weights_that_are_not_numbers_are_refused_by_name() {
         let last = bad.last_chunk_mut().expect("a file of weights has weights");
         *last = value.to_le_bytes();
         folder.write(file, &bad);
-        let words = [file, "tensor", "holds", word];
-        refused(&folder, &resume("run"), &words);
+        let parts = [file, "tensor", "holds", word];
+        refused(&folder, &resume("run"), &parts);
         if file.contains("model") {
-            refused(&folder, &["generate", "run"], &words);
+            refused(&folder, &["generate", "run"], &parts);
         }
         folder.write(file, &good);
     }
-    // Nothing is wrong any more, and the refused attempts left nothing in the way.
+    // The restored files work, and the refused attempts left nothing behind.
     folder.succeed(&resume("run"));
     folder.succeed(&["generate", "run", "--tokens", "1"]);
 }
 
 #[test]
-fn a_run_that_is_not_there_or_another_is_refused() {
+fn a_missing_or_different_run_is_refused() {
     let folder = Folder::new();
     refused(&folder, &["generate"], &["no finished run", "lockstep train"]);
     refused(&folder, &["generate", "nowhere"], &["nowhere does not exist"]);
@@ -160,15 +160,15 @@ fn a_run_that_is_not_there_or_another_is_refused() {
     refused(&folder, &resume(&[], "nowhere"), &["nowhere does not exist"]);
     folder.succeed(&train(&["train.steps=1", "run.dir=run"]));
     let other = resume(&["train.steps=1", "train.seed=2", "run.dir=next"], "run");
-    let words = ["train.seed = 1 there, train.seed = 2 here", "only run.*, parallel.*"];
-    refused(&folder, &other, &words);
+    let parts = ["train.seed = 1 there, train.seed = 2 here", "only run.*, parallel.*"];
+    refused(&folder, &other, &parts);
     folder.succeed(&train(&["train.steps=1", "run.dir=bare", "run.save_optimizer=false"]));
     let bare = resume(&["train.steps=1", "run.dir=next"], "bare");
     refused(&folder, &bare, &["bare"]);
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused() {
+fn invalid_options_are_refused() {
     let folder = Folder::new();
     refused(&folder, &["bench", "train", "--steps", "0"], &["--steps 0"]);
     refused(&folder, &["generate", "--temperature", "-1"], &["--temperature -1"]);

@@ -1,4 +1,4 @@
-//! `lockstep bench comm`: real ranks, right results, and the names that scripts rely on.
+//! `lockstep bench comm`: verified collectives and stable JSON names.
 
 use crate::process::{Folder, assert_keys};
 use serde_json::Value;
@@ -19,7 +19,7 @@ const OPS: [&str; 10] = [
     "barrier",
 ];
 
-/// The rows of a measurement that is as short as it can be.
+/// Rows of the shortest measurement.
 #[track_caller]
 fn rows(folder: &Folder, more: &str) -> Vec<Value> {
     let mut arguments = vec!["bench", "comm", "--json", "--seconds", "0.0001"];
@@ -29,7 +29,7 @@ fn rows(folder: &Folder, more: &str) -> Vec<Value> {
 }
 
 fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn every_row_has_the_figures_that_scripts_rely_on() {
         assert_eq!(row["bytes"], bytes);
         assert_eq!(row["dtype"], "f32");
         assert_eq!(row["transport"], "shm");
-        assert_eq!(row["algorithm"], "direct", "the library's choice is named");
+        assert_eq!(row["algorithm"], "direct", "the selected algorithm is named");
         assert_eq!(row["buffers"], "arena");
         assert_eq!(row["verified"], true);
         for key in ["median_us", "p95_us", "bus_bytes_per_second", "limit_share"] {
@@ -61,7 +61,7 @@ fn every_row_has_the_figures_that_scripts_rely_on() {
     assert!(folder.content().is_empty(), "a benchmark leaves nothing behind");
 }
 
-/// Runs every operation on odd sizes; all results must be right.
+/// Verifies every operation at odd sizes.
 fn every_operation(more: &str) {
     let folder = Folder::new();
     let rows = rows(&folder, &format!("--op all --bytes 0,40,4024 {more}"));
@@ -95,7 +95,7 @@ fn every_operation_is_right_between_processes_over_tcp() {
 }
 
 #[test]
-fn algorithms_are_compared_and_told_apart() {
+fn each_algorithm_has_its_own_row() {
     let folder = Folder::new();
     let more = "--transport threads --ranks 4 --bytes 40KiB --algorithm ring,rabenseifner,direct";
     let rows = rows(&folder, more);
@@ -107,7 +107,7 @@ fn algorithms_are_compared_and_told_apart() {
 }
 
 #[test]
-fn people_get_a_table_progress_and_a_picture() {
+fn text_output_has_a_table_progress_and_a_plot() {
     let folder = Folder::new();
     let arguments = "bench comm --seconds 0.0001 --transport threads --bytes 4KiB,1MiB,4MiB \
                      --op all_reduce,barrier --svg plot.svg";
@@ -129,7 +129,7 @@ fn people_get_a_table_progress_and_a_picture() {
 }
 
 #[test]
-fn whatever_cannot_be_measured_is_refused_in_one_line() {
+fn invalid_arguments_are_refused_in_one_line() {
     let folder = Folder::new();
     let cases = [
         ("--op all_reduc", "`all_reduc` is no operation; try all_reduce, reduce_scatter"),
@@ -142,26 +142,26 @@ fn whatever_cannot_be_measured_is_refused_in_one_line() {
         ("--bytes 1KiB,,4MiB", "\"\" is not a number of bytes"),
         ("--bytes 6", "--bytes 6 is not a whole number of f32 of 4 bytes; try 8"),
         ("--bytes 100TiB", "needs up to"),
-        ("--dtype f8", "`f8` is no type of elements; try f32, f64, bf16"),
-        ("--transport udp", "`udp` is no transport; try threads, shm or tcp"),
+        ("--dtype f8", "`f8` is not an element type; try f32, f64, bf16"),
+        ("--transport udp", "`udp` is not a transport; try threads, shm or tcp"),
         ("--algorithm rings", "`rings` is no algorithm; try ring"),
         ("--algorithm halving", "halving is no algorithm for all-reduce; try"),
-        ("--algorithm direct --transport tcp", "direct needs memory that the ranks share"),
-        ("--buffers heap", "`heap` is no place for buffers; try arena or private"),
+        ("--algorithm direct --transport tcp", "direct needs shared memory"),
+        ("--buffers heap", "`heap` is neither; try arena or private"),
         ("--buffers arena --transport tcp", "try private"),
-        ("--seconds never", "--seconds never is not a time"),
-        ("--seconds -1", "--seconds -1 is not a time"),
-        ("--svg nowhere/plot.svg", "--svg nowhere/plot.svg is no file in a folder that exists"),
-        ("--as-rank 5", "--as-rank is a name and a rank"),
+        ("--seconds never", "--seconds never is not between"),
+        ("--seconds -1", "--seconds -1 is not between"),
+        ("--svg nowhere/plot.svg", "--svg nowhere/plot.svg is not a file in an existing folder"),
+        ("--as-rank 5", "--as-rank needs NAME/RANK"),
     ];
-    for (more, words) in cases {
+    for (more, expected) in cases {
         let mut arguments = vec!["bench", "comm"];
         arguments.extend(more.split_whitespace());
         let finished = folder.run(&arguments);
         assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), ""), "{more}");
         let lines: Vec<&str> = finished.stderr.lines().collect();
         assert!(matches!(lines[..], [line] if line.starts_with("error: ")), "{more}: {lines:?}");
-        assert!(lines[0].contains(words), "{more}: {}", lines[0]);
+        assert!(lines[0].contains(expected), "{more}: {}", lines[0]);
     }
     assert!(folder.content().is_empty(), "nothing was written");
 }
@@ -169,20 +169,20 @@ fn whatever_cannot_be_measured_is_refused_in_one_line() {
 #[test]
 fn a_killed_rank_ends_the_measurement_with_its_number() {
     let folder = Folder::new();
-    // Long enough to be killed in the middle: short calls would soon be enough of them.
+    // Long enough to be killed during the measurement.
     let mut command = folder.command(&["bench", "comm", "--seconds", "60", "--bytes", "16MiB"]);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let child = command.spawn().expect("it starts");
     let victim = rank_of(child.id(), 1);
     let killed = std::process::Command::new("kill").args(["-9", &victim]).status();
-    assert!(killed.expect("there is a kill command").success());
+    assert!(killed.expect("a kill command").success());
     let finished = crate::process::Finished::new(child.wait_with_output().expect("it ends"));
     assert_eq!((finished.code, finished.stdout.as_str()), (Some(3), ""), "{}", finished.stderr);
     let error = finished.stderr.lines().find(|line| line.starts_with("error: "));
     assert!(error.is_some_and(|line| line.contains("rank 1")), "{}", finished.stderr);
 }
 
-/// The number of the process that plays `rank` for the command with the number `parent`.
+/// Process id of `rank` among the children of `parent`.
 fn rank_of(parent: u32, rank: usize) -> String {
     let world = lockstep_platform::real();
     let mark = format!("/{rank}");
@@ -190,7 +190,7 @@ fn rank_of(parent: u32, rank: usize) -> String {
         let list = std::process::Command::new("ps")
             .args(["-o", "pid=,args=", "--ppid", &parent.to_string()])
             .output()
-            .expect("there is a list of processes");
+            .expect("a ps command");
         let list = String::from_utf8(list.stdout).expect("text");
         let mut found = list.lines().filter(|line| line.trim_end().ends_with(&mark));
         if let Some(pid) = found.find_map(|line| line.split_whitespace().next()) {
@@ -198,5 +198,5 @@ fn rank_of(parent: u32, rank: usize) -> String {
         }
         world.clock().sleep(std::time::Duration::from_millis(5));
     }
-    panic!("no process plays rank {rank}");
+    panic!("no process has rank {rank}");
 }

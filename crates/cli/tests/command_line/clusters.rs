@@ -1,4 +1,4 @@
-//! `lockstep plan` for clusters that are not here: searches, sizes, published runs.
+//! `lockstep plan` for clusters: layout search, given layouts, published runs.
 
 use crate::plan::refusal;
 use crate::process::{Folder, assert_keys};
@@ -8,7 +8,8 @@ fn a_cluster_is_searched_and_the_best_layout_comes_with_its_bill() {
     let folder = Folder::new();
     let plan = folder.json(&["plan", "--model", "gpt3-13b", "--cluster", "64xa100-80gb", "--json"]);
     let names = "feasible memory step_seconds compute_seconds exposed_communication_seconds \
-        bubble_fraction mfu tokens_per_second days dollars layout alternatives layouts_examined";
+        bubble_fraction mfu tokens_per_second days dollars layout alternatives layouts_examined \
+        tflops_per_device tokens_per_second_per_device batch context precision";
     assert_keys(&plan, names);
     let memory = &plan["memory"];
     let parts = ["weights", "gradients", "optimizer", "activations", "buffers"];
@@ -18,13 +19,13 @@ fn a_cluster_is_searched_and_the_best_layout_comes_with_its_bill() {
     let mfu = plan["mfu"].as_f64().expect("a number");
     assert!((0.3..0.7).contains(&mfu), "{mfu}");
     let text = folder.run(&["plan", "--model", "gpt3-13b", "--cluster", "64xa100-80gb"]).stdout;
-    for wall in ["compute wall", "memory wall", "communication wall", "layouts examined"] {
-        assert!(text.contains(wall), "{text}");
+    for part in ["compute   ", "TFLOP/s per GPU", "global batch", "TP tensor", "layouts examined"] {
+        assert!(text.contains(part), "{part}: {text}");
     }
 }
 
 #[test]
-fn nonsense_is_told_all_at_once_with_a_way_out() {
+fn every_invalid_argument_is_reported_with_a_fix() {
     let folder = Folder::new();
     let arguments = ["plan", "--model", "gpt9", "--cluster", "0xabacus", "--batch", "0"];
     let error = refusal(&folder, &[&arguments[..], &["--tokens", "-1"]].concat());
@@ -39,23 +40,23 @@ fn nonsense_is_told_all_at_once_with_a_way_out() {
     assert!(error.contains("devices = 0") && error.contains("network_gbps = -1"), "{error}");
     let error = refusal(&folder, &["plan", "--model", "gpt3-175b", "--cluster", "8xv100-16gb"]);
     assert!(
-        error.contains("fits into 8 devices of 16 GiB; try --cluster 128xv100-16gb"),
+        error.contains("fits in 8 devices with 16 GiB each; try --cluster 128xv100-16gb"),
         "{error}"
     );
     folder.succeed(&["plan", "--model", "gpt3-175b", "--cluster", "128xv100-16gb"]);
     let error = refusal(&folder, &["plan", "--model", "gpt2", "--cluster", "99999999999xtpu-v4"]);
-    assert!(error.contains("more than anybody has; try at most 1048576"), "{error}");
+    assert!(error.contains("devices are too many; try at most 1048576"), "{error}");
     folder.write(
         "frail.toml",
         b"device = \"h100-80gb\"\ndevices = 64\nfailures_per_node_day = 900\n",
     );
     let error = refusal(&folder, &["plan", "--model", "gpt3-6.7b", "--cluster", "frail.toml"]);
-    assert!(error.contains("a run would never end") && error.contains("; try "), "{error}");
+    assert!(error.contains("the run would never end") && error.contains("; try "), "{error}");
 }
 
 #[test]
-fn a_given_layout_is_priced_or_refused_with_everything_that_does_not_divide() {
-    // A lecture's 384 devices are 8 copies x 12 stages x 4 slices, and not 48 x 12 x 4.
+fn a_given_layout_is_priced_or_refused_with_every_broken_rule() {
+    // BLOOM trained on 384 GPUs as TP4 PP12 DP8.
     let folder = Folder::new();
     let plan = ["plan", "--model", "bloom-176b", "--cluster", "384xa100-80gb", "--batch", "2304"];
     let layout = ["--layout", "tensor=4,pipeline=12,data=8,zero=1,recompute=full", "--json"];
@@ -71,22 +72,22 @@ fn a_given_layout_is_priced_or_refused_with_everything_that_does_not_divide() {
 }
 
 #[test]
-fn a_given_layout_that_does_not_fit_is_told_and_refused() {
+fn a_given_layout_that_does_not_fit_is_printed_and_refused() {
     let folder = Folder::new();
     let plan = ["plan", "--model", "gpt3-175b", "--cluster", "8xa100-80gb", "--layout", "data=8"];
     let finished = folder.run(&plan);
     assert_eq!(finished.code, Some(2), "{}", finished.stderr);
-    assert!(finished.stdout.contains("does not fit: t1 p1 d8"), "{}", finished.stdout);
+    assert!(finished.stdout.contains("does not fit: TP1 PP1 DP8"), "{}", finished.stdout);
     assert!(finished.stderr.contains("GiB; try "), "{}", finished.stderr);
 }
 
 #[test]
-fn a_model_and_a_recipe_are_one_too_many_and_odd_numbers_of_devices_have_layouts() {
+fn a_model_excludes_a_recipe_and_any_number_of_devices_has_layouts() {
     let folder = Folder::new();
     let model = ["plan", "--model", "llama3-8b", "--cluster", "96xh100-80gb"];
     let error = refusal(&folder, &[&model[..], &["--set", "train.batch=8"]].concat());
-    assert!(error.contains("; try one or the other"), "{error}");
-    // Copies may be three times a power of two, if batches are.
+    assert!(error.contains("give either --model or a recipe"), "{error}");
+    // The data-parallel degree may be three times a power of two, if the batch is.
     let report = folder.json(&[&model[..], &["--json"]].concat());
     assert_eq!(report["batch"].as_u64().map(|batch| batch % 3), Some(0), "{}", report["batch"]);
     assert_eq!((report["devices"].as_u64(), report["nodes"].as_u64()), (Some(96), Some(12)));
@@ -142,7 +143,7 @@ fn the_best_layout_is_written_as_a_recipe_that_the_engine_accepts() {
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     let finished = folder.run(&["config", "best.toml"]);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
-    // What is not about the layout stays as it was.
+    // Keys outside of the layout stay unchanged.
     folder.write("own.toml", b"[train]\nseed = 7\nbatch = 64\n\n[optim]\nlr = 0.01\n");
     let arguments = ["plan", "own.toml", "--cluster", "4xa100-80gb", "--write", "best.toml"];
     assert_eq!(folder.run(&arguments).code, Some(0));
@@ -154,19 +155,20 @@ fn the_best_layout_is_written_as_a_recipe_that_the_engine_accepts() {
 }
 
 #[test]
-fn memory_time_and_layouts_are_told_by_themselves() {
+fn each_section_of_a_plan_prints_alone() {
     let folder = Folder::new();
     let cluster = ["--model", "gpt3-13b", "--cluster", "64xa100-80gb"];
-    let told = |section: &str| folder.run(&[&["plan", section], &cluster[..]].concat()).stdout;
-    let (held, spent, layouts) = ("memory of the fullest device", "exposed messages", "examined");
+    let plan = |section: &str| folder.run(&[&["plan", section], &cluster[..]].concat()).stdout;
+    let (memory, time, layouts) =
+        ("memory of the fullest device", "exposed communication", "examined");
     for (section, has, has_not) in
-        [("memory", held, spent), ("time", spent, held), ("search", layouts, held)]
+        [("memory", memory, time), ("time", time, memory), ("search", layouts, memory)]
     {
-        let text = told(section);
+        let text = plan(section);
         assert!(text.contains(has) && !text.contains(has_not), "{section}: {text}");
     }
-    for definition in ["causal pairs alone", "all computed again"] {
-        assert!(told("time").contains(definition), "operations are counted three ways");
+    for convention in ["causal", "with full recompute"] {
+        assert!(plan("time").contains(convention), "{convention}");
     }
     let here = folder.run(&["plan", "memory", "--preset", "tiny"]).stdout;
     assert!(here.contains("activations") && !here.contains("time  "), "{here}");
@@ -175,7 +177,7 @@ fn memory_time_and_layouts_are_told_by_themselves() {
 }
 
 #[test]
-fn a_tree_of_switches_slows_what_leaves_racks_and_spines() {
+fn oversubscribed_racks_and_spines_slow_communication() {
     let folder = Folder::new();
     let plan = |wired: &str| {
         let text = format!("device = \"a100-80gb\"\ndevices = 256\nnic_gbps = 12.5\n{wired}");
@@ -186,7 +188,7 @@ fn a_tree_of_switches_slows_what_leaves_racks_and_spines() {
         report["exposed_communication_seconds"].as_f64().expect("a number")
     };
     let full = plan("");
-    // Of a ring along eight nodes of a rack one message in eight leaves it.
+    // One message in eight of a ring over eight nodes leaves the rack.
     let few = plan("topology = \"tree\"\nnodes_per_rack = 8\noversubscription = 4.0\n");
     assert!((few / full - 1.0).abs() < 1e-9, "{full} {few}");
     let racks = "topology = \"tree\"\nnodes_per_rack = 8\noversubscription = 16.0\n";
@@ -196,9 +198,9 @@ fn a_tree_of_switches_slows_what_leaves_racks_and_spines() {
 }
 
 #[test]
-fn constants_are_fitted_to_runs_and_plans_go_by_them() {
+fn calibrations_are_fitted_to_runs_and_used_by_plans() {
     let folder = Folder::new();
-    // Four runs that take a third longer than the type's own constants would have it.
+    // Four runs that take a third longer than the device type's calibration predicts.
     let header = "id,model,arch,layers,hidden,heads,vocab,seq,gpu,gpu_mem_gb,gpus,tp,pp,dp,gbs,mbs,\
         precision,recompute,schedule,step_time_s,status\n";
     let rows: String = [(4, 1.4), (8, 2.8), (16, 5.6), (32, 11.2)]
@@ -249,29 +251,35 @@ e,GPT 22B,gpt,48,6144,,51200,2048,A100-80GB-SXM,80,8,8,1,1,1,1,4,4,fp16,selectiv
 }
 
 #[test]
-fn what_was_given_is_kept_and_what_says_nothing_is_refused() {
+fn a_given_layout_stays_fixed_and_useless_options_are_refused() {
     let folder = Folder::new();
     let plan = ["plan", "--model", "gpt3-13b", "--cluster", "64xa100-80gb"];
     let layout = ["--layout", "tensor=8,pipeline=8,zero=1", "--batch", "1024"];
     let report = folder.json(&[&plan[..], &layout, &["--what-if", "--json"]].concat());
     let upgrades = report["upgrades"].as_array().expect("a list");
-    // Money changes no time, and a layout of 64 devices is none of 128.
-    let price = upgrades.iter().find(|upgrade| upgrade["what"] == "half as high a price again");
-    assert_eq!(price.expect("it is one")["step_seconds"], report["step_seconds"]);
-    assert!(!upgrades.iter().any(|upgrade| upgrade["what"] == "twice the devices"));
+    // The price does not change the time, and a layout of 64 devices does not fit 128.
+    let price = upgrades.iter().find(|upgrade| upgrade["what"] == "1.5x the price");
+    assert_eq!(price.expect("it is listed")["step_seconds"], report["step_seconds"]);
+    assert!(!upgrades.iter().any(|upgrade| upgrade["what"] == "2x the devices"));
     let error = refusal(&folder, &[&plan[..], &layout, &["--scaling"]].concat());
     assert!(error.contains("try without --layout"), "{error}");
 
     let error = refusal(&folder, &["plan", "--preset", "tiny", "--html", "x.html"]);
-    assert!(error.contains("--html is about clusters; try --cluster"), "{error}");
+    assert!(error.contains("--html needs --cluster; try --cluster"), "{error}");
     let odd = ["plan", "--model", "gpt2", "--cluster", "67xa100-80gb", "--batch", "8"];
     let error = refusal(&folder, &odd);
-    assert!(error.contains("no layout of gpt2 divides 67 devices"), "{error}");
+    assert!(
+        error.contains("no layout of gpt2 divides a global batch of 8 among 67 devices"),
+        "{error}"
+    );
     let other = ["--calibration", "h100.toml"];
     let constants = include_str!("../../../estimate/calibrations/h100.toml");
     folder.write("h100.toml", constants.as_bytes());
     let error = refusal(&folder, &[&plan[..], &other].concat());
-    assert!(error.contains("constants of h100") && error.contains("try those of a100"), "{error}");
+    assert!(
+        error.contains("is for h100") && error.contains("try the calibration of a100"),
+        "{error}"
+    );
     let wrong = constants.replace("matrix_share = ", "matrix_share = -");
     folder.write("h100.toml", wrong.as_bytes());
     let error = refusal(&folder, &[&plan[..], &other].concat());

@@ -1,4 +1,4 @@
-//! Every command does what its help says, and keeps the names that scripts rely on.
+//! Every command works, and its JSON has the names that scripts rely on.
 
 use crate::process::{Finished, Folder, assert_keys};
 use serde_json::Value;
@@ -20,7 +20,7 @@ fn tiny(more: &[&'static str]) -> Vec<&'static str> {
 }
 
 fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 #[test]
@@ -64,26 +64,26 @@ fn train_leaves_a_folder_with_recipe_events_weights_and_figures() {
         .collect();
     assert_eq!(kinds, ["run_started", "step", "step", "step", "evaluated", "run_finished"]);
 
-    // The saved recipe is the recipe: the same figures come from it.
+    // The saved recipe reproduces the run.
     let hash = |figures: Value| figures["weights_hash"].clone();
     let first = serde_json::from_slice(&folder.read("mine/summary.json")).expect("JSON");
-    let arguments = ["train", "mine/recipe.toml", "--set", "run.dir=again", "--json"];
+    let arguments = ["train", "mine/recipe.toml", "--set", "run.dir=second", "--json"];
     assert_eq!(hash(folder.json(&arguments)), hash(first));
 }
 
 #[test]
-fn train_reports_to_people_too() {
+fn train_prints_a_text_report() {
     let folder = Folder::new();
     let Finished { stdout, stderr, .. } = folder.succeed(&TINY);
-    for word in ["validation", "losses_hash", "weights_hash", "runs/0001", "A sample"] {
-        assert!(stdout.contains(word), "{word} in {stdout}");
+    for part in ["validation", "losses_hash", "weights_hash", "runs/0001", "Sample ("] {
+        assert!(stdout.contains(part), "{part} in {stdout}");
     }
     assert!(stderr.contains("step 3/3"), "{stderr}");
     assert!(!stderr.contains('\u{1b}'), "no control sequences into a pipe");
 }
 
 #[test]
-fn a_run_that_was_stopped_goes_on() {
+fn a_stopped_run_resumes() {
     let folder = Folder::new();
     let whole = folder.json(&tiny(&["--json"]));
     let part = folder.json(&tiny(&["--json", "--stop-after", "2"]));
@@ -112,7 +112,7 @@ fn generate_writes_the_same_text_for_the_same_seed() {
     assert_eq!(
         text(&[&coldest[..], &["7"]].concat()),
         text(&[&coldest[..], &["8"]].concat()),
-        "the most likely token needs no luck"
+        "greedy decoding does not depend on the seed"
     );
     let plain = folder.succeed(&["generate", "--prompt", "In the", "--tokens", "5"]);
     assert!(plain.stdout.starts_with("In the"), "{}", plain.stdout);
@@ -129,7 +129,7 @@ fn generate_takes_the_newest_run() {
 }
 
 #[test]
-fn inspect_counts_what_a_recipe_makes() {
+fn inspect_counts_parameters_and_memory() {
     let folder = Folder::new();
     let report = folder.json(&["inspect", "--preset", "gpt2", "--json"]);
     assert_keys(
@@ -140,7 +140,10 @@ fn inspect_counts_what_a_recipe_makes() {
     let parts = "weights_bytes gradients_bytes optimizer_bytes activations_bytes buffers_bytes";
     assert_keys(&report["memory"], &format!("{parts} total_bytes"));
     let sum: f64 = parts.split_whitespace().map(|part| number(&report["memory"][part])).sum();
-    assert!((sum - number(&report["memory"]["total_bytes"])).abs() < 0.5, "the parts are all");
+    assert!(
+        (sum - number(&report["memory"]["total_bytes"])).abs() < 0.5,
+        "the parts sum to the total"
+    );
     for tensor in report["params"].as_array().expect("a list") {
         assert_keys(tensor, "name shape num_params mirror_of");
     }
@@ -178,9 +181,9 @@ fn config_prints_a_recipe_that_resolves_to_itself() {
     }
     let toml = folder.succeed(&[&resolved[..], &["--toml"]].concat()).stdout;
     assert_eq!(report["recipe_toml"], toml);
-    folder.write("again.toml", toml.as_bytes());
-    let again = folder.json(&["config", "again.toml", "--json"]);
-    assert_eq!(again["recipe_hash"], report["recipe_hash"]);
+    folder.write("saved.toml", toml.as_bytes());
+    let reloaded = folder.json(&["config", "saved.toml", "--json"]);
+    assert_eq!(reloaded["recipe_hash"], report["recipe_hash"]);
 }
 
 #[test]
@@ -202,7 +205,7 @@ fn config_lists_presets_and_prints_the_reference_page() {
 }
 
 #[test]
-fn every_command_explains_itself_with_examples() {
+fn help_has_examples() {
     let folder = Folder::new();
     let commands: [&[&str]; 8] = [
         &[],
@@ -223,7 +226,7 @@ fn every_command_explains_itself_with_examples() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let folder = Folder::new();
     folder.succeed(&tiny(&["--quiet"]));
     let commands: [&[&str]; 5] = [
@@ -234,8 +237,8 @@ fn a_reader_that_goes_away_is_no_error() {
         &tiny(&["--quiet"]),
     ];
     for arguments in commands {
-        // What `| head -0` does, without a race: nobody reads from the start.
-        let (reader, writer) = std::io::pipe().expect("a pipe can be had");
+        // Like `| head -0`, without a race: the reader is closed before the start.
+        let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let mut command = folder.command(arguments);
         let output = command.stdout(writer).stderr(Stdio::piped()).output().expect("it starts");

@@ -1,4 +1,4 @@
-//! `lockstep compare`: two runs, bit by bit.
+//! `lockstep compare`: two runs, bit for bit.
 
 use crate::process::{Finished, Folder, assert_keys};
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ fn flip(folder: &Folder, file: &str, tensor: &str, element: usize) {
 }
 
 #[test]
-fn the_same_recipe_twice_is_the_same_to_the_bit_whatever_the_layout() {
+fn two_runs_of_one_recipe_are_bit_identical_in_any_layout() {
     let folder = Folder::new();
     train(&folder, "a", &["--set", "run.threads=1"]);
     train(&folder, "b", &["--set", "run.threads=2"]);
@@ -51,7 +51,7 @@ fn the_same_recipe_twice_is_the_same_to_the_bit_whatever_the_layout() {
         assert_eq!(report[file]["first"], Value::Null);
     }
     let text = text(&folder, "a", "b");
-    assert!(text.starts_with("the same to the bit: a (A, 3 steps) and b (B, 3)\n"), "{text}");
+    assert!(text.starts_with("bit-identical: a (A, 3 steps) and b (B, 3)\n"), "{text}");
     assert_eq!(folder.run(&["compare", "a", "b", "--exit-code"]).code, Some(0));
 }
 
@@ -66,7 +66,7 @@ fn another_seed_differs_from_the_first_step_and_tensor_on() {
     let first = &report["first_step"];
     assert_eq!(first["step"], 1);
     let [a, b] = [&first["a"], &first["b"]].map(|loss| loss.as_f64().expect("a loss"));
-    // Losses of equal sign and exponent: their bits count the floats between.
+    // Losses have equal sign and exponent, so the distance of their bits is in ulps.
     assert_eq!(first["ulps"], a.to_bits().abs_diff(b.to_bits()));
     assert_eq!(first["relative"], (a - b).abs() / a.max(b));
     let summary: Value = serde_json::from_slice(&folder.read("b/summary.json")).expect("JSON");
@@ -74,8 +74,8 @@ fn another_seed_differs_from_the_first_step_and_tensor_on() {
     let embedding = "model.embed_tokens.weight";
     assert_eq!([&report["weights"]["first"]["tensor"]], [embedding]);
     let text = text(&folder, "a", "b");
-    for words in ["not the same", "train.seed: A 1, B 2", "equal for 0 steps; at step 1", "ulps"] {
-        assert!(text.contains(words), "{words} in {text}");
+    for part in ["different:", "train.seed: A 1, B 2", "equal for 0 steps; at step 1", "ulps"] {
+        assert!(text.contains(part), "{part} in {text}");
     }
 }
 
@@ -93,7 +93,7 @@ fn one_flipped_bit_is_found_by_tensor_and_element() {
         [&first["tensor"], &first["element"], &first["ulps"]],
         [&json!(tensor), &json!(7), &json!(1)]
     );
-    assert_ne!(first["a"], first["b"], "both are told to the last digit");
+    assert_ne!(first["a"], first["b"], "both have all digits");
     let worst = report["weights"]["worst"].as_array().expect("a list");
     assert_eq!(worst.len(), 1, "{worst:?}");
     assert_eq!([&worst[0]["tensor"], &worst[0]["max_ulps"]], [&json!(tensor), &json!(1)]);
@@ -103,7 +103,7 @@ fn one_flipped_bit_is_found_by_tensor_and_element() {
     assert!(text.contains(&format!("first {tensor}, element 7: A ")), "{text}");
     assert!(text.contains(": 1 ulp\n") && text.contains(" 1 of 3072 "), "{text}");
 
-    // The model computes attention before the feed-forward part; the alphabet has it after.
+    // Tensors are in the order of the model, not of the alphabet.
     let earlier = "model.layers.1.self_attn.v_proj.weight";
     flip(&folder, "b/model.safetensors", earlier, 0);
     flip(&folder, "b/optimizer.safetensors", &format!("{tensor}.v"), 5);
@@ -113,11 +113,11 @@ fn one_flipped_bit_is_found_by_tensor_and_element() {
 
     let Finished { code, stdout, stderr } = folder.run(&["compare", "a", "b", "--exit-code"]);
     assert_eq!((code, stderr.as_str()), (Some(5), ""));
-    assert!(stdout.starts_with("not the same"), "{stdout}");
+    assert!(stdout.starts_with("different:"), "{stdout}");
 }
 
 #[test]
-fn runs_of_other_lengths_are_compared_as_far_as_both_go() {
+fn runs_of_different_lengths_are_compared_on_common_steps() {
     let folder = Folder::new();
     train(&folder, "whole", &[]);
     train(&folder, "part", &["--stop-after", "2"]);
@@ -128,10 +128,10 @@ fn runs_of_other_lengths_are_compared_as_far_as_both_go() {
     let note = "weights are not compared: A saved them after 2 steps, B after 3";
     assert_eq!(report["notes"], json!([note]));
     let text = text(&folder, "part", "whole");
-    assert!(text.contains("equal for all 2 steps that both have"), "{text}");
+    assert!(text.contains("equal for all 2 common steps"), "{text}");
     assert!(text.contains(note), "{text}");
 
-    // Saved after the same step, but one went on before it was killed.
+    // Saved after the same step, but one trained on before it was killed.
     for file in ["recipe.toml", "state.json", "model.safetensors", "optimizer.safetensors"] {
         folder.write(&format!("further/{file}"), &folder.read(&format!("part/{file}")));
     }
@@ -140,10 +140,10 @@ fn runs_of_other_lengths_are_compared_as_far_as_both_go() {
     assert_eq!([&report["steps_b"], &report["equal_steps"]], [3, 2]);
     assert_eq!([&report["weights"]["worst"], &report["equal"]], [&json!([]), &json!(false)]);
 
-    // A run that went on knows the steps from before, and cannot be told from the whole one.
+    // A resumed run has the losses from before and equals the uninterrupted one.
     train(&folder, "rest", &["--resume", "part"]);
     assert_eq!(compare(&folder, "rest", "whole")["equal"], true);
-    // Without its state it only knows its own steps, and says so.
+    // Without saved state it has only its own steps, which a note reports.
     train(&folder, "bare", &["--resume", "part", "--set", "run.save_optimizer=false"]);
     let report = compare(&folder, "bare", "whole");
     assert_eq!([&report["equal"], &report["common_steps"]], [&json!(true), &json!(1)]);
@@ -175,7 +175,7 @@ fn a_run_that_was_killed_is_compared_by_its_events() {
 }
 
 #[test]
-fn other_models_are_told_apart_by_recipe_and_tensors() {
+fn different_models_differ_in_recipe_and_tensors() {
     let folder = Folder::new();
     train(&folder, "a", &[]);
     train(&folder, "b", &["--set", "model.layers=1", "--set", "model.ffn=64"]);
@@ -203,10 +203,10 @@ fn other_models_are_told_apart_by_recipe_and_tensors() {
 }
 
 #[test]
-fn a_text_that_changed_between_two_runs_of_one_recipe_is_told() {
+fn a_changed_corpus_is_reported() {
     let folder = Folder::new();
-    for (dir, words) in [("a", "ab cd "), ("b", "ab ce ")] {
-        folder.write("book.txt", words.repeat(500).as_bytes());
+    for (dir, text) in [("a", "ab cd "), ("b", "ab ce ")] {
+        folder.write("book.txt", text.repeat(500).as_bytes());
         train(&folder, dir, &["--set", "data.source=book.txt"]);
     }
     let report = compare(&folder, "a", "b");
@@ -222,7 +222,7 @@ fn a_folder_without_a_run_is_refused_in_one_line() {
     let folder = Folder::new();
     train(&folder, "a", &[]);
     folder.write("empty/recipe.toml", &folder.read("a/recipe.toml"));
-    for (a, b, words) in [
+    for (a, b, expected) in [
         ("a", "nowhere", "nowhere does not exist"),
         ("nowhere", "a", "nowhere does not exist"),
         ("a", "a/recipe.toml", "a/recipe.toml holds no finished run"),
@@ -230,7 +230,7 @@ fn a_folder_without_a_run_is_refused_in_one_line() {
     ] {
         let Finished { code, stdout, stderr } = folder.run(&["compare", a, b, "--exit-code"]);
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
-        assert!(stderr.starts_with(&format!("error: {words}")), "{stderr}");
+        assert!(stderr.starts_with(&format!("error: {expected}")), "{stderr}");
         assert!(stderr.contains("`lockstep train`"), "{stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }

@@ -1,10 +1,10 @@
-//! Models of other programs: read, trained on, written; whatever is wrong with them is one line.
+//! Hugging Face models: inspected, trained, converted and refused.
 
 use crate::bad_input::refused;
 use crate::process::Folder;
 use std::path::PathBuf;
 
-/// A scratch folder with copies of the golden models.
+/// A scratch folder with the golden models.
 fn with_models() -> Folder {
     let folder = Folder::new();
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../harness/golden/huggingface");
@@ -33,14 +33,14 @@ fn a_foreign_model_is_inspected_converted_and_converted_back() {
     let back = folder.json(back);
     assert_eq!(there["weights_hash"], back["weights_hash"]);
     assert!(back["files"].as_array().expect("files").len() > 1, "{back}");
-    let again = folder.json(&["inspect", "back", "--logits", "7,0,259", "--json"]);
-    assert_eq!(again["logits"], report["logits"], "the same bits");
+    let converted = folder.json(&["inspect", "back", "--logits", "7,0,259", "--json"]);
+    assert_eq!(converted["logits"], report["logits"], "the same bits");
     let half = &["convert", "run", "--to", "huggingface", "half", "--dtype", "bf16", "--json"];
     assert_eq!(folder.json(half)["num_bytes"], 2 * 11_008);
 }
 
 #[test]
-fn training_goes_on_from_a_foreign_model_and_from_a_run() {
+fn training_starts_from_a_foreign_model_and_from_a_run() {
     let folder = with_models();
     let train = |from: &str, dir: &str| {
         let dir = format!("run.dir={dir}");
@@ -59,7 +59,7 @@ fn training_goes_on_from_a_foreign_model_and_from_a_run() {
 }
 
 #[test]
-fn foreign_folders_that_cannot_be_used_are_refused_in_one_line() {
+fn unusable_foreign_folders_are_refused_in_one_line() {
     let folder = with_models();
     let good = folder.read("gpt2/model.safetensors");
     let config = String::from_utf8(folder.read("gpt2/config.json")).expect("text");
@@ -70,15 +70,15 @@ fn foreign_folders_that_cannot_be_used_are_refused_in_one_line() {
         &["inspect", "gpt2", "--logits", "1"],
         &["convert", "gpt2", "--to", "lockstep", "out"],
     ];
-    let all_refuse = |words: &[&str]| {
+    let all_refuse = |parts: &[&str]| {
         for command in commands {
-            refused(&folder, command, words);
+            refused(&folder, command, parts);
         }
     };
     folder.write("gpt2/model.safetensors", &good[..good.len() - 9]);
     all_refuse(&["gpt2/model.safetensors is not a whole safetensors file"]);
     folder.write("gpt2/model.safetensors", &good);
-    for (from, to, words) in [
+    for (from, to, expected) in [
         ("\"n_layer\": 2", "\"n_layer\": 3", "gpt2 has no tensor transformer.h.2."),
         ("\"n_layer\": 2", "\"n_layer\": 1", "that the model lacks"),
         ("\"vocab_size\": 260", "\"vocab_size\": 261", "has shape [260, 16], the model needs [261"),
@@ -88,7 +88,7 @@ fn foreign_folders_that_cannot_be_used_are_refused_in_one_line() {
     ] {
         assert!(config.contains(from), "{from}");
         folder.write("gpt2/config.json", config.replace(from, to).as_bytes());
-        all_refuse(&[words]);
+        all_refuse(&[expected]);
     }
     folder.write("gpt2/config.json", config.as_bytes());
     let tokenizer = br#"{"model": {"type": "BPE", "vocab": {"a": 260}}, "added_tokens": []}"#;
@@ -97,7 +97,7 @@ fn foreign_folders_that_cannot_be_used_are_refused_in_one_line() {
 }
 
 #[test]
-fn conversions_that_make_no_sense_are_refused() {
+fn invalid_conversions_are_refused() {
     let folder = with_models();
     folder.write("precious/notes.txt", b"do not lose me");
     let to = |source: &'static str, format: &'static str, out: &'static str| {
@@ -109,7 +109,7 @@ fn conversions_that_make_no_sense_are_refused() {
         refused(&folder, &to("nowhere", format, "out"), &["nowhere does not exist"]);
     }
     let narrow = [to("gpt2", "lockstep", "out"), vec!["--dtype", "f16"]].concat();
-    refused(&folder, &narrow, &["--dtype f16", "leave it out"]);
+    refused(&folder, &narrow, &["--dtype f16", "drop it"]);
     refused(&folder, &["inspect", "--logits", "1"], &["--logits needs weights"]);
     refused(&folder, &["inspect", "gpt2", "--logits", "260"], &["--logits 260", "0 to 259"]);
     let long = vec!["1"; 17].join(",");

@@ -1,4 +1,4 @@
-//! `lockstep data`: vocabularies and shards from corpora of every kind, and a large one.
+//! `lockstep data`: tokenizers and token shards.
 
 use crate::bad_input::refused;
 use crate::process::{Folder, assert_keys};
@@ -10,7 +10,7 @@ use std::io::Write as _;
 const VOCABULARY: [&str; 8] =
     ["data", "train-tokenizer", "bundled", "--vocab", "512", "--sample", "300kB", "--json"];
 
-/// A folder with a small vocabulary of the bundled text in it.
+/// A scratch folder with a small tokenizer of the bundled corpus.
 fn with_vocabulary() -> Folder {
     let folder = Folder::new();
     let report = folder.json(&VOCABULARY);
@@ -26,7 +26,7 @@ fn tokenize<'a>(corpus: &'a str, out: &'a str, more: &[&'a str]) -> Vec<&'a str>
 }
 
 #[test]
-fn a_corpus_becomes_shards_that_can_be_looked_into_and_checked() {
+fn a_corpus_becomes_shards_that_can_be_inspected_and_checked() {
     let folder = with_vocabulary();
     folder.write("texts/a.jsonl", b"{\"text\": \"In the beginning\"}\n{\"text\": \"Amen\"}\n");
     folder.write("texts/b.txt", "naïve café".as_bytes());
@@ -52,11 +52,11 @@ fn a_corpus_becomes_shards_that_can_be_looked_into_and_checked() {
 
     let checked = folder.json(&["data", "check", "one", "--json"]);
     assert_eq!(checked["verified"], true);
-    assert!(folder.succeed(&["data", "check", "one"]).stdout.contains("as they were written"));
+    assert!(folder.succeed(&["data", "check", "one"]).stdout.contains(" verified ("));
 }
 
 #[test]
-fn bytes_and_separators_and_other_ends_are_possible() {
+fn separators_and_end_tokens_can_be_set() {
     let folder = Folder::new();
     folder.write("t.txt", b"one\n\ntwo\n\nthree");
     let arguments = ["data", "tokenize", "t.txt", "--tokenizer", "byte", "--out", "s", "--json"];
@@ -87,8 +87,8 @@ fn bad_corpora_tokenizers_and_shards_are_refused_in_one_line() {
         ("lines.jsonl", &["lines.jsonl line 1", "no field \"text\"", "content"]),
         ("byte", &["byte does not exist"]),
     ];
-    for (corpus, words) in cases {
-        refused(&folder, &tokenize(corpus, "out", &[]), words);
+    for (corpus, parts) in cases {
+        refused(&folder, &tokenize(corpus, "out", &[]), parts);
     }
     let column = tokenize("snappy.parquet", "out", &["--field", "content"]);
     refused(&folder, &column, &["snappy.parquet has no column \"content\"", "id, text"]);
@@ -112,7 +112,11 @@ fn bad_corpora_tokenizers_and_shards_are_refused_in_one_line() {
 
     folder.succeed(&tokenize("mixed/a.txt", "shards", &[]));
     refused(&folder, &tokenize("shards", "out", &[]), &["shards holds shards"]);
-    refused(&folder, &["data", "inspect", "shards", "--first", "1"], &["--first 1", "1 documents"]);
+    refused(
+        &folder,
+        &["data", "inspect", "shards", "--first", "1"],
+        &["--first 1", "the number of documents"],
+    );
     let mut bytes = folder.read("shards/shard-00000.tokens");
     bytes[0] ^= 1;
     folder.write("shards/shard-00000.tokens", &bytes);
@@ -121,8 +125,8 @@ fn bad_corpora_tokenizers_and_shards_are_refused_in_one_line() {
     refused(&folder, &["data", "check", "shards"], &["shard-00000.tokens is damaged", "bytes"]);
 }
 
-/// Writes about this much text: half of it as JSON Lines, half as one plain text, from the chapters
-/// of the bundled corpus with words in between that never come twice.
+/// Writes about this much text, half as JSON Lines and half as plain text: chapters of the bundled
+/// corpus, each with a unique line.
 fn write_corpus(folder: &Folder, num_bytes: u64, world: &World) {
     let path = |name: &str| folder.path().join(name);
     world.files().create_dir_all(&path("large")).expect("folders can be made");
@@ -150,7 +154,7 @@ fn write_corpus(folder: &Folder, num_bytes: u64, world: &World) {
     lines.flush().and_then(|()| plain.flush()).expect("the disk has room");
 }
 
-/// With `LOCKSTEP_SOAK=1` a gigabyte, else what takes a second; the memory is bounded all the same.
+/// A gigabyte with `LOCKSTEP_SOAK=1`, otherwise two megabytes, in the same memory bound.
 #[test]
 fn a_large_corpus_is_tokenised_in_bounded_memory() {
     const LIMIT_BYTES: u64 = 500_000_000;

@@ -1,10 +1,10 @@
-//! `lockstep lab`: experiments run on this machine stand beside their simulation.
+//! `lockstep lab`: simulations, measurements on this machine, and stable JSON names.
 
 use crate::process::Folder;
 use serde_json::{Value, json};
 
 #[test]
-fn a_real_run_prints_both_columns_and_the_parameters_of_the_simulation() {
+fn a_measured_run_has_simulated_and_measured_columns() {
     let folder = Folder::new();
     let quick = "lab data-parallel --real --json --param workers=2 --param forward=2ms \
                  --param backward=2ms --param gradient=8kB --param latency=1ms";
@@ -21,18 +21,18 @@ fn a_real_run_prints_both_columns_and_the_parameters_of_the_simulation() {
 }
 
 #[test]
-fn what_cannot_be_run_is_said_with_what_can() {
+fn an_experiment_without_a_measurement_is_refused() {
     let refused = Folder::new().run(&["lab", "zero-memory", "--real"]);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("data-parallel"), "{}", refused.stderr);
 }
 
-/// The names of an object, in their order.
+/// Names of an object.
 fn names(value: &Value) -> Vec<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }
 
-/// What scripts read: names that come and go would break them.
+/// Scripts rely on these names.
 #[test]
 fn reports_have_the_documented_names() {
     let folder = Folder::new();
@@ -57,18 +57,18 @@ fn reports_have_the_documented_names() {
             ["count", "number", "seconds", "bytes", "bytes_per_second", "share", "times", "word"];
         assert!(units.contains(&unit), "{column}");
     }
-    // Every column is in every row, and where seeds differ half the width of its interval too.
+    // Every column is in every row, with a confidence interval where seeds differ.
     let row = report["rows"][0].as_object().expect("an object");
     for column in columns {
         let name = column["name"].as_str().expect("a word");
         assert!(row.contains_key(name), "{name}: {row:?}");
     }
     assert!(row["step_seconds_ci95"].as_f64().expect("a number") > 0.0, "{row:?}");
-    // What never happens is null, and words are words.
+    // Events that never happen are null, and text stays text.
     let never = run("lab bounded-async --json --param step=constant --param staleness=50");
     assert_eq!(never["rows"][0]["iterations"], Value::Null, "{never}");
-    let words = run("lab zero-memory --json --sweep workers=4");
-    assert_eq!(words["rows"][0]["stage"], "stage 0", "{words}");
+    let text = run("lab zero-memory --json --sweep workers=4");
+    assert_eq!(text["rows"][0]["stage"], "stage 0", "{text}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Several workers behind one command: their words, their ends, and nothing left behind.
+//! The launcher: prefixed output, exit codes, and no process left behind.
 
 use crate::process::{Finished, Folder};
 use lockstep_platform::{Deadline, World, real};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// Far more than anything here takes, and still an end.
+/// Deadline of every wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn tiny<'a>(sets: &[&'a str]) -> Vec<&'a str> {
@@ -29,7 +29,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a run that would take hours and waits for its first steps.
+    /// Starts an endless run and waits for its first step.
     pub(crate) fn start(folder: &Folder, sets: &[&str]) -> Self {
         Self::start_by(folder.command(&tiny(&[&["train.steps=100000000"], sets].concat())))
     }
@@ -49,7 +49,7 @@ impl Running {
         run
     }
 
-    /// The processes that the command has started.
+    /// Child processes of the command.
     fn children(&self) -> Vec<u32> {
         let pid = self.child.id();
         let path = PathBuf::from(format!("/proc/{pid}/task/{pid}/children"));
@@ -57,7 +57,7 @@ impl Running {
         list.split_whitespace().map(|number| number.parse().expect("a number")).collect()
     }
 
-    /// The process of a rank, as its own environment says.
+    /// Process id of a rank, by its environment.
     pub(crate) fn worker(&self, rank: usize) -> u32 {
         let own = format!("RANK={rank}");
         let is_rank = |pid: &&u32| {
@@ -74,10 +74,10 @@ impl Running {
         [&[self.child.id()], &self.workers[..]].concat()
     }
 
-    /// Waits for the command to end, and for all its workers to be gone.
+    /// Waits until the command and all its workers have ended.
     pub(crate) fn end(mut self) -> (ExitStatus, String) {
-        let mut words = String::new();
-        self.stderr.read_to_string(&mut words).expect("it writes text");
+        let mut stderr = String::new();
+        self.stderr.read_to_string(&mut stderr).expect("it writes text");
         let status = self.child.wait().expect("it was started");
         let deadline = Deadline::after(self.world.clock(), LIMIT);
         for pid in &self.workers {
@@ -86,10 +86,10 @@ impl Running {
                 self.world.clock().sleep(Duration::from_millis(5));
             }
         }
-        (status, words)
+        (status, stderr)
     }
 
-    /// Whether a process runs; one that has ended and was not collected does not.
+    /// Whether a process runs; a zombie does not.
     fn is_alive(&self, pid: u32) -> bool {
         let stat = self.world.files().read_to_string(&PathBuf::from(format!("/proc/{pid}/stat")));
         let Ok(stat) = stat else { return false };
@@ -102,11 +102,11 @@ pub(crate) fn send(signal: &str, pid: u32) {
     send_all(signal, &[pid]);
 }
 
-/// The same to all of them, with hardly a moment in between.
+/// Sends a signal to all processes with one command.
 pub(crate) fn send_all(signal: &str, pids: &[u32]) {
     let pids = pids.iter().map(ToString::to_string);
     let status = Command::new("kill").arg(signal).args(pids).status();
-    assert!(status.expect("there is a kill").success());
+    assert!(status.expect("a kill command").success());
 }
 
 #[test]
@@ -114,15 +114,15 @@ fn every_line_of_a_worker_carries_its_rank() {
     let folder = Folder::new();
     let Finished { stderr, stdout, .. } = folder.succeed(&tiny(&["train.steps=3"]));
     assert!(stderr.lines().all(|line| line.starts_with("[0] ")), "{stderr}");
-    assert!(
-        stderr.contains("[0] batch 8 sequences = microbatch 1 x 4 micro-batches x 2 workers\n")
-    );
+    assert!(stderr.contains(
+        "[0] global batch 8 = micro-batch size 1 x 4 micro-batches x 2 data-parallel workers\n"
+    ));
     assert!(stderr.contains("[0] step 3/3"), "{stderr}");
-    assert!(stdout.contains("\nlosses_hash "), "the report of rank 0 is not touched: {stdout}");
+    assert!(stdout.contains("\nlosses_hash "), "the report of rank 0 has no prefix: {stdout}");
 }
 
 #[test]
-fn workers_give_the_same_bits_however_they_are_isolated_and_joined() {
+fn every_isolation_and_transport_is_bit_identical() {
     let folder = Folder::new();
     let hashes = |sets: &[&str]| {
         let sets = [&["train.steps=3"], sets].concat();
@@ -148,12 +148,12 @@ fn a_worker_that_is_killed_is_named_with_its_signal() {
         let run = Running::start(&folder, &["run.workers=3"]);
         assert_eq!(run.workers.len(), 3);
         send("-KILL", run.worker(rank));
-        let (status, words) = run.end();
-        assert_eq!(status.code(), Some(3), "{words}");
-        let last = words.lines().last().expect("it says why");
+        let (status, stderr) = run.end();
+        assert_eq!(status.code(), Some(3), "{stderr}");
+        let last = stderr.lines().last().expect("an error line");
         assert_eq!(last, format!("error: rank {rank} was killed by signal 9 (SIGKILL)"));
-        // The others lost a peer, which is not the cause; they are heard, with their ranks.
-        let others = words.lines().filter(|line| line.contains(&format!("rank {rank} left")));
+        // The others report a lost peer, which is not the cause, with their own ranks.
+        let others = stderr.lines().filter(|line| line.contains(&format!("rank {rank} left")));
         for line in others {
             assert!(line.starts_with('[') && !line.starts_with(&format!("[{rank}]")), "{line}");
         }
@@ -161,18 +161,18 @@ fn a_worker_that_is_killed_is_named_with_its_signal() {
 }
 
 #[test]
-fn a_worker_that_stands_still_is_named_and_does_not_stay() {
+fn a_frozen_worker_is_named_and_killed() {
     let folder = Folder::new();
     let run = Running::start(&folder, &["run.deadline=0.5"]);
     send("-STOP", run.worker(1));
-    let (status, words) = run.end();
-    assert_eq!(status.code(), Some(3), "{words}");
-    let last = words.lines().last().expect("it says why");
-    assert!(last.starts_with("error: rank 0: ") && last.contains("for rank 1"), "{words}");
+    let (status, stderr) = run.end();
+    assert_eq!(status.code(), Some(3), "{stderr}");
+    let last = stderr.lines().last().expect("an error line");
+    assert!(last.starts_with("error: rank 0: ") && last.contains("for rank 1"), "{stderr}");
 }
 
 #[test]
-fn an_interrupt_ends_all_and_the_status_tells_of_it() {
+fn an_interrupt_ends_all_workers_and_sets_the_exit_status() {
     let folder = Folder::new();
     for (signal, number) in [("-INT", 2), ("-TERM", 15)] {
         let run = Running::start(&folder, &[]);
@@ -211,16 +211,16 @@ fn one_worker_and_threads_are_one_process() {
     let folder = Folder::new();
     for sets in [&["run.workers=1"][..], &["run.isolation=threads", "run.workers=3"]] {
         let run = Running::start(&folder, sets);
-        assert!(run.workers.is_empty(), "{sets:?} starts nobody");
+        assert!(run.workers.is_empty(), "{sets:?} starts no process");
         send("-INT", run.child.id());
         assert_eq!(run.end().0.signal(), Some(2));
     }
 }
 
 #[test]
-fn what_can_be_refused_is_refused_before_a_worker_starts() {
+fn invalid_recipes_are_refused_before_a_worker_starts() {
     let folder = Folder::new();
-    for (sets, words) in [
+    for (sets, expected) in [
         (&["run.workers=9"][..], "run.workers = 9 is more than numerics.invariant_up_to = 8"),
         (&["run.transport=threads"], "run.isolation = \"processes\""),
         (&["data.source=nowhere.txt"], "nowhere.txt does not exist"),
@@ -231,9 +231,9 @@ fn what_can_be_refused_is_refused_before_a_worker_starts() {
         let [line] = finished.stderr.lines().collect::<Vec<_>>()[..] else {
             panic!("not one line: {}", finished.stderr);
         };
-        // What a worker found would be told with its rank.
-        assert!(line.contains(words) && !line.contains("rank"), "{line}");
-        assert!(folder.content().is_empty(), "{sets:?} left something behind");
+        // An error of a worker would have its rank.
+        assert!(line.contains(expected) && !line.contains("rank"), "{line}");
+        assert!(folder.content().is_empty(), "{sets:?} left files");
     }
 }
 
@@ -244,7 +244,7 @@ fn the_cause_of_a_failure_ends_the_run_with_its_own_code() {
         let isolation = format!("run.isolation={isolation}");
         let finished = folder.run(&tiny(&["optim.lr=1000", "optim.clip=0", &isolation]));
         assert_eq!(finished.code, Some(5), "{}", finished.stderr);
-        let last = finished.stderr.lines().last().expect("it says why");
+        let last = finished.stderr.lines().last().expect("an error line");
         assert!(last.starts_with("error: rank ") && last.contains("became"), "{last}");
     }
 }
@@ -252,7 +252,7 @@ fn the_cause_of_a_failure_ends_the_run_with_its_own_code() {
 #[test]
 fn workers_may_be_started_by_another_launcher() {
     let folder = Folder::new();
-    let port = real().net().listen("127.0.0.1:0").expect("a port can be had").local_addr();
+    let port = real().net().listen("127.0.0.1:0").expect("a port").local_addr();
     let port = port.rsplit_once(':').expect("a port").1.to_owned();
     let worker = |rank: usize, world_size: usize| {
         let mut command = folder.command(&tiny(&["train.steps=2"]));
@@ -279,7 +279,7 @@ fn workers_may_be_started_by_another_launcher() {
 }
 
 #[test]
-fn far_too_many_threads_are_warned_of() {
+fn too_many_threads_cause_a_warning() {
     let folder = Folder::new();
     let threads = format!("run.threads={}", 4 * real().threads().available() + 1);
     let sets = ["train.steps=1", "run.workers=1", &threads];

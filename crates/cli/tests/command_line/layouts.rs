@@ -1,12 +1,12 @@
-//! Real workers, processes and threads, over every transport: always the bits of one worker.
+//! Every data-parallel layout over every transport is bit-identical to one worker.
 //!
-//! The harness tries every combination of stages and sizes with workers as threads; here the same
-//! promise is held where processes, rendezvous and sockets are real.
+//! The harness covers all ZeRO stages and sizes with threads; here processes, rendezvous and sockets
+//! are real.
 
 use crate::process::Folder;
 use serde_json::Value;
 
-/// The long suite tries everything with everything.
+/// Whether to run the long suite with all combinations.
 fn soak() -> bool {
     lockstep_platform::real().host().env("LOCKSTEP_SOAK").is_some_and(|value| value == "1")
 }
@@ -23,12 +23,12 @@ fn train(folder: &Folder, model: &[&str], layout: &[String]) -> Value {
 
 /// Workers, stage, transport, isolation.
 fn layouts() -> Vec<[&'static str; 4]> {
-    let wires =
+    let transports =
         [("shm", "processes"), ("tcp", "processes"), ("threads", "threads"), ("tcp", "threads")];
     let mut all = Vec::new();
     for workers in ["2", "3", "4", "5", "8"] {
         for stage in ["0", "1", "2", "3"] {
-            for (transport, isolation) in wires {
+            for (transport, isolation) in transports {
                 all.push([workers, stage, transport, isolation]);
             }
         }
@@ -36,12 +36,12 @@ fn layouts() -> Vec<[&'static str; 4]> {
     if soak() {
         return all;
     }
-    // Every value of each meets every value of the others somewhere in these.
+    // A pairwise covering of all values.
     let few = [0, 5, 10, 15, 17, 20, 27, 30, 34, 39, 40, 45, 51, 54, 56, 61, 66, 71, 73, 78];
     few.iter().step_by(2).map(|&index| all[index]).collect()
 }
 
-fn same_on_all_layouts(model: &[&str]) {
+fn assert_equal_on_all_layouts(model: &[&str]) {
     let folder = Folder::new();
     let alone = train(&folder, model, &["run.workers=1".to_owned()]);
     let microbatches = alone["microbatches_by_rank"][0].as_u64().expect("a number");
@@ -56,7 +56,7 @@ fn same_on_all_layouts(model: &[&str]) {
         for hash in ["losses_hash", "weights_hash", "validation_loss"] {
             assert_eq!(found[hash], alone[hash], "{hash} of {layout:?}");
         }
-        // What was counted from the schedules before is what was moved.
+        // The predicted bytes equal the counted ones.
         assert_eq!(found["predicted_wire_bytes"], found["wire_bytes"], "{layout:?}");
         let by_rank = found["microbatches_by_rank"].as_array().expect("a list");
         assert_eq!(by_rank.len().to_string(), workers, "{layout:?}");
@@ -69,16 +69,16 @@ fn same_on_all_layouts(model: &[&str]) {
 
 #[test]
 fn a_tied_gpt2_with_dropout_is_the_same_over_every_transport() {
-    same_on_all_layouts(&["model.family=gpt2", "model.tied=true", "model.dropout=0.1"]);
+    assert_equal_on_all_layouts(&["model.family=gpt2", "model.tied=true", "model.dropout=0.1"]);
 }
 
 #[test]
 fn a_llama_with_grouped_queries_is_the_same_over_every_transport() {
-    same_on_all_layouts(&["model.kv_heads=2"]);
+    assert_equal_on_all_layouts(&["model.kv_heads=2"]);
 }
 
 #[test]
-fn a_run_goes_on_with_other_workers_as_if_nothing_had_been() {
+fn a_run_resumes_with_other_workers_bit_for_bit() {
     let folder = Folder::new();
     let own = |sets: &[&str]| sets.iter().map(|set| (*set).to_owned()).collect::<Vec<_>>();
     let whole = train(&folder, &["train.steps=6"], &own(&["run.workers=1"]));

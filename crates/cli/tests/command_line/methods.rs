@@ -1,9 +1,9 @@
-//! The table of methods: what each costs, on runs that are done once.
+//! `lockstep bench methods`: a table of distributed training methods.
 
 use crate::process::{Folder, assert_keys};
 
 const ROWS: &str = "\
-# The first is what others are held against.
+# The first row is the reference.
 all-reduce
 top-k     compress.method=top-k compress.ratio=0.05
 
@@ -21,7 +21,7 @@ const TABLE: &[&str] = &[
 ];
 
 #[test]
-fn a_table_holds_methods_against_the_first_and_is_made_once() {
+fn a_table_compares_methods_with_the_first_and_is_made_once() {
     let folder = Folder::new();
     folder.write("rows.txt", ROWS.as_bytes());
     let json = [TABLE, &["--json"]].concat();
@@ -41,28 +41,31 @@ fn a_table_holds_methods_against_the_first_and_is_made_once() {
     assert_eq!(rows[0]["excess_loss"], 0.0);
     assert!(rows[1]["command"].as_str().is_some_and(|c| c.contains("compress.ratio=0.05")));
 
-    assert_eq!(folder.json(&json), found, "nothing was done again");
+    assert_eq!(folder.json(&json), found, "no run was repeated");
     let text = folder.succeed(&[TABLE, &["--quiet"]].concat()).stdout;
     assert_eq!(text.lines().filter(|line| line.starts_with("local-4 ")).count(), 1, "{text}");
     assert!(text.contains("a micro-batch takes 1 ms"), "{text}");
 }
 
 #[test]
-fn what_is_no_table_is_refused() {
+fn invalid_rows_are_refused() {
     let folder = Folder::new();
     folder.write("rows.txt", b"one\none\ntwo train.steps\n../three\n");
     let wrong = folder.run(TABLE);
     assert_eq!(wrong.code, Some(2));
     for line in [
-        "line 2 of the rows: one is there twice",
-        "line 3 of the rows: train.steps sets nothing",
-        "line 4 of the rows: ../three names no folder",
+        "line 2 of the rows: one is repeated",
+        "line 3 of the rows: train.steps is not KEY=VALUE",
+        "line 4 of the rows: ../three is not a folder name",
     ] {
         assert!(wrong.stderr.contains(line), "{}", wrong.stderr);
     }
     let unknown = folder.run(&["bench", "methods", "--only", "all-reduce,nothing"]);
     assert_eq!(unknown.code, Some(2));
-    assert!(unknown.stderr.contains("--only nothing is no row; try all-reduce, "), "{unknown:?}");
+    assert!(
+        unknown.stderr.contains("--only nothing is not a row; try all-reduce, "),
+        "{unknown:?}"
+    );
     let all = folder.succeed(&["bench", "methods", "--dry-run"]).stdout;
     assert!(all.contains("lockstep train --preset methods --set compress.method=sign"), "{all}");
     assert!(!folder.path().join("methods").exists(), "nothing ran");

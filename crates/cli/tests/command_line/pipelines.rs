@@ -1,4 +1,4 @@
-//! Pipelines of real workers, processes and threads, over every transport: the bits of one worker.
+//! Every pipeline and tensor-parallel layout over every transport is bit-identical to one worker.
 
 use crate::process::Folder;
 use serde_json::Value;
@@ -18,7 +18,7 @@ fn a_pipeline_of_processes_is_the_same_over_every_transport() {
         &["model.family=gpt2", "model.tied=true", "model.dropout=0.1"][..],
         &["model.kv_heads=2", "model.tied=false"],
     ];
-    let wires = [
+    let transports = [
         ["run.isolation=processes", "run.transport=shm"],
         ["run.isolation=processes", "run.transport=tcp"],
         ["run.isolation=threads", "run.transport=tcp"],
@@ -34,7 +34,7 @@ fn a_pipeline_of_processes_is_the_same_over_every_transport() {
     for (turn, model) in models.into_iter().enumerate() {
         let alone = train(&folder, &[model, &["run.workers=1"]].concat());
         for (index, pipeline) in pipelines.into_iter().enumerate() {
-            let layout = [pipeline, &wires[(index + turn) % 3]].concat();
+            let layout = [pipeline, &transports[(index + turn) % 3]].concat();
             let found = train(&folder, &[model, &layout].concat());
             for key in ["losses_hash", "weights_hash", "validation_loss"] {
                 assert_eq!(found[key], alone[key], "{key} of {layout:?}");
@@ -45,7 +45,7 @@ fn a_pipeline_of_processes_is_the_same_over_every_transport() {
 }
 
 #[test]
-fn stages_and_slices_of_processes_are_the_same_over_every_transport() {
+fn tensor_parallel_pipelines_are_the_same_over_every_transport() {
     let (shm, tcp) = ("run.transport=shm", "run.transport=tcp");
     let products = [
         &["run.workers=2", "parallel.tensor=2", shm][..],
@@ -76,14 +76,14 @@ fn stages_and_slices_of_processes_are_the_same_over_every_transport() {
         assert_eq!(blocks.sum::<u64>(), 3 + 2, "three layers and two ends: {product:?}");
     }
     let cut = train(&folder, &[model[0], model[1], "run.workers=2", "parallel.tensor=2"]);
-    // As many slices, so the same bits; but nobody promises them to another number of workers.
+    // The bits are equal here, but not guaranteed for another tensor-parallel degree.
     assert_eq!(cut["weights_hash"], alone["weights_hash"]);
-    let words = cut["bits_depend_on"].as_str().expect("words");
-    assert!(words.starts_with("parallel.tensor = 2 is more than numerics."), "{words}");
+    let cause = cut["bits_depend_on"].as_str().expect("a cause");
+    assert!(cause.starts_with("parallel.tensor = 2 is more than numerics."), "{cause}");
 }
 
 #[test]
-fn a_run_goes_on_in_another_pipeline_to_the_same_bits() {
+fn a_run_resumes_in_another_pipeline_bit_for_bit() {
     let folder = Folder::new();
     let own = |sets: &[&'static str]| [&["model.tied=true"][..], sets].concat();
     let whole = train(&folder, &own(&["run.workers=1", "run.dir=whole"]));

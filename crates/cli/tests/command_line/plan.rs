@@ -1,9 +1,9 @@
-//! `lockstep plan`: forecasts, refusals and drawings.
+//! `lockstep plan`: predictions, refusals and drawings.
 
 use crate::process::{Finished, Folder, assert_keys};
 use serde_json::{Value, json};
 
-/// What is said when it ends with the code of bad input.
+/// The error of a command that must exit with 2.
 pub(crate) fn refusal(folder: &Folder, arguments: &[&str]) -> String {
     let finished = folder.run(arguments);
     assert_eq!(finished.code, Some(2), "{arguments:?}: {}", finished.stderr);
@@ -16,7 +16,7 @@ fn a_plan_has_the_names_that_scripts_rely_on() {
     let sets = ["--set", "run.workers=3", "--set", "parallel.zero=2"];
     let plan = folder.json(&[&["plan", "--preset", "tiny", "--json"], &sets[..]].concat());
     let names = "feasible memory step_seconds compute_seconds exposed_communication_seconds \
-        bubble_fraction mfu tokens_per_second days dollars layout alternatives";
+        bubble_fraction mfu tokens_per_second days dollars layout alternatives tflops_per_device tokens_per_second_per_device batch context precision";
     assert_keys(&plan, names);
     let memory = &plan["memory"];
     let parts = ["weights", "gradients", "optimizer", "activations", "buffers"];
@@ -43,7 +43,7 @@ fn what_does_not_fit_is_refused_before_anything_starts() {
     }
 }
 
-/// What `plan` prints beside a file that a machine was measured into.
+/// The output of `plan` with this calibration file.
 fn plan_with(folder: &Folder, measured: &[u8], compute: &str) -> String {
     folder.write("measured.json", measured);
     let compute = format!("precision.compute={compute}");
@@ -55,7 +55,7 @@ fn plan_with(folder: &Folder, measured: &[u8], compute: &str) -> String {
 }
 
 #[test]
-fn time_is_said_in_formats_that_were_measured_and_else_what_would_help() {
+fn step_time_is_predicted_in_calibrated_formats_only() {
     let folder = Folder::new();
     let world = lockstep_platform::real();
     let format = |compute: &str, flops_per_second: f64| {
@@ -75,25 +75,25 @@ fn time_is_said_in_formats_that_were_measured_and_else_what_would_help() {
         plan_with(&folder, machine.to_string().as_bytes(), compute)
     };
     let [slow, fast] = ["f32", "bf16"].map(|compute| plan(&machine, compute));
-    assert!(slow.contains(" a step: ") && fast.contains(" a step: "), "{slow}{fast}");
+    assert!(slow.contains(" per step: ") && fast.contains(" per step: "), "{slow}{fast}");
     assert_ne!(slow, fast, "each has its own speed");
     let missing = plan(&machine, "fp16");
-    let help = "measured in f32 and bf16 only; lockstep plan calibrate --formats f32,bf16,fp16 \
+    let help = "calibrated in f32 and bf16 only; lockstep plan calibrate --formats f32,bf16,fp16 \
                 adds fp16";
     assert!(missing.contains(help), "{missing}");
     machine["host"] = json!("elsewhere");
     let other = plan(&machine, "f32");
     assert!(other.contains(" is of elsewhere with "), "{other}");
     let old = plan(&json!({"version": 3, "host": "here"}), "f32");
-    assert!(old.contains("was made by another version; lockstep plan calibrate"), "{old}");
+    assert!(old.contains("is of another version; lockstep plan calibrate"), "{old}");
     let damaged = plan_with(&folder, b"{\"version\": 4}", "f32");
-    assert!(damaged.contains("is not a calibration that can be read"), "{damaged}");
+    assert!(damaged.contains("is not a readable calibration"), "{damaged}");
     let error = refusal(&folder, &["plan", "calibrate", "--formats", "f32,int4"]);
     assert!(error.contains("--formats int4 is not known; try f32, bf16, fp16"), "{error}");
 }
 
 #[test]
-fn closed_forms_stand_beside_the_prices_of_schedules() {
+fn closed_forms_equal_the_cost_of_schedules() {
     let folder = Folder::new();
     let report = folder.json(&["plan", "collectives", "--bytes", "8KiB,8MiB", "--json"]);
     let rows = report["rows"].as_array().expect("a list");
@@ -110,7 +110,7 @@ fn closed_forms_stand_beside_the_prices_of_schedules() {
 }
 
 #[test]
-fn timelines_are_drawn_and_measured() {
+fn timelines_are_drawn_with_their_bubble() {
     let folder = Folder::new();
     let rows = folder.json(&[
         "plan",
@@ -133,11 +133,11 @@ fn timelines_are_drawn_and_measured() {
     let error = refusal(&folder, &["plan", "timeline", "--schedule", "2f1b"]);
     assert!(error.starts_with("error: `2f1b` is no schedule; try gpipe, 1f1b"), "{error}");
     let error = refusal(&folder, &["plan", "timeline", "--forward=-1"]);
-    assert!(error.contains("--forward -1 is no time"), "{error}");
+    assert!(error.contains("--forward -1 is not a time"), "{error}");
 }
 
 #[test]
-fn what_is_not_counted_is_said_and_not_forecast() {
+fn unmodelled_traffic_is_reported_and_not_predicted() {
     let folder = Folder::new();
     let auto = &["sync.mode=local-sgd", "sync.local_steps=auto"][..];
     for (more, cause) in [
@@ -146,25 +146,28 @@ fn what_is_not_counted_is_said_and_not_forecast() {
     ] {
         let sets = two_workers(more);
         let text = folder.succeed(&[&["plan"], &sets[..]].concat()).stdout;
-        assert!(text.contains(&format!("what {cause} sends and keeps is not counted")), "{text}");
-        assert!(!text.contains("together exactly"), "{text}");
+        assert!(
+            text.contains(&format!("communication and memory of {cause} are not counted")),
+            "{text}"
+        );
+        assert!(!text.contains("in total exactly"), "{text}");
         let report = folder.json(&[&["plan", "--json"], &sets[..]].concat());
         assert_eq!(report["wire_is_exact"], false, "{report}");
         let run = folder.succeed(&[&["train"], &sets[..]].concat());
-        assert!(run.stderr.contains(&format!("what {cause} adds is not counted")), "{run:?}");
-        assert!(!run.stdout.contains("predicted"), "{run:?}");
+        assert!(run.stderr.contains(&format!("{cause} is not modelled")), "{run:?}");
+        assert!(!run.stdout.contains("predicted "), "{run:?}");
     }
 }
 
 #[test]
-fn rounds_and_compressed_gradients_are_forecast_beside_what_they_were() {
+fn traffic_of_local_sgd_and_compression_is_predicted_exactly() {
     let folder = Folder::new();
     for more in
         [["sync.mode=local-sgd", "sync.local_steps=2"], ["compress.method=int8", "optim.lr=0.01"]]
     {
         let sets = two_workers(&more);
         let text = folder.succeed(&[&["plan"], &sets[..]].concat()).stdout;
-        assert!(text.contains("together exactly"), "{text}");
+        assert!(text.contains("in total exactly"), "{text}");
         let run = folder.json(&[&["train", "--json"], &sets[..]].concat());
         assert_eq!(run["predicted_wire_bytes"], run["wire_bytes"], "{more:?}");
         assert!(run["predicted_peak_bytes"].as_u64() > Some(0), "{more:?}");

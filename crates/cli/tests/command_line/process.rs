@@ -1,4 +1,4 @@
-//! A folder of its own and the binary in it.
+//! Runs the binary in a scratch folder.
 
 use lockstep_platform::{FileKind, ScratchDir, World};
 use serde_json::Value;
@@ -23,7 +23,7 @@ pub(crate) struct Finished {
 impl Folder {
     pub(crate) fn new() -> Self {
         let world = lockstep_platform::real();
-        let scratch = ScratchDir::new(&world, "cli").expect("a scratch folder can be had");
+        let scratch = ScratchDir::new(&world, "cli").expect("a scratch folder");
         Self { world, scratch }
     }
 
@@ -31,7 +31,7 @@ impl Folder {
         self.scratch.path()
     }
 
-    /// The command, ready to start in this folder.
+    /// The command in this folder, not started yet.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
         command.args(arguments).current_dir(self.path()).stdin(Stdio::null());
@@ -58,7 +58,7 @@ impl Folder {
 
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
         let path = self.path().join(name);
-        let parent = path.parent().expect("it lies in the folder");
+        let parent = path.parent().expect("it is in the folder");
         self.world.files().create_dir_all(parent).expect("folders can be made");
         self.world.files().write_atomic(&path, bytes).expect("files can be written");
     }
@@ -67,7 +67,7 @@ impl Folder {
         self.world.files().read(&self.path().join(name)).expect("the file is there")
     }
 
-    /// Everything in the folder: each file with its bytes, each folder with none.
+    /// All paths in the folder: files with their bytes, folders with none.
     pub(crate) fn content(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut content = BTreeMap::new();
         let mut open = vec![self.path().to_owned()];
@@ -93,11 +93,11 @@ impl Finished {
     }
 }
 
-/// Demands that a JSON object has all of these keys, written with spaces between.
+/// Asserts that a JSON object has all of these keys, separated by spaces.
 #[track_caller]
 pub(crate) fn assert_keys(object: &Value, keys: &str) {
     let object = object.as_object().expect("an object");
     let missing: Vec<_> =
         keys.split_whitespace().filter(|key| !object.contains_key(*key)).collect();
-    assert!(missing.is_empty(), "without {missing:?}: {object:?}");
+    assert!(missing.is_empty(), "{missing:?} missing: {object:?}");
 }

@@ -1,5 +1,5 @@
-//! Servers that are held twice: one of the two is killed in the middle of training, and nothing
-//! that a worker was told is done is lost, or done twice.
+//! Replicated parameter servers: one of two replicas is killed during training, and no acknowledged
+//! update is lost or applied twice.
 
 use crate::launch::send;
 use crate::process::Folder;
@@ -8,21 +8,21 @@ use serde_json::Value;
 use std::process::{Child, Output, Stdio};
 use std::time::Duration;
 
-/// Far more than anything here takes, and still an end.
+/// Deadline of every wait.
 const LIMIT: Duration = Duration::from_mins(2);
 
 const STEPS: u64 = 40;
 
-/// Ranks of a run of two workers and two servers: the second part of the weights, and its copy.
-const FIRST: usize = 3;
-const COPY: usize = 5;
+/// Ranks of the second server and of its replica, with two workers and two servers.
+const PRIMARY: usize = 3;
+const REPLICA: usize = 5;
 
-/// The same with four workers, of which two push.
+/// Settings with four workers in groups, and the ranks of the second server and its replica.
 const GROUPS: [&str; 2] = ["run.workers=4", "sync.group_workers=2"];
-const FIRST_OF_GROUPS: usize = 5;
-const COPY_OF_GROUPS: usize = 7;
+const PRIMARY_OF_GROUPS: usize = 5;
+const REPLICA_OF_GROUPS: usize = 7;
 
-/// A run of two workers and two servers, each of them twice.
+/// A run of two workers and two servers with one replica each.
 struct Run {
     world: World,
     folder: Folder,
@@ -57,14 +57,14 @@ impl Run {
         Self { world: real(), folder, child: child.expect("the binary starts") }
     }
 
-    /// What has been told so far; a line that is not whole yet does not count.
+    /// Events so far, without an incomplete last line.
     fn events(&self) -> Vec<Value> {
         let path = self.folder.path().join("run/events.jsonl");
         let text = self.world.files().read_to_string(&path).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Waits until so many events of a kind are told, and returns the last of them.
+    /// Waits for `count` events of a kind and returns the last one.
     fn wait_for(&self, kind: &str, count: usize) -> Value {
         let deadline = Deadline::after(self.world.clock(), LIMIT);
         loop {
@@ -73,17 +73,17 @@ impl Run {
             if let Some(event) = found {
                 return event.clone();
             }
-            assert!(!deadline.has_passed(self.world.clock()), "{count} of {kind} do not happen");
+            assert!(!deadline.has_passed(self.world.clock()), "no {count} events of {kind}");
             self.world.clock().sleep(Duration::from_millis(2));
         }
     }
 
-    /// The process of a server's rank.
+    /// Process id of a server's rank.
     fn process(&self, rank: usize) -> u32 {
         let joined = self.wait_for("servers_joined", 1);
         let num_workers = joined["worker_processes"].as_array().expect("a list").len();
         let process = joined["server_processes"][rank - num_workers].as_u64().expect("a process");
-        u32::try_from(process).expect("a number of the system")
+        u32::try_from(process).expect("a process id")
     }
 
     fn end(self) -> (Folder, Output) {
@@ -96,43 +96,45 @@ fn figures(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("figures")
 }
 
-/// Kills a server in the middle of a run, and returns the figures of that run.
-fn bereaved(sets: &[&str], victim: usize, successor: usize) -> Value {
+/// Kills a server during a run and returns the summary.
+fn run_with_killed_server(sets: &[&str], victim: usize, successor: usize) -> Value {
     let run = Run::start(sets);
     run.wait_for("step", 5);
     let process = run.process(victim);
     send("-KILL", process);
     let lost = run.wait_for("server_lost", 1);
-    let told = ["rank", "process", "successor"].map(|name| lost[name].as_u64().expect("a number"));
-    assert_eq!(told, [victim as u64, u64::from(process), successor as u64], "{sets:?}");
+    let event = ["rank", "process", "successor"].map(|name| lost[name].as_u64().expect("a number"));
+    assert_eq!(event, [victim as u64, u64::from(process), successor as u64], "{sets:?}");
     let (_folder, output) = run.end();
     let figures = figures(&output);
     let each = serde_json::json!([[STEPS, STEPS], [STEPS, STEPS]]);
-    assert_eq!(figures["acknowledged_by_server"], each, "{sets:?}: what workers were told");
-    assert_eq!(figures["applied_by_server"], each, "{sets:?}: what those who are left have done");
+    assert_eq!(figures["acknowledged_by_server"], each, "{sets:?}: acknowledged updates");
+    assert_eq!(figures["applied_by_server"], each, "{sets:?}: applied updates");
     assert_eq!(figures["servers_lost"], serde_json::json!([victim]));
     figures
 }
 
 #[test]
-fn a_server_that_is_killed_takes_no_acknowledged_update_with_it() {
+fn a_killed_server_loses_no_acknowledged_update() {
     for transport in ["run.transport=shm", "run.transport=tcp"] {
-        bereaved(&["sync.consistency=async", transport], FIRST, COPY);
-        bereaved(&["sync.consistency=async", transport], COPY, FIRST);
+        run_with_killed_server(&["sync.consistency=async", transport], PRIMARY, REPLICA);
+        run_with_killed_server(&["sync.consistency=async", transport], REPLICA, PRIMARY);
     }
-    bereaved(&GROUPS, FIRST_OF_GROUPS, COPY_OF_GROUPS);
-    let figures = bereaved(&["sync.consistency=bounded", "sync.staleness=1"], FIRST, COPY);
+    run_with_killed_server(&GROUPS, PRIMARY_OF_GROUPS, REPLICA_OF_GROUPS);
+    let figures =
+        run_with_killed_server(&["sync.consistency=bounded", "sync.staleness=1"], PRIMARY, REPLICA);
     assert!(figures["staleness_max"].as_u64().expect("a number") <= 1, "{figures}");
 }
 
 #[test]
-fn in_lockstep_the_end_cannot_be_told_from_that_of_an_undisturbed_run() {
+fn synchronous_replicas_are_bit_identical_after_a_kill() {
     let (_folder, output) = Run::start(&["sync.consistency=sync"]).end();
     let whole = figures(&output);
     assert_eq!(whole["servers_lost"], serde_json::json!([]));
-    for (victim, successor, transport) in [(FIRST, COPY, "shm"), (COPY, FIRST, "tcp")] {
+    for (victim, successor, transport) in [(PRIMARY, REPLICA, "shm"), (REPLICA, PRIMARY, "tcp")] {
         let transport = format!("run.transport={transport}");
-        let found = bereaved(&["sync.consistency=sync", &transport], victim, successor);
+        let found =
+            run_with_killed_server(&["sync.consistency=sync", &transport], victim, successor);
         for name in ["weights_hash", "losses_hash"] {
             assert_eq!(found[name], whole[name], "{name}, {victim}");
         }
@@ -140,15 +142,15 @@ fn in_lockstep_the_end_cannot_be_told_from_that_of_an_undisturbed_run() {
 }
 
 #[test]
-fn the_loss_of_both_ends_the_run_and_the_second_is_named() {
+fn the_loss_of_both_replicas_ends_the_run() {
     let run = Run::start(&["train.steps=100000000", "run.deadline=4"]);
     run.wait_for("step", 3);
-    send("-KILL", run.process(FIRST));
+    send("-KILL", run.process(PRIMARY));
     run.wait_for("server_lost", 1);
-    send("-KILL", run.process(COPY));
+    send("-KILL", run.process(REPLICA));
     let (_folder, output) = run.end();
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{words}");
-    let last = words.lines().last().expect("it says why");
-    assert_eq!(last, format!("error: rank {COPY} was killed by signal 9 (SIGKILL)"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    let last = stderr.lines().last().expect("an error line");
+    assert_eq!(last, format!("error: rank {REPLICA} was killed by signal 9 (SIGKILL)"));
 }

@@ -2,7 +2,7 @@
 
 use crate::launch::{send, send_all};
 use crate::process::Folder;
-use lockstep_conformance::cases::{Random, chosen};
+use lockstep_conformance::cases::{Random, select_cases};
 use lockstep_platform::{Deadline, World, real};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ fn start(folder: &Folder, sets: &[String]) -> Child {
 fn a_run_with_killed_workers_is_bit_identical() {
     let world = real();
     let whole = undisturbed();
-    for seed in chosen(&world, 100, 10) {
+    for seed in select_cases(&world, 100, 10) {
         let mut random = Random(seed);
         let pipeline = 1 + random.below(2);
         let workers = pipeline * (1 + random.below(3 - pipeline));
@@ -132,7 +132,7 @@ fn measured(events: &str) -> Vec<(u64, String)> {
 #[test]
 fn state_per_worker_survives_a_kill() {
     let world = real();
-    for seed in chosen(&world, 26, 2) {
+    for seed in select_cases(&world, 26, 2) {
         let mut random = Random(seed);
         let (method, victim) = (STATEFUL[seed as usize % STATEFUL.len()], random.below(3));
         let (after, every) = (5 + random.below(STEPS as usize / 2) as u64, 1 + random.below(5));
@@ -226,7 +226,7 @@ fn permanent_failures_are_not_retried() {
     };
     let refused = run(&["run.restarts=1", "run.isolation=threads"]);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
-    assert!(refused.stderr.contains("run.restarts = 1 cannot start threads again"));
+    assert!(refused.stderr.contains("run.restarts = 1 cannot restart threads"));
     // A storage failure is retried; if it persists, the run ends with exit code 4.
     let full = run(&["run.restarts=1", "checkpoint.every=2", "checkpoint.dir=place"]);
     assert_eq!(full.code, Some(4), "{}", full.stderr);
@@ -249,7 +249,7 @@ fn an_elastic_run_shrinks_and_grows_back_bit_for_bit() {
         let arguments = arguments(&[steps.clone(), "run.workers=1".to_owned()]);
         Folder::new().json(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    for seed in chosen(&world, 30, 2) {
+    for seed in select_cases(&world, 30, 2) {
         let mut random = Random(seed);
         let pipeline = 1 + random.below(2);
         let after = 1 + random.below(60) as u64;
@@ -294,7 +294,10 @@ fn an_elastic_run_shrinks_and_grows_back_bit_for_bit() {
         }
         let events = String::from_utf8(folder.read("run/events.jsonl")).expect("text");
         assert_eq!(sizes(&events), [4, 2, 4], "{case}: {stderr}");
-        assert!(stderr.contains("its slot is unavailable: resuming with 2 workers, not 4"), "{stderr}");
+        assert!(
+            stderr.contains("its slot is unavailable: resuming with 2 workers, not 4"),
+            "{stderr}"
+        );
         assert!(stderr.contains("more workers can be started: resuming with"), "{stderr}");
     }
 }

@@ -1,4 +1,4 @@
-//! Weights on servers, which are processes of their own.
+//! Parameter servers as processes.
 
 use crate::launch::{Running, send};
 use crate::process::Folder;
@@ -16,7 +16,7 @@ fn train<'a>(sets: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn servers_are_processes_and_the_run_tells_which() {
+fn servers_are_processes_listed_in_the_event_log() {
     let folder = Folder::new();
     let sets = ["run.workers=2", "sync.servers=2", "train.steps=6", "run.dir=served"];
     let figures = folder.json(&train(&sets));
@@ -26,7 +26,7 @@ fn servers_are_processes_and_the_run_tells_which() {
         .lines()
         .map(|line| serde_json::from_str(line).expect("an event"))
         .find(|event: &Value| event["event"] == "servers_joined")
-        .expect("it is told");
+        .expect("an event");
     let processes = ["worker_processes", "server_processes"].map(|name| joined[name].clone());
     let numbers = processes.iter().flat_map(|list| list.as_array().expect("a list"));
     let different: BTreeSet<u64> = numbers.map(|number| number.as_u64().expect("one")).collect();
@@ -40,7 +40,7 @@ fn servers_are_processes_and_the_run_tells_which() {
 }
 
 #[test]
-fn every_transport_and_isolation_serves_the_same_bits_in_lockstep() {
+fn synchronous_servers_are_bit_identical_over_every_transport() {
     let folder = Folder::new();
     let hash = |sets: &[&str]| {
         let lockstep = ["sync.consistency=sync", "optim.clip=0", "train.steps=3"];
@@ -52,7 +52,7 @@ fn every_transport_and_isolation_serves_the_same_bits_in_lockstep() {
 }
 
 #[test]
-fn a_worker_that_keeps_its_group_from_servers_is_named() {
+fn a_lost_worker_of_a_group_is_named() {
     for (signal, consistency) in [("-STOP", "async"), ("-STOP", "sync"), ("-KILL", "async")] {
         let folder = Folder::new();
         let consistency = format!("sync.consistency={consistency}");
@@ -60,18 +60,18 @@ fn a_worker_that_keeps_its_group_from_servers_is_named() {
         let sets = [&["sync.mode=parameter-server", consistency.as_str()], &groups[..]].concat();
         let run = Running::start(&folder, &sets);
         send(signal, run.worker(3));
-        let (status, words) = run.end();
-        assert_eq!(status.code(), Some(3), "{signal}, {consistency}: {words}");
-        let last = words.lines().last().expect("it says why");
-        assert!(last.contains("rank 3"), "{signal}, {consistency}: {words}");
+        let (status, stderr) = run.end();
+        assert_eq!(status.code(), Some(3), "{signal}, {consistency}: {stderr}");
+        let last = stderr.lines().last().expect("an error line");
+        assert!(last.contains("rank 3"), "{signal}, {consistency}: {stderr}");
     }
 }
 
 #[test]
 fn a_server_that_is_frozen_or_killed_is_named() {
-    // Workers notice after the deadline, settle on who it is, and the launcher then gives them
-    // three seconds to say so. A machine with other things to do may take some times as long.
-    let most = 4 * (Duration::from_secs(2) + Duration::from_secs(1) + Duration::from_secs(3));
+    // Workers notice after the deadline, agree on the rank, and the launcher waits three seconds for
+    // their errors. A busy machine may take several times as long.
+    let limit = 4 * (Duration::from_secs(2) + Duration::from_secs(1) + Duration::from_secs(3));
     let world = real();
     for (signal, transport) in [("-STOP", "shm"), ("-STOP", "tcp"), ("-KILL", "auto")] {
         let folder = Folder::new();
@@ -87,11 +87,11 @@ fn a_server_that_is_frozen_or_killed_is_named() {
         );
         let began = world.clock().now();
         send(signal, run.worker(3));
-        let (status, words) = run.end();
+        let (status, stderr) = run.end();
         let took = world.clock().since(began);
-        assert!(took < most, "{signal}, {transport}: {took:?}, {words}");
-        assert_eq!(status.code(), Some(3), "{signal}, {transport}: {words}");
-        let last = words.lines().last().expect("it says why");
-        assert!(last.contains("rank 3"), "{signal}, {transport}: {words}");
+        assert!(took < limit, "{signal}, {transport}: {took:?}, {stderr}");
+        assert_eq!(status.code(), Some(3), "{signal}, {transport}: {stderr}");
+        let last = stderr.lines().last().expect("an error line");
+        assert!(last.contains("rank 3"), "{signal}, {transport}: {stderr}");
     }
 }

@@ -8,7 +8,7 @@ const MODEL: [&str; 7] =
     ["plan", "size", "--model", "gpt3-6.7b", "--device", "a100-80gb", "--tokens"];
 
 fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 fn sizes(folder: &Folder, more: &[&str]) -> Vec<Value> {
@@ -17,11 +17,11 @@ fn sizes(folder: &Folder, more: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn the_smallest_cluster_is_found_between_doublings_with_a_network_and_storage_that_do() {
+fn the_smallest_cluster_has_sufficient_network_and_storage() {
     let folder = Folder::new();
     let sizes = sizes(&folder, &["--days", "20"]);
     let (last, failed) = sizes.split_last().expect("a size");
-    let names = "devices layout batch batch_tokens batch_tokens_asked step_seconds days days_range \
+    let names = "devices layout batch batch_tokens batch_tokens_requested step_seconds days days_range \
         dollars dollars_range ranges days_depend_on dollars_depend_on speed_up efficiency \
         storage_gbps network_gbps devices_range meets";
     assert_keys(last, names);
@@ -31,7 +31,7 @@ fn the_smallest_cluster_is_found_between_doublings_with_a_network_and_storage_th
     assert!(number(devices) < 2.0 * number(&doubled["devices"]), "{devices} after {doubled}");
     let [fewer, more] = [0, 1].map(|end| number(&last["devices_range"][end]));
     assert!(fewer <= number(devices) && number(devices) <= more, "{last}");
-    // The slower network and storage are enough, both at once.
+    // The slower network and storage are sufficient together.
     let text = format!(
         "device = \"a100-80gb\"\ndevices = {devices}\nnetwork_gbps = {:?}\nstorage_gbps = {:?}\n",
         number(&last["network_gbps"]),
@@ -46,7 +46,7 @@ fn the_smallest_cluster_is_found_between_doublings_with_a_network_and_storage_th
 }
 
 #[test]
-fn ranges_come_from_inputs_and_the_one_that_matters_most_is_named() {
+fn ranges_name_the_most_sensitive_input() {
     let folder = Folder::new();
     let sizes = sizes(&folder, &["--devices", "8"]);
     let size = &sizes[0];
@@ -59,7 +59,7 @@ fn ranges_come_from_inputs_and_the_one_that_matters_most_is_named() {
         let [better, worse] = ends(range, "days");
         assert!(low <= better && better <= days && days <= worse && worse <= high, "{range}");
     }
-    // Nothing leaves a node, and the price alone is as far off as it says.
+    // One node uses no network, and the price changes dollars proportionally.
     for input in ["network bandwidth", "price"] {
         let off = ends(by(input), "days").map(|end| (end - days).abs());
         assert!(off[0].max(off[1]) <= 0.0, "{input} makes no difference to days");
@@ -67,7 +67,7 @@ fn ranges_come_from_inputs_and_the_one_that_matters_most_is_named() {
     for (end, share) in ends(by("price"), "dollars").into_iter().zip([0.8, 1.2]) {
         assert!((end / dollars - share).abs() < 1e-9, "{end} of {dollars}");
     }
-    // Products are most of a step on one node, but not all of it.
+    // Matrix products are most of a step on one node, but not all of it.
     let [better, worse] = ends(by("device compute"), "days");
     assert!(1.1 * days < worse && worse < 1.25 * days, "{worse} of {days}");
     assert!(days / 1.2 < better && better < 0.95 * days, "{better} of {days}");
@@ -76,34 +76,37 @@ fn ranges_come_from_inputs_and_the_one_that_matters_most_is_named() {
 }
 
 #[test]
-fn a_batch_that_was_not_asked_for_is_said() {
+fn a_rounded_batch_is_reported() {
     let folder = Folder::new();
     let batch = ["--devices", "16", "--batch-tokens", "3000000"];
     let sizes = sizes(&folder, &batch);
     let size = &sizes[0];
     assert_eq!([&size["batch"], &size["batch_tokens"]], [1408, 1408 * 2048]);
-    assert_eq!(size["batch_tokens_asked"], 3_000_000);
+    assert_eq!(size["batch_tokens_requested"], 3_000_000);
     let text = folder.succeed(&[&MODEL[..], &["134e9"], &batch].concat()).stdout;
-    assert!(text.contains("1408 sequences, 2883584 tokens, instead of the 3000000"), "{text}");
+    assert!(
+        text.contains("1408 sequences, 2883584 tokens, instead of the requested 3000000"),
+        "{text}"
+    );
     let text = folder.succeed(&[&MODEL[..], &["134e9", "--devices", "16"]].concat()).stdout;
     assert!(!text.contains("instead of"), "{text}");
 }
 
 #[test]
-fn what_cannot_be_met_is_refused_with_what_can() {
+fn unmet_limits_are_refused_with_limits_that_can_be_met() {
     let folder = Folder::new();
-    let asked = |more: &[&str]| folder.run(&[&MODEL[..], &["134e9", "--json"], more].concat());
+    let search = |more: &[&str]| folder.run(&[&MODEL[..], &["134e9", "--json"], more].concat());
     for (option, value) in [("--days", "0.01"), ("--dollars", "20")] {
-        let finished = asked(&[option, value]);
+        let finished = search(&[option, value]);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
         let sizes: Value = serde_json::from_str(&finished.stdout).expect("still one JSON value");
         let sizes = sizes.as_array().expect("a list");
         assert!(sizes.len() > 5 && sizes.iter().all(|size| size["meets"] == false));
-        // What it says to try works.
+        // The suggested limit can be met.
         let (_, fix) = finished.stderr.split_once("; try ").expect("a fix");
-        let mut words = fix.split_whitespace();
-        assert_eq!(words.next(), Some(option), "{fix}");
-        let better = asked(&[option, words.next().expect("a value")]);
+        let mut parts = fix.split_whitespace();
+        assert_eq!(parts.next(), Some(option), "{fix}");
+        let better = search(&[option, parts.next().expect("a value")]);
         assert_eq!(better.code, Some(0), "{}", better.stderr);
     }
     let error = refusal(
@@ -115,11 +118,11 @@ fn what_cannot_be_met_is_refused_with_what_can() {
         ]
         .concat(),
     );
-    assert!(error.contains("fits into 8 devices of 16 GiB; try --devices "), "{error}");
+    assert!(error.contains("fits in 8 devices with 16 GiB; try --devices "), "{error}");
 }
 
 #[test]
-fn everything_wrong_with_a_size_is_told_at_once_with_a_near_fix() {
+fn every_invalid_argument_of_a_size_search_is_reported_with_a_fix() {
     let folder = Folder::new();
     let names = ["plan", "size", "--model", "llama-65", "--device", "a100-80g"];
     let numbers =

@@ -1,12 +1,12 @@
-//! Disks that fail under a run: one clear line, exit code 4, and nothing that was whole is lost.
+//! Storage failures: one error line, exit code 4, and complete checkpoints stay.
 //!
-//! The disk is a file system in memory that only the command sees, which takes a namespace of
-//! mounts. Where the system grants none, there is nothing to try.
+//! The disk is a tmpfs in the command's own mount namespace. The tests pass without checking anything
+//! where the system denies namespaces.
 
 use crate::process::{Finished, Folder};
 use std::process::{Command, Stdio};
 
-/// Mounts a disk at `disk`, runs the command, and lists what the disk holds then.
+/// Mounts a disk at `disk`, runs the command and lists the disk.
 const SCRIPT: &str = r#"
 mount -t tmpfs -o "$DISK" tmpfs disk || exit 77
 "$@"; code=$?
@@ -14,7 +14,7 @@ echo; ls -A disk disk/.[a-z]* 2> /dev/null
 exit $code
 "#;
 
-/// Trains with checkpoints on a disk with these options of `mount`; nothing where there is none.
+/// Trains with checkpoints on a disk with these mount options; `None` without namespaces.
 fn train_on(folder: &Folder, disk: &str, sets: &[&str]) -> Option<Finished> {
     folder.write("disk/.keep", b"");
     let all = ["train.steps=9", "train.eval_every=0", "checkpoint.every=2", "checkpoint.dir=disk"];
@@ -28,7 +28,7 @@ fn train_on(folder: &Folder, disk: &str, sets: &[&str]) -> Option<Finished> {
     (!is_refused).then_some(finished)
 }
 
-/// The bytes of a checkpoint of the recipe.
+/// Size of a checkpoint.
 fn checkpoint_bytes(folder: &Folder) -> u64 {
     let arguments = ["train", "--preset", "tiny", "--quiet", "--json"];
     let sets = ["train.steps=3", "train.eval_every=0", "checkpoint.every=2", "run.dir=whole"];
@@ -44,7 +44,7 @@ fn checkpoint_bytes(folder: &Folder) -> u64 {
 fn a_full_disk_ends_the_run_and_leaves_older_checkpoints() {
     let folder = Folder::new();
     let bytes = checkpoint_bytes(&folder);
-    // Room for two of them and for some of a third, which is written before the first goes.
+    // Two and a half checkpoints: the third is written before the first is removed.
     let disk = format!("size={}", bytes * 5 / 2);
     for workers in ["run.workers=1", "run.workers=2"] {
         let folder = Folder::new();
@@ -56,16 +56,20 @@ fn a_full_disk_ends_the_run_and_leaves_older_checkpoints() {
         let [error] = errors[..] else { panic!("one line: {}", full.stderr) };
         assert!(error.contains("the checkpoint of step 6 was not written"), "{error}");
         assert!(error.contains("no space left"), "{error}");
-        assert!(error.contains("disk/step-00000004"), "it says what is left: {error}");
+        assert!(error.contains("disk/step-00000004"), "it names the newest checkpoint: {error}");
         for whole in ["step-00000002", "step-00000004"] {
             assert!(full.stdout.contains(whole), "{}", full.stdout);
         }
-        assert!(!full.stdout.contains("step-00000006"), "no half of it stays: {}", full.stdout);
+        assert!(
+            !full.stdout.contains("step-00000006"),
+            "no partial checkpoint stays: {}",
+            full.stdout
+        );
     }
 }
 
 #[test]
-fn a_disk_that_cannot_be_written_ends_the_run_with_one_line() {
+fn a_read_only_disk_ends_the_run_with_one_line() {
     let folder = Folder::new();
     let sets = ["run.workers=2", "run.dir=run"];
     let Some(closed) = train_on(&folder, "ro", &sets) else { return };
@@ -75,5 +79,5 @@ fn a_disk_that_cannot_be_written_ends_the_run_with_one_line() {
     let [error] = errors[..] else { panic!("one line: {}", closed.stderr) };
     assert!(error.contains("cannot write disk/generation"), "{error}");
     assert!(error.contains("ead-only"), "{error}");
-    assert!(!folder.path().join("run/events.jsonl").exists(), "no step was done for nothing");
+    assert!(!folder.path().join("run/events.jsonl").exists(), "no step was trained");
 }

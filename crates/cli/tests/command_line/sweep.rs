@@ -1,4 +1,4 @@
-//! Sweeps: many runs at a time, killed and gone on with, and the table that comes of them.
+//! `lockstep sweep`: parallel runs, resumed after kills, and their table.
 
 use crate::launch::send;
 use crate::process::{Finished, Folder, assert_keys};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Far more than anything here takes, and still an end.
+/// Deadline of every wait.
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// Sixteen configurations of a convex problem, of which some diverge.
@@ -25,7 +25,7 @@ const SIXTEEN: &[&str] = &[
     "--jobs=3",
 ];
 
-/// The runs that are done, by the files that say so.
+/// Names of the finished runs.
 fn done(folder: &Folder) -> Vec<String> {
     let out = folder.path().join("sweep");
     let paths = real().files().list(&out).unwrap_or_default();
@@ -42,7 +42,7 @@ fn kill_in_the_middle(folder: &Folder, arguments: &[&str], num_done: usize) {
     let world = real();
     let deadline = Deadline::after(world.clock(), LIMIT);
     while done(folder).len() < num_done {
-        assert!(sweep.try_wait().expect("it was started").is_none(), "it ended before the blow");
+        assert!(sweep.try_wait().expect("it was started").is_none(), "it ended before the kill");
         assert!(!deadline.has_passed(world.clock()), "{num_done} runs are never done");
         world.clock().sleep(Duration::from_millis(1));
     }
@@ -59,8 +59,8 @@ fn a_sweep_that_is_killed_and_resumed_ends_with_the_same_table() {
     assert_eq!(table.len(), 1 + 16 + 3, "{}", expected.stdout);
     assert!(table[1].starts_with('*'), "{}", expected.stdout);
     assert!(table[16].contains("diverged"), "{}", expected.stdout);
-    let told = expected.stderr.lines().filter(|line| line.contains("/16  "));
-    assert_eq!(told.count(), 16, "{}", expected.stderr);
+    let progress = expected.stderr.lines().filter(|line| line.contains("/16  "));
+    assert_eq!(progress.count(), 16, "{}", expected.stderr);
 
     let folder = Folder::new();
     kill_in_the_middle(&folder, SIXTEEN, 4);
@@ -71,18 +71,18 @@ fn a_sweep_that_is_killed_and_resumed_ends_with_the_same_table() {
     kill_in_the_middle(&folder, &[SIXTEEN, &["--quiet"]].concat(), 9);
     let resumed = folder.succeed(SIXTEEN);
     assert_eq!(resumed.stdout, expected.stdout);
-    assert!(resumed.stderr.contains("going on: "), "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("resuming: "), "{}", resumed.stderr);
     for (name, record) in first.iter().zip(&records) {
-        assert_eq!(folder.read(&format!("sweep/{name}.json")), *record, "{name} was done again");
+        assert_eq!(folder.read(&format!("sweep/{name}.json")), *record, "{name} ran twice");
         assert!(!resumed.stderr.contains(&format!("  {name}  ")), "{}", resumed.stderr);
     }
     let csv = [SIXTEEN, &["--csv", "--quiet"]].concat();
     assert_eq!(folder.succeed(&csv).stdout, whole.succeed(&csv).stdout);
-    // Everything is done, so a picture and another order cost nothing.
-    let again = folder.json(&[SIXTEEN, &["--json", "--svg", "lr.svg"]].concat());
-    assert_keys(&again, "by runs best out");
+    // All runs are done, so a plot costs nothing.
+    let repeated = folder.json(&[SIXTEEN, &["--json", "--svg", "lr.svg"]].concat());
+    assert_keys(&repeated, "by runs best out");
     let keys = "run set status rung steps command suboptimality validation_loss seconds";
-    assert_keys(&again["best"], keys);
+    assert_keys(&repeated["best"], keys);
     assert!(String::from_utf8(folder.read("lr.svg")).expect("text").contains(">optim.momentum<"));
 }
 
@@ -97,9 +97,9 @@ fn the_command_of_the_best_run_trains_it_to_the_same_bits() {
     assert_eq!(steps, [90, 30, 30, 10, 10, 10, 10, 10, 10], "{report}");
     let statuses: Vec<_> = runs.iter().filter_map(|run| run["status"].as_str()).collect();
     assert_eq!(statuses.iter().filter(|status| **status == "dropped").count(), 8, "{statuses:?}");
-    let command = report["best"]["command"].as_str().expect("words");
-    let words: Vec<&str> = command.split(' ').skip(1).collect();
-    let alone = folder.json(&[&words[..], &["--json", "--quiet"]].concat());
+    let command = report["best"]["command"].as_str().expect("a command");
+    let arguments: Vec<&str> = command.split(' ').skip(1).collect();
+    let alone = folder.json(&[&arguments[..], &["--json", "--quiet"]].concat());
     let name = report["best"]["run"].as_str().expect("a name");
     let summary = folder.read(&format!("sweep/{name}-rung3/summary.json"));
     let paused: Value = serde_json::from_slice(&summary).expect("JSON");
@@ -109,7 +109,7 @@ fn the_command_of_the_best_run_trains_it_to_the_same_bits() {
 }
 
 #[test]
-fn a_run_with_checkpoints_goes_on_where_it_was_killed() {
+fn a_killed_run_resumes_from_its_checkpoint() {
     let arguments = [
         "sweep",
         "--preset=tiny",
@@ -125,7 +125,7 @@ fn a_run_with_checkpoints_goes_on_where_it_was_killed() {
     let checkpoints = folder.path().join("sweep/0001/checkpoints");
     let is_saved = || {
         let paths = world.files().list(&checkpoints).unwrap_or_default();
-        // One that is not whole yet is hidden.
+        // An incomplete checkpoint is hidden.
         let mut names = paths.iter().filter_map(|path| path.file_name()?.to_str());
         names.any(|name| name.starts_with("step-"))
     };
@@ -137,7 +137,7 @@ fn a_run_with_checkpoints_goes_on_where_it_was_killed() {
     sweep.wait().expect("it was started");
     let resumed = folder.json(&[&arguments[..], &["--json"]].concat());
     let events = String::from_utf8(folder.read("sweep/0001/events.jsonl")).expect("text");
-    assert!(!events.contains("\"event\":\"step\",\"step\":1,"), "it began again: {events}");
+    assert!(!events.contains("\"event\":\"step\",\"step\":1,"), "it started over: {events}");
     assert!(!folder.path().join("sweep/0001.partial").exists());
     let whole = Folder::new().json(&[&arguments[..], &["--json"]].concat());
     for figure in ["validation_loss", "final_loss", "steps"] {
@@ -146,7 +146,7 @@ fn a_run_with_checkpoints_goes_on_where_it_was_killed() {
 }
 
 #[test]
-fn what_is_wrong_with_any_run_is_told_before_the_first_begins() {
+fn every_invalid_run_is_reported_before_the_first_starts() {
     let folder = Folder::new();
     let refused = |arguments: &[&str], lines: &[&str]| {
         let finished = folder.run(&[&["sweep", "--preset=tiny"], arguments].concat());
@@ -166,11 +166,14 @@ fn what_is_wrong_with_any_run_is_told_before_the_first_begins() {
         ],
     );
     refused(&["--over=optim.lr=log:1e-3..1"], &["--random 20"]);
-    refused(&["--over=run.dir=a,b", "--over=optim.lr"], &["run.dir cannot be", "KEY=VALUES"]);
-    refused(&["--over=optim.lr=1,2", "--by=accuracy"], &["--by accuracy is not known of"]);
-    refused(&["--over=train.steps=2,4", "--halving=2"], &["cannot be with --halving"]);
+    refused(&["--over=run.dir=a,b", "--over=optim.lr"], &["run.dir is not possible", "KEY=VALUES"]);
+    refused(&["--over=optim.lr=1,2", "--by=accuracy"], &["--by accuracy is not available for"]);
+    refused(&["--over=train.steps=2,4", "--halving=2"], &["is not possible with --halving"]);
     folder.write("taken/file", b"mine");
-    refused(&["--over=optim.lr=1,2", "--out=taken"], &["taken is not empty and no sweep's folder"]);
+    refused(
+        &["--over=optim.lr=1,2", "--out=taken"],
+        &["taken is not empty and is not a sweep's folder"],
+    );
     assert_eq!(folder.content().len(), 2, "nothing was written");
     let dry = folder.succeed(&["sweep", "--preset=tiny", "--over=optim.lr=1e-3,1e-2", "--dry-run"]);
     assert!(dry.stdout.contains("0002  lockstep train --preset tiny --set optim.lr=1e-2\n"));
@@ -178,7 +181,7 @@ fn what_is_wrong_with_any_run_is_told_before_the_first_begins() {
 }
 
 #[test]
-fn another_sweep_is_not_mixed_into_a_folder_and_a_plain_one_may_grow() {
+fn another_sweep_is_refused_and_a_grid_may_grow() {
     let folder = Folder::new();
     let base = ["sweep", "--preset=quadratic", "--set=run.workers=1", "--set=train.steps=5"];
     let sweep = |over: &str, more: &[&str]| folder.run(&[&base[..], &[over], more].concat());
@@ -187,9 +190,9 @@ fn another_sweep_is_not_mixed_into_a_folder_and_a_plain_one_may_grow() {
     assert_eq!(other.code, Some(2), "{}", other.stderr);
     assert!(other.stderr.contains("sweep holds another sweep: its run 0002 is optim.lr=0.2"));
     let recipe = sweep("--over=optim.lr=0.1,0.2", &["--set=problem.dim=8"]);
-    assert!(recipe.stderr.contains("the recipe of run 0001 was another"), "{}", recipe.stderr);
+    assert!(recipe.stderr.contains("the recipe of run 0001 differs"), "{}", recipe.stderr);
     let grown = sweep("--over=optim.lr=0.1,0.2,0.4", &[]);
     assert_eq!(grown.code, Some(0), "{}", grown.stderr);
-    assert!(grown.stderr.contains("going on: 2 of 3 are done"), "{}", grown.stderr);
+    assert!(grown.stderr.contains("resuming: 2 of 3 runs are done"), "{}", grown.stderr);
     assert_eq!(grown.stdout.lines().count(), 1 + 3 + 3, "{}", grown.stdout);
 }

@@ -194,11 +194,14 @@ impl Report {
             layout: layout(scenario, first),
             alternatives: found.best.iter().skip(1).map(alternative).collect(),
             pareto: found.pareto.iter().map(alternative).collect(),
-            why_second_is_slower: found.best.get(1).map(|two| report::why_it_lost(first, two)),
+            why_second_is_slower: found
+                .best
+                .get(1)
+                .map(|two| report::explain_runner_up(first, two)),
             almost_fits: found
                 .almost_fits
                 .as_ref()
-                .map(|candidate| report::what_it_needs(&workload, candidate)),
+                .map(|candidate| report::explain_rejection(&workload, candidate)),
             sync: advice::sync_methods(step, first.layout.zero > 0),
             layouts_with_sync: found.with_sync.iter().map(sync_layout).collect(),
             critical_batch_tokens: batch::critical_tokens(scenario.model.num_active_params() as f64),

@@ -1,8 +1,8 @@
-//! A cluster's plan as one page: memory, timeline, scaling. It needs nothing from elsewhere.
+//! A cluster plan as one HTML page: memory, timeline, scaling, then the report.
 //!
 //! # Layout
-//! - [`memory`]: a bar for each layout
-//! - [`scaling`]: speed against devices
+//! - [`memory`]: one bar for each layout
+//! - [`scaling`]: throughput over devices
 
 mod memory;
 mod scaling;
@@ -12,13 +12,10 @@ use lockstep_estimate::search::scaling::Curve;
 use lockstep_estimate::search::{Candidate, SearchResult};
 use lockstep_estimate::time;
 use lockstep_planner::timeline::svg_with_title;
+use lockstep_plot::escape;
 use std::fmt::Write;
 
-const STYLE: &str = "body{font-family:sans-serif;max-width:1240px;margin:2em auto;padding:0 1em;\
-    color:#222}pre{background:#f4f4f4;padding:1em;overflow-x:auto}svg{max-width:100%}\
-    h2{margin-top:2em}";
-
-/// The page. `text` is the report for people, which stands on it as it is.
+/// The page; `text` is the report for the terminal.
 pub(super) fn page(
     scenario: &Scenario,
     found: &SearchResult,
@@ -26,51 +23,15 @@ pub(super) fn page(
     text: &str,
 ) -> String {
     let title = format!("{} on {}", scenario.model.name, scenario.cluster.name);
-    let title = escaped(&title);
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\n\
-         <style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n<pre>{}</pre>\n",
-        escaped(text)
-    );
-    page += "<h2>Memory of the fullest device</h2>\n";
-    page += &memory::picture(scenario, &found.best);
-    if let Some(picture) = found.best.first().and_then(|choice| timeline(scenario, choice)) {
-        page += "<h2>Pipeline of the best layout</h2>\n";
-        page += &picture;
+    let mut body = memory::picture(scenario, &found.best);
+    if let Some(picture) = found.best.first().and_then(|best| timeline(scenario, best)) {
+        body += &picture;
     }
     for (name, curve) in curves {
-        let _ = writeln!(page, "<h2>Scaling: {}</h2>", escaped(&name.to_lowercase()));
-        page += &scaling::picture(&format!("{name} on more devices"), curve);
+        body += &scaling::picture(&format!("Scaling: {}", name.to_lowercase()), curve);
     }
-    page + "</body></html>\n"
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-/// The begin of a picture.
-fn opening(width: f64, height: f64) -> String {
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
-         width=\"{width:.0}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"{width:.0}\" height=\"{height:.0}\" fill=\"white\"/>\n"
-    )
-}
-
-/// Room that so much text takes at most, in letters as wide as digits.
-fn room(text: &str) -> f64 {
-    7.2 * text.chars().count() as f64
-}
-
-/// About so many round numbers from zero on: 1, 2 or 5 times a power of ten apart.
-fn ticks(most: f64, about: f64) -> Vec<f64> {
-    let rough = most / about;
-    let power = 10_f64.powf(rough.log10().floor());
-    let times = [1.0, 2.0, 5.0, 10.0].into_iter().find(|times| times * power >= rough);
-    let step = times.unwrap_or(10.0) * power;
-    let count = (most / step).floor() as u32;
-    (0..=count).map(|tick| f64::from(tick) * step).collect()
+    let _ = writeln!(body, "<pre>{}</pre>", escape(text));
+    lockstep_plot::page(&title, &body)
 }
 
 /// The pipeline, if the best layout has one: its first microbatches, which take another share of
@@ -98,16 +59,4 @@ fn timeline(scenario: &Scenario, choice: &Candidate) -> Option<String> {
         100.0 * step.bubble / step.seconds,
     );
     Some(svg_with_title(&drawn, &what, &how_good))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ticks_are_round_and_reach_the_end() {
-        assert_eq!(ticks(80.0, 8.0), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]);
-        assert_eq!(ticks(141.0, 8.0), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0, 120.0, 140.0]);
-        assert_eq!(ticks(0.9, 4.0), [0.0, 0.5]);
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::Arguments;
 use crate::failure::Failure;
-use lockstep_bench::{Buffers, Case, Kind};
+use lockstep_bench::{Buffers, Case, Collective};
 use lockstep_comm::Dtype;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Emulate, Sources};
@@ -53,9 +53,9 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn from_arguments(arguments: &Arguments, world: &World) -> Result<Self, Failure> {
-        let kinds = match arguments.op.as_str() {
-            "all" => Kind::ALL.to_vec(),
-            ops => parse_list::<Kind>("--op", ops)?,
+        let collectives = match arguments.op.as_str() {
+            "all" => Collective::ALL.to_vec(),
+            ops => parse_list::<Collective>("--op", ops)?,
         };
         let transport = transport(&arguments.transport)?;
         let num_ranks = num_ranks(&arguments.ranks)?;
@@ -67,14 +67,14 @@ impl Plan {
         };
         let sizes = sizes(&arguments.bytes, dtype)?;
         let mut cases = Vec::new();
-        for &kind in &kinds {
+        for &collective in &collectives {
             for &algorithm in &algorithms {
                 if let Some(algorithm) = algorithm {
-                    check_algorithm(kind, algorithm, num_ranks, transport)?;
+                    check_algorithm(collective, algorithm, num_ranks, transport)?;
                 }
                 // A barrier has no payload, so it has one case.
-                let sizes = if kind == Kind::Barrier { &[0][..] } else { &sizes };
-                let case = |&bytes: &usize| Case { kind, dtype, bytes, algorithm, buffers };
+                let sizes = if collective == Collective::Barrier { &[0][..] } else { &sizes };
+                let case = |&bytes: &usize| Case { collective, dtype, bytes, algorithm, buffers };
                 cases.extend(sizes.iter().map(case));
             }
         }
@@ -211,12 +211,12 @@ fn budget(text: &str) -> Result<Duration, Failure> {
 
 /// Refuses an algorithm that cannot run an operation over a transport.
 fn check_algorithm(
-    kind: Kind,
+    collective: Collective,
     algorithm: Algorithm,
     num_ranks: usize,
     transport: Transport,
 ) -> Result<(), Failure> {
-    let op = kind.op();
+    let op = collective.op();
     let is_shared = transport != Transport::Tcp;
     let topology = if is_shared {
         Topology::flat(num_ranks, Medium::Memory)

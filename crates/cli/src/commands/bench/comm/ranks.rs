@@ -1,8 +1,8 @@
 //! The ranks of a measurement: threads of this process, or processes of a launcher.
 //!
 //! A rank process is this program with the same options and `--as-rank`. It maps the launcher's
-//! shared board, connects and measures; rank 0 prints one line of JSON per row. The launcher offers
-//! the board, reads the rows and polls the processes. When one fails, all stop, and the error of the
+//! shared coordinator, connects and measures; rank 0 prints one line of JSON per row. The launcher offers
+//! the coordinator, reads the rows and polls the processes. When one fails, all stop, and the error of the
 //! first failing rank is reported.
 
 use super::plan::{Plan, Transport};
@@ -10,7 +10,7 @@ use super::report::Row;
 use super::select;
 use crate::failure::Failure;
 use crate::output;
-use lockstep_bench::{BenchError, Board, Offer, contest, measure};
+use lockstep_bench::{BenchError, Coordinator, CoordinatorOffer, compare_algorithms, measure};
 use lockstep_cluster::rendezvous::{self, RankEnv, RendezvousError, Settings, Ticket};
 use lockstep_comm::transport::{hosts, tcp::TcpOptions};
 use lockstep_comm::{Comm, Options};
@@ -36,10 +36,11 @@ const LOOPBACK: &str = "127.0.0.1";
 
 /// Starts the ranks and passes on every row as it arrives.
 pub(super) fn launch(plan: &Plan, world: &World, on_row: impl FnMut(Row)) -> Result<(), Failure> {
-    let board = Board::new(world, plan.num_ranks, plan.max_bytes()).map_err(BenchError::from)?;
+    let coordinator =
+        Coordinator::new(world, plan.num_ranks, plan.max_bytes()).map_err(BenchError::from)?;
     match plan.transport {
-        Transport::Threads => start_threads(plan, world, &board, on_row),
-        Transport::Shm | Transport::Tcp => start_processes(plan, world, &board, on_row),
+        Transport::Threads => start_threads(plan, world, &coordinator, on_row),
+        Transport::Shm | Transport::Tcp => start_processes(plan, world, &coordinator, on_row),
     }
 }
 
@@ -52,7 +53,7 @@ fn options(plan: &Plan) -> Options {
 fn start_threads(
     plan: &Plan,
     world: &World,
-    board: &Board,
+    coordinator: &Coordinator,
     mut on_row: impl FnMut(Row),
 ) -> Result<(), Failure> {
     let ends = Comm::threads(world, plan.num_ranks, &options(plan)).map_err(BenchError::from)?;
@@ -61,13 +62,13 @@ fn start_threads(
         let start = |comm: Comm| {
             let sender = sender.clone();
             scope.spawn(move || {
-                let result = measure_all(plan, world, board, &comm, |row| {
+                let result = measure_all(plan, world, coordinator, &comm, |row| {
                     // The receiver outlives all ranks.
                     let _ = sender.send(row);
                     Ok(())
                 });
                 if result.is_err() {
-                    board.stop();
+                    coordinator.stop();
                 }
                 result
             })
@@ -92,7 +93,7 @@ fn is_secondary(error: &BenchError) -> bool {
 fn measure_all(
     plan: &Plan,
     world: &World,
-    board: &Board,
+    coordinator: &Coordinator,
     comm: &Comm,
     mut report: impl FnMut(Row) -> Result<(), BenchError>,
 ) -> Result<(), BenchError> {
@@ -104,8 +105,8 @@ fn measure_all(
     let measured = comm.probe()?;
     let took = world.clock().since(start);
     for case in &plan.cases {
-        let measure = if plan.selects { contest } else { measure };
-        let point = measure(comm, board, case, plan.budget)?;
+        let measure = if plan.selects { compare_algorithms } else { measure };
+        let point = measure(comm, coordinator, case, plan.budget)?;
         if comm.rank() == Rank(0) {
             let probe = measured.as_ref().map(|found| select::links(found, plan.num_ranks, took));
             report(Row { probe, ..Row::new(plan, case, &point) })?;
@@ -121,10 +122,10 @@ pub(super) fn run_rank(rank_env: &str, plan: &Plan, world: &World) -> Result<(),
         Some((name, Rank(rank)))
     });
     let (name, rank) = parsed.ok_or_else(|| Failure::user("--as-rank needs NAME/RANK"))?;
-    let board = Board::fetch(world, name, plan.num_ranks, RENDEZVOUS_DEADLINE)?;
+    let coordinator = Coordinator::attach(world, name, plan.num_ranks, RENDEZVOUS_DEADLINE)?;
     let mut printed = Ok(());
-    let result = connect(plan, world, &board, name, rank).and_then(|comm| {
-        let measured = measure_all(plan, world, &board, &comm, |row| {
+    let result = connect(plan, world, &coordinator, name, rank).and_then(|comm| {
+        let measured = measure_all(plan, world, &coordinator, &comm, |row| {
             let line = serde_json::to_string(&row).expect("our values are JSON");
             printed = output::text(&(line + "\n"));
             if printed.is_ok() { Ok(()) } else { Err(BenchError::Stopped) }
@@ -132,7 +133,7 @@ pub(super) fn run_rank(rank_env: &str, plan: &Plan, world: &World) -> Result<(),
         Ok(measured?)
     });
     if result.is_err() {
-        board.stop();
+        coordinator.stop();
     }
     printed?;
     result
@@ -142,7 +143,7 @@ pub(super) fn run_rank(rank_env: &str, plan: &Plan, world: &World) -> Result<(),
 fn connect(
     plan: &Plan,
     world: &World,
-    board: &Board,
+    coordinator: &Coordinator,
     name: &str,
     rank: Rank,
 ) -> Result<Comm, Failure> {
@@ -158,11 +159,11 @@ fn connect(
         let listener = rendezvous::listen(world, &format!("{LOOPBACK}:0"))?;
         let master = listener.local_addr();
         let port = master.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        board.tell(port.expect("an address ends with a port"));
+        coordinator.publish(port.expect("an address ends with a port"));
         let rank_env = RankEnv::new(rank, num_ranks, &master, &ticket);
         rendezvous::join_as_first(world, listener, &rank_env, &settings)
     } else {
-        let master = format!("{LOOPBACK}:{}", board.hear()?);
+        let master = format!("{LOOPBACK}:{}", coordinator.wait_for_value()?);
         rendezvous::join(world, &RankEnv::new(rank, num_ranks, &master, &ticket), &settings)
     };
     let options = TcpOptions { emulate: plan.emulate.clone(), ..TcpOptions::default() };
@@ -173,13 +174,13 @@ fn connect(
 fn start_processes(
     plan: &Plan,
     world: &World,
-    board: &Board,
+    coordinator: &Coordinator,
     on_row: impl FnMut(Row),
 ) -> Result<(), Failure> {
     let name = format!("lockstep/bench/{:016x}", world.entropy().u64());
-    let offer = board.offer(&name).map_err(BenchError::from)?;
+    let offer = coordinator.offer(&name).map_err(BenchError::from)?;
     let ticket = Ticket::new(world);
-    let mut ranks = Ranks { children: Vec::new(), board, world };
+    let mut ranks = Ranks { children: Vec::new(), coordinator, world };
     for rank in 0..plan.num_ranks {
         ranks.children.push(spawn(&name, rank, &ticket)?);
     }
@@ -234,15 +235,15 @@ fn read_lines(
 /// The rank processes.
 struct Ranks<'a> {
     children: Vec<Child>,
-    board: &'a Board,
+    coordinator: &'a Coordinator,
     world: &'a World,
 }
 
 impl Ranks<'_> {
-    /// Offers the board and passes on rows until all ranks have ended or one has failed.
+    /// Offers the coordinator and passes on rows until all ranks have ended or one has failed.
     fn watch(
         &mut self,
-        mut offer: Offer,
+        mut offer: CoordinatorOffer,
         lines: &Receiver<String>,
         mut on_row: impl FnMut(Row),
     ) -> Result<(), Failure> {
@@ -250,7 +251,8 @@ impl Ranks<'_> {
         let mut is_open = true;
         loop {
             if num_joined < self.children.len() {
-                let joined = offer.hand_out(self.board, POLL_INTERVAL).map_err(BenchError::from)?;
+                let joined =
+                    offer.serve_one(self.coordinator, POLL_INTERVAL).map_err(BenchError::from)?;
                 num_joined += usize::from(joined);
             } else if is_open {
                 match lines.recv_timeout(POLL_INTERVAL) {
@@ -313,7 +315,7 @@ impl Ranks<'_> {
 
     /// Stops all ranks; kills those that do not end in time.
     fn end(&mut self) {
-        self.board.stop();
+        self.coordinator.stop();
         let mut num_polls = STOP_DEADLINE.as_millis() / POLL_INTERVAL.as_millis();
         for child in &mut self.children {
             while num_polls > 0 && matches!(child.try_wait(), Ok(None)) {

@@ -1,7 +1,7 @@
 //! Results of a measurement as JSON and text.
 
 use super::plan::Plan;
-use lockstep_bench::{Buffers, Case, Point};
+use lockstep_bench::{Buffers, Case, Measurement};
 use lockstep_config::units::Bytes;
 use lockstep_schedule::Algorithm;
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ pub(super) struct Candidate {
 }
 
 impl Row {
-    pub(super) fn new(plan: &Plan, case: &Case, point: &Point) -> Self {
+    pub(super) fn new(plan: &Plan, case: &Case, point: &Measurement) -> Self {
         let micros = |times: &[u64], percent: usize| {
             times[(times.len() * percent / 100).min(times.len() - 1)] as f64 / 1e3
         };
@@ -60,7 +60,7 @@ impl Row {
         let limit_us = if case.bytes > 0 { micros(&point.sweep_ns, 50) } else { 0.0 };
         // A call shorter than a clock tick has no finite speed.
         let speed = |us: f64| if us > 0.0 { case.bytes as f64 / (us * 1e-6) } else { 0.0 };
-        let bus_factor = case.kind.bus_factor(plan.num_ranks);
+        let bus_factor = case.collective.bus_factor(plan.num_ranks);
         let candidate =
             |algorithm: &Algorithm, us| Candidate { algorithm: algorithm.to_string(), us };
         let forecasts = point.forecasts.iter();
@@ -69,7 +69,7 @@ impl Row {
         let forced =
             |(algorithm, times): &(Algorithm, Vec<u64>)| candidate(algorithm, micros(times, 50));
         Self {
-            op: case.kind.name().to_owned(),
+            op: case.collective.name().to_owned(),
             ranks: plan.num_ranks,
             bytes: case.bytes,
             dtype: case.dtype.to_string(),
@@ -80,7 +80,7 @@ impl Row {
             p95_us: micros(&point.call_ns, 95),
             bus_bytes_per_second: bus_factor * speed(median_us),
             limit_share: if median_us > 0.0 { limit_us / median_us } else { 0.0 },
-            verified: point.is_right,
+            verified: point.is_correct,
             min_us: micros(&point.call_ns, 0),
             p10_us: micros(&point.call_ns, 10),
             algorithm_bytes_per_second: speed(median_us),
@@ -90,7 +90,7 @@ impl Row {
             samples: point.call_ns.len(),
             predicted_us: candidates.first().map(|first| first.us),
             candidates,
-            forced: point.forced.iter().map(forced).collect(),
+            forced: point.by_algorithm.iter().map(forced).collect(),
             probe: None,
         }
     }
@@ -178,7 +178,7 @@ impl<'a> Progress<'a> {
         let number = num_done + 1;
         let total = self.plan.cases.len();
         let size = Bytes(case.bytes as u64);
-        let text = format!("measuring {number} of {total}: {} of {size}", case.kind);
+        let text = format!("measuring {number} of {total}: {} of {size}", case.collective);
         let mut stderr = std::io::stderr();
         // A closed standard error is not a failure of the command.
         let _ = if self.is_terminal {

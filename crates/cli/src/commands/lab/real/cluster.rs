@@ -44,9 +44,9 @@ impl Rank<'_> {
 
 /// The same link between any two ranks.
 pub(super) fn even(link: Link) -> Emulate {
-    let usual =
+    let default_link =
         LinkConditions { bandwidth: link.bandwidth, latency: link.latency, ..LinkConditions::NONE };
-    Emulate { usual, ..Emulate::none() }
+    Emulate { default_link, ..Emulate::none() }
 }
 
 /// Links over which a ring of so many ranks sums so many bytes in this time, a tenth of it latency.

@@ -1,4 +1,4 @@
-//! Texts of every kind and on every way reach the model, and models are judged by any text.
+//! Data placements, tokenizers and evaluation, end to end.
 
 use crate::process::{Finished, Folder, assert_keys};
 use lockstep_platform::FileKind;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const SECRET: &str = "a secret that only the test knows";
 
-/// A recipe that trains in a moment; a few hundred sequences an epoch.
+/// A recipe that trains quickly; an epoch has a few hundred sequences.
 const SMALL: &[&str] = &[
     "--preset",
     "tiny",
@@ -52,7 +52,7 @@ impl Server {
         Self { child, addr }
     }
 
-    /// Trains as its worker.
+    /// Trains with this server.
     fn train(&self, folder: &Folder, secret: &str, arguments: &[&str]) -> Finished {
         let server = format!("data.server={}", self.addr);
         let mut command = folder.command(&["train", "--json"]);
@@ -70,11 +70,11 @@ impl Drop for Server {
 }
 
 #[test]
-fn served_batches_give_the_bits_of_a_shared_text_on_any_number_of_workers() {
+fn served_batches_are_bit_identical_to_a_shared_corpus() {
     let folder = Folder::new();
     book(&folder);
-    // More steps than an epoch has.
-    let steps = ["--set", "train.steps=60", "--set", "data.last=pad"];
+    // More than one epoch.
+    let steps = ["--set", "train.steps=60", "--set", "data.last_batch=pad"];
     let shared = folder.json(&[&["train", "--json"], SMALL, &steps].concat());
     let server = Server::start(&folder, &steps);
     for workers in ["1", "3"] {
@@ -90,7 +90,7 @@ fn served_batches_give_the_bits_of_a_shared_text_on_any_number_of_workers() {
 }
 
 #[test]
-fn a_server_refuses_other_secrets_and_recipes_and_its_end_ends_the_run() {
+fn a_server_refuses_other_secrets_and_recipes_and_its_failure_ends_the_run() {
     let folder = Folder::new();
     book(&folder);
     let mut server = Server::start(&folder, &[]);
@@ -104,7 +104,7 @@ fn a_server_refuses_other_secrets_and_recipes_and_its_end_ends_the_run() {
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("needs a shared secret"), "{}", refused.stderr);
 
-    // The run writes events as it goes; once there are some, the server goes.
+    // Once the run has written some steps, the server is killed.
     let addr = format!("data.server={}", server.addr);
     let mut command = folder.command(&["train"]);
     command.args(SMALL).args(["--set", "data.placement=served", "--set", &addr]);
@@ -124,12 +124,12 @@ fn a_server_refuses_other_secrets_and_recipes_and_its_end_ends_the_run() {
     server.child.kill().expect("it was alive");
     let ended = Finished::new(child.wait_with_output().expect("it ends"));
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
-    let words = format!("the data server {} failed", server.addr);
-    assert!(ended.stderr.contains(&words), "{}", ended.stderr);
+    let expected = format!("the data server {} failed", server.addr);
+    assert!(ended.stderr.contains(&expected), "{}", ended.stderr);
 }
 
 #[test]
-fn a_model_is_judged_by_what_it_held_out_and_by_any_text() {
+fn a_model_is_evaluated_on_its_validation_set_and_on_any_text() {
     let folder = Folder::new();
     book(&folder);
     folder.write("more/a.txt", b"In the beginning 4 was the word 2.\nIn the beginning.");
@@ -154,32 +154,32 @@ fn a_model_is_judged_by_what_it_held_out_and_by_any_text() {
     let closer = ["eval", "run", "--json", "--data", "book.txt", "--stride", "8"];
     let closer = folder.json(&closer);
     assert_eq!(closer["num_targets"], whole["num_targets"], "each token is predicted once");
-    assert_ne!(closer["loss"], whole["loss"], "and with more before it");
+    assert_ne!(closer["loss"], whole["loss"], "and with a longer context");
     let several = folder.json(&["eval", "run", "--json", "--data", "more", "book.txt"]);
     assert_eq!(several["texts"].as_array().map(Vec::len), Some(2));
     let sum: f64 =
         several["texts"].as_array().expect("two").iter().map(|t| number(t, "nats")).sum();
     assert!((sum / number(&several, "num_targets") - number(&several, "loss")).abs() < 1e-9);
 
-    // The same weights as a folder of Hugging Face are judged the same.
+    // A Hugging Face folder with the same weights has the same loss.
     folder.succeed(&["convert", "run", "--to", "huggingface", "hf"]);
     let exported = folder.json(&["eval", "hf", "--json", "--data", "book.txt"]);
     assert_eq!(exported["loss"], whole["loss"]);
 
-    for (arguments, words) in [
-        (&["eval", "hf"][..], "has held nothing out; give --data FILE"),
+    for (arguments, expected) in [
+        (&["eval", "hf"][..], "has no validation set; give --data FILE"),
         (&["eval", "run", "--data", "gone.txt"], "gone.txt does not exist"),
         (&["eval", "run", "--data", "book.txt", "--stride", "0"], "--stride 0 must be from 1 to"),
         (&["eval", "nowhere"], "nowhere does not exist"),
     ] {
         let finished = folder.run(arguments);
         assert_eq!(finished.code, Some(2), "{arguments:?}: {}", finished.stderr);
-        assert!(finished.stderr.contains(words), "{arguments:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(expected), "{arguments:?}: {}", finished.stderr);
         assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
     }
 }
 
-/// A tokenizer of a few words.
+/// A tokenizer with eight tokens.
 const TOKENIZER: &str = r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[
     {"id":0,"content":"<|endoftext|>","single_word":false,"lstrip":false,"rstrip":false,
     "normalized":false,"special":true}],"normalizer":null,"pre_tokenizer":{"type":"Whitespace"},
@@ -187,7 +187,7 @@ const TOKENIZER: &str = r#"{"version":"1.0","truncation":null,"padding":null,"ad
     "[UNK]":1,"In":2,"the":3,"beginning":4,"was":5,"word":6,".":7},"unk_token":"[UNK]"}}"#;
 
 #[test]
-fn a_run_keeps_its_tokenizer_and_writes_without_its_corpus() {
+fn a_run_keeps_its_tokenizer_and_generates_without_its_corpus() {
     let folder = Folder::new();
     book(&folder);
     folder.write("words/tokenizer.json", TOKENIZER.as_bytes());
@@ -208,17 +208,17 @@ fn a_run_keeps_its_tokenizer_and_writes_without_its_corpus() {
         files.files().remove_file(&folder.path().join(gone)).expect("it was there");
     }
     let text = folder.json(&["generate", "run", "--json", "--tokens", "20", "--prompt", "In the"]);
-    let words: Vec<_> = text["text"].as_str().expect("a text").split_whitespace().collect();
+    let generated: Vec<_> = text["text"].as_str().expect("a text").split_whitespace().collect();
     let is_known = |word: &&str| TOKENIZER.contains(&format!("\"{word}\":"));
-    assert!(!words.is_empty() && words.iter().all(is_known), "{words:?}");
+    assert!(!generated.is_empty() && generated.iter().all(is_known), "{generated:?}");
     folder.write("other.txt", b"In the beginning was the word. In the word was the beginning.");
-    let judged = folder.json(&["eval", "run", "--json", "--data", "other.txt"]);
-    assert_eq!(judged["num_tokens"], 15, "words, full stops and the end of the document");
-    assert_eq!(judged["num_bytes"], 61 - 2, "all but the first word");
+    let evaluated = folder.json(&["eval", "run", "--json", "--data", "other.txt"]);
+    assert_eq!(evaluated["num_tokens"], 15, "words, full stops and the end of the document");
+    assert_eq!(evaluated["num_bytes"], 61 - 2, "all but the first word");
 }
 
 #[test]
-fn texts_of_workers_own_are_announced_as_such() {
+fn local_data_placement_is_announced() {
     let folder = Folder::new();
     for rank in 0..2 {
         folder.write(&format!("own-{rank}.txt"), "in the beginning ".repeat(300).as_bytes());
@@ -237,7 +237,7 @@ fn texts_of_workers_own_are_announced_as_such() {
         "--set",
         "run.workers=2",
     ]);
-    let line = "data.placement = local: each worker learns from its own text";
+    let line = "data.placement = local: each worker trains on its own data";
     assert!(finished.stderr.contains(line), "{}", finished.stderr);
     let missing = folder.run(&[
         "train",

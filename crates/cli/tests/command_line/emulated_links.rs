@@ -1,4 +1,4 @@
-//! Bad links and slow workers change no bit, and algorithms are chosen by what was measured.
+//! Emulated links and slow workers do not change results; algorithms are selected by measurement.
 
 use crate::process::Folder;
 use serde_json::Value;
@@ -14,7 +14,7 @@ fn train(folder: &Folder, sets: &[&str]) -> Value {
 }
 
 #[test]
-fn bad_links_and_slow_workers_change_no_bit_and_are_told() {
+fn emulated_links_and_slow_workers_keep_results_bit_identical() {
     let folder = Folder::new();
     let plain = train(&folder, &[]);
     assert_eq!(plain["emulated"], Value::Null);
@@ -36,24 +36,27 @@ fn bad_links_and_slow_workers_change_no_bit_and_are_told() {
             "worker 1 2 times slower (uniform)",
         ),
     ];
-    for (sets, words) in cases {
+    for (sets, description) in cases {
         let found = train(&folder, sets);
         for hash in ["losses_hash", "weights_hash", "validation_loss"] {
             assert_eq!(found[hash], plain[hash], "{hash} with {sets:?}");
         }
-        assert_eq!(found["emulated"], words);
+        assert_eq!(found["emulated"], description);
     }
 }
 
 #[test]
-fn the_choice_is_measured_beside_all_that_could_have_been_chosen() {
+fn the_selected_algorithm_is_timed_against_all_others() {
     let folder = Folder::new();
     let tcp = ["bench", "comm", "--json", "--seconds", "0.01", "--transport", "tcp"];
     let more = ["--select", "--bytes", "1KiB", "--set", "emulate.latency_ms=0.5"];
     let rows = folder.json(&[&tcp[..], &more[..]].concat());
     let row = &rows[0];
     assert_eq!(row["verified"], true);
-    assert_eq!(row["algorithm"], "butterfly", "one round is all that a short message can pay for");
+    assert_eq!(
+        row["algorithm"], "butterfly",
+        "latency dominates a short message, so one round is best"
+    );
     assert!(row["predicted_us"].as_f64().expect("a number") >= 500.0);
     let forced = row["forced"].as_array().expect("a list");
     let names: Vec<_> = forced.iter().filter_map(|each| each["algorithm"].as_str()).collect();
@@ -62,19 +65,19 @@ fn the_choice_is_measured_beside_all_that_could_have_been_chosen() {
 }
 
 #[test]
-fn what_cannot_be_emulated_is_refused_in_one_line() {
+fn invalid_emulation_is_refused_in_one_line() {
     let folder = Folder::new();
     for (arguments, expected) in [
         (
             &["--set", "emulate.latency_ms=1"][..],
-            "--set emulate.* makes links worse, and shm has none; try --transport tcp",
+            "--set emulate.* emulates links, which shm lacks; try --transport tcp",
         ),
-        (&["--set", "train.steps=1"], "--set train.steps=1 is no key of emulate; try"),
+        (&["--set", "train.steps=1"], "--set train.steps=1 is not an emulate key; try"),
         (
             &["--transport", "tcp", "--set", "emulate.loss=2"],
             "emulate.loss = 2 must be at least 0 and at most 0.5; try",
         ),
-        (&["--select", "--algorithm", "ring"], "--select tries all algorithms"),
+        (&["--select", "--algorithm", "ring"], "--select times all algorithms"),
     ] {
         let arguments = [&["bench", "comm", "--bytes", "1KiB"][..], arguments].concat();
         let finished = folder.run(&arguments);

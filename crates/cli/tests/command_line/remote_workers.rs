@@ -1,4 +1,4 @@
-//! Workers of other hosts that come and go while a run goes on. All hosts are this one here.
+//! Remote workers join and leave a running elastic run. All hosts are this one.
 
 use crate::launch::send;
 use crate::process::{Finished, Folder};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// Far more than anything here takes, and still an end.
+/// Deadline of every wait.
 const LIMIT: Duration = Duration::from_mins(2);
 
 const SECRET: &str = "5ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2";
@@ -24,7 +24,7 @@ const TINY: [&str; 9] = [
     "train.eval_every=0",
 ];
 
-/// The settings of a run that has between one and two workers and slow wires between them.
+/// Settings of a run with one or two workers and slow links.
 const SETS: [&str; 10] = [
     "--set",
     "run.workers={min=1,max=2}",
@@ -50,10 +50,10 @@ fn finish(child: Child) -> Finished {
 
 /// An address that was free a moment ago.
 fn free_addr(world: &World) -> String {
-    world.net().listen("127.0.0.1:0").expect("a port can be had").local_addr()
+    world.net().listen("127.0.0.1:0").expect("a port").local_addr()
 }
 
-/// How many workers each life of the run had that began to train.
+/// Number of workers of each attempt that started training.
 fn sizes(world: &World, folder: &Folder) -> Vec<u64> {
     let path = folder.path().join("run/events.jsonl");
     let events = world.files().read_to_string(&path).unwrap_or_default();
@@ -71,11 +71,11 @@ fn wait_for_size(world: &World, folder: &Folder, size: u64) {
 }
 
 #[test]
-fn a_run_grows_when_a_worker_joins_and_shrinks_when_its_host_is_gone() {
+fn a_run_grows_when_a_worker_joins_and_shrinks_when_it_is_lost() {
     let (world, folder) = (real(), Folder::new());
     let whole = Folder::new().json(&[&TINY[..], &["--set", "run.workers=1"]].concat());
     let addr = free_addr(&world);
-    // It may call before anybody listens.
+    // A worker may start before the launcher.
     let first = start(&folder, SECRET, "--join", &addr);
     let run = start(&folder, SECRET, "--listen", &addr);
     let stranger = start(&folder, &SECRET.replace('5', "6"), "--join", &addr);
@@ -90,28 +90,32 @@ fn a_run_grows_when_a_worker_joins_and_shrinks_when_its_host_is_gone() {
     for hash in ["weights_hash", "losses_hash"] {
         assert_eq!(summary[hash], whole[hash], "{}", ended.stderr);
     }
-    assert!(ended.stderr.contains("a worker has come from 127.0.0.1:"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("going on with 2, not 1"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("going on with 1 workers, not 2"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("a remote worker joined from 127.0.0.1:"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("resuming with 2, not 1"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("resuming with 1 workers, not 2"), "{}", ended.stderr);
     assert!(ended.stderr.contains("it does not know the run's secret"), "{}", ended.stderr);
-    // The one that is left hears that the run has ended well, or never got in.
+    // The remaining worker either saw the end of the run or never joined.
     send("-TERM", second.id());
     finish(second);
     let stranger = finish(stranger);
     assert_eq!(stranger.code, Some(2), "{}", stranger.stderr);
-    assert!(stranger.stderr.contains("the meeting point refused: it has another secret"));
+    assert!(stranger.stderr.contains("the rendezvous host refused: it has another secret"));
 }
 
 #[test]
-fn a_run_that_cannot_grow_and_an_address_of_nobody_are_refused() {
+fn a_fixed_size_and_an_unreachable_address_are_refused() {
     let folder = Folder::new();
-    for (sets, addr, words) in [
-        ("run.workers=2", "127.0.0.1:0", "needs a range of workers for more to come"),
-        ("run.workers={min=1,max=2}", "0.0.0.0:0", "is no address that other hosts can call"),
+    for (sets, addr, expected) in [
+        ("run.workers=2", "127.0.0.1:0", "needs a range of workers, so that more can join"),
+        (
+            "run.workers={min=1,max=2}",
+            "0.0.0.0:0",
+            "is not an address that other hosts can connect to",
+        ),
     ] {
         let refused = folder.run(&[&TINY[..], &["--set", sets, "--listen", addr]].concat());
         assert_eq!(refused.code, Some(2), "{}", refused.stderr);
-        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+        assert!(refused.stderr.contains(expected), "{}", refused.stderr);
     }
     assert!(folder.content().is_empty(), "nothing was trained");
 }

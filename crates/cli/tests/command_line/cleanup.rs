@@ -1,5 +1,5 @@
-//! After everything that a run consists of was killed at once, nothing of it is left in the system:
-//! no process, no shared memory, no descriptor, no socket, no file that is not the run's own.
+//! A killed run leaves nothing in the system: no process, shared memory, descriptor or socket, and
+//! no file outside of its run directory.
 
 use crate::launch::Running;
 use crate::process::Folder;
@@ -10,27 +10,27 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What processes hold, by the numbers that the kernel gives to it.
+/// Kernel resources of processes, by inode.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Held {
+struct Resources {
     memory: BTreeSet<u64>,
     sockets: BTreeSet<u64>,
 }
 
-impl Held {
-    /// What these processes hold open or have mapped; one that ends meanwhile holds nothing.
-    fn by(world: &World, processes: &[u32]) -> Self {
-        let mut held = Self::default();
+impl Resources {
+    /// Resources that these processes have open or mapped.
+    fn of(world: &World, processes: &[u32]) -> Self {
+        let mut resources = Self::default();
         for process in processes {
             let folder = PathBuf::from(format!("/proc/{process}"));
             for descriptor in world.files().list(&folder.join("fd")).unwrap_or_default() {
-                held.add_descriptor(&descriptor);
+                resources.add_descriptor(&descriptor);
             }
             let maps = world.files().read_to_string(&folder.join("maps")).unwrap_or_default();
             let memory = maps.lines().filter(|line| line.contains("/memfd:"));
-            held.memory.extend(memory.filter_map(|line| field(line, 4)));
+            resources.memory.extend(memory.filter_map(|line| field(line, 4)));
         }
-        held
+        resources
     }
 
     fn add_descriptor(&mut self, descriptor: &Path) {
@@ -43,7 +43,7 @@ impl Held {
         }
     }
 
-    /// The part of it that is in the other too.
+    /// The intersection.
     fn common(&self, other: &Self) -> Self {
         Self {
             memory: self.memory.intersection(&other.memory).copied().collect(),
@@ -58,12 +58,12 @@ fn field(line: &str, column: usize) -> Option<u64> {
 }
 
 /// All processes of the machine.
-fn everybody(world: &World) -> Vec<u32> {
+fn all_processes(world: &World) -> Vec<u32> {
     let all = world.files().list(Path::new("/proc")).expect("the kernel lists processes");
     all.iter().filter_map(|path| path.file_name()?.to_str()?.parse().ok()).collect()
 }
 
-/// Sockets that the kernel knows, whoever holds them.
+/// All sockets of the machine.
 fn known_sockets(world: &World) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     for (list, column) in [("tcp", 9), ("tcp6", 9), ("unix", 6)] {
@@ -80,7 +80,7 @@ fn named_memory(world: &World) -> Vec<PathBuf> {
 }
 
 #[test]
-fn nothing_is_left_of_a_run_whose_processes_were_all_killed_at_once() {
+fn a_killed_run_leaves_no_resources() {
     let world = real();
     for transport in ["shm", "tcp"] {
         let folder = Folder::new();
@@ -88,23 +88,23 @@ fn nothing_is_left_of_a_run_whose_processes_were_all_killed_at_once() {
         let run = Running::start(&folder, &["run.workers=3", "run.dir=run", &set]);
         let processes = run.processes();
         assert_eq!(processes.len(), 4, "a launcher and three workers");
-        let held = Held::by(&world, &processes);
-        assert!(!held.sockets.is_empty(), "workers hear of each other by sockets");
+        let held = Resources::of(&world, &processes);
+        assert!(!held.sockets.is_empty(), "workers use sockets for rendezvous");
         assert_eq!(held.memory.is_empty(), transport == "tcp", "{held:?}");
-        assert!(!held.sockets.is_disjoint(&known_sockets(&world)), "the lists are understood");
+        assert!(!held.sockets.is_disjoint(&known_sockets(&world)), "the kernel's lists are parsed");
 
         let numbers = processes.iter().map(u32::to_string);
         let killed = Command::new("kill").arg("-KILL").args(numbers).status();
-        assert!(killed.expect("there is a kill").success());
+        assert!(killed.expect("a kill command").success());
         let (status, _) = run.end();
         assert_eq!(status.signal(), Some(9));
 
-        let left = held.common(&Held::by(&world, &everybody(&world)));
-        assert_eq!(left, Held::default(), "{transport}");
+        let left = held.common(&Resources::of(&world, &all_processes(&world)));
+        assert_eq!(left, Resources::default(), "{transport}");
         let left: Vec<_> = held.sockets.intersection(&known_sockets(&world)).copied().collect();
         assert!(left.is_empty(), "{transport}: sockets {left:?}");
         assert_eq!(named_memory(&world), Vec::<PathBuf>::new());
-        // Reading all of it fails for anything but files; all of them are the run's own.
+        // Reading fails for anything but files; all of them are in the run directory.
         for path in folder.content().keys() {
             assert!(path.starts_with(folder.path().join("run")), "{}", path.display());
         }

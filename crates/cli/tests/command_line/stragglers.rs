@@ -1,9 +1,9 @@
-//! Workers that are not equally fast, and how large steps may be.
+//! Stragglers, and the learning-rate limit of a transformer.
 
 use crate::process::{Folder, assert_keys};
 
 #[test]
-fn a_slow_worker_is_named_and_a_run_without_it_goes_on_from_its_checkpoint() {
+fn a_straggler_is_named_and_a_run_that_skips_it_resumes() {
     let folder = Folder::new();
     let train = |more: &[&'static str]| {
         let base = ["train", "--preset", "tiny", "--set", "train.steps=6", "--set"];
@@ -18,7 +18,7 @@ fn a_slow_worker_is_named_and_a_run_without_it_goes_on_from_its_checkpoint() {
         [&base[..], &slow, more].concat()
     };
     let finished = folder.succeed(&train(&["--stop-after", "4", "--set", "run.dir=first"]));
-    assert!(finished.stdout.contains("worker 2, missing in 4 of 4 steps"), "{}", finished.stdout);
+    assert!(finished.stdout.contains("worker 2, skipped in 4 of 4 steps"), "{}", finished.stdout);
     let more = ["--resume", "saved", "--set", "run.dir=rest", "--json", "--quiet"];
     let rest = folder.json(&train(&more));
     assert_keys(&rest, "microbatch_seconds_by_rank missed_steps_by_rank slow_rank slow_factor");
@@ -28,16 +28,16 @@ fn a_slow_worker_is_named_and_a_run_without_it_goes_on_from_its_checkpoint() {
 }
 
 #[test]
-fn the_largest_curvature_of_a_transformer_limits_its_steps() {
+fn curvature_limits_the_learning_rate_of_a_transformer() {
     let folder = Folder::new();
     let inspect = ["inspect", "--preset", "tiny", "--curvature", "12", "--json"];
     let sgd = ["--set", "optim.name=sgd"];
     let found = folder.json(&[&inspect[..], &sgd].concat());
-    let curvature = found["steepness"]["largest_curvature"].as_f64().expect("found");
+    let curvature = found["curvature"]["largest_curvature"].as_f64().expect("found");
     assert!(curvature > 0.0, "{curvature}");
     let limit = |index: usize| {
-        found["steepness"]["lr_limits"][index]["lr"].as_f64().expect("one for each age")
+        found["curvature"]["lr_limits"][index]["lr"].as_f64().expect("one per delay")
     };
-    assert!((limit(0) / limit(1) - 2.0).abs() < 1e-9, "a step's delay halves it");
+    assert!((limit(0) / limit(1) - 2.0).abs() < 1e-9, "a delay of one step halves the limit");
     assert!((limit(0) * curvature - 2.0).abs() < 1e-9);
 }

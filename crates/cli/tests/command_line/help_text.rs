@@ -1,0 +1,142 @@
+//! Help and plans use the field's words: no banned word, and no unexplained abbreviation.
+//!
+//! Banned words come from the list that `cargo xtask tidy` enforces on the source; abbreviations from
+//! the tables of the glossary.
+
+use crate::process::Folder;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+const BANNED: &str = include_str!("../../../../xtask/tidy/vocabulary.txt");
+const GLOSSARY: &str = include_str!("../../../../docs/book/reference/glossary.md");
+
+/// Words and phrases that user-visible text must not have.
+struct Banned {
+    words: BTreeSet<String>,
+    phrases: Vec<String>,
+}
+
+impl Banned {
+    fn parse() -> Self {
+        let (mut words, mut phrases) = (BTreeSet::new(), Vec::new());
+        for line in BANNED.lines().filter(|line| !line.starts_with('#')) {
+            let Some((rule, _)) = line.split_once(" -> ") else { continue };
+            match rule.split_once(' ') {
+                Some(("text", word)) => drop(words.insert(word.to_lowercase())),
+                Some(("phrase", phrase)) => phrases.push(phrase.to_lowercase()),
+                _ => {}
+            }
+        }
+        assert!(words.len() > 10 && !phrases.is_empty(), "the list is parsed");
+        Self { words, phrases }
+    }
+
+    /// Everything in a text that is banned.
+    fn find(&self, text: &str) -> Vec<String> {
+        let lower = text.to_lowercase();
+        let words = lower.split(|c: char| !c.is_alphanumeric());
+        let mut found: Vec<String> =
+            words.filter(|word| self.words.contains(*word)).map(str::to_owned).collect();
+        let flat = lower.split_whitespace().collect::<Vec<_>>().join(" ");
+        found.extend(self.phrases.iter().filter(|phrase| flat.contains(*phrase)).cloned());
+        found
+    }
+}
+
+/// Terms of the first column of all tables of the glossary.
+fn glossary() -> BTreeSet<String> {
+    let rows = GLOSSARY.lines().filter(|line| line.starts_with('|') && !line.starts_with("|-"));
+    let terms = rows.filter_map(|row| row.split('|').nth(1));
+    let words = terms.flat_map(|term| term.split([',', ' ', ';']));
+    words.map(|word| word.trim().trim_end_matches(char::is_numeric).to_owned()).collect()
+}
+
+/// Words with two or more capitals that are neither value names nor environment variables.
+fn abbreviations(text: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut value_names: BTreeSet<&str> = BTreeSet::new();
+    for name in text.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
+        value_names.extend(name.split(|c: char| !is_part(c)));
+    }
+    let mut found = BTreeSet::new();
+    for word in text.split(|c: char| !is_part(c)) {
+        let num_capitals = word.chars().filter(char::is_ascii_uppercase).count();
+        if num_capitals < 2 || word.contains('_') || value_names.contains(word) {
+            continue;
+        }
+        // Degrees and multiples: TP8, GB.
+        found.insert(word.trim_end_matches(char::is_numeric).to_owned());
+    }
+    found
+}
+
+/// Names of the subcommands that a help text lists.
+fn subcommands(help: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let listed = lines.take_while(|line| line.starts_with(' '));
+    let names = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names.filter(|name| !name.is_empty() && *name != "help").map(str::to_owned).collect()
+}
+
+/// Help of a command and of everything below it.
+fn help_of_all(folder: &Folder, command: &[String]) -> Vec<(String, String)> {
+    let arguments: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
+    let help = folder.succeed(&arguments).stdout;
+    let names = subcommands(&help);
+    let mut all = vec![(format!("lockstep {}", arguments.join(" ")), help)];
+    for name in names {
+        all.extend(help_of_all(folder, &[command, &[name]].concat()));
+    }
+    all
+}
+
+/// All keys of a JSON value.
+fn keys(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => {
+            for (key, inner) in object {
+                found.insert(key.clone());
+                keys(inner, found);
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|inner| keys(inner, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn help_and_plan_use_field_words() {
+    let folder = Folder::new();
+    let mut texts = help_of_all(&folder, &[]);
+    assert!(texts.len() > 25, "all commands are found: {}", texts.len());
+    let plan = ["plan", "--model", "llama3-70b", "--cluster", "256xh100-80gb"];
+    let more = ["--what-if", "--scaling"];
+    texts.push(("plan".to_owned(), folder.succeed(&[&plan[..], &more].concat()).stdout));
+    let report = folder.json(&[&plan[..], &more, &["--json"]].concat());
+    let mut names = BTreeSet::new();
+    keys(&report, &mut names);
+    let names: Vec<String> = names.into_iter().collect();
+    texts.push(("plan --json".to_owned(), names.join("\n")));
+
+    let (banned, known) = (Banned::parse(), glossary());
+    let mut wrong = Vec::new();
+    for (source, text) in &texts {
+        wrong.extend(banned.find(text).into_iter().map(|word| format!("{source}: {word}")));
+        let unknown = abbreviations(text).into_iter().filter(|word| !known.contains(word));
+        wrong.extend(unknown.map(|word| format!("{source}: {word} is not in the glossary")));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn banned_words_and_unknown_abbreviations_are_found() {
+    let banned = Banned::parse();
+    assert_eq!(banned.find("Each LANE of the run"), ["lane"]);
+    assert_eq!(banned.find("what sticks\n  out of it"), ["sticks out"]);
+    assert!(banned.find("planes and a microbatch").is_empty());
+    let found = abbreviations("TP8 and XYZ, <FILE> to FILE.svg, RUN_DIR, one GiB, Adam");
+    let expected = ["GiB", "TP", "XYZ"].map(str::to_owned);
+    assert_eq!(found, expected.into());
+    assert!(glossary().contains("MFU") && !glossary().contains("XYZ"));
+    assert_eq!(subcommands("Usage\n\nCommands:\n  a   x\n      y\n  b\n\nOptions:\n"), ["a", "b"]);
+}
