@@ -171,7 +171,7 @@ impl Comm {
     /// A new group of the same ranks in which rank i contributes the sums of the leaves `shares[i]`
     /// instead of one vector: one input for each of its maximal aligned blocks of leaves,
     /// concatenated (see [`Contributions::of_leaves`]). Sums then have the order of the tree over
-    /// leaves, whoever holds them. Every member makes the same groups in the same order.
+    /// leaves, independent of their owners. Every rank makes the same groups in the same order.
     pub fn summing(&self, shares: &[Range<usize>], name: &str) -> Result<Self, CommError> {
         if shares.len() != self.group_size() {
             let rule = format!("{} ranks need one share each", self.group_size());

@@ -242,7 +242,7 @@ fn widen_f16(bits: u16) -> f32 {
     f32::from_bits(sign | value)
 }
 
-/// Round to nearest, ties to even; a NaN stays one, and what is too large becomes infinite.
+/// Round to nearest, ties to even; a NaN stays one, and large values become infinite.
 #[inline(always)]
 fn narrow_f16(x: f32) -> u16 {
     let bits = x.to_bits();

@@ -7,11 +7,11 @@
 //!
 //! The transport implements the agreement. In shared memory the first report wins, by one
 //! compare-and-swap on a word that all ranks of a host see. Over TCP every rank sends its report,
-//! or the first that it has received, to every other one, and all apply [`decide`] to the same
+//! or the first that it has received, to every other one, and all apply `decide` to the same
 //! reports.
 //!
 //! A timeout is the weakest evidence, because the blamed rank may itself wait for another. Reports
-//! of timeouts therefore form a chain of waits, and [`decide`] follows it to the rank that waits
+//! of timeouts therefore form a chain of waits, and `decide` follows it to the rank that waits
 //! for none.
 
 use std::fmt;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::processes::{Ranks, own_comm};
 use lockstep_comm::{Comm, CommError, Label, Reduction};
-use lockstep_conformance::cases::{Random, chosen};
+use lockstep_conformance::cases::{Random, select_cases};
 use lockstep_mesh::Rank;
 use lockstep_platform::{Clock, real};
 
@@ -282,7 +282,7 @@ fn a_stopped_process_that_resumes_cannot_disturb_the_survivors() {
 #[test]
 fn random_faults_end_with_one_verdict_and_leak_nothing() {
     let (world, mut slowest) = (real(), Duration::ZERO);
-    for seed in chosen(&world, 200, 10) {
+    for seed in select_cases(&world, 200, 10) {
         let mut random = Random(seed);
         let transport = ["shm", "tcp"][random.below(2)];
         let num_ranks = 2 + random.below(3);

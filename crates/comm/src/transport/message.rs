@@ -8,7 +8,7 @@ use crate::signature::Signature;
 /// Identifies a message; travels in front of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Envelope {
-    /// Id of the group, and from [`PURPOSE_BIT`] on the kind of traffic.
+    /// Id of the group, and from `PURPOSE_BIT` on the kind of traffic.
     pub group: u64,
     /// Number of the call in its group, or the tag of a point-to-point message.
     pub number: u64,
