@@ -1,21 +1,20 @@
-//! Who caused a failure, and therefore what happens next.
+//! Responsibility for a failure, which decides the exit code and the restart policy.
 //!
-//! Every error of every crate answers `blame()`. The exit code of the process and the policy of a
-//! supervisor are a match on that answer, so a crash in the network and a typing error in a recipe
-//! are never treated alike. A bug is not listed here: a bug is a panic, exit code 101.
+//! Every error of every crate has a `blame()`. The exit code and the supervisor's policy match on
+//! it. A bug is not listed here: it is a panic, exit code 101.
 
 use std::fmt;
 
-/// The party that must act before the run can go on.
+/// The party that must act before the run can continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Blame {
     /// The person who wrote the command, the recipe or the data. Restarting changes nothing.
     User,
-    /// Another worker, given by its rank, stopped answering. Restart from the last checkpoint.
+    /// Another worker, by rank, stopped responding. Restart from the last checkpoint.
     Peer(usize),
     /// A disk or object store failed or returned damaged bytes. Fall back to an older checkpoint.
     Storage,
-    /// The training itself left the finite numbers. Stop and keep the evidence.
+    /// Training diverged to non-finite values. Stop and keep the evidence.
     Diverged,
 }
 

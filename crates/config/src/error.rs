@@ -1,21 +1,20 @@
-//! Errors of a recipe: facts, with a way out.
+//! Errors of a recipe, each with a fix.
 //!
-//! A person who wrote three wrong values wants to hear about three, in one go, and for each of
-//! them: which key, which value, which rule it breaks, and a value that would work. Every
-//! [`ConfigError`] therefore displays as one line; [`ConfigErrors`] is the list of all of them.
+//! All errors are reported at once, with key, value, broken rule and a value that works. A
+//! [`ConfigError`] displays as one line; [`ConfigErrors`] is the list of all of them.
 
 use std::fmt;
 
 use crate::Blame;
 
-/// Where a value came from, weakest first: a later one overrides an earlier one.
+/// Origin of a value, weakest first: a later one overrides an earlier one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// Nobody set it.
+    /// Default.
     Default,
     /// A preset, by name.
     Preset(String),
-    /// What a folder with a model's weights says about the model, by the name of its file.
+    /// A weight folder, by the name of its configuration file.
     Folder(String),
     /// A line of the recipe file.
     File {
@@ -29,7 +28,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Whether the person wrote it for this run, rather than taking it over from a default.
+    /// Whether the user set it for this run, in a file or an argument.
     pub const fn is_explicit(&self) -> bool {
         matches!(self, Self::File { .. } | Self::Set)
     }
@@ -46,18 +45,18 @@ impl Origin {
     }
 }
 
-/// One thing that is wrong with a recipe.
+/// One error of a recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// The key, such as `model.heads`; empty when the text is not even TOML.
     pub key: String,
     /// The value as TOML; empty where there is none.
     pub value: String,
-    /// What is wrong, reading on from "key = value".
+    /// The broken rule, continuing "key = value".
     pub rule: String,
-    /// A value that would work, or what to do instead.
+    /// A value that works, or another action.
     pub fix: String,
-    /// Where the value came from.
+    /// Origin of the value.
     pub origin: Origin,
 }
 
@@ -80,7 +79,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Everything that is wrong with a recipe, in the order of the sources; never empty.
+/// All errors of a recipe, in the order of the sources; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors {
     /// The single errors.
@@ -88,7 +87,7 @@ pub struct ConfigErrors {
 }
 
 impl ConfigErrors {
-    /// A wrong recipe is the user's to mend.
+    /// An invalid recipe is the user's to fix.
     pub const fn blame(&self) -> Blame {
         Blame::User
     }
@@ -119,8 +118,8 @@ impl IntoIterator for ConfigErrors {
 
 /// "1", "1 or 2", "1, 2 or 3".
 pub(crate) fn alternatives<T: fmt::Display>(values: &[T]) -> String {
-    let words: Vec<String> = values.iter().map(ToString::to_string).collect();
-    match words.split_last() {
+    let texts: Vec<String> = values.iter().map(ToString::to_string).collect();
+    match texts.split_last() {
         None => String::new(),
         Some((only, [])) => only.clone(),
         Some((last, others)) => format!("{} or {last}", others.join(", ")),
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_shows_where_it_was_written() {
+    fn an_error_shows_its_origin() {
         let plain = "model.heads = 5 does not divide model.width = 192; try 4 or 6";
         let file = Origin::File { name: "a.toml".into(), line: 4 };
         assert_eq!(error(Origin::Set).to_string(), plain);

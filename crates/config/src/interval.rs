@@ -1,17 +1,17 @@
-//! How often to save: Young's and Daly's interval.
+//! Optimal checkpoint intervals (Young 1974, Daly 2006).
 //!
-//! Saving often costs writing; saving seldom costs the work since the last checkpoint, half an
-//! interval on average, at every failure. With a write of C seconds and failures M seconds apart
-//! the sum, C / t + t / 2M, is least at t = sqrt(2 C M) (Young 1974). Daly (2006) accounts for
-//! failures during writing and recovery too; the difference matters when C is not small beside M.
+//! Frequent checkpoints cost write time; rare ones lose, at every failure, half an interval of work
+//! on average. With a write time of C seconds and a mean time between failures of M seconds, the
+//! cost C / t + t / 2M is minimal at t = sqrt(2 C M) (Young). Daly also accounts for failures
+//! during writes and recovery, which matters if C is not small compared to M.
 
-/// Young's interval: a write takes `write` seconds, failures are `mtbf` apart on average.
+/// Young's interval for a write time and a mean time between failures, in seconds.
 pub fn young(write: f64, mtbf: f64) -> f64 {
     (2.0 * write * mtbf).sqrt()
 }
 
-/// Daly's: the same with terms of higher order, and never beyond the time between failures where
-/// writing takes longer than that.
+/// Daly's interval: Young's with terms of higher order, and the mean time between failures if a
+/// write takes twice that or longer.
 pub fn daly(write: f64, mtbf: f64) -> f64 {
     if write >= 2.0 * mtbf {
         return mtbf;
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dalys_interval_is_youngs_where_writing_is_quick() {
+    fn dalys_interval_is_youngs_for_fast_writes() {
         // Twelve minutes a write and a failure every 18 hours: 161 minutes, as in the literature.
         assert!((young(12.0, 1080.0) - 161.0).abs() < 0.5);
         assert!((daly(12.0, 1080.0) - young(12.0, 1080.0)).abs() < 12.0);
@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn no_other_interval_loses_less() {
+    fn other_intervals_cost_more() {
         let lost = |t: f64, c: f64, m: f64| c / t + t / (2.0 * m);
         for (c, m) in [(0.05, 3600.0), (1.0, 86_400.0), (30.0, 7200.0)] {
             let best = daly(c, m);
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn writing_that_takes_longer_than_failures_are_apart_never_stops() {
+    fn slow_writes_use_the_time_between_failures() {
         assert!((daly(100.0, 10.0) - 10.0).abs() < 1e-12);
     }
 }

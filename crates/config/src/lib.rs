@@ -1,17 +1,18 @@
-//! Every knob of Lockstep: raw TOML, presets and `--set` arguments become a proven [`Recipe`].
+//! Configuration: TOML files, presets and `--set` arguments become a validated [`Recipe`].
 //!
 //! # Layout
-//! - `recipe`: the proven values, as plain data for every other crate; `problem` is part of them
-//! - `keys`, `key`, `value_type`: the one table of keys, its rows, and what a row accepts
-//! - `sources`, `value`: texts become typed settings, each knowing where it was written
-//! - `resolve`, `rules`: settings become a recipe; rules between keys are checked
-//! - `error`, `nearest`: all errors at once, each with a value that would work
-//! - `print`, `reference`: the recipe as text and as identity; the keys as documentation
-//! - [`interval`]: how often to save
-//! - [`lints`]: settings that are allowed and seldom meant
-//! - `presets`: recipes that come with the program
-//! - [`units`]: bytes, seconds, FLOPs and tokens that cannot be mixed up
-//! - `blame`: who must act after a failure, and the exit code
+//! - `recipe`: the resolved values, plain data for all other crates
+//! - `keys`, `key`, `value_type`: the key table, its rows and their value types
+//! - `sources`, `value`: parsing of the sources into typed settings with their origins
+//! - `renamed_keys`: old names of keys, refused with the present ones
+//! - `resolve`, `conditions`, `rules`: from settings to a recipe, with the rules between keys
+//! - `error`, `nearest`: all errors at once, each with a fix
+//! - `print`, `reference`: recipe as text and as identity, keys as documentation
+//! - [`interval`]: checkpoint intervals (Young, Daly)
+//! - [`lints`]: valid settings that are usually a mistake
+//! - `presets`: recipes that ship with the program
+//! - [`units`]: distinct types for bytes, seconds, FLOPs and tokens
+//! - `blame`: the party responsible for a failure, and the exit code
 //!
 //! # Example
 //! ```

@@ -1,28 +1,28 @@
-//! "Did you mean": the known name closest to a mistyped one.
+//! Spelling suggestions: the known name closest to a mistyped one.
 //!
-//! Closeness is the optimal string alignment distance: the fewest insertions, deletions,
-//! replacements and swaps of neighbours that turn one word into the other. A name is suggested only
-//! when at most a third of it changes, because a far-fetched guess misleads more than none.
+//! The distance is optimal string alignment: the fewest insertions, deletions, replacements and
+//! transpositions that turn one name into the other. A name is suggested only if at most a third of
+//! it changes.
 
-/// The candidate closest to `name`, if any is close; of equals the first.
+/// The candidate closest to `name`, if one is close enough; the first of several.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let wanted: Vec<char> = name.chars().flat_map(char::to_lowercase).collect();
-    // Nobody mistypes a key into hundreds of letters; do not spend quadratic time on it.
-    if wanted.len() > 64 {
+    let letters_of_name: Vec<char> = name.chars().flat_map(char::to_lowercase).collect();
+    // Bounds the quadratic time.
+    if letters_of_name.len() > 64 {
         return None;
     }
     candidates
         .into_iter()
         .map(|candidate| {
             let letters: Vec<char> = candidate.chars().collect();
-            (distance(&wanted, &letters), candidate)
+            (distance(&letters_of_name, &letters), candidate)
         })
         .filter(|(edits, candidate)| *edits <= (candidate.chars().count() / 3).max(1))
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, candidate)| candidate)
 }
 
-/// Optimal string alignment distance, three rows of the usual table at a time.
+/// Optimal string alignment distance, with three rows of the table in memory.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before_last: Vec<usize> = vec![0; b.len() + 1];
     let mut last: Vec<usize> = (0..=b.len()).collect();

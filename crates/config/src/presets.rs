@@ -1,7 +1,7 @@
-//! Presets: recipes that come with the program, as the TOML files a person would write.
+//! Presets: recipes that ship with the program, as TOML files.
 //!
-//! A preset lists only what differs from the defaults and leaves derived keys to be derived, so
-//! that one `--set` on top of it is enough. Its purpose is the comment on its first line.
+//! A preset sets only keys that differ from the defaults and leaves derived keys derived, so that
+//! one `--set` on top of it suffices. The comment on its first line is its purpose.
 
 /// Name and text of each preset, the default one first.
 const PRESETS: &[(&str, &str)] = &[
@@ -20,7 +20,7 @@ const PRESETS: &[(&str, &str)] = &[
     ("logistic", include_str!("../presets/logistic.toml")),
 ];
 
-/// The names alone, as the choices of a key.
+/// Names of the presets, as the choices of a key.
 pub(crate) const NAMES: &[&str] = &{
     let mut names = [""; PRESETS.len()];
     let mut index = 0;
@@ -51,7 +51,7 @@ mod tests {
     use crate::{Sources, resolve};
 
     #[test]
-    fn every_preset_says_what_it_is_for_and_resolves() {
+    fn every_preset_has_a_purpose_and_resolves() {
         for (name, purpose) in presets() {
             assert!(purpose.ends_with('.') && purpose.len() > 20, "{name}: {purpose}");
             resolve(&Sources { preset: Some(name.into()), ..Sources::default() })
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_preset_is_what_no_preset_at_all_gives() {
+    fn the_first_preset_is_the_default_recipe() {
         let named = Sources { preset: Some(NAMES[0].into()), ..Sources::default() };
         assert_eq!(resolve(&named), resolve(&Sources::default()));
     }

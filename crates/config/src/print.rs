@@ -1,8 +1,7 @@
-//! The recipe as text: for people and files, and as the identity that is hashed.
+//! A recipe as text: as a TOML file, and as the identity that is hashed.
 //!
-//! Both texts are TOML and come from the table of keys. The identity leaves out every table that
-//! cannot change a bit of the result and sorts by name, so that two runs may be compared by hash
-//! however their recipes were written and in whatever order the table of keys stands.
+//! Both texts are TOML, made from the key table. The identity leaves out every table that cannot
+//! change a bit of the result and sorts by name, so that equivalent recipes have equal hashes.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -14,16 +13,16 @@ use crate::renamed_keys::first_name;
 use crate::value::Value;
 
 impl Recipe {
-    /// Every key with its resolved value, grouped by table; resolving this text again gives an
-    /// equal recipe. A key that the chosen optimizer, family or schedule lacks is a comment, and
-    /// so is a value that follows from other keys: a copy of this text with another width gets
-    /// the feed-forward size that belongs to it.
+    /// Every key with its resolved value, grouped by table; resolving this text gives an equal
+    /// recipe. A key without effect is a comment, and so is a derived value, so that a copy of this
+    /// text with another width derives its own feed-forward size.
     pub fn to_toml(&self) -> String {
         let tables: Vec<String> = self.tables().map(|section| self.table_text(section)).collect();
         tables.join("\n")
     }
 
-    /// The tables that mean anything here: text has no `problem`, a problem no `data`.
+    /// Tables with an effect in this recipe: a language model has no `problem`, a problem no
+    /// `data`.
     fn tables(&self) -> impl Iterator<Item = &'static Section> + '_ {
         SECTIONS.iter().filter(|section| unmet(section.applies, self).is_none())
     }
@@ -44,7 +43,7 @@ impl Recipe {
         lines.concat()
     }
 
-    /// How the value of a key follows from other keys, where it does.
+    /// The formula of a derived value; none if the value is explicit.
     fn derivation(&self, key: &Key, value: &Value) -> Option<&'static str> {
         match key.default {
             KeyDefault::Derived { text, from } => (from(self) == *value).then_some(text),
@@ -52,9 +51,8 @@ impl Recipe {
         }
     }
 
-    /// What the bits of the result depend on: one `key = value` a line, sorted, without the tables
-    /// of how it runs (`run.*`, `parallel.*`, `emulate.*`) and without keys that have no effect
-    /// here or say only where the data comes through.
+    /// All settings on which the bits of the result depend: one `key = value` per line, sorted,
+    /// without layout tables (`run.*`, `parallel.*`, `emulate.*`) and keys without effect.
     pub fn identity_text(&self) -> String {
         self.identity_lines(|name| name)
     }
@@ -80,7 +78,7 @@ impl Recipe {
 }
 
 impl Model {
-    /// Every key of the model with its value, derived ones too, for [`crate::ModelFolder`].
+    /// Every key of the model with its value, derived ones included, for [`crate::ModelFolder`].
     pub fn to_toml(&self) -> String {
         let recipe = Recipe { model: self.clone(), ..Recipe::default() };
         let model = SECTIONS.iter().find(|section| section.name == "model").expect("a table");
@@ -112,7 +110,7 @@ impl Serialize for Recipe {
     }
 }
 
-/// One table of a recipe on its way into another format.
+/// A table of a recipe, for serialization.
 struct Table<'a> {
     section: &'static Section,
     recipe: &'a Recipe,

@@ -1,30 +1,29 @@
-//! The proven recipe: plain data that every other crate may trust without checking again.
+//! The resolved recipe: plain, validated data for all other crates.
 //!
-//! A value of type [`Recipe`] has passed every rule of this crate (it divides, it is in range, the
-//! chosen optimizer has the setting), so the rest of the system computes with it and never asks.
-//! The fields are public because they are facts to read; [`crate::resolve`] is the way to make one.
+//! A [`Recipe`] has passed every rule of this crate, so other crates use it without further checks.
+//! Its fields are public for reading; [`crate::resolve`] makes one.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::units::{Bytes, Seconds};
 
-/// Declares an enum of named choices: the name in a recipe and the variant stand on one line, so
-/// parsing, printing and the list of allowed values cannot disagree.
+/// Declares an enum of named choices. Name and variant are on one line, so parsing, printing and
+/// the list of allowed values agree.
 macro_rules! choices {
     (
         $(#[$doc:meta])*
-        $value_type:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }
+        $choice:ident { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }
     ) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum $value_type { $($(#[$variant_doc])* $variant,)+ }
+        pub enum $choice { $($(#[$variant_doc])* $variant,)+ }
 
-        impl $value_type {
-            /// The names a recipe may use, in order of declaration.
+        impl $choice {
+            /// Names in a recipe, in order of declaration.
             pub const NAMES: &'static [&'static str] = &[$($name),+];
 
-            /// The name this choice has in a recipe.
+            /// Name in a recipe.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
@@ -35,7 +34,7 @@ macro_rules! choices {
             }
         }
 
-        impl fmt::Display for $value_type {
+        impl fmt::Display for $choice {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(self.name())
             }
@@ -87,83 +86,83 @@ pub use stragglers::{StragglerPolicy, Stragglers};
 pub use sync::{AverageScope, Outer, Sync, SyncPartition};
 pub use sync_mode::SyncMode;
 
-/// Everything that decides a run. Bits of the result depend on all of it except [`Run`],
+/// All settings of a run. The bits of the result depend on all of them except [`Run`],
 /// [`Parallel`], [`Offload`], [`Checkpoint`] and [`Emulate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
-    /// The shape of the transformer.
+    /// Model architecture.
     pub model: Model,
-    /// The folder of the model whose weights training starts from; empty starts from random ones.
+    /// Folder of the initial weights; empty initialises them randomly.
     pub from: String,
-    /// Whether only those of its weights are taken that the model has too; the rest begins afresh.
+    /// Whether only weights that match by name and shape are loaded.
     pub partial: bool,
-    /// The text it learns from.
+    /// Training data.
     pub data: Data,
-    /// How long and in what portions.
+    /// Steps, batches and validation.
     pub train: Train,
-    /// How a gradient becomes a step.
+    /// Optimizer.
     pub optim: Optim,
     /// Number formats.
     pub precision: Precision,
-    /// The promise about bits that do not depend on the layout.
+    /// Layout invariance.
     pub numerics: Numerics,
-    /// Where and with how many hands: never changes a bit of the result.
+    /// Workers, threads and transport: never changes a bit of the result.
     pub run: Run,
-    /// How the work is divided among the workers: never changes a bit of the result.
+    /// Parallelism: never changes a bit of the result.
     pub parallel: Parallel,
-    /// When workers agree on the weights.
+    /// Synchronization.
     pub sync: Sync,
-    /// In how few bytes gradients travel.
+    /// Gradient compression.
     pub compress: Compress,
-    /// Clients that keep their data, and a coordinator.
+    /// Federated learning.
     pub federated: Federated,
-    /// What lies on a disk instead of in memory: never changes a bit of the result.
+    /// Offload to disk: never changes a bit of the result.
     pub offload: Offload,
-    /// When the run is saved, and where: never changes a bit of the result.
+    /// Checkpoints: never change a bit of the result.
     pub checkpoint: Checkpoint,
-    /// Worse hardware than there is: never changes a bit of the result.
+    /// Emulated links and workers: never change a bit of the result.
     pub emulate: Emulate,
 }
 
-/// The shape of the transformer.
+/// Model architecture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
-    /// Which architecture the blocks follow.
+    /// Architecture.
     pub family: Family,
-    /// Number of transformer blocks.
+    /// Number of transformer layers.
     pub layers: usize,
-    /// Length of the vector each token carries through the blocks.
+    /// Hidden size.
     pub width: usize,
     /// Number of query heads; divides `width`.
     pub heads: usize,
     /// Number of key and value heads; divides `heads`, fewer means grouped-query attention.
     pub kv_heads: usize,
-    /// Length of the hidden vector of the feed-forward part.
+    /// Intermediate size of the feed-forward network.
     pub ffn: usize,
-    /// Number of different tokens.
+    /// Vocabulary size.
     pub vocab: usize,
-    /// Number of tokens in one training sequence, and the most that attention looks back.
+    /// Sequence length in tokens.
     pub context: usize,
-    /// Whether the output projection is the embedding table.
+    /// Whether the output projection shares the weights of the embedding.
     pub tied: bool,
-    /// Share of activations dropped while training; at least 0 and below 1.
+    /// Dropout probability; at least 0 and below 1.
     pub dropout: f32,
-    /// Added to the variance in every normalisation.
+    /// Epsilon of the normalisation layers.
     pub norm_eps: f32,
     /// Base of the rotary position angles (Llama family).
     pub rope_theta: f64,
-    /// What a small problem has instead of a text (`mlp`, `quadratic`, `ridge`, `logistic`).
+    /// Settings of a small problem (`mlp`, `quadratic`, `ridge`, `logistic`).
     pub problem: Problem,
 }
 
 impl Model {
-    /// Length of one head's vector; exact, because `heads` divides `width`.
+    /// Head size; exact, because `heads` divides `width`.
     pub const fn head_dim(&self) -> usize {
         self.width / self.heads
     }
 }
 
-/// How long to train and in what portions.
+/// Steps, batches and validation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Train {
     /// Number of optimizer steps.
@@ -172,66 +171,66 @@ pub struct Train {
     pub batch: usize,
     /// Sequences per micro-batch; divides `batch`.
     pub microbatch_size: usize,
-    /// Whether whoever knows the machine is to choose a larger one; it is one until then.
+    /// Whether the micro-batch size is chosen from the machine's memory; 1 until then.
     pub microbatch_is_auto: bool,
-    /// Decides initial weights, dropout masks and the order of the data.
+    /// Seed of initial weights, dropout masks and data order.
     pub seed: u64,
     /// Steps between two validations; 0 validates only at the end.
     pub eval_every: u64,
-    /// Number of batches in one validation.
+    /// Number of batches per validation.
     pub eval_batches: usize,
-    /// Whether the gradient is the mean over the targets of a batch or their sum.
+    /// Loss reduction over the targets of a batch.
     pub reduction: Reduction,
-    /// How many steps in a row may be skipped because a gradient is not finite.
+    /// Maximum number of consecutive steps skipped for non-finite gradients.
     pub max_skipped: u64,
-    /// Where the batch changes, by tokens seen; see [`Recipe::batch_plan`].
+    /// Changes of the batch size by training tokens, for [`Recipe::batch_plan`].
     pub batch_schedule: Vec<BatchChange>,
-    /// The validation loss at which the run is done.
+    /// Validation loss at which the run stops.
     pub target_loss: Option<f64>,
 }
 
-/// The promise about bits that do not depend on the layout.
+/// Layout invariance: results whose bits do not depend on the layout.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Numerics {
-    /// Number of leaves G of the gradient sum, a power of two: up to G workers give equal bits.
+    /// Number of reduction leaves G, a power of two: up to G replicas give equal bits.
     pub invariant_up_to: usize,
-    /// Number of slices that sums over a layer are made of.
+    /// Number of tensor shards in whose order the sums of a layer are made.
     pub invariant_tensor_up_to: usize,
 }
 
-/// Where and with how many hands the run happens.
+/// Workers, threads and transport.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// Number of workers; the copies of the model are at most as many as leaves.
+    /// Number of workers; at most as many replicas as leaves.
     pub workers: usize,
-    /// Fewest and most of them, where they may come and go; `workers` is then the most.
+    /// Range of workers of an elastic run; `workers` is then its maximum.
     pub elastic: Option<Elastic>,
-    /// How long a worker that is gone stays away before it is tried again.
+    /// Time after which an elastic run tries a lost worker again.
     pub rejoin: Seconds,
-    /// Threads per worker; 0 divides the cores of the machine, see [`Run::num_threads`].
+    /// Threads per worker; with 0 [`Run::num_threads`] divides the cores of the machine.
     pub threads: usize,
-    /// What a worker is.
+    /// Whether workers are processes or threads.
     pub isolation: Isolation,
-    /// How workers reach each other; suits `isolation`.
+    /// Transport between workers; compatible with `isolation`.
     pub transport: TransportChoice,
-    /// Whether everything that travels by TCP is encrypted.
+    /// Whether TCP traffic is encrypted.
     pub encrypt: bool,
-    /// How long a worker waits for another; more than nothing and at most a day.
+    /// Deadline of a wait for another worker; above zero and at most a day.
     pub deadline: Seconds,
-    /// Steps between two checks that all workers hold the same weights; 0 never checks.
+    /// Steps between two comparisons of the replicas; 0 never compares.
     pub check_replicas_every: u64,
     /// Instruction set of the kernels; all of them give the same bits.
     pub isa: IsaChoice,
-    /// Folder of the run; empty means a fresh folder under `runs`.
+    /// Run folder; empty means a new folder under `runs`.
     pub dir: String,
-    /// Whether the final weights are accompanied by the optimizer's state.
+    /// Whether the optimizer state is saved with the final weights.
     pub save_optimizer: bool,
-    /// How often workers are started again after one of them was lost.
+    /// Maximum number of restarts after a worker is lost.
     pub restarts: u64,
 }
 
 impl Run {
-    /// Compute threads of one worker on a machine with so many cores and so many workers.
+    /// Compute threads of a worker on a machine with this number of cores and workers.
     pub fn num_threads(&self, num_cores: usize, num_local_workers: usize) -> usize {
         match self.threads {
             0 => (num_cores / num_local_workers.max(1)).max(1),
@@ -239,81 +238,80 @@ impl Run {
         }
     }
 
-    /// How long a worker waits for another.
+    /// Deadline of a wait for another worker.
     pub fn deadline(&self) -> Duration {
         Duration::from_secs_f64(self.deadline.0)
     }
 }
 
-/// How the work is divided among the workers.
+/// Parallelism.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parallel {
-    /// Workers that the blocks of one copy of the model are dealt out to.
+    /// Pipeline-parallel degree.
     pub pipeline: usize,
-    /// Stages of each of them.
+    /// Virtual stages per pipeline rank.
     pub virtual_stages: usize,
-    /// The order in which they run microbatches.
+    /// Pipeline schedule.
     pub schedule: PipelineSchedule,
-    /// Layers of each stage, or nothing where the work is divided evenly.
+    /// Layers of each stage; empty balances the stages automatically.
     pub stage_layers: Vec<usize>,
-    /// What the work of a block is, where it is divided evenly.
+    /// Cost that balances the stages.
     pub partition: Partition,
-    /// Workers that every layer's slices are dealt out to.
+    /// Tensor-parallel degree.
     pub tensor: usize,
-    /// Whether they also divide the rows of what lies between layers.
+    /// Whether sequence parallelism is on.
     pub sequence: bool,
-    /// Copies of the model that share each batch among them.
+    /// Data-parallel degree: number of replicas that share each batch.
     pub data: usize,
-    /// ZeRO stage: what each worker keeps only its part of. 0 nothing, 1 the optimizer's state, 2
-    /// the gradients too, 3 the weights too.
+    /// ZeRO stage: 0 shards nothing, 1 the optimizer state, 2 also the gradients, 3 also the
+    /// weights.
     pub zero: u8,
-    /// What the backward pass computes again rather than keeps.
+    /// Activation recomputation.
     pub recompute: Recompute,
-    /// Gradients that travel together; 0 lets the engine choose.
+    /// Size of a gradient bucket; 0 lets the engine choose.
     pub bucket_bytes: Bytes,
-    /// Whether gradients travel while the backward pass still computes others.
+    /// Whether gradient communication overlaps the backward pass.
     pub overlap: bool,
-    /// Leaves of each copy of the model, or nothing where they are divided evenly; see
-    /// [`Recipe::leaf_shares`].
+    /// Leaves of each replica; with an empty list [`Recipe::leaf_shares`] divides them evenly.
     pub leaf_shares: Vec<usize>,
 }
 
 impl Parallel {
-    /// Workers that one copy of the model takes.
+    /// Number of workers of one replica.
     pub const fn workers_per_replica(&self) -> usize {
         self.pipeline * self.tensor
     }
 
-    /// Stages that the blocks of the model are cut into.
+    /// Number of pipeline stages, virtual ones included.
     pub const fn num_stages(&self) -> usize {
         self.pipeline * self.virtual_stages
     }
 }
 
 choices! {
-    /// Which architecture the blocks follow, or which small problem is solved.
+    /// Architecture of the model, or a small problem.
     Family {
         /// LayerNorm, learned positions, GELU, biases.
         Gpt2 = "gpt2",
         /// RMSNorm, rotary positions, SwiGLU, no biases.
         Llama = "llama",
-        /// A classifier of drawn digits: linear layers with an activation between them.
+        /// A multilayer perceptron that classifies drawn digits.
         Mlp = "mlp",
-        /// A bowl of known curvatures around a known point.
+        /// A quadratic with known curvatures and minimum.
         Quadratic = "quadratic",
-        /// Linear least squares with a pull towards zero.
+        /// Ridge regression: least squares with L2 regularisation.
         Ridge = "ridge",
-        /// Logistic regression with a pull towards zero.
+        /// Logistic regression with L2 regularisation.
         Logistic = "logistic",
     }
 }
 
 choices! {
-    /// What lies between the linear layers of a classifier.
+    /// Activation function of the classifier.
     Activation {
-        /// The positive part.
+        /// ReLU.
         Relu = "relu",
-        /// A smooth relative of it.
+        /// GELU.
         Gelu = "gelu",
     }
 }
@@ -323,7 +321,7 @@ choices! {
     Dtype {
         /// IEEE single precision.
         F32 = "f32",
-        /// The upper half of it: its range, two to three digits.
+        /// bfloat16: the range of f32, two to three digits.
         Bf16 = "bf16",
         /// IEEE half precision: three to four digits, up to 65,504.
         F16 = "fp16",
@@ -331,59 +329,59 @@ choices! {
 }
 
 choices! {
-    /// What becomes of the gradients of a batch's targets.
+    /// Loss reduction over the targets of a batch.
     Reduction {
-        /// Their mean: the learning rate does not depend on the batch.
+        /// Mean: the learning rate does not depend on the batch.
         Mean = "mean",
-        /// Their sum.
+        /// Sum.
         Sum = "sum",
     }
 }
 
 choices! {
-    /// The order in which a pipeline runs its microbatches.
+    /// Pipeline schedule.
     PipelineSchedule {
-        /// All forward, then all backward.
+        /// GPipe: all forward passes, then all backward passes (Huang et al. 2019).
         GPipe = "gpipe",
-        /// One forward, one backward in turn.
+        /// 1F1B: one forward and one backward pass in turn (Narayanan et al. 2019).
         OneFOneB = "1f1b",
-        /// The same with several stages a worker.
+        /// Interleaved 1F1B with virtual stages (Narayanan et al. 2021).
         Interleaved = "interleaved",
-        /// Weight gradients fill the gaps.
+        /// Zero bubble: weight gradients fill the bubble (Qi et al. 2024).
         ZeroBubble = "zero-bubble",
     }
 }
 
 choices! {
-    /// What the work of a block is, where stages of a pipeline are to have equal parts of it.
+    /// Cost that balances pipeline stages.
     Partition {
-        /// Its FLOPs.
+        /// FLOPs of the layers.
         Flops = "flops",
-        /// The time it takes on the first worker, before the first step.
+        /// Time of the layers, measured on the first worker before the first step.
         Measured = "measured",
     }
 }
 
 choices! {
-    /// What a worker is.
+    /// Isolation of workers.
     Isolation {
-        /// A process of its own.
+        /// Each worker is a process.
         Processes = "processes",
-        /// A thread beside the others in one process.
+        /// All workers are threads of one process.
         Threads = "threads",
     }
 }
 
 choices! {
-    /// How workers reach each other.
+    /// Transport between workers.
     TransportChoice {
-        /// Memory where they see each other's, else TCP.
+        /// Shared memory within a host, TCP between hosts.
         Auto = "auto",
-        /// The memory of the one process that all are threads of.
+        /// Memory of the common process.
         Threads = "threads",
-        /// Memory that the processes of one host share.
+        /// Shared memory between the processes of a host.
         Shm = "shm",
-        /// Streams of bytes, on one host too.
+        /// TCP, within a host too.
         Tcp = "tcp",
     }
 }
@@ -391,7 +389,7 @@ choices! {
 choices! {
     /// Instruction set of the kernels.
     IsaChoice {
-        /// The widest one the machine has.
+        /// The widest that the machine supports.
         Auto = "auto",
         /// 512-bit vectors.
         Avx512 = "avx512",
@@ -403,29 +401,29 @@ choices! {
 }
 
 impl Recipe {
-    /// Number of micro-batches (microbatches) in one optimizer step; exact, because it was proven.
+    /// Number of micro-batches per optimizer step; exact, because the recipe is validated.
     pub const fn num_microbatches(&self) -> usize {
         self.train.batch / self.train.microbatch_size
     }
 
-    /// Number of leaves G of the gradient sum.
+    /// Number of reduction leaves G.
     pub const fn num_leaves(&self) -> usize {
         self.numerics.invariant_up_to
     }
 
-    /// Number of consecutive micro-batches that each leaf adds; exact, because it was proven.
+    /// Number of consecutive micro-batches per leaf; exact, because the recipe is validated.
     pub const fn microbatches_per_leaf(&self) -> usize {
         self.num_microbatches() / self.num_leaves()
     }
 
-    /// Slices that every layer is computed in: as many as sums are made of, or as there are workers
-    /// to hold them.
+    /// Number of tensor shards in which every layer is computed: the invariant number, or the
+    /// tensor-parallel degree if that is larger.
     pub fn num_tensor_shards(&self) -> usize {
         self.numerics.invariant_tensor_up_to.max(self.parallel.tensor)
     }
 
-    /// Number of consecutive leaves that each copy of the model computes: as asked for, or else as
-    /// even as possible, the first ones having one more.
+    /// Number of consecutive leaves of each replica: as set, or else as even as possible, with the
+    /// remainder on the first replicas.
     pub fn leaf_shares(&self) -> Vec<usize> {
         if self.parallel.leaf_shares.is_empty() {
             return even_shares(self.num_leaves(), self.parallel.data);
@@ -433,13 +431,13 @@ impl Recipe {
         self.parallel.leaf_shares.clone()
     }
 
-    /// Tokens that one optimizer step learns from, over all workers.
+    /// Tokens per optimizer step over all workers.
     pub const fn tokens_per_step(&self) -> usize {
         self.train.batch * self.model.context
     }
 }
 
-/// So many leaves for so many workers, as even as possible, the first ones having one more.
+/// Divides leaves over workers as evenly as possible, with the remainder on the first workers.
 pub(crate) fn even_shares(num_leaves: usize, num_workers: usize) -> Vec<usize> {
     let (each, more) = (num_leaves / num_workers, num_leaves % num_workers);
     (0..num_workers).map(|worker| each + usize::from(worker < more)).collect()

@@ -1,4 +1,4 @@
-//! Documentation that cannot be out of date: the table of keys, rendered for people.
+//! The key reference, generated from the key table.
 
 use serde::Serialize;
 
@@ -6,16 +6,16 @@ use crate::key::{Applies, Default as KeyDefault, Key};
 use crate::keys::{self, SECTIONS};
 use crate::presets::presets;
 
-/// What a person wants to know about one key.
+/// Documentation of one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeyDoc {
-    /// The full name, such as `model.layers`.
+    /// Full name, such as `model.layers`.
     pub name: &'static str,
-    /// What it does, in a sentence.
+    /// Meaning in a sentence.
     pub meaning: String,
-    /// The default as it would be written, or how it is derived, or `none`.
+    /// Default as written, the formula of a derived default, or `none`.
     pub default: &'static str,
-    /// The values it accepts, in words.
+    /// Allowed values.
     pub allowed: String,
 }
 
@@ -33,7 +33,7 @@ fn describe(key: &'static Key, conditions: &[Applies]) -> KeyDoc {
     KeyDoc { name: key.name, meaning, default, allowed: key.value_type.allowed() }
 }
 
-/// What a key or a table is for, and when; the narrowest condition comes last and is enough.
+/// Meaning of a key or table with its narrowest condition, which comes last.
 fn meaning(meaning: &str, conditions: &[Applies]) -> String {
     let narrowest = conditions.iter().rev().find_map(|condition| match condition {
         Applies::Always => None,
@@ -44,13 +44,13 @@ fn meaning(meaning: &str, conditions: &[Applies]) -> String {
     narrowest.unwrap_or_else(|| meaning.to_owned())
 }
 
-/// What stands where a key has no default.
+/// Text for a key without default.
 const NO_DEFAULT: &str = "none";
 
 const INTRODUCTION: &str = "\
 # Recipe keys
 
-This page is generated from the table of keys in `crates/config`; edit that table instead.
+This page is generated from the key table in `crates/config`; edit that table instead.
 
 A recipe is one TOML file. Values come from the defaults, then a preset, then the file, then each
 `--set key=value`; later ones win. `lockstep config` prints the resolved recipe.
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(doc("optim.lr").allowed, "number above 0 and at most 1000");
         assert_eq!(
             doc("optim.momentum").meaning,
-            "Decay of the velocity. Only with optim.name = momentum or nesterov or lars."
+            "Momentum factor. Only with optim.name = momentum or nesterov or lars."
         );
     }
 

@@ -16,7 +16,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("federated.noise", "federated.noise_multiplier"),
     ("federated.secure", "federated.secure_aggregation"),
     ("federated.server_second", "federated.server_beta2"),
-    ("federated.window", "federated.max_late_rounds"),
+    ("federated.window", "federated.max_delay_rounds"),
     ("optim.trust", "optim.trust_coefficient"),
     ("parallel.shares", "parallel.leaf_shares"),
     ("parallel.stages", "parallel.stage_layers"),

@@ -1,7 +1,7 @@
-//! Config is proven once: sources in, a recipe or every error out.
+//! Resolution: from sources to a recipe, or to all errors.
 //!
-//! The recipe is filled row by row from the table of keys (a setting, or else the default, which
-//! may be derived from rows above), then the rules between keys are checked on the filled recipe.
+//! The recipe is filled row by row from the key table (a setting, or else the default, which may be
+//! derived from rows above). Then the rules between keys are checked on the filled recipe.
 
 use crate::conditions::unmet_condition;
 use crate::error::{ConfigError, ConfigErrors};
@@ -22,22 +22,22 @@ use crate::sources::{MergedSources, ModelFolder, PendingError, Sources};
 use crate::units::{Bytes, Seconds};
 use crate::value::{RawValue, Value};
 
-/// Proves a recipe, or lists everything that is wrong with it.
+/// Resolves a recipe, or returns all errors.
 pub fn resolve(sources: &Sources) -> Result<Recipe, ConfigErrors> {
-    prove(MergedSources::from_sources(sources))
+    validate(MergedSources::from_sources(sources))
 }
 
-/// The same for a recipe whose `model.from` names a folder: what the folder says about its model
-/// takes the place of defaults and presets, and nothing may contradict it. Reading the folder is
-/// the caller's, so that this stays a function of its arguments.
+/// Resolves a recipe whose `model.from` names a folder. The model of the folder replaces defaults
+/// and presets, and explicit settings must not contradict it. The caller reads the folder, so that
+/// this remains a pure function.
 pub fn resolve_with(sources: &Sources, folder: &ModelFolder) -> Result<Recipe, ConfigErrors> {
     let mut merged = MergedSources::from_sources(sources);
     merged.take_model_of_folder(folder);
-    prove(merged)
+    validate(merged)
 }
 
-/// The folder whose model the recipe takes over: the one that `model.from` names in these sources,
-/// unless only parts of it are wanted (`model.partial`).
+/// The folder whose model the recipe takes over: `model.from` of these sources, unless
+/// `model.partial` loads only matching weights.
 pub fn model_from(sources: &Sources) -> Option<String> {
     let settings = MergedSources::from_sources(sources).settings;
     let is_partial = settings.get("model.partial").is_some_and(|setting| setting.value.as_bool());
@@ -45,11 +45,11 @@ pub fn model_from(sources: &Sources) -> Option<String> {
     from.map(|setting| setting.value.as_text().to_owned())
 }
 
-fn prove(mut merged: MergedSources) -> Result<Recipe, ConfigErrors> {
+fn validate(mut merged: MergedSources) -> Result<Recipe, ConfigErrors> {
     let recipe = fill(&merged);
     let pending_errors = std::mem::take(&mut merged.pending_errors);
     let mut errors: Vec<ConfigError> =
-        pending_errors.into_iter().map(|pending| advise(pending, &recipe)).collect();
+        pending_errors.into_iter().map(|pending| with_fix(pending, &recipe)).collect();
     if !merged.incomplete {
         errors.extend(rules::broken(&recipe, &merged));
     }
@@ -57,7 +57,7 @@ fn prove(mut merged: MergedSources) -> Result<Recipe, ConfigErrors> {
 }
 
 impl Default for Recipe {
-    /// The recipe of nobody's wishes: every key at its default.
+    /// The recipe with every key at its default.
     fn default() -> Self {
         fill(&MergedSources::default())
     }
@@ -66,8 +66,7 @@ impl Default for Recipe {
 fn fill(merged: &MergedSources) -> Recipe {
     let mut recipe = blank();
     for key in keys::all() {
-        // A setting that means nothing here keeps its default, so that recipes that do the same
-        // are the same.
+        // A setting without effect is ignored, so that equivalent recipes are equal.
         let value = match unmet_condition(key, &recipe) {
             None => merged.settings.get(key.name).map(|setting| setting.value.clone()),
             Some(_) => key.inactive.map(Value::Integer),
@@ -91,14 +90,13 @@ fn default(key: &Key, recipe: &Recipe) -> Option<Value> {
     }
 }
 
-/// Completes a complaint: where the kind had no advice, what the key holds without the wrong value
-/// is a value that works.
-fn advise(pending: PendingError, recipe: &Recipe) -> ConfigError {
+/// Completes an error without a fix: the value that the key has without the invalid one works.
+fn with_fix(pending: PendingError, recipe: &Recipe) -> ConfigError {
     let PendingError { mut error, key } = pending;
     if error.fix.is_empty() {
-        let held = key.and_then(|key| key.get(recipe)).map(|value| value.to_string());
+        let present = key.and_then(|key| key.get(recipe)).map(|value| value.to_string());
         let listed = || key.and_then(|key| key.value_type.first_choice());
-        error.fix = match held.or_else(listed) {
+        error.fix = match present.or_else(listed) {
             Some(value) => format!("try {value}"),
             None => "remove it".to_owned(),
         };
@@ -106,7 +104,7 @@ fn advise(pending: PendingError, recipe: &Recipe) -> ConfigError {
     error
 }
 
-/// Something to fill: every field is overwritten from the table before anybody sees it.
+/// A placeholder recipe; every field is overwritten from the key table.
 fn blank() -> Recipe {
     Recipe {
         model: Model {
@@ -275,7 +273,7 @@ fn blank_federated() -> Federated {
         secure_aggregation: true,
         dropout: -1.0,
         late_fraction: -1.0,
-        max_late_rounds: u64::MAX,
+        max_delay_rounds: u64::MAX,
         byzantine: -1.0,
         attack: ByzantineAttack::Stale,
     }

@@ -1,8 +1,8 @@
 //! Rules between keys: divisibility, compatibility and required combinations.
 //!
 //! Each rule checks the filled recipe and returns at most one error. Its fix satisfies the related
-//! rules too, so that following it does not cause the next error. A rule about a key whose value was
-//! already refused is skipped. Rules of the model are here, all others in a module per topic.
+//! rules too, so that following it does not cause the next error. A rule about a key whose value
+//! was already refused is skipped. Rules of the model are here, all others in a module per topic.
 
 mod compress;
 mod data;
@@ -81,7 +81,7 @@ struct RuleContext<'a> {
 impl RuleContext<'_> {
     /// Whether no source gave any of these keys an invalid value.
     fn all_valid(&self, names: &[&str]) -> bool {
-        names.iter().all(|name| !self.merged.bad.contains(name))
+        names.iter().all(|name| !self.merged.invalid.contains(name))
     }
 
     /// Whether any source, presets included, sets this key.
@@ -89,8 +89,8 @@ impl RuleContext<'_> {
         self.merged.settings.contains_key(name)
     }
 
-    /// An error about `names[0]`, whose value is incompatible with that of `names[1]`; `better` is a
-    /// compatible value of `names[1]`, `inactive` one of `names[0]`.
+    /// An error about `names[0]`, whose value is incompatible with that of `names[1]`; `better` is
+    /// a compatible value of `names[1]`, `inactive` one of `names[0]`.
     fn incompatible(
         &self,
         names: [&str; 2],

@@ -1,8 +1,8 @@
-//! From texts to typed settings: presets, a recipe file and `--set` arguments, weakest first.
+//! Sources of a recipe: preset, recipe file and `--set` arguments, weakest first.
 //!
-//! Each source is flattened into dotted keys; each key is looked up in the table and its value
-//! checked by the key's kind. What is accepted overrides weaker sources; what is refused becomes a
-//! complaint and leaves the weaker value standing, so that checking can go on and find the rest.
+//! Each source is flattened into dotted keys. Each key is looked up in the key table and its value
+//! checked against the key's value type. An accepted value overrides weaker sources; a refused one
+//! becomes an error and leaves the weaker value, so that checking continues and finds all errors.
 
 mod model_folder;
 
@@ -21,7 +21,7 @@ use crate::value::{RawValue, Value, one_line, quoted};
 
 pub use model_folder::ModelFolder;
 
-/// The texts a recipe is made of, in order of precedence: defaults, preset, file, sets.
+/// Texts of a recipe. Precedence: defaults, preset, file, sets.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     /// Name (for messages) and text of the recipe file.
@@ -32,7 +32,7 @@ pub struct Sources {
     pub sets: Vec<String>,
 }
 
-/// An accepted value and where it came from.
+/// An accepted value with its origin.
 #[derive(Debug, Clone)]
 pub(crate) struct Setting {
     pub(crate) value: Value,
@@ -51,9 +51,9 @@ pub(crate) struct PendingError {
 pub(crate) struct MergedSources {
     pub(crate) settings: BTreeMap<&'static str, Setting>,
     pub(crate) pending_errors: Vec<PendingError>,
-    /// Keys that some source gave a wrong value; rules about them would only add noise.
-    pub(crate) bad: BTreeSet<&'static str>,
-    /// A whole source is missing, so rules between keys would judge a recipe nobody wrote.
+    /// Keys with an invalid value in some source; rules about them are skipped.
+    pub(crate) invalid: BTreeSet<&'static str>,
+    /// Whether a whole source is missing, so that rules between keys would be misleading.
     pub(crate) incomplete: bool,
 }
 
@@ -65,7 +65,7 @@ impl MergedSources {
             merged.take_preset(name);
         }
         if let Some((name, text)) = &sources.file {
-            // Kept whole, since a shortened path leads nowhere; only line breaks would hurt.
+            // The path is kept whole; only control characters are replaced.
             let name = name.replace(char::is_control, " ");
             merged.take_document(text, |line| Origin::File { name: name.clone(), line });
         }
@@ -91,10 +91,10 @@ impl MergedSources {
         self.take_document(text, |_| Origin::Preset(name.to_owned()));
     }
 
-    /// `model.preset` replaces what the underlying preset says about the model, and is itself
-    /// weaker than anything the person wrote.
+    /// `model.preset` replaces the model of the underlying preset and is weaker than the file and
+    /// the arguments.
     fn take_model_of_preset(&mut self) {
-        self.incomplete |= self.bad.contains("model.preset");
+        self.incomplete |= self.invalid.contains("model.preset");
         let Some(setting) = self.settings.get("model.preset") else { return };
         let name = setting.value.as_text().to_owned();
         let mut donor = Self::default();
@@ -113,7 +113,7 @@ impl MergedSources {
             Ok(table) => {
                 let mut leaves = Vec::new();
                 flatten_table("", table.get_ref(), text, &mut leaves);
-                // The parser sorts by name; people read by line.
+                // The parser sorts by name; errors are reported by line.
                 leaves.sort_by_key(|leaf| leaf.offset);
                 for leaf in leaves {
                     self.take(&leaf.name, &leaf.given, origin(line_of(leaf.offset)));
@@ -143,9 +143,9 @@ impl MergedSources {
                 );
             }
         };
-        let takes_words = keys::find(name).is_some_and(|key| key.value_type.wants_text());
+        let takes_text = keys::find(name).is_some_and(|key| key.value_type.takes_text());
         match DeValue::parse(text) {
-            Ok(value) if !takes_words || value.get_ref().is_str() => {
+            Ok(value) if !takes_text || value.get_ref().is_str() => {
                 let mut leaves = Vec::new();
                 flatten(name.to_owned(), &value, text, &mut leaves);
                 for leaf in leaves {
@@ -168,7 +168,7 @@ impl MergedSources {
                 self.settings.insert(key.name, Setting { value, origin });
             }
             Err(refusal) => {
-                self.bad.insert(key.name);
+                self.invalid.insert(key.name);
                 let (part, written) =
                     refusal.part.unwrap_or_else(|| (String::new(), given.written.clone()));
                 self.report(
@@ -190,7 +190,7 @@ impl MergedSources {
     }
 }
 
-/// The text is not TOML at all: shows the line, because the parser's words alone can be cryptic.
+/// The error of a text that is not TOML, with the line, since the parser's message can be cryptic.
 fn not_toml(text: &str, line: usize, reason: &str, origin: Origin) -> ConfigError {
     let written = one_line(text.lines().nth(line - 1).unwrap_or_default());
     let subject = if written.is_empty() { String::new() } else { format!("`{written}` is ") };
@@ -203,7 +203,7 @@ fn not_toml(text: &str, line: usize, reason: &str, origin: Origin) -> ConfigErro
     }
 }
 
-/// A key with its value, and where in the text it stands.
+/// A key with its value and its offset in the text.
 struct Leaf {
     name: String,
     given: RawValue,
@@ -217,7 +217,7 @@ fn flatten_table(prefix: &str, table: &DeTable<'_>, document: &str, leaves: &mut
     }
 }
 
-/// Descends into tables until a known key or a value that is no table; the parser bounds the depth.
+/// Descends into tables down to a key or a value that is not a table; the parser bounds the depth.
 fn flatten(name: String, value: &Spanned<DeValue<'_>>, document: &str, leaves: &mut Vec<Leaf>) {
     let descend = match value.get_ref() {
         DeValue::Table(table) if !is_key(&name) => Some(table),
@@ -269,7 +269,7 @@ fn unknown_key(name: &str, given: &RawValue, origin: Origin) -> ConfigError {
     ConfigError { key: one_line(name), value: given.written.clone(), rule, fix, origin }
 }
 
-/// A line that works in this section.
+/// A valid line of this section.
 fn example_of(section: &Section) -> String {
     let mut examples = section.keys.iter().filter_map(|key| match key.default {
         KeyDefault::Fixed(text) => Some(format!("{} = {text}", key.name)),
@@ -278,8 +278,8 @@ fn example_of(section: &Section) -> String {
     examples.next().expect("every section has a key with a fixed default")
 }
 
-/// The plural or singular of a name in the same table, or the name without its last words; a right
-/// name in the wrong table (or in none); or else the nearest spelling.
+/// The key that was probably meant: the plural, singular or a prefix of the name in the same table,
+/// the name in another table, or the nearest spelling.
 fn suggestion(name: &str) -> Option<&'static str> {
     let (table, leaf) = name.split_once('.').unwrap_or(("", name));
     let beside = |leaf: &str| {
@@ -287,8 +287,8 @@ fn suggestion(name: &str) -> Option<&'static str> {
         beside.find(|key| key.leaf() == leaf).map(|key| key.name)
     };
     let singular = || leaf.strip_suffix('s').and_then(beside);
-    if let Some(near) = beside(&format!("{leaf}s")).or_else(singular) {
-        return Some(near);
+    if let Some(similar) = beside(&format!("{leaf}s")).or_else(singular) {
+        return Some(similar);
     }
     let misplaced = keys::all().find(|key| key.leaf() == leaf).map(|key| key.name);
     if misplaced.is_some() && (table.is_empty() || section(table).is_some()) {

@@ -1,9 +1,9 @@
-//! Quantities that cannot be mixed up.
+//! Quantities with distinct types.
 //!
-//! A number of bytes, a duration and an amount of arithmetic are different types, and only the
-//! operations that make sense exist: bytes divided by seconds is a rate, bytes plus seconds does
-//! not compile. Most slips in published cost estimates are of this kind: bits for bytes, a rate
-//! for an amount, FLOPs for FLOPs a second. Printing uses the unit a person would choose.
+//! Bytes, durations and FLOPs are different types with only the meaningful operations: bytes
+//! divided by seconds is a bandwidth, bytes plus seconds does not compile. This prevents the usual
+//! errors of cost estimates: bits for bytes, or FLOPs for FLOP/s. Values print in the most readable
+//! unit.
 //!
 //! | amount | over | is |
 //! |---|---|---|
@@ -14,7 +14,7 @@
 //! | [`Tokens`] | [`Seconds`] | [`TokensPerSecond`] |
 //! | an amount | the same | a plain number |
 //!
-//! A latency is a duration, so it is in [`Seconds`]; what it may not be added to is a bandwidth.
+//! A latency is a duration in [`Seconds`] and cannot be added to a bandwidth.
 
 mod display;
 mod parse;

@@ -1,8 +1,8 @@
-//! Values of keys: what a person gave, and what a key holds once it was accepted.
+//! Values of keys: raw values as written, and accepted values.
 //!
-//! [`RawValue`] is any value TOML can express, with the text it was written as, so that an error can
-//! show exactly what stood there. [`Value`] is what a key can hold. Printing a
-//! value gives TOML on a single line, which is what makes a printed recipe readable again.
+//! [`RawValue`] is any TOML value with the text it was written as, so that errors can quote it.
+//! [`Value`] is an accepted value. It prints as TOML on one line, so that a printed recipe can be
+//! parsed again.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,22 +14,22 @@ use toml::de::{DeInteger, DeValue};
 /// An accepted value of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
-    /// A whole number.
+    /// An integer.
     Integer(i64),
     /// A finite number.
     Float(f64),
-    /// A switch.
+    /// A boolean.
     Bool(bool),
-    /// Free text or the name of a choice.
+    /// Text or the name of a choice.
     Text(String),
-    /// Values of one kind.
+    /// Values of one type.
     List(Vec<Self>),
-    /// Named values; those that were not given are missing.
+    /// Named values; optional ones may be missing.
     Table(Vec<(&'static str, Self)>),
 }
 
 impl Value {
-    /// The integer of a key whose kind is an integer; anything else is a bug in the table.
+    /// The integer of a key whose type is an integer; anything else is a bug in the table.
     pub(crate) fn as_integer(&self) -> i64 {
         match self {
             Self::Integer(integer) => *integer,
@@ -37,7 +37,7 @@ impl Value {
         }
     }
 
-    /// The number of a key whose kind is a float; anything else is a bug in the table.
+    /// The number of a key whose type is a float; anything else is a bug in the table.
     pub(crate) fn as_float(&self) -> f64 {
         match self {
             Self::Float(float) => *float,
@@ -45,7 +45,7 @@ impl Value {
         }
     }
 
-    /// The switch of a key whose kind is a boolean; anything else is a bug in the table.
+    /// The boolean of a key whose type is a boolean; anything else is a bug in the table.
     pub(crate) fn as_bool(&self) -> bool {
         match self {
             Self::Bool(flag) => *flag,
@@ -53,7 +53,7 @@ impl Value {
         }
     }
 
-    /// The text of a key whose kind is text or a choice; anything else is a bug in the table.
+    /// The text of a key whose type is text or a choice; anything else is a bug in the table.
     pub(crate) fn as_text(&self) -> &str {
         match self {
             Self::Text(text) => text,
@@ -61,7 +61,7 @@ impl Value {
         }
     }
 
-    /// The values of a key whose kind is a list; anything else is a bug in the table.
+    /// The values of a key whose type is a list; anything else is a bug in the table.
     pub(crate) fn as_list(&self) -> &[Self] {
         match self {
             Self::List(values) => values,
@@ -69,7 +69,7 @@ impl Value {
         }
     }
 
-    /// A cell of a value whose kind is a table, if it was given; a value that is no table is a bug
+    /// A cell of a value whose type is a table, if it was given; a value that is no table is a bug
     /// in the table of keys.
     pub(crate) fn cell(&self, name: &str) -> Option<&Self> {
         match self {
@@ -83,7 +83,7 @@ impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Integer(integer) => write!(f, "{integer}"),
-            // The debug form keeps the point ("1.0") and is the shortest that reads back equal.
+            // The debug form keeps the point ("1.0") and is the shortest that parses equal.
             Self::Float(float) => write!(f, "{float:?}"),
             Self::Bool(flag) => write!(f, "{flag}"),
             Self::Text(text) => f.write_str(&quoted(text)),
@@ -113,10 +113,10 @@ impl Serialize for Value {
     }
 }
 
-/// The typed content of a value that was not checked against a key yet.
+/// The content of a raw value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Content {
-    /// Wider than any key allows, so that an enormous number is out of range and not a mystery.
+    /// Wider than any key, so that a huge number is reported as out of range.
     Integer(i128),
     Float(f64),
     Bool(bool),
@@ -127,7 +127,7 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// The kind in words, as it stands in "is ... where an integer is needed".
+    /// Name of the type, as in "is ... where an integer is needed".
     pub(crate) const fn type_name(&self) -> &'static str {
         match self {
             Self::Integer(_) => "an integer",
@@ -141,16 +141,16 @@ impl Content {
     }
 }
 
-/// A value as a person gave it.
+/// A value as written by the user.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RawValue {
     pub(crate) content: Content,
-    /// How it was written, on one line and of bounded length, for messages.
+    /// Its text on one line of bounded length, for messages.
     pub(crate) written: String,
 }
 
 impl RawValue {
-    /// Takes a parsed TOML value together with the document it was cut from.
+    /// From a parsed TOML value and its document.
     pub(crate) fn from_toml(value: &Spanned<DeValue<'_>>, document: &str) -> Self {
         let content = match value.get_ref() {
             DeValue::String(text) => return Self::text(text),
@@ -163,7 +163,7 @@ impl RawValue {
                 Content::List(values.iter().map(|value| Self::from_toml(value, document)).collect())
             }
             DeValue::Table(table) => {
-                // The parser sorts by name; people read in the order in which they wrote.
+                // The parser sorts by name; keep the order of the text.
                 let mut cells: Vec<_> = table.iter().collect();
                 cells.sort_by_key(|(_, value)| value.span().start);
                 let cell = |(name, value): (&Spanned<Cow<'_, str>>, _)| {
@@ -173,7 +173,7 @@ impl RawValue {
             }
         };
         let written = one_line(document.get(value.span()).unwrap_or_default());
-        // A table that was opened by its own header has no text of its own worth repeating.
+        // A table with its own header has no text to repeat.
         let written = match content {
             Content::Table(_) if !written.starts_with('{') => "{...}".to_owned(),
             Content::List(_) if !written.ends_with(']') => "[...]".to_owned(),
@@ -187,7 +187,7 @@ impl RawValue {
         Self { content: Content::Text(text.to_owned()), written: one_line(&quoted(text)) }
     }
 
-    /// The right side of `--set key=value`: a TOML value, or else a bare word taken as text.
+    /// The value of `--set key=value`: a TOML value, or else bare text.
     pub(crate) fn from_argument(argument: &str) -> Self {
         match DeValue::parse(argument) {
             Ok(value) => Self::from_toml(&value, argument),
@@ -196,7 +196,7 @@ impl RawValue {
     }
 }
 
-/// An integer of any size; what does not even fit 128 bits becomes the largest of its sign.
+/// An integer of any size, saturated to 128 bits.
 fn wide_integer(integer: &DeInteger<'_>) -> i128 {
     let digits = integer.as_str();
     let limit = if digits.starts_with('-') { i128::MIN } else { i128::MAX };
@@ -225,19 +225,19 @@ pub(crate) fn quoted(text: &str) -> String {
     out
 }
 
-/// Longest excerpt of somebody else's text that a message repeats, in characters.
+/// Longest excerpt of foreign text in a message, in characters.
 const EXCERPT_CHARS: usize = 72;
 
 /// Any text as one line of bounded length: runs of white space and control characters become one
-/// space, and a long tail becomes an ellipsis.
+/// space, and a long text is cut with an ellipsis.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::new();
-    let words = text.split(|c: char| c.is_whitespace() || c.is_control());
-    for word in words.filter(|word| !word.is_empty()) {
+    let pieces = text.split(|c: char| c.is_whitespace() || c.is_control());
+    for piece in pieces.filter(|piece| !piece.is_empty()) {
         if !line.is_empty() {
             line.push(' ');
         }
-        line.push_str(word);
+        line.push_str(piece);
         if line.len() > 4 * EXCERPT_CHARS {
             break;
         }
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_toml_values_or_bare_words() {
+    fn arguments_are_toml_values_or_bare_text() {
         let content = |argument| RawValue::from_argument(argument).content;
         assert_eq!(content("1_000"), Content::Integer(1000));
         assert_eq!(content("0x10"), Content::Integer(16));

@@ -1,8 +1,7 @@
-//! Kinds of values: what a single key accepts, in words and as a check.
+//! Value types of keys: acceptance, errors and documentation.
 //!
-//! A kind is data, so the same declaration accepts a value, explains a refusal and fills the
-//! "allowed" column of the reference. Rules that involve two keys live in `rules.rs`; lists and the
-//! tables in them are in `lists`.
+//! A value type is data: one declaration accepts values, explains refusals and fills the "allowed"
+//! column of the reference. Rules between keys are in `rules`; lists and tables are in `lists`.
 
 mod lists;
 
@@ -14,7 +13,7 @@ use crate::value::{Content, RawValue, Value, quoted};
 
 pub(crate) use lists::Cell;
 
-/// What a key accepts.
+/// Type of a key's value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ValueType {
     Integer {
@@ -24,23 +23,23 @@ pub(crate) enum ValueType {
     PowerOfTwo {
         max: i64,
     },
-    /// A finite number. A `single` one is stored as f32 and checked after rounding to it, since
+    /// A finite number. A `single` one is stored as f32 and checked after rounding, since
     /// 0.99999999999 is below 1 in f64 and equal to 1 in f32.
     Float {
         low: Bound,
         high: Bound,
         single: bool,
     },
-    /// A finite number within the bounds, or text that is not empty.
+    /// A finite number within the bounds, or non-empty text.
     FloatOrText {
         low: Bound,
         high: Bound,
     },
-    /// A finite number within the bounds, or one of these words.
-    FloatOrWord {
+    /// A finite number within the bounds, or one of these names.
+    FloatOrName {
         low: Bound,
         high: Bound,
-        words: &'static [&'static str],
+        names: &'static [&'static str],
     },
     Bool,
     Text {
@@ -49,25 +48,25 @@ pub(crate) enum ValueType {
     Choice(&'static [&'static str]),
     /// One of the names, or `every-K` with a whole number K.
     ChoiceOrEvery(&'static [&'static str]),
-    /// An amount of bytes: a whole number, or text with a unit.
+    /// A number of bytes: an integer, or text with a unit.
     Bytes,
-    /// Whole numbers from 1 with commas between them, as text; empty for none.
+    /// Comma-separated integers from 1, as text; may be empty.
     Shares,
-    /// A moment of the run: a step, or a fraction of all steps.
+    /// A milestone of the run: a step, or a fraction of all steps.
     Milestone,
-    /// Any number of values of one kind, up to a limit.
+    /// Values of one type, up to a limit.
     List {
         of: &'static Self,
         max: usize,
     },
     /// Named values.
     Table(&'static [Cell]),
-    /// What another kind accepts, or one word.
-    OrWord {
+    /// A value of another type, or one name.
+    OrName {
         value_type: &'static Self,
-        word: &'static str,
+        name: &'static str,
     },
-    /// A whole number, or named values.
+    /// An integer, or named values.
     IntegerOrTable {
         min: i64,
         max: i64,
@@ -80,7 +79,7 @@ pub(crate) enum ValueType {
 pub(crate) enum Bound {
     /// The end itself is allowed.
     Closed(f64),
-    /// Everything up to the end, but not the end.
+    /// The end itself is excluded.
     Open(f64),
 }
 
@@ -88,15 +87,14 @@ pub(crate) enum Bound {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) rule: String,
-    /// None: the value the key would have without this one is the best advice.
+    /// None: the value that the key has without this one is the fix.
     pub(crate) fix: Option<String>,
-    /// Which part of the value is wrong, where it has parts: its place, such as `[0].match`, and
-    /// how it was written.
+    /// The invalid part of a list or table: its place, such as `[0].match`, and its text.
     pub(crate) part: Option<(String, String)>,
 }
 
 impl ValueType {
-    /// Accepts a value, or says why not.
+    /// Accepts a value, or explains why not.
     pub(crate) fn accept(&self, given: &RawValue) -> Result<Value, Refusal> {
         match (*self, &given.content) {
             (
@@ -111,18 +109,18 @@ impl ValueType {
                 between(*integer as f64, low, high, single)
             }
             (
-                Self::FloatOrText { low, high } | Self::FloatOrWord { low, high, .. },
+                Self::FloatOrText { low, high } | Self::FloatOrName { low, high, .. },
                 Content::Float(float),
             ) => between(*float, low, high, false),
             (
-                Self::FloatOrText { low, high } | Self::FloatOrWord { low, high, .. },
+                Self::FloatOrText { low, high } | Self::FloatOrName { low, high, .. },
                 Content::Integer(integer),
             ) => between(*integer as f64, low, high, false),
             (Self::FloatOrText { .. }, Content::Text(text)) if !text.is_empty() => {
                 Ok(Value::Text(text.clone()))
             }
-            (Self::FloatOrWord { words, .. }, Content::Text(text))
-                if words.contains(&text.as_str()) =>
+            (Self::FloatOrName { names, .. }, Content::Text(text))
+                if names.contains(&text.as_str()) =>
             {
                 Ok(Value::Text(text.clone()))
             }
@@ -144,10 +142,10 @@ impl ValueType {
             (Self::Table(cells) | Self::IntegerOrTable { cells, .. }, Content::Table(given)) => {
                 lists::table(cells, given)
             }
-            (Self::OrWord { word, .. }, Content::Text(text)) if text == word => {
+            (Self::OrName { name, .. }, Content::Text(text)) if text == name => {
                 Ok(Value::Text(text.clone()))
             }
-            (Self::OrWord { value_type, .. }, content) if !matches!(content, Content::Text(_)) => {
+            (Self::OrName { value_type, .. }, content) if !matches!(content, Content::Text(_)) => {
                 value_type.accept(given)
             }
             (_, content) => self.wrong_type(content),
@@ -159,11 +157,11 @@ impl ValueType {
             Self::Integer { .. } | Self::PowerOfTwo { .. } => "an integer is needed".to_owned(),
             Self::Float { .. } => "a number is needed".to_owned(),
             Self::FloatOrText { .. } => "a number, or text in quotes, is needed".to_owned(),
-            Self::FloatOrWord { words, .. } => {
-                let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-                format!("a number or {} is needed", alternatives(&words))
+            Self::FloatOrName { names, .. } => {
+                let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+                format!("a number or {} is needed", alternatives(&names))
             }
-            Self::OrWord { word, .. } => format!("an integer or {} is needed", quoted(word)),
+            Self::OrName { name, .. } => format!("an integer or {} is needed", quoted(name)),
             Self::Bool => "true or false is needed".to_owned(),
             Self::Text { .. } | Self::ChoiceOrEvery(_) => "text in quotes is needed".to_owned(),
             Self::Bytes => "a number of bytes is needed".to_owned(),
@@ -177,7 +175,7 @@ impl ValueType {
                 format!("{} is needed", alternatives(&names))
             }
         };
-        // 1e3 is a float in TOML; the person meant the integer.
+        // 1e3 is a float in TOML; the integer was meant.
         let fix = match (self, content) {
             (Self::Integer { min, max }, Content::Float(float))
                 if float.fract() == 0.0 && (*min as f64..=*max as f64).contains(float) =>
@@ -189,7 +187,7 @@ impl ValueType {
         refuse(format!("is {} where {needed}", content.type_name()), fix)
     }
 
-    /// What is allowed, for people.
+    /// Allowed values, for the reference.
     pub(crate) fn allowed(&self) -> String {
         match self {
             Self::Integer { min, max: i64::MAX } => format!("integer, at least {min}"),
@@ -199,17 +197,17 @@ impl ValueType {
             Self::FloatOrText { low, high } => {
                 format!("number {}, or text", range_text(*low, *high))
             }
-            Self::FloatOrWord { low, high, words } => {
-                format!("number {}, or {}", range_text(*low, *high), words.join(", "))
+            Self::FloatOrName { low, high, names } => {
+                format!("number {}, or {}", range_text(*low, *high), names.join(", "))
             }
-            Self::OrWord { value_type, word } => format!("{}, or {word}", value_type.allowed()),
+            Self::OrName { value_type, name } => format!("{}, or {name}", value_type.allowed()),
             Self::Bool => "true, false".to_owned(),
             Self::Text { may_be_empty: true } => "text".to_owned(),
             Self::Text { may_be_empty: false } => "text, not empty".to_owned(),
             Self::Choice(names) => names.join(", "),
             Self::ChoiceOrEvery(names) => format!("{}, every-K", names.join(", ")),
             Self::Bytes => "bytes, such as 4096 or \"4MiB\"".to_owned(),
-            Self::Shares => "text, whole numbers with commas between them".to_owned(),
+            Self::Shares => "text, comma-separated integers from 1".to_owned(),
             Self::Milestone => "step from 1, or fraction of the run above 0 and below 1".to_owned(),
             Self::List { of, max } => format!("list of at most {max}: {}", of.allowed()),
             Self::Table(cells) => lists::allowed(cells),
@@ -219,7 +217,7 @@ impl ValueType {
         }
     }
 
-    /// The first of the named choices, written as in a recipe.
+    /// The first named choice, as written in a recipe.
     pub(crate) fn first_choice(&self) -> Option<String> {
         match self {
             Self::Choice(names) => names.first().map(|name| quoted(name)),
@@ -227,8 +225,8 @@ impl ValueType {
         }
     }
 
-    /// Whether an argument of `--set` is taken as text even if it looks like a number.
-    pub(crate) const fn wants_text(&self) -> bool {
+    /// Whether an argument of `--set` is text even if it looks like a number.
+    pub(crate) const fn takes_text(&self) -> bool {
         matches!(self, Self::Text { .. } | Self::Choice(_) | Self::ChoiceOrEvery(_) | Self::Shares)
     }
 }
@@ -292,7 +290,7 @@ fn one_of(text: &str, names: &'static [&'static str]) -> Result<Value, Refusal> 
 
 fn one_of_or_every(text: &str, names: &'static [&'static str]) -> Result<Value, Refusal> {
     if let Some(recompute) = Recompute::from_name(text) {
-        // Printed anew, so that every-02 and every-2 are the same recipe.
+        // Normalised, so that every-02 and every-2 are the same recipe.
         return Ok(Value::Text(recompute.to_string()));
     }
     let rule = format!("is not one of {}, every-K", names.join(", "));
@@ -304,10 +302,10 @@ fn one_of_or_every(text: &str, names: &'static [&'static str]) -> Result<Value, 
     refuse(rule, fix.map(quoted))
 }
 
-/// The most steps of a run.
+/// Largest number of steps of a run.
 pub(crate) const MAX_STEPS: i64 = 1_000_000_000_000;
 
-/// The most bytes that a key can hold.
+/// Largest number of bytes of a key.
 const MAX_BYTES: i64 = i64::MAX;
 
 fn amount(text: &str) -> Result<Value, Refusal> {
@@ -318,12 +316,12 @@ fn amount(text: &str) -> Result<Value, Refusal> {
 }
 
 fn shares(text: &str) -> Result<Value, Refusal> {
-    let rule = "is not a list of whole numbers from 1, such as \"5,3\"";
+    let rule = "is not a list of integers from 1, such as \"5,3\"";
     let shares = parse_shares(text).map(|shares| Value::Text(shares_text(&shares)));
     shares.map_or_else(|| refuse(rule.to_owned(), None), Ok)
 }
 
-/// The numbers of a text like `5,3`; none of an empty one.
+/// The numbers of a text like `5,3`; none for an empty one.
 pub(crate) fn parse_shares(text: &str) -> Option<Vec<usize>> {
     if text.trim().is_empty() {
         return Some(Vec::new());
@@ -333,8 +331,8 @@ pub(crate) fn parse_shares(text: &str) -> Option<Vec<usize>> {
 
 /// Numbers as `5,3`.
 pub(crate) fn shares_text(shares: &[usize]) -> String {
-    let words: Vec<String> = shares.iter().map(ToString::to_string).collect();
-    words.join(",")
+    let numbers: Vec<String> = shares.iter().map(ToString::to_string).collect();
+    numbers.join(",")
 }
 
 fn range_text(low: Bound, high: Bound) -> String {
@@ -349,7 +347,7 @@ fn range_text(low: Bound, high: Bound) -> String {
     format!("{low} and {high}")
 }
 
-/// A bound as people write it: "1" and not "1.0", "1e-12" and not a row of zeros.
+/// A bound in its short form: "1" and not "1.0", "1e-12" and not a row of zeros.
 fn plain(number: f64) -> String {
     let text = format!("{number:?}");
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
@@ -407,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_precision_number_is_judged_after_rounding() {
+    fn a_single_precision_number_is_checked_after_rounding() {
         let value_type =
             |single| ValueType::Float { low: Bound::Closed(0.0), high: Bound::Open(1.0), single };
         assert_eq!(accept(value_type(true), "0.1"), Ok("0.1".into()));
@@ -486,13 +484,13 @@ mod tests {
         assert_eq!(accept(ValueType::Shares, "5, 3"), Ok("\"5,3\"".into()));
         assert_eq!(accept(ValueType::Shares, "\"\""), Ok("\"\"".into()));
         for wrong in ["5,,3", "5;3", "5,0", "-1,9", "five"] {
-            let refusal = "is not a list of whole numbers from 1, such as \"5,3\"";
+            let refusal = "is not a list of integers from 1, such as \"5,3\"";
             assert_eq!(accept(ValueType::Shares, wrong), Err(refusal.into()), "{wrong}");
         }
     }
 
     #[test]
-    fn allowed_values_are_said_in_words() {
+    fn allowed_values_are_described() {
         let float =
             ValueType::Float { low: Bound::Closed(1e-12), high: Bound::Open(1.0), single: false };
         assert_eq!(ValueType::Integer { min: 1, max: 9 }.allowed(), "integer from 1 to 9");

@@ -1,4 +1,4 @@
-//! When a run is saved, as a recipe says it.
+//! Checkpoint settings, restarts and elastic runs.
 
 use lockstep_config::units::Seconds;
 use lockstep_config::{Elastic, Interval, Recipe, Sources, resolve};
@@ -9,8 +9,8 @@ fn with(sets: &[&str]) -> Result<Recipe, String> {
 }
 
 #[test]
-fn an_interval_is_seconds_or_a_word() {
-    let interval = |set: &str| with(&[set]).expect("a sound recipe").checkpoint.interval;
+fn an_interval_is_seconds_or_auto() {
+    let interval = |set: &str| with(&[set]).expect("a valid recipe").checkpoint.interval;
     assert_eq!(interval("checkpoint.interval=0"), Interval::Never);
     assert_eq!(interval("checkpoint.interval=90"), Interval::Every(Seconds(90.0)));
     assert_eq!(interval("checkpoint.interval=auto"), Interval::Auto);
@@ -22,9 +22,9 @@ fn an_interval_is_seconds_or_a_word() {
 }
 
 #[test]
-fn saving_is_no_part_of_what_is_trained_and_survives_being_written() {
+fn checkpoint_settings_leave_the_hash_and_survive_printing() {
     let sets = ["checkpoint.every=7", "checkpoint.interval=auto", "run.restarts=3"];
-    let recipe = with(&sets).expect("a sound recipe");
+    let recipe = with(&sets).expect("a valid recipe");
     assert_eq!(recipe.hash(), Recipe::default().hash());
     let file = Some(("r.toml".to_owned(), recipe.to_toml()));
     assert_eq!(resolve(&Sources { file, ..Sources::default() }), Ok(recipe.clone()));
@@ -34,17 +34,17 @@ fn saving_is_no_part_of_what_is_trained_and_survives_being_written() {
 }
 
 #[test]
-fn only_processes_are_started_again() {
+fn only_processes_can_be_restarted() {
     let error = with(&["run.restarts=2", "run.isolation=threads"]).expect_err("threads");
     assert_eq!(
         error,
-        "run.restarts = 2 cannot start threads again; try 0 or run.isolation = \"processes\""
+        "run.restarts = 2 cannot restart threads; try 0 or run.isolation = \"processes\""
     );
 }
 
 #[test]
-fn who_wants_workers_replaced_gets_checkpoints() {
-    let interval = |sets: &[&str]| with(sets).expect("a sound recipe").checkpoint.interval;
+fn restarts_default_to_checkpoints() {
+    let interval = |sets: &[&str]| with(sets).expect("a valid recipe").checkpoint.interval;
     assert_eq!(interval(&["run.restarts=1"]), Interval::Auto);
     assert_eq!(interval(&["run.workers={min=1,max=2}"]), Interval::Auto);
     assert_eq!(interval(&["run.restarts=1", "checkpoint.every=5"]), Interval::Never);
@@ -55,15 +55,15 @@ fn who_wants_workers_replaced_gets_checkpoints() {
 const RANGE: &str = "run.workers={min = 2, max = 4}";
 
 #[test]
-fn a_range_of_workers_begins_with_the_most_and_survives_being_written() {
-    let recipe = with(&[RANGE, "parallel.zero=3"]).expect("a sound recipe");
+fn an_elastic_run_starts_with_its_maximum_and_survives_printing() {
+    let recipe = with(&[RANGE, "parallel.zero=3"]).expect("a valid recipe");
     assert_eq!((recipe.run.workers, recipe.parallel.data), (4, 4));
     assert_eq!(recipe.run.elastic, Some(Elastic { min: 2, max: 4 }));
     let text = recipe.to_toml();
     assert!(text.contains("\nworkers = { min = 2, max = 4 }\n"), "{text}");
     let file = Some(("r.toml".to_owned(), text));
     assert_eq!(resolve(&Sources { file, ..Sources::default() }), Ok(recipe.clone()));
-    // A life of it is a recipe of its own, of the same identity.
+    // An attempt has a recipe of its own, with the same hash.
     let three = recipe.with_workers(3);
     assert_eq!((three.run.workers, three.parallel.data, three.run.elastic), (3, 3, None));
     assert_eq!(three.hash(), recipe.hash());
@@ -72,15 +72,15 @@ fn a_range_of_workers_begins_with_the_most_and_survives_being_written() {
 }
 
 #[test]
-fn only_whole_copies_of_the_model_come_and_go() {
-    let sizes = |sets: &[&str]| with(sets).expect("a sound recipe").worker_counts();
+fn elastic_runs_change_by_whole_replicas() {
+    let sizes = |sets: &[&str]| with(sets).expect("a valid recipe").worker_counts();
     assert_eq!(sizes(&[RANGE]), [2, 3, 4]);
     assert_eq!(sizes(&["run.workers={min=2,max=8}", "parallel.pipeline=2"]), [2, 4, 6, 8]);
     assert_eq!(sizes(&["run.workers=3"]), [3]);
 }
 
 #[test]
-fn what_cannot_go_on_with_other_workers_is_refused() {
+fn settings_for_a_fixed_number_of_workers_refuse_a_range() {
     let cases: [(&[&str], &str); 7] = [
         (
             &["run.workers={min = 5, max = 4}"],
@@ -89,27 +89,27 @@ fn what_cannot_go_on_with_other_workers_is_refused() {
         ),
         (
             &["run.workers={min = 1, max = 4}", "parallel.pipeline=2"],
-            "run.workers = { min = 1, max = 4 } may leave 1 workers, and a copy of the model takes \
-             2; try { min = 2, max = 4 }",
+            "run.workers = { min = 1, max = 4 } may leave 1 workers, and a replica takes 2; \
+             try { min = 2, max = 4 }",
         ),
         (
             &[RANGE, "run.isolation=threads"],
-            "run.workers = { min = 2, max = 4 } cannot change with run.isolation = \"threads\"; \
-             try 4 or run.isolation = \"processes\"",
+            "run.workers = { min = 2, max = 4 } cannot be a range with run.isolation = \
+             \"threads\"; try 4 or run.isolation = \"processes\"",
         ),
         (
             &[RANGE, "parallel.leaf_shares=2,2,2,2"],
-            "run.workers = { min = 2, max = 4 } cannot change with parallel.leaf_shares = \"2,2,2,2\"; \
-             try 4 or parallel.leaf_shares = \"\"",
+            "run.workers = { min = 2, max = 4 } cannot be a range with parallel.leaf_shares = \
+             \"2,2,2,2\"; try 4 or parallel.leaf_shares = \"\"",
         ),
         (
             &[RANGE, "data.placement=local", "data.source={rank}.txt"],
-            "run.workers = { min = 2, max = 4 } cannot change with data.placement = \"local\"; \
+            "run.workers = { min = 2, max = 4 } cannot be a range with data.placement = \"local\"; \
              try 4 or data.placement = \"shared\"",
         ),
         (
             &[RANGE, "checkpoint.interval=0"],
-            "run.workers = { min = 2, max = 4 } cannot change with checkpoint.interval = 0.0; \
+            "run.workers = { min = 2, max = 4 } cannot be a range with checkpoint.interval = 0.0; \
              try 4 or checkpoint.interval = \"auto\"",
         ),
         (&["run.workers={min = 1}"], "run.workers = {min = 1} has no max; try 2"),

@@ -1,4 +1,4 @@
-//! Compression: which methods there are, and what they refuse.
+//! Gradient compression: defaults and refused combinations.
 
 use lockstep_config::{CompressMethod, Recipe, Sources, resolve};
 
@@ -12,13 +12,13 @@ fn try_recipe(sets: &[&str]) -> Result<Recipe, String> {
 }
 
 #[test]
-fn methods_that_leave_out_the_same_every_time_feed_it_back() {
+fn biased_methods_have_error_feedback() {
     for name in CompressMethod::NAMES.iter().filter(|name| **name != "none") {
         let method = format!("compress.method={name}");
         let sets = [method.as_str(), "optim.clip=0"];
         let compress = recipe(&sets).compress;
-        let is_fair = ["bf16", "int8", "qsgd"].contains(name);
-        assert_eq!(compress.error_feedback, !is_fair, "{name}");
+        let is_unbiased = ["bf16", "int8", "qsgd"].contains(name);
+        assert_eq!(compress.error_feedback, !is_unbiased, "{name}");
         let without = [&sets[..], &["compress.error_feedback=false"]].concat();
         let refused = try_recipe(&without);
         assert_eq!(refused.is_err(), compress.is_biased(), "{name}: {refused:?}");
@@ -44,7 +44,7 @@ fn one_bit_adam_sends_the_momentum_of_adam() {
 }
 
 #[test]
-fn gradients_are_whole_and_travel_in_every_step() {
+fn compression_needs_whole_f32_gradients_in_every_step() {
     for (set, fix) in [
         ("parallel.zero=2", "try parallel.zero = 0"),
         ("parallel.pipeline=2", "try parallel.pipeline = 1"),
@@ -66,21 +66,21 @@ fn recipes_without_compression_keep_their_identity() {
 }
 
 #[test]
-fn levels_say_what_their_method_knows() {
-    let with = |method: &str, level: &str| {
-        let (method, level) =
-            (format!("compress.method={method}"), format!("compress.overrides=[{level}]"));
-        try_recipe(&[method.as_str(), level.as_str()])
+fn overrides_set_one_value_of_their_method() {
+    let with = |method: &str, rule: &str| {
+        let (method, rule) =
+            (format!("compress.method={method}"), format!("compress.overrides=[{rule}]"));
+        try_recipe(&[method.as_str(), rule.as_str()])
     };
-    with("top-k", "{match=\"*norm*\", dense=true}, {match=\"*\", ratio=0.1}").expect("sound");
-    with("qsgd", "{match=\"*\", bits=8}").expect("sound");
-    for (method, level, fix) in [
+    with("top-k", "{match=\"*norm*\", dense=true}, {match=\"*\", ratio=0.1}").expect("valid");
+    with("qsgd", "{match=\"*\", bits=8}").expect("valid");
+    for (method, rule, fix) in [
         ("top-k", "{match=\"*\", bits=8}", "try ratio alone"),
         ("int8", "{match=\"*\", ratio=0.1}", "try dense = true alone"),
         ("power-sgd", "{match=\"*\"}", "try rank alone"),
         ("dgc", "{match=\"*\", ratio=0.1, dense=true}", "try ratio alone"),
     ] {
-        let error = with(method, level).expect_err("it says nothing");
+        let error = with(method, rule).expect_err("no effect");
         assert!(error.starts_with("compress.overrides[0]") && error.contains(fix), "{error}");
     }
 }
@@ -95,7 +95,7 @@ fn momentum_is_applied_once() {
 }
 
 #[test]
-fn groups_that_add_up_first_are_of_one_size() {
+fn groups_have_equal_size() {
     let sets = ["compress.method=bf16", "run.workers=4"];
     recipe(&[&sets[..], &["compress.group_workers=2"]].concat());
     for size in ["compress.group_workers=3", "compress.group_workers=4"] {
@@ -105,7 +105,7 @@ fn groups_that_add_up_first_are_of_one_size() {
 }
 
 #[test]
-fn servers_read_messages_one_by_one() {
+fn servers_decode_messages_one_by_one() {
     let sets = ["sync.mode=parameter-server", "run.workers=2", "optim.clip=0"];
     for name in ["bf16", "fp16", "int8", "qsgd", "top-k", "sign"] {
         recipe(&[&sets[..], &[format!("compress.method={name}").as_str()]].concat());

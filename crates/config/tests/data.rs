@@ -1,4 +1,4 @@
-//! Keys of the text: what they accept, what they refuse, and what they mean to a recipe's identity.
+//! Data keys: accepted and refused values, and their part in the identity.
 
 use lockstep_config::{Placement, Recipe, Source, Sources, Tokenizer, ValidationSource, resolve};
 
@@ -34,7 +34,7 @@ fn validation_is_a_fraction_or_a_path() {
 }
 
 #[test]
-fn every_setting_comes_back_from_its_own_text() {
+fn every_setting_survives_printing() {
     let all = recipe(&[
         "data.source=text-{rank}.txt",
         "data.placement=local",
@@ -49,11 +49,11 @@ fn every_setting_comes_back_from_its_own_text() {
 }
 
 #[test]
-fn only_what_changes_bits_changes_the_identity() {
+fn only_settings_that_change_bits_change_the_hash() {
     let plain = Recipe::default();
     let served = recipe(&["data.placement=served", "data.server=10.0.0.1:7777"]);
     assert_eq!(served.data.placement, Placement::Served);
-    assert_eq!(served.hash(), plain.hash(), "served batches are those of a shared text");
+    assert_eq!(served.hash(), plain.hash(), "served batches are those of shared data");
     for set in [
         "data.documents=padded",
         "data.order=sequential",
@@ -70,11 +70,11 @@ fn only_what_changes_bits_changes_the_identity() {
 }
 
 #[test]
-fn texts_of_workers_are_told_apart_and_servers_named() {
+fn local_paths_contain_the_rank_and_served_data_has_an_address() {
     assert_eq!(
         with(&["data.placement=local"]).unwrap_err(),
-        "data.source = \"bundled\" does not tell workers apart, which data.placement = \"local\" \
-         needs; try a path with {rank}, such as \"text-{rank}.txt\""
+        "data.source = \"bundled\" has no {rank} in it, which data.placement = \"local\" needs; \
+         try a path with {rank}, such as \"text-{rank}.txt\""
     );
     assert_eq!(
         with(&["data.source=a-{rank}.txt"]).unwrap_err(),

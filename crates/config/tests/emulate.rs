@@ -1,4 +1,4 @@
-//! Worse hardware than there is: every key reaches its field, and what makes no sense is refused.
+//! Emulated hardware: every key sets its field, and invalid values are refused.
 
 use lockstep_config::units::{BytesPerSecond, Seconds};
 use lockstep_config::{Distribution, LinkConditions, Recipe, SlowWorker, Sources, resolve};
@@ -8,7 +8,7 @@ fn sources(sets: &[&str]) -> Sources {
 }
 
 fn recipe(sets: &[&str]) -> Recipe {
-    resolve(&sources(sets)).expect("a sound recipe")
+    resolve(&sources(sets)).expect("a valid recipe")
 }
 
 fn refusal(sets: &[&str]) -> String {
@@ -16,7 +16,7 @@ fn refusal(sets: &[&str]) -> String {
 }
 
 #[test]
-fn every_key_reaches_its_field_and_is_printed_as_it_was_written() {
+fn every_key_sets_its_field_and_survives_printing() {
     let sets = [
         "run.workers=3",
         "run.transport=tcp",
@@ -56,7 +56,7 @@ fn every_key_reaches_its_field_and_is_printed_as_it_was_written() {
 }
 
 #[test]
-fn nothing_is_emulated_unless_asked_for_and_nothing_of_it_is_in_the_identity() {
+fn emulation_is_off_by_default_and_leaves_the_hash() {
     let plain = recipe(&[]);
     assert_eq!(plain.emulate.description(), None);
     let bad = recipe(&["run.transport=tcp", "emulate.latency_ms=1", "emulate.seed=3"]);
@@ -64,7 +64,7 @@ fn nothing_is_emulated_unless_asked_for_and_nothing_of_it_is_in_the_identity() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_in_one_line_with_what_would() {
+fn invalid_settings_are_refused_in_one_line_with_a_fix() {
     let tcp = "run.transport=tcp";
     let cases: [(&[&str], &str); 7] = [
         (&["emulate.latency_ms=1"], "emulate.latency_ms = 1.0 is not a setting of run.transport"),
@@ -72,9 +72,9 @@ fn what_makes_no_sense_is_refused_in_one_line_with_what_would() {
         (&[tcp, "emulate.loss=0.9"], "emulate.loss = 0.9 must be"),
         (
             &[tcp, "emulate.links=[{ranks = [0, 5]}]"],
-            "joins what are not two different ranks below run.workers = 2; try ranks = [0, 1]",
+            "needs two different ranks below run.workers = 2 for every link; try ranks = [0, 1]",
         ),
-        (&[tcp, "emulate.links=[{ranks = [0]}]"], "joins what are not two different ranks"),
+        (&[tcp, "emulate.links=[{ranks = [0]}]"], "needs two different ranks"),
         (&["emulate.slow=[{rank = 7, factor = 2}]"], "slows rank 7 where run.workers = 2"),
         (
             &["emulate.slow=[{rank = 1, factor = 2, distribution = \"normal\"}]"],

@@ -1,4 +1,4 @@
-//! Every message a wrong recipe can give, word for word.
+//! The exact messages of invalid recipes.
 
 use lockstep_config::{Blame, ConfigErrors, Origin, Sources, resolve};
 
@@ -28,7 +28,7 @@ fn failure(sources: &Sources) -> ConfigErrors {
 }
 
 #[test]
-fn a_wrong_type_says_what_was_given_and_what_works() {
+fn a_wrong_type_shows_the_value_and_a_valid_one() {
     assert_eq!(
         sets(&["model.layers=four"]),
         "model.layers = \"four\" is text where an integer is needed; try 4"
@@ -70,7 +70,7 @@ fn a_wrong_type_says_what_was_given_and_what_works() {
 }
 
 #[test]
-fn the_example_after_a_wrong_type_is_what_the_preset_has() {
+fn the_fix_of_a_wrong_type_is_the_value_of_the_preset() {
     let preset = Some("tiny".to_owned());
     let sources = Sources { preset, sets: owned(&["model.width=wide"]), ..Sources::default() };
     assert_eq!(
@@ -80,7 +80,7 @@ fn the_example_after_a_wrong_type_is_what_the_preset_has() {
 }
 
 #[test]
-fn a_value_out_of_range_says_the_range() {
+fn a_value_out_of_range_shows_the_range() {
     for (argument, message) in [
         ("model.layers=0", "model.layers = 0 must be between 1 and 1024; try 1"),
         ("model.context=1", "model.context = 1 must be between 2 and 1048576; try 2"),
@@ -254,7 +254,7 @@ fn heads_divide_the_width_into_heads_of_a_usable_size() {
         (
             &["model.width=4096", "model.heads=4"],
             "model.heads = 4 makes heads of 1024 with model.width = 4096, \
-             and 256 is the most; try 16, 32, 64, 128 or 256",
+             and the maximum is 256; try 16, 32, 64, 128 or 256",
         ),
         (
             &["model.width=257"],
@@ -343,7 +343,7 @@ fn the_warm_up_ends_within_the_run() {
 }
 
 #[test]
-fn settings_that_the_choice_lacks_are_refused() {
+fn settings_without_effect_are_refused() {
     for (arguments, message) in [
         (
             &["optim.momentum=0.9"][..],

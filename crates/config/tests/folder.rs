@@ -1,4 +1,4 @@
-//! `model.from`: what a folder says about its model, and what people may say beside it.
+//! `model.from`: the model of a folder, and the settings allowed besides it.
 
 use lockstep_config::{ModelFolder, Recipe, Sources, model_from, resolve, resolve_with};
 
@@ -7,7 +7,7 @@ fn folder() -> ModelFolder {
     let sets = ["model.layers=3", "model.width=64", "model.heads=4", "model.kv_heads=2"];
     let sets = sets.iter().chain(&["model.vocab=300", "model.ffn=100", "model.norm_eps=1e-6"]);
     let sets = sets.map(|set| (*set).to_owned()).collect();
-    let model = resolve(&Sources { sets, ..Sources::default() }).expect("it is sound").model;
+    let model = resolve(&Sources { sets, ..Sources::default() }).expect("it is valid").model;
     ModelFolder { name: "f/config.json".to_owned(), model: model.to_toml(), tokenizer: None }
 }
 
@@ -39,7 +39,7 @@ fn the_model_follows_the_folder_over_defaults_and_presets() {
 }
 
 #[test]
-fn what_repeats_the_folder_or_does_not_touch_its_weights_is_allowed() {
+fn settings_that_match_the_folder_or_leave_its_weights_are_allowed() {
     let recipe =
         with(None, &["model.layers=3", "model.norm_eps=1e-6", "model.dropout=0.2"]).unwrap();
     assert_eq!(recipe.model.dropout.to_bits(), 0.2_f32.to_bits());
@@ -48,7 +48,7 @@ fn what_repeats_the_folder_or_does_not_touch_its_weights_is_allowed() {
 }
 
 #[test]
-fn what_contradicts_the_folder_is_refused_by_name() {
+fn settings_that_contradict_the_folder_are_refused() {
     for (set, line) in [
         ("model.layers=4", "model.layers = 4 contradicts f/config.json, which has 3; remove it"),
         (
@@ -61,7 +61,8 @@ fn what_contradicts_the_folder_is_refused_by_name() {
         ),
         (
             "model.preset=tiny",
-            "model.preset = \"tiny\" cannot be had with model.from, which has a model; remove it",
+            "model.preset = \"tiny\" is not supported with model.from, which has a model; remove \
+             it",
         ),
     ] {
         let lines = with(None, &[set]).unwrap_err();
@@ -80,13 +81,13 @@ fn a_folder_whose_model_is_impossible_here_is_refused_by_its_file() {
 }
 
 #[test]
-fn a_recipe_without_the_key_is_what_it_was_and_with_it_reads_back() {
+fn the_key_survives_printing_and_its_absence_leaves_the_hash() {
     let plain = Recipe::default();
     assert!(!plain.to_toml().contains("from"));
     assert!(!plain.identity_text().contains("model.from"));
     let recipe = with(None, &["model.dropout=0.2"]).unwrap();
     let file = Some(("r.toml".to_owned(), recipe.to_toml()));
-    // A run's own recipe is complete: the folder may be gone by then.
+    // The recipe of a run is complete without the folder.
     assert_eq!(resolve(&Sources { file, ..Sources::default() }).unwrap(), recipe);
     assert!(recipe.identity_text().contains("model.from = \"f\"\n"));
 }

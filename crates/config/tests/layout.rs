@@ -1,4 +1,4 @@
-//! Workers: what a recipe may ask for, and every message when it asks for too much.
+//! Workers and parallelism: valid layouts and the messages of invalid ones.
 
 use lockstep_config::units::{Bytes, BytesPerSecond};
 use lockstep_config::{
@@ -22,7 +22,7 @@ fn errors(sets: &[&str]) -> String {
 }
 
 #[test]
-fn every_key_of_the_layout_reaches_its_field() {
+fn every_layout_key_sets_its_field() {
     let recipe = recipe(&[
         "run.workers=3",
         "run.isolation=threads",
@@ -56,7 +56,7 @@ fn every_key_of_the_layout_reaches_its_field() {
 }
 
 #[test]
-fn workers_and_how_they_share_the_work_leave_the_identity_alone() {
+fn workers_and_parallelism_leave_the_identity() {
     let plain = recipe(&[]);
     let other = recipe(&[
         "run.workers=4",
@@ -73,7 +73,7 @@ fn workers_and_how_they_share_the_work_leave_the_identity_alone() {
 }
 
 #[test]
-fn leaves_are_divided_as_evenly_as_possible_with_the_first_ones_having_more() {
+fn leaves_divide_evenly_with_the_remainder_first() {
     let shares = |workers: usize| recipe(&[&format!("run.workers={workers}")]).leaf_shares();
     assert_eq!(shares(1), [8]);
     assert_eq!(shares(3), [3, 3, 2]);
@@ -92,8 +92,8 @@ fn two_workers_are_the_default_where_there_are_two_leaves() {
 fn threads_divide_the_cores_among_the_workers_of_a_host() {
     let auto = recipe(&[]).run;
     assert_eq!((auto.num_threads(8, 2), auto.num_threads(7, 2)), (4, 3));
-    assert_eq!(auto.num_threads(2, 8), 1, "a worker computes, however little there is");
-    assert_eq!(recipe(&["run.threads=3"]).run.num_threads(8, 4), 3, "what was asked for is given");
+    assert_eq!(auto.num_threads(2, 8), 1, "at least one thread");
+    assert_eq!(recipe(&["run.threads=3"]).run.num_threads(8, 4), 3, "an explicit number is kept");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn more_workers_than_leaves_are_refused() {
     assert_eq!(
         errors(&["run.workers=9"]),
         "run.workers = 9 is more than numerics.invariant_up_to = 8; try 8",
-        "eight micro-batches make no sixteen leaves"
+        "eight micro-batches cannot fill sixteen leaves"
     );
     assert_eq!(
         errors(&["run.workers=9", "train.batch=32"]),
@@ -120,7 +120,7 @@ fn more_workers_than_leaves_are_refused() {
 }
 
 #[test]
-fn advice_on_the_batch_does_not_lead_to_too_few_leaves() {
+fn the_fix_of_the_batch_keeps_enough_leaves() {
     assert_eq!(
         errors(&["train.batch=4", "run.workers=4"]),
         "train.batch = 4 makes 2 micro-batches of train.microbatch = 2, \
@@ -129,15 +129,15 @@ fn advice_on_the_batch_does_not_lead_to_too_few_leaves() {
 }
 
 #[test]
-fn a_transport_that_does_not_suit_the_isolation_is_refused() {
+fn a_transport_that_does_not_fit_the_isolation_is_refused() {
     assert_eq!(
         errors(&["run.transport=threads"]),
-        "run.transport = \"threads\" does not join workers with run.isolation = \"processes\"; \
+        "run.transport = \"threads\" does not connect workers with run.isolation = \"processes\"; \
          try \"auto\" or run.isolation = \"threads\""
     );
     assert_eq!(
         errors(&["run.isolation=threads", "run.transport=shm"]),
-        "run.transport = \"shm\" does not join workers with run.isolation = \"threads\"; \
+        "run.transport = \"shm\" does not connect workers with run.isolation = \"threads\"; \
          try \"auto\" or run.isolation = \"processes\""
     );
     for sets in [
@@ -165,7 +165,7 @@ fn the_data_axis_has_all_workers() {
 }
 
 #[test]
-fn shares_are_one_number_a_worker_and_all_leaves_together() {
+fn leaf_shares_are_one_number_per_replica_and_add_up() {
     assert_eq!(
         errors(&["run.workers=2", "parallel.leaf_shares=4,2,2"]),
         "parallel.leaf_shares = \"4,2,2\" has 3 numbers for run.workers = 2; try \"4,4\""
@@ -183,7 +183,7 @@ fn shares_are_one_number_a_worker_and_all_leaves_together() {
     assert!(errors(&["run.workers=2", &enormous]).contains("leaves where"));
     assert_eq!(
         errors(&["run.workers=2", "parallel.leaf_shares=5,three"]),
-        "parallel.leaf_shares = \"5,three\" is not a list of whole numbers from 1, such as \"5,3\"; \
+        "parallel.leaf_shares = \"5,three\" is not a list of integers from 1, such as \"5,3\"; \
          try \"\""
     );
     for zero in [2, 3] {
@@ -194,15 +194,15 @@ fn shares_are_one_number_a_worker_and_all_leaves_together() {
                 &format!("parallel.zero={zero}")
             ]),
             format!(
-                "parallel.leaf_shares = \"5,3\" cannot be with parallel.zero = {zero}, \
-                 which deals leaves out in turn; try \"\" or parallel.zero = 1"
+                "parallel.leaf_shares = \"5,3\" is not supported with parallel.zero = \
+                 {zero}, which assigns leaves in turn; try \"\" or parallel.zero = 1"
             )
         );
     }
 }
 
 #[test]
-fn values_of_the_layout_are_checked_one_by_one() {
+fn layout_values_are_checked() {
     for (argument, message) in [
         ("parallel.zero=4", "parallel.zero = 4 must be between 0 and 3; try 3"),
         (
@@ -236,7 +236,7 @@ fn values_of_the_layout_are_checked_one_by_one() {
 }
 
 #[test]
-fn every_key_of_a_pipeline_reaches_its_field_and_the_rest_follows() {
+fn every_pipeline_key_sets_its_field() {
     let sets = ["run.workers=6", "parallel.pipeline=3", "parallel.stage_layers=2,1,1"];
     let parallel = recipe(&sets).parallel;
     assert_eq!((parallel.pipeline, parallel.data, parallel.num_stages()), (3, 2, 3));
@@ -252,11 +252,11 @@ fn every_key_of_a_pipeline_reaches_its_field_and_the_rest_follows() {
     assert_eq!(measured.parallel.partition, Partition::Measured);
     assert_eq!(measured.identity_text(), recipe(&[]).identity_text());
     let more = ["run.workers=16", "parallel.pipeline=2", "parallel.schedule=zero-bubble"];
-    assert_eq!(recipe(&more).leaf_shares(), [1; 8], "as many copies as leaves");
+    assert_eq!(recipe(&more).leaf_shares(), [1; 8], "as many replicas as leaves");
 }
 
 #[test]
-fn pipelines_that_cannot_be_are_refused_with_the_nearest_that_can() {
+fn invalid_pipelines_are_refused_with_the_nearest_valid_one() {
     for (sets, message) in [
         (
             &["run.workers=4", "parallel.pipeline=3"][..],
@@ -270,28 +270,28 @@ fn pipelines_that_cannot_be_are_refused_with_the_nearest_that_can() {
         ),
         (
             &["run.workers=32", "parallel.pipeline=2"],
-            "run.workers = 32 makes 16 copies of 2 workers each, \
-             which is more than numerics.invariant_up_to = 8; try 16",
+            "run.workers = 32 makes 16 replicas of 2 workers each, \
+             more than numerics.invariant_up_to = 8; try 16",
         ),
         (
             &["run.workers=8", "parallel.pipeline=8"],
-            "parallel.pipeline = 8 makes 8 stages of the 6 blocks of model.layers = 4, \
-             of which each needs one; try 4 or model.layers = 6",
+            "parallel.pipeline = 8 makes 8 stages, more than the 6 blocks of \
+             model.layers = 4; try 4 or model.layers = 6",
         ),
         (
             &["parallel.pipeline=2", "parallel.virtual_stages=4"],
-            "parallel.virtual_stages = 4 makes 8 stages of the 6 blocks of model.layers = 4, \
-             of which each needs one; try 3 or model.layers = 6",
+            "parallel.virtual_stages = 4 makes 8 stages, more than the 6 blocks of \
+             model.layers = 4; try 3 or model.layers = 6",
         ),
         (
             &["parallel.pipeline=2", "parallel.stage_layers=3,1", "parallel.partition=measured"],
-            "parallel.partition = \"measured\" has nothing to choose with parallel.stage_layers = \
+            "parallel.partition = \"measured\" has no effect with parallel.stage_layers = \
              \"3,1\"; try \"flops\" or parallel.stage_layers = \"\"",
         ),
         (
             &["parallel.pipeline=2", "parallel.virtual_stages=2", "parallel.schedule=1f1b"],
-            "parallel.virtual_stages = 2 needs several stages a worker, and \"1f1b\" has one; \
-             try 1 or parallel.schedule = \"interleaved\"",
+            "parallel.virtual_stages = 2 needs an interleaved schedule, and parallel.schedule = \
+             \"1f1b\"; try 1 or parallel.schedule = \"interleaved\"",
         ),
         (
             &["parallel.pipeline=2", "parallel.stage_layers=1,1,2"],
@@ -303,11 +303,13 @@ fn pipelines_that_cannot_be_are_refused_with_the_nearest_that_can() {
         ),
         (
             &["run.workers=6", "parallel.pipeline=2", "parallel.leaf_shares=4,4"],
-            "parallel.leaf_shares = \"4,4\" has 2 numbers for 3 copies of 2 workers each; try \"3,3,2\"",
+            "parallel.leaf_shares = \"4,4\" has 2 numbers for 3 replicas of 2 workers each; try \
+             \"3,3,2\"",
         ),
         (
             &["model.family=mlp", "parallel.pipeline=2"],
-            "parallel.pipeline = 2 cuts layers, of which model.family = \"mlp\" has none; try 1",
+            "parallel.pipeline = 2 divides layers, which model.family = \"mlp\" does not have; \
+             try 1",
         ),
     ] {
         assert_eq!(errors(sets), message);

@@ -1,4 +1,4 @@
-//! Laws over random recipes and random text.
+//! Properties of random recipes and random text.
 
 use lockstep_config::{ConfigError, Recipe, Sources, resolve, units::Bytes};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ fn from_file(text: &str) -> Sources {
     Sources { file: Some(("a.toml".to_owned(), text.to_owned())), ..Sources::default() }
 }
 
-/// Arguments for the shape of a model that keeps all rules.
+/// Arguments of a valid model.
 fn valid_model() -> impl Strategy<Value = Vec<String>> {
     let shape = (1usize..=12, 1usize..=4, 1usize..=8, any::<bool>());
     let rest = (1usize..=9, 1usize..=5000, 256usize..=70000, 2usize..=5000, any::<bool>());
@@ -46,7 +46,7 @@ fn valid_model() -> impl Strategy<Value = Vec<String>> {
     )
 }
 
-/// Arguments for data, training and run that keep all rules.
+/// Arguments of valid data, training and run tables.
 fn valid_training() -> impl Strategy<Value = Vec<String>> {
     let portions = (0u32..=6, 1usize..=5, 1usize..=9, 1u64..=1000, 0u64..=100);
     let rest = (0u64..=u64::MAX / 2, 0u64..=9, 1usize..=9, 1e-6f64..=0.5);
@@ -78,7 +78,7 @@ fn valid_training() -> impl Strategy<Value = Vec<String>> {
     )
 }
 
-/// Arguments for the optimizer that keep all rules.
+/// Arguments of a valid optimizer.
 fn valid_optimizer() -> impl Strategy<Value = Vec<String>> {
     let names = (select(vec!["sgd", "momentum", "adamw"]), select(vec!["constant", "cosine"]));
     let numbers = (1e-9f64..10.0, 0.0f64..1.0, 0.0f64..100.0, 0.0f64..1.0, 1e-12f64..1e-3);
@@ -106,7 +106,7 @@ fn valid_optimizer() -> impl Strategy<Value = Vec<String>> {
     })
 }
 
-/// Arguments for workers that suit so many leaves, which is the least that a recipe here has.
+/// Arguments of a valid layout for any number of leaves here.
 fn valid_layout() -> impl Strategy<Value = Vec<String>> {
     let names = (
         select(vec!["threads", "processes"]),
@@ -144,10 +144,10 @@ fn valid_recipe() -> impl Strategy<Value = Recipe> {
     })
 }
 
-/// Arguments for the keys that rules tie together, mostly breaking them.
+/// Arguments for keys with rules between them, most of which break a rule.
 fn tied_keys() -> impl Strategy<Value = Vec<String>> {
     let small = |key: &'static str, most: usize| {
-        // No lower than 2, the least that the kind of every key here accepts.
+        // From 2, which the value types of all keys here accept.
         proptest::option::of((2..=most).prop_map(move |value| format!("{key}={value}")))
     };
     let family = proptest::option::of(select(vec!["model.family=gpt2", "model.family=llama"]));
@@ -166,7 +166,7 @@ fn tied_keys() -> impl Strategy<Value = Vec<String>> {
     )
 }
 
-/// Lines that a person in a hurry might write: headers, and keys with all sorts of values.
+/// Almost valid lines: headers, and keys with all sorts of values.
 fn almost_valid_line() -> impl Strategy<Value = String> {
     let header = "\\[?\\[(model|run|x)\\]?\\]";
     let key = "(model\\.|optim\\.)?(layers|width|heads|lr|dir|preset)";
@@ -176,10 +176,10 @@ fn almost_valid_line() -> impl Strategy<Value = String> {
     proptest::string::string_regex(&pattern).expect("a regular expression")
 }
 
-/// Every single piece of advice in an error, as arguments of `--set`.
-fn advice(error: &ConfigError) -> Vec<String> {
-    let advice = error.fix.strip_prefix("try ").expect("advice to try something");
-    advice
+/// Every fix that an error suggests, as arguments of `--set`.
+fn fixes(error: &ConfigError) -> Vec<String> {
+    let fixes = error.fix.strip_prefix("try ").expect("a fix to try");
+    fixes
         .split(" or ")
         .flat_map(|part| part.split(", "))
         .map(|part| match part.split_once(" = ") {
@@ -198,18 +198,18 @@ proptest! {
 
     #[test]
     fn a_printed_recipe_resolves_to_itself(recipe in valid_recipe()) {
-        let again = resolve(&from_file(&recipe.to_toml()));
-        prop_assert_eq!(again.as_ref(), Ok(&recipe));
+        let reread = resolve(&from_file(&recipe.to_toml()));
+        prop_assert_eq!(reread.as_ref(), Ok(&recipe));
     }
 
     #[test]
     fn the_identity_is_a_recipe_with_the_same_identity(recipe in valid_recipe()) {
-        let again = resolve(&from_file(&recipe.identity_text())).expect("it resolved before");
-        prop_assert_eq!(again.hash(), recipe.hash());
+        let reread = resolve(&from_file(&recipe.identity_text())).expect("it resolved before");
+        prop_assert_eq!(reread.hash(), recipe.hash());
     }
 
     #[test]
-    fn a_resolved_recipe_keeps_the_rules(recipe in valid_recipe()) {
+    fn a_resolved_recipe_satisfies_the_rules(recipe in valid_recipe()) {
         let model = &recipe.model;
         prop_assert_eq!(model.head_dim() * model.heads, model.width);
         prop_assert_eq!(model.heads % model.kv_heads, 0);
@@ -221,14 +221,14 @@ proptest! {
     }
 
     #[test]
-    fn following_any_advice_mends_that_error(sets in tied_keys()) {
+    fn every_suggested_fix_works(sets in tied_keys()) {
         let Err(errors) = resolve(&from_sets(sets.clone())) else { return Ok(()) };
         let others = |key: &str| -> Vec<String> {
             let others = errors.errors.iter().filter(|error| error.key != key);
-            others.filter_map(|error| advice(error).pop()).collect()
+            others.filter_map(|error| fixes(error).pop()).collect()
         };
         for error in &errors.errors {
-            for fix in advice(error) {
+            for fix in fixes(error) {
                 let mended = [sets.clone(), others(&error.key), vec![fix.clone()]].concat();
                 let outcome = resolve(&from_sets(mended));
                 prop_assert!(outcome.is_ok(), "{error}\n{fix}: {}", outcome.unwrap_err());
@@ -270,7 +270,7 @@ proptest! {
 }
 
 #[test]
-fn deep_nesting_is_refused_and_not_followed() {
+fn deep_nesting_is_refused() {
     for text in [
         format!("{} = 1", vec!["a"; 50_000].join(".")),
         format!("[{}]\nb = 1", vec!["a"; 50_000].join(".")),

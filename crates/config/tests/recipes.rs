@@ -1,4 +1,4 @@
-//! What a recipe holds, which source wins, and how it is printed.
+//! Contents of a recipe, precedence of sources, printing and identity.
 
 use lockstep_config::{
     Family, IsaChoice, LrSchedule, OptimName, Recipe, Source, Sources, describe_keys, resolve,
@@ -21,25 +21,38 @@ fn the_defaults_are_the_documented_ones() {
 }
 
 #[test]
-fn every_default_that_is_not_derived_stands_in_the_recipe() {
+fn the_preset_bible_small_is_the_default_recipe_key_for_key() {
+    let preset = from(Some("bible-small"), "", &[]);
+    assert_eq!(preset.to_toml(), include_str!("defaults.toml"));
+    assert_eq!((&preset, preset.hash()), (&Recipe::default(), Recipe::default().hash()));
+}
+
+#[test]
+fn every_default_that_is_not_derived_is_in_the_recipe() {
     let text = Recipe::default().identity_text();
     for doc in describe_keys() {
         let how = ["run.", "parallel.", "offload.", "checkpoint.", "emulate."];
         let is_how = how.iter().any(|how| doc.name.starts_with(how));
-        let other =
-            ["momentum", "trust", "drop_at", "drop_factor", "decay_fraction", "decay_shape"];
+        let other = [
+            "momentum",
+            "trust_coefficient",
+            "drop_at",
+            "drop_factor",
+            "decay_fraction",
+            "decay_shape",
+        ];
         let is_other = other.iter().any(|name| doc.name == format!("optim.{name}"))
             || doc.name.starts_with("problem.")
             || doc.name == "model.activation"
-            // Scales and narrow gradients count where there are any.
+            // Loss scale and wire format count only where they have an effect.
             || (doc.name.starts_with("precision.") && doc.name != "precision.compute")
-            // Gradients as they are, in every step, are what was so before there was a choice.
+            // All-reduce without compression was the only mode of the first recipes.
             || doc.name.starts_with("sync.")
             || doc.name.starts_with("compress.")
             || doc.name.starts_with("federated.")
-            // One slice is what was so before there was a choice.
+            // One tensor shard was the only choice of the first recipes.
             || doc.name == "numerics.invariant_tensor_up_to"
-            // Keys of the text are left out where they say what was so before they existed.
+            // Data keys are left out at the value from before they existed.
             || (doc.name.starts_with("data.")
                 && !["data.source", "data.tokenizer", "data.validation"].contains(&doc.name));
         let shown = !is_how && !is_other && doc.default != "none";
@@ -72,7 +85,7 @@ fn a_file_may_write_keys_in_any_toml_form() {
 }
 
 #[test]
-fn arguments_take_bare_words_and_text_that_looks_like_a_number() {
+fn arguments_accept_bare_text_and_text_that_looks_like_a_number() {
     let recipe = from(
         None,
         "",
@@ -94,7 +107,7 @@ fn arguments_take_bare_words_and_text_that_looks_like_a_number() {
 }
 
 #[test]
-fn derived_defaults_follow_what_they_derive_from() {
+fn derived_defaults_follow_their_keys() {
     let llama = from(None, "", &["model.width=384", "model.heads=4", "train.steps=50"]);
     assert_eq!((llama.model.kv_heads, llama.model.ffn), (4, 1024));
     assert_eq!(llama.optim.warmup_steps, 5);
@@ -103,16 +116,19 @@ fn derived_defaults_follow_what_they_derive_from() {
 }
 
 #[test]
-fn a_printed_recipe_still_derives_what_was_derived() {
+fn a_printed_recipe_keeps_derived_values_derived() {
     let copy = from(None, &Recipe::default().to_toml(), &["model.width=384", "model.heads=4"]);
     assert_eq!((copy.model.kv_heads, copy.model.ffn), (4, 1024));
     let chosen = from(None, "", &["model.kv_heads=3", "model.ffn=512"]).to_toml();
-    assert!(chosen.contains("\nkv_heads = 3\n"), "what differs was chosen:\n{chosen}");
-    assert!(chosen.contains("\n# ffn = 512  # ="), "what does not might as well be derived");
+    assert!(chosen.contains("\nkv_heads = 3\n"), "explicit values are printed:\n{chosen}");
+    assert!(
+        chosen.contains("\n# ffn = 512  # ="),
+        "a value equal to the derived one is printed as derived"
+    );
 }
 
 #[test]
-fn a_model_preset_gives_the_model_and_nothing_else() {
+fn a_model_preset_sets_only_the_model() {
     let recipe = from(Some("tiny"), "", &["model.preset=gpt2"]);
     assert_eq!((recipe.model.family, recipe.model.layers), (Family::Gpt2, 12));
     assert_eq!((recipe.model.vocab, recipe.model.context), (50257, 1024));
@@ -124,13 +140,13 @@ fn a_model_preset_gives_the_model_and_nothing_else() {
 }
 
 #[test]
-fn a_model_preset_leaves_nothing_of_the_underlying_model() {
+fn a_model_preset_replaces_the_underlying_model() {
     let recipe = from(Some("gpt2"), "", &["model.preset=tiny"]);
     assert_eq!(recipe.model, from(Some("tiny"), "", &[]).model);
 }
 
 #[test]
-fn settings_that_a_preset_brings_along_in_vain_are_not_errors() {
+fn preset_settings_without_effect_are_ignored() {
     let recipe = from(Some("bench"), "", &["optim.name=sgd", "model.family=gpt2"]);
     assert_eq!(recipe.optim.name, OptimName::Sgd);
     let default = Recipe::default();
@@ -140,7 +156,7 @@ fn settings_that_a_preset_brings_along_in_vain_are_not_errors() {
 }
 
 #[test]
-fn microbatches_and_leaves_come_out_whole() {
+fn microbatches_and_leaves_divide_exactly() {
     let recipe = from(None, "", &["train.batch=48", "model.context=100"]);
     assert_eq!(
         (recipe.num_microbatches(), recipe.num_leaves(), recipe.microbatches_per_leaf()),
@@ -151,7 +167,7 @@ fn microbatches_and_leaves_come_out_whole() {
 }
 
 #[test]
-fn the_identity_is_the_recipe_without_how_it_runs() {
+fn the_identity_excludes_the_layout() {
     let base = Recipe::default();
     let other_run = from(None, "", &["run.threads=7", "run.isa=portable", "run.dir=x"]);
     assert_ne!(base, other_run);
@@ -165,7 +181,7 @@ fn the_identity_is_the_recipe_without_how_it_runs() {
 }
 
 #[test]
-fn every_key_of_what_is_trained_changes_the_hash() {
+fn every_training_key_changes_the_hash() {
     let base = Recipe::default();
     for argument in [
         "model.family=gpt2",
@@ -206,7 +222,7 @@ fn every_key_of_what_is_trained_changes_the_hash() {
     }
 }
 
-/// Every key spelled out, so that tuning a default does not touch it.
+/// All keys explicitly, so that a changed default does not change it.
 const IDENTITY: &str = "\
 data.source = \"bundled\"
 data.tokenizer = \"byte\"
@@ -248,14 +264,14 @@ train.steps = 400
 
 #[test]
 fn the_identity_and_its_hash_are_stable() {
-    // A change here means that every recorded recipe hash changes; it must be meant.
+    // A change here changes every recorded recipe hash.
     let recipe = from(None, IDENTITY, &[]);
     assert_eq!(recipe.identity_text(), IDENTITY);
     assert_eq!(recipe.hash(), "9aab9b3fac84aed631aae2965aec4f4a22be1975a119ce2d1f011e16202b3bd9");
 }
 
 #[test]
-fn other_formats_get_the_names_of_the_recipe_file() {
+fn other_formats_use_the_names_of_the_recipe_file() {
     let recipe = from(None, "", &["model.dropout=0.1"]);
     let table = toml::Table::try_from(&recipe).expect("a map of tables");
     assert_eq!(table["model"]["dropout"].as_float(), Some(0.1));
@@ -267,16 +283,19 @@ fn other_formats_get_the_names_of_the_recipe_file() {
 }
 
 #[test]
-fn a_problem_has_samples_in_the_place_of_text() {
+fn a_problem_has_samples_instead_of_text() {
     let recipe = from(Some("ridge"), "", &["problem.samples=500"]);
     assert_eq!((recipe.model.context, recipe.model.problem.samples), (1, 500));
     let text = recipe.to_toml();
     assert!(text.contains("[problem]\nsamples = 500\n") && !text.contains("[data]"), "{text}");
     assert!(text.contains("# context is not a setting of model.family = \"ridge\"\n"), "{text}");
-    assert_eq!(from(None, &text, &[]), recipe, "its text is the whole of it");
+    assert_eq!(from(None, &text, &[]), recipe, "the printed recipe is complete");
     assert_ne!(from(Some("ridge"), "", &[]).hash(), recipe.hash());
     assert!(recipe.identity_text().contains("problem.samples = 500\n"));
-    assert!(!Recipe::default().identity_text().contains("problem."), "a text has none of it");
+    assert!(
+        !Recipe::default().identity_text().contains("problem."),
+        "a language model has no problem keys"
+    );
     let mixed = from(None, "", &["model.family=mlp"]);
     assert_eq!((mixed.model.layers, mixed.model.context), (4, 1), "a preset's context is not used");
 }
@@ -299,21 +318,21 @@ fn settings_of_text_and_of_problems_do_not_mix() {
     );
     assert_eq!(
         failure(&["model.family=ridge", "problem.dim=2000"]),
-        "problem.dim = 2000 is too much for model.family = \"ridge\", whose optimum is computed; \
+        "problem.dim = 2000 is too large for model.family = \"ridge\", whose optimum is computed; \
          try 1024"
     );
     assert_eq!(
         failure(&["model.family=logistic", "problem.dim=1024", "problem.samples=5000"]),
-        "problem.samples = 5000 of problem.dim = 1024 is too much to compute the optimum from; \
+        "problem.samples = 5000 with problem.dim = 1024 is too large to compute the optimum; \
          try 4096"
     );
 }
 
 #[test]
-fn number_formats_count_in_the_identity_only_where_they_mean_anything() {
+fn number_formats_are_in_the_identity_only_where_they_have_an_effect() {
     let identity = |sets: &[&str]| {
         let sets = sets.iter().map(|set| (*set).to_owned()).collect();
-        let recipe = resolve(&Sources { sets, ..Sources::default() }).expect("a sound recipe");
+        let recipe = resolve(&Sources { sets, ..Sources::default() }).expect("a valid recipe");
         let text = recipe.identity_text();
         text.lines().filter(|line| line.starts_with("precision.")).collect::<Vec<_>>().join("\n")
     };

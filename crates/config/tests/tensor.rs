@@ -1,4 +1,4 @@
-//! Slices of layers: what a recipe may ask for, and every message when it asks for too much.
+//! Tensor parallelism: valid degrees and the messages of invalid ones.
 
 use lockstep_config::{Recipe, Sources, resolve};
 
@@ -27,28 +27,28 @@ fn workers_are_the_product_of_all_axes() {
     );
     assert_eq!(
         errors(&["run.workers=4", "parallel.tensor=2", "parallel.data=4"]),
-        "parallel.data = 4 copies of 2 workers each are not run.workers = 4; \
+        "parallel.data = 4 replicas of 2 workers each are not run.workers = 4; \
          try 2 or run.workers = 8"
     );
 }
 
 #[test]
-fn slices_that_bits_depend_on_are_part_of_the_identity() {
+fn invariant_tensor_shards_are_in_the_identity() {
     let one = recipe(&["run.workers=1"]);
     let two = recipe(&["run.workers=1", "numerics.invariant_tensor_up_to=2"]);
     assert_ne!(one.hash(), two.hash());
     assert!(!one.identity_text().contains("invariant_tensor_up_to"));
-    let held = recipe(&[
+    let sharded = recipe(&[
         "run.workers=2",
         "parallel.tensor=2",
         "parallel.sequence=true",
         "numerics.invariant_tensor_up_to=2",
     ]);
-    assert_eq!(held.hash(), two.hash());
+    assert_eq!(sharded.hash(), two.hash());
 }
 
 #[test]
-fn slices_divide_all_that_is_cut() {
+fn shards_divide_the_dimensions_of_the_model() {
     assert_eq!(
         errors(&["numerics.invariant_tensor_up_to=4"]),
         "numerics.invariant_tensor_up_to = 4 does not divide model.heads = 6; try 1 or 2"
@@ -63,12 +63,12 @@ fn slices_divide_all_that_is_cut() {
     );
     assert_eq!(
         errors(&["numerics.invariant_tensor_up_to=2", "model.family=ridge"]),
-        "numerics.invariant_tensor_up_to = 2 cannot be with model.family = \"ridge\"; try 1"
+        "numerics.invariant_tensor_up_to = 2 is not supported with model.family = \"ridge\"; try 1"
     );
 }
 
 #[test]
-fn workers_hold_whole_nodes_of_the_tree() {
+fn ranks_own_whole_nodes_of_the_reduction_tree() {
     let wide = "model.heads=12";
     let six = "numerics.invariant_tensor_up_to=6";
     let sizes = [wide, "model.ffn=96", "model.vocab=258", "model.context=240"];
@@ -77,7 +77,7 @@ fn workers_hold_whole_nodes_of_the_tree() {
     recipe(&with_six(["run.workers=6", "parallel.tensor=6"]));
     assert_eq!(
         errors(&with_six(["run.workers=2", "parallel.tensor=2"])),
-        "parallel.tensor = 2 does not leave each worker a power of two of \
+        "parallel.tensor = 2 does not leave each rank a power of two of \
          numerics.invariant_tensor_up_to = 6; try 1, 3 or 6"
     );
     assert_eq!(
@@ -88,12 +88,12 @@ fn workers_hold_whole_nodes_of_the_tree() {
 }
 
 #[test]
-fn rows_are_divided_among_all_slices() {
+fn rows_divide_over_all_shards() {
     let sets = ["run.workers=2", "parallel.tensor=2", "parallel.sequence=true"];
     recipe(&sets);
     assert_eq!(
         errors(&[&sets[..], &["model.context=33", "train.microbatch=1"]].concat()),
-        "parallel.sequence = true divides 33 rows of a micro-batch into 2 slices; \
+        "parallel.sequence = true divides 33 rows of a micro-batch into 2 shards; \
          try false or model.context = 34"
     );
     recipe(&["run.workers=1", "parallel.sequence=true", "model.context=33", "train.microbatch=1"]);

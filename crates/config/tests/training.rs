@@ -1,5 +1,4 @@
-//! Groups, schedules, batches that grow and goals: what a recipe may say about them, in a file and
-//! on a command line, and what it is told when it is wrong.
+//! Parameter groups, learning-rate and batch-size schedules, and the target loss.
 
 use lockstep_config::{BatchChange, DecayShape, Milestone, Recipe, Sources, resolve};
 
@@ -33,13 +32,13 @@ fn groups_are_the_same_in_a_file_and_on_a_command_line() {
     let [biases, first] = &recipe.optim.groups[..] else { panic!("two groups") };
     assert_eq!((biases.pattern.as_str(), biases.weight_decay), ("*.bias", Some(0.0)));
     assert_eq!((first.lr_scale, first.clip, first.freeze_after), (0.5, Some(2.0), Some(100)));
-    assert_eq!(recipe.optim.group_of("h.0.bias"), Some(0), "the first that matches counts");
+    assert_eq!(recipe.optim.group_of("h.0.bias"), Some(0), "the first match applies");
     assert_eq!(recipe.optim.group_of("h.0.weight"), Some(1));
     assert_eq!(recipe.optim.group_of("h.1.weight"), None);
 }
 
 #[test]
-fn a_recipe_with_lists_reads_back_as_it_was_printed() {
+fn lists_survive_printing() {
     let recipe = sets(&[
         "optim.groups=[{match=\"*.bias\",frozen=true},{match=\"*\",unfreeze_at=3}]",
         "train.batch_schedule=[{tokens=100000,batch=32}]",
@@ -58,7 +57,7 @@ fn a_recipe_with_lists_reads_back_as_it_was_printed() {
 }
 
 #[test]
-fn what_is_not_asked_for_is_no_part_of_the_identity() {
+fn unset_lists_are_not_in_the_identity() {
     let text = sets(&[]).unwrap().identity_text();
     for name in ["groups", "batch_schedule", "target_loss", "drop_at", "lr_base_batch"] {
         assert!(!text.contains(name), "{name}");
@@ -79,7 +78,7 @@ fn warm_up_stable_decay_has_its_own_settings() {
 }
 
 #[test]
-fn wrong_groups_are_refused_by_their_place() {
+fn invalid_groups_are_refused_by_index() {
     let cases = [
         ("optim.groups=[{lr_scale=2}]", "optim.groups[0] = {lr_scale=2} has no match; remove it"),
         (
@@ -97,12 +96,12 @@ fn wrong_groups_are_refused_by_their_place() {
         ),
         (
             "optim.groups=[{match=\"a\",frozen=true,freeze_after=3}]",
-            "optim.groups[0].freeze_after = 3 of a group that is frozen for good; remove it, or \
-             frozen",
+            "optim.groups[0].freeze_after = 3 belongs to a group that is frozen throughout; \
+             remove it, or frozen",
         ),
         (
             "optim.groups=[{match=\"a\",unfreeze_at=3,freeze_after=3}]",
-            "optim.groups[0].unfreeze_at = 3 is freeze_after too; remove one of them",
+            "optim.groups[0].unfreeze_at = 3 is equal to freeze_after; remove one of them",
         ),
     ];
     for (argument, message) in cases {
@@ -143,16 +142,16 @@ fn batches_obey_the_rules_of_the_batch_at_every_size() {
 }
 
 #[test]
-fn goals_and_courses_that_cannot_be_are_refused() {
+fn invalid_targets_and_schedules_are_refused() {
     let cases: [(&[&str], &str); 4] = [
         (
             &["train.target_loss=2", "train.eval_every=0"],
-            "train.target_loss = 2.0 is looked at when validating, and train.eval_every = 0 never \
-             does; try train.eval_every = 60",
+            "train.target_loss = 2.0 is checked at validations, and train.eval_every = 0 has none \
+             before the end; try train.eval_every = 60",
         ),
         (
             &["optim.schedule=step", "optim.drop_at=[601]"],
-            "optim.drop_at[0] = 601 is behind the last step, train.steps = 600; try 0.5",
+            "optim.drop_at[0] = 601 is after the last step, train.steps = 600; try 0.5",
         ),
         (
             &["optim.schedule=step", "optim.drop_at=[1.5]"],

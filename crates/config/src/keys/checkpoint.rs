@@ -31,7 +31,7 @@ pub(super) const CHECKPOINT: &[Key] = &[
     ),
     Key::new(
         "checkpoint.interval",
-        ValueType::FloatOrWord { low: Closed(0.0), high: Closed(31_536_000.0), words: &[AUTO] },
+        ValueType::FloatOrName { low: Closed(0.0), high: Closed(31_536_000.0), names: &[AUTO] },
         Derived {
             text: "= \"auto\" where lost workers are restarted and checkpoint.every is 0, else 0",
             from: default_interval,

@@ -150,10 +150,10 @@ pub(super) const FEDERATED: &[Key] = &[
         "Probability that an update arrives a round late, and again for each further round.",
     ),
     Key::new(
-        "federated.max_late_rounds",
+        "federated.max_delay_rounds",
         integer(0, 1000),
         Fixed("1"),
-        field!(federated.max_late_rounds: integer u64),
+        field!(federated.max_delay_rounds: integer u64),
         "Maximum number of rounds by which a late update still counts, with decreasing weight; \
          later ones are discarded.",
     ),

@@ -37,7 +37,7 @@ pub(super) const PRECISION: &[Key] = &[
     .in_identity_when(|r| r.precision.wire != Dtype::F32),
     Key::new(
         "precision.loss_scale",
-        ValueType::OrWord { value_type: &SCALE, word: DYNAMIC },
+        ValueType::OrName { value_type: &SCALE, name: DYNAMIC },
         Fixed("\"dynamic\""),
         Field {
             get: |r| Some(loss_scale_value(r.precision.loss_scale)),

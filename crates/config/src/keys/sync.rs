@@ -107,7 +107,7 @@ pub(super) const SYNC: &[Key] = &[
     .in_identity_when(|r| r.sync.gradient_delay > 0),
     Key::new(
         "sync.local_steps",
-        ValueType::OrWord { value_type: &integer(1, 1_000_000), word: AUTO },
+        ValueType::OrName { value_type: &integer(1, 1_000_000), name: AUTO },
         Fixed("8"),
         Field {
             get: |r| {

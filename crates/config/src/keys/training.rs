@@ -35,7 +35,7 @@ pub(super) const TRAIN: &[Key] = &[
     ),
     Key::new(
         "train.microbatch",
-        ValueType::OrWord { value_type: &integer(1, MAX_MICROBATCH), word: AUTO },
+        ValueType::OrName { value_type: &integer(1, MAX_MICROBATCH), name: AUTO },
         Fixed("2"),
         Field {
             get: |r| {

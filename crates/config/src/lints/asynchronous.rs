@@ -1,4 +1,4 @@
-//! Servers, gossip and clients: what delay, skew and crowds do to learning without one lockstep.
+//! Lints about parameter servers, gossip and federated clients.
 
 use super::{Lint, is_text};
 use crate::recipe::{
@@ -6,95 +6,89 @@ use crate::recipe::{
     RowSharding, SyncMode, SyncPartition,
 };
 
-/// Momentum that stale gradients go with.
+/// Largest momentum that tolerates stale gradients.
 const MAX_STALE_MOMENTUM: f64 = 0.5;
-/// Workers whose whole models a server can move.
+/// Largest number of workers per server.
 const MAX_WORKERS_PER_SERVER: usize = 10;
-/// Steps of a round times the other clients of it.
+/// Largest product of local steps and other clients of a round.
 const MAX_CLIENT_DISTANCE: u64 = 100;
-/// Dirichlet's parameter below which clients have hardly a class in common.
+/// Dirichlet concentration below which clients have hardly a class in common.
 const MIN_ALPHA: f64 = 0.1;
-/// Workers on a circle to whom news comes in time.
+/// Largest ring that mixes fast enough.
 const MAX_RING: usize = 16;
 
 pub(super) const LINTS: &[Lint] = &[
     Lint {
         id: "unstable-delay",
-        condition: "gradients are so old that descent on the steepest side overshoots ever farther",
-        threshold: "optim.lr x staleness / (1 - momentum) >= 1 on a bowl, whose curvature is 1",
+        condition: "gradients are so stale that descent along the largest curvature diverges",
+        threshold: "optim.lr x staleness / (1 - momentum) >= 1 on a quadratic, whose curvature is \
+                    1",
         advice: "lower optim.lr or sync.staleness",
-        rows: &["G29", "482"],
         check: unstable_delay,
     },
     Lint {
         id: "busy-servers",
-        condition: "every step of every worker moves the whole model twice through the servers",
+        condition: "every step of every worker moves the whole model through the servers twice",
         threshold: "run.workers > 10 x sync.servers",
         advice: "raise sync.servers, or use all-reduce",
-        rows: &["480", "F11.1"],
         check: busy_servers,
     },
     Lint {
         id: "hot-server",
-        condition: "common tokens often have low numbers, and one server has all of them",
+        condition: "frequent tokens often have low ids, and one server owns all of them",
         threshold: "sync.sparse_rows with sync.row_sharding = range and several servers",
         advice: "use sync.row_sharding = \"hash\", or sync.row_cache",
-        rows: &["G25", "H41"],
         check: hot_server,
     },
     Lint {
         id: "no-rare-rows",
-        condition: "a step has as many tokens as the table has rows, so most rows travel anyway",
-        threshold: "sync.sparse_rows with as many tokens a worker and step as model.vocab",
+        condition: "a step has as many tokens as the embedding has rows, so most rows are sent \
+                    anyway",
+        threshold: "sync.sparse_rows with model.vocab or more tokens per worker and step",
         advice: "leave it off, or use more workers",
-        rows: &["G25"],
         check: no_rare_rows,
     },
     Lint {
-        id: "hot-momentum",
-        condition: "rows that are kept are stale, and momentum adds to it where most updates go",
+        id: "row-cache-momentum",
+        condition: "cached rows are stale, and momentum amplifies the staleness of frequent rows",
         threshold: "sync.row_cache > 0 with momentum or beta1 > 0.5",
         advice: "lower it to 0.5 or less, or lower sync.row_cache_every",
-        rows: &["H38"],
-        check: hot_momentum,
+        check: row_cache_momentum,
     },
     Lint {
-        id: "distant-clients",
-        condition: "clients go far on their own samples before they are averaged",
+        id: "long-client-rounds",
+        condition: "clients take many local steps before they are averaged",
         threshold: "sync.local_steps x (federated.sampled - 1) > 100",
         advice: "take shorter rounds, or federated.method = \"scaffold\"",
-        rows: &["A33", "476"],
-        check: distant_clients,
+        check: long_client_rounds,
     },
     Lint {
         id: "skewed-clients",
-        condition: "clients with hardly a class in common pull the mean away from what all want",
-        threshold: "federated.method = fedavg with sync.dirichlet_alpha < 0.1 or sync.partition = by-class",
+        condition: "clients with hardly a class in common drift apart",
+        threshold: "federated.method = fedavg with sync.dirichlet_alpha < 0.1 or sync.partition = \
+                    by-class",
         advice: "use federated.method = \"scaffold\" or \"fedprox\"",
-        rows: &["457", "F7.2", "H34"],
         check: skewed_clients,
     },
     Lint {
-        id: "slow-news",
-        condition: "news of one worker takes as many steps as half the circle is long",
+        id: "slow-mixing",
+        condition: "information crosses the ring in half as many steps as it has workers",
         threshold: "sync.graph = ring or directed-ring with more than 16 workers",
         advice: "use sync.graph = \"exponential\"",
-        rows: &["R44"],
-        check: slow_news,
+        check: slow_mixing,
     },
     Lint {
         id: "few-neighbours",
-        condition: "a worker hears too few others to tell who lies",
-        threshold: "fewer than 2 sync.assumed_byzantine + 1 heard (trimmed-mean), or + 3 (krum), oneself \
-                    included, on a ring or torus",
+        condition: "a worker has too few neighbours for robust aggregation",
+        threshold: "fewer than 2 sync.assumed_byzantine + 1 neighbours (trimmed-mean), or + 3 \
+                    (krum), counting the worker itself, on a ring or torus",
         advice: "use sync.aggregation = \"median\", or a graph with more neighbours",
-        rows: &["R44"],
         check: few_neighbours,
     },
 ];
 
-/// The setting that repeats old gradients, and how strongly.
-fn memory(recipe: &Recipe) -> Option<(&'static str, f64)> {
+/// The momentum setting of the optimizer, with its value.
+fn momentum(recipe: &Recipe) -> Option<(&'static str, f64)> {
     let optim = &recipe.optim;
     match optim.name {
         OptimName::Sgd => None,
@@ -109,7 +103,7 @@ fn is_served(recipe: &Recipe) -> bool {
     recipe.sync.mode == SyncMode::ParameterServer
 }
 
-/// The updates that a gradient may miss, where servers do not wait for all.
+/// Staleness of gradients where servers do not wait for all workers.
 fn staleness(recipe: &Recipe) -> Option<u64> {
     let server = &recipe.sync.server;
     let others = recipe.num_pushers() as u64 - 1;
@@ -124,10 +118,10 @@ fn staleness(recipe: &Recipe) -> Option<u64> {
 
 fn unstable_delay(recipe: &Recipe) -> Option<String> {
     let staleness = staleness(recipe)?;
-    let (lr, memory) = (recipe.optim.lr, memory(recipe).map_or(0.0, |(_, value)| value));
-    let reach = lr * staleness as f64 / (1.0 - memory);
+    let (lr, momentum) = (recipe.optim.lr, momentum(recipe).map_or(0.0, |(_, value)| value));
+    let reach = lr * staleness as f64 / (1.0 - momentum);
     (recipe.model.family == Family::Quadratic && reach >= 1.0)
-        .then(|| format!("optim.lr = {lr} with gradients that miss {staleness} updates diverges"))
+        .then(|| format!("optim.lr = {lr} with gradients of staleness {staleness} diverges"))
 }
 
 fn busy_servers(recipe: &Recipe) -> Option<String> {
@@ -139,7 +133,7 @@ fn busy_servers(recipe: &Recipe) -> Option<String> {
 fn hot_server(recipe: &Recipe) -> Option<String> {
     let (servers, by) = (recipe.num_servers(), recipe.sync.server.rows.sparse_sharding()?);
     (servers > 1 && by == RowSharding::Range).then(|| {
-        format!("sync.row_sharding = \"range\" gives one of {servers} servers most of the work")
+        format!("sync.row_sharding = \"range\" gives one of {servers} servers most of the load")
     })
 }
 
@@ -150,18 +144,21 @@ fn no_rare_rows(recipe: &Recipe) -> Option<String> {
         .then(|| format!("sync.sparse_rows = true with {tokens} tokens for {vocab} rows"))
 }
 
-fn hot_momentum(recipe: &Recipe) -> Option<String> {
-    let ((name, value), hot) = (memory(recipe)?, recipe.sync.server.rows.cache);
-    (is_served(recipe) && hot > 0 && value > MAX_STALE_MOMENTUM)
-        .then(|| format!("optim.{name} = {value} repeats what sync.row_cache = {hot} makes stale"))
+fn row_cache_momentum(recipe: &Recipe) -> Option<String> {
+    let ((name, value), cache) = (momentum(recipe)?, recipe.sync.server.rows.cache);
+    (is_served(recipe) && cache > 0 && value > MAX_STALE_MOMENTUM).then(|| {
+        format!("optim.{name} = {value} amplifies the staleness of sync.row_cache = {cache}")
+    })
 }
 
-fn distant_clients(recipe: &Recipe) -> Option<String> {
+fn long_client_rounds(recipe: &Recipe) -> Option<String> {
     let (steps, sampled) = (recipe.sync.local_steps, recipe.federated.sampled);
     let distance = steps.saturating_mul(sampled as u64 - 1);
     let is_plain = recipe.federated.method == FederatedMethod::FedAvg;
     (recipe.is_federated() && is_plain && distance > MAX_CLIENT_DISTANCE).then(|| {
-        format!("sync.local_steps = {steps} with {sampled} clients is like a delay of {distance}")
+        format!(
+            "sync.local_steps = {steps} with {sampled} clients acts like a staleness of {distance}"
+        )
     })
 }
 
@@ -182,7 +179,7 @@ fn skewed_clients(recipe: &Recipe) -> Option<String> {
     }
 }
 
-fn slow_news(recipe: &Recipe) -> Option<String> {
+fn slow_mixing(recipe: &Recipe) -> Option<String> {
     let (graph, workers) = (recipe.sync.gossip.graph, recipe.run.workers);
     let is_ring = matches!(graph, GraphName::Ring | GraphName::DirectedRing);
     (recipe.sync.mode == SyncMode::Gossip && is_ring && workers > MAX_RING)
@@ -191,7 +188,7 @@ fn slow_news(recipe: &Recipe) -> Option<String> {
 
 fn few_neighbours(recipe: &Recipe) -> Option<String> {
     let (robust, workers) = (&recipe.sync.server, recipe.run.workers);
-    let heard = match recipe.sync.gossip.graph {
+    let neighbours = match recipe.sync.gossip.graph {
         _ if recipe.sync.mode != SyncMode::Gossip => return None,
         GraphName::Ring => 3.min(workers),
         GraphName::Torus => 5.min(workers),
@@ -202,12 +199,16 @@ fn few_neighbours(recipe: &Recipe) -> Option<String> {
         AggregationRule::TrimmedMean => 2 * robust.assumed_byzantine + 1,
         AggregationRule::Krum => 2 * robust.assumed_byzantine + 3,
     };
-    let (combine, liars) = (robust.aggregation, robust.assumed_byzantine);
-    (heard < needed)
-        .then(|| format!("sync.aggregation = \"{combine}\" with sync.assumed_byzantine = {liars} of {heard} heard"))
+    let (rule, assumed) = (robust.aggregation, robust.assumed_byzantine);
+    (neighbours < needed).then(|| {
+        format!(
+            "sync.aggregation = \"{rule}\" with sync.assumed_byzantine = {assumed} has only \
+             {neighbours} vectors to compare"
+        )
+    })
 }
 
-/// A setting that each lint speaks about, and one just on the other side of its line.
+/// For every lint, settings to which it applies and settings just below its threshold.
 #[cfg(test)]
 pub(super) const CASES: &[(&str, &str, &[&str], &[&str])] = &[
     (
@@ -235,15 +236,15 @@ pub(super) const CASES: &[(&str, &str, &[&str], &[&str])] = &[
         &[SERVED, "sync.sparse_rows=true", "train.batch=8", "model.context=63", "run.workers=2"],
     ),
     (
-        "hot-momentum",
+        "row-cache-momentum",
         "tiny",
         &[SERVED, "sync.sparse_rows=true", "sync.row_cache=9", "optim.beta1=0.51"],
         &[SERVED, "sync.sparse_rows=true", "sync.row_cache=9", "optim.beta1=0.5"],
     ),
-    ("distant-clients", "federated", &["sync.local_steps=12"], &["sync.local_steps=11"]),
+    ("long-client-rounds", "federated", &["sync.local_steps=12"], &["sync.local_steps=11"]),
     ("skewed-clients", "federated", &["sync.dirichlet_alpha=0.09"], &["sync.dirichlet_alpha=0.1"]),
     (
-        "slow-news",
+        "slow-mixing",
         "tiny",
         &["sync.mode=gossip", "run.workers=17", "train.batch=32", "numerics.invariant_up_to=32"],
         &["sync.mode=gossip", "run.workers=16", "train.batch=32", "numerics.invariant_up_to=32"],

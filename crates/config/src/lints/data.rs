@@ -1,34 +1,32 @@
-//! What workers learn from, and in which order.
+//! Lints about training data and its order.
 
 use super::Lint;
 use crate::recipe::{Order, Placement, Recipe};
 
 pub(super) const LINTS: &[Lint] = &[
     Lint {
-        id: "own-text",
-        condition: "workers learn from different texts, so their gradients lean different ways",
+        id: "local-data",
+        condition: "workers train on different data, so their gradients are heterogeneous",
         threshold: "data.placement = local with several workers",
-        advice: "compare with data.placement = \"partitioned\" where the text may be shared",
-        rows: &["457", "H33", "H34"],
-        check: own_text,
+        advice: "compare with data.placement = \"partitioned\" where the data may be shared",
+        check: local_data,
     },
     Lint {
-        id: "reading-order",
-        condition: "neighbouring sequences share a batch, so its samples are alike",
+        id: "sequential-order",
+        condition: "a batch holds neighbouring sequences, so its samples are correlated",
         threshold: "data.order = sequential",
-        advice: "use \"random\" unless the order is the point",
-        rows: &["458"],
-        check: reading_order,
+        advice: "use \"random\" unless the order matters",
+        check: sequential_order,
     },
 ];
 
-fn own_text(recipe: &Recipe) -> Option<String> {
+fn local_data(recipe: &Recipe) -> Option<String> {
     let is_local = recipe.data.placement == Placement::Local;
     (is_local && recipe.run.workers > 1)
-        .then(|| "data.placement = \"local\" gives each worker a text of its own".to_owned())
+        .then(|| "data.placement = \"local\" gives each worker data of its own".to_owned())
 }
 
-fn reading_order(recipe: &Recipe) -> Option<String> {
+fn sequential_order(recipe: &Recipe) -> Option<String> {
     (recipe.data.order == Order::Sequential)
-        .then(|| "data.order = \"sequential\" fills batches with neighbours".to_owned())
+        .then(|| "data.order = \"sequential\" fills batches with neighbouring sequences".to_owned())
 }

@@ -1,123 +1,113 @@
-//! Workers, what they exchange, and how long they wait for each other.
+//! Lints about workers, buckets, ZeRO and deadlines.
 
 use super::{Lint, num_params};
 use crate::recipe::{PipelineSchedule, Recipe};
 use crate::units::{Bytes, BytesPerSecond};
 
-/// Workers that a small model feeds.
+/// Largest number of workers that a small model keeps busy.
 const MAX_WORKERS_OF_SMALL: usize = 4;
 /// Parameters of a small model.
 const SMALL_PARAMS: usize = 1_000_000;
-/// The largest share of leaves over the smallest.
+/// Largest over smallest share of leaves.
 const MAX_SHARE_RATIO: usize = 2;
-/// Share of the workers' time that may go into waiting for one with a leaf more.
+/// Fraction of the workers' time that may be idle because of unequal leaves.
 const MAX_IDLE: f64 = 0.1;
-/// A bucket below this spends more than a twentieth of its time on the call itself.
+/// Bucket size below which the overhead of the call exceeds 5 % of its time.
 const MIN_BUCKET_BYTES: u64 = 512 << 10;
-/// Passes of a step that exchange everything, beyond which they dominate.
+/// Gradient exchanges per step beyond which communication dominates.
 const MAX_PASSES: usize = 2;
-/// Seconds that a healthy worker may pause.
+/// Longest pause of a healthy worker in seconds.
 const MIN_DEADLINE: f64 = 5.0;
-/// Seconds after which a failure is found too late.
+/// Longest useful deadline in seconds.
 const MAX_DEADLINE: f64 = 600.0;
-/// Bytes a second of a network of ten gigabits.
+/// Bandwidth of a 10 Gbit/s network in bytes per second.
 const SLOW_LINK: f64 = 1.25e9;
 
 pub(super) const LINTS: &[Lint] = &[
     Lint {
         id: "small-model",
-        condition: "many workers share a small model and mostly talk",
+        condition: "many workers train a small model and mostly communicate",
         threshold: "run.workers > 4 with fewer than 1,000,000 parameters of a text model",
         advice: "use 4 workers or fewer",
-        rows: &["475", "H35"],
         check: small_model,
     },
     Lint {
-        id: "uneven-shares",
-        condition: "one worker is given far more leaves than another",
+        id: "unequal-shares",
+        condition: "one replica has far more leaves than another",
         threshold: "largest over smallest of parallel.leaf_shares > 2",
         advice: "keep them within a factor of 2",
-        rows: &["G7", "F8.10"],
-        check: uneven_shares,
+        check: unequal_shares,
     },
     Lint {
         id: "idle-workers",
-        condition: "leaves do not divide evenly and workers wait for the one with a leaf more",
-        threshold: "more than 10 % of the workers' time",
+        condition: "leaves do not divide evenly over the replicas, so some are idle",
+        threshold: "more than 10 % idle time",
         advice: "choose a number of workers that divides the leaves, or more leaves",
-        rows: &["G39", "F8.1"],
         check: idle_workers,
     },
     Lint {
         id: "small-buckets",
-        condition: "gradients travel in pieces whose calls cost more than 5 % of their time",
+        condition: "buckets are so small that call overhead exceeds 5 % of their time",
         threshold: "0 < parallel.bucket_bytes < 512 KiB, with several workers",
-        advice: "set it to 0, which measures",
-        rows: &["G9", "F10.1", "F10.6"],
+        advice: "set it to 0, which chooses by measurement",
         check: small_buckets,
     },
     Lint {
         id: "large-buckets",
-        condition: "gradients travel in pieces so large that none leaves before backward has ended",
+        condition: "buckets are so large that no communication starts before the backward pass \
+                    ends",
         threshold: "parallel.bucket_bytes > half of all gradients, with several workers",
-        advice: "set it to 0, which measures",
-        rows: &["F10.2"],
+        advice: "set it to 0, which chooses by measurement",
         check: large_buckets,
     },
     Lint {
         id: "no-overlap",
-        condition: "gradients wait until all are computed",
+        condition: "gradients are communicated only after the backward pass",
         threshold: "parallel.overlap = false with several workers",
-        advice: "leave it on unless you measure",
-        rows: &["F1.2", "H53"],
+        advice: "leave it on except for measurements",
         check: no_overlap,
     },
     Lint {
         id: "many-passes",
-        condition: "ZeRO-2 and 3 exchange everything once a pass over the workers' leaves",
+        condition: "ZeRO-2 and ZeRO-3 exchange all gradients once per pass over the replicas' \
+                    leaves",
         threshold: "leaves / parallel.data > 2 at parallel.zero >= 2",
-        advice: "lower numerics.invariant_up_to to the workers you have, or use parallel.zero = 1",
-        rows: &["F10.7", "H55"],
+        advice: "lower numerics.invariant_up_to to the number of workers, or use parallel.zero = 1",
         check: many_passes,
     },
     Lint {
         id: "short-deadline",
-        condition: "a worker that pauses is taken for dead",
+        condition: "a paused worker is reported as lost",
         threshold: "run.deadline < 5 s, with several workers",
         advice: "try 60",
-        rows: &["504"],
         check: short_deadline,
     },
     Lint {
         id: "long-deadline",
-        condition: "a worker that is gone is noticed late",
+        condition: "a lost worker is detected late",
         threshold: "run.deadline > 600 s, with several workers",
         advice: "try 60",
-        rows: &["504"],
         check: long_deadline,
     },
     Lint {
         id: "slow-link",
-        condition: "links are slowed to what cannot hide behind computation",
+        condition: "links are too slow to hide communication behind computation",
         threshold: "0 < emulate.bandwidth < 1.25 GB/s, with several workers",
-        advice: "expect to wait for gradients, or raise train.batch",
-        rows: &["H5"],
+        advice: "expect exposed communication, or raise train.batch",
         check: slow_link,
     },
     Lint {
         id: "sequence-alone",
-        condition: "rows are to be dealt to workers that share layers, and no workers do",
+        condition: "sequence parallelism is on without tensor parallelism",
         threshold: "parallel.sequence = true with parallel.tensor = 1",
-        advice: "set parallel.tensor as well, or leave it out",
-        rows: &[],
+        advice: "set parallel.tensor as well, or remove it",
         check: sequence_alone,
     },
     Lint {
         id: "interleaved-alone",
-        condition: "a schedule for several stages a worker is given one: it is 1F1B then",
+        condition: "an interleaved schedule has one stage per rank, which is 1F1B",
         threshold: "parallel.schedule = \"interleaved\" with parallel.virtual_stages = 1",
         advice: "set parallel.virtual_stages = 2",
-        rows: &[],
         check: interleaved_alone,
     },
 ];
@@ -129,27 +119,27 @@ fn has_several(recipe: &Recipe) -> bool {
 fn small_model(recipe: &Recipe) -> Option<String> {
     let (workers, params) = (recipe.run.workers, num_params(&recipe.model)?);
     (workers > MAX_WORKERS_OF_SMALL && params < SMALL_PARAMS)
-        .then(|| format!("run.workers = {workers} share a model of {params} parameters"))
+        .then(|| format!("run.workers = {workers} train a model of {params} parameters"))
 }
 
-fn uneven_shares(recipe: &Recipe) -> Option<String> {
+fn unequal_shares(recipe: &Recipe) -> Option<String> {
     let shares = &recipe.parallel.leaf_shares;
     let (least, most) = (*shares.iter().min()?, *shares.iter().max()?);
     (most > MAX_SHARE_RATIO * least).then(|| {
         format!(
-            "parallel.leaf_shares = {shares:?} gives one worker {most} leaves and another {least}"
+            "parallel.leaf_shares = {shares:?} gives one replica {most} leaves and another {least}"
         )
     })
 }
 
 fn idle_workers(recipe: &Recipe) -> Option<String> {
-    let (leaves, copies) = (recipe.num_leaves(), recipe.parallel.data);
-    let busy = leaves as f64 / (copies * leaves.div_ceil(copies)) as f64;
+    let (leaves, replicas) = (recipe.num_leaves(), recipe.parallel.data);
+    let busy = leaves as f64 / (replicas * leaves.div_ceil(replicas)) as f64;
     (recipe.parallel.leaf_shares.is_empty() && 1.0 - busy > MAX_IDLE).then(|| {
-        let inactive = 100.0 * (1.0 - busy);
+        let idle = 100.0 * (1.0 - busy);
         format!(
-            "parallel.data = {copies} does not divide numerics.invariant_up_to = {leaves} leaves: \
-             {inactive:.0} % of their time is spent waiting"
+            "parallel.data = {replicas} does not divide numerics.invariant_up_to = {leaves} \
+             leaves: {idle:.0} % of their time is idle"
         )
     })
 }
@@ -157,7 +147,10 @@ fn idle_workers(recipe: &Recipe) -> Option<String> {
 fn small_buckets(recipe: &Recipe) -> Option<String> {
     let Bytes(bytes) = recipe.parallel.bucket_bytes;
     (has_several(recipe) && bytes > 0 && bytes < MIN_BUCKET_BYTES).then(|| {
-        format!("parallel.bucket_bytes = {bytes} makes buckets that cost more to call than to move")
+        format!(
+            "parallel.bucket_bytes = {bytes} makes buckets whose call overhead exceeds their \
+                 transfer"
+        )
     })
 }
 
@@ -171,15 +164,16 @@ fn large_buckets(recipe: &Recipe) -> Option<String> {
 
 fn no_overlap(recipe: &Recipe) -> Option<String> {
     (has_several(recipe) && !recipe.parallel.overlap)
-        .then(|| "parallel.overlap = false makes every byte of gradients wait".to_owned())
+        .then(|| "parallel.overlap = false exposes all gradient communication".to_owned())
 }
 
 fn many_passes(recipe: &Recipe) -> Option<String> {
-    let (leaves, copies, zero) = (recipe.num_leaves(), recipe.parallel.data, recipe.parallel.zero);
-    let passes = leaves.div_ceil(copies);
-    (copies > 1 && zero >= 2 && passes > MAX_PASSES).then(|| {
+    let (leaves, replicas, zero) =
+        (recipe.num_leaves(), recipe.parallel.data, recipe.parallel.zero);
+    let passes = leaves.div_ceil(replicas);
+    (replicas > 1 && zero >= 2 && passes > MAX_PASSES).then(|| {
         format!(
-            "parallel.zero = {zero} exchanges gradients {passes} times a step ({leaves} leaves)"
+            "parallel.zero = {zero} exchanges gradients {passes} times per step ({leaves} leaves)"
         )
     })
 }
@@ -187,25 +181,25 @@ fn many_passes(recipe: &Recipe) -> Option<String> {
 fn short_deadline(recipe: &Recipe) -> Option<String> {
     let seconds = recipe.run.deadline.0;
     (has_several(recipe) && seconds < MIN_DEADLINE)
-        .then(|| format!("run.deadline = {seconds} takes a worker that pauses for dead"))
+        .then(|| format!("run.deadline = {seconds} reports a paused worker as lost"))
 }
 
 fn long_deadline(recipe: &Recipe) -> Option<String> {
     let seconds = recipe.run.deadline.0;
     (has_several(recipe) && seconds > MAX_DEADLINE)
-        .then(|| format!("run.deadline = {seconds} finds a dead worker late"))
+        .then(|| format!("run.deadline = {seconds} detects a lost worker late"))
 }
 
 fn slow_link(recipe: &Recipe) -> Option<String> {
     let BytesPerSecond(rate) = recipe.emulate.default_link.bandwidth;
     (has_several(recipe) && rate > 0.0 && rate < SLOW_LINK)
-        .then(|| format!("emulate.bandwidth = {rate} is slower than a network of ten gigabits"))
+        .then(|| format!("emulate.bandwidth = {rate} is slower than a 10 Gbit/s network"))
 }
 
 fn sequence_alone(recipe: &Recipe) -> Option<String> {
     let parallel = &recipe.parallel;
     (parallel.sequence && parallel.tensor == 1)
-        .then(|| "parallel.sequence = true changes nothing at parallel.tensor = 1".to_owned())
+        .then(|| "parallel.sequence = true has no effect with parallel.tensor = 1".to_owned())
 }
 
 fn interleaved_alone(recipe: &Recipe) -> Option<String> {

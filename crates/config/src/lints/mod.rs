@@ -1,20 +1,17 @@
-//! Lints: settings that are allowed and seldom meant.
+//! Lints: valid settings that are usually a mistake.
 //!
-//! A rule of this crate refuses what cannot work; a lint says of what can work why it mostly does
-//! not, from the recipe alone, before anything runs. Each has a name, a condition with its
-//! threshold, what to do, and the numbers of the rows in our collection of production lessons that
-//! it comes from, if it does: plain numbers are rows of its list of traps, G, F and H those of
-//! operational thresholds, of common mistakes and of guards. A run says its lints as warnings and
-//! goes on.
+//! A rule of this crate refuses a recipe that cannot work; a lint warns about one that usually does
+//! not work well, from the recipe alone. Each lint has a name, a condition with its threshold, and
+//! advice. A run prints its lints as warnings and continues.
 //!
-//! - `batch`: how much work a step and a micro-batch have
-//! - `update`: learning rate, warm-up, clipping, decay
+//! - `batch`: batch and micro-batch sizes
+//! - `optimizer`: learning rate, warm-up, clipping, weight decay
 //! - `precision`: number formats
-//! - `data`: what workers learn from
-//! - `layout`: workers, buckets, ZeRO, waiting
-//! - `sync`: rounds, late workers, late and compressed gradients
-//! - `loose`: servers, gossip and clients
-//! - `watch`: what a run would not notice
+//! - `data`: training data
+//! - `layout`: workers, buckets, ZeRO, idle time
+//! - `sync`: local steps, stragglers, delayed and compressed gradients
+//! - `asynchronous`: parameter servers, gossip and federated clients
+//! - `monitoring`: validation, checks and checkpoints
 //!
 //! ```
 //! use lockstep_config::{Sources, lints, resolve};
@@ -38,29 +35,27 @@ mod sync;
 use crate::recipe::{Family, Model, Recipe};
 use std::fmt;
 
-/// Something that a recipe should seldom say.
+/// A check for a setting that is usually a mistake.
 #[derive(Debug)]
 pub struct Lint {
-    /// Its name.
+    /// Name.
     pub id: &'static str,
-    /// What makes it speak, in words.
+    /// Condition in a sentence.
     pub condition: &'static str,
-    /// Where the line is drawn.
+    /// Threshold of the condition.
     pub threshold: &'static str,
-    /// What to do about it.
+    /// Recommended change.
     pub advice: &'static str,
-    /// The rows it comes from, if it does not speak of settings that change nothing.
-    pub rows: &'static [&'static str],
-    /// The settings at fault and what follows from them, where it speaks.
+    /// The settings at fault and their consequence, if the condition holds.
     check: fn(&Recipe) -> Option<String>,
 }
 
-/// A lint that speaks about a recipe; its text is one line.
+/// A lint that applies to a recipe; its text is one line.
 #[derive(Debug)]
 pub struct Finding {
     /// The lint.
     pub lint: &'static Lint,
-    /// The settings at fault and what follows from them.
+    /// The settings at fault and their consequence.
     pub fault: String,
 }
 
@@ -77,17 +72,17 @@ pub fn all() -> impl Iterator<Item = &'static Lint> {
     run.into_iter().chain(workers).flatten()
 }
 
-/// The lints that speak about a recipe.
+/// The lints that apply to a recipe.
 pub fn findings(recipe: &Recipe) -> Vec<Finding> {
     all().filter_map(|lint| (lint.check)(recipe).map(|fault| Finding { lint, fault })).collect()
 }
 
-/// Whether the recipe's model learns from text.
+/// Whether the model is a language model.
 fn is_text(recipe: &Recipe) -> bool {
     !recipe.model.family.is_problem()
 }
 
-/// Parameters of a model of text: exact, tied tables once. Problems are small.
+/// Exact number of parameters of a language model, tied weights counted once; none for a problem.
 fn num_params(model: &Model) -> Option<usize> {
     let Model { layers, width: c, ffn: f, vocab: v, context: t, .. } = *model;
     let head = if model.tied { 0 } else { v * c };
@@ -117,7 +112,7 @@ mod tests {
         findings(&recipe).iter().map(|finding| finding.lint.id).collect()
     }
 
-    /// For every lint a setting that it speaks about, and one just on the other side of its line.
+    /// For every lint, settings to which it applies and settings just below its threshold.
     const CASES: &[(&str, &str, &[&str], &[&str])] = &[
         ("tiny-micro-batch", "tiny", &["model.context=31"], &["model.context=32"]),
         (
@@ -153,12 +148,12 @@ mod tests {
             &["train.batch_schedule=[{tokens=100000,batch=32}]", "optim.lr_scaling=sqrt"],
         ),
         (
-            "own-text",
+            "local-data",
             "bible-small",
             &["data.placement=local", "data.source=part-{rank}.txt", "run.workers=2"],
             &["data.placement=local", "data.source=part-{rank}.txt", "run.workers=1"],
         ),
-        ("reading-order", "tiny", &["data.order=sequential"], &["data.order=random"]),
+        ("sequential-order", "tiny", &["data.order=sequential"], &["data.order=random"]),
         ("adam-rate", "bible-small", &["optim.lr=0.011"], &["optim.lr=0.01"]),
         ("tight-clip", "bible-small", &["optim.clip=0.09"], &["optim.clip=0.1"]),
         ("no-clip", "bible-small", &["optim.clip=0"], &["optim.clip=1"]),
@@ -175,7 +170,7 @@ mod tests {
             &["precision.wire=fp16", "precision.compute=fp16"],
         ),
         ("unstable-step", "quadratic", &["optim.lr=3.8"], &["optim.lr=3.79"]),
-        ("idle-decay", "ridge", &["optim.weight_decay=0.1"], &["optim.weight_decay=0"]),
+        ("unused-weight-decay", "ridge", &["optim.weight_decay=0.1"], &["optim.weight_decay=0"]),
         (
             "small-model",
             "bible-small",
@@ -183,7 +178,7 @@ mod tests {
             &["run.workers=8", "model.layers=3"],
         ),
         (
-            "uneven-shares",
+            "unequal-shares",
             "bible-small",
             &["run.workers=2", "parallel.leaf_shares=6,2"],
             &["run.workers=2", "parallel.leaf_shares=5,3"],
@@ -255,7 +250,7 @@ mod tests {
             &["sync.mode=local-sgd", "sync.local_steps=8", "run.workers=2"],
         ),
         (
-            "distant-workers",
+            "long-rounds-many-workers",
             "bible-small",
             &["sync.mode=local-sgd", "sync.local_steps=1000", "run.workers=2"],
             &["sync.mode=local-sgd", "sync.local_steps=999", "run.workers=2"],
@@ -267,13 +262,13 @@ mod tests {
             &["sync.mode=local-sgd", "run.workers=2", "sync.partition=iid"],
         ),
         (
-            "unheard-samples",
+            "dropped-samples",
             "digits",
             &["sync.stragglers=exclude", "run.workers=2", "sync.partition=by-class"],
             &["sync.stragglers=shares", "run.workers=2", "sync.partition=by-class"],
         ),
         (
-            "late-momentum",
+            "delayed-momentum",
             "quadratic",
             &["sync.gradient_delay=1", "optim.momentum=0.51", "optim.lr=0.1"],
             &["sync.gradient_delay=1", "optim.momentum=0.5", "optim.lr=0.1"],
@@ -291,7 +286,7 @@ mod tests {
             &["compress.method=none", "run.workers=2", "optim.name=adamw"],
         ),
         (
-            "little-left",
+            "low-compression-ratio",
             "bible-small",
             &["compress.method=top-k", "compress.ratio=0.0009", "run.workers=2"],
             &["compress.method=top-k", "compress.ratio=0.001", "run.workers=2"],
@@ -302,7 +297,7 @@ mod tests {
             &["train.eval_every=0", "train.steps=1000"],
             &["train.eval_every=0", "train.steps=999"],
         ),
-        ("much-evaluation", "bible-small", &["train.eval_every=13"], &["train.eval_every=14"]),
+        ("frequent-validation", "bible-small", &["train.eval_every=13"], &["train.eval_every=14"]),
         ("many-skips", "bible-small", &["train.max_skipped=11"], &["train.max_skipped=10"]),
         (
             "unchecked-replicas",
@@ -310,12 +305,17 @@ mod tests {
             &["run.workers=2", "train.steps=10000"],
             &["run.workers=2", "train.steps=9999"],
         ),
-        ("no-way-back", "bible-small", &["run.save_optimizer=false"], &["run.save_optimizer=true"]),
+        (
+            "no-optimizer-state",
+            "bible-small",
+            &["run.save_optimizer=false"],
+            &["run.save_optimizer=true"],
+        ),
         ("easy-problem", "quadratic", &["problem.condition=9.9"], &["problem.condition=10"]),
     ];
 
     #[test]
-    fn every_lint_speaks_beyond_its_threshold_and_is_silent_before_it() {
+    fn every_lint_applies_beyond_its_threshold_and_not_below() {
         for (id, preset, beyond, before) in CASES.iter().chain(asynchronous::CASES) {
             assert!(ids(preset, beyond).contains(id), "{id}: {beyond:?}");
             assert!(!ids(preset, before).contains(id), "{id}: {before:?}");
@@ -347,10 +347,10 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_with_the_program_is_not_complained_about() {
+    fn presets_have_no_lints() {
         for (preset, _) in presets() {
             let mut found = ids(preset, &["run.workers=2"]);
-            // What methods are held against each other on *is* a slow link.
+            // The methods preset compares methods on a slow link on purpose.
             found.retain(|id| preset != "methods" || *id != "slow-link");
             assert_eq!(found, [""; 0], "{preset}");
         }

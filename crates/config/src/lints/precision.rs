@@ -1,4 +1,4 @@
-//! Number formats.
+//! Lints about number formats.
 
 use super::Lint;
 use crate::recipe::{Dtype, LossScale, LossScaling, Precision, Recipe};
@@ -6,18 +6,16 @@ use crate::recipe::{Dtype, LossScale, LossScaling, Precision, Recipe};
 pub(super) const LINTS: &[Lint] = &[
     Lint {
         id: "unscaled-fp16",
-        condition: "gradients that are small round to zero",
+        condition: "small gradients round to zero",
         threshold: "precision.compute = fp16 with precision.loss_scale = 1",
         advice: "try \"dynamic\"",
-        rows: &["F9.2", "R22"],
         check: unscaled_fp16,
     },
     Lint {
         id: "fp16-wire",
-        condition: "gradients travel in fp16 and nothing scales them",
+        condition: "gradients are sent in fp16 without a loss scale",
         threshold: "precision.wire = fp16 with precision.compute = f32 or bf16",
         advice: "try \"bf16\"",
-        rows: &["F9.2"],
         check: fp16_wire,
     },
 ];
@@ -27,7 +25,7 @@ fn fp16_wire(recipe: &Recipe) -> Option<String> {
     (wire == Dtype::F16 && compute != Dtype::F16).then(|| {
         format!(
             "precision.wire = \"fp16\" with precision.compute = \"{compute}\" rounds small \
-             gradients to zero on the way"
+             gradients to zero"
         )
     })
 }

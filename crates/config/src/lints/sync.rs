@@ -1,100 +1,91 @@
-//! Rounds, workers that are late, and gradients that are late or compressed.
+//! Lints about local steps, stragglers, and delayed or compressed gradients.
 
 use super::Lint;
 use crate::recipe::{
     CompressMethod, Consistency, OptimName, Outer, Placement, Recipe, SyncMode, SyncPartition,
 };
 
-/// Steps of a round that averaging alone survives.
+/// Largest number of local steps without an outer optimizer.
 const MAX_ROUND: u64 = 8;
-/// Steps of a round times the other workers: as old as what they know of each other becomes.
+/// Largest product of local steps and other workers, which acts like a staleness.
 const MAX_DISTANCE: u64 = 1000;
-/// Momentum that late gradients go with.
-const MAX_LATE_MOMENTUM: f64 = 0.5;
-/// Samples or tokens of a worker whose noise is not more than what compression adds.
+/// Largest momentum that tolerates delayed gradients.
+const MAX_DELAYED_MOMENTUM: f64 = 0.5;
+/// Samples or tokens per worker below which gradient noise and compression error add up.
 const MIN_COMPRESSED_BATCH: usize = 32;
-/// The share of elements below which hardly anything travels.
+/// Smallest useful fraction of sent elements.
 const MIN_RATIO: f64 = 0.001;
 
 pub(super) const LINTS: &[Lint] = &[
     Lint {
         id: "long-rounds",
-        condition: "workers take many steps alone, and only their mean is taken",
+        condition: "workers take many local steps without an outer optimizer",
         threshold: "sync.local_steps > 8 without an outer optimizer, with several workers",
         advice: "try 8, or sync.outer = \"nesterov\"",
-        rows: &["G27", "F7.1", "H11", "H44"],
         check: long_rounds,
     },
     Lint {
-        id: "distant-workers",
-        condition: "what workers know of each other grows old as a gradient that is late",
+        id: "long-rounds-many-workers",
+        condition: "many local steps on many workers act like a large staleness",
         threshold: "sync.local_steps x (run.workers - 1) >= 1,000",
         advice: "take shorter rounds or fewer workers",
-        rows: &["476", "477"],
-        check: distant_workers,
+        check: long_rounds_many_workers,
     },
     Lint {
         id: "skewed-rounds",
-        condition: "workers learn from different kinds of samples between two averages, and drift \
-                    apart",
+        condition: "workers train on heterogeneous data between two averages and drift apart",
         threshold: "rounds of several steps with sync.partition = dirichlet or by-class, or \
                     data.placement = local or partitioned",
         advice: "take short rounds, watch the drift of round_finished, and see lockstep data skew",
-        rows: &["457", "F7.2", "H34", "H45"],
         check: skewed_rounds,
     },
     Lint {
-        id: "unheard-samples",
-        condition: "a worker that is always late is never heard, nor are the samples only it has",
-        threshold: "sync.stragglers = backup, timeout, drop-slowest or exclude where workers learn \
-                    from different kinds of samples",
+        id: "dropped-samples",
+        condition: "samples that only a slow worker has are dropped with its gradients",
+        threshold: "sync.stragglers = backup, timeout, drop-slowest or exclude where workers have \
+                    heterogeneous data",
         advice: "use sync.stragglers = \"shares\", or data that all workers share",
-        rows: &["470", "G4", "G5"],
-        check: unheard_samples,
+        check: dropped_samples,
     },
     Lint {
-        id: "late-momentum",
-        condition: "momentum adds to the age of gradients that have missed updates",
-        threshold: "momentum or beta1 > 0.5 with sync.gradient_delay = 1, or with several workers of \
-                    servers and sync.consistency = async or bounded",
+        id: "delayed-momentum",
+        condition: "momentum amplifies the staleness of delayed gradients",
+        threshold: "momentum or beta1 > 0.5 with sync.gradient_delay = 1, or with several workers \
+                    of servers and sync.consistency = async or bounded",
         advice: "lower it to 0.5 or less, or lower optim.lr",
-        rows: &["483", "484", "G30", "H37"],
-        check: late_momentum,
+        check: delayed_momentum,
     },
     Lint {
         id: "compressed-noise",
-        condition: "gradients of few samples are noise, to which compression adds",
-        threshold: "compress.method with fewer than 32 samples or tokens a worker and step",
+        condition: "gradients of few samples are noisy, and compression adds to the noise",
+        threshold: "compress.method with fewer than 32 samples or tokens per worker and step",
         advice: "raise train.batch",
-        rows: &["F6.4", "H19"],
         check: compressed_noise,
     },
     Lint {
         id: "compressed-moments",
-        condition: "Adam takes what compression adds for curvature",
+        condition: "compression noise inflates Adam's second moments",
         threshold: "compress.method with adam, adamw or lamb, but one-bit-adam",
         advice: "compare the losses, or use one-bit-adam",
-        rows: &["F6.5", "473"],
         check: compressed_moments,
     },
     Lint {
-        id: "little-left",
-        condition: "so few elements travel that most wait for thousands of steps",
+        id: "low-compression-ratio",
+        condition: "so few elements are sent that most are delayed by thousands of steps",
         threshold: "compress.ratio < 0.001",
         advice: "try 0.01",
-        rows: &["F6.2"],
-        check: little_left,
+        check: low_compression_ratio,
     },
 ];
 
-/// Steps that workers take alone, where there are several of both.
+/// Local steps per round, if several workers take several steps.
 fn rounds(recipe: &Recipe) -> Option<u64> {
     let steps = recipe.sync.local_steps.max(recipe.sync.final_local_steps);
-    let is_lazy = recipe.sync.mode == SyncMode::LocalSgd;
-    (is_lazy && steps > 1 && recipe.run.workers > 1).then_some(steps)
+    let is_local_sgd = recipe.sync.mode == SyncMode::LocalSgd;
+    (is_local_sgd && steps > 1 && recipe.run.workers > 1).then_some(steps)
 }
 
-/// The setting by which workers learn from different kinds of samples, where one does.
+/// The setting that makes the workers' data heterogeneous, if there is one.
 fn skew(recipe: &Recipe) -> Option<String> {
     let (by, placement) = (recipe.sync.partition, recipe.data.placement);
     if matches!(by, SyncPartition::Dirichlet | SyncPartition::ByClass) {
@@ -110,26 +101,28 @@ fn long_rounds(recipe: &Recipe) -> Option<String> {
         .then(|| format!("sync.local_steps = {steps} lets workers drift apart"))
 }
 
-fn distant_workers(recipe: &Recipe) -> Option<String> {
+fn long_rounds_many_workers(recipe: &Recipe) -> Option<String> {
     let (steps, workers) = (rounds(recipe)?, recipe.run.workers);
     let distance = steps.saturating_mul(workers as u64 - 1);
     (distance >= MAX_DISTANCE).then(|| {
-        format!("sync.local_steps = {steps} with {workers} workers is like a delay of {distance}")
+        format!(
+            "sync.local_steps = {steps} with {workers} workers acts like a staleness of {distance}"
+        )
     })
 }
 
 fn skewed_rounds(recipe: &Recipe) -> Option<String> {
     let (steps, skew) = (rounds(recipe)?, skew(recipe)?);
-    Some(format!("{skew} pulls workers apart for {steps} steps at a time"))
+    Some(format!("{skew} lets workers drift apart for {steps} steps at a time"))
 }
 
-fn unheard_samples(recipe: &Recipe) -> Option<String> {
+fn dropped_samples(recipe: &Recipe) -> Option<String> {
     let (stragglers, skew) = (recipe.sync.stragglers.policy, skew(recipe)?);
     (stragglers.loses_microbatches() && recipe.run.workers > 1)
-        .then(|| format!("sync.stragglers = \"{stragglers}\" forgets samples with {skew}"))
+        .then(|| format!("sync.stragglers = \"{stragglers}\" drops samples with {skew}"))
 }
 
-fn late_momentum(recipe: &Recipe) -> Option<String> {
+fn delayed_momentum(recipe: &Recipe) -> Option<String> {
     let optim = &recipe.optim;
     let (name, momentum) = match optim.name {
         OptimName::Sgd => return None,
@@ -145,8 +138,9 @@ fn late_momentum(recipe: &Recipe) -> Option<String> {
     } else {
         return None;
     };
-    (momentum > MAX_LATE_MOMENTUM)
-        .then(|| format!("optim.{name} = {momentum} with {cause} shrinks the stable steps"))
+    (momentum > MAX_DELAYED_MOMENTUM).then(|| {
+        format!("optim.{name} = {momentum} with {cause} lowers the largest stable learning rate")
+    })
 }
 
 fn compressed_noise(recipe: &Recipe) -> Option<String> {
@@ -163,10 +157,10 @@ fn compressed_moments(recipe: &Recipe) -> Option<String> {
         .then(|| format!("compress.method = \"{method}\" inflates the second moments of {name}"))
 }
 
-fn little_left(recipe: &Recipe) -> Option<String> {
+fn low_compression_ratio(recipe: &Recipe) -> Option<String> {
     let ratio = recipe.compress.ratio;
     let is_sparse =
         matches!(recipe.compress.method, CompressMethod::TopK | CompressMethod::RandomK);
     (is_sparse && ratio < MIN_RATIO)
-        .then(|| format!("compress.ratio = {ratio} sends one element of {:.0}", 1.0 / ratio))
+        .then(|| format!("compress.ratio = {ratio} sends one of {:.0} elements", 1.0 / ratio))
 }

@@ -1,34 +1,33 @@
-//! How many sequences each step takes, where the batch grows during a run.
+//! Batch-size schedules.
 //!
-//! A schedule says from how many tokens on a batch holds. A step is never cut in two, so a change
-//! takes effect at the first step that begins at or behind its tokens; which samples a step takes
-//! follows from the recipe alone, and a run that is resumed finds its place by the number of its
-//! next step.
+//! A schedule lists batch sizes by training tokens. A change takes effect at the first step that
+//! begins at or after its tokens. The samples of a step follow from the recipe alone, so a resumed
+//! run finds its data position from the number of its next step.
 
 use super::Recipe;
 
-/// A batch that holds from a number of tokens on.
+/// A change of the batch size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchChange {
-    /// Tokens that were trained on before.
+    /// Training tokens before the change.
     pub tokens: u64,
     /// Sequences per optimizer step, over all workers.
     pub batch: usize,
 }
 
-/// Steps of one batch size.
+/// Consecutive steps of one batch size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchStage {
-    /// The first of them.
+    /// First step.
     pub first_step: u64,
-    /// Samples that all steps before it took.
+    /// Number of samples of all earlier steps.
     pub first_sample: u64,
-    /// Sequences in each.
+    /// Sequences per step.
     pub batch: usize,
 }
 
 impl BatchStage {
-    /// The samples that the steps before `step` took, where `step` is of this stage.
+    /// Number of samples of all steps before `step`, which belongs to this stage.
     pub const fn first_sample_of(&self, step: u64) -> u64 {
         self.first_sample + (step - self.first_step) * self.batch as u64
     }
@@ -42,7 +41,7 @@ impl BatchStage {
 /// let sets = ["model.context=10", "train.batch_schedule=[{tokens = 400, batch = 32}]"];
 /// let sources = Sources { sets: sets.map(str::to_owned).into(), ..Sources::default() };
 /// let plan = resolve(&sources)?.batch_plan();
-/// // Sixteen sequences of ten tokens: the third step is the first behind 400 tokens.
+/// // Sixteen sequences of ten tokens: step 3 is the first to begin after 400 tokens.
 /// let batches: Vec<usize> = (0..5).map(|step| plan.at(step).batch).collect();
 /// assert_eq!(batches, [16, 16, 16, 32, 32]);
 /// assert_eq!(plan.first_sample_of(4), 3 * 16 + 32);
@@ -50,23 +49,23 @@ impl BatchStage {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchPlan {
-    /// In the order of steps; the first begins at step 0.
+    /// Stages in order; the first begins at step 0.
     pub stages: Vec<BatchStage>,
 }
 
 impl BatchPlan {
-    /// The same batch in every step.
+    /// A constant batch.
     pub fn constant(batch: usize) -> Self {
         Self { stages: vec![BatchStage { first_step: 0, first_sample: 0, batch }] }
     }
 
-    /// The stage that a step is of.
+    /// The stage of a step.
     pub fn at(&self, step: u64) -> BatchStage {
         let behind = self.stages.partition_point(|stage| stage.first_step <= step);
         self.stages[behind - 1]
     }
 
-    /// The samples that the steps before `step` take: how far a run has come in its data.
+    /// Number of samples of all steps before `step`: the data position of the run.
     pub fn first_sample_of(&self, step: u64) -> u64 {
         self.at(step).first_sample_of(step)
     }
@@ -86,7 +85,7 @@ impl Recipe {
         for change in &self.train.batch_schedule {
             let missing = change.tokens.saturating_sub(stage.first_sample * context);
             let num_steps = missing.div_ceil(stage.batch as u64 * context);
-            // A stage that the step before it has overshot has no steps of its own.
+            // A stage whose tokens the previous step has already passed has no steps.
             if num_steps > 0 {
                 stages.push(stage);
             }

@@ -1,57 +1,57 @@
-//! When a run is saved, where, and how many of its checkpoints stay.
+//! Checkpoint settings: folder, frequency and retention.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::units::Seconds;
 
-/// When the run is saved, and where.
+/// Checkpoint settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checkpoint {
-    /// The folder; empty means `checkpoints` in the folder of the run.
+    /// Folder; empty means `checkpoints` in the run folder.
     pub dir: String,
-    /// Steps between two checkpoints; 0 does not count steps.
+    /// Steps between two checkpoints; 0 saves none by steps.
     pub every: u64,
-    /// Time between two checkpoints, besides.
+    /// Time between two checkpoints.
     pub interval: Interval,
-    /// How many stay; at least one.
+    /// Number of checkpoints to keep; at least one.
     pub keep: usize,
-    /// Whether the disk is written while training goes on.
+    /// Whether checkpoints are written in the background.
     pub background: bool,
-    /// Whether and how files are packed.
+    /// Compression of the files.
     pub compression: Compression,
-    /// The time between two failures that `auto` counts on before it has seen any.
+    /// Mean time between failures that `auto` assumes before it has observed any.
     pub mtbf: Seconds,
 }
 
 /// Time between two checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Interval {
-    /// It never makes one.
+    /// No checkpoints by time.
     Never,
-    /// So long.
+    /// A fixed time.
     Every(Seconds),
-    /// As long as costs the least, by what writing takes and how often workers fail.
+    /// Computed from write time and failure rate (Young 1974, Daly 2006).
     Auto,
 }
 
 choices! {
-    /// How the files of checkpoints are packed.
+    /// Compression of checkpoint files.
     Compression {
-        /// They are not.
+        /// None.
         None = "none",
-        /// With zstd, at its quickest usual level.
+        /// zstd at level 1.
         Zstd = "zstd",
     }
 }
 
 impl Checkpoint {
-    /// Whether the run is ever saved before its end.
+    /// Whether the run saves any checkpoint before its end.
     pub fn is_on(&self) -> bool {
         self.every > 0 || self.interval != Interval::Never
     }
 
-    /// The time between two failures that is counted on.
+    /// Assumed mean time between failures.
     pub fn mtbf(&self) -> Duration {
         Duration::from_secs_f64(self.mtbf.0)
     }

@@ -1,82 +1,82 @@
-//! In how few bytes gradients travel.
+//! Gradient compression.
 
 use std::fmt;
 
 use super::optim::matches_pattern;
 
-/// How gradients are compressed.
+/// Settings of gradient compression.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compress {
-    /// How they are written.
+    /// Compression method.
     pub method: CompressMethod,
-    /// The share of elements that travel (top-k, random-k, DGC).
+    /// Fraction of elements that are sent (top-k, random-k, DGC).
     pub ratio: f64,
-    /// Steps in which that share falls from a quarter to it (DGC).
+    /// Steps over which the fraction falls from 0.25 to `ratio` (DGC).
     pub ratio_warmup_steps: u64,
-    /// Momentum that each worker adds to its gradients before it chooses (DGC).
+    /// Momentum correction before the selection (DGC).
     pub momentum: f64,
-    /// Bits of an element (QSGD); 2 to 8.
+    /// Bits per element (QSGD); 2 to 8.
     pub bits: u32,
-    /// Columns of thin matrices (PowerSGD).
+    /// Rank of the factors (PowerSGD).
     pub rank: usize,
-    /// Tensors that are written in a way of their own; the first that describes one counts.
+    /// Settings for single tensors; the first that matches applies.
     pub overrides: Vec<CompressOverride>,
-    /// Consecutive workers that add up their gradients as they are; below 2 nobody does.
+    /// Size of groups that reduce uncompressed gradients; no groups below 2.
     pub group_workers: usize,
-    /// Steps at the beginning whose gradients travel as they are.
+    /// Steps at the beginning with uncompressed gradients.
     pub warmup_steps: u64,
-    /// Whether what is left out is added to the next gradient.
+    /// Whether the compression error is added to the next gradient.
     pub error_feedback: bool,
-    /// Whether a biased method may do without.
+    /// Whether a biased method is allowed without error feedback.
     pub allow_biased: bool,
 }
 
-/// Tensors that are written in a way of their own.
+/// Compression settings for the parameters whose names match a pattern.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompressOverride {
-    /// Names of parameters, with `*` for any letters and `?` for any one.
+    /// Pattern of parameter names, with `*` for any characters and `?` for one.
     pub pattern: String,
-    /// Whether they travel as they are.
+    /// Whether they are sent uncompressed.
     pub dense: bool,
-    /// Their share of elements that travel.
+    /// Fraction of elements that are sent.
     pub ratio: Option<f64>,
-    /// Their bits of an element.
+    /// Bits per element.
     pub bits: Option<u32>,
-    /// Their columns of thin matrices.
+    /// Rank of the factors.
     pub rank: Option<usize>,
 }
 
 impl CompressOverride {
-    /// Whether a parameter has a name that the pattern describes.
+    /// Whether the pattern matches the name of a parameter.
     pub fn matches(&self, param: &str) -> bool {
         matches_pattern(&self.pattern, param)
     }
 }
 
 choices! {
-    /// How gradients are written on their way.
+    /// Compression method.
     CompressMethod {
-        /// As they are.
+        /// Uncompressed.
         None = "none",
-        /// Two bytes, with the range of four.
+        /// Cast to bfloat16.
         Bf16 = "bf16",
-        /// Two bytes, with three to four digits.
+        /// Cast to half precision.
         Fp16 = "fp16",
-        /// Eight bits, rounded by chance.
+        /// Eight bits with stochastic rounding.
         Int8 = "int8",
-        /// Two to eight bits, rounded by chance.
+        /// Two to eight bits with stochastic rounding (Alistarh et al. 2017).
         Qsgd = "qsgd",
-        /// The largest elements.
+        /// The elements of largest magnitude.
         TopK = "top-k",
-        /// Elements drawn by chance.
+        /// Random elements.
         RandomK = "random-k",
-        /// The largest elements of sums with momentum, ever fewer of them.
+        /// Deep gradient compression: top-k with momentum correction (Lin et al. 2018).
         Dgc = "dgc",
-        /// Signs.
+        /// Signs with a scale (Bernstein et al. 2018).
         Sign = "sign",
-        /// Signs of Adam's momentum.
+        /// 1-bit Adam: signs of the momentum (Tang et al. 2021).
         OneBitAdam = "one-bit-adam",
-        /// Products of thin matrices.
+        /// PowerSGD: low-rank factors (Vogels et al. 2019).
         PowerSgd = "power-sgd",
     }
 }
@@ -87,18 +87,18 @@ impl Compress {
         self.method != CompressMethod::None
     }
 
-    /// Whether the gradients of a step are.
+    /// Whether the gradients of a step are compressed.
     pub fn is_on_in(&self, step: u64) -> bool {
         self.is_on() && step >= self.warmup_steps
     }
 
-    /// Whether the method leaves out the same every time, so that it never arrives by itself.
+    /// Whether the method is biased, so that it needs error feedback to converge.
     pub fn is_biased(&self) -> bool {
         use CompressMethod::{Dgc, OneBitAdam, PowerSgd, Sign, TopK};
         matches!(self.method, TopK | Dgc | Sign | OneBitAdam | PowerSgd)
     }
 
-    /// What is said about a tensor in particular.
+    /// The override of a parameter, if one matches.
     pub fn override_for(&self, param: &str) -> Option<&CompressOverride> {
         self.overrides.iter().find(|rule| rule.matches(param))
     }

@@ -1,59 +1,59 @@
-//! The text the model learns from, and how it reaches the workers.
+//! Training data and its distribution to workers.
 
 use std::fmt;
 
-/// The text the model learns from.
+/// Training data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Data {
-    /// Where the text comes from.
+    /// Source of the data.
     pub source: Source,
-    /// How much more common the common tokens are, where they are drawn.
+    /// Exponent of Zipf's law for synthetic tokens.
     pub zipf: f64,
-    /// The field of JSON Lines and the column of Parquet that holds the text.
+    /// Field of JSON Lines or column of Parquet with the text.
     pub field: String,
-    /// How text becomes tokens.
+    /// Tokenizer.
     pub tokenizer: Tokenizer,
-    /// What stands after each document: auto, none or the text of a token.
+    /// Token after each document: auto, none or the text of a token.
     pub end_of_document: String,
-    /// What is held out for validation.
+    /// Validation data.
     pub validation: ValidationSource,
     /// How documents become sequences.
     pub documents: Documents,
-    /// In which order sequences come.
+    /// Order of the sequences.
     pub order: Order,
-    /// What becomes of the sequences that do not fill a batch.
+    /// Treatment of the last, incomplete batch of an epoch.
     pub last_batch: EpochEnd,
-    /// What each worker reads.
+    /// Data that each worker reads.
     pub placement: Placement,
     /// Address of the data server; empty unless `placement` is served.
     pub server: String,
 }
 
-/// What a model is judged by.
+/// Source of the validation data.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ValidationSource {
-    /// The last part of the tokens: above 0 and at most one half of them.
+    /// Last fraction of the tokens: above 0 and at most one half.
     Fraction(f64),
-    /// A text of its own.
+    /// Path of separate data.
     Path(String),
 }
 
-/// Where the text comes from.
+/// Source of the training data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// The corpus inside the binary.
     Bundled,
-    /// Tokens that are drawn by Zipf's law.
+    /// Synthetic tokens drawn by Zipf's law.
     Zipf,
-    /// A file, a folder, a shard folder or a pattern; may hold `{rank}`.
+    /// A file, folder, shard folder or pattern; may contain `{rank}`.
     Path(String),
 }
 
 impl Source {
-    /// What stands for the worker's number in a path.
+    /// Placeholder of the rank in a path.
     pub const RANK: &'static str = "{rank}";
 
-    /// Whether every worker reads another path.
+    /// Whether every worker reads its own path.
     pub fn depends_on_rank(&self) -> bool {
         matches!(self, Self::Path(path) if path.contains(Self::RANK))
     }
@@ -69,12 +69,12 @@ impl fmt::Display for Source {
     }
 }
 
-/// How text becomes tokens.
+/// Tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tokenizer {
-    /// One token per byte: 256 tokens, nothing to learn or download.
+    /// One token per byte value: 256 tokens.
     Byte,
-    /// A tokenizer.json, or a folder that holds one.
+    /// A tokenizer.json, or a folder with one.
     File(String),
 }
 
@@ -90,45 +90,45 @@ impl fmt::Display for Tokenizer {
 choices! {
     /// How documents become sequences.
     Documents {
-        /// One behind the other, with a token between two where the tokenizer has one for that.
+        /// Concatenated, with the end-of-document token between two if the tokenizer has one.
         Packed = "packed",
-        /// Each in sequences of its own, the last of them filled up with what counts for nothing.
+        /// Each in sequences of its own, the last one padded with positions without loss.
         Padded = "padded",
     }
 }
 
 choices! {
-    /// In which order sequences come.
+    /// Order of the sequences.
     Order {
-        /// Another permutation in every epoch.
+        /// A new permutation in every epoch.
         Random = "random",
-        /// As they are read.
+        /// Reading order.
         Sequential = "sequential",
     }
 }
 
 choices! {
-    /// What becomes of the sequences at the end of an epoch that do not fill a batch.
+    /// Treatment of the last, incomplete batch of an epoch.
     EpochEnd {
-        /// The first of the next epoch fill it up.
+        /// Filled with sequences of the next epoch.
         Wrap = "wrap",
-        /// They are left out.
+        /// Left out.
         Drop = "drop",
-        /// Sequences that count for nothing fill it up.
+        /// Filled with sequences without loss.
         Pad = "pad",
     }
 }
 
 choices! {
-    /// What each worker reads.
+    /// Data that each worker reads.
     Placement {
-        /// Everything.
+        /// All data.
         Shared = "shared",
-        /// The parts that belong to its leaves.
+        /// The part of its leaves.
         Partitioned = "partitioned",
-        /// Its own file, which nobody else sees.
+        /// A local file of its own.
         Local = "local",
-        /// What a data server sends it.
+        /// Batches from a data server.
         Served = "served",
     }
 }

@@ -1,44 +1,42 @@
-//! Worse hardware than there is: links that are slow, far, unsteady or lossy, and workers that
-//! take a given time to compute, or stand still now and then.
+//! Emulated hardware: links with limited bandwidth, latency, jitter and loss, and slow workers.
 //!
-//! A claim about networks or stragglers is worth as much as the machine it was seen on. With these
-//! settings a laptop plays that machine, the same way every time: what is random follows from
-//! `emulate.seed`.
+//! The settings reproduce a cluster on one machine for experiments about networks and stragglers.
+//! All randomness follows from `emulate.seed`.
 
 use std::fmt;
 
 use crate::units::{BytesPerSecond, Seconds};
 
-/// Worse hardware than there is.
+/// Emulated links and workers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Emulate {
-    /// What all links are like.
+    /// Conditions of all links.
     pub default_link: LinkConditions,
-    /// Links that are like something else.
+    /// Links with other conditions.
     pub links: Vec<EmulatedLink>,
-    /// The time that a micro-batch takes every worker at least; 0 lets it take what it takes.
+    /// Minimum duration of a micro-batch; 0 adds nothing.
     pub microbatch: Seconds,
-    /// Workers that compute more slowly than they could.
+    /// Slow workers.
     pub slow: Vec<SlowWorker>,
-    /// Decides everything that is random about it.
+    /// Seed of all randomness.
     pub seed: u64,
 }
 
-/// What a link is like, both ways.
+/// Conditions of a link, in both directions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkConditions {
-    /// What it carries at most; 0 does not limit.
+    /// Bandwidth limit; 0 does not limit.
     pub bandwidth: BytesPerSecond,
-    /// The time that a byte takes at least.
+    /// Added latency.
     pub latency: Seconds,
-    /// The most that it takes longer than that; anything up to it is equally likely.
+    /// Maximum of the uniformly distributed extra delay.
     pub jitter: Seconds,
-    /// The share of packets that are lost on the way and sent again.
+    /// Fraction of packets that are lost and retransmitted.
     pub loss: f64,
 }
 
 impl LinkConditions {
-    /// A link that is left as it is.
+    /// An unmodified link.
     pub const NONE: Self = Self {
         bandwidth: BytesPerSecond(0.0),
         latency: Seconds(0.0),
@@ -47,25 +45,25 @@ impl LinkConditions {
     };
 }
 
-/// A link that differs from the usual ones; what is not said is as usual.
+/// A link with other conditions; omitted values are those of all links.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EmulatedLink {
     /// The ranks at its ends.
     pub ranks: [usize; 2],
-    /// What it carries at most.
+    /// Bandwidth limit.
     pub bandwidth: Option<BytesPerSecond>,
-    /// The time that a byte takes at least.
+    /// Added latency.
     pub latency: Option<Seconds>,
-    /// The most that it takes longer than that.
+    /// Maximum extra delay.
     pub jitter: Option<Seconds>,
-    /// The share of packets that are lost.
+    /// Fraction of lost packets.
     pub loss: Option<f64>,
-    /// From how long after its first byte on it is like that; until then it is as usual.
+    /// Time after the first byte at which the conditions begin.
     pub after: Seconds,
 }
 
 impl EmulatedLink {
-    /// A link that is as usual.
+    /// A link with the conditions of all links.
     pub const fn between(one: usize, other: usize) -> Self {
         let (bandwidth, latency, jitter, loss) = (None, None, None, None);
         Self { ranks: [one, other], bandwidth, latency, jitter, loss, after: Seconds(0.0) }
@@ -77,34 +75,34 @@ impl EmulatedLink {
 }
 
 choices! {
-    /// How the time that a slow worker stands still is distributed.
+    /// Distribution of a slow worker's extra time.
     Distribution {
-        /// Always the same.
+        /// Constant.
         Constant = "constant",
-        /// From nothing to twice the mean.
+        /// Uniform from zero to twice the mean.
         Uniform = "uniform",
-        /// Mostly short, now and then several times the mean.
+        /// Exponential.
         Exponential = "exponential",
-        /// The logarithm is normal with deviation one: some are ten times the mean.
+        /// Log-normal with a standard deviation of one: some values are ten times the mean.
         Lognormal = "lognormal",
-        /// A heavy tail of shape two: a few are very long.
+        /// Pareto of shape two: a heavy tail.
         Pareto = "pareto",
     }
 }
 
-/// A worker that computes more slowly than it could.
+/// A slow worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SlowWorker {
-    /// Which.
+    /// Its rank.
     pub rank: usize,
-    /// How many times as long as without this a micro-batch takes it, in the mean; at least 1.
+    /// Mean slowdown of a micro-batch; at least 1.
     pub factor: f64,
-    /// How that varies from micro-batch to micro-batch.
+    /// Distribution of the slowdown over micro-batches.
     pub distribution: Distribution,
 }
 
 impl Emulate {
-    /// Nothing is emulated.
+    /// No emulation.
     pub const fn none() -> Self {
         Self {
             default_link: LinkConditions::NONE,
@@ -115,7 +113,7 @@ impl Emulate {
         }
     }
 
-    /// What the link between two ranks is like.
+    /// Conditions of the link between two ranks.
     pub fn between(&self, one: usize, other: usize) -> LinkConditions {
         let mut links = self.links.iter().rev();
         let Some(link) = links.find(|link| link.joins(one, other)) else {
@@ -129,25 +127,25 @@ impl Emulate {
         }
     }
 
-    /// From how long after its first byte on a link is what [`Emulate::between`] says.
+    /// Time after the first byte at which [`Emulate::between`] applies to a link.
     pub fn onset(&self, one: usize, other: usize) -> Seconds {
         let mut links = self.links.iter().rev();
         let link = links.find(|link| link.joins(one, other));
         link.map_or(Seconds(0.0), |link| link.after)
     }
 
-    /// Whether any link is made worse than it is.
+    /// Whether any link is emulated.
     pub fn has_links(&self) -> bool {
         self.default_link != LinkConditions::NONE || !self.links.is_empty()
     }
 
-    /// What is emulated, in words, if anything is.
+    /// Description of the emulation, if there is any.
     pub fn description(&self) -> Option<String> {
-        let computes_otherwise = self.microbatch.0 > 0.0 || !self.slow.is_empty();
-        (self.has_links() || computes_otherwise).then(|| self.to_string())
+        let has_slow_workers = self.microbatch.0 > 0.0 || !self.slow.is_empty();
+        (self.has_links() || has_slow_workers).then(|| self.to_string())
     }
 
-    /// The slowness of a worker, if it has any.
+    /// The slowdown of a worker, if it has one.
     pub fn slowness(&self, rank: usize) -> Option<&SlowWorker> {
         self.slow.iter().rfind(|slow| slow.rank == rank && slow.factor > 1.0)
     }
@@ -156,27 +154,27 @@ impl Emulate {
 impl fmt::Display for LinkConditions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = |seconds: Seconds| seconds.0 * 1e3;
-        let mut words = Vec::new();
+        let mut parts = Vec::new();
         if self.latency.0 > 0.0 {
-            words.push(format!("latency {} ms", millis(self.latency)));
+            parts.push(format!("latency {} ms", millis(self.latency)));
         }
         if self.jitter.0 > 0.0 {
-            words.push(format!("jitter {} ms", millis(self.jitter)));
+            parts.push(format!("jitter {} ms", millis(self.jitter)));
         }
         if self.bandwidth.0 > 0.0 {
-            words.push(format!("{} MB/s", self.bandwidth.0 / 1e6));
+            parts.push(format!("{} MB/s", self.bandwidth.0 / 1e6));
         }
         if self.loss > 0.0 {
-            words.push(format!("{} % lost", self.loss * 100.0));
+            parts.push(format!("{} % lost", self.loss * 100.0));
         }
-        if words.is_empty() {
-            words.push("as they are".to_owned());
+        if parts.is_empty() {
+            parts.push("unmodified".to_owned());
         }
-        f.write_str(&words.join(", "))
+        f.write_str(&parts.join(", "))
     }
 }
 
-/// What is emulated, in words; nothing where nothing is.
+/// Description of the emulation; empty if there is none.
 impl fmt::Display for Emulate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
@@ -204,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_takes_from_the_usual_ones_what_it_does_not_say() {
+    fn a_link_inherits_the_values_that_it_omits() {
         let usual = LinkConditions { latency: Seconds(0.001), ..LinkConditions::NONE };
         let link =
             EmulatedLink { bandwidth: Some(BytesPerSecond(1e6)), ..EmulatedLink::between(2, 1) };
@@ -212,7 +210,7 @@ mod tests {
         assert_eq!(emulate.between(0, 1), usual);
         let slow = LinkConditions { bandwidth: BytesPerSecond(1e6), ..usual };
         assert_eq!((emulate.between(1, 2), emulate.between(2, 1)), (slow, slow));
-        let words = "links latency 1 ms; link 2-1 latency 1 ms, 1 MB/s";
-        assert_eq!(emulate.to_string(), words);
+        let expected = "links latency 1 ms; link 2-1 latency 1 ms, 1 MB/s";
+        assert_eq!(emulate.to_string(), expected);
     }
 }

@@ -44,7 +44,7 @@ pub struct Federated {
     /// Probability that an update arrives one or more rounds late.
     pub late_fraction: f64,
     /// Maximum number of rounds by which a late update still counts.
-    pub max_late_rounds: u64,
+    pub max_delay_rounds: u64,
     /// Fraction of clients that are Byzantine (simulated).
     pub byzantine: f64,
     /// Attack of the Byzantine clients.

@@ -1,28 +1,28 @@
-//! What lies on a disk instead of in memory.
+//! Offload of optimizer state to disk.
 
 use std::fmt;
 
-/// What lies on a disk, and on which.
+/// Offload settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offload {
-    /// Where the optimizer's state is.
+    /// Where the optimizer state is kept.
     pub state: OffloadState,
-    /// The folder of the files; empty is on the disk of the run's folder.
+    /// Folder of the files; empty uses the disk of the run folder.
     pub folder: String,
 }
 
 choices! {
-    /// Where the optimizer's state is.
+    /// Where the optimizer state is kept.
     OffloadState {
         /// In memory.
         None = "none",
-        /// In a file that is mapped piece by piece.
+        /// In a file that is mapped in pieces.
         File = "file",
     }
 }
 
 impl Offload {
-    /// Everything in memory.
+    /// No offload.
     pub const fn none() -> Self {
         Self { state: OffloadState::None, folder: String::new() }
     }

@@ -1,58 +1,57 @@
-//! How a gradient becomes a step: the rule, its numbers, the course of the learning rate, and the
-//! groups of parameters that are treated in a way of their own.
+//! Optimizer: update rule, hyperparameters, learning-rate schedule and parameter groups.
 
 use std::fmt;
 
-/// How a gradient becomes a step.
+/// Optimizer settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Optim {
-    /// The update rule.
+    /// Optimizer.
     pub name: OptimName,
-    /// Highest learning rate of the schedule.
+    /// Peak learning rate.
     pub lr: f64,
-    /// Pull of the weights towards zero.
+    /// Weight decay.
     pub weight_decay: f64,
-    /// Largest allowed global norm of the gradient; 0 switches clipping off.
+    /// Maximum global gradient norm; 0 disables clipping.
     pub clip: f64,
-    /// Steps over which the learning rate rises from zero to `lr`.
+    /// Steps of linear warm-up from zero to `lr`.
     pub warmup_steps: u64,
-    /// Course of the learning rate after the warm-up.
+    /// Learning-rate schedule after the warm-up.
     pub schedule: LrSchedule,
     /// Learning rate at the last step, as a fraction of `lr` (cosine, linear, wsd).
     pub final_lr_fraction: f64,
-    /// When the learning rate drops (step).
+    /// Milestones at which the learning rate drops (step).
     pub drop_at: Vec<Milestone>,
-    /// What it is multiplied with at each drop (step).
+    /// Factor of the learning rate at each milestone (step).
     pub drop_factor: f64,
-    /// The part of all steps over which the learning rate falls at the end (wsd).
+    /// Fraction of all steps with learning-rate decay at the end (wsd).
     pub decay_fraction: f64,
-    /// How it falls (wsd).
+    /// Shape of the decay (wsd).
     pub decay_shape: DecayShape,
-    /// How the learning rate follows the batch.
+    /// Scaling of the learning rate with the batch.
     pub lr_scaling: LrScaling,
-    /// The batch that `lr` is meant for.
+    /// Batch size to which `lr` refers.
     pub lr_base_batch: usize,
-    /// Decay of the running mean of gradients (Adam, AdamW, LAMB).
+    /// Decay of the first moment (Adam, AdamW, LAMB).
     pub beta1: f64,
-    /// Decay of the running mean of squared gradients (Adam, AdamW, LAMB).
+    /// Decay of the second moment (Adam, AdamW, LAMB).
     pub beta2: f64,
-    /// Added to the denominator of the update (Adam, AdamW, LAMB).
+    /// Epsilon in the denominator (Adam, AdamW, LAMB).
     pub eps: f64,
-    /// Decay of the velocity (momentum, Nesterov, LARS).
+    /// Momentum factor (momentum, Nesterov, LARS).
     pub momentum: f64,
-    /// Length of a step relative to the length of the tensor it changes (LARS).
+    /// Norm of an update relative to the norm of its tensor (LARS).
     pub trust_coefficient: f64,
-    /// Parameters that are treated in a way of their own; the first group that matches counts.
+    /// Parameter groups; the first that matches a parameter applies.
     pub groups: Vec<Group>,
 }
 
 impl Optim {
-    /// The number of the group that a parameter belongs to, if any.
+    /// Index of the group of a parameter, if it has one.
     pub fn group_of(&self, param: &str) -> Option<usize> {
         self.groups.iter().position(|group| group.matches(param))
     }
 
-    /// Since which step a parameter has been trained without a break, if it is trained in `step`.
+    /// Step since which a parameter has been trained continuously, if it is trained in `step`.
     pub fn trained_since(&self, param: &str, step: u64) -> Option<u64> {
         match self.group_of(param) {
             Some(group) => self.groups[group].trained_since(step),
@@ -61,33 +60,32 @@ impl Optim {
     }
 }
 
-/// Parameters that are treated in a way of their own.
+/// A parameter group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// Names of parameters, with `*` for any letters and `?` for any one.
+    /// Pattern of parameter names, with `*` for any characters and `?` for one.
     pub pattern: String,
-    /// Their learning rate, relative to that of the others.
+    /// Factor of the learning rate.
     pub lr_scale: f64,
-    /// Their weight decay, if it is another: of biases and norms too, which otherwise have none.
+    /// Weight decay of the group, biases and norms included, which otherwise have none.
     pub weight_decay: Option<f64>,
-    /// The largest norm of their gradients together, apart from all others; 0 does not limit.
+    /// Maximum gradient norm of the group by itself; 0 does not limit.
     pub clip: Option<f64>,
     /// Never trained.
     pub frozen: bool,
-    /// Not trained any more once so many steps are done.
+    /// Number of steps after which the group is frozen.
     pub freeze_after: Option<u64>,
-    /// Not trained before so many steps are done.
+    /// Number of steps before which the group is frozen.
     pub unfreeze_at: Option<u64>,
 }
 
 impl Group {
-    /// Whether a parameter has a name that the pattern describes.
+    /// Whether the pattern matches the name of a parameter.
     pub fn matches(&self, param: &str) -> bool {
         matches_pattern(&self.pattern, param)
     }
 
-    /// Since which step these parameters have been trained without a break, if they are trained in
-    /// `step`.
+    /// Step since which the group has been trained continuously, if it is trained in `step`.
     ///
     /// ```
     /// # let group = lockstep_config::Group { pattern: "*".into(), lr_scale: 1.0, clip: None,
@@ -101,7 +99,7 @@ impl Group {
         let end = self.freeze_after.unwrap_or(u64::MAX);
         match (start, end) {
             _ if self.frozen => None,
-            // Trained, then left alone, then trained again.
+            // Trained, frozen, trained.
             _ if end < start && step < end => Some(0),
             _ if end < start => (step >= start).then_some(start),
             _ => (start..end).contains(&step).then_some(start),
@@ -109,13 +107,13 @@ impl Group {
     }
 }
 
-/// Whether a pattern describes a name: `*` stands for any letters and `?` for any one.
+/// Whether a glob pattern matches a name: `*` stands for any characters and `?` for one.
 pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     glob(pattern.as_bytes(), name.as_bytes())
 }
 
-/// Whether the pattern describes the text. A star takes as few letters as it can, and one more
-/// whenever what follows does not fit; only the last star ever needs to be taken up again.
+/// Glob matching. A star takes as few characters as possible, and one more whenever the rest does
+/// not match; only the last star needs backtracking.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -139,17 +137,17 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
     pattern[p..].iter().all(|letter| *letter == b'*')
 }
 
-/// A moment of a run.
+/// A point of the run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Milestone {
-    /// When so many steps are done.
+    /// After this number of steps.
     Step(u64),
-    /// When this part of all steps is done.
+    /// After this fraction of all steps.
     Fraction(f64),
 }
 
 impl Milestone {
-    /// The number of steps that are done then, in a run of `num_steps`.
+    /// Number of steps before the milestone in a run of `num_steps`.
     pub fn step_of(self, num_steps: u64) -> u64 {
         match self {
             Self::Step(step) => step,
@@ -159,61 +157,61 @@ impl Milestone {
 }
 
 choices! {
-    /// The update rule.
+    /// Optimizer.
     OptimName {
         /// Plain stochastic gradient descent.
         Sgd = "sgd",
-        /// Gradient descent with a velocity.
+        /// SGD with momentum.
         Momentum = "momentum",
-        /// Gradient descent with a velocity that looks ahead.
+        /// SGD with Nesterov momentum.
         Nesterov = "nesterov",
-        /// Adam, where weight decay is part of the gradient.
+        /// Adam with L2 regularisation in the gradient (Kingma and Ba 2015).
         Adam = "adam",
-        /// Adam with decoupled weight decay.
+        /// Adam with decoupled weight decay (Loshchilov and Hutter 2019).
         AdamW = "adamw",
-        /// Momentum whose steps are as long as each tensor is.
+        /// LARS: momentum with layer-wise learning rates (You et al. 2017).
         Lars = "lars",
-        /// AdamW whose steps are as long as each tensor is.
+        /// LAMB: AdamW with layer-wise learning rates (You et al. 2020).
         Lamb = "lamb",
     }
 }
 
 choices! {
-    /// Course of the learning rate after the warm-up.
+    /// Learning-rate schedule after the warm-up.
     LrSchedule {
-        /// Stays at its highest value.
+        /// Constant.
         Constant = "constant",
-        /// Falls along half a cosine wave.
+        /// Half a cosine wave.
         Cosine = "cosine",
-        /// Falls along a straight line.
+        /// Linear decay.
         Linear = "linear",
-        /// Drops by a factor at given moments.
+        /// Drops by a factor at milestones.
         Step = "step",
-        /// Warm-up, stable, decay: stays at its highest value, then falls at the end.
+        /// Warm-up, stable, decay: constant, then decay at the end.
         Wsd = "wsd",
     }
 }
 
 choices! {
-    /// How the learning rate falls at the end of warm-up, stable, decay.
+    /// Shape of the final decay of the wsd schedule.
     DecayShape {
-        /// Along a straight line.
+        /// Linear.
         Linear = "linear",
-        /// As one minus a square root: at first steeply.
+        /// One minus a square root: steep at first.
         Sqrt = "1-sqrt",
-        /// Along half a cosine wave.
+        /// Half a cosine wave.
         Cosine = "cosine",
     }
 }
 
 choices! {
-    /// How the learning rate follows the batch.
+    /// Scaling of the learning rate with the batch.
     LrScaling {
-        /// Not at all.
+        /// None.
         None = "none",
-        /// In proportion to it.
+        /// Linear.
         Linear = "linear",
-        /// In proportion to its square root.
+        /// Square root.
         Sqrt = "sqrt",
     }
 }
@@ -235,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stand_for_any_letters_and_question_marks_for_one() {
+    fn stars_match_any_characters_and_question_marks_one() {
         let yes = [
             ("*", ""),
             ("*.bias", "h.0.attn.bias"),
@@ -250,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_trained_when_it_says_so() {
+    fn groups_are_frozen_in_the_steps_they_name() {
         let since = |freeze_after, unfreeze_at| {
             let group = Group { freeze_after, unfreeze_at, ..group("*") };
             (0..5).map(|step| group.trained_since(step)).collect::<Vec<_>>()
@@ -265,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_a_step_or_a_part_of_the_run() {
+    fn a_milestone_is_a_step_or_a_fraction_of_the_run() {
         assert_eq!(Milestone::Step(7).step_of(10), 7);
         assert_eq!(Milestone::Fraction(0.25).step_of(10), 3, "2.5 is rounded away from zero");
     }

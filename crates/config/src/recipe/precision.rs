@@ -1,4 +1,4 @@
-//! Number formats: what products multiply in, what gradients travel in, and the scale of the loss.
+//! Number formats of products and gradient communication, and the loss scale.
 
 use super::Dtype;
 use std::fmt;
@@ -6,20 +6,20 @@ use std::fmt;
 /// Number formats.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Precision {
-    /// What products multiply in; everything is kept and summed in `f32`.
+    /// Format of matrix products; storage and accumulation are in `f32`.
     pub compute: Dtype,
-    /// What every node of the tree over gradients is rounded to, and so what travels.
+    /// Format to which every node of the reduction tree is rounded, and in which it is sent.
     pub wire: Dtype,
-    /// What the loss is multiplied by where products are in `fp16`.
+    /// Loss scale with `fp16` products.
     pub loss_scale: LossScaling,
-    /// The scale of the first step, where it is dynamic.
+    /// Initial dynamic scale.
     pub loss_scale_start: LossScale,
     /// Steps without an overflow after which a dynamic scale is doubled.
     pub loss_scale_interval: u64,
 }
 
 impl Precision {
-    /// The scale that the first step has; one where nothing is scaled.
+    /// Loss scale of the first step; one without scaling.
     pub fn first_scale(&self) -> LossScale {
         match (self.compute, self.loss_scale) {
             (Dtype::F32 | Dtype::Bf16, _) => LossScale::ONE,
@@ -28,47 +28,47 @@ impl Precision {
         }
     }
 
-    /// Whether the scale follows what overflows.
+    /// Whether the loss scale is dynamic.
     pub fn is_dynamic(&self) -> bool {
         self.compute == Dtype::F16 && self.loss_scale == LossScaling::Dynamic
     }
 }
 
-/// How the scale of the loss is found.
+/// How the loss scale is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossScaling {
-    /// Halved where a gradient overflows, doubled after many steps in which none does.
+    /// Halved on overflow, doubled after many steps without one.
     Dynamic,
-    /// Always this.
+    /// Constant.
     Static(LossScale),
 }
 
-/// A power of two from 1 on, so that multiplying by it and dividing again changes no digit.
+/// A loss scale: a power of two from 1 on, so that scaling and unscaling are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LossScale(u8);
 
 impl LossScale {
-    /// What changes nothing.
+    /// No scaling.
     pub const ONE: Self = Self(0);
-    /// The largest: 2^24. Beyond it, gradients that matter overflow and none are gained.
+    /// Largest scale, 2^24; beyond it relevant gradients overflow.
     pub const MAX: Self = Self(24);
 
-    /// Two to the power of `exponent`, or [`Self::MAX`] where that is less.
+    /// Two to the power of `exponent`, at most [`Self::MAX`].
     pub const fn of_exponent(exponent: u8) -> Self {
         if exponent < Self::MAX.0 { Self(exponent) } else { Self::MAX }
     }
 
-    /// Its exponent of two.
+    /// Binary exponent.
     pub const fn exponent(self) -> u8 {
         self.0
     }
 
-    /// What the loss is multiplied by.
+    /// Factor of the loss.
     pub const fn factor(self) -> f32 {
         (1u32 << self.0) as f32
     }
 
-    /// Half of it, or none where it is one.
+    /// Half the scale; none if it is one.
     pub const fn halved(self) -> Option<Self> {
         match self.0 {
             0 => None,
@@ -76,7 +76,7 @@ impl LossScale {
         }
     }
 
-    /// Twice as much, up to [`Self::MAX`].
+    /// Twice the scale, at most [`Self::MAX`].
     pub const fn doubled(self) -> Self {
         Self::of_exponent(self.0 + 1)
     }

@@ -1,35 +1,35 @@
-//! Small problems among the models: what they have, and which families they are.
+//! Small synthetic problems: their settings and families.
 //!
-//! A problem is a recipe like any other. It has samples in the place of a text, made from a seed
-//! and a number, and no tokens, heads or context: a sequence is one sample.
+//! A problem has samples instead of text, each generated from a seed and an index, and no tokens,
+//! heads or context: a sequence is one sample.
 
 use super::{Activation, Family};
 
-/// A small problem: samples that are made on the spot, of which everything is known.
+/// Settings of a small problem.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Problem {
-    /// Samples to learn from.
+    /// Number of training samples.
     pub samples: usize,
-    /// Samples to be judged by.
+    /// Number of validation samples.
     pub held_out: usize,
-    /// Decides the samples; the order in which they are seen follows `train.seed`.
+    /// Seed of the samples; their order follows `train.seed`.
     pub seed: u64,
     /// Number of unknowns (convex problems).
     pub dim: usize,
     /// Largest over smallest curvature (quadratic), or variance of a feature (ridge, logistic).
     pub condition: f64,
-    /// Deviation of a sample's gradient (quadratic) or target (ridge).
+    /// Standard deviation of a sample's gradient (quadratic) or target (ridge).
     pub noise: f64,
     /// Weight of the squared norm of the unknowns (ridge, logistic).
     pub l2: f64,
-    /// The share of features that are not zero (ridge, logistic).
+    /// Fraction of non-zero features (ridge, logistic).
     pub density: f64,
-    /// What lies between the linear layers (mlp).
+    /// Activation function (mlp).
     pub activation: Activation,
 }
 
 impl Problem {
-    /// What stands in a model that learns from text.
+    /// Placeholder in a language model.
     pub const NONE: Self = Self {
         samples: 1,
         held_out: 1,
@@ -44,13 +44,13 @@ impl Problem {
 }
 
 impl Family {
-    /// The families that learn from text.
+    /// Language models.
     pub const OF_TEXT: &'static [&'static str] = &["gpt2", "llama"];
 
-    /// The families that are small problems.
+    /// Small problems.
     pub const OF_PROBLEMS: &'static [&'static str] = &["mlp", "quadratic", "ridge", "logistic"];
 
-    /// Whether it is a small problem and learns from no text.
+    /// Whether the family is a small problem.
     pub const fn is_problem(self) -> bool {
         match self {
             Self::Gpt2 | Self::Llama => false,

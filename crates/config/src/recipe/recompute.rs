@@ -1,25 +1,25 @@
-//! What the backward pass computes again.
+//! Activation recomputation (Chen et al. 2016).
 
 use std::fmt;
 
-/// What the backward pass computes again rather than keeps.
+/// Activations that the backward pass recomputes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Recompute {
-    /// Nothing: every activation is kept.
+    /// None: all activations are stored.
     None,
     /// Attention and activation functions.
     Selective,
-    /// Whole blocks, from their inputs.
+    /// Whole layers, from their inputs.
     Full,
-    /// Every K-th block whole, the others not at all; K is at least 1.
+    /// Every K-th layer; K is at least 1.
     Every(usize),
 }
 
 impl Recompute {
-    /// The names without a number that a recipe may use; the fourth form is `every-K`.
+    /// Names without a number; the fourth form is `every-K`.
     pub const NAMES: &'static [&'static str] = &["none", "selective", "full"];
 
-    /// What a recipe calls by this name.
+    /// The setting with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "none" => Some(Self::None),

@@ -17,7 +17,7 @@ choices! {
 }
 
 choices! {
-    /// What a simulated Byzantine worker sends.
+    /// Attack of a simulated Byzantine worker.
     ByzantineAttack {
         /// The negated vector, scaled by ten.
         SignFlip = "sign-flip",

@@ -21,7 +21,7 @@ pub struct Stragglers {
 }
 
 choices! {
-    /// What a step does about a slow worker.
+    /// Policy of a step towards slow workers.
     StragglerPolicy {
         /// Waits for it.
         Wait = "wait",

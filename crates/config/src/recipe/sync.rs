@@ -1,4 +1,4 @@
-//! When workers agree, and the rounds that a run is cut into where that is not after every step.
+//! Synchronization settings, and the rounds of local SGD and federated learning.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,55 +7,53 @@ use super::{
     AggregationRule, Consistency, Gossip, Recipe, Server, StragglerPolicy, Stragglers, SyncMode,
 };
 
-/// When workers agree, and on what.
+/// Synchronization settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sync {
-    /// In every step or in rounds.
+    /// Mode.
     pub mode: SyncMode,
-    /// Steps of a round at the beginning; at least 1.
+    /// Local steps per round at the beginning; at least 1.
     pub local_steps: u64,
-    /// Whether workers choose it when they have measured their links; it is 1 until then.
+    /// Whether the number is chosen from measurements; 1 until then.
     pub local_steps_is_auto: bool,
-    /// Steps of a round at the end; at least 1.
+    /// Local steps per round at the end; at least 1.
     pub final_local_steps: u64,
-    /// Steps that each worker takes of a round; nothing where all take all of them.
+    /// Local steps of each worker in a round; empty if all take all.
     pub worker_steps: Vec<u64>,
-    /// Consecutive workers that average among themselves after so many steps; below 2 there are no
-    /// such groups.
+    /// Size of groups of consecutive workers that average among themselves; no groups below 2.
     pub group_workers: usize,
-    /// Fragments of the model that all workers average in turn; 1 averages all of it at once.
+    /// Number of model fragments that are averaged in turn; 1 averages the whole model at once.
     pub fragments: usize,
-    /// How often groups or fragments do so until all workers average everything; a round has so
-    /// many times as many steps.
+    /// Number of group or fragment averages per round; multiplies the steps of a round.
     pub inner_rounds: u64,
-    /// The share of the run before the first round.
+    /// Fraction of the run before the first round.
     pub synchronous_fraction: f64,
-    /// What is averaged.
+    /// State that is averaged.
     pub average: AverageScope,
-    /// What becomes of the mean change of a round.
+    /// Outer optimizer.
     pub outer: Outer,
-    /// Which samples meet where.
+    /// Partition of the samples.
     pub partition: SyncPartition,
-    /// How alike parts are, where they are drawn from Dirichlet's distribution.
+    /// Concentration of the Dirichlet distribution.
     pub dirichlet_alpha: f64,
     /// Learning rate of the outer optimizer.
     pub outer_lr: f64,
     /// Momentum of the outer optimizer.
     pub outer_momentum: f64,
-    /// What becomes of workers that are late, and of gradients.
+    /// Straggler settings.
     pub stragglers: Stragglers,
     /// Number of steps by which gradients are applied late.
     pub gradient_delay: u64,
-    /// Who averages with whom.
+    /// Gossip settings.
     pub gossip: Gossip,
-    /// How servers hold the weights.
+    /// Parameter-server settings.
     pub server: Server,
-    /// Threads that step the same weights without a lock.
+    /// Number of Hogwild threads.
     pub threads: usize,
 }
 
 impl Sync {
-    /// Whether what workers tell each other or servers is more than averaged, or may be a lie.
+    /// Whether aggregation is robust or clipped, or Byzantine workers are simulated.
     pub fn has_byzantine_settings(&self) -> bool {
         let Server { aggregation, gradient_clip, byzantine, .. } = &self.server;
         *aggregation != AggregationRule::Mean || *gradient_clip > 0.0 || *byzantine > 0
@@ -63,43 +61,42 @@ impl Sync {
 }
 
 choices! {
-    /// What workers average at the end of a round.
+    /// State that workers average at the end of a round.
     AverageScope {
-        /// Weights; each worker keeps its own optimizer state.
+        /// Weights; the optimizer state stays local.
         Weights = "weights",
-        /// Weights and the optimizer's state.
+        /// Weights and optimizer state.
         State = "state",
     }
 }
 
 choices! {
-    /// Which samples leaves of the gradient sum, or clients, learn from.
+    /// Partition of the samples over reduction leaves or clients.
     SyncPartition {
-        /// All of them from all samples.
+        /// No partition.
         Shared = "shared",
-        /// Each from its own, dealt by chance.
+        /// Random parts.
         Iid = "iid",
-        /// Each from its own, classes divided by Dirichlet's distribution.
+        /// Classes divided by a Dirichlet distribution.
         Dirichlet = "dirichlet",
-        /// Each from its own, of few classes.
+        /// Few classes per part.
         ByClass = "by-class",
     }
 }
 
 choices! {
-    /// What becomes of the mean change of a round.
+    /// Outer optimizer.
     Outer {
-        /// It is the change.
+        /// Applies the mean update.
         None = "none",
-        /// Its negative is the gradient of an optimizer with Nesterov's momentum.
+        /// SGD with Nesterov momentum on the negative mean update (DiLoCo, Douillard et al. 2023).
         Nesterov = "nesterov",
     }
 }
 
 impl Recipe {
-    /// The steps of the round that a step belongs to; a step by itself where workers agree after
-    /// it anyway. A function of the recipe alone, so that a run that goes on from a checkpoint has
-    /// the same rounds.
+    /// The steps of the round of a step; the step alone in modes without rounds. A function of the
+    /// recipe alone, so that a resumed run has the same rounds.
     pub fn round_at(&self, step: u64) -> Range<u64> {
         let (steps, first) = (self.train.steps, self.first_round());
         if !matches!(self.sync.mode, SyncMode::LocalSgd | SyncMode::Federated) || step < first {
@@ -114,8 +111,8 @@ impl Recipe {
         let cap = steps.max(step + 1);
         let mut start = first;
         loop {
-            // Rounds of one length follow each other; those that end before the step are skipped
-            // at once, so that this takes as long as there are lengths, and not rounds.
+            // Consecutive rounds of equal length are skipped at once, so the cost is the number of
+            // lengths, not of rounds.
             let len = self.round_len(start);
             let rest = (step - start) / len;
             let same = partition_point(rest, |n| self.round_len(start + n * len) == len);
@@ -128,9 +125,7 @@ impl Recipe {
         }
     }
 
-    /// What makes workers send and keep something else than forecasts count: the sum of all
-    /// gradients, in every step and perhaps compressed, or of all changes, in every round, or what
-    /// neighbours say.
+    /// The setting whose traffic and memory the planner does not model, if there is one.
     pub fn unmodelled_traffic(&self) -> Option<String> {
         match self.sync.mode {
             SyncMode::LocalSgd if self.sync.local_steps_is_auto => {
@@ -140,7 +135,7 @@ impl Recipe {
                 return Some(format!("sync.average = \"{}\"", self.sync.average));
             }
             SyncMode::Gossip if self.sync.has_byzantine_settings() => {
-                return Some("sync.mode = \"gossip\" among liars".to_owned());
+                return Some("sync.mode = \"gossip\" with robust aggregation".to_owned());
             }
             SyncMode::AllReduce | SyncMode::LocalSgd | SyncMode::Gossip => {}
             mode => return Some(format!("sync.mode = \"{mode}\"")),
@@ -153,7 +148,7 @@ impl Recipe {
         (self.compress.is_on() && group > 1).then(|| format!("compress.group_workers = {group}"))
     }
 
-    /// What takes time that forecasts do not price, though they count the rest.
+    /// The setting whose time the planner does not model, though it models the traffic.
     pub fn unmodelled_time(&self) -> Option<String> {
         if self.sync.mode == SyncMode::Gossip {
             return Some(format!("sync.mode = \"{}\"", self.sync.mode));
@@ -162,7 +157,7 @@ impl Recipe {
         self.compress.is_on().then(|| format!("compress.method = \"{method}\""))
     }
 
-    /// Steps of the round that begins at a step, where their number changes.
+    /// Number of steps of the round that begins at a step.
     fn round_len(&self, start: u64) -> u64 {
         let (steps, first) = (self.train.steps, self.first_round());
         let (from, to) = (self.sync.local_steps as f64, self.sync.final_local_steps as f64);
@@ -170,8 +165,8 @@ impl Recipe {
         ((from + (to - from) * done.min(1.0)).round() as u64).max(1) * self.sync.inner_rounds
     }
 
-    /// Those fragments of the model that all workers average after so many steps, inside a round:
-    /// each once in as many steps as a round has without any.
+    /// Fragments of the model that all workers average after `num_steps`, inside a round: each once
+    /// in `sync.local_steps`.
     pub fn fragments_due(&self, num_steps: u64) -> impl Iterator<Item = usize> + use<> {
         let Sync { mode, fragments, inner_rounds, .. } = self.sync;
         let is_on = mode == SyncMode::LocalSgd && fragments > 1 && num_steps > self.first_round();
@@ -189,7 +184,7 @@ impl Recipe {
         (0..fragments).filter(move |fragment| offset > 0 && turn(*fragment))
     }
 
-    /// Whether workers that are close average among themselves after so many steps.
+    /// Whether the groups average among themselves after `num_steps`.
     pub fn is_group_sync_due(&self, num_steps: u64) -> bool {
         let sync = &self.sync;
         let first = self.first_round();
@@ -206,17 +201,17 @@ impl Recipe {
         (self.sync.synchronous_fraction * self.train.steps as f64).round() as u64
     }
 
-    /// Whether samples are divided into parts that differ.
+    /// Whether the samples are partitioned.
     pub fn is_partitioned(&self) -> bool {
         self.sync.partition != SyncPartition::Shared
     }
 
-    /// How many parts samples are divided into: one for each client, or for each leaf.
+    /// Number of parts of the partition: one per client or per leaf.
     pub fn num_parts(&self) -> usize {
         if self.is_federated() { self.federated.clients } else { self.num_leaves() }
     }
 
-    /// Whether a worker takes a step. One that has fewer steps than a round rests at its end.
+    /// Whether a worker takes a step. One with fewer steps than the round idles at its end.
     pub fn takes_step(&self, worker: usize, step: u64) -> bool {
         self.sync
             .worker_steps
@@ -224,7 +219,7 @@ impl Recipe {
             .is_none_or(|own| step < self.first_round() || step - self.round_at(step).start < *own)
     }
 
-    /// Steps that a worker takes before one.
+    /// Number of steps that a worker takes before `step`.
     pub fn steps_taken(&self, worker: usize, step: u64) -> u64 {
         let (first, len) = (self.first_round(), self.sync.local_steps);
         let Some(own) = self.sync.worker_steps.get(worker).filter(|_| step > first) else {
@@ -234,7 +229,7 @@ impl Recipe {
         first + rounds * own + rest.min(*own)
     }
 
-    /// The rounds of a run one after the other, from the first on.
+    /// The rounds of the run in order.
     pub fn rounds(&self) -> impl Iterator<Item = Range<u64>> {
         let steps = self.train.steps;
         let at = move |start: u64| {
@@ -243,7 +238,7 @@ impl Recipe {
         std::iter::successors(at(self.first_round()), move |round| at(round.end))
     }
 
-    /// Rounds that are over after so many steps.
+    /// Number of rounds completed after `num_steps`.
     pub fn num_rounds(&self, num_steps: u64) -> u64 {
         let (mut start, mut rounds) = (self.first_round(), 0);
         while start < num_steps {
@@ -253,13 +248,13 @@ impl Recipe {
         rounds
     }
 
-    /// Whether all workers hold the same weights after so many steps.
+    /// Whether all workers have the same weights after `num_steps`.
     pub fn is_round_over(&self, num_steps: u64) -> bool {
         num_steps == 0 || self.round_at(num_steps - 1).end == num_steps
     }
 
-    /// Whether something that is to happen every so many steps is due at the end of the round that
-    /// ends after `num_steps`: it waits until workers agree.
+    /// Whether an event with a period of `every` steps is due after `num_steps`: events wait for
+    /// the end of a round.
     pub fn is_due_every(&self, every: u64, num_steps: u64) -> bool {
         if every == 0 || num_steps == 0 {
             return false;
@@ -268,7 +263,7 @@ impl Recipe {
         round.end == num_steps && round.start / every < num_steps / every
     }
 
-    /// The same run with rounds of so many steps, once they were chosen.
+    /// The recipe with a chosen number of local steps.
     #[must_use]
     pub fn with_local_steps(&self, local_steps: u64) -> Self {
         let mut recipe = self.clone();
@@ -277,15 +272,15 @@ impl Recipe {
         recipe
     }
 
-    /// Whether going on takes more than weights and one optimizer's state: what each worker keeps
-    /// for itself, the momentum of rounds, or gradients on their way. Only checkpoints hold that.
+    /// Whether resuming needs more than the weights and one optimizer state: local state of the
+    /// workers, outer momentum or delayed gradients, which only checkpoints contain.
     pub fn has_extra_state(&self) -> bool {
         let has_more = self.sync.outer != Outer::None || self.compress.is_on();
         let is_elsewhere = self.is_federated() || self.num_servers() > 0;
         self.has_local_state() || has_more || is_elsewhere || self.sync.gradient_delay > 0
     }
 
-    /// Whether each worker has optimizer state of its own between rounds.
+    /// Whether each worker has local optimizer state between rounds.
     pub fn has_local_state(&self) -> bool {
         match self.sync.mode {
             SyncMode::AllReduce
@@ -297,37 +292,37 @@ impl Recipe {
         }
     }
 
-    /// Why bits depend on workers, where they do for how these agree.
+    /// Reason why the synchronization mode makes the result depend on the workers, if it does.
     pub(super) fn sync_dependence(&self) -> Option<String> {
         let (mode, consistency) = (self.sync.mode, self.sync.server.consistency);
         let why = match mode {
             SyncMode::AllReduce | SyncMode::Federated => return None,
             SyncMode::ParameterServer if consistency == Consistency::Sync => {
-                "servers add up the sums of workers, so a number of workers that is no power of \
+                "servers reduce the sums of workers, so a number of workers that is no power of \
                  two or other shares give other bits"
             }
             SyncMode::ParameterServer if consistency == Consistency::Elastic => {
-                "an update takes the gradients that have come, so every run has other bits"
+                "an update takes the gradients that have arrived, so every run has other bits"
             }
             SyncMode::ParameterServer => {
-                "gradients are taken as they come, so every run has other bits"
+                "gradients are applied on arrival, so every run has other bits"
             }
-            SyncMode::Hogwild => "threads step as they come, so every run has other bits",
+            SyncMode::Hogwild => "threads update without order, so every run has other bits",
             SyncMode::LocalSgd | SyncMode::Gossip => {
-                "each worker takes steps of its own, so another number of workers or other shares \
-                 give other bits"
+                "each worker takes local steps, so another number of workers or other shares give \
+                 other bits"
             }
         };
         Some(format!("sync.mode = {mode}: {why}"))
     }
 
-    /// Whether each worker steps by the gradients of its own micro-batches and has weights of its own.
+    /// Whether each worker has local weights.
     pub fn has_local_weights(&self) -> bool {
         self.sync.mode == SyncMode::Gossip
     }
 }
 
-/// The largest number up to `most` that has a property, where all below it have it; 0 has it.
+/// The largest number up to `most` with a property that holds for 0 and for all numbers below it.
 fn partition_point(most: u64, has: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (0, most + 1);
     while high - low > 1 {

@@ -59,8 +59,8 @@ fn batches_make_whole_microbatches(context: &RuleContext<'_>) -> Option<ConfigEr
     let (index, change) = changes.into_iter().find(|(_, c)| !c.batch.is_multiple_of(unit))?;
     let error = entry(context, NAME, &format!("[{index}].batch"), change.batch.to_string());
     let rule = format!(
-        "is not a multiple of train.microbatch = {microbatch_size} times numerics.invariant_up_to = \
-         {leaves}"
+        "is not a multiple of train.microbatch = {microbatch_size} times numerics.invariant_up_to \
+         = {leaves}"
     );
     Some(ConfigError {
         rule,

@@ -1,37 +1,37 @@
-//! What a folder with weights says about its model, among what a person said.
+//! The model of a weight folder as a source of settings.
 //!
-//! The folder is stronger than defaults and presets, for weights have one shape only. What the
-//! person wrote may repeat it, and may differ where the weights do not mind: how much is dropped
-//! while training, and how far back attention looks, up to what the folder allows.
+//! The folder is stronger than defaults and presets, since its weights have fixed shapes. Explicit
+//! settings may repeat it, and may differ where the weights allow it: dropout, and a shorter
+//! context.
 
 use super::MergedSources;
 use crate::error::{ConfigError, Origin};
 use crate::keys;
 use crate::value::{RawValue, Value};
 
-/// What a folder with weights says about its model.
+/// Model settings of a weight folder.
 #[derive(Debug, Clone, Default)]
 pub struct ModelFolder {
-    /// The file that says so, for messages.
+    /// Name of its configuration file, for messages.
     pub name: String,
-    /// The keys of the model, as TOML: see [`crate::Model::to_toml`].
+    /// Keys of the model as TOML, from [`crate::Model::to_toml`].
     pub model: String,
-    /// Its tokenizer, the default of `data.tokenizer`.
+    /// Path of its tokenizer, the default of `data.tokenizer`.
     pub tokenizer: Option<String>,
 }
 
 impl MergedSources {
-    /// Fills in the model of a folder, and complains about what contradicts it.
+    /// Takes over the model of a folder and reports settings that contradict it.
     pub(crate) fn take_model_of_folder(&mut self, folder: &ModelFolder) {
         let origin = Origin::Folder(folder.name.replace(char::is_control, " "));
         let mut donor = Self::default();
         donor.take_document(&folder.model, |_| origin.clone());
         self.pending_errors.append(&mut donor.pending_errors);
-        self.bad.append(&mut donor.bad);
+        self.invalid.append(&mut donor.invalid);
         let is_model = |key: &str| key.starts_with("model.");
         self.settings.retain(|key, setting| !is_model(key) || setting.origin.is_explicit());
         if let Some(setting) = self.settings.remove("model.preset") {
-            let rule = "cannot be had with model.from, which has a model".to_owned();
+            let rule = "is not supported with model.from, which has a model".to_owned();
             self.contradict("model.preset", &setting.value, rule, setting.origin);
         }
         for (key, setting) in donor.settings {
@@ -51,7 +51,7 @@ impl MergedSources {
         }
     }
 
-    /// The folder's tokenizer, unless the person chose one.
+    /// Takes over the folder's tokenizer, unless one is set explicitly.
     fn take_tokenizer(&mut self, path: &str, origin: Origin) {
         const KEY: &str = "data.tokenizer";
         let chosen = self.settings.get(KEY).is_some_and(|setting| setting.origin.is_explicit());
@@ -68,7 +68,7 @@ impl MergedSources {
     }
 }
 
-/// Whether a model of a folder with this value can be used with the person's own.
+/// Whether an explicit value is compatible with that of the folder.
 fn allows(key: &str, folder: &Value, own: &Value) -> bool {
     match key {
         "model.dropout" => true,

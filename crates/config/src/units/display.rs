@@ -1,4 +1,4 @@
-//! How amounts are printed: three digits, in the unit a person would choose.
+//! Display of quantities: three significant digits, in the most readable unit.
 
 use super::{
     Bits, Bytes, BytesPerSecond, Dollars, Flops, FlopsPerSecond, Seconds, Tokens, TokensPerSecond,
@@ -47,7 +47,7 @@ impl fmt::Display for Dollars {
         if sum < 1000.0 {
             return write!(f, "{sign}${sum:.2}");
         }
-        // Thousands of dollars are read by their first digits too, but never as 1.2 kUSD.
+        // Thousands of dollars have three digits as well.
         let (sum, unit) = match sum {
             sum if sum < 999_500.0 => (sum / 1e3, "k"),
             sum if sum < 999_500_000.0 => (sum / 1e6, "M"),
@@ -79,9 +79,9 @@ impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0;
         if !seconds.is_finite() || seconds.abs() < 100.0 {
-            // The step from one unit to the next is up here, since seconds shrink by thousands.
+            // Units below a second are chosen here, since `scaled` only grows.
             return match seconds.abs() {
-                size if size > 0.0 && size < 1e-3 => scaled(f, seconds * 1e6, 1e12, &["us"]),
+                size if size > 0.0 && size < 1e-3 => scaled(f, seconds * 1e6, 1e12, &["µs"]),
                 size if size > 0.0 && size < 1.0 => scaled(f, seconds * 1e3, 1e12, &["ms"]),
                 _ => scaled(f, seconds, f64::INFINITY, &["s"]),
             };
@@ -97,11 +97,11 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// Prints a number in the largest unit that leaves at least one; three digits are plenty.
+/// Prints a number with three digits in the largest unit in which it is at least one.
 fn scaled(f: &mut fmt::Formatter<'_>, number: f64, step: f64, names: &[&str]) -> fmt::Result {
     let mut number = number;
     let mut index = 0;
-    // Compare what will be shown: 1023.9 KiB would otherwise print as "1024 KiB".
+    // Compares the rounded number, since 1023.9 KiB would otherwise print as "1024 KiB".
     while number.is_finite() && shown(number).abs() >= step && index + 1 < names.len() {
         number /= step;
         index += 1;
@@ -140,9 +140,9 @@ mod tests {
     }
 
     #[test]
-    fn other_quantities_print_in_the_unit_a_person_would_choose() {
+    fn other_quantities_print_in_readable_units() {
         assert_eq!(Seconds(0.0).to_string(), "0 s");
-        assert_eq!(Seconds(0.000_012_5).to_string(), "12.5 us");
+        assert_eq!(Seconds(0.000_012_5).to_string(), "12.5 µs");
         assert_eq!(Seconds(0.25).to_string(), "250 ms");
         assert_eq!(Seconds(12.345).to_string(), "12.3 s");
         assert_eq!(Seconds(200.0).to_string(), "3 min 20 s");

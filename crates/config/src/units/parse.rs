@@ -1,4 +1,4 @@
-//! Amounts of bytes as people write them in settings and on command lines.
+//! Parsing of byte amounts in settings and on command lines.
 
 use super::Bytes;
 use std::str::FromStr;
@@ -36,7 +36,7 @@ impl FromStr for Bytes {
             return whole.checked_mul(factor).map(Self).ok_or_else(failure);
         }
         let bytes = number.parse::<f64>().map_err(|_| failure())? * factor as f64;
-        // Half a byte is a mistake, and beyond 2^53 a fraction no longer says what it means.
+        // A fraction of a byte is an error, and beyond 2^53 a float is not exact.
         let exact = bytes.fract() == 0.0 && bytes < 9.0e15;
         if exact { Ok(Self(bytes as u64)) } else { Err(failure()) }
     }

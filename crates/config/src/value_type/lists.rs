@@ -1,9 +1,7 @@
-//! Values with parts: lists, and tables whose cells have kinds of their own.
+//! Lists, and tables with typed cells.
 //!
-//! A list of tables is how a recipe says the same thing about several things at once (groups of
-//! parameters, stages of the batch). In a file it is `[[section.key]]`, on a command line a list of
-//! inline tables; both are one value here. A wrong part is refused by its place in the value, so
-//! that the message shows the part and not the whole.
+//! A list of tables is `[[section.key]]` in a file and a list of inline tables on a command line.
+//! An invalid part is reported by its place in the value, so that the message shows only the part.
 
 use super::{Refusal, ValueType};
 use crate::nearest::nearest;
@@ -18,12 +16,12 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// A cell that may be left out.
+    /// An optional cell.
     pub(crate) const fn optional(name: &'static str, value_type: ValueType) -> Self {
         Self { name, value_type, is_required: false }
     }
 
-    /// A cell that every table has.
+    /// A required cell.
     pub(crate) const fn required(name: &'static str, value_type: ValueType) -> Self {
         Self { name, value_type, is_required: true }
     }
@@ -32,7 +30,7 @@ impl Cell {
 /// Accepts every value of a list.
 pub(super) fn list(of: &ValueType, max: usize, values: &[RawValue]) -> Result<Value, Refusal> {
     if values.len() > max {
-        let rule = format!("has {} entries, and {max} is the most", values.len());
+        let rule = format!("has {} entries, and the maximum is {max}", values.len());
         return Err(Refusal { rule, fix: None, part: None });
     }
     let accept = |(index, value): (usize, &RawValue)| {
@@ -69,7 +67,7 @@ pub(super) fn table(cells: &[Cell], given: &[(String, RawValue)]) -> Result<Valu
     Ok(Value::Table(accepted))
 }
 
-/// The cells and what they accept, for people.
+/// The cells and their types, for the reference.
 pub(super) fn allowed(cells: &[Cell]) -> String {
     let cell = |cell: &Cell| {
         let optional = if cell.is_required { "" } else { "optional, " };
@@ -78,7 +76,7 @@ pub(super) fn allowed(cells: &[Cell]) -> String {
     format!("table of {}", cells.iter().map(cell).collect::<Vec<_>>().join(", "))
 }
 
-/// The refusal of a part, seen from the whole.
+/// The refusal of a part, with its place in the whole.
 fn inside(place: &str, given: &RawValue, refusal: Refusal) -> Refusal {
     let (inner, written) = refusal.part.unwrap_or_else(|| (String::new(), given.written.clone()));
     Refusal { part: Some((format!("{place}{inner}"), written)), ..refusal }
@@ -96,7 +94,7 @@ mod tests {
         max: 2,
     };
 
-    /// The value as it is printed, or the place, text and rule of the refusal.
+    /// The printed value, or place, text and rule of the refusal.
     fn accept(argument: &str) -> Result<String, String> {
         match PAIRS.accept(&RawValue::from_argument(argument)) {
             Ok(value) => Ok(value.to_string()),
@@ -116,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_part_is_refused_by_its_place() {
+    fn an_invalid_part_is_refused_by_its_place() {
         let cases = [
             (r#"[{name = "a", count = 0}]"#, "[0].count = 0 must be between 1 and 9; try 1"),
             (r#"[{name = "a"}, {count = 1}]"#, "[1] = {count = 1} has no name"),
@@ -128,13 +126,13 @@ mod tests {
             assert_eq!(accept(argument), Err(refusal.into()), "{argument}");
         }
         let three = r#"[{name = "a"}, {name = "b"}, {name = "c"}]"#;
-        assert_eq!(accept(three), Err(" =  has 3 entries, and 2 is the most".into()));
+        assert_eq!(accept(three), Err(" =  has 3 entries, and the maximum is 2".into()));
     }
 
     #[test]
-    fn what_is_allowed_is_said_cell_by_cell() {
-        let words = "list of at most 2: table of `name` (text, not empty), `count` (optional, \
+    fn allowed_values_are_described_by_cell() {
+        let expected = "list of at most 2: table of `name` (text, not empty), `count` (optional, \
                      integer from 1 to 9)";
-        assert_eq!(PAIRS.allowed(), words);
+        assert_eq!(PAIRS.allowed(), expected);
     }
 }
