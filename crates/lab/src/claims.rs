@@ -9,7 +9,7 @@ use crate::sim::Compiled;
 use crate::study::Study;
 use crate::table::Cell;
 use lockstep_config::units::Bytes;
-use lockstep_schedule::collective::{Team, build};
+use lockstep_schedule::collective::{GroupSpec, build};
 use lockstep_schedule::{Algorithm, Layout, Op};
 use serde::Serialize;
 use std::fmt;
@@ -340,7 +340,7 @@ const LAYER: (usize, u64) = (8, 8_000_000);
 fn busiest(op: Op, algorithm: Algorithm) -> Result<f64, LabError> {
     let (num_ranks, bytes) = LAYER;
     let schedule =
-        build(op, algorithm, &Team::new(num_ranks)).map_err(|error| LabError::Together {
+        build(op, algorithm, &GroupSpec::new(num_ranks)).map_err(|error| LabError::Together {
             key: "algorithm",
             value: algorithm.to_string(),
             rule: error.to_string(),

@@ -11,7 +11,7 @@
 //! - [`experiments`]: one a file
 //! - [`claims`]: what is often said, with the number that settles it
 //! - [`walk`]: schedules round by round
-//! - [`plot`]: pictures as SVG and HTML
+//! - [`chart`]: charts as SVG and HTML
 //! - [`sim`]: the simulator; `random`: seeded numbers; [`math`]: a little statistics
 //! - [`problem`]: problems with known optima, stepped by the engine's optimizers
 //!
@@ -34,9 +34,9 @@ mod study;
 mod table;
 mod timeline;
 
+pub mod chart;
 pub mod claims;
 pub mod experiments;
-pub mod plot;
 
 pub mod math;
 pub mod problem;
@@ -50,4 +50,4 @@ pub use random::{Jitter, Random};
 pub use settings::{Settings, Value, sweep};
 pub use study::{Experiment, Report, Study, confidence};
 pub use table::{Cell, Row, Table};
-pub use timeline::{Doing, Microbatch, Span, Timeline};
+pub use timeline::{Doing, Span, Timeline, Track};

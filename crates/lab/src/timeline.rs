@@ -1,101 +1,103 @@
-//! Who does what when: one micro-batch a worker, device or link, with what it does as spans of time.
+//! Timelines: the activities of workers, devices and links as spans of time, one track each.
 
 use lockstep_config::units::Seconds;
 
-/// What a span is spent on.
+/// The activity of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doing {
-    /// All that a worker computes in a step.
+    /// The whole computation of a step.
     Compute,
-    /// Forward.
+    /// The forward pass.
     Forward,
-    /// Backward.
+    /// The backward pass.
     Backward,
-    /// The part of backward that only this device needs.
-    Weights,
-    /// Its part of a sum.
-    Sum,
-    /// Waiting for others.
+    /// The weight gradient.
+    WeightGrad,
+    /// An all-reduce.
+    AllReduce,
+    /// Waiting for other ranks.
     Wait,
 }
 
 impl Doing {
-    /// All of them, in the order of a legend.
-    pub const ALL: [Self; 6] =
-        [Self::Compute, Self::Forward, Self::Backward, Self::Weights, Self::Sum, Self::Wait];
+    /// All activities, in the order of a legend.
+    pub const ALL: [Self; 6] = [
+        Self::Compute,
+        Self::Forward,
+        Self::Backward,
+        Self::WeightGrad,
+        Self::AllReduce,
+        Self::Wait,
+    ];
 
-    /// How it is called.
-    pub const fn words(self) -> &'static str {
+    /// Name in the legend.
+    pub const fn name(self) -> &'static str {
         match self {
-            Self::Compute => "computes",
+            Self::Compute => "compute",
             Self::Forward => "forward",
             Self::Backward => "backward",
-            Self::Weights => "weight gradients",
-            Self::Sum => "all-reduce",
-            Self::Wait => "waits for others",
+            Self::WeightGrad => "weight gradient",
+            Self::AllReduce => "all-reduce",
+            Self::Wait => "wait",
         }
     }
 }
 
-/// A while.
+/// A span of time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
-    /// What is done.
+    /// The activity.
     pub doing: Doing,
-    /// From when.
+    /// Start.
     pub start: Seconds,
-    /// To when.
+    /// End.
     pub end: Seconds,
-    /// A short word inside of it, such as the number of a microbatch.
-    pub words: String,
+    /// Short text inside of it, such as the number of a micro-batch.
+    pub label: String,
 }
 
 impl Span {
-    /// A while without a word.
+    /// A span without a label.
     pub fn new(doing: Doing, start: f64, end: f64) -> Self {
-        Self { doing, start: Seconds(start), end: Seconds(end), words: String::new() }
+        Self { doing, start: Seconds(start), end: Seconds(end), label: String::new() }
     }
 
-    /// With a number inside.
-    pub fn saying(self, number: usize) -> Self {
-        Self { words: number.to_string(), ..self }
+    /// Labels the span with a number.
+    pub fn numbered(self, number: usize) -> Self {
+        Self { label: number.to_string(), ..self }
     }
 }
 
-/// What one does.
+/// The spans of one worker, device or link.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Microbatch {
-    /// Who.
+pub struct Track {
+    /// Name of the worker, device or link.
     pub name: String,
-    /// In the order of time.
+    /// Spans in ascending order.
     pub spans: Vec<Span>,
 }
 
-/// What all do.
+/// All tracks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
-    /// What it shows.
+    /// Subject of the chart.
     pub title: String,
-    /// One below the other.
-    pub microbatches: Vec<Microbatch>,
+    /// The tracks, from top to bottom.
+    pub tracks: Vec<Track>,
 }
 
 impl Timeline {
-    /// When everything is over.
+    /// End of the last span.
     pub fn end(&self) -> f64 {
-        let ends = self
-            .microbatches
-            .iter()
-            .flat_map(|microbatch| &microbatch.spans)
-            .map(|span| span.end.0);
+        let ends = self.tracks.iter().flat_map(|track| &track.spans).map(|span| span.end.0);
         ends.fold(0.0, f64::max)
     }
 
-    /// The share of all micro-batches' time that is spent on something.
+    /// Share of the time of all tracks that one activity takes.
     pub fn share(&self, doing: Doing) -> f64 {
-        let spans = self.microbatches.iter().flat_map(|microbatch| &microbatch.spans);
+        let spans = self.tracks.iter().flat_map(|track| &track.spans);
         let spent: f64 =
             spans.filter(|span| span.doing == doing).map(|span| span.end.0 - span.start.0).sum();
-        spent / (self.end() * self.microbatches.len() as f64)
+        spent / (self.end() * self.tracks.len() as f64)
     }
 }

@@ -4,7 +4,7 @@
 use lockstep_config::units::Bytes;
 use lockstep_lab::claims::{Verdict, check};
 use lockstep_lab::experiments::{ALL, find};
-use lockstep_lab::{LabError, Report, Study, plot, walk};
+use lockstep_lab::{LabError, Report, Study, chart, walk};
 
 fn run(name: &str, params: &[&str], sweeps: &[&str], num_seeds: usize) -> Report {
     let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
@@ -28,7 +28,7 @@ fn every_experiment_runs_as_its_card_says_and_can_be_drawn() {
             assert!(report.rows.index(name).is_some(), "{} draws {name}", card.name);
         }
         assert!(report.rows.index(card.picture.x).is_some(), "{}", card.name);
-        for drawn in [plot::svg(card, &report), plot::html(card, &report)] {
+        for drawn in [chart::svg(card, &report), chart::html(card, &report)] {
             assert_eq!(drawn.matches("<svg").count(), 1, "{}", card.name);
             assert!(!drawn.contains("NaN") && !drawn.contains("\"inf"), "{}", card.name);
         }
@@ -114,7 +114,7 @@ fn several_sweeps_make_a_grid_and_several_seeds_an_interval() {
     assert!(text.contains('±'), "{text}");
     // Two parameters: a field of shades, with the number in every cell.
     let card = find("stragglers").expect("it is there").card();
-    let drawn = plot::svg(card, &report);
+    let drawn = chart::svg(card, &report);
     let numbers = report.rows.words("efficiency");
     assert!(numbers.iter().all(|number| drawn.contains(&format!(">{number}</text>"))), "{drawn}");
 }

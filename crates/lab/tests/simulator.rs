@@ -2,8 +2,8 @@
 
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_lab::sim::{Compiled, Fabric, Shared, play, play_pipeline, play_until};
-use lockstep_planner::timeline::{Pace, StagePace, play as planned};
-use lockstep_schedule::collective::{Team, algorithms, build};
+use lockstep_planner::timeline::{PassTimes, StageTimes, simulate as planned};
+use lockstep_schedule::collective::{GroupSpec, algorithms, build};
 use lockstep_schedule::pipeline::{self, Kind, Pass, Shape};
 use lockstep_schedule::{Algorithm, Costs, Layout, Link, Links, Op, price};
 
@@ -20,7 +20,9 @@ fn collectives_take_as_long_as_the_planner_says_to_the_last_bit() {
         let uneven = Costs { links: links.clone(), ..even.clone() };
         for op in Op::all(num_ranks) {
             for &algorithm in algorithms(op) {
-                let Ok(schedule) = build(op, algorithm, &Team::new(num_ranks)) else { continue };
+                let Ok(schedule) = build(op, algorithm, &GroupSpec::new(num_ranks)) else {
+                    continue;
+                };
                 if schedule.needs_memory() {
                     continue;
                 }
@@ -48,15 +50,15 @@ fn collectives_take_as_long_as_the_planner_says_to_the_last_bit() {
 #[test]
 fn pipelines_idle_as_the_planner_says_to_the_last_bit() {
     let stage =
-        StagePace { forward: Seconds(1.1), input_grad: Seconds(1.3), weight_grad: Seconds(0.7) };
+        StageTimes { forward: Seconds(1.1), input_grad: Seconds(1.3), weight_grad: Seconds(0.7) };
     for kind in Kind::ALL {
         let num_chunks = if kind == Kind::Interleaved { 2 } else { 1 };
         let shape = Shape { num_devices: 4, num_chunks, num_microbatches: 8 };
         let pipeline = pipeline::build(kind, shape).expect("it is for this");
-        let pace = Pace::even(shape, stage, Seconds(0.0));
+        let pace = PassTimes::even(shape, stage, Seconds(0.0));
         let timeline = planned(&pipeline, &pace).expect("it ends");
         let played = play_pipeline(&pipeline, 0.0, |stage, task| {
-            let StagePace { forward, input_grad, weight_grad } = pace.stages[stage];
+            let StageTimes { forward, input_grad, weight_grad } = pace.stages[stage];
             match task.pass {
                 Pass::Forward => forward,
                 Pass::Backward => input_grad + weight_grad,
@@ -73,7 +75,7 @@ fn pipelines_idle_as_the_planner_says_to_the_last_bit() {
 
 #[test]
 fn a_rank_that_never_comes_is_waited_for_and_a_late_one_delays_all() {
-    let ring = build(Op::AllReduce, Algorithm::RING, &Team::new(4)).expect("a ring");
+    let ring = build(Op::AllReduce, Algorithm::RING, &GroupSpec::new(4)).expect("a ring");
     let compiled = Compiled::new(&ring, &Layout::even(&ring, 1000), Bytes(4));
     let all = play(&compiled, Fabric::Even(LINK), &[0.0; 4]).end;
     let late = play(&compiled, Fabric::Even(LINK), &[0.0, 0.0, 1.0, 0.0]).end;
@@ -87,7 +89,8 @@ fn flows_that_share_a_card_take_turns_and_alone_they_do_not() {
     let fast = Link { latency: Seconds(0.0), bandwidth: BytesPerSecond(1e12) };
     let slow = Link { latency: Seconds(0.0), bandwidth: BytesPerSecond(1e9) };
     // Two nodes of two; everybody swaps with everybody: two flows out of each card, or one.
-    let schedule = build(Op::AllToAll, Algorithm::Pairwise, &Team::new(4)).expect("all to all");
+    let schedule =
+        build(Op::AllToAll, Algorithm::Pairwise, &GroupSpec::new(4)).expect("all to all");
     let compiled = Compiled::new(&schedule, &Layout::even(&schedule, 16_000_000), Bytes(1));
     let seconds = |cards| {
         let shared = Shared::nodes(2, 2, cards, fast, slow);
@@ -101,7 +104,7 @@ fn flows_that_share_a_card_take_turns_and_alone_they_do_not() {
 
 #[test]
 fn a_rank_that_fails_on_the_way_stops_those_who_need_it_and_nobody_before() {
-    let ring = build(Op::AllReduce, Algorithm::RING, &Team::new(4)).expect("a ring");
+    let ring = build(Op::AllReduce, Algorithm::RING, &GroupSpec::new(4)).expect("a ring");
     let compiled = Compiled::new(&ring, &Layout::even(&ring, 1000), Bytes(4));
     let shared = Shared::nodes(2, 2, 1, LINK, LINK);
     for fabric in [Fabric::Even(LINK), Fabric::Shared(&shared)] {

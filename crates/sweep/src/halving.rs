@@ -30,8 +30,8 @@ impl Rung {
 /// Score of a run: smaller is better, `None` is worst.
 pub type Score = Option<f64>;
 
-/// Rungs of a search; `eta` = 1 has one. There are as many as leave at least one run in the last and
-/// one step in the first.
+/// Rungs of a search; `eta` = 1 has one. There are as many as leave at least one run in the last
+/// and one step in the first.
 pub fn rungs(num_runs: usize, eta: u64, whole: u64) -> Vec<Rung> {
     let mut divisor = 1_u64;
     while eta > 1 && divisor.saturating_mul(eta) <= whole.min(num_runs as u64) {

@@ -13,7 +13,7 @@ const EDGES: &[(&str, &str)] = &[
     ("plot", ""),
     ("mesh", ""),
     ("schedule", "config"),
-    ("timeline", "config schedule"),
+    ("timeline", "config schedule plot"),
     ("estimate", "config schedule timeline"),
     ("tensor", ""),
     ("auth", "platform"),
@@ -29,12 +29,12 @@ const EDGES: &[(&str, &str)] = &[
     ("sweep", "config platform tensor checkpoint"),
     ("parallel", "config platform mesh schedule tensor comm model optim"),
     ("planner", "config mesh schedule timeline model parallel"),
-    ("lab", "config schedule tensor optim planner"),
+    ("lab", "config schedule tensor optim planner plot"),
     ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
     (
         "cli",
         "config platform mesh schedule tensor comm bench cluster telemetry model optim data \
-         checkpoint parallel planner estimate lab sweep trainer",
+         checkpoint parallel planner estimate plot lab sweep trainer",
     ),
     (
         "harness",

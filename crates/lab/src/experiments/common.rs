@@ -5,7 +5,7 @@ use crate::error::LabError;
 use crate::settings::Settings;
 use crate::sim::Compiled;
 use lockstep_config::units::Bytes;
-use lockstep_schedule::collective::{Team, build};
+use lockstep_schedule::collective::{GroupSpec, build};
 use lockstep_schedule::{Algorithm, Layout, Link, Links, Medium, Op, Schedule, Topology};
 
 /// An element of a vector, for the lengths of chunks.
@@ -29,7 +29,7 @@ pub(crate) fn link(at: &Settings) -> Link {
 
 /// Nodes of equally many ranks that send messages to each other, inside and out.
 pub(crate) fn nodes(num_ranks: usize, per_node: usize) -> Topology {
-    let group = |members| Topology::Group { medium: Medium::Messages, members };
+    let group = |children| Topology::Group { medium: Medium::Messages, children };
     let node = |first: usize| {
         let end = (first + per_node).min(num_ranks);
         group((first..end).map(Topology::Rank).collect())
@@ -43,7 +43,7 @@ pub(crate) fn all_reduce(
     num_ranks: usize,
     per_node: usize,
 ) -> Result<Schedule, LabError> {
-    let mut team = Team::new(num_ranks);
+    let mut team = GroupSpec::new(num_ranks);
     if algorithm == Algorithm::Hierarchical {
         team.topology = Some(nodes(num_ranks, per_node));
     }

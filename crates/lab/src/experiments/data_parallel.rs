@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use crate::sim::{Compiled, Fabric, play};
 use crate::study::Experiment;
 use crate::table::{Row, Table};
-use crate::timeline::{Doing, Microbatch, Span, Timeline};
+use crate::timeline::{Doing, Span, Timeline, Track};
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_planner::overlap::{Bucket, finish};
 use lockstep_schedule::{Algorithm, Costs, Link, Links, Schedule, price};
@@ -167,14 +167,14 @@ fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
     let Cluster { schedule, between, links, bytes, factors } = Cluster::new(at, random)?;
     let sum = compiled(&schedule, bytes);
     let fabric = links.as_ref().map_or(Fabric::Even(between), Fabric::Pairs);
-    let mut microbatches = Vec::new();
+    let mut tracks = Vec::new();
     for (rank, factor) in factors.iter().enumerate() {
         let forward = at.number("forward") * factor;
         let end = forward + at.number("backward") * factor;
         let spans =
             vec![Span::new(Doing::Forward, 0.0, forward), Span::new(Doing::Backward, forward, end)];
-        microbatches.push(Microbatch { name: format!("worker {rank}"), spans });
-        microbatches.push(Microbatch { name: "its network".to_owned(), spans: Vec::new() });
+        tracks.push(Track { name: format!("worker {rank}"), spans });
+        tracks.push(Track { name: "its network".to_owned(), spans: Vec::new() });
     }
     let mut ends = vec![0.0_f64; factors.len()];
     for bucket in 0..at.count("buckets") {
@@ -185,11 +185,11 @@ fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
         let last = starts.iter().copied().fold(0.0, f64::max);
         ends = play(&sum, fabric, &starts).ends;
         for (rank, start) in starts.into_iter().enumerate() {
-            let spans = &mut microbatches[2 * rank + 1].spans;
+            let spans = &mut tracks[2 * rank + 1].spans;
             if last > start {
                 spans.push(Span::new(Doing::Wait, start, last));
             }
-            spans.push(Span::new(Doing::Sum, last, ends[rank]).saying(bucket));
+            spans.push(Span::new(Doing::AllReduce, last, ends[rank]).numbered(bucket));
         }
     }
     let slowest = (0..factors.len()).max_by(|a, b| factors[*a].total_cmp(&factors[*b]));
@@ -200,7 +200,7 @@ fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
         Unit::Seconds.show(end),
         slowest.unwrap_or(0)
     );
-    Ok(Timeline { title, microbatches })
+    Ok(Timeline { title, tracks })
 }
 
 /// When each rank has all its buckets: a bucket leaves a rank when it is full there and the one

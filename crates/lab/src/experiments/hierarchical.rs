@@ -56,10 +56,10 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
     let (n, bytes, between) = (num_nodes * per_node, at.bytes("bytes"), link(at));
     let inside =
         Link { latency: at.seconds("node_latency"), bandwidth: at.bandwidth("node_bandwidth") };
-    let closed = |cards_per_node| Nodes {
+    let closed = |nics_per_node| Nodes {
         num_nodes,
         ranks_per_node: per_node,
-        cards_per_node,
+        nics_per_node,
         inside,
         between,
     };

@@ -4,7 +4,7 @@ use super::common::{bandwidth, latency, link};
 use super::prelude::*;
 use crate::sim::{Compiled, Fabric, play};
 use lockstep_config::units::Bytes;
-use lockstep_schedule::collective::{Team, build};
+use lockstep_schedule::collective::{GroupSpec, build};
 use lockstep_schedule::{Algorithm, Layout, Op};
 use lockstep_tensor::math::scalar::powf;
 
@@ -96,7 +96,8 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let mean = all as f64 / experts as f64;
     let most = wanted.iter().copied().max().unwrap_or(0) as f64;
     let seconds = |lens: &[usize]| {
-        let schedule = build(Op::AllToAll, Algorithm::Pairwise, &Team::new(n)).expect("it exists");
+        let schedule =
+            build(Op::AllToAll, Algorithm::Pairwise, &GroupSpec::new(n)).expect("it exists");
         let layout = Layout::explicit(&schedule, lens);
         let compiled = Compiled::new(&schedule, &layout, Bytes(2));
         play(&compiled, Fabric::Even(link(at)), &vec![0.0; n]).end

@@ -64,10 +64,10 @@ fn timeline(at: &Settings, _: &mut Random) -> Result<Timeline, LabError> {
     let mut free = 0.0_f64;
     for (index, (&end, bucket)) in ends.iter().zip(&buckets).enumerate() {
         let from = layer * begun as f64;
-        computing.push(Span::new(Doing::Backward, from, bucket.ready.0).saying(index));
+        computing.push(Span::new(Doing::Backward, from, bucket.ready.0).numbered(index));
         let start = free.max(bucket.ready.0);
         free = start + bucket.transfer.0;
-        sending.push(Span::new(Doing::Sum, start, free).saying(index));
+        sending.push(Span::new(Doing::AllReduce, start, free).numbered(index));
         begun = end;
     }
     let backward = Seconds(layer * at.number("layers"));
@@ -77,11 +77,8 @@ fn timeline(at: &Settings, _: &mut Random) -> Result<Timeline, LabError> {
         Unit::Seconds.show(exposed(&buckets, backward).0),
         Unit::Seconds.show(backward.0)
     );
-    let microbatch = |name: &str, spans| Microbatch { name: name.to_owned(), spans };
-    Ok(Timeline {
-        title,
-        microbatches: vec![microbatch("computes", computing), microbatch("network", sending)],
-    })
+    let track = |name: &str, spans| Track { name: name.to_owned(), spans };
+    Ok(Timeline { title, tracks: vec![track("computes", computing), track("network", sending)] })
 }
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {

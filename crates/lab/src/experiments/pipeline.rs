@@ -5,7 +5,7 @@ use crate::random::Jitter;
 use crate::sim::{PlayedPipeline, watch_pipeline};
 use lockstep_config::units::Seconds;
 use lockstep_planner::pipeline::bubble;
-use lockstep_planner::timeline::{Pace, StagePace, play};
+use lockstep_planner::timeline::{PassTimes, StageTimes, simulate};
 use lockstep_schedule::pipeline::{Kind, Pass, Pipeline, Shape, Task, build};
 
 experiment!(PipelineBubble, timeline);
@@ -47,9 +47,9 @@ const KINDS: [Kind; 5] =
     [Kind::GPipe, Kind::OneFOneB, Kind::Interleaved, Kind::ZeroBubble, Kind::Chimera];
 
 /// A schedule of the engine with the times of its passes.
-fn built(at: &Settings, kind: Kind) -> (Pipeline, Pace) {
+fn built(at: &Settings, kind: Kind) -> (Pipeline, PassTimes) {
     let backward = at.seconds("backward");
-    let device = StagePace {
+    let device = StageTimes {
         forward: at.seconds("forward"),
         input_grad: Seconds(backward.0 / 2.0),
         weight_grad: Seconds(backward.0 / 2.0),
@@ -58,13 +58,13 @@ fn built(at: &Settings, kind: Kind) -> (Pipeline, Pace) {
     let (num_devices, num_microbatches) = (at.count("devices"), at.count("microbatches"));
     let shape = Shape { num_devices, num_chunks, num_microbatches };
     let pipeline = build(kind, shape).expect("the card allows only what can be built");
-    (pipeline, Pace::even(shape, device, at.seconds("transfer")))
+    (pipeline, PassTimes::even(shape, device, at.seconds("transfer")))
 }
 
 /// Plays it with jitter; whoever watches is told of every pass.
 fn jittered(
     at: &Settings,
-    (pipeline, pace): (&Pipeline, &Pace),
+    (pipeline, pace): (&Pipeline, &PassTimes),
     random: &mut Random,
     watch: impl FnMut(usize, Task, f64, f64),
 ) -> PlayedPipeline {
@@ -73,7 +73,7 @@ fn jittered(
         _ => Jitter::None,
     };
     let seconds = |stage: usize, task: Task| {
-        let StagePace { forward, input_grad, weight_grad } = pace.stages[stage];
+        let StageTimes { forward, input_grad, weight_grad } = pace.stages[stage];
         let even = match task.pass {
             Pass::Forward => forward,
             Pass::Backward => input_grad + weight_grad,
@@ -87,27 +87,29 @@ fn jittered(
 
 /// Every schedule one below the other; what is white is idle.
 fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
-    let mut microbatches = Vec::new();
+    let mut tracks = Vec::new();
     let mut idle = Vec::new();
     for kind in KINDS {
         let (pipeline, pace) = built(at, kind);
-        let first = microbatches.len();
-        microbatches.extend((0..at.count("devices")).map(|device| Microbatch {
-            name: format!("{kind}, device {device}"),
-            spans: Vec::new(),
-        }));
+        let first = tracks.len();
+        tracks.extend(
+            (0..at.count("devices")).map(|device| Track {
+                name: format!("{kind}, device {device}"),
+                spans: Vec::new(),
+            }),
+        );
         let played = jittered(at, (&pipeline, &pace), random, |device, task, start, end| {
             let doing = match task.pass {
                 Pass::Forward => Doing::Forward,
                 Pass::Backward | Pass::InputGrad => Doing::Backward,
-                Pass::WeightGrad => Doing::Weights,
+                Pass::WeightGrad => Doing::WeightGrad,
             };
-            let span = Span::new(doing, start, end).saying(task.microbatch);
-            microbatches[first + device].spans.push(span);
+            let span = Span::new(doing, start, end).numbered(task.microbatch);
+            tracks[first + device].spans.push(span);
         });
         idle.push(format!("{kind} {}", Unit::Share.show(played.bubble())));
     }
-    Ok(Timeline { title: format!("Idle: {}", idle.join(", ")), microbatches })
+    Ok(Timeline { title: format!("Idle: {}", idle.join(", ")), tracks })
 }
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
@@ -115,7 +117,7 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     for kind in KINDS {
         let (pipeline, pace) = built(at, kind);
         let Shape { num_devices: p, num_chunks, num_microbatches: m } = pipeline.shape;
-        let timeline = play(&pipeline, &pace).expect("the engine's schedules end");
+        let timeline = simulate(&pipeline, &pace).expect("the engine's schedules end");
         let played = jittered(at, (&pipeline, &pace), random, |_, _, _, _| {});
         let is_closed = matches!(kind, Kind::GPipe | Kind::OneFOneB)
             || (kind == Kind::Interleaved && m.is_multiple_of(p));

@@ -7,7 +7,7 @@ pub(crate) use crate::row;
 pub(crate) use crate::settings::Settings;
 pub(crate) use crate::study::Experiment;
 pub(crate) use crate::table::{Row, Table};
-pub(crate) use crate::timeline::{Doing, Microbatch, Span, Timeline};
+pub(crate) use crate::timeline::{Doing, Span, Timeline, Track};
 
 /// An experiment from the `CARD`, the `run` and the `findings` of its file, and where it can be
 /// drawn what everybody does when.

@@ -2,7 +2,7 @@
 
 use super::common::all_reduce;
 use super::prelude::*;
-use lockstep_schedule::{Addend, Algorithm, SumTree, verify};
+use lockstep_schedule::{Algorithm, Contribution, SumTree, verify};
 use lockstep_tensor::math::scalar::powf;
 
 experiment!(Reproducibility);
@@ -35,7 +35,7 @@ const CARD: Card = Card {
 };
 
 /// A sum in the order of its tree, in single precision.
-pub(crate) fn sum(tree: &SumTree<Addend>, numbers: &[f32]) -> f32 {
+pub(crate) fn sum(tree: &SumTree<Contribution>, numbers: &[f32]) -> f32 {
     match tree {
         SumTree::Leaf(addend) => numbers[addend.rank],
         SumTree::Sum(left, right) => sum(left, numbers) + sum(right, numbers),
@@ -44,7 +44,7 @@ pub(crate) fn sum(tree: &SumTree<Addend>, numbers: &[f32]) -> f32 {
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let n = at.count("ranks");
-    let canonical = all_reduce(Algorithm::Rabenseifner, n, 1)?.addends.tree();
+    let canonical = all_reduce(Algorithm::Rabenseifner, n, 1)?.contributions.tree();
     let mut draw = || {
         let power = (random.uniform() - 0.5) * at.number("spread");
         (random.normal() * powf(10.0, power)) as f32
@@ -66,7 +66,7 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
             num_differing +=
                 usize::from(sum(order, noise).to_bits() != sum(&canonical, noise).to_bits());
             // A bowl with noise: each rank's gradient is the weight and its noise.
-            let advance = |weight: &mut f32, tree: &SumTree<Addend>| {
+            let advance = |weight: &mut f32, tree: &SumTree<Contribution>| {
                 let gradients: Vec<f32> = noise.iter().map(|noise| *weight + noise).collect();
                 *weight -= at.number("lr") as f32 * sum(tree, &gradients) / n as f32;
             };

@@ -9,7 +9,7 @@ use crate::row;
 use crate::settings::Settings;
 use crate::study::Experiment;
 use crate::table::{Row, Table};
-use crate::timeline::{Doing, Microbatch, Span, Timeline};
+use crate::timeline::{Doing, Span, Timeline, Track};
 use lockstep_planner::collective::ring;
 use lockstep_tensor::math::scalar::{ln, powf};
 
@@ -151,28 +151,26 @@ const DRAWN_STEPS: usize = 6;
 fn timeline(at: &Settings, random: &mut Random) -> Timeline {
     let (jitter, sum) = (jitter(at), sum_seconds(at));
     let name = |worker| format!("worker {worker}");
-    let mut microbatches: Vec<Microbatch> = (0..at.count("workers"))
-        .map(|worker| Microbatch { name: name(worker), spans: Vec::new() })
+    let mut tracks: Vec<Track> = (0..at.count("workers"))
+        .map(|worker| Track { name: name(worker), spans: Vec::new() })
         .collect();
     let mut start = 0.0;
     for step in 0..DRAWN_STEPS {
-        let times: Vec<f64> = microbatches
-            .iter()
-            .map(|_| start + at.number("mean") * jitter.factor(random))
-            .collect();
+        let times: Vec<f64> =
+            tracks.iter().map(|_| start + at.number("mean") * jitter.factor(random)).collect();
         let slowest = times.iter().copied().fold(start, f64::max);
-        for (microbatch, time) in microbatches.iter_mut().zip(times) {
-            microbatch.spans.push(Span::new(Doing::Compute, start, time).saying(step));
+        for (track, time) in tracks.iter_mut().zip(times) {
+            track.spans.push(Span::new(Doing::Compute, start, time).numbered(step));
             if time < slowest {
-                microbatch.spans.push(Span::new(Doing::Wait, time, slowest));
+                track.spans.push(Span::new(Doing::Wait, time, slowest));
             }
             if sum > 0.0 {
-                microbatch.spans.push(Span::new(Doing::Sum, slowest, slowest + sum));
+                track.spans.push(Span::new(Doing::AllReduce, slowest, slowest + sum));
             }
         }
         start = slowest + sum;
     }
-    let mut drawn = Timeline { title: String::new(), microbatches };
+    let mut drawn = Timeline { title: String::new(), tracks };
     let waits = Unit::Share.show(drawn.share(Doing::Wait));
     drawn.title = format!("Workers wait {waits} of {DRAWN_STEPS} steps for the slowest of each");
     drawn

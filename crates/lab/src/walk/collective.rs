@@ -1,14 +1,14 @@
-//! Collectives: values are sets of the ranks whose addends they contain.
+//! Collectives: values are sets of the ranks whose contributions they contain.
 
 use super::{Flight, Frame, Held, Walk};
 use crate::error::LabError;
 use crate::experiments::all_reduce_schedule;
 use lockstep_config::units::Bytes;
-use lockstep_schedule::collective::{Team, build};
+use lockstep_schedule::collective::{GroupSpec, build};
 use lockstep_schedule::{Algorithm, Buffer, Chunks, Layout, Op, Place, Schedule, Step};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Which addends a value contains.
+/// Which contributions a value contains.
 type Value = BTreeSet<usize>;
 
 /// Chunks on their way, with their values.
@@ -58,7 +58,7 @@ pub(super) fn parameter_server(num_ranks: usize, bytes: Bytes) -> Walk {
 }
 
 fn made(op: Op, algorithm: Algorithm, num_ranks: usize) -> Schedule {
-    build(op, algorithm, &Team::new(num_ranks)).expect("the engine has it")
+    build(op, algorithm, &GroupSpec::new(num_ranks)).expect("the engine has it")
 }
 
 /// Several walks one after the other; bytes go on counting.

@@ -1,7 +1,7 @@
 //! A schedule, round by round: who holds what, who sends what to whom, how many bytes so far.
 //!
 //! A walk is made from the engine's own schedules, all ranks together: in each frame every message
-//! flies whose two ends are posted, which is one latency. Sets of addends stand for values, so a
+//! flies whose two ends are posted, which is one latency. Sets of contributions stand for values, so a
 //! frame shows which part of a sum every rank holds of every chunk.
 
 mod collective;

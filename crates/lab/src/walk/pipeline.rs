@@ -2,7 +2,7 @@
 
 use super::{Flight, Frame, Held, Walk};
 use lockstep_config::units::{Bytes, Seconds};
-use lockstep_planner::timeline::{Pace, StagePace, play};
+use lockstep_planner::timeline::{PassTimes, StageTimes, simulate};
 use lockstep_schedule::pipeline::{Kind, Pass, Shape, build};
 
 /// Walks through a schedule with twice as many microbatches as devices.
@@ -11,9 +11,9 @@ pub(super) fn walk(kind: Kind, num_devices: usize) -> Walk {
     let shape = Shape { num_devices, num_chunks: 1, num_microbatches };
     let pipeline = build(kind, shape).expect("the engine has it");
     let one = Seconds(1.0);
-    let stage = StagePace { forward: one, input_grad: one, weight_grad: one };
-    let pace = Pace::even(shape, stage, Seconds(0.0));
-    let timeline = play(&pipeline, &pace).expect("the engine's schedules end");
+    let stage = StageTimes { forward: one, input_grad: one, weight_grad: one };
+    let pace = PassTimes::even(shape, stage, Seconds(0.0));
+    let timeline = simulate(&pipeline, &pace).expect("the engine's schedules end");
     let end = timeline.seconds().0 as usize;
     let frames = (0..end).map(|tick| {
         let now = tick as f64;

@@ -1,9 +1,8 @@
 //! Walks in a terminal, as one long SVG, and as a page that is stepped through.
 
 use super::{Frame, Walk};
-use crate::plot::canvas::{Anchor, Canvas, escaped};
-use crate::plot::page;
 use crate::table::aligned;
+use lockstep_plot::{Anchor, Canvas, Title, escape, page};
 use std::fmt::Write;
 
 /// For a terminal.
@@ -61,7 +60,7 @@ fn picture(walk: &Walk, frame: &Frame) -> String {
         "in the cells: what is done now, and what is kept"
     };
     let below = format!("{} · {} messages, as arrows · {cells}", frame.title, frame.flights.len());
-    let mut canvas = Canvas::new(WIDTH, height(frame), &walk.title, &below);
+    let mut canvas = Canvas::new((WIDTH, height(frame)), &Title::new(walk.title.as_str(), below));
     let num_columns = frame.held.first().map_or(1, Vec::len).max(1) as f64;
     let width = (WIDTH - LEFT - RIGHT) / num_columns;
     let middle = |rank: usize| TOP + ROW * (rank as f64 + 0.5);
@@ -77,7 +76,7 @@ fn picture(walk: &Walk, frame: &Frame) -> String {
                 level(250.0, 172.0)
             );
             let place = (LEFT + width * column as f64, middle(rank) - ROW / 2.0 + 2.0);
-            canvas.bar(place, (width - 2.0, ROW - 4.0), &fill, &held.words);
+            canvas.bar(place, (width - 2.0, ROW - 4.0), &fill, "", &held.words);
             let ink = if held.share > 0.6 { "fill=\"white\"" } else { "" };
             let center = (place.0 + width / 2.0, middle(rank) + 4.0);
             canvas.styled(center, Anchor::Middle, ink, &held.words);
@@ -95,11 +94,11 @@ fn picture(walk: &Walk, frame: &Frame) -> String {
         // Arrows stand side by side, so that none hides another.
         let x = WIDTH - RIGHT + 16.0 + (index % 10) as f64 * 16.0;
         let (from, to) = (middle(flight.source), middle(flight.target));
-        canvas.rule((x, from), (x, to), "#d55e00");
+        canvas.line((x, from), (x, to), "#d55e00");
         let tip = if to > from { -7.0 } else { 7.0 };
-        canvas.rule((x - 4.0, to + tip), (x, to), "#d55e00");
-        canvas.rule((x + 4.0, to + tip), (x, to), "#d55e00");
-        canvas.mark((x, from), 1, &words(flight));
+        canvas.line((x - 4.0, to + tip), (x, to), "#d55e00");
+        canvas.line((x + 4.0, to + tip), (x, to), "#d55e00");
+        canvas.marker((x, from), 1, true, &words(flight));
     }
     canvas.finish()
 }
@@ -123,7 +122,7 @@ pub fn svg(walk: &Walk) -> String {
 
 /// A page with a button for each direction, and arrow keys.
 pub fn html(walk: &Walk) -> String {
-    let item = |flight: &super::Flight| format!("<li>{}</li>", escaped(&words(flight)));
+    let item = |flight: &super::Flight| format!("<li>{}</li>", escape(&words(flight)));
     let section = |frame: &Frame| {
         let list = frame.flights.iter().map(item).collect::<Vec<_>>().concat();
         format!("<section hidden>{}<ul>{list}</ul></section>\n", picture(walk, frame))
