@@ -1,24 +1,23 @@
-//! Measures the collectives: fresh data, one call at a time, the slowest rank counts.
+//! Measures collectives: contents data, one call at a time, time of the slowest rank.
 //!
-//! Timing many calls in a row on the same data flatters a library: what it reads lies where the
-//! last call left it. In training, gradients were just written by their rank and lie in its cache.
-//! So before every timed call each rank rewrites its buffer, all meet at a barrier that is not the
-//! library's, and *one* call is timed; its time is that of the slowest rank. In between, the same
-//! ranks time the least that memory needs for an all-reduce of the same bytes, in the same way: a
-//! machine that is busy with something else is slow at both.
+//! Repeated calls on the same data flatter a library, because the buffers stay in the cache of the
+//! last reader. In training, each rank has just written its gradients. Before every timed call each
+//! rank therefore rewrites its buffer, all ranks pass a barrier outside the library, and *one* call
+//! is timed. In between, the ranks time the memory traffic of an all-reduce of the same bytes, so
+//! that other load on the machine slows down both.
 //!
-//! A time is worth nothing if the result is wrong. Every result of a timed call is looked at, and
-//! before and after the timed calls one is compared with what must come out element by element, on
-//! every rank: for sums with the bits of the canonical order, if the algorithm promises that order,
-//! and else with whole numbers that have one sum in any order.
+//! Every timed result is spot-checked. Before and after the timed calls one result is compared
+//! element by element on every rank: bit by bit with the canonical order if the algorithm
+//! guarantees it, else on integers whose sum is equal in any order.
 //!
-//! - [`board`]: where the ranks meet
-//! - `exercise`: the operations and their buffers
-//! - `data`: what they bring, and what must come out
-//! - `sweep`: what memory needs
-//! - `contest`: the library's choice against all others
+//! # Layout
+//! - [`coordination`]: barrier and shared memory of the ranks
+//! - `operation`: the collectives and their buffers
+//! - `data`: inputs and expected results
+//! - `memory_sweep`: memory bound of an all-reduce
+//! - `comparison`: the selected algorithm against all others
 
-/// Calls a function for the type of elements.
+/// Calls a generic function for an element type.
 macro_rules! dispatch {
     ($dtype:expr, $function:ident $arguments:tt) => {
         match $dtype {
@@ -38,11 +37,11 @@ macro_rules! dispatch {
     };
 }
 
-pub mod board;
-mod contest;
+mod comparison;
+pub mod coordination;
 mod data;
-mod exercise;
-mod sweep;
+mod memory_sweep;
+mod operation;
 
 use std::time::Duration;
 
@@ -51,80 +50,79 @@ use lockstep_config::Blame;
 use lockstep_platform::{Clock, SharedError, Target, World};
 use lockstep_schedule::Algorithm;
 
-pub use board::{Board, Offer};
-pub use contest::contest;
-pub use exercise::{Kind, UnknownKind};
+pub use comparison::compare_algorithms;
+pub use coordination::{Coordinator, CoordinatorOffer};
+pub use operation::{Collective, UnknownCollective};
 
 use data::Data;
-use exercise::Exercise;
-use sweep::Sweep;
+use memory_sweep::MemorySweep;
+use operation::Operation;
 
-/// Where the measured buffers lie.
+/// Memory of the measured buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Buffers {
-    /// In memory that the ranks share.
+    /// Shared memory of the ranks.
     Arena,
-    /// In ordinary memory of each rank.
+    /// Private memory of each rank.
     Private,
 }
 
-/// What is measured.
+/// Case of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
-    /// Which operation.
-    pub kind: Kind,
-    /// On which type.
+    /// Collective.
+    pub collective: Collective,
+    /// Element type.
     pub dtype: Dtype,
-    /// Of which size; see [`Kind`].
+    /// Size, as [`Collective`] defines it.
     pub bytes: usize,
-    /// By which algorithm; nothing leaves it to the library.
+    /// Algorithm; `None` for the choice of the library.
     pub algorithm: Option<Algorithm>,
-    /// On which memory.
+    /// Memory of the buffers.
     pub buffers: Buffers,
 }
 
-/// What came out, the same on all ranks.
+/// Result of a case, equal on all ranks.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Point {
-    /// The algorithm that did it.
+pub struct Measurement {
+    /// Measured algorithm.
     pub algorithm: Algorithm,
-    /// Whether it promises the canonical order of sums.
+    /// Whether it guarantees the canonical order of sums.
     pub is_canonical: bool,
-    /// The slowest rank's time of every timed call, in nanoseconds, ascending.
+    /// Time of the slowest rank for every timed call, in nanoseconds, ascending.
     pub call_ns: Vec<u64>,
-    /// The same for the sweep over memory.
+    /// Time of the slowest rank for every memory sweep, in nanoseconds, ascending.
     pub sweep_ns: Vec<u64>,
-    /// Whether every result was right on every rank.
-    pub is_right: bool,
-    /// What the library thought it would take, and others beside it; the algorithm that did it
-    /// first.
+    /// Whether every result was correct on every rank.
+    pub is_correct: bool,
+    /// Predicted times of all algorithms, the measured one first.
     pub forecasts: Vec<Forecast>,
-    /// The times of algorithms that were forced, in a [`contest`].
-    pub forced: Vec<(Algorithm, Vec<u64>)>,
+    /// Times of every algorithm, in a [comparison](compare_algorithms).
+    pub by_algorithm: Vec<(Algorithm, Vec<u64>)>,
 }
 
-/// Why there is no result.
+/// Failure of a measurement.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum BenchError {
-    /// The measured library failed.
+    /// The collective failed.
     #[error(transparent)]
     Comm(#[from] CommError),
-    /// There is no memory to meet in.
+    /// Shared memory for coordination is not available.
     #[error(transparent)]
     Shared(#[from] SharedError),
-    /// Another rank, or whoever started the ranks, has given up.
+    /// Another rank, or the process that started the ranks, has stopped.
     #[error("another rank gave up")]
     Stopped,
-    /// Another rank did not come.
+    /// Another rank did not reach the barrier.
     #[error("waited {seconds} s for another rank")]
     Deadline {
-        /// How long.
+        /// Timeout.
         seconds: u64,
     },
 }
 
 impl BenchError {
-    /// Who must act.
+    /// Party that must act.
     pub fn blame(&self) -> Blame {
         match self {
             Self::Comm(error) => error.blame(),
@@ -134,130 +132,140 @@ impl BenchError {
     }
 }
 
-/// Calls before the first timed one.
+/// Calls before the first timed call.
 const NUM_WARM_UPS: usize = 3;
 
-/// Calls that tell how long one takes.
+/// Calls that estimate the time of one call.
 const NUM_TRIALS: usize = 5;
 
-/// Calls, then sweeps, in turn: few enough that both see the same state of the machine.
-const NUM_IN_A_ROW: usize = 16;
+/// Calls between two series of sweeps: few, so that both see the same load of the machine.
+const SERIES_LEN: usize = 16;
 
-/// Measures one case. All ranks call it together; `budget` is the time for the calls alone.
+/// Measures one case. All ranks call it together; `budget` is the time for the timed calls.
 pub fn measure(
     comm: &Comm,
-    board: &Board,
+    coordinator: &Coordinator,
     case: &Case,
     budget: Duration,
-) -> Result<Point, BenchError> {
-    dispatch!(case.dtype, measure_as(comm, board, case, budget))
+) -> Result<Measurement, BenchError> {
+    dispatch!(case.dtype, measure_as(comm, coordinator, case, budget))
 }
 
 fn measure_as<T: Element>(
     comm: &Comm,
-    board: &Board,
+    coordinator: &Coordinator,
     case: &Case,
     budget: Duration,
-) -> Result<Point, BenchError> {
-    let &Case { kind, bytes, algorithm, buffers, .. } = case;
+) -> Result<Measurement, BenchError> {
+    let &Case { collective, bytes, algorithm, buffers, .. } = case;
     let (rank, n) = (comm.group_rank(), comm.group_size());
     let count = bytes / size_of::<T>();
     let by_algorithm = match algorithm {
         Some(algorithm) => comm.using(algorithm),
         None => comm.clone(),
     };
-    // An all-to-all counts the vectors of all ranks.
-    let whole_count = if kind.op() == lockstep_schedule::Op::AllToAll { count * n } else { count };
-    let algorithm = by_algorithm.choice::<T>(kind.op(), whole_count)?;
+    // The element count of an all-to-all includes the vectors of all ranks.
+    let whole_count =
+        if collective.op() == lockstep_schedule::Op::AllToAll { count * n } else { count };
+    let algorithm = by_algorithm.choice::<T>(collective.op(), whole_count)?;
     let canonical = comm.canonical().using(algorithm);
-    let is_canonical = canonical.choice::<T>(kind.op(), whole_count).is_ok();
+    let is_canonical = canonical.choice::<T>(collective.op(), whole_count).is_ok();
 
-    let mut exercise = Exercise::<T>::new(by_algorithm, kind, count, buffers)?;
-    let sweep = Sweep::new(comm, board, buffers, exercise.whole())?;
+    let mut operation = Operation::<T>::new(by_algorithm, collective, count, buffers)?;
+    let sweep = MemorySweep::new(comm, coordinator, buffers, operation.whole())?;
     let varied = Data::<T>::varied(n, is_canonical);
-    let mut is_right = check(&varied, rank, &mut exercise)?;
+    let mut is_correct = check(&varied, rank, &mut operation)?;
 
-    let stage = Stage::<T>::new(comm.platform(), board, rank, n, is_canonical);
-    let (call_ns, sweep_ns) = stage.time(&mut exercise, &sweep, budget, &mut is_right)?;
-    is_right &= check(&varied, rank, &mut exercise)?;
-    let is_right = board.exchange(rank, u64::from(is_right))?.into_iter().all(|right| right == 1);
-    let mut forecasts = comm.forecast::<T>(kind.op(), whole_count)?;
+    let timer = Timer::<T>::new(comm.platform(), coordinator, rank, n, is_canonical);
+    let (call_ns, sweep_ns) = timer.time(&mut operation, &sweep, budget, &mut is_correct)?;
+    is_correct &= check(&varied, rank, &mut operation)?;
+    let is_correct =
+        coordinator.exchange(rank, u64::from(is_correct))?.into_iter().all(|right| right == 1);
+    let mut forecasts = comm.forecast::<T>(collective.op(), whole_count)?;
     forecasts.sort_by_key(|forecast| forecast.algorithm != algorithm);
-    let forced = Vec::new();
-    Ok(Point { algorithm, is_canonical, call_ns, sweep_ns, is_right, forecasts, forced })
+    let by_algorithm = Vec::new();
+    Ok(Measurement {
+        algorithm,
+        is_canonical,
+        call_ns,
+        sweep_ns,
+        is_correct,
+        forecasts,
+        by_algorithm,
+    })
 }
 
-/// Whether one call gives what it must, element by element.
+/// Runs one call and compares its result element by element.
 fn check<T: Element>(
     data: &Data<T>,
     rank: usize,
-    exercise: &mut Exercise<T>,
+    operation: &mut Operation<T>,
 ) -> Result<bool, BenchError> {
-    data.write(rank, exercise.brought());
-    exercise.call()?;
-    Ok(data.is_right(exercise.result(), exercise.runs()))
+    data.write(rank, operation.input());
+    operation.call()?;
+    Ok(data.is_correct(operation.result(), operation.expected()))
 }
 
-/// Where and with what one rank is timed.
-struct Stage<'a, T> {
+/// Timer of one rank.
+struct Timer<'a, T> {
     clock: &'a dyn Clock,
-    board: &'a Board,
+    coordinator: &'a Coordinator,
     rank: usize,
-    /// What the ranks write, call after call in turn.
-    fresh: Vec<(u8, Data<T>)>,
+    /// Contents that the ranks write before the calls, in turn.
+    contents: Vec<(u8, Data<T>)>,
 }
 
-impl<'a, T: Element> Stage<'a, T> {
+impl<'a, T: Element> Timer<'a, T> {
     fn new(
         world: &'a World,
-        board: &'a Board,
+        coordinator: &'a Coordinator,
         rank: usize,
         num_ranks: usize,
         is_canonical: bool,
     ) -> Self {
-        // Bytes of which every type makes a number of moderate size; where nothing is promised
-        // about the order of sums, zeros, which have only one.
+        // These bytes are numbers of moderate size in every type. Without a guaranteed order of
+        // sums they are zeros, whose sum has one value in any order.
         let byte = |turn: usize, rank: usize| {
             if is_canonical { 0x3c + ((turn + rank) % 5) as u8 } else { 0 }
         };
         let data = |turn| (byte(turn, rank), Data::uniform(num_ranks, |other| byte(turn, other)));
-        Self { clock: world.clock(), board, rank, fresh: (0..5).map(data).collect() }
+        Self { clock: world.clock(), coordinator, rank, contents: (0..5).map(data).collect() }
     }
 
-    /// Times calls and sweeps; the times of the slowest ranks, ascending.
+    /// Times of calls and sweeps on the slowest rank, ascending.
     fn time(
         &self,
-        exercise: &mut Exercise<T>,
-        sweep: &Sweep<'_>,
+        operation: &mut Operation<T>,
+        sweep: &MemorySweep<'_>,
         budget: Duration,
-        is_right: &mut bool,
+        is_correct: &mut bool,
     ) -> Result<(Vec<u64>, Vec<u64>), BenchError> {
         for turn in 0..NUM_WARM_UPS {
-            self.call(exercise, turn, is_right)?;
+            self.call(operation, turn, is_correct)?;
             self.sweep(sweep, turn)?;
         }
         let mut trials = [0; NUM_TRIALS];
         for (turn, trial) in trials.iter_mut().enumerate() {
-            *trial = self.call(exercise, turn, is_right)?;
+            *trial = self.call(operation, turn, is_correct)?;
         }
-        self.board.largest(self.rank, &mut trials)?;
+        self.coordinator.max(self.rank, &mut trials)?;
         let one_ns = trials.into_iter().min().unwrap_or(0);
         let num_samples = budget.as_nanos() as u64 / (one_ns + 2000);
         let num_samples = num_samples.clamp(5, 2000) as usize;
 
         let (mut calls, mut sweeps) = (Vec::new(), Vec::new());
         while calls.len() < num_samples {
-            for turn in 0..NUM_IN_A_ROW.min(num_samples - calls.len()) {
-                calls.push(self.call(exercise, turn, is_right)?);
+            for turn in 0..SERIES_LEN.min(num_samples - calls.len()) {
+                calls.push(self.call(operation, turn, is_correct)?);
             }
             while sweeps.len() < calls.len() {
                 sweeps.push(self.sweep(sweep, sweeps.len())?);
             }
         }
-        self.board.largest(self.rank, &mut calls)?;
-        // Sweeps wait for nobody, so ranks that share a core may do them one after the other.
-        let num_at_once = self.board.num_at_once() as u64;
-        self.board.combine(self.rank, &mut sweeps, |all| {
+        self.coordinator.max(self.rank, &mut calls)?;
+        // Sweeps do not synchronize, so ranks that share a core may run them one after the other.
+        let num_at_once = self.coordinator.num_at_once() as u64;
+        self.coordinator.combine(self.rank, &mut sweeps, |all| {
             let (longest, total) =
                 all.fold((0, 0), |(longest, total), time| (time.max(longest), total + time));
             longest.max(total / num_at_once)
@@ -269,28 +277,28 @@ impl<'a, T: Element> Stage<'a, T> {
 
     fn call(
         &self,
-        exercise: &mut Exercise<T>,
+        operation: &mut Operation<T>,
         turn: usize,
-        is_right: &mut bool,
+        is_correct: &mut bool,
     ) -> Result<u64, BenchError> {
-        let (byte, data) = &self.fresh[turn % self.fresh.len()];
-        Target::of(exercise.brought()).cast().fill(*byte);
-        self.board.wait()?;
+        let (byte, data) = &self.contents[turn % self.contents.len()];
+        Target::of(operation.input()).cast().fill(*byte);
+        self.coordinator.wait()?;
         let start = self.clock.now();
-        exercise.call()?;
+        operation.call()?;
         let time = self.clock.since(start);
-        *is_right &= data.looks_right(exercise.result(), exercise.runs());
+        *is_correct &= data.ends_are_correct(operation.result(), operation.expected());
         Ok(time.as_nanos() as u64)
     }
 
-    fn sweep(&self, sweep: &Sweep<'_>, turn: usize) -> Result<u64, BenchError> {
-        sweep.refresh(self.fresh[turn % self.fresh.len()].0);
-        self.board.wait()?;
+    fn sweep(&self, sweep: &MemorySweep<'_>, turn: usize) -> Result<u64, BenchError> {
+        sweep.refresh(self.contents[turn % self.contents.len()].0);
+        self.coordinator.wait()?;
         let start = self.clock.now();
         sweep.run();
         let time = self.clock.since(start);
-        // Nobody may rewrite its buffer while somebody still sweeps over it.
-        self.board.wait()?;
+        // No rank may rewrite its buffer during the sweep of another one.
+        self.coordinator.wait()?;
         Ok(time.as_nanos() as u64)
     }
 }

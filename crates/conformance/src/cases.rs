@@ -1,26 +1,26 @@
-//! Which cases of a long suite are tried, and numbers to make them from.
+//! Selection of cases of a long test suite by commit, and a seeded generator.
 //!
-//! A suite of hundreds of cases is too long for every change, and a fixed few would never find
-//! anything new. So each change tries a few that its commit chooses: cases are numbered, the same
-//! number is the same case for ever, and a failure tells it.
+//! Hundreds of cases take too long for every change, and a fixed few would never find new failures.
+//! Each commit therefore selects a few. Cases are numbered; a number always means the same case,
+//! and a failure reports it.
 
 use lockstep_platform::World;
 
-/// The variable that asks for all cases, as `cargo xtask soak` does.
+/// Environment variable that selects all cases; `cargo xtask soak` sets it.
 pub const SOAK: &str = "LOCKSTEP_SOAK";
 
-/// The variable with the commit that chooses a few, as `cargo xtask ci` sets it.
+/// Environment variable with the commit hash; `cargo xtask ci` sets it.
 pub const COMMIT: &str = "LOCKSTEP_COMMIT";
 
-/// The cases to try: all of `num_all`, or, evenly spread, the `num_few` that the commit chooses.
-pub fn chosen(world: &World, num_all: u64, num_few: u64) -> Vec<u64> {
+/// Selected cases: all of `num_all`, or `num_few` of them, evenly spaced, chosen by the commit.
+pub fn select_cases(world: &World, num_all: u64, num_few: u64) -> Vec<u64> {
     if world.host().env(SOAK).is_some() {
         return (0..num_all).collect();
     }
-    few(world.host().env(COMMIT).as_deref(), num_all, num_few)
+    select_few(world.host().env(COMMIT).as_deref(), num_all, num_few)
 }
 
-fn few(commit: Option<&str>, num_all: u64, num_few: u64) -> Vec<u64> {
+fn select_few(commit: Option<&str>, num_all: u64, num_few: u64) -> Vec<u64> {
     let mut start = Random(0);
     for byte in commit.unwrap_or_default().bytes() {
         start = Random(start.number() ^ u64::from(byte));
@@ -30,11 +30,11 @@ fn few(commit: Option<&str>, num_all: u64, num_few: u64) -> Vec<u64> {
     (0..num_few).map(|index| first + index * every).collect()
 }
 
-/// Numbers that depend on nothing but the seed.
+/// SplitMix64 generator (Steele 2014).
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next one.
+    /// Next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -42,7 +42,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// The next one, below `end`.
+    /// Next number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.number() >> 16) as usize % end
     }
@@ -50,20 +50,20 @@ impl Random {
 
 #[cfg(test)]
 mod tests {
-    use super::few;
+    use super::select_few;
 
     #[test]
-    fn commits_choose_among_all_cases_and_the_same_ones_again() {
-        let mut seen = [false; 200];
+    fn commits_cover_all_cases_and_select_reproducibly() {
+        let mut is_selected = [false; 200];
         for commit in 0..400 {
             let commit = format!("{commit:040x}");
-            let cases = few(Some(&commit), 200, 10);
-            assert_eq!((cases.len(), &cases), (10, &few(Some(&commit), 200, 10)));
+            let cases = select_few(Some(&commit), 200, 10);
+            assert_eq!((cases.len(), &cases), (10, &select_few(Some(&commit), 200, 10)));
             for case in cases {
-                seen[case as usize] = true;
+                is_selected[case as usize] = true;
             }
         }
-        assert!(seen.iter().all(|&seen| seen), "every case is somebody's");
-        assert_eq!(few(None, 200, 10).len(), 10);
+        assert!(is_selected.iter().all(|&selected| selected), "every case is selected by a commit");
+        assert_eq!(select_few(None, 200, 10).len(), 10);
     }
 }

@@ -1,4 +1,4 @@
-//! Promises of operations whose input and output are parts of one vector.
+//! Checks of in-place collectives.
 
 use lockstep_comm::{Comm, CommError, Element, Reduction};
 use lockstep_schedule::Op;
@@ -6,12 +6,12 @@ use lockstep_schedule::Op;
 use super::{Effort, Row, assert_same, counts, data, each_algorithm, roots, value};
 
 pub(super) const CHECKS: &[Row] = &[
-    ("an all-gather fills in what the others have", 8, all_gather),
-    ("a reduce-scatter replaces a rank's own part", 8, reduce_scatter),
+    ("an all-gather fills in the parts of the other ranks", 8, all_gather),
+    ("a reduce-scatter replaces the part of the rank", 8, reduce_scatter),
     ("a scatter and a gather work in place", 8, scatter_and_gather),
 ];
 
-/// Calls in ordinary memory, and in the arena: both must leave `expected`.
+/// Runs a call in private memory and in the arena; both must produce `expected`.
 fn in_both_memories<T: Element>(
     comm: &Comm,
     (data, expected): (&[T], &[T]),

@@ -1,85 +1,91 @@
-//! What every transport must do, as a list of checks.
+//! Conformance checks of collectives, for every transport.
 //!
-//! The same list runs over threads, over shared memory between processes, over TCP and over
-//! mixtures of them. Every member of a group runs every check with its own end, at the same time as
-//! the others; a check panics with what it found, as a test does. The cases are those of the older
-//! libraries: counts that no number of ranks divides, empty buffers, every root, every type, in
-//! place and not.
+//! The checks run over threads, shared memory between processes, TCP, and mixtures of them. All
+//! ranks of a group run every check together; a check panics on a wrong result, as a test does. The
+//! cases follow the test suites of MPI libraries: counts that no group size divides, empty buffers,
+//! every root, every type, in place and out of place.
+//!
+//! # Layout
+//! - `reductions`, `data_movement`, `in_place`, `dtypes`: collectives
+//! - `determinism`: determinism of reductions
+//! - `point_to_point`, `one_sided`, `nonblocking`: point_to_point, windows and nonblocking calls
+//! - [`mismatch`]: different calls on different ranks
+//! - [`cases`]: selection of cases for long test suites
 
-mod background;
-mod bits;
 pub mod cases;
+mod data_movement;
+mod determinism;
+mod dtypes;
 mod in_place;
-mod messages;
 pub mod mismatch;
-mod moves;
+mod nonblocking;
 mod one_sided;
-mod sums;
-mod types;
+mod point_to_point;
+mod reductions;
 
 use lockstep_comm::{Comm, Element};
 use lockstep_schedule::Op;
 use lockstep_schedule::collective::algorithms;
 
-/// One promise.
+/// Check of one guarantee.
 pub struct Check {
-    /// The promise as a sentence.
+    /// The guarantee as a sentence.
     pub name: &'static str,
-    /// The largest group for which it is quick.
-    pub max_members: usize,
-    /// Tries it with this member's end of a group.
+    /// Largest group for which it is quick.
+    pub max_group_size: usize,
+    /// Runs the check on this rank of a group.
     pub run: fn(&Comm, Effort),
 }
 
-/// How much is tried.
+/// Extent of the checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// What can be had with every change: fewer lengths and roots in large groups.
+    /// Fewer lengths and roots in large groups; for every change.
     Quick,
-    /// Everything; takes minutes.
+    /// All cases; takes minutes.
     Thorough,
 }
 
-/// Every promise.
+/// All checks.
 pub fn checks() -> Vec<Check> {
     let parts = [
-        sums::CHECKS,
-        moves::CHECKS,
+        reductions::CHECKS,
+        data_movement::CHECKS,
         in_place::CHECKS,
-        types::CHECKS,
-        bits::CHECKS,
-        messages::CHECKS,
+        dtypes::CHECKS,
+        determinism::CHECKS,
+        point_to_point::CHECKS,
         one_sided::CHECKS,
-        background::CHECKS,
+        nonblocking::CHECKS,
     ];
     parts
         .into_iter()
         .flatten()
-        .map(|&(name, max_members, run)| Check { name, max_members, run })
+        .map(|&(name, max_group_size, run)| Check { name, max_group_size, run })
         .collect()
 }
 
-/// Runs every check, or, to be quick, those that suit the size of the group.
+/// Runs every check, or with [`Effort::Quick`] those for this group size.
 pub fn run_all(comm: &Comm, effort: Effort) {
     for check in checks() {
-        if comm.group_size() <= check.max_members || effort == Effort::Thorough {
+        if comm.group_size() <= check.max_group_size || effort == Effort::Thorough {
             (check.run)(comm, effort);
             comm.barrier().unwrap_or_else(|error| panic!("after `{}`: {error}", check.name));
         }
     }
 }
 
-/// A row of a part's table: name, largest group, check.
+/// Row of a table of checks: name, largest group size, function.
 type Row = (&'static str, usize, fn(&Comm, Effort));
 
-/// A length that no number of ranks divides, and more than any buffer on the way holds.
+/// Length that no group size divides and that exceeds every buffer of the transports.
 const LONG: usize = 1_000_003;
 
-/// Lengths that are tried: none, fewer than ranks, odd ones, more than a ring holds.
+/// Tested lengths: zero, fewer than ranks, odd ones, more than a ring buffer holds.
 const COUNTS: [usize; 9] = [0, 1, 4, 10, 64, 100, 1000, 10_000, LONG];
 
-/// The lengths for a group of a size: large groups of threads share few cores. The longest has a
-/// check of its own where it is not in the list.
+/// Lengths for this group size: large groups of threads share few cores. [`LONG`] has a check of
+/// its own where it is not in the list.
 fn counts(comm: &Comm, effort: Effort) -> &'static [usize] {
     match (comm.group_size(), effort) {
         (..=5, Effort::Thorough) => &COUNTS,
@@ -90,25 +96,24 @@ fn counts(comm: &Comm, effort: Effort) -> &'static [usize] {
     }
 }
 
-/// The roots that are tried: all of them in small groups, else the ends and the middle.
+/// Tested roots: all in small groups, else first, middle and last.
 fn roots(comm: &Comm, effort: Effort) -> Vec<usize> {
     let n = comm.group_size();
     if n <= 5 || effort == Effort::Thorough { (0..n).collect() } else { vec![0, n / 2, n - 1] }
 }
 
-/// Element `index` of the data of the member at `position`: small whole numbers, whose sums are
-/// exact in every type that can hold them.
-fn value<T: Element>(position: usize, index: usize) -> T {
-    T::from_small((1 + (position * 5 + index * 3 + index / 11) % 3) as u8)
+/// Element `index` of the data of a rank: a small integer, whose reductions are exact in every
+/// type.
+fn value<T: Element>(rank: usize, index: usize) -> T {
+    T::from_small((1 + (rank * 5 + index * 3 + index / 11) % 3) as u8)
 }
 
-/// `count` elements of a member's data, from element `start` on.
-fn data<T: Element>(position: usize, start: usize, count: usize) -> Vec<T> {
-    (start..start + count).map(|index| value(position, index)).collect()
+/// `count` elements of the data of a rank, from element `start`.
+fn data<T: Element>(rank: usize, start: usize, count: usize) -> Vec<T> {
+    (start..start + count).map(|index| value(rank, index)).collect()
 }
 
-/// The same end, once for every algorithm that there is for this operation and this group, and once
-/// for the automatic choice.
+/// Runs a check with the automatic algorithm and with every algorithm that the group supports.
 fn each_algorithm(comm: &Comm, op: Op, run: impl Fn(&Comm, &str)) {
     run(comm, "automatic");
     for &algorithm in algorithms(op) {
@@ -118,7 +123,7 @@ fn each_algorithm(comm: &Comm, op: Op, run: impl Fn(&Comm, &str)) {
     }
 }
 
-/// Fails with the place of the first difference.
+/// Panics with the index of the first difference.
 #[track_caller]
 fn assert_same<T: Element>(found: &[T], expected: &[T], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}: length");

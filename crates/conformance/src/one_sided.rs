@@ -1,4 +1,4 @@
-//! Promises of one-sided access and of the counters.
+//! Checks of one-sided access and of the counters.
 
 use lockstep_comm::{Comm, Reduction, Window, WindowLocation};
 use lockstep_schedule::collective::{GroupSpec, algorithms, build};
@@ -7,9 +7,9 @@ use lockstep_schedule::{Algorithm, Layout, Op, Schedule, verify};
 use super::{Effort, Row, data};
 
 pub(super) const CHECKS: &[Row] = &[
-    ("what was put into a window can be got from it", 16, put_and_get),
-    ("what was put in the background is there when a signal says so", 16, put_then_signal),
-    ("the counters count what the proof of the schedule says", 5, counters),
+    ("a get returns what was put into a window", 16, put_and_get),
+    ("a nonblocking put completes before a later signal", 16, put_then_signal),
+    ("the counters equal the verified schedule", 5, counters),
 ];
 
 fn put_and_get(comm: &Comm, _: Effort) {
@@ -33,10 +33,10 @@ fn put_and_get(comm: &Comm, _: Effort) {
         assert_eq!(got, [1000 + source as u32]);
     }
     assert!(window.get(0, n, &mut [0, 0]).is_err(), "past the end");
-    assert!(window.put(n, 0, &[0]).is_err(), "nobody is there");
+    assert!(window.put(n, 0, &[0]).is_err(), "there is no such rank");
     assert!(window.get(0, usize::MAX, &mut [0]).is_err(), "past every end");
     comm.barrier().expect("barrier");
-    // From the next member's last element to the own first, without a buffer in between.
+    // From the last element of the next rank to the own first one, without a buffer in between.
     let next = WindowLocation { group_rank: (me + 1) % n, start: n };
     window.copy(next, WindowLocation { group_rank: me, start: 0 }, 1).expect("copy");
     assert_eq!(window.own()[0], 1000 + ((me + 1) % n) as u32);
@@ -44,7 +44,7 @@ fn put_and_get(comm: &Comm, _: Effort) {
     window.close().expect("close");
 }
 
-/// Puts and gets in the background keep their order with signals.
+/// Nonblocking puts and gets keep their order with signals.
 fn put_then_signal(comm: &Comm, _: Effort) {
     let n = comm.group_size();
     if !comm.shares_memory() || n == 1 {
@@ -57,9 +57,9 @@ fn put_then_signal(comm: &Comm, _: Effort) {
     let arrived = comm.start_wait_for(before, 4).expect("start");
     let found = window.start_get(me, 0, vec![0; 5000]).expect("start");
     let put = window.start_put(next, 0, vec![me as u64 + 1; 5000]).expect("start");
-    let told = comm.start_signal(next, 4).expect("start");
+    let signalled = comm.start_signal(next, 4).expect("start");
     put.finish().expect("put");
-    told.finish().expect("signal");
+    signalled.finish().expect("signal");
     arrived.finish().expect("wait");
     assert_eq!(found.finish().expect("get"), vec![before as u64 + 1; 5000]);
     window.close().expect("close");
@@ -89,11 +89,11 @@ fn counters(comm: &Comm, _: Effort) {
 }
 
 fn count_one(comm: &Comm, op: Op, algorithm: Algorithm, schedule: &Schedule) {
-    let report = verify(schedule).expect("every schedule is proven");
+    let report = verify(schedule).expect("every schedule verifies");
     let n = comm.group_size();
     let count = if op == Op::AllToAll { 100 * n * n } else { 1001 };
     let layout = Layout::even(schedule, count);
-    let said = &report.ranks[comm.group_rank()];
+    let verified = &report.ranks[comm.group_rank()];
     let before = comm.counters().of(op);
     call(&comm.using(algorithm), op, count);
     let after = comm.counters().of(op);
@@ -108,11 +108,11 @@ fn count_one(comm: &Comm, op: Op, algorithm: Algorithm, schedule: &Schedule) {
     let bytes = |len: usize| 4 * len as u64;
     let expected = [
         1,
-        said.num_messages as u64,
-        bytes(said.sent_len(&layout)),
-        bytes(said.received_len(&layout)),
-        bytes(said.read_len(&layout)),
-        bytes(said.written_len(&layout)),
+        verified.num_messages as u64,
+        bytes(verified.sent_len(&layout)),
+        bytes(verified.received_len(&layout)),
+        bytes(verified.read_len(&layout)),
+        bytes(verified.written_len(&layout)),
     ];
     assert_eq!(
         counted, expected,
@@ -120,7 +120,7 @@ fn count_one(comm: &Comm, op: Op, algorithm: Algorithm, schedule: &Schedule) {
     );
 }
 
-/// Carries out an operation on a vector of `count` elements, as a layout counts them.
+/// Runs a collective on a vector of `count` elements, as a layout counts them.
 fn call(comm: &Comm, op: Op, count: usize) {
     let own = comm.part_of(count, comm.group_rank()).len();
     let mut whole = data::<f32>(comm.group_rank(), 0, count);

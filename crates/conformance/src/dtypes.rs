@@ -1,4 +1,4 @@
-//! Promises for every type of element.
+//! Checks of every element type.
 
 use half::{bf16, f16};
 
@@ -7,8 +7,8 @@ use lockstep_comm::{Comm, Element, Reduction};
 use super::{Effort, Row, assert_same, data, value};
 
 pub(super) const CHECKS: &[Row] = &[
-    ("every type can be added, averaged and compared", 8, every_type_adds),
-    ("every type can be moved by every operation", 8, every_type_moves),
+    ("every type can be summed, averaged and compared", 8, every_type_reduces),
+    ("every type can be moved by every collective", 8, every_type_moves),
 ];
 
 /// Calls a generic function for every type.
@@ -29,13 +29,13 @@ macro_rules! for_every_type {
     };
 }
 
-fn every_type_adds(comm: &Comm, effort: Effort) {
+fn every_type_reduces(comm: &Comm, effort: Effort) {
     let is_small = comm.group_size() <= 5 || effort == Effort::Thorough;
     let counts: &[usize] = if is_small { &[1, 17, 100, 1000] } else { &[19] };
-    for_every_type!(adds(comm, counts));
+    for_every_type!(reduces(comm, counts));
 }
 
-/// What the reduction of all members' element `index` is.
+/// Expected reduction of element `index`.
 fn reduced<T: Element>(comm: &Comm, reduction: Reduction, index: usize) -> T {
     let n = comm.group_size();
     let combine = |a: T, b: T| match reduction {
@@ -47,7 +47,7 @@ fn reduced<T: Element>(comm: &Comm, reduction: Reduction, index: usize) -> T {
     if reduction == Reduction::Mean { T::divide(all, n) } else { all }
 }
 
-fn adds<T: Element>(comm: &Comm, counts: &[usize]) {
+fn reduces<T: Element>(comm: &Comm, counts: &[usize]) {
     let (n, me) = (comm.group_size(), comm.group_rank());
     for reduction in Reduction::ALL {
         for &count in counts {
@@ -88,9 +88,9 @@ fn moves<T: Element>(comm: &Comm) {
     if me == 0 {
         assert_same(&at_root, &all, name);
     }
-    let mut dealt = zeros(each);
-    comm.scatter(&all, &mut dealt, 0).expect(name);
-    assert_same(&dealt, &own, name);
+    let mut scattered = zeros(each);
+    comm.scatter(&all, &mut scattered, 0).expect(name);
+    assert_same(&scattered, &own, name);
     let mut moved = zeros(each * n);
     comm.all_to_all(&data::<T>(me, 0, each * n), &mut moved).expect(name);
     let expected: Vec<T> = (0..n).flat_map(|source| data(source, me * each, each)).collect();
@@ -104,8 +104,8 @@ fn moves<T: Element>(comm: &Comm) {
     assert_same(&arrived, &expected, name);
     if n > 1 {
         let (next, before) = ((me + 1) % n, (me + n - 1) % n);
-        comm.send_recv(&own, next, &mut dealt, before, 3).expect(name);
-        assert_same(&dealt, &data::<T>(0, each * before, each), name);
+        comm.send_recv(&own, next, &mut scattered, before, 3).expect(name);
+        assert_same(&scattered, &data::<T>(0, each * before, each), name);
     }
     let mut copied = zeros(each);
     comm.copy(&own, &mut copied).expect(name);

@@ -1,31 +1,31 @@
-//! The best that memory allows: the work of an all-reduce of two, without a word to anybody.
+//! Memory bound of an all-reduce: the traffic of two ranks, without synchronization.
 //!
-//! Every rank takes its part of two buffers, its own and its neighbour's, reads both, adds, and
-//! stores the sum into both: two reads and two writes an element. The time that takes is what
-//! measured calls of the same size are held against. Before each sweep the ranks rewrite their
-//! buffers, as they do before a call, so that half of what is read lies in another core's cache.
+//! Every rank reads its part of two buffers, its own and that of the next rank, adds them and
+//! stores the sum into both: two reads and two writes per element. The time is the lower bound for
+//! calls of the same size. Before each sweep the ranks rewrite their buffers, as before a call, so
+//! that half of the reads hit the cache of another core.
 
 use lockstep_comm::limit::{PairSum, arena_offset, arena_window};
 use lockstep_comm::{Comm, Element};
 use lockstep_platform::Target;
 
-use super::{BenchError, Board, Buffers};
+use super::{BenchError, Buffers, Coordinator};
 
-/// A sweep over one buffer of every rank.
-pub(super) struct Sweep<'a> {
-    /// What this rank rewrites: its own buffer, and where it is alone the second one too.
+/// MemorySweep over one buffer of every rank.
+pub(super) struct MemorySweep<'a> {
+    /// Buffers that this rank rewrites: its own, and both in a world of one rank.
     own: Vec<Target<'a, u8>>,
-    /// This rank's part of two buffers.
+    /// Part of this rank in the two buffers.
     parts: [Target<'a, u8>; 2],
     sum: PairSum,
 }
 
-impl<'a> Sweep<'a> {
-    /// Sweeps over the measured buffers themselves where all ranks see them, else over room of
-    /// the same size on the board.
+impl<'a> MemorySweep<'a> {
+    /// MemorySweep over the measured buffers if all ranks share them, else over buffers of the same
+    /// size in the segment of the coordinator.
     pub(super) fn new<T: Element>(
         comm: &'a Comm,
-        board: &'a Board,
+        coordinator: &'a Coordinator,
         buffers: Buffers,
         measured: &[T],
     ) -> Result<Self, BenchError> {
@@ -39,18 +39,18 @@ impl<'a> Sweep<'a> {
         };
         let whole: [Target<'a, u8>; 2] = match offset {
             Some(offset) => {
-                let offsets = board.exchange(rank, offset as u64)?;
+                let offsets = coordinator.exchange(rank, offset as u64)?;
                 [rank, (rank + 1) % n]
                     .map(|other| arena_window(comm, other, offsets[other] as usize, bytes))
             }
-            None => [rank, (rank + 1) % n.max(2)].map(|other| board.room(other, bytes)),
+            None => [rank, (rank + 1) % n.max(2)].map(|other| coordinator.buffer(other, bytes)),
         };
         let own = if n > 1 { vec![whole[0]] } else { whole.to_vec() };
         let parts = whole.map(|window| window.part(part.clone()));
         Ok(Self { own, parts, sum: PairSum::new::<T>(comm) })
     }
 
-    /// Rewrites what this rank owns.
+    /// Rewrites the buffers of this rank.
     pub(super) fn refresh(&self, byte: u8) {
         for window in &self.own {
             window.fill(byte);

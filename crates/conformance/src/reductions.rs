@@ -1,4 +1,4 @@
-//! Promises of operations that add up.
+//! Checks of reductions.
 
 use lockstep_comm::{Comm, Element, Reduction};
 use lockstep_schedule::Op;
@@ -6,14 +6,14 @@ use lockstep_schedule::Op;
 use super::{Effort, LONG, Row, assert_same, counts, data, each_algorithm, roots, value};
 
 pub(super) const CHECKS: &[Row] = &[
-    ("an all-reduce adds up, by every algorithm, for every length", 32, all_reduce),
+    ("an all-reduce sums with every algorithm and length", 32, all_reduce),
     ("a reduce-scatter gives every rank its part of the sum", 32, reduce_scatter),
-    ("a reduce gives the root the sum and the others nothing", 16, reduce),
-    ("a long vector is added up as a short one is", 5, long_vector),
-    ("memory of the arena gives the same as any other", 16, arena_or_not),
+    ("a reduce gives the sum to the root only", 16, reduce),
+    ("a long vector is summed like a short one", 5, long_vector),
+    ("arena and private memory give the same result", 16, arena_or_not),
 ];
 
-/// The sum of all members' element `index`, in the order of their positions.
+/// Sum of element `index` over all ranks, in rank order.
 fn sum<T: Element>(comm: &Comm, index: usize) -> T {
     (1..comm.group_size()).fold(value(0, index), |sum, p| T::add(sum, value(p, index)))
 }
@@ -90,7 +90,7 @@ fn arena_or_not(comm: &Comm, effort: Effort) {
     for &count in counts(comm, effort) {
         let expected: Vec<f32> = (0..count).map(|index| sum(comm, index)).collect();
         let mut buffer = comm.allocate::<f32>(count + 3).expect("the arena has room");
-        // A part of a buffer, and only some ranks in the arena: neither makes a difference.
+        // A part of a buffer, on some ranks in the arena, on others in private memory.
         let mut private = data::<f32>(comm.group_rank(), 0, count);
         buffer[3..].copy_from_slice(&private);
         let is_private = comm.group_rank().is_multiple_of(2);

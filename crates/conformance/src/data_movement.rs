@@ -1,4 +1,4 @@
-//! Promises of operations that only move data.
+//! Checks of collectives that move data.
 
 use lockstep_comm::{Comm, Reduction};
 use lockstep_mesh::Group;
@@ -7,14 +7,14 @@ use lockstep_schedule::Op;
 use super::{Effort, LONG, Row, assert_same, counts, data, each_algorithm, roots};
 
 pub(super) const CHECKS: &[Row] = &[
-    ("an all-gather gives every rank everybody's part", 32, all_gather),
-    ("a broadcast gives every rank the root's data, whoever the root is", 16, broadcast),
+    ("an all-gather gives every rank all parts", 32, all_gather),
+    ("a broadcast gives every rank the data of any root", 16, broadcast),
     ("a scatter and a gather are each other's inverse", 16, scatter_and_gather),
     ("an all-to-all is a transposition", 32, all_to_all),
-    ("an uneven all-to-all moves what was asked for", 16, all_to_all_v),
-    ("an uneven all-gather gives every rank everybody's part", 8, all_gather_v),
-    ("a long vector is moved as a short one is", 5, long_vector),
-    ("a barrier holds, by every algorithm", 32, barrier),
+    ("an all-to-all-v moves the requested counts", 16, all_to_all_v),
+    ("an all-gather-v gives every rank all parts", 8, all_gather_v),
+    ("a long vector is moved like a short one", 5, long_vector),
+    ("a barrier holds with every algorithm", 32, barrier),
     ("groups do not disturb each other", 16, groups),
 ];
 
@@ -22,7 +22,7 @@ fn all_gather(comm: &Comm, effort: Effort) {
     each_algorithm(comm, Op::AllGather, |comm, name| {
         for &count in counts(comm, effort) {
             let what = format!("all-gather of {count} by {name}");
-            // Element i of the result is known to everybody, whoever brings it.
+            // The expected value of an element does not depend on the rank that sends it.
             let part = comm.part_of(count, comm.group_rank());
             let input = data::<u16>(0, part.start, part.len());
             let mut output = vec![0; count];
@@ -103,9 +103,8 @@ fn all_to_all_v(comm: &Comm, _: Effort) {
 
 fn all_gather_v(comm: &Comm, _: Effort) {
     let (n, me) = (comm.group_size(), comm.group_rank());
-    let count = |position: usize| position * 7 % 5 * 30;
-    let expected: Vec<f64> =
-        (0..n).flat_map(|position| data(position, 0, count(position))).collect();
+    let count = |rank: usize| rank * 7 % 5 * 30;
+    let expected: Vec<f64> = (0..n).flat_map(|rank| data(rank, 0, count(rank))).collect();
     each_algorithm(comm, Op::AllGather, |comm, name| {
         let mut output = Vec::new();
         let lengths = comm.all_gather_v(&data::<f64>(me, 0, count(me)), &mut output).expect(name);
@@ -121,9 +120,9 @@ fn long_vector(comm: &Comm, _: Effort) {
     let mut all = vec![0; LONG];
     comm.all_gather(&whole[own.clone()], &mut all).expect("all-gather");
     assert_same(&all, &whole, "all-gather");
-    let mut spread = if me == n - 1 { whole.clone() } else { vec![0; LONG] };
-    comm.broadcast(&mut spread, n - 1).expect("broadcast");
-    assert_same(&spread, &whole, "broadcast");
+    let mut broadcast_data = if me == n - 1 { whole.clone() } else { vec![0; LONG] };
+    comm.broadcast(&mut broadcast_data, n - 1).expect("broadcast");
+    assert_same(&broadcast_data, &whole, "broadcast");
     let mut part = vec![0; own.len()];
     comm.scatter(&whole, &mut part, 0).expect("scatter");
     assert_same(&part, &whole[own], "scatter");
@@ -147,9 +146,9 @@ fn barrier(comm: &Comm, _: Effort) {
 }
 
 fn groups(comm: &Comm, _: Effort) {
-    let members = comm.ranks();
+    let ranks = comm.ranks();
     let half =
-        |parity: usize| -> Vec<_> { members.iter().copied().skip(parity).step_by(2).collect() };
+        |parity: usize| -> Vec<_> { ranks.iter().copied().skip(parity).step_by(2).collect() };
     let partition: Vec<Group> =
         [half(0), half(1)].into_iter().filter(|ranks| !ranks.is_empty()).map(Group::new).collect();
     let own = comm.split(&partition, "parity").expect("split");

@@ -1,8 +1,8 @@
-//! The operations that are measured, each with its buffers and with what must come out.
+//! Measured collectives with their buffers and expected results.
 //!
-//! A size in bytes means what it means in the benchmarks of other libraries: the vector of an
-//! all-reduce, a broadcast or a reduce, all of what an all-gather or a gather collects, all of
-//! what a reduce-scatter or a scatter hands out, and what one rank brings to an all-to-all.
+//! Sizes follow nccl-tests: the vector of an all-reduce, broadcast or reduce, the output of an
+//! all-gather or gather, the input of a reduce-scatter or scatter, and the input of one rank of an
+//! all-to-all.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -12,15 +12,15 @@ use lockstep_comm::{ArenaBuffer, Comm, CommError, Element, Reduction};
 use lockstep_schedule::{Op, boundary};
 
 use super::Buffers;
-use super::data::{Origin, Run};
+use super::data::{Origin, Span};
 
-/// Who sends or receives where one rank is unlike the others.
+/// Root of rooted collectives.
 const ROOT: usize = 0;
 
-/// An operation that can be measured.
+/// Collective that can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the operations")]
-pub enum Kind {
+pub enum Collective {
     AllReduce,
     ReduceScatter,
     AllGather,
@@ -33,8 +33,8 @@ pub enum Kind {
     Barrier,
 }
 
-impl Kind {
-    /// Every operation.
+impl Collective {
+    /// All collectives.
     pub const ALL: [Self; 10] = [
         Self::AllReduce,
         Self::ReduceScatter,
@@ -48,7 +48,7 @@ impl Kind {
         Self::Barrier,
     ];
 
-    /// How scripts call it.
+    /// Name on the command line and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
@@ -64,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// The operation that schedules know.
+    /// Operation of its schedule.
     pub const fn op(self) -> Op {
         match self {
             Self::AllReduce => Op::AllReduce,
@@ -79,8 +79,8 @@ impl Kind {
         }
     }
 
-    /// Bytes that a link between ranks carries for every byte of the size, at least: what makes
-    /// operations and numbers of ranks comparable.
+    /// Bus bandwidth factor of nccl-tests: least bytes on a link per byte of the size. It makes
+    /// collectives and world sizes comparable.
     pub fn bus_factor(self, num_ranks: usize) -> f64 {
         let share = (num_ranks as f64 - 1.0) / num_ranks as f64;
         match self {
@@ -96,30 +96,30 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for Collective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// A text that names no operation.
+/// Text that names no collective.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no operation; try {}", Kind::ALL.map(Kind::name).join(", "))]
-pub struct UnknownKind {
-    /// What was written.
+#[error("`{text}` is not a collective; try {}", Collective::ALL.map(Collective::name).join(", "))]
+pub struct UnknownCollective {
+    /// Text.
     pub text: String,
 }
 
-impl FromStr for Kind {
-    type Err = UnknownKind;
+impl FromStr for Collective {
+    type Err = UnknownCollective;
 
-    fn from_str(text: &str) -> Result<Self, UnknownKind> {
-        let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
-        found.ok_or_else(|| UnknownKind { text: text.to_owned() })
+    fn from_str(text: &str) -> Result<Self, UnknownCollective> {
+        let found = Self::ALL.into_iter().find(|collective| collective.name() == text);
+        found.ok_or_else(|| UnknownCollective { text: text.to_owned() })
     }
 }
 
-/// A buffer in the arena or anywhere else.
+/// Buffer in the arena or in private memory.
 enum Memory<T> {
     Arena(ArenaBuffer<T>),
     Private(Vec<T>),
@@ -144,39 +144,47 @@ impl<T: Element> DerefMut for Memory<T> {
     }
 }
 
-/// One operation on one size, ready to be called again and again.
-pub(super) struct Exercise<T> {
+/// Collective with its buffers, ready for repeated calls.
+pub(super) struct Operation<T> {
     comm: Comm,
-    kind: Kind,
+    collective: Collective,
     count: usize,
-    /// Not used by operations in place, which have all in `output`.
+    /// Empty for in-place collectives, which use `output` only.
     input: Memory<T>,
     output: Memory<T>,
     send_counts: Vec<usize>,
-    runs: Vec<Run>,
+    spans: Vec<Span>,
 }
 
-impl<T: Element> Exercise<T> {
+impl<T: Element> Operation<T> {
     pub(super) fn new(
         comm: Comm,
-        kind: Kind,
+        collective: Collective,
         count: usize,
         buffers: Buffers,
     ) -> Result<Self, CommError> {
         let part = comm.part_of(count, comm.group_rank()).len();
-        let runs = runs(&comm, kind, count);
-        let input_len = match kind {
-            Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::Barrier => 0,
-            Kind::ReduceScatter | Kind::Scatter | Kind::AllToAll | Kind::AllToAllV => count,
-            Kind::AllGather | Kind::Gather => part,
+        let spans = expected_spans(&comm, collective, count);
+        let input_len = match collective {
+            Collective::AllReduce
+            | Collective::Broadcast
+            | Collective::Reduce
+            | Collective::Barrier => 0,
+            Collective::ReduceScatter
+            | Collective::Scatter
+            | Collective::AllToAll
+            | Collective::AllToAllV => count,
+            Collective::AllGather | Collective::Gather => part,
         };
-        let output_len = match kind {
-            Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::AllGather | Kind::Gather => {
-                count
-            }
-            Kind::ReduceScatter | Kind::Scatter => part,
-            Kind::AllToAll | Kind::AllToAllV => runs.iter().map(|run| run.len).sum(),
-            Kind::Barrier => 0,
+        let output_len = match collective {
+            Collective::AllReduce
+            | Collective::Broadcast
+            | Collective::Reduce
+            | Collective::AllGather
+            | Collective::Gather => count,
+            Collective::ReduceScatter | Collective::Scatter => part,
+            Collective::AllToAll | Collective::AllToAllV => spans.iter().map(|span| span.len).sum(),
+            Collective::Barrier => 0,
         };
         let memory = |len: usize, buffers: Buffers| -> Result<Memory<T>, CommError> {
             Ok(match buffers {
@@ -184,63 +192,62 @@ impl<T: Element> Exercise<T> {
                 Buffers::Private => Memory::Private(vec![T::from_small(0); len]),
             })
         };
-        let is_vec = kind == Kind::AllToAllV;
+        let is_vec = collective == Collective::AllToAllV;
         let output = memory(output_len, if is_vec { Buffers::Private } else { buffers })?;
         let input = memory(input_len, buffers)?;
         let send_counts = counts(&comm, comm.group_rank(), count);
-        Ok(Self { comm, kind, count, input, output, send_counts, runs })
+        Ok(Self { comm, collective, count, input, output, send_counts, spans })
     }
 
-    /// Lets another handle to the same end make the calls.
-    pub(super) fn by(&mut self, comm: Comm) {
+    /// Replaces the communicator by another handle of the same rank.
+    pub(super) fn use_comm(&mut self, comm: Comm) {
         self.comm = comm;
     }
 
-    /// What the rank brings, to be rewritten before every call.
-    pub(super) fn brought(&mut self) -> &mut [T] {
-        if self.kind.is_in_place() { &mut self.output } else { &mut self.input }
+    /// Input of the rank, rewritten before every call.
+    pub(super) fn input(&mut self) -> &mut [T] {
+        if self.collective.is_in_place() { &mut self.output } else { &mut self.input }
     }
 
-    /// What the rank has afterwards, as far as the operation says what it is.
+    /// Defined part of the result.
     pub(super) fn result(&self) -> &[T] {
         let is_root = self.comm.group_rank() == ROOT;
-        if self.kind == Kind::Gather && !is_root { &[] } else { &self.output }
+        if self.collective == Collective::Gather && !is_root { &[] } else { &self.output }
     }
 
-    /// Where the elements of the result come from.
-    pub(super) fn runs(&self) -> &[Run] {
-        &self.runs
+    /// Expected content of the result.
+    pub(super) fn expected(&self) -> &[Span] {
+        &self.spans
     }
 
-    /// The buffer that has the whole size.
+    /// Buffer of the full size.
     pub(super) fn whole(&self) -> &[T] {
         if self.input.len() == self.count { &self.input } else { &self.output }
     }
 
     pub(super) fn call(&mut self) -> Result<(), CommError> {
-        let Self { comm, kind, input, output, send_counts, .. } = self;
-        match kind {
-            Kind::AllReduce => comm.all_reduce(output, Reduction::Sum),
-            Kind::ReduceScatter => comm.reduce_scatter(input, output, Reduction::Sum),
-            Kind::AllGather => comm.all_gather(input, output),
-            Kind::Broadcast => comm.broadcast(output, ROOT),
-            Kind::Reduce => comm.reduce(output, ROOT, Reduction::Sum),
-            Kind::Scatter => comm.scatter(input, output, ROOT),
-            Kind::Gather => comm.gather(input, output, ROOT),
-            Kind::AllToAll => comm.all_to_all(input, output),
-            Kind::AllToAllV => match output {
+        let Self { comm, collective, input, output, send_counts, .. } = self;
+        match collective {
+            Collective::AllReduce => comm.all_reduce(output, Reduction::Sum),
+            Collective::ReduceScatter => comm.reduce_scatter(input, output, Reduction::Sum),
+            Collective::AllGather => comm.all_gather(input, output),
+            Collective::Broadcast => comm.broadcast(output, ROOT),
+            Collective::Reduce => comm.reduce(output, ROOT, Reduction::Sum),
+            Collective::Scatter => comm.scatter(input, output, ROOT),
+            Collective::Gather => comm.gather(input, output, ROOT),
+            Collective::AllToAll => comm.all_to_all(input, output),
+            Collective::AllToAllV => match output {
                 Memory::Private(output) => {
                     comm.all_to_all_v(input, send_counts, output).map(|_| ())
                 }
-                Memory::Arena(_) => unreachable!("its output grows as needed"),
+                Memory::Arena(_) => unreachable!("its output is a vector that grows"),
             },
-            Kind::Barrier => comm.barrier(),
+            Collective::Barrier => comm.barrier(),
         }
     }
 }
 
-/// How much a rank sends to each other in an uneven all-to-all of `count` elements: once, twice
-/// and three times as much in turn.
+/// Send counts of a rank in an all-to-all-v of `count` elements, with weights 1, 2 and 3 in turn.
 fn counts(comm: &Comm, rank: usize, count: usize) -> Vec<usize> {
     let n = comm.group_size();
     let weight = |other: usize| 1 + (rank + other) % 3;
@@ -250,25 +257,25 @@ fn counts(comm: &Comm, rank: usize, count: usize) -> Vec<usize> {
     counts
 }
 
-/// What this rank must have afterwards.
-fn runs(comm: &Comm, kind: Kind, count: usize) -> Vec<Run> {
+/// Expected content of the result on this rank.
+fn expected_spans(comm: &Comm, collective: Collective, count: usize) -> Vec<Span> {
     let (n, me) = (comm.group_size(), comm.group_rank());
     let is_root = me == ROOT;
     let part = comm.part_of(count, me);
-    let of_rank = |rank, start, len| Run { origin: Origin::Rank(rank), start, len };
-    let sum = |start, len| Run { origin: Origin::Sum, start, len };
-    match kind {
-        Kind::AllReduce => vec![sum(0, count)],
-        Kind::Reduce if is_root => vec![sum(0, count)],
-        Kind::Reduce => vec![of_rank(me, 0, count)],
-        Kind::ReduceScatter => vec![sum(part.start, part.len())],
-        Kind::Broadcast => vec![of_rank(ROOT, 0, count)],
-        Kind::Scatter => vec![of_rank(ROOT, part.start, part.len())],
-        Kind::Gather if !is_root => Vec::new(),
-        Kind::AllGather | Kind::Gather => {
+    let of_rank = |rank, start, len| Span { origin: Origin::Rank(rank), start, len };
+    let sum = |start, len| Span { origin: Origin::Sum, start, len };
+    match collective {
+        Collective::AllReduce => vec![sum(0, count)],
+        Collective::Reduce if is_root => vec![sum(0, count)],
+        Collective::Reduce => vec![of_rank(me, 0, count)],
+        Collective::ReduceScatter => vec![sum(part.start, part.len())],
+        Collective::Broadcast => vec![of_rank(ROOT, 0, count)],
+        Collective::Scatter => vec![of_rank(ROOT, part.start, part.len())],
+        Collective::Gather if !is_root => Vec::new(),
+        Collective::AllGather | Collective::Gather => {
             (0..n).map(|rank| of_rank(rank, 0, comm.part_of(count, rank).len())).collect()
         }
-        Kind::AllToAll => {
+        Collective::AllToAll => {
             let at = |chunk| boundary(count * n, n * n, chunk);
             let from = |rank| {
                 let (row, chunk) = (at(rank * n), rank * n + me);
@@ -276,13 +283,13 @@ fn runs(comm: &Comm, kind: Kind, count: usize) -> Vec<Run> {
             };
             (0..n).map(from).collect()
         }
-        Kind::AllToAllV => {
+        Collective::AllToAllV => {
             let from = |rank| {
                 let counts = counts(comm, rank, count);
                 of_rank(rank, counts[..me].iter().sum(), counts[me])
             };
             (0..n).map(from).collect()
         }
-        Kind::Barrier => Vec::new(),
+        Collective::Barrier => Vec::new(),
     }
 }

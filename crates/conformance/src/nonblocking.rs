@@ -1,4 +1,4 @@
-//! Promises of calls in the background.
+//! Checks of nonblocking calls.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use lockstep_comm::{Comm, Reduction};
 use super::{Effort, Row, assert_same, data};
 
 pub(super) const CHECKS: &[Row] = &[
-    ("several calls in flight end in their order", 16, several_in_flight),
-    ("a direct call waits for those in flight", 16, direct_after_started),
-    ("every operation can run in the background", 8, every_operation),
-    ("a wait for a call in flight ends with its deadline and can be taken up again", 8, deadline),
+    ("several calls in flight complete in order", 16, several_in_flight),
+    ("a blocking call waits for those in flight", 16, direct_after_started),
+    ("every collective can run in the background", 8, every_operation),
+    ("a wait for a call in flight ends at its deadline and can be resumed", 8, deadline),
 ];
 
 fn several_in_flight(comm: &Comm, _: Effort) {
@@ -30,7 +30,7 @@ fn direct_after_started(comm: &Comm, _: Effort) {
     let handle = comm.start_all_reduce(vec![1.0_f64; 5000], Reduction::Sum).expect("start");
     let mut small = [1_u8];
     comm.all_reduce(&mut small, Reduction::Sum).expect("direct");
-    assert!(handle.is_done(), "the direct call came after it");
+    assert!(handle.is_done(), "the blocking call was started after it");
     assert_eq!(usize::from(small[0]), comm.group_size());
     let n = comm.group_size() as f64;
     assert_same(&handle.finish().expect("started"), &vec![n; 5000], "started");
@@ -39,33 +39,33 @@ fn direct_after_started(comm: &Comm, _: Effort) {
 fn every_operation(comm: &Comm, _: Effort) {
     let (n, me) = (comm.group_size(), comm.group_rank());
     let gathered = comm.start_all_gather((vec![me as u32; 3], vec![0; 3 * n])).expect("start");
-    let moved = comm.start_all_to_all((data::<u32>(me, 0, n), vec![0; n])).expect("start");
-    let spread = comm.start_broadcast(vec![me as u16; 5], n - 1).expect("start");
+    let transposed = comm.start_all_to_all((data::<u32>(me, 0, n), vec![0; n])).expect("start");
+    let broadcast = comm.start_broadcast(vec![me as u16; 5], n - 1).expect("start");
     let part = comm.start_reduce_scatter((vec![1_u32; 2 * n], vec![0; 2]), Reduction::Sum);
     let root = comm.start_reduce(vec![1_u64; 4], 0, Reduction::Max).expect("start");
-    let dealt = comm.start_scatter((data::<u8>(0, 0, n), vec![0; 1]), 0).expect("start");
-    let kept = comm.start_gather((vec![me as u32; 1], vec![0; n]), 0).expect("start");
-    let met = comm.start_barrier().expect("start");
+    let scattered = comm.start_scatter((data::<u8>(0, 0, n), vec![0; 1]), 0).expect("start");
+    let at_root = comm.start_gather((vec![me as u32; 1], vec![0; n]), 0).expect("start");
+    let barrier = comm.start_barrier().expect("start");
     let summed =
         comm.start_all_reduce_into((vec![1_i8; 3], vec![0; 3]), Reduction::Sum).expect("start");
-    let uneven = comm.start_all_to_all_v(vec![me as u64; n], vec![1; n]).expect("start");
+    let exchanged = comm.start_all_to_all_v(vec![me as u64; n], vec![1; n]).expect("start");
     let copied = comm.start_copy((data::<f32>(me, 0, 9), vec![0.0; 9])).expect("start");
     let expected: Vec<u32> = (0..n as u32).flat_map(|position| [position; 3]).collect();
     assert_same(&gathered.finish().expect("all-gather").1, &expected, "all-gather");
     let expected: Vec<u32> = (0..n).flat_map(|source| data(source, me, 1)).collect();
-    assert_same(&moved.finish().expect("all-to-all").1, &expected, "all-to-all");
-    assert_same(&spread.finish().expect("broadcast"), &[n as u16 - 1; 5], "broadcast");
+    assert_same(&transposed.finish().expect("all-to-all").1, &expected, "all-to-all");
+    assert_same(&broadcast.finish().expect("broadcast"), &[n as u16 - 1; 5], "broadcast");
     let part = part.expect("start").finish().expect("reduce-scatter").1;
     assert_same(&part, &[n as u32; 2], "reduce-scatter");
     assert_same(&root.finish().expect("reduce"), &[1; 4], "reduce");
-    assert_same(&dealt.finish().expect("scatter").1, &data::<u8>(0, me, 1), "scatter");
-    let kept = kept.finish().expect("gather").1;
+    assert_same(&scattered.finish().expect("scatter").1, &data::<u8>(0, me, 1), "scatter");
+    let at_root = at_root.finish().expect("gather").1;
     if me == 0 {
-        assert_same(&kept, &(0..n as u32).collect::<Vec<_>>(), "gather");
+        assert_same(&at_root, &(0..n as u32).collect::<Vec<_>>(), "gather");
     }
-    met.finish().expect("barrier");
+    barrier.finish().expect("barrier");
     assert_same(&summed.finish().expect("all-reduce").1, &[n as i8; 3], "all-reduce");
-    let (_, arrived, counts) = uneven.finish().expect("all-to-all-v");
+    let (_, arrived, counts) = exchanged.finish().expect("all-to-all-v");
     assert_same(&arrived, &(0..n as u64).collect::<Vec<_>>(), "all-to-all-v");
     assert_eq!(counts, vec![1; n]);
     assert_same(&copied.finish().expect("copy").1, &data::<f32>(me, 0, 9), "copy");
@@ -74,7 +74,7 @@ fn every_operation(comm: &Comm, _: Effort) {
 fn deadline(comm: &Comm, _: Effort) {
     let n = comm.group_size();
     let handle = comm.start_all_reduce(vec![2_u32; 10], Reduction::Sum).expect("start");
-    // Nobody has to be late for this: no time at all is never enough, or the call is done.
+    // A zero timeout either expires or finds the call complete.
     let result = match handle.wait(Duration::ZERO) {
         Ok(result) => result,
         Err(handle) => handle.finish(),

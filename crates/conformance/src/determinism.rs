@@ -1,4 +1,4 @@
-//! Promises about bits: sums have a stated order, whoever computes them and however often.
+//! Checks of determinism: sums have a fixed order on every rank and in every call.
 
 use lockstep_comm::{Comm, Reduction, Rows, Table};
 use lockstep_schedule::{Op, SumTree};
@@ -6,23 +6,23 @@ use lockstep_schedule::{Op, SumTree};
 use super::{Effort, Row, assert_same, each_algorithm};
 
 pub(super) const CHECKS: &[Row] = &[
-    ("sums have the bits of the canonical tree where that is asked for", 16, canonical_bits),
+    ("canonical sums have the bits of the canonical tree", 16, canonical_bits),
     ("a sparse sum has the bits of the dense one", 16, sparse_bits),
     ("a thousand repetitions give the same bits", 5, same_bits_every_time),
-    ("all ranks get the same bits, by every algorithm", 8, same_bits_everywhere),
+    ("all ranks get the same bits with every algorithm", 8, same_bits_everywhere),
 ];
 
-/// Numbers of very different size, so that every order of additions has bits of its own.
-fn rough(position: usize, index: usize) -> f32 {
-    let mixed = (position * 7919 + index * 104_729 + 12_345) % 1_000_003;
-    let scale = [1.0e-3, 1.0, 1.0e4, 1.0e7][(position + index) % 4];
+/// Numbers of very different magnitude, so that every order of additions has other bits.
+fn mixed_magnitude(rank: usize, index: usize) -> f32 {
+    let mixed = (rank * 7919 + index * 104_729 + 12_345) % 1_000_003;
+    let scale = [1.0e-3, 1.0, 1.0e4, 1.0e7][(rank + index) % 4];
     (mixed as f32 / 1_000_003.0 - 0.5) * scale
 }
 
-fn add_up(tree: &SumTree<usize>, index: usize) -> f32 {
+fn sum_tree(tree: &SumTree<usize>, index: usize) -> f32 {
     match tree {
-        SumTree::Leaf(position) => rough(*position, index),
-        SumTree::Sum(left, right) => add_up(left, index) + add_up(right, index),
+        SumTree::Leaf(rank) => mixed_magnitude(*rank, index),
+        SumTree::Sum(left, right) => sum_tree(left, index) + sum_tree(right, index),
     }
 }
 
@@ -33,9 +33,9 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
 fn canonical_bits(comm: &Comm, _: Effort) {
     let tree = SumTree::canonical(comm.group_size());
     for count in [1, 10, 1000] {
-        let expected: Vec<u32> = (0..count).map(|index| add_up(&tree, index).to_bits()).collect();
+        let expected: Vec<u32> = (0..count).map(|index| sum_tree(&tree, index).to_bits()).collect();
         let mut buffer: Vec<f32> =
-            (0..count).map(|index| rough(comm.group_rank(), index)).collect();
+            (0..count).map(|index| mixed_magnitude(comm.group_rank(), index)).collect();
         let input = buffer.clone();
         comm.canonical().all_reduce(&mut buffer, Reduction::Sum).expect("all-reduce");
         assert_same(&bits(&buffer), &expected, "canonical sum");
@@ -51,17 +51,15 @@ fn canonical_bits(comm: &Comm, _: Effort) {
     }
 }
 
-/// The bits of a sparse sum, whichever way it was made, are those of the dense one.
+/// Compares sparse and dense sums bit by bit, in both representations of the sparse result.
 fn sparse_bits(comm: &Comm, _: Effort) {
     let n = comm.group_size();
     let table = Table { num_rows: 97, row_len: 3 };
-    // Few rows travel as rows, all rows as the table; one rank has none at all.
+    // Few rows are sent as rows, all rows as a table; one rank has no rows.
     for (step, is_sparse) in [(31, true), (1, n == 1)] {
-        let has = |position: usize, row: u64| {
-            position != 1 && (row + position as u64).is_multiple_of(step)
-        };
-        let element = |position: usize, row: u64, column: usize| {
-            if has(position, row) { rough(position, 3 * row as usize + column) } else { 0.0 }
+        let has = |rank: usize, row: u64| rank != 1 && (row + rank as u64).is_multiple_of(step);
+        let element = |rank: usize, row: u64, column: usize| {
+            if has(rank, row) { mixed_magnitude(rank, 3 * row as usize + column) } else { 0.0 }
         };
         let me = comm.group_rank();
         let rows: Vec<u64> = (0..97).filter(|&row| has(me, row)).collect();
@@ -75,7 +73,7 @@ fn sparse_bits(comm: &Comm, _: Effort) {
         let started = comm.start_sparse_all_reduce(table, rows, values, Reduction::Mean);
         assert_eq!(started.expect("start").finish().expect("sparse all-reduce"), found);
         if let Rows::Some { rows, .. } = &found {
-            let union = (0..97).filter(|&row| (0..n).any(|position| has(position, row)));
+            let union = (0..97).filter(|&row| (0..n).any(|rank| has(rank, row)));
             assert_eq!(*rows, union.collect::<Vec<u64>>(), "the union of the rows");
         }
         assert_eq!(matches!(found, Rows::Some { .. }), is_sparse, "every {step}th row");
@@ -84,7 +82,7 @@ fn sparse_bits(comm: &Comm, _: Effort) {
 }
 
 fn same_bits_every_time(comm: &Comm, _: Effort) {
-    let input: Vec<f32> = (0..100).map(|index| rough(comm.group_rank(), index)).collect();
+    let input: Vec<f32> = (0..100).map(|index| mixed_magnitude(comm.group_rank(), index)).collect();
     let mut first = Vec::new();
     for repetition in 0..1000 {
         let mut buffer = input.clone();
@@ -99,13 +97,14 @@ fn same_bits_every_time(comm: &Comm, _: Effort) {
 fn same_bits_everywhere(comm: &Comm, _: Effort) {
     let n = comm.group_size();
     each_algorithm(comm, Op::AllReduce, |by_algorithm, name| {
-        let mut buffer: Vec<f32> = (0..100).map(|index| rough(comm.group_rank(), index)).collect();
+        let mut buffer: Vec<f32> =
+            (0..100).map(|index| mixed_magnitude(comm.group_rank(), index)).collect();
         by_algorithm.all_reduce(&mut buffer, Reduction::Sum).expect(name);
         let own = bits(&buffer);
         let mut all = vec![0; 100 * n];
         comm.all_gather(&own, &mut all).expect("all-gather");
-        for (position, theirs) in all.chunks(100).enumerate() {
-            assert_same(theirs, &own, &format!("the bits of member {position} by {name}"));
+        for (rank, theirs) in all.chunks(100).enumerate() {
+            assert_same(theirs, &own, &format!("the bits of rank {rank} by {name}"));
         }
     });
 }
