@@ -13,7 +13,7 @@ use crate::shell;
 
 /// The packages that have long suites.
 const PACKAGES: &[&str] =
-    &["lockstep-harness", "lockstep-comm", "lockstep-parallel", "lockstep-cli"];
+    &["lockstep-harness", "lockstep-comm", "lockstep-cluster", "lockstep-parallel", "lockstep-cli"];
 
 /// Runs the long suites in release; `test_args` go to the test binaries.
 pub(crate) fn run(test_args: &[&str]) -> Result<()> {
