@@ -34,7 +34,7 @@ pub fn warning(batch_tokens: f64, params: f64) -> Option<String> {
     })
 }
 
-/// Share of steps steps_saved by doubling the batch.
+/// Share of steps saved by doubling the batch.
 fn steps_saved(batch_tokens: f64, critical: f64) -> f64 {
     let steps = |tokens: f64| 1.0 + critical / tokens;
     1.0 - steps(2.0 * batch_tokens) / steps(batch_tokens)

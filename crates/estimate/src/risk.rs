@@ -91,8 +91,8 @@ pub fn risk(cluster: &Cluster, bill: &Bill, hours: f64) -> Risk {
     }
 }
 
-/// Random number of losses from one source, each uniform between `min_hours` and `min_hours +
-/// spread_hours`.
+/// Random number of losses from one source, each uniform between `min_hours` and
+/// `min_hours + spread_hours`.
 #[derive(Clone, Copy)]
 struct LossSource {
     /// Expected number of losses.

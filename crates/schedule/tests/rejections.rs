@@ -136,7 +136,7 @@ fn another_ranks_memory_is_read_only_after_its_signal() {
     let too_early =
         "rank 1 round 0 step 0 reads chunk 0 of rank 0's input while rank 0 may still be using it";
     assert_eq!(rejection(BROADCAST, vec![root.clone(), hasty]), too_early);
-    // A wait in the same round is too same_round: steps of a round are unordered.
+    // A wait in the same round is too late: steps of a round are unordered.
     let same_round = vec![vec![wait(0, 1), copy(1, 0)], vec![Step::Signal]];
     let too_early = too_early.replace("step 0", "step 1");
     assert_eq!(rejection(BROADCAST, vec![root.clone(), same_round]), too_early);
