@@ -1,41 +1,44 @@
-//! The events of a run. Their JSON form is a file format that scripts and the dashboard read.
+//! Events of a run. Their JSON form is a file format for scripts and the dashboard.
 //!
-//! One event is one line: `{"v":1,"seconds":3.25,"rank":0,"event":"step","step":1,…}`. Fields may
-//! be added under the same version, so readers ignore those they do not know; a changed or removed
-//! field raises [`VERSION`]. Floats that are not numbers are written as the strings `"NaN"`,
-//! `"Infinity"` and `"-Infinity"`, which JSON itself lacks.
+//! One event is one line: `{"v":2,"seconds":3.25,"rank":0,"event":"step","step":1,…}`. Fields may
+//! be added under the same version, so readers ignore unknown ones; a renamed or removed field
+//! raises [`VERSION`]. Non-finite floats are written as the strings `"NaN"`, `"Infinity"` and
+//! `"-Infinity"`.
+//!
+//! Version 2 renamed `rows` to `sparse_rows` and some of the fields; files of version 1 are still
+//! read.
 
 use serde::{Deserialize, Serialize};
 
 use crate::number;
 
-/// The version of the event format.
-pub const VERSION: u32 = 1;
+/// Version of the event format.
+pub const VERSION: u32 = 2;
 
-/// Something that happened in a run.
+/// An event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The run is set up and its first step comes next.
+    /// The run is set up, before its first step.
     RunStarted {
-        /// Hash of the part of the recipe that determines the result.
+        /// Hash of the recipe's identity.
         recipe_hash: String,
-        /// The family of kernels whose bits this machine computes.
+        /// Class of kernels with equal bits that this machine uses.
         kernel_class: String,
         /// Trainable parameters of the model.
         num_params: u64,
-        /// Tokens in one optimizer step, over all workers.
+        /// Tokens per optimizer step over all workers.
         tokens_per_step: u64,
-        /// Steps the run will have done at its end.
+        /// Total number of steps.
         num_steps: u64,
         /// Compute threads of this rank.
         num_threads: usize,
-        /// Ranks of the run.
+        /// World size.
         workers: usize,
     },
-    /// An optimizer step is done.
+    /// An optimizer step finished.
     Step {
-        /// Steps done so far, this one included: the first is 1, the last is `num_steps`.
+        /// Number of completed steps, from 1 to `num_steps`.
         step: u64,
         /// Mean loss of the step's tokens, before the update.
         #[serde(with = "number")]
@@ -43,298 +46,300 @@ pub enum Event {
         /// Learning rate of the update.
         #[serde(with = "number")]
         lr: f64,
-        /// Norm of the whole gradient, before clipping.
+        /// Global gradient norm before clipping.
         #[serde(with = "number")]
         grad_norm: f64,
-        /// Tokens of the step over its duration.
+        /// Throughput of the step.
         #[serde(with = "number")]
         tokens_per_second: f64,
         /// Duration of the step.
         #[serde(with = "number")]
         step_seconds: f64,
-        /// The part of the duration spent waiting for data.
+        /// Data-loading time that the step waited for.
         #[serde(with = "number")]
         data_wait_seconds: f64,
-        /// Time spent waiting for other workers.
+        /// Exposed communication time.
         exposed_communication_seconds: f64,
-        /// Whether the step was skipped because a gradient was not finite.
+        /// Whether the step was skipped for non-finite gradients.
         is_skipped: bool,
-        /// What the loss was multiplied by, where products are in fp16.
+        /// Loss scale, with fp16 products.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         loss_scale: Option<f64>,
-        /// The share of gradients that fp16 rounds to zero at that scale.
+        /// Fraction of gradients that fp16 rounds to zero at that scale.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         zeroed_fraction: Option<f64>,
     },
-    /// The model was evaluated on the held-out data.
+    /// A validation finished.
     Evaluated {
-        /// Steps done before the evaluation.
+        /// Number of completed steps.
         step: u64,
-        /// Mean loss over the held-out tokens.
+        /// Mean validation loss.
         #[serde(with = "number")]
         validation_loss: f64,
-        /// The exponential of that loss.
+        /// Exponential of the validation loss.
         #[serde(with = "number")]
         perplexity: f64,
-        /// Time that steps took so far, since the run began or was resumed.
+        /// Training time since the run started or resumed.
         #[serde(default, with = "number")]
         train_seconds: f64,
-        /// Bytes of gradients and parameters that all ranks moved in them.
+        /// Bytes of gradients and parameters sent by all ranks since then.
         #[serde(default)]
         wire_bytes: u64,
     },
-    /// A step went by the gradients of those who were there.
+    /// A step used the gradients of a part of the workers.
     WorkersMissing {
-        /// Steps done so far.
+        /// Number of completed steps.
         step: u64,
-        /// The ranks whose gradients are missing.
+        /// Ranks without gradients in the step.
         missing: Vec<usize>,
-        /// Targets of those that are not.
+        /// Number of targets of the other ranks.
         targets: u64,
     },
-    /// Workers that took steps of their own have averaged their weights.
+    /// A round of local steps ended with an average of the weights.
     RoundFinished {
-        /// Steps done so far.
+        /// Number of completed steps.
         step: u64,
-        /// The mean over ranks of the squared distance of their weights from the mean.
+        /// Mean over ranks of the squared distance of their weights from the average.
         #[serde(with = "number")]
         drift: f64,
-        /// The largest of them.
+        /// Maximum of that distance.
         #[serde(with = "number")]
         drift_max: f64,
-        /// The rank that it is of.
+        /// Rank with the maximum.
         drift_max_rank: usize,
-        /// The squared distance of the mean from where the round began.
-        #[serde(with = "number")]
-        moved: f64,
+        /// Squared norm of the update of the round.
+        #[serde(alias = "moved", with = "number")]
+        update_norm_squared: f64,
     },
-    /// The coordinator combined what clients sent.
+    /// The coordinator aggregated the updates of clients.
     Aggregated {
-        /// Steps done so far.
+        /// Number of completed steps.
         step: u64,
-        /// Clients that were drawn.
+        /// Number of sampled clients.
         sampled: usize,
-        /// Changes that counted, late ones included.
+        /// Number of aggregated updates, delayed ones included.
         counted: usize,
-        /// Those of them that were late.
-        late: usize,
-        /// The mean over them of the squared distance from what they became.
+        /// Number of delayed updates among them.
+        #[serde(alias = "late")]
+        delayed: usize,
+        /// Mean squared distance of the updates from their aggregate.
         #[serde(with = "number")]
         drift: f64,
-        /// The largest of them.
+        /// Maximum of that distance.
         #[serde(with = "number")]
         drift_max: f64,
-        /// The client that it is of.
+        /// Client with the maximum.
         drift_max_client: usize,
-        /// The squared length of what they became.
-        #[serde(with = "number")]
-        moved: f64,
-        /// The privacy that all rounds so far leave, where there is noise.
+        /// Squared norm of the aggregate.
+        #[serde(alias = "moved", with = "number")]
+        update_norm_squared: f64,
+        /// Privacy budget epsilon spent so far, with noise.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         epsilon: Option<f64>,
     },
-    /// Workers average their weights with neighbours only.
+    /// The gossip graph is set up.
     GraphFormed {
-        /// The graph's name.
+        /// Name of the graph.
         graph: String,
-        /// The most neighbours that a rank has.
+        /// Maximum number of neighbours of a rank.
         max_degree: usize,
-        /// 1 less what disagreement is multiplied by in a step.
+        /// Spectral gap of the mixing matrix: 1 minus its contraction per step.
         #[serde(with = "number")]
         spectral_gap: f64,
     },
-    /// How far the weights of ranks that have their own are apart.
+    /// Consensus distance of local weights.
     Consensus {
-        /// Steps done so far.
+        /// Number of completed steps.
         step: u64,
-        /// The mean over ranks of the squared distance of their weights from the mean.
+        /// Mean over ranks of the squared distance of their weights from the average.
         #[serde(with = "number")]
         distance: f64,
-        /// The largest of them.
+        /// Maximum of that distance.
         #[serde(with = "number")]
         distance_max: f64,
-        /// The rank that it is of.
+        /// Rank with the maximum.
         distance_max_rank: usize,
     },
-    /// Servers hold the weights: who is who.
+    /// The parameter servers are set up.
     ServersJoined {
-        /// The process of every worker, by rank.
+        /// Process id of every worker, by rank.
         worker_processes: Vec<u64>,
-        /// The process of every server; their ranks follow those of workers.
+        /// Process id of every server; their ranks follow those of the workers.
         server_processes: Vec<u64>,
-        /// How many parameters each server holds.
+        /// Number of parameters of each server.
         params_by_server: Vec<u64>,
-        /// Who waits for whom.
+        /// Consistency model.
         consistency: String,
     },
-    /// A server is gone, and another that holds the same goes on alone.
+    /// A server was lost and its replica takes over.
     ServerLost {
-        /// The step in which the first worker noticed.
+        /// Step in which the first worker detected it.
         step: u64,
-        /// The rank of the one that is gone.
+        /// Rank of the lost server.
         rank: usize,
-        /// Its process.
+        /// Process id of the lost server.
         process: u64,
-        /// The rank of the one that is left.
+        /// Rank of the replica.
         successor: usize,
     },
-    /// How long requests to servers took so far, in seconds: what half of them, and 99 of 100, stay
-    /// within. Over all workers.
+    /// Latency of requests to servers so far, over all workers.
     ServerRequests {
-        /// Steps done so far.
+        /// Number of completed steps.
         step: u64,
-        /// For weights.
+        /// Median of pulls.
         #[serde(with = "number")]
         pull_p50_seconds: f64,
-        /// The same for 99 of 100.
+        /// 99th percentile of pulls.
         #[serde(with = "number")]
         pull_p99_seconds: f64,
-        /// With gradients.
+        /// Median of pushes.
         #[serde(with = "number")]
         push_p50_seconds: f64,
-        /// The same for 99 of 100.
+        /// 99th percentile of pushes.
         #[serde(with = "number")]
         push_p99_seconds: f64,
     },
-    /// How many updates the gradients of a worker have missed so far.
+    /// Staleness of the gradients of a worker so far.
     Staleness {
-        /// Steps done so far.
+        /// Number of completed steps.
         step: u64,
-        /// The worker.
+        /// Worker rank.
         worker: usize,
-        /// The mean.
+        /// Mean staleness.
         #[serde(with = "number")]
         mean: f64,
-        /// The most.
+        /// Maximum staleness.
         max: u64,
-        /// How many gradients have missed how many updates: pairs of updates and gradients.
+        /// Histogram: pairs of staleness and number of gradients.
         counts: Vec<(u64, u64)>,
     },
-    /// Rows that travelled one by one in all steps so far, over all workers.
-    Rows {
-        /// Steps done so far.
+    /// Sparse embedding rows transferred so far, over all workers.
+    #[serde(alias = "rows")]
+    SparseRows {
+        /// Number of completed steps.
         step: u64,
-        /// Rows that were pulled.
+        /// Number of pulled rows.
         pulled: u64,
-        /// Rows whose gradients were pushed.
+        /// Number of rows with pushed gradients.
         pushed: u64,
-        /// Rows that steps touched and did not pull, because they were kept.
-        kept: u64,
-        /// Rows that steps took from a copy on another server than the row's own.
-        #[serde(default)]
-        copied: u64,
-        /// The most updates that a row that was kept or copied had missed.
+        /// Number of rows read from the row cache instead of a pull.
+        #[serde(alias = "kept")]
+        cached: u64,
+        /// Number of rows pulled from a replica on another server.
+        #[serde(default, alias = "copied")]
+        replicated: u64,
+        /// Maximum staleness of a cached or replicated row.
         age_max: u64,
-        /// Requests to each server that were about rows.
+        /// Number of row requests to each server.
         requests_by_server: Vec<u64>,
-        /// Bytes of rows and their numbers, to and from each server.
+        /// Bytes of rows and row indices, to and from each server.
         bytes_by_server: Vec<u64>,
     },
-    /// The gradients of a step were compressed.
+    /// Compression statistics of a step.
     Compressed {
-        /// Steps done so far.
+        /// Number of completed steps.
         step: u64,
-        /// The squared error over the squared norm of what was to be sent, over all ranks.
+        /// Squared compression error over the squared norm of the input, over all ranks.
         #[serde(with = "number")]
         delta: f64,
-        /// The mean norm of what ranks keep for later.
+        /// Mean norm of the error-feedback residuals.
         #[serde(with = "number")]
         residual_norm: f64,
-        /// Bytes that a rank wrote.
+        /// Compressed bytes of a rank.
         message_bytes: u64,
-        /// Bytes of the same gradients as they are.
+        /// Uncompressed bytes of the same gradients.
         dense_bytes: u64,
     },
-    /// The validation loss is what the run was after, which ends it.
+    /// The validation loss reached its target, which ends the run.
     TargetReached {
-        /// Steps done.
+        /// Number of completed steps.
         step: u64,
-        /// The loss that was asked for.
+        /// Target loss.
         #[serde(with = "number")]
         target_loss: f64,
-        /// The loss that was reached.
+        /// Validation loss.
         #[serde(with = "number")]
         validation_loss: f64,
-        /// Tokens trained on.
+        /// Number of training tokens.
         tokens: u64,
-        /// Bytes of gradients and parameters that all workers moved.
+        /// Bytes of gradients and parameters sent by all workers.
         wire_bytes: u64,
-        /// Time since the run began, or was resumed.
+        /// Time since the run started or resumed.
         #[serde(with = "number")]
         run_seconds: f64,
     },
-    /// The solution of a small problem was judged.
+    /// Quality of the solution of a small problem.
     Assessed {
-        /// Steps done before.
+        /// Number of completed steps.
         step: u64,
-        /// The share of right guesses on held-out samples, of a classifier.
+        /// Validation accuracy of a classifier.
         #[serde(with = "number::option")]
         accuracy: Option<f64>,
-        /// The lowest possible loss, of a convex problem.
+        /// Minimum loss of a convex problem.
         #[serde(with = "number::option")]
         optimum_loss: Option<f64>,
-        /// By how much the loss is above it.
+        /// Loss minus the minimum.
         #[serde(with = "number::option")]
         suboptimality: Option<f64>,
-        /// The distance of the weights from where it is.
+        /// Distance of the weights from the optimum.
         #[serde(with = "number::option")]
         distance: Option<f64>,
     },
-    /// A checkpoint is on the disk, whole.
+    /// A checkpoint is complete on disk.
     CheckpointSaved {
-        /// Steps done when it was taken.
+        /// Number of completed steps at the checkpoint.
         step: u64,
-        /// Bytes that this rank wrote of it.
+        /// Bytes written by this rank.
         bytes: u64,
-        /// Time that training stood still for it.
+        /// Time for which training stalled.
         #[serde(with = "number")]
         stall_seconds: f64,
-        /// Time until all of it was on the disk.
+        /// Time until the checkpoint was complete on disk.
         #[serde(with = "number")]
         write_seconds: f64,
-        /// Time to the next one, where it goes by the clock.
+        /// Time to the next checkpoint, if it is time-based.
         #[serde(with = "number::option")]
         interval_seconds: Option<f64>,
     },
-    /// Training goes on from a checkpoint.
+    /// Training resumes from a checkpoint.
     Restored {
-        /// Steps done when it was taken.
+        /// Number of completed steps at the checkpoint.
         step: u64,
-        /// Its folder.
+        /// Checkpoint folder.
         path: String,
     },
-    /// Text the model generated.
+    /// Text generated by the model.
     Sample {
         /// The text.
         text: String,
     },
-    /// Something a person should know; the run goes on.
+    /// A warning; the run continues.
     Warning {
         /// One line.
         message: String,
     },
-    /// The run reached its end.
+    /// The run finished.
     RunFinished {
-        /// Steps done.
+        /// Number of completed steps.
         steps: u64,
         /// Loss of the last step.
         #[serde(with = "number")]
         final_loss: f64,
-        /// Loss on the held-out data at the end; null when nothing is held out.
+        /// Final validation loss; null without validation data.
         #[serde(with = "number::option")]
         validation_loss: Option<f64>,
         /// BLAKE3 of every step's loss.
         losses_hash: String,
         /// BLAKE3 of the final weights.
         weights_hash: String,
-        /// Duration of the run; `seconds` alone is the time in every event's stamp.
+        /// Duration of the run; `seconds` is the timestamp of every event.
         #[serde(with = "number")]
         run_seconds: f64,
     },
 }
 
 impl Event {
-    /// Whether it is for those who read all events, and not for the console.
+    /// Whether the event is written to the log only, not to the console.
     pub fn is_detail(&self) -> bool {
         matches!(
             self,
@@ -346,17 +351,16 @@ impl Event {
     }
 }
 
-/// An event with its stamp: one line of the file.
+/// An event with its timestamp and rank: one line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stamped {
-    /// The version of the format, [`VERSION`].
+    /// Format version, [`VERSION`].
     pub v: u32,
-    /// The world's monotonic clock when the event was recorded; its origin is the start of the
-    /// rank, so times of different ranks cannot be compared.
+    /// Monotonic time since the start of the rank; times of different ranks are not comparable.
     pub seconds: f64,
-    /// Who recorded it.
+    /// Rank that recorded the event.
     pub rank: usize,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
@@ -368,6 +372,27 @@ mod tests {
     fn line(event: Event) -> String {
         let stamped = Stamped { v: VERSION, seconds: 3.25, rank: 0, event };
         serde_json::to_string(&stamped).unwrap()
+    }
+
+    #[test]
+    fn names_of_version_1_are_still_read() {
+        let rows = r#"{"v":1,"seconds":1.0,"rank":0,"event":"rows","step":3,"pulled":1,"pushed":2,"#
+            .to_owned()
+            + r#""kept":4,"copied":5,"age_max":6,"requests_by_server":[7],"bytes_by_server":[8]}"#;
+        let Event::SparseRows { cached, replicated, .. } =
+            serde_json::from_str::<Stamped>(&rows).unwrap().event
+        else {
+            panic!("sparse rows");
+        };
+        assert_eq!((cached, replicated), (4, 5));
+        let round = r#"{"v":1,"seconds":1.0,"rank":0,"event":"round_finished","step":3,"#
+            .to_owned()
+            + r#""drift":1.0,"drift_max":2.0,"drift_max_rank":1,"moved":0.5}"#;
+        let event = serde_json::from_str::<Stamped>(&round).unwrap().event;
+        assert!(
+            matches!(event, Event::RoundFinished { update_norm_squared: 0.5, .. }),
+            "{event:?}"
+        );
     }
 
     #[test]
@@ -383,7 +408,7 @@ mod tests {
         };
         assert_eq!(
             line(started),
-            r#"{"v":1,"seconds":3.25,"rank":0,"event":"run_started","recipe_hash":"ab","#
+            r#"{"v":2,"seconds":3.25,"rank":0,"event":"run_started","recipe_hash":"ab","#
                 .to_owned()
                 + r#""kernel_class":"f32-fma","num_params":10,"tokens_per_step":4096,"#
                 + r#""num_steps":400,"num_threads":2,"workers":1}"#
@@ -403,7 +428,7 @@ mod tests {
         };
         assert_eq!(
             line(step),
-            r#"{"v":1,"seconds":3.25,"rank":0,"event":"step","step":1,"loss":5.5,"lr":0.001,"#
+            r#"{"v":2,"seconds":3.25,"rank":0,"event":"step","step":1,"loss":5.5,"lr":0.001,"#
                 .to_owned()
                 + r#""grad_norm":"NaN","tokens_per_second":10000.0,"step_seconds":0.5,"#
                 + r#""data_wait_seconds":0.0,"exposed_communication_seconds":0.0,"#
@@ -419,7 +444,7 @@ mod tests {
         };
         assert_eq!(
             line(finished),
-            r#"{"v":1,"seconds":3.25,"rank":0,"event":"run_finished","steps":400,"#.to_owned()
+            r#"{"v":2,"seconds":3.25,"rank":0,"event":"run_finished","steps":400,"#.to_owned()
                 + r#""final_loss":1.5,"validation_loss":null,"losses_hash":"cd","#
                 + r#""weights_hash":"ef","run_seconds":60.0}"#
         );

@@ -1,8 +1,8 @@
-//! One JSON line for each event, appended to a file.
+//! JSON Lines sink: one line per event, appended to a file.
 //!
-//! A line is written in one piece as soon as the event happens, so a killed process loses nothing
-//! but, at worst, the end of its last line. Readers leave out such a torn last line, and a writer
-//! that comes back to the file removes it first; a damaged line anywhere else is an error.
+//! A line is written in one call as soon as the event is recorded, so a killed process loses at
+//! most the end of its last line. Readers skip a truncated last line, and a writer that reopens the
+//! file removes it first; a damaged line anywhere else is an error.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use serde::Deserialize;
 
 use crate::{Sink, Stamped, TelemetryError, VERSION};
 
-/// Room for any step's line, so that the buffer does not grow while training.
+/// Capacity for the line of any step, so that the buffer does not grow during training.
 const LINE_BYTES: usize = 1024;
 
-/// A file of events, open at its end.
+/// A file of events, open for appending.
 pub struct JsonLines {
     path: PathBuf,
     file: Box<dyn FileWriter>,
@@ -23,7 +23,7 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Opens the file, or creates it; what it holds is kept, except a torn last line.
+    /// Opens or creates the file; existing lines are kept, except a truncated last line.
     pub fn open(world: &World, path: &Path) -> Result<Self, TelemetryError> {
         repair(world, path)?;
         let file = world.files().append(path)?;
@@ -51,13 +51,13 @@ impl Sink for JsonLines {
 /// Reads a file of events.
 pub fn load_events(world: &World, path: &Path) -> Result<Vec<Stamped>, TelemetryError> {
     let bytes = world.files().read(path)?;
-    // The tear may run through a character. Whole lines are UTF-8; one that is not will show a
-    // replacement character in a string, or fail to parse.
+    // A truncation may split a character. Complete lines are UTF-8; an invalid one shows a
+    // replacement character in a string, or fails to parse.
     read_events(&String::from_utf8_lossy(&bytes))
 }
 
-/// Reads the text of a file of events. A last line without its line feed that is not an event is
-/// left out: the writer was stopped in the middle of it.
+/// Reads the text of a file of events. A last line without line feed that is not an event is
+/// skipped: the writer was killed in the middle of it.
 pub fn read_events(text: &str) -> Result<Vec<Stamped>, TelemetryError> {
     let mut events = Vec::new();
     for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -86,7 +86,7 @@ fn parse(line: &str) -> Result<Stamped, Fault> {
     struct Version {
         v: u32,
     }
-    // The version comes first: a newer format need not look like an event to us.
+    // The version is checked first: a newer format may not parse as an event.
     let damaged = |error: serde_json::Error| Fault::Damaged(error.to_string());
     let Version { v } = serde_json::from_str(line).map_err(damaged)?;
     if v > VERSION {
@@ -95,7 +95,7 @@ fn parse(line: &str) -> Result<Stamped, Fault> {
     serde_json::from_str(line).map_err(damaged)
 }
 
-/// Ends an earlier writer's last line, or removes it when it is torn.
+/// Completes the last line of an earlier writer, or removes it if it is truncated.
 fn repair(world: &World, path: &Path) -> Result<(), FileError> {
     match world.files().metadata(path) {
         Some(FileKind::File { bytes }) if bytes > 0 => {}
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_events_are_read_back() {
         let world = lockstep_platform::real();
         let scratch = ScratchDir::new(&world, "events").unwrap();
         let path = scratch.path().join("events.jsonl");
@@ -180,23 +180,23 @@ mod tests {
     }
 
     #[test]
-    fn a_line_torn_at_any_byte_is_left_out_and_the_rest_is_read() {
+    fn a_line_truncated_at_any_byte_is_skipped_and_the_rest_is_read() {
         let text = text_of(&[warning("first"), warning("sécond")]);
         let first_end = text.find('\n').unwrap() + 1;
         let world = lockstep_platform::real();
-        let scratch = ScratchDir::new(&world, "torn").unwrap();
+        let scratch = ScratchDir::new(&world, "truncated").unwrap();
         let path = scratch.path().join("events.jsonl");
         for end in first_end..text.len() - 1 {
             world.files().write_atomic(&path, &text.as_bytes()[..end]).unwrap();
             assert_eq!(load_events(&world, &path).unwrap(), [warning("first")], "cut at {end}");
         }
-        // Only the line feed is missing: the event is whole.
+        // Only the line feed is missing: the event is complete.
         let whole = read_events(&text[..text.len() - 1]).unwrap();
         assert_eq!(whole, [warning("first"), warning("sécond")]);
     }
 
     #[test]
-    fn a_writer_that_comes_back_goes_on_after_the_last_whole_line() {
+    fn a_writer_that_reopens_a_file_appends_after_the_last_complete_line() {
         let text = text_of(&[warning("first"), warning("sécond")]);
         let first_end = text.find('\n').unwrap() + 1;
         let world = lockstep_platform::real();
@@ -228,8 +228,8 @@ mod tests {
 
     #[test]
     fn a_newer_format_is_refused_even_at_the_end() {
-        let error = read_events("{\"v\":2,\"kind\":\"step\"}").unwrap_err();
-        assert_eq!(error.to_string(), "line 1 has event format 2, this program reads up to 1");
+        let error = read_events("{\"v\":3,\"kind\":\"step\"}").unwrap_err();
+        assert_eq!(error.to_string(), "line 1 has event format 3, this program reads up to 2");
     }
 
     #[test]

@@ -1,17 +1,17 @@
-//! What a run tells about itself: typed, versioned events, written to any number of sinks.
+//! Telemetry: typed, versioned events of a run, written to any number of sinks.
 //!
-//! The engine records an [`Event`]; [`Telemetry`] stamps it with the time and the rank and hands
-//! it to every [`Sink`]. A sink that fails is reported once through the others and left out from
-//! then on: telemetry never stops a run. Recording a step allocates no memory.
+//! The engine records an [`Event`]; [`Telemetry`] adds time and rank and writes it to every
+//! [`Sink`]. A failing sink is reported once through the others and disabled: telemetry never stops
+//! a run. Recording a step allocates no memory.
 //!
 //! # Layout
 //!
-//! - [`event`]: the events and their stamp, which together are the file format
-//! - `number`: floats in JSON, with NaN and infinities that survive the round trip
-//! - [`sink`]: what a sink is, and the errors
-//! - [`recorder`]: [`Telemetry`], from the engine's event to every sink
-//! - [`json_lines`]: one JSON line for each event in a file, and reading it back
-//! - [`console`]: progress for people
+//! - [`event`]: the events, timestamps and ranks, which are the file format
+//! - `number`: floats in JSON, with NaN and infinities
+//! - [`sink`]: the sink trait and the errors
+//! - [`recorder`]: [`Telemetry`], the fan-out of events to sinks
+//! - [`json_lines`]: JSON Lines files of events, written and read
+//! - [`console`]: progress lines
 //!
 //! # Example
 //!

@@ -1,5 +1,5 @@
-//! Floats in JSON. JSON has no NaN and no infinity, and a run that diverges is exactly the run
-//! whose events must be readable, so those three are written as strings.
+//! Floats in JSON. NaN and infinities, which JSON lacks, are written as strings, so that the events
+//! of a diverged run stay readable.
 
 use serde::{Deserialize, Deserializer, Serializer, de};
 
@@ -32,7 +32,7 @@ enum Number {
     Named(String),
 }
 
-/// The same for a number that may be missing.
+/// Optional numbers, with `null` for none.
 pub(crate) mod option {
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -61,7 +61,7 @@ mod tests {
     use serde::{Deserialize, Serialize};
 
     #[derive(Serialize, Deserialize)]
-    struct Holder {
+    struct Fields {
         #[serde(with = "super")]
         value: f64,
         #[serde(with = "super::option")]
@@ -72,26 +72,26 @@ mod tests {
     fn every_kind_of_float_survives_bit_for_bit() {
         let awkward = [0.0, -0.0, 0.1, 1.0 / 3.0, f64::MIN_POSITIVE, f64::MAX, 5e-324, -1e300];
         for value in awkward.into_iter().chain([f64::INFINITY, f64::NEG_INFINITY]) {
-            let text = serde_json::to_string(&Holder { value, maybe: Some(value) }).unwrap();
-            let read: Holder = serde_json::from_str(&text).unwrap();
+            let text = serde_json::to_string(&Fields { value, maybe: Some(value) }).unwrap();
+            let read: Fields = serde_json::from_str(&text).unwrap();
             assert_eq!(read.value.to_bits(), value.to_bits(), "{text}");
             assert_eq!(read.maybe.unwrap().to_bits(), value.to_bits(), "{text}");
         }
     }
 
     #[test]
-    fn nan_and_nothing_are_kept_apart() {
-        let text = serde_json::to_string(&Holder { value: f64::NAN, maybe: None }).unwrap();
+    fn nan_and_none_are_distinct() {
+        let text = serde_json::to_string(&Fields { value: f64::NAN, maybe: None }).unwrap();
         assert_eq!(text, r#"{"value":"NaN","maybe":null}"#);
-        let read: Holder = serde_json::from_str(&text).unwrap();
+        let read: Fields = serde_json::from_str(&text).unwrap();
         assert!(read.value.is_nan());
         assert!(read.maybe.is_none());
     }
 
     #[test]
-    fn whole_numbers_are_read_and_other_words_refused() {
-        let read: Holder = serde_json::from_str(r#"{"value":3,"maybe":4}"#).unwrap();
+    fn integers_are_read_and_other_strings_refused() {
+        let read: Fields = serde_json::from_str(r#"{"value":3,"maybe":4}"#).unwrap();
         assert_eq!((read.value.to_bits(), read.maybe), (3.0_f64.to_bits(), Some(4.0)));
-        assert!(serde_json::from_str::<Holder>(r#"{"value":"3","maybe":4}"#).is_err());
+        assert!(serde_json::from_str::<Fields>(r#"{"value":"3","maybe":4}"#).is_err());
     }
 }

@@ -1,11 +1,11 @@
-//! From the engine to the sinks: stamping, fan-out, and sinks that fail.
+//! Recorder: timestamps, fan-out to sinks, and failing sinks.
 //!
-//! A full disk must not cost a training run. The first error of a sink takes the sink out of use
-//! and becomes a [`Event::Warning`] to the others; a sink that went on after an error could leave
-//! half a line in the middle of its file.
+//! A full disk must not stop a run. The first error of a sink disables the sink and becomes an
+//! [`Event::Warning`] to the others; writing on after an error could leave half a line in the
+//! middle of a file.
 //!
-//! One thread records. A lock around the sinks would be held while they call into the platform,
-//! and a simulated world could then hand the turn to a thread that waits for that lock for ever.
+//! One thread records. A lock around the sinks would be held during calls into the platform, and a
+//! simulated world could then schedule a thread that waits for that lock forever.
 
 use std::fmt;
 
@@ -13,23 +13,23 @@ use lockstep_platform::World;
 
 use crate::{Event, Sink, Stamped, TelemetryError, VERSION};
 
-/// One rank's telemetry.
+/// Telemetry of a rank.
 pub struct Telemetry {
     world: World,
     rank: usize,
-    /// `None` once it has failed.
+    /// `None` for a sink that failed.
     sinks: Vec<Option<Box<dyn Sink>>>,
     failures: Vec<TelemetryError>,
 }
 
 impl Telemetry {
-    /// Starts recording for a rank. No sinks at all is fine: events then go nowhere.
+    /// Starts recording for a rank; without sinks events are dropped.
     pub fn start(world: World, rank: usize, sinks: Vec<Box<dyn Sink>>) -> Self {
         let sinks = sinks.into_iter().map(Some).collect();
         Self { world, rank, sinks, failures: Vec::new() }
     }
 
-    /// Stamps the event and gives it to every sink. The end of the run is flushed at once.
+    /// Writes the event with time and rank to every sink. The end of the run is flushed at once.
     pub fn record(&mut self, event: &Event) {
         let stamped = self.stamp(event.clone());
         self.on_each(|sink| sink.write(&stamped));
@@ -38,12 +38,12 @@ impl Telemetry {
         }
     }
 
-    /// Brings everything recorded so far to its destinations.
+    /// Flushes all sinks.
     pub fn flush(&mut self) {
         self.on_each(|sink| sink.flush());
     }
 
-    /// Why sinks were left out, in the order it happened; empty in a healthy run.
+    /// Errors of disabled sinks in order; empty in a healthy run.
     pub fn failures(&self) -> &[TelemetryError] {
         &self.failures
     }
@@ -53,16 +53,16 @@ impl Telemetry {
         Stamped { v: VERSION, seconds, rank: self.rank, event }
     }
 
-    /// Does something with every sink that still works, and tells the others of new failures.
-    /// The telling can fail too; each round loses at least one sink, so the rounds end.
+    /// Applies an action to every working sink and reports new failures to the others. A report can
+    /// fail too; each pass disables at least one sink, so the loop ends.
     fn on_each(&mut self, action: impl FnMut(&mut dyn Sink) -> Result<(), TelemetryError>) {
-        let mut num_told = self.failures.len();
+        let mut num_reported = self.failures.len();
         self.try_each(action);
-        while num_told < self.failures.len() {
-            let message = format!("{}; no more events go there", self.failures[num_told]);
+        while num_reported < self.failures.len() {
+            let message = format!("{}; this sink is disabled", self.failures[num_reported]);
             let warning = self.stamp(Event::Warning { message });
             self.try_each(|sink| sink.write(&warning));
-            num_told += 1;
+            num_reported += 1;
         }
     }
 
@@ -95,24 +95,24 @@ mod tests {
 
     use super::*;
 
-    /// What a sink was given; shared with the test.
-    type Seen = Arc<Mutex<Vec<String>>>;
+    /// Messages of a sink, shared with the test.
+    type Messages = Arc<Mutex<Vec<String>>>;
 
     struct Memory {
-        seen: Seen,
-        /// How many events it takes before its destination is full.
+        messages: Messages,
+        /// Number of events before its destination is full.
         room: usize,
     }
 
     impl Sink for Memory {
         fn write(&mut self, event: &Stamped) -> Result<(), TelemetryError> {
-            let mut seen = self.seen.lock().unwrap();
-            if seen.len() == self.room {
+            let mut messages = self.messages.lock().unwrap();
+            if messages.len() == self.room {
                 let (sink, reason) = ("memory".to_owned(), "full".to_owned());
                 return Err(TelemetryError::Write { sink, reason });
             }
             let Event::Warning { message } = &event.event else { panic!("only warnings here") };
-            seen.push(message.clone());
+            messages.push(message.clone());
             Ok(())
         }
 
@@ -125,44 +125,44 @@ mod tests {
         telemetry.record(&Event::Warning { message: message.to_owned() });
     }
 
-    fn start(rooms: &[usize]) -> (Telemetry, Vec<Seen>) {
-        let seen: Vec<Seen> = rooms.iter().map(|_| Seen::default()).collect();
-        let sinks = seen.iter().zip(rooms).map(|(seen, &room)| {
-            Box::new(Memory { seen: Arc::clone(seen), room }) as Box<dyn Sink>
+    fn start(rooms: &[usize]) -> (Telemetry, Vec<Messages>) {
+        let messages: Vec<Messages> = rooms.iter().map(|_| Messages::default()).collect();
+        let sinks = messages.iter().zip(rooms).map(|(messages, &room)| {
+            Box::new(Memory { messages: Arc::clone(messages), room }) as Box<dyn Sink>
         });
-        (Telemetry::start(lockstep_platform::real(), 3, sinks.collect()), seen)
+        (Telemetry::start(lockstep_platform::real(), 3, sinks.collect()), messages)
     }
 
     #[test]
     fn every_sink_gets_every_event() {
-        let (mut telemetry, seen) = start(&[10, 10]);
+        let (mut telemetry, messages) = start(&[10, 10]);
         warn(&mut telemetry, "one");
         warn(&mut telemetry, "two");
-        for seen in seen {
-            assert_eq!(*seen.lock().unwrap(), ["one", "two"]);
+        for messages in messages {
+            assert_eq!(*messages.lock().unwrap(), ["one", "two"]);
         }
         assert_eq!(telemetry.failures(), []);
     }
 
     #[test]
-    fn a_failing_sink_is_reported_once_and_the_others_go_on() {
-        let (mut telemetry, seen) = start(&[1, 10]);
+    fn a_failing_sink_is_reported_once_and_the_others_continue() {
+        let (mut telemetry, messages) = start(&[1, 10]);
         for message in ["one", "two", "three"] {
             warn(&mut telemetry, message);
         }
-        assert_eq!(*seen[0].lock().unwrap(), ["one"]);
-        let report = "cannot write events to memory: full; no more events go there";
-        assert_eq!(*seen[1].lock().unwrap(), ["one", "two", report, "three"]);
+        assert_eq!(*messages[0].lock().unwrap(), ["one"]);
+        let report = "cannot write events to memory: full; this sink is disabled";
+        assert_eq!(*messages[1].lock().unwrap(), ["one", "two", report, "three"]);
         assert_eq!(telemetry.failures().len(), 1);
     }
 
     #[test]
-    fn all_sinks_may_fail_and_recording_goes_on() {
-        // The second sink has room for one event, then fails on the report about the first.
-        let (mut telemetry, seen) = start(&[0, 1]);
+    fn all_sinks_may_fail_and_recording_continues() {
+        // The second sink accepts one event, then fails on the report about the first.
+        let (mut telemetry, messages) = start(&[0, 1]);
         warn(&mut telemetry, "one");
         warn(&mut telemetry, "two");
-        assert_eq!(*seen[1].lock().unwrap(), ["one"]);
+        assert_eq!(*messages[1].lock().unwrap(), ["one"]);
         assert_eq!(telemetry.failures().len(), 2);
     }
 }

@@ -1,19 +1,19 @@
-//! Where events go.
+//! Sinks of events, and their errors.
 
 use lockstep_platform::FileError;
 
 use crate::Stamped;
 
-/// A destination of events. Writing a step must not allocate once the sink is warm.
+/// A destination of events. Writing a step must not allocate after the first.
 pub trait Sink: Send {
-    /// Takes one event.
+    /// Writes one event.
     fn write(&mut self, event: &Stamped) -> Result<(), TelemetryError>;
 
-    /// Brings everything taken so far to its destination.
+    /// Flushes everything written so far.
     fn flush(&mut self) -> Result<(), TelemetryError>;
 }
 
-/// Events that could not be written or read.
+/// Errors of writing or reading events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TelemetryError {
     /// The file of events cannot be used.
@@ -22,9 +22,9 @@ pub enum TelemetryError {
     /// A sink's destination refused an event.
     #[error("cannot write events to {sink}: {reason}")]
     Write {
-        /// The sink in words.
+        /// Name of the sink.
         sink: String,
-        /// The destination's words.
+        /// Message of the destination.
         reason: String,
     },
     /// A line in the middle of a file is damaged.
@@ -32,10 +32,10 @@ pub enum TelemetryError {
     BadLine {
         /// Counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error.
         reason: String,
     },
-    /// A line comes from a version of the format that this program does not know.
+    /// A line has a newer format version.
     #[error("line {line} has event format {found}, this program reads up to {known}")]
     NewerVersion {
         /// Counted from 1.

@@ -1,4 +1,4 @@
-//! Recording a step must not allocate: the step loop of the engine promises it.
+//! Recording a step allocates no memory, as the step loop requires.
 
 #![expect(unsafe_code, reason = "a global allocator that counts is an unsafe trait")]
 
@@ -10,7 +10,7 @@ use lockstep_telemetry::{
     Console, Event, JsonLines, Sink, Stamped, Surface, Telemetry, VERSION, load_events,
 };
 
-/// Counts what the current thread allocates; the test harness has threads of its own.
+/// Counts the allocations of the current thread; the test harness has other threads.
 struct Counting;
 
 thread_local! {
@@ -18,7 +18,7 @@ thread_local! {
 }
 
 fn count() {
-    // During a thread's end the counter may be gone; nobody counts then.
+    // The counter may be destroyed at the end of a thread.
     let _ = NUM_ALLOCATIONS.try_with(|counter| counter.set(counter.get() + 1));
 }
 
@@ -85,7 +85,7 @@ fn started() -> Event {
 fn sinks(world: &World, scratch: &ScratchDir) -> Vec<Box<dyn Sink>> {
     let path = scratch.path().join("events.jsonl");
     vec![
-        Box::new(JsonLines::open(world, &path).expect("a scratch file can be had")),
+        Box::new(JsonLines::open(world, &path).expect("a scratch file is created")),
         Box::new(Console::new(Box::new(std::io::sink()), Surface::Terminal)),
         Box::new(Console::new(Box::new(std::io::sink()), Surface::Plain)),
     ]
@@ -94,7 +94,7 @@ fn sinks(world: &World, scratch: &ScratchDir) -> Vec<Box<dyn Sink>> {
 #[test]
 fn recording_a_step_allocates_nothing_after_the_first() {
     let world = lockstep_platform::real();
-    let scratch = ScratchDir::new(&world, "allocation").expect("a scratch folder can be had");
+    let scratch = ScratchDir::new(&world, "allocation").expect("a scratch folder is created");
     let mut telemetry = Telemetry::start(world.clone(), 0, sinks(&world, &scratch));
     telemetry.record(&started());
     telemetry.record(&step(1));
@@ -113,7 +113,7 @@ fn recording_a_step_allocates_nothing_after_the_first() {
 #[test]
 fn drawing_progress_allocates_nothing_after_the_first() {
     let world = lockstep_platform::real();
-    let scratch = ScratchDir::new(&world, "allocation").expect("a scratch folder can be had");
+    let scratch = ScratchDir::new(&world, "allocation").expect("a scratch folder is created");
     let mut sinks = sinks(&world, &scratch);
     // Three seconds between steps: every one of them is drawn on every surface.
     let stamped =

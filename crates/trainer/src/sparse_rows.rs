@@ -70,12 +70,12 @@ pub(crate) fn report(
         row_bytes_by_server: Some(bytes.to_vec()),
         row_imbalance: Some(imbalance),
     };
-    step_log.record(&Event::Rows {
+    step_log.record(&Event::SparseRows {
         step,
         pulled: sums[0],
         pushed: sums[1],
-        kept: sums[2],
-        copied: sums[3],
+        cached: sums[2],
+        replicated: sums[3],
         age_max: age_max[0],
         requests_by_server: requests.to_vec(),
         bytes_by_server: bytes.to_vec(),

@@ -1,29 +1,29 @@
-//! Progress for people.
+//! Console sink: progress lines on a terminal or in a log.
 //!
-//! A terminal shows one line that is rewritten in place, at most ten times a second, because each
-//! rewrite costs a system call and nobody reads faster. Anything else (a file, a pipe, a job log)
-//! gets a line about every two seconds, and always the first and the last step. The time left is
-//! what the steps so far took on average, evaluations included.
+//! A terminal shows one line that is rewritten in place, at most ten times per second, because each
+//! rewrite costs a system call. A file or pipe gets a line about every two seconds, and always the
+//! first and the last step. The ETA is the mean step time so far, validation included, times the
+//! remaining steps.
 
-mod words;
+mod text;
 
 use std::fmt::Write as _;
 use std::io::Write;
 
-use self::words::{Harmless, Lasting, Rate, Thousands};
+use self::text::{Duration, Rate, Sanitized, Thousands};
 use crate::{Event, Sink, Stamped, TelemetryError};
 
-/// What the console writes to.
+/// Destination of the console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surface {
-    /// A terminal, where a carriage return goes back to the start of the line.
+    /// A terminal, where a carriage return moves to the start of the line.
     Terminal,
-    /// A file or a pipe, where every line stays.
+    /// A file or a pipe, where every line remains.
     Plain,
 }
 
 impl Surface {
-    /// The shortest time between two progress lines.
+    /// Minimum time between two progress lines.
     fn interval_seconds(self) -> f64 {
         match self {
             Self::Terminal => 0.1,
@@ -36,15 +36,15 @@ impl Surface {
 pub struct Console {
     out: Box<dyn Write + Send>,
     surface: Surface,
-    /// Reused for everything that is written.
+    /// Reused buffer of the output.
     text: String,
-    /// Columns of the progress line that stands on the terminal and may be rewritten.
+    /// Columns of the progress line on the terminal that may be rewritten.
     open_columns: usize,
     num_steps: u64,
-    /// Step and time of the first step seen; the time left follows from the pace since then.
+    /// Step and time of the first recorded step, from which the mean step time follows.
     first: Option<(u64, f64)>,
     last_drawn_seconds: Option<f64>,
-    /// The latest step, when it has not been drawn yet.
+    /// The latest step, if it is not drawn yet.
     undrawn: Option<Progress>,
 }
 
@@ -84,7 +84,7 @@ impl Console {
         self.put()
     }
 
-    /// Adds the progress line to the text: over the old one on a terminal, else on its own.
+    /// Appends the progress line: over the old one on a terminal, else on a line of its own.
     fn draw(&mut self, progress: Progress) {
         self.undrawn = None;
         if self.surface == Surface::Terminal {
@@ -92,15 +92,15 @@ impl Console {
         }
         let start = self.text.len();
         let Progress { step, loss, tokens_per_second, seconds_left } = progress;
-        let width = words::num_digits(self.num_steps);
+        let width = text::num_digits(self.num_steps);
         add(&mut self.text, format_args!("step {step:>width$}/{}", self.num_steps));
         add(&mut self.text, format_args!("  loss {loss:.4}  {} tokens/s", Rate(tokens_per_second)));
-        add(&mut self.text, format_args!("  ETA {}", Lasting(seconds_left)));
+        add(&mut self.text, format_args!("  ETA {}", Duration(seconds_left)));
         let columns = self.text.len() - start;
         match self.surface {
             Surface::Plain => self.text.push('\n'),
             Surface::Terminal => {
-                // Spaces cover what a longer line left standing.
+                // Spaces clear the rest of a longer line.
                 for _ in columns..self.open_columns {
                     self.text.push(' ');
                 }
@@ -109,7 +109,7 @@ impl Console {
         }
     }
 
-    /// Before any other line: the progress line is brought up to date and left standing.
+    /// Completes the progress line before any other line.
     fn close_progress(&mut self) {
         if self.surface == Surface::Terminal {
             if let Some(progress) = self.undrawn {
@@ -122,7 +122,7 @@ impl Console {
         }
     }
 
-    /// Writes the text in one piece and empties it.
+    /// Writes the buffer in one call and clears it.
     fn put(&mut self) -> Result<(), TelemetryError> {
         let written = self.out.write_all(self.text.as_bytes()).and_then(|()| self.out.flush());
         self.text.clear();
@@ -134,14 +134,14 @@ impl Console {
 
     fn seconds_left(&mut self, now_seconds: f64, step: u64, step_seconds: f64) -> f64 {
         let (first_step, first_seconds) = *self.first.get_or_insert((step, now_seconds));
-        let pace = match step.saturating_sub(first_step) {
+        let mean_step_seconds = match step.saturating_sub(first_step) {
             0 => step_seconds,
             num_steps => (now_seconds - first_seconds) / num_steps as f64,
         };
-        pace * self.num_steps.saturating_sub(step) as f64
+        mean_step_seconds * self.num_steps.saturating_sub(step) as f64
     }
 
-    /// Adds the lines of every event but steps, which are drawn, and details, which are not.
+    /// Appends the lines of every event except steps and details.
     fn describe(&mut self, event: &Event) {
         let text = &mut self.text;
         match event {
@@ -168,30 +168,32 @@ impl Console {
                 step, validation_loss, tokens, wire_bytes, run_seconds, ..
             } => {
                 let (step, tokens) = (Thousands(*step), Thousands(*tokens));
-                let (bytes, time) = (Thousands(*wire_bytes), Lasting(*run_seconds));
+                let (bytes, time) = (Thousands(*wire_bytes), Duration(*run_seconds));
                 add(
                     text,
                     format_args!("reached validation loss {validation_loss:.4} with {step} "),
                 );
-                add(text, format_args!("steps, {tokens} tokens, {bytes} bytes moved, {time}\n"));
+                add(text, format_args!("steps, {tokens} tokens, {bytes} bytes sent, {time}\n"));
             }
             Event::Assessed { step, accuracy, suboptimality, distance, .. } => {
                 add(text, format_args!("step {step}"));
                 if let Some(accuracy) = accuracy {
                     add(text, format_args!("  accuracy {:.2} %", 100.0 * accuracy));
                 }
-                if let (Some(surplus), Some(distance)) = (suboptimality, distance) {
-                    add(text, format_args!("  above the optimum by {surplus:.3e}"));
-                    add(text, format_args!(", {distance:.3e} away from it"));
+                if let (Some(excess), Some(distance)) = (suboptimality, distance) {
+                    add(text, format_args!("  suboptimality {excess:.3e}"));
+                    add(text, format_args!("  distance {distance:.3e}"));
                 }
                 text.push('\n');
             }
-            Event::CheckpointSaved { .. } | Event::Restored { .. } => describe_saving(text, event),
+            Event::CheckpointSaved { .. } | Event::Restored { .. } => {
+                describe_checkpoint(text, event)
+            }
             Event::Sample { text: sample } => {
-                add(text, format_args!("sample:\n{}\n", Harmless(sample)));
+                add(text, format_args!("sample:\n{}\n", Sanitized(sample)));
             }
             Event::Warning { message } => {
-                add(text, format_args!("warning: {}\n", Harmless(message)));
+                add(text, format_args!("warning: {}\n", Sanitized(message)));
             }
             Event::RunFinished {
                 steps,
@@ -202,14 +204,14 @@ impl Console {
                 run_seconds,
             } => {
                 let steps = Thousands(*steps);
-                add(text, format_args!("finished {steps} steps in {}", Lasting(*run_seconds)));
+                add(text, format_args!("finished {steps} steps in {}", Duration(*run_seconds)));
                 add(text, format_args!("  loss {final_loss:.4}"));
                 if let Some(loss) = validation_loss {
                     add(text, format_args!("  validation loss {loss:.4}"));
                 }
                 add(text, format_args!("\nlosses  {losses_hash}\nweights {weights_hash}\n"));
             }
-            _ => describe_loose(text, event),
+            _ => describe_asynchronous(text, event),
         }
     }
 }
@@ -229,7 +231,7 @@ impl Sink for Console {
                 (self.first, self.last_drawn_seconds, self.undrawn) = (None, None, None);
             }
             Event::RunFinished { .. } => {
-                // A run that ended early has not shown its last step yet.
+                // A run that ends early has not drawn its last step.
                 if let Some(progress) = self.undrawn {
                     self.draw(progress);
                 }
@@ -247,13 +249,13 @@ impl Sink for Console {
     }
 }
 
-/// The lines of workers that learn without one lockstep; details have none.
-fn describe_loose(text: &mut String, event: &Event) {
+/// Appends the lines of gossip and parameter-server events; details have none.
+fn describe_asynchronous(text: &mut String, event: &Event) {
     match event {
         Event::GraphFormed { graph, max_degree, spectral_gap } => {
-            add(text, format_args!("gossip on the graph {}, ", Harmless(graph)));
+            add(text, format_args!("gossip graph {}, ", Sanitized(graph)));
             let plural = if *max_degree == 1 { "" } else { "s" };
-            add(text, format_args!("with at most {max_degree} neighbour{plural} each, "));
+            add(text, format_args!("at most {max_degree} neighbour{plural} per worker, "));
             add(text, format_args!("spectral gap {spectral_gap:.4}\n"));
         }
         Event::Consensus { step, distance, .. } => {
@@ -263,12 +265,12 @@ fn describe_loose(text: &mut String, event: &Event) {
         Event::ServersJoined { server_processes, params_by_server, consistency, .. } => {
             let num = server_processes.len();
             add(text, format_args!("{num} server{}, ", if num == 1 { "" } else { "s" }));
-            add(text, format_args!("{}: ", Harmless(consistency)));
+            add(text, format_args!("{}: ", Sanitized(consistency)));
             let each = server_processes.iter().zip(params_by_server).enumerate();
             for (index, (process, params)) in each {
                 let comma = if index == 0 { "" } else { ", " };
                 let params = Thousands(*params);
-                add(text, format_args!("{comma}process {process} holds {params}"));
+                add(text, format_args!("{comma}process {process} with {params}"));
             }
             text.push_str(" parameters\n");
         }
@@ -276,50 +278,53 @@ fn describe_loose(text: &mut String, event: &Event) {
             let step = Thousands(*step);
             add(
                 text,
-                format_args!("step {step}  server rank {rank} (process {process}) is gone; "),
+                format_args!("step {step}  server rank {rank} (process {process}) is lost; "),
             );
-            add(text, format_args!("rank {successor} holds the same and goes on\n"));
+            add(text, format_args!("its replica rank {successor} takes over\n"));
         }
         Event::ServerRequests { step, pull_p50_seconds, push_p50_seconds, .. } => {
-            let (step, pull) = (Thousands(*step), Lasting(*pull_p50_seconds));
-            add(text, format_args!("step {step}  a pull takes {pull}, "));
-            add(text, format_args!("a push {}\n", Lasting(*push_p50_seconds)));
+            let (step, pull) = (Thousands(*step), Duration(*pull_p50_seconds));
+            add(text, format_args!("step {step}  median pull {pull}, "));
+            add(text, format_args!("push {}\n", Duration(*push_p50_seconds)));
         }
         Event::Staleness { step, worker, mean, max, .. } => {
             let step = Thousands(*step);
-            add(text, format_args!("step {step}  gradients of worker {worker} missed "));
-            add(text, format_args!("{mean:.2} updates, at most {max}\n"));
+            add(text, format_args!("step {step}  staleness of worker {worker}: "));
+            add(text, format_args!("mean {mean:.2}, max {max}\n"));
         }
-        Event::Rows { step, pulled, pushed, kept, copied, bytes_by_server, .. } => {
-            let counts = [step, pulled, kept, copied, pushed].map(|count| Thousands(*count));
-            let ([step, pulled, kept, copied, pushed], bytes) =
+        Event::SparseRows { step, pulled, pushed, cached, replicated, bytes_by_server, .. } => {
+            let counts = [step, pulled, cached, replicated, pushed].map(|count| Thousands(*count));
+            let ([step, pulled, cached, replicated, pushed], bytes) =
                 (counts, Thousands(bytes_by_server.iter().sum()));
-            add(text, format_args!("step {step}  {pulled} rows pulled, {kept} kept, "));
-            add(text, format_args!("{copied} copied, {pushed} pushed: {bytes} bytes\n"));
+            add(text, format_args!("step {step}  {pulled} rows pulled, {cached} cached, "));
+            add(text, format_args!("{replicated} replicated, {pushed} pushed: {bytes} bytes\n"));
         }
         _ => {}
     }
 }
 
-/// The lines of what is saved and restored on the way.
-fn describe_saving(text: &mut String, event: &Event) {
+/// Appends the lines of checkpoint events.
+fn describe_checkpoint(text: &mut String, event: &Event) {
     match event {
         Event::CheckpointSaved { step, write_seconds, interval_seconds, .. } => {
-            add(text, format_args!("step {step}  saved in {}", Lasting(*write_seconds)));
+            add(
+                text,
+                format_args!("step {step}  checkpoint saved in {}", Duration(*write_seconds)),
+            );
             if let Some(interval) = interval_seconds {
-                add(text, format_args!(", the next in {}", Lasting(*interval)));
+                add(text, format_args!(", next in {}", Duration(*interval)));
             }
             text.push('\n');
         }
         Event::Restored { step, path } => {
-            add(text, format_args!("going on after step {step} from {}\n", Harmless(path)));
+            add(text, format_args!("resumed after step {step} from {}\n", Sanitized(path)));
         }
         _ => {}
     }
 }
 
 fn add(text: &mut String, piece: std::fmt::Arguments<'_>) {
-    text.write_fmt(piece).expect("a string takes any text");
+    text.write_fmt(piece).expect("a string accepts any text");
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What people see, on a terminal and in a file.
+//! Output on a terminal and in a file.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -71,7 +71,7 @@ impl Fixture {
         String::from_utf8(self.screen.0.lock().unwrap().clone()).unwrap()
     }
 
-    /// What was written after the lines about the start of the run.
+    /// Output after the lines of the run's start.
     fn progress(&self) -> String {
         self.text().split_inclusive('\n').skip(2).collect()
     }
@@ -89,7 +89,7 @@ fn finished(steps: u64) -> Event {
 }
 
 #[test]
-fn the_first_lines_say_what_will_run() {
+fn the_first_lines_describe_the_run() {
     let fixture = Fixture::new(Surface::Plain, 400);
     assert_eq!(
         fixture.text(),
@@ -142,7 +142,7 @@ fn a_shorter_terminal_line_covers_the_longer_one() {
 }
 
 #[test]
-fn other_lines_leave_the_latest_progress_standing_above_them() {
+fn other_lines_keep_the_latest_progress_line_above_them() {
     let mut fixture = Fixture::new(Surface::Terminal, 100);
     fixture.step(1.0, 1);
     fixture.step(1.05, 2);

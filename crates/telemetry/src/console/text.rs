@@ -1,8 +1,8 @@
-//! Numbers as people read them. All of them format without allocating.
+//! Formatting of numbers, durations and untrusted text, without allocation.
 
 use std::fmt::{self, Write as _};
 
-/// A count with its thousands marked: `3,145,728`.
+/// A count with thousands separators: `3,145,728`.
 pub(super) struct Thousands(pub(super) u64);
 
 impl fmt::Display for Thousands {
@@ -20,7 +20,7 @@ impl fmt::Display for Thousands {
     }
 }
 
-/// A speed to three digits or so: `950`, `12.3k`, `1.20M`.
+/// A rate with about three digits: `950`, `12.3k`, `1.20M`.
 pub(super) struct Rate(pub(super) f64);
 
 impl fmt::Display for Rate {
@@ -33,10 +33,10 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A length of time in its two largest units: `0.4s`, `42s`, `3m 05s`, `2h 07m`, `3d 04h`.
-pub(super) struct Lasting(pub(super) f64);
+/// A duration in its two largest units: `0.4s`, `42s`, `3m 05s`, `2h 07m`, `3d 04h`.
+pub(super) struct Duration(pub(super) f64);
 
-impl fmt::Display for Lasting {
+impl fmt::Display for Duration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.0.is_finite() {
             return f.write_str("unknown");
@@ -44,7 +44,7 @@ impl fmt::Display for Lasting {
         if (0.05..9.95).contains(&self.0) {
             return write!(f, "{:.1}s", self.0);
         }
-        // Rounded first, so that 59.7 s is one minute and not 60 s.
+        // Rounded first, so that 59.7 s prints as one minute and not as 60 s.
         let seconds = self.0.max(0.0).round() as u64;
         let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
         match (minutes, hours, days) {
@@ -56,21 +56,21 @@ impl fmt::Display for Lasting {
     }
 }
 
-/// Text from outside, such as what a model made up, without the control characters that could
-/// move the cursor or change the terminal.
-pub(super) struct Harmless<'a>(pub(super) &'a str);
+/// Untrusted text, such as generated samples, without control characters that could change the
+/// terminal.
+pub(super) struct Sanitized<'a>(pub(super) &'a str);
 
-impl fmt::Display for Harmless<'_> {
+impl fmt::Display for Sanitized<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for character in self.0.chars() {
-            let is_harmful = character.is_control() && !matches!(character, '\n' | '\t');
-            f.write_char(if is_harmful { char::REPLACEMENT_CHARACTER } else { character })?;
+            let is_control = character.is_control() && !matches!(character, '\n' | '\t');
+            f.write_char(if is_control { char::REPLACEMENT_CHARACTER } else { character })?;
         }
         Ok(())
     }
 }
 
-/// How wide a count is when written.
+/// Number of decimal digits of a count.
 pub(super) fn num_digits(count: u64) -> usize {
     count.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_marked() {
+    fn thousands_have_separators() {
         let cases = [
             (0, "0"),
             (999, "999"),
@@ -125,13 +125,13 @@ mod tests {
             (f64::INFINITY, "unknown"),
             (f64::NAN, "unknown"),
         ] {
-            assert_eq!(Lasting(seconds).to_string(), expected);
+            assert_eq!(Duration(seconds).to_string(), expected);
         }
     }
 
     #[test]
     fn control_characters_of_a_sample_do_not_reach_the_terminal() {
-        assert_eq!(Harmless("a\x1b[2Jb\r\n\tc").to_string(), "a\u{fffd}[2Jb\u{fffd}\n\tc");
+        assert_eq!(Sanitized("a\x1b[2Jb\r\n\tc").to_string(), "a\u{fffd}[2Jb\u{fffd}\n\tc");
     }
 
     #[test]
