@@ -1,4 +1,4 @@
-//! What can go wrong with a checkpoint, and who has to act.
+//! Errors of checkpoints, and the party to blame.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use lockstep_config::Blame;
 use lockstep_platform::FileError;
 
-/// The longest piece of a file's own text that is repeated in a message.
+/// Longest excerpt of a file in a message.
 const QUOTED_CHARS: usize = 120;
 
 /// A checkpoint that could not be written or read.
@@ -21,7 +21,7 @@ pub enum CheckpointError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// The inconsistency.
         reason: String,
     },
 
@@ -32,7 +32,7 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// Its type, in the words of the format.
+        /// Its type, as named by the format.
         dtype: String,
     },
 
@@ -45,11 +45,11 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// Its type, in the words of the format.
+        /// Its type, as named by the format.
         dtype: String,
     },
 
-    /// A stored weight is not a number that can be computed with.
+    /// A stored weight is not finite.
     #[error("{}: tensor {tensor} holds {value} at element {element}", path.display())]
     NotFinite {
         /// The file.
@@ -62,7 +62,7 @@ pub enum CheckpointError {
         value: String,
     },
 
-    /// The training left the finite numbers, so its weights are not worth a file.
+    /// Training diverged, so the weights are not saved.
     #[error("weights not saved: tensor {tensor} holds {value} at element {element}")]
     Diverged {
         /// The tensor's name.
@@ -73,7 +73,7 @@ pub enum CheckpointError {
         value: String,
     },
 
-    /// A weight has no finite value in the number format that was asked for.
+    /// A weight has no finite value in the requested number format.
     #[error(
         "tensor {tensor} holds {value} at element {element}, too large for {format}; \
          try --dtype f32"
@@ -107,9 +107,9 @@ pub enum CheckpointError {
         tensor: String,
     },
 
-    /// Two tensors stand for one parameter.
+    /// Two tensors map to one parameter.
     #[error("{}: tensors {tensor} and {other} are one and the same parameter", path.display())]
-    Twice {
+    DuplicateTensor {
         /// The file of the second.
         path: PathBuf,
         /// The name of the second.
@@ -118,7 +118,7 @@ pub enum CheckpointError {
         other: String,
     },
 
-    /// The output projection is said to be the embedding table and is not.
+    /// The output projection is declared tied to the embedding and differs.
     #[error(
         "{}: tie_word_embeddings = true, but {tensor} is not {owner} from element {element} on; \
          set it to false", path.display()
@@ -128,43 +128,43 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The copy.
         tensor: String,
-        /// What it should be a copy of.
+        /// The tensor it is tied to.
         owner: String,
         /// The first element that differs.
         element: usize,
     },
 
-    /// A folder in another program's format holds what we cannot use.
+    /// A folder in another program's format is not supported.
     #[error("{}: {reason}", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What does not fit, and what would.
+        /// The unsupported content, and the alternative.
         reason: String,
     },
 
-    /// A model of ours that another program has no words for.
+    /// A model that the other format cannot express.
     #[error("model.family = {family} cannot be a Hugging Face folder; gpt2 and llama can")]
     NoCounterpart {
         /// Its family.
         family: &'static str,
     },
 
-    /// A foreign model has options that the engine lacks: one line for each.
+    /// A foreign model has options that the engine lacks, one line each.
     #[error("{}", lines.join("\n"))]
     Options {
-        /// File, option, value and what would work.
+        /// File, option, value and supported values.
         lines: Vec<String>,
     },
 
-    /// A file that somebody else wrote is wrong, which is for its giver to mend.
+    /// An input file of another program is invalid, which is the user's to fix.
     #[error(transparent)]
     Input(Box<Self>),
 
-    /// A folder would be written over.
+    /// The target folder exists.
     #[error("{} exists already; choose a folder that does not", path.display())]
-    Taken {
-        /// The folder that was asked for.
+    FolderExists {
+        /// The folder.
         path: PathBuf,
     },
 
@@ -189,64 +189,64 @@ pub enum CheckpointError {
     BadState {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// The inconsistency.
         reason: String,
     },
 
-    /// A checkpoint that is torn, cut short or changed.
+    /// A checkpoint is truncated or corrupt.
     #[error("{} is not a whole checkpoint: {reason}", path.display())]
     BadCheckpoint {
         /// Its folder.
         path: PathBuf,
-        /// What does not fit.
+        /// The inconsistency.
         reason: String,
     },
 
-    /// A checkpoint could not be written; older ones are as they were.
+    /// A checkpoint could not be written; older ones are intact.
     #[error("the checkpoint of step {step} was not written: {reason}; {newest}")]
-    Unsaved {
-        /// Steps that were done.
+    NotSaved {
+        /// Number of completed steps.
         step: u64,
-        /// What went wrong.
+        /// The failure.
         reason: String,
-        /// What is left to go on from.
+        /// The newest checkpoint to resume from.
         newest: String,
     },
 
-    /// Another worker could not write its part of a checkpoint.
-    #[error("rank {rank} could not write its part: {reason}")]
-    PartFailed {
-        /// Which.
+    /// Another rank could not write its shard.
+    #[error("rank {rank} could not write its shard: {reason}")]
+    ShardFailed {
+        /// The rank.
         rank: usize,
-        /// What it said.
+        /// Its error.
         reason: String,
     },
 
-    /// A worker did not write its part of a checkpoint.
+    /// A rank did not write its shard in time.
     #[error(
-        "rank {rank} did not write its part within {seconds} s; checkpoint.dir must be one folder \
+        "rank {rank} did not write its shard within {seconds} s; checkpoint.dir must be one folder \
          that all workers share"
     )]
-    Late {
-        /// The first that is missing.
+    ShardTimeout {
+        /// First missing rank.
         rank: usize,
-        /// How long it was waited for.
+        /// Time limit.
         seconds: u64,
     },
 
-    /// Another life of the run has begun in the meantime.
+    /// A newer attempt of the run has taken over.
     #[error(
         "generation {generation} of this run may write no checkpoint: generation {newer} has taken \
          over"
     )]
     Superseded {
-        /// The life that this worker belongs to.
+        /// Attempt of this rank.
         generation: u64,
-        /// The one that took over.
+        /// The newer attempt.
         newer: u64,
     },
 
-    /// The training state comes from a program newer than this one.
+    /// The training state has a newer format.
     #[error(
         "{} has state format {found}, this program reads up to {known}",
         path.display()
@@ -262,8 +262,8 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// Who has to act. A file that is not there or not readable was named wrongly; a file that is
-    /// damaged or a disk that fails calls for an older checkpoint.
+    /// The responsible party. A missing or unreadable file is a wrong path; a damaged file or a
+    /// failing disk needs an older checkpoint.
     pub fn blame(&self) -> Blame {
         match self {
             Self::File(error) => match error.kind() {
@@ -277,10 +277,10 @@ impl CheckpointError {
             Self::Damaged { .. }
             | Self::BadState { .. }
             | Self::BadCheckpoint { .. }
-            | Self::Unsaved { .. }
-            | Self::PartFailed { .. }
-            | Self::Late { .. } => Blame::Storage,
-            // Whoever took over speaks for the run.
+            | Self::NotSaved { .. }
+            | Self::ShardFailed { .. }
+            | Self::ShardTimeout { .. } => Blame::Storage,
+            // The newer attempt reports for the run.
             Self::Superseded { .. } => Blame::Peer(0),
             Self::Input(error) => match error.as_ref() {
                 Self::File(_) => error.blame(),
@@ -290,12 +290,12 @@ impl CheckpointError {
             | Self::NotFloat { .. }
             | Self::TooLarge { .. }
             | Self::ExtraTensor { .. }
-            | Self::Twice { .. }
+            | Self::DuplicateTensor { .. }
             | Self::NotTied { .. }
             | Self::Foreign { .. }
             | Self::NoCounterpart { .. }
             | Self::Options { .. }
-            | Self::Taken { .. }
+            | Self::FolderExists { .. }
             | Self::NotFinite { .. }
             | Self::MissingTensor { .. }
             | Self::WrongShape { .. }
@@ -306,7 +306,7 @@ impl CheckpointError {
 }
 
 impl CheckpointError {
-    /// The same, about a file that somebody else wrote.
+    /// Marks the error as one of an input file.
     pub(crate) fn of_input(self) -> Self {
         match self {
             Self::Input(_) => self,
@@ -315,8 +315,7 @@ impl CheckpointError {
     }
 }
 
-/// Text out of a file as part of a one-line message: no line breaks or other control characters,
-/// and no more than a reader can use.
+/// An excerpt of a file for a one-line message, without control characters.
 pub(crate) fn quoted(text: &str) -> String {
     let mut characters = text.chars();
     let kept = characters.by_ref().take(QUOTED_CHARS);

@@ -1,19 +1,19 @@
-//! What a run leaves on disk so that it can be used and continued: weights and training state.
+//! Checkpoints: weights and training state on disk.
 //!
-//! Every file is replaced atomically, so a crash at any moment leaves the old checkpoint or the
-//! new one. Nothing read is trusted: damaged or hostile bytes give one line that names the file,
-//! never a panic and never an allocation larger than the file itself. Weights that hold NaN or an
-//! infinity are neither written nor read.
+//! Every file is replaced atomically, so a crash at any moment leaves the old or the new
+//! checkpoint. Input is not trusted: damaged or hostile bytes give a one-line error that names the
+//! file, never a panic and never an allocation larger than the file. Non-finite weights are neither
+//! written nor read.
 //!
 //! # Layout
 //!
 //! - [`weights`]: named f32 tensors in the safetensors format, and their hash
-//! - [`state`]: where in the run the weights belong, as versioned JSON
-//! - [`sharded`]: checkpoints that all workers write together and any layout reads
-//! - [`pace`]: how often failures are to be expected
-//! - [`huggingface`]: folders of other programs' models, read and written
-//! - [`new_folder`]: a folder that appears whole or not at all
-//! - [`error`]: [`CheckpointError`], with who is to blame
+//! - [`state`]: training state of a run, as versioned JSON
+//! - [`sharded`]: sharded checkpoints, readable with any layout
+//! - [`failure_rate`]: observed mean time between failures
+//! - [`huggingface`]: Hugging Face model folders, read and written
+//! - [`new_folder`]: atomic creation of folders
+//! - [`error`]: [`CheckpointError`]
 //!
 //! # Example
 //!
@@ -39,7 +39,7 @@ pub mod weights;
 
 pub mod state;
 
-pub mod pace;
+pub mod failure_rate;
 pub mod sharded;
 
 pub mod huggingface;

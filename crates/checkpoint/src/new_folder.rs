@@ -1,7 +1,7 @@
-//! A folder that appears whole under its name, or not at all.
+//! Atomic creation of folders.
 //!
-//! Its files are written into a hidden folder beside it, which takes the name at the end. Nothing
-//! that exists is ever written over.
+//! Files are written into a hidden folder next to the target, which is renamed at the end. Existing
+//! folders are never overwritten.
 
 use std::path::{Path, PathBuf};
 
@@ -9,22 +9,22 @@ use lockstep_platform::{FileAction, FileError, World, write_atomic_with};
 
 use crate::CheckpointError;
 
-/// Bytes copied at a time.
+/// Bytes per copy.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Creates `folder` with what `fill` puts into the path it is given.
+/// Creates `folder`; `fill` writes its contents into a temporary path.
 pub fn create<T, E: From<CheckpointError>>(
     world: &World,
     folder: &Path,
     fill: impl FnOnce(&Path) -> Result<T, E>,
 ) -> Result<T, E> {
-    refuse_taken(world, folder)?;
+    refuse_existing(world, folder)?;
     let partial = partial_path(world, folder)?;
     let done = (|| {
         world.files().create_dir_all(&partial).map_err(CheckpointError::from)?;
         let made = fill(&partial)?;
-        // Somebody may have taken the name in the meantime.
-        refuse_taken(world, folder)?;
+        // Another process may have created the folder in the meantime.
+        refuse_existing(world, folder)?;
         world.files().rename(&partial, folder).map_err(CheckpointError::from)?;
         Ok(made)
     })();
@@ -35,11 +35,11 @@ pub fn create<T, E: From<CheckpointError>>(
     done
 }
 
-/// Refuses a folder that [`create`] would refuse, before any work is done.
-pub fn refuse_taken(world: &World, folder: &Path) -> Result<(), CheckpointError> {
+/// Refuses an existing folder before any work is done.
+pub fn refuse_existing(world: &World, folder: &Path) -> Result<(), CheckpointError> {
     match world.files().metadata(folder) {
         None => Ok(()),
-        Some(_) => Err(CheckpointError::Taken { path: folder.to_owned() }),
+        Some(_) => Err(CheckpointError::FolderExists { path: folder.to_owned() }),
     }
 }
 

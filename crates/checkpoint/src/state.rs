@@ -1,7 +1,7 @@
-//! Where in a run a checkpoint was taken.
+//! Training state of a run next to its weights, as versioned JSON.
 //!
-//! A small versioned JSON file beside the weights. It holds positions, not objects: the data
-//! order, the learning rate and the random masks are functions of the recipe and of these counts.
+//! The state consists of counters: data order, learning rate and dropout masks are functions of the
+//! recipe and of these counters.
 
 use std::path::Path;
 
@@ -11,45 +11,45 @@ use serde::{Deserialize, Serialize};
 use crate::CheckpointError;
 use crate::error::quoted;
 
-/// The usual name of the file.
+/// Default file name.
 pub const FILE_NAME: &str = "state.json";
 
-/// The version of the file's format; raised when a field changes or goes.
+/// Format version; raised when a field is renamed or removed.
 pub const VERSION: u32 = 1;
 
-/// The position of a run.
+/// Training state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainingState {
-    /// Optimizer steps done.
+    /// Number of completed optimizer steps.
     pub step: u64,
-    /// Fingerprint of the text they came from; together with `step` it is the data's cursor.
+    /// Fingerprint of the data; with `step` it is the data position.
     pub corpus: String,
-    /// The recipe of the run: another one cannot go on from here.
+    /// Hash of the recipe; another recipe cannot resume from here.
     pub recipe_hash: String,
-    /// The kernels that computed so far: others may go on, with other bits.
+    /// Kernel class so far; another class may resume, with other bits.
     pub kernel_class: String,
-    /// The weights that belong to this state.
+    /// Hash of the weights of this state.
     pub weights_hash: String,
-    /// The scale of the loss, and steps that were left out.
+    /// Loss scale and skipped steps.
     #[serde(default)]
     pub scaling: Scaling,
-    /// The loss of every step done, so that the hash of the losses can go on too.
+    /// Losses of all steps, for the hash of the losses.
     #[serde(with = "losses")]
     pub losses: Vec<f64>,
 }
 
-/// The scale of the loss, and steps that were left out.
+/// Loss scale and skipped steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scaling {
-    /// The scale's exponent of two; 0 where nothing is scaled.
+    /// Binary exponent of the loss scale; 0 without scaling.
     pub exponent: u8,
-    /// Steps since it changed or something overflowed.
+    /// Steps since the last change or overflow.
     pub clean_steps: u64,
-    /// Steps left out since what is trained changed last.
+    /// Steps skipped since the set of trained parameters changed.
     pub num_skipped_in_phase: u64,
 }
 
-/// Losses as JSON: numbers, and the bits of those that are none (a step that was skipped).
+/// Losses as JSON: numbers, and the bits of non-finite ones (skipped steps).
 mod losses {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -58,7 +58,7 @@ mod losses {
     enum Loss {
         Number(f64),
         Bits(String),
-        /// How versions before this one wrote what is no number.
+        /// A non-finite loss in older files.
         Nothing(()),
     }
 
@@ -102,7 +102,7 @@ impl TrainingState {
         Ok(world.files().write_atomic(path, text.as_bytes())?)
     }
 
-    /// Reads the file at `path`. Fields that it has and we do not know are ignored.
+    /// Reads the file at `path`; unknown fields are ignored.
     pub fn load(world: &World, path: &Path) -> Result<Self, CheckpointError> {
         let bad = |error: serde_json::Error| CheckpointError::BadState {
             path: path.to_owned(),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_that_are_no_numbers_come_back_bit_for_bit() {
+    fn non_finite_losses_survive_bit_for_bit() {
         let world = lockstep_platform::real();
         let scratch = ScratchDir::new(&world, "state").unwrap();
         let path = scratch.path().join(FILE_NAME);
@@ -158,7 +158,7 @@ mod tests {
         let found = TrainingState::load(&world, &path).unwrap().losses;
         let bits = |losses: &[f64]| losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&found), bits(&losses));
-        // As it was written before: a skipped step was nothing.
+        // Older files have null for a skipped step.
         let text = world.files().read_to_string(&path).unwrap();
         let before = text.replace("\"7ff8000000000000\"", "null");
         assert_ne!(before, text);

@@ -469,7 +469,7 @@ fn an_export_writes_over_nothing_and_leaves_nothing_half_done() {
     };
     let taken = fixture.scratch.path();
     let error = save(&fixture.world, taken, &export(ElementType::F32), constant(1.0)).unwrap_err();
-    assert_eq!(error, CheckpointError::Taken { path: taken.to_owned() });
+    assert_eq!(error, CheckpointError::FolderExists { path: taken.to_owned() });
 
     let out = fixture.path("out");
     let error = save(&fixture.world, &out, &export(ElementType::F16), constant(1e6)).unwrap_err();

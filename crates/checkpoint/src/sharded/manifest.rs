@@ -1,8 +1,8 @@
-//! The manifest: what a checkpoint holds and where.
+//! Manifest of a checkpoint: versioned JSON with the location of every tensor.
 //!
-//! JSON with a version. Its last field is the BLAKE3 of all text before that field, so a bit that
-//! flips anywhere in it is noticed. Nothing read is trusted: files lie in the folder itself, pieces
-//! lie in their files, and the pieces of a tensor cover it exactly.
+//! Its last field is the BLAKE3 hash of all text before that field, so any bit flip is detected.
+//! Contents are validated: files are in the folder itself, pieces are inside their files, and the
+//! pieces of a tensor cover it exactly.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,58 +11,58 @@ use lockstep_platform::World;
 use serde::{Deserialize, Serialize};
 
 use super::MANIFEST;
-use super::shard::Frames;
+use super::zstd_frames::ZstdFrames;
 use crate::CheckpointError;
 use crate::error::quoted;
 use crate::state::Scaling;
 
-/// The version of the format; raised when a field changes or goes.
+/// Format version; raised when a field is renamed or removed.
 pub(super) const VERSION: u32 = 2;
 
-/// What comes before the checksum in the text.
+/// Text before the checksum.
 const CHECKSUM: &str = ",\n  \"blake3\": \"";
 
-/// Where in a run a checkpoint was taken, and what was asked for.
+/// Position of a checkpoint in its run, and the recipe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Position {
-    /// Optimizer steps done.
+    /// Number of completed optimizer steps.
     pub step: u64,
-    /// Fingerprint of the text; together with `step` it is the data's cursor.
+    /// Fingerprint of the data; with `step` it is the data position.
     pub corpus: String,
-    /// Steps skipped in a row.
+    /// Number of consecutive skipped steps.
     pub num_skipped: u64,
-    /// The scale of the loss, and steps that were left out.
+    /// Loss scale and skipped steps.
     #[serde(default)]
     pub scaling: Scaling,
-    /// How long the run has taken.
+    /// Duration of the run so far.
     pub seconds: f64,
-    /// The recipe, whole.
+    /// The complete recipe.
     pub recipe: String,
-    /// Another recipe than this one cannot go on from here.
+    /// Hash of the recipe; another recipe cannot resume from here.
     pub recipe_hash: String,
-    /// The kernels that computed so far: others may go on, with other bits.
+    /// Kernel class so far; another class may resume, with other bits.
     pub kernel_class: String,
-    /// The program that wrote it.
+    /// Program that wrote the checkpoint.
     pub program: String,
-    /// How many workers wrote it. Nothing depends on it.
+    /// Number of workers that wrote it, for information only.
     pub workers: usize,
 }
 
-/// What a checkpoint holds.
+/// Contents of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The version of the format.
+    /// Format version.
     pub v: u32,
-    /// The life of the run that wrote it.
+    /// Attempt of the run that wrote it.
     pub generation: u64,
-    /// Where in the run.
+    /// Position in the run.
     pub position: Position,
-    /// Its files.
+    /// Files of the checkpoint.
     pub files: Vec<FileEntry>,
-    /// Weights by name; the optimizer's state as `name.kind`.
+    /// Weights by name; optimizer state as `name.kind`.
     pub tensors: BTreeMap<String, TensorEntry>,
-    /// Where the losses of all steps lie, as `f64`.
-    pub losses: Stretch,
+    /// Location of the losses of all steps, as `f64`.
+    pub losses: F64Span,
 }
 
 /// A file of a checkpoint.
@@ -72,15 +72,15 @@ pub struct FileEntry {
     pub name: String,
     /// Its size.
     pub bytes: u64,
-    /// BLAKE3 of all of it, in hexadecimal.
+    /// BLAKE3 hash of the file in hexadecimal.
     pub blake3: String,
-    /// How it is packed, where it is; offsets are those of the plain file.
+    /// Frames of a compressed file; offsets refer to the uncompressed file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub packed: Option<Frames>,
+    pub packed: Option<ZstdFrames>,
 }
 
 impl FileEntry {
-    /// Bytes of the plain file.
+    /// Uncompressed size.
     pub fn plain_bytes(&self) -> u64 {
         self.packed.as_ref().map_or(self.bytes, |frames| frames.plain_bytes)
     }
@@ -95,23 +95,23 @@ pub struct TensorEntry {
     pub pieces: Vec<Piece>,
 }
 
-/// Elements of a tensor, little-endian `f32`: one stretch, or several of one length at equal
-/// distances, as a slice of columns is. In the file they lie without gaps.
+/// Elements of a tensor, little-endian `f32`: one range, or several of equal length and spacing, as
+/// in a column shard. They are contiguous in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
-    /// The first of them, as a number in the whole tensor, row-major.
+    /// Row-major index of the first element in the tensor.
     pub first: usize,
-    /// How many a stretch has.
+    /// Number of elements per range.
     pub len: usize,
-    /// How many stretches.
+    /// Number of ranges.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub rows: usize,
-    /// From the first element of a stretch to that of the next.
+    /// Distance between the first elements of two ranges.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stride: usize,
-    /// The file, as a number in the manifest's list.
+    /// Index of the file in the manifest.
     pub file: usize,
-    /// Where in the file, in bytes.
+    /// Byte offset in the file.
     pub offset: u64,
 }
 
@@ -119,36 +119,36 @@ fn one() -> usize {
     1
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_one(rows: &usize) -> bool {
     *rows == 1
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(stride: &usize) -> bool {
     *stride == 0
 }
 
 impl Piece {
-    /// How many elements it has in all; nothing where that is no number.
+    /// Total number of elements; none on overflow.
     fn num_elements(&self) -> Option<usize> {
         self.len.checked_mul(self.rows)
     }
 
-    /// The first element of a stretch; nothing where that is no number.
+    /// First element of a range; none on overflow.
     fn first_of(&self, row: usize) -> Option<usize> {
         self.stride.checked_mul(row).and_then(|skipped| skipped.checked_add(self.first))
     }
 }
 
-/// Numbers that are no tensor, little-endian `f64`.
+/// Consecutive little-endian `f64` numbers in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stretch {
-    /// The file, as a number in the manifest's list.
+pub struct F64Span {
+    /// Index of the file in the manifest.
     pub file: usize,
-    /// Where in the file, in bytes.
+    /// Byte offset in the file.
     pub offset: u64,
-    /// How many.
+    /// Number of values.
     pub len: usize,
 }
 
@@ -158,13 +158,13 @@ struct Version {
 }
 
 impl Manifest {
-    /// Writes it into a checkpoint's folder, which makes every name in the folder durable too.
+    /// Writes the manifest into a checkpoint folder, which also makes the file names durable.
     pub(super) fn save(&self, world: &World, folder: &Path) -> Result<(), CheckpointError> {
-        self.prove().unwrap_or_else(|reason| panic!("the manifest is sound: {reason}"));
+        self.prove().unwrap_or_else(|reason| panic!("the manifest is valid: {reason}"));
         Ok(world.files().write_atomic(&folder.join(MANIFEST), self.text().as_bytes())?)
     }
 
-    /// Reads and proves the manifest of a checkpoint's folder.
+    /// Reads and validates the manifest of a checkpoint folder.
     pub fn load(world: &World, folder: &Path) -> Result<Self, CheckpointError> {
         let path = folder.join(MANIFEST);
         let bytes = world.files().read(&path)?;
@@ -173,7 +173,7 @@ impl Manifest {
             reason: format!("{MANIFEST}: {}", quoted(reason)),
         };
         let text = String::from_utf8(bytes).map_err(|_| bad("it is not text"))?;
-        // What another version puts where is known by its own program alone.
+        // A newer version is refused before its fields are parsed.
         if let Ok(Version { v }) = serde_json::from_str(&text)
             && v > VERSION
         {
@@ -196,7 +196,7 @@ impl Manifest {
         format!("{body}{CHECKSUM}{}\"\n}}\n", blake3::hash(body.as_bytes()).to_hex())
     }
 
-    /// Everything that readers rely on.
+    /// Checks everything that readers rely on.
     fn prove(&self) -> Result<(), String> {
         for file in &self.files {
             let stem = file.name.strip_prefix("rank-");
@@ -212,28 +212,28 @@ impl Manifest {
             }
         }
         self.tensors.iter().try_for_each(|(name, tensor)| self.prove_tensor(name, tensor))?;
-        let Stretch { file, offset, len } = self.losses;
-        if self.lies(file, offset, Some(len), 8) {
+        let F64Span { file, offset, len } = self.losses;
+        if self.contains(file, offset, Some(len), 8) {
             return Ok(());
         }
-        Err("the losses lie nowhere".to_owned())
+        Err("the losses are outside of the files".to_owned())
     }
 
-    /// Whether so many numbers of this width lie in a file.
-    fn lies(&self, file: usize, offset: u64, len: Option<usize>, width: u64) -> bool {
+    /// Whether a file contains this many numbers of this width at an offset.
+    fn contains(&self, file: usize, offset: u64, len: Option<usize>, width: u64) -> bool {
         let bytes = len.and_then(|len| (len as u64).checked_mul(width));
         let end = bytes.and_then(|bytes| bytes.checked_add(offset));
         let file = self.files.get(file);
         file.is_some_and(|file| end.is_some_and(|end| end <= file.plain_bytes()))
     }
 
-    /// The pieces of a tensor lie in their files and cover it, each element once.
+    /// Checks that the pieces of a tensor are inside their files and cover each element once.
     fn prove_tensor(&self, name: &str, tensor: &TensorEntry) -> Result<(), String> {
         let num_elements = tensor.shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim));
         let mut found = 0_usize;
         for piece in &tensor.pieces {
             let len = piece.num_elements();
-            if piece.len == 0 || !self.lies(piece.file, piece.offset, len, 4) {
+            if piece.len == 0 || !self.contains(piece.file, piece.offset, len, 4) {
                 return Err(format!("the pieces of {name} do not fit together"));
             }
             found = found.saturating_add(len.unwrap_or(usize::MAX));
@@ -241,16 +241,16 @@ impl Manifest {
         if Some(found) != num_elements {
             return Err(format!("{name} has {found} elements, not {:?}", tensor.shape));
         }
-        // There are no more stretches than elements, and those lie in files.
-        let mut stretches = Vec::new();
+        // There are at most as many ranges as elements, which are inside files.
+        let mut ranges = Vec::new();
         for piece in &tensor.pieces {
             let firsts = (0..piece.rows).map(|row| Some((piece.first_of(row)?, piece.len)));
             let firsts: Option<Vec<_>> = firsts.collect();
-            stretches.extend(firsts.ok_or_else(|| format!("{name} has no such elements"))?);
+            ranges.extend(firsts.ok_or_else(|| format!("{name} has no such elements"))?);
         }
-        stretches.sort_unstable();
+        ranges.sort_unstable();
         let mut next = 0;
-        for (first, len) in stretches {
+        for (first, len) in ranges {
             if first != next {
                 return Err(format!("the pieces of {name} do not fit together"));
             }

@@ -1,43 +1,43 @@
-//! Checkpoints that all workers write together and that any layout can read.
+//! Sharded checkpoints: written by all workers together, readable with any layout.
 //!
-//! A model that is spread over workers is saved where it lies: each worker writes one safetensors
-//! file with the pieces it keeps, a *piece* being stretches of a tensor's elements at equal
-//! distances. One manifest says which piece of which tensor lies where. It knows tensors by name
-//! and elements by number, never workers, so a run with other workers, another ZeRO stage or
-//! another pipeline reads what it needs from whichever files have it, and no converter exists.
+//! Each worker writes one safetensors shard with its pieces of the model, a *piece* being equally
+//! spaced ranges of a tensor's elements. A manifest lists the shard and offset of every piece. It
+//! refers to tensors by name and to elements by index, never to workers, so a run with another number
+//! of workers, ZeRO stage or pipeline reads what it needs without conversion.
 //!
 //! ```text
-//! checkpoints/generation                        which life of the run may write
-//!             step-00000020/manifest.json       written last; its own checksum is its last field
+//! checkpoints/generation                        the attempt that may write
+//!             step-00000020/manifest.json       written last; its checksum is its last field
 //!                           rank-0000.safetensors …
-//!             .step-00000030.g2.partial/        one on its way
+//!             .step-00000030.g2.partial/        a checkpoint in progress
 //! ```
 //!
-//! **Whole or not at all.** Workers write into a hidden folder. Every file takes its name only once
-//! it is on the disk; the first worker waits for all parts, writes the manifest, and only then
-//! gives the folder its name. A power cut at any moment leaves the older checkpoints as they were
-//! and at most a hidden folder. An older one goes only after the newer one was read back.
+//! **Atomicity.** Workers write into a hidden folder. Every file is renamed into place once it is on
+//! disk; the first worker waits for all shards, writes the manifest, and only then renames the
+//! folder. A power failure at any moment leaves the older checkpoints intact and at most a hidden
+//! folder. An older checkpoint is deleted only after the newer one was read back.
 //!
-//! **One life at a time.** A worker that was given up may still write. Whoever takes over raises
-//! the number in `generation` and *then* removes all hidden folders; a writer makes its folder and
-//! *then* reads the number. So either its folder is removed, and its commit fails, or it sees that
-//! it was replaced: nothing of an older generation can appear after a newer one has begun.
+//! **One attempt at a time.** A worker of a replaced attempt may still write. The new attempt raises
+//! the number in `generation` and *then* removes all hidden folders; a writer creates its folder and
+//! *then* reads the number. So either its folder is removed and its commit fails, or it detects that
+//! it was replaced: no checkpoint of an older generation can appear after a newer one has begun.
 
-mod body;
 mod manifest;
-mod part;
+mod rank_shard;
 mod reader;
 mod shard;
+mod shard_bytes;
 mod snapshot;
 mod store;
+mod zstd_frames;
 
-pub use manifest::{FileEntry, Manifest, Piece, Position, Stretch, TensorEntry};
+pub use manifest::{F64Span, FileEntry, Manifest, Piece, Position, TensorEntry};
 pub use reader::Reader;
-pub use shard::Frames;
 pub use snapshot::Snapshot;
 pub use store::{Commit, Store, Writer};
+pub use zstd_frames::ZstdFrames;
 
-/// The name of the manifest in a checkpoint's folder.
+/// File name of the manifest.
 pub const MANIFEST: &str = "manifest.json";
 
 #[cfg(test)]

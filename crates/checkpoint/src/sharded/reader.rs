@@ -1,17 +1,17 @@
-//! Any stretch of any tensor of a checkpoint, from whichever files have it.
+//! Reader of a checkpoint: any range of any tensor, from any shard.
 
 use std::path::{Path, PathBuf};
 
 use lockstep_platform::World;
 
-use super::manifest::{Manifest, Piece, Stretch};
-use super::shard::{ShardReader, Unreadable};
+use super::manifest::{F64Span, Manifest, Piece};
+use super::shard::{ReadFailure, ShardReader};
 use crate::CheckpointError;
 
-/// Bytes read at a time.
+/// Bytes per read.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A checkpoint, open.
+/// An open checkpoint.
 pub struct Reader {
     folder: PathBuf,
     manifest: Manifest,
@@ -19,8 +19,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens a checkpoint: its manifest is proven and its files have their sizes. What is in them
-    /// is proven by [`Self::verify`].
+    /// Opens a checkpoint and checks its manifest and file sizes; [`Self::verify`] checks contents.
     pub fn open(world: &World, folder: &Path) -> Result<Self, CheckpointError> {
         let manifest = Manifest::load(world, folder)?;
         let mut reader = Self { folder: folder.to_owned(), manifest, files: Vec::new() };
@@ -41,13 +40,13 @@ impl Reader {
         &self.folder
     }
 
-    /// What it holds.
+    /// The manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Reads a file whole and compares it with its checksum. A checkpoint is sound when all its
-    /// files are; who looks at which is up to the caller.
+    /// Verifies the checksum of a file. A checkpoint is valid if all its files are; the caller
+    /// distributes them over ranks.
     pub fn verify(&self, file: usize) -> Result<(), CheckpointError> {
         let entry = &self.manifest.files[file];
         let mut hasher = blake3::Hasher::new();
@@ -66,16 +65,15 @@ impl Reader {
         Err(self.bad(format!("{} does not have its checksum", entry.name)))
     }
 
-    /// Reads all files whole.
+    /// Verifies all files.
     pub fn verify_all(&self) -> Result<(), CheckpointError> {
         (0..self.files.len()).try_for_each(|file| self.verify(file))
     }
 
-    /// The elements of a tensor with this shape from number `first` on, as many as there is room
-    /// for.
+    /// Reads elements of a tensor with this shape from index `first` into `out`.
     ///
     /// # Panics
-    /// When the shape has fewer.
+    /// If the shape has fewer.
     pub fn read(
         &self,
         name: &str,
@@ -100,7 +98,7 @@ impl Reader {
         tensor.pieces.iter().try_for_each(|piece| self.read_piece(piece, first, out))
     }
 
-    /// Fills in what a piece has of the elements of its tensor from number `first` on.
+    /// Reads the elements of a piece that fall into `out`, which begins at index `first`.
     fn read_piece(
         &self,
         piece: &Piece,
@@ -109,7 +107,7 @@ impl Reader {
     ) -> Result<(), CheckpointError> {
         let Piece { len, rows, stride, .. } = *piece;
         let end = first + out.len();
-        // The stretches that end after `first` and begin before `end`.
+        // The ranges that end after `first` and begin before `end`.
         let (mut row, last) = match rows {
             1 => (0, usize::from(piece.first < end && first < piece.first + len)),
             _ => (
@@ -117,13 +115,13 @@ impl Reader {
                 end.saturating_sub(piece.first).div_ceil(stride).min(rows),
             ),
         };
-        // As many whole stretches at a time as there is room for; they lie without gaps.
+        // As many ranges at a time as fit the buffer; they are contiguous in the file.
         let at_once = (PIECE_BYTES / size_of::<f32>() / len).max(1);
         while row < last {
             let next = (row + at_once).min(last);
             let start = piece.first + row * stride;
             let stop = piece.first + (next - 1) * stride + len;
-            // Of the first and the last stretch perhaps not all is wanted.
+            // The first and the last range may be needed partially.
             let head = first.saturating_sub(start).min(len);
             let tail = stop.saturating_sub(end).min(len);
             let skipped = row * len + head;
@@ -147,7 +145,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Gives `take` so many elements of a piece from number `skipped` of it on, in order.
+    /// Passes `count` elements of a piece from its index `skipped` to `take`, in order.
     fn read_elements(
         &self,
         piece: &Piece,
@@ -180,8 +178,8 @@ impl Reader {
         bytes: &mut [u8],
     ) -> Result<(), CheckpointError> {
         self.files[file].read(offset, bytes).map_err(|fault| match fault {
-            Unreadable::File(error) => error,
-            Unreadable::Frame(reason) => {
+            ReadFailure::File(error) => error,
+            ReadFailure::Frame(reason) => {
                 self.bad(format!("{} does not unpack: {reason}", self.manifest.files[file].name))
             }
         })
@@ -189,7 +187,7 @@ impl Reader {
 
     /// The loss of every step before the checkpoint.
     pub fn losses(&self) -> Result<Vec<f64>, CheckpointError> {
-        let Stretch { file, offset, len } = self.manifest.losses;
+        let F64Span { file, offset, len } = self.manifest.losses;
         let mut bytes = vec![0; len * size_of::<f64>()];
         if len > 0 {
             self.read_bytes(file, offset, &mut bytes)?;

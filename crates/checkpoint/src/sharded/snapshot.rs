@@ -1,25 +1,24 @@
-//! What a worker will write, copied out of the way of training.
+//! Snapshot of the pieces of a rank, for background writes.
 //!
-//! The copy is made between two steps; the disk then takes its time beside the next ones. The room
-//! is kept from one checkpoint to the next. Numbers lie in it as they will lie in the file, so that
-//! nobody has to touch them again.
+//! The copy is made between two steps and written during the next ones. Its memory is reused for the
+//! next checkpoint. Values are stored in file format, so that no conversion follows.
 
 use std::sync::Arc;
 
 use crate::weights::ElementType;
 
-/// Pieces of tensors in memory of their own.
+/// Copies of tensor pieces.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// Little-endian `f32`; shared with those who look at them while they are written.
+    /// Little-endian `f32`, shared with the checksum thread during the write.
     values: Arc<Vec<u8>>,
-    pieces: Vec<Taken>,
+    pieces: Vec<SnapshotPiece>,
     losses: Vec<f64>,
 }
 
-/// One piece and the tensor it belongs to.
+/// A piece of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct SnapshotPiece {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     pub(super) first: usize,
@@ -28,15 +27,15 @@ pub(super) struct Taken {
     pub(super) stride: usize,
 }
 
-impl Taken {
-    /// How many elements it has in all.
+impl SnapshotPiece {
+    /// Total number of elements.
     pub(super) fn num_elements(&self) -> usize {
         self.len * self.rows
     }
 
-    /// Takes in a stretch of the same tensor that follows it, or lies as far from its last stretch
-    /// as those lie from each other. False if it is neither.
-    fn take_in(&mut self, first: usize, len: usize) -> bool {
+    /// Extends the piece by a range of the same tensor that is adjacent to it or continues its
+    /// spacing. False if it does neither.
+    fn extend(&mut self, first: usize, len: usize) -> bool {
         if self.rows == 1 && first == self.first + self.len {
             self.len += len;
             return true;
@@ -56,18 +55,18 @@ impl Taken {
 }
 
 impl Snapshot {
-    /// Forgets everything but the room for it.
+    /// Clears the snapshot and keeps its memory.
     pub fn clear(&mut self) {
         self.bytes().clear();
         self.pieces.clear();
         self.losses.clear();
     }
 
-    /// Copies the elements of a tensor from number `first` on. Stretches at equal distances, as
-    /// the rows of a slice of columns are, become one piece.
+    /// Copies elements of a tensor from index `first` on. Equally spaced ranges, such as the rows of
+    /// a column shard, become one piece.
     ///
     /// # Panics
-    /// When the tensor has fewer.
+    /// If the tensor has fewer.
     pub fn add(&mut self, name: &str, shape: &[usize], first: usize, values: &[f32]) {
         let num_elements: usize = shape.iter().product();
         assert!(first + values.len() <= num_elements, "{name} has {num_elements} elements");
@@ -76,20 +75,20 @@ impl Snapshot {
         }
         ElementType::F32.narrow(values, self.bytes());
         let last = self.pieces.last_mut().filter(|last| last.name == name);
-        if last.is_some_and(|last| last.take_in(first, values.len())) {
+        if last.is_some_and(|last| last.extend(first, values.len())) {
             return;
         }
         let (name, shape, len) = (name.to_owned(), shape.to_vec(), values.len());
-        self.pieces.push(Taken { name, shape, first, len, rows: 1, stride: 0 });
+        self.pieces.push(SnapshotPiece { name, shape, first, len, rows: 1, stride: 0 });
     }
 
-    /// The loss of every step so far; one worker keeps them for all.
+    /// Sets the losses of all steps so far; one rank stores them.
     pub fn set_losses(&mut self, losses: &[f64]) {
         self.losses.clear();
         self.losses.extend_from_slice(losses);
     }
 
-    /// The bytes that a file of it has, without its header.
+    /// Size of the shard without its header.
     pub fn num_bytes(&self) -> u64 {
         (self.values.len() + size_of_val(self.losses.as_slice())) as u64
     }
@@ -98,20 +97,20 @@ impl Snapshot {
         &self.losses
     }
 
-    /// The bytes of all pieces, one after the other.
+    /// Bytes of all pieces in order.
     pub(super) fn values(&self) -> Arc<Vec<u8>> {
         Arc::clone(&self.values)
     }
 
-    /// The pieces, in the order in which they were added.
-    pub(super) fn pieces(&self) -> &[Taken] {
+    /// The pieces in the order of insertion.
+    pub(super) fn pieces(&self) -> &[SnapshotPiece] {
         &self.pieces
     }
 
-    /// The tensor, element and value that stand at a place, counted in values.
+    /// Tensor, element index and value at a position of the snapshot, counted in values.
     pub(super) fn value_at(&self, place: usize) -> (&str, usize, f32) {
         let mut before = 0;
-        let is_behind = |piece: &&Taken| {
+        let is_behind = |piece: &&SnapshotPiece| {
             before += piece.num_elements();
             place < before
         };
@@ -123,6 +122,7 @@ impl Snapshot {
     }
 
     fn bytes(&mut self) -> &mut Vec<u8> {
-        Arc::get_mut(&mut self.values).expect("nobody looks at a snapshot that is being taken")
+        Arc::get_mut(&mut self.values)
+            .expect("no checksum is in progress while a snapshot is taken")
     }
 }

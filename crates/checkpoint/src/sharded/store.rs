@@ -1,4 +1,4 @@
-//! The folder of a run's checkpoints: writing the next, finding the newest, keeping a few.
+//! Checkpoint store of a run: writing, listing and retention.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use lockstep_platform::{Deadline, FileKind, World};
 
 use super::manifest::{Manifest, Position};
-use super::part::Part;
+use super::rank_shard::RankShard;
 use super::{Reader, Snapshot};
 use crate::CheckpointError;
 
-/// The file with the number of the life that may write.
+/// File with the number of the attempt that may write.
 const GENERATION: &str = "generation";
 
-/// Between two looks for the parts of others.
-const LOOK: Duration = Duration::from_millis(5);
+/// Interval of polling for the shards of other ranks.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How long the parts of others are waited for, to be removed.
-const ABANDONING: Duration = Duration::from_secs(1);
+/// Time to wait for the shards of other ranks before an abandoned checkpoint is removed.
+const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A folder of checkpoints.
 #[derive(Clone)]
@@ -27,7 +27,7 @@ pub struct Store {
     dir: PathBuf,
 }
 
-/// A worker's right to write into a store, until somebody else takes over.
+/// Write access of a rank to a store, until a newer attempt takes over.
 #[derive(Clone)]
 pub struct Writer {
     store: Store,
@@ -36,19 +36,19 @@ pub struct Writer {
     is_packed: bool,
 }
 
-/// What the first worker makes a checkpoint of.
+/// Parameters of a commit by the first rank.
 #[derive(Clone, Debug)]
 pub struct Commit {
-    /// Where in the run.
+    /// Position in the run.
     pub position: Position,
-    /// How long parts of other workers may take.
-    pub patience: Duration,
-    /// How many checkpoints stay.
+    /// Time limit for the shards of other ranks.
+    pub timeout: Duration,
+    /// Number of checkpoints to keep.
     pub keep: usize,
 }
 
 impl Store {
-    /// The checkpoints in this folder, which need not exist.
+    /// The store in this folder, which need not exist.
     pub fn new(world: &World, dir: &Path) -> Self {
         Self { world: Arc::clone(world), dir: dir.to_owned() }
     }
@@ -58,7 +58,7 @@ impl Store {
         &self.dir
     }
 
-    /// The steps of all checkpoints, sound or not, newest first.
+    /// Steps of all checkpoints, valid or not, newest first.
     pub fn steps(&self) -> Result<Vec<u64>, CheckpointError> {
         if self.world.files().metadata(&self.dir) != Some(FileKind::Directory) {
             return Ok(Vec::new());
@@ -81,13 +81,13 @@ impl Store {
         Ok(reader)
     }
 
-    /// Where the checkpoint of a step lies.
+    /// Folder of the checkpoint of a step.
     pub fn folder(&self, step: u64) -> PathBuf {
         self.dir.join(format!("step-{step:08}"))
     }
 
-    /// Takes over: the number of a new life, after which no older one can finish a checkpoint.
-    /// Whatever older ones left unfinished is removed. One worker does so, and tells the others.
+    /// Starts a new attempt and returns its number; older attempts can no longer finish a checkpoint,
+    /// and their unfinished ones are removed. One rank does this and broadcasts the number.
     pub fn take_over(&self) -> Result<u64, CheckpointError> {
         let files = self.world.files();
         files.create_dir_all(&self.dir)?;
@@ -102,12 +102,12 @@ impl Store {
         Ok(generation)
     }
 
-    /// A worker's end of the life with this number.
+    /// Write access of a rank in the attempt with this number.
     pub fn writer(&self, generation: u64, rank: usize) -> Writer {
         Writer { store: self.clone(), generation, rank, is_packed: false }
     }
 
-    /// The number of the newest life; 0 where there was none.
+    /// Number of the newest attempt; 0 if there was none.
     fn generation(&self) -> Result<u64, CheckpointError> {
         let path = self.dir.join(GENERATION);
         if self.world.files().metadata(&path).is_none() {
@@ -120,7 +120,7 @@ impl Store {
         })
     }
 
-    /// Removes all checkpoints but the newest `keep` that are whole, and what is newer than those.
+    /// Removes all checkpoints older than the newest `keep` complete ones.
     fn retain(&self, keep: usize, generation: u64) -> Result<(), CheckpointError> {
         let mut num_whole = 0;
         for step in self.steps()? {
@@ -128,7 +128,7 @@ impl Store {
                 num_whole += usize::from(self.open(step).is_ok());
                 continue;
             }
-            // Its name goes first, so that no half of it can ever be taken for a checkpoint.
+            // Renamed first, so that no partial removal can be mistaken for a checkpoint.
             let gone = self.hidden(step, generation, "gone");
             self.world.files().rename(&self.folder(step), &gone)?;
             self.world.files().remove_dir_all(&gone)?;
@@ -142,30 +142,30 @@ impl Store {
 }
 
 impl Writer {
-    /// The same, packing what it writes with zstd or not.
+    /// Sets whether shards are compressed with zstd.
     pub fn packing(self, is_packed: bool) -> Self {
         Self { is_packed, ..self }
     }
 
-    /// The number of this life.
+    /// Number of this attempt.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Writes this worker's part of the checkpoint of a step.
+    /// Writes the shard of this rank for the checkpoint of a step.
     pub fn write(&self, step: u64, snapshot: &Snapshot) -> Result<(), CheckpointError> {
         let folder = self.partial(step);
         self.begin(&folder).map_err(|error| self.unsaved(step, error))?;
         let (world, rank) = (&self.store.world, self.rank);
-        let written = Part::write(world, &folder, rank, snapshot, self.is_packed);
+        let written = RankShard::write(world, &folder, rank, snapshot, self.is_packed);
         written.map_err(|error| {
-            Part::give_up(world, &folder, rank, &error.to_string());
+            RankShard::report_failure(world, &folder, rank, &error.to_string());
             self.unsaved(step, error)
         })
     }
 
-    /// Makes a checkpoint of the parts of `num_ranks` workers, once all are there, and lets older
-    /// ones go. One worker does so.
+    /// Commits the checkpoint once the shards of `num_ranks` ranks are complete, and removes older
+    /// checkpoints. One rank does this.
     pub fn commit(&self, num_ranks: usize, commit: Commit) -> Result<(), CheckpointError> {
         let step = commit.position.step;
         let done = self.try_commit(num_ranks, commit);
@@ -176,29 +176,29 @@ impl Writer {
         })
     }
 
-    /// Removes what there is of a checkpoint that will never be whole, once the others have written
-    /// their parts or given up too, or after a moment. The worker that would have made it does so.
+    /// Removes a checkpoint that cannot be completed, once the other ranks have written their shards
+    /// or failed, or after a timeout. The committing rank does this.
     pub fn abandon(&self, step: u64, num_ranks: usize) {
         let (world, folder) = (&self.store.world, self.partial(step));
-        let deadline = Deadline::after(world.clock(), ABANDONING);
+        let deadline = Deadline::after(world.clock(), ABANDON_TIMEOUT);
         for rank in 0..num_ranks {
-            let is_silent = || matches!(Part::read(world, &folder, rank), Ok(None));
-            while is_silent() && !deadline.has_passed(world.clock()) {
-                world.clock().sleep(LOOK);
+            let is_pending = || matches!(RankShard::read(world, &folder, rank), Ok(None));
+            while is_pending() && !deadline.has_passed(world.clock()) {
+                world.clock().sleep(POLL_INTERVAL);
             }
         }
-        // It has failed already; what fails here is found by the next life.
+        // The checkpoint has failed already; the next attempt removes what remains.
         let _ = world.files().remove_dir_all(&folder);
     }
 
-    /// Makes the folder, then makes sure that nobody has taken over.
+    /// Creates the folder, then checks that no newer attempt has taken over.
     fn begin(&self, folder: &Path) -> Result<(), CheckpointError> {
         self.store.world.files().create_dir_all(folder)?;
         let newer = self.store.generation()?;
         if newer == self.generation {
             return Ok(());
         }
-        // Whoever took over before the folder was made did not remove it.
+        // A newer attempt that took over before the folder existed did not remove it.
         let _ = self.store.world.files().remove_dir_all(folder);
         Err(CheckpointError::Superseded { generation: self.generation, newer })
     }
@@ -207,11 +207,11 @@ impl Writer {
         let (store, world) = (&self.store, &self.store.world);
         let step = commit.position.step;
         let folder = self.partial(step);
-        let parts = self.wait_for_parts(&folder, num_ranks, commit.patience)?;
-        (0..num_ranks).try_for_each(|rank| Part::forget_note(world, &folder, rank))?;
-        Part::join(parts, self.generation, commit.position).save(world, &folder)?;
+        let parts = self.wait_for_shards(&folder, num_ranks, commit.timeout)?;
+        (0..num_ranks).try_for_each(|rank| RankShard::remove_status(world, &folder, rank))?;
+        RankShard::join(parts, self.generation, commit.position).save(world, &folder)?;
         if world.files().metadata(&store.folder(step)).is_some() {
-            // The run has come by here before. What is sound is the same; what is not makes room.
+            // The step was saved before: a valid checkpoint is equal, an invalid one is replaced.
             if store.open(step).and_then(|reader| reader.verify_all()).is_ok() {
                 return Ok(world.files().remove_dir_all(&folder)?);
             }
@@ -220,28 +220,28 @@ impl Writer {
             world.files().remove_dir_all(&gone)?;
         }
         world.files().rename(&folder, &store.folder(step))?;
-        // Nothing older goes before the new one was seen to be whole.
+        // Older checkpoints are removed only after the new one was read back.
         store.open(step)?;
         store.retain(commit.keep, self.generation)
     }
 
-    fn wait_for_parts(
+    fn wait_for_shards(
         &self,
         folder: &Path,
         num_ranks: usize,
-        patience: Duration,
-    ) -> Result<Vec<Part>, CheckpointError> {
+        timeout: Duration,
+    ) -> Result<Vec<RankShard>, CheckpointError> {
         let world = &self.store.world;
-        let deadline = Deadline::after(world.clock(), patience);
+        let deadline = Deadline::after(world.clock(), timeout);
         let mut parts = Vec::with_capacity(num_ranks);
         while parts.len() < num_ranks {
             let rank = parts.len();
-            if let Some(part) = Part::read(world, folder, rank)? {
+            if let Some(part) = RankShard::read(world, folder, rank)? {
                 parts.push(part);
             } else if deadline.has_passed(world.clock()) {
-                return Err(CheckpointError::Late { rank, seconds: patience.as_secs() });
+                return Err(CheckpointError::ShardTimeout { rank, seconds: timeout.as_secs() });
             } else {
-                world.clock().sleep(LOOK);
+                world.clock().sleep(POLL_INTERVAL);
             }
         }
         Ok(parts)
@@ -253,25 +253,25 @@ impl Writer {
 
     fn unsaved(&self, step: u64, error: CheckpointError) -> CheckpointError {
         match error {
-            // These are no fault of the disk.
+            // These are not storage failures.
             CheckpointError::Superseded { .. } | CheckpointError::Diverged { .. } => error,
             error => {
-                let sound = |step: &u64| self.store.open(*step).is_ok();
-                let newest = self.store.steps().ok().and_then(|all| all.into_iter().find(sound));
+                let is_valid = |step: &u64| self.store.open(*step).is_ok();
+                let newest = self.store.steps().ok().and_then(|all| all.into_iter().find(is_valid));
                 let newest = newest.map_or_else(
                     || "there is none yet".to_owned(),
                     |newest| {
                         format!("the newest whole one is {}", self.store.folder(newest).display())
                     },
                 );
-                CheckpointError::Unsaved { step, reason: error.to_string(), newest }
+                CheckpointError::NotSaved { step, reason: error.to_string(), newest }
             }
         }
     }
 }
 
 impl Manifest {
-    /// The bytes of all files.
+    /// Size of all files.
     pub fn num_bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
@@ -281,7 +281,7 @@ fn step_of(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()
 }
 
-/// The life that a hidden folder belongs to.
+/// Attempt of a hidden folder.
 fn generation_of(path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?.strip_prefix(".step-")?;
     let mut parts = name.split('.');

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lockstep_config::Blame;
-use lockstep_platform::faults::{Cut, Faulty};
+use lockstep_platform::faults::{FaultyPlatform, PowerCut};
 use lockstep_platform::{FileKind, ScratchDir, World};
 
 use super::*;
@@ -31,7 +31,7 @@ fn snapshot(step: u64, rank: usize, num_ranks: usize) -> Snapshot {
 
 fn commit(step: u64, keep: usize) -> Commit {
     let position = Position { step, recipe: "[train]\n".to_owned(), ..Position::default() };
-    Commit { position, patience: Duration::from_secs(5), keep }
+    Commit { position, timeout: Duration::from_secs(5), keep }
 }
 
 /// Saves as `num_ranks` workers of a new life.
@@ -189,9 +189,9 @@ fn a_worker_that_cannot_write_says_so_and_leaves_nothing() {
         let writer = store.writer(generation, 0);
         writer.write(4, &snapshot(4, 0, 2)).unwrap();
         // Nobody waits for it, and everybody hears why.
-        let patient = Commit { patience: Duration::from_mins(10), ..commit(4, 1) };
+        let patient = Commit { timeout: Duration::from_mins(10), ..commit(4, 1) };
         let error = writer.commit(2, patient).expect_err("one part is missing").to_string();
-        assert!(error.contains("rank 1 could not write its part: cannot"), "{error}");
+        assert!(error.contains("rank 1 could not write its shard: cannot"), "{error}");
         assert!(error.ends_with("step-00000002"), "it says what is left: {error}");
         assert_eq!(world.files().metadata(&partial), None, "the hidden folder is gone");
         assert_holds(&store.open(2).unwrap(), 2);
@@ -280,7 +280,7 @@ fn a_manifest_that_lies_is_refused_before_anything_is_read() {
             |m| {
                 let (plain_bytes, ends) = (u64::MAX, vec![m.files[0].bytes]);
                 m.files[0].name += ".zst";
-                m.files[0].packed = Some(Frames { plain_bytes, frame_bytes: 1 << 20, ends });
+                m.files[0].packed = Some(ZstdFrames { plain_bytes, frame_bytes: 1 << 20, ends });
             },
             |m| m.files[0].name = "../../secret".to_owned(),
             |m| m.tensors.get_mut("b.weight").unwrap().pieces[0].offset = u64::MAX,
@@ -326,9 +326,9 @@ fn a_worker_that_does_not_write_is_named_and_nothing_old_is_lost() {
         let store = Store::new(world, dir);
         let writer = store.writer(store.take_over().unwrap(), 0);
         writer.write(4, &snapshot(4, 0, 2)).unwrap();
-        let hurried = Commit { patience: Duration::ZERO, ..commit(4, 1) };
+        let hurried = Commit { timeout: Duration::ZERO, ..commit(4, 1) };
         let error = writer.commit(2, hurried).expect_err("rank 1 is missing").to_string();
-        assert!(error.contains("rank 1 did not write its part within 0 s"), "{error}");
+        assert!(error.contains("rank 1 did not write its shard within 0 s"), "{error}");
         assert!(error.ends_with("step-00000002"), "it says what is left: {error}");
         assert_holds(&store.open(2).unwrap(), 2);
     });
@@ -363,7 +363,7 @@ fn newest(world: &World, dir: &Path) -> Option<u64> {
 fn wherever_the_power_goes_a_whole_checkpoint_remains() {
     let real = lockstep_platform::real();
     // This one only remembers what was synced, which is quicker.
-    let lit: World = Faulty::new(&real, None);
+    let lit: World = FaultyPlatform::new(&real, None);
     let mut num_cuts = 0;
     for operation in 0.. {
         let mut is_over = true;
@@ -371,11 +371,11 @@ fn wherever_the_power_goes_a_whole_checkpoint_remains() {
             let scratch = ScratchDir::new(&real, "power").unwrap();
             let dir = scratch.path().join("checkpoints");
             save(&lit, &dir, 2, 2, 1).unwrap();
-            let faulty = Faulty::new(&real, Some(Cut { operation, is_done }));
+            let faulty = FaultyPlatform::new(&real, Some(PowerCut { operation, is_done }));
             let world: World = faulty.clone();
             // Two more, so that old ones are let go as well.
             let saved = save(&world, &dir, 4, 3, 1).and_then(|()| save(&world, &dir, 6, 2, 1));
-            assert_eq!(saved.is_err(), faulty.is_dark(), "operation {operation}");
+            assert_eq!(saved.is_err(), faulty.is_power_off(), "operation {operation}");
             let step = newest(&real, &dir).unwrap_or_else(|| panic!("none left: {operation}"));
             assert!(saved.is_err() || step == 6);
             assert_holds(&Store::new(&real, &dir).open(step).unwrap(), step);
@@ -384,7 +384,7 @@ fn wherever_the_power_goes_a_whole_checkpoint_remains() {
             assert_eq!(newest(&real, &dir), Some(8));
             let names = real.files().list(&dir).unwrap();
             assert!(names.len() == 2, "litter after operation {operation}: {names:?}");
-            is_over &= !faulty.is_dark();
+            is_over &= !faulty.is_power_off();
             num_cuts += 1;
         }
         if is_over {

@@ -53,7 +53,7 @@ impl Tensors {
             let Some(name) = name_of(&stored_name) else { continue };
             let place = Place { file: self.files.len(), stored_name: stored_name.clone() };
             if let Some(first) = self.places.insert(name, place) {
-                return Err(CheckpointError::Twice {
+                return Err(CheckpointError::DuplicateTensor {
                     path: file.path().to_owned(),
                     tensor: quoted(&stored_name),
                     other: quoted(&first.stored_name),

@@ -1,8 +1,7 @@
-//! How often failures are to be expected, by what was expected and what was seen. How often to save
-//! then: [`lockstep_config::interval`].
+//! Observed mean time between failures, the input of [`lockstep_config::interval`].
 
-/// The mean time between failures, by what was expected and what was seen: as if one failure had
-/// been seen before the run, after the time that was expected.
+/// Mean time between failures from a prior and observations. The prior counts as one failure after
+/// the expected time.
 pub fn observed_mtbf(expected_seconds: f64, run_seconds: f64, num_failures: u64) -> f64 {
     (expected_seconds + run_seconds) / (1.0 + num_failures as f64)
 }
@@ -12,7 +11,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_that_are_seen_outweigh_what_was_expected() {
+    fn observed_failures_outweigh_the_prior() {
         assert!((observed_mtbf(86_400.0, 0.0, 0) - 86_400.0).abs() < 1e-9);
         assert!(observed_mtbf(86_400.0, 3600.0, 11) < 7_501.0);
         assert!(observed_mtbf(3600.0, 86_400.0, 0) > 86_400.0);

@@ -1,8 +1,8 @@
-//! One worker's part of a checkpoint: its file, and the note that says what is in it.
+//! Shard of one rank: its file and its status file.
 //!
-//! The note is written after the file is on the disk, and tells the worker that writes the manifest
-//! that this part is complete. So workers need no messages for it, and it can happen beside
-//! training.
+//! The status file is written after the shard is on disk and lets the rank that writes the manifest
+//! know that this shard is complete. Ranks thus need no messages, and checkpoints can be written in
+//! the background of training.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,31 +12,31 @@ use lockstep_platform::{FileError, World, write_atomic_with};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::body::{Body, Look};
-use super::manifest::{FileEntry, Manifest, Piece, Position, Stretch, TensorEntry, VERSION};
+use super::manifest::{F64Span, FileEntry, Manifest, Piece, Position, TensorEntry, VERSION};
 use super::shard::{Packed, write_packed};
-use super::snapshot::{Snapshot, Taken};
+use super::shard_bytes::{ChecksumTask, ShardBytes};
+use super::snapshot::{Snapshot, SnapshotPiece};
 use crate::CheckpointError;
 use crate::error::quoted;
 
-/// The header's length is a multiple of this, so that the numbers after it are aligned.
+/// Alignment of the header length, which aligns the numbers after it.
 const ALIGNMENT_BYTES: usize = 8;
 
-/// Length of the header's length.
+/// Size of the header length field.
 const LENGTH_BYTES: usize = 8;
 
-/// A part that is complete.
+/// A complete shard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Part {
+pub(super) struct RankShard {
     file: FileEntry,
     tensors: BTreeMap<String, TensorEntry>,
-    losses: Option<Stretch>,
+    losses: Option<F64Span>,
 }
 
-/// What a worker says about its part.
+/// Content of the status file.
 #[derive(Serialize, Deserialize)]
-enum Note {
-    Complete(Part),
+enum ShardStatus {
+    Complete(RankShard),
     Failed(String),
 }
 
@@ -44,12 +44,12 @@ fn file_name(rank: usize, is_packed: bool) -> String {
     format!("rank-{rank:04}.safetensors{}", if is_packed { ".zst" } else { "" })
 }
 
-fn note_path(folder: &Path, rank: usize) -> PathBuf {
+fn status_path(folder: &Path, rank: usize) -> PathBuf {
     folder.join(format!("rank-{rank:04}.json"))
 }
 
-impl Part {
-    /// Writes a worker's file, then its note.
+impl RankShard {
+    /// Writes the shard of a rank, then its status file.
     pub(super) fn write(
         world: &World,
         folder: &Path,
@@ -59,8 +59,8 @@ impl Part {
     ) -> Result<(), CheckpointError> {
         let name = file_name(rank, is_packed);
         let header = header(snapshot);
-        let body = Arc::new(Body::of(&header, snapshot));
-        let look = Look::start(world, &body, !is_packed);
+        let body = Arc::new(ShardBytes::of(&header, snapshot));
+        let look = ChecksumTask::start(world, &body, !is_packed);
         let mut packed = None;
         let written = write_atomic_with(world, &folder.join(&name), |out| {
             if !is_packed {
@@ -76,47 +76,47 @@ impl Part {
                 FileEntry { name, bytes, blake3: hex(&blake3), packed: Some(frames) }
             }
             (None, sum) => {
-                let blake3 = hex(&sum.expect("it was asked for"));
+                let blake3 = hex(&sum.expect("it was requested"));
                 FileEntry { name, bytes: body.num_bytes(), blake3, packed: None }
             }
         };
         let part = Self::of(file, header.len(), snapshot);
-        Ok(Note::Complete(part).save(world, folder, rank)?)
+        Ok(ShardStatus::Complete(part).save(world, folder, rank)?)
     }
 
-    /// Makes room and tells whoever waits for this worker's part that it does not come.
-    pub(super) fn give_up(world: &World, folder: &Path, rank: usize, reason: &str) {
-        // Whatever fails here, the first error is the one that is reported.
+    /// Removes the shard and writes a status file with the failure.
+    pub(super) fn report_failure(world: &World, folder: &Path, rank: usize, reason: &str) {
+        // The first error is the one that is reported.
         for is_packed in [false, true] {
             let _ = world.files().remove_file(&folder.join(file_name(rank, is_packed)));
         }
-        let _ = Note::Failed(reason.to_owned()).save(world, folder, rank);
+        let _ = ShardStatus::Failed(reason.to_owned()).save(world, folder, rank);
     }
 
     fn of(file: FileEntry, header_bytes: usize, snapshot: &Snapshot) -> Self {
         let mut offset = (LENGTH_BYTES + header_bytes) as u64;
         let mut tensors: BTreeMap<String, TensorEntry> = BTreeMap::new();
         for taken in snapshot.pieces() {
-            let Taken { first, len, rows, stride, .. } = *taken;
+            let SnapshotPiece { first, len, rows, stride, .. } = *taken;
             let tensor = tensors.entry(taken.name.clone()).or_default();
             tensor.shape.clone_from(&taken.shape);
             tensor.pieces.push(Piece { first, len, rows, stride, file: 0, offset });
             offset += (taken.num_elements() * size_of::<f32>()) as u64;
         }
         let len = snapshot.losses().len();
-        let losses = (len > 0).then_some(Stretch { file: 0, offset, len });
+        let losses = (len > 0).then_some(F64Span { file: 0, offset, len });
         let end = offset + size_of_val(snapshot.losses()) as u64;
-        assert_eq!(end, file.plain_bytes(), "all of it is known");
+        assert_eq!(end, file.plain_bytes(), "the entries cover the file");
         Self { file, tensors, losses }
     }
 
-    /// The part of a worker, once it is complete; the reason where it does not come.
+    /// The shard of a rank, if it is complete; an error if the rank failed.
     pub(super) fn read(
         world: &World,
         folder: &Path,
         rank: usize,
     ) -> Result<Option<Self>, CheckpointError> {
-        let path = note_path(folder, rank);
+        let path = status_path(folder, rank);
         if world.files().metadata(&path).is_none() {
             return Ok(None);
         }
@@ -125,21 +125,21 @@ impl Part {
             CheckpointError::BadCheckpoint { path: path.clone(), reason }
         };
         match serde_json::from_slice(&world.files().read(&path)?).map_err(bad)? {
-            Note::Complete(part) => Ok(Some(part)),
-            Note::Failed(reason) => Err(CheckpointError::PartFailed { rank, reason }),
+            ShardStatus::Complete(part) => Ok(Some(part)),
+            ShardStatus::Failed(reason) => Err(CheckpointError::ShardFailed { rank, reason }),
         }
     }
 
-    /// Removes a note that the manifest has taken the place of.
-    pub(super) fn forget_note(
+    /// Removes a status file after the manifest is written.
+    pub(super) fn remove_status(
         world: &World,
         folder: &Path,
         rank: usize,
     ) -> Result<(), CheckpointError> {
-        Ok(world.files().remove_file(&note_path(folder, rank))?)
+        Ok(world.files().remove_file(&status_path(folder, rank))?)
     }
 
-    /// The manifest of all parts, by rank.
+    /// The manifest of the shards of all ranks.
     pub(super) fn join(parts: Vec<Self>, generation: u64, position: Position) -> Manifest {
         let mut manifest = Manifest {
             v: VERSION,
@@ -147,7 +147,7 @@ impl Part {
             position,
             files: Vec::new(),
             tensors: BTreeMap::new(),
-            losses: Stretch { file: 0, offset: 0, len: 0 },
+            losses: F64Span { file: 0, offset: 0, len: 0 },
         };
         for (file, part) in parts.into_iter().enumerate() {
             manifest.files.push(part.file);
@@ -157,7 +157,7 @@ impl Part {
                 whole.pieces.extend(tensor.pieces.into_iter().map(|piece| Piece { file, ..piece }));
             }
             if let Some(losses) = part.losses {
-                manifest.losses = Stretch { file, ..losses };
+                manifest.losses = F64Span { file, ..losses };
             }
         }
         for tensor in manifest.tensors.values_mut() {
@@ -167,10 +167,10 @@ impl Part {
     }
 }
 
-impl Note {
+impl ShardStatus {
     fn save(&self, world: &World, folder: &Path, rank: usize) -> Result<(), FileError> {
-        let text = serde_json::to_vec(self).expect("a note is plain data");
-        world.files().write_atomic(&note_path(folder, rank), &text)
+        let text = serde_json::to_vec(self).expect("a status is plain data");
+        world.files().write_atomic(&status_path(folder, rank), &text)
     }
 }
 
@@ -183,12 +183,12 @@ fn diverged(snapshot: &Snapshot, place: usize) -> CheckpointError {
     CheckpointError::Diverged { tensor: tensor.to_owned(), element, value: value.to_string() }
 }
 
-/// The header of a safetensors file with these pieces: `name@first` for a piece of a tensor.
+/// The safetensors header of these pieces, with names `name@first`.
 fn header(snapshot: &Snapshot) -> Vec<u8> {
     let mut entries = BTreeMap::new();
     let mut start = 0;
     for taken in snapshot.pieces() {
-        let Taken { name, first, len, rows, .. } = taken;
+        let SnapshotPiece { name, first, len, rows, .. } = taken;
         let end = start + taken.num_elements() * size_of::<f32>();
         let shape = if *rows == 1 { vec![*len] } else { vec![*rows, *len] };
         let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, end] });
