@@ -15,7 +15,7 @@ use crate::resume_state::ResumeState;
 use crate::step_log::StepLog;
 use crate::{TrainError, parameter_server, rounds, stragglers};
 use lockstep_checkpoint::CheckpointError;
-use lockstep_checkpoint::pace::observed_mtbf;
+use lockstep_checkpoint::failure_rate::observed_mtbf;
 use lockstep_checkpoint::sharded::{Commit, Position, Snapshot, Store, Writer};
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::{Compression, Interval, Recipe, interval};
@@ -234,7 +234,7 @@ impl CheckpointSaver {
         }
         let commit = is_first.then(|| Commit {
             position,
-            patience: self.timeout(),
+            timeout: self.timeout(),
             keep: self.recipe.checkpoint.keep,
         });
         self.start(writer, num_steps, commit)?;
@@ -376,5 +376,5 @@ fn take(recipe: &Recipe, snapshot: &mut Snapshot, learner: &mut Learner) -> Resu
 
 fn unsaved(step: u64, reason: &impl ToString) -> CheckpointError {
     let newest = "earlier checkpoints are intact".to_owned();
-    CheckpointError::Unsaved { step, reason: reason.to_string(), newest }
+    CheckpointError::NotSaved { step, reason: reason.to_string(), newest }
 }

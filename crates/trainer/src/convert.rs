@@ -62,7 +62,7 @@ pub fn convert(
     world: &World,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Converted, TrainError> {
-    new_folder::refuse_taken(world, folder)?;
+    new_folder::refuse_existing(world, folder)?;
     let pretrained = Pretrained::open(source, world)?;
     let recipe = pretrained.recipe(world)?;
     let blueprint = describe(&recipe.model);

@@ -38,7 +38,7 @@ pub(crate) struct ServerConnection<'a> {
     /// Workers and servers.
     all_ranks: &'a Comm,
     /// Groups of the workers and the link to the servers.
-    ends: ServerGroups,
+    groups: ServerGroups,
     /// Process ids and shard sizes, as the run reports them.
     join_event: Event,
 }
@@ -51,9 +51,9 @@ impl<'a> ServerConnection<'a> {
         comm: &'a Comm,
     ) -> Result<Self, TrainError> {
         let workers = recipe.run.workers;
-        let ends = ServerGroups::new(comm, workers, workers / recipe.num_pushers())?;
+        let groups = ServerGroups::new(comm, workers, workers / recipe.num_pushers())?;
         let join_event = join_event(recipe, world, comm)?;
-        Ok(Self { all_ranks: comm, ends, join_event })
+        Ok(Self { all_ranks: comm, groups, join_event })
     }
 
     /// Whether this rank is a worker.
@@ -63,7 +63,7 @@ impl<'a> ServerConnection<'a> {
 
     /// Group of all workers.
     pub(crate) fn workers(&self) -> &Comm {
-        &self.ends.workers
+        &self.groups.workers
     }
 }
 
@@ -73,8 +73,8 @@ fn join_event(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Event, Comm
     let mut processes = vec![0; comm.group_size()];
     comm.all_gather(&own, &mut processes)?;
     let server_processes = processes.split_off(recipe.run.workers);
-    let holdings = holdings(recipe, &blueprint_of_rank(recipe, 0));
-    let held = |server: usize| holdings.lens(server).into_iter().map(|len| len as u64).sum();
+    let shard_layout = shard_layout(recipe, &blueprint_of_rank(recipe, 0));
+    let held = |server: usize| shard_layout.lens(server).into_iter().map(|len| len as u64).sum();
     Ok(Event::ServersJoined {
         worker_processes: processes,
         server_processes,
@@ -86,7 +86,7 @@ fn join_event(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Event, Comm
 }
 
 /// Shards of the servers.
-fn holdings(recipe: &Recipe, blueprint: &Blueprint) -> ShardLayout {
+fn shard_layout(recipe: &Recipe, blueprint: &Blueprint) -> ShardLayout {
     ShardLayout::new(blueprint, recipe.num_servers(), recipe.sync.server.rows.sparse_sharding())
 }
 
@@ -95,28 +95,28 @@ pub(crate) fn serve(
     cpu: &Cpu,
     recipe: &Recipe,
     world: &World,
-    groups: &ServerConnection<'_>,
+    connection: &ServerConnection<'_>,
 ) -> Result<(), TrainError> {
-    let (comm, link) = (groups.all_ranks, &groups.ends.link);
+    let (comm, link) = (connection.all_ranks, &connection.groups.link);
     let blueprint = blueprint_of_rank(recipe, 0);
-    let (server, part) = part_of(recipe, link.group_rank());
-    let holdings = holdings(recipe, &blueprint);
-    let (slots, lens) = (holdings.slots(&blueprint, server), holdings.lens(server));
+    let (server, role) = role_of(recipe, link.group_rank());
+    let shard_layout = shard_layout(recipe, &blueprint);
+    let (slots, lens) = (shard_layout.slots(&blueprint, server), shard_layout.lens(server));
     let (rate, batch) = (LearningRate::new(&recipe.optim, recipe.train.steps), recipe.train.batch);
     let lr = move |step| rate.at(step, batch);
     let optimizer = Optimizer::new(&recipe.optim, &slots);
     let mut shard = Shard::new(policy(recipe), recipe.num_pushers(), &lens, optimizer, lr);
     shard.set_push_compression(compression(recipe));
-    if let Some(rows) = &holdings.rows {
+    if let Some(rows) = &shard_layout.rows {
         shard.set_row_len(rows.row_len());
     }
     run_folder::record_failures(comm, None)?;
-    spare(recipe, comm);
+    mark_expendable_servers(recipe, comm);
     let close_after = Duration::from_secs_f64(recipe.sync.server.quorum_timeout.0);
     let is_elastic = recipe.sync.server.consistency == Consistency::Elastic;
     let terms = ServeOptions {
         num_workers: recipe.num_pushers(),
-        role: part,
+        role,
         num_row_replicas: recipe.sync.server.rows.replicated,
         close_after: Some(close_after).filter(|after| is_elastic && !after.is_zero()),
     };
@@ -156,18 +156,18 @@ fn policy(recipe: &Recipe) -> Policy {
 }
 
 /// Shard of a server rank, and the rank of its replica.
-fn part_of(recipe: &Recipe, position: usize) -> (usize, Role) {
+fn role_of(recipe: &Recipe, position: usize) -> (usize, Role) {
     let (behind, servers) = (position - recipe.num_pushers(), recipe.num_servers());
-    let part = match recipe.sync.server.replicas {
+    let role = match recipe.sync.server.replicas {
         0 => Role::Sole,
         _ if behind < servers => Role::Primary { backup: position + servers },
         _ => Role::Backup { primary: position - servers },
     };
-    (behind % servers, part)
+    (behind % servers, role)
 }
 
 /// Lets the run continue after the loss of a server that has a replica.
-fn spare(recipe: &Recipe, comm: &Comm) {
+fn mark_expendable_servers(recipe: &Recipe, comm: &Comm) {
     let replaceable = recipe.server_replica_groups().concat();
     if !replaceable.is_empty() {
         comm.mark_expendable(&replaceable);
@@ -184,14 +184,14 @@ fn finish(recipe: &Recipe, comm: &Comm) -> Result<(), TrainError> {
 
 /// Parameter-server strategy of a worker: pull, compute, push.
 pub(crate) struct ParameterServer<'a> {
-    groups: &'a ServerConnection<'a>,
+    connection: &'a ServerConnection<'a>,
     pull_push: PullPush,
 }
 
 impl<'a> ParameterServer<'a> {
-    /// Strategy of the worker with these groups.
-    pub(crate) fn new(groups: &'a ServerConnection<'a>) -> Self {
-        Self { groups, pull_push: PullPush::default() }
+    /// Strategy of a worker with this connection.
+    pub(crate) fn new(connection: &'a ServerConnection<'a>) -> Self {
+        Self { connection, pull_push: PullPush::default() }
     }
 }
 
@@ -202,12 +202,12 @@ impl SyncStrategy for ParameterServer<'_> {
         first_step: u64,
         checkpoint: Option<&Path>,
     ) -> Result<(), TrainError> {
-        spare(worker.recipe, self.groups.all_ranks);
-        worker.step_log.record(&self.groups.join_event);
+        mark_expendable_servers(worker.recipe, self.connection.all_ranks);
+        worker.step_log.record(&self.connection.join_event);
         initialize_servers(
             worker.recipe,
             worker.world,
-            &self.groups.ends,
+            &self.connection.groups,
             &mut worker.learner,
             first_step,
             checkpoint,
@@ -217,13 +217,13 @@ impl SyncStrategy for ParameterServer<'_> {
     fn step(&mut self, worker: &mut Worker<'_>, steps: Range<u64>) -> Result<(), TrainError> {
         let step = steps.start;
         self.pull_push.step(worker, steps)?;
-        record_lost_servers(step, self.groups, worker);
+        record_lost_servers(step, self.connection, worker);
         Ok(())
     }
 
     fn synchronize(&mut self, worker: &mut Worker<'_>, num_steps: u64) -> Result<(), TrainError> {
-        synchronize(&self.groups.ends, num_steps, &mut worker.learner, &mut worker.step_log)?;
-        record_lost_servers(num_steps.saturating_sub(1), self.groups, worker);
+        synchronize(&self.connection.groups, num_steps, &mut worker.learner, &mut worker.step_log)?;
+        record_lost_servers(num_steps.saturating_sub(1), self.connection, worker);
         Ok(())
     }
 
@@ -247,7 +247,7 @@ impl SyncStrategy for ParameterServer<'_> {
 
     fn disconnect(&mut self, worker: &Worker<'_>) -> Result<(), TrainError> {
         worker.comm.barrier()?;
-        finish(worker.recipe, self.groups.all_ranks)
+        finish(worker.recipe, self.connection.all_ranks)
     }
 }
 
@@ -255,15 +255,15 @@ impl SyncStrategy for ParameterServer<'_> {
 fn initialize_servers(
     recipe: &Recipe,
     world: &World,
-    ends: &ServerGroups,
+    groups: &ServerGroups,
     learner: &mut Learner,
     first_step: u64,
     checkpoint: Option<&Path>,
 ) -> Result<(), TrainError> {
-    let (workers, keys) = (&ends.workers, &recipe.sync.server);
-    learner.replica.join_host_group(ends.host_group.clone());
-    if ends.pushes() {
-        let link = ends.link.clone();
+    let (workers, keys) = (&groups.workers, &recipe.sync.server);
+    learner.replica.join_host_group(groups.host_group.clone());
+    if groups.pushes() {
+        let link = groups.link.clone();
         learner.replica.attach_to_servers(link, recipe.num_servers(), keys.replicas, world);
     }
     if let Some(compression) = compression(recipe) {
@@ -285,12 +285,12 @@ fn initialize_servers(
     learner.replica.load()?;
     let Some(reader) = reader else { return Ok(workers.barrier()?) };
     let Learner { replica, optimizer, .. } = learner;
-    replica.restore_server_state(first_step, optimizer.state_names(), |kept| {
+    replica.restore_server_state(first_step, optimizer.state_names(), |state| {
         if keys.resets_momentum {
-            kept.values.fill(0.0);
+            state.values.fill(0.0);
             return Ok(());
         }
-        reader.read(&kept.name, &[kept.len], kept.first, kept.values).map_err(TrainError::from)
+        reader.read(&state.name, &[state.len], state.first, state.values).map_err(TrainError::from)
     })?;
     Ok(workers.barrier()?)
 }
@@ -306,8 +306,8 @@ pub(crate) fn save(snapshot: &mut Snapshot, learner: &mut Learner) -> Result<(),
     if worker > 0 {
         return Ok(());
     }
-    replica.fetch_server_state(optimizer.state_names(), |kept| {
-        snapshot.add(&kept.name, &[kept.len], kept.first, kept.values);
+    replica.fetch_server_state(optimizer.state_names(), |state| {
+        snapshot.add(&state.name, &[state.len], state.first, state.values);
         Ok::<_, TrainError>(())
     })
 }

@@ -257,7 +257,7 @@ impl StepLog {
                 drift: mean,
                 drift_max: max,
                 drift_max_rank: worker,
-                moved,
+                update_norm_squared: moved,
             });
             if let Some(message) = self.stragglers.drift_warning(mean, moved) {
                 self.telemetry.record(&Event::Warning { message });
@@ -272,11 +272,11 @@ impl StepLog {
             step,
             sampled: found.sampled,
             counted: found.counted,
-            late: found.delayed,
+            delayed: found.delayed,
             drift: found.drift,
             drift_max: found.drift_max.0,
             drift_max_client: found.drift_max.1,
-            moved: found.moved,
+            update_norm_squared: found.moved,
             epsilon: found.epsilon,
         });
     }

@@ -34,13 +34,13 @@ pub fn train(
     let cpu = &device::open(recipe, world)?;
     check::agree_on_recipe(recipe, comm)?;
     if recipe.num_servers() > 0 {
-        let groups = ServerConnection::connect(recipe, world, comm)?;
-        if !groups.is_worker(recipe) {
-            parameter_server::serve(cpu, recipe, world, &groups)?;
+        let connection = ServerConnection::connect(recipe, world, comm)?;
+        if !connection.is_worker(recipe) {
+            parameter_server::serve(cpu, recipe, world, &connection)?;
             return Ok(None);
         }
-        let comms = [groups.workers(), comm];
-        let mut strategy = ParameterServer::new(&groups);
+        let comms = [connection.workers(), comm];
+        let mut strategy = ParameterServer::new(&connection);
         return run_worker(cpu, recipe, None, world, comms, options, &mut strategy);
     }
     if recipe.sync.mode == SyncMode::Hogwild {

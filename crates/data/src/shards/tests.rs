@@ -268,7 +268,7 @@ fn nothing_is_written_over_and_a_failure_leaves_nothing() {
 }
 
 #[test]
-fn the_crate_alone_is_measured_on_a_sample() {
+fn the_tokenizers_crate_is_benchmarked_on_a_sample() {
     let folder = Folder::new();
     let rate = |tokenizer: &Tokenizer| {
         let documents = Documents::bundled(&folder.world);

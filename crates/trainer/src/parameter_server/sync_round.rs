@@ -14,14 +14,15 @@ use std::collections::BTreeMap;
 /// Records servers that were lost, on worker 0.
 pub(super) fn record_lost_servers(
     step: u64,
-    groups: &ServerConnection<'_>,
+    connection: &ServerConnection<'_>,
     worker: &mut Worker<'_>,
 ) {
     let Worker { learner, step_log, .. } = worker;
-    let Event::ServersJoined { worker_processes, server_processes, .. } = &groups.join_event else {
+    let Event::ServersJoined { worker_processes, server_processes, .. } = &connection.join_event
+    else {
         return;
     };
-    let rank_at = |position: usize| groups.ends.link.ranks()[position].0;
+    let rank_at = |position: usize| connection.groups.link.ranks()[position].0;
     for loss in learner.replica.take_lost_servers() {
         let (rank, successor) = (rank_at(loss.rank), rank_at(loss.successor));
         step_log.served.lost.push(rank);
@@ -33,18 +34,18 @@ pub(super) fn record_lost_servers(
 /// Waits for all workers, pulls the weights after all pushes, and reports staleness, request
 /// latencies and push counts.
 pub(super) fn synchronize(
-    ends: &ServerGroups,
+    groups: &ServerGroups,
     step: u64,
     learner: &mut Learner,
     step_log: &mut StepLog,
 ) -> Result<(), TrainError> {
-    let workers = &ends.workers;
+    let workers = &groups.workers;
     workers.barrier()?;
     learner.replica.read()?;
     let own = [step_log.stragglers.missed[workers.group_rank()]];
     workers.all_gather(&own, &mut step_log.stragglers.missed)?;
-    if ends.pushes() {
-        report_pushes(&ends.pushers, step, learner, step_log)?;
+    if groups.pushes() {
+        report_pushes(&groups.pushers, step, learner, step_log)?;
     }
     Ok(())
 }
