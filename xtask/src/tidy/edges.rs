@@ -29,7 +29,7 @@ const EDGES: &[(&str, &str)] = &[
     ("sweep", "config platform tensor checkpoint"),
     ("parallel", "config platform mesh schedule tensor comm model optim"),
     ("planner", "config mesh schedule timeline model parallel"),
-    ("lab", "config schedule tensor optim planner plot"),
+    ("lab", "config platform plot mesh schedule tensor comm optim planner"),
     ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
     (
         "cli",

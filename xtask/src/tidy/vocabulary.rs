@@ -42,6 +42,8 @@ struct List {
     phrase: BTreeMap<String, String>,
     doc: BTreeMap<String, String>,
     allow: BTreeSet<String>,
+    /// Words that one file may use: pairs of word and path.
+    allow_in: BTreeSet<(String, String)>,
 }
 
 impl List {
@@ -57,7 +59,10 @@ impl List {
                 "phrase" => &mut list.phrase,
                 "doc" => &mut list.doc,
                 "allow" => {
-                    list.allow.insert(entry_text);
+                    match entry.split_once(" in ") {
+                        Some((word, path)) => list.allow_in.insert((word.into(), path.into())),
+                        None => list.allow.insert(entry_text),
+                    };
                     continue;
                 }
                 _ => panic!("vocabulary.txt: unknown scope {scope}"),
@@ -130,7 +135,8 @@ fn prose(list: &List, path: &str, text: &str) -> Vec<Finding> {
         } else {
             list.text.get(&word.to_lowercase()).map(String::as_str)
         };
-        if let Some(replacement) = banned {
+        let allowed = (word.to_lowercase(), path.to_owned());
+        if let Some(replacement) = banned.filter(|_| !list.allow_in.contains(&allowed)) {
             findings.push(Finding::new(path, line, format!("`{word}`; use {replacement}")));
         }
     }
