@@ -6,10 +6,10 @@
 
 use crate::runs::Outcome;
 use lockstep_config::Recipe;
-use lockstep_data::{Cursor, Feed, Loader, Seat};
-use lockstep_parallel::asked::blueprint_on;
+use lockstep_data::{Cursor, DataRank, Feed, Loader};
+use lockstep_parallel::from_recipe::blueprint_of_rank;
 use lockstep_planner::memory::Memory;
-use lockstep_planner::traffic::{self, Known, Wires, rows};
+use lockstep_planner::traffic::{self, StepInputs, Interconnect, embedding_rows};
 
 /// Holds the counters of every rank of a run whose ranks share memory against the prediction.
 ///
@@ -27,9 +27,9 @@ pub fn assert_moved_as_predicted(recipe: &Recipe, outcome: &Outcome) {
 /// # Panics
 /// When they differ, or the recipe has something that forecasts do not count.
 pub fn assert_moved_and_kept_as_predicted(recipe: &Recipe, outcome: &Outcome) {
-    assert_eq!(recipe.uncounted(), None, "it is counted");
+    assert_eq!(recipe.unmodelled_traffic(), None, "it is counted");
     assert_moved_as_predicted(recipe, outcome);
-    let (blueprint, wires) = (blueprint_on(recipe, 0), Wires::memory(recipe.run.workers));
+    let (blueprint, wires) = (blueprint_of_rank(recipe, 0), Interconnect::memory(recipe.run.workers));
     let by_len = traffic::busiest_by_bucket_len(recipe, &blueprint, &wires);
     let bytes: Vec<u64> = by_len.into_iter().map(|(_, bytes)| bytes.0).collect();
     assert!(bytes.contains(&outcome.summary.wire_bytes), "{bytes:?}");
@@ -60,12 +60,12 @@ pub fn predicted_in_all(
     num_steps: u64,
     mut rows_by_rank: impl FnMut(u64) -> Vec<usize>,
 ) -> Vec<u64> {
-    let wires = Wires::memory(recipe.run.workers);
-    let blueprint = blueprint_on(recipe, 0);
+    let wires = Interconnect::memory(recipe.run.workers);
+    let blueprint = blueprint_of_rank(recipe, 0);
     let mut sums = vec![0; recipe.run.workers];
     for step in 0..num_steps {
         let touched = rows_by_rank(step);
-        let known = Known {
+        let known = StepInputs {
             rows_by_rank: Some(&touched),
             evaluation_rounds: evaluation_rounds(recipe, step),
         };
@@ -95,7 +95,7 @@ struct Tokens(Loader);
 impl Tokens {
     fn open(recipe: &Recipe) -> Self {
         let world = lockstep_platform::real();
-        let feed = Feed::open(recipe, &world, &Seat::alone(recipe));
+        let feed = Feed::open(recipe, &world, &DataRank::alone(recipe));
         let loader = feed.and_then(|mut feed| feed.loader(&world, Cursor::start()));
         Self(loader.expect("the text can be read"))
     }
@@ -103,6 +103,6 @@ impl Tokens {
     /// How many rows of the embedding each worker's micro-batches touch in the next step.
     fn rows_by_rank(&mut self, recipe: &Recipe, step: u64) -> Vec<usize> {
         let batch = self.0.next_batch().expect("the text goes on");
-        rows::by_rank(recipe, step, |microbatch| batch.microbatch(microbatch).0)
+        embedding_rows::by_rank(recipe, step, |microbatch| batch.microbatch(microbatch).0)
     }
 }

@@ -90,7 +90,7 @@ pub fn train_on_threads(
     options: Options,
 ) -> Result<Summary, TrainError> {
     let settings = lockstep_comm::Options {
-        arena_bytes: lockstep_trainer::saved::arena_bytes(recipe),
+        arena_bytes: lockstep_trainer::arena_bytes(recipe),
         ..lockstep_comm::Options::default()
     };
     let ends = Comm::threads(world, recipe.num_ranks(), &settings)?;
@@ -104,13 +104,13 @@ pub fn train_on(
     world: &World,
     mut options: Options,
 ) -> Result<Summary, TrainError> {
-    let (resume, stop_after, life) =
-        (options.resume.clone(), options.stop_after, options.life.clone());
+    let (resume, stop_after, attempt) =
+        (options.resume.clone(), options.stop_after, options.attempt.clone());
     let results: Vec<_> = std::thread::scope(|scope| {
         let worker = |end| {
             let sinks = std::mem::take(&mut options.sinks);
-            let (resume, life) = (resume.clone(), life.clone());
-            let options = Options { resume, stop_after, sinks, life, ..Options::default() };
+            let (resume, attempt) = (resume.clone(), attempt.clone());
+            let options = Options { resume, stop_after, sinks, attempt, ..Options::default() };
             scope.spawn(move || train(recipe, world, end, options))
         };
         let workers: Vec<_> = ends.iter().map(worker).collect();

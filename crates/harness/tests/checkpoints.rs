@@ -6,7 +6,7 @@ use lockstep_harness::Runs;
 use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_MICROBATCHES};
 use lockstep_harness::runs::soak;
 use lockstep_telemetry::{Event, load_events};
-use lockstep_trainer::{Life, Options, TrainError, pretrained};
+use lockstep_trainer::{Attempt, Options, TrainError, pretrained};
 use std::path::{Path, PathBuf};
 
 /// Twenty steps, a checkpoint after every fifth.
@@ -179,7 +179,7 @@ fn another_life_goes_on_in_the_same_folder() {
     recipe.run.dir = dir.display().to_string();
     let life = |restarts, stop_after| Options {
         stop_after,
-        life: Life { restarts, dir: Some(dir.clone()) },
+        attempt: Attempt { restarts, dir: Some(dir.clone()) },
         ..Options::default()
     };
     let train = |options| lockstep_harness::runs::train_on_threads(&recipe, runs.world(), options);

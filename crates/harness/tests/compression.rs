@@ -119,20 +119,20 @@ fn a_tensor_may_be_written_in_a_way_of_its_own() {
     let mut with = |more: &[&str]| runs.finish(&GPT2.with(&[&sets[..], more].concat()));
     let dense = with(&[]);
     let top_k = "compress.method=top-k";
-    let all = with(&[top_k, "compress.levels=[{match=\"*\", dense=true}]"]);
+    let all = with(&[top_k, "compress.overrides=[{match=\"*\", dense=true}]"]);
     // Sums of workers are added instead of those of leaves, which rounds otherwise.
     for (one, other) in all.losses.iter().zip(&dense.losses) {
         assert!((one - other).abs() < 1e-5, "nothing is written otherwise: {one} {other}");
     }
     let few = with(&[top_k]);
-    let more = with(&[top_k, "compress.levels=[{match=\"*mlp*\", ratio=0.2}]"]);
+    let more = with(&[top_k, "compress.overrides=[{match=\"*mlp*\", ratio=0.2}]"]);
     let bytes = |outcome: &Outcome| outcome.summary.wire_bytes;
     assert!(bytes(&few) < bytes(&more) && bytes(&more) < bytes(&all));
-    let rank = with(&["compress.method=power-sgd", "compress.levels=[{match=\"*mlp*\", rank=1}]"]);
+    let rank = with(&["compress.method=power-sgd", "compress.overrides=[{match=\"*mlp*\", rank=1}]"]);
     assert!(rank.losses[3] < rank.losses[0], "{:?}", rank.losses);
-    let recipe = GPT2.with(&[top_k, "compress.levels=[{match=\"*nowhere*\", dense=true}]"]);
+    let recipe = GPT2.with(&[top_k, "compress.overrides=[{match=\"*nowhere*\", dense=true}]"]);
     let error = runs.run(&recipe, Options::default()).expect_err("there is none");
-    assert!(error.to_string().starts_with("compress.levels[0].match"), "{error}");
+    assert!(error.to_string().starts_with("compress.overrides[0].match"), "{error}");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn workers_that_are_close_add_up_as_they_are() {
     let dense = with(&[]);
     let close = "compress.group_workers=2";
     let whole =
-        with(&["compress.method=bf16", close, "compress.levels=[{match=\"*\", dense=true}]"]);
+        with(&["compress.method=bf16", close, "compress.overrides=[{match=\"*\", dense=true}]"]);
     for (one, other) in whole.losses.iter().zip(&dense.losses) {
         assert!((one - other).abs() < 1e-5, "in pairs: {one}, all at once: {other}");
     }
@@ -237,12 +237,12 @@ fn top_k_of_a_hundredth_converges_with_error_feedback_and_not_without() {
     let mut runs = Runs::new("compression");
     let mut surplus = |more: &[&str]| {
         let outcome = runs.finish(&bowl(more));
-        outcome.summary.verdict.suboptimality.expect("known")
+        outcome.summary.solution.suboptimality.expect("known")
     };
     let dense = surplus(&[]);
     let top_k = ["compress.method=top-k", "compress.ratio=0.01"];
     let with = surplus(&top_k);
-    let forced = ["compress.error_feedback=false", "compress.force=true"];
+    let forced = ["compress.error_feedback=false", "compress.allow_biased=true"];
     let without = surplus(&[&top_k[..], &forced].concat());
     assert!(with < 5.0 * dense, "{with} with error feedback, {dense} of all gradients");
     assert!(without > 100.0 * dense, "{without} without error feedback, {dense} of all gradients");

@@ -47,9 +47,9 @@ fn where_no_weights_suit_all_clients_averages_drift_and_corrections_recover() {
     ];
     let mut surplus = |more: &[&str]| {
         let outcome = runs.finish(&problem("logistic", &[&sets[..], more].concat()));
-        outcome.summary.verdict.suboptimality.expect("known")
+        outcome.summary.solution.suboptimality.expect("known")
     };
-    let skewed = ["sync.partition=dirichlet", "sync.alpha=0.1"];
+    let skewed = ["sync.partition=dirichlet", "sync.dirichlet_alpha=0.1"];
     let alike = surplus(&["sync.partition=iid"]);
     let average = surplus(&skewed);
     let prox = [&skewed[..], &["federated.method=fedprox", "federated.mu=0.3"]].concat();
@@ -62,7 +62,7 @@ fn where_no_weights_suit_all_clients_averages_drift_and_corrections_recover() {
 }
 
 fn accuracy(outcome: &Outcome) -> f64 {
-    outcome.summary.verdict.accuracy.expect("digits are right or wrong")
+    outcome.summary.solution.accuracy.expect("digits are right or wrong")
 }
 
 #[test]
@@ -70,9 +70,9 @@ fn where_clients_live_changes_no_bit() {
     let mut runs = Runs::new("federated");
     let variants: [&[&str]; 4] = [
         &[],
-        &["federated.method=scaffold", "federated.least_steps=0.3"],
-        &["federated.server=adam", "federated.server_lr=0.02", "federated.combine=median"],
-        &["federated.secure=true", "federated.dropout=0.2", "federated.clip=1.0"],
+        &["federated.method=scaffold", "federated.min_steps_fraction=0.3"],
+        &["federated.server=adam", "federated.server_lr=0.02", "federated.aggregation=median"],
+        &["federated.secure_aggregation=true", "federated.dropout=0.2", "federated.clip=1.0"],
     ];
     for variant in variants {
         let mut of = |workers: &str| {
@@ -117,8 +117,8 @@ fn what_clients_and_coordinator_keep_survives_the_end_of_the_process() {
     let mut runs = Runs::new("federated");
     let variants: [&[&str]; 3] = [
         &["federated.method=scaffold"],
-        &["federated.server=yogi", "federated.server_lr=0.02", "federated.late=0.4"],
-        &["federated.byzantine=0.3", "federated.attack=stale", "federated.combine=trimmed-mean"],
+        &["federated.server=yogi", "federated.server_lr=0.02", "federated.late_fraction=0.4"],
+        &["federated.byzantine=0.3", "federated.attack=stale", "federated.aggregation=trimmed-mean"],
     ];
     for variant in variants {
         let more = ["train.steps=24", "checkpoint.every=8", "run.workers=3"];
@@ -145,9 +145,9 @@ fn liars_ruin_the_mean_and_not_what_bears_them() {
     let mean = of(&lies);
     assert!(honest > 0.5 && mean < 0.3, "honest {honest}, mean {mean}");
     for rule in [
-        &["federated.combine=median"][..],
-        &["federated.combine=trimmed-mean", "federated.liars=3"],
-        &["federated.combine=krum", "federated.liars=2"],
+        &["federated.aggregation=median"][..],
+        &["federated.aggregation=trimmed-mean", "federated.assumed_byzantine=3"],
+        &["federated.aggregation=krum", "federated.assumed_byzantine=2"],
     ] {
         let found = of(&[&lies, rule].concat());
         assert!(found > mean + 0.25, "{rule:?}: {found}, mean {mean}, honest {honest}");
@@ -157,7 +157,7 @@ fn liars_ruin_the_mean_and_not_what_bears_them() {
 #[test]
 fn noise_is_told_by_its_epsilon_and_masks_change_nothing_but_what_is_seen() {
     let mut runs = Runs::new("federated");
-    let noisy = ["federated.clip=0.5", "federated.noise=0.5", "train.steps=16"];
+    let noisy = ["federated.clip=0.5", "federated.noise_multiplier=0.5", "train.steps=16"];
     let outcome = runs.finish(&digits(&noisy));
     let events = load_events(runs.world(), &outcome.dir.join("events.jsonl")).expect("events");
     let epsilon = |event: &Event| match event {
@@ -167,7 +167,7 @@ fn noise_is_told_by_its_epsilon_and_masks_change_nothing_but_what_is_seen() {
     let spent: Vec<_> = events.iter().filter_map(|stamped| epsilon(&stamped.event)).collect();
     assert!(spent.len() == 4 && spent.is_sorted() && spent[0] > 0.0, "{spent:?}");
     let plain = runs.finish(&digits(&["train.steps=40"]));
-    let hidden = runs.finish(&digits(&["train.steps=40", "federated.secure=true"]));
+    let hidden = runs.finish(&digits(&["train.steps=40", "federated.secure_aggregation=true"]));
     for (a, b) in plain.losses.iter().zip(&hidden.losses) {
         assert!((a - b).abs() < 1e-4, "{a} {b}");
     }

@@ -3,7 +3,7 @@
 
 use lockstep_comm::Comm;
 use lockstep_config::{Blame, Recipe};
-use lockstep_data::{Batch, Cursor, Feed, IGNORE, Seat};
+use lockstep_data::{Batch, Cursor, DataRank, Feed, IGNORE};
 use lockstep_harness::recipes::LLAMA;
 use lockstep_harness::runs::soak;
 use lockstep_harness::{Runs, texts};
@@ -67,7 +67,7 @@ fn token_shards_are_the_same_on_all_layouts() {
 
 #[test]
 fn padded_documents_are_the_same_on_all_layouts() {
-    same_on_all_layouts("texts", &["data.documents=padded", "data.last=pad"]);
+    same_on_all_layouts("texts", &["data.documents=padded", "data.last_batch=pad"]);
 }
 
 #[test]
@@ -77,20 +77,20 @@ fn partitioned_texts_are_the_same_on_all_layouts() {
 
 #[test]
 fn growing_batches_of_partitioned_texts_are_the_same_on_all_layouts() {
-    same_on_all_layouts("shards", &["data.placement=partitioned", "data.last=pad", RAMP]);
+    same_on_all_layouts("shards", &["data.placement=partitioned", "data.last_batch=pad", RAMP]);
 }
 
 #[test]
 fn ten_steps_and_ten_more_equal_twenty_on_another_number_of_workers() {
     let mut runs = prepared();
     let cases: [(&str, &[&str]); 7] = [
-        ("shards", &["data.placement=partitioned", "data.last=drop", RAMP]),
+        ("shards", &["data.placement=partitioned", "data.last_batch=drop", RAMP]),
         ("shards", &[]),
-        ("shards", &["data.documents=padded", "data.last=pad"]),
-        ("shards", &["data.order=sequential", "data.last=drop", "train.batch=24"]),
-        ("shards", &["data.placement=partitioned", "data.last=pad"]),
+        ("shards", &["data.documents=padded", "data.last_batch=pad"]),
+        ("shards", &["data.order=sequential", "data.last_batch=drop", "train.batch=24"]),
+        ("shards", &["data.placement=partitioned", "data.last_batch=pad"]),
         ("texts", &["data.placement=partitioned", "data.documents=padded"]),
-        ("texts", &["data.order=sequential", "data.last=pad"]),
+        ("texts", &["data.order=sequential", "data.last_batch=pad"]),
     ];
     for (source, sets) in cases {
         let with = |workers: &str| {
@@ -147,12 +147,12 @@ fn local_texts_stay_with_their_workers() {
         let text = letters.repeat(400 + 100 * worker);
         runs.world().files().write_atomic(&path, text.as_bytes()).expect("a text");
     }
-    let sets = ["data.placement=local", "run.workers=2", "train.steps=3", "data.last=pad"];
+    let sets = ["data.placement=local", "run.workers=2", "train.steps=3", "data.last_batch=pad"];
     let recipe = recipe(&runs, "own-{rank}.txt", &sets);
     for worker in 0..2 {
         let leaves: Vec<usize> = (4 * worker..4 * worker + 4).collect();
-        let seat = Seat { worker, num_workers: 2, leaves: leaves.clone() };
-        let mut feed = Feed::open(&recipe, runs.world(), &seat).expect("its own text");
+        let data_rank = DataRank { worker, num_workers: 2, leaves: leaves.clone() };
+        let mut feed = Feed::open(&recipe, runs.world(), &data_rank).expect("its own text");
         let mut loader = feed.loader(runs.world(), Cursor::start()).expect("batches");
         let batch = loader.next_batch().expect("a batch");
         for microbatch in 0..8 {
@@ -197,7 +197,7 @@ fn a_vocabulary_that_does_not_fit_is_refused_with_both_numbers() {
 fn loss_and_gradients(recipe: &Recipe, batch: &Batch) -> (u64, Vec<u32>) {
     let world = lockstep_platform::real();
     let cpu = Cpu::single(Isa::detect());
-    let arena_bytes = lockstep_trainer::saved::arena_bytes(recipe);
+    let arena_bytes = lockstep_trainer::arena_bytes(recipe);
     let options = lockstep_comm::Options { arena_bytes, ..lockstep_comm::Options::default() };
     let ends = Comm::threads(&world, 1, &options).expect("one worker");
     let shape =
@@ -206,7 +206,7 @@ fn loss_and_gradients(recipe: &Recipe, batch: &Batch) -> (u64, Vec<u32>) {
         num_leaves: recipe.num_leaves(),
         microbatches_per_leaf: recipe.microbatches_per_leaf(),
     };
-    let plan = ReplicaPlan::alone(shape, leaves);
+    let plan = ReplicaPlan::single_rank(shape, leaves);
     let blueprint = describe(&recipe.model);
     let mut replica =
         Replica::materialize(blueprint, 1, &cpu, plan, &ends[0], &world).expect("a replica");
@@ -224,9 +224,9 @@ fn loss_and_gradients(recipe: &Recipe, batch: &Batch) -> (u64, Vec<u32>) {
 #[test]
 fn what_the_padding_holds_changes_no_bit() {
     let runs = prepared();
-    let recipe = recipe(&runs, "texts", &["data.documents=padded", "data.last=pad"]);
-    let seat = Seat::alone(&recipe);
-    let mut feed = Feed::open(&recipe, runs.world(), &seat).expect("the texts");
+    let recipe = recipe(&runs, "texts", &["data.documents=padded", "data.last_batch=pad"]);
+    let data_rank = DataRank::alone(&recipe);
+    let mut feed = Feed::open(&recipe, runs.world(), &data_rank).expect("the texts");
     let mut loader = feed.loader(runs.world(), Cursor::start()).expect("batches");
     let mut batch = loader.next_batch().expect("a batch").clone();
     // Shorten most sequences, so that there is padding in every micro-batch.

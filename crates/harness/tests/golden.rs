@@ -10,6 +10,7 @@ use lockstep_optim::{Clip, Update};
 use lockstep_parallel::Groups;
 use lockstep_parallel::from_recipe::mesh_of;
 use lockstep_tensor::{Cpu, Isa};
+use lockstep_trainer::learner::Learner;
 use lockstep_trainer::materialize;
 use std::collections::BTreeMap;
 

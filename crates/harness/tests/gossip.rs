@@ -50,7 +50,7 @@ fn on_the_complete_graph_plain_descent_is_the_data_parallel_run() {
         }
         let apart = distances(&runs, &gossip);
         assert_eq!(apart, vec![0.0; 10], "the same sum in the same order is the same everywhere");
-        assert_eq!(gossip.summary.loose.spectral_gap, Some(1.0));
+        assert_eq!(gossip.summary.asynchronous.spectral_gap, Some(1.0));
     }
 }
 
@@ -97,7 +97,7 @@ fn sparse_graphs_learn_and_differ_and_depend_on_nothing_but_the_recipe() {
             |runs: &mut Runs, more: &[&str]| runs.finish(&LLAMA.with(&[&sets[..], more].concat()));
         let outcome = run(&mut runs, &[]);
         assert!(outcome.losses[7] < outcome.losses[0], "{graph}: {:?}", outcome.losses);
-        let apart = outcome.summary.loose.consensus_distance.expect("measured at the end");
+        let apart = outcome.summary.asynchronous.consensus_distance.expect("measured at the end");
         let is_complete = ["complete", "exponential"].iter().any(|name| graph.ends_with(name));
         assert_eq!(apart > 0.0, !is_complete, "{graph}: {apart}");
         for layout in ["parallel.bucket_bytes=1", "run.threads=2"] {
@@ -143,7 +143,7 @@ fn every_graph_reaches_the_optimum_of_convex_problems() {
         for (preset, limit) in [("quadratic", 1e-9), ("logistic", 1e-2)] {
             let sets = ["run.workers=4", "sync.mode=gossip", graph.as_str(), "train.steps=320"];
             let outcome = runs.finish(&problem(preset, &sets));
-            let verdict = outcome.summary.verdict;
+            let verdict = outcome.summary.solution;
             let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
             let surplus = verdict.suboptimality.expect("known");
             assert!(surplus < limit * start, "{preset}, {graph}: {surplus} of {start}");

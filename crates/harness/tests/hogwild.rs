@@ -17,7 +17,7 @@ fn problem(preset: &str, sets: &[&str]) -> Recipe {
 
 /// How many steps there were, by all threads.
 fn num_steps(outcome: &Outcome) -> u64 {
-    let by_thread = outcome.summary.loose.staleness_by_rank.as_ref().expect("threads tell");
+    let by_thread = outcome.summary.asynchronous.staleness_by_rank.as_ref().expect("threads tell");
     by_thread.iter().flat_map(|counts| counts.values()).sum()
 }
 
@@ -32,7 +32,7 @@ fn threads_reach_the_optimum_and_lose_no_step() {
             let set = format!("sync.threads={threads}");
             let outcome =
                 runs.finish(&problem(preset, &[&["sync.mode=hogwild", &set], sets].concat()));
-            let verdict = outcome.summary.verdict;
+            let verdict = outcome.summary.solution;
             let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
             let surplus = verdict.suboptimality.expect("known");
             assert!(surplus < 2e-3 * start, "{preset}, {threads}: {surplus} of {start}");

@@ -10,11 +10,11 @@ use lockstep_harness::golden;
 use lockstep_harness::{Runs, Tolerance};
 use lockstep_model::describe;
 use lockstep_parallel::Groups;
-use lockstep_parallel::asked::mesh_of;
+use lockstep_parallel::from_recipe::mesh_of;
 use lockstep_trainer::convert::{Target, convert};
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::pretrained::{self, Pretrained};
-use lockstep_trainer::saved::Learner;
+use lockstep_trainer::materialize;
 use lockstep_trainer::{TrainError, device};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -176,7 +176,7 @@ fn workers_that_read_different_weights_find_out() {
         let recipe = recipe(folder, &["run.workers=2"]);
         let cpu = device::open(&recipe, world)?;
         let groups = Groups::new(end, mesh_of(&recipe))?;
-        let mut learner = Learner::materialize(&recipe, &cpu, &groups, world)?;
+        let mut learner = materialize(&recipe, &cpu, &groups, world)?;
         pretrained::load(&recipe, world, &mut learner)
     };
     let errors = std::thread::scope(|scope| {

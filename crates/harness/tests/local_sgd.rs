@@ -70,7 +70,7 @@ fn a_round_moves_the_bytes_of_one_step_and_tells_how_far_workers_were_apart() {
     for layout in ["parallel.bucket_bytes=1", "run.threads=2", "parallel.overlap=false"] {
         assert_eq!(lazy(&mut runs, &[layout]).hashes(), outcome.hashes(), "{layout}");
     }
-    let uneven = lazy(&mut runs, &["parallel.shares=3,2,2,1"]);
+    let uneven = lazy(&mut runs, &["parallel.leaf_shares=3,2,2,1"]);
     assert!(uneven.losses[7] < uneven.losses[0], "unequal parts of the batch learn too");
 }
 
@@ -82,7 +82,7 @@ fn rounds_move_and_keep_what_was_predicted() {
         (THREE_MICROBATCHES, &["run.workers=3", "sync.local_steps=4"]),
         (LLAMA, &["run.workers=2", "sync.local_steps=4", "parallel.bucket_bytes=1"]),
         (GPT2, &["run.workers=4", "sync.local_steps=2", "sync.outer=nesterov"]),
-        (THREE_MICROBATCHES, &["run.workers=3", "sync.local_steps=3", "sync.synchronous=0.25"]),
+        (THREE_MICROBATCHES, &["run.workers=3", "sync.local_steps=3", "sync.synchronous_fraction=0.25"]),
         (THREE_MICROBATCHES, &["run.workers=2", "sync.local_steps=1", "sync.final_local_steps=5"]),
         (LLAMA, &["run.workers=4", "sync.group_workers=2", "sync.inner_rounds=2"]),
         (LLAMA, &["run.workers=4", "sync.local_steps=4", "sync.fragments=3"]),
@@ -102,7 +102,7 @@ fn what_workers_keep_survives_the_end_of_the_process() {
         &["sync.group_workers=3", "sync.inner_rounds=2", "sync.outer=nesterov"],
         &["sync.fragments=2", "sync.inner_rounds=2", "sync.outer=nesterov"],
         &["sync.worker_steps=[3,1,2]"],
-        &["optim.name=momentum", "sync.outer=nesterov", "sync.synchronous=0.25"],
+        &["optim.name=momentum", "sync.outer=nesterov", "sync.synchronous_fraction=0.25"],
     ];
     let variants = if soak() { variants } else { &variants[1..] };
     for variant in variants {
@@ -119,7 +119,7 @@ fn what_workers_keep_survives_the_end_of_the_process() {
         assert_eq!(rest.losses.len() as u64, 16 - stop, "{variant:?} went on where it stopped");
         assert_eq!(rest.hashes(), whole.hashes(), "{variant:?}");
         let is_for_any = recipe.sync.group_workers < 2 && recipe.sync.worker_steps.is_empty();
-        if recipe.has_own_state() && is_for_any {
+        if recipe.has_local_state() && is_for_any {
             let other =
                 THREE_MICROBATCHES.with(&[&sets[..], &more, variant, &["run.workers=2"]].concat());
             let error = runs.run(&other, Options { resume, ..Options::default() }).unwrap_err();
@@ -235,7 +235,7 @@ fn rounds_reach_the_optimum_of_convex_problems() {
         for local_steps in ["sync.local_steps=4", "sync.local_steps=16"] {
             let sets = ["run.workers=4", "sync.mode=local-sgd", local_steps, "train.steps=320"];
             let outcome = runs.finish(&problem(preset, &sets));
-            let verdict = outcome.summary.verdict;
+            let verdict = outcome.summary.solution;
             let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
             let surplus = verdict.suboptimality.expect("known");
             assert!(surplus < limit * start, "{preset}, {local_steps}: {surplus} of {start}");
@@ -263,7 +263,7 @@ fn a_slow_worker_takes_fewer_steps_and_counts_for_as_much() {
     let mut surplus = |steps: &'static str| {
         let sets = ["sync.partition=by-class", "train.steps=240", "optim.name=sgd", "optim.lr=0.5"];
         let recipe = problem("logistic", &[&rounds[..], &sets, &[steps]].concat());
-        runs.finish(&recipe).summary.verdict.suboptimality.expect("known")
+        runs.finish(&recipe).summary.solution.suboptimality.expect("known")
     };
     let (even, uneven) =
         (surplus("sync.worker_steps=[8,8,8,8]"), surplus("sync.worker_steps=[8,8,5,2]"));

@@ -24,7 +24,7 @@ fn convex_problems_reach_their_optimum_to_a_millionth() {
     let mut runs = Runs::new("problems");
     for preset in CONVEX {
         let summary = runs.finish(&recipe(preset, &["run.workers=1"])).summary;
-        let verdict = summary.verdict;
+        let verdict = summary.solution;
         let surplus = verdict.suboptimality.expect("the optimum is known");
         let distance = verdict.distance.expect("the optimum is known");
         assert!(surplus.abs() < 1e-6, "{preset}: {surplus} above the optimum");
@@ -49,7 +49,7 @@ fn noise_in_gradients_leaves_a_surplus_that_a_falling_learning_rate_takes_away()
             "optim.lr=0.5",
             schedule,
         ];
-        runs.finish(&recipe("quadratic", &sets)).summary.verdict.suboptimality.expect("known")
+        runs.finish(&recipe("quadratic", &sets)).summary.solution.suboptimality.expect("known")
     };
     let (constant, falling) =
         (surplus("optim.schedule=constant"), surplus("optim.schedule=linear"));
@@ -60,7 +60,7 @@ fn noise_in_gradients_leaves_a_surplus_that_a_falling_learning_rate_takes_away()
 #[test]
 fn the_classifier_reads_more_than_95_of_100_digits() {
     let summary = Runs::new("problems").finish(&recipe("digits", &["run.workers=1"])).summary;
-    let accuracy = summary.verdict.accuracy.expect("a classifier");
+    let accuracy = summary.solution.accuracy.expect("a classifier");
     assert!(accuracy > 0.95, "{accuracy}");
     assert!(summary.validation_loss.expect("evaluated") < summary.baseline_loss / 5.0);
 }
@@ -105,6 +105,6 @@ fn an_interrupted_problem_goes_on_to_the_same_bits() {
         let resumed = Options { resume: Some(half.dir), ..Options::default() };
         let rest = runs.run(&recipe, resumed).expect("five more");
         assert_eq!(rest.hashes(), whole.hashes(), "{preset}");
-        assert_eq!(rest.summary.verdict, whole.summary.verdict, "{preset}");
+        assert_eq!(rest.summary.solution, whole.summary.solution, "{preset}");
     }
 }

@@ -18,15 +18,16 @@ use lockstep_harness::runs::soak;
 use lockstep_harness::tolerance::Tolerance;
 use lockstep_model::{Microbatch, MicrobatchShape, Param};
 use lockstep_optim::Update;
-use lockstep_parallel::asked::{arena_bytes, blueprint_on, mesh_of, microbatch_shape};
+use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of_rank, mesh_of, microbatch_shape};
 use lockstep_parallel::{Groups, Replica};
 use lockstep_planner::memory::Memory;
-use lockstep_planner::traffic::rows;
+use lockstep_planner::traffic::embedding_rows;
 use lockstep_platform::World;
 use lockstep_tensor::random::Key;
 use lockstep_tensor::{Cpu, Isa};
 use lockstep_trainer::TrainError;
-use lockstep_trainer::saved::Learner;
+use lockstep_trainer::learner::Learner;
+use lockstep_trainer::materialize;
 use std::collections::BTreeMap;
 
 const WORKERS: [usize; 5] = [1, 2, 3, 4, 8];
@@ -106,7 +107,7 @@ impl Batch {
 fn work(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Told, TrainError> {
     let cpu = &Cpu::single(Isa::detect());
     let groups = Groups::new(comm, mesh_of(recipe))?;
-    let mut learner = Learner::materialize(recipe, cpu, &groups, world)?;
+    let mut learner = materialize(recipe, cpu, &groups, world)?;
     let (mut losses, mut grads, mut weights) = (Vec::new(), Vec::new(), Tensors::new());
     // To hand out the first parameters is no part of any step.
     learner.replica.settle()?;
@@ -157,7 +158,7 @@ fn train(recipe: &Recipe, world: &World) -> Outcome {
         let ranks: Vec<_> = ends.iter().map(start).collect();
         ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
     });
-    let planned = Memory::of(recipe, &blueprint_on(recipe, 0)).ranks;
+    let planned = Memory::of(recipe, &blueprint_of_rank(recipe, 0)).ranks;
     let planned = planned.iter().map(|rank| rank.own().0);
     assert!(told.iter().map(|told| told.held_bytes).eq(planned), "memory: {:?}", recipe.parallel);
     let moved: Vec<u64> = told.iter().map(|told| told.wire_bytes).collect();
@@ -172,7 +173,7 @@ fn train(recipe: &Recipe, world: &World) -> Outcome {
 fn predicted(recipe: &Recipe) -> Vec<u64> {
     predicted_in_all(recipe, NUM_STEPS, |step| {
         let batch = Batch::new(recipe, step);
-        rows::by_rank(recipe, step, |microbatch| batch.microbatch(microbatch).inputs)
+        embedding_rows::by_rank(recipe, step, |microbatch| batch.microbatch(microbatch).inputs)
     })
 }
 

@@ -23,16 +23,16 @@ fn zipf(sets: &[&str]) -> Recipe {
 }
 
 fn pulled_and_pushed(outcome: &Outcome) -> [u64; 2] {
-    let rows = &outcome.summary.loose.rows;
+    let rows = &outcome.summary.asynchronous.rows;
     [rows.rows_pulled.expect("counted"), rows.rows_pushed.expect("counted")]
 }
 
 fn row_bytes(outcome: &Outcome) -> u64 {
-    outcome.summary.loose.rows.row_bytes_by_server.as_ref().expect("counted").iter().sum()
+    outcome.summary.asynchronous.rows.row_bytes_by_server.as_ref().expect("counted").iter().sum()
 }
 
 fn requests(outcome: &Outcome) -> u64 {
-    outcome.summary.loose.rows.row_requests_by_server.as_ref().expect("counted").iter().sum()
+    outcome.summary.asynchronous.rows.row_requests_by_server.as_ref().expect("counted").iter().sum()
 }
 
 #[test]
@@ -45,15 +45,15 @@ fn in_lockstep_the_bits_are_those_of_tables_that_travel_whole() {
         let sets = [format!("optim.name={optim}"), format!("sync.servers={servers}")];
         let sets = [sets[0].as_str(), sets[1].as_str()];
         let whole = runs.finish(&zipf(&sets));
-        let by = format!("sync.rows_by={by}");
+        let by = format!("sync.row_sharding={by}");
         let rows = runs.finish(&zipf(&[&sets[..], &["sync.sparse_rows=true", &by]].concat()));
         assert_eq!(rows.hashes(), whole.hashes(), "{optim}, {servers}, {by}");
         assert!(rows.summary.wire_bytes < whole.summary.wire_bytes);
         // A cache of rows that are good for one step keeps nothing.
-        let every = ["sync.sparse_rows=true", &by, "sync.hot_rows=100", "sync.hot_every=1"];
+        let every = ["sync.sparse_rows=true", &by, "sync.row_cache=100", "sync.row_cache_every=1"];
         let every = runs.finish(&zipf(&[&sets[..], &every].concat()));
         assert_eq!(every.hashes(), whole.hashes(), "{optim}, {servers}, {by}");
-        assert_eq!(every.summary.loose.rows.rows_kept, Some(0));
+        assert_eq!(every.summary.asynchronous.rows.rows_kept, Some(0));
     }
 }
 
@@ -81,7 +81,7 @@ fn bytes_are_those_of_the_rows_that_are_touched() {
     let mut touched = Vec::new();
     for context in ["model.context=16", "model.context=64"] {
         let (rows, whole) =
-            (of(context, "sync.sparse_rows=true"), of(context, "sync.rows_by=hash"));
+            (of(context, "sync.sparse_rows=true"), of(context, "sync.row_sharding=hash"));
         let [pulled, pushed] = pulled_and_pushed(&rows);
         assert_eq!(pulled, pushed, "{context}: what is touched comes and its gradient goes");
         // A row and its number each way; nine words with every pull, one with every push.
@@ -107,13 +107,13 @@ fn rows_that_are_touched_all_the_time_are_kept_and_learning_goes_on() {
         runs.finish(&zipf(&[&usual[..], more].concat()))
     };
     let plain = of(&[]);
-    let kept = of(&["sync.hot_rows=64", "sync.hot_every=8"]);
+    let kept = of(&["sync.row_cache=64", "sync.row_cache_every=8"]);
     let ([all, pushed], [less, also_pushed]) =
         (pulled_and_pushed(&plain), pulled_and_pushed(&kept));
-    let hits = kept.summary.loose.rows.rows_kept.expect("counted");
+    let hits = kept.summary.asynchronous.rows.rows_kept.expect("counted");
     assert_eq!((less + hits, also_pushed), (all, pushed), "every touch is a pull or a hit");
     assert!(less < all * 3 / 4, "{less} of {all}");
-    let age = kept.summary.loose.rows.row_age_max.expect("counted");
+    let age = kept.summary.asynchronous.rows.row_age_max.expect("counted");
     assert_eq!(age, 7, "a row that is pulled every eight steps misses seven updates at most");
     let last = |outcome: &Outcome| outcome.summary.validation_loss.expect("judged");
     assert!(last(&kept) < kept.summary.first_loss && last(&plain) < plain.summary.first_loss);
@@ -124,9 +124,9 @@ fn rows_that_are_touched_all_the_time_are_kept_and_learning_goes_on() {
 fn a_bound_on_staleness_holds_for_rows_that_are_kept() {
     let mut runs = Runs::new("rows");
     let bounded = ["sync.consistency=bounded", "sync.staleness=3", "sync.sparse_rows=true"];
-    let hot = ["sync.hot_rows=64", "sync.hot_every=1000", "train.steps=24", "optim.name=sgd"];
+    let hot = ["sync.row_cache=64", "sync.row_cache_every=1000", "train.steps=24", "optim.name=sgd"];
     let outcome = runs.finish(&zipf(&[&bounded[..], &hot].concat()));
-    let rows = &outcome.summary.loose.rows;
+    let rows = &outcome.summary.asynchronous.rows;
     assert!(rows.rows_kept.expect("counted") > 0 && rows.row_age_max.expect("counted") <= 3);
     assert!(outcome.summary.staleness_max <= 3);
 }
@@ -136,9 +136,9 @@ fn a_hash_spreads_the_load_that_ranges_do_not() {
     let mut runs = Runs::new("rows");
     let mut of = |by: &str| {
         let sets = ["sync.sparse_rows=true", "sync.servers=4", "optim.name=sgd", by];
-        runs.finish(&zipf(&sets)).summary.loose.rows.row_imbalance.expect("counted")
+        runs.finish(&zipf(&sets)).summary.asynchronous.rows.row_imbalance.expect("counted")
     };
-    let (hash, range) = (of("sync.rows_by=hash"), of("sync.rows_by=range"));
+    let (hash, range) = (of("sync.row_sharding=hash"), of("sync.row_sharding=range"));
     assert!(range > 1.5 && hash < 1.35, "{range} and {hash}");
 }
 
@@ -146,13 +146,13 @@ fn a_hash_spreads_the_load_that_ranges_do_not() {
 fn copies_of_common_rows_spread_the_load_and_in_lockstep_change_no_bit() {
     let mut runs = Runs::new("rows");
     let mut of = |more: &[&str]| {
-        let usual = ["sync.sparse_rows=true", "sync.servers=2", "sync.rows_by=range"];
+        let usual = ["sync.sparse_rows=true", "sync.servers=2", "sync.row_sharding=range"];
         let eight = ["run.workers=8", "train.batch=8", "numerics.invariant_up_to=8"];
         let rest = ["train.steps=16", "optim.name=sgd"];
         runs.finish(&zipf(&[&usual[..], &eight, &rest, more].concat()))
     };
-    let figure = |outcome: &Outcome| outcome.summary.loose.rows.clone();
-    let (plain, spread) = (of(&[]), of(&["sync.spread_rows=64"]));
+    let figure = |outcome: &Outcome| outcome.summary.asynchronous.rows.clone();
+    let (plain, spread) = (of(&[]), of(&["sync.replicated_rows=64"]));
     assert_eq!(spread.hashes(), plain.hashes());
     let (before, after) = (figure(&plain), figure(&spread));
     let (copied, age) = (after.rows_copied.expect("counted"), after.row_age_max);
@@ -162,11 +162,11 @@ fn copies_of_common_rows_spread_the_load_and_in_lockstep_change_no_bit() {
     let (before, after) = (before.row_imbalance, after.row_imbalance);
     assert!(after < before.map(|before| 0.9 * before), "{after:?} of {before:?}");
     // Where nobody waits a copy is good for some updates.
-    let free = ["sync.consistency=async", "sync.spread_rows=64", "sync.spread_age=32"];
+    let free = ["sync.consistency=async", "sync.replicated_rows=64", "sync.replicated_rows_age=32"];
     let free = figure(&of(&free));
     assert!(free.row_age_max.is_some_and(|age| age <= 32), "{free:?}");
     assert!(free.rows_copied.is_some_and(|copied| copied > 0), "{free:?}");
-    let bounded = ["sync.consistency=bounded", "sync.staleness=2", "sync.spread_rows=64"];
+    let bounded = ["sync.consistency=bounded", "sync.staleness=2", "sync.replicated_rows=64"];
     let bounded = figure(&of(&bounded));
     assert!(bounded.row_age_max.is_some_and(|age| age <= 2), "{bounded:?}");
 }

@@ -20,7 +20,7 @@ fn problem(preset: &str, sets: &[&str]) -> Recipe {
 
 /// How many gradients there were, by all workers.
 fn num_pushes(outcome: &Outcome) -> u64 {
-    let by_rank = outcome.summary.loose.staleness_by_rank.as_ref().expect("servers tell");
+    let by_rank = outcome.summary.asynchronous.staleness_by_rank.as_ref().expect("servers tell");
     by_rank.iter().flat_map(|counts| counts.values()).sum()
 }
 
@@ -70,7 +70,7 @@ fn servers_have_to_do_with_one_of_each_group() {
     for consistency in ["sync.consistency=async", "sync.consistency=bounded"] {
         let grouped = run(&[consistency, "sync.group_workers=2"]);
         assert_eq!(num_pushes(&grouped), 12 * 2);
-        let counts = grouped.summary.loose.served.applied_by_server.as_ref().expect("counted");
+        let counts = grouped.summary.asynchronous.served.applied_by_server.as_ref().expect("counted");
         assert_eq!(counts[0], [12, 12], "to servers there are two");
         // Gradients go both ways between the two of a group and weights one way, with a few words;
         // servers have to do with the first of them only, as much as they had with each before.
@@ -142,7 +142,7 @@ fn a_slow_worker_makes_gradients_stale_and_a_bound_holds() {
         "emulate.slow=[{rank=2,factor=5}]",
     ];
     let free = runs.finish(&LLAMA.with(&[&sets[..], &["sync.consistency=async"]].concat()));
-    assert!(free.summary.staleness_max > 0, "{:?}", free.summary.loose);
+    assert!(free.summary.staleness_max > 0, "{:?}", free.summary.asynchronous);
     assert_eq!(num_pushes(&free), 36, "every gradient of every worker was taken, once");
     for bound in [0, 1, 2, 4] {
         let bound_set = format!("sync.staleness={bound}");
@@ -208,13 +208,13 @@ fn descent_diverges_just_beyond_the_limit_of_its_staleness_and_not_before() {
     };
     for &(delay, momentum) in cases {
         let within = runs.finish(&delayed(delay, momentum, 0.93));
-        let surplus = within.summary.verdict.suboptimality.expect("known");
+        let surplus = within.summary.solution.suboptimality.expect("known");
         assert!(surplus < 1e-2 * within.summary.first_loss, "{delay}, {momentum}: {surplus}");
         assert_eq!(within.summary.staleness_max, u64::from(delay), "exactly as stale as asked");
         let beyond = runs.run(&delayed(delay, momentum, 1.07), Options::default());
         // It may or may not have left the finite numbers by the end.
         let has_diverged = beyond.map_or(true, |outcome| {
-            outcome.summary.verdict.suboptimality.is_none_or(|surplus| {
+            outcome.summary.solution.suboptimality.is_none_or(|surplus| {
                 surplus.is_nan() || surplus >= 10.0 * outcome.summary.first_loss
             })
         });
@@ -232,7 +232,7 @@ fn every_consistency_reaches_the_optimum_of_convex_problems() {
             let sets = ["run.workers=4", SERVER, consistency.as_str(), "train.steps=320"];
             let sets = [&sets[..], &["optim.name=sgd"], more].concat();
             let outcome = runs.finish(&problem(preset, &sets));
-            let verdict = outcome.summary.verdict;
+            let verdict = outcome.summary.solution;
             let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
             let surplus = verdict.suboptimality.expect("known");
             // Workers' own samples have other minima; a rate that stays keeps some of that.
@@ -250,7 +250,7 @@ fn servers_that_are_held_twice_serve_the_same_bits() {
     let twice = ["sync.servers=2", "sync.replicas=1"];
     let twice = runs.finish(&LLAMA.with(&[&sets[..], &twice].concat()));
     assert_eq!(twice.hashes(), once.hashes());
-    let served = &twice.summary.loose.served;
+    let served = &twice.summary.asynchronous.served;
     assert_eq!(served.acknowledged_by_server, Some(vec![vec![5, 5], vec![5, 5]]));
     assert_eq!(served.applied_by_server, served.acknowledged_by_server);
     assert_eq!(served.servers_lost.as_deref(), Some(&[][..]));
@@ -270,19 +270,19 @@ fn an_elastic_run_goes_on_without_who_is_slow() {
         "emulate.slow=[{rank=2,factor=5}]",
     ];
     let ways: [&[&str]; 3] = [
-        &["sync.quorum=2", "sync.late=discard"],
-        &["sync.quorum=2", "sync.late=next", "sync.servers=2"],
-        &["sync.quorum=3", "sync.close_after_ms=1"],
+        &["sync.quorum=2", "sync.late_gradients=discard"],
+        &["sync.quorum=2", "sync.late_gradients=next", "sync.servers=2"],
+        &["sync.quorum=3", "sync.quorum_timeout_ms=1"],
     ];
     for way in ways {
         let outcome = runs.finish(&LLAMA.with(&[&sets[..], way].concat()));
-        let discarded = outcome.summary.loose.served.discarded_by_rank.as_ref().expect("told")[2];
-        let taken = &outcome.summary.loose.staleness_by_rank.as_ref().expect("told")[2];
+        let discarded = outcome.summary.asynchronous.served.discarded_by_rank.as_ref().expect("told")[2];
+        let taken = &outcome.summary.asynchronous.staleness_by_rank.as_ref().expect("told")[2];
         let late: u64 = taken.range(1..).map(|(_, count)| count).sum();
-        let missed = outcome.summary.pace.missed_steps_by_rank[2];
+        let missed = outcome.summary.stragglers.missed_steps_by_rank[2];
         // What it brings late is thrown away or counts, and what it was too late for it leaves out.
         // Of three, one is always too late for two; whether it is for the clock is chance.
-        let counts_late = way.contains(&"sync.late=next");
+        let counts_late = way.contains(&"sync.late_gradients=next");
         if way.contains(&"sync.quorum=2") {
             let found = (discarded > 0, late > 0);
             assert_eq!(found, (!counts_late, counts_late), "{way:?}: {discarded}, {late}");
@@ -312,12 +312,12 @@ fn nothing_too_stale_is_taken_where_it_is_thrown_away() {
         "train.eval_batches=1",
         "sync.consistency=bounded",
         "sync.staleness=0",
-        "sync.beyond=discard",
+        "sync.stale_gradients=discard",
     ];
     let outcome = runs.finish(&LLAMA.with(&sets));
-    let served = &outcome.summary.loose.served;
+    let served = &outcome.summary.asynchronous.served;
     let discarded = served.discarded_by_rank.as_ref().expect("told");
-    assert_eq!(outcome.summary.staleness_max, 0, "{:?}", outcome.summary.loose);
+    assert_eq!(outcome.summary.staleness_max, 0, "{:?}", outcome.summary.asynchronous);
     assert!(discarded.iter().sum::<u64>() > 0, "{discarded:?}");
     assert_eq!(num_pushes(&outcome) + discarded.iter().sum::<u64>(), 36, "all were answered");
 }
@@ -326,23 +326,23 @@ fn nothing_too_stale_is_taken_where_it_is_thrown_away() {
 fn a_run_without_waiting_becomes_one_in_lockstep_by_plan_or_by_alarm() {
     let mut runs = Runs::new("servers");
     let sets = [SERVER, "run.workers=3", "train.steps=12", "train.eval_batches=1"];
-    let planned = ["sync.switch_after=0.5", "emulate.slow=[{rank=2,factor=5}]"];
+    let planned = ["sync.switch_to_sync_after=0.5", "emulate.slow=[{rank=2,factor=5}]"];
     let planned = runs.finish(&LLAMA.with(&[&sets[..], &planned].concat()));
-    assert_eq!(planned.summary.loose.served.synchronous_from_step, Some(6));
-    let slow = planned.summary.loose.staleness_by_rank.as_ref().expect("told");
+    assert_eq!(planned.summary.asynchronous.served.synchronous_from_step, Some(6));
+    let slow = planned.summary.asynchronous.staleness_by_rank.as_ref().expect("told");
     // Of each worker's gradients the second half has missed nothing.
     assert!(slow.iter().all(|counts| counts.get(&0).is_some_and(|count| *count >= 6)), "{slow:?}");
     let mut wild = delayed(3, 0.0, 1.5);
-    wild.sync.server.spike = 2.0;
+    wild.sync.server.switch_on_loss_spike = 2.0;
     let wild = runs.run(&wild, Options::default()).expect("it ends before numbers do");
-    let from = wild.summary.loose.served.synchronous_from_step.expect("its loss jumps");
+    let from = wild.summary.asynchronous.served.synchronous_from_step.expect("its loss jumps");
     assert!(from >= 20, "{from}: not before there are losses to compare with");
     let calm = runs.finish(&{
         let mut calm = delayed(3, 0.0, 0.5);
-        calm.sync.server.spike = 2.0;
+        calm.sync.server.switch_on_loss_spike = 2.0;
         calm
     });
-    assert_eq!(calm.summary.loose.served.synchronous_from_step, None);
+    assert_eq!(calm.summary.asynchronous.served.synchronous_from_step, None);
 }
 
 #[test]
@@ -373,15 +373,15 @@ fn a_liar_ruins_the_mean_and_not_what_bears_it() {
         let recipe = problem("quadratic", &[&sets[..], &bowl, &rest, more].concat());
         runs.run(&recipe, Options::default())
     };
-    let mean = descend(&["sync.combine=mean"]);
+    let mean = descend(&["sync.aggregation=mean"]);
     let has_diverged = mean.map_or(true, |outcome| {
-        let surplus = outcome.summary.verdict.suboptimality.expect("known");
+        let surplus = outcome.summary.solution.suboptimality.expect("known");
         surplus.is_nan() || surplus > outcome.summary.first_loss
     });
     assert!(has_diverged, "one liar of five does nothing to the mean");
-    for way in ["sync.combine=median", "sync.combine=trimmed-mean", "sync.combine=krum"] {
+    for way in ["sync.aggregation=median", "sync.aggregation=trimmed-mean", "sync.aggregation=krum"] {
         let outcome = descend(&[way]).unwrap_or_else(|error| panic!("{way}: {error}"));
-        let verdict = outcome.summary.verdict;
+        let verdict = outcome.summary.solution;
         let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
         let surplus = verdict.suboptimality.expect("known");
         assert!(surplus < 1e-4 * start, "{way}: {surplus} of {start}");
