@@ -1,5 +1,4 @@
-//! Properties of weights on disk, over many generated files. The seed is fixed: a failure here
-//! fails everywhere.
+//! Properties of weight files, with a fixed seed for reproducible failures.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,7 +21,7 @@ fn world_and_path() -> (World, ScratchDir, PathBuf) {
     (world, scratch, path)
 }
 
-/// A model: names with anything in them, to vectors of any finite bits.
+/// A model: arbitrary names with vectors of arbitrary finite values.
 fn models() -> impl Strategy<Value = BTreeMap<String, Vec<f32>>> {
     let finite = any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |x| x.is_finite());
     btree_map(".{1,12}", vec(finite, 0..50), 0..6)
@@ -38,7 +37,7 @@ fn save(world: &World, path: &std::path::Path, model: &BTreeMap<String, Vec<f32>
     weights::save(world, path, &tensors, &BTreeMap::new()).expect("finite weights can be saved");
 }
 
-/// Loading these bytes must end in weights or in one line that names the file.
+/// Loads the bytes, or asserts a one-line error that names the file.
 fn load_or_refuse(world: &World, path: &std::path::Path, bytes: &[u8]) {
     let mut file = world.files().create(path).expect("a scratch file can be had");
     file.write_all(bytes).expect("the disk has room");

@@ -1,7 +1,7 @@
-//! `config.json`: a model's shape in the words of Hugging Face, read and written.
+//! `config.json`: the model configuration of Hugging Face, read and written.
 //!
-//! What a file leaves out has the value that `transformers` gives it; sizes must be there. Every
-//! option that we do not compute the same way is refused by name and value, all of them at once.
+//! Omitted options have the defaults of `transformers`; sizes are required. Every option that the
+//! engine computes differently is refused by name and value, all of them at once.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use super::{Architecture, options};
 use crate::error::quoted;
 use crate::{CheckpointError, ElementType};
 
-/// What a `config.json` says.
+/// A parsed `config.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     architecture: Architecture,
-    /// The shape of the model; its context is the longest the folder allows.
+    /// Model architecture; its context is the maximum of the folder.
     pub model: Model,
-    /// Numbers of the tokens that begin, end and pad a text, as they were written.
+    /// Ids of the begin, end and padding tokens, as written.
     pub special_tokens: Map<String, Value>,
 }
 
@@ -40,7 +40,7 @@ impl Config {
             None => return Err(foreign("it has no model_type; gpt2 and llama are known".into())),
         };
         let mut reader = Reader { path, options: &options, lines: Vec::new() };
-        reader.refuse_what_we_lack(architecture);
+        reader.refuse_unsupported(architecture);
         let model = match architecture {
             Architecture::Gpt2 => gpt2(&mut reader),
             Architecture::Llama => llama(&mut reader),
@@ -54,7 +54,7 @@ impl Config {
         }
     }
 
-    /// Says what a model of ours is, if Hugging Face has words for it.
+    /// The configuration of a model, if the format can express it.
     pub fn new(model: Model, special_tokens: Map<String, Value>) -> Result<Self, CheckpointError> {
         let architecture = if model.family == Family::Gpt2 {
             Architecture::Gpt2
@@ -66,19 +66,19 @@ impl Config {
         Ok(Self { architecture, model, special_tokens })
     }
 
-    /// What kind of model it is.
+    /// Architecture of the model.
     pub(super) const fn architecture(&self) -> Architecture {
         self.architecture
     }
 
-    /// The text of a file that says the same, for weights stored in this format.
+    /// The text of the file, for weights stored in this format.
     pub fn to_json(&self, format: ElementType) -> String {
         let mut options = match self.architecture {
             Architecture::Gpt2 => gpt2_options(&self.model),
             Architecture::Llama => llama_options(&self.model),
         };
         for key in options::SPECIAL_TOKENS {
-            // Without a value the other program would assume tokens of some other vocabulary.
+            // Without a value `transformers` would assume the default vocabulary.
             let value = self.special_tokens.get(*key).cloned().unwrap_or(Value::Null);
             options.insert((*key).to_owned(), value);
         }
@@ -98,7 +98,7 @@ fn gpt2(reader: &mut Reader<'_>) -> Option<Model> {
     let ffn = reader.optional_size("n_inner").or(width.map(|width| 4 * width));
     let dropout = reader.number("resid_pdrop", 0.1);
     for other in ["embd_pdrop", "attn_pdrop"] {
-        // The same text gives the same number, so this comparison is exact.
+        // Equal texts parse to equal numbers, so the comparison is exact.
         if reader.number(other, 0.1).map(f64::to_bits) != dropout.map(f64::to_bits) {
             reader.refuse(
                 other,
@@ -160,7 +160,7 @@ fn llama(reader: &mut Reader<'_>) -> Option<Model> {
 
 const DEFAULT_ROPE_THETA: f64 = 10_000.0;
 
-/// The base of the rotary angles: an option of its own, or one of a group of them.
+/// Base of the rotary angles: a top-level option, or one of an option group.
 fn rope_theta(reader: &mut Reader<'_>) -> Option<f64> {
     let mut theta = reader.number("rope_theta", DEFAULT_ROPE_THETA)?;
     for group in ["rope_scaling", "rope_parameters"] {
@@ -230,7 +230,7 @@ fn llama_options(model: &Model) -> Map<String, Value> {
     }))
 }
 
-/// The numbers of special tokens among some options.
+/// Ids of the special tokens among the options.
 pub(super) fn special_tokens(options: &Map<String, Value>) -> Map<String, Value> {
     let kept = options::SPECIAL_TOKENS.iter().filter_map(|key| options.get_key_value(*key));
     kept.map(|(key, value)| (key.clone(), value.clone())).collect()
@@ -243,12 +243,12 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// The number whose text is that of the `f32`: 1e-5, and not 9.999999747378752e-6.
+/// The number with the shortest text of the `f32`: 1e-5, and not 9.999999747378752e-6.
 fn shortest(number: f32) -> f64 {
     number.to_string().parse().expect("a finite number")
 }
 
-/// The options of one file, and what was found wrong with them.
+/// Options of a file, and the errors found.
 struct Reader<'a> {
     path: &'a Path,
     options: &'a Map<String, Value>,
@@ -256,7 +256,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The value of an option; `null` is none.
+    /// Value of an option; none for `null`.
     fn value(&self, key: &str) -> Option<&'a Value> {
         self.options.get(key).filter(|value| !value.is_null())
     }
@@ -267,8 +267,8 @@ impl<'a> Reader<'a> {
         self.lines.push(format!("{path}: {key} = {value} {rule}"));
     }
 
-    /// Refuses options that change what is computed, and such as nobody here knows.
-    fn refuse_what_we_lack(&mut self, architecture: Architecture) {
+    /// Refuses options that change the computation, and unknown ones.
+    fn refuse_unsupported(&mut self, architecture: Architecture) {
         for fixed in options::FIXED.iter().chain(options::fixed_of(architecture)) {
             let Some(value) = self.value(fixed.key) else { continue };
             if !fixed.values.contains(&value.to_string().as_str()) {
@@ -294,7 +294,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A classifier shares the name of the family and most tensors, but is another model.
+    /// Refuses other heads: a classifier has the same family and most tensors.
     fn refuse_other_heads(&mut self, architecture: Architecture) {
         let known: &[&str] = match architecture {
             Architecture::Gpt2 => &["GPT2LMHeadModel", "GPT2Model"],
@@ -318,7 +318,7 @@ impl<'a> Reader<'a> {
 
     fn optional_size(&mut self, key: &str) -> Option<usize> {
         let value = self.value(key)?;
-        // Larger ones would not fit memory anyway; smaller limits are those of the model's keys.
+        // Larger sizes do not fit into memory; the model keys have stricter limits.
         let size = value.as_u64().filter(|size| (1..1 << 31).contains(size));
         if size.is_none() {
             self.refuse(key, "is not a size; a whole number from 1 is");

@@ -1,8 +1,7 @@
-//! Writing a folder that `transformers` loads.
+//! Export of a folder that `transformers` loads.
 //!
-//! The weights go into one file, or into several none of which is larger than asked for (a tensor
-//! is never cut, so one that is larger alone has a file of its own). Tensors pass by one at a time,
-//! in the order of their names.
+//! Weights are written to one file, or to several of at most the requested size (a tensor is never
+//! split, so a larger one has a file of its own). Tensors are streamed one at a time, by name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,38 +14,37 @@ use super::{CONFIG, Config, GENERATION, shards};
 use crate::weights::{FILE_NAME, WeightsHasher, save_each_as};
 use crate::{CheckpointError, ElementType, new_folder};
 
-/// What to write.
+/// Parameters of an export.
 pub struct Export<'a> {
-    /// The shape of the model.
+    /// Model configuration.
     pub config: &'a Config,
-    /// Names and shapes of its tensors.
+    /// Names and shapes of the tensors.
     pub outlines: &'a BTreeMap<String, Vec<usize>>,
-    /// The number format of the weights.
+    /// Number format of the weights.
     pub format: ElementType,
-    /// The largest file.
+    /// Maximum size of a file.
     pub shard_bytes: u64,
-    /// Files that go with its vocabulary.
+    /// Vocabulary files.
     pub companions: &'a Companions,
 }
 
-/// Files that go with the vocabulary of a model, and so with the model wherever it is copied.
+/// Files of the vocabulary, which are copied with the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Companions {
-    /// Files that are copied as they are, each by the name it gets.
+    /// Files to copy, by target name.
     pub files: BTreeMap<String, PathBuf>,
-    /// The numbers of special tokens, where no file has them: what `generation_config.json`
-    /// would say.
+    /// Text of a `generation_config.json` with the special tokens, if no file has them.
     pub generation: Option<String>,
 }
 
 impl Companions {
-    /// The names that they get.
+    /// Target names.
     pub fn names(&self) -> Vec<String> {
         let generation = self.generation.as_ref().map(|_| GENERATION.to_owned());
         self.files.keys().cloned().chain(generation).collect()
     }
 
-    /// Puts them into a folder.
+    /// Writes the files into a folder.
     pub fn save(&self, world: &World, folder: &Path) -> Result<(), CheckpointError> {
         for (name, file) in &self.files {
             new_folder::copy(world, file, &folder.join(name))?;
@@ -58,19 +56,18 @@ impl Companions {
     }
 }
 
-/// What was written.
+/// Result of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Saved {
     /// Files with weights, in order.
     pub files: Vec<String>,
-    /// Bytes of all weights.
+    /// Size of all weights in bytes.
     pub num_bytes: u64,
-    /// The [`crate::weights_hash`] of the weights as they were before rounding.
+    /// The [`crate::weights_hash`] of the weights before rounding.
     pub weights_hash: String,
 }
 
-/// Writes a folder that must not exist yet; it appears whole or not at all. `read` gives the
-/// elements of a tensor by name.
+/// Writes a new folder atomically. `read` returns the elements of a tensor by name.
 pub fn save<E: From<CheckpointError>>(
     world: &World,
     folder: &Path,

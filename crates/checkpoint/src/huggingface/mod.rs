@@ -1,19 +1,18 @@
-//! Folders of models as Hugging Face keeps them: read without loading them, and written.
+//! Hugging Face model folders: opened without loading the weights, and written.
 //!
 //! ```text
-//! config.json                   the shape of the model
-//! model.safetensors             its weights, or, in parts,
-//! model-00001-of-00003.safetensors, ...   with model.safetensors.index.json: what lies where
-//! tokenizer.json                how its text becomes tokens
+//! config.json                   the model configuration
+//! model.safetensors             the weights, or, in shards,
+//! model-00001-of-00003.safetensors, ...   with the index model.safetensors.index.json
+//! tokenizer.json                the tokenizer
 //! ```
 //!
-//! [`Folder::open`] reads `config.json` and the headers of the weights, nothing else, and finds
-//! whatever could be wrong with them. Weights are read where and when they are needed, a part at a
-//! time. [`save`] writes such a folder; it appears whole under its name, or not at all.
+//! [`Folder::open`] reads and validates `config.json` and the headers of the weights only. Weights
+//! are read on demand, a range at a time. [`save`] writes such a folder atomically.
 //!
-//! - `config`: the shape, in both directions; `options`: which options we know
-//! - `names`: what tensors are called; `shards`: which file they lie in
-//! - `export`: writing; `tokenizer`: how many tokens a tokenizer makes
+//! - `config`: configuration, read and written; `options`: known options
+//! - `names`: tensor names; `shards`: files of the tensors
+//! - `export`: writing; `tokenizer`: vocabulary size of a tokenizer
 
 mod options;
 
@@ -39,13 +38,13 @@ pub use tokenizer::num_tokens;
 
 use crate::{CheckpointError, Tensors};
 
-/// The file with the shape of the model.
+/// File with the model configuration.
 pub const CONFIG: &str = "config.json";
 
-/// The file that says how text becomes tokens.
+/// File with the tokenizer.
 pub const TOKENIZER: &str = "tokenizer.json";
 
-/// Files that go with a vocabulary, and so with the model wherever it is copied.
+/// Files of a vocabulary, which are copied with the model.
 pub const COMPANION_FILES: &[&str] = &[
     TOKENIZER,
     "tokenizer_config.json",
@@ -57,26 +56,26 @@ pub const COMPANION_FILES: &[&str] = &[
     GENERATION,
 ];
 
-/// How text is made with the model.
+/// File with the generation settings.
 const GENERATION: &str = "generation_config.json";
 
-/// The kinds of model that both sides know.
+/// Supported architectures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Architecture {
     Gpt2,
     Llama,
 }
 
-/// The embedding table, which the output projection may be a copy of.
+/// Names of the token embedding, to which the output projection may be tied.
 const TABLES: [&str; 2] = ["transformer.wte.weight", "model.embed_tokens.weight"];
 
-/// The output projection.
+/// Name of the output projection.
 const HEAD: &str = "lm_head.weight";
 
-/// Elements compared at a time.
+/// Elements per comparison.
 const PIECE_LEN: usize = 1 << 16;
 
-/// The files of a folder that go with its vocabulary.
+/// Vocabulary files of a folder.
 pub fn companions(world: &World, folder: &Path) -> Companions {
     let files = COMPANION_FILES.iter().map(|name| ((*name).to_owned(), folder.join(name)));
     let files = files.filter(|(_, path)| world.files().metadata(path).is_some()).collect();
@@ -84,7 +83,7 @@ pub fn companions(world: &World, folder: &Path) -> Companions {
 }
 
 impl Companions {
-    /// The same with the numbers of special tokens, where no file has them.
+    /// Adds the ids of special tokens, if no file has them.
     pub fn with_special_tokens(mut self, special_tokens: &Map<String, Value>) -> Self {
         let known = special_tokens.values().any(|value| !value.is_null());
         if known && !self.files.contains_key(GENERATION) {
@@ -95,31 +94,29 @@ impl Companions {
     }
 }
 
-/// The numbers of special tokens that go with a vocabulary, where only the files beside a model are
-/// left of the folder that it came from.
+/// Ids of the special tokens from the vocabulary files next to a model.
 pub fn special_tokens(world: &World, folder: &Path) -> Map<String, Value> {
     let bytes = world.files().read(&folder.join(GENERATION)).unwrap_or_default();
     let options: Map<String, Value> = serde_json::from_slice(&bytes).unwrap_or_default();
     config::special_tokens(&options)
 }
 
-/// A folder whose `config.json` and headers were read and found good.
+/// A folder with validated `config.json` and headers.
 pub struct Folder {
     path: PathBuf,
-    /// What its `config.json` says.
+    /// Its `config.json`.
     pub config: Config,
-    /// Its weights, by the names of the engine, not yet compared with a model.
+    /// Its weights by the names of the engine, not yet validated against a model.
     pub tensors: Tensors,
 }
 
 impl Folder {
-    /// Whether a folder looks like one of these.
+    /// Whether a folder has a `config.json`.
     pub fn is_one(world: &World, path: &Path) -> bool {
         matches!(world.files().metadata(&path.join(CONFIG)), Some(FileKind::File { .. }))
     }
 
-    /// Reads `config.json` and the headers of the weights, and the size of the vocabulary where
-    /// there is a tokenizer.
+    /// Reads `config.json`, the headers of the weights and the vocabulary size of the tokenizer.
     pub fn open(world: &World, path: &Path) -> Result<Self, CheckpointError> {
         let config_path = path.join(CONFIG);
         let bytes = world.files().read(&config_path)?;
@@ -134,7 +131,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// The folder itself.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -145,12 +142,12 @@ impl Folder {
         world.files().metadata(&path).is_some().then_some(path)
     }
 
-    /// Proves that the weights are those of a model with these names and shapes.
+    /// Checks that the weights have these names and shapes.
     pub fn prove(&self, needed: &BTreeMap<String, Vec<usize>>) -> Result<(), CheckpointError> {
         self.tensors.prove(needed).map_err(CheckpointError::of_input)
     }
 
-    /// A tokenizer that makes tokens beyond the embedding table belongs to another model.
+    /// Refuses a tokenizer with a larger vocabulary than the model.
     fn compare_vocabularies(&self, world: &World) -> Result<(), CheckpointError> {
         let Some(path) = self.tokenizer(world) else { return Ok(()) };
         let (num_tokens, vocab) = (num_tokens(world, &path)?, self.config.model.vocab);
@@ -167,8 +164,7 @@ impl Folder {
     }
 }
 
-/// Some writers store a tied output projection as well. It must be the table it is tied to, or the
-/// folder contradicts itself; then there is nothing to load from it.
+/// Drops a stored copy of a tied output projection, after checking that it equals the embedding.
 fn drop_copy_of_table(path: &Path, tensors: &mut Tensors) -> Result<(), CheckpointError> {
     let Some(shape) = tensors.shape(HEAD).map(<[usize]>::to_vec) else { return Ok(()) };
     let Some(owner) = TABLES.into_iter().find(|table| tensors.shape(table).is_some()) else {
@@ -192,7 +188,7 @@ fn drop_copy_of_table(path: &Path, tensors: &mut Tensors) -> Result<(), Checkpoi
             return Err(CheckpointError::NotTied { path, tensor, owner, element });
         }
     }
-    tensors.forget(HEAD);
+    tensors.remove(HEAD);
     Ok(())
 }
 

@@ -1,43 +1,43 @@
-//! What a tensor of a Hugging Face folder is called in the engine.
+//! Mapping of tensor names of a Hugging Face folder to the engine's names.
 //!
-//! The engine uses the names of `GPT2LMHeadModel` and `LlamaForCausalLM`. A folder saved from the
-//! bare `GPT2Model` or `LlamaModel` has the same names without their first word. Older writers also
-//! stored tables that are computed, not learned; those are left out, by this list and no other.
+//! The engine uses the names of `GPT2LMHeadModel` and `LlamaForCausalLM`. A folder of the bare
+//! `GPT2Model` or `LlamaModel` has the same names without their prefix. Buffers that older writers
+//! stored are skipped by an explicit list.
 
 use super::Architecture;
 
-/// The output projection, which stands beside the model and not inside it.
+/// Name of the output projection, which has no prefix.
 const HEAD: &str = "lm_head.weight";
 
-/// Tables that follow from the configuration; `*` is the number of a layer.
+/// Buffers that follow from the configuration; `*` is a layer index.
 const COMPUTED: &[&str] = &[
-    // The causal mask, and what masked scores were set to.
+    // Causal mask and fill value.
     "transformer.h.*.attn.bias",
     "transformer.h.*.attn.masked_bias",
-    // The speeds of the rotary angles.
+    // Rotary frequencies.
     "model.layers.*.self_attn.rotary_emb.inv_freq",
     "model.rotary_emb.inv_freq",
 ];
 
-/// The name in the engine of a stored tensor, or nothing for one that is no weight.
+/// Engine name of a stored tensor; none for a buffer.
 pub(super) fn name_of(architecture: Architecture, stored: &str) -> Option<String> {
     if stored == HEAD {
         return Some(HEAD.to_owned());
     }
-    let first_word = match architecture {
+    let prefix = match architecture {
         Architecture::Gpt2 => "transformer.",
         Architecture::Llama => "model.",
     };
-    let rest = stored.strip_prefix(first_word).unwrap_or(stored);
-    let name = format!("{first_word}{rest}");
+    let rest = stored.strip_prefix(prefix).unwrap_or(stored);
+    let name = format!("{prefix}{rest}");
     (!COMPUTED.contains(&pattern(&name).as_str())).then_some(name)
 }
 
-/// The name with `*` in place of numbers.
+/// The name with `*` in place of integers.
 fn pattern(name: &str) -> String {
-    let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
-    let words = name.split('.').map(|word| if is_number(word) { "*" } else { word });
-    words.collect::<Vec<_>>().join(".")
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = name.split('.').map(|part| if is_number(part) { "*" } else { part });
+    parts.collect::<Vec<_>>().join(".")
 }
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_with_and_without_their_first_word() {
+    fn names_come_with_and_without_their_prefix() {
         for (architecture, stored, name) in [
             (Architecture::Gpt2, "h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),
             (Architecture::Gpt2, "transformer.h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),

@@ -1,14 +1,13 @@
-//! Every option of a `config.json` that we know, and what we do with it.
+//! Known options of a `config.json` and their treatment.
 //!
 //! An option is read into the model, or must have the value that the engine computes with, or
-//! cannot change what is computed. One that stands in none of these lists is refused: a new version
-//! of the other program may have given it a meaning that would change the numbers, and nobody would
-//! notice. See docs/decisions/0011-foreign-options.md.
+//! cannot change the result. An option in none of these lists is refused, since a new version of
+//! `transformers` may have given it a meaning that changes the result unnoticed (decision record
+//! `docs/decisions/0011-foreign-options.md`).
 
 use super::Architecture;
 
-/// An option with the only values that describe what the engine computes, written as JSON. Absent
-/// and `null` do so too.
+/// An option with the only supported values, as JSON. Absent and `null` are supported too.
 pub(super) struct Fixed {
     pub(super) key: &'static str,
     pub(super) values: &'static [&'static str],
@@ -53,7 +52,7 @@ pub(super) const fn read(architecture: Architecture) -> &'static [&'static str] 
     }
 }
 
-/// Options of one family that must have a certain value.
+/// Options of an architecture with a required value.
 pub(super) const fn fixed_of(architecture: Architecture) -> &'static [Fixed] {
     match architecture {
         Architecture::Gpt2 => FIXED_GPT2,
@@ -70,7 +69,7 @@ const FIXED_GPT2: &[Fixed] = &[
 ];
 
 const FIXED_LLAMA: &[Fixed] = &[
-    // Two names of one function.
+    // Synonyms.
     fixed("hidden_act", &["\"silu\"", "\"swish\""]),
     fixed("attention_bias", &["false"]),
     fixed("mlp_bias", &["false"]),
@@ -82,10 +81,10 @@ const FIXED_LLAMA: &[Fixed] = &[
     fixed("layer_types", &[]),
 ];
 
-/// Options of all families that must have a certain value.
+/// Options of all architectures with a required value.
 pub(super) const FIXED: &[Fixed] = &[
     fixed("quantization_config", &[]),
-    // Code of the folder's own, which may compute anything.
+    // Custom code.
     fixed("auto_map", &[]),
     fixed("is_encoder_decoder", &["false"]),
     fixed("add_cross_attention", &["false"]),
@@ -93,8 +92,7 @@ pub(super) const FIXED: &[Fixed] = &[
     fixed("pruned_heads", &["{}"]),
 ];
 
-/// Options that cannot change what a model computes from tokens: how text is made of the logits,
-/// how weights began, what else a program should return, and who wrote the folder.
+/// Options that cannot change the logits: generation, initialisation, returned outputs, metadata.
 pub(super) const WITHOUT_INFLUENCE: &[&str] = &[
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -169,7 +167,7 @@ pub(super) const WITHOUT_INFLUENCE: &[&str] = &[
     "use_cache",
 ];
 
-/// Options whose value goes with the vocabulary, kept when a model is written again.
+/// Options of the vocabulary, kept on export.
 pub(super) const SPECIAL_TOKENS: &[&str] = &["bos_token_id", "eos_token_id", "pad_token_id"];
 
 #[cfg(test)]
@@ -178,7 +176,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn an_option_stands_in_one_list_only() {
+    fn an_option_is_in_one_list_only() {
         for architecture in [Architecture::Gpt2, Architecture::Llama] {
             let fixed = fixed_of(architecture).iter().chain(FIXED).map(|fixed| fixed.key);
             let all = read(architecture).iter().copied().chain(fixed);

@@ -1,8 +1,7 @@
-//! Which file of a folder each tensor lies in.
+//! Weight shards of a folder and their index.
 //!
-//! A small model is one file. A large one is several with an index, and then index and files must
-//! agree to the last name: an index of another model would otherwise go unnoticed until a tensor of
-//! it happened to be missing.
+//! A small model is one file. A large one is several with an index; index and files must agree on
+//! every name, so that an index of another model is detected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,10 +15,10 @@ use crate::CheckpointError;
 use crate::error::quoted;
 use crate::weights::{FILE_NAME, Tensors, WeightsFile};
 
-/// The index of a model in several files.
+/// File name of the shard index.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 
-/// What other programs also store weights in.
+/// Weight files in unsupported formats.
 const UNSUPPORTED: &[&str] = &[
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
@@ -33,7 +32,7 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// The tensors of a folder, from one file or from those of its index.
+/// Tensors of a folder, from one file or from the shards of its index.
 pub(super) fn open(
     world: &World,
     folder: &Path,
@@ -69,7 +68,7 @@ fn read_index(world: &World, path: &Path) -> Result<Index, CheckpointError> {
     };
     let bytes = world.files().read(path)?;
     let index: Index = serde_json::from_slice(&bytes).map_err(|e| foreign(&e.to_string()))?;
-    // A name that leads out of the folder is somebody's trick, not a part of the model.
+    // A name that leads out of the folder is an attack, not a shard of the model.
     let is_plain = |name: &str| !name.is_empty() && !name.contains(['/', '\\']) && name != "..";
     match index.weight_map.values().find(|name| !is_plain(name)) {
         Some(name) => Err(foreign(&format!("{name} is not the name of a file beside it"))),
@@ -84,16 +83,16 @@ fn compare_with_index(
     file: &WeightsFile,
     weight_map: &BTreeMap<String, String>,
 ) -> Result<(), CheckpointError> {
-    let promised = weight_map.iter().filter(|(_, name)| *name == file_name).map(|(name, _)| name);
-    let promised: BTreeSet<&String> = promised.collect();
+    let expected = weight_map.iter().filter(|(_, name)| *name == file_name).map(|(name, _)| name);
+    let expected: BTreeSet<&String> = expected.collect();
     let held = file.names();
     let held: BTreeSet<&String> = held.iter().collect();
     let foreign = |reason: String| CheckpointError::Foreign { path: folder.join(INDEX), reason };
-    if let Some(name) = promised.difference(&held).next() {
+    if let Some(name) = expected.difference(&held).next() {
         let name = quoted(name);
         return Err(foreign(format!("it places tensor {name} in {file_name}, which lacks it")));
     }
-    match held.difference(&promised).next() {
+    match held.difference(&expected).next() {
         None => Ok(()),
         Some(name) => {
             let name = quoted(name);

@@ -1,4 +1,4 @@
-//! Folders as other programs write them, and everything they should not be.
+//! Hugging Face folders, valid and invalid.
 
 use lockstep_config::{Blame, Family, Model, Recipe};
 use lockstep_platform::ScratchDir;
@@ -10,7 +10,7 @@ use crate::{ElementType, weights};
 
 const TABLE: [f32; 4] = [1.0, -2.5, 0.0, 3e-3];
 
-/// A folder with a Llama of two tensors: not a model that runs, but one that is stored.
+/// A folder with a Llama of two tensors, which is stored but does not run.
 struct Fixture {
     world: World,
     scratch: ScratchDir,
@@ -97,7 +97,7 @@ fn refusal(config: &Value) -> String {
 }
 
 #[test]
-fn what_a_file_leaves_out_has_the_other_programs_value() {
+fn omitted_options_have_the_defaults_of_transformers() {
     let model = parse(&gpt2()).unwrap().model;
     let expected = Model {
         family: Family::Gpt2,
@@ -131,8 +131,8 @@ fn a_configuration_survives_being_written_in_every_format() {
             config.special_tokens.insert("pad_token_id".to_owned(), Value::Null);
             for format in ElementType::ALL {
                 let text = config.to_json(format);
-                let again = Config::parse(Path::new(CONFIG), text.as_bytes()).unwrap();
-                assert_eq!(again, config);
+                let reread = Config::parse(Path::new(CONFIG), text.as_bytes()).unwrap();
+                assert_eq!(reread, config);
             }
         }
     }
@@ -159,7 +159,7 @@ fn the_base_of_the_angles_is_found_where_either_version_writes_it() {
 }
 
 #[test]
-fn options_that_change_the_mathematics_are_refused_by_name_and_value() {
+fn options_that_change_the_result_are_refused_by_name_and_value() {
     for (config, key, value, advice) in [
         (gpt2(), "activation_function", json!("gelu"), "only \"gelu_new\" is"),
         (gpt2(), "scale_attn_weights", json!(false), "only true is"),
@@ -204,7 +204,7 @@ fn options_that_change_the_mathematics_are_refused_by_name_and_value() {
 }
 
 #[test]
-fn all_that_is_wrong_with_a_configuration_is_told_at_once() {
+fn all_errors_of_a_configuration_are_reported_at_once() {
     let mut config = with(llama(), "mlp_bias", json!(true));
     config = with(config, "novelty", json!([1]));
     config.as_object_mut().unwrap().remove("vocab_size");
@@ -349,7 +349,7 @@ fn missing_extra_misshapen_and_integer_tensors_are_named() {
 }
 
 #[test]
-fn a_name_with_and_without_its_first_word_is_one_parameter() {
+fn a_name_with_and_without_its_prefix_is_one_parameter() {
     let fixture = Fixture::new();
     fixture.store(FILE_NAME, &["model.norm.weight", "norm.weight"]);
     fixture.refused(
@@ -429,18 +429,18 @@ fn an_export_is_read_back_byte_for_byte_in_one_file_and_in_several() {
         let read = |name: &str, out: &mut [f32]| folder.tensors.read(name, 0, out);
         let saved = save(&fixture.world, &out, &export, read).unwrap();
         assert_eq!(saved.files.len(), num_files);
-        let again = Folder::open(&fixture.world, &out).unwrap();
-        assert_eq!(again.config.model, folder.config.model);
-        again.prove(&outlines).unwrap();
+        let reread = Folder::open(&fixture.world, &out).unwrap();
+        assert_eq!(reread.config.model, folder.config.model);
+        reread.prove(&outlines).unwrap();
         for name in outlines.keys() {
             let mut read = [0.0; 4];
-            again.tensors.read(name, 0, &mut read).unwrap();
+            reread.tensors.read(name, 0, &mut read).unwrap();
             let expected = TABLE.map(|value| match format {
                 ElementType::Bf16 => half::bf16::from_f32(value).to_f32(),
                 _ => value,
             });
             assert_eq!(read.map(f32::to_bits), expected.map(f32::to_bits));
-            assert_eq!(again.tensors.format(name).unwrap(), format);
+            assert_eq!(reread.tensors.format(name).unwrap(), format);
         }
         let file = WeightsFile::open(&fixture.world, &out.join(&saved.files[0])).unwrap();
         assert_eq!(file.metadata()["format"], "pt", "transformers insists on it");
@@ -448,7 +448,7 @@ fn an_export_is_read_back_byte_for_byte_in_one_file_and_in_several() {
 }
 
 #[test]
-fn an_export_writes_over_nothing_and_leaves_nothing_half_done() {
+fn an_export_overwrites_nothing_and_leaves_no_partial_folder() {
     let fixture = Fixture::new();
     let folder = fixture.open().unwrap();
     let outlines = BTreeMap::from([("lm_head.weight".to_owned(), vec![2, 2])]);

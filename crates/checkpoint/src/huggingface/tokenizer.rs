@@ -1,8 +1,7 @@
-//! How many different tokens a `tokenizer.json` makes: its highest number and one.
+//! Vocabulary size of a `tokenizer.json`: its largest token id plus one.
 //!
-//! Only the numbers are read. The vocabulary of most kinds of tokenizer is a map from text to
-//! number; that of the Unigram kind is a list, whose places are the numbers. Added tokens come on
-//! top.
+//! Only ids are read. Most tokenizers have a map from text to id; Unigram has a list whose indices
+//! are the ids. Added tokens have ids of their own.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,8 +28,8 @@ struct Model {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Vocab {
-    Numbers(BTreeMap<String, u32>),
-    Places(Vec<Value>),
+    Ids(BTreeMap<String, u32>),
+    List(Vec<Value>),
 }
 
 #[derive(Deserialize)]
@@ -38,7 +37,7 @@ struct Added {
     id: u32,
 }
 
-/// The number of different tokens that the tokenizer in this file can make.
+/// Vocabulary size of the tokenizer in this file.
 pub fn num_tokens(world: &World, path: &Path) -> Result<usize, CheckpointError> {
     let bytes = world.files().read(path)?;
     let file: File = serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Foreign {
@@ -46,10 +45,8 @@ pub fn num_tokens(world: &World, path: &Path) -> Result<usize, CheckpointError> 
         reason: quoted(&format!("not a tokenizer: {error}")),
     })?;
     let of_model = match file.model.vocab {
-        Vocab::Numbers(numbers) => {
-            numbers.values().max().map_or(0, |highest| *highest as usize + 1)
-        }
-        Vocab::Places(places) => places.len(),
+        Vocab::Ids(ids) => ids.values().max().map_or(0, |highest| *highest as usize + 1),
+        Vocab::List(tokens) => tokens.len(),
     };
     let added = file.added_tokens.iter().map(|added| added.id as usize + 1).max();
     Ok(of_model.max(added.unwrap_or(0)))

@@ -2,8 +2,8 @@
 //!
 //! Each worker writes one safetensors shard with its pieces of the model, a *piece* being equally
 //! spaced ranges of a tensor's elements. A manifest lists the shard and offset of every piece. It
-//! refers to tensors by name and to elements by index, never to workers, so a run with another number
-//! of workers, ZeRO stage or pipeline reads what it needs without conversion.
+//! refers to tensors by name and to elements by index, never to workers, so a run with another
+//! number of workers, ZeRO stage or pipeline reads what it needs without conversion.
 //!
 //! ```text
 //! checkpoints/generation                        the attempt that may write
@@ -12,15 +12,16 @@
 //!             .step-00000030.g2.partial/        a checkpoint in progress
 //! ```
 //!
-//! **Atomicity.** Workers write into a hidden folder. Every file is renamed into place once it is on
-//! disk; the first worker waits for all shards, writes the manifest, and only then renames the
+//! **Atomicity.** Workers write into a hidden folder. Every file is renamed into place once it is
+//! on disk; the first worker waits for all shards, writes the manifest, and only then renames the
 //! folder. A power failure at any moment leaves the older checkpoints intact and at most a hidden
 //! folder. An older checkpoint is deleted only after the newer one was read back.
 //!
-//! **One attempt at a time.** A worker of a replaced attempt may still write. The new attempt raises
-//! the number in `generation` and *then* removes all hidden folders; a writer creates its folder and
-//! *then* reads the number. So either its folder is removed and its commit fails, or it detects that
-//! it was replaced: no checkpoint of an older generation can appear after a newer one has begun.
+//! **One attempt at a time.** A worker of a replaced attempt may still write. The new attempt
+//! raises the number in `generation` and *then* removes all hidden folders; a writer creates its
+//! folder and *then* reads the number. So either its folder is removed and its commit fails, or it
+//! detects that it was replaced: no checkpoint of an older generation can appear after a newer one
+//! has begun.
 
 mod manifest;
 mod rank_shard;

@@ -1,8 +1,8 @@
 //! Shard files, plain or compressed with zstd.
 //!
-//! A compressed file is a sequence of zstd frames of one mebibyte of uncompressed data each, so that
-//! a range is read by decompressing only its frames; `zstd -d` restores the plain file. The checksum
-//! covers the compressed bytes, so damage is detected before decompression.
+//! A compressed file is a sequence of zstd frames of one mebibyte of uncompressed data each, so
+//! that a range is read by decompressing only its frames; `zstd -d` restores the plain file. The
+//! checksum covers the compressed bytes, so damage is detected before decompression.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};

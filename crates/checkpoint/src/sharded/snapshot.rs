@@ -1,7 +1,7 @@
 //! Snapshot of the pieces of a rank, for background writes.
 //!
-//! The copy is made between two steps and written during the next ones. Its memory is reused for the
-//! next checkpoint. Values are stored in file format, so that no conversion follows.
+//! The copy is made between two steps and written during the next ones. Its memory is reused for
+//! the next checkpoint. Values are stored in file format, so that no conversion follows.
 
 use std::sync::Arc;
 
@@ -62,8 +62,8 @@ impl Snapshot {
         self.losses.clear();
     }
 
-    /// Copies elements of a tensor from index `first` on. Equally spaced ranges, such as the rows of
-    /// a column shard, become one piece.
+    /// Copies elements of a tensor from index `first` on. Equally spaced ranges, such as the rows
+    /// of a column shard, become one piece.
     ///
     /// # Panics
     /// If the tensor has fewer.

@@ -86,8 +86,9 @@ impl Store {
         self.dir.join(format!("step-{step:08}"))
     }
 
-    /// Starts a new attempt and returns its number; older attempts can no longer finish a checkpoint,
-    /// and their unfinished ones are removed. One rank does this and broadcasts the number.
+    /// Starts a new attempt and returns its number; older attempts can no longer finish a
+    /// checkpoint, and their unfinished ones are removed. One rank does this and broadcasts the
+    /// number.
     pub fn take_over(&self) -> Result<u64, CheckpointError> {
         let files = self.world.files();
         files.create_dir_all(&self.dir)?;
@@ -176,8 +177,8 @@ impl Writer {
         })
     }
 
-    /// Removes a checkpoint that cannot be completed, once the other ranks have written their shards
-    /// or failed, or after a timeout. The committing rank does this.
+    /// Removes a checkpoint that cannot be completed, once the other ranks have written their
+    /// shards or failed, or after a timeout. The committing rank does this.
     pub fn abandon(&self, step: u64, num_ranks: usize) {
         let (world, folder) = (&self.store.world, self.partial(step));
         let deadline = Deadline::after(world.clock(), ABANDON_TIMEOUT);

@@ -1,4 +1,4 @@
-//! What a store promises: any layout, whole or not at all, one life at a time.
+//! Guarantees of the store: any layout, atomicity, one attempt at a time.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use lockstep_platform::{FileKind, ScratchDir, World};
 use super::*;
 use crate::CheckpointError;
 
-/// The elements of two tensors after so many steps.
+/// Elements of two tensors after a number of steps.
 fn values(step: u64) -> [(&'static str, Vec<usize>, Vec<f32>); 2] {
     let fill = |len: usize, scale: f32| (0..len).map(|i| scale * i as f32 + step as f32).collect();
     [("a.weight", vec![5, 4], fill(20, 0.5)), ("b.weight", vec![7], fill(7, -1.0))]
 }
 
-/// What one of `num_ranks` workers keeps.
+/// Snapshot of one of `num_ranks` ranks.
 fn snapshot(step: u64, rank: usize, num_ranks: usize) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for (name, shape, data) in values(step) {
@@ -34,7 +34,7 @@ fn commit(step: u64, keep: usize) -> Commit {
     Commit { position, timeout: Duration::from_secs(5), keep }
 }
 
-/// Saves as `num_ranks` workers of a new life.
+/// Saves a checkpoint as `num_ranks` ranks of a new attempt.
 fn save(
     world: &World,
     dir: &Path,
@@ -69,7 +69,7 @@ fn in_scratch(test: impl FnOnce(&World, &Path)) {
 }
 
 #[test]
-fn any_stretch_comes_back_whoever_wrote_it() {
+fn any_range_is_read_from_any_number_of_shards() {
     for num_ranks in [1, 2, 3, 5, 30] {
         in_scratch(|world, dir| {
             save(world, dir, 8, num_ranks, 1).unwrap();
@@ -82,15 +82,15 @@ fn any_stretch_comes_back_whoever_wrote_it() {
 }
 
 #[test]
-fn slices_of_columns_are_one_piece_each_and_any_stretch_of_them_comes_back() {
+fn column_shards_are_one_piece_each_and_any_range_of_them_is_read() {
     in_scratch(|world, dir| {
         // 11 rows of 12 columns; three workers with 5, 4 and 3 of them, the second cut in two in
         // the middle of a row.
         let data: Vec<f32> = (0..132).map(|i| i as f32 * 0.25).collect();
         let store = Store::new(world, dir);
         let generation = store.take_over().unwrap();
-        let parts: [(usize, usize, &[usize]); 3] = [(0, 5, &[]), (5, 4, &[18]), (9, 3, &[])];
-        for (rank, (first, width, cuts)) in parts.into_iter().enumerate() {
+        let shards: [(usize, usize, &[usize]); 3] = [(0, 5, &[]), (5, 4, &[18]), (9, 3, &[])];
+        for (rank, (first, width, cuts)) in shards.into_iter().enumerate() {
             let mut snapshot = Snapshot::default();
             let mut done = 0;
             for row in 0..11 {
@@ -120,8 +120,8 @@ fn slices_of_columns_are_one_piece_each_and_any_stretch_of_them_comes_back() {
 }
 
 #[test]
-fn the_first_number_that_is_not_finite_is_named_wherever_it_lies() {
-    // Columns 3 to 8 of 20,000 rows of ten: more than is looked at at once.
+fn the_first_non_finite_value_is_reported() {
+    // Columns 3 to 8 of 20,000 rows of ten: more than one block of the check.
     for (row, column) in [(0, 3), (13_107, 4), (19_999, 7)] {
         in_scratch(|world, dir| {
             let mut snapshot = Snapshot::default();
@@ -136,7 +136,7 @@ fn the_first_number_that_is_not_finite_is_named_wherever_it_lies() {
             let store = Store::new(world, dir);
             for is_packed in [false, true] {
                 let writer = store.writer(store.take_over().unwrap(), 0).packing(is_packed);
-                let error = writer.write(3, &snapshot).expect_err("it has left the numbers");
+                let error = writer.write(3, &snapshot).expect_err("it has diverged");
                 let (tensor, value) = ("w".to_owned(), "-inf".to_owned());
                 let element = row * 10 + column;
                 assert_eq!(error, CheckpointError::Diverged { tensor, element, value });
@@ -146,7 +146,7 @@ fn the_first_number_that_is_not_finite_is_named_wherever_it_lies() {
 }
 
 #[test]
-fn packed_parts_come_back_and_are_zstd_that_other_programs_unpack() {
+fn compressed_shards_are_read_back_and_are_plain_zstd() {
     in_scratch(|world, dir| {
         // More than two frames.
         let data: Vec<f32> = (0..700_000).map(|i| (i % 1000) as f32).collect();
@@ -176,7 +176,7 @@ fn packed_parts_come_back_and_are_zstd_that_other_programs_unpack() {
 }
 
 #[test]
-fn a_worker_that_cannot_write_says_so_and_leaves_nothing() {
+fn a_rank_that_cannot_write_reports_it_and_leaves_nothing() {
     in_scratch(|world, dir| {
         save(world, dir, 2, 2, 1).unwrap();
         let store = Store::new(world, dir);
@@ -188,18 +188,18 @@ fn a_worker_that_cannot_write_says_so_and_leaves_nothing() {
         assert_eq!(error.blame(), Blame::Storage, "{error}");
         let writer = store.writer(generation, 0);
         writer.write(4, &snapshot(4, 0, 2)).unwrap();
-        // Nobody waits for it, and everybody hears why.
+        // The commit fails at once with the reason, without waiting for the timeout.
         let patient = Commit { timeout: Duration::from_mins(10), ..commit(4, 1) };
-        let error = writer.commit(2, patient).expect_err("one part is missing").to_string();
+        let error = writer.commit(2, patient).expect_err("one shard is missing").to_string();
         assert!(error.contains("rank 1 could not write its shard: cannot"), "{error}");
-        assert!(error.ends_with("step-00000002"), "it says what is left: {error}");
+        assert!(error.ends_with("step-00000002"), "it names the newest checkpoint: {error}");
         assert_eq!(world.files().metadata(&partial), None, "the hidden folder is gone");
         assert_holds(&store.open(2).unwrap(), 2);
     });
 }
 
 #[test]
-fn a_checkpoint_that_its_maker_cannot_write_is_removed_whole() {
+fn a_checkpoint_that_the_committing_rank_cannot_write_is_removed() {
     in_scratch(|world, dir| {
         let store = Store::new(world, dir);
         let generation = store.take_over().unwrap();
@@ -213,7 +213,7 @@ fn a_checkpoint_that_its_maker_cannot_write_is_removed_whole() {
 }
 
 #[test]
-fn parts_are_files_that_other_programs_read() {
+fn shards_are_plain_safetensors_files() {
     in_scratch(|world, dir| {
         save(world, dir, 8, 2, 1).unwrap();
         let path = dir.join("step-00000008").join("rank-0001.safetensors");
@@ -226,19 +226,19 @@ fn parts_are_files_that_other_programs_read() {
 }
 
 #[test]
-fn the_newest_few_stay() {
+fn the_newest_checkpoints_are_kept() {
     in_scratch(|world, dir| {
         for step in [2, 4, 6, 8] {
             save(world, dir, step, 2, 2).unwrap();
         }
         assert_eq!(Store::new(world, dir).steps().unwrap(), [8, 6]);
         let names = world.files().list(dir).unwrap();
-        assert_eq!(names.len(), 3, "two checkpoints and a number: {names:?}");
+        assert_eq!(names.len(), 3, "two checkpoints and the generation: {names:?}");
     });
 }
 
 #[test]
-fn a_flipped_bit_or_a_missing_end_is_noticed_in_every_file() {
+fn a_flipped_bit_or_a_truncation_is_detected_in_every_file() {
     in_scratch(|world, dir| {
         save(world, dir, 8, 2, 1).unwrap();
         let store = Store::new(world, dir);
@@ -252,7 +252,7 @@ fn a_flipped_bit_or_a_missing_end_is_noticed_in_every_file() {
                 for bytes in [&flipped[..], &whole[..at]] {
                     world.files().write_atomic(&path, bytes).unwrap();
                     let error = verify().expect_err("it was changed");
-                    // A version that grew by a flip is the only other reading of such a file.
+                    // The only other outcome is a version that a flip has raised.
                     let is_newer = matches!(error, CheckpointError::NewerState { .. });
                     assert!(is_newer || error.blame() == Blame::Storage, "{error}");
                     assert!(!error.to_string().contains('\n'), "{error}");
@@ -265,12 +265,12 @@ fn a_flipped_bit_or_a_missing_end_is_noticed_in_every_file() {
 }
 
 #[test]
-fn a_manifest_that_lies_is_refused_before_anything_is_read() {
+fn an_inconsistent_manifest_is_refused_before_anything_is_read() {
     in_scratch(|world, dir| {
         save(world, dir, 8, 2, 1).unwrap();
         let folder = Store::new(world, dir).folder(8);
-        let sound = Manifest::load(world, &folder).unwrap();
-        let lies: [fn(&mut Manifest); 9] = [
+        let valid = Manifest::load(world, &folder).unwrap();
+        let faults: [fn(&mut Manifest); 9] = [
             |m| m.tensors.get_mut("b.weight").unwrap().pieces[0].rows = usize::MAX,
             |m| m.tensors.get_mut("b.weight").unwrap().pieces[0].len = 0,
             |m| {
@@ -288,31 +288,31 @@ fn a_manifest_that_lies_is_refused_before_anything_is_read() {
             |m| m.tensors.get_mut("b.weight").unwrap().shape = vec![usize::MAX, 2],
             |m| m.losses.len = usize::MAX,
         ];
-        for lie in lies {
-            let mut manifest = sound.clone();
-            lie(&mut manifest);
+        for fault in faults {
+            let mut manifest = valid.clone();
+            fault(&mut manifest);
             world.files().write_atomic(&folder.join(MANIFEST), manifest.text().as_bytes()).unwrap();
-            let error = Reader::open(world, &folder).map(|_| ()).expect_err("it lies");
+            let error = Reader::open(world, &folder).map(|_| ()).expect_err("it is inconsistent");
             assert!(matches!(error, CheckpointError::BadCheckpoint { .. }), "{error}");
         }
     });
 }
 
 #[test]
-fn a_replaced_life_can_neither_write_nor_finish_what_it_began() {
+fn a_replaced_attempt_can_neither_write_nor_commit() {
     in_scratch(|world, dir| {
         let store = Store::new(world, dir);
         let old = store.take_over().unwrap();
         store.writer(old, 0).write(4, &snapshot(4, 0, 1)).unwrap();
         let new = store.take_over().unwrap();
         assert_eq!((old, new), (1, 2));
-        // What it had begun is gone, and what it begins now is refused.
+        // Its unfinished checkpoint is removed, and a new one is refused.
         let error = store.writer(old, 0).commit(1, commit(4, 1)).expect_err("too late");
         assert_eq!(error.blame(), Blame::Storage, "{error}");
         let error = store.writer(old, 0).write(6, &snapshot(6, 0, 1)).expect_err("replaced");
         assert_eq!(error, CheckpointError::Superseded { generation: 1, newer: 2 });
         assert_eq!(store.steps().unwrap(), [0; 0]);
-        assert_eq!(world.files().list(dir).unwrap().len(), 1, "only the number is there");
+        assert_eq!(world.files().list(dir).unwrap().len(), 1, "only the generation file remains");
         store.writer(new, 0).write(6, &snapshot(6, 0, 1)).unwrap();
         store.writer(new, 0).commit(1, commit(6, 1)).unwrap();
         assert_holds(&store.open(6).unwrap(), 6);
@@ -320,7 +320,7 @@ fn a_replaced_life_can_neither_write_nor_finish_what_it_began() {
 }
 
 #[test]
-fn a_worker_that_does_not_write_is_named_and_nothing_old_is_lost() {
+fn a_rank_that_does_not_write_is_reported_and_older_checkpoints_remain() {
     in_scratch(|world, dir| {
         save(world, dir, 2, 2, 1).unwrap();
         let store = Store::new(world, dir);
@@ -329,13 +329,13 @@ fn a_worker_that_does_not_write_is_named_and_nothing_old_is_lost() {
         let hurried = Commit { timeout: Duration::ZERO, ..commit(4, 1) };
         let error = writer.commit(2, hurried).expect_err("rank 1 is missing").to_string();
         assert!(error.contains("rank 1 did not write its shard within 0 s"), "{error}");
-        assert!(error.ends_with("step-00000002"), "it says what is left: {error}");
+        assert!(error.ends_with("step-00000002"), "it names the newest checkpoint: {error}");
         assert_holds(&store.open(2).unwrap(), 2);
     });
 }
 
 #[test]
-fn a_step_that_is_reached_again_replaces_what_was_damaged_there() {
+fn saving_a_step_twice_replaces_a_damaged_checkpoint() {
     in_scratch(|world, dir| {
         save(world, dir, 2, 2, 3).unwrap();
         let path = dir.join("step-00000002").join("rank-0000.safetensors");
@@ -351,18 +351,18 @@ fn a_step_that_is_reached_again_replaces_what_was_damaged_there() {
     });
 }
 
-/// The newest checkpoint that is sound.
+/// The newest valid checkpoint.
 fn newest(world: &World, dir: &Path) -> Option<u64> {
     let store = Store::new(world, dir);
-    let is_sound = |step: &u64| store.open(*step).and_then(|r| r.verify_all()).is_ok();
+    let is_valid = |step: &u64| store.open(*step).and_then(|r| r.verify_all()).is_ok();
     let steps = store.steps().unwrap();
-    steps.into_iter().find(is_sound)
+    steps.into_iter().find(is_valid)
 }
 
 #[test]
-fn wherever_the_power_goes_a_whole_checkpoint_remains() {
+fn a_complete_checkpoint_survives_a_power_failure_at_any_operation() {
     let real = lockstep_platform::real();
-    // This one only remembers what was synced, which is quicker.
+    // This platform only tracks what was synced, which is faster.
     let lit: World = FaultyPlatform::new(&real, None);
     let mut num_cuts = 0;
     for operation in 0.. {
@@ -373,17 +373,17 @@ fn wherever_the_power_goes_a_whole_checkpoint_remains() {
             save(&lit, &dir, 2, 2, 1).unwrap();
             let faulty = FaultyPlatform::new(&real, Some(PowerCut { operation, is_done }));
             let world: World = faulty.clone();
-            // Two more, so that old ones are let go as well.
+            // Two more, so that older ones are removed as well.
             let saved = save(&world, &dir, 4, 3, 1).and_then(|()| save(&world, &dir, 6, 2, 1));
             assert_eq!(saved.is_err(), faulty.is_power_off(), "operation {operation}");
             let step = newest(&real, &dir).unwrap_or_else(|| panic!("none left: {operation}"));
             assert!(saved.is_err() || step == 6);
             assert_holds(&Store::new(&real, &dir).open(step).unwrap(), step);
-            // And the next life goes on as if nothing had been.
+            // The next attempt continues normally.
             save(&lit, &dir, 8, 2, 1).unwrap();
             assert_eq!(newest(&real, &dir), Some(8));
             let names = real.files().list(&dir).unwrap();
-            assert!(names.len() == 2, "litter after operation {operation}: {names:?}");
+            assert!(names.len() == 2, "leftovers after operation {operation}: {names:?}");
             is_over &= !faulty.is_power_off();
             num_cuts += 1;
         }
@@ -395,7 +395,7 @@ fn wherever_the_power_goes_a_whole_checkpoint_remains() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_one_line_and_storages_fault() {
+fn a_folder_that_cannot_be_written_is_a_one_line_storage_error() {
     in_scratch(|world, dir| {
         world.files().create_dir_all(dir.parent().unwrap()).unwrap();
         world.files().write_atomic(dir, b"a file in its place").unwrap();

@@ -1,12 +1,11 @@
-//! From f32 values to their stored bytes, a piece at a time.
+//! Conversion of f32 values to stored bytes, in pieces.
 
 use super::ElementType;
 
-/// Elements in a piece: large enough that a system call for each is cheap, small enough to stay
-/// in the cache.
+/// Elements per piece: large enough to amortise a system call, small enough for the cache.
 pub(crate) const PIECE_ELEMENTS: usize = 16 * 1024;
 
-/// Gives the little-endian bytes of all elements, in order, to `take`.
+/// Passes the little-endian bytes of all elements to `take`, in order.
 pub(crate) fn for_each_piece<E>(
     data: &[f32],
     format: ElementType,
@@ -21,12 +20,12 @@ pub(crate) fn for_each_piece<E>(
     Ok(())
 }
 
-/// The number of the first element of these little-endian `f32` that is not finite.
+/// Index of the first non-finite element of these little-endian `f32`.
 pub(crate) fn first_not_finite(bytes: &[u8]) -> Option<usize> {
     let (elements, rest) = bytes.as_chunks::<4>();
     assert!(rest.is_empty(), "whole elements");
     let is_bad = |element: &[u8; 4]| !f32::from_le_bytes(*element).is_finite();
-    // Nearly always there is none, and without a way out in the middle the loop takes many at once.
+    // Usually there is none, and a loop without early exit is vectorised.
     if !elements.iter().fold(false, |found, element| found | is_bad(element)) {
         return None;
     }

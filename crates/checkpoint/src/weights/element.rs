@@ -1,27 +1,27 @@
-//! Number formats of stored weights, and the way between them and `f32`.
+//! Number formats of stored weights, and their conversion to and from `f32`.
 //!
-//! Every `f16` and every `bf16` is an `f32`, so widening is exact and narrowing a widened number
-//! gives its bits back. Narrowing anything else rounds to the nearest, ties to even.
+//! Widening to `f32` is exact, and narrowing a widened number restores its bits. Other numbers are
+//! rounded to nearest, ties to even.
 
 use half::{bf16, f16};
 use safetensors::tensor::Dtype;
 
-/// How a weight is stored.
+/// Number format of stored weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementType {
-    /// IEEE single precision: what the engine computes with.
+    /// IEEE single precision, the engine's own format.
     F32,
-    /// The upper half of single precision: its range, two to three digits.
+    /// bfloat16: the range of single precision, two to three digits.
     Bf16,
     /// IEEE half precision: three to four digits, up to 65,504.
     F16,
 }
 
 impl ElementType {
-    /// Every format, the engine's own first.
+    /// All formats, the engine's own first.
     pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
 
-    /// The name that people use.
+    /// Short name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -30,7 +30,7 @@ impl ElementType {
         }
     }
 
-    /// The name that PyTorch uses.
+    /// Name in PyTorch.
     pub const fn torch_name(self) -> &'static str {
         match self {
             Self::F32 => "float32",
@@ -39,7 +39,7 @@ impl ElementType {
         }
     }
 
-    /// Bytes of one element.
+    /// Bytes per element.
     pub const fn num_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -64,7 +64,7 @@ impl ElementType {
         }
     }
 
-    /// The elements that these little-endian bytes stand for.
+    /// Converts little-endian bytes to `f32`.
     pub(crate) fn widen(self, bytes: &[u8], out: &mut [f32]) {
         assert_eq!(bytes.len(), out.len() * self.num_bytes(), "a piece holds whole elements");
         match self {
@@ -74,7 +74,7 @@ impl ElementType {
         }
     }
 
-    /// Appends the little-endian bytes of these elements.
+    /// Appends the elements as little-endian bytes.
     pub(crate) fn narrow(self, data: &[f32], out: &mut Vec<u8>) {
         match self {
             Self::F32 => out.extend(data.iter().flat_map(|value| value.to_le_bytes())),
@@ -87,7 +87,7 @@ impl ElementType {
         }
     }
 
-    /// The first element that has no finite value in this format.
+    /// Index of the first element without a finite value in this format.
     pub(crate) fn first_not_finite(self, data: &[f32]) -> Option<usize> {
         data.iter().position(|value| match self {
             Self::F32 => !value.is_finite(),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_a_format_cannot_hold_is_found() {
+    fn a_number_beyond_the_range_of_a_format_is_found() {
         let data = [1.0, 65_504.0, 65_536.0, f32::MAX];
         assert_eq!(ElementType::F32.first_not_finite(&data), None);
         assert_eq!(ElementType::F16.first_not_finite(&data), Some(2));

@@ -1,9 +1,8 @@
-//! One file of weights, open: any part of any tensor, without the rest.
+//! Random access to a safetensors file.
 //!
-//! Only the header is read at first, and every size it claims is compared with the size of the
-//! file before anything relies on it. The `safetensors` library proves that the tensors lie one
-//! after the other without gaps and that each is as long as its shape says. What is read is
-//! widened to `f32` and must be finite.
+//! Only the header is read at first, and its sizes are checked against the size of the file. The
+//! `safetensors` library checks that the tensors are contiguous and have the length of their
+//! shapes. Elements are widened to `f32` and must be finite.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,13 +14,13 @@ use super::{ElementType, bytes, first_not_finite};
 use crate::CheckpointError;
 use crate::error::quoted;
 
-/// Length of the header's length.
+/// Size of the header length field.
 const LENGTH_BYTES: u64 = 8;
 
-/// The longest header the format allows.
+/// Maximum header size of the format.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// See the module's text.
+/// An open safetensors file.
 pub struct WeightsFile {
     path: PathBuf,
     reader: Box<dyn FileReader>,
@@ -30,35 +29,35 @@ pub struct WeightsFile {
 }
 
 impl WeightsFile {
-    /// Opens a file and proves its header. Anything but a whole file of tensors is an error.
+    /// Opens a file and validates its header; an incomplete file is an error.
     pub fn open(world: &World, path: &Path) -> Result<Self, CheckpointError> {
         let reader = world.files().open(path)?;
         let (header, data_start) = read_header(reader.as_ref(), path)?;
         Ok(Self { path: path.to_owned(), reader, header, data_start })
     }
 
-    /// The file, for messages.
+    /// Path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The names of its tensors, in the order of the file.
+    /// Names of the tensors, in file order.
     pub fn names(&self) -> Vec<String> {
         self.header.offset_keys()
     }
 
-    /// The dimensions of a tensor, slowest first.
+    /// Shape of a tensor, slowest dimension first.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.header.info(name).map(|info| info.shape.as_slice())
     }
 
-    /// What the writer noted beside the tensors.
+    /// Metadata of the header.
     pub fn metadata(&self) -> BTreeMap<String, String> {
-        let notes = self.header.metadata().iter().flatten();
-        notes.map(|(key, note)| (key.clone(), note.clone())).collect()
+        let entries = self.header.metadata().iter().flatten();
+        entries.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
-    /// The number format of a tensor, if it is one that can be widened to `f32`.
+    /// Number format of a tensor, if it can be widened to `f32`.
     pub fn format(&self, name: &str) -> Result<ElementType, CheckpointError> {
         let dtype = self.info(name)?.dtype;
         ElementType::from_dtype(dtype).ok_or_else(|| CheckpointError::NotFloat {
@@ -68,7 +67,7 @@ impl WeightsFile {
         })
     }
 
-    /// Refuses a tensor that is stored in another format.
+    /// Refuses a tensor in another format.
     pub(super) fn expect_format(
         &self,
         name: &str,
@@ -85,17 +84,17 @@ impl WeightsFile {
         })
     }
 
-    /// The elements of a tensor from number `first` on, as many as there is room for.
+    /// Reads elements of a tensor from index `first` into `out`.
     ///
     /// # Panics
-    /// When the tensor has fewer.
+    /// If the tensor has fewer.
     pub fn read(&self, name: &str, first: usize, out: &mut [f32]) -> Result<(), CheckpointError> {
         let format = self.format(name)?;
         let info = self.info(name)?;
         let num_elements: usize = info.shape.iter().product();
         let end = first.checked_add(out.len());
         assert!(end.is_some_and(|end| end <= num_elements), "{name} has {num_elements} elements");
-        // The header was proven: the range lies inside the file and is as long as the shape says.
+        // The header was validated: the range is inside the file and has the length of the shape.
         let start = self.data_start + info.data_offsets.0 as u64;
         let mut buffer = vec![0; bytes::PIECE_ELEMENTS.min(out.len()) * format.num_bytes()];
         let mut done = first;
@@ -124,7 +123,7 @@ impl WeightsFile {
     }
 }
 
-/// The header and where the data begins.
+/// The header and the offset of the data.
 fn read_header(file: &dyn FileReader, path: &Path) -> Result<(Metadata, u64), CheckpointError> {
     let damaged =
         |reason: &str| CheckpointError::Damaged { path: path.to_owned(), reason: quoted(reason) };
@@ -146,8 +145,8 @@ fn read_header(file: &dyn FileReader, path: &Path) -> Result<(Metadata, u64), Ch
     let header: Metadata = serde_json::from_slice(&header)
         .map_err(|error| damaged(&format!("its header cannot be read: {error}")))?;
 
-    // Sizes in a hostile header can add up to more than any integer holds, so the sum that must
-    // equal the file's size is compared the other way round.
+    // Sizes in a hostile header can overflow, so they are compared with the difference of known
+    // sizes.
     let data_start = LENGTH_BYTES + header_bytes;
     let data_bytes = file_bytes - data_start;
     if header.data_len() as u64 != data_bytes {

@@ -1,12 +1,11 @@
-//! The fingerprint of a model's weights.
+//! Hash of a model's weights.
 
 use std::convert::Infallible;
 
 use super::{ElementType, NamedTensor, bytes, sorted};
 
 /// BLAKE3, in hexadecimal, of the little-endian f32 elements of all tensors in the order of their
-/// names. Names and shapes are not part of it. A tensor that the model uses twice (tied
-/// embeddings) is given once.
+/// names. Names and shapes are not part of it. Tied weights are hashed once.
 pub fn weights_hash(tensors: &[NamedTensor<'_>]) -> String {
     let mut hasher = WeightsHasher::default();
     for tensor in sorted(tensors) {
@@ -15,7 +14,7 @@ pub fn weights_hash(tensors: &[NamedTensor<'_>]) -> String {
     hasher.finish()
 }
 
-/// [`weights_hash`] of tensors that come one by one, in the order of their names.
+/// Incremental [`weights_hash`] of tensors in the order of their names.
 #[derive(Default)]
 pub struct WeightsHasher {
     hasher: blake3::Hasher,
@@ -23,7 +22,7 @@ pub struct WeightsHasher {
 }
 
 impl WeightsHasher {
-    /// The next tensor.
+    /// Adds the next tensor.
     pub fn update(&mut self, data: &[f32]) {
         let hasher = &mut self.hasher;
         let hashed = bytes::for_each_piece(data, ElementType::F32, &mut self.buffer, |piece| {

@@ -1,4 +1,4 @@
-//! Reading a whole file of weights at once.
+//! Loading of a whole weight file.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use lockstep_platform::World;
 use super::{ElementType, Tensor, Weights, WeightsFile};
 use crate::CheckpointError;
 
-/// Reads a file of weights. Anything but a whole file of finite f32 tensors is an error.
+/// Loads a weight file; anything but a complete file of finite f32 tensors is an error.
 pub fn load(world: &World, path: &Path) -> Result<Weights, CheckpointError> {
     let file = WeightsFile::open(world, path)?;
     let mut weights = Weights { path: path.to_owned(), tensors: [].into(), metadata: [].into() };
@@ -20,10 +20,10 @@ pub fn load(world: &World, path: &Path) -> Result<Weights, CheckpointError> {
 }
 
 fn read_tensor(file: &WeightsFile, name: &str) -> Result<Tensor, CheckpointError> {
-    // What we write is f32; another format means that the file is not one of ours.
+    // Weight files of a run are f32; another format is a foreign file.
     file.expect_format(name, ElementType::F32)?;
     let shape = file.shape(name).expect("the header knows its own names").to_vec();
-    // The header was proven against the size of the file, so this is no more than it holds.
+    // The header was validated, so this is at most the size of the file.
     let mut data = vec![0.0; shape.iter().product()];
     file.read(name, 0, &mut data)?;
     Ok(Tensor { shape, data })

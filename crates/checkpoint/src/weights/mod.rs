@@ -1,11 +1,9 @@
 //! Weights: f32 tensors by name, in the safetensors format.
 //!
-//! The format is a length, a JSON header that says where each tensor lies, and the numbers, little
-//! endian. Hugging Face and PyTorch read and write it. Tensors are written in the order of their
-//! names and the header is sorted too, so equal weights give equal files. Both directions work in
-//! small pieces: saving needs no second copy of the model, loading only the one it returns, and
-//! whoever needs a part of a tensor reads that part ([`WeightsFile`]; [`Tensors`] where a model
-//! lies in several files).
+//! The format is a length, a JSON header with the offsets of the tensors, and little-endian values.
+//! Tensors and header entries are sorted by name, so equal weights give equal files. Saving and
+//! loading are streamed: saving needs no second copy of the model, and ranges of tensors can be
+//! read with [`WeightsFile`], or with [`Tensors`] for several files.
 
 pub(crate) mod bytes;
 mod element;
@@ -27,42 +25,42 @@ pub use tensors::Tensors;
 
 use crate::CheckpointError;
 
-/// The usual name of a file of weights.
+/// Default name of a weight file.
 pub const FILE_NAME: &str = "model.safetensors";
 
-/// A tensor that lies in the engine's memory.
+/// A named tensor in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedTensor<'a> {
     /// Its name, unique in the model.
     pub name: &'a str,
-    /// Its dimensions, slowest first.
+    /// Shape, slowest dimension first.
     pub shape: &'a [usize],
-    /// Its elements, row-major; as many as the shape says.
+    /// Elements, row-major.
     pub data: &'a [f32],
 }
 
 /// A tensor read from a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
-    /// Its dimensions, slowest first.
+    /// Shape, slowest dimension first.
     pub shape: Vec<usize>,
-    /// Its elements, row-major, all finite; as many as the shape says.
+    /// Elements, row-major, all finite.
     pub data: Vec<f32>,
 }
 
-/// The content of a file of weights.
+/// Contents of a weight file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
     /// The file, for messages.
     pub path: PathBuf,
     /// The tensors by name.
     pub tensors: BTreeMap<String, Tensor>,
-    /// What the writer noted beside them.
+    /// Metadata of the header.
     pub metadata: BTreeMap<String, String>,
 }
 
 impl Weights {
-    /// The elements of the tensor with this name, which must have this shape.
+    /// Elements of the tensor with this name and shape.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<&[f32], CheckpointError> {
         let Some(tensor) = self.tensors.get(name) else {
             let (path, tensor) = (self.path.clone(), name.to_owned());
@@ -79,7 +77,7 @@ impl Weights {
         Ok(&tensor.data)
     }
 
-    /// The tensors as [`save`] and [`weights_hash`] take them, in the order of their names.
+    /// The tensors for [`save`] and [`weights_hash`], sorted by name.
     pub fn named(&self) -> Vec<NamedTensor<'_>> {
         let named = self.tensors.iter().map(|(name, tensor)| NamedTensor {
             name,
@@ -95,7 +93,7 @@ impl Weights {
     }
 }
 
-/// Sorts tensors by name and proves what every user of them relies on.
+/// Sorts tensors by name and checks that names are unique and lengths fit the shapes.
 fn sorted<'a>(tensors: &[NamedTensor<'a>]) -> Vec<NamedTensor<'a>> {
     let mut sorted = tensors.to_vec();
     sorted.sort_by_key(|tensor| tensor.name);

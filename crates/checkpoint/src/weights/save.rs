@@ -1,4 +1,4 @@
-//! Writing weights.
+//! Saving of weights.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,15 +10,15 @@ use serde_json::Value;
 use super::{ElementType, NamedTensor, bytes, sorted};
 use crate::CheckpointError;
 
-/// The header's key for the writer's notes; a tensor cannot have this name.
+/// Header key of the metadata; a tensor cannot have this name.
 const METADATA_KEY: &str = "__metadata__";
 
-/// The header's length is a multiple of this, so that the numbers after it are aligned.
+/// Alignment of the header length, which aligns the values after it.
 const ALIGNMENT_BYTES: usize = 8;
 
-/// Replaces the file at `path` by these tensors, atomically. The metadata goes into the header;
-/// Hugging Face's loaders ask for the entry `format = pt`. Tensors that hold NaN or an infinity
-/// are refused, and the file stays as it was.
+/// Replaces the file at `path` by these tensors, atomically. The metadata is written to the header;
+/// Hugging Face's loaders require the entry `format = pt`. Non-finite tensors are refused, and the
+/// file is left unchanged.
 pub fn save(
     world: &World,
     path: &Path,
@@ -33,8 +33,8 @@ pub fn save(
     })
 }
 
-/// As [`save`], for tensors that do not lie in memory together: `produce` hands over the elements
-/// of each tensor of `outlines` (name and shape), in that order.
+/// Streaming [`save`]: `produce` passes the elements of each tensor of `outlines` (name and shape)
+/// in order.
 pub fn save_each<E: From<CheckpointError>>(
     world: &World,
     path: &Path,
@@ -45,7 +45,7 @@ pub fn save_each<E: From<CheckpointError>>(
     save_each_as(world, path, ElementType::F32, outlines, metadata, produce)
 }
 
-/// As [`save_each`], in another number format. A number too large for it is refused.
+/// [`save_each`] in another number format; numbers beyond its range are refused.
 pub fn save_each_as<E: From<CheckpointError>>(
     world: &World,
     path: &Path,
@@ -64,7 +64,7 @@ pub fn save_each_as<E: From<CheckpointError>>(
         let produced = produce(&mut |data| {
             let (name, shape) = outlines.next().expect("as many tensors as outlines");
             assert_eq!(data.len(), shape.iter().product::<usize>(), "tensor {name}");
-            refuse_what_does_not_fit(name, data, format)?;
+            refuse_not_representable(name, data, format)?;
             bytes::for_each_piece(data, format, &mut buffer, |piece| writer.write_all(piece))
                 .map_err(|error| {
                     CheckpointError::File(FileError::new(FileAction::Write, path, &error))
@@ -81,7 +81,7 @@ pub fn save_each_as<E: From<CheckpointError>>(
     }
 }
 
-fn refuse_what_does_not_fit(
+fn refuse_not_representable(
     name: &str,
     data: &[f32],
     format: ElementType,
@@ -95,8 +95,7 @@ fn refuse_what_does_not_fit(
     })
 }
 
-/// The JSON header. The format's own library keeps the metadata in a hash map and would write it
-/// in another order each time.
+/// The JSON header, sorted; the `safetensors` library would write the metadata in random order.
 fn header(
     outlines: &[(String, Vec<usize>)],
     metadata: &BTreeMap<String, String>,
@@ -104,8 +103,8 @@ fn header(
 ) -> Vec<u8> {
     let mut entries = BTreeMap::new();
     if !metadata.is_empty() {
-        let notes = metadata.iter().map(|(key, note)| (key.clone(), note.clone().into()));
-        entries.insert(METADATA_KEY, Value::Object(notes.collect()));
+        let fields = metadata.iter().map(|(key, value)| (key.clone(), value.clone().into()));
+        entries.insert(METADATA_KEY, Value::Object(fields.collect()));
     }
     let mut start = 0;
     for (name, shape) in outlines {
@@ -120,7 +119,7 @@ fn header(
     let mut header = serde_json::to_vec(&entries).expect("a map by text is plain data");
     header.resize(header.len().next_multiple_of(ALIGNMENT_BYTES), b' ');
 
-    // The reader will check the same; a lie must be told twice.
+    // The reader checks the same invariant.
     let read_back: Metadata = serde_json::from_slice(&header).expect("the header is readable");
     assert_eq!(read_back.data_len(), start, "the header covers the data");
     header

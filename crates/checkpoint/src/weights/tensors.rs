@@ -1,7 +1,6 @@
-//! The tensors of one model, in one file or in several, by the names that the engine uses.
+//! Tensors of a model in one or several files, by the names of the engine.
 //!
-//! A file may call a tensor otherwise than the engine does; the set keeps both names, so that
-//! messages speak of the file's and readers ask by the engine's.
+//! A file may use other names than the engine; both are kept, for messages and for lookup.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,25 +11,25 @@ use super::{ElementType, WeightsFile};
 use crate::CheckpointError;
 use crate::error::quoted;
 
-/// A table of positions may have more rows than a model that looks back less far needs.
+/// A position embedding may have more rows than a model with a shorter context needs.
 const FIRST_ROWS_SUFFICE: &str = "transformer.wpe.weight";
 
-/// See the module's text.
+/// Tensors of a model.
 pub struct Tensors {
-    /// The file or folder that the set stands for, for messages.
+    /// File or folder, for messages.
     root: PathBuf,
     files: Vec<WeightsFile>,
     places: BTreeMap<String, Place>,
 }
 
-/// Where a tensor lies.
+/// File and stored name of a tensor.
 struct Place {
     file: usize,
     stored_name: String,
 }
 
 impl Tensors {
-    /// The tensors of one file, by the names it gives them.
+    /// The tensors of one file, by their stored names.
     pub fn open(world: &World, path: &Path) -> Result<Self, CheckpointError> {
         let mut tensors = Self::empty(path);
         let file = WeightsFile::open(world, path)?;
@@ -42,8 +41,8 @@ impl Tensors {
         Self { root: root.to_owned(), files: Vec::new(), places: BTreeMap::new() }
     }
 
-    /// Adds the tensors of a file; `name_of` gives a tensor's name in the engine, or nothing for
-    /// one that is no weight.
+    /// Adds the tensors of a file; `name_of` maps a stored name to the engine's, or to none for a
+    /// buffer.
     pub(crate) fn add(
         &mut self,
         file: WeightsFile,
@@ -64,30 +63,30 @@ impl Tensors {
         Ok(())
     }
 
-    /// Leaves a tensor out.
-    pub(crate) fn forget(&mut self, name: &str) {
+    /// Removes a tensor.
+    pub(crate) fn remove(&mut self, name: &str) {
         self.places.remove(name);
     }
 
-    /// The names in the engine, sorted.
+    /// Engine names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.places.keys().map(String::as_str)
     }
 
-    /// The dimensions of a tensor, slowest first.
+    /// Shape of a tensor, slowest dimension first.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         let place = self.places.get(name)?;
         self.files[place.file].shape(&place.stored_name)
     }
 
-    /// The number format that a tensor is stored in.
+    /// Number format of a stored tensor.
     pub fn format(&self, name: &str) -> Result<ElementType, CheckpointError> {
         let (file, stored_name) = self.place(name)?;
         file.format(stored_name)
     }
 
-    /// Proves that these are the tensors of a model with these names and shapes: none missing,
-    /// none too many, each with its shape and in a number format that can be widened.
+    /// Checks that the tensors are exactly those of a model with these names and shapes, in number
+    /// formats that can be widened.
     pub fn prove(&self, needed: &BTreeMap<String, Vec<usize>>) -> Result<(), CheckpointError> {
         for (name, expected) in needed {
             let (file, stored_name) = self.place(name)?;
@@ -117,10 +116,10 @@ impl Tensors {
         }
     }
 
-    /// The elements of a tensor from number `first` on, as many as there is room for.
+    /// Reads elements of a tensor from index `first` into `out`.
     ///
     /// # Panics
-    /// When the tensor has fewer, which [`Self::prove`] rules out.
+    /// If the tensor has fewer, which [`Self::prove`] rules out.
     pub fn read(&self, name: &str, first: usize, out: &mut [f32]) -> Result<(), CheckpointError> {
         let (file, stored_name) = self.place(name)?;
         file.read(stored_name, first, out)

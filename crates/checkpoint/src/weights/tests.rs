@@ -1,4 +1,4 @@
-//! Saving, loading, hashing, and everything a file of weights should not be.
+//! Saving, loading and hashing of weights, and invalid files.
 
 use std::path::Path;
 
@@ -177,14 +177,14 @@ fn other_element_types_are_refused() {
 }
 
 #[test]
-fn sizes_that_overflow_are_refused_before_memory_is_set_aside() {
+fn sizes_that_overflow_are_refused_before_allocation() {
     let fixture = Fixture::new();
     let huge = 1_u64 << 61;
     let header =
         format!(r#"{{"x":{{"dtype":"F32","shape":[{huge},4],"data_offsets":[0,{}]}}}}"#, u64::MAX);
     fixture.refusal(&file_with_header(&header, 4));
 
-    // Nine tensors, each possible, that together end at the largest integer there is.
+    // Nine tensors, each valid, that together end at the largest integer.
     let size = huge - 1;
     let mut sizes = vec![size; 8];
     sizes.push(7);
