@@ -77,7 +77,8 @@ pub(crate) fn why_no_step_time(recipe: &Recipe, world: &World) -> String {
             calibrated.push(requested.to_owned());
             let all = calibrated.join(",");
             format!(
-                "calibrated in {known} only; lockstep plan calibrate --formats {all} adds {requested}"
+                "calibrated in {known} only; lockstep plan calibrate --formats {all} adds \
+                 {requested}"
             )
         }
         Uncalibrated::SmallProblem => "step time of small problems is not modelled".to_owned(),

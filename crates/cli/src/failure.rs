@@ -90,7 +90,7 @@ impl From<RendezvousError> for Failure {
 }
 
 /// An error and its sources on one line: what failed, and the system's message.
-fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

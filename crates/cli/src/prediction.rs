@@ -1,11 +1,12 @@
 //! Predicted memory, communication and step time of a recipe on this machine.
 //!
-//! The launcher predicts once its checks have opened the corpus. It passes the size of the corpus to
-//! its workers in the environment, so that none opens it for that alone; rank 0, which prints the
-//! prediction, computes it again.
+//! The launcher predicts once its checks have opened the corpus. It passes the size of the corpus
+//! to its workers in the environment, so that none opens it for that alone; rank 0, which prints
+//! the prediction, computes it again.
 
 use crate::calibration_file;
 use crate::failure::Failure;
+use crate::quantity::si_bytes;
 use crate::workers::WorkerEnv;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Recipe, Source};
@@ -61,8 +62,8 @@ pub(crate) fn measure_process(world: &World) -> Process {
     Process { start: Bytes(world.host().current_rss_bytes()), text: Bytes(0) }
 }
 
-/// Bytes of text that a worker holds, of the bundled corpus. Other corpora are opened by a run only,
-/// because that may take minutes.
+/// Bytes of text that a worker holds, of the bundled corpus. Other corpora are opened by a run
+/// only, because that may take minutes.
 pub(crate) fn text_bytes(recipe: &Recipe, world: &World) -> Bytes {
     if recipe.data.source != Source::Bundled {
         return Bytes(0);
@@ -82,8 +83,8 @@ pub(crate) fn text_bytes_from_env(recipe: &Recipe, world: &World) -> Bytes {
     passed.map_or_else(|| text_bytes(recipe, world), Bytes)
 }
 
-/// Embedding rows that each rank updates in each step, where they are sent sparsely and the corpus is
-/// bundled. A long run is represented by its first steps.
+/// Embedding rows that each rank updates in each step, where they are sent sparsely and the corpus
+/// is bundled. A long run is represented by its first steps.
 pub(crate) fn sparse_rows(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<Vec<usize>> {
     const MAX_TOKENS: u64 = 1 << 22;
     if !forecast.has_rows() || recipe.data.source != Source::Bundled {
@@ -124,8 +125,8 @@ pub(crate) fn render_line(recipe: &Recipe, world: &World, forecast: &Forecast) -
     }
     let sent = match forecast.wire_bytes() {
         Bytes(0) => String::new(),
-        bytes if forecast.is_exact() => format!(", {bytes} sent per step"),
-        bytes => format!(", about {bytes} sent per step"),
+        Bytes(bytes) if forecast.is_exact() => format!(", {} sent per step", si_bytes(bytes)),
+        Bytes(bytes) => format!(", about {} sent per step", si_bytes(bytes)),
     };
     let time = match (forecast.step_seconds(), forecast.tokens_per_second()) {
         (Some(step), Some(speed)) => format!(", {step} per step, {speed}"),

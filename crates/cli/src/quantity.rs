@@ -17,6 +17,11 @@ pub(crate) fn si(value: f64, unit: &str) -> String {
     format!("{} {prefix}{unit}", digits(scaled))
 }
 
+/// Bytes on a wire or a disk: `512 B`, `7.48 MB`.
+pub(crate) fn si_bytes(bytes: u64) -> String {
+    if bytes < 1000 { format!("{bytes} B") } else { si(bytes as f64, "B") }
+}
+
 /// A count with an SI prefix: `4.19 M`, `512`.
 pub(crate) fn count(value: f64) -> String {
     let (scaled, prefix) = scale(value);
@@ -82,6 +87,7 @@ mod tests {
         let counts = ["1.00", "1.00 k", "1.00 k", "70.6 G"];
         assert_eq!([1.0, 1_000.0, 999.7, 70.55e9].map(count), counts);
         assert_eq!([si(2e15, "FLOP"), si(5.0, "B")], ["2.00 PFLOP", "5.00 B"]);
+        assert_eq!([512, 7_478_016].map(si_bytes), ["512 B", "7.48 MB"]);
         assert_eq!([1.0, 1374079.0, -12345.0].map(grouped), ["1", "1,374,079", "-12,345"]);
         assert_eq!(gib(f64::from(3_u32 << 30)), "3.00");
     }

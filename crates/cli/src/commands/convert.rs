@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output;
+use crate::quantity::si_bytes;
 use lockstep_checkpoint::ElementType;
 use lockstep_config::units::Bytes;
 use lockstep_platform::World;
@@ -138,7 +139,7 @@ fn render(converted: &Converted) -> String {
     let mut text = String::new();
     let Converted { num_params, num_tensors, dtype, .. } = converted;
     let _ = writeln!(text, "folder       {}", converted.folder);
-    let bytes = Bytes(converted.num_bytes);
+    let bytes = si_bytes(converted.num_bytes);
     let _ = writeln!(text, "weights      {num_params} in {num_tensors} tensors, {dtype}, {bytes}");
     let _ = writeln!(text, "files        {}", converted.files.join(" "));
     let _ = writeln!(text, "other files  {}", converted.others.join(" "));

@@ -17,9 +17,9 @@ Examples:
   lockstep train my.toml --set data.placement=served --set data.server=10.0.0.1:7777
 
 The first line on standard output is the listening address. Workers authenticate with a shared
-secret (LOCKSTEP_SECRET, or LOCKSTEP_SECRET_FILE with a file that has it) and need the same recipe as
-far as batches depend on it; results are bit-identical to data.placement = shared. Tokens are sent
-unencrypted, so use a trusted network. The server runs until it is interrupted.")]
+secret (LOCKSTEP_SECRET, or LOCKSTEP_SECRET_FILE with a file that has it) and need the same recipe
+as far as batches depend on it; results are bit-identical to data.placement = shared. Tokens are
+sent unencrypted, so use a trusted network. The server runs until it is interrupted.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,

@@ -247,8 +247,8 @@ fn render(report: &Report) -> String {
         };
         let _ = writeln!(
             text,
-            "rank {} did not reach call {} of the {} group, {}{label}{waiting}; its last call there \
-             was {}",
+            "rank {} did not reach call {} of the {} group, {}{label}{waiting}; its last call \
+             there was {}",
             absent.rank, absent.number, absent.group, absent.call, absent.last_number
         );
     }

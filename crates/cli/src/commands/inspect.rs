@@ -70,8 +70,8 @@ struct Report {
 #[derive(Serialize)]
 struct Curvature {
     largest_curvature: f64,
-    /// Learning rates above which SGD, with the recipe's momentum, diverges, by gradient delay; empty
-    /// for other optimizers.
+    /// Learning rates above which SGD, with the recipe's momentum, diverges, by gradient delay;
+    /// empty for other optimizers.
     lr_limits: Vec<LrLimit>,
 }
 

@@ -4,7 +4,7 @@ use crate::calibration_file;
 use crate::failure::Failure;
 use crate::output;
 use crate::prediction;
-use crate::quantity::digits;
+use crate::quantity::{digits, si_bytes};
 use crate::recipe_args::RecipeArguments;
 use crate::workers::{self, LaunchOptions, print_status};
 use lockstep_comm::Comm;
@@ -209,8 +209,8 @@ fn batch_line(recipe: &Recipe) -> String {
     let microbatches: Vec<_> = microbatches.iter().map(ToString::to_string).collect();
     let microbatches = microbatches.join(" + ");
     format!(
-        "global batch {batch} = micro-batch size {microbatch_size} x ({microbatches}) micro-batches \
-         on {workers}\n"
+        "global batch {batch} = micro-batch size {microbatch_size} x ({microbatches}) \
+         micro-batches on {workers}\n"
     )
 }
 
@@ -241,7 +241,7 @@ fn report(summary: &Summary) -> String {
         );
     }
     if let Some(Target { loss, steps, tokens, wire_bytes, seconds, .. }) = &summary.target {
-        let bytes = Bytes(*wire_bytes);
+        let bytes = si_bytes(*wire_bytes);
         let _ = writeln!(
             text,
             "target       {loss} with {steps} steps, {tokens} tokens, {bytes} sent, {seconds:.1} s"
@@ -308,7 +308,7 @@ fn prediction_line(summary: &Summary) -> String {
         let error = error(wire as f64, summary.wire_bytes as f64);
         let is_exact = wire == summary.wire_bytes;
         let verdict = if is_exact { "exact".to_owned() } else { format!("{error:+.2} %") };
-        parts.push(format!("sent per step {} ({verdict})", Bytes(wire)));
+        parts.push(format!("sent per step {} ({verdict})", si_bytes(wire)));
     }
     if parts.is_empty() { String::new() } else { format!("predicted    {}\n", parts.join(", ")) }
 }
@@ -355,8 +355,8 @@ mod tests {
         let cut = ["parallel.tensor=2", "run.workers=2"];
         assert_eq!(
             line(&cut),
-            "parallel.tensor = 2 is more than numerics.invariant_tensor_up_to = 1: sums over \
-             slices of layers go by the workers that hold them, so another parallel.tensor gives \
+            "parallel.tensor = 2 is more than numerics.invariant_tensor_up_to = 1: the sums of \
+             sharded layers follow the tensor-parallel ranks, so another parallel.tensor gives \
              other bits\n"
         );
         assert_eq!(line(&[cut[0], cut[1], "numerics.invariant_tensor_up_to=2"]), "");
@@ -386,13 +386,14 @@ mod tests {
         let unequal = line(&["run.workers=2", "parallel.leaf_shares=5,3"]);
         assert_eq!(
             unequal,
-            "global batch 16 = micro-batch size 2 x (5 + 3) micro-batches on 2 data-parallel workers\n"
+            "global batch 16 = micro-batch size 2 x (5 + 3) micro-batches on 2 data-parallel \
+             workers\n"
         );
         let stages = line(&["run.workers=6", "parallel.pipeline=3"]);
         assert_eq!(
             stages,
-            "global batch 16 = micro-batch size 2 x 4 micro-batches x 2 data-parallel replicas of 3 \
-             workers\n"
+            "global batch 16 = micro-batch size 2 x 4 micro-batches x 2 data-parallel replicas of \
+             3 workers\n"
         );
     }
 }

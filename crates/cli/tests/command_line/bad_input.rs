@@ -2,8 +2,8 @@
 
 use crate::process::Folder;
 
-/// Runs a command that must be refused: exit code 2, nothing on standard output, an unchanged folder,
-/// and only `error: ` lines on standard error. Returns the lines without the prefix.
+/// Runs a command that must be refused: exit code 2, nothing on standard output, an unchanged
+/// folder, and only `error: ` lines on standard error. Returns the lines without the prefix.
 #[track_caller]
 fn refusals(folder: &Folder, arguments: &[&str]) -> Vec<String> {
     let before = folder.content();

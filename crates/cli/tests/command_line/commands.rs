@@ -58,11 +58,11 @@ fn train_leaves_a_folder_with_recipe_events_weights_and_figures() {
     assert_eq!(names, expected.split_whitespace().collect::<Vec<_>>());
 
     let events = String::from_utf8(folder.read("mine/events.jsonl")).expect("events are text");
-    let kinds: Vec<Value> = events
+    let names: Vec<Value> = events
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).expect("a line is JSON")["event"].take())
         .collect();
-    assert_eq!(kinds, ["run_started", "step", "step", "step", "evaluated", "run_finished"]);
+    assert_eq!(names, ["run_started", "step", "step", "step", "evaluated", "run_finished"]);
 
     // The saved recipe reproduces the run.
     let hash = |figures: Value| figures["weights_hash"].clone();

@@ -1,7 +1,7 @@
 //! Help and plans use the field's words: no banned word, and no unexplained abbreviation.
 //!
-//! Banned words come from the list that `cargo xtask tidy` enforces on the source; abbreviations from
-//! the tables of the glossary.
+//! Banned words come from the list that `cargo xtask tidy` enforces on the source, abbreviations
+//! from the tables of the glossary.
 
 use crate::process::Folder;
 use serde_json::Value;
@@ -12,31 +12,31 @@ const GLOSSARY: &str = include_str!("../../../../docs/book/reference/glossary.md
 
 /// Words and phrases that user-visible text must not have.
 struct Banned {
-    words: BTreeSet<String>,
+    terms: BTreeSet<String>,
     phrases: Vec<String>,
 }
 
 impl Banned {
     fn parse() -> Self {
-        let (mut words, mut phrases) = (BTreeSet::new(), Vec::new());
+        let (mut terms, mut phrases) = (BTreeSet::new(), Vec::new());
         for line in BANNED.lines().filter(|line| !line.starts_with('#')) {
             let Some((rule, _)) = line.split_once(" -> ") else { continue };
             match rule.split_once(' ') {
-                Some(("text", word)) => drop(words.insert(word.to_lowercase())),
+                Some(("text", word)) => drop(terms.insert(word.to_lowercase())),
                 Some(("phrase", phrase)) => phrases.push(phrase.to_lowercase()),
                 _ => {}
             }
         }
-        assert!(words.len() > 10 && !phrases.is_empty(), "the list is parsed");
-        Self { words, phrases }
+        assert!(terms.len() > 10 && !phrases.is_empty(), "the list is parsed");
+        Self { terms, phrases }
     }
 
     /// Everything in a text that is banned.
     fn find(&self, text: &str) -> Vec<String> {
         let lower = text.to_lowercase();
-        let words = lower.split(|c: char| !c.is_alphanumeric());
+        let parts = lower.split(|c: char| !c.is_alphanumeric());
         let mut found: Vec<String> =
-            words.filter(|word| self.words.contains(*word)).map(str::to_owned).collect();
+            parts.filter(|part| self.terms.contains(*part)).map(str::to_owned).collect();
         let flat = lower.split_whitespace().collect::<Vec<_>>().join(" ");
         found.extend(self.phrases.iter().filter(|phrase| flat.contains(*phrase)).cloned());
         found
@@ -47,15 +47,15 @@ impl Banned {
 fn glossary() -> BTreeSet<String> {
     let rows = GLOSSARY.lines().filter(|line| line.starts_with('|') && !line.starts_with("|-"));
     let terms = rows.filter_map(|row| row.split('|').nth(1));
-    let words = terms.flat_map(|term| term.split([',', ' ', ';']));
-    words.map(|word| word.trim().trim_end_matches(char::is_numeric).to_owned()).collect()
+    let parts = terms.flat_map(|term| term.split([',', ' ', ';']));
+    parts.map(|part| part.trim().trim_matches(char::is_numeric).to_owned()).collect()
 }
 
 /// Words with two or more capitals that are neither value names nor environment variables.
 fn abbreviations(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut value_names: BTreeSet<&str> = BTreeSet::new();
-    for name in text.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
+    for name in text.split(['<', '[']).skip(1).filter_map(|rest| rest.split(['>', ']']).next()) {
         value_names.extend(name.split(|c: char| !is_part(c)));
     }
     let mut found = BTreeSet::new();
@@ -64,8 +64,8 @@ fn abbreviations(text: &str) -> BTreeSet<String> {
         if num_capitals < 2 || word.contains('_') || value_names.contains(word) {
             continue;
         }
-        // Degrees and multiples: TP8, GB.
-        found.insert(word.trim_end_matches(char::is_numeric).to_owned());
+        // Degrees and amounts: TP8, 16MiB.
+        found.insert(word.trim_matches(char::is_numeric).to_owned());
     }
     found
 }
@@ -129,12 +129,14 @@ fn help_and_plan_use_field_words() {
 }
 
 #[test]
-fn banned_words_and_unknown_abbreviations_are_found() {
+fn banned_text_and_unknown_abbreviations_are_found() {
     let banned = Banned::parse();
-    assert_eq!(banned.find("Each LANE of the run"), ["lane"]);
-    assert_eq!(banned.find("what sticks\n  out of it"), ["sticks out"]);
+    let (term, phrase) = (banned.terms.first().expect("a term"), &banned.phrases[0]);
+    assert_eq!(banned.find(&format!("Each {} of the run", term.to_uppercase())), [term.clone()]);
+    let broken = phrase.replace(' ', "\n   ");
+    assert!(banned.find(&format!("of {broken} it")).contains(phrase), "across lines");
     assert!(banned.find("planes and a microbatch").is_empty());
-    let found = abbreviations("TP8 and XYZ, <FILE> to FILE.svg, RUN_DIR, one GiB, Adam");
+    let found = abbreviations("TP8 and XYZ, <FILE> to FILE.svg, [NAME] NAME, RUN_DIR, 16GiB, Adam");
     let expected = ["GiB", "TP", "XYZ"].map(str::to_owned);
     assert_eq!(found, expected.into());
     assert!(glossary().contains("MFU") && !glossary().contains("XYZ"));

@@ -1,7 +1,7 @@
 //! Every data-parallel layout over every transport is bit-identical to one worker.
 //!
-//! The harness covers all ZeRO stages and sizes with threads; here processes, rendezvous and sockets
-//! are real.
+//! The harness covers all ZeRO stages and sizes with threads; here processes, rendezvous and
+//! sockets are real.
 
 use crate::process::Folder;
 use serde_json::Value;

@@ -16,7 +16,8 @@ fn a_plan_has_the_names_that_scripts_rely_on() {
     let sets = ["--set", "run.workers=3", "--set", "parallel.zero=2"];
     let plan = folder.json(&[&["plan", "--preset", "tiny", "--json"], &sets[..]].concat());
     let names = "feasible memory step_seconds compute_seconds exposed_communication_seconds \
-        bubble_fraction mfu tokens_per_second days dollars layout alternatives tflops_per_device tokens_per_second_per_device batch context precision";
+        bubble_fraction mfu tokens_per_second days dollars layout alternatives \
+        tflops_per_device tokens_per_second_per_device batch context precision";
     assert_keys(&plan, names);
     let memory = &plan["memory"];
     let parts = ["weights", "gradients", "optimizer", "activations", "buffers"];

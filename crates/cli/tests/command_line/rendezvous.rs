@@ -59,8 +59,8 @@ fn workers_join_through_a_rendezvous_and_strangers_are_refused() {
     };
     let stranger = finish(start(1, &"07".repeat(32)));
     assert_eq!(stranger.code, Some(2), "{}", stranger.stderr);
-    let expected = "error: rank 1: the rendezvous host refused: it has another secret; LOCKSTEP_SECRET \
-                must be the same for all workers of a run\n";
+    let expected = "error: rank 1: the rendezvous host refused: it has another secret; \
+                    LOCKSTEP_SECRET must be the same for all workers of a run\n";
     assert_eq!(stranger.stderr, expected);
     let workers = [start(0, &secret), start(1, &secret)].map(finish);
     for worker in &workers {

@@ -69,8 +69,8 @@ fn a_lost_worker_of_a_group_is_named() {
 
 #[test]
 fn a_server_that_is_frozen_or_killed_is_named() {
-    // Workers notice after the deadline, agree on the rank, and the launcher waits three seconds for
-    // their errors. A busy machine may take several times as long.
+    // Workers notice after the deadline and agree on the rank; the launcher then waits three
+    // seconds for their errors. A busy machine may take several times as long.
     let limit = 4 * (Duration::from_secs(2) + Duration::from_secs(1) + Duration::from_secs(3));
     let world = real();
     for (signal, transport) in [("-STOP", "shm"), ("-STOP", "tcp"), ("-KILL", "auto")] {

@@ -1,7 +1,7 @@
 //! Storage failures: one error line, exit code 4, and complete checkpoints stay.
 //!
-//! The disk is a tmpfs in the command's own mount namespace. The tests pass without checking anything
-//! where the system denies namespaces.
+//! The disk is a tmpfs in the command's own mount namespace. Without namespaces the tests pass
+//! unchecked.
 
 use crate::process::{Finished, Folder};
 use std::process::{Command, Stdio};

@@ -1,7 +1,7 @@
 //! Layouts in text, as Megatron-LM's users write them: `TP8 PP12 DP4 mbs 1 ZeRO-1`.
 //!
-//! [`Layout`] prints this form, and [`Layout::parse`] accepts it beside `key=value` lists with short
-//! keys (`tp=8,pp=12,dp=4`) or the names of recipe keys (`tensor=8,pipeline=12,data=4`).
+//! [`Layout`] prints this form, and [`Layout::parse`] accepts it beside `key=value` lists with
+//! short keys (`tp=8,pp=12,dp=4`) or the names of recipe keys (`tensor=8,pipeline=12,data=4`).
 
 use super::{Layout, Recompute};
 use lockstep_schedule::pipeline::Kind;
@@ -103,9 +103,8 @@ impl Layout {
 
 /// Every key in both spellings.
 fn spellings() -> String {
-    let both = KEYS.map(|(short, long)| match short == long {
-        true => short.to_owned(),
-        false => format!("{short} ({long})"),
+    let both = KEYS.map(|(short, long)| {
+        if short == long { short.to_owned() } else { format!("{short} ({long})") }
     });
     both.join(", ")
 }
@@ -117,19 +116,19 @@ fn parts(text: &str) -> Vec<String> {
         return parts.map(str::to_owned).collect();
     }
     let mut parts = Vec::new();
-    let mut words = text.split_whitespace().peekable();
-    while let Some(word) = words.next() {
-        let lower = word.to_lowercase();
+    let mut tokens = text.split_whitespace().peekable();
+    while let Some(token) = tokens.next() {
+        let lower = token.to_lowercase();
         let digits = lower.trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '-');
         let name = lower[..lower.len() - digits.len()].trim_end_matches('-');
         let is_kind = lower.parse::<Kind>().is_ok();
         parts.push(match name {
             _ if is_kind => format!("schedule={lower}"),
             "sp" | "offload" if digits.is_empty() => format!("{name}=true"),
-            "full" | "selective" if words.next_if_eq(&"recompute").is_some() => {
+            "full" | "selective" if tokens.next_if_eq(&"recompute").is_some() => {
                 format!("recompute={name}")
             }
-            "mbs" if digits.is_empty() => format!("mbs={}", words.next().unwrap_or_default()),
+            "mbs" if digits.is_empty() => format!("mbs={}", tokens.next().unwrap_or_default()),
             _ => format!("{name}={digits}"),
         });
     }

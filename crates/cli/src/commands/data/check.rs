@@ -3,7 +3,8 @@
 use super::progress::{Gauge, Meter};
 use crate::failure::Failure;
 use crate::output;
-use lockstep_config::units::{Bytes, BytesPerSecond};
+use crate::quantity::si_bytes;
+use lockstep_config::units::BytesPerSecond;
 use lockstep_data::shards::ShardSet;
 use lockstep_platform::World;
 use serde::Serialize;
@@ -56,6 +57,6 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         return output::json(&report);
     }
     let rate = BytesPerSecond(total as f64 / report.seconds);
-    let (folder, total) = (report.folder.display(), Bytes(total));
+    let (folder, total) = (report.folder.display(), si_bytes(total));
     output::text(&format!("{folder}: {total} verified ({rate})\n"))
 }

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output;
-use lockstep_config::units::Bytes;
+use crate::quantity::si_bytes;
 use lockstep_data::shards::{Manifest, ShardSet};
 use lockstep_platform::World;
 use serde::Serialize;
@@ -113,7 +113,7 @@ fn render(report: &Report) -> String {
     line("fingerprint", report.fingerprint.clone());
     line("documents", manifest.num_documents.to_string());
     line("tokens", manifest.num_tokens.to_string());
-    line("text", Bytes(manifest.num_bytes).to_string());
+    line("text", si_bytes(manifest.num_bytes));
     let per_token = manifest.num_bytes as f64 / manifest.num_tokens.max(1) as f64;
     line("bytes per token", format!("{per_token:.2} of text, {} on disk", manifest.token_bytes));
     line("vocabulary", manifest.vocab.to_string());
@@ -121,7 +121,7 @@ fn render(report: &Report) -> String {
     line("document end", end);
     let (longest, median) = (report.longest_document_tokens, report.median_document_tokens);
     line("document length", format!("median {median} tokens, longest {longest}"));
-    line("shards", format!("{}, {} on disk", manifest.shards.len(), Bytes(report.file_bytes)));
+    line("shards", format!("{}, {} on disk", manifest.shards.len(), si_bytes(report.file_bytes)));
     for document in &report.documents {
         let Document { index, num_tokens, text: beginning, .. } = document;
         let _ = writeln!(text, "\ndocument {index}, {num_tokens} tokens:\n{beginning:?}");

@@ -1,10 +1,11 @@
 //! A progress line on standard error: share, throughput and remaining time.
 //!
-//! A thread redraws it, so it moves while a library without callbacks is running. Without a terminal
-//! a line is printed every ten seconds.
+//! A thread redraws it, so it moves while a library without callbacks is running. Without a
+//! terminal a line is printed every ten seconds.
 
 use crate::failure::Failure;
-use lockstep_config::units::{Bytes, BytesPerSecond};
+use crate::quantity::si_bytes;
+use lockstep_config::units::BytesPerSecond;
 use lockstep_platform::{JoinHandle, Signal, World};
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -104,7 +105,7 @@ fn line(what: &str, gauge: &Gauge, seconds: f64) -> String {
         format!(", {} so far", clock_time(seconds))
     };
     let percent = share * 100.0;
-    format!("{what} [{bar}] {percent:3.0} % {} at {rate}{left}", Bytes(text))
+    format!("{what} [{bar}] {percent:3.0} % {} at {rate}{left}", si_bytes(text))
 }
 
 fn clock_time(seconds: f64) -> String {
@@ -127,7 +128,7 @@ mod tests {
         gauge.set(250, 1000, 5_000_000);
         assert_eq!(
             line("tokenizing", &gauge, 2.0),
-            "tokenizing [======                  ]  25 % 4.77 MiB at 2.50 MB/s, 0:06 left"
+            "tokenizing [======                  ]  25 % 5.00 MB at 2.50 MB/s, 0:06 left"
         );
         gauge.set(1000, 1000, 0);
         assert!(line("merging", &gauge, 3_671.0).ends_with(", 1:01:11 so far"));

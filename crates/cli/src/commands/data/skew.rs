@@ -16,9 +16,9 @@ const MAX_ROWS: usize = 20;
 /// Measure label skew between clients, or between reduction leaves
 #[derive(clap::Args)]
 #[command(after_help = "\
-A class is a digit, the sign of a target, or the tenth of the corpus that a window of text is in. The
-variation is the total variation distance between a part's class shares and the overall ones: 0 is
-equal, near 1 is disjoint.
+A class is a digit, the sign of a target, or the tenth of the corpus that a window of text is in.
+The variation is the total variation distance between a part's class shares and the overall ones:
+0 is equal, near 1 is disjoint.
 
 Examples:
   lockstep data skew --preset federated

@@ -4,6 +4,7 @@ use super::corpus_args::CorpusArguments;
 use super::progress::{Gauge, Meter};
 use crate::failure::Failure;
 use crate::output;
+use crate::quantity::si_bytes;
 use lockstep_config::units::Bytes;
 use lockstep_data::shards::{
     BuildOptions, Manifest, ShardSet, WriterOptions, bench_tokenizers_crate, build,
@@ -142,7 +143,7 @@ fn render(report: &Report, arguments: &Arguments) -> String {
     let _ = writeln!(
         text,
         "{} of text from {}, {per_token:.2} bytes per token",
-        Bytes(*num_bytes),
+        si_bytes(*num_bytes),
         arguments.corpus.name()
     );
     let rate = report.bytes_per_second / 1e6;

@@ -4,6 +4,7 @@ use super::corpus_args::CorpusArguments;
 use super::progress::{Gauge, Meter};
 use crate::failure::Failure;
 use crate::output;
+use crate::quantity::si_bytes;
 use lockstep_config::units::Bytes;
 use lockstep_data::tokenizer::{TrainOptions, train};
 use lockstep_platform::{FileKind, World};
@@ -82,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         return output::json(&report);
     }
     let Report { out, vocab, sample_bytes, seconds, .. } = report;
-    let (out, sample) = (out.display(), Bytes(sample_bytes));
+    let (out, sample) = (out.display(), si_bytes(sample_bytes));
     let mut text = format!("{out}: {vocab} tokens, trained on {sample} in {seconds:.1} s\n");
     if vocab < arguments.vocab {
         let requested = arguments.vocab;

@@ -3,7 +3,9 @@
 use crate::failure::Failure;
 use crate::output;
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
-use lockstep_lab::sim::{Compiled, Fabric, Shared, play, play_pipeline};
+use lockstep_lab::sim::{
+    CompiledSchedule, Fabric, SharedLinks, simulate_collective, simulate_pipeline,
+};
 use lockstep_platform::World;
 use lockstep_schedule::collective::{GroupSpec, build};
 use lockstep_schedule::pipeline::{self, Kind, Shape};
@@ -26,7 +28,7 @@ pub(super) struct Arguments {
 
 #[derive(Serialize)]
 struct Row {
-    what: &'static str,
+    simulation: &'static str,
     events: u64,
     seconds: f64,
     events_per_second: f64,
@@ -42,40 +44,40 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let ring = |num_ranks: usize| {
         let schedule =
             build(Op::AllReduce, Algorithm::RING, &GroupSpec::new(num_ranks)).expect("any ring");
-        Compiled::new(&schedule, &Layout::even(&schedule, 1 << 24), Bytes(4))
+        CompiledSchedule::new(&schedule, &Layout::even(&schedule, 1 << 24), Bytes(4))
     };
     let shape = Shape { num_devices: 16, num_chunks: 1, num_microbatches: 256 };
     let pipeline = pipeline::build(Kind::OneFOneB, shape).expect("any 1F1B");
     let (even, shared) = (ring(256), ring(64));
-    let nics = Shared::nodes(8, 8, 1, INSIDE, BETWEEN);
+    let nics = SharedLinks::nodes(8, 8, 1, INSIDE, BETWEEN);
     let rows = [
         measure(world, "ring of 256 over even links", || {
-            play(&even, Fabric::Even(BETWEEN), &[0.0; 256]).num_events
+            simulate_collective(&even, Fabric::Uniform(BETWEEN), &[0.0; 256]).num_events
         }),
         measure(world, "ring of 64, eight ranks per NIC", || {
-            play(&shared, Fabric::Shared(&nics), &[0.0; 64]).num_events
+            simulate_collective(&shared, Fabric::Shared(&nics), &[0.0; 64]).num_events
         }),
         measure(world, "1F1B of 16 devices and 256 micro-batches", || {
-            play_pipeline(&pipeline, 0.0, |_, _| 1.0).expect("it ends").num_events
+            simulate_pipeline(&pipeline, 0.0, |_, _| 1.0).expect("it ends").num_events
         }),
     ];
     if arguments.json {
         return output::json(&rows);
     }
     let mut text = String::new();
-    for Row { what, events_per_second, .. } in rows {
-        let _ = writeln!(text, "{:>6.2} million events/s: {what}", events_per_second / 1e6);
+    for Row { simulation, events_per_second, .. } in rows {
+        let _ = writeln!(text, "{:>6.2} million events/s: {simulation}", events_per_second / 1e6);
     }
     output::text(&text)
 }
 
 /// Repeats a simulation for the time budget.
-fn measure(world: &World, what: &'static str, mut play: impl FnMut() -> u64) -> Row {
+fn measure(world: &World, name: &'static str, mut simulate: impl FnMut() -> u64) -> Row {
     let start = world.clock().now();
-    let mut events = play();
+    let mut events = simulate();
     while world.clock().since(start) < BUDGET {
-        events += play();
+        events += simulate();
     }
     let seconds = world.clock().since(start).as_secs_f64();
-    Row { what, events, seconds, events_per_second: events as f64 / seconds }
+    Row { simulation: name, events, seconds, events_per_second: events as f64 / seconds }
 }

@@ -2,15 +2,15 @@
 
 mod claims;
 mod events;
-mod real;
 mod walk;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, chain};
 use crate::output;
 use lockstep_lab::experiments::{ALL, find};
-use lockstep_lab::{Card, Experiment, LabError, Report, Study, chart};
+use lockstep_lab::{Description, Experiment, LabError, Report, Study, chart, real};
 use lockstep_platform::World;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Simulate experiments on distributed training: sweeps, seeds, tables, plots
@@ -100,39 +100,46 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
 
 fn experiment(name: &str, arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let experiment = find(name)?;
-    let card = experiment.card();
+    let description = experiment.description();
     if arguments.explain {
-        return output::text(&card.help());
+        return output::text(&description.help());
     }
     let plot_format =
         arguments.plot.as_deref().map(|path| format_of("--plot", path)).transpose()?;
     let timeline_format = arguments.timeline.as_deref();
     let timeline_format = timeline_format.map(|path| format_of("--timeline", path)).transpose()?;
-    let (card, report) = if arguments.real {
-        real::run(name, arguments, world)?
+    let (description, report) = if arguments.real {
+        let request = real::Request {
+            params: &arguments.param,
+            sweeps: &arguments.sweep,
+            seed: arguments.seed,
+        };
+        // A closed standard error only loses the progress lines.
+        let mut progress = |line: &str| drop(writeln!(std::io::stderr(), "{line}"));
+        real::run(name, &request, world, &mut progress)?
     } else {
-        let mut study = Study::with(card, &arguments.param, &arguments.sweep)?;
+        let mut study = Study::with(description, &arguments.param, &arguments.sweep)?;
         (study.num_seeds, study.seed) = (arguments.seeds as usize, arguments.seed);
         if let (Some(path), Some(format)) = (&arguments.timeline, timeline_format) {
             let drawn = timeline(experiment, &study, format)?;
             world.files().write_atomic(path, drawn.as_bytes())?;
         }
-        (*card, study.run(experiment)?)
+        (*description, study.run(experiment)?)
     };
     if let Some(path) = &arguments.csv {
         world.files().write_atomic(path, report.rows.csv().as_bytes())?;
     }
     if let (Some(path), Some(format)) = (&arguments.plot, plot_format) {
         let drawn = match format {
-            Format::Svg => chart::svg(&card, &report),
-            Format::Html => chart::html(&card, &report),
+            Format::Svg => chart::svg(&description, &report),
+            Format::Html => chart::html(&description, &report),
         };
         world.files().write_atomic(path, drawn.as_bytes())?;
     }
     if arguments.json {
         return output::json(&report);
     }
-    output::text(&text(&card, &report))
+    output::text(&text(&description, &report))
 }
 
 /// The timeline of an experiment.
@@ -141,16 +148,16 @@ fn timeline(
     study: &Study,
     format: Format,
 ) -> Result<String, Failure> {
-    let card = experiment.card();
+    let description = experiment.description();
     let Some(timeline) = study.timeline(experiment)? else {
-        let name = card.name;
+        let name = description.name;
         return Err(Failure::user(format!(
             "{name} has no timeline; try data-parallel, stragglers, pipeline or overlap"
         )));
     };
     Ok(match format {
-        Format::Svg => chart::timeline_svg(card, &timeline),
-        Format::Html => chart::timeline_html(card, &timeline),
+        Format::Svg => chart::timeline_svg(description, &timeline),
+        Format::Html => chart::timeline_html(description, &timeline),
     })
 }
 
@@ -175,19 +182,20 @@ fn format_of(option: &str, path: &Path) -> Result<Format, Failure> {
 
 /// Prints the names; as text, with their titles.
 fn list(json: bool) -> Result<(), Failure> {
-    let cards = ALL.iter().map(|experiment| experiment.card());
+    let descriptions = ALL.iter().map(|experiment| experiment.description());
     if json {
-        return output::json(&cards.map(|card| card.name).collect::<Vec<_>>());
+        return output::json(&descriptions.map(|description| description.name).collect::<Vec<_>>());
     }
-    let width = cards.clone().map(|card| card.name.len()).max().unwrap_or(0);
-    let lines = cards.map(|card| format!("{:<width$}  {}\n", card.name, card.title));
+    let width = descriptions.clone().map(|description| description.name.len()).max().unwrap_or(0);
+    let lines = descriptions
+        .map(|description| format!("{:<width$}  {}\n", description.name, description.title));
     output::text(&lines.collect::<String>())
 }
 
 /// The table and the findings.
-fn text(card: &Card, report: &Report) -> String {
-    let setting = report.setting(card);
-    let mut text = format!("{}\n{setting}\n\n{}\n", card.title, report.rows.text());
+fn text(description: &Description, report: &Report) -> String {
+    let setting = report.setting(description);
+    let mut text = format!("{}\n{setting}\n\n{}\n", description.title, report.rows.text());
     for finding in &report.findings {
         let _ = writeln!(text, "- {finding}");
     }
@@ -196,6 +204,6 @@ fn text(card: &Card, report: &Report) -> String {
 
 impl From<LabError> for Failure {
     fn from(error: LabError) -> Self {
-        Self::new(error.blame(), error.to_string())
+        Self::new(error.blame(), chain(&error))
     }
 }

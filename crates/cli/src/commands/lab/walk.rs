@@ -52,7 +52,7 @@ struct Round {
 struct Message {
     source: usize,
     target: usize,
-    what: String,
+    content: String,
     bytes: u64,
 }
 
@@ -73,19 +73,19 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let rounds = walk.frames.iter().map(|frame| Round {
         title: frame.title.clone(),
         messages: frame
-            .flights
+            .messages
             .iter()
-            .map(|flight| Message {
-                source: flight.source,
-                target: flight.target,
-                what: flight.what.clone(),
-                bytes: flight.bytes.0,
+            .map(|message| Message {
+                source: message.source,
+                target: message.target,
+                content: message.content.clone(),
+                bytes: message.bytes.0,
             })
             .collect(),
         held: frame
             .held
             .iter()
-            .map(|rank| rank.iter().map(|held| held.words.clone()).collect())
+            .map(|rank| rank.iter().map(|held| held.text.clone()).collect())
             .collect(),
         sent_bytes: frame.sent.iter().map(|sent| sent.0).collect(),
     });

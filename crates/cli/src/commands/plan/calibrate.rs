@@ -31,8 +31,8 @@ Examples:
   lockstep plan calibrate --json
   lockstep plan calibrate runs.csv --out constants    device types, from tables of runs
 
-With tables of runs (see `plan validate`) nothing is measured: the constants of every device type are
-fitted to the rows and written to one file each, for `plan --calibration`.")]
+With tables of runs (see `plan validate`) nothing is measured: the constants of every device type
+are fitted to the rows and written to one file each, for `plan --calibration`.")]
 pub(crate) struct Arguments {
     /// Tables of runs to fit device types to, instead of measuring this machine
     #[arg(requires = "out")]

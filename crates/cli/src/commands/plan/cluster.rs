@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[group(skip)]
 pub(crate) struct Arguments {
-    /// Plan for this cluster: NUMBERxDEVICE as in 1024xa100-80gb, or a TOML file
+    /// Plan for this cluster: 1024xa100-80gb for 1024 devices, or a TOML file
     #[arg(long, value_name = "CLUSTER")]
     pub(super) cluster: Option<String>,
     /// A published model instead of the recipe's, as gpt3-175b or llama3-70b
@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     /// Number of layouts to list
     #[arg(long, default_value_t = 5)]
     pub(super) top: usize,
-    /// Calibration of the device type, as `plan calibrate RUNS --out FOLDER` writes it
+    /// Calibration of the device type, as `plan calibrate` writes it from published runs
     #[arg(long, value_name = "FILE")]
     pub(super) calibration: Option<PathBuf>,
     /// Report the probability that failures cost more than this many hours
@@ -277,8 +277,8 @@ fn unknown_cluster(text: &str) -> String {
     let all = hardware::names();
     let Some((count, device)) = text.split_once('x') else {
         return format!(
-            "--cluster {text} is neither a TOML file nor NUMBERxDEVICE; try 64xa100-80gb; devices: \
-             {all}"
+            "--cluster {text} is neither a TOML file nor a number x a device; try 64xa100-80gb; \
+             devices: {all}"
         );
     };
     let known: Vec<&str> = hardware::DEVICES.iter().map(|device| device.name).collect();

@@ -160,6 +160,7 @@ impl Report {
             mfu: scenario.mfu(candidate.step.seconds),
         };
         let workload = scenario.workload();
+        let active_params = scenario.model.num_active_params() as f64;
         Self {
             feasible: found.too_large < found.examined,
             model: scenario.model.name.clone(),
@@ -204,8 +205,8 @@ impl Report {
                 .map(|candidate| report::explain_rejection(&workload, candidate)),
             sync: advice::sync_methods(step, first.layout.zero > 0),
             layouts_with_sync: found.with_sync.iter().map(sync_layout).collect(),
-            critical_batch_tokens: batch::critical_tokens(scenario.model.num_active_params() as f64),
-            batch_warning: batch::warning(tokens, scenario.model.num_active_params() as f64),
+            critical_batch_tokens: batch::critical_tokens(active_params),
+            batch_warning: batch::warning(tokens, active_params),
             risk: risk::risk(&scenario.cluster, costs, extras.lost_hours),
             upgrades: if extras.what_if { upgrades(scenario, costs) } else { Vec::new() },
             strong_scaling: extras.scaling.then(|| scaling::curve(&workload, false)),

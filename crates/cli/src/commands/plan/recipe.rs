@@ -4,7 +4,7 @@ use super::{OutputOptions, Section};
 use crate::failure::Failure;
 use crate::memory_report::Memory;
 use crate::output;
-use crate::quantity::{digits, percent};
+use crate::quantity::{digits, percent, si_bytes};
 use crate::recipe_args::RecipeArguments;
 use crate::{calibration_file, prediction};
 use lockstep_config::Recipe;
@@ -136,9 +136,7 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
         traffic_by_rank: forecast
             .traffic
             .iter()
-            .map(|rank| {
-                rank.iter().map(|(cause, moved)| (cause.to_string(), bytes(moved))).collect()
-            })
+            .map(|rank| rank.iter().map(|(op, counts)| (op.to_string(), bytes(counts))).collect())
             .collect(),
         step_seconds,
         why_no_time: step_seconds
@@ -182,14 +180,14 @@ fn layout(recipe: &Recipe) -> LayoutReport {
     }
 }
 
-fn bytes(moved: &TrafficCounts) -> Traffic {
+fn bytes(counts: &TrafficCounts) -> Traffic {
     Traffic {
-        calls: moved.calls,
-        messages: moved.messages,
-        sent_bytes: moved.sent.0,
-        received_bytes: moved.received.0,
-        read_bytes: moved.read.0,
-        written_bytes: moved.written.0,
+        calls: counts.calls,
+        messages: counts.messages,
+        sent_bytes: counts.sent.0,
+        received_bytes: counts.received.0,
+        read_bytes: counts.read.0,
+        written_bytes: counts.written.0,
     }
 }
 
@@ -251,22 +249,22 @@ fn render_memory(recipe: &Recipe, forecast: &Forecast, text: &mut String) {
 
 fn render_traffic(forecast: &Forecast, text: &mut String) {
     let busiest = forecast.traffic.iter().max_by_key(|rank| traffic::total(rank).wire_bytes());
-    let moves = busiest.into_iter().flatten().filter(|(_, m)| m.wire_bytes() > Bytes(0));
+    let sent = busiest.into_iter().flatten().filter(|(_, m)| m.wire_bytes() > Bytes(0));
     let mut any = false;
-    for (cause, moved) in moves {
+    for (op, counts) in sent {
         any = true;
         let _ = writeln!(
             text,
             "per step {:>5} x {:<21} {:>10} sent by the busiest rank",
             // Local SGD synchronizes less than once per step.
-            if moved.calls == 0 { "< 1".to_owned() } else { moved.calls.to_string() },
-            cause.to_string(),
-            moved.wire_bytes().to_string(),
+            if counts.calls == 0 { "< 1".to_owned() } else { counts.calls.to_string() },
+            op.to_string(),
+            si_bytes(counts.wire_bytes().0),
         );
     }
     if any {
         let exact = if forecast.is_exact() { "exactly" } else { "about" };
-        let _ = writeln!(text, "in total {exact} {}\n", forecast.wire_bytes());
+        let _ = writeln!(text, "in total {exact} {}\n", si_bytes(forecast.wire_bytes().0));
     }
 }
 

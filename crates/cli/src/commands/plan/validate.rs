@@ -247,8 +247,8 @@ fn render(scores: &[Score]) -> String {
             let _ = writeln!(text, "    {count} skipped: {reason}");
         }
     }
-    text + "% errors of step time (mean, median, worst, bias) and memory (mean, median); OOM accuracy; \
-            median regret of the chosen layout\n"
+    text + "% errors of step time (mean, median, worst, bias) and memory (mean, median); OOM \
+            accuracy; median regret of the chosen layout\n"
 }
 
 fn rows(outcomes: &[score::Outcome]) -> String {

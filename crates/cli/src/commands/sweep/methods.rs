@@ -7,10 +7,10 @@
 use super::resolve::plan_runs;
 use crate::failure::Failure;
 use crate::output;
+use crate::quantity::si_bytes;
 use crate::recipe_args::RecipeArguments;
 use crate::workers::print_status;
 use lockstep_config::Blame;
-use lockstep_config::units::Bytes;
 use lockstep_platform::World;
 use lockstep_sweep::metric::Metric;
 use lockstep_sweep::outcome::{Outcome, Status};
@@ -253,7 +253,6 @@ impl Table {
         let mut cells = vec![[heading, vec![to("steps"), to("seconds"), to("sent")]].concat()];
         let all = self.rows.first().and_then(|row| row.wire_bytes).unwrap_or(0) as f64;
         let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
-        let bytes = |bytes: u64| Bytes(bytes).to_string();
         let seconds = |seconds: f64| format!("{seconds:.1}");
         for row in &self.rows {
             let loss = match row.status {
@@ -263,13 +262,13 @@ impl Table {
             cells.push(vec![
                 row.method.clone(),
                 or_dash(row.seconds.map(seconds)),
-                or_dash(row.wire_bytes.map(bytes)),
+                or_dash(row.wire_bytes.map(si_bytes)),
                 or_dash(row.wire_bytes.map(|bytes| format!("{:.2} %", 100.0 * bytes as f64 / all))),
                 loss,
                 or_dash(row.excess_loss.map(|excess| format!("{:+.2} %", 100.0 * excess))),
                 or_dash(row.steps_to_reference.map(|steps| steps.to_string())),
                 or_dash(row.seconds_to_reference.map(seconds)),
-                or_dash(row.wire_bytes_to_reference.map(bytes)),
+                or_dash(row.wire_bytes_to_reference.map(si_bytes)),
             ]);
         }
         cells

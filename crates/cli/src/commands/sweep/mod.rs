@@ -40,12 +40,12 @@ Examples:
   lockstep sweep --preset quadratic --over optim.lr=0.1,0.3,1 --by suboptimality --svg lr.svg
   lockstep sweep my.toml --over optim.lr=1e-3,3e-3 --csv > table.csv
 
-Values are a list separated by commas, or a range to draw from with --random: log:A..B (log-uniform),
-lin:A..B (uniform) or int:A..B (whole numbers).
+Values are a list separated by commas, or a range to draw from with --random: log:A..B
+(log-uniform), lin:A..B (uniform) or int:A..B (whole numbers).
 
 Each run is a `lockstep train` with its own folder under --out. The same command resumes a sweep
-that was stopped or killed and ends with the same table. A sweep without --halving may also grow, by a
-larger --random or more values of the first key. A run that diverges is a result and ranks last.")]
+that was stopped or killed and ends with the same table. A sweep without --halving may also grow,
+by a larger --random or more values of the first key. A run that diverges ranks last.")]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 pub(crate) struct Arguments {
     #[command(flatten)]

@@ -99,8 +99,8 @@ impl Plan {
         self.cases.iter().map(|case| case.bytes).max().unwrap_or(0)
     }
 
-    /// Refuses sizes beyond memory: per rank an input, an output, private copies of both and a buffer
-    /// for the memory sweep.
+    /// Refuses sizes beyond memory: per rank an input, an output, private copies of both and a
+    /// buffer for the memory sweep.
     fn check_memory(&self, world: &World) -> Result<(), Failure> {
         let needed = (self.max_bytes() as u64).saturating_mul(5 * self.num_ranks as u64);
         let there = world.host().memory_bytes();
@@ -108,7 +108,8 @@ impl Plan {
             let (largest, needed, there) =
                 (Bytes(self.max_bytes() as u64), Bytes(needed), Bytes(there));
             return Err(Failure::user(format!(
-                "--bytes {largest} on {} ranks needs up to {needed} of memory, the host has {there}",
+                "--bytes {largest} on {} ranks needs up to {needed} of memory; the host has \
+                 {there}",
                 self.num_ranks
             )));
         }

@@ -1,9 +1,9 @@
 //! The ranks of a measurement: threads of this process, or processes of a launcher.
 //!
 //! A rank process is this program with the same options and `--as-rank`. It maps the launcher's
-//! shared coordinator, connects and measures; rank 0 prints one line of JSON per row. The launcher offers
-//! the coordinator, reads the rows and polls the processes. When one fails, all stop, and the error of the
-//! first failing rank is reported.
+//! shared coordinator, connects and measures; rank 0 prints one line of JSON per row. The launcher
+//! offers the coordinator, reads the rows and polls the processes. When one fails, all stop, and
+//! the error of the first failing rank is reported.
 
 use super::plan::{Plan, Transport};
 use super::report::Row;

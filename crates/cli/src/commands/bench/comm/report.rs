@@ -148,8 +148,8 @@ pub(super) fn table(plan: &Plan, rows: &[Row]) -> String {
             if row.verified { "yes" } else { "NO" },
         );
     }
-    let max_cores = "more ranks than cores: they share cores, so times do not transfer to a machine \
-                     with a core per rank";
+    let max_cores = "more ranks than cores: they share cores, so times do not transfer to a \
+                     machine with a core per rank";
     if !plan.has_cores {
         let _ = writeln!(text, "\n{max_cores}");
     }
