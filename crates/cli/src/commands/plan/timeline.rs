@@ -134,8 +134,8 @@ fn timeline(arguments: &Arguments, name: &str) -> Result<Timeline, Failure> {
     let num_chunks = if kind == Kind::Interleaved { arguments.chunks.max(2) } else { 1 };
     if devices.saturating_mul(microbatches).saturating_mul(num_chunks) > MAX_PASSES {
         return Err(Failure::user(format!(
-            "--devices {devices} with --microbatches {microbatches} exceed {MAX_PASSES} passes; try \
-             fewer"
+            "--devices {devices} with --microbatches {microbatches} exceed {MAX_PASSES} passes; \
+             try fewer"
         )));
     }
     let shape = Shape { num_devices: devices, num_chunks, num_microbatches: microbatches };
