@@ -32,7 +32,6 @@ pub struct Outcome {
     /// Completed steps.
     pub steps: u64,
     /// Error message of a run that diverged.
-    #[serde(alias = "words")]
     pub message: String,
     /// Figures of the run's summary by name.
     pub figures: BTreeMap<String, f64>,

@@ -5,8 +5,9 @@
 //! raises [`VERSION`]. Non-finite floats are written as the strings `"NaN"`, `"Infinity"` and
 //! `"-Infinity"`.
 //!
-//! Version 2 renamed `rows` to `sparse_rows` and some of the fields; files of version 1 are still
-//! read.
+//! Version 2 renamed the event `rows` to `sparse_rows` and its fields `kept` and `copied` to `cached`
+//! and `replicated`, `moved` to `update_norm_squared`, and `late` of `aggregated` to `delayed`. A line
+//! of version 1 that has one of them is refused with these names.
 
 use serde::{Deserialize, Serialize};
 
@@ -108,7 +109,7 @@ pub enum Event {
         /// Rank with the maximum.
         drift_max_rank: usize,
         /// Squared norm of the update of the round.
-        #[serde(alias = "moved", with = "number")]
+        #[serde(with = "number")]
         update_norm_squared: f64,
     },
     /// The coordinator aggregated the updates of clients.
@@ -120,7 +121,6 @@ pub enum Event {
         /// Number of aggregated updates, delayed ones included.
         counted: usize,
         /// Number of delayed updates among them.
-        #[serde(alias = "late")]
         delayed: usize,
         /// Mean squared distance of the updates from their aggregate.
         #[serde(with = "number")]
@@ -131,7 +131,7 @@ pub enum Event {
         /// Client with the maximum.
         drift_max_client: usize,
         /// Squared norm of the aggregate.
-        #[serde(alias = "moved", with = "number")]
+        #[serde(with = "number")]
         update_norm_squared: f64,
         /// Privacy budget epsilon spent so far, with noise.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,7 +214,6 @@ pub enum Event {
         counts: Vec<(u64, u64)>,
     },
     /// Sparse embedding rows transferred so far, over all workers.
-    #[serde(alias = "rows")]
     SparseRows {
         /// Number of completed steps.
         step: u64,
@@ -223,10 +222,9 @@ pub enum Event {
         /// Number of rows with pushed gradients.
         pushed: u64,
         /// Number of rows read from the row cache instead of a pull.
-        #[serde(alias = "kept")]
         cached: u64,
         /// Number of rows pulled from a replica on another server.
-        #[serde(default, alias = "copied")]
+        #[serde(default)]
         replicated: u64,
         /// Maximum staleness of a cached or replicated row.
         age_max: u64,
@@ -372,27 +370,6 @@ mod tests {
     fn line(event: Event) -> String {
         let stamped = Stamped { v: VERSION, seconds: 3.25, rank: 0, event };
         serde_json::to_string(&stamped).unwrap()
-    }
-
-    #[test]
-    fn names_of_version_1_are_still_read() {
-        let rows = r#"{"v":1,"seconds":1.0,"rank":0,"event":"rows","step":3,"pulled":1,"pushed":2,"#
-            .to_owned()
-            + r#""kept":4,"copied":5,"age_max":6,"requests_by_server":[7],"bytes_by_server":[8]}"#;
-        let Event::SparseRows { cached, replicated, .. } =
-            serde_json::from_str::<Stamped>(&rows).unwrap().event
-        else {
-            panic!("sparse rows");
-        };
-        assert_eq!((cached, replicated), (4, 5));
-        let round = r#"{"v":1,"seconds":1.0,"rank":0,"event":"round_finished","step":3,"#
-            .to_owned()
-            + r#""drift":1.0,"drift_max":2.0,"drift_max_rank":1,"moved":0.5}"#;
-        let event = serde_json::from_str::<Stamped>(&round).unwrap().event;
-        assert!(
-            matches!(event, Event::RoundFinished { update_norm_squared: 0.5, .. }),
-            "{event:?}"
-        );
     }
 
     #[test]

@@ -15,6 +15,11 @@ use crate::{Sink, Stamped, TelemetryError, VERSION};
 /// Capacity for the line of any step, so that the buffer does not grow during training.
 const LINE_BYTES: usize = 1024;
 
+/// Names of version 1 with their names now, for the error of a line that has one of them.
+const RENAMED: &str = "the line has event format 1; in format 2 the event rows is sparse_rows, kept \
+                       is cached, copied is replicated, moved is update_norm_squared and late is \
+                       delayed";
+
 /// A file of events, open for appending.
 pub struct JsonLines {
     path: PathBuf,
@@ -92,7 +97,10 @@ fn parse(line: &str) -> Result<Stamped, Fault> {
     if v > VERSION {
         return Err(Fault::Newer(v));
     }
-    serde_json::from_str(line).map_err(damaged)
+    serde_json::from_str(line).map_err(|error| match v {
+        VERSION => damaged(error),
+        _ => Fault::Damaged(format!("{error}; {RENAMED}")),
+    })
 }
 
 /// Completes the last line of an earlier writer, or removes it if it is truncated.
@@ -236,5 +244,18 @@ mod tests {
     fn fields_added_later_are_ignored() {
         let text = text_of(&[warning("first")]).replace("\"rank\":2", "\"rank\":2,\"host\":\"a\"");
         assert_eq!(read_events(&text).unwrap(), [warning("first")]);
+    }
+
+    #[test]
+    fn names_of_version_1_are_refused_with_the_new_ones() {
+        let rows = r#"{"v":1,"seconds":1.0,"rank":0,"event":"rows","step":3,"pulled":1,"pushed":2,"#
+            .to_owned()
+            + r#""kept":4,"copied":5,"age_max":6,"requests_by_server":[7],"bytes_by_server":[8]}"#
+            + "\n";
+        let error = read_events(&rows).unwrap_err().to_string();
+        assert!(error.contains("event format 1") && error.contains("sparse_rows"), "{error}");
+        // A line without a renamed field is the same in both versions.
+        let warning = r#"{"v":1,"seconds":1.0,"rank":0,"event":"warning","message":"x"}"#;
+        assert_eq!(read_events(&format!("{warning}\n")).unwrap().len(), 1);
     }
 }
