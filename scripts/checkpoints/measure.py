@@ -84,22 +84,22 @@ def stall(arguments):
     yield "stall / interval", "%", shares, "below 1"
 
 
-# Blows of one drill.
-BLOWS = 3
+# Kills of one drill.
+KILLS = 3
 
 
 def recovery(arguments):
-    """From a SIGKILL to the next finished step, by drills of a few blows each.
+    """From a SIGKILL to the next finished step, by drills of a few kills each.
 
-    Blows in quick succession would measure the pauses that grow from one restart to the next."""
+    Kills in quick succession would measure the pauses that grow from one restart to the next."""
     kills = []
-    for seed in range(1, 2 + (arguments.pairs - 1) // BLOWS):
+    for seed in range(1, 2 + (arguments.pairs - 1) // KILLS):
         with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
             command = [arguments.binary, "drill", "--quiet", "--json",
-                       "--kills", str(BLOWS), "--seed", str(seed),
+                       "--kills", str(KILLS), "--seed", str(seed),
                        "--out", os.path.join(folder, "drill"),
                        "--set", "checkpoint.every=5", "--set", "train.eval_every=0",
-                       "--set", f"train.steps={15 * (BLOWS + 1)}",
+                       "--set", f"train.steps={15 * (KILLS + 1)}",
                        "--set", "train.eval_batches=1"]
             for setting in arguments.set:
                 command += ["--set", setting]

@@ -40,7 +40,7 @@ def main():
     if not (arguments.golden or arguments.lockstep):
         parser.error("name the program with --lockstep, or ask for --golden")
     use_interpreter(arguments.python)
-    # Folders of this machine only: nothing is asked of any network.
+    # Folders of this machine only: no network is used.
     os.environ["HF_HUB_OFFLINE"] = "1"
     sys.path.insert(0, str(HERE))
     import cases

@@ -63,8 +63,8 @@ fn the_book_has_rounds_and_bytes_of_every_collective() {
 #[test]
 fn the_book_has_bubble_and_live_activations_of_every_pipeline() {
     let mut table = String::from(
-        "| schedule | stages per device | passes per device | live micro-batches, first and last device |\n\
-         |---|---|---|---|\n",
+        "| schedule | stages per device | passes per device | live micro-batches, first and last \
+         device |\n|---|---|---|---|\n",
     );
     for (kind, num_chunks) in [
         (Kind::GPipe, 1),

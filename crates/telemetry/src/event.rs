@@ -5,9 +5,9 @@
 //! raises [`VERSION`]. Non-finite floats are written as the strings `"NaN"`, `"Infinity"` and
 //! `"-Infinity"`.
 //!
-//! Version 2 renamed the event `rows` to `sparse_rows` and its fields `kept` and `copied` to `cached`
-//! and `replicated`, `moved` to `update_norm_squared`, and `late` of `aggregated` to `delayed`. A line
-//! of version 1 that has one of them is refused with these names.
+//! Version 2 renamed the event `rows` to `sparse_rows` and its fields `kept` and `copied` to
+//! `cached` and `replicated`, `moved` to `update_norm_squared`, and `late` of `aggregated` to
+//! `delayed`. A line of version 1 that has one of them is refused with these names.
 
 use serde::{Deserialize, Serialize};
 
