@@ -1,22 +1,21 @@
-//! Counts allocations of the whole process, to prove that a loop makes none, and their bytes, to
-//! prove that something large is never held whole.
+//! Global allocator that counts allocations and live bytes of the whole process.
 //!
 //! A test binary makes [`CountingAllocator`] its global allocator and reads [`count`] at two
-//! moments. Every thread counts, because the threads of the pool and the one that makes batches
-//! belong to the step; so such a binary holds one test, and nothing else happens meanwhile.
+//! moments. Every thread counts, because the thread pool and the data-loading thread belong to the
+//! step. Such a binary therefore has one test only.
 
 #![expect(unsafe_code, reason = "a global allocator is an unsafe trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The system's allocator, with a counter.
+/// The system allocator with counters.
 #[derive(Debug)]
 pub struct CountingAllocator;
 
 static NUM_ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Allocations so far, growing included; 0 for ever where [`CountingAllocator`] is not in use.
+/// Number of allocations and reallocations so far; always 0 without [`CountingAllocator`].
 pub fn count() -> u64 {
     NUM_ALLOCATIONS.load(Ordering::SeqCst)
 }
@@ -24,18 +23,18 @@ pub fn count() -> u64 {
 static LIVE_BYTES: AtomicU64 = AtomicU64::new(0);
 static PEAK_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes that are allocated at present.
+/// Bytes allocated at present.
 pub fn live_bytes() -> u64 {
     LIVE_BYTES.load(Ordering::SeqCst)
 }
 
-/// The most bytes that were allocated at any moment since [`forget_peak`].
+/// Peak of the allocated bytes since [`reset_peak`].
 pub fn peak_bytes() -> u64 {
     PEAK_BYTES.load(Ordering::SeqCst)
 }
 
-/// From now on only what is to come counts for the peak.
-pub fn forget_peak() {
+/// Resets the peak to the bytes allocated at present.
+pub fn reset_peak() {
     PEAK_BYTES.store(live_bytes(), Ordering::SeqCst);
 }
 
@@ -49,8 +48,8 @@ fn discount(num_bytes: usize) {
     LIVE_BYTES.fetch_sub(num_bytes as u64, Ordering::SeqCst);
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract;
-// the counter beside it neither allocates nor touches the memory.
+// SAFETY: every call is forwarded unchanged to the system allocator, which keeps the contract; the
+// counters neither allocate nor access the memory.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count_one(layout.size());

@@ -1,9 +1,8 @@
-//! Reads the golden files: what PyTorch computes for two small models, and its optimizers.
+//! Reader of the golden files: results of PyTorch for two small models and its optimizers.
 //!
-//! A safetensors file is the length of a JSON header, the header, and the numbers. The engine's own
-//! loader refuses everything but finite `f32`, and these files hold integers and doubles as well,
-//! so this is a reader of its own. It trusts the file: the file is ours, and a test that panics
-//! is a test that fails.
+//! A safetensors file is the length of a JSON header, the header, and the numbers. The engine's
+//! loader accepts finite `f32` only; these files also hold integers and doubles, which this reader
+//! accepts. It trusts the committed files and panics on malformed ones.
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_data::IGNORE;
@@ -43,7 +42,7 @@ impl Golden {
         self.numbers(name, "F64", f64::from_le_bytes)
     }
 
-    /// A tensor of tokens; -1 in the file is the target that takes no part in the loss.
+    /// A tensor of tokens; -1 in the file becomes [`IGNORE`], a target without loss.
     pub fn tokens(&self, name: &str) -> Vec<u32> {
         let token = |bytes| u32::try_from(i32::from_le_bytes(bytes)).unwrap_or(IGNORE);
         self.numbers(name, "I32", token)
@@ -59,8 +58,8 @@ impl Golden {
         self.header.keys().filter_map(|name| name.strip_prefix("weights."))
     }
 
-    /// The recipe that trains the recorded model as it was trained there: ten steps, each on the
-    /// whole batch, in micro-batches of `microbatch` sequences.
+    /// Recipe of the recorded training: ten steps, each on the whole batch, in micro-batches of
+    /// `microbatch_size` sequences.
     pub fn recipe(&self, microbatch_size: usize) -> Recipe {
         let num_sequences = self.shape("inputs")[0];
         let mut sets = vec![
@@ -74,19 +73,19 @@ impl Golden {
         ];
         for (section, metadata) in [("model", "model"), ("optim", "adamw")] {
             for (key, value) in self.metadata(metadata) {
-                // A remark beside the settings.
+                // A remark, not a setting.
                 if key != "decays" {
                     sets.push(format!("{section}.{key}={value}"));
                 }
             }
         }
-        resolve(&Sources { sets, ..Sources::default() }).expect("the recorded model is possible")
+        resolve(&Sources { sets, ..Sources::default() }).expect("the recorded model is valid")
     }
 
-    /// An entry of the metadata, which is JSON inside a string.
+    /// An entry of the metadata: JSON inside a string.
     pub fn metadata(&self, key: &str) -> Map<String, Value> {
         let text = self.header["__metadata__"][key].as_str().expect("metadata is text");
-        serde_json::from_str(text).expect("which is JSON")
+        serde_json::from_str(text).expect("metadata is JSON")
     }
 
     fn numbers<const N: usize, T>(
@@ -111,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_files_hold_a_batch_and_a_model_that_resolves() {
+    fn both_files_hold_a_batch_and_a_valid_model() {
         for family in ["gpt2", "llama"] {
             let golden = Golden::load(&lockstep_platform::real(), family);
             assert_eq!(golden.recipe(1).model.family.name(), family);

@@ -1,16 +1,17 @@
 //! Oracles, tolerances and small recipes for tests of the whole engine; never shipped.
 //!
 //! # Layout
-//! - [`tolerance`]: when two results count as equal.
-//! - [`recipes`]: small recipes that cover what bits may depend on.
-//! - [`products`]: every way to divide the work among a few workers.
-//! - [`runs`]: runs of the real trainer in folders that go away.
-//! - [`moved`]: the bytes that a run has moved, beside those that were predicted.
-//! - [`texts`]: small texts, tokenizers and shards.
-//! - [`golden`]: what PyTorch computes, from files.
+//! - [`tolerance`]: exact and approximate equality of results.
+//! - [`recipes`]: small recipes that cover every dependence of the bits.
+//! - [`layouts`]: every layout of a few workers, and a pairwise-covering subset.
+//! - [`runs`]: runs of the real trainer in temporary folders.
+//! - [`traffic`]: bytes sent by a run against the planner's prediction.
+//! - [`corpora`]: small corpora, tokenizers and token shards.
+//! - [`golden`]: reference results of PyTorch, from files.
 //! - [`allocations`]: a global allocator that counts.
 //!
-//! The tests themselves are in `tests`, one file a question.
+//! The tests are in `tests/suite`, one module a topic, linked as one binary. Tests that measure the
+//! whole process are binaries of their own.
 //!
 //! # Example
 //! ```
@@ -27,13 +28,13 @@ pub mod tolerance;
 
 pub mod recipes;
 
-pub mod products;
+pub mod layouts;
 
 pub mod runs;
 
-pub mod moved;
+pub mod traffic;
 
-pub mod texts;
+pub mod corpora;
 
 pub mod golden;
 

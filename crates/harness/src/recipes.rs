@@ -1,14 +1,14 @@
-//! Small recipes that cover what bits may depend on, each in a second or so.
+//! Small recipes that cover every dependence of the bits, about a second each.
 //!
-//! All learn from the bundled corpus and start from a preset, so that a test states only what it
-//! is about.
+//! All train on the bundled corpus and start from a preset, so that a test states only the settings
+//! under test.
 
 use lockstep_config::{ConfigErrors, Recipe, Sources, resolve};
 
-/// A preset and what differs from it.
+/// A preset and the settings that differ from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Small {
-    /// Its name in reports and golden files.
+    /// Name in reports and golden files.
     pub name: &'static str,
     preset: &'static str,
     sets: &'static [&'static str],
@@ -21,21 +21,21 @@ pub const LLAMA: Small = Small {
     sets: &["model.heads=4", "model.kv_heads=2", "train.batch=16", "train.microbatch=2"],
 };
 
-/// GPT-2 with one table for input and output.
+/// GPT-2 with tied embeddings.
 pub const GPT2: Small = Small {
     name: "gpt2",
     preset: "tiny",
     sets: &["model.family=gpt2", "model.tied=true", "model.heads=4"],
 };
 
-/// GPT-2 that drops a tenth of its activations everywhere.
+/// GPT-2 with dropout 0.1.
 pub const DROPOUT: Small = Small {
     name: "gpt2-dropout",
     preset: "tiny",
     sets: &["model.family=gpt2", "model.tied=true", "model.dropout=0.1"],
 };
 
-/// A tied Llama with odd sizes and three micro-batches a leaf, four leaves.
+/// A tied Llama with odd sizes, four leaves and three micro-batches a leaf.
 pub const THREE_MICROBATCHES: Small = Small {
     name: "three-micro-batches",
     preset: "tiny",
@@ -52,8 +52,9 @@ pub const THREE_MICROBATCHES: Small = Small {
     ],
 };
 
-/// Width 192, hidden width 1024, context 320, and micro-batches of 640 rows: forward, input gradients and
-/// weight gradients all have products longer than one block of 512.
+/// Width 192, hidden width 1024, context 320 and micro-batches of 640 rows: the matrix products of
+/// the forward pass, input gradients and weight gradients all have inner dimensions above one block
+/// of 512.
 pub const WIDE: Small = Small {
     name: "wide",
     preset: "wide-odd",
@@ -64,16 +65,15 @@ pub const WIDE: Small = Small {
 pub const TINY: [Small; 4] = [LLAMA, GPT2, DROPOUT, THREE_MICROBATCHES];
 
 impl Small {
-    /// The recipe, with `sets` over what it says itself.
+    /// The recipe with `sets` applied last.
     ///
     /// # Panics
-    /// When they do not fit together, with every reason.
+    /// When the settings are invalid, with every reason.
     pub fn with<S: AsRef<str>>(&self, sets: &[S]) -> Recipe {
         self.try_with(sets).unwrap_or_else(|errors| panic!("{}: {errors}", self.name))
     }
 
-    /// The recipe, with `sets` over what it says itself, or every reason why they do not fit
-    /// together.
+    /// The recipe with `sets` applied last, or every reason why the settings are invalid.
     pub fn try_with<S: AsRef<str>>(&self, sets: &[S]) -> Result<Recipe, ConfigErrors> {
         let own = self.sets.iter().map(|set| (*set).to_owned());
         let sets = own.chain(sets.iter().map(|set| set.as_ref().to_owned())).collect();
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_recipes_cover_what_their_names_say() {
+    fn recipes_have_the_properties_they_are_named_for() {
         let none: [&str; 0] = [];
         let (llama, dropout) = (LLAMA.with(&none), DROPOUT.with(&none));
         assert!(llama.model.kv_heads < llama.model.heads);

@@ -1,4 +1,4 @@
-//! Runs of the real trainer in folders that go away, with every loss kept.
+//! Runs of the real trainer in temporary folders; the loss of every step is recorded.
 
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
@@ -15,28 +15,28 @@ pub struct Runs {
     num_started: usize,
 }
 
-/// What came out of a run.
+/// Results of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Its figures.
+    /// Summary of the run.
     pub summary: Summary,
-    /// The loss of every step of this process, before the update.
+    /// Training loss of every step of this process, before the update.
     pub losses: Vec<f64>,
     /// The run's folder.
     pub dir: PathBuf,
 }
 
-/// The two hashes that stand for all bits of a run.
+/// Hashes of all losses and of the final weights of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hashes {
-    /// Of every step's loss.
+    /// Hash of every step's loss.
     pub losses: String,
-    /// Of the final weights.
+    /// Hash of the final weights.
     pub weights: String,
 }
 
 impl Outcome {
-    /// The two hashes that stand for all bits of the run.
+    /// Hashes of all losses and of the final weights.
     pub fn hashes(&self) -> Hashes {
         let Summary { losses_hash, weights_hash, .. } = &self.summary;
         Hashes { losses: losses_hash.clone(), weights: weights_hash.clone() }
@@ -44,14 +44,14 @@ impl Outcome {
 }
 
 impl Runs {
-    /// An empty scratch folder; the label names it.
+    /// Creates an empty scratch folder whose name contains the label.
     pub fn new(label: &str) -> Self {
         let world = lockstep_platform::real();
-        let scratch = ScratchDir::new(&world, label).expect("a scratch folder can be had");
+        let scratch = ScratchDir::new(&world, label).expect("a scratch folder can be created");
         Self { world, scratch, num_started: 0 }
     }
 
-    /// The world that the runs take place in.
+    /// The platform of the runs.
     pub fn world(&self) -> &World {
         &self.world
     }
@@ -61,7 +61,7 @@ impl Runs {
         self.scratch.path()
     }
 
-    /// Trains in a folder of its own.
+    /// Trains in a new folder.
     pub fn run(&mut self, recipe: &Recipe, mut options: Options) -> Result<Outcome, TrainError> {
         let dir = self.path().join(format!("run-{}", self.num_started));
         self.num_started += 1;
@@ -83,7 +83,7 @@ impl Runs {
     }
 }
 
-/// Trains with the recipe's workers as threads of this process, whatever the recipe says they are.
+/// Trains with the recipe's workers as threads of this process, whatever `run.isolation` is.
 pub fn train_on_threads(
     recipe: &Recipe,
     world: &World,
@@ -97,7 +97,7 @@ pub fn train_on_threads(
     train_on(&ends, recipe, world, options)
 }
 
-/// Trains as the workers of these ends, each on a thread.
+/// Trains with one thread for each of these communicators.
 pub fn train_on(
     ends: &[Comm],
     recipe: &Recipe,
@@ -116,7 +116,7 @@ pub fn train_on(
         let workers: Vec<_> = ends.iter().map(worker).collect();
         workers.into_iter().map(|worker| worker.join().expect("no worker panics")).collect()
     });
-    // Others only report that somebody gave up; the cause is what is wanted.
+    // Peers of a failed rank report communication errors only; the cause takes precedence.
     let is_cause = |error: &TrainError| !matches!(error, TrainError::Comm(_));
     let mut summary = None;
     let mut failed: Option<TrainError> = None;
@@ -127,15 +127,15 @@ pub fn train_on(
             Err(_) => {}
         }
     }
-    failed.map_or_else(|| Ok(summary.expect("the first worker sums up")), Err)
+    failed.map_or_else(|| Ok(summary.expect("the first worker returns the summary")), Err)
 }
 
-/// Whether the long suites are asked for: `LOCKSTEP_SOAK=1`, as `cargo xtask soak` sets it.
+/// Whether the long suites are requested: `LOCKSTEP_SOAK=1`, as `cargo xtask soak` sets it.
 pub fn soak() -> bool {
     is_set("LOCKSTEP_SOAK")
 }
 
-/// Whether golden losses are to be written rather than compared: `LOCKSTEP_BLESS=1`.
+/// Whether golden losses are written instead of compared: `LOCKSTEP_BLESS=1`.
 pub fn bless() -> bool {
     is_set("LOCKSTEP_BLESS")
 }
@@ -149,7 +149,7 @@ fn drain(receiver: &Receiver<f64>) -> Vec<f64> {
     receiver.try_iter().collect()
 }
 
-/// A sink that keeps losses.
+/// Telemetry sink that records losses.
 struct Losses {
     sender: Sender<f64>,
 }
@@ -157,7 +157,7 @@ struct Losses {
 impl Sink for Losses {
     fn write(&mut self, event: &Stamped) -> Result<(), TelemetryError> {
         if let Event::Step { loss, .. } = event.event {
-            self.sender.send(loss).expect("the run's owner waits for them");
+            self.sender.send(loss).expect("the receiver outlives the run");
         }
         Ok(())
     }

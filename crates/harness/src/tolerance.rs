@@ -1,25 +1,25 @@
-//! When two results count as equal: one table, two classes, no numbers in tests.
+//! Exact and approximate equality of results: one table of bounds, no bounds in tests.
 //!
-//! *Exact* holds wherever both sides do the same additions in the same order; it compares bits.
-//! *Close* holds where the order or the precision differs. Errors of single elements mislead: a
-//! gradient that is zero but for rounding has no digit right. So the largest difference over a
-//! tensor is measured by the tensor's largest expected element. A sum of n rounded terms wanders
-//! off like a random walk, hence the square root of the reduction length in the bound.
+//! *Exact* applies where both sides do the same additions in the same order; it compares bits.
+//! *Close* applies where the order or the precision differs. Relative errors of single elements
+//! mislead: a gradient that is zero up to rounding has no correct digit. The largest difference
+//! over a tensor is therefore divided by the tensor's largest expected element. The error of a sum
+//! of n rounded terms grows like a random walk, hence the square root of the reduction length.
 
 use lockstep_config::Dtype;
 use std::fmt;
 
-/// How closely two results must agree.
+/// Required agreement of two results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tolerance {
-    /// The same bits: the same arithmetic in the same order.
+    /// Equal bits: the same arithmetic in the same order.
     Exact,
-    /// The same numbers but for rounding in this type, over sums of up to this many terms.
+    /// Equal up to rounding in this type, over sums of up to this many terms.
     Close(Dtype, usize),
 }
 
-/// The table: a type, the relative error of rounding to it once, and how many such errors a whole
-/// model adds up beside those of its longest sum.
+/// Bounds: a type, its unit roundoff, and the number of rounding errors that a whole model
+/// accumulates besides those of its longest sum.
 const CLOSE: &[(Dtype, f64, f64)] = &[(Dtype::F32, F32_UNIT_ROUNDOFF, 4.0)];
 
 /// Half the distance from 1 to the next `f32`.
@@ -41,7 +41,7 @@ impl Tolerance {
     /// Compares two tensors; the first difference (Exact) or the largest (Close) is the mismatch.
     ///
     /// # Panics
-    /// When the lengths differ: that is no question of rounding.
+    /// When the lengths differ.
     pub fn compare<N: Number>(
         self,
         tensor: &str,
@@ -64,7 +64,7 @@ impl Tolerance {
             }
         };
         let scale = expected.iter().map(|b| b.value().abs()).fold(0.0, f64::max);
-        // An error that is not a number, or a scale of zero with any error, is beyond every bound.
+        // A NaN error, or any error at scale zero, exceeds every bound.
         if self != Self::Exact && error.is_finite() && error <= self.bound() * scale {
             return Ok(());
         }
@@ -80,7 +80,7 @@ impl Tolerance {
         })
     }
 
-    /// Compares two tensors and stops the test at a mismatch, in words.
+    /// Compares two tensors and panics with a description at a mismatch.
     ///
     /// # Panics
     /// When they do not agree.
@@ -92,30 +92,30 @@ impl Tolerance {
     }
 }
 
-/// The distance between two numbers; anything that is not finite is infinitely far from all else.
+/// Absolute difference of two numbers; infinite if it is not finite.
 fn difference<N: Number>(a: N, b: N) -> f64 {
     let difference = (a.value() - b.value()).abs();
     if difference.is_finite() { difference } else { f64::INFINITY }
 }
 
-/// What a failed comparison says.
+/// Description of a failed comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
-    /// The tensor's name.
+    /// Name of the tensor.
     pub tensor: String,
-    /// The element.
+    /// Index of the element.
     pub index: usize,
-    /// Its value.
+    /// Value found.
     pub found: f64,
-    /// What it should be.
+    /// Value expected.
     pub expected: f64,
-    /// How many representable numbers lie between them, counting one end.
+    /// Distance in units in the last place.
     pub ulps: u64,
-    /// The type of which these are the steps.
+    /// Type of the units in the last place.
     pub type_name: &'static str,
-    /// The difference as a share of the tensor's largest expected element.
+    /// Difference divided by the tensor's largest expected element.
     pub relative_error: f64,
-    /// The share that would have been allowed.
+    /// Largest allowed relative error.
     pub bound: f64,
 }
 
@@ -130,13 +130,13 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// A type of number that results come in.
+/// Element type of compared results.
 pub trait Number: Copy {
-    /// The value, exactly.
+    /// The exact value.
     fn value(self) -> f64;
 
-    /// Steps from one representable number to the next between the two; 0 for the same bits only,
-    /// so that zero and minus zero are one step apart.
+    /// Distance in units in the last place; 0 for equal bits only, so that zero and minus zero are
+    /// one apart.
     fn ulps_to(self, other: Self) -> u64;
 }
 
@@ -146,7 +146,7 @@ impl Number for f32 {
     }
 
     fn ulps_to(self, other: Self) -> u64 {
-        // Negative numbers count downwards from minus zero, which comes right before zero.
+        // Negative numbers count downwards from minus zero, which precedes zero.
         let place = |bits: u32| if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
         u64::from(place(self.to_bits()).abs_diff(place(other.to_bits())))
     }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn close_is_measured_by_the_largest_element() {
+    fn close_is_relative_to_the_largest_element() {
         let expected = [100.0f32, 0.0];
         assert!(CLOSE.compare("g", &[100.0, 1e-5], &expected).is_ok());
         let mismatch = CLOSE.compare("g", &[100.0, 1e-2], &expected).unwrap_err();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_never_agrees_closely() {
+    fn non_finite_numbers_are_never_close() {
         for bad in [f32::NAN, f32::INFINITY] {
             let mismatch = CLOSE.compare("g", &[1.0, bad], &[1.0, 2.0]).unwrap_err();
             assert_eq!(mismatch.index, 1);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mismatch_tells_the_tensor_the_place_the_values_and_the_ulps() {
+    fn a_mismatch_names_tensor_index_values_and_ulps() {
         let mismatch = Tolerance::Exact.compare("lm_head", &[2.0f32, 1.5], &[2.0, 1.0]);
         let text = mismatch.unwrap_err().to_string();
         for part in ["lm_head[1]", "1.5e0", "1e0", "4194304 ulps of f32"] {

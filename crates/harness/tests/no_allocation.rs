@@ -1,8 +1,8 @@
 //! The step loop allocates nothing after its first step, on any thread.
 //!
-//! The whole trainer runs, with the thread that makes batches, evaluations, the file of events and
-//! a progress line. A sink reads the process's counter of allocations at every step. One test
-//! only: another would allocate meanwhile.
+//! The whole trainer runs: data-loading thread, evaluations, event file and progress line. A sink
+//! reads the allocation counter of the process at every step. A binary of its own with one test: a
+//! second test would allocate meanwhile.
 
 use lockstep_harness::allocations::{self, CountingAllocator};
 use lockstep_harness::recipes::{DROPOUT, LLAMA, Small, THREE_MICROBATCHES, TINY};
@@ -18,7 +18,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const NUM_STEPS: usize = 12;
 
-/// The counter at each step; its memory is there from the start.
+/// The counter at each step, allocated before the run.
 type Counts = Arc<[AtomicU64; NUM_STEPS]>;
 
 struct Counter {
@@ -38,10 +38,10 @@ impl Sink for Counter {
     }
 }
 
-/// A sink that allocates at every step, to see that the counter would tell.
-struct Spendthrift;
+/// Sink that allocates at every step, to prove that the counter detects it.
+struct AllocatingSink;
 
-impl Sink for Spendthrift {
+impl Sink for AllocatingSink {
     fn write(&mut self, event: &Stamped) -> Result<(), TelemetryError> {
         drop(std::hint::black_box(Box::new(event.rank)));
         Ok(())
@@ -64,7 +64,7 @@ fn allocations_with(
     mut sinks: Vec<Box<dyn Sink>>,
 ) -> Vec<u64> {
     let world = lockstep_platform::real();
-    let scratch = ScratchDir::new(&world, "allocations").expect("a scratch folder can be had");
+    let scratch = ScratchDir::new(&world, "allocations").expect("a scratch folder can be created");
     let own = [
         "run.workers=1".to_owned(),
         format!("train.steps={NUM_STEPS}"),
@@ -86,10 +86,10 @@ fn allocations_with(
 
 #[test]
 fn the_step_loop_allocates_nothing_after_the_first_step() {
-    let seen = allocations_with(&LLAMA, 2, &[], vec![Box::new(Spendthrift)]);
-    assert_eq!(seen, [1; NUM_STEPS - 1], "the counter sees one allocation a step");
+    let found = allocations_with(&LLAMA, 2, &[], vec![Box::new(AllocatingSink)]);
+    assert_eq!(found, [1; NUM_STEPS - 1], "one allocation a step is counted");
 
-    // Well under a minute: then the test runner reports a slow test, and allocates for it.
+    // Shorter than a minute, after which the test runner allocates to report a slow test.
     let num_rounds = if soak() { 10 } else { 1 };
     for _ in 0..num_rounds {
         for small in TINY {

@@ -1,7 +1,7 @@
-//! A run with its optimizer state on a disk takes the memory that was forecast, which is less.
+//! A run with offloaded optimizer state has the peak memory that was forecast, without that state.
 //!
-//! One test only: what another one takes would count as well. With `LOCKSTEP_SOAK=1` the model has
-//! 303 million parameters, in bf16, on two workers with ZeRO-3.
+//! A binary of its own with one test: it measures the memory of the whole process. With
+//! `LOCKSTEP_SOAK=1` the model has 303 million parameters, in bf16, on two workers with ZeRO-3.
 
 use lockstep_config::units::Bytes;
 use lockstep_config::{OffloadState, Recipe, Sources, resolve};
@@ -9,7 +9,7 @@ use lockstep_harness::Runs;
 use lockstep_harness::recipes::LLAMA;
 use lockstep_harness::runs::soak;
 use lockstep_planner::Forecast;
-use lockstep_planner::memory::{Process, Room};
+use lockstep_planner::memory::{MemoryBudget, Process};
 
 const SHORT: [&str; 5] = [
     "train.steps=2",
@@ -19,7 +19,7 @@ const SHORT: [&str; 5] = [
     "parallel.bucket_bytes=4MiB",
 ];
 
-/// Layers of 4 million parameters, or the preset.
+/// Layers of 4 million parameters; in the long suite a preset.
 fn recipe() -> Recipe {
     if soak() {
         let sets = SHORT.iter().map(|set| (*set).to_owned()).collect();
@@ -43,13 +43,13 @@ fn recipe() -> Recipe {
 }
 
 #[test]
-fn memory_is_as_forecast_and_state_is_no_part_of_it() {
+fn peak_memory_is_as_forecast_without_the_offloaded_state() {
     let mut runs = Runs::new("offload-memory");
     let recipe = recipe();
     let start = Bytes(runs.world().host().current_rss_bytes());
-    let room = Room { memory: Bytes(0), process: Process { start, text: Bytes(0) } };
+    let budget = MemoryBudget { memory: Bytes(0), process: Process { start, text: Bytes(0) } };
     let forecast = |recipe: &Recipe| {
-        Forecast::of(recipe, room, None).expect("a machine that says nothing").peak_bytes().0
+        Forecast::of(recipe, budget, None).expect("a budget without a limit").peak_bytes().0
     };
     let predicted = forecast(&recipe);
     let mut in_memory = recipe.clone();
@@ -57,7 +57,7 @@ fn memory_is_as_forecast_and_state_is_no_part_of_it() {
     let state = forecast(&in_memory) - predicted;
     let measured = runs.finish(&recipe).summary.peak_rss_bytes;
     let error = measured as f64 / predicted as f64 - 1.0;
-    let said = format!("{predicted} bytes said, {measured} measured: {:.2} %", 100.0 * error);
-    assert!(error.abs() < 0.05, "{said}");
-    assert!(state > predicted / 4, "{state} bytes of state are worth a disk; {said}");
+    let report = format!("{predicted} bytes forecast, {measured} measured: {:.2} %", 100.0 * error);
+    assert!(error.abs() < 0.05, "{report}");
+    assert!(state > predicted / 4, "{state} bytes of state are worth offloading; {report}");
 }

@@ -1,5 +1,5 @@
-//! Weights on servers: when that is a data-parallel run, how stale gradients get, what staleness
-//! does to descent, and what is reached.
+//! Parameter servers: equivalence to data parallelism, staleness and its stability limit, elastic
+//! quorums, replication, robust aggregation.
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
@@ -18,15 +18,16 @@ fn problem(preset: &str, sets: &[&str]) -> Recipe {
         .unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// How many gradients there were, by all workers.
+/// Number of gradients of all workers.
 fn num_pushes(outcome: &Outcome) -> u64 {
-    let by_rank = outcome.summary.asynchronous.staleness_by_rank.as_ref().expect("servers tell");
+    let by_rank =
+        outcome.summary.asynchronous.staleness_by_rank.as_ref().expect("servers report it");
     by_rank.iter().flat_map(|counts| counts.values()).sum()
 }
 
 #[test]
-fn in_lockstep_it_is_the_data_parallel_run_to_the_bit() {
-    let mut runs = Runs::new("servers");
+fn synchronous_servers_equal_the_data_parallel_run_bit_for_bit() {
+    let mut runs = Runs::new("parameter-server");
     let cases =
         [("sgd", 1, 1), ("sgd", 4, 3), ("momentum", 2, 2), ("adamw", 2, 1), ("adamw", 4, 2)];
     for (optim, workers, servers) in cases {
@@ -42,8 +43,8 @@ fn in_lockstep_it_is_the_data_parallel_run_to_the_bit() {
 }
 
 #[test]
-fn groups_that_meet_servers_as_one_are_the_data_parallel_run_to_the_bit() {
-    let mut runs = Runs::new("servers");
+fn grouped_workers_equal_the_data_parallel_run_bit_for_bit() {
+    let mut runs = Runs::new("parameter-server");
     for (optim, group, servers) in [("sgd", 2, 3), ("adamw", 4, 1), ("momentum", 2, 1)] {
         let optim = format!("optim.name={optim}");
         let sets = [optim.as_str(), "run.workers=4", "optim.clip=0", "train.steps=5"];
@@ -53,27 +54,28 @@ fn groups_that_meet_servers_as_one_are_the_data_parallel_run_to_the_bit() {
         let served = [SERVER, "sync.consistency=sync", &group_set, &servers];
         let served = runs.finish(&LLAMA.with(&[&sets[..], &served].concat()));
         assert_eq!(served.hashes(), usual.hashes(), "{group_set}, {servers}");
-        assert_eq!(num_pushes(&served), 5 * 4 / group, "one of each group pushes");
+        assert_eq!(num_pushes(&served), 5 * 4 / group, "one worker of each group pushes");
     }
 }
 
 #[test]
-fn servers_have_to_do_with_one_of_each_group() {
-    let mut runs = Runs::new("servers");
+fn servers_exchange_with_one_worker_of_each_group() {
+    let mut runs = Runs::new("parameter-server");
     let sets = [SERVER, "run.workers=4", "train.steps=12", "train.eval_batches=1"];
     let mut run = |more: &[&str]| runs.finish(&LLAMA.with(&[&sets[..], more].concat()));
     let alone = run(&["sync.consistency=async"]);
     let model = 4 * alone.summary.num_params;
-    // Of the first worker's there is what the run begins with besides.
+    // The first worker also sends the initial weights, so the second is measured.
     let served = alone.summary.wire_bytes_by_rank[1];
     assert!((2 * model..2 * model + 1024).contains(&served), "{served}, {model}");
     for consistency in ["sync.consistency=async", "sync.consistency=bounded"] {
         let grouped = run(&[consistency, "sync.group_workers=2"]);
         assert_eq!(num_pushes(&grouped), 12 * 2);
-        let counts = grouped.summary.asynchronous.served.applied_by_server.as_ref().expect("counted");
-        assert_eq!(counts[0], [12, 12], "to servers there are two");
-        // Gradients go both ways between the two of a group and weights one way, with a few words;
-        // servers have to do with the first of them only, as much as they had with each before.
+        let servers = &grouped.summary.asynchronous.served;
+        let counts = servers.applied_by_server.as_ref().expect("counted");
+        assert_eq!(counts[0], [12, 12], "servers count two workers");
+        // Inside a group gradients go in both directions and weights in one, with a few words more;
+        // servers exchange with the first rank only, as much as with each worker before.
         let &[first, second] = &grouped.summary.wire_bytes_by_rank[2..] else { panic!("four") };
         assert!((0..64).contains(&(first + second - served - 3 * model)), "{first}, {second}");
         let last = grouped.losses.last().expect("some");
@@ -82,8 +84,8 @@ fn servers_have_to_do_with_one_of_each_group() {
 }
 
 #[test]
-fn what_groups_keep_survives_the_end_of_the_process() {
-    let mut runs = Runs::new("servers");
+fn state_of_groups_survives_a_restart() {
+    let mut runs = Runs::new("parameter-server");
     let sets = [SERVER, "sync.consistency=sync", "run.workers=4", "sync.group_workers=2"];
     let more = ["train.steps=8", "checkpoint.every=3", "compress.method=top-k"];
     let recipe = LLAMA.with(&[&sets[..], &more, &["compress.ratio=0.1"]].concat());
@@ -95,8 +97,8 @@ fn what_groups_keep_survives_the_end_of_the_process() {
 }
 
 #[test]
-fn other_numbers_of_workers_and_tied_weights_are_close_to_it() {
-    let mut runs = Runs::new("servers");
+fn other_numbers_of_workers_and_tied_weights_are_close_to_data_parallelism() {
+    let mut runs = Runs::new("parameter-server");
     // Workers add the two gradients of a tied tensor before servers add those of all workers.
     for (small, workers) in [(LLAMA, "run.workers=3"), (GPT2, "run.workers=2")] {
         let sets = ["optim.name=sgd", workers, "optim.clip=0", "train.steps=6"];
@@ -110,8 +112,8 @@ fn other_numbers_of_workers_and_tied_weights_are_close_to_it() {
 }
 
 #[test]
-fn what_servers_keep_survives_the_end_of_the_process() {
-    let mut runs = Runs::new("servers");
+fn state_of_servers_survives_a_restart() {
+    let mut runs = Runs::new("parameter-server");
     for (consistency, servers) in [("sync", "sync.servers=2"), ("bounded", "sync.servers=1")] {
         let consistency = format!("sync.consistency={consistency}");
         let sets = [SERVER, consistency.as_str(), servers, "optim.name=adamw", "run.workers=2"];
@@ -133,7 +135,7 @@ fn what_servers_keep_survives_the_end_of_the_process() {
 
 #[test]
 fn a_slow_worker_makes_gradients_stale_and_a_bound_holds() {
-    let mut runs = Runs::new("servers");
+    let mut runs = Runs::new("parameter-server");
     let sets = [
         SERVER,
         "run.workers=3",
@@ -143,7 +145,7 @@ fn a_slow_worker_makes_gradients_stale_and_a_bound_holds() {
     ];
     let free = runs.finish(&LLAMA.with(&[&sets[..], &["sync.consistency=async"]].concat()));
     assert!(free.summary.staleness_max > 0, "{:?}", free.summary.asynchronous);
-    assert_eq!(num_pushes(&free), 36, "every gradient of every worker was taken, once");
+    assert_eq!(num_pushes(&free), 36, "every gradient of every worker was applied once");
     for bound in [0, 1, 2, 4] {
         let bound_set = format!("sync.staleness={bound}");
         let bounded = ["sync.consistency=bounded", bound_set.as_str(), "sync.servers=2"];
@@ -156,8 +158,8 @@ fn a_slow_worker_makes_gradients_stale_and_a_bound_holds() {
 }
 
 #[test]
-fn events_tell_who_serves_and_how_stale_everything_was() {
-    let mut runs = Runs::new("servers");
+fn events_report_servers_and_staleness() {
+    let mut runs = Runs::new("parameter-server");
     let sets = [SERVER, "sync.servers=2", "run.workers=2", "train.steps=4", "train.eval_batches=1"];
     let outcome = runs.finish(&LLAMA.with(&sets));
     let events = load_events(runs.world(), &outcome.dir.join("events.jsonl")).expect("events");
@@ -167,17 +169,17 @@ fn events_tell_who_serves_and_how_stale_everything_was() {
         }
         _ => None,
     });
-    let (workers, servers, params) = joined.expect("it is told");
+    let (workers, servers, params) = joined.expect("it is reported");
     assert_eq!((workers, servers), (2, 2));
     assert!(params.iter().sum::<u64>() >= outcome.summary.num_params, "{params:?}");
     let is_stale = |event: &Event| matches!(event, Event::Staleness { .. });
     assert_eq!(events.iter().filter(|stamped| is_stale(&stamped.event)).count(), 2);
 }
 
-/// A bowl on which one worker descends with gradients that are exactly `delay` updates old, at a
-/// rate that is this many times the one from which on that diverges.
+/// A quadratic on which one worker descends with gradients that are exactly `delay` updates old, at
+/// `times` the learning rate of the stability limit.
 fn delayed(delay: u32, momentum: f64, times: f64) -> Recipe {
-    // The largest curvature of the bowl is 1.
+    // The largest curvature of the quadratic is 1.
     let lr = times * stability::limit(delay, momentum);
     let name = if momentum > 0.0 { "momentum" } else { "sgd" };
     let sets = [
@@ -190,7 +192,7 @@ fn delayed(delay: u32, momentum: f64, times: f64) -> Recipe {
         "optim.warmup_steps=0".to_owned(),
         "optim.clip=0".to_owned(),
         "problem.condition=4".to_owned(),
-        // The closer to the limit the more steps it takes to tell; older gradients take more.
+        // Close to the limit, divergence takes many steps to show, with older gradients more.
         format!("train.steps={}", if delay > 3 { 2000 } else { 400 }),
     ];
     let momentum = (momentum > 0.0).then(|| format!("optim.momentum={momentum}"));
@@ -199,8 +201,8 @@ fn delayed(delay: u32, momentum: f64, times: f64) -> Recipe {
 }
 
 #[test]
-fn descent_diverges_just_beyond_the_limit_of_its_staleness_and_not_before() {
-    let mut runs = Runs::new("servers");
+fn descent_diverges_just_beyond_the_stability_limit_of_its_staleness() {
+    let mut runs = Runs::new("parameter-server");
     let cases: &[(u32, f64)] = if soak() {
         &[(0, 0.0), (1, 0.0), (3, 0.0), (8, 0.0), (2, 0.5), (4, 0.9)]
     } else {
@@ -210,9 +212,13 @@ fn descent_diverges_just_beyond_the_limit_of_its_staleness_and_not_before() {
         let within = runs.finish(&delayed(delay, momentum, 0.93));
         let surplus = within.summary.solution.suboptimality.expect("known");
         assert!(surplus < 1e-2 * within.summary.first_loss, "{delay}, {momentum}: {surplus}");
-        assert_eq!(within.summary.staleness_max, u64::from(delay), "exactly as stale as asked");
+        assert_eq!(
+            within.summary.staleness_max,
+            u64::from(delay),
+            "exactly as stale as configured"
+        );
         let beyond = runs.run(&delayed(delay, momentum, 1.07), Options::default());
-        // It may or may not have left the finite numbers by the end.
+        // A divergent run may or may not be non-finite at the end.
         let has_diverged = beyond.map_or(true, |outcome| {
             outcome.summary.solution.suboptimality.is_none_or(|surplus| {
                 surplus.is_nan() || surplus >= 10.0 * outcome.summary.first_loss
@@ -224,7 +230,7 @@ fn descent_diverges_just_beyond_the_limit_of_its_staleness_and_not_before() {
 
 #[test]
 fn every_consistency_reaches_the_optimum_of_convex_problems() {
-    let mut runs = Runs::new("servers");
+    let mut runs = Runs::new("parameter-server");
     for consistency in ["sync", "async", "bounded"] {
         let consistency = format!("sync.consistency={consistency}");
         let bowl = &["optim.lr=0.2", "problem.condition=4"][..];
@@ -235,7 +241,7 @@ fn every_consistency_reaches_the_optimum_of_convex_problems() {
             let verdict = outcome.summary.solution;
             let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
             let surplus = verdict.suboptimality.expect("known");
-            // Workers' own samples have other minima; a rate that stays keeps some of that.
+            // Workers' samples have different minima; a constant learning rate keeps a bias.
             let limit = if preset == "quadratic" { 1e-6 } else { 1e-3 };
             assert!(surplus < limit * start, "{preset}, {consistency}: {surplus} of {start}");
         }
@@ -243,8 +249,8 @@ fn every_consistency_reaches_the_optimum_of_convex_problems() {
 }
 
 #[test]
-fn servers_that_are_held_twice_serve_the_same_bits() {
-    let mut runs = Runs::new("servers");
+fn replicated_servers_serve_the_same_bits() {
+    let mut runs = Runs::new("parameter-server");
     let sets = [SERVER, "sync.consistency=sync", "run.workers=2", "optim.clip=0", "train.steps=5"];
     let once = runs.finish(&LLAMA.with(&[&sets[..], &["sync.servers=2"]].concat()));
     let twice = ["sync.servers=2", "sync.replicas=1"];
@@ -259,8 +265,8 @@ fn servers_that_are_held_twice_serve_the_same_bits() {
 }
 
 #[test]
-fn an_elastic_run_goes_on_without_who_is_slow() {
-    let mut runs = Runs::new("servers");
+fn an_elastic_run_proceeds_without_a_slow_worker() {
+    let mut runs = Runs::new("parameter-server");
     let sets = [
         SERVER,
         "run.workers=3",
@@ -269,42 +275,44 @@ fn an_elastic_run_goes_on_without_who_is_slow() {
         "sync.consistency=elastic",
         "emulate.slow=[{rank=2,factor=5}]",
     ];
-    let ways: [&[&str]; 3] = [
+    let policies: [&[&str]; 3] = [
         &["sync.quorum=2", "sync.late_gradients=discard"],
         &["sync.quorum=2", "sync.late_gradients=next", "sync.servers=2"],
         &["sync.quorum=3", "sync.quorum_timeout_ms=1"],
     ];
-    for way in ways {
-        let outcome = runs.finish(&LLAMA.with(&[&sets[..], way].concat()));
-        let discarded = outcome.summary.asynchronous.served.discarded_by_rank.as_ref().expect("told")[2];
-        let taken = &outcome.summary.asynchronous.staleness_by_rank.as_ref().expect("told")[2];
-        let late: u64 = taken.range(1..).map(|(_, count)| count).sum();
+    for policy in policies {
+        let outcome = runs.finish(&LLAMA.with(&[&sets[..], policy].concat()));
+        let served = &outcome.summary.asynchronous.served;
+        let discarded = served.discarded_by_rank.as_ref().expect("reported")[2];
+        let taken = &outcome.summary.asynchronous.staleness_by_rank.as_ref().expect("reported")[2];
+        let num_stale: u64 = taken.range(1..).map(|(_, count)| count).sum();
         let missed = outcome.summary.stragglers.missed_steps_by_rank[2];
-        // What it brings late is thrown away or counts, and what it was too late for it leaves out.
-        // Of three, one is always too late for two; whether it is for the clock is chance.
-        let counts_late = way.contains(&"sync.late_gradients=next");
-        if way.contains(&"sync.quorum=2") {
-            let found = (discarded > 0, late > 0);
-            assert_eq!(found, (!counts_late, counts_late), "{way:?}: {discarded}, {late}");
+        // Late gradients are discarded or applied, and steps that began without the worker are
+        // skipped. With a quorum of two, one of three is always late; with a timeout it is chance.
+        let applies_stale = policy.contains(&"sync.late_gradients=next");
+        if policy.contains(&"sync.quorum=2") {
+            let found = (discarded > 0, num_stale > 0);
+            let expected = (!applies_stale, applies_stale);
+            assert_eq!(found, expected, "{policy:?}: {discarded}, {num_stale}");
         }
         let pushed = discarded + taken.values().sum::<u64>();
-        assert_eq!(pushed + missed, 16, "{way:?}: {discarded}, {taken:?}, {missed}");
+        assert_eq!(pushed + missed, 16, "{policy:?}: {discarded}, {taken:?}, {missed}");
         assert_eq!(outcome.summary.steps, 16);
-        // The first worker tells the losses, of steps that it took part in.
+        // The first worker reports the losses of the steps that it took part in.
         let last = outcome.losses.last().expect("it took part in some");
-        assert!(*last < outcome.losses[0], "{way:?}: {:?}", outcome.losses);
+        assert!(*last < outcome.losses[0], "{policy:?}: {:?}", outcome.losses);
     }
-    // Where all are waited for it is no other run than in lockstep.
+    // A quorum of all workers is a synchronous run.
     let all = ["sync.quorum=3"];
     let elastic = runs.finish(&LLAMA.with(&[&sets[..5], &all].concat()));
-    let lockstep = [&sets[..4], &["sync.consistency=sync"]].concat();
-    let lockstep = runs.finish(&LLAMA.with(&lockstep));
-    assert_eq!(elastic.hashes().weights, lockstep.hashes().weights);
+    let synchronous = [&sets[..4], &["sync.consistency=sync"]].concat();
+    let synchronous = runs.finish(&LLAMA.with(&synchronous));
+    assert_eq!(elastic.hashes().weights, synchronous.hashes().weights);
 }
 
 #[test]
-fn nothing_too_stale_is_taken_where_it_is_thrown_away() {
-    let mut runs = Runs::new("servers");
+fn gradients_beyond_the_staleness_bound_are_discarded() {
+    let mut runs = Runs::new("parameter-server");
     let sets = [
         SERVER,
         "run.workers=3",
@@ -316,27 +324,27 @@ fn nothing_too_stale_is_taken_where_it_is_thrown_away() {
     ];
     let outcome = runs.finish(&LLAMA.with(&sets));
     let served = &outcome.summary.asynchronous.served;
-    let discarded = served.discarded_by_rank.as_ref().expect("told");
+    let discarded = served.discarded_by_rank.as_ref().expect("reported");
     assert_eq!(outcome.summary.staleness_max, 0, "{:?}", outcome.summary.asynchronous);
     assert!(discarded.iter().sum::<u64>() > 0, "{discarded:?}");
-    assert_eq!(num_pushes(&outcome) + discarded.iter().sum::<u64>(), 36, "all were answered");
+    assert_eq!(num_pushes(&outcome) + discarded.iter().sum::<u64>(), 36, "every push was answered");
 }
 
 #[test]
-fn a_run_without_waiting_becomes_one_in_lockstep_by_plan_or_by_alarm() {
-    let mut runs = Runs::new("servers");
+fn an_asynchronous_run_switches_to_synchronous_by_plan_or_on_a_loss_spike() {
+    let mut runs = Runs::new("parameter-server");
     let sets = [SERVER, "run.workers=3", "train.steps=12", "train.eval_batches=1"];
     let planned = ["sync.switch_to_sync_after=0.5", "emulate.slow=[{rank=2,factor=5}]"];
     let planned = runs.finish(&LLAMA.with(&[&sets[..], &planned].concat()));
     assert_eq!(planned.summary.asynchronous.served.synchronous_from_step, Some(6));
-    let slow = planned.summary.asynchronous.staleness_by_rank.as_ref().expect("told");
-    // Of each worker's gradients the second half has missed nothing.
+    let slow = planned.summary.asynchronous.staleness_by_rank.as_ref().expect("reported");
+    // The second half of each worker's gradients has missed no update.
     assert!(slow.iter().all(|counts| counts.get(&0).is_some_and(|count| *count >= 6)), "{slow:?}");
     let mut wild = delayed(3, 0.0, 1.5);
     wild.sync.server.switch_on_loss_spike = 2.0;
-    let wild = runs.run(&wild, Options::default()).expect("it ends before numbers do");
-    let from = wild.summary.asynchronous.served.synchronous_from_step.expect("its loss jumps");
-    assert!(from >= 20, "{from}: not before there are losses to compare with");
+    let wild = runs.run(&wild, Options::default()).expect("it ends while finite");
+    let from = wild.summary.asynchronous.served.synchronous_from_step.expect("its loss spikes");
+    assert!(from >= 20, "{from}: a spike needs earlier losses");
     let calm = runs.finish(&{
         let mut calm = delayed(3, 0.0, 0.5);
         calm.sync.server.switch_on_loss_spike = 2.0;
@@ -346,8 +354,8 @@ fn a_run_without_waiting_becomes_one_in_lockstep_by_plan_or_by_alarm() {
 }
 
 #[test]
-fn servers_may_forget_their_momentum_when_a_run_goes_on() {
-    let mut runs = Runs::new("servers");
+fn servers_may_reset_their_momentum_when_a_run_resumes() {
+    let mut runs = Runs::new("parameter-server");
     let sets = [SERVER, "sync.consistency=sync", "optim.name=momentum", "run.workers=2"];
     let more = ["train.steps=12", "checkpoint.every=5", "train.eval_batches=1"];
     let mut rest = |resets: &str| {
@@ -358,14 +366,14 @@ fn servers_may_forget_their_momentum_when_a_run_goes_on() {
         runs.run(&recipe, Options { resume, ..Options::default() }).expect("the rest")
     };
     let (kept, reset) = (rest("sync.reset_momentum=false"), rest("sync.reset_momentum=true"));
-    // The first gradient is of the same weights; from the second on momentum shows.
+    // The first gradient is of equal weights; momentum shows from the second on.
     assert_eq!(kept.losses[0].to_bits(), reset.losses[0].to_bits());
     assert_ne!(kept.losses[2].to_bits(), reset.losses[2].to_bits());
 }
 
 #[test]
-fn a_liar_ruins_the_mean_and_not_what_bears_it() {
-    let mut runs = Runs::new("servers");
+fn a_byzantine_worker_breaks_the_mean_but_not_robust_aggregation() {
+    let mut runs = Runs::new("parameter-server");
     let mut descend = |more: &[&str]| {
         let sets = [SERVER, "sync.consistency=sync", "run.workers=5", "sync.byzantine=1"];
         let bowl = ["optim.name=sgd", "optim.lr=0.2", "problem.condition=4", "train.batch=40"];
@@ -378,12 +386,13 @@ fn a_liar_ruins_the_mean_and_not_what_bears_it() {
         let surplus = outcome.summary.solution.suboptimality.expect("known");
         surplus.is_nan() || surplus > outcome.summary.first_loss
     });
-    assert!(has_diverged, "one liar of five does nothing to the mean");
-    for way in ["sync.aggregation=median", "sync.aggregation=trimmed-mean", "sync.aggregation=krum"] {
-        let outcome = descend(&[way]).unwrap_or_else(|error| panic!("{way}: {error}"));
+    assert!(has_diverged, "one Byzantine worker of five does not break the mean");
+    for rule in ["median", "trimmed-mean", "krum"] {
+        let rule = format!("sync.aggregation={rule}");
+        let outcome = descend(&[&rule]).unwrap_or_else(|error| panic!("{rule}: {error}"));
         let verdict = outcome.summary.solution;
         let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
         let surplus = verdict.suboptimality.expect("known");
-        assert!(surplus < 1e-4 * start, "{way}: {surplus} of {start}");
+        assert!(surplus < 1e-4 * start, "{rule}: {surplus} of {start}");
     }
 }

@@ -1,5 +1,5 @@
-//! Small problems run on the engine that trains transformers: they reach what is known of them, and
-//! every layout computes the same bits.
+//! Small problems on the engine that trains transformers: they reach their known optimum, and every
+//! layout computes the same bits.
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
@@ -9,7 +9,7 @@ use lockstep_trainer::Options;
 const PRESETS: [&str; 4] = ["digits", "quadratic", "ridge", "logistic"];
 const CONVEX: [&str; 3] = ["quadratic", "ridge", "logistic"];
 
-/// Drawing samples takes longer than a few steps on them.
+/// Few samples: generating them takes longer than a few steps.
 const FEW: [&str; 2] = ["problem.samples=256", "problem.held_out=40"];
 
 fn recipe(preset: &str, sets: &[&str]) -> Recipe {
@@ -30,13 +30,13 @@ fn convex_problems_reach_their_optimum_to_a_millionth() {
         assert!(surplus.abs() < 1e-6, "{preset}: {surplus} above the optimum");
         assert!(distance < 1e-6, "{preset}: {distance} away from the optimum");
         let at_start = summary.first_loss - verdict.optimum_loss.expect("known");
-        assert!(at_start > 1e-2, "{preset}: there was something to do");
+        assert!(at_start > 1e-2, "{preset}: the start is not the optimum");
         assert!(verdict.accuracy.is_none());
     }
 }
 
 #[test]
-fn noise_in_gradients_leaves_a_surplus_that_a_falling_learning_rate_takes_away() {
+fn gradient_noise_leaves_a_suboptimality_that_a_decaying_learning_rate_removes() {
     let mut runs = Runs::new("problems");
     let mut surplus = |schedule: &str| {
         let sets = [
@@ -58,7 +58,7 @@ fn noise_in_gradients_leaves_a_surplus_that_a_falling_learning_rate_takes_away()
 }
 
 #[test]
-fn the_classifier_reads_more_than_95_of_100_digits() {
+fn the_digits_classifier_exceeds_95_percent_accuracy() {
     let summary = Runs::new("problems").finish(&recipe("digits", &["run.workers=1"])).summary;
     let accuracy = summary.solution.accuracy.expect("a classifier");
     assert!(accuracy > 0.95, "{accuracy}");
@@ -94,7 +94,7 @@ fn problems_are_the_same_on_all_layouts() {
 }
 
 #[test]
-fn an_interrupted_problem_goes_on_to_the_same_bits() {
+fn an_interrupted_problem_resumes_to_the_same_bits() {
     let mut runs = Runs::new("problems");
     for preset in PRESETS {
         let sets = [&["train.steps=8", "run.workers=1"], &FEW[..]].concat();

@@ -1,4 +1,4 @@
-//! A run that was interrupted cannot be told from one that was not.
+//! A resumed run has the bits of an uninterrupted one.
 
 use lockstep_config::{Blame, Recipe};
 use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, THREE_MICROBATCHES};
@@ -8,7 +8,7 @@ use lockstep_tensor::Isa;
 use lockstep_trainer::{Options, TrainError};
 use std::path::Path;
 
-/// Runs the steps up to `num_steps` and saves.
+/// Trains `num_steps` steps and saves.
 fn stop_after(runs: &mut Runs, recipe: &Recipe, num_steps: u64) -> Outcome {
     let options = Options { stop_after: Some(num_steps), ..Options::default() };
     runs.run(recipe, options).unwrap_or_else(|error| panic!("the first part failed: {error}"))
@@ -18,7 +18,8 @@ fn resume(runs: &mut Runs, recipe: &Recipe, dir: &Path) -> Result<Outcome, Train
     runs.run(recipe, Options { resume: Some(dir.to_owned()), ..Options::default() })
 }
 
-/// Interrupts `first` at each of `stops`, goes on with `second`, and compares with `first` whole.
+/// Interrupts `first` at each of `stops`, resumes with `second`, and compares with uninterrupted
+/// `first`.
 fn check(first: &Recipe, second: &Recipe, stops: &[u64]) {
     let mut runs = Runs::new("resume");
     let whole = runs.finish(first);
@@ -38,7 +39,7 @@ fn check(first: &Recipe, second: &Recipe, stops: &[u64]) {
     }
 }
 
-/// Where runs of twenty steps are interrupted.
+/// Steps after which runs of twenty steps are interrupted.
 fn stops() -> Vec<u64> {
     if soak() { (1..20).collect() } else { vec![10] }
 }
@@ -52,7 +53,7 @@ fn ten_steps_and_ten_more_equal_twenty_bit_for_bit() {
 }
 
 #[test]
-fn every_optimizer_goes_on_where_it_stopped() {
+fn every_optimizer_resumes_bit_for_bit() {
     for name in ["sgd", "nesterov", "adamw", "lars", "lamb"] {
         let recipe = LLAMA.with(&["train.steps=20", &format!("optim.name={name}")]);
         check(&recipe, &recipe, &stops());
@@ -60,7 +61,7 @@ fn every_optimizer_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn the_second_part_may_have_other_hands() {
+fn the_second_part_may_have_another_instruction_set_and_threads() {
     let recipe = |isa: Isa, num_threads: usize| {
         let (isa, threads) = (format!("run.isa={isa}"), format!("run.threads={num_threads}"));
         GPT2.with(&["train.steps=20", &isa, &threads])
@@ -69,7 +70,7 @@ fn the_second_part_may_have_other_hands() {
 }
 
 #[test]
-fn a_run_may_be_interrupted_again_and_again() {
+fn a_run_may_be_interrupted_many_times() {
     let mut runs = Runs::new("resume");
     let recipe = DROPOUT.with(&["train.steps=6"]);
     let whole = runs.finish(&recipe);
@@ -80,14 +81,14 @@ fn a_run_may_be_interrupted_again_and_again() {
             stop_after: Some(stop),
             ..Options::default()
         };
-        part = runs.run(&recipe, options).expect("each part goes on");
+        part = runs.run(&recipe, options).expect("each part resumes");
         assert_eq!(part.losses.len(), 1, "each part is one step");
     }
     assert_eq!(part.hashes(), whole.hashes());
 }
 
 #[test]
-fn another_recipe_is_refused_and_run_settings_are_no_part_of_it() {
+fn another_recipe_is_refused_but_run_settings_may_differ() {
     let mut runs = Runs::new("resume");
     let part = stop_after(&mut runs, &LLAMA.with(&["train.steps=20"]), 2);
     for set in ["train.seed=2", "optim.lr=1e-4", "model.ffn=64"] {
@@ -97,7 +98,7 @@ fn another_recipe_is_refused_and_run_settings_are_no_part_of_it() {
         assert_eq!(error.blame(), Blame::User);
     }
     let same = LLAMA.with(&["train.steps=20", "run.threads=2", "run.save_optimizer=false"]);
-    resume(&mut runs, &same, &part.dir).expect("only hands differ");
+    resume(&mut runs, &same, &part.dir).expect("only run settings differ");
 }
 
 #[test]
@@ -120,7 +121,7 @@ fn another_text_is_refused() {
 }
 
 #[test]
-fn weights_of_which_a_bit_flipped_are_refused() {
+fn weights_with_a_flipped_bit_are_refused() {
     let mut runs = Runs::new("resume");
     let recipe = LLAMA.with(&["train.steps=20"]);
     let part = stop_after(&mut runs, &recipe, 1);
@@ -130,7 +131,7 @@ fn weights_of_which_a_bit_flipped_are_refused() {
     bytes[middle] ^= 1;
     runs.world().files().write_atomic(&path, &bytes).expect("a flipped bit");
     let error = resume(&mut runs, &recipe, &part.dir).expect_err("a bit flipped");
-    assert!(error.to_string().contains("not those that state.json speaks of"), "{error}");
+    assert!(error.to_string().contains("differs from that in state.json"), "{error}");
     assert_eq!(error.blame(), Blame::Storage);
 }
 

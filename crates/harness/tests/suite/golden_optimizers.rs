@@ -1,4 +1,4 @@
-//! Ten steps of every optimizer against PyTorch, or against the paper where PyTorch has none.
+//! Ten steps of every optimizer against PyTorch; LARS and LAMB against their papers.
 
 use lockstep_config::{Optim, OptimName, Recipe};
 use lockstep_harness::golden::Golden;
@@ -36,7 +36,7 @@ fn settings(golden: &Golden, name: OptimName) -> Optim {
         beta1: number("beta1"),
         beta2: number("beta2"),
         eps: number("eps"),
-        trust: number("trust"),
+        trust_coefficient: number("trust"),
         ..Recipe::default().optim
     }
 }
@@ -47,7 +47,7 @@ fn buffers(golden: &Golden, kind: &str) -> [Vec<f32>; 2] {
     [[values(TENSORS[0]), values(TENSORS[1])].concat(), values(TENSORS[2])]
 }
 
-/// Where ten steps lead.
+/// Parameters after ten steps.
 fn train(golden: &Golden, name: OptimName, rate: f64) -> [Vec<f32>; 2] {
     let cpu = Cpu::single(Isa::detect());
     let slots = slots(golden);
@@ -93,11 +93,11 @@ fn ten_steps_of_every_optimizer_agree_to_five_digits() {
         let found = train(&golden, name, Value::as_f64(rate).expect("a number")).concat();
         let expected = buffers(&golden, rule).concat();
         let start = buffers(&golden, "start").concat();
-        // Five digits of the way that was gone, which is less than the numbers themselves.
+        // Five digits of the distance covered, which is less than the parameters themselves.
         let far =
             |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        let (error, way) = (far(&found, &expected), far(&expected, &start));
-        assert!(way > 0.05, "{rule} went nowhere");
-        assert!(error < 1e-5 * way, "{rule}: off by {error:e} on a way of {way}");
+        let (error, covered) = (far(&found, &expected), far(&expected, &start));
+        assert!(covered > 0.05, "{rule} did not move");
+        assert!(error < 1e-5 * covered, "{rule}: off by {error:e} after a distance of {covered}");
     }
 }

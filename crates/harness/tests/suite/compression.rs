@@ -1,15 +1,14 @@
-//! Gradients in few bytes: what each method costs and reaches, and that nothing it keeps is lost
-//! with a process.
+//! Gradient compression: bytes sent, convergence, and state that survives a restart.
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
-use lockstep_harness::moved::assert_moved_and_kept_as_predicted;
 use lockstep_harness::recipes::{GPT2, LLAMA};
 use lockstep_harness::runs::{Outcome, soak};
+use lockstep_harness::traffic::assert_traffic_and_memory_as_predicted;
 use lockstep_telemetry::{Event, load_events};
 use lockstep_trainer::Options;
 
-/// Every method, with the least that it must save of an all-reduce's bytes among two workers.
+/// Every method with its minimal reduction of all-reduce bytes between two workers.
 const METHODS: [(&[&str], f64); 10] = [
     (&["compress.method=bf16"], 1.5),
     (&["compress.method=fp16"], 1.5),
@@ -31,18 +30,18 @@ fn problem(preset: &str, sets: &[&str]) -> Recipe {
         .unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// The relative error and the norm of what is kept, of every compressed step.
+/// Relative error and residual norm of every compressed step.
 fn observed(runs: &Runs, outcome: &Outcome) -> Vec<(f64, f64)> {
     let events = load_events(runs.world(), &outcome.dir.join("events.jsonl")).expect("events");
-    let seen = |event: &Event| match event {
+    let error = |event: &Event| match event {
         Event::Compressed { delta, residual_norm, .. } => Some((*delta, *residual_norm)),
         _ => None,
     };
-    events.iter().filter_map(|stamped| seen(&stamped.event)).collect()
+    events.iter().filter_map(|stamped| error(&stamped.event)).collect()
 }
 
 #[test]
-fn compressed_gradients_move_and_keep_what_was_predicted() {
+fn traffic_and_memory_of_compressed_gradients_are_as_predicted() {
     let mut runs = Runs::new("compression");
     let sets = ["train.steps=7", "train.eval_batches=1"];
     let variants: &[(_, &[&str])] = &[
@@ -67,12 +66,12 @@ fn compressed_gradients_move_and_keep_what_was_predicted() {
     ];
     for (small, variant) in variants {
         let recipe = small.with(&[&sets[..], variant].concat());
-        assert_moved_and_kept_as_predicted(&recipe, &runs.finish(&recipe));
+        assert_traffic_and_memory_as_predicted(&recipe, &runs.finish(&recipe));
     }
 }
 
 #[test]
-fn every_method_learns_in_fewer_bytes_with_bits_that_do_not_depend_on_buckets() {
+fn every_method_learns_in_fewer_bytes_and_bits_do_not_depend_on_buckets() {
     let mut runs = Runs::new("compression");
     let sets = ["train.steps=6", "run.workers=2", "train.eval_batches=1"];
     let dense = runs.finish(&LLAMA.with(&sets));
@@ -81,10 +80,11 @@ fn every_method_learns_in_fewer_bytes_with_bits_that_do_not_depend_on_buckets() 
         let outcome = runs.finish(&LLAMA.with(&sets));
         let ratio = dense.summary.wire_bytes as f64 / outcome.summary.wire_bytes as f64;
         assert!(ratio > saving, "{method:?} saves {ratio}");
-        let seen = observed(&runs, &outcome);
-        assert!(seen.iter().all(|(delta, _)| *delta > 0.0), "{method:?} rounds: {seen:?}");
-        let is_kept = !["bf16", "int8", "qsgd"].iter().any(|name| method[0].ends_with(name));
-        assert_eq!(seen.iter().all(|(_, kept)| *kept > 0.0), is_kept, "{method:?}: {seen:?}");
+        let errors = observed(&runs, &outcome);
+        assert!(errors.iter().all(|(delta, _)| *delta > 0.0), "{method:?} rounds: {errors:?}");
+        let has_residual = !["bf16", "int8", "qsgd"].iter().any(|name| method[0].ends_with(name));
+        let is_positive = errors.iter().all(|(_, residual)| *residual > 0.0);
+        assert_eq!(is_positive, has_residual, "{method:?}: {errors:?}");
         assert!(outcome.losses[5] < outcome.losses[0], "{method:?}: {:?}", outcome.losses);
         let other = ["parallel.bucket_bytes=1", "run.threads=2", "parallel.overlap=false"];
         let other = runs.finish(&LLAMA.with(&[&sets[..], &other].concat()));
@@ -93,7 +93,7 @@ fn every_method_learns_in_fewer_bytes_with_bits_that_do_not_depend_on_buckets() 
 }
 
 #[test]
-fn what_is_left_out_survives_the_end_of_the_process() {
+fn residuals_survive_a_restart() {
     let mut runs = Runs::new("compression");
     let own: &[&str] = &["compress.method=dgc", "optim.name=sgd", "optim.lr=0.1"];
     let methods = METHODS.iter().map(|(method, _)| *method).chain([own]);
@@ -107,36 +107,37 @@ fn what_is_left_out_survives_the_end_of_the_process() {
         let resume = Some(part.dir);
         let rest = runs.run(&recipe, Options { resume, ..Options::default() });
         let rest = rest.unwrap_or_else(|error| panic!("{method:?}: {error}"));
-        assert_eq!(rest.losses.len(), 2, "{method:?} went on where it stopped");
+        assert_eq!(rest.losses.len(), 2, "{method:?} resumed where it stopped");
         assert_eq!(rest.hashes(), whole.hashes(), "{method:?}");
     }
 }
 
 #[test]
-fn a_tensor_may_be_written_in_a_way_of_its_own() {
+fn overrides_change_the_compression_of_single_tensors() {
     let mut runs = Runs::new("compression");
     let sets = ["train.steps=4", "run.workers=2", "train.eval_batches=1"];
     let mut with = |more: &[&str]| runs.finish(&GPT2.with(&[&sets[..], more].concat()));
     let dense = with(&[]);
     let top_k = "compress.method=top-k";
     let all = with(&[top_k, "compress.overrides=[{match=\"*\", dense=true}]"]);
-    // Sums of workers are added instead of those of leaves, which rounds otherwise.
+    // Sums are reduced by worker instead of by leaf, which rounds differently.
     for (one, other) in all.losses.iter().zip(&dense.losses) {
-        assert!((one - other).abs() < 1e-5, "nothing is written otherwise: {one} {other}");
+        assert!((one - other).abs() < 1e-5, "everything is dense: {one} {other}");
     }
     let few = with(&[top_k]);
     let more = with(&[top_k, "compress.overrides=[{match=\"*mlp*\", ratio=0.2}]"]);
     let bytes = |outcome: &Outcome| outcome.summary.wire_bytes;
     assert!(bytes(&few) < bytes(&more) && bytes(&more) < bytes(&all));
-    let rank = with(&["compress.method=power-sgd", "compress.overrides=[{match=\"*mlp*\", rank=1}]"]);
+    let rank_one = "compress.overrides=[{match=\"*mlp*\", rank=1}]";
+    let rank = with(&["compress.method=power-sgd", rank_one]);
     assert!(rank.losses[3] < rank.losses[0], "{:?}", rank.losses);
     let recipe = GPT2.with(&[top_k, "compress.overrides=[{match=\"*nowhere*\", dense=true}]"]);
-    let error = runs.run(&recipe, Options::default()).expect_err("there is none");
+    let error = runs.run(&recipe, Options::default()).expect_err("no tensor matches");
     assert!(error.to_string().starts_with("compress.overrides[0].match"), "{error}");
 }
 
 #[test]
-fn workers_that_are_close_add_up_as_they_are() {
+fn groups_reduce_uncompressed_before_compression() {
     let mut runs = Runs::new("compression");
     let sets = ["train.steps=8", "run.workers=4", "train.eval_batches=1"];
     let mut with = |more: &[&str]| runs.finish(&LLAMA.with(&[&sets[..], more].concat()));
@@ -147,7 +148,8 @@ fn workers_that_are_close_add_up_as_they_are() {
     for (one, other) in whole.losses.iter().zip(&dense.losses) {
         assert!((one - other).abs() < 1e-5, "in pairs: {one}, all at once: {other}");
     }
-    // What is written passes between the first of groups; how short it is the others do not notice.
+    // Compressed gradients pass between the first ranks of groups only; the bytes of other ranks do
+    // not depend on the ratio.
     let mut bytes =
         |ratio: &str| with(&["compress.method=top-k", ratio, close]).summary.wire_bytes_by_rank;
     let (short, long) = (bytes("compress.ratio=0.02"), bytes("compress.ratio=0.2"));
@@ -158,11 +160,10 @@ fn workers_that_are_close_add_up_as_they_are() {
         let recipe = LLAMA.with(&[&sets[..], &[close]].concat());
         let outcome = runs.finish(&recipe);
         assert!(outcome.losses[7] < outcome.losses[0], "{method:?}: {:?}", outcome.losses);
-        // Two of four workers leave something out, so what is lost is less, and kept.
         let alone = runs.finish(&LLAMA.with(&sets));
-        let seen =
+        let error =
             |outcome: &Outcome| observed(&runs, outcome).iter().map(|(delta, _)| delta).sum();
-        let (in_pairs, alone): (f64, f64) = (seen(&outcome), seen(&alone));
+        let (in_pairs, alone): (f64, f64) = (error(&outcome), error(&alone));
         assert!(in_pairs > 0.0 && alone > 0.0, "{method:?}: {in_pairs}, {alone}");
         let part = Options { stop_after: Some(5), ..Options::default() };
         let part = runs.run(&recipe, part).expect("the first part");
@@ -173,14 +174,14 @@ fn workers_that_are_close_add_up_as_they_are() {
 }
 
 #[test]
-fn servers_read_what_workers_write_and_nothing_that_is_left_out_is_lost() {
+fn servers_decode_compressed_pushes_and_residuals_survive_a_restart() {
     let mut runs = Runs::new("compression");
     let sets = ["train.steps=8", "run.workers=2", "train.eval_batches=1", "checkpoint.every=2"];
     let served = ["sync.mode=parameter-server", "sync.servers=2", "sync.consistency=sync"];
     let sets = [&sets[..], &served].concat();
     let dense = runs.finish(&LLAMA.with(&sets));
-    // Weights come back as they are, and are read for checkpoints: of 26 models' worth of bytes the
-    // pushes are 8.
+    // Pulls and the reads of checkpoints are uncompressed: pushes are 8 of 26 models' worth of
+    // bytes.
     let methods: [(&[&str], f64); 5] = [
         (&["compress.method=bf16"], 1.15),
         (&["compress.method=int8"], 1.25),
@@ -194,8 +195,8 @@ fn servers_read_what_workers_write_and_nothing_that_is_left_out_is_lost() {
         let ratio = dense.summary.wire_bytes as f64 / outcome.summary.wire_bytes as f64;
         assert!(ratio > saving, "{method:?} saves {ratio}");
         assert!(outcome.losses[7] < outcome.losses[0], "{method:?}: {:?}", outcome.losses);
-        let seen = observed(&runs, &outcome);
-        assert!(seen.len() == 8 && seen.iter().all(|(delta, _)| *delta > 0.0), "{seen:?}");
+        let errors = observed(&runs, &outcome);
+        assert!(errors.len() == 8 && errors.iter().all(|(delta, _)| *delta > 0.0), "{errors:?}");
         let part = Options { stop_after: Some(5), ..Options::default() };
         let part = runs.run(&recipe, part).expect("the first part");
         let rest = Options { resume: Some(part.dir), ..Options::default() };
@@ -205,7 +206,7 @@ fn servers_read_what_workers_write_and_nothing_that_is_left_out_is_lost() {
 }
 
 #[test]
-fn a_warm_up_sends_gradients_as_they_are_to_the_bit() {
+fn a_warm_up_sends_dense_gradients_bit_for_bit() {
     let mut runs = Runs::new("compression");
     let sets = ["train.steps=4", "run.workers=2", "train.eval_batches=1"];
     let dense = runs.finish(&GPT2.with(&sets));
@@ -214,8 +215,8 @@ fn a_warm_up_sends_gradients_as_they_are_to_the_bit() {
     assert_eq!(warm.hashes(), dense.hashes());
 }
 
-/// A bowl of condition number 100 whose samples pull the workers apart: what they send of their own
-/// noise cancels only if all of it arrives.
+/// A quadratic of condition number 100 with noisy samples: the noise of the workers cancels only if
+/// all of it arrives.
 fn bowl(more: &[&str]) -> Recipe {
     let sets = [
         "run.workers=4",
@@ -248,7 +249,7 @@ fn top_k_of_a_hundredth_converges_with_error_feedback_and_not_without() {
     assert!(without > 100.0 * dense, "{without} without error feedback, {dense} of all gradients");
 }
 
-/// Its matrices are wide enough for rank 4 to be less than a tenth of them.
+/// A model whose matrices are so wide that rank 4 is less than a tenth of them.
 fn wide(sets: &[String]) -> Recipe {
     let model = ["model.width=128", "model.heads=4", "model.ffn=384", "run.workers=4"];
     let train = ["train.batch=16", "train.microbatch=2", "train.eval_batches=16", "optim.lr=0.002"];
@@ -257,13 +258,13 @@ fn wide(sets: &[String]) -> Recipe {
 }
 
 #[test]
-fn thin_matrices_and_one_bit_come_close_to_adam_in_a_fraction_of_the_bytes() {
+fn power_sgd_and_one_bit_adam_come_close_to_adam_in_a_fraction_of_the_bytes() {
     let mut runs = Runs::new("compression");
     let (steps, limit) = if soak() { (600, 0.01) } else { (40, 0.03) };
     let sets = [format!("train.steps={steps}"), "optim.clip=0".to_owned()];
     let adam = runs.finish(&wide(&sets)).summary;
-    // Rank 4 is little for a transformer: without a long warm-up it ends 5 % above (as it does in
-    // the table of its authors, Vogels et al. 2019, appendix D).
+    // Rank 4 is low for a transformer: without a long warm-up the loss ends 5 % higher (PowerSGD,
+    // Vogels et al. 2019, appendix D).
     for (method, warmup, least) in [("one-bit-adam", 0.4, 5.0), ("power-sgd", 0.6, 10.0)] {
         let method = format!("compress.method={method}");
         let warmup_steps = format!("compress.warmup_steps={}", f64::from(steps) * warmup);
@@ -271,7 +272,7 @@ fn thin_matrices_and_one_bit_come_close_to_adam_in_a_fraction_of_the_bytes() {
         let found = runs.finish(&recipe).summary;
         let loss = |summary: &lockstep_trainer::Summary| summary.validation_loss.expect("held out");
         let worse = loss(&found) / loss(&adam) - 1.0;
-        // The mean of a step, less what the warm-up had.
+        // Bytes of the mean step without those of the warm-up.
         let after = found.wire_bytes as f64 - warmup * adam.wire_bytes as f64;
         let saving = adam.wire_bytes as f64 * (1.0 - warmup) / after;
         println!("{method}: {:.2} % above, a {saving:.1}th of the bytes", 100.0 * worse);

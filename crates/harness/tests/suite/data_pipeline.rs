@@ -1,12 +1,12 @@
-//! However a model is fed, the bits of a run are a function of its recipe, and an interrupted run
-//! goes on at the exact sample.
+//! Data pipeline: bits are a function of the recipe for every source and placement, and an
+//! interrupted run resumes at the exact sample.
 
 use lockstep_comm::Comm;
 use lockstep_config::{Blame, Recipe};
 use lockstep_data::{Batch, Cursor, DataRank, Feed, IGNORE};
 use lockstep_harness::recipes::LLAMA;
 use lockstep_harness::runs::soak;
-use lockstep_harness::{Runs, texts};
+use lockstep_harness::{Runs, corpora};
 use lockstep_model::{Microbatch, MicrobatchShape, describe};
 use lockstep_parallel::{Leaves, Replica, ReplicaPlan};
 use lockstep_tensor::{Cpu, Isa};
@@ -14,25 +14,25 @@ use lockstep_trainer::{Options, TrainError};
 
 /// A scratch folder with `shards`, `texts` and `tokenizer.json` in it.
 fn prepared() -> Runs {
-    let runs = Runs::new("feeding");
+    let runs = Runs::new("data-pipeline");
     let (world, path) = (runs.world(), runs.path());
-    let chapters = texts::chapters(world, 24);
-    let tokenizer = texts::word_tokenizer(world, &path.join("tokenizer.json"), &chapters);
-    texts::shards(world, &path.join("shards"), &tokenizer, &chapters);
-    texts::folder(world, &path.join("texts"), &chapters);
+    let chapters = corpora::chapters(world, 24);
+    let tokenizer = corpora::write_word_tokenizer(world, &path.join("tokenizer.json"), &chapters);
+    corpora::write_shards(world, &path.join("shards"), &tokenizer, &chapters);
+    corpora::write_text_folder(world, &path.join("texts"), &chapters);
     runs
 }
 
-/// A small recipe on a text of the scratch folder.
+/// A small recipe on a source of the scratch folder.
 fn recipe(runs: &Runs, source: &str, sets: &[&str]) -> Recipe {
     let source = format!("data.source={}", runs.path().join(source).display());
-    let vocab = format!("model.vocab={}", texts::VOCAB);
+    let vocab = format!("model.vocab={}", corpora::VOCAB);
     let own =
         [&*source, &vocab, "train.eval_batches=1", "data.validation=0.2", "run.isolation=threads"];
     LLAMA.with(&[&own, sets].concat())
 }
 
-/// Workers and ZeRO stages.
+/// Numbers of workers and ZeRO stages.
 fn layouts() -> Vec<[String; 2]> {
     let pair = |workers: usize, stage: usize| {
         [format!("run.workers={workers}"), format!("parallel.zero={stage}")]
@@ -46,7 +46,7 @@ fn layouts() -> Vec<[String; 2]> {
 /// A batch that doubles after one step.
 const RAMP: &str = "train.batch_schedule=[{tokens = 1, batch = 32}]";
 
-/// Trains with every layout and demands one result.
+/// Trains with every layout and asserts equal bits.
 fn same_on_all_layouts(source: &str, sets: &[&str]) {
     let mut runs = prepared();
     let mut expected = None;
@@ -116,11 +116,11 @@ fn text_and_its_shards_give_the_same_bits() {
     let from_text = runs.finish(&recipe(&runs, "texts", &["train.steps=3", &tokenizer]));
     assert_eq!(from_shards.hashes(), from_text.hashes());
     let kept = from_shards.dir.join("tokenizer.json");
-    assert!(runs.world().files().metadata(&kept).is_some(), "generating needs it");
+    assert!(runs.world().files().metadata(&kept).is_some(), "generation needs it");
 }
 
 #[test]
-fn a_worker_holds_the_parts_of_its_leaves_only() {
+fn a_worker_holds_the_samples_of_its_leaves_only() {
     let mut runs = prepared();
     for source in ["shards", "texts"] {
         let mut held = |placement: &str| {
@@ -130,9 +130,9 @@ fn a_worker_holds_the_parts_of_its_leaves_only() {
         };
         let whole = held("data.placement=shared")[0];
         let parts = held("data.placement=partitioned");
-        // Shards stay in mapped files until they are cut up.
+        // Shared shards stay in mapped files; partitioned ones are copied.
         let whole = if source == "shards" { parts.iter().sum() } else { whole };
-        // A quarter of the training text, and the micro-batches that the model is judged by.
+        // A quarter of the training text, and the micro-batches of the evaluation.
         for part in &parts {
             assert!(*part * 100 < whole * 45 && *part * 100 > whole * 15, "{part} of {whole}");
         }
@@ -141,7 +141,7 @@ fn a_worker_holds_the_parts_of_its_leaves_only() {
 
 #[test]
 fn local_texts_stay_with_their_workers() {
-    let mut runs = Runs::new("feeding");
+    let mut runs = Runs::new("data-pipeline");
     for (worker, letters) in ["abc", "xyz"].iter().enumerate() {
         let path = runs.path().join(format!("own-{worker}.txt"));
         let text = letters.repeat(400 + 100 * worker);
@@ -170,9 +170,9 @@ fn local_texts_stay_with_their_workers() {
     let outcome = runs.finish(&recipe);
     assert!(outcome.losses.iter().all(|loss| loss.is_finite()));
     assert!(outcome.summary.validation_loss.is_some_and(f64::is_finite));
-    assert_eq!(outcome.hashes(), runs.finish(&recipe).hashes(), "the same workers, the same bits");
+    assert_eq!(outcome.hashes(), runs.finish(&recipe).hashes(), "equal workers give equal bits");
 
-    // Resuming with others is refused: they would learn from other texts.
+    // Other workers have other texts, so resuming with them is refused.
     let half = Options { stop_after: Some(1), ..Options::default() };
     let half = runs.run(&recipe, half).expect("the first part");
     let mut alone = recipe.clone();
@@ -193,7 +193,7 @@ fn a_vocabulary_that_does_not_fit_is_refused_with_both_numbers() {
     assert!(matches!(error, TrainError::Data(_)));
 }
 
-/// The loss of a batch and every gradient, to the bit.
+/// Bits of the loss of a batch and of every gradient.
 fn loss_and_gradients(recipe: &Recipe, batch: &Batch) -> (u64, Vec<u32>) {
     let world = lockstep_platform::real();
     let cpu = Cpu::single(Isa::detect());
@@ -215,14 +215,14 @@ fn loss_and_gradients(recipe: &Recipe, batch: &Batch) -> (u64, Vec<u32>) {
         let first_sample = (index * shape.sequences) as u64;
         Microbatch { shape, inputs, targets, first_sample, num_targets: batch.num_targets }
     };
-    let loss = replica.run_microbatches(&cpu, 1, 0, &microbatch).expect("nobody else can fail");
-    replica.finish_reduce(&cpu).expect("nobody else can fail");
+    let loss = replica.run_microbatches(&cpu, 1, 0, &microbatch).expect("one worker");
+    replica.finish_reduce(&cpu).expect("one worker");
     let grads = replica.own_grads().flat_map(|(_, grads)| grads.to_vec());
     (loss.to_bits(), grads.map(f32::to_bits).collect())
 }
 
 #[test]
-fn what_the_padding_holds_changes_no_bit() {
+fn tokens_of_the_padding_change_no_bit() {
     let runs = prepared();
     let recipe = recipe(&runs, "texts", &["data.documents=padded", "data.last_batch=pad"]);
     let data_rank = DataRank::alone(&recipe);

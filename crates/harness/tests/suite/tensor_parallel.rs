@@ -1,14 +1,14 @@
-//! Layers in slices on several workers, with every other division: one result, to the bit, where a
-//! recipe asks for sums by slices; and close where it does not.
+//! Tensor and sequence parallelism with data, pipeline parallelism and ZeRO: the bits of one worker
+//! where the recipe fixes the order of sums over shards, close results otherwise.
 
 use lockstep_config::Dtype;
-use lockstep_harness::moved::assert_moved_as_predicted;
 use lockstep_harness::recipes::{GPT2, LLAMA, Small};
 use lockstep_harness::runs::{Outcome, soak};
+use lockstep_harness::traffic::assert_traffic_as_predicted;
 use lockstep_harness::{Runs, Tolerance};
 use lockstep_trainer::Options;
 
-/// One way to divide the work: workers along each axis, and what else differs.
+/// Degrees of the axes, ZeRO stage and sequence parallelism.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     data: usize,
@@ -40,7 +40,7 @@ impl Layout {
     }
 }
 
-/// Every product of up to eight workers in the long suite; else pairs of techniques.
+/// Every layout of up to eight workers in the long suite; else pairs of techniques.
 fn layouts() -> Vec<Layout> {
     if !soak() {
         let pair = |data, tensor, pipeline, zero, sequence| Layout {
@@ -77,7 +77,7 @@ fn layouts() -> Vec<Layout> {
     all
 }
 
-/// What differs from a small recipe: two slices, dropout, few steps.
+/// Settings on top of a small recipe: dropout, few steps, the layout.
 fn sets(layout: Layout, more: &[&str]) -> Vec<String> {
     let own = ["train.steps=3", "train.eval_batches=1", "model.dropout=0.1"];
     let own = own.iter().chain(more).map(|set| (*set).to_owned());
@@ -87,20 +87,20 @@ fn sets(layout: Layout, more: &[&str]) -> Vec<String> {
 fn run(runs: &mut Runs, small: &Small, layout: Layout, more: &[&str]) -> Outcome {
     let recipe = small.with(&sets(layout, more));
     let outcome = runs.finish(&recipe);
-    assert_moved_as_predicted(&recipe, &outcome);
+    assert_traffic_as_predicted(&recipe, &outcome);
     outcome
 }
 
-const SLICED: &str = "numerics.invariant_tensor_up_to=2";
+const TENSOR_LEAVES: &str = "numerics.invariant_tensor_up_to=2";
 
 #[test]
-fn every_product_of_layouts_gives_the_bits_of_one_worker() {
+fn every_layout_gives_the_bits_of_one_worker() {
     let mut runs = Runs::new("tensor");
     let (untied, tied) = ("model.tied=false", "model.tied=true");
     for (small, tied) in [(LLAMA, untied), (LLAMA, tied), (GPT2, tied)] {
-        let alone = run(&mut runs, &small, Layout::ONE, &[SLICED, tied]);
+        let alone = run(&mut runs, &small, Layout::ONE, &[TENSOR_LEAVES, tied]);
         for layout in layouts() {
-            let outcome = run(&mut runs, &small, layout, &[SLICED, tied]);
+            let outcome = run(&mut runs, &small, layout, &[TENSOR_LEAVES, tied]);
             assert_eq!(outcome.hashes(), alone.hashes(), "{}, {tied}: {layout:?}", small.name);
             let validation = |outcome: &Outcome| outcome.summary.validation_loss.map(f64::to_bits);
             assert_eq!(validation(&outcome), validation(&alone), "{}: {layout:?}", small.name);
@@ -109,32 +109,34 @@ fn every_product_of_layouts_gives_the_bits_of_one_worker() {
 }
 
 #[test]
-fn without_slices_that_are_asked_for_results_are_close() {
+fn without_a_fixed_order_of_sums_results_are_close() {
     let mut runs = Runs::new("tensor");
     for small in [LLAMA, GPT2] {
         let alone = run(&mut runs, &small, Layout::ONE, &[]);
         let layout = Layout { tensor: 2, sequence: true, ..Layout::ONE };
-        let sliced = run(&mut runs, &small, layout, &[]);
-        assert_ne!(sliced.hashes().weights, alone.hashes().weights, "another order of additions");
+        let sharded = run(&mut runs, &small, layout, &[]);
+        assert_ne!(sharded.hashes().weights, alone.hashes().weights, "another order of additions");
         let tolerance = Tolerance::Close(Dtype::F32, 256);
-        tolerance.assert(small.name, &sliced.losses, &alone.losses);
-        // What is the same layout is the same bits.
-        let again = run(&mut runs, &small, Layout { sequence: false, ..layout }, &[]);
-        assert_eq!(again.hashes(), sliced.hashes(), "{}", small.name);
+        tolerance.assert(small.name, &sharded.losses, &alone.losses);
+        // Sequence parallelism changes no bit.
+        let without_sequence = run(&mut runs, &small, Layout { sequence: false, ..layout }, &[]);
+        assert_eq!(without_sequence.hashes(), sharded.hashes(), "{}", small.name);
     }
 }
 
 #[test]
-fn a_run_goes_on_with_other_holders_of_its_slices() {
+fn a_run_resumes_with_another_tensor_parallel_degree() {
     let mut runs = Runs::new("tensor");
     let two = Layout { tensor: 2, data: 2, zero: 1, sequence: true, ..Layout::ONE };
     for small in [LLAMA, GPT2] {
-        let whole = run(&mut runs, &small, Layout::ONE, &[SLICED]);
+        let whole = run(&mut runs, &small, Layout::ONE, &[TENSOR_LEAVES]);
         for (first, second) in [(Layout::ONE, two), (two, Layout::ONE)] {
             let options = Options { stop_after: Some(2), ..Options::default() };
-            let part = runs.run(&small.with(&sets(first, &[SLICED])), options).expect("a part");
+            let part =
+                runs.run(&small.with(&sets(first, &[TENSOR_LEAVES])), options).expect("a part");
             let options = Options { resume: Some(part.dir), ..Options::default() };
-            let rest = runs.run(&small.with(&sets(second, &[SLICED])), options).expect("the rest");
+            let rest =
+                runs.run(&small.with(&sets(second, &[TENSOR_LEAVES])), options).expect("the rest");
             assert_eq!(rest.hashes(), whole.hashes(), "{}: {first:?} {second:?}", small.name);
         }
     }

@@ -1,14 +1,14 @@
-//! Bits are a function of the recipe: not of who computes what. Every layout gives the losses and
-//! the weights of one worker, to the bit, and moves the bytes that were predicted.
+//! Data parallelism, ZeRO, recomputation and overlap: every layout gives the losses and weights of
+//! one worker bit for bit, and sends the predicted bytes.
 
 use lockstep_comm::Comm;
 use lockstep_harness::Runs;
-use lockstep_harness::moved::assert_moved_as_predicted;
 use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_MICROBATCHES, WIDE};
 use lockstep_harness::runs::{Hashes, soak};
+use lockstep_harness::traffic::assert_traffic_as_predicted;
 use lockstep_trainer::{Options, train};
 
-/// Trains with one worker and with every layout, and demands one result.
+/// Trains with one worker and with every layout, and asserts equal hashes.
 fn same_on_all_layouts(small: &Small, steps: u64, layouts: &[Vec<String>]) {
     let mut runs = Runs::new("layouts");
     let steps = format!("train.steps={steps}");
@@ -16,7 +16,7 @@ fn same_on_all_layouts(small: &Small, steps: u64, layouts: &[Vec<String>]) {
         let sets = [&[steps.clone(), "train.eval_batches=1".to_owned()], layout].concat();
         let recipe = small.with(&sets);
         let outcome = runs.finish(&recipe);
-        assert_moved_as_predicted(&recipe, &outcome);
+        assert_traffic_as_predicted(&recipe, &outcome);
         outcome.hashes()
     };
     let alone = hashes(&["run.workers=1".to_owned()]);
@@ -35,7 +35,7 @@ fn all(keys: &[(&str, &[&str])]) -> Vec<Vec<String>> {
     })
 }
 
-/// Every combination in the long suite; else layouts in which every value meets most others.
+/// Every combination in the long suite; else layouts that combine every value with most others.
 fn layouts(workers: &[&str]) -> Vec<Vec<String>> {
     let stages = ["0", "1", "2", "3"];
     let recomputes = ["none", "selective", "full", "every-2"];
@@ -82,7 +82,7 @@ fn three_microbatches_a_leaf_are_the_same_on_all_layouts() {
 }
 
 #[test]
-fn products_longer_than_one_block_are_the_same_on_all_layouts() {
+fn matrix_products_longer_than_one_block_are_the_same_on_all_layouts() {
     let small = WIDE;
     let more = ["train.batch=4", "train.microbatch=2", "numerics.invariant_up_to=2"];
     let more = more.map(str::to_owned);
@@ -93,13 +93,13 @@ fn products_longer_than_one_block_are_the_same_on_all_layouts() {
     for layout in layouts {
         let recipe = small.with(&layout);
         let found = Runs::new("layouts").finish(&recipe);
-        assert_moved_as_predicted(&recipe, &found);
+        assert_traffic_as_predicted(&recipe, &found);
         assert_eq!(found.hashes(), expected, "{layout:?}");
     }
 }
 
 #[test]
-fn unequal_shares_are_the_same_as_equal_ones() {
+fn unequal_leaf_shares_are_the_same_as_equal_ones() {
     let shares = [("5,3", "0"), ("1,7", "1"), ("2,1,5", "0"), ("1,2,1,4", "1")];
     let layouts: Vec<_> = shares
         .iter()
@@ -108,7 +108,7 @@ fn unequal_shares_are_the_same_as_equal_ones() {
             vec![
                 "run.isolation=threads".to_owned(),
                 format!("run.workers={workers}"),
-                format!("parallel.shares={shares}"),
+                format!("parallel.leaf_shares={shares}"),
                 format!("parallel.zero={stage}"),
             ]
         })
@@ -117,7 +117,7 @@ fn unequal_shares_are_the_same_as_equal_ones() {
 }
 
 #[test]
-fn workers_with_other_recipes_are_told_at_once() {
+fn workers_with_different_recipes_are_refused_at_once() {
     let runs = Runs::new("layouts");
     let recipe = |stage: &str| {
         let dir = format!("run.dir={}", runs.path().join(stage).display());
@@ -127,17 +127,17 @@ fn workers_with_other_recipes_are_told_at_once() {
     let world = runs.world();
     let ends = Comm::threads(world, 2, &lockstep_comm::Options::default()).expect("two workers");
     let errors: Vec<String> = std::thread::scope(|scope| {
-        let life = |(end, recipe)| {
+        let start = |(end, recipe)| {
             scope.spawn(move || train(recipe, world, end, Options::default()).unwrap_err())
         };
-        let lives: Vec<_> = ends.iter().zip([&one, &other]).map(life).collect();
-        lives.into_iter().map(|life| life.join().expect("no panic").to_string()).collect()
+        let workers: Vec<_> = ends.iter().zip([&one, &other]).map(start).collect();
+        workers.into_iter().map(|worker| worker.join().expect("no panic").to_string()).collect()
     });
     assert!(errors.iter().all(|error| error.contains("worker 1 has another recipe")), "{errors:?}");
 }
 
 #[test]
-fn embeddings_of_which_few_rows_travel_are_the_same() {
+fn sparse_embedding_gradients_are_the_same_in_fewer_bytes() {
     let mut runs = Runs::new("layouts");
     let mut train = |small: &Small, workers: usize, context: usize| {
         let sets = [
@@ -150,11 +150,11 @@ fn embeddings_of_which_few_rows_travel_are_the_same() {
         ];
         let recipe = small.with(&sets);
         let outcome = runs.finish(&recipe);
-        assert_moved_as_predicted(&recipe, &outcome);
+        assert_traffic_as_predicted(&recipe, &outcome);
         outcome
     };
     for small in [LLAMA, GPT2] {
-        // Sixteen sequences on four workers: 32 tokens each, of 256 that there are; or 256.
+        // Sixteen sequences on four workers: 32 tokens each of a vocabulary of 256, or 256.
         let [few, many] = [8, 64].map(|context| {
             let (alone, four) = (train(&small, 1, context), train(&small, 4, context));
             assert_eq!(four.hashes(), alone.hashes(), "{}, context {context}", small.name);

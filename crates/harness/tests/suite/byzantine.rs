@@ -1,12 +1,12 @@
-//! Workers that lie to their neighbours or to servers: the mean follows them anywhere, and rules
-//! that bear a minority reach the optimum all the same.
+//! Byzantine workers under gossip and parameter servers: the mean diverges, robust aggregation
+//! reaches the optimum.
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
 use lockstep_harness::runs::soak;
 use lockstep_trainer::Options;
 
-/// A bowl without noise on which all workers have one minimum; `more` says who lies.
+/// A quadratic without noise, whose minimum is the same for all workers.
 fn bowl(sets: &[&str]) -> Recipe {
     let usual = [
         "problem.condition=4",
@@ -23,10 +23,10 @@ fn bowl(sets: &[&str]) -> Recipe {
         .unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// What is left of the loss above the optimum, or nothing where a run has left the numbers.
+/// Suboptimality relative to the start, or `None` for a run that became non-finite.
 fn surplus(runs: &mut Runs, sets: &[&str]) -> Option<f64> {
     let outcome = runs.run(&bowl(sets), Options::default()).ok()?;
-    let verdict = outcome.summary.verdict;
+    let verdict = outcome.summary.solution;
     let start = outcome.summary.first_loss - verdict.optimum_loss.expect("known");
     Some(verdict.suboptimality? / start)
 }
@@ -36,8 +36,8 @@ const FIVE: [&str; 3] = ["run.workers=5", "train.batch=16", "sync.byzantine=1"];
 const EIGHT: [&str; 3] = ["run.workers=8", "train.batch=16", "sync.byzantine=1"];
 
 #[test]
-fn neighbours_that_lie_lead_the_mean_astray_and_not_the_others() {
-    let mut runs = Runs::new("liars");
+fn byzantine_neighbours_break_the_mean_but_not_robust_aggregation() {
+    let mut runs = Runs::new("byzantine");
     let complete = [&["sync.mode=gossip", "sync.graph=complete"][..], &FIVE].concat();
     let exponential = [&["sync.mode=gossip", "sync.graph=exponential"][..], &EIGHT].concat();
     for (index, graph) in [complete, exponential].into_iter().enumerate() {
@@ -49,7 +49,7 @@ fn neighbours_that_lie_lead_the_mean_astray_and_not_the_others() {
             }
             let rules = ["trimmed-mean", "median", "krum"];
             for rule in &rules[..if soak() || index == 0 { 3 } else { 1 }] {
-                let rule = format!("sync.combine={rule}");
+                let rule = format!("sync.aggregation={rule}");
                 let left = surplus(&mut runs, &[&sets[..], &[rule.as_str()]].concat());
                 assert!(left.is_some_and(|left| left < 1e-3), "{sets:?}, {rule} leaves {left:?}");
             }
@@ -60,8 +60,8 @@ fn neighbours_that_lie_lead_the_mean_astray_and_not_the_others() {
 }
 
 #[test]
-fn servers_bear_workers_that_lie() {
-    let mut runs = Runs::new("liars");
+fn servers_with_robust_aggregation_withstand_byzantine_workers() {
+    let mut runs = Runs::new("byzantine");
     let served = ["sync.mode=parameter-server", "sync.consistency=sync", "sync.servers=2"];
     for attack in ATTACKS {
         let sets = [&served[..], &FIVE, &[attack]].concat();
@@ -70,7 +70,7 @@ fn servers_bear_workers_that_lie() {
             assert!(mean.is_none_or(|left| left > 1.0), "the mean leaves {mean:?}");
         }
         for rule in ["median", "trimmed-mean", "krum"] {
-            let rule = format!("sync.combine={rule}");
+            let rule = format!("sync.aggregation={rule}");
             let left = surplus(&mut runs, &[&sets[..], &[rule.as_str()]].concat());
             assert!(left.is_some_and(|left| left < 1e-3), "{attack}, {rule} leaves {left:?}");
         }
@@ -78,9 +78,9 @@ fn servers_bear_workers_that_lie() {
 }
 
 #[test]
-fn without_lies_the_rules_reach_the_optimum_too() {
-    let mut runs = Runs::new("liars");
-    for rule in ["sync.combine=median", "sync.combine=krum", "sync.gradient_clip=1"] {
+fn robust_aggregation_reaches_the_optimum_without_attacks() {
+    let mut runs = Runs::new("byzantine");
+    for rule in ["sync.aggregation=median", "sync.aggregation=krum", "sync.gradient_clip=1"] {
         let sets = ["sync.mode=gossip", "sync.graph=complete", "run.workers=5", "train.batch=16"];
         let left = surplus(&mut runs, &[&sets[..], &[rule]].concat());
         assert!(left.is_some_and(|left| left < 1e-4), "{rule} leaves {left:?}");

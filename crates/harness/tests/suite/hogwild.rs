@@ -1,5 +1,5 @@
-//! Threads that step the same weights without a lock: they reach the optimum, no step is lost, and
-//! one thread alone is plain descent.
+//! Hogwild (Recht et al. 2011): lock-free SGD threads reach the optimum and lose no step; one
+//! thread is plain SGD.
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
@@ -15,9 +15,10 @@ fn problem(preset: &str, sets: &[&str]) -> Recipe {
         .unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// How many steps there were, by all threads.
+/// Number of steps of all threads.
 fn num_steps(outcome: &Outcome) -> u64 {
-    let by_thread = outcome.summary.asynchronous.staleness_by_rank.as_ref().expect("threads tell");
+    let by_thread =
+        outcome.summary.asynchronous.staleness_by_rank.as_ref().expect("threads report it");
     by_thread.iter().flat_map(|counts| counts.values()).sum()
 }
 
@@ -42,7 +43,7 @@ fn threads_reach_the_optimum_and_lose_no_step() {
 }
 
 #[test]
-fn one_thread_is_plain_descent() {
+fn one_thread_is_plain_sgd() {
     let mut runs = Runs::new("hogwild");
     let sets = ["train.steps=60", "optim.lr=1", "train.microbatch=64"];
     let usual = runs.finish(&problem("logistic", &sets));
@@ -55,7 +56,7 @@ fn one_thread_is_plain_descent() {
 }
 
 #[test]
-fn transformers_learn_from_threads_too_and_go_on_where_they_stopped() {
+fn transformers_learn_and_resume_where_they_stopped() {
     let mut runs = Runs::new("hogwild");
     let sets = ["sync.mode=hogwild", "sync.threads=4", "optim.name=sgd", "optim.lr=0.2"];
     let more = ["train.steps=16", "checkpoint.every=5", "optim.weight_decay=0", "run.workers=1"];

@@ -1,4 +1,4 @@
-//! Small texts, tokenizers and shards made on the spot, for tests of how a model is fed.
+//! Small corpora, tokenizers and token shards, written for tests of the data pipeline.
 
 use lockstep_data::shards::{ShardWriter, WriterOptions};
 use lockstep_data::{Documents, Tokenizer};
@@ -6,13 +6,13 @@ use lockstep_platform::World;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Tokens of [`word_tokenizer`]: more than a byte holds.
+/// Vocabulary size of [`write_word_tokenizer`]: larger than a byte.
 pub const VOCAB: usize = 400;
 
 /// The first chapters of the bundled text.
 ///
 /// # Panics
-/// When there are not as many.
+/// When the text has fewer.
 pub fn chapters(world: &World, num_chapters: usize) -> Vec<String> {
     let mut documents = Documents::bundled(world);
     let chapter = |_| {
@@ -24,20 +24,20 @@ pub fn chapters(world: &World, num_chapters: usize) -> Vec<String> {
     (0..num_chapters).map(chapter).collect()
 }
 
-/// A `tokenizer.json` whose tokens are the commonest words of some texts, one for all others, and
-/// one that ends documents.
+/// Writes a word-level `tokenizer.json`: the most frequent words of the texts, an unknown token and
+/// an end-of-document token.
 ///
 /// # Panics
 /// When the file cannot be written.
-pub fn word_tokenizer(world: &World, path: &Path, texts: &[String]) -> Tokenizer {
+pub fn write_word_tokenizer(world: &World, path: &Path, texts: &[String]) -> Tokenizer {
     let mut counts = BTreeMap::<&str, usize>::new();
-    let words = texts.iter().flat_map(|text| text.split(|c: char| !c.is_ascii_alphabetic()));
-    words.filter(|word| !word.is_empty()).for_each(|word| *counts.entry(word).or_default() += 1);
-    let mut words: Vec<_> = counts.into_iter().collect();
-    words.sort_by_key(|(word, count)| (std::cmp::Reverse(*count), *word));
-    assert!(words.len() >= VOCAB, "only {} different words", words.len());
+    let tokens = texts.iter().flat_map(|text| text.split(|c: char| !c.is_ascii_alphabetic()));
+    tokens.filter(|word| !word.is_empty()).for_each(|word| *counts.entry(word).or_default() += 1);
+    let mut by_count: Vec<_> = counts.into_iter().collect();
+    by_count.sort_by_key(|(word, count)| (std::cmp::Reverse(*count), *word));
+    assert!(by_count.len() >= VOCAB, "only {} different words", by_count.len());
     let mut vocab = vec!["\"<|endoftext|>\":0".to_owned(), "\"[UNK]\":1".to_owned()];
-    let numbered = words.iter().take(VOCAB - 2).zip(2..);
+    let numbered = by_count.iter().take(VOCAB - 2).zip(2..);
     vocab.extend(numbered.map(|((word, _), index)| format!("\"{word}\":{index}")));
     let json = format!(
         "{{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[{{\"id\":0,\
@@ -48,14 +48,14 @@ pub fn word_tokenizer(world: &World, path: &Path, texts: &[String]) -> Tokenizer
         vocab.join(",")
     );
     world.files().write_atomic(path, json.as_bytes()).expect("a tokenizer can be written");
-    Tokenizer::open(&path.to_string_lossy(), world.files()).expect("the tokenizer is sound")
+    Tokenizer::open(&path.to_string_lossy(), world.files()).expect("the tokenizer is valid")
 }
 
-/// A shard folder of some documents, several shards long.
+/// Writes the texts as documents into a folder of several token shards.
 ///
 /// # Panics
 /// When it cannot be written.
-pub fn shards(world: &World, folder: &Path, tokenizer: &Tokenizer, texts: &[String]) {
+pub fn write_shards(world: &World, folder: &Path, tokenizer: &Tokenizer, texts: &[String]) {
     let options = WriterOptions { shard_bytes: 4 << 10 };
     let mut writer = ShardWriter::create(folder, tokenizer, options, world).expect("a new folder");
     let mut tokens = Vec::new();
@@ -70,11 +70,11 @@ pub fn shards(world: &World, folder: &Path, tokenizer: &Tokenizer, texts: &[Stri
     assert!(manifest.shards.len() > 2, "several shards");
 }
 
-/// A folder with a file for each text.
+/// Writes one file for each text into a folder.
 ///
 /// # Panics
 /// When it cannot be written.
-pub fn folder(world: &World, folder: &Path, texts: &[String]) {
+pub fn write_text_folder(world: &World, folder: &Path, texts: &[String]) {
     world.files().create_dir_all(folder).expect("a folder can be made");
     for (index, text) in texts.iter().enumerate() {
         let path = folder.join(format!("{index:04}.txt"));

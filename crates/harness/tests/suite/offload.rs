@@ -1,5 +1,5 @@
-//! State that lies in a file gives the bits of state in memory: on every layout, with every rule,
-//! across interruptions and checkpoints. What cannot lie there is refused in one line.
+//! Optimizer state offloaded to a file gives the bits of state in memory: on every layout, with
+//! every optimizer, across restarts and checkpoints. Unusable folders are refused in one line.
 
 use lockstep_config::{Blame, Recipe};
 use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small};
@@ -42,15 +42,15 @@ fn every_layout_gives_the_same_bits() {
             let mut runs = Runs::new("offload");
             let alone = runs.finish(&recipe(small, &["run.workers=1", compute]));
             for layout in layouts {
-                let away = runs.finish(&recipe(small, &[layout, &[FILE, compute]].concat()));
-                assert_equal(&away, &alone, &format!("{} {compute} {layout:?}", small.name));
+                let offloaded = runs.finish(&recipe(small, &[layout, &[FILE, compute]].concat()));
+                assert_equal(&offloaded, &alone, &format!("{} {compute} {layout:?}", small.name));
             }
         }
     }
 }
 
 #[test]
-fn every_rule_gives_the_same_bits_also_where_parameters_are_frozen_and_thawed() {
+fn every_optimizer_gives_the_same_bits_with_and_without_frozen_parameters() {
     let mut runs = Runs::new("offload");
     let progressive = "optim.groups=[{match=\"model.layers.0.*\", freeze_after=1},\
                        {match=\"lm_head.*\", unfreeze_at=2}]";
@@ -59,14 +59,14 @@ fn every_rule_gives_the_same_bits_also_where_parameters_are_frozen_and_thawed() 
     for (rule, groups) in rules.into_iter().chain([("lamb", progressive)]) {
         let rule = format!("optim.name={rule}");
         let layout = ["run.workers=2", "parallel.zero=3", &rule, groups];
-        let here = runs.finish(&recipe(&LLAMA, &layout));
-        let away = runs.finish(&recipe(&LLAMA, &[&layout[..], &[FILE]].concat()));
-        assert_equal(&away, &here, &rule);
+        let in_memory = runs.finish(&recipe(&LLAMA, &layout));
+        let offloaded = runs.finish(&recipe(&LLAMA, &[&layout[..], &[FILE]].concat()));
+        assert_equal(&offloaded, &in_memory, &rule);
     }
 }
 
 #[test]
-fn a_run_goes_on_from_memory_to_a_file_and_back() {
+fn a_run_resumes_from_memory_to_a_file_and_back() {
     let mut runs = Runs::new("offload");
     let sets = |own: &[&'static str]| recipe(&GPT2, &[&["train.steps=6"], own].concat());
     let whole = runs.finish(&sets(&["run.workers=1"]));
@@ -76,9 +76,9 @@ fn a_run_goes_on_from_memory_to_a_file_and_back() {
         runs.run(&sets(own), options).expect("a part").dir
     };
     // From the end of a run, and from checkpoints.
-    let away = ["run.workers=2", "parallel.zero=3", FILE, "checkpoint.every=2"];
+    let offloaded = ["run.workers=2", "parallel.zero=3", FILE, "checkpoint.every=2"];
     let one = part(&mut runs, &["run.workers=3"], None, 1);
-    let two = part(&mut runs, &away, Some(&one), 3);
+    let two = part(&mut runs, &offloaded, Some(&one), 3);
     let three = part(&mut runs, &["run.workers=1", FILE], Some(&two.join("checkpoints")), 4);
     let options = Options { resume: Some(three), ..Options::default() };
     let rest = runs.run(&sets(&["run.workers=2", "parallel.zero=1"]), options).expect("the rest");
@@ -86,7 +86,7 @@ fn a_run_goes_on_from_memory_to_a_file_and_back() {
 }
 
 #[test]
-fn a_folder_that_cannot_hold_it_is_named_and_nothing_is_left_behind() {
+fn an_unusable_folder_is_reported_and_nothing_is_left_behind() {
     let mut runs = Runs::new("offload");
     let file = runs.path().join("a file");
     runs.world().files().write_atomic(&file, b"in the way").expect("a file can be written");
@@ -100,7 +100,7 @@ fn a_folder_that_cannot_hold_it_is_named_and_nothing_is_left_behind() {
         assert!(error.to_string().contains(reason), "{error}");
     }
     assert_eq!(runs.world().files().list(runs.path()).expect("a folder").len(), 1);
-    // Files of state have no name, in a folder of their own neither.
+    // State files have no directory entry, also in a folder of their own.
     let own = runs.path().join("own");
     runs.world().files().create_dir_all(&own).expect("a folder");
     let folder = format!("offload.folder={}", own.display());

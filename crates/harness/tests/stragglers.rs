@@ -1,4 +1,7 @@
-//! Workers that are not equally fast, and gradients that are a step old.
+//! Straggler policies, delayed gradients, and samples that differ between workers.
+//!
+//! A binary of its own: straggler policies compare the speed of workers, which a heavily loaded
+//! process distorts.
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
@@ -7,7 +10,7 @@ use lockstep_harness::runs::{Outcome, soak};
 use lockstep_telemetry::{Event, load_events};
 use lockstep_trainer::Options;
 
-/// Worker 3 would take twenty seconds for a micro-batch, if it were waited for.
+/// Worker 3 takes twenty seconds for a micro-batch.
 const STUCK: [&str; 4] = [
     "run.workers=4",
     "emulate.microbatch_ms=2",
@@ -40,30 +43,35 @@ fn missing(runs: &Runs, outcome: &Outcome) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn a_step_goes_without_a_worker_that_is_stuck_and_all_replicas_stay_equal() {
-    let mut runs = Runs::new("uneven");
+fn steps_proceed_without_a_stuck_worker_and_replicas_stay_equal() {
+    let mut runs = Runs::new("stragglers");
     let policies: &[&[&str]] = &[
         &["sync.stragglers=backup"],
         &["sync.stragglers=timeout", "sync.timeout_ms=2000"],
-        &["sync.stragglers=drop-slowest", "sync.slack=20"],
+        &["sync.stragglers=drop-slowest", "sync.straggler_factor=20"],
     ];
     for policy in if soak() { policies } else { &policies[..1] } {
         let recipe = LLAMA.with(&[&SHORT[..], &STUCK, policy].concat());
-        assert!(recipe.bits_depend_on().expect("they do").contains("depends on which workers"));
+        assert!(
+            recipe
+                .layout_dependence()
+                .expect("the bits depend on it")
+                .contains("depend on which workers")
+        );
         let outcome = runs.finish(&recipe);
         assert_eq!(missing(&runs, &outcome), vec![vec![3]; 6], "{policy:?}");
-        assert_eq!(outcome.summary.pace.missed_steps_by_rank, [0, 0, 0, 6], "{policy:?}");
+        assert_eq!(outcome.summary.stragglers.missed_steps_by_rank, [0, 0, 0, 6], "{policy:?}");
         assert!(outcome.losses[5] < outcome.losses[0], "it learns: {:?}", outcome.losses);
-        // The same workers are missing again, so the bits are the same again.
+        // With the same workers missing, the bits are equal.
         assert_eq!(runs.finish(&recipe).hashes(), outcome.hashes(), "{policy:?}");
     }
 }
 
 #[test]
-fn gradients_of_those_who_are_there_count_in_full() {
-    let mut runs = Runs::new("uneven");
-    // The loss of the first step is the mean over the micro-batches that were run, and so is the gradient:
-    // that of a batch which has those samples only is as long.
+fn gradients_are_averaged_over_the_present_workers() {
+    let mut runs = Runs::new("stragglers");
+    // Loss and gradient of the first step are means over the micro-batches that ran, so their size
+    // is that of a full batch.
     let policy = ["sync.stragglers=backup", "optim.name=sgd", "optim.clip=0"];
     let outcome = runs.finish(&LLAMA.with(&[&SHORT[..], &STUCK, &policy].concat()));
     let all = ["run.workers=4", "optim.name=sgd", "optim.clip=0"];
@@ -81,64 +89,65 @@ fn gradients_of_those_who_are_there_count_in_full() {
 }
 
 #[test]
-fn where_nobody_is_late_the_bits_are_those_of_waiting() {
-    let mut runs = Runs::new("uneven");
+fn without_stragglers_a_policy_changes_no_bit() {
+    let mut runs = Runs::new("stragglers");
     for (small, workers) in [(LLAMA, "run.workers=4"), (THREE_MICROBATCHES, "run.workers=3")] {
         let sets = [&SHORT[..], &[workers]].concat();
         let usual = runs.finish(&small.with(&sets));
-        let late = ["sync.stragglers=timeout", "sync.timeout_ms=3600000"];
-        let late = runs.finish(&small.with(&[&sets[..], &late].concat()));
-        assert_eq!(late.hashes(), usual.hashes(), "{}", small.name);
-        assert!(missing(&runs, &late).is_empty());
+        let policy = ["sync.stragglers=timeout", "sync.timeout_ms=3600000"];
+        let with_policy = runs.finish(&small.with(&[&sets[..], &policy].concat()));
+        assert_eq!(with_policy.hashes(), usual.hashes(), "{}", small.name);
+        assert!(missing(&runs, &with_policy).is_empty());
     }
 }
 
 #[test]
-fn a_worker_that_is_slow_for_long_is_left_out_and_named() {
-    let mut runs = Runs::new("uneven");
+fn a_persistently_slow_worker_is_excluded_and_named() {
+    let mut runs = Runs::new("stragglers");
     let sets = [
         "run.workers=4",
         "emulate.microbatch_ms=4",
         "emulate.slow=[{rank = 2, factor = 100}]",
         "sync.stragglers=exclude",
-        "sync.slack=25",
-        "sync.patience=2",
+        "sync.straggler_factor=25",
+        "sync.straggler_window=2",
         "run.check_replicas_every=1",
     ];
     let outcome = runs.finish(&LLAMA.with(&[&SHORT[..], &sets].concat()));
     assert_eq!(missing(&runs, &outcome), vec![vec![2]; 4], "after two steps");
     let is_named = |event: &Event| {
         matches!(event, Event::Warning { message }
-            if message.starts_with("worker 2 is ") && message.ends_with("and is left out"))
+            if message.starts_with("worker 2 is ") && message.ends_with("and is excluded"))
     };
     assert!(events(&runs, &outcome).iter().any(is_named));
-    assert_eq!(outcome.summary.pace.slow_rank, Some(2));
+    assert_eq!(outcome.summary.stragglers.slow_rank, Some(2));
 }
 
 #[test]
-fn microbatches_move_to_faster_workers_without_a_trace_in_the_bits() {
-    let mut runs = Runs::new("uneven");
+fn microbatches_move_to_faster_workers_and_change_no_bit() {
+    let mut runs = Runs::new("stragglers");
     let sets = [&SHORT[..], &["run.workers=3", "checkpoint.every=4"]].concat();
     let usual = runs.finish(&THREE_MICROBATCHES.with(&sets));
     let moving = [
         "emulate.microbatch_ms=4",
         "emulate.slow=[{rank = 0, factor = 40}]",
         "sync.stragglers=shares",
-        "sync.patience=2",
+        "sync.straggler_window=2",
     ];
     let recipe = THREE_MICROBATCHES.with(&[&sets[..], &moving].concat());
     assert_eq!(recipe.hash(), THREE_MICROBATCHES.with(&sets).hash(), "no bit depends on it");
     let moved = runs.finish(&recipe);
     assert_eq!(moved.hashes(), usual.hashes());
     assert_eq!(usual.summary.microbatches_by_rank, [6, 3, 3]);
-    assert_eq!(moved.summary.microbatches_by_rank[0], 3, "the slow one has the least it can have");
+    assert_eq!(moved.summary.microbatches_by_rank[0], 3, "the slow worker has the minimum");
 }
 
 #[test]
-fn gradients_that_are_a_step_old_do_not_depend_on_workers_and_survive_the_process() {
-    let mut runs = Runs::new("uneven");
+fn delayed_gradients_do_not_depend_on_workers_and_survive_a_restart() {
+    let mut runs = Runs::new("stragglers");
     for small in if soak() { &[LLAMA, GPT2, THREE_MICROBATCHES][..] } else { &[GPT2] } {
-        let sets = ["train.steps=7", "train.eval_batches=1", "checkpoint.every=3", "sync.delay=1"];
+        let short = ["train.steps=7", "train.eval_batches=1"];
+        let sets = [&short[..], &["checkpoint.every=3", "sync.gradient_delay=1"]].concat();
         let alone = runs.finish(&small.with(&[&sets[..], &["run.workers=1"]].concat()));
         assert_eq!(alone.summary.staleness_max, 1);
         assert_eq!(alone.losses.len(), 7);
@@ -154,17 +163,17 @@ fn gradients_that_are_a_step_old_do_not_depend_on_workers_and_survive_the_proces
         let part = runs.run(&recipe, options).expect("the first part");
         let resume = Some(part.dir.join("checkpoints"));
         let rest = runs.run(&recipe, Options { resume, ..Options::default() }).expect("the rest");
-        assert_eq!(rest.hashes(), alone.hashes(), "{}: gone on", small.name);
-        let usual = small.with(&["train.steps=7", "train.eval_batches=1", "run.workers=2"]);
+        assert_eq!(rest.hashes(), alone.hashes(), "{}: resumed", small.name);
+        let usual = small.with(&[&short[..], &["run.workers=2"]].concat());
         assert_ne!(runs.finish(&usual).hashes(), alone.hashes());
     }
 }
 
 #[test]
-fn descent_by_gradients_a_step_old_is_stable_exactly_below_the_limit() {
+fn descent_with_delayed_gradients_is_stable_exactly_below_the_limit() {
     // 2 sin(π / (2 (2τ + 1))) for τ = 1, and curvatures up to 1.
     let limit = 1.0;
-    let mut runs = Runs::new("uneven");
+    let mut runs = Runs::new("stragglers");
     let mut grows = |factor: f64, delay: &str| {
         let lr = format!("optim.lr={}", factor * limit);
         let sets = [
@@ -179,15 +188,15 @@ fn descent_by_gradients_a_step_old_is_stable_exactly_below_the_limit() {
         let [first, last] = [outcome.summary.first_loss, outcome.summary.final_loss];
         last / first
     };
-    assert!(grows(0.98, "sync.delay=1") < 1e-2);
-    assert!(grows(1.02, "sync.delay=1") > 1e2);
-    assert!(grows(1.02, "sync.delay=0") < 1e-2, "without delay the limit is twice that");
+    assert!(grows(0.98, "sync.gradient_delay=1") < 1e-2);
+    assert!(grows(1.02, "sync.gradient_delay=1") > 1e2);
+    assert!(grows(1.02, "sync.gradient_delay=0") < 1e-2, "without delay the limit is twice that");
 }
 
-/// Where workers that average every `local_steps` steps end, as a distance from the optimum: each
-/// has samples of a few kinds and steps by all of them, so nothing is left to chance.
+/// Distance from the optimum of local SGD with rounds of `local_steps` steps. Each worker has
+/// samples of few classes and uses all of them in every step, so there is no sampling noise.
 fn bias(runs: &mut Runs, lr: f64, local_steps: u64) -> f64 {
-    // As far along the way whatever the rate.
+    // The product of steps and learning rate is constant.
     let steps = format!("train.steps={}", (24.0 / lr).round());
     let (lr, local_steps) = (format!("optim.lr={lr}"), format!("sync.local_steps={local_steps}"));
     let sets = [
@@ -207,18 +216,18 @@ fn bias(runs: &mut Runs, lr: f64, local_steps: u64) -> f64 {
         &local_steps,
     ];
     let outcome = runs.finish(&problem("ridge", &sets));
-    outcome.summary.verdict.distance.expect("the optimum is known")
+    outcome.summary.solution.distance.expect("the optimum is known")
 }
 
 #[test]
-fn the_bias_of_rounds_on_different_samples_grows_as_their_length_and_as_the_learning_rate() {
-    // K steps of descent along curvatures Aᵢ towards own optima xᵢ come to rest, averaged, where
+fn the_bias_of_local_sgd_grows_linearly_with_round_length_and_learning_rate() {
+    // Averaged rounds of K steps with curvatures Aᵢ and local optima xᵢ converge to x with
     // Σ (I − (I − αAᵢ)^K) (x − xᵢ) = 0, that is α (K − 1) / 2 Ā⁻¹ Σ Aᵢ² (x* − xᵢ) away from the
-    // optimum of all for small α (K − 1): exponent one in both.
-    let mut runs = Runs::new("uneven");
+    // global optimum for small α (K − 1): exponent one in both.
+    let mut runs = Runs::new("stragglers");
     let none = bias(&mut runs, 0.03, 1);
     let [two, eight] = [2, 8].map(|local_steps| bias(&mut runs, 0.03, local_steps));
-    assert!(none < two / 100.0, "gradients that are added up have no bias: {none}, {two}");
+    assert!(none < two / 100.0, "averaged gradients have no bias: {none}, {two}");
     let in_steps = (eight / two).ln() / 7.0_f64.ln();
     assert!((0.93..1.05).contains(&in_steps), "{in_steps}: from {two} to {eight}");
     let half = bias(&mut runs, 0.015, 8);
@@ -227,15 +236,15 @@ fn the_bias_of_rounds_on_different_samples_grows_as_their_length_and_as_the_lear
 }
 
 #[test]
-fn divided_samples_give_the_same_bits_on_any_number_of_workers_and_train_in_every_mode() {
-    let mut runs = Runs::new("uneven");
+fn partitioned_samples_give_equal_bits_on_any_number_of_workers_and_train_in_every_mode() {
+    let mut runs = Runs::new("stragglers");
     let partitions = ["sync.partition=dirichlet", "sync.partition=by-class"];
     for partition in if soak() { &partitions[..] } else { &partitions[..1] } {
         let sets = ["train.steps=12", "train.eval_every=0", *partition];
         let alone = runs.finish(&problem("logistic", &[&sets[..], &["run.workers=1"]].concat()));
         let four = runs.finish(&problem("logistic", &[&sets[..], &["run.workers=4"]].concat()));
         assert_eq!(four.hashes(), alone.hashes(), "{partition}");
-        for mode in ["sync.mode=local-sgd", "compress.method=int8", "sync.delay=1"] {
+        for mode in ["sync.mode=local-sgd", "compress.method=int8", "sync.gradient_delay=1"] {
             let sets = [&sets[..], &["run.workers=2", mode]].concat();
             let outcome = runs.finish(&problem("logistic", &sets));
             assert!(outcome.losses[11] < outcome.losses[0], "{partition}, {mode}");

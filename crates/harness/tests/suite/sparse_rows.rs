@@ -1,5 +1,5 @@
-//! Rows of an embedding that travel one by one to and from servers: the bits are those of tables
-//! that travel whole, bytes are those of rows that are touched, and what is kept is not asked for.
+//! Sparse embedding rows with parameter servers: the bits of dense tables, the bytes of the
+//! selected rows only, row cache and replicated rows.
 
 use lockstep_config::Recipe;
 use lockstep_harness::Runs;
@@ -9,7 +9,7 @@ use lockstep_trainer::Options;
 
 const SERVED: [&str; 3] = ["sync.mode=parameter-server", "sync.consistency=sync", "optim.clip=0"];
 
-/// Tokens of a vocabulary of a thousand by Zipf's law; two workers.
+/// Zipf-distributed tokens of a vocabulary of a thousand; two workers.
 fn zipf(sets: &[&str]) -> Recipe {
     let data = ["data.source=zipf", "model.vocab=1000", "model.context=32", "run.workers=2"];
     let train = [
@@ -36,9 +36,9 @@ fn requests(outcome: &Outcome) -> u64 {
 }
 
 #[test]
-fn in_lockstep_the_bits_are_those_of_tables_that_travel_whole() {
-    let mut runs = Runs::new("rows");
-    // How a row is stepped does not depend on how it travels: momentum and Adam are no exception.
+fn synchronous_sparse_rows_equal_dense_tables_bit_for_bit() {
+    let mut runs = Runs::new("sparse-rows");
+    // The update of a row does not depend on how it is sent, with momentum and Adam neither.
     for (optim, servers, by) in
         [("sgd", 1, "hash"), ("sgd", 3, "range"), ("momentum", 2, "hash"), ("adamw", 3, "hash")]
     {
@@ -49,7 +49,7 @@ fn in_lockstep_the_bits_are_those_of_tables_that_travel_whole() {
         let rows = runs.finish(&zipf(&[&sets[..], &["sync.sparse_rows=true", &by]].concat()));
         assert_eq!(rows.hashes(), whole.hashes(), "{optim}, {servers}, {by}");
         assert!(rows.summary.wire_bytes < whole.summary.wire_bytes);
-        // A cache of rows that are good for one step keeps nothing.
+        // A cache whose rows expire after one step serves nothing.
         let every = ["sync.sparse_rows=true", &by, "sync.row_cache=100", "sync.row_cache_every=1"];
         let every = runs.finish(&zipf(&[&sets[..], &every].concat()));
         assert_eq!(every.hashes(), whole.hashes(), "{optim}, {servers}, {by}");
@@ -58,50 +58,50 @@ fn in_lockstep_the_bits_are_those_of_tables_that_travel_whole() {
 }
 
 #[test]
-fn a_group_pulls_and_pushes_the_rows_that_any_of_it_touches() {
-    let mut runs = Runs::new("rows");
+fn a_group_pulls_and_pushes_the_union_of_its_rows() {
+    let mut runs = Runs::new("sparse-rows");
     let sets = ["sync.servers=2", "optim.name=adamw", "sync.group_workers=2"];
     let whole = runs.finish(&zipf(&sets));
     let rows = runs.finish(&zipf(&[&sets[..], &["sync.sparse_rows=true"]].concat()));
     assert_eq!(rows.hashes(), whole.hashes());
     let alone = runs.finish(&zipf(&[&sets[..2], &["sync.sparse_rows=true"]].concat()));
     assert_eq!(alone.hashes(), rows.hashes());
-    // What both touch travels once.
+    // Rows of both workers are sent once.
     let ([together, _], [apart, _]) = (pulled_and_pushed(&rows), pulled_and_pushed(&alone));
     assert!(together < apart && 2 * together > apart, "{together} of {apart}");
 }
 
 #[test]
-fn bytes_are_those_of_the_rows_that_are_touched() {
-    let mut runs = Runs::new("rows");
+fn bytes_sent_are_those_of_the_selected_rows() {
+    let mut runs = Runs::new("sparse-rows");
     let mut of = |context: &str, sparse: &str| {
         runs.finish(&zipf(&[context, sparse, "sync.servers=2", "optim.name=sgd"]))
     };
     let width = 4 * LLAMA.with::<&str>(&[]).model.width as u64;
-    let mut touched = Vec::new();
+    let mut selected = Vec::new();
     for context in ["model.context=16", "model.context=64"] {
         let (rows, whole) =
             (of(context, "sync.sparse_rows=true"), of(context, "sync.row_sharding=hash"));
         let [pulled, pushed] = pulled_and_pushed(&rows);
-        assert_eq!(pulled, pushed, "{context}: what is touched comes and its gradient goes");
-        // A row and its number each way; nine words with every pull, one with every push.
+        assert_eq!(pulled, pushed, "{context}: every pulled row gets a gradient");
+        // A row and its index in each direction; nine words a pull request, one a push.
         let steps = 6 * 2 * 2;
         let expected =
             (pulled + pushed) * (width + 4) + 8 * (9 * (requests(&rows) - steps) + steps);
         assert_eq!(row_bytes(&rows), expected, "{context}");
-        // All wires together have what they would have without rows, less the table both ways.
+        // The difference to dense tables, over all ranks, is the table in both directions.
         let saved = 6 * 2 * 2 * 1000 * width - row_bytes(&rows);
         let all = |outcome: &Outcome| outcome.summary.wire_bytes_by_rank.iter().sum::<u64>();
-        // What the summary has is of one step.
+        // The summary is per step.
         assert_eq!(6 * (all(&whole) - all(&rows)), saved, "{context}");
-        touched.push(pulled);
+        selected.push(pulled);
     }
-    assert!(touched[1] > touched[0] && touched[1] < 4 * touched[0], "{touched:?}");
+    assert!(selected[1] > selected[0] && selected[1] < 4 * selected[0], "{selected:?}");
 }
 
 #[test]
-fn rows_that_are_touched_all_the_time_are_kept_and_learning_goes_on() {
-    let mut runs = Runs::new("rows");
+fn the_row_cache_saves_pulls_and_the_model_still_learns() {
+    let mut runs = Runs::new("sparse-rows");
     let mut of = |more: &[&str]| {
         let usual = ["sync.sparse_rows=true", "sync.servers=2", "train.steps=24", "optim.name=sgd"];
         runs.finish(&zipf(&[&usual[..], more].concat()))
@@ -111,29 +111,30 @@ fn rows_that_are_touched_all_the_time_are_kept_and_learning_goes_on() {
     let ([all, pushed], [less, also_pushed]) =
         (pulled_and_pushed(&plain), pulled_and_pushed(&kept));
     let hits = kept.summary.asynchronous.rows.rows_kept.expect("counted");
-    assert_eq!((less + hits, also_pushed), (all, pushed), "every touch is a pull or a hit");
+    assert_eq!((less + hits, also_pushed), (all, pushed), "every selected row is a pull or a hit");
     assert!(less < all * 3 / 4, "{less} of {all}");
     let age = kept.summary.asynchronous.rows.row_age_max.expect("counted");
-    assert_eq!(age, 7, "a row that is pulled every eight steps misses seven updates at most");
-    let last = |outcome: &Outcome| outcome.summary.validation_loss.expect("judged");
+    assert_eq!(age, 7, "a row pulled every eight steps misses at most seven updates");
+    let last = |outcome: &Outcome| outcome.summary.validation_loss.expect("evaluated");
     assert!(last(&kept) < kept.summary.first_loss && last(&plain) < plain.summary.first_loss);
     assert!((last(&kept) - last(&plain)).abs() < 0.05, "{} {}", last(&kept), last(&plain));
 }
 
 #[test]
-fn a_bound_on_staleness_holds_for_rows_that_are_kept() {
-    let mut runs = Runs::new("rows");
+fn the_staleness_bound_holds_for_cached_rows() {
+    let mut runs = Runs::new("sparse-rows");
     let bounded = ["sync.consistency=bounded", "sync.staleness=3", "sync.sparse_rows=true"];
-    let hot = ["sync.row_cache=64", "sync.row_cache_every=1000", "train.steps=24", "optim.name=sgd"];
-    let outcome = runs.finish(&zipf(&[&bounded[..], &hot].concat()));
+    let cache = ["sync.row_cache=64", "sync.row_cache_every=1000"];
+    let train = ["train.steps=24", "optim.name=sgd"];
+    let outcome = runs.finish(&zipf(&[&bounded[..], &cache, &train].concat()));
     let rows = &outcome.summary.asynchronous.rows;
     assert!(rows.rows_kept.expect("counted") > 0 && rows.row_age_max.expect("counted") <= 3);
     assert!(outcome.summary.staleness_max <= 3);
 }
 
 #[test]
-fn a_hash_spreads_the_load_that_ranges_do_not() {
-    let mut runs = Runs::new("rows");
+fn hash_sharding_balances_the_load_better_than_range_sharding() {
+    let mut runs = Runs::new("sparse-rows");
     let mut of = |by: &str| {
         let sets = ["sync.sparse_rows=true", "sync.servers=4", "optim.name=sgd", by];
         runs.finish(&zipf(&sets)).summary.asynchronous.rows.row_imbalance.expect("counted")
@@ -143,8 +144,8 @@ fn a_hash_spreads_the_load_that_ranges_do_not() {
 }
 
 #[test]
-fn copies_of_common_rows_spread_the_load_and_in_lockstep_change_no_bit() {
-    let mut runs = Runs::new("rows");
+fn replicated_rows_balance_the_load_and_change_no_bit_when_synchronous() {
+    let mut runs = Runs::new("sparse-rows");
     let mut of = |more: &[&str]| {
         let usual = ["sync.sparse_rows=true", "sync.servers=2", "sync.row_sharding=range"];
         let eight = ["run.workers=8", "train.batch=8", "numerics.invariant_up_to=8"];
@@ -152,16 +153,16 @@ fn copies_of_common_rows_spread_the_load_and_in_lockstep_change_no_bit() {
         runs.finish(&zipf(&[&usual[..], &eight, &rest, more].concat()))
     };
     let figure = |outcome: &Outcome| outcome.summary.asynchronous.rows.clone();
-    let (plain, spread) = (of(&[]), of(&["sync.replicated_rows=64"]));
-    assert_eq!(spread.hashes(), plain.hashes());
-    let (before, after) = (figure(&plain), figure(&spread));
+    let (plain, replicated) = (of(&[]), of(&["sync.replicated_rows=64"]));
+    assert_eq!(replicated.hashes(), plain.hashes());
+    let (before, after) = (figure(&plain), figure(&replicated));
     let (copied, age) = (after.rows_copied.expect("counted"), after.row_age_max);
-    assert_eq!((before.rows_copied, age), (Some(0), Some(0)), "a copy has missed nothing");
+    assert_eq!((before.rows_copied, age), (Some(0), Some(0)), "replicas have missed no update");
     assert_eq!(after.rows_pulled.map(|pulled| pulled + copied), before.rows_pulled);
     assert!(copied > 0, "{after:?}");
     let (before, after) = (before.row_imbalance, after.row_imbalance);
     assert!(after < before.map(|before| 0.9 * before), "{after:?} of {before:?}");
-    // Where nobody waits a copy is good for some updates.
+    // Asynchronously a replica may miss some updates.
     let free = ["sync.consistency=async", "sync.replicated_rows=64", "sync.replicated_rows_age=32"];
     let free = figure(&of(&free));
     assert!(free.row_age_max.is_some_and(|age| age <= 32), "{free:?}");
@@ -172,8 +173,8 @@ fn copies_of_common_rows_spread_the_load_and_in_lockstep_change_no_bit() {
 }
 
 #[test]
-fn what_servers_keep_of_rows_survives_the_end_of_the_process() {
-    let mut runs = Runs::new("rows");
+fn row_state_of_servers_survives_a_restart() {
+    let mut runs = Runs::new("sparse-rows");
     let more = ["sync.sparse_rows=true", "sync.servers=2", "optim.name=adamw", "train.steps=10"];
     let recipe = zipf(&[&more[..], &["checkpoint.every=4"]].concat());
     let whole = runs.finish(&recipe);

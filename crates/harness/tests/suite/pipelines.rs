@@ -1,14 +1,14 @@
-//! Pipelines of the real trainer: the same bits as one worker, whatever the schedule, the number
-//! of stages, and what else is divided.
+//! Pipeline parallelism: the bits of one worker for every schedule, number of stages and
+//! combination with data parallelism and ZeRO.
 //!
-//! Every value of a setting comes up with every schedule; with `LOCKSTEP_SOAK=1` all combinations
-//! do. Ranks are threads; the command line's tests start processes.
+//! Every value of a setting runs with every schedule; with `LOCKSTEP_SOAK=1` all combinations run.
+//! Ranks are threads; the tests of the command line start processes.
 
-use lockstep_harness::moved::assert_moved_as_predicted;
 use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_MICROBATCHES};
 use lockstep_harness::runs::{Runs, soak};
+use lockstep_harness::traffic::assert_traffic_as_predicted;
 
-/// Devices and stages of each, with the schedules that have as many.
+/// Pipeline degree, virtual stages and schedule.
 const PIPELINES: [(usize, usize, &str); 10] = [
     (2, 1, "1f1b"),
     (2, 1, "zero-bubble"),
@@ -37,16 +37,15 @@ fn sets(
     ]
 }
 
-/// Every schedule with every ZeRO stage; the number of copies and what is computed again take
-/// turns.
+/// Every schedule with every ZeRO stage; the data-parallel degree and recomputation alternate.
 fn layouts() -> Vec<Vec<String>> {
     let recomputes = ["none", "selective", "full", "every-2"];
     let mut list = Vec::new();
     for pipeline in PIPELINES {
         for zero in 0..4 {
             let turn = list.len();
-            let copies = if soak() { vec![1, 2, 3] } else { vec![[1, 2, 3, 2, 1][turn % 5]] };
-            for data in copies {
+            let degrees = if soak() { vec![1, 2, 3] } else { vec![[1, 2, 3, 2, 1][turn % 5]] };
+            for data in degrees {
                 let mut sets = sets(pipeline, data, zero);
                 sets.push(format!("parallel.recompute={}", recomputes[turn / 3 % 4]));
                 sets.push(format!("parallel.overlap={}", turn % 2 == 0));
@@ -66,7 +65,7 @@ fn same_on_all(small: &Small, more: &[&str], layouts: &[Vec<String>]) {
         let sets: Vec<String> = own.map(|set| (*set).to_owned()).chain(sets.to_vec()).collect();
         let recipe = small.with(&sets);
         let outcome = runs.finish(&recipe);
-        assert_moved_as_predicted(&recipe, &outcome);
+        assert_traffic_as_predicted(&recipe, &outcome);
         (outcome.hashes(), outcome.summary.validation_loss.map(f64::to_bits))
     };
     let alone = hashes(&["run.workers=1".to_owned()]);
@@ -75,7 +74,7 @@ fn same_on_all(small: &Small, more: &[&str], layouts: &[Vec<String>]) {
     }
 }
 
-/// Every so-manieth of them, from another one on for each recipe; all of them in the long suite.
+/// Every `step`-th layout from `first` on; all of them in the long suite.
 fn some(first: usize, step: usize) -> Vec<Vec<String>> {
     let step = if soak() { 1 } else { step };
     layouts().into_iter().skip(if soak() { 0 } else { first }).step_by(step).collect()
@@ -102,19 +101,19 @@ fn three_microbatches_a_leaf_are_the_same_in_every_pipeline() {
 }
 
 #[test]
-fn stages_that_were_asked_for_are_the_same() {
+fn explicit_stage_layers_are_the_same() {
     let more = ["model.layers=5"];
-    let asked = |stages: &str, data: usize| {
+    let explicit = |stages: &str, data: usize| {
         let devices = stages.split(',').count();
         let mut sets = sets((devices, 1, "1f1b"), data, 1);
-        sets.push(format!("parallel.stages={stages}"));
+        sets.push(format!("parallel.stage_layers={stages}"));
         sets
     };
-    same_on_all(&LLAMA, &more, &[asked("4,1", 2), asked("1,3,1", 1), asked("1,1,2,1", 2)]);
+    same_on_all(&LLAMA, &more, &[explicit("4,1", 2), explicit("1,3,1", 1), explicit("1,1,2,1", 2)]);
 }
 
 #[test]
-fn what_is_frozen_is_the_same_in_every_pipeline() {
+fn frozen_parameters_are_the_same_in_every_pipeline() {
     let frozen = [
         r#"optim.groups=[{match="*embed*",frozen=true},{match="*layers.0*",freeze_after=2}]"#,
         r#"optim.groups=[{match="*lm_head*"},{match="*norm*"},{match="*",frozen=true}]"#,

@@ -1,8 +1,8 @@
-//! Folders that `transformers` wrote: the logits it computes, any layout that trains on from them,
-//! and the same bytes when they are written again.
+//! Model folders of Hugging Face `transformers`: equal logits, training from them under any layout,
+//! and byte-for-byte export.
 //!
-//! The folders and their logits are made by scripts/interop, which also holds many more of them
-//! against the library itself.
+//! scripts/interop makes the folders and their logits, and compares many more models with the
+//! library itself.
 
 use lockstep_comm::Comm;
 use lockstep_config::{Dtype, Recipe, Sources};
@@ -14,8 +14,7 @@ use lockstep_parallel::from_recipe::mesh_of;
 use lockstep_trainer::convert::{Target, convert};
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::pretrained::{self, Pretrained};
-use lockstep_trainer::materialize;
-use lockstep_trainer::{TrainError, device};
+use lockstep_trainer::{TrainError, device, materialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -25,11 +24,11 @@ fn folder(name: &str) -> PathBuf {
     golden::folder().join("huggingface").join(name)
 }
 
-/// Trains on from a folder, as these settings say.
+/// Recipe that trains from a folder with these settings.
 fn recipe(folder: &Path, sets: &[&str]) -> Recipe {
     let mut all = vec![
         format!("model.from={}", folder.display()),
-        // Any text will do, and a short one is read quickly.
+        // Any short text will do.
         format!("data.source={}", golden::folder().join("README.md").display()),
         "train.batch=8".to_owned(),
         "train.microbatch=1".to_owned(),
@@ -40,7 +39,7 @@ fn recipe(folder: &Path, sets: &[&str]) -> Recipe {
     ];
     all.extend(sets.iter().map(|set| (*set).to_owned()));
     let sources = Sources { sets: all, ..Sources::default() };
-    pretrained::resolve(&sources, &lockstep_platform::real()).expect("a sound recipe")
+    pretrained::resolve(&sources, &lockstep_platform::real()).expect("a valid recipe")
 }
 
 #[test]
@@ -52,8 +51,8 @@ fn logits_agree_with_transformers() {
         let tokens: Vec<u32> =
             serde_json::from_value(record["tokens"].clone()).expect("a list of tokens");
         let expected: Vec<Vec<f32>> =
-            serde_json::from_value(record["logits"].clone()).expect("a row for each");
-        let pretrained = Pretrained::open(&folder(name), &world).expect("a sound folder");
+            serde_json::from_value(record["logits"].clone()).expect("a row for each token");
+        let pretrained = Pretrained::open(&folder(name), &world).expect("a valid folder");
         let recipe = recipe(&folder(name), &[]);
         let generator = Generator::load(&pretrained, &recipe, &world).expect("all its tensors");
         let found = generator.logits(&tokens).concat();
@@ -63,7 +62,7 @@ fn logits_agree_with_transformers() {
 }
 
 #[test]
-fn every_layout_trains_on_from_a_folder_to_the_same_bits() {
+fn every_layout_trains_from_a_folder_to_the_same_bits() {
     let mut runs = Runs::new("huggingface");
     for name in FOLDERS {
         let alone = runs.finish(&recipe(&folder(name), &[])).hashes();
@@ -74,17 +73,17 @@ fn every_layout_trains_on_from_a_folder_to_the_same_bits() {
             assert_eq!(runs.finish(&layout).hashes(), alone, "{name}: {workers} {zero}");
         }
         let random = Recipe { from: String::new(), ..recipe(&folder(name), &[]) };
-        assert_ne!(runs.finish(&random).hashes(), alone, "{name}: the folder made no difference");
+        assert_ne!(runs.finish(&random).hashes(), alone, "{name}: its weights make a difference");
     }
 }
 
 #[test]
-fn a_shorter_context_takes_the_first_positions() {
+fn a_shorter_context_loads_the_first_positions() {
     let world = lockstep_platform::real();
     for name in FOLDERS {
         let logits = |sets: &[&str]| {
             let recipe = recipe(&folder(name), sets);
-            let pretrained = Pretrained::open(&folder(name), &world).expect("a sound folder");
+            let pretrained = Pretrained::open(&folder(name), &world).expect("a valid folder");
             let generator = Generator::load(&pretrained, &recipe, &world).expect("its tensors");
             generator.logits(&[7, 0, 259]).concat()
         };
@@ -94,7 +93,7 @@ fn a_shorter_context_takes_the_first_positions() {
 }
 
 #[test]
-fn a_folder_survives_the_way_through_a_run_byte_for_byte() {
+fn import_and_export_keep_a_folder_byte_for_byte() {
     let runs = Runs::new("huggingface");
     let world = runs.world();
     let file = |folder: &Path, name: &str| world.files().read(&folder.join(name)).expect(name);
@@ -104,10 +103,10 @@ fn a_folder_survives_the_way_through_a_run_byte_for_byte() {
             "gpt2" => lockstep_checkpoint::ElementType::F32,
             _ => lockstep_checkpoint::ElementType::Bf16,
         };
-        let quietly = &mut |_, _| {};
-        convert(&folder(name), &run, Target::Lockstep, world, quietly).expect("it is sound");
+        let no_progress = &mut |_, _| {};
+        convert(&folder(name), &run, Target::Lockstep, world, no_progress).expect("it is valid");
         let target = Target::HuggingFace { format, shard_bytes: 1 << 30 };
-        convert(&run, &back, target, world, quietly).expect("it is sound");
+        convert(&run, &back, target, world, no_progress).expect("it is valid");
         let data = |folder: &Path| {
             let bytes = file(folder, "model.safetensors");
             let (len, rest) = bytes.split_first_chunk().expect("the header's length");
@@ -148,14 +147,14 @@ fn a_trained_model_is_exported_with_its_weights_and_its_tokens() {
     assert_eq!(last.0, last.1, "progress ends at the end");
     assert_eq!(converted.weights_hash, outcome.summary.weights_hash);
     assert!(converted.files.len() > 2, "{:?}", converted.files);
-    let again = Pretrained::open(&out, world).expect("what we write, we read");
-    again.prove(&describe(again.model())).expect("all tensors");
-    let config = &again.hugging_face().expect("that kind of folder").config;
-    assert_eq!(config.special_tokens["eos_token_id"], 2, "as the folder it began with");
+    let exported = Pretrained::open(&out, world).expect("a valid folder");
+    exported.prove(&describe(exported.model())).expect("all tensors");
+    let config = &exported.hugging_face().expect("a Hugging Face folder").config;
+    assert_eq!(config.special_tokens["eos_token_id"], 2, "as in the original folder");
 }
 
 #[test]
-fn workers_that_read_different_weights_find_out() {
+fn workers_with_different_weights_report_the_tensor() {
     let runs = Runs::new("huggingface");
     let world = runs.world();
     let (one, other) = (runs.path().join("one"), runs.path().join("other"));

@@ -1,6 +1,5 @@
-//! What `fp16` loses at which scale of the loss: the numbers of our collection's experiment 9, by
-//! the conversion that training uses. Rows are named as there: C9 is the experiment, O24 and O24b
-//! its numbers, E56, E63 and O127 what is often told wrongly about it.
+//! Overflow and underflow of `fp16` gradients by loss scale (mixed-precision training, Micikevicius
+//! et al. 2018), with the conversion that training uses.
 
 use half::f16;
 use lockstep_tensor::convert::{self, RangeErrors};
@@ -10,14 +9,14 @@ use lockstep_tensor::{Cpu, Isa};
 
 const NUM_GRADIENTS: usize = 1 << 22;
 
-/// Gradients as the experiment draws them: normal, with deviation 1e-4.
+/// Normally distributed gradients with standard deviation 1e-4.
 fn gradients(cpu: &Cpu) -> Vec<f32> {
     let mut values = vec![0.0; NUM_GRADIENTS];
     random::fill_normal(cpu, Key::new(9, "experiment"), 0, 1e-4, &mut values);
     values
 }
 
-/// Shares of gradients that overflow and that become zero at a scale.
+/// Fractions of gradients that overflow and that become zero at a scale.
 fn lost_at(cpu: &Cpu, gradients: &[f32], scale: f32) -> (f64, f64) {
     let mut scaled = gradients.to_vec();
     let RangeErrors { num_non_finite, num_zeroed } =
@@ -32,7 +31,7 @@ fn assert_close(found: f64, expected: f64, by: f64) {
 }
 
 #[test]
-fn o24_nothing_overflows_at_the_usual_scales_and_a_quarter_does_near_two_to_the_29() {
+fn nothing_overflows_at_usual_scales_and_a_quarter_does_around_two_to_the_29() {
     let cpu = Cpu::single(Isa::detect());
     let gradients = gradients(&cpu);
     for exponent in [15, 18, 20, 24] {
@@ -45,7 +44,7 @@ fn o24_nothing_overflows_at_the_usual_scales_and_a_quarter_does_near_two_to_the_
 }
 
 #[test]
-fn o24b_without_a_scale_almost_half_are_below_the_normal_numbers_and_few_become_zero() {
+fn without_a_scale_almost_half_are_subnormal_and_few_become_zero() {
     let cpu = Cpu::single(Isa::detect());
     let gradients = gradients(&cpu);
     let small: Vec<f32> = gradients.iter().copied().filter(|g| g.abs() < 6e-5).collect();
@@ -58,7 +57,7 @@ fn o24b_without_a_scale_almost_half_are_below_the_normal_numbers_and_few_become_
 }
 
 #[test]
-fn e63_a_larger_scale_never_overflows_less_and_never_loses_more() {
+fn a_larger_scale_never_overflows_less_nor_underflows_more() {
     let cpu = Cpu::single(Isa::detect());
     let gradients = &gradients(&cpu)[..1 << 18];
     let lost: Vec<_> =
@@ -70,7 +69,7 @@ fn e63_a_larger_scale_never_overflows_less_and_never_loses_more() {
 }
 
 #[test]
-fn o127_and_e56_the_range_of_fp16_reaches_into_its_subnormal_numbers() {
+fn the_range_of_fp16_includes_its_subnormal_numbers() {
     let cpu = Cpu::single(Isa::detect());
     let round = |value: f32| {
         let mut narrow = [f16::ZERO];
@@ -82,5 +81,5 @@ fn o127_and_e56_the_range_of_fp16_reaches_into_its_subnormal_numbers() {
     let smallest = 2.0_f32.powi(-24);
     assert_close(f64::from(smallest), 5.96e-8, 1e-10);
     assert_eq!(round(smallest).to_bits(), smallest.to_bits(), "it is not flushed");
-    assert_eq!(round(smallest / 2.0).to_bits(), 0, "half of it is the tie to even");
+    assert_eq!(round(smallest / 2.0).to_bits(), 0, "half of it ties to even");
 }

@@ -1,6 +1,7 @@
-//! Ours against PyTorch: logits, loss, every gradient, and ten steps of AdamW.
+//! Logits, loss, every gradient and ten steps of AdamW against PyTorch.
 //!
-//! The golden files were computed in float64. So the measure is not PyTorch's rounding but ours.
+//! The golden files were computed in float64, so the tests measure the engine's rounding, not
+//! PyTorch's.
 
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::{Dtype, Recipe};
@@ -33,7 +34,7 @@ impl Case {
         let groups = Groups::new(alone, mesh_of(&recipe)).expect("one worker");
         let mut learner = materialize(&recipe, cpu, &groups, &world).expect("one worker");
         let num_params = learner.replica.blueprint().owned_params().count();
-        assert_eq!(num_params, golden.params().count(), "{family}: the same parameters");
+        assert_eq!(num_params, golden.params().count(), "{family}: parameters");
         let values: BTreeMap<_, _> = golden
             .params()
             .map(|name| (name.to_owned(), golden.f32(&format!("weights.{name}"))))
@@ -52,7 +53,7 @@ impl Case {
         self.recipe.num_microbatches()
     }
 
-    /// What gives the micro-batches, and what runs them, apart so that both can be used.
+    /// Source of the micro-batches and learner, borrowed separately.
     fn microbatches<'a>(&'a mut self) -> (impl Fn(usize) -> Microbatch<'a>, &'a mut Learner) {
         let sequences = self.recipe.train.microbatch_size;
         let shape = MicrobatchShape { sequences, tokens: self.recipe.model.context };
@@ -82,13 +83,13 @@ impl Case {
         loss / num_targets
     }
 
-    /// Rounding over sums as long as the longest in these models, over the vocabulary.
+    /// Rounding over the longest sums of these models, over the vocabulary.
     fn tolerance(&self) -> Tolerance {
         Tolerance::Close(Dtype::F32, self.recipe.model.vocab)
     }
 }
 
-/// Each family, with the batch as one micro-batch and as two.
+/// Each model family with the batch as one micro-batch and as two.
 fn for_each_case(cpu: &Cpu, mut check: impl FnMut(Case)) {
     for family in ["gpt2", "llama"] {
         for microbatch_size in [2, 1] {
@@ -154,9 +155,9 @@ fn squares(found: &[f32], truth: &[f32]) -> (f64, f64) {
     (apart, truth.iter().map(|b| square(f64::from(*b))).sum())
 }
 
-/// The whole gradient is held against PyTorch's, and every tensor of it. Both round the same
-/// operands to bf16, so where a gradient is one product deep the two errors are draws of one size:
-/// the norms of n such errors scatter by 1 / sqrt(2 n), and two of them are that far apart.
+/// Compares the whole gradient and every tensor of it with PyTorch's. Both round the same operands
+/// to bf16, so where a gradient is one matrix product deep, the two errors are samples of one
+/// distribution: the norms of n such errors scatter by 1 / sqrt(2 n).
 #[test]
 fn gradients_in_bf16_are_no_further_from_float64_than_those_of_pytorch() {
     let cpu = Cpu::single(Isa::detect());
@@ -171,14 +172,14 @@ fn gradients_in_bf16_are_no_further_from_float64_than_those_of_pytorch() {
         for microbatch_size in [2, 1] {
             let mut case = Case::new(&cpu, family, microbatch_size, Dtype::Bf16);
             case.run(&cpu, 0);
-            let (mut own_squares, mut their_squares) = (0.0, 0.0);
+            let (mut own_squares, mut their_squares) = (0.0_f64, 0.0_f64);
             for (slot, grad) in case.learner.replica.own_grads() {
                 let truth = case.golden.f32(&format!("grads.{}", slot.name));
                 let ((apart, size), theirs) = (squares(grad, &truth), theirs[slot.name.as_str()]);
                 let ours = (apart / size).sqrt();
                 own_squares += apart;
                 their_squares += theirs * theirs * size;
-                assert!(ours > 1e-5, "{}: it was computed in bf16", slot.name);
+                assert!(ours > 1e-5, "{}: not computed in bf16", slot.name);
                 let most = theirs * (1.0 + 2.0 / (grad.len() as f64).sqrt());
                 assert!(ours <= most, "{}: {ours:.2e}, PyTorch {theirs:.2e}", slot.name);
             }

@@ -1,56 +1,56 @@
-//! Two-byte floats give the bits of one worker on every layout, as `f32` does: operands are rounded
-//! where they are multiplied, which is the same place under every layout.
+//! Mixed precision: bf16 and fp16 give the bits of one worker on every layout, because operands are
+//! rounded where they are multiplied; loss scaling.
 //!
-//! Few layouts in which every technique comes up; with `LOCKSTEP_SOAK=1` every product of layouts.
+//! Few layouts that cover every technique; with `LOCKSTEP_SOAK=1` every valid layout.
 
 use lockstep_config::{PipelineSchedule, Sources, resolve};
-use lockstep_harness::moved::assert_moved_as_predicted;
-use lockstep_harness::products::Product;
+use lockstep_harness::layouts::Layout;
 use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_MICROBATCHES, WIDE};
 use lockstep_harness::runs::{Hashes, Runs, soak};
+use lockstep_harness::traffic::assert_traffic_as_predicted;
 use lockstep_trainer::Options;
 
 const BF16: &str = "precision.compute=bf16";
 const FP16: &str = "precision.compute=fp16";
-const SLICED: &str = "numerics.invariant_tensor_up_to=2";
+const TENSOR_LEAVES: &str = "numerics.invariant_tensor_up_to=2";
 const SHORT: [&str; 3] = ["train.steps=3", "train.eval_batches=1", "run.isolation=threads"];
 
-/// Layouts in which every technique comes up.
+/// Layouts that cover every technique.
 fn few() -> Vec<Vec<String>> {
-    let one = Product::ONE;
+    let one = Layout::SINGLE;
     let zero_bubble = PipelineSchedule::ZeroBubble;
-    let products = [
-        (Product { workers: 3, zero: 1, ..one }, "selective"),
-        (Product { workers: 2, zero: 2, ..one }, "full"),
-        (Product { workers: 5, zero: 3, ..one }, "none"),
-        (Product { workers: 2, tensor: 2, sequence: true, ..one }, "every-2"),
-        (Product { workers: 4, tensor: 2, zero: 3, ..one }, "none"),
-        (Product { workers: 2, pipeline: 2, schedule: zero_bubble, ..one }, "none"),
-        (Product { workers: 4, pipeline: 2, tensor: 2, sequence: true, ..one }, "selective"),
+    let layouts = [
+        (Layout { workers: 3, zero: 1, ..one }, "selective"),
+        (Layout { workers: 2, zero: 2, ..one }, "full"),
+        (Layout { workers: 5, zero: 3, ..one }, "none"),
+        (Layout { workers: 2, tensor: 2, sequence: true, ..one }, "every-2"),
+        (Layout { workers: 4, tensor: 2, zero: 3, ..one }, "none"),
+        (Layout { workers: 2, pipeline: 2, schedule: zero_bubble, ..one }, "none"),
+        (Layout { workers: 4, pipeline: 2, tensor: 2, sequence: true, ..one }, "selective"),
     ];
-    let sets = |(product, recompute): &(Product, &str)| {
-        [product.sets(), vec![format!("parallel.recompute={recompute}")]].concat()
+    let sets = |(layout, recompute): &(Layout, &str)| {
+        [layout.sets(), vec![format!("parallel.recompute={recompute}")]].concat()
     };
-    products.iter().map(sets).collect()
+    layouts.iter().map(sets).collect()
 }
 
-/// Those, or every product of layouts that the recipe can be divided by.
+/// A few layouts; in the long suite every valid one.
 fn layouts(small: &Small, sets: &[&str]) -> Vec<Vec<String>> {
     if !soak() {
         return few();
     }
-    let all = Product::all(&[1, 2, 3, 4, 8]);
-    all.iter().filter(|p| p.resolve(small, sets).is_ok()).map(Product::sets).collect()
+    let all = Layout::all(&[1, 2, 3, 4, 8]);
+    all.iter().filter(|layout| layout.resolve(small, sets).is_ok()).map(Layout::sets).collect()
 }
 
-/// Trains with one worker and with every layout, and demands one result.
+/// Trains with one worker and with every layout, asserts equal hashes and returns them.
 fn same_on_all_layouts(small: &Small, own: &[&str]) -> Hashes {
     let mut runs = Runs::new("precision");
     let mut outcome = |layout: &[String]| {
         let own = SHORT.iter().chain(own).map(|set| (*set).to_owned());
         let recipe = small.with(&own.chain(layout.to_vec()).collect::<Vec<_>>());
         let outcome = runs.finish(&recipe);
-        assert_moved_as_predicted(&recipe, &outcome);
+        assert_traffic_as_predicted(&recipe, &outcome);
         (outcome.hashes(), outcome.summary.validation_loss.map(f64::to_bits))
     };
     let alone = outcome(&["run.workers=1".to_owned(), "run.threads=2".to_owned()]);
@@ -62,21 +62,21 @@ fn same_on_all_layouts(small: &Small, own: &[&str]) -> Hashes {
 
 #[test]
 fn a_llama_in_bf16_is_the_same_on_all_layouts() {
-    let narrow = same_on_all_layouts(&LLAMA, &[BF16, SLICED]);
-    let recipe = LLAMA.with(&[&SHORT[..], &[SLICED, "run.workers=1"]].concat());
-    assert_ne!(Runs::new("precision").finish(&recipe).hashes(), narrow, "products are rounded");
+    let narrow = same_on_all_layouts(&LLAMA, &[BF16, TENSOR_LEAVES]);
+    let recipe = LLAMA.with(&[&SHORT[..], &[TENSOR_LEAVES, "run.workers=1"]].concat());
+    assert_ne!(Runs::new("precision").finish(&recipe).hashes(), narrow, "operands are rounded");
 }
 
 #[test]
 fn a_tied_gpt2_in_fp16_is_the_same_on_all_layouts() {
-    same_on_all_layouts(&GPT2, &[FP16, SLICED, "model.dropout=0.1"]);
+    same_on_all_layouts(&GPT2, &[FP16, TENSOR_LEAVES, "model.dropout=0.1"]);
 }
 
 #[test]
-fn gradients_that_travel_in_two_bytes_are_the_same_on_all_layouts_and_weigh_half() {
-    let narrow = same_on_all_layouts(&LLAMA, &[BF16, SLICED, "precision.wire=bf16"]);
+fn two_byte_gradients_on_the_wire_are_the_same_on_all_layouts_in_half_the_bytes() {
+    let narrow = same_on_all_layouts(&LLAMA, &[BF16, TENSOR_LEAVES, "precision.wire=bf16"]);
     let mut runs = Runs::new("precision");
-    let recipe = LLAMA.with(&[&SHORT[..], &[BF16, SLICED, "run.workers=1"]].concat());
+    let recipe = LLAMA.with(&[&SHORT[..], &[BF16, TENSOR_LEAVES, "run.workers=1"]].concat());
     assert_ne!(runs.finish(&recipe).hashes(), narrow, "sums are rounded");
     let mut hashes = |workers: &str, zero: &str| {
         let sets = [&SHORT[..], &[FP16, "precision.wire=fp16", workers, zero]].concat();
@@ -107,7 +107,7 @@ fn odd_sizes_and_three_microbatches_a_leaf_are_the_same_in_bf16() {
 }
 
 #[test]
-fn products_longer_than_one_block_are_the_same_in_both() {
+fn matrix_products_longer_than_one_block_are_the_same_in_bf16_and_fp16() {
     let mut runs = Runs::new("precision");
     for compute in [BF16, FP16] {
         let mut hashes = |workers: &str, zero: &str| {
@@ -122,7 +122,7 @@ fn products_longer_than_one_block_are_the_same_in_both() {
 }
 
 #[test]
-fn a_run_goes_on_bit_for_bit_under_another_layout_in_both() {
+fn a_run_resumes_bit_for_bit_under_another_layout_in_bf16_and_fp16() {
     let mut runs = Runs::new("precision");
     for compute in [BF16, FP16] {
         let sets = |layout: &[&'static str]| [&SHORT[..], &[compute], layout].concat();
@@ -138,7 +138,7 @@ fn a_run_goes_on_bit_for_bit_under_another_layout_in_both() {
     }
 }
 
-/// So few targets that their gradients overflow at the largest scale.
+/// Settings with so few targets that gradients overflow at the largest scale.
 const OVERFLOWS: [&str; 6] = [
     FP16,
     "precision.loss_scale_start=16777216",
@@ -149,7 +149,7 @@ const OVERFLOWS: [&str; 6] = [
 ];
 
 #[test]
-fn a_run_that_overflows_at_first_recovers_and_all_workers_skip_the_same_steps() {
+fn dynamic_loss_scaling_recovers_and_all_workers_skip_the_same_steps() {
     let mut runs = Runs::new("precision");
     let sets = |layout: &[&'static str]| [&OVERFLOWS[..], &SHORT[1..], layout].concat();
     let alone = runs.finish(&LLAMA.with(&sets(&["run.workers=1"])));
@@ -179,7 +179,7 @@ fn a_run_that_overflows_at_first_recovers_and_all_workers_skip_the_same_steps() 
 }
 
 #[test]
-fn the_scale_goes_on_where_it_was() {
+fn a_resumed_run_restores_the_loss_scale() {
     let mut runs = Runs::new("precision");
     let sets = |layout: &[&'static str]| [&OVERFLOWS[..], &SHORT[1..], layout].concat();
     let recipe = GPT2.with(&sets(&["run.workers=1", "precision.loss_scale_interval=3"]));
@@ -204,14 +204,14 @@ fn a_static_scale_that_is_too_large_ends_the_run_with_one_line() {
     let more = ["precision.loss_scale=16777216", "run.workers=1"];
     let sets: Vec<_> = OVERFLOWS.iter().filter(|set| !set.contains("start")).copied().collect();
     let recipe = LLAMA.with(&[&sets[..], &SHORT[1..], &more].concat());
-    let error = runs.run(&recipe, Options::default()).expect_err("nothing gets smaller");
+    let error = runs.run(&recipe, Options::default()).expect_err("a static scale never shrinks");
     let line = error.to_string();
     assert!(line.contains("gradient") && !line.contains('\n'), "{line}");
 }
 
 #[test]
-fn a_static_scale_changes_no_bit_of_what_neither_overflows_nor_vanishes() {
-    // In f32 a power of two passes through every product, so only what fp16 loses may differ.
+fn a_static_scale_changes_gradients_by_underflow_only() {
+    // In f32 a power of two scales every product exactly, so only fp16 underflow may differ.
     let mut runs = Runs::new("precision");
     let mut losses = |scale: &'static str| {
         let sets = [&SHORT[..], &[FP16, scale, "run.workers=1"]].concat();

@@ -1,39 +1,38 @@
-//! Products of layouts: every way to divide the work among a few workers.
+//! Every layout of a few workers: the Cartesian product of degrees, schedules and ZeRO stages.
 //!
-//! Nobody keeps a list of what can be together. All that can be written down is tried on
-//! [`resolve`](lockstep_config::resolve), which proves recipes, and what it accepts is a layout.
-//! That is some hundreds a model, too many for every change; [`pairs`] chooses few in which any two
-//! values that can be together are.
+//! [`resolve`](lockstep_config::resolve) decides which combinations are valid; there is no second
+//! list. Valid ones number some hundreds a model, too many for every change. [`pairs`] selects a
+//! small subset that covers every pair of values (pairwise testing).
 
 use crate::recipes::Small;
-use lockstep_conformance::cases::{COMMIT, Random};
 use lockstep_config::{ConfigErrors, PipelineSchedule, Recipe};
+use lockstep_conformance::cases::{COMMIT, Random};
 use lockstep_platform::World;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// One way to divide the work.
+/// Degrees, pipeline schedule and ZeRO stage of one layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Product {
-    /// All workers; what the axes below leave of them shares the batch.
+pub struct Layout {
+    /// Number of workers; the data-parallel degree follows from it and the degrees below.
     pub workers: usize,
-    /// Workers that hold the slices of a layer.
+    /// Tensor-parallel degree.
     pub tensor: usize,
-    /// Whether those divide rows between the products too.
+    /// Whether sequence parallelism is on.
     pub sequence: bool,
-    /// Workers that hold the stages of a pipeline.
+    /// Pipeline-parallel degree.
     pub pipeline: usize,
-    /// Stages of each of them.
+    /// Virtual stages of each pipeline rank.
     pub virtual_stages: usize,
-    /// The order of passes.
+    /// Pipeline schedule.
     pub schedule: PipelineSchedule,
-    /// What those who share the batch keep a part of.
+    /// ZeRO stage.
     pub zero: usize,
 }
 
-impl Product {
-    /// One worker with everything.
-    pub const ONE: Self = Self {
+impl Layout {
+    /// One worker.
+    pub const SINGLE: Self = Self {
         workers: 1,
         tensor: 1,
         sequence: false,
@@ -43,24 +42,24 @@ impl Product {
         zero: 0,
     };
 
-    /// Everything that can be written down for these numbers of workers, whether or not it can be;
-    /// but for copies of the model that take more workers than there are.
+    /// Every combination for these numbers of workers, valid or not, except those whose model takes
+    /// more workers than there are.
     pub fn all(workers: &[usize]) -> Vec<Self> {
-        let mut all = vec![Self::ONE];
+        let mut all = vec![Self::SINGLE];
         let mut vary = |values: usize, with: &dyn Fn(Self, usize) -> Self| {
-            let each = |product: &Self| (0..values).map(|i| with(*product, i)).collect::<Vec<_>>();
+            let each = |layout: &Self| (0..values).map(|i| with(*layout, i)).collect::<Vec<_>>();
             all = all.iter().flat_map(each).collect();
         };
         let schedules: Vec<_> =
             PipelineSchedule::NAMES.iter().filter_map(|n| PipelineSchedule::from_name(n)).collect();
-        vary(workers.len(), &|product, i| Self { workers: workers[i], ..product });
-        vary(workers.len(), &|product, i| Self { tensor: workers[i], ..product });
-        vary(workers.len(), &|product, i| Self { pipeline: workers[i], ..product });
-        vary(2, &|product, i| Self { virtual_stages: i + 1, ..product });
-        vary(schedules.len(), &|product, i| Self { schedule: schedules[i], ..product });
-        vary(2, &|product, i| Self { sequence: i == 1, ..product });
-        vary(4, &|product, i| Self { zero: i, ..product });
-        all.retain(|product| product.tensor * product.pipeline <= product.workers);
+        vary(workers.len(), &|layout, i| Self { workers: workers[i], ..layout });
+        vary(workers.len(), &|layout, i| Self { tensor: workers[i], ..layout });
+        vary(workers.len(), &|layout, i| Self { pipeline: workers[i], ..layout });
+        vary(2, &|layout, i| Self { virtual_stages: i + 1, ..layout });
+        vary(schedules.len(), &|layout, i| Self { schedule: schedules[i], ..layout });
+        vary(2, &|layout, i| Self { sequence: i == 1, ..layout });
+        vary(4, &|layout, i| Self { zero: i, ..layout });
+        all.retain(|layout| layout.tensor * layout.pipeline <= layout.workers);
         all
     }
 
@@ -78,25 +77,25 @@ impl Product {
         ]
     }
 
-    /// The recipe that divides its work so, or why it cannot be.
+    /// The recipe with this layout, or why it is invalid.
     pub fn resolve(&self, small: &Small, sets: &[&str]) -> Result<Recipe, ConfigErrors> {
         let own = sets.iter().map(|set| (*set).to_owned());
         small.try_with(&own.chain(self.sets()).collect::<Vec<_>>())
     }
 
-    /// Workers that share the batch.
+    /// Data-parallel degree.
     pub fn data(&self) -> usize {
         self.workers / (self.tensor * self.pipeline)
     }
 
-    /// Its values, as numbers.
+    /// The values of the settings as numbers.
     fn values(&self) -> [usize; 6] {
         let schedule = 2 * (self.schedule as usize) + self.virtual_stages;
         let sequence = usize::from(self.sequence);
         [self.workers, self.tensor, sequence, self.pipeline, schedule, self.zero]
     }
 
-    /// Every two of them, with their places.
+    /// Every pair of values with their indices.
     fn pairs(&self) -> impl Iterator<Item = (usize, usize, usize, usize)> {
         let values = self.values();
         let places = (0..values.len()).flat_map(|i| (0..i).map(move |j| (i, j)));
@@ -104,10 +103,10 @@ impl Product {
     }
 }
 
-/// The title of a table of them.
+/// Header of a table of layouts.
 pub const TITLE: &str = "workers = data x tensor x pipeline  sequence  ZeRO  schedule     stages";
 
-impl fmt::Display for Product {
+impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { workers, tensor, sequence, pipeline, virtual_stages, schedule, zero } = self;
         let data = self.data();
@@ -121,21 +120,21 @@ impl fmt::Display for Product {
     }
 }
 
-/// Few of the products in which any two values that are together in any are together in one; which
-/// ones, the commit chooses that `cargo xtask ci` names.
-pub fn pairs(products: &[Product], world: &World) -> Vec<Product> {
+/// A small subset of the layouts that covers every pair of values of the whole set, chosen greedily
+/// in a random order. The seed is the commit that `cargo xtask ci` names.
+pub fn pairs(layouts: &[Layout], world: &World) -> Vec<Layout> {
     let commit = world.host().env(COMMIT).unwrap_or_default();
     let seed = commit.bytes().fold(0, |seed, byte| Random(seed).number() ^ u64::from(byte));
     let mut random = Random(seed);
-    let mut order: Vec<_> = products.iter().map(|product| (random.number(), *product)).collect();
+    let mut order: Vec<_> = layouts.iter().map(|layout| (random.number(), *layout)).collect();
     order.sort_by_key(|(number, _)| *number);
-    let mut missing: BTreeSet<_> = products.iter().flat_map(Product::pairs).collect();
+    let mut missing: BTreeSet<_> = layouts.iter().flat_map(Layout::pairs).collect();
     let mut chosen = Vec::new();
     while !missing.is_empty() {
-        let num_new = |product: &Product| product.pairs().filter(|p| missing.contains(p)).count();
-        // The first of those that have most.
-        let best = order.iter().rev().max_by_key(|(_, product)| num_new(product));
-        let (_, best) = best.expect("what is missing is in one of them");
+        let num_new = |layout: &Layout| layout.pairs().filter(|p| missing.contains(p)).count();
+        // The first of those that cover most missing pairs.
+        let best = order.iter().rev().max_by_key(|(_, layout)| num_new(layout));
+        let (_, best) = best.expect("every missing pair is in a layout");
         best.pairs().for_each(|pair| {
             missing.remove(&pair);
         });
@@ -149,14 +148,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_products_have_all_pairs_and_another_order_gives_others() {
+    fn pairs_cover_all_pairs_and_depend_on_the_order() {
         let world = lockstep_platform::real();
-        let all = Product::all(&[1, 2]);
+        let all = Layout::all(&[1, 2]);
         assert_eq!(all.len(), (1 + 3) * 2 * 4 * 2 * 4);
         let few = pairs(&all, &world);
-        assert!(few.len() < all.len() / 5, "{} are not few", few.len());
-        let found: BTreeSet<_> = few.iter().flat_map(Product::pairs).collect();
-        assert!(all.iter().flat_map(Product::pairs).all(|pair| found.contains(&pair)));
+        assert!(few.len() < all.len() / 5, "{} layouts are too many", few.len());
+        let found: BTreeSet<_> = few.iter().flat_map(Layout::pairs).collect();
+        assert!(all.iter().flat_map(Layout::pairs).all(|pair| found.contains(&pair)));
         let reversed: Vec<_> = all.iter().rev().copied().collect();
         assert_ne!(pairs(&reversed, &world), few);
     }

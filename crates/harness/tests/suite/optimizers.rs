@@ -1,20 +1,20 @@
-//! Every optimizer, groups, freezing and a batch that grows: the same bits on every layout, and
-//! across an interruption at any step.
+//! Optimizers, parameter groups, freezing and batch-size schedules: equal bits on every layout and
+//! across restarts at any step.
 
 use lockstep_harness::Runs;
 use lockstep_harness::recipes::{GPT2, LLAMA, Small};
 use lockstep_harness::runs::{Hashes, Outcome, soak};
 use lockstep_trainer::{Options, Summary};
 
-/// Trained, then frozen; frozen, then trained; left alone in between; and for good: the second
-/// layer, which backward passes through, and the embedding, where it ends.
+/// Progressive freezing: trained then frozen, frozen then trained, frozen in between, and frozen
+/// throughout (the embedding).
 const PROGRESSIVE: &str = "optim.groups=[\
     {match=\"model.embed_tokens.*\", frozen=true},\
     {match=\"model.layers.0.*\", freeze_after=2},\
     {match=\"model.layers.1.mlp.*\", unfreeze_at=1, lr_scale=2, clip=0.05},\
     {match=\"lm_head.*\", freeze_after=1, unfreeze_at=3}]";
 
-/// What is trained and how, by name.
+/// Cases by name: model and settings.
 fn cases() -> Vec<(&'static str, Small, Vec<&'static str>)> {
     let names = ["sgd", "momentum", "nesterov", "adam", "adamw", "lars", "lamb"];
     let rules = [
@@ -28,7 +28,7 @@ fn cases() -> Vec<(&'static str, Small, Vec<&'static str>)> {
     ];
     let case = |(name, rule)| (name, LLAMA, vec![rule, "train.steps=3"]);
     let mut cases: Vec<_> = names.into_iter().zip(rules).map(case).collect();
-    // LARS measures steps against tensors, so that its rates are far larger than others.
+    // LARS scales steps by the norms of tensors, so its learning rates are far larger.
     cases[5].2.push("optim.lr=2");
     let groups = "optim.groups=[{match=\"*.bias\", weight_decay=0.3, lr_scale=3},\
                   {match=\"*attn*\", clip=0.02}, {match=\"transformer.wte.*\", lr_scale=0.1}]";
@@ -68,8 +68,8 @@ fn layout(workers: usize, zero: usize, index: usize) -> Vec<String> {
     ]
 }
 
-/// All layouts in the long suite; else four for each case, so that every case meets every ZeRO
-/// stage and all cases together every pair of a stage and a number of workers.
+/// All layouts in the long suite; else four for each case: every case with every ZeRO stage, and
+/// all cases together every pair of a stage and a number of workers.
 fn layouts(case: usize) -> Vec<Vec<String>> {
     if soak() {
         let all = (1..=4).flat_map(|workers| (0..4).map(move |zero| (workers, zero)));
@@ -81,20 +81,20 @@ fn layouts(case: usize) -> Vec<Vec<String>> {
 #[test]
 fn every_optimizer_group_and_phase_is_the_same_on_all_layouts() {
     let mut runs = Runs::new("optimizers");
-    let mut seen: Vec<Hashes> = Vec::new();
+    let mut results: Vec<Hashes> = Vec::new();
     for (index, (name, small, sets)) in cases().iter().enumerate() {
         let alone = train(&mut runs, small, sets, &layout(1, 0, 0)).hashes();
         for layout in layouts(index) {
             let found = train(&mut runs, small, sets, &layout).hashes();
             assert_eq!(found, alone, "{name}: {layout:?} against one worker");
         }
-        assert!(!seen.contains(&alone), "{name} does something of its own");
-        seen.push(alone);
+        assert!(!results.contains(&alone), "{name} differs from all others");
+        results.push(alone);
     }
 }
 
 #[test]
-fn an_interruption_at_any_change_leaves_no_trace() {
+fn an_interruption_at_any_change_changes_no_bit() {
     let mut runs = Runs::new("optimizers");
     let ramp = "train.batch_schedule=[{tokens=600, batch=32}, {tokens=2500, batch=48}]";
     for (workers, zero) in [(1, 0), (2, 1), (3, 2), (2, 3)] {
@@ -111,7 +111,7 @@ fn an_interruption_at_any_change_leaves_no_trace() {
             let first = Options { stop_after: Some(stop), ..Options::default() };
             let part = runs.run(&recipe, first).expect("the first part");
             let rest = Options { resume: Some(part.dir.clone()), ..Options::default() };
-            // The second part has other hands.
+            // The second part has another layout.
             let second: Vec<String> =
                 sets.iter().cloned().chain(layout(1 + workers % 3, 3 - zero, 0)).collect();
             let rest = runs.run(&LLAMA.with(&second), rest).expect("the second part");
@@ -122,18 +122,18 @@ fn an_interruption_at_any_change_leaves_no_trace() {
 }
 
 #[test]
-fn a_ramp_takes_the_samples_that_its_batches_say() {
+fn a_batch_schedule_consumes_the_samples_of_its_batches() {
     let mut runs = Runs::new("optimizers");
     let ramp = ["train.batch_schedule=[{tokens=600, batch=32}, {tokens=2500, batch=48}]"];
     let outcome = train(&mut runs, &LLAMA, &ramp, &layout(2, 0, 0));
-    // Sixteen sequences of 32 tokens are 512, so the second step is still one of them.
+    // Sixteen sequences of 32 tokens are 512 of 600, so the second step still has sixteen.
     assert_eq!(outcome.summary.tokens, (16 + 16 + 32 + 32 + 48) * 32);
     assert_eq!(outcome.summary.steps, 5);
-    assert_eq!(outcome.summary.microbatches_by_rank, [12, 12], "those of the last batch");
+    assert_eq!(outcome.summary.microbatches_by_rank, [12, 12], "micro-batches of the last batch");
 }
 
 #[test]
-fn what_is_frozen_stays_and_costs_neither_bytes_nor_memory() {
+fn frozen_parameters_cost_neither_traffic_nor_optimizer_memory() {
     let mut runs = Runs::new("optimizers");
     // Everything but the last layer and the head; or parts of every layer and nothing else.
     let whole_blocks = "optim.groups=[{match=\"model.embed_tokens.*\", frozen=true},\
@@ -155,12 +155,12 @@ fn what_is_frozen_stays_and_costs_neither_bytes_nor_memory() {
         assert!(after.optimizer < before.optimizer, "ZeRO {zero}");
         assert_eq!(after.weights, before.weights);
         if zero < 3 {
-            // What travels is what is trained: gradients there, and sums or parameters back.
+            // Only trained parameters are communicated.
             let state = |summary: &Summary| {
                 summary.accounted_bytes_by_rank.iter().map(|bytes| bytes.optimizer).sum::<u64>()
             };
             let share = state(&some) as f64 / state(&all) as f64;
-            // Of all workers together: one may own more of what is trained than another.
+            // Summed over workers: one may own more of the trained parameters than another.
             let wires = |summary: &Summary| summary.wire_bytes_by_rank.iter().sum::<u64>() as f64;
             let wires = wires(&some) / wires(&all);
             assert!((share - wires).abs() < 0.05, "ZeRO {zero}: {share} but {wires}");
@@ -169,7 +169,7 @@ fn what_is_frozen_stays_and_costs_neither_bytes_nor_memory() {
 }
 
 #[test]
-fn frozen_tensors_keep_their_bits_and_others_move() {
+fn frozen_tensors_keep_their_bits_and_others_change() {
     let mut runs = Runs::new("optimizers");
     let frozen = ["optim.groups=[{match=\"*.mlp.*\", frozen=true},\
                    {match=\"model.layers.0.*\", frozen=true}]"];
@@ -189,7 +189,7 @@ fn frozen_tensors_keep_their_bits_and_others_move() {
 }
 
 #[test]
-fn a_run_stops_at_its_target_on_all_workers_and_says_what_it_took() {
+fn a_run_stops_at_its_target_on_all_workers_and_reports_the_cost() {
     let mut runs = Runs::new("optimizers");
     let target = ["train.steps=40", "train.eval_every=2", "train.target_loss=5.0"];
     let alone = train(&mut runs, &LLAMA, &target, &layout(1, 0, 0));
@@ -199,8 +199,8 @@ fn a_run_stops_at_its_target_on_all_workers_and_says_what_it_took() {
     assert!(reached.validation_loss <= 5.0 && two.summary.validation_loss < Some(5.0));
     assert!(reached.steps < 40 && reached.steps.is_multiple_of(2), "{reached:?}");
     assert_eq!(reached.tokens, reached.steps * 16 * 32);
-    let a_step: u64 = two.summary.wire_bytes_by_rank.iter().sum();
-    assert_eq!(reached.wire_bytes, a_step * reached.steps);
+    let step_bytes: u64 = two.summary.wire_bytes_by_rank.iter().sum();
+    assert_eq!(reached.wire_bytes, step_bytes * reached.steps);
     assert!(reached.seconds > 0.0);
     let far = ["train.target_loss=0.1", "train.eval_every=2"];
     let far = train(&mut runs, &LLAMA, &far, &layout(1, 0, 0));

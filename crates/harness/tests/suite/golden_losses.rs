@@ -1,7 +1,7 @@
-//! Ten losses of each small recipe, to seven digits, as they were when last approved.
+//! Ten losses of each small recipe, to seven digits, as last approved.
 //!
-//! Any change of the arithmetic shows here first. If it is meant: `LOCKSTEP_BLESS=1 cargo test -p
-//! lockstep-harness --test golden_losses` writes the files again, and the change explains why.
+//! Any change of the arithmetic shows here first. After an intended change, `LOCKSTEP_BLESS=1 cargo
+//! test -p lockstep-harness --test suite golden_losses` rewrites the files; the commit says why.
 
 use lockstep_config::Recipe;
 use lockstep_harness::recipes::{Small, TINY, WIDE};
@@ -9,17 +9,18 @@ use lockstep_harness::runs::bless;
 use lockstep_harness::{Runs, golden};
 use std::fmt::Write;
 
-const HOW: &str = "LOCKSTEP_BLESS=1 cargo test -p lockstep-harness --test golden_losses";
+const BLESS: &str = "LOCKSTEP_BLESS=1 cargo test -p lockstep-harness --test suite golden_losses";
 
-/// The whole file for a recipe.
+/// Content of the golden file of a recipe.
 fn file(small: &Small, recipe: &Recipe, losses: &[f64]) -> String {
     let model = &recipe.model;
     let mut text = format!(
         "# The loss of each step of the recipe {:?} in crates/harness/src/recipes.rs, in nats.\n\
-         # model: {} with {} layers, width {}, {} heads ({} for keys), ffn {}, context {}, \
+         # model: {} with {} layers, width {}, {} heads ({} KV heads), ffn {}, context {}, \
          dropout {}\n\
-         # seed {}, {} micro-batches in {} leaves, {}, kernel class {}: any machine, any threads\n\
-         # regenerate: {HOW}\n",
+         # seed {}, {} micro-batches in {} leaves, {}, kernel class {}: any machine, any number of \
+         threads\n\
+         # regenerate: {BLESS}\n",
         small.name,
         model.family,
         model.layers,
@@ -58,19 +59,19 @@ fn check(small: &Small, num_steps: usize) {
     let expected = files.read_to_string(&path).expect("golden files are committed");
     for (number, (found, expected)) in found.lines().zip(expected.lines()).enumerate() {
         let (name, line) = (small.name, number + 1);
-        assert_eq!(found, expected, "losses-{name}.txt, line {line}; if it is meant: {HOW}");
+        assert_eq!(found, expected, "losses-{name}.txt, line {line}; if intended: {BLESS}");
     }
-    assert_eq!(found, expected, "losses-{}.txt; if it is meant: {HOW}", small.name);
+    assert_eq!(found, expected, "losses-{}.txt; if intended: {BLESS}", small.name);
 }
 
 #[test]
-fn small_recipes_lose_as_approved() {
+fn losses_of_small_recipes_are_as_approved() {
     for small in TINY {
         check(&small, 10);
     }
 }
 
 #[test]
-fn the_wide_recipe_loses_as_approved() {
+fn losses_of_the_wide_recipe_are_as_approved() {
     check(&WIDE, 10);
 }

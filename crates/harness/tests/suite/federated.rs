@@ -1,5 +1,5 @@
-//! Clients that keep their data, and a coordinator: what does not matter to the bits, what survives
-//! a process, and who is believed.
+//! Federated averaging: bits independent of client placement, state that survives a restart, robust
+//! aggregation, privacy.
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
@@ -26,7 +26,7 @@ fn digits(more: &[&str]) -> Recipe {
 }
 
 #[test]
-fn where_no_weights_suit_all_clients_averages_drift_and_corrections_recover() {
+fn fedprox_and_scaffold_recover_from_client_drift() {
     if !soak() {
         return;
     }
@@ -66,7 +66,7 @@ fn accuracy(outcome: &Outcome) -> f64 {
 }
 
 #[test]
-fn where_clients_live_changes_no_bit() {
+fn client_placement_changes_no_bit() {
     let mut runs = Runs::new("federated");
     let variants: [&[&str]; 4] = [
         &[],
@@ -113,12 +113,16 @@ fn one_step_of_all_clients_is_a_step_of_gradient_descent() {
 }
 
 #[test]
-fn what_clients_and_coordinator_keep_survives_the_end_of_the_process() {
+fn state_of_clients_and_coordinator_survives_a_restart() {
     let mut runs = Runs::new("federated");
     let variants: [&[&str]; 3] = [
         &["federated.method=scaffold"],
         &["federated.server=yogi", "federated.server_lr=0.02", "federated.late_fraction=0.4"],
-        &["federated.byzantine=0.3", "federated.attack=stale", "federated.aggregation=trimmed-mean"],
+        &[
+            "federated.byzantine=0.3",
+            "federated.attack=stale",
+            "federated.aggregation=trimmed-mean",
+        ],
     ];
     for variant in variants {
         let more = ["train.steps=24", "checkpoint.every=8", "run.workers=3"];
@@ -126,36 +130,36 @@ fn what_clients_and_coordinator_keep_survives_the_end_of_the_process() {
         let whole = runs.finish(&recipe);
         let options = Options { stop_after: Some(16), ..Options::default() };
         let part = runs.run(&recipe, options).expect("the first part");
-        // Clients may live elsewhere afterwards.
+        // Clients may be on other workers afterwards.
         let elsewhere = digits(&[variant, &more[..2], &["run.workers=2"]].concat());
         let resume = Some(part.dir.join("checkpoints"));
         let rest = runs.run(&elsewhere, Options { resume, ..Options::default() });
         let rest = rest.unwrap_or_else(|error| panic!("{variant:?}: {error}"));
-        assert!(rest.losses.len() < 24, "{variant:?} began again");
+        assert!(rest.losses.len() < 24, "{variant:?} started over");
         assert_eq!(rest.hashes(), whole.hashes(), "{variant:?}");
     }
 }
 
 #[test]
-fn liars_ruin_the_mean_and_not_what_bears_them() {
+fn byzantine_clients_break_the_mean_but_not_robust_aggregation() {
     let mut runs = Runs::new("federated");
     let mut of = |more: &[&str]| accuracy(&runs.finish(&digits(more)));
     let honest = of(&[]);
-    let lies = ["federated.byzantine=0.2", "federated.attack=sign-flip"];
-    let mean = of(&lies);
+    let attack = ["federated.byzantine=0.2", "federated.attack=sign-flip"];
+    let mean = of(&attack);
     assert!(honest > 0.5 && mean < 0.3, "honest {honest}, mean {mean}");
     for rule in [
         &["federated.aggregation=median"][..],
         &["federated.aggregation=trimmed-mean", "federated.assumed_byzantine=3"],
         &["federated.aggregation=krum", "federated.assumed_byzantine=2"],
     ] {
-        let found = of(&[&lies, rule].concat());
+        let found = of(&[&attack, rule].concat());
         assert!(found > mean + 0.25, "{rule:?}: {found}, mean {mean}, honest {honest}");
     }
 }
 
 #[test]
-fn noise_is_told_by_its_epsilon_and_masks_change_nothing_but_what_is_seen() {
+fn noise_reports_its_epsilon_and_secure_aggregation_changes_no_result() {
     let mut runs = Runs::new("federated");
     let noisy = ["federated.clip=0.5", "federated.noise_multiplier=0.5", "train.steps=16"];
     let outcome = runs.finish(&digits(&noisy));

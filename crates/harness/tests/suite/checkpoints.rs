@@ -1,4 +1,4 @@
-//! A run goes on from any checkpoint, under any layout, to the bits it would have had.
+//! Resuming from any checkpoint, under any layout, gives the bits of an uninterrupted run.
 
 use lockstep_checkpoint::sharded::Store;
 use lockstep_config::{Blame, Recipe, Sources};
@@ -9,12 +9,12 @@ use lockstep_telemetry::{Event, load_events};
 use lockstep_trainer::{Attempt, Options, TrainError, pretrained};
 use std::path::{Path, PathBuf};
 
-/// Twenty steps, a checkpoint after every fifth.
+/// Twenty steps with a checkpoint after every fifth.
 fn recipe(small: &Small, layout: &[&str]) -> Recipe {
     small.with(&[&["train.steps=20", "checkpoint.every=5"], layout].concat())
 }
 
-/// Trains up to a step and gives the folder of the checkpoints that it left.
+/// Trains up to a step and returns the folder of its checkpoints.
 fn leave(runs: &mut Runs, recipe: &Recipe, resume: Option<PathBuf>, stop_after: u64) -> PathBuf {
     let options = Options { resume, stop_after: Some(stop_after), ..Options::default() };
     let outcome = runs.run(recipe, options).unwrap_or_else(|error| panic!("a part: {error}"));
@@ -26,7 +26,7 @@ fn from(dir: &Path) -> Options {
 }
 
 #[test]
-fn every_part_may_have_another_layout() {
+fn every_part_of_a_run_may_have_another_layout() {
     let layouts: [&[&str]; 6] = [
         &["run.workers=4", "parallel.zero=3"],
         &["run.workers=2", "parallel.pipeline=2"],
@@ -46,14 +46,14 @@ fn every_part_may_have_another_layout() {
             let second = leave(&mut runs, &layout(1), Some(first), 13);
             let third = leave(&mut runs, &layout(2), Some(second), 17);
             let end = runs.run(&layout(3), from(&third)).expect("the last part");
-            assert_eq!(end.losses.len(), 5, "it went on after step 15");
+            assert_eq!(end.losses.len(), 5, "it resumed after step 15");
             assert_eq!(end.hashes(), whole.hashes(), "{} from layout {turn} on", small.name);
         }
     }
 }
 
 #[test]
-fn workers_with_slices_save_whole_tensors() {
+fn tensor_parallel_ranks_save_whole_tensors() {
     for small in [LLAMA, GPT2] {
         let mut runs = Runs::new("checkpoints");
         let slices = "numerics.invariant_tensor_up_to=2";
@@ -68,10 +68,10 @@ fn workers_with_slices_save_whole_tensors() {
     }
 }
 
-/// Twenty steps as ten and ten more, where every part has other workers: all of the weights in
-/// pieces, slices of layers, copies, stages, one worker.
+/// Twenty steps as ten and ten more, each part under another layout: ZeRO-3, tensor parallelism,
+/// data parallelism, pipeline parallelism, one worker.
 #[test]
-fn ten_steps_and_ten_more_equal_twenty_whatever_becomes_of_the_workers() {
+fn ten_steps_and_ten_more_equal_twenty_across_any_change_of_layout() {
     let slices = "numerics.invariant_tensor_up_to=2";
     let chain: [&[&str]; 5] = [
         &["run.workers=4", "parallel.zero=3"],
@@ -90,21 +90,21 @@ fn ten_steps_and_ten_more_equal_twenty_whatever_becomes_of_the_workers() {
         for pair in chain.windows(2) {
             let first = leave(&mut runs, &every(pair[0]), None, 11);
             let end = runs.run(&every(pair[1]), from(&first)).expect("the second part");
-            assert_eq!(end.losses.len(), 10, "it went on after step 10");
+            assert_eq!(end.losses.len(), 10, "it resumed after step 10");
             assert_eq!(end.hashes(), whole.hashes(), "{}: {pair:?}", small.name);
         }
-        // And all of it, four steps at a time.
+        // And the whole chain, four steps at a time.
         let mut left = None;
         for (part, layout) in chain[..4].iter().enumerate() {
             left = Some(leave(&mut runs, &every(layout), left, 4 * part as u64 + 5));
         }
         let end = runs.run(&every(chain[4]), from(&left.expect("parts"))).expect("the last part");
-        assert_eq!(end.hashes(), whole.hashes(), "{}: all of it", small.name);
+        assert_eq!(end.hashes(), whole.hashes(), "{}: the whole chain", small.name);
     }
 }
 
 #[test]
-fn every_optimizer_and_frozen_parameters_are_saved() {
+fn checkpoints_hold_every_optimizer_and_frozen_parameters() {
     for sets in [
         ["optim.name=lamb", "optim.groups=[]"],
         ["optim.name=nesterov", "optim.groups=[]"],
@@ -120,7 +120,7 @@ fn every_optimizer_and_frozen_parameters_are_saved() {
 }
 
 #[test]
-fn saving_changes_nothing_in_the_background_or_not_and_the_newest_few_stay() {
+fn checkpoints_in_background_or_foreground_change_no_bit_and_the_newest_stay() {
     let mut runs = Runs::new("checkpoints");
     let whole = runs.finish(&LLAMA.with(&["train.steps=20"]));
     for background in ["true", "false"] {
@@ -136,7 +136,7 @@ fn saving_changes_nothing_in_the_background_or_not_and_the_newest_few_stay() {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_passed_over_with_a_warning() {
+fn a_damaged_checkpoint_is_skipped_with_a_warning() {
     let mut runs = Runs::new("checkpoints");
     let recipe = recipe(&LLAMA, &["run.workers=2"]);
     let whole = runs.finish(&recipe);
@@ -145,24 +145,24 @@ fn a_damaged_checkpoint_is_passed_over_with_a_warning() {
     let mut bytes = runs.world().files().read(&path).expect("a part");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
-    for (damaged, words) in [
+    for (damaged, message) in [
         (&bytes[..], "rank-0001.safetensors does not have its checksum"),
         (&bytes[..middle], "rank-0001.safetensors has"),
     ] {
         runs.world().files().write_atomic(&path, damaged).expect("it can be written");
-        let end = runs.run(&recipe, from(&left)).expect("the older one is sound");
-        assert_eq!(end.losses.len(), 15, "it went on after step 5");
+        let end = runs.run(&recipe, from(&left)).expect("the older one is valid");
+        assert_eq!(end.losses.len(), 15, "it resumed after step 5");
         assert_eq!(end.hashes(), whole.hashes());
         let events = load_events(runs.world(), &end.dir.join("events.jsonl")).expect("events");
         let warning = events.iter().find_map(|stamped| match &stamped.event {
             Event::Warning { message } => Some(message.as_str()),
             _ => None,
         });
-        let warning = warning.expect("a person is told");
-        assert!(warning.contains(words), "{warning}");
+        let warning = warning.expect("a warning is reported");
+        assert!(warning.contains(message), "{warning}");
     }
 
-    // Where none is sound there is nothing to go on from.
+    // Without a valid checkpoint there is nothing to resume from.
     let older = left.join("step-00000005").join("manifest.json");
     runs.world().files().write_atomic(&older, b"{}").expect("no manifest");
     let error = runs.run(&recipe, from(&left)).expect_err("both are damaged");
@@ -171,26 +171,26 @@ fn a_damaged_checkpoint_is_passed_over_with_a_warning() {
 }
 
 #[test]
-fn another_life_goes_on_in_the_same_folder() {
+fn a_restarted_attempt_resumes_in_the_same_folder() {
     let mut runs = Runs::new("checkpoints");
     let mut recipe = recipe(&LLAMA, &["run.workers=2"]);
     let whole = runs.finish(&recipe);
-    let dir = runs.path().join("lives");
+    let dir = runs.path().join("attempts");
     recipe.run.dir = dir.display().to_string();
-    let life = |restarts, stop_after| Options {
+    let attempt = |restarts, stop_after| Options {
         stop_after,
         attempt: Attempt { restarts, dir: Some(dir.clone()) },
         ..Options::default()
     };
     let train = |options| lockstep_harness::runs::train_on_threads(&recipe, runs.world(), options);
-    train(life(0, Some(13))).expect("the first life");
-    let end = train(life(1, None)).expect("the second");
+    train(attempt(0, Some(13))).expect("the first attempt");
+    let end = train(attempt(1, None)).expect("the second attempt");
     assert_eq!(end.weights_hash, whole.summary.weights_hash);
     assert_eq!(end.losses_hash, whole.summary.losses_hash);
     assert_eq!(end.restarts, 1);
 }
 
-/// A recipe that takes what it can from a folder.
+/// A recipe that loads the matching tensors of a folder.
 fn partial(dir: &Path, sets: &[&str]) -> Result<Recipe, TrainError> {
     let from = format!("model.from={}", dir.display());
     let recipe = LLAMA.with(&[&["train.steps=6"], sets].concat());
@@ -201,7 +201,7 @@ fn partial(dir: &Path, sets: &[&str]) -> Result<Recipe, TrainError> {
 }
 
 #[test]
-fn a_model_takes_what_it_has_in_common_with_another_and_says_what_that_is() {
+fn a_model_loads_the_matching_tensors_of_another_and_reports_them() {
     let mut runs = Runs::new("checkpoints");
     let left = leave(&mut runs, &recipe(&LLAMA, &["run.workers=2"]), None, 7);
     let checkpoint = left.join("step-00000005");
@@ -210,35 +210,39 @@ fn a_model_takes_what_it_has_in_common_with_another_and_says_what_that_is() {
     let layers = own.layers + 1;
     let sets = [format!("model.layers={layers}"), "model.ffn=160".to_owned()];
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-    let other = partial(&checkpoint, &sets).expect("a sound recipe");
-    assert_eq!((other.model.layers, other.model.ffn), (layers, 160), "the model is its own");
+    let other = partial(&checkpoint, &sets).expect("a valid recipe");
+    assert_eq!(
+        (other.model.layers, other.model.ffn),
+        (layers, 160),
+        "the model keeps its own shape"
+    );
     assert_ne!(own.ffn, 160);
     let end = runs.finish(&other);
     let events = load_events(runs.world(), &end.dir.join("events.jsonl")).expect("events");
-    let told: Vec<_> = events
+    let warnings: Vec<_> = events
         .iter()
         .filter_map(|stamped| match &stamped.event {
             Event::Warning { message } => Some(message.as_str()),
             _ => None,
         })
         .collect();
-    let [took, missing, reshaped] = told[..] else { panic!("three lines: {told:?}") };
+    let [took, missing, reshaped] = warnings[..] else { panic!("three lines: {warnings:?}") };
     assert!(took.starts_with("took ") && took.contains(" tensors from "), "{took}");
     assert!(missing.contains(&format!("model.layers.{}.", layers - 1)), "{missing}");
     assert!(
         reshaped.contains("have another shape there") && reshaped.contains("mlp"),
         "{reshaped}"
     );
-    // Every layout takes the same, and something was taken.
+    // Every layout loads the same tensors, and they make a difference.
     let three = partial(&checkpoint, &[&sets[..], &["run.workers=3", "parallel.zero=3"]].concat());
-    assert_eq!(runs.finish(&three.expect("a sound recipe")).hashes(), end.hashes());
-    let afresh = LLAMA.with(&[&["train.steps=6"], &sets[..]].concat());
-    assert_ne!(runs.finish(&afresh).hashes(), end.hashes());
-    assert_ne!(afresh.hash(), other.hash(), "where it began is part of what it is");
+    assert_eq!(runs.finish(&three.expect("a valid recipe")).hashes(), end.hashes());
+    let random = LLAMA.with(&[&["train.steps=6"], &sets[..]].concat());
+    assert_ne!(runs.finish(&random).hashes(), end.hashes());
+    assert_ne!(random.hash(), other.hash(), "initial weights are part of the identity");
 
     let nothing = partial(&checkpoint, &["model.width=24", "model.heads=2", "model.ffn=96"]);
-    let error = runs.run(&nothing.expect("a sound recipe"), Options::default());
-    let error = error.expect_err("no tensor has a width in common");
+    let error = runs.run(&nothing.expect("a valid recipe"), Options::default());
+    let error = error.expect_err("no tensor has a matching shape");
     assert_eq!(error.blame(), Blame::User);
     assert!(error.to_string().contains("has no tensor of this model"), "{error}");
 }
@@ -253,13 +257,13 @@ fn a_checkpoint_of_another_recipe_is_refused() {
 }
 
 #[test]
-fn a_file_in_the_place_of_the_folder_is_found_before_the_first_step() {
+fn a_file_in_place_of_the_checkpoint_folder_is_refused_before_the_first_step() {
     let mut runs = Runs::new("checkpoints");
     let occupied = runs.path().join("occupied");
     runs.world().files().write_atomic(&occupied, b"a file").expect("it can be written");
     let set = format!("checkpoint.dir={}", occupied.display());
     let error = runs.run(&recipe(&LLAMA, &[&set, "run.workers=1"]), Options::default());
-    let error = error.expect_err("it is no folder");
+    let error = error.expect_err("it is not a folder");
     assert_eq!(error.blame(), Blame::User, "{error}");
     assert!(error.to_string().starts_with("cannot create "), "{error}");
 }

@@ -1,11 +1,11 @@
-//! Workers that average with neighbours only: when they are a data-parallel run, how far they are
-//! apart, what they reach, and that nothing of them is lost with a process.
+//! Gossip averaging with neighbours: equivalence to data parallelism on the complete graph,
+//! consensus distance, convergence, and state that survives a restart.
 
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_harness::Runs;
-use lockstep_harness::moved::assert_moved_and_kept_as_predicted;
 use lockstep_harness::recipes::{LLAMA, THREE_MICROBATCHES};
 use lockstep_harness::runs::{Outcome, soak};
+use lockstep_harness::traffic::assert_traffic_and_memory_as_predicted;
 use lockstep_telemetry::{Event, load_events};
 use lockstep_trainer::Options;
 
@@ -27,7 +27,7 @@ fn problem(preset: &str, sets: &[&str]) -> Recipe {
         .unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// The distances that a run tells of.
+/// Consensus distances that a run reports.
 fn distances(runs: &Runs, outcome: &Outcome) -> Vec<f64> {
     let events = load_events(runs.world(), &outcome.dir.join("events.jsonl")).expect("events");
     let distance = |event: &Event| match event {
@@ -38,7 +38,7 @@ fn distances(runs: &Runs, outcome: &Outcome) -> Vec<f64> {
 }
 
 #[test]
-fn on_the_complete_graph_plain_descent_is_the_data_parallel_run() {
+fn the_complete_graph_equals_the_data_parallel_run() {
     let mut runs = Runs::new("gossip");
     for optim in ["optim.name=sgd", "optim.name=momentum"] {
         let sets = ["train.steps=10", "run.workers=4", "optim.clip=0", "train.eval_every=1", optim];
@@ -48,25 +48,25 @@ fn on_the_complete_graph_plain_descent_is_the_data_parallel_run() {
         for (step, (a, b)) in usual.losses.iter().zip(&gossip.losses).enumerate() {
             assert!((a - b).abs() <= 2e-6 * a.abs(), "{optim}: {a} and {b} in step {step}");
         }
-        let apart = distances(&runs, &gossip);
-        assert_eq!(apart, vec![0.0; 10], "the same sum in the same order is the same everywhere");
+        let distance = distances(&runs, &gossip);
+        assert_eq!(distance, vec![0.0; 10], "every worker adds in the same order");
         assert_eq!(gossip.summary.asynchronous.spectral_gap, Some(1.0));
     }
 }
 
 #[test]
-fn neighbours_move_and_keep_what_was_predicted() {
+fn traffic_and_memory_of_gossip_are_as_predicted() {
     let mut runs = Runs::new("gossip");
     let sets = ["train.steps=7", "train.eval_batches=1", "sync.mode=gossip", "run.workers=4"];
     for graph in ["ring", "torus", "exponential", "complete", "directed-ring", "one-peer"] {
         let graph = format!("sync.graph={graph}");
         let recipe = LLAMA.with(&[&sets[..], &[graph.as_str()]].concat());
-        assert_moved_and_kept_as_predicted(&recipe, &runs.finish(&recipe));
+        assert_traffic_and_memory_as_predicted(&recipe, &runs.finish(&recipe));
     }
 }
 
 #[test]
-fn weights_travel_to_neighbours_only() {
+fn weights_are_sent_to_neighbours_only() {
     let mut runs = Runs::new("gossip");
     let sets = ["train.steps=2", "run.workers=4", "train.eval_batches=1", "sync.mode=gossip"];
     let mut bytes = |graph: &str| {
@@ -75,20 +75,20 @@ fn weights_travel_to_neighbours_only() {
     };
     let (ring, complete, one_peer) = (bytes("ring"), bytes("complete"), bytes("one-peer"));
     let model = 4 * ring.num_params;
-    // Two neighbours and three, whatever else of a step is no more than a few numbers.
-    let near =
+    // Two, three or one neighbour; the rest of a step is a few numbers.
+    let is_multiple =
         |bytes: u64, times: u64| (times * model..times * model + 9 * model / 8).contains(&bytes);
-    assert!(near(ring.wire_bytes, 2), "{} for {model}", ring.wire_bytes);
-    assert!(near(complete.wire_bytes, 3), "{} for {model}", complete.wire_bytes);
-    assert!(near(one_peer.wire_bytes, 1), "{} for {model}", one_peer.wire_bytes);
+    assert!(is_multiple(ring.wire_bytes, 2), "{} for {model}", ring.wire_bytes);
+    assert!(is_multiple(complete.wire_bytes, 3), "{} for {model}", complete.wire_bytes);
+    assert!(is_multiple(one_peer.wire_bytes, 1), "{} for {model}", one_peer.wire_bytes);
 }
 
 #[test]
-fn sparse_graphs_learn_and_differ_and_depend_on_nothing_but_the_recipe() {
+fn sparse_graphs_learn_and_depend_on_the_recipe_only() {
     let mut runs = Runs::new("gossip");
     let graphs = if soak() { &GRAPHS[..] } else { &["ring", "random-directed"] };
     for graph in graphs {
-        // All others but one, where that is a choice: with all of them it would be complete.
+        // A random graph in which every worker has all others as neighbours would be complete.
         let degree = graph.starts_with("random").then_some("sync.degree=2");
         let graph = format!("sync.graph={graph}");
         let sets = ["train.steps=8", "run.workers=4", "sync.mode=gossip", graph.as_str()];
@@ -107,7 +107,7 @@ fn sparse_graphs_learn_and_differ_and_depend_on_nothing_but_the_recipe() {
 }
 
 #[test]
-fn what_workers_keep_survives_the_end_of_the_process() {
+fn local_state_survives_a_restart() {
     let mut runs = Runs::new("gossip");
     let graphs = if soak() { &GRAPHS[..] } else { &["ring", "random-directed"] };
     for graph in graphs {
@@ -121,15 +121,15 @@ fn what_workers_keep_survives_the_end_of_the_process() {
         let resume = Some(part.dir.join("checkpoints"));
         let rest = runs.run(&recipe, Options { resume: resume.clone(), ..Options::default() });
         let rest = rest.unwrap_or_else(|error| panic!("{graph}: {error}"));
-        assert!(rest.losses.len() < 12, "{graph} began again");
+        assert!(rest.losses.len() < 12, "{graph} started over");
         assert_eq!(rest.hashes(), whole.hashes(), "{graph}");
         if graph.contains("random") {
-            // Graphs drawn for other workers have another degree, and are another recipe.
+            // A random graph of other workers has another degree, which is another recipe.
             continue;
         }
         let other = THREE_MICROBATCHES.with(&[&sets[..], &more, &["run.workers=2"]].concat());
         let error = runs.run(&other, Options { resume, ..Options::default() }).unwrap_err();
-        assert!(error.to_string().contains("go on with run.workers = 3"), "{error}");
+        assert!(error.to_string().contains("resume with run.workers = 3"), "{error}");
     }
 }
 
@@ -139,7 +139,7 @@ fn every_graph_reaches_the_optimum_of_convex_problems() {
     let graphs = if soak() { &GRAPHS[..] } else { &["ring", "one-peer", "random-directed"] };
     for graph in graphs {
         let graph = format!("sync.graph={graph}");
-        // The minima of workers' own samples are those of all for the bowl without noise only.
+        // Only for the quadratic without noise do all workers have the same minimum.
         for (preset, limit) in [("quadratic", 1e-9), ("logistic", 1e-2)] {
             let sets = ["run.workers=4", "sync.mode=gossip", graph.as_str(), "train.steps=320"];
             let outcome = runs.finish(&problem(preset, &sets));
@@ -152,9 +152,9 @@ fn every_graph_reaches_the_optimum_of_convex_problems() {
 }
 
 #[test]
-fn noise_keeps_workers_apart_by_what_theory_says_of_the_gap() {
+fn consensus_distance_grows_as_the_spectral_gap_shrinks() {
     let mut runs = Runs::new("gossip");
-    let mut apart = |graph: &str| {
+    let mut consensus_distance = |graph: &str| {
         let graph = format!("sync.graph={graph}");
         let sets = [
             "run.workers=8",
@@ -172,11 +172,12 @@ fn noise_keeps_workers_apart_by_what_theory_says_of_the_gap() {
         ];
         let outcome = runs.finish(&problem("quadratic", &sets));
         let found = distances(&runs, &outcome);
-        let late = &found[found.len() / 2..];
-        late.iter().sum::<f64>() / late.len() as f64
+        let second_half = &found[found.len() / 2..];
+        second_half.iter().sum::<f64>() / second_half.len() as f64
     };
-    // Of steps of deviation s a graph of rate r keeps about s^2 r^2 / (1 - r^2).
-    let (ring, exponential, complete) = (apart("ring"), apart("exponential"), apart("complete"));
+    // Steps of deviation s on a graph of mixing rate r leave about s^2 r^2 / (1 - r^2).
+    let [ring, exponential, complete] =
+        ["ring", "exponential", "complete"].map(&mut consensus_distance);
     assert!(ring > 2.0 * exponential, "{ring} and {exponential}");
     assert!(complete <= 0.0, "{complete}");
 }

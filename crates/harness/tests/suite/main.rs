@@ -1,0 +1,34 @@
+//! Whole-engine tests in one binary, which links the engine once.
+//!
+//! Tests run as threads of one process, so none of them may depend on the rest of the process.
+//! Tests that measure the whole process are binaries of their own: `no_allocation`,
+//! `export_memory`, `offload_memory` and `stragglers`, which compares the speed of workers.
+
+mod checkpoints;
+mod data_pipeline;
+mod huggingface;
+mod problems;
+mod resume;
+
+mod golden;
+mod golden_losses;
+mod golden_optimizers;
+mod loss_scaling;
+
+mod determinism;
+mod layout_matrix;
+mod layouts;
+mod offload;
+mod optimizers;
+mod pipelines;
+mod precision;
+mod tensor_parallel;
+
+mod byzantine;
+mod compression;
+mod federated;
+mod gossip;
+mod hogwild;
+mod local_sgd;
+mod parameter_server;
+mod sparse_rows;
