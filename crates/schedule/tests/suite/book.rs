@@ -4,8 +4,8 @@ use lockstep_schedule::collective::{GroupSpec, algorithms, build};
 use lockstep_schedule::pipeline::{self, Kind, Shape};
 use lockstep_schedule::{Layout, Op, Topology, verify};
 
-const COLLECTIVES: &str = include_str!("../../../docs/book/internals/collectives.md");
-const PIPELINES: &str = include_str!("../../../docs/book/internals/pipelines.md");
+const COLLECTIVES: &str = include_str!("../../../../docs/book/internals/collectives.md");
+const PIPELINES: &str = include_str!("../../../../docs/book/internals/pipelines.md");
 
 /// A page is stale if it lacks the table; the failure prints the table to paste.
 fn assert_has(page: &str, name: &str, table: &str) {

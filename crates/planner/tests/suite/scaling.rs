@@ -2,9 +2,7 @@
 //!
 //! `Misprint:` gives a wrong value in circulation for the same inputs.
 
-mod common;
-
-use common::check;
+use crate::common::check;
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_planner::collective::ring;
 use lockstep_planner::overlap::{self, Bucket};

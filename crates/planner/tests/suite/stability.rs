@@ -1,8 +1,6 @@
 //! Stability of descent with delayed gradients: its limits, and the recurrence itself.
 
-mod common;
-
-use common::check;
+use crate::common::check;
 use lockstep_planner::stability::{Descent, limit};
 use std::collections::VecDeque;
 use std::f64::consts::PI;

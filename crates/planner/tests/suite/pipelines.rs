@@ -2,9 +2,7 @@
 //!
 //! `Misprint:` gives a wrong value in circulation for the same inputs.
 
-mod common;
-
-use common::{assert_digits, check};
+use crate::common::{assert_digits, check};
 use lockstep_config::units::Seconds;
 use lockstep_planner::pipeline::{
     bubble, live_microbatches_interleaved, microbatches_for, overhead, speed_up,

@@ -1,9 +1,7 @@
 //! Published formulas of tensor and pipeline parallelism: activations, communication volumes, and
 //! the constants of NCCL's tuner. Where this engine differs, a comment says how.
 
-mod common;
-
-use common::check;
+use crate::common::check;
 use lockstep_config::units::{Bytes, BytesPerSecond};
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_mesh::Axis;

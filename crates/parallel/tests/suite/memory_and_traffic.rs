@@ -1,7 +1,8 @@
 //! Memory and bytes sent of a layout equal the counts made in advance.
 
-mod support;
-
+use crate::support::{
+    BUCKET_LENS, Batch, LARGE, Layout, MICROBATCH, RECOMPUTE, TINY, on_ranks, settings, train_step,
+};
 use lockstep_comm::Count;
 use lockstep_config::{Group, Model, OptimName};
 use lockstep_model::{MicrobatchShape, describe};
@@ -9,9 +10,6 @@ use lockstep_optim::{Optimizer, Phases};
 use lockstep_parallel::{Buckets, Footprint, LeafAssignment, Replica, ReplicaPlan, Stages, stages};
 use lockstep_schedule::pipeline::{Kind, Task, goes_to};
 use std::collections::BTreeMap;
-use support::{
-    BUCKET_LENS, Batch, LARGE, Layout, MICROBATCH, RECOMPUTE, TINY, on_ranks, settings, train_step,
-};
 
 #[test]
 fn memory_matches_the_planned_footprint() {

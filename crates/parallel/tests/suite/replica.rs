@@ -1,17 +1,15 @@
 //! A step of a tiny model from micro-batches to weights, on one rank.
 
-mod support;
-
+use crate::support::{
+    Batch, MICROBATCH, Named, RECOMPUTE, SMALL, Worker, all_params, alone, assert_same, bits,
+    settings, train_step,
+};
 use lockstep_comm::CommError;
 use lockstep_config::{Family, Group, Model, OptimName};
 use lockstep_model::{Microbatch, Recompute, describe};
 use lockstep_optim::{Clip, Optimizer, Phases, Slot, Update};
 use lockstep_parallel::{Footprint, Leaves, RecomputePlan, Replica, ReplicaPlan};
 use lockstep_tensor::{Cpu, Isa};
-use support::{
-    Batch, MICROBATCH, Named, RECOMPUTE, SMALL, Worker, all_params, alone, assert_same, bits,
-    settings, train_step,
-};
 
 fn plan(num_leaves: usize, microbatches_per_leaf: usize) -> ReplicaPlan {
     ReplicaPlan::single_rank(MICROBATCH, Leaves { num_leaves, microbatches_per_leaf })

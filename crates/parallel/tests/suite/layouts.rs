@@ -4,17 +4,15 @@
 //! combination of settings, but every value of each with every number of ranks and every ZeRO
 //! stage; `LOCKSTEP_SOAK=1` tries all combinations.
 
-mod support;
-
+use crate::support::{
+    BUCKET_LENS, Batch, LARGE, Layout, Named, RECOMPUTE, TINY, Worker, all_params, all_state,
+    alone, assert_all_same, on_ranks, settings, train_step,
+};
 use lockstep_config::{Family, Model, OptimName};
 use lockstep_model::describe;
 use lockstep_optim::Optimizer;
 use lockstep_parallel::{Stages, stages};
 use lockstep_schedule::pipeline::Kind;
-use support::{
-    BUCKET_LENS, Batch, LARGE, Layout, Named, RECOMPUTE, TINY, Worker, all_params, all_state,
-    alone, assert_all_same, on_ranks, settings, train_step,
-};
 
 const NUM_LEAVES: usize = 8;
 const NUM_STEPS: u64 = 3;

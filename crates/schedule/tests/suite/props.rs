@@ -1,10 +1,8 @@
 //! Properties of every schedule, for any group, length and execution order.
 
-mod engine;
-
 use std::ops::Range;
 
-use engine::Buffers;
+use crate::engine::{self, Buffers};
 use lockstep_schedule::collective::{GroupSpec, algorithms, build};
 use lockstep_schedule::{Algorithm, Contributions, Layout, Medium, Op, Schedule, Topology, verify};
 use proptest::prelude::*;

@@ -1,8 +1,6 @@
 //! Memory in closed form against published tables, and rejected runs.
 
-mod common;
-
-use common::check;
+use crate::common::check;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Recipe, Sources, resolve};
 use lockstep_model::describe;

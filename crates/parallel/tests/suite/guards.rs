@@ -1,16 +1,14 @@
 //! Failing ranks, non-finite weights, diverged replicas, and weights moved from one layout to
 //! another.
 
-mod support;
-
+use crate::support::{
+    BUCKET_LENS, Batch, LARGE, Layout, Named, SMALL, all_params, all_state, alone, assert_all_same,
+    on_ranks, settings, train_step,
+};
 use lockstep_comm::CommError;
 use lockstep_config::{Family, Model, OptimName};
 use lockstep_optim::{ClipPlan, Optimizer};
 use lockstep_parallel::Replica;
-use support::{
-    BUCKET_LENS, Batch, LARGE, Layout, Named, SMALL, all_params, all_state, alone, assert_all_same,
-    on_ranks, settings, train_step,
-};
 
 fn find<'a>(all: &'a [Named], name: &str) -> &'a [f32] {
     &all.iter().find(|(other, _)| other == name).expect("a tensor of this name").1

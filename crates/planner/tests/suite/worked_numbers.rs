@@ -2,9 +2,7 @@
 //!
 //! `Misprint:` gives a wrong value in circulation for the same inputs.
 
-mod common;
-
-use common::{assert_digits, check};
+use crate::common::{assert_digits, check};
 use lockstep_config::units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds};
 use lockstep_planner::collective::{parameter_server, ring, tree};
 use lockstep_planner::memory::zero::PerParameter;

@@ -1,14 +1,12 @@
 //! Failures in pipelines and their reports.
 
-mod support;
-
+use crate::support::{Batch, Layout, SMALL, all_params, on_ranks, settings, train_step};
 use lockstep_config::{Model, OptimName};
 use lockstep_model::describe;
 use lockstep_optim::Optimizer;
 use lockstep_parallel::{Replica, Stages, stages};
 use lockstep_schedule::pipeline::Kind;
 use std::time::Duration;
-use support::{Batch, Layout, SMALL, all_params, on_ranks, settings, train_step};
 
 /// Two stages, and this many data-parallel replicas of them.
 fn two_stages(model: &Model, replicas: usize, zero: usize) -> Layout {

@@ -1,17 +1,15 @@
 //! Tensor parallelism combined with every other axis gives the bits of one rank that computes the
 //! same shards.
 
-mod support;
-
+use crate::support::{
+    Batch, LARGE, Layout, Named, RECOMPUTE, Worker, all_params, all_state, alone, assert_all_same,
+    on_ranks, settings, train_step,
+};
 use lockstep_config::{Family, Model, OptimName};
 use lockstep_model::describe;
 use lockstep_optim::Optimizer;
 use lockstep_parallel::{Replica, Stages, stages};
 use lockstep_schedule::pipeline::Kind;
-use support::{
-    Batch, LARGE, Layout, Named, RECOMPUTE, Worker, all_params, all_state, alone, assert_all_same,
-    on_ranks, settings, train_step,
-};
 
 const NUM_LEAVES: usize = 4;
 

@@ -2,9 +2,7 @@
 //!
 //! `Misprint:` gives a wrong value in circulation for the same inputs.
 
-mod common;
-
-use common::check;
+use crate::common::check;
 use lockstep_config::units::{Bits, Bytes, BytesPerSecond, Seconds};
 use lockstep_planner::collective::crossings::bytes_between_nodes;
 use lockstep_planner::collective::hierarchical::Nodes;

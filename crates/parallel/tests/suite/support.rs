@@ -1,7 +1,5 @@
 //! Tiny models, their batches, and ranks as threads.
 
-#![allow(dead_code, reason = "each test binary uses a part of it")]
-
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::{Family, LrSchedule, Model, Optim, OptimName, Problem, Recipe};
 use lockstep_mesh::{Axis, Degrees, Mesh, Rank};

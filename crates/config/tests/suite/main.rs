@@ -1,0 +1,15 @@
+//! Tests of the public interface: recipes, keys, refused values and their messages.
+
+mod asynchronous;
+mod checkpoint;
+mod compress;
+mod data;
+mod emulate;
+mod errors;
+mod folder;
+mod layout;
+mod props;
+mod recipes;
+mod sync;
+mod tensor;
+mod training;
