@@ -18,7 +18,7 @@ fn problem(preset: &str, sets: &[&str]) -> Recipe {
 const ROUNDS: [&str; 4] =
     ["sync.mode=federated", "sync.local_steps=4", "optim.name=sgd", "optim.schedule=constant"];
 
-/// Ten clients of twenty, two samples a step each, on drawn digits.
+/// Eight of twenty clients a round, on synthetic digits.
 fn digits(more: &[&str]) -> Recipe {
     let clients = ["federated.clients=20", "federated.sampled=8", "train.batch=64"];
     let steps = ["train.steps=80", "optim.lr=0.1", "optim.weight_decay=0", "train.eval_every=0"];
@@ -86,7 +86,7 @@ fn client_placement_changes_no_bit() {
 }
 
 #[test]
-fn transformers_have_clients_too() {
+fn transformers_train_with_clients() {
     let mut runs = Runs::new("federated");
     let mut of = |workers: &str| {
         let more = ["federated.clients=6", "federated.sampled=2", "train.steps=16", workers];
@@ -101,7 +101,7 @@ fn transformers_have_clients_too() {
 #[test]
 fn one_step_of_all_clients_is_a_step_of_gradient_descent() {
     let mut runs = Runs::new("federated");
-    // Without noise all samples of a bowl have one gradient, whoever draws them.
+    // Without noise all samples of the quadratic have the same gradient.
     let plain = ["optim.name=sgd", "optim.schedule=constant", "train.steps=50"];
     let usual = runs.finish(&problem("quadratic", &plain));
     let all = ["federated.clients=8", "federated.sampled=8", "sync.local_steps=1"];

@@ -146,7 +146,7 @@ fn groups_average_more_often_than_all_workers() {
         let other = with(&[&groups[..], &[layout]].concat());
         assert_eq!(other.hashes(), two_levels.hashes(), "{layout}");
     }
-    // A group of all workers is a shorter round up to rounding.
+    // A group of all workers equals shorter rounds up to rounding.
     let all = with(&["sync.local_steps=2", "sync.group_workers=4", "sync.inner_rounds=2"]);
     let off = all.losses.iter().zip(&frequent.losses).map(|(a, b)| (a - b).abs());
     assert!(off.fold(0.0, f64::max) < 1e-4, "{:?} and {:?}", all.losses, frequent.losses);

@@ -135,7 +135,7 @@ fn a_batch_schedule_consumes_the_samples_of_its_batches() {
 #[test]
 fn frozen_parameters_cost_neither_traffic_nor_optimizer_memory() {
     let mut runs = Runs::new("optimizers");
-    // Everything but the last layer and the head; or parts of every layer and nothing else.
+    // Trained: the last layer and the head, or single tensors of every layer.
     let whole_blocks = "optim.groups=[{match=\"model.embed_tokens.*\", frozen=true},\
                         {match=\"model.layers.0.*\", frozen=true}]";
     let inside = "optim.groups=[{match=\"*.k_proj.*\"}, {match=\"*.gate_proj.*\"},\

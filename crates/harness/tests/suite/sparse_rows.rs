@@ -38,7 +38,7 @@ fn requests(outcome: &Outcome) -> u64 {
 #[test]
 fn synchronous_sparse_rows_equal_dense_tables_bit_for_bit() {
     let mut runs = Runs::new("sparse-rows");
-    // The update of a row does not depend on how it is sent, with momentum and Adam neither.
+    // The update of a row does not depend on how it is sent, also with momentum and Adam.
     for (optim, servers, by) in
         [("sgd", 1, "hash"), ("sgd", 3, "range"), ("momentum", 2, "hash"), ("adamw", 3, "hash")]
     {
