@@ -22,7 +22,7 @@ pub struct FiguresByRank {
     /// Bytes of gradients and parameters sent per step.
     pub wire_bytes: Vec<u64>,
     /// Bytes sent in all steps.
-    pub moved_bytes: Vec<u64>,
+    pub total_wire_bytes: Vec<u64>,
     /// Proportional set size after the last step.
     pub proportional_rss_bytes: Vec<u64>,
     /// Memory that the engine allocated, by use.
@@ -39,9 +39,9 @@ pub struct RowFigures {
     /// Number of row gradients pushed.
     pub rows_pushed: Option<u64>,
     /// Number of rows taken from the worker's row cache.
-    pub rows_kept: Option<u64>,
+    pub rows_cached: Option<u64>,
     /// Number of rows read from a replica on another server.
-    pub rows_copied: Option<u64>,
+    pub rows_replicated: Option<u64>,
     /// Largest number of updates that a cached or replicated row had missed.
     pub row_age_max: Option<u64>,
     /// Number of row requests to each server.

@@ -63,8 +63,8 @@ pub(crate) fn report(
     step_log.rows = RowFigures {
         rows_pulled: Some(sums[0]),
         rows_pushed: Some(sums[1]),
-        rows_kept: Some(sums[2]),
-        rows_copied: Some(sums[3]),
+        rows_cached: Some(sums[2]),
+        rows_replicated: Some(sums[3]),
         row_age_max: Some(age_max[0]),
         row_requests_by_server: Some(requests.to_vec()),
         row_bytes_by_server: Some(bytes.to_vec()),

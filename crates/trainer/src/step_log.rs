@@ -60,7 +60,7 @@ pub struct StepLog {
     /// Exposed communication of every step since this process began.
     pub exposed_seconds: Vec<f64>,
     /// Bytes of gradients and parameters sent by this worker in all steps of this process.
-    pub moved_bytes: u64,
+    pub total_wire_bytes: u64,
     /// Bytes sent by all workers at the last evaluation, in total and by worker.
     moved_by_all: u64,
     moved_by_worker: Vec<u64>,
@@ -133,7 +133,7 @@ impl StepLog {
             first_step_at_seconds: None,
             data_wait_seconds: 0.0,
             exposed_seconds: Vec::with_capacity(capacity),
-            moved_bytes: 0,
+            total_wire_bytes: 0,
             moved_by_all: 0,
             moved_by_worker: vec![0; recipe.run.workers],
             num_skipped: 0,
@@ -147,7 +147,7 @@ impl StepLog {
             served: ServerCounters::default(),
             emulation: Emulation::new(recipe, world, worker),
             stragglers: StragglerMonitor::new(recipe, worker),
-            count_start: moved_bytes(&learner.replica),
+            count_start: total_wire_bytes(&learner.replica),
             worker,
             warned: BTreeSet::new(),
             telemetry,
@@ -342,8 +342,8 @@ impl StepLog {
         let own = [
             self.world.host().peak_rss_bytes(),
             self.world.host().proportional_rss_bytes(),
-            self.moved_bytes / num_steps,
-            self.moved_bytes,
+            self.total_wire_bytes / num_steps,
+            self.total_wire_bytes,
             bytes(held.weights),
             bytes(held.gradients),
             bytes(held.optimizer),
@@ -372,7 +372,7 @@ impl StepLog {
             figures.peak_rss_bytes.push(peak);
             figures.proportional_rss_bytes.push(proportional);
             figures.wire_bytes.push(wire);
-            figures.moved_bytes.push(moved);
+            figures.total_wire_bytes.push(moved);
             let accounted =
                 AccountedBytes { weights, gradients, optimizer, activations, buffers, corpus };
             figures.accounted.push(accounted);
@@ -388,16 +388,16 @@ impl StepLog {
         comm: &Comm,
     ) -> Result<(), CommError> {
         replica.settle()?;
-        self.moved_bytes += moved_bytes(replica) - self.count_start;
+        self.total_wire_bytes += total_wire_bytes(replica) - self.count_start;
         let all = &mut self.moved_by_worker[..comm.group_size()];
-        comm.all_gather(&[self.moved_bytes], all)?;
+        comm.all_gather(&[self.total_wire_bytes], all)?;
         self.moved_by_all = all.iter().sum();
         Ok(())
     }
 
     /// Records an evaluation and resumes counting traffic.
     pub fn record_evaluation(&mut self, step: u64, found: &Evaluation, replica: &Replica) {
-        self.count_start = moved_bytes(replica);
+        self.count_start = total_wire_bytes(replica);
         let &Evaluation { validation_loss, metrics, .. } = found;
         let perplexity = scalar::exp(validation_loss);
         self.telemetry.record(&Event::Evaluated {
@@ -477,7 +477,7 @@ fn overflow_warning(rate: f64) -> String {
 
 /// Bytes that this worker sent, or read and wrote in the memory of other ranks. Received bytes
 /// count at their sender.
-fn moved_bytes(replica: &Replica) -> u64 {
+fn total_wire_bytes(replica: &Replica) -> u64 {
     let traffic = replica.traffic();
     traffic.sent_bytes + traffic.read_bytes + traffic.written_bytes
 }

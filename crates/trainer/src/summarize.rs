@@ -86,7 +86,7 @@ pub(crate) fn summarize(
         num_params: learner.replica.blueprint().num_params() as u64,
         seconds: step_log.elapsed_seconds(),
         train_seconds: step_log.train_seconds(),
-        moved_bytes: figures.moved_bytes.iter().sum(),
+        total_wire_bytes: figures.total_wire_bytes.iter().sum(),
         data_wait_seconds: step_log.data_wait_seconds,
         exposed_communication_seconds_median: median(&step_log.exposed_seconds),
         skipped_steps: step_log.num_skipped,
@@ -165,7 +165,7 @@ impl Target {
             validation_loss,
             steps,
             tokens,
-            wire_bytes: figures.moved_bytes.iter().sum(),
+            wire_bytes: figures.total_wire_bytes.iter().sum(),
             seconds: step_log.elapsed_seconds(),
         })
     }

@@ -43,7 +43,7 @@ pub struct Summary {
     pub seconds: f64,
     /// Time of all steps, and bytes that all workers sent in them, in this process.
     pub train_seconds: f64,
-    pub moved_bytes: u64,
+    pub total_wire_bytes: u64,
     pub data_wait_seconds: f64,
     pub exposed_communication_seconds_median: f64,
     pub skipped_steps: u64,

@@ -54,7 +54,7 @@ fn reports_have_the_documented_names() {
         assert_eq!(found, ["meaning", "name", "unit"]);
         let unit = column["unit"].as_str().expect("a word");
         let units =
-            ["count", "number", "seconds", "bytes", "bytes_per_second", "share", "times", "word"];
+            ["count", "number", "seconds", "bytes", "bytes_per_second", "share", "times", "text"];
         assert!(units.contains(&unit), "{column}");
     }
     // Every column is in every row, with a confidence interval where seeds differ.

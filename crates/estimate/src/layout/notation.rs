@@ -103,9 +103,11 @@ impl Layout {
 
 /// Every key in both spellings.
 fn spellings() -> String {
-    let both = KEYS.map(|(short, long)| {
-        if short == long { short.to_owned() } else { format!("{short} ({long})") }
-    });
+    let both = KEYS.map(
+        |(short, long)| {
+            if short == long { short.to_owned() } else { format!("{short} ({long})") }
+        },
+    );
     both.join(", ")
 }
 

@@ -53,7 +53,7 @@ fn synchronous_sparse_rows_equal_dense_tables_bit_for_bit() {
         let every = ["sync.sparse_rows=true", &by, "sync.row_cache=100", "sync.row_cache_every=1"];
         let every = runs.finish(&zipf(&[&sets[..], &every].concat()));
         assert_eq!(every.hashes(), whole.hashes(), "{optim}, {servers}, {by}");
-        assert_eq!(every.summary.asynchronous.rows.rows_kept, Some(0));
+        assert_eq!(every.summary.asynchronous.rows.rows_cached, Some(0));
     }
 }
 
@@ -110,7 +110,7 @@ fn the_row_cache_saves_pulls_and_the_model_still_learns() {
     let kept = of(&["sync.row_cache=64", "sync.row_cache_every=8"]);
     let ([all, pushed], [less, also_pushed]) =
         (pulled_and_pushed(&plain), pulled_and_pushed(&kept));
-    let hits = kept.summary.asynchronous.rows.rows_kept.expect("counted");
+    let hits = kept.summary.asynchronous.rows.rows_cached.expect("counted");
     assert_eq!((less + hits, also_pushed), (all, pushed), "every selected row is a pull or a hit");
     assert!(less < all * 3 / 4, "{less} of {all}");
     let age = kept.summary.asynchronous.rows.row_age_max.expect("counted");
@@ -128,7 +128,7 @@ fn the_staleness_bound_holds_for_cached_rows() {
     let train = ["train.steps=24", "optim.name=sgd"];
     let outcome = runs.finish(&zipf(&[&bounded[..], &cache, &train].concat()));
     let rows = &outcome.summary.asynchronous.rows;
-    assert!(rows.rows_kept.expect("counted") > 0 && rows.row_age_max.expect("counted") <= 3);
+    assert!(rows.rows_cached.expect("counted") > 0 && rows.row_age_max.expect("counted") <= 3);
     assert!(outcome.summary.staleness_max <= 3);
 }
 
@@ -156,8 +156,8 @@ fn replicated_rows_balance_the_load_and_change_no_bit_when_synchronous() {
     let (plain, replicated) = (of(&[]), of(&["sync.replicated_rows=64"]));
     assert_eq!(replicated.hashes(), plain.hashes());
     let (before, after) = (figure(&plain), figure(&replicated));
-    let (copied, age) = (after.rows_copied.expect("counted"), after.row_age_max);
-    assert_eq!((before.rows_copied, age), (Some(0), Some(0)), "replicas have missed no update");
+    let (copied, age) = (after.rows_replicated.expect("counted"), after.row_age_max);
+    assert_eq!((before.rows_replicated, age), (Some(0), Some(0)), "replicas have missed no update");
     assert_eq!(after.rows_pulled.map(|pulled| pulled + copied), before.rows_pulled);
     assert!(copied > 0, "{after:?}");
     let (before, after) = (before.row_imbalance, after.row_imbalance);
@@ -166,7 +166,7 @@ fn replicated_rows_balance_the_load_and_change_no_bit_when_synchronous() {
     let free = ["sync.consistency=async", "sync.replicated_rows=64", "sync.replicated_rows_age=32"];
     let free = figure(&of(&free));
     assert!(free.row_age_max.is_some_and(|age| age <= 32), "{free:?}");
-    assert!(free.rows_copied.is_some_and(|copied| copied > 0), "{free:?}");
+    assert!(free.rows_replicated.is_some_and(|copied| copied > 0), "{free:?}");
     let bounded = ["sync.consistency=bounded", "sync.staleness=2", "sync.replicated_rows=64"];
     let bounded = figure(&of(&bounded));
     assert!(bounded.row_age_max.is_some_and(|age| age <= 2), "{bounded:?}");

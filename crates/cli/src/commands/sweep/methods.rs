@@ -234,7 +234,7 @@ impl Table {
             status: outcome.status,
             steps: outcome.steps,
             seconds: figure("train_seconds"),
-            wire_bytes: figure("moved_bytes").map(|bytes| bytes as u64),
+            wire_bytes: figure("total_wire_bytes").map(|bytes| bytes as u64),
             validation_loss: loss,
             excess_loss: loss.zip(target).map(|(loss, target)| loss / target - 1.0),
             steps_to_reference: reached.map(|e| e.step),
