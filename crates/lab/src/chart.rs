@@ -4,44 +4,52 @@
 //! where two parameters are swept. The title is the first finding.
 
 use lockstep_plot::{
-    Activity, Axis, Bar, BarChart, Cell as HeatCell, Fill, HeatMap, LineChart, Point, Series,
-    Span as PlotSpan, Timeline as PlotTimeline, Title, Track as PlotTrack, escape, page,
+    Activity as PlotActivity, Axis, Bar, BarChart, Cell as HeatCell, Fill, HeatMap, LineChart,
+    Point, Series, Span as PlotSpan, Timeline as PlotTimeline, Title, Track as PlotTrack, escape,
+    page,
 };
 
-use crate::card::{Card, Column, Unit};
+use crate::description::{Column, Description, Unit};
 use crate::study::Report;
 use crate::table::{Cell, Table};
-use crate::timeline::{Doing, Timeline};
+use crate::timeline::{Activity, Timeline};
 
 /// Tracks of a timeline drawn at most.
 const MAX_TRACKS: usize = 48;
 
 /// The chart of a report.
-pub fn svg(card: &Card, report: &Report) -> String {
-    let finding = report.findings.first().map_or(card.title, String::as_str);
-    let title = Title::new(headline(finding), card.title).setting(report.setting(card));
+pub fn svg(description: &Description, report: &Report) -> String {
+    let finding = report.findings.first().map_or(description.title, String::as_str);
+    let title =
+        Title::new(headline(finding), description.title).setting(report.setting(description));
     let table = &report.rows;
-    let is_numeric = table.columns[x_column(card, table)].unit != Unit::Word;
-    if report.sweep.len() == 2 && card.picture.series.is_none() {
-        heat_map(card, table, title).svg()
+    let is_numeric = table.columns[x_column(description, table)].unit != Unit::Text;
+    if report.sweep.len() == 2 && description.chart.series.is_none() {
+        heat_map(description, table, title).svg()
     } else if is_numeric && table.rows.len() > 1 {
-        line_chart(card, report, title).svg()
+        line_chart(description, report, title).svg()
     } else {
-        bar_chart(card, report, title).svg()
+        bar_chart(description, report, title).svg()
     }
 }
 
 /// The chart of a timeline.
-pub fn timeline_svg(card: &Card, timeline: &Timeline) -> String {
-    let activity = |doing: Doing| Activity { name: doing.name().to_owned(), fill: fill(doing) };
+pub fn timeline_svg(description: &Description, timeline: &Timeline) -> String {
+    let activity = |activity: Activity| PlotActivity {
+        name: activity.name().to_owned(),
+        fill: fill(activity),
+    };
     let span = |span: &crate::timeline::Span| PlotSpan {
-        activity: Doing::ALL.iter().position(|doing| *doing == span.doing).expect("listed"),
+        activity: Activity::ALL
+            .iter()
+            .position(|activity| *activity == span.activity)
+            .expect("listed"),
         start: span.start.0,
         end: span.end.0,
         label: span.label.clone(),
         tooltip: format!(
             "{} {}: {} to {}",
-            span.doing.name(),
+            span.activity.name(),
             span.label,
             Unit::Seconds.show(span.start.0),
             Unit::Seconds.show(span.end.0)
@@ -53,9 +61,9 @@ pub fn timeline_svg(card: &Card, timeline: &Timeline) -> String {
         spans: track.spans.iter().map(span).collect(),
     };
     PlotTimeline {
-        title: Title::new(timeline.title.as_str(), card.title),
+        title: Title::new(timeline.title.as_str(), description.title),
         axis: axis("time", Unit::Seconds, false),
-        activities: Doing::ALL.into_iter().map(activity).collect(),
+        activities: Activity::ALL.into_iter().map(activity).collect(),
         tracks: timeline.tracks.iter().map(track).collect(),
         max_tracks: MAX_TRACKS,
         track_height: 20.0,
@@ -63,25 +71,25 @@ pub fn timeline_svg(card: &Card, timeline: &Timeline) -> String {
     .svg()
 }
 
-const fn fill(doing: Doing) -> Fill {
-    match doing {
-        Doing::Compute | Doing::Forward => Fill::Light("#c9dff0"),
-        Doing::Backward => Fill::Dark("#2f6595"),
-        Doing::WeightGrad => Fill::Light("#8fb3d1"),
-        Doing::AllReduce => Fill::Hatched,
-        Doing::Wait => Fill::Dotted,
+const fn fill(activity: Activity) -> Fill {
+    match activity {
+        Activity::Compute | Activity::Forward => Fill::Light("#c9dff0"),
+        Activity::Backward => Fill::Dark("#2f6595"),
+        Activity::WeightGrad => Fill::Light("#8fb3d1"),
+        Activity::AllReduce => Fill::Hatched,
+        Activity::Wait => Fill::Dotted,
     }
 }
 
 /// A page with a timeline.
-pub fn timeline_html(card: &Card, timeline: &Timeline) -> String {
-    let question = escape(card.question);
-    let chart = timeline_svg(card, timeline);
-    page(card.title, &format!("<p><b>{question}</b></p>\n{chart}\n"))
+pub fn timeline_html(description: &Description, timeline: &Timeline) -> String {
+    let question = escape(description.question);
+    let chart = timeline_svg(description, timeline);
+    page(description.title, &format!("<p><b>{question}</b></p>\n{chart}\n"))
 }
 
 /// A page with the chart, the findings, the explanation and the table.
-pub fn html(card: &Card, report: &Report) -> String {
+pub fn html(description: &Description, report: &Report) -> String {
     let item = |text: &String| format!("<li>{}</li>\n", escape(text));
     let findings: String = report.findings.iter().map(item).collect();
     let heading = |column: &Column| {
@@ -94,19 +102,19 @@ pub fn html(card: &Card, report: &Report) -> String {
     };
     let rows: String = report.rows.cells().into_iter().map(row).collect();
     page(
-        card.title,
+        description.title,
         &format!(
             "<p><b>{}</b></p>\n{}\n<ul>\n{findings}</ul>\n<p><b>Formula.</b> {}</p>\n\
-             <p><b>Look at.</b> {}</p>\n<p><b>What surprises people.</b> {}</p>\n\
+             <p><b>Look at.</b> {}</p>\n<p><b>Common surprises.</b> {}</p>\n\
              <p><b>Setting.</b> lab {} with {}</p>\n\
              <table><tr>{head}</tr>\n{rows}</table>\n",
-            escape(card.question),
-            svg(card, report),
-            escape(card.formula),
-            escape(card.look),
-            escape(card.surprise),
-            card.name,
-            escape(&report.setting(card)),
+            escape(description.question),
+            svg(description, report),
+            escape(description.formula),
+            escape(description.look),
+            escape(description.surprise),
+            description.name,
+            escape(&report.setting(description)),
         ),
     )
 }
@@ -119,8 +127,8 @@ fn headline(finding: &str) -> String {
 }
 
 /// Column along the horizontal axis: that of the experiment, or the first swept parameter.
-fn x_column(card: &Card, table: &Table) -> usize {
-    table.index(card.picture.x).unwrap_or(0)
+fn x_column(description: &Description, table: &Table) -> usize {
+    table.index(description.chart.x).unwrap_or(0)
 }
 
 fn axis(label: impl Into<String>, unit: Unit, is_log: bool) -> Axis {
@@ -150,19 +158,19 @@ fn label(meaning: &str, unit: Unit) -> String {
 fn number(table: &Table, row: usize, column: usize) -> f64 {
     match table.rows[row][column] {
         Cell::Number(number) => number,
-        Cell::Word(_) => f64::NAN,
+        Cell::Text(_) => f64::NAN,
     }
 }
 
-fn line_chart(card: &Card, report: &Report, title: Title) -> LineChart {
+fn line_chart(description: &Description, report: &Report, title: Title) -> LineChart {
     let table = &report.rows;
-    let x = x_column(card, table);
+    let x = x_column(description, table);
     let x_unit = table.columns[x].unit;
-    let mut columns = card.picture.y.iter().filter_map(|name| table.index(name));
+    let mut columns = description.chart.y.iter().filter_map(|name| table.index(name));
     let first = columns.next().map(|index| table.columns[index]);
     let y_unit = first.map_or(Unit::Number, |column| column.unit);
     // With several columns the legend has their names and the experiment a common one.
-    let y_name = card.picture.y_name.or(first.map(|column| column.meaning)).unwrap_or("");
+    let y_name = description.chart.y_name.or(first.map(|column| column.meaning)).unwrap_or("");
     let swept = (0..table.rows.len()).map(|row| number(table, row, x)).collect();
     let notes = if report.seeds > 1 {
         vec![format!("bands: 95 % confidence, {} seeds", report.seeds)]
@@ -171,24 +179,25 @@ fn line_chart(card: &Card, report: &Report, title: Title) -> LineChart {
     };
     LineChart {
         title,
-        x: axis(label(table.columns[x].meaning, x_unit), x_unit, card.picture.log_x)
+        x: axis(label(table.columns[x].meaning, x_unit), x_unit, description.chart.log_x)
             .ticks_at(swept),
-        y: axis(label(y_name, y_unit), y_unit, card.picture.log_y),
-        series: series(card, report, x),
+        y: axis(label(y_name, y_unit), y_unit, description.chart.log_y),
+        series: series(description, report, x),
         notes,
     }
 }
 
 /// One series for each column, name and value of a second swept parameter.
-fn series(card: &Card, report: &Report, x: usize) -> Vec<Series> {
+fn series(description: &Description, report: &Report, x: usize) -> Vec<Series> {
     let table = &report.rows;
     let mut keys: Vec<usize> = (0..report.sweep.len()).filter(|column| *column != x).collect();
-    keys.extend(card.picture.series.and_then(|name| table.index(name)));
-    let columns: Vec<usize> = card.picture.y.iter().filter_map(|name| table.index(name)).collect();
+    keys.extend(description.chart.series.and_then(|name| table.index(name)));
+    let columns: Vec<usize> =
+        description.chart.y.iter().filter_map(|name| table.index(name)).collect();
     let mut all: Vec<Series> = Vec::new();
     for row in 0..table.rows.len() {
         let key_text = |&key: &usize| match &table.rows[row][key] {
-            Cell::Word(word) => word.clone(),
+            Cell::Text(text) => text.clone(),
             Cell::Number(value) => {
                 format!("{} {}", table.columns[key].name, table.columns[key].unit.show(*value))
             }
@@ -216,12 +225,12 @@ fn series(card: &Card, report: &Report, x: usize) -> Vec<Series> {
     all
 }
 
-fn bar_chart(card: &Card, report: &Report, title: Title) -> BarChart {
+fn bar_chart(description: &Description, report: &Report, title: Title) -> BarChart {
     let table = &report.rows;
-    let y = card.picture.y.iter().find_map(|name| table.index(name)).unwrap_or(0);
+    let y = description.chart.y.iter().find_map(|name| table.index(name)).unwrap_or(0);
     let column = table.columns[y];
     let bar = |(row, value): (usize, f64)| Bar {
-        name: row_name(card, report, row, y),
+        name: row_name(description, report, row, y),
         value,
         half_width: table.spread[row][y],
         text: column.unit.show(value),
@@ -231,28 +240,28 @@ fn bar_chart(card: &Card, report: &Report, title: Title) -> BarChart {
 }
 
 /// Swept values and distinguishing names of a row.
-fn row_name(card: &Card, report: &Report, row: usize, y: usize) -> String {
+fn row_name(description: &Description, report: &Report, row: usize, y: usize) -> String {
     let (table, num_swept) = (&report.rows, report.sweep.len());
-    let series = card.picture.series.and_then(|name| table.index(name));
+    let series = description.chart.series.and_then(|name| table.index(name));
     let is_named = |column: &usize| {
-        let is_word = matches!(table.rows[row][*column], Cell::Word(_));
-        let distinguishes = series.map_or(is_word, |series| series == *column);
+        let is_text = matches!(table.rows[row][*column], Cell::Text(_));
+        let distinguishes = series.map_or(is_text, |series| series == *column);
         *column != y && (*column < num_swept || distinguishes)
     };
     let parts = (0..table.columns.len()).filter(is_named).map(|column| {
         let (name, unit) = (table.columns[column].name, table.columns[column].unit);
         match &table.rows[row][column] {
-            Cell::Word(word) => word.clone(),
+            Cell::Text(text) => text.clone(),
             Cell::Number(value) => format!("{name} {}", unit.show(*value)),
         }
     });
     parts.collect::<Vec<_>>().join(", ")
 }
 
-fn heat_map(card: &Card, table: &Table, title: Title) -> HeatMap {
-    let shade = table.index(card.picture.y[0]).expect("a column of the experiment is drawn");
+fn heat_map(description: &Description, table: &Table, title: Title) -> HeatMap {
+    let shade = table.index(description.chart.y[0]).expect("a column of the experiment is drawn");
     let [x_column, y_column, shown] = [0, 1, shade].map(|index| table.columns[index]);
-    let texts = |column: &Column| table.words(column.name);
+    let texts = |column: &Column| table.texts(column.name);
     let distinct = |column: &Column| {
         let mut all: Vec<String> = Vec::new();
         for text in texts(column) {

@@ -1,11 +1,10 @@
-//! Claims that are often heard, each with the number that settles it.
+//! Common claims about distributed training, each checked by an experiment.
 //!
-//! A claim is checked by running an experiment at a point where it can be seen, so the number is
-//! computed when somebody asks, never written down.
+//! Evidence is computed on every call, never stored.
 
 use crate::error::LabError;
 use crate::experiments::find;
-use crate::sim::Compiled;
+use crate::sim::CompiledSchedule;
 use crate::study::Study;
 use crate::table::Cell;
 use lockstep_config::units::Bytes;
@@ -14,28 +13,28 @@ use lockstep_schedule::{Algorithm, Layout, Op};
 use serde::Serialize;
 use std::fmt;
 
-/// What is to be thought of a claim.
+/// Verdict on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It holds.
+    /// The claim holds.
     True,
-    /// It does not.
+    /// The claim does not hold.
     False,
-    /// It holds here and not there.
+    /// The claim holds for some parameters only.
     ItDepends,
 }
 
 /// A claim with its evidence.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Claim {
-    /// What is said.
+    /// The claim.
     pub claim: &'static str,
-    /// What is to be thought of it.
+    /// The verdict.
     pub verdict: Verdict,
-    /// The number that shows it.
+    /// Measured evidence.
     pub evidence: String,
-    /// The experiment that it comes from.
+    /// Experiment of the evidence.
     pub experiment: &'static str,
 }
 
@@ -49,25 +48,26 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One number of an experiment at one point: of the row that has this word in it, or of the first.
-fn measure(name: &str, params: &[&str], word: &str, column: &str) -> Result<f64, LabError> {
+/// One number of an experiment at one point: of the row with a cell `row`, or of the first row.
+fn measure(name: &str, params: &[&str], row: &str, column: &str) -> Result<f64, LabError> {
     let experiment = find(name)?;
     let params: Vec<String> = params.iter().map(|&param| param.to_owned()).collect();
-    let mut study = Study::with(experiment.card(), &params, &[])?;
+    let mut study = Study::with(experiment.description(), &params, &[])?;
     study.sweeps.clear();
     let table = study.run(experiment)?.rows;
-    let has = |row: &&Vec<Cell>| {
-        word.is_empty() || row.iter().any(|cell| *cell == Cell::Word(word.to_owned()))
+    let matches = |cells: &&Vec<Cell>| {
+        row.is_empty() || cells.iter().any(|cell| *cell == Cell::Text(row.to_owned()))
     };
     let index = table.index(column).unwrap_or_else(|| panic!("{name} has no column {column}"));
-    let row = table.rows.iter().find(has).unwrap_or_else(|| panic!("{name} has no row {word}"));
-    Ok(match row[index] {
+    let cells = table.rows.iter().find(matches);
+    let cells = cells.unwrap_or_else(|| panic!("{name} has no row {row}"));
+    Ok(match cells[index] {
         Cell::Number(number) => number,
-        Cell::Word(_) => f64::NAN,
+        Cell::Text(_) => f64::NAN,
     })
 }
 
-/// A number as a percentage.
+/// Formats a share as a percentage.
 fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
@@ -76,16 +76,16 @@ fn milliseconds(seconds: f64) -> String {
     format!("{:.1} ms", 1e3 * seconds)
 }
 
-fn judged(is_true: bool) -> Verdict {
+fn verdict(is_true: bool) -> Verdict {
     if is_true { Verdict::True } else { Verdict::False }
 }
 
-/// True at one point and false at another.
-fn judged_twice(here: bool, there: bool) -> Verdict {
-    if here == there { judged(here) } else { Verdict::ItDepends }
+/// Verdict of two points.
+fn verdict_of_two(first: bool, second: bool) -> Verdict {
+    if first == second { verdict(first) } else { Verdict::ItDepends }
 }
 
-/// All claims, checked.
+/// Checks all claims.
 pub fn check() -> Result<Vec<Claim>, LabError> {
     let mut claims = pipelines()?;
     claims.extend(collectives()?);
@@ -97,17 +97,17 @@ pub fn check() -> Result<Vec<Claim>, LabError> {
 }
 
 fn pipelines() -> Result<Vec<Claim>, LabError> {
-    let idle = |m: &str, schedule| {
+    let bubble = |m: &str, schedule| {
         measure("pipeline", &["devices=8", &format!("microbatches={m}")], schedule, "bubble")
     };
-    let (twice, many) = (idle("16", "1f1b")?, idle("133", "1f1b")?);
-    let gpipe = idle("16", "gpipe")?;
+    let (twice, many) = (bubble("16", "1f1b")?, bubble("133", "1f1b")?);
+    let gpipe = bubble("16", "gpipe")?;
     Ok(vec![
         Claim {
-            claim: "m >= 2p microbatches give a bubble under 5 %",
-            verdict: judged(twice < 0.05),
+            claim: "m >= 2p micro-batches give a bubble under 5 %",
+            verdict: verdict(twice < 0.05),
             evidence: format!(
-                "p = 8, m = 16 idles {}; 5 % takes m = 19(p-1) = 133: {}",
+                "p = 8, m = 16 has a bubble of {}; 5 % takes m = 19(p-1) = 133: {}",
                 percent(twice),
                 percent(many)
             ),
@@ -115,9 +115,9 @@ fn pipelines() -> Result<Vec<Claim>, LabError> {
         },
         Claim {
             claim: "1F1B has a smaller bubble than GPipe",
-            verdict: judged(twice < gpipe - 1e-12),
+            verdict: verdict(twice < gpipe - 1e-12),
             evidence: format!(
-                "both idle {} at p = 8, m = 16; 1F1B only keeps less",
+                "both have a bubble of {} at p = 8, m = 16; 1F1B only needs less memory",
                 percent(gpipe)
             ),
             experiment: "pipeline",
@@ -134,16 +134,18 @@ fn collectives() -> Result<Vec<Claim>, LabError> {
         measure("all-reduce", &[&format!("ranks={ranks}"), "bytes=1MB"], "ring", "sent_bytes")
     };
     let (few, many) = (sent("8")?, sent("128")?);
-    let crossing = |column| measure("hierarchical", &["nodes=8"], "", column);
-    let (flat, two) = (crossing("crossing_flat")?, crossing("crossing_hierarchical")?);
-    let (alone, cards) = (crossing("one_card_simulated")?, crossing("cards_simulated")?);
+    let hierarchical = |column| measure("hierarchical", &["nodes=8"], "", column);
+    let (flat, two_level) =
+        (hierarchical("inter_node_bytes_flat")?, hierarchical("inter_node_bytes_hierarchical")?);
+    let (shared_nic, per_rank_nics) =
+        (hierarchical("shared_nic_simulated")?, hierarchical("per_rank_nic_simulated")?);
     let servers = |column| measure("parameter-server", &["workers=256", "servers=16"], "", column);
     Ok(vec![
         Claim {
             claim: "a tree beats a ring for large messages",
-            verdict: judged(tree < ring),
+            verdict: verdict(tree < ring),
             evidence: format!(
-                "1 GB over 64 ranks: tree {}, ring {}; trees win for short ones",
+                "1 GB over 64 ranks: tree {}, ring {}; trees are faster for short vectors",
                 milliseconds(tree),
                 milliseconds(ring)
             ),
@@ -151,32 +153,32 @@ fn collectives() -> Result<Vec<Claim>, LabError> {
         },
         Claim {
             claim: "a ring sends more per rank the more ranks there are",
-            verdict: judged(many > 1.5 * few),
+            verdict: verdict(many > 1.5 * few),
             evidence: format!(
-                "of 1 MB each rank of 8 sends {:.2} MB, each of 128 {:.2} MB; the limit is 2",
+                "for 1 MB a rank of 8 sends {:.2} MB, a rank of 128 {:.2} MB; the limit is 2 MB",
                 few / 1e6,
                 many / 1e6
             ),
             experiment: "all-reduce",
         },
         Claim {
-            claim: "a hierarchical all-reduce is faster because less crosses the network",
-            verdict: judged(two < 0.5 * flat),
+            claim: "a hierarchical all-reduce is faster because it sends fewer bytes between nodes",
+            verdict: verdict(two_level < 0.5 * flat),
             evidence: format!(
-                "8 nodes: {:.1} GB against {:.1} GB of a ring in order; with one card a node {}, \
-                 with a card a rank {}",
-                two / 1e9,
+                "8 nodes: {:.1} GB between nodes against {:.1} GB of a ring in node order; {} with \
+                 one NIC per node, {} with one NIC per rank",
+                two_level / 1e9,
                 flat / 1e9,
-                milliseconds(alone),
-                milliseconds(cards)
+                milliseconds(shared_nic),
+                milliseconds(per_rank_nics)
             ),
             experiment: "hierarchical",
         },
         Claim {
             claim: "a parameter server scales like an all-reduce",
-            verdict: judged(servers("ratio")? < 2.0),
+            verdict: verdict(servers("ratio")? < 2.0),
             evidence: format!(
-                "256 workers, 16 servers: the busiest link carries {:.1} times a ring's",
+                "256 workers, 16 servers: the busiest link carries {:.1} times the bytes of a ring",
                 servers("ratio")?
             ),
             experiment: "parameter-server",
@@ -185,45 +187,46 @@ fn collectives() -> Result<Vec<Claim>, LabError> {
 }
 
 fn workers() -> Result<Vec<Claim>, LabError> {
-    let gain = |workers: &str| measure("scaling", &[&format!("workers={workers}")], "", "doubling");
+    let gain =
+        |workers: &str| measure("scaling", &[&format!("workers={workers}")], "", "doubling_gain");
     let (few, many) = (gain("4")?, gain("256")?);
-    let params = ["workers=100", "alone=100", "communication=1"];
+    let params = ["workers=100", "compute=100", "communication=1"];
     let hundred = measure("scaling", &params, "", "constant_speed_up")?;
     let waiting =
         measure("stragglers", &["workers=256", "variation=0.1"], "", "expected_efficiency")?;
-    let equal = measure("zero-memory", &["workers=1024"], "stage 0", "state_bytes")?;
-    let alone = measure("zero-memory", &["workers=1"], "stage 0", "state_bytes")?;
+    let many_workers = measure("zero-memory", &["workers=1024"], "stage 0", "state_bytes")?;
+    let one_worker = measure("zero-memory", &["workers=1"], "stage 0", "state_bytes")?;
     Ok(vec![
         Claim {
             claim: "doubling the GPUs halves the time",
-            verdict: judged_twice(few > 1.9, many > 1.9),
+            verdict: verdict_of_two(few > 1.9, many > 1.9),
             evidence: format!(
-                "800 ms of work, 8 ms of communication: from 4 to 8 {few:.2} times as fast, from \
-                 256 to 512 {many:.2} times"
+                "800 ms of compute, 8 ms of communication: {few:.2} times as fast from 4 to 8 \
+                 GPUs, {many:.2} times from 256 to 512"
             ),
             experiment: "scaling",
         },
         Claim {
             claim: "the speed-up of n workers is at most the square root of n",
-            verdict: judged(hundred <= 10.0),
+            verdict: verdict(hundred <= 10.0),
             evidence: format!("100 workers, 1 % communication: {hundred:.1} times as fast, not 10"),
             experiment: "scaling",
         },
         Claim {
             claim: "stragglers average out with many workers",
-            verdict: judged(waiting > 0.95),
+            verdict: verdict(waiting > 0.95),
             evidence: format!(
-                "256 workers that vary by 10 %: {} of the work is left",
+                "256 workers with a variation of 10 %: {} efficiency",
                 percent(waiting)
             ),
             experiment: "stragglers",
         },
         Claim {
             claim: "data parallelism divides the memory of the model",
-            verdict: judged(equal < alone),
+            verdict: verdict(many_workers < one_worker),
             evidence: format!(
-                "7.5 B parameters take {:.0} GB on each of 1024 workers, as on one; ZeRO divides",
-                equal / 1e9
+                "7.5 B parameters take {:.0} GB on each of 1024 workers, as on one; ZeRO shards",
+                many_workers / 1e9
             ),
             experiment: "zero-memory",
         },
@@ -231,9 +234,9 @@ fn workers() -> Result<Vec<Claim>, LabError> {
 }
 
 fn staleness() -> Result<Vec<Claim>, LabError> {
-    let bowl = ["step=constant", "lr=0.1", "condition=1", "target=0.0014142"];
+    let fixed = ["step=constant", "lr=0.1", "condition=1", "target=0.0014142"];
     let steps = |staleness: &str| {
-        let params = [&bowl[..], &[staleness]].concat();
+        let params = [&fixed[..], &[staleness]].concat();
         measure("bounded-async", &params, "", "iterations")
     };
     let (fresh, stale) = (steps("staleness=0")?, steps("staleness=2")?);
@@ -241,47 +244,53 @@ fn staleness() -> Result<Vec<Claim>, LabError> {
     let time = |variation: &str, model| {
         measure("consistency", &[&format!("variation={variation}")], model, "seconds")
     };
-    let even = (time("0", "asynchronous")?, time("0", "synchronous")?);
-    let uneven = (time("2", "asynchronous")?, time("2", "synchronous")?);
+    let equal = (time("0", "asynchronous")?, time("0", "synchronous")?);
+    let jittered = (time("2", "asynchronous")?, time("2", "synchronous")?);
     let local = |communication: &str, k: &str| {
         let params = [format!("communication={communication}"), format!("local_steps={k}")];
         measure("local-sgd", &[&params[0], &params[1]], "", "seconds")
     };
-    let dear = (local("1", "4")?, local("1", "1")?);
-    let cheap = (local("0.0001", "16")?, local("0.0001", "1")?);
+    let slow_network = (local("1", "4")?, local("1", "1")?);
+    let fast_network = (local("0.0001", "16")?, local("0.0001", "1")?);
     Ok(vec![
         Claim {
             claim: "stale gradients always take more iterations",
-            verdict: judged(stale > fresh),
-            evidence: format!("step 0.1: {fresh} iterations fresh, {stale} two updates old"),
+            verdict: verdict(stale > fresh),
+            evidence: format!(
+                "step size 0.1: {fresh} iterations with fresh gradients, {stale} with gradients \
+                 two updates old"
+            ),
             experiment: "bounded-async",
         },
         Claim {
-            claim: "step x staleness x curvature must be below 1",
-            verdict: judged(20.0 * limit <= 1.0),
+            claim: "step size x staleness x curvature must be below 1",
+            verdict: verdict(20.0 * limit <= 1.0),
             evidence: format!(
-                "at staleness 20 the product may be {:.2}: 1 is enough, not necessary",
+                "at staleness 20 the product may be {:.2}: below 1 is sufficient, not necessary",
                 20.0 * limit
             ),
             experiment: "bounded-async",
         },
         Claim {
             claim: "asynchronous training is always faster",
-            verdict: judged(even.0 < even.1 && uneven.0 < uneven.1),
+            verdict: verdict(equal.0 < equal.1 && jittered.0 < jittered.1),
             evidence: format!(
-                "time to the same loss, asynchronous and synchronous: {:.1} s and {:.1} s for even \
-                 workers, {:.1} s and {:.1} s for very uneven ones",
-                even.0, even.1, uneven.0, uneven.1
+                "time to the same loss, asynchronous and synchronous: {:.1} s and {:.1} s without \
+                 stragglers, {:.1} s and {:.1} s with strong stragglers",
+                equal.0, equal.1, jittered.0, jittered.1
             ),
             experiment: "consistency",
         },
         Claim {
             claim: "local SGD saves time",
-            verdict: judged_twice(dear.0 < dear.1, cheap.0 < cheap.1),
+            verdict: verdict_of_two(
+                slow_network.0 < slow_network.1,
+                fast_network.0 < fast_network.1,
+            ),
             evidence: format!(
-                "an average of 1 s: {:.1} s with K = 4, {:.1} s with K = 1; an average of 0.1 ms: \
+                "averages of 1 s: {:.1} s with K = 4, {:.1} s with K = 1; averages of 0.1 ms: \
                  {:.2} s with K = 16, {:.2} s with K = 1",
-                dear.0, dear.1, cheap.0, cheap.1
+                slow_network.0, slow_network.1, fast_network.0, fast_network.1
             ),
             experiment: "local-sgd",
         },
@@ -298,33 +307,34 @@ fn averages() -> Result<Vec<Claim>, LabError> {
         let param = format!("spread={spread}");
         measure("heterogeneity-bias", &["local_steps=32", &param], "", "bias")
     };
-    let (alike, unlike) = (bias("0")?, bias("0.5")?);
-    let gathered = busiest(Op::AllGather, Algorithm::RING)?;
-    let broadcast = busiest(Op::Broadcast { root: 0 }, Algorithm::Tree)?;
+    let (homogeneous, heterogeneous) = (bias("0")?, bias("0.5")?);
+    let gathered = max_sent_bytes(Op::AllGather, Algorithm::RING)?;
+    let broadcast = max_sent_bytes(Op::Broadcast { root: 0 }, Algorithm::Tree)?;
     Ok(vec![
         Claim {
             claim: "local SGD beats a mini-batch of the same gradients",
-            verdict: judged_twice(few > 1.0, many > 1.0),
+            verdict: verdict_of_two(few > 1.0, many > 1.0),
             evidence: format!(
-                "8 local steps, the worst convex problem: the mini-batch's loss is {few:.2} times \
+                "8 local steps, worst convex problem: the loss of mini-batch SGD is {few:.2} times \
                  as large after 2 rounds, {many:.2} times after 32"
             ),
             experiment: "minibatch-local",
         },
         Claim {
-            claim: "averaging workers that trained alone leads to the common optimum",
-            verdict: judged_twice(alike < 1e-4, unlike < 1e-4),
+            claim: "averaging after local steps leads to the common optimum",
+            verdict: verdict_of_two(homogeneous < 1e-4, heterogeneous < 1e-4),
             evidence: format!(
-                "32 steps alone on alike data end {alike:.3} from it, on unlike data {unlike:.3}"
+                "32 local steps end {homogeneous:.3} from it on homogeneous data, \
+                 {heterogeneous:.3} on heterogeneous data"
             ),
             experiment: "heterogeneity-bias",
         },
         Claim {
             claim: "ZeRO-3 might as well broadcast whole layers from their owners",
-            verdict: judged(broadcast <= 1.01 * gathered),
+            verdict: verdict(broadcast <= 1.01 * gathered),
             evidence: format!(
-                "8 ranks, a layer of 8 MB: of a broadcast its owner sends {:.0} MB, of a gather of \
-                 shards every rank sends {:.0} MB",
+                "8 ranks, a layer of 8 MB: in a broadcast the owner sends {:.0} MB, in an \
+                 all-gather every rank sends {:.0} MB",
                 broadcast / 1e6,
                 gathered / 1e6
             ),
@@ -333,25 +343,25 @@ fn averages() -> Result<Vec<Claim>, LabError> {
     ])
 }
 
-/// Ranks and bytes of a layer that is brought together.
+/// Number of ranks and size of a gathered layer.
 const LAYER: (usize, u64) = (8, 8_000_000);
 
-/// What the busiest rank sends.
-fn busiest(op: Op, algorithm: Algorithm) -> Result<f64, LabError> {
+/// Bytes that the busiest rank sends.
+fn max_sent_bytes(op: Op, algorithm: Algorithm) -> Result<f64, LabError> {
     let (num_ranks, bytes) = LAYER;
     let schedule =
-        build(op, algorithm, &GroupSpec::new(num_ranks)).map_err(|error| LabError::Together {
+        build(op, algorithm, &GroupSpec::new(num_ranks)).map_err(|error| LabError::Conflict {
             key: "algorithm",
             value: algorithm.to_string(),
             rule: error.to_string(),
         })?;
     let layout = Layout::even(&schedule, (bytes / 4) as usize);
-    let sent = Compiled::new(&schedule, &layout, Bytes(4)).sent_bytes();
+    let sent = CompiledSchedule::new(&schedule, &layout, Bytes(4)).sent_bytes();
     Ok(sent.into_iter().map(|sent| sent.0).max().unwrap_or(0) as f64)
 }
 
 fn numbers() -> Result<Vec<Claim>, LabError> {
-    // What clipping by the norm does to a gradient with a NaN in it.
+    // Clipping a gradient with a NaN by its norm.
     let gradient = [1.0_f32, f32::NAN];
     let norm = gradient.iter().map(|g| g * g).sum::<f32>().sqrt();
     let clipped = gradient[0] * (1.0 / norm).min(1.0);
@@ -359,51 +369,51 @@ fn numbers() -> Result<Vec<Claim>, LabError> {
     let loss = |interval: &str| {
         measure("checkpointing", &[&format!("interval={interval}")], "", "exact_overhead")
     };
-    let (often, seldom) = (loss("15min")?, loss("112min")?);
+    let (frequent, rare) = (loss("15min")?, loss("112min")?);
     let young =
         |write: &str| measure("checkpointing", &[&format!("write={write}")], "", "young_seconds");
-    let (dear, cheap) = (young("300")? / 60.0, young("30")? / 60.0);
-    let differing = measure("reproducibility", &["ranks=16"], "ring", "differing")?;
+    let (slow, fast) = (young("300")? / 60.0, young("30")? / 60.0);
+    let differing = measure("reproducibility", &["ranks=16"], "ring", "differing_share")?;
     Ok(vec![
         Claim {
-            claim: "clipping cures NaN",
-            verdict: judged(norm.is_finite() && clipped.is_finite()),
+            claim: "gradient clipping removes NaN",
+            verdict: verdict(norm.is_finite() && clipped.is_finite()),
             evidence: format!(
-                "the norm of [1, NaN] is {norm}, so every worker's gradient becomes NaN or stays \
-                 unclipped: the step must be skipped by all"
+                "the norm of [1, NaN] is {norm}, so the gradient of every worker becomes NaN or \
+                 stays unclipped: all workers must skip the step"
             ),
             experiment: "loss-scaling",
         },
         Claim {
             claim: "sending half of the gradient's entries halves the bytes",
-            verdict: judged(half > 0.4),
-            evidence: format!("with 32-bit indices {} is saved", percent(half)),
+            verdict: verdict(half > 0.4),
+            evidence: format!("with 32-bit indices it saves {}", percent(half)),
             experiment: "compression",
         },
         Claim {
-            claim: "saving more often is safer and so better",
-            verdict: judged(often < seldom),
+            claim: "more frequent checkpoints are always better",
+            verdict: verdict(frequent < rare),
             evidence: format!(
-                "5 min to write, a failure every 21 h: every 15 min loses {}, every 112 min {}",
-                percent(often),
-                percent(seldom)
+                "5 min to write, a failure every 21 h: every 15 min costs {}, every 112 min {}",
+                percent(frequent),
+                percent(rare)
             ),
             experiment: "checkpointing",
         },
         Claim {
-            claim: "cheaper checkpoints are taken less often",
-            verdict: judged(cheap > dear),
+            claim: "cheaper checkpoints should be written less often",
+            verdict: verdict(fast > slow),
             evidence: format!(
-                "the best interval falls from {dear:.0} min to {cheap:.0} min when writing takes a \
-                 tenth"
+                "the best interval falls from {slow:.0} min to {fast:.0} min when writing is ten \
+                 times as fast"
             ),
             experiment: "checkpointing",
         },
         Claim {
             claim: "the same seed gives the same run",
-            verdict: judged(differing < 1e-12),
+            verdict: verdict(differing < 1e-12),
             evidence: format!(
-                "summed by ring instead of in canonical order, {} of sums differ in their bits",
+                "a ring changes the bits of {} of sums compared with the canonical order",
                 percent(differing)
             ),
             experiment: "reproducibility",

@@ -1,118 +1,118 @@
-//! What an experiment says about itself: its question, formula, parameters, columns and picture.
+//! Description of an experiment as data: question, formula, parameters, columns and chart.
 //!
-//! A card is data. Help, lists, checks of values, tables and pictures of all experiments are made
-//! from their cards, so an experiment is only its card and its arithmetic.
+//! Help, lists, validation of values, tables and charts derive from the description, so an
+//! experiment is its description and its arithmetic.
 
 use serde::Serialize;
 use std::fmt::{self, Write};
 
-/// What a number counts. Values are always in the base unit: seconds, bytes, fractions.
+/// Unit of a value. Values are always in the base unit: seconds, bytes, fractions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Things.
+    /// A count.
     Count,
-    /// A plain number.
+    /// A dimensionless number.
     Number,
-    /// Durations.
+    /// A duration.
     Seconds,
-    /// Memory or traffic.
+    /// Memory or message size.
     Bytes,
-    /// Bytes a second.
+    /// Bandwidth.
     BytesPerSecond,
     /// A fraction of one.
     Share,
-    /// How many times as much.
+    /// A ratio, such as a speed-up.
     Times,
-    /// A word.
-    Word,
+    /// Text.
+    Text,
 }
 
-/// The values that a parameter can take.
+/// Allowed values of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Domain {
-    /// Numbers from the first to the last.
+    /// Numbers from `min` to `max`.
     Range {
-        /// The smallest.
+        /// Minimum.
         min: f64,
-        /// The largest.
+        /// Maximum.
         max: f64,
-        /// What it is when nobody says.
+        /// Default.
         default: f64,
     },
-    /// One of these words; the first when nobody says.
+    /// One of several names; the first is the default.
     Choice(&'static [&'static str]),
 }
 
-/// Something about an experiment that can be set.
+/// A parameter of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Param {
-    /// How it is called on the command line.
+    /// Name on the command line.
     pub key: &'static str,
-    /// What it counts.
+    /// Unit.
     pub unit: Unit,
-    /// Its values.
+    /// Allowed values.
     pub domain: Domain,
-    /// What it means, in a few words.
+    /// Short explanation.
     pub meaning: &'static str,
 }
 
 /// A column of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Column {
-    /// Its name, also in JSON and CSV.
+    /// Name, also in JSON and CSV.
     pub name: &'static str,
-    /// What it counts.
+    /// Unit.
     pub unit: Unit,
-    /// What it means, in a few words; the axis of a picture says this.
+    /// Short explanation; label of the axis in a chart.
     pub meaning: &'static str,
 }
 
-/// What is drawn. How follows from the table: lines over numbers, bars over words, and a field of
-/// shades where two parameters are swept.
+/// Columns of a chart. The table decides the form: lines over numbers, bars over names, a heat map
+/// where two parameters are swept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Picture {
-    /// The parameter or column along the horizontal axis.
+pub struct ChartSpec {
+    /// Parameter or column of the horizontal axis.
     pub x: &'static str,
-    /// The columns that are drawn; of bars and shades the first.
+    /// Columns of the vertical axis; bars and heat maps show the first.
     pub y: &'static [&'static str],
-    /// The column of words whose values are lines of their own, if there is one.
+    /// Text column with one line per value, if there is one.
     pub series: Option<&'static str>,
-    /// Whether the horizontal axis goes by powers.
+    /// Whether the horizontal axis is logarithmic.
     pub log_x: bool,
-    /// Whether the vertical axis does.
+    /// Whether the vertical axis is logarithmic.
     pub log_y: bool,
-    /// What the vertical axis is called, where no single column says it.
+    /// Label of the vertical axis, where several columns share it.
     pub y_name: Option<&'static str>,
 }
 
-/// An experiment in words and data.
+/// Description of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Card {
-    /// How it is called on the command line.
+pub struct Description {
+    /// Name on the command line.
     pub name: &'static str,
-    /// One line for the list.
+    /// Line of the list.
     pub title: &'static str,
-    /// What it answers.
+    /// Question that it answers.
     pub question: &'static str,
-    /// The closed form.
+    /// Closed form.
     pub formula: &'static str,
-    /// What to look at.
+    /// Results to look at.
     pub look: &'static str,
-    /// What surprises people.
+    /// Common surprises.
     pub surprise: &'static str,
-    /// What can be set.
+    /// Parameters.
     pub params: &'static [Param],
-    /// The parameter that is swept when nobody says, and its values.
+    /// Parameter of the default sweep, and its values.
     pub sweep: (&'static str, &'static [f64]),
-    /// What every run gives.
+    /// Columns of the result.
     pub columns: &'static [Column],
-    /// How it is drawn.
-    pub picture: Picture,
+    /// Chart.
+    pub chart: ChartSpec,
 }
 
 impl Param {
-    /// A number of things.
+    /// A count.
     pub const fn count(
         key: &'static str,
         default: f64,
@@ -133,60 +133,58 @@ impl Param {
         Self { key, unit, domain: Domain::Range { min, max, default }, meaning }
     }
 
-    /// One of several words.
+    /// One of several names.
     pub const fn choice(
         key: &'static str,
         of: &'static [&'static str],
         meaning: &'static str,
     ) -> Self {
-        Self { key, unit: Unit::Word, domain: Domain::Choice(of), meaning }
+        Self { key, unit: Unit::Text, domain: Domain::Choice(of), meaning }
     }
 }
 
 impl Column {
-    /// A column.
+    /// A column with name, unit and explanation.
     pub const fn new(name: &'static str, unit: Unit, meaning: &'static str) -> Self {
         Self { name, unit, meaning }
     }
 }
 
-impl Picture {
-    /// Lines of some columns over a parameter.
+impl ChartSpec {
+    /// Lines of columns over a parameter.
     pub const fn lines(x: &'static str, y: &'static [&'static str]) -> Self {
         Self { x, y, series: None, log_x: false, log_y: false, y_name: None }
     }
 
-    /// With a line for each word of a column.
+    /// Adds one line per value of a text column.
     pub const fn by(self, series: &'static str) -> Self {
         Self { series: Some(series), ..self }
     }
 
-    /// With a name for the vertical axis.
+    /// Labels the vertical axis.
     pub const fn named(self, y_name: &'static str) -> Self {
         Self { y_name: Some(y_name), ..self }
     }
 
-    /// With axes that go by powers.
+    /// Makes axes logarithmic.
     pub const fn log(self, log_x: bool, log_y: bool) -> Self {
         Self { log_x, log_y, ..self }
     }
 }
 
-impl Card {
-    /// The parameter of this name.
+impl Description {
+    /// Parameter by name.
     pub fn param(&self, key: &str) -> Option<&'static Param> {
         self.params.iter().find(|param| param.key == key)
     }
 
-    /// The page of help.
+    /// Text of `--explain`.
     pub fn help(&self) -> String {
         let mut text = format!("{}\n\nQuestion: {}\n", self.title, self.question);
-        for (heading, words) in [
-            ("Formula", self.formula),
-            ("Look at", self.look),
-            ("What surprises people", self.surprise),
-        ] {
-            let _ = writeln!(text, "{heading}: {words}");
+        for (heading, paragraph) in
+            [("Formula", self.formula), ("Look at", self.look), ("Common surprises", self.surprise)]
+        {
+            let _ = writeln!(text, "{heading}: {paragraph}");
         }
         text += "\nParameters (--param key=value, --sweep key=a,b,c):\n";
         let width = self.params.iter().map(|param| param.key.len()).max().unwrap_or(0);
@@ -208,7 +206,7 @@ impl Card {
 }
 
 impl Param {
-    /// Its default and its limits.
+    /// Default and limits.
     fn values(&self) -> String {
         match self.domain {
             Domain::Choice(of) => format!("{}; {}", of[0], of.join(", ")),
@@ -230,7 +228,7 @@ impl fmt::Display for Unit {
             Self::BytesPerSecond => "bytes/s",
             Self::Share => "fraction",
             Self::Times => "times",
-            Self::Word => "word",
+            Self::Text => "text",
         })
     }
 }

@@ -1,84 +1,113 @@
-//! What a person may have typed wrong, with what would work.
+//! Errors of the lab, with values that would work.
 
-use crate::card::{Card, Domain, Param};
+use crate::description::{Description, Domain, Param};
+use lockstep_comm::CommError;
 use lockstep_config::{Blame, nearest};
+use lockstep_platform::{FileError, NetError};
 
-/// Why an experiment cannot be run as asked.
+/// A failed experiment, walk or measurement.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LabError {
-    /// No experiment, walk or claim has this name.
-    #[error("`{name}` is no {what}; {hint}")]
+    /// Unknown name of an experiment, walk or parameter.
+    #[error("`{name}` is no {kind}; {hint}")]
     NoSuch {
-        /// What was looked for.
-        what: &'static str,
-        /// What was typed.
+        /// Experiment, walk or parameter.
+        kind: &'static str,
+        /// The unknown name.
         name: String,
-        /// What would work.
+        /// Known names.
         hint: String,
     },
-    /// A text that is not `key=value`.
+    /// Text that is not `key=value`.
     #[error("`{text}` is not key=value; try {example}")]
     NotAPair {
-        /// What was typed.
+        /// The text.
         text: String,
-        /// One that works.
+        /// A valid example.
         example: String,
     },
-    /// A value that a parameter does not take.
+    /// A value outside the domain of its parameter.
     #[error("{key} = {value} is not allowed: {rule}")]
     BadValue {
-        /// Which parameter.
+        /// The parameter.
         key: &'static str,
-        /// What was typed.
+        /// The value.
         value: String,
-        /// What it takes.
+        /// The domain.
         rule: String,
     },
-    /// Values that do not go together.
+    /// Values that contradict each other.
     #[error("{key} = {value}: {rule}")]
-    Together {
-        /// Which parameter should change.
+    Conflict {
+        /// The parameter to change.
         key: &'static str,
-        /// What it is.
+        /// Its value.
         value: String,
-        /// Why that does not work, and what would.
+        /// The violated rule.
         rule: String,
     },
-    /// Too much to do in a lifetime.
-    #[error("that is {runs} runs; at most {most} are allowed: sweep fewer values or seeds")]
+    /// A grid of too many runs.
+    #[error("the sweep has {runs} runs, more than {max}: sweep fewer values or seeds")]
     TooMany {
-        /// How many were asked for.
+        /// Requested runs.
         runs: usize,
-        /// How many there may be.
-        most: usize,
+        /// Maximum.
+        max: usize,
     },
+    /// An experiment without a measurement.
+    #[error("{name} cannot be measured on this machine; try {measurable}")]
+    NotMeasurable {
+        /// The experiment.
+        name: String,
+        /// Experiments with a measurement.
+        measurable: String,
+    },
+    /// A collective of a measurement failed.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// The ranks of a measurement could not connect.
+    #[error(transparent)]
+    Loopback(NetError),
+    /// A checkpoint of a measurement could not be written or read.
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 impl LabError {
-    /// Who must act: whoever typed it.
-    pub const fn blame(&self) -> Blame {
-        Blame::User
+    /// The party that must act.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::NoSuch { .. }
+            | Self::NotAPair { .. }
+            | Self::BadValue { .. }
+            | Self::Conflict { .. }
+            | Self::TooMany { .. }
+            | Self::NotMeasurable { .. } => Blame::User,
+            Self::Comm(error) => error.blame(),
+            Self::Loopback(_) => Blame::Peer(0),
+            Self::File(_) => Blame::Storage,
+        }
     }
 
-    /// A name that is not among some.
+    /// An unknown name, with the closest known name.
     pub(crate) fn no_such<'a>(
-        what: &'static str,
+        kind: &'static str,
         name: &str,
         known: impl Iterator<Item = &'a str> + Clone,
     ) -> Self {
         let hint = nearest(name, known.clone()).map_or_else(
             || format!("try {}", known.collect::<Vec<_>>().join(", ")),
-            |near| format!("did you mean {near}?"),
+            |known| format!("did you mean {known}?"),
         );
-        Self::NoSuch { what, name: name.to_owned(), hint }
+        Self::NoSuch { kind, name: name.to_owned(), hint }
     }
 
-    /// A parameter that the experiment does not have.
-    pub(crate) fn no_param(card: &Card, key: &str) -> Self {
-        Self::no_such("parameter of this experiment", key, card.params.iter().map(|p| p.key))
+    /// An unknown parameter of an experiment.
+    pub(crate) fn no_param(description: &Description, key: &str) -> Self {
+        Self::no_such("parameter of this experiment", key, description.params.iter().map(|p| p.key))
     }
 
-    /// A value outside of a parameter's domain.
+    /// A value outside the domain of its parameter.
     pub(crate) fn bad_value(param: &Param, text: &str) -> Self {
         let rule = match param.domain {
             Domain::Choice(of) => format!("try {}", of.join(", ")),

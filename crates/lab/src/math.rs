@@ -1,14 +1,14 @@
-//! The few functions of statistics that closed forms need.
+//! Statistics for closed forms.
 
 use lockstep_tensor::math::scalar::{exp, ln};
 
-/// The share of a standard normal distribution below `x`.
+/// Cumulative distribution function of the standard normal distribution.
 pub fn normal_below(x: f64) -> f64 {
     if x <= 0.0 { 0.5 * erfc(-x / std::f64::consts::SQRT_2) } else { 1.0 - normal_below(-x) }
 }
 
-/// One minus the error function, for arguments from 0 on: a series near 0, beyond it a continued
-/// fraction from its far end.
+/// Complementary error function for non-negative arguments: a series near 0, a continued fraction
+/// beyond.
 fn erfc(x: f64) -> f64 {
     if x < 2.5 {
         let mut term = x;
@@ -28,10 +28,10 @@ fn erfc(x: f64) -> f64 {
     exp(-x * x) / fraction * (0.5 * std::f64::consts::FRAC_2_SQRT_PI)
 }
 
-/// The mean of the largest of `n` draws from a distribution on positive numbers with this
-/// cumulative function: the integral of 1 - F(x)^n.
+/// Expected maximum of `n` draws from a distribution on positive numbers with the cumulative
+/// distribution function `below`: the integral of 1 - F(x)^n.
 pub fn expected_maximum(n: usize, scale: f64, below: impl Fn(f64) -> f64) -> f64 {
-    // Steps that grow with x: the tail is long and smooth.
+    // Steps grow with x, because the tail is long and smooth.
     let (mut x, mut sum) = (0.0, 0.0);
     let missing = |x: f64| 1.0 - powi(below(x), n);
     let mut here = missing(0.0);
@@ -45,12 +45,13 @@ pub fn expected_maximum(n: usize, scale: f64, below: impl Fn(f64) -> f64) -> f64
     sum
 }
 
-/// A whole power.
+/// Integer power.
 pub fn powi(x: f64, n: usize) -> f64 {
     lockstep_tensor::math::scalar::powi(x, i32::try_from(n).unwrap_or(i32::MAX))
 }
 
-/// The log-normal distribution with this mean and coefficient of variation, below `x`.
+/// Cumulative distribution function of the log-normal distribution with a mean and a coefficient
+/// of variation.
 pub fn log_normal_below(x: f64, mean: f64, variation: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
@@ -60,7 +61,7 @@ pub fn log_normal_below(x: f64, mean: f64, variation: f64) -> f64 {
     normal_below((ln(x) - center) / variance.sqrt())
 }
 
-/// A quantile of numbers, by the nearest rank.
+/// Quantile of sorted numbers by the nearest-rank method.
 pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     let index = (share * sorted.len() as f64).ceil() as usize;
     sorted[index.clamp(1, sorted.len()) - 1]
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_normal_distribution_has_the_values_of_tables() {
+    fn normal_distribution_matches_tables() {
         let cases = [
             (0.0, 0.5),
             (1.0, 0.841_344_746_068_543),
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_of_uniform_draws_is_known() {
+    fn expected_maximum_of_uniform_draws_is_exact() {
         for n in [1, 4, 9] {
             let found = expected_maximum(n, 1.0, |x| x.min(1.0));
             assert!((found - n as f64 / (n as f64 + 1.0)).abs() < 1e-6, "{n}: {found}");

@@ -1,7 +1,7 @@
-//! Seeded randomness for experiments: a stream of numbers that is a function of (seed, name, row).
+//! Seeded random streams for experiments.
 //!
-//! Everything is drawn from the engine's counter-based generator, so an experiment gives the same
-//! table on every machine, and two experiments with the same seed do not share their luck.
+//! A stream is a function of seed and name, drawn from the engine's counter-based generator: an
+//! experiment gives the same table on every machine, and experiments with one seed are independent.
 
 use lockstep_tensor::math::scalar::{exp, ln, powf, sin_cos};
 use lockstep_tensor::random::Key;
@@ -11,7 +11,7 @@ use lockstep_tensor::random::Key;
 pub struct Random {
     key: Key,
     next: u64,
-    /// The second of a pair of normal numbers.
+    /// Second normal number of a Box-Muller pair.
     spare: Option<f64>,
 }
 
@@ -32,7 +32,7 @@ impl Random {
         self.key.uniform_f64(self.next - 1)
     }
 
-    /// Sixty-four bits, each as likely 0 as 1.
+    /// Sixty-four uniform bits.
     pub fn bits(&mut self) -> u64 {
         self.next += 1;
         let index = self.next - 1;
@@ -41,12 +41,12 @@ impl Random {
         (u64::from(high) << 32) | u64::from(low)
     }
 
-    /// A whole number below `bound`.
+    /// Uniform integer below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         ((self.uniform() * bound as f64) as usize).min(bound - 1)
     }
 
-    /// From the standard normal distribution.
+    /// Standard normal (Box-Muller).
     pub fn normal(&mut self) -> f64 {
         if let Some(spare) = self.spare.take() {
             return spare;
@@ -57,44 +57,44 @@ impl Random {
         radius * cos
     }
 
-    /// Exponential with this mean.
+    /// Exponential with a mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * ln(1.0 - self.uniform())
     }
 
-    /// Log-normal with this mean and this coefficient of variation.
+    /// Log-normal with a mean and a coefficient of variation.
     pub fn log_normal(&mut self, mean: f64, variation: f64) -> f64 {
         let variance = ln(1.0 + variation * variation);
         mean * exp(variance.sqrt() * self.normal() - 0.5 * variance)
     }
 
-    /// Pareto: at least `least`, with a tail that falls like a power.
+    /// Pareto with minimum `least` and tail exponent `shape`.
     pub fn pareto(&mut self, least: f64, shape: f64) -> f64 {
         least / powf(1.0 - self.uniform(), 1.0 / shape)
     }
 }
 
-/// How the time of the same work differs from one time to the next.
+/// Random variation of the duration of equal work.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Jitter {
-    /// Not at all.
+    /// No variation.
     None,
-    /// Log-normal: many small disturbances that multiply.
+    /// Log-normal: many small multiplicative disturbances.
     LogNormal {
-        /// Standard deviation over mean.
+        /// Coefficient of variation: standard deviation/mean.
         variation: f64,
     },
     /// Pareto: rare long stalls.
     Pareto {
-        /// The exponent of the tail; the mean exists above 1, the variance above 2.
+        /// Exponent of the tail; the mean exists above 1, the variance above 2.
         shape: f64,
     },
-    /// Factors that were seen, drawn again at random; their mean need not be 1.
+    /// Measured factors, resampled at random; their mean need not be 1.
     Trace(Vec<f64>),
 }
 
 impl Jitter {
-    /// A factor with mean 1 (of a trace: one of its factors).
+    /// A random factor, with mean 1 except for traces.
     pub fn factor(&self, random: &mut Random) -> f64 {
         match self {
             Self::None => 1.0,
@@ -109,9 +109,9 @@ impl Jitter {
 mod tests {
     use super::*;
 
-    /// Means of many draws within five standard errors of what they should be.
+    /// Sample means are within five standard errors.
     #[test]
-    fn distributions_have_the_moments_that_they_are_named_by() {
+    fn distributions_have_their_moments() {
         let mut random = Random::named(7, "moments");
         let num = 40_000;
         let mut check = |mean: f64, deviation: f64, draw: &mut dyn FnMut(&mut Random) -> f64| {

@@ -1,22 +1,22 @@
-//! The values of an experiment's parameters, read as people write them and shown as they read them.
+//! Parameter values of an experiment, parsed and printed with units.
 
-use crate::card::{Card, Domain, Param, Unit};
+use crate::description::{Description, Domain, Param, Unit};
 use crate::error::LabError;
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// One value.
+/// Value of a parameter.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Value {
     /// In the base unit.
     Number(f64),
-    /// A word.
-    Word(String),
+    /// One of several names.
+    Text(String),
 }
 
-/// A value for every parameter of a card.
+/// Values of all parameters.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Settings {
@@ -24,101 +24,113 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What the card says.
-    pub fn defaults(card: &Card) -> Self {
+    /// Default values.
+    pub fn defaults(description: &Description) -> Self {
         let value = |param: &Param| match param.domain {
             Domain::Range { default, .. } => Value::Number(default),
-            Domain::Choice(of) => Value::Word(of[0].to_owned()),
+            Domain::Choice(of) => Value::Text(of[0].to_owned()),
         };
-        Self { values: card.params.iter().map(|param| (param.key, value(param))).collect() }
+        Self { values: description.params.iter().map(|param| (param.key, value(param))).collect() }
     }
 
-    /// Sets a parameter that the card has.
+    /// Sets a parameter.
     pub fn set(&mut self, key: &'static str, value: Value) {
         self.values.insert(key, value);
     }
 
-    /// Reads `key=value` and sets it.
-    pub fn assign(&mut self, card: &Card, text: &str) -> Result<(), LabError> {
-        let (param, value) = pair(card, text)?;
-        self.set(param.key, read(param, value)?);
+    /// Parses `key=value` and sets it.
+    pub fn assign(&mut self, description: &Description, text: &str) -> Result<(), LabError> {
+        let (param, value) = split_pair(description, text)?;
+        self.set(param.key, parse_value(param, value)?);
         Ok(())
     }
 
-    /// A value by name; the card promises that it is there.
+    /// Value by name.
+    ///
+    /// # Panics
+    /// If the experiment has no such parameter.
     pub fn value(&self, key: &str) -> &Value {
-        self.values.get(key).unwrap_or_else(|| panic!("no card has the parameter {key}"))
+        self.values.get(key).unwrap_or_else(|| panic!("unknown parameter {key}"))
     }
 
-    /// A number.
+    /// Value of a numeric parameter.
     pub fn number(&self, key: &str) -> f64 {
         match self.value(key) {
             Value::Number(number) => *number,
-            Value::Word(word) => panic!("{key} is the word {word}"),
+            Value::Text(text) => panic!("{key} is the text {text}"),
         }
     }
 
-    /// A number of things.
+    /// Value of a count.
     pub fn count(&self, key: &str) -> usize {
         self.number(key) as usize
     }
 
-    /// A duration.
+    /// Value of a duration.
     pub fn seconds(&self, key: &str) -> Seconds {
         Seconds(self.number(key))
     }
 
-    /// An amount of bytes.
+    /// Value in bytes.
     pub fn bytes(&self, key: &str) -> Bytes {
         Bytes(self.number(key) as u64)
     }
 
-    /// A bandwidth.
+    /// Value of a bandwidth.
     pub fn bandwidth(&self, key: &str) -> BytesPerSecond {
         BytesPerSecond(self.number(key))
     }
 
-    /// A word.
-    pub fn word(&self, key: &str) -> &str {
+    /// Value of a choice.
+    pub fn choice(&self, key: &str) -> &str {
         match self.value(key) {
-            Value::Word(word) => word,
+            Value::Text(text) => text,
             Value::Number(number) => panic!("{key} is the number {number}"),
         }
     }
 }
 
-/// The parameter and the text of its value in `key=value`.
-fn pair<'a>(card: &Card, text: &'a str) -> Result<(&'static Param, &'a str), LabError> {
+/// Splits `key=value` into the parameter and the text of its value.
+fn split_pair<'a>(
+    description: &Description,
+    text: &'a str,
+) -> Result<(&'static Param, &'a str), LabError> {
     let Some((key, value)) = text.split_once('=') else {
-        let example = format!("{}={}", card.sweep.0, card.sweep.1[0]);
+        let example = format!("{}={}", description.sweep.0, description.sweep.1[0]);
         return Err(LabError::NotAPair { text: text.to_owned(), example });
     };
     let key = key.trim();
-    card.param(key).map(|param| (param, value.trim())).ok_or_else(|| LabError::no_param(card, key))
+    description
+        .param(key)
+        .map(|param| (param, value.trim()))
+        .ok_or_else(|| LabError::no_param(description, key))
 }
 
-/// Reads `key=a,b,c`.
-pub fn sweep(card: &Card, text: &str) -> Result<(&'static str, Vec<Value>), LabError> {
-    let (param, values) = pair(card, text)?;
-    let values = values.split(',').map(|value| read(param, value.trim()));
+/// Parses `key=a,b,c`.
+pub fn sweep(
+    description: &Description,
+    text: &str,
+) -> Result<(&'static str, Vec<Value>), LabError> {
+    let (param, values) = split_pair(description, text)?;
+    let values = values.split(',').map(|value| parse_value(param, value.trim()));
     Ok((param.key, values.collect::<Result<_, _>>()?))
 }
 
-fn read(param: &Param, text: &str) -> Result<Value, LabError> {
-    let wrong = || LabError::bad_value(param, text);
+fn parse_value(param: &Param, text: &str) -> Result<Value, LabError> {
+    let invalid = || LabError::bad_value(param, text);
     match param.domain {
-        Domain::Choice(of) if of.contains(&text) => Ok(Value::Word(text.to_owned())),
-        Domain::Choice(_) => Err(wrong()),
+        Domain::Choice(of) if of.contains(&text) => Ok(Value::Text(text.to_owned())),
+        Domain::Choice(_) => Err(invalid()),
         Domain::Range { min, max, .. } => {
-            let number = param.unit.read(text).ok_or_else(wrong)?;
+            let number = param.unit.parse(text).ok_or_else(invalid)?;
             let is_whole = param.unit != Unit::Count || number.fract() == 0.0;
             let is_inside = (min..=max).contains(&number) && is_whole;
-            if is_inside { Ok(Value::Number(number)) } else { Err(wrong()) }
+            if is_inside { Ok(Value::Number(number)) } else { Err(invalid()) }
         }
     }
 }
 
-/// Durations as people write them; longest names first.
+/// Units of durations; longer names first.
 const DURATIONS: [(&str, f64); 7] = [
     ("ns", 1e-9),
     ("us", 1e-6),
@@ -129,7 +141,7 @@ const DURATIONS: [(&str, f64); 7] = [
     ("s", 1.0),
 ];
 
-/// Bandwidths as people write them.
+/// Units of bandwidths.
 const BANDWIDTHS: [(&str, f64); 7] = [
     ("Gb/s", 0.125e9),
     ("Gbit/s", 0.125e9),
@@ -141,8 +153,8 @@ const BANDWIDTHS: [(&str, f64); 7] = [
 ];
 
 impl Unit {
-    /// Reads a number with or without its unit.
-    fn read(self, text: &str) -> Option<f64> {
+    /// Parses a number with or without its unit.
+    fn parse(self, text: &str) -> Option<f64> {
         let plain = || text.parse::<f64>().ok().filter(|number| number.is_finite());
         let scaled = |units: &[(&str, f64)]| {
             let (name, factor) = units.iter().find(|(name, _)| text.ends_with(name))?;
@@ -158,7 +170,7 @@ impl Unit {
         }
     }
 
-    /// A number as a person reads it.
+    /// Formats a number with its unit.
     pub fn show(self, number: f64) -> String {
         if !number.is_finite() {
             return if number.is_nan() { "-" } else { "never" }.to_owned();
@@ -170,12 +182,12 @@ impl Unit {
             Self::Share => format!("{:.1} %", 100.0 * number),
             Self::Times => format!("{}x", short(number)),
             Self::Count if number.fract() == 0.0 => format!("{number:.0}"),
-            Self::Count | Self::Number | Self::Word => short(number),
+            Self::Count | Self::Number | Self::Text => short(number),
         }
     }
 }
 
-/// Messages are counted in powers of ten here, as the formulas of the field are.
+/// Bytes in SI units.
 fn decimal_bytes(number: f64) -> String {
     let names = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
     let mut power = 0;
@@ -186,7 +198,7 @@ fn decimal_bytes(number: f64) -> String {
     format!("{} {}", short(scaled), names[power])
 }
 
-/// About four digits.
+/// Formats a number with about four digits.
 fn short(number: f64) -> String {
     let size = number.abs();
     if size != 0.0 && !(1e-3..1e6).contains(&size) {

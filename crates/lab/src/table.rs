@@ -1,19 +1,19 @@
-//! The result of an experiment: rows of typed columns, with the spread over seeds.
+//! Result table: rows of typed columns, with confidence intervals over seeds.
 
-use crate::card::{Column, Unit};
+use crate::description::{Column, Unit};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::fmt::Write;
 
-/// A value of a row.
+/// Value of a row and column.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// In the base unit; infinite for what never happens.
+    /// A number in the base unit; infinite for an event that never happens.
     Number(f64),
-    /// A word.
-    Word(String),
+    /// Text.
+    Text(String),
 }
 
-/// One row as an experiment gives it.
+/// One row.
 pub type Row = Vec<Cell>;
 
 impl From<f64> for Cell {
@@ -29,64 +29,64 @@ impl From<usize> for Cell {
 }
 
 impl From<&str> for Cell {
-    fn from(word: &str) -> Self {
-        Self::Word(word.to_owned())
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
     }
 }
 
 impl From<String> for Cell {
-    fn from(word: String) -> Self {
-        Self::Word(word)
+    fn from(text: String) -> Self {
+        Self::Text(text)
     }
 }
 
-/// A row from values of different types.
+/// Builds a row from values of different types.
 #[macro_export]
 macro_rules! row {
     ($($cell:expr),* $(,)?) => { vec![$($crate::Cell::from($cell)),*] };
 }
 
-/// Rows with the swept parameters in front.
+/// A table whose first columns are the swept parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
     /// Swept parameters first, then the columns of the experiment.
     pub columns: Vec<Column>,
-    /// How many of them were swept.
+    /// Number of swept parameters.
     pub num_swept: usize,
     /// Means over the seeds.
     pub rows: Vec<Row>,
-    /// Half the width of the 95 % confidence interval of each mean; 0 where all seeds agree.
+    /// Half-width of the 95 % confidence interval of each mean; 0 where all seeds agree.
     pub spread: Vec<Vec<f64>>,
 }
 
 impl Table {
-    /// One without rows, whose first columns were swept.
+    /// An empty table.
     pub fn new(columns: Vec<Column>, num_swept: usize) -> Self {
         Self { columns, num_swept, rows: Vec::new(), spread: Vec::new() }
     }
 
-    /// Where a column stands.
+    /// Index of a column.
     pub fn index(&self, column: &str) -> Option<usize> {
         self.columns.iter().position(|known| known.name == column)
     }
 
-    /// The numbers of a column; not a number where there is a word.
+    /// Numbers of a column; NaN for text.
     pub fn numbers(&self, column: &str) -> Vec<f64> {
         let index = self.index(column).unwrap_or_else(|| panic!("no column {column}"));
         let number = |row: &Row| match row[index] {
             Cell::Number(number) => number,
-            Cell::Word(_) => f64::NAN,
+            Cell::Text(_) => f64::NAN,
         };
         self.rows.iter().map(number).collect()
     }
 
-    /// A column as it is printed.
-    pub fn words(&self, column: &str) -> Vec<String> {
+    /// Texts of a column, as printed.
+    pub fn texts(&self, column: &str) -> Vec<String> {
         let index = self.index(column).unwrap_or_else(|| panic!("no column {column}"));
         self.rows.iter().map(|row| self.show(index, &row[index])).collect()
     }
 
-    /// The row with the least (or most, by the sign) of a column, if any row has a number there.
+    /// Row with the minimum of a column times `sign`, if any number is finite.
     pub fn best(&self, column: &str, sign: f64) -> Option<usize> {
         let numbers = self.numbers(column);
         let ranked = numbers.iter().enumerate().filter(|(_, number)| number.is_finite());
@@ -95,7 +95,7 @@ impl Table {
 
     fn show(&self, column: usize, cell: &Cell) -> String {
         match cell {
-            Cell::Word(word) => word.clone(),
+            Cell::Text(text) => text.clone(),
             Cell::Number(number) => self.columns[column].unit.show(*number),
         }
     }
@@ -104,7 +104,7 @@ impl Table {
         self.spread.iter().any(|row| row[column] > 0.0)
     }
 
-    /// Rows as they are printed, with ± where seeds differ.
+    /// Rows as printed, with ± where seeds differ.
     pub fn cells(&self) -> Vec<Vec<String>> {
         let cell = |(index, (cell, half)): (usize, (&Cell, &f64))| {
             let shown = self.show(index, cell);
@@ -119,14 +119,14 @@ impl Table {
         self.rows.iter().zip(&self.spread).map(row).collect()
     }
 
-    /// For a terminal: aligned columns.
+    /// Aligned columns for a terminal.
     pub fn text(&self) -> String {
         let mut lines = vec![self.columns.iter().map(|column| column.name.to_owned()).collect()];
         lines.extend(self.cells());
         aligned(&lines)
     }
 
-    /// As comma-separated values, in base units.
+    /// Comma-separated values in base units.
     pub fn csv(&self) -> String {
         let spread: Vec<usize> = (0..self.columns.len()).filter(|c| self.has_spread(*c)).collect();
         let mut names: Vec<String> = self.columns.iter().map(|c| c.name.to_owned()).collect();
@@ -146,15 +146,15 @@ impl Cell {
         match self {
             Self::Number(number) if number.is_finite() => number.to_string(),
             Self::Number(_) => String::new(),
-            Self::Word(word) if word.contains([',', '"']) => {
-                format!("\"{}\"", word.replace('"', "\"\""))
+            Self::Text(text) if text.contains([',', '"']) => {
+                format!("\"{}\"", text.replace('"', "\"\""))
             }
-            Self::Word(word) => word.clone(),
+            Self::Text(text) => text.clone(),
         }
     }
 }
 
-/// Columns of equal width, two spaces apart, numbers to the right.
+/// Right-aligned columns, two spaces apart.
 pub(crate) fn aligned(lines: &[Vec<String>]) -> String {
     let num_columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
@@ -168,7 +168,7 @@ pub(crate) fn aligned(lines: &[Vec<String>]) -> String {
     text
 }
 
-/// One row in JSON: names to values, `null` for what never happens.
+/// One row in JSON: names to values, `null` for infinity.
 struct JsonRow<'a> {
     table: &'a Table,
     row: usize,
@@ -179,7 +179,7 @@ impl Serialize for JsonRow<'_> {
         let mut map = serializer.serialize_map(None)?;
         for (index, column) in self.table.columns.iter().enumerate() {
             match &self.table.rows[self.row][index] {
-                Cell::Word(word) => map.serialize_entry(column.name, word)?,
+                Cell::Text(text) => map.serialize_entry(column.name, text)?,
                 Cell::Number(number) if !number.is_finite() => {
                     map.serialize_entry(column.name, &None::<f64>)?;
                 }

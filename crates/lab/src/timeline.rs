@@ -4,7 +4,7 @@ use lockstep_config::units::Seconds;
 
 /// The activity of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Doing {
+pub enum Activity {
     /// The whole computation of a step.
     Compute,
     /// The forward pass.
@@ -19,7 +19,7 @@ pub enum Doing {
     Wait,
 }
 
-impl Doing {
+impl Activity {
     /// All activities, in the order of a legend.
     pub const ALL: [Self; 6] = [
         Self::Compute,
@@ -47,7 +47,7 @@ impl Doing {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
     /// The activity.
-    pub doing: Doing,
+    pub activity: Activity,
     /// Start.
     pub start: Seconds,
     /// End.
@@ -58,8 +58,8 @@ pub struct Span {
 
 impl Span {
     /// A span without a label.
-    pub fn new(doing: Doing, start: f64, end: f64) -> Self {
-        Self { doing, start: Seconds(start), end: Seconds(end), label: String::new() }
+    pub fn new(activity: Activity, start: f64, end: f64) -> Self {
+        Self { activity, start: Seconds(start), end: Seconds(end), label: String::new() }
     }
 
     /// Labels the span with a number.
@@ -80,7 +80,7 @@ pub struct Track {
 /// All tracks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
-    /// Subject of the chart.
+    /// Title of the chart.
     pub title: String,
     /// The tracks, from top to bottom.
     pub tracks: Vec<Track>,
@@ -94,10 +94,12 @@ impl Timeline {
     }
 
     /// Share of the time of all tracks that one activity takes.
-    pub fn share(&self, doing: Doing) -> f64 {
+    pub fn share(&self, activity: Activity) -> f64 {
         let spans = self.tracks.iter().flat_map(|track| &track.spans);
-        let spent: f64 =
-            spans.filter(|span| span.doing == doing).map(|span| span.end.0 - span.start.0).sum();
+        let spent: f64 = spans
+            .filter(|span| span.activity == activity)
+            .map(|span| span.end.0 - span.start.0)
+            .sum();
         spent / (self.end() * self.tracks.len() as f64)
     }
 }

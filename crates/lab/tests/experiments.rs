@@ -1,5 +1,5 @@
-//! What holds for every experiment: it runs as its card says, it is a function of its seed, it can
-//! be drawn, and what it simulates agrees with its closed form.
+//! Properties of all experiments: they match their descriptions, depend on the seed only, render,
+//! and agree with their closed forms.
 
 use lockstep_config::units::Bytes;
 use lockstep_lab::claims::{Verdict, check};
@@ -9,31 +9,36 @@ use lockstep_lab::{LabError, Report, Study, chart, walk};
 fn run(name: &str, params: &[&str], sweeps: &[&str], num_seeds: usize) -> Report {
     let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
     let experiment = find(name).expect("a name of the list");
-    let mut study = Study::with(experiment.card(), &owned(params), &owned(sweeps)).expect("fits");
+    let mut study =
+        Study::with(experiment.description(), &owned(params), &owned(sweeps)).expect("fits");
     study.num_seeds = num_seeds;
     study.run(experiment).expect("it runs")
 }
 
 #[test]
-fn every_experiment_runs_as_its_card_says_and_can_be_drawn() {
+fn every_experiment_matches_its_description_and_renders() {
     for experiment in ALL {
-        let card = experiment.card();
-        let report = run(card.name, &[], &[], 1);
-        assert!(report.rows.rows.len() > 1, "{}", card.name);
-        assert!(!report.findings.is_empty(), "{}", card.name);
+        let description = experiment.description();
+        let report = run(description.name, &[], &[], 1);
+        assert!(report.rows.rows.len() > 1, "{}", description.name);
+        assert!(!report.findings.is_empty(), "{}", description.name);
         for row in &report.rows.rows {
-            assert_eq!(row.len(), 1 + card.columns.len(), "{}", card.name);
+            assert_eq!(row.len(), 1 + description.columns.len(), "{}", description.name);
         }
-        for name in card.picture.y {
-            assert!(report.rows.index(name).is_some(), "{} draws {name}", card.name);
+        for name in description.chart.y {
+            assert!(report.rows.index(name).is_some(), "{} draws {name}", description.name);
         }
-        assert!(report.rows.index(card.picture.x).is_some(), "{}", card.name);
-        for drawn in [chart::svg(card, &report), chart::html(card, &report)] {
-            assert_eq!(drawn.matches("<svg").count(), 1, "{}", card.name);
-            assert!(!drawn.contains("NaN") && !drawn.contains("\"inf"), "{}", card.name);
+        assert!(report.rows.index(description.chart.x).is_some(), "{}", description.name);
+        for drawn in [chart::svg(description, &report), chart::html(description, &report)] {
+            assert_eq!(drawn.matches("<svg").count(), 1, "{}", description.name);
+            assert!(!drawn.contains("NaN") && !drawn.contains("\"inf"), "{}", description.name);
         }
-        let help = card.help();
-        assert!(card.params.iter().all(|param| help.contains(param.key)), "{}", card.name);
+        let help = description.help();
+        assert!(
+            description.params.iter().all(|param| help.contains(param.key)),
+            "{}",
+            description.name
+        );
     }
 }
 
@@ -43,14 +48,13 @@ fn tables_are_functions_of_their_seeds() {
         let once = run(name, &[], &[], 1);
         assert_eq!(once.rows, run(name, &[], &[], 1).rows, "{name}");
         let experiment = find(name).expect("a name of the list");
-        let mut other = Study::new(experiment.card());
+        let mut other = Study::new(experiment.description());
         other.seed = 1;
         assert_ne!(once.rows, other.run(experiment).expect("it runs").rows, "{name}");
     }
 }
 
-/// Means over seeds within their confidence interval of the closed form, with room for one interval
-/// in twenty that misses.
+/// Means over seeds are within twice their confidence interval of the closed form.
 #[test]
 fn simulated_means_agree_with_closed_forms() {
     let cases = [
@@ -59,7 +63,13 @@ fn simulated_means_agree_with_closed_forms() {
         ("loss-scaling", &["draws=5000"], "exponent=0,29,30", "overflow", "expected_overflow"),
         ("loss-scaling", &["draws=5000"], "exponent=-5,0,2", "subnormal", "expected_subnormal"),
         ("gradient-noise", &["draws=50"], "workers=1,4,16", "mean_variance", "expected_variance"),
-        ("gradient-noise", &["draws=50"], "workers=1,4,16", "worker_variance", "expected_worker"),
+        (
+            "gradient-noise",
+            &["draws=50"],
+            "workers=1,4,16",
+            "worker_variance",
+            "expected_worker_variance",
+        ),
     ];
     for (name, params, sweep, simulated, expected) in cases {
         let report = run(name, params, &[sweep], 20);
@@ -67,15 +77,18 @@ fn simulated_means_agree_with_closed_forms() {
         let (found, right) = (report.rows.numbers(simulated), report.rows.numbers(expected));
         for (row, (found, right)) in found.iter().zip(right).enumerate() {
             let half = report.rows.spread[row][column];
-            // Where nothing is random there is no interval, and both are the same.
-            let room = 2.0 * half + 1e-9;
-            assert!((found - right).abs() <= room, "{name}, row {row}: {found} ± {half}, {right}");
+            // Deterministic values have no interval and are equal.
+            let tolerance = 2.0 * half + 1e-9;
+            assert!(
+                (found - right).abs() <= tolerance,
+                "{name}, row {row}: {found} ± {half}, {right}"
+            );
         }
     }
 }
 
 #[test]
-fn pareto_and_traces_have_their_exact_maxima_too() {
+fn pareto_and_traces_match_their_expected_maxima() {
     for distribution in ["pareto", "trace"] {
         let param = format!("distribution={distribution}");
         let params = [&*param, "shape=4", "steps=300"];
@@ -89,7 +102,7 @@ fn pareto_and_traces_have_their_exact_maxima_too() {
 }
 
 #[test]
-fn the_simulated_step_is_the_planned_one_to_the_last_bit() {
+fn simulated_step_matches_the_planner_bit_for_bit() {
     for algorithm in ["ring", "tree", "butterfly", "rabenseifner", "hierarchical"] {
         let param = format!("algorithm={algorithm}");
         let params = [&*param, "buckets=4", "gradient=64MB"];
@@ -103,47 +116,46 @@ fn the_simulated_step_is_the_planned_one_to_the_last_bit() {
 }
 
 #[test]
-fn several_sweeps_make_a_grid_and_several_seeds_an_interval() {
+fn sweeps_make_a_grid_and_seeds_make_confidence_intervals() {
     let report = run("stragglers", &["steps=50"], &["workers=8,16", "variation=0.1,0.3"], 3);
     assert_eq!(report.rows.rows.len(), 4);
-    assert_eq!(report.rows.words("variation"), ["0.1", "0.3", "0.1", "0.3"]);
+    assert_eq!(report.rows.texts("variation"), ["0.1", "0.3", "0.1", "0.3"]);
     let csv = report.rows.csv();
     assert!(csv.starts_with("workers,variation,step_seconds,"), "{csv}");
     assert!(csv.lines().next().is_some_and(|line| line.contains("step_seconds_ci95")), "{csv}");
     let text = report.rows.text();
     assert!(text.contains('±'), "{text}");
-    // Two parameters: a field of shades, with the number in every cell.
-    let card = find("stragglers").expect("it is there").card();
-    let drawn = chart::svg(card, &report);
-    let numbers = report.rows.words("efficiency");
+    // Two swept parameters: a heat map with the number in every cell.
+    let description = find("stragglers").expect("it exists").description();
+    let drawn = chart::svg(description, &report);
+    let numbers = report.rows.texts("efficiency");
     assert!(numbers.iter().all(|number| drawn.contains(&format!(">{number}</text>"))), "{drawn}");
 }
 
 #[test]
-fn what_is_typed_wrong_is_said_with_what_would_work() {
-    let refused = |name: &str, params: &[&str]| -> LabError {
+fn invalid_input_is_reported_with_valid_values() {
+    let error = |name: &str, params: &[&str]| -> LabError {
         let owned: Vec<String> = params.iter().map(|&text| text.to_owned()).collect();
         match find(name) {
-            Err(error) => error,
-            Ok(experiment) => Study::with(experiment.card(), &owned, &[]).expect_err("wrong"),
+            Err(unknown) => unknown,
+            Ok(experiment) => {
+                Study::with(experiment.description(), &owned, &[]).expect_err("invalid")
+            }
         }
     };
     let cases = [
-        (refused("straglers", &[]), "`straglers` is no experiment; did you mean stragglers?"),
+        (error("straglers", &[]), "`straglers` is no experiment; did you mean stragglers?"),
         (
-            refused("stragglers", &["worker=3"]),
+            error("stragglers", &["worker=3"]),
             "`worker` is no parameter of this experiment; did you mean workers?",
         ),
-        (refused("stragglers", &["workers=0"]), "workers = 0 is not allowed: 1 to 4096; try 256"),
+        (error("stragglers", &["workers=0"]), "workers = 0 is not allowed: 1 to 4096; try 256"),
+        (error("stragglers", &["workers=2.5"]), "workers = 2.5 is not allowed: 1 to 4096; try 256"),
         (
-            refused("stragglers", &["workers=2.5"]),
-            "workers = 2.5 is not allowed: 1 to 4096; try 256",
-        ),
-        (
-            refused("stragglers", &["distribution=normal"]),
+            error("stragglers", &["distribution=normal"]),
             "distribution = normal is not allowed: try log-normal, pareto, trace",
         ),
-        (refused("stragglers", &["workers"]), "`workers` is not key=value; try workers=1"),
+        (error("stragglers", &["workers"]), "`workers` is not key=value; try workers=1"),
     ];
     for (error, text) in cases {
         assert_eq!(error.to_string(), text);
@@ -151,11 +163,11 @@ fn what_is_typed_wrong_is_said_with_what_would_work() {
 }
 
 #[test]
-fn claims_are_settled_by_their_numbers() {
+fn claims_have_the_expected_verdicts() {
     let claims = check().expect("claims run");
     assert!(claims.len() >= 15, "{}", claims.len());
     let verdict = |part: &str| {
-        let claim = claims.iter().find(|claim| claim.claim.contains(part)).expect("it is there");
+        let claim = claims.iter().find(|claim| claim.claim.contains(part)).expect("it exists");
         (claim.verdict, claim.evidence.clone())
     };
     for part in [
@@ -178,13 +190,13 @@ fn claims_are_settled_by_their_numbers() {
 }
 
 #[test]
-fn a_walk_ends_where_its_collective_should() {
+fn walks_end_with_complete_sums() {
     for name in ["ring", "tree", "butterfly", "rabenseifner", "hierarchical"] {
         for num_ranks in [2, 4, 6, 8] {
-            let walked = walk::walk(name, num_ranks, Bytes(1_000_000)).expect("the engine has it");
-            let last = walked.frames.last().expect("it has an end");
+            let walked = walk::walk(name, num_ranks, Bytes(1_000_000)).expect("a known walk");
+            let last = walked.frames.last().expect("at least one frame");
             for rank in &last.held {
-                assert!(rank.iter().all(|held| held.words == "sum"), "{name}, {num_ranks}");
+                assert!(rank.iter().all(|held| held.text == "sum"), "{name}, {num_ranks}");
             }
         }
     }
@@ -192,7 +204,7 @@ fn a_walk_ends_where_its_collective_should() {
     assert_eq!(ring.frames.len(), 1 + 6);
     assert_eq!(ring.frames[6].sent, [Bytes(1_500_000); 4]);
     for name in walk::NAMES {
-        let walked = walk::walk(name, 4, Bytes(1_000_000)).expect("the engine has it");
+        let walked = walk::walk(name, 4, Bytes(1_000_000)).expect("a known walk");
         let page = walk::html(&walked);
         assert_eq!(page.matches("<section").count(), walked.frames.len(), "{name}");
         assert_eq!(walk::svg(&walked).matches("<svg").count(), 1 + walked.frames.len(), "{name}");
@@ -202,34 +214,35 @@ fn a_walk_ends_where_its_collective_should() {
     assert_eq!(wrong.to_string(), "`rign` is no walk; did you mean ring?");
 }
 
-/// Two columns of a report within a relative error of each other.
+/// Checks that two columns agree within a relative error.
 fn agree(report: &Report, found: &str, right: &str, error: f64) {
     let pairs = report.rows.numbers(found).into_iter().zip(report.rows.numbers(right));
     for (row, (found, right)) in pairs.enumerate() {
-        let room = error * right.abs() + 1e-6;
-        assert!((found - right).abs() <= room, "{}, row {row}: {found}, {right}", report.name);
+        let tolerance = error * right.abs() + 1e-6;
+        assert!((found - right).abs() <= tolerance, "{}, row {row}: {found}, {right}", report.name);
     }
 }
 
 #[test]
-fn the_bias_of_unlike_data_grows_with_the_square_of_local_steps() {
+fn heterogeneity_bias_grows_with_the_square_of_local_steps() {
     let report = run("heterogeneity-bias", &[], &[], 1);
     agree(&report, "bias", "expected_bias", 0.02);
-    let (square, linear) = (report.rows.numbers("over_square"), report.rows.numbers("over_linear"));
-    // s^2/8 while steps are small; over the first power it has no limit.
+    let (square, linear) =
+        (report.rows.numbers("loss_over_square"), report.rows.numbers("loss_over_linear"));
+    // s^2/8 for small steps; relative to the first power it has no limit.
     assert!((square[1] - 0.03125).abs() < 1e-3, "{square:?}");
     assert!(linear[6] > 10.0 * linear[2], "{linear:?}");
-    let alike = run("heterogeneity-bias", &["spread=0"], &[], 1);
-    assert!(alike.rows.numbers("bias").iter().all(|bias| *bias < 1e-5));
-    // And with the square of Gamma.
+    let homogeneous = run("heterogeneity-bias", &["spread=0"], &[], 1);
+    assert!(homogeneous.rows.numbers("bias").iter().all(|bias| *bias < 1e-5));
+    // It also grows with the square of Gamma.
     let gamma = run("heterogeneity-bias", &[], &["gamma=1,2,4"], 1).rows.numbers("expected_loss");
     assert!((gamma[1] / gamma[0] - 4.0).abs() < 1e-9 && (gamma[2] / gamma[0] - 16.0).abs() < 1e-9);
 }
 
 #[test]
-fn fedavg_settles_where_its_weights_say_and_control_variates_at_the_optimum() {
+fn fedavg_converges_to_its_closed_form_and_scaffold_to_the_optimum() {
     let report = run("federated-drift", &["rounds=300"], &["local_steps=2,10"], 1);
-    let (methods, distance) = (report.rows.words("method"), report.rows.numbers("distance"));
+    let (methods, distance) = (report.rows.texts("method"), report.rows.numbers("distance"));
     let expected = report.rows.numbers("expected_distance");
     for (row, method) in methods.iter().enumerate() {
         match method.as_str() {
@@ -243,33 +256,33 @@ fn fedavg_settles_where_its_weights_say_and_control_variates_at_the_optimum() {
 }
 
 #[test]
-fn noise_makes_workers_save_iterations_in_proportion_until_it_is_gone() {
+fn speed_up_is_linear_while_noise_dominates() {
     let report = run("linear-speed-up", &["runs=40", "noise=1"], &["workers=1,2,4"], 1);
     agree(&report, "iterations", "expected_iterations", 0.2);
     let speed = report.rows.numbers("speed_up");
     assert!((speed[2] / 4.0 - 1.0).abs() < 0.15, "{speed:?}");
-    let quiet = run("linear-speed-up", &["noise=0.01"], &["workers=1,64"], 1);
-    assert!((quiet.rows.numbers("speed_up")[1] - 1.0).abs() < 1e-9, "no noise, no speed-up");
+    let noiseless = run("linear-speed-up", &["noise=0.01"], &["workers=1,64"], 1);
+    assert!((noiseless.rows.numbers("speed_up")[1] - 1.0).abs() < 1e-9, "no noise, no speed-up");
 }
 
 #[test]
-fn the_best_number_of_local_steps_grows_like_a_square_root_or_a_cube_root() {
+fn best_local_steps_grow_like_a_square_root_or_a_cube_root() {
     let report = run("best-local-steps", &[], &["ratio=4,256"], 1);
     let best = report.rows.numbers("best_tau");
-    // Sixty-four times the ratio: about eight times the steps with noise, four with unlike data.
+    // 64 times the ratio: about 8 times the steps with noise, 4 with heterogeneous data.
     assert!((4.0..=14.0).contains(&(best[2] / best[0])), "{best:?}");
     assert!((2.5..=6.0).contains(&(best[3] / best[1])), "{best:?}");
 }
 
-/// The ratio of losses by rounds, of one problem.
+/// Values of a column for one class of problems.
 fn ratios(report: &Report, problem: &str, column: &str) -> Vec<f64> {
-    let (problems, ratio) = (report.rows.words("problem"), report.rows.numbers(column));
+    let (problems, ratio) = (report.rows.texts("problem"), report.rows.numbers(column));
     ratio.into_iter().zip(problems).filter(|(_, name)| name == problem).map(|(x, _)| x).collect()
 }
 
 #[test]
-fn local_steps_beat_a_mini_batch_on_quadratics_and_up_to_about_tau_rounds_on_convex_problems() {
-    // Both from half of tau to four times tau, so where they cross goes with tau.
+fn local_sgd_beats_mini_batch_sgd_on_quadratics_and_for_few_rounds_on_convex_problems() {
+    // Rounds from tau/2 to 4 tau: the crossing scales with tau.
     for (tau, rounds) in [(4, "2,16"), (16, "8,64")] {
         let params = [&*format!("local_steps={tau}"), "workers=512"];
         let report = run("minibatch-local", &params, &[&format!("rounds={rounds}")], 1);
@@ -283,29 +296,29 @@ fn local_steps_beat_a_mini_batch_on_quadratics_and_up_to_about_tau_rounds_on_con
 }
 
 #[test]
-fn the_worst_convex_problem_has_the_rate_of_the_bound() {
+fn worst_convex_problem_has_the_rate_of_the_bound() {
     let report = run("minibatch-local", &["workers=1024", "runs=1"], &["rounds=4,32"], 1);
     let local = ratios(&report, "convex", "local_loss");
-    // Eight times the rounds: 8^(2/3) = 4 of local SGD, 8 of the mini-batch.
+    // 8 times the rounds: a factor of 8^(2/3) = 4 for local SGD, 8 for mini-batch SGD.
     assert!((local[0] / local[1] / 4.0 - 1.0).abs() < 0.25, "{local:?}");
     let minibatch = ratios(&report, "convex", "minibatch_loss");
     assert!((minibatch[0] / minibatch[1] / 8.0 - 1.0).abs() < 0.25, "{minibatch:?}");
 }
 
 #[test]
-fn every_theorem_holds_where_it_can_be_measured() {
+fn all_measured_bounds_hold() {
     let report = run("theorems", &[], &["staleness=0,4"], 1);
     assert_eq!(report.rows.rows.len(), 20);
     assert!(report.findings[0].starts_with("All "), "{:?}", report.findings);
 }
 
 #[test]
-fn a_torus_has_the_gaps_of_the_engines() {
+fn torus_has_the_spectral_gap_of_the_engine() {
     for (workers, degree, gap) in [(4, 2.0, 2.0 / 3.0), (16, 4.0, 0.4), (64, 4.0, 0.117_157)] {
         let report = run("gossip", &[&format!("workers={workers}")], &[], 1);
-        let torus = report.rows.words("graph").iter().position(|graph| graph == "torus");
+        let torus = report.rows.texts("graph").iter().position(|graph| graph == "torus");
         let torus = torus.expect("it is one of the graphs");
         assert!((report.rows.numbers("degree")[torus] - degree).abs() < 1e-9, "{workers}");
-        assert!((report.rows.numbers("gap")[torus] - gap).abs() < 1e-4, "{workers}");
+        assert!((report.rows.numbers("spectral_gap")[torus] - gap).abs() < 1e-4, "{workers}");
     }
 }

@@ -1,19 +1,19 @@
-//! What scripts rely on: the names and units of parameters and columns. A name that goes breaks
-//! somebody's script, so `schema.txt` is changed on purpose or not at all.
+//! Names and units of parameters and columns are an interface of scripts; `schema.txt` changes only
+//! on purpose.
 
 use lockstep_lab::experiments::ALL;
 use std::fmt::Write;
 
 #[test]
-fn parameters_and_columns_are_called_as_before() {
+fn parameters_and_columns_match_the_schema() {
     let mut found = String::new();
     for experiment in ALL {
-        let card = experiment.card();
-        let _ = writeln!(found, "{}", card.name);
-        for param in card.params {
+        let description = experiment.description();
+        let _ = writeln!(found, "{}", description.name);
+        for param in description.params {
             let _ = writeln!(found, "  parameter {} [{}]", param.key, param.unit);
         }
-        for column in card.columns {
+        for column in description.columns {
             let _ = writeln!(found, "  column {} [{}]", column.name, column.unit);
         }
     }

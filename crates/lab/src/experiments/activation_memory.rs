@@ -1,4 +1,5 @@
-//! Activations: what a transformer keeps between forward and backward, and what recomputing saves.
+//! Activation memory of a transformer with and without recomputation (Korthikanti et al. 2022; Chen
+//! et al. 2016).
 
 use super::prelude::*;
 use lockstep_planner::memory::activations::{
@@ -7,32 +8,38 @@ use lockstep_planner::memory::activations::{
 
 experiment!(ActivationMemory);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "activation-memory",
-    title: "Activation memory: keep all, all but scores, inputs only, or segments",
-    question: "How much memory do activations take, and what does recomputing some of them cost?",
-    formula: "a layer keeps sbh(34 + 5as/h) bytes in 16 bits; without scores 34 sbh; its input \
-              2 sbh; segments of l/c layers: c inputs and one segment, least at c = sqrt(l A/Ain)",
-    look: "total_bytes over sequence: scores grow with its square; extra_compute beside it",
-    surprise: "scores are 70 % of what a layer of GPT-3 keeps and 3 % of what it computes, so \
-               recomputing only them is nearly free; at long sequences it no longer is",
+    title: "Activation memory: no, selective, segmented or full recomputation",
+    question: "How much memory do activations take, and how much compute does recomputation add?",
+    formula: "16-bit bytes per layer: sbh(34 + 5as/h) without recomputation, 34 sbh selective, \
+              2 sbh (its input) full; c segments of l/c layers: c inputs and one segment, minimal \
+              at c = sqrt(l A/Ain)",
+    look: "total_bytes over sequence: attention scores grow quadratically; extra_compute",
+    surprise: "attention scores are 70 % of the activations of a GPT-3 layer and 3 % of its \
+               compute, so selective recomputation is nearly free; at long sequences it is not",
     params: &[
-        Param::count("sequence", 2048.0, (1.0, 1e7), "tokens of a sequence (s)"),
-        Param::count("sequences", 1.0, (1.0, 1e6), "sequences of a microbatch (b)"),
-        Param::count("width", 12_288.0, (1.0, 1e6), "width of the model (h)"),
-        Param::count("heads", 96.0, (1.0, 1e4), "heads of attention (a)"),
+        Param::count("sequence", 2048.0, (1.0, 1e7), "sequence length (s)"),
+        Param::count("sequences", 1.0, (1.0, 1e6), "micro-batch size in sequences (b)"),
+        Param::count("width", 12_288.0, (1.0, 1e6), "hidden size (h)"),
+        Param::count("heads", 96.0, (1.0, 1e4), "attention heads (a)"),
         Param::count("layers", 96.0, (1.0, 1e4), "layers (l)"),
-        Param::count("degree", 1.0, (1.0, 1024.0), "devices that hold slices, rows divided (t)"),
+        Param::count(
+            "degree",
+            1.0,
+            (1.0, 1024.0),
+            "tensor-parallel degree with sequence parallelism (t)",
+        ),
     ],
     sweep: ("sequence", &[512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16_384.0, 32_768.0]),
     columns: &[
-        Column::new("kept", Unit::Word, "what is kept"),
-        Column::new("layer_bytes", Unit::Bytes, "kept of a layer"),
-        Column::new("total_bytes", Unit::Bytes, "kept of all layers, at the most"),
-        Column::new("saved", Unit::Share, "of what keeping all takes"),
-        Column::new("extra_compute", Unit::Share, "operations that are done again, of a step's"),
+        Column::new("policy", Unit::Text, "recomputation policy"),
+        Column::new("layer_bytes", Unit::Bytes, "saved activations per layer"),
+        Column::new("total_bytes", Unit::Bytes, "peak of all layers"),
+        Column::new("saved", Unit::Share, "memory saved relative to no recomputation"),
+        Column::new("extra_compute", Unit::Share, "recomputed operations relative to a step"),
     ],
-    picture: Picture::lines("sequence", &["total_bytes"]).by("kept").log(true, true),
+    chart: ChartSpec::lines("sequence", &["total_bytes"]).by("policy").log(true, true),
 };
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
@@ -46,19 +53,19 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
     };
     let layers = number("layers");
     let all = layer.bytes(SavedActivations::All { sequence_parallel: true });
-    let scoreless = layer.bytes(SavedActivations::Selective { sequence_parallel: true });
+    let selective = layer.bytes(SavedActivations::Selective { sequence_parallel: true });
     let input = layer.bytes(SavedActivations::Input) / at.number("degree");
     let segments = best_segments(layers, input, all).clamp(1.0, layers as f64).round();
-    // Forward of a layer: 24 bsh^2 in products with weights, 4 bs^2h in scores; backward is twice.
+    // Forward FLOP of a layer: 24 bsh^2 in weights, 4 bs^2h in scores; backward is twice that.
     let (s, h) = (at.number("sequence"), at.number("width"));
     let scores = 4.0 * s / (24.0 * h + 4.0 * s) / 3.0;
     let total = layers as f64 * all;
     let rows = [
-        ("all", all, total, 0.0),
-        ("all but scores", scoreless, layers as f64 * scoreless, scores),
+        ("no recompute", all, total, 0.0),
+        ("selective", selective, layers as f64 * selective, scores),
         ("segments", input, segmented_bytes(layers, segments, input, all), 1.0 / 3.0),
-        // One layer at a time is whole while its backward runs.
-        ("inputs", input, layers as f64 * input + all, 1.0 / 3.0),
+        // The layer in its backward pass has all its activations.
+        ("full", input, layers as f64 * input + all, 1.0 / 3.0),
     ];
     let row = |(name, each, sum, extra): (&str, f64, f64, f64)| {
         row![name, each, sum, 1.0 - sum / total, extra]
@@ -67,20 +74,20 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (kept, end) = (table.words("kept"), last(table));
-    let of = |name: &str| (0..=end).rev().find(|row| kept[*row] == name).unwrap_or(end);
+    let (policies, end) = (table.texts("policy"), last(table));
+    let of = |name: &str| (0..=end).rev().find(|row| policies[*row] == name).unwrap_or(end);
     vec![
         format!(
-            "At {} all activations take {}, without scores {}, inputs alone {}",
+            "At {} activations take {} without recomputation, {} selective, {} full",
             place(table, end),
-            cell(table, "total_bytes", of("all")),
-            cell(table, "total_bytes", of("all but scores")),
-            cell(table, "total_bytes", of("inputs"))
+            cell(table, "total_bytes", of("no recompute")),
+            cell(table, "total_bytes", of("selective")),
+            cell(table, "total_bytes", of("full"))
         ),
         format!(
-            "computing scores again adds {} to a step, everything {}",
-            cell(table, "extra_compute", of("all but scores")),
-            cell(table, "extra_compute", of("inputs"))
+            "selective recomputation adds {} compute to a step, full recomputation {}",
+            cell(table, "extra_compute", of("selective")),
+            cell(table, "extra_compute", of("full"))
         ),
     ]
 }

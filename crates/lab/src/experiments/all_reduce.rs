@@ -1,12 +1,13 @@
-//! All-reduce algorithms side by side: few rounds for short vectors, few bytes for long ones.
+//! All-reduce algorithms by vector size and ranks: latency-optimal against bandwidth-optimal
+//! (Thakur, Rabenseifner and Gropp 2005).
 
 use super::common::{ELEMENT, all_reduce, bandwidth, compiled, latency, layout, link};
-use crate::card::{Card, Column, Param, Picture, Unit};
+use crate::description::{ChartSpec, Column, Description, Param, Unit};
 use crate::error::LabError;
 use crate::random::Random;
 use crate::row;
 use crate::settings::Settings;
-use crate::sim::{Fabric, play};
+use crate::sim::{Fabric, simulate_collective};
 use crate::study::Experiment;
 use crate::table::{Row, Table};
 use lockstep_config::units::{BytesPerSecond, Seconds};
@@ -16,33 +17,33 @@ use lockstep_schedule::{Algorithm, Costs, Link, price};
 /// The experiment.
 pub(super) struct AllReduce;
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "all-reduce",
-    title: "All-reduce: ring, tree, butterfly, halving and doubling, by size and ranks",
-    question: "Which algorithm sums a vector of this length over this many ranks soonest?",
+    title: "All-reduce: ring, tree, butterfly, recursive halving-doubling, by size and ranks",
+    question: "Which all-reduce algorithm is fastest for a vector size and a number of ranks?",
     formula: "ring 2(n-1)(a + d/(nB)); tree 2 log2(n)(a + d/B); butterfly log2(n)(a + d/B); \
               rabenseifner 2 log2(n) a + 2(n-1)/n d/B",
-    look: "where the lines cross: below a size trees win, above it rings; rabenseifner is never \
-           far from the best",
-    surprise: "trees win for SHORT vectors and rings for LONG ones (many tables have it the other \
-               way round); a ring needs no more bytes per rank on 256 ranks than on 8",
+    look: "where the lines cross: trees are faster below a size, rings above it; rabenseifner is \
+           never far from the fastest",
+    surprise: "trees are faster for SHORT vectors and rings for LONG ones (many tables claim the \
+               opposite); a ring sends hardly more bytes per rank on 256 ranks than on 8",
     params: &[
         Param::count("ranks", 64.0, (2.0, 512.0), "ranks"),
-        Param::number("bytes", Unit::Bytes, 1e6, (4.0, 1e12), "length of the vector"),
+        Param::number("bytes", Unit::Bytes, 1e6, (4.0, 1e12), "size of the vector"),
         latency(10e-6),
         bandwidth(50e9),
     ],
     sweep: ("bytes", &[1e3, 1e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7, 1e8, 1e9]),
     columns: &[
-        Column::new("algorithm", Unit::Word, "algorithm"),
+        Column::new("algorithm", Unit::Text, "algorithm"),
         Column::new("seconds", Unit::Seconds, "simulated time"),
-        Column::new("planned_seconds", Unit::Seconds, "the planner's price of the schedule"),
-        Column::new("closed_seconds", Unit::Seconds, "closed form"),
-        Column::new("rounds", Unit::Count, "messages that wait for each other"),
-        Column::new("sent_bytes", Unit::Bytes, "sent by the busiest rank"),
-        Column::new("bus_bandwidth", Unit::BytesPerSecond, "2(n-1)/n bytes over time"),
+        Column::new("planned_seconds", Unit::Seconds, "planner's estimate of the schedule"),
+        Column::new("closed_form_seconds", Unit::Seconds, "closed form"),
+        Column::new("rounds", Unit::Count, "sequential messages"),
+        Column::new("sent_bytes", Unit::Bytes, "bytes sent by the busiest rank"),
+        Column::new("bus_bandwidth", Unit::BytesPerSecond, "bus bandwidth: 2(n-1)/n bytes/time"),
     ],
-    picture: Picture::lines("bytes", &["seconds"]).by("algorithm").log(true, true),
+    chart: ChartSpec::lines("bytes", &["seconds"]).by("algorithm").log(true, true),
 };
 
 const ALGORITHMS: [Algorithm; 5] = [
@@ -56,8 +57,8 @@ const ALGORITHMS: [Algorithm; 5] = [
 const HOP: Link = Link { latency: Seconds(1.0), bandwidth: BytesPerSecond(f64::INFINITY) };
 
 impl Experiment for AllReduce {
-    fn card(&self) -> &'static Card {
-        &CARD
+    fn description(&self) -> &'static Description {
+        &DESCRIPTION
     }
 
     fn run(&self, at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
@@ -70,9 +71,10 @@ impl Experiment for AllReduce {
                 let schedule = all_reduce(algorithm, n, 1)?;
                 let layout = layout(&schedule, bytes);
                 let compiled = compiled(&schedule, bytes);
-                let played = play(&compiled, Fabric::Even(link), &vec![0.0; n]);
-                // With a second of latency and nothing else, time counts rounds.
-                let hops = play(&compiled, Fabric::Even(HOP), &vec![0.0; n]);
+                let simulated =
+                    simulate_collective(&compiled, Fabric::Uniform(link), &vec![0.0; n]);
+                // With a latency of 1 s and infinite bandwidth, the time is the number of rounds.
+                let hops = simulate_collective(&compiled, Fabric::Uniform(HOP), &vec![0.0; n]);
                 let closed = match algorithm {
                     Algorithm::Ring { .. } => Some(ring::all_reduce(n)),
                     Algorithm::Tree => Some(tree::all_reduce(n)),
@@ -85,24 +87,24 @@ impl Experiment for AllReduce {
                 let closed = closed.map_or(f64::NAN, |form| form.seconds(bytes, link).0);
                 Ok(row![
                     algorithm.to_string(),
-                    played.end,
+                    simulated.end,
                     price(&schedule, &layout, ELEMENT, &costs, None).0,
                     closed,
                     hops.end,
                     compiled.sent_bytes().into_iter().max().unwrap_or_default().0 as f64,
-                    minimum / played.end,
+                    minimum / simulated.end,
                 ])
             })
             .collect()
     }
 
     fn findings(&self, table: &Table) -> Vec<String> {
-        let (algorithms, seconds) = (table.words("algorithm"), table.numbers("seconds"));
+        let (algorithms, seconds) = (table.texts("algorithm"), table.numbers("seconds"));
         let points = table.rows.chunks(ALGORITHMS.len()).enumerate().map(|(point, _)| {
             let rows = point * ALGORITHMS.len()..(point + 1) * ALGORITHMS.len();
             rows.min_by(|a, b| seconds[*a].total_cmp(&seconds[*b])).unwrap_or(0)
         });
-        let at = table.words(table.columns[0].name);
+        let at = table.texts(table.columns[0].name);
         let winners: Vec<usize> = points.collect();
         let (Some(&first), Some(&last)) = (winners.first(), winners.last()) else {
             return Vec::new();
@@ -113,13 +115,13 @@ impl Experiment for AllReduce {
             index.map_or(f64::NAN, |index| seconds[index])
         };
         let crossing = winners.iter().find(|row| of("ring", **row) < of("tree", **row));
-        let mut found = vec![format!(
-            "{} wins at {}, {} at {}",
+        let mut findings = vec![format!(
+            "{} is fastest at {}, {} at {}",
             algorithms[first], at[first], algorithms[last], at[last]
         )];
         if let Some(row) = crossing {
-            found.push(format!("a ring beats a tree from {} on", at[*row]));
+            findings.push(format!("a ring is faster than a tree from {} on", at[*row]));
         }
-        found
+        findings
     }
 }

@@ -1,9 +1,9 @@
-//! The best number of local steps in a given time: a root of communication over computation.
+//! Best number of local steps for a time budget: a root of communication over compute time.
 //!
-//! In a fixed time and with a fixed step size, tau local steps leave room for time/(Tc + Tm/tau)
-//! steps, so what is still to be learnt falls like A (1 + r/tau). What drifting costs grows with
-//! tau: by its first power where workers' noise drives them apart on a bent loss, by its second
-//! where their data do. The least of the sum is at a square root of r in the first case, and at a
+//! In a fixed time and with a fixed step size, tau local steps allow time/(Tc + Tm/tau) steps, so
+//! the optimization error falls like A (1 + r/tau) with r = Tm/Tc. The error of client drift grows
+//! with tau: linearly where gradient noise causes it on a non-quadratic loss, quadratically where
+//! heterogeneous data cause it. The sum is minimal at a square root of r in the first case and at a
 //! cube root in the second.
 
 use super::prelude::*;
@@ -12,45 +12,63 @@ use lockstep_tensor::math::scalar::powf;
 
 experiment!(BestLocalSteps);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "best-local-steps",
-    title: "Best local steps in a given time, by the price of an average",
-    question: "How many local steps are best when an average costs so many times a step?",
+    title: "Best local steps for a time budget, by the cost of averaging",
+    question: "How many local steps are best for a ratio of communication to compute time?",
     formula: "loss = A (1 + r/tau)/time + B tau^p, r = Tm/Tc: tau* = (A r/(p B time))^(1/(p+1)); \
-              noise: p = 1, a square root; unlike data: p = 2, a cube root",
-    look: "best_tau over ratio for both causes of drift; gain over averaging after every step",
-    surprise: "the rule tau ~ sqrt(Tm/Tc) is about how it grows and about noise only: the factor \
-               depends on the problem, and on unlike data the root is a cube root",
+              noise: p = 1, a square root; heterogeneous data: p = 2, a cube root",
+    look: "best_tau over ratio for both causes of drift; gain over averaging every step",
+    surprise: "the rule tau ~ sqrt(Tm/Tc) describes growth, and only for noise: the factor depends \
+               on the problem, and for heterogeneous data the root is a cube root",
     params: &[
-        Param::number("ratio", Unit::Times, 16.0, (1e-3, 1e6), "an average over a step (Tm/Tc)"),
-        Param::number("time", Unit::Number, 6000.0, (10.0, 1e5), "time, in steps without averages"),
+        Param::number("ratio", Unit::Times, 16.0, (1e-3, 1e6), "averaging time/step time (Tm/Tc)"),
+        Param::number(
+            "time",
+            Unit::Number,
+            6000.0,
+            (10.0, 1e5),
+            "time budget in steps without averaging",
+        ),
         Param::number("lr", Unit::Number, 0.03, (1e-3, 0.9), "step size for curvature 1"),
-        Param::number("noise", Unit::Number, 8.0, (0.0, 1e3), "noise of gradients (noise)"),
-        Param::number("flat", Unit::Number, 0.3, (0.0, 1.0), "curvature below 0 over that above"),
-        Param::number("gamma", Unit::Number, 3.0, (0.0, 1e3), "gradients at the optimum (data)"),
+        Param::number("noise", Unit::Number, 8.0, (0.0, 1e3), "gradient noise (drift: noise)"),
+        Param::number(
+            "flat_curvature",
+            Unit::Number,
+            0.3,
+            (0.0, 1.0),
+            "curvature below 0/curvature above 0",
+        ),
+        Param::number(
+            "gamma",
+            Unit::Number,
+            3.0,
+            (0.0, 1e3),
+            "local gradient at the optimum (drift: data)",
+        ),
         Param::count("workers", 16.0, (2.0, 1024.0), "workers"),
     ],
     sweep: ("ratio", &[1.0, 4.0, 16.0, 64.0, 256.0]),
     columns: &[
-        Column::new("drift", Unit::Word, "what drives workers apart"),
-        Column::new("best_tau", Unit::Count, "local steps with the least loss in the time"),
-        Column::new("root", Unit::Number, "sqrt(Tm/Tc)"),
-        Column::new("cube_root", Unit::Number, "cube root of Tm/Tc"),
-        Column::new("loss", Unit::Number, "with the best tau"),
-        Column::new("gain", Unit::Times, "loss with tau = 1 over that"),
+        Column::new("drift", Unit::Text, "cause of client drift"),
+        Column::new("best_tau", Unit::Count, "local steps with the lowest loss in the time"),
+        Column::new("sqrt_ratio", Unit::Number, "sqrt(Tm/Tc)"),
+        Column::new("cbrt_ratio", Unit::Number, "cube root of Tm/Tc"),
+        Column::new("loss", Unit::Number, "loss with the best tau"),
+        Column::new("gain", Unit::Times, "loss with tau = 1/loss with the best tau"),
     ],
-    picture: Picture::lines("ratio", &["best_tau"]).by("drift").log(true, true),
+    chart: ChartSpec::lines("ratio", &["best_tau"]).by("drift").log(true, true),
 };
 
-/// Local steps that are tried, each about a fifth more than the one before.
+/// Candidate numbers of local steps, about a fifth apart.
 const TAUS: [usize; 21] =
     [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 29, 35, 42, 50, 64, 96, 128];
 
-/// Directions in which there is something to learn, each half as steep as the one before: together
-/// their loss falls like one over the number of steps.
+/// Slow directions, each with half the curvature of the previous one: their total loss falls like
+/// one over the number of steps.
 const NUM_SLOW: usize = 12;
 
-/// All workers' places in the direction in which they drift, then one place for every slow one.
+/// Coordinates of all workers in the drifting direction, then one per slow direction.
 struct Run<'a> {
     at: &'a Settings,
     is_noise: bool,
@@ -68,9 +86,9 @@ impl<'a> Run<'a> {
 
     fn gradient(&self, random: &mut Random) -> Vec<f32> {
         let n = self.x.len() - NUM_SLOW;
-        let (noise, flat) = (self.at.number("noise"), self.at.number("flat"));
-        // Noise that all have in common costs the same at any tau: it is taken out, as with very
-        // many workers it would be.
+        let (noise, flat) = (self.at.number("noise"), self.at.number("flat_curvature"));
+        // The mean of the noise costs the same at any tau; it is removed, as averaging over very
+        // many workers would.
         let draws: Vec<f64> =
             (0..n).map(|_| if self.is_noise { random.normal() } else { 0.0 }).collect();
         let common = draws.iter().sum::<f64>() / n as f64;
@@ -79,7 +97,7 @@ impl<'a> Run<'a> {
             if self.is_noise {
                 return x * if x > 0.0 { 1.0 } else { flat } + noise * (draw - common);
             }
-            // Two kinds of data with curvatures of 1.5 and 0.5, the common optimum at 0.
+            // Two data distributions with curvatures 1.5 and 0.5; the common optimum is 0.
             let side = if worker.is_multiple_of(2) { 1.0 } else { -1.0 };
             (1.0 + 0.5 * side) * x + side * self.at.number("gamma")
         });
@@ -101,21 +119,20 @@ impl<'a> Run<'a> {
     fn loss(&self) -> f64 {
         let n = self.x.len() - NUM_SLOW;
         let mean = self.mean();
-        let flat = if self.is_noise && mean < 0.0 { self.at.number("flat") } else { 1.0 };
-        let learnt = |(x, h): (&f32, &f64)| 0.5 * h * f64::from(*x) * f64::from(*x);
-        let left: f64 = self.x[n..].iter().zip(&self.slow).map(learnt).sum();
+        let flat = if self.is_noise && mean < 0.0 { self.at.number("flat_curvature") } else { 1.0 };
+        let remaining = |(x, h): (&f32, &f64)| 0.5 * h * f64::from(*x) * f64::from(*x);
+        let left: f64 = self.x[n..].iter().zip(&self.slow).map(remaining).sum();
         left + 0.5 * flat * mean * mean
     }
 }
 
-/// The loss after the time with so many local steps; the mean of the last rounds, so that one
-/// round's luck does not decide.
-fn after(at: &Settings, random: &mut Random, is_noise: bool, tau: usize) -> f64 {
+/// Loss after the time budget with `tau` local steps, averaged over the last fifth of the rounds.
+fn final_loss(at: &Settings, random: &mut Random, is_noise: bool, tau: usize) -> f64 {
     let mut run = Run::new(at, is_noise);
     let mut stepper = Stepper::sgd(run.x.len());
     let round = tau as f64 + at.number("ratio");
     let num_rounds = ((at.number("time") / round).round() as usize).max(1);
-    let late = (num_rounds - num_rounds / 5).min(num_rounds - 1);
+    let averaged_from = (num_rounds - num_rounds / 5).min(num_rounds - 1);
     let mut sum = 0.0;
     for number in 0..num_rounds {
         for _ in 0..tau {
@@ -123,18 +140,19 @@ fn after(at: &Settings, random: &mut Random, is_noise: bool, tau: usize) -> f64 
             stepper.step(&mut run.x, at.number("lr"), &gradient);
         }
         run.average();
-        if number >= late {
+        if number >= averaged_from {
             sum += run.loss();
         }
     }
-    sum / (num_rounds - late) as f64
+    sum / (num_rounds - averaged_from) as f64
 }
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let ratio = at.number("ratio");
     let mut rows = Vec::new();
     for (name, is_noise) in [("noise", true), ("data", false)] {
-        let losses: Vec<f64> = TAUS.iter().map(|tau| after(at, random, is_noise, *tau)).collect();
+        let losses: Vec<f64> =
+            TAUS.iter().map(|tau| final_loss(at, random, is_noise, *tau)).collect();
         let best = (0..TAUS.len()).min_by(|a, b| losses[*a].total_cmp(&losses[*b])).unwrap_or(0);
         rows.push(row![
             name,
@@ -149,7 +167,7 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (drifts, best) = (table.words("drift"), table.numbers("best_tau"));
+    let (drifts, best) = (table.texts("drift"), table.numbers("best_tau"));
     let x = table.numbers(table.columns[0].name);
     let power = |name: &str| {
         let rows: Vec<usize> = (0..best.len()).filter(|row| drifts[*row] == name).collect();
@@ -159,12 +177,13 @@ fn findings(table: &Table) -> Vec<String> {
     let end = last(table);
     vec![
         format!(
-            "The best tau grows with the ratio to the power {:.2} (noise) or {:.2} (unlike data)",
+            "The best tau grows with the ratio to the power {:.2} (noise) or {:.2} \
+             (heterogeneous data)",
             power("noise"),
             power("data")
         ),
         format!(
-            "at {} it is {} with noise and {} with unlike data",
+            "at {} it is {} with noise and {} with heterogeneous data",
             place(table, end),
             cell(table, "best_tau", end.saturating_sub(1)),
             cell(table, "best_tau", end)

@@ -1,28 +1,32 @@
-//! Stale gradients: gradient descent that sees the past converges slower, and then not at all.
+//! Gradient descent with bounded staleness: slower convergence, then divergence.
 
 use super::prelude::*;
-use crate::problem::{Bowl, OPTIMIZER, Stepper, norm};
+use crate::problem::{OPTIMIZER, Quadratic, Stepper, norm};
 use lockstep_tensor::math::scalar::sin;
 use std::collections::VecDeque;
 
 experiment!(BoundedAsync);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "bounded-async",
-    title: "Bounded staleness: iterations to a target, and the step size that is still stable",
-    question: "How many more iterations do gradients take that are tau updates old?",
+    title: "Bounded staleness: iterations to a target, and the largest stable step size",
+    question: "How many more iterations does gradient descent take with gradients tau updates old?",
     formula: "x(t+1) = x(t) - a g(x(t - tau)); stable for a L < 2 sin(pi/(4 tau + 2)), which is \
-              2, 1, 0.618 … pi/(2 tau); a tau L < 1 is enough, not necessary",
-    look: "iterations with step=scaled (a = 1/(1+tau)): they grow like 1 + tau; with \
-           step=constant: the same as without staleness, until they are infinite",
+              2, 1, 0.618 … pi/(2 tau); a tau L < 1 is sufficient, not necessary",
+    look: "iterations with step=scaled (a = 1/(1+tau)) grow like 1 + tau; with step=constant \
+           they are those without staleness, until the run diverges",
     surprise: "a little staleness can be FASTER than none at the same step size (it acts like \
-               momentum); what it takes away is the largest stable step",
+               momentum); it reduces the largest stable step size",
     params: &[
-        Param::count("staleness", 0.0, (0.0, 1000.0), "updates between reading and applying (tau)"),
-        Param::choice("step", &["scaled", "constant"], "whether the step size is a or a/(1+tau)"),
+        Param::count("staleness", 0.0, (0.0, 1000.0), "age of gradients in updates (tau)"),
+        Param::choice("step", &["scaled", "constant"], "step size a/(1+tau) or a"),
         Param::number("lr", Unit::Number, 1.0, (1e-6, 4.0), "step size (a) for curvature 1"),
-        Param::choice("delay", &["constant", "uniform"], "always tau, or from 0 to tau at random"),
-        Param::number("condition", Unit::Number, 100.0, (1.0, 1e6), "largest over least curvature"),
+        Param::choice(
+            "delay",
+            &["constant", "uniform"],
+            "staleness: tau, or uniform from 0 to tau",
+        ),
+        Param::number("condition", Unit::Number, 100.0, (1.0, 1e6), "condition number"),
         OPTIMIZER,
         Param::count("dim", 2.0, (1.0, 1000.0), "dimensions"),
         Param::number(
@@ -30,45 +34,45 @@ const CARD: Card = Card {
             Unit::Number,
             1e-4,
             (1e-12, 0.5),
-            "distance over that at the start",
+            "target distance/initial distance",
         ),
-        Param::count("most", 200_000.0, (10.0, 1e7), "iterations after which it is given up"),
+        Param::count("max_iterations", 200_000.0, (10.0, 1e7), "maximum number of iterations"),
     ],
     sweep: ("staleness", &[0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0]),
     columns: &[
         Column::new("iterations", Unit::Count, "iterations to the target"),
-        Column::new("step_size", Unit::Number, "step size that was used"),
-        Column::new("stable_limit", Unit::Number, "largest stable step size, exactly"),
-        Column::new("sufficient", Unit::Number, "1/tau: what is enough"),
-        Column::new("slowdown", Unit::Times, "iterations over 1 + tau times those without"),
+        Column::new("step_size", Unit::Number, "step size"),
+        Column::new("stable_limit", Unit::Number, "largest stable step size, exact"),
+        Column::new("sufficient_step", Unit::Number, "sufficient step size 1/tau"),
+        Column::new("slowdown", Unit::Times, "iterations/((1 + tau) iterations without staleness)"),
     ],
-    picture: Picture::lines("staleness", &["iterations"]).log(false, true),
+    chart: ChartSpec::lines("staleness", &["iterations"]).log(false, true),
 };
 
-/// The largest stable product of step size and curvature with a constant delay.
+/// Largest stable product of step size and curvature with a constant delay.
 pub(crate) fn stable_limit(staleness: usize) -> f64 {
     2.0 * sin(std::f64::consts::PI / (4.0 * staleness as f64 + 2.0))
 }
 
-/// Iterations until all that can still be seen is within the target, so that passing through zero
-/// does not count; infinite if there are more than `most`, or it diverges.
+/// Iterations until `oldest + 1` consecutive iterates are within the target, so that crossing zero
+/// does not count; infinite beyond `max_iterations` or on divergence.
 pub(crate) fn iterations(
-    bowl: &Bowl,
+    quadratic: &Quadratic,
     lr: f64,
     target: f64,
-    most: usize,
+    max_iterations: usize,
     (oldest, mut delay): (usize, impl FnMut() -> usize),
     mut stepper: Stepper,
 ) -> f64 {
-    let mut x = bowl.start();
+    let mut x = quadratic.start();
     let first = norm(&x);
     let mut past: VecDeque<Vec<f32>> = VecDeque::new();
     let mut random = Random::named(0, "unused");
     let mut num_within = 0;
-    for iteration in 1..=most {
+    for iteration in 1..=max_iterations {
         past.push_front(x.clone());
-        let seen = &past[delay().min(past.len() - 1)];
-        let gradient = bowl.gradient(seen, 1.0, &mut random);
+        let stale = &past[delay().min(past.len() - 1)];
+        let gradient = quadratic.gradient(stale, 1.0, &mut random);
         stepper.step(&mut x, lr, &gradient);
         past.truncate(oldest + 1);
         let distance = norm(&x);
@@ -85,16 +89,24 @@ pub(crate) fn iterations(
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let staleness = at.count("staleness");
-    let bowl = Bowl::new(at.count("dim"), at.number("condition"), 0.0);
-    let scale = if at.word("step") == "scaled" { 1.0 + staleness as f64 } else { 1.0 };
+    let quadratic = Quadratic::new(at.count("dim"), at.number("condition"), 0.0);
+    let scale = if at.choice("step") == "scaled" { 1.0 + staleness as f64 } else { 1.0 };
     let lr = at.number("lr") / scale;
-    let is_uniform = at.word("delay") == "uniform";
+    let is_uniform = at.choice("delay") == "uniform";
     let delay = || if is_uniform { random.below(staleness + 1) } else { staleness };
-    let (target, most) = (at.number("target"), at.count("most"));
+    let (target, max_iterations) = (at.number("target"), at.count("max_iterations"));
     let dim = at.count("dim");
-    let found = iterations(&bowl, lr, target, most, (staleness, delay), Stepper::of(at, dim));
+    let found = iterations(
+        &quadratic,
+        lr,
+        target,
+        max_iterations,
+        (staleness, delay),
+        Stepper::of(at, dim),
+    );
     let full = at.number("lr");
-    let fresh = iterations(&bowl, full, target, most, (0, || 0), Stepper::of(at, dim));
+    let fresh =
+        iterations(&quadratic, full, target, max_iterations, (0, || 0), Stepper::of(at, dim));
     Ok(vec![row![
         found,
         lr,
@@ -106,21 +118,21 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 
 fn findings(table: &Table) -> Vec<String> {
     let (iterations, end) = (table.numbers("iterations"), last(table));
-    let lost = (0..iterations.len()).find(|row| iterations[*row].is_infinite());
-    let first = lost.map_or_else(
+    let diverged = (0..iterations.len()).find(|row| iterations[*row].is_infinite());
+    let first = diverged.map_or_else(
         || {
             format!(
-                "From {} to {} the target takes {} instead of {} iterations",
+                "From {} to {} the iterations to the target grow to {} from {}",
                 place(table, 0),
                 place(table, end),
                 cell(table, "iterations", end),
                 cell(table, "iterations", 0)
             )
         },
-        |row| format!("From {} on the target is never reached", place(table, row)),
+        |row| format!("The target is never reached from {} on", place(table, row)),
     );
     let limit = format!(
-        "the largest stable step at {} is {}",
+        "the largest stable step size at {} is {}",
         place(table, end),
         cell(table, "stable_limit", end)
     );

@@ -1,4 +1,4 @@
-//! Checkpoints against failures: too often costs writing, too seldom costs lost work.
+//! Checkpoint interval under failures: Monte Carlo against Young (1974) and Daly (2006).
 
 use super::prelude::*;
 use lockstep_config::interval::young;
@@ -6,37 +6,54 @@ use lockstep_tensor::math::scalar::exp;
 
 experiment!(Checkpointing);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "checkpointing",
     title: "Checkpoint interval with failures: Monte Carlo against Young and Daly",
-    question: "How often should a run save, when machines fail?",
-    formula: "Young I = sqrt(2CM); overhead C/I + (I/2 + R)/M to first order; exactly \
+    question: "How often should a run write checkpoints when machines fail?",
+    formula: "Young I = sqrt(2CM); overhead C/I + (I/2 + R)/M to first order; exact: \
               M e^(R/M)(e^((I+C)/M) - 1)/I - 1",
-    look: "the flat bottom around Young's interval; overhead by Monte Carlo, exact and to first \
-           order; failures",
-    surprise: "being off by a factor of two costs little, by ten a lot; the cluster's MTBF is the \
-               node's divided by nodes; a cheaper checkpoint means saving MORE often, not less",
+    look: "the flat minimum around Young's interval; overhead simulated, exact and to first \
+           order",
+    surprise: "an interval off by a factor of two costs little, by ten a lot; the MTBF of a \
+               cluster is that of a node divided by the number of nodes; a cheaper checkpoint \
+               means checkpointing MORE often, not less",
     params: &[
-        Param::number("interval", Unit::Seconds, 6735.0, (1.0, 1e8), "work between checkpoints"),
-        Param::number("write", Unit::Seconds, 300.0, (0.0, 1e6), "time of a checkpoint (C)"),
-        Param::number("mtbf", Unit::Seconds, 75_600.0, (10.0, 1e10), "between failures (M)"),
-        Param::number("restart", Unit::Seconds, 0.0, (0.0, 1e6), "until work goes on (R)"),
-        Param::count("failures", 4000.0, (10.0, 1e6), "failures that are simulated"),
+        Param::number(
+            "interval",
+            Unit::Seconds,
+            6735.0,
+            (1.0, 1e8),
+            "compute time between checkpoints (I)",
+        ),
+        Param::number("write", Unit::Seconds, 300.0, (0.0, 1e6), "time to write a checkpoint (C)"),
+        Param::number(
+            "mtbf",
+            Unit::Seconds,
+            75_600.0,
+            (10.0, 1e10),
+            "mean time between failures (M)",
+        ),
+        Param::number("restart", Unit::Seconds, 0.0, (0.0, 1e6), "time to restart (R)"),
+        Param::count("failures", 4000.0, (10.0, 1e6), "number of simulated failures"),
     ],
     sweep: ("interval", &[900.0, 1800.0, 3600.0, 5400.0, 6735.0, 9000.0, 12_000.0, 24_000.0]),
     columns: &[
-        Column::new("overhead", Unit::Share, "time lost over useful time, simulated"),
-        Column::new("exact_overhead", Unit::Share, "the same, exactly"),
-        Column::new("first_order", Unit::Share, "C/I + (I/2 + R)/M"),
-        Column::new("writing", Unit::Share, "time that checkpoints take over useful time"),
+        Column::new("overhead", Unit::Share, "lost time/useful time, simulated"),
+        Column::new("exact_overhead", Unit::Share, "lost time/useful time, exact"),
+        Column::new("first_order_overhead", Unit::Share, "C/I + (I/2 + R)/M"),
+        Column::new("write_share", Unit::Share, "checkpoint time/useful time"),
         Column::new("young_seconds", Unit::Seconds, "Young's interval"),
-        Column::new("daly_seconds", Unit::Seconds, "Young's less a checkpoint"),
-        Column::new("best_seconds", Unit::Seconds, "the interval with the least exact overhead"),
-        Column::new("cut", Unit::Share, "intervals that a failure ends before they are saved"),
+        Column::new("daly_seconds", Unit::Seconds, "Young's interval less the write time"),
+        Column::new("best_seconds", Unit::Seconds, "interval with the lowest exact overhead"),
+        Column::new(
+            "failed_interval_share",
+            Unit::Share,
+            "probability that a failure interrupts an interval",
+        ),
     ],
-    picture: Picture::lines("interval", &["overhead", "exact_overhead", "first_order"])
+    chart: ChartSpec::lines("interval", &["overhead", "exact_overhead", "first_order_overhead"])
         .log(true, false)
-        .named("time lost, of useful time"),
+        .named("lost time/useful time"),
 };
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
@@ -45,7 +62,7 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let (mut useful, mut elapsed, mut written) = (0.0, 0.0, 0.0);
     for _ in 0..at.count("failures") {
         let failure = random.exponential(mtbf);
-        // Restarting may fail too; a failure during it begins it again.
+        // A failure may also interrupt the restart.
         if failure < restart {
             elapsed += failure;
             continue;
@@ -68,12 +85,12 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     ]])
 }
 
-/// Time lost over useful time, where failures are as likely at any time, restarts included.
+/// Lost time/useful time for memoryless failures, which may also hit restarts.
 pub(crate) fn exact(interval: f64, write: f64, mtbf: f64, restart: f64) -> f64 {
     mtbf * exp(restart / mtbf) * (exp((interval + write) / mtbf) - 1.0) / interval - 1.0
 }
 
-/// The best interval, by thirds around Young's.
+/// Interval with the lowest exact overhead, by ternary search around Young's.
 pub(crate) fn best(write: f64, mtbf: f64, restart: f64) -> f64 {
     let (mut low, mut high) = (young(write, mtbf) / 20.0, 3.0 * young(write, mtbf));
     for _ in 0..200 {
@@ -92,12 +109,12 @@ fn findings(table: &Table) -> Vec<String> {
     let end = last(table);
     vec![
         format!(
-            "Saving every {} loses least: {} of useful time",
+            "An interval of {} has the lowest overhead: {}",
             cell(table, table.columns[0].name, least),
             cell(table, "overhead", least)
         ),
         format!(
-            "Young says {}, Daly {}, exactly {}; {} loses {}",
+            "Young {}, Daly {}, exact optimum {}; {} has an overhead of {}",
             cell(table, "young_seconds", end),
             cell(table, "daly_seconds", end),
             cell(table, "best_seconds", end),

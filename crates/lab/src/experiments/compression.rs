@@ -1,68 +1,87 @@
-//! Compressed gradients: fewer bytes on the wire, more iterations, and sometimes less time.
+//! Gradient compression with error feedback: bytes on the wire, iterations, time to target
+//! (Stich et al. 2018; Alistarh et al. 2017).
 
 use super::common::{bandwidth, latency, link};
 use super::prelude::*;
-use crate::problem::{Bowl, Stepper, norm};
+use crate::problem::{Quadratic, Stepper, norm};
 use lockstep_config::units::Bytes;
 use lockstep_planner::collective::ring;
 use lockstep_tensor::math::scalar::powf;
 
 experiment!(Compression);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "compression",
     title: "Gradient compression: bytes, iterations and time to a target, with error feedback",
-    question: "Does sending less of the gradient shorten the run, or only the messages?",
+    question: "Does gradient compression shorten the run, or only the messages?",
     formula: "top-k sends k(4 + 4) bytes of 4d: 1 - 2r saved, not 1 - r; error feedback sends \
-              C(g + e) and keeps e = g + e - C(g + e)",
+              C(g + e) and carries e = g + e - C(g + e) over",
     look: "iterations with feedback=on and feedback=off; seconds over bandwidth; saved, which is \
-           negative above half",
+           negative above a ratio of one half",
     surprise: "indices double the bytes of top-k: half of the gradient costs as much as all of it; \
-               what feedback keeps back comes late, like a stale gradient, so strong compression \
-               needs a smaller step; on a fast network compression is slower",
+               error feedback delays entries like stale gradients, so strong compression needs a \
+               smaller step size; on a fast network compression is slower",
     params: &[
-        Param::number("ratio", Unit::Share, 0.01, (1e-4, 1.0), "of the gradient that is sent"),
-        Param::choice("method", &["top-k", "random-k", "quantised"], "what is sent"),
-        Param::choice("feedback", &["on", "off"], "whether what was not sent is kept"),
-        Param::number("parameters", Unit::Number, 1e8, (1e3, 1e13), "numbers of a gradient"),
-        Param::number("compute", Unit::Seconds, 0.1, (0.0, 1e4), "computation of a step"),
-        Param::number("compress", Unit::Seconds, 0.01, (0.0, 1e4), "compressing and restoring"),
+        Param::number(
+            "ratio",
+            Unit::Share,
+            0.01,
+            (1e-4, 1.0),
+            "share of the gradient that is sent",
+        ),
+        Param::choice("method", &["top-k", "random-k", "quantised"], "compression method"),
+        Param::choice("feedback", &["on", "off"], "error feedback"),
+        Param::number("parameters", Unit::Number, 1e8, (1e3, 1e13), "elements of the gradient"),
+        Param::number("compute", Unit::Seconds, 0.1, (0.0, 1e4), "compute time of a step"),
+        Param::number(
+            "compress",
+            Unit::Seconds,
+            0.01,
+            (0.0, 1e4),
+            "time to compress and decompress",
+        ),
         Param::count("workers", 16.0, (2.0, 1e5), "workers"),
-        Param::count("dim", 200.0, (2.0, 5000.0), "dimensions of the bowl that is descended"),
-        Param::number("condition", Unit::Number, 20.0, (1.0, 1e5), "largest over least curvature"),
+        Param::count("dim", 200.0, (2.0, 5000.0), "dimensions of the quadratic"),
+        Param::number("condition", Unit::Number, 20.0, (1.0, 1e5), "condition number"),
         Param::number("lr", Unit::Number, 0.1, (1e-4, 1.9), "step size for curvature 1"),
-        Param::number("target", Unit::Number, 1e-2, (1e-9, 0.9), "distance over that at the start"),
+        Param::number(
+            "target",
+            Unit::Number,
+            1e-2,
+            (1e-9, 0.9),
+            "target distance/initial distance",
+        ),
         latency(50e-6),
         bandwidth(1.25e9),
     ],
     sweep: ("ratio", &[0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0]),
     columns: &[
         Column::new("iterations", Unit::Count, "steps to the target"),
-        Column::new("wire_bytes", Unit::Bytes, "of a worker's message, indices included"),
-        Column::new("packed_bytes", Unit::Bytes, "with indices of as few bits as they need"),
-        Column::new("saved", Unit::Share, "of the dense message's bytes"),
-        Column::new("step_seconds", Unit::Seconds, "a step"),
+        Column::new("wire_bytes", Unit::Bytes, "bytes per worker and step, with 32-bit indices"),
+        Column::new("packed_bytes", Unit::Bytes, "bytes per worker and step, with packed indices"),
+        Column::new("saved", Unit::Share, "bytes saved relative to a dense gradient"),
+        Column::new("step_seconds", Unit::Seconds, "time of a step"),
         Column::new("seconds", Unit::Seconds, "time to the target"),
         Column::new("dense_seconds", Unit::Seconds, "time to the target without compression"),
     ],
-    picture: Picture::lines("ratio", &["seconds", "dense_seconds"])
+    chart: ChartSpec::lines("ratio", &["seconds", "dense_seconds"])
         .log(true, true)
         .named("time to the target"),
 };
 
-const MOST: usize = 5000;
+const MAX_ITERATIONS: usize = 5000;
 
-/// Bits of a message of `sent` numbers out of `all` with packed indices.
+/// Bits of a message with `sent` of `all` elements and packed indices.
 fn packed_bits(all: f64, sent: f64) -> f64 {
     sent * (32.0 + all.log2().ceil())
 }
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
-    let (method, ratio) = (at.word("method"), at.number("ratio"));
+    let (method, ratio) = (at.choice("method"), at.number("ratio"));
     let all = at.number("parameters");
     let dense = 4.0 * all;
     let wire = match method {
-        // A number of 32 bits shrinks to its share of them; nobody needs an index.
+        // Each 32-bit element shrinks by the ratio; no indices are needed.
         "quantised" => dense * ratio,
         _ => ratio * all * 8.0,
     };
@@ -86,24 +105,24 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 
 fn descend(at: &Settings, random: &mut Random, method: &str, ratio: f64) -> f64 {
     let dim = at.count("dim");
-    let bowl = Bowl::new(dim, at.number("condition"), 0.0);
+    let quadratic = Quadratic::new(dim, at.number("condition"), 0.0);
     let mut x: Vec<f32> = (0..dim).map(|_| random.normal() as f32).collect();
     let mut stepper = Stepper::sgd(dim);
     let first = norm(&x);
-    let mut left = vec![0.0_f32; dim];
-    let keeps = at.word("feedback") == "on";
+    let mut error = vec![0.0_f32; dim];
+    let has_feedback = at.choice("feedback") == "on";
     let num_sent = ((ratio * dim as f64).round() as usize).clamp(1, dim);
-    for iteration in 1..=MOST {
-        let mut wanted = bowl.gradient(&x, 1.0, random);
-        if keeps {
-            wanted.iter_mut().zip(&left).for_each(|(wanted, left)| *wanted += left);
+    for iteration in 1..=MAX_ITERATIONS {
+        let mut target = quadratic.gradient(&x, 1.0, random);
+        if has_feedback {
+            target.iter_mut().zip(&error).for_each(|(target, error)| *target += error);
         }
         let sent = match method {
-            "quantised" => quantised(&wanted, ratio, random),
-            "random-k" => chosen(&wanted, num_sent, |_| random.uniform()),
-            _ => chosen(&wanted, num_sent, |g| f64::from(g.abs())),
+            "quantised" => quantize(&target, ratio, random),
+            "random-k" => sparsify(&target, num_sent, |_| random.uniform()),
+            _ => sparsify(&target, num_sent, |g| f64::from(g.abs())),
         };
-        left = wanted.iter().zip(&sent).map(|(wanted, sent)| wanted - sent).collect();
+        error = target.iter().zip(&sent).map(|(target, sent)| target - sent).collect();
         stepper.step(&mut x, at.number("lr"), &sent);
         let distance = norm(&x);
         if distance <= at.number("target") * first {
@@ -116,10 +135,10 @@ fn descend(at: &Settings, random: &mut Random, method: &str, ratio: f64) -> f64 
     f64::INFINITY
 }
 
-/// The numbers that rank highest; zeros for the others.
-fn chosen(numbers: &[f32], num_sent: usize, mut rank: impl FnMut(f32) -> f64) -> Vec<f32> {
+/// Keeps the elements with the highest score; zeros for the others.
+fn sparsify(numbers: &[f32], num_sent: usize, mut score: impl FnMut(f32) -> f64) -> Vec<f32> {
     let mut order: Vec<(f64, usize)> =
-        numbers.iter().enumerate().map(|(index, number)| (rank(*number), index)).collect();
+        numbers.iter().enumerate().map(|(index, number)| (score(*number), index)).collect();
     order.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut sent = vec![0.0; numbers.len()];
     for (_, index) in &order[..num_sent] {
@@ -128,15 +147,15 @@ fn chosen(numbers: &[f32], num_sent: usize, mut rank: impl FnMut(f32) -> f64) ->
     sent
 }
 
-/// Rounded at random to a grid of as many levels as the share of 32 bits has, right on average.
-fn quantised(numbers: &[f32], ratio: f64, random: &mut Random) -> Vec<f32> {
+/// Unbiased stochastic rounding to a uniform grid of 2^(32 ratio) levels.
+fn quantize(numbers: &[f32], ratio: f64, random: &mut Random) -> Vec<f32> {
     let levels = powf(2.0, (32.0 * ratio).round().clamp(1.0, 24.0)) - 1.0;
-    let largest = numbers.iter().fold(0.0_f64, |most, number| most.max(f64::from(number.abs())));
+    let largest = numbers.iter().fold(0.0_f64, |max, number| max.max(f64::from(number.abs())));
     let grid = if largest > 0.0 { 2.0 * largest / levels } else { 1.0 };
     let round = |number: &f32| {
-        let place = (f64::from(*number) + largest) / grid;
-        let down = place.floor();
-        let up = f64::from(u8::from(random.uniform() < place - down));
+        let position = (f64::from(*number) + largest) / grid;
+        let down = position.floor();
+        let up = f64::from(u8::from(random.uniform() < position - down));
         ((down + up) * grid - largest) as f32
     };
     numbers.iter().map(round).collect()
@@ -148,9 +167,9 @@ fn findings(table: &Table) -> Vec<String> {
     };
     let gain = table.numbers("dense_seconds")[best] / table.numbers("seconds")[best];
     vec![
-        format!("{} is soonest: {gain:.1}x as fast as dense gradients", place(table, best)),
+        format!("{} is fastest: {gain:.1}x as fast as dense gradients", place(table, best)),
         format!(
-            "{} of the bytes saved, {} iterations instead of {}",
+            "it saves {} of the bytes and takes {} iterations instead of {}",
             cell(table, "saved", best),
             cell(table, "iterations", best),
             cell(table, "iterations", last(table))

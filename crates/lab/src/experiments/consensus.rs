@@ -1,47 +1,57 @@
-//! Consensus averaging against all-reduce: one round with neighbours a step, or everybody exactly.
+//! Decentralized SGD (Lian et al. 2017): one gossip round per step against an exact all-reduce.
 
 use super::common::{bandwidth, latency, link};
 use super::gossip::graphs;
 use super::prelude::*;
-use crate::problem::{Bowl, Stepper, mean, spread};
+use crate::problem::{Quadratic, Stepper, mean, spread};
 use lockstep_planner::collective::ring;
 
 experiment!(Consensus);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "consensus",
-    title: "Consensus averaging against all-reduce: iterations and seconds to a loss by graph",
-    question: "Is it quicker to average with neighbours only, once a step?",
+    title: "Decentralized SGD against all-reduce: iterations and seconds to a loss by graph",
+    question: "Is it faster to average with neighbors only, once per step?",
     formula: "x_i <- sum_j W_ij x_j - lr g_i(x_i), W doubly stochastic; a step takes compute + \
               latency + degree d/B against compute + 2(n-1)(latency + d/(nB))",
-    look: "seconds by graph over workers; apart, how far workers are from their mean; iterations, \
-           which the ring loses first on unlike data",
-    surprise: "neighbours save latencies, not bytes: on two neighbours as many bytes go out as in \
-               a ring all-reduce; it pays where latency is high and workers are many",
+    look: "seconds by graph over workers; consensus_distance; iterations, which grow first on \
+           the ring with heterogeneous data",
+    surprise: "gossip saves latency, not bytes: two neighbors get as many bytes as a ring \
+               all-reduce sends; it pays with high latency and many workers",
     params: &[
         Param::count("workers", 16.0, (4.0, 256.0), "workers"),
-        Param::number("heterogeneity", Unit::Number, 0.5, (0.0, 100.0), "distance of optima"),
+        Param::number(
+            "heterogeneity",
+            Unit::Number,
+            0.5,
+            (0.0, 100.0),
+            "distance between local optima",
+        ),
         Param::number("lr", Unit::Number, 0.1, (1e-4, 1.0), "step size for curvature 1"),
-        Param::number("noise", Unit::Number, 0.1, (0.0, 100.0), "noise of gradients"),
-        Param::number("target", Unit::Number, 0.05, (1e-6, 0.9), "loss over that at the start"),
-        Param::number("compute", Unit::Seconds, 5e-3, (0.0, 1e4), "a gradient"),
-        Param::number("gradient", Unit::Bytes, 4e6, (0.0, 1e13), "bytes of the vector (d)"),
+        Param::number("noise", Unit::Number, 0.1, (0.0, 100.0), "gradient noise"),
+        Param::number("target", Unit::Number, 0.05, (1e-6, 0.9), "target loss/initial loss"),
+        Param::number("compute", Unit::Seconds, 5e-3, (0.0, 1e4), "compute time of a gradient"),
+        Param::number("gradient", Unit::Bytes, 4e6, (0.0, 1e13), "size of the gradient (d)"),
         latency(1e-3),
         bandwidth(1.25e9),
     ],
     sweep: ("workers", &[4.0, 9.0, 16.0, 36.0, 64.0]),
     columns: &[
-        Column::new("graph", Unit::Word, "who averages with whom"),
-        Column::new("iterations", Unit::Count, "until the mean loss of workers is at the target"),
-        Column::new("step_seconds", Unit::Seconds, "a step with its averaging"),
+        Column::new("graph", Unit::Text, "communication graph"),
+        Column::new("iterations", Unit::Count, "iterations until the mean loss reaches the target"),
+        Column::new("step_seconds", Unit::Seconds, "time of a step with averaging"),
         Column::new("seconds", Unit::Seconds, "time to the target"),
-        Column::new("apart", Unit::Number, "distance of workers from their mean, at the end"),
-        Column::new("sent_bytes", Unit::Bytes, "sent by a worker in a step"),
+        Column::new(
+            "consensus_distance",
+            Unit::Number,
+            "distance of workers from their mean, at the end",
+        ),
+        Column::new("sent_bytes", Unit::Bytes, "bytes sent per worker and step"),
     ],
-    picture: Picture::lines("workers", &["seconds"]).by("graph").log(true, true),
+    chart: ChartSpec::lines("workers", &["seconds"]).by("graph").log(true, true),
 };
 
-const MOST: usize = 2000;
+const MAX_ITERATIONS: usize = 2000;
 const DIM: usize = 4;
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
@@ -50,45 +60,45 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let compute = at.number("compute");
     let mut rows = Vec::new();
     for (name, offsets) in graphs(n) {
-        // Everybody sends to every neighbour at once, through one port.
+        // A worker sends to all neighbors at once, through one port.
         let vectors = bytes * offsets.len() as u64;
         let step = compute + link.seconds(vectors).0;
         let name = if name == "complete" { "all to all" } else { name };
-        let (iterations, apart) = follow(at, random, &offsets);
-        rows.push(row![name, iterations, step, iterations * step, apart, vectors.0 as f64]);
+        let (iterations, distance) = descend(at, random, &offsets);
+        rows.push(row![name, iterations, step, iterations * step, distance, vectors.0 as f64]);
     }
     let form = ring::all_reduce(n);
     let step = compute + form.seconds(bytes, link).0;
-    // The exact mean of all is one round on the complete graph; only its price is another.
+    // An exact average is one round on the complete graph, at the cost of an all-reduce.
     let all: Vec<usize> = (1..n).collect();
-    let (iterations, apart) = follow(at, random, &all);
+    let (iterations, distance) = descend(at, random, &all);
     let sent = form.bytes(bytes);
-    rows.push(row!["all-reduce", iterations, step, iterations * step, apart, sent]);
+    rows.push(row!["all-reduce", iterations, step, iterations * step, distance, sent]);
     Ok(rows)
 }
 
-/// Iterations until workers' mean loss is at the target, and how far apart they are then.
-fn follow(at: &Settings, random: &mut Random, offsets: &[usize]) -> (f64, f64) {
+/// Iterations until the mean loss reaches the target, and the consensus distance then.
+fn descend(at: &Settings, random: &mut Random, offsets: &[usize]) -> (f64, f64) {
     let (n, lr) = (at.count("workers"), at.number("lr"));
-    let bowl = Bowl::new(DIM, 4.0, at.number("noise"));
-    // Neighbours on the ring are unlike each other in turn; all optima average to 0.
-    let place = |worker: usize| {
+    let quadratic = Quadratic::new(DIM, 4.0, at.number("noise"));
+    // Local optima vary along the ring and average to 0.
+    let optimum = |worker: usize| {
         let turn = std::f64::consts::TAU * worker as f64 / n as f64;
         at.number("heterogeneity") * lockstep_tensor::math::scalar::cos(turn)
     };
-    let mut all = vec![bowl.start(); n];
+    let mut all = vec![quadratic.start(); n];
     let mut steppers: Vec<Stepper> = (0..n).map(|_| Stepper::sgd(DIM)).collect();
     let weight = 1.0 / (offsets.len() as f64 + 1.0);
-    let goal = at.number("target") * bowl.loss(&bowl.start());
-    for iteration in 0..MOST {
-        let loss = all.iter().map(|x| bowl.loss(x)).sum::<f64>() / n as f64;
+    let goal = at.number("target") * quadratic.loss(&quadratic.start());
+    for iteration in 0..MAX_ITERATIONS {
+        let loss = all.iter().map(|x| quadratic.loss(x)).sum::<f64>() / n as f64;
         if loss <= goal {
             return (iteration as f64, spread(&all, &mean(&all)));
         }
         let mixed = |worker: usize| {
-            let heard = offsets.iter().map(|offset| &all[(worker + offset) % n]);
+            let received = offsets.iter().map(|offset| &all[(worker + offset) % n]);
             let sum = |i: usize| {
-                let others: f64 = heard.clone().map(|x| f64::from(x[i])).sum();
+                let others: f64 = received.clone().map(|x| f64::from(x[i])).sum();
                 (weight * (f64::from(all[worker][i]) + others)) as f32
             };
             (0..DIM).map(sum).collect::<Vec<f32>>()
@@ -96,8 +106,8 @@ fn follow(at: &Settings, random: &mut Random, offsets: &[usize]) -> (f64, f64) {
         let mut next: Vec<Vec<f32>> = (0..n).map(mixed).collect();
         for (worker, x) in next.iter_mut().enumerate() {
             let own: Vec<f32> =
-                all[worker].iter().map(|x| (f64::from(*x) - place(worker)) as f32).collect();
-            let gradient = bowl.gradient(&own, 1.0, random);
+                all[worker].iter().map(|x| (f64::from(*x) - optimum(worker)) as f32).collect();
+            let gradient = quadratic.gradient(&own, 1.0, random);
             steppers[worker].step(x, lr, &gradient);
         }
         all = next;
@@ -106,21 +116,22 @@ fn follow(at: &Settings, random: &mut Random, offsets: &[usize]) -> (f64, f64) {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (graphs, seconds, end) = (table.words("graph"), table.numbers("seconds"), last(table));
+    let (graphs, seconds, end) = (table.texts("graph"), table.numbers("seconds"), last(table));
     let at_end = end.saturating_sub(4)..=end;
     let best = at_end.min_by(|a, b| seconds[*a].total_cmp(&seconds[*b])).unwrap_or(end);
     let ring = (0..=end).rev().find(|row| graphs[*row] == "ring").unwrap_or(end);
     vec![
         format!(
-            "At {} {} is soonest: {}; all-reduce takes {}",
+            "At {} {} is fastest: {}; all-reduce takes {}",
             place(table, end),
             graphs[best],
             cell(table, "seconds", best),
             cell(table, "seconds", end)
         ),
         format!(
-            "on the ring workers end {} apart, and reach the target: {}; exactly averaged: {}",
-            cell(table, "apart", ring),
+            "on the ring the consensus distance is {}; iterations to the target: {}, with \
+             all-reduce {}",
+            cell(table, "consensus_distance", ring),
             cell(table, "iterations", ring),
             cell(table, "iterations", end)
         ),

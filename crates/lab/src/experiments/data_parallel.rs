@@ -1,18 +1,18 @@
-//! One step of data parallelism: every worker computes, then all sum their gradients.
+//! One data-parallel step: compute, then all-reduce of gradients.
 //!
-//! Workers differ by jitter, gradients leave in buckets while backward still runs, and the sum is
-//! the engine's own schedule, played message by message.
+//! Compute times have jitter, gradient buckets overlap with the backward pass, and the all-reduce
+//! is the engine's schedule, simulated message by message.
 
 use super::common::{ELEMENT, all_reduce, bandwidth, compiled, latency, layout, link, two_levels};
-use crate::card::{Card, Column, Param, Picture, Unit};
+use crate::description::{ChartSpec, Column, Description, Param, Unit};
 use crate::error::LabError;
 use crate::random::{Jitter, Random};
 use crate::row;
 use crate::settings::Settings;
-use crate::sim::{Compiled, Fabric, play};
+use crate::sim::{CompiledSchedule, Fabric, simulate_collective};
 use crate::study::Experiment;
 use crate::table::{Row, Table};
-use crate::timeline::{Doing, Span, Timeline, Track};
+use crate::timeline::{Activity, Span, Timeline, Track};
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_planner::overlap::{Bucket, finish};
 use lockstep_schedule::{Algorithm, Costs, Link, Links, Schedule, price};
@@ -20,68 +20,72 @@ use lockstep_schedule::{Algorithm, Costs, Link, Links, Schedule, price};
 /// The experiment.
 pub(super) struct DataParallel;
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "data-parallel",
     title: "A data-parallel step: compute, all-reduce, efficiency and speed-up by workers",
-    question: "How much faster are n workers than one, when each computes as much as one did?",
+    question: "How much more work do n workers do than one (weak scaling)?",
     formula: "T = forward + backward + exposed all-reduce; efficiency = T(1)/T(n); ring: \
               2(n-1)(latency + d/(n bandwidth))",
     look: "efficiency over workers for ring, tree and rabenseifner; exposed_seconds with 1 and \
            with 8 buckets; step_seconds with variation=0.1",
-    surprise: "a ring's bytes per worker hardly grow with n, so efficiency falls from 1 to 2 \
-               workers and then stays, until latencies add up; jitter costs more than the network",
+    surprise: "the bytes per worker of a ring hardly grow with n, so efficiency falls from 1 to 2 \
+               workers and then stays until latency dominates; jitter costs more than the network",
     params: &[
-        Param::count("workers", 64.0, (1.0, 512.0), "workers, each with the same share of work"),
+        Param::count("workers", 64.0, (1.0, 512.0), "data-parallel workers"),
         Param::choice(
             "algorithm",
             &["ring", "tree", "butterfly", "rabenseifner", "hierarchical"],
-            "how gradients are summed",
+            "all-reduce algorithm",
         ),
-        Param::number("gradient", Unit::Bytes, 700e6, (4.0, 1e13), "bytes of all gradients"),
-        Param::number("forward", Unit::Seconds, 0.05, (0.0, 1e4), "forward pass of a worker"),
-        Param::number("backward", Unit::Seconds, 0.075, (0.0, 1e4), "backward pass of a worker"),
-        Param::count("buckets", 1.0, (1.0, 64.0), "parts that gradients leave in"),
+        Param::number("gradient", Unit::Bytes, 700e6, (4.0, 1e13), "bytes of the gradient"),
+        Param::number("forward", Unit::Seconds, 0.05, (0.0, 1e4), "time of the forward pass"),
+        Param::number("backward", Unit::Seconds, 0.075, (0.0, 1e4), "time of the backward pass"),
+        Param::count("buckets", 1.0, (1.0, 64.0), "gradient buckets"),
         Param::number("variation", Unit::Number, 0.0, (0.0, 3.0), "log-normal jitter of compute"),
         latency(1e-6),
         bandwidth(50e9),
-        Param::count("per_node", 8.0, (1.0, 512.0), "workers of a node (hierarchical)"),
+        Param::count("per_node", 8.0, (1.0, 512.0), "workers per node (hierarchical)"),
         Param::number(
             "node_bandwidth",
             Unit::BytesPerSecond,
             600e9,
             (1e3, 1e15),
-            "bytes a second inside a node (hierarchical)",
+            "bandwidth inside a node (hierarchical)",
         ),
     ],
     sweep: ("workers", &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]),
     columns: &[
         Column::new("step_seconds", Unit::Seconds, "time of a step"),
-        Column::new("compute_seconds", Unit::Seconds, "slowest worker's computation"),
-        Column::new("exposed_seconds", Unit::Seconds, "communication behind computation"),
-        Column::new("efficiency", Unit::Share, "of linear speed-up"),
-        Column::new("speed_up", Unit::Times, "work done, over one worker's"),
-        Column::new("waiting", Unit::Share, "time that workers wait for the slowest"),
-        Column::new("planned_seconds", Unit::Seconds, "the planner's step without jitter"),
+        Column::new("compute_seconds", Unit::Seconds, "compute time of the slowest worker"),
+        Column::new("exposed_seconds", Unit::Seconds, "exposed communication"),
+        Column::new("efficiency", Unit::Share, "share of linear speed-up"),
+        Column::new("speed_up", Unit::Times, "throughput/throughput of one worker"),
+        Column::new(
+            "wait_share",
+            Unit::Share,
+            "share of the step that workers wait for the slowest",
+        ),
+        Column::new("planned_seconds", Unit::Seconds, "planner's estimate without jitter"),
     ],
-    picture: Picture::lines("workers", &["efficiency"]).log(true, false),
+    chart: ChartSpec::lines("workers", &["efficiency"]).log(true, false),
 };
 
 impl Experiment for DataParallel {
-    fn card(&self) -> &'static Card {
-        &CARD
+    fn description(&self) -> &'static Description {
+        &DESCRIPTION
     }
 
     fn run(&self, at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
         let Cluster { schedule, between, links, bytes, factors } = Cluster::new(at, random)?;
         let (num_workers, num_buckets) = (factors.len(), at.count("buckets"));
         let sum = compiled(&schedule, bytes);
-        let fabric = links.as_ref().map_or(Fabric::Even(between), Fabric::Pairs);
+        let fabric = links.as_ref().map_or(Fabric::Uniform(between), Fabric::PerPair);
         let ends =
             step(&sum, fabric, num_buckets, |bucket, rank| ready(at, bucket) * factors[rank]);
         let step = ends.iter().copied().fold(0.0, f64::max);
-        let alone = at.number("forward") + at.number("backward");
-        let slowest = factors.iter().copied().fold(0.0, f64::max) * alone;
-        let mean = factors.iter().sum::<f64>() / num_workers as f64 * alone;
+        let compute = at.number("forward") + at.number("backward");
+        let slowest = factors.iter().copied().fold(0.0, f64::max) * compute;
+        let mean = factors.iter().sum::<f64>() / num_workers as f64 * compute;
 
         let mut costs = Costs::plain(between, BytesPerSecond(f64::INFINITY));
         costs.links = links.clone().unwrap_or_default();
@@ -93,26 +97,26 @@ impl Experiment for DataParallel {
             step,
             slowest,
             step - slowest,
-            alone / step,
-            num_workers as f64 * alone / step,
+            compute / step,
+            num_workers as f64 * compute / step,
             (slowest - mean) / step,
             finish(&buckets).0,
         ]])
     }
 
     fn findings(&self, table: &Table) -> Vec<String> {
-        let (Some(last), efficiency) = (table.rows.len().checked_sub(1), table.words("efficiency"))
+        let (Some(last), efficiency) = (table.rows.len().checked_sub(1), table.texts("efficiency"))
         else {
             return Vec::new();
         };
         let at = table.columns[0].name;
-        let (x, speed_up) = (table.words(at), table.words("speed_up"));
-        let (exposed, waiting) = (table.words("exposed_seconds"), table.words("waiting"));
+        let (x, speed_up) = (table.texts(at), table.texts("speed_up"));
+        let (exposed, waiting) = (table.texts("exposed_seconds"), table.texts("wait_share"));
         vec![
-            format!("At {at} = {}, {} of linear speed-up is left", x[last], efficiency[last]),
+            format!("At {at} = {}, efficiency is {}", x[last], efficiency[last]),
             format!(
-                "{} as fast as one worker; {} of communication sticks out, workers wait {} of \
-                 the step for the slowest",
+                "speed-up {} over one worker; {} of exposed communication; workers wait {} of the \
+                 step for the slowest",
                 speed_up[last], exposed[last], waiting[last]
             ),
         ]
@@ -123,13 +127,13 @@ impl Experiment for DataParallel {
     }
 }
 
-/// The workers of a step, how they are connected, and how fast each of them is.
+/// Workers of a step, their links and their jitter.
 struct Cluster {
     schedule: Schedule,
     between: Link,
-    /// By pair, where they are not all alike.
+    /// Links by pair, where they differ.
     links: Option<Links>,
-    /// Of a bucket.
+    /// Size of a bucket.
     bytes: Bytes,
     factors: Vec<f64>,
 }
@@ -137,7 +141,8 @@ struct Cluster {
 impl Cluster {
     fn new(at: &Settings, random: &mut Random) -> Result<Self, LabError> {
         let num_workers = at.count("workers");
-        let algorithm: Algorithm = at.word("algorithm").parse().expect("a name of the card");
+        let algorithm: Algorithm =
+            at.choice("algorithm").parse().expect("a choice of the parameter");
         let schedule = all_reduce(algorithm, num_workers, at.count("per_node"))?;
         let between = link(at);
         let links = match algorithm {
@@ -157,45 +162,47 @@ impl Cluster {
     }
 }
 
-/// When a worker without jitter has filled a bucket.
+/// Time at which a worker without jitter has filled a bucket.
 fn ready(at: &Settings, bucket: usize) -> f64 {
     at.number("forward") + at.number("backward") * (bucket + 1) as f64 / at.number("buckets")
 }
 
-/// Every worker twice: what it computes, and what it sends meanwhile.
+/// Two tracks per worker: compute and network.
 fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
     let Cluster { schedule, between, links, bytes, factors } = Cluster::new(at, random)?;
     let sum = compiled(&schedule, bytes);
-    let fabric = links.as_ref().map_or(Fabric::Even(between), Fabric::Pairs);
+    let fabric = links.as_ref().map_or(Fabric::Uniform(between), Fabric::PerPair);
     let mut tracks = Vec::new();
     for (rank, factor) in factors.iter().enumerate() {
         let forward = at.number("forward") * factor;
         let end = forward + at.number("backward") * factor;
-        let spans =
-            vec![Span::new(Doing::Forward, 0.0, forward), Span::new(Doing::Backward, forward, end)];
+        let spans = vec![
+            Span::new(Activity::Forward, 0.0, forward),
+            Span::new(Activity::Backward, forward, end),
+        ];
         tracks.push(Track { name: format!("worker {rank}"), spans });
-        tracks.push(Track { name: "its network".to_owned(), spans: Vec::new() });
+        tracks.push(Track { name: "network".to_owned(), spans: Vec::new() });
     }
     let mut ends = vec![0.0_f64; factors.len()];
     for bucket in 0..at.count("buckets") {
         let full = |rank: usize| ready(at, bucket) * factors[rank];
         let starts: Vec<f64> =
             ends.iter().enumerate().map(|(rank, end)| end.max(full(rank))).collect();
-        // Nobody can have the sum before the last has brought its part.
+        // The all-reduce cannot complete before the last worker enters it.
         let last = starts.iter().copied().fold(0.0, f64::max);
-        ends = play(&sum, fabric, &starts).ends;
+        ends = simulate_collective(&sum, fabric, &starts).ends;
         for (rank, start) in starts.into_iter().enumerate() {
             let spans = &mut tracks[2 * rank + 1].spans;
             if last > start {
-                spans.push(Span::new(Doing::Wait, start, last));
+                spans.push(Span::new(Activity::Wait, start, last));
             }
-            spans.push(Span::new(Doing::AllReduce, last, ends[rank]).numbered(bucket));
+            spans.push(Span::new(Activity::AllReduce, last, ends[rank]).numbered(bucket));
         }
     }
     let slowest = (0..factors.len()).max_by(|a, b| factors[*a].total_cmp(&factors[*b]));
     let end = ends.iter().copied().fold(0.0, f64::max);
     let title = format!(
-        "A step of {} workers takes {}; the slowest to compute is worker {}",
+        "A step of {} workers takes {}; the slowest is worker {}",
         factors.len(),
         Unit::Seconds.show(end),
         slowest.unwrap_or(0)
@@ -203,10 +210,10 @@ fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
     Ok(Timeline { title, tracks })
 }
 
-/// When each rank has all its buckets: a bucket leaves a rank when it is full there and the one
-/// before has arrived.
+/// Completion time of all buckets on each rank: a rank starts a bucket when it is full and the
+/// previous bucket has completed.
 pub(crate) fn step(
-    sum: &Compiled,
+    sum: &CompiledSchedule,
     fabric: Fabric<'_>,
     num_buckets: usize,
     ready: impl Fn(usize, usize) -> f64,
@@ -215,7 +222,7 @@ pub(crate) fn step(
     for bucket in 0..num_buckets {
         let starts: Vec<f64> =
             ends.iter().enumerate().map(|(rank, end)| end.max(ready(bucket, rank))).collect();
-        ends = play(sum, fabric, &starts).ends;
+        ends = simulate_collective(sum, fabric, &starts).ends;
     }
     ends
 }

@@ -1,83 +1,112 @@
-//! Federated drift: clients with data of their own pull to their own optima between rounds.
+//! Client drift in federated learning: FedAvg (McMahan et al. 2017), FedProx (Li et al. 2020) and
+//! SCAFFOLD (Karimireddy et al. 2020).
 //!
-//! FedAvg averages where clients end; with many local steps that is no longer the optimum of the
-//! mean. FedProx holds clients back with a spring to where they began. SCAFFOLD subtracts from
-//! every client's gradient what is its own and adds what is everybody's, at the price of a second
-//! vector on every client.
+//! FedAvg averages the clients' results; with many local steps on heterogeneous data that is no
+//! longer the optimum of the mean loss. FedProx adds a proximal term towards the global weights.
+//! SCAFFOLD corrects every local gradient with control variates, which cost a second vector per
+//! client.
 
 use super::prelude::*;
-use crate::problem::{Bowl, Stepper, mean, spread};
+use crate::problem::{Quadratic, Stepper, mean, spread};
 
 experiment!(FederatedDrift);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "federated-drift",
-    title: "Federated drift: FedAvg, FedProx and SCAFFOLD by the number of local steps",
-    question: "Where do clients with different data end when they step alone between averages?",
-    formula: "FedAvg settles at sum(w b)/sum(w), w = 1 - (1 - lr h)^K, not at sum(h b)/sum(h); \
+    title: "Client drift: FedAvg, FedProx and SCAFFOLD by the number of local steps",
+    question: "Where do clients with heterogeneous data converge with several local steps?",
+    formula: "FedAvg converges to sum(w b)/sum(w), w = 1 - (1 - lr h)^K, not at sum(h b)/sum(h); \
               FedProx adds mu (y - x); SCAFFOLD steps along g - c_i + c",
-    look: "distance, the error that stays, over local_steps; rounds to the target; drift",
-    surprise: "more local steps lower the error per round at first and raise the error that stays; \
+    look: "distance, the asymptotic error, over local_steps; rounds to the target; drift",
+    surprise: "more local steps lower the error per round at first and raise the asymptotic error; \
                a proximal term trades one for the other; control variates remove both, and cost \
-               memory and twice the traffic",
+               memory and twice the bytes sent",
     params: &[
-        Param::count("local_steps", 10.0, (1.0, 1000.0), "steps of a client in a round (K)"),
+        Param::count("local_steps", 10.0, (1.0, 1000.0), "local steps per client and round (K)"),
         Param::count("clients", 20.0, (1.0, 1000.0), "clients"),
-        Param::count("sampled", 20.0, (1.0, 1000.0), "clients of a round, drawn at random"),
-        Param::number("heterogeneity", Unit::Number, 1.0, (0.0, 100.0), "distance of optima"),
+        Param::count("sampled", 20.0, (1.0, 1000.0), "clients per round, drawn at random"),
+        Param::number(
+            "heterogeneity",
+            Unit::Number,
+            1.0,
+            (0.0, 100.0),
+            "distance between local optima",
+        ),
         Param::number("lr", Unit::Number, 0.1, (1e-5, 1.0), "step size for curvature 1"),
-        Param::number("pull", Unit::Number, 0.5, (0.0, 100.0), "FedProx's spring (mu)"),
-        Param::number("noise", Unit::Number, 0.0, (0.0, 100.0), "noise of gradients"),
+        Param::number(
+            "proximal_mu",
+            Unit::Number,
+            0.5,
+            (0.0, 100.0),
+            "proximal term of FedProx (mu)",
+        ),
+        Param::number("noise", Unit::Number, 0.0, (0.0, 100.0), "gradient noise"),
         Param::count("rounds", 150.0, (4.0, 10_000.0), "rounds"),
         Param::count("dim", 4.0, (1.0, 1000.0), "dimensions"),
-        Param::number("condition", Unit::Number, 5.0, (1.0, 1e5), "largest over least curvature"),
-        Param::number("target", Unit::Number, 0.05, (1e-9, 0.9), "distance over that at the start"),
+        Param::number("condition", Unit::Number, 5.0, (1.0, 1e5), "condition number"),
+        Param::number(
+            "target",
+            Unit::Number,
+            0.05,
+            (1e-9, 0.9),
+            "target distance/initial distance",
+        ),
     ],
     sweep: ("local_steps", &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0]),
     columns: &[
-        Column::new("method", Unit::Word, "method"),
-        Column::new("distance", Unit::Number, "from the optimum, mean of the last quarter"),
-        Column::new("expected_distance", Unit::Number, "FedAvg's without noise and sampling"),
+        Column::new("method", Unit::Text, "method"),
+        Column::new(
+            "distance",
+            Unit::Number,
+            "distance from the optimum, mean of the last quarter",
+        ),
+        Column::new(
+            "expected_distance",
+            Unit::Number,
+            "distance of FedAvg without noise and sampling",
+        ),
         Column::new("rounds", Unit::Count, "rounds to the target"),
         Column::new("drift", Unit::Number, "distance of clients from their mean, at the end"),
-        Column::new("vectors", Unit::Count, "vectors that a client sends in a round"),
+        Column::new("vectors_sent", Unit::Count, "vectors sent per client and round"),
     ],
-    picture: Picture::lines("local_steps", &["distance"]).by("method").log(true, true),
+    chart: ChartSpec::lines("local_steps", &["distance"]).by("method").log(true, true),
 };
 
-/// Clients whose bowls are bent and moved by other factors, so that their pull does not cancel.
+/// Clients with different curvatures and optima, so that their gradients do not cancel.
 struct Clients {
-    bowl: Bowl,
-    /// Curvature over the common one, and the place of the optimum.
-    own: Vec<(f64, f64)>,
+    quadratic: Quadratic,
+    /// Relative curvature and optimum of each client.
+    clients: Vec<(f64, f64)>,
 }
 
 impl Clients {
     fn new(at: &Settings) -> Self {
         let n = at.count("clients");
-        let own = |i: usize| {
+        let client = |i: usize| {
             let along = if n > 1 { i as f64 / (n - 1) as f64 } else { 0.5 };
             (0.5 + along, at.number("heterogeneity") * (2.0 * along - 1.0))
         };
-        let bowl = Bowl::new(at.count("dim"), at.number("condition"), at.number("noise"));
-        Self { bowl, own: (0..n).map(own).collect() }
+        let quadratic = Quadratic::new(at.count("dim"), at.number("condition"), at.number("noise"));
+        Self { quadratic, clients: (0..n).map(client).collect() }
     }
 
-    /// Where clients settle whose pulls have these weights, along a direction.
-    fn balance(&self, weight: impl Fn(f64) -> f64) -> f64 {
-        let pull: f64 = self.own.iter().map(|(bend, place)| weight(*bend) * place).sum();
-        pull / self.own.iter().map(|(bend, _)| weight(*bend)).sum::<f64>()
+    /// Weighted mean of the optima, with a weight per curvature.
+    fn weighted_optimum(&self, weight: impl Fn(f64) -> f64) -> f64 {
+        let sum: f64 =
+            self.clients.iter().map(|(curvature, optimum)| weight(*curvature) * optimum).sum();
+        sum / self.clients.iter().map(|(curvature, _)| weight(*curvature)).sum::<f64>()
     }
 
     fn gradient(&self, client: usize, x: &[f32], random: &mut Random) -> Vec<f32> {
-        let (bend, place) = self.own[client];
-        let moved: Vec<f32> = x.iter().map(|x| (bend * (f64::from(*x) - place)) as f32).collect();
-        self.bowl.gradient(&moved, 1.0, random)
+        let (curvature, optimum) = self.clients[client];
+        let scaled: Vec<f32> =
+            x.iter().map(|x| (curvature * (f64::from(*x) - optimum)) as f32).collect();
+        self.quadratic.gradient(&scaled, 1.0, random)
     }
 
-    /// The distance from the optimum of all.
+    /// Distance from the common optimum.
     fn distance(&self, x: &[f32]) -> f64 {
-        let optimum = self.balance(|bend| bend);
+        let optimum = self.weighted_optimum(|curvature| curvature);
         let off = |x: &f32| (f64::from(*x) - optimum) * (f64::from(*x) - optimum);
         x.iter().map(off).sum::<f64>().sqrt()
     }
@@ -86,34 +115,35 @@ impl Clients {
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let clients = Clients::new(at);
     let (lr, k) = (at.number("lr"), at.count("local_steps"));
-    let optimum = clients.balance(|bend| bend);
-    let expected = clients.bowl.curvatures.iter().map(|curve| {
-        let settled = clients.balance(|bend| 1.0 - crate::math::powi(1.0 - lr * curve * bend, k));
-        (settled - optimum) * (settled - optimum)
+    let optimum = clients.weighted_optimum(|curvature| curvature);
+    let expected = clients.quadratic.curvatures.iter().map(|h| {
+        let limit = clients
+            .weighted_optimum(|curvature| 1.0 - crate::math::powi(1.0 - lr * h * curvature, k));
+        (limit - optimum) * (limit - optimum)
     });
     let expected = expected.sum::<f64>().sqrt();
     let mut rows = Vec::new();
     for (method, vectors) in [("fedavg", 1.0), ("fedprox", 1.0), ("scaffold", 2.0)] {
-        let (distance, rounds, drift) = follow(at, random, &clients, method);
+        let (distance, rounds, drift) = train(at, random, &clients, method);
         rows.push(row![method, distance, expected, rounds, drift, vectors]);
     }
     Ok(rows)
 }
 
-fn follow(at: &Settings, random: &mut Random, clients: &Clients, method: &str) -> (f64, f64, f64) {
-    let (n, k, lr) = (clients.own.len(), at.count("local_steps"), at.number("lr"));
+fn train(at: &Settings, random: &mut Random, clients: &Clients, method: &str) -> (f64, f64, f64) {
+    let (n, k, lr) = (clients.clients.len(), at.count("local_steps"), at.number("lr"));
     let dim = at.count("dim");
-    let pull = if method == "fedprox" { at.number("pull") } else { 0.0 };
-    let mut shared = clients.bowl.start();
+    let mu = if method == "fedprox" { at.number("proximal_mu") } else { 0.0 };
+    let mut shared = clients.quadratic.start();
     let mut stepper = Stepper::sgd(dim);
     let first = clients.distance(&shared);
-    // SCAFFOLD's variates: of every client, and of all.
+    // Control variates of SCAFFOLD: of every client, and their mean.
     let mut own = vec![vec![0.0_f64; dim]; n];
     let mut common = vec![0.0_f64; dim];
-    let (mut late, mut reached, mut drift) = (Vec::new(), f64::INFINITY, 0.0);
+    let (mut last_distances, mut reached, mut drift) = (Vec::new(), f64::INFINITY, 0.0);
     let num_rounds = at.count("rounds");
     for round in 0..num_rounds {
-        let chosen = sampled(n, at.count("sampled"), random);
+        let chosen = sample_clients(n, at.count("sampled"), random);
         let mut ends = Vec::with_capacity(chosen.len());
         let mut shift = vec![0.0; dim];
         for &client in &chosen {
@@ -121,8 +151,8 @@ fn follow(at: &Settings, random: &mut Random, clients: &Clients, method: &str) -
             for _ in 0..k {
                 let mut gradient = clients.gradient(client, &y, random);
                 for (i, g) in gradient.iter_mut().enumerate() {
-                    let spring = pull * f64::from(y[i] - shared[i]);
-                    *g += (spring + common[i] - own[client][i]) as f32;
+                    let proximal = mu * f64::from(y[i] - shared[i]);
+                    *g += (proximal + common[i] - own[client][i]) as f32;
                 }
                 stepper.step(&mut y, lr, &gradient);
             }
@@ -143,14 +173,15 @@ fn follow(at: &Settings, random: &mut Random, clients: &Clients, method: &str) -
             reached = reached.min(round as f64 + 1.0);
         }
         if round >= num_rounds - num_rounds / 4 {
-            late.push(distance);
+            last_distances.push(distance);
         }
     }
-    (late.iter().sum::<f64>() / late.len() as f64, reached, drift)
+    let distance = last_distances.iter().sum::<f64>() / last_distances.len() as f64;
+    (distance, reached, drift)
 }
 
-/// Some of n, each at most once, in order.
-fn sampled(n: usize, num: usize, random: &mut Random) -> Vec<usize> {
+/// Samples `num` of n clients without replacement, in ascending order.
+fn sample_clients(n: usize, num: usize, random: &mut Random) -> Vec<usize> {
     if num >= n {
         return (0..n).collect();
     }
@@ -162,17 +193,17 @@ fn sampled(n: usize, num: usize, random: &mut Random) -> Vec<usize> {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (methods, end) = (table.words("method"), last(table));
+    let (methods, end) = (table.texts("method"), last(table));
     let of = |name: &str| (0..=end).rev().find(|row| methods[*row] == name).unwrap_or(end);
     vec![
         format!(
-            "At {} FedAvg stays {} from the optimum, SCAFFOLD {}",
+            "At {} FedAvg ends {} from the optimum, SCAFFOLD {}",
             place(table, end),
             cell(table, "distance", of("fedavg")),
             cell(table, "distance", of("scaffold"))
         ),
         format!(
-            "FedProx stays {} away; clients of FedAvg are {} apart when they meet",
+            "FedProx ends {} away; the client drift of FedAvg is {}",
             cell(table, "distance", of("fedprox")),
             cell(table, "drift", of("fedavg"))
         ),

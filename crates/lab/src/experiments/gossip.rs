@@ -1,4 +1,5 @@
-//! Gossip: everybody averages with neighbours only; how fast that mixes is the gap of the graph.
+//! Gossip averaging (Boyd et al. 2006): the spectral gap of the graph determines the rounds to
+//! consensus.
 
 use super::prelude::*;
 use lockstep_tensor::math::scalar::{cos, ln};
@@ -6,33 +7,34 @@ use std::f64::consts::TAU;
 
 experiment!(Gossip);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "gossip",
     title: "Gossip averaging: rounds to consensus against the spectral gap of the graph",
-    question: "How many rounds of averaging with neighbours replace an all-reduce?",
-    formula: "distance shrinks by the second eigenvalue a round: rounds = ln(1/eps)/-ln(lambda); \
+    question: "How many gossip rounds replace an all-reduce?",
+    formula: "distance shrinks by the second eigenvalue per round: rounds = ln(1/eps)/-ln(lambda); \
               ring: lambda = (1 + 2 cos(2 pi/n))/3, gap about 4 pi^2/(3 n^2)",
     look: "rounds of the ring (like n^2), of the torus (like n), of the exponential graph (like \
-           log n) and of all to all (one)",
-    surprise: "a round of gossip on a ring moves 2d bytes, as many as a whole ring all-reduce; it \
-               saves waiting, not bytes, and takes hundreds of rounds where the other is exact",
+           log n) and of the complete graph (one)",
+    surprise: "a gossip round on a ring sends 2d bytes per worker, as many as a whole ring \
+               all-reduce; it saves synchronization, not bytes, and takes hundreds of rounds where \
+               an all-reduce is exact",
     params: &[
         Param::count("workers", 64.0, (4.0, 4096.0), "workers"),
-        Param::number("eps", Unit::Number, 1e-3, (1e-12, 0.5), "distance over that at the start"),
+        Param::number("eps", Unit::Number, 1e-3, (1e-12, 0.5), "target distance/initial distance"),
     ],
     sweep: ("workers", &[4.0, 16.0, 36.0, 64.0, 144.0, 256.0]),
     columns: &[
-        Column::new("graph", Unit::Word, "graph"),
-        Column::new("degree", Unit::Count, "neighbours of a worker"),
+        Column::new("graph", Unit::Text, "graph"),
+        Column::new("degree", Unit::Count, "neighbors of a worker"),
         Column::new("rounds", Unit::Count, "rounds to consensus, simulated"),
-        Column::new("expected_rounds", Unit::Number, "by the second eigenvalue"),
-        Column::new("gap", Unit::Number, "1 - second eigenvalue"),
-        Column::new("vectors_sent", Unit::Times, "vectors that a worker sends to consensus"),
+        Column::new("expected_rounds", Unit::Number, "rounds by the second eigenvalue"),
+        Column::new("spectral_gap", Unit::Number, "1 - second eigenvalue"),
+        Column::new("vectors_sent", Unit::Times, "vectors sent per worker until consensus"),
     ],
-    picture: Picture::lines("workers", &["rounds"]).by("graph").log(true, true),
+    chart: ChartSpec::lines("workers", &["rounds"]).by("graph").log(true, true),
 };
 
-/// The offsets of a worker's neighbours: every graph here looks the same from every worker.
+/// Offsets of a worker's neighbors: all graphs are circulant.
 pub(super) fn graphs(n: usize) -> [(&'static str, Vec<usize>); 4] {
     let doubling = std::iter::successors(Some(1), |hop| Some(2 * hop)).take_while(|hop| *hop < n);
     let mut exponential: Vec<usize> = doubling.flat_map(|hop| [hop, n - hop]).collect();
@@ -46,8 +48,7 @@ pub(super) fn graphs(n: usize) -> [(&'static str, Vec<usize>); 4] {
     ]
 }
 
-/// A grid as square as can be, whose rows follow each other on a circle; narrow ones have
-/// neighbours on both sides that are the same.
+/// Twisted torus as square as possible; on narrow tori the neighbors of both directions coincide.
 fn torus(n: usize) -> Vec<usize> {
     let height = (1..=n).take_while(|h| h * h <= n).filter(|h| n.is_multiple_of(*h)).last();
     let width = n / height.unwrap_or(1);
@@ -71,7 +72,7 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
         };
         let second = (1..n).map(|f| eigenvalue(f).abs()).fold(0.0, f64::max);
         let rounds = consensus(n, eps, &offsets, weight);
-        // What is gone in one round has no second eigenvalue but rounding.
+        // A second eigenvalue of 0 shows as rounding error.
         let second = if second < 1e-12 { 0.0 } else { second };
         let expected = if second > 0.0 { ln(1.0 / eps) / -ln(second) } else { 1.0 };
         row![name, offsets.len(), rounds, expected, 1.0 - second, rounds * offsets.len() as f64,]
@@ -79,17 +80,17 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
     Ok(rows.collect())
 }
 
-/// Rounds until all are as close to the mean as asked, from the slowest disagreement there is.
+/// Rounds until the distance from the mean has shrunk by `eps`.
 fn consensus(n: usize, eps: f64, offsets: &[usize], weight: f64) -> f64 {
-    // One worker differs: that has all frequencies in it.
+    // A unit impulse excites all eigenvectors.
     let mut x: Vec<f64> = (0..n).map(|worker| f64::from(u8::from(worker == 0))).collect();
     let mean = 1.0 / n as f64;
     let distance = |x: &[f64]| x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>().sqrt();
     let first = distance(&x);
     for round in 1..=200_000 {
         let mixed = |worker: usize| {
-            let heard = offsets.iter().map(|offset| x[(worker + offset) % n]);
-            weight * (x[worker] + heard.sum::<f64>())
+            let received = offsets.iter().map(|offset| x[(worker + offset) % n]);
+            weight * (x[worker] + received.sum::<f64>())
         };
         x = (0..n).map(mixed).collect();
         if distance(&x) <= eps * first {
@@ -100,7 +101,7 @@ fn consensus(n: usize, eps: f64, offsets: &[usize], weight: f64) -> f64 {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (graphs, end) = (table.words("graph"), last(table));
+    let (graphs, end) = (table.texts("graph"), last(table));
     let of = |name: &str| (0..=end).rev().find(|row| graphs[*row] == name).unwrap_or(end);
     vec![
         format!(

@@ -1,37 +1,47 @@
-//! Unequal workers: equal shares wait for the slowest, shares by speed do not.
+//! Heterogeneous workers: equal batch shares against shares proportional to speed.
 
 use super::prelude::*;
 
 experiment!(Heterogeneous);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "heterogeneous",
-    title: "Unequal workers: equal batches against batches by speed",
-    question: "What does it bring to give fast workers more of the batch?",
+    title: "Heterogeneous workers: equal batch shares against shares by speed",
+    question: "How much faster is a step when fast workers get more of the batch?",
     formula: "equal (B/n)/min s; by speed B/sum s; ratio mean(s)/min(s); asynchronous: sum s",
-    look: "gain over spread; idle_equal; rounded_seconds, where samples are whole and no worker \
-           gets more than the cap",
-    surprise: "one slow worker costs as much as if all were slow; whole samples eat part of the \
-               gain when batches are small; gradients must then be weighted by samples",
+    look: "gain over spread; idle_equal; rounded_seconds, with whole samples and at most \
+           max_share per worker",
+    surprise: "one slow worker costs as much as if all were slow; whole samples reduce the gain \
+               for small batches; gradients must then be weighted by samples",
     params: &[
         Param::count("workers", 16.0, (1.0, 4096.0), "workers"),
-        Param::count("batch", 256.0, (1.0, 1e7), "samples of a step over all workers"),
-        Param::number("spread", Unit::Number, 0.3, (0.0, 0.99), "speeds are 1 ± this, evenly"),
-        Param::number("sample", Unit::Seconds, 1.0, (1e-9, 1e6), "a sample at speed 1"),
-        Param::number("cap", Unit::Times, 2.0, (1.0, 100.0), "most samples over an equal share"),
+        Param::count("batch", 256.0, (1.0, 1e7), "global batch in samples"),
+        Param::number(
+            "spread",
+            Unit::Number,
+            0.3,
+            (0.0, 0.99),
+            "speeds are evenly spaced in 1 ± spread",
+        ),
+        Param::number("sample", Unit::Seconds, 1.0, (1e-9, 1e6), "time of a sample at speed 1"),
+        Param::number("max_share", Unit::Times, 2.0, (1.0, 100.0), "maximum share/equal share"),
     ],
     sweep: ("spread", &[0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7]),
     columns: &[
         Column::new("equal_seconds", Unit::Seconds, "step with equal shares"),
         Column::new("balanced_seconds", Unit::Seconds, "step with shares by speed"),
-        Column::new("rounded_seconds", Unit::Seconds, "the same in whole samples, capped"),
-        Column::new("gain", Unit::Times, "equal over balanced"),
-        Column::new("rounded_gain", Unit::Times, "equal over whole samples"),
-        Column::new("idle_equal", Unit::Share, "time that workers wait with equal shares"),
-        Column::new("largest_share", Unit::Times, "samples of the fastest over an equal share"),
+        Column::new(
+            "rounded_seconds",
+            Unit::Seconds,
+            "step with shares by speed in whole samples, capped",
+        ),
+        Column::new("gain", Unit::Times, "equal_seconds/balanced_seconds"),
+        Column::new("rounded_gain", Unit::Times, "equal_seconds/rounded_seconds"),
+        Column::new("idle_equal", Unit::Share, "idle share of workers with equal shares"),
+        Column::new("largest_share", Unit::Times, "largest share/equal share"),
     ],
-    picture: Picture::lines("spread", &["gain", "rounded_gain"])
-        .named("step with equal shares over one by speed"),
+    chart: ChartSpec::lines("spread", &["gain", "rounded_gain"])
+        .named("step with equal shares/step with shares by speed"),
 };
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
@@ -46,7 +56,8 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
     let slowest = speeds.iter().copied().fold(f64::INFINITY, f64::min);
     let all: f64 = speeds.iter().sum();
     let (static_step, balanced) = (equal / slowest * sample, batch / all * sample);
-    let shares = whole_shares(&speeds, batch as usize, (at.number("cap") * equal).ceil() as usize);
+    let shares =
+        whole_shares(&speeds, batch as usize, (at.number("max_share") * equal).ceil() as usize);
     let steps = shares.iter().zip(&speeds).map(|(share, speed)| *share as f64 / speed * sample);
     let rounded = steps.fold(0.0, f64::max);
     let busy: f64 = speeds.iter().map(|speed| equal / speed * sample).sum::<f64>() / n as f64;
@@ -62,14 +73,14 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
     ]])
 }
 
-/// Whole samples by speed: each next one goes to the worker that would be done with it first.
-fn whole_shares(speeds: &[f64], batch: usize, most: usize) -> Vec<usize> {
+/// Whole samples by speed: every next sample goes to the worker that would complete it first.
+fn whole_shares(speeds: &[f64], batch: usize, max_share: usize) -> Vec<usize> {
     let all: f64 = speeds.iter().sum();
-    let floor = |speed: &f64| ((batch as f64 * speed / all) as usize).min(most);
+    let floor = |speed: &f64| ((batch as f64 * speed / all) as usize).min(max_share);
     let mut shares: Vec<usize> = speeds.iter().map(floor).collect();
     let mut left = batch.saturating_sub(shares.iter().sum());
     while left > 0 {
-        let free = (0..speeds.len()).filter(|worker| shares[*worker] < most);
+        let free = (0..speeds.len()).filter(|worker| shares[*worker] < max_share);
         let end = |worker: &usize| (shares[*worker] + 1) as f64 / speeds[*worker];
         let Some(next) = free.min_by(|a, b| end(a).total_cmp(&end(b))) else { break };
         shares[next] += 1;
@@ -87,7 +98,7 @@ fn findings(table: &Table) -> Vec<String> {
             cell(table, "gain", end)
         ),
         format!(
-            "with equal shares workers wait {} of the time; in whole samples the gain is {}",
+            "with equal shares workers idle {} of the time; in whole samples the gain is {}",
             cell(table, "idle_equal", end),
             cell(table, "rounded_gain", end)
         ),

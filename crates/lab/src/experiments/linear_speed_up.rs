@@ -1,75 +1,80 @@
-//! Linear speed-up: n workers average the noise of n gradients, so n times fewer iterations do.
+//! Linear speed-up of data-parallel SGD: averaging n gradients divides the noise variance by n.
 //!
-//! The error that noise leaves is lr L s^2/(2n). Whoever has n workers can therefore afford a step
-//! n times longer and arrives n times sooner, until the step is as long as curvature allows: from
-//! there on more workers save nothing. And each of them must be waited for and heard.
+//! The asymptotic error of noise is lr L s^2/(2n). n workers therefore allow a step size n times
+//! larger and n times fewer iterations, until curvature limits the step size; beyond that, more
+//! workers save nothing. Communication reduces the speed-up in wall-clock time.
 
 use super::common::{bandwidth, latency, link};
 use super::prelude::*;
-use crate::problem::{Bowl, Stepper};
+use crate::problem::{Quadratic, Stepper};
 use lockstep_planner::collective::ring;
 
 experiment!(LinearSpeedUp);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "linear-speed-up",
     title: "Linear speed-up: iterations to a loss by workers, then seconds with communication",
     question: "Do n workers need n times fewer iterations, and n times less time?",
-    formula: "rate 1/T + s/sqrt(nT): iterations s^2/(n eps^2) while noise decides; here \
+    formula: "rate 1/T + s/sqrt(nT): iterations s^2/(n eps^2) while noise dominates; here \
               E x^2 <- (1 - a h)^2 E x^2 + a^2 s^2/n exactly, with a = min(1, share eps n/s^2)",
-    look: "speed_up, a straight line that bends where steps cannot grow; wall_speed_up, which \
-           bends earlier; iterations beside expected_iterations",
-    surprise: "linear speed-up is about iterations; with communication the wall clock turns long \
-               before the bound does, and beyond the critical batch both stop",
+    look: "speed_up, linear until the step size reaches its limit; wall_speed_up, which \
+           saturates earlier; iterations against expected_iterations",
+    surprise: "linear speed-up is about iterations; with communication the wall-clock speed-up \
+               saturates long before, and beyond the critical batch size both stop",
     params: &[
-        Param::count("workers", 8.0, (1.0, 1024.0), "workers, a gradient each (n)"),
-        Param::number("noise", Unit::Number, 1.0, (1e-3, 1e3), "noise of a gradient (s)"),
-        Param::number("target", Unit::Number, 0.02, (1e-6, 0.5), "loss over that at the start"),
+        Param::count("workers", 8.0, (1.0, 1024.0), "workers (n)"),
+        Param::number("noise", Unit::Number, 1.0, (1e-3, 1e3), "gradient noise (s)"),
+        Param::number("target", Unit::Number, 0.02, (1e-6, 0.5), "target loss/initial loss"),
         Param::count("dim", 8.0, (1.0, 1000.0), "dimensions"),
-        Param::number("condition", Unit::Number, 4.0, (1.0, 1e4), "largest over least curvature"),
-        Param::number("compute", Unit::Seconds, 0.05, (0.0, 1e4), "a gradient"),
-        Param::number("gradient", Unit::Bytes, 400e6, (0.0, 1e13), "bytes that are summed"),
+        Param::number("condition", Unit::Number, 4.0, (1.0, 1e4), "condition number"),
+        Param::number("compute", Unit::Seconds, 0.05, (0.0, 1e4), "compute time of a gradient"),
+        Param::number("gradient", Unit::Bytes, 400e6, (0.0, 1e13), "bytes of the gradient"),
         latency(50e-6),
         bandwidth(12.5e9),
-        Param::count("runs", 16.0, (1.0, 1e4), "runs whose losses are averaged"),
+        Param::count("runs", 16.0, (1.0, 1e4), "number of averaged runs"),
     ],
     sweep: ("workers", &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]),
     columns: &[
-        Column::new("lr", Unit::Number, "step size that noise allows"),
-        Column::new("iterations", Unit::Count, "to the target, simulated"),
-        Column::new("expected_iterations", Unit::Count, "by the exact recursion"),
-        Column::new("speed_up", Unit::Times, "iterations of one worker over these"),
-        Column::new("seconds", Unit::Seconds, "to the target, without communication"),
-        Column::new("wall_seconds", Unit::Seconds, "to the target, with a ring a step"),
-        Column::new("wall_speed_up", Unit::Times, "over one worker"),
-        Column::new("linear", Unit::Times, "as many times as workers"),
+        Column::new("lr", Unit::Number, "step size"),
+        Column::new("iterations", Unit::Count, "iterations to the target, simulated"),
+        Column::new(
+            "expected_iterations",
+            Unit::Count,
+            "iterations to the target, exact recursion",
+        ),
+        Column::new("speed_up", Unit::Times, "iterations of one worker/iterations"),
+        Column::new("seconds", Unit::Seconds, "time to the target without communication"),
+        Column::new("wall_seconds", Unit::Seconds, "time to the target with ring all-reduces"),
+        Column::new("wall_speed_up", Unit::Times, "time of one worker/wall_seconds"),
+        Column::new("linear_speed_up", Unit::Times, "linear speed-up: number of workers"),
     ],
-    picture: Picture::lines("workers", &["linear", "speed_up", "wall_speed_up"])
+    chart: ChartSpec::lines("workers", &["linear_speed_up", "speed_up", "wall_speed_up"])
         .log(true, true)
-        .named("over one worker"),
+        .named("speed-up over one worker"),
 };
 
-const MOST: usize = 100_000;
+const MAX_ITERATIONS: usize = 100_000;
 
-/// The largest step whose noise leaves half of the target: lr s^2 d/(4n) is what settles.
-fn step_size(at: &Settings, bowl: &Bowl, n: f64) -> f64 {
-    let goal = at.number("target") * bowl.loss(&bowl.start());
-    let noise = bowl.noise * bowl.noise * bowl.curvatures.len() as f64;
+/// Largest step size whose asymptotic loss lr s^2 d/(4n) is half of the target.
+fn step_size(at: &Settings, quadratic: &Quadratic, n: f64) -> f64 {
+    let goal = at.number("target") * quadratic.loss(&quadratic.start());
+    let noise = quadratic.noise * quadratic.noise * quadratic.curvatures.len() as f64;
     (2.0 * goal * n / noise).min(1.0)
 }
 
-/// Iterations until the expected loss is at the target, exactly.
-fn expected(at: &Settings, bowl: &Bowl, n: f64) -> f64 {
-    let lr = step_size(at, bowl, n);
-    let goal = at.number("target") * bowl.loss(&bowl.start());
-    let mut squares = vec![1.0; bowl.curvatures.len()];
-    for iteration in 0..MOST {
-        let loss: f64 = squares.iter().zip(&bowl.curvatures).map(|(x, h)| 0.5 * x * h).sum();
+/// Iterations until the exact expected loss reaches the target.
+fn expected(at: &Settings, quadratic: &Quadratic, n: f64) -> f64 {
+    let lr = step_size(at, quadratic, n);
+    let goal = at.number("target") * quadratic.loss(&quadratic.start());
+    let mut squares = vec![1.0; quadratic.curvatures.len()];
+    for iteration in 0..MAX_ITERATIONS {
+        let loss: f64 = squares.iter().zip(&quadratic.curvatures).map(|(x, h)| 0.5 * x * h).sum();
         if loss <= goal {
             return iteration as f64;
         }
-        for (x, h) in squares.iter_mut().zip(&bowl.curvatures) {
-            *x = (1.0 - lr * h) * (1.0 - lr * h) * *x + lr * lr * bowl.noise * bowl.noise / n;
+        for (x, h) in squares.iter_mut().zip(&quadratic.curvatures) {
+            *x = (1.0 - lr * h) * (1.0 - lr * h) * *x
+                + lr * lr * quadratic.noise * quadratic.noise / n;
         }
     }
     f64::INFINITY
@@ -77,54 +82,59 @@ fn expected(at: &Settings, bowl: &Bowl, n: f64) -> f64 {
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let (n, dim) = (at.count("workers"), at.count("dim"));
-    let bowl = Bowl::new(dim, at.number("condition"), at.number("noise"));
-    let lr = step_size(at, &bowl, n as f64);
-    let goal = at.number("target") * bowl.loss(&bowl.start());
+    let quadratic = Quadratic::new(dim, at.number("condition"), at.number("noise"));
+    let lr = step_size(at, &quadratic, n as f64);
+    let goal = at.number("target") * quadratic.loss(&quadratic.start());
     let mut runs: Vec<(Vec<f32>, Stepper)> =
-        (0..at.count("runs")).map(|_| (bowl.start(), Stepper::sgd(dim))).collect();
+        (0..at.count("runs")).map(|_| (quadratic.start(), Stepper::sgd(dim))).collect();
     let mut iterations = 0;
     let loss = |runs: &[(Vec<f32>, Stepper)]| {
-        runs.iter().map(|(x, _)| bowl.loss(x)).sum::<f64>() / runs.len() as f64
+        runs.iter().map(|(x, _)| quadratic.loss(x)).sum::<f64>() / runs.len() as f64
     };
-    while loss(&runs) > goal && iterations < MOST {
+    while loss(&runs) > goal && iterations < MAX_ITERATIONS {
         for (x, stepper) in &mut runs {
-            // The mean of n gradients is one of a batch of n.
-            let gradient = bowl.gradient(x, n as f64, random);
+            // The mean of n gradients is a gradient of a batch of n.
+            let gradient = quadratic.gradient(x, n as f64, random);
             stepper.step(x, lr, &gradient);
         }
         iterations += 1;
     }
-    let count = if iterations < MOST { f64::from(iterations as u32) } else { f64::INFINITY };
-    let (alone, together) = (expected(at, &bowl, 1.0), expected(at, &bowl, n as f64));
+    let count =
+        if iterations < MAX_ITERATIONS { f64::from(iterations as u32) } else { f64::INFINITY };
+    let (one_worker, all_workers) =
+        (expected(at, &quadratic, 1.0), expected(at, &quadratic, n as f64));
     let compute = at.number("compute");
     let sum = ring::all_reduce(n).seconds(at.bytes("gradient"), link(at)).0;
     Ok(vec![row![
         lr,
         count,
-        together,
-        alone / together,
-        together * compute,
-        together * (compute + sum),
-        alone * compute / (together * (compute + sum)),
+        all_workers,
+        one_worker / all_workers,
+        all_workers * compute,
+        all_workers * (compute + sum),
+        one_worker * compute / (all_workers * (compute + sum)),
         n as f64,
     ]])
 }
 
 fn findings(table: &Table) -> Vec<String> {
     let end = last(table);
-    let mut found = vec![format!(
-        "At {} iterations are {} fewer and the wall clock {} shorter",
+    let mut findings = vec![format!(
+        "At {} the speed-up is {} in iterations and {} in wall-clock time",
         place(table, end),
         cell(table, "speed_up", end),
         cell(table, "wall_speed_up", end)
     )];
-    let (speed, linear) = (table.numbers("speed_up"), table.numbers("linear"));
-    if let Some(bend) = (0..=end).find(|row| speed[*row] < 0.5 * linear[*row]) {
-        found.push(format!("from {} on iterations fall behind by half", place(table, bend)));
+    let (speed, linear) = (table.numbers("speed_up"), table.numbers("linear_speed_up"));
+    if let Some(knee) = (0..=end).find(|row| speed[*row] < 0.5 * linear[*row]) {
+        findings.push(format!(
+            "from {} on the speed-up in iterations is below half of linear",
+            place(table, knee)
+        ));
     }
     if let Some(best) = table.best("wall_seconds", 1.0) {
         let seconds = cell(table, "wall_seconds", best);
-        found.push(format!("soonest by the clock: {}, {seconds}", place(table, best)));
+        findings.push(format!("shortest wall-clock time: {seconds} at {}", place(table, best)));
     }
-    found
+    findings
 }

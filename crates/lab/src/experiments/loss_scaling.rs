@@ -1,4 +1,4 @@
-//! Loss scaling: what 16 bits lose below and above, by the scale.
+//! Loss scaling for fp16 gradients (Micikevicius et al. 2018): overflow and underflow by scale.
 
 use super::prelude::*;
 use crate::math::normal_below;
@@ -6,51 +6,51 @@ use lockstep_tensor::math::scalar::powf;
 
 experiment!(LossScaling);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "loss-scaling",
-    title: "Loss scaling: gradients that overflow or vanish in 16 bits, by scale",
-    question: "Which scale keeps gradients inside the range of fp16?",
+    title: "Loss scaling: overflow and underflow of fp16 gradients, by scale",
+    question: "Which loss scale keeps gradients inside the range of fp16?",
     formula: "overflow P(|g|S > 65504), zero P(|g|S < 2^-25), subnormal P(|g|S < 2^-14), for \
               g ~ N(0, sigma)",
-    look: "the wide middle where nothing is lost; the two ends; step_overflow, since one infinite \
-           gradient of a million spoils the step on every worker",
-    surprise: "overflow only rises and underflow only falls with the scale (some tables have both \
-               at once); below 6e-5 fp16 gets coarser, it does not flush to zero; clipping does \
-               not cure an infinity: the step must be skipped, by all workers together",
+    look: "the wide middle without loss; both ends; step_overflow, since one infinite element of \
+           a million invalidates the step on every worker",
+    surprise: "overflow only rises and underflow only falls with the scale (some tables show both \
+               at once); below 6e-5 fp16 loses precision but does not flush to zero; clipping \
+               does not remove an infinity: all workers must skip the step",
     params: &[
+        Param::number("exponent", Unit::Number, 16.0, (-30.0, 60.0), "loss scale is 2^exponent"),
         Param::number(
-            "exponent",
+            "sigma",
             Unit::Number,
-            16.0,
-            (-30.0, 60.0),
-            "exponent of the scale, a power of two",
+            1e-4,
+            (1e-12, 1e6),
+            "standard deviation of gradient elements",
         ),
-        Param::number("sigma", Unit::Number, 1e-4, (1e-12, 1e6), "deviation of gradients"),
-        Param::count("gradients", 1e6, (1.0, 1e12), "gradients of a step"),
-        Param::count("draws", 20_000.0, (100.0, 1e7), "gradients that are drawn"),
+        Param::count("gradients", 1e6, (1.0, 1e12), "gradient elements per step"),
+        Param::count("draws", 20_000.0, (100.0, 1e7), "number of drawn elements"),
     ],
     sweep: (
         "exponent",
         &[-10.0, -5.0, 0.0, 5.0, 10.0, 15.0, 18.0, 20.0, 24.0, 26.0, 28.0, 29.08, 30.0, 32.0],
     ),
     columns: &[
-        Column::new("overflow", Unit::Share, "gradients that become infinite"),
-        Column::new("zero", Unit::Share, "gradients that become zero"),
-        Column::new("subnormal", Unit::Share, "gradients below the normal range"),
-        Column::new("expected_overflow", Unit::Share, "the same by the normal distribution"),
-        Column::new("expected_zero", Unit::Share, "the same by the normal distribution"),
-        Column::new("expected_subnormal", Unit::Share, "the same by the normal distribution"),
-        Column::new("step_overflow", Unit::Share, "steps with an infinite gradient"),
+        Column::new("overflow", Unit::Share, "elements that become infinite"),
+        Column::new("zero", Unit::Share, "elements that become zero"),
+        Column::new("subnormal", Unit::Share, "elements below the normal range"),
+        Column::new("expected_overflow", Unit::Share, "overflow of the normal distribution"),
+        Column::new("expected_zero", Unit::Share, "zeros of the normal distribution"),
+        Column::new("expected_subnormal", Unit::Share, "subnormals of the normal distribution"),
+        Column::new("step_overflow", Unit::Share, "steps with an infinite element"),
     ],
-    picture: Picture::lines("exponent", &["overflow", "zero", "subnormal", "step_overflow"])
-        .named("gradients, or steps"),
+    chart: ChartSpec::lines("exponent", &["overflow", "zero", "subnormal", "step_overflow"])
+        .named("share of elements or steps"),
 };
 
-/// The largest number of fp16.
-const MOST: f64 = 65504.0;
-/// The least normal one.
-const LEAST_NORMAL: f64 = 6.103_515_625e-5;
-/// What is half of the least subnormal one rounds to zero.
+/// Largest finite fp16 number.
+const FP16_MAX: f64 = 65504.0;
+/// Smallest normal fp16 number.
+const MIN_NORMAL: f64 = 6.103_515_625e-5;
+/// Half of the smallest subnormal fp16 number; smaller numbers round to zero.
 const ZERO_BELOW: f64 = 2.980_232_238_769_531e-8;
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
@@ -59,12 +59,12 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let (mut overflow, mut zero, mut subnormal) = (0_usize, 0_usize, 0_usize);
     for _ in 0..num_draws {
         let scaled = (deviation * random.normal()).abs();
-        overflow += usize::from(scaled > MOST);
+        overflow += usize::from(scaled > FP16_MAX);
         zero += usize::from(scaled < ZERO_BELOW);
-        subnormal += usize::from(scaled < LEAST_NORMAL);
+        subnormal += usize::from(scaled < MIN_NORMAL);
     }
     let share = |count: usize| count as f64 / num_draws as f64;
-    let beyond = 2.0 * normal_below(-MOST / deviation);
+    let beyond = 2.0 * normal_below(-FP16_MAX / deviation);
     let below = |limit: f64| 1.0 - 2.0 * normal_below(-limit / deviation);
     Ok(vec![row![
         share(overflow),
@@ -72,18 +72,19 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
         share(subnormal),
         beyond,
         below(ZERO_BELOW),
-        below(LEAST_NORMAL),
+        below(MIN_NORMAL),
         1.0 - powf(1.0 - beyond.min(1.0 - 1e-16), at.number("gradients")),
     ]])
 }
 
 fn findings(table: &Table) -> Vec<String> {
     let (overflow, zero) = (table.numbers("step_overflow"), table.numbers("expected_subnormal"));
-    let safe: Vec<usize> =
+    let usable: Vec<usize> =
         (0..overflow.len()).filter(|row| overflow[*row] < 1e-3 && zero[*row] < 0.01).collect();
-    let found = match (safe.first(), safe.last()) {
+    let range = match (usable.first(), usable.last()) {
         (Some(first), Some(last)) => format!(
-            "From {} to {} under one step in a thousand overflows and under 1 % is subnormal",
+            "From {} to {} less than 0.1 % of steps overflow and less than 1 % of elements are \
+             subnormal",
             place(table, *first),
             place(table, *last)
         ),
@@ -91,10 +92,10 @@ fn findings(table: &Table) -> Vec<String> {
     };
     let end = last(table);
     let worst = format!(
-        "at {} {} of gradients are infinite, and {} of steps have one",
+        "at {} {} of elements and {} of steps overflow",
         place(table, end),
         cell(table, "expected_overflow", end),
         cell(table, "step_overflow", end)
     );
-    vec![found, worst]
+    vec![range, worst]
 }

@@ -1,8 +1,8 @@
-//! The experiments, one a file, and the list of them.
+//! All experiments, one per file.
 
 #![expect(
     clippy::unnecessary_wraps,
-    reason = "experiments that cannot refuse anything have the signature of those that can"
+    reason = "all experiments have the signature of those that can fail"
 )]
 
 mod common;
@@ -45,12 +45,12 @@ mod zero_memory;
 use crate::error::LabError;
 use crate::study::Experiment;
 
-pub use consistency::{Clocks, UnevenWorker};
+pub use consistency::{Clocks, JitteredWorker};
 pub use local_sgd::LocalWorker;
 
 pub(crate) use common::all_reduce as all_reduce_schedule;
 
-/// All of them, in the order of the list.
+/// All experiments, in the order of `lab list`.
 pub const ALL: &[&dyn Experiment] = &[
     &data_parallel::DataParallel,
     &stragglers::Stragglers,
@@ -87,9 +87,9 @@ pub const ALL: &[&dyn Experiment] = &[
     &theorems::Theorems,
 ];
 
-/// The experiment of this name.
+/// Finds an experiment by name.
 pub fn find(name: &str) -> Result<&'static dyn Experiment, LabError> {
-    let names = ALL.iter().map(|experiment| experiment.card().name);
-    let found = ALL.iter().find(|experiment| experiment.card().name == name);
+    let names = ALL.iter().map(|experiment| experiment.description().name);
+    let found = ALL.iter().find(|experiment| experiment.description().name == name);
     found.copied().ok_or_else(|| LabError::no_such("experiment", name, names))
 }

@@ -1,8 +1,9 @@
-//! Experts: tokens choose, some experts are chosen too often, and the all-to-all waits for them.
+//! Mixture of experts with skewed routing: capacity, dropped tokens and all-to-all (Fedus et al.
+//! 2021).
 
 use super::common::{bandwidth, latency, link};
 use super::prelude::*;
-use crate::sim::{Compiled, Fabric, play};
+use crate::sim::{CompiledSchedule, Fabric, simulate_collective};
 use lockstep_config::units::Bytes;
 use lockstep_schedule::collective::{GroupSpec, build};
 use lockstep_schedule::{Algorithm, Layout, Op};
@@ -10,15 +11,15 @@ use lockstep_tensor::math::scalar::powf;
 
 experiment!(MoeRouting);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "moe-routing",
     title: "Mixture of experts: skewed routing, capacity, dropped tokens and the all-to-all",
-    question: "What does it cost when tokens prefer some experts?",
-    formula: "capacity = factor x k x tokens/experts; time of the all-to-all by the rank that \
-              receives most; imbalance = max/mean load",
+    question: "What does a load imbalance of experts cost?",
+    formula: "capacity = factor x k x tokens/experts; the rank that receives most determines the \
+              time of the all-to-all; imbalance = max/mean load",
     look: "imbalance and slowdown over skew without capacity (capacity=1000), dropped with it",
-    surprise: "an all-to-all moves Theta(d) bytes a rank, not Theta(nd): only the rank of a hot \
-               expert sees n times as much; capacity bounds the time and drops the tokens; top-2 \
+    surprise: "an all-to-all sends Theta(d) bytes per rank, not Theta(nd): only the rank of a hot \
+               expert receives n times as much; capacity bounds the time and drops tokens; top-2 \
                routing needs twice the capacity of top-1",
     params: &[
         Param::number(
@@ -26,44 +27,39 @@ const CARD: Card = Card {
             Unit::Number,
             1.0,
             (0.0, 4.0),
-            "Zipf exponent of popularity; 0: even",
+            "Zipf exponent of expert popularity; 0: uniform",
         ),
-        Param::count("ranks", 8.0, (2.0, 128.0), "ranks that hold experts"),
-        Param::count("experts", 64.0, (2.0, 4096.0), "experts, dealt out to ranks in turn"),
-        Param::count("tokens", 8192.0, (1.0, 1e6), "tokens of a batch, over all ranks"),
-        Param::count("top", 2.0, (1.0, 8.0), "experts of a token (k)"),
-        Param::number(
-            "capacity",
-            Unit::Times,
-            2.0,
-            (0.1, 1e4),
-            "tokens of an expert over the mean",
-        ),
-        Param::count("width", 4096.0, (1.0, 1e6), "numbers of a token, two bytes each"),
+        Param::count("ranks", 8.0, (2.0, 128.0), "expert-parallel ranks"),
+        Param::count("experts", 64.0, (2.0, 4096.0), "experts, assigned to ranks round-robin"),
+        Param::count("tokens", 8192.0, (1.0, 1e6), "tokens per batch over all ranks"),
+        Param::count("top_k", 2.0, (1.0, 8.0), "experts per token (k)"),
+        Param::number("capacity", Unit::Times, 2.0, (0.1, 1e4), "capacity factor"),
+        Param::count("width", 4096.0, (1.0, 1e6), "hidden size, two bytes per element"),
         latency(10e-6),
         bandwidth(25e9),
     ],
     sweep: ("skew", &[0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0]),
     columns: &[
-        Column::new("imbalance", Unit::Times, "largest over mean load, before capacity"),
-        Column::new("dropped", Unit::Share, "assignments over capacity"),
-        Column::new("capacity_tokens", Unit::Count, "tokens that an expert takes"),
-        Column::new("all_to_all_seconds", Unit::Seconds, "dispatch, simulated"),
-        Column::new("balanced_seconds", Unit::Seconds, "dispatch of even loads"),
-        Column::new("slowdown", Unit::Times, "dispatch over balanced"),
-        Column::new("idle", Unit::Share, "time of experts' ranks that wait for the busiest"),
+        Column::new("imbalance", Unit::Times, "largest/mean expert load, before capacity"),
+        Column::new("dropped", Unit::Share, "share of assignments dropped over capacity"),
+        Column::new("capacity_tokens", Unit::Count, "capacity of an expert in tokens"),
+        Column::new("all_to_all_seconds", Unit::Seconds, "time of the dispatch, simulated"),
+        Column::new("balanced_seconds", Unit::Seconds, "time of the dispatch with uniform routing"),
+        Column::new("slowdown", Unit::Times, "all_to_all_seconds/balanced_seconds"),
+        Column::new("idle", Unit::Share, "idle share of ranks that wait for the busiest"),
     ],
-    picture: Picture::lines("skew", &["imbalance", "slowdown"]).named("over an even routing"),
+    chart: ChartSpec::lines("skew", &["imbalance", "slowdown"])
+        .named("relative to uniform routing"),
 };
 
-/// Tokens that an expert takes.
+/// Capacity of an expert in tokens.
 pub(crate) fn capacity(factor: f64, top: usize, tokens: usize, experts: usize) -> usize {
     (factor * (top * tokens) as f64 / experts as f64).ceil() as usize
 }
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let (n, experts) = (at.count("ranks"), at.count("experts"));
-    let (tokens, top) = (at.count("tokens"), at.count("top"));
+    let (tokens, top) = (at.count("tokens"), at.count("top_k"));
     let weights = (0..experts).map(|expert| powf(expert as f64 + 1.0, -at.number("skew")));
     let sums: Vec<f64> = weights
         .scan(0.0, |sum, weight| {
@@ -71,9 +67,9 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
             Some(*sum)
         })
         .collect();
-    let room = capacity(at.number("capacity"), top, tokens, experts);
-    let (mut loads, mut wanted) = (vec![0_usize; experts], vec![0_usize; experts]);
-    // Elements from rank to rank; tokens lie on ranks in turn.
+    let limit = capacity(at.number("capacity"), top, tokens, experts);
+    let (mut loads, mut requested) = (vec![0_usize; experts], vec![0_usize; experts]);
+    // Elements from rank to rank; tokens are distributed round-robin.
     let mut sent = vec![0_usize; n * n];
     for token in 0..tokens {
         let mut taken = Vec::with_capacity(top);
@@ -85,22 +81,22 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
             }
         }
         for expert in taken {
-            wanted[expert] += 1;
-            if loads[expert] < room {
+            requested[expert] += 1;
+            if loads[expert] < limit {
                 loads[expert] += 1;
                 sent[token % n * n + expert % n] += at.count("width");
             }
         }
     }
-    let all: usize = wanted.iter().sum();
+    let all: usize = requested.iter().sum();
     let mean = all as f64 / experts as f64;
-    let most = wanted.iter().copied().max().unwrap_or(0) as f64;
+    let most = requested.iter().copied().max().unwrap_or(0) as f64;
     let seconds = |lens: &[usize]| {
         let schedule =
             build(Op::AllToAll, Algorithm::Pairwise, &GroupSpec::new(n)).expect("it exists");
         let layout = Layout::explicit(&schedule, lens);
-        let compiled = Compiled::new(&schedule, &layout, Bytes(2));
-        play(&compiled, Fabric::Even(link(at)), &vec![0.0; n]).end
+        let compiled = CompiledSchedule::new(&schedule, &layout, Bytes(2));
+        simulate_collective(&compiled, Fabric::Uniform(link(at)), &vec![0.0; n]).end
     };
     let even = vec![all * at.count("width") / (n * n); n * n];
     let (skewed, balanced) = (seconds(&sent), seconds(&even));
@@ -110,7 +106,7 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     Ok(vec![row![
         most / mean,
         1.0 - used as f64 / all as f64,
-        room,
+        limit,
         skewed,
         balanced,
         skewed / balanced,
@@ -122,14 +118,14 @@ fn findings(table: &Table) -> Vec<String> {
     let end = last(table);
     vec![
         format!(
-            "At {} the hottest expert is wanted {} the mean, and {} of assignments are dropped",
+            "At {} the hottest expert gets {} the mean load, and {} of assignments are dropped",
             place(table, end),
             cell(table, "imbalance", end),
             cell(table, "dropped", end)
         ),
         format!(
-            "the all-to-all takes {} that of even loads, where dropped tokens are not sent; ranks \
-             idle {}",
+            "the all-to-all takes {} the time of uniform routing (dropped tokens are not sent); \
+             ranks idle {}",
             cell(table, "slowdown", end),
             cell(table, "idle", end)
         ),

@@ -1,4 +1,5 @@
-//! Buckets and overlap: small buckets leave early and pay many latencies, large ones leave late.
+//! Overlap of gradient buckets with the backward pass (Li et al. 2020): small buckets start early
+//! and pay more latency, large buckets start late.
 
 use super::common::{bandwidth, latency, link};
 use super::prelude::*;
@@ -8,38 +9,38 @@ use lockstep_planner::overlap::{Bucket, exposed, finish};
 
 experiment!(Overlap, timeline);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "overlap",
-    title: "Buckets and overlap: the U curve of bucket size",
-    question: "How many layers should a bucket of gradients hold?",
-    formula: "bucket j starts at max(full, the one before arrived); T = end of the last; \
-              ring of n: 2(n-1)(a + d/(nB)) a bucket",
-    look: "step_seconds over bucket_layers: latency on the left, a late last bucket on the right; \
-           exposed_seconds",
-    surprise: "a bucket pays 2(n-1) latencies, not one: with 256 ranks and 10 us a bucket costs \
-               5 ms before its first byte; no bucket size beats the computation itself",
+    title: "Overlap: step time by bucket size",
+    question: "How many layers should a gradient bucket have?",
+    formula: "bucket j starts at max(full, end of bucket j-1); T = end of the last bucket; \
+              ring of n: 2(n-1)(a + d/(nB)) per bucket",
+    look: "step_seconds over bucket_layers: latency on the left, exposed communication of the \
+           last bucket on the right",
+    surprise: "a bucket pays 2(n-1) latencies, not one: 5 ms with 256 ranks and 10 us; no bucket \
+               size makes a step shorter than its compute",
     params: &[
-        Param::count("bucket_layers", 4.0, (1.0, 1000.0), "layers of a bucket"),
+        Param::count("bucket_layers", 4.0, (1.0, 1000.0), "layers per bucket"),
         Param::count("layers", 96.0, (1.0, 1000.0), "layers"),
-        Param::number("layer", Unit::Seconds, 5e-3, (0.0, 1e3), "backward of a layer"),
-        Param::number("gradient", Unit::Bytes, 700e6, (1.0, 1e13), "gradients of all layers"),
-        Param::count("workers", 256.0, (2.0, 1e5), "workers of the ring"),
+        Param::number("layer", Unit::Seconds, 5e-3, (0.0, 1e3), "backward time of a layer"),
+        Param::number("gradient", Unit::Bytes, 700e6, (1.0, 1e13), "bytes of the gradient"),
+        Param::count("workers", 256.0, (2.0, 1e5), "data-parallel workers"),
         latency(10e-6),
         bandwidth(25e9),
     ],
     sweep: ("bucket_layers", &[1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 48.0, 96.0]),
     columns: &[
-        Column::new("step_seconds", Unit::Seconds, "backward and what sticks out"),
-        Column::new("exposed_seconds", Unit::Seconds, "what sticks out"),
-        Column::new("buckets", Unit::Count, "buckets"),
-        Column::new("bucket_bytes", Unit::Bytes, "gradients of a bucket"),
-        Column::new("transfer_seconds", Unit::Seconds, "all transfers together"),
-        Column::new("latency_share", Unit::Share, "latencies in a transfer"),
+        Column::new("step_seconds", Unit::Seconds, "backward pass and exposed communication"),
+        Column::new("exposed_seconds", Unit::Seconds, "exposed communication"),
+        Column::new("buckets", Unit::Count, "number of buckets"),
+        Column::new("bucket_bytes", Unit::Bytes, "size of a bucket"),
+        Column::new("transfer_seconds", Unit::Seconds, "total time of all transfers"),
+        Column::new("latency_share", Unit::Share, "latency share of a transfer"),
     ],
-    picture: Picture::lines("bucket_layers", &["step_seconds"]).log(true, false),
+    chart: ChartSpec::lines("bucket_layers", &["step_seconds"]).log(true, false),
 };
 
-/// The last layer of every bucket, and when it is full and how long its ring takes.
+/// Last layer of every bucket, and the buckets with ready and transfer times.
 fn buckets(at: &Settings) -> (Vec<usize>, Vec<Bucket>) {
     let (num_layers, per_bucket) = (at.count("layers"), at.count("bucket_layers"));
     let form = ring::all_reduce(at.count("workers"));
@@ -56,29 +57,29 @@ fn buckets(at: &Settings) -> (Vec<usize>, Vec<Bucket>) {
     (ends, buckets)
 }
 
-/// What a worker computes, and what its network does meanwhile.
+/// Compute and network of one worker.
 fn timeline(at: &Settings, _: &mut Random) -> Result<Timeline, LabError> {
     let (ends, buckets) = buckets(at);
-    let (layer, mut begun) = (at.number("layer"), 0);
-    let (mut computing, mut sending) = (Vec::new(), Vec::new());
+    let (layer, mut first_layer) = (at.number("layer"), 0);
+    let (mut compute, mut network) = (Vec::new(), Vec::new());
     let mut free = 0.0_f64;
     for (index, (&end, bucket)) in ends.iter().zip(&buckets).enumerate() {
-        let from = layer * begun as f64;
-        computing.push(Span::new(Doing::Backward, from, bucket.ready.0).numbered(index));
+        let from = layer * first_layer as f64;
+        compute.push(Span::new(Activity::Backward, from, bucket.ready.0).numbered(index));
         let start = free.max(bucket.ready.0);
         free = start + bucket.transfer.0;
-        sending.push(Span::new(Doing::AllReduce, start, free).numbered(index));
-        begun = end;
+        network.push(Span::new(Activity::AllReduce, start, free).numbered(index));
+        first_layer = end;
     }
     let backward = Seconds(layer * at.number("layers"));
     let title = format!(
-        "{} buckets: {} of communication sticks out behind {} of backward",
+        "{} buckets: {} of exposed communication after {} of backward",
         buckets.len(),
         Unit::Seconds.show(exposed(&buckets, backward).0),
         Unit::Seconds.show(backward.0)
     );
     let track = |name: &str, spans| Track { name: name.to_owned(), spans };
-    Ok(Timeline { title, tracks: vec![track("computes", computing), track("network", sending)] })
+    Ok(Timeline { title, tracks: vec![track("compute", compute), track("network", network)] })
 }
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
@@ -105,7 +106,7 @@ fn findings(table: &Table) -> Vec<String> {
     let end = last(table);
     vec![
         format!(
-            "{} is best: {} a step, {} of it exposed",
+            "{} is best: {} per step, {} of it exposed communication",
             place(table, best),
             cell(table, "step_seconds", best),
             cell(table, "exposed_seconds", best)

@@ -1,24 +1,24 @@
-//! What every experiment needs.
+//! Imports and helpers of every experiment.
 
-pub(crate) use crate::card::{Card, Column, Param, Picture, Unit};
+pub(crate) use crate::description::{ChartSpec, Column, Description, Param, Unit};
 pub(crate) use crate::error::LabError;
 pub(crate) use crate::random::Random;
 pub(crate) use crate::row;
 pub(crate) use crate::settings::Settings;
 pub(crate) use crate::study::Experiment;
 pub(crate) use crate::table::{Row, Table};
-pub(crate) use crate::timeline::{Doing, Span, Timeline, Track};
+pub(crate) use crate::timeline::{Activity, Span, Timeline, Track};
 
-/// An experiment from the `CARD`, the `run` and the `findings` of its file, and where it can be
-/// drawn what everybody does when.
+/// Defines an experiment from the `DESCRIPTION`, `run` and `findings` of its file, and optionally
+/// its timeline.
 macro_rules! experiment {
     ($name:ident $(, $timeline:ident)?) => {
         /// The experiment of this file.
         pub(super) struct $name;
 
         impl Experiment for $name {
-            fn card(&self) -> &'static Card {
-                &CARD
+            fn description(&self) -> &'static Description {
+                &DESCRIPTION
             }
 
             fn run(&self, at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
@@ -42,12 +42,12 @@ macro_rules! experiment {
 
 pub(crate) use experiment;
 
-/// A cell as it is printed.
+/// Text of a cell.
 pub(crate) fn cell(table: &Table, column: &str, row: usize) -> String {
-    table.words(column).get(row).cloned().unwrap_or_default()
+    table.texts(column).get(row).cloned().unwrap_or_default()
 }
 
-/// What stands in the first column, with its name: where on the sweep a row is.
+/// Point of the sweep of a row: name and value of the first column.
 pub(crate) fn place(table: &Table, row: usize) -> String {
     if table.num_swept == 0 {
         return "these settings".to_owned();
@@ -56,7 +56,7 @@ pub(crate) fn place(table: &Table, row: usize) -> String {
     format!("{name} = {}", cell(table, name, row))
 }
 
-/// The number of the last row.
+/// Index of the last row.
 pub(crate) fn last(table: &Table) -> usize {
     table.rows.len().saturating_sub(1)
 }

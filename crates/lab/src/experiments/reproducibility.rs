@@ -1,4 +1,5 @@
-//! The order of a sum: the same gradients, added by different schedules, differ in their last bits.
+//! Bitwise reproducibility: summation order of all-reduce schedules, and the step at which runs
+//! diverge.
 
 use super::common::all_reduce;
 use super::prelude::*;
@@ -7,37 +8,47 @@ use lockstep_tensor::math::scalar::powf;
 
 experiment!(Reproducibility);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "reproducibility",
-    title: "Reproducibility: sums in the order of each schedule, and the step at which runs part",
-    question: "When do two runs that differ only in how gradients are summed stop being equal?",
+    title: "Reproducibility: summation order of each schedule, and the step at which runs diverge",
+    question: "When do two runs diverge that differ only in the all-reduce algorithm?",
     formula: "float addition is not associative: (a + b) + c != a + (b + c); a canonical order \
               gives the same bits on any number of workers",
-    look: "differing, the share of sums whose bits differ from the canonical order; first_step, \
-           the step at which training parts; relative, how far they get",
-    surprise: "runs part within the first steps, not after many, but stay close for long; seeds \
-               alone do not make runs equal; halving adds in canonical order, a ring does not",
+    look: "differing_share, the share of sums whose bits differ from the canonical order; \
+           first_step, the first step with different weights; relative_difference",
+    surprise: "runs diverge within the first steps but stay close for long; equal seeds do not \
+               make runs equal; recursive halving sums in canonical order, a ring does not",
     params: &[
         Param::count("ranks", 8.0, (2.0, 128.0), "ranks"),
-        Param::count("steps", 200.0, (1.0, 5000.0), "steps of training"),
-        Param::number("spread", Unit::Number, 3.0, (0.0, 30.0), "powers of ten of the gradients"),
+        Param::count("steps", 200.0, (1.0, 5000.0), "training steps"),
+        Param::number(
+            "spread",
+            Unit::Number,
+            3.0,
+            (0.0, 30.0),
+            "range of gradients in powers of ten",
+        ),
         Param::number("lr", Unit::Number, 0.3, (1e-4, 1.9), "learning rate"),
     ],
     sweep: ("ranks", &[2.0, 3.0, 4.0, 8.0, 16.0, 32.0]),
     columns: &[
-        Column::new("algorithm", Unit::Word, "algorithm"),
-        Column::new("canonical", Unit::Word, "whether the engine proved the order canonical"),
-        Column::new("differing", Unit::Share, "sums whose bits differ from the canonical order"),
+        Column::new("algorithm", Unit::Text, "algorithm"),
+        Column::new("canonical", Unit::Text, "whether the summation order is canonical"),
+        Column::new(
+            "differing_share",
+            Unit::Share,
+            "share of sums whose bits differ from the canonical order",
+        ),
         Column::new("first_step", Unit::Count, "first step at which weights differ"),
-        Column::new("relative", Unit::Number, "largest relative difference of weights"),
+        Column::new("relative_difference", Unit::Number, "largest relative difference of weights"),
     ],
-    picture: Picture::lines("ranks", &["differing"]).by("algorithm").log(true, false),
+    chart: ChartSpec::lines("ranks", &["differing_share"]).by("algorithm").log(true, false),
 };
 
-/// A sum in the order of its tree, in single precision.
+/// Sum in the order of a tree, in single precision.
 pub(crate) fn sum(tree: &SumTree<Contribution>, numbers: &[f32]) -> f32 {
     match tree {
-        SumTree::Leaf(addend) => numbers[addend.rank],
+        SumTree::Leaf(contribution) => numbers[contribution.rank],
         SumTree::Sum(left, right) => sum(left, numbers) + sum(right, numbers),
     }
 }
@@ -56,27 +67,28 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let mut rows = Vec::new();
     for algorithm in algorithms {
         let report =
-            verify(&all_reduce(algorithm, n, 1)?).expect("the engine's schedules are right");
-        let (mut ours, mut theirs) = (1.0_f32, 1.0_f32);
+            verify(&all_reduce(algorithm, n, 1)?).expect("the engine's schedules are valid");
+        let (mut weight, mut canonical_weight) = (1.0_f32, 1.0_f32);
         let (mut num_differing, mut first) = (0_usize, f64::INFINITY);
         let mut largest = 0.0_f32;
         for (number, noise) in steps.iter().enumerate() {
-            // Chunks of one schedule may have different orders: a weight of each in turn.
+            // Chunks of a schedule may have different orders: one chunk per step, in turn.
             let (_, order) = &report.sums[number % report.sums.len()];
             num_differing +=
                 usize::from(sum(order, noise).to_bits() != sum(&canonical, noise).to_bits());
-            // A bowl with noise: each rank's gradient is the weight and its noise.
+            // A noisy quadratic: the gradient of a rank is the weight plus noise.
             let advance = |weight: &mut f32, tree: &SumTree<Contribution>| {
                 let gradients: Vec<f32> = noise.iter().map(|noise| *weight + noise).collect();
                 *weight -= at.number("lr") as f32 * sum(tree, &gradients) / n as f32;
             };
-            advance(&mut ours, order);
-            advance(&mut theirs, &canonical);
-            if ours.to_bits() != theirs.to_bits() && first.is_infinite() {
+            advance(&mut weight, order);
+            advance(&mut canonical_weight, &canonical);
+            if weight.to_bits() != canonical_weight.to_bits() && first.is_infinite() {
                 first = (number + 1) as f64;
             }
-            let apart = (ours - theirs).abs() / theirs.abs().max(f32::MIN_POSITIVE);
-            largest = largest.max(apart);
+            let difference =
+                (weight - canonical_weight).abs() / canonical_weight.abs().max(f32::MIN_POSITIVE);
+            largest = largest.max(difference);
         }
         rows.push(row![
             algorithm.to_string(),
@@ -90,20 +102,20 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (algorithms, end) = (table.words("algorithm"), last(table));
+    let (algorithms, end) = (table.texts("algorithm"), last(table));
     let of = |name: &str| (0..=end).rev().find(|row| algorithms[*row] == name).unwrap_or(0);
     let (ring, halving) = (of("ring"), of("rabenseifner"));
     vec![
         format!(
             "At {} a ring changes the bits of {} of sums, rabenseifner of {}",
             place(table, ring),
-            cell(table, "differing", ring),
-            cell(table, "differing", halving)
+            cell(table, "differing_share", ring),
+            cell(table, "differing_share", halving)
         ),
         format!(
-            "training parts at step {} and gets {} apart",
+            "runs diverge at step {}, with a relative difference of up to {}",
             cell(table, "first_step", ring),
-            cell(table, "relative", ring)
+            cell(table, "relative_difference", ring)
         ),
     ]
 }

@@ -1,4 +1,4 @@
-//! What more workers bring: Amdahl, communication that stays, and the number that is worth it.
+//! Strong scaling: Amdahl's law (1967) and constant communication time.
 
 use super::prelude::*;
 use lockstep_config::units::Seconds;
@@ -6,53 +6,69 @@ use lockstep_planner::scaling::{speed_up, step_seconds, strong_efficiency};
 
 experiment!(Scaling);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "scaling",
-    title: "Amdahl and saturation: speed-up of n workers when something stays",
-    question: "How many workers are worth it for a fixed amount of work?",
-    formula: "T(n) = T/n + C; S = n(1+r)/(1+rn) for C = rT, which ends at 1 + 1/r; Amdahl: \
+    title: "Strong scaling: speed-up of n workers with communication or a serial part",
+    question: "How many workers pay off for a fixed amount of work?",
+    formula: "T(n) = T/n + C; S = n(1+r)/(1+rn) for C = rT, with the limit 1 + 1/r; Amdahl: \
               1/(s + (1-s)/n)",
-    look: "speed_up against limit; efficiency below one half; doubling, the gain of twice as many",
-    surprise: "speed-up ends at 1 + T/C however many workers there are, not at the square root of \
-               n; doubling the workers rarely halves the time; more than n times as fast is a \
-               mistake in the measurement",
+    look: "speed_up against speed_up_limit; efficiency below one half; doubling_gain",
+    surprise: "the limit of the speed-up is 1 + T/C for any number of workers, not the square root \
+               of n; doubling the workers rarely halves the time; a speed-up above n is a \
+               measurement error",
     params: &[
         Param::count("workers", 8.0, (1.0, 1e6), "workers"),
-        Param::number("alone", Unit::Seconds, 0.8, (1e-9, 1e9), "a step on one worker (T)"),
-        Param::number("communication", Unit::Seconds, 8e-3, (0.0, 1e9), "that stays (C)"),
-        Param::number("serial", Unit::Share, 0.01, (0.0, 1.0), "of the work that stays (Amdahl)"),
+        Param::number(
+            "compute",
+            Unit::Seconds,
+            0.8,
+            (1e-9, 1e9),
+            "compute time of a step on one worker (T)",
+        ),
+        Param::number(
+            "communication",
+            Unit::Seconds,
+            8e-3,
+            (0.0, 1e9),
+            "constant communication time (C)",
+        ),
+        Param::number("serial", Unit::Share, 0.01, (0.0, 1.0), "serial share of the work (Amdahl)"),
     ],
     sweep: ("workers", &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0]),
     columns: &[
         Column::new("step_seconds", Unit::Seconds, "time of a step"),
-        Column::new("speed_up", Unit::Times, "over one worker that need not communicate"),
-        Column::new("constant_speed_up", Unit::Times, "over one that communicates as long"),
-        Column::new("amdahl", Unit::Times, "by Amdahl's law"),
-        Column::new("limit", Unit::Times, "with any number of workers"),
-        Column::new("efficiency", Unit::Share, "of linear speed-up"),
-        Column::new("doubling", Unit::Times, "twice the workers over these"),
+        Column::new("speed_up", Unit::Times, "over one worker without communication"),
+        Column::new(
+            "constant_speed_up",
+            Unit::Times,
+            "over one worker with the same communication",
+        ),
+        Column::new("amdahl_speed_up", Unit::Times, "speed-up by Amdahl's law"),
+        Column::new("speed_up_limit", Unit::Times, "limit of speed_up for any number of workers"),
+        Column::new("efficiency", Unit::Share, "share of linear speed-up"),
+        Column::new("doubling_gain", Unit::Times, "speed-up by doubling the workers"),
     ],
-    picture: Picture::lines("workers", &["speed_up", "amdahl", "limit"])
+    chart: ChartSpec::lines("workers", &["speed_up", "amdahl_speed_up", "speed_up_limit"])
         .log(true, true)
         .named("speed-up over one worker"),
 };
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
-    let (n, alone) = (at.count("workers"), at.number("alone"));
+    let (n, compute) = (at.count("workers"), at.number("compute"));
     let communication = at.number("communication");
-    // One worker has nobody to talk to.
+    // One worker does not communicate.
     let step = |n: usize| {
-        let stays = if n > 1 { communication } else { 0.0 };
-        step_seconds(Seconds(alone), n, Seconds(stays))
+        let communication = if n > 1 { communication } else { 0.0 };
+        step_seconds(Seconds(compute), n, Seconds(communication))
     };
-    let (ratio, serial) = (communication / alone, at.number("serial"));
+    let (ratio, serial) = (communication / compute, at.number("serial"));
     Ok(vec![row![
         step(n).0,
-        alone / step(n).0,
+        compute / step(n).0,
         speed_up(n, ratio),
         1.0 / (serial + (1.0 - serial) / n as f64),
         1.0 / ratio,
-        strong_efficiency(Seconds(alone), n, step(n)),
+        strong_efficiency(Seconds(compute), n, step(n)),
         step(n) / step(2 * n),
     ]])
 }
@@ -60,14 +76,14 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
 fn findings(table: &Table) -> Vec<String> {
     let end = last(table);
     let efficiency = table.numbers("efficiency");
-    let mut found = vec![format!(
-        "At {} the speed-up is {}, and no number brings more than {}",
+    let mut findings = vec![format!(
+        "At {} the speed-up is {}; its limit is {}",
         place(table, end),
         cell(table, "speed_up", end),
-        cell(table, "limit", end)
+        cell(table, "speed_up_limit", end)
     )];
     if let Some(row) = (0..efficiency.len()).find(|row| efficiency[*row] < 0.5) {
-        found.push(format!("less than half of the work is useful from {} on", place(table, row)));
+        findings.push(format!("efficiency is below one half from {} on", place(table, row)));
     }
-    found
+    findings
 }

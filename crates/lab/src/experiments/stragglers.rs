@@ -1,7 +1,7 @@
-//! Stragglers: a synchronous step takes as long as the slowest of its workers.
+//! Stragglers: a synchronous step takes as long as its slowest worker.
 
 use super::common::{bandwidth, latency, link};
-use crate::card::{Card, Column, Param, Picture, Unit};
+use crate::description::{ChartSpec, Column, Description, Param, Unit};
 use crate::error::LabError;
 use crate::math::{expected_maximum, log_normal_below, normal_below, powi, quantile};
 use crate::random::{Jitter, Random};
@@ -9,73 +9,91 @@ use crate::row;
 use crate::settings::Settings;
 use crate::study::Experiment;
 use crate::table::{Row, Table};
-use crate::timeline::{Doing, Span, Timeline, Track};
+use crate::timeline::{Activity, Span, Timeline, Track};
 use lockstep_planner::collective::ring;
 use lockstep_tensor::math::scalar::{ln, powf};
 
 /// The experiment.
 pub(super) struct Stragglers;
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "stragglers",
-    title: "Stragglers: the slowest of n workers sets the step",
-    question: "What does a synchronous step lose when the same work takes other times each time?",
+    title: "Stragglers: the slowest of n workers determines the step time",
+    question: "How much does a synchronous step lose to variation of compute times?",
     formula: "T = max over workers + all-reduce; efficiency = mean/E[max], E[max] = integral of \
               1 - F(x)^n",
-    look: "efficiency over workers at variation=0.1; p99_seconds beside p50_seconds; last_share, \
-           which is 1/n when nobody is always slow",
-    surprise: "256 workers that vary by 10 % are 76 % efficient, not 95 %; a heavier tail (pareto) \
-               hurts more at the same mean; stragglers do not average out",
+    look: "efficiency over workers at variation=0.1; p99_seconds against p50_seconds; \
+           slowest_worker_share, which is 1/n when no worker is always slow",
+    surprise: "256 workers with a variation of 10 % are 76 % efficient, not 95 %; a heavier tail \
+               (pareto) costs more at the same mean; stragglers do not average out",
     params: &[
-        Param::count("workers", 256.0, (1.0, 4096.0), "workers that wait for each other"),
-        Param::choice("distribution", &["log-normal", "pareto", "trace"], "how times vary"),
-        Param::number("mean", Unit::Seconds, 0.05, (1e-9, 1e6), "a worker's mean computation"),
+        Param::count("workers", 256.0, (1.0, 4096.0), "synchronous workers"),
+        Param::choice(
+            "distribution",
+            &["log-normal", "pareto", "trace"],
+            "distribution of compute times",
+        ),
+        Param::number("mean", Unit::Seconds, 0.05, (1e-9, 1e6), "mean compute time"),
         Param::number(
             "variation",
             Unit::Number,
             0.2,
             (0.0, 3.0),
-            "deviation over mean (log-normal)",
+            "coefficient of variation (log-normal)",
         ),
         Param::number("shape", Unit::Number, 2.5, (1.05, 20.0), "exponent of the tail (pareto)"),
-        Param::count("steps", 1000.0, (10.0, 20_000.0), "steps that are simulated"),
-        Param::number("gradient", Unit::Bytes, 0.0, (0.0, 1e13), "bytes summed by ring; 0: none"),
+        Param::count("steps", 1000.0, (10.0, 20_000.0), "number of simulated steps"),
+        Param::number(
+            "gradient",
+            Unit::Bytes,
+            0.0,
+            (0.0, 1e13),
+            "bytes of a ring all-reduce; 0: none",
+        ),
         latency(10e-6),
         bandwidth(25e9),
     ],
     sweep: ("workers", &[1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1024.0]),
     columns: &[
-        Column::new("step_seconds", Unit::Seconds, "mean step"),
-        Column::new("p50_seconds", Unit::Seconds, "median step"),
-        Column::new("p95_seconds", Unit::Seconds, "one step in 20 is longer"),
-        Column::new("p99_seconds", Unit::Seconds, "one step in 100 is longer"),
-        Column::new("efficiency", Unit::Share, "mean computation over mean step"),
-        Column::new("expected_efficiency", Unit::Share, "the same by the exact integral"),
-        Column::new("amplification", Unit::Times, "slowest over mean"),
-        Column::new("last_share", Unit::Share, "steps in which the most frequent last was last"),
-        Column::new("slow_probability", Unit::Share, "steps with somebody 10 % over the median"),
-        Column::new("expected_slow", Unit::Share, "the same by the distribution"),
+        Column::new("step_seconds", Unit::Seconds, "mean step time"),
+        Column::new("p50_seconds", Unit::Seconds, "median step time"),
+        Column::new("p95_seconds", Unit::Seconds, "95th percentile of step time"),
+        Column::new("p99_seconds", Unit::Seconds, "99th percentile of step time"),
+        Column::new("efficiency", Unit::Share, "mean compute time/mean step time"),
+        Column::new("expected_efficiency", Unit::Share, "efficiency by the exact integral"),
+        Column::new("amplification", Unit::Times, "slowest/mean compute time"),
+        Column::new(
+            "slowest_worker_share",
+            Unit::Share,
+            "share of steps in which the most frequent straggler is slowest",
+        ),
+        Column::new("slow_probability", Unit::Share, "steps with a worker 10 % over the median"),
+        Column::new(
+            "expected_slow_probability",
+            Unit::Share,
+            "slow_probability of the distribution",
+        ),
     ],
-    picture: Picture::lines("workers", &["efficiency", "expected_efficiency"])
+    chart: ChartSpec::lines("workers", &["efficiency", "expected_efficiency"])
         .log(true, false)
         .named("efficiency"),
 };
 
-/// Factors of one machine's steps: within a few percent, but one in 25 stalls.
+/// Step times of one machine relative to the mean: within a few percent, but one in 25 stalls.
 const TRACE: [f64; 25] = [
     0.97, 0.98, 0.98, 0.99, 0.99, 0.99, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.01, 1.01, 1.01, 1.01,
     1.02, 1.02, 1.03, 1.03, 1.04, 1.06, 1.12, 1.8,
 ];
 
 impl Experiment for Stragglers {
-    fn card(&self) -> &'static Card {
-        &CARD
+    fn description(&self) -> &'static Description {
+        &DESCRIPTION
     }
 
     fn run(&self, at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
         let (num_workers, num_steps) = (at.count("workers"), at.count("steps"));
         let mean = at.number("mean");
-        let (jitter, sum) = (jitter(at), sum_seconds(at));
+        let (jitter, sum) = (jitter(at), all_reduce_seconds(at));
         let mut last = vec![0_usize; num_workers];
         let (mut steps, mut all, mut num_slow) = (Vec::new(), 0.0, 0_usize);
         for _ in 0..num_steps {
@@ -112,14 +130,15 @@ impl Experiment for Stragglers {
 
     fn findings(&self, table: &Table) -> Vec<String> {
         let (at, last) = (table.columns[0].name, table.rows.len() - 1);
-        let words = |column: &str| table.words(column)[last].clone();
+        let text = |column: &str| table.texts(column)[last].clone();
         vec![
-            format!("At {at} = {}, waiting leaves {} of the work", words(at), words("efficiency")),
+            format!("At {at} = {}, efficiency is {}", text(at), text("efficiency")),
             format!(
-                "the slowest takes {} the mean; half of the steps take {}, one in a hundred {}",
-                words("amplification"),
-                words("p50_seconds"),
-                words("p99_seconds")
+                "the slowest worker takes {} the mean; the median step takes {}, the 99th \
+                 percentile {}",
+                text("amplification"),
+                text("p50_seconds"),
+                text("p99_seconds")
             ),
         ]
     }
@@ -130,7 +149,7 @@ impl Experiment for Stragglers {
 }
 
 fn jitter(at: &Settings) -> Jitter {
-    match at.word("distribution") {
+    match at.choice("distribution") {
         "pareto" => Jitter::Pareto { shape: at.number("shape") },
         "trace" => Jitter::Trace(TRACE.to_vec()),
         _ if at.number("variation") == 0.0 => Jitter::None,
@@ -138,45 +157,46 @@ fn jitter(at: &Settings) -> Jitter {
     }
 }
 
-/// What all wait for after the slowest.
-fn sum_seconds(at: &Settings) -> f64 {
+/// Time of the all-reduce after the slowest worker.
+fn all_reduce_seconds(at: &Settings) -> f64 {
     let sum = ring::all_reduce(at.count("workers")).seconds(at.bytes("gradient"), link(at)).0;
     if at.number("gradient") > 0.0 { sum } else { 0.0 }
 }
 
-/// Steps that a picture has room for.
-const DRAWN_STEPS: usize = 6;
+/// Steps of the timeline.
+const TIMELINE_STEPS: usize = 6;
 
 /// The first steps of every worker.
 fn timeline(at: &Settings, random: &mut Random) -> Timeline {
-    let (jitter, sum) = (jitter(at), sum_seconds(at));
+    let (jitter, sum) = (jitter(at), all_reduce_seconds(at));
     let name = |worker| format!("worker {worker}");
     let mut tracks: Vec<Track> = (0..at.count("workers"))
         .map(|worker| Track { name: name(worker), spans: Vec::new() })
         .collect();
     let mut start = 0.0;
-    for step in 0..DRAWN_STEPS {
+    for step in 0..TIMELINE_STEPS {
         let times: Vec<f64> =
             tracks.iter().map(|_| start + at.number("mean") * jitter.factor(random)).collect();
         let slowest = times.iter().copied().fold(start, f64::max);
         for (track, time) in tracks.iter_mut().zip(times) {
-            track.spans.push(Span::new(Doing::Compute, start, time).numbered(step));
+            track.spans.push(Span::new(Activity::Compute, start, time).numbered(step));
             if time < slowest {
-                track.spans.push(Span::new(Doing::Wait, time, slowest));
+                track.spans.push(Span::new(Activity::Wait, time, slowest));
             }
             if sum > 0.0 {
-                track.spans.push(Span::new(Doing::AllReduce, slowest, slowest + sum));
+                track.spans.push(Span::new(Activity::AllReduce, slowest, slowest + sum));
             }
         }
         start = slowest + sum;
     }
-    let mut drawn = Timeline { title: String::new(), tracks };
-    let waits = Unit::Share.show(drawn.share(Doing::Wait));
-    drawn.title = format!("Workers wait {waits} of {DRAWN_STEPS} steps for the slowest of each");
-    drawn
+    let mut timeline = Timeline { title: String::new(), tracks };
+    let wait_share = Unit::Share.show(timeline.share(Activity::Wait));
+    timeline.title =
+        format!("Workers wait {wait_share} of {TIMELINE_STEPS} steps for the slowest worker");
+    timeline
 }
 
-/// The mean of the largest of n factors.
+/// Expected maximum of n factors.
 pub(crate) fn expected(jitter: &Jitter, n: usize) -> f64 {
     match jitter {
         Jitter::None => 1.0,
@@ -194,7 +214,7 @@ pub(crate) fn expected(jitter: &Jitter, n: usize) -> f64 {
     }
 }
 
-/// The largest of n Pareto factors with mean 1: n B(n, 1 - 1/shape) times the least.
+/// Expected maximum of n Pareto factors with mean 1: n B(n, 1 - 1/shape) times the minimum.
 fn pareto_maximum(n: usize, shape: f64) -> f64 {
     let product = (1..=n).map(|k| k as f64 / (k as f64 - 1.0 / shape));
     (shape - 1.0) / shape * product.product::<f64>()
@@ -207,7 +227,7 @@ fn mean_factor(jitter: &Jitter) -> f64 {
     }
 }
 
-/// The median factor.
+/// Median factor.
 fn median(jitter: &Jitter) -> f64 {
     match jitter {
         Jitter::None => 1.0,
@@ -217,7 +237,7 @@ fn median(jitter: &Jitter) -> f64 {
     }
 }
 
-/// The probability that some of n workers is more than 10 % over the median.
+/// Probability that any of n workers is more than 10 % over the median.
 fn any_slow(jitter: &Jitter, n: usize) -> f64 {
     let below = match jitter {
         Jitter::None => 1.0,

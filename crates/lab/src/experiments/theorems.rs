@@ -1,13 +1,13 @@
-//! The ten theorems about distributed SGD as calculators: bounds, not predictions.
+//! Ten theorems on distributed SGD, evaluated: bounds, not predictions.
 //!
-//! Each is used in the form that can be derived; what is often printed (noise that grows with the
-//! batch, a step size that divides by zero, a sign that is turned round) is corrected. Where the
-//! lab can run what a theorem is about, the measured value stands beside the bound, and is on the
-//! right side of it. How far off it is shows what a bound is worth as a prediction.
+//! Each theorem has the form that can be derived; common misprints (noise that grows with the
+//! batch, a step size that divides by zero, a flipped sign) are corrected. Where the lab can run
+//! the subject of a theorem, the table shows the measured value next to the bound. The slack
+//! between the two shows the value of the bound as a prediction.
 
 use super::bounded_async::stable_limit;
 use super::prelude::*;
-use crate::problem::{Bowl, Stepper, norm};
+use crate::problem::{Quadratic, Stepper, norm};
 use lockstep_config::units::Bytes;
 use lockstep_planner::collective::ring;
 use lockstep_planner::scaling::speed_up;
@@ -16,87 +16,86 @@ use std::collections::VecDeque;
 
 experiment!(Theorems);
 
-const CARD: Card = Card {
+const DESCRIPTION: Description = Description {
     name: "theorems",
-    title: "The ten theorems as calculators: bounds, not predictions",
-    question: "What do the theorems promise for these numbers, and how near is the truth?",
+    title: "Ten theorems on distributed SGD: bounds against measured values",
+    question: "What do the theorems bound for these parameters, and how tight are they?",
     formula: "1 sync: 2D/(aT) + aLS/B; 2 stale, convex: 2(L/m)(1+tau) ln(1/eps); 3 stale: 2D/(aT) \
               + aLG + (aL tau)^2 G; 4 bytes: d(n-1)/n for a mean, d log2(1/eps)/8 to eps; 5 \
               n(1+r)/(1+rn); 6 B* = S/(m eps ln(1/eps)); 7 theorem 1 with S/B + W/n; 8 (1+tau) 4LD/\
               eps; 9 aL < 2 sin(pi/(4 tau+2)); 10 step >= max(Tc/n, Tm)",
-    look: "bound beside measured, and slack, how many times apart they are; side says which is \
-           larger",
+    look: "bound against measured; slack, their ratio; direction, an upper or a lower bound",
     surprise: "every bound holds and none predicts: measured values are several times better, so \
-               do not choose hardware by a theorem; what is right is how a bound changes",
+               do not size hardware by a theorem; the scaling of a bound is right",
     params: &[
         Param::count("staleness", 4.0, (0.0, 200.0), "age of gradients in updates (tau)"),
         Param::count("workers", 8.0, (1.0, 1e5), "workers (n)"),
-        Param::count("batch", 8.0, (1.0, 1e6), "samples of a gradient (B)"),
+        Param::count("batch", 8.0, (1.0, 1e6), "batch in samples (B)"),
         Param::count("iterations", 1000.0, (10.0, 1e6), "iterations (T)"),
         Param::number("lr", Unit::Number, 0.05, (1e-5, 1.0), "step size (a); curvature L is 1"),
-        Param::number("condition", Unit::Number, 20.0, (1.0, 1e5), "L/m"),
-        Param::number("noise", Unit::Number, 0.3, (0.0, 100.0), "noise of a sample's gradient"),
-        Param::number("compression", Unit::Number, 0.2, (0.0, 100.0), "noise of compressing"),
-        Param::number("eps", Unit::Number, 1e-3, (1e-12, 0.5), "what is to be reached"),
-        Param::number("ratio", Unit::Number, 0.1, (1e-6, 1e3), "communication over computation"),
-        Param::number("vector", Unit::Bytes, 400e6, (1.0, 1e13), "bytes of the vector (d)"),
+        Param::number("condition", Unit::Number, 20.0, (1.0, 1e5), "condition number L/m"),
+        Param::number("noise", Unit::Number, 0.3, (0.0, 100.0), "gradient noise of a sample"),
+        Param::number("compression", Unit::Number, 0.2, (0.0, 100.0), "noise of compression"),
+        Param::number("eps", Unit::Number, 1e-3, (1e-12, 0.5), "target accuracy"),
+        Param::number("ratio", Unit::Number, 0.1, (1e-6, 1e3), "communication time/compute time"),
+        Param::number("vector", Unit::Bytes, 400e6, (1.0, 1e13), "size of the vector (d)"),
     ],
     sweep: ("staleness", &[0.0, 1.0, 2.0, 4.0, 8.0, 16.0]),
     columns: &[
-        Column::new("theorem", Unit::Word, "theorem"),
-        Column::new("bounds", Unit::Word, "what it is about"),
-        Column::new("side", Unit::Word, "whether the truth is at most or at least that"),
+        Column::new("theorem", Unit::Text, "theorem"),
+        Column::new("quantity", Unit::Text, "bounded quantity"),
+        Column::new("direction", Unit::Text, "upper (at most) or lower (at least) bound"),
         Column::new("bound", Unit::Number, "the bound"),
-        Column::new("measured", Unit::Number, "what a run or the engine's schedule has"),
-        Column::new("slack", Unit::Times, "larger over smaller of the two"),
+        Column::new("measured", Unit::Number, "measured value of a run or schedule"),
+        Column::new("slack", Unit::Times, "larger/smaller of bound and measured"),
     ],
-    picture: Picture::lines("staleness", &["slack"])
+    chart: ChartSpec::lines("staleness", &["slack"])
         .by("theorem")
         .log(false, true)
-        .named("the bound and what was measured: larger over smaller"),
+        .named("larger/smaller of bound and measured value"),
 };
 
 const DIM: usize = 8;
 
-/// What a run of SGD with stale gradients has.
+/// Result of SGD with stale gradients.
 struct Run {
     /// Mean squared norm of the exact gradient.
     mean_square: f64,
-    /// Largest mean square of a gradient that was applied.
+    /// Largest mean square of an applied gradient.
     largest_square: f64,
 }
 
-/// Follows the engine's SGD through a bowl.
+/// Follows the engine's SGD through a quadratic.
 fn descend(at: &Settings, random: &mut Random, staleness: usize, extra: f64) -> Run {
     let batch = at.number("batch");
-    // Noise of samples and of compression, as one of equal variance.
+    // Sampling noise and compression noise, combined.
     let noise = at.number("noise");
     let variance = noise * noise / batch + extra;
-    let bowl = Bowl::new(DIM, at.number("condition"), variance.sqrt());
-    let quiet = Bowl { noise: 0.0, ..bowl.clone() };
-    let (mut x, mut stepper) = (bowl.start(), Stepper::sgd(DIM));
+    let quadratic = Quadratic::new(DIM, at.number("condition"), variance.sqrt());
+    let noiseless = Quadratic { noise: 0.0, ..quadratic.clone() };
+    let (mut x, mut stepper) = (quadratic.start(), Stepper::sgd(DIM));
     let mut past: VecDeque<Vec<f32>> = VecDeque::new();
     let (mut sum, mut largest) = (0.0, 0.0_f64);
     let num = at.count("iterations").min(5000);
     for _ in 0..num {
         past.push_front(x.clone());
         past.truncate(staleness + 1);
-        let exact = norm(&quiet.gradient(&x, 1.0, random));
+        let exact = norm(&noiseless.gradient(&x, 1.0, random));
         sum += exact * exact;
-        let seen = &past[staleness.min(past.len() - 1)];
-        let gradient = bowl.gradient(seen, 1.0, random);
-        let old = norm(&quiet.gradient(seen, 1.0, random));
+        let stale = &past[staleness.min(past.len() - 1)];
+        let gradient = quadratic.gradient(stale, 1.0, random);
+        let old = norm(&noiseless.gradient(stale, 1.0, random));
         largest = largest.max(old * old + DIM as f64 * variance);
         stepper.step(&mut x, at.number("lr"), &gradient);
     }
     Run { mean_square: sum / num as f64, largest_square: largest }
 }
 
-/// A bound with what is known of the truth.
+/// A theorem with its bound and the measured value.
 struct Line {
     theorem: &'static str,
-    bounds: &'static str,
-    side: &'static str,
+    quantity: &'static str,
+    direction: &'static str,
     bound: f64,
     measured: f64,
 }
@@ -105,7 +104,7 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let lines = rates(at, random).into_iter().chain(costs(at));
     let row = |line: Line| {
         let slack = (line.bound / line.measured).max(line.measured / line.bound);
-        row![line.theorem, line.bounds, line.side, line.bound, line.measured, slack]
+        row![line.theorem, line.quantity, line.direction, line.bound, line.measured, slack]
     };
     Ok(lines.map(row).collect())
 }
@@ -115,8 +114,8 @@ fn rates(at: &Settings, random: &mut Random) -> Vec<Line> {
     let (lr, tau, eps) = (at.number("lr"), at.count("staleness"), at.number("eps"));
     let (n, batch) = (at.number("workers"), at.number("batch"));
     let num = at.number("iterations").min(5000.0);
-    let bowl = Bowl::new(DIM, at.number("condition"), 0.0);
-    let drop = bowl.loss(&bowl.start());
+    let quadratic = Quadratic::new(DIM, at.number("condition"), 0.0);
+    let drop = quadratic.loss(&quadratic.start());
     let sample = DIM as f64 * at.number("noise") * at.number("noise");
     let lossy = at.number("compression") * at.number("compression") / n;
     let age = 1.0 + tau as f64;
@@ -125,10 +124,10 @@ fn rates(at: &Settings, random: &mut Random) -> Vec<Line> {
     let compressed = descend(at, random, 0, lossy);
     let far = 2.0 * drop / (lr * num);
     let old = lr * tau as f64;
-    let at_most = |theorem, bounds, bound, measured| Line {
+    let at_most = |theorem, quantity, bound, measured| Line {
         theorem,
-        bounds,
-        side: "at most",
+        quantity,
+        direction: "at most",
         bound,
         measured,
     };
@@ -149,7 +148,7 @@ fn rates(at: &Settings, random: &mut Random) -> Vec<Line> {
             "3 asynchronous",
             "mean squared gradient",
             far + (lr + old * old) * stale.largest_square,
-            // A step that is too long for this delay is outside of the theorem.
+            // The theorem does not cover unstable step sizes.
             if lr < stable_limit(tau) { stale.mean_square } else { f64::NAN },
         ),
         at_most(
@@ -169,27 +168,27 @@ fn rates(at: &Settings, random: &mut Random) -> Vec<Line> {
 
 /// Iterations to a distance of eps with the step size that theorem 2 allows.
 fn iterations(at: &Settings, tau: usize, eps: f64) -> f64 {
-    let bowl = Bowl::new(DIM, at.number("condition"), 0.0);
+    let quadratic = Quadratic::new(DIM, at.number("condition"), 0.0);
     let lr = 1.0 / (2.0 * (1.0 + tau as f64));
     let stepper = Stepper::sgd(DIM);
-    super::bounded_async::iterations(&bowl, lr, eps, 1_000_000, (tau, || tau), stepper)
+    super::bounded_async::iterations(&quadratic, lr, eps, 1_000_000, (tau, || tau), stepper)
 }
 
-/// Iterations to a squared gradient of eps with the same step size.
+/// Iterations to a squared gradient of eps with the step size of theorem 2.
 fn iterations_to_gradient(at: &Settings, tau: usize, eps: f64) -> f64 {
-    let bowl = Bowl::new(DIM, at.number("condition"), 0.0);
+    let quadratic = Quadratic::new(DIM, at.number("condition"), 0.0);
     let lr = 1.0 / (2.0 * (1.0 + tau as f64));
-    let (mut x, mut stepper) = (bowl.start(), Stepper::sgd(DIM));
+    let (mut x, mut stepper) = (quadratic.start(), Stepper::sgd(DIM));
     let mut past: VecDeque<Vec<f32>> = VecDeque::new();
     let mut random = Random::named(0, "unused");
     for iteration in 0..1_000_000 {
         past.push_front(x.clone());
         past.truncate(tau + 1);
-        let exact = norm(&bowl.gradient(&x, 1.0, &mut random));
+        let exact = norm(&quadratic.gradient(&x, 1.0, &mut random));
         if exact * exact <= eps {
             return f64::from(iteration);
         }
-        let gradient = bowl.gradient(&past[tau.min(past.len() - 1)], 1.0, &mut random);
+        let gradient = quadratic.gradient(&past[tau.min(past.len() - 1)], 1.0, &mut random);
         stepper.step(&mut x, lr, &gradient);
     }
     f64::INFINITY
@@ -202,21 +201,26 @@ fn costs(at: &Settings) -> Vec<Line> {
     let sample = DIM as f64 * at.number("noise") * at.number("noise");
     let least = 1.0 / at.number("condition");
     let tau = at.count("staleness");
-    let line =
-        |theorem, bounds, side, bound, measured| Line { theorem, bounds, side, bound, measured };
-    let alone = n as f64;
-    // Just inside and just outside of the limit: the first converges, the second does not.
+    let line = |theorem, quantity, direction, bound, measured| Line {
+        theorem,
+        quantity,
+        direction,
+        bound,
+        measured,
+    };
+    let num_workers = n as f64;
+    // Bisection of the largest step size that converges.
     let limit = stable_limit(tau);
-    let bowl = Bowl::new(1, 1.0, 0.0);
-    let stays = |lr: f64| {
+    let quadratic = Quadratic::new(1, 1.0, 0.0);
+    let converges = |lr: f64| {
         let stepper = Stepper::sgd(1);
         let past = (tau, || tau);
-        super::bounded_async::iterations(&bowl, lr, 0.1, 20_000, past, stepper).is_finite()
+        super::bounded_async::iterations(&quadratic, lr, 0.1, 20_000, past, stepper).is_finite()
     };
     let (mut low, mut high) = (0.0, 2.5);
     for _ in 0..12 {
         let middle = f64::midpoint(low, high);
-        if stays(middle) { low = middle } else { high = middle }
+        if converges(middle) { low = middle } else { high = middle }
     }
     vec![
         line(
@@ -228,14 +232,14 @@ fn costs(at: &Settings) -> Vec<Line> {
         ),
         line(
             "5 speed-up",
-            "times as fast as one",
+            "speed-up over one worker",
             "at most",
             1.0 + 1.0 / ratio,
             speed_up(n, ratio),
         ),
         line(
             "6 scalability",
-            "batch beyond which steps do not fall",
+            "critical batch size",
             "at most",
             sample / (least * eps * ln(1.0 / eps)),
             f64::NAN,
@@ -243,34 +247,34 @@ fn costs(at: &Settings) -> Vec<Line> {
         line("9 delayed gradients", "stable step size", "at most", limit, low),
         line(
             "10 step time",
-            "seconds of a step, one worker's computation is 1",
+            "step time relative to one worker's compute",
             "at least",
-            (1.0 / alone).max(ratio),
-            1.0 / alone + ratio,
+            (1.0 / num_workers).max(ratio),
+            1.0 / num_workers + ratio,
         ),
     ]
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (sides, names) = (table.words("side"), table.words("theorem"));
+    let (directions, names) = (table.texts("direction"), table.texts("theorem"));
     let (bounds, measured) = (table.numbers("bound"), table.numbers("measured"));
     let holds = |row: usize| {
         measured[row].is_nan()
-            || if sides[row] == "at most" {
+            || if directions[row] == "at most" {
                 measured[row] <= bounds[row] * (1.0 + 1e-3)
             } else {
                 measured[row] >= bounds[row] * (1.0 - 1e-3)
             }
     };
     let rows = 0..=last(table);
-    let broken = rows.clone().find(|row| !holds(*row));
-    let known = rows.filter(|row| measured[*row].is_finite()).count();
-    let first = broken.map_or_else(
-        || format!("All {known} bounds that can be measured hold, and none is a prediction"),
+    let violated = rows.clone().find(|row| !holds(*row));
+    let num_measured = rows.filter(|row| measured[*row].is_finite()).count();
+    let first = violated.map_or_else(
+        || format!("All {num_measured} measured bounds hold, and none is a prediction"),
         |row| format!("Theorem {} does not hold at {}", names[row], place(table, row)),
     );
     let loosest = table.best("slack", -1.0).map_or_else(String::new, |row| {
-        format!("the loosest is {}: {} off", names[row], cell(table, "slack", row))
+        format!("the loosest bound is {}: a factor of {}", names[row], cell(table, "slack", row))
     });
     vec![first, loosest]
 }

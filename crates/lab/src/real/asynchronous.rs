@@ -1,171 +1,175 @@
-//! Stale gradients for real: workers compute on weights that the server has moved on from.
+//! Asynchronous SGD with stale gradients over a parameter server.
 //!
-//! Rank 0 is the server, with the engine's optimizer; every other rank asks for weights, sleeps,
-//! and sends a gradient of them. With tau + 1 workers that are equally fast a gradient is tau
-//! updates old.
+//! Rank 0 is the server and runs the engine's optimizer. Every other rank pulls weights, sleeps and
+//! pushes a gradient of these weights. With tau + 1 equally fast workers a gradient is tau updates
+//! old.
 
-use super::{OPEN, Point, Real, cluster};
-use crate::failure::Failure;
+use super::cluster;
+use super::measurement::{Measurement, Point, UNLIMITED};
+use crate::error::LabError;
+use crate::problem::{Quadratic, Stepper, norm};
+use crate::random::Random;
 use lockstep_comm::{Comm, CommError, Handle};
-use lockstep_lab::Random;
-use lockstep_lab::problem::{Bowl, Stepper, norm};
 use lockstep_platform::World;
 use std::time::Duration;
 
-pub(super) const BOUNDED: Real = Real {
+pub(super) const BOUNDED_STALENESS: Measurement = Measurement {
     name: "bounded-async",
     column: "iterations",
-    rows: None,
-    params: &["condition=4", "target=0.05", "most=2000"],
+    row_column: None,
+    params: &["condition=4", "target=0.05", "max_iterations=2000"],
     sweep: "staleness=0,1,3",
-    measure: bounded,
+    measure: measure_bounded,
 };
 
-pub(super) const AWARE: Real = Real {
+pub(super) const STALENESS_AWARE: Measurement = Measurement {
     name: "staleness-aware",
     column: "iterations",
-    rows: Some("policy"),
-    params: &["ages=constant", "staleness=2", "condition=4", "target=0.1"],
+    row_column: Some("policy"),
+    params: &["age_distribution=constant", "staleness=2", "condition=4", "target=0.1"],
     sweep: "lr=0.1,0.3",
-    measure: aware,
+    measure: measure_staleness_aware,
 };
 
-/// How long a worker computes: long enough that all take their turns.
-const COMPUTE: f64 = 0.012;
-/// How often the server looks whether a gradient has come.
-const LOOK: Duration = Duration::from_micros(200);
-/// The weights, and a number that says whether there is more to do.
+/// Compute time of a gradient: long enough that the server serves the workers in turn.
+const COMPUTE_SECONDS: f64 = 0.012;
+/// Polling interval of the server.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
+/// Tag of weights, followed by 1.0 to continue or 0.0 to stop.
 const WEIGHTS: u64 = 1;
+/// Tag of gradients.
 const GRADIENT: u64 = 2;
 
-/// What the server does with a gradient that is so many updates old.
+/// Weight of a gradient by its staleness.
 type Weight<'a> = &'a (dyn Fn(usize) -> f64 + Sync);
 
 struct Job<'a> {
-    bowl: Bowl,
+    quadratic: Quadratic,
     lr: f64,
     target: f64,
-    /// How many updates in a row must be within the target.
-    patience: usize,
-    most: usize,
+    /// Consecutive updates that must be within the target, less one.
+    num_confirmations: usize,
+    max_updates: usize,
     weight: Weight<'a>,
 }
 
-fn bounded(point: &Point<'_>) -> Result<f64, Failure> {
+fn measure_bounded(point: &Point<'_>) -> Result<f64, LabError> {
     let at = point.at;
     let staleness = at.count("staleness");
-    let scale = if at.word("step") == "scaled" { 1.0 + staleness as f64 } else { 1.0 };
+    let scale = if at.choice("step") == "scaled" { 1.0 + staleness as f64 } else { 1.0 };
     let job = Job {
-        bowl: Bowl::new(at.count("dim"), at.number("condition"), 0.0),
+        quadratic: Quadratic::new(at.count("dim"), at.number("condition"), 0.0),
         lr: at.number("lr") / scale,
         target: at.number("target"),
-        patience: staleness,
-        most: at.count("most").min(5000),
+        num_confirmations: staleness,
+        max_updates: at.count("max_iterations").min(5000),
         weight: &|_| 1.0,
     };
-    follow(point, staleness + 1, &job)
+    num_updates(point, staleness + 1, &job)
 }
 
-fn aware(point: &Point<'_>) -> Result<f64, Failure> {
+fn measure_staleness_aware(point: &Point<'_>) -> Result<f64, LabError> {
     let at = point.at;
     let (scale, bound) = (at.number("scale"), at.count("bound"));
-    let weight = |age: usize| match point.word {
+    let weight = |age: usize| match point.row {
         "by age" => 1.0 / (1.0 + age as f64),
         "decay" => lockstep_tensor::math::scalar::exp(-(age as f64) / scale),
         "drop" => f64::from(u8::from(age <= bound)),
         _ => 1.0,
     };
     let job = Job {
-        bowl: Bowl::new(8, at.number("condition"), 0.0),
+        quadratic: Quadratic::new(8, at.number("condition"), 0.0),
         lr: at.number("lr"),
         target: at.number("target"),
-        patience: 0,
-        most: 5000,
+        num_confirmations: 0,
+        max_updates: 5000,
         weight: &weight,
     };
-    // All are alike here; of ages that differ in the simulation, as old as theirs in the mean.
-    let age = match at.word("ages") {
+    // Workers are equally fast here: random ages of the simulation become their mean.
+    let age = match at.choice("age_distribution") {
         "constant" => at.count("staleness"),
         _ => at.count("staleness").div_ceil(2),
     };
-    follow(point, age + 1, &job)
+    num_updates(point, age + 1, &job)
 }
 
-fn follow(point: &Point<'_>, num_workers: usize, job: &Job<'_>) -> Result<f64, Failure> {
-    let links = cluster::even(OPEN);
-    let turns = cluster::turns(point.world, (num_workers + 1, &links), 1, |rank| {
+fn num_updates(point: &Point<'_>, num_workers: usize, job: &Job<'_>) -> Result<f64, LabError> {
+    let links = cluster::uniform_links(UNLIMITED);
+    let repetitions = cluster::run_repeated(point.world, (num_workers + 1, &links), 1, |rank| {
         if rank.index() == 0 {
             return serve(point, &rank.comm, num_workers, job);
         }
-        let mut message = vec![0.0_f32; job.bowl.curvatures.len() + 1];
+        let mut message = vec![0.0_f32; job.quadratic.curvatures.len() + 1];
         let mut unused = Random::named(0, "unused");
         loop {
             rank.comm.recv(&mut message, 0, WEIGHTS)?;
-            let (go_on, weights) = message.split_last().expect("it has a length");
-            if *go_on == 0.0 {
+            let (keep_going, weights) = message.split_last().expect("a message has a flag");
+            if *keep_going == 0.0 {
                 return Ok(0.0);
             }
-            let gradient = job.bowl.gradient(weights, 1.0, &mut unused);
-            rank.compute(COMPUTE);
+            let gradient = job.quadratic.gradient(weights, 1.0, &mut unused);
+            rank.compute(COMPUTE_SECONDS);
             rank.comm.send(&gradient, 0, GRADIENT)?;
         }
     })?;
-    Ok(turns[0].1[0])
+    Ok(repetitions[0].1[0])
 }
 
-/// The server's life: updates until the target is reached.
+/// Runs the server: updates until the target is reached.
 fn serve(
     point: &Point<'_>,
     comm: &Comm,
     num_workers: usize,
     job: &Job<'_>,
 ) -> Result<f64, CommError> {
-    let mut x = job.bowl.start();
+    let mut x = job.quadratic.start();
     let first = norm(&x);
     let mut stepper = Stepper::of(point.at, x.len());
-    let message = |x: &[f32], go_on: f32| [x, &[go_on]].concat();
-    // The update that each worker's weights are of, and the gradient that it will send.
-    let mut seen = vec![0; num_workers];
-    let mut arriving: Vec<Option<Handle<Vec<f32>>>> = Vec::new();
+    let message = |x: &[f32], keep_going: f32| [x, &[keep_going]].concat();
+    // Version of each worker's weights, and its pending gradient.
+    let mut versions = vec![0; num_workers];
+    let mut pending: Vec<Option<Handle<Vec<f32>>>> = Vec::new();
     for worker in 1..=num_workers {
-        arriving.push(Some(comm.start_recv::<f32, _>(vec![0.0; x.len()], worker, GRADIENT)?));
+        pending.push(Some(comm.start_recv::<f32, _>(vec![0.0; x.len()], worker, GRADIENT)?));
         comm.send(&message(&x, 1.0), worker, WEIGHTS)?;
     }
     let (mut updates, mut num_within, mut next) = (0, 0, 0);
     let mut is_over = false;
-    while arriving.iter().any(Option::is_some) {
-        next = wait(point.world, &arriving, next);
-        let gradient = arriving[next].take().expect("it has come").finish()?;
+    while pending.iter().any(Option::is_some) {
+        next = wait(point.world, &pending, next);
+        let gradient = pending[next].take().expect("wait returned it").finish()?;
         if !is_over {
-            let weight = (job.weight)(updates - seen[next]);
+            let weight = (job.weight)(updates - versions[next]);
             if weight > 0.0 {
                 stepper.step(&mut x, job.lr * weight, &gradient);
             }
             updates += 1;
             let distance = norm(&x);
             num_within = if distance <= job.target * first { num_within + 1 } else { 0 };
-            is_over = num_within > job.patience || updates >= job.most || !distance.is_finite();
+            is_over = num_within > job.num_confirmations
+                || updates >= job.max_updates
+                || !distance.is_finite();
         }
         let worker = next + 1;
         if !is_over {
-            seen[next] = updates;
-            arriving[next] =
+            versions[next] = updates;
+            pending[next] =
                 Some(comm.start_recv::<f32, _>(vec![0.0; x.len()], worker, GRADIENT)?);
         }
         comm.send(&message(&x, f32::from(u8::from(!is_over))), worker, WEIGHTS)?;
     }
-    Ok(if updates < job.most { updates as f64 } else { f64::INFINITY })
+    Ok(if updates < job.max_updates { updates as f64 } else { f64::INFINITY })
 }
 
-/// The next worker in turn whose gradient has come.
-fn wait(world: &World, arriving: &[Option<Handle<Vec<f32>>>], last: usize) -> usize {
+/// Next worker, round-robin, whose gradient has arrived.
+fn wait(world: &World, pending: &[Option<Handle<Vec<f32>>>], last: usize) -> usize {
     loop {
-        let turn = (1..=arriving.len()).map(|step| (last + step) % arriving.len());
-        let mut come =
-            turn.filter(|worker| arriving[*worker].as_ref().is_some_and(Handle::is_done));
-        if let Some(worker) = come.next() {
+        let turn = (1..=pending.len()).map(|step| (last + step) % pending.len());
+        let mut arrived =
+            turn.filter(|worker| pending[*worker].as_ref().is_some_and(Handle::is_done));
+        if let Some(worker) = arrived.next() {
             return worker;
         }
-        world.clock().sleep(LOOK);
+        world.clock().sleep(POLL_INTERVAL);
     }
 }

@@ -1,29 +1,30 @@
-//! Checkpoints and failures: work is sleeping, checkpoints are written, and failures come at the
-//! times of the simulation, in scaled time. After one, the last checkpoint is read and work since
-//! then is done again.
+//! Checkpointing under failures, in scaled time.
+//!
+//! Compute is a sleep, checkpoints are files, and failures happen at the times of the simulation.
+//! After a failure the run reads its last checkpoint and repeats the lost work.
 
-use super::{Point, Real};
-use crate::failure::Failure;
+use super::measurement::{Measurement, Point};
+use crate::error::LabError;
 use lockstep_platform::World;
 use std::path::Path;
 use std::time::Duration;
 
-pub(super) const REAL: Real = Real {
+pub(super) const MEASUREMENT: Measurement = Measurement {
     name: "checkpointing",
     column: "overhead",
-    rows: None,
+    row_column: None,
     params: &["write=500ms", "mtbf=10s", "failures=64"],
     sweep: "interval=1s,3s,8s",
     measure,
 };
 
-/// Runs that go on at the same time; their failures are independent, so together they are one.
+/// Concurrent runs that share the failures; failures are independent, so their sum is one run.
 const NUM_RUNS: usize = 16;
 
-/// The limits of the card are for hours; a second of it is this much here.
+/// Wall-clock seconds per second of the parameters, whose limits are meant for hours.
 const SCALE: f64 = 0.1;
 
-fn measure(point: &Point<'_>) -> Result<f64, Failure> {
+fn measure(point: &Point<'_>) -> Result<f64, LabError> {
     let at = point.at;
     let mut random = point.random();
     let failures: Vec<f64> =
@@ -34,11 +35,11 @@ fn measure(point: &Point<'_>) -> Result<f64, Failure> {
         .temp_dir()
         .join(format!("lockstep-lab-{:016x}", point.world.entropy().u64()));
     point.world.files().create_dir_all(&folder)?;
-    let results: Vec<Result<(f64, f64), Failure>> = std::thread::scope(|scope| {
+    let results: Vec<Result<(f64, f64), LabError>> = std::thread::scope(|scope| {
         let run = |index: usize| {
             let own: Vec<f64> = failures.iter().copied().skip(index).step_by(NUM_RUNS).collect();
             let path = folder.join(format!("{index}.checkpoint"));
-            scope.spawn(move || live(point, &path, &own))
+            scope.spawn(move || run_through_failures(point, &path, &own))
         };
         let threads: Vec<_> = (0..NUM_RUNS).map(run).collect();
         threads.into_iter().map(|thread| thread.join().expect("no run panics")).collect()
@@ -53,8 +54,12 @@ fn measure(point: &Point<'_>) -> Result<f64, Failure> {
     Ok(elapsed / useful - 1.0)
 }
 
-/// One run through its failures: seconds that passed, and seconds of work that were saved.
-fn live(point: &Point<'_>, path: &Path, failures: &[f64]) -> Result<(f64, f64), Failure> {
+/// One run with its failures; returns elapsed seconds and seconds of checkpointed work.
+fn run_through_failures(
+    point: &Point<'_>,
+    path: &Path,
+    failures: &[f64],
+) -> Result<(f64, f64), LabError> {
     let (at, clock) = (point.at, point.world.clock());
     let scaled = |key: &str| at.number(key) * SCALE;
     let start = clock.now();
@@ -62,7 +67,7 @@ fn live(point: &Point<'_>, path: &Path, failures: &[f64]) -> Result<(f64, f64), 
     point.world.files().write_atomic(path, &saved.to_le_bytes())?;
     for failure in failures {
         let mut left = failure * SCALE;
-        // What it takes to come back counts, and so does failing meanwhile.
+        // A failure may also interrupt the restart.
         if !spend(point.world, &mut left, scaled("restart")) {
             continue;
         }
@@ -71,16 +76,16 @@ fn live(point: &Point<'_>, path: &Path, failures: &[f64]) -> Result<(f64, f64), 
             if !spend(point.world, &mut left, scaled("interval")) {
                 break;
             }
-            // A checkpoint that a failure interrupts was never there.
+            // An interrupted checkpoint is lost.
             if left < scaled("write") {
                 let rest = left;
                 spend(point.world, &mut left, rest);
                 break;
             }
-            let begun = clock.now();
+            let write_start = clock.now();
             saved += 1;
             point.world.files().write_atomic(path, &saved.to_le_bytes())?;
-            let rest = (scaled("write") - clock.since(begun).as_secs_f64()).max(0.0);
+            let rest = (scaled("write") - clock.since(write_start).as_secs_f64()).max(0.0);
             left -= scaled("write") - rest;
             spend(point.world, &mut left, rest);
         }
@@ -89,7 +94,7 @@ fn live(point: &Point<'_>, path: &Path, failures: &[f64]) -> Result<(f64, f64), 
     Ok((elapsed, read(point.world, path)? as f64 * scaled("interval")))
 }
 
-/// Sleeps, but not beyond the failure; whether it got through.
+/// Sleeps until done or until the failure; returns whether it completed.
 fn spend(world: &World, left: &mut f64, seconds: f64) -> bool {
     let slept = seconds.min(*left).max(0.0);
     world.clock().sleep(Duration::from_secs_f64(slept));
@@ -97,9 +102,8 @@ fn spend(world: &World, left: &mut f64, seconds: f64) -> bool {
     slept >= seconds
 }
 
-/// How many intervals the last checkpoint has.
-fn read(world: &World, path: &Path) -> Result<u64, Failure> {
+/// Number of intervals in the last checkpoint.
+fn read(world: &World, path: &Path) -> Result<u64, LabError> {
     let bytes = world.files().read(path)?;
-    let bytes = bytes.try_into().map_err(|_| Failure::bug("a checkpoint of another length"))?;
-    Ok(u64::from_le_bytes(bytes))
+    Ok(u64::from_le_bytes(bytes.try_into().expect("checkpoints have eight bytes")))
 }

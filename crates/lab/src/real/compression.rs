@@ -1,13 +1,14 @@
-//! Compressed gradients: a step computes and compresses, then sums the smaller message.
+//! Gradient compression: compute, compress, then all-reduce the smaller message.
 
-use super::{Point, Real, cluster};
-use crate::failure::Failure;
+use super::cluster;
+use super::measurement::{Measurement, Point};
+use crate::error::LabError;
 use lockstep_schedule::Algorithm;
 
-pub(super) const REAL: Real = Real {
+pub(super) const MEASUREMENT: Measurement = Measurement {
     name: "compression",
     column: "step_seconds",
-    rows: None,
+    row_column: None,
     params: &[
         "workers=4",
         "method=quantised",
@@ -22,12 +23,12 @@ pub(super) const REAL: Real = Real {
     measure,
 };
 
-fn measure(point: &Point<'_>) -> Result<f64, Failure> {
+fn measure(point: &Point<'_>) -> Result<f64, LabError> {
     let at = point.at;
-    let each = if at.word("method") == "quantised" { 4.0 } else { 8.0 };
-    let bytes = each * at.number("ratio") * at.number("parameters");
-    let links = cluster::even(point.link());
-    cluster::seconds(point.world, (at.count("workers"), &links), 3, |rank| {
+    let element_bytes = if at.choice("method") == "quantised" { 4.0 } else { 8.0 };
+    let bytes = element_bytes * at.number("ratio") * at.number("parameters");
+    let links = cluster::uniform_links(point.link());
+    cluster::shortest_seconds(point.world, (at.count("workers"), &links), 3, |rank| {
         rank.compute(at.number("compute") + at.number("compress"));
         rank.all_reduce(Algorithm::RING, bytes)
     })

@@ -1,21 +1,22 @@
-//! Models of consistency: workers that vary wait for all at every step, for all now and then, for
-//! those who are too far behind, or for nobody. Under every model a worker has the gradients and
-//! the times that the simulation gives it.
+//! Consistency models with stragglers: synchronous, local SGD, bounded staleness, asynchronous.
+//!
+//! Every worker draws the same gradients and compute times as in the simulation.
 
-use super::{OPEN, Point, Real, cluster};
-use crate::failure::Failure;
+use super::cluster;
+use super::measurement::{Measurement, Point, UNLIMITED};
+use crate::error::LabError;
+use crate::experiments::{Clocks, JitteredWorker};
+use crate::problem::Stepper;
 use lockstep_comm::{Comm, CommError, Reduction};
-use lockstep_lab::experiments::{Clocks, UnevenWorker};
-use lockstep_lab::problem::Stepper;
 use lockstep_schedule::Algorithm;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub(super) const REAL: Real = Real {
+pub(super) const MEASUREMENT: Measurement = Measurement {
     name: "consistency",
     column: "seconds",
-    rows: Some("model"),
+    row_column: Some("model"),
     params: &[
         "workers=4",
         "compute=100ms",
@@ -30,39 +31,40 @@ pub(super) const REAL: Real = Real {
     measure,
 };
 
-/// Numbers of the vector that is averaged; the weights are the first of them.
+/// Length of the averaged vector; the weights are its prefix.
 const LEN: usize = 16_384;
-/// Updates after which it is given up.
-const MOST: usize = 2000;
-/// The weights, and a number that says whether there is more to do.
+/// Maximum number of updates.
+const MAX_UPDATES: usize = 2000;
+/// Tag of weights, followed by 1.0 to continue or 0.0 to stop.
 const WEIGHTS: u64 = 1;
+/// Tag of gradients.
 const GRADIENT: u64 = 2;
 
-fn measure(point: &Point<'_>) -> Result<f64, Failure> {
-    match point.word {
-        "synchronous" => together(point, 1),
-        "local" => together(point, point.at.count("local_steps")),
-        "bounded" => apart(point, Some(point.at.count("bound"))),
-        "asynchronous" => apart(point, None),
+fn measure(point: &Point<'_>) -> Result<f64, LabError> {
+    match point.row {
+        "synchronous" => synchronous(point, 1),
+        "local" => synchronous(point, point.at.count("local_steps")),
+        "bounded" => asynchronous(point, Some(point.at.count("bound"))),
+        "asynchronous" => asynchronous(point, None),
         _ => Ok(f64::NAN),
     }
 }
 
-fn together(point: &Point<'_>, k: usize) -> Result<f64, Failure> {
+fn synchronous(point: &Point<'_>, k: usize) -> Result<f64, LabError> {
     let at = point.at;
     let num_workers = at.count("workers");
     let bytes = 4.0 * LEN as f64;
-    let links = cluster::ring_of(num_workers, bytes, at.number("communication").max(1e-6));
-    cluster::seconds(point.world, (num_workers, &links), 2, |rank| {
-        // Every turn begins again, with the same random numbers as the simulation.
-        let mut worker = UnevenWorker::all(at, &mut point.random()).swap_remove(rank.index());
-        let bowl = UnevenWorker::bowl(at);
-        let mut x = bowl.start();
-        let target = at.number("target") * bowl.loss(&x);
+    let links = cluster::links_for_ring(num_workers, bytes, at.number("communication").max(1e-6));
+    cluster::shortest_seconds(point.world, (num_workers, &links), 2, |rank| {
+        // Every repetition restarts with the random streams of the simulation.
+        let mut worker = JitteredWorker::all(at, &mut point.random()).swap_remove(rank.index());
+        let quadratic = JitteredWorker::quadratic(at);
+        let mut x = quadratic.start();
+        let target = at.number("target") * quadratic.loss(&x);
         let mut stepper = Stepper::of(at, x.len());
         let comm = rank.comm.using(Algorithm::RING);
         let (mut vector, mut updates) = (vec![0.0_f32; LEN], 0);
-        while bowl.loss(&x) > target && updates < MOST {
+        while quadratic.loss(&x) > target && updates < MAX_UPDATES {
             for _ in 0..k {
                 rank.compute(worker.seconds());
                 let gradient = worker.gradient(&x);
@@ -79,18 +81,19 @@ fn together(point: &Point<'_>, k: usize) -> Result<f64, Failure> {
     })
 }
 
-/// Turns of a server, with one before that does not count.
-const NUM_TURNS: usize = 2;
+/// Repetitions, after one warm-up.
+const NUM_REPETITIONS: usize = 2;
 
-fn apart(point: &Point<'_>, bound: Option<usize>) -> Result<f64, Failure> {
+fn asynchronous(point: &Point<'_>, bound: Option<usize>) -> Result<f64, LabError> {
     let num_workers = point.at.count("workers");
-    let links = cluster::even(OPEN);
-    let servers: Vec<Server<'_>> = (0..=NUM_TURNS).map(|_| Server::new(point, bound)).collect();
-    let turns_taken: Vec<AtomicUsize> = (0..2 * num_workers).map(|_| AtomicUsize::new(0)).collect();
-    cluster::turns(point.world, (2 * num_workers, &links), NUM_TURNS, |rank| {
-        let turn = turns_taken[rank.index()].fetch_add(1, Ordering::Relaxed);
+    let links = cluster::uniform_links(UNLIMITED);
+    let servers: Vec<Server<'_>> =
+        (0..=NUM_REPETITIONS).map(|_| Server::new(point, bound)).collect();
+    let num_started: Vec<AtomicUsize> = (0..2 * num_workers).map(|_| AtomicUsize::new(0)).collect();
+    cluster::run_repeated(point.world, (2 * num_workers, &links), NUM_REPETITIONS, |rank| {
+        let repetition = num_started[rank.index()].fetch_add(1, Ordering::Relaxed);
         match rank.index().checked_sub(num_workers) {
-            None => servers[turn].serve(&rank.comm, rank.index(), rank.index() + num_workers),
+            None => servers[repetition].serve(&rank.comm, rank.index(), rank.index() + num_workers),
             Some(number) => work(point, rank, number),
         }
     })?;
@@ -98,14 +101,14 @@ fn apart(point: &Point<'_>, bound: Option<usize>) -> Result<f64, Failure> {
     Ok(seconds.fold(f64::INFINITY, f64::min))
 }
 
-/// A worker's life: weights, a gradient of them, and again until there is no more to do.
+/// Runs a worker: pulls weights and pushes gradients until the server stops it.
 fn work(point: &Point<'_>, rank: &cluster::Rank<'_>, number: usize) -> Result<(), CommError> {
-    let mut worker = UnevenWorker::all(point.at, &mut point.random()).swap_remove(number);
-    let mut message = vec![0.0_f32; UnevenWorker::bowl(point.at).curvatures.len() + 1];
+    let mut worker = JitteredWorker::all(point.at, &mut point.random()).swap_remove(number);
+    let mut message = vec![0.0_f32; JitteredWorker::quadratic(point.at).curvatures.len() + 1];
     loop {
         rank.comm.recv(&mut message, number, WEIGHTS)?;
-        let (go_on, weights) = message.split_last().expect("it has a length");
-        if *go_on == 0.0 {
+        let (keep_going, weights) = message.split_last().expect("a message has a flag");
+        if *keep_going == 0.0 {
             return Ok(());
         }
         let gradient = worker.gradient(weights);
@@ -114,27 +117,27 @@ fn work(point: &Point<'_>, rank: &cluster::Rank<'_>, number: usize) -> Result<()
     }
 }
 
-/// A server with a rank for each of its workers, so that whoever comes first is served first.
+/// A server with one rank per worker, so that it serves gradients in order of arrival.
 struct Server<'a> {
     point: &'a Point<'a>,
     state: Mutex<State>,
-    has_moved: Condvar,
+    changed: Condvar,
 }
 
-/// What the ranks of a server share.
+/// State that the ranks of a server share.
 struct State {
     x: Vec<f32>,
     stepper: Stepper,
     clocks: Clocks,
     updates: usize,
     is_over: bool,
-    /// To the target; infinite until then.
+    /// Time to the target; infinite until then.
     seconds: f64,
 }
 
 impl<'a> Server<'a> {
     fn new(point: &'a Point<'a>, bound: Option<usize>) -> Self {
-        let x = UnevenWorker::bowl(point.at).start();
+        let x = JitteredWorker::quadratic(point.at).start();
         let state = State {
             stepper: Stepper::of(point.at, x.len()),
             x,
@@ -143,47 +146,47 @@ impl<'a> Server<'a> {
             is_over: false,
             seconds: f64::INFINITY,
         };
-        Self { point, state: Mutex::new(state), has_moved: Condvar::new() }
+        Self { point, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves one worker, who is another rank, until the target is reached.
+    /// Serves the worker on rank `worker` until the target is reached.
     fn serve(&self, comm: &Comm, number: usize, worker: usize) -> Result<(), CommError> {
         let (at, clock) = (self.point.at, self.point.world.clock());
         let start = clock.now();
-        let bowl = UnevenWorker::bowl(at);
-        let target = at.number("target") * bowl.loss(&bowl.start());
+        let quadratic = JitteredWorker::quadratic(at);
+        let target = at.number("target") * quadratic.loss(&quadratic.start());
         let lr = at.number("lr") / at.number("workers");
-        let mut gradient = vec![0.0_f32; bowl.curvatures.len()];
+        let mut gradient = vec![0.0_f32; quadratic.curvatures.len()];
         let mut state = self.lock();
         loop {
-            while !state.is_over && !state.clocks.lets(number) {
-                state = self.has_moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            while !state.is_over && !state.clocks.may_start(number) {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
-            let go_on = f32::from(u8::from(!state.is_over));
-            let message = [&state.x[..], &[go_on]].concat();
+            let keep_going = f32::from(u8::from(!state.is_over));
+            let message = [&state.x[..], &[keep_going]].concat();
             drop(state);
             comm.send(&message, worker, WEIGHTS)?;
-            if go_on == 0.0 {
+            if keep_going == 0.0 {
                 return Ok(());
             }
             comm.recv(&mut gradient, worker, GRADIENT)?;
-            // One gradient after the other: the others wait for this one.
+            // The lock serializes gradients: other workers wait for this one.
             state = self.lock();
             if !state.is_over {
                 clock.sleep(Duration::from_secs_f64(at.number("push")));
                 let State { x, stepper, .. } = &mut *state;
                 stepper.step(x, lr, &gradient);
-                state.clocks.count(number);
+                state.clocks.advance(number);
                 state.updates += 1;
-                if bowl.loss(&state.x) <= target {
+                if quadratic.loss(&state.x) <= target {
                     state.seconds = clock.since(start).as_secs_f64();
                 }
-                state.is_over = state.seconds.is_finite() || state.updates >= MOST;
-                self.has_moved.notify_all();
+                state.is_over = state.seconds.is_finite() || state.updates >= MAX_UPDATES;
+                self.changed.notify_all();
             }
         }
     }

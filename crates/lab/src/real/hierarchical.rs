@@ -1,17 +1,18 @@
-//! Two levels: a reduce-scatter inside the node, an all-reduce of every part between nodes, and an
-//! all-gather inside, over fast links in a node and slow ones between, a card for each rank.
+//! Hierarchical all-reduce: reduce-scatter inside nodes, all-reduce between nodes, all-gather
+//! inside nodes; fast links inside a node, slow links between nodes, one NIC per rank.
 
-use super::{Point, Real, cluster};
-use crate::failure::Failure;
+use super::cluster;
+use super::measurement::{Measurement, Point};
+use crate::error::LabError;
 use lockstep_comm::{Comm, CommError, Reduction};
 use lockstep_config::EmulatedLink;
 use lockstep_mesh::{Group, Rank};
 use lockstep_schedule::Algorithm;
 
-pub(super) const REAL: Real = Real {
+pub(super) const MEASUREMENT: Measurement = Measurement {
     name: "hierarchical",
-    column: "cards_seconds",
-    rows: None,
+    column: "per_rank_nic_seconds",
+    row_column: None,
     params: &[
         "per_node=2",
         "bytes=800kB",
@@ -24,11 +25,11 @@ pub(super) const REAL: Real = Real {
     measure,
 };
 
-fn measure(point: &Point<'_>) -> Result<f64, Failure> {
+fn measure(point: &Point<'_>) -> Result<f64, LabError> {
     let at = point.at;
     let (num_nodes, per_node) = (at.count("nodes"), at.count("per_node"));
     let num_ranks = num_nodes * per_node;
-    let mut emulate = cluster::even(point.link());
+    let mut emulate = cluster::uniform_links(point.link());
     for one in 0..num_ranks {
         for other in (one + 1)..num_ranks {
             if one / per_node == other / per_node {
@@ -48,11 +49,11 @@ fn measure(point: &Point<'_>) -> Result<f64, Failure> {
         .collect();
     let across: Vec<Group> =
         (0..per_node).map(|rail| group((rail..num_ranks).step_by(per_node).collect())).collect();
-    let times = cluster::turns(point.world, (num_ranks, &emulate), 1, |rank| {
+    let times = cluster::run_repeated(point.world, (num_ranks, &emulate), 1, |rank| {
         let inside = rank.comm.split(&inside, "node")?;
         let across = rank.comm.split(&across, "rail")?;
         let clock = point.world.clock();
-        // The groups are made once; what counts is the best of a few sums.
+        // The groups are created once; the shortest of a few all-reduces counts.
         let mut best = f64::INFINITY;
         for _ in 0..3 {
             rank.comm.barrier()?;

@@ -1,15 +1,16 @@
-//! Local SGD: ranks take steps alone on data of their own, then average their weights over links.
+//! Local SGD: ranks take local steps on their own data, then average their weights.
 
-use super::{Point, Real, cluster};
-use crate::failure::Failure;
+use super::cluster;
+use super::measurement::{Measurement, Point};
+use crate::error::LabError;
+use crate::experiments::LocalWorker;
 use lockstep_comm::Reduction;
-use lockstep_lab::experiments::LocalWorker;
 use lockstep_schedule::Algorithm;
 
-pub(super) const REAL: Real = Real {
+pub(super) const MEASUREMENT: Measurement = Measurement {
     name: "local-sgd",
     column: "seconds",
-    rows: None,
+    row_column: None,
     params: &[
         "workers=4",
         "compute=15ms",
@@ -23,23 +24,23 @@ pub(super) const REAL: Real = Real {
     measure,
 };
 
-/// Numbers of the vector that is averaged; the weights are the first of them.
+/// Length of the averaged vector; the weights are its prefix.
 const LEN: usize = 16_384;
-/// Steps after which it is given up.
-const MOST: usize = 2000;
+/// Maximum number of steps.
+const MAX_STEPS: usize = 2000;
 
-fn measure(point: &Point<'_>) -> Result<f64, Failure> {
+fn measure(point: &Point<'_>) -> Result<f64, LabError> {
     let at = point.at;
     let (num_workers, k) = (at.count("workers"), at.count("local_steps"));
     let bytes = 4.0 * LEN as f64;
-    let links = cluster::ring_of(num_workers, bytes, at.number("communication").max(1e-6));
-    cluster::seconds(point.world, (num_workers, &links), 3, |rank| {
-        // Every turn begins again, with the same random numbers as the simulation.
+    let links = cluster::links_for_ring(num_workers, bytes, at.number("communication").max(1e-6));
+    cluster::shortest_seconds(point.world, (num_workers, &links), 3, |rank| {
+        // Every repetition restarts with the random streams of the simulation.
         let mut worker = LocalWorker::all(at, &mut point.random()).swap_remove(rank.index());
         let comm = rank.comm.using(Algorithm::RING);
         let mut vector = vec![0.0_f32; LEN];
         let mut steps = 0;
-        while worker.loss(&worker.x) > at.number("target") && steps < MOST {
+        while worker.loss(&worker.x) > at.number("target") && steps < MAX_STEPS {
             for _ in 0..k {
                 rank.compute(at.number("compute"));
                 worker.step();

@@ -1,8 +1,8 @@
-//! `lockstep lab NAME --real`: the same experiment on this machine, simulated beside measured.
+//! Measurements of the experiments on this machine, next to their simulation.
 //!
-//! Ranks are threads over TCP whose links are emulated, running the engine's own collectives and
-//! messages; computing is sleeping. Parameters are the simulation's, with defaults that a laptop
-//! can play: few ranks, slow links, tens of milliseconds.
+//! Ranks are threads connected by TCP over emulated links. They run the engine's collectives,
+//! point-to-point messages and optimizers; compute is a sleep. Parameters are those of the
+//! simulation, with defaults for a laptop: few ranks, slow links, tens of milliseconds.
 
 mod all_reduce;
 mod asynchronous;
@@ -14,128 +14,106 @@ mod data_parallel;
 mod heterogeneous;
 mod hierarchical;
 mod local_sgd;
+mod measurement;
 mod overlap;
 mod parameter_server;
 mod pipeline;
 mod reproducibility;
 mod stragglers;
 
-use super::Arguments;
-use crate::failure::Failure;
-use lockstep_config::units::{BytesPerSecond, Seconds};
-use lockstep_lab::experiments::find;
-use lockstep_lab::{
-    Card, Cell, Column, LabError, Picture, Random, Report, Settings, Study, Table, Unit, sweep,
-};
+use crate::description::{ChartSpec, Column, Description, Unit};
+use crate::error::LabError;
+use crate::experiments::find;
+use crate::settings::sweep;
+use crate::study::{Report, Study};
+use crate::table::{Cell, Table};
 use lockstep_platform::World;
-use lockstep_schedule::Link;
-use std::io::Write;
+use measurement::{Measurement, Point};
 
-/// How an experiment is run for real.
-struct Real {
-    name: &'static str,
-    /// The column that is measured.
-    column: &'static str,
-    /// The column whose words tell the rows of a point apart, if there are several.
-    rows: Option<&'static str>,
-    /// Parameters in place of the card's defaults.
-    params: &'static [&'static str],
-    /// What is swept when nobody says.
-    sweep: &'static str,
-    /// Measures a row; not a number where a row cannot be run here.
-    measure: fn(&Point<'_>) -> Result<f64, Failure>,
+/// Parameters, sweeps and seed of a measurement, as on the command line.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// Parameters as `key=value`.
+    pub params: &'a [String],
+    /// Sweeps as `key=a,b,c`; the measurement's default where there is none.
+    pub sweeps: &'a [String],
+    /// Random seed.
+    pub seed: u64,
 }
 
-/// What one row is about.
-struct Point<'a> {
-    at: &'a Settings,
-    /// The word of the row.
-    word: &'a str,
-    seed: u64,
-    name: &'static str,
-    world: &'a World,
-}
-
-impl Point<'_> {
-    /// The random numbers that the simulation has.
-    fn random(&self) -> Random {
-        Random::named(self.seed, self.name)
-    }
-
-    /// The link of the settings.
-    fn link(&self) -> Link {
-        Link { latency: self.at.seconds("latency"), bandwidth: self.at.bandwidth("bandwidth") }
-    }
-}
-
-/// Links that carry as much as this machine can.
-const OPEN: Link = Link { latency: Seconds(0.0), bandwidth: BytesPerSecond(0.0) };
-
-const ALL: [&Real; 15] = [
-    &data_parallel::REAL,
-    &stragglers::REAL,
-    &asynchronous::BOUNDED,
-    &all_reduce::REAL,
-    &pipeline::REAL,
-    &compression::REAL,
-    &local_sgd::REAL,
-    &heterogeneous::REAL,
-    &overlap::REAL,
-    &parameter_server::REAL,
-    &asynchronous::AWARE,
-    &checkpointing::REAL,
-    &consistency::REAL,
-    &hierarchical::REAL,
-    &reproducibility::REAL,
+const ALL: [&Measurement; 15] = [
+    &data_parallel::MEASUREMENT,
+    &stragglers::MEASUREMENT,
+    &asynchronous::BOUNDED_STALENESS,
+    &all_reduce::MEASUREMENT,
+    &pipeline::MEASUREMENT,
+    &compression::MEASUREMENT,
+    &local_sgd::MEASUREMENT,
+    &heterogeneous::MEASUREMENT,
+    &overlap::MEASUREMENT,
+    &parameter_server::MEASUREMENT,
+    &asynchronous::STALENESS_AWARE,
+    &checkpointing::MEASUREMENT,
+    &consistency::MEASUREMENT,
+    &hierarchical::MEASUREMENT,
+    &reproducibility::MEASUREMENT,
 ];
 
-/// Runs an experiment both ways; its card, to be drawn, and what came out.
-pub(super) fn run(
+/// Simulates and measures an experiment. Returns its description, with the chart of the
+/// measurement, and the report; `progress` gets one line per measured row.
+pub fn run(
     name: &str,
-    arguments: &Arguments,
+    request: &Request<'_>,
     world: &World,
-) -> Result<(Card, Report), Failure> {
+    progress: &mut dyn FnMut(&str),
+) -> Result<(Description, Report), LabError> {
     let experiment = find(name)?;
-    let card = experiment.card();
-    let real = ALL.iter().find(|real| real.name == card.name).ok_or_else(|| {
-        let names: Vec<&str> = ALL.iter().map(|real| real.name).collect();
-        let names = names.join(", ");
-        Failure::user(format!("{name} cannot be run for real; try lab NAME --real of {names}"))
-    })?;
-    let study = study(real, card, arguments)?;
-    let mut all = study.columns(card)[..study.sweeps.len()].to_vec();
-    all.extend(columns(real, card));
+    let description = experiment.description();
+    let measurement =
+        ALL.iter().find(|measurement| measurement.name == description.name).ok_or_else(|| {
+            let names: Vec<&str> = ALL.iter().map(|measurement| measurement.name).collect();
+            LabError::NotMeasurable { name: name.to_owned(), measurable: names.join(", ") }
+        })?;
+    let study = study(measurement, description, request)?;
+    let mut all = study.columns(description)[..study.sweeps.len()].to_vec();
+    all.extend(columns(measurement, description));
     let mut table = Table::new(all, study.sweeps.len());
     for (point, settings) in study.points() {
         let simulated = Study { settings: settings.clone(), sweeps: Vec::new(), ..study.clone() }
             .run(experiment)?
             .rows;
-        let words = real.rows.map(|column| simulated.words(column));
-        for (row, expected) in simulated.numbers(real.column).into_iter().enumerate() {
-            let word = words.as_ref().map_or("", |words| words[row].as_str());
-            let what = Point { at: &settings, word, seed: study.seed, name: card.name, world };
-            let measured = (real.measure)(&what)?;
+        let row_texts = measurement.row_column.map(|column| simulated.texts(column));
+        for (index, expected) in simulated.numbers(measurement.column).into_iter().enumerate() {
+            let row = row_texts.as_ref().map_or("", |texts| texts[index].as_str());
+            let seed = study.seed;
+            let measured = (measurement.measure)(&Point {
+                at: &settings,
+                row,
+                seed,
+                name: description.name,
+                world,
+            })?;
             if measured.is_nan() {
                 continue;
             }
-            progress(real, &point, word);
+            progress(&progress_line(measurement, &point, row));
             let mut cells = point.clone();
-            cells.extend(real.rows.map(|_| Cell::from(word)));
+            cells.extend(measurement.row_column.map(|_| Cell::from(row)));
             let is_same = expected.to_bits() == measured.to_bits();
-            let apart = if is_same { 0.0 } else { measured / expected - 1.0 };
-            cells.extend([expected, measured, apart].map(Cell::from));
+            let difference = if is_same { 0.0 } else { measured / expected - 1.0 };
+            cells.extend([expected, measured, difference].map(Cell::from));
             table.spread.push(vec![0.0; cells.len()]);
             table.rows.push(cells);
         }
     }
-    let picture = Picture {
+    let chart = ChartSpec {
         y: &["simulated", "measured"],
         x: table.columns[0].name,
-        series: real.rows,
-        ..card.picture
+        series: measurement.row_column,
+        ..description.chart
     };
     let report = Report {
-        name: card.name,
+        name: description.name,
         parameters: study.settings.clone(),
         sweep: study.sweeps.iter().cloned().collect(),
         seeds: 1,
@@ -144,18 +122,22 @@ pub(super) fn run(
         findings: findings(&table),
         rows: table,
     };
-    Ok((Card { picture, ..*card }, report))
+    Ok((Description { chart, ..*description }, report))
 }
 
-/// The simulation's study, with what a laptop can play where nobody says otherwise.
-fn study(real: &Real, card: &Card, arguments: &Arguments) -> Result<Study, LabError> {
-    let ours = real.params.iter().map(|&text| text.to_owned());
-    let params: Vec<String> = ours.chain(arguments.param.iter().cloned()).collect();
-    let mut study = Study::with(card, &params, &arguments.sweep)?;
-    if arguments.sweep.is_empty() {
-        let (key, values) = sweep(card, real.sweep)?;
-        let is_set = arguments
-            .param
+/// The study of the simulation, with the measurement's defaults where the request has none.
+fn study(
+    measurement: &Measurement,
+    description: &Description,
+    request: &Request<'_>,
+) -> Result<Study, LabError> {
+    let defaults = measurement.params.iter().map(|&text| text.to_owned());
+    let params: Vec<String> = defaults.chain(request.params.iter().cloned()).collect();
+    let mut study = Study::with(description, &params, request.sweeps)?;
+    if request.sweeps.is_empty() {
+        let (key, values) = sweep(description, measurement.sweep)?;
+        let is_set = request
+            .params
             .iter()
             .any(|text| text.split_once('=').is_some_and(|(name, _)| name.trim() == key));
         study.sweeps = if is_set {
@@ -164,51 +146,52 @@ fn study(real: &Real, card: &Card, arguments: &Arguments) -> Result<Study, LabEr
             vec![(key, values)]
         };
     }
-    study.seed = arguments.seed;
+    study.seed = request.seed;
     Ok(study)
 }
 
-/// What stands behind the swept parameters.
-fn columns(real: &Real, card: &Card) -> Vec<Column> {
-    let of = |name: &str| card.columns.iter().find(|column| column.name == name).copied();
-    let unit = of(real.column).map_or(Unit::Number, |column| column.unit);
-    let meaning = of(real.column).map_or("", |column| column.meaning);
-    let words = real.rows.and_then(of);
-    words
+/// Columns after the swept parameters.
+fn columns(measurement: &Measurement, description: &Description) -> Vec<Column> {
+    let column = |name: &str| description.columns.iter().find(|other| other.name == name).copied();
+    let measured = column(measurement.column);
+    let unit = measured.map_or(Unit::Number, |column| column.unit);
+    let meaning = measured.map_or("", |column| column.meaning);
+    let row_column = measurement.row_column.and_then(column);
+    row_column
         .into_iter()
         .chain([
             Column::new("simulated", unit, meaning),
-            Column::new("measured", unit, "the same on this machine"),
-            Column::new("difference", Unit::Share, "measured over simulated, less one"),
+            Column::new("measured", unit, "measured on this machine"),
+            Column::new("difference", Unit::Share, "measured/simulated - 1"),
         ])
         .collect()
 }
 
-fn progress(real: &Real, point: &[Cell], word: &str) {
+fn progress_line(measurement: &Measurement, point: &[Cell], row: &str) -> String {
     let cells: Vec<String> = point
         .iter()
         .map(|cell| match cell {
             Cell::Number(number) => number.to_string(),
-            Cell::Word(word) => word.clone(),
+            Cell::Text(text) => text.clone(),
         })
         .collect();
-    // Progress is a courtesy; nobody is told when standard error is closed.
-    let _ = writeln!(std::io::stderr(), "{} {} {word}", real.name, cells.join(" "));
+    format!("{} {} {row}", measurement.name, cells.join(" "))
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let apart = table.numbers("difference");
-    let worst = (0..apart.len()).max_by(|a, b| apart[*a].abs().total_cmp(&apart[*b].abs()));
-    let Some(worst) = worst else { return vec!["Nothing could be run".to_owned()] };
-    let words = table.words("difference");
-    let near = apart.iter().filter(|apart| apart.abs() <= 0.2).count();
+    let differences = table.numbers("difference");
+    let worst = (0..differences.len())
+        .max_by(|a, b| differences[*a].abs().total_cmp(&differences[*b].abs()));
+    let Some(worst) = worst else { return vec!["No row could be measured".to_owned()] };
+    let texts = table.texts("difference");
+    let close = differences.iter().filter(|difference| difference.abs() <= 0.2).count();
     vec![
-        format!("{near} of {} measurements are within 20 % of the simulation", apart.len()),
+        format!("{close} of {} measurements are within 20 % of the simulation", differences.len()),
         format!(
-            "the farthest is {} off, at {} = {}",
-            words[worst],
+            "the largest difference is {}, at {} = {}",
+            texts[worst],
             table.columns[0].name,
-            table.words(table.columns[0].name)[worst]
+            table.texts(table.columns[0].name)[worst]
         ),
     ]
 }

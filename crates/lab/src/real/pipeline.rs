@@ -1,25 +1,27 @@
-//! Pipelines: devices follow the engine's programs, sleep for every pass and send what others need.
+//! Pipeline schedules: ranks run the engine's programs, sleep for every pass and send activations
+//! and gradients.
 
-use super::{OPEN, Point, Real, cluster};
-use crate::failure::Failure;
+use super::cluster;
+use super::measurement::{Measurement, Point, UNLIMITED};
+use crate::error::LabError;
 use lockstep_comm::{Comm, CommError, Handle};
 use lockstep_schedule::pipeline::{Kind, Pass, Pipeline, Shape, Task, build, needs, settled};
 
-pub(super) const REAL: Real = Real {
+pub(super) const MEASUREMENT: Measurement = Measurement {
     name: "pipeline",
     column: "step_seconds",
-    rows: Some("schedule"),
+    row_column: Some("schedule"),
     params: &["devices=4", "forward=20ms", "backward=40ms", "transfer=0"],
     sweep: "microbatches=4,8",
     measure,
 };
 
-/// Numbers of an activation that is sent.
+/// Elements of a message.
 const LEN: usize = 64;
 
-fn measure(point: &Point<'_>) -> Result<f64, Failure> {
+fn measure(point: &Point<'_>) -> Result<f64, LabError> {
     let at = point.at;
-    let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.to_string() == point.word) else {
+    let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.to_string() == point.row) else {
         return Ok(f64::NAN);
     };
     if at.number("variation") > 0.0 {
@@ -32,37 +34,37 @@ fn measure(point: &Point<'_>) -> Result<f64, Failure> {
         num_microbatches: at.count("microbatches"),
     };
     let Ok(pipeline) = build(kind, shape) else { return Ok(f64::NAN) };
-    // A device's time is divided among the stages that it has.
+    // A device's compute time is divided among its stages.
     let stages = shape.num_stages() as f64 / shape.num_devices as f64;
     let seconds = |pass: Pass| {
-        let whole = match pass {
+        let device_seconds = match pass {
             Pass::Forward => at.number("forward"),
             Pass::Backward => at.number("backward"),
             Pass::InputGrad | Pass::WeightGrad => at.number("backward") / 2.0,
         };
-        whole / stages
+        device_seconds / stages
     };
-    let links = cluster::even(OPEN);
-    cluster::seconds(point.world, (shape.num_devices, &links), 2, |rank| {
-        let mut leaving = Vec::new();
+    let links = cluster::uniform_links(UNLIMITED);
+    cluster::shortest_seconds(point.world, (shape.num_devices, &links), 2, |rank| {
+        let mut in_flight = Vec::new();
         for &task in &pipeline.programs[rank.index()] {
             let stage = pipeline.stage(rank.index(), task.chunk);
             receive(&rank.comm, &pipeline, stage, task)?;
             rank.compute(seconds(task.pass));
-            leaving.extend(send(&rank.comm, &pipeline, stage, task)?);
+            in_flight.extend(send(&rank.comm, &pipeline, stage, task)?);
         }
-        leaving.into_iter().try_for_each(|call| call.finish().map(drop))
+        in_flight.into_iter().try_for_each(|call| call.finish().map(drop))
     })
 }
 
-/// A name for what a pass of a stage gives.
+/// Tag of the output of a pass.
 fn tag(pipeline: &Pipeline, stage: usize, pass: Pass, microbatch: usize) -> u64 {
     let kind = u64::from(pass != Pass::Forward);
     let number = (stage * pipeline.shape.num_microbatches + microbatch) as u64;
     2 * number + kind
 }
 
-/// Waits for what a pass needs from other devices.
+/// Receives the inputs of a pass from other devices.
 fn receive(comm: &Comm, pipeline: &Pipeline, stage: usize, task: Task) -> Result<(), CommError> {
     for (needed, pass) in needs(pipeline.shape, stage, task.pass).into_iter().flatten() {
         let device = pipeline.device(needed, task.microbatch);
@@ -74,7 +76,7 @@ fn receive(comm: &Comm, pipeline: &Pipeline, stage: usize, task: Task) -> Result
     Ok(())
 }
 
-/// Sends what a pass gives to whoever waits for it.
+/// Sends the output of a pass to the next stage.
 fn send(
     comm: &Comm,
     pipeline: &Pipeline,
@@ -82,12 +84,12 @@ fn send(
     task: Task,
 ) -> Result<Option<Handle<Vec<f32>>>, CommError> {
     let pass = settled(task.pass);
-    let neighbour = match pass {
+    let neighbor = match pass {
         Pass::Forward if stage + 1 < pipeline.shape.num_stages() => stage + 1,
         Pass::InputGrad if stage > 0 => stage - 1,
         _ => return Ok(None),
     };
-    let device = pipeline.device(neighbour, task.microbatch);
+    let device = pipeline.device(neighbor, task.microbatch);
     if device == comm.group_rank() {
         return Ok(None);
     }

@@ -1,14 +1,15 @@
-//! Stragglers: ranks sleep for times drawn as in the simulation, then all sum a gradient.
+//! Stragglers: ranks sleep for times drawn as in the simulation, then all-reduce a gradient.
 
-use super::{Point, Real, cluster};
-use crate::failure::Failure;
-use lockstep_lab::Jitter;
+use super::cluster;
+use super::measurement::{Measurement, Point};
+use crate::error::LabError;
+use crate::random::Jitter;
 use lockstep_schedule::Algorithm;
 
-pub(super) const REAL: Real = Real {
+pub(super) const MEASUREMENT: Measurement = Measurement {
     name: "stragglers",
     column: "step_seconds",
-    rows: None,
+    row_column: None,
     params: &[
         "mean=80ms",
         "variation=0.4",
@@ -21,10 +22,10 @@ pub(super) const REAL: Real = Real {
     measure,
 };
 
-fn measure(point: &Point<'_>) -> Result<f64, Failure> {
+fn measure(point: &Point<'_>) -> Result<f64, LabError> {
     let at = point.at;
     let (num_workers, num_steps) = (at.count("workers"), at.count("steps"));
-    let jitter = match at.word("distribution") {
+    let jitter = match at.choice("distribution") {
         "pareto" => Jitter::Pareto { shape: at.number("shape") },
         "log-normal" if at.number("variation") > 0.0 => {
             Jitter::LogNormal { variation: at.number("variation") }
@@ -36,13 +37,13 @@ fn measure(point: &Point<'_>) -> Result<f64, Failure> {
     let times: Vec<f64> = (0..num_steps * num_workers)
         .map(|_| at.number("mean") * jitter.factor(&mut random))
         .collect();
-    let links = cluster::even(point.link());
-    let all = cluster::seconds(point.world, (num_workers, &links), 3, |rank| {
+    let links = cluster::uniform_links(point.link());
+    let seconds = cluster::shortest_seconds(point.world, (num_workers, &links), 3, |rank| {
         (0..num_steps).try_for_each(|step| {
             rank.compute(times[step * num_workers + rank.index()]);
-            // A sum of nothing still waits for all.
+            // An empty all-reduce still synchronizes all ranks.
             rank.all_reduce(Algorithm::RING, at.number("gradient").max(4.0 * num_workers as f64))
         })
     })?;
-    Ok(all / num_steps as f64)
+    Ok(seconds / num_steps as f64)
 }

@@ -1,30 +1,31 @@
-//! A discrete-event simulator in virtual time that plays the schedules the engine runs.
+//! Discrete-event simulator in virtual time that executes the engine's schedules.
 //!
-//! Nothing here knows an algorithm: a collective is a [`Schedule`](lockstep_schedule::Schedule), a
-//! pipeline is a [`Pipeline`](lockstep_schedule::pipeline::Pipeline), both exactly as the engine
-//! gets them. What a simulation adds is a world in which they run: ranks that come late, links
-//! that differ, cards that several flows share, passes that take longer one time than the next,
-//! ranks that never come or fail on the way. Where that world is even and undisturbed, times are
-//! those of the planner to the last digit, and tests hold them together.
+//! A collective is a [`Schedule`](lockstep_schedule::Schedule) and a pipeline a
+//! [`Pipeline`](lockstep_schedule::pipeline::Pipeline), exactly as the engine runs them. The
+//! simulation adds late and failing ranks, heterogeneous links, NICs shared by several flows, and
+//! jitter of passes. Without these, times equal the planner's bit for bit, which tests check.
 
 mod collective;
+mod compiled;
 mod pipeline;
 mod queue;
-mod shared;
+mod shared_links;
+mod simulation;
 
-pub use collective::{Compiled, Played, play, play_until};
-pub use pipeline::{PlayedPipeline, play_pipeline, watch_pipeline};
-pub use shared::Shared;
+pub use collective::{CollectiveRun, simulate_collective, simulate_with_failures};
+pub use compiled::CompiledSchedule;
+pub use pipeline::{PipelineRun, simulate_pipeline, trace_pipeline};
+pub use shared_links::SharedLinks;
 
 use lockstep_schedule::{Link, Links};
 
-/// What messages travel over.
+/// Links that messages travel over.
 #[derive(Debug, Clone, Copy)]
 pub enum Fabric<'a> {
-    /// The same link between any two ranks; what a rank moves in one round shares its port.
-    Even(Link),
-    /// A link of its own between any two ranks.
-    Pairs(&'a Links),
-    /// Links that several pairs share: each divides its bandwidth evenly among its flows.
-    Shared(&'a Shared),
+    /// One kind of link between all ranks; the messages of a rank and round share its port.
+    Uniform(Link),
+    /// An individual link between any two ranks.
+    PerPair(&'a Links),
+    /// Links shared by several pairs: each divides its bandwidth evenly among its flows.
+    Shared(&'a SharedLinks),
 }

@@ -1,51 +1,51 @@
-//! A pipeline with passes that take other times each: jitter, slow devices, uneven stages.
+//! Simulation of a pipeline whose passes have individual durations: jitter, slow devices,
+//! unbalanced stages.
 //!
-//! A pass begins when its device is free and what it waits for has arrived, as in the planner's
-//! timeline; only here every pass has a time of its own.
+//! A pass starts when its device is free and its inputs have arrived, as in the planner's timeline.
 
 use lockstep_schedule::pipeline::{Pass, Pipeline, Task, needs, settled};
 
-/// When it was over.
+/// Result of a simulated pipeline.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PlayedPipeline {
-    /// When the last device was done.
+pub struct PipelineRun {
+    /// Completion time of the last device.
     pub end: f64,
-    /// How long each device worked.
+    /// Compute time of each device.
     pub busy: Vec<f64>,
-    /// How many passes were played.
+    /// Number of simulated passes.
     pub num_events: u64,
 }
 
-impl PlayedPipeline {
-    /// Share of all devices' time in which they idle.
+impl PipelineRun {
+    /// Idle share of the time of all devices.
     pub fn bubble(&self) -> f64 {
         1.0 - self.busy.iter().sum::<f64>() / (self.end * self.busy.len() as f64)
     }
 }
 
-/// Plays a schedule whose pass `task` of `stage` takes `seconds(stage, task)`, and a transfer to
-/// another device `hop`; nothing if it never ends.
-pub fn play_pipeline(
+/// Simulates a schedule in which `task` of `stage` takes `seconds(stage, task)` and a transfer
+/// between devices takes `hop`. Returns `None` for a deadlock.
+pub fn simulate_pipeline(
     pipeline: &Pipeline,
     hop: f64,
     seconds: impl FnMut(usize, Task) -> f64,
-) -> Option<PlayedPipeline> {
-    watch_pipeline(pipeline, hop, seconds, |_, _, _, _| {})
+) -> Option<PipelineRun> {
+    trace_pipeline(pipeline, hop, seconds, |_, _, _, _| {})
 }
 
-/// The same, and `watch` is told of every pass: its device, what it is, when it began and ended.
-pub fn watch_pipeline(
+/// Simulates a pipeline and calls `observe` with device, task, start and end of every pass.
+pub fn trace_pipeline(
     pipeline: &Pipeline,
     hop: f64,
     mut seconds: impl FnMut(usize, Task) -> f64,
-    mut watch: impl FnMut(usize, Task, f64, f64),
-) -> Option<PlayedPipeline> {
+    mut observe: impl FnMut(usize, Task, f64, f64),
+) -> Option<PipelineRun> {
     let shape = pipeline.shape;
     let mut next = vec![0; shape.num_devices];
     let mut free = vec![0.0_f64; shape.num_devices];
     let mut busy = vec![0.0; shape.num_devices];
-    // By stage, pass and microbatch; not a number until it is over.
-    let place = |stage: usize, pass: Pass, microbatch: usize| {
+    // End of every pass by stage, pass and micro-batch; NaN until it is known.
+    let index = |stage: usize, pass: Pass, microbatch: usize| {
         let pass = match pass {
             Pass::Forward => 0,
             Pass::Backward | Pass::InputGrad => 1,
@@ -62,25 +62,25 @@ pub fn watch_pipeline(
             while let Some(&task) = pipeline.programs[device].get(next[device]) {
                 let stage = pipeline.stage(device, task.chunk);
                 let arrived = |(needed, pass): (usize, Pass)| {
-                    let end = ends[place(needed, pass, task.microbatch)];
+                    let end = ends[index(needed, pass, task.microbatch)];
                     let is_here = pipeline.device(needed, task.microbatch) == device;
                     if is_here { end } else { end + hop }
                 };
                 let needed = needs(shape, stage, task.pass).into_iter().flatten().map(arrived);
-                let latest =
+                let later =
                     |start: f64, end: f64| if end > start || end.is_nan() { end } else { start };
-                // Once something is missing, nothing is later than that.
+                // NaN, an input that is not ready, is later than any time.
                 let start = needed.fold(free[device], |start, end| {
-                    if start.is_nan() { start } else { latest(start, end) }
+                    if start.is_nan() { start } else { later(start, end) }
                 });
                 if start.is_nan() {
                     break;
                 }
                 let end = start + seconds(stage, task);
-                watch(device, task, start, end);
+                observe(device, task, start, end);
                 busy[device] += end - start;
                 free[device] = end;
-                ends[place(stage, settled(task.pass), task.microbatch)] = end;
+                ends[index(stage, settled(task.pass), task.microbatch)] = end;
                 next[device] += 1;
                 num_events += 1;
                 has_moved = true;
@@ -89,5 +89,5 @@ pub fn watch_pipeline(
     }
     let is_done = next.iter().zip(&pipeline.programs).all(|(next, all)| *next == all.len());
     let end = free.iter().copied().fold(0.0, f64::max);
-    is_done.then_some(PlayedPipeline { end, busy, num_events })
+    is_done.then_some(PipelineRun { end, busy, num_events })
 }

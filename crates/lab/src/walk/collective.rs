@@ -1,6 +1,6 @@
-//! Collectives: values are sets of the ranks whose contributions they contain.
+//! Walk through collectives: a value is the set of ranks that contributed to it.
 
-use super::{Flight, Frame, Held, Walk};
+use super::{Frame, Held, Message, Walk};
 use crate::error::LabError;
 use crate::experiments::all_reduce_schedule;
 use lockstep_config::units::Bytes;
@@ -8,13 +8,13 @@ use lockstep_schedule::collective::{GroupSpec, build};
 use lockstep_schedule::{Algorithm, Buffer, Chunks, Layout, Op, Place, Schedule, Step};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Which contributions a value contains.
+/// Contributing ranks of a value.
 type Value = BTreeSet<usize>;
 
-/// Chunks on their way, with their values.
-type Sent = (Chunks, Vec<Value>);
+/// Chunks of a message with their values.
+type Payload = (Chunks, Vec<Value>);
 
-/// An element of the vector.
+/// Size of an element.
 const ELEMENT: Bytes = Bytes(4);
 
 pub(super) fn all_reduce(
@@ -24,45 +24,52 @@ pub(super) fn all_reduce(
 ) -> Result<Walk, LabError> {
     let per_node = if num_ranks.is_multiple_of(2) { num_ranks / 2 } else { num_ranks };
     let schedule = all_reduce_schedule(algorithm, num_ranks, per_node)?;
-    Ok(one(&schedule, bytes))
+    Ok(walk_schedule(&schedule, bytes))
 }
 
 pub(super) fn all_to_all(num_ranks: usize, bytes: Bytes) -> Walk {
-    one(&made(Op::AllToAll, Algorithm::Pairwise, num_ranks), Bytes(bytes.0 * num_ranks as u64))
+    walk_schedule(
+        &build_schedule(Op::AllToAll, Algorithm::Pairwise, num_ranks),
+        Bytes(bytes.0 * num_ranks as u64),
+    )
 }
 
-/// Gradients are scattered as sums, each rank updates its part, and weights are gathered; where
-/// weights are divided too they are gathered first, for forward and for backward.
-pub(super) fn zero(name: &str, num_ranks: usize, bytes: Bytes, has_no_weights: bool) -> Walk {
-    let scatter = one(&made(Op::ReduceScatter, Algorithm::RING, num_ranks), bytes);
-    let gather = one(&made(Op::AllGather, Algorithm::RING, num_ranks), bytes);
+/// ZeRO: reduce-scatter of gradients and all-gather of updated weights; with sharded weights
+/// (ZeRO-3), all-gathers for the forward and the backward pass instead.
+pub(super) fn zero(name: &str, num_ranks: usize, bytes: Bytes, shards_weights: bool) -> Walk {
+    let scatter =
+        walk_schedule(&build_schedule(Op::ReduceScatter, Algorithm::RING, num_ranks), bytes);
+    let gather = walk_schedule(&build_schedule(Op::AllGather, Algorithm::RING, num_ranks), bytes);
     let title = format!("{name}, {num_ranks} ranks");
-    if has_no_weights {
+    if shards_weights {
         let parts = [
             ("weights for forward", &gather),
             ("weights for backward", &gather),
             ("gradients", &scatter),
         ];
-        return joined(title, &parts);
+        return concatenate(title, &parts);
     }
-    joined(title, &[("gradients", &scatter), ("updated weights", &gather)])
+    concatenate(title, &[("gradients", &scatter), ("updated weights", &gather)])
 }
 
-/// Rank 0 is the server: everybody hands in, then everybody fetches.
+/// Rank 0 is the server: all ranks push, then all ranks pull.
 pub(super) fn parameter_server(num_ranks: usize, bytes: Bytes) -> Walk {
-    let push = made(Op::Gather { root: 0 }, Algorithm::Linear, num_ranks);
-    let push = one(&push, Bytes(bytes.0 * num_ranks as u64));
-    let pull = one(&made(Op::Broadcast { root: 0 }, Algorithm::Linear, num_ranks), bytes);
+    let push = build_schedule(Op::Gather { root: 0 }, Algorithm::Linear, num_ranks);
+    let push = walk_schedule(&push, Bytes(bytes.0 * num_ranks as u64));
+    let pull = walk_schedule(
+        &build_schedule(Op::Broadcast { root: 0 }, Algorithm::Linear, num_ranks),
+        bytes,
+    );
     let title = format!("parameter server on rank 0, {num_ranks} ranks");
-    joined(title, &[("push", &push), ("pull", &pull)])
+    concatenate(title, &[("push", &push), ("pull", &pull)])
 }
 
-fn made(op: Op, algorithm: Algorithm, num_ranks: usize) -> Schedule {
-    build(op, algorithm, &GroupSpec::new(num_ranks)).expect("the engine has it")
+fn build_schedule(op: Op, algorithm: Algorithm, num_ranks: usize) -> Schedule {
+    build(op, algorithm, &GroupSpec::new(num_ranks)).expect("the engine builds it for any size")
 }
 
-/// Several walks one after the other; bytes go on counting.
-fn joined(title: String, parts: &[(&str, &Walk)]) -> Walk {
+/// Concatenates walks; bytes accumulate.
+fn concatenate(title: String, parts: &[(&str, &Walk)]) -> Walk {
     let mut frames: Vec<Frame> = Vec::new();
     for (name, walk) in parts {
         let before = frames.last().map(|frame| frame.sent.clone());
@@ -78,7 +85,7 @@ fn joined(title: String, parts: &[(&str, &Walk)]) -> Walk {
     Walk { title, row: "rank", column: "chunk", frames }
 }
 
-fn one(schedule: &Schedule, bytes: Bytes) -> Walk {
+fn walk_schedule(schedule: &Schedule, bytes: Bytes) -> Walk {
     let (op, algorithm, n) = (schedule.op, schedule.algorithm, schedule.num_ranks());
     let title = format!("{op} by {algorithm}, {n} ranks");
     let frames = Walker::new(schedule, bytes).frames();
@@ -90,9 +97,10 @@ struct Walker<'a> {
     layout: Layout,
     values: BTreeMap<(Place, usize), Value>,
     round: Vec<usize>,
-    open: Vec<usize>,
-    /// By sender and receiver: what was sent and is not received, with the values of its chunks.
-    sends: BTreeMap<(usize, usize), VecDeque<Sent>>,
+    num_open: Vec<usize>,
+    /// Posted sends by sender and receiver.
+    sends: BTreeMap<(usize, usize), VecDeque<Payload>>,
+    /// Posted receives by sender and receiver, as round and step.
     recvs: BTreeMap<(usize, usize), VecDeque<(usize, usize)>>,
     sent: Vec<Bytes>,
 }
@@ -111,7 +119,7 @@ impl<'a> Walker<'a> {
             layout: Layout::even(schedule, (bytes.0 / ELEMENT.0) as usize),
             values,
             round: vec![0; n],
-            open: vec![0; n],
+            num_open: vec![0; n],
             sends: BTreeMap::new(),
             recvs: BTreeMap::new(),
             sent: vec![Bytes(0); n],
@@ -119,12 +127,12 @@ impl<'a> Walker<'a> {
     }
 
     fn frames(mut self) -> Vec<Frame> {
-        let mut frames = vec![self.frame("the start".to_owned(), Vec::new())];
+        let mut frames = vec![self.frame("initial state".to_owned(), Vec::new())];
         for rank in 0..self.schedule.num_ranks() {
             self.post(rank);
         }
         loop {
-            let meetings: Vec<(usize, usize)> = self
+            let matched: Vec<(usize, usize)> = self
                 .recvs
                 .iter()
                 .filter(|(channel, recvs)| {
@@ -132,36 +140,36 @@ impl<'a> Walker<'a> {
                 })
                 .map(|(channel, _)| *channel)
                 .collect();
-            if meetings.is_empty() {
+            if matched.is_empty() {
                 return frames;
             }
-            let mut flights = Vec::new();
-            let mut through = Vec::new();
-            for (source, target) in meetings {
+            let mut messages = Vec::new();
+            let mut ends = Vec::new();
+            for (source, target) in matched {
                 let posted =
                     self.sends[&(source, target)].len().min(self.recvs[&(source, target)].len());
                 for _ in 0..posted {
-                    let flight = self.deliver(source, target);
-                    flights.push(flight);
-                    through.extend([source, target]);
+                    let message = self.deliver(source, target);
+                    messages.push(message);
+                    ends.extend([source, target]);
                 }
             }
-            for rank in through {
-                self.open[rank] -= 1;
+            for rank in ends {
+                self.num_open[rank] -= 1;
             }
             for rank in 0..self.schedule.num_ranks() {
                 let is_inside = self.round[rank] < self.schedule.programs[rank].len();
-                if self.open[rank] == 0 && is_inside {
+                if self.num_open[rank] == 0 && is_inside {
                     self.round[rank] += 1;
                     self.post(rank);
                 }
             }
             let title = format!("round {}", frames.len());
-            frames.push(self.frame(title, flights));
+            frames.push(self.frame(title, messages));
         }
     }
 
-    /// A rank does what needs nobody and posts its messages, until it must wait.
+    /// Runs the local steps of a rank and posts its messages until it must wait.
     fn post(&mut self, rank: usize) {
         let schedule = self.schedule;
         while let Some(steps) = schedule.programs[rank].get(self.round[rank]) {
@@ -193,8 +201,8 @@ impl<'a> Walker<'a> {
                     Step::Signal | Step::Wait { .. } => {}
                 }
             }
-            self.open[rank] = steps.iter().filter(|step| step.is_message()).count();
-            if self.open[rank] > 0 {
+            self.num_open[rank] = steps.iter().filter(|step| step.is_message()).count();
+            if self.num_open[rank] > 0 {
                 return;
             }
             self.round[rank] += 1;
@@ -205,17 +213,17 @@ impl<'a> Walker<'a> {
         self.values.get(&(place, chunk)).cloned().unwrap_or_default()
     }
 
-    /// The oldest message of a channel arrives.
-    fn deliver(&mut self, source: usize, target: usize) -> Flight {
+    /// Delivers the oldest message from `source` to `target`.
+    fn deliver(&mut self, source: usize, target: usize) -> Message {
         let channel = (source, target);
-        let sends = self.sends.get_mut(&channel).expect("something was sent");
-        let (chunks, values) = sends.pop_front().expect("something was sent");
-        let recvs = self.recvs.get_mut(&channel).expect("somebody receives");
-        let (round, index) = recvs.pop_front().expect("somebody receives");
+        let sends = self.sends.get_mut(&channel).expect("a send is posted");
+        let (chunks, values) = sends.pop_front().expect("a send is posted");
+        let recvs = self.recvs.get_mut(&channel).expect("a receive is posted");
+        let (round, index) = recvs.pop_front().expect("a receive is posted");
         let (into, with) = match &self.schedule.programs[target][round][index] {
             Step::RecvReduce { into, with, .. } => (*into, Some(*with)),
             Step::Recv { into, .. } => (*into, None),
-            step => panic!("{step:?} receives nothing"),
+            step => panic!("{step:?} is no receive"),
         };
         for (chunk, mut value) in chunks.iter().zip(values) {
             if let Some(with) = with {
@@ -225,12 +233,12 @@ impl<'a> Walker<'a> {
         }
         let bytes = ELEMENT * self.layout.len(chunks) as u64;
         self.sent[source] += bytes;
-        let verb = if with.is_some() { "to add" } else { "to keep" };
-        Flight { source, target, what: format!("{chunks} {verb}"), bytes }
+        let verb = if with.is_some() { "to reduce" } else { "to store" };
+        Message { source, target, content: format!("{chunks} {verb}"), bytes }
     }
 
-    /// What every rank holds: of each chunk the value with most in it.
-    fn frame(&self, title: String, flights: Vec<Flight>) -> Frame {
+    /// State of every rank: of each chunk the value with the most contributions.
+    fn frame(&self, title: String, messages: Vec<Message>) -> Frame {
         let (n, is_sum) = (self.schedule.num_ranks(), self.schedule.op.is_sum());
         let mut best: Vec<Vec<Value>> = vec![vec![Value::new(); self.schedule.num_chunks]; n];
         for ((place, chunk), value) in &self.values {
@@ -242,16 +250,16 @@ impl<'a> Walker<'a> {
             let all = if is_sum { n } else { 1 };
             let share = value.len() as f64 / all as f64;
             let names: Vec<String> = value.iter().map(usize::to_string).collect();
-            let words = match value.len() {
+            let text = match value.len() {
                 0 => "·".to_owned(),
                 count if is_sum && count == n => "sum".to_owned(),
                 count if count > 4 => format!("{count} of {n}"),
                 _ if is_sum => names.join("+"),
                 _ => format!("of {}", names.join("+")),
             };
-            Held { words, share: share.min(1.0) }
+            Held { text, share: share.min(1.0) }
         };
         let held = best.iter().map(|rank| rank.iter().map(held).collect()).collect();
-        Frame { title, flights, held, sent: self.sent.clone() }
+        Frame { title, messages, held, sent: self.sent.clone() }
     }
 }

@@ -1,69 +1,68 @@
-//! A schedule, round by round: who holds what, who sends what to whom, how many bytes so far.
+//! Walk through a schedule of the engine, round by round: buffers, messages, bytes sent.
 //!
-//! A walk is made from the engine's own schedules, all ranks together: in each frame every message
-//! flies whose two ends are posted, which is one latency. Sets of contributions stand for values, so a
-//! frame shows which part of a sum every rank holds of every chunk.
+//! One frame delivers every message whose send and receive are posted, which is one latency. Values
+//! are sets of contributions: a frame shows which partial sum every rank has of every chunk.
 
 mod collective;
-mod draw;
 mod pipeline;
+mod render;
 
-pub use draw::{html, svg, text};
+pub use render::{html, svg, text};
 
 use crate::error::LabError;
 use lockstep_config::units::Bytes;
 use lockstep_schedule::Algorithm;
 use lockstep_schedule::pipeline::Kind;
 
-/// A message of a frame.
+/// A message of a round.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Flight {
-    /// Who sends.
+pub struct Message {
+    /// Sending rank.
     pub source: usize,
-    /// Who receives.
+    /// Receiving rank.
     pub target: usize,
-    /// What, in words.
-    pub what: String,
-    /// How much.
+    /// Content as text.
+    pub content: String,
+    /// Size.
     pub bytes: Bytes,
 }
 
-/// What a rank holds of one chunk, or a device does at one time.
+/// State of one chunk on a rank, or of one micro-batch on a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Held {
-    /// In words.
-    pub words: String,
-    /// How complete it is, from 0 to 1.
+    /// Text of the state.
+    pub text: String,
+    /// Completeness from 0 to 1.
     pub share: f64,
 }
 
-/// One moment.
+/// State after one round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frame {
-    /// What happens.
+    /// Title.
     pub title: String,
-    /// Messages that fly.
-    pub flights: Vec<Flight>,
-    /// By rank and chunk, after they arrived.
+    /// Messages of the round.
+    pub messages: Vec<Message>,
+    /// States by rank and chunk, after the messages arrived.
     pub held: Vec<Vec<Held>>,
-    /// Sent so far, by rank.
+    /// Bytes sent so far, by rank.
     pub sent: Vec<Bytes>,
 }
 
-/// All moments.
+/// All rounds of a schedule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Walk {
-    /// What is walked through.
+    /// Title.
     pub title: String,
-    /// What rows are: ranks or devices.
+    /// Name of a row: rank or device.
     pub row: &'static str,
-    /// What columns are: chunks or microbatches.
+    /// Name of a column: chunk or micro-batch.
     pub column: &'static str,
-    /// One after the other; the first is the start.
+    /// Frames in order; the first is the initial state.
     pub frames: Vec<Frame>,
 }
 
-/// What can be walked through.
+/// Names of all walks.
 pub const NAMES: &[&str] = &[
     "ring",
     "tree",
@@ -79,7 +78,7 @@ pub const NAMES: &[&str] = &[
     "1f1b",
 ];
 
-/// Walks through what has this name, over so many ranks and a vector of so many bytes.
+/// Walks through a schedule by name, for a number of ranks and a vector of `bytes`.
 pub fn walk(name: &str, num_ranks: usize, bytes: Bytes) -> Result<Walk, LabError> {
     let all_reduce = |algorithm| collective::all_reduce(algorithm, num_ranks, bytes);
     Ok(match name {

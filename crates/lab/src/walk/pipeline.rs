@@ -1,49 +1,54 @@
-//! Pipelines: every frame is the time of one forward pass; backward takes two.
+//! Walk through a pipeline schedule: a frame lasts one forward pass, a backward pass two frames.
 
-use super::{Flight, Frame, Held, Walk};
+use super::{Frame, Held, Message, Walk};
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_planner::timeline::{PassTimes, StageTimes, simulate};
 use lockstep_schedule::pipeline::{Kind, Pass, Shape, build};
 
-/// Walks through a schedule with twice as many microbatches as devices.
+/// Walks through a schedule with twice as many micro-batches as devices.
 pub(super) fn walk(kind: Kind, num_devices: usize) -> Walk {
     let num_microbatches = 2 * num_devices;
     let shape = Shape { num_devices, num_chunks: 1, num_microbatches };
-    let pipeline = build(kind, shape).expect("the engine has it");
+    let pipeline = build(kind, shape).expect("the engine builds it for any size");
     let one = Seconds(1.0);
     let stage = StageTimes { forward: one, input_grad: one, weight_grad: one };
-    let pace = PassTimes::even(shape, stage, Seconds(0.0));
-    let timeline = simulate(&pipeline, &pace).expect("the engine's schedules end");
+    let times = PassTimes::even(shape, stage, Seconds(0.0));
+    let timeline = simulate(&pipeline, &times).expect("no deadlock");
     let end = timeline.seconds().0 as usize;
     let frames = (0..end).map(|tick| {
         let now = tick as f64;
         let mut frame = Frame {
             title: format!("time {tick}"),
-            flights: Vec::new(),
+            messages: Vec::new(),
             held: Vec::new(),
             sent: vec![Bytes(0); num_devices],
         };
         for (device, spans) in timeline.devices.iter().enumerate() {
-            let mut held = vec![Held { words: "·".to_owned(), share: 0.0 }; num_microbatches];
+            let mut held = vec![Held { text: "·".to_owned(), share: 0.0 }; num_microbatches];
             for span in spans {
                 let cell = &mut held[span.task.microbatch];
                 let is_now = span.start.0 <= now && now < span.end.0;
                 let is_over = span.end.0 <= now;
                 let is_forward = span.task.pass == Pass::Forward;
                 if is_now {
-                    *cell = Held { words: format!("[{}]", span.task), share: 1.0 };
+                    *cell = Held { text: format!("[{}]", span.task), share: 1.0 };
                 } else if is_over {
-                    // Activations stay until backward is through.
-                    let words = if is_forward { "kept" } else { "·" };
+                    // Activations stay in memory until the backward pass.
+                    let text = if is_forward { "saved" } else { "·" };
                     *cell =
-                        Held { words: words.to_owned(), share: if is_forward { 0.5 } else { 0.0 } };
+                        Held { text: text.to_owned(), share: if is_forward { 0.5 } else { 0.0 } };
                 }
                 let target = if is_forward { device.checked_add(1) } else { device.checked_sub(1) };
                 let is_done_now = (span.end.0 - now - 1.0).abs() < 1e-9;
                 if let Some(target) = target.filter(|t| is_done_now && *t < num_devices) {
-                    let what = if is_forward { "activations" } else { "gradients" };
-                    let what = format!("{what} of microbatch {}", span.task.microbatch);
-                    frame.flights.push(Flight { source: device, target, what, bytes: Bytes(0) });
+                    let tensor = if is_forward { "activations" } else { "gradients" };
+                    let content = format!("{tensor} of micro-batch {}", span.task.microbatch);
+                    frame.messages.push(Message {
+                        source: device,
+                        target,
+                        content,
+                        bytes: Bytes(0),
+                    });
                 }
             }
             frame.held.push(held);
@@ -51,6 +56,6 @@ pub(super) fn walk(kind: Kind, num_devices: usize) -> Walk {
         frame
     });
     let frames = frames.collect();
-    let title = format!("{kind}, {num_devices} devices, {num_microbatches} microbatches");
-    Walk { title, row: "device", column: "microbatch", frames }
+    let title = format!("{kind}, {num_devices} devices, {num_microbatches} micro-batches");
+    Walk { title, row: "device", column: "micro-batch", frames }
 }

@@ -1,30 +1,30 @@
-//! Walks in a terminal, as one long SVG, and as a page that is stepped through.
+//! Rendering of walks: terminal text, one SVG with all rounds, HTML page with step buttons.
 
 use super::{Frame, Walk};
 use crate::table::aligned;
 use lockstep_plot::{Anchor, Canvas, Title, escape, page};
 use std::fmt::Write;
 
-/// For a terminal.
+/// Renders a walk as text.
 pub fn text(walk: &Walk) -> String {
     let mut text = format!("{}\n", walk.title);
     for frame in &walk.frames {
         let _ = writeln!(text, "\n{}", frame.title);
-        for flight in &frame.flights {
-            let _ = writeln!(text, "  {}", words(flight));
+        for message in &frame.messages {
+            let _ = writeln!(text, "  {}", message_text(message));
         }
         text += &aligned(&lines(walk, frame));
     }
     text
 }
 
-fn words(flight: &super::Flight) -> String {
-    let super::Flight { source, target, what, bytes } = flight;
+fn message_text(message: &super::Message) -> String {
+    let super::Message { source, target, content, bytes } = message;
     let size = if bytes.0 > 0 { format!(", {bytes}") } else { String::new() };
-    format!("{source} -> {target}: {what}{size}")
+    format!("{source} -> {target}: {content}{size}")
 }
 
-/// The table of a frame, with its headings.
+/// Table of a frame, with headings.
 fn lines(walk: &Walk, frame: &Frame) -> Vec<Vec<String>> {
     let num_columns = frame.held.first().map_or(0, Vec::len);
     let has_bytes = frame.sent.iter().any(|sent| sent.0 > 0) || walk.column == "chunk";
@@ -34,7 +34,7 @@ fn lines(walk: &Walk, frame: &Frame) -> Vec<Vec<String>> {
     let mut lines = vec![heading];
     for (rank, held) in frame.held.iter().enumerate() {
         let mut line = vec![rank.to_string()];
-        line.extend(held.iter().map(|held| held.words.clone()));
+        line.extend(held.iter().map(|held| held.text.clone()));
         line.extend(has_bytes.then(|| frame.sent[rank].to_string()));
         lines.push(line);
     }
@@ -45,21 +45,21 @@ const WIDTH: f64 = 1080.0;
 const LEFT: f64 = 90.0;
 const TOP: f64 = 84.0;
 const ROW: f64 = 34.0;
-/// Room to the right for arrows and bytes.
+/// Width of the area for arrows and bytes.
 const RIGHT: f64 = 300.0;
 
 fn height(frame: &Frame) -> f64 {
     TOP + ROW * frame.held.len() as f64 + 30.0
 }
 
-/// One frame as a picture: shades say how much of a sum is there, arrows who sends to whom.
-fn picture(walk: &Walk, frame: &Frame) -> String {
+/// Renders one frame as SVG: shades show completeness, arrows show messages.
+fn frame_svg(walk: &Walk, frame: &Frame) -> String {
     let cells = if walk.column == "chunk" {
-        "in the cells: whose parts are there"
+        "in the cells: contributing ranks"
     } else {
-        "in the cells: what is done now, and what is kept"
+        "in the cells: running pass, or saved activations"
     };
-    let below = format!("{} · {} messages, as arrows · {cells}", frame.title, frame.flights.len());
+    let below = format!("{} · {} messages, as arrows · {cells}", frame.title, frame.messages.len());
     let mut canvas = Canvas::new((WIDTH, height(frame)), &Title::new(walk.title.as_str(), below));
     let num_columns = frame.held.first().map_or(1, Vec::len).max(1) as f64;
     let width = (WIDTH - LEFT - RIGHT) / num_columns;
@@ -76,10 +76,10 @@ fn picture(walk: &Walk, frame: &Frame) -> String {
                 level(250.0, 172.0)
             );
             let place = (LEFT + width * column as f64, middle(rank) - ROW / 2.0 + 2.0);
-            canvas.bar(place, (width - 2.0, ROW - 4.0), &fill, "", &held.words);
+            canvas.bar(place, (width - 2.0, ROW - 4.0), &fill, "", &held.text);
             let ink = if held.share > 0.6 { "fill=\"white\"" } else { "" };
             let center = (place.0 + width / 2.0, middle(rank) + 4.0);
-            canvas.styled(center, Anchor::Middle, ink, &held.words);
+            canvas.styled(center, Anchor::Middle, ink, &held.text);
         }
         if frame.sent.iter().any(|sent| sent.0 > 0) {
             let sent = format!("sent {}", frame.sent[rank]);
@@ -90,28 +90,28 @@ fn picture(walk: &Walk, frame: &Frame) -> String {
         let x = LEFT + width * (column as f64 + 0.5);
         canvas.text((x, TOP - 8.0), Anchor::Middle, &format!("{} {column}", walk.column));
     }
-    for (index, flight) in frame.flights.iter().enumerate() {
-        // Arrows stand side by side, so that none hides another.
+    for (index, message) in frame.messages.iter().enumerate() {
+        // Arrows are side by side to avoid overlap.
         let x = WIDTH - RIGHT + 16.0 + (index % 10) as f64 * 16.0;
-        let (from, to) = (middle(flight.source), middle(flight.target));
+        let (from, to) = (middle(message.source), middle(message.target));
         canvas.line((x, from), (x, to), "#d55e00");
         let tip = if to > from { -7.0 } else { 7.0 };
         canvas.line((x - 4.0, to + tip), (x, to), "#d55e00");
         canvas.line((x + 4.0, to + tip), (x, to), "#d55e00");
-        canvas.marker((x, from), 1, true, &words(flight));
+        canvas.marker((x, from), 1, true, &message_text(message));
     }
     canvas.finish()
 }
 
-/// All frames, one below the other.
+/// Renders all frames below each other.
 pub fn svg(walk: &Walk) -> String {
     let all: f64 = walk.frames.iter().map(height).sum();
     let mut svg =
         format!("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {all}\">\n");
     let mut y = 0.0;
     for frame in &walk.frames {
-        // A picture inside a picture has a place and a size of its own.
-        let inner = picture(walk, frame);
+        // A nested SVG needs its own position and size.
+        let inner = frame_svg(walk, frame);
         let placed =
             format!("<svg x=\"0\" y=\"{y}\" width=\"{WIDTH}\" height=\"{}\" ", height(frame));
         svg += &inner.replacen("<svg ", &placed, 1);
@@ -120,12 +120,12 @@ pub fn svg(walk: &Walk) -> String {
     svg + "</svg>\n"
 }
 
-/// A page with a button for each direction, and arrow keys.
+/// Renders an HTML page to step through with buttons or arrow keys.
 pub fn html(walk: &Walk) -> String {
-    let item = |flight: &super::Flight| format!("<li>{}</li>", escape(&words(flight)));
+    let item = |message: &super::Message| format!("<li>{}</li>", escape(&message_text(message)));
     let section = |frame: &Frame| {
-        let list = frame.flights.iter().map(item).collect::<Vec<_>>().concat();
-        format!("<section hidden>{}<ul>{list}</ul></section>\n", picture(walk, frame))
+        let list = frame.messages.iter().map(item).collect::<Vec<_>>().concat();
+        format!("<section hidden>{}<ul>{list}</ul></section>\n", frame_svg(walk, frame))
     };
     let frames = walk.frames.iter().map(section).collect::<Vec<_>>().concat();
     let script = "<script>const s=[...document.querySelectorAll('section')];let i=0;\

@@ -48,11 +48,11 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     };
     let shape = Shape { num_devices: 16, num_chunks: 1, num_microbatches: 256 };
     let pipeline = pipeline::build(Kind::OneFOneB, shape).expect("any 1F1B");
-    let (even, shared) = (ring(256), ring(64));
+    let (uniform, shared) = (ring(256), ring(64));
     let nics = SharedLinks::nodes(8, 8, 1, INSIDE, BETWEEN);
     let rows = [
-        measure(world, "ring of 256 over even links", || {
-            simulate_collective(&even, Fabric::Uniform(BETWEEN), &[0.0; 256]).num_events
+        measure(world, "ring of 256 over uniform links", || {
+            simulate_collective(&uniform, Fabric::Uniform(BETWEEN), &[0.0; 256]).num_events
         }),
         measure(world, "ring of 64, eight ranks per NIC", || {
             simulate_collective(&shared, Fabric::Shared(&nics), &[0.0; 64]).num_events
