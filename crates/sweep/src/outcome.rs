@@ -18,7 +18,7 @@ const FIGURES: &[&str] = &[
     "tokens_per_second",
     "peak_rss_bytes",
     "train_seconds",
-    "moved_bytes",
+    "total_wire_bytes",
     "emulated_overrun_seconds",
     "slow_rank",
     "slow_factor",
