@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn prefixes_and_groups_follow_the_size() {
         let counts = ["1.00", "1.00 k", "1.00 k", "70.6 G"];
-        assert_eq!([1.0, 1_000.0, 999.7, 70.55e9].map(count), counts);
+        assert_eq!([1.0, 1_000.0, 999.7, 70.56e9].map(count), counts);
         assert_eq!([si(2e15, "FLOP"), si(5.0, "B")], ["2.00 PFLOP", "5.00 B"]);
         assert_eq!([512, 7_478_016].map(si_bytes), ["512 B", "7.48 MB"]);
         assert_eq!([1.0, 1374079.0, -12345.0].map(grouped), ["1", "1,374,079", "-12,345"]);

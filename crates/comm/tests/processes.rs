@@ -35,7 +35,7 @@ fn a_killed_process_is_named_by_the_survivors_before_the_deadline() {
     // The victim reports when it makes calls.
     let stdout = ranks.children[1].stdout.take().expect("piped");
     let mut lines = BufReader::new(stdout).lines();
-    let is_going = |line: std::io::Result<String>| line.expect("text").contains("running");
+    let is_going = |line: std::io::Result<String>| line.expect("text").contains("making calls");
     assert!(lines.any(is_going), "the victim ended before");
     ranks.children[1].kill().expect("it can be killed");
     for (rank, child) in std::mem::take(&mut ranks.children).into_iter().enumerate() {
@@ -53,7 +53,7 @@ fn killing_all_processes_leaks_nothing() {
     for child in &mut ranks.children {
         let stdout = child.stdout.take().expect("piped");
         let mut lines = BufReader::new(stdout).lines();
-        assert!(lines.any(|line| line.expect("text").contains("running")));
+        assert!(lines.any(|line| line.expect("text").contains("making calls")));
     }
     let job = ranks.job.clone();
     drop(ranks);
@@ -76,7 +76,7 @@ fn role_endless() {
             return;
         }
         if call == 100 {
-            println!("running");
+            println!("making calls");
         }
     }
 }

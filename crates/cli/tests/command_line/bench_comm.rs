@@ -121,7 +121,7 @@ fn text_output_has_a_table_progress_and_a_plot() {
 
     let picture = String::from_utf8(folder.read("plot.svg")).expect("an SVG is text");
     assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"), "{picture}");
-    for word in ["bus bandwidth", "size of the vector", ">1 MiB<", "GB/s<", ">direct<", "limit"] {
+    for word in ["bus bandwidth", "message size", ">1 MiB<", "GB/s<", ">direct<", "limit"] {
         assert!(picture.contains(word), "{word} in {picture}");
     }
     assert_eq!(picture.matches("<circle").count(), 3, "one for every size, none for the barrier");
@@ -132,8 +132,8 @@ fn text_output_has_a_table_progress_and_a_plot() {
 fn invalid_arguments_are_refused_in_one_line() {
     let folder = Folder::new();
     let cases = [
-        ("--op all_reduc", "`all_reduc` is no operation; try all_reduce, reduce_scatter"),
-        ("--op all_reduce,", "`` is no operation"),
+        ("--op all_reduc", "`all_reduc` is not a collective; try all_reduce, reduce_scatter"),
+        ("--op all_reduce,", "`` is not a collective"),
         ("--ranks two", "--ranks two is not a number from 1 to"),
         ("--ranks 0", "--ranks 0 is not a number from 1 to"),
         ("--ranks 1000", "--ranks 1000 is not a number from 1 to"),

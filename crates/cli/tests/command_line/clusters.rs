@@ -124,7 +124,7 @@ fn a_plan_is_written_as_one_page_with_pictures() {
     assert!(page.matches("<svg").count() >= 3, "memory and two curves");
     assert!(!page.contains("<script") && !page.contains("src="), "nothing from elsewhere");
     for named in
-        ["sequences a second</text>", "devices</text>", "ideal: as many", "GiB of a device"]
+        ["sequences per second</text>", "devices</text>", ">ideal<", "GiB per device"]
     {
         assert!(page.contains(named), "{named}");
     }
@@ -132,7 +132,7 @@ fn a_plan_is_written_as_one_page_with_pictures() {
     let layout = "tensor=2,pipeline=4,data=8,microbatch=1,zero=1";
     folder.succeed(&[&plan[..], &["--batch", "512", "--layout", layout]].concat());
     let page = String::from_utf8(folder.read("cut.html")).expect("text");
-    assert!(page.contains("the first 8 of 64 microbatches"), "not all of them are drawn");
+    assert!(page.contains("the first 8 of 64 micro-batches"), "not all of them are drawn");
 }
 
 #[test]

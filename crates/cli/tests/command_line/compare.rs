@@ -125,7 +125,7 @@ fn runs_of_different_lengths_are_compared_on_common_steps() {
     assert_eq!([&report["steps_a"], &report["steps_b"]], [2, 3]);
     assert_eq!([&report["common_steps"], &report["equal_steps"]], [2, 2]);
     assert_eq!([&report["equal"], &report["weights"]], [&json!(false), &Value::Null]);
-    let note = "weights are not compared: A saved them after 2 steps, B after 3";
+    let note = "weights are not compared: A saved them after step 2, B after step 3";
     assert_eq!(report["notes"], json!([note]));
     let text = text(&folder, "part", "whole");
     assert!(text.contains("equal for all 2 common steps"), "{text}");
@@ -166,7 +166,7 @@ fn a_run_that_was_killed_is_compared_by_its_events() {
     folder.write("killed/events.jsonl", lines[..3].concat().as_bytes());
     let report = compare(&folder, "whole", "killed");
     assert_eq!([&report["steps_b"], &report["equal_steps"]], [2, 2]);
-    assert_eq!(report["notes"], json!(["weights are not compared: B has none"]));
+    assert_eq!(report["notes"], json!(["weights are not compared: B saved none"]));
 
     folder.write("killed/events.jsonl", format!("{}{{\n{}", lines[0], lines[1]).as_bytes());
     let Finished { code, stdout, stderr } = folder.run(&["compare", "whole", "killed"]);

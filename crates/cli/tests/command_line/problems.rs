@@ -38,7 +38,7 @@ fn a_small_problem_reports_its_solution_and_generates_no_text() {
     let finished = folder.succeed(&[&["train", "--preset", "quadratic"], &sets[..]].concat());
     assert!(finished.stdout.contains(" above the optimum 0.000000, "), "{}", finished.stdout);
     assert!(!finished.stdout.contains("sample"), "{}", finished.stdout);
-    let warning = "warning: optim.lr = 4 reaches 3.800, where this problem's steps diverge";
+    let warning = "warning: optim.lr = 4 reaches the stability limit 3.800 of this problem";
     assert_eq!(finished.stderr.matches(warning).count(), 1, "{}", finished.stderr);
     folder.write("book.txt", b"In the beginning");
     for command in [&["generate", "runs/0001"][..], &["eval", "runs/0001", "--data", "book.txt"]] {

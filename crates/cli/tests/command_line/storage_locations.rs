@@ -27,7 +27,7 @@ fn a_run_resumes_with_more_steps_where_earlier_ones_stay_the_same() {
         assert_eq!(longer[hash], whole[hash], "{hash}");
     }
     let finished = train(&of("train.steps=6", "run.dir=next"), &["--resume", "longer"]);
-    refused(&folder, &finished, &["6 of 6 steps are done", "ask for more with train.steps"]);
+    refused(&folder, &finished, &["6 of 6 steps are done", "raise train.steps"]);
     // Fewer steps are another run, and so is a schedule that depends on the last step.
     let fewer = train(&of("train.steps=5", "run.dir=next"), &["--resume", "longer"]);
     refused(&folder, &fewer, &["train.steps = 6 there, train.steps = 5 here"]);

@@ -1,7 +1,9 @@
 //! Rendering of walks: terminal text, one SVG with all rounds, HTML page with step buttons.
 
 use super::{Frame, Walk};
+use crate::description::Unit;
 use crate::table::aligned;
+use lockstep_config::units::Bytes;
 use lockstep_plot::{Anchor, Canvas, Title, escape, page};
 use std::fmt::Write;
 
@@ -18,9 +20,14 @@ pub fn text(walk: &Walk) -> String {
     text
 }
 
+/// Bytes on a wire, in SI units.
+fn wire_bytes(bytes: Bytes) -> String {
+    Unit::Bytes.show(bytes.0 as f64)
+}
+
 fn message_text(message: &super::Message) -> String {
     let super::Message { source, target, content, bytes } = message;
-    let size = if bytes.0 > 0 { format!(", {bytes}") } else { String::new() };
+    let size = if bytes.0 > 0 { format!(", {}", wire_bytes(*bytes)) } else { String::new() };
     format!("{source} -> {target}: {content}{size}")
 }
 
@@ -35,7 +42,7 @@ fn lines(walk: &Walk, frame: &Frame) -> Vec<Vec<String>> {
     for (rank, held) in frame.held.iter().enumerate() {
         let mut line = vec![rank.to_string()];
         line.extend(held.iter().map(|held| held.text.clone()));
-        line.extend(has_bytes.then(|| frame.sent[rank].to_string()));
+        line.extend(has_bytes.then(|| wire_bytes(frame.sent[rank])));
         lines.push(line);
     }
     lines
@@ -82,7 +89,7 @@ fn frame_svg(walk: &Walk, frame: &Frame) -> String {
             canvas.styled(center, Anchor::Middle, ink, &held.text);
         }
         if frame.sent.iter().any(|sent| sent.0 > 0) {
-            let sent = format!("sent {}", frame.sent[rank]);
+            let sent = format!("sent {}", wire_bytes(frame.sent[rank]));
             canvas.text((WIDTH - 110.0, middle(rank) + 4.0), Anchor::Start, &sent);
         }
     }

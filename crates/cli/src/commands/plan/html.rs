@@ -7,6 +7,7 @@
 mod memory;
 mod scaling;
 
+use crate::quantity::{digits, percent};
 use lockstep_estimate::scenario::Scenario;
 use lockstep_estimate::search::scaling::Curve;
 use lockstep_estimate::search::{Candidate, SearchResult};
@@ -34,29 +35,29 @@ pub(super) fn page(
     lockstep_plot::page(&title, &body)
 }
 
-/// The pipeline, if the best layout has one: its first microbatches, which take another share of
-/// idle time than all of them, so both stand above it.
-fn timeline(scenario: &Scenario, choice: &Candidate) -> Option<String> {
-    if choice.layout.pipeline < 2 {
+/// Timeline of the best layout, if it has a pipeline. Only the first micro-batches of a step are
+/// drawn, and their bubble is larger than that of the step, so the subtitle has both.
+fn timeline(scenario: &Scenario, candidate: &Candidate) -> Option<String> {
+    if candidate.layout.pipeline < 2 {
         return None;
     }
-    let job = scenario.workload().job(choice.layout);
+    let job = scenario.workload().job(candidate.layout);
     let drawn = time::timeline(&job, &scenario.calibration)?;
     let (shown, all) = (drawn.pipeline.shape.num_microbatches as u64, job.num_microbatches());
     let these = if shown < all {
-        format!("the first {shown} of {all} microbatches of a step")
+        format!("the first {shown} of {all} micro-batches of a step")
     } else {
-        format!("all {all} microbatches of a step")
+        format!("all {all} micro-batches of a step")
     };
-    let what = format!("{} on {} devices: {these}", drawn.pipeline.kind, choice.layout.pipeline);
-    let step = &choice.step;
-    let how_good = format!(
-        "what is drawn takes {} with {:.1} % idle; a whole step of {all} microbatches, with \
-         gradients and update, takes {:.3} s with {:.1} % idle",
+    let title =
+        format!("{} on {} devices: {these}", drawn.pipeline.kind, candidate.layout.pipeline);
+    let step = &candidate.step;
+    let subtitle = format!(
+        "drawn: {}, bubble {}; whole step of {all} micro-batches: {} s, bubble {}",
         drawn.seconds(),
-        100.0 * drawn.bubble(),
-        step.seconds,
-        100.0 * step.bubble / step.seconds,
+        percent(drawn.bubble()),
+        digits(step.seconds),
+        percent(step.bubble / step.seconds),
     );
-    Some(svg_with_title(&drawn, &what, &how_good))
+    Some(svg_with_title(&drawn, &title, &subtitle))
 }

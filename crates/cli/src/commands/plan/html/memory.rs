@@ -39,7 +39,7 @@ pub(super) fn picture(scenario: &Scenario, candidates: &[Candidate]) -> String {
     StackedBars {
         title: Title::new("Memory of the fullest device", "by part, for each layout"),
         axis: Axis::new("GiB per device", |value| format!("{value}")),
-        format: |value| gib(value * GIB),
+        format: |value| format!("{} GiB", gib(value * GIB)),
         parts: PARTS.to_vec(),
         bars: candidates.iter().map(bar).collect(),
         limit: Some((to_gib(capacity), format!("capacity {:.0} GiB", to_gib(capacity)))),
