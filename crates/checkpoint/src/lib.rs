@@ -13,7 +13,7 @@
 //! - [`failure_rate`]: observed mean time between failures
 //! - [`huggingface`]: Hugging Face model folders, read and written
 //! - [`new_folder`]: atomic creation of folders
-//! - [`error`]: [`CheckpointError`]
+//! - [`error`][]: [`CheckpointError`]
 //!
 //! # Example
 //!

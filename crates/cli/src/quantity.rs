@@ -88,7 +88,7 @@ mod tests {
         assert_eq!([1.0, 1_000.0, 999.7, 70.56e9].map(count), counts);
         assert_eq!([si(2e15, "FLOP"), si(5.0, "B")], ["2.00 PFLOP", "5.00 B"]);
         assert_eq!([512, 7_478_016].map(si_bytes), ["512 B", "7.48 MB"]);
-        assert_eq!([1.0, 1374079.0, -12345.0].map(grouped), ["1", "1,374,079", "-12,345"]);
+        assert_eq!([1.0, 1_374_079.0, -12345.0].map(grouped), ["1", "1,374,079", "-12,345"]);
         assert_eq!(gib(f64::from(3_u32 << 30)), "3.00");
     }
 }

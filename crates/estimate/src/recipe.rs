@@ -17,7 +17,7 @@ pub fn model_from_recipe(model: &lockstep_config::Model) -> Model {
             .reading(whole(model.vocab), whole(model.context))
     } else {
         let gpt = Model::gpt(&name, layers, width, heads, whole(model.vocab), whole(model.context));
-        Model { ffn, kv_heads, ..gpt }
+        Model { kv_heads, ffn, ..gpt }
     };
     Model { tied: model.tied, dropout: model.dropout > 0.0, ..numbers }
 }

@@ -97,8 +97,8 @@ pub fn html(description: &Description, report: &Report) -> String {
     };
     let head: String = report.columns.iter().map(heading).collect();
     let row = |cells: Vec<String>| {
-        let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-        format!("<tr>{cells}</tr>\n")
+        let cells: Vec<String> = cells.iter().map(|cell| escape(cell)).collect();
+        format!("<tr><td>{}</td></tr>\n", cells.join("</td><td>"))
     };
     let rows: String = report.rows.cells().into_iter().map(row).collect();
     page(

@@ -7,7 +7,7 @@
 //! 1. [`Paged::read_ahead`] of the next range starts an asynchronous read;
 //! 2. [`Paged::load`] of the current range makes it resident, or fails;
 //! 3. [`Paged::release`] after the work removes it from this process's resident memory and starts
-//!   the write-back.
+//!    the write-back.
 //!
 //! While one range is processed, the previous one is being written and the next one read. The page
 //! cache keeps written pages as long as memory allows.

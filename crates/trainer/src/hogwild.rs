@@ -115,7 +115,7 @@ impl ThreadPool {
             let (other, shared) = (Arc::clone(other), Arc::clone(&self.shared));
             let (recipe, steps) = (recipe.clone(), steps.clone());
             let body = move || {
-                other.lock().expect("only this thread locks it").run(&recipe, &shared, steps)
+                other.lock().expect("only this thread locks it").run(&recipe, &shared, steps);
             };
             let handle = world.threads().spawn("hogwild", Box::new(body));
             self.handles.push(handle.map_err(TrainError::Threads)?);

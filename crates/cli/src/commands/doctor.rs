@@ -48,7 +48,8 @@ struct Dump {
 struct Group {
     id: u64,
     name: String,
-    group_size: u64,
+    #[serde(rename = "group_size")]
+    size: u64,
     first_rank: u64,
 }
 
@@ -194,7 +195,7 @@ type Key = (u64, String, u64);
 fn absent_ranks(dumps: &[Dump]) -> Vec<AbsentRank> {
     let mut last: BTreeMap<Key, Vec<(usize, &Call)>> = BTreeMap::new();
     for dump in dumps {
-        for group in dump.groups.iter().filter(|group| group.group_size > 1) {
+        for group in dump.groups.iter().filter(|group| group.size > 1) {
             let calls = dump.calls.iter().filter(|call| call.group == group.id && !call.message);
             if let Some(newest) = calls.max_by_key(|call| call.number) {
                 let key = (group.id, group.name.clone(), group.first_rank);
@@ -321,7 +322,7 @@ mod tests {
     }
 
     fn dump(rank: usize, written_by: usize, calls: Vec<Call>) -> Dump {
-        let group = Group { id: 0, name: "world".to_owned(), group_size: 3, first_rank: 0 };
+        let group = Group { id: 0, name: "world".to_owned(), size: 3, first_rank: 0 };
         Dump {
             version: 1,
             rank,

@@ -123,9 +123,7 @@ fn a_plan_is_written_as_one_page_with_pictures() {
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
     assert!(page.matches("<svg").count() >= 3, "memory and two curves");
     assert!(!page.contains("<script") && !page.contains("src="), "nothing from elsewhere");
-    for named in
-        ["sequences per second</text>", "devices</text>", ">ideal<", "GiB per device"]
-    {
+    for named in ["sequences per second</text>", "devices</text>", ">ideal<", "GiB per device"] {
         assert!(page.contains(named), "{named}");
     }
     let plan = ["plan", "--model", "gpt3-13b", "--cluster", "64xa100-80gb", "--html", "cut.html"];

@@ -132,7 +132,10 @@ fn help_and_plan_use_field_words() {
 fn banned_text_and_unknown_abbreviations_are_found() {
     let banned = Banned::parse();
     let (term, phrase) = (banned.terms.first().expect("a term"), &banned.phrases[0]);
-    assert_eq!(banned.find(&format!("Each {} of the run", term.to_uppercase())), [term.clone()]);
+    assert_eq!(
+        banned.find(&format!("Each {} of the run", term.to_uppercase())),
+        std::slice::from_ref(term)
+    );
     let broken = phrase.replace(' ', "\n   ");
     assert!(banned.find(&format!("of {broken} it")).contains(phrase), "across lines");
     assert!(banned.find("planes and a microbatch").is_empty());

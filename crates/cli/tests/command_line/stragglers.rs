@@ -24,7 +24,10 @@ fn a_straggler_is_named_and_a_run_that_skips_it_resumes() {
     assert_keys(&rest, "microbatch_seconds_by_rank missed_steps_by_rank slow_rank slow_factor");
     assert_eq!(rest["steps"], 6);
     let bits = rest["bits_depend_on"].as_str().expect("they do");
-    assert!(bits.starts_with("sync.stragglers = backup: the gradients of a step depend on"), "{bits}");
+    assert!(
+        bits.starts_with("sync.stragglers = backup: the gradients of a step depend on"),
+        "{bits}"
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use super::{Layout, Recompute};
 use lockstep_schedule::pipeline::Kind;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 /// One line that explains the abbreviations of a printed layout.
 pub const LEGEND: &str = "TP tensor, PP pipeline, DP data, CP context, EP expert, SP sequence \
@@ -34,11 +34,11 @@ impl fmt::Display for Layout {
         let mut text = format!("TP{} PP{} DP{}", self.tensor, self.pipeline, self.data);
         let degrees = [("CP", self.context), ("EP", self.expert), ("VPP", self.chunks)];
         for (name, degree) in degrees.into_iter().filter(|(_, degree)| *degree > 1) {
-            text += &format!(" {name}{degree}");
+            let _ = write!(text, " {name}{degree}");
         }
-        text += &format!(" mbs {}", self.microbatch);
+        let _ = write!(text, " mbs {}", self.microbatch);
         if self.zero > 0 {
-            text += &format!(" ZeRO-{}", self.zero);
+            let _ = write!(text, " ZeRO-{}", self.zero);
         }
         if self.sequence {
             text += " SP";
@@ -52,7 +52,7 @@ impl fmt::Display for Layout {
             text += " offload";
         }
         if self.pipeline > 1 && !matches!(self.schedule, Kind::OneFOneB | Kind::Interleaved) {
-            text += &format!(" {}", self.schedule);
+            let _ = write!(text, " {}", self.schedule);
         }
         // `pad` honours the width of a table's column.
         f.pad(&text)

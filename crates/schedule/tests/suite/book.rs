@@ -1,5 +1,7 @@
 //! The tables of the book's internals are computed from the schedules themselves.
 
+use std::fmt::Write as _;
+
 use lockstep_schedule::collective::{GroupSpec, algorithms, build};
 use lockstep_schedule::pipeline::{self, Kind, Shape};
 use lockstep_schedule::{Layout, Op, Topology, verify};
@@ -51,9 +53,10 @@ fn the_book_has_rounds_and_bytes_of_every_collective() {
                 (true, true) => "yes",
                 (true, false) => "no",
             };
-            table += &format!(
-                "| {op} | {algorithm} | {} | {:.3} S | {canonical} |\n",
-                report.num_rounds, share
+            let _ = writeln!(
+                table,
+                "| {op} | {algorithm} | {} | {share:.3} S | {canonical} |",
+                report.num_rounds
             );
         }
     }
@@ -88,8 +91,9 @@ fn the_book_has_bubble_and_live_activations_of_every_pipeline() {
             }
             most
         };
-        table += &format!(
-            "| {kind} | {num_chunks} | {} | {}, {} |\n",
+        let _ = writeln!(
+            table,
+            "| {kind} | {num_chunks} | {} | {}, {} |",
             pipeline.programs[0].len(),
             live(0),
             live(3)

@@ -187,7 +187,7 @@ impl Console {
                 text.push('\n');
             }
             Event::CheckpointSaved { .. } | Event::Restored { .. } => {
-                describe_checkpoint(text, event)
+                describe_checkpoint(text, event);
             }
             Event::Sample { text: sample } => {
                 add(text, format_args!("sample:\n{}\n", Sanitized(sample)));

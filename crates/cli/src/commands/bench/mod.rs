@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`train`]: training steps
-//! - [`comm`]: collectives
+//! - [`comm`][]: collectives
 //! - [`methods`]: distributed training methods compared
 
 mod comm;

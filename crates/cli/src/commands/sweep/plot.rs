@@ -36,8 +36,11 @@ fn panel(ranking: &Ranking<'_>, key: usize) -> Panel {
     }
 }
 
-/// The axis of a key, and the position of a value on it: numeric if all values are.
-fn key_axis(key: &str, values: &[&str]) -> (Axis, Box<dyn Fn(&str) -> f64>) {
+/// Position of a key's value on its axis.
+type Position = Box<dyn Fn(&str) -> f64>;
+
+/// The axis of a key: numeric if all values are, else categorical.
+fn key_axis(key: &str, values: &[&str]) -> (Axis, Position) {
     let mut distinct: Vec<String> = Vec::new();
     for value in values {
         if !distinct.iter().any(|other| other == value) {

@@ -14,7 +14,7 @@ pub(super) fn draw(rows: &[Row]) -> String {
     let mut series = Vec::new();
     for (style, (name, rows)) in lines.iter().enumerate() {
         let limit = |row: &&Row| Point::new(row.bytes as f64, row.limit_bus_bytes_per_second);
-        let limits = rows.iter().map(|row| limit(&row)).filter(|point| point.y > 0.0).collect();
+        let limits = rows.iter().map(limit).filter(|point| point.y > 0.0).collect();
         let limit_name = if style == 0 { "limit: sweep over memory" } else { "" };
         series.push(Series::reference(limit_name, limits, style));
         series.push(Series::line(name.as_str(), points(rows, num_lines)));
