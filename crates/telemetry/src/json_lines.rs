@@ -16,8 +16,10 @@ use crate::{Sink, Stamped, TelemetryError, VERSION};
 const LINE_BYTES: usize = 1024;
 
 /// Names of version 1 with their names now, for the error of a line that has one of them.
-const RENAMED: &str = "the line has event format 1; in format 2 the event rows is sparse_rows, kept is cached, \
-     copied is replicated, moved is update_norm_squared and late is delayed";
+const RENAMED: &str = concat!(
+    "the line has event format 1; in format 2 the event rows is sparse_rows, kept is cached, ",
+    "copied is replicated, moved is update_norm_squared and late is delayed",
+);
 
 /// A file of events, open for appending.
 pub struct JsonLines {
