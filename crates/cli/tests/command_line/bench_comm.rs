@@ -124,7 +124,8 @@ fn text_output_has_a_table_progress_and_a_plot() {
     for word in ["bus bandwidth", "message size", ">1 MiB<", "GB/s<", ">direct<", "limit"] {
         assert!(picture.contains(word), "{word} in {picture}");
     }
-    assert_eq!(picture.matches("<circle").count(), 3, "one for every size, none for the barrier");
+    let num_markers = picture.matches("<circle").count();
+    assert_eq!(num_markers, 4, "one for every size and one in the legend, none for the barrier");
     assert_eq!(picture.matches("<text").count(), picture.matches("</text>").count());
 }
 

@@ -150,8 +150,8 @@ fn runs_of_different_lengths_are_compared_on_common_steps() {
     assert_eq!(
         report["notes"],
         json!([
-            "the losses of A are only known from step 3 on",
-            "optimizer state is not compared: not both runs kept it",
+            "losses of A are known from step 3 on only",
+            "optimizer state is not compared: a run did not save it",
         ])
     );
 }
