@@ -7,7 +7,7 @@
 //! - [`workers`]: runs a command on all workers
 //! - [`prediction`]: predicted memory, bytes and step time; [`calibration_file`]: the measured
 //!   machine
-//! - [`subprocess`]: another `lockstep` command as a process; [`svg`]: shapes of plots
+//! - [`subprocess`]: another `lockstep` command as a process
 //! - [`failure`]: errors and exit codes; [`output`]: standard output; [`quantity`]: numbers as text
 
 mod calibration_file;

@@ -17,7 +17,7 @@ pub enum CommError {
     /// and return it.
     #[error("{0}")]
     Failed(Box<Verdict>),
-    /// An expendable rank died ([`Comm::spare`](crate::Comm::spare)); only
+    /// An expendable rank died ([`Comm::mark_expendable`](crate::Comm::mark_expendable)); only
     /// this message failed.
     #[error("rank {peer} left during a message on the {group} group: {reason}")]
     Gone {

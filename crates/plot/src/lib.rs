@@ -12,7 +12,7 @@
 //! - [`timeline`]: spans of time on one track a rank or device
 //! - [`axis`]: scales, ticks and their labels
 //! - [`canvas`]: the SVG shapes that charts are made of; [`palette`]: colours, dashes, markers
-//! - [`page`]: an HTML page around charts
+//! - [`mod@page`]: an HTML page around charts
 //!
 //! # Example
 //! ```

@@ -1,11 +1,11 @@
 //! Asynchronous sharded checkpoints during training.
 //!
-//! Between two steps each rank copies its own state ([`Replica::visit_own`]) and continues. A
-//! background thread writes the copy; the thread of rank 0 commits the checkpoint when all shards
-//! are written. At most one checkpoint is in flight: the next one waits for it. All ranks agree on
+//! Between two steps each rank copies its own state ([`Replica::visit_checkpoint_pieces`]) and
+//! continues. A background thread writes the copy; the thread of rank 0 commits the checkpoint when
+//! all shards are written. At most one checkpoint is in flight: the next one waits for it. All ranks agree on
 //! saving with one all-reduce per step, because a timer or a signal reaches one rank only.
 //!
-//! [`Replica::visit_own`]: lockstep_parallel::Replica::visit_own
+//! [`Replica::visit_checkpoint_pieces`]: lockstep_parallel::Replica::visit_checkpoint_pieces
 
 use crate::checkpoint_dir::dir_of;
 use crate::device::kernel_class;

@@ -1,6 +1,6 @@
 //! The training loop of one rank, from an empty process to saved weights.
 //!
-//! Every synchronization strategy shares this loop; [`SyncStrategy`] holds the part in which
+//! Every synchronization strategy shares this loop; `SyncStrategy` holds the part in which
 //! all-reduce, local SGD, gossip, parameter servers, federated learning and Hogwild differ.
 
 use crate::checkpoints::CheckpointSaver;
