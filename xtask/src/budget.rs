@@ -4,17 +4,13 @@
 //! figure means the same on a larger machine. The last table is kept in
 //! `docs/book/internals/budget.md`, with its date, machine and commit.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    reason = "a chore times itself and writes one page"
-)]
+#![expect(clippy::disallowed_methods, reason = "a chore times itself and writes one page")]
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -22,8 +18,11 @@ use crate::shell;
 
 const LIMITS: &str = include_str!("../budget.toml");
 const PAGE: &str = "docs/book/internals/budget.md";
-/// The file that the incremental check touches.
-const TOUCHED: &str = "crates/parallel/src/lib.rs";
+/// The file that the incremental check edits, and the item that it adds for the time of the check:
+/// a change of the public interface, so that every crate above is checked again.
+const EDITED: &str = "crates/parallel/src/lib.rs";
+const PROBE: &str =
+    "\n/// Added by `cargo xtask budget`.\n#[doc(hidden)]\npub fn budget_probe() {}\n";
 const BEGIN: &str = "<!-- cargo xtask budget -->";
 const END: &str = "<!-- end -->";
 
@@ -43,7 +42,7 @@ const BUDGETS: &[Budget] = &[
     Budget { name: "binary_bytes", title: "binary as built", measure: binary_size },
     Budget {
         name: "incremental_check_seconds",
-        title: "`cargo check --workspace` after touching one file of `parallel`",
+        title: "`cargo check --workspace` after an edit of one file of `parallel`",
         measure: incremental_check,
     },
     Budget {
@@ -154,9 +153,12 @@ fn incremental_check(folder: &Path) -> Result<f64> {
     let folder = folder.join("check");
     let check = "check --workspace --locked";
     timed(check, &folder, true)?;
-    let file = fs::File::options().append(true).open(shell::root().join(TOUCHED))?;
-    file.set_modified(SystemTime::now())?;
-    timed(check, &folder, true)
+    let path = shell::root().join(EDITED);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {EDITED}"))?;
+    fs::write(&path, format!("{text}{PROBE}")).with_context(|| format!("cannot edit {EDITED}"))?;
+    let seconds = timed(check, &folder, true);
+    fs::write(&path, text).with_context(|| format!("cannot restore {EDITED}"))?;
+    seconds
 }
 
 fn test_suite(folder: &Path) -> Result<f64> {
