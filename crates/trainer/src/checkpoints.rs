@@ -2,8 +2,9 @@
 //!
 //! Between two steps each rank copies its own state ([`Replica::visit_checkpoint_pieces`]) and
 //! continues. A background thread writes the copy; the thread of rank 0 commits the checkpoint when
-//! all shards are written. At most one checkpoint is in flight: the next one waits for it. All ranks agree on
-//! saving with one all-reduce per step, because a timer or a signal reaches one rank only.
+//! all shards are written. At most one checkpoint is in flight: the next one waits for it. All
+//! ranks agree on saving with one all-reduce per step, because a timer or a signal reaches one rank
+//! only.
 //!
 //! [`Replica::visit_checkpoint_pieces`]: lockstep_parallel::Replica::visit_checkpoint_pieces
 
