@@ -1,4 +1,4 @@
-//! Measures collectives: contents data, one call at a time, time of the slowest rank.
+//! Measures collectives: fresh data, one call at a time, time of the slowest rank.
 //!
 //! Repeated calls on the same data flatter a library, because the buffers stay in the cache of the
 //! last reader. In training, each rank has just written its gradients. Before every timed call each

@@ -8,7 +8,7 @@
 //! # Layout
 //! - `reductions`, `data_movement`, `in_place`, `dtypes`: collectives
 //! - `determinism`: determinism of reductions
-//! - `point_to_point`, `one_sided`, `nonblocking`: point_to_point, windows and nonblocking calls
+//! - `point_to_point`, `one_sided`, `nonblocking`: messages, windows and nonblocking calls
 //! - [`mismatch`]: different calls on different ranks
 //! - [`cases`]: selection of cases for long test suites
 
