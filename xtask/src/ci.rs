@@ -100,7 +100,9 @@ fn test() -> Result<()> {
 
 /// Every interleaving of the lock-free protocols, with loom's atomics in place of the real ones.
 fn model_check() -> Result<()> {
-    shell::run(&mut shell::cargo("test -p lockstep-tensor --features model-check --lib pool"))?;
+    shell::run(&mut shell::cargo(
+        "test -p lockstep-tensor --features model-check --test model_check",
+    ))?;
     shell::run(&mut shell::cargo("test -p lockstep-comm --lib flags"))
 }
 

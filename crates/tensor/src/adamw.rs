@@ -77,6 +77,3 @@ impl Kernel for Update<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

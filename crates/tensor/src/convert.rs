@@ -269,6 +269,3 @@ impl<T: Narrow> Kernel for Scale<'_, T> {
         counts.errors(s)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -178,6 +178,3 @@ fn load<S: Simd>(s: S, logits: &[f32], i: usize) -> S::V {
     values[..tail.len()].copy_from_slice(tail);
     s.load(&values)
 }
-
-#[cfg(test)]
-mod tests;

@@ -198,6 +198,3 @@ impl Kernel for SumSequences<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -68,5 +68,8 @@ pub mod swiglu;
 pub mod peak;
 pub mod reference;
 
+#[doc(hidden)]
+pub mod internals;
+
 pub use cpu::Cpu;
 pub use isa::Isa;

@@ -11,9 +11,6 @@
 
 pub mod scalar;
 
-#[cfg(test)]
-mod tests;
-
 use crate::simd::Simd;
 use std::f32::consts::{LN_2, LOG2_E};
 

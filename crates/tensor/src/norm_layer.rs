@@ -292,6 +292,3 @@ impl Terms<1> for WeightTerms<'_> {
         [*weight_sums, _] = both;
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -211,6 +211,3 @@ impl Terms<1> for WeightTerms<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -59,10 +59,10 @@ const OPEN: u64 = 1 << 15;
 const INSIDE: u64 = OPEN - 1;
 
 /// Body of a helper thread; it returns when the pool is dropped.
-pub(crate) type Helper = Box<dyn FnOnce() + Send>;
+pub type Helper = Box<dyn FnOnce() + Send>;
 
 /// Thread pool of the caller and its helpers.
-pub(crate) struct Pool {
+pub struct Pool {
     shared: Arc<Shared>,
 }
 
@@ -97,7 +97,7 @@ unsafe impl Sync for Shared {}
 impl Pool {
     /// Makes a pool of the caller and `num_helpers` threads, each of which must run one of the
     /// returned bodies.
-    pub(crate) fn new(num_helpers: usize) -> (Self, Vec<Helper>) {
+    pub fn new(num_helpers: usize) -> (Self, Vec<Helper>) {
         let shared = Arc::new(Shared {
             gate: AtomicU64::new(0),
             shares: (0..=num_helpers).map(|_| Line(AtomicU64::new(0))).collect(),
@@ -121,7 +121,7 @@ impl Pool {
     ///
     /// # Panics
     /// When a task does.
-    pub(crate) fn run(&self, num_tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+    pub fn run(&self, num_tasks: usize, task: &(dyn Fn(usize) + Sync)) {
         let shared = &*self.shared;
         if shared.busy.swap(true, Ordering::Acquire) {
             return (0..num_tasks).for_each(task);
@@ -153,6 +153,11 @@ impl Pool {
         let closing = Closing(shared);
         shared.work(0, task);
         drop(closing);
+    }
+
+    /// Number of helpers that sleep.
+    pub fn num_asleep(&self) -> usize {
+        self.shared.num_asleep.load(Ordering::SeqCst)
     }
 }
 
@@ -284,6 +289,3 @@ fn pause(num_spins: &mut usize) {
         sync::yield_now();
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -88,7 +88,7 @@ pub fn fill_normal(cpu: &Cpu, key: Key, first_element: u64, std: f32, out: &mut 
 }
 
 /// Elements in one task.
-const FILL_TASK: usize = 4096;
+pub(crate) const FILL_TASK: usize = 4096;
 
 struct FillNormal<'a> {
     key: Key,
@@ -144,7 +144,7 @@ fn one_to_two(low: u32, high: u32) -> f64 {
 /// lower halves of such elements; 32-bit elements would need widening in every round. Plain loops,
 /// because the closures of `map` are not always inlined into the calling kernel.
 #[inline(always)]
-fn philox<const N: usize>(counter: [[u32; N]; 4], mut key: [u32; 2]) -> [[u32; N]; 4] {
+pub(crate) fn philox<const N: usize>(counter: [[u32; N]; 4], mut key: [u32; 2]) -> [[u32; N]; 4] {
     const LOW: u64 = 0xffff_ffff;
     let mut wide = [[0; N]; 4];
     for w in 0..4 {
@@ -185,6 +185,3 @@ fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
-
-#[cfg(test)]
-mod tests;

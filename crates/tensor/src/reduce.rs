@@ -10,8 +10,6 @@
 
 pub(crate) mod columns;
 pub(crate) mod groups;
-#[cfg(test)]
-pub(crate) mod testing;
 
 use crate::Cpu;
 use crate::simd::{Kernel, Simd, VECTOR_LEN};
@@ -192,6 +190,3 @@ impl Terms<1> for Elements<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -169,6 +169,3 @@ fn check_scratch(precision: Precision, shape: Shape, scratch: &[f32]) {
     let needed = scratch_len_in(precision, shape);
     assert!(scratch.len() >= needed, "scratch of {}, but {shape:?} needs {needed}", scratch.len());
 }
-
-#[cfg(test)]
-mod tests;

@@ -231,6 +231,3 @@ fn add_row<S: Simd>(s: S, a: &[f32], b: &[f32], out: &mut [f32]) {
         s.store_partial(sum, out);
     }
 }
-
-#[cfg(test)]
-mod tests;

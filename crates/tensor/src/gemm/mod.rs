@@ -297,6 +297,3 @@ impl Kernel for Sweep<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -232,6 +232,3 @@ pub(crate) fn dispatch_tiles<K: Kernel>(isa: Isa, amx: Option<Amx>, kernel: K) -
         None => dispatch(isa, kernel),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -116,6 +116,3 @@ impl<S: Simd> Engine<S> {
         (2 * num_rounds * NUM_TILES * TILE * TILE * STEP) as u64
     }
 }
-
-#[cfg(test)]
-pub(crate) mod tests;

@@ -1,10 +1,12 @@
 //! The fused loss against its definition, against differences, and at the edges of its range.
 
-use super::{Cpu, IGNORE, forward, forward_backward};
-use crate::reduce::testing::{
+mod vocab_parallel;
+
+use crate::common::{
     ODD_WIDTHS, assert_close, central_differences, ids, numbers, same_bits_everywhere, wide,
 };
-use crate::{Isa, reference};
+use lockstep_tensor::cross_entropy::{IGNORE, forward, forward_backward};
+use lockstep_tensor::{Cpu, Isa, reference};
 
 /// Gradient, then losses; the sum must be that of the losses, and forward alone must agree.
 fn run(cpu: &Cpu, logits: &[f32], vocab: usize, targets: &[u32], num_targets: u64) -> Vec<f32> {

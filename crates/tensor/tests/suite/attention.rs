@@ -1,9 +1,13 @@
 //! Against the `f64` oracle and central differences, and bit for bit against itself.
 
-use super::*;
-use crate::random::Key;
-use crate::reference::attention as reference;
-use crate::{Cpu, Isa};
+use crate::common::{two_threads, wide};
+use lockstep_tensor::attention::{
+    Dropout, Heads, Rows, Shape, backward_in, forward_in, scratch_len, scratch_len_in,
+};
+use lockstep_tensor::gemm::Precision;
+use lockstep_tensor::random::Key;
+use lockstep_tensor::reference::attention as reference;
+use lockstep_tensor::{Cpu, Isa};
 
 const TOKENS: [usize; 7] = [1, 2, 63, 64, 65, 100, 257];
 /// (heads, kv_heads): groups of 1, 2, 3 and 6.
@@ -146,10 +150,6 @@ fn noise(seed: u64, len: usize, scale: f32) -> Vec<f32> {
         .collect()
 }
 
-fn wide(x: &[f32]) -> Vec<f64> {
-    x.iter().map(|&x| f64::from(x)).collect()
-}
-
 /// Interleaves rows of q, k and v heads.
 fn join<T: Copy>(shape: Shape, parts: [&[T]; 3]) -> Vec<T> {
     let widths = [shape.heads, shape.kv_heads, shape.kv_heads].map(|n| n * shape.head_dim);
@@ -165,13 +165,6 @@ fn bits(x: &[f32]) -> Vec<u32> {
 
 fn single() -> Cpu {
     Cpu::single(Isa::detect())
-}
-
-#[expect(clippy::disallowed_methods, reason = "the tests need a second thread")]
-fn two_threads(isa: Isa) -> Cpu {
-    Cpu::new(isa, 2, &|_, run| {
-        std::thread::spawn(run);
-    })
 }
 
 /// Rounding errors grow with the square root of the number of additions, of the largest element.

@@ -1,6 +1,7 @@
 //! Every instruction set must equal the portable vectors, bit for bit.
 
-use super::*;
+use lockstep_tensor::Isa;
+use lockstep_tensor::simd::{Kernel, Simd, VECTOR_LEN, dispatch};
 
 struct AllOperations<'a> {
     a: &'a [f32; VECTOR_LEN],

@@ -1,10 +1,12 @@
 //! Embeddings against their definition, against differences, and to the bit in token order.
 
-use super::*;
-use crate::reduce::testing::{
+use crate::common::{
     ODD_WIDTHS, assert_close, central_differences, dot, ids, numbers, same_bits_everywhere, wide,
 };
-use crate::{Isa, reference};
+use lockstep_tensor::embedding::{
+    add_positions, backward, backward_part, forward, forward_part, positions_backward,
+};
+use lockstep_tensor::{Cpu, Isa, reduce, reference};
 
 const VOCABS: [usize; 4] = [1, 7, 64, 259];
 
@@ -151,7 +153,7 @@ fn shards_of_a_table_add_up_to_the_whole_with_the_sign_of_zero() {
         let part = &table[first_row * width..][..4 * width];
         let mut out = vec![f32::NAN; dout.len()];
         forward_part(&cpu, &ids, part, first_row, width, &mut out);
-        crate::reduce::add_assign(&cpu, &mut sum, &out);
+        reduce::add_assign(&cpu, &mut sum, &out);
         let mut dpart = vec![0.5; part.len()];
         backward_part(&cpu, &ids, &dout, first_row, width, &mut dpart);
         dparts.extend(dpart);

@@ -1,7 +1,8 @@
 //! Accuracy in ulps against the standard library's `f64`, special values, and equal bits.
 
-use super::{erf, exp, ln, scalar, sigmoid, sigmoid_and_slope, tanh};
-use crate::simd::{Isa, Kernel, Simd, VECTOR_LEN, dispatch};
+use lockstep_tensor::Isa;
+use lockstep_tensor::math::{erf, exp, ln, scalar, sigmoid, sigmoid_and_slope, tanh};
+use lockstep_tensor::simd::{Kernel, Simd, VECTOR_LEN, dispatch};
 
 /// Applies `f` to every vector of `x` and writes `y`; the tail goes through the same operations.
 #[inline(always)]
@@ -116,6 +117,7 @@ fn both_signs(limit: f32, stride: usize) -> Vec<f32> {
     floats(1e-30, limit, stride).flat_map(|x| [x, -x]).collect()
 }
 
+#[expect(clippy::print_stdout, reason = "--nocapture prints the measured accuracy")]
 fn worst_ulps(function: Function, x: &[f32]) -> f64 {
     let y = function.apply(Isa::detect(), x);
     let mut worst = (0.0, 0.0);

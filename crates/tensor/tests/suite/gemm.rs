@@ -1,7 +1,11 @@
 //! Every element of a product against its documented scalar chain.
 
-use super::*;
-use crate::Isa;
+mod bf16;
+mod tiles;
+
+use crate::common::two_threads;
+use lockstep_tensor::gemm::{Elements, K_BLOCK, Mat, MatMut, Precision, Write, matmul, product};
+use lockstep_tensor::{Cpu, Isa};
 
 /// Numbers that make different orders of addition give different bits.
 fn numbers(len: usize, seed: u32) -> Vec<f32> {
@@ -23,7 +27,7 @@ fn chain(a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32, k: usize, start: Op
         }
         total = Some(total.map_or(sum, |total| total + sum));
     }
-    total.unwrap()
+    total.expect("k is positive")
 }
 
 fn check(cpu: &Cpu, (m, n, k): (usize, usize, usize), (a_t, b_t): (bool, bool), write: Write) {
@@ -49,11 +53,6 @@ fn check(cpu: &Cpu, (m, n, k): (usize, usize, usize), (a_t, b_t): (bool, bool), 
             );
         }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a test may start threads itself")]
-fn two_threads(isa: Isa) -> Cpu {
-    Cpu::new(isa, 2, &|_, run| drop(std::thread::spawn(run)))
 }
 
 #[test]

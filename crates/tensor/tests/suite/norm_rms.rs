@@ -1,10 +1,10 @@
 //! RMSNorm against its definition, against differences, and against itself on other devices.
 
-use super::*;
-use crate::reduce::testing::{
+use crate::common::{
     ODD_WIDTHS, assert_close, central_differences, dot, numbers, same_bits_everywhere, wide,
 };
-use crate::reference;
+use lockstep_tensor::norm_rms::{backward, forward, normalize};
+use lockstep_tensor::{Cpu, Isa, reference};
 
 const EPS: f32 = 1e-5;
 const NUM_ROWS: [usize; 4] = [1, 2, 17, 33];
@@ -82,7 +82,7 @@ fn backward_matches_central_differences() {
         };
         let dx = central_differences(&x, |x| loss(x, &wide(&weight)));
         let dweight = central_differences(&weight, |weight| loss(&wide(&x), weight));
-        let got = run_backward(&Cpu::single(crate::Isa::detect()), &x, &weight, &dy, 0.0);
+        let got = run_backward(&Cpu::single(Isa::detect()), &x, &weight, &dy, 0.0);
         assert_close(&got[..x.len()], &dx, width);
         assert_close(&got[x.len()..], &dweight, num_rows);
     }
@@ -112,6 +112,6 @@ fn the_weight_gradient_is_one_chain_over_ascending_rows() {
 #[test]
 #[should_panic(expected = "one factor for each row")]
 fn a_row_without_its_factor_is_refused() {
-    let cpu = Cpu::single(crate::Isa::Portable);
+    let cpu = Cpu::single(Isa::Portable);
     normalize(&cpu, &[0.0; 6], &[1.0; 3], &[1.0; 3], &mut [0.0; 6]);
 }

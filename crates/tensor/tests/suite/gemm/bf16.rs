@@ -1,9 +1,11 @@
 //! Every element of a product in bf16 against its documented chain, and against `f64`.
 
-use crate::gemm::tiles::{STEP, scalar};
-use crate::gemm::{Elements, Mat, MatMut, Precision, Write, product};
-use crate::{Cpu, Isa};
+use super::tiles::cpus;
+use crate::common::two_threads;
 use half::bf16;
+use lockstep_tensor::gemm::{Elements, Mat, MatMut, Precision, Write, product};
+use lockstep_tensor::internals::tiles;
+use lockstep_tensor::{Cpu, Isa};
 
 /// Numbers that make different orders of addition give different bits, some of them tiny.
 fn numbers(len: usize, seed: u32) -> Vec<f32> {
@@ -16,18 +18,13 @@ fn numbers(len: usize, seed: u32) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test may start threads itself")]
-fn two_threads(isa: Isa) -> Cpu {
-    Cpu::new(isa, 2, &|_, run| drop(std::thread::spawn(run)))
-}
-
 /// One element by the documented order.
 fn chain(a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32, k: usize, start: f32) -> f32 {
     let rounded = |x: f32| if x.is_subnormal() { 0.0 } else { bf16::from_f32(x).to_f32() };
-    (0..k).step_by(STEP).fold(start, |sum, p| {
+    (0..k).step_by(tiles::STEP).fold(start, |sum, p| {
         let factor =
             |x: &dyn Fn(usize) -> f32, q: usize| if p + q < k { rounded(x(p + q)) } else { 0.0 };
-        scalar::step(sum, |q| factor(&a, q), |q| factor(&b, q))
+        tiles::step(sum, |q| factor(&a, q), |q| factor(&b, q))
     })
 }
 
@@ -71,7 +68,7 @@ fn every_element_is_one_chain_of_steps_for_odd_shapes() {
 
 #[test]
 fn layouts_and_accumulation_keep_the_chain() {
-    for cpu in crate::gemm::tiles::tests::cpus() {
+    for cpu in cpus() {
         for transposed in [(false, false), (false, true), (true, false), (true, true)] {
             for write in [Write::Set, Write::Add] {
                 check(&cpu, (35, 33, 100), transposed, write);

@@ -1,12 +1,14 @@
 //! Conversions against the types of the `half` crate.
 
-use super::*;
-use crate::Isa;
+use crate::common::two_threads;
+use half::{bf16, f16};
+use lockstep_tensor::convert::{RangeErrors, from_bf16, from_f16, scale, to_bf16, to_f16};
+use lockstep_tensor::gemm::Precision;
+use lockstep_tensor::internals::ELEMENTS;
+use lockstep_tensor::{Cpu, Isa};
 
-#[expect(clippy::disallowed_methods, reason = "a test may start threads itself")]
 fn cpus() -> Vec<Cpu> {
-    let two = |isa| Cpu::new(isa, 2, &|_, run| drop(std::thread::spawn(run)));
-    Isa::available().into_iter().flat_map(|isa| [Cpu::single(isa), two(isa)]).collect()
+    Isa::available().into_iter().flat_map(|isa| [Cpu::single(isa), two_threads(isa)]).collect()
 }
 
 /// Random bits: every exponent, NaN and infinities among them, and ties of both types.

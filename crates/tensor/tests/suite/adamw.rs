@@ -1,8 +1,9 @@
 //! AdamW against its definition over several steps, and to the bit against a scalar loop.
 
-use super::*;
-use crate::reduce::testing::{assert_close, numbers, same_bits_everywhere, wide};
-use crate::{Isa, reference};
+use crate::common::{assert_close, numbers, same_bits_everywhere, wide};
+use lockstep_tensor::adamw::{AdamStep, step};
+use lockstep_tensor::internals::ELEMENTS;
+use lockstep_tensor::{Cpu, Isa, reference};
 
 const LENGTHS: [usize; 8] = [0, 1, 15, 16, 17, 257, ELEMENTS, 2 * ELEMENTS + 3];
 

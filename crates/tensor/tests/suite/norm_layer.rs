@@ -1,10 +1,10 @@
 //! LayerNorm against its definition, against differences, and against itself on other devices.
 
-use super::*;
-use crate::reduce::testing::{
+use crate::common::{
     ODD_WIDTHS, assert_close, central_differences, dot, numbers, same_bits_everywhere, wide,
 };
-use crate::reference;
+use lockstep_tensor::norm_layer::{backward, forward, normalize};
+use lockstep_tensor::{Cpu, Isa, reference};
 
 const EPS: f32 = 1e-5;
 const NUM_ROWS: [usize; 4] = [1, 2, 17, 33];
@@ -61,7 +61,7 @@ fn forward_matches_the_reference_on_odd_shapes() {
         for num_rows in NUM_ROWS {
             let case = Case::new(1, num_rows, *width);
             same_bits_everywhere(|cpu| case.forward(cpu).concat());
-            let [y, mean, rstd] = case.forward(&Cpu::single(crate::Isa::detect()));
+            let [y, mean, rstd] = case.forward(&Cpu::single(Isa::detect()));
             let (x, weight, bias) = (wide(&case.x), wide(&case.weight), wide(&case.bias));
             let expected = reference::norm_layer::forward(&x, &weight, &bias, EPS.into());
             assert_close(&y, &expected.0, *width);
@@ -84,7 +84,7 @@ fn tiny_rows_match_the_reference() {
     assert_close(&got, &[dx, dweight, dbias].concat(), 2);
 
     let single = Case { x: vec![7.0], weight: vec![3.0], bias: vec![0.5], dy: vec![2.0] };
-    let [y, mean, _] = single.forward(&Cpu::single(crate::Isa::detect()));
+    let [y, mean, _] = single.forward(&Cpu::single(Isa::detect()));
     assert_eq!((y[0], mean[0]), (0.5, 7.0), "a row of one is its mean: only the bias is left");
 }
 
@@ -95,7 +95,7 @@ fn a_large_mean_does_not_cancel_the_variance() {
     for x in &mut case.x {
         *x += 4096.0;
     }
-    let [_, _, rstd] = case.forward(&Cpu::single(crate::Isa::detect()));
+    let [_, _, rstd] = case.forward(&Cpu::single(Isa::detect()));
     let (x, weight, bias) = (wide(&case.x), wide(&case.weight), wide(&case.bias));
     let (_, _, expected) = reference::norm_layer::forward(&x, &weight, &bias, EPS.into());
     assert_close(&rstd, &expected, width);
@@ -121,7 +121,7 @@ fn backward_matches_the_reference_on_odd_shapes() {
         for num_rows in NUM_ROWS {
             let case = Case::new(13, num_rows, *width);
             same_bits_everywhere(|cpu| case.backward(cpu, 0.5).concat());
-            let [dx, dweight, dbias] = case.backward(&Cpu::single(crate::Isa::detect()), 0.5);
+            let [dx, dweight, dbias] = case.backward(&Cpu::single(Isa::detect()), 0.5);
             let expected = case.reference_backward();
             let added = |x: Vec<f64>| x.iter().map(|x| 0.5 + x).collect::<Vec<_>>();
             assert_close(&dx, &added(expected.0), *width);
@@ -139,7 +139,7 @@ fn backward_matches_central_differences() {
         let loss = |x: &[f64], weight: &[f64], bias: &[f64]| {
             dot(&reference::norm_layer::forward(x, weight, bias, EPS.into()).0, &wide(&case.dy))
         };
-        let [dx, dweight, dbias] = case.backward(&Cpu::single(crate::Isa::detect()), 0.0);
+        let [dx, dweight, dbias] = case.backward(&Cpu::single(Isa::detect()), 0.0);
         assert_close(&dx, &central_differences(&case.x, |x| loss(x, &weight, &bias)), width);
         let expected = central_differences(&case.weight, |weight| loss(&x, weight, &bias));
         assert_close(&dweight, &expected, num_rows);
@@ -153,7 +153,7 @@ fn weight_and_bias_gradients_are_one_chain_over_ascending_rows() {
     let (num_rows, width) = (37, 65);
     let case = Case::new(21, num_rows, width);
     same_bits_everywhere(|cpu| case.backward(cpu, 0.25).concat());
-    let cpu = Cpu::single(crate::Isa::detect());
+    let cpu = Cpu::single(Isa::detect());
     let [_, mean, rstd] = case.forward(&cpu);
     let [_, dweight, dbias] = case.backward(&cpu, 0.25);
     for j in 0..width {

@@ -1,7 +1,9 @@
 //! Sums must have the documented order to the bit; checks must find the first bad element.
 
-use super::testing::{ODD_WIDTHS, assert_close, numbers, same_bits_everywhere, wide};
-use super::*;
+use crate::common::{ODD_WIDTHS, assert_close, numbers, same_bits_everywhere, wide};
+use lockstep_tensor::internals::{ELEMENTS, for_each_split};
+use lockstep_tensor::reduce::{add, add_assign, column_sums, first_non_finite, sum_squares_chunks};
+use lockstep_tensor::{Cpu, Isa};
 
 /// Lengths around the edges of vectors, chunks and tasks.
 const LENGTHS: [usize; 8] = [0, 1, 17, 4095, 4096, 4097, 16_384, 40_000];
@@ -122,7 +124,7 @@ fn split_lends_every_part_once() {
         let expected: Vec<f64> = (0..num_rows).map(|row| (row / 4) as f64).collect();
         same_bits_everywhere(|cpu| {
             let (mut rows, mut cells) = (vec![-1.0; num_rows], vec![-1.0; num_rows * 3]);
-            cpu.for_each_split([&mut rows, &mut cells], [4, 12], |i, [rows, cells]| {
+            for_each_split(cpu, [&mut rows, &mut cells], [4, 12], |i, [rows, cells]| {
                 assert_eq!(cells.len(), 3 * rows.len());
                 rows.fill(i as f32);
                 cells.fill(i as f32);
@@ -138,6 +140,6 @@ fn split_lends_every_part_once() {
 #[test]
 #[should_panic(expected = "equally many parts")]
 fn split_refuses_buffers_with_different_numbers_of_parts() {
-    let cpu = Cpu::single(crate::Isa::Portable);
-    cpu.for_each_split([&mut [0.0; 8], &mut [0.0; 9]], [4, 4], |_, _| {});
+    let cpu = Cpu::single(Isa::Portable);
+    for_each_split(&cpu, [&mut [0.0; 8], &mut [0.0; 9]], [4, 4], |_, _| {});
 }

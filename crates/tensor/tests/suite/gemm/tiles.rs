@@ -1,8 +1,8 @@
 //! Tiles on every kind of CPU against the scalar model.
 
-use super::*;
-use crate::simd::Kernel;
-use crate::{Cpu, Isa};
+use lockstep_tensor::internals::tiles::{LINES, STEP_LEN, TILE, TILE_LEN, multiply, step};
+use lockstep_tensor::simd::VECTOR_LEN;
+use lockstep_tensor::{Cpu, Isa};
 
 /// Pseudorandom bits with a fixed seed.
 struct Noise(u64);
@@ -88,13 +88,13 @@ impl Case {
         let element = |i: usize| {
             let (row, column) = (i / LINES, i % LINES);
             let start = if add { self.target[i] } else { 0.0 };
-            (0..self.left.len() / STEP_LEN).fold(start, |sum, step| {
-                let tile = |line: usize| step * STEP_LEN + line / TILE * TILE_LEN;
+            (0..self.left.len() / STEP_LEN).fold(start, |sum, at| {
+                let tile = |line: usize| at * STEP_LEN + line / TILE * TILE_LEN;
                 let left =
                     |k: usize| half(&self.left, tile(row) + row % TILE * VECTOR_LEN + k / 2, k);
                 let right =
                     |k: usize| half(&self.right, tile(column) + k / 2 * TILE + column % TILE, k);
-                scalar::step(sum, left, right)
+                step(sum, left, right)
             })
         };
         (0..LINES * LINES).map(|i| bits(element(i))).collect()
@@ -102,7 +102,7 @@ impl Case {
 
     fn run(&self, cpu: &Cpu, add: bool) -> Vec<u32> {
         let mut target = self.target.clone();
-        cpu.run_tiles(Run { case: self, target: &mut target, add });
+        multiply(cpu, &self.left, &self.right, &mut target, add);
         target.into_iter().map(bits).collect()
     }
 }
@@ -112,23 +112,8 @@ fn bits(x: f32) -> u32 {
     if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }
 }
 
-struct Run<'a> {
-    case: &'a Case,
-    target: &'a mut [f32],
-    add: bool,
-}
-
-impl Kernel for Run<'_> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Case { left, right, .. } = self.case;
-        Engine::new(s).multiply(true, left, right, self.target, LINES, self.add);
-    }
-}
-
 /// Devices with every tile implementation of this CPU.
-pub(crate) fn cpus() -> Vec<Cpu> {
+pub(super) fn cpus() -> Vec<Cpu> {
     let emulated = Isa::available().into_iter().map(|isa| Cpu::single(isa).without_matrix_units());
     emulated.chain([Cpu::single(Isa::detect())]).collect()
 }

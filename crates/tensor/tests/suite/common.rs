@@ -1,6 +1,6 @@
-//! Test data, devices and comparisons for the memory-bound kernels.
+//! Test data, devices and comparisons.
 
-use crate::{Cpu, Isa};
+use lockstep_tensor::{Cpu, Isa};
 
 /// Widths and lengths around every edge: one vector, one column block, one task.
 pub(crate) const ODD_WIDTHS: [usize; 11] = [1, 2, 15, 16, 17, 33, 63, 64, 65, 200, 257];
@@ -25,9 +25,10 @@ pub(crate) fn wide(x: &[f32]) -> Vec<f64> {
     x.iter().map(|&x| f64::from(x)).collect()
 }
 
+/// A device with a second thread.
 #[expect(clippy::disallowed_methods, reason = "a test of threads needs threads")]
-fn spawn(_: usize, run: Box<dyn FnOnce() + Send>) {
-    std::thread::spawn(run);
+pub(crate) fn two_threads(isa: Isa) -> Cpu {
+    Cpu::new(isa, 2, &|_, run| drop(std::thread::spawn(run)))
 }
 
 /// Runs `kernel` with every instruction set of this CPU and with one and two threads, demands the
@@ -35,7 +36,7 @@ fn spawn(_: usize, run: Box<dyn FnOnce() + Send>) {
 pub(crate) fn same_bits_everywhere(kernel: impl Fn(&Cpu) -> Vec<f32>) -> Vec<f32> {
     let expected = kernel(&Cpu::single(Isa::Portable));
     for isa in Isa::available() {
-        for cpu in [Cpu::single(isa), Cpu::new(isa, 2, &spawn)] {
+        for cpu in [Cpu::single(isa), two_threads(isa)] {
             let got = kernel(&cpu);
             assert_eq!(got.len(), expected.len());
             for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {

@@ -1,0 +1,35 @@
+//! Tests of every kernel: against its `f64` oracle, against central differences, and to the bit on
+//! every instruction set and number of threads.
+//!
+//! The crate has no unit tests: those would compile every kernel for every instruction set a second
+//! time. With the feature `model-check` the pool has loom's atomics, which work only inside a
+//! model, so this suite is empty and `model_check.rs` runs instead.
+#![cfg(not(feature = "model-check"))]
+
+mod common;
+
+mod adam;
+mod adamw;
+mod attention;
+mod bias;
+mod convert;
+mod cross_entropy;
+mod dropout;
+mod embedding;
+mod gelu;
+mod gemm;
+mod lamb;
+mod lars;
+mod math;
+mod nesterov;
+mod norm_layer;
+mod norm_rms;
+mod peak;
+mod pool;
+mod random;
+mod reduce;
+mod relu;
+mod rope;
+mod sgd;
+mod simd;
+mod swiglu;

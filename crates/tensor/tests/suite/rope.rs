@@ -1,0 +1,109 @@
+//! Rotations against their definition, against differences, and angles at far positions.
+
+use crate::common::{assert_close, central_differences, dot, numbers, same_bits_everywhere, wide};
+use lockstep_tensor::rope::{Rotation, Table, rotate};
+use lockstep_tensor::{Cpu, Isa, reference};
+
+const THETA: f64 = 10_000.0;
+
+fn rotation(num_heads: usize, head_dim: usize) -> Rotation {
+    Rotation {
+        row_stride: num_heads * head_dim + 3,
+        num_heads,
+        tokens_per_sequence: 7,
+        first_position: 5,
+        inverse: false,
+    }
+}
+
+fn rotated(cpu: &Cpu, head_dim: usize, x: &[f32], rotation: &Rotation) -> Vec<f32> {
+    let mut x = x.to_vec();
+    rotate(cpu, &Table::new(head_dim, 12, THETA), &mut x, rotation);
+    x
+}
+
+#[test]
+fn rows_of_odd_shapes_match_the_reference_in_both_directions() {
+    for head_dim in [2, 4, 30, 32, 34, 64, 126, 256] {
+        for num_heads in [1, 3] {
+            for inverse in [false, true] {
+                let rotation = Rotation { inverse, ..rotation(num_heads, head_dim) };
+                let x = numbers(1, 3 * 7 * rotation.row_stride);
+                let got = same_bits_everywhere(|cpu| rotated(cpu, head_dim, &x, &rotation));
+                let expected = reference::rope::rotate(head_dim, THETA, &wide(&x), &rotation);
+                assert_close(&got, &expected, 1);
+                for (e, (got, x)) in got.iter().zip(&x).enumerate() {
+                    let behind_the_heads = e % rotation.row_stride >= num_heads * head_dim;
+                    assert!(!behind_the_heads || got.to_bits() == x.to_bits());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_inverse_is_the_gradient() {
+    let rotation = rotation(2, 6);
+    let (x, dy) = (numbers(2, 7 * 15), numbers(3, 7 * 15));
+    let inverse = Rotation { inverse: true, ..rotation };
+    let got = rotated(&Cpu::single(Isa::detect()), 6, &dy, &inverse);
+    let expected = central_differences(&x, |x| {
+        dot(&reference::rope::rotate(6, THETA, x, &rotation), &wide(&dy))
+    });
+    assert_close(&got, &expected, 1);
+}
+
+#[test]
+fn position_zero_is_unchanged_and_a_row_depends_on_its_position_only() {
+    let cpu = Cpu::single(Isa::detect());
+    let (table, x) = (Table::new(8, 12, THETA), numbers(4, 4 * 8));
+    let all = Rotation {
+        row_stride: 8,
+        num_heads: 1,
+        tokens_per_sequence: 4,
+        first_position: 0,
+        inverse: false,
+    };
+    let mut together = x.clone();
+    rotate(&cpu, &table, &mut together, &all);
+    assert_eq!(together[..8], x[..8]);
+    // One row at a time, as in decoding with a key-value cache.
+    for position in 0..4 {
+        let mut row = x[8 * position..][..8].to_vec();
+        let one = Rotation { tokens_per_sequence: 1, first_position: position, ..all };
+        rotate(&cpu, &table, &mut row, &one);
+        assert_eq!(row, together[8 * position..][..8]);
+    }
+}
+
+#[test]
+fn far_positions_are_rotated_by_the_angle_rounded_once() {
+    let table = Table::new(128, 100_000, 500_000.0);
+    assert_eq!((table.head_dim(), table.num_positions()), (128, 100_000));
+    let cpu = Cpu::single(Isa::detect());
+    for position in [1, 4_095, 99_999] {
+        let rotation = Rotation {
+            row_stride: 128,
+            num_heads: 1,
+            tokens_per_sequence: 1,
+            first_position: position,
+            inverse: false,
+        };
+        // Rotated, the point (1, 0) is the table's cosine and sine to the bit.
+        let mut head = [[1.0; 64], [0.0; 64]].concat();
+        rotate(&cpu, &table, &mut head, &rotation);
+        let (cos, sin) = head.split_at(64);
+        for i in 0..64 {
+            let angle = position as f64 * 500_000f64.powf(-2.0 * i as f64 / 128.0);
+            assert!((f64::from(cos[i]) - angle.cos()).abs() < 6.1e-8);
+            assert!((f64::from(sin[i]) - angle.sin()).abs() < 6.1e-8);
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "13 positions exceed the table's 12")]
+fn a_sequence_longer_than_the_table_is_refused() {
+    let rotation = Rotation { first_position: 6, ..rotation(1, 2) };
+    rotated(&Cpu::single(Isa::detect()), 2, &[0.0; 7 * 5], &rotation);
+}
