@@ -222,10 +222,16 @@ pub trait Block: Send + Sync {
     fn saved_len(&self, shape: MicrobatchShape) -> SavedLen;
 
     /// Largest scratch memory of any call on a micro-batch of this shape.
-    fn scratch_len(&self, shape: MicrobatchShape) -> usize;
+    fn scratch_len(&self, _shape: MicrobatchShape) -> usize {
+        0
+    }
 
-    /// Model FLOPs of one token in sequences of `num_tokens`; recomputation is not counted.
-    fn flops_per_token(&self, num_tokens: usize) -> Flops;
+    /// Model FLOPs of one token in sequences of `num_tokens`; recomputation is not counted. The
+    /// default counts a multiply-add with every parameter, as in a linear layer.
+    fn flops_per_token(&self, _num_tokens: usize) -> Flops {
+        let forward = 2 * self.num_params() as u64;
+        Flops { forward, backward: 2 * forward }
+    }
 
     /// Collective calls of a pass, in order.
     fn collective_calls(&self, _shape: MicrobatchShape, _pass: Pass<'_>) -> Vec<CollectiveCall> {

@@ -29,25 +29,25 @@ impl<'a> Grads<'a> {
     }
 
     /// Reborrows the gradients for a part of the block.
-    pub(crate) fn reborrow(&mut self) -> Grads<'_> {
+    pub fn reborrow(&mut self) -> Grads<'_> {
         Grads { values: self.values, runs: self.runs }
     }
 
     /// Gradients of a parameter; empty if it is frozen.
-    pub(crate) fn of(&mut self, param: &Range<usize>) -> &mut [f32] {
+    pub fn of(&mut self, param: &Range<usize>) -> &mut [f32] {
         let [place] = self.places([param]);
         &mut self.values[place]
     }
 
     /// Gradients of two parameters; empty where frozen.
-    pub(crate) fn of_two(&mut self, params: [&Range<usize>; 2]) -> [&mut [f32]; 2] {
+    pub fn of_two(&mut self, params: [&Range<usize>; 2]) -> [&mut [f32]; 2] {
         let places = self.places(params);
         self.values.get_disjoint_mut(places).expect("two parameters share no element")
     }
 
     /// Gradients of several contiguous parameters: for every trained range of them, the range in
     /// the block's flat buffer, and its gradients.
-    pub(crate) fn trained_ranges(
+    pub fn trained_ranges(
         &mut self,
         params: &Range<usize>,
     ) -> impl Iterator<Item = (Range<usize>, &mut [f32])> {

@@ -11,7 +11,7 @@
 //! - [`tensor_shards`], [`collectives`], `reduction_tree`: tensor and sequence parallelism;
 //!   `column_parallel`, `row_parallel`: the two kinds of sharded linear layer; `row_sums`:
 //!   gradients of norms and biases; `deferred_weight_grad`: the split backward pass.
-//! - `linear`, `norm`, `norm_linear`, `dropout`: kernels on ranges of a flat buffer.
+//! - [`linear`], `norm`, `norm_linear`, `dropout`: kernels on ranges of a flat buffer.
 //! - [`problem`]: a classifier and three convex problems, with their optimum.
 //! - [`decode`]: token-by-token generation with a key-value cache.
 //!
@@ -69,7 +69,7 @@ mod row_parallel;
 mod row_sums;
 
 mod dropout;
-mod linear;
+pub mod linear;
 mod norm;
 
 pub mod problem;
@@ -86,6 +86,7 @@ pub use collectives::{CollectiveCall, CollectiveKind, SingleRank, TensorCollecti
 pub use decode::Decoder;
 pub use describe::{describe, describe_shards, precision_of};
 pub use grads::Grads;
-pub use param::{Init, Param, Piece};
+pub use linear::{Linear, WeightLayout};
+pub use param::{Init, Param, ParamList, Piece};
 pub use scratch::{Frame, Scratch};
 pub use tensor_shards::TensorShards;

@@ -9,13 +9,14 @@
 //! for the product. A bias is added in `f32`.
 
 use crate::grads::Grads;
+use crate::param::{Init, ParamList};
 use lockstep_tensor::gemm::{Mat, MatMut, Precision, Write, product};
 use lockstep_tensor::{Cpu, bias};
 use std::ops::Range;
 
 /// Memory layout of the weight.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum WeightLayout {
+pub enum WeightLayout {
     /// A row per output (Llama).
     OutIn,
     /// A row per input (GPT-2).
@@ -24,37 +25,52 @@ pub(crate) enum WeightLayout {
 
 /// `y = x W + b` with weights at fixed ranges of the block's flat buffer.
 #[derive(Clone, Debug)]
-pub(crate) struct Linear {
-    pub(crate) num_inputs: usize,
-    pub(crate) num_outputs: usize,
-    pub(crate) layout: WeightLayout,
-    pub(crate) weight: Range<usize>,
-    pub(crate) bias: Option<Range<usize>>,
+pub struct Linear {
+    /// Width of a row of `x`.
+    pub num_inputs: usize,
+    /// Width of a row of `y`.
+    pub num_outputs: usize,
+    /// Memory layout of the weight.
+    pub layout: WeightLayout,
+    /// Elements of the weight.
+    pub weight: Range<usize>,
+    /// Elements of the bias, if it has one.
+    pub bias: Option<Range<usize>>,
     /// Precision of the three products.
-    pub(crate) precision: Precision,
+    pub precision: Precision,
 }
 
 impl Linear {
+    /// A map with a bias, appended to `params` under `name`. Its outputs initially have `gain`
+    /// times the variance of its inputs; 2 compensates for `ReLU` (He et al. 2015).
+    pub fn new(
+        name: &str,
+        num_inputs: usize,
+        num_outputs: usize,
+        gain: f64,
+        params: &mut ParamList,
+    ) -> Self {
+        let std = (gain / num_inputs as f64).sqrt() as f32;
+        let shape = [num_outputs, num_inputs];
+        let weight = params.push(format!("{name}.weight"), &shape, Init::Normal { std });
+        let bias = params.push(format!("{name}.bias"), &[num_outputs], Init::Zeros);
+        let (layout, precision) = (WeightLayout::OutIn, Precision::F32);
+        Self { num_inputs, num_outputs, layout, weight, bias: Some(bias), precision }
+    }
+
     /// FLOPs of the product for one row.
-    pub(crate) const fn flops(&self) -> u64 {
+    pub const fn flops(&self) -> u64 {
         2 * (self.num_inputs * self.num_outputs) as u64
     }
 
     /// Overwrites `y`.
-    pub(crate) fn forward(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32]) {
+    pub fn forward(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32]) {
         let bias = self.bias.as_ref().map(|at| &params[at.clone()]);
         self.product_with(cpu, params, x, y, Write::Set, bias);
     }
 
     /// Sets `y` to the product, or adds it, without the bias.
-    pub(crate) fn product(
-        &self,
-        cpu: &Cpu,
-        params: &[f32],
-        x: &[f32],
-        y: &mut [f32],
-        write: Write,
-    ) {
+    pub fn product(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32], write: Write) {
         self.product_with(cpu, params, x, y, write, None);
     }
 
@@ -74,12 +90,12 @@ impl Linear {
     }
 
     /// Overwrites `dx` with the gradient of the input.
-    pub(crate) fn backward_input(&self, cpu: &Cpu, params: &[f32], dy: &[f32], dx: &mut [f32]) {
+    pub fn backward_input(&self, cpu: &Cpu, params: &[f32], dy: &[f32], dx: &mut [f32]) {
         self.input_product(cpu, params, dy, dx, Write::Set);
     }
 
     /// Sets `dx` to the gradient of the input, or adds it.
-    pub(crate) fn input_product(
+    pub fn input_product(
         &self,
         cpu: &Cpu,
         params: &[f32],
@@ -94,7 +110,7 @@ impl Linear {
     }
 
     /// Adds the gradients of trained weight and bias to `grads`.
-    pub(crate) fn backward_weight(&self, cpu: &Cpu, x: &[f32], dy: &[f32], mut grads: Grads<'_>) {
+    pub fn backward_weight(&self, cpu: &Cpu, x: &[f32], dy: &[f32], mut grads: Grads<'_>) {
         let num_rows = x.len() / self.num_inputs;
         if let Some(at) = &self.bias {
             let grads = grads.of(at);

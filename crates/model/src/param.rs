@@ -181,14 +181,14 @@ impl Param {
 
 /// Lays out the parameters of a block without gaps.
 #[derive(Debug, Default)]
-pub(crate) struct ParamList {
+pub struct ParamList {
     params: Vec<Param>,
     len: usize,
 }
 
 impl ParamList {
     /// Appends a parameter and returns its range. Matrices decay, vectors do not.
-    pub(crate) fn push(&mut self, name: String, shape: &[usize], init: Init) -> Range<usize> {
+    pub fn push(&mut self, name: String, shape: &[usize], init: Init) -> Range<usize> {
         self.push_piece(name, shape, Piece::whole(shape), init)
     }
 
@@ -216,14 +216,15 @@ impl ParamList {
     }
 
     /// Appends a mirror of another block's parameter.
-    pub(crate) fn push_mirror(&mut self, name: String, owner: &Param) -> Range<usize> {
+    pub fn push_mirror(&mut self, name: String, owner: &Param) -> Range<usize> {
         let range = self.push_piece(name, &owner.shape, owner.piece.clone(), owner.init);
         let mirror = self.params.last_mut().expect("just pushed");
         mirror.mirror_of = Some(owner.name.clone());
         range
     }
 
-    pub(crate) fn finish(self) -> Vec<Param> {
+    /// The parameters, in order.
+    pub fn finish(self) -> Vec<Param> {
         self.params
     }
 }

@@ -6,7 +6,6 @@
 //!
 //! Shapes: t samples of the micro-batch, c features, v classes.
 
-use super::dense::linear;
 use super::digits::NUM_CLASSES;
 use super::samples::Samples;
 use crate::block::{
@@ -28,7 +27,7 @@ pub(super) struct Classifier {
 impl Classifier {
     pub(super) fn new(width: usize, samples: Arc<Samples>) -> Self {
         let mut params = ParamList::default();
-        let linear = linear("head", width, NUM_CLASSES, 1.0, &mut params);
+        let linear = Linear::new("head", width, NUM_CLASSES, 1.0, &mut params);
         Self { params: params.finish(), linear, samples }
     }
 }
@@ -48,10 +47,6 @@ impl Block for Classifier {
 
     fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         SavedLen { kept: shape.rows() * NUM_CLASSES, rebuilt: 0 }
-    }
-
-    fn scratch_len(&self, _shape: MicrobatchShape) -> usize {
-        0
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {

@@ -9,10 +9,9 @@ use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Recompute, Saved, SavedLen,
 };
 use crate::grads::Grads;
-use crate::linear::{Linear, WeightLayout};
-use crate::param::{Init, Param, ParamList};
+use crate::linear::Linear;
+use crate::param::{Param, ParamList};
 use lockstep_config::Activation;
-use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::{Cpu, gelu, relu};
 
 /// A dense layer with an activation.
@@ -32,7 +31,7 @@ impl Dense {
     ) -> Self {
         let name = format!("layers.{index}");
         let mut params = ParamList::default();
-        let linear = linear(&name, num_inputs, num_outputs, 2.0, &mut params);
+        let linear = Linear::new(&name, num_inputs, num_outputs, 2.0, &mut params);
         Self { name, params: params.finish(), linear, activation }
     }
 
@@ -42,23 +41,6 @@ impl Dense {
             Activation::Gelu => gelu::forward(cpu, before_tf, output_tf),
         }
     }
-}
-
-/// Linear map with a bias whose outputs initially have `gain` times the variance of its inputs (2
-/// compensates for ReLU: He et al. 2015).
-pub(super) fn linear(
-    name: &str,
-    num_inputs: usize,
-    num_outputs: usize,
-    gain: f64,
-    params: &mut ParamList,
-) -> Linear {
-    let std = (gain / num_inputs as f64).sqrt() as f32;
-    let shape = [num_outputs, num_inputs];
-    let weight = params.push(format!("{name}.weight"), &shape, Init::Normal { std });
-    let bias = params.push(format!("{name}.bias"), &[num_outputs], Init::Zeros);
-    let (layout, precision) = (WeightLayout::OutIn, Precision::F32);
-    Linear { num_inputs, num_outputs, layout, weight, bias: Some(bias), precision }
 }
 
 impl Block for Dense {

@@ -49,10 +49,6 @@ impl Block for Features {
         SavedLen::default()
     }
 
-    fn scratch_len(&self, _shape: MicrobatchShape) -> usize {
-        0
-    }
-
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
         Flops::default()
     }

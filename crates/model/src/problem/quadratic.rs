@@ -70,10 +70,6 @@ impl Block for Quadratic {
         SavedLen { kept: self.target_c.len(), rebuilt: 0 }
     }
 
-    fn scratch_len(&self, _shape: MicrobatchShape) -> usize {
-        0
-    }
-
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
         // The gradient is computed once per micro-batch, so only the noise counts here.
         let forward = 2 * self.target_c.len() as u64;

@@ -90,10 +90,6 @@ impl Block for Regression {
         SavedLen { kept: shape.rows(), rebuilt: 0 }
     }
 
-    fn scratch_len(&self, _shape: MicrobatchShape) -> usize {
-        0
-    }
-
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
         let forward = self.linear.flops();
         Flops { forward, backward: 2 * forward }
