@@ -96,6 +96,9 @@ pub struct Recipe {
     pub from: String,
     /// Whether only weights that match by name and shape are loaded.
     pub partial: bool,
+    /// Maximum number of positions that an export declares, where it is not the context; never
+    /// changes a bit of the result.
+    pub max_positions: Option<usize>,
     /// Training data.
     pub data: Data,
     /// Steps, batches and validation.

@@ -45,6 +45,14 @@ pub fn model_from(sources: &Sources) -> Option<String> {
     from.map(|setting| setting.value.as_text().to_owned())
 }
 
+impl Sources {
+    /// Whether the recipe file or an argument sets a key; a preset does not count.
+    pub fn sets_explicitly(&self, key: &str) -> bool {
+        let settings = MergedSources::from_sources(self).settings;
+        settings.get(key).is_some_and(|setting| setting.origin.is_explicit())
+    }
+}
+
 fn validate(mut merged: MergedSources) -> Result<Recipe, ConfigErrors> {
     let recipe = fill(&merged);
     let pending_errors = std::mem::take(&mut merged.pending_errors);
@@ -124,6 +132,7 @@ fn blank() -> Recipe {
         },
         from: String::new(),
         partial: false,
+        max_positions: None,
         data: blank_data(),
         train: Train {
             steps: 0,

@@ -42,6 +42,7 @@ pub(crate) fn broken(recipe: &Recipe, merged: &MergedSources) -> Vec<ConfigError
         }
         errors.splice(0..0, heads);
         errors.extend(vocabulary_holds_the_tokenizer(&context));
+        errors.extend(positions_hold_the_context(&context));
     }
     errors.extend(data::broken(&context));
     errors.extend(batch_makes_whole_microbatches(&context));
@@ -223,6 +224,17 @@ fn vocabulary_holds_the_tokenizer(context: &RuleContext<'_>) -> Option<ConfigErr
     }
     let rule = format!("is below the {num_tokens} tokens of data.tokenizer = \"{tokenizer}\"");
     Some(context.error(&involved, rule, format!("try {num_tokens}")))
+}
+
+fn positions_hold_the_context(context: &RuleContext<'_>) -> Option<ConfigError> {
+    let involved = ["model.max_positions", "model.context"];
+    let sequence_len = context.recipe.model.context;
+    let fits = context.recipe.max_positions.is_none_or(|max| max >= sequence_len);
+    if !context.all_valid(&involved) || fits {
+        return None;
+    }
+    let rule = format!("is below model.context = {sequence_len}");
+    Some(context.error(&involved, rule, format!("try {sequence_len}")))
 }
 
 /// Ridge and logistic regression compute their optimum by solving a dense linear system.

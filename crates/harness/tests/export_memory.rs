@@ -27,7 +27,11 @@ fn an_export_holds_a_few_tensors_and_never_the_model() {
         let saved = runs.run(&recipe, Options::default()).expect("a short run");
         let checkpoint = saved.dir.join("checkpoints").join("step-00000002");
         let out = runs.path().join(format!("out-{number}"));
-        let target = Target::HuggingFace { format: ElementType::F32, shard_bytes: 1 << 30 };
+        let target = Target::HuggingFace {
+            format: ElementType::F32,
+            shard_bytes: 1 << 30,
+            max_positions: None,
+        };
         let before = allocations::live_bytes();
         allocations::reset_peak();
         let written = convert(&checkpoint, &out, target, runs.world(), &mut |_, _| {});

@@ -1,14 +1,16 @@
 //! Converts between run folders and Hugging Face model folders.
 //!
 //! Tensors keep their names and bits; only a smaller element type rounds them. They are streamed
-//! one at a time, so memory is bounded by the largest tensor.
+//! one at a time, so memory is bounded by the largest tensor. A model with rotary positions keeps
+//! the maximum number of positions of the folder that it was initialized from; learned positions
+//! are as many as the model has rows for them.
 
 use crate::pretrained::{Pretrained, outlines};
 use crate::{RunFolder, TrainError};
 use lockstep_checkpoint::huggingface::{self, Companions, Config, Export};
 use lockstep_checkpoint::weights::{self, WeightsHasher};
 use lockstep_checkpoint::{ElementType, new_folder};
-use lockstep_config::Recipe;
+use lockstep_config::{Family, Model, Recipe};
 use lockstep_model::describe;
 use lockstep_platform::World;
 use serde::Serialize;
@@ -25,6 +27,8 @@ pub enum Target {
         format: ElementType,
         /// Maximum size of a weight file.
         shard_bytes: u64,
+        /// Maximum number of positions to declare, where it is not that of the model.
+        max_positions: Option<usize>,
     },
     /// Run folder without a state to resume from.
     Lockstep,
@@ -65,8 +69,9 @@ pub fn convert(
     new_folder::refuse_existing(world, folder)?;
     let pretrained = Pretrained::open(source, world)?;
     let recipe = pretrained.recipe(world)?;
-    let blueprint = describe(&recipe.model);
-    pretrained.prove(&blueprint)?;
+    pretrained.prove(&describe(&recipe.model))?;
+    let model = model_of_copy(&recipe, target)?;
+    let blueprint = describe(&model);
     let total = blueprint.num_params() as u64;
     let mut done = 0;
     let read = |name: &str, out: &mut [f32]| {
@@ -89,11 +94,12 @@ pub fn convert(
         notes: Vec::new(),
     };
     match target {
-        Target::HuggingFace { format, shard_bytes } => {
-            let config = Config::new(recipe.model.clone(), special_tokens)?;
+        Target::HuggingFace { format, shard_bytes, .. } => {
+            let config = Config::new(model, special_tokens)?;
             converted.dtype = format.name();
             converted.others.insert(0, huggingface::CONFIG.to_owned());
             converted.notes.extend(what_is_lost(&recipe));
+            converted.notes.extend(lost_positions(&recipe, config.model.context, world));
             let export = Export {
                 config: &config,
                 outlines: &outlines,
@@ -116,6 +122,24 @@ pub fn convert(
         }
     }
     Ok(converted)
+}
+
+/// Model of the new folder, whose context is the maximum number of positions that it declares.
+fn model_of_copy(recipe: &Recipe, target: Target) -> Result<Model, TrainError> {
+    let mut model = recipe.model.clone();
+    let Target::HuggingFace { max_positions, .. } = target else { return Ok(model) };
+    let trained = model.context;
+    match max_positions {
+        None => model.context = recipe.max_positions.unwrap_or(trained),
+        Some(max) if max > trained && model.family == Family::Gpt2 => {
+            return Err(TrainError::Recipe(format!(
+                "--max-positions {max} is above the {trained} learned positions of this model, and \
+                 gpt2 has a tensor row for each; try --max-positions {trained}"
+            )));
+        }
+        Some(max) => model.context = max,
+    }
+    Ok(model)
 }
 
 /// Recipe of the new run, which refers to the copied tokenizer.
@@ -203,10 +227,23 @@ fn parent(recipe: &Recipe, world: &World) -> Option<huggingface::Folder> {
     (folder.config.model.vocab == recipe.model.vocab).then_some(folder)
 }
 
+/// Learned positions of the original model for which an export has no rows.
+fn lost_positions(recipe: &Recipe, num_kept: usize, world: &World) -> Option<String> {
+    let original = parent(recipe, world)?.config.model;
+    let lost = original.family == Family::Gpt2 && original.context > num_kept;
+    lost.then(|| {
+        format!(
+            "n_positions is {num_kept}, and {} in {}: learned positions after model.context are \
+             not part of a run",
+            original.context, recipe.from
+        )
+    })
+}
+
 /// Settings that `config.json` cannot express.
 fn what_is_lost(recipe: &Recipe) -> Option<String> {
     let dropout = recipe.model.dropout;
-    let llama = recipe.model.family == lockstep_config::Family::Llama;
+    let llama = recipe.model.family == Family::Llama;
     (llama && dropout > 0.0).then(|| {
         format!(
             "model.dropout = {dropout} is not written: Llama in transformers has no such option"

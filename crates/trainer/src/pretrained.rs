@@ -89,6 +89,14 @@ impl Pretrained {
         }
     }
 
+    /// Maximum number of positions that the folder declares, where that is not the context.
+    fn max_positions(&self) -> Option<usize> {
+        match &self.origin {
+            Origin::Run { recipe, .. } | Origin::Checkpoint { recipe, .. } => recipe.max_positions,
+            Origin::HuggingFace(_) => None,
+        }
+    }
+
     /// Hugging Face folder, if it is one.
     pub fn hugging_face(&self) -> Option<&Folder> {
         match &self.origin {
@@ -133,6 +141,7 @@ impl Pretrained {
         ModelFolder {
             name: self.path.join(file).display().to_string(),
             model: self.model().to_toml(),
+            max_positions: self.max_positions(),
             tokenizer: has_one.then(|| tokenizer.display().to_string()),
         }
     }

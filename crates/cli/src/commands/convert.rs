@@ -20,6 +20,7 @@ Examples:
   lockstep export runs/0001/checkpoints/step-00000100 --to huggingface early
   lockstep convert my-model --to lockstep imported    then: lockstep generate imported
   lockstep convert a-model --to huggingface b-model --dtype f16   another number format
+  lockstep convert runs/0001 --to huggingface long --max-positions 4096
 
 The new folder must not exist; it is written atomically.")]
 pub(crate) struct Arguments {
@@ -36,6 +37,10 @@ pub(crate) struct Arguments {
     /// Largest file of weights, as 500MB (huggingface)
     #[arg(long, value_name = "BYTES", default_value = "5GB")]
     shard_size: Bytes,
+    /// Maximum number of positions in config.json, as 4096 (huggingface; default: that of the model
+    /// that training started from, else model.context)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    max_positions: Option<u32>,
     /// No progress on standard error
     #[arg(long)]
     quiet: bool,
@@ -101,10 +106,17 @@ fn target(arguments: &Arguments) -> Result<Target, Failure> {
         Dtype::Bf16 => ElementType::Bf16,
         Dtype::F16 => ElementType::F16,
     };
+    let max_positions = arguments.max_positions.map(|max| max as usize);
     match arguments.to {
         Format::Huggingface => {
-            Ok(Target::HuggingFace { format, shard_bytes: arguments.shard_size.0 })
+            let shard_bytes = arguments.shard_size.0;
+            Ok(Target::HuggingFace { format, shard_bytes, max_positions })
         }
+        Format::Lockstep if max_positions.is_some() => Err(Failure::user(
+            "--max-positions is not supported with --to lockstep, whose recipe has \
+             model.max_positions; drop it"
+                .to_owned(),
+        )),
         Format::Lockstep if format != ElementType::F32 => Err(Failure::user(format!(
             "--dtype {} is not supported with --to lockstep, which stores f32; drop it",
             format.name()

@@ -59,6 +59,62 @@ fn training_starts_from_a_foreign_model_and_from_a_run() {
 }
 
 #[test]
+fn fine_tuning_reports_the_rule_of_its_learning_rate() {
+    let folder = with_models();
+    let sets = ["train.steps=1", "train.eval_batches=1", "run.workers=1"];
+    let train = |from: &str, more: &[&str]| {
+        let mut arguments = vec!["train", from];
+        for set in sets.iter().chain(more) {
+            arguments.extend(["--set", *set]);
+        }
+        folder.succeed(&arguments).stderr
+    };
+    let line = "fine-tuning llama-sharded: learning rate 3.5e-4 = 5e-5 x sqrt(768 / model.width); \
+                set optim.lr to choose another";
+    let found = train("llama-sharded", &["run.dir=rule"]);
+    assert_eq!(found.matches(line).count(), 1, "{found}");
+    let recipe = folder.json(&["config", "rule/recipe.toml", "--json"]);
+    let text = recipe["recipe_toml"].as_str().expect("text");
+    assert!(text.contains("\nlr = 0.00035\n"), "{text}");
+    let chosen = train("llama-sharded", &["run.dir=chosen", "optim.lr=1e-3"]);
+    assert!(!chosen.contains("fine-tuning"), "{chosen}");
+}
+
+#[test]
+fn an_export_declares_the_positions_of_the_original_by_default() {
+    let folder = with_models();
+    let sets = ["train.steps=1", "train.eval_batches=1", "run.workers=1", "model.context=8"];
+    let train = |from: &str, dir: &str| {
+        let dir = format!("run.dir={dir}");
+        let mut arguments = vec!["train", from, "--quiet"];
+        for set in sets.iter().chain(&[dir.as_str()]) {
+            arguments.extend(["--set", *set]);
+        }
+        folder.succeed(&arguments);
+    };
+    let positions = |name: &str, key: &str| {
+        let text = folder.read(&format!("{name}/config.json"));
+        let config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        config[key].as_u64().expect("a number")
+    };
+    train("llama-sharded", "llama");
+    folder.succeed(&["convert", "llama", "--to", "huggingface", "same"]);
+    assert_eq!(positions("same", "max_position_embeddings"), 16);
+    let longer = ["--to", "huggingface", "longer", "--max-positions", "64"];
+    folder.succeed(&[&["convert", "llama"], &longer[..]].concat());
+    assert_eq!(positions("longer", "max_position_embeddings"), 64);
+
+    train("gpt2", "learned");
+    let exported = folder.succeed(&["convert", "learned", "--to", "huggingface", "first"]);
+    assert_eq!(positions("first", "n_positions"), 8);
+    assert!(exported.stderr.contains("warning: n_positions is 8, and 16 in gpt2"), "{exported:?}");
+    let more = ["convert", "learned", "--to", "huggingface", "more", "--max-positions", "16"];
+    refused(&folder, &more, &["--max-positions 16 is above the 8 learned", "--max-positions 8"]);
+    let run = ["convert", "gpt2", "--to", "lockstep", "run", "--max-positions", "8"];
+    refused(&folder, &run, &["--max-positions", "--to lockstep", "drop it"]);
+}
+
+#[test]
 fn unusable_foreign_folders_are_refused_in_one_line() {
     let folder = with_models();
     let good = folder.read("gpt2/model.safetensors");

@@ -2,11 +2,14 @@
 //!
 //! The folder is stronger than defaults and presets, since its weights have fixed shapes. Explicit
 //! settings may repeat it, and may differ where the weights allow it: dropout, and a shorter
-//! context.
+//! context. The folder's maximum number of positions is kept for an export, and its width decides
+//! the learning rate unless a source sets one.
 
-use super::MergedSources;
+use super::{MergedSources, Setting};
 use crate::error::{ConfigError, Origin};
+use crate::fine_tuning;
 use crate::keys;
+use crate::recipe::{Family, OptimName};
 use crate::value::{RawValue, Value};
 
 /// Model settings of a weight folder.
@@ -16,6 +19,8 @@ pub struct ModelFolder {
     pub name: String,
     /// Keys of the model as TOML, from [`crate::Model::to_toml`].
     pub model: String,
+    /// Maximum number of positions that it declares, where that is not the context of the model.
+    pub max_positions: Option<usize>,
     /// Path of its tokenizer, the default of `data.tokenizer`.
     pub tokenizer: Option<String>,
 }
@@ -34,6 +39,8 @@ impl MergedSources {
             let rule = "is not supported with model.from, which has a model".to_owned();
             self.contradict("model.preset", &setting.value, rule, setting.origin);
         }
+        let declared = folder.max_positions.and_then(|max| i64::try_from(max).ok());
+        let max_positions = declared.max(donor.integer("model.context"));
         for (key, setting) in donor.settings {
             match self.settings.get(key).cloned() {
                 Some(own) if !allows(key, &setting.value, &own.value) => {
@@ -46,9 +53,45 @@ impl MergedSources {
                 }
             }
         }
+        self.take_max_positions(max_positions, origin.clone());
+        self.take_learning_rate(origin.clone());
         if let Some(tokenizer) = &folder.tokenizer {
             self.take_tokenizer(tokenizer, origin);
         }
+    }
+
+    /// Keeps the folder's maximum number of positions where the recipe trains on fewer. Learned
+    /// positions are rows of a tensor, and only the trained ones are left.
+    fn take_max_positions(&mut self, max_positions: Option<i64>, origin: Origin) {
+        const KEY: &str = "model.max_positions";
+        let is_shorter = self.integer("model.context") < max_positions;
+        let is_rotary = self.text("model.family") == Some(Family::Llama.name());
+        if let (true, Some(max)) = (is_rotary && is_shorter, max_positions) {
+            let setting = Setting { value: Value::Integer(max), origin };
+            self.settings.entry(KEY).or_insert(setting);
+        }
+    }
+
+    /// Chooses the learning rate for the folder's weights, unless any source sets one.
+    fn take_learning_rate(&mut self, origin: Origin) {
+        const KEY: &str = "optim.lr";
+        let family = self.text("model.family").and_then(Family::from_name);
+        let width = self.integer("model.width").and_then(|width| usize::try_from(width).ok());
+        let optim = self.text("optim.name").map_or(Some(OptimName::AdamW), OptimName::from_name);
+        let (Some(family), Some(width), Some(optim)) = (family, width, optim) else { return };
+        let lr = fine_tuning::learning_rate(family, width, optim);
+        if let Some(lr) = lr {
+            let setting = Setting { value: Value::Float(lr), origin };
+            self.settings.entry(KEY).or_insert(setting);
+        }
+    }
+
+    fn integer(&self, key: &str) -> Option<i64> {
+        self.settings.get(key).map(|setting| setting.value.as_integer())
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        self.settings.get(key).map(|setting| setting.value.as_text())
     }
 
     /// Takes over the folder's tokenizer, unless one is set explicitly.
@@ -57,7 +100,7 @@ impl MergedSources {
         let chosen = self.settings.get(KEY).is_some_and(|setting| setting.origin.is_explicit());
         let accepted = keys::find(KEY).map(|key| key.value_type.accept(&RawValue::text(path)));
         if let (false, Some(Ok(value))) = (chosen, accepted) {
-            self.settings.insert(KEY, super::Setting { value, origin });
+            self.settings.insert(KEY, Setting { value, origin });
         }
     }
 

@@ -8,7 +8,8 @@ fn folder() -> ModelFolder {
     let sets = sets.iter().chain(&["model.vocab=300", "model.ffn=100", "model.norm_eps=1e-6"]);
     let sets = sets.map(|set| (*set).to_owned()).collect();
     let model = resolve(&Sources { sets, ..Sources::default() }).expect("it is valid").model;
-    ModelFolder { name: "f/config.json".to_owned(), model: model.to_toml(), tokenizer: None }
+    let name = "f/config.json".to_owned();
+    ModelFolder { name, model: model.to_toml(), ..ModelFolder::default() }
 }
 
 fn sources(preset: Option<&str>, sets: &[&str]) -> Sources {
@@ -56,8 +57,8 @@ fn settings_that_contradict_the_folder_are_refused() {
             "model.family = \"gpt2\" contradicts f/config.json, which has \"llama\"; remove it",
         ),
         (
-            "model.context=257",
-            "model.context = 257 contradicts f/config.json, which has 256; remove it",
+            "model.context=129",
+            "model.context = 129 contradicts f/config.json, which has 128; remove it",
         ),
         (
             "model.preset=tiny",
@@ -90,4 +91,55 @@ fn the_key_survives_printing_and_its_absence_leaves_the_hash() {
     // The recipe of a run is complete without the folder.
     assert_eq!(resolve(&Sources { file, ..Sources::default() }).unwrap(), recipe);
     assert!(recipe.identity_text().contains("model.from = \"f\"\n"));
+}
+
+#[test]
+fn the_learning_rate_suits_pretrained_weights_unless_a_source_sets_one() {
+    let recipe = with(None, &[]).unwrap();
+    assert_eq!(recipe.optim.lr.to_bits(), 1.7e-4_f64.to_bits(), "5e-5 sqrt(768 / 64)");
+    let rule = recipe.fine_tuning_rule().expect("it chose the learning rate");
+    assert_eq!(
+        rule,
+        "fine-tuning f: learning rate 1.7e-4 = 5e-5 x sqrt(768 / model.width); set optim.lr to \
+         choose another"
+    );
+    assert!(recipe.identity_text().contains("optim.lr = 0.00017\n"), "it is a normal value");
+
+    let file = Some(("r.toml".to_owned(), "optim.lr = 1e-3\n".to_owned()));
+    let written = Sources { file, ..sources(None, &[]) };
+    let written = resolve_with(&written, &folder()).unwrap();
+    for (chosen, lr) in [
+        (written, 1e-3),
+        (with(None, &["optim.lr=2e-3"]).unwrap(), 2e-3),
+        (with(Some("gpt2"), &[]).unwrap(), 6e-4),
+        (with(None, &["optim.name=sgd"]).unwrap(), Recipe::default().optim.lr),
+    ] {
+        assert_eq!(chosen.optim.lr.to_bits(), f64::to_bits(lr));
+        assert_eq!(chosen.fine_tuning_rule(), None, "{lr}");
+    }
+    assert_eq!(Recipe::default().fine_tuning_rule(), None, "random weights have no rule");
+}
+
+#[test]
+fn the_maximum_number_of_positions_outlives_a_shorter_context() {
+    let whole = with(None, &[]).unwrap();
+    assert_eq!(whole.max_positions, None, "it is the context");
+    assert!(!whole.to_toml().contains("max_positions"));
+    let length = whole.model.context;
+    let shorter = with(None, &["model.context=32"]).unwrap();
+    assert_eq!(shorter.max_positions, Some(length));
+    assert!(shorter.to_toml().contains(&format!("\nmax_positions = {length}\n")));
+    assert!(!shorter.identity_text().contains("max_positions"), "it changes no bit");
+    let chosen = with(None, &["model.context=32", "model.max_positions=64"]).unwrap();
+    assert_eq!(chosen.max_positions, Some(64));
+
+    // A run that was itself trained with a shorter context declares more than its context.
+    let run = ModelFolder { max_positions: Some(4096), ..folder() };
+    let second = resolve_with(&sources(None, &["model.context=16"]), &run).unwrap();
+    assert_eq!((second.model.context, second.max_positions), (16, Some(4096)));
+    let file = Some(("r.toml".to_owned(), second.to_toml()));
+    assert_eq!(resolve(&Sources { file, ..Sources::default() }).unwrap(), second);
+
+    let small = with(None, &["model.context=32", "model.max_positions=31"]).unwrap_err();
+    assert_eq!(small, "model.max_positions = 31 is below model.context = 32; try 32");
 }

@@ -105,7 +105,7 @@ fn import_and_export_keep_a_folder_byte_for_byte() {
         };
         let no_progress = &mut |_, _| {};
         convert(&folder(name), &run, Target::Lockstep, world, no_progress).expect("it is valid");
-        let target = Target::HuggingFace { format, shard_bytes: 1 << 30 };
+        let target = Target::HuggingFace { format, shard_bytes: 1 << 30, max_positions: None };
         convert(&run, &back, target, world, no_progress).expect("it is valid");
         let data = |folder: &Path| {
             let bytes = file(folder, "model.safetensors");
@@ -138,8 +138,11 @@ fn a_trained_model_is_exported_with_its_weights_and_its_tokens() {
     let mut runs = Runs::new("huggingface");
     let outcome = runs.finish(&recipe(&folder("llama-sharded"), &[]));
     let (world, out) = (runs.world(), runs.path().join("out"));
-    let target =
-        Target::HuggingFace { format: lockstep_checkpoint::ElementType::F32, shard_bytes: 12_000 };
+    let target = Target::HuggingFace {
+        format: lockstep_checkpoint::ElementType::F32,
+        shard_bytes: 12_000,
+        max_positions: None,
+    };
     let mut last = (0, 1);
     let converted =
         convert(&outcome.dir, &out, target, world, &mut |done, total| last = (done, total))
@@ -191,4 +194,87 @@ fn workers_with_different_weights_report_the_tensor() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Exports a finished run as a Hugging Face folder.
+fn export(run: &Path, out: &Path, max_positions: Option<usize>) -> Result<(), TrainError> {
+    let format = lockstep_checkpoint::ElementType::F32;
+    let target = Target::HuggingFace { format, shard_bytes: 1 << 30, max_positions };
+    convert(run, out, target, &lockstep_platform::real(), &mut |_, _| {}).map(|_| ())
+}
+
+/// Maximum number of positions in the `config.json` of a folder.
+fn declared_positions(folder: &Path) -> u64 {
+    let world = lockstep_platform::real();
+    let text = world.files().read(&folder.join("config.json")).expect("an exported folder");
+    let config: Value = serde_json::from_slice(&text).expect("it is JSON");
+    let keys = ["max_position_embeddings", "n_positions"];
+    keys.iter().find_map(|key| config[key].as_u64()).expect("one of both")
+}
+
+#[test]
+fn fine_tuning_with_the_default_learning_rate_keeps_what_the_model_knows() {
+    let mut runs = Runs::new("fine-tuning");
+    let small = ["train.batch=8", "train.microbatch=1", "train.eval_every=0", "run.workers=1"];
+    let sets = |more: &[&str]| {
+        let all = small.iter().chain(&["train.eval_batches=16", "run.threads=1"]).chain(more);
+        all.map(|set| (*set).to_owned()).collect::<Vec<_>>()
+    };
+    let shape = ["model.layers=1", "model.width=32", "model.heads=2", "model.context=32"];
+    let from_scratch = [&shape[..], &["optim.lr=1e-2", "train.steps=300"]].concat();
+    let sources = Sources { sets: sets(&from_scratch), ..Sources::default() };
+    let trained = runs.finish(&lockstep_config::resolve(&sources).expect("a valid recipe"));
+    let out = runs.path().join("model");
+    export(&trained.dir, &out, None).expect("a finished run");
+
+    let from = format!("model.from={}", out.display());
+    let mut fine_tune = |more: &[&str]| {
+        let sets = sets(&[&[from.as_str(), "train.steps=40", "train.seed=2"], more].concat());
+        let sources = Sources { sets, ..Sources::default() };
+        let recipe = pretrained::resolve(&sources, runs.world()).expect("a valid recipe");
+        let outcome = runs.finish(&recipe);
+        (recipe, outcome.summary.validation_loss.expect("it is validated at the end"))
+    };
+    let before = trained.summary.validation_loss.expect("it is validated at the end");
+    let (recipe, after) = fine_tune(&[]);
+    assert!(recipe.fine_tuning_rule().is_some(), "learning rate {}", recipe.optim.lr);
+    assert!(after <= before, "validation loss {before} before and {after} after");
+    // The rate of training from scratch undoes what the decay of the learning rate had gained.
+    let (recipe, coarse) = fine_tune(&["optim.lr=1e-2"]);
+    assert_eq!(recipe.fine_tuning_rule(), None);
+    assert!(coarse > after, "validation loss {after} with the rule and {coarse} without");
+}
+
+#[test]
+fn rotary_positions_survive_training_with_a_shorter_context() {
+    let mut runs = Runs::new("positions");
+    let original = folder("llama-sharded");
+    let whole = declared_positions(&original);
+    let first = runs.finish(&recipe(&original, &["model.context=8"]));
+    // The recipe of the run knows the number; the second run starts from the first.
+    let second = runs.finish(&recipe(&first.dir, &["model.context=4"]));
+    let out = |name: &str| runs.path().join(name);
+    for (run, name) in [(&first, "first"), (&second, "second")] {
+        export(&run.dir, &out(name), None).expect("a finished run");
+        assert_eq!(declared_positions(&out(name)), whole, "{name}");
+    }
+    export(&second.dir, &out("longer"), Some(64)).expect("rotary positions have no tensor");
+    assert_eq!(declared_positions(&out("longer")), 64);
+    export(&out("longer"), &out("again"), None).expect("a folder");
+    assert_eq!(declared_positions(&out("again")), 64);
+}
+
+#[test]
+fn learned_positions_are_exported_as_far_as_they_were_trained() {
+    let mut runs = Runs::new("positions");
+    let run = runs.finish(&recipe(&folder("gpt2"), &["model.context=8"]));
+    let out = |name: &str| runs.path().join(name);
+    export(&run.dir, &out("trained"), None).expect("a finished run");
+    assert_eq!(declared_positions(&out("trained")), 8);
+    export(&run.dir, &out("fewer"), Some(4)).expect("the first rows");
+    assert_eq!(declared_positions(&out("fewer")), 4);
+    let fewer = Pretrained::open(&out("fewer"), runs.world()).expect("a valid folder");
+    fewer.prove(&describe(fewer.model())).expect("all tensors");
+    let error = export(&run.dir, &out("more"), Some(16)).expect_err("no such rows");
+    assert!(error.to_string().contains("above the 8 learned positions"), "{error}");
 }
