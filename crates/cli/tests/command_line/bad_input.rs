@@ -60,7 +60,7 @@ fn heads_that_do_not_divide_the_width_are_refused_with_a_fix() {
     let folder = Folder::new();
     refused(
         &folder,
-        &["train", "--set", "model.heads=5"],
+        &["train", "--preset", "bible-small", "--set", "model.heads=5"],
         &["model.heads = 5 does not divide model.width", "try 1, 2, 3, 4 or 6"],
     );
 }

@@ -61,7 +61,7 @@ pub(super) const MODEL: &[Key] = &[
     Key::new(
         "model.width",
         integer(1, MAX_WIDTH),
-        Fixed("192"),
+        Fixed("64"),
         field!(model.width: integer usize),
         "Hidden size of the transformer, or width of a hidden layer of an mlp.",
     )
@@ -69,7 +69,7 @@ pub(super) const MODEL: &[Key] = &[
     Key::new(
         "model.heads",
         integer(1, MAX_HEADS),
-        Fixed("6"),
+        Fixed("4"),
         field!(model.heads: integer usize),
         "Number of query heads; divides model.width into heads of at most 256, even for llama.",
     )
@@ -105,12 +105,25 @@ pub(super) const MODEL: &[Key] = &[
     Key::new(
         "model.context",
         integer(2, 1 << 20),
-        Fixed("256"),
+        Fixed("128"),
         field!(model.context: integer usize),
         "Sequence length in tokens.",
     )
     .only_when("model.family", Family::OF_TEXT)
     .inactive_count(1),
+    Key::new(
+        "model.max_positions",
+        integer(2, i32::MAX as i64),
+        Nothing,
+        Field {
+            get: |r| r.max_positions.map(integer_value),
+            set: |r, v| r.max_positions = Some(v.as_integer() as usize),
+        },
+        "Maximum number of positions that an exported model declares, at least model.context; that \
+         of model.from survives training with a shorter context. Otherwise it is model.context.",
+    )
+    .only_when("model.family", &["llama"])
+    .in_identity_when(|_| false),
     Key::new(
         "model.tied",
         ValueType::Bool,

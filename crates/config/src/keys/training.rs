@@ -21,14 +21,14 @@ pub(super) const TRAIN: &[Key] = &[
     Key::new(
         "train.steps",
         integer(1, MAX_STEPS),
-        Fixed("600"),
+        Fixed("1600"),
         field!(train.steps: integer u64),
         "Number of optimizer steps.",
     ),
     Key::new(
         "train.batch",
         integer(1, MAX_BATCH),
-        Fixed("16"),
+        Fixed("8"),
         field!(train.batch: integer usize),
         "Global batch: sequences per optimizer step over all workers; a multiple of \
          train.microbatch times numerics.invariant_up_to.",
@@ -36,7 +36,7 @@ pub(super) const TRAIN: &[Key] = &[
     Key::new(
         "train.microbatch",
         ValueType::OrName { value_type: &integer(1, MAX_MICROBATCH), name: AUTO },
-        Fixed("2"),
+        Fixed("1"),
         Field {
             get: |r| {
                 let train = &r.train;
@@ -150,7 +150,7 @@ pub(super) const OPTIM: &[Key] = &[
     Key::new(
         "optim.lr",
         float(Open(0.0), Closed(1000.0)),
-        Fixed("3e-3"),
+        Fixed("1e-2"),
         field!(optim.lr: f64),
         "Peak learning rate.",
     ),

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 fn with(sets: &[&str]) -> Result<Recipe, String> {
     let sets = sets.iter().map(|argument| (*argument).to_owned()).collect();
-    let sources = Sources { sets, ..Sources::default() };
+    // A preset outlives a change of the defaults.
+    let preset = Some("bible-small".to_owned());
+    let sources = Sources { sets, preset, ..Sources::default() };
     resolve(&sources).map_err(|errors| errors.to_string())
 }
 

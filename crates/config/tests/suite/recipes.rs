@@ -21,10 +21,18 @@ fn the_defaults_are_the_documented_ones() {
 }
 
 #[test]
-fn the_preset_bible_small_is_the_default_recipe_key_for_key() {
-    let preset = from(Some("bible-small"), "", &[]);
+fn the_preset_bible_quick_is_the_default_recipe_key_for_key() {
+    let preset = from(Some("bible-quick"), "", &[]);
     assert_eq!(preset.to_toml(), include_str!("defaults.toml"));
     assert_eq!((&preset, preset.hash()), (&Recipe::default(), Recipe::default().hash()));
+}
+
+#[test]
+fn the_preset_bible_small_is_the_former_default_key_for_key() {
+    let preset = from(Some("bible-small"), "", &[]);
+    let former = from(None, IDENTITY, &["train.steps=600", "optim.warmup_steps=60"]);
+    assert_eq!(preset.identity_text(), former.identity_text());
+    assert_eq!(preset, former, "nor does any key of the layout differ");
 }
 
 #[test]
@@ -57,7 +65,7 @@ fn every_default_that_is_not_derived_is_in_the_recipe() {
                 && !["data.source", "data.tokenizer", "data.validation"].contains(&doc.name));
         let shown = !is_how && !is_other && doc.default != "none";
         if shown && !doc.default.starts_with('=') {
-            let value = doc.default.replace("3e-3", "0.003");
+            let value = doc.default.replace("1e-2", "0.01");
             assert!(text.contains(&format!("{} = {value}\n", doc.name)), "{}", doc.name);
         }
     }
@@ -112,17 +120,17 @@ fn derived_defaults_follow_their_keys() {
     assert_eq!((llama.model.kv_heads, llama.model.ffn), (4, 1024));
     assert_eq!(llama.optim.warmup_steps, 5);
     let gpt2 = from(None, "", &["model.family=gpt2", "model.width=96"]);
-    assert_eq!((gpt2.model.kv_heads, gpt2.model.ffn), (6, 384));
+    assert_eq!((gpt2.model.kv_heads, gpt2.model.ffn), (4, 384));
 }
 
 #[test]
 fn a_printed_recipe_keeps_derived_values_derived() {
-    let copy = from(None, &Recipe::default().to_toml(), &["model.width=384", "model.heads=4"]);
-    assert_eq!((copy.model.kv_heads, copy.model.ffn), (4, 1024));
-    let chosen = from(None, "", &["model.kv_heads=3", "model.ffn=512"]).to_toml();
-    assert!(chosen.contains("\nkv_heads = 3\n"), "explicit values are printed:\n{chosen}");
+    let copy = from(None, &Recipe::default().to_toml(), &["model.width=384", "model.heads=8"]);
+    assert_eq!((copy.model.kv_heads, copy.model.ffn), (8, 1024));
+    let chosen = from(None, "", &["model.kv_heads=2", "model.ffn=192"]).to_toml();
+    assert!(chosen.contains("\nkv_heads = 2\n"), "explicit values are printed:\n{chosen}");
     assert!(
-        chosen.contains("\n# ffn = 512  # ="),
+        chosen.contains("\n# ffn = 192  # ="),
         "a value equal to the derived one is printed as derived"
     );
 }
@@ -157,7 +165,8 @@ fn preset_settings_without_effect_are_ignored() {
 
 #[test]
 fn microbatches_and_leaves_divide_exactly() {
-    let recipe = from(None, "", &["train.batch=48", "model.context=100"]);
+    let sets = ["train.batch=48", "train.microbatch=2", "model.context=100"];
+    let recipe = from(Some("bible-small"), "", &sets);
     assert_eq!(
         (recipe.num_microbatches(), recipe.num_leaves(), recipe.microbatches_per_leaf()),
         (24, 8, 3)
@@ -182,7 +191,7 @@ fn the_identity_excludes_the_layout() {
 
 #[test]
 fn every_training_key_changes_the_hash() {
-    let base = Recipe::default();
+    let base = from(Some("bible-small"), "", &[]);
     for argument in [
         "model.family=gpt2",
         "model.layers=5",
@@ -218,7 +227,8 @@ fn every_training_key_changes_the_hash() {
         "optim.eps=1e-7",
         "numerics.invariant_up_to=4",
     ] {
-        assert_ne!(from(None, "", &[argument]).hash(), base.hash(), "{argument}");
+        let changed = from(Some("bible-small"), "", &[argument]);
+        assert_ne!(changed.hash(), base.hash(), "{argument}");
     }
 }
 
@@ -277,7 +287,7 @@ fn other_formats_use_the_names_of_the_recipe_file() {
     assert_eq!(table["model"]["dropout"].as_float(), Some(0.1));
     assert_eq!(table["optim"]["name"].as_str(), Some("adamw"));
     assert_eq!(table["run"]["save_optimizer"].as_bool(), Some(true));
-    assert_eq!(table["train"]["steps"].as_integer(), Some(600));
+    assert_eq!(table["train"]["steps"].as_integer(), Some(1600));
     assert!(table["optim"].get("momentum").is_none());
     assert_eq!(toml::to_string(&recipe).map(|text| from(None, &text, &[])), Ok(recipe));
 }

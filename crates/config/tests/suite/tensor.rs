@@ -4,7 +4,9 @@ use lockstep_config::{Recipe, Sources, resolve};
 
 fn with(sets: &[&str]) -> Result<Recipe, String> {
     let sets = sets.iter().map(|argument| (*argument).to_owned()).collect();
-    let sources = Sources { sets, ..Sources::default() };
+    // A preset outlives a change of the defaults.
+    let preset = Some("bible-small".to_owned());
+    let sources = Sources { sets, preset, ..Sources::default() };
     resolve(&sources).map_err(|errors| errors.to_string())
 }
 

@@ -4,12 +4,17 @@ use lockstep_config::{BatchChange, DecayShape, Milestone, Recipe, Sources, resol
 
 fn sets(sets: &[&str]) -> Result<Recipe, String> {
     let sets = sets.iter().map(|set| (*set).to_owned()).collect();
-    resolve(&Sources { sets, ..Sources::default() }).map_err(|errors| errors.to_string())
+    resolve(&Sources { sets, ..bible_small() }).map_err(|errors| errors.to_string())
 }
 
 fn file(text: &str) -> Result<Recipe, String> {
     let file = Some(("a.toml".to_owned(), text.to_owned()));
-    resolve(&Sources { file, ..Sources::default() }).map_err(|errors| errors.to_string())
+    resolve(&Sources { file, ..bible_small() }).map_err(|errors| errors.to_string())
+}
+
+/// A preset, which outlives a change of the defaults.
+fn bible_small() -> Sources {
+    Sources { preset: Some("bible-small".to_owned()), ..Sources::default() }
 }
 
 const GROUPS: &str = "[[optim.groups]]

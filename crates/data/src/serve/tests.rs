@@ -114,7 +114,8 @@ impl Drop for Site {
 }
 
 fn recipe_of(sets: &[String]) -> Recipe {
-    resolve(&Sources { sets: sets.to_vec(), ..Sources::default() }).unwrap()
+    let preset = Some("bible-small".to_owned());
+    resolve(&Sources { sets: sets.to_vec(), preset, ..Sources::default() }).unwrap()
 }
 
 #[test]

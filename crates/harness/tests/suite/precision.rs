@@ -229,7 +229,8 @@ fn bf16_ends_within_one_percent_of_f32() {
     let mut validation_loss = |compute: &str| {
         let sets = vec![compute.to_owned(), "run.workers=1".to_owned()];
         let recipe = if soak() {
-            resolve(&Sources { sets, ..Sources::default() }).expect("the default recipe")
+            let preset = Some("bible-small".to_owned());
+            resolve(&Sources { sets, preset, ..Sources::default() }).expect("a sound recipe")
         } else {
             let short = ["train.steps=40".to_owned(), "train.eval_batches=4".to_owned()];
             LLAMA.with(&[&sets[..], &short].concat())

@@ -55,7 +55,9 @@ mod tests {
             "run.workers=1".to_owned(),
             format!("train.microbatch={microbatch}"),
         ];
-        resolve(&Sources { sets: sets.into(), ..Sources::default() }).expect("a sound recipe")
+        let preset = Some("bible-small".to_owned());
+        let sources = Sources { sets: sets.into(), preset, ..Sources::default() };
+        resolve(&sources).expect("a sound recipe")
     }
 
     fn room(memory: Bytes) -> MemoryBudget {

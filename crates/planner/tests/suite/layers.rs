@@ -56,7 +56,9 @@ fn recomputation_segments() {
 
 fn recipe(sets: &[&str]) -> Recipe {
     let sets = sets.iter().map(|set| (*set).to_owned()).collect();
-    resolve(&Sources { sets, ..Sources::default() }).expect("a sound recipe")
+    // A preset outlives a change of the defaults.
+    let preset = Some("bible-small".to_owned());
+    resolve(&Sources { sets, preset, ..Sources::default() }).expect("a sound recipe")
 }
 
 #[test]
