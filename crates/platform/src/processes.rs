@@ -55,7 +55,37 @@ pub trait Processes: Send + Sync {
 
     /// Lets SIGINT end this process, even if it was started with SIGINT ignored, as shells do for
     /// background commands of a script.
-    fn accept_interrupts(&self);
+    fn accept_interrupts(&self) {
+        self.handle_interrupts(Interrupts::End);
+    }
+
+    /// Sets the effect of SIGINT on this process.
+    fn handle_interrupts(&self, effect: Interrupts);
+
+    /// Whether SIGINT arrived while it was deferred.
+    fn is_interrupt_requested(&self) -> bool;
+}
+
+/// Exit code of a process that SIGINT ended, as shells report it.
+pub const EXIT_ON_INTERRUPT: u8 = 128 + 2;
+
+/// Effect of SIGINT, which a terminal sends to every process of a command on Ctrl-C.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupts {
+    /// Ends the process.
+    End,
+    /// Prints a line on standard error and ends the process.
+    Explain(&'static str),
+    /// None, in a process whose parent decides.
+    Ignore,
+    /// Prints a line and records the signal, so that the process can save before it ends.
+    Defer {
+        /// Line on standard error.
+        line: &'static str,
+        /// A further signal ends the process at once with [`EXIT_ON_INTERRUPT`], unless it arrives
+        /// within this time: launchers and `timeout` send what the terminal sent already.
+        repeat: Duration,
+    },
 }
 
 /// Command of a child process.

@@ -1,14 +1,14 @@
 //! Processes of the operating system.
-#![expect(unsafe_code, reason = "the disposition of a signal")]
+#![expect(unsafe_code, reason = "signal handlers and their disposition")]
 #![expect(clippy::disallowed_methods, reason = "the system's table of processes is a folder")]
 
 use std::ffi::c_int;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,18 +17,22 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_process_death_signal,
 };
 
+use crate::processes::EXIT_ON_INTERRUPT;
 use crate::{
-    Exit, Process, ProcessCommand, ProcessError, ProcessOutput, ProcessState, ProcessWatch,
-    Processes,
+    Exit, Interrupts, Process, ProcessCommand, ProcessError, ProcessOutput, ProcessState,
+    ProcessWatch, Processes,
 };
 
 const SIGINT: c_int = 2;
 const SIGUSR1: c_int = 10;
 const SIGTERM: c_int = 15;
 const DEFAULT: usize = 0;
+const IGNORE: usize = 1;
 
 unsafe extern "C" {
     fn signal(number: c_int, handler: usize) -> usize;
+    fn raise(number: c_int) -> c_int;
+    fn _exit(code: c_int) -> !;
 }
 
 // Signals are sent to the whole process, so their flags are static.
@@ -41,6 +45,60 @@ extern "C" fn record_termination_request(_: c_int) {
 
 extern "C" fn record_retry_request(_: c_int) {
     RETRY_REQUESTED.store(true, Ordering::Relaxed);
+}
+
+/// Time of the first deferred SIGINT in milliseconds of the monotonic clock; 0 before it.
+static INTERRUPTED_AT_MS: AtomicU64 = AtomicU64::new(0);
+/// Time after the first SIGINT during which another one is a repetition.
+static REPEAT_MS: AtomicU64 = AtomicU64::new(0);
+/// Line that the handler of SIGINT prints; set before the handler is installed.
+static INTERRUPT_LINE: AtomicPtr<&'static str> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Records the first SIGINT and ends the process at the second.
+extern "C" fn defer_interrupt(_: c_int) {
+    let now = monotonic_ms();
+    match INTERRUPTED_AT_MS.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => print_interrupt_line(),
+        Err(first) if now.saturating_sub(first) < REPEAT_MS.load(Ordering::Relaxed) => {}
+        // SAFETY: `_exit` is async-signal-safe and does not return.
+        Err(_) => unsafe { _exit(c_int::from(EXIT_ON_INTERRUPT)) },
+    }
+}
+
+/// Prints a line and ends the process by SIGINT.
+extern "C" fn explain_interrupt(_: c_int) {
+    print_interrupt_line();
+    // SAFETY: both calls are async-signal-safe. The signal is blocked until this handler returns,
+    // and then ends the process.
+    unsafe {
+        signal(SIGINT, DEFAULT);
+        raise(SIGINT);
+    }
+}
+
+/// Milliseconds of the monotonic clock, at least 1. Safe in a signal handler.
+fn monotonic_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let ms = now.tv_sec * 1000 + now.tv_nsec / 1_000_000;
+    u64::try_from(ms).unwrap_or(1).max(1)
+}
+
+/// Writes the line to standard error. Safe in a signal handler: one system call without `errno`.
+fn print_interrupt_line() {
+    let line = INTERRUPT_LINE.load(Ordering::Acquire);
+    // SAFETY: the pointer is null or of a leaked `&'static str`; descriptor 2 is open or the write
+    // fails, which leaves only the exit code.
+    unsafe {
+        if let Some(line) = line.as_ref() {
+            let _ = rustix::io::write(BorrowedFd::borrow_raw(2), line.as_bytes());
+        }
+    }
+}
+
+/// Sets the line of the handlers. A line that was set before stays allocated, since a handler may
+/// be reading it.
+fn set_interrupt_line(line: &'static str) {
+    INTERRUPT_LINE.store(Box::leak(Box::new(line)), Ordering::Release);
 }
 
 pub(crate) struct RealProcesses;
@@ -120,10 +178,28 @@ impl Processes for RealProcesses {
         RETRY_REQUESTED.swap(false, Ordering::Relaxed)
     }
 
-    fn accept_interrupts(&self) {
+    fn handle_interrupts(&self, effect: Interrupts) {
+        let disposition = match effect {
+            Interrupts::End => DEFAULT,
+            Interrupts::Ignore => IGNORE,
+            Interrupts::Explain(line) => {
+                set_interrupt_line(line);
+                explain_interrupt as extern "C" fn(c_int) as usize
+            }
+            Interrupts::Defer { line, repeat } => {
+                set_interrupt_line(line);
+                let repeat = u64::try_from(repeat.as_millis()).unwrap_or(u64::MAX);
+                REPEAT_MS.store(repeat, Ordering::Relaxed);
+                defer_interrupt as extern "C" fn(c_int) as usize
+            }
+        };
         // SAFETY: the C library is there, because the standard library stands on it; the number is
-        // a signal's, and the default disposition runs no code of this process.
-        unsafe { signal(SIGINT, DEFAULT) };
+        // a signal's, and the handlers make only async-signal-safe calls.
+        unsafe { signal(SIGINT, disposition) };
+    }
+
+    fn is_interrupt_requested(&self) -> bool {
+        INTERRUPTED_AT_MS.load(Ordering::Relaxed) > 0
     }
 }
 
