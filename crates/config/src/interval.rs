@@ -1,4 +1,5 @@
-//! Optimal checkpoint intervals (Young 1974, Daly 2006).
+//! Checkpoint intervals: optimal ones (Young 1974, Daly 2006) and one of bounded overhead
+//! (CheckFreq, Mohan et al. 2021).
 //!
 //! Frequent checkpoints cost write time; rare ones lose, at every failure, half an interval of work
 //! on average. With a write time of C seconds and a mean time between failures of M seconds, the
@@ -20,9 +21,29 @@ pub fn daly(write: f64, mtbf: f64) -> f64 {
     young(write, mtbf) * (1.0 + share.sqrt() / 3.0 + share / 9.0) - write
 }
 
+/// Largest part of the time that checkpoints at the bounded interval may take.
+pub const MAX_OVERHEAD: f64 = 0.01;
+
+/// Shortest bounded interval in seconds: a run that ends before it writes no checkpoint.
+pub const MIN_BOUNDED: f64 = 60.0;
+
+/// Interval of checkpoints that cost `seconds` each, in seconds: saving takes at most
+/// [`MAX_OVERHEAD`] of the time.
+pub fn bounded(seconds: f64) -> f64 {
+    (seconds / MAX_OVERHEAD).max(MIN_BOUNDED)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bounded_intervals_take_a_hundredth_of_the_time() {
+        assert!((bounded(0.001) - MIN_BOUNDED).abs() < 1e-12, "cheap ones are a minute apart");
+        for seconds in [1.0, 30.0, 600.0] {
+            assert!((seconds / bounded(seconds) - MAX_OVERHEAD).abs() < 1e-12, "{seconds}");
+        }
+    }
 
     #[test]
     fn dalys_interval_is_youngs_for_fast_writes() {

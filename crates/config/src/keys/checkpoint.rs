@@ -2,7 +2,7 @@
 
 use super::{float, integer};
 use crate::key::{Default, Field, Key, field};
-use crate::recipe::{Compression, Interval, Recipe};
+use crate::recipe::{Compression, Interval, Recipe, SyncMode};
 use crate::units::Seconds;
 use crate::value::Value;
 use crate::value_type::{Bound, ValueType};
@@ -10,8 +10,11 @@ use crate::value_type::{Bound, ValueType};
 use Bound::{Closed, Open};
 use Default::{Derived, Fixed};
 
-/// Text of an interval that is computed.
+/// Text of an interval that minimises the lost time.
 const AUTO: &str = "auto";
+
+/// Text of an interval that bounds the overhead.
+const BOUNDED: &str = "bounded";
 
 pub(super) const CHECKPOINT: &[Key] = &[
     Key::new(
@@ -31,9 +34,14 @@ pub(super) const CHECKPOINT: &[Key] = &[
     ),
     Key::new(
         "checkpoint.interval",
-        ValueType::FloatOrName { low: Closed(0.0), high: Closed(31_536_000.0), names: &[AUTO] },
+        ValueType::FloatOrName {
+            low: Closed(0.0),
+            high: Closed(31_536_000.0),
+            names: &[AUTO, BOUNDED],
+        },
         Derived {
-            text: "= \"auto\" where lost workers are restarted and checkpoint.every is 0, else 0",
+            text: "= \"bounded\", or \"auto\" where lost workers are restarted; 0 with \
+                   checkpoint.every, parameter servers and Hogwild",
             from: default_interval,
         },
         Field {
@@ -42,10 +50,12 @@ pub(super) const CHECKPOINT: &[Key] = &[
                     Interval::Never => Value::Float(0.0),
                     Interval::Every(seconds) => Value::Float(seconds.0),
                     Interval::Auto => Value::Text(AUTO.to_owned()),
+                    Interval::Bounded => Value::Text(BOUNDED.to_owned()),
                 })
             },
             set: |r, v| {
                 r.checkpoint.interval = match v {
+                    Value::Text(name) if name == BOUNDED => Interval::Bounded,
                     Value::Text(_) => Interval::Auto,
                     number if number.as_float() == 0.0 => Interval::Never,
                     number => Interval::Every(Seconds(number.as_float())),
@@ -53,7 +63,9 @@ pub(super) const CHECKPOINT: &[Key] = &[
             },
         },
         "Seconds between two checkpoints; 0 saves none by time. \"auto\" minimises the lost time, \
-         from the measured write time and checkpoint.mtbf (Young 1974, Daly 2006).",
+         from the measured write time and checkpoint.mtbf (Young 1974, Daly 2006). \"bounded\" \
+         saves after a minute and then so rarely that it takes at most 1 % of the time. With 0 for \
+         both keys, Ctrl-C and SIGTERM save nothing either.",
     ),
     Key::new(
         "checkpoint.keep",
@@ -90,12 +102,15 @@ pub(super) const CHECKPOINT: &[Key] = &[
     ),
 ];
 
-/// Computed where lost workers are restarted, so that a restart resumes from a checkpoint.
+/// Optimal where lost workers are restarted, since a restart resumes from a checkpoint; else with
+/// bounded overhead, where the strategy can save after any step or round.
 fn default_interval(recipe: &Recipe) -> Value {
     let run = &recipe.run;
     let restarts = run.restarts > 0 || run.elastic.is_some();
-    if restarts && recipe.checkpoint.every == 0 {
-        return Value::Text(AUTO.to_owned());
+    let saves_by_time = !matches!(recipe.sync.mode, SyncMode::ParameterServer | SyncMode::Hogwild);
+    match recipe.checkpoint.every {
+        0 if restarts => Value::Text(AUTO.to_owned()),
+        0 if saves_by_time => Value::Text(BOUNDED.to_owned()),
+        _ => Value::Float(0.0),
     }
-    Value::Float(0.0)
 }

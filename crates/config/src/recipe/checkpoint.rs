@@ -33,6 +33,8 @@ pub enum Interval {
     Every(Seconds),
     /// Computed from write time and failure rate (Young 1974, Daly 2006).
     Auto,
+    /// At least a minute, and so long that saving takes at most 1 % of the time.
+    Bounded,
 }
 
 choices! {
@@ -46,7 +48,7 @@ choices! {
 }
 
 impl Checkpoint {
-    /// Whether the run saves any checkpoint before its end.
+    /// Whether the run saves checkpoints before its end, if only on request.
     pub fn is_on(&self) -> bool {
         self.every > 0 || self.interval != Interval::Never
     }

@@ -14,11 +14,12 @@ fn an_interval_is_seconds_or_auto() {
     assert_eq!(interval("checkpoint.interval=0"), Interval::Never);
     assert_eq!(interval("checkpoint.interval=90"), Interval::Every(Seconds(90.0)));
     assert_eq!(interval("checkpoint.interval=auto"), Interval::Auto);
+    assert_eq!(interval("checkpoint.interval=bounded"), Interval::Bounded);
     let error = with(&["checkpoint.interval=often"]).expect_err("no such word");
-    let rule = "is text where a number or \"auto\" is needed; try 0.0";
+    let rule = "is text where a number or \"auto\" or \"bounded\" is needed; try 0.0";
     assert_eq!(error, format!("checkpoint.interval = \"often\" {rule}"));
     let error = with(&["checkpoint.interval=true"]).expect_err("no number");
-    assert!(error.contains("a number or \"auto\" is needed"), "{error}");
+    assert!(error.contains("a number or \"auto\""), "{error}");
 }
 
 #[test]
@@ -28,7 +29,8 @@ fn checkpoint_settings_leave_the_hash_and_survive_printing() {
     assert_eq!(recipe.hash(), Recipe::default().hash());
     let file = Some(("r.toml".to_owned(), recipe.to_toml()));
     assert_eq!(resolve(&Sources { file, ..Sources::default() }), Ok(recipe.clone()));
-    assert!(recipe.checkpoint.is_on() && !Recipe::default().checkpoint.is_on());
+    let off = with(&["checkpoint.interval=0"]).expect("a valid recipe");
+    assert!(recipe.checkpoint.is_on() && !off.checkpoint.is_on());
     let every = recipe.checkpoint.every;
     assert!(recipe.is_due_every(every, 14) && !recipe.is_due_every(every, 15));
 }
@@ -49,7 +51,17 @@ fn restarts_default_to_checkpoints() {
     assert_eq!(interval(&["run.workers={min=1,max=2}"]), Interval::Auto);
     assert_eq!(interval(&["run.restarts=1", "checkpoint.every=5"]), Interval::Never);
     assert_eq!(interval(&["run.restarts=1", "checkpoint.interval=0"]), Interval::Never);
-    assert_eq!(interval(&[]), Interval::Never);
+    assert_eq!(interval(&["checkpoint.every=5"]), Interval::Never);
+}
+
+#[test]
+fn a_run_saves_by_default_where_its_strategy_can_save_after_any_step() {
+    let interval = |sets: &[&str]| with(sets).expect("a valid recipe").checkpoint.interval;
+    assert_eq!(interval(&[]), Interval::Bounded);
+    assert_eq!(interval(&["sync.mode=local-sgd", "run.workers=2"]), Interval::Bounded);
+    assert_eq!(interval(&["sync.mode=parameter-server"]), Interval::Never);
+    let hogwild = ["sync.mode=hogwild", "optim.name=sgd", "optim.weight_decay=0", "run.workers=1"];
+    assert_eq!(interval(&hogwild), Interval::Never);
 }
 
 const RANGE: &str = "run.workers={min = 2, max = 4}";
