@@ -24,6 +24,12 @@ pub(crate) fn store_in(dir: &Path, world: &World) -> Result<Store, TrainError> {
     Ok(Store::new(world, &place))
 }
 
+/// Whether a run folder has checkpoints.
+pub fn has_checkpoints(run: &Path, world: &World) -> bool {
+    let steps = store_in(run, world).and_then(|store| Ok(store.steps()?));
+    steps.is_ok_and(|steps| !steps.is_empty())
+}
+
 /// Newest checkpoint in `dir` whose checksums all match, if there is one.
 pub(crate) fn newest_in(dir: &Path, world: &World) -> Result<Option<Reader>, TrainError> {
     let store = store_in(dir, world)?;

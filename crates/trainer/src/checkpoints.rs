@@ -2,16 +2,18 @@
 //!
 //! Between two steps each rank copies its own state ([`Replica::visit_checkpoint_pieces`]) and
 //! continues. A background thread writes the copy; the thread of rank 0 commits the checkpoint when
-//! all shards are written. At most one checkpoint is in flight: the next one waits for it. All
-//! ranks agree on saving with one all-reduce per step, because a timer or a signal reaches one rank
-//! only.
+//! all shards are written. At most one checkpoint is in flight: the next one waits for it.
+//!
+//! All ranks agree on saving with an all-reduce, because a timer or a signal reaches one rank only.
+//! They agree after every step; with checkpoints of bounded overhead, the default, only a few times
+//! a second, so that short steps and slow links do not notice.
 //!
 //! [`Replica::visit_checkpoint_pieces`]: lockstep_parallel::Replica::visit_checkpoint_pieces
 
 use crate::checkpoint_dir::dir_of;
 use crate::device::kernel_class;
 use crate::learner::Learner;
-use crate::options::Attempt;
+use crate::options::{Options, SaveSignals};
 use crate::resume_state::ResumeState;
 use crate::step_log::StepLog;
 use crate::{TrainError, parameter_server, rounds, stragglers};
@@ -21,7 +23,7 @@ use lockstep_checkpoint::sharded::{Commit, Position, Snapshot, Store, Writer};
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::{Compression, Interval, Recipe, interval};
 use lockstep_data::Cursor;
-use lockstep_platform::{FileKind, JoinHandle, World};
+use lockstep_platform::{FileKind, Interrupts, JoinHandle, World};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -38,7 +40,21 @@ const UNMEASURED_BYTES_PER_SECOND: f64 = 2e8;
 /// Decisions after a step. The all-reduce takes their maximum.
 const CONTINUE: u32 = 0;
 const SAVE: u32 = 1;
-const SAVE_AND_STOP: u32 = 2;
+const SAVE_ON_TERMINATION: u32 = 2;
+const SAVE_ON_INTERRUPT: u32 = 3;
+
+/// Shortest and longest time between two agreements of bounded checkpoints.
+const MIN_AGREEMENT_PAUSE: f64 = 0.1;
+const MAX_AGREEMENT_PAUSE: f64 = 2.0;
+
+/// Largest number of steps between two agreements.
+const MAX_AGREEMENT_STEPS: u32 = 10_000;
+
+/// Largest part of the time that agreements may take, up to the longest pause.
+const MAX_AGREEMENT_SHARE: f64 = 0.002;
+
+/// Line that follows Ctrl-C.
+const INTERRUPTED: &str = "\ninterrupted: saving after this step; Ctrl-C again stops at once\n";
 
 /// Writes checkpoints of one rank.
 pub struct CheckpointSaver {
@@ -50,13 +66,27 @@ pub struct CheckpointSaver {
     writer: Option<Writer>,
     pending: Option<PendingWrite>,
     snapshot: Snapshot,
+    /// Bytes of this rank's state, from the first step on.
+    state_bytes: u64,
     /// Time of the last checkpoint, or of the start of this attempt.
     last: Duration,
     /// Start of this attempt, and duration of the earlier ones.
     began: Duration,
     seconds_before: f64,
     write_seconds: Option<f64>,
+    stall_seconds: f64,
     num_failures: u64,
+    agreements: Agreements,
+}
+
+/// Times of the agreements on saving.
+struct Agreements {
+    /// First step after which the ranks agree again.
+    next_step: u64,
+    /// Step and time of the last agreement.
+    last: (u64, Duration),
+    /// Shortest duration of an agreement so far: the others waited for a slower rank.
+    seconds: f64,
 }
 
 /// A checkpoint in flight.
@@ -83,7 +113,7 @@ impl CheckpointSaver {
         comm: &Comm,
         run_dir: &Path,
         start: &ResumeState,
-        attempt: &Attempt,
+        options: &Options,
     ) -> Result<Self, TrainError> {
         let now = world.clock().now();
         let mut saver = Self {
@@ -94,14 +124,21 @@ impl CheckpointSaver {
             writer: None,
             pending: None,
             snapshot: Snapshot::default(),
+            state_bytes: 0,
             last: now,
             began: now,
             seconds_before: start.seconds,
             write_seconds: None,
-            num_failures: attempt.restarts,
+            stall_seconds: 0.0,
+            num_failures: options.attempt.restarts,
+            agreements: Agreements {
+                next_step: 0,
+                last: (start.step, now),
+                seconds: f64::INFINITY,
+            },
         };
         if recipe.checkpoint.is_on() {
-            world.processes().defer_termination(true);
+            handle_signals(world, options.save_signals);
             let metadata = world.files().metadata(saver.store.dir());
             // Open an explicitly configured folder now, so that a wrong path fails early.
             let is_named = !recipe.checkpoint.dir.is_empty();
@@ -114,7 +151,7 @@ impl CheckpointSaver {
         Ok(saver)
     }
 
-    /// Saves if a checkpoint is due, or if this process received a termination signal; in the
+    /// Saves if a checkpoint is due, or if a rank received a signal that ends the run; in the
     /// second case the run ends with [`TrainError::Interrupted`].
     pub fn after_step(
         &mut self,
@@ -127,7 +164,14 @@ impl CheckpointSaver {
             return Ok(());
         }
         self.collect(Duration::ZERO, step_log)?;
-        let decision = self.agree(num_steps)?;
+        let is_due = self.recipe.is_due_every(self.recipe.checkpoint.every, num_steps);
+        if num_steps < self.agreements.next_step && !is_due {
+            return Ok(());
+        }
+        if self.write_seconds.is_none() && self.state_bytes == 0 {
+            self.state_bytes = state_bytes(learner);
+        }
+        let decision = self.agree(num_steps, is_due)?;
         if decision == CONTINUE {
             return Ok(());
         }
@@ -139,7 +183,8 @@ impl CheckpointSaver {
         // Rank 0 reaches the barrier only after the commit.
         self.comm.barrier()?;
         let folder = self.store.folder(num_steps).display().to_string();
-        Err(TrainError::Interrupted { step: num_steps, folder })
+        let is_interrupt = decision == SAVE_ON_INTERRUPT;
+        Err(TrainError::Interrupted { step: num_steps, folder, is_interrupt })
     }
 
     /// Waits for the checkpoint in flight.
@@ -165,20 +210,43 @@ impl CheckpointSaver {
         Ok(self.comm.barrier()?)
     }
 
-    /// Agrees on the decision of all ranks after a step.
-    fn agree(&self, num_steps: u64) -> Result<u32, TrainError> {
-        let is_due = self.recipe.is_due_every(self.recipe.checkpoint.every, num_steps);
-        let is_overdue = self.comm.group_rank() == 0
-            && self.interval().is_some_and(|seconds| self.since_last() >= seconds);
-        let mut decision = [if self.world.processes().is_termination_requested() {
-            SAVE_AND_STOP
+    /// Agrees on the decision of all ranks after a step, and on the step of the next agreement.
+    fn agree(&mut self, num_steps: u64, is_due: bool) -> Result<u32, TrainError> {
+        let is_first = self.comm.group_rank() == 0;
+        let is_overdue =
+            is_first && self.interval().is_some_and(|seconds| self.since_last() >= seconds);
+        let processes = self.world.processes();
+        let decision = if processes.is_interrupt_requested() {
+            SAVE_ON_INTERRUPT
+        } else if processes.is_termination_requested() {
+            SAVE_ON_TERMINATION
         } else if is_due || is_overdue {
             SAVE
         } else {
             CONTINUE
-        }];
-        self.comm.all_reduce(&mut decision, Reduction::Max)?;
-        Ok(decision[0])
+        };
+        let began = self.world.clock().now();
+        let pause = if is_first { self.steps_to_agreement(num_steps, began) } else { 0 };
+        let mut agreed = [decision, pause];
+        self.comm.all_reduce(&mut agreed, Reduction::Max)?;
+        let seconds = self.world.clock().since(began).as_secs_f64();
+        self.agreements = Agreements {
+            next_step: num_steps + u64::from(agreed[1]),
+            last: (num_steps, self.world.clock().now()),
+            seconds: self.agreements.seconds.min(seconds),
+        };
+        Ok(agreed[0])
+    }
+
+    /// Steps from this agreement to the next.
+    fn steps_to_agreement(&self, num_steps: u64, now: Duration) -> u32 {
+        if self.recipe.checkpoint.interval != Interval::Bounded || self.comm.group_size() == 1 {
+            return 1;
+        }
+        let Agreements { last: (step, at), seconds, .. } = self.agreements;
+        let elapsed = now.saturating_sub(at).as_secs_f64();
+        let step_seconds = elapsed / num_steps.saturating_sub(step).max(1) as f64;
+        agreement_steps(step_seconds, Some(seconds).filter(|seconds| seconds.is_finite()))
     }
 
     fn since_last(&self) -> f64 {
@@ -190,6 +258,12 @@ impl CheckpointSaver {
         match self.recipe.checkpoint.interval {
             Interval::Never => None,
             Interval::Every(seconds) => Some(seconds.0),
+            Interval::Bounded => {
+                let guess = self.state_bytes as f64 / UNMEASURED_BYTES_PER_SECOND;
+                // A write in the background slows the steps by less than its duration.
+                let write = self.write_seconds.unwrap_or(guess);
+                Some(interval::bounded(self.stall_seconds + write))
+            }
             Interval::Auto => {
                 let guess = self.snapshot.num_bytes() as f64 / UNMEASURED_BYTES_PER_SECOND;
                 let write = self.write_seconds.unwrap_or(guess).max(0.01);
@@ -299,6 +373,7 @@ impl CheckpointSaver {
         };
         result?;
         self.write_seconds = Some(write_seconds);
+        self.stall_seconds = pending.stall_seconds;
         let bytes = snapshot.num_bytes();
         self.snapshot = snapshot;
         let PendingWrite { step, stall_seconds, .. } = pending;
@@ -345,10 +420,35 @@ impl Drop for CheckpointSaver {
         if let Some(pending) = self.pending.take() {
             pending.thread.finished_within(SHUTDOWN_GRACE);
         }
-        if self.recipe.checkpoint.is_on() {
-            self.world.processes().defer_termination(false);
+    }
+}
+
+/// Defers the signals that end the run, so that it can save first.
+fn handle_signals(world: &World, signals: SaveSignals) {
+    match signals {
+        SaveSignals::None => {}
+        SaveSignals::Termination => world.processes().defer_termination(true),
+        SaveSignals::TerminationAndInterrupt { repeat } => {
+            world.processes().defer_termination(true);
+            let effect = Interrupts::Defer { line: INTERRUPTED, repeat };
+            world.processes().handle_interrupts(effect);
         }
     }
+}
+
+/// Bytes of this rank's weights and optimizer state.
+fn state_bytes(learner: &Learner) -> u64 {
+    let held = learner.replica.footprint(&learner.optimizer);
+    ((held.weights + held.optimizer) * size_of::<f32>()) as u64
+}
+
+/// Steps between two agreements of bounded checkpoints, from the duration of a step and of an
+/// agreement.
+fn agreement_steps(step_seconds: f64, agreement_seconds: Option<f64>) -> u32 {
+    let cost = agreement_seconds.unwrap_or(0.0) / MAX_AGREEMENT_SHARE;
+    let pause = cost.clamp(MIN_AGREEMENT_PAUSE, MAX_AGREEMENT_PAUSE);
+    // The cast saturates, also where no time has passed.
+    ((pause / step_seconds) as u32).clamp(1, MAX_AGREEMENT_STEPS)
 }
 
 /// Copies this rank's weights and optimizer state.
@@ -378,4 +478,18 @@ fn take(recipe: &Recipe, snapshot: &mut Snapshot, learner: &mut Learner) -> Resu
 fn unsaved(step: u64, reason: &impl ToString) -> CheckpointError {
     let newest = "earlier checkpoints are intact".to_owned();
     CheckpointError::NotSaved { step, reason: reason.to_string(), newest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agreements_are_a_tenth_of_a_second_apart_and_rarer_on_slow_links() {
+        assert_eq!(agreement_steps(0.5, None), 1, "a step lasts longer than the pause");
+        assert_eq!(agreement_steps(0.001, Some(1e-5)), 100);
+        assert_eq!(agreement_steps(0.001, Some(1e-3)), 500, "a thousandth of a second each");
+        assert_eq!(agreement_steps(0.001, Some(10.0)), 2000, "the pause is bounded");
+        assert_eq!(agreement_steps(0.0, Some(0.0)), MAX_AGREEMENT_STEPS);
+    }
 }
