@@ -7,8 +7,10 @@
 //!
 //! Workers are tied to the launcher ([`follow_launcher`](crate::role::follow_launcher)): whatever
 //! ends it, a keyboard interrupt or SIGKILL, ends them at once. The launcher therefore installs no
-//! signal handlers, with one exception: for a run that writes checkpoints it forwards SIGTERM, and
-//! the workers write a checkpoint.
+//! signal handlers, with one exception: for a run that writes checkpoints it answers SIGTERM and
+//! the first SIGINT by sending SIGTERM to the workers, which write a checkpoint and exit. A
+//! terminal sends SIGINT to the workers, too; they ignore it. A second SIGINT ends the launcher,
+//! and with it the workers.
 //!
 //! After a failure the [supervisor](crate::supervisor) decides whether to restart. A restart starts
 //! all workers with a new secret, so no worker of an earlier attempt can join. An elastic run
@@ -18,18 +20,19 @@
 
 use crate::ClusterError;
 use crate::membership::{Action, Membership};
-use crate::relay::Relay;
+use crate::relay::{Relay, Screen};
 use crate::remote_workers::RemoteWorkers;
 use crate::rendezvous::{RENDEZVOUS_ADDR, Ticket};
-use crate::role::{LAUNCHER, RESTARTS, RUN_DIR, TERMINAL};
-use crate::root_cause::{RunFailure, WorkerExit, find_root_cause};
+use crate::role::{LAUNCHER, RESTARTS, RUN_DIR, SAVES, TERMINAL};
+use crate::root_cause::{RunFailure, TERMINATED, WorkerExit, find_root_cause};
 use crate::slot_table::RestartPolicy;
 use crate::supervisor::{Next, Supervisor};
 use lockstep_platform::{
-    Deadline, JoinHandle, Process, ProcessCommand, ProcessOutput, Signal, World,
+    Deadline, EXIT_ON_INTERRUPT, Interrupts, JoinHandle, Process, ProcessCommand, ProcessOutput,
+    Signal, World,
 };
 use std::ffi::OsString;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,7 +54,7 @@ pub struct Launch {
     pub arguments: Vec<OsString>,
     /// Additional environment variables of the workers.
     pub env: Vec<(&'static str, String)>,
-    /// Whether `out` is a terminal, where progress lines are redrawn in place.
+    /// Whether the screen is a terminal, which draws the workers' records of progress.
     pub is_terminal: bool,
     /// Numbers of workers, and the policy for lost ones.
     pub policy: RestartPolicy,
@@ -59,22 +62,36 @@ pub struct Launch {
     pub replica_groups: Vec<Vec<usize>>,
     /// Run directory, if all attempts share one.
     pub run_dir: Option<PathBuf>,
-    /// Whether SIGTERM is forwarded to the workers, which then write a checkpoint.
+    /// Whether the workers write a checkpoint on SIGTERM, so that SIGTERM and SIGINT are forwarded.
     pub forwards_termination: bool,
 }
 
-/// Starts the workers, restarts them as the policy allows, and waits for all. `out` receives their
-/// standard error; rank 0 keeps the standard output. The inner result is that of the run.
+/// Line that follows Ctrl-C.
+const INTERRUPTED: &str =
+    "\ninterrupted: the workers save after this step; Ctrl-C again stops at once\n";
+
+/// Time within which a further SIGINT is a repetition: `timeout` signals a command and its group.
+pub const INTERRUPT_REPEAT: Duration = Duration::from_millis(200);
+
+/// Starts the workers, restarts them as the policy allows, and waits for all. `screen` receives
+/// their standard error; rank 0 keeps the standard output. The inner result is that of the run.
 ///
 /// Call it on the main thread: workers end when the thread that started them ends.
 pub fn launch(
     world: &World,
     launch: &Launch,
     mut remote: Option<RemoteWorkers>,
-    out: Box<dyn Write + Send>,
+    screen: Box<dyn Screen>,
 ) -> Result<Result<(), RunFailure>, ClusterError> {
-    let relay = Relay::new(out, launch.policy.max_workers());
-    let outcome = run_attempts(world, launch, &mut remote, &relay);
+    let relay = Relay::new(screen, launch.policy.max_workers());
+    let mut outcome = run_attempts(world, launch, &mut remote, &relay);
+    if let Ok(Err(failure)) = &mut outcome {
+        failure.run_dir = relay.run_dir();
+        let is_interrupt = world.processes().is_interrupt_requested();
+        if is_interrupt && i32::from(failure.exit_code) == TERMINATED {
+            failure.exit_code = EXIT_ON_INTERRUPT;
+        }
+    }
     let exit_code = match &outcome {
         Ok(Ok(())) => 0,
         Ok(Err(failure)) => failure.exit_code,
@@ -98,14 +115,19 @@ fn run_attempts(
         None => Supervisor::new(policy),
     };
     world.processes().defer_termination(launch.forwards_termination);
+    if launch.forwards_termination {
+        let effect = Interrupts::Defer { line: INTERRUPTED, repeat: INTERRUPT_REPEAT };
+        world.processes().handle_interrupts(effect);
+    }
     world.processes().accept_retry_requests();
     loop {
         let began = world.clock().now();
         let (outcome, is_resizing) = run_attempt(world, launch, &mut supervisor, remote, relay)?;
         let Err(failure) = outcome else { return Ok(Ok(())) };
         let (now, size) = (world.clock().now(), supervisor.slots().assigned().len());
-        let is_termination_requested = world.processes().is_termination_requested();
-        if is_resizing && !is_termination_requested && supervisor.resized(now, &failure) {
+        let is_over = world.processes().is_termination_requested()
+            || world.processes().is_interrupt_requested();
+        if is_resizing && !is_over && supervisor.resized(now, &failure) {
             let more = supervisor.slots().assigned().len();
             relay.write_line(&format!(
                 "more workers can be started: resuming with {more}, not {size}"
@@ -114,11 +136,8 @@ fn run_attempts(
             continue;
         }
         let lasted = now.saturating_sub(began);
-        let next = if is_termination_requested {
-            Next::GiveUp
-        } else {
-            supervisor.after_failure(now, &failure, lasted)
-        };
+        let next =
+            if is_over { Next::GiveUp } else { supervisor.after_failure(now, &failure, lasted) };
         for (rank, line) in &failure.others {
             relay.line(*rank, format!("error: {line}").as_bytes());
         }
@@ -262,7 +281,10 @@ impl RunningWorkers {
             if world.processes().take_retry_request() {
                 supervisor.retry_lost_slots();
             }
-            if world.processes().is_termination_requested() {
+            if world.processes().is_interrupt_requested() {
+                let action = members.request_interrupt();
+                self.apply(action);
+            } else if world.processes().is_termination_requested() {
                 let action = members.request_termination(now);
                 self.apply(action);
             } else if supervisor.slots().can_grow(now) {
@@ -351,6 +373,9 @@ fn command(
     }
     environment.extend(rendezvous.ticket.to_env());
     environment.extend(launch.env.iter().cloned());
+    if launch.forwards_termination {
+        environment.push((SAVES, "1".to_owned()));
+    }
     if launch.is_terminal {
         environment.push((TERMINAL, "1".to_owned()));
     }

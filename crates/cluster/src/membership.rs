@@ -4,7 +4,7 @@
 //! processes are ranks, so tests cover every action of events without processes. An *attempt* is
 //! one start of all workers; events of earlier attempts are ignored.
 
-use crate::root_cause::WorkerExit;
+use crate::root_cause::{TERMINATED, WorkerExit};
 use lockstep_platform::Exit;
 use std::time::Duration;
 
@@ -16,6 +16,9 @@ pub const AFTER_LOSS: Duration = Duration::from_secs(1);
 
 /// Time that workers have to write a checkpoint and exit after SIGTERM.
 pub const AFTER_REQUEST: Duration = Duration::from_secs(25);
+
+/// Signal that terminates a worker.
+const SIGTERM: i32 = 15;
 
 /// Action on all running workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +82,11 @@ impl Membership {
             return false;
         }
         self.is_running[rank] = false;
+        // A worker that had nothing left to save no longer defers the signal.
+        let exit = match exit {
+            Exit::Signal(SIGTERM) if self.is_terminating => Exit::Code(TERMINATED),
+            exit => exit,
+        };
         let is_replaced = matches!(exit, Exit::Signal(_)) && self.has_replica(rank);
         let killed_by_launcher = self.is_killed;
         self.exits.push(WorkerExit {
@@ -91,6 +99,10 @@ impl Membership {
         match exit {
             Exit::Code(0) => {}
             Exit::Signal(_) if is_replaced => {}
+            // The others are about to exit, too, when they have left the last barrier.
+            Exit::Code(_) if self.is_terminating && self.limit.is_none() => {
+                self.limit_to(now + AFTER_REQUEST);
+            }
             Exit::Code(_) => self.limit_to(now + AFTER_FAILURE),
             Exit::Signal(_) => self.limit_to(now + AFTER_LOSS),
         }
@@ -99,11 +111,17 @@ impl Membership {
 
     /// Terminates the run on request.
     pub fn request_termination(&mut self, now: Duration) -> Option<Action> {
-        if std::mem::replace(&mut self.is_terminating, true) {
-            return None;
+        let action = self.request_interrupt();
+        if action.is_some() {
+            self.limit_to(now + AFTER_REQUEST);
         }
-        self.limit_to(now + AFTER_REQUEST);
-        Some(Action::Terminate)
+        action
+    }
+
+    /// Terminates the run on Ctrl-C, without a limit: a second Ctrl-C kills the workers.
+    pub fn request_interrupt(&mut self) -> Option<Action> {
+        let is_repeated = std::mem::replace(&mut self.is_terminating, true);
+        (!is_repeated).then_some(Action::Terminate)
     }
 
     /// Terminates this attempt so that a larger one can start, unless it is ending already.
@@ -243,6 +261,18 @@ mod tests {
         all.record_exit(seconds(6), 1, 0, Exit::Code(143));
         assert_eq!(all.poll(seconds(29)), None);
         assert_eq!(all.poll(seconds(30)), Some(Action::Kill));
+    }
+
+    #[test]
+    fn an_interrupt_has_no_limit_until_a_worker_has_exited() {
+        let mut all = Membership::new(1, 3);
+        assert_eq!(all.request_interrupt(), Some(Action::Terminate));
+        assert_eq!(all.request_interrupt(), None);
+        assert_eq!(all.poll(seconds(1_000)), None, "a step may last long");
+        all.record_exit(seconds(1_000), 1, 2, Exit::Signal(SIGTERM));
+        assert_eq!(all.poll(seconds(1_001)), None);
+        assert_eq!(all.poll(seconds(1_000) + AFTER_REQUEST), Some(Action::Kill));
+        assert_eq!(all.exits()[0].exit, Exit::Code(TERMINATED));
     }
 
     #[test]

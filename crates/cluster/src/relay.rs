@@ -1,22 +1,56 @@
-//! Relays the standard error of many workers to one stream, each line with its rank.
+//! Relays the standard error of many workers to one screen, each line with its rank.
 //!
-//! Lines are written whole, so two workers never share one. Two kinds of lines are special:
-//! - a progress line that starts with a carriage return is redrawn in place until another line
-//!   follows;
+//! Lines are written whole, so two workers never share one. Three kinds of lines are special:
+//! - a line that starts with [`RECORD`] is a record of a worker's progress, which the screen draws;
+//! - a line that starts with [`RUN_FOLDER`] names the run folder, which is kept for the end;
 //! - a line that starts with `error: ` is held back, because the failure of one worker fails the
 //!   others, and the root cause is known at the end of the run.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Prefix of an error line.
 pub const ERROR: &str = "error: ";
+
+/// First byte of a record of progress: the ASCII record separator.
+pub const RECORD: u8 = 0x1e;
+
+/// Start of the line by which rank 0 names the run folder.
+pub const RUN_FOLDER: &str = "\u{1e}run folder ";
 
 /// Longest line; longer ones are split.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// Largest number of error lines held back for a worker.
 const MAX_ERRORS: usize = 64;
+
+/// Destination of the relayed output. Write errors are ignored: a closed standard error has no
+/// reader.
+pub trait Screen: Send {
+    /// Writes a line, which has no line end.
+    fn line(&mut self, text: &[u8]);
+
+    /// Shows a record of progress; an empty one ends the live line.
+    fn progress(&mut self, record: &[u8]);
+
+    /// Ends the live line.
+    fn close(&mut self);
+}
+
+/// A file or a pipe, which shows no progress records.
+pub struct PlainScreen(pub Box<dyn Write + Send>);
+
+impl Screen for PlainScreen {
+    fn line(&mut self, text: &[u8]) {
+        let _ = self.0.write_all(&[text, b"\n"].concat());
+        let _ = self.0.flush();
+    }
+
+    fn progress(&mut self, _record: &[u8]) {}
+
+    fn close(&mut self) {}
+}
 
 /// Output of all workers; clones share it.
 #[derive(Clone)]
@@ -25,29 +59,35 @@ pub struct Relay {
 }
 
 struct Shared {
-    out: Box<dyn Write + Send>,
-    /// Whether the terminal shows an unfinished progress line.
-    is_open: bool,
+    screen: Box<dyn Screen>,
     /// Error lines that were held back, indexed by rank.
     errors: Vec<Vec<String>>,
+    /// Run folder, once a worker has named it.
+    run_dir: Option<PathBuf>,
 }
 
 impl Relay {
-    /// Relays the output of `num_workers` to `out`, usually standard error.
-    pub fn new(out: Box<dyn Write + Send>, num_workers: usize) -> Self {
-        let shared = Shared { out, is_open: false, errors: vec![Vec::new(); num_workers] };
+    /// Relays the output of `num_workers` to a screen, usually standard error.
+    pub fn new(screen: Box<dyn Screen>, num_workers: usize) -> Self {
+        let errors = vec![Vec::new(); num_workers];
+        let shared = Shared { screen, errors, run_dir: None };
         Self { shared: Arc::new(Mutex::new(shared)) }
     }
 
     /// Output of one worker.
     pub fn worker_output(&self, rank: usize) -> WorkerOutput {
         let relay = self.clone();
-        WorkerOutput { relay, rank, line: Vec::new(), rewrites: false, is_drawn: true }
+        WorkerOutput { relay, rank, line: Vec::new(), has_returned: false }
     }
 
     /// Errors that a worker reported, without `error: `.
     pub fn errors(&self, rank: usize) -> Vec<String> {
         self.lock().errors[rank].clone()
+    }
+
+    /// Run folder, once rank 0 has created it.
+    pub fn run_dir(&self) -> Option<PathBuf> {
+        self.lock().run_dir.clone()
     }
 
     /// Writes a line with the rank of a worker.
@@ -57,7 +97,7 @@ impl Relay {
 
     /// Writes a line without a rank.
     pub fn write_line(&self, text: &str) {
-        self.lock().write_line(text);
+        self.lock().screen.line(text.as_bytes());
     }
 
     /// Discards the errors before the next attempt.
@@ -65,9 +105,9 @@ impl Relay {
         self.lock().errors.iter_mut().for_each(Vec::clear);
     }
 
-    /// Ends an unfinished progress line.
+    /// Ends the live line.
     pub fn close(&self) {
-        self.lock().close();
+        self.lock().screen.close();
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -77,30 +117,8 @@ impl Relay {
 }
 
 impl Shared {
-    // Write errors are ignored: a closed standard error has no reader.
-
     fn line(&mut self, rank: usize, text: &[u8]) {
-        self.close();
-        let _ = self.out.write_all(&[format!("[{rank}] ").as_bytes(), text, b"\n"].concat());
-        let _ = self.out.flush();
-    }
-
-    fn write_line(&mut self, text: &str) {
-        self.close();
-        let _ = self.out.write_all(&[text.as_bytes(), b"\n"].concat());
-        let _ = self.out.flush();
-    }
-
-    fn draw(&mut self, rank: usize, text: &[u8]) {
-        self.is_open = true;
-        let _ = self.out.write_all(&[format!("\r[{rank}] ").as_bytes(), text].concat());
-        let _ = self.out.flush();
-    }
-
-    fn close(&mut self) {
-        if std::mem::take(&mut self.is_open) {
-            let _ = self.out.write_all(b"\n");
-        }
+        self.screen.line(&[format!("[{rank}] ").as_bytes(), text].concat());
     }
 }
 
@@ -110,10 +128,8 @@ pub struct WorkerOutput {
     rank: usize,
     /// Current line.
     line: Vec<u8>,
-    /// Whether the line started with a carriage return.
-    rewrites: bool,
-    /// Whether the terminal shows the current progress line.
-    is_drawn: bool,
+    /// Whether a carriage return came last: what follows on this line overwrites it.
+    has_returned: bool,
 }
 
 impl WorkerOutput {
@@ -122,22 +138,17 @@ impl WorkerOutput {
         for &byte in bytes {
             match byte {
                 b'\n' => self.end_line(),
-                b'\r' => {
-                    self.line.clear();
-                    self.rewrites = true;
-                }
+                b'\r' => self.has_returned = true,
                 _ => {
+                    if std::mem::take(&mut self.has_returned) {
+                        self.line.clear();
+                    }
                     self.line.push(byte);
-                    self.is_drawn = false;
                     if self.line.len() == MAX_LINE_BYTES {
                         self.end_line();
                     }
                 }
             }
-        }
-        if self.rewrites && !self.is_drawn {
-            self.relay.lock().draw(self.rank, &self.line);
-            self.is_drawn = true;
         }
     }
 
@@ -150,22 +161,22 @@ impl WorkerOutput {
 
     fn end_line(&mut self) {
         let line = std::mem::take(&mut self.line);
+        self.has_returned = false;
         let mut shared = self.relay.lock();
-        let error = line.strip_prefix(ERROR.as_bytes());
-        match error {
+        if let Some(path) = line.strip_prefix(RUN_FOLDER.as_bytes()) {
+            shared.run_dir = Some(PathBuf::from(String::from_utf8_lossy(path).into_owned()));
+            return;
+        }
+        if let Some(record) = line.strip_prefix(&[RECORD]) {
+            return shared.screen.progress(record);
+        }
+        match line.strip_prefix(ERROR.as_bytes()) {
             Some(text) if shared.errors[self.rank].len() < MAX_ERRORS => {
                 let text = String::from_utf8_lossy(text).into_owned();
                 shared.errors[self.rank].push(text);
             }
-            _ if self.rewrites => {
-                shared.draw(self.rank, &line);
-                shared.close();
-            }
             _ => shared.line(self.rank, &line),
         }
-        drop(shared);
-        self.rewrites = false;
-        self.is_drawn = true;
     }
 }
 
@@ -173,23 +184,31 @@ impl WorkerOutput {
 mod tests {
     use super::*;
 
+    /// Everything that a screen got, as text.
     #[derive(Clone, Default)]
-    struct Sink(Arc<Mutex<Vec<u8>>>);
+    struct Sink(Arc<Mutex<String>>);
 
-    impl Write for Sink {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().expect("no panic").extend_from_slice(bytes);
-            Ok(bytes.len())
+    impl Sink {
+        fn add(&self, text: &str) {
+            self.0.lock().expect("no panic").push_str(text);
         }
 
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
+        fn text(&self) -> String {
+            self.0.lock().expect("no panic").clone()
         }
     }
 
-    impl Sink {
-        fn text(&self) -> String {
-            String::from_utf8(self.0.lock().expect("no panic").clone()).expect("text")
+    impl Screen for Sink {
+        fn line(&mut self, text: &[u8]) {
+            self.add(&format!("{}\n", String::from_utf8_lossy(text)));
+        }
+
+        fn progress(&mut self, record: &[u8]) {
+            self.add(&format!("<{}>", String::from_utf8_lossy(record)));
+        }
+
+        fn close(&mut self) {
+            self.add("<close>");
         }
     }
 
@@ -212,18 +231,53 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_redrawn_in_place_until_another_line_follows() {
+    fn records_of_progress_are_drawn_and_not_printed() {
         let (sink, relay) = relay();
         let (mut zero, mut one) = (relay.worker_output(0), relay.worker_output(1));
-        zero.push(b"\rstep 1");
-        zero.push(b"\rstep 2");
+        zero.push(b"\x1e{\"step\"");
         one.push(b"hello\n");
-        zero.push(b"\rstep 3\nfinished\n");
-        zero.push(b"\rstep 4");
+        zero.push(b":1}\n\x1e\nfinished\n");
         relay.close();
-        let text =
-            "\r[0] step 1\r[0] step 2\n[1] hello\n\r[0] step 3\n[0] finished\n\r[0] step 4\n";
-        assert_eq!(sink.text(), text);
+        assert_eq!(sink.text(), "[1] hello\n<{\"step\":1}><>[0] finished\n<close>");
+    }
+
+    #[test]
+    fn the_run_folder_is_kept_and_not_printed() {
+        let (sink, relay) = relay();
+        assert_eq!(relay.run_dir(), None);
+        relay.worker_output(0).push(format!("{RUN_FOLDER}runs/0007\n").as_bytes());
+        assert_eq!(relay.run_dir(), Some(PathBuf::from("runs/0007")));
+        assert_eq!(sink.text(), "");
+    }
+
+    #[test]
+    fn a_plain_screen_has_lines_only() {
+        #[derive(Clone, Default)]
+        struct Written(Arc<Mutex<Vec<u8>>>);
+        impl Write for Written {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().expect("no panic").extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let written = Written::default();
+        let relay = Relay::new(Box::new(PlainScreen(Box::new(written.clone()))), 1);
+        let mut zero = relay.worker_output(0);
+        zero.push(b"one\n\x1e{}\ntwo\n");
+        relay.close();
+        assert_eq!(*written.0.lock().expect("no panic"), b"[0] one\n[0] two\n");
+    }
+
+    #[test]
+    fn a_carriage_return_overwrites_its_line() {
+        let (sink, relay) = relay();
+        let mut zero = relay.worker_output(0);
+        zero.push(b"10 %\r20 %\r");
+        zero.push(b"30 %\nan end of another system\r\n");
+        assert_eq!(sink.text(), "[0] 30 %\n[0] an end of another system\n");
     }
 
     #[test]

@@ -6,6 +6,10 @@
 
 use lockstep_config::Blame;
 use lockstep_platform::Exit;
+use std::path::PathBuf;
+
+/// Exit code of a worker that SIGTERM ended.
+pub(crate) const TERMINATED: i32 = 128 + 15;
 
 /// Exit code of a worker that blames a peer.
 const PEER: i32 = Blame::Peer(0).exit_code() as i32;
@@ -38,6 +42,8 @@ pub struct RunFailure {
     pub text: String,
     /// Additional error lines of other workers.
     pub others: Vec<(usize, String)>,
+    /// Run folder, if a worker created it and the launcher knows.
+    pub run_dir: Option<PathBuf>,
 }
 
 impl std::fmt::Display for RunFailure {
@@ -71,7 +77,8 @@ pub fn find_root_cause(exits: &[WorkerExit]) -> Option<RunFailure> {
     }
     let lost = failed().filter(|end| matches!(end.exit, Exit::Signal(_)));
     let lost = lost.map(|end| end.rank).collect();
-    Some(RunFailure { rank, exit_code, lost, text: describe(culprit), others })
+    let text = describe(culprit);
+    Some(RunFailure { rank, exit_code, lost, text, others, run_dir: None })
 }
 
 /// Description of the failure.
@@ -84,6 +91,7 @@ fn describe(culprit: &WorkerExit) -> String {
     }
     match culprit.exit {
         Exit::Signal(_) => format!("rank {rank} was killed by {}", culprit.exit),
+        Exit::Code(TERMINATED) => format!("rank {rank} ended on request"),
         Exit::Code(101) => format!("rank {rank} stopped at a bug; its lines above say where"),
         Exit::Code(_) => format!("rank {rank} exits with {}", culprit.exit),
     }

@@ -8,6 +8,7 @@
 //! of the next attempt; an elastic run leaves out lost slots.
 
 use crate::RunFailure;
+use crate::root_cause::TERMINATED;
 use crate::slot_table::{RestartPolicy, SlotTable};
 use lockstep_config::Blame;
 use std::time::Duration;
@@ -20,9 +21,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// An attempt that lasted this many pauses resets the pause.
 const RESET_PAUSES: u32 = 10;
-
-/// Exit code of a worker that wrote a checkpoint after SIGTERM.
-const TERMINATED: i32 = 143;
 
 /// Restart state of a run.
 #[derive(Clone, Debug)]
@@ -126,7 +124,7 @@ mod tests {
     /// Failure with this exit code and no lost worker.
     fn failure(exit_code: u8) -> RunFailure {
         let (lost, text, others) = (Vec::new(), String::new(), Vec::new());
-        RunFailure { rank: 0, exit_code, lost, text, others }
+        RunFailure { rank: 0, exit_code, lost, text, others, run_dir: None }
     }
 
     fn lost(rank: usize) -> RunFailure {

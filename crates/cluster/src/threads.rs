@@ -8,7 +8,7 @@ use crate::ClusterError;
 use crate::join::{JoinedWorker, ThreadRank, thread_ranks};
 use crate::root_cause::{RunFailure, WorkerExit, find_root_cause};
 use lockstep_comm::Comm;
-use lockstep_config::{Blame, Recipe};
+use lockstep_config::Recipe;
 use lockstep_platform::{Deadline, Exit, Queue, RecvError, World};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,15 +24,15 @@ const POLL_INTERVAL: Duration = Duration::from_mins(1);
 /// Failure of a worker thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerFailure {
-    /// Party that must act.
-    pub blame: Blame,
+    /// Exit code of a process that fails like this.
+    pub exit_code: u8,
     /// Description.
     pub text: String,
 }
 
 impl From<ClusterError> for WorkerFailure {
     fn from(error: ClusterError) -> Self {
-        Self { blame: error.blame(), text: error.to_string() }
+        Self { exit_code: error.blame().exit_code(), text: error.to_string() }
     }
 }
 
@@ -100,7 +100,7 @@ fn collect<T>(
                     }
                     Ok(Err(failure)) => {
                         let lines = failure.text.lines().map(str::to_owned).collect();
-                        (i32::from(failure.blame.exit_code()), lines)
+                        (i32::from(failure.exit_code), lines)
                     }
                     Err(message) => (101, vec![format!("a bug: {message}")]),
                 };
@@ -120,7 +120,8 @@ fn collect<T>(
 /// Failure before any thread started, attributed to rank 0.
 fn start_failure(error: &ClusterError) -> RunFailure {
     let (exit_code, text) = (error.blame().exit_code(), error.to_string());
-    RunFailure { rank: 0, exit_code, lost: Vec::new(), text, others: Vec::new() }
+    let (lost, others) = (Vec::new(), Vec::new());
+    RunFailure { rank: 0, exit_code, lost, text, others, run_dir: None }
 }
 
 /// Message of a panic.
@@ -134,7 +135,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
 mod tests {
     use super::*;
     use lockstep_comm::Reduction;
-    use lockstep_config::{Sources, resolve};
+    use lockstep_config::{Blame, Sources, resolve};
     use lockstep_platform::real;
 
     const ARENA_BYTES: usize = 1 << 20;
@@ -165,7 +166,7 @@ mod tests {
                 1 => (Blame::Diverged, "the loss became NaN"),
                 _ => (Blame::Peer(1), "rank 1 left"),
             };
-            Err(WorkerFailure { blame, text: text.to_owned() })
+            Err(WorkerFailure { exit_code: blame.exit_code(), text: text.to_owned() })
         });
         let failure = failure.expect_err("all fail");
         assert_eq!((failure.rank, failure.exit_code), (1, 5));

@@ -3,7 +3,7 @@
 use super::protocol::{Message, MessageReader, send};
 use crate::ClusterError;
 use crate::rendezvous::{RENDEZVOUS_ADDR, RUN, TICKET, Ticket, open_session};
-use crate::role::{LAUNCHER, RESTARTS, RUN_DIR};
+use crate::role::{LAUNCHER, RESTARTS, RUN_DIR, SAVES};
 use lockstep_platform::{JoinHandle, Process, ProcessCommand, ProcessOutput, Stream, World};
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -20,7 +20,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Environment variables that a launcher may set for a worker on this host.
-const ALLOWED_VARIABLES: [&str; 9] = [
+const ALLOWED_VARIABLES: [&str; 10] = [
     "RANK",
     "WORLD_SIZE",
     "MASTER_ADDR",
@@ -30,6 +30,7 @@ const ALLOWED_VARIABLES: [&str; 9] = [
     RUN,
     RESTARTS,
     RUN_DIR,
+    SAVES,
 ];
 
 /// Offers a worker to the run whose launcher listens at `addr` and returns the exit code of the
