@@ -15,10 +15,11 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::{
-    Clock, Entropy, FileAction, FileError, FileKind, FileReader, FileWriter, Files, Host, Net,
-    Platform, Processes, Shared, Threads, World,
+    Clock, Entropy, FileAction, FileError, FileKind, FileReader, FileWriter, Files, Host, InUse,
+    Net, Platform, Processes, Shared, Threads, World,
 };
 
 /// Time of a power cut.
@@ -215,8 +216,25 @@ impl Files for FaultyFiles {
         self.0.inner.files().metadata(path)
     }
 
+    fn modified(&self, path: &Path) -> Option<Duration> {
+        self.0.inner.files().modified(path)
+    }
+
+    fn mark_in_use(&self, path: &Path) -> Result<Box<dyn InUse>, FileError> {
+        self.0.inner.files().mark_in_use(path)
+    }
+
+    fn is_in_use(&self, path: &Path) -> bool {
+        self.0.inner.files().is_in_use(path)
+    }
+
     fn is_open_to_others(&self, path: &Path) -> Result<bool, FileError> {
         self.0.inner.files().is_open_to_others(path)
+    }
+
+    fn read_or_create_private(&self, path: &Path, bytes: &[u8]) -> Result<Vec<u8>, FileError> {
+        let create = || self.0.inner.files().read_or_create_private(path, bytes);
+        self.0.step(FileAction::Create, path, create, |_| {})
     }
 
     fn rename(&self, source: &Path, target: &Path) -> Result<(), FileError> {

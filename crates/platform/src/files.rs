@@ -6,9 +6,13 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::file_error::{FileAction, FileError};
 use crate::paged::{InMemory, Paged};
+
+/// Largest private file, in bytes.
+pub const MAX_PRIVATE_BYTES: u64 = 4096;
 
 /// A disk.
 pub trait Files: Send + Sync {
@@ -65,8 +69,24 @@ pub trait Files: Send + Sync {
     /// Kind of a path; `None` if it is missing or inaccessible.
     fn metadata(&self, path: &Path) -> Option<FileKind>;
 
+    /// Time of the last change of a file, since the UNIX epoch; `None` if it is unknown.
+    fn modified(&self, path: &Path) -> Option<Duration>;
+
+    /// Marks a file as in use until the handle is dropped or the process ends, however it ends.
+    /// Another process that has marked it is an error of kind [`io::ErrorKind::WouldBlock`].
+    fn mark_in_use(&self, path: &Path) -> Result<Box<dyn InUse>, FileError>;
+
+    /// Whether a process has marked a file as in use; false if that cannot be known.
+    fn is_in_use(&self, path: &Path) -> bool;
+
     /// Whether users other than the owner (and root) may read or change a file.
     fn is_open_to_others(&self, path: &Path) -> Result<bool, FileError>;
+
+    /// Content of a file that only this user can access. A missing file is created with `bytes` as
+    /// its content, and so is its folder; of several processes that do so at once, one creates it
+    /// and all return the same content. Refuses a file or folder that belongs to another user or
+    /// that others may access, and a file of more than [`MAX_PRIVATE_BYTES`].
+    fn read_or_create_private(&self, path: &Path, bytes: &[u8]) -> Result<Vec<u8>, FileError>;
 
     /// Moves a file or folder, replacing a file at the target; durable on return.
     fn rename(&self, source: &Path, target: &Path) -> Result<(), FileError>;
@@ -77,6 +97,9 @@ pub trait Files: Send + Sync {
     /// Removes a folder with its content.
     fn remove_dir_all(&self, path: &Path) -> Result<(), FileError>;
 }
+
+/// Mark of a file in use; it ends with the handle.
+pub trait InUse: Send {}
 
 /// A file open for writing.
 pub trait FileWriter: io::Write + Send {

@@ -25,4 +25,10 @@ pub trait Host: Send + Sync {
 
     /// Folder of temporary files.
     fn temp_dir(&self) -> PathBuf;
+
+    /// Folder of this program's files that live as long as this user's session on this host; may
+    /// not exist yet. `lockstep` in `XDG_RUNTIME_DIR` where that belongs to this user alone, else
+    /// `lockstep-UID` in the folder of temporary files. The latter can be taken by another user, so
+    /// access it by [`Files::read_or_create_private`](crate::Files::read_or_create_private) only.
+    fn runtime_dir(&self) -> PathBuf;
 }

@@ -81,7 +81,7 @@ pub use atomic::write_atomic_with;
 pub use clock::{Clock, Deadline};
 pub use entropy::Entropy;
 pub use file_error::{FileAction, FileError};
-pub use files::{FileKind, FileMap, FileReader, FileWriter, Files};
+pub use files::{FileKind, FileMap, FileReader, FileWriter, Files, InUse, MAX_PRIVATE_BYTES};
 pub use host::Host;
 pub use huge_pages::HugePages;
 pub use memory::{Plain, Segment, Source, Target};

@@ -171,6 +171,11 @@ impl NetError {
         &self.addr
     }
 
+    /// Reason without operation and address.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
     /// Class of the error, for decisions in code.
     pub fn kind(&self) -> io::ErrorKind {
         self.kind

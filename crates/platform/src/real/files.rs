@@ -7,16 +7,22 @@
 )]
 
 use std::fs::{self, File};
-use std::io::{self, IoSlice, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use super::entropy::RealEntropy;
 use super::map::RealMap;
 use super::write_behind::WriteBehind;
 use crate::{
-    Entropy, FileAction, FileError, FileKind, FileMap, FileReader, FileWriter, Files, Paged, atomic,
+    Entropy, FileAction, FileError, FileKind, FileMap, FileReader, FileWriter, Files, InUse,
+    MAX_PRIVATE_BYTES, Paged, atomic,
 };
+
+/// Attempts to lock a file, and the pause between two of them.
+const NUM_LOCK_ATTEMPTS: usize = 50;
+const LOCK_RETRY: Duration = Duration::from_millis(1);
 
 pub(crate) struct RealFiles;
 
@@ -89,10 +95,66 @@ impl Files for RealFiles {
         Some(if metadata.is_dir() { FileKind::Directory } else { file })
     }
 
+    fn modified(&self, path: &Path) -> Option<Duration> {
+        let modified = fs::metadata(path).ok()?.modified().ok()?;
+        modified.duration_since(SystemTime::UNIX_EPOCH).ok()
+    }
+
+    fn mark_in_use(&self, path: &Path) -> Result<Box<dyn InUse>, FileError> {
+        let mark = || {
+            let file = File::open(path)?;
+            for _ in 0..NUM_LOCK_ATTEMPTS {
+                // A reader that asks holds the lock for a moment.
+                match file.try_lock() {
+                    Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_RETRY),
+                    Err(fs::TryLockError::Error(error)) => return Err(error),
+                    Ok(()) => return Ok(Lock { _file: file }),
+                }
+            }
+            Err(io::Error::new(io::ErrorKind::WouldBlock, "another process uses it"))
+        };
+        Ok(Box::new(mark().map_err(failed(FileAction::Write, path))?))
+    }
+
+    fn is_in_use(&self, path: &Path) -> bool {
+        let Ok(file) = File::open(path) else { return false };
+        // Readers share the lock, so none takes another one for a user of the file.
+        matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
+    }
+
     fn is_open_to_others(&self, path: &Path) -> Result<bool, FileError> {
         const OTHERS: u32 = 0o077;
         let metadata = fs::metadata(path).map_err(failed(FileAction::Read, path))?;
         Ok(metadata.mode() & OTHERS != 0)
+    }
+
+    fn read_or_create_private(&self, path: &Path, bytes: &[u8]) -> Result<Vec<u8>, FileError> {
+        let folder = folder_of(path);
+        let prepare = || {
+            match fs::DirBuilder::new().mode(0o700).create(folder) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                created => created?,
+            }
+            // A link could lead into a folder that others control.
+            check_private(&fs::symlink_metadata(folder)?, folder)
+        };
+        prepare().map_err(failed(FileAction::Create, folder))?;
+        if fs::symlink_metadata(path).is_err() {
+            create_private(path, bytes).map_err(failed(FileAction::Create, path))?;
+        }
+        let read = || {
+            let file = File::open(path)?;
+            let metadata = file.metadata()?;
+            check_private(&metadata, path)?;
+            if metadata.len() > MAX_PRIVATE_BYTES {
+                let reason = format!("it is larger than {MAX_PRIVATE_BYTES} bytes");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+            }
+            let mut content = Vec::new();
+            file.take(MAX_PRIVATE_BYTES).read_to_end(&mut content)?;
+            Ok(content)
+        };
+        read().map_err(failed(FileAction::Read, path))
     }
 
     fn rename(&self, source: &Path, target: &Path) -> Result<(), FileError> {
@@ -113,6 +175,13 @@ impl Files for RealFiles {
         fs::remove_dir_all(path).map_err(failed(FileAction::Remove, path))
     }
 }
+
+/// File with an advisory lock, which the kernel releases with the process.
+struct Lock {
+    _file: File,
+}
+
+impl InUse for Lock {}
 
 struct RealWriter {
     file: File,
@@ -175,6 +244,35 @@ impl FileReader for RealReader {
     }
 }
 
+/// Creates a file with its content unless it exists: written under another name first, so that no
+/// reader finds a part of it.
+fn create_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let written = folder_of(path).join(format!(".{name}.{:016x}", RealEntropy.u64()));
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&written)?;
+    let linked = file.write_all(bytes).and_then(|()| fs::hard_link(&written, path));
+    fs::remove_file(&written)?;
+    match linked {
+        // Another process was first.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        linked => linked,
+    }
+}
+
+/// Refuses a file or folder that another user owns or may access.
+fn check_private(metadata: &fs::Metadata, path: &Path) -> io::Result<()> {
+    const OTHERS: u32 = 0o077;
+    let refuse = |reason: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+    if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.is_symlink() {
+        return refuse("it belongs to another user".to_owned());
+    }
+    if metadata.mode() & OTHERS != 0 {
+        let path = path.display();
+        return refuse(format!("other users can access it; try chmod go= {path}"));
+    }
+    Ok(())
+}
+
 fn failed(action: FileAction, path: &Path) -> impl Fn(io::Error) -> FileError {
     move |error| FileError::new(action, path, &error)
 }
@@ -223,6 +321,78 @@ mod tests {
             assert_eq!(RealFiles.is_open_to_others(&path), Ok(is_open), "{mode:o}");
         }
         assert!(RealFiles.is_open_to_others(&scratch.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn a_file_is_in_use_as_long_as_its_mark() {
+        let world = crate::real();
+        let scratch = ScratchDir::new(&world, "mark").unwrap();
+        let path = scratch.path().join("file");
+        assert!(!RealFiles.is_in_use(&path) && RealFiles.modified(&path).is_none());
+        RealFiles.write_atomic(&path, b"x").unwrap();
+        assert!(!RealFiles.is_in_use(&path));
+        let mark = RealFiles.mark_in_use(&path).unwrap();
+        assert!(RealFiles.is_in_use(&path));
+        let error = RealFiles.mark_in_use(&path).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(mark);
+        assert!(!RealFiles.is_in_use(&path));
+        // Clocks of files may be coarse by a few milliseconds.
+        let modified = RealFiles.modified(&path).unwrap();
+        assert!(modified <= world.clock().wall() + Duration::from_secs(1));
+    }
+
+    #[test]
+    fn one_of_many_writers_creates_a_private_file_and_all_read_it() {
+        use std::os::unix::fs::PermissionsExt;
+        use std::sync::{Arc, Mutex};
+        let world = crate::real();
+        let scratch = ScratchDir::new(&world, "private").unwrap();
+        let path = scratch.path().join("own").join("secret");
+        let contents = Arc::new(Mutex::new(Vec::new()));
+        let threads: Vec<_> = (0..8_u8)
+            .map(|index| {
+                let (path, contents) = (path.clone(), Arc::clone(&contents));
+                let body = Box::new(move || {
+                    let content = RealFiles.read_or_create_private(&path, &[index; 32]).unwrap();
+                    contents.lock().unwrap().push(content);
+                });
+                world.threads().spawn("writer", body).unwrap()
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let contents = contents.lock().unwrap();
+        assert_eq!(contents.len(), 8);
+        assert!(contents.iter().all(|content| *content == contents[0] && content.len() == 32));
+        let folder = path.parent().unwrap();
+        assert_eq!(
+            world.files().list(folder).unwrap(),
+            [path.clone()],
+            "no temporary file is left"
+        );
+        for (changed, mode) in [(folder, 0o700), (&path, 0o600)] {
+            assert_eq!(fs::metadata(changed).unwrap().mode() & 0o777, mode);
+            fs::set_permissions(changed, fs::Permissions::from_mode(mode | 0o040)).unwrap();
+            let error = RealFiles.read_or_create_private(&path, b"").unwrap_err();
+            assert!(error.to_string().contains("; try chmod go= "), "{error}");
+            fs::set_permissions(changed, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        assert_eq!(RealFiles.read_or_create_private(&path, b"").unwrap(), contents[0]);
+    }
+
+    #[test]
+    fn a_private_file_is_bounded_and_not_behind_a_linked_folder() {
+        let world = crate::real();
+        let scratch = ScratchDir::new(&world, "bounds").unwrap();
+        let path = scratch.path().join("own").join("secret");
+        let most = usize::try_from(MAX_PRIVATE_BYTES).unwrap();
+        RealFiles.read_or_create_private(&path, &vec![7; most + 1]).unwrap_err();
+        RealFiles.remove_file(&path).unwrap();
+        assert_eq!(RealFiles.read_or_create_private(&path, &vec![7; most]).unwrap().len(), most);
+        let link = scratch.path().join("link");
+        std::os::unix::fs::symlink(path.parent().unwrap(), &link).unwrap();
+        let error = RealFiles.read_or_create_private(&link.join("secret"), b"").unwrap_err();
+        assert!(error.to_string().ends_with("it belongs to another user"), "{error}");
     }
 
     #[test]

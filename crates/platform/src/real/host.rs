@@ -5,6 +5,7 @@
     reason = "this is where the environment and the kernel's files are read"
 )]
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use crate::Host;
@@ -44,6 +45,22 @@ impl Host for RealHost {
 
     fn temp_dir(&self) -> PathBuf {
         std::env::temp_dir()
+    }
+
+    fn runtime_dir(&self) -> PathBuf {
+        let own = rustix::process::geteuid().as_raw();
+        // After `sudo` the variable may still name the folder of another user.
+        let is_own = |path: &PathBuf| {
+            let is_private = |metadata: std::fs::Metadata| {
+                let is_open_to_others = metadata.mode() & 0o077 != 0;
+                metadata.is_dir() && metadata.uid() == own && !is_open_to_others
+            };
+            path.is_absolute() && std::fs::metadata(path).is_ok_and(is_private)
+        };
+        match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(is_own) {
+            Some(session) => session.join("lockstep"),
+            None => std::env::temp_dir().join(format!("lockstep-{own}")),
+        }
     }
 }
 
