@@ -3,6 +3,7 @@
 
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lockstep_cluster::join::open;
@@ -40,20 +41,21 @@ impl Ranks {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let binary = std::env::current_exe().expect("a test has a binary");
-        let job = format!("{role}-{transport}-{num_ranks}-{}-{number}", std::process::id());
+        let name = role.replace("::", "-");
+        let job = format!("{name}-{transport}-{num_ranks}-{}-{number}", std::process::id());
         let port = if transport == "tcp" { free_port() } else { 0 };
         let ticket = Ticket::new(&real());
         let start = |rank: usize| {
-            Command::new(&binary)
+            let mut command = Command::new(&binary);
+            command
                 .envs(ticket.to_env())
                 .args([role, "--exact", "--nocapture"])
                 .env(PLACE, format!("{transport} {job} {rank} {num_ranks} {port}"))
                 .env("RUST_BACKTRACE", "0")
                 .envs(variables.iter().map(|(name, value)| (name, value)))
                 .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .expect("the binary can be run again")
+                .stderr(Stdio::piped());
+            spawn(&mut command)
         };
         let children = (0..num_ranks).map(start).collect();
         Self { job, children }
@@ -102,9 +104,20 @@ pub(crate) fn own_comm(index: usize) -> Option<Comm> {
     Some(Comm::world(&world, channels.expect("all ranks come")).expect("a world"))
 }
 
+/// Excludes a start of a process from the search for a free port: between fork and exec a child
+/// holds the listener of the search, and the port stays in use.
+static STARTS: Mutex<()> = Mutex::new(());
+
+/// Starts a process of this test binary.
+pub(crate) fn spawn(command: &mut Command) -> Child {
+    let _guard = STARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    command.spawn().expect("the test binary can be started")
+}
+
 /// A free port outside the ephemeral range.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
+    let _guard = STARTS.lock().unwrap_or_else(PoisonError::into_inner);
     let world = real();
     let first = std::process::id().wrapping_mul(257);
     loop {

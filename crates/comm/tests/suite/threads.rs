@@ -1,8 +1,6 @@
 //! Threads of one process as ranks.
 
-mod common;
-
-use common::{run_checks, run_threads};
+use crate::common::{run_checks, run_threads};
 use lockstep_conformance as conformance;
 
 #[test]

@@ -1,24 +1,22 @@
 //! Processes of one host as ranks.
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 
-use common::processes::{Ranks, own_comm};
-use common::run_checks;
+use crate::common::processes::{Ranks, own_comm};
+use crate::common::run_checks;
 use lockstep_comm::Reduction;
 
 #[test]
 fn one_to_five_processes_pass_every_check() {
     for num_ranks in 1..=5 {
-        Ranks::start("role_conformance", "shm", num_ranks).assert_success();
+        Ranks::start("processes::role_conformance", "shm", num_ranks).assert_success();
     }
 }
 
 #[test]
 fn one_to_five_processes_over_tcp_pass_every_check() {
     for num_ranks in 1..=5 {
-        Ranks::start("role_conformance", "tcp", num_ranks).assert_success();
+        Ranks::start("processes::role_conformance", "tcp", num_ranks).assert_success();
     }
 }
 
@@ -31,7 +29,7 @@ fn role_conformance() {
 
 #[test]
 fn a_killed_process_is_named_by_the_survivors_before_the_deadline() {
-    let mut ranks = Ranks::start("role_endless", "shm", 3);
+    let mut ranks = Ranks::start("processes::role_endless", "shm", 3);
     // The victim reports when it makes calls.
     let stdout = ranks.children[1].stdout.take().expect("piped");
     let mut lines = BufReader::new(stdout).lines();
@@ -49,7 +47,7 @@ fn a_killed_process_is_named_by_the_survivors_before_the_deadline() {
 
 #[test]
 fn killing_all_processes_leaks_nothing() {
-    let mut ranks = Ranks::start("role_endless", "shm", 2);
+    let mut ranks = Ranks::start("processes::role_endless", "shm", 2);
     for child in &mut ranks.children {
         let stdout = child.stdout.take().expect("piped");
         let mut lines = BufReader::new(stdout).lines();

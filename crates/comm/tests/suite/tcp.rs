@@ -1,10 +1,8 @@
 //! Ranks over TCP and on several emulated hosts, all of them threads of one process.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{OPTIONS, run_checks, run_ranks, run_tcp};
+use crate::common::{OPTIONS, run_checks, run_ranks, run_tcp, run_threads};
 use lockstep_cluster::rendezvous::{
     ConnectedRank, RankEnv, Settings, Ticket, join, join_as_first, listen,
 };
@@ -136,7 +134,7 @@ fn check_signals_arrive_in_any_order(comm: &Comm) {
 
 #[test]
 fn signals_arrive_in_any_order_on_all_transports() {
-    common::run_threads(4, |comm| check_signals_arrive_in_any_order(&comm));
+    run_threads(4, |comm| check_signals_arrive_in_any_order(&comm));
     run_tcp(4, 2, |comm| check_signals_arrive_in_any_order(&comm));
     run_hosts(&[0, 0, 1, 1], |comm| check_signals_arrive_in_any_order(&comm));
 }

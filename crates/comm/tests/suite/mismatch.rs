@@ -1,12 +1,10 @@
 //! Different calls on different ranks: every rank returns an error that names both.
 
-mod common;
-
 use std::sync::Mutex;
 use std::time::Duration;
 
-use common::processes::{Ranks, own_comm};
-use common::{run_tcp, run_threads_within};
+use crate::common::processes::{Ranks, own_comm};
+use crate::common::{run_tcp, run_threads_within};
 use lockstep_comm::Reduction;
 use lockstep_config::Blame;
 use lockstep_conformance::mismatch::MISMATCHES;
@@ -34,13 +32,13 @@ fn ranks_over_tcp_that_make_different_calls_report_both() {
 
 #[test]
 fn processes_that_make_different_calls_report_both() {
-    let ranks = Ranks::start("role_mismatch", "shm", 3);
+    let ranks = Ranks::start("mismatch::role_mismatch", "shm", 3);
     ranks.assert_success();
 }
 
 #[test]
 fn processes_over_tcp_that_make_different_calls_report_both() {
-    let ranks = Ranks::start("role_mismatch", "tcp", 3);
+    let ranks = Ranks::start("mismatch::role_mismatch", "tcp", 3);
     ranks.assert_success();
 }
 

@@ -5,13 +5,12 @@
 //! environment gives it a place.
 #![expect(clippy::print_stdout, reason = "a rank reports to the test that started it")]
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command};
 use std::time::Duration;
 
-use common::processes::{Ranks, own_comm};
+use crate::common::processes::{Ranks, own_comm};
+use crate::common::run_threads;
 use lockstep_comm::{Comm, CommError, Label, Reduction};
 use lockstep_conformance::cases::{Random, select_cases};
 use lockstep_mesh::Rank;
@@ -138,7 +137,7 @@ impl Drop for RankProcess {
 fn start(transport: &str, num_ranks: usize, task: (u64, u64, bool)) -> (String, Vec<RankProcess>) {
     let (deadline_ms, seed, continues) = task;
     let task = format!("{deadline_ms} {seed} {}", u8::from(continues));
-    let ranks = Ranks::start_with("role_worker", transport, num_ranks, &[(TASK, task)]);
+    let ranks = Ranks::start_with("failures::role_worker", transport, num_ranks, &[(TASK, task)]);
     wait_until_running(ranks)
 }
 
@@ -212,8 +211,12 @@ fn flight_recorders_are_dumped_also_of_a_killed_rank_of_the_host() {
         let scratch = lockstep_platform::ScratchDir::new(&world, "flight").expect("a folder");
         let folder = scratch.path().display().to_string();
         let variables = [(TASK, "20000 11 0".to_owned()), (RECORDS, folder)];
-        let (_, mut all) =
-            wait_until_running(Ranks::start_with("role_worker", transport, 3, &variables));
+        let (_, mut all) = wait_until_running(Ranks::start_with(
+            "failures::role_worker",
+            transport,
+            3,
+            &variables,
+        ));
         let mut killed = all.remove(1);
         killed.child.kill().expect("it runs");
         assert_named(&mut all, 1, transport);
@@ -233,7 +236,7 @@ fn flight_recorders_are_dumped_also_of_a_killed_rank_of_the_host() {
 
 #[test]
 fn threads_continue_without_a_rank_that_left() {
-    common::run_threads(3, |comm| {
+    run_threads(3, |comm| {
         if comm.rank() == Rank(0) {
             return;
         }
@@ -282,7 +285,7 @@ fn a_stopped_process_that_resumes_cannot_disturb_the_survivors() {
 #[test]
 fn random_faults_end_with_one_verdict_and_leak_nothing() {
     let (world, mut slowest) = (real(), Duration::ZERO);
-    for seed in select_cases(&world, 200, 10) {
+    for seed in select_cases(&world, 200, 6) {
         let mut random = Random(seed);
         let transport = ["shm", "tcp"][random.below(2)];
         let num_ranks = 2 + random.below(3);

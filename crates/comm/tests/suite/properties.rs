@@ -1,8 +1,6 @@
 //! Any operation, algorithm, length and number of ranks against a reference.
 
-mod common;
-
-use common::run_threads;
+use crate::common::run_threads;
 use lockstep_comm::{Comm, Reduction};
 use lockstep_schedule::collective::algorithms;
 use lockstep_schedule::{Algorithm, Op};

@@ -5,14 +5,12 @@
 //! nothing unless the environment gives it a task.
 #![expect(clippy::print_stdout, reason = "a rank reports to the test that started it")]
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::processes::free_port;
-use common::{OPTIONS, run_checks};
+use crate::common::processes::{free_port, spawn};
+use crate::common::{OPTIONS, run_checks};
 use lockstep_cluster::join::open;
 use lockstep_cluster::rendezvous::{RankEnv, SECRET, Settings};
 use lockstep_comm::transport::tcp::TcpOptions;
@@ -67,10 +65,11 @@ impl Process {
     fn start(wrapper: &[&str], master: (&str, u16), rank: usize, of: usize, task: &str) -> Self {
         let own = std::env::current_exe().expect("this file");
         let own = own.to_str().expect("a path that is text").to_owned();
-        let test = ["--exact", "a_rank_of_a_run", "--nocapture"];
+        let test = ["--exact", "tcp_processes::a_rank_of_a_run", "--nocapture"];
         let command_line: Vec<&str> =
             wrapper.iter().copied().chain([own.as_str()]).chain(test).collect();
-        let mut child = Command::new(command_line[0])
+        let mut command = Command::new(command_line[0]);
+        command
             .args(&command_line[1..])
             .env(TASK, task)
             .env("MASTER_ADDR", master.0)
@@ -79,9 +78,8 @@ impl Process {
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", of.to_string())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the test binary can be started");
+            .stderr(Stdio::piped());
+        let mut child = spawn(&mut command);
         let lines = BufReader::new(child.stdout.take().expect("piped"));
         Self { child, lines }
     }

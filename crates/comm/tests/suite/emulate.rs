@@ -1,10 +1,8 @@
 //! Emulated latency, bandwidth, jitter and loss: timing changes, bytes do not.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{run_checks, run_ranks};
+use crate::common::{run_checks, run_ranks};
 use lockstep_comm::transport::tcp::{TcpOptions, TcpTransport};
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::units::{BytesPerSecond, Seconds};

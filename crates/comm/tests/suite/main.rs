@@ -1,0 +1,13 @@
+//! Tests of collectives between threads, processes and emulated hosts: results, failures, deadlines.
+
+mod common;
+
+mod emulate;
+mod failures;
+mod mismatch;
+mod processes;
+mod properties;
+mod starved;
+mod tcp;
+mod tcp_processes;
+mod threads;
