@@ -112,6 +112,30 @@ impl Ticket {
         Ok(Self { secret, run })
     }
 
+    /// Whether the environment has a secret, sound or not.
+    pub fn is_in_env(world: &World) -> bool {
+        let is_set = |name| world.host().env(name).is_some_and(|value| !value.trim().is_empty());
+        [TICKET, SECRET, SECRET_FILE].into_iter().any(is_set)
+    }
+
+    /// Credentials of a run whose ranks are all on this host: a secret of this user that the first
+    /// rank creates in a file that other users cannot access. `LOCKSTEP_RUN` replaces `run`.
+    ///
+    /// All such runs of a user share the secret; their names keep them apart.
+    pub fn of_user(world: &World, run: &str) -> Result<Self, String> {
+        let new_secret = Secret::new(world).to_hex();
+        let path = world.host().runtime_dir().join("secret");
+        let content = world.files().read_or_create_private(&path, new_secret.as_bytes());
+        let content = content.map_err(|error| format!("{error}; or set {SECRET}: {HINT}"))?;
+        let secret = std::str::from_utf8(&content).ok().and_then(Secret::parse);
+        let secret = secret.ok_or_else(|| {
+            format!("{} does not hold 64 hexadecimal digits; remove it", path.display())
+        })?;
+        let own_name = world.host().env(RUN).filter(|name| !name.trim().is_empty());
+        let run = own_name.map_or_else(|| run.to_owned(), |name| name.trim().to_owned());
+        Ok(Self { secret, run })
+    }
+
     /// Environment variables that pass this ticket to a child process.
     ///
     /// Only the same user can read the environment of a process, and that user can read its memory
@@ -157,6 +181,17 @@ mod tests {
         assert_ne!(one, other);
         assert_eq!(Secret::parse(&format!(" {}\n", one.to_hex())), Some(one));
         assert_eq!(Secret::parse(&one.to_hex().to_uppercase()), Some(one));
+    }
+
+    #[test]
+    fn ranks_of_one_user_and_host_share_a_secret_without_variables() {
+        let world = real();
+        let (one, other) = (Ticket::of_user(&world, "a").unwrap(), Ticket::of_user(&world, "b"));
+        assert_eq!(one.secret, other.unwrap().secret);
+        assert_eq!(one.run, "a");
+        let path = world.host().runtime_dir().join("secret");
+        assert_eq!(world.files().is_open_to_others(&path), Ok(false));
+        assert_eq!(read_secret_file(&world, &path).unwrap(), one.secret.to_hex());
     }
 
     #[test]

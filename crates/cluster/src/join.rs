@@ -5,6 +5,7 @@
 
 use crate::ClusterError;
 use crate::rendezvous::{self, ConnectedRank, Log, RankEnv, Settings, Ticket};
+use crate::role::has_launcher;
 use lockstep_comm::transport::tcp::TcpOptions;
 use lockstep_comm::transport::{Channels, hosts};
 use lockstep_comm::{Comm, Options};
@@ -36,7 +37,8 @@ pub fn join_single(
     Ok(JoinedWorker { comm, num_local: 1 })
 }
 
-/// Joins as a worker process and waits for the other workers. `log` receives rejected clients.
+/// Joins as a worker process and waits for the other workers. `log` receives rejected clients and
+/// the ranks that this one waits for.
 pub fn join_worker(
     recipe: &Recipe,
     world: &World,
@@ -44,7 +46,11 @@ pub fn join_worker(
     arena_bytes: usize,
     log: Log,
 ) -> Result<JoinedWorker, ClusterError> {
-    let settings = Settings { log: Some(log), ..settings(recipe) };
+    let mut settings = Settings { log: Some(log), ..settings(recipe) };
+    if has_launcher(world) {
+        // Our launcher starts all ranks at once and reports one that ends.
+        settings.wait_reports.first = settings.wait_reports.every;
+    }
     let joined = rendezvous::join(world, rank_env, &settings)?;
     open_comm(recipe, world, joined, arena_bytes)
 }

@@ -5,12 +5,10 @@
 //! sets the four variables and the secret can be the launcher.
 
 use crate::ClusterError;
+pub use crate::rendezvous::LAUNCHER;
 use crate::rendezvous::RankEnv;
 use lockstep_config::{Isolation, Recipe};
 use lockstep_platform::World;
-
-/// Environment variable with the process id of the launcher.
-pub const LAUNCHER: &str = "LOCKSTEP_LAUNCHER";
 
 /// Environment variable that is set if the launcher writes to a terminal.
 pub const TERMINAL: &str = "LOCKSTEP_TERMINAL";

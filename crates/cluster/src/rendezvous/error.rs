@@ -87,6 +87,14 @@ pub enum RendezvousError {
         /// Observed failure.
         reason: String,
     },
+    /// Rank 0 cannot listen at the rendezvous address.
+    #[error("{source}; {fix}")]
+    NoListener {
+        /// Failure of the system.
+        source: NetError,
+        /// Variable to set.
+        fix: String,
+    },
     /// This rank cannot accept connections.
     #[error(transparent)]
     Net(#[from] NetError),
@@ -99,13 +107,16 @@ impl RendezvousError {
             Self::Missing { missing, .. } => Blame::Peer(missing.first().map_or(0, |rank| rank.0)),
             Self::Unreachable { .. } => Blame::Peer(0),
             Self::Lost { peer, .. } => Blame::Peer(peer.0),
-            Self::Environment { .. } | Self::Refused { .. } | Self::Net(_) => Blame::User,
+            Self::Environment { .. }
+            | Self::Refused { .. }
+            | Self::NoListener { .. }
+            | Self::Net(_) => Blame::User,
         }
     }
 }
 
 /// `rank 3` or `ranks 1, 2 and 5`, at most 16 of them.
-fn ranks(missing: &[Rank]) -> String {
+pub(super) fn ranks(missing: &[Rank]) -> String {
     const MAX_NAMED: usize = 16;
     let named: Vec<String> = missing.iter().take(MAX_NAMED).map(ToString::to_string).collect();
     match named.split_last() {

@@ -1,6 +1,7 @@
 //! Initiating side of a connection: handshake, hello and answer.
 
 use std::io::{ErrorKind, Read, Write};
+use std::time::Duration;
 
 use lockstep_platform::Stream;
 
@@ -42,7 +43,8 @@ pub(super) fn authenticate(
     }
 }
 
-/// Sends the hello and waits for the answer; a rejection is an error.
+/// Sends the hello and waits for the answer; a rejection is an error. A rank that has registered
+/// is answered once all have, so the wait is reported.
 pub(super) fn send_hello(
     context: &JoinContext<'_>,
     stream: &mut SealedStream,
@@ -54,7 +56,7 @@ pub(super) fn send_hello(
     let mut header = [0; HEADER_BYTES];
     let mut exchange = || -> std::io::Result<_> {
         stream.write_all(&hello.encode())?;
-        stream.read_exact(&mut header)?;
+        read_answer(context, stream, by, hello, &mut header)?;
         let (kind, len) = match Answer::read_header(&header, num_ranks) {
             Ok(header) => header,
             Err(malformed) => return Ok(Err(malformed)),
@@ -69,6 +71,36 @@ pub(super) fn send_hello(
         Ok(Err(malformed)) => Err(protocol_error(by, &malformed.0)),
         Err(error) => Err(lost(by, &error)),
     }
+}
+
+/// Fills the header of the answer, and reports the wait of a rank that registers.
+fn read_answer(
+    context: &JoinContext<'_>,
+    stream: &mut SealedStream,
+    by: Side,
+    hello: &Hello,
+    header: &mut [u8],
+) -> std::io::Result<()> {
+    let mut num_bytes = 0;
+    while num_bytes < header.len() {
+        let is_reported = matches!(hello, Hello::Join(_));
+        let until_report = if is_reported { context.waiting.until_next() } else { Duration::MAX };
+        stream.set_deadline(Some(context.remaining().min(until_report)));
+        match stream.read(&mut header[num_bytes..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(more) => num_bytes += more,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::TimedOut && !context.remaining().is_zero() => {
+                context.waiting.report(|| {
+                    let (rank, addr) = (context.rank_env.rank, &context.rank_env.master);
+                    format!("rank {rank} has joined at {addr} and waits until {by} has all ranks")
+                });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    stream.set_deadline(Some(context.remaining()));
+    Ok(())
 }
 
 pub(super) fn lost(by: Side, error: &std::io::Error) -> RendezvousError {

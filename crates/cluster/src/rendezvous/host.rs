@@ -8,6 +8,7 @@ use lockstep_platform::{Deadline, Listener, World};
 
 use super::acceptor::Acceptor;
 use super::registry::{Registry, collect_ranks};
+use super::wait_log::WaitLog;
 use super::wire::PeerInfo;
 use super::{RendezvousError, Settings, run_name};
 use lockstep_auth::ticket::Ticket;
@@ -43,6 +44,7 @@ pub fn host(
 ) -> Result<HostedRun, RendezvousError> {
     let (timeout, log) = (settings.handshake_timeout, settings.log);
     let mut acceptor = Acceptor::new(world, listener, &ticket.secret, num_ranks, timeout, log);
+    let waiting = WaitLog::new(world, log, settings.wait_reports, settings.timeout);
     let registry = Registry {
         world,
         num_ranks,
@@ -50,6 +52,7 @@ pub fn host(
         shared_settings: None,
         deadline: Deadline::after(world.clock(), settings.timeout),
         timeout: settings.timeout,
+        waiting: &waiting,
         log,
     };
     let table = collect_ranks(&registry, &mut acceptor, None)?;

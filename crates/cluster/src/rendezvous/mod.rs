@@ -21,6 +21,7 @@
 //! - `handshake`: the initiating side of handshake and hello
 //! - `registry`: the host collects all ranks; `registration`: a rank registers at the host
 //! - `full_mesh`: every pair of ranks connects
+//! - `wait_log`: reports of a rank that waits for others
 //! - `host`: standalone host; `session`: long-lived sessions that start at any time
 //!
 //! ```no_run
@@ -45,6 +46,7 @@ mod registration;
 mod registry;
 mod rejection_log;
 mod session;
+mod wait_log;
 mod wire;
 
 #[cfg(test)]
@@ -66,10 +68,12 @@ use lockstep_platform::{Deadline, Listener, World};
 use acceptor::Acceptor;
 pub use error::{RendezvousError, Side};
 pub use host::{HostedRank, HostedRun, host};
-pub use rank_env::{RENDEZVOUS_ADDR, RankEnv};
+pub use rank_env::{LAUNCHER, MASTER_PORT, MasterPort, RENDEZVOUS_ADDR, RankEnv};
 use registry::{Registry, SharedSettings};
 pub use rejection_log::Log;
 pub use session::{RemoteSession, SessionAcceptor, open_session};
+use wait_log::WaitLog;
+pub use wait_log::WaitReports;
 use wire::{PeerInfo, Table};
 
 /// Settings of the rendezvous. All ranks must agree, except on time limits and the log.
@@ -85,8 +89,10 @@ pub struct Settings {
     pub timeout: Duration,
     /// Time that a client has for handshake and hello.
     pub handshake_timeout: Duration,
-    /// Receives one line for each rejected client.
+    /// Receives one line for each rejected client, and the reports of a wait.
     pub log: Option<Log>,
+    /// Times of the reports while this rank waits for others.
+    pub wait_reports: WaitReports,
     /// Silence of a machine after which its ranks count as lost.
     pub keepalive_timeout: Duration,
 }
@@ -100,6 +106,7 @@ impl Default for Settings {
             timeout: Duration::from_mins(1),
             handshake_timeout: Duration::from_secs(5),
             log: None,
+            wait_reports: WaitReports::default(),
             keepalive_timeout: Duration::from_secs(15),
         }
     }
@@ -123,7 +130,12 @@ pub fn join(
     settings: &Settings,
 ) -> Result<ConnectedRank, RendezvousError> {
     if rank_env.rank == Rank(0) && rank_env.num_ranks > 1 && !rank_env.has_standalone_host {
-        let listener = listen(world, &rank_env.master)?;
+        let listener = listen(world, &rank_env.master).map_err(|error| match error {
+            RendezvousError::Net(source) => {
+                RendezvousError::NoListener { source, fix: rank_env.port.fix() }
+            }
+            error => error,
+        })?;
         return join_as_first(world, listener, rank_env, settings);
     }
     join_with(world, None, rank_env, settings)
@@ -171,7 +183,8 @@ fn join_with(
     assert!(rank_env.rank.0 < rank_env.num_ranks, "a rank is below the number of ranks");
     let deadline = Deadline::after(world.clock(), settings.timeout);
     let own = PeerInfo { host: host_identity(world), addr: String::new() };
-    let context = JoinContext { world, rank_env, settings, deadline };
+    let waiting = WaitLog::new(world, settings.log, settings.wait_reports, settings.timeout);
+    let context = JoinContext { world, rank_env, settings, deadline, waiting };
     if rank_env.num_ranks == 1 {
         let table = Table { run: new_run(world), peers: vec![own] };
         let connections = [0; NUM_CHANNELS].map(|_| vec![None]);
@@ -194,6 +207,7 @@ struct JoinContext<'a> {
     rank_env: &'a RankEnv,
     settings: &'a Settings,
     deadline: Deadline,
+    waiting: WaitLog,
 }
 
 impl JoinContext<'_> {
@@ -231,6 +245,7 @@ impl JoinContext<'_> {
             }),
             deadline: self.deadline,
             timeout,
+            waiting: &self.waiting,
             log: None,
         }
     }

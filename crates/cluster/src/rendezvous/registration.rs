@@ -12,6 +12,9 @@ use super::{JoinContext, RendezvousError, listen_at};
 const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_millis(250);
 
+/// Shortest time for a connection to be accepted; a report of the wait may be late by it.
+const MIN_CONNECT: Duration = Duration::from_secs(1);
+
 /// Registers at the host, which may start later, and waits for the table.
 pub(super) fn register(
     context: &JoinContext<'_>,
@@ -25,6 +28,11 @@ pub(super) fn register(
             Ok(done) => return Ok(done),
         };
         let remaining = context.remaining();
+        context.waiting.report(|| {
+            let (rank, host) = (context.rank_env.rank, context.rank_env.host());
+            let addr = &context.rank_env.master;
+            format!("rank {rank} waits for {host} at {addr}, {reason} (is it started?)")
+        });
         if remaining.is_zero() {
             let (addr, waited_ms) = (context.rank_env.master.clone(), context.timeout_ms());
             let who = context.rank_env.host();
@@ -44,8 +52,9 @@ enum Failure {
 fn attempt(context: &JoinContext<'_>, own: &PeerInfo) -> Result<(Acceptor, Table), Failure> {
     let net = context.world.net();
     let master = &context.rank_env.master;
-    let retry_after = |error: &dyn std::error::Error| Failure::Retry(error.to_string());
-    let stream = net.connect(master, context.remaining()).map_err(|error| retry_after(&error))?;
+    let timeout = context.remaining().min(context.waiting.until_next().max(MIN_CONNECT));
+    let stream = net.connect(master, timeout);
+    let stream = stream.map_err(|error| Failure::Retry(error.reason().to_owned()))?;
     let (candidates, found_at) = own_addrs(master, &stream.local_addr());
     let listener = listen_at(context.world, &candidates).map_err(Failure::Final)?;
     let addr = listener.local_addr();

@@ -7,7 +7,9 @@ use lockstep_mesh::Rank;
 use lockstep_platform::{Deadline, World};
 
 use super::acceptor::{Acceptor, ClientId, Event};
+use super::error::ranks as named_ranks;
 use super::rejection_log::Log;
+use super::wait_log::WaitLog;
 use super::wire::{Answer, Hello, Join, PeerInfo, Table};
 use super::{RendezvousError, new_run};
 
@@ -21,6 +23,8 @@ pub(super) struct Registry<'a> {
     pub(super) shared_settings: Option<SharedSettings>,
     pub(super) deadline: Deadline,
     pub(super) timeout: Duration,
+    /// Reports the missing ranks while it waits.
+    pub(super) waiting: &'a WaitLog,
     /// Receives a line for each registration.
     pub(super) log: Option<Log>,
 }
@@ -49,8 +53,17 @@ pub(super) fn collect_ranks(
     let first = usize::from(own.is_some());
     let mut ranks: Vec<Option<Registration>> = (0..registry.num_ranks).map(|_| None).collect();
     while ranks.iter().skip(first).any(Option::is_none) {
-        match acceptor.next(&registry.deadline) {
-            None => return Err(missing(registry, acceptor, &ranks, first)),
+        let remaining = registry.deadline.remaining(registry.world.clock());
+        let until_report = remaining.min(registry.waiting.until_next());
+        match acceptor.next(&Deadline::after(registry.world.clock(), until_report)) {
+            None if registry.deadline.has_passed(registry.world.clock()) => {
+                return Err(missing_error(registry, acceptor, &ranks, first));
+            }
+            None => registry.waiting.report(|| {
+                let missing = named_ranks(&missing_ranks(&ranks, first));
+                let (all, addr) = (registry.num_ranks, acceptor.addr());
+                format!("waiting for {missing} of {all} at {addr}")
+            }),
             Some(Event::Hello(client, hello)) => {
                 match admit(registry, acceptor, &ranks, first, hello) {
                     Ok((rank, peer, shared_settings)) => {
@@ -145,15 +158,19 @@ fn agree(theirs: SharedSettings, ours: SharedSettings) -> Result<(), String> {
     Ok(())
 }
 
-fn missing(
+fn missing_ranks(ranks: &[Option<Registration>], first: usize) -> Vec<Rank> {
+    let expected = ranks.iter().enumerate().skip(first);
+    expected.filter(|(_, slot)| slot.is_none()).map(|(rank, _)| Rank(rank)).collect()
+}
+
+fn missing_error(
     registry: &Registry<'_>,
     acceptor: &Acceptor,
     ranks: &[Option<Registration>],
     first: usize,
 ) -> RendezvousError {
-    let expected = ranks.iter().enumerate().skip(first);
     RendezvousError::Missing {
-        missing: expected.filter(|(_, slot)| slot.is_none()).map(|(rank, _)| Rank(rank)).collect(),
+        missing: missing_ranks(ranks, first),
         addr: acceptor.addr(),
         waited_ms: registry.timeout.as_millis() as u64,
         refused: acceptor.rejections().quoted().to_vec(),

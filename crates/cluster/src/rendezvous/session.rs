@@ -13,6 +13,7 @@ use lockstep_platform::{Deadline, Stream, World};
 use super::acceptor::{Acceptor, Event};
 use super::error::Side;
 use super::handshake::{authenticate, protocol_error, send_hello};
+use super::wait_log::WaitLog;
 use super::wire::{Answer, Hello, OpenSession};
 use super::{JoinContext, Log, RankEnv, RendezvousError, Settings, host_identity};
 use lockstep_auth::ticket::Ticket;
@@ -98,10 +99,12 @@ pub fn open_session(
 ) -> Result<Box<dyn Stream>, RendezvousError> {
     let settings = Settings { timeout, ..Settings::default() };
     let (rank, num_ranks, master) = (Rank(0), 1, addr.to_owned());
-    let rank_env =
-        RankEnv { rank, num_ranks, master, has_standalone_host: true, ticket: ticket.clone() };
+    let rank_env = RankEnv::new(rank, num_ranks, &master, ticket);
+    let rank_env = RankEnv { has_standalone_host: true, ..rank_env };
     let deadline = Deadline::after(world.clock(), timeout);
-    let context = JoinContext { world, rank_env: &rank_env, settings: &settings, deadline };
+    let waiting = WaitLog::new(world, None, settings.wait_reports, timeout);
+    let context =
+        JoinContext { world, rank_env: &rank_env, settings: &settings, deadline, waiting };
     let (by, host) = (Side::RendezvousHost, host_identity(world));
     let hello = Hello::Session(OpenSession { run: ticket.run.clone(), host });
     loop {

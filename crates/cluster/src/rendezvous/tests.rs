@@ -216,6 +216,55 @@ fn missing_ranks_and_rejected_ones_are_named() {
     assert!(three.finish().is_err());
 }
 
+/// Settings that report a wait soon, for `timeout_ms`.
+fn reporting(timeout_ms: u64, log: Log) -> Settings {
+    let (first, every) = (Duration::from_millis(1), Duration::from_secs(100));
+    let wait_reports = WaitReports { first, every };
+    Settings { log: Some(log), wait_reports, ..within_ms(timeout_ms) }
+}
+
+#[test]
+fn rank_0_reports_missing_ranks_and_others_that_they_have_joined() {
+    static REPORTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let log: Log = |line| REPORTS.lock().unwrap().push(line.to_owned());
+    let (first, addr) = first(4, reporting(500, log));
+    let two = other(2, 4, &addr, reporting(600, log));
+    assert!(first.finish().is_err() && two.finish().is_err());
+    let reports = REPORTS.lock().unwrap();
+    let joined = format!("rank 2 has joined at {addr} and waits until rank 0 has all ranks; ");
+    assert!(reports.iter().any(|line| line.starts_with(&joined)), "{reports:?}");
+    let missing = |line: &&String| line.starts_with("waiting for ranks 1, ");
+    let line = reports.iter().find(missing).expect("rank 0 reports");
+    assert!(line.ends_with(&format!("3 of 4 at {addr}; 0 s of 0 s")), "{line}");
+}
+
+#[test]
+fn a_rank_reports_a_host_that_does_not_answer() {
+    static REPORTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let log: Log = |line| REPORTS.lock().unwrap().push(line.to_owned());
+    let listener = listen(&real(), "127.0.0.1:0").unwrap();
+    let addr = listener.local_addr();
+    drop(listener);
+    other(2, 4, &addr, reporting(100, log)).finish().err().unwrap();
+    let expected = format!(
+        "rank 2 waits for rank 0 at {addr}, connection refused (is it started?); 0 s of 0 s"
+    );
+    assert_eq!(*REPORTS.lock().unwrap(), [expected]);
+}
+
+#[test]
+fn a_taken_port_is_an_error_that_names_the_variable() {
+    let taken = listen(&real(), "127.0.0.1:0").unwrap();
+    let addr = taken.local_addr();
+    let rank_env = RankEnv::new(Rank(0), 2, &addr, &ticket());
+    let rank_env = RankEnv { port: MasterPort::NextToAgent { agent: 29500 }, ..rank_env };
+    let error = join(&real(), &rank_env, &within_ms(100)).err().unwrap();
+    assert_eq!(error.blame(), lockstep_config::Blame::User);
+    let text = error.to_string();
+    assert!(text.starts_with(&format!("cannot listen on {addr}: ")), "{text}");
+    assert!(text.contains("set LOCKSTEP_MASTER_PORT to a free port"), "{text}");
+}
+
 #[test]
 fn a_run_without_rank_0_ends_with_the_deadline() {
     let listener = listen(&real(), "127.0.0.1:0").unwrap();
