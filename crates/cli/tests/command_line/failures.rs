@@ -8,7 +8,7 @@ use std::time::Duration;
 
 #[test]
 fn a_killed_or_frozen_worker_is_named_by_all_ranks() {
-    for seed in select_cases(&real(), 200, 10) {
+    for seed in select_cases(&real(), 200, 5) {
         let mut random = Random(seed);
         let (transport, zero) = (["auto", "tcp"][random.below(2)], random.below(3));
         let workers = 2 + random.below(2);

@@ -70,7 +70,7 @@ fn start(folder: &Folder, sets: &[String]) -> Child {
 fn a_run_with_killed_workers_is_bit_identical() {
     let world = real();
     let whole = undisturbed();
-    for seed in select_cases(&world, 100, 10) {
+    for seed in select_cases(&world, 100, 5) {
         let mut random = Random(seed);
         let pipeline = 1 + random.below(2);
         let workers = pipeline * (1 + random.below(3 - pipeline));
@@ -249,7 +249,7 @@ fn an_elastic_run_shrinks_and_grows_back_bit_for_bit() {
         let arguments = arguments(&[steps.clone(), "run.workers=1".to_owned()]);
         Folder::new().json(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    for seed in select_cases(&world, 30, 2) {
+    for seed in select_cases(&world, 30, 1) {
         let mut random = Random(seed);
         let pipeline = 1 + random.below(2);
         let after = 1 + random.below(60) as u64;

@@ -61,6 +61,9 @@ fn fedprox_and_scaffold_recover_from_client_drift() {
     }
 }
 
+/// Few samples, for tests that compare bits.
+const FEW: [&str; 2] = ["problem.samples=1024", "problem.held_out=128"];
+
 fn accuracy(outcome: &Outcome) -> f64 {
     outcome.summary.solution.accuracy.expect("digits are right or wrong")
 }
@@ -76,7 +79,7 @@ fn client_placement_changes_no_bit() {
     ];
     for variant in variants {
         let mut of = |workers: &str| {
-            let more = [variant, &["train.steps=12", workers]].concat();
+            let more = [variant, &FEW, &["train.steps=12", workers]].concat();
             runs.finish(&digits(&more)).hashes()
         };
         let alone = of("run.workers=1");
@@ -126,12 +129,12 @@ fn state_of_clients_and_coordinator_survives_a_restart() {
     ];
     for variant in variants {
         let more = ["train.steps=24", "checkpoint.every=8", "run.workers=3"];
-        let recipe = digits(&[variant, &more].concat());
+        let recipe = digits(&[variant, &FEW, &more].concat());
         let whole = runs.finish(&recipe);
         let options = Options { stop_after: Some(16), ..Options::default() };
         let part = runs.run(&recipe, options).expect("the first part");
         // Clients may be on other workers afterwards.
-        let elsewhere = digits(&[variant, &more[..2], &["run.workers=2"]].concat());
+        let elsewhere = digits(&[variant, &FEW, &more[..2], &["run.workers=2"]].concat());
         let resume = Some(part.dir.join("checkpoints"));
         let rest = runs.run(&elsewhere, Options { resume, ..Options::default() });
         let rest = rest.unwrap_or_else(|error| panic!("{variant:?}: {error}"));
