@@ -4,7 +4,7 @@ use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_platform::{ScratchDir, World};
 use lockstep_telemetry::{Event, Sink, Stamped, TelemetryError};
-use lockstep_trainer::{Options, Summary, TrainError, train};
+use lockstep_trainer::{Options, Summary, TrainError, train_on_comms};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -89,12 +89,7 @@ pub fn train_on_threads(
     world: &World,
     options: Options,
 ) -> Result<Summary, TrainError> {
-    let settings = lockstep_comm::Options {
-        arena_bytes: lockstep_trainer::arena_bytes(recipe),
-        ..lockstep_comm::Options::default()
-    };
-    let ends = Comm::threads(world, recipe.num_ranks(), &settings)?;
-    train_on(&ends, recipe, world, options)
+    lockstep_trainer::train_on_threads(recipe, world, options_by_rank(options))
 }
 
 /// Trains with one thread for each of these communicators.
@@ -102,32 +97,20 @@ pub fn train_on(
     ends: &[Comm],
     recipe: &Recipe,
     world: &World,
-    mut options: Options,
+    options: Options,
 ) -> Result<Summary, TrainError> {
-    let (resume, stop_after, attempt) =
-        (options.resume.clone(), options.stop_after, options.attempt.clone());
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let worker = |end| {
-            let sinks = std::mem::take(&mut options.sinks);
-            let (resume, attempt) = (resume.clone(), attempt.clone());
-            let options = Options { resume, stop_after, sinks, attempt, ..Options::default() };
-            scope.spawn(move || train(recipe, world, end, options))
-        };
-        let workers: Vec<_> = ends.iter().map(worker).collect();
-        workers.into_iter().map(|worker| worker.join().expect("no worker panics")).collect()
-    });
-    // Peers of a failed rank report communication errors only; the cause takes precedence.
-    let is_cause = |error: &TrainError| !matches!(error, TrainError::Comm(_));
-    let mut summary = None;
-    let mut failed: Option<TrainError> = None;
-    for result in results {
-        match result {
-            Ok(found) => summary = summary.or(found),
-            Err(error) if failed.is_none() || is_cause(&error) => failed = Some(error),
-            Err(_) => {}
-        }
+    train_on_comms(ends, recipe, world, options_by_rank(options))
+}
+
+/// Equal options on every rank; the first gets the sinks.
+fn options_by_rank(mut options: Options) -> impl FnMut(usize) -> Options {
+    move |_rank| Options {
+        sinks: std::mem::take(&mut options.sinks),
+        resume: options.resume.clone(),
+        stop_after: options.stop_after,
+        attempt: options.attempt.clone(),
+        ..Options::default()
     }
-    failed.map_or_else(|| Ok(summary.expect("the first worker returns the summary")), Err)
 }
 
 /// Whether the long suites are requested: `LOCKSTEP_SOAK=1`, as `cargo xtask soak` sets it.

@@ -9,7 +9,7 @@ use lockstep_checkpoint::sharded::Store;
 use lockstep_comm::Comm;
 use lockstep_config::{Placement, Recipe, nearest};
 use lockstep_data::{DataRank, Feed};
-use lockstep_model::describe;
+use lockstep_model::{Blueprint, describe};
 use lockstep_parallel::from_recipe::phases_of;
 use lockstep_platform::{FileKind, World};
 use std::path::Path;
@@ -62,7 +62,7 @@ fn refuse_file_at_checkpoint_dir(recipe: &Recipe, world: &World) -> Result<(), T
 /// Checks instructions, parameter groups and data, without the run's folders.
 pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<usize, TrainError> {
     device::isa(recipe)?;
-    groups(recipe)?;
+    groups(recipe, None)?;
     let num_texts = match recipe.data.placement {
         Placement::Local => recipe.parallel.data,
         Placement::Shared | Placement::Partitioned | Placement::Served => 1,
@@ -76,8 +76,14 @@ pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<usize, TrainError>
 }
 
 /// Refuses parameter groups that match nothing, and recipes that freeze every parameter.
-pub(crate) fn groups(recipe: &Recipe) -> Result<(), TrainError> {
-    let blueprint = describe(&recipe.model);
+pub(crate) fn groups(recipe: &Recipe, model: Option<&Blueprint>) -> Result<(), TrainError> {
+    let of_family;
+    let blueprint = if let Some(model) = model {
+        model
+    } else {
+        of_family = describe(&recipe.model);
+        &of_family
+    };
     let names: Vec<_> = blueprint.owned_params().map(|(_, param)| param.name.as_str()).collect();
     let groups = recipe.optim.groups.iter().map(|group| &group.pattern).enumerate();
     let groups = groups.map(|(index, pattern)| ("optim.groups", index, pattern));
@@ -89,7 +95,7 @@ pub(crate) fn groups(recipe: &Recipe) -> Result<(), TrainError> {
             return Err(TrainError::NoSuchParams { key, index, similar, pattern });
         }
     }
-    let phases = phases_of(recipe, &blueprint);
+    let phases = phases_of(recipe, blueprint);
     for phase in 0..phases.len() {
         let step = phases.first_step(phase);
         if step < recipe.train.steps && names.iter().all(|name| phases.is_frozen(phase, name)) {
@@ -112,12 +118,20 @@ fn similar(pattern: &str, names: &[&str]) -> String {
     similar.copied().collect::<Vec<_>>().join(", ")
 }
 
-/// Refuses to train when ranks have different recipes or layouts. Local settings (threads, run
-/// folder) may differ.
-pub(crate) fn agree_on_recipe(recipe: &Recipe, comm: &Comm) -> Result<(), TrainError> {
+/// Refuses to train when ranks have different recipes, layouts or custom models. Local settings
+/// (threads, run folder) may differ.
+pub(crate) fn agree_on_recipe(
+    recipe: &Recipe,
+    model: Option<&Blueprint>,
+    comm: &Comm,
+) -> Result<(), TrainError> {
     let Recipe { parallel, checkpoint, emulate, .. } = recipe;
     let class = device::kernel_class(recipe);
-    let text = format!("{}{parallel:?}{checkpoint:?}{emulate:?}{class}", recipe.identity_text());
+    let mut text =
+        format!("{}{parallel:?}{checkpoint:?}{emulate:?}{class}", recipe.identity_text());
+    for (block, param) in model.into_iter().flat_map(Blueprint::params) {
+        text += &format!("{block} {param:?}\n");
+    }
     let hash = blake3::hash(text.as_bytes());
     let (chunks, _) = hash.as_bytes().as_chunks::<8>();
     let mut all = vec![0; comm.group_size()];
@@ -136,7 +150,7 @@ mod tests {
     fn refusal(text: &str) -> String {
         let sets = vec![format!("optim.groups={text}"), "train.steps=10".to_owned()];
         let recipe = resolve(&Sources { sets, ..Sources::default() }).expect("it resolves");
-        let error = groups(&recipe).expect_err("it is refused");
+        let error = groups(&recipe, None).expect_err("it is refused");
         assert_eq!(error.blame(), Blame::User);
         error.to_string()
     }

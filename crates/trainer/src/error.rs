@@ -90,6 +90,12 @@ pub enum TrainError {
         /// First step without a trained parameter.
         step: u64,
     },
+    /// The custom model cannot be trained by this recipe.
+    #[error("the custom model cannot be trained: {reason}")]
+    CustomModel {
+        /// Broken rule, with the block or the key.
+        reason: String,
+    },
     /// The folder holds no model.
     #[error(
         "{dir} holds no finished run (no recipe.toml) and no Hugging Face model (no \
@@ -328,6 +334,7 @@ impl TrainError {
             | Self::Isa { .. }
             | Self::NoSuchParams { .. }
             | Self::AllFrozen { .. }
+            | Self::CustomModel { .. }
             | Self::NoModel { .. }
             | Self::Recipe(_)
             | Self::FoldersDiffer { .. }

@@ -27,6 +27,8 @@ pub struct Evaluator {
     validation: Validation,
     /// Metrics of a small problem, on rank 0.
     problem: Option<ProblemEvaluator>,
+    /// Whether the solution of a small problem is evaluated.
+    has_metrics: bool,
 }
 
 /// Result of an evaluation.
@@ -41,11 +43,13 @@ pub struct Evaluation {
 }
 
 impl Evaluator {
-    /// Evaluator of the held-out samples. Rank 0 also computes the optimum of a small problem.
-    pub fn new(recipe: &Recipe, validation: Validation, comm: &Comm) -> Self {
-        let problem =
-            if comm.group_rank() == 0 { ProblemEvaluator::new(&recipe.model) } else { None };
-        Self { validation, problem }
+    /// Evaluator of the held-out samples. Rank 0 also computes the optimum of a small problem,
+    /// unless a custom model takes its place.
+    pub fn new(recipe: &Recipe, validation: Validation, comm: &Comm, is_custom: bool) -> Self {
+        let has_metrics = recipe.model.family.is_problem() && !is_custom;
+        let is_evaluator = has_metrics && comm.group_rank() == 0;
+        let problem = is_evaluator.then(|| ProblemEvaluator::new(&recipe.model)).flatten();
+        Self { validation, problem, has_metrics }
     }
 
     /// Evaluates the model, or the mean of all workers' models if they differ. All workers call it
@@ -59,7 +63,7 @@ impl Evaluator {
         replica.install_mean_weights()?;
         let found = Evaluation {
             validation_loss: validation_loss(replica, cpu, recipe, &self.validation)?,
-            metrics: self.evaluate_problem(replica, cpu, recipe)?,
+            metrics: self.evaluate_problem(replica, cpu)?,
             baseline_loss: self.problem.as_ref().map(ProblemEvaluator::baseline_loss),
         };
         replica.restore_own_weights()?;
@@ -71,9 +75,8 @@ impl Evaluator {
         &self,
         replica: &mut Replica,
         cpu: &Cpu,
-        recipe: &Recipe,
     ) -> Result<Option<ProblemMetrics>, CommError> {
-        if !recipe.model.family.is_problem() {
+        if !self.has_metrics {
             return Ok(None);
         }
         let blueprint = replica.blueprint();

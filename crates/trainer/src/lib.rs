@@ -3,8 +3,10 @@
 //! # Layout
 //! - [`train`](mod@train): the training loop. `sync_strategy`: the interface in which runs differ;
 //!   `synchronous`, `parameter_server` and `hogwild` implement it.
+//! - [`worker_threads`]: all ranks as threads of this process.
 //! - [`check`](mod@check): checks before any worker starts; `options`: settings outside the recipe.
-//! - [`device`]: the compute device of a recipe; [`feed`]: the data of a worker.
+//! - [`device`]: the compute device of a recipe; [`feed`]: the data of a worker; `custom_model`:
+//!   blocks in place of a family.
 //! - [`learner`]: trainable state of a rank; [`materialize`](mod@materialize): its allocation.
 //! - [`evaluate`]: loss on held-out samples; [`health`]: finite values and equal replicas.
 //! - [`step_log`]: telemetry of a run; [`figures`]: its counters.
@@ -51,6 +53,7 @@ mod artifacts;
 pub mod check;
 mod checkpoint_dir;
 pub mod checkpoints;
+mod custom_model;
 pub mod device;
 pub mod emulation;
 pub mod evaluate;
@@ -78,6 +81,7 @@ mod summarize;
 pub mod summary;
 mod sync_strategy;
 mod synchronous;
+pub mod worker_threads;
 
 pub mod bench;
 pub mod compare;
@@ -92,8 +96,9 @@ mod error;
 pub use check::{check, check_inputs};
 pub use error::TrainError;
 pub use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of_rank, footprint};
-pub use materialize::materialize;
+pub use materialize::{materialize, materialize_model};
 pub use options::{Attempt, Options, Predicted, PredictedBytes};
 pub use run_folder::RunFolder;
 pub use summary::{Summary, Target};
 pub use train::train;
+pub use worker_threads::{train_on_comms, train_on_threads};

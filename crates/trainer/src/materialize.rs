@@ -4,6 +4,7 @@ use crate::learner::{Learner, Milestone, optimizer_at};
 use crate::{TrainError, federated, rounds, stragglers};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Partition, Recipe};
+use lockstep_model::Blueprint;
 use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer};
 use lockstep_parallel::from_recipe::{blueprint_of_rank, plan_at};
 use lockstep_parallel::{Groups, Replica, Stages, block_profile, bucket_tuning};
@@ -17,7 +18,18 @@ pub fn materialize(
     groups: &Groups,
     world: &World,
 ) -> Result<Learner, TrainError> {
-    let (blueprint, seed) = (blueprint_of_rank(recipe, groups.rank()), recipe.train.seed);
+    materialize_model(blueprint_of_rank(recipe, groups.rank()), recipe, cpu, groups, world)
+}
+
+/// Like [`materialize`], for these blocks instead of those of the recipe's family.
+pub fn materialize_model(
+    blueprint: Blueprint,
+    recipe: &Recipe,
+    cpu: &Cpu,
+    groups: &Groups,
+    world: &World,
+) -> Result<Learner, TrainError> {
+    let seed = recipe.train.seed;
     let mut plan = plan_at(recipe, &blueprint, 0);
     if recipe.num_servers() > 0 {
         plan.bucket_len = usize::MAX;

@@ -1,9 +1,10 @@
 //! Options of a run that are not part of its recipe.
 
+use lockstep_model::Blueprint;
 use lockstep_telemetry::Sink;
 use std::path::PathBuf;
 
-/// Options of a run that change no result bit.
+/// Options of a run. All but `model` change no result bit.
 #[derive(Default)]
 pub struct Options {
     /// Folder of the run to resume.
@@ -16,6 +17,8 @@ pub struct Options {
     pub predicted: Predicted,
     /// Number of this attempt and the shared run folder.
     pub attempt: Attempt,
+    /// Custom model, trained in place of the recipe's family; every rank passes an equal one.
+    pub model: Option<Blueprint>,
 }
 
 /// One start of a run under the supervisor, which restarts lost workers.

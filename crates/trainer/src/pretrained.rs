@@ -317,7 +317,7 @@ pub fn load(
     let pretrained = Pretrained::open(Path::new(&recipe.from), world)?;
     let mut overlap = None;
     if recipe.partial {
-        overlap = Some(pretrained.overlap(&describe(&recipe.model))?);
+        overlap = Some(pretrained.overlap(learner.replica.blueprint())?);
     } else {
         pretrained.prove(learner.replica.blueprint())?;
     }

@@ -6,7 +6,7 @@
 use crate::checkpoints::CheckpointSaver;
 use crate::evaluate::{Evaluation, Evaluator};
 use crate::hogwild::Hogwild;
-use crate::materialize::materialize;
+use crate::materialize::materialize_model;
 use crate::options::{Options, Predicted};
 use crate::parameter_server::{self, ParameterServer, ServerConnection};
 use crate::step_log::StepLog;
@@ -14,12 +14,15 @@ use crate::summarize::summarize;
 use crate::sync_strategy::{SyncStrategy, Worker};
 use crate::synchronous::Synchronous;
 use crate::{RunFolder, Summary, TrainError};
-use crate::{artifacts, check, device, evaluate, feed, local_steps, restore, rounds, run_folder};
+use crate::{
+    artifacts, check, custom_model, device, evaluate, feed, local_steps, restore, rounds,
+    run_folder,
+};
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, SyncMode};
 use lockstep_data::Feed;
 use lockstep_parallel::Groups;
-use lockstep_parallel::from_recipe::mesh_of;
+use lockstep_parallel::from_recipe::{blueprint_of_rank, mesh_of};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 
@@ -32,7 +35,8 @@ pub fn train(
     options: Options,
 ) -> Result<Option<Summary>, TrainError> {
     let cpu = &device::open(recipe, world)?;
-    check::agree_on_recipe(recipe, comm)?;
+    custom_model::check(recipe, options.model.as_ref())?;
+    check::agree_on_recipe(recipe, options.model.as_ref(), comm)?;
     if recipe.num_servers() > 0 {
         let connection = ServerConnection::connect(recipe, world, comm)?;
         if !connection.is_worker(recipe) {
@@ -59,18 +63,20 @@ fn run_worker(
     notice: Option<String>,
     world: &World,
     [workers, all_ranks]: [&Comm; 2],
-    options: Options,
+    mut options: Options,
     strategy: &mut dyn SyncStrategy,
 ) -> Result<Option<Summary>, TrainError> {
     // Build the mesh, open the data, allocate the model and restore the checkpoint.
-    check::groups(recipe)?;
+    check::groups(recipe, options.model.as_ref())?;
     let groups = Groups::new(workers, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
-    let mut learner = materialize(recipe, cpu, &groups, world)?;
+    let is_custom = options.model.is_some();
+    let model = options.model.take().unwrap_or_else(|| blueprint_of_rank(recipe, groups.rank()));
+    let mut learner = materialize_model(model, recipe, cpu, &groups, world)?;
     let mut start = restore::restore(&options, recipe, world, workers, &mut learner)?;
     start.warnings.extend(notice);
     let validation = feed::validation(&mut feed, recipe, groups.data())?;
-    let evaluator = Evaluator::new(recipe, validation, workers);
+    let evaluator = Evaluator::new(recipe, validation, workers, is_custom);
     let tokenizer = feed.tokenizer_json()?;
     let loader = feed.loader(world, start.cursor.clone())?;
     let targets = feed::Targets::new(&feed, groups.data());

@@ -5,6 +5,7 @@
 //! `export_memory`, `offload_memory` and `stragglers`, which compares the speed of workers.
 
 mod checkpoints;
+mod custom_model;
 mod data_pipeline;
 mod huggingface;
 mod problems;

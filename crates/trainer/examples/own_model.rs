@@ -1,0 +1,80 @@
+//! Trains a custom model: the embedding and layers of a Llama under a head of one's own, whose loss
+//! is the squared error of one-hot targets (Hui and Belkin 2020), on one worker and on four.
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
+use lockstep_config::{Sources, resolve};
+use lockstep_model::{self as model, Block, BlockIo, Context, IGNORE, Linear, Param, ParamList};
+use lockstep_trainer::{Options, Summary, TrainError, train_on_threads};
+
+/// From rows of activations to the loss.
+struct SquaredErrorHead {
+    params: Vec<Param>,
+    linear: Linear,
+}
+impl Block for SquaredErrorHead {
+    fn name(&self) -> &'static str {
+        "head"
+    }
+    fn params(&self) -> &[Param] {
+        &self.params
+    }
+    fn io(&self) -> BlockIo {
+        BlockIo::StreamToLoss { input: self.linear.num_inputs }
+    }
+    fn saved_len(&self, shape: model::MicrobatchShape) -> model::SavedLen {
+        model::SavedLen { kept: shape.rows() * self.linear.num_outputs, rebuilt: 0 }
+    }
+    fn forward(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        _output: &mut [f32],
+        saved: model::Saved<'_>,
+    ) -> f64 {
+        self.linear.forward(ctx.cpu, params, input_tc, saved.kept);
+        let (width, mut loss) = (self.linear.num_outputs, 0.0);
+        for (row, &target) in saved.kept.chunks_mut(width).zip(ctx.microbatch.targets) {
+            for (output, value) in (0..).zip(row) {
+                let hit = f32::from(output == target);
+                let miss = if target == IGNORE { 0.0 } else { *value - hit };
+                loss += 0.5 * f64::from(miss * miss);
+                // The gradient of the batch's mean loss takes the place of the output.
+                *value = miss / ctx.microbatch.num_targets as f32;
+            }
+        }
+        loss
+    }
+    fn backward(
+        &self,
+        ctx: &mut Context<'_>,
+        params: &[f32],
+        input_tc: &[f32],
+        saved: model::Saved<'_>,
+        d_stream: &mut [f32],
+        grads: model::Grads<'_>,
+    ) {
+        self.linear.backward_weight(ctx.cpu, input_tc, saved.kept, grads);
+        self.linear.backward_input(ctx.cpu, params, saved.kept, d_stream);
+    }
+}
+
+/// Trains with these settings on threads of this process; every rank builds its own, equal model.
+pub(crate) fn run(settings: &[&str]) -> Result<Summary, TrainError> {
+    let (preset, sets) = (Some("tiny".into()), settings.iter().map(ToString::to_string).collect());
+    let recipe = resolve(&Sources { preset, sets, ..Sources::default() }).expect("valid settings");
+    train_on_threads(&recipe, &lockstep_platform::real(), |_rank| {
+        let (mut model, mut params) = (model::describe(&recipe.model), ParamList::default());
+        let linear = Linear::new("head", recipe.model.width, recipe.model.vocab, 1.0, &mut params);
+        let head = SquaredErrorHead { params: params.finish(), linear };
+        *model.blocks.last_mut().expect("a model has a head") = Box::new(head);
+        Options { model: Some(model), ..Options::default() }
+    })
+}
+
+fn main() -> Result<(), TrainError> {
+    for settings in [&["run.workers=1"][..], &["run.workers=4", "parallel.zero=1"]] {
+        let Summary { final_loss, weights_hash, .. } = run(settings)?;
+        println!("{settings:?}: loss {final_loss:.4}, weights {weights_hash}");
+    }
+    Ok(())
+}
