@@ -3,6 +3,7 @@
 //! Rank order is tensor, context, data, pipeline from the innermost axis out; expert groups lie
 //! inside the data axis. The axis that communicates most sits on the fastest links.
 
+mod engine_support;
 mod notation;
 
 pub use notation::LEGEND;

@@ -3,7 +3,7 @@
 use crate::layout::{Layout, Recompute};
 use crate::model::Model;
 use crate::scenario::Scenario;
-use lockstep_config::{self as config, Family, Recipe, Sources, resolve};
+use lockstep_config::{self as config, ConfigErrors, Family, Recipe, Sources, resolve};
 use lockstep_schedule::pipeline::Kind;
 
 /// The model of a recipe, as the estimate counts it.
@@ -54,18 +54,18 @@ pub fn recipe_from_layout(
     scenario: &Scenario,
     layout: &Layout,
 ) -> Result<String, String> {
-    let model = &scenario.model;
-    if model.experts.is_some() || model.latent.is_some() || layout.context > 1 {
+    let (model, mut missing) = (&scenario.model, layout.unsupported());
+    missing.extend(model.unsupported());
+    if !missing.is_empty() {
         return Err(format!(
-            "this engine has no experts, latent attention or context parallelism, and the \
-             best layout of {} is {layout}; try a dense model and --batch for whole sequences",
+            "this engine has no {}, and the best layout of {} is {layout}; try a Llama or GPT-2 \
+             model and --layout without them",
+            missing.join(" and no "),
             model.name
         ));
     }
-    let base = recipe.map_or_else(|| model_toml(scenario), Recipe::to_toml);
-    let file = Some(("the recipe".to_owned(), base));
-    let best = resolve(&Sources { file, sets: settings(scenario, layout), ..Sources::default() });
-    let best = best.map_err(|errors| format!("this engine cannot run {layout}: {errors}"))?;
+    let best = resolve_layout(recipe, scenario, layout)
+        .map_err(|errors| format!("this engine cannot run {layout}: {errors}"))?;
     let (model, cluster) = (&model.name, &scenario.cluster.name);
     let rest = match recipe {
         Some(_) => "",
@@ -73,6 +73,30 @@ pub fn recipe_from_layout(
     };
     let about = format!("# {model} on {cluster}, the best layout of the search.\n{rest}\n");
     Ok(about + &best.to_toml())
+}
+
+/// Reasons why this engine cannot train a plan: the parts it does not have, and the rules that the
+/// layout breaks as a recipe. Empty where it can.
+pub fn not_runnable(recipe: Option<&Recipe>, scenario: &Scenario, layout: &Layout) -> Vec<String> {
+    let mut reasons = scenario.workload().job(*layout).unsupported();
+    if layout.unsupported().is_empty()
+        && scenario.model.unsupported().is_empty()
+        && let Err(errors) = resolve_layout(recipe, scenario, layout)
+    {
+        reasons.extend(errors.to_string().lines().map(str::to_owned));
+    }
+    reasons
+}
+
+/// The recipe of a layout, for the model of a recipe or of the scenario.
+fn resolve_layout(
+    recipe: Option<&Recipe>,
+    scenario: &Scenario,
+    layout: &Layout,
+) -> Result<Recipe, ConfigErrors> {
+    let base = recipe.map_or_else(|| model_toml(scenario), Recipe::to_toml);
+    let file = Some(("the recipe".to_owned(), base));
+    resolve(&Sources { file, sets: settings(scenario, layout), ..Sources::default() })
 }
 
 /// Recipe text with the model alone.

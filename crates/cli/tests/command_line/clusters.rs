@@ -153,6 +153,29 @@ fn the_best_layout_is_written_as_a_recipe_that_the_engine_accepts() {
 }
 
 #[test]
+fn a_plan_says_what_this_engine_cannot_run() {
+    let folder = Folder::new();
+    let line = "this engine cannot run it: ";
+    let planned = ["plan", "--model", "llama3-70b", "--cluster", "256xh100-80gb"];
+    let degrees = "tp=2,pp=8,dp=4,cp=4,sp=true,zero=1,schedule=zero-bubble";
+    let layout = ["--batch", "512", "--layout", degrees];
+    let text = folder.run(&[&planned[..], &layout].concat()).stdout;
+    let reasons = "context parallelism (CP4); h100-80gb devices (it trains on CPUs)\n";
+    assert!(text.contains(&format!("{line}{reasons}")), "{text}");
+    let plan = folder.json(&[&planned[..], &layout, &["--json"]].concat());
+    assert_eq!(plan["runnable"], false);
+    assert_eq!(plan["not_runnable"][0], "context parallelism (CP4)");
+    assert_eq!(plan["layout"]["unsupported"][0], "context parallelism (CP4)");
+
+    let here = ["plan", "--preset", "tiny", "--cluster", "2xepyc-9654"];
+    let text = folder.run(&here).stdout;
+    assert!(text.contains("best layout: ") && !text.contains(line), "{text}");
+    let plan = folder.json(&[&here[..], &["--json"]].concat());
+    assert_eq!(plan["runnable"], true);
+    assert_eq!(plan["not_runnable"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
 fn each_section_of_a_plan_prints_alone() {
     let folder = Folder::new();
     let cluster = ["--model", "gpt3-13b", "--cluster", "64xa100-80gb"];

@@ -110,8 +110,7 @@ pub(super) fn run(
         )));
     }
     if let Some(path) = &arguments.write {
-        let own = recipe.as_ref().filter(|_| arguments.model.is_none());
-        let text = recipe_from_layout(own, &scenario, &first.layout)
+        let text = recipe_from_layout(recipe.as_ref(), &scenario, &first.layout)
             .map_err(|error| Failure::user(format!("--write: {error}")))?;
         world.files().write_atomic(path, text.as_bytes())?;
     }
@@ -120,7 +119,7 @@ pub(super) fn run(
         scaling: arguments.scaling || (arguments.html.is_some() && scenario.layout.is_none()),
         lost_hours: arguments.lost_hours,
     };
-    let report = Report::new(&scenario, &found, &costs, extras);
+    let report = Report::new(recipe.as_ref(), &scenario, &found, &costs, extras);
     let text = render(&scenario, &found, &report, options.section);
     if let Some(path) = &arguments.html {
         let all = render(&scenario, &found, &report, Section::All);

@@ -1,8 +1,10 @@
 //! The plan for a cluster as JSON: types that serialize, filled from the search.
 
+use lockstep_config::Recipe;
 use lockstep_estimate::bill::Bill;
 use lockstep_estimate::hardware::SharedLink;
 use lockstep_estimate::model::{FlopsConvention, step_flops};
+use lockstep_estimate::recipe::not_runnable;
 use lockstep_estimate::risk::{self, Risk};
 use lockstep_estimate::scenario::Scenario;
 use lockstep_estimate::search::scaling::{self, Curve};
@@ -16,6 +18,9 @@ use serde::Serialize;
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) feasible: bool,
+    /// Whether this engine can train the plan; `not_runnable` has the reasons where it cannot.
+    pub(super) runnable: bool,
+    pub(super) not_runnable: Vec<String>,
     pub(super) model: String,
     pub(super) cluster: String,
     pub(super) devices: u64,
@@ -129,6 +134,8 @@ pub(super) struct LayoutReport {
     pub(super) microbatch: u64,
     pub(super) microbatches: u64,
     pub(super) recompute: String,
+    /// Parts of the layout that this engine does not have.
+    pub(super) unsupported: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -144,12 +151,14 @@ pub(super) struct Alternative {
 
 impl Report {
     pub(super) fn new(
+        recipe: Option<&Recipe>,
         scenario: &Scenario,
         found: &SearchResult,
         costs: &Bill,
         extras: Extras,
     ) -> Self {
         let first = &found.best[0];
+        let not_runnable = not_runnable(recipe, scenario, &first.layout);
         let step = &first.step;
         let tokens = scenario.step_tokens() as f64;
         let alternative = |candidate: &Candidate| Alternative {
@@ -163,6 +172,8 @@ impl Report {
         let active_params = scenario.model.num_active_params() as f64;
         Self {
             feasible: found.too_large < found.examined,
+            runnable: not_runnable.is_empty(),
+            not_runnable,
             model: scenario.model.name.clone(),
             cluster: scenario.cluster.name.clone(),
             devices: scenario.cluster.devices,
@@ -295,5 +306,6 @@ fn layout(scenario: &Scenario, candidate: &Candidate) -> LayoutReport {
         microbatch: layout.microbatch,
         microbatches: scenario.workload().job(*layout).num_microbatches(),
         recompute: format!("{:?}", layout.recompute).to_lowercase(),
+        unsupported: layout.unsupported(),
     }
 }

@@ -37,6 +37,10 @@ pub(super) fn render(
     } else {
         text += &render_limits(scenario);
         let _ = writeln!(text, "\n{what}: {}\n({LEGEND})", report.layout.brief);
+        if !report.runnable {
+            let reasons = report.not_runnable.join("; ");
+            let _ = writeln!(text, "this engine cannot run it: {reasons}");
+        }
     }
     let search = render_search(scenario, found, report);
     let (pareto, sync) = (render_pareto(scenario, found), render_sync(report, first));

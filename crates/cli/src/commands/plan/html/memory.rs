@@ -36,8 +36,9 @@ pub(super) fn picture(scenario: &Scenario, candidates: &[Candidate]) -> String {
         let values = parts.map(|bytes| bytes / GIB).to_vec();
         StackedBar { name: candidate.layout.to_string(), values }
     };
+    let run = format!("{} on {}", scenario.model.name, scenario.cluster.name);
     StackedBars {
-        title: Title::new("Memory of the fullest device", "by part, for each layout"),
+        title: Title::new("Memory of the fullest device", format!("{run}, by layout and part")),
         axis: Axis::new("GiB per device", |value| format!("{value}")),
         format: |value| format!("{} GiB", gib(value * GIB)),
         parts: PARTS.to_vec(),
