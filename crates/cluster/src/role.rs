@@ -19,6 +19,9 @@ pub const RESTARTS: &str = "LOCKSTEP_RESTARTS";
 /// Environment variable with the run directory that all attempts share.
 pub const RUN_DIR: &str = "LOCKSTEP_RUN_DIR";
 
+/// Environment variable that is set if the launcher forwards SIGTERM, on which workers save.
+pub const SAVES: &str = "LOCKSTEP_SAVES";
+
 /// Role of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
