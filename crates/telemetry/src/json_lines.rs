@@ -4,13 +4,17 @@
 //! most the end of its last line. Readers skip a truncated last line, and a writer that reopens the
 //! file removes it first; a damaged line anywhere else is an error.
 
+mod backwards;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use lockstep_platform::{FileError, FileKind, FileWriter, World};
+use lockstep_platform::{FileError, FileKind, FileWriter, InUse, World};
 use serde::Deserialize;
 
 use crate::{Sink, Stamped, TelemetryError, VERSION};
+
+pub use backwards::visit_backwards;
 
 /// Capacity for the line of any step, so that the buffer does not grow during training.
 const LINE_BYTES: usize = 1024;
@@ -26,6 +30,8 @@ pub struct JsonLines {
     path: PathBuf,
     file: Box<dyn FileWriter>,
     line: Vec<u8>,
+    /// Tells other processes that the run is alive; absent where the file system has no locks.
+    _in_use: Option<Box<dyn InUse>>,
 }
 
 impl JsonLines {
@@ -33,7 +39,12 @@ impl JsonLines {
     pub fn open(world: &World, path: &Path) -> Result<Self, TelemetryError> {
         repair(world, path)?;
         let file = world.files().append(path)?;
-        Ok(Self { path: path.to_owned(), file, line: Vec::with_capacity(LINE_BYTES) })
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            line: Vec::with_capacity(LINE_BYTES),
+            _in_use: world.files().mark_in_use(path).ok(),
+        })
     }
 
     fn failed(&self, reason: &impl ToString) -> TelemetryError {
