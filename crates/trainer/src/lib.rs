@@ -20,7 +20,8 @@
 //! - [`run_folder`]: files of a run; `artifacts`: final weights and state.
 //! - [`generate`]: text generation; [`sampling`]: choice of the next token.
 //! - [`text_evaluation`]: loss of a trained model on a text.
-//! - [`mod@compare`]: bitwise comparison of two runs.
+//! - [`mod@compare`]: bitwise comparison of two runs; [`run_list`]: the runs of a folder;
+//!   [`failure_record`]: why a run failed.
 //! - [`curvature`]: largest Hessian eigenvalue.
 //! - [`mod@bench`]: throughput and fraction of the machine's peak.
 //!
@@ -57,6 +58,8 @@ mod custom_model;
 pub mod device;
 pub mod emulation;
 pub mod evaluate;
+mod event_history;
+pub mod failure_record;
 mod federated;
 pub mod feed;
 pub mod figures;
@@ -88,6 +91,7 @@ pub mod compare;
 pub mod convert;
 pub mod curvature;
 pub mod generate;
+pub mod run_list;
 pub mod sampling;
 pub mod text_evaluation;
 

@@ -15,8 +15,8 @@ use crate::sync_strategy::{SyncStrategy, Worker};
 use crate::synchronous::Synchronous;
 use crate::{RunFolder, Summary, TrainError};
 use crate::{
-    artifacts, check, custom_model, device, evaluate, feed, local_steps, restore, rounds,
-    run_folder,
+    artifacts, check, custom_model, device, evaluate, event_history, failure_record, feed,
+    local_steps, restore, rounds, run_folder,
 };
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, SyncMode};
@@ -29,6 +29,21 @@ use lockstep_tensor::Cpu;
 /// Trains by the recipe as one rank of `comm`. Rank 0 writes the run folder and returns the
 /// summary; the others return nothing.
 pub fn train(
+    recipe: &Recipe,
+    world: &World,
+    comm: &Comm,
+    mut options: Options,
+) -> Result<Option<Summary>, TrainError> {
+    let folder = failure_record::watch_run_folder(&mut options);
+    let trained = train_rank(recipe, world, comm, options);
+    if let (0, Err(error), Some(folder)) = (comm.rank().0, &trained, folder.get()) {
+        failure_record::record_failure(folder, error, world);
+    }
+    trained
+}
+
+/// Trains with the synchronization strategy of the recipe.
+fn train_rank(
     recipe: &Recipe,
     world: &World,
     comm: &Comm,
