@@ -2,9 +2,11 @@
 //!
 //! # Layout
 //! - [`commands`]: `train`, `generate`, `eval`, `inspect`, `compare`, `convert`, `data`,
-//!   `data-server`, `bench`, `plan`, `lab`, `config`, `doctor`, `drill`, `rendezvous`, `sweep`
-//! - [`recipe_args`]: recipe arguments of every command (file, preset, `--set`)
-//! - [`workers`]: runs a command on all workers
+//!   `data-server`, `bench`, `plan`, `lab`, `config`, `doctor`, `drill`, `rendezvous`, `runs`,
+//!   `sweep`, `completions`, `man`
+//! - [`recipe_args`]: recipe arguments of every command (file, preset, `--set`); [`common_flags`]:
+//!   flags for the most common keys
+//! - [`workers`]: runs a command on all workers; [`resume_command`]: the command that resumes a run
 //! - [`prediction`]: predicted memory, bytes and step time; [`calibration_file`]: the measured
 //!   machine
 //! - [`subprocess`]: another `lockstep` command as a process
@@ -21,7 +23,7 @@ mod recipe_args;
 mod subprocess;
 mod workers;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use lockstep_platform::HugePages;
 use std::process::ExitCode;
 
@@ -43,6 +45,7 @@ Examples:
   lockstep train my.toml --set train.steps=1000   your own recipe
   lockstep generate --prompt \"In the beginning\"   text from the newest run
   lockstep eval --data book.txt                   loss and bits per byte on any text
+  lockstep runs                                   state, steps and loss of every run
   lockstep compare runs/0001 runs/0002            are two runs bit-identical?
   lockstep data tokenize texts --tokenizer byte --out shards   your own corpus
   lockstep plan my.toml                           predicted memory, bytes sent and time
@@ -51,6 +54,8 @@ Examples:
   lockstep doctor runs/0007                       why a run failed: which rank missed which call
   lockstep sweep my.toml --over optim.lr=1e-3,3e-3   hyperparameter search
   lockstep drill my.toml                          kill workers at random and compare the result
+  torchrun --nproc-per-node 2 --no-python lockstep train   workers of another launcher
+  lockstep completions bash                       a completion script; also zsh, fish
 
 Exit codes: 0 ok, 2 the command or its input, 3 a peer, 4 storage, 5 diverged, 101 a bug.";
 
@@ -59,6 +64,7 @@ enum Command {
     Train(commands::train::Arguments),
     Generate(commands::generate::Arguments),
     Inspect(commands::inspect::Arguments),
+    Runs(commands::runs::Arguments),
     Compare(commands::compare::Arguments),
     Eval(commands::eval::Arguments),
     #[command(visible_alias = "export")]
@@ -75,6 +81,8 @@ enum Command {
     Drill(commands::drill::Arguments),
     Sweep(commands::sweep::Arguments),
     Rendezvous(commands::rendezvous::Arguments),
+    Completions(commands::completions::Arguments),
+    Man(commands::man::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -96,6 +104,11 @@ fn main() -> ExitCode {
         Command::Drill(arguments) => commands::drill::run(&arguments, &world),
         Command::Sweep(arguments) => commands::sweep::run(&arguments, &world),
         Command::Rendezvous(arguments) => commands::rendezvous::run(&arguments, &world),
+        Command::Runs(arguments) => commands::runs::run(&arguments, &world),
+        Command::Completions(arguments) => {
+            commands::completions::run(&arguments, Arguments::command())
+        }
+        Command::Man(arguments) => commands::man::run(&arguments, &world, Arguments::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,10 +2,14 @@
 
 use crate::failure::Failure;
 use crate::prediction;
+use lockstep_cluster::role::has_launcher;
 use lockstep_config::{Recipe, Sources};
 use lockstep_platform::{FileKind, World};
 use lockstep_trainer::pretrained;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Key of the number of workers.
+const WORKERS: &str = "run.workers";
 
 /// Arguments that name a recipe.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -75,7 +79,54 @@ impl RecipeArguments {
         }
         let arguments = default_preset.map_or_else(|| self.clone(), |name| self.or_preset(name));
         let preset = arguments.preset;
-        let recipe = pretrained::resolve(&Sources { file, preset, sets }, world)?;
+        let recipe = resolve_as_rank(&Sources { file, preset, sets }, world)?;
         Ok(prediction::with_microbatch(recipe, world))
     }
+}
+
+/// Resolves the recipe. In a rank that a launcher started, such as torchrun, WORLD_SIZE decides the
+/// number of workers unless the recipe file or an argument does.
+fn resolve_as_rank(sources: &Sources, world: &World) -> Result<Recipe, Failure> {
+    let Some(world_size) = world_size(world).filter(|_| !sources.sets_explicitly(WORKERS)) else {
+        return Ok(pretrained::resolve(sources, world)?);
+    };
+    let resolve_with = |workers: usize| {
+        let mut sources = sources.clone();
+        sources.sets.push(format!("{WORKERS}={workers}"));
+        pretrained::resolve(&sources, world)
+    };
+    // Parameter servers are ranks beside the workers. Their number does not depend on that of the
+    // workers, which may be too large with the servers counted in.
+    let without_servers = resolve_with(world_size);
+    let num_servers = match &without_servers {
+        Ok(recipe) => recipe.num_server_ranks(),
+        Err(_) => pretrained::resolve(sources, world).map_or(0, |r| r.num_server_ranks()),
+    };
+    let resolved = match world_size.checked_sub(num_servers) {
+        Some(_) if num_servers == 0 => without_servers,
+        Some(workers @ 1..) => resolve_with(workers),
+        _ => {
+            let least = num_servers + 1;
+            return Err(Failure::user(format!(
+                "WORLD_SIZE = {world_size} leaves no worker beside {num_servers} servers of \
+                 sync.servers; start at least {least} ranks"
+            )));
+        }
+    };
+    resolved.map_err(|error| {
+        let text = error.to_string();
+        let origin = format!("{WORKERS} follows WORLD_SIZE = {world_size} of the launcher");
+        let lines = if text.contains(WORKERS) { format!("{text}\n{origin}") } else { text };
+        Failure::new(error.blame(), lines)
+    })
+}
+
+/// World size of the launcher that started this process as a rank. The workers of our own launcher
+/// have the recipe of their command line.
+fn world_size(world: &World) -> Option<usize> {
+    let variable = |name| world.host().env(name);
+    if has_launcher(world) || variable("RANK").is_none() {
+        return None;
+    }
+    variable("WORLD_SIZE")?.trim().parse().ok().filter(|size| *size > 0)
 }

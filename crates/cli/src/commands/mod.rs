@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod compare;
+pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod convert;
 pub(crate) mod data;
@@ -12,7 +13,9 @@ pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod lab;
+pub(crate) mod man;
 pub(crate) mod plan;
 pub(crate) mod rendezvous;
+pub(crate) mod runs;
 pub(crate) mod sweep;
 pub(crate) mod train;
