@@ -255,7 +255,7 @@ fn workers_may_be_started_by_another_launcher() {
     let port = real().net().listen("127.0.0.1:0").expect("a port").local_addr();
     let port = port.rsplit_once(':').expect("a port").1.to_owned();
     let worker = |rank: usize, world_size: usize| {
-        let mut command = folder.command(&tiny(&["train.steps=2"]));
+        let mut command = folder.command(&tiny(&["train.steps=2", "run.workers=2"]));
         command.arg("--json").env("RANK", rank.to_string());
         command.env("WORLD_SIZE", world_size.to_string());
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
@@ -270,7 +270,9 @@ fn workers_may_be_started_by_another_launcher() {
     });
     let figures: Value = serde_json::from_str(&zero.stdout).expect("rank 0 has the figures");
     assert_eq!(figures["workers"], 2);
-    assert_eq!((one.stdout.as_str(), one.stderr.as_str()), ("", ""));
+    // On a busy machine it may wait long enough for a report.
+    let is_report = |line: &str| line.contains("rank 1 waits for rank 0");
+    assert!(one.stdout.is_empty() && one.stderr.lines().all(is_report), "{one:?}");
 
     let output = worker(0, 3).wait_with_output().expect("it ends");
     let refused = Finished::new(output);

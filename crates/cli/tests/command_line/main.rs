@@ -10,6 +10,8 @@
 //! - `data_pipeline`: data placements, tokenizers and evaluation
 //! - `problems`: small problems and lints
 //! - `launch`, `rendezvous`, `remote_workers`: workers of one launcher, of several, of other hosts
+//! - `torchrun`: workers of torchrun and of launchers that set its variables
+//! - `runs`: the list of runs; `shells`: completion scripts and manual pages
 //! - `layouts`, `pipelines`: every layout is bit-identical to one worker
 //! - `emulated_links`, `stragglers`: emulated links and slow workers
 //! - `servers`, `replicas`: parameter servers and their replicas
@@ -40,9 +42,13 @@ mod remote_workers;
 mod rendezvous;
 mod replicas;
 mod restarts;
+mod runs;
 mod servers;
+mod shells;
 mod sizes;
 mod storage;
 mod storage_locations;
 mod stragglers;
 mod sweep;
+mod terminal;
+mod torchrun;
