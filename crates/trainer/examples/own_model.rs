@@ -1,6 +1,6 @@
 //! Trains a custom model: the embedding and layers of a Llama under a head of one's own, whose loss
 //! is the squared error of one-hot targets (Hui and Belkin 2020), on one worker and on four.
-#![expect(clippy::print_stdout, reason = "an example prints its results")]
+#![allow(clippy::print_stdout, reason = "an example prints its results")]
 use lockstep_config::{Sources, resolve};
 use lockstep_model::{self as model, Block, BlockIo, Context, IGNORE, Linear, Param, ParamList};
 use lockstep_trainer::{Options, Summary, TrainError, train_on_threads};

@@ -95,9 +95,9 @@ mod tests {
 
     #[test]
     fn an_axis_is_supported_exactly_where_a_recipe_key_sets_its_degree() {
-        let keys: Vec<_> = describe_keys().into_iter().map(|key| key.name).collect();
+        let keys: Vec<_> = describe_keys().into_iter().map(|key| key.name.to_owned()).collect();
         let two = |change: &dyn Fn(&mut Layout)| {
-            let mut layout = Layout { pipeline: 1, ..Layout::ONE };
+            let mut layout = Layout::ONE;
             change(&mut layout);
             layout.unsupported().is_empty()
         };
@@ -109,7 +109,7 @@ mod tests {
             ("expert", two(&|layout| layout.expert = 2)),
         ];
         for (axis, is_supported) in axes {
-            let has_key = keys.iter().any(|key| *key == format!("parallel.{axis}"));
+            let has_key = keys.contains(&format!("parallel.{axis}"));
             assert_eq!(is_supported, has_key, "{axis}");
         }
         assert!(axes.iter().any(|(_, is_supported)| !is_supported));
