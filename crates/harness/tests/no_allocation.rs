@@ -1,8 +1,9 @@
 //! The step loop allocates nothing after its first step, on any thread.
 //!
-//! The whole trainer runs: data-loading thread, evaluations, event file and progress line. A sink
-//! reads the allocation counter of the process at every step. A binary of its own with one test: a
-//! second test would allocate meanwhile.
+//! The whole trainer runs: data-loading thread, evaluations, event file, progress lines and records
+//! for a launcher. A sink reads the allocation counter of the process at every step. A binary of
+//! its own with one test: a second test would allocate meanwhile. So would the thread that draws
+//! the live line of a terminal; that recording for it allocates nothing is a test of `telemetry`.
 
 use lockstep_harness::allocations::{self, CountingAllocator};
 use lockstep_harness::recipes::{DROPOUT, LLAMA, Small, THREE_MICROBATCHES, TINY};
@@ -74,10 +75,11 @@ fn allocations_with(
     let sets: Vec<&str> = own.iter().map(String::as_str).chain(sets.iter().copied()).collect();
     let recipe = small.with(&sets);
     let counts = Counts::default();
-    let console =
-        |surface| -> Box<dyn Sink> { Box::new(Console::new(Box::new(std::io::sink()), surface)) };
+    let console = |surface| -> Box<dyn Sink> { Box::new(Console::new(surface, String::new())) };
     sinks.push(Box::new(Counter { counts: Arc::clone(&counts) }));
-    sinks.extend([console(Surface::Terminal), console(Surface::Plain)]);
+    let nowhere = || Box::new(std::io::sink());
+    sinks
+        .extend([console(Surface::Launcher(nowhere())), console(Surface::Plain(nowhere(), false))]);
     let options = Options { sinks, ..Options::default() };
     train_on_threads(&recipe, &world, options).expect("the run succeeds");
     let counts: Vec<u64> = counts.iter().map(|count| count.load(Ordering::SeqCst)).collect();

@@ -36,6 +36,12 @@ pub enum Event {
         num_threads: usize,
         /// World size.
         workers: usize,
+        /// Model FLOPs of a token, forward and backward.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        flops_per_token: Option<f64>,
+        /// Peak FLOP/s of the run's machines, as calibrated or measured; absent if unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        peak_flops_per_second: Option<f64>,
     },
     /// An optimizer step finished.
     Step {
@@ -382,13 +388,15 @@ mod tests {
             num_steps: 400,
             num_threads: 2,
             workers: 1,
+            flops_per_token: Some(60.0),
+            peak_flops_per_second: None,
         };
         assert_eq!(
             line(started),
             r#"{"v":2,"seconds":3.25,"rank":0,"event":"run_started","recipe_hash":"ab","#
                 .to_owned()
                 + r#""kernel_class":"f32-fma","num_params":10,"tokens_per_step":4096,"#
-                + r#""num_steps":400,"num_threads":2,"workers":1}"#
+                + r#""num_steps":400,"num_threads":2,"workers":1,"flops_per_token":60.0}"#
         );
         let step = Event::Step {
             step: 1,

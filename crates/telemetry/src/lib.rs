@@ -11,7 +11,7 @@
 //! - [`sink`]: the sink trait and the errors
 //! - [`recorder`]: [`Telemetry`], the fan-out of events to sinks
 //! - [`json_lines`]: JSON Lines files of events, written and read
-//! - [`console`]: progress lines
+//! - [`console`]: live line of a terminal, progress lines of a log
 //!
 //! # Example
 //!

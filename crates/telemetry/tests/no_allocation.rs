@@ -6,6 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use lockstep_platform::{ScratchDir, World};
+use lockstep_telemetry::console::Terminal;
 use lockstep_telemetry::{
     Console, Event, JsonLines, Sink, Stamped, Surface, Telemetry, VERSION, load_events,
 };
@@ -78,16 +79,22 @@ fn started() -> Event {
         tokens_per_step: 1,
         num_steps: u64::MAX,
         num_threads: 1,
-        workers: 1,
+        workers: 2,
+        flops_per_token: Some(1e6),
+        peak_flops_per_second: Some(1e11),
     }
 }
 
 fn sinks(world: &World, scratch: &ScratchDir) -> Vec<Box<dyn Sink>> {
     let path = scratch.path().join("events.jsonl");
+    // The terminal is drawn by its own thread, whose allocations do not count.
+    let terminal = Terminal::new(world, Box::new(std::io::sink()), Box::new(|| 80), true);
+    let console = |surface| -> Box<dyn Sink> { Box::new(Console::new(surface, String::new())) };
     vec![
         Box::new(JsonLines::open(world, &path).expect("a scratch file is created")),
-        Box::new(Console::new(Box::new(std::io::sink()), Surface::Terminal)),
-        Box::new(Console::new(Box::new(std::io::sink()), Surface::Plain)),
+        console(Surface::Terminal(terminal)),
+        console(Surface::Launcher(Box::new(std::io::sink()))),
+        console(Surface::Plain(Box::new(std::io::sink()), false)),
     ]
 }
 

@@ -1,135 +1,198 @@
-//! Console sink: progress lines on a terminal or in a log.
+//! Console sink: progress and events on a terminal, through a launcher, or in a log.
 //!
-//! A terminal shows one line that is rewritten in place, at most ten times per second, because each
-//! rewrite costs a system call. A file or pipe gets a line about every two seconds, and always the
-//! first and the last step. The ETA is the mean step time so far, validation included, times the
-//! remaining steps.
+//! A terminal has one live line that is redrawn in place, at most ten times per second, with other
+//! lines above it ([`Terminal`]). A worker whose launcher owns the terminal sends it records of its
+//! progress, which the launcher draws. A file or pipe gets a line about every two seconds, and
+//! always the first and the last step. The ETA is the mean step time so far, validation included,
+//! times the remaining steps.
 
+mod color;
+mod progress;
+mod terminal;
 mod text;
 
-use std::fmt::Write as _;
-use std::io::Write;
+pub use self::color::{has_colors, is_dumb};
+pub use self::progress::Progress;
+pub use self::terminal::{Columns, Terminal};
+pub use self::text::{Sanitized, wrap};
 
-use self::text::{Duration, Rate, Sanitized, Thousands};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use self::color::push_line;
+use self::progress::History;
+use self::text::{Duration, Rate, Thousands};
 use crate::{Event, Sink, Stamped, TelemetryError};
 
+/// First byte of a line with a record of progress: a JSON [`Progress`], or nothing once the live
+/// line has ended.
+pub const RECORD: u8 = 0x1e;
+
 /// Destination of the console.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surface {
-    /// A terminal, where a carriage return moves to the start of the line.
-    Terminal,
-    /// A file or a pipe, where every line remains.
-    Plain,
+    /// A terminal of this process.
+    Terminal(Terminal),
+    /// Standard error of a worker whose launcher draws the records.
+    Launcher(Box<dyn Write + Send>),
+    /// A file or a pipe, where every line remains; lines may have colours.
+    Plain(Box<dyn Write + Send>, bool),
 }
 
 impl Surface {
     /// Minimum time between two progress lines.
-    fn interval_seconds(self) -> f64 {
+    fn interval_seconds(&self) -> f64 {
         match self {
-            Self::Terminal => 0.1,
-            Self::Plain => 2.0,
+            Self::Terminal(_) | Self::Launcher(_) => 0.1,
+            Self::Plain(..) => 2.0,
         }
     }
 }
 
 /// A sink that renders events as lines of text.
 pub struct Console {
-    out: Box<dyn Write + Send>,
     surface: Surface,
-    /// Reused buffer of the output.
+    /// Lines about the run that its events do not have.
+    header: String,
+    /// Reused buffers of the output.
     text: String,
-    /// Columns of the progress line on the terminal that may be rewritten.
-    open_columns: usize,
+    record: Vec<u8>,
+    /// Model FLOPs of a token over the peak per second, where it is known.
+    peak_seconds_per_token: Option<f64>,
+    num_workers: usize,
     num_steps: u64,
     /// Step and time of the first recorded step, from which the mean step time follows.
     first: Option<(u64, f64)>,
     last_drawn_seconds: Option<f64>,
-    /// The latest step, if it is not drawn yet.
-    undrawn: Option<Progress>,
-}
-
-#[derive(Clone, Copy)]
-struct Progress {
-    step: u64,
-    loss: f64,
-    tokens_per_second: f64,
-    seconds_left: f64,
+    history: History,
+    /// The latest step.
+    progress: Progress,
+    /// Whether the latest step is drawn.
+    is_drawn: bool,
 }
 
 impl Console {
-    /// Renders to `out`, usually standard error.
-    pub fn new(out: Box<dyn Write + Send>, surface: Surface) -> Self {
+    /// Renders to a surface. The lines of `header` come before those of the run's start.
+    pub fn new(surface: Surface, header: String) -> Self {
         Self {
-            out,
             surface,
+            header,
             text: String::with_capacity(512),
-            open_columns: 0,
+            record: Vec::with_capacity(1024),
+            peak_seconds_per_token: None,
+            num_workers: 1,
             num_steps: 0,
             first: None,
             last_drawn_seconds: None,
-            undrawn: None,
+            history: History::new(),
+            progress: Progress::start(),
+            is_drawn: true,
         }
     }
 
-    fn step(&mut self, now_seconds: f64, progress: Progress) -> Result<(), TelemetryError> {
+    /// Prepares for a run, which may be the second of this console.
+    fn start(&mut self, event: &Event) {
+        let Event::RunStarted {
+            num_steps, workers, flops_per_token, peak_flops_per_second, ..
+        } = event
+        else {
+            return;
+        };
+        (self.num_steps, self.num_workers) = (*num_steps, *workers);
+        let share = flops_per_token.zip(*peak_flops_per_second).map(|(flops, peak)| flops / peak);
+        self.peak_seconds_per_token = share.filter(|share| share.is_finite());
+        (self.first, self.last_drawn_seconds, self.is_drawn) = (None, None, true);
+        self.history.clear();
+    }
+
+    fn step(&mut self, now_seconds: f64, event: &Event) -> Result<(), TelemetryError> {
+        let &Event::Step {
+            step,
+            loss,
+            lr,
+            grad_norm,
+            tokens_per_second,
+            step_seconds,
+            exposed_communication_seconds,
+            ..
+        } = event
+        else {
+            return Ok(());
+        };
+        let exposed = exposed_communication_seconds / step_seconds;
+        let seconds_left = self.seconds_left(now_seconds, step, step_seconds);
+        self.history.push(loss);
+        let progress = &mut self.progress;
+        (progress.step, progress.num_steps, progress.loss) = (step, self.num_steps, loss);
+        (progress.lr, progress.grad_norm) = (lr, grad_norm);
+        (progress.tokens_per_second, progress.seconds_left) = (tokens_per_second, seconds_left);
+        progress.mfu = self.peak_seconds_per_token.map(|seconds| seconds * tokens_per_second);
+        progress.exposed_communication =
+            Some(exposed).filter(|share| self.num_workers > 1 && share.is_finite());
+        self.is_drawn = false;
         let is_due = self
             .last_drawn_seconds
             .is_none_or(|last| now_seconds - last >= self.surface.interval_seconds());
-        if !is_due && progress.step < self.num_steps {
-            self.undrawn = Some(progress);
+        if !is_due && step < self.num_steps {
             return Ok(());
         }
         self.last_drawn_seconds = Some(now_seconds);
-        self.draw(progress);
+        self.draw()
+    }
+
+    /// Draws the latest step, once.
+    fn draw(&mut self) -> Result<(), TelemetryError> {
+        if std::mem::replace(&mut self.is_drawn, true) {
+            return Ok(());
+        }
+        self.history.summarize(&mut self.progress.recent_losses);
+        let progress = &self.progress;
+        match &mut self.surface {
+            Surface::Terminal(terminal) => return written(terminal.draw(progress)),
+            Surface::Launcher(out) => {
+                let record = &mut self.record;
+                record.clear();
+                record.push(RECORD);
+                serde_json::to_writer(&mut *record, progress).expect("a record is JSON");
+                record.push(b'\n');
+                return written(out.write_all(record).and_then(|()| out.flush()));
+            }
+            Surface::Plain(..) => describe_progress(&mut self.text, progress),
+        }
         self.put()
     }
 
-    /// Appends the progress line: over the old one on a terminal, else on a line of its own.
-    fn draw(&mut self, progress: Progress) {
-        self.undrawn = None;
-        if self.surface == Surface::Terminal {
-            self.text.push('\r');
-        }
-        let start = self.text.len();
-        let Progress { step, loss, tokens_per_second, seconds_left } = progress;
-        let width = text::num_digits(self.num_steps);
-        add(&mut self.text, format_args!("step {step:>width$}/{}", self.num_steps));
-        add(&mut self.text, format_args!("  loss {loss:.4}  {} tokens/s", Rate(tokens_per_second)));
-        add(&mut self.text, format_args!("  ETA {}", Duration(seconds_left)));
-        let columns = self.text.len() - start;
-        match self.surface {
-            Surface::Plain => self.text.push('\n'),
-            Surface::Terminal => {
-                // Spaces clear the rest of a longer line.
-                for _ in columns..self.open_columns {
-                    self.text.push(' ');
-                }
-                self.open_columns = columns;
+    /// Ends the live line.
+    fn close(&mut self) -> Result<(), TelemetryError> {
+        match &mut self.surface {
+            Surface::Terminal(terminal) => written(terminal.close()),
+            Surface::Launcher(_) => {
+                add(&mut self.text, format_args!("{}\n", char::from(RECORD)));
+                self.put()
             }
-        }
-    }
-
-    /// Completes the progress line before any other line.
-    fn close_progress(&mut self) {
-        if self.surface == Surface::Terminal {
-            if let Some(progress) = self.undrawn {
-                self.draw(progress);
-            }
-            if self.open_columns > 0 {
-                self.text.push('\n');
-                self.open_columns = 0;
-            }
+            Surface::Plain(..) => Ok(()),
         }
     }
 
     /// Writes the buffer in one call and clears it.
     fn put(&mut self) -> Result<(), TelemetryError> {
-        let written = self.out.write_all(self.text.as_bytes()).and_then(|()| self.out.flush());
-        self.text.clear();
-        written.map_err(|error| TelemetryError::Write {
-            sink: "the console".to_owned(),
-            reason: error.to_string(),
-        })
+        let text = &mut self.text;
+        if text.is_empty() {
+            return Ok(());
+        }
+        let result = match &mut self.surface {
+            Surface::Terminal(terminal) => terminal.print(text),
+            Surface::Plain(out, true) => {
+                let mut painted = String::with_capacity(text.len());
+                for line in text.lines() {
+                    push_line(&mut painted, line, true);
+                    painted.push('\n');
+                }
+                write_all(out, &painted)
+            }
+            Surface::Plain(out, false) | Surface::Launcher(out) => write_all(out, text),
+        };
+        text.clear();
+        written(result)
     }
 
     fn seconds_left(&mut self, now_seconds: f64, step: u64, step_seconds: f64) -> f64 {
@@ -153,7 +216,9 @@ impl Console {
                 num_steps,
                 num_threads,
                 workers,
+                ..
             } => {
+                text.push_str(&self.header);
                 let (params, tokens) = (Thousands(*num_params), Thousands(*tokens_per_step));
                 let steps = Thousands(*num_steps);
                 add(text, format_args!("{params} parameters, {steps} steps of {tokens} tokens\n"));
@@ -195,21 +260,15 @@ impl Console {
             Event::Warning { message } => {
                 add(text, format_args!("warning: {}\n", Sanitized(message)));
             }
-            Event::RunFinished {
-                steps,
-                final_loss,
-                validation_loss,
-                losses_hash,
-                weights_hash,
-                run_seconds,
-            } => {
+            Event::RunFinished { steps, final_loss, validation_loss, run_seconds, .. } => {
+                // The command prints the hashes once, in its summary.
                 let steps = Thousands(*steps);
                 add(text, format_args!("finished {steps} steps in {}", Duration(*run_seconds)));
                 add(text, format_args!("  loss {final_loss:.4}"));
                 if let Some(loss) = validation_loss {
                     add(text, format_args!("  validation loss {loss:.4}"));
                 }
-                add(text, format_args!("\nlosses  {losses_hash}\nweights {weights_hash}\n"));
+                text.push('\n');
             }
             _ => describe_asynchronous(text, event),
         }
@@ -218,35 +277,47 @@ impl Console {
 
 impl Sink for Console {
     fn write(&mut self, stamped: &Stamped) -> Result<(), TelemetryError> {
-        let now_seconds = stamped.seconds;
         match &stamped.event {
-            &Event::Step { step, loss, tokens_per_second, step_seconds, .. } => {
-                let seconds_left = self.seconds_left(now_seconds, step, step_seconds);
-                return self
-                    .step(now_seconds, Progress { step, loss, tokens_per_second, seconds_left });
-            }
+            event @ Event::Step { .. } => return self.step(stamped.seconds, event),
             event if event.is_detail() => return Ok(()),
-            Event::RunStarted { num_steps, .. } => {
-                self.num_steps = *num_steps;
-                (self.first, self.last_drawn_seconds, self.undrawn) = (None, None, None);
-            }
+            event @ Event::RunStarted { .. } => self.start(event),
             Event::RunFinished { .. } => {
                 // A run that ends early has not drawn its last step.
-                if let Some(progress) = self.undrawn {
-                    self.draw(progress);
-                }
+                self.draw()?;
+                self.close()?;
             }
             _ => {}
         }
-        self.close_progress();
         self.describe(&stamped.event);
         self.put()
     }
 
     fn flush(&mut self) -> Result<(), TelemetryError> {
-        self.close_progress();
-        self.put()
+        if !matches!(self.surface, Surface::Plain(..)) {
+            self.draw()?;
+        }
+        self.close()
     }
+}
+
+/// Appends a step as a plain line.
+fn describe_progress(text: &mut String, progress: &Progress) {
+    let &Progress { step, num_steps, loss, tokens_per_second, seconds_left, .. } = progress;
+    let width = text::num_digits(num_steps);
+    add(text, format_args!("step {step:>width$}/{num_steps}"));
+    add(text, format_args!("  loss {loss:.4}  {} tokens/s", Rate(tokens_per_second)));
+    add(text, format_args!("  ETA {}\n", Duration(seconds_left)));
+}
+
+fn write_all(out: &mut Box<dyn Write + Send>, text: &str) -> io::Result<()> {
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+}
+
+fn written(result: io::Result<()>) -> Result<(), TelemetryError> {
+    result.map_err(|error| TelemetryError::Write {
+        sink: "the console".to_owned(),
+        reason: error.to_string(),
+    })
 }
 
 /// Appends the lines of gossip and parameter-server events; details have none.

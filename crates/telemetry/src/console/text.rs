@@ -1,4 +1,4 @@
-//! Formatting of numbers, durations and untrusted text, without allocation.
+//! Formatting of numbers and durations, without allocation; untrusted text and long lines.
 
 use std::fmt::{self, Write as _};
 
@@ -56,18 +56,63 @@ impl fmt::Display for Duration {
     }
 }
 
-/// Untrusted text, such as generated samples, without control characters that could change the
-/// terminal.
-pub(super) struct Sanitized<'a>(pub(super) &'a str);
+/// A number with three significant digits, in scientific notation far from one: `0.523`, `1.23e6`.
+pub(super) struct Significant(pub(super) f64);
+
+impl fmt::Display for Significant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.abs() {
+            size if size == 0.0 || !size.is_finite() => write!(f, "{}", self.0),
+            size if size < 9.995e-4 => write!(f, "{:.2e}", self.0),
+            size if size < 0.9995 => write!(f, "{:.3}", self.0),
+            size if size < 9.995 => write!(f, "{:.2}", self.0),
+            size if size < 99.95 => write!(f, "{:.1}", self.0),
+            size if size < 999.5 => write!(f, "{:.0}", self.0),
+            _ => write!(f, "{:.2e}", self.0),
+        }
+    }
+}
+
+/// Untrusted text, such as generated samples, without characters that could change the terminal:
+/// control characters and those that reorder the text are replaced.
+pub struct Sanitized<'a>(pub &'a str);
 
 impl fmt::Display for Sanitized<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for character in self.0.chars() {
-            let is_control = character.is_control() && !matches!(character, '\n' | '\t');
-            f.write_char(if is_control { char::REPLACEMENT_CHARACTER } else { character })?;
+            let is_unsafe = match character {
+                '\n' | '\t' => false,
+                '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+                _ => character.is_control(),
+            };
+            f.write_char(if is_unsafe { char::REPLACEMENT_CHARACTER } else { character })?;
         }
         Ok(())
     }
+}
+
+/// Splits a line between words, so that each part fits into `columns`; parts after the first are
+/// indented. A word that is longer, such as a path or a hash, stays whole.
+pub fn wrap(line: &str, columns: usize, indent: usize) -> Vec<String> {
+    let mut parts = Vec::new();
+    let mut part = String::new();
+    let (mut width, mut has_word) = (0, false);
+    for (index, word) in line.split(' ').enumerate() {
+        let len = word.chars().count();
+        if has_word && !word.is_empty() && width + 1 + len > columns {
+            part.truncate(part.trim_end_matches(' ').len());
+            parts.push(std::mem::replace(&mut part, " ".repeat(indent)));
+            width = indent;
+        } else if index > 0 {
+            part.push(' ');
+            width += 1;
+        }
+        part.push_str(word);
+        width += len;
+        has_word |= !word.is_empty();
+    }
+    parts.push(part);
+    parts
 }
 
 /// Number of decimal digits of a count.
@@ -132,6 +177,49 @@ mod tests {
     #[test]
     fn control_characters_of_a_sample_do_not_reach_the_terminal() {
         assert_eq!(Sanitized("a\x1b[2Jb\r\n\tc").to_string(), "a\u{fffd}[2Jb\u{fffd}\n\tc");
+        assert_eq!(
+            Sanitized("\u{9b}1m \u{202e}x \u{7f}é").to_string(),
+            "\u{fffd}1m \u{fffd}x \u{fffd}é"
+        );
+    }
+
+    #[test]
+    fn three_digits_are_significant() {
+        for (value, expected) in [
+            (0.0, "0"),
+            (0.5, "0.500"),
+            (0.999_6, "1.00"),
+            (9.996, "10.0"),
+            (123.4, "123"),
+            (999.6, "1.00e3"),
+            (-2.5, "-2.50"),
+            (1.5e-5, "1.50e-5"),
+            (f64::NAN, "NaN"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(Significant(value).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn lines_are_split_at_spaces() {
+        let text = "speed   12 tokens/s, median step 3 ms";
+        assert_eq!(wrap(text, 80, 4), [text], "inner spaces stay");
+        assert_eq!(wrap(text, 20, 4), ["speed   12 tokens/s,", "    median step 3 ms"]);
+        assert_eq!(wrap("  a0123456789 b", 6, 2), ["  a0123456789", "  b"], "no word is cut");
+        assert_eq!(wrap("", 6, 2), [""]);
+        for columns in 0..60 {
+            let parts = wrap(text, columns, 2);
+            let joined = parts.join(" ");
+            assert_eq!(
+                joined.split_whitespace().collect::<Vec<_>>(),
+                text.split_whitespace().collect::<Vec<_>>()
+            );
+            for part in parts {
+                let is_word = part.split_whitespace().count() == 1;
+                assert!(part.chars().count() <= columns || is_word, "{columns}: {part:?}");
+            }
+        }
     }
 
     #[test]
