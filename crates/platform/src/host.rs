@@ -23,6 +23,10 @@ pub trait Host: Send + Sync {
     /// Environment variable; `None` if it is unset or not text.
     fn env(&self, name: &str) -> Option<String>;
 
+    /// Width of the terminal of standard error, or else of standard output; `None` if neither is a
+    /// terminal that tells it.
+    fn terminal_columns(&self) -> Option<usize>;
+
     /// Folder of temporary files.
     fn temp_dir(&self) -> PathBuf;
 

@@ -43,6 +43,12 @@ impl Host for RealHost {
         std::env::var(name).ok()
     }
 
+    fn terminal_columns(&self) -> Option<usize> {
+        let stderr = rustix::termios::tcgetwinsize(std::io::stderr());
+        let size = stderr.or_else(|_| rustix::termios::tcgetwinsize(std::io::stdout())).ok()?;
+        Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+    }
+
     fn temp_dir(&self) -> PathBuf {
         std::env::temp_dir()
     }
