@@ -5,7 +5,7 @@ use crate::materialize::materialize;
 use crate::microbatch::microbatch_of;
 use crate::{TrainError, device, feed};
 use lockstep_comm::Comm;
-use lockstep_config::Recipe;
+use lockstep_config::{Dtype, Recipe};
 use lockstep_data::Cursor;
 use lockstep_optim::Update;
 use lockstep_parallel::Groups;
@@ -115,17 +115,41 @@ pub fn tile_peak_gflops(cpu: &Cpu, world: &World) -> Option<f64> {
     best_burst(world, |num_rounds| peak::tile_burst(cpu, num_rounds))
 }
 
-/// Best of several bursts of about 10 ms. Other programs can only slow a burst down, so the best is
-/// closest to the peak.
+/// Peak FLOP/s of all cores in the number format of the recipe's matmuls, measured for some 20 ms.
+pub fn measure_peak_flops(recipe: &Recipe, world: &World) -> Result<f64, TrainError> {
+    let mut all_cores = recipe.clone();
+    all_cores.run.threads = world.threads().available();
+    let cpu = device::open(&all_cores, world)?;
+    let shortest = Duration::from_millis(2);
+    let tiles = match recipe.precision.compute {
+        Dtype::Bf16 => best_of(world, 10, shortest, |rounds| peak::tile_burst(&cpu, rounds)),
+        _ => None,
+    };
+    let fma = || best_of(world, 10, shortest, |rounds| Some(peak::fma_burst(&cpu, rounds)));
+    Ok(1e9 * tiles.or_else(fma).expect("FMA always runs"))
+}
+
+/// Best of several bursts of about 10 ms.
 fn best_burst(world: &World, burst: impl Fn(usize) -> Option<f64>) -> Option<f64> {
+    best_of(world, 20, Duration::from_millis(10), burst)
+}
+
+/// Best GFLOP/s of several bursts, which grow until they take `shortest`. Other programs can only
+/// slow a burst down, so the best is closest to the peak.
+fn best_of(
+    world: &World,
+    num_bursts: usize,
+    shortest: Duration,
+    burst: impl Fn(usize) -> Option<f64>,
+) -> Option<f64> {
     let mut best = 0.0f64;
     let mut num_rounds = 1 << 14;
-    for _ in 0..20 {
+    for _ in 0..num_bursts {
         let start = world.clock().now();
         let flops = burst(num_rounds)?;
         let elapsed = world.clock().since(start);
         best = best.max(flops / elapsed.as_secs_f64() / 1e9);
-        if elapsed < Duration::from_millis(10) {
+        if elapsed < shortest {
             num_rounds *= 2;
         }
     }

@@ -12,6 +12,7 @@ use crate::options::Attempt;
 use crate::resume_state::ResumeState;
 use crate::stragglers::{Participation, StragglerMonitor};
 use crate::summary;
+use crate::utilization::Utilization;
 use crate::{RunFolder, Summary, TrainError, gossip};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe};
@@ -49,6 +50,8 @@ pub struct StepRecord {
 
 /// Records the steps of this rank.
 pub struct StepLog {
+    /// Work of a token, and the peak of the machines.
+    pub utilization: Utilization,
     /// Loss of every step since the start of the run, over all attempts.
     pub losses: Vec<f64>,
     /// Duration of every step since this process began.
@@ -97,7 +100,8 @@ pub struct StepLog {
 }
 
 impl StepLog {
-    /// Opens the event file in the run folder and records the start of the run.
+    /// Opens the event file in the run folder and records the start of the run, with the peak
+    /// FLOP/s of its machines where it is known.
     pub fn start(
         recipe: &Recipe,
         world: &World,
@@ -105,6 +109,7 @@ impl StepLog {
         folder: Option<&RunFolder>,
         mut sinks: Vec<Box<dyn Sink>>,
         learner: &Learner,
+        peak: Option<f64>,
     ) -> Result<Self, TrainError> {
         match folder {
             Some(folder) => sinks.push(Box::new(JsonLines::open(world, &folder.events())?)),
@@ -113,6 +118,7 @@ impl StepLog {
         }
         let worker = learner.replica.groups().rank();
         let mut telemetry = Telemetry::start(world.clone(), worker, sinks);
+        let utilization = Utilization::new(recipe, learner.replica.blueprint(), peak);
         telemetry.record(&Event::RunStarted {
             recipe_hash: recipe.hash(),
             kernel_class: kernel_class(recipe).to_owned(),
@@ -121,6 +127,8 @@ impl StepLog {
             num_steps: recipe.train.steps,
             num_threads: cpu.num_threads(),
             workers: recipe.run.workers,
+            flops_per_token: Some(utilization.flops_per_token),
+            peak_flops_per_second: utilization.peak_flops_per_second,
         });
         if let Some(event) = gossip::graph_event(recipe, &learner.replica) {
             telemetry.record(&event);
@@ -128,6 +136,7 @@ impl StepLog {
         let now = world.clock().now();
         let capacity = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
         Ok(Self {
+            utilization,
             losses: Vec::new(),
             step_seconds: Vec::with_capacity(capacity),
             first_step_at_seconds: None,

@@ -44,6 +44,7 @@ pub(crate) fn summarize(
     let most = |by_worker: &[u64]| by_worker.iter().copied().max().unwrap_or(0);
     let steps = step_log.losses.len() as u64;
     let tokens = learner.batches.first_sample_of(steps) * recipe.model.context as u64;
+    let tokens_per_second = tokens_per_second(learner, recipe, step_log);
     let validation_loss = evaluation.map(|found| found.validation_loss);
     let baseline_loss = evaluation.and_then(|found| found.baseline_loss);
     let target = Target::of(recipe, steps, tokens, validation_loss, step_log, figures);
@@ -61,7 +62,8 @@ pub(crate) fn summarize(
         weights_hash,
         recipe_hash: recipe.hash(),
         kernel_class: kernel_class(recipe).to_owned(),
-        tokens_per_second: tokens_per_second(learner, recipe, step_log),
+        tokens_per_second,
+        mfu: step_log.utilization.mfu(tokens_per_second),
         step_seconds_median: median(&step_log.step_seconds),
         peak_rss_bytes: most(&figures.peak_rss_bytes),
         peak_rss_bytes_by_rank: figures.peak_rss_bytes.clone(),

@@ -23,6 +23,8 @@ pub struct Summary {
     pub recipe_hash: String,
     pub kernel_class: String,
     pub tokens_per_second: f64,
+    /// Model FLOP/s over the peak of this machine; null where the peak is unknown.
+    pub mfu: Option<f64>,
     pub step_seconds_median: f64,
     pub peak_rss_bytes: u64,
     pub peak_rss_bytes_by_rank: Vec<u64>,
