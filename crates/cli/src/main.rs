@@ -10,16 +10,21 @@
 //! - [`prediction`]: predicted memory, bytes and step time; [`calibration_file`]: the measured
 //!   machine
 //! - [`subprocess`]: another `lockstep` command as a process
+//! - [`console`]: standard error of a run; [`machine_peak`]: the peak behind its share (MFU)
 //! - [`failure`]: errors and exit codes; [`output`]: standard output; [`quantity`]: numbers as text
 
 mod calibration_file;
 mod commands;
+mod common_flags;
+mod console;
 mod failure;
+mod machine_peak;
 mod memory_report;
 mod output;
 mod prediction;
 mod quantity;
 mod recipe_args;
+mod resume_command;
 mod subprocess;
 mod workers;
 

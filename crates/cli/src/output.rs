@@ -15,6 +15,10 @@ pub(crate) fn text(text: &str) -> Result<(), Failure> {
 
 /// Prints one JSON value.
 pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
-    let json = serde_json::to_string_pretty(value).expect("our values are JSON");
-    text(&(json + "\n"))
+    text(&to_json(value))
+}
+
+/// One JSON value as lines of text.
+pub(crate) fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string_pretty(value).expect("our values are JSON") + "\n"
 }

@@ -30,6 +30,21 @@ impl RecipeArguments {
         self.recipe.is_none() && self.preset.is_none() && self.sets.is_empty()
     }
 
+    /// Settings of single keys.
+    pub(crate) fn sets(&self) -> &[String] {
+        &self.sets
+    }
+
+    /// The recipe file or model folder.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.recipe.as_deref()
+    }
+
+    /// Replaces the recipe file or model folder.
+    pub(crate) fn with_path(&self, recipe: Option<PathBuf>) -> Self {
+        Self { recipe, ..self.clone() }
+    }
+
     /// Adds settings with the highest priority.
     pub(crate) fn with(&self, sets: &[String]) -> Self {
         let mut more = self.clone();

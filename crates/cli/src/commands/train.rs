@@ -1,12 +1,15 @@
 //! `lockstep train`: trains the model of a recipe.
 
 use crate::calibration_file;
+use crate::common_flags::CommonFlags;
+use crate::console;
 use crate::failure::Failure;
+use crate::machine_peak;
 use crate::output;
 use crate::prediction;
-use crate::quantity::{digits, si_bytes};
+use crate::quantity::{digits, percent, si_bytes};
 use crate::recipe_args::RecipeArguments;
-use crate::workers::{self, LaunchOptions, print_status};
+use crate::workers::{self, LaunchOptions, RunDir, print_status};
 use lockstep_comm::Comm;
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Recipe, lints};
@@ -14,26 +17,30 @@ use lockstep_planner::Forecast;
 use lockstep_planner::memory::Process;
 use lockstep_planner::traffic::Interconnect;
 use lockstep_platform::World;
-use lockstep_telemetry::{Console, Event, Sink, Stamped, TelemetryError};
+use lockstep_telemetry::Sink;
+use lockstep_telemetry::console::Sanitized;
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::sampling::Sampling;
 use lockstep_trainer::{Options, RunFolder, Summary, Target};
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 /// Tokens of the sample after a run.
 const SAMPLE_TOKENS: usize = 400;
 
+/// Columns of the labels in a report.
+const LABEL_COLUMNS: usize = 13;
+
 /// Train the model of a recipe
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   lockstep train                                       default recipe on the bundled corpus
-  lockstep train --preset tiny --set train.steps=20    a short run
-  lockstep train --set run.workers=4                   four workers, bit-identical result
-  lockstep train my.toml --set data.source=book.txt    your own text
+  lockstep train --preset tiny --steps 20              a short run
+  lockstep train --workers 4                           four workers, bit-identical result
+  lockstep train my.toml --data book.txt --lr 1e-3     your own text and learning rate
+  lockstep train my.toml --set optim.clip=0.5          any key; `lockstep config` lists them
   lockstep train my.toml --stop-after 100              stop early, then resume:
   lockstep train my.toml --resume runs/0001
   lockstep train my.toml --from runs/0001 --warm-up 50   start from matching tensors
@@ -46,10 +53,15 @@ Examples:
 
 This process launches the workers (run.workers, run.isolation) and prefixes each line of their
 standard error with the rank. A process with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its
-environment is a worker itself, so torchrun and other launchers work too.")]
+environment is a worker itself, so torchrun and other launchers work too.
+
+Ctrl-C saves a checkpoint after the step, exits with code 130 and prints the command that resumes;
+a second Ctrl-C stops at once.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     recipe: RecipeArguments,
+    #[command(flatten)]
+    flags: CommonFlags,
     /// Resume the run in this folder (run.* and parallel.* may differ)
     #[arg(long, value_name = "RUN")]
     resume: Option<PathBuf>,
@@ -79,7 +91,8 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let process = prediction::measure_process(world);
-    let recipe = arguments.recipe.with(&from_settings(arguments)).resolve(world)?;
+    let recipe = arguments.flags.add_to(&arguments.recipe)?;
+    let recipe = recipe.with(&from_settings(arguments)).resolve(world)?;
     if let Some(addr) = arguments.join.as_ref().filter(|_| !workers::is_worker(world)) {
         lockstep_trainer::check_inputs(&recipe, world)?;
         return workers::serve(world, addr, arguments.quiet);
@@ -90,6 +103,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     // Set where this process made the checks.
     let text = Arc::new(OnceLock::new());
     let found = Arc::clone(&text);
+    let peak = Arc::new(OnceLock::new());
+    let found_peak = Arc::clone(&peak);
     let check = || {
         arguments.listen.iter().try_for_each(|addr| workers::check_listen(&recipe, addr))?;
         // Memory per worker is largest with the fewest workers.
@@ -100,18 +115,28 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         prediction::check_memory(&recipe, world, Process { text: held, ..process })?;
         let findings = if arguments.quiet { Vec::new() } else { lints::findings(&recipe) };
         for finding in findings {
-            print_status(&format!("warning: {finding}\n"));
+            print_status(&console::wrap_status(world, &format!("warning: {finding}")));
         }
-        let env = prediction::text_env(*found.get_or_init(|| held));
+        let mut env = prediction::text_env(*found.get_or_init(|| held));
+        // Other hosts may join, and a quiet run shows no share.
+        if !arguments.quiet && arguments.listen.is_none() {
+            env.extend(machine_peak::to_env(
+                *found_peak.get_or_init(|| machine_peak::find(&recipe, world)),
+            ));
+        }
         let listen = arguments.listen.clone();
         Ok(LaunchOptions { listen, env, ..launch_options(&recipe, world)? })
     };
     let (quiet, own_world) = (arguments.quiet, World::clone(world));
+    let run_dir = RunDir::default();
+    let shared_dir = run_dir.clone();
     let work = move |recipe: &Recipe, comm: &Comm| {
         let mut options = options();
-        options.attempt = workers::attempt(&own_world);
+        workers::prepare(&mut options, &shared_dir, comm, &own_world);
         // Only rank 0 prints and records predictions.
         if comm.rank().0 == 0 {
+            options.peak_flops_per_second =
+                *peak.get_or_init(|| machine_peak::of_worker(recipe, &own_world));
             let (costs, domains) = comm.costs();
             let passed = || prediction::text_bytes_from_env(recipe, &own_world);
             let process = Process { text: *text.get_or_init(passed), ..process };
@@ -130,15 +155,19 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         }
         lockstep_trainer::train(recipe, &own_world, comm, options)
     };
-    let Some(summary) = workers::run(&recipe, world, quiet, check, work)? else { return Ok(()) };
-    if arguments.json {
-        return output::json(&summary);
-    }
-    output::text(&report(&summary))?;
-    if recipe.model.family.is_problem() {
+    let Some(summary) = workers::run(&recipe, world, quiet, &run_dir, check, work)? else {
         return Ok(());
+    };
+    if arguments.json {
+        return console::print_result(world, &output::to_json(&summary));
     }
-    output::text(&sample(&summary, &recipe, world)?)
+    let text = match recipe.model.family.is_problem() {
+        true => String::new(),
+        false => sample(&summary, &recipe, world)?,
+    };
+    // The hashes are the last lines, where they are found and compared.
+    let report = console::wrap_report(world, &report(&summary), LABEL_COLUMNS);
+    console::print_result(world, &(text + &report))
 }
 
 /// Settings of `--from`.
@@ -151,41 +180,20 @@ fn from_settings(arguments: &Arguments) -> Vec<String> {
 
 /// Options of the launcher. All attempts of a run share the run directory of the first.
 fn launch_options(recipe: &Recipe, world: &World) -> Result<LaunchOptions, Failure> {
-    let (restarts, saves_on_request) = (recipe.run.restarts, recipe.checkpoint.is_on());
+    let restarts = recipe.run.restarts;
     let run_dir = match (restarts, recipe.run.elastic) {
         (0, None) => None,
         _ => Some(RunFolder::planned(recipe, world)?.path().to_owned()),
     };
-    Ok(LaunchOptions { restarts, run_dir, saves_on_request, ..LaunchOptions::default() })
+    Ok(LaunchOptions { restarts, run_dir, ..workers::saving_options(recipe) })
 }
 
-/// Console output of a run: the announcement, then progress.
+/// Console output of a run: lines about the recipe, then progress.
 fn sinks(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<Box<dyn Sink>> {
-    let mut line = batch_line(recipe) + &layout_dependence_line(recipe) + &emulation_line(recipe);
+    let mut line = batch_line(recipe) + &fine_tuning_line(recipe);
+    line += &(layout_dependence_line(recipe) + &emulation_line(recipe));
     line += &prediction::render_line(recipe, world, forecast);
-    let batch = Announcement { line };
-    let console = Console::new(Box::new(std::io::stderr()), workers::surface(world));
-    vec![Box::new(batch), Box::new(console)]
-}
-
-/// Prints its lines once the run has started, so that a refused run prints none.
-struct Announcement {
-    line: String,
-}
-
-impl Sink for Announcement {
-    fn write(&mut self, stamped: &Stamped) -> Result<(), TelemetryError> {
-        if matches!(stamped.event, Event::RunStarted { .. }) {
-            let written = std::io::stderr().write_all(self.line.as_bytes());
-            let (sink, reason) = ("standard error".to_owned(), |e: std::io::Error| e.to_string());
-            written.map_err(|error| TelemetryError::Write { sink, reason: reason(error) })?;
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), TelemetryError> {
-        Ok(())
-    }
+    vec![Box::new(console::console(world, line))]
 }
 
 /// The global batch as micro-batch size x micro-batches x data-parallel workers.
@@ -212,6 +220,11 @@ fn batch_line(recipe: &Recipe) -> String {
         "global batch {batch} = micro-batch size {microbatch_size} x ({microbatches}) \
          micro-batches on {workers}\n"
     )
+}
+
+/// A line where the rule of fine-tuning chose the learning rate.
+fn fine_tuning_line(recipe: &Recipe) -> String {
+    recipe.fine_tuning_rule().map_or(String::new(), |line| line + "\n")
 }
 
 /// A line where results depend on the layout.
@@ -254,15 +267,18 @@ fn report(summary: &Summary) -> String {
         Seconds(summary.step_seconds_median),
         Seconds(summary.data_wait_seconds)
     );
+    if let Some(mfu) = summary.mfu {
+        let _ = writeln!(text, "MFU          {} of this machine's peak FLOP/s", percent(mfu));
+    }
     text += &straggler_lines(summary);
     if let Some(emulated) = &summary.emulated {
         let _ = writeln!(text, "emulated     {emulated}");
     }
     let _ = writeln!(text, "peak memory  {}", Bytes(summary.peak_rss_bytes));
     text += &prediction_line(summary);
+    let _ = writeln!(text, "run folder   {}", summary.run_dir);
     let _ = writeln!(text, "losses_hash  {}", summary.losses_hash);
     let _ = writeln!(text, "weights_hash {}", summary.weights_hash);
-    let _ = writeln!(text, "run folder   {}", summary.run_dir);
     text
 }
 
@@ -331,7 +347,8 @@ fn sample(summary: &Summary, recipe: &Recipe, world: &World) -> Result<String, F
     let sampling = Sampling { temperature: 0.7, top_k: 0, top_p: 0.95, seed: recipe.train.seed };
     let tokens = generator.generate("\n", SAMPLE_TOKENS, sampling, |_| true)?;
     let text = generator.tokenizer().decode(&tokens);
-    Ok(format!("\nSample (lockstep generate prints more):\n\n{text}\n"))
+    let text = Sanitized(&text);
+    Ok(format!("\nSample (lockstep generate prints more):\n\n{text}\n\n"))
 }
 
 #[cfg(test)]
@@ -341,7 +358,9 @@ mod tests {
 
     fn line(sets: &[&str]) -> String {
         let sets = sets.iter().map(|set| (*set).to_owned()).collect();
-        batch_line(&resolve(&Sources { sets, ..Sources::default() }).expect("a sound recipe"))
+        let preset = Some("bible-small".to_owned());
+        let sources = Sources { sets, preset, ..Sources::default() };
+        batch_line(&resolve(&sources).expect("a sound recipe"))
     }
 
     #[test]

@@ -1,0 +1,132 @@
+//! Flags for the keys that are set most often, each equal to a `--set` of its key.
+
+use crate::failure::Failure;
+use crate::recipe_args::RecipeArguments;
+
+/// Common settings of a run.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct CommonFlags {
+    /// Optimizer steps (train.steps)
+    #[arg(long, value_name = "N")]
+    steps: Option<String>,
+    /// Learning rate (optim.lr)
+    #[arg(long, value_name = "RATE")]
+    lr: Option<String>,
+    /// Sequences per step over all workers (train.batch)
+    #[arg(long, value_name = "N")]
+    batch: Option<String>,
+    /// Number of workers, or a range like '{min=2,max=4}' (run.workers)
+    #[arg(long, value_name = "N")]
+    workers: Option<String>,
+    /// Device of the workers: cpu
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+    /// File or folder to train on (data.source)
+    #[arg(long, value_name = "PATH")]
+    data: Option<String>,
+}
+
+impl CommonFlags {
+    /// The recipe arguments with these flags as settings. A flag that contradicts a `--set` is
+    /// refused.
+    pub(crate) fn add_to(&self, recipe: &RecipeArguments) -> Result<RecipeArguments, Failure> {
+        self.check_device()?;
+        let flags = [
+            ("--steps", "train.steps", &self.steps),
+            ("--lr", "optim.lr", &self.lr),
+            ("--batch", "train.batch", &self.batch),
+            ("--workers", "run.workers", &self.workers),
+            ("--data", "data.source", &self.data),
+        ];
+        let mut settings = Vec::new();
+        for (flag, key, value) in flags {
+            let Some(value) = value else { continue };
+            for set in recipe.sets() {
+                let other = set.split_once('=').filter(|(other, _)| other.trim() == key);
+                if let Some((_, other)) = other.filter(|(_, other)| !is_equal(value, other)) {
+                    return Err(Failure::user(format!(
+                        "{flag} {value} and --set {key}={} are two values of {key}; keep one",
+                        other.trim()
+                    )));
+                }
+            }
+            settings.push(format!("{key}={value}"));
+        }
+        Ok(recipe.with(&settings))
+    }
+
+    fn check_device(&self) -> Result<(), Failure> {
+        match self.device.as_deref() {
+            None => Ok(()),
+            Some(device) if device.eq_ignore_ascii_case("cpu") => Ok(()),
+            Some(device) => Err(Failure::user(format!(
+                "--device {device}: this build trains on CPUs; try --device cpu, or predict a run \
+                 on GPUs with lockstep plan --model gpt3-13b --cluster 64xa100-80gb"
+            ))),
+        }
+    }
+}
+
+/// Whether two values of a key are equal: as numbers, or else as text.
+fn is_equal(one: &str, other: &str) -> bool {
+    let text = |value: &str| value.trim().trim_matches('"').to_owned();
+    let (one, other) = (text(one), text(other));
+    match (one.parse::<f64>(), other.parse::<f64>()) {
+        (Ok(one), Ok(other)) => one.to_bits() == other.to_bits(),
+        _ => one == other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        recipe: RecipeArguments,
+        #[command(flatten)]
+        flags: CommonFlags,
+    }
+
+    fn added(arguments: &[&str]) -> Result<Vec<String>, String> {
+        let arguments = Arguments::parse_from([&["train"], arguments].concat());
+        let added = arguments.flags.add_to(&arguments.recipe);
+        added.map(|recipe| recipe.to_arguments()).map_err(|failure| failure.text().to_owned())
+    }
+
+    #[test]
+    fn flags_are_settings_of_their_keys() {
+        let flags = "--steps 20 --lr 3e-4 --batch 8 --workers 2 --device CPU --data book.txt";
+        let flags: Vec<&str> = flags.split(' ').collect();
+        let settings = [
+            "train.steps=20",
+            "optim.lr=3e-4",
+            "train.batch=8",
+            "run.workers=2",
+            "data.source=book.txt",
+        ];
+        let expected: Vec<&str> = settings.iter().flat_map(|set| ["--set", set]).collect();
+        assert_eq!(added(&flags).unwrap(), expected);
+        assert_eq!(added(&[]).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn a_flag_and_a_setting_must_agree() {
+        assert!(added(&["--lr", "1e-3", "--set", "optim.lr = 0.001"]).is_ok());
+        assert!(added(&["--data", "a.txt", "--set", "data.source=\"a.txt\""]).is_ok());
+        assert!(added(&["--steps", "5", "--set", "train.batch=6"]).is_ok());
+        assert_eq!(
+            added(&["--steps", "20", "--set", "train.steps=30"]).unwrap_err(),
+            "--steps 20 and --set train.steps=30 are two values of train.steps; keep one"
+        );
+    }
+
+    #[test]
+    fn other_devices_are_refused_with_a_command_that_plans_them() {
+        let error = added(&["--device", "cuda:0"]).unwrap_err();
+        assert!(error.starts_with("--device cuda:0: this build trains on CPUs"), "{error}");
+        assert!(error.contains("lockstep plan"), "{error}");
+    }
+}

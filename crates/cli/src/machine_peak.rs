@@ -1,0 +1,49 @@
+//! Peak FLOP/s of the machine that a run is on, for the run's share of it (MFU).
+//!
+//! The calibration has it; without one the process that starts a run measures it for some 20 ms
+//! before the workers start, and passes it to them in the environment. A run over several hosts, or
+//! with emulated speed, has no peak that this machine could know.
+
+use crate::calibration_file;
+use crate::workers::WorkerEnv;
+use lockstep_cluster::role::has_launcher;
+use lockstep_config::Recipe;
+use lockstep_platform::World;
+use lockstep_trainer::bench::measure_peak_flops;
+
+/// Environment variable with the peak FLOP/s of this machine.
+const PEAK_FLOPS: &str = "LOCKSTEP_PEAK_FLOPS";
+
+/// Peak of this machine in the number format of a recipe's matmuls: calibrated, or else measured.
+/// Call it in the process that starts the run.
+pub(crate) fn find(recipe: &Recipe, world: &World) -> Option<f64> {
+    if recipe.emulate.description().is_some() {
+        return None;
+    }
+    calibrated(recipe, world).or_else(|| measure_peak_flops(recipe, world).ok())
+}
+
+/// Environment that passes the peak to workers.
+pub(crate) fn to_env(peak: Option<f64>) -> WorkerEnv {
+    peak.map(|flops| (PEAK_FLOPS, flops.to_string())).into_iter().collect()
+}
+
+/// Peak in a worker: from its launcher, or calibrated where another launcher started all workers on
+/// this host.
+pub(crate) fn of_worker(recipe: &Recipe, world: &World) -> Option<f64> {
+    if has_launcher(world) {
+        return world.host().env(PEAK_FLOPS)?.parse().ok();
+    }
+    let size = |name| world.host().env(name).and_then(|text| text.parse::<usize>().ok());
+    let is_one_host =
+        size("WORLD_SIZE").is_some() && size("WORLD_SIZE") == size("LOCAL_WORLD_SIZE");
+    let is_emulated = recipe.emulate.description().is_some();
+    if is_one_host && !is_emulated { calibrated(recipe, world) } else { None }
+}
+
+fn calibrated(recipe: &Recipe, world: &World) -> Option<f64> {
+    let machine = calibration_file::load(world).ok()?;
+    let compute = recipe.precision.compute.name();
+    let format = machine.formats.iter().find(|format| format.compute == compute)?;
+    Some(format.peak_flops_per_second)
+}
