@@ -1,7 +1,7 @@
 //! `lockstep completions`: completion scripts for shells.
 //!
-//! The scripts are static: they know every command and flag, the names of presets after `--preset`
-//! and the keys of a recipe after `--set`.
+//! The scripts are static: they know every command and flag. Those of bash, zsh and fish also know
+//! the names of presets after `--preset` and the keys of a recipe after `--set`.
 
 use crate::failure::Failure;
 use crate::output;
@@ -20,7 +20,8 @@ Examples:
   lockstep completions powershell | Out-String | Invoke-Expression
   lockstep completions elvish >> ~/.config/elvish/rc.elv
 
-The script completes commands, flags, the presets of --preset and the keys of --set.")]
+The script completes commands and flags; those of bash, zsh and fish also the presets of --preset
+and the keys of --set.")]
 pub(crate) struct Arguments {
     /// The shell
     shell: Shell,

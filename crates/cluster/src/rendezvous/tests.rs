@@ -233,7 +233,7 @@ fn rank_0_reports_missing_ranks_and_others_that_they_have_joined() {
     let reports = REPORTS.lock().unwrap();
     let joined = format!("rank 2 has joined at {addr} and waits until rank 0 has all ranks; ");
     assert!(reports.iter().any(|line| line.starts_with(&joined)), "{reports:?}");
-    let missing = |line: &&String| line.starts_with("waiting for ranks 1, ");
+    let missing = |line: &&String| line.starts_with("waiting for ranks 1");
     let line = reports.iter().find(missing).expect("rank 0 reports");
     assert!(line.ends_with(&format!("3 of 4 at {addr}; 0 s of 0 s")), "{line}");
 }
