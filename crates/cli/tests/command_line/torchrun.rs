@@ -37,6 +37,7 @@ fn rank(folder: &Folder, port: u16, rank: usize, world_size: usize, sets: &[&str
         command.args(["--set", set]);
     }
     command.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", folder.path());
+    command.env_remove("LOCKSTEP_SECRET").env_remove("LOCKSTEP_SECRET_FILE");
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", world_size.to_string());
     command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
