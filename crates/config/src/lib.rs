@@ -4,10 +4,14 @@
 //! - `recipe`: the resolved values, plain data for all other crates
 //! - `keys`, `key`, `value_type`: the key table, its rows and their value types
 //! - `sources`, `value`: parsing of the sources into typed settings with their origins
+//! - `fine_tuning`: the learning rate for pretrained weights
 //! - `renamed_keys`: old names of keys, refused with the present ones
+//! - `synonyms`: names of other frameworks, refused with the key of the same meaning
 //! - `resolve`, `conditions`, `rules`: from settings to a recipe, with the rules between keys
 //! - `error`, `nearest`: all errors at once, each with a fix
 //! - `print`, `reference`: recipe as text and as identity, keys as documentation
+//! - [`catalog`]: one key, table or synonym with its value, and a search
+//! - [`import`]: recipes from the files of other frameworks
 //! - [`interval`]: checkpoint intervals (Young, Daly)
 //! - [`lints`]: valid settings that are usually a mistake
 //! - `presets`: recipes that ship with the program
@@ -18,7 +22,7 @@
 //! ```
 //! use lockstep_config::{Sources, resolve};
 //!
-//! let file = ("my.toml".to_owned(), "[model]\nlayers = 2\nheads = 5".to_owned());
+//! let file = ("my.toml".to_owned(), "[model]\nwidth = 192\nheads = 5".to_owned());
 //! let mut sources = Sources { file: Some(file), ..Sources::default() };
 //! let errors = resolve(&sources).unwrap_err();
 //! assert_eq!(
@@ -28,7 +32,7 @@
 //!
 //! sources.sets.push("model.heads=4".to_owned());
 //! let recipe = resolve(&sources)?;
-//! assert_eq!((recipe.model.layers, recipe.model.head_dim()), (2, 48));
+//! assert_eq!((recipe.model.width, recipe.model.head_dim()), (192, 48));
 //! assert_eq!(recipe.num_microbatches(), 8);
 //! # Ok::<(), lockstep_config::ConfigErrors>(())
 //! ```
@@ -39,6 +43,7 @@ mod key;
 mod keys;
 mod value_type;
 
+mod fine_tuning;
 mod sources;
 mod value;
 
@@ -46,6 +51,7 @@ mod conditions;
 mod renamed_keys;
 mod resolve;
 mod rules;
+mod synonyms;
 
 mod error;
 mod nearest;
@@ -54,6 +60,9 @@ mod print;
 mod reference;
 
 mod presets;
+
+pub mod catalog;
+pub mod import;
 
 pub mod interval;
 pub mod lints;

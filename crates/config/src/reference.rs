@@ -21,7 +21,12 @@ pub struct KeyDoc {
 
 /// Every key, in reading order.
 pub fn describe_keys() -> Vec<KeyDoc> {
-    keys::all().map(|key| describe(key, &keys::conditions(key))).collect()
+    keys::all().map(describe_key).collect()
+}
+
+/// One key.
+pub(crate) fn describe_key(key: &'static Key) -> KeyDoc {
+    describe(key, &keys::conditions(key))
 }
 
 fn describe(key: &'static Key, conditions: &[Applies]) -> KeyDoc {

@@ -17,7 +17,9 @@ use crate::keys::{self, SECTIONS};
 use crate::nearest::nearest;
 use crate::presets;
 use crate::renamed_keys;
-use crate::value::{RawValue, Value, one_line, quoted};
+use crate::synonyms::{self, Synonym};
+use crate::value::{Content, RawValue, Value, one_line, quoted};
+use crate::value_type::ValueType;
 
 pub use model_folder::ModelFolder;
 
@@ -169,6 +171,7 @@ impl MergedSources {
             }
             Err(refusal) => {
                 self.invalid.insert(key.name);
+                let fix = known_elsewhere(key, given).or(refusal.fix);
                 let (part, written) =
                     refusal.part.unwrap_or_else(|| (String::new(), given.written.clone()));
                 self.report(
@@ -177,7 +180,7 @@ impl MergedSources {
                         key: one_line(&format!("{}{part}", key.name)),
                         value: written,
                         rule: refusal.rule,
-                        fix: refusal.fix.map_or(String::new(), |fix| format!("try {fix}")),
+                        fix: fix.map_or(String::new(), |fix| format!("try {fix}")),
                         origin,
                     },
                 );
@@ -252,22 +255,63 @@ fn renamed_key(name: &str, present: &str, origin: Origin) -> ConfigError {
     }
 }
 
+/// The fix for a value that another framework has under this name or spelling.
+fn known_elsewhere(key: &Key, given: &RawValue) -> Option<String> {
+    let settings = synonyms::translate(key.name, given)?;
+    match &settings[..] {
+        [only] => only.split_once('=').map(|(_, value)| match key.value_type {
+            ValueType::Integer { .. } => value.to_owned(),
+            _ => quoted(value),
+        }),
+        several => Some(synonyms::list(several)),
+    }
+}
+
 fn unknown_key(name: &str, given: &RawValue, origin: Origin) -> ConfigError {
     let (rule, fix) = match section(name) {
         Some(section) => (
             format!("is {} where a table of keys is needed", given.content.type_name()),
-            format!("try {}", example_of(section)),
+            format!("try {}", example_with(section, given)),
         ),
-        None => (
-            "is not a known key".to_owned(),
-            match suggestion(name) {
-                Some(known) => format!("did you mean {known}?"),
-                None => "`lockstep config` lists every key".to_owned(),
-            },
-        ),
+        None => match suggestion(name) {
+            Suggestion::Key(known) => {
+                ("is not a known key".to_owned(), format!("did you mean {known}?"))
+            }
+            Suggestion::Synonym(synonym) => (synonym.rule(), synonym.fix(given)),
+            Suggestion::Nothing => {
+                ("is not a known key".to_owned(), "`lockstep config` lists every key".to_owned())
+            }
+        },
     };
     ConfigError { key: one_line(name), value: given.written.clone(), rule, fix, origin }
 }
+
+/// A valid line of this section: with the value, where its principal key takes it.
+fn example_with(section: &Section, given: &RawValue) -> String {
+    let principal = PRINCIPAL.iter().find(|(table, _)| *table == section.name);
+    let principal = principal.and_then(|(_, name)| keys::find(name));
+    let Some(key) = principal.filter(|_| matches!(given.content, Content::Text(_))) else {
+        return example_of(section);
+    };
+    match (synonyms::translate(key.name, given), key.value_type.accept(given)) {
+        (_, Ok(value)) => format!("{} = {value}", key.name),
+        (Some(settings), _) => synonyms::list(&settings),
+        (None, Err(_)) => example_of(section),
+    }
+}
+
+/// Keys whose value is often given to their table.
+const PRINCIPAL: &[(&str, &str)] = &[
+    ("model", "model.family"),
+    ("data", "data.source"),
+    ("optim", "optim.name"),
+    ("precision", "precision.compute"),
+    ("run", "run.dir"),
+    ("sync", "sync.mode"),
+    ("compress", "compress.method"),
+    ("offload", "offload.state"),
+    ("checkpoint", "checkpoint.dir"),
+];
 
 /// A valid line of this section.
 fn example_of(section: &Section) -> String {
@@ -278,9 +322,19 @@ fn example_of(section: &Section) -> String {
     examples.next().expect("every section has a key with a fixed default")
 }
 
-/// The key that was probably meant: the plural, singular or a prefix of the name in the same table,
-/// the name in another table, or the nearest spelling.
-fn suggestion(name: &str) -> Option<&'static str> {
+/// The key that was probably meant.
+enum Suggestion {
+    /// A key or table, by its name.
+    Key(&'static str),
+    /// The counterpart of a name of another framework.
+    Synonym(&'static Synonym),
+    Nothing,
+}
+
+/// The key that was probably meant: the plural or singular of the name in the same table, the
+/// counterpart of a name of another framework, the name in another table, a prefix of the name, or
+/// the nearest spelling of any of them.
+fn suggestion(name: &str) -> Suggestion {
     let (table, leaf) = name.split_once('.').unwrap_or(("", name));
     let beside = |leaf: &str| {
         let mut beside = section(table)?.keys.iter();
@@ -288,16 +342,23 @@ fn suggestion(name: &str) -> Option<&'static str> {
     };
     let singular = || leaf.strip_suffix('s').and_then(beside);
     if let Some(similar) = beside(&format!("{leaf}s")).or_else(singular) {
-        return Some(similar);
+        return Suggestion::Key(similar);
     }
-    let misplaced = keys::all().find(|key| key.leaf() == leaf).map(|key| key.name);
-    if misplaced.is_some() && (table.is_empty() || section(table).is_some()) {
-        return misplaced;
+    if let Some(synonym) = synonyms::find(name) {
+        return Suggestion::Synonym(synonym);
     }
+    let is_table = table.is_empty() || section(table).is_some();
+    let misplaced = || keys::all().find(|key| is_table && key.leaf() == leaf).map(|key| key.name);
     let shorter = || leaf.match_indices('_').rev().find_map(|(end, _)| beside(&leaf[..end]));
+    let respelled = || {
+        let name = synonyms::normalized(name);
+        keys::all().map(|key| key.name).find(|known| synonyms::normalized(known) == name)
+    };
     let nearest = || {
         let tables = SECTIONS.iter().map(|section| section.name);
         nearest(name, keys::all().map(|key| key.name).chain(tables))
     };
-    shorter().or_else(nearest)
+    let key = misplaced().or_else(respelled).or_else(shorter).or_else(nearest);
+    let nearest_synonym = || synonyms::nearest_to(name).map(Suggestion::Synonym);
+    key.map(Suggestion::Key).or_else(nearest_synonym).unwrap_or(Suggestion::Nothing)
 }

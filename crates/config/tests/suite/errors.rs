@@ -2,9 +2,14 @@
 
 use lockstep_config::{Blame, ConfigErrors, Origin, Sources, resolve};
 
-/// The messages for a list of `--set` arguments on top of the defaults, one a line.
+/// The messages for a list of `--set` arguments on top of a fixed recipe, one a line.
 fn sets(arguments: &[&str]) -> String {
-    failure(&Sources { sets: owned(arguments), ..Sources::default() }).to_string()
+    failure(&Sources { sets: owned(arguments), ..bible_small() }).to_string()
+}
+
+/// A preset, whose values in the messages outlive a change of the defaults.
+fn bible_small() -> Sources {
+    Sources { preset: Some("bible-small".to_owned()), ..Sources::default() }
 }
 
 /// The messages for a recipe file, one a line.
@@ -13,7 +18,7 @@ fn file(text: &str) -> String {
 }
 
 fn with_file(text: &str) -> Sources {
-    Sources { file: Some(("a.toml".to_owned(), text.to_owned())), ..Sources::default() }
+    Sources { file: Some(("a.toml".to_owned(), text.to_owned())), ..bible_small() }
 }
 
 fn owned(arguments: &[&str]) -> Vec<String> {
@@ -133,7 +138,7 @@ fn an_unknown_choice_suggests_the_nearest() {
         ),
         (
             "precision.compute=f16",
-            "precision.compute = \"f16\" is not one of f32, bf16, fp16; try \"bf16\"",
+            "precision.compute = \"f16\" is not one of f32, bf16, fp16; try \"fp16\"",
         ),
     ] {
         assert_eq!(sets(&[argument]), message);
@@ -186,13 +191,13 @@ fn an_unknown_preset_names_the_known_ones() {
     assert_eq!(
         failure(&sources).to_string(),
         "preset = \"bibel\" is not known; \
-         try bible-small, tiny, wide-odd, gpt2-small-bytes, gpt2-medium-bytes, bench, gpt2, \
-         methods, digits, federated, quadratic, ridge or logistic\n\
+         try bible-quick, bible-small, tiny, wide-odd, gpt2-small-bytes, gpt2-medium-bytes, bench, \
+         gpt2, methods, digits, federated, quadratic, ridge or logistic\n\
          model.layers = 0 must be between 1 and 1024; try 1",
         "rules between keys wait until the preset is known"
     );
-    let known = "bible-small, tiny, wide-odd, gpt2-small-bytes, gpt2-medium-bytes, bench, \
-                 gpt2, methods, digits, federated, quadratic, ridge, logistic";
+    let known = "bible-quick, bible-small, tiny, wide-odd, gpt2-small-bytes, gpt2-medium-bytes, \
+                 bench, gpt2, methods, digits, federated, quadratic, ridge, logistic";
     assert_eq!(
         sets(&["model.preset=tinny"]),
         format!("model.preset = \"tinny\" is not one of {known}; try \"tiny\"")
@@ -270,7 +275,7 @@ fn heads_divide_the_width_into_heads_of_a_usable_size() {
     }
     let gpt2 = ["model.family=gpt2", "model.heads=64"];
     assert!(
-        resolve(&Sources { sets: owned(&gpt2), ..Sources::default() }).is_ok(),
+        resolve(&Sources { sets: owned(&gpt2), ..bible_small() }).is_ok(),
         "an odd head size is fine without rotary positions"
     );
 }

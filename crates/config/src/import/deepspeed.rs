@@ -1,0 +1,798 @@
+//! Import of a DeepSpeed configuration (`ds_config.json`).
+//!
+//! Fields and defaults are those of DeepSpeed's "Configuration JSON" page. A default of DeepSpeed
+//! that differs from ours is written out where the file uses the feature. A value `"auto"`, which
+//! the Hugging Face Trainer fills in from its own arguments, is listed with the key to set.
+
+use serde_json::{Map, Value};
+
+use super::draft::{Draft, ImportError, Imported};
+use crate::keys::MAX_WORKERS;
+use crate::recipe::{LossScale, Recipe};
+use crate::value::quoted;
+
+/// Choices that the file does not contain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Options {
+    /// Number of workers; without it, the number that the batch sizes imply, or the default.
+    pub workers: Option<usize>,
+}
+
+/// Makes a recipe from a DeepSpeed configuration; `name` appears in its first line.
+pub fn import(name: &str, text: &str, options: Options) -> Result<Imported, ImportError> {
+    let root: Value = serde_json::from_str(text).map_err(|error| {
+        let full = error.to_string();
+        let reason = full.split(" at line ").next().unwrap_or_default().to_owned();
+        ImportError::NotJson { line: error.line().max(1), reason }
+    })?;
+    let Value::Object(fields) = &root else {
+        return Err(ImportError::NotAnObject { found: type_name(&root) });
+    };
+    let max = MAX_WORKERS;
+    if let Some(workers) = options.workers
+        && !(1..=max as usize).contains(&workers)
+    {
+        return Err(ImportError::Workers { workers, max });
+    }
+    let mut draft = Draft::default();
+    let uses_trainer = has_auto(&root);
+    for (field, value) in fields {
+        let table = value.as_object();
+        match (field.as_str(), table) {
+            (TRAIN_BATCH | MICRO_BATCH | ACCUMULATION, _) => {}
+            ("fp16", Some(table)) => fp16(&mut draft, table),
+            ("bf16" | "bfloat16", Some(table)) => bf16(&mut draft, field, table),
+            ("torch_autocast", Some(table)) => autocast(&mut draft, table),
+            ("zero_optimization", Some(table)) => zero(&mut draft, table),
+            ("zero_optimization", None) if value.is_boolean() => {
+                // The oldest files turn ZeRO-1 on with a boolean.
+                draft.set("parallel.zero", u8::from(value == &Value::Bool(true)), field);
+            }
+            ("optimizer", Some(table)) => optimizer(&mut draft, table),
+            ("scheduler", Some(_)) => {}
+            ("activation_checkpointing", Some(table)) => recompute(&mut draft, table),
+            ("tensor_parallel", Some(table)) => tensor_parallel(&mut draft, table),
+            ("pipeline", Some(table)) => pipeline(&mut draft, table),
+            ("data_types", Some(table)) => data_types(&mut draft, table),
+            _ => scalar(&mut draft, field, value),
+        }
+    }
+    // After the optimizer, whose learning rate a schedule replaces.
+    match fields.get("scheduler").and_then(Value::as_object) {
+        Some(table) => scheduler(&mut draft, table),
+        None if uses_trainer || !fields.contains_key("optimizer") => {}
+        None => {
+            let from = "without a scheduler, DeepSpeed keeps the learning rate";
+            draft.set("optim.schedule", quoted("constant"), from);
+            draft.set("optim.warmup_steps", 0, from);
+        }
+    }
+    batches(&mut draft, fields, options);
+    let head =
+        format!("Recipe from {name}, a DeepSpeed configuration, which has no model and no data.");
+    Ok(draft.finish(&head))
+}
+
+const TRAIN_BATCH: &str = "train_batch_size";
+const MICRO_BATCH: &str = "train_micro_batch_size_per_gpu";
+const ACCUMULATION: &str = "gradient_accumulation_steps";
+
+/// Origin of a value that the file leaves to DeepSpeed.
+const DEFAULT: &str = "default of DeepSpeed";
+
+/// `train_batch_size` = micro-batch size x accumulation x data-parallel degree, any two of which
+/// determine the third.
+fn batches(draft: &mut Draft, fields: &Map<String, Value>, options: Options) {
+    let mut number = |name: &'static str| count(draft, name, fields.get(name)?);
+    let (batch, micro, accumulation) =
+        (number(TRAIN_BATCH), number(MICRO_BATCH), number(ACCUMULATION));
+    let degree = |name: [&str; 2]| {
+        let table = fields.get(name[0])?.as_object()?;
+        table.get(name[1]).and_then(whole).filter(|degree| *degree > 0)
+    };
+    let tensor = degree(["tensor_parallel", "autotp_size"]).unwrap_or(1);
+    let stages = degree(["pipeline", "stages"]).unwrap_or(1);
+    let each = tensor.saturating_mul(stages);
+    let implied = match (batch, micro, accumulation) {
+        (Some(batch), Some(micro), Some(steps)) => quotient(batch, micro.saturating_mul(steps)),
+        _ => None,
+    };
+    if let (Some(batch), Some(micro), Some(steps), None) = (batch, micro, accumulation, implied) {
+        let reason = format!(
+            "is not {MICRO_BATCH} x {ACCUMULATION} = {} times a number of GPUs",
+            micro.saturating_mul(steps)
+        );
+        draft.list(TRAIN_BATCH, batch, reason);
+    }
+    let requested = options.workers.map(|workers| (workers as u64 / each).max(1));
+    let replicas = requested.or(implied);
+    let usual = (Recipe::default().run.workers as u64 / each).max(1);
+    let assumed = replicas.unwrap_or(usual);
+    if let Some(replicas) = replicas {
+        let from = if requested.is_some() {
+            "--workers".to_owned()
+        } else {
+            format!("{TRAIN_BATCH} / ({MICRO_BATCH} x {ACCUMULATION})")
+        };
+        draft.set("run.workers", replicas.saturating_mul(each), &from);
+    } else if each > 1 {
+        draft.set("run.workers", usual * each, "one replica");
+    }
+    let steps = accumulation.unwrap_or(1);
+    let total = batch.or_else(|| Some(micro?.saturating_mul(steps).saturating_mul(assumed)));
+    let per_pass = micro.or_else(|| quotient(batch?, steps.saturating_mul(assumed)));
+    if let Some(total) = total {
+        let from = if batch.is_some() { TRAIN_BATCH } else { MICRO_BATCH };
+        draft.set("train.batch", total, from);
+    }
+    if let Some(per_pass) = per_pass {
+        let from = if micro.is_some() { MICRO_BATCH } else { TRAIN_BATCH };
+        draft.set("train.microbatch", per_pass, from);
+    }
+    let depends = replicas.is_none() && (batch.is_none() && micro.is_some());
+    let divided = replicas.is_none() && micro.is_none() && batch.is_some();
+    if depends || (divided && accumulation.is_some()) {
+        let plural = if assumed == 1 { "" } else { "s" };
+        draft.list(
+            if depends { TRAIN_BATCH } else { MICRO_BATCH },
+            "",
+            format!(
+                "depends on the number of GPUs; computed for {assumed} replica{plural}: pass \
+                 --workers for another number"
+            ),
+        );
+    }
+    leaves(draft, total, per_pass, replicas);
+}
+
+/// Reduction leaves: a power of two that divides the micro-batches of a step, at least the number
+/// of replicas where that is possible.
+fn leaves(draft: &mut Draft, total: Option<u64>, per_pass: Option<u64>, replicas: Option<u64>) {
+    let usual = Recipe::default();
+    let micro = per_pass.unwrap_or(usual.train.microbatch_size as u64);
+    let Some(microbatches) = total.and_then(|total| quotient(total, micro)) else {
+        return match (total, per_pass) {
+            // Our usual micro-batch does not divide this batch.
+            (Some(_), None) => {
+                draft.set("train.microbatch", 1, "divides every batch");
+                leaves(draft, total, Some(1), replicas);
+            }
+            _ => {}
+        };
+    };
+    let default = usual.num_leaves() as u64;
+    let needed = replicas.unwrap_or(1).next_power_of_two().max(default).min(MAX_LEAVES);
+    let largest = 1u64 << microbatches.trailing_zeros().min(needed.trailing_zeros());
+    if largest != default {
+        let from = format!("divides the {microbatches} micro-batches of a step");
+        draft.set("numerics.invariant_up_to", largest, &from);
+    }
+}
+
+/// Largest number of reduction leaves.
+const MAX_LEAVES: u64 = MAX_WORKERS as u64;
+
+fn fp16(draft: &mut Draft, table: &Map<String, Value>) {
+    if !is_on(draft, "fp16", table, "fp16", "precision.compute = \"fp16\"") {
+        return;
+    }
+    draft.set("precision.compute", quoted("fp16"), "fp16.enabled");
+    let largest = i64::from(LossScale::MAX.exponent());
+    let number = |name| table.get(name).and_then(whole);
+    match number("loss_scale") {
+        None | Some(0) => {
+            let window = number("loss_scale_window");
+            let from = if window.is_some() { "fp16.loss_scale_window" } else { DEFAULT };
+            draft.set("precision.loss_scale_interval", window.unwrap_or(1000), from);
+        }
+        Some(scale) if scale.is_power_of_two() && scale <= 1 << largest => {
+            draft.set("precision.loss_scale", scale, "fp16.loss_scale");
+        }
+        Some(scale) => {
+            let reason = format!("a static loss scale is a power of two up to 2^{largest}");
+            draft.list("fp16.loss_scale", scale, reason);
+        }
+    }
+    if let Some(power) = number("initial_scale_power") {
+        let start = i64::try_from(power).unwrap_or(i64::MAX).min(largest);
+        draft.set("precision.loss_scale_start", 1u64 << start, "fp16.initial_scale_power");
+        if power > largest as u64 {
+            let reason = format!("the largest loss scale is 2^{largest}, where the run starts");
+            draft.list("fp16.initial_scale_power", power, reason);
+        }
+    }
+    for (field, value) in table {
+        let reason = match field.as_str() {
+            "enabled" | "loss_scale" | "loss_scale_window" | "initial_scale_power" => continue,
+            "hysteresis" | "consecutive_hysteresis" => {
+                "every overflow halves the loss scale at once"
+            }
+            "min_loss_scale" => "the smallest loss scale is 1",
+            "auto_cast" => "inputs are tokens; there is nothing to cast",
+            "fp16_master_weights_and_grads" => "master weights and gradients are f32",
+            _ => UNKNOWN,
+        };
+        draft.list(&format!("fp16.{field}"), value, reason);
+    }
+}
+
+fn bf16(draft: &mut Draft, name: &str, table: &Map<String, Value>) {
+    if !is_on(draft, name, table, "bf16", "precision.compute = \"bf16\"") {
+        return;
+    }
+    draft.set("precision.compute", quoted("bf16"), &format!("{name}.enabled"));
+    for (field, value) in table.iter().filter(|(field, _)| *field != "enabled") {
+        let reason = match field.as_str() {
+            "bf16_master_weights_and_grads" => "master weights and gradients are f32",
+            "bf16_optimizer_states" => "the optimizer state is f32",
+            "check_grad_overflow" => {
+                "a step with gradients that are not finite is skipped or stops the run; set \
+                 train.max_skipped"
+            }
+            "immediate_grad_update" => "gradients are added to f32 buffers in every pass",
+            _ => UNKNOWN,
+        };
+        draft.list(&format!("{name}.{field}"), value, reason);
+    }
+}
+
+fn autocast(draft: &mut Draft, table: &Map<String, Value>) {
+    let path = "torch_autocast";
+    if !is_on(draft, path, table, "bf16", "precision.compute = \"bf16\"") {
+        return;
+    }
+    let format = table.get("dtype").and_then(Value::as_str).unwrap_or("bfloat16");
+    match number_format(format) {
+        Some(ours) => draft.set("precision.compute", quoted(ours), "torch_autocast.dtype"),
+        None => draft.list("torch_autocast.dtype", format, "no such number format here"),
+    }
+    if let Some(modules) = table.get("lower_precision_safe_modules") {
+        let reason = "all matrix products have the format of precision.compute";
+        draft.list("torch_autocast.lower_precision_safe_modules", modules, reason);
+    }
+}
+
+fn zero(draft: &mut Draft, table: &Map<String, Value>) {
+    let stage = table.get("stage").and_then(whole).unwrap_or(0);
+    for (field, value) in table {
+        let path = format!("zero_optimization.{field}");
+        if is_auto(value) {
+            draft.list(&path, value, auto_reason(field));
+            continue;
+        }
+        match (field.as_str(), value) {
+            ("stage", _) => match whole(value).filter(|stage| *stage <= 3) {
+                Some(stage) => draft.set("parallel.zero", stage, &path),
+                None => draft.list(&path, value, "stages are 0, 1, 2 and 3"),
+            },
+            ("overlap_comm", Value::Bool(overlap)) => draft.set("parallel.overlap", overlap, &path),
+            ("reduce_bucket_size", _) if whole(value).is_some() => {
+                // Elements there, bytes of f32 here.
+                let bytes = whole(value).unwrap_or_default().saturating_mul(4);
+                draft.set("parallel.bucket_bytes", bytes, &path);
+            }
+            ("offload_optimizer", Value::Object(table)) => offload(draft, &path, table, true),
+            ("offload_param", Value::Object(table)) => offload(draft, &path, table, false),
+            ("offload_optimizer" | "offload_param", Value::Null)
+            | ("cpu_offload" | "cpu_offload_params" | "cpu_offload_param", Value::Bool(false)) => {}
+            ("cpu_offload" | "cpu_offload_params" | "cpu_offload_param", _) => {
+                draft.list(&path, value, IN_HOST_MEMORY);
+            }
+            _ => draft.list(&path, value, zero_reason(field)),
+        }
+    }
+    // At stage 3 DeepSpeed overlaps unless the file says otherwise.
+    if stage < 3 && !table.contains_key("overlap_comm") && stage > 0 {
+        draft.set("parallel.overlap", false, DEFAULT);
+    }
+}
+
+/// Why a field of `zero_optimization` has no counterpart.
+fn zero_reason(field: &str) -> &'static str {
+    match field {
+        "allgather_partitions"
+        | "use_multi_rank_bucket_allreduce"
+        | "reduce_scatter"
+        | "stage3_use_all_reduce_for_fetch_params"
+        | "stage3_allgather_sequential" => "the ZeRO stage decides which collective is used",
+        "allgather_bucket_size" | "stage3_prefetch_bucket_size" => {
+            "gathers have the buckets of the gradients; set parallel.bucket_bytes"
+        }
+        "contiguous_gradients" => "gradients are contiguous in every bucket",
+        "sub_group_size" => "the optimizer updates whole buckets",
+        "stage3_max_live_parameters" | "stage3_max_reuse_distance" => {
+            "weights are released after each use"
+        }
+        "stage3_param_persistence_threshold" | "stage3_model_persistence_threshold" => {
+            "all weights are sharded"
+        }
+        "stage3_gather_16bit_weights_on_model_save"
+        | "stage3_gather_fp16_weights_on_model_save" => "saved weights are always complete",
+        "elastic_checkpoint" | "load_from_fp32_weights" | "pipeline_loading_checkpoint" => {
+            "every checkpoint can be restored under another layout"
+        }
+        "ignore_unused_parameters" => "every parameter is used",
+        "round_robin_gradients" => "gradients are not copied to another memory",
+        "zero_hpz_partition_size" | "mics_shard_size" | "mics_hierarchical_params_gather" => {
+            "weights are sharded over all replicas"
+        }
+        "zero_quantized_weights" | "zero_quantized_nontrainable_weights" => {
+            "weights are sent uncompressed"
+        }
+        "zero_quantized_gradients" | "zeropp_loco_param" => {
+            "set compress.method = \"int8\" to quantize gradients"
+        }
+        "cpu_offload_use_pin_memory" => IN_HOST_MEMORY,
+        "zenflow"
+        | "legacy_stage1"
+        | "leaf_module"
+        | "override_module_apply"
+        | "memory_efficient_linear"
+        | "log_trace_cache_warnings"
+        | "enable_sanity_checks"
+        | "save_muon_momentum_buffer_in_memory"
+        | "stage3_module_granularity_threshold" => "a detail of DeepSpeed's implementation",
+        _ => UNKNOWN,
+    }
+}
+
+/// Reason for everything that moves tensors from a device to its host.
+const IN_HOST_MEMORY: &str = "workers compute on the CPU, so the tensors are in host memory";
+
+fn offload(draft: &mut Draft, path: &str, table: &Map<String, Value>, is_state: bool) {
+    let device = table.get("device").and_then(Value::as_str).unwrap_or("cpu");
+    let place = format!("{path}.device");
+    match device {
+        "none" => return,
+        "nvme" if is_state => {
+            draft.set("offload.state", quoted("file"), &place);
+            match table.get("nvme_path").and_then(Value::as_str) {
+                Some(folder) => {
+                    draft.set("offload.folder", quoted(folder), &format!("{path}.nvme_path"));
+                }
+                None => draft.list(
+                    &format!("{path}.nvme_path"),
+                    "",
+                    "the files are on the disk of the run folder; set offload.folder for another",
+                ),
+            }
+        }
+        "nvme" => draft.list(&place, quoted(device), "weights stay in memory"),
+        "cpu" => draft.list(&place, quoted(device), IN_HOST_MEMORY),
+        _ => draft.list(&place, quoted(device), auto_reason("offload")),
+    }
+    for (field, value) in table {
+        let reason = match field.as_str() {
+            "device" => continue,
+            "nvme_path" if device == "nvme" && is_state => continue,
+            "nvme_path" => "only with device = \"nvme\" of offload_optimizer",
+            "pin_memory" => IN_HOST_MEMORY,
+            "buffer_count" | "buffer_size" | "max_in_cpu" | "pipeline" | "pipeline_read"
+            | "pipeline_write" | "fast_init" => "the engine chooses the buffers of an offload",
+            "ratio" => "the whole optimizer state is offloaded",
+            _ => UNKNOWN,
+        };
+        draft.list(&format!("{path}.{field}"), value, reason);
+    }
+}
+
+fn optimizer(draft: &mut Draft, table: &Map<String, Value>) {
+    let none = Map::new();
+    let params = table.get("params").and_then(Value::as_object).unwrap_or(&none);
+    let Some(name) = table.get("type").and_then(Value::as_str) else {
+        let given = table.get("type").map(Value::to_string).unwrap_or_default();
+        return draft.list("optimizer.type", given, "names no optimizer; set optim.name");
+    };
+    let flag = |name: &str| params.get(name).and_then(Value::as_bool);
+    let momentum = params.get("momentum").and_then(Value::as_f64).unwrap_or(0.0);
+    let ours = match name.to_lowercase().as_str() {
+        // DeepSpeed's Adam decouples the weight decay unless adam_w_mode is false.
+        "adam" if flag("adam_w_mode") == Some(false) => "adam",
+        "adam" | "adamw" => "adamw",
+        "lamb" => "lamb",
+        "sgd" if flag("nesterov") == Some(true) => "nesterov",
+        "sgd" if momentum > 0.0 => "momentum",
+        "sgd" => "sgd",
+        "onebitadam" => "adam",
+        _ => {
+            let reason = "no such optimizer here; optim.name is sgd, momentum, nesterov, adam, \
+                          adamw, lars or lamb";
+            return draft.list("optimizer.type", quoted(name), reason);
+        }
+    };
+    draft.set("optim.name", quoted(ours), "optimizer.type");
+    if name.eq_ignore_ascii_case("onebitadam") {
+        draft.set("compress.method", quoted("one-bit-adam"), "optimizer.type");
+        let steps = params.get("freeze_step").and_then(whole);
+        let from = if steps.is_some() { "optimizer.params.freeze_step" } else { DEFAULT };
+        draft.set("compress.warmup_steps", steps.unwrap_or(100_000), from);
+    }
+    let is_adaptive = matches!(ours, "adam" | "adamw" | "lamb");
+    for (field, value) in params {
+        optimizer_field(draft, field, value, ours, is_adaptive);
+    }
+    let mut absent = |name: &str, key, value: f64| {
+        if !params.contains_key(name) {
+            draft.set(key, format!("{value:?}"), DEFAULT);
+        }
+    };
+    absent("lr", "optim.lr", 1e-3);
+    absent("weight_decay", "optim.weight_decay", 0.0);
+    if is_adaptive {
+        absent("betas", "optim.beta1", 0.9);
+        absent("betas", "optim.beta2", 0.999);
+        absent("eps", "optim.eps", 1e-8);
+    }
+    for field in table.keys().filter(|field| !["type", "params"].contains(&field.as_str())) {
+        let reason = match field.as_str() {
+            "legacy_fusion" => "a detail of DeepSpeed's implementation",
+            _ => UNKNOWN,
+        };
+        draft.list(&format!("optimizer.{field}"), &table[field], reason);
+    }
+}
+
+fn optimizer_field(draft: &mut Draft, field: &str, value: &Value, ours: &str, is_adaptive: bool) {
+    let path = format!("optimizer.params.{field}");
+    if is_auto(value) {
+        return draft.list(&path, value, auto_reason(field));
+    }
+    match (field, value.as_f64(), value) {
+        ("lr", Some(number), _) => draft.set("optim.lr", format!("{number:?}"), &path),
+        ("weight_decay", Some(number), _) => {
+            draft.set("optim.weight_decay", format!("{number:?}"), &path);
+        }
+        ("eps", Some(number), _) if is_adaptive => {
+            draft.set("optim.eps", format!("{number:?}"), &path);
+        }
+        ("betas", _, Value::Array(betas)) if is_adaptive && betas.len() == 2 => {
+            for (key, beta) in ["optim.beta1", "optim.beta2"].into_iter().zip(betas) {
+                match beta.as_f64() {
+                    Some(beta) => draft.set(key, format!("{beta:?}"), &path),
+                    None => draft.list(&path, beta, "is not a number"),
+                }
+            }
+        }
+        ("momentum", Some(number), _) if matches!(ours, "momentum" | "nesterov") => {
+            draft.set("optim.momentum", format!("{number:?}"), &path);
+        }
+        ("momentum", Some(0.0), _) | ("nesterov" | "adam_w_mode" | "freeze_step", ..) => {}
+        ("torch_adam" | "fused" | "foreach", ..) => {
+            draft.list(&path, value, "there is one implementation of each optimizer");
+        }
+        ("bias_correction", _, Value::Bool(true)) | ("amsgrad", _, Value::Bool(false)) => {}
+        ("bias_correction", ..) => draft.list(&path, value, "biases are always corrected"),
+        ("amsgrad", ..) => draft.list(&path, value, "no AMSGrad here"),
+        ("max_grad_norm", Some(number), _) => draft.set("optim.clip", format!("{number:?}"), &path),
+        ("cuda_aware" | "comm_backend_name", ..) => {
+            draft.list(&path, value, "workers choose their transport; set run.transport");
+        }
+        ("max_coeff" | "min_coeff", ..) => {
+            draft.list(&path, value, "the trust ratio of LAMB is not bounded");
+        }
+        _ => draft.list(&path, value, UNKNOWN),
+    }
+}
+
+fn scheduler(draft: &mut Draft, table: &Map<String, Value>) {
+    let none = Map::new();
+    let params = table.get("params").and_then(Value::as_object).unwrap_or(&none);
+    let name = table.get("type").and_then(Value::as_str).unwrap_or_default();
+    let (ours, last) = match name {
+        "WarmupLR" => ("constant", None),
+        "WarmupDecayLR" => ("linear", Some((0.0, "the decay ends at zero"))),
+        "WarmupCosineLR" => ("cosine", Some((1e-4, DEFAULT))),
+        _ => {
+            let reason = "no such schedule here; optim.schedule is constant, cosine, linear, step \
+                          or wsd";
+            return draft.list("scheduler.type", quoted(name), reason);
+        }
+    };
+    draft.set("optim.schedule", quoted(ours), "scheduler.type");
+    if let Some((fraction, from)) = last {
+        draft.set("optim.final_lr_fraction", format!("{fraction:?}"), from);
+    }
+    for (field, value) in params {
+        let path = format!("scheduler.params.{field}");
+        if is_auto(value) {
+            draft.list(&path, value, auto_reason(field));
+            continue;
+        }
+        match (field.as_str(), whole(value), value.as_f64()) {
+            ("warmup_num_steps", Some(steps), _) => draft.set("optim.warmup_steps", steps, &path),
+            ("total_num_steps", Some(steps), _) => draft.set("train.steps", steps, &path),
+            ("warmup_max_lr", _, Some(rate)) => draft.set("optim.lr", format!("{rate:?}"), &path),
+            ("cos_min_ratio", _, Some(fraction)) if ours == "cosine" => {
+                draft.set("optim.final_lr_fraction", format!("{fraction:?}"), &path);
+            }
+            ("warmup_min_lr" | "warmup_min_ratio", _, Some(0.0)) | ("last_batch_iteration", ..) => {
+            }
+            ("warmup_min_lr" | "warmup_min_ratio", ..) => {
+                draft.list(&path, value, "the warm-up starts at zero");
+            }
+            ("warmup_type", ..) if value.as_str() == Some("linear") => {}
+            ("warmup_type", ..) => draft.list(&path, value, "the warm-up is linear"),
+            _ => draft.list(&path, value, UNKNOWN),
+        }
+    }
+    if !params.contains_key("warmup_type") {
+        let reason = "DeepSpeed's default is logarithmic; the warm-up is linear here";
+        draft.list("scheduler.params.warmup_type", "", reason);
+    }
+    if !params.contains_key("warmup_num_steps") {
+        draft.set("optim.warmup_steps", 1000, DEFAULT);
+    }
+    if !draft.has("train.steps") && !params.get("total_num_steps").is_some_and(is_auto) {
+        draft.list("scheduler.params.total_num_steps", "", "set train.steps");
+    }
+}
+
+fn recompute(draft: &mut Draft, table: &Map<String, Value>) {
+    let is_used = |value: &Value| match value {
+        Value::Bool(flag) => *flag,
+        Value::Number(_) => true,
+        _ => false,
+    };
+    // A section of falses is a template; the model decides whether to checkpoint.
+    if !table.values().any(is_used) {
+        return;
+    }
+    draft.set("parallel.recompute", quoted("full"), "activation_checkpointing");
+    for (field, value) in table.iter().filter(|(_, value)| is_used(value)) {
+        let reason = match field.as_str() {
+            "partition_activations" => {
+                "set parallel.sequence = true with parallel.tensor to shard activations"
+            }
+            "cpu_checkpointing" => IN_HOST_MEMORY,
+            "number_checkpoints" => {
+                "every layer is a checkpoint; set parallel.recompute = \"every-2\" for fewer"
+            }
+            "contiguous_memory_optimization" => "activations are allocated once, before step one",
+            "synchronize_checkpoint_boundary" | "profile" => {
+                "a detail of DeepSpeed's implementation"
+            }
+            _ => UNKNOWN,
+        };
+        draft.list(&format!("activation_checkpointing.{field}"), value, reason);
+    }
+}
+
+fn tensor_parallel(draft: &mut Draft, table: &Map<String, Value>) {
+    for (field, value) in table {
+        let path = format!("tensor_parallel.{field}");
+        match (field.as_str(), whole(value)) {
+            ("autotp_size", Some(0)) => {}
+            ("autotp_size", Some(degree)) => draft.set("parallel.tensor", degree, &path),
+            ("tp_overlap_comm", _) => {
+                draft.list(&path, value, "all-reduces of a layer are not overlapped");
+            }
+            ("preset_model" | "partition_config" | "use_default_specs" | "layer_specs", _) => {
+                draft.list(&path, value, "the engine knows how to shard its models");
+            }
+            _ => draft.list(&path, value, UNKNOWN),
+        }
+    }
+}
+
+fn pipeline(draft: &mut Draft, table: &Map<String, Value>) {
+    for (field, value) in table {
+        let path = format!("pipeline.{field}");
+        match (field.as_str(), whole(value)) {
+            ("stages", Some(stages)) if stages > 0 => draft.set("parallel.pipeline", stages, &path),
+            ("stages", _) => draft.list(&path, value, "set parallel.pipeline"),
+            ("partition", _) => {
+                draft.list(&path, value, "stages are balanced; set parallel.partition");
+            }
+            ("activation_checkpoint_interval", Some(0)) => {}
+            ("activation_checkpoint_interval", Some(layers)) => {
+                draft.set("parallel.recompute", quoted(&format!("every-{layers}")), &path);
+            }
+            _ => draft.list(&path, value, "a detail of DeepSpeed's implementation"),
+        }
+    }
+}
+
+fn data_types(draft: &mut Draft, table: &Map<String, Value>) {
+    for (field, value) in table {
+        let is_f32 = value.as_str().and_then(number_format) == Some("f32");
+        if field == "grad_accum_dtype" && (is_f32 || value.is_null()) {
+            continue;
+        }
+        draft.list(&format!("data_types.{field}"), value, "gradients are accumulated in f32");
+    }
+}
+
+/// Fields of the root that are not sections with settings of their own.
+fn scalar(draft: &mut Draft, field: &str, value: &Value) {
+    if is_auto(value) {
+        return draft.list(field, value, auto_reason(field));
+    }
+    let is_off = value.get("enabled").and_then(Value::as_bool) == Some(false);
+    match (field, value.as_f64(), value) {
+        ("gradient_clipping", Some(norm), _) => {
+            draft.set("optim.clip", format!("{norm:?}"), field);
+        }
+        ("communication_data_type", _, Value::Null) => {}
+        ("communication_data_type", _, Value::String(name)) => match number_format(name) {
+            Some(ours) => draft.set("precision.wire", quoted(ours), field),
+            None => draft.list(field, value, "no such number format here"),
+        },
+        ("gradient_allreduce_op", _, Value::String(op)) if op == "mean" => {}
+        ("gradient_allreduce_op", ..) => {
+            draft.list(field, value, "gradients are those of the mean; see train.reduction");
+        }
+        ("gradient_predivide_factor", Some(1.0), _) => {}
+        ("dataloader_drop_last", _, Value::Bool(true)) => {
+            draft.set("data.last_batch", quoted("drop"), field);
+        }
+        (
+            "dataloader_drop_last" | "prescale_gradients" | "sparse_gradients",
+            _,
+            Value::Bool(false),
+        )
+        | ("dump_state" | "wall_clock_breakdown" | "memory_breakdown", _, Value::Bool(false)) => {}
+        ("seed", Some(_), _) if whole(value).is_some() => {
+            draft.set("train.seed", whole(value).unwrap_or_default(), field);
+        }
+        _ if is_off => {}
+        _ => draft.list(field, value, root_reason(field)),
+    }
+}
+
+/// Why a field of the root has no counterpart.
+fn root_reason(field: &str) -> &'static str {
+    match field {
+        "steps_per_print" => "every step is an event of the run folder",
+        "wall_clock_breakdown" | "memory_breakdown" | "flops_profiler" | "comms_logger" => {
+            "times, bytes and memory are part of the events; `lockstep doctor` explains them"
+        }
+        "tensorboard" | "wandb" | "comet" | "csv_monitor" | "monitor_config" => {
+            "events are JSON Lines in the run folder"
+        }
+        "prescale_gradients" | "gradient_predivide_factor" => {
+            "gradients are summed in f32, then divided once"
+        }
+        "sparse_gradients" => "set sync.sparse_rows with sync.mode = \"parameter-server\"",
+        "zero_allow_untested_optimizer" | "zero_force_ds_cpu_optimizer" => {
+            "ZeRO works with every optimizer here"
+        }
+        "amp" => "set precision.compute",
+        "elasticity" => "set run.workers = {min = 2, max = 8}",
+        "autotuning" => "`lockstep plan` and `lockstep sweep` search settings",
+        "aio" => "the engine chooses how it reads and writes",
+        "checkpoint" | "nebula" | "load_universal_checkpoint" | "checkpoint_tag_validation" => {
+            "every checkpoint can be restored under another layout; set checkpoint.every"
+        }
+        "sparse_attention" => "attention is dense",
+        "curriculum_learning" | "data_efficiency" | "progressive_layer_drop" => {
+            "data and depth are constant over a run"
+        }
+        "compression_training" | "quantize_training" => "weights are not compressed in training",
+        "expert_parallel" | "moe" => "mixture-of-experts models can be planned, not run",
+        "sequence_parallel_size" | "sequence_parallel" | "autosp" => {
+            "context parallelism can be planned, not run"
+        }
+        "hybrid_engine" => "reinforcement learning is not supported",
+        "compile"
+        | "deepcompile"
+        | "graph_harvesting"
+        | "disable_allgather"
+        | "managed_gradient_accumulation"
+        | "dump_state"
+        | "eigenvalue"
+        | "log_level"
+        | "use_data_before_expert_parallelism"
+        | "timers" => "a detail of DeepSpeed's implementation",
+        "vocabulary_size" => "set model.vocab",
+        _ => UNKNOWN,
+    }
+}
+
+const UNKNOWN: &str = "not a field that the import knows";
+
+/// Whether a section is on; lists an `enabled` of `"auto"`.
+fn is_on(
+    draft: &mut Draft,
+    path: &str,
+    table: &Map<String, Value>,
+    argument: &str,
+    setting: &str,
+) -> bool {
+    match table.get("enabled") {
+        Some(Value::Bool(flag)) => *flag,
+        Some(value) if is_auto(value) => {
+            let reason =
+                format!("filled in by the Trainer's argument {argument}; set {setting} for it");
+            draft.list(&format!("{path}.enabled"), value, reason);
+            false
+        }
+        Some(value) => {
+            draft.list(&format!("{path}.enabled"), value, "is neither true nor false");
+            false
+        }
+        None => false,
+    }
+}
+
+/// Reason for a value that the Hugging Face Trainer fills in, with the key to set.
+fn auto_reason(field: &str) -> String {
+    let key = match field {
+        TRAIN_BATCH => "train.batch",
+        MICRO_BATCH => "train.microbatch",
+        ACCUMULATION => "train.batch",
+        "gradient_clipping" => "optim.clip",
+        "lr" | "warmup_max_lr" => "optim.lr",
+        "betas" => "optim.beta1 and optim.beta2",
+        "eps" => "optim.eps",
+        "weight_decay" => "optim.weight_decay",
+        "warmup_num_steps" => "optim.warmup_steps",
+        "total_num_steps" => "train.steps",
+        "stage" => "parallel.zero",
+        "reduce_bucket_size" => "parallel.bucket_bytes",
+        "overlap_comm" => "parallel.overlap",
+        _ => return "filled in by the Trainer; nothing to set here".to_owned(),
+    };
+    format!("filled in by the Trainer; set {key}")
+}
+
+/// A count of at least 1; lists anything else.
+fn count(draft: &mut Draft, name: &'static str, value: &Value) -> Option<u64> {
+    match whole(value) {
+        Some(number) if number > 0 => Some(number),
+        _ if is_auto(value) => {
+            draft.list(name, value, auto_reason(name));
+            None
+        }
+        _ => {
+            draft.list(name, value, "is not a whole number of at least 1");
+            None
+        }
+    }
+}
+
+/// A whole number, also one that is written as a float, such as 5e8.
+fn whole(value: &Value) -> Option<u64> {
+    let of_float = |number: f64| {
+        let is_whole = number.fract() == 0.0 && (0.0..=9.0e15).contains(&number);
+        is_whole.then_some(number as u64)
+    };
+    value.as_u64().or_else(|| value.as_f64().and_then(of_float))
+}
+
+/// The quotient, if it is whole and above zero.
+fn quotient(number: u64, divisor: u64) -> Option<u64> {
+    (divisor > 0 && number > 0 && number.is_multiple_of(divisor)).then(|| number / divisor)
+}
+
+fn number_format(name: &str) -> Option<&'static str> {
+    match name.to_lowercase().as_str() {
+        "fp32" | "float32" | "float" => Some("f32"),
+        "fp16" | "float16" | "half" => Some("fp16"),
+        "bf16" | "bfp16" | "bfloat16" => Some("bf16"),
+        _ => None,
+    }
+}
+
+fn is_auto(value: &Value) -> bool {
+    value.as_str() == Some("auto")
+}
+
+/// Whether the Hugging Face Trainer fills in a part of the file.
+fn has_auto(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.values().any(has_auto),
+        Value::Array(values) => values.iter().any(has_auto),
+        other => is_auto(other),
+    }
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
