@@ -1,6 +1,7 @@
 //! Clusters: nodes of devices and the network between them.
 
 use super::device::{DEVICES, Device};
+use super::device_name;
 
 /// Network topology between nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -160,11 +161,18 @@ impl Cluster {
     }
 }
 
-/// Cluster of a name such as `1024xa100-80gb`: a number of devices of a named type.
+/// Cluster of a name such as `1024xa100-80gb` or `8 x H100`: a number of devices of a type.
 pub fn named(name: &str) -> Option<Cluster> {
-    let (count, device) = name.split_once('x')?;
+    let (count, device) = split(name)?;
     let devices: u64 = count.parse().ok().filter(|count| *count > 0)?;
-    Some(Cluster { name: name.to_owned(), ..Cluster::of(Device::named(device)?, devices) })
+    let device = device_name::find(device).ok()?;
+    Some(Cluster { name: format!("{devices}x{}", device.name), ..Cluster::of(device, devices) })
+}
+
+/// The number and the device of a cluster's name, whether or not they are known.
+pub fn split(name: &str) -> Option<(&str, &str)> {
+    let (count, device) = name.split_once(['x', 'X', '×', '*'])?;
+    Some((count.trim(), device.trim()))
 }
 
 /// Names of all devices, for messages.
@@ -182,6 +190,13 @@ mod tests {
         assert_eq!((cluster.devices, cluster.nodes(), cluster.per_node), (1024, 128, 8));
         assert_eq!(named("0xa100-80gb"), None);
         assert_eq!(named("8xb52"), None);
+        for name in ["256xh100", "256xH100", "256 x h100-sxm", "256X H100", "256*h100-80gb"] {
+            let cluster = named(name).expect(name);
+            assert_eq!((cluster.name.as_str(), cluster.devices), ("256xh100-80gb", 256), "{name}");
+        }
+        assert_eq!(named("8xmi300x").expect("a cluster").device.name, "mi300x-192gb");
+        assert_eq!(named("8xxeon").expect("a cluster").device.name, "xeon-8480");
+        assert_eq!(named("8xv100"), None, "of 16 or 32 GB");
     }
 
     #[test]

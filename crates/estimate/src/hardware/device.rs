@@ -105,7 +105,7 @@ pub const DEVICES: &[Device] = &[
 ];
 
 impl Device {
-    /// Device of this name.
+    /// Device of exactly this name; [`find`](super::device_name::find) accepts others.
     pub fn named(name: &str) -> Option<Self> {
         DEVICES.iter().copied().find(|device| device.name == name)
     }

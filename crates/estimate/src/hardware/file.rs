@@ -26,6 +26,7 @@
 
 use super::cluster::{Cluster, Topology, names};
 use super::device::Device;
+use super::device_name;
 use lockstep_config::nearest;
 use toml::{Table, Value};
 
@@ -128,11 +129,15 @@ impl<'a> File<'a> {
     fn device(&mut self) -> Device {
         let given = self.table.get("device");
         let choice = given.and_then(Value::as_str);
-        if let Some(device) = choice.and_then(Device::named) {
-            return device;
+        match choice.map(device_name::find) {
+            Some(Ok(device)) => return device,
+            Some(Err(error)) => self.error(&format!("device = {error}")),
+            None => {
+                let is =
+                    given.map_or("is missing".to_owned(), |value| format!("= {value} is not text"));
+                self.error(&format!("device {is}; try one of {}", names()));
+            }
         }
-        let is = given.map_or("is missing".to_owned(), |value| format!("= {value} is not known"));
-        self.error(&format!("device {is}; try one of {}", names()));
         super::DEVICES[0]
     }
 
