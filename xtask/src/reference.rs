@@ -93,7 +93,9 @@ fn events() -> Result<String> {
     let mut page = format!(
         "# Events\n\nThis page is generated from `{path}`; `cargo xtask reference` writes it.\n\n\
          A run writes one JSON object a line to `events.jsonl`. Readers ignore fields that they do \
-         not know.\n\n## Fields of every event\n\n"
+         not know. The file of a run that resumes begins with the events of the earlier run up to \
+         the step it resumes from; steps that were lost are left out.\n\n\
+         ## Fields of every event\n\n"
     );
     add_fields(&mut page, &source::item(&text, "struct Stamped")?.fields);
     for event in source::variants(&text, "enum Event")? {
@@ -123,6 +125,8 @@ fn exit_codes() -> Result<String> {
         let _ = writeln!(page, "| {code} | {} | {} |", snake_case(&blame.name), blame.doc);
     }
     page.push_str("| 101 | | A bug: the program panicked. |\n");
+    page.push_str("| 130 | | Ctrl-C; the last line resumes a run that was saved. |\n");
+    page.push_str("| 143 | | SIGTERM; the last line resumes a run that was saved. |\n");
     Ok(page)
 }
 
