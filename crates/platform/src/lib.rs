@@ -88,8 +88,8 @@ pub use memory::{Plain, Segment, Source, Target};
 pub use net::{Interest, Listener, Net, NetAction, NetError, Stream, StreamSet};
 pub use paged::Paged;
 pub use processes::{
-    Exit, Process, ProcessCommand, ProcessError, ProcessOutput, ProcessState, ProcessWatch,
-    Processes,
+    EXIT_ON_INTERRUPT, Exit, Interrupts, Process, ProcessCommand, ProcessError, ProcessOutput,
+    ProcessState, ProcessWatch, Processes,
 };
 pub use queue::{Queue, RecvError, SendError};
 pub use scratch::ScratchDir;

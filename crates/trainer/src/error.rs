@@ -254,13 +254,15 @@ pub enum TrainError {
         /// First worker, block and tensor at fault, in brackets, or empty.
         source_of: String,
     },
-    /// The process received a termination signal, and the run was saved.
+    /// A rank received a signal that ends the run, and the run was saved.
     #[error("ended on request after step {step}; `--resume {folder}` continues from there")]
     Interrupted {
         /// Number of finished steps.
         step: u64,
         /// Path of the checkpoint.
         folder: String,
+        /// Whether the signal was SIGINT, not SIGTERM.
+        is_interrupt: bool,
     },
     /// The checkpoint folder holds checkpoints of another run.
     #[error(

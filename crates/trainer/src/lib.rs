@@ -10,7 +10,7 @@
 //! - [`learner`]: trainable state of a rank; [`materialize`](mod@materialize): its allocation.
 //! - [`evaluate`]: loss on held-out samples; [`health`]: finite values and equal replicas.
 //! - [`step_log`]: telemetry of a run; [`figures`]: its counters.
-//! - `summarize`, [`summary`]: the figures of a finished run.
+//! - `summarize`, [`summary`]: the figures of a finished run; [`utilization`]: share of the peak.
 //! - [`pretrained`]: models in run folders and Hugging Face folders; [`mod@convert`]: conversion
 //!   between the two.
 //! - [`checkpoints`]: checkpoints during training; [`restore`], [`resume_state`]: resuming.
@@ -84,6 +84,7 @@ mod summarize;
 pub mod summary;
 mod sync_strategy;
 mod synchronous;
+pub mod utilization;
 pub mod worker_threads;
 
 pub mod bench;
@@ -98,10 +99,11 @@ pub mod text_evaluation;
 mod error;
 
 pub use check::{check, check_inputs};
+pub use checkpoint_dir::has_checkpoints;
 pub use error::TrainError;
 pub use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of_rank, footprint};
 pub use materialize::{materialize, materialize_model};
-pub use options::{Attempt, Options, Predicted, PredictedBytes};
+pub use options::{Attempt, Options, Predicted, PredictedBytes, SaveSignals};
 pub use run_folder::RunFolder;
 pub use summary::{Summary, Target};
 pub use train::train;

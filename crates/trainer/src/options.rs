@@ -2,7 +2,8 @@
 
 use lockstep_model::Blueprint;
 use lockstep_telemetry::Sink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Options of a run. All but `model` change no result bit.
 #[derive(Default)]
@@ -15,10 +16,32 @@ pub struct Options {
     pub sinks: Vec<Box<dyn Sink>>,
     /// Predicted cost, reported beside the measured one.
     pub predicted: Predicted,
+    /// Peak FLOP/s of the run's machines, of which the run reports its share; none if unknown.
+    pub peak_flops_per_second: Option<f64>,
     /// Number of this attempt and the shared run folder.
     pub attempt: Attempt,
+    /// Signals that save a checkpoint and end the run.
+    pub save_signals: SaveSignals,
+    /// Receives the run folder on every rank, as soon as it exists.
+    pub on_run_folder: Option<Box<dyn FnOnce(&Path) + Send>>,
     /// Custom model, trained in place of the recipe's family; every rank passes an equal one.
     pub model: Option<Blueprint>,
+}
+
+/// Signals of this process that save a checkpoint and end the run, where it saves checkpoints. They
+/// are handled from the first step on, and the caller restores their effect after the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SaveSignals {
+    /// None.
+    #[default]
+    None,
+    /// SIGTERM.
+    Termination,
+    /// SIGTERM and SIGINT.
+    TerminationAndInterrupt {
+        /// Time after the first SIGINT from which a further one ends the process at once.
+        repeat: Duration,
+    },
 }
 
 /// One start of a run under the supervisor, which restarts lost workers.

@@ -102,15 +102,17 @@ fn run_worker(
     }
 
     // Write to disk only now, after every check has passed.
-    let attempt = &options.attempt;
-    let folder = RunFolder::of_worker(workers.group_rank(), recipe, world, attempt)?;
+    let folder = RunFolder::of_worker(workers.group_rank(), recipe, world, &options.attempt)?;
     artifacts::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
     let run_dir = run_folder::record_failures(all_ranks, folder.as_ref())?;
-    let mut saver = CheckpointSaver::open(recipe, world, workers, &run_dir, &start, attempt)?;
+    options.on_run_folder.take().into_iter().for_each(|receive| receive(&run_dir));
+    let mut saver = CheckpointSaver::open(recipe, world, workers, &run_dir, &start, &options)?;
+    event_history::carry_over(&options, folder.as_ref(), world, &mut start)?;
+    let peak = options.peak_flops_per_second;
     let mut step_log =
-        StepLog::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner)?;
+        StepLog::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner, peak)?;
     let checkpoint = start.from.clone();
-    let first_step = step_log.resume(start, attempt);
+    let first_step = step_log.resume(start, &options.attempt);
     let mut worker =
         Worker { cpu, recipe, world, comm: workers, learner, loader, targets, step_log };
     strategy.begin(&mut worker, first_step, checkpoint.as_deref())?;
