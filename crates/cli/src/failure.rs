@@ -5,7 +5,7 @@ use lockstep_cluster::rendezvous::RendezvousError;
 use lockstep_cluster::{ClusterError, RunFailure};
 use lockstep_config::{Blame, ConfigErrors};
 use lockstep_data::DataError;
-use lockstep_platform::FileError;
+use lockstep_platform::{EXIT_ON_INTERRUPT, FileError};
 use lockstep_sweep::SweepError;
 use lockstep_trainer::TrainError;
 use std::error::Error;
@@ -13,13 +13,15 @@ use std::io::Write;
 use std::process::ExitCode;
 
 /// Exit code of a run that saved a checkpoint and ended on SIGTERM, as shells report it.
-const ON_SIGTERM: u8 = 128 + 15;
+const EXIT_ON_TERMINATION: u8 = 128 + 15;
 
 /// The error that ends a command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
     text: String,
+    /// Last line: the command that continues from here.
+    next: Option<String>,
 }
 
 impl Failure {
@@ -30,27 +32,42 @@ impl Failure {
 
     /// The reader of standard output closed the pipe, as in `lockstep config | head`.
     pub(crate) fn closed_pipe() -> Self {
-        Self { code: 0, text: String::new() }
+        Self::with_code(0, String::new())
     }
 
     pub(crate) fn new(blame: Blame, text: impl Into<String>) -> Self {
-        Self { code: blame.exit_code(), text: text.into() }
+        Self::with_code(blame.exit_code(), text)
     }
 
     /// A bug of this program.
     pub(crate) fn bug(text: impl Into<String>) -> Self {
-        Self { code: 101, text: text.into() }
+        Self::with_code(101, text)
     }
 
     /// A subprocess failed with this exit code.
     pub(crate) fn with_code(code: u8, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self { code, text: text.into(), next: None }
     }
 
     /// Prefixes every line with a rank.
     pub(crate) fn of_rank(self, rank: usize) -> Self {
         let lines: Vec<_> = self.text.lines().map(|line| format!("rank {rank}: {line}")).collect();
         Self { text: lines.join("\n"), ..self }
+    }
+
+    /// Adds the last line.
+    pub(crate) fn with_next(self, next: Option<String>) -> Self {
+        Self { next, ..self }
+    }
+
+    /// The exit code.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// Whether a signal ended the run, which has saved a checkpoint.
+    pub(crate) fn is_on_request(&self) -> bool {
+        [EXIT_ON_TERMINATION, EXIT_ON_INTERRUPT].contains(&self.code)
     }
 
     /// The lines.
@@ -64,6 +81,9 @@ impl Failure {
             // A closed standard error leaves only the exit code.
             let _ = writeln!(std::io::stderr(), "error: {line}");
         }
+        if let Some(line) = &self.next {
+            let _ = writeln!(std::io::stderr(), "{line}");
+        }
         ExitCode::from(self.code)
     }
 }
@@ -71,7 +91,10 @@ impl Failure {
 impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         match error {
-            TrainError::Interrupted { .. } => Self::with_code(ON_SIGTERM, error.to_string()),
+            TrainError::Interrupted { is_interrupt, .. } => {
+                let code = if is_interrupt { EXIT_ON_INTERRUPT } else { EXIT_ON_TERMINATION };
+                Self::with_code(code, error.to_string())
+            }
             _ => Self::new(error.blame(), error.to_string()),
         }
     }
@@ -108,7 +131,7 @@ impl From<ClusterError> for Failure {
 
 impl From<RunFailure> for Failure {
     fn from(failure: RunFailure) -> Self {
-        Self { code: failure.exit_code, text: failure.text }
+        Self::with_code(failure.exit_code, failure.text)
     }
 }
 

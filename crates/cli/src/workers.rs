@@ -4,20 +4,24 @@
 //! environment. This module alone distinguishes the roles: the launcher checks and starts, the
 //! workers train.
 
+use crate::console;
 use crate::failure::Failure;
+use crate::resume_command::{next_dir, quoted, resume_command};
+use lockstep_cluster::launch::INTERRUPT_REPEAT;
+use lockstep_cluster::relay::RUN_FOLDER;
 use lockstep_cluster::rendezvous::Ticket;
-use lockstep_cluster::role::{RESTARTS, RUN_DIR, TERMINAL, follow_launcher, has_launcher};
+use lockstep_cluster::role::{RESTARTS, RUN_DIR, SAVES, follow_launcher, has_launcher};
 use lockstep_cluster::threads::{self, WorkerFailure};
 use lockstep_cluster::{
     JoinedWorker, Launch, RemoteWorkers, RestartPolicy, Role, join, launch, role,
 };
 use lockstep_comm::Comm;
 use lockstep_config::{Blame, Recipe};
-use lockstep_platform::World;
-use lockstep_telemetry::Surface;
-use lockstep_trainer::{Attempt, TrainError};
-use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use lockstep_platform::{Interrupts, World};
+use lockstep_trainer::{Attempt, Options, SaveSignals, TrainError, has_checkpoints};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Environment variable with the process id of the command that owns a run; the run ends with it.
@@ -25,6 +29,13 @@ pub(crate) const OWNER: &str = "LOCKSTEP_OWNER";
 
 /// Threads per core above which the command warns.
 const MAX_THREADS_PER_CORE: usize = 4;
+
+/// Time within which a launcher other than ours forwards SIGINT to its workers.
+const FORWARDED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Line that follows Ctrl-C in a run without checkpoints.
+const UNSAVED: &str = "\ninterrupted: nothing is saved, since checkpoint.every and \
+                       checkpoint.interval are 0\n";
 
 /// Environment variables for the workers of a launcher.
 pub(crate) type WorkerEnv = Vec<(&'static str, String)>;
@@ -36,24 +47,44 @@ pub(crate) struct LaunchOptions {
     pub(crate) restarts: u64,
     /// Run directory that all attempts share.
     pub(crate) run_dir: Option<PathBuf>,
-    /// Whether workers write a checkpoint on SIGTERM.
+    /// Whether workers write a checkpoint on SIGTERM and Ctrl-C.
     pub(crate) saves_on_request: bool,
+    /// Line that follows Ctrl-C in a run that saves nothing then.
+    pub(crate) unsaved_line: Option<&'static str>,
     /// Address for remote workers.
     pub(crate) listen: Option<String>,
     /// Environment of the started workers.
     pub(crate) env: WorkerEnv,
 }
 
+/// Run folder, known as soon as rank 0 has created it; clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct RunDir(Arc<OnceLock<PathBuf>>);
+
+impl RunDir {
+    fn get(&self) -> Option<&Path> {
+        self.0.get().map(PathBuf::as_path)
+    }
+
+    fn set(&self, path: PathBuf) {
+        // All ranks of this process have the same folder.
+        let _ = self.0.set(path);
+    }
+}
+
 /// Runs `work` on every worker of the recipe after `check` has passed. Returns the result of rank 0
-/// if rank 0 is in this process.
+/// if rank 0 is in this process. `work` calls [`prepare`] with the same `run_dir`.
 pub(crate) fn run<T: Send + 'static>(
     recipe: &Recipe,
     world: &World,
     quiet: bool,
+    run_dir: &RunDir,
     check: impl FnOnce() -> Result<LaunchOptions, Failure>,
     work: impl Fn(&Recipe, &Comm) -> Result<Option<T>, TrainError> + Send + Sync + 'static,
 ) -> Result<Option<T>, Failure> {
-    world.processes().accept_interrupts();
+    // A terminal sends SIGINT to the whole process group; the launcher decides for its workers.
+    let effect = if has_launcher(world) { Interrupts::Ignore } else { Interrupts::End };
+    world.processes().handle_interrupts(effect);
     let role = role(recipe, world)?;
     // A worker of an elastic run uses the world size of this attempt.
     let sized = match &role {
@@ -65,7 +96,7 @@ pub(crate) fn run<T: Send + 'static>(
     let arena_bytes = lockstep_trainer::arena_bytes(recipe);
     follow_launcher(world)?;
     follow_owner(world)?;
-    if has_launcher(world) && recipe.checkpoint.is_on() {
+    if has_launcher(world) && world.host().env(SAVES).is_some() {
         // SIGTERM before the first step takes effect after it.
         world.processes().defer_termination(true);
     }
@@ -75,7 +106,36 @@ pub(crate) fn run<T: Send + 'static>(
         if !quiet {
             warn_of_threads(recipe, world);
         }
+        if let Some(line) = options.unsaved_line {
+            world.processes().handle_interrupts(Interrupts::Explain(line));
+        }
     }
+    let prints_next = match &role {
+        Role::Worker(place) => !has_launcher(world) && place.rank.0 == 0,
+        Role::SingleWorker | Role::ThreadHost | Role::Launcher => !has_launcher(world),
+    };
+    let outcome = run_role(role, recipe, world, options, arena_bytes, run_dir, work);
+    if !has_launcher(world) {
+        world.processes().accept_interrupts();
+        world.processes().defer_termination(false);
+    }
+    outcome.map_err(|failure| {
+        let next = run_dir.get().filter(|_| prints_next);
+        let next = next.and_then(|dir| next_command(&failure, recipe, world, dir));
+        failure.with_next(next)
+    })
+}
+
+/// Runs this process's part of the command.
+fn run_role<T: Send + 'static>(
+    role: Role,
+    recipe: &Recipe,
+    world: &World,
+    options: LaunchOptions,
+    arena_bytes: usize,
+    run_dir: &RunDir,
+    work: impl Fn(&Recipe, &Comm) -> Result<Option<T>, TrainError> + Send + Sync + 'static,
+) -> Result<Option<T>, Failure> {
     match role {
         Role::SingleWorker => {
             let member = join::join_single(recipe, world, arena_bytes)?;
@@ -83,11 +143,11 @@ pub(crate) fn run<T: Send + 'static>(
         }
         Role::ThreadHost => {
             let work = move |recipe: &Recipe, comm: &Comm| {
-                let fault = |error: TrainError| WorkerFailure {
-                    blame: error.blame(),
-                    text: error.to_string(),
+                let fault = |failure: Failure| WorkerFailure {
+                    exit_code: failure.code(),
+                    text: failure.text().to_owned(),
                 };
-                work(recipe, comm).map_err(fault)
+                work(recipe, comm).map_err(|error| fault(error.into()))
             };
             let outcome = threads::run(recipe, world, arena_bytes, work);
             outcome.map_err(|failure| {
@@ -97,7 +157,7 @@ pub(crate) fn run<T: Send + 'static>(
                 failure.into()
             })
         }
-        Role::Launcher => start_all(recipe, world, options).map(|()| None),
+        Role::Launcher => start_all(recipe, world, options, run_dir).map(|()| None),
         Role::Worker(place) => {
             let outcome = join::join_worker(recipe, world, &place, arena_bytes, warn)
                 .map_err(Failure::from)
@@ -112,6 +172,22 @@ pub(crate) fn run<T: Send + 'static>(
     }
 }
 
+/// The command that continues after a failure: one that resumes a run that was saved on request, or
+/// one that reads the records of a failed run.
+fn next_command(failure: &Failure, recipe: &Recipe, world: &World, dir: &Path) -> Option<String> {
+    let arguments = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
+    let mut arguments = arguments.peekable();
+    if failure.is_on_request() {
+        let new_dir = (!recipe.run.dir.is_empty()).then(|| next_dir(&recipe.run.dir, world));
+        return has_checkpoints(dir, world)
+            .then(|| resume_command(arguments, dir, new_dir.as_deref()));
+    }
+    world.files().metadata(&dir.join("flight"))?;
+    let program = quoted(arguments.peek().map_or("lockstep", String::as_str));
+    let dir = quoted(&dir.display().to_string());
+    Some(format!("which rank failed in which call: {program} doctor {dir}"))
+}
+
 /// Ends this run with the command that owns it. Workers end with the run.
 fn follow_owner(world: &World) -> Result<(), Failure> {
     let owner = world.host().env(OWNER).filter(|_| !has_launcher(world));
@@ -124,20 +200,32 @@ fn follow_owner(world: &World) -> Result<(), Failure> {
 }
 
 /// Starts the workers as processes of this command and waits for them.
-fn start_all(recipe: &Recipe, world: &World, options: LaunchOptions) -> Result<(), Failure> {
+fn start_all(
+    recipe: &Recipe,
+    world: &World,
+    options: LaunchOptions,
+    run_dir: &RunDir,
+) -> Result<(), Failure> {
     let remote = options.listen.as_deref();
     let remote = remote.map(|addr| listen_for_remote_workers(recipe, world, addr)).transpose()?;
     let command = Launch {
         arguments: std::env::args_os().skip(1).collect(),
         policy: restart_policy(recipe, &options),
         env: options.env,
-        is_terminal: std::io::stderr().is_terminal(),
+        is_terminal: console::is_terminal(world),
         replica_groups: recipe.server_replica_groups(),
         run_dir: options.run_dir,
         forwards_termination: options.saves_on_request,
     };
-    launch(world, &command, remote, Box::new(std::io::stderr()))??;
-    Ok(())
+    let planned = command.run_dir.clone();
+    let outcome = launch(world, &command, remote, console::screen(world))?;
+    outcome.map_err(|failure| {
+        let is_folder = |dir: &PathBuf| world.files().metadata(dir).is_some();
+        if let Some(dir) = failure.run_dir.clone().or(planned.filter(is_folder)) {
+            run_dir.set(dir);
+        }
+        failure.into()
+    })
 }
 
 /// Refuses an address that remote workers cannot reach.
@@ -199,8 +287,36 @@ fn restart_policy(recipe: &Recipe, options: &LaunchOptions) -> RestartPolicy {
     RestartPolicy { sizes: recipe.rank_counts(), restarts: options.restarts, rejoin }
 }
 
-/// Which life of a run this process belongs to, as its launcher says.
-pub(crate) fn attempt(world: &World) -> Attempt {
+/// Options of a launcher that follow from the recipe's checkpoints.
+pub(crate) fn saving_options(recipe: &Recipe) -> LaunchOptions {
+    let saves_on_request = recipe.checkpoint.is_on();
+    let unsaved_line = (!saves_on_request).then_some(UNSAVED);
+    LaunchOptions { saves_on_request, unsaved_line, ..LaunchOptions::default() }
+}
+
+/// Sets the options that depend on the role of this process: attempt, signals and run folder.
+pub(crate) fn prepare(options: &mut Options, run_dir: &RunDir, comm: &Comm, world: &World) {
+    options.attempt = attempt(world);
+    options.save_signals = match has_launcher(world) {
+        true => SaveSignals::Termination,
+        // Another launcher may forward a signal that the terminal has sent to the worker, too.
+        false if is_worker(world) => {
+            SaveSignals::TerminationAndInterrupt { repeat: FORWARDED_WITHIN }
+        }
+        false => SaveSignals::TerminationAndInterrupt { repeat: INTERRUPT_REPEAT },
+    };
+    let run_dir = run_dir.clone();
+    let reports = has_launcher(world) && comm.rank().0 == 0;
+    options.on_run_folder = Some(Box::new(move |path| {
+        if reports {
+            print_status(&format!("{RUN_FOLDER}{}\n", path.display()));
+        }
+        run_dir.set(path.to_owned());
+    }));
+}
+
+/// Attempt that this process belongs to, by its environment.
+fn attempt(world: &World) -> Attempt {
     let variable = |name| world.host().env(name).filter(|_| has_launcher(world));
     let restarts = variable(RESTARTS).and_then(|number| number.parse().ok()).unwrap_or(0);
     Attempt { restarts, dir: variable(RUN_DIR).map(PathBuf::from) }
@@ -214,12 +330,6 @@ fn on_this_machine(recipe: &Recipe, world: &World, member: &JoinedWorker) -> Rec
         recipe.run.threads = recipe.run.num_threads(cores, member.num_local);
     }
     recipe
-}
-
-/// Where progress is printed: a terminal, possibly the launcher's, or a plain stream.
-pub(crate) fn surface(world: &World) -> Surface {
-    let is_terminal = std::io::stderr().is_terminal() || world.host().env(TERMINAL).is_some();
-    if is_terminal { Surface::Terminal } else { Surface::Plain }
 }
 
 fn warn_of_threads(recipe: &Recipe, world: &World) {

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::quantity::{digits, percent};
 use crate::recipe_args::RecipeArguments;
-use crate::workers::{self, LaunchOptions};
+use crate::workers::{self, LaunchOptions, RunDir};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_config::units::{Bytes, Seconds};
@@ -40,7 +40,9 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         Ok(LaunchOptions::default())
     };
     let work = move |recipe: &Recipe, comm: &Comm| bench_train(recipe, &own_world, comm, steps);
-    let Some(bench) = workers::run(&recipe, world, true, check, work)? else { return Ok(()) };
+    let Some(bench) = workers::run(&recipe, world, true, &RunDir::default(), check, work)? else {
+        return Ok(());
+    };
     if arguments.json {
         return output::json(&bench);
     }
