@@ -1,6 +1,6 @@
 //! The launcher: prefixed output, exit codes, and no process left behind.
 
-use crate::process::{Finished, Folder};
+use crate::process::{Finished, Folder, last_error};
 use lockstep_platform::{Deadline, World, real};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
@@ -150,8 +150,13 @@ fn a_worker_that_is_killed_is_named_with_its_signal() {
         send("-KILL", run.worker(rank));
         let (status, stderr) = run.end();
         assert_eq!(status.code(), Some(3), "{stderr}");
-        let last = stderr.lines().last().expect("an error line");
+        let last = last_error(&stderr);
         assert_eq!(last, format!("error: rank {rank} was killed by signal 9 (SIGKILL)"));
+        // The last line names the command that reads the records of the others.
+        let doctor = stderr.lines().last().and_then(|line| line.rsplit_once("lockstep doctor "));
+        let (_, dir) = doctor.unwrap_or_else(|| panic!("{stderr}"));
+        let diagnosis = folder.succeed(&["doctor", dir]).stdout;
+        assert!(diagnosis.contains(&format!("rank {rank}")), "{diagnosis}");
         // The others report a lost peer, which is not the cause, with their own ranks.
         let others = stderr.lines().filter(|line| line.contains(&format!("rank {rank} left")));
         for line in others {
@@ -167,7 +172,7 @@ fn a_frozen_worker_is_named_and_killed() {
     send("-STOP", run.worker(1));
     let (status, stderr) = run.end();
     assert_eq!(status.code(), Some(3), "{stderr}");
-    let last = stderr.lines().last().expect("an error line");
+    let last = last_error(&stderr);
     assert!(last.starts_with("error: rank 0: ") && last.contains("for rank 1"), "{stderr}");
 }
 
@@ -175,7 +180,7 @@ fn a_frozen_worker_is_named_and_killed() {
 fn an_interrupt_ends_all_workers_and_sets_the_exit_status() {
     let folder = Folder::new();
     for (signal, number) in [("-INT", 2), ("-TERM", 15)] {
-        let run = Running::start(&folder, &[]);
+        let run = Running::start(&folder, &["checkpoint.interval=0"]);
         send(signal, run.child.id());
         let (status, _) = run.end();
         assert_eq!(status.signal(), Some(number));
@@ -185,7 +190,7 @@ fn an_interrupt_ends_all_workers_and_sets_the_exit_status() {
 #[test]
 fn an_interrupt_reaches_a_command_in_the_background_of_a_script() {
     let folder = Folder::new();
-    let arguments = tiny(&["train.steps=100000000"]).join(" ");
+    let arguments = tiny(&["train.steps=100000000", "checkpoint.interval=0"]).join(" ");
     let mut script = Command::new("/bin/sh");
     script
         .args(["-c", &format!("trap '' INT; exec {} {arguments}", env!("CARGO_BIN_EXE_lockstep"))]);
@@ -210,7 +215,7 @@ fn workers_do_not_outlive_a_launcher_that_was_killed() {
 fn one_worker_and_threads_are_one_process() {
     let folder = Folder::new();
     for sets in [&["run.workers=1"][..], &["run.isolation=threads", "run.workers=3"]] {
-        let run = Running::start(&folder, sets);
+        let run = Running::start(&folder, &[sets, &["checkpoint.interval=0"]].concat());
         assert!(run.workers.is_empty(), "{sets:?} starts no process");
         send("-INT", run.child.id());
         assert_eq!(run.end().0.signal(), Some(2));
@@ -244,7 +249,7 @@ fn the_cause_of_a_failure_ends_the_run_with_its_own_code() {
         let isolation = format!("run.isolation={isolation}");
         let finished = folder.run(&tiny(&["optim.lr=1000", "optim.clip=0", &isolation]));
         assert_eq!(finished.code, Some(5), "{}", finished.stderr);
-        let last = finished.stderr.lines().last().expect("an error line");
+        let last = last_error(&finished.stderr);
         assert!(last.starts_with("error: rank ") && last.contains("became"), "{last}");
     }
 }

@@ -3,6 +3,7 @@
 //! # Layout
 //! - `process`: runs the binary in a scratch folder
 //! - `commands`: every command, and the stable JSON names
+//! - `config`: one key, the search, synonyms, the DeepSpeed import and names of devices
 //! - `help_text`: help and plans use the field's words
 //! - `bad_input`: errors are one line, and nothing is overwritten
 //! - `compare`, `convert`, `data`, `lab`, `bench_comm`, `methods`, `sweep`: one command each
@@ -13,9 +14,10 @@
 //! - `torchrun`: workers of torchrun and of launchers that set its variables
 //! - `runs`: the list of runs; `shells`: completion scripts and manual pages
 //! - `layouts`, `pipelines`: every layout is bit-identical to one worker
+//! - `terminal`: output on a pseudo-terminal, colours, and common flags
 //! - `emulated_links`, `stragglers`: emulated links and slow workers
 //! - `servers`, `replicas`: parameter servers and their replicas
-//! - `failures`, `restarts`, `cleanup`: killed or frozen workers
+//! - `failures`, `restarts`, `cleanup`: killed or frozen workers; `interrupts`: Ctrl-C
 //! - `storage`: full and read-only disks; `storage_locations`: folders of runs and checkpoints
 
 mod bad_input;
@@ -24,12 +26,14 @@ mod cleanup;
 mod clusters;
 mod commands;
 mod compare;
+mod config;
 mod convert;
 mod data;
 mod data_pipeline;
 mod emulated_links;
 mod failures;
 mod help_text;
+mod interrupts;
 mod lab;
 mod launch;
 mod layouts;

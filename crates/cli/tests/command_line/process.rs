@@ -93,6 +93,13 @@ impl Finished {
     }
 }
 
+/// The last error line; a command that continues may follow it.
+#[track_caller]
+pub(crate) fn last_error(stderr: &str) -> &str {
+    let errors = stderr.lines().filter(|line| line.starts_with("error: "));
+    errors.last().unwrap_or_else(|| panic!("no error line: {stderr}"))
+}
+
 /// Asserts that a JSON object has all of these keys, separated by spaces.
 #[track_caller]
 pub(crate) fn assert_keys(object: &Value, keys: &str) {

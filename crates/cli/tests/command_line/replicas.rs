@@ -2,7 +2,7 @@
 //! update is lost or applied twice.
 
 use crate::launch::send;
-use crate::process::Folder;
+use crate::process::{Folder, last_error};
 use lockstep_platform::{Deadline, World, real};
 use serde_json::Value;
 use std::process::{Child, Output, Stdio};
@@ -151,6 +151,6 @@ fn the_loss_of_both_replicas_ends_the_run() {
     let (_folder, output) = run.end();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{stderr}");
-    let last = stderr.lines().last().expect("an error line");
+    let last = last_error(&stderr);
     assert_eq!(last, format!("error: rank {REPLICA} was killed by signal 9 (SIGKILL)"));
 }

@@ -1,7 +1,7 @@
 //! Parameter servers as processes.
 
 use crate::launch::{Running, send};
-use crate::process::Folder;
+use crate::process::{Folder, last_error};
 use lockstep_platform::real;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -62,7 +62,7 @@ fn a_lost_worker_of_a_group_is_named() {
         send(signal, run.worker(3));
         let (status, stderr) = run.end();
         assert_eq!(status.code(), Some(3), "{signal}, {consistency}: {stderr}");
-        let last = stderr.lines().last().expect("an error line");
+        let last = last_error(&stderr);
         assert!(last.contains("rank 3"), "{signal}, {consistency}: {stderr}");
     }
 }
@@ -91,7 +91,7 @@ fn a_server_that_is_frozen_or_killed_is_named() {
         let took = world.clock().since(began);
         assert!(took < limit, "{signal}, {transport}: {took:?}, {stderr}");
         assert_eq!(status.code(), Some(3), "{signal}, {transport}: {stderr}");
-        let last = stderr.lines().last().expect("an error line");
+        let last = last_error(&stderr);
         assert!(last.contains("rank 3"), "{signal}, {transport}: {stderr}");
     }
 }
