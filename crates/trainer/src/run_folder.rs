@@ -9,6 +9,7 @@
 //!           summary.json        the figures that `train --json` prints
 //!           checkpoints/        checkpoints during training
 //!           flight/             after a failure: the last calls of every worker
+//!           failure.json        after a failure: the reason
 //! ```
 //! A folder with content is never overwritten.
 
