@@ -9,6 +9,7 @@ use lockstep_platform::World;
 use lockstep_telemetry::console::{self, Columns, Progress, Terminal};
 use lockstep_telemetry::{Console, Surface};
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
 
 /// Width where the terminal does not tell it.
 const DEFAULT_COLUMNS: usize = 80;
@@ -84,7 +85,7 @@ fn is_drawn_by_launcher(world: &World) -> bool {
 
 fn terminal(world: &World) -> Terminal {
     let own_world = World::clone(world);
-    let width: Columns = Box::new(move || columns(&own_world));
+    let width: Columns = Arc::new(move || columns(&own_world));
     Terminal::new(world, Box::new(std::io::stderr()), width, has_colors(world, true))
 }
 

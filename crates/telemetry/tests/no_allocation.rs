@@ -88,7 +88,8 @@ fn started() -> Event {
 fn sinks(world: &World, scratch: &ScratchDir) -> Vec<Box<dyn Sink>> {
     let path = scratch.path().join("events.jsonl");
     // The terminal is drawn by its own thread, whose allocations do not count.
-    let terminal = Terminal::new(world, Box::new(std::io::sink()), Box::new(|| 80), true);
+    let terminal =
+        Terminal::new(world, Box::new(std::io::sink()), std::sync::Arc::new(|| 80), true);
     let console = |surface| -> Box<dyn Sink> { Box::new(Console::new(surface, String::new())) };
     vec![
         Box::new(JsonLines::open(world, &path).expect("a scratch file is created")),

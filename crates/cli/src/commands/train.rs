@@ -161,9 +161,10 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.json {
         return console::print_result(world, &output::to_json(&summary));
     }
-    let text = match recipe.model.family.is_problem() {
-        true => String::new(),
-        false => sample(&summary, &recipe, world)?,
+    let text = if recipe.model.family.is_problem() {
+        String::new()
+    } else {
+        sample(&summary, &recipe, world)?
     };
     // The hashes are the last lines, where they are found and compared.
     let report = console::wrap_report(world, &report(&summary), LABEL_COLUMNS);

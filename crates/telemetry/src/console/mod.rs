@@ -309,7 +309,7 @@ fn describe_progress(text: &mut String, progress: &Progress) {
     add(text, format_args!("  ETA {}\n", Duration(seconds_left)));
 }
 
-fn write_all(out: &mut Box<dyn Write + Send>, text: &str) -> io::Result<()> {
+fn write_all(out: &mut dyn Write, text: &str) -> io::Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 

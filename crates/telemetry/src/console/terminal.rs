@@ -21,7 +21,7 @@ use super::text::wrap;
 const RESIZE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Width of the terminal now.
-pub type Columns = Box<dyn Fn() -> usize + Send + Sync>;
+pub type Columns = Arc<dyn Fn() -> usize + Send + Sync>;
 
 /// A terminal with a live line.
 pub struct Terminal {
@@ -147,8 +147,7 @@ struct Painter {
 impl Painter {
     fn new(out: Box<dyn Write + Send>, columns: Columns, has_colors: bool) -> Self {
         let state = State { out, text: String::new(), num_drawn: 0, error: None };
-        let (columns, state) = (Arc::new(columns), Arc::new(Mutex::new(state)));
-        let screen = Screen { columns, state };
+        let screen = Screen { columns, state: Arc::new(Mutex::new(state)) };
         Self { screen, has_colors, progress: Progress::default(), live: None, columns: 0 }
     }
 
@@ -200,7 +199,7 @@ fn open_bar(screen: &Screen) -> ProgressBar {
 /// The terminal as `indicatif` needs it; clones share it.
 #[derive(Clone)]
 struct Screen {
-    columns: Arc<Columns>,
+    columns: Columns,
     state: Arc<Mutex<State>>,
 }
 
@@ -353,7 +352,7 @@ mod tests {
     fn resizable(columns: usize) -> (Columns, Arc<AtomicUsize>) {
         let width = Arc::new(AtomicUsize::new(columns));
         let shared = Arc::clone(&width);
-        (Box::new(move || shared.load(Ordering::Relaxed)), width)
+        (Arc::new(move || shared.load(Ordering::Relaxed)), width)
     }
 
     fn at(step: u64) -> Progress {
@@ -438,7 +437,7 @@ mod tests {
                 Ok(())
             }
         }
-        let mut painter = Painter::new(Box::new(Broken), Box::new(|| 80), true);
+        let mut painter = Painter::new(Box::new(Broken), Arc::new(|| 80), true);
         assert_eq!(painter.draw().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         assert!(painter.print("x").is_err());
     }

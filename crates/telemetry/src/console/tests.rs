@@ -38,7 +38,7 @@ impl Fixture {
     fn terminal(num_steps: u64, has_colors: bool) -> Self {
         let world = lockstep_platform::real();
         let terminal =
-            |screen| Terminal::new(&world, Box::new(screen), Box::new(|| 60), has_colors);
+            |screen| Terminal::new(&world, Box::new(screen), Arc::new(|| 60), has_colors);
         Self::new(|screen| Surface::Terminal(terminal(screen)), num_steps)
     }
 
