@@ -1,8 +1,9 @@
 //! Standard output: results only. A closed pipe is a success.
 
 use crate::failure::Failure;
+use lockstep_telemetry::console::Sanitized;
 use serde::Serialize;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
 /// Prints text.
 pub(crate) fn text(text: &str) -> Result<(), Failure> {
@@ -11,6 +12,15 @@ pub(crate) fn text(text: &str) -> Result<(), Failure> {
         ErrorKind::BrokenPipe => Failure::closed_pipe(),
         _ => Failure::new(lockstep_config::Blame::Storage, format!("standard output: {error}")),
     })
+}
+
+/// Prints generated text: as it is into a file or pipe, without characters that could change a
+/// terminal on one.
+pub(crate) fn generated(generated: &str) -> Result<(), Failure> {
+    if std::io::stdout().is_terminal() {
+        return text(&Sanitized(generated).to_string());
+    }
+    text(generated)
 }
 
 /// Prints one JSON value.

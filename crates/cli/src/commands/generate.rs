@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let mut pending = TextStream::new(generator.tokenizer());
     let tokens = generator.generate(&arguments.prompt, arguments.tokens, sampling, |token| {
         if !arguments.json && printed.is_ok() {
-            printed = output::text(&pending.push(token));
+            printed = output::generated(&pending.push(token));
         }
         printed.is_ok()
     })?;
@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             run_dir: folder.display().to_string(),
         });
     }
-    output::text(&(pending.finish() + "\n"))
+    output::generated(&(pending.finish() + "\n"))
 }
 
 fn sampling(arguments: &Arguments) -> Result<Sampling, Failure> {
