@@ -21,7 +21,7 @@ pub(super) const TRAIN: &[Key] = &[
     Key::new(
         "train.steps",
         integer(1, MAX_STEPS),
-        Fixed("1600"),
+        Fixed("1400"),
         field!(train.steps: integer u64),
         "Number of optimizer steps.",
     ),

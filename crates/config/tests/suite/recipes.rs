@@ -287,7 +287,7 @@ fn other_formats_use_the_names_of_the_recipe_file() {
     assert_eq!(table["model"]["dropout"].as_float(), Some(0.1));
     assert_eq!(table["optim"]["name"].as_str(), Some("adamw"));
     assert_eq!(table["run"]["save_optimizer"].as_bool(), Some(true));
-    assert_eq!(table["train"]["steps"].as_integer(), Some(1600));
+    assert_eq!(table["train"]["steps"].as_integer(), Some(1400));
     assert!(table["optim"].get("momentum").is_none());
     assert_eq!(toml::to_string(&recipe).map(|text| from(None, &text, &[])), Ok(recipe));
 }
