@@ -411,6 +411,12 @@ fn optimizer(draft: &mut Draft, table: &Map<String, Value>) {
     for (field, value) in params {
         optimizer_field(draft, field, value, ours, is_adaptive);
     }
+    if name.eq_ignore_ascii_case("onebitadam") {
+        if let Some((norm, from)) = draft.remove("optim.clip") {
+            draft.list(&from, norm, "1-bit Adam sends the momentum of unclipped gradients");
+        }
+        draft.set("optim.clip", "0.0", "1-bit Adam sends the momentum of unclipped gradients");
+    }
     let mut absent = |name: &str, key, value: f64| {
         if !params.contains_key(name) {
             draft.set(key, format!("{value:?}"), DEFAULT);

@@ -87,6 +87,11 @@ impl Draft {
         self.unmapped.push(Unmapped { path, value, reason: reason.into() });
     }
 
+    /// Removes a setting; its value and its place in the source.
+    pub(super) fn remove(&mut self, key: &str) -> Option<(String, String)> {
+        self.settings.remove(key).map(|Setting { value, from }| (value, from))
+    }
+
     /// Whether a key is set.
     pub(super) fn has(&self, key: &str) -> bool {
         self.settings.contains_key(key)

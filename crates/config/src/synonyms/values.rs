@@ -71,7 +71,7 @@ pub(crate) const VALUE_SYNONYMS: &[ValueSynonym] = &[
         keys: OPTIMIZER,
         values: &["onebitadam", "1bitadam", "zerooneadam", "01adam"],
         value: "adam",
-        others: &["compress.method=one-bit-adam"],
+        others: &["compress.method=one-bit-adam", "optim.clip=0"],
     },
 
     of(SCHEDULE, "constant", &["constant_with_warmup", "warmuplr", "none", "fixed", "flat"]),
@@ -110,7 +110,12 @@ pub(crate) const VALUE_SYNONYMS: &[ValueSynonym] = &[
     of(&["run.isa"], "portable", &["sse2", "scalar", "generic", "neon"]),
 
     of(METHOD, "power-sgd", &["low-rank"]),
-    of(METHOD, "one-bit-adam", &["onebitadam", "1bit-adam"]),
+    ValueSynonym {
+        keys: METHOD,
+        values: &["onebitadam", "1bit-adam"],
+        value: "one-bit-adam",
+        others: &["optim.clip=0"],
+    },
     of(METHOD, "sign", &["signsgd", "ef-signsgd", "onebit", "1bit"]),
     of(METHOD, "int8", &["8bit", "quantize", "q8"]),
     of(METHOD, "top-k", &["sparse", "topk-sgd"]),

@@ -240,9 +240,11 @@ fn optimizers_and_schedules_have_counterparts_or_are_listed() {
     assert_eq!(optimizer(nesterov).name, OptimName::Nesterov);
     let muon = imported(r#"{"optimizer": {"type": "Muon", "params": {"lr": 0.02}}}"#);
     assert!(reason(&muon, "optimizer.type").contains("no such optimizer"));
-    let one_bit = r#"{"optimizer": {"type": "OneBitAdam",
+    let one_bit = r#"{"gradient_clipping": 1.0, "optimizer": {"type": "OneBitAdam",
                       "params": {"lr": 1e-3, "freeze_step": 40, "cuda_aware": false}}}"#;
-    let one_bit = recipe(&imported(one_bit));
+    let one_bit = imported(one_bit);
+    assert!(reason(&one_bit, "gradient_clipping").contains("unclipped"));
+    let one_bit = recipe(&one_bit);
     assert_eq!(
         (one_bit.compress.method.name(), one_bit.compress.warmup_steps),
         ("one-bit-adam", 40)
