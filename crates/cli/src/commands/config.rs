@@ -1,5 +1,11 @@
 //! `lockstep config`: the resolved recipe and every key. `lockstep config lints`: settings that are
 //! valid but rarely intended.
+//!
+//! - [`keys`]: one key, table or synonym, and the search
+//! - [`import`]: recipes from DeepSpeed configurations
+
+mod import;
+mod keys;
 
 use crate::failure::Failure;
 use crate::output;
@@ -8,16 +14,22 @@ use lockstep_config::lints::{self, Lint};
 use lockstep_platform::World;
 use serde::Serialize;
 use std::fmt::Write;
+use std::path::PathBuf;
 
 /// Print the resolved recipe and every key with meaning, default and allowed values
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   lockstep config                          the resolved default recipe and all keys
+  lockstep config parallel.tensor          one key: meaning, value, allowed values, synonyms
+  lockstep config tp                       the key of a name in another framework
+  lockstep config parallel my.toml         a table of keys, with the values of a recipe
+  lockstep config --search checkpoint      keys by name, meaning and synonyms
   lockstep config my.toml --toml           the resolved recipe as TOML
   lockstep config --presets                list the presets
   lockstep config --set model.width=256 --json
-  lockstep config lints my.toml            lints of a recipe")]
+  lockstep config lints my.toml            lints of a recipe
+  lockstep config import ds_config.json --out my.toml   a recipe from a DeepSpeed configuration")]
 #[command(args_conflicts_with_subcommands = true)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Arguments {
@@ -25,6 +37,13 @@ pub(crate) struct Arguments {
     command: Option<Command>,
     #[command(flatten)]
     recipe: RecipeArguments,
+    /// Only this key, table or name of another framework, as parallel.tensor, parallel or tp; may
+    /// come before the recipe
+    #[arg(conflicts_with_all = ["toml", "presets", "markdown", "search"])]
+    key: Option<PathBuf>,
+    /// Only keys whose name, meaning or synonyms contain the words; repeatable
+    #[arg(long, value_name = "WORD", conflicts_with_all = ["toml", "presets", "markdown"])]
+    search: Vec<String>,
     /// Only the resolved recipe, as TOML
     #[arg(long, conflicts_with_all = ["presets", "markdown"])]
     toml: bool,
@@ -42,6 +61,7 @@ pub(crate) struct Arguments {
 #[derive(clap::Subcommand)]
 enum Command {
     Lints(Lints),
+    Import(import::Arguments),
 }
 
 /// List every lint with its threshold and source, or those that fire for a recipe
@@ -87,14 +107,23 @@ struct Key {
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
-    if let Some(Command::Lints(arguments)) = &arguments.command {
-        return lints(arguments, world);
+    match &arguments.command {
+        Some(Command::Lints(arguments)) => return lints(arguments, world),
+        Some(Command::Import(arguments)) => return import::run(arguments, world),
+        None => {}
     }
     if arguments.markdown {
         return output::text(&lockstep_config::reference_markdown());
     }
     if arguments.presets {
         return presets(arguments.json);
+    }
+    if !arguments.search.is_empty() {
+        let recipe = arguments.recipe.resolve(world)?;
+        return keys::search(&arguments.search, &recipe, arguments.json);
+    }
+    if let Some((key, recipe)) = keys::split(&arguments.recipe, arguments.key.as_deref(), world) {
+        return keys::show(&key, &recipe.resolve(world)?, arguments.json);
     }
     let recipe = arguments.recipe.resolve(world)?;
     if arguments.toml {

@@ -124,14 +124,14 @@ fn unmet_limits_are_refused_with_limits_that_can_be_met() {
 #[test]
 fn every_invalid_argument_of_a_size_search_is_reported_with_a_fix() {
     let folder = Folder::new();
-    let names = ["plan", "size", "--model", "llama-65", "--device", "a100-80g"];
+    let names = ["plan", "size", "--model", "llama-65", "--device", "a190-80gb"];
     let numbers =
         ["--tokens", "-1.4e12", "--days", "-21", "--batch-tokens", "0", "--devices", "-8"];
     let error = refusal(&folder, &[&names[..], &numbers].concat());
     let lines: Vec<&str> = error.lines().collect();
     let expected = [
         ("--model llama-65 ", "try llama-65b"),
-        ("--device a100-80g ", "try a100-80gb"),
+        ("--device \"a190-80gb\" ", "try a100-80gb"),
         ("--tokens -1400000000000 ", "try 1.4e12"),
         ("--days -21 ", "try 21"),
         ("--devices -8 ", "try 8"),

@@ -8,8 +8,8 @@ use crate::failure::Failure;
 use crate::output;
 use crate::quantity::{digits, gib};
 use crate::recipe_args::RecipeArguments;
-use lockstep_config::{Recipe, nearest};
-use lockstep_estimate::hardware::{self, Cluster};
+use lockstep_config::Recipe;
+use lockstep_estimate::hardware::{self, Cluster, DeviceNameError, device_name};
 use lockstep_estimate::layout::Layout;
 use lockstep_estimate::recipe::{model_from_recipe, recipe_from_layout};
 use lockstep_estimate::scenario::{MAX_DEVICES, Scenario, default_batch};
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[group(skip)]
 pub(crate) struct Arguments {
-    /// Plan for this cluster: 1024xa100-80gb for 1024 devices, or a TOML file
+    /// Plan for this cluster: 1024xa100-80gb or 256xH100 for a number of devices, or a TOML file
     #[arg(long, value_name = "CLUSTER")]
     pub(super) cluster: Option<String>,
     /// A published model instead of the recipe's, as gpt3-175b or llama3-70b
@@ -274,25 +274,35 @@ fn named_or_read(text: &str, world: &World) -> Result<Cluster, Vec<String>> {
 /// The error for a `--cluster` that is neither a file nor a number of known devices.
 fn unknown_cluster(text: &str) -> String {
     let all = hardware::names();
-    let Some((count, device)) = text.split_once('x') else {
+    let Some((count, device)) = hardware::cluster::split(text) else {
+        // A device without a number of them.
+        if let Ok(device) = device_name::find(text) {
+            let fix = format!("{}x{}", device.per_node, device.name);
+            return format!("--cluster {text} has no number of devices; try {fix}");
+        }
         return format!(
             "--cluster {text} is neither a TOML file nor a number x a device; try 64xa100-80gb; \
              devices: {all}"
         );
     };
-    let known: Vec<&str> = hardware::DEVICES.iter().map(|device| device.name).collect();
     let number = count.parse::<u64>().ok().filter(|count| *count > 0);
+    let found = device_name::find(device);
     let mut what = Vec::new();
     if number.is_none() {
         what.push(format!("{count:?} is not a positive number of devices"));
     }
-    if !known.contains(&device) {
-        what.push(format!("{device:?} is not a known device (known: {all})"));
-    }
-    let (what, number) = (what.join(", and "), number.unwrap_or(64));
-    let prefixed =
-        known.iter().copied().find(|name| !device.is_empty() && name.starts_with(device));
-    let closest = prefixed.or_else(|| nearest(device, known)).unwrap_or("a100-80gb");
-    let fix = format!("{number}x{closest}");
-    format!("--cluster {text}: {what}; try {fix}")
+    let number = number.unwrap_or(64);
+    let candidates = match found {
+        Ok(device) => vec![device.name],
+        Err(DeviceNameError { candidates, is_ambiguous: true, .. }) => {
+            what.push(format!("{device:?} is several devices"));
+            candidates
+        }
+        Err(DeviceNameError { candidates, .. }) => {
+            what.push(format!("{device:?} is not a known device (known: {all})"));
+            if candidates.is_empty() { vec!["a100-80gb"] } else { candidates }
+        }
+    };
+    let fixes: Vec<String> = candidates.iter().map(|name| format!("{number}x{name}")).collect();
+    format!("--cluster {text}: {}; try {}", what.join(", and "), fixes.join(" or "))
 }

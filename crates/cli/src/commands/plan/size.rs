@@ -2,10 +2,10 @@
 
 mod report;
 
-use super::suggest::{suggest, unknown_model};
+use super::suggest::unknown_model;
 use crate::failure::Failure;
 use crate::output;
-use lockstep_estimate::hardware::{DEVICES, Device};
+use lockstep_estimate::hardware::device_name;
 use lockstep_estimate::size_search::SizeSearch;
 use lockstep_estimate::{Calibration, model};
 use report::SizeReport;
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     /// A published model, as gpt3-175b or llama3-70b
     #[arg(long)]
     model: String,
-    /// Device type, as a100-80gb or h100-80gb
+    /// Device type, as a100-80gb or H100
     #[arg(long)]
     device: String,
     /// Tokens of the whole run
@@ -87,12 +87,11 @@ fn size_search(arguments: &Arguments) -> Result<SizeSearch, Failure> {
     if model.is_none() {
         wrong.push(unknown_model(&arguments.model));
     }
-    let device = Device::named(&arguments.device);
-    if device.is_none() {
-        let names: Vec<&str> = DEVICES.iter().map(|device| device.name).collect();
-        let fix = suggest(&arguments.device, &names);
-        wrong.push(format!("--device {} is not known; {fix}", arguments.device));
+    let device = device_name::find(&arguments.device);
+    if let Err(error) = &device {
+        wrong.push(format!("--device {error}"));
     }
+    let device = device.ok();
     // 20 tokens per parameter (Chinchilla, Hoffmann et al. 2022).
     let usual = model.as_ref().map_or(300e9, |model| 20.0 * model.num_params() as f64);
     let numbers = [

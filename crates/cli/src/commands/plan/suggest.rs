@@ -7,7 +7,7 @@ use lockstep_estimate::model;
 const MAX_NAMES: usize = 4;
 
 /// Names to try instead: those few that start with `name`, the closest spelling, or all.
-pub(super) fn suggest(name: &str, known: &[&str]) -> String {
+fn suggest(name: &str, known: &[&str]) -> String {
     let prefixed: Vec<&str> = known.iter().copied().filter(|one| one.starts_with(name)).collect();
     if (1..=MAX_NAMES).contains(&prefixed.len()) && !name.is_empty() {
         return format!("try {}", prefixed.join(" or "));
