@@ -122,8 +122,9 @@ fn resolve_as_rank(sources: &Sources, world: &World) -> Result<Recipe, Failure> 
         Some(workers @ 1..) => resolve_with(workers),
         _ => {
             let least = num_servers + 1;
+            let plural = if num_servers == 1 { "" } else { "s" };
             return Err(Failure::user(format!(
-                "WORLD_SIZE = {world_size} leaves no worker beside {num_servers} servers of \
+                "WORLD_SIZE = {world_size} leaves no worker beside {num_servers} server{plural} of \
                  sync.servers; start at least {least} ranks"
             )));
         }

@@ -48,7 +48,8 @@ fn write_pages(folder: &Path, world: &World, command: &Command) -> Result<usize,
 
 /// The page in roff.
 fn render(command: &Command) -> Result<Vec<u8>, Failure> {
-    let man = Man::new(command.clone()).manual("Lockstep");
+    let version = concat!("lockstep ", env!("CARGO_PKG_VERSION"));
+    let man = Man::new(command.clone()).source(version).manual("Lockstep");
     let mut page = Vec::new();
     let mut write = || {
         man.render_title(&mut page)?;

@@ -103,7 +103,10 @@ fn parameter_servers_count_as_ranks() {
     let alone = rank(&folder, port, 0, 1, &sets).spawn().expect("the binary starts");
     let alone = finish(alone);
     assert_eq!(alone.code, Some(2), "{}", alone.stderr);
-    assert!(alone.stderr.contains("WORLD_SIZE = 1 leaves no worker beside 1 servers"), "{alone:?}");
+    assert!(
+        alone.stderr.contains("WORLD_SIZE = 1 leaves no worker beside 1 server of"),
+        "{alone:?}"
+    );
 }
 
 #[test]

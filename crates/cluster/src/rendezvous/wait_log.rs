@@ -50,21 +50,62 @@ impl WaitLog {
 
     /// Time until the next report is due.
     pub(super) fn until_next(&self) -> Duration {
-        match self.log {
-            Some(_) => self.next.get().saturating_sub(self.waited()),
-            None => Duration::MAX,
-        }
+        self.until_next_after(self.waited())
     }
 
     /// Logs what the rank waits for, if a report is due.
     pub(super) fn report(&self, describe: impl FnOnce() -> String) {
-        let Some(log) = self.log.filter(|_| self.until_next().is_zero()) else { return };
-        let waited = self.waited();
+        self.report_after(self.waited(), describe);
+    }
+
+    fn until_next_after(&self, waited: Duration) -> Duration {
+        match self.log {
+            Some(_) => self.next.get().saturating_sub(waited),
+            None => Duration::MAX,
+        }
+    }
+
+    fn report_after(&self, waited: Duration, describe: impl FnOnce() -> String) {
+        let is_due = self.until_next_after(waited).is_zero();
+        let Some(log) = self.log.filter(|_| is_due) else { return };
         self.next.set(waited + self.every);
         log(&format!("{}; {} s of {} s", describe(), waited.as_secs(), self.timeout.as_secs()));
     }
 
     fn waited(&self) -> Duration {
         self.world.clock().since(self.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use lockstep_platform::real;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_is_reported_within_three_seconds_and_then_every_ten() {
+        static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        let log: Log = |line| LINES.lock().unwrap().push(line.to_owned());
+        let minute = Duration::from_mins(1);
+        let waiting = WaitLog::new(&real(), Some(log), WaitReports::default(), minute);
+        for tenths in 0..600 {
+            let waited = Duration::from_millis(100 * tenths);
+            waiting.report_after(waited, || "waiting for rank 1".to_owned());
+            let until_next = waiting.until_next_after(waited);
+            assert!(!until_next.is_zero() && until_next <= Duration::from_secs(10));
+        }
+        let expected =
+            [2, 12, 22, 32, 42, 52].map(|s| format!("waiting for rank 1; {s} s of 60 s"));
+        assert_eq!(*LINES.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn a_wait_without_a_log_never_has_a_report() {
+        let waiting = WaitLog::new(&real(), None, WaitReports::default(), Duration::ZERO);
+        waiting.report_after(Duration::from_hours(1), || unreachable!("no log"));
+        assert_eq!(waiting.until_next_after(Duration::from_hours(1)), Duration::MAX);
     }
 }
