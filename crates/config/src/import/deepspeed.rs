@@ -3,8 +3,20 @@
 //! Fields and defaults are those of DeepSpeed's "Configuration JSON" page. A default of DeepSpeed
 //! that differs from ours is written out where the file uses the feature. A value `"auto"`, which
 //! the Hugging Face Trainer fills in from its own arguments, is listed with the key to set.
+//!
+//! - `optimizer`: the optimizer and the learning-rate schedule
+//! - `field`: values of JSON fields
+
+mod field;
+mod optimizer;
 
 use serde_json::{Map, Value};
+
+use field::{
+    ACCUMULATION, DEFAULT, MICRO_BATCH, TRAIN_BATCH, UNKNOWN, auto_reason, has_auto, is_auto,
+    number_format, quotient, type_name, whole,
+};
+use optimizer::{optimizer, scheduler};
 
 use super::draft::{Draft, ImportError, Imported};
 use crate::keys::MAX_WORKERS;
@@ -39,7 +51,7 @@ pub fn import(name: &str, text: &str, options: Options) -> Result<Imported, Impo
     for (field, value) in fields {
         let table = value.as_object();
         match (field.as_str(), table) {
-            (TRAIN_BATCH | MICRO_BATCH | ACCUMULATION, _) => {}
+            (TRAIN_BATCH | MICRO_BATCH | ACCUMULATION, _) | ("scheduler", Some(_)) => {}
             ("fp16", Some(table)) => fp16(&mut draft, table),
             ("bf16" | "bfloat16", Some(table)) => bf16(&mut draft, field, table),
             ("torch_autocast", Some(table)) => autocast(&mut draft, table),
@@ -49,7 +61,6 @@ pub fn import(name: &str, text: &str, options: Options) -> Result<Imported, Impo
                 draft.set("parallel.zero", u8::from(value == &Value::Bool(true)), field);
             }
             ("optimizer", Some(table)) => optimizer(&mut draft, table),
-            ("scheduler", Some(_)) => {}
             ("activation_checkpointing", Some(table)) => recompute(&mut draft, table),
             ("tensor_parallel", Some(table)) => tensor_parallel(&mut draft, table),
             ("pipeline", Some(table)) => pipeline(&mut draft, table),
@@ -72,13 +83,6 @@ pub fn import(name: &str, text: &str, options: Options) -> Result<Imported, Impo
         format!("Recipe from {name}, a DeepSpeed configuration, which has no model and no data.");
     Ok(draft.finish(&head))
 }
-
-const TRAIN_BATCH: &str = "train_batch_size";
-const MICRO_BATCH: &str = "train_micro_batch_size_per_gpu";
-const ACCUMULATION: &str = "gradient_accumulation_steps";
-
-/// Origin of a value that the file leaves to DeepSpeed.
-const DEFAULT: &str = "default of DeepSpeed";
 
 /// `train_batch_size` = micro-batch size x accumulation x data-parallel degree, any two of which
 /// determine the third.
@@ -151,14 +155,12 @@ fn leaves(draft: &mut Draft, total: Option<u64>, per_pass: Option<u64>, replicas
     let usual = Recipe::default();
     let micro = per_pass.unwrap_or(usual.train.microbatch_size as u64);
     let Some(microbatches) = total.and_then(|total| quotient(total, micro)) else {
-        return match (total, per_pass) {
+        if total.is_some() && per_pass.is_none() {
             // Our usual micro-batch does not divide this batch.
-            (Some(_), None) => {
-                draft.set("train.microbatch", 1, "divides every batch");
-                leaves(draft, total, Some(1), replicas);
-            }
-            _ => {}
-        };
+            draft.set("train.microbatch", 1, "divides every batch");
+            leaves(draft, total, Some(1), replicas);
+        }
+        return;
     };
     let default = usual.num_leaves() as u64;
     let needed = replicas.unwrap_or(1).next_power_of_two().max(default).min(MAX_LEAVES);
@@ -376,163 +378,6 @@ fn offload(draft: &mut Draft, path: &str, table: &Map<String, Value>, is_state: 
     }
 }
 
-fn optimizer(draft: &mut Draft, table: &Map<String, Value>) {
-    let none = Map::new();
-    let params = table.get("params").and_then(Value::as_object).unwrap_or(&none);
-    let Some(name) = table.get("type").and_then(Value::as_str) else {
-        let given = table.get("type").map(Value::to_string).unwrap_or_default();
-        return draft.list("optimizer.type", given, "names no optimizer; set optim.name");
-    };
-    let flag = |name: &str| params.get(name).and_then(Value::as_bool);
-    let momentum = params.get("momentum").and_then(Value::as_f64).unwrap_or(0.0);
-    let ours = match name.to_lowercase().as_str() {
-        // DeepSpeed's Adam decouples the weight decay unless adam_w_mode is false.
-        "adam" if flag("adam_w_mode") == Some(false) => "adam",
-        "adam" | "adamw" => "adamw",
-        "lamb" => "lamb",
-        "sgd" if flag("nesterov") == Some(true) => "nesterov",
-        "sgd" if momentum > 0.0 => "momentum",
-        "sgd" => "sgd",
-        "onebitadam" => "adam",
-        _ => {
-            let reason = "no such optimizer here; optim.name is sgd, momentum, nesterov, adam, \
-                          adamw, lars or lamb";
-            return draft.list("optimizer.type", quoted(name), reason);
-        }
-    };
-    draft.set("optim.name", quoted(ours), "optimizer.type");
-    if name.eq_ignore_ascii_case("onebitadam") {
-        draft.set("compress.method", quoted("one-bit-adam"), "optimizer.type");
-        let steps = params.get("freeze_step").and_then(whole);
-        let from = if steps.is_some() { "optimizer.params.freeze_step" } else { DEFAULT };
-        draft.set("compress.warmup_steps", steps.unwrap_or(100_000), from);
-    }
-    let is_adaptive = matches!(ours, "adam" | "adamw" | "lamb");
-    for (field, value) in params {
-        optimizer_field(draft, field, value, ours, is_adaptive);
-    }
-    if name.eq_ignore_ascii_case("onebitadam") {
-        if let Some((norm, from)) = draft.remove("optim.clip") {
-            draft.list(&from, norm, "1-bit Adam sends the momentum of unclipped gradients");
-        }
-        draft.set("optim.clip", "0.0", "1-bit Adam sends the momentum of unclipped gradients");
-    }
-    let mut absent = |name: &str, key, value: f64| {
-        if !params.contains_key(name) {
-            draft.set(key, format!("{value:?}"), DEFAULT);
-        }
-    };
-    absent("lr", "optim.lr", 1e-3);
-    absent("weight_decay", "optim.weight_decay", 0.0);
-    if is_adaptive {
-        absent("betas", "optim.beta1", 0.9);
-        absent("betas", "optim.beta2", 0.999);
-        absent("eps", "optim.eps", 1e-8);
-    }
-    for field in table.keys().filter(|field| !["type", "params"].contains(&field.as_str())) {
-        let reason = match field.as_str() {
-            "legacy_fusion" => "a detail of DeepSpeed's implementation",
-            _ => UNKNOWN,
-        };
-        draft.list(&format!("optimizer.{field}"), &table[field], reason);
-    }
-}
-
-fn optimizer_field(draft: &mut Draft, field: &str, value: &Value, ours: &str, is_adaptive: bool) {
-    let path = format!("optimizer.params.{field}");
-    if is_auto(value) {
-        return draft.list(&path, value, auto_reason(field));
-    }
-    match (field, value.as_f64(), value) {
-        ("lr", Some(number), _) => draft.set("optim.lr", format!("{number:?}"), &path),
-        ("weight_decay", Some(number), _) => {
-            draft.set("optim.weight_decay", format!("{number:?}"), &path);
-        }
-        ("eps", Some(number), _) if is_adaptive => {
-            draft.set("optim.eps", format!("{number:?}"), &path);
-        }
-        ("betas", _, Value::Array(betas)) if is_adaptive && betas.len() == 2 => {
-            for (key, beta) in ["optim.beta1", "optim.beta2"].into_iter().zip(betas) {
-                match beta.as_f64() {
-                    Some(beta) => draft.set(key, format!("{beta:?}"), &path),
-                    None => draft.list(&path, beta, "is not a number"),
-                }
-            }
-        }
-        ("momentum", Some(number), _) if matches!(ours, "momentum" | "nesterov") => {
-            draft.set("optim.momentum", format!("{number:?}"), &path);
-        }
-        ("momentum", Some(0.0), _) | ("nesterov" | "adam_w_mode" | "freeze_step", ..) => {}
-        ("torch_adam" | "fused" | "foreach", ..) => {
-            draft.list(&path, value, "there is one implementation of each optimizer");
-        }
-        ("bias_correction", _, Value::Bool(true)) | ("amsgrad", _, Value::Bool(false)) => {}
-        ("bias_correction", ..) => draft.list(&path, value, "biases are always corrected"),
-        ("amsgrad", ..) => draft.list(&path, value, "no AMSGrad here"),
-        ("max_grad_norm", Some(number), _) => draft.set("optim.clip", format!("{number:?}"), &path),
-        ("cuda_aware" | "comm_backend_name", ..) => {
-            draft.list(&path, value, "workers choose their transport; set run.transport");
-        }
-        ("max_coeff" | "min_coeff", ..) => {
-            draft.list(&path, value, "the trust ratio of LAMB is not bounded");
-        }
-        _ => draft.list(&path, value, UNKNOWN),
-    }
-}
-
-fn scheduler(draft: &mut Draft, table: &Map<String, Value>) {
-    let none = Map::new();
-    let params = table.get("params").and_then(Value::as_object).unwrap_or(&none);
-    let name = table.get("type").and_then(Value::as_str).unwrap_or_default();
-    let (ours, last) = match name {
-        "WarmupLR" => ("constant", None),
-        "WarmupDecayLR" => ("linear", Some((0.0, "the decay ends at zero"))),
-        "WarmupCosineLR" => ("cosine", Some((1e-4, DEFAULT))),
-        _ => {
-            let reason = "no such schedule here; optim.schedule is constant, cosine, linear, step \
-                          or wsd";
-            return draft.list("scheduler.type", quoted(name), reason);
-        }
-    };
-    draft.set("optim.schedule", quoted(ours), "scheduler.type");
-    if let Some((fraction, from)) = last {
-        draft.set("optim.final_lr_fraction", format!("{fraction:?}"), from);
-    }
-    for (field, value) in params {
-        let path = format!("scheduler.params.{field}");
-        if is_auto(value) {
-            draft.list(&path, value, auto_reason(field));
-            continue;
-        }
-        match (field.as_str(), whole(value), value.as_f64()) {
-            ("warmup_num_steps", Some(steps), _) => draft.set("optim.warmup_steps", steps, &path),
-            ("total_num_steps", Some(steps), _) => draft.set("train.steps", steps, &path),
-            ("warmup_max_lr", _, Some(rate)) => draft.set("optim.lr", format!("{rate:?}"), &path),
-            ("cos_min_ratio", _, Some(fraction)) if ours == "cosine" => {
-                draft.set("optim.final_lr_fraction", format!("{fraction:?}"), &path);
-            }
-            ("warmup_min_lr" | "warmup_min_ratio", _, Some(0.0)) | ("last_batch_iteration", ..) => {
-            }
-            ("warmup_min_lr" | "warmup_min_ratio", ..) => {
-                draft.list(&path, value, "the warm-up starts at zero");
-            }
-            ("warmup_type", ..) if value.as_str() == Some("linear") => {}
-            ("warmup_type", ..) => draft.list(&path, value, "the warm-up is linear"),
-            _ => draft.list(&path, value, UNKNOWN),
-        }
-    }
-    if !params.contains_key("warmup_type") {
-        let reason = "DeepSpeed's default is logarithmic; the warm-up is linear here";
-        draft.list("scheduler.params.warmup_type", "", reason);
-    }
-    if !params.contains_key("warmup_num_steps") {
-        draft.set("optim.warmup_steps", 1000, DEFAULT);
-    }
-    if !draft.has("train.steps") && !params.get("total_num_steps").is_some_and(is_auto) {
-        draft.list("scheduler.params.total_num_steps", "", "set train.steps");
-    }
-}
-
 fn recompute(draft: &mut Draft, table: &Map<String, Value>) {
     let is_used = |value: &Value| match value {
         Value::Bool(flag) => *flag,
@@ -618,7 +463,18 @@ fn scalar(draft: &mut Draft, field: &str, value: &Value) {
         ("gradient_clipping", Some(norm), _) => {
             draft.set("optim.clip", format!("{norm:?}"), field);
         }
-        ("communication_data_type", _, Value::Null) => {}
+        ("communication_data_type", _, Value::Null)
+        | ("gradient_predivide_factor", Some(1.0), _)
+        | (
+            "dataloader_drop_last"
+            | "prescale_gradients"
+            | "sparse_gradients"
+            | "dump_state"
+            | "wall_clock_breakdown"
+            | "memory_breakdown",
+            _,
+            Value::Bool(false),
+        ) => {}
         ("communication_data_type", _, Value::String(name)) => match number_format(name) {
             Some(ours) => draft.set("precision.wire", quoted(ours), field),
             None => draft.list(field, value, "no such number format here"),
@@ -627,16 +483,9 @@ fn scalar(draft: &mut Draft, field: &str, value: &Value) {
         ("gradient_allreduce_op", ..) => {
             draft.list(field, value, "gradients are those of the mean; see train.reduction");
         }
-        ("gradient_predivide_factor", Some(1.0), _) => {}
         ("dataloader_drop_last", _, Value::Bool(true)) => {
             draft.set("data.last_batch", quoted("drop"), field);
         }
-        (
-            "dataloader_drop_last" | "prescale_gradients" | "sparse_gradients",
-            _,
-            Value::Bool(false),
-        )
-        | ("dump_state" | "wall_clock_breakdown" | "memory_breakdown", _, Value::Bool(false)) => {}
         ("seed", Some(_), _) if whole(value).is_some() => {
             draft.set("train.seed", whole(value).unwrap_or_default(), field);
         }
@@ -694,8 +543,6 @@ fn root_reason(field: &str) -> &'static str {
     }
 }
 
-const UNKNOWN: &str = "not a field that the import knows";
-
 /// Whether a section is on; lists an `enabled` of `"auto"`.
 fn is_on(
     draft: &mut Draft,
@@ -720,27 +567,6 @@ fn is_on(
     }
 }
 
-/// Reason for a value that the Hugging Face Trainer fills in, with the key to set.
-fn auto_reason(field: &str) -> String {
-    let key = match field {
-        TRAIN_BATCH => "train.batch",
-        MICRO_BATCH => "train.microbatch",
-        ACCUMULATION => "train.batch",
-        "gradient_clipping" => "optim.clip",
-        "lr" | "warmup_max_lr" => "optim.lr",
-        "betas" => "optim.beta1 and optim.beta2",
-        "eps" => "optim.eps",
-        "weight_decay" => "optim.weight_decay",
-        "warmup_num_steps" => "optim.warmup_steps",
-        "total_num_steps" => "train.steps",
-        "stage" => "parallel.zero",
-        "reduce_bucket_size" => "parallel.bucket_bytes",
-        "overlap_comm" => "parallel.overlap",
-        _ => return "filled in by the Trainer; nothing to set here".to_owned(),
-    };
-    format!("filled in by the Trainer; set {key}")
-}
-
 /// A count of at least 1; lists anything else.
 fn count(draft: &mut Draft, name: &'static str, value: &Value) -> Option<u64> {
     match whole(value) {
@@ -753,52 +579,5 @@ fn count(draft: &mut Draft, name: &'static str, value: &Value) -> Option<u64> {
             draft.list(name, value, "is not a whole number of at least 1");
             None
         }
-    }
-}
-
-/// A whole number, also one that is written as a float, such as 5e8.
-fn whole(value: &Value) -> Option<u64> {
-    let of_float = |number: f64| {
-        let is_whole = number.fract() == 0.0 && (0.0..=9.0e15).contains(&number);
-        is_whole.then_some(number as u64)
-    };
-    value.as_u64().or_else(|| value.as_f64().and_then(of_float))
-}
-
-/// The quotient, if it is whole and above zero.
-fn quotient(number: u64, divisor: u64) -> Option<u64> {
-    (divisor > 0 && number > 0 && number.is_multiple_of(divisor)).then(|| number / divisor)
-}
-
-fn number_format(name: &str) -> Option<&'static str> {
-    match name.to_lowercase().as_str() {
-        "fp32" | "float32" | "float" => Some("f32"),
-        "fp16" | "float16" | "half" => Some("fp16"),
-        "bf16" | "bfp16" | "bfloat16" => Some("bf16"),
-        _ => None,
-    }
-}
-
-fn is_auto(value: &Value) -> bool {
-    value.as_str() == Some("auto")
-}
-
-/// Whether the Hugging Face Trainer fills in a part of the file.
-fn has_auto(value: &Value) -> bool {
-    match value {
-        Value::Object(fields) => fields.values().any(has_auto),
-        Value::Array(values) => values.iter().any(has_auto),
-        other => is_auto(other),
-    }
-}
-
-fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
     }
 }

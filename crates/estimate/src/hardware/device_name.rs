@@ -59,11 +59,11 @@ pub fn find(name: &str) -> Result<Device, DeviceNameError> {
     let is_linked = parts.iter().any(|part| LINKED.contains(part));
     parts.retain(|part| *part != "pcie" && !LINKED.contains(part) && !FILLERS.contains(part));
     let joined = parts.concat().replace("gib", "gb");
-    let fits = |device: &&&Device| {
+    let fits = |device: &Device| {
         let has_pcie = device.name.ends_with("-pcie");
         !joined.is_empty() && is_name(device, &joined) && (!is_pcie || has_pcie)
     };
-    let mut found: Vec<&Device> = DEVICES.iter().filter(|device| fits(&device)).collect();
+    let mut found: Vec<&Device> = DEVICES.iter().filter(|device| fits(device)).collect();
     // A PCIe variant is meant only where it is named.
     let others = found.iter().any(|device| !device.name.ends_with("-pcie"));
     if is_linked || (!is_pcie && others) {

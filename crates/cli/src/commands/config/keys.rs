@@ -52,12 +52,17 @@ pub(super) fn show(name: &str, recipe: &Recipe, json: bool) -> Result<(), Failur
         CatalogEntry::Key { key } => text += &key_text(key),
         CatalogEntry::Table { name, meaning, keys } => {
             let _ = writeln!(text, "[{name}]  {meaning}\n");
-            keys.iter().for_each(|key| text += &line(key, None));
+            for key in keys {
+                text += &line(key, None);
+            }
             let _ = writeln!(text, "\n`lockstep config {}` shows one of them", keys[0].doc.name);
         }
         CatalogEntry::Synonym { name, counterpart, keys } => {
             let _ = writeln!(text, "{name}: {counterpart}");
-            keys.iter().for_each(|key| text += &format!("\n{}", key_text(key)));
+            for key in keys {
+                text.push('\n');
+                text += &key_text(key);
+            }
         }
     }
     output::text(&text)
