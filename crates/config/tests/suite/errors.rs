@@ -204,7 +204,7 @@ fn an_unknown_preset_names_the_known_ones() {
     );
     assert_eq!(
         sets(&["model.preset=large"]),
-        format!("model.preset = \"large\" is not one of {known}; try \"bible-small\"")
+        format!("model.preset = \"large\" is not one of {known}; try \"bible-quick\"")
     );
 }
 
