@@ -66,7 +66,7 @@ pub struct CheckpointSaver {
     writer: Option<Writer>,
     pending: Option<PendingWrite>,
     snapshot: Snapshot,
-    /// Bytes of this rank's state, from the first step on.
+    /// Bytes of this rank's state, which bound the first write.
     state_bytes: u64,
     /// Time of the last checkpoint, or of the start of this attempt.
     last: Duration,
@@ -114,6 +114,7 @@ impl CheckpointSaver {
         run_dir: &Path,
         start: &ResumeState,
         options: &Options,
+        learner: &Learner,
     ) -> Result<Self, TrainError> {
         let now = world.clock().now();
         let mut saver = Self {
@@ -124,7 +125,7 @@ impl CheckpointSaver {
             writer: None,
             pending: None,
             snapshot: Snapshot::default(),
-            state_bytes: 0,
+            state_bytes: state_bytes(learner),
             last: now,
             began: now,
             seconds_before: start.seconds,
@@ -167,9 +168,6 @@ impl CheckpointSaver {
         let is_due = self.recipe.is_due_every(self.recipe.checkpoint.every, num_steps);
         if num_steps < self.agreements.next_step && !is_due {
             return Ok(());
-        }
-        if self.write_seconds.is_none() && self.state_bytes == 0 {
-            self.state_bytes = state_bytes(learner);
         }
         let decision = self.agree(num_steps, is_due)?;
         if decision == CONTINUE {

@@ -137,7 +137,7 @@ fn a_killed_run_resumes_from_its_checkpoint() {
     sweep.wait().expect("it was started");
     let resumed = folder.json(&[&arguments[..], &["--json"]].concat());
     let events = String::from_utf8(folder.read("sweep/0001/events.jsonl")).expect("text");
-    assert!(!events.contains("\"event\":\"step\",\"step\":1,"), "it started over: {events}");
+    assert!(events.contains("\"event\":\"restored\""), "it started over: {events}");
     assert!(!folder.path().join("sweep/0001.partial").exists());
     let whole = Folder::new().json(&[&arguments[..], &["--json"]].concat());
     for figure in ["validation_loss", "final_loss", "steps"] {

@@ -16,7 +16,7 @@ fn an_interval_is_seconds_or_auto() {
     assert_eq!(interval("checkpoint.interval=auto"), Interval::Auto);
     assert_eq!(interval("checkpoint.interval=bounded"), Interval::Bounded);
     let error = with(&["checkpoint.interval=often"]).expect_err("no such word");
-    let rule = "is text where a number or \"auto\" or \"bounded\" is needed; try 0.0";
+    let rule = "is text where a number or \"auto\" or \"bounded\" is needed; try \"bounded\"";
     assert_eq!(error, format!("checkpoint.interval = \"often\" {rule}"));
     let error = with(&["checkpoint.interval=true"]).expect_err("no number");
     assert!(error.contains("a number or \"auto\""), "{error}");
