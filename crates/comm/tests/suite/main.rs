@@ -1,4 +1,4 @@
-//! Tests of collectives between threads, processes and emulated hosts: results, failures, deadlines.
+//! Tests of collectives between threads, processes and emulated hosts: results and failures.
 
 mod common;
 
