@@ -140,6 +140,8 @@ impl CheckpointSaver {
         };
         if recipe.checkpoint.is_on() {
             handle_signals(world, options.save_signals);
+            // The first call of a collective allocates, which no step may do.
+            comm.all_reduce(&mut [CONTINUE, 0], Reduction::Max)?;
             let metadata = world.files().metadata(saver.store.dir());
             // Open an explicitly configured folder now, so that a wrong path fails early.
             let is_named = !recipe.checkpoint.dir.is_empty();
