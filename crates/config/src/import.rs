@@ -3,7 +3,7 @@
 //! An import writes the TOML of a recipe that resolves, and lists every setting of the source that
 //! has no counterpart, with the reason.
 //!
-//! - [`deepspeed`]: `ds_config.json`
+//! - [`deepspeed`], which reads `ds_config.json`
 //! - `draft`: settings with their sources, and the recipe made from them
 
 pub mod deepspeed;

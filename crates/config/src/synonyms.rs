@@ -24,7 +24,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Synonym> {
     let mut starts = std::iter::once(0).chain(name.match_indices('.').map(|(dot, _)| dot + 1));
     starts.find_map(|start| {
         let is_it = |known: &&str| normalized(known) == name[start..];
-        SYNONYMS.iter().find(|synonym| synonym.names.iter().any(|known| is_it(known)))
+        SYNONYMS.iter().find(|synonym| synonym.names.iter().any(&is_it))
     })
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn translate(key: &str, given: &RawValue) -> Option<Vec<String>> {
     let is_it = |known: &&'static str| normalized(known) == value;
     let synonym = VALUE_SYNONYMS
         .iter()
-        .find(|synonym| synonym.keys.contains(&key) && synonym.values.iter().any(|v| is_it(v)));
+        .find(|synonym| synonym.keys.contains(&key) && synonym.values.iter().any(&is_it));
     if let Some(synonym) = synonym {
         let first = format!("{key}={}", synonym.value);
         return Some([first].into_iter().chain(synonym.others.iter().map(own)).collect());

@@ -12,6 +12,7 @@ use lockstep_data::{DataRank, Feed};
 use lockstep_model::{Blueprint, describe};
 use lockstep_parallel::from_recipe::phases_of;
 use lockstep_platform::{FileKind, World};
+use std::fmt::Write as _;
 use std::path::Path;
 
 /// Refuses a run that could not start: missing instructions, unreadable data, an unusable
@@ -130,7 +131,7 @@ pub(crate) fn agree_on_recipe(
     let mut text =
         format!("{}{parallel:?}{checkpoint:?}{emulate:?}{class}", recipe.identity_text());
     for (block, param) in model.into_iter().flat_map(Blueprint::params) {
-        text += &format!("{block} {param:?}\n");
+        let _ = writeln!(text, "{block} {param:?}");
     }
     let hash = blake3::hash(text.as_bytes());
     let (chunks, _) = hash.as_bytes().as_chunks::<8>();

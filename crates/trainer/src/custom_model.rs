@@ -62,8 +62,8 @@ fn defect(recipe: &Recipe, model: &Blueprint) -> Option<String> {
     }
     let mut names: Vec<_> = model.params().map(|(_, param)| param.name.as_str()).collect();
     names.sort_unstable();
-    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Some(format!("two of its parameters are named {}", pair[0]));
+    if let Some([name, _]) = names.array_windows().find(|[name, next]| name == next) {
+        return Some(format!("two of its parameters are named {name}"));
     }
     if names.is_empty() {
         return Some("it has no parameters".to_owned());

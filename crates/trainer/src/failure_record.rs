@@ -44,7 +44,9 @@ pub(crate) fn watch_run_folder(options: &mut Options) -> Arc<OnceLock<PathBuf>> 
     let (found, receiver) = (Arc::clone(&folder), options.on_run_folder.take());
     options.on_run_folder = Some(Box::new(move |path| {
         let _ = found.set(path.to_owned());
-        receiver.into_iter().for_each(|receive| receive(path));
+        if let Some(receive) = receiver {
+            receive(path);
+        }
     }));
     folder
 }

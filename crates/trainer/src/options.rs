@@ -5,6 +5,9 @@ use lockstep_telemetry::Sink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Receives the path of a run folder.
+pub(crate) type RunFolderReceiver = Box<dyn FnOnce(&Path) + Send>;
+
 /// Options of a run. All but `model` change no result bit.
 #[derive(Default)]
 pub struct Options {
@@ -23,7 +26,7 @@ pub struct Options {
     /// Signals that save a checkpoint and end the run.
     pub save_signals: SaveSignals,
     /// Receives the run folder on every rank, as soon as it exists.
-    pub on_run_folder: Option<Box<dyn FnOnce(&Path) + Send>>,
+    pub on_run_folder: Option<RunFolderReceiver>,
     /// Custom model, trained in place of the recipe's family; every rank passes an equal one.
     pub model: Option<Blueprint>,
 }

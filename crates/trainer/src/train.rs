@@ -105,7 +105,9 @@ fn run_worker(
     let folder = RunFolder::of_worker(workers.group_rank(), recipe, world, &options.attempt)?;
     artifacts::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
     let run_dir = run_folder::record_failures(all_ranks, folder.as_ref())?;
-    options.on_run_folder.take().into_iter().for_each(|receive| receive(&run_dir));
+    if let Some(receive) = options.on_run_folder.take() {
+        receive(&run_dir);
+    }
     let mut saver =
         CheckpointSaver::open(recipe, world, workers, &run_dir, &start, &options, &learner)?;
     event_history::carry_over(&options, folder.as_ref(), world, &mut start)?;

@@ -96,8 +96,8 @@ impl Finished {
 /// The last error line; a command that continues may follow it.
 #[track_caller]
 pub(crate) fn last_error(stderr: &str) -> &str {
-    let errors = stderr.lines().filter(|line| line.starts_with("error: "));
-    errors.last().unwrap_or_else(|| panic!("no error line: {stderr}"))
+    let mut errors = stderr.lines().filter(|line| line.starts_with("error: "));
+    errors.next_back().unwrap_or_else(|| panic!("no error line: {stderr}"))
 }
 
 /// Asserts that a JSON object has all of these keys, separated by spaces.

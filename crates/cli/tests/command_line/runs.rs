@@ -6,7 +6,9 @@ use serde_json::Value;
 
 fn train(folder: &Folder, sets: &[&str], more: &[&str]) -> Option<i32> {
     let mut arguments = vec!["train", "--preset", "tiny", "--quiet"];
-    sets.iter().for_each(|set| arguments.extend(["--set", set]));
+    for set in sets {
+        arguments.extend(["--set", set]);
+    }
     arguments.extend(more);
     folder.run(&arguments).code
 }

@@ -71,7 +71,9 @@ fn figures(ranks: Vec<Command>) -> Value {
 /// Hashes of the run without another launcher.
 fn expected_hashes(folder: &Folder, sets: &[&str]) -> [Value; 2] {
     let mut arguments = vec!["train", "--preset", "tiny", "--set", STEPS, "--json", "--quiet"];
-    sets.iter().for_each(|set| arguments.extend(["--set", set]));
+    for set in sets {
+        arguments.extend(["--set", set]);
+    }
     hashes(&folder.json(&arguments))
 }
 

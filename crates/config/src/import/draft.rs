@@ -76,12 +76,14 @@ struct Setting {
 
 impl Draft {
     /// Sets a key to a value in TOML.
+    #[expect(clippy::needless_pass_by_value, reason = "callers pass literals and numbers")]
     pub(super) fn set(&mut self, key: &'static str, value: impl ToString, from: &str) {
         debug_assert!(keys::find(key).is_some(), "{key}");
         self.settings.insert(key, Setting { value: value.to_string(), from: from.to_owned() });
     }
 
     /// Lists a setting without a counterpart.
+    #[expect(clippy::needless_pass_by_value, reason = "callers pass literals and numbers")]
     pub(super) fn list(&mut self, path: &str, value: impl ToString, reason: impl Into<String>) {
         let (path, value) = (path.to_owned(), one_line(&value.to_string()));
         self.unmapped.push(Unmapped { path, value, reason: reason.into() });

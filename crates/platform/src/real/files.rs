@@ -360,14 +360,16 @@ mod tests {
                 world.threads().spawn("writer", body).unwrap()
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         let contents = contents.lock().unwrap();
         assert_eq!(contents.len(), 8);
         assert!(contents.iter().all(|content| *content == contents[0] && content.len() == 32));
         let folder = path.parent().unwrap();
         assert_eq!(
             world.files().list(folder).unwrap(),
-            [path.clone()],
+            std::slice::from_ref(&path),
             "no temporary file is left"
         );
         for (changed, mode) in [(folder, 0o700), (&path, 0o600)] {
