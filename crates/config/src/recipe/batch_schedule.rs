@@ -38,7 +38,8 @@ impl BatchStage {
 /// ```
 /// use lockstep_config::{Sources, resolve};
 ///
-/// let sets = ["model.context=10", "train.batch_schedule=[{tokens = 400, batch = 32}]"];
+/// let schedule = "train.batch_schedule=[{tokens = 400, batch = 32}]";
+/// let sets = ["model.context=10", "train.batch=16", schedule];
 /// let sources = Sources { sets: sets.map(str::to_owned).into(), ..Sources::default() };
 /// let plan = resolve(&sources)?.batch_plan();
 /// // Sixteen sequences of ten tokens: step 3 is the first to begin after 400 tokens.
