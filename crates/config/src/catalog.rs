@@ -10,11 +10,10 @@ use crate::error::alternatives;
 use crate::key::{Applies, Default as KeyDefault, Key, Section};
 use crate::keys::{self, SECTIONS};
 use crate::nearest::nearest;
-use crate::recipe::Recipe;
 use crate::reference::{KeyDoc, describe_key};
 use crate::renamed_keys;
 use crate::synonyms::{self, Counterpart, Synonym, normalized};
-use crate::value::RawValue;
+use crate::topics::Recipe;
 
 /// All that is known of one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -189,16 +188,11 @@ fn known_key(name: &str) -> &'static Key {
 fn entry(key: &'static Key, recipe: &Recipe) -> KeyEntry {
     let unmet = unmet_condition(key, recipe);
     let value = key.get(recipe).filter(|_| unmet.is_none());
-    let origin = match (&value, &key.default) {
-        (None, _) => ValueOrigin::Nothing,
-        (Some(value), KeyDefault::Derived { from, .. }) if from(recipe) == *value => {
-            ValueOrigin::Derived
-        }
-        (Some(value), KeyDefault::Fixed(text)) => {
-            let default = key.value_type.accept(&RawValue::from_argument(text));
-            if default.as_ref() == Ok(value) { ValueOrigin::Default } else { ValueOrigin::Set }
-        }
-        (Some(_), KeyDefault::Derived { .. } | KeyDefault::Nothing) => ValueOrigin::Set,
+    let origin = match key.default {
+        _ if value.is_none() => ValueOrigin::Nothing,
+        _ if value != key.default_in(recipe) => ValueOrigin::Set,
+        KeyDefault::Derived { .. } => ValueOrigin::Derived,
+        KeyDefault::Fixed(_) | KeyDefault::Nothing => ValueOrigin::Default,
     };
     let without_effect =
         unmet.map(|unmet| format!("needs {} = {}", unmet.other, alternatives(unmet.is)));

@@ -2,7 +2,7 @@
 
 use crate::key::{Applies, Key};
 use crate::keys;
-use crate::recipe::Recipe;
+use crate::topics::Recipe;
 use crate::value::Value;
 
 /// A condition that a recipe does not meet.

@@ -79,6 +79,19 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+impl ConfigError {
+    pub(crate) fn new(
+        key: impl Into<String>,
+        value: impl Into<String>,
+        rule: impl Into<String>,
+        fix: impl Into<String>,
+        origin: Origin,
+    ) -> Self {
+        let (key, value, rule, fix) = (key.into(), value.into(), rule.into(), fix.into());
+        Self { key, value, rule, fix, origin }
+    }
+}
+
 /// All errors of a recipe, in the order of the sources; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors {
@@ -131,13 +144,8 @@ mod tests {
     use super::*;
 
     fn error(origin: Origin) -> ConfigError {
-        ConfigError {
-            key: "model.heads".into(),
-            value: "5".into(),
-            rule: "does not divide model.width = 192".into(),
-            fix: "try 4 or 6".into(),
-            origin,
-        }
+        let rule = "does not divide model.width = 192";
+        ConfigError::new("model.heads", "5", rule, "try 4 or 6", origin)
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! the ratio of the widths, which gives 2.2e-5 at width 4096. The warm-up remains that of
 //! `optim.warmup_steps`, a tenth of the run.
 
-use crate::recipe::{Family, OptimName, Recipe};
+use crate::topics::{Family, OptimName, Recipe};
 
 /// Learning rate at [`USUAL_WIDTH`].
 const USUAL_LR: f64 = 5e-5;

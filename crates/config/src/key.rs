@@ -1,13 +1,16 @@
 //! A row of the key table, with access to its field of the recipe.
 //!
 //! A row is constant data plus a getter and a setter. Parsing, printing and help loop over the
-//! rows.
+//! rows. `topic!` makes rows and tables from the declaration of a topic.
 
-use crate::recipe::Recipe;
-use crate::value::Value;
-use crate::value_type::ValueType;
+use crate::error::Origin;
+use crate::field::{AUTO, from_unit, to_unit};
+use crate::topics::Recipe;
+use crate::value::{RawValue, Value};
+use crate::value_type::{Bound, ValueType};
 
 /// A key of the recipe.
+#[derive(Clone, Copy)]
 pub(crate) struct Key {
     pub(crate) name: &'static str,
     pub(crate) meaning: &'static str,
@@ -16,12 +19,13 @@ pub(crate) struct Key {
     pub(crate) applies: Applies,
     /// Value of a count that has no effect, if it differs from the default.
     pub(crate) inactive: Option<i64>,
-    pub(crate) field: Field,
-    /// Whether the value is part of the recipe's identity, in a section that is.
-    pub(crate) counts_when: fn(&Recipe) -> bool,
+    get: fn(&Recipe) -> Option<Value>,
+    set: fn(&mut Recipe, &Value),
+    counts: Counts,
 }
 
 /// Value of a key that no source sets.
+#[derive(Clone, Copy)]
 pub(crate) enum Default {
     /// A value as written in a recipe.
     Fixed(&'static str),
@@ -42,11 +46,11 @@ pub(crate) enum Applies {
     },
 }
 
-/// Access to the field of a key.
-pub(crate) struct Field {
-    /// None for a key that only selects the defaults of other keys.
-    pub(crate) get: fn(&Recipe) -> Option<Value>,
-    pub(crate) set: fn(&mut Recipe, &Value),
+/// Condition under which a key is part of the recipe's identity, in a table that is.
+#[derive(Clone, Copy)]
+enum Counts {
+    UnlessDefault,
+    When(fn(&Recipe) -> bool),
 }
 
 /// A table of the recipe file.
@@ -60,47 +64,96 @@ pub(crate) struct Section {
     pub(crate) keys: &'static [Key],
 }
 
+/// An accepted value with its origin.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting {
+    pub(crate) value: Value,
+    pub(crate) origin: Origin,
+}
+
 impl Key {
-    /// A key that always applies.
+    /// A key that always applies. `text` is a doc comment, whose lines begin with a space.
     pub(crate) const fn new(
         name: &'static str,
+        text: &'static str,
         value_type: ValueType,
         default: Default,
-        field: Field,
-        meaning: &'static str,
+        get: fn(&Recipe) -> Option<Value>,
+        set: fn(&mut Recipe, &Value),
     ) -> Self {
-        let applies = Applies::Always;
-        Self {
-            name,
-            meaning,
-            value_type,
-            default,
-            applies,
-            inactive: None,
-            field,
-            counts_when: |_| true,
-        }
+        let (meaning, applies) = (text.trim_ascii_start(), Applies::Always);
+        let counts = Counts::When(|_| true);
+        Self { name, meaning, value_type, default, applies, inactive: None, get, set, counts }
     }
 
-    /// Includes the key in the recipe's identity only if `counts_when` holds. A value that changes
-    /// no bit, or that was the only one before the key existed, thus changes no recorded hash.
-    pub(crate) const fn in_identity_when(mut self, counts_when: fn(&Recipe) -> bool) -> Self {
-        self.counts_when = counts_when;
+    /// Replaces the value type.
+    pub(crate) const fn of(mut self, value_type: ValueType) -> Self {
+        self.value_type = value_type;
+        self
+    }
+
+    /// Bounds an integer.
+    pub(crate) const fn integer(self, min: i64, max: i64) -> Self {
+        self.of(self.value_type.integer(min, max))
+    }
+
+    /// Bounds a number.
+    pub(crate) const fn float(self, low: Bound, high: Bound) -> Self {
+        self.of(self.value_type.float(low, high))
+    }
+
+    /// Refuses an empty text.
+    pub(crate) const fn not_empty(self) -> Self {
+        self.of(self.value_type.not_empty())
+    }
+
+    /// Limits the number of entries of a list.
+    pub(crate) const fn at_most(self, max: usize) -> Self {
+        self.of(self.value_type.at_most(max))
+    }
+
+    /// A list of values of this type.
+    pub(crate) const fn list_of(self, of: &'static ValueType, max: usize) -> Self {
+        self.of(ValueType::List { of, max })
+    }
+
+    /// Accepts a number of this type, or `auto`.
+    pub(crate) const fn or_auto(self, value_type: &'static ValueType) -> Self {
+        self.of(ValueType::OrName(value_type, &[AUTO]))
+    }
+
+    /// Replaces getter and setter, for a key of several fields.
+    pub(crate) const fn access(
+        mut self,
+        get: fn(&Recipe) -> Option<Value>,
+        set: fn(&mut Recipe, &Value),
+    ) -> Self {
+        (self.get, self.set) = (get, set);
+        self
+    }
+
+    /// Includes the key in the recipe's identity only if `counts` holds. A value that changes no
+    /// bit thus changes no recorded hash.
+    pub(crate) const fn in_identity_when(mut self, counts: fn(&Recipe) -> bool) -> Self {
+        self.counts = Counts::When(counts);
+        self
+    }
+
+    /// Includes the key in the recipe's identity only if it differs from its default: a key that
+    /// the first recipes did not have thus changes no recorded hash.
+    pub(crate) const fn in_identity_unless_default(mut self) -> Self {
+        self.counts = Counts::UnlessDefault;
         self
     }
 
     /// Restricts the effect of this key to recipes in which `key` has one of the values `is`.
-    pub(crate) const fn only_when(
-        mut self,
-        key: &'static str,
-        is: &'static [&'static str],
-    ) -> Self {
+    pub(crate) const fn when(mut self, key: &'static str, is: &'static [&'static str]) -> Self {
         self.applies = Applies::When { key, is };
         self
     }
 
     /// Sets the value of a count that has no effect.
-    pub(crate) const fn inactive_count(mut self, inactive: i64) -> Self {
+    pub(crate) const fn inactive(mut self, inactive: i64) -> Self {
         self.inactive = Some(inactive);
         self
     }
@@ -112,50 +165,81 @@ impl Key {
 
     /// Value of this key in a recipe.
     pub(crate) fn get(&self, recipe: &Recipe) -> Option<Value> {
-        (self.field.get)(recipe)
+        (self.get)(recipe).map(|value| to_unit(self.name, value))
+    }
+
+    /// Value of this key in a recipe as TOML; empty without one.
+    pub(crate) fn text(&self, recipe: &Recipe) -> String {
+        self.get(recipe).map_or(String::new(), |value| value.to_string())
+    }
+
+    /// Sets the field of this key.
+    pub(crate) fn set(&self, recipe: &mut Recipe, value: &Value) {
+        (self.set)(recipe, &from_unit(self.name, value));
+    }
+
+    /// Default in a recipe.
+    pub(crate) fn default_in(&self, recipe: &Recipe) -> Option<Value> {
+        match self.default {
+            Default::Nothing => None,
+            Default::Derived { from, .. } => Some(from(recipe)),
+            Default::Fixed(text) => {
+                let value = self.value_type.accept(&RawValue::from_argument(text));
+                Some(value.unwrap_or_else(|refusal| panic!("{}: {refusal:?}", self.name)))
+            }
+        }
+    }
+
+    /// Whether a value is part of the recipe's identity, in a table that is.
+    pub(crate) fn counts(&self, recipe: &Recipe, value: &Value) -> bool {
+        match self.counts {
+            Counts::UnlessDefault => self.default_in(recipe).as_ref() != Some(value),
+            Counts::When(counts) => counts(recipe),
+        }
     }
 }
 
-/// Getter and setter of a field of the recipe, by the type of the field. The row's value type has
-/// accepted the value, so a value of another type is a bug in the table.
-macro_rules! field {
-    ($($path:ident).+: f64) => {
-        Field {
-            get: |r| Some(Value::Float(r.$($path).+)),
-            set: |r, v| r.$($path).+ = v.as_float(),
-        }
-    };
-    ($($path:ident).+: f32) => {
-        Field {
-            get: |r| Some(Value::Float(shortest_f64(r.$($path).+))),
-            set: |r, v| r.$($path).+ = v.as_float() as f32,
-        }
-    };
-    ($($path:ident).+: bool) => {
-        Field {
-            get: |r| Some(Value::Bool(r.$($path).+)),
-            set: |r, v| r.$($path).+ = v.as_bool(),
-        }
-    };
-    ($($path:ident).+: String) => {
-        Field {
-            get: |r| Some(Value::Text(r.$($path).+.clone())),
-            set: |r, v| v.as_text().clone_into(&mut r.$($path).+),
-        }
-    };
-    ($($path:ident).+: integer $type:ty) => {
-        Field {
-            get: |r| Some(Value::Integer(i64::try_from(r.$($path).+).unwrap_or(i64::MAX))),
-            set: |r, v| r.$($path).+ = v.as_integer() as $type,
-        }
-    };
-    ($($path:ident).+: choice $type:ty) => {
-        Field {
-            get: |r| Some(Value::Text(r.$($path).+.name().to_owned())),
-            set: |r, v| {
-                r.$($path).+ = <$type>::from_name(v.as_text()).expect("the value type accepted it");
-            },
-        }
-    };
+impl Section {
+    /// A table that always applies and is part of the recipe's identity.
+    pub(crate) const fn new(name: &'static str, text: &'static str, keys: &'static [Key]) -> Self {
+        let (meaning, applies) = (text.trim_ascii_start(), Applies::Always);
+        Self { name, meaning, in_identity: true, applies, keys }
+    }
+
+    /// Restricts the effect of its keys to recipes in which `key` has one of the values `is`.
+    pub(crate) const fn when(mut self, key: &'static str, is: &'static [&'static str]) -> Self {
+        self.applies = Applies::When { key, is };
+        self
+    }
+
+    /// Excludes the table from the recipe's identity, since it never changes a bit of the result.
+    pub(crate) const fn layout(mut self) -> Self {
+        self.in_identity = false;
+        self
+    }
 }
-pub(crate) use field;
+
+/// Number of keys in all parts of a table.
+pub(crate) const fn count(parts: &[&[Key]]) -> usize {
+    let (mut count, mut part) = (0, 0);
+    while part < parts.len() {
+        count += parts[part].len();
+        part += 1;
+    }
+    count
+}
+
+/// The keys of all parts of a table, which are `N`.
+pub(crate) const fn join<const N: usize>(parts: &[&[Key]]) -> [Key; N] {
+    let mut keys = [parts[0][0]; N];
+    let (mut count, mut part) = (0, 0);
+    while part < parts.len() {
+        let mut index = 0;
+        while index < parts[part].len() {
+            keys[count] = parts[part][index];
+            (count, index) = (count + 1, index + 1);
+        }
+        part += 1;
+    }
+    keys
+}

@@ -1,19 +1,21 @@
 //! Configuration: TOML files, presets and `--set` arguments become a validated [`Recipe`].
 //!
 //! # Layout
-//! - `recipe`: the resolved values, plain data for all other crates
+//! - `topics`: the resolved values, plain data for all other crates, with the keys of each topic
+//! - `topic`, `field`: declarations of topics, and the types of their fields
 //! - `keys`, `key`, `value_type`: the key table, its rows and their value types
 //! - `sources`, `value`: parsing of the sources into typed settings with their origins
 //! - `fine_tuning`: the learning rate for pretrained weights
 //! - `renamed_keys`: old names of keys, refused with the present ones
 //! - `synonyms`: names of other frameworks, refused with the key of the same meaning
-//! - `resolve`, `conditions`, `rules`: from settings to a recipe, with the rules between keys
+//! - `resolve`, `conditions`: from settings to a recipe
+//! - `rule`, `rules`: rules between keys, and those of all topics
 //! - `error`, `nearest`: all errors at once, each with a fix
 //! - `print`, `reference`: recipe as text and as identity, keys as documentation
 //! - [`catalog`]: one key, table or synonym with its value, and a search
 //! - [`import`]: recipes from the files of other frameworks
 //! - [`interval`]: checkpoint intervals (Young, Daly)
-//! - [`lints`]: valid settings that are usually a mistake
+//! - `lint`, [`lints`]: valid settings that are usually a mistake, and those of all topics
 //! - `presets`: recipes that ship with the program
 //! - [`units`]: distinct types for bytes, seconds, FLOPs and tokens
 //! - `blame`: the party responsible for a failure, and the exit code
@@ -37,10 +39,12 @@
 //! # Ok::<(), lockstep_config::ConfigErrors>(())
 //! ```
 
-mod recipe;
+mod topics;
 
+mod field;
 mod key;
 mod keys;
+mod topic;
 mod value_type;
 
 mod fine_tuning;
@@ -50,10 +54,13 @@ mod value;
 mod conditions;
 mod renamed_keys;
 mod resolve;
+mod rule;
 mod rules;
 mod synonyms;
 
 mod error;
+mod foreign_flag;
+mod lint;
 mod nearest;
 
 mod print;
@@ -73,9 +80,13 @@ mod blame;
 
 pub use blame::Blame;
 pub use error::{ConfigError, ConfigErrors, Origin};
+pub use foreign_flag::{FlagCounterpart, FlagSetting, flag_counterpart, nearest_flag_counterpart};
 pub use nearest::nearest;
 pub use presets::presets;
-pub use recipe::{
+pub use reference::{KeyDoc, describe_keys, reference_markdown};
+pub use resolve::{model_from, resolve, resolve_with};
+pub use sources::{ModelFolder, Sources};
+pub use topics::{
     Activation, AggregationRule, AverageScope, BatchChange, BatchPlan, BatchStage, ByzantineAttack,
     Checkpoint, Compress, CompressMethod, CompressOverride, Compression, Consistency, Data,
     DecayShape, Distribution, Documents, Dtype, Elastic, EmbeddingRows, Emulate, EmulatedLink,
@@ -87,6 +98,3 @@ pub use recipe::{
     StalenessRule, StalenessWeight, StragglerPolicy, Stragglers, Sync, SyncMode, SyncPartition,
     Tokenizer, Train, TransportChoice, ValidationSource, matches_pattern,
 };
-pub use reference::{KeyDoc, describe_keys, reference_markdown};
-pub use resolve::{model_from, resolve, resolve_with};
-pub use sources::{ModelFolder, Sources};

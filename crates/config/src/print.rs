@@ -8,8 +8,8 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use crate::conditions::{UnmetCondition, unmet, unmet_condition};
 use crate::key::{Default as KeyDefault, Key, Section};
 use crate::keys::SECTIONS;
-use crate::recipe::{Model, Recipe};
 use crate::renamed_keys::first_name;
+use crate::topics::{Model, Recipe};
 use crate::value::Value;
 
 impl Recipe {
@@ -63,7 +63,7 @@ impl Recipe {
             .tables()
             .filter(|section| section.in_identity)
             .flat_map(|section| effective(section, self))
-            .filter(|(key, _)| (key.counts_when)(self))
+            .filter(|(key, value)| key.counts(self, value))
             .map(|(key, value)| format!("{} = {value}\n", name_of(key.name)))
             .collect();
         lines.sort();

@@ -12,13 +12,13 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::error::{ConfigError, Origin, alternatives};
-use crate::key::{Default as KeyDefault, Key, Section};
+use crate::key::{Default as KeyDefault, Key, Section, Setting};
 use crate::keys::{self, SECTIONS};
 use crate::nearest::nearest;
 use crate::presets;
 use crate::renamed_keys;
 use crate::synonyms::{self, Synonym};
-use crate::value::{Content, RawValue, Value, one_line, quoted};
+use crate::value::{Content, RawValue, one_line, quoted};
 use crate::value_type::ValueType;
 
 pub use model_folder::ModelFolder;
@@ -32,13 +32,6 @@ pub struct Sources {
     pub preset: Option<String>,
     /// Arguments of `--set`, each `key=value`; a later one overrides an earlier one.
     pub sets: Vec<String>,
-}
-
-/// An accepted value with its origin.
-#[derive(Debug, Clone)]
-pub(crate) struct Setting {
-    pub(crate) value: Value,
-    pub(crate) origin: Origin,
 }
 
 /// A refused value.
@@ -81,13 +74,9 @@ impl MergedSources {
     fn take_preset(&mut self, name: &str) {
         let Some(text) = presets::text(name) else {
             self.incomplete = true;
-            let error = ConfigError {
-                key: "preset".to_owned(),
-                value: one_line(&quoted(name)),
-                rule: "is not known".to_owned(),
-                fix: format!("try {}", alternatives(presets::NAMES)),
-                origin: Origin::Set,
-            };
+            let (value, fix) =
+                (one_line(&quoted(name)), format!("try {}", alternatives(presets::NAMES)));
+            let error = ConfigError::new("preset", value, "is not known", fix, Origin::Set);
             return self.report(None, error);
         };
         self.take_document(text, |_| Origin::Preset(name.to_owned()));
@@ -133,16 +122,9 @@ impl MergedSources {
         let (name, text) = match argument.split_once('=') {
             Some((name, text)) if !name.trim().is_empty() => (name.trim(), text.trim()),
             _ => {
-                return self.report(
-                    None,
-                    ConfigError {
-                        key: format!("--set {}", one_line(argument)),
-                        value: String::new(),
-                        rule: "is not of the form key=value".to_owned(),
-                        fix: "try --set train.steps=100".to_owned(),
-                        origin: Origin::Set,
-                    },
-                );
+                let key = format!("--set {}", one_line(argument));
+                let (rule, fix) = ("is not of the form key=value", "try --set train.steps=100");
+                return self.report(None, ConfigError::new(key, "", rule, fix, Origin::Set));
             }
         };
         let takes_text = keys::find(name).is_some_and(|key| key.value_type.takes_text());
@@ -160,7 +142,8 @@ impl MergedSources {
 
     fn take(&mut self, name: &str, given: &RawValue, origin: Origin) {
         if let Some(present) = renamed_keys::present_name(name) {
-            return self.report(None, renamed_key(name, present, origin));
+            let fix = format!("use {present}");
+            return self.report(None, ConfigError::new(name, "", "was renamed", fix, origin));
         }
         let Some(key) = keys::find(name) else {
             return self.report(None, unknown_key(name, given, origin));
@@ -174,16 +157,10 @@ impl MergedSources {
                 let fix = known_elsewhere(key, given).or(refusal.fix);
                 let (part, written) =
                     refusal.part.unwrap_or_else(|| (String::new(), given.written.clone()));
-                self.report(
-                    Some(key),
-                    ConfigError {
-                        key: one_line(&format!("{}{part}", key.name)),
-                        value: written,
-                        rule: refusal.rule,
-                        fix: fix.map_or(String::new(), |fix| format!("try {fix}")),
-                        origin,
-                    },
-                );
+                let place = one_line(&format!("{}{part}", key.name));
+                let fix = fix.map_or(String::new(), |fix| format!("try {fix}"));
+                let error = ConfigError::new(place, written, refusal.rule, fix, origin);
+                self.report(Some(key), error);
             }
         }
     }
@@ -197,13 +174,8 @@ impl MergedSources {
 fn not_toml(text: &str, line: usize, reason: &str, origin: Origin) -> ConfigError {
     let written = one_line(text.lines().nth(line - 1).unwrap_or_default());
     let subject = if written.is_empty() { String::new() } else { format!("`{written}` is ") };
-    ConfigError {
-        key: String::new(),
-        value: String::new(),
-        rule: format!("{subject}not valid TOML ({})", one_line(reason)),
-        fix: "write key = value, with text in quotes".to_owned(),
-        origin,
-    }
+    let rule = format!("{subject}not valid TOML ({})", one_line(reason));
+    ConfigError::new("", "", rule, "write key = value, with text in quotes", origin)
 }
 
 /// A key with its value and its offset in the text.
@@ -245,16 +217,6 @@ fn section(name: &str) -> Option<&'static Section> {
     SECTIONS.iter().find(|section| section.name == name)
 }
 
-fn renamed_key(name: &str, present: &str, origin: Origin) -> ConfigError {
-    ConfigError {
-        key: name.to_owned(),
-        value: String::new(),
-        rule: "was renamed".to_owned(),
-        fix: format!("use {present}"),
-        origin,
-    }
-}
-
 /// The fix for a value that another framework has under this name or spelling.
 fn known_elsewhere(key: &Key, given: &RawValue) -> Option<String> {
     let settings = synonyms::translate(key.name, given)?;
@@ -283,7 +245,7 @@ fn unknown_key(name: &str, given: &RawValue, origin: Origin) -> ConfigError {
             }
         },
     };
-    ConfigError { key: one_line(name), value: given.written.clone(), rule, fix, origin }
+    ConfigError::new(one_line(name), &given.written, rule, fix, origin)
 }
 
 /// A valid line of this section: with the value, where its principal key takes it.

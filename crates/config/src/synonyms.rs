@@ -114,7 +114,7 @@ fn named(key: &str, given: &RawValue) -> Option<Vec<String>> {
 
 /// Settings with the given value in place of theirs, where it has a counterpart; only their keys,
 /// where the given value turns the setting off.
-fn with_value(meant: &[&'static str], given: &RawValue) -> Vec<String> {
+pub(crate) fn with_value(meant: &[&'static str], given: &RawValue) -> Vec<String> {
     if let [setting] = meant
         && setting.contains('=')
         && given.content != Content::Bool(true)

@@ -178,7 +178,7 @@ rate!(Bytes, BytesPerSecond);
 rate!(Flops, FlopsPerSecond);
 rate!(Tokens, TokensPerSecond);
 
-/// How many times the other it is: a number without a unit.
+/// Ratio of two amounts: a number without a unit.
 macro_rules! ratio {
     ($($unit:ident),+) => {$(
         impl Div for $unit {

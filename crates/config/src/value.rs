@@ -31,51 +31,39 @@ pub(crate) enum Value {
 impl Value {
     /// The integer of a key whose type is an integer; anything else is a bug in the table.
     pub(crate) fn as_integer(&self) -> i64 {
-        match self {
-            Self::Integer(integer) => *integer,
-            other => panic!("{other} passed as an integer"),
-        }
+        let Self::Integer(integer) = self else { panic!("{self} passed as an integer") };
+        *integer
     }
 
     /// The number of a key whose type is a float; anything else is a bug in the table.
     pub(crate) fn as_float(&self) -> f64 {
-        match self {
-            Self::Float(float) => *float,
-            other => panic!("{other} passed as a float"),
-        }
+        let Self::Float(float) = self else { panic!("{self} passed as a float") };
+        *float
     }
 
     /// The boolean of a key whose type is a boolean; anything else is a bug in the table.
     pub(crate) fn as_bool(&self) -> bool {
-        match self {
-            Self::Bool(flag) => *flag,
-            other => panic!("{other} passed as a boolean"),
-        }
+        let Self::Bool(flag) = self else { panic!("{self} passed as a boolean") };
+        *flag
     }
 
     /// The text of a key whose type is text or a choice; anything else is a bug in the table.
     pub(crate) fn as_text(&self) -> &str {
-        match self {
-            Self::Text(text) => text,
-            other => panic!("{other} passed as text"),
-        }
+        let Self::Text(text) = self else { panic!("{self} passed as text") };
+        text
     }
 
     /// The values of a key whose type is a list; anything else is a bug in the table.
     pub(crate) fn as_list(&self) -> &[Self] {
-        match self {
-            Self::List(values) => values,
-            other => panic!("{other} passed as a list"),
-        }
+        let Self::List(values) = self else { panic!("{self} passed as a list") };
+        values
     }
 
     /// A cell of a value whose type is a table, if it was given; a value that is no table is a bug
     /// in the table of keys.
     pub(crate) fn cell(&self, name: &str) -> Option<&Self> {
-        match self {
-            Self::Table(cells) => cells.iter().find(|(cell, _)| *cell == name).map(|(_, v)| v),
-            other => panic!("{other} passed as a table"),
-        }
+        let Self::Table(cells) = self else { panic!("{self} passed as a table") };
+        cells.iter().find(|(cell, _)| *cell == name).map(|(_, v)| v)
     }
 }
 

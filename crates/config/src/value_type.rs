@@ -7,7 +7,6 @@ mod lists;
 
 use crate::error::alternatives;
 use crate::nearest::nearest;
-use crate::recipe::Recompute;
 use crate::units::Bytes;
 use crate::value::{Content, RawValue, Value, quoted};
 
@@ -30,17 +29,6 @@ pub(crate) enum ValueType {
         high: Bound,
         single: bool,
     },
-    /// A finite number within the bounds, or non-empty text.
-    FloatOrText {
-        low: Bound,
-        high: Bound,
-    },
-    /// A finite number within the bounds, or one of these names.
-    FloatOrName {
-        low: Bound,
-        high: Bound,
-        names: &'static [&'static str],
-    },
     Bool,
     Text {
         may_be_empty: bool,
@@ -61,17 +49,12 @@ pub(crate) enum ValueType {
     },
     /// Named values.
     Table(&'static [Cell]),
-    /// A value of another type, or one name.
-    OrName {
-        value_type: &'static Self,
-        name: &'static str,
-    },
-    /// An integer, or named values.
-    IntegerOrTable {
-        min: i64,
-        max: i64,
-        cells: &'static [Cell],
-    },
+    /// A value of another type, or one of these names.
+    OrName(&'static Self, &'static [&'static str]),
+    /// A value of another type, or non-empty text.
+    OrText(&'static Self),
+    /// A value of another type, or named values.
+    OrTable(&'static Self, &'static [Cell]),
 }
 
 /// One end of a range of floats.
@@ -81,6 +64,22 @@ pub(crate) enum Bound {
     Closed(f64),
     /// The end itself is excluded.
     Open(f64),
+}
+
+impl Bound {
+    fn is_below(self, number: f64) -> bool {
+        match self {
+            Self::Closed(end) => number >= end,
+            Self::Open(end) => number > end,
+        }
+    }
+
+    fn is_above(self, number: f64) -> bool {
+        match self {
+            Self::Closed(end) => number <= end,
+            Self::Open(end) => number < end,
+        }
+    }
 }
 
 /// Why a value was refused.
@@ -94,13 +93,49 @@ pub(crate) struct Refusal {
 }
 
 impl ValueType {
+    // The declaration of a key narrows its type; a wrong one does not compile.
+
+    /// Integers of a range.
+    pub(crate) const fn integers(min: i64, max: i64) -> Self {
+        Self::Integer { min, max }
+    }
+
+    /// Bounds an integer.
+    pub(crate) const fn integer(self, min: i64, max: i64) -> Self {
+        match self {
+            Self::Integer { .. } => Self::Integer { min, max },
+            _ => panic!("bounds of an integer"),
+        }
+    }
+
+    /// Bounds a number.
+    pub(crate) const fn float(self, low: Bound, high: Bound) -> Self {
+        match self {
+            Self::Float { single, .. } => Self::Float { low, high, single },
+            _ => panic!("bounds of a number"),
+        }
+    }
+
+    /// Refuses an empty text.
+    pub(crate) const fn not_empty(self) -> Self {
+        match self {
+            Self::Text { .. } => Self::Text { may_be_empty: false },
+            _ => panic!("only text may be empty"),
+        }
+    }
+
+    /// Limits the number of entries of a list.
+    pub(crate) const fn at_most(self, max: usize) -> Self {
+        match self {
+            Self::List { of, .. } => Self::List { of, max },
+            _ => panic!("length of a list"),
+        }
+    }
+
     /// Accepts a value, or explains why not.
     pub(crate) fn accept(&self, given: &RawValue) -> Result<Value, Refusal> {
         match (*self, &given.content) {
-            (
-                Self::Integer { min, max } | Self::IntegerOrTable { min, max, .. },
-                Content::Integer(integer),
-            ) => in_range(*integer, min, max),
+            (Self::Integer { min, max }, Content::Integer(integer)) => in_range(*integer, min, max),
             (Self::PowerOfTwo { max }, Content::Integer(integer)) => power_of_two(*integer, max),
             (Self::Float { low, high, single }, Content::Float(float)) => {
                 between(*float, low, high, single)
@@ -108,22 +143,16 @@ impl ValueType {
             (Self::Float { low, high, single }, Content::Integer(integer)) => {
                 between(*integer as f64, low, high, single)
             }
-            (
-                Self::FloatOrText { low, high } | Self::FloatOrName { low, high, .. },
-                Content::Float(float),
-            ) => between(*float, low, high, false),
-            (
-                Self::FloatOrText { low, high } | Self::FloatOrName { low, high, .. },
-                Content::Integer(integer),
-            ) => between(*integer as f64, low, high, false),
-            (Self::FloatOrText { .. }, Content::Text(text)) if !text.is_empty() => {
+            (Self::OrText(_), Content::Text(text)) if !text.is_empty() => {
                 Ok(Value::Text(text.clone()))
             }
-            (Self::FloatOrName { names, .. }, Content::Text(text))
-                if names.contains(&text.as_str()) =>
-            {
+            (Self::OrName(_, names), Content::Text(text)) if names.contains(&text.as_str()) => {
                 Ok(Value::Text(text.clone()))
             }
+            (Self::OrText(of) | Self::OrName(of, _), content) if of.explains(content) => {
+                of.accept(given)
+            }
+            (Self::OrTable(of, _), Content::Integer(_)) => of.accept(given),
             (Self::Bool, Content::Bool(flag)) => Ok(Value::Bool(*flag)),
             (Self::Text { may_be_empty: false }, Content::Text(text)) if text.is_empty() => {
                 refuse("must not be empty".to_owned(), None)
@@ -139,42 +168,49 @@ impl ValueType {
                 between(*float, Bound::Open(0.0), Bound::Open(1.0), false)
             }
             (Self::List { of, max }, Content::List(values)) => lists::list(of, max, values),
-            (Self::Table(cells) | Self::IntegerOrTable { cells, .. }, Content::Table(given)) => {
+            (Self::Table(cells) | Self::OrTable(_, cells), Content::Table(given)) => {
                 lists::table(cells, given)
-            }
-            (Self::OrName { name, .. }, Content::Text(text)) if text == name => {
-                Ok(Value::Text(text.clone()))
-            }
-            (Self::OrName { value_type, .. }, content) if !matches!(content, Content::Text(_)) => {
-                value_type.accept(given)
             }
             (_, content) => self.wrong_type(content),
         }
     }
 
-    fn wrong_type(&self, content: &Content) -> Result<Value, Refusal> {
-        let needed = match self {
-            Self::Integer { .. } | Self::PowerOfTwo { .. } => "an integer is needed".to_owned(),
-            Self::Float { .. } => "a number is needed".to_owned(),
-            Self::FloatOrText { .. } => "a number, or text in quotes, is needed".to_owned(),
-            Self::FloatOrName { names, .. } => {
-                let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
-                format!("a number or {} is needed", alternatives(&names))
-            }
-            Self::OrName { name, .. } => format!("an integer or {} is needed", quoted(name)),
-            Self::Bool => "true or false is needed".to_owned(),
-            Self::Text { .. } | Self::ChoiceOrEvery(_) => "text in quotes is needed".to_owned(),
-            Self::Bytes => "a number of bytes is needed".to_owned(),
-            Self::Shares => "text such as \"5,3\" is needed".to_owned(),
-            Self::Milestone => "a step or a fraction of the run is needed".to_owned(),
-            Self::List { .. } => "a list in brackets is needed".to_owned(),
-            Self::Table(_) => "a table in braces is needed".to_owned(),
-            Self::IntegerOrTable { .. } => "an integer, or a table in braces, is needed".to_owned(),
-            Self::Choice(names) => {
-                let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
-                format!("{} is needed", alternatives(&names))
-            }
+    /// Whether the message about a value of this type suits one that may also be text.
+    const fn explains(&self, content: &Content) -> bool {
+        match content {
+            Content::Integer(_) | Content::Float(_) => true,
+            Content::Text(_) => false,
+            _ => !matches!(self, Self::Float { .. }),
+        }
+    }
+
+    /// The type, as in "an integer is needed".
+    fn needed(&self) -> String {
+        let quoted_names = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+            alternatives(&names)
         };
+        let needed = match self {
+            Self::Choice(names) => return quoted_names(names),
+            Self::OrName(of, names) => {
+                return format!("{} or {}", of.needed(), quoted_names(names));
+            }
+            Self::OrText(of) => return format!("{}, or text in quotes,", of.needed()),
+            Self::OrTable(of, _) => return format!("{}, or a table in braces,", of.needed()),
+            Self::Integer { .. } | Self::PowerOfTwo { .. } => "an integer",
+            Self::Float { .. } => "a number",
+            Self::Bool => "true or false",
+            Self::Text { .. } | Self::ChoiceOrEvery(_) => "text in quotes",
+            Self::Bytes => "a number of bytes",
+            Self::Shares => "text such as \"5,3\"",
+            Self::Milestone => "a step or a fraction of the run",
+            Self::List { .. } => "a list in brackets",
+            Self::Table(_) => "a table in braces",
+        };
+        needed.to_owned()
+    }
+
+    fn wrong_type(&self, content: &Content) -> Result<Value, Refusal> {
         // 1e3 is a float in TOML; the integer was meant.
         let fix = match (self, content) {
             (Self::Integer { min, max }, Content::Float(float))
@@ -184,7 +220,7 @@ impl ValueType {
             }
             _ => None,
         };
-        refuse(format!("is {} where {needed}", content.type_name()), fix)
+        refuse(format!("is {} where {} is needed", content.type_name(), self.needed()), fix)
     }
 
     /// Allowed values, for the reference.
@@ -194,13 +230,9 @@ impl ValueType {
             Self::Integer { min, max } => format!("integer from {min} to {max}"),
             Self::PowerOfTwo { max } => format!("power of two from 1 to {max}"),
             Self::Float { low, high, .. } => format!("number {}", range_text(*low, *high)),
-            Self::FloatOrText { low, high } => {
-                format!("number {}, or text", range_text(*low, *high))
-            }
-            Self::FloatOrName { low, high, names } => {
-                format!("number {}, or {}", range_text(*low, *high), names.join(", "))
-            }
-            Self::OrName { value_type, name } => format!("{}, or {name}", value_type.allowed()),
+            Self::OrText(of) => format!("{}, or text", of.allowed()),
+            Self::OrName(of, names) => format!("{}, or {}", of.allowed(), names.join(", ")),
+            Self::OrTable(of, cells) => format!("{}, or {}", of.allowed(), lists::allowed(cells)),
             Self::Bool => "true, false".to_owned(),
             Self::Text { may_be_empty: true } => "text".to_owned(),
             Self::Text { may_be_empty: false } => "text, not empty".to_owned(),
@@ -211,9 +243,6 @@ impl ValueType {
             Self::Milestone => "step from 1, or fraction of the run above 0 and below 1".to_owned(),
             Self::List { of, max } => format!("list of at most {max}: {}", of.allowed()),
             Self::Table(cells) => lists::allowed(cells),
-            Self::IntegerOrTable { min, max, cells } => {
-                format!("integer from {min} to {max}, or {}", lists::allowed(cells))
-            }
         }
     }
 
@@ -258,15 +287,7 @@ fn power_of_two(integer: i128, max: i64) -> Result<Value, Refusal> {
 
 fn between(float: f64, low: Bound, high: Bound, single: bool) -> Result<Value, Refusal> {
     let stored = if single { shortest_f64(float as f32) } else { float };
-    let low_holds = match low {
-        Bound::Closed(end) => stored >= end,
-        Bound::Open(end) => stored > end,
-    };
-    let high_holds = match high {
-        Bound::Closed(end) => stored <= end,
-        Bound::Open(end) => stored < end,
-    };
-    if low_holds && high_holds {
+    if low.is_below(stored) && high.is_above(stored) {
         return Ok(Value::Float(stored));
     }
     let fix = match (low, high) {
@@ -289,9 +310,12 @@ fn one_of(text: &str, names: &'static [&'static str]) -> Result<Value, Refusal> 
 }
 
 fn one_of_or_every(text: &str, names: &'static [&'static str]) -> Result<Value, Refusal> {
-    if let Some(recompute) = Recompute::from_name(text) {
+    if names.contains(&text) {
+        return Ok(Value::Text(text.to_owned()));
+    }
+    if let Some(distance) = every_k(text) {
         // Normalised, so that every-02 and every-2 are the same recipe.
-        return Ok(Value::Text(recompute.to_string()));
+        return Ok(Value::Text(format!("every-{distance}")));
     }
     let rule = format!("is not one of {}, every-K", names.join(", "));
     let fix = if text.starts_with("every") {
@@ -300,6 +324,13 @@ fn one_of_or_every(text: &str, names: &'static [&'static str]) -> Result<Value, 
         nearest(text, names.iter().copied())
     };
     refuse(rule, fix.map(quoted))
+}
+
+/// The number of `every-K`, which is at least 1.
+pub(crate) fn every_k(text: &str) -> Option<usize> {
+    let digits = text.strip_prefix("every-")?;
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|distance| is_plain && *distance >= 1)
 }
 
 /// Largest number of steps of a run.
@@ -449,7 +480,7 @@ mod tests {
 
     #[test]
     fn every_k_takes_any_whole_distance() {
-        let value_type = ValueType::ChoiceOrEvery(Recompute::NAMES);
+        let value_type = ValueType::ChoiceOrEvery(&["none", "selective", "full"]);
         for (argument, value) in [("full", "full"), ("every-1", "every-1"), ("every-03", "every-3")]
         {
             assert_eq!(accept(value_type, argument), Ok(format!("\"{value}\"")));

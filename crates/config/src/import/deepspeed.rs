@@ -6,21 +6,24 @@
 //!
 //! - `optimizer`: the optimizer and the learning-rate schedule
 //! - `field`: values of JSON fields
+//! - `reason`: reasons why fields have no counterpart
 
 mod field;
 mod optimizer;
+mod reason;
 
 use serde_json::{Map, Value};
 
 use field::{
-    ACCUMULATION, DEFAULT, MICRO_BATCH, TRAIN_BATCH, UNKNOWN, auto_reason, has_auto, is_auto,
-    number_format, quotient, type_name, whole,
+    ACCUMULATION, DEFAULT, MICRO_BATCH, TRAIN_BATCH, auto_reason, has_auto, is_auto, number_format,
+    quotient, type_name, whole,
 };
 use optimizer::{optimizer, scheduler};
+use reason::{IMPLEMENTATION, IN_HOST_MEMORY, list_others, reason};
 
 use super::draft::{Draft, ImportError, Imported};
-use crate::keys::MAX_WORKERS;
-use crate::recipe::{LossScale, Recipe};
+use crate::topics::limits::MAX_WORKERS;
+use crate::topics::{LossScale, Recipe};
 use crate::value::quoted;
 
 /// Choices that the file does not contain.
@@ -203,19 +206,8 @@ fn fp16(draft: &mut Draft, table: &Map<String, Value>) {
             draft.list("fp16.initial_scale_power", power, reason);
         }
     }
-    for (field, value) in table {
-        let reason = match field.as_str() {
-            "enabled" | "loss_scale" | "loss_scale_window" | "initial_scale_power" => continue,
-            "hysteresis" | "consecutive_hysteresis" => {
-                "every overflow halves the loss scale at once"
-            }
-            "min_loss_scale" => "the smallest loss scale is 1",
-            "auto_cast" => "inputs are tokens; there is nothing to cast",
-            "fp16_master_weights_and_grads" => "master weights and gradients are f32",
-            _ => UNKNOWN,
-        };
-        draft.list(&format!("fp16.{field}"), value, reason);
-    }
+    let known = ["enabled", "loss_scale", "loss_scale_window", "initial_scale_power"];
+    list_others(draft, "fp16", "fp16", table, &known);
 }
 
 fn bf16(draft: &mut Draft, name: &str, table: &Map<String, Value>) {
@@ -223,19 +215,7 @@ fn bf16(draft: &mut Draft, name: &str, table: &Map<String, Value>) {
         return;
     }
     draft.set("precision.compute", quoted("bf16"), &format!("{name}.enabled"));
-    for (field, value) in table.iter().filter(|(field, _)| *field != "enabled") {
-        let reason = match field.as_str() {
-            "bf16_master_weights_and_grads" => "master weights and gradients are f32",
-            "bf16_optimizer_states" => "the optimizer state is f32",
-            "check_grad_overflow" => {
-                "a step with gradients that are not finite is skipped or stops the run; set \
-                 train.max_skipped"
-            }
-            "immediate_grad_update" => "gradients are added to f32 buffers in every pass",
-            _ => UNKNOWN,
-        };
-        draft.list(&format!("{name}.{field}"), value, reason);
-    }
+    list_others(draft, "bf16", name, table, &["enabled"]);
 }
 
 fn autocast(draft: &mut Draft, table: &Map<String, Value>) {
@@ -280,7 +260,7 @@ fn zero(draft: &mut Draft, table: &Map<String, Value>) {
             ("cpu_offload" | "cpu_offload_params" | "cpu_offload_param", _) => {
                 draft.list(&path, value, IN_HOST_MEMORY);
             }
-            _ => draft.list(&path, value, zero_reason(field)),
+            _ => draft.list(&path, value, reason("zero_optimization", field)),
         }
     }
     // At stage 3 DeepSpeed overlaps unless the file says otherwise.
@@ -288,58 +268,6 @@ fn zero(draft: &mut Draft, table: &Map<String, Value>) {
         draft.set("parallel.overlap", false, DEFAULT);
     }
 }
-
-/// Why a field of `zero_optimization` has no counterpart.
-fn zero_reason(field: &str) -> &'static str {
-    match field {
-        "allgather_partitions"
-        | "use_multi_rank_bucket_allreduce"
-        | "reduce_scatter"
-        | "stage3_use_all_reduce_for_fetch_params"
-        | "stage3_allgather_sequential" => "the ZeRO stage decides which collective is used",
-        "allgather_bucket_size" | "stage3_prefetch_bucket_size" => {
-            "gathers have the buckets of the gradients; set parallel.bucket_bytes"
-        }
-        "contiguous_gradients" => "gradients are contiguous in every bucket",
-        "sub_group_size" => "the optimizer updates whole buckets",
-        "stage3_max_live_parameters" | "stage3_max_reuse_distance" => {
-            "weights are released after each use"
-        }
-        "stage3_param_persistence_threshold" | "stage3_model_persistence_threshold" => {
-            "all weights are sharded"
-        }
-        "stage3_gather_16bit_weights_on_model_save"
-        | "stage3_gather_fp16_weights_on_model_save" => "saved weights are always complete",
-        "elastic_checkpoint" | "load_from_fp32_weights" | "pipeline_loading_checkpoint" => {
-            "every checkpoint can be restored under another layout"
-        }
-        "ignore_unused_parameters" => "every parameter is used",
-        "round_robin_gradients" => "gradients are not copied to another memory",
-        "zero_hpz_partition_size" | "mics_shard_size" | "mics_hierarchical_params_gather" => {
-            "weights are sharded over all replicas"
-        }
-        "zero_quantized_weights" | "zero_quantized_nontrainable_weights" => {
-            "weights are sent uncompressed"
-        }
-        "zero_quantized_gradients" | "zeropp_loco_param" => {
-            "set compress.method = \"int8\" to quantize gradients"
-        }
-        "cpu_offload_use_pin_memory" => IN_HOST_MEMORY,
-        "zenflow"
-        | "legacy_stage1"
-        | "leaf_module"
-        | "override_module_apply"
-        | "memory_efficient_linear"
-        | "log_trace_cache_warnings"
-        | "enable_sanity_checks"
-        | "save_muon_momentum_buffer_in_memory"
-        | "stage3_module_granularity_threshold" => "a detail of DeepSpeed's implementation",
-        _ => UNKNOWN,
-    }
-}
-
-/// Reason for everything that moves tensors from a device to its host.
-const IN_HOST_MEMORY: &str = "workers compute on the CPU, so the tensors are in host memory";
 
 fn offload(draft: &mut Draft, path: &str, table: &Map<String, Value>, is_state: bool) {
     let device = table.get("device").and_then(Value::as_str).unwrap_or("cpu");
@@ -363,19 +291,9 @@ fn offload(draft: &mut Draft, path: &str, table: &Map<String, Value>, is_state: 
         "cpu" => draft.list(&place, quoted(device), IN_HOST_MEMORY),
         _ => draft.list(&place, quoted(device), auto_reason("offload")),
     }
-    for (field, value) in table {
-        let reason = match field.as_str() {
-            "device" => continue,
-            "nvme_path" if device == "nvme" && is_state => continue,
-            "nvme_path" => "only with device = \"nvme\" of offload_optimizer",
-            "pin_memory" => IN_HOST_MEMORY,
-            "buffer_count" | "buffer_size" | "max_in_cpu" | "pipeline" | "pipeline_read"
-            | "pipeline_write" | "fast_init" => "the engine chooses the buffers of an offload",
-            "ratio" => "the whole optimizer state is offloaded",
-            _ => UNKNOWN,
-        };
-        draft.list(&format!("{path}.{field}"), value, reason);
-    }
+    let is_file = device == "nvme" && is_state;
+    let known: &[&str] = if is_file { &["device", "nvme_path"] } else { &["device"] };
+    list_others(draft, "offload", path, table, known);
 }
 
 fn recompute(draft: &mut Draft, table: &Map<String, Value>) {
@@ -390,21 +308,8 @@ fn recompute(draft: &mut Draft, table: &Map<String, Value>) {
     }
     draft.set("parallel.recompute", quoted("full"), "activation_checkpointing");
     for (field, value) in table.iter().filter(|(_, value)| is_used(value)) {
-        let reason = match field.as_str() {
-            "partition_activations" => {
-                "set parallel.sequence = true with parallel.tensor to shard activations"
-            }
-            "cpu_checkpointing" => IN_HOST_MEMORY,
-            "number_checkpoints" => {
-                "every layer is a checkpoint; set parallel.recompute = \"every-2\" for fewer"
-            }
-            "contiguous_memory_optimization" => "activations are allocated once, before step one",
-            "synchronize_checkpoint_boundary" | "profile" => {
-                "a detail of DeepSpeed's implementation"
-            }
-            _ => UNKNOWN,
-        };
-        draft.list(&format!("activation_checkpointing.{field}"), value, reason);
+        let path = format!("activation_checkpointing.{field}");
+        draft.list(&path, value, reason("activation_checkpointing", field));
     }
 }
 
@@ -414,13 +319,7 @@ fn tensor_parallel(draft: &mut Draft, table: &Map<String, Value>) {
         match (field.as_str(), whole(value)) {
             ("autotp_size", Some(0)) => {}
             ("autotp_size", Some(degree)) => draft.set("parallel.tensor", degree, &path),
-            ("tp_overlap_comm", _) => {
-                draft.list(&path, value, "all-reduces of a layer are not overlapped");
-            }
-            ("preset_model" | "partition_config" | "use_default_specs" | "layer_specs", _) => {
-                draft.list(&path, value, "the engine knows how to shard its models");
-            }
-            _ => draft.list(&path, value, UNKNOWN),
+            _ => draft.list(&path, value, reason("tensor_parallel", field)),
         }
     }
 }
@@ -438,7 +337,7 @@ fn pipeline(draft: &mut Draft, table: &Map<String, Value>) {
             ("activation_checkpoint_interval", Some(layers)) => {
                 draft.set("parallel.recompute", quoted(&format!("every-{layers}")), &path);
             }
-            _ => draft.list(&path, value, "a detail of DeepSpeed's implementation"),
+            _ => draft.list(&path, value, IMPLEMENTATION),
         }
     }
 }
@@ -480,9 +379,6 @@ fn scalar(draft: &mut Draft, field: &str, value: &Value) {
             None => draft.list(field, value, "no such number format here"),
         },
         ("gradient_allreduce_op", _, Value::String(op)) if op == "mean" => {}
-        ("gradient_allreduce_op", ..) => {
-            draft.list(field, value, "gradients are those of the mean; see train.reduction");
-        }
         ("dataloader_drop_last", _, Value::Bool(true)) => {
             draft.set("data.last_batch", quoted("drop"), field);
         }
@@ -490,56 +386,7 @@ fn scalar(draft: &mut Draft, field: &str, value: &Value) {
             draft.set("train.seed", whole(value).unwrap_or_default(), field);
         }
         _ if is_off => {}
-        _ => draft.list(field, value, root_reason(field)),
-    }
-}
-
-/// Why a field of the root has no counterpart.
-fn root_reason(field: &str) -> &'static str {
-    match field {
-        "steps_per_print" => "every step is an event of the run folder",
-        "wall_clock_breakdown" | "memory_breakdown" | "flops_profiler" | "comms_logger" => {
-            "times, bytes and memory are part of the events; `lockstep doctor` explains them"
-        }
-        "tensorboard" | "wandb" | "comet" | "csv_monitor" | "monitor_config" => {
-            "events are JSON Lines in the run folder"
-        }
-        "prescale_gradients" | "gradient_predivide_factor" => {
-            "gradients are summed in f32, then divided once"
-        }
-        "sparse_gradients" => "set sync.sparse_rows with sync.mode = \"parameter-server\"",
-        "zero_allow_untested_optimizer" | "zero_force_ds_cpu_optimizer" => {
-            "ZeRO works with every optimizer here"
-        }
-        "amp" => "set precision.compute",
-        "elasticity" => "set run.workers = {min = 2, max = 8}",
-        "autotuning" => "`lockstep plan` and `lockstep sweep` search settings",
-        "aio" => "the engine chooses how it reads and writes",
-        "checkpoint" | "nebula" | "load_universal_checkpoint" | "checkpoint_tag_validation" => {
-            "every checkpoint can be restored under another layout; set checkpoint.every"
-        }
-        "sparse_attention" => "attention is dense",
-        "curriculum_learning" | "data_efficiency" | "progressive_layer_drop" => {
-            "data and depth are constant over a run"
-        }
-        "compression_training" | "quantize_training" => "weights are not compressed in training",
-        "expert_parallel" | "moe" => "mixture-of-experts models can be planned, not run",
-        "sequence_parallel_size" | "sequence_parallel" | "autosp" => {
-            "context parallelism can be planned, not run"
-        }
-        "hybrid_engine" => "reinforcement learning is not supported",
-        "compile"
-        | "deepcompile"
-        | "graph_harvesting"
-        | "disable_allgather"
-        | "managed_gradient_accumulation"
-        | "dump_state"
-        | "eigenvalue"
-        | "log_level"
-        | "use_data_before_expert_parallelism"
-        | "timers" => "a detail of DeepSpeed's implementation",
-        "vocabulary_size" => "set model.vocab",
-        _ => UNKNOWN,
+        _ => draft.list(field, value, reason("", field)),
     }
 }
 

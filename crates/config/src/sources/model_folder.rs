@@ -5,11 +5,12 @@
 //! context. The folder's maximum number of positions is kept for an export, and its width decides
 //! the learning rate unless a source sets one.
 
-use super::{MergedSources, Setting};
+use super::MergedSources;
 use crate::error::{ConfigError, Origin};
 use crate::fine_tuning;
+use crate::key::Setting;
 use crate::keys;
-use crate::recipe::{Family, OptimName};
+use crate::topics::{Family, OptimName};
 use crate::value::{RawValue, Value};
 
 /// Model settings of a weight folder.
@@ -105,9 +106,8 @@ impl MergedSources {
     }
 
     fn contradict(&mut self, key: &str, value: &Value, rule: String, origin: Origin) {
-        let (key, value) = (key.to_owned(), value.to_string());
-        let fix = "remove it".to_owned();
-        self.report(None, ConfigError { key, value, rule, fix, origin });
+        let error = ConfigError::new(key, value.to_string(), rule, "remove it", origin);
+        self.report(None, error);
     }
 }
 

@@ -5,40 +5,25 @@ use super::{
 };
 use std::fmt;
 
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-        scaled(f, self.0 as f64, 1024.0, &NAMES)
-    }
+/// Prints a quantity in the largest of its units, each of which is `step` times the one before.
+macro_rules! scaled_units {
+    ($($unit:ident, $step:literal: $($name:literal)+;)+) => {$(
+        impl fmt::Display for $unit {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                scaled(f, self.0 as f64, $step, &[$($name),+])
+            }
+        }
+    )+};
 }
 
-impl fmt::Display for BytesPerSecond {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        scaled(f, self.0, 1000.0, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"])
-    }
-}
-
-impl fmt::Display for Flops {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; 8] =
-            ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP", "ZFLOP"];
-        scaled(f, self.0, 1000.0, &NAMES)
-    }
-}
-
-impl fmt::Display for FlopsPerSecond {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; 7] =
-            ["FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s", "EFLOP/s"];
-        scaled(f, self.0, 1000.0, &NAMES)
-    }
-}
-
-impl fmt::Display for Bits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; 7] = ["bit", "kbit", "Mbit", "Gbit", "Tbit", "Pbit", "Ebit"];
-        scaled(f, self.0 as f64, 1000.0, &NAMES)
-    }
+scaled_units! {
+    Bytes, 1024.0: "B" "KiB" "MiB" "GiB" "TiB" "PiB" "EiB";
+    BytesPerSecond, 1000.0: "B/s" "kB/s" "MB/s" "GB/s" "TB/s" "PB/s";
+    Bits, 1000.0: "bit" "kbit" "Mbit" "Gbit" "Tbit" "Pbit" "Ebit";
+    Flops, 1000.0: "FLOP" "kFLOP" "MFLOP" "GFLOP" "TFLOP" "PFLOP" "EFLOP" "ZFLOP";
+    FlopsPerSecond, 1000.0: "FLOP/s" "kFLOP/s" "MFLOP/s" "GFLOP/s" "TFLOP/s" "PFLOP/s" "EFLOP/s";
+    Tokens, 1000.0: "tokens" "k tokens" "M tokens" "B tokens" "T tokens";
+    TokensPerSecond, 1000.0: "tokens/s" "k tokens/s" "M tokens/s" "B tokens/s";
 }
 
 impl fmt::Display for Dollars {
@@ -55,23 +40,6 @@ impl fmt::Display for Dollars {
         };
         let digits = usize::from(sum < 100.0);
         write!(f, "{sign}${sum:.digits$}{unit}")
-    }
-}
-
-impl fmt::Display for Tokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        scaled(
-            f,
-            self.0 as f64,
-            1000.0,
-            &["tokens", "k tokens", "M tokens", "B tokens", "T tokens"],
-        )
-    }
-}
-
-impl fmt::Display for TokensPerSecond {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        scaled(f, self.0, 1000.0, &["tokens/s", "k tokens/s", "M tokens/s", "B tokens/s"])
     }
 }
 

@@ -15,18 +15,6 @@ pub(crate) struct Cell {
     pub(crate) is_required: bool,
 }
 
-impl Cell {
-    /// An optional cell.
-    pub(crate) const fn optional(name: &'static str, value_type: ValueType) -> Self {
-        Self { name, value_type, is_required: false }
-    }
-
-    /// A required cell.
-    pub(crate) const fn required(name: &'static str, value_type: ValueType) -> Self {
-        Self { name, value_type, is_required: true }
-    }
-}
-
 /// Accepts every value of a list.
 pub(super) fn list(of: &ValueType, max: usize, values: &[RawValue]) -> Result<Value, Refusal> {
     if values.len() > max {
@@ -86,10 +74,14 @@ fn inside(place: &str, given: &RawValue, refusal: Refusal) -> Refusal {
 mod tests {
     use super::*;
 
+    const fn cell(name: &'static str, value_type: ValueType, is_required: bool) -> Cell {
+        Cell { name, value_type, is_required }
+    }
+
     const PAIRS: ValueType = ValueType::List {
         of: &ValueType::Table(&[
-            Cell::required("name", ValueType::Text { may_be_empty: false }),
-            Cell::optional("count", ValueType::Integer { min: 1, max: 9 }),
+            cell("name", ValueType::Text { may_be_empty: false }, true),
+            cell("count", ValueType::Integer { min: 1, max: 9 }, false),
         ]),
         max: 2,
     };

@@ -257,6 +257,14 @@ fn optimizers_and_schedules_have_counterparts_or_are_listed() {
     assert_eq!(cosine.optim.schedule, LrSchedule::Cosine);
     assert_eq!((cosine.train.steps, cosine.optim.warmup_steps), (2000, 10));
     assert_eq!(cosine.optim.final_lr_fraction.to_bits(), 0.05f64.to_bits());
+    let without_end =
+        |name: &str| imported(&format!(r#"{{"scheduler": {{"type": "{name}", "params": {{}}}}}}"#));
+    for name in ["WarmupDecayLR", "WarmupCosineLR"] {
+        let imported = without_end(name);
+        assert_eq!(reason(&imported, "scheduler.params.total_num_steps"), "set train.steps");
+    }
+    let constant = without_end("WarmupLR");
+    assert!(!is_listed(&constant, "scheduler.params.total_num_steps"), "it has no such field");
     let cycle = imported(r#"{"scheduler": {"type": "OneCycle", "params": {}}}"#);
     assert!(reason(&cycle, "scheduler.type").contains("no such schedule"));
 }

@@ -14,9 +14,6 @@ pub(super) const ACCUMULATION: &str = "gradient_accumulation_steps";
 /// Origin of a value that the file leaves to DeepSpeed.
 pub(super) const DEFAULT: &str = "default of DeepSpeed";
 
-/// Reason for a field without documentation.
-pub(super) const UNKNOWN: &str = "not a field that the import knows";
-
 /// Reason for a value that the Hugging Face Trainer fills in, with the key to set.
 pub(super) fn auto_reason(field: &str) -> String {
     let key = match field {

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::field::{DEFAULT, UNKNOWN, auto_reason, is_auto, whole};
+use super::field::{DEFAULT, auto_reason, is_auto, whole};
+use super::reason::{list_others, reason};
 use crate::import::draft::Draft;
 use crate::value::quoted;
 
@@ -59,13 +60,7 @@ pub(super) fn optimizer(draft: &mut Draft, table: &Map<String, Value>) {
         absent("betas", "optim.beta2", 0.999);
         absent("eps", "optim.eps", 1e-8);
     }
-    for field in table.keys().filter(|field| !["type", "params"].contains(&field.as_str())) {
-        let reason = match field.as_str() {
-            "legacy_fusion" => "a detail of DeepSpeed's implementation",
-            _ => UNKNOWN,
-        };
-        draft.list(&format!("optimizer.{field}"), &table[field], reason);
-    }
+    list_others(draft, "optimizer", "optimizer", table, &["type", "params"]);
 }
 
 fn optimizer_field(draft: &mut Draft, field: &str, value: &Value, ours: &str, is_adaptive: bool) {
@@ -96,19 +91,8 @@ fn optimizer_field(draft: &mut Draft, field: &str, value: &Value, ours: &str, is
         | ("nesterov" | "adam_w_mode" | "freeze_step", ..)
         | ("bias_correction", _, Value::Bool(true))
         | ("amsgrad", _, Value::Bool(false)) => {}
-        ("torch_adam" | "fused" | "foreach", ..) => {
-            draft.list(&path, value, "there is one implementation of each optimizer");
-        }
-        ("bias_correction", ..) => draft.list(&path, value, "biases are always corrected"),
-        ("amsgrad", ..) => draft.list(&path, value, "no AMSGrad here"),
         ("max_grad_norm", Some(number), _) => draft.set("optim.clip", format!("{number:?}"), &path),
-        ("cuda_aware" | "comm_backend_name", ..) => {
-            draft.list(&path, value, "workers choose their transport; set run.transport");
-        }
-        ("max_coeff" | "min_coeff", ..) => {
-            draft.list(&path, value, "the trust ratio of LAMB is not bounded");
-        }
-        _ => draft.list(&path, value, UNKNOWN),
+        _ => draft.list(&path, value, reason("optimizer.params", field)),
     }
 }
 
@@ -145,12 +129,8 @@ pub(super) fn scheduler(draft: &mut Draft, table: &Map<String, Value>) {
             }
             ("warmup_min_lr" | "warmup_min_ratio", _, Some(0.0)) | ("last_batch_iteration", ..) => {
             }
-            ("warmup_min_lr" | "warmup_min_ratio", ..) => {
-                draft.list(&path, value, "the warm-up starts at zero");
-            }
             ("warmup_type", ..) if value.as_str() == Some("linear") => {}
-            ("warmup_type", ..) => draft.list(&path, value, "the warm-up is linear"),
-            _ => draft.list(&path, value, UNKNOWN),
+            _ => draft.list(&path, value, reason("scheduler.params", field)),
         }
     }
     if !params.contains_key("warmup_type") {
@@ -160,7 +140,10 @@ pub(super) fn scheduler(draft: &mut Draft, table: &Map<String, Value>) {
     if !params.contains_key("warmup_num_steps") {
         draft.set("optim.warmup_steps", 1000, DEFAULT);
     }
-    if !draft.has("train.steps") && !params.get("total_num_steps").is_some_and(is_auto) {
+    // A WarmupLR keeps its learning rate, and has no such field.
+    let has_end = ours != "constant";
+    let is_auto_end = params.get("total_num_steps").is_some_and(is_auto);
+    if has_end && !draft.has("train.steps") && !is_auto_end {
         draft.list("scheduler.params.total_num_steps", "", "set train.steps");
     }
 }

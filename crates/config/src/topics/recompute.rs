@@ -1,0 +1,53 @@
+//! Activation recomputation (Chen et al. 2016).
+
+use std::fmt;
+
+use crate::field::field;
+use crate::value::Value;
+use crate::value_type::{ValueType, every_k};
+
+/// Activations that the backward pass recomputes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Recompute {
+    /// None: all activations are stored.
+    None,
+    /// Attention and activation functions.
+    Selective,
+    /// Whole layers, from their inputs.
+    Full,
+    /// Every K-th layer; K is at least 1.
+    Every(usize),
+}
+
+impl Recompute {
+    /// Names without a number; the fourth form is `every-K`.
+    pub const NAMES: &'static [&'static str] = &["none", "selective", "full"];
+
+    /// The setting with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "none" => Some(Self::None),
+            "selective" => Some(Self::Selective),
+            "full" => Some(Self::Full),
+            _ => every_k(name).map(Self::Every),
+        }
+    }
+}
+
+impl fmt::Display for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Selective => f.write_str("selective"),
+            Self::Full => f.write_str("full"),
+            Self::Every(distance) => write!(f, "every-{distance}"),
+        }
+    }
+}
+
+field!(
+    Recompute: ValueType::ChoiceOrEvery(Self::NAMES),
+    blank Self::None,
+    to |recompute| Value::Text(recompute.to_string()),
+    from |v| Self::from_name(v.as_text()).expect("the value type accepted it")
+);
