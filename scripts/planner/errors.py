@@ -60,7 +60,8 @@ CUT = [
 
 # The optimizer's state on a disk, at every stage.
 OFFLOAD = [(workers, zero, "none", ["offload.state=file"]) for workers, zero in [(1, 0), (2, 0), (2, 1), (4, 2), (2, 3)]]
-COMMON = ["train.batch=16", "train.microbatch=2", "train.eval_batches=1", "run.save_optimizer=false"]
+COMMON = ["train.batch=16", "train.microbatch=2", "train.eval_batches=1", "run.save_optimizer=false",
+          "checkpoint.interval=0"]
 
 # Realistic recipes for time: name, arguments.
 TIMED = [

@@ -5,6 +5,7 @@
 //! generation, and slots for times. The command that starts the ranks creates the segment and sends
 //! it to each of them over a local stream; a closed stream reports the end of the command.
 
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -207,17 +208,21 @@ impl Coordinator {
 }
 
 impl CoordinatorOffer {
-    /// Sends the segment to the next rank that connects within `timeout`; false if none does.
+    /// Sends the segment to the next rank that connects within `timeout`; false if none does, or
+    /// if that rank has died meanwhile: whoever started it finds out and names it.
     pub fn serve_one(
         &mut self,
         coordinator: &Coordinator,
         timeout: Duration,
     ) -> Result<bool, SharedError> {
         let mut stream = match self.listener.accept(timeout) {
-            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => return Ok(false),
+            Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(false),
             accepted => accepted?,
         };
-        stream.send(&[], &[&coordinator.segment])?;
+        match stream.send(&[], &[&coordinator.segment]) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(false),
+            sent => sent?,
+        }
         self.streams.push(stream);
         Ok(true)
     }
@@ -230,6 +235,16 @@ fn header_bytes(num_ranks: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rank_that_dies_while_it_joins_is_not_an_error_of_the_offer() {
+        let world = lockstep_platform::real();
+        let coordinator = Coordinator::new(&world, 2, 0).unwrap();
+        let name = format!("lockstep/bench-test/{}", world.entropy().u64());
+        let mut offer = coordinator.offer(&name).unwrap();
+        drop(world.shared().connect(&name, TIMEOUT).unwrap());
+        assert!(!offer.serve_one(&coordinator, TIMEOUT).unwrap());
+    }
 
     #[test]
     fn the_maximum_over_all_ranks_is_elementwise() {

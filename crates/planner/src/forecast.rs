@@ -1,7 +1,8 @@
 //! Forecast of a run before it starts: memory, traffic and step time.
 
-use crate::memory::{self, Memory, MemoryBudget, OutOfMemory};
-use crate::time::{self, Calibration, Machine, StepTime};
+use crate::calibration::machine::{Machine, MachineCalibration};
+use crate::memory::{self, Memory, MemoryBudget, OutOfMemory, Process, ProcessMemory};
+use crate::time::engine::{self, StepTime};
 use crate::traffic::{self, Interconnect, StepCalls, StepInputs, TrafficByOp};
 use lockstep_config::Recipe;
 use lockstep_config::units::{Bytes, Seconds, Tokens, TokensPerSecond};
@@ -12,8 +13,8 @@ use lockstep_parallel::from_recipe::blueprint_of_rank;
 pub struct Forecast {
     /// Memory by rank and part.
     pub memory: Memory,
-    /// Peak resident memory of each rank's process.
-    pub peak_by_rank: Vec<Bytes>,
+    /// Peak resident memory of each rank's process by part.
+    pub process_by_rank: Vec<ProcessMemory>,
     /// Calls of each class of steps, with its share of the run; most runs have one class.
     pub step_classes: Vec<(f64, StepCalls)>,
     /// Traffic of every rank in the first step, or in the mean step where there are several
@@ -45,31 +46,40 @@ impl Forecast {
         room: MemoryBudget,
         machine: Option<&Machine>,
     ) -> Result<Self, OutOfMemory> {
-        let memory = memory::check(recipe, room)?;
+        memory::check(recipe, room)?;
+        Ok(Self::unchecked(recipe, room.process, machine))
+    }
+
+    /// Forecast of a recipe, whether or not it fits.
+    pub fn unchecked(recipe: &Recipe, process: Process, machine: Option<&Machine>) -> Self {
         let blueprint = blueprint_of_rank(recipe, 0);
-        let memory = memory.with_mapped_pages(recipe, &blueprint);
         let interconnect = Interconnect::of_recipe(recipe);
         let (step_classes, traffic) =
             traffic::of_run(recipe, &blueprint, &interconnect, StepInputs::default());
         let machine = measured(recipe, machine);
         let step =
-            machine.map(|machine| time::mean(recipe, &step_classes, &interconnect, &machine));
+            machine.map(|machine| engine::mean(recipe, &step_classes, &interconnect, &machine));
+        let duration = step.map(|step| step.seconds() * recipe.train.steps as f64);
+        let complete = |memory: Memory| {
+            memory.with_mapped_pages(recipe, &blueprint).with_duration(recipe, duration)
+        };
+        let memory = complete(Memory::of(recipe, &blueprint));
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, &interconnect);
         let of_bucket_len = |(bucket_len, wire_bytes)| {
-            let memory = Memory::with_bucket_len(recipe, &blueprint, bucket_len);
-            let memory = memory.with_mapped_pages(recipe, &blueprint);
-            let peak_by_rank = memory.processes(recipe, room.process);
+            let memory = complete(Memory::with_bucket_len(recipe, &blueprint, bucket_len));
+            let processes = memory.processes(recipe, process);
+            let peak_by_rank = processes.iter().map(ProcessMemory::total).collect();
             BucketForecast { bucket_len, peak_by_rank, wire_bytes }
         };
-        Ok(Self {
+        Self {
             by_bucket_len: busiest.into_iter().map(of_bucket_len).collect(),
-            peak_by_rank: memory.processes(recipe, room.process),
+            process_by_rank: memory.processes(recipe, process),
             traffic,
             tokens: Tokens(recipe.tokens_per_step() as u64),
             memory,
             step_classes,
             step,
-        })
+        }
     }
 
     /// Updates traffic and step time to a measured interconnect, by which workers select their
@@ -84,7 +94,7 @@ impl Forecast {
         (self.step_classes, self.traffic) =
             traffic::of_run(recipe, &blueprint, interconnect, StepInputs::default());
         if let (Some(step), Some(machine)) = (&mut self.step, measured(recipe, machine)) {
-            *step = time::mean(recipe, &self.step_classes, interconnect, &machine);
+            *step = engine::mean(recipe, &self.step_classes, interconnect, &machine);
         }
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, interconnect);
         for (forecast, (_, wire_bytes)) in self.by_bucket_len.iter_mut().zip(busiest) {
@@ -103,7 +113,7 @@ impl Forecast {
     ) -> Self {
         let Some(first) = rows.first().filter(|_| self.has_rows()) else { return self };
         let blueprint = blueprint_of_rank(recipe, 0);
-        let known = StepInputs { rows_by_rank: Some(first), ..StepInputs::default() };
+        let known = StepInputs { rows_by_rank: Some(first) };
         (self.step_classes, self.traffic) =
             traffic::of_run(recipe, &blueprint, interconnect, known);
         let busiest = traffic::busiest_with_rows(recipe, &blueprint, interconnect, rows);
@@ -125,7 +135,18 @@ impl Forecast {
 
     /// Peak resident memory of the largest process.
     pub fn peak_bytes(&self) -> Bytes {
-        self.peak_by_rank.iter().copied().max().unwrap_or_default()
+        self.largest_process().1.total()
+    }
+
+    /// First rank whose process has the highest peak, and its memory by part.
+    pub fn largest_process(&self) -> (usize, ProcessMemory) {
+        let processes = self.process_by_rank.iter().copied().enumerate();
+        processes.rev().max_by_key(|(_, process)| process.total()).unwrap_or_default()
+    }
+
+    /// Peak resident memory of each rank's process.
+    pub fn peak_by_rank(&self) -> Vec<Bytes> {
+        self.process_by_rank.iter().map(ProcessMemory::total).collect()
     }
 
     /// Bytes sent per step by the busiest rank.
@@ -146,7 +167,7 @@ impl Forecast {
 }
 
 /// Calibration of the machine in the recipe's number format, if measured and applicable.
-fn measured(recipe: &Recipe, machine: Option<&Machine>) -> Option<Calibration> {
+fn measured<'a>(recipe: &Recipe, machine: Option<&'a Machine>) -> Option<MachineCalibration<'a>> {
     // Synthetic problems end before a step has a meaningful time, and uncounted traffic has no
     // cost.
     let is_counted = recipe.unmodelled_traffic().is_none() && recipe.unmodelled_time().is_none();

@@ -1,16 +1,31 @@
-//! Forecasts of a run's memory, traffic and step time, from the schedules that the engine runs.
+//! One cost model: memory, traffic, time and cost of training, forecast before a run.
 //!
-//! Everything here is pure: no clock, no file, no tensor; equal arguments give equal results.
+//! A recipe on this engine and this machine is counted from the schedules that the engine runs
+//! ([`Forecast`]). A layout of a published model on a cluster that is not at hand is priced from an
+//! explicit model of matrix products, memory traffic, kernel launches, collectives and pipelines
+//! ([`search`]); constants that cannot be derived live in one small file per device type, fitted to
+//! published runs and checked against them (`lockstep plan validate`). No constant belongs to a
+//! single paper. Everything is pure: no clock, no file, no tensor; equal arguments give equal
+//! results.
 //!
 //! # Layout
+//! - [`model`]: models by name, their parameters and FLOPs
+//! - [`hardware`]: devices, networks and clusters by name or from a file
+//! - [`layout`]: parallel degrees; [`framework`]: behaviour that they do not determine; [`job`]: a
+//!   model on a cluster in a layout; [`recipe`]: layouts and models of recipes
+//! - [`calibration`]: speeds of this machine and of types of devices
 //! - [`collective`]: collectives in closed form, one per file, tested against their schedules
 //! - [`pipeline`]: pipelines in closed form; [`timeline`]: any pipeline, simulated event by event
-//! - [`memory`]: memory of every rank, and whether it fits
+//! - [`memory`]: memory of every rank or of the fullest device, and whether it fits
 //! - [`traffic`]: bytes that every rank moves, counted from the schedules
-//! - [`time`]: step time on a measured machine
-//! - [`forecast`]: all of that for a recipe
-//! - [`overlap`]: overlap of communication with backward; [`scaling`]: data-parallel scaling
-//! - [`stability`]: convergence of descent with delayed gradients
+//! - [`time`]: step time; [`overlap`]: overlap of communication with backward; [`scaling`]:
+//!   data-parallel scaling
+//! - [`forecast`]: all of that for a recipe on this machine
+//! - [`scenario`]: a model on a cluster; [`search`]: every layout of it, and the best of them
+//! - [`advice`]: compression, local SGD and stale gradients instead of a plain all-reduce;
+//!   [`batch`]: critical batch size; [`stability`]: convergence with delayed gradients
+//! - [`bill`]: days, dollars, energy, failures; [`risk`]: distribution of the time lost to failures
+//! - [`validate`]: predictions against published runs, and the fit of calibrations
 //!
 //! # Example
 //! ```
@@ -30,18 +45,35 @@
 //! # Ok::<(), lockstep_schedule::pipeline::PipelineError>(())
 //! ```
 
+pub mod framework;
+pub mod hardware;
+pub mod job;
+pub mod layout;
+pub mod model;
+pub mod recipe;
+
+pub mod calibration;
 pub mod collective;
-
 pub mod pipeline;
-pub use lockstep_timeline as timeline;
+pub mod timeline;
 
-pub mod forecast;
 pub mod memory;
+pub mod overlap;
+pub mod scaling;
 pub mod time;
 pub mod traffic;
 
-pub mod overlap;
-pub mod scaling;
-pub mod stability;
+pub mod forecast;
+pub mod scenario;
+pub mod search;
 
+pub mod advice;
+pub mod batch;
+pub mod bill;
+pub mod risk;
+pub mod stability;
+pub mod validate;
+
+pub use calibration::Calibration;
 pub use forecast::Forecast;
+pub use layout::Layout;

@@ -2,9 +2,8 @@
 //! et al. 2016).
 
 use super::prelude::*;
-use lockstep_planner::memory::activations::{
-    Layer, SavedActivations, best_segments, segmented_bytes,
-};
+use lockstep_config::Recompute;
+use lockstep_planner::memory::activations::{Layer, best_segments, segmented_bytes};
 
 experiment!(ActivationMemory);
 
@@ -52,9 +51,9 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
         tensor_degree: number("degree"),
     };
     let layers = number("layers");
-    let all = layer.bytes(SavedActivations::All { sequence_parallel: true });
-    let selective = layer.bytes(SavedActivations::Selective { sequence_parallel: true });
-    let input = layer.bytes(SavedActivations::Input) / at.number("degree");
+    let all = layer.bytes(Recompute::None, true);
+    let selective = layer.bytes(Recompute::Selective, true);
+    let input = layer.bytes(Recompute::Full, false) / at.number("degree");
     let segments = best_segments(layers, input, all).clamp(1.0, layers as f64).round();
     // Forward FLOP of a layer: 24 bsh^2 in weights, 4 bs^2h in scores; backward is twice that.
     let (s, h) = (at.number("sequence"), at.number("width"));

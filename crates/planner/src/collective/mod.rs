@@ -15,7 +15,8 @@
 //! | [`hierarchical`] | a ring's halves inside nodes, a ring's all-reduce of a share between them |
 //! | [`parameter_server`], s servers | 2α + 2n/s·d/B |
 //!
-//! [`all_to_all`] is priced in the same form. [`nccl`] has the constants of NCCL's tuner.
+//! [`all_to_all`] is priced in the same form. [`links`] prices collectives of a [`group`] on the
+//! links of a cluster, which groups share (`contention`).
 
 pub mod all_to_all;
 pub mod butterfly;
@@ -26,7 +27,10 @@ pub mod ring;
 pub mod tree;
 
 pub mod crossings;
-pub mod nccl;
+
+mod contention;
+pub mod group;
+pub mod links;
 
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_schedule::Link;
@@ -43,6 +47,11 @@ pub struct ClosedForm {
 }
 
 impl ClosedForm {
+    /// Share of the vector that passes the busiest link.
+    pub fn share(self) -> f64 {
+        self.parts as f64 / self.of as f64
+    }
+
     /// Bytes that pass the busiest link.
     pub fn bytes(self, vector: Bytes) -> f64 {
         vector.0 as f64 * self.parts as f64 / self.of as f64
@@ -69,9 +78,8 @@ impl ClosedForm {
     /// assert!(tree.seconds(Bytes(1 << 30), link) > ring.seconds(Bytes(1 << 30), link));
     /// ```
     pub fn crossover(self, other: Self, link: Link) -> Option<Bytes> {
-        let volume = |form: Self| form.parts as f64 / form.of as f64;
         let more_rounds = self.rounds as f64 - other.rounds as f64;
-        let more_volume = volume(other) - volume(self);
+        let more_volume = other.share() - self.share();
         let bytes = more_rounds * link.latency.0 * link.bandwidth.0 / more_volume;
         (bytes.is_finite() && bytes > 0.0).then(|| Bytes(bytes.round() as u64))
     }

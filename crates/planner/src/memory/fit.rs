@@ -6,7 +6,8 @@
 //! state to disk, smaller micro-batches, fewer workers, all of which leave the model as it is; then
 //! fewer and narrower layers.
 
-use super::{Memory, Process};
+use super::engine::{Memory, RankMemory};
+use super::process::Process;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Blame, OffloadState, Recipe, Recompute};
 use lockstep_parallel::from_recipe::blueprint_of_rank;
@@ -71,7 +72,7 @@ pub(super) fn needed(memory: &Memory, room: MemoryBudget) -> Bytes {
 fn largest_part(memory: &Memory) -> (&'static str, Bytes) {
     let names = memory.ranks[0].parts().into_iter().map(|(name, _)| name);
     let total = |name: &str| -> Bytes {
-        let of_rank = |rank: &super::RankMemory| {
+        let of_rank = |rank: &RankMemory| {
             rank.parts().into_iter().find(|(part, _)| *part == name).map(|(_, bytes)| bytes)
         };
         memory.ranks.iter().filter_map(of_rank).sum()

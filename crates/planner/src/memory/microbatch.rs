@@ -4,7 +4,7 @@
 //! activations. Results depend on the micro-batch size, so it is chosen once, before anything runs,
 //! and from then on the recipe has a number.
 
-use super::Memory;
+use super::engine::Memory;
 use super::fit::{MemoryBudget, needed};
 use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
@@ -44,8 +44,8 @@ pub fn with_microbatch(recipe: Recipe, room: MemoryBudget) -> Recipe {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Process;
     use super::*;
+    use crate::memory::Process;
     use lockstep_config::{Sources, resolve};
 
     fn recipe(microbatch: &str) -> Recipe {

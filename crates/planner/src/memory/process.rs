@@ -25,6 +25,24 @@ pub const PEER_BYTES: Bytes = Bytes(2 << 16);
 /// Packing buffer of matrix products, on one huge page.
 pub const PACKING_BYTES: Bytes = Bytes(2 << 20);
 
+/// Resident memory of a process by part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProcessMemory {
+    /// Memory that its ranks allocate.
+    pub ranks: Bytes,
+    /// Memory of calls: mapped pages of other processes, and scratch memory.
+    pub mapped: Bytes,
+    /// The process besides its ranks: code, data and buffers of workers.
+    pub overhead: Bytes,
+}
+
+impl ProcessMemory {
+    /// All parts.
+    pub fn total(&self) -> Bytes {
+        self.ranks + self.mapped + self.overhead
+    }
+}
+
 /// Process before it has a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Process {

@@ -2,21 +2,11 @@
 
 use lockstep_config::units::Bytes;
 use lockstep_mesh::Mesh;
+pub use lockstep_schedule::step::Lengths;
 use lockstep_schedule::{Contributions, Layout, Op, Schedule};
 
 /// Bytes of an element: parameters are sent as `f32`, and gradients unless they are rounded.
 pub const ELEMENT: Bytes = Bytes(4);
-
-/// Lengths of the parts of a call's vector.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lengths {
-    /// Total number of elements, split evenly.
-    Even(usize),
-    /// Elements of part i, which belongs to rank i.
-    Parts(Vec<usize>),
-    /// Elements of part s·n + d, which rank s sends to rank d.
-    Pairs(Vec<usize>),
-}
 
 /// Collective call of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +57,7 @@ pub struct StepCalls {
     /// Messages between pipeline ranks, by pipeline rank and data-parallel rank.
     pub messages: Vec<Vec<Vec<Message>>>,
     /// Calls after the step among consecutive ranks, with the first of them
-    /// ([`super::sync_pattern`]).
+    /// ([`super::StepKind`]).
     pub after_step: Vec<(usize, GroupCalls)>,
     /// Gossip messages after the step, by sending rank.
     pub neighbor_messages: Vec<Vec<Message>>,
@@ -85,22 +75,11 @@ impl Call {
 
     /// Elements of the whole vector.
     pub fn count(&self) -> usize {
-        match &self.lengths {
-            Lengths::Even(count) => *count,
-            Lengths::Parts(lens) | Lengths::Pairs(lens) => lens.iter().sum(),
-        }
+        self.lengths.count()
     }
 
     /// Layout of the call's chunks.
     pub fn layout(&self, schedule: &Schedule) -> Layout {
-        match &self.lengths {
-            Lengths::Even(count) => Layout::even(schedule, *count),
-            Lengths::Parts(lens) => Layout::by_part(schedule, lens),
-            Lengths::Pairs(lens) => Layout::explicit(schedule, lens),
-        }
+        self.lengths.layout(schedule)
     }
-}
-
-pub(super) fn call(op: Op, bucket: usize, lengths: Lengths, times: u64) -> Call {
-    Call { bucket, times, ..Call::once(op, lengths) }
 }

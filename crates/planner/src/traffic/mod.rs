@@ -6,34 +6,30 @@
 //! counters to the byte. Only sparse exchange of embedding rows depends on the tokens
 //! ([`embedding_rows`]); without them the dense exchange is counted, an approximate upper bound.
 //! Where workers synchronize in rounds or compress gradients steps differ, and the mean is reported
-//! ([`sync_pattern`]).
+//! ([`StepKind`]).
 //!
 //! # Layout
 //! - [`call`]: calls and messages of a step
 //! - [`step_calls`]: the calls of a step, from its plan
-//! - `stage_program`, `prefetch`: passes of a pipeline rank, and the weights that ZeRO-3 gathers
-//!   for them
-//! - [`sync_pattern`]: classes of steps
 //! - [`interconnect`], [`schedule_selection`]: links between ranks, and the schedule of each call
 
 pub mod call;
 pub mod embedding_rows;
 pub mod interconnect;
-mod prefetch;
 pub mod schedule_selection;
-mod stage_program;
 pub mod step_calls;
-pub mod sync_pattern;
 
 pub use call::{Call, GroupCalls, Lengths, Message, StepCalls};
 pub use interconnect::Interconnect;
+pub use lockstep_parallel::step_program::StepKind;
 pub use schedule_selection::SelectedSchedules;
-pub use step_calls::StepInputs;
-pub use sync_pattern::SyncPattern;
+pub use step_calls::{StepInputs, programs_at};
+
+pub(crate) use lockstep_parallel::step_program::rank_at;
 
 use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
-use lockstep_mesh::{Axis, Mesh, Rank};
+use lockstep_mesh::{Axis, Mesh};
 use lockstep_model::Blueprint;
 use lockstep_parallel::ReplicaPlan;
 use lockstep_schedule::{Layout, Op, Schedule, Step};
@@ -164,22 +160,22 @@ pub fn of_recipe(
     interconnect: &Interconnect,
     known: StepInputs<'_>,
 ) -> (StepCalls, Vec<TrafficByOp>) {
-    let pattern = sync_pattern::sync_pattern_at(recipe, step);
-    of_pattern(recipe, blueprint, step, &pattern, interconnect, known)
+    let kind = StepKind::at(recipe, step);
+    of_kind(recipe, blueprint, step, &kind, interconnect, known)
 }
 
-/// Calls and traffic of a step with this sync pattern.
-fn of_pattern(
+/// Calls and traffic of a step of this kind.
+fn of_kind(
     recipe: &Recipe,
     blueprint: &Blueprint,
     step: u64,
-    pattern: &SyncPattern,
+    kind: &StepKind,
     interconnect: &Interconnect,
     known: StepInputs<'_>,
 ) -> (StepCalls, Vec<TrafficByOp>) {
     let plans = step_calls::plans_at(recipe, blueprint, step);
     let mut all = plans.iter().map(|plan| {
-        let calls = calls_of(recipe, plan, blueprint, pattern, known);
+        let calls = step_calls::of_plan(recipe, plan, blueprint, kind, known);
         let moved = by_rank(&calls, interconnect);
         (calls, moved)
     });
@@ -191,19 +187,6 @@ fn of_pattern(
     (calls, moved)
 }
 
-/// Calls of a step with this sync pattern.
-fn calls_of(
-    recipe: &Recipe,
-    plan: &ReplicaPlan,
-    blueprint: &Blueprint,
-    pattern: &SyncPattern,
-    known: StepInputs<'_>,
-) -> StepCalls {
-    let mut calls = step_calls::of_plan(plan, blueprint, known);
-    sync_pattern::apply(pattern, recipe, plan, blueprint, &mut calls);
-    calls
-}
-
 /// Calls of each class of steps with its share of the run, most frequent first, and every rank's
 /// traffic in the mean step. Most runs have one class; its calls are those of the first step.
 pub fn of_run(
@@ -212,12 +195,12 @@ pub fn of_run(
     interconnect: &Interconnect,
     known: StepInputs<'_>,
 ) -> (Vec<(f64, StepCalls)>, Vec<TrafficByOp>) {
-    let step_classes = sync_pattern::sync_patterns(recipe);
+    let step_classes = StepKind::of_run(recipe);
     let num_steps: u64 = step_classes.values().sum();
     let mut sums = vec![TrafficByOp::new(); recipe.run.workers];
     let mut all = Vec::new();
-    for (pattern, count) in step_classes {
-        let (calls, moved) = of_pattern(recipe, blueprint, 0, &pattern, interconnect, known);
+    for (kind, count) in step_classes {
+        let (calls, moved) = of_kind(recipe, blueprint, 0, &kind, interconnect, known);
         all.push((count as f64 / num_steps as f64, calls));
         for (sum, rank) in sums.iter_mut().zip(&moved) {
             for (comm_op, moved) in rank {
@@ -249,7 +232,7 @@ pub fn busiest_with_rows(
     interconnect: &Interconnect,
     rows_by_step: &[Vec<usize>],
 ) -> Vec<(usize, Bytes)> {
-    let known = |rows| StepInputs { rows_by_rank: Some(rows), ..StepInputs::default() };
+    let known = |rows| StepInputs { rows_by_rank: Some(rows) };
     let steps: Vec<StepInputs<'_>> = rows_by_step.iter().map(|rows| known(&rows[..])).collect();
     busiest(recipe, blueprint, interconnect, &steps)
 }
@@ -260,21 +243,21 @@ fn busiest(
     interconnect: &Interconnect,
     steps: &[StepInputs<'_>],
 ) -> Vec<(usize, Bytes)> {
-    let step_classes = sync_pattern::sync_patterns(recipe);
+    let step_classes = StepKind::of_run(recipe);
     let num_steps: u64 = step_classes.values().sum();
     let of_plan = |plan: ReplicaPlan| {
         let mut sums = vec![0; plan.mesh.num_ranks()];
-        for (pattern, count) in &step_classes {
+        for (kind, count) in &step_classes {
             // Steps without gradient exchange do not depend on embedding rows.
-            let steps = if pattern.gradients { steps } else { &steps[..1] };
-            let mut of_pattern_bytes = vec![0; sums.len()];
+            let steps = if kind.gradients { steps } else { &steps[..1] };
+            let mut of_kind_bytes = vec![0; sums.len()];
             for known in steps {
-                let calls = calls_of(recipe, &plan, blueprint, pattern, *known);
-                for (sum, rank) in of_pattern_bytes.iter_mut().zip(&by_rank(&calls, interconnect)) {
+                let calls = step_calls::of_plan(recipe, &plan, blueprint, kind, *known);
+                for (sum, rank) in of_kind_bytes.iter_mut().zip(&by_rank(&calls, interconnect)) {
                     *sum += total(rank).wire_bytes().0;
                 }
             }
-            for (sum, bytes) in sums.iter_mut().zip(of_pattern_bytes) {
+            for (sum, bytes) in sums.iter_mut().zip(of_kind_bytes) {
                 *sum += bytes * count / steps.len() as u64;
             }
         }
@@ -361,15 +344,6 @@ fn send(ranks: &mut [TrafficByOp], comm_op: CommOp, from: usize, to: usize, mess
     *ranks[from].entry(comm_op).or_default() +=
         TrafficCounts { calls: times, messages: times, sent: bytes, ..TrafficCounts::default() };
     ranks[to].entry(comm_op).or_default().received += bytes;
-}
-
-/// Rank at these coordinates of the mesh.
-pub(crate) fn rank_at(mesh: &Mesh, device: usize, part: usize, tp_rank: usize) -> usize {
-    let is_there = |rank: &usize| {
-        let at = |axis| mesh.index(axis, Rank(*rank));
-        (at(Axis::Pipeline), at(Axis::Data), at(Axis::Tensor)) == (device, part, tp_rank)
-    };
-    (0..mesh.num_ranks()).find(is_there).expect("the mesh has this place")
 }
 
 /// Total over all operations of a rank.

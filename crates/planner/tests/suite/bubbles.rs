@@ -1,7 +1,7 @@
 //! Bubble and live micro-batches of every small pipeline, against their closed forms.
 
 use lockstep_config::units::Seconds;
-use lockstep_planner::pipeline::bubble;
+use lockstep_planner::pipeline::{bubble, live_microbatches};
 use lockstep_planner::timeline::{PassTimes, StageTimes, Timeline, simulate};
 use lockstep_schedule::pipeline::{Kind, Shape, build, verify};
 
@@ -37,6 +37,34 @@ fn every_small_pipeline_matches_the_closed_form() {
                 let most = 1.0 - (1.0 - bubble(p, m.next_multiple_of(p), v)) * m as f64 / padded;
                 assert!(idle >= closed - 1e-12 && idle <= most + 1e-12, "{p}, {m}, {v}: {idle}");
                 assert!(!is_whole || (idle - closed).abs() < 1e-12, "{p}, {m}, {v}: {idle}");
+            }
+        }
+    }
+}
+
+#[test]
+fn live_microbatches_match_the_closed_form() {
+    for p in [1, 2, 4, 8] {
+        for m in [p, 2 * p, 4 * p] {
+            for kind in Kind::ALL {
+                for v in if kind == Kind::Interleaved { 1..=3 } else { 1..=1 } {
+                    let shape = Shape { num_devices: p, num_chunks: v, num_microbatches: m };
+                    if build(kind, shape).is_err() {
+                        continue;
+                    }
+                    let timeline = simulated(kind, p, m, v);
+                    let live = |device| timeline.peak_live_microbatches(device);
+                    for device in 0..p {
+                        let closed = live_microbatches(kind, shape, device);
+                        // The outer devices of Chimera keep fewer than those in the middle.
+                        let most = if kind == Kind::Chimera {
+                            (0..p).map(live).fold(0.0, f64::max)
+                        } else {
+                            live(device)
+                        };
+                        assert!((most - closed).abs() < 1e-9, "{kind}, {p}, {m}, {v}: {most}");
+                    }
+                }
             }
         }
     }

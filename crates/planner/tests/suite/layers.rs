@@ -2,16 +2,14 @@
 //! the constants of NCCL's tuner. Where this engine differs, a comment says how.
 
 use crate::common::check;
+use crate::nccl::{Cluster, Protocol};
 use lockstep_config::units::{Bytes, BytesPerSecond};
-use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_config::{Recipe, Recompute, Sources, resolve};
 use lockstep_mesh::Axis;
-use lockstep_model::{Pass, Recompute, TensorShards, describe_shards};
+use lockstep_model::{Pass, TensorShards, describe_shards};
 use lockstep_parallel::from_recipe::blueprint_of_rank;
-use lockstep_planner::collective::nccl::{Cluster, Protocol};
 use lockstep_planner::collective::ring;
-use lockstep_planner::memory::activations::{
-    Layer, SavedActivations, best_segments, segmented_bytes,
-};
+use lockstep_planner::memory::activations::{Layer, best_segments, segmented_bytes};
 use lockstep_planner::traffic::{self, CommOp, Interconnect, StepInputs};
 
 /// GPT-3, one sequence.
@@ -21,19 +19,14 @@ const LAYER: Layer =
 #[test]
 fn activations_of_a_layer() {
     let stream = f64::from(2048 * 12_288);
-    let each = |kept| LAYER.bytes(kept) / stream;
+    let each = |recompute, sequence| LAYER.bytes(recompute, sequence) / stream;
     let whole = Layer { tensor_degree: 1, ..LAYER };
-    let all = SavedActivations::All { sequence_parallel: false };
-    check!("sbh(34 + 5as/h)", whole.bytes(all) / stream, "114");
-    check!("TP", each(all), "23");
-    check!("TP+SP", each(SavedActivations::All { sequence_parallel: true }), "14.25");
-    check!("TP + selective", each(SavedActivations::Selective { sequence_parallel: false }), "13");
-    check!(
-        "TP+SP + selective",
-        each(SavedActivations::Selective { sequence_parallel: true }),
-        "4.25",
-    );
-    check!("full recompute", each(SavedActivations::Input), "2");
+    check!("sbh(34 + 5as/h)", whole.bytes(Recompute::None, false) / stream, "114");
+    check!("TP", each(Recompute::None, false), "23");
+    check!("TP+SP", each(Recompute::None, true), "14.25");
+    check!("TP + selective", each(Recompute::Selective, false), "13");
+    check!("TP+SP + selective", each(Recompute::Selective, true), "4.25",);
+    check!("full recompute", each(Recompute::Full, false), "2");
     check!("34 = 11 + 19 + 4", 11.0 + 19.0 + 4.0, "34");
     check!("head", LAYER.head_bytes(51_200) / stream, "2.58");
     // A general hidden width f: 18 + 4f/h, which is 34 at 4h.
@@ -94,7 +87,7 @@ fn tensor_parallel_volumes_match_the_published_formulas() {
             assert!((ours - published).abs() < 1e-6, "TP volume: {ours}, {published}");
             // Published: recomputation adds half. Here the second matmul of a layer is not
             // recomputed, since nothing behind it needs it.
-            let recomputed = volume(Pass::Recompute(Recompute::Full));
+            let recomputed = volume(Pass::Recompute(lockstep_model::Recompute::Full));
             let quarter = if sequence { 3.0 / 8.0 } else { 0.25 };
             assert!((recomputed - quarter * published).abs() < 1e-6, "{recomputed} of {published}");
         }

@@ -4,9 +4,14 @@ mod common;
 
 mod bubbles;
 mod collectives;
+mod ground_truth;
 mod layers;
 mod memory;
+mod models;
+mod nccl;
+mod oracles;
 mod pipelines;
+mod published;
 mod scaling;
 mod schedules;
 mod stability;

@@ -1,8 +1,9 @@
 //! Parts of a step's time: each constant of a calibration alone.
 
-use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_config::{Dtype, Recipe, Sources, resolve};
 use lockstep_model::describe;
-use lockstep_planner::time::{Calibration, Format, Point, StepTime, SumPoint, mean, step};
+use lockstep_planner::calibration::machine::{Format, Machine, Point, SumPoint, VERSION};
+use lockstep_planner::time::engine::{StepTime, mean, step};
 use lockstep_planner::traffic::{self, Interconnect, StepInputs};
 
 fn recipe(sets: &[&str]) -> Recipe {
@@ -13,10 +14,13 @@ fn recipe(sets: &[&str]) -> Recipe {
 }
 
 /// Two cores on which FLOPs and calls take next to no time.
-fn machine() -> Calibration {
-    Calibration {
+fn machine() -> Machine {
+    Machine {
+        version: VERSION,
+        host: String::new(),
         cores: 2,
-        format: format(),
+        kernels: String::new(),
+        formats: vec![format()],
         sums: sums(0.0),
         update_seconds_per_param: 0.0,
         step_overhead_seconds: 0.0,
@@ -38,8 +42,8 @@ fn format() -> Format {
 }
 
 /// The machine with matmuls that take time.
-fn with(format: Format) -> Calibration {
-    Calibration { format, ..machine() }
+fn with(format: Format) -> Machine {
+    Machine { formats: vec![format], ..machine() }
 }
 
 /// A machine without caches.
@@ -47,12 +51,12 @@ fn sums(seconds_per_element: f64) -> Vec<SumPoint> {
     vec![SumPoint { len: 1, seconds_per_element }]
 }
 
-fn time(recipe: &Recipe, machine: &Calibration) -> StepTime {
+fn time(recipe: &Recipe, machine: &Machine) -> StepTime {
     let blueprint = describe(&recipe.model);
     let interconnect = Interconnect::of_recipe(recipe);
     let (calls, _) =
         traffic::of_recipe(recipe, &blueprint, 0, &interconnect, StepInputs::default());
-    step(recipe, &calls, &interconnect, machine)
+    step(recipe, &calls, &interconnect, &machine.with(Dtype::F32).expect("it was measured"))
 }
 
 fn close(found: f64, expected: f64) {
@@ -80,9 +84,9 @@ fn parameters_cost_time_per_microbatch_leaf_and_update() {
     // Sixteen micro-batches in eight leaves.
     let by_microbatch = with(Format { microbatch_seconds_per_param: 1.0, ..format() });
     close(time(&alone, &by_microbatch).compute.0, 16.0 * params);
-    let by_leaf = Calibration { sums: sums(1.0), ..machine() };
+    let by_leaf = Machine { sums: sums(1.0), ..machine() };
     close(time(&alone, &by_leaf).compute.0, 8.0 * params);
-    let by_update = Calibration { update_seconds_per_param: 1.0, ..machine() };
+    let by_update = Machine { update_seconds_per_param: 1.0, ..machine() };
     close(time(&alone, &by_update).update.0, params);
     // Both workers of ZeRO-0 update everything, on half of the machine each.
     let update = |zero: &str| {
@@ -109,7 +113,7 @@ fn heads_cost_time_per_score() {
 
 #[test]
 fn a_round_pays_for_one_exchange() {
-    let links = Calibration { latency_factor: 1.0, transfer_factor: 1.0, ..machine() };
+    let links = Machine { latency_factor: 1.0, transfer_factor: 1.0, ..machine() };
     let exposed = |more: &[&str]| {
         let sets = ["run.workers=4", "train.steps=64", "parallel.overlap=false"];
         let recipe = recipe(&[&sets[..], more].concat());
@@ -118,6 +122,7 @@ fn a_round_pays_for_one_exchange() {
             traffic::of_run(&recipe, &blueprint, &interconnect, StepInputs::default());
         let shares: f64 = step_classes.iter().map(|(share, _)| share).sum();
         close(shares, 1.0);
+        let links = links.with(Dtype::F32).expect("it was measured");
         mean(&recipe, &step_classes, &interconnect, &links).exposed.0
     };
     let rounds = |steps: &str| exposed(&["sync.mode=local-sgd", steps]);

@@ -6,7 +6,7 @@ use crate::common::{assert_digits, check};
 use lockstep_config::units::{Bytes, BytesPerSecond, Flops, FlopsPerSecond, Seconds};
 use lockstep_planner::collective::{parameter_server, ring, tree};
 use lockstep_planner::memory::zero::PerParameter;
-use lockstep_planner::pipeline::live_microbatches_interleaved;
+use lockstep_planner::pipeline::live_microbatches;
 use lockstep_planner::scaling::{amortized, step_efficiency, step_seconds, strong_efficiency};
 use lockstep_planner::timeline::{PassTimes, StageTimes, Timeline, simulate};
 use lockstep_schedule::Link;
@@ -311,7 +311,8 @@ fn pipelines_and_their_live_microbatches() {
         check!("GPipe", kept(m), &m.to_string());
     }
     for (p, v) in [(4, 2), (8, 2), (8, 4)] {
-        let factor = live_microbatches_interleaved(p, v) / p as f64;
+        let shape = Shape { num_devices: p, num_chunks: v, num_microbatches: 2 * p };
+        let factor = live_microbatches(Kind::Interleaved, shape, 0) / p as f64;
         let expected = 1.0 + (p as f64 - 1.0) / (p * v) as f64;
         assert!((factor - expected).abs() < 1e-12, "interleaved {p}, {v}");
     }

@@ -1,0 +1,172 @@
+//! The part of a plan that this workspace's engine trains: the one list of what is planned only.
+//!
+//! A plan prices more than the engine runs. Values that a recipe key lists (pipeline schedules) are
+//! looked up there; the axes and architectures without a key are named here, and a test compares
+//! both with the keys.
+
+use super::Layout;
+use crate::job::Job;
+use crate::model::Model;
+use lockstep_config::PipelineSchedule;
+
+/// Calibration of the devices on which the engine trains.
+const CPU_CALIBRATION: &str = "cpu";
+
+impl Layout {
+    /// Parts of the layout that this engine does not have.
+    pub fn unsupported(&self) -> Vec<String> {
+        let mut parts = Vec::new();
+        if self.context > 1 {
+            parts.push(format!("context parallelism (CP{})", self.context));
+        }
+        if self.expert > 1 {
+            parts.push(format!("expert parallelism (EP{})", self.expert));
+        }
+        let schedule = self.schedule.to_string();
+        if self.pipeline > 1 && PipelineSchedule::from_name(&schedule).is_none() {
+            parts.push(format!("the {schedule} pipeline schedule"));
+        }
+        parts
+    }
+}
+
+impl Model {
+    /// Parts of the architecture that this engine does not have.
+    pub fn unsupported(&self) -> Vec<String> {
+        let mut parts = Vec::new();
+        if self.experts.is_some() {
+            parts.push("mixture-of-experts layers".to_owned());
+        }
+        if self.latent.is_some() {
+            parts.push("multi-head latent attention".to_owned());
+        } else if self.head_dim * self.heads != self.width {
+            parts.push(format!("{} heads of {} in {}", self.heads, self.head_dim, self.width));
+        }
+        if !(self.is_llama() || self.is_gpt2()) {
+            parts.push("an architecture other than Llama's or GPT-2's".to_owned());
+        }
+        parts
+    }
+
+    fn is_llama(&self) -> bool {
+        self.gated && !self.biases && self.positions == 0 && self.has_two_norms()
+    }
+
+    fn is_gpt2(&self) -> bool {
+        let has_positions = self.positions == self.context;
+        !self.gated && self.biases && has_positions && self.has_two_norms()
+    }
+
+    const fn has_two_norms(&self) -> bool {
+        self.layer_norms == 2 && self.extra_norms == 0
+    }
+}
+
+impl Job<'_> {
+    /// Parts of the plan that this engine does not have: of layout, model, precision and device.
+    pub fn unsupported(&self) -> Vec<String> {
+        let mut parts = self.layout.unsupported();
+        parts.extend(self.model.unsupported());
+        if self.framework.fp8 {
+            parts.push("FP8 matmuls".to_owned());
+        }
+        let device = &self.cluster.device;
+        if device.calibration != CPU_CALIBRATION {
+            parts.push(format!("{} devices (it trains on CPUs)", device.name));
+        }
+        parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::framework::Framework;
+    use crate::hardware::named;
+    use crate::model::{preset, presets};
+    use crate::scenario::Scenario;
+    use lockstep_config::{Recompute, Sources, describe_keys, resolve};
+    use lockstep_schedule::pipeline::Kind;
+
+    /// Whether a recipe with these settings resolves.
+    fn resolves(sets: &[String]) -> bool {
+        let sources =
+            Sources { preset: Some("tiny".into()), sets: sets.to_vec(), ..Sources::default() };
+        resolve(&sources).is_ok()
+    }
+
+    #[test]
+    fn an_axis_is_supported_exactly_where_a_recipe_key_sets_its_degree() {
+        let keys: Vec<_> = describe_keys().into_iter().map(|key| key.name.to_owned()).collect();
+        let two = |change: &dyn Fn(&mut Layout)| {
+            let mut layout = Layout::ONE;
+            change(&mut layout);
+            layout.unsupported().is_empty()
+        };
+        let axes: [(&str, bool); 5] = [
+            ("tensor", two(&|layout| layout.tensor = 2)),
+            ("pipeline", two(&|layout| layout.pipeline = 2)),
+            ("data", two(&|layout| layout.data = 2)),
+            ("context", two(&|layout| layout.context = 2)),
+            ("expert", two(&|layout| layout.expert = 2)),
+        ];
+        for (axis, is_supported) in axes {
+            let has_key = keys.contains(&format!("parallel.{axis}"));
+            assert_eq!(is_supported, has_key, "{axis}");
+        }
+        assert!(axes.iter().any(|(_, is_supported)| !is_supported));
+    }
+
+    #[test]
+    fn a_schedule_is_supported_exactly_where_a_recipe_with_it_resolves() {
+        let workers = ["run.workers=2", "parallel.pipeline=2"].map(str::to_owned);
+        for schedule in Kind::ALL {
+            let layout = Layout { pipeline: 2, schedule, ..Layout::ONE };
+            let mut sets = workers.to_vec();
+            sets.push(format!("parallel.schedule={schedule}"));
+            if schedule == Kind::Interleaved {
+                sets.push("parallel.virtual_stages=2".to_owned());
+            }
+            assert_eq!(layout.unsupported().is_empty(), resolves(&sets), "{schedule}");
+        }
+    }
+
+    #[test]
+    fn all_other_options_of_a_layout_are_supported_and_have_values() {
+        for zero in 0..=3_u8 {
+            let layout = Layout { data: 2, zero, recompute: Recompute::Full, ..Layout::ONE };
+            assert!(layout.unsupported().is_empty());
+            let sets = [format!("parallel.zero={zero}"), "parallel.recompute=full".to_owned()];
+            assert!(resolves(&sets), "{sets:?}");
+        }
+    }
+
+    #[test]
+    fn published_models_are_supported_by_architecture() {
+        let is_supported = |name: &str| preset(name).expect("it is one").unsupported().is_empty();
+        for name in ["gpt3-175b", "llama-65b", "llama3-70b"] {
+            assert!(is_supported(name), "{name}");
+        }
+        for name in ["bloom-176b", "palm-8b"] {
+            assert!(!is_supported(name), "{name}");
+        }
+        let of_experts = presets().into_iter().filter(|model| model.experts.is_some());
+        assert!(of_experts.map(|model| model.unsupported()).all(|parts| !parts.is_empty()));
+    }
+
+    #[test]
+    fn every_unsupported_part_is_named() {
+        let scenario = Scenario::of("llama3-70b", "256xh100-80gb", 512);
+        let layout = Layout { context: 4, ..Layout::ONE };
+        let framework = Framework { fp8: true, ..Framework::MODERN };
+        let job = Job { layout, framework, ..scenario.workload().job };
+        let on_cpus = named("256xepyc-9654").expect("a cluster");
+        let plain = Layout { data: 256, ..Layout::ONE };
+        let trained = Job { cluster: &on_cpus, layout: plain, framework: Framework::MODERN, ..job };
+        assert!(trained.unsupported().is_empty());
+        assert_eq!(
+            job.unsupported(),
+            ["context parallelism (CP4)", "FP8 matmuls", "h100-80gb devices (it trains on CPUs)"]
+        );
+    }
+}

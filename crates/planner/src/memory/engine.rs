@@ -1,0 +1,212 @@
+//! Memory of every rank of a run of this engine by purpose, before it is allocated.
+//!
+//! The engine's own count ([`Footprint`]) is exact, and tests compare it with the allocations. A
+//! process also holds its code, its data and, where workers share memory, the pages of other
+//! workers that it accesses: a page counts for every process that accesses it.
+
+use super::process::{Process, ProcessMemory};
+use super::{checkpoint, mapped_pages, strategy};
+use crate::traffic::{GroupCalls, Interconnect, StepInputs, StepKind, rank_at, step_calls};
+use lockstep_config::units::{Bytes, Seconds};
+use lockstep_config::{Isolation, Recipe};
+use lockstep_model::Blueprint;
+use lockstep_parallel::{Activations, Footprint, ReplicaPlan, from_recipe};
+
+/// Bytes of one rank by purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RankMemory {
+    /// Parameters.
+    pub weights: Bytes,
+    /// Gradient sums: the leaf in progress, and those that wait for their sibling.
+    pub gradients: Bytes,
+    /// Optimizer state.
+    pub optimizer: Bytes,
+    /// Activations of a micro-batch between forward and backward.
+    pub activations: Bytes,
+    /// Scratch, buckets in transfer, prefetch windows.
+    pub buffers: Bytes,
+    /// Copy of the rank's checkpoint shard, where the run may save.
+    pub checkpoint: Bytes,
+    /// Memory of calls: mapped pages of other ranks, and scratch memory.
+    pub shared: Bytes,
+}
+
+/// Memory of all ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Memory {
+    /// Memory by rank, in the step with the highest peak.
+    pub ranks: Vec<RankMemory>,
+    /// Parameters of a bucket.
+    pub bucket_len: usize,
+    /// First step with the highest peak.
+    pub peak_step: u64,
+}
+
+impl From<&Footprint> for RankMemory {
+    fn from(held: &Footprint) -> Self {
+        Self {
+            weights: bytes(held.weights),
+            gradients: bytes(held.gradients),
+            optimizer: bytes(held.optimizer),
+            activations: bytes(held.activations),
+            buffers: bytes(held.buffers),
+            checkpoint: Bytes(0),
+            shared: Bytes(0),
+        }
+    }
+}
+
+impl RankMemory {
+    /// Bytes that the rank allocates to train.
+    pub fn own(&self) -> Bytes {
+        self.weights + self.gradients + self.optimizer + self.activations + self.buffers
+    }
+
+    /// Bytes that the rank allocates to train and to save.
+    pub fn allocated(&self) -> Bytes {
+        self.own() + self.checkpoint
+    }
+
+    /// Parts by name, largest first.
+    pub fn parts(&self) -> Vec<(&'static str, Bytes)> {
+        let mut parts = vec![
+            ("weights", self.weights),
+            ("gradients", self.gradients),
+            ("optimizer", self.optimizer),
+            ("activations", self.activations),
+            ("buffers", self.buffers),
+            ("checkpoint", self.checkpoint),
+        ];
+        parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        parts
+    }
+}
+
+impl Memory {
+    /// Memory of a recipe.
+    pub fn of(recipe: &Recipe, blueprint: &Blueprint) -> Self {
+        let likeliest = step_calls::plan_at(recipe, blueprint, 0).bucket_len;
+        Self::with_bucket_len(recipe, blueprint, likeliest)
+    }
+
+    /// Memory of a recipe with this bucket length.
+    pub fn with_bucket_len(recipe: &Recipe, blueprint: &Blueprint, bucket_len: usize) -> Self {
+        let is_saved = checkpoint::is_expected(recipe, None);
+        let at = |step| -> Vec<RankMemory> {
+            let plan = from_recipe::plan_at(recipe, blueprint, step);
+            let plan = ReplicaPlan { bucket_len, ..plan };
+            let rank = |worker| {
+                let [outer, besides] =
+                    strategy::extra_elements(recipe, &plan, blueprint, worker).map(bytes);
+                let held = Footprint::plan(blueprint, &plan, recipe.optim.name, worker);
+                let mut memory = RankMemory::from(&held);
+                memory.optimizer += outer;
+                memory.buffers += besides;
+                if is_saved {
+                    memory.checkpoint = checkpoint::copy_bytes(recipe, &plan, blueprint, worker);
+                }
+                memory
+            };
+            (0..recipe.run.workers).map(rank).collect()
+        };
+        let most = |ranks: &Vec<RankMemory>| ranks.iter().map(RankMemory::allocated).sum::<Bytes>();
+        let steps = from_recipe::phase_boundaries(recipe, blueprint);
+        let all = steps.into_iter().map(|step| (step, at(step)));
+        // First of the steps with the highest peak.
+        let (peak_step, ranks) = all
+            .reduce(|best, next| if most(&next.1) > most(&best.1) { next } else { best })
+            .expect("a run has a first step");
+        Self { ranks, bucket_len, peak_step }
+    }
+
+    /// Bytes that all processes of the run allocate.
+    pub fn total(&self) -> Bytes {
+        self.ranks.iter().map(RankMemory::allocated).sum()
+    }
+
+    /// Removes the copies of checkpoints that a run of this duration does not save.
+    #[must_use]
+    pub fn with_duration(mut self, recipe: &Recipe, duration: Option<Seconds>) -> Self {
+        if !checkpoint::is_expected(recipe, duration) {
+            self.ranks.iter_mut().for_each(|rank| rank.checkpoint = Bytes(0));
+        }
+        self
+    }
+
+    /// Adds the memory of calls.
+    pub fn with_mapped_pages(mut self, recipe: &Recipe, blueprint: &Blueprint) -> Self {
+        let plan = from_recipe::plan_at(recipe, blueprint, self.peak_step);
+        let plan = ReplicaPlan { bucket_len: self.bucket_len, ..plan };
+        let (kind, known) = (StepKind::all_of(recipe), StepInputs::default());
+        let calls = step_calls::of_plan(recipe, &plan, blueprint, &kind, known);
+        let interconnect = Interconnect::of_recipe(recipe);
+        for (first, group) in &calls.after_step {
+            self.add_mapped_pages(
+                group,
+                &interconnect,
+                &|member| first + member,
+                mapped_pages::staged_by_rank,
+            );
+        }
+        for (device, tp_ranks) in calls.data.iter().enumerate() {
+            for (tp_rank, calls) in tp_ranks.iter().enumerate() {
+                let rank = |part| rank_at(&plan.mesh, device, part, tp_rank);
+                self.add_mapped_pages(calls, &interconnect, &rank, mapped_pages::bytes_by_rank);
+            }
+        }
+        for (device, parts) in calls.tensor.iter().enumerate() {
+            for (part, calls) in parts.iter().enumerate() {
+                let rank = |tp_rank| rank_at(&plan.mesh, device, part, tp_rank);
+                self.add_mapped_pages(calls, &interconnect, &rank, mapped_pages::staged_by_rank);
+            }
+        }
+        self
+    }
+
+    /// Adds the memory of a group's calls; `rank` maps group ranks to ranks.
+    fn add_mapped_pages(
+        &mut self,
+        calls: &GroupCalls,
+        interconnect: &Interconnect,
+        rank: &dyn Fn(usize) -> usize,
+        mapped: fn(&GroupCalls, &Interconnect) -> Vec<Bytes>,
+    ) {
+        let ranks: Vec<usize> = (0..calls.contributions.num_ranks()).map(rank).collect();
+        let interconnect = interconnect.among(&ranks);
+        let (mapped, working) =
+            (mapped(calls, &interconnect), mapped_pages::working_by_rank(calls, &interconnect));
+        for (rank, (mapped, working)) in ranks.into_iter().zip(mapped.into_iter().zip(working)) {
+            self.ranks[rank].shared += mapped + working;
+        }
+    }
+
+    /// Resident memory of each rank's process: all ranks where they are threads of one process, a
+    /// rank and its mapped pages where they are processes.
+    pub fn processes(&self, recipe: &Recipe, process: Process) -> Vec<ProcessMemory> {
+        let num_ranks = self.ranks.len() as u64;
+        if recipe.run.isolation == Isolation::Threads {
+            let (ranks, overhead) = (self.total(), process.besides(num_ranks, 0));
+            let all = ProcessMemory { ranks, mapped: Bytes(0), overhead };
+            return vec![all; self.ranks.len()];
+        }
+        let overhead = process.besides(1, num_ranks - 1);
+        let of_rank = |rank: &RankMemory| ProcessMemory {
+            ranks: rank.allocated(),
+            mapped: rank.shared,
+            overhead,
+        };
+        self.ranks.iter().map(of_rank).collect()
+    }
+}
+
+/// Activations that each block of the model saves per micro-batch, by name.
+pub fn activations_by_block(recipe: &Recipe, blueprint: &Blueprint) -> Vec<(String, Bytes)> {
+    let plan = from_recipe::plan_at(recipe, blueprint, 0);
+    let lens = Activations::planned_by_block(blueprint, plan.microbatch, plan.recompute);
+    let names = blueprint.blocks.iter().map(|block| block.name().to_owned());
+    names.zip(lens.into_iter().map(bytes)).collect()
+}
+
+const fn bytes(elements: usize) -> Bytes {
+    Bytes((elements * size_of::<f32>()) as u64)
+}
