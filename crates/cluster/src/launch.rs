@@ -70,6 +70,10 @@ pub struct Launch {
 const INTERRUPTED: &str =
     "\ninterrupted: the workers save after this step; Ctrl-C again stops at once\n";
 
+/// Line that follows Ctrl-C from the last step on, which is saved as the result.
+const INTERRUPTED_AT_END: &str = "\ninterrupted: the run is at its last step and saves its result; \
+                                  Ctrl-C again stops at once\n";
+
 /// Time within which a further SIGINT is a repetition: `timeout` signals a command and its group.
 pub const INTERRUPT_REPEAT: Duration = Duration::from_millis(200);
 
@@ -115,12 +119,11 @@ fn run_attempts(
         None => Supervisor::new(policy),
     };
     world.processes().defer_termination(launch.forwards_termination);
-    if launch.forwards_termination {
-        let effect = Interrupts::Defer { line: INTERRUPTED, repeat: INTERRUPT_REPEAT };
-        world.processes().handle_interrupts(effect);
-    }
     world.processes().accept_retry_requests();
     loop {
+        if launch.forwards_termination {
+            defer_interrupts(world, INTERRUPTED);
+        }
         let began = world.clock().now();
         let (outcome, is_resizing) = run_attempt(world, launch, &mut supervisor, remote, relay)?;
         let Err(failure) = outcome else { return Ok(Ok(())) };
@@ -132,7 +135,7 @@ fn run_attempts(
             relay.write_line(&format!(
                 "more workers can be started: resuming with {more}, not {size}"
             ));
-            relay.clear_errors();
+            relay.clear_attempt();
             continue;
         }
         let lasted = now.saturating_sub(began);
@@ -146,9 +149,14 @@ fn run_attempts(
         for line in failure.text.lines() {
             relay.write_line(&format!("warning: {line}; {step}"));
         }
-        relay.clear_errors();
+        relay.clear_attempt();
         world.clock().sleep(pause);
     }
+}
+
+/// Records Ctrl-C, which a line follows.
+fn defer_interrupts(world: &World, line: &'static str) {
+    world.processes().handle_interrupts(Interrupts::Defer { line, repeat: INTERRUPT_REPEAT });
 }
 
 /// Describes the next attempt, after one with `size` workers.
@@ -190,9 +198,12 @@ struct RunningWorkers {
     /// Indexed by rank; `None` after the exit.
     workers: Vec<Option<Box<dyn Process>>>,
     output_threads: Vec<Box<dyn JoinHandle>>,
-    /// Notified when a worker closes its standard error, which usually precedes its exit.
+    /// Notified when a worker closes its standard error, which usually precedes its exit, and when
+    /// the last step begins.
     closed: Arc<dyn Signal>,
     num_closed: Arc<AtomicUsize>,
+    /// Whether Ctrl-C is recorded and its line still speaks of a checkpoint.
+    announces_checkpoint: bool,
 }
 
 impl RunningWorkers {
@@ -212,6 +223,7 @@ impl RunningWorkers {
             output_threads: Vec::new(),
             closed: world.threads().signal(),
             num_closed: Arc::default(),
+            announces_checkpoint: launch.forwards_termination,
         };
         // On an error, dropping the value kills the started workers.
         for (rank, slot) in assigned.iter().enumerate() {
@@ -236,14 +248,19 @@ impl RunningWorkers {
         mut output: Box<dyn ProcessOutput>,
         relay: &Relay,
     ) -> Result<Box<dyn JoinHandle>, ClusterError> {
-        let mut lines = relay.worker_output(rank);
+        let (mut lines, relay) = (relay.worker_output(rank), relay.clone());
         let (closed, num_closed) = (Arc::clone(&self.closed), Arc::clone(&self.num_closed));
         let body = move || {
             let mut buffer = vec![0; 16 << 10];
             loop {
                 match output.read(&mut buffer, OUTPUT_TIMEOUT) {
                     Ok(0) => break,
-                    Ok(count) => lines.push(&buffer[..count]),
+                    Ok(count) => {
+                        lines.push(&buffer[..count]);
+                        if relay.is_last_step() {
+                            closed.notify_all();
+                        }
+                    }
                     Err(error) if error.kind() == ErrorKind::TimedOut => {}
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(_) => break,
@@ -267,6 +284,9 @@ impl RunningWorkers {
         let (world, attempt) = (Arc::clone(&self.world), supervisor.num_restarts());
         while !members.is_complete() {
             let epoch = self.closed.epoch();
+            if relay.is_last_step() && std::mem::take(&mut self.announces_checkpoint) {
+                defer_interrupts(&world, INTERRUPTED_AT_END);
+            }
             let before = members.num_exits();
             let now = world.clock().now();
             for rank in 0..self.workers.len() {

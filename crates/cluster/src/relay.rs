@@ -1,8 +1,9 @@
 //! Relays the standard error of many workers to one screen, each line with its rank.
 //!
-//! Lines are written whole, so two workers never share one. Three kinds of lines are special:
+//! Lines are written whole, so two workers never share one. Four kinds of lines are special:
 //! - a line that starts with [`RECORD`] is a record of a worker's progress, which the screen draws;
 //! - a line that starts with [`RUN_FOLDER`] names the run folder, which is kept for the end;
+//! - the line [`LAST_STEP`] says that the last step begins, which changes the effect of Ctrl-C;
 //! - a line that starts with `error: ` is held back, because the failure of one worker fails the
 //!   others, and the root cause is known at the end of the run.
 
@@ -18,6 +19,9 @@ pub const RECORD: u8 = 0x1e;
 
 /// Start of the line by which rank 0 names the run folder.
 pub const RUN_FOLDER: &str = "\u{1e}run folder ";
+
+/// Line by which rank 0 says that its last step begins.
+pub const LAST_STEP: &str = "\u{1e}last step";
 
 /// Longest line; longer ones are split.
 const MAX_LINE_BYTES: usize = 64 << 10;
@@ -64,13 +68,15 @@ struct Shared {
     errors: Vec<Vec<String>>,
     /// Run folder, once a worker has named it.
     run_dir: Option<PathBuf>,
+    /// Whether the last step has begun.
+    is_last_step: bool,
 }
 
 impl Relay {
     /// Relays the output of `num_workers` to a screen, usually standard error.
     pub fn new(screen: Box<dyn Screen>, num_workers: usize) -> Self {
         let errors = vec![Vec::new(); num_workers];
-        let shared = Shared { screen, errors, run_dir: None };
+        let shared = Shared { screen, errors, run_dir: None, is_last_step: false };
         Self { shared: Arc::new(Mutex::new(shared)) }
     }
 
@@ -90,6 +96,11 @@ impl Relay {
         self.lock().run_dir.clone()
     }
 
+    /// Whether the last step of this attempt has begun.
+    pub fn is_last_step(&self) -> bool {
+        self.lock().is_last_step
+    }
+
     /// Writes a line with the rank of a worker.
     pub fn line(&self, rank: usize, text: &[u8]) {
         self.lock().line(rank, text);
@@ -100,9 +111,11 @@ impl Relay {
         self.lock().screen.line(text.as_bytes());
     }
 
-    /// Discards the errors before the next attempt.
-    pub fn clear_errors(&self) {
-        self.lock().errors.iter_mut().for_each(Vec::clear);
+    /// Discards the errors and the announced end before the next attempt.
+    pub fn clear_attempt(&self) {
+        let mut shared = self.lock();
+        shared.errors.iter_mut().for_each(Vec::clear);
+        shared.is_last_step = false;
     }
 
     /// Ends the live line.
@@ -165,6 +178,10 @@ impl WorkerOutput {
         let mut shared = self.relay.lock();
         if let Some(path) = line.strip_prefix(RUN_FOLDER.as_bytes()) {
             shared.run_dir = Some(PathBuf::from(String::from_utf8_lossy(path).into_owned()));
+            return;
+        }
+        if line == LAST_STEP.as_bytes() {
+            shared.is_last_step = true;
             return;
         }
         if let Some(record) = line.strip_prefix(&[RECORD]) {
@@ -247,6 +264,16 @@ mod tests {
         assert_eq!(relay.run_dir(), None);
         relay.worker_output(0).push(format!("{RUN_FOLDER}runs/0007\n").as_bytes());
         assert_eq!(relay.run_dir(), Some(PathBuf::from("runs/0007")));
+        assert_eq!(sink.text(), "");
+    }
+
+    #[test]
+    fn the_last_step_belongs_to_its_attempt_and_is_not_printed() {
+        let (sink, relay) = relay();
+        relay.worker_output(0).push(format!("{LAST_STEP}\n").as_bytes());
+        assert!(relay.is_last_step());
+        relay.clear_attempt();
+        assert!(!relay.is_last_step(), "the next attempt has more steps");
         assert_eq!(sink.text(), "");
     }
 

@@ -5,11 +5,16 @@
 //! shard of the bucket, even if it holds the whole bucket. Saving needs no communication. A column
 //! shard of a tensor is saved in as many runs as the tensor has rows.
 
+use crate::buckets::Bucket;
 use crate::replica::Replica;
+use crate::replica_plan::ReplicaPlan;
+use crate::trainable_params::TrainableParams;
 use lockstep_comm::CommError;
-use lockstep_mesh::Axis;
-use lockstep_model::Param;
-use lockstep_optim::Optimizer;
+use lockstep_config::OptimName;
+use lockstep_mesh::{Axis, Rank};
+use lockstep_model::{Blueprint, Param};
+use lockstep_optim::{Optimizer, Slot};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Elements of a parameter, or of one of its optimizer states.
@@ -72,6 +77,42 @@ impl Replica {
         }
         Ok(())
     }
+}
+
+/// Number of elements that a rank saves, counted before anything is allocated: of the parameters
+/// and of the optimizer's state. `optimizer` is its name, and whether ranks have states of their
+/// own, each of which the rank saves whole. `blueprint` is that of the first tensor-parallel rank.
+pub fn planned_len(
+    blueprint: &Blueprint,
+    plan: &ReplicaPlan,
+    optimizer: (OptimName, bool),
+    rank: Rank,
+) -> usize {
+    let index = |axis| plan.mesh.index(axis, rank);
+    let (device, part) = (index(Axis::Pipeline), index(Axis::Data));
+    let buckets = plan.buckets(blueprint);
+    let buckets = buckets.here(|block| plan.stages.device_of(block) == device);
+    let trained = TrainableParams::new(blueprint, &buckets, &plan.phases, plan.phase);
+    let shard = |bucket: &Bucket| bucket.part(part);
+    let unsharded: BTreeSet<&str> = blueprint
+        .owned_params()
+        .filter(|(_, param)| param.piece.num == 1)
+        .map(|(_, param)| &*param.name)
+        .collect();
+    let is_first_tp_rank = index(Axis::Tensor) == 0;
+    let saved = |slots: Vec<Slot>| -> usize {
+        let is_mine = |slot: &&Slot| is_first_tp_rank || !unsharded.contains(&*slot.name);
+        slots.iter().filter(is_mine).map(|slot| slot.range.len()).sum()
+    };
+    let (name, is_local) = optimizer;
+    let params = saved(buckets.slots(blueprint, shard));
+    let states = if is_local {
+        let slots = trained.slots(blueprint, &buckets, |bucket| 0..bucket.len);
+        slots.iter().map(|slot| slot.range.len()).sum()
+    } else {
+        saved(trained.slots(blueprint, &buckets, shard))
+    };
+    params + Optimizer::num_states(name) * states
 }
 
 fn common(one: &Range<usize>, other: &Range<usize>) -> Option<Range<usize>> {

@@ -82,27 +82,23 @@ impl WholeGradients {
         self.trees[bucket].microbatch_buffer(cpu)
     }
 
-    /// Marks a bucket as filled by a micro-batch; the last one starts its reduction.
-    pub fn finish_microbatch(
-        &mut self,
-        cpu: &Cpu,
-        bucket: usize,
-        overlap: &mut Overlap,
-    ) -> Result<(), CommError> {
-        if self.trees[bucket].finish_microbatch(cpu) {
-            self.leave(cpu, bucket, overlap)
-        } else {
-            Ok(())
-        }
+    /// Marks a bucket as filled by a micro-batch.
+    pub fn finish_microbatch(&mut self, cpu: &Cpu, bucket: usize) {
+        self.trees[bucket].finish_microbatch(cpu);
+    }
+
+    /// Rounds the sums of a complete bucket for the wire.
+    pub fn encode(&mut self, cpu: &Cpu, bucket: usize) {
+        let rounded = self.narrow[bucket].as_mut().expect("the wire is rounded");
+        rounded.round(cpu, self.trees[bucket].all_sums());
     }
 
     /// Starts the reduction of a complete bucket.
-    fn leave(&mut self, cpu: &Cpu, bucket: usize, overlap: &mut Overlap) -> Result<(), CommError> {
+    pub fn reduce(&mut self, bucket: usize, overlap: &mut Overlap) -> Result<(), CommError> {
         let tree = &mut self.trees[bucket];
         let lens = self.parts.as_ref().map(|parts| Arc::clone(&parts[bucket]));
-        if let Some(mut narrow) = self.narrow[bucket].take() {
+        if let Some(narrow) = self.narrow[bucket].take() {
             let used = tree.all_sums().len();
-            narrow.round(cpu, tree.all_sums());
             let pending = overlap.start(bucket, narrow, move |comm, narrow| match lens {
                 None => narrow.all_reduce(comm, used),
                 Some(lens) => narrow.reduce_scatter(comm, used, &lens),
@@ -137,11 +133,6 @@ impl WholeGradients {
             }
             self.pending[bucket] = Some(InFlight::Sums(Pending::Done(data)));
         }
-    }
-
-    /// Marks a bucket as filled by a micro-batch; the reduction waits for [`Self::release`].
-    pub fn hold_microbatch(&mut self, cpu: &Cpu, bucket: usize) {
-        self.trees[bucket].finish_microbatch(cpu);
     }
 
     /// Zeroes all sums of this rank whose reduction has not started.
@@ -187,7 +178,10 @@ impl WholeGradients {
     pub fn release(&mut self, cpu: &Cpu, overlap: &mut Overlap) -> Result<(), CommError> {
         for bucket in (0..self.trees.len()).rev() {
             if !self.trees[bucket].is_empty() && self.pending[bucket].is_none() {
-                self.leave(cpu, bucket, overlap)?;
+                if self.narrow[bucket].is_some() {
+                    self.encode(cpu, bucket);
+                }
+                self.reduce(bucket, overlap)?;
             }
         }
         Ok(())
@@ -202,22 +196,36 @@ impl WholeGradients {
         }
     }
 
-    /// Waits until all buckets are reduced.
+    /// Waits until all buckets are reduced, those of a rounded wire before they are decoded.
     pub fn finish(&mut self, cpu: &Cpu, overlap: &mut Overlap) -> Result<(), CommError> {
         for bucket in (0..self.trees.len()).rev() {
             if self.trees[bucket].is_empty() {
                 continue;
             }
-            match self.pending[bucket].take().expect("every micro-batch was run") {
-                InFlight::Sums(pending) => {
-                    self.trees[bucket].give_back(overlap.finish(pending)?);
-                }
-                InFlight::RoundedBuffer(pending) => {
-                    let narrow = overlap.finish(pending)?;
-                    narrow.widen(cpu, self.trees[bucket].root_mut());
-                    self.narrow[bucket] = Some(narrow);
-                }
+            let is_decoded = self.narrow[bucket].is_some();
+            assert!(is_decoded || self.pending[bucket].is_some(), "every micro-batch was run");
+            self.decode(cpu, bucket, overlap)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a bucket is reduced and widens what was rounded; does nothing if that was done.
+    pub fn decode(
+        &mut self,
+        cpu: &Cpu,
+        bucket: usize,
+        overlap: &mut Overlap,
+    ) -> Result<(), CommError> {
+        match self.pending[bucket].take() {
+            Some(InFlight::Sums(pending)) => {
+                self.trees[bucket].give_back(overlap.finish(pending)?);
             }
+            Some(InFlight::RoundedBuffer(pending)) => {
+                let narrow = overlap.finish(pending)?;
+                narrow.widen(cpu, self.trees[bucket].root_mut());
+                self.narrow[bucket] = Some(narrow);
+            }
+            None => {}
         }
         Ok(())
     }

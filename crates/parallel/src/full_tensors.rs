@@ -50,7 +50,7 @@ impl Replica {
             let (device, pipeline) = (self.plan.stages.device_of(block), self.groups.pipeline());
             let is_here = device == pipeline.group_rank();
             if is_here {
-                self.store.fetch(block, None)?;
+                self.store.fetch(block)?;
             }
             if pipeline.group_size() == 1 && param.piece.num == 1 {
                 visit(param, &self.store.params(block)[param.range()])?;

@@ -12,6 +12,7 @@ use crate::replica::Replica;
 use lockstep_comm::CommError;
 use lockstep_config::LossScale;
 use lockstep_model::{Blueprint, Grads, Microbatch, Mode};
+use lockstep_schedule::step::{Program, TaskId, TaskOp};
 use lockstep_tensor::{Cpu, reduce};
 use std::cmp::Reverse;
 
@@ -51,7 +52,7 @@ impl Replica {
         microbatch: &dyn Fn(usize) -> Microbatch<'a>,
     ) -> Result<Option<NonFiniteGradient>, CommError> {
         let loss_scale = self.loss_scale.unwrap_or(LossScale::ONE);
-        let Self { blueprint, losses, device, scratch, store, .. } = self;
+        let Self { blueprint, losses, device, scratch, store, programs, .. } = self;
         let longest = blueprint.blocks.iter().map(|block| block.num_params()).max().unwrap_or(0);
         let num_microbatches = vec![0; blueprint.blocks.len()];
         let mut inspector = Inspector {
@@ -74,6 +75,8 @@ impl Replica {
                 should_run: &|_| true,
                 loss: &mut |_, _| {},
             },
+            &programs.training.program,
+            0..programs.training.passes_end,
         )?;
         let first = inspector.found.map(|(index, Reverse(block), param, element)| {
             // Backward reaches the last block first.
@@ -147,8 +150,8 @@ struct Inspector<'a> {
 }
 
 impl Store for Inspector<'_> {
-    fn fetch(&mut self, block: usize, next: Option<usize>) -> Result<(), CommError> {
-        self.store.fetch(block, next)
+    fn arrive(&mut self, block: usize) -> Result<(), CommError> {
+        self.store.arrive(block)
     }
 
     fn params(&self, block: usize) -> &[f32] {
@@ -159,18 +162,19 @@ impl Store for Inspector<'_> {
         &mut self,
         _cpu: &Cpu,
         block: usize,
-    ) -> Result<(&[f32], Grads<'_>), CommError> {
+        _leaf: Option<u32>,
+    ) -> (&[f32], Grads<'_>) {
         let runs = &self.store.trained().of_block[block];
         let grads = &mut self.grads[..runs.iter().map(ExactSizeIterator::len).sum()];
         grads.fill(0.0);
-        Ok((self.store.params(block), Grads::new(grads, runs)))
+        (self.store.params(block), Grads::new(grads, runs))
     }
 
     fn first_trained(&self) -> usize {
         self.store.first_trained()
     }
 
-    fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
+    fn finish_grads(&mut self, cpu: &Cpu, block: usize) {
         let mut rest = &self.grads[..];
         let params = self.blueprint.blocks[block].params().iter().enumerate();
         let bad = params.filter_map(|(index, param)| {
@@ -186,6 +190,15 @@ impl Store for Inspector<'_> {
         let first = bad.min();
         self.found = [self.found, first].into_iter().flatten().min();
         self.num_microbatches[block] += 1;
-        Ok(())
+    }
+
+    fn communicate(&mut self, cpu: &Cpu, program: &Program, task: TaskId) -> Result<(), CommError> {
+        match program.tasks[task.0 as usize].op {
+            TaskOp::GatherParams { .. } | TaskOp::ReleaseParams { .. } => {
+                self.store.communicate(cpu, program, task)
+            }
+            // Gradients are checked here and go nowhere.
+            _ => Ok(()),
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! # Layout
 //! - [`replica`]: one rank's model and the verbs of a step; [`replica_plan`]: its layout;
 //!   [`microbatch_loop`]: its micro-batches; `step_context`: the state of a step.
+//! - [`step_program`]: the step as data, one technique a file; [`programs`]: those of a rank.
 //! - [`microbatch`]: one micro-batch forward and backward; [`recompute`]: activation recomputation.
 //! - [`leaves`]: the order of gradient sums; [`leaf_assignment`]: the leaves of each rank.
 //! - [`buckets`]: flat parameter buckets and their shards; [`buffer`]: buffers that other ranks of
@@ -17,8 +18,8 @@
 //!   [`sparse_embedding`]: sparse embedding gradients; [`wire_precision`]: two-byte gradients.
 //! - [`overlap`]: communication overlapped with computation; [`bucket_tuning`]: bucket sizes.
 //! - [`groups`]: process groups; [`tensor_parallel`]: tensor and sequence parallelism.
-//! - [`pipeline`]: pipeline execution; [`stages`]: the cut into stages; [`block_profile`]: measured
-//!   block times; [`stage_link`]: messages between stages.
+//! - [`pipeline`]: the passes of a program, run task by task; [`stages`]: the cut into stages;
+//!   [`block_profile`]: measured block times; [`stage_link`]: messages between stages.
 //! - [`stragglers`]: steps with a cutoff; [`rebalance`]: leaves by measured speed;
 //!   [`delayed_gradients`]: one-step gradient delay.
 //! - [`local_sgd`], [`gossip`], [`parameter_server`], [`federated`], [`hogwild`]: synchronization
@@ -118,10 +119,12 @@ pub mod loss_scaling;
 pub mod microbatch_loop;
 pub mod microbatch_losses;
 pub mod param_store;
+pub mod programs;
 pub mod replica;
 pub mod replica_plan;
 pub mod sharded_norm;
 mod step_context;
+pub mod step_program;
 mod traffic;
 
 pub mod footprint;

@@ -13,38 +13,37 @@ use lockstep_comm::CommError;
 use lockstep_model::{
     Block, Blueprint, Context, Grads, MicrobatchShape, Mode, Recompute, Saved, SavedLen,
 };
+use lockstep_schedule::step::{Program, TaskId};
 use lockstep_tensor::Cpu;
 use std::ops::Range;
 
 /// Source of parameters and destination of gradients.
 ///
-/// A block's parameters may have to be gathered from other ranks first, and its gradients may be
-/// reduced as soon as they are added; both can fail.
+/// The step program decides when parameters are gathered and gradients reduced; a store does it.
 pub trait Store {
-    /// Makes a block's parameters available; `next` is the block to prefetch.
-    fn fetch(&mut self, block: usize, next: Option<usize>) -> Result<(), CommError>;
+    /// Waits until a block's parameters are here.
+    fn arrive(&mut self, block: usize) -> Result<(), CommError>;
 
-    /// Parameters of a fetched block.
+    /// Parameters of a block that has arrived.
     fn params(&self, block: usize) -> &[f32];
 
     /// Parameters of a block, and the buffer to which the micro-batch adds the gradients of the
-    /// trained ones.
+    /// trained ones; `leaf` is the number of that buffer where gradients are sharded.
     fn params_and_grads(
         &mut self,
         cpu: &Cpu,
         block: usize,
-    ) -> Result<(&[f32], Grads<'_>), CommError>;
+        leaf: Option<u32>,
+    ) -> (&[f32], Grads<'_>);
 
     /// First block with gradients; backward ends there.
     fn first_trained(&self) -> usize;
 
     /// Marks a block's gradients as added.
-    fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError>;
+    fn finish_grads(&mut self, cpu: &Cpu, block: usize);
 
-    /// Joins the collectives of a padding micro-batch without computing.
-    fn skip_microbatch(&mut self, _cpu: &Cpu, _block: usize) -> Result<(), CommError> {
-        Ok(())
-    }
+    /// Gathers or releases parameters, or encodes, reduces or decodes gradients.
+    fn communicate(&mut self, cpu: &Cpu, program: &Program, task: TaskId) -> Result<(), CommError>;
 }
 
 /// Activations of a micro-batch between forward and backward through a range of blocks; evaluation
@@ -251,82 +250,76 @@ impl Activations {
         &self.streams[self.saved.len()]
     }
 
-    /// Runs the micro-batch forward and returns the sum of its token losses, zero where the loss is
-    /// not among the blocks. Stops early, here as in the passes below, if the context's collectives
-    /// have failed; their owner reports the error.
-    pub fn forward(
-        &mut self,
-        blocks: &[Box<dyn Block>],
-        store: &mut impl Store,
-        ctx: &mut Context<'_>,
-        shared: &mut SharedBuffers,
-    ) -> Result<f64, CommError> {
-        let mut loss = 0.0;
-        let run = self.run();
-        for (at, index) in run.clone().enumerate() {
-            let block = &blocks[index];
-            // After the last block comes backward, which starts there.
-            store.fetch(index, Some((index + 1).min(run.end - 1)))?;
-            let (inputs, outputs) = self.streams.split_at_mut(at + 1);
-            let policy = self.recompute.of_block(index, &**block);
-            let len = block.saved_len(ctx.microbatch.shape);
-            let saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
-            let params = store.params(index);
-            loss += block.forward(ctx, params, &inputs[at], &mut outputs[0], saved);
-            if ctx.collectives.has_failed() {
-                break;
-            }
-        }
-        Ok(loss)
+    /// Input and output of a block, its saved tensors, and how it is recomputed.
+    fn of_block<'a>(
+        &'a mut self,
+        index: usize,
+        block: &dyn Block,
+        shape: MicrobatchShape,
+        shared: &'a mut SharedBuffers,
+    ) -> (&'a mut [Vec<f32>], Saved<'a>, Recompute) {
+        let at = index - self.first;
+        let policy = self.recompute.of_block(index, block);
+        let saved = saved_of(&mut self.saved[at], &mut shared.0, policy, block.saved_len(shape));
+        (&mut self.streams[at..at + 2], saved, policy)
     }
 
-    /// Runs the micro-batch backward, or one half of it. `d_stream` holds the gradient of the last
-    /// block's output (undefined where that is the loss) and ends as the gradient of the input of
-    /// the first block here, or of the first trained block if that comes later; the weight-gradient
-    /// pass leaves it unchanged.
+    /// Runs the micro-batch forward through a block and returns the sum of its token losses, zero
+    /// where the block does not end in the loss. If the context's collectives have failed, here as
+    /// in the passes below, the result is undefined; their owner reports the error.
+    pub fn forward(
+        &mut self,
+        index: usize,
+        block: &dyn Block,
+        params: &[f32],
+        ctx: &mut Context<'_>,
+        shared: &mut SharedBuffers,
+    ) -> f64 {
+        let (streams, saved, _) = self.of_block(index, block, ctx.microbatch.shape, shared);
+        let [input, output] = streams else { unreachable!("a block has two streams") };
+        block.forward(ctx, params, input, output, saved)
+    }
+
+    /// Recomputes what the forward pass through a block did not keep.
+    pub fn recompute(
+        &mut self,
+        index: usize,
+        block: &dyn Block,
+        params: &[f32],
+        ctx: &mut Context<'_>,
+        shared: &mut SharedBuffers,
+    ) {
+        let (streams, saved, policy) = self.of_block(index, block, ctx.microbatch.shape, shared);
+        block.recompute(ctx, params, &streams[0], saved, policy);
+    }
+
+    /// Runs the micro-batch backward through a block, or one half of it. `d_stream` holds the
+    /// gradient of the block's output (undefined where that is the loss) and ends as the gradient
+    /// of its input; the weight-gradient pass leaves it unchanged.
     pub fn backward(
         &mut self,
-        mut pass: BackwardPass<'_>,
-        blocks: &[Box<dyn Block>],
-        store: &mut impl Store,
+        pass: &mut BackwardPass<'_>,
+        index: usize,
+        block: &dyn Block,
+        (params, grads): (&[f32], Grads<'_>),
         ctx: &mut Context<'_>,
         shared: &mut SharedBuffers,
         d_stream: &mut [f32],
-    ) -> Result<(), CommError> {
+    ) {
         assert_ne!(ctx.mode, Mode::Evaluate, "evaluation has no backward");
-        let first = store.first_trained().max(self.first);
-        for index in (first..self.run().end).rev() {
-            let (at, block) = (index - self.first, &blocks[index]);
-            store.fetch(index, (index > first).then(|| index - 1))?;
-            let input = &self.streams[at];
-            let policy = self.recompute.of_block(index, &**block);
-            let len = block.saved_len(ctx.microbatch.shape);
-            let mut saved = saved_of(&mut self.saved[at], &mut shared.0, policy, len);
-            let (params, grads) = match pass {
-                BackwardPass::InputGrad(_) => (store.params(index), Grads::none()),
-                BackwardPass::Full | BackwardPass::WeightGrad(_) => {
-                    store.params_and_grads(ctx.cpu, index)?
-                }
-            };
-            block.recompute(ctx, params, input, saved.reborrow(), policy);
-            let d_stream = &mut d_stream[..self.rows * block.io().max_width()];
-            match &mut pass {
-                BackwardPass::Full => block.backward(ctx, params, input, saved, d_stream, grads),
-                BackwardPass::InputGrad(DeferredWeightGrads(deferred)) => {
-                    block.backward_inputs(ctx, params, input, saved, d_stream, &mut deferred[at]);
-                }
-                BackwardPass::WeightGrad(DeferredWeightGrads(deferred)) => {
-                    block.backward_weights(ctx, params, input, saved, &mut deferred[at], grads);
-                }
+        let (at, rows) = (index - self.first, self.rows);
+        let (streams, saved, _) = self.of_block(index, block, ctx.microbatch.shape, shared);
+        let input = &streams[0];
+        let d_stream = &mut d_stream[..rows * block.io().max_width()];
+        match pass {
+            BackwardPass::Full => block.backward(ctx, params, input, saved, d_stream, grads),
+            BackwardPass::InputGrad(DeferredWeightGrads(deferred)) => {
+                block.backward_inputs(ctx, params, input, saved, d_stream, &mut deferred[at]);
             }
-            if ctx.collectives.has_failed() {
-                break;
-            }
-            if !matches!(pass, BackwardPass::InputGrad(_)) {
-                store.finish_grads(ctx.cpu, index)?;
+            BackwardPass::WeightGrad(DeferredWeightGrads(deferred)) => {
+                block.backward_weights(ctx, params, input, saved, &mut deferred[at], grads);
             }
         }
-        Ok(())
     }
 
     /// Saved tensors of the last block; one that ends in the loss saves its logits first.

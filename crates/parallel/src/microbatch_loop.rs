@@ -44,10 +44,14 @@ impl Replica {
         if let Some(agreement) = &mut self.step_context.agreement {
             agreement.get_mut().begin()?;
         }
-        let Self { blueprint, plan, store, losses, device, scratch, step_context, .. } = self;
-        let StepContext { agreement, duty, .. } = &*step_context;
+        let Self { store, step_context, .. } = &mut *self;
         // The gradients of a probe must not be reduced, even with a single micro-batch.
-        store.is_held = agreement.is_some() || *duty == StepDuty::Probe;
+        store.is_held = step_context.agreement.is_some() || step_context.duty == StepDuty::Probe;
+        self.select_program();
+        let Self {
+            blueprint, plan, store, losses, device, scratch, step_context, programs, ..
+        } = self;
+        let StepContext { agreement, duty, .. } = &*step_context;
         store.restart();
         store.overlap.begin_step(step);
         device.link.begin_step(step);
@@ -82,6 +86,8 @@ impl Replica {
                 should_run: &should_run,
                 loss: &mut |index, loss| own_losses[index] = loss,
             },
+            &programs.training.program,
+            0..programs.training.passes_end,
         )?;
         let waited = store.overlap.exposed().saturating_sub(waited);
         self.step_context.num_run = num_done.get();

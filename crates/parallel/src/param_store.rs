@@ -12,6 +12,8 @@
 //! A rank steps one contiguous range per bucket, [`ParamStore::own`]: the whole bucket at stage 0,
 //! its shard from stage 1 on. Optimizer, norms and checks work on that range at every stage.
 
+mod tasks;
+
 use crate::buckets::{Bucket, Buckets, MirrorPair};
 use crate::data_parallel::WholeGradients;
 use crate::footprint::Footprint;
@@ -26,9 +28,8 @@ use crate::trainable_params::TrainableParams;
 use crate::weights::{ShardedWeights, Weights, WholeWeights};
 use crate::zero::ShardedGradients;
 use lockstep_comm::CommError;
-use lockstep_model::Grads;
 use lockstep_optim::{Optimizer, Update};
-use lockstep_tensor::{Cpu, reduce};
+use lockstep_tensor::Cpu;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -227,53 +228,16 @@ impl ParamStore {
         block == last && self.trained.grads.list[bucket].len > 0
     }
 
-    /// Waits for all reductions; mirrors add their gradients to their owners, over the pipeline
-    /// link where those are on another stage.
-    pub fn finish_reduce(&mut self, cpu: &Cpu, link: &mut Link) -> Result<(), CommError> {
-        self.swap_in_delayed();
-        match &mut self.grads {
-            Gradients::Whole(whole) => whole.finish(cpu, &mut self.overlap)?,
-            Gradients::Sharded(sharded) => sharded.finish(cpu, &mut self.overlap)?,
-        }
-        let grads = Arc::clone(&self.trained.grads);
-        for pair in &grads.mirrors {
-            let (owner, mirror) = self.own_of_pair(&grads, pair);
-            let (tag, [owner_device, mirror_device]) = (mirror_tag(pair), self.devices(pair));
-            if !pair.is_owner_here() {
-                let addend = &self.own_grads(pair.mirror.0)[mirror];
-                if !addend.is_empty() {
-                    link.call(|comm| comm.send(addend, owner_device, tag))?;
-                }
-                continue;
+    /// Gathers a block's parameters outside a step.
+    pub fn fetch(&mut self, block: usize) -> Result<(), CommError> {
+        let bucket = self.buckets.of_block(block);
+        match &mut self.weights {
+            Weights::Sharded(sharded) if !sharded.holds(bucket) => {
+                sharded.gather(&self.buckets, bucket, 0, &mut self.overlap)?;
             }
-            // The two ranges may share a buffer and cannot be borrowed together.
-            let mut spare = std::mem::take(&mut self.spare);
-            let addend = &mut spare[..owner.len()];
-            if pair.is_mirror_here() {
-                addend.copy_from_slice(&self.own_grads(pair.mirror.0)[mirror]);
-            } else if !addend.is_empty() {
-                link.call(|comm| comm.recv(addend, mirror_device, tag))?;
-            }
-            reduce::add_assign(cpu, &mut self.own_grads_mut(pair.owner.0)[owner], addend);
-            self.spare = spare;
+            _ => {}
         }
-        Ok(())
-    }
-
-    /// Steps the owned parameters and publishes them.
-    pub fn step(
-        &mut self,
-        cpu: &Cpu,
-        optimizer: &mut Optimizer,
-        update: &Update,
-        link: &mut Link,
-    ) -> Result<(), CommError> {
-        for bucket in 0..self.buckets.list.len() {
-            if let Some((params, grads)) = self.own_pair_mut(bucket) {
-                optimizer.step_block(cpu, update, bucket, params, grads);
-            }
-        }
-        self.show_changes(false, link)
+        self.arrive(block)
     }
 
     /// Transforms gradients as the optimizer requires before their norms are measured.
@@ -318,19 +282,17 @@ impl ParamStore {
                 self.hand_to_mirror(&buckets, pair, link)?;
             }
         }
-        match &mut self.weights {
-            Weights::Whole(whole) if self.stage > 0 => {
-                if !has_all_changed {
-                    let trained = |bucket: usize| &self.trained.of_bucket[bucket][..];
-                    return whole.start_gathering(&self.buckets, trained, &mut self.overlap);
-                }
-                let all: Vec<_> = buckets.list.iter().map(|bucket| 0..bucket.len).collect();
-                let all = |bucket: usize| std::slice::from_ref(&all[bucket]);
-                whole.start_gathering(&self.buckets, all, &mut self.overlap)
-            }
-            Weights::Whole(_) => Ok(()),
-            Weights::Sharded(sharded) => sharded.forget(&mut self.overlap),
+        let whole = match &mut self.weights {
+            Weights::Whole(whole) => whole,
+            Weights::Sharded(sharded) => return sharded.release_all(&mut self.overlap),
+        };
+        for (index, bucket) in buckets.list.iter().enumerate().filter(|_| self.stage > 0) {
+            let all = 0..bucket.len;
+            let trained = &self.trained.of_bucket[index][..];
+            let runs = if has_all_changed { std::slice::from_ref(&all) } else { trained };
+            whole.start_gathering(&buckets, index, runs, &mut self.overlap)?;
         }
+        Ok(())
     }
 
     /// Copies the owned range of a parameter over its mirror.
@@ -416,88 +378,6 @@ impl ParamStore {
             start - own.start..range.end.clamp(start, own.end) - own.start
         };
         (own(&pair.owner), own(&pair.mirror))
-    }
-}
-
-impl Store for ParamStore {
-    fn fetch(&mut self, block: usize, next: Option<usize>) -> Result<(), CommError> {
-        let bucket = self.buckets.of_block(block);
-        match &mut self.weights {
-            Weights::Whole(whole) => whole.fetch(bucket, &mut self.overlap),
-            Weights::Sharded(sharded) => {
-                let next = next.map(|next| self.buckets.of_block(next));
-                sharded.fetch(&self.buckets, bucket, next, &mut self.overlap)
-            }
-        }
-    }
-
-    fn params(&self, block: usize) -> &[f32] {
-        let bucket = self.buckets.of_block(block);
-        let range = self.buckets.list[bucket].block(block);
-        match &self.weights {
-            Weights::Whole(whole) => &whole.bucket(bucket)[range],
-            Weights::Sharded(sharded) => &sharded.bucket(bucket)[range],
-        }
-    }
-
-    fn params_and_grads(
-        &mut self,
-        cpu: &Cpu,
-        block: usize,
-    ) -> Result<(&[f32], Grads<'_>), CommError> {
-        let bucket = self.buckets.of_block(block);
-        let range = self.buckets.list[bucket].block(block);
-        let params = match &self.weights {
-            Weights::Whole(whole) => &whole.bucket(bucket)[range],
-            Weights::Sharded(sharded) => &sharded.bucket(bucket)[range],
-        };
-        let runs = &self.trained.of_block[block];
-        if runs.is_empty() {
-            return Ok((params, Grads::none()));
-        }
-        let grads = match &mut self.grads {
-            Gradients::Whole(whole) => whole.microbatch_buffer(cpu, bucket),
-            Gradients::Sharded(sharded) => {
-                sharded.microbatch_buffer(cpu, bucket, &mut self.overlap)?
-            }
-        };
-        let range = self.trained.grads.list[bucket].block(block);
-        Ok((params, Grads::new(&mut grads[range], runs)))
-    }
-
-    fn first_trained(&self) -> usize {
-        self.trained.first_block
-    }
-
-    fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
-        let bucket = self.buckets.of_block(block);
-        if !self.fills_bucket(block) {
-            return Ok(());
-        }
-        match &mut self.grads {
-            Gradients::Whole(whole) if self.is_alone => {
-                whole.finish_microbatch_alone(cpu, bucket);
-                Ok(())
-            }
-            Gradients::Whole(whole) if self.is_held => {
-                whole.hold_microbatch(cpu, bucket);
-                Ok(())
-            }
-            Gradients::Whole(whole) => whole.finish_microbatch(cpu, bucket, &mut self.overlap),
-            Gradients::Sharded(sharded) => {
-                sharded.finish_microbatch(cpu, bucket, &mut self.overlap)
-            }
-        }
-    }
-
-    fn skip_microbatch(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
-        let (bucket, is_filled) = (self.buckets.of_block(block), self.fills_bucket(block));
-        match &mut self.grads {
-            Gradients::Sharded(sharded) if is_filled => {
-                sharded.skip_microbatch(cpu, bucket, &mut self.overlap)
-            }
-            _ => Ok(()),
-        }
     }
 }
 

@@ -1,18 +1,13 @@
-//! Pipeline execution: runs this rank's schedule, task by task.
+//! The passes of a step program ([`lockstep_schedule::step`]), run task by task.
 //!
-//! Every rank walks its program of [`lockstep_schedule::pipeline`]. A forward pass receives its
-//! input from the previous stage, runs its blocks and sends the output on; a backward pass receives
-//! the gradient of that output and sends the gradient of its input back. Without pipeline
-//! parallelism the program is F0 B0 F1 B1 ..., sends nothing, and takes the same path.
+//! A rank issues its tasks in program order. A forward pass receives its input from the previous
+//! stage, runs its blocks and sends the output on; a backward pass receives the gradient of that
+//! output and sends the gradient of its input back. Communication of parameters and gradients goes
+//! to the [`Store`] and runs in the background; a pass waits for what it needs.
 //!
 //! A micro-batch keeps its state between the passes in one of as many [`Activations`] as the
-//! schedule has live. Micro-batches run forward in ascending order at each stage and release their
-//! activations in that order, so micro-batch i uses slot i mod n of n. The same holds for
-//! [`DeferredWeightGrads`], of which there are as many as the schedule defers.
-//!
-//! Micro-batches behind a rank's last one are *padding*: where data-parallel ranks have unequal
-//! numbers of micro-batches and communicate in each of them (ZeRO-2 and 3), a rank without a
-//! micro-batch joins the collectives and computes nothing.
+//! program has live, by the slot that the program names. The same holds for
+//! [`DeferredWeightGrads`].
 
 use crate::microbatch::{Activations, BackwardPass, DeferredWeightGrads, SharedBuffers, Store};
 use crate::recompute::RecomputePlan;
@@ -20,8 +15,11 @@ use crate::stage_link::{Direction, Link, StageMessage};
 use crate::stages::Stages;
 use crate::tensor_parallel::TensorParallel;
 use lockstep_comm::CommError;
-use lockstep_model::{Blueprint, Context, Microbatch, MicrobatchShape, Mode, Scratch};
-use lockstep_schedule::pipeline::{Pass, Shape, Task, forward};
+use lockstep_model::{Blueprint, Context, Grads, Microbatch, MicrobatchShape, Mode, Scratch};
+use lockstep_schedule::pipeline::{Pass, Task};
+use lockstep_schedule::step::{
+    BlockPass, Contents, Message, MessageKind, Program, TaskId, TaskOp, Use,
+};
 use lockstep_tensor::Cpu;
 use std::ops::Range;
 
@@ -30,8 +28,6 @@ pub struct PipelineRank {
     stages: Stages,
     /// Pipeline rank.
     index: usize,
-    training: Vec<Task>,
-    evaluation: Vec<Task>,
     /// By stage of this rank, one per live micro-batch.
     slots: Vec<Vec<Activations>>,
     /// By stage of this rank, one per deferred weight gradient.
@@ -39,7 +35,7 @@ pub struct PipelineRank {
     /// Micro-batch of each slot, and the largest number in use at a time.
     kept: Vec<Vec<Option<usize>>>,
     most_live: Vec<usize>,
-    /// Tasks of the last run, in order.
+    /// Passes of the last run, in order.
     executed: Vec<Task>,
     shared: SharedBuffers,
     /// Gradient of the stream.
@@ -67,18 +63,6 @@ pub struct Job<'a, 'l> {
     pub should_run: &'a dyn Fn(usize) -> bool,
     /// Receives the loss of a micro-batch on the last stage.
     pub loss: &'a mut dyn FnMut(usize, f64),
-}
-
-impl Job<'_, '_> {
-    /// Context of a micro-batch for the blocks.
-    fn context<'c>(
-        &'c mut self,
-        microbatch: &'c Microbatch<'_>,
-        collectives: &'c mut TensorParallel,
-    ) -> Context<'c> {
-        let Self { cpu, mode, scratch, .. } = self;
-        Context { cpu, microbatch, mode: *mode, scratch, collectives }
-    }
 }
 
 /// Sizes of a pipeline rank's memory.
@@ -125,8 +109,6 @@ impl PipelineRank {
     ) -> Self {
         let runs = stages.runs_of(device, sizes.blueprint.blocks.len());
         let Sizes { blueprint, microbatch, recompute, .. } = *sizes;
-        let (num_devices, num_chunks) = (stages.num_devices(), stages.num_chunks());
-        let depth = Shape { num_devices, num_chunks, num_microbatches: num_devices };
         let mut own = Self {
             slots: Vec::new(),
             deferred: Vec::new(),
@@ -135,8 +117,6 @@ impl PipelineRank {
             executed: Vec::new(),
             shared: SharedBuffers::new(blueprint, microbatch, recompute, &runs),
             d_stream: vec![0.0; sizes.d_stream_len(&runs)],
-            training: Vec::new(),
-            evaluation: forward::program(depth),
             stages,
             index: device,
             link,
@@ -149,11 +129,12 @@ impl PipelineRank {
     /// Changes the number of micro-batches.
     pub fn renew(&mut self, sizes: &Sizes<'_>) {
         let Sizes { blueprint, microbatch, recompute, num_microbatches } = *sizes;
-        let mut pipeline = self.stages.pipeline(num_microbatches);
+        let pipeline = self.stages.pipeline(num_microbatches);
         let (live, deferred_weight_grads) =
             (pipeline.live(self.index), pipeline.deferred_weight_grads(self.index));
-        self.training = pipeline.programs.swap_remove(self.index);
-        self.executed = Vec::with_capacity(self.training.len().max(self.evaluation.len()));
+        let num_passes = pipeline.programs[self.index].len();
+        let evaluation = self.stages.num_stages();
+        self.executed = Vec::with_capacity(num_passes.max(evaluation));
         self.kept = live.iter().map(|live| vec![None; *live]).collect();
         self.most_live = vec![0; live.len()];
         let is_enough = self.slots.iter().map(Vec::len).eq(live.iter().copied())
@@ -216,7 +197,7 @@ impl PipelineRank {
         self.stages.num_devices()
     }
 
-    /// Tasks of the last run, in order.
+    /// Passes of the last run, in order.
     pub fn executed(&self) -> &[Task] {
         &self.executed
     }
@@ -237,39 +218,197 @@ impl PipelineRank {
         slots[(self.depth() - 1) % slots.len()].last_saved()
     }
 
-    /// Runs micro-batches: forward and backward, or forward only to evaluate.
-    pub fn run<S: Store>(&mut self, store: &mut S, job: &mut Job<'_, '_>) -> Result<(), CommError> {
-        let is_training = job.mode != Mode::Evaluate;
-        let num_tasks = if is_training { self.training.len() } else { self.evaluation.len() };
-        let mut at_work: Option<(usize, Microbatch<'_>)> = None;
+    /// Runs tasks of a program: passes of micro-batches, and the communication between them.
+    pub fn run<S: Store>(
+        &mut self,
+        store: &mut S,
+        job: &mut Job<'_, '_>,
+        program: &Program,
+        tasks: Range<u32>,
+    ) -> Result<(), CommError> {
+        let mut at_work: Option<(u32, Microbatch<'_>)> = None;
+        let mut is_over = false;
         self.executed.clear();
-        for index in 0..num_tasks {
-            let task = if is_training { self.training[index] } else { self.evaluation[index] };
-            self.executed.push(task);
-            if task.microbatch >= job.num_microbatches {
-                self.skip_microbatch(store, job.cpu, task)?;
+        for id in tasks.map(TaskId) {
+            let op = program.tasks[id.0 as usize].op;
+            let Some(microbatch) = op.microbatch() else {
+                match op {
+                    // The loader has the batch; parts of a pass run together.
+                    TaskOp::LoadBatch | TaskOp::TensorCollective => {}
+                    // A rank that stops early reduces what counts of its gradients by itself.
+                    TaskOp::Encode { .. } | TaskOp::Reduce { .. } if is_over => {}
+                    _ => store.communicate(job.cpu, program, id)?,
+                }
+                continue;
+            };
+            if is_over || microbatch as usize >= job.num_microbatches {
                 continue;
             }
             let input = match at_work {
-                Some((microbatch, input)) if microbatch == task.microbatch => input,
-                _ if !(job.should_run)(task.microbatch) => break,
-                _ => (job.microbatch)(task.microbatch),
+                Some((number, input)) if number == microbatch => input,
+                _ if !(job.should_run)(microbatch as usize) => {
+                    is_over = true;
+                    continue;
+                }
+                _ => (job.microbatch)(microbatch as usize),
             };
-            at_work = Some((task.microbatch, input));
-            if is_training {
-                self.keep(task);
-            }
-            match task.pass {
-                Pass::Forward => self.forward(store, job, task, &input)?,
-                Pass::Backward | Pass::InputGrad => self.backward(store, job, task, &input)?,
-                Pass::WeightGrad => self.backward_weights(store, job, task, &input)?,
+            at_work = Some((microbatch, input));
+            match op {
+                TaskOp::CopyActivation { chunk, microbatch } => {
+                    self.copy_activation(chunk as usize, microbatch as usize);
+                }
+                TaskOp::Send(message) => self.send(message)?,
+                TaskOp::Recv(message) => self.recv(message)?,
+                TaskOp::ReleaseActivations { block, microbatch } => {
+                    self.release(block as usize, microbatch as usize);
+                }
+                _ => {
+                    let pass = op.block_pass().expect("every other task of a micro-batch is one");
+                    if pass.part == 0 {
+                        self.block_pass(store, job, program, id, &input)?;
+                    }
+                }
             }
         }
         self.link.settle()
     }
 
-    /// Tracks the slots in use.
-    fn keep(&mut self, task: Task) {
+    /// Chunk and slot of a micro-batch at a stage of this rank.
+    fn slot(&self, stage: usize, microbatch: u32) -> (usize, usize) {
+        let chunk = stage / self.stages.num_devices();
+        (chunk, microbatch as usize % self.slots[chunk].len())
+    }
+
+    /// Copies the output of one stage to the input of the next on this rank.
+    fn copy_activation(&mut self, chunk: usize, microbatch: usize) {
+        let slots = self.slots.get_disjoint_mut([chunk - 1, chunk]);
+        let [before, own] = slots.expect("two stages of one rank");
+        let output = before[microbatch % before.len()].output();
+        let at = microbatch % own.len();
+        own[at].input_mut().copy_from_slice(output);
+    }
+
+    /// Sends an activation, or the gradient of one.
+    fn send(&mut self, message: Message) -> Result<(), CommError> {
+        let num_devices = self.stages.num_devices();
+        let (to, message, len) = stage_message(message);
+        let to = match message.direction {
+            Direction::Forward => (to + 1) % num_devices,
+            Direction::Backward => to % num_devices,
+        };
+        match message.direction {
+            Direction::Forward => {
+                let (chunk, slot) = self.slot(message.boundary, message.microbatch as u32);
+                self.link.send(to, message, self.slots[chunk][slot].output())
+            }
+            Direction::Backward => self.link.send(to, message, &self.d_stream[..len]),
+        }
+    }
+
+    /// Receives an activation, or the gradient of one.
+    fn recv(&mut self, message: Message) -> Result<(), CommError> {
+        let num_devices = self.stages.num_devices();
+        let (boundary, message, len) = stage_message(message);
+        match message.direction {
+            Direction::Forward => {
+                let (chunk, slot) = self.slot(boundary + 1, message.microbatch as u32);
+                let from = boundary % num_devices;
+                self.link.recv(from, message, self.slots[chunk][slot].input_mut())
+            }
+            Direction::Backward => {
+                let from = (boundary + 1) % num_devices;
+                self.link.recv(from, message, &mut self.d_stream[..len])
+            }
+        }
+    }
+
+    /// Runs all parts of a pass through a block.
+    fn block_pass<S: Store>(
+        &mut self,
+        store: &mut S,
+        job: &mut Job<'_, '_>,
+        program: &Program,
+        id: TaskId,
+        input: &Microbatch<'_>,
+    ) -> Result<(), CommError> {
+        let op = program.tasks[id.0 as usize].op;
+        let pass = op.block_pass().expect("the caller has checked it");
+        let (chunk, index) = (pass.chunk as usize, pass.block as usize);
+        if job.mode != Mode::Evaluate {
+            self.keep(op, pass);
+        }
+        store.arrive(index)?;
+        let block = &*job.blueprint.blocks[index];
+        let is_last = index + 1 == job.blueprint.blocks.len();
+        let Self { slots, deferred, shared, d_stream, tensor_parallel, .. } = self;
+        let num_slots = slots[chunk].len();
+        let slot = &mut slots[chunk][pass.microbatch as usize % num_slots];
+        let num_deferred = deferred[chunk].len().max(1);
+        let deferred = deferred[chunk].get_mut(pass.microbatch as usize % num_deferred);
+        tensor_parallel.begin_pass();
+        let Job { cpu, mode, scratch, .. } = job;
+        let cpu: &Cpu = cpu;
+        let mut ctx =
+            Context { cpu, microbatch: input, mode: *mode, scratch, collectives: tensor_parallel };
+        let leaf = program.contents(program.last_part(id), &[Use::Add]).find_map(leaf_of);
+        match op {
+            TaskOp::Forward(_) => {
+                let loss = slot.forward(index, block, store.params(index), &mut ctx, shared);
+                if is_last {
+                    (job.loss)(pass.microbatch as usize, loss);
+                }
+            }
+            TaskOp::Recompute(_) => {
+                slot.recompute(index, block, store.params(index), &mut ctx, shared);
+            }
+            TaskOp::InputGrad(_) => {
+                let mut pass = BackwardPass::InputGrad(deferred.expect("the program defers"));
+                let params = (store.params(index), Grads::none());
+                slot.backward(&mut pass, index, block, params, &mut ctx, shared, d_stream);
+            }
+            _ => {
+                let mut pass = match op {
+                    TaskOp::WeightGrad(_) => {
+                        BackwardPass::WeightGrad(deferred.expect("the program defers"))
+                    }
+                    _ => BackwardPass::Full,
+                };
+                let params = store.params_and_grads(cpu, index, leaf);
+                slot.backward(&mut pass, index, block, params, &mut ctx, shared, d_stream);
+            }
+        }
+        self.tensor_parallel.check()?;
+        self.tensor_parallel.assert_calls(program, id);
+        if matches!(op, TaskOp::Backward(_) | TaskOp::WeightGrad(_)) {
+            store.finish_grads(cpu, index);
+        }
+        Ok(())
+    }
+
+    /// Frees the slot of a micro-batch at a stage of which no block is trained.
+    fn release(&mut self, block: usize, microbatch: usize) {
+        let (chunk, slot) = self.slot(self.stages.stage_of(block), microbatch as u32);
+        if self.kept[chunk][slot] == Some(microbatch) {
+            self.kept[chunk][slot] = None;
+        }
+    }
+
+    /// Tracks the passes and the slots in use. A pass begins with the first block of its stage, or
+    /// the last one backward.
+    fn keep(&mut self, op: TaskOp, block_pass: BlockPass) {
+        let pass = match op {
+            TaskOp::Forward(_) => Pass::Forward,
+            TaskOp::Recompute(_) => return,
+            TaskOp::InputGrad(_) => Pass::InputGrad,
+            TaskOp::WeightGrad(_) => Pass::WeightGrad,
+            _ => Pass::Backward,
+        };
+        let BlockPass { chunk, microbatch, .. } = block_pass;
+        let task = Task { pass, chunk: chunk as usize, microbatch: microbatch as usize };
+        if self.executed.last() == Some(&task) {
+            return;
+        }
+        self.executed.push(task);
         let kept = &mut self.kept[task.chunk];
         let at = task.microbatch % kept.len();
         match task.pass {
@@ -287,144 +426,26 @@ impl PipelineRank {
             }
         }
     }
+}
 
-    fn forward<S: Store>(
-        &mut self,
-        store: &mut S,
-        job: &mut Job<'_, '_>,
-        task: Task,
-        input: &Microbatch<'_>,
-    ) -> Result<(), CommError> {
-        let (stage, num_devices) = (self.stage(task), self.stages.num_devices());
-        let microbatch = task.microbatch;
-        if stage > 0 {
-            self.take_input(task, stage)?;
-        }
-        let slots = &mut self.slots[task.chunk];
-        let at = microbatch % slots.len();
-        let blocks = &job.blueprint.blocks;
-        let mut ctx = job.context(input, &mut self.tensor_parallel);
-        let loss = slots[at].forward(blocks, store, &mut ctx, &mut self.shared)?;
-        self.tensor_parallel.check()?;
-        let to = (stage + 1) % num_devices;
-        if stage + 1 == self.stages.num_stages() {
-            (job.loss)(microbatch, loss);
-        } else if to != self.index {
-            let message =
-                StageMessage { boundary: stage, direction: Direction::Forward, microbatch };
-            self.link.send(to, message, slots[at].output())?;
-        }
-        Ok(())
+const fn leaf_of(contents: Contents) -> Option<u32> {
+    match contents {
+        Contents::Leaf { number } => Some(number),
+        _ => None,
     }
+}
 
-    /// Receives the output of the previous stage.
-    fn take_input(&mut self, task: Task, stage: usize) -> Result<(), CommError> {
-        let microbatch = task.microbatch;
-        let from = (stage - 1) % self.stages.num_devices();
-        if from == self.index {
-            let [before, own] = self
-                .slots
-                .get_disjoint_mut([task.chunk - 1, task.chunk])
-                .expect("two stages of one rank");
-            let output = before[microbatch % before.len()].output();
-            let at = microbatch % own.len();
-            own[at].input_mut().copy_from_slice(output);
-            return Ok(());
+/// Boundary, identity and length of a message between stages.
+fn stage_message(message: Message) -> (usize, StageMessage, usize) {
+    let (boundary, microbatch, direction) = match message.kind {
+        MessageKind::Activation { boundary, microbatch } => {
+            (boundary, microbatch, Direction::Forward)
         }
-        let slots = &mut self.slots[task.chunk];
-        let at = microbatch % slots.len();
-        let message =
-            StageMessage { boundary: stage - 1, direction: Direction::Forward, microbatch };
-        self.link.recv(from, message, slots[at].input_mut())
-    }
-
-    fn backward<S: Store>(
-        &mut self,
-        store: &mut S,
-        job: &mut Job<'_, '_>,
-        task: Task,
-        input: &Microbatch<'_>,
-    ) -> Result<(), CommError> {
-        let (stage, num_devices) = (self.stage(task), self.stages.num_devices());
-        let microbatch = task.microbatch;
-        let (first, rows) = (store.first_trained(), job.blueprint.stream_rows(input.shape));
-        let slots = &mut self.slots[task.chunk];
-        let at = microbatch % slots.len();
-        let (blocks, run) = (&job.blueprint.blocks, slots[at].run());
-        if first >= run.end {
-            return Ok(());
+        MessageKind::ActivationGrad { boundary, microbatch } => {
+            (boundary, microbatch, Direction::Backward)
         }
-        let from = (stage + 1) % num_devices;
-        // A stage of the same rank left it in the buffer: nothing ran backward in between.
-        if stage + 1 < self.stages.num_stages() && from != self.index {
-            let message =
-                StageMessage { boundary: stage, direction: Direction::Backward, microbatch };
-            let len = rows * blocks[run.end - 1].io().output_width();
-            self.link.recv(from, message, &mut self.d_stream[..len])?;
-        }
-        let deferred = &mut self.deferred[task.chunk];
-        let num_deferred = deferred.len();
-        let pass = match task.pass {
-            Pass::InputGrad => BackwardPass::InputGrad(&mut deferred[microbatch % num_deferred]),
-            _ => BackwardPass::Full,
-        };
-        let mut ctx = job.context(input, &mut self.tensor_parallel);
-        let (shared, d_stream) = (&mut self.shared, &mut self.d_stream);
-        slots[at].backward(pass, blocks, store, &mut ctx, shared, d_stream)?;
-        self.tensor_parallel.check()?;
-        if first < run.start && stage > 0 && (stage - 1) % num_devices != self.index {
-            let message =
-                StageMessage { boundary: stage - 1, direction: Direction::Backward, microbatch };
-            let len = rows * blocks[run.start].io().input_width();
-            self.link.send((stage - 1) % num_devices, message, &self.d_stream[..len])?;
-        }
-        Ok(())
-    }
-
-    /// Deferred weight-gradient half of the backward pass.
-    fn backward_weights<S: Store>(
-        &mut self,
-        store: &mut S,
-        job: &mut Job<'_, '_>,
-        task: Task,
-        input: &Microbatch<'_>,
-    ) -> Result<(), CommError> {
-        let slots = &mut self.slots[task.chunk];
-        let at = task.microbatch % slots.len();
-        let deferred = &mut self.deferred[task.chunk];
-        let num_deferred = deferred.len();
-        let pass = BackwardPass::WeightGrad(&mut deferred[task.microbatch % num_deferred]);
-        let (blocks, shared, d_stream) =
-            (&job.blueprint.blocks, &mut self.shared, &mut self.d_stream);
-        let mut ctx = job.context(input, &mut self.tensor_parallel);
-        slots[at].backward(pass, blocks, store, &mut ctx, shared, d_stream)?;
-        self.tensor_parallel.check()
-    }
-
-    /// Joins the collectives of a padding micro-batch without computing.
-    fn skip_microbatch<S: Store>(
-        &mut self,
-        store: &mut S,
-        cpu: &Cpu,
-        task: Task,
-    ) -> Result<(), CommError> {
-        let run = self.slots[task.chunk][0].run();
-        if task.pass == Pass::Forward {
-            return run
-                .clone()
-                .try_for_each(|block| store.fetch(block, Some((block + 1).min(run.end - 1))));
-        }
-        let first = store.first_trained().max(run.start);
-        for block in (first..run.end).rev() {
-            store.fetch(block, (block > first).then(|| block - 1))?;
-            if task.pass != Pass::InputGrad {
-                store.skip_microbatch(cpu, block)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn stage(&self, task: Task) -> usize {
-        task.chunk * self.stages.num_devices() + self.index
-    }
+        kind => unreachable!("{kind:?} is not a message between stages"),
+    };
+    let (boundary, microbatch) = (boundary as usize, microbatch as usize);
+    (boundary, StageMessage { boundary, direction, microbatch }, message.len as usize)
 }

@@ -27,10 +27,12 @@ use crate::overlap::Overlap;
 use crate::param_store::ParamStore;
 use crate::parameter_server::{Client, HostGroup};
 use crate::pipeline::{Job, PipelineRank};
+use crate::programs::Programs;
 use crate::replica_plan::ReplicaPlan;
 use crate::sharded_norm::ShardedNorm;
 use crate::stages::Stages;
 use crate::step_context::StepContext;
+use crate::step_program::StepKind;
 use crate::tensor_parallel::{TensorParallel, slots_of_tp_rank};
 use crate::traffic::add_traffic;
 use crate::trainable_params::TrainableParams;
@@ -54,6 +56,8 @@ pub struct Replica {
     /// Buckets of all pipeline stages.
     pub(crate) all: Buckets,
     pub(crate) store: ParamStore,
+    /// Programs of this rank's steps and evaluations.
+    pub(crate) programs: Programs,
     pub(crate) norm: ShardedNorm,
     pub(crate) losses: MicrobatchLosses,
     pub(crate) device: PipelineRank,
@@ -140,7 +144,9 @@ impl Replica {
         let link = PipelineRank::link(&sizes, groups.messages()?, world.clone());
         let tensor_parallel = TensorParallel::new(groups.tensor(), world.clone());
         let depth = stages.num_devices();
+        let programs = Programs::new(&plan, &blueprint, rank);
         let mut replica = Self {
+            programs,
             scratch: Scratch::new(sizes.scratch_len(&stages, device)),
             device: PipelineRank::new(stages, device, (link, tensor_parallel), &sizes),
             sums: vec![0.0; depth * shares.num_workers()],
@@ -188,7 +194,16 @@ impl Replica {
             ((groups.rank(), groups.data().group_rank()), loss_ranks(&plan.stages, groups));
         self.losses = MicrobatchLosses::new(shares, plan.leaves, &loss_ranks, at);
         self.device.renew(&plan.sizes(blueprint, at.1));
+        self.programs = Programs::new(plan, blueprint, groups.rank());
         Ok(())
+    }
+
+    /// Selects the program of the next step: gradients stay here in a local step and where the
+    /// ranks that count are not known yet.
+    pub(crate) fn select_program(&mut self) {
+        let stays_local = self.store.is_alone() || self.store.is_held;
+        let kind = if stays_local { StepKind::local() } else { StepKind::reduce() };
+        self.programs.select(kind, &self.plan, &self.blueprint, self.groups.rank());
     }
 
     /// Blueprint of the model.
@@ -222,7 +237,8 @@ impl Replica {
         let mut total = 0.0;
         for first in (0..num_microbatches).step_by(num_parts * depth) {
             let number = |index: usize| first + index * num_parts + part;
-            let Self { blueprint, plan, store, device, scratch, sums, sum_lens, .. } = self;
+            let Self { blueprint, plan, store, device, scratch, sums, sum_lens, programs, .. } =
+                self;
             let of_plan = |index: usize| {
                 let microbatch = microbatch(number(index));
                 assert_eq!(microbatch.shape, plan.microbatch, "the memory is for this shape");
@@ -242,6 +258,8 @@ impl Replica {
                     should_run: &|_| true,
                     loss: &mut |microbatch, sum| sums[part * depth + microbatch] = sum,
                 },
+                &programs.evaluation,
+                0..programs.evaluation.tasks.len() as u32,
             )?;
             store.overlap.call(|comm| comm.all_gather_parts(sums, sum_lens))?;
             let microbatches = 0..(num_microbatches - first).min(num_parts * depth);
@@ -261,7 +279,10 @@ impl Replica {
     /// Finishes the gradient sums of a step: waits for all reductions and adds the mirrors'
     /// gradients to their owners.
     pub fn finish_reduce(&mut self, cpu: &Cpu) -> Result<ScaledGradients, CommError> {
-        self.store.finish_reduce(cpu, &mut self.device.link)?;
+        let Self { store, device, programs, .. } = self;
+        let step = &programs.training;
+        let tasks = step.passes_end + 1..step.reduction_end;
+        store.finish_reduce(cpu, &mut device.link, &step.program, tasks)?;
         Ok(ScaledGradients { scale: self.loss_scale })
     }
 
@@ -344,7 +365,10 @@ impl Replica {
             norm.measure_grads(cpu, |bucket| store.own_grads(bucket));
             norm.by_name(&mut norms.steps, num_tensors, &mut store.overlap)?;
         }
-        self.store.step(cpu, optimizer, update, &mut self.device.link)
+        let Self { store, device, programs, .. } = self;
+        let step = &programs.training;
+        let tasks = step.update_start..step.program.tasks.len() as u32;
+        store.step(cpu, optimizer, update, &mut device.link, &step.program, tasks)
     }
 
     /// Whether a parameter is trained in this phase.

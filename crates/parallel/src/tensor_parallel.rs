@@ -16,8 +16,13 @@ use lockstep_comm::{Comm, CommError, Label, Reduction, Traffic};
 use lockstep_model::{Blueprint, TensorCollectives};
 use lockstep_optim::Slot;
 use lockstep_platform::World;
+use lockstep_schedule::Op;
+use lockstep_schedule::step::{Program, TaskId};
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// Collectives of a pass through a block, at most; more would allocate.
+const MOST_CALLS: usize = 16;
 
 /// A rank's end of the tensor-parallel group.
 pub struct TensorParallel {
@@ -28,13 +33,16 @@ pub struct TensorParallel {
     failed: Option<CommError>,
     /// Current step, for error reports.
     step: u64,
+    /// Calls of the current pass, to compare with the program's.
+    calls: Vec<(Op, usize)>,
 }
 
 impl TensorParallel {
     /// For the ranks of `comm`, each of which holds as many shards, in rank order.
     pub fn new(comm: &Comm, world: World) -> Self {
         let comm = comm.canonical();
-        Self { comm, world, exposed: Duration::ZERO, failed: None, step: 0 }
+        let calls = Vec::with_capacity(MOST_CALLS);
+        Self { comm, world, exposed: Duration::ZERO, failed: None, step: 0, calls }
     }
 
     /// The tensor-parallel group.
@@ -45,6 +53,20 @@ impl TensorParallel {
     /// Sets the current step.
     pub fn begin_step(&mut self, step: u64) {
         self.step = step;
+    }
+
+    /// Begins a pass through a block.
+    pub fn begin_pass(&mut self) {
+        self.calls.clear();
+    }
+
+    /// Checks that a pass has made the calls that the program lists between its parts.
+    pub fn assert_calls(&self, program: &Program, first: TaskId) {
+        let calls = program.collectives_of(first).map(|task| {
+            let (call, _) = program.call(task).expect("it is a call");
+            (call.op, call.lengths.count())
+        });
+        assert!(self.calls.iter().copied().eq(calls), "blocks declare their collectives");
     }
 
     /// Failure since the last call, if any. Results of blocks after it are invalid.
@@ -62,10 +84,11 @@ impl TensorParallel {
         std::mem::take(&mut self.exposed)
     }
 
-    fn call(&mut self, run: impl FnOnce(&Comm) -> Result<(), CommError>) {
+    fn call(&mut self, op: Op, len: usize, run: impl FnOnce(&Comm) -> Result<(), CommError>) {
         if self.failed.is_some() || self.comm.group_size() == 1 {
             return;
         }
+        self.calls.push((op, len));
         let start = self.world.clock().now();
         self.failed = run(&self.comm.about(Label::step(self.step))).err();
         self.exposed += self.world.clock().since(start);
@@ -93,19 +116,21 @@ pub fn slots_of_tp_rank(blueprint: &Blueprint, tp_rank: usize, mut slots: Vec<Sl
 
 impl TensorCollectives for TensorParallel {
     fn all_reduce(&mut self, values: &mut [f32]) {
-        self.call(|comm| comm.all_reduce(values, Reduction::Sum));
+        self.call(Op::AllReduce, values.len(), |comm| comm.all_reduce(values, Reduction::Sum));
     }
 
     fn all_reduce_max(&mut self, values: &mut [f32]) {
-        self.call(|comm| comm.all_reduce(values, Reduction::Max));
+        self.call(Op::AllReduce, values.len(), |comm| comm.all_reduce(values, Reduction::Max));
     }
 
     fn all_gather(&mut self, values: &mut [f32]) {
-        self.call(|comm| comm.all_gather_in_place(values));
+        self.call(Op::AllGather, values.len(), |comm| comm.all_gather_in_place(values));
     }
 
     fn reduce_scatter(&mut self, values: &mut [f32]) {
-        self.call(|comm| comm.reduce_scatter_in_place(values, Reduction::Sum));
+        let len = values.len();
+        let run = |comm: &Comm| comm.reduce_scatter_in_place(values, Reduction::Sum);
+        self.call(Op::ReduceScatter, len, run);
     }
 
     fn has_failed(&self) -> bool {

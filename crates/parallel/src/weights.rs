@@ -12,7 +12,6 @@ use crate::buffer::Floats;
 use crate::overlap::{Overlap, Pending};
 use lockstep_comm::{Comm, CommError};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Parameters of a rank.
 pub enum Weights {
@@ -94,28 +93,27 @@ impl WholeWeights {
         [one, other]
     }
 
-    /// Starts to gather what other ranks have stepped: the ranges of every bucket that `changed`
-    /// returns.
-    pub fn start_gathering<'a>(
+    /// Starts to gather what other ranks have stepped: these runs of a bucket.
+    pub fn start_gathering(
         &mut self,
         buckets: &Buckets,
-        changed: impl Fn(usize) -> &'a [Range<usize>],
+        bucket: usize,
+        runs: &[Range<usize>],
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
-        for (index, bucket) in buckets.list.iter().enumerate() {
-            let runs = changed(index).iter().filter(|run| !run.is_empty());
-            let runs: Vec<_> = runs.map(|run| (run.clone(), bucket.part_lens_of(run))).collect();
-            if runs.is_empty() {
-                continue;
-            }
-            let data = std::mem::take(&mut self.data[index]);
-            let gather = move |comm: &Comm, data: &mut Floats| {
-                runs.iter().try_for_each(|(run, lens)| {
-                    comm.all_gather_parts::<f32>(&mut data[run.clone()], lens)
-                })
-            };
-            self.gathering[index] = Some(overlap.start(index, data, gather)?);
+        let runs = runs.iter().filter(|run| !run.is_empty());
+        let lens = |run: &Range<usize>| (run.clone(), buckets.list[bucket].part_lens_of(run));
+        let runs: Vec<_> = runs.map(lens).collect();
+        if runs.is_empty() {
+            return Ok(());
         }
+        let data = std::mem::take(&mut self.data[bucket]);
+        let gather = move |comm: &Comm, data: &mut Floats| {
+            runs.iter().try_for_each(|(run, lens)| {
+                comm.all_gather_parts::<f32>(&mut data[run.clone()], lens)
+            })
+        };
+        self.gathering[bucket] = Some(overlap.start(bucket, data, gather)?);
         Ok(())
     }
 
@@ -159,58 +157,15 @@ impl ShardedWeights {
         [one, other]
     }
 
-    /// Gathers a bucket and prefetches `next`.
-    pub fn fetch(
+    /// Starts to gather a bucket into a window.
+    pub fn gather(
         &mut self,
-        buckets: &Arc<Buckets>,
+        buckets: &Buckets,
         bucket: usize,
-        next: Option<usize>,
+        window: usize,
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
-        self.start(buckets, bucket, None, overlap)?;
-        let at = self.window_of(bucket).expect("started just now");
-        self.windows[at].arrive(overlap)?;
-        match next {
-            Some(next) if next != bucket => self.start(buckets, next, Some(at), overlap),
-            _ => Ok(()),
-        }
-    }
-
-    /// Parameters of a gathered bucket.
-    pub fn bucket(&self, bucket: usize) -> &[f32] {
-        let at = self.window_of(bucket).expect("the bucket was fetched");
-        match &self.windows[at].state {
-            State::Here(data) => data,
-            State::Arriving(_) => panic!("the bucket has arrived"),
-        }
-    }
-
-    /// Drops gathered buckets, because the parameters have changed.
-    pub fn forget(&mut self, overlap: &mut Overlap) -> Result<(), CommError> {
-        for window in &mut self.windows {
-            window.arrive(overlap)?;
-            window.bucket = None;
-        }
-        Ok(())
-    }
-
-    fn window_of(&self, bucket: usize) -> Option<usize> {
-        self.windows.iter().position(|window| window.bucket == Some(bucket))
-    }
-
-    /// Starts to gather a bucket into a window other than `in_use`, unless it is there already.
-    fn start(
-        &mut self,
-        buckets: &Arc<Buckets>,
-        bucket: usize,
-        in_use: Option<usize>,
-        overlap: &mut Overlap,
-    ) -> Result<(), CommError> {
-        if self.window_of(bucket).is_some() {
-            return Ok(());
-        }
-        let at = in_use.map_or(0, |in_use| 1 - in_use);
-        let window = &mut self.windows[at];
+        let window = &mut self.windows[window];
         window.arrive(overlap)?;
         window.bucket = Some(bucket);
         let State::Here(room) = &mut window.state else { unreachable!("it has arrived") };
@@ -222,6 +177,42 @@ impl ShardedWeights {
             comm.all_gather_parts::<f32>(&mut room[..len], &lens)
         })?);
         Ok(())
+    }
+
+    /// Drops the contents of a window.
+    pub fn release(&mut self, window: usize, overlap: &mut Overlap) -> Result<(), CommError> {
+        self.windows[window].arrive(overlap)?;
+        self.windows[window].bucket = None;
+        Ok(())
+    }
+
+    /// Drops everything gathered, because the parameters have changed.
+    pub fn release_all(&mut self, overlap: &mut Overlap) -> Result<(), CommError> {
+        (0..self.windows.len()).try_for_each(|window| self.release(window, overlap))
+    }
+
+    /// Whether a window holds a bucket, or will.
+    pub fn holds(&self, bucket: usize) -> bool {
+        self.window_of(bucket).is_some()
+    }
+
+    /// Waits until a bucket is gathered.
+    pub fn arrive(&mut self, bucket: usize, overlap: &mut Overlap) -> Result<(), CommError> {
+        let at = self.window_of(bucket).expect("the program gathers a bucket before its use");
+        self.windows[at].arrive(overlap)
+    }
+
+    /// Parameters of a gathered bucket.
+    pub fn bucket(&self, bucket: usize) -> &[f32] {
+        let at = self.window_of(bucket).expect("the bucket was fetched");
+        match &self.windows[at].state {
+            State::Here(data) => data,
+            State::Arriving(_) => panic!("the bucket has arrived"),
+        }
+    }
+
+    fn window_of(&self, bucket: usize) -> Option<usize> {
+        self.windows.iter().position(|window| window.bucket == Some(bucket))
     }
 }
 
@@ -264,25 +255,29 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_gathered_in_any_order_and_dropped_on_change() {
+    fn buckets_are_gathered_into_either_window_and_dropped_on_change() {
         let blueprint = describe(&MODEL);
-        // With the next bucket right, wrong, missing, or equal to the current one.
+        // Buckets with their windows: alternating, in one window only, and one bucket twice.
         let orders = [
-            &[(0, Some(1)), (1, Some(2)), (2, Some(3)), (3, Some(4)), (4, Some(4))][..],
-            &[(3, Some(0)), (1, Some(2)), (4, None), (0, Some(3)), (0, Some(1)), (3, Some(3))],
+            &[(0, 0), (1, 1), (2, 0), (3, 1), (4, 0)][..],
+            &[(3, 0), (1, 0), (4, 1), (0, 0), (2, 0), (3, 1)],
+            &[(2, 1), (3, 0), (2, 1)],
         ];
         for num_workers in [1, 2, 3] {
             for is_overlapped in [false, true] {
                 on_workers(num_workers, is_overlapped, |mut overlap| {
                     let worker = overlap.comm().group_rank();
-                    let buckets = Arc::new(Buckets::new(&blueprint, 0, num_workers));
+                    let buckets = Buckets::new(&blueprint, 0, num_workers);
                     let mut weights = ShardedWeights::new(&buckets, &overlap).unwrap();
-                    for (version, order) in orders.into_iter().cycle().take(4).enumerate() {
+                    for (version, order) in orders.into_iter().cycle().take(6).enumerate() {
                         fill(&mut weights, &buckets, worker, version);
-                        weights.forget(&mut overlap).unwrap();
-                        for &(bucket, next) in order {
-                            weights.fetch(&buckets, bucket, next, &mut overlap).unwrap();
+                        for &(bucket, window) in order {
+                            weights.gather(&buckets, bucket, window, &mut overlap).unwrap();
+                            weights.arrive(bucket, &mut overlap).unwrap();
                             assert_brought(&weights, &buckets, bucket, version);
+                        }
+                        for window in 0..2 {
+                            weights.release(window, &mut overlap).unwrap();
                         }
                     }
                 });
@@ -307,8 +302,9 @@ mod tests {
                     // In two ranges: any will do, as long as all ranks name the same.
                     let halves: Vec<_> =
                         buckets.list.iter().map(|b| [0..b.len / 2, b.len / 2..b.len]).collect();
-                    let changed = |bucket: usize| &halves[bucket][..];
-                    weights.start_gathering(&buckets, changed, &mut overlap).unwrap();
+                    for (index, runs) in halves.iter().enumerate() {
+                        weights.start_gathering(&buckets, index, runs, &mut overlap).unwrap();
+                    }
                     for (index, bucket) in buckets.list.iter().enumerate() {
                         weights.fetch(index, &mut overlap).unwrap();
                         let expected: Vec<_> =

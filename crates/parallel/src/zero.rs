@@ -15,28 +15,28 @@ use crate::wire_precision::RoundedBuffer;
 use lockstep_comm::CommError;
 use lockstep_tensor::Cpu;
 use lockstep_tensor::gemm::Precision;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Buckets being filled or in flight, where they share memory.
 pub const NUM_IN_FLIGHT: usize = 2;
 
 /// This rank's shard of the gradients of all buckets.
+///
+/// The step program numbers the buffers ([`crate::step_program`]): leaves being filled, and the
+/// buffers of exchanges.
 pub struct ShardedGradients {
     leaves: Leaves,
     num_workers: usize,
     worker: usize,
     buckets: Arc<Buckets>,
     trees: Vec<ShardTree>,
-    /// Current leaf, by bucket; empty where its buffer is in the pool or in flight.
+    /// Leaf buffers: two that all buckets share where a leaf has a single micro-batch, otherwise
+    /// one for each bucket. Empty while in flight.
     filling: Vec<Floats>,
-    /// Buffers of leaves with a single micro-batch; `None` where each bucket has its own.
-    pool: Option<Vec<Floats>>,
-    /// Receive buffers; with a rounded wire, one buffer to widen into.
-    incoming: Vec<Floats>,
-    /// Send and receive buffers of a rounded wire.
-    narrow: Option<Vec<(RoundedBuffer, RoundedBuffer)>>,
-    in_flight: VecDeque<Exchange>,
+    is_pooled: bool,
+    /// Buffer to widen received pieces into, with a rounded wire.
+    wide: Floats,
+    exchanges: Vec<Exchange>,
     /// Micro-batches in the current leaf, by bucket.
     num_microbatches: Vec<usize>,
     is_open: Vec<bool>,
@@ -45,20 +45,29 @@ pub struct ShardedGradients {
     first_leaf: Vec<usize>,
 }
 
-/// Shards of every rank's leaf in flight.
+/// Buffers of one exchange.
 struct Exchange {
-    bucket: usize,
+    /// Pieces that arrive, while it is in flight.
     num_pieces: usize,
-    /// Leaf sent and pieces received.
-    buffers: InFlight,
+    /// Number of the leaf that is sent in `f32`.
+    leaf: Option<usize>,
+    buffers: Buffers,
 }
 
-enum InFlight {
-    /// In `f32`.
-    Leaf(Pending<(Floats, Floats)>),
-    /// Rounded.
-    RoundedBuffer(Pending<(RoundedBuffer, RoundedBuffer)>),
+enum Buffers {
+    /// Receive buffer.
+    Wide(Floats),
+    /// Leaf sent and pieces received, in `f32`.
+    WideInFlight(Pending<(Floats, Floats)>),
+    /// Send and receive buffers of a rounded wire.
+    Rounded(Pair),
+    /// Those in flight.
+    RoundedInFlight(Pending<Pair>),
+    /// Moved while a call starts or ends.
+    Moved,
 }
+
+type Pair = (RoundedBuffer, RoundedBuffer);
 
 impl ShardedGradients {
     /// Empty sums.
@@ -74,26 +83,29 @@ impl ShardedGradients {
             let tree = ShardTree::new(bucket.part(worker).len(), leaves.num_leaves, num_workers);
             tree.rounded_to(overlap.wire())
         };
-        let shares_memory = leaves.microbatches_per_leaf == 1;
-        let several = |len: usize| -> Result<Vec<_>, CommError> {
-            (0..NUM_IN_FLIGHT).map(|_| Floats::exchanged(comm, len)).collect()
-        };
+        let is_pooled = leaves.microbatches_per_leaf == 1;
         let pieces_len = num_workers * buckets.max_part_len(worker);
-        let narrow = |len: usize| RoundedBuffer::new(overlap.wire(), comm, len);
-        let mut pairs = Vec::new();
-        for _ in 0..NUM_IN_FLIGHT {
-            pairs.extend(narrow(buckets.max_len())?.zip(narrow(pieces_len)?));
-        }
-        let narrow = (overlap.wire() != Precision::F32).then_some(pairs);
-        let own = |bucket: &Bucket| match bucket.len {
+        let exchanged = |len: usize| match len {
             0 => Ok(Floats::default()),
             len => Floats::exchanged(comm, len),
         };
-        let filling = if shares_memory {
-            list.iter().map(|_| Floats::default()).collect()
+        let filling: Result<_, CommError> = if is_pooled {
+            (0..NUM_IN_FLIGHT).map(|_| exchanged(buckets.max_len())).collect()
         } else {
-            list.iter().map(own).collect::<Result<_, _>>()?
+            list.iter().map(|bucket| exchanged(bucket.len)).collect()
         };
+        let filling = filling?;
+        let rounded = |len: usize| RoundedBuffer::new(overlap.wire(), comm, len);
+        let exchange = || -> Result<Exchange, CommError> {
+            let pair = rounded(buckets.max_len())?.zip(rounded(pieces_len)?);
+            let buffers = match pair {
+                Some(pair) => Buffers::Rounded(pair),
+                None => Buffers::Wide(Floats::exchanged(comm, pieces_len)?),
+            };
+            Ok(Exchange { num_pieces: 0, leaf: None, buffers })
+        };
+        let exchanges = (0..NUM_IN_FLIGHT).map(|_| exchange()).collect::<Result<_, _>>()?;
+        let wide_len = if overlap.wire() == Precision::F32 { 0 } else { pieces_len };
         Ok(Self {
             leaves,
             num_workers,
@@ -101,13 +113,9 @@ impl ShardedGradients {
             buckets: Arc::clone(buckets),
             trees: list.iter().map(tree).collect(),
             filling,
-            pool: if shares_memory { Some(several(buckets.max_len())?) } else { None },
-            incoming: match &narrow {
-                None => several(pieces_len)?,
-                Some(_) => vec![Floats::private(pieces_len)],
-            },
-            narrow,
-            in_flight: VecDeque::with_capacity(list.len()),
+            is_pooled,
+            wide: Floats::private(wide_len),
+            exchanges,
             num_microbatches: vec![0; list.len()],
             is_open: vec![false; list.len()],
             first_leaf: vec![0; list.len()],
@@ -116,104 +124,47 @@ impl ShardedGradients {
 
     /// Discards the sums of the last step.
     pub fn restart(&mut self) {
-        assert!(self.in_flight.is_empty(), "the last step was finished");
+        let is_free = |exchange: &Exchange| {
+            matches!(exchange.buffers, Buffers::Wide(_) | Buffers::Rounded(_))
+        };
+        assert!(self.exchanges.iter().all(is_free), "the last step was finished");
         self.trees.iter_mut().for_each(ShardTree::restart);
         self.first_leaf.fill(0);
     }
 
-    /// Buffer to which the current micro-batch adds its gradients of a bucket.
-    pub fn microbatch_buffer(
-        &mut self,
-        cpu: &Cpu,
-        bucket: usize,
-        overlap: &mut Overlap,
-    ) -> Result<&mut [f32], CommError> {
-        let len = self.buckets.list[bucket].len;
-        if !self.is_open[bucket] {
-            while self.filling[bucket].len() < len {
-                match self.pool.as_mut().and_then(Vec::pop) {
-                    Some(buffer) => self.filling[bucket] = buffer,
-                    None => self.finish_oldest(cpu, overlap)?,
-                }
-            }
-            if self.num_microbatches[bucket] == 0 {
-                cpu.for_each_part(&mut self.filling[bucket][..len], 1 << 14, |_, part| {
-                    part.fill(0.0);
-                });
-            }
-            self.is_open[bucket] = true;
+    /// Buffer to which the current micro-batch adds its gradients of a bucket; `leaf` is its
+    /// number.
+    pub fn microbatch_buffer(&mut self, cpu: &Cpu, bucket: usize, leaf: usize) -> &mut [f32] {
+        let buffer = &mut self.filling[leaf][..self.buckets.list[bucket].len];
+        if !self.is_open[bucket] && self.num_microbatches[bucket] == 0 {
+            cpu.for_each_part(buffer, 1 << 14, |_, part| part.fill(0.0));
         }
-        Ok(&mut self.filling[bucket][..len])
+        self.is_open[bucket] = true;
+        buffer
     }
 
-    /// Marks a bucket as filled by a micro-batch; after the leaf's last one its shards are sent.
-    pub fn finish_microbatch(
-        &mut self,
-        cpu: &Cpu,
-        bucket: usize,
-        overlap: &mut Overlap,
-    ) -> Result<(), CommError> {
+    /// Marks a bucket as filled by a micro-batch.
+    pub fn finish_microbatch(&mut self, bucket: usize) {
         self.is_open[bucket] = false;
-        self.num_microbatches[bucket] += 1;
-        if self.num_microbatches[bucket] < self.leaves.microbatches_per_leaf {
-            return Ok(());
-        }
-        self.num_microbatches[bucket] = 0;
-        let leaf = std::mem::take(&mut self.filling[bucket]);
-        self.exchange(cpu, bucket, leaf, overlap)
+        let num = self.num_microbatches[bucket] + 1;
+        self.num_microbatches[bucket] = num % self.leaves.microbatches_per_leaf;
     }
 
-    /// Counts a padding micro-batch of a pass in which this rank has no leaf; after a whole leaf it
-    /// joins the exchange.
-    pub fn skip_microbatch(
-        &mut self,
-        cpu: &Cpu,
-        bucket: usize,
-        overlap: &mut Overlap,
-    ) -> Result<(), CommError> {
-        self.num_microbatches[bucket] += 1;
-        if self.num_microbatches[bucket] < self.leaves.microbatches_per_leaf {
-            return Ok(());
-        }
-        self.num_microbatches[bucket] = 0;
-        self.exchange(cpu, bucket, Floats::default(), overlap)
-    }
-
-    /// Waits until all buckets are reduced.
-    pub fn finish(&mut self, cpu: &Cpu, overlap: &mut Overlap) -> Result<(), CommError> {
-        while !self.in_flight.is_empty() {
-            self.finish_oldest(cpu, overlap)?;
-        }
-        Ok(())
-    }
-
-    /// This rank's shard of the total of a bucket.
-    pub fn total(&self, bucket: usize) -> &[f32] {
-        self.trees[bucket].root()
-    }
-
-    /// Number of elements of the sums, and of buffers for leaves being filled or in flight.
-    pub fn num_elements(&self) -> (usize, usize) {
-        let sums = self.trees.iter().map(ShardTree::num_elements).sum();
-        let leaves = match self.pool {
-            Some(_) => NUM_IN_FLIGHT * self.buckets.max_len(),
-            None => self.buckets.num_params(),
+    /// Rounds a leaf into the send buffer of an exchange.
+    pub fn encode(&mut self, cpu: &Cpu, bucket: usize, leaf: usize, number: usize) {
+        let Buffers::Rounded((rounded, _)) = &mut self.exchanges[number].buffers else {
+            unreachable!("a leaf is encoded into a free buffer of a rounded wire")
         };
-        let pieces = self.num_workers * self.buckets.max_part_len(self.worker);
-        let wire = if self.narrow.is_some() { WireFormat::RoundedBuffer } else { WireFormat::Wide };
-        (sums, leaves + wire.num_in_flight(self.buckets.max_len(), pieces))
+        rounded.round(cpu, &self.filling[leaf][..self.buckets.list[bucket].len]);
     }
 
-    /// Mutable shard of the total of a bucket.
-    pub fn total_mut(&mut self, bucket: usize) -> &mut [f32] {
-        self.trees[bucket].root_mut()
-    }
-
-    fn exchange(
+    /// Starts to exchange the shards of a leaf in every rank. `leaf` is the number of this rank's
+    /// leaf where it is sent in `f32`; a rank without one in this pass only receives.
+    pub fn exchange(
         &mut self,
-        cpu: &Cpu,
         bucket: usize,
-        leaf: Floats,
+        leaf: Option<usize>,
+        number: usize,
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
         let num_pieces = self.num_workers.min(self.leaves.num_leaves - self.first_leaf[bucket]);
@@ -225,68 +176,80 @@ impl ShardedGradients {
             .collect();
         let num_sent = if has_leaf(self.worker) { self.buckets.list[bucket].len } else { 0 };
         let num_received = num_pieces * parts[self.worker];
-        let buffers = if self.narrow.is_some() {
-            let (mut rounded, incoming) = loop {
-                match self.narrow.as_mut().and_then(Vec::pop) {
-                    Some(pair) => break pair,
-                    None => self.finish_oldest(cpu, overlap)?,
-                }
-            };
-            rounded.round(cpu, &leaf[..num_sent]);
-            self.return_buffer(bucket, leaf);
-            let pair = (rounded, incoming);
-            let pending = overlap.start(bucket, pair, move |comm, (leaf, incoming)| {
-                leaf.all_to_all(comm, (num_sent, num_received), &lens, incoming)
-            })?;
-            InFlight::RoundedBuffer(pending)
-        } else {
-            let incoming = loop {
-                match self.incoming.pop() {
-                    Some(buffer) => break buffer,
-                    None => self.finish_oldest(cpu, overlap)?,
-                }
-            };
-            let pair = (leaf, incoming);
-            let pending = overlap.start(bucket, pair, move |comm, (leaf, incoming)| {
-                comm.all_to_all_parts(&leaf[..num_sent], &lens, &mut incoming[..num_received])
-            })?;
-            InFlight::Leaf(pending)
+        let exchange = &mut self.exchanges[number];
+        (exchange.num_pieces, exchange.leaf) = (num_pieces, leaf);
+        exchange.buffers = match std::mem::replace(&mut exchange.buffers, Buffers::Moved) {
+            Buffers::Rounded(pair) => {
+                let start = overlap.start(bucket, pair, move |comm, (leaf, incoming)| {
+                    leaf.all_to_all(comm, (num_sent, num_received), &lens, incoming)
+                });
+                Buffers::RoundedInFlight(start?)
+            }
+            Buffers::Wide(incoming) => {
+                let leaf = leaf.map(|leaf| std::mem::take(&mut self.filling[leaf]));
+                let pair = (leaf.unwrap_or_default(), incoming);
+                let start = overlap.start(bucket, pair, move |comm, (leaf, incoming)| {
+                    comm.all_to_all_parts(&leaf[..num_sent], &lens, &mut incoming[..num_received])
+                });
+                Buffers::WideInFlight(start?)
+            }
+            _ => unreachable!("an exchange starts with free buffers"),
         };
-        self.in_flight.push_back(Exchange { bucket, num_pieces, buffers });
         Ok(())
     }
 
-    /// Waits for the oldest exchange and adds its pieces to the sums.
-    fn finish_oldest(&mut self, cpu: &Cpu, overlap: &mut Overlap) -> Result<(), CommError> {
-        let oldest = self.in_flight.pop_front().expect("a buffer is free or in flight");
-        let Exchange { bucket, num_pieces, buffers } = oldest;
-        let len = num_pieces * self.buckets.list[bucket].part(self.worker).len();
-        match buffers {
-            InFlight::Leaf(pending) => {
-                let (leaf, mut incoming) = overlap.finish(pending)?;
-                self.trees[bucket].absorb(cpu, &mut incoming[..len], num_pieces);
-                self.incoming.push(incoming);
-                self.return_buffer(bucket, leaf);
+    /// Waits for an exchange and adds its pieces to the sums of a bucket.
+    pub fn decode(
+        &mut self,
+        cpu: &Cpu,
+        bucket: usize,
+        number: usize,
+        overlap: &mut Overlap,
+    ) -> Result<(), CommError> {
+        let Exchange { num_pieces, leaf, buffers } = &mut self.exchanges[number];
+        let len = *num_pieces * self.buckets.list[bucket].part(self.worker).len();
+        *buffers = match std::mem::replace(buffers, Buffers::Moved) {
+            Buffers::WideInFlight(pending) => {
+                let (sent, mut incoming) = overlap.finish(pending)?;
+                self.trees[bucket].absorb(cpu, &mut incoming[..len], *num_pieces);
+                if let Some(leaf) = leaf.take() {
+                    self.filling[leaf] = sent;
+                }
+                Buffers::Wide(incoming)
             }
-            InFlight::RoundedBuffer(pending) => {
+            Buffers::RoundedInFlight(pending) => {
                 let pair = overlap.finish(pending)?;
-                let pieces = &mut self.incoming[0][..len];
+                let pieces = &mut self.wide[..len];
                 pair.1.widen(cpu, pieces);
-                self.trees[bucket].absorb(cpu, pieces, num_pieces);
-                self.narrow.as_mut().expect("the wire is rounded").push(pair);
+                self.trees[bucket].absorb(cpu, pieces, *num_pieces);
+                Buffers::Rounded(pair)
             }
-        }
+            _ => unreachable!("an exchange is decoded once"),
+        };
         Ok(())
     }
 
-    /// Returns the buffer of a leaf.
-    fn return_buffer(&mut self, bucket: usize, leaf: Floats) {
-        match &mut self.pool {
-            // A rank without a leaf has no buffer.
-            Some(pool) if !leaf.is_empty() => pool.push(leaf),
-            None if !leaf.is_empty() => self.filling[bucket] = leaf,
-            _ => {}
-        }
+    /// This rank's shard of the total of a bucket.
+    pub fn total(&self, bucket: usize) -> &[f32] {
+        self.trees[bucket].root()
+    }
+
+    /// Number of elements of the sums, and of buffers for leaves being filled or in flight.
+    pub fn num_elements(&self) -> (usize, usize) {
+        let sums = self.trees.iter().map(ShardTree::num_elements).sum();
+        let leaves = if self.is_pooled {
+            NUM_IN_FLIGHT * self.buckets.max_len()
+        } else {
+            self.buckets.num_params()
+        };
+        let pieces = self.num_workers * self.buckets.max_part_len(self.worker);
+        let wire = if self.wide.is_empty() { WireFormat::Wide } else { WireFormat::RoundedBuffer };
+        (sums, leaves + wire.num_in_flight(self.buckets.max_len(), pieces))
+    }
+
+    /// Mutable shard of the total of a bucket.
+    pub fn total_mut(&mut self, bucket: usize) -> &mut [f32] {
+        self.trees[bucket].root_mut()
     }
 }
 
@@ -351,29 +314,50 @@ mod tests {
             + total(middle..leaves.end, microbatches_per_leaf, bucket, element)
     }
 
-    /// One step: the micro-batches of this rank's leaves, and padding passes.
+    /// One step: the micro-batches of this rank's leaves, and padding passes. Exchanges alternate
+    /// between the buffers, as do pooled leaves.
     fn step(grads: &mut ShardedGradients, cpu: &Cpu, overlap: &mut Overlap) {
+        let mut in_flight: Vec<(usize, usize)> = Vec::new();
+        let mut num_exchanges = 0;
         let (num_workers, worker) = (grads.num_workers, grads.worker);
         let Leaves { num_leaves, microbatches_per_leaf } = grads.leaves;
         grads.restart();
         for leaf in (worker..num_leaves.next_multiple_of(num_workers)).step_by(num_workers) {
             for microbatch in 0..microbatches_per_leaf {
                 for bucket in (0..grads.trees.len()).rev() {
-                    if leaf < num_leaves {
-                        let buffer = grads.microbatch_buffer(cpu, bucket, overlap).unwrap();
+                    let number = num_exchanges % NUM_IN_FLIGHT;
+                    let is_last = microbatch + 1 == microbatches_per_leaf;
+                    if in_flight.len() == NUM_IN_FLIGHT && (is_last || grads.is_pooled) {
+                        let (bucket, number) = in_flight.remove(0);
+                        grads.decode(cpu, bucket, number, overlap).unwrap();
+                    }
+                    // A bucket with its own leaf waits until that is back.
+                    while let Some(at) = in_flight.iter().position(|(it, _)| *it == bucket) {
+                        let (bucket, number) = in_flight.remove(at);
+                        grads.decode(cpu, bucket, number, overlap).unwrap();
+                    }
+                    let own = if grads.is_pooled { number } else { bucket };
+                    let own = (leaf < num_leaves).then_some(own);
+                    if let Some(own) = own {
+                        let buffer = grads.microbatch_buffer(cpu, bucket, own);
                         let microbatch = leaf * microbatches_per_leaf + microbatch;
                         let add = |(element, sum): (usize, &mut f32)| {
                             *sum += gradient(microbatch, bucket, element);
                         };
                         buffer.iter_mut().enumerate().for_each(add);
-                        grads.finish_microbatch(cpu, bucket, overlap).unwrap();
-                    } else {
-                        grads.skip_microbatch(cpu, bucket, overlap).unwrap();
+                        grads.finish_microbatch(bucket);
+                    }
+                    if is_last {
+                        grads.exchange(bucket, own, number, overlap).unwrap();
+                        in_flight.push((bucket, number));
+                        num_exchanges += 1;
                     }
                 }
             }
         }
-        grads.finish(cpu, overlap).unwrap();
+        for (bucket, number) in in_flight {
+            grads.decode(cpu, bucket, number, overlap).unwrap();
+        }
     }
 
     #[test]
@@ -397,9 +381,13 @@ mod tests {
                         }
                     }
                     let sums: usize = grads.trees.iter().map(ShardTree::num_elements).sum();
-                    let held = grads.incoming.iter().chain(&grads.filling);
-                    let held = held.chain(grads.pool.iter().flatten()).map(|floats| floats.len());
-                    assert_eq!((sums, held.sum()), grads.num_elements());
+                    let incoming = grads.exchanges.iter().map(|exchange| match &exchange.buffers {
+                        Buffers::Wide(incoming) => incoming.len(),
+                        _ => unreachable!("nothing is in flight"),
+                    });
+                    let leaves = grads.filling.iter().map(|floats| floats.len());
+                    let held = incoming.chain(leaves).sum();
+                    assert_eq!((sums, held), grads.num_elements());
                 }
             });
         }
@@ -412,8 +400,9 @@ mod tests {
             let cpu = Cpu::single(Isa::detect());
             let leaves = Leaves { num_leaves: 1, microbatches_per_leaf: 1 };
             let mut grads = gradients(&MODEL, leaves, &overlap);
-            grads.microbatch_buffer(&cpu, 0, &mut overlap).unwrap();
-            grads.finish_microbatch(&cpu, 0, &mut overlap).unwrap();
+            grads.microbatch_buffer(&cpu, 0, 0);
+            grads.finish_microbatch(0);
+            grads.exchange(0, Some(0), 0, &mut overlap).unwrap();
             grads.restart();
         });
     }

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use crate::algorithm::Algorithm;
 use crate::chunks::Chunks;
 use crate::contributions::Contributions;
+use crate::instruction::{Buffer, Place, Round, Side, Step};
 use crate::op::Op;
 use crate::schedule::Schedule;
-use crate::step::{Buffer, Place, Round, Side, Step};
 use crate::sum_tree::SumTree;
 
 /// Schedule under construction.

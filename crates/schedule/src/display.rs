@@ -6,8 +6,8 @@
 
 use std::fmt;
 
+use crate::instruction::{Buffer, Place, Step};
 use crate::schedule::{Schedule, StepId};
-use crate::step::{Buffer, Place, Step};
 use crate::timeline::{Hops, Timeline, simulate};
 
 impl fmt::Display for Schedule {

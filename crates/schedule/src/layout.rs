@@ -6,9 +6,9 @@
 use std::ops::Range;
 
 use crate::chunks::{Chunks, boundary};
+use crate::instruction::Buffer;
 use crate::op::StridedChunks;
 use crate::schedule::Schedule;
-use crate::step::Buffer;
 
 /// Length of every chunk, in elements.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,9 @@
 //! # Layout
 //! - [`collective`]: the algorithms, one per file; [`collective::build`] and [`collective::select`]
 //! - [`pipeline`]: pipeline schedules, one per file; [`pipeline::build`] and the proof
-//! - `schedule`, `step`, `chunks`: the data: programs of rounds of steps on chunks of a vector
+//! - [`step`]: a rank's whole training step as tasks, with its builder and proof
+//! - `schedule`, `instruction`, `chunks`: the data: programs of rounds of steps on chunks of a
+//!   vector
 //! - `op`, `algorithm`: operations and names of algorithms
 //! - `sum_tree`, `contributions`: the order of a sum, and the canonical one
 //! - `topology`, `links`: memory domains, latencies and bandwidths between ranks
@@ -68,10 +70,11 @@
 
 pub mod collective;
 pub mod pipeline;
+pub mod step;
 
 mod chunks;
+mod instruction;
 mod schedule;
-mod step;
 
 mod algorithm;
 mod op;
@@ -99,12 +102,12 @@ pub mod mutation;
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use chunks::{Chunks, boundary};
 pub use contributions::{Contribution, Contributions};
+pub use instruction::{Buffer, Place, Program, Round, Side, Step};
 pub use layout::Layout;
 pub use links::{Link, Links};
 pub use op::{Op, StridedChunks};
 pub use price::{CacheSpeedup, Costs, price};
 pub use schedule::{RoundId, Schedule, StepId};
-pub use step::{Buffer, Place, Program, Round, Side, Step};
 pub use sum_tree::{SumTree, halves, is_canonical_block};
 pub use topology::{Medium, Topology};
 pub use tuning::{Trial, TuningTable};

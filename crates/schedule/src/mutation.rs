@@ -6,8 +6,8 @@
 //! difference.
 
 use crate::chunks::Chunks;
+use crate::instruction::{Buffer, Side, Step};
 use crate::schedule::{RoundId, Schedule, StepId};
-use crate::step::{Buffer, Side, Step};
 use crate::sum_tree::SumTree;
 
 /// One small change of a schedule.

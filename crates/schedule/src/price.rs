@@ -19,10 +19,10 @@
 
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 
+use crate::instruction::{Buffer, Place, Round, Step};
 use crate::layout::Layout;
 use crate::links::{Link, Links};
 use crate::schedule::{Schedule, StepId};
-use crate::step::{Buffer, Place, Round, Step};
 use crate::timeline::{StepTimes, simulate};
 use crate::topology::Topology;
 use crate::tuning::TuningTable;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::algorithm::Algorithm;
 use crate::chunks::Chunks;
 use crate::contributions::Contributions;
+use crate::instruction::{Buffer, Program, Round, Step};
 use crate::op::{Op, StridedChunks};
-use crate::step::{Buffer, Program, Round, Step};
 
 /// Programs of a collective: the sends, receives, reductions and copies of every rank, in order.
 ///

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
+use crate::instruction::Step;
 use crate::schedule::{RoundId, Schedule, StepId};
-use crate::step::Step;
 use crate::walk::{Interrupted, Observer, walk};
 
 /// Times of steps, in any unit.

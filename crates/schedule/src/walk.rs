@@ -10,8 +10,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::instruction::Step;
 use crate::schedule::{RoundId, Schedule, StepId};
-use crate::step::Step;
 
 /// Receiver of a walk's events.
 pub(crate) trait Observer {

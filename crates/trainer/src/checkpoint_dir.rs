@@ -24,6 +24,22 @@ pub(crate) fn store_in(dir: &Path, world: &World) -> Result<Store, TrainError> {
     Ok(Store::new(world, &place))
 }
 
+/// Recipe that a run or a checkpoint records, with the name of its file. A folder of checkpoints
+/// stands for the newest one.
+pub fn recorded_recipe(dir: &Path, world: &World) -> Option<(String, String)> {
+    if let Ok(folder) = RunFolder::started(dir, world) {
+        let text = world.files().read_to_string(&folder.recipe()).ok()?;
+        return Some((folder.recipe().display().to_string(), text));
+    }
+    let newest = || {
+        let store = Store::new(world, dir);
+        store.steps().ok()?.into_iter().find_map(|step| store.open(step).ok())
+    };
+    let reader = Reader::open(world, dir).ok().or_else(newest)?;
+    let name = reader.folder().join(MANIFEST).display().to_string();
+    Some((name, reader.manifest().position.recipe.clone()))
+}
+
 /// Whether a run folder has checkpoints.
 pub fn has_checkpoints(run: &Path, world: &World) -> bool {
     let steps = store_in(run, world).and_then(|store| Ok(store.steps()?));

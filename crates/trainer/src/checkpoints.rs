@@ -13,7 +13,7 @@
 use crate::checkpoint_dir::dir_of;
 use crate::device::kernel_class;
 use crate::learner::Learner;
-use crate::options::{Options, SaveSignals};
+use crate::options::{LastStepReceiver, Options, SaveSignals};
 use crate::resume_state::ResumeState;
 use crate::step_log::StepLog;
 use crate::{TrainError, parameter_server, rounds, stragglers};
@@ -24,6 +24,7 @@ use lockstep_comm::{Comm, Reduction};
 use lockstep_config::{Compression, Interval, Recipe, interval};
 use lockstep_data::Cursor;
 use lockstep_platform::{FileKind, Interrupts, JoinHandle, World};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -56,6 +57,10 @@ const MAX_AGREEMENT_SHARE: f64 = 0.002;
 /// Line that follows Ctrl-C.
 const INTERRUPTED: &str = "\ninterrupted: saving after this step; Ctrl-C again stops at once\n";
 
+/// Line that follows Ctrl-C from the last step on, which is saved as the result.
+const INTERRUPTED_AT_END: &str = "\ninterrupted: the run is at its last step and saves its result; \
+                                  Ctrl-C again stops at once\n";
+
 /// Writes checkpoints of one rank.
 pub struct CheckpointSaver {
     recipe: Recipe,
@@ -77,6 +82,10 @@ pub struct CheckpointSaver {
     stall_seconds: f64,
     num_failures: u64,
     agreements: Agreements,
+    signals: SaveSignals,
+    /// Whether the last step has begun.
+    is_ending: bool,
+    on_last_step: Option<LastStepReceiver>,
 }
 
 /// Times of the agreements on saving.
@@ -113,7 +122,7 @@ impl CheckpointSaver {
         comm: &Comm,
         run_dir: &Path,
         start: &ResumeState,
-        options: &Options,
+        options: &mut Options,
         learner: &Learner,
     ) -> Result<Self, TrainError> {
         let now = world.clock().now();
@@ -137,9 +146,12 @@ impl CheckpointSaver {
                 last: (start.step, now),
                 seconds: f64::INFINITY,
             },
+            signals: options.save_signals,
+            is_ending: false,
+            on_last_step: options.on_last_step.take(),
         };
         if recipe.checkpoint.is_on() {
-            handle_signals(world, options.save_signals);
+            handle_signals(world, options.save_signals, INTERRUPTED);
             // The first call of a collective allocates, which no step may do.
             comm.all_reduce(&mut [CONTINUE, 0], Reduction::Max)?;
             let metadata = world.files().metadata(saver.store.dir());
@@ -152,6 +164,25 @@ impl CheckpointSaver {
             }
         }
         Ok(saver)
+    }
+
+    /// Announces the last of these steps, after which no checkpoint follows.
+    pub fn before_step(&mut self, steps: Range<u64>) {
+        if steps.start + 1 >= steps.end {
+            self.announce_end();
+        }
+    }
+
+    fn announce_end(&mut self) {
+        if std::mem::replace(&mut self.is_ending, true) {
+            return;
+        }
+        if self.recipe.checkpoint.is_on() {
+            handle_signals(&self.world, self.signals, INTERRUPTED_AT_END);
+        }
+        if let Some(announce) = self.on_last_step.take() {
+            announce();
+        }
     }
 
     /// Saves if a checkpoint is due, or if a rank received a signal that ends the run; in the
@@ -187,8 +218,10 @@ impl CheckpointSaver {
         Err(TrainError::Interrupted { step: num_steps, folder, is_interrupt })
     }
 
-    /// Waits for the checkpoint in flight.
+    /// Waits for the checkpoint in flight, after the last step.
     pub fn finish(&mut self, step_log: &mut StepLog) -> Result<(), TrainError> {
+        // A target loss may end the run before its last step.
+        self.announce_end();
         self.collect(self.timeout(), step_log)
     }
 
@@ -423,14 +456,14 @@ impl Drop for CheckpointSaver {
     }
 }
 
-/// Defers the signals that end the run, so that it can save first.
-fn handle_signals(world: &World, signals: SaveSignals) {
+/// Defers the signals that end the run, so that it can save first; `line` follows Ctrl-C.
+fn handle_signals(world: &World, signals: SaveSignals, line: &'static str) {
     match signals {
         SaveSignals::None => {}
         SaveSignals::Termination => world.processes().defer_termination(true),
         SaveSignals::TerminationAndInterrupt { repeat } => {
             world.processes().defer_termination(true);
-            let effect = Interrupts::Defer { line: INTERRUPTED, repeat };
+            let effect = Interrupts::Defer { line, repeat };
             world.processes().handle_interrupts(effect);
         }
     }

@@ -3,21 +3,22 @@
 //! A step's loss is measured before its update. The first step with differing losses therefore
 //! points at the previous update or at this step's forward pass; the first differing tensor, in
 //! model order, says where to look. Runs of different lengths are compared up to the shorter one.
-//! Weights are compared only if both were saved after the same step.
+//! Weights are compared only if both were saved after the same step; those of a run that did not
+//! come to its end are in its newest checkpoint.
 
 mod run_record;
 mod tensors;
 
-use crate::{RunFolder, TrainError};
-use lockstep_checkpoint::{CheckpointError, weights};
+use crate::TrainError;
+use lockstep_checkpoint::CheckpointError;
 use lockstep_config::Recipe;
 use lockstep_model::describe;
 use lockstep_platform::World;
-use run_record::RunRecord;
+use run_record::{RunRecord, TensorKind};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub use tensors::{ElementDifference, TensorDifference, Tensors, Unmatched};
 
@@ -84,12 +85,13 @@ pub fn compare(path_a: &Path, path_b: &Path, world: &World) -> Result<Comparison
     let losses = a.losses.iter().filter_map(|(&step, &a)| Some((step, a, *b.losses.get(&step)?)));
     let losses: Vec<(u64, f64, f64)> = losses.collect();
     let parting = losses.iter().position(|(_, a, b)| a.to_bits() != b.to_bits());
-    let weights = tensors(&a, &b, RunFolder::weights, world)?;
-    let optimizer = tensors(&a, &b, RunFolder::optimizer, world)?;
+    let weights = tensors(&a, &b, TensorKind::Weights, world)?;
+    let optimizer = tensors(&a, &b, TensorKind::OptimizerState, world)?;
     let (steps_a, steps_b) = (a.last_step(), b.last_step());
     let (recipe, layout) = settings(&a, &b);
     Ok(Comparison {
         equal: steps_a == steps_b
+            && a.weights_step == Some(steps_a)
             && parting.is_none()
             && weights.as_ref().is_some_and(Tensors::equal)
             && optimizer.as_ref().is_none_or(Tensors::equal),
@@ -102,7 +104,7 @@ pub fn compare(path_a: &Path, path_b: &Path, world: &World) -> Result<Comparison
         common_steps: losses.len(),
         equal_steps: parting.unwrap_or(losses.len()),
         first_step: parting.map(|index| step_difference(losses[index])),
-        notes: notes(&a, &b, optimizer.is_some()),
+        notes: notes(&a, &b, weights.is_some(), optimizer.is_some()),
         weights,
         optimizer,
     })
@@ -124,7 +126,12 @@ fn obstacle(a: &RunRecord, b: &RunRecord) -> Option<String> {
     }
 }
 
-fn notes(a: &RunRecord, b: &RunRecord, optimizer_compared: bool) -> Vec<String> {
+fn notes(
+    a: &RunRecord,
+    b: &RunRecord,
+    weights_compared: bool,
+    optimizer_compared: bool,
+) -> Vec<String> {
     let mut notes = Vec::new();
     for (name, past) in [("A", a), ("B", b)] {
         let first_step = past.losses.first_key_value().map_or(1, |(step, _)| *step);
@@ -132,8 +139,16 @@ fn notes(a: &RunRecord, b: &RunRecord, optimizer_compared: bool) -> Vec<String> 
             notes.push(format!("losses of {name} are known from step {first_step} on only"));
         }
     }
+    for (name, past) in [("A", a), ("B", b)] {
+        if let Some(step) = past.weights_step.filter(|_| past.has_checkpoint_only()) {
+            notes.push(format!("weights of {name} are those of its checkpoint after step {step}"));
+        }
+    }
     match obstacle(a, b) {
         Some(why) => notes.push(format!("weights are not compared: {why}")),
+        None if !weights_compared => {
+            notes.push("weights are not compared: a run saved none of its model".to_owned());
+        }
         None if !optimizer_compared => {
             notes.push("optimizer state is not compared: a run did not save it".to_owned());
         }
@@ -142,23 +157,25 @@ fn notes(a: &RunRecord, b: &RunRecord, optimizer_compared: bool) -> Vec<String> 
     notes
 }
 
-/// Compares one tensor file of both runs; none if a run lacks it or saved it after another step.
+/// Compares saved tensors of both runs; none if a run lacks them or saved them after another step.
 fn tensors(
     a: &RunRecord,
     b: &RunRecord,
-    file: fn(&RunFolder) -> PathBuf,
+    kind: TensorKind,
     world: &World,
 ) -> Result<Option<Tensors>, CheckpointError> {
-    let (path_a, path_b) = (file(&a.folder), file(&b.folder));
-    let missing = [&path_a, &path_b].iter().any(|path| world.files().metadata(path).is_none());
-    if missing || obstacle(a, b).is_some() {
+    if obstacle(a, b).is_some() {
         return Ok(None);
     }
+    let (Some(tensors_a), Some(tensors_b)) =
+        (a.load_tensors(kind, world)?, b.load_tensors(kind, world)?)
+    else {
+        return Ok(None);
+    };
     let (blueprint_a, blueprint_b) = (describe(&a.recipe.model), describe(&b.recipe.model));
     let params = blueprint_a.owned_params().chain(blueprint_b.owned_params());
     let order: Vec<&str> = params.map(|(_, param)| param.name.as_str()).collect();
-    let (a, b) = (weights::load(world, &path_a)?, weights::load(world, &path_b)?);
-    Ok(Some(Tensors::compare(&a.tensors, &b.tensors, &order)))
+    Ok(Some(Tensors::compare(&tensors_a, &tensors_b, &order)))
 }
 
 /// Differing settings: those that may change bits, and the others.

@@ -133,26 +133,28 @@ pub enum TrainError {
     },
     /// The saved run has another recipe.
     #[error(
-        "{dir} was trained with another recipe: {saved} there, {requested} here; only run.*, \
-         parallel.*, offload.*, checkpoint.* and emulate.* may change"
+        "{dir} was trained with another recipe: {differences}; only run.*, parallel.*, offload.*, \
+         checkpoint.* and emulate.* may change; without a recipe and --preset, --resume takes the \
+         recipe of the run"
     )]
     OtherRecipe {
         /// Folder of the run to resume.
         dir: String,
-        /// First differing setting of the saved run.
-        saved: String,
-        /// Setting of the recipe in its place.
-        requested: String,
+        /// Differing settings, with both values.
+        differences: String,
     },
     /// Another number of steps changes the learning rate of finished steps.
     #[error(
         "with train.steps = {steps} the learning rate of step {step} would not have been that of \
-         {dir}; a run with optim.schedule = constant and the same optim.warmup_steps can be \
-         extended, and --from {dir} starts a new run with its weights"
+         {dir}, which has train.steps = {saved_steps}; without a recipe, --preset and --steps, \
+         --resume takes the recipe of the run; a run with optim.schedule = constant and the same \
+         optim.warmup_steps can be extended, and --from {dir} starts a new run with its weights"
     )]
     OtherRates {
         /// Folder of the run to resume.
         dir: String,
+        /// Number of steps of its recipe.
+        saved_steps: u64,
         /// Requested number of steps.
         steps: u64,
         /// First step that would differ, counted from zero.
@@ -160,13 +162,16 @@ pub enum TrainError {
     },
     /// Another number of steps changes the rounds of finished steps.
     #[error(
-        "train.steps = {steps} changes the round at step {step}, which {dir} has finished; a run \
-         whose rounds all have one length (sync.synchronous_fraction = 0) and that ended with a \
-         whole round can be extended, and --from {dir} starts a new run with its weights"
+        "train.steps = {steps} changes the round at step {step}, which {dir} has finished with \
+         train.steps = {saved_steps}; a run whose rounds all have one length \
+         (sync.synchronous_fraction = 0) and that ended with a whole round can be extended, and \
+         --from {dir} starts a new run with its weights"
     )]
     OtherRounds {
         /// Folder of the run to resume.
         dir: String,
+        /// Number of steps of its recipe.
+        saved_steps: u64,
         /// Requested number of steps.
         steps: u64,
         /// First step that would differ, counted from zero.
@@ -229,6 +234,19 @@ pub enum TrainError {
         /// Missing file.
         missing: String,
     },
+    /// The run ended before its first checkpoint.
+    #[error(
+        "{dir} has no checkpoint to resume from: it trained {done} of {requested} steps and saved \
+         none; start it again with its recipe.toml"
+    )]
+    NoCheckpoint {
+        /// Folder of the run.
+        dir: String,
+        /// Number of trained steps.
+        done: u64,
+        /// Number of steps of its recipe.
+        requested: u64,
+    },
     /// The run trained a small problem, not a language model.
     #[error(
         "{dir} trained model.family = \"{family}\", which has no text; name a run of gpt2 or llama"
@@ -255,7 +273,7 @@ pub enum TrainError {
         source_of: String,
     },
     /// A rank received a signal that ends the run, and the run was saved.
-    #[error("ended on request after step {step}; `--resume {folder}` continues from there")]
+    #[error("ended on request after step {step}, saved in {folder}")]
     Interrupted {
         /// Number of finished steps.
         step: u64,
@@ -329,6 +347,7 @@ impl TrainError {
             | Self::CheckpointsTaken { .. }
             | Self::NoPlace { .. }
             | Self::NoFolder { .. }
+            | Self::NoCheckpoint { .. }
             | Self::OtherRates { .. }
             | Self::OtherRounds { .. }
             | Self::FolderTaken { .. }

@@ -99,7 +99,7 @@ pub mod text_evaluation;
 mod error;
 
 pub use check::{check, check_inputs};
-pub use checkpoint_dir::has_checkpoints;
+pub use checkpoint_dir::{has_checkpoints, recorded_recipe};
 pub use error::TrainError;
 pub use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of_rank, footprint};
 pub use materialize::{materialize, materialize_model};

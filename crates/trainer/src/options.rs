@@ -8,6 +8,9 @@ use std::time::Duration;
 /// Receives the path of a run folder.
 pub(crate) type RunFolderReceiver = Box<dyn FnOnce(&Path) + Send>;
 
+/// Called once, when the last step begins.
+pub(crate) type LastStepReceiver = Box<dyn FnOnce() + Send>;
+
 /// Options of a run. All but `model` change no result bit.
 #[derive(Default)]
 pub struct Options {
@@ -27,6 +30,9 @@ pub struct Options {
     pub save_signals: SaveSignals,
     /// Receives the run folder on every rank, as soon as it exists.
     pub on_run_folder: Option<RunFolderReceiver>,
+    /// Called on every rank before the last step, or after the step that reaches the target loss:
+    /// no checkpoint follows.
+    pub on_last_step: Option<LastStepReceiver>,
     /// Custom model, trained in place of the recipe's family; every rank passes an equal one.
     pub model: Option<Blueprint>,
 }

@@ -9,7 +9,8 @@ use crate::device::kernel_class;
 use crate::learner::Learner;
 use crate::options::Attempt;
 use crate::pretrained::{self, Pretrained};
-use crate::resume_state::{ResumeState, first_difference};
+use crate::resume_state::{ResumeState, differences};
+use crate::run_list::list_runs;
 use crate::{Options, RunFolder, TrainError, rounds, stragglers};
 use lockstep_checkpoint::sharded::{MANIFEST, Position, Reader, Store};
 use lockstep_checkpoint::{CheckpointError, TrainingState, weights};
@@ -111,14 +112,26 @@ pub(crate) fn open(dir: &Path, recipe: &Recipe, world: &World) -> Result<SavedSt
             }
             Ok(SavedState::Finished(folder, state))
         }
-        // Report the file that a finished run would have.
         (None, _) => {
+            refuse_unsaved(dir, world)?;
+            // Report the file that a finished run would have.
             RunFolder::finished(dir, world)?;
             let folder = RunFolder::started(dir, world)?;
             Ok(TrainingState::load(world, &folder.state())
                 .map(|s| SavedState::Finished(folder, s))?)
         }
     }
+}
+
+/// Refuses a run that ended before it saved anything.
+fn refuse_unsaved(dir: &Path, world: &World) -> Result<(), TrainError> {
+    let is_unfinished =
+        RunFolder::started(dir, world).is_ok() && RunFolder::finished(dir, world).is_err();
+    let runs = if is_unfinished { list_runs(dir, world)? } else { Vec::new() };
+    let Some(run) = runs.first() else { return Ok(()) };
+    let requested = run.recipe.as_ref().map_or(run.steps, |recipe| recipe.train.steps);
+    let dir = dir.display().to_string();
+    Err(TrainError::NoCheckpoint { dir, done: run.steps, requested })
 }
 
 fn finished_run(
@@ -168,20 +181,20 @@ fn refuse_other_recipe(
     longer.train.steps = now.train.steps;
     longer.optim.warmup_steps = now.optim.warmup_steps;
     if now.train.steps <= before.train.steps || longer.hash() != now.hash() {
-        let (saved, requested) = first_difference(&before.identity_text(), &now.identity_text());
-        return Err(TrainError::OtherRecipe { dir, saved, requested });
+        let differences = differences(&before.identity_text(), &now.identity_text());
+        return Err(TrainError::OtherRecipe { dir, differences });
     }
     // Only learning rates and rounds depend on the number of steps.
     let [was, is] = [before, now].map(|r| LearningRate::new(&r.optim, r.train.steps));
     let batches = now.batch_plan();
     let rates = |step| [&was, &is].map(|lr| lr.at(step, batches.at(step).batch).to_bits());
-    let steps = now.train.steps;
+    let (saved_steps, steps) = (before.train.steps, now.train.steps);
     if let Some(step) = (0..done).find(|step| rates(*step)[0] != rates(*step)[1]) {
-        return Err(TrainError::OtherRates { dir, steps, step });
+        return Err(TrainError::OtherRates { dir, saved_steps, steps, step });
     }
     match (0..done).find(|step| before.round_at(*step) != now.round_at(*step)) {
         None => Ok(()),
-        Some(step) => Err(TrainError::OtherRounds { dir, steps, step }),
+        Some(step) => Err(TrainError::OtherRounds { dir, saved_steps, steps, step }),
     }
 }
 

@@ -122,6 +122,23 @@ impl RunFolder {
 
     /// The newest finished run under `runs`.
     pub fn newest(world: &World) -> Result<Self, TrainError> {
+        let newest = Self::newest_of(Self::finished, world)?;
+        newest.ok_or_else(|| TrainError::NoRun {
+            dir: RUNS.to_owned(),
+            missing: "model.safetensors".to_owned(),
+        })
+    }
+
+    /// The newest run under `runs`, finished or not; `None` if there is none.
+    pub fn newest_started(world: &World) -> Result<Option<Self>, TrainError> {
+        Self::newest_of(Self::started, world)
+    }
+
+    /// The newest numbered folder under `runs` that `open` accepts.
+    fn newest_of(
+        open: fn(&Path, &World) -> Result<Self, TrainError>,
+        world: &World,
+    ) -> Result<Option<Self>, TrainError> {
         let runs = Path::new(RUNS);
         let mut folders = match world.files().metadata(runs) {
             Some(FileKind::Directory) => world.files().list(runs)?,
@@ -129,11 +146,7 @@ impl RunFolder {
         };
         folders.retain(|path| number_of(path).is_some());
         folders.sort_by_key(|path| number_of(path));
-        let finished = folders.iter().rev().find_map(|path| Self::finished(path, world).ok());
-        finished.ok_or_else(|| TrainError::NoRun {
-            dir: RUNS.to_owned(),
-            missing: "model.safetensors".to_owned(),
-        })
+        Ok(folders.iter().rev().find_map(|path| open(path, world).ok()))
     }
 
     /// Path of the folder.

@@ -109,7 +109,7 @@ fn run_worker(
         receive(&run_dir);
     }
     let mut saver =
-        CheckpointSaver::open(recipe, world, workers, &run_dir, &start, &options, &learner)?;
+        CheckpointSaver::open(recipe, world, workers, &run_dir, &start, &mut options, &learner)?;
     event_history::carry_over(&options, folder.as_ref(), world, &mut start)?;
     let peak = options.peak_flops_per_second;
     let mut step_log =
@@ -122,6 +122,7 @@ fn run_worker(
 
     let mut evaluation = None;
     for step in first_step..last_step {
+        saver.before_step(step..last_step);
         strategy.step(&mut worker, step..last_step)?;
         if evaluate::is_due(recipe, step + 1, last_step) {
             let found =

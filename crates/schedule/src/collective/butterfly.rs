@@ -13,9 +13,9 @@ use super::power_of_two::PowerOfTwoGroup;
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
+use crate::instruction::Buffer;
 use crate::op::Op;
 use crate::schedule::Schedule;
-use crate::step::Buffer;
 use crate::sum_tree::SumTree;
 
 /// All-reduce.

@@ -17,9 +17,9 @@ use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
 use crate::contributions::Contributions;
+use crate::instruction::{Buffer, Place};
 use crate::op::Op;
 use crate::schedule::Schedule;
-use crate::step::{Buffer, Place};
 
 /// All-reduce: each rank writes its part of the sum to all outputs.
 pub fn all_reduce(contributions: &Contributions) -> Schedule {

@@ -8,9 +8,9 @@ use super::tree::height;
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
+use crate::instruction::Buffer;
 use crate::op::Op;
 use crate::schedule::Schedule;
-use crate::step::Buffer;
 
 /// Barrier.
 pub fn barrier(num_ranks: usize) -> Schedule {

@@ -17,9 +17,9 @@
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
+use crate::instruction::{Buffer, Side};
 use crate::op::Op;
 use crate::schedule::Schedule;
-use crate::step::{Buffer, Side};
 
 /// All-reduce with `segments` segments per half of the vector.
 pub fn all_reduce(num_ranks: usize, segments: usize) -> Schedule {

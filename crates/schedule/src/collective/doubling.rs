@@ -10,9 +10,9 @@ use super::tree::height;
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
+use crate::instruction::Buffer;
 use crate::op::Op;
 use crate::schedule::Schedule;
-use crate::step::Buffer;
 
 /// All-gather.
 pub fn all_gather(num_ranks: usize) -> Schedule {

@@ -21,9 +21,9 @@ use super::rabenseifner;
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
+use crate::instruction::{Buffer, Place};
 use crate::op::Op;
 use crate::schedule::Schedule;
-use crate::step::{Buffer, Place};
 use crate::sum_tree::{SumTree, is_canonical_block};
 use crate::topology::{Medium, Topology};
 

@@ -14,9 +14,9 @@ use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
 use crate::contributions::Contributions;
+use crate::instruction::{Buffer, Place};
 use crate::op::Op;
 use crate::schedule::Schedule;
-use crate::step::{Buffer, Place};
 use crate::sum_tree::SumTree;
 
 /// All-reduce.

@@ -10,7 +10,7 @@
 
 use crate::builder::Builder;
 use crate::chunks::Chunks;
-use crate::step::{Buffer, Place, Side};
+use crate::instruction::{Buffer, Place, Side};
 
 /// Active ranks of a group of any size.
 pub(crate) struct PowerOfTwoGroup {

@@ -16,9 +16,9 @@ use super::power_of_two::PowerOfTwoGroup;
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
+use crate::instruction::{Buffer, Place, Side};
 use crate::op::Op;
 use crate::schedule::Schedule;
-use crate::step::{Buffer, Place, Side};
 
 /// All-reduce.
 pub fn all_reduce(num_ranks: usize) -> Schedule {

@@ -20,9 +20,9 @@
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
+use crate::instruction::{Buffer, Side};
 use crate::op::Op;
 use crate::schedule::Schedule;
-use crate::step::{Buffer, Side};
 
 /// All-reduce: reduce-scatter, then all-gather.
 pub fn all_reduce(order: &[usize], channels: usize) -> Schedule {

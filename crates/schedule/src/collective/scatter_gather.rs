@@ -15,9 +15,9 @@ use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
 use crate::contributions::Contributions;
+use crate::instruction::Buffer;
 use crate::op::Op;
 use crate::schedule::Schedule;
-use crate::step::Buffer;
 
 /// Broadcast.
 pub fn broadcast(num_ranks: usize, root: usize) -> Schedule {

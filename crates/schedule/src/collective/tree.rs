@@ -15,9 +15,9 @@ use std::ops::Range;
 use crate::algorithm::Algorithm;
 use crate::builder::Builder;
 use crate::chunks::Chunks;
+use crate::instruction::{Buffer, Side};
 use crate::op::Op;
 use crate::schedule::Schedule;
-use crate::step::{Buffer, Side};
 use crate::sum_tree::halves;
 
 /// All-reduce: reduce to rank 0, then broadcast.

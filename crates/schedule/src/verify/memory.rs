@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use super::VerifyError;
 use super::symbol::Symbol;
+use crate::instruction::{Buffer, Place};
 use crate::schedule::{Schedule, StepId};
-use crate::step::{Buffer, Place};
 
 /// Whether input and output are separate buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

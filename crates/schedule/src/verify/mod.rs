@@ -31,9 +31,9 @@ pub use report::{Report, Traffic, Transfer};
 
 use crate::chunks::Chunks;
 use crate::contributions::Contribution;
+use crate::instruction::{Buffer, Place};
 use crate::op::Op;
 use crate::schedule::{Schedule, StepId};
-use crate::step::{Buffer, Place};
 use crate::sum_tree::SumTree;
 use memory::Storage;
 

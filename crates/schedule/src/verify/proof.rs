@@ -11,9 +11,9 @@ use super::memory::{Clock, Memory, Storage};
 use super::symbol::{Symbol, Symbols};
 use crate::chunks::Chunks;
 use crate::contributions::Contribution;
+use crate::instruction::{Place, Side, Step};
 use crate::op::Op;
 use crate::schedule::{RoundId, Schedule, StepId};
-use crate::step::{Place, Side, Step};
 use crate::sum_tree::SumTree;
 use crate::walk::{Interrupted, Observer, walk};
 

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use super::proof::Sums;
 use crate::chunks::Chunks;
 use crate::contributions::Contribution;
+use crate::instruction::{Place, Step};
 use crate::layout::Layout;
 use crate::schedule::Schedule;
-use crate::step::{Place, Step};
 use crate::sum_tree::SumTree;
 use crate::timeline::{Hops, simulate};
 

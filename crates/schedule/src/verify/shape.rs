@@ -2,8 +2,8 @@
 
 use super::{Malformed, VerifyError};
 use crate::chunks::Chunks;
+use crate::instruction::{Buffer, Place, Step};
 use crate::schedule::{Schedule, StepId};
-use crate::step::{Buffer, Place, Step};
 
 /// Checks the sizes, and every step by itself.
 pub(super) fn check(schedule: &Schedule) -> Result<(), VerifyError> {

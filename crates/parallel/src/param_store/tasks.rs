@@ -1,0 +1,246 @@
+//! Tasks of a step program on the parameters and gradients of a rank: gathers, reductions, tied
+//! tensors and the update.
+
+use super::{Gradients, ParamStore, mirror_tag};
+use crate::buckets::{Buckets, MirrorPair};
+use crate::microbatch::Store;
+use crate::stage_link::Link;
+use crate::step_program::pair_numbers;
+use crate::weights::Weights;
+use lockstep_comm::CommError;
+use lockstep_model::Grads;
+use lockstep_optim::{Optimizer, Update};
+use lockstep_schedule::step::{Contents, MessageKind, Program, TaskId, TaskOp, Use};
+use lockstep_tensor::{Cpu, reduce};
+use std::ops::Range;
+use std::sync::Arc;
+
+impl ParamStore {
+    /// Runs the tasks that complete the reduction: waits for it, decodes, and adds the gradients of
+    /// mirrors to their owners, over the pipeline link where those are on another stage.
+    pub fn finish_reduce(
+        &mut self,
+        cpu: &Cpu,
+        link: &mut Link,
+        program: &Program,
+        tasks: Range<u32>,
+    ) -> Result<(), CommError> {
+        self.swap_in_delayed();
+        let is_mirror =
+            |task: &TaskId| !matches!(program.tasks[task.0 as usize].op, TaskOp::Decode { .. });
+        for task in tasks.clone().map(TaskId).filter(|task| !is_mirror(task)) {
+            self.communicate(cpu, program, task)?;
+        }
+        if let Gradients::Whole(whole) = &mut self.grads {
+            whole.finish(cpu, &mut self.overlap)?;
+        }
+        let grads = Arc::clone(&self.trained.grads);
+        for task in tasks.map(TaskId).filter(is_mirror) {
+            self.add_mirror(cpu, link, &grads, program.tasks[task.0 as usize].op)?;
+        }
+        Ok(())
+    }
+
+    /// Sends, receives or adds the gradient of a mirror.
+    fn add_mirror(
+        &mut self,
+        cpu: &Cpu,
+        link: &mut Link,
+        grads: &Buckets,
+        op: TaskOp,
+    ) -> Result<(), CommError> {
+        let kind = match op {
+            TaskOp::Send(message) | TaskOp::Recv(message) => Some(message.kind),
+            _ => None,
+        };
+        let ((TaskOp::AddMirror { pair: number }, _)
+        | (_, Some(MessageKind::MirrorGrad { pair: number }))) = (op, kind)
+        else {
+            unreachable!("between reduction and agreement only mirrors are sent")
+        };
+        let pair = mirror_pair(grads, number);
+        let (owner, mirror) = self.own_of_pair(grads, pair);
+        let (tag, [owner_device, mirror_device]) = (mirror_tag(pair), self.devices(pair));
+        if let TaskOp::Send(_) = op {
+            let addend = &self.own_grads(pair.mirror.0)[mirror];
+            return link.call(|comm| comm.send(addend, owner_device, tag));
+        }
+        // The two ranges may share a buffer and cannot be borrowed together.
+        let mut spare = std::mem::take(&mut self.spare);
+        let addend = &mut spare[..owner.len()];
+        if let TaskOp::Recv(_) = op {
+            link.call(|comm| comm.recv(addend, mirror_device, tag))?;
+        } else {
+            if pair.is_mirror_here() {
+                addend.copy_from_slice(&self.own_grads(pair.mirror.0)[mirror]);
+            }
+            reduce::add_assign(cpu, &mut self.own_grads_mut(pair.owner.0)[owner], addend);
+        }
+        self.spare = spare;
+        Ok(())
+    }
+
+    /// Runs the tasks from the update on: steps the owned parameters and publishes them.
+    pub fn step(
+        &mut self,
+        cpu: &Cpu,
+        optimizer: &mut Optimizer,
+        update: &Update,
+        link: &mut Link,
+        program: &Program,
+        tasks: Range<u32>,
+    ) -> Result<(), CommError> {
+        let buckets = Arc::clone(&self.buckets);
+        for task in tasks.map(TaskId) {
+            match program.tasks[task.0 as usize].op {
+                TaskOp::Update { bucket } => {
+                    if let Some((params, grads)) = self.own_pair_mut(bucket as usize) {
+                        optimizer.step_block(cpu, update, bucket as usize, params, grads);
+                    }
+                }
+                TaskOp::CopyMirror { pair } => {
+                    self.copy_to_mirror(&buckets, mirror_pair(&buckets, pair));
+                }
+                TaskOp::Send(message) | TaskOp::Recv(message) => {
+                    let MessageKind::MirrorParams { pair } = message.kind else {
+                        unreachable!("after an update only mirrors are sent")
+                    };
+                    self.hand_to_mirror(&buckets, mirror_pair(&buckets, pair), link)?;
+                }
+                _ => self.communicate(cpu, program, task)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Store for ParamStore {
+    fn arrive(&mut self, block: usize) -> Result<(), CommError> {
+        let bucket = self.buckets.of_block(block);
+        match &mut self.weights {
+            Weights::Whole(whole) => whole.fetch(bucket, &mut self.overlap),
+            Weights::Sharded(sharded) => sharded.arrive(bucket, &mut self.overlap),
+        }
+    }
+
+    fn params(&self, block: usize) -> &[f32] {
+        let bucket = self.buckets.of_block(block);
+        let range = self.buckets.list[bucket].block(block);
+        match &self.weights {
+            Weights::Whole(whole) => &whole.bucket(bucket)[range],
+            Weights::Sharded(sharded) => &sharded.bucket(bucket)[range],
+        }
+    }
+
+    fn params_and_grads(
+        &mut self,
+        cpu: &Cpu,
+        block: usize,
+        leaf: Option<u32>,
+    ) -> (&[f32], Grads<'_>) {
+        let bucket = self.buckets.of_block(block);
+        let range = self.buckets.list[bucket].block(block);
+        let params = match &self.weights {
+            Weights::Whole(whole) => &whole.bucket(bucket)[range],
+            Weights::Sharded(sharded) => &sharded.bucket(bucket)[range],
+        };
+        let runs = &self.trained.of_block[block];
+        if runs.is_empty() {
+            return (params, Grads::none());
+        }
+        let grads = match &mut self.grads {
+            Gradients::Whole(whole) => whole.microbatch_buffer(cpu, bucket),
+            Gradients::Sharded(sharded) => {
+                let leaf = leaf.expect("the program numbers the leaves of sharded gradients");
+                sharded.microbatch_buffer(cpu, bucket, leaf as usize)
+            }
+        };
+        let range = self.trained.grads.list[bucket].block(block);
+        (params, Grads::new(&mut grads[range], runs))
+    }
+
+    fn first_trained(&self) -> usize {
+        self.trained.first_block
+    }
+
+    fn finish_grads(&mut self, cpu: &Cpu, block: usize) {
+        let bucket = self.buckets.of_block(block);
+        if !self.fills_bucket(block) {
+            return;
+        }
+        match &mut self.grads {
+            Gradients::Whole(whole) if self.is_alone => whole.finish_microbatch_alone(cpu, bucket),
+            Gradients::Whole(whole) => whole.finish_microbatch(cpu, bucket),
+            Gradients::Sharded(sharded) => sharded.finish_microbatch(bucket),
+        }
+    }
+
+    fn communicate(&mut self, cpu: &Cpu, program: &Program, task: TaskId) -> Result<(), CommError> {
+        let Self { buckets, weights, grads, overlap, .. } = self;
+        match (program.tasks[task.0 as usize].op, weights, grads) {
+            (TaskOp::GatherParams { bucket }, Weights::Sharded(sharded), _) => {
+                let window = buffer_number(program, task, Use::Write);
+                sharded.gather(buckets, bucket as usize, window, overlap)
+            }
+            (TaskOp::ReleaseParams { .. }, Weights::Sharded(sharded), _) => {
+                sharded.release(buffer_number(program, task, Use::Take), overlap)
+            }
+            (TaskOp::GatherUpdated { bucket }, Weights::Whole(whole), _) => {
+                // The runs of a bucket are gathered together, with the last of its tasks.
+                if program.contents(task, &[Use::Take]).next().is_none() {
+                    return Ok(());
+                }
+                let (bucket, runs) = (bucket as usize, &self.trained.of_bucket[bucket as usize]);
+                whole.start_gathering(buckets, bucket, runs, overlap)
+            }
+            (TaskOp::Encode { bucket }, _, Gradients::Whole(whole)) => {
+                whole.encode(cpu, bucket as usize);
+                Ok(())
+            }
+            (TaskOp::Encode { bucket }, _, Gradients::Sharded(sharded)) => {
+                let leaf = buffer_number(program, task, Use::Take);
+                let number = buffer_number(program, task, Use::Write);
+                sharded.encode(cpu, bucket as usize, leaf, number);
+                Ok(())
+            }
+            (TaskOp::Reduce { bucket }, _, Gradients::Whole(whole)) => {
+                whole.reduce(bucket as usize, overlap)
+            }
+            (TaskOp::Reduce { bucket }, _, Gradients::Sharded(sharded)) => {
+                let leaf = program.contents(task, &[Use::Read]).find_map(|contents| {
+                    let Contents::Leaf { number } = contents else { return None };
+                    Some(number as usize)
+                });
+                let number = buffer_number(program, task, Use::Write);
+                sharded.exchange(bucket as usize, leaf, number, overlap)
+            }
+            (TaskOp::Decode { bucket }, _, Gradients::Whole(whole)) => {
+                whole.decode(cpu, bucket as usize, overlap)
+            }
+            (TaskOp::Decode { bucket }, _, Gradients::Sharded(sharded)) => {
+                let number = buffer_number(program, task, Use::Take);
+                sharded.decode(cpu, bucket as usize, number, overlap)
+            }
+            (op, ..) => unreachable!("{op} is not a task of a parameter store"),
+        }
+    }
+}
+
+/// Pair of tied tensors with this number.
+fn mirror_pair(buckets: &Buckets, number: u32) -> &MirrorPair {
+    let mut pairs = buckets.mirrors.iter().zip(pair_numbers(buckets));
+    let found = pairs.find(|(_, other)| *other == number);
+    found.expect("the program names pairs of this rank").0
+}
+
+/// Number of the first buffer that a task uses in this mode.
+fn buffer_number(program: &Program, task: TaskId, mode: Use) -> usize {
+    let number = program.contents(task, &[mode]).find_map(|contents| match contents {
+        Contents::Window { window: number }
+        | Contents::Leaf { number }
+        | Contents::Pieces { number }
+        | Contents::Encoded { number } => Some(number as usize),
+        _ => None,
+    });
+    number.expect("the program numbers its buffers")
+}

@@ -1,0 +1,255 @@
+//! The step program of a rank ([`lockstep_schedule::step`]), built from its replica plan.
+//!
+//! One file a technique, each of which adds its tasks:
+//! - `kind`: kinds of steps, each with a program of its own
+//! - `passes`: micro-batches through the blocks of the rank's pipeline stages
+//! - `params`: parameters that are gathered before their use, or after the update
+//! - `gradients`: reduction of gradients at every ZeRO stage
+//! - `after_step`: averages of weights, gossip, compressed exchange
+//! - `update`: from reduced gradients to updated parameters
+//!
+//! Equal plans and ranks give equal programs; nothing here does I/O or holds tensors.
+
+mod after_step;
+mod gradients;
+mod kind;
+mod params;
+mod passes;
+mod update;
+
+pub use after_step::exchange_plan;
+pub use kind::StepKind;
+pub use update::pair_numbers;
+
+use crate::buckets::Buckets;
+use crate::leaf_assignment::LeafAssignment;
+use crate::replica_plan::ReplicaPlan;
+use crate::sparse_embedding::SparseEmbedding;
+use crate::trainable_params::TrainableParams;
+use gradients::Gradients;
+use lockstep_config::units::Bytes;
+use lockstep_config::{Dtype, Recipe};
+use lockstep_mesh::{Axis, Mesh, Rank};
+use lockstep_model::Blueprint;
+use lockstep_schedule::pipeline::{Pipeline, Shape, Task as PipelineTask, forward};
+use lockstep_schedule::step::{BufferId, Builder, Call, CommGroup, Lengths, Program};
+use lockstep_schedule::{Contributions, Op};
+use params::Windows;
+use std::ops::Range;
+
+/// Bytes of an element: parameters are sent as `f32`, and gradients unless they are rounded.
+pub const ELEMENT: Bytes = Bytes(4);
+
+/// Bytes of a rounded gradient element.
+const NARROW_ELEMENT: Bytes = Bytes(2);
+
+/// A rank's place and its part of the model.
+pub struct RankPlan<'a> {
+    plan: &'a ReplicaPlan,
+    blueprint: &'a Blueprint,
+    rank: usize,
+    /// Pipeline rank, data-parallel rank and number of tensor-parallel ranks.
+    device: usize,
+    part: usize,
+    num_tp_ranks: usize,
+    buckets: Buckets,
+    trained: TrainableParams,
+    sparse: Option<SparseEmbedding>,
+    /// Blocks of each of its stages.
+    runs: Vec<Range<usize>>,
+    /// Its micro-batches, as numbers within the global batch.
+    microbatches: Vec<usize>,
+    /// Embedding rows with a gradient, by rank of the run, where they are known and exchanged
+    /// sparsely.
+    rows_by_rank: Option<&'a [usize]>,
+}
+
+impl<'a> RankPlan<'a> {
+    /// Place of a rank of the plan's mesh.
+    pub fn new(plan: &'a ReplicaPlan, blueprint: &'a Blueprint, rank: usize) -> Self {
+        let at = |axis| plan.mesh.index(axis, Rank(rank));
+        let (device, part) = (at(Axis::Pipeline), at(Axis::Data));
+        let buckets = plan.buckets(blueprint).here(|block| plan.stages.device_of(block) == device);
+        let trained = TrainableParams::new(blueprint, &buckets, &plan.phases, plan.phase);
+        Self {
+            sparse: plan.sparse(blueprint, &trained),
+            runs: plan.stages.runs_of(device, blueprint.blocks.len()),
+            microbatches: plan.leaf_assignment().microbatches_of(part, plan.leaves),
+            num_tp_ranks: plan.mesh.degree(Axis::Tensor),
+            plan,
+            blueprint,
+            rank,
+            device,
+            part,
+            buckets,
+            trained,
+            rows_by_rank: None,
+        }
+    }
+
+    /// Place of a rank in a step that exchanges these embedding rows.
+    pub fn with_rows(self, rows_by_rank: Option<&'a [usize]>) -> Self {
+        Self { rows_by_rank, ..self }
+    }
+
+    /// Whether the rows of an embedding's gradient are exchanged sparsely, so that the calls depend
+    /// on the tokens.
+    pub fn has_sparse_rows(&self) -> bool {
+        self.sparse.is_some()
+    }
+
+    /// Program of a training step, as far as the replica runs it.
+    pub fn training(&self, kind: &StepKind) -> Program {
+        self.build(kind, None)
+    }
+
+    /// Program of a training step, with everything that the recipe's workers exchange.
+    pub fn training_of(&self, recipe: &Recipe, kind: &StepKind) -> Program {
+        self.build(kind, Some(recipe))
+    }
+
+    fn build(&self, kind: &StepKind, recipe: Option<&Recipe>) -> Program {
+        let pipeline = self.plan.stages.pipeline(self.plan.num_microbatches(self.part));
+        let mut step = StepBuilder::new(self, &pipeline);
+        let mut gradients = Gradients::new(self, kind.gradients);
+        step.load_batch();
+        for task in &pipeline.programs[self.device] {
+            step.pass(*task, &mut gradients);
+        }
+        step.gather_losses();
+        gradients.finish(&mut step);
+        step.update(recipe.zip(kind.compressed));
+        if let Some(recipe) = recipe {
+            step.after_step(recipe, kind);
+        }
+        step.tasks.finish()
+    }
+
+    /// Program of an evaluation of as many micro-batches as the pipeline has ranks; a rank skips
+    /// the passes of those that it does not have.
+    pub fn evaluation(&self) -> Program {
+        let stages = &self.plan.stages;
+        let (num_devices, num_chunks) = (stages.num_devices(), stages.num_chunks());
+        let shape = Shape { num_devices, num_chunks, num_microbatches: num_devices };
+        let pipeline = stages.pipeline(self.plan.num_microbatches(self.part));
+        let mut step = StepBuilder::new(self, &pipeline);
+        step.is_evaluation = true;
+        for task in forward::program(shape) {
+            step.forward_pass(task, false);
+        }
+        step.release_all();
+        step.tasks.finish()
+    }
+
+    /// Whether a task of the pipeline is padding: data-parallel ranks with fewer micro-batches join
+    /// the collectives of the others and compute nothing.
+    fn is_padding(&self, task: PipelineTask) -> bool {
+        task.microbatch >= self.microbatches.len()
+    }
+
+    /// Ranks along an axis through this rank.
+    fn ranks_along(&self, axis: Axis) -> Vec<usize> {
+        self.plan.mesh.group(axis, Rank(self.rank)).ranks().iter().map(|rank| rank.0).collect()
+    }
+
+    /// Rank of another pipeline rank with the same data and tensor index.
+    fn pipeline_peer(&self, device: usize) -> u32 {
+        self.ranks_along(Axis::Pipeline)[device] as u32
+    }
+
+    /// Range of a bucket that this rank steps.
+    fn own_len(&self, buckets: &Buckets, bucket: usize) -> usize {
+        match self.plan.zero {
+            0 => buckets.list[bucket].len,
+            _ => buckets.list[bucket].part(self.part).len(),
+        }
+    }
+
+    /// Buckets with gradients on this rank, ascending.
+    fn grad_buckets(&self) -> impl DoubleEndedIterator<Item = usize> + '_ {
+        let list = self.trained.grads.list.iter().enumerate();
+        list.filter(|(_, bucket)| bucket.len > 0).map(|(index, _)| index)
+    }
+
+    /// Last block of a bucket that backward passes, if the bucket has gradients.
+    fn filling_block(&self, bucket: usize) -> Option<usize> {
+        let last = self.buckets.list[bucket].blocks.start.max(self.trained.first_block);
+        (self.trained.grads.list[bucket].len > 0).then_some(last)
+    }
+}
+
+/// Program under construction.
+struct StepBuilder<'a> {
+    at: &'a RankPlan<'a>,
+    tasks: Builder,
+    windows: Windows,
+    /// Whether activations are dropped after their use in the forward pass.
+    is_evaluation: bool,
+    /// Marks of tied copies whose gradients were added to their owners.
+    added_mirrors: Vec<BufferId>,
+    /// Live micro-batches and deferred weight gradients, by stage of the rank.
+    live: Vec<usize>,
+    deferred_slots: Vec<usize>,
+    data: u32,
+    tensor: u32,
+    world: u32,
+}
+
+impl<'a> StepBuilder<'a> {
+    fn new(at: &'a RankPlan<'a>, pipeline: &Pipeline) -> Self {
+        let mut tasks = Builder::new(at.rank);
+        tasks.microbatches(at.microbatches.iter().copied());
+        let contributions = match &at.plan.leaf_assignment() {
+            LeafAssignment::Contiguous(runs) => Contributions::of_leaves(runs),
+            LeafAssignment::Cyclic { num_workers } => Contributions::one_each(*num_workers),
+        };
+        let mut group = |axis: Axis, contributions: Option<Contributions>| {
+            let ranks = at.ranks_along(axis);
+            let contributions =
+                contributions.unwrap_or_else(|| Contributions::one_each(ranks.len()));
+            tasks.group(CommGroup { axis, ranks, contributions })
+        };
+        let data = group(Axis::Data, Some(contributions));
+        let tensor = group(Axis::Tensor, None);
+        let num_ranks = at.plan.mesh.num_ranks();
+        let world = tasks.group(CommGroup {
+            axis: Axis::Data,
+            ranks: (0..num_ranks).collect(),
+            contributions: Contributions::one_each(num_ranks),
+        });
+        Self {
+            live: pipeline.live(at.device),
+            deferred_slots: pipeline.deferred_weight_grads(at.device),
+            at,
+            tasks,
+            windows: Windows::default(),
+            is_evaluation: false,
+            added_mirrors: Vec::new(),
+            data,
+            tensor,
+            world,
+        }
+    }
+
+    /// Call of the data-parallel group.
+    fn data_call(&self, op: Op, lengths: Lengths, element: Bytes) -> Call {
+        Call { group: self.data, op, lengths, element }
+    }
+
+    /// Bytes of a gradient element on the wire.
+    fn wire_element(&self) -> Bytes {
+        if self.at.plan.wire == Dtype::F32 { ELEMENT } else { NARROW_ELEMENT }
+    }
+}
+
+/// Rank at these coordinates of the mesh.
+pub fn rank_at(mesh: &Mesh, device: usize, part: usize, tp_rank: usize) -> usize {
+    let is_there = |rank: &usize| {
+        let at = |axis| mesh.index(axis, Rank(*rank));
+        (at(Axis::Pipeline), at(Axis::Data), at(Axis::Tensor)) == (device, part, tp_rank)
+    };
+    (0..mesh.num_ranks()).find(is_there).expect("the mesh has this place")
+}
+
+#[cfg(test)]
+mod tests;

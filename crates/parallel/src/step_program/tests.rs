@@ -1,0 +1,133 @@
+//! Every layout's programs are proven, and no task of them can be left out.
+
+use super::{RankPlan, StepKind};
+use crate::from_recipe::{blueprint_of_rank, plan_at};
+use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_schedule::step::{Program, TaskId, verify};
+
+fn recipe(sets: &[&str]) -> Recipe {
+    let small = [
+        "model.layers=2",
+        "model.width=16",
+        "model.heads=2",
+        "model.kv_heads=2",
+        "model.ffn=32",
+        "model.vocab=256",
+        "model.context=8",
+        "train.batch=8",
+        "train.microbatch=1",
+        "numerics.invariant_up_to=8",
+        "parallel.bucket_bytes=4096",
+    ];
+    let sets = small.iter().chain(sets).map(|set| (*set).to_owned()).collect();
+    resolve(&Sources { sets, ..Sources::default() }).unwrap_or_else(|errors| panic!("{errors:?}"))
+}
+
+fn programs(sets: &[&str]) -> Vec<Program> {
+    let recipe = recipe(sets);
+    let blueprint = blueprint_of_rank(&recipe, 0);
+    let plan = plan_at(&recipe, &blueprint, 0);
+    let of_rank = |rank| RankPlan::new(&plan, &blueprint, rank).training(&StepKind::reduce());
+    (0..plan.mesh.num_ranks()).map(of_rank).collect()
+}
+
+const LAYOUTS: &[&[&str]] = &[
+    &[],
+    &["run.workers=2"],
+    &["run.workers=3"],
+    &["run.workers=2", "precision.wire=bf16"],
+    &["run.workers=2", "parallel.zero=1"],
+    &["run.workers=3", "parallel.zero=1", "precision.wire=bf16"],
+    &["run.workers=2", "parallel.zero=2"],
+    &["run.workers=3", "parallel.zero=2"],
+    &["run.workers=3", "parallel.zero=3"],
+    &["run.workers=3", "parallel.zero=3", "precision.wire=bf16"],
+    &["run.workers=2", "parallel.zero=2", "train.batch=32", "model.tied=true"],
+    &["run.workers=2", "parallel.zero=3", "parallel.recompute=full"],
+    &["run.workers=2", "parallel.pipeline=2"],
+    &["run.workers=2", "parallel.pipeline=2", "model.tied=true"],
+    &["run.workers=4", "parallel.pipeline=2", "model.tied=true", "parallel.zero=1"],
+    &["run.workers=2", "parallel.pipeline=2", "parallel.schedule=gpipe"],
+    &["run.workers=2", "parallel.pipeline=2", "parallel.schedule=zero-bubble"],
+    &[
+        "run.workers=2",
+        "parallel.pipeline=2",
+        "parallel.schedule=interleaved",
+        "parallel.virtual_stages=2",
+    ],
+    &["run.workers=4", "parallel.pipeline=2", "parallel.zero=3"],
+    &["run.workers=2", "parallel.tensor=2", "numerics.invariant_tensor_up_to=2"],
+    &[
+        "run.workers=2",
+        "parallel.tensor=2",
+        "numerics.invariant_tensor_up_to=2",
+        "parallel.sequence=true",
+        "parallel.recompute=selective",
+    ],
+    &["run.workers=4", "parallel.tensor=2", "parallel.zero=1"],
+    &["optim.groups=[{match = \"model.embed*\", frozen = true}]", "run.workers=2"],
+];
+
+#[test]
+fn every_layout_is_proven() {
+    for layout in LAYOUTS {
+        let programs = programs(layout);
+        if let Err(error) = verify(&programs) {
+            panic!("{layout:?}: {error}\n{}", programs[0]);
+        }
+    }
+}
+
+#[test]
+fn no_task_can_be_left_out() {
+    for layout in LAYOUTS {
+        let programs = programs(layout);
+        for rank in 0..programs.len() {
+            for task in 0..programs[rank].tasks.len() as u32 {
+                let mut mutant = programs.clone();
+                mutant[rank] = programs[rank].without(TaskId(task));
+                let op = programs[rank].tasks[task as usize].op;
+                assert!(verify(&mutant).is_err(), "{layout:?}: rank {rank} without {op} ({task})");
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_plans_give_equal_programs() {
+    for layout in LAYOUTS {
+        assert_eq!(programs(layout), programs(layout));
+    }
+}
+
+#[test]
+fn every_step_of_other_strategies_is_proven() {
+    let rounds = ["sync.mode=local-sgd", "sync.local_steps=3"];
+    let strategies: &[&[&str]] = &[
+        &rounds,
+        &[&rounds[..], &["sync.group_workers=2", "sync.inner_rounds=2"]].concat(),
+        &[&rounds[..], &["sync.fragments=3", "sync.inner_rounds=2"]].concat(),
+        &["sync.mode=gossip"],
+        &["sync.mode=gossip", "sync.graph=one-peer"],
+        &["sync.mode=gossip", "sync.graph=random-regular"],
+        &["compress.method=top-k"],
+        &["compress.method=power-sgd", "compress.warmup_steps=2"],
+    ];
+    for strategy in strategies {
+        let recipe = recipe(&[&["run.workers=4", "train.steps=12"], *strategy].concat());
+        let blueprint = blueprint_of_rank(&recipe, 0);
+        let plan = plan_at(&recipe, &blueprint, 0);
+        let mut communicates = false;
+        for step in 0..12 {
+            let kind = StepKind::at(&recipe, step);
+            let of_rank = |rank| RankPlan::new(&plan, &blueprint, rank).training_of(&recipe, &kind);
+            let programs: Vec<Program> = (0..4).map(of_rank).collect();
+            if let Err(error) = verify(&programs) {
+                panic!("{strategy:?}, step {step}: {error}\n{}", programs[0]);
+            }
+            let base = RankPlan::new(&plan, &blueprint, 0).training(&StepKind::local());
+            communicates |= programs[0].tasks.len() > base.tasks.len();
+        }
+        assert!(communicates, "{strategy:?}");
+    }
+}

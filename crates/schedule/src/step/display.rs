@@ -1,0 +1,126 @@
+//! Text of a step program, a task a line.
+
+use super::{BlockPass, Contents, Message, MessageKind, Program, Queue, TaskOp, Use};
+use std::fmt;
+
+impl fmt::Display for Program {
+    /// Every task with its queue, the tasks it waits for and the buffers it uses.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "step of rank {}, {} tasks", self.rank, self.tasks.len())?;
+        for (id, task) in self.iter() {
+            write!(f, "{:>4}  {:<12} {}", id.0, task.queue.to_string(), task.op)?;
+            for access in self.accesses(id) {
+                let buffer = self.buffers[access.buffer.0 as usize].contents;
+                let mark = match access.mode {
+                    Use::Read => "",
+                    Use::Update => "~",
+                    Use::Write => ">",
+                    Use::Add => "+",
+                    Use::Take => "<",
+                };
+                write!(f, "  {mark}{buffer}")?;
+            }
+            if let Some((call, group)) = self.call(task) {
+                write!(f, "  {} of {} by {}", call.op, call.lengths.count(), group.ranks.len())?;
+            }
+            let after = self.after(id).iter().map(|before| before.0.to_string());
+            let after: Vec<_> = after.collect();
+            if !after.is_empty() {
+                write!(f, "  after {}", after.join(" "))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Compute => f.write_str("compute"),
+            Self::Link(axis) => write!(f, "{axis}"),
+            Self::Control => f.write_str("control"),
+            Self::Host => f.write_str("host"),
+            Self::Disk => f.write_str("disk"),
+        }
+    }
+}
+
+impl fmt::Display for BlockPass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block {} microbatch {}", self.block, self.microbatch)?;
+        if self.part > 0 { write!(f, " part {}", self.part) } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            MessageKind::Activation { boundary, microbatch } => {
+                write!(f, "activation {boundary} microbatch {microbatch}")
+            }
+            MessageKind::ActivationGrad { boundary, microbatch } => {
+                write!(f, "activation gradient {boundary} microbatch {microbatch}")
+            }
+            MessageKind::MirrorGrad { pair } => write!(f, "mirror gradient {pair}"),
+            MessageKind::MirrorParams { pair } => write!(f, "mirror parameters {pair}"),
+            MessageKind::Weights { bucket } => write!(f, "weights {bucket}"),
+            MessageKind::PushSumWeight => f.write_str("push-sum weight"),
+            MessageKind::Custom { number } => write!(f, "custom {number}"),
+        }
+    }
+}
+
+impl fmt::Display for TaskOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LoadBatch => f.write_str("load batch"),
+            Self::Forward(pass) => write!(f, "forward {pass}"),
+            Self::Recompute(pass) => write!(f, "recompute {pass}"),
+            Self::Backward(pass) => write!(f, "backward {pass}"),
+            Self::InputGrad(pass) => write!(f, "input gradient {pass}"),
+            Self::WeightGrad(pass) => write!(f, "weight gradient {pass}"),
+            Self::TensorCollective => f.write_str("tensor collective"),
+            Self::CopyActivation { chunk, microbatch } => {
+                write!(f, "copy activation to chunk {chunk} microbatch {microbatch}")
+            }
+            Self::ReleaseActivations { block, microbatch } => {
+                write!(f, "release activations block {block} microbatch {microbatch}")
+            }
+            Self::Send(message) => write!(f, "send {message} to {}", message.peer),
+            Self::Recv(message) => write!(f, "receive {message} from {}", message.peer),
+            Self::GatherParams { bucket } => write!(f, "gather parameters {bucket}"),
+            Self::ReleaseParams { bucket } => write!(f, "release parameters {bucket}"),
+            Self::Encode { bucket } => write!(f, "encode {bucket}"),
+            Self::Reduce { bucket } => write!(f, "reduce {bucket}"),
+            Self::Decode { bucket } => write!(f, "decode {bucket}"),
+            Self::AddMirror { pair } => write!(f, "add mirror {pair}"),
+            Self::CopyMirror { pair } => write!(f, "copy mirror {pair}"),
+            Self::GatherLosses => f.write_str("gather losses"),
+            Self::Unscale => f.write_str("unscale"),
+            Self::GradNorm => f.write_str("gradient norm"),
+            Self::Agree => f.write_str("agree"),
+            Self::Update { bucket } => write!(f, "update {bucket}"),
+            Self::GatherUpdated { bucket } => write!(f, "gather updated {bucket}"),
+            Self::Average { bucket } => write!(f, "average {bucket}"),
+            Self::Exchange { part } => write!(f, "exchange {part}"),
+            Self::Mix { bucket } => write!(f, "mix {bucket}"),
+            Self::Custom { number } => write!(f, "custom {number}"),
+        }
+    }
+}
+
+impl fmt::Display for Contents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The derived text names the fields: `Saved { block: 3, slot: 0 }` becomes `saved(3,0)`.
+        let text = format!("{self:?}");
+        let (name, fields) = text.split_once(" {").unwrap_or((&text, ""));
+        f.write_str(&name.to_lowercase())?;
+        let numbers = fields.trim_end_matches('}').split(',').filter_map(|field| {
+            let (_, number) = field.split_once(':')?;
+            Some(number.trim())
+        });
+        let numbers: Vec<_> = numbers.collect();
+        if numbers.is_empty() { Ok(()) } else { write!(f, "({})", numbers.join(",")) }
+    }
+}
