@@ -2,8 +2,8 @@
 //! unknown without it.
 
 use lockstep_config::Recipe;
-use lockstep_planner::time::Machine;
-use lockstep_planner::time::calibration::VERSION;
+use lockstep_planner::calibration::Machine;
+use lockstep_planner::calibration::machine::VERSION;
 use lockstep_platform::World;
 use std::path::PathBuf;
 

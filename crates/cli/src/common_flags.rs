@@ -3,6 +3,20 @@
 use crate::failure::Failure;
 use crate::recipe_args::RecipeArguments;
 
+/// Flags with their keys.
+const FLAGS: [(&str, &str); 5] = [
+    ("--steps", "train.steps"),
+    ("--lr", "optim.lr"),
+    ("--batch", "train.batch"),
+    ("--workers", "run.workers"),
+    ("--data", "data.source"),
+];
+
+/// The flag that sets a key.
+pub(crate) fn flag_of(key: &str) -> Option<&'static str> {
+    FLAGS.iter().find(|(_, known)| *known == key).map(|(flag, _)| *flag)
+}
+
 /// Common settings of a run.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct CommonFlags {
@@ -31,15 +45,10 @@ impl CommonFlags {
     /// refused.
     pub(crate) fn add_to(&self, recipe: &RecipeArguments) -> Result<RecipeArguments, Failure> {
         self.check_device()?;
-        let flags = [
-            ("--steps", "train.steps", &self.steps),
-            ("--lr", "optim.lr", &self.lr),
-            ("--batch", "train.batch", &self.batch),
-            ("--workers", "run.workers", &self.workers),
-            ("--data", "data.source", &self.data),
-        ];
+        // In the order of the flags.
+        let values = [&self.steps, &self.lr, &self.batch, &self.workers, &self.data];
         let mut settings = Vec::new();
-        for (flag, key, value) in flags {
+        for ((flag, key), value) in FLAGS.into_iter().zip(values) {
             let Some(value) = value else { continue };
             for set in recipe.sets() {
                 let other = set.split_once('=').filter(|(other, _)| other.trim() == key);

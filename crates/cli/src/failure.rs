@@ -22,6 +22,8 @@ pub(crate) struct Failure {
     text: String,
     /// Last line: the command that continues from here.
     next: Option<String>,
+    /// Whether the lines are no error: the run ended on request.
+    is_notice: bool,
 }
 
 impl Failure {
@@ -46,7 +48,7 @@ impl Failure {
 
     /// A subprocess failed with this exit code.
     pub(crate) fn with_code(code: u8, text: impl Into<String>) -> Self {
-        Self { code, text: text.into(), next: None }
+        Self { code, text: text.into(), next: None, is_notice: false }
     }
 
     /// Prefixes every line with a rank.
@@ -58,6 +60,12 @@ impl Failure {
     /// Adds the last line.
     pub(crate) fn with_next(self, next: Option<String>) -> Self {
         Self { next, ..self }
+    }
+
+    /// Reports the end of a run on request as a notice. Workers report it as an error to their
+    /// launcher, which holds errors back.
+    pub(crate) fn into_notice(self) -> Self {
+        Self { is_notice: self.is_on_request(), ..self }
     }
 
     /// The exit code.
@@ -77,9 +85,10 @@ impl Failure {
 
     /// Prints the lines and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
+        let prefix = if self.is_notice { "" } else { "error: " };
         for line in self.text.lines() {
             // A closed standard error leaves only the exit code.
-            let _ = writeln!(std::io::stderr(), "error: {line}");
+            let _ = writeln!(std::io::stderr(), "{prefix}{line}");
         }
         if let Some(line) = &self.next {
             let _ = writeln!(std::io::stderr(), "{line}");
@@ -131,7 +140,15 @@ impl From<ClusterError> for Failure {
 
 impl From<RunFailure> for Failure {
     fn from(failure: RunFailure) -> Self {
-        Self::with_code(failure.exit_code, failure.text)
+        let found = Self::with_code(failure.exit_code, failure.text);
+        if !found.is_on_request() {
+            return found;
+        }
+        // All ranks saved after the same step; which one reported first says nothing.
+        let prefix = format!("rank {}: ", failure.rank);
+        let lines = found.text.lines().map(|line| line.strip_prefix(&prefix).unwrap_or(line));
+        let text = lines.collect::<Vec<_>>().join("\n");
+        Self { text, ..found }
     }
 }
 
@@ -156,5 +173,28 @@ impl From<FileError> for Failure {
 impl From<SweepError> for Failure {
     fn from(error: SweepError) -> Self {
         Self::new(error.blame(), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_rank_1(exit_code: u8, line: &str) -> Failure {
+        let text = format!("rank 1: {line}");
+        let (lost, others) = (Vec::new(), Vec::new());
+        RunFailure { rank: 1, exit_code, lost, text, others, run_dir: None }.into()
+    }
+
+    #[test]
+    fn a_stop_on_request_is_a_notice_of_the_run_and_other_failures_are_errors_of_a_rank() {
+        let line = "ended on request after step 4, saved in runs/0001/checkpoints/step-00000004";
+        for code in [EXIT_ON_INTERRUPT, EXIT_ON_TERMINATION] {
+            let stopped = of_rank_1(code, line).into_notice();
+            assert_eq!((stopped.text(), stopped.is_notice), (line, true));
+            assert_eq!(stopped.code(), code);
+        }
+        let failed = of_rank_1(4, "the disk is full").into_notice();
+        assert_eq!((failed.text(), failed.is_notice), ("rank 1: the disk is full", false));
     }
 }

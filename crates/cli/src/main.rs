@@ -11,7 +11,8 @@
 //!   machine
 //! - [`subprocess`]: another `lockstep` command as a process
 //! - [`console`]: standard error of a run; [`machine_peak`]: the peak behind its share (MFU)
-//! - [`failure`]: errors and exit codes; [`output`]: standard output; [`quantity`]: numbers as text
+//! - [`failure`]: errors and exit codes; [`unknown_flag`]: flags of other frameworks
+//! - [`output`]: standard output; [`quantity`]: numbers as text
 
 mod calibration_file;
 mod commands;
@@ -26,6 +27,7 @@ mod quantity;
 mod recipe_args;
 mod resume_command;
 mod subprocess;
+mod unknown_flag;
 mod workers;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -92,7 +94,18 @@ enum Command {
 
 fn main() -> ExitCode {
     let world = lockstep_platform::real();
-    let result = match Arguments::parse().command {
+    let command = match Arguments::try_parse() {
+        Ok(arguments) => arguments.command,
+        Err(error) => {
+            let arguments = std::env::args_os().map(|one| one.to_string_lossy().into_owned());
+            let arguments: Vec<String> = arguments.collect();
+            match unknown_flag::explain(&error, &Arguments::command(), &arguments) {
+                Some(failure) => return failure.report(),
+                None => error.exit(),
+            }
+        }
+    };
+    let result = match command {
         Command::Train(arguments) => commands::train::run(&arguments, &world),
         Command::Generate(arguments) => commands::generate::run(&arguments, &world),
         Command::Inspect(arguments) => commands::inspect::run(&arguments, &world),

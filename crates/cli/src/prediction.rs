@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::quantity::si_bytes;
 use crate::workers::WorkerEnv;
 use lockstep_config::units::Bytes;
-use lockstep_config::{Recipe, Source};
+use lockstep_config::{Isolation, Recipe, Source};
 use lockstep_data::{Cursor, DataRank, Feed};
 use lockstep_planner::Forecast;
 use lockstep_planner::forecast::BucketForecast;
@@ -34,6 +34,11 @@ pub(crate) fn predict(
     process: Process,
 ) -> Result<Forecast, Failure> {
     Ok(Forecast::of(recipe, room(world, process), calibration_file::load(world).as_ref().ok())?)
+}
+
+/// Predicts a recipe on this machine, whether or not it fits.
+pub(crate) fn predict_unchecked(recipe: &Recipe, world: &World, process: Process) -> Forecast {
+    Forecast::unchecked(recipe, process, calibration_file::load(world).as_ref().ok())
 }
 
 /// Refuses a recipe that does not fit in memory; takes no time.
@@ -117,11 +122,23 @@ pub(crate) fn predicted(recipe: &Recipe, forecast: &Forecast) -> Predicted {
     }
 }
 
+/// The part of the peak that only a run with checkpoints has.
+fn checkpoint_note(recipe: &Recipe, forecast: &Forecast) -> String {
+    let ranks = &forecast.memory.ranks;
+    let copy = match recipe.run.isolation {
+        Isolation::Threads => ranks.iter().map(|rank| rank.checkpoint).sum(),
+        Isolation::Processes => ranks[forecast.largest_process().0].checkpoint,
+    };
+    if copy == Bytes(0) { String::new() } else { format!(" ({copy} for checkpoints)") }
+}
+
 /// One line for the start of a run.
 pub(crate) fn render_line(recipe: &Recipe, world: &World, forecast: &Forecast) -> String {
-    let peak = forecast.peak_bytes();
+    let peak = format!("{}{}", forecast.peak_bytes(), checkpoint_note(recipe, forecast));
     if let Some(cause) = recipe.unmodelled_traffic() {
-        return format!("predicted: peak memory at least {peak}; {cause} is not modelled\n");
+        return format!(
+            "predicted: peak memory of a process at least {peak}; {cause} is not modelled\n"
+        );
     }
     let sent = match forecast.wire_bytes() {
         Bytes(0) => String::new(),
@@ -132,5 +149,5 @@ pub(crate) fn render_line(recipe: &Recipe, world: &World, forecast: &Forecast) -
         (Some(step), Some(speed)) => format!(", {step} per step, {speed}"),
         _ => format!("; {}", calibration_file::why_no_step_time(recipe, world)),
     };
-    format!("predicted: peak memory {peak}{sent}{time}\n")
+    format!("predicted: peak memory of a process {peak}{sent}{time}\n")
 }

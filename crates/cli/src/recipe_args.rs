@@ -2,14 +2,18 @@
 
 use crate::failure::Failure;
 use crate::prediction;
+use crate::resume_command::next_dir;
 use lockstep_cluster::role::has_launcher;
 use lockstep_config::{Recipe, Sources};
 use lockstep_platform::{FileKind, World};
-use lockstep_trainer::pretrained;
+use lockstep_trainer::{pretrained, recorded_recipe};
 use std::path::{Path, PathBuf};
 
 /// Key of the number of workers.
 const WORKERS: &str = "run.workers";
+
+/// Key of the run folder.
+const RUN_DIR: &str = "run.dir";
 
 /// Arguments that name a recipe.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -22,6 +26,9 @@ pub(crate) struct RecipeArguments {
     /// Set one key, over preset and file; repeatable
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
+    /// Recorded recipe of the run to resume, as name and text; in place of the default recipe.
+    #[arg(skip)]
+    recorded: Option<(String, String)>,
 }
 
 impl RecipeArguments {
@@ -49,6 +56,15 @@ impl RecipeArguments {
     pub(crate) fn with(&self, sets: &[String]) -> Self {
         let mut more = self.clone();
         more.sets.extend_from_slice(sets);
+        more
+    }
+
+    /// Takes the recipe that a run or checkpoint records in place of the default recipe.
+    pub(crate) fn or_recorded_in(&self, dir: &Path, world: &World) -> Self {
+        let mut more = self.clone();
+        if self.recipe.is_none() && self.preset.is_none() {
+            more.recorded = recorded_recipe(dir, world);
+        }
         more
     }
 
@@ -81,7 +97,7 @@ impl RecipeArguments {
         default_preset: Option<&str>,
     ) -> Result<Recipe, Failure> {
         let mut sets = self.sets.clone();
-        let mut file = None;
+        let mut file = self.recorded.clone();
         if let Some(path) = &self.recipe {
             if world.files().metadata(path) == Some(FileKind::Directory) {
                 // First, so that an explicit model.from overrides it.
@@ -94,15 +110,32 @@ impl RecipeArguments {
         }
         let arguments = default_preset.map_or_else(|| self.clone(), |name| self.or_preset(name));
         let preset = arguments.preset;
-        let recipe = resolve_as_rank(&Sources { file, preset, sets }, world)?;
+        let sources = Sources { file, preset, sets };
+        let explicit = match self.recorded {
+            // A resumed run may have another number of workers.
+            Some(_) => Sources { file: None, ..sources.clone() },
+            None => sources.clone(),
+        };
+        let mut recipe = resolve_as_rank(&sources, &explicit, world)?;
+        if self.recorded.is_some()
+            && !recipe.run.dir.is_empty()
+            && !explicit.sets_explicitly(RUN_DIR)
+        {
+            // The run to resume has this folder.
+            recipe.run.dir = next_dir(&recipe.run.dir, world).display().to_string();
+        }
         Ok(prediction::with_microbatch(recipe, world))
     }
 }
 
 /// Resolves the recipe. In a rank that a launcher started, such as torchrun, WORLD_SIZE decides the
-/// number of workers unless the recipe file or an argument does.
-fn resolve_as_rank(sources: &Sources, world: &World) -> Result<Recipe, Failure> {
-    let Some(world_size) = world_size(world).filter(|_| !sources.sets_explicitly(WORKERS)) else {
+/// number of workers unless the `explicit` sources do: the recipe file or an argument.
+fn resolve_as_rank(
+    sources: &Sources,
+    explicit: &Sources,
+    world: &World,
+) -> Result<Recipe, Failure> {
+    let Some(world_size) = world_size(world).filter(|_| !explicit.sets_explicitly(WORKERS)) else {
         return Ok(pretrained::resolve(sources, world)?);
     };
     let resolve_with = |workers: usize| {

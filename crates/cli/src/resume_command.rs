@@ -1,51 +1,89 @@
-//! The command that resumes an interrupted run, as text for a shell.
+//! Commands that continue a run, as text for a shell.
+//!
+//! A run folder records the recipe of its run, so the command that resumes it names the folder and
+//! no key of the recipe.
 
+use lockstep_config::{Elastic, Recipe};
 use lockstep_platform::World;
+use lockstep_trainer::RunFolder;
+use lockstep_trainer::run_folder::load_recipe;
 use std::path::{Path, PathBuf};
 
+/// Options of `lockstep train` that the run folder records, or that name a run to start from.
+const RECORDED_OPTIONS: [&str; 11] = [
+    "--preset",
+    "--set",
+    "--steps",
+    "--lr",
+    "--batch",
+    "--workers",
+    "--device",
+    "--data",
+    "--from",
+    "--warm-up",
+    "--resume",
+];
+
+/// Other options of `lockstep train` with a value.
+const OTHER_OPTIONS: [&str; 3] = ["--stop-after", "--listen", "--join"];
+
 /// The command `arguments` of a run, with its program, changed to resume the run in the folder
-/// `run`. A new run folder overrides the one that the run has used.
+/// `run`.
 pub(crate) fn resume_command(
     arguments: impl IntoIterator<Item = String>,
     run: &Path,
-    new_dir: Option<&Path>,
+    recipe: &Recipe,
 ) -> String {
-    let mut kept = Vec::new();
-    // Arguments after `--` are no options.
-    let mut rest = Vec::new();
     let mut arguments = arguments.into_iter();
+    // The program and its command.
+    let mut kept: Vec<String> = arguments.by_ref().take(2).collect();
     while let Some(argument) = arguments.next() {
+        // What follows `--`, and what is no option, names the recipe.
         if argument == "--" {
-            rest = [argument].into_iter().chain(arguments).collect();
             break;
         }
-        let (name, value) = match argument.split_once('=') {
-            Some((name, value)) => (name, Some(value.to_owned())),
-            None => (argument.as_str(), None),
-        };
-        if !["--resume", "--from", "--warm-up"].contains(&name) {
-            kept.push(argument);
+        if !argument.starts_with("--") {
             continue;
         }
-        let value = value.or_else(|| arguments.next()).unwrap_or_default();
-        // --from is no option of a run that resumes, but its settings are part of the recipe.
-        match name {
-            "--from" => {
-                kept.extend(set(&format!("model.from={value}")));
-                kept.extend(set("model.partial=true"));
-            }
-            "--warm-up" => kept.extend(set(&format!("optim.warmup_steps={value}"))),
-            _ => {}
+        let (name, has_value) = match argument.split_once('=') {
+            Some((name, _)) => (name, true),
+            None => (argument.as_str(), false),
+        };
+        let is_recorded = RECORDED_OPTIONS.contains(&name);
+        let takes_next = !has_value && (is_recorded || OTHER_OPTIONS.contains(&name));
+        let value = if takes_next { arguments.next() } else { None };
+        if !is_recorded {
+            kept.push(argument);
+            kept.extend(value);
         }
     }
     kept.extend(["--resume".to_owned(), run.display().to_string()]);
-    kept.extend(new_dir.into_iter().flat_map(|dir| set(&format!("run.dir={}", dir.display()))));
-    kept.extend(rest);
-    kept.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")
+    // An attempt records its own number of workers.
+    if let Some(Elastic { min, max }) = recipe.run.elastic {
+        kept.extend(set(&format!("run.workers={{min={min},max={max}}}")));
+    }
+    joined(&kept)
+}
+
+/// The command that starts a run without checkpoints again, by its recorded recipe.
+pub(crate) fn restart_command(program: &str, run: &Path, world: &World) -> Option<String> {
+    let folder = RunFolder::started(run, world).ok()?;
+    let recipe = load_recipe(&folder, world).ok()?;
+    let file = folder.recipe().display().to_string();
+    let mut command = vec![program.to_owned(), "train".to_owned(), file];
+    if !recipe.run.dir.is_empty() {
+        let dir = next_dir(&recipe.run.dir, world);
+        command.extend(set(&format!("run.dir={}", dir.display())));
+    }
+    Some(joined(&command))
 }
 
 fn set(setting: &str) -> [String; 2] {
     ["--set".to_owned(), setting.to_owned()]
+}
+
+fn joined(arguments: &[String]) -> String {
+    arguments.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")
 }
 
 /// A free folder for the run that resumes one whose recipe names its folder: `dir-2`, `dir-3` ….
@@ -75,50 +113,93 @@ pub(crate) fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Args as _;
     use lockstep_platform::ScratchDir;
 
-    fn resumed(arguments: &[&str], new_dir: Option<&str>) -> String {
+    fn resumed(arguments: &[&str]) -> String {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned());
-        resume_command(arguments, Path::new("runs/0001"), new_dir.map(Path::new))
+        resume_command(arguments, Path::new("runs/0001"), &Recipe::default())
     }
 
     #[test]
-    fn the_arguments_are_kept_and_an_earlier_resume_is_replaced() {
-        let train = ["lockstep", "train", "my.toml", "--set", "train.steps=9"];
-        let expected = "lockstep train my.toml --set train.steps=9 --resume runs/0001";
-        assert_eq!(resumed(&train, None), expected);
-        let repeated = [&train[..], &["--resume", "runs/0000"]].concat();
-        assert_eq!(resumed(&repeated, None), expected);
-        let repeated = [&train[..3], &["--resume=runs/0000"], &train[3..]].concat();
-        assert_eq!(resumed(&repeated, None), expected);
+    fn the_recipe_is_dropped_and_other_options_are_kept() {
+        for recipe in [
+            &[][..],
+            &["my.toml", "--set", "train.steps=9"],
+            &["--preset=tiny", "--steps", "9", "--lr=1e-3", "--batch", "8", "--workers", "2"],
+            &["--device", "cpu", "--data", "book.txt", "--from", "a b", "--warm-up=5"],
+            &["--resume", "runs/0000"],
+            &["--resume=runs/0000", "--", "--my.toml"],
+        ] {
+            assert_eq!(
+                resumed(&[&["lockstep", "train"], recipe].concat()),
+                "lockstep train --resume runs/0001",
+                "{recipe:?}"
+            );
+        }
+        let train = ["lockstep", "train", "--quiet", "my.toml", "--stop-after", "9", "--json"];
         assert_eq!(
-            resumed(&train, Some("run-2")),
-            format!("{expected} --set run.dir=run-2"),
-            "a folder that is taken would be refused"
+            resumed(&[&train[..], &["--listen=a:1", "--set=a=b", "--listen", "b:2"]].concat()),
+            "lockstep train --quiet --stop-after 9 --json --listen=a:1 --listen b:2 \
+             --resume runs/0001"
         );
     }
 
     #[test]
-    fn options_that_exclude_resume_become_settings() {
+    fn an_elastic_run_keeps_its_range() {
+        let mut recipe = Recipe::default();
+        recipe.run.elastic = Some(Elastic { min: 1, max: 2 });
+        let train = ["lockstep", "train"].map(str::to_owned);
         assert_eq!(
-            resumed(&["lockstep", "train", "--from", "a b", "--warm-up=5"], None),
-            "lockstep train --set 'model.from=a b' --set model.partial=true --set \
-             optim.warmup_steps=5 --resume runs/0001"
+            resume_command(train, Path::new("runs/0001"), &recipe),
+            "lockstep train --resume runs/0001 --set 'run.workers={min=1,max=2}'"
         );
-        assert_eq!(
-            resumed(&["lockstep", "train", "--", "--from"], None),
-            "lockstep train --resume runs/0001 -- --from"
-        );
+    }
+
+    /// A new option with a value must be dropped or kept together with its value.
+    #[test]
+    fn every_option_with_a_value_is_known() {
+        let train = crate::commands::train::Arguments::augment_args(clap::Command::new("train"));
+        let with_value = train.get_arguments().filter(|argument| {
+            argument.get_action().takes_values() && argument.get_long().is_some()
+        });
+        let mut found: Vec<String> = with_value
+            .filter_map(|argument| argument.get_long().map(|name| format!("--{name}")))
+            .collect();
+        found.sort();
+        let mut known: Vec<&str> = [&RECORDED_OPTIONS[..], &OTHER_OPTIONS].concat();
+        known.sort_unstable();
+        assert_eq!(found, known);
     }
 
     #[test]
     fn text_that_a_shell_would_change_is_quoted() {
         assert_eq!(
-            resumed(&["./lock step", "train", "--set", "run.workers={min=1,max=2}"], None),
-            "'./lock step' train --set 'run.workers={min=1,max=2}' --resume runs/0001"
+            resumed(&["./lock step", "train", "--quiet"]),
+            "'./lock step' train --quiet --resume runs/0001"
         );
         assert_eq!(quoted("it's $1"), r"'it'\''s $1'");
         assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn a_restart_uses_the_recorded_recipe_and_a_free_folder() {
+        let world = lockstep_platform::real();
+        let scratch = ScratchDir::new(&world, "restart-command").unwrap();
+        let run = scratch.path().join("run");
+        let (dir, path) = (run.display().to_string(), run.join("recipe.toml"));
+        assert_eq!(restart_command("lockstep", &run, &world), None);
+        world.files().create_dir_all(&run).unwrap();
+        let mut recipe = Recipe::default();
+        world.files().write_atomic(&path, recipe.to_toml().as_bytes()).unwrap();
+        let expected = format!("lockstep train {dir}/recipe.toml");
+        assert_eq!(restart_command("lockstep", &run, &world).unwrap(), expected);
+        recipe.run.dir.clone_from(&dir);
+        world.files().write_atomic(&path, recipe.to_toml().as_bytes()).unwrap();
+        assert_eq!(
+            restart_command("lockstep", &run, &world).unwrap(),
+            format!("{expected} --set run.dir={dir}-2")
+        );
     }
 
     #[test]

@@ -6,9 +6,9 @@
 
 use crate::console;
 use crate::failure::Failure;
-use crate::resume_command::{next_dir, quoted, resume_command};
+use crate::resume_command::{quoted, resume_command};
 use lockstep_cluster::launch::INTERRUPT_REPEAT;
-use lockstep_cluster::relay::RUN_FOLDER;
+use lockstep_cluster::relay::{LAST_STEP, RUN_FOLDER};
 use lockstep_cluster::rendezvous::Ticket;
 use lockstep_cluster::role::{RESTARTS, RUN_DIR, SAVES, follow_launcher, has_launcher};
 use lockstep_cluster::threads::{self, WorkerFailure};
@@ -92,7 +92,7 @@ pub(crate) fn run<T: Send + 'static>(
         Role::SingleWorker => recipe.with_workers(1),
         Role::ThreadHost | Role::Launcher => recipe.clone(),
     };
-    let recipe = &sized;
+    let (requested, recipe) = (recipe, &sized);
     let arena_bytes = lockstep_trainer::arena_bytes(recipe);
     follow_launcher(world)?;
     follow_owner(world)?;
@@ -121,7 +121,8 @@ pub(crate) fn run<T: Send + 'static>(
     }
     outcome.map_err(|failure| {
         let next = run_dir.get().filter(|_| prints_next);
-        let next = next.and_then(|dir| next_command(&failure, recipe, world, dir));
+        let next = next.and_then(|dir| next_command(&failure, requested, world, dir));
+        let failure = if has_launcher(world) { failure } else { failure.into_notice() };
         failure.with_next(next)
     })
 }
@@ -178,9 +179,7 @@ fn next_command(failure: &Failure, recipe: &Recipe, world: &World, dir: &Path) -
     let arguments = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
     let mut arguments = arguments.peekable();
     if failure.is_on_request() {
-        let new_dir = (!recipe.run.dir.is_empty()).then(|| next_dir(&recipe.run.dir, world));
-        return has_checkpoints(dir, world)
-            .then(|| resume_command(arguments, dir, new_dir.as_deref()));
+        return has_checkpoints(dir, world).then(|| resume_command(arguments, dir, recipe));
     }
     world.files().metadata(&dir.join("flight"))?;
     let program = quoted(arguments.peek().map_or("lockstep", String::as_str));
@@ -307,6 +306,9 @@ pub(crate) fn prepare(options: &mut Options, run_dir: &RunDir, comm: &Comm, worl
     };
     let run_dir = run_dir.clone();
     let reports = has_launcher(world) && comm.rank().0 == 0;
+    if reports {
+        options.on_last_step = Some(Box::new(|| print_status(&format!("{LAST_STEP}\n"))));
+    }
     options.on_run_folder = Some(Box::new(move |path| {
         if reports {
             print_status(&format!("{RUN_FOLDER}{}\n", path.display()));

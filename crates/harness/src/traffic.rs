@@ -68,10 +68,7 @@ pub fn predicted_bytes_of_steps(
     let mut sums = vec![0; recipe.run.workers];
     for step in 0..num_steps {
         let rows = rows_by_rank(step);
-        let inputs = StepInputs {
-            rows_by_rank: Some(&rows),
-            evaluation_rounds: evaluation_rounds(recipe, step),
-        };
+        let inputs = StepInputs { rows_by_rank: Some(&rows) };
         let (calls, by_rank) = traffic::of_recipe(recipe, &blueprint, step, &interconnect, inputs);
         assert!(calls.is_exact, "the prediction is exact: {:?}", recipe.parallel);
         for (sum, rank) in sums.iter_mut().zip(&by_rank) {
@@ -79,17 +76,6 @@ pub fn predicted_bytes_of_steps(
         }
     }
     sums
-}
-
-/// Number of evaluation rounds right before a step: parameters that they gathered are still
-/// present.
-fn evaluation_rounds(recipe: &Recipe, step: u64) -> usize {
-    let every = recipe.train.eval_every;
-    let is_due = step > 0 && every > 0 && step.is_multiple_of(every);
-    let microbatches =
-        recipe.train.eval_batches * recipe.train.batch / recipe.train.microbatch_size;
-    let together = recipe.parallel.data * recipe.parallel.pipeline;
-    if is_due { microbatches.div_ceil(together) } else { 0 }
 }
 
 /// Tokens of a run, batch by batch.

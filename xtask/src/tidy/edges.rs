@@ -12,9 +12,7 @@ const EDGES: &[(&str, &str)] = &[
     ("platform", ""),
     ("plot", ""),
     ("mesh", ""),
-    ("schedule", "config"),
-    ("timeline", "config schedule plot"),
-    ("estimate", "config schedule timeline"),
+    ("schedule", "config mesh"),
     ("tensor", ""),
     ("auth", "platform"),
     ("comm", "config platform mesh schedule tensor auth"),
@@ -28,13 +26,13 @@ const EDGES: &[(&str, &str)] = &[
     ("checkpoint", "config platform tensor"),
     ("sweep", "config platform tensor checkpoint"),
     ("parallel", "config platform mesh schedule tensor comm model optim"),
-    ("planner", "config mesh schedule timeline model parallel"),
+    ("planner", "config plot mesh schedule model parallel"),
     ("lab", "config platform plot mesh schedule tensor comm optim planner"),
     ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
     (
         "cli",
         "config platform mesh schedule tensor comm bench cluster telemetry model optim data \
-         checkpoint parallel planner estimate plot lab sweep trainer",
+         checkpoint parallel planner plot lab sweep trainer",
     ),
     (
         "harness",

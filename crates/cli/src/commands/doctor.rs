@@ -7,7 +7,9 @@
 
 use crate::failure::Failure;
 use crate::output;
+use crate::workers::print_status;
 use lockstep_platform::{FileError, World};
+use lockstep_trainer::RunFolder;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,13 +19,14 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
+  lockstep doctor                         the newest run
   lockstep doctor runs/0007               a run that failed
   lockstep doctor runs/0007 --json        JSON
 
 Ranks without records are listed; the records of the others are sufficient.")]
 pub(crate) struct Arguments {
-    /// Run directory, or the folder with the files flight-rank-N.json
-    folder: PathBuf,
+    /// Run directory, or the folder with the files flight-rank-N.json (default: the newest run)
+    folder: Option<PathBuf>,
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
@@ -70,6 +73,8 @@ struct Call {
 
 #[derive(Serialize)]
 struct Report {
+    /// Folder of the records.
+    folder: String,
     num_ranks: usize,
     /// Verdicts, each with the ranks that recorded it; one where all ranks agree.
     verdicts: Vec<Finding>,
@@ -108,12 +113,26 @@ struct RankReport {
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
-    let dumps = read_all(&arguments.folder, world)?;
-    let report = examine(&dumps);
+    let folder = match &arguments.folder {
+        Some(folder) => folder.clone(),
+        None => newest_run(world)?,
+    };
+    let dumps = read_all(&folder, world)?;
+    let report = Report { folder: folder.display().to_string(), ..examine(&dumps) };
     if arguments.json {
         return output::json(&report);
     }
+    if arguments.folder.is_none() {
+        print_status(&format!("the newest run is {}\n", report.folder));
+    }
     output::text(&render(&report))
+}
+
+fn newest_run(world: &World) -> Result<PathBuf, Failure> {
+    let newest = RunFolder::newest_started(world)?.map(|run| run.path().to_owned());
+    newest.ok_or_else(|| {
+        Failure::user("there is no run under runs; name a folder: lockstep doctor FOLDER")
+    })
 }
 
 /// The records in a folder, or in its subfolder `flight`.
@@ -132,7 +151,8 @@ fn read_all(folder: &Path, world: &World) -> Result<Vec<Dump>, Failure> {
     }
     if paths.is_empty() {
         return Err(Failure::user(format!(
-            "{} has no flight-rank-N.json; a run writes them when it fails",
+            "{} has no flight-rank-N.json; a run writes them when it fails, and `lockstep runs` \
+             lists which runs failed",
             folder.display()
         )));
     }
@@ -175,6 +195,7 @@ fn examine(dumps: &[Dump]) -> Report {
         RankReport { rank, host, process, written_by, last, last_group }
     };
     Report {
+        folder: String::new(),
         num_ranks,
         verdicts,
         missing_records: (0..num_ranks).filter(is_missing).collect(),

@@ -1,21 +1,22 @@
 //! `lockstep inspect`: parameters, shapes, memory and FLOPs of a model, without allocating it.
 
 use crate::failure::Failure;
-use crate::memory_report::Memory;
+use crate::memory_report::{Memory, ProcessReport};
 use crate::output;
+use crate::prediction;
 use crate::recipe_args::RecipeArguments;
 use crate::workers::print_status;
 use lockstep_config::units::Bytes;
 use lockstep_config::{OptimName, Recipe};
 use lockstep_model::problem::ProblemEvaluator;
 use lockstep_model::{Blueprint, Param, describe};
-use lockstep_planner::memory::RankMemory;
+use lockstep_planner::Forecast;
+use lockstep_planner::memory::Process;
 use lockstep_planner::stability::Descent;
 use lockstep_platform::World;
 use lockstep_trainer::curvature::largest_curvature;
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::pretrained::Pretrained;
-use lockstep_trainer::{blueprint_of_rank, footprint};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -57,7 +58,10 @@ struct Report {
     params: Vec<Tensor>,
     forward_flops_per_token: u64,
     backward_flops_per_token: u64,
+    /// Of the first rank.
     memory: Memory,
+    /// Of the largest process, whose total `lockstep train` predicts.
+    peak_process: ProcessReport,
     /// Of convex problems, or with `--curvature`.
     #[serde(skip_serializing_if = "Option::is_none")]
     curvature: Option<Curvature>,
@@ -90,9 +94,12 @@ struct Tensor {
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
+    let process = prediction::measure_process(world);
     let recipe = arguments.recipe.resolve(world)?;
     let blueprint = describe(&recipe.model);
-    let mut report = report(&recipe, &blueprint);
+    let process = Process { text: prediction::text_bytes(&recipe, world), ..process };
+    let forecast = prediction::predict_unchecked(&recipe, world, process);
+    let mut report = report(&recipe, &blueprint, &forecast);
     report.logits = logits(&arguments.logits, &recipe, world)?;
     if let (Some(passes), None) = (arguments.curvature, &report.curvature) {
         let mut progress = |done: usize| {
@@ -105,18 +112,15 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.json { output::json(&report) } else { output::text(&render(&report)) }
 }
 
-fn report(recipe: &Recipe, blueprint: &Blueprint) -> Report {
+fn report(recipe: &Recipe, blueprint: &Blueprint, forecast: &Forecast) -> Report {
     let flops = blueprint.flops_per_token();
     Report {
         num_params: blueprint.num_params() as u64,
         params: blueprint.params().map(|(_, param)| tensor(param)).collect(),
         forward_flops_per_token: flops.forward,
         backward_flops_per_token: flops.backward,
-        memory: Memory::from(&RankMemory::from(&footprint(
-            recipe,
-            &blueprint_of_rank(recipe, 0),
-            0,
-        ))),
+        memory: Memory::from(&forecast.memory.ranks[0]),
+        peak_process: ProcessReport::from(forecast.largest_process().1),
         curvature: problem_curvature(recipe),
         logits: Vec::new(),
     }
@@ -199,10 +203,27 @@ fn render(report: &Report) -> String {
         ("optimizer", memory.optimizer_bytes),
         ("activations", memory.activations_bytes),
         ("buffers", memory.buffers_bytes),
-        ("total", memory.total_bytes),
+        ("checkpoint", memory.checkpoint_bytes),
     ];
     for (part, bytes) in parts {
         let _ = writeln!(text, "memory {part:<13} {:>13}", Bytes(bytes).to_string());
+    }
+    let ProcessReport { mapped_bytes, overhead_bytes, total_bytes, .. } = report.peak_process;
+    let totals = [
+        ("total", memory.total_bytes, "allocated by rank 0".to_owned()),
+        (
+            "process",
+            total_bytes,
+            format!(
+                "of the largest process, as train predicts: with {} mapped and {} of code, corpus \
+                 and buffers",
+                Bytes(mapped_bytes),
+                Bytes(overhead_bytes)
+            ),
+        ),
+    ];
+    for (part, bytes, cover) in totals {
+        let _ = writeln!(text, "memory {part:<13} {:>13} {cover}", Bytes(bytes).to_string());
     }
     if let Some(Curvature { largest_curvature, lr_limits }) = &report.curvature {
         let _ = writeln!(text, "largest curvature   {largest_curvature:>14.6}");

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::workers::print_status;
 use lockstep_config::units::Seconds;
-use lockstep_estimate::recipe::layout_from_recipe;
+use lockstep_planner::recipe::layout_from_recipe;
 use lockstep_platform::World;
 use lockstep_trainer::run_folder::RUNS;
 use lockstep_trainer::run_list::{ListedRun, list_runs};
@@ -29,9 +29,10 @@ Examples:
 
 States: running (a process trains it), finished, stopped (ended early, by request or killed; resume
 it with lockstep train --resume FOLDER), failed (with the reason; lockstep doctor FOLDER says more)
-and diverged (loss or gradients were not finite). The age counts from the start of the run. Folders
-that are not runs are skipped, and nothing is written. The layout is that of lockstep plan: TP
-tensor, PP pipeline and DP data parallel degree, mbs micro-batch size.")]
+and diverged (loss or gradients were not finite). The age of a running run counts from its start,
+that of any other from its end (its last event); --json has both, as age_seconds and idle_seconds.
+Folders that are not runs are skipped, and nothing is written. The layout is that of lockstep plan:
+TP tensor, PP pipeline and DP data parallel degree, mbs micro-batch size.")]
 pub(crate) struct Arguments {
     /// Folder of run folders, or one run folder (default: runs)
     folder: Option<PathBuf>,
@@ -93,11 +94,20 @@ impl Row {
             num_steps: recipe.map(|recipe| recipe.train.steps),
             loss: run.loss,
             validation_loss: run.validation_loss,
-            layout: recipe.map(layout_from_recipe),
+            layout: recipe.map(|recipe| layout_from_recipe(recipe).to_string()),
             workers: recipe.map(|recipe| recipe.run.workers),
             age_seconds: run.started.map(since),
             idle_seconds: run.updated.map(since),
         }
+    }
+
+    /// Time since the start of a run that is alive, or since the end of one that is over.
+    fn age(&self) -> String {
+        let (event, seconds) = match self.state {
+            "running" => ("started", self.age_seconds),
+            _ => ("ended", self.idle_seconds),
+        };
+        seconds.map_or_else(|| "-".to_owned(), |seconds| format!("{event} {} ago", age(seconds)))
     }
 
     fn cells(&self) -> [String; 7] {
@@ -111,7 +121,7 @@ impl Row {
             steps,
             loss(self.loss),
             loss(self.validation_loss),
-            self.age_seconds.map_or_else(|| "-".to_owned(), age),
+            self.age(),
             self.layout.clone().unwrap_or_else(|| "-".to_owned()),
             self.folder.replace(char::is_control, "?"),
         ]
@@ -181,7 +191,7 @@ mod tests {
             layout: Some("TP2 PP2 DP4 mbs 1 ZeRO-1".to_owned()),
             workers: Some(16),
             age_seconds: Some(125.0),
-            idle_seconds: Some(0.5),
+            idle_seconds: Some(40.0),
         }
     }
 
@@ -191,13 +201,21 @@ mod tests {
         let mut lines = text.lines();
         assert_eq!(
             lines.next(),
-            Some("state      step    loss  validation    age  layout                    folder")
+            Some(
+                "state      step    loss  validation                age  layout                    \
+                 folder"
+            )
         );
         assert_eq!(
             lines.next(),
-            Some("running  20/400  2.5000           -  2 min  TP2 PP2 DP4 mbs 1 ZeRO-1  runs/0001")
+            Some(
+                "running  20/400  2.5000           -  started 2 min ago  TP2 PP2 DP4 mbs 1 ZeRO-1  \
+                 runs/0001"
+            )
         );
-        let reason = lines.nth(1).expect("the reason of the second run");
+        let over = lines.next().expect("the second run");
+        assert!(over.contains("  ended 40 s ago  TP2"), "{over}");
+        let reason = lines.next().expect("the reason of the second run");
         assert_eq!(reason, format!("  {} ...", "x".repeat(MAX_REASON_CHARS)));
         assert_eq!(lines.next(), None);
     }

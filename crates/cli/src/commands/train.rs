@@ -9,6 +9,7 @@ use crate::output;
 use crate::prediction;
 use crate::quantity::{digits, percent, si_bytes};
 use crate::recipe_args::RecipeArguments;
+use crate::resume_command::restart_command;
 use crate::workers::{self, LaunchOptions, RunDir, print_status};
 use lockstep_comm::Comm;
 use lockstep_config::units::{Bytes, Seconds};
@@ -21,7 +22,7 @@ use lockstep_telemetry::Sink;
 use lockstep_telemetry::console::Sanitized;
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::sampling::Sampling;
-use lockstep_trainer::{Options, RunFolder, Summary, Target};
+use lockstep_trainer::{Options, RunFolder, Summary, Target, TrainError};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -42,7 +43,7 @@ Examples:
   lockstep train my.toml --data book.txt --lr 1e-3     your own text and learning rate
   lockstep train my.toml --set optim.clip=0.5          any key; `lockstep config` lists them
   lockstep train my.toml --stop-after 100              stop early, then resume:
-  lockstep train my.toml --resume runs/0001
+  lockstep train --resume runs/0001                    by the run's own recipe
   lockstep train my.toml --from runs/0001 --warm-up 50   start from matching tensors
   lockstep train --set run.restarts=3                  restart lost workers
   lockstep train --set 'run.workers={min=2,max=4}'     elastic: continue without lost workers
@@ -62,7 +63,8 @@ pub(crate) struct Arguments {
     recipe: RecipeArguments,
     #[command(flatten)]
     flags: CommonFlags,
-    /// Resume the run in this folder (run.* and parallel.* may differ)
+    /// Resume the run in this folder, by its own recipe unless a recipe or preset is given (run.*
+    /// and parallel.* may differ)
     #[arg(long, value_name = "RUN")]
     resume: Option<PathBuf>,
     /// Initialize from the tensors of this run, checkpoint or model that match the recipe's model;
@@ -91,8 +93,11 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let process = prediction::measure_process(world);
-    let recipe = arguments.flags.add_to(&arguments.recipe)?;
-    let recipe = recipe.with(&from_settings(arguments)).resolve(world)?;
+    let mut recipe = arguments.flags.add_to(&arguments.recipe)?.with(&from_settings(arguments));
+    if let Some(run) = &arguments.resume {
+        recipe = recipe.or_recorded_in(run, world);
+    }
+    let recipe = recipe.resolve(world)?;
     if let Some(addr) = arguments.join.as_ref().filter(|_| !workers::is_worker(world)) {
         lockstep_trainer::check_inputs(&recipe, world)?;
         return workers::serve(world, addr, arguments.quiet);
@@ -111,7 +116,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         let fewest = recipe.with_workers(recipe.worker_counts()[0]);
         prediction::check_memory(&fewest, world, process)?;
         prediction::check_memory(&recipe, world, process)?;
-        let held = Bytes(lockstep_trainer::check(&recipe, world, &requested)? as u64);
+        let held = lockstep_trainer::check(&recipe, world, &requested);
+        let held = Bytes(held.map_err(|error| with_restart(error, world))? as u64);
         prediction::check_memory(&recipe, world, Process { text: held, ..process })?;
         let findings = if arguments.quiet { Vec::new() } else { lints::findings(&recipe) };
         for finding in findings {
@@ -177,6 +183,18 @@ fn from_settings(arguments: &Arguments) -> Vec<String> {
     let from = [format!("model.from={}", from.display()), "model.partial=true".to_owned()];
     let warm_up = arguments.warm_up.map(|steps| format!("optim.warmup_steps={steps}"));
     from.into_iter().chain(warm_up).collect()
+}
+
+/// The failure of a check, with the command that starts a run again that cannot be resumed.
+fn with_restart(error: TrainError, world: &World) -> Failure {
+    let next = match &error {
+        TrainError::NoCheckpoint { dir, .. } => {
+            let program = std::env::args_os().next().unwrap_or_else(|| "lockstep".into());
+            restart_command(&program.to_string_lossy(), Path::new(dir), world)
+        }
+        _ => None,
+    };
+    Failure::from(error).with_next(next)
 }
 
 /// Options of the launcher. All attempts of a run share the run directory of the first.

@@ -16,11 +16,38 @@ fn a_cluster_is_searched_and_the_best_layout_comes_with_its_bill() {
     let sum: u64 = parts.iter().filter_map(|part| memory[format!("{part}_bytes")].as_u64()).sum();
     assert_eq!(memory["total_bytes"].as_u64(), Some(sum));
     assert!(memory["needed_bytes"].as_u64() <= memory["device_bytes"].as_u64(), "{memory}");
+    assert!(memory["fragmentation_bytes"].as_u64() > Some(0), "{memory}");
+    assert!(memory["library_bytes"].as_u64() > Some(0), "{memory}");
     let mfu = plan["mfu"].as_f64().expect("a number");
     assert!((0.3..0.7).contains(&mfu), "{mfu}");
     let text = folder.run(&["plan", "--model", "gpt3-13b", "--cluster", "64xa100-80gb"]).stdout;
     for part in ["compute   ", "TFLOP/s per GPU", "global batch", "TP tensor", "layouts examined"] {
         assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn parts_of_memory_and_time_sum_to_the_totals() {
+    let folder = Folder::new();
+    let command = ["plan", "--model", "gpt3-13b", "--cluster", "64xa100-80gb", "--layout"];
+    for layout in ["tp=8,pp=2,dp=4", "tp=8,pp=4,dp=2", "tp=4,pp=1,dp=16,zero=1"] {
+        let plan = folder.json(&[&command[..], &[layout, "--json"]].concat());
+        let seconds = |part: &str| plan[format!("{part}_seconds")].as_f64().expect("a number");
+        let parts = ["compute", "exposed_communication", "bubble", "host", "update", "loading"]
+            .map(seconds);
+        let (sum, total) = (parts.iter().sum::<f64>(), seconds("step"));
+        assert!((sum / total - 1.0).abs() < 1e-9, "{layout}: {sum} of {total}");
+        let is_piped = !layout.contains("pp=1");
+        assert_eq!(seconds("bubble") > 0.0, is_piped, "{layout}");
+        let memory = &plan["memory"];
+        let bytes = |part: &str| memory[format!("{part}_bytes")].as_u64().expect("a number");
+        let more = bytes("fragmentation") + bytes("library");
+        assert_eq!(bytes("total") + more, bytes("needed"), "{memory}");
+        let text = folder.succeed(&[&command[..], &[layout]].concat()).stdout;
+        assert!(
+            text.contains(", fragmentation ") && text.contains(", library overhead "),
+            "{text}"
+        );
     }
 }
 
@@ -294,7 +321,7 @@ fn a_given_layout_stays_fixed_and_useless_options_are_refused() {
         "{error}"
     );
     let other = ["--calibration", "h100.toml"];
-    let constants = include_str!("../../../estimate/calibrations/h100.toml");
+    let constants = include_str!("../../../planner/calibrations/h100.toml");
     folder.write("h100.toml", constants.as_bytes());
     let error = refusal(&folder, &[&plan[..], &other].concat());
     assert!(

@@ -137,7 +137,8 @@ fn inspect_counts_parameters_and_memory() {
         "num_params params forward_flops_per_token backward_flops_per_token memory",
     );
     assert_eq!(report["num_params"], 124_439_808, "GPT-2's well-known size");
-    let parts = "weights_bytes gradients_bytes optimizer_bytes activations_bytes buffers_bytes";
+    let parts = "weights_bytes gradients_bytes optimizer_bytes activations_bytes buffers_bytes \
+        checkpoint_bytes";
     assert_keys(&report["memory"], &format!("{parts} total_bytes"));
     let sum: f64 = parts.split_whitespace().map(|part| number(&report["memory"][part])).sum();
     assert!(
@@ -149,6 +150,28 @@ fn inspect_counts_parameters_and_memory() {
     }
     let text = folder.succeed(&["inspect"]).stdout;
     assert!(text.contains("model.embed_tokens.weight") && text.contains("memory"), "{text}");
+    assert!(text.contains(" allocated by rank 0\n"), "{text}");
+    assert!(text.contains(" of the largest process, as train predicts: with "), "{text}");
+}
+
+#[test]
+fn inspect_and_plan_agree_on_memory() {
+    let folder = Folder::new();
+    // Local SGD has buffers besides the model's, which both must count.
+    let local = ["--set", "sync.mode=local-sgd", "--set", "run.workers=2"];
+    for more in
+        [&[][..], &local, &["--set", "parallel.zero=3"], &["--set", "run.isolation=threads"]]
+    {
+        let report =
+            |command| folder.json(&[&[command, "--preset", "tiny", "--json"][..], more].concat());
+        let (inspect, plan) = (report("inspect"), report("plan"));
+        assert_eq!(inspect["memory"], plan["memory"], "{more:?}");
+        // The process besides its ranks is measured in each command.
+        for part in ["ranks_bytes", "mapped_bytes"] {
+            let [one, other] = [&inspect, &plan].map(|report| &report["peak_process"][part]);
+            assert_eq!(one, other, "{more:?}: {part}");
+        }
+    }
 }
 
 #[test]

@@ -161,6 +161,44 @@ fn runs_of_different_lengths_are_compared_on_common_steps() {
 }
 
 #[test]
+fn a_run_that_was_stopped_is_compared_by_its_checkpoint() {
+    let folder = Folder::new();
+    train(&folder, "whole", &["--set", "checkpoint.every=2"]);
+    train(&folder, "part", &["--stop-after", "2"]);
+    // The files of a run that Ctrl-C has stopped after its second step.
+    folder.write("stopped/recipe.toml", &folder.read("whole/recipe.toml"));
+    folder.write("stopped/events.jsonl", &folder.read("part/events.jsonl"));
+    let checkpoints = folder.path().join("whole/checkpoints");
+    for (path, bytes) in folder.content() {
+        if let Ok(name) = path.strip_prefix(&checkpoints)
+            && path.is_file()
+        {
+            folder.write(&format!("stopped/checkpoints/{}", name.display()), &bytes);
+        }
+    }
+    let from_checkpoint = "weights of B are those of its checkpoint after step 2";
+    let report = compare(&folder, "part", "stopped");
+    assert_eq!(report["equal"], true, "{report}");
+    assert_eq!(report["notes"], json!([from_checkpoint]));
+    let finished = compare(&folder, "part", "part");
+    for file in ["weights", "optimizer"] {
+        assert!(report[file]["num_compared"].as_u64() > Some(0), "{report}");
+        assert_eq!(report[file]["num_compared"], finished[file]["num_compared"], "{file}");
+        assert_eq!(report[file]["unmatched"], json!([]), "{file}");
+    }
+    let other = "weights are not compared: A saved them after step 3, B after step 2";
+    let report = compare(&folder, "whole", "stopped");
+    assert_eq!(
+        [&report["equal"], &report["notes"]],
+        [&json!(false), &json!([from_checkpoint, other])]
+    );
+    // A run that trained on after its last checkpoint has other weights at its end.
+    folder.write("stopped/events.jsonl", &folder.read("whole/events.jsonl"));
+    let report = compare(&folder, "stopped", "stopped");
+    assert_eq!([&report["steps_a"], &report["equal"]], [&json!(3), &json!(false)]);
+}
+
+#[test]
 fn a_run_that_was_killed_is_compared_by_its_events() {
     let folder = Folder::new();
     train(&folder, "whole", &[]);

@@ -148,3 +148,43 @@ fn devices_are_named_in_any_case_and_short() {
     let error = refusal(&folder, &[&size[..], &["--device", "tpu"]].concat());
     assert!(error.contains("is several devices; try tpu-v4 or tpu-v5p"), "{error}");
 }
+
+#[test]
+fn flags_of_other_frameworks_end_with_the_key_or_flag_to_write() {
+    let folder = Folder::new();
+    for (arguments, expected) in [
+        ("train --tp 2", "lockstep train has no flag --tp; write --set parallel.tensor=2"),
+        ("train --tp=2", "lockstep train has no flag --tp; write --set parallel.tensor=2"),
+        ("train --fp16", "lockstep train has no flag --fp16; write --set precision.compute=fp16"),
+        ("train --learning-rate 1e-3", "no flag --learning-rate; write --lr 1e-3"),
+        ("train --max_steps=9", "no flag --max_steps; write --steps 9"),
+        ("train --hidden_size 256", "no flag --hidden_size; write --set model.width=256"),
+        ("train --layers 4", "no flag --layers; write --set model.layers=4"),
+        (
+            "inspect --d-model 64",
+            "lockstep inspect has no flag --d-model; write --set model.width=64",
+        ),
+        (
+            "plan memory --tp 2",
+            "lockstep plan memory has no flag --tp; write --set parallel.tensor=2",
+        ),
+        ("train --epochs 3", "a run is measured in steps, not in epochs; use train.steps = epochs"),
+    ] {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let finished = folder.run(&arguments);
+        assert_eq!(finished.code, Some(2), "{arguments:?}: {finished:?}");
+        let error = finished.stderr.trim_end();
+        assert!(error.starts_with("error: ") && error.lines().count() == 1, "{error}");
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+        let is_setting = expected.contains("; write ");
+        assert!(!is_setting || error.ends_with(expected), "{arguments:?}: {error}");
+    }
+    // A typing error of an own flag, an unknown word, and a command without settings.
+    for arguments in [["train", "--stps"], ["train", "--zebra"], ["runs", "--tp"]] {
+        let finished = folder.run(&arguments);
+        assert_eq!(finished.code, Some(2), "{arguments:?}: {finished:?}");
+        assert!(finished.stderr.contains("unexpected argument"), "{arguments:?}: {finished:?}");
+    }
+    let similar = folder.run(&["train", "--stps", "3"]);
+    assert!(similar.stderr.contains("--steps"), "{similar:?}");
+}

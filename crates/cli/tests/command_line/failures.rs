@@ -74,3 +74,27 @@ fn a_folder_without_flight_records_is_refused() {
     assert_eq!(finished.code, Some(2));
     assert!(finished.stderr.contains("not a flight record"), "{}", finished.stderr);
 }
+
+#[test]
+fn without_a_folder_the_doctor_reads_the_newest_run() {
+    let folder = Folder::new();
+    let none = folder.run(&["doctor"]);
+    assert_eq!(none.code, Some(2), "{none:?}");
+    assert!(none.stderr.contains("no run under runs; name a folder"), "{none:?}");
+    for (run, culprit) in [("0001", 1), ("0002", 0), ("0010", 2)] {
+        let dump = serde_json::json!({
+            "version": 1, "rank": 0, "num_ranks": 3, "written_by": 0, "host": null,
+            "process": null, "culprit": culprit, "verdict": format!("rank {culprit} left"),
+            "groups": [], "calls": [],
+        });
+        folder.write(&format!("runs/{run}/recipe.toml"), b"");
+        let path = format!("runs/{run}/flight/flight-rank-0.json");
+        folder.write(&path, dump.to_string().as_bytes());
+    }
+    let report = folder.json(&["doctor", "--json"]);
+    assert_eq!(report["folder"], "runs/0010", "{report}");
+    assert_eq!(report["verdicts"][0]["culprit"], 2, "{report}");
+    let text = folder.succeed(&["doctor"]);
+    assert!(text.stderr.contains("the newest run is runs/0010"), "{text:?}");
+    assert!(text.stdout.contains("rank 2 left"), "{text:?}");
+}

@@ -157,6 +157,9 @@ fn interrupt_and_resume(world: &World, whole: &Value, seed: u64, layout: &[&str]
     assert_eq!(ended.status.code(), ON_INTERRUPT, "{case}: {stderr}");
     assert_eq!(stderr.matches("interrupted: ").count(), 1, "{case}: {stderr}");
     assert_eq!(stderr.matches("ended on request after step").count(), 1, "{case}: {stderr}");
+    assert!(stderr.contains("\nended on request after step"), "{case}: {stderr}");
+    assert!(!stderr.contains("error:"), "{case}: a stop on request is no error: {stderr}");
+    assert_eq!(stderr.matches("--resume").count(), 1, "{case}: one command: {stderr}");
     assert_nothing_left(world, leader);
     let rest = run_last_line(&folder, &stderr);
     assert_same_bits(&summary(&rest, &case), whole, &case);
@@ -182,12 +185,33 @@ fn a_resumed_run_may_be_interrupted_too() {
     wait_for_step(&world, &folder, "runs/0002", done + 5);
     press_ctrl_c(run.id());
     let second = stderr_of(&run.wait_with_output().expect("it was started"));
-    assert_eq!(second.matches("--resume runs/0002").count(), 1 + 1, "{second}");
+    assert_eq!(second.matches("--resume").count(), 1, "{second}");
+    assert!(second.trim_end().ends_with("--resume runs/0002"), "{second}");
     assert!(!second.contains("runs/0001"), "{second}");
     let rest = run_last_line(&folder, &second);
     assert_same_bits(&summary(&rest, "twice"), &undisturbed(), "twice");
     let found = steps(&world, &folder.path().join("runs/0003"));
     assert_eq!(found, (1..=STEPS).collect::<Vec<_>>());
+}
+
+#[test]
+fn ctrl_c_after_the_last_step_promises_no_checkpoint_and_the_run_ends_as_usual() {
+    let world = real();
+    for layout in LAYOUTS {
+        let folder = Folder::new();
+        // The last step is long enough to be announced, the evaluation after it to be interrupted.
+        let sets =
+            ["train.steps=2", "train.eval_batches=4000", "emulate.microbatch_ms=50", layout[0]];
+        let run = start(folder.command(&arguments(&[&sets, &layout[1..]].concat())));
+        wait_for_step(&world, &folder, "runs/0001", 2);
+        assert!(press_ctrl_c(run.id()), "{layout:?}");
+        let ended = run.wait_with_output().expect("it was started");
+        let stderr = stderr_of(&ended);
+        assert_eq!(summary(&ended, "the end")["steps"], 2);
+        assert_eq!(stderr.matches("interrupted: ").count(), 1, "{layout:?}: {stderr}");
+        assert!(stderr.contains("interrupted: the run is at its last step"), "{stderr}");
+        assert!(!stderr.contains("--resume"), "{layout:?}: {stderr}");
+    }
 }
 
 #[test]

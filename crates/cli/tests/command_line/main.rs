@@ -17,7 +17,8 @@
 //! - `terminal`: output on a pseudo-terminal, colours, and common flags
 //! - `emulated_links`, `stragglers`: emulated links and slow workers
 //! - `servers`, `replicas`: parameter servers and their replicas
-//! - `failures`, `restarts`, `cleanup`: killed or frozen workers; `interrupts`: Ctrl-C
+//! - `failures`, `restarts`, `cleanup`: killed or frozen workers; `interrupts`: Ctrl-C; `resume`:
+//!   runs by their recorded recipe
 //! - `storage`: full and read-only disks; `storage_locations`: folders of runs and checkpoints
 
 mod bad_input;
@@ -46,6 +47,7 @@ mod remote_workers;
 mod rendezvous;
 mod replicas;
 mod restarts;
+mod resume;
 mod runs;
 mod servers;
 mod shells;

@@ -20,11 +20,78 @@ fn a_plan_has_the_names_that_scripts_rely_on() {
         tflops_per_device tokens_per_second_per_device batch context precision";
     assert_keys(&plan, names);
     let memory = &plan["memory"];
-    let parts = ["weights", "gradients", "optimizer", "activations", "buffers"];
+    let parts = ["weights", "gradients", "optimizer", "activations", "buffers", "checkpoint"];
     let sum: u64 = parts.iter().filter_map(|part| memory[format!("{part}_bytes")].as_u64()).sum();
     assert_eq!(memory["total_bytes"].as_u64(), Some(sum));
     assert_eq!(plan["memory_by_rank"].as_array().map(Vec::len), Some(3));
     assert_eq!(plan["wire_is_exact"], true);
+    for isolation in ["threads", "processes"] {
+        let set = format!("run.isolation={isolation}");
+        let plan = folder.json(&["plan", "--preset", "tiny", "--json", "--set", &set]);
+        let process = &plan["peak_process"];
+        let parts = ["ranks_bytes", "mapped_bytes", "overhead_bytes"];
+        let sum: u64 = parts.iter().filter_map(|part| process[part].as_u64()).sum();
+        assert_eq!(process["total_bytes"].as_u64(), Some(sum), "{process}");
+        assert_eq!(plan["peak_process_bytes"].as_u64(), Some(sum), "{process}");
+        let text = folder.succeed(&["plan", "--preset", "tiny", "--set", &set]).stdout;
+        assert!(text.contains(" of code, corpus and buffers of the process"), "{text}");
+    }
+}
+
+#[test]
+fn a_plan_counts_the_copy_of_a_checkpoint_as_the_run_makes_it() {
+    let folder = Folder::new();
+    let tensor = ["run.workers=4", "parallel.tensor=2", "numerics.invariant_tensor_up_to=2"];
+    for (index, more) in [
+        &["run.workers=1"][..],
+        &["run.workers=2"],
+        &["run.workers=2", "parallel.zero=1"],
+        &["run.workers=2", "parallel.zero=3"],
+        &["run.workers=2", "parallel.pipeline=2"],
+        &["run.workers=2", "optim.name=sgd"],
+        &["run.workers=2", "sync.mode=local-sgd", "sync.local_steps=1"],
+        &tensor,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let dir = format!("run.dir=run{index}");
+        let mut sets = vec!["--preset", "tiny"];
+        let always = ["train.steps=3", "train.eval_every=0", "checkpoint.every=1", &dir];
+        sets.extend(always.iter().chain(more).flat_map(|set| ["--set", *set]));
+        let plan = folder.json(&[&["plan", "--json"], &sets[..]].concat());
+        folder.succeed(&[&["train", "--quiet"], &sets[..]].concat());
+        let events = String::from_utf8(folder.read(&format!("run{index}/events.jsonl")));
+        let events = events.expect("text");
+        let mut events = events.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+        let saved = events.find(|event: &Value| event["event"] == "checkpoint_saved");
+        // The first rank also saves the loss of the first step, in 8 bytes.
+        let copied = saved.expect("an event")["bytes"].as_u64().expect("a number") - 8;
+        let predicted = &plan["memory_by_rank"][0]["checkpoint_bytes"];
+        assert_eq!(predicted.as_u64(), Some(copied), "{more:?}");
+    }
+}
+
+#[test]
+fn a_run_that_does_not_save_has_no_copy_in_its_forecast() {
+    let folder = Folder::new();
+    let copy = |more: &[&str]| {
+        let plan = folder.json(&[&["plan", "--preset", "tiny", "--json"], more].concat());
+        plan["memory"]["checkpoint_bytes"].as_u64().expect("a number")
+    };
+    assert!(copy(&["--set", "checkpoint.interval=bounded"]) > 0);
+    assert_eq!(copy(&["--set", "checkpoint.interval=0", "--set", "checkpoint.every=0"]), 0);
+    let line = |set: &str| {
+        let run = ["train", "--preset", "tiny", "--set", "train.steps=1", "--set", set];
+        folder.succeed(&run).stderr
+    };
+    let with = line("checkpoint.interval=bounded");
+    assert!(
+        with.contains("predicted: peak memory ") && with.contains(" for checkpoints)"),
+        "{with}"
+    );
+    let without = line("checkpoint.interval=0");
+    assert!(!without.contains("for checkpoints"), "{without}");
 }
 
 #[test]
@@ -181,4 +248,27 @@ fn two_workers<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let always = ["run.workers=2", "train.steps=2", "train.eval_every=0"];
     sets.extend(always.iter().chain(more).flat_map(|set| ["--set", *set]));
     sets
+}
+
+#[test]
+fn a_step_program_is_proven_and_printed() {
+    let folder = Folder::new();
+    let layout = ["--set", "run.workers=2", "--set", "parallel.zero=3", "--rank", "1"];
+    let step = [&["plan", "step", "--preset", "tiny"], &layout[..]].concat();
+    let text = folder.succeed(&step).stdout;
+    assert!(text.starts_with("step of rank 1, "), "{text}");
+    let report = folder.json(&[&step[..], &["--json"]].concat());
+    let tasks = report["tasks"].as_array().expect("tasks");
+    assert_eq!(text.lines().count(), tasks.len() + 1);
+    // ZeRO-3 gathers parameters before the first pass, which waits for them.
+    let gather = tasks.iter().position(|task| task["task"] == "gather parameters 0");
+    let gather = gather.expect("a gather");
+    assert_eq!(tasks[gather]["call"]["ranks"], json!([0, 1]));
+    let forward = tasks.iter().find(|task| task["task"] == "forward block 0 microbatch 0");
+    let after = forward.expect("a forward pass")["after"].as_array().expect("a list");
+    assert!(after.contains(&json!(gather)), "{after:?}");
+    let error = refusal(&folder, &["plan", "step", "--preset", "tiny", "--rank", "9"]);
+    assert!(error.contains("there is no rank 9; try 0 to"), "{error}");
+    let error = refusal(&folder, &["plan", "step", "--preset", "federated"]);
+    assert!(error.contains("has no step program"), "{error}");
 }

@@ -57,6 +57,9 @@ fn every_state_of_a_run_is_listed_newest_last() {
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("state ") && lines[0].ends_with("folder"), "{text}");
     assert!(lines[1].starts_with("finished ") && lines[1].ends_with("runs/0001"), "{text}");
+    // A run that is over ended some time ago; when it started is in the JSON only.
+    assert!(lines[1].contains(" ended ") && lines[1].contains(" ago "), "{text}");
+    assert!(!text.contains(" started "), "no run is alive: {text}");
     let one = folder.json(&["runs", "runs/0002", "--json"]);
     assert_eq!(states(&one), ["stopped"], "a run folder lists itself");
     // It reads only: everything that was there is as it was.

@@ -9,12 +9,12 @@ use crate::output;
 use crate::quantity::{digits, gib};
 use crate::recipe_args::RecipeArguments;
 use lockstep_config::Recipe;
-use lockstep_estimate::hardware::{self, Cluster, DeviceNameError, device_name};
-use lockstep_estimate::layout::Layout;
-use lockstep_estimate::recipe::{model_from_recipe, recipe_from_layout};
-use lockstep_estimate::scenario::{MAX_DEVICES, Scenario, default_batch};
-use lockstep_estimate::search::{SearchResult, search};
-use lockstep_estimate::{Calibration, bill, model};
+use lockstep_planner::hardware::{self, Cluster, DeviceNameError, device_name};
+use lockstep_planner::layout::Layout;
+use lockstep_planner::recipe::{model_from_recipe, recipe_from_layout};
+use lockstep_planner::scenario::{MAX_DEVICES, Scenario, default_batch};
+use lockstep_planner::search::{SearchResult, search};
+use lockstep_planner::{Calibration, bill, model};
 use lockstep_platform::World;
 use std::path::{Path, PathBuf};
 

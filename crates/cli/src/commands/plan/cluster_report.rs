@@ -1,17 +1,17 @@
 //! The plan for a cluster as JSON: types that serialize, filled from the search.
 
 use lockstep_config::Recipe;
-use lockstep_estimate::bill::Bill;
-use lockstep_estimate::hardware::SharedLink;
-use lockstep_estimate::model::{FlopsConvention, step_flops};
-use lockstep_estimate::recipe::not_runnable;
-use lockstep_estimate::risk::{self, Risk};
-use lockstep_estimate::scenario::Scenario;
-use lockstep_estimate::search::scaling::{self, Curve};
-use lockstep_estimate::search::{Candidate, LayoutWithSync, SearchResult, report};
-use lockstep_estimate::time::{self, CommGroup};
-use lockstep_estimate::upgrades::{Upgrade, upgrades};
-use lockstep_estimate::{advice, batch};
+use lockstep_planner::bill::Bill;
+use lockstep_planner::hardware::SharedLink;
+use lockstep_planner::model::{FlopsConvention, step_flops};
+use lockstep_planner::recipe::not_runnable;
+use lockstep_planner::risk::{self, Risk};
+use lockstep_planner::scenario::Scenario;
+use lockstep_planner::search::scaling::{self, Curve};
+use lockstep_planner::search::upgrades::{Upgrade, upgrades};
+use lockstep_planner::search::{Candidate, LayoutWithSync, SearchResult, explain};
+use lockstep_planner::time::cluster::{self as time, CommGroup};
+use lockstep_planner::{advice, batch};
 use serde::Serialize;
 
 /// A plan. Field names are stable: scripts rely on them.
@@ -41,6 +41,8 @@ pub(super) struct Report {
     pub(super) update_seconds: f64,
     pub(super) host_seconds: f64,
     pub(super) loading_seconds: f64,
+    /// Time of `bubble_fraction`; with the other parts it sums to `step_seconds`.
+    pub(super) bubble_seconds: f64,
     pub(super) communication_groups: Vec<GroupReport>,
     pub(super) bubble_fraction: f64,
     pub(super) mfu: f64,
@@ -113,7 +115,11 @@ pub(super) struct Memory {
     pub(super) optimizer_bytes: u64,
     pub(super) activations_bytes: u64,
     pub(super) buffers_bytes: u64,
+    /// Sum of the parts above.
     pub(super) total_bytes: u64,
+    pub(super) fragmentation_bytes: u64,
+    pub(super) library_bytes: u64,
+    /// `total_bytes` with fragmentation and libraries.
     pub(super) needed_bytes: u64,
     pub(super) device_bytes: u64,
 }
@@ -181,7 +187,7 @@ impl Report {
             batch: scenario.batch,
             batch_tokens: scenario.step_tokens(),
             context: scenario.model.context,
-            precision: if workload.framework.fp8 { "fp8" } else { "bf16" },
+            precision: if workload.job.framework.fp8 { "fp8" } else { "bf16" },
             tokens: scenario.tokens,
             num_params: scenario.model.num_params(),
             step_flops: flops(scenario),
@@ -194,6 +200,7 @@ impl Report {
             update_seconds: step.update,
             host_seconds: step.host,
             loading_seconds: step.loading,
+            bubble_seconds: step.bubble,
             communication_groups: communication_groups(scenario, first),
             bubble_fraction: step.bubble / step.seconds,
             mfu: scenario.mfu(step.seconds),
@@ -209,11 +216,11 @@ impl Report {
             why_second_is_slower: found
                 .best
                 .get(1)
-                .map(|two| report::explain_runner_up(first, two)),
+                .map(|two| explain::explain_runner_up(first, two)),
             almost_fits: found
                 .almost_fits
                 .as_ref()
-                .map(|candidate| report::explain_rejection(&workload, candidate)),
+                .map(|candidate| explain::explain_rejection(&workload, candidate)),
             sync: advice::sync_methods(step, first.layout.zero > 0),
             layouts_with_sync: found.with_sync.iter().map(sync_layout).collect(),
             critical_batch_tokens: batch::critical_tokens(active_params),
@@ -247,7 +254,7 @@ fn sync_layout(candidate: &LayoutWithSync) -> SyncLayoutReport {
 }
 
 fn communication_groups(scenario: &Scenario, candidate: &Candidate) -> Vec<GroupReport> {
-    let job = scenario.workload().job(candidate.layout);
+    let workload = scenario.workload().with(candidate.layout);
     let report = |group: CommGroup| GroupReport {
         name: group.name,
         ranks: group.group.ranks,
@@ -259,7 +266,7 @@ fn communication_groups(scenario: &Scenario, candidate: &Candidate) -> Vec<Group
             Some(SharedLink::Spine) => "uplinks of spines",
         },
     };
-    time::comm_groups(&job, &scenario.calibration).into_iter().map(report).collect()
+    time::comm_groups(&workload).into_iter().map(report).collect()
 }
 
 pub(super) fn flops(scenario: &Scenario) -> Flops {
@@ -276,6 +283,9 @@ fn memory(scenario: &Scenario, candidate: &Candidate) -> Memory {
     let buffers = memory.buffers + memory.peak;
     let parts = [memory.weights, memory.gradients, memory.optimizer, memory.activations, buffers]
         .map(|bytes| bytes as u64);
+    let total_bytes = parts.iter().sum();
+    let needed_bytes = memory.needed(&scenario.calibration) as u64;
+    let library_bytes = scenario.calibration.library_bytes() as u64;
     Memory {
         stage: memory.stage,
         weights_bytes: parts[0],
@@ -283,8 +293,11 @@ fn memory(scenario: &Scenario, candidate: &Candidate) -> Memory {
         optimizer_bytes: parts[2],
         activations_bytes: parts[3],
         buffers_bytes: parts[4],
-        total_bytes: parts.iter().sum(),
-        needed_bytes: memory.needed(&scenario.calibration) as u64,
+        total_bytes,
+        // Parts are rounded down, so that they sum to the total.
+        fragmentation_bytes: needed_bytes.saturating_sub(total_bytes + library_bytes),
+        library_bytes,
+        needed_bytes,
         device_bytes: scenario.cluster.device.memory_bytes() as u64,
     }
 }
@@ -304,7 +317,7 @@ fn layout(scenario: &Scenario, candidate: &Candidate) -> LayoutReport {
         zero: layout.zero,
         offload: layout.offload,
         microbatch: layout.microbatch,
-        microbatches: scenario.workload().job(*layout).num_microbatches(),
+        microbatches: scenario.workload().with(*layout).job.num_microbatches(),
         recompute: format!("{:?}", layout.recompute).to_lowercase(),
         unsupported: layout.unsupported(),
     }

@@ -3,15 +3,15 @@
 use super::Section;
 use super::cluster_report::{Flops, GroupReport, Report, flops};
 use crate::quantity::{count, digits, gib, grouped, percent, plural, si};
-use lockstep_estimate::advice;
-use lockstep_estimate::bill::Bill;
-use lockstep_estimate::layout::LEGEND;
-use lockstep_estimate::risk::Risk;
-use lockstep_estimate::scenario::Scenario;
-use lockstep_estimate::search::scaling::Curve;
-use lockstep_estimate::search::{Candidate, SearchResult};
-use lockstep_estimate::time::Step;
-use lockstep_estimate::upgrades::Upgrade;
+use lockstep_planner::advice;
+use lockstep_planner::bill::Bill;
+use lockstep_planner::layout::LEGEND;
+use lockstep_planner::risk::Risk;
+use lockstep_planner::scenario::Scenario;
+use lockstep_planner::search::scaling::Curve;
+use lockstep_planner::search::upgrades::Upgrade;
+use lockstep_planner::search::{Candidate, SearchResult};
+use lockstep_planner::time::cluster::Step;
 use std::fmt::Write;
 
 /// Width of a table's layout column.
@@ -166,11 +166,12 @@ fn render_memory(report: &Report) -> String {
         ("optimizer", memory.optimizer_bytes),
         ("activations", memory.activations_bytes),
         ("buffers", memory.buffers_bytes),
+        ("fragmentation", memory.fragmentation_bytes),
+        ("library overhead", memory.library_bytes),
     ];
     let parts = parts.map(|(name, bytes)| format!("{name} {}", gib(bytes as f64))).join(", ");
     format!(
-        "memory of the fullest device (stage {}): {} of {} GiB with fragmentation and library \
-         overhead\n\x20 {parts}\n",
+        "memory of the fullest device (stage {}): {} of {} GiB\n\x20 {parts}\n",
         memory.stage,
         gib(memory.needed_bytes as f64),
         gib(memory.device_bytes as f64),

@@ -8,10 +8,10 @@ mod memory;
 mod scaling;
 
 use crate::quantity::{digits, percent};
-use lockstep_estimate::scenario::Scenario;
-use lockstep_estimate::search::scaling::Curve;
-use lockstep_estimate::search::{Candidate, SearchResult};
-use lockstep_estimate::time;
+use lockstep_planner::scenario::Scenario;
+use lockstep_planner::search::scaling::Curve;
+use lockstep_planner::search::{Candidate, SearchResult};
+use lockstep_planner::time::cluster as time;
 use lockstep_planner::timeline::svg_with_title;
 use lockstep_plot::escape;
 use std::fmt::Write;
@@ -41,9 +41,10 @@ fn timeline(scenario: &Scenario, candidate: &Candidate) -> Option<String> {
     if candidate.layout.pipeline < 2 {
         return None;
     }
-    let job = scenario.workload().job(candidate.layout);
-    let drawn = time::timeline(&job, &scenario.calibration)?;
-    let (shown, all) = (drawn.pipeline.shape.num_microbatches as u64, job.num_microbatches());
+    let workload = scenario.workload().with(candidate.layout);
+    let drawn = time::timeline(&workload)?;
+    let (shown, all) =
+        (drawn.pipeline.shape.num_microbatches as u64, workload.job.num_microbatches());
     let these = if shown < all {
         format!("the first {shown} of {all} micro-batches of a step")
     } else {

@@ -4,7 +4,7 @@
 //! - [`recipe`]: a recipe on this machine
 //! - [`calibrate`]: measures this machine
 //! - [`collectives`]: cost of all-reduce algorithms on a link
-//! - [`timeline`]: a pipeline schedule, simulated and drawn
+//! - [`timeline`]: a pipeline schedule, simulated and drawn; [`step`]: a rank's step program
 //! - [`cluster`]: the best layouts of a model on a cluster; [`cluster_report`] as JSON,
 //!   [`cluster_text`] as text, [`html`] as a page
 //! - [`size`]: the smallest cluster that meets a deadline or a budget
@@ -19,6 +19,7 @@ mod collectives;
 mod html;
 mod recipe;
 mod size;
+mod step;
 mod suggest;
 mod timeline;
 mod validate;
@@ -43,6 +44,7 @@ Examples:
   lockstep plan search --model llama3-70b --cluster 64xh100-80gb    layout search
   lockstep plan calibrate                             measure this machine once
   lockstep plan timeline --schedule 1f1b --devices 4  draw a pipeline schedule
+  lockstep plan step my.toml --rank 1                 tasks of a rank's step
   lockstep plan collectives --ranks 64                cost of all-reduce on a link
   lockstep plan --model gpt3-175b --cluster 1024xa100-80gb          best layout
   lockstep plan my.toml --cluster cluster.toml --write best.toml    best layout as a recipe
@@ -104,6 +106,7 @@ enum Command {
     Calibrate(calibrate::Arguments),
     Collectives(collectives::Arguments),
     Size(size::Arguments),
+    Step(step::Arguments),
     Timeline(timeline::Arguments),
     Validate(validate::Arguments),
 }
@@ -117,6 +120,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         Some(Command::Calibrate(arguments)) => calibrate::run(arguments, world),
         Some(Command::Collectives(arguments)) => collectives::run(arguments),
         Some(Command::Size(arguments)) => size::run(arguments),
+        Some(Command::Step(arguments)) => step::run(arguments, world),
         Some(Command::Timeline(arguments)) => timeline::run(arguments, world),
         Some(Command::Validate(arguments)) => validate::run(arguments, world),
     }

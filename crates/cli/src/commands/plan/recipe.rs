@@ -2,18 +2,18 @@
 
 use super::{OutputOptions, Section};
 use crate::failure::Failure;
-use crate::memory_report::Memory;
+use crate::memory_report::{Memory, ProcessReport};
 use crate::output;
 use crate::quantity::{digits, percent, si_bytes};
 use crate::recipe_args::RecipeArguments;
 use crate::{calibration_file, prediction};
-use lockstep_config::Recipe;
 use lockstep_config::units::{Bytes, Seconds};
-use lockstep_estimate::layout::LEGEND;
-use lockstep_estimate::recipe::layout_from_recipe;
+use lockstep_config::{Isolation, Recipe};
 use lockstep_model::describe;
 use lockstep_planner::Forecast;
+use lockstep_planner::layout::LEGEND;
 use lockstep_planner::memory::{Process, activations_by_block};
+use lockstep_planner::recipe::layout_from_recipe;
 use lockstep_planner::traffic::{self, Interconnect, TrafficCounts};
 use lockstep_platform::World;
 use serde::Serialize;
@@ -29,6 +29,8 @@ struct Report {
     memory_by_rank: Vec<Memory>,
     activations_by_block: Vec<BlockBytes>,
     peak_step: u64,
+    /// Parts of the largest process; they sum to `peak_process_bytes`.
+    peak_process: ProcessReport,
     peak_process_bytes: u64,
     peak_process_bytes_by_rank: Vec<u64>,
     wire_bytes: u64,
@@ -114,7 +116,7 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
     let tokens_per_second = forecast.tokens_per_second().map(|speed| speed.0);
     let workers = recipe.run.workers as f64;
     let machine = calibration_file::load(world).ok();
-    let machine = machine.and_then(|machine| machine.with(recipe.precision.compute));
+    let machine = machine.as_ref().and_then(|machine| machine.with(recipe.precision.compute));
     let peak = machine.map(|machine| machine.peak());
     let by_block = activations_by_block(recipe, &blueprint);
     let wire = |rank| traffic::total(rank).wire_bytes().0;
@@ -128,8 +130,9 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
             .map(|(block, bytes)| BlockBytes { block, bytes: bytes.0 })
             .collect(),
         peak_step: forecast.memory.peak_step,
+        peak_process: ProcessReport::from(forecast.largest_process().1),
         peak_process_bytes: forecast.peak_bytes().0,
-        peak_process_bytes_by_rank: forecast.peak_by_rank.iter().map(|peak| peak.0).collect(),
+        peak_process_bytes_by_rank: forecast.peak_by_rank().iter().map(|peak| peak.0).collect(),
         wire_bytes: forecast.wire_bytes().0,
         wire_bytes_by_rank: forecast.traffic.iter().map(wire).collect(),
         wire_is_exact: forecast.is_exact() && recipe.unmodelled_traffic().is_none(),
@@ -166,7 +169,7 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
 fn layout(recipe: &Recipe) -> LayoutReport {
     let parallel = &recipe.parallel;
     LayoutReport {
-        brief: layout_from_recipe(recipe),
+        brief: layout_from_recipe(recipe).to_string(),
         workers: recipe.run.workers,
         tensor: parallel.tensor,
         sequence: parallel.sequence,
@@ -224,27 +227,46 @@ fn render(recipe: &Recipe, forecast: &Forecast, report: &Report, section: Sectio
 fn render_memory(recipe: &Recipe, forecast: &Forecast, text: &mut String) {
     let _ = writeln!(
         text,
-        "memory  {:>10} {:>10} {:>10} {:>12} {:>10} {:>10}",
-        "weights", "gradients", "optimizer", "activations", "buffers", "total"
+        "memory  {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10}",
+        "weights", "gradients", "optimizer", "activations", "buffers", "checkpoint", "total"
     );
     for (rank, memory) in forecast.memory.ranks.iter().enumerate() {
         let cell = |bytes: Bytes| bytes.to_string();
         let _ = writeln!(
             text,
-            "rank {rank:<2} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10}",
+            "rank {rank:<2} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10}",
             cell(memory.weights),
             cell(memory.gradients),
             cell(memory.optimizer),
             cell(memory.activations),
             cell(memory.buffers),
-            cell(memory.own()),
+            cell(memory.checkpoint),
+            cell(memory.allocated()),
+        );
+    }
+    if forecast.memory.ranks.iter().any(|rank| rank.checkpoint > Bytes(0)) {
+        text.push_str(
+            "checkpoint: copy of a rank's shard, from the first checkpoint on, while training \
+             continues\n",
         );
     }
     let step = forecast.memory.peak_step;
-    let peak = forecast.peak_bytes();
+    let (rank, process) = forecast.largest_process();
     let least = if recipe.unmodelled_traffic().is_some() { "at least " } else { "" };
-    let _ =
-        writeln!(text, "peak of the largest process: {least}{peak}, reached from step {step} on\n");
+    let ranks = match recipe.run.isolation {
+        Isolation::Threads => "all ranks".to_owned(),
+        Isolation::Processes => format!("rank {rank}"),
+    };
+    let _ = writeln!(
+        text,
+        "peak of the largest process: {least}{}, reached from step {step} on\n\
+         = {} of {ranks} + {} of mapped pages and scratch of calls + {} of code, corpus and \
+         buffers of the process\n",
+        process.total(),
+        process.ranks,
+        process.mapped,
+        process.overhead,
+    );
 }
 
 fn render_traffic(forecast: &Forecast, text: &mut String) {
@@ -276,9 +298,13 @@ fn render_time(recipe: &Recipe, forecast: &Forecast, report: &Report, text: &mut
         }
         return;
     };
+    let bubble = match recipe.parallel.pipeline {
+        1 => "",
+        _ => " with the pipeline bubble",
+    };
     let _ = writeln!(
         text,
-        "time    {} per step: {} compute, {} optimizer, {} of {} communication exposed\n\
+        "time    {} per step: {} compute{bubble}, {} optimizer, {} of {} communication exposed\n\
          speed   {speed}, {} tokens/s and {} TFLOP/s per worker, MFU {}; {} steps take {}",
         step.seconds(),
         step.compute,

@@ -5,9 +5,9 @@ mod report;
 use super::suggest::unknown_model;
 use crate::failure::Failure;
 use crate::output;
-use lockstep_estimate::hardware::device_name;
-use lockstep_estimate::size_search::SizeSearch;
-use lockstep_estimate::{Calibration, model};
+use lockstep_planner::hardware::device_name;
+use lockstep_planner::search::size::SizeSearch;
+use lockstep_planner::{Calibration, model};
 use report::SizeReport;
 
 /// The smallest cluster that meets a deadline or a budget

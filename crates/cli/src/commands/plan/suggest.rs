@@ -1,7 +1,7 @@
 //! Suggestions for an unknown name: the closest known ones.
 
 use lockstep_config::nearest;
-use lockstep_estimate::model;
+use lockstep_planner::model;
 
 /// Most names with the same prefix that one line lists.
 const MAX_NAMES: usize = 4;

@@ -148,7 +148,7 @@ fn costs(
         match prediction::predict(recipe, world, process) {
             Err(failure) => drop(wrong.insert(failure.text().to_owned())),
             Ok(forecast) => {
-                peaks.push(forecast.peak_by_rank.iter().map(|peak| peak.0).sum::<u64>());
+                peaks.push(forecast.peak_by_rank().iter().map(|peak| peak.0).sum::<u64>());
                 // More threads than cores share them.
                 let busy = jobs * recipe.run.workers * recipe.run.threads;
                 let sharing = (busy as f64 / world.threads().available() as f64).max(1.0);

@@ -1,8 +1,8 @@
 //! Memory of the fullest device of each layout, beside its capacity.
 
 use crate::quantity::{gib, to_gib};
-use lockstep_estimate::scenario::Scenario;
-use lockstep_estimate::search::Candidate;
+use lockstep_planner::scenario::Scenario;
+use lockstep_planner::search::Candidate;
 use lockstep_plot::{Axis, StackedBar, StackedBars, Title};
 
 /// Parts of a bar, in colours that remain distinct with red-green blindness.

@@ -1,6 +1,6 @@
 //! Throughput over devices, both axes logarithmic, beside ideal scaling.
 
-use lockstep_estimate::search::scaling::{Curve, Point as ScalingPoint};
+use lockstep_planner::search::scaling::{Curve, Point as ScalingPoint};
 use lockstep_plot::{Axis, LineChart, Point, Series, Title};
 
 /// Draws a curve with its ideal.

@@ -1,9 +1,9 @@
 //! Results of a size search as JSON and as text.
 
 use crate::quantity::{digits, grouped, percent};
-use lockstep_estimate::layout::LEGEND;
-use lockstep_estimate::size_search::sensitivity::{ALL, Range, ranges};
-use lockstep_estimate::size_search::{
+use lockstep_planner::layout::LEGEND;
+use lockstep_planner::search::sensitivity::{ALL, Range, ranges};
+use lockstep_planner::search::size::{
     ClusterSize, MAX_CHECKPOINT_SHARE, MAX_DEVICES, SizeSearch, SizeSearchResult,
 };
 use serde::Serialize;
