@@ -31,9 +31,8 @@ pub struct TrainingProgram {
 impl TrainingProgram {
     fn new(place: &RankPlan<'_>, kind: &StepKind) -> Self {
         let program = place.training(kind);
-        let position = |task: TaskOp| {
-            program.position(|op| *op == task).expect("every step has this task").0
-        };
+        let position =
+            |task: TaskOp| program.position(|op| *op == task).expect("every step has this task").0;
         Self {
             passes_end: position(TaskOp::GatherLosses),
             reduction_end: position(TaskOp::Unscale),
