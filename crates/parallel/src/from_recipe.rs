@@ -3,12 +3,14 @@
 //! All functions are pure, so a plan can be made, priced and rejected before any worker starts; the
 //! engine runs the same plan.
 
+use crate::byzantine::ByzantineWorker;
 use crate::compress::{CompressionPlan, Method};
 use crate::footprint::Footprint;
 use crate::gossip::Graph;
 use crate::leaves::Leaves;
 use crate::recompute::RecomputePlan;
 use crate::replica_plan::ReplicaPlan;
+use crate::robust_aggregation::Aggregator;
 use crate::stages::Stages;
 use lockstep_config::units::Bytes;
 use lockstep_config::{self as config, Recipe};
@@ -132,6 +134,26 @@ pub fn arena_bytes(recipe: &Recipe) -> usize {
 pub fn graph_from_recipe(recipe: &Recipe) -> Graph {
     let gossip = &recipe.sync.gossip;
     Graph::new(gossip.graph, recipe.run.workers, gossip.degree, recipe.train.seed)
+}
+
+/// Attack of a worker, if the recipe makes it Byzantine.
+pub fn attack_of(recipe: &Recipe, worker: usize) -> Option<ByzantineWorker> {
+    let config::Server { byzantine, attack, .. } = recipe.sync.server;
+    let is_byzantine = worker + byzantine >= recipe.run.workers;
+    is_byzantine.then(|| ByzantineWorker::new(recipe.train.seed, attack, worker))
+}
+
+/// Rule that aggregates the contributions of several workers.
+pub fn aggregation_rule(recipe: &Recipe) -> Aggregator {
+    let config::Server { aggregation, assumed_byzantine, gradient_clip: clip, .. } =
+        recipe.sync.server;
+    match aggregation {
+        config::AggregationRule::Mean if clip > 0.0 => Aggregator::ClippedMean { max_norm: clip },
+        config::AggregationRule::Mean => Aggregator::Mean,
+        config::AggregationRule::Median => Aggregator::Median,
+        config::AggregationRule::TrimmedMean => Aggregator::TrimmedMean { trim: assumed_byzantine },
+        config::AggregationRule::Krum => Aggregator::Krum { assumed_byzantine },
+    }
 }
 
 /// Compression method of a recipe.

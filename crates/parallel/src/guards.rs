@@ -8,6 +8,7 @@
 use crate::microbatch::Store;
 use crate::param_store::ParamStore;
 use crate::pipeline::Job;
+use crate::programs::Segment;
 use crate::replica::Replica;
 use lockstep_comm::CommError;
 use lockstep_config::LossScale;
@@ -76,7 +77,7 @@ impl Replica {
                 loss: &mut |_, _| {},
             },
             &programs.training.program,
-            0..programs.training.passes_end,
+            programs.training.segment(Segment::Passes),
         )?;
         let first = inspector.found.map(|(index, Reverse(block), param, element)| {
             // Backward reaches the last block first.

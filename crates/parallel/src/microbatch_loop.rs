@@ -2,6 +2,7 @@
 
 use crate::param_store::{Gradients, ParamStore};
 use crate::pipeline::Job;
+use crate::programs::Segment;
 use crate::replica::Replica;
 use crate::step_context::StepContext;
 use crate::stragglers::{CutoffAgreement, StepCutoff, StepDuty};
@@ -47,7 +48,9 @@ impl Replica {
         let Self { store, step_context, .. } = &mut *self;
         // The gradients of a probe must not be reduced, even with a single micro-batch.
         store.is_held = step_context.agreement.is_some() || step_context.duty == StepDuty::Probe;
-        self.select_program();
+        let Self { programs, plan, blueprint, groups, store, .. } = &mut *self;
+        store.set_alone(!programs.kind_at(step).is_reduced());
+        programs.select(step, store.is_held, plan, blueprint, groups.rank());
         let Self {
             blueprint, plan, store, losses, device, scratch, step_context, programs, ..
         } = self;
@@ -87,7 +90,7 @@ impl Replica {
                 loss: &mut |index, loss| own_losses[index] = loss,
             },
             &programs.training.program,
-            0..programs.training.passes_end,
+            programs.training.segment(Segment::Passes),
         )?;
         let waited = store.overlap.exposed().saturating_sub(waited);
         self.step_context.num_run = num_done.get();

@@ -1,44 +1,84 @@
-//! Step programs of a rank, built once for each kind of step.
+//! Step programs of a rank, built once for each kind of step, and the segments they run in.
 
 use crate::replica_plan::ReplicaPlan;
-use crate::step_program::{RankPlan, StepKind};
+use crate::step_program::{GradientUse, RankPlan, StepKind};
+use crate::strategy::StrategyPlan;
 use lockstep_model::Blueprint;
 use lockstep_schedule::step::{Program, TaskOp};
+use std::ops::Range;
+use std::sync::Arc;
 
 /// Programs of a rank's steps and evaluations.
 pub struct Programs {
     /// Program of the current kind of step.
-    pub training: TrainingProgram,
+    pub training: Arc<TrainingProgram>,
     /// Program of an evaluation of as many micro-batches as the pipeline has ranks.
     pub evaluation: Program,
+    strategy: Option<Box<dyn StrategyPlan>>,
     kind: StepKind,
     /// Programs of other kinds that were used before.
-    kept: Vec<(StepKind, TrainingProgram)>,
+    kept: Vec<(StepKind, Arc<TrainingProgram>)>,
 }
 
-/// Program of a step, with the tasks at which its parts begin.
+/// Program of a step, in segments of tasks that run alike.
 pub struct TrainingProgram {
     /// All tasks.
     pub program: Program,
-    /// End of the passes of the micro-batches: the gathering of losses.
-    pub passes_end: u32,
-    /// End of the reduction.
-    pub reduction_end: u32,
-    /// Start of the update, which the agreement allows.
-    pub update_start: u32,
+    /// Tasks of each segment, in order.
+    pub segments: Vec<(Segment, Range<u32>)>,
+}
+
+/// Part of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Segment {
+    /// Forward and backward passes of the micro-batches, with what they communicate.
+    Passes,
+    /// Gathering of the losses.
+    Losses,
+    /// Rest of the reduction of gradients.
+    Reduction,
+    /// Division by the loss scale.
+    Unscale,
+    /// Tasks of the synchronization strategy.
+    Strategy,
+    /// Norm of the gradients.
+    Norm,
+    /// Agreement on the update.
+    Agreement,
+    /// Update of the parameters, and gathering of updated ones.
+    Update,
 }
 
 impl TrainingProgram {
-    fn new(place: &RankPlan<'_>, kind: &StepKind) -> Self {
-        let program = place.training(kind);
-        let position =
-            |task: TaskOp| program.position(|op| *op == task).expect("every step has this task").0;
-        Self {
-            passes_end: position(TaskOp::GatherLosses),
-            reduction_end: position(TaskOp::Unscale),
-            update_start: position(TaskOp::Agree) + 1,
-            program,
+    fn new(program: Program) -> Self {
+        let mut segments: Vec<(Segment, Range<u32>)> = Vec::new();
+        let mut now = Segment::Passes;
+        for (id, task) in program.iter() {
+            now = match task.op {
+                TaskOp::GatherLosses => Segment::Losses,
+                TaskOp::Unscale => Segment::Unscale,
+                TaskOp::GradNorm => Segment::Norm,
+                TaskOp::Agree => Segment::Agreement,
+                _ => match now {
+                    Segment::Losses => Segment::Reduction,
+                    Segment::Unscale => Segment::Strategy,
+                    Segment::Agreement => Segment::Update,
+                    Segment::Update if task.op.is_of_strategy() => Segment::Strategy,
+                    now => now,
+                },
+            };
+            match segments.last_mut().filter(|(last, _)| *last == now) {
+                Some((_, tasks)) => tasks.end = id.0 + 1,
+                None => segments.push((now, id.0..id.0 + 1)),
+            }
         }
+        Self { program, segments }
+    }
+
+    /// Tasks of the first segment of a kind; none where the step has none.
+    pub fn segment(&self, segment: Segment) -> Range<u32> {
+        let found = self.segments.iter().find(|(other, _)| *other == segment);
+        found.map_or(0..0, |(_, tasks)| tasks.clone())
     }
 }
 
@@ -48,28 +88,58 @@ impl Programs {
         let place = RankPlan::new(plan, blueprint, rank);
         let kind = StepKind::reduce();
         Self {
-            training: TrainingProgram::new(&place, &kind),
+            training: Arc::new(TrainingProgram::new(place.training(&kind))),
             evaluation: place.evaluation(),
+            strategy: None,
             kind,
             kept: Vec::new(),
         }
     }
 
-    /// Makes the program of a kind of step current.
+    /// Builds programs of this strategy from now on.
+    pub fn adopt(&mut self, strategy: Box<dyn StrategyPlan>) {
+        self.strategy = Some(strategy);
+        self.kept.clear();
+    }
+
+    /// Builds all programs anew, for another plan.
+    pub fn renew(&mut self, plan: &ReplicaPlan, blueprint: &Blueprint, rank: usize) {
+        let strategy = self.strategy.take();
+        *self = Self { strategy, ..Self::new(plan, blueprint, rank) };
+    }
+
+    /// Kind of a step.
+    pub fn kind_at(&self, step: u64) -> StepKind {
+        self.strategy.as_ref().map_or_else(StepKind::reduce, |strategy| strategy.kind_at(step))
+    }
+
+    /// Makes the program of a step current; gradients that are held back until the ranks that
+    /// count are known leave outside it.
     pub fn select(
         &mut self,
-        kind: StepKind,
+        step: u64,
+        is_held: bool,
         plan: &ReplicaPlan,
         blueprint: &Blueprint,
         rank: usize,
     ) {
+        let mut kind = self.kind_at(step);
+        if is_held && kind.is_reduced() {
+            kind.gradients = GradientUse::Local;
+        }
         if kind == self.kind {
             return;
         }
         let found = self.kept.iter().position(|(known, _)| *known == kind);
         let next = match found {
             Some(at) => self.kept.swap_remove(at).1,
-            None => TrainingProgram::new(&RankPlan::new(plan, blueprint, rank), &kind),
+            None => {
+                let place = RankPlan::new(plan, blueprint, rank);
+                Arc::new(TrainingProgram::new(match &self.strategy {
+                    Some(strategy) => place.training_with(&**strategy, &kind),
+                    None => place.training(&kind),
+                }))
+            }
         };
         let before = std::mem::replace(&mut self.training, next);
         self.kept.push((std::mem::replace(&mut self.kind, kind), before));

@@ -7,36 +7,34 @@
 //! are a function of the micro-batch and the parameters, and [`crate::leaves`] fixes the order of
 //! gradient sums. Ranks divide only micro-batches, blocks and, from ZeRO-1 on, the state they keep.
 //!
-//! A step is [`Replica::run_microbatches`], [`Replica::finish_reduce`], [`Replica::unscale`],
-//! [`Replica::clip`], then [`Replica::step`]; [`crate::loss_scaling`] enforces that order by types.
+//! A step is [`Replica::run_step`]. Its parts are [`Replica::run_microbatches`],
+//! [`Replica::finish_reduce`], [`Replica::unscale`], [`Replica::clip`], then [`Replica::step`];
+//! [`crate::loss_scaling`] enforces that order by types.
 //! A mirror (the output head's copy of a tied embedding) has its own reduction tree; its total is
 //! added to the owner's total once, the optimizer steps the owner, and the mirror is copied from
 //! it. A step may be skipped after its sums are finished. After an error a replica cannot be used:
 //! some of its buffers were in the call that failed.
 
 use crate::buckets::{Bucket, Buckets};
-use crate::compress::Compression;
 use crate::footprint::Footprint;
-use crate::gossip::Gossip;
 use crate::groups::Groups;
 use crate::leaf_assignment::LeafAssignment;
-use crate::local_sgd::LocalSgd;
 use crate::loss_scaling::{ScaledGradients, UnscaledGradients};
 use crate::microbatch_losses::MicrobatchLosses;
 use crate::overlap::Overlap;
 use crate::param_store::ParamStore;
 use crate::parameter_server::{Client, HostGroup};
 use crate::pipeline::{Job, PipelineRank};
-use crate::programs::Programs;
+use crate::programs::{Programs, Segment};
 use crate::replica_plan::ReplicaPlan;
 use crate::sharded_norm::ShardedNorm;
 use crate::stages::Stages;
 use crate::step_context::StepContext;
-use crate::step_program::StepKind;
+use crate::strategy::Strategy;
 use crate::tensor_parallel::{TensorParallel, slots_of_tp_rank};
 use crate::traffic::add_traffic;
 use crate::trainable_params::TrainableParams;
-use lockstep_comm::{Comm, CommError, Traffic};
+use lockstep_comm::{Comm, CommError, Reduction, Traffic};
 use lockstep_config::LossScale;
 use lockstep_mesh::Axis;
 use lockstep_model::{Blueprint, Microbatch, Mode, Scratch, precision_of};
@@ -67,15 +65,12 @@ pub struct Replica {
     /// Evaluation losses gathered from all ranks that compute the loss, and their number per rank.
     sums: Vec<f64>,
     sum_lens: Vec<usize>,
-    /// Local SGD state.
-    pub(crate) local_sgd: Option<LocalSgd>,
-    /// Gossip state, and the client of the parameter servers.
-    pub(crate) gossip: Option<Gossip>,
+    /// State of the synchronization strategy, if it does more than reduce gradients.
+    pub(crate) strategy: Option<Box<dyn Strategy>>,
+    /// Client of the parameter servers.
     pub(crate) client: Option<Client>,
     /// Ranks of the host that share one client of the parameter servers.
     pub(crate) host_group: Option<HostGroup>,
-    /// Gradient compression state.
-    pub(crate) compression: Option<Compression>,
     /// Duty of this rank in the step, and measurements of the last step.
     pub(crate) step_context: StepContext,
     pub(crate) world: World,
@@ -159,11 +154,9 @@ impl Replica {
             store,
             norm,
             losses,
-            local_sgd: None,
-            gossip: None,
+            strategy: None,
             client: None,
             host_group: None,
-            compression: None,
             step_context: StepContext::default(),
             world: World::clone(world),
             external_traffic: Traffic::default(),
@@ -194,16 +187,8 @@ impl Replica {
             ((groups.rank(), groups.data().group_rank()), loss_ranks(&plan.stages, groups));
         self.losses = MicrobatchLosses::new(shares, plan.leaves, &loss_ranks, at);
         self.device.renew(&plan.sizes(blueprint, at.1));
-        self.programs = Programs::new(plan, blueprint, groups.rank());
+        self.programs.renew(plan, blueprint, groups.rank());
         Ok(())
-    }
-
-    /// Selects the program of the next step: gradients stay here in a local step and where the
-    /// ranks that count are not known yet.
-    pub(crate) fn select_program(&mut self) {
-        let stays_local = self.store.is_alone() || self.store.is_held;
-        let kind = if stays_local { StepKind::local() } else { StepKind::reduce() };
-        self.programs.select(kind, &self.plan, &self.blueprint, self.groups.rank());
     }
 
     /// Blueprint of the model.
@@ -281,7 +266,7 @@ impl Replica {
     pub fn finish_reduce(&mut self, cpu: &Cpu) -> Result<ScaledGradients, CommError> {
         let Self { store, device, programs, .. } = self;
         let step = &programs.training;
-        let tasks = step.passes_end + 1..step.reduction_end;
+        let tasks = step.segment(Segment::Reduction);
         store.finish_reduce(cpu, &mut device.link, &step.program, tasks)?;
         Ok(ScaledGradients { scale: self.loss_scale })
     }
@@ -330,8 +315,40 @@ impl Replica {
         _sums: UnscaledGradients,
         plan: &ClipPlan,
     ) -> Result<Clip, CommError> {
-        self.norm.measure_grads(cpu, |bucket| self.store.own_grads(bucket));
+        self.measure_norm(cpu);
         self.norm.clip(plan, &mut self.store.overlap)
+    }
+
+    /// Sums the squares of the gradients that this rank holds.
+    pub(crate) fn measure_norm(&mut self, cpu: &Cpu) {
+        self.norm.measure_grads(cpu, |bucket| self.store.own_grads(bucket));
+    }
+
+    /// Norm from the measured sums. Where ranks update by their own gradients, a norm that is not
+    /// finite on one rank counts for all.
+    pub(crate) fn agree(
+        &mut self,
+        _sums: UnscaledGradients,
+        plan: &ClipPlan,
+        step: u64,
+    ) -> Result<Clip, CommError> {
+        let mut clip = self.norm.clip(plan, &mut self.store.overlap)?;
+        if self.is_local_step(step) && !self.holds_on_all_ranks(clip.norm.is_finite())? {
+            clip.norm = f64::NAN;
+        }
+        Ok(clip)
+    }
+
+    /// Whether a condition holds on all ranks. Collective.
+    pub fn holds_on_all_ranks(&mut self, holds: bool) -> Result<bool, CommError> {
+        let mut fails = [u32::from(!holds)];
+        self.store.overlap.call(|comm| comm.all_reduce(&mut fails, Reduction::Max))?;
+        Ok(fails[0] == 0)
+    }
+
+    /// Numbers of the micro-batches that this rank runs.
+    pub fn own_microbatches(&self) -> &[usize] {
+        self.losses.own_microbatches()
     }
 
     /// Slots that this rank's optimizer steps in this phase.
@@ -356,6 +373,18 @@ impl Replica {
         optimizer: &mut Optimizer,
         update: &Update,
     ) -> Result<(), CommError> {
+        let tasks = self.programs.training.segment(Segment::Update);
+        self.update(cpu, optimizer, update, tasks)
+    }
+
+    /// Runs the tasks of an update.
+    pub(crate) fn update(
+        &mut self,
+        cpu: &Cpu,
+        optimizer: &mut Optimizer,
+        update: &Update,
+        tasks: Range<u32>,
+    ) -> Result<(), CommError> {
         if optimizer.needs_norms() {
             self.store.prepare(cpu, optimizer, update);
             let Self { norm, store, blueprint, .. } = self;
@@ -366,9 +395,8 @@ impl Replica {
             norm.by_name(&mut norms.steps, num_tensors, &mut store.overlap)?;
         }
         let Self { store, device, programs, .. } = self;
-        let step = &programs.training;
-        let tasks = step.update_start..step.program.tasks.len() as u32;
-        store.step(cpu, optimizer, update, &mut device.link, &step.program, tasks)
+        let program = &programs.training.program;
+        store.step(cpu, optimizer, update, &mut device.link, program, tasks)
     }
 
     /// Whether a parameter is trained in this phase.
@@ -388,11 +416,9 @@ impl Replica {
         let others = [
             self.device.link.traffic(),
             self.device.tensor_parallel.traffic(),
-            self.local_sgd_traffic(),
-            self.gossip_traffic(),
+            self.strategy.as_ref().map_or(Traffic::default(), |it| it.traffic()),
             self.client_traffic(),
             self.host_traffic(),
-            self.compression_traffic(),
             self.external_traffic,
         ];
         others.into_iter().fold(add_traffic(gradients, self.step_context.past_traffic), add_traffic)
@@ -402,17 +428,11 @@ impl Replica {
     pub fn footprint(&self, optimizer: &Optimizer) -> Footprint {
         let store = self.store.footprint();
         let (activations, messages) = self.device.num_elements();
-        let [anchors, outer] = self.local_sgd_len();
-        let compressed = self.compression.as_ref().map_or(0, Compression::num_elements);
+        let [outer, exchanged] = self.strategy.as_ref().map_or([0; 2], |it| it.num_elements());
         Footprint {
             optimizer: optimizer.resident_len() + outer,
             activations,
-            buffers: store.buffers
-                + self.scratch.len()
-                + messages
-                + anchors
-                + compressed
-                + self.gossip_len(),
+            buffers: store.buffers + self.scratch.len() + messages + exchanged,
             ..store
         }
     }

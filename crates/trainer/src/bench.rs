@@ -1,15 +1,17 @@
 //! Training throughput benchmark: tokens per second and fraction of the machine's FMA peak.
 
 use crate::figures::median;
+use crate::learner::Learner;
 use crate::materialize::materialize;
 use crate::microbatch::microbatch_of;
 use crate::{TrainError, device, feed};
 use lockstep_comm::Comm;
 use lockstep_config::{Dtype, Recipe};
-use lockstep_data::Cursor;
-use lockstep_optim::Update;
-use lockstep_parallel::Groups;
+use lockstep_data::{Batch, Cursor};
+use lockstep_model::Microbatch;
+use lockstep_optim::{Clip, Update};
 use lockstep_parallel::from_recipe::mesh_of;
+use lockstep_parallel::{Groups, Replica, StepHost};
 use lockstep_platform::World;
 use lockstep_tensor::{Cpu, peak};
 use serde::Serialize;
@@ -67,16 +69,12 @@ fn bench_on(
         learner.enter(recipe, step)?;
         let batch = loader.next_batch()?;
         let num_targets = targets.of(batch)?;
-        let microbatch = |index| microbatch_of(recipe, batch, index, num_targets);
-        learner.replica.set_loss_scale(learner.scaler.scale());
-        learner.replica.run_microbatches(cpu, recipe.train.seed, step, &microbatch)?;
-        learner.optimizer.read_ahead();
-        let sums = learner.replica.finish_reduce(cpu)?;
-        let sums = learner.replica.unscale(cpu, sums);
-        let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
-        let update = Update { count: step + 1, lr: learner.lr(step), clip };
-        learner.replica.step(cpu, &mut learner.optimizer, &update)?;
-        learner.optimizer.check().map_err(TrainError::StateLost)?;
+        let (count, lr) = (step + 1, learner.lr(step));
+        let Learner { replica, optimizer, clip, stability, .. } = &mut learner;
+        replica.set_loss_scale(stability.scaler.scale());
+        let mut host = TimedStep { recipe, batch, num_targets, count, lr };
+        replica.run_step(cpu, recipe.train.seed, step, optimizer, clip, &mut host)?;
+        optimizer.check().map_err(TrainError::StateLost)?;
         if step >= WARM_UP_STEPS {
             step_seconds.push(world.clock().since(start).as_secs_f64());
         }
@@ -103,6 +101,27 @@ fn bench_on(
         num_params: blueprint.num_params() as u64,
         step_seconds,
     })
+}
+
+/// A step that always updates.
+struct TimedStep<'a> {
+    recipe: &'a Recipe,
+    batch: &'a Batch,
+    num_targets: u64,
+    count: u64,
+    lr: f64,
+}
+
+impl<'a> StepHost<'a> for TimedStep<'a> {
+    type Error = TrainError;
+
+    fn microbatch(&self, index: usize) -> Microbatch<'a> {
+        microbatch_of(self.recipe, self.batch, index, self.num_targets)
+    }
+
+    fn decide(&mut self, _: &mut Replica, clip: &Clip) -> Result<Option<Update>, TrainError> {
+        Ok(Some(Update { count: self.count, lr: self.lr, clip: *clip }))
+    }
 }
 
 /// Peak FMA rate of all threads together.

@@ -16,7 +16,7 @@ use crate::learner::Learner;
 use crate::options::{LastStepReceiver, Options, SaveSignals};
 use crate::resume_state::ResumeState;
 use crate::step_log::StepLog;
-use crate::{TrainError, parameter_server, rounds, stragglers};
+use crate::{TrainError, parameter_server, stragglers, worker_state};
 use lockstep_checkpoint::CheckpointError;
 use lockstep_checkpoint::failure_rate::observed_mtbf;
 use lockstep_checkpoint::sharded::{Commit, Position, Snapshot, Store, Writer};
@@ -435,7 +435,7 @@ impl CheckpointSaver {
         Position {
             step,
             corpus: cursor.corpus.clone().unwrap_or_default(),
-            num_skipped: learner.num_skipped,
+            num_skipped: learner.stability.num_skipped,
             scaling: learner.scaling(),
             seconds: self.run_seconds(),
             recipe: self.recipe.to_toml(),
@@ -489,7 +489,7 @@ fn take(recipe: &Recipe, snapshot: &mut Snapshot, learner: &mut Learner) -> Resu
     snapshot.clear();
     // With per-worker weights, the checkpoint holds their mean.
     learner.replica.install_mean_weights()?;
-    rounds::save(recipe, snapshot, learner);
+    worker_state::save(recipe, snapshot, learner);
     stragglers::save(snapshot, &mut learner.replica)?;
     parameter_server::save(snapshot, learner)?;
     let is_shared = !recipe.has_local_state();

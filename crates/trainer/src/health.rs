@@ -4,12 +4,21 @@
 //! the update.
 
 use crate::TrainError;
-use crate::learner::Learner;
 use lockstep_config::Recipe;
 use lockstep_model::Microbatch;
-use lockstep_optim::Clip;
+use lockstep_optim::{Clip, LossScaler};
 use lockstep_parallel::Replica;
 use lockstep_tensor::Cpu;
+
+/// Loss scale and skipped steps of a rank.
+pub struct Stability {
+    /// Number of steps skipped in a row.
+    pub num_skipped: u64,
+    /// Number of steps skipped in this phase, which the optimizer does not count.
+    pub num_skipped_in_phase: u64,
+    /// Dynamic loss scale.
+    pub scaler: LossScaler,
+}
 
 /// Decision on a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,24 +40,25 @@ pub fn agree<'a>(
     step: u64,
     loss: f64,
     clip: &Clip,
-    learner: &mut Learner,
+    replica: &mut Replica,
+    stability: &mut Stability,
     microbatch: &dyn Fn(usize) -> Microbatch<'a>,
 ) -> Result<Verdict, TrainError> {
     if loss.is_finite() && clip.norm.is_finite() {
-        learner.num_skipped = 0;
-        learner.scaler.record_clean_step();
+        stability.num_skipped = 0;
+        stability.scaler.record_clean_step();
         return Ok(Verdict::Step);
     }
-    learner.num_skipped_in_phase += 1;
+    stability.num_skipped_in_phase += 1;
     // The loss itself is not scaled, so a smaller scale cannot fix it.
-    if loss.is_finite() && learner.scaler.record_overflow() {
+    if loss.is_finite() && stability.scaler.record_overflow() {
         return Ok(Verdict::Overflow);
     }
-    learner.num_skipped += 1;
-    if learner.num_skipped <= recipe.train.max_skipped {
+    stability.num_skipped += 1;
+    if stability.num_skipped <= recipe.train.max_skipped {
         return Ok(Verdict::Skip);
     }
-    let culprit = learner.replica.find_non_finite(cpu, recipe.train.seed, step, microbatch)?;
+    let culprit = replica.find_non_finite(cpu, recipe.train.seed, step, microbatch)?;
     let what = if loss.is_finite() { "the gradient norm" } else { "the loss" };
     let value = if loss.is_finite() { clip.norm } else { loss };
     let source = culprit.map_or(String::new(), |found| {

@@ -1,6 +1,7 @@
 //! Trainable state of one rank: model replica, optimizer, learning-rate schedule and loss scaler.
 
 use crate::TrainError;
+use crate::health::Stability;
 use lockstep_checkpoint::Scaling;
 use lockstep_config::units::Bytes;
 use lockstep_config::{BatchPlan, LossScale, OffloadState, Recipe};
@@ -26,12 +27,8 @@ pub struct Learner {
     pub(crate) phases: Phases,
     /// Current phase and batch size.
     pub(crate) current: Milestone,
-    /// Number of steps skipped in a row.
-    pub num_skipped: u64,
-    /// Number of steps skipped in this phase, which the optimizer does not count.
-    pub num_skipped_in_phase: u64,
-    /// Dynamic loss scale.
-    pub scaler: LossScaler,
+    /// Loss scale and skipped steps.
+    pub stability: Stability,
     /// Clients of a federated run.
     pub federation: Option<Federation>,
     pub(crate) world: World,
@@ -60,7 +57,7 @@ impl Learner {
             let mut optimizer = optimizer_at(recipe, &slots, first_step, &self.world)?;
             optimizer.copy_state_from(&self.optimizer);
             self.optimizer = optimizer;
-            self.num_skipped_in_phase = 0;
+            self.stability.num_skipped_in_phase = 0;
         }
         self.current = next;
         Ok(())
@@ -69,17 +66,25 @@ impl Learner {
     /// Loss scale and skipped steps, as a checkpoint stores them.
     pub fn scaling(&self) -> Scaling {
         Scaling {
-            exponent: self.scaler.scale().map_or(0, LossScale::exponent),
-            clean_steps: self.scaler.clean_steps(),
-            num_skipped_in_phase: self.num_skipped_in_phase,
+            exponent: self.stability.scaler.scale().map_or(0, LossScale::exponent),
+            clean_steps: self.stability.scaler.clean_steps(),
+            num_skipped_in_phase: self.stability.num_skipped_in_phase,
         }
     }
 
     /// Restores loss scale and skipped steps from a checkpoint.
     pub fn resume_scaling(&mut self, recipe: &Recipe, saved: Scaling) {
         let scale = LossScale::of_exponent(saved.exponent);
-        self.scaler = LossScaler::resume(&recipe.precision, scale, saved.clean_steps);
-        self.num_skipped_in_phase = saved.num_skipped_in_phase;
+        self.stability.scaler = LossScaler::resume(&recipe.precision, scale, saved.clean_steps);
+        self.stability.num_skipped_in_phase = saved.num_skipped_in_phase;
+    }
+
+    /// Optimizer step count of this worker, if it takes part in the step.
+    pub fn update_count(&self, recipe: &Recipe, step: u64) -> Option<u64> {
+        let worker = self.replica.groups().data().group_rank();
+        let count = recipe.steps_taken(worker, step) + 1;
+        let count = count.saturating_sub(self.stability.num_skipped_in_phase).max(1);
+        recipe.takes_step(worker, step).then_some(count)
     }
 
     /// Learning rate of a step.

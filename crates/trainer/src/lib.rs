@@ -14,8 +14,8 @@
 //! - [`pretrained`]: models in run folders and Hugging Face folders; [`mod@convert`]: conversion
 //!   between the two.
 //! - [`checkpoints`]: checkpoints during training; [`restore`], [`resume_state`]: resuming.
-//! - `rounds`, [`gossip`], `federated`: local steps, gossip averaging and federated rounds;
-//!   `local_steps`: automatic length of a round; `sparse_rows`: sparse embedding rows.
+//! - `federated`: federated rounds; `local_steps`: automatic length of a round; `sparse_rows`: sparse
+//!   embedding rows; `worker_state`: state that workers do not share, in checkpoints.
 //! - [`stragglers`]: speed of workers and straggler policies; [`emulation`]: emulated slow workers.
 //! - [`run_folder`]: files of a run; `artifacts`: final weights and state.
 //! - [`generate`]: text generation; [`sampling`]: choice of the next token.
@@ -63,7 +63,6 @@ pub mod failure_record;
 mod federated;
 pub mod feed;
 pub mod figures;
-pub mod gossip;
 pub mod health;
 mod hogwild;
 pub mod learner;
@@ -75,7 +74,6 @@ mod parameter_server;
 pub mod pretrained;
 pub mod restore;
 pub mod resume_state;
-mod rounds;
 pub mod run_folder;
 mod sparse_rows;
 pub mod step_log;
@@ -85,7 +83,8 @@ pub mod summary;
 mod sync_strategy;
 mod synchronous;
 pub mod utilization;
-pub mod worker_threads;
+pub mod worker_state;
+mod worker_threads;
 
 pub mod bench;
 pub mod compare;

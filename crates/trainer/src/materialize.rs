@@ -1,13 +1,14 @@
 //! Allocates the model, the optimizer and the buffers of one rank.
 
+use crate::health::Stability;
 use crate::learner::{Learner, Milestone, optimizer_at};
-use crate::{TrainError, federated, rounds, stragglers};
+use crate::{TrainError, federated, stragglers};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Partition, Recipe};
 use lockstep_model::Blueprint;
 use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer};
 use lockstep_parallel::from_recipe::{blueprint_of_rank, plan_at};
-use lockstep_parallel::{Groups, Replica, Stages, block_profile, bucket_tuning};
+use lockstep_parallel::{Groups, Replica, Stages, block_profile, bucket_tuning, strategy};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 
@@ -45,7 +46,7 @@ pub fn materialize_model(
     let phases = plan.phases.clone();
     let mut replica =
         Replica::materialize_in_groups(blueprint, seed, cpu, plan, groups.clone(), world)?;
-    rounds::prepare(recipe, &mut replica)?;
+    replica.adopt(strategy::plan_of(recipe))?;
     stragglers::prepare(recipe, world, &mut replica)?;
     let tensors = replica.blueprint().tensors();
     let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
@@ -64,9 +65,11 @@ pub fn materialize_model(
         batches,
         phases,
         current,
-        num_skipped: 0,
-        num_skipped_in_phase: 0,
-        scaler: LossScaler::new(&recipe.precision),
+        stability: Stability {
+            num_skipped: 0,
+            num_skipped_in_phase: 0,
+            scaler: LossScaler::new(&recipe.precision),
+        },
         replica,
     })
 }

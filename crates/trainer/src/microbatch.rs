@@ -3,6 +3,7 @@
 use lockstep_config::{Recipe, Reduction};
 use lockstep_data::Batch;
 use lockstep_model::Microbatch;
+use lockstep_parallel::Replica;
 pub(crate) use lockstep_parallel::from_recipe::microbatch_shape;
 
 /// Micro-batch `index` of a batch. Gradients are divided by the number of targets in the batch over
@@ -21,4 +22,9 @@ pub(crate) fn microbatch_of<'a>(
         Reduction::Sum => 1,
     };
     Microbatch { shape, inputs, targets, first_sample, num_targets }
+}
+
+/// Number of targets in a worker's own micro-batches.
+pub(crate) fn own_targets(batch: &Batch, replica: &Replica) -> u64 {
+    batch.targets_in(replica.own_microbatches().iter().copied()).max(1)
 }

@@ -16,7 +16,7 @@ use sync_round::{record_lost_servers, synchronize};
 
 use crate::learner::Learner;
 use crate::sync_strategy::{SyncStrategy, Worker};
-use crate::{TrainError, gossip, rounds, run_folder};
+use crate::{TrainError, run_folder, worker_state};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{Consistency, Recipe};
@@ -150,7 +150,7 @@ fn policy(recipe: &Recipe) -> Policy {
         delay: keys.read_delay,
         quorum: keys.quorum,
         overdue: keys.late_gradients,
-        aggregator: gossip::aggregation_rule(recipe),
+        aggregator: from_recipe::aggregation_rule(recipe),
         switch: (switch < num_steps).then_some(switch),
     }
 }
@@ -270,12 +270,12 @@ fn initialize_servers(
         learner.replica.enable_push_compression(compression);
     }
     learner.replica.enable_sparse_pull(recipe);
-    learner.replica.set_byzantine(gossip::attack_of(recipe, workers.group_rank()));
+    learner.replica.set_byzantine(from_recipe::attack_of(recipe, workers.group_rank()));
     let reader = checkpoint.map(|folder| Reader::open(world, folder)).transpose()?;
     if let Some(reader) = &reader {
         let worker = workers.group_rank();
         learner.replica.visit_push_residuals(|name, values| {
-            let name = rounds::worker_tensor(worker, name, "residual");
+            let name = worker_state::tensor_name(worker, name, "residual");
             reader.read(&name, &[values.len()], 0, values).map_err(TrainError::from)
         })?;
     }
@@ -300,7 +300,12 @@ pub(crate) fn save(snapshot: &mut Snapshot, learner: &mut Learner) -> Result<(),
     let Learner { replica, optimizer, .. } = learner;
     let worker = replica.groups().rank();
     replica.visit_push_residuals(|name, values| {
-        snapshot.add(&rounds::worker_tensor(worker, name, "residual"), &[values.len()], 0, values);
+        snapshot.add(
+            &worker_state::tensor_name(worker, name, "residual"),
+            &[values.len()],
+            0,
+            values,
+        );
         Ok::<_, TrainError>(())
     })?;
     if worker > 0 {

@@ -11,7 +11,7 @@ use crate::options::Attempt;
 use crate::pretrained::{self, Pretrained};
 use crate::resume_state::{ResumeState, differences};
 use crate::run_list::list_runs;
-use crate::{Options, RunFolder, TrainError, rounds, stragglers};
+use crate::{Options, RunFolder, TrainError, stragglers, worker_state};
 use lockstep_checkpoint::sharded::{MANIFEST, Position, Reader, Store};
 use lockstep_checkpoint::{CheckpointError, TrainingState, weights};
 use lockstep_comm::Comm;
@@ -248,7 +248,7 @@ fn from_checkpoint(
     let position = &reader.manifest().position;
     // The state belongs to the last finished step; the next step may change the phase.
     learner.enter(recipe, position.step.saturating_sub(1))?;
-    learner.num_skipped = position.num_skipped;
+    learner.stability.num_skipped = position.num_skipped;
     learner.resume_scaling(recipe, position.scaling);
     let Learner { replica, optimizer, .. } = learner;
     replica.fill(|param, first, values| {
@@ -274,7 +274,7 @@ fn from_checkpoint(
             }
         }
     }
-    rounds::load(recipe, reader, learner)?;
+    worker_state::load(recipe, reader, learner)?;
     stragglers::load(reader, &mut learner.replica)?;
     let mut start = ResumeState::new(recipe);
     start.losses.extend(reader.losses()?);

@@ -13,13 +13,14 @@ use crate::resume_state::ResumeState;
 use crate::stragglers::{Participation, StragglerMonitor};
 use crate::summary;
 use crate::utilization::Utilization;
-use crate::{RunFolder, Summary, TrainError, gossip};
+use crate::{RunFolder, Summary, TrainError};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe};
 use lockstep_optim::{Clip, OverflowMonitor};
 use lockstep_parallel::compress::CompressionStats;
 use lockstep_parallel::federated::RoundSummary;
-use lockstep_parallel::{Drift, Replica};
+use lockstep_parallel::strategy::{Measurements, Topology};
+use lockstep_parallel::{ConsensusDistance, Drift, Replica};
 use lockstep_platform::World;
 use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
 use lockstep_tensor::Cpu;
@@ -130,8 +131,8 @@ impl StepLog {
             flops_per_token: Some(utilization.flops_per_token),
             peak_flops_per_second: utilization.peak_flops_per_second,
         });
-        if let Some(event) = gossip::graph_event(recipe, &learner.replica) {
-            telemetry.record(&event);
+        if let Some(Topology { name, max_degree, spectral_gap }) = learner.replica.topology() {
+            telemetry.record(&Event::GraphFormed { graph: name, max_degree, spectral_gap });
         }
         let now = world.clock().now();
         let capacity = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
@@ -258,8 +259,14 @@ impl StepLog {
         }
     }
 
+    /// Records what the synchronization strategy measured in a step.
+    pub fn record_measurements(&mut self, step: u64, found: Measurements) {
+        self.record_drift(step, found.drift);
+        self.record_compression(step, found.compression);
+    }
+
     /// Records the drift at the end of a round.
-    pub fn record_drift(&mut self, step: u64, drift: Option<Drift>) {
+    fn record_drift(&mut self, step: u64, drift: Option<Drift>) {
         if let Some(Drift { mean, max, worker, moved }) = drift {
             self.telemetry.record(&Event::RoundFinished {
                 step,
@@ -416,8 +423,13 @@ impl StepLog {
             train_seconds: self.train_seconds(),
             wire_bytes: self.moved_by_all,
         });
-        if let Some(event) = gossip::consensus_event(step, replica) {
-            self.telemetry.record(&event);
+        if let Some(ConsensusDistance { mean, max, worker }) = replica.consensus() {
+            self.telemetry.record(&Event::Consensus {
+                step,
+                distance: mean,
+                distance_max: max,
+                distance_max_rank: worker,
+            });
         }
         if let Some(metrics) = metrics {
             let summary::Solution { accuracy, optimum_loss, suboptimality, distance } =

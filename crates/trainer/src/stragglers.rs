@@ -325,14 +325,3 @@ pub fn slow_worker(microbatch_seconds: &[f64]) -> Option<(usize, f64)> {
     let times = microbatch_seconds[worker] / sorted[(sorted.len() - 1) / 2];
     (microbatch_seconds.len() > 1 && times >= SLOW_FACTOR).then_some((worker, times))
 }
-
-/// Rescales the gradient sum for missing contributions.
-pub(crate) fn rescale(
-    cpu: &lockstep_tensor::Cpu,
-    participation: &Participation,
-    replica: &mut Replica,
-) {
-    if !participation.missing.is_empty() {
-        replica.rescale(cpu, participation.factor);
-    }
-}

@@ -109,7 +109,7 @@ impl AsynchronousFigures {
     fn of(recipe: &Recipe, learner: &Learner, step_log: &StepLog) -> Self {
         let replica = &learner.replica;
         Self {
-            spectral_gap: replica.gossip_rate().map(|rate| 1.0 - rate),
+            spectral_gap: replica.topology().map(|topology| topology.spectral_gap),
             consensus_distance: replica.consensus().map(|found| found.mean),
             staleness_by_rank: Some(step_log.staleness.clone()).filter(|found| !found.is_empty()),
             rows: step_log.rows.clone(),
@@ -175,7 +175,7 @@ impl Target {
 
 impl ScalingFigures {
     fn of(learner: &Learner, step_log: &StepLog) -> Self {
-        let scale = learner.scaler.scale();
+        let scale = learner.stability.scaler.scale();
         let num_steps = step_log.step_seconds.len().max(1) as f64;
         Self {
             overflowed_steps: step_log.num_overflows,

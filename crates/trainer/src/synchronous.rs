@@ -3,13 +3,19 @@
 //! All-reduce, local SGD, gossip and federated learning are synchronous: workers may hold different
 //! weights between two exchanges, but never different step numbers.
 
-use crate::health::Verdict;
+use crate::health::{Stability, Verdict};
 use crate::learner::Learner;
-use crate::microbatch::{microbatch_of, microbatch_shape};
-use crate::step_log::StepRecord;
+use crate::microbatch::{microbatch_of, microbatch_shape, own_targets};
+use crate::step_log::{StepLog, StepRecord};
+use crate::stragglers::Participation;
 use crate::sync_strategy::{SyncStrategy, Worker};
-use crate::{TrainError, federated, health, rounds, stragglers};
-use lockstep_optim::Update;
+use crate::{TrainError, federated, health};
+use lockstep_config::Recipe;
+use lockstep_data::Batch;
+use lockstep_model::Microbatch;
+use lockstep_optim::{Clip, Update};
+use lockstep_parallel::{Replica, StepHost};
+use lockstep_tensor::Cpu;
 use std::ops::Range;
 
 /// Strategy of all synchronous modes.
@@ -45,54 +51,105 @@ fn one_step(worker: &mut Worker<'_>, step: u64) -> Result<(), TrainError> {
     step_log.begin_step();
     let batch = loader.next_batch()?;
     let num_targets = targets.of(batch)?;
-    rounds::begin_step(recipe, step, &mut learner.replica);
-    let num_own = rounds::num_targets(recipe, step, batch, num_targets, &learner.replica);
-    step_log.stragglers.begin_step(recipe, step, &mut learner.replica)?;
-    let slow = &step_log.emulation;
-    let microbatch = |index| microbatch_of(recipe, batch, index, num_own);
-    let before_microbatch =
-        |index, is_over: &dyn Fn() -> bool| slow.before_microbatch(step, index, is_over);
-    let loss_scale = learner.scaler.scale();
-    learner.replica.set_loss_scale(loss_scale);
-    let Learner { replica, .. } = &mut *learner;
-    let loss = replica.run_microbatches_after(
-        cpu,
-        recipe.train.seed,
-        step,
-        &microbatch,
-        &before_microbatch,
-    )?;
-    slow.after_microbatches();
-    let participation = step_log.stragglers.end_microbatches(batch, num_targets, replica)?;
-    let loss = loss / participation.num_targets as f64;
-    learner.optimizer.read_ahead();
-    let replica = &mut learner.replica;
-    let sums = replica.finish_reduce(cpu)?;
-    let sums = replica.unscale(cpu, sums);
-    stragglers::rescale(cpu, &participation, replica);
-    let observed = rounds::exchange(recipe, step, learner)?;
-    let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
-    let clip = rounds::agree(recipe, step, clip, &mut learner.replica)?;
     let lr = learner.lr(step);
-    let verdict = health::agree(cpu, recipe, step, loss, &clip, learner, &microbatch)?;
-    if !learner.replica.has_gradients() {
-        learner.num_skipped_in_phase += 1;
-    } else if verdict == Verdict::Step
-        && let Some(count) = rounds::count(recipe, step, learner)
-    {
-        let update = Update { count, lr, clip };
-        learner.replica.step(cpu, &mut learner.optimizer, &update)?;
-        learner.optimizer.check().map_err(TrainError::StateLost)?;
-    }
-    let drift = rounds::end_step(cpu, recipe, step, learner)?;
+    let count = learner.update_count(recipe, step);
+    let Learner { replica, optimizer, clip, stability, .. } = learner;
+    // A worker that updates by its own gradients divides them by its own targets.
+    let is_local = replica.is_local_step(step);
+    let divisor = if is_local { own_targets(batch, replica) } else { num_targets };
+    step_log.stragglers.begin_step(recipe, step, replica)?;
+    let loss_scale = stability.scaler.scale();
+    replica.set_loss_scale(loss_scale);
+    let mut host = TrainingStep {
+        cpu,
+        recipe,
+        step,
+        batch,
+        num_targets,
+        divisor,
+        lr,
+        count,
+        stability,
+        step_log,
+        outcome: None,
+    };
+    let clip = replica.run_step(cpu, recipe.train.seed, step, optimizer, clip, &mut host)?;
+    optimizer.check().map_err(TrainError::StateLost)?;
+    let (loss, participation, verdict) = host.outcome.expect("every step ends");
     let num_tokens =
         participation.tokens(batch.num_microbatches() * microbatch_shape(recipe).rows());
     let data_wait_seconds = loader.wait_seconds();
     let record =
         StepRecord { step, loss, lr, clip, num_tokens, data_wait_seconds, verdict, loss_scale };
-    step_log.finish_step(&record, &mut learner.replica);
+    step_log.finish_step(&record, replica);
     step_log.record_participation(step + 1, &participation);
-    step_log.record_drift(step + 1, drift);
-    step_log.record_compression(step + 1, observed);
-    health::compare_replicas(recipe, step + 1, &mut learner.replica)
+    step_log.record_measurements(step + 1, replica.take_measurements());
+    health::compare_replicas(recipe, step + 1, replica)
+}
+
+/// Batch of a step and the decisions about it.
+struct TrainingStep<'a> {
+    cpu: &'a Cpu,
+    recipe: &'a Recipe,
+    step: u64,
+    batch: &'a Batch,
+    /// Number of targets of the batch, and the number that gradients are divided by.
+    num_targets: u64,
+    divisor: u64,
+    lr: f64,
+    /// Number of the update, if this worker takes part in the step.
+    count: Option<u64>,
+    stability: &'a mut Stability,
+    step_log: &'a mut StepLog,
+    /// Loss, participation and decision.
+    outcome: Option<(f64, Participation, Verdict)>,
+}
+
+impl<'a> StepHost<'a> for TrainingStep<'a> {
+    type Error = TrainError;
+
+    fn microbatch(&self, index: usize) -> Microbatch<'a> {
+        microbatch_of(self.recipe, self.batch, index, self.divisor)
+    }
+
+    fn before_microbatch(&self, index: usize, is_over: &dyn Fn() -> bool) {
+        self.step_log.emulation.before_microbatch(self.step, index, is_over);
+    }
+
+    fn after_microbatches(
+        &mut self,
+        replica: &mut Replica,
+        loss_sum: f64,
+    ) -> Result<Option<f32>, TrainError> {
+        let Self { batch, num_targets, step_log, .. } = self;
+        step_log.emulation.after_microbatches();
+        let found = step_log.stragglers.end_microbatches(batch, *num_targets, replica)?;
+        let factor = (!found.missing.is_empty()).then_some(found.factor);
+        let loss = loss_sum / found.num_targets as f64;
+        self.outcome = Some((loss, found, Verdict::Step));
+        Ok(factor)
+    }
+
+    fn decide(&mut self, replica: &mut Replica, clip: &Clip) -> Result<Option<Update>, TrainError> {
+        let (recipe, batch, divisor) = (self.recipe, self.batch, self.divisor);
+        let microbatch = |index| microbatch_of(recipe, batch, index, divisor);
+        let (loss, _, verdict) = self.outcome.as_mut().expect("micro-batches have run");
+        let stability = &mut *self.stability;
+        *verdict = health::agree(
+            self.cpu,
+            recipe,
+            self.step,
+            *loss,
+            clip,
+            replica,
+            stability,
+            &microbatch,
+        )?;
+        if !replica.has_gradients() {
+            stability.num_skipped_in_phase += 1;
+            return Ok(None);
+        }
+        let count = self.count.filter(|_| *verdict == Verdict::Step);
+        Ok(count.map(|count| Update { count, lr: self.lr, clip: *clip }))
+    }
 }

@@ -16,7 +16,7 @@ use crate::synchronous::Synchronous;
 use crate::{RunFolder, Summary, TrainError};
 use crate::{
     artifacts, check, custom_model, device, evaluate, event_history, failure_record, feed,
-    local_steps, restore, rounds, run_folder,
+    local_steps, restore, run_folder,
 };
 use lockstep_comm::Comm;
 use lockstep_config::{Recipe, SyncMode};
@@ -95,7 +95,7 @@ fn run_worker(
     let tokenizer = feed.tokenizer_json()?;
     let loader = feed.loader(world, start.cursor.clone())?;
     let targets = feed::Targets::new(&feed, groups.data());
-    let last_step = rounds::last_step(recipe, options.stop_after)?;
+    let last_step = last_step(recipe, options.stop_after)?;
     // After a restart the last step may be done already; then only the final save is left.
     if start.step >= last_step && options.attempt.restarts == 0 {
         return Err(TrainError::NothingToDo { done: start.step, requested: last_step });
@@ -152,6 +152,16 @@ fn run_worker(
         evaluation,
         &options.predicted,
     )
+}
+
+/// Last step of the run. A run can stop early only where all workers hold equal weights.
+fn last_step(recipe: &Recipe, stop_after: Option<u64>) -> Result<u64, TrainError> {
+    let last_step = stop_after.map_or(recipe.train.steps, |n| n.min(recipe.train.steps));
+    if recipe.is_round_over(last_step) {
+        return Ok(last_step);
+    }
+    let round = recipe.round_at(last_step);
+    Err(TrainError::InsideRound { requested: last_step, before: round.start, after: round.end })
 }
 
 /// Saves the final weights and state, then summarizes the run.

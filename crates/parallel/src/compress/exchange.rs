@@ -3,7 +3,10 @@
 
 use super::hierarchy::Hierarchy;
 use super::power_sgd::{LowRank, expand, orthonormalize, project, project_back};
-use super::{CompressionPlan, Method, Shape, dgc, half_precision, one_bit_adam, random_k, sign};
+use super::{
+    CompressionPlan, CompressionStats, Method, Shape, dgc, half_precision, one_bit_adam, random_k,
+    sign,
+};
 use half::{bf16, f16};
 use lockstep_comm::{CommError, Reduction};
 use lockstep_optim::Slot;
@@ -11,8 +14,10 @@ use lockstep_tensor::random::Key;
 use std::ops::Range;
 
 /// Compression state of a rank.
-pub struct Compression {
+pub(super) struct Compression {
     pub(super) plan: CompressionPlan,
+    /// Step at which the second moments of 1-bit Adam freeze.
+    pub(super) freezes_at: Option<u64>,
     pub(super) hierarchy: Hierarchy,
     pub(super) tensors: Vec<Tensor>,
     /// Residuals of all tensors, concatenated.
@@ -30,6 +35,21 @@ pub struct Compression {
     pub(super) own: Vec<u8>,
     pub(super) all: Vec<u8>,
     pub(super) buffer: Vec<f32>,
+    /// Calls of the current step, in order.
+    pub(super) stages: Vec<Stage>,
+    /// Statistics of the last step.
+    pub(super) stats: Option<CompressionStats>,
+}
+
+/// One collective call of the exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Tensors that are sent uncompressed.
+    Dense,
+    /// Compressed tensors, or PowerSGD's P factors.
+    Compressed,
+    /// PowerSGD's Q factors.
+    SecondFactor,
 }
 
 /// One tensor of gradients.
@@ -66,10 +86,9 @@ impl Tensor {
 }
 
 impl Compression {
-    /// Compresses and reduces `uncompressed` into `total`; the difference becomes the new residual.
-    pub(super) fn run(&mut self, step: u64) -> Result<(), CommError> {
+    /// Begins an exchange: adds residuals to the gradients, and plans the calls.
+    pub(super) fn begin(&mut self, step: u64) {
         let num_workers = self.hierarchy.leaders.group_size();
-        let feedback = self.plan.error_feedback;
         for tensor in &mut self.tensors {
             let now = |method: Method| method.at_step(step, &tensor.shape, num_workers);
             tensor.now = tensor.method.and_then(now);
@@ -88,21 +107,40 @@ impl Compression {
             }
             _ => {}
         }
-        if feedback {
+        if self.plan.error_feedback {
             self.uncompressed.iter_mut().zip(&self.residual).for_each(|(g, left)| *g += left);
         }
         self.total.fill(0.0);
-        self.exchange_dense()?;
-        match self.plan.method {
-            Method::Bf16 => self.exchange_half::<bf16>()?,
-            Method::F16 => self.exchange_half::<f16>()?,
-            Method::RandomK { .. } => self.exchange_random_k(step)?,
-            Method::PowerSgd { .. } => self.exchange_low_rank()?,
-            _ => self.exchange_messages(step)?,
+        self.stages.clear();
+        if self.tensors.iter().any(|tensor| tensor.now.is_none()) {
+            self.stages.push(Stage::Dense);
         }
+        if self.tensors.iter().any(|tensor| tensor.now.is_some()) {
+            self.stages.push(Stage::Compressed);
+            if matches!(self.plan.method, Method::PowerSgd { .. }) {
+                self.stages.push(Stage::SecondFactor);
+            }
+        }
+    }
+
+    /// Makes one call of the exchange.
+    pub(super) fn run_stage(&mut self, stage: Stage, step: u64) -> Result<(), CommError> {
+        match (stage, self.plan.method) {
+            (Stage::Dense, _) => self.exchange_dense(),
+            (Stage::SecondFactor, _) => self.exchange_second_factor(),
+            (Stage::Compressed, Method::Bf16) => self.exchange_half::<bf16>(),
+            (Stage::Compressed, Method::F16) => self.exchange_half::<f16>(),
+            (Stage::Compressed, Method::RandomK { .. }) => self.exchange_random_k(step),
+            (Stage::Compressed, Method::PowerSgd { .. }) => self.exchange_first_factor(),
+            (Stage::Compressed, _) => self.exchange_messages(step),
+        }
+    }
+
+    /// Ends an exchange: what was not sent becomes the residual.
+    pub(super) fn end(&mut self) {
         // A step that will be skipped must not spoil the state.
         let is_finite = self.total.iter().all(|value| value.is_finite());
-        if feedback && is_finite {
+        if self.plan.error_feedback && is_finite {
             let left = self
                 .uncompressed
                 .iter()
@@ -120,7 +158,6 @@ impl Compression {
             Method::PowerSgd { .. } if !is_finite => self.reset_low_rank(),
             _ => {}
         }
-        Ok(())
     }
 
     /// Restarts PowerSGD, because non-finite factors would persist.
@@ -146,9 +183,6 @@ impl Compression {
         let all = || tensors.iter().filter(|tensor| tensor.now.is_none()).map(Tensor::flat);
         buffer.clear();
         all().for_each(|flat| buffer.extend(&uncompressed[flat]));
-        if buffer.is_empty() {
-            return Ok(());
-        }
         hierarchy.leaders.all_reduce(buffer, Reduction::Sum)?;
         let mut rest = &buffer[..];
         for flat in all() {
@@ -172,9 +206,6 @@ impl Compression {
             method.encode(shape, &uncompressed[flat.clone()], key.with(shape.number), own);
             sent[flat.clone()].fill(0.0);
             method.decode(shape, &own[start..], &mut sent[flat]);
-        }
-        if own.is_empty() {
-            return Ok(());
         }
         all.resize(own.len() * hierarchy.leaders.group_size(), 0);
         hierarchy.leaders.all_gather(own, all)?;
@@ -203,9 +234,6 @@ impl Compression {
         let mut room: Vec<T> = Vec::new();
         for flat in all() {
             half_precision::round(&uncompressed[flat.clone()], &mut sent[flat], &mut room);
-        }
-        if room.is_empty() {
-            return Ok(());
         }
         hierarchy.leaders.all_reduce(&mut room, Reduction::Sum)?;
         let mut sums = room.as_slice();
@@ -240,32 +268,30 @@ impl Compression {
                 buffer.push(sent[place]);
             }
         }
-        if buffer.is_empty() {
-            return Ok(());
-        }
         hierarchy.leaders.all_reduce(buffer, Reduction::Sum)?;
         let places = some().flat_map(|tensor| places(tensor).map(|(place, _)| place));
         places.zip(&*buffer).for_each(|(place, sum)| total[place] = *sum);
         Ok(())
     }
 
-    /// PowerSGD: all-reduces both low-rank factors of every tensor.
-    fn exchange_low_rank(&mut self) -> Result<(), CommError> {
-        let Self { tensors, uncompressed, sent, total, power, buffer, hierarchy, .. } = self;
-        let some = || tensors.iter().filter_map(|tensor| Some((tensor, tensor.low_rank()?)));
-        buffer.resize(some().map(|(_, shape)| shape.rows * shape.rank).sum(), 0.0);
-        if buffer.is_empty() {
-            return Ok(());
-        }
+    /// PowerSGD: all-reduces the P factor of every tensor.
+    fn exchange_first_factor(&mut self) -> Result<(), CommError> {
+        let Self { tensors, uncompressed, power, buffer, hierarchy, .. } = self;
+        buffer.resize(low_rank(tensors).map(|(_, shape)| shape.rows * shape.rank).sum(), 0.0);
         let mut at = 0;
-        for (tensor, shape) in some() {
+        for (tensor, shape) in low_rank(tensors) {
             let p = &mut buffer[at..at + shape.rows * shape.rank];
             project(shape, &uncompressed[tensor.flat()], &power[tensor.power.clone()], p);
             at += p.len();
         }
-        hierarchy.leaders.all_reduce(buffer, Reduction::Sum)?;
-        at = 0;
-        for (tensor, shape) in some() {
+        hierarchy.leaders.all_reduce(buffer, Reduction::Sum)
+    }
+
+    /// PowerSGD: all-reduces the Q factor of every tensor, and multiplies both.
+    fn exchange_second_factor(&mut self) -> Result<(), CommError> {
+        let Self { tensors, uncompressed, sent, total, power, buffer, hierarchy, .. } = self;
+        let mut at = 0;
+        for (tensor, shape) in low_rank(tensors) {
             let flat = tensor.flat();
             let p = &mut buffer[at..at + shape.rows * shape.rank];
             let q = &mut power[tensor.power.clone()];
@@ -276,7 +302,7 @@ impl Compression {
         }
         hierarchy.leaders.all_reduce(power, Reduction::Sum)?;
         at = 0;
-        for (tensor, shape) in some() {
+        for (tensor, shape) in low_rank(tensors) {
             let p = &buffer[at..at + shape.rows * shape.rank];
             expand(shape, p, &power[tensor.power.clone()], &mut total[tensor.flat()]);
             at += p.len();
@@ -306,11 +332,16 @@ impl Compression {
     }
 
     /// Number of elements held.
-    pub(crate) fn num_elements(&self) -> usize {
+    pub(super) fn elements_held(&self) -> usize {
         let flat = [&self.uncompressed, &self.sent, &self.total];
         let kept = [&self.residual, &self.momentum, &self.power, &self.buffer];
         let messages = self.own.len() + self.all.len();
         let floats = flat.into_iter().chain(kept).map(Vec::len).sum::<usize>();
         floats + messages.div_ceil(size_of::<f32>())
     }
+}
+
+/// Tensors with low-rank factors, with the factors' shape.
+fn low_rank(tensors: &[Tensor]) -> impl Iterator<Item = (&Tensor, LowRank)> {
+    tensors.iter().filter_map(|tensor| Some((tensor, tensor.low_rank()?)))
 }

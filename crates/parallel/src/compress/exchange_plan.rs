@@ -27,8 +27,8 @@ pub struct ExchangePlan {
 }
 
 impl ExchangePlan {
-    /// For ranks that each hold the whole model and exchange without groups; `method_of` returns
-    /// the method of a tensor by name.
+    /// For ranks that each hold the whole model; `method_of` returns the method of a tensor by
+    /// name.
     pub fn new(
         plan: CompressionPlan,
         replica: &ReplicaPlan,
@@ -38,7 +38,8 @@ impl ExchangePlan {
         let buckets = replica.buckets(blueprint);
         let trained = TrainableParams::new(blueprint, &buckets, &replica.phases, replica.phase);
         let slots = trained.slots(blueprint, &buckets, |bucket: &Bucket| 0..bucket.len);
-        let num_workers = replica.shares.len();
+        // With groups, only the first rank of each exchanges.
+        let num_workers = replica.shares.len().div_ceil(plan.group.max(1));
         let tensor = |slot: &Slot| {
             let shape = Shape::of(slot, blueprint);
             let method = method_of(&slot.name);
@@ -81,6 +82,11 @@ impl ExchangePlan {
         calls
     }
 
+    /// Elements of all gradients.
+    pub fn num_params(&self) -> usize {
+        self.tensors.iter().map(|(shape, _)| shape.len).sum()
+    }
+
     /// Elements of the tensors that are sent uncompressed in a step.
     fn dense_len(&self, step: u64) -> usize {
         self.now(step).filter(|(_, now)| now.is_none()).map(|(shape, _)| shape.len).sum()
@@ -88,7 +94,7 @@ impl ExchangePlan {
 
     /// Number of `f32` elements that a rank holds after a step.
     pub fn num_elements(&self, step: u64) -> usize {
-        let all: usize = self.tensors.iter().map(|(shape, _)| shape.len).sum();
+        let all = self.num_params();
         let kept =
             usize::from(self.plan.error_feedback) + usize::from(self.plan.method.has_momentum());
         let sum = |of: &dyn Fn(&Shape, Method) -> usize| -> usize {

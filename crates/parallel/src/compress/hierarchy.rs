@@ -39,6 +39,11 @@ impl Hierarchy {
         })
     }
 
+    /// Whether ranks reduce within groups first.
+    pub(super) fn has_groups(&self) -> bool {
+        self.group.is_some()
+    }
+
     /// Whether this rank compresses for its group.
     pub(super) fn is_writer(&self) -> bool {
         self.group.as_ref().is_none_or(|group| group.group_rank() == 0)

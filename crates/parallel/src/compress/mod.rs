@@ -12,9 +12,8 @@
 //! - [`half_precision`]: two bytes an element; [`int8`], [`qsgd`]: fewer, with stochastic rounding
 //! - [`top_k`], [`random_k`], [`dgc`]: sparsification; [`sign`]: one bit an element; [`power_sgd`]:
 //!   low-rank factors; [`one_bit_adam`]: signs of Adam's momentum
-//! - `step`: compression in a step; `exchange`: its exchange; `exchange_plan`: its calls and
-//!   memory, in advance; `state`: checkpoint state; `hierarchy`: uncompressed reduction within
-//!   groups
+//! - `step`: its tasks and state; `exchange`: the exchange; `exchange_plan`: its calls and memory, in
+//!   advance; `hierarchy`: uncompressed reduction within groups
 
 pub mod bit_packing;
 pub mod dgc;
@@ -30,14 +29,13 @@ pub mod top_k;
 mod exchange;
 mod exchange_plan;
 mod hierarchy;
-mod state;
 mod step;
 
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use exchange::Compression;
 pub use exchange_plan::{ExchangePlan, PlannedCall};
+pub use step::{CompressedExchange, exchange_plan};
 
 use lockstep_model::Blueprint;
 use lockstep_optim::Slot;

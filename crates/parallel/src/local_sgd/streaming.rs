@@ -7,11 +7,11 @@
 //! own part of the outer momentum, so it has its own round; at the end of the whole round all
 //! fragments are averaged and all ranks hold the same weights.
 
-use super::{LocalSgd, OuterOptimizer};
-use crate::replica::Replica;
+use super::{LocalSgd, apply};
+use crate::strategy::StrategyContext;
 use lockstep_comm::{CommError, Reduction};
 use lockstep_model::{Blueprint, Param};
-use lockstep_tensor::{Cpu, nesterov};
+use lockstep_tensor::Cpu;
 
 /// Parameters of one of `num_fragments` fragments, each with its block.
 pub fn params_of_fragment(
@@ -24,19 +24,17 @@ pub fn params_of_fragment(
     blueprint.owned_params().filter(move |(block, _)| is_here(*block))
 }
 
-impl Replica {
-    /// Averages one of `num_fragments` fragments over all ranks, inside a round. Collective.
-    pub fn average_fragment(
+impl LocalSgd {
+    /// Averages a fragment over all ranks, inside a round. Collective.
+    pub(super) fn average_fragment(
         &mut self,
         cpu: &Cpu,
         fragment: usize,
-        num_fragments: usize,
+        at: &mut StrategyContext<'_>,
     ) -> Result<(), CommError> {
-        let Self { local_sgd: Some(local_sgd), blueprint, store, device, .. } = self else {
-            return Ok(());
-        };
-        let LocalSgd { all, rule, anchors, velocity, buffer, .. } = local_sgd;
-        let places: Vec<_> = params_of_fragment(blueprint, fragment, num_fragments)
+        let Self { recipe, all, rule, anchors, velocity, buffer, .. } = self;
+        let store = &mut *at.store;
+        let places: Vec<_> = params_of_fragment(at.blueprint, fragment, recipe.sync.fragments)
             .map(|(block, param)| store.buckets.place(block, param))
             .collect();
         buffer.clear();
@@ -46,29 +44,16 @@ impl Replica {
             let pairs = params[range.clone()].iter().zip(&anchor[range.clone()]);
             buffer.extend(pairs.map(|(param, start)| (param - start) * all.weight));
         }
-        if buffer.is_empty() {
-            return Ok(());
-        }
         all.comm.all_reduce(buffer, Reduction::Sum)?;
         let mut rest = &mut buffer[..];
         for (bucket, range) in places {
             let (mean, behind) = rest.split_at_mut(range.len());
             let anchor = &mut anchors[bucket][range.clone()];
-            match *rule {
-                OuterOptimizer::Average => {
-                    anchor.iter_mut().zip(&*mean).for_each(|(param, change)| *param += change);
-                }
-                OuterOptimizer::Nesterov { lr, momentum } => {
-                    for change in &mut *mean {
-                        *change = -*change;
-                    }
-                    let velocity = &mut velocity[bucket][range.clone()];
-                    nesterov::step(cpu, lr, momentum, 0.0, 1.0, anchor, mean, velocity);
-                }
-            }
+            let velocity = velocity.get_mut(bucket).map(|bucket| &mut bucket[range.clone()]);
+            apply(cpu, *rule, anchor, mean, velocity);
             store.own_params_mut(bucket)[range].copy_from_slice(anchor);
             rest = behind;
         }
-        store.publish(&mut device.link)
+        Ok(())
     }
 }

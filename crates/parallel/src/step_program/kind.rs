@@ -1,39 +1,34 @@
 //! Kinds of steps: steps of one kind have the same program.
-//!
-//! In most runs workers reduce gradients in every step. Local steps communicate nothing. At the end
-//! of a round of local SGD all workers average their weight changes, bucket by bucket; before that,
-//! groups of workers may average among themselves, or all of them a fragment of the model.
-//! Compressed gradients are exchanged once a warm-up is over. Some gossip graphs change from step
-//! to step.
 
-use crate::compress::Method;
-use crate::from_recipe;
-use crate::gossip::Graph;
-use lockstep_config::{Recipe, SyncMode};
+use crate::strategy;
+use lockstep_config::Recipe;
 use std::collections::BTreeMap;
-use std::ops::Range;
+
+/// What happens to the gradients of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum GradientUse {
+    /// Each rank updates by its own.
+    #[default]
+    Local,
+    /// Each rank keeps its own until the strategy exchanges them.
+    Exchanged,
+    /// They are reduced over the data-parallel ranks.
+    Reduced,
+}
 
 /// Communication of workers in a step.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct StepKind {
-    /// Gradients are reduced over the data-parallel ranks; otherwise each rank keeps its own.
-    pub gradients: bool,
-    /// End of a round of local SGD.
-    pub round: bool,
-    /// Average within groups of workers.
-    pub local_group: bool,
-    /// Fragments of the model that are averaged.
-    pub fragments: Vec<usize>,
-    /// Exchange of gradients, compressed as in this step.
-    pub compressed: Option<u64>,
-    /// Gossip of weights with the neighbours of this step.
-    pub gossip: Option<u64>,
+    /// Use of the gradients.
+    pub gradients: GradientUse,
+    /// What the strategy does besides, in its own numbers.
+    pub due: Vec<u64>,
 }
 
 impl StepKind {
     /// A step that reduces gradients, and nothing else.
     pub fn reduce() -> Self {
-        Self { gradients: true, ..Self::default() }
+        Self { gradients: GradientUse::Reduced, due: Vec::new() }
     }
 
     /// A step in which every rank keeps its gradients.
@@ -41,112 +36,29 @@ impl StepKind {
         Self::default()
     }
 
-    /// Kind of a step of a recipe.
-    pub fn at(recipe: &Recipe, step: u64) -> Self {
-        if let Some(graph) = graph_of(recipe) {
-            let gossip = Some(step % graph.period() as u64);
-            return Self { gossip, ..Self::default() };
-        }
-        if is_compressed(recipe, step) {
-            let compressed = Some(step.min(steady_from(recipe)));
-            return Self { compressed, ..Self::default() };
-        }
-        if !has_rounds(recipe) || step < recipe.first_round() {
-            return Self::reduce();
-        }
-        let Range { start, end } = recipe.round_at(step);
-        if end - start == 1 {
-            return Self::reduce();
-        }
-        Self {
-            round: step + 1 == end,
-            local_group: recipe.is_group_sync_due(step + 1),
-            fragments: recipe.fragments_due(step + 1).collect(),
-            ..Self::default()
-        }
+    /// Whether ranks update by their own gradients.
+    pub fn is_local(&self) -> bool {
+        self.gradients == GradientUse::Local
     }
 
-    /// Kinds of a run's steps with their numbers. Long runs of one kind are not walked, since a run
-    /// may have millions of steps.
+    /// Whether gradients are reduced over the data-parallel ranks.
+    pub fn is_reduced(&self) -> bool {
+        self.gradients == GradientUse::Reduced
+    }
+
+    /// Kind of a step of a recipe.
+    pub fn at(recipe: &Recipe, step: u64) -> Self {
+        strategy::plan_of(recipe).kind_at(step)
+    }
+
+    /// Kinds of a run's steps with their numbers.
     pub fn of_run(recipe: &Recipe) -> BTreeMap<Self, u64> {
-        let steps = recipe.train.steps.max(1);
-        let mut counts = BTreeMap::new();
-        let mut add = |kind: Self, count: u64| {
-            if count > 0 {
-                *counts.entry(kind).or_insert(0) += count;
-            }
-        };
-        if let Some(graph) = graph_of(recipe) {
-            let turns = graph.period() as u64;
-            for turn in 0..turns.min(steps) {
-                let gossip = Self { gossip: Some(turn), ..Self::default() };
-                add(gossip, (steps - turn).div_ceil(turns));
-            }
-        } else if has_rounds(recipe) {
-            let meets_inside = recipe.sync.group_workers > 1 || recipe.sync.fragments > 1;
-            add(Self::reduce(), recipe.first_round().min(steps));
-            for round in recipe.rounds() {
-                let len = round.end - round.start;
-                if meets_inside {
-                    round.for_each(|step| add(Self::at(recipe, step), 1));
-                } else if len == 1 {
-                    add(Self::reduce(), 1);
-                } else {
-                    add(Self::default(), len - 1);
-                    add(Self { round: true, ..Self::default() }, 1);
-                }
-            }
-        } else if is_compressed(recipe, u64::MAX) {
-            let first = recipe.compress.warmup_steps.min(steps);
-            let steady_from = steady_from(recipe).clamp(first, steps);
-            add(Self::reduce(), first);
-            (first..steady_from).for_each(|step| add(Self::at(recipe, step), 1));
-            add(Self::at(recipe, steady_from), steps - steady_from);
-        } else {
-            add(Self::reduce(), steps);
-        }
-        counts
+        strategy::plan_of(recipe).kinds(recipe.train.steps.max(1))
     }
 
     /// Union of all kinds of a run's steps.
     pub fn all_of(recipe: &Recipe) -> Self {
-        let mut all = Self::default();
-        for kind in Self::of_run(recipe).into_keys() {
-            let Self { gradients, round, local_group, fragments, compressed, gossip } = kind;
-            all.gradients |= gradients;
-            all.round |= round;
-            all.local_group |= local_group;
-            all.fragments.extend(fragments);
-            // The first compressed step has the largest messages.
-            all.compressed = all.compressed.or(compressed);
-            all.gossip = all.gossip.or(gossip);
-        }
-        all.fragments.sort_unstable();
-        all.fragments.dedup();
-        all
-    }
-}
-
-/// Whether workers synchronize in rounds.
-pub(crate) fn has_rounds(recipe: &Recipe) -> bool {
-    recipe.sync.mode == SyncMode::LocalSgd
-}
-
-/// Whether gradients are compressed in a step.
-fn is_compressed(recipe: &Recipe, step: u64) -> bool {
-    recipe.sync.mode == SyncMode::AllReduce && recipe.compress.is_on_in(step)
-}
-
-/// Gossip graph of the workers, if any.
-pub(crate) fn graph_of(recipe: &Recipe) -> Option<Graph> {
-    (recipe.sync.mode == SyncMode::Gossip).then(|| from_recipe::graph_from_recipe(recipe))
-}
-
-/// Step from which on the compression is constant: a ratio that falls makes earlier steps differ.
-fn steady_from(recipe: &Recipe) -> u64 {
-    match from_recipe::method_of(recipe) {
-        Some(Method::Dgc { warmup_steps, .. }) => warmup_steps,
-        _ => 0,
+        strategy::plan_of(recipe).all_kinds(recipe.train.steps.max(1))
     }
 }
 

@@ -5,34 +5,37 @@
 //! - `passes`: micro-batches through the blocks of the rank's pipeline stages
 //! - `params`: parameters that are gathered before their use, or after the update
 //! - `gradients`: reduction of gradients at every ZeRO stage
-//! - `after_step`: averages of weights, gossip, compressed exchange
 //! - `update`: from reduced gradients to updated parameters
+//!
+//! A [`StrategyPlan`] adds what workers exchange besides.
 //!
 //! Equal plans and ranks give equal programs; nothing here does I/O or holds tensors.
 
-mod after_step;
 mod gradients;
 mod kind;
 mod params;
 mod passes;
 mod update;
 
-pub use after_step::exchange_plan;
-pub use kind::StepKind;
+pub use kind::{GradientUse, StepKind};
 pub use update::pair_numbers;
 
 use crate::buckets::Buckets;
 use crate::leaf_assignment::LeafAssignment;
 use crate::replica_plan::ReplicaPlan;
 use crate::sparse_embedding::SparseEmbedding;
+use crate::strategy::{self, StrategyPlan};
 use crate::trainable_params::TrainableParams;
 use gradients::Gradients;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Dtype, Recipe};
 use lockstep_mesh::{Axis, Mesh, Rank};
 use lockstep_model::Blueprint;
+use lockstep_optim::Slot;
 use lockstep_schedule::pipeline::{Pipeline, Shape, Task as PipelineTask, forward};
-use lockstep_schedule::step::{BufferId, Builder, Call, CommGroup, Lengths, Program};
+use lockstep_schedule::step::{
+    BufferId, Builder, Call, CommGroup, Contents, Lengths, Program, Queue, TaskBuilder, TaskOp,
+};
 use lockstep_schedule::{Contributions, Op};
 use params::Windows;
 use std::ops::Range;
@@ -98,29 +101,34 @@ impl<'a> RankPlan<'a> {
         self.sparse.is_some()
     }
 
-    /// Program of a training step, as far as the replica runs it.
+    /// Program of a training step without a strategy: gradients are reduced, or stay here.
     pub fn training(&self, kind: &StepKind) -> Program {
         self.build(kind, None)
     }
 
-    /// Program of a training step, with everything that the recipe's workers exchange.
-    pub fn training_of(&self, recipe: &Recipe, kind: &StepKind) -> Program {
-        self.build(kind, Some(recipe))
+    /// Program of a training step of some kind under a strategy.
+    pub fn training_with(&self, strategy: &dyn StrategyPlan, kind: &StepKind) -> Program {
+        self.build(kind, Some(strategy))
     }
 
-    fn build(&self, kind: &StepKind, recipe: Option<&Recipe>) -> Program {
+    /// Program of a training step of some kind of a recipe's run.
+    pub fn training_of(&self, recipe: &Recipe, kind: &StepKind) -> Program {
+        self.build(kind, Some(&*strategy::plan_of(recipe)))
+    }
+
+    fn build(&self, kind: &StepKind, strategy: Option<&dyn StrategyPlan>) -> Program {
         let pipeline = self.plan.stages.pipeline(self.plan.num_microbatches(self.part));
         let mut step = StepBuilder::new(self, &pipeline);
-        let mut gradients = Gradients::new(self, kind.gradients);
+        let mut gradients = Gradients::new(self, kind.is_reduced());
         step.load_batch();
         for task in &pipeline.programs[self.device] {
             step.pass(*task, &mut gradients);
         }
         step.gather_losses();
         gradients.finish(&mut step);
-        step.update(recipe.zip(kind.compressed));
-        if let Some(recipe) = recipe {
-            step.after_step(recipe, kind);
+        step.update(kind, strategy);
+        if let Some(strategy) = strategy {
+            strategy.add_after_update(kind, &mut step);
         }
         step.tasks.finish()
     }
@@ -179,7 +187,7 @@ impl<'a> RankPlan<'a> {
 }
 
 /// Program under construction.
-struct StepBuilder<'a> {
+pub struct StepBuilder<'a> {
     at: &'a RankPlan<'a>,
     tasks: Builder,
     windows: Windows,
@@ -229,6 +237,75 @@ impl<'a> StepBuilder<'a> {
             tensor,
             world,
         }
+    }
+
+    /// Rank that runs the program.
+    pub fn rank(&self) -> usize {
+        self.at.rank
+    }
+
+    /// Model of the rank.
+    pub fn blueprint(&self) -> &'a Blueprint {
+        self.at.blueprint
+    }
+
+    /// Plan of the replica.
+    pub fn plan(&self) -> &'a ReplicaPlan {
+        self.at.plan
+    }
+
+    /// Buckets with parameters: index and number of elements.
+    pub fn full_buckets(&self) -> Vec<(usize, usize)> {
+        let list = self.at.buckets.list.iter().enumerate();
+        list.filter(|(_, bucket)| bucket.len > 0)
+            .map(|(index, bucket)| (index, bucket.len))
+            .collect()
+    }
+
+    /// Bucket of a block.
+    pub fn bucket_of(&self, block: usize) -> usize {
+        self.at.buckets.of_block(block)
+    }
+
+    /// Pieces of parameters that the optimizer of this rank steps.
+    pub fn optimizer_slots(&self) -> Vec<Slot> {
+        self.at.trained.slots(self.at.blueprint, &self.at.buckets, |bucket| 0..bucket.len)
+    }
+
+    /// Buffer with the parameters of a bucket.
+    pub fn params_of(&mut self, bucket: usize) -> BufferId {
+        self.params(bucket)
+    }
+
+    /// Buffer of the strategy, empty between steps.
+    pub fn buffer(&mut self, contents: Contents, len: usize) -> BufferId {
+        self.tasks.buffer(contents, len)
+    }
+
+    /// Buffer of the strategy, full between steps.
+    pub fn persistent(&mut self, contents: Contents, len: usize) -> BufferId {
+        self.tasks.persistent(contents, len)
+    }
+
+    /// Adds a task.
+    pub fn task(&mut self, op: TaskOp, queue: Queue) -> TaskBuilder<'_> {
+        self.tasks.task(op, queue)
+    }
+
+    /// Group of some workers.
+    pub fn workers(&mut self, ranks: impl Iterator<Item = usize>) -> u32 {
+        let ranks: Vec<usize> = ranks.collect();
+        let contributions = Contributions::one_each(ranks.len());
+        self.tasks.group(CommGroup { axis: Axis::Data, ranks, contributions })
+    }
+
+    /// Adds the gathering of what the strategy measures: `len` numbers of each rank.
+    pub fn gather_statistics(&mut self, len: usize) {
+        let statistics = self.tasks.buffer(Contents::Statistics, len);
+        let num_ranks = self.at.plan.mesh.num_ranks();
+        let lengths = Lengths::Even(len * num_ranks);
+        let call = Call { group: self.world, op: Op::AllGather, lengths, element: Bytes(8) };
+        self.tasks.task(TaskOp::Statistics, Queue::Control).takes(statistics).calls(call);
     }
 
     /// Call of the data-parallel group.

@@ -1,9 +1,9 @@
 //! From reduced gradients to updated parameters: tied tensors, loss scale, norm, agreement, update,
 //! and the gathering of what other ranks have updated (ZeRO-1 and 2).
 
-use super::{ELEMENT, StepBuilder};
+use super::{ELEMENT, StepBuilder, StepKind};
 use crate::buckets::{Buckets, MirrorPair};
-use lockstep_config::Recipe;
+use crate::strategy::StrategyPlan;
 use lockstep_config::units::Bytes;
 use lockstep_mesh::Axis;
 use lockstep_schedule::Op;
@@ -18,13 +18,12 @@ const NORM_CHUNK_LEN: usize = 4096;
 const PIPELINE: Queue = Queue::Link(Axis::Pipeline);
 
 impl StepBuilder<'_> {
-    /// Adds everything after the reduction; `compressed` names the step whose compressed exchange
-    /// takes its place.
-    pub(super) fn update(&mut self, compressed: Option<(&Recipe, u64)>) {
+    /// Adds everything after the reduction; a strategy may exchange gradients before their norm.
+    pub(super) fn update(&mut self, kind: &StepKind, strategy: Option<&dyn StrategyPlan>) {
         let at = self.at;
         self.add_mirrors();
         let buckets: Vec<usize> = at.grad_buckets().collect();
-        let agree = self.agree(&buckets, compressed);
+        let agree = self.agree(&buckets, kind, strategy);
         for &bucket in &buckets {
             self.update_bucket(bucket, agree);
         }
@@ -108,7 +107,12 @@ impl StepBuilder<'_> {
     }
 
     /// Divides by the loss scale, measures the norm and agrees on the update.
-    fn agree(&mut self, buckets: &[usize], compressed: Option<(&Recipe, u64)>) -> TaskId {
+    fn agree(
+        &mut self,
+        buckets: &[usize],
+        kind: &StepKind,
+        strategy: Option<&dyn StrategyPlan>,
+    ) -> TaskId {
         let unscaled = self.tasks.buffer(Contents::Unscaled, 0);
         let norm = self.tasks.buffer(Contents::Norm, 1);
         let grads: Vec<_> = buckets.iter().map(|bucket| self.grads(*bucket)).collect();
@@ -119,8 +123,8 @@ impl StepBuilder<'_> {
         for added in self.added_mirrors.drain(..) {
             unscale = unscale.takes(added);
         }
-        if let Some((recipe, step)) = compressed {
-            self.exchange_compressed(recipe, step, &grads);
+        if let Some(strategy) = strategy {
+            strategy.add_exchange(kind, self, &grads);
         }
         let mut measure = self.tasks.task(TaskOp::GradNorm, Queue::Compute).takes(unscaled);
         for grads in &grads {

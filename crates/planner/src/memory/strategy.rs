@@ -3,8 +3,8 @@
 
 use lockstep_config::{Outer, Recipe, SyncMode};
 use lockstep_model::Blueprint;
+use lockstep_parallel::compress::exchange_plan;
 use lockstep_parallel::gossip::mixer::Mixer;
-use lockstep_parallel::step_program::exchange_plan;
 use lockstep_parallel::{ReplicaPlan, from_recipe, params_of_fragment};
 
 /// Extra elements of a worker: of an outer optimizer, and of everything else.

@@ -249,7 +249,7 @@ fn busiest(
         let mut sums = vec![0; plan.mesh.num_ranks()];
         for (kind, count) in &step_classes {
             // Steps without gradient exchange do not depend on embedding rows.
-            let steps = if kind.gradients { steps } else { &steps[..1] };
+            let steps = if kind.is_reduced() { steps } else { &steps[..1] };
             let mut of_kind_bytes = vec![0; sums.len()];
             for known in steps {
                 let calls = step_calls::of_plan(recipe, &plan, blueprint, kind, *known);

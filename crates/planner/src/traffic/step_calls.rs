@@ -10,7 +10,7 @@ use lockstep_parallel::step_program::{RankPlan, StepKind, rank_at};
 use lockstep_parallel::{ReplicaPlan, bucket_tuning, from_recipe};
 use lockstep_schedule::Contributions;
 use lockstep_schedule::step::{
-    self, CommGroup, Contents, MessageKind, Program, Queue, Task, TaskId, TaskOp, Use,
+    self, Averaged, CommGroup, Contents, MessageKind, Program, Queue, Task, TaskId, TaskOp, Use,
 };
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ pub fn of_plan(
         list: count(program, Queue::Link(Axis::Tensor), |_, _| Some((0, Vec::new()))),
     };
     let device_of = |rank: u32| mesh.index(Axis::Pipeline, Rank(rank as usize));
-    let has_rows = kind.gradients
+    let has_rows = kind.is_reduced()
         && plan.zero == 0
         && (0..num_devices).any(|device| has_rows(plan, blueprint, device));
     StepCalls {
@@ -138,8 +138,14 @@ fn after_step(program: &Program) -> Vec<(usize, GroupCalls)> {
             let (call, _) = program.call(task)?;
             let is_here = call.group as usize == number;
             let bucket = match task.op {
-                TaskOp::Average { bucket } => bucket as usize,
-                TaskOp::Exchange { .. } => 0,
+                TaskOp::Average(
+                    Averaged::Bucket(number)
+                    | Averaged::BucketInGroup(number)
+                    | Averaged::Fragment(number)
+                    | Averaged::State(number)
+                    | Averaged::StateInGroup(number),
+                ) => number as usize,
+                TaskOp::Exchange { .. } | TaskOp::ReduceInGroup | TaskOp::BroadcastInGroup => 0,
                 _ => return None,
             };
             is_here.then(|| (bucket, Vec::new()))

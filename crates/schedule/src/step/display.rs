@@ -1,6 +1,6 @@
 //! Text of a step program, a task a line.
 
-use super::{BlockPass, Contents, Message, MessageKind, Program, Queue, TaskOp, Use};
+use super::{Averaged, BlockPass, Contents, Message, MessageKind, Program, Queue, TaskOp, Use};
 use std::fmt;
 
 impl fmt::Display for Program {
@@ -102,7 +102,19 @@ impl fmt::Display for TaskOp {
             Self::Agree => f.write_str("agree"),
             Self::Update { bucket } => write!(f, "update {bucket}"),
             Self::GatherUpdated { bucket } => write!(f, "gather updated {bucket}"),
-            Self::Average { bucket } => write!(f, "average {bucket}"),
+            Self::Average(averaged) => match averaged {
+                Averaged::Bucket(bucket) => write!(f, "average {bucket}"),
+                Averaged::BucketInGroup(bucket) => write!(f, "average in group {bucket}"),
+                Averaged::Fragment(fragment) => write!(f, "average fragment {fragment}"),
+                Averaged::State(number) => write!(f, "average state {number}"),
+                Averaged::StateInGroup(number) => write!(f, "average state in group {number}"),
+            },
+            Self::OuterUpdate { bucket } => write!(f, "outer update {bucket}"),
+            Self::TrackMomentum => f.write_str("track momentum"),
+            Self::ReduceInGroup => f.write_str("reduce in group"),
+            Self::BroadcastInGroup => f.write_str("broadcast in group"),
+            Self::Debias => f.write_str("debias"),
+            Self::Statistics => f.write_str("statistics"),
             Self::Exchange { part } => write!(f, "exchange {part}"),
             Self::Mix { bucket } => write!(f, "mix {bucket}"),
             Self::Custom { number } => write!(f, "custom {number}"),

@@ -134,6 +134,21 @@ pub struct Message {
     pub element: u32,
 }
 
+/// What ranks average.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Averaged {
+    /// Weight changes of a bucket, over all ranks.
+    Bucket(u32),
+    /// Weight changes of a bucket, within a group of ranks.
+    BucketInGroup(u32),
+    /// Weight changes of a fragment of the model.
+    Fragment(u32),
+    /// A tensor of optimizer state, over all ranks.
+    State(u32),
+    /// A tensor of optimizer state, within a group of ranks.
+    StateInGroup(u32),
+}
+
 /// Action of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TaskOp {
@@ -222,11 +237,23 @@ pub enum TaskOp {
         /// Bucket.
         bucket: u32,
     },
-    /// Averages weights or their changes over a group of ranks.
-    Average {
-        /// Bucket or fragment.
+    /// Averages weights, their changes or optimizer state over a group of ranks.
+    Average(Averaged),
+    /// Applies an outer optimizer to the change of weights that all ranks have made alike.
+    OuterUpdate {
+        /// Bucket.
         bucket: u32,
     },
+    /// Adds reduced gradients to the momentum that compression keeps.
+    TrackMomentum,
+    /// Reduces gradients within a group of ranks, ahead of an exchange between groups.
+    ReduceInGroup,
+    /// Broadcasts the result of an exchange between groups within each of them.
+    BroadcastInGroup,
+    /// Divides mixed weights by the push-sum weight.
+    Debias,
+    /// Gathers what a strategy measures of itself in a step.
+    Statistics,
     /// Exchanges compressed gradients.
     Exchange {
         /// Number of the call within the exchange.
@@ -234,7 +261,7 @@ pub enum TaskOp {
     },
     /// Mixes weights with those of neighbours on a graph.
     Mix {
-        /// Bucket.
+        /// Bucket, or 0 where all are mixed at once.
         bucket: u32,
     },
     /// Task of a strategy that is defined elsewhere.
@@ -254,6 +281,29 @@ impl TaskOp {
             | Self::InputGrad(pass)
             | Self::WeightGrad(pass) => Some(pass),
             _ => None,
+        }
+    }
+
+    /// Whether a synchronization strategy runs the task.
+    pub const fn is_of_strategy(&self) -> bool {
+        match self {
+            Self::Average(_)
+            | Self::OuterUpdate { .. }
+            | Self::TrackMomentum
+            | Self::ReduceInGroup
+            | Self::BroadcastInGroup
+            | Self::Exchange { .. }
+            | Self::Mix { .. }
+            | Self::Debias
+            | Self::Statistics
+            | Self::Custom { .. } => true,
+            Self::Send(message) | Self::Recv(message) => matches!(
+                message.kind,
+                MessageKind::Weights { .. }
+                    | MessageKind::PushSumWeight
+                    | MessageKind::Custom { .. }
+            ),
+            _ => false,
         }
     }
 
@@ -409,6 +459,14 @@ pub enum Contents {
     },
     /// Weight of push-sum on a directed graph.
     PushSumWeight,
+    /// Mark of mixed weights that are not divided by the push-sum weight yet.
+    Biased,
+    /// Mark of the momentum that compression keeps.
+    Momentum,
+    /// What a strategy measures of itself.
+    Statistics,
+    /// Mark of reduced gradients that the other ranks of the group do not have yet.
+    GroupSums,
     /// State of the optimizer for a bucket.
     OptimizerState {
         /// Bucket.

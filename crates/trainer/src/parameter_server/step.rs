@@ -1,10 +1,10 @@
 //! One step of a parameter-server worker: pull, compute, push.
 
 use crate::health::Verdict;
-use crate::microbatch::{microbatch_of, microbatch_shape};
+use crate::microbatch::{microbatch_of, microbatch_shape, own_targets};
 use crate::step_log::StepRecord;
 use crate::sync_strategy::Worker;
-use crate::{TrainError, rounds, sparse_rows};
+use crate::{TrainError, sparse_rows};
 use lockstep_config::Consistency;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -65,7 +65,7 @@ impl PullPush {
         let (loss, num_targets) = if in_lockstep {
             (loss, batch.num_targets)
         } else {
-            let own_targets = rounds::own_targets(batch, &learner.replica);
+            let own_targets = own_targets(batch, &learner.replica);
             learner.replica.reduce_losses_in_host(loss, own_targets)?
         };
         let loss = loss / num_targets as f64;
@@ -76,8 +76,9 @@ impl PullPush {
         let is_finite = loss.is_finite() && clip.norm.is_finite();
         let is_spike = self.is_spike(loss, recipe.sync.server.switch_on_loss_spike);
         learner.replica.push(step, is_finite.then_some(&clip), is_spike)?;
-        learner.num_skipped = if is_finite { 0 } else { learner.num_skipped + 1 };
-        if learner.num_skipped > recipe.train.max_skipped {
+        learner.stability.num_skipped =
+            if is_finite { 0 } else { learner.stability.num_skipped + 1 };
+        if learner.stability.num_skipped > recipe.train.max_skipped {
             let what = if loss.is_finite() { "the gradient norm" } else { "the loss" }.to_owned();
             let value = if loss.is_finite() { clip.norm } else { loss };
             let source_of = format!(" (on worker {})", learner.replica.groups().rank());
