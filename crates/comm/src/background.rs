@@ -6,14 +6,17 @@
 //! accessed in between. Several calls may be in flight; a blocking call on the same group first
 //! waits for the background calls of its kind.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lockstep_platform::{Deadline, Queue, RecvError, SendError, Signal, World};
+use lockstep_platform::{Deadline, Queue, RecvError, Signal, World};
 
+use crate::comm::Comm;
 use crate::error::CommError;
+use crate::nonblocking::InFlightGuard;
 
 /// Most calls in flight.
 const MAX_IN_FLIGHT: usize = 1024;
@@ -21,36 +24,57 @@ const MAX_IN_FLIGHT: usize = 1024;
 /// Longest sleep of the thread between two checks whether it should end.
 const IDLE: Duration = Duration::from_hours(1);
 
-type Job = Box<dyn FnOnce() + Send>;
-
 /// A thread that runs calls.
 pub(crate) struct Background {
-    queue: Arc<Queue<Job>>,
+    world: World,
+    queue: Arc<Queue<Arc<dyn Job>>>,
+    free: Arc<FreeRequests>,
 }
+
+/// Requests of finished calls. A call with the same types reuses one, so that a step which repeats
+/// its calls allocates nothing.
+type FreeRequests = Mutex<Vec<Arc<dyn Any + Send + Sync>>>;
 
 impl Background {
     pub(crate) fn start(world: &World, name: &str) -> Result<Self, CommError> {
-        let queue: Arc<Queue<Job>> = Arc::new(Queue::new(world, MAX_IN_FLIGHT));
+        let queue: Arc<Queue<Arc<dyn Job>>> = Arc::new(Queue::new(world, MAX_IN_FLIGHT));
         let jobs = Arc::clone(&queue);
         let body = move || {
             loop {
                 match jobs.recv(IDLE) {
-                    // The handle reports a panic; later calls still run.
-                    Ok(job) => drop(catch_unwind(AssertUnwindSafe(job))),
+                    Ok(job) => job.run(),
                     Err(RecvError::Closed) => break,
                     Err(RecvError::TimedOut) => {}
                 }
             }
         };
         world.threads().spawn(name, Box::new(body))?;
-        Ok(Self { queue })
+        Ok(Self { world: Arc::clone(world), queue, free: Arc::default() })
     }
 
-    /// Queues a call; waits up to `timeout` while the queue is full.
-    pub(crate) fn submit(&self, job: Job, timeout: Duration) -> Result<(), Job> {
-        self.queue.send(job, timeout).map_err(|error| match error {
-            SendError::TimedOut(job) | SendError::Closed(job) => job,
-        })
+    /// Queues a call on `buffers`, with the deadline of its communicator while the queue is full;
+    /// returns `None` after that.
+    pub(crate) fn submit<B, F>(&self, guard: InFlightGuard, buffers: B, run: F) -> Option<Handle<B>>
+    where
+        B: Send + 'static,
+        F: FnOnce(&Comm, &mut B) -> Result<(), CommError> + Send + 'static,
+    {
+        let timeout = guard.comm.timeout();
+        let request = self.reuse().unwrap_or_else(|| Arc::new(Request::<B, F>::new(&self.world)));
+        *lock(&request.call) = Some((guard, buffers, run));
+        let handle = Handle {
+            world: Arc::clone(&self.world),
+            slot: Arc::clone(&request.slot),
+            request: Arc::<Request<B, F>>::clone(&request),
+            free: Arc::clone(&self.free),
+        };
+        self.queue.send(request, timeout).ok().map(|()| handle)
+    }
+
+    fn reuse<R: Send + Sync + 'static>(&self) -> Option<Arc<R>> {
+        let mut free = lock(&self.free);
+        let index = free.iter().position(|request| request.is::<R>())?;
+        free.swap_remove(index).downcast().ok()
     }
 }
 
@@ -103,11 +127,51 @@ impl InFlight {
     }
 }
 
+/// What a thread runs.
+trait Job: Send + Sync {
+    fn run(&self);
+}
+
+/// A call and the slot for its result.
+struct Request<B, F> {
+    call: Mutex<Option<(InFlightGuard, B, F)>>,
+    slot: Arc<ResultSlot<B>>,
+}
+
+impl<B, F> Request<B, F> {
+    fn new(world: &World) -> Self {
+        let slot = ResultSlot { outcome: Mutex::new(None), is_ready: world.threads().signal() };
+        Self { call: Mutex::new(None), slot: Arc::new(slot) }
+    }
+}
+
+impl<B: Send, F> Job for Request<B, F>
+where
+    F: FnOnce(&Comm, &mut B) -> Result<(), CommError> + Send,
+{
+    fn run(&self) {
+        let call = lock(&self.call).take();
+        let (guard, mut buffers, run) = call.expect("a queued request has a call");
+        // The handle reports a panic; later calls still run.
+        let outcome = match catch_unwind(AssertUnwindSafe(|| run(&guard.comm, &mut buffers))) {
+            Ok(result) => Outcome::Returned(result.map(|()| buffers)),
+            Err(_) => Outcome::Panicked,
+        };
+        *lock(&self.slot.outcome) = Some(outcome);
+        // A blocking call that waits for the guard finds the result.
+        drop(guard);
+        // The request may be in use again by now: its new handle wakes for nothing.
+        self.slot.is_ready.notify_all();
+    }
+}
+
 /// A call in flight.
 #[must_use = "the result is in the handle"]
 pub struct Handle<B> {
     world: World,
     slot: Arc<ResultSlot<B>>,
+    request: Arc<dyn Any + Send + Sync>,
+    free: Arc<FreeRequests>,
 }
 
 /// Slot for the result of a call.
@@ -122,41 +186,15 @@ enum Outcome<B> {
     Panicked,
 }
 
-impl<B> ResultSlot<B> {
-    fn lock(&self) -> MutexGuard<'_, Option<Outcome<B>>> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Sets the result of a call. Dropping it without a result means that the call panicked, and wakes
-/// the waiting thread.
-pub(crate) struct Promise<B> {
-    slot: Arc<ResultSlot<B>>,
-}
-
-impl<B> Promise<B> {
-    pub(crate) fn complete(self, result: Result<B, CommError>) {
-        *self.slot.lock() = Some(Outcome::Returned(result));
-    }
-}
-
-impl<B> Drop for Promise<B> {
-    fn drop(&mut self) {
-        self.slot.lock().get_or_insert(Outcome::Panicked);
-        self.slot.is_ready.notify_all();
-    }
+/// A panic of a call happens outside the locks of this file.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<B> Handle<B> {
-    pub(crate) fn new(world: &World) -> (Self, Promise<B>) {
-        let is_ready = world.threads().signal();
-        let slot = Arc::new(ResultSlot { outcome: Mutex::new(None), is_ready });
-        (Self { world: Arc::clone(world), slot: Arc::clone(&slot) }, Promise { slot })
-    }
-
     /// Whether the call has ended.
     pub fn is_done(&self) -> bool {
-        self.slot.lock().is_some()
+        lock(&self.slot.outcome).is_some()
     }
 
     /// Waits up to `timeout` for the call to end, and returns the buffer. After a timeout it
@@ -168,9 +206,12 @@ impl<B> Handle<B> {
         let deadline = Deadline::after(self.world.clock(), timeout);
         loop {
             let epoch = self.slot.is_ready.epoch();
-            let outcome = self.slot.lock().take();
+            let outcome = lock(&self.slot.outcome).take();
             match outcome {
-                Some(Outcome::Returned(result)) => return Ok(result),
+                Some(Outcome::Returned(result)) => {
+                    lock(&self.free).push(self.request);
+                    return Ok(result);
+                }
                 Some(Outcome::Panicked) => panic!("the call in the background panicked"),
                 None => {}
             }

@@ -32,8 +32,8 @@ use crate::signature::Signature;
 use crate::transport::shared::SharedWorld;
 use crate::transport::{Envelope, Round};
 use crate::workspace::{Lists, Staging, Workspace, grow, reuse};
+use replay::Divergence;
 pub(crate) use replay::ReplayCache;
-use replay::{Divergence, ReplayRecord};
 
 /// A call with its prepared schedule.
 pub(crate) struct Call<'a> {
@@ -209,11 +209,8 @@ impl Engine {
         // A rank that ran ahead may sleep until this one has finished.
         shared.wake(membership.ranks.iter().copied());
         shared.fetch_line(membership.id, number + 1, 1);
-        if staging.bytes == 0
-            && let Some(record) =
-                ReplayRecord::of_call(call, membership, &buffers, &descriptor, &self.descriptors)
-        {
-            replays.insert(record);
+        if staging.bytes == 0 {
+            replays.record(call, membership, &buffers, &descriptor, &self.descriptors);
         }
         if staging.is_output_staged {
             let bytes = prepared.output_bytes;

@@ -194,29 +194,20 @@ impl Comm {
     pub(crate) fn queue<B: Send + 'static>(
         &self,
         channel: Channel,
-        mut buffers: B,
+        buffers: B,
         run: impl FnOnce(&Self, &mut B) -> Result<(), CommError> + Send + 'static,
     ) -> Result<Handle<B>, CommError> {
         let thread = self.core.endpoint.thread(channel)?;
-        let (handle, promise) = Handle::new(self.core.endpoint.world());
         let guard =
             InFlightGuard::begin(Self { channel: Channel::Background, ..self.clone() }, channel);
-        let job = move || {
-            let result = run(&guard.comm, &mut buffers);
-            promise.complete(result.map(|()| buffers));
-            drop(guard);
-        };
-        if thread.submit(Box::new(job), self.timeout).is_err() {
-            let rule = "too many calls are in flight, and none ends";
-            return Err(self.invalid("start", rule));
-        }
-        Ok(handle)
+        let handle = thread.submit(guard, buffers, run);
+        handle.ok_or_else(|| self.invalid("start", "too many calls are in flight, and none ends"))
     }
 }
 
 /// Counts a call in flight until it is dropped, also by a panic.
-struct InFlightGuard {
-    comm: Comm,
+pub(crate) struct InFlightGuard {
+    pub(crate) comm: Comm,
     channel: Channel,
 }
 

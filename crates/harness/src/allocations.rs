@@ -2,12 +2,14 @@
 //!
 //! A test binary makes [`CountingAllocator`] its global allocator and reads [`count`] at two
 //! moments. Every thread counts, because the thread pool and the data-loading thread belong to the
-//! step. Such a binary therefore has one test only.
+//! step. Such a binary therefore has one test only. [`trace`] prints where memory is allocated.
 
 #![expect(unsafe_code, reason = "a global allocator is an unsafe trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::backtrace::Backtrace;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The system allocator with counters.
 #[derive(Debug)]
@@ -38,8 +40,28 @@ pub fn reset_peak() {
     PEAK_BYTES.store(live_bytes(), Ordering::SeqCst);
 }
 
+static IS_TRACED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Whether this thread is printing a backtrace, which allocates.
+    static IS_PRINTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Sets whether a backtrace of every allocation is printed on standard error.
+pub fn trace(is_traced: bool) {
+    IS_TRACED.store(is_traced, Ordering::SeqCst);
+}
+
+#[expect(clippy::print_stderr, reason = "traces are for the person who runs a test")]
 fn count_one(num_bytes: usize) {
-    NUM_ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+    if !IS_PRINTING.get() {
+        NUM_ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        if IS_TRACED.load(Ordering::Relaxed) {
+            IS_PRINTING.set(true);
+            eprintln!("allocation of {num_bytes} bytes\n{}", Backtrace::force_capture());
+            IS_PRINTING.set(false);
+        }
+    }
     let live = LIVE_BYTES.fetch_add(num_bytes as u64, Ordering::SeqCst) + num_bytes as u64;
     PEAK_BYTES.fetch_max(live, Ordering::SeqCst);
 }
@@ -49,7 +71,7 @@ fn discount(num_bytes: usize) {
 }
 
 // SAFETY: every call is forwarded unchanged to the system allocator, which keeps the contract; the
-// counters neither allocate nor access the memory.
+// counters do not access the memory, and what a backtrace allocates prints no further one.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count_one(layout.size());

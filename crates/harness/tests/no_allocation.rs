@@ -1,12 +1,15 @@
-//! The step loop allocates nothing after its first step, on any thread.
+//! The step loop allocates nothing after its first step, on any thread of one or two workers.
 //!
 //! The whole trainer runs: data-loading thread, evaluations, event file, progress lines and records
 //! for a launcher. A sink reads the allocation counter of the process at every step. A binary of
 //! its own with one test: a second test would allocate meanwhile. So would the thread that draws
 //! the live line of a terminal; that recording for it allocates nothing is a test of `telemetry`.
+//!
+//! Two workers are threads of this process. `LOCKSTEP_TRACE_ALLOCATIONS=1` prints a backtrace of
+//! every allocation that the test would count.
 
 use lockstep_harness::allocations::{self, CountingAllocator};
-use lockstep_harness::recipes::{DROPOUT, LLAMA, Small, THREE_MICROBATCHES, TINY};
+use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_MICROBATCHES, TINY};
 use lockstep_harness::runs::{soak, train_on_threads};
 use lockstep_platform::ScratchDir;
 use lockstep_telemetry::{Console, Event, Sink, Stamped, Surface, TelemetryError};
@@ -19,17 +22,27 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const NUM_STEPS: usize = 12;
 
+/// First and last step of two workers between which nothing may be allocated: one of them can be a
+/// step behind the other, or have ended its last step before it.
+const COUNTED: std::ops::Range<usize> = 3..NUM_STEPS - 1;
+
+/// Frozen parameters between trained ones, and clipping by group.
+const PARTLY_FROZEN: &str = "optim.groups=[{match=\"*.mlp.*\",frozen=true},{match=\"*\",clip=1}]";
+
 /// The counter at each step, allocated before the run.
 type Counts = Arc<[AtomicU64; NUM_STEPS]>;
 
 struct Counter {
     counts: Counts,
+    is_traced: bool,
 }
 
 impl Sink for Counter {
     fn write(&mut self, event: &Stamped) -> Result<(), TelemetryError> {
         if let Event::Step { step, .. } = event.event {
-            self.counts[step as usize - 1].store(allocations::count(), Ordering::SeqCst);
+            let step = step as usize;
+            self.counts[step - 1].store(allocations::count(), Ordering::SeqCst);
+            allocations::trace(self.is_traced && COUNTED.contains(&step));
         }
         Ok(())
     }
@@ -53,9 +66,16 @@ impl Sink for AllocatingSink {
     }
 }
 
-/// Allocations between the event of each step and that of the next.
+/// Allocations of one worker between the event of each step and that of the next.
 fn allocations_by_step(small: &Small, num_threads: usize, sets: &[&str]) -> Vec<u64> {
     allocations_with(small, num_threads, sets, Vec::new())
+}
+
+/// Allocations of two workers in the counted steps.
+fn allocations_of_two(small: &Small, sets: &[&str]) -> u64 {
+    let sets = [&["run.workers=2"], sets].concat();
+    let by_step = allocations_with(small, 1, &sets, Vec::new());
+    by_step[COUNTED.start - 1..COUNTED.end - 1].iter().sum()
 }
 
 fn allocations_with(
@@ -76,7 +96,8 @@ fn allocations_with(
     let recipe = small.with(&sets);
     let counts = Counts::default();
     let console = |surface| -> Box<dyn Sink> { Box::new(Console::new(surface, String::new())) };
-    sinks.push(Box::new(Counter { counts: Arc::clone(&counts) }));
+    let is_traced = world.host().env("LOCKSTEP_TRACE_ALLOCATIONS").is_some();
+    sinks.push(Box::new(Counter { counts: Arc::clone(&counts), is_traced }));
     let nowhere = || Box::new(std::io::sink());
     sinks
         .extend([console(Surface::Launcher(nowhere())), console(Surface::Plain(nowhere(), false))]);
@@ -104,11 +125,36 @@ fn the_step_loop_allocates_nothing_after_the_first_step() {
             (LLAMA, "train.eval_every=2"),
             (DROPOUT, "optim.name=momentum"),
             (LLAMA, "optim.name=lamb"),
-            (LLAMA, "optim.groups=[{match=\"*.mlp.*\",frozen=true},{match=\"*\",clip=1}]"),
+            (LLAMA, PARTLY_FROZEN),
             (THREE_MICROBATCHES, "optim.clip=0"),
         ] {
             let found = allocations_by_step(&small, 2, &[set]);
             assert_eq!(found, [0; NUM_STEPS - 1], "{}, {set}", small.name);
         }
+        no_zero_stage_allocates();
     }
+}
+
+/// One worker, then two: blocking and overlapped, with both wire formats, and with what adds
+/// collectives.
+fn no_zero_stage_allocates() {
+    let mut failures = Vec::new();
+    let mut check = |small: Small, sets: &[&str]| match allocations_of_two(&small, sets) {
+        0 => {}
+        num => failures.push(format!("{num} allocations: {}, {}", small.name, sets.join(" "))),
+    };
+    for zero in ["parallel.zero=0", "parallel.zero=1", "parallel.zero=2", "parallel.zero=3"] {
+        let found = allocations_by_step(&LLAMA, 1, &[zero]);
+        assert_eq!(found, [0; NUM_STEPS - 1], "one worker, {zero}");
+        for overlap in ["parallel.overlap=false", "parallel.overlap=true"] {
+            for wire in ["precision.wire=f32", "precision.wire=bf16"] {
+                check(LLAMA, &[zero, overlap, wire]);
+            }
+        }
+        check(LLAMA, &[zero, "optim.name=lars", "train.eval_every=2"]);
+        check(LLAMA, &[zero, "optim.name=lamb", PARTLY_FROZEN]);
+        check(THREE_MICROBATCHES, &[zero]);
+        check(GPT2, &[zero]);
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

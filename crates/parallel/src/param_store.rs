@@ -233,7 +233,8 @@ impl ParamStore {
         let bucket = self.buckets.of_block(block);
         match &mut self.weights {
             Weights::Sharded(sharded) if !sharded.holds(bucket) => {
-                sharded.gather(&self.buckets, bucket, 0, &mut self.overlap)?;
+                let lens = self.buckets.list[bucket].part_lens().into();
+                sharded.gather(&self.buckets, bucket, 0, lens, &mut self.overlap)?;
             }
             _ => {}
         }
@@ -269,16 +270,11 @@ impl ParamStore {
 
     /// Copies owners over their mirrors and publishes all parameters.
     pub fn publish(&mut self, link: &mut Link) -> Result<(), CommError> {
-        self.show_changes(true, link)
-    }
-
-    /// Publishes parameters; after a step only the trained ones have changed.
-    fn show_changes(&mut self, has_all_changed: bool, link: &mut Link) -> Result<(), CommError> {
         let buckets = Arc::clone(&self.buckets);
         for pair in &buckets.mirrors {
             if pair.is_mirror_here() && pair.is_owner_here() {
                 self.copy_to_mirror(&buckets, pair);
-            } else if has_all_changed || self.is_pair_trained(pair) {
+            } else {
                 self.hand_to_mirror(&buckets, pair, link)?;
             }
         }
@@ -286,11 +282,11 @@ impl ParamStore {
             Weights::Whole(whole) => whole,
             Weights::Sharded(sharded) => return sharded.release_all(&mut self.overlap),
         };
-        for (index, bucket) in buckets.list.iter().enumerate().filter(|_| self.stage > 0) {
-            let all = 0..bucket.len;
-            let trained = &self.trained.of_bucket[index][..];
-            let runs = if has_all_changed { std::slice::from_ref(&all) } else { trained };
-            whole.start_gathering(&buckets, index, runs, &mut self.overlap)?;
+        let is_gathered = |bucket: &Bucket| self.stage > 0 && bucket.len > 0;
+        for (index, bucket) in buckets.list.iter().enumerate().filter(|it| is_gathered(it.1)) {
+            let (all, lens) = (0..bucket.len, bucket.part_lens().into());
+            whole.add_run(index, std::slice::from_ref(&all), lens);
+            whole.start_gathering(index, &mut self.overlap)?;
         }
         Ok(())
     }
@@ -340,12 +336,6 @@ impl ParamStore {
     fn devices(&self, pair: &MirrorPair) -> [usize; 2] {
         let device = |bucket: usize| self.stages.device_of(self.buckets.list[bucket].blocks.start);
         [device(pair.owner.0), device(pair.mirror.0)]
-    }
-
-    fn is_pair_trained(&self, pair: &MirrorPair) -> bool {
-        let is_it =
-            |other: &MirrorPair| (other.owner.0, other.mirror.0) == (pair.owner.0, pair.mirror.0);
-        self.trained.grads.mirrors.iter().any(is_it)
     }
 
     /// Waits until whole parameters are complete.

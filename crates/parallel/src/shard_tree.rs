@@ -33,9 +33,6 @@ enum Place {
     Piece(usize),
 }
 
-/// A merge: the right sum is added to the left one.
-type Merge = (Place, Place);
-
 impl ShardTree {
     /// An empty tree for a shard of `len` elements.
     pub fn new(len: usize, num_leaves: usize, num_workers: usize) -> Self {
@@ -54,7 +51,7 @@ impl ShardTree {
         let (mut waiting, mut most) = (Vec::new(), 0);
         for first in (0..num_leaves).step_by(num_workers) {
             let leaves = first..num_leaves.min(first + num_workers);
-            plan(&mut waiting, first, leaves.len());
+            merge(&mut waiting, first, leaves.len(), |_, _| {});
             most = most.max(waiting.len());
         }
         most
@@ -74,12 +71,11 @@ impl ShardTree {
     /// Adds a pass: one piece per leaf, contiguous, in ascending leaf order.
     pub fn absorb(&mut self, cpu: &Cpu, pieces: &mut [f32], num_pieces: usize) {
         assert_eq!(pieces.len(), num_pieces * self.len, "whole pieces");
-        let merges = plan(&mut self.waiting, self.next_leaf, num_pieces);
-        self.next_leaf += num_pieces;
-        for (left, right) in merges {
+        merge(&mut self.waiting, self.next_leaf, num_pieces, |left, right| {
             let (left, right) = two(&mut self.kept, pieces, self.len, left, right);
             wire_precision::add(cpu, self.wire, left, right);
-        }
+        });
+        self.next_leaf += num_pieces;
         // Move the remaining pieces to free slots.
         let is_kept = |slot, waiting: &[(Subtree, Place)]| {
             waiting.iter().any(|(_, place)| *place == Place::Kept(slot))
@@ -116,19 +112,22 @@ impl ShardTree {
     }
 }
 
-/// Adds leaves to the waiting sums and returns the merges to do, in order.
-fn plan(waiting: &mut Vec<(Subtree, Place)>, first_leaf: usize, num_pieces: usize) -> Vec<Merge> {
-    let mut merges = Vec::new();
+/// Adds leaves to the waiting sums; `add` adds the second of two sums to the first.
+fn merge(
+    waiting: &mut Vec<(Subtree, Place)>,
+    first_leaf: usize,
+    num_pieces: usize,
+    mut add: impl FnMut(Place, Place),
+) {
     for piece in 0..num_pieces {
         let leaf = Subtree { first_leaf: first_leaf + piece, num_leaves: 1 };
         let mut sum = (leaf, Place::Piece(piece));
         while let Some(left) = waiting.pop_if(|(left, _)| left.pairs_with(sum.0)) {
-            merges.push((left.1, sum.1));
+            add(left.1, sum.1);
             sum = (left.0.twice(), left.1);
         }
         waiting.push(sum);
     }
-    merges
 }
 
 /// The left sum to add to, and the right one to add.

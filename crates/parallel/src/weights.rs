@@ -11,7 +11,9 @@ use crate::buckets::Buckets;
 use crate::buffer::Floats;
 use crate::overlap::{Overlap, Pending};
 use lockstep_comm::{Comm, CommError};
+use std::mem;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Parameters of a rank.
 pub enum Weights {
@@ -24,8 +26,16 @@ pub enum Weights {
 /// Whole parameters on every rank.
 pub struct WholeWeights {
     data: Vec<Floats>,
-    gathering: Vec<Option<Pending<Floats>>>,
+    /// Runs of each bucket that are gathered together.
+    runs: Vec<Vec<Run>>,
+    gathering: Vec<Option<Pending<RunsOfBucket>>>,
 }
+
+/// Range of a bucket, and the length of every rank's part of it.
+type Run = (Range<usize>, Arc<[usize]>);
+
+/// Parameters of a bucket, and the runs of it that are gathered.
+type RunsOfBucket = (Floats, Vec<Run>);
 
 /// Sharded parameters.
 pub struct ShardedWeights {
@@ -74,7 +84,8 @@ impl WholeWeights {
         };
         let data =
             buckets.list.iter().map(|bucket| buffer(bucket.len)).collect::<Result<_, _>>()?;
-        Ok(Self { data, gathering: buckets.list.iter().map(|_| None).collect() })
+        let runs = vec![Vec::new(); buckets.list.len()];
+        Ok(Self { data, runs, gathering: buckets.list.iter().map(|_| None).collect() })
     }
 
     /// Parameters of a bucket.
@@ -93,34 +104,33 @@ impl WholeWeights {
         [one, other]
     }
 
-    /// Starts to gather what other ranks have stepped: these runs of a bucket.
+    /// Adds the next of the runs of a bucket to those that are gathered; `lens` are the lengths of
+    /// the ranks' parts of it.
+    pub fn add_run(&mut self, bucket: usize, runs: &[Range<usize>], lens: Arc<[usize]>) {
+        let added = &mut self.runs[bucket];
+        let next = runs.iter().filter(|run| !run.is_empty()).nth(added.len());
+        added.push((next.expect("every run is gathered once").clone(), lens));
+    }
+
+    /// Starts to gather what other ranks have stepped: the added runs of a bucket.
     pub fn start_gathering(
         &mut self,
-        buckets: &Buckets,
         bucket: usize,
-        runs: &[Range<usize>],
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
-        let runs = runs.iter().filter(|run| !run.is_empty());
-        let lens = |run: &Range<usize>| (run.clone(), buckets.list[bucket].part_lens_of(run));
-        let runs: Vec<_> = runs.map(lens).collect();
-        if runs.is_empty() {
-            return Ok(());
-        }
-        let data = std::mem::take(&mut self.data[bucket]);
-        let gather = move |comm: &Comm, data: &mut Floats| {
-            runs.iter().try_for_each(|(run, lens)| {
-                comm.all_gather_parts::<f32>(&mut data[run.clone()], lens)
-            })
+        let buffers = (mem::take(&mut self.data[bucket]), mem::take(&mut self.runs[bucket]));
+        let gather = |comm: &Comm, (data, runs): &mut RunsOfBucket| {
+            let mut runs = runs.drain(..);
+            runs.try_for_each(|(run, lens)| comm.all_gather_parts::<f32>(&mut data[run], &lens))
         };
-        self.gathering[bucket] = Some(overlap.start(bucket, data, gather)?);
+        self.gathering[bucket] = Some(overlap.start(bucket, buffers, gather)?);
         Ok(())
     }
 
     /// Waits until a bucket is complete.
     pub fn fetch(&mut self, bucket: usize, overlap: &mut Overlap) -> Result<(), CommError> {
         if let Some(pending) = self.gathering[bucket].take() {
-            self.data[bucket] = overlap.finish(pending)?;
+            (self.data[bucket], self.runs[bucket]) = overlap.finish(pending)?;
         }
         Ok(())
     }
@@ -157,12 +167,13 @@ impl ShardedWeights {
         [one, other]
     }
 
-    /// Starts to gather a bucket into a window.
+    /// Starts to gather a bucket, whose shards have these lengths, into a window.
     pub fn gather(
         &mut self,
         buckets: &Buckets,
         bucket: usize,
         window: usize,
+        lens: Arc<[usize]>,
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
         let window = &mut self.windows[window];
@@ -171,8 +182,7 @@ impl ShardedWeights {
         let State::Here(room) = &mut window.state else { unreachable!("it has arrived") };
         let part = buckets.list[bucket].part(overlap.comm().group_rank());
         room[part].copy_from_slice(&self.own[bucket]);
-        let room = std::mem::take(room);
-        let (len, lens) = (buckets.list[bucket].len, buckets.list[bucket].part_lens());
+        let (room, len) = (mem::take(room), buckets.list[bucket].len);
         window.state = State::Arriving(overlap.start(bucket, room, move |comm, room| {
             comm.all_gather_parts::<f32>(&mut room[..len], &lens)
         })?);
@@ -220,7 +230,7 @@ impl Window {
     fn arrive(&mut self, overlap: &mut Overlap) -> Result<(), CommError> {
         if let State::Arriving(_) = self.state {
             let here = State::Here(Floats::default());
-            if let State::Arriving(pending) = std::mem::replace(&mut self.state, here) {
+            if let State::Arriving(pending) = mem::replace(&mut self.state, here) {
                 self.state = State::Here(overlap.finish(pending)?);
             }
         }
@@ -272,7 +282,8 @@ mod tests {
                     for (version, order) in orders.into_iter().cycle().take(6).enumerate() {
                         fill(&mut weights, &buckets, worker, version);
                         for &(bucket, window) in order {
-                            weights.gather(&buckets, bucket, window, &mut overlap).unwrap();
+                            let lens = buckets.list[bucket].part_lens().into();
+                            weights.gather(&buckets, bucket, window, lens, &mut overlap).unwrap();
                             weights.arrive(bucket, &mut overlap).unwrap();
                             assert_brought(&weights, &buckets, bucket, version);
                         }
@@ -303,7 +314,11 @@ mod tests {
                     let halves: Vec<_> =
                         buckets.list.iter().map(|b| [0..b.len / 2, b.len / 2..b.len]).collect();
                     for (index, runs) in halves.iter().enumerate() {
-                        weights.start_gathering(&buckets, index, runs, &mut overlap).unwrap();
+                        for run in runs {
+                            let lens = buckets.list[index].part_lens_of(run).into();
+                            weights.add_run(index, runs, lens);
+                        }
+                        weights.start_gathering(index, &mut overlap).unwrap();
                     }
                     for (index, bucket) in buckets.list.iter().enumerate() {
                         weights.fetch(index, &mut overlap).unwrap();

@@ -159,23 +159,21 @@ impl ShardedGradients {
     }
 
     /// Starts to exchange the shards of a leaf in every rank. `leaf` is the number of this rank's
-    /// leaf where it is sent in `f32`; a rank without one in this pass only receives.
+    /// leaf where it is sent in `f32`; a rank without one in this pass only receives. `lens` are those
+    /// of [`lockstep_comm::Comm::all_to_all_parts`].
     pub fn exchange(
         &mut self,
         bucket: usize,
         leaf: Option<usize>,
         number: usize,
+        lens: Arc<[usize]>,
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
         let num_pieces = self.num_workers.min(self.leaves.num_leaves - self.first_leaf[bucket]);
         self.first_leaf[bucket] += self.num_workers;
-        let parts = self.buckets.list[bucket].part_lens();
-        let has_leaf = |worker: usize| worker < num_pieces;
-        let lens: Vec<usize> = (0..self.num_workers)
-            .flat_map(|from| parts.iter().map(move |&len| if has_leaf(from) { len } else { 0 }))
-            .collect();
-        let num_sent = if has_leaf(self.worker) { self.buckets.list[bucket].len } else { 0 };
-        let num_received = num_pieces * parts[self.worker];
+        let list = &self.buckets.list[bucket];
+        let num_sent = if self.worker < num_pieces { list.len } else { 0 };
+        let num_received = num_pieces * list.part(self.worker).len();
         let exchange = &mut self.exchanges[number];
         (exchange.num_pieces, exchange.leaf) = (num_pieces, leaf);
         exchange.buffers = match std::mem::replace(&mut exchange.buffers, Buffers::Moved) {
@@ -348,7 +346,11 @@ mod tests {
                         grads.finish_microbatch(bucket);
                     }
                     if is_last {
-                        grads.exchange(bucket, own, number, overlap).unwrap();
+                        let num_pieces = num_workers.min(num_leaves - (leaf - worker));
+                        let parts = grads.buckets.list[bucket].part_lens();
+                        let mut lens = parts.repeat(num_workers);
+                        lens[num_pieces * num_workers..].fill(0);
+                        grads.exchange(bucket, own, number, lens.into(), overlap).unwrap();
                         in_flight.push((bucket, number));
                         num_exchanges += 1;
                     }
@@ -402,7 +404,8 @@ mod tests {
             let mut grads = gradients(&MODEL, leaves, &overlap);
             grads.microbatch_buffer(&cpu, 0, 0);
             grads.finish_microbatch(0);
-            grads.exchange(0, Some(0), 0, &mut overlap).unwrap();
+            let lens = grads.buckets.list[0].part_lens().into();
+            grads.exchange(0, Some(0), 0, lens, &mut overlap).unwrap();
             grads.restart();
         });
     }

@@ -10,6 +10,8 @@
 //! Only schedules that touch shared memory alone, use no scratch, and in which every rank waits for
 //! every other are recorded.
 
+use std::ops::Range;
+
 use lockstep_mesh::Rank;
 use lockstep_platform::{Source, Target};
 
@@ -48,6 +50,7 @@ pub(crate) struct ReplayCache {
 }
 
 /// Record of one call.
+#[derive(Default)]
 pub(crate) struct ReplayRecord {
     /// The caller's buffers.
     input: Extent,
@@ -58,6 +61,8 @@ pub(crate) struct ReplayRecord {
     descriptors: Vec<CallDescriptor>,
     peers: Vec<Rank>,
     steps: Vec<Step>,
+    /// Windows of all reductions.
+    windows: Vec<Window>,
 }
 
 /// Offset and length of a buffer in the rank's segment.
@@ -88,19 +93,27 @@ enum Step {
     Reduce {
         round: usize,
         index: usize,
-        into: Vec<Window>,
-        sources: Vec<Window>,
+        /// Ranges of the record's windows.
+        into: Range<usize>,
+        sources: Range<usize>,
     },
 }
 
-/// Whether the schedule uses scratch, whose offset changes from call to call.
-fn touches_scratch(prepared: &PreparedSchedule) -> bool {
+/// Whether calls of a schedule can be replayed. The offset of scratch changes from call to call.
+fn is_replayable(prepared: &PreparedSchedule) -> bool {
     let is_scratch = |piece: &Piece| piece.area == Area::Scratch;
-    prepared.rounds.iter().any(|round| {
-        let mut copies = round.copies.iter().flat_map(|(into, from)| [into, from]);
-        let sums = round.reductions.iter().flat_map(|sum| sum.into.iter().chain(&sum.sources));
-        copies.any(is_scratch) || sums.into_iter().any(is_scratch)
-    })
+    let is_wide = |pieces: &[Piece]| pieces.len() > MAX_WINDOWS;
+    prepared.facts.is_closed
+        && prepared.rounds.iter().all(|round| {
+            let copies = round.copies.iter().flat_map(|(into, from)| [into, from]);
+            let sums = round.reductions.iter().flat_map(|sum| sum.into.iter().chain(&sum.sources));
+            let mut reductions = round.reductions.iter();
+            round.sends.is_empty()
+                && round.recvs.is_empty()
+                && round.num_signals <= 1
+                && !reductions.any(|reduce| is_wide(&reduce.into) || is_wide(&reduce.sources))
+                && !copies.chain(sums).any(is_scratch)
+        })
 }
 
 /// Point at which a replay stops and the engine continues without the record.
@@ -145,20 +158,44 @@ impl ReplayCache {
         &self.records[number]
     }
 
-    /// Inserts a record; replaces an older one for the same buffers.
-    pub(super) fn insert(&mut self, record: ReplayRecord) {
-        let is_same = |old: &ReplayRecord| old.input == record.input && old.output == record.output;
-        if let Some(old) = self.records.iter_mut().find(|old| is_same(old)) {
-            *old = record;
-        } else if self.records.len() < MAX_RECORDS {
-            self.records.push(record);
-        } else {
-            self.num_misses += 1;
-            if self.num_misses.is_multiple_of(MAX_MISSES) {
-                self.records.remove(0);
-                self.records.push(record);
-            }
+    /// Records a successful call if it can be replayed. An older record for the same buffers is
+    /// overwritten, so that calls which keep diverging allocate nothing.
+    pub(super) fn record(
+        &mut self,
+        call: &Call<'_>,
+        membership: &Membership,
+        buffers: &CallBuffers<'_>,
+        descriptor: &CallDescriptor,
+        descriptors: &[(u64, CallDescriptor)],
+    ) {
+        let prepared = call.prepared;
+        let is_divided_later = call.reduction == Reduction::Mean && !prepared.facts.has_whole_sums;
+        // A group of one resolves nothing remote.
+        if is_divided_later || membership.ranks.len() == 1 || !is_replayable(prepared) {
+            return;
         }
+        let input = extent(buffers.input_offset, buffers.input.len());
+        let output = extent(buffers.output_offset, buffers.output.len());
+        let (Some(input), Some(output)) = (input, output) else { return };
+        let is_same = |old: &ReplayRecord| old.input == input && old.output == output;
+        let index = match self.records.iter().position(is_same) {
+            Some(index) => index,
+            None if self.records.len() < MAX_RECORDS => {
+                self.records.push(ReplayRecord::default());
+                self.records.len() - 1
+            }
+            None => {
+                self.num_misses += 1;
+                if !self.num_misses.is_multiple_of(MAX_MISSES) {
+                    return;
+                }
+                self.records.rotate_left(1);
+                MAX_RECORDS - 1
+            }
+        };
+        let record = &mut self.records[index];
+        (record.input, record.output, record.in_place) = (input, output, buffers.in_place);
+        record.fill(prepared, membership, descriptor, descriptors);
     }
 }
 
@@ -170,58 +207,31 @@ impl ReplayRecord {
             && buffers.in_place == self.in_place
     }
 
-    /// Record of a successful call, if it can be replayed.
-    pub(super) fn of_call(
-        call: &Call<'_>,
-        membership: &Membership,
-        buffers: &CallBuffers<'_>,
-        descriptor: &CallDescriptor,
-        descriptors: &[(u64, CallDescriptor)],
-    ) -> Option<Self> {
-        let prepared = call.prepared;
-        let is_divided_later = call.reduction == Reduction::Mean && !prepared.facts.has_whole_sums;
-        let is_simple = prepared.facts.is_closed && !touches_scratch(prepared) && !is_divided_later;
-        // A group of one resolves nothing remote.
-        if !is_simple || membership.ranks.len() == 1 {
-            return None;
-        }
-        let mut shown: Vec<CallDescriptor> =
-            descriptors.iter().map(|(_, descriptor)| *descriptor).collect();
-        shown[membership.group_rank] = *descriptor;
-        let position = membership.group_rank;
-        let others =
-            membership.ranks.iter().enumerate().filter(|(group_rank, _)| *group_rank != position);
-        let mut record = Self {
-            input: extent(buffers.input_offset, buffers.input.len())?,
-            output: extent(buffers.output_offset, buffers.output.len())?,
-            in_place: buffers.in_place,
-            descriptor: *descriptor,
-            descriptors: shown,
-            peers: others.map(|(_, rank)| *rank).collect(),
-            steps: Vec::new(),
-        };
-        (0..prepared.rounds.len())
-            .all(|round| record.add_round(prepared, membership, round))
-            .then_some(record)
-    }
-
-    /// Records the steps of a round; false if one of them cannot be replayed.
-    fn add_round(
+    /// Records the descriptors and steps of a call.
+    fn fill(
         &mut self,
         prepared: &PreparedSchedule,
         membership: &Membership,
-        round: usize,
-    ) -> bool {
-        let steps = &prepared.rounds[round];
-        let has_messages = !steps.sends.is_empty() || !steps.recvs.is_empty();
-        let is_wide = |windows: &Vec<Piece>| windows.len() > MAX_WINDOWS;
-        let mut reductions = steps.reductions.iter();
-        if has_messages
-            || steps.num_signals > 1
-            || reductions.any(|reduce| is_wide(&reduce.into) || is_wide(&reduce.sources))
-        {
-            return false;
+        descriptor: &CallDescriptor,
+        descriptors: &[(u64, CallDescriptor)],
+    ) {
+        self.descriptor = *descriptor;
+        self.descriptors.clear();
+        self.descriptors.extend(descriptors.iter().map(|(_, descriptor)| *descriptor));
+        self.descriptors[membership.group_rank] = *descriptor;
+        let own = membership.ranks[membership.group_rank];
+        self.peers.clear();
+        self.peers.extend(membership.ranks.iter().filter(|rank| **rank != own));
+        self.steps.clear();
+        self.windows.clear();
+        for round in 0..prepared.rounds.len() {
+            self.add_round(prepared, membership, round);
         }
+    }
+
+    /// Records the steps of a round.
+    fn add_round(&mut self, prepared: &PreparedSchedule, membership: &Membership, round: usize) {
+        let steps = &prepared.rounds[round];
         let num_before: u32 = prepared.rounds[..round].iter().map(|round| round.num_signals).sum();
         if steps.num_signals == 1 {
             let number = num_before + 1;
@@ -243,12 +253,18 @@ impl ReplayRecord {
                 .push(Step::Copy(self.window(membership, into), self.window(membership, from)));
         }
         for (index, reduce) in steps.reductions.iter().enumerate() {
-            let windows =
-                |pieces: &[Piece]| pieces.iter().map(|p| self.window(membership, p)).collect();
-            let (into, sources) = (windows(&reduce.into), windows(&reduce.sources));
+            let into = self.add_windows(membership, &reduce.into);
+            let sources = self.add_windows(membership, &reduce.sources);
             self.steps.push(Step::Reduce { round, index, into, sources });
         }
-        true
+    }
+
+    fn add_windows(&mut self, membership: &Membership, pieces: &[Piece]) -> Range<usize> {
+        let start = self.windows.len();
+        for piece in pieces {
+            self.windows.push(self.window(membership, piece));
+        }
+        start..self.windows.len()
     }
 
     /// Prefetches the first lines of remote memory that the next round writes, while signals are in
@@ -256,9 +272,8 @@ impl ReplayRecord {
     fn fetch_ahead(&mut self, prepared: &PreparedSchedule, membership: &Membership, round: usize) {
         let reductions = prepared.rounds.get(round).map_or(&[][..], |round| &round.reductions);
         let into = reductions.iter().flat_map(|reduce| &reduce.into);
-        let remote: Vec<&Piece> =
-            into.filter(|piece| piece.rank != membership.group_rank).collect();
-        let num_lines = LINES_AHEAD / remote.len().max(1);
+        let remote = into.filter(|piece| piece.rank != membership.group_rank);
+        let num_lines = LINES_AHEAD / remote.clone().count().max(1);
         for piece in remote {
             let Window { rank, start, bytes } = self.window(membership, piece);
             let bytes = bytes.min(num_lines * LINE);
@@ -337,6 +352,7 @@ impl ReplayRecord {
                 }
                 Step::Reduce { round, index, into, sources } => {
                     let order = &call.prepared.rounds[*round].reductions[*index].order;
+                    let [into, sources] = [into, sources].map(|range| &self.windows[range.clone()]);
                     reduce(endpoint, shared, call, order, into, sources);
                 }
             }

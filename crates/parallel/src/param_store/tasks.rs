@@ -10,7 +10,7 @@ use crate::weights::Weights;
 use lockstep_comm::CommError;
 use lockstep_model::Grads;
 use lockstep_optim::{Optimizer, Update};
-use lockstep_schedule::step::{Contents, MessageKind, Program, TaskId, TaskOp, Use};
+use lockstep_schedule::step::{Contents, Lengths, MessageKind, Program, TaskId, TaskOp, Use};
 use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
 use std::sync::Arc;
@@ -180,18 +180,20 @@ impl Store for ParamStore {
         match (program.tasks[task.0 as usize].op, weights, grads) {
             (TaskOp::GatherParams { bucket }, Weights::Sharded(sharded), _) => {
                 let window = buffer_number(program, task, Use::Write);
-                sharded.gather(buckets, bucket as usize, window, overlap)
+                let lens = part_lens(program, task);
+                sharded.gather(buckets, bucket as usize, window, lens, overlap)
             }
             (TaskOp::ReleaseParams { .. }, Weights::Sharded(sharded), _) => {
                 sharded.release(buffer_number(program, task, Use::Take), overlap)
             }
             (TaskOp::GatherUpdated { bucket }, Weights::Whole(whole), _) => {
-                // The runs of a bucket are gathered together, with the last of its tasks.
-                if program.contents(task, &[Use::Take]).next().is_none() {
-                    return Ok(());
-                }
                 let (bucket, runs) = (bucket as usize, &self.trained.of_bucket[bucket as usize]);
-                whole.start_gathering(buckets, bucket, runs, overlap)
+                whole.add_run(bucket, runs, part_lens(program, task));
+                // The runs of a bucket are gathered together, with the last of its tasks.
+                match program.contents(task, &[Use::Take]).next() {
+                    Some(_) => whole.start_gathering(bucket, overlap),
+                    None => Ok(()),
+                }
             }
             (TaskOp::Encode { bucket }, _, Gradients::Whole(whole)) => {
                 whole.encode(cpu, bucket as usize);
@@ -212,7 +214,8 @@ impl Store for ParamStore {
                     Some(number as usize)
                 });
                 let number = buffer_number(program, task, Use::Write);
-                sharded.exchange(bucket as usize, leaf, number, overlap)
+                let lens = part_lens(program, task);
+                sharded.exchange(bucket as usize, leaf, number, lens, overlap)
             }
             (TaskOp::Decode { bucket }, _, Gradients::Whole(whole)) => {
                 whole.decode(cpu, bucket as usize, overlap)
@@ -231,6 +234,15 @@ fn mirror_pair(buckets: &Buckets, number: u32) -> &MirrorPair {
     let mut pairs = buckets.mirrors.iter().zip(pair_numbers(buckets));
     let found = pairs.find(|(_, other)| *other == number);
     found.expect("the program names pairs of this rank").0
+}
+
+/// Lengths of the parts of a task's call.
+fn part_lens(program: &Program, task: TaskId) -> Arc<[usize]> {
+    let (call, _) = program.call(&program.tasks[task.0 as usize]).expect("it is a collective");
+    let (Lengths::Parts(lens) | Lengths::Pairs(lens)) = &call.lengths else {
+        unreachable!("shards have lengths of their own")
+    };
+    Arc::clone(lens)
 }
 
 /// Number of the first buffer that a task uses in this mode.

@@ -171,7 +171,7 @@ impl<'a> Gradients<'a> {
     fn calls(&self, step: &StepBuilder<'_>, bucket: usize) -> Vec<Call> {
         let (list, element) = (&self.at.trained.grads.list, step.wire_element());
         if self.at.plan.zero == 1 {
-            let lengths = Lengths::Parts(list[bucket].part_lens());
+            let lengths = Lengths::Parts(list[bucket].part_lens().into());
             return vec![step.data_call(Op::ReduceScatter, lengths, element)];
         }
         let table = self.at.sparse.filter(|table| table.bucket == bucket);
@@ -300,7 +300,7 @@ fn by_rows(
     };
     let plan = sparse::plan(shape, rows, &pairwise::all_gather(rows.len()));
     if matches!(plan, Plan::Sparse { .. }) {
-        list.push(gather(Lengths::Parts(rows.to_vec()), INDEX_BYTES));
+        list.push(gather(Lengths::Parts(rows.into()), INDEX_BYTES));
         let values = rows.iter().map(|num| num * table.row_len).collect();
         list.push(gather(Lengths::Parts(values), ELEMENT));
     } else {

@@ -54,7 +54,7 @@ impl StepBuilder<'_> {
         self.release(window);
         self.windows.held[window] = Some(bucket);
         let (params, into) = (self.params(bucket), self.window(window));
-        let lengths = Lengths::Parts(self.at.buckets.list[bucket].part_lens());
+        let lengths = Lengths::Parts(self.at.buckets.list[bucket].part_lens().into());
         let call = self.data_call(Op::AllGather, lengths, ELEMENT);
         let op = TaskOp::GatherParams { bucket: bucket as u32 };
         self.tasks.task(op, Queue::Link(Axis::Data)).reads(params).writes(into).calls(call);

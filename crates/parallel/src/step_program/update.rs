@@ -225,7 +225,8 @@ impl StepBuilder<'_> {
         let runs = self.at.trained.of_bucket[bucket].iter().filter(|run| !run.is_empty());
         let calls: Vec<_> = runs
             .map(|run| {
-                let lengths = Lengths::Parts(self.at.buckets.list[bucket].part_lens_of(run));
+                let lens = self.at.buckets.list[bucket].part_lens_of(run);
+                let lengths = Lengths::Parts(lens.into());
                 self.data_call(Op::AllGather, lengths, ELEMENT)
             })
             .collect();

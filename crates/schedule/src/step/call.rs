@@ -3,16 +3,17 @@
 use crate::{Contributions, Layout, Op, Schedule};
 use lockstep_config::units::Bytes;
 use lockstep_mesh::Axis;
+use std::sync::Arc;
 
-/// Lengths of the parts of a call's vector.
+/// Lengths of the parts of a call's vector, shared with the calls that a rank makes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lengths {
     /// Total number of elements, split evenly.
     Even(usize),
     /// Elements of part i, which belongs to rank i.
-    Parts(Vec<usize>),
+    Parts(Arc<[usize]>),
     /// Elements of part s·n + d, which rank s sends to rank d.
-    Pairs(Vec<usize>),
+    Pairs(Arc<[usize]>),
 }
 
 /// Collective call of a group.

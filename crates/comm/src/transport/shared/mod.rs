@@ -46,6 +46,8 @@ pub struct SharedWorld {
     spin_policy: SpinPolicy,
     /// Number of waits that outlasted spinning.
     pub(crate) num_long_waits: AtomicU64,
+    /// By rank: the last heartbeat, and when it was first observed.
+    heartbeats: Mutex<Vec<(u64, Duration)>>,
     /// Whether sleepers issue a process-wide fence, so that wakers need none.
     has_fences: bool,
     /// Ranks in other processes.
@@ -121,6 +123,7 @@ impl SharedWorld {
             arena,
             spin_policy: world.shared().spin_policy(num_local),
             num_long_waits: AtomicU64::new(0),
+            heartbeats: Mutex::new(vec![(u64::MAX, Duration::ZERO); segments.len()]),
             watched: Mutex::new(
                 watched
                     .into_iter()

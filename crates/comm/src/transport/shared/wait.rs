@@ -11,6 +11,7 @@
 
 use std::io::Write;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockstep_mesh::Rank;
@@ -134,8 +135,6 @@ struct LongWait<'a> {
     has_warned: bool,
     /// The published wait of another thread of this rank.
     outer_wait: u64,
-    /// By rank: the last heartbeat, and when it was observed.
-    heartbeats: Vec<(u64, Duration)>,
 }
 
 impl<'a> LongWait<'a> {
@@ -143,25 +142,28 @@ impl<'a> LongWait<'a> {
         let own = shared.own();
         let outer_wait = own.word(header::WAITING_FOR).swap(peer.0 as u64 + 1, Ordering::Relaxed);
         let since = shared.world.clock().now();
-        let heartbeats = vec![(u64::MAX, since); shared.num_ranks()];
-        Self { shared, peer, since, has_warned: false, outer_wait, heartbeats }
+        Self { shared, peer, since, has_warned: false, outer_wait }
     }
 
     /// Publishes a heartbeat, reads those of others, and warns of a long wait.
     fn check(&mut self) {
         self.shared.own().word(header::HEARTBEAT).fetch_add(1, Ordering::Relaxed);
         let now = self.shared.world.clock().now();
-        for (rank, segment) in self.shared.segments.iter().enumerate() {
+        for (known, segment) in self.heartbeats().iter_mut().zip(&self.shared.segments) {
             let Some(segment) = segment else { continue };
             let heartbeat = segment.word(header::HEARTBEAT).load(Ordering::Relaxed);
-            if self.heartbeats[rank].0 != heartbeat {
-                self.heartbeats[rank] = (heartbeat, now);
+            if known.0 != heartbeat {
+                *known = (heartbeat, now);
             }
         }
         if !self.has_warned && now.saturating_sub(self.since) >= SLOW_PEER_WARNING {
             self.has_warned = true;
             self.warn();
         }
+    }
+
+    fn heartbeats(&self) -> MutexGuard<'_, Vec<(u64, Duration)>> {
+        self.shared.heartbeats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The end of the chain of waits that starts with this rank.
@@ -182,7 +184,8 @@ impl<'a> LongWait<'a> {
     fn waiting_for(&self, rank: Rank) -> Option<Rank> {
         let word = self.shared.segment(rank).word(header::WAITING_FOR).load(Ordering::Relaxed);
         let next = Rank(usize::try_from(word).ok()?.checked_sub(1)?);
-        let silence = self.shared.world.clock().since(self.heartbeats[rank.0].1);
+        let observed = self.heartbeats()[rank.0].1;
+        let silence = self.shared.world.clock().since(observed);
         (next.0 < self.shared.num_ranks() && silence < MAX_SILENCE).then_some(next)
     }
 
