@@ -55,6 +55,13 @@ pub struct Play {
     pub period: Seconds,
 }
 
+impl Queue {
+    /// Whether its tasks are calls and messages.
+    pub const fn is_communication(self) -> bool {
+        matches!(self, Self::Link(_) | Self::Control)
+    }
+}
+
 impl Span {
     /// Task that did not run yet.
     const NONE: Self = Self { start: Seconds(f64::NAN), end: Seconds(f64::NAN) };
@@ -270,13 +277,9 @@ impl<'a> Player<'a> {
 /// Queue on which a task runs.
 const fn effective(queue: Queue, mode: CallMode) -> Queue {
     match mode {
-        CallMode::Blocking if is_communication(queue) => Queue::Compute,
+        CallMode::Blocking if queue.is_communication() => Queue::Compute,
         _ => queue,
     }
-}
-
-const fn is_communication(queue: Queue) -> bool {
-    matches!(queue, Queue::Link(_) | Queue::Control)
 }
 
 /// Sums of a rank's tasks by kind.
@@ -287,7 +290,7 @@ fn account(program: &Program, tasks: Vec<Span>, mode: CallMode) -> RankPlay {
     let (mut computed, mut called, mut blocked) = (none, none, none);
     for (id, task) in program.iter() {
         let span = tasks[id.0 as usize];
-        if is_communication(task.queue) {
+        if task.queue.is_communication() {
             communication += span.seconds();
             called = called.max(span.end);
             if mode == CallMode::Blocking {
@@ -295,7 +298,7 @@ fn account(program: &Program, tasks: Vec<Span>, mode: CallMode) -> RankPlay {
             }
         } else if task.queue == Queue::Compute {
             let calls = program.after(id).iter().map(|before| before.0 as usize);
-            let calls = calls.filter(|before| is_communication(program.tasks[*before].queue));
+            let calls = calls.filter(|before| program.tasks[*before].queue.is_communication());
             let needed = calls.map(|before| tasks[before].end).fold(blocked, Seconds::max);
             exposed += (needed - computed).max(none);
             compute += span.seconds();
