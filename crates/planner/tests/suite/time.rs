@@ -141,3 +141,40 @@ fn recomputation_takes_time() {
     // One more forward pass: a third, except for the head.
     assert!(full / none > 1.25 && full / none < 1.0 + 1.0 / 3.0, "{}", full / none);
 }
+
+#[test]
+fn calls_hide_behind_computation_where_cores_are_free() {
+    let of = |cores: usize, overlap: &str| {
+        let links = Machine { latency_factor: 1.0, transfer_factor: 1.0, cores, ..machine() };
+        let points = vec![Point { width: 64, flops_per_second: 1e12 }];
+        let machine = Machine { formats: vec![Format { points, ..format() }], ..links };
+        let recipe = recipe(&["run.workers=2", "run.threads=1", overlap]);
+        time(&recipe, &machine)
+    };
+    let (on, off) = ("parallel.overlap=true", "parallel.overlap=false");
+    for blocking in [of(2, on), of(2, off), of(3, off)] {
+        close(blocking.exposed.0, blocking.communication.0);
+    }
+    let hidden = of(3, on);
+    close(hidden.communication.0, of(3, off).communication.0);
+    assert!(hidden.exposed.0 < 0.9 * hidden.communication.0, "{hidden:?}");
+    // The reduction of the first blocks and the agreement have nothing to hide behind.
+    assert!(hidden.exposed.0 > 0.0, "{hidden:?}");
+}
+
+#[test]
+fn a_pipeline_waits_for_its_stages() {
+    let machine = with(Format { block_seconds_alone: 1.0, ..format() });
+    let of = |batch: &str| {
+        let sets = ["model.layers=6", "parallel.stage_layers=3,3", "train.microbatch=1", batch];
+        let cores = Machine { cores: 2, ..machine.clone() };
+        let workers = ["run.workers=2", "run.threads=1", "parallel.pipeline=2"];
+        time(&recipe(&[&sets[..], &workers].concat()), &cores)
+    };
+    // Each stage has three layers and the embedding or the head: four seconds a micro-batch.
+    for (batch, num) in [("train.batch=8", 8.0), ("train.batch=16", 16.0)] {
+        let step = of(batch);
+        close(step.compute.0, 4.0 * (num + 1.0));
+        close(step.bubble, 1.0 / (num + 1.0));
+    }
+}
