@@ -127,9 +127,10 @@ impl<'a> Run<'a> {
         let times: Vec<_> = programs.iter().map(|it| self.tasks.of(it, prices)).collect();
         let task = |at: usize, id: TaskId| &programs[at].tasks[id.0 as usize];
         let played = |with_calls: bool| {
-            let seconds = |at: usize, id: TaskId| match task(at, id).queue.is_communication() {
-                true if !with_calls => Seconds(0.0),
-                _ => times[at][id.0 as usize],
+            let is_free = |task: &Task| task.queue.is_communication() && !with_calls;
+            let seconds = |at: usize, id: TaskId| {
+                let time = times[at][id.0 as usize];
+                if is_free(task(at, id)) { Seconds(0.0) } else { time }
             };
             play(&programs, self.mode, seconds).expect("programs of a plan end")
         };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::pipeline::{Kind, Pass, Shape, build};
-use crate::step::{BlockPass, Builder, Call, CommGroup, Contents, Lengths};
+use crate::step::{BlockPass, Builder, Call, CommGroup, Contents, Lengths, TaskBuilder};
 use crate::{Contributions, Op};
 use lockstep_config::units::Bytes;
 use lockstep_mesh::Axis;
@@ -43,11 +43,8 @@ fn reduced_blocks(rank: usize) -> Program {
         step.task(TaskOp::Backward(pass(bucket, 0)), Queue::Compute).adds(grads);
         step.task(TaskOp::Reduce { bucket }, LINK).updates(grads).calls(call.clone());
     }
-    let mut norm = step.task(TaskOp::GradNorm, Queue::Compute);
-    for grads in grads {
-        norm = norm.takes(grads);
-    }
-    drop(norm);
+    let norm = step.task(TaskOp::GradNorm, Queue::Compute);
+    grads.into_iter().fold(norm, TaskBuilder::takes);
     step.finish()
 }
 
