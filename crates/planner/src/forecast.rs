@@ -57,8 +57,7 @@ impl Forecast {
         let (step_classes, traffic) =
             traffic::of_run(recipe, &blueprint, &interconnect, StepInputs::default());
         let machine = measured(recipe, machine);
-        let step =
-            machine.map(|machine| engine::mean(recipe, &step_classes, &interconnect, &machine));
+        let step = machine.map(|machine| engine::mean(recipe, &interconnect, &machine));
         let duration = step.map(|step| step.seconds() * recipe.train.steps as f64);
         let complete = |memory: Memory| {
             memory.with_mapped_pages(recipe, &blueprint).with_duration(recipe, duration)
@@ -94,7 +93,7 @@ impl Forecast {
         (self.step_classes, self.traffic) =
             traffic::of_run(recipe, &blueprint, interconnect, StepInputs::default());
         if let (Some(step), Some(machine)) = (&mut self.step, measured(recipe, machine)) {
-            *step = engine::mean(recipe, &self.step_classes, interconnect, &machine);
+            *step = engine::mean(recipe, interconnect, &machine);
         }
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, interconnect);
         for (forecast, (_, wire_bytes)) in self.by_bucket_len.iter_mut().zip(busiest) {

@@ -1,22 +1,87 @@
-//! Time of calls between workers of this engine, by the price of their schedules.
+//! Time of calls and messages between workers of this engine: a call takes as long as its schedule.
 
 use crate::calibration::machine::MachineCalibration;
-use crate::traffic::{Call, GroupCalls, Interconnect, SelectedSchedules};
-use lockstep_config::units::Seconds;
+use crate::traffic::Interconnect;
+use lockstep_config::units::{Bytes, Seconds};
+use lockstep_schedule::collective::select::{CallClass, Selector};
+use lockstep_schedule::step::{Call, CommGroup, Lengths, Message};
+use lockstep_schedule::{Costs, Op, Schedule, Topology, price};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// Time of a group's calls, with their bucket.
-pub(super) fn prices(
-    calls: &GroupCalls,
-    interconnect: &Interconnect,
-    ranks: &[usize],
-    machine: &MachineCalibration<'_>,
-) -> Vec<(usize, Seconds)> {
-    let interconnect = interconnect.among(ranks);
-    let costs = machine.costs(&interconnect.costs);
-    let mut chosen = SelectedSchedules::new(&interconnect, &calls.contributions);
-    let price = |call: &Call| {
-        let seconds = interconnect.call_seconds(chosen.of(call), call, &costs);
-        (call.bucket, seconds * call.times as f64)
-    };
-    calls.list.iter().map(price).collect()
+/// Prices of calls and messages; a step makes few different ones many times.
+pub(super) struct CallPrices<'a> {
+    interconnect: &'a Interconnect,
+    machine: &'a MachineCalibration<'a>,
+    costs: Costs,
+    /// Workers take turns where cores are fewer: the costs assume a core per rank.
+    slowdown: f64,
+    groups: Vec<GroupPrices>,
+}
+
+struct GroupPrices {
+    group: CommGroup,
+    topology: Topology,
+    costs: Costs,
+    selector: Selector,
+    schedules: BTreeMap<CallClass, Arc<Schedule>>,
+    known: BTreeMap<(Op, Lengths, Bytes), Seconds>,
+}
+
+impl<'a> CallPrices<'a> {
+    /// Prices among this many workers.
+    pub(super) fn new(
+        workers: usize,
+        interconnect: &'a Interconnect,
+        machine: &'a MachineCalibration<'a>,
+    ) -> Self {
+        let costs = machine.costs(&interconnect.costs);
+        let slowdown = match costs.core_contention {
+            Some(_) => 1.0,
+            None => (workers as f64 / machine.cores as f64).max(1.0),
+        };
+        Self { interconnect, machine, costs, slowdown, groups: Vec::new() }
+    }
+
+    /// Time of a call.
+    pub(super) fn call(&mut self, call: &Call, group: &CommGroup) -> Seconds {
+        let index = self.groups.iter().position(|known| known.group == *group);
+        let index = index.unwrap_or_else(|| {
+            let Interconnect { costs, domains } = self.interconnect.among(&group.ranks);
+            self.groups.push(GroupPrices {
+                topology: Topology::by_host(&domains),
+                costs: self.machine.costs(&costs),
+                selector: Selector::new(group.contributions.clone(), &domains, costs),
+                group: group.clone(),
+                schedules: BTreeMap::new(),
+                known: BTreeMap::new(),
+            });
+            self.groups.len() - 1
+        });
+        self.groups[index].seconds(call) * self.slowdown
+    }
+
+    /// Time of a message from a rank.
+    pub(super) fn message(&self, from: usize, message: &Message) -> Seconds {
+        let domains = &self.interconnect.domains;
+        let shares_memory = domains[from] == domains[message.peer as usize];
+        let link = self.costs.memory.filter(|_| shares_memory).unwrap_or(self.costs.messages);
+        link.seconds(Bytes(message.len * u64::from(message.element))) * self.slowdown
+    }
+}
+
+impl GroupPrices {
+    fn seconds(&mut self, call: &Call) -> Seconds {
+        let Self { topology, costs, selector, schedules, known, .. } = self;
+        let key = (call.op, call.lengths.clone(), call.element);
+        *known.entry(key).or_insert_with(|| {
+            let bytes = call.lengths.count() * call.element.0 as usize;
+            let class = CallClass::new(call.op, bytes, true, None);
+            let schedule = schedules.entry(class).or_insert_with(|| {
+                selector.choose(&class).expect("every operation has a canonical algorithm")
+            });
+            let layout = call.lengths.layout(schedule);
+            price(schedule, &layout, call.element, costs, Some(&*topology))
+        })
+    }
 }

@@ -1,24 +1,28 @@
-//! Step time on this machine: computation at the measured speed, and communication at the modelled
-//! cost of its schedules.
+//! Step time on this machine: the step programs that the engine runs, played with the durations of
+//! their tasks ([`lockstep_schedule::step::play()`]).
 //!
-//! A step of a worker is its micro-batches in sequence, then its share of the optimizer step; calls
-//! overlap with backward where cores are free. A micro-batch is FLOPs at a measured rate, plus
-//! costs that do not depend on its length ([`crate::calibration::machine`]). Workers of one machine
-//! share its cores, so the total work of all workers counts, and at least that of the worker with
-//! most micro-batches.
+//! Calls overlap with computation where cores are free or a network carries them; elsewhere they
+//! occupy the compute queue. Workers of one machine share its cores, so a step takes at least as
+//! long as the work of all workers on all cores.
+//!
+//! One pipeline is played: that of the first tensor-parallel rank and of the data-parallel rank with
+//! most micro-batches. Other ranks have the same programs, or fewer passes, and never make it wait.
 
-use super::calls::prices;
-use super::engine_pipeline::Path;
+use super::calls::CallPrices;
+use super::tasks::{TaskTimes, microbatch_flops};
 use crate::calibration::machine::MachineCalibration;
-use crate::overlap::{self, Bucket};
-use crate::traffic::{GroupCalls, Interconnect, StepCalls, rank_at};
+use crate::traffic::{Interconnect, rank_at, step_calls};
+use lockstep_config::Recipe;
 use lockstep_config::units::{Flops, FlopsPerSecond, Seconds};
-use lockstep_config::{Recipe, Recompute};
+use lockstep_mesh::Axis;
 use lockstep_model::Blueprint;
-use lockstep_parallel::from_recipe::blueprint_of;
+use lockstep_parallel::ReplicaPlan;
+use lockstep_parallel::from_recipe::{blueprint_of, blueprint_of_rank};
+use lockstep_parallel::step_program::{RankPlan, StepKind};
+use lockstep_schedule::step::{CallMode, Play, Program, Task, TaskId, play};
 
 /// Step time by part.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StepTime {
     /// Forward and backward.
     pub compute: Seconds,
@@ -26,7 +30,7 @@ pub struct StepTime {
     pub update: Seconds,
     /// Communication, hidden or not.
     pub communication: Seconds,
-    /// Exposed communication.
+    /// Exposed communication: what calls and messages add to the step.
     pub exposed: Seconds,
     /// Bubble fraction of the pipeline.
     pub bubble: f64,
@@ -46,198 +50,149 @@ impl StepTime {
     }
 }
 
-/// Mean step time of a recipe over its classes of steps, each with its share.
+/// Mean step time of a recipe over the kinds of its steps.
 pub fn mean(
     recipe: &Recipe,
-    step_classes: &[(f64, StepCalls)],
     interconnect: &Interconnect,
     machine: &MachineCalibration<'_>,
 ) -> StepTime {
-    let mut steps = step_classes
-        .iter()
-        .map(|(share, calls)| (share, step(recipe, calls, interconnect, machine)));
-    let (share, first) = steps.next().expect("a run has a step");
-    // Classes differ only in communication.
-    let (communication, exposed) = steps.fold(
-        (first.communication * *share, first.exposed * *share),
-        |(communication, exposed), (share, step)| {
-            (communication + step.communication * *share, exposed + step.exposed * *share)
-        },
-    );
-    StepTime { communication, exposed, ..first }
-}
-
-/// Step time of a recipe, with calls on this interconnect.
-pub fn step(
-    recipe: &Recipe,
-    calls: &StepCalls,
-    interconnect: &Interconnect,
-    machine: &MachineCalibration<'_>,
-) -> StepTime {
-    let blueprint = &blueprint_of(recipe);
-    let leaves = recipe.leaf_shares();
-    let workers = recipe.run.workers;
-    let threads = recipe.run.num_threads(machine.cores, workers);
-    let num_busy = (threads * workers).min(machine.cores) as f64;
-    let per_leaf = recipe.microbatches_per_leaf() as f64;
-    let most = per_leaf * leaves.iter().copied().max().unwrap_or(0) as f64;
-    let total = per_leaf * leaves.iter().sum::<usize>() as f64;
-    // With fewer threads than cores a part of the machine is idle.
-    let all = num_busy / machine.cores as f64;
-    let one = threads.min(machine.cores) as f64 / machine.cores as f64;
-    let microbatch =
-        microbatch_seconds(recipe, blueprint, machine) + leaf_seconds(blueprint, machine, per_leaf);
-    // More workers than cores take turns.
-    let oversubscription = (workers * threads) as f64 / num_busy;
-    let blocks = machine.block(threads) * recompute_factor(recipe, blueprint);
-    let path = Path::new(recipe, blueprint, calls, interconnect, machine);
-    let alone = path.seconds(microbatch * (1.0 / one), blocks, false);
-    let together = path.seconds(microbatch * (1.0 / one), blocks, true);
-    let cores =
-        microbatch * (total / all) + blocks * (path.blocks_per_worker(most) * oversubscription);
-    let compute = cores.max(alone);
-    let num_updates = if recipe.parallel.zero == 0 { leaves.len() as f64 } else { 1.0 };
-    let per_param = Seconds(machine.update_seconds_per_param / all);
-    let update = per_param * (blueprint.num_params() as f64 * num_updates)
-        + Seconds(machine.step_overhead_seconds * oversubscription);
-    let microbatch_seconds = compute * (1.0 / most);
-    let (data, exposed) =
-        communication(recipe, calls, interconnect, machine, microbatch_seconds, threads);
-    let after_step = after_step_seconds(recipe, calls, interconnect, machine);
-    let flops = Flops(total * microbatch_flops_of_model(recipe, blueprint).0);
-    let waited = cores.max(together) - compute;
-    StepTime {
-        compute,
-        update,
-        communication: data + after_step + path.communication(),
-        exposed: exposed + after_step + waited,
-        bubble: path.bubble(microbatch, blocks),
-        flops,
-    }
-}
-
-/// Time of a micro-batch on all cores, without the cost per block.
-fn microbatch_seconds(
-    recipe: &Recipe,
-    blueprint: &Blueprint,
-    machine: &MachineCalibration<'_>,
-) -> Seconds {
-    let recompute_factor = recompute_factor(recipe, blueprint);
-    let products = microbatch_flops_of_model(recipe, blueprint) / machine.rate(recipe.model.width);
-    let scores = Seconds(machine.format.score_seconds * microbatch_scores(recipe));
-    (products + scores + machine.passing(blueprint.num_params())) * recompute_factor
-}
-
-/// Attention scores of a micro-batch: one per head, token, and preceding token.
-pub fn microbatch_scores(recipe: &Recipe) -> f64 {
-    let model = &recipe.model;
-    let of_sequence = model.context * (model.context + 1) / 2;
-    (recipe.train.microbatch_size * model.layers * model.heads * of_sequence) as f64
-}
-
-/// Time of a micro-batch's share of a leaf on all cores.
-fn leaf_seconds(
-    blueprint: &Blueprint,
-    machine: &MachineCalibration<'_>,
-    microbatches_per_leaf: f64,
-) -> Seconds {
-    machine.leaf(blueprint.num_params()) * (1.0 / microbatches_per_leaf)
-}
-
-/// Model FLOPs of one micro-batch, forward and backward.
-fn microbatch_flops_of_model(recipe: &Recipe, blueprint: &Blueprint) -> Flops {
-    let per_token = blueprint.flops_per_token();
-    let tokens = (recipe.train.microbatch_size * recipe.model.context) as f64;
-    Flops((per_token.forward + per_token.backward) as f64 * tokens)
-}
-
-/// Factor on the computation from recomputation.
-fn recompute_factor(recipe: &Recipe, blueprint: &Blueprint) -> f64 {
-    let layers = blueprint.blocks.iter().filter(|block| block.io().is_layer());
-    let forward: u64 =
-        layers.map(|block| block.flops_per_token(recipe.model.context).forward).sum();
-    // Attention scores and sums: two products of context x head_dim per head and token, half of
-    // which the causal mask leaves.
-    let model = &recipe.model;
-    let attention = 2 * model.layers * model.context * model.heads * model.head_dim();
-    let recompute_factor = match recipe.parallel.recompute {
-        Recompute::None => 0.0,
-        Recompute::Selective => attention as f64,
-        Recompute::Full => forward as f64,
-        Recompute::Every(k) => {
-            forward as f64 * (model.layers.div_ceil(k)) as f64 / model.layers.max(1) as f64
+    let kinds = StepKind::of_run(recipe);
+    let num_steps: u64 = kinds.values().sum();
+    let run = Run::new(recipe, interconnect, machine);
+    let mut prices = CallPrices::new(recipe.run.workers, interconnect, machine);
+    kinds.iter().fold(StepTime::default(), |mean, (kind, count)| {
+        let (step, share) = (run.step(kind, &mut prices), *count as f64 / num_steps as f64);
+        StepTime {
+            compute: mean.compute + step.compute * share,
+            update: mean.update + step.update * share,
+            communication: mean.communication + step.communication * share,
+            exposed: mean.exposed + step.exposed * share,
+            bubble: mean.bubble + step.bubble * share,
+            flops: step.flops,
         }
-    };
-    let once = blueprint.flops_per_token();
-    1.0 + recompute_factor / (once.forward + once.backward) as f64
+    })
 }
 
-/// Communication after a step, which overlaps with nothing; concurrent groups take as long as one
-/// of them.
-fn after_step_seconds(
-    recipe: &Recipe,
-    calls: &StepCalls,
-    interconnect: &Interconnect,
-    machine: &MachineCalibration<'_>,
-) -> Seconds {
-    let of_group = |(first, group): &(usize, GroupCalls)| {
-        let ranks: Vec<usize> = (*first..first + group.contributions.num_ranks()).collect();
-        let all = prices(group, interconnect, &ranks, machine);
-        let all: Seconds = all.into_iter().map(|(_, seconds)| seconds).sum();
-        all * (ranks.len() as f64 / recipe.run.workers as f64)
-    };
-    let all: Seconds = calls.after_step.iter().map(of_group).sum();
-    all * oversubscription(recipe, interconnect, machine)
+/// Everything about a recipe's steps but their kind.
+struct Run<'a> {
+    recipe: &'a Recipe,
+    blueprint: Blueprint,
+    plan: ReplicaPlan,
+    /// Data-parallel rank that is played.
+    part: usize,
+    tasks: TaskTimes,
+    mode: CallMode,
+    /// Threads of all workers over the cores that they have.
+    oversubscription: f64,
+    /// Mean over largest number of micro-batches of a data-parallel rank.
+    balance: f64,
+    flops: Flops,
 }
 
-/// The cost model assumes one core per rank.
-fn oversubscription(
-    recipe: &Recipe,
-    interconnect: &Interconnect,
-    machine: &MachineCalibration<'_>,
-) -> f64 {
-    let oversubscription = (recipe.run.workers as f64 / machine.cores as f64).max(1.0);
-    if interconnect.costs.core_contention.is_some() { 1.0 } else { oversubscription }
-}
-
-/// Data-parallel communication, and its exposed part, on the busiest pipeline rank.
-fn communication(
-    recipe: &Recipe,
-    calls: &StepCalls,
-    interconnect: &Interconnect,
-    machine: &MachineCalibration<'_>,
-    microbatch: Seconds,
-    threads: usize,
-) -> (Seconds, Seconds) {
-    let of_device = |(device, tp_ranks): (usize, &Vec<GroupCalls>)| {
-        let calls_of_first = &tp_ranks[0];
-        let parts = 0..calls_of_first.contributions.num_ranks();
-        let ranks: Vec<usize> = parts.map(|part| rank_at(&calls.mesh, device, part, 0)).collect();
-        prices(calls_of_first, interconnect, &ranks, machine)
-    };
-    let by_device = calls.data.iter().enumerate().map(of_device);
-    let sum =
-        |calls: &[(usize, Seconds)]| calls.iter().map(|(_, seconds)| *seconds).sum::<Seconds>();
-    let mut last_microbatch =
-        by_device.reduce(|a, b| if sum(&b) > sum(&a) { b } else { a }).unwrap_or_default();
-    let all = sum(&last_microbatch);
-    // A call in shared memory, or between processes of one machine, occupies computing cores; so
-    // does every call unless workers measured that they do not share cores.
-    let has_free_cores = threads * recipe.run.workers < machine.cores;
-    let is_network =
-        interconnect.costs.port.is_some() && interconnect.costs.core_contention.is_none();
-    if !recipe.parallel.overlap || !(has_free_cores || is_network) {
-        let all = all * oversubscription(recipe, interconnect, machine);
-        return (all, all);
+impl<'a> Run<'a> {
+    fn new(
+        recipe: &'a Recipe,
+        interconnect: &Interconnect,
+        machine: &MachineCalibration<'_>,
+    ) -> Self {
+        let (blueprint, whole) = (blueprint_of_rank(recipe, 0), blueprint_of(recipe));
+        let plan = step_calls::plan_at(recipe, &blueprint, 0);
+        let workers = recipe.run.workers;
+        let threads = recipe.run.num_threads(machine.cores, workers);
+        let assignment = plan.leaf_assignment();
+        let num_own = |part: usize| assignment.microbatches_of(part, plan.leaves).len();
+        let num_microbatches: Vec<usize> = (0..plan.shares.len()).map(num_own).collect();
+        let most = num_microbatches.iter().copied().max().unwrap_or(0);
+        let total = num_microbatches.iter().sum::<usize>() as f64;
+        Self {
+            recipe,
+            part: num_microbatches.iter().position(|num| *num == most).unwrap_or(0),
+            tasks: TaskTimes::new(recipe, &whole, &plan, machine, threads),
+            mode: call_mode(recipe, interconnect, threads * workers < machine.cores),
+            oversubscription: ((workers * threads) as f64 / machine.cores as f64).max(1.0),
+            balance: total / (most * num_microbatches.len()).max(1) as f64,
+            flops: Flops(total * microbatch_flops(recipe, &whole).0),
+            blueprint,
+            plan,
+        }
     }
-    // Buckets leave from the last to the first during backward, two thirds of a micro-batch.
-    last_microbatch.sort_by_key(|(bucket, _)| std::cmp::Reverse(*bucket));
-    let backward = microbatch * (2.0 / 3.0);
-    let num_calls = last_microbatch.len().max(1) as f64;
-    let bucket = |(index, (_, transfer)): (usize, &(usize, Seconds))| Bucket {
-        ready: backward * ((index + 1) as f64 / num_calls),
-        transfer: *transfer,
-    };
-    let buckets: Vec<Bucket> = last_microbatch.iter().enumerate().map(bucket).collect();
-    (all, overlap::exposed(&buckets, backward))
+
+    fn step(&self, kind: &StepKind, prices: &mut CallPrices<'_>) -> StepTime {
+        let mesh = &self.plan.mesh;
+        let program = |device: usize| {
+            let rank = rank_at(mesh, device, self.part, 0);
+            RankPlan::new(&self.plan, &self.blueprint, rank).training_of(self.recipe, kind)
+        };
+        let programs: Vec<Program> = (0..mesh.degree(Axis::Pipeline)).map(program).collect();
+        let times: Vec<_> = programs.iter().map(|it| self.tasks.of(it, prices)).collect();
+        let task = |at: usize, id: TaskId| &programs[at].tasks[id.0 as usize];
+        let played = |with_calls: bool| {
+            let is_free = |task: &Task| task.queue.is_communication() && !with_calls;
+            let seconds = |at: usize, id: TaskId| {
+                let time = times[at][id.0 as usize];
+                if is_free(task(at, id)) { Seconds(0.0) } else { time }
+            };
+            play(&programs, self.mode, seconds).expect("programs of a plan end")
+        };
+        let (alone, together) = (played(false), played(true));
+        let sums = |is_it: fn(&Task) -> bool| -> Vec<Seconds> {
+            let of_rank = |(program, times): (&Program, &Vec<Seconds>)| {
+                let tasks = program.tasks.iter().zip(times).filter(|(task, _)| is_it(task));
+                tasks.map(|(_, seconds)| *seconds).sum()
+            };
+            programs.iter().zip(&times).map(of_rank).collect()
+        };
+        let is_pass = |task: &Task| task.op.block_pass().is_some();
+        let (passes, calls) = (sums(is_pass), sums(|task| task.queue.is_communication()));
+        let updates = sums(|task| task.op.block_pass().is_none() && !task.queue.is_communication());
+        // Cores that a worker leaves idle help the others, if these wait for cores.
+        let updated = mean_of(&updates) * self.oversubscription;
+        let computed = mean_of(&passes) * (self.balance * self.oversubscription) + updated;
+        let called = match self.mode {
+            CallMode::Background => Seconds(0.0),
+            CallMode::Blocking => mean_of(&calls),
+        };
+        let update = longest(&updates).max(updated);
+        let without_calls = alone.period.max(computed);
+        StepTime {
+            compute: without_calls - update,
+            update,
+            communication: longest(&calls),
+            exposed: together.period.max(computed + called) - without_calls,
+            bubble: bubble(&programs, &alone, mean_of(&passes)),
+            flops: self.flops,
+        }
+    }
+}
+
+/// Threads that run calls. A call in shared memory, or between processes of one machine, occupies
+/// computing cores; so does every call unless workers measured that they do not share cores.
+fn call_mode(recipe: &Recipe, interconnect: &Interconnect, has_free_cores: bool) -> CallMode {
+    let costs = &interconnect.costs;
+    let is_network = costs.port.is_some() && costs.core_contention.is_none();
+    if recipe.parallel.overlap && (has_free_cores || is_network) {
+        CallMode::Background
+    } else {
+        CallMode::Blocking
+    }
+}
+
+/// Share of the passes' time in which a rank of the pipeline waits for others.
+fn bubble(programs: &[Program], play: &Play, busy: Seconds) -> f64 {
+    if programs.len() == 1 {
+        return 0.0;
+    }
+    let ranks = programs.iter().zip(&play.ranks);
+    let spans = ranks.flat_map(|(program, rank)| program.tasks.iter().zip(&rank.tasks));
+    let passes = spans.filter(|(task, _)| task.op.block_pass().is_some());
+    let end = passes.map(|(_, span)| span.end).fold(Seconds(0.0), Seconds::max);
+    1.0 - busy / end
+}
+
+fn mean_of(times: &[Seconds]) -> Seconds {
+    times.iter().copied().sum::<Seconds>() * (1.0 / times.len() as f64)
+}
+
+fn longest(times: &[Seconds]) -> Seconds {
+    times.iter().copied().fold(Seconds(0.0), Seconds::max)
 }

@@ -11,6 +11,7 @@ mod models;
 mod nccl;
 mod oracles;
 mod pipelines;
+mod programs;
 mod published;
 mod scaling;
 mod schedules;

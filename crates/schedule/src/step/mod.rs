@@ -3,8 +3,8 @@
 //! A [`Program`] lists what a rank does in one step: load the batch, pass micro-batches through
 //! blocks, exchange activations, gather parameters, reduce gradients, agree, update. It says
 //! nothing of time and holds no tensors. One value has several readers: the engine runs it, the
-//! planner counts its bytes and plays it with calibrated durations, [`verify`] proves it, a trace
-//! names its tasks.
+//! planner counts its bytes and plays it with calibrated durations ([`play()`]), [`verify`] proves
+//! it, a trace names its tasks.
 //!
 //! # How an engine runs a program
 //! 1. It issues tasks in program order, each to its [`Queue`]. Tasks of one queue run in that
@@ -36,10 +36,12 @@
 mod builder;
 mod call;
 mod display;
+mod play;
 mod verify;
 
 pub use builder::{Builder, TaskBuilder};
 pub use call::{Call, CommGroup, Lengths};
+pub use play::{CallMode, Play, RankPlay, Span, play};
 pub use verify::{InvalidStep, StepReport, verify};
 
 use lockstep_mesh::Axis;

@@ -1,0 +1,147 @@
+//! Durations of a step program's tasks on this machine.
+//!
+//! A micro-batch is FLOPs at a measured rate, plus costs that do not depend on its length
+//! ([`crate::calibration::machine`]). A block takes its share of them by FLOPs, of which the forward
+//! pass and the two gradients take a third each; the collectives of a tensor-parallel block divide
+//! a pass into equal parts.
+
+use super::calls::CallPrices;
+use crate::calibration::machine::MachineCalibration;
+use lockstep_config::units::{Flops, Seconds};
+use lockstep_config::{Recipe, Recompute};
+use lockstep_mesh::Axis;
+use lockstep_model::Blueprint;
+use lockstep_parallel::{ReplicaPlan, stages};
+use lockstep_schedule::step::{Contents, Program, Queue, TaskId, TaskOp};
+
+/// Durations on one worker.
+pub(super) struct TaskTimes {
+    /// Forward and backward of a micro-batch, by block.
+    blocks: Vec<Seconds>,
+    /// Share of a block's time that recomputation takes.
+    recomputed: Vec<f64>,
+    update_per_param: Seconds,
+    /// Fixed cost per step.
+    overhead: Seconds,
+}
+
+impl TaskTimes {
+    /// Durations on workers of this many threads; `blueprint` is of the whole model.
+    pub(super) fn new(
+        recipe: &Recipe,
+        blueprint: &Blueprint,
+        plan: &ReplicaPlan,
+        machine: &MachineCalibration<'_>,
+        threads: usize,
+    ) -> Self {
+        // With fewer threads than cores a part of the machine is idle.
+        let speed = threads.min(machine.cores) as f64 / machine.cores as f64;
+        let microbatch = microbatch_seconds(recipe, blueprint, machine)
+            + machine.leaf(blueprint.num_params()) * (1.0 / recipe.microbatches_per_leaf() as f64);
+        let costs = stages::costs(blueprint);
+        let all = costs.iter().sum::<u64>().max(1) as f64;
+        let tp_ranks = plan.mesh.degree(Axis::Tensor) as f64;
+        let block = |cost: &u64| {
+            microbatch * (*cost as f64 / all / tp_ranks / speed) + machine.block(threads)
+        };
+        Self {
+            blocks: costs.iter().map(block).collect(),
+            recomputed: recomputed_shares(recipe, blueprint),
+            update_per_param: Seconds(machine.update_seconds_per_param / speed),
+            overhead: Seconds(machine.step_overhead_seconds),
+        }
+    }
+
+    /// Durations of a program's tasks, by their ids.
+    pub(super) fn of(&self, program: &Program, prices: &mut CallPrices<'_>) -> Vec<Seconds> {
+        let mut times = vec![Seconds(0.0); program.tasks.len()];
+        // Ranks that keep their gradients decide alone, although the program has the call.
+        let reduces = |op: &TaskOp| matches!(op, TaskOp::Reduce { .. } | TaskOp::Exchange { .. });
+        let is_alone = program.position(reduces).is_none();
+        for (id, task) in program.iter() {
+            let index = id.0 as usize;
+            if let Some((call, group)) = program.call(task) {
+                if task.queue != Queue::Control || !is_alone {
+                    times[index] = prices.call(call, group);
+                }
+                continue;
+            }
+            match &task.op {
+                TaskOp::Send(message) => times[index] = prices.message(program.rank, message),
+                TaskOp::Update { .. } => {
+                    times[index] = self.update_per_param * num_updated(program, id);
+                }
+                // Of the tasks that every step has once on the compute queue.
+                TaskOp::Unscale => times[index] = self.overhead,
+                op => {
+                    let Some(pass) = op.block_pass().filter(|pass| pass.part == 0) else {
+                        continue;
+                    };
+                    let num_parts = 1 + program.collectives_of(id).count();
+                    let part = self.pass(op, pass.block as usize) * (1.0 / num_parts as f64);
+                    // Parts and collectives take turns.
+                    times[index..].iter_mut().step_by(2).take(num_parts).for_each(|it| *it = part);
+                }
+            }
+        }
+        times
+    }
+
+    fn pass(&self, op: &TaskOp, block: usize) -> Seconds {
+        let share = match op {
+            TaskOp::Recompute(_) => self.recomputed[block],
+            TaskOp::Backward(_) => 2.0 / 3.0,
+            _ => 1.0 / 3.0,
+        };
+        self.blocks[block] * share
+    }
+}
+
+/// Parameters that an update changes.
+fn num_updated(program: &Program, update: TaskId) -> f64 {
+    let buffers = program.accesses(update).iter().map(|it| program.buffers[it.buffer.0 as usize]);
+    let mut states = buffers.filter(|it| matches!(it.contents, Contents::OptimizerState { .. }));
+    states.next().map_or(0.0, |state| state.len as f64)
+}
+
+/// Time of a micro-batch on all cores, without the cost per block.
+fn microbatch_seconds(
+    recipe: &Recipe,
+    blueprint: &Blueprint,
+    machine: &MachineCalibration<'_>,
+) -> Seconds {
+    let products = microbatch_flops(recipe, blueprint) / machine.rate(recipe.model.width);
+    let scores = Seconds(machine.format.score_seconds * microbatch_scores(recipe));
+    products + scores + machine.passing(blueprint.num_params())
+}
+
+/// Attention scores of a micro-batch: one per head, token, and preceding token.
+pub fn microbatch_scores(recipe: &Recipe) -> f64 {
+    let model = &recipe.model;
+    let of_sequence = model.context * (model.context + 1) / 2;
+    (recipe.train.microbatch_size * model.layers * model.heads * of_sequence) as f64
+}
+
+/// Model FLOPs of one micro-batch, forward and backward.
+pub(super) fn microbatch_flops(recipe: &Recipe, blueprint: &Blueprint) -> Flops {
+    let per_token = blueprint.flops_per_token();
+    let tokens = (recipe.train.microbatch_size * recipe.model.context) as f64;
+    Flops((per_token.forward + per_token.backward) as f64 * tokens)
+}
+
+/// By block: share of its FLOPs, forward and backward, that recomputation repeats.
+fn recomputed_shares(recipe: &Recipe, blueprint: &Blueprint) -> Vec<f64> {
+    let model = &recipe.model;
+    // Attention scores and sums: two products of context x head_dim per head and token, half of
+    // which the causal mask leaves.
+    let attention = (2 * model.context * model.heads * model.head_dim()) as u64;
+    let share = |flops: lockstep_model::Flops| {
+        let repeated = match recipe.parallel.recompute {
+            Recompute::Selective => attention,
+            _ => flops.forward,
+        };
+        repeated as f64 / (flops.forward + flops.backward).max(1) as f64
+    };
+    let blocks = blueprint.blocks.iter();
+    blocks.map(|block| share(block.flops_per_token(model.context))).collect()
+}
