@@ -4,8 +4,9 @@
 //! of a round of local SGD all workers average their weight changes, bucket by bucket; before that,
 //! groups of workers may average among themselves, or all of them a fragment of the model.
 //! Compressed gradients are exchanged once a warm-up is over. Some gossip graphs change from step
-//! to step.
+//! to step. Parameter servers get the first weights before the first step.
 
+use super::ServerStep;
 use crate::compress::Method;
 use crate::from_recipe;
 use crate::gossip::Graph;
@@ -28,6 +29,8 @@ pub struct StepKind {
     pub compressed: Option<u64>,
     /// Gossip of weights with the neighbours of this step.
     pub gossip: Option<u64>,
+    /// Exchange with parameter servers.
+    pub servers: Option<ServerStep>,
 }
 
 impl StepKind {
@@ -41,8 +44,16 @@ impl StepKind {
         Self::default()
     }
 
+    /// A step with parameter servers.
+    fn with_servers(step: ServerStep) -> Self {
+        Self { servers: Some(step), ..Self::default() }
+    }
+
     /// Kind of a step of a recipe.
     pub fn at(recipe: &Recipe, step: u64) -> Self {
+        if recipe.num_servers() > 0 {
+            return Self::with_servers(ServerStep::at(recipe, step));
+        }
         if let Some(graph) = graph_of(recipe) {
             let gossip = Some(step % graph.period() as u64);
             return Self { gossip, ..Self::default() };
@@ -76,7 +87,10 @@ impl StepKind {
                 *counts.entry(kind).or_insert(0) += count;
             }
         };
-        if let Some(graph) = graph_of(recipe) {
+        if recipe.num_servers() > 0 {
+            let steps = ServerStep::of_run(recipe).into_iter();
+            steps.for_each(|(step, count)| add(Self::with_servers(step), count));
+        } else if let Some(graph) = graph_of(recipe) {
             let turns = graph.period() as u64;
             for turn in 0..turns.min(steps) {
                 let gossip = Self { gossip: Some(turn), ..Self::default() };
@@ -112,7 +126,7 @@ impl StepKind {
     pub fn all_of(recipe: &Recipe) -> Self {
         let mut all = Self::default();
         for kind in Self::of_run(recipe).into_keys() {
-            let Self { gradients, round, local_group, fragments, compressed, gossip } = kind;
+            let Self { gradients, round, local_group, fragments, compressed, gossip, servers } = kind;
             all.gradients |= gradients;
             all.round |= round;
             all.local_group |= local_group;
@@ -120,6 +134,7 @@ impl StepKind {
             // The first compressed step has the largest messages.
             all.compressed = all.compressed.or(compressed);
             all.gossip = all.gossip.or(gossip);
+            all.servers = all.servers.or(servers);
         }
         all.fragments.sort_unstable();
         all.fragments.dedup();
@@ -170,6 +185,8 @@ mod tests {
             &[&dgc[..], &["compress.warmup_steps=4"]].concat(),
             &[&dgc[..], &["compress.ratio_warmup_steps=99"]].concat(),
             &["sync.mode=gossip", "sync.graph=one-peer"],
+            &["sync.mode=parameter-server", "checkpoint.every=4"],
+            &["sync.mode=parameter-server", "sync.switch_to_sync_after=0.5", "checkpoint.every=1"],
         ];
         for variant in variants {
             let sets = ["run.workers=4", "train.steps=23"].iter().chain(*variant);

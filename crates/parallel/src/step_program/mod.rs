@@ -6,6 +6,7 @@
 //! - `params`: parameters that are gathered before their use, or after the update
 //! - `gradients`: reduction of gradients at every ZeRO stage
 //! - `after_step`: averages of weights, gossip, compressed exchange
+//! - `parameter_server`: pulls and pushes of workers, and the servers
 //! - `update`: from reduced gradients to updated parameters
 //!
 //! Equal plans and ranks give equal programs; nothing here does I/O or holds tensors.
@@ -13,12 +14,14 @@
 mod after_step;
 mod gradients;
 mod kind;
+mod parameter_server;
 mod params;
 mod passes;
 mod update;
 
 pub use after_step::exchange_plan;
 pub use kind::StepKind;
+pub use parameter_server::ServerStep;
 pub use update::pair_numbers;
 
 use crate::buckets::Buckets;
@@ -105,10 +108,19 @@ impl<'a> RankPlan<'a> {
 
     /// Program of a training step, with everything that the recipe's workers exchange.
     pub fn training_of(&self, recipe: &Recipe, kind: &StepKind) -> Program {
-        self.build(kind, Some(recipe))
+        match kind.servers {
+            Some(step) => parameter_server::worker_program(self, recipe, step),
+            None => self.build(kind, Some(recipe)),
+        }
     }
 
-    fn build(&self, kind: &StepKind, recipe: Option<&Recipe>) -> Program {
+    /// Passes of a step, with gradients that stay on this rank.
+    fn passes(&self) -> Program {
+        self.begin(&StepKind::local()).tasks.finish()
+    }
+
+    /// Everything up to reduced gradients.
+    fn begin(&self, kind: &StepKind) -> StepBuilder<'_> {
         let pipeline = self.plan.stages.pipeline(self.plan.num_microbatches(self.part));
         let mut step = StepBuilder::new(self, &pipeline);
         let mut gradients = Gradients::new(self, kind.gradients);
@@ -118,6 +130,11 @@ impl<'a> RankPlan<'a> {
         }
         step.gather_losses();
         gradients.finish(&mut step);
+        step
+    }
+
+    fn build(&self, kind: &StepKind, recipe: Option<&Recipe>) -> Program {
+        let mut step = self.begin(kind);
         step.update(recipe.zip(kind.compressed));
         if let Some(recipe) = recipe {
             step.after_step(recipe, kind);
@@ -240,6 +257,24 @@ impl<'a> StepBuilder<'a> {
     fn wire_element(&self) -> Bytes {
         if self.at.plan.wire == Dtype::F32 { ELEMENT } else { NARROW_ELEMENT }
     }
+}
+
+/// Programs of all ranks in a step of a recipe: workers, then parameter servers.
+pub fn programs(
+    recipe: &Recipe,
+    plan: &ReplicaPlan,
+    blueprint: &Blueprint,
+    kind: &StepKind,
+) -> Vec<Program> {
+    let worker = |rank| RankPlan::new(plan, blueprint, rank).training_of(recipe, kind);
+    let mut all: Vec<Program> = (0..plan.mesh.num_ranks()).map(worker).collect();
+    if let Some(step) = kind.servers {
+        let tokens = parameter_server::tokens_by_worker(&RankPlan::new(plan, blueprint, 0));
+        let servers = parameter_server::ServerPlan::new(recipe, blueprint, step, &tokens);
+        let numbers = 0..recipe.num_server_ranks();
+        all.extend(numbers.map(|number| parameter_server::server_program(&servers, number)));
+    }
+    all
 }
 
 /// Rank at these coordinates of the mesh.
