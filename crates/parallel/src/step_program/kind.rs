@@ -6,7 +6,7 @@
 //! Compressed gradients are exchanged once a warm-up is over. Some gossip graphs change from step
 //! to step. Parameter servers get the first weights before the first step.
 
-use super::ServerStep;
+use super::{FederatedStep, ServerStep};
 use crate::compress::Method;
 use crate::from_recipe;
 use crate::gossip::Graph;
@@ -31,6 +31,8 @@ pub struct StepKind {
     pub gossip: Option<u64>,
     /// Exchange with parameter servers.
     pub servers: Option<ServerStep>,
+    /// Clients and their updates.
+    pub federated: Option<FederatedStep>,
 }
 
 impl StepKind {
@@ -49,10 +51,21 @@ impl StepKind {
         Self { servers: Some(step), ..Self::default() }
     }
 
+    /// A step of federated clients.
+    fn with_clients(step: FederatedStep) -> Self {
+        Self { federated: Some(step), ..Self::default() }
+    }
+
     /// Kind of a step of a recipe.
     pub fn at(recipe: &Recipe, step: u64) -> Self {
         if recipe.num_servers() > 0 {
             return Self::with_servers(ServerStep::at(recipe, step));
+        }
+        if recipe.is_federated() {
+            return Self::with_clients(FederatedStep::at(recipe, step));
+        }
+        if recipe.sync.mode == SyncMode::Hogwild {
+            return Self::local();
         }
         if let Some(graph) = graph_of(recipe) {
             let gossip = Some(step % graph.period() as u64);
@@ -90,6 +103,11 @@ impl StepKind {
         if recipe.num_servers() > 0 {
             let steps = ServerStep::of_run(recipe).into_iter();
             steps.for_each(|(step, count)| add(Self::with_servers(step), count));
+        } else if recipe.is_federated() {
+            let steps = FederatedStep::of_run(recipe).into_iter();
+            steps.for_each(|(step, count)| add(Self::with_clients(step), count));
+        } else if recipe.sync.mode == SyncMode::Hogwild {
+            add(Self::local(), steps);
         } else if let Some(graph) = graph_of(recipe) {
             let turns = graph.period() as u64;
             for turn in 0..turns.min(steps) {
@@ -126,7 +144,7 @@ impl StepKind {
     pub fn all_of(recipe: &Recipe) -> Self {
         let mut all = Self::default();
         for kind in Self::of_run(recipe).into_keys() {
-            let Self { gradients, round, local_group, fragments, compressed, gossip, servers } = kind;
+            let Self { gradients, round, local_group, fragments, compressed, gossip, .. } = kind;
             all.gradients |= gradients;
             all.round |= round;
             all.local_group |= local_group;
@@ -134,7 +152,8 @@ impl StepKind {
             // The first compressed step has the largest messages.
             all.compressed = all.compressed.or(compressed);
             all.gossip = all.gossip.or(gossip);
-            all.servers = all.servers.or(servers);
+            all.servers = all.servers.or(kind.servers);
+            all.federated = all.federated.or(kind.federated);
         }
         all.fragments.sort_unstable();
         all.fragments.dedup();
@@ -185,6 +204,8 @@ mod tests {
             &[&dgc[..], &["compress.warmup_steps=4"]].concat(),
             &[&dgc[..], &["compress.ratio_warmup_steps=99"]].concat(),
             &["sync.mode=gossip", "sync.graph=one-peer"],
+            &["sync.mode=federated", "federated.clients=9", "federated.dropout=0.3"],
+            &["sync.mode=hogwild", "run.workers=1"],
             &["sync.mode=parameter-server", "checkpoint.every=4"],
             &["sync.mode=parameter-server", "sync.switch_to_sync_after=0.5", "checkpoint.every=1"],
         ];

@@ -7,19 +7,27 @@
 //! - `gradients`: reduction of gradients at every ZeRO stage
 //! - `after_step`: averages of weights, gossip, compressed exchange
 //! - `parameter_server`: pulls and pushes of workers, and the servers
+//! - `federated`: rounds of clients; `hogwild`: threads with shared weights
+//! - `stragglers`: steps that leave slow ranks out
+//! - `replay`: programs made from others
 //! - `update`: from reduced gradients to updated parameters
 //!
 //! Equal plans and ranks give equal programs; nothing here does I/O or holds tensors.
 
 mod after_step;
+mod federated;
 mod gradients;
+mod hogwild;
 mod kind;
 mod parameter_server;
 mod params;
 mod passes;
+mod replay;
+mod stragglers;
 mod update;
 
 pub use after_step::exchange_plan;
+pub use federated::FederatedStep;
 pub use kind::StepKind;
 pub use parameter_server::ServerStep;
 pub use update::pair_numbers;
@@ -31,13 +39,14 @@ use crate::sparse_embedding::SparseEmbedding;
 use crate::trainable_params::TrainableParams;
 use gradients::Gradients;
 use lockstep_config::units::Bytes;
-use lockstep_config::{Dtype, Recipe};
+use lockstep_config::{Dtype, Recipe, SyncMode};
 use lockstep_mesh::{Axis, Mesh, Rank};
 use lockstep_model::Blueprint;
 use lockstep_schedule::pipeline::{Pipeline, Shape, Task as PipelineTask, forward};
 use lockstep_schedule::step::{BufferId, Builder, Call, CommGroup, Lengths, Program};
 use lockstep_schedule::{Contributions, Op};
 use params::Windows;
+use replay::Replay;
 use std::ops::Range;
 
 /// Bytes of an element: parameters are sent as `f32`, and gradients unless they are rounded.
@@ -45,6 +54,9 @@ pub const ELEMENT: Bytes = Bytes(4);
 
 /// Bytes of a rounded gradient element.
 const NARROW_ELEMENT: Bytes = Bytes(2);
+
+/// Group of all ranks in every program.
+const WORLD: u32 = 2;
 
 /// A rank's place and its part of the model.
 pub struct RankPlan<'a> {
@@ -108,10 +120,20 @@ impl<'a> RankPlan<'a> {
 
     /// Program of a training step, with everything that the recipe's workers exchange.
     pub fn training_of(&self, recipe: &Recipe, kind: &StepKind) -> Program {
-        match kind.servers {
-            Some(step) => parameter_server::worker_program(self, recipe, step),
-            None => self.build(kind, Some(recipe)),
+        if let Some(step) = kind.servers {
+            return parameter_server::worker_program(self, recipe, step);
         }
+        if let Some(step) = &kind.federated {
+            return federated::federated_program(self, recipe, step);
+        }
+        if recipe.sync.mode == SyncMode::Hogwild {
+            return hogwild::thread_program(recipe, self.plan, self.blueprint, 0);
+        }
+        let program = self.build(kind, Some(recipe));
+        if kind.gradients && recipe.sync.stragglers.policy.leaves_out() {
+            return stragglers::hold_reductions(&program, WORLD);
+        }
+        program
     }
 
     /// Passes of a step, with gradients that stay on this rank.
@@ -259,7 +281,8 @@ impl<'a> StepBuilder<'a> {
     }
 }
 
-/// Programs of all ranks in a step of a recipe: workers, then parameter servers.
+/// Programs of all ranks in a step of a recipe: workers, then parameter servers; with Hogwild,
+/// threads.
 pub fn programs(
     recipe: &Recipe,
     plan: &ReplicaPlan,
@@ -273,6 +296,10 @@ pub fn programs(
         let servers = parameter_server::ServerPlan::new(recipe, blueprint, step, &tokens);
         let numbers = 0..recipe.num_server_ranks();
         all.extend(numbers.map(|number| parameter_server::server_program(&servers, number)));
+    }
+    if recipe.sync.mode == SyncMode::Hogwild {
+        let thread = |thread| hogwild::thread_program(recipe, plan, blueprint, thread);
+        all.extend((1..recipe.sync.threads).map(thread));
     }
     all
 }

@@ -213,7 +213,11 @@ impl<'a> ServerPlan<'a> {
         let held: Vec<usize> = (0..self.num_servers()).map(|s| table.rows_on(s).len()).collect();
         if self.step.has_least_rows {
             let none = vec![0; held.len()];
-            return Some(RowCounts { pulled: none.clone(), replicated: none.clone(), pushed: none });
+            return Some(RowCounts {
+                pulled: none.clone(),
+                replicated: none.clone(),
+                pushed: none,
+            });
         }
         let pushed = spread(self.tokens[pusher], &held);
         let capacity = self.recipe.sync.server.rows.replicated.min(self.tokens[pusher]);

@@ -2,8 +2,10 @@
 
 use super::{RankPlan, ServerStep, StepKind, programs as programs_of};
 use crate::from_recipe::{blueprint_of_rank, plan_at};
-use lockstep_config::{Recipe, Sources, resolve};
-use lockstep_schedule::step::{MessageKind, Program, ServerCall, TaskId, TaskOp, verify};
+use lockstep_config::{Recipe, Sources, SyncMode, resolve};
+use lockstep_schedule::step::{
+    MessageKind, Program, Queue, ServerCall, Task, TaskId, TaskOp, verify,
+};
 
 fn recipe(sets: &[&str]) -> Recipe {
     let small = [
@@ -219,4 +221,56 @@ fn passes_wait_for_their_shards_only_and_the_last_layers_are_pushed_first() {
     let kind = MessageKind::Request(ServerCall::Push);
     let is_push = |op: &TaskOp| matches!(op, TaskOp::Send(it) if it.kind == kind);
     assert!(clip < clipped.position(is_push).expect("it pushes"), "{clipped}");
+}
+
+#[test]
+fn rounds_of_clients_threads_and_cutoffs_are_proven() {
+    let federated = ["sync.mode=federated", "federated.clients=9", "federated.sampled=4"];
+    let strategies: &[&[&str]] = &[
+        &["run.workers=1", "sync.local_steps=3"],
+        &["run.workers=4", "sync.local_steps=3", "federated.dropout=0.4"],
+        &["run.workers=3", "sync.local_steps=2", "federated.method=scaffold"],
+        &["run.workers=3", "sync.local_steps=1", "federated.secure_aggregation=true"],
+    ];
+    let strategies = strategies.iter().map(|sets| [&federated[..], *sets].concat());
+    let others: &[&[&str]] = &[
+        &["sync.mode=hogwild", "sync.threads=4", "optim.name=sgd", "run.workers=1"],
+        &["sync.mode=hogwild", "sync.threads=2", "optim.name=sgd", "model.tied=true"],
+        &["run.workers=3", "sync.stragglers=backup"],
+        &["run.workers=2", "sync.stragglers=timeout", "model.tied=true"],
+        &["run.workers=4", "sync.stragglers=drop-slowest"],
+    ];
+    for sets in strategies.chain(others.iter().map(|sets| sets.to_vec())) {
+        let recipe = recipe(&[&["train.steps=6"], &sets[..]].concat());
+        let blueprint = blueprint_of_rank(&recipe, 0);
+        let plan = plan_at(&recipe, &blueprint, 0);
+        for step in 0..6 {
+            let kind = StepKind::at(&recipe, step);
+            let programs = programs_of(&recipe, &plan, &blueprint, &kind);
+            if let Err(error) = verify(&programs) {
+                let text: String = programs.iter().map(Program::to_string).collect();
+                panic!("{sets:?}, step {step}: {error}\n{text}");
+            }
+            let is_link = |task: &Task| matches!(task.queue, Queue::Link(_));
+            let has_link = programs.iter().any(|program| program.tasks.iter().any(is_link));
+            assert_eq!(has_link, recipe.sync.mode != SyncMode::Hogwild, "{sets:?}");
+        }
+    }
+}
+
+#[test]
+fn no_gradient_is_reduced_before_the_cutoff() {
+    let recipe = recipe(&["run.workers=3", "sync.stragglers=backup"]);
+    let blueprint = blueprint_of_rank(&recipe, 0);
+    let plan = plan_at(&recipe, &blueprint, 0);
+    let programs = programs_of(&recipe, &plan, &blueprint, &StepKind::at(&recipe, 0));
+    let cutoff = programs[1].position(|op| *op == TaskOp::Cutoff).expect("it has one");
+    let first = programs[1].position(|op| matches!(op, TaskOp::Reduce { .. }));
+    assert!(cutoff < first.expect("it reduces"), "{}", programs[1]);
+    for task in 0..programs[1].tasks.len() as u32 {
+        let mut mutant = programs.clone();
+        mutant[1] = programs[1].without(TaskId(task));
+        let op = programs[1].tasks[task as usize].op;
+        assert!(verify(&mutant).is_err(), "without {op} ({task})");
+    }
 }

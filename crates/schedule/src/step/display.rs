@@ -1,8 +1,6 @@
 //! Text of a step program, a task a line.
 
-use super::{
-    BlockPass, Contents, Message, MessageKind, Program, Queue, ServerCall, TaskOp, Use,
-};
+use super::{BlockPass, Contents, Message, MessageKind, Program, Queue, ServerCall, TaskOp, Use};
 use std::fmt;
 
 impl fmt::Display for Program {
@@ -71,6 +69,9 @@ impl fmt::Display for Message {
             MessageKind::Request(call) => write!(f, "request {call}"),
             MessageKind::Reply(call) => write!(f, "reply {call}"),
             MessageKind::Values { call, part } => write!(f, "values {call} {part}"),
+            MessageKind::ClientUpdate { client, part } => {
+                write!(f, "client update {client} part {part}")
+            }
             MessageKind::Custom { number } => write!(f, "custom {number}"),
         }
     }
@@ -131,6 +132,12 @@ impl fmt::Display for TaskOp {
             Self::Broadcast { part } => write!(f, "broadcast {part}"),
             Self::Report { part } => write!(f, "report {part}"),
             Self::ServerUpdate => f.write_str("server update"),
+            Self::Cutoff => f.write_str("cutoff"),
+            Self::LoadClient { client } => write!(f, "load client {client}"),
+            Self::ClientStep { client } => write!(f, "step client {client}"),
+            Self::Aggregate { part } => write!(f, "aggregate {part}"),
+            Self::ReadShared => f.write_str("read shared weights"),
+            Self::AddToShared => f.write_str("add to shared weights"),
             Self::Custom { number } => write!(f, "custom {number}"),
         }
     }

@@ -146,6 +146,13 @@ pub enum MessageKind {
         /// Number of the message within the request.
         part: u32,
     },
+    /// Update of a federated client, to the coordinator.
+    ClientUpdate {
+        /// Number among the sender's clients.
+        client: u32,
+        /// 0 for weights, 1 for control variates.
+        part: u32,
+    },
     /// Message of a strategy that is defined elsewhere.
     Custom {
         /// Number that the strategy gives it.
@@ -287,6 +294,27 @@ pub enum TaskOp {
     },
     /// Steps a parameter server's shard by the gradients that workers have pushed.
     ServerUpdate,
+    /// Agrees on the ranks whose gradients count in the step.
+    Cutoff,
+    /// Gives a federated client its turn in the rank's model.
+    LoadClient {
+        /// Number among the rank's clients.
+        client: u32,
+    },
+    /// Steps a federated client's weights.
+    ClientStep {
+        /// Number among the rank's clients.
+        client: u32,
+    },
+    /// Aggregates the updates of federated clients.
+    Aggregate {
+        /// 0 for weights, 1 for control variates.
+        part: u32,
+    },
+    /// Reads weights that other threads change meanwhile.
+    ReadShared,
+    /// Adds this thread's step to weights that other threads change meanwhile.
+    AddToShared,
     /// Task of a strategy that is defined elsewhere.
     Custom {
         /// Number that the strategy gives it.
@@ -469,6 +497,13 @@ pub enum Contents {
         /// Shard.
         shard: u32,
     },
+    /// Weights of a federated client.
+    ClientWeights {
+        /// Number among the rank's clients.
+        client: u32,
+    },
+    /// Weights of the federated coordinator, or of all threads.
+    GlobalWeights,
     /// Buffer of a strategy that is defined elsewhere.
     Custom {
         /// Number that the strategy gives it.

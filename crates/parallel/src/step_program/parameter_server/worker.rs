@@ -1,8 +1,9 @@
 //! Program of a worker: pull, passes, push.
 
+use super::super::Replay;
 use super::{
-    LINK, NARROW, RankPlan, ServerPlan, ServerStep, group_len, recv, reply, request,
-    row_messages, send, tokens_by_worker, values,
+    LINK, NARROW, RankPlan, ServerPlan, ServerStep, group_len, recv, reply, request, row_messages,
+    send, tokens_by_worker, values,
 };
 use crate::ReplicaPlan;
 use lockstep_config::units::Bytes;
@@ -39,14 +40,14 @@ pub(in crate::step_program) fn worker_program(
     if step.saves {
         worker.save();
     }
-    worker.tasks.finish()
+    worker.replay.tasks.finish()
 }
 
 /// Program under construction.
 struct Worker<'a> {
     at: &'a RankPlan<'a>,
     servers: &'a ServerPlan<'a>,
-    tasks: Builder,
+    replay: Replay<'a>,
     /// Group of all workers, and the host group where it has several.
     all: u32,
     host: Option<u32>,
@@ -57,19 +58,9 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(at: &'a RankPlan<'a>, servers: &'a ServerPlan<'a>, passes: &Program) -> Self {
-        let mut tasks = Builder::new(at.rank);
-        tasks.microbatches(passes.microbatches.iter().map(|number| *number as usize));
-        for buffer in &passes.buffers {
-            let len = buffer.len as usize;
-            match buffer.is_persistent {
-                true => tasks.persistent(buffer.contents, len),
-                false => tasks.buffer(buffer.contents, len),
-            };
-        }
-        for group in &passes.groups {
-            tasks.group(group.clone());
-        }
+    fn new(at: &'a RankPlan<'a>, servers: &'a ServerPlan<'a>, passes: &'a Program) -> Self {
+        let mut replay = Replay::new(passes, at.rank);
+        let tasks = &mut replay.tasks;
         let mut group_of = |ranks: Range<usize>| {
             let contributions = Contributions::one_each(ranks.len());
             let ranks = ranks.collect();
@@ -80,7 +71,7 @@ impl<'a> Worker<'a> {
         let all = group_of(0..servers.recipe.run.workers);
         let host = (len > 1).then(|| group_of(first..first + len));
         let is_filled = vec![false; at.buckets.list.len()];
-        Self { at, servers, tasks, all, host, group: first..first + len, num_pushed: 0, is_filled }
+        Self { at, servers, replay, all, host, group: first..first + len, num_pushed: 0, is_filled }
     }
 
     fn is_pusher(&self) -> bool {
@@ -117,29 +108,22 @@ impl<'a> Worker<'a> {
     }
 
     fn params(&mut self, buckets: &[usize]) -> Vec<BufferId> {
-        let list = &self.at.buckets.list;
-        let len = |bucket: usize| list[bucket].len;
-        let contents = |bucket: usize| Contents::Params { bucket: bucket as u32 };
-        buckets.iter().map(|&b| self.tasks.persistent(contents(b), len(b))).collect()
+        buckets.iter().map(|bucket| self.replay.params(self.at, *bucket)).collect()
     }
 
     fn grads(&mut self, buckets: &[usize]) -> Vec<BufferId> {
-        let list = &self.at.trained.grads.list;
-        let len = |bucket: usize| list[bucket].len;
-        let trained = buckets.iter().filter(|bucket| len(**bucket) > 0);
-        let contents = |bucket: usize| Contents::Grads { bucket: bucket as u32 };
-        trained.map(|&bucket| self.tasks.buffer(contents(bucket), len(bucket))).collect()
+        buckets.iter().filter_map(|bucket| self.replay.grads(self.at, *bucket)).collect()
     }
 
     fn link(&mut self, op: TaskOp, mode: Use, buffers: &[BufferId]) {
-        let mut task = self.tasks.task(op, LINK);
+        let mut task = self.replay.tasks.task(op, LINK);
         for &buffer in buffers {
             task = task.access(lockstep_schedule::step::Access { buffer, mode });
         }
     }
 
     fn collective(&mut self, op: TaskOp, queue: Queue, call: Call, updated: &[BufferId]) {
-        let mut task = self.tasks.task(op, queue).calls(call);
+        let mut task = self.replay.tasks.task(op, queue).calls(call);
         for buffer in updated {
             task = task.updates(*buffer);
         }
@@ -165,7 +149,13 @@ impl<'a> Worker<'a> {
     }
 
     /// Messages with all parameters of a shard.
-    fn whole_shard(&mut self, server: usize, call: ServerCall, op: fn(Message) -> TaskOp, mode: Use) {
+    fn whole_shard(
+        &mut self,
+        server: usize,
+        call: ServerCall,
+        op: fn(Message) -> TaskOp,
+        mode: Use,
+    ) {
         self.parts_of_shard(server, call, op, mode);
         let len = self.servers.rows_len(server);
         if len > 0 {
@@ -199,7 +189,7 @@ impl<'a> Worker<'a> {
             self.link(send(request(ServerCall::Pull, peer)), Use::Read, &[]);
             let mut news = std::mem::take(&mut marks);
             if !self.servers.step.is_missed {
-                news.push(self.tasks.buffer(Contents::Version { shard: server as u32 }, 1));
+                news.push(self.replay.tasks.buffer(Contents::Version { shard: server as u32 }, 1));
             }
             self.link(recv(reply(ServerCall::Pull, peer)), Use::Write, &news);
             self.parts_of_shard(server, ServerCall::Pull, recv, Use::Update);
@@ -223,7 +213,7 @@ impl<'a> Worker<'a> {
         let is_missed = self.servers.step.is_missed;
         let pairs = self.local_mirrors().into_iter().filter(|_| !is_missed);
         let contents = |mirror: usize| Contents::StaleCopy { pair: mirror as u32 };
-        pairs.map(|(_, mirror)| self.tasks.buffer(contents(mirror), 0)).collect()
+        pairs.map(|(_, mirror)| self.replay.tasks.buffer(contents(mirror), 0)).collect()
     }
 
     /// Looks up frequent rows in the replicas of the home server, pulls them from their owners and
@@ -276,7 +266,7 @@ impl<'a> Worker<'a> {
         let Some(group) = self.host else { return };
         let op = Op::Broadcast { root: 0 };
         let call = Call { group, op, lengths: Lengths::Even(1), element: Bytes(8) };
-        let mut task = self.tasks.task(TaskOp::Broadcast { part: 0 }, LINK).calls(call);
+        let mut task = self.replay.tasks.task(TaskOp::Broadcast { part: 0 }, LINK).calls(call);
         for mark in marks {
             task = task.writes(*mark);
         }
@@ -300,6 +290,7 @@ impl<'a> Worker<'a> {
             let adds = passes.accesses(id).iter().filter(|access| access.mode == Use::Add);
             last_add.extend(adds.map(|access| (access.buffer, id)));
         }
+        let is_synchronous = self.servers.recipe.sync.server.consistency == Consistency::Sync;
         let first = passes.position(|op| matches!(op, TaskOp::Forward(_)));
         let mut stale: Vec<(usize, usize)> = self.local_mirrors();
         for (id, task) in passes.iter() {
@@ -313,7 +304,8 @@ impl<'a> Worker<'a> {
             });
             stale = later;
             self.copy_mirrors(now);
-            self.repeat(passes, id);
+            // Workers that do not wait for each other keep their losses.
+            self.replay.repeat(id, is_synchronous);
             for access in passes.accesses(id) {
                 let contents = passes.buffers[access.buffer.0 as usize].contents;
                 if let (Contents::Grads { bucket }, true) =
@@ -328,20 +320,6 @@ impl<'a> Worker<'a> {
             }
         }
         self.finish_gradients();
-    }
-
-    /// Adds a task of the passes.
-    fn repeat(&mut self, passes: &Program, id: TaskId) {
-        let task = &passes.tasks[id.0 as usize];
-        let is_synchronous = self.servers.recipe.sync.server.consistency == Consistency::Sync;
-        let mut added = self.tasks.task(task.op, task.queue);
-        for access in passes.accesses(id) {
-            added = added.access(*access);
-        }
-        // Workers that do not wait for each other keep their losses.
-        if let (Some((call, _)), true) = (passes.call(task), is_synchronous) {
-            added.calls(call.clone());
-        }
     }
 
     /// Sums the losses of the host group, where workers do not gather them.
@@ -363,8 +341,9 @@ impl<'a> Worker<'a> {
         for (owner, mirror) in pairs {
             let params = self.params(&[owner, mirror]);
             let pair = mirror as u32;
-            let stale = self.tasks.buffer(Contents::StaleCopy { pair }, 0);
-            let copy = self.tasks.task(TaskOp::CopyMirror { pair }, Queue::Compute).takes(stale);
+            let stale = self.replay.tasks.buffer(Contents::StaleCopy { pair }, 0);
+            let copy =
+                self.replay.tasks.task(TaskOp::CopyMirror { pair }, Queue::Compute).takes(stale);
             copy.reads(params[0]).updates(params[1]);
         }
     }
@@ -395,15 +374,7 @@ impl<'a> Worker<'a> {
         let buckets: Vec<usize> = self.at.grad_buckets().collect();
         let grads = self.grads(&buckets);
         let mut left = grads.clone();
-        for (owner, mirror) in self.local_mirrors() {
-            if let [owner, copy] = self.grads(&[owner, mirror])[..] {
-                let pair = mirror as u32;
-                let added = self.tasks.buffer(Contents::MirrorGrad { pair }, 0);
-                let add = self.tasks.task(TaskOp::AddMirror { pair }, Queue::Compute);
-                add.updates(owner).reads(copy).writes(added);
-                left.push(added);
-            }
-        }
+        left.extend(self.replay.add_mirrors(self.at));
         if let Some(group) = self.host {
             for (bucket, len) in self.buckets_of_servers() {
                 let reduced = self.grads(&self.buckets_in(&(bucket, 0..len)));
@@ -415,12 +386,12 @@ impl<'a> Worker<'a> {
         }
         let clips = self.servers.recipe.optim.clip > 0.0;
         if clips {
-            let norm = self.tasks.buffer(Contents::Norm, 1);
-            let mut measure = self.tasks.task(TaskOp::GradNorm, Queue::Compute).writes(norm);
+            let norm = self.replay.tasks.buffer(Contents::Norm, 1);
+            let mut measure = self.replay.tasks.task(TaskOp::GradNorm, Queue::Compute).writes(norm);
             for grads in &grads {
                 measure = measure.reads(*grads);
             }
-            let mut clip = self.tasks.task(TaskOp::Clip, Queue::Compute).takes(norm);
+            let mut clip = self.replay.tasks.task(TaskOp::Clip, Queue::Compute).takes(norm);
             for grads in &grads {
                 clip = clip.updates(*grads);
             }
@@ -430,7 +401,7 @@ impl<'a> Worker<'a> {
         }
         // What is left of the gradients is their norm, for the log.
         let op = if clips { TaskOp::ReleaseGrads } else { TaskOp::GradNorm };
-        let mut end = self.tasks.task(op, Queue::Compute);
+        let mut end = self.replay.tasks.task(op, Queue::Compute);
         for buffer in left {
             end = end.takes(buffer);
         }
@@ -449,17 +420,17 @@ impl<'a> Worker<'a> {
                 let (len, _) = servers.pushed(part.1.len());
                 let encoded = servers.is_compressed(part.1.len());
                 let encoded =
-                    encoded.then(|| self.tasks.buffer(Contents::Encoded { number }, len))?;
+                    encoded.then(|| self.replay.tasks.buffer(Contents::Encoded { number }, len))?;
                 let grads = self.grads(&self.buckets_in(part));
                 let encode = TaskOp::Encode { bucket: number };
-                let mut task = self.tasks.task(encode, Queue::Compute).writes(encoded);
+                let mut task = self.replay.tasks.task(encode, Queue::Compute).writes(encoded);
                 for grads in grads {
                     task = task.reads(grads);
                 }
                 Some(encoded)
             })
             .collect();
-        let version = self.tasks.buffer(Contents::Version { shard: server as u32 }, 1);
+        let version = self.replay.tasks.buffer(Contents::Version { shard: server as u32 }, 1);
         self.link(send(request(call, peer)), Use::Take, &[version]);
         for (part, encoded) in parts.iter().zip(encoded) {
             let (len, element) = servers.pushed(part.1.len());
