@@ -113,7 +113,10 @@ pub(crate) fn predicted(recipe: &Recipe, forecast: &Forecast) -> Predicted {
     }
     let bytes = |of: &BucketForecast| PredictedBytes {
         bucket_len: of.bucket_len,
-        peak_bytes_by_rank: of.peak_by_rank.iter().map(|peak| peak.0).collect(),
+        peak_bytes_by_rank: match recipe.unmodelled_memory() {
+            None => of.peak_by_rank.iter().map(|peak| peak.0).collect(),
+            Some(_) => Vec::new(),
+        },
         wire_bytes: of.wire_bytes.0,
     };
     Predicted {
@@ -149,5 +152,6 @@ pub(crate) fn render_line(recipe: &Recipe, world: &World, forecast: &Forecast) -
         (Some(step), Some(speed)) => format!(", {step} per step, {speed}"),
         _ => format!("; {}", calibration_file::why_no_step_time(recipe, world)),
     };
-    format!("predicted: peak memory of a process {peak}{sent}{time}\n")
+    let least = if recipe.unmodelled_memory().is_some() { "at least " } else { "" };
+    format!("predicted: peak memory of a process {least}{peak}{sent}{time}\n")
 }

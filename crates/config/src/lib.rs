@@ -73,6 +73,7 @@ pub mod import;
 
 pub mod interval;
 pub mod lints;
+pub mod permutation;
 
 pub mod units;
 

@@ -1,24 +1,10 @@
-//! Client sampling of federated learning: the clients of each round. It is a function of the
-//! recipe, so workers need no communication.
+//! Data of the clients of federated learning.
 
 use lockstep_config::Recipe;
 
-use crate::permutation::{Permutation, mix};
-
-/// Purpose key of the random numbers.
-const ROUND: u64 = 4;
-
 /// Clients of a step's round in ascending order; empty without federated learning.
 pub fn clients_at(recipe: &Recipe, step: u64) -> Vec<usize> {
-    if !recipe.is_federated() {
-        return Vec::new();
-    }
-    let (all, sampled) = (recipe.federated.clients, recipe.federated.sampled);
-    let round = recipe.round_at(step).start;
-    let order = Permutation::new(all as u64, mix(mix(recipe.train.seed, ROUND), round));
-    let mut clients: Vec<_> = (0..sampled as u64).map(|i| order.apply(i) as usize).collect();
-    clients.sort_unstable();
-    clients
+    recipe.clients_at(step)
 }
 
 /// Data part of a sequence in a step's batch, and the index of its draw from that part.

@@ -56,7 +56,6 @@ pub mod shards;
 mod bundled;
 pub mod corpus;
 
-pub mod permutation;
 pub mod sampler;
 
 pub mod clients;
@@ -87,7 +86,7 @@ pub use cursor::Cursor;
 pub use documents::{Documents, Piece, ReadOptions};
 pub use error::{DataError, Split};
 pub use loader::Loader;
-pub use permutation::Permutation;
+pub use lockstep_config::permutation::{self, Permutation};
 pub use placement::{DataRank, Feed};
 pub use sampler::{Sampler, Window};
 pub use shards::ShardSet;

@@ -23,7 +23,7 @@ pub use streaming::params_of_fragment;
 
 use crate::distance::squared_distance;
 use crate::replica::Replica;
-use crate::step_program::{ELEMENT, GradientUse, StepBuilder, StepKind};
+use crate::step_program::{ELEMENT, StepBuilder, StepKind};
 use crate::strategy::{Measurements, StateLayout, Strategy, StrategyContext, StrategyPlan};
 use crate::traffic::add_traffic;
 use lockstep_comm::{Comm, CommError, Reduction, Traffic};
@@ -169,7 +169,7 @@ impl StrategyPlan for LocalSgdPlan {
             due.push(GROUP);
         }
         due.extend(recipe.fragments_due(step + 1).map(|fragment| FRAGMENT + fragment as u64));
-        StepKind { gradients: GradientUse::Local, due }
+        StepKind { due, ..StepKind::local() }
     }
 
     /// Long runs of one kind are not walked, since a run may have millions of steps.

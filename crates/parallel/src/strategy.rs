@@ -11,7 +11,7 @@ use crate::gossip::{ConsensusDistance, GossipPlan};
 use crate::local_sgd::{Drift, LocalSgdPlan};
 use crate::param_store::ParamStore;
 use crate::replica::Replica;
-use crate::step_program::{StepBuilder, StepKind};
+use crate::step_program::{FederatedStep, ServerStep, StepBuilder, StepKind};
 use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_config::{Recipe, SyncMode};
 use lockstep_model::Blueprint;
@@ -38,6 +38,8 @@ pub trait StrategyPlan: Send + Sync {
         for kind in self.kinds(steps).into_keys() {
             all.gradients = all.gradients.max(kind.gradients);
             all.due.extend(kind.due);
+            all.servers = all.servers.or(kind.servers);
+            all.federated = all.federated.or(kind.federated);
         }
         all.due.sort_unstable();
         all.due.dedup();
@@ -49,6 +51,11 @@ pub trait StrategyPlan: Send + Sync {
 
     /// Adds what happens after the update.
     fn add_after_update(&self, _kind: &StepKind, _step: &mut StepBuilder<'_>) {}
+
+    /// Whether [`Replica::run_step`] runs the programs.
+    fn is_interpreted(&self) -> bool {
+        true
+    }
 
     /// Allocates the state of a rank. Collective over the workers.
     fn start(&self, replica: &Replica) -> Result<Option<Box<dyn Strategy>>, CommError>;
@@ -190,16 +197,60 @@ impl StrategyPlan for AllReduce {
     }
 }
 
+/// Parameter servers, federated clients or Hogwild's threads. They step outside
+/// [`Replica::run_step`]; their programs serve the planner and the proof.
+struct OwnLoop(Recipe);
+
+impl StrategyPlan for OwnLoop {
+    fn kind_at(&self, step: u64) -> StepKind {
+        let (recipe, local) = (&self.0, StepKind::local());
+        match recipe.sync.mode {
+            SyncMode::ParameterServer => {
+                StepKind { servers: Some(ServerStep::at(recipe, step)), ..local }
+            }
+            SyncMode::Federated => {
+                StepKind { federated: Some(FederatedStep::at(recipe, step)), ..local }
+            }
+            _ => local,
+        }
+    }
+
+    fn kinds(&self, steps: u64) -> BTreeMap<StepKind, u64> {
+        let (recipe, local) = (&self.0, StepKind::local);
+        match recipe.sync.mode {
+            SyncMode::ParameterServer => {
+                let kind = |step| StepKind { servers: Some(step), ..local() };
+                let steps = ServerStep::of_run(recipe).into_iter();
+                steps.map(|(step, count)| (kind(step), count)).collect()
+            }
+            SyncMode::Federated => {
+                let kind = |step| StepKind { federated: Some(step), ..local() };
+                let steps = FederatedStep::of_run(recipe).into_iter();
+                steps.map(|(step, count)| (kind(step), count)).collect()
+            }
+            _ => BTreeMap::from([(local(), steps)]),
+        }
+    }
+
+    fn is_interpreted(&self) -> bool {
+        false
+    }
+
+    fn start(&self, _replica: &Replica) -> Result<Option<Box<dyn Strategy>>, CommError> {
+        Ok(None)
+    }
+}
+
 /// Strategy of a recipe's workers.
 pub fn plan_of(recipe: &Recipe) -> Box<dyn StrategyPlan> {
     match recipe.sync.mode {
         SyncMode::LocalSgd => Box::new(LocalSgdPlan::new(recipe)),
         SyncMode::Gossip => Box::new(GossipPlan::new(recipe)),
         SyncMode::AllReduce if recipe.compress.is_on() => Box::new(CompressedExchange::new(recipe)),
-        SyncMode::AllReduce
-        | SyncMode::ParameterServer
-        | SyncMode::Federated
-        | SyncMode::Hogwild => Box::new(AllReduce),
+        SyncMode::AllReduce => Box::new(AllReduce),
+        SyncMode::ParameterServer | SyncMode::Federated | SyncMode::Hogwild => {
+            Box::new(OwnLoop(recipe.clone()))
+        }
     }
 }
 
@@ -207,6 +258,9 @@ impl Replica {
     /// Adopts a strategy. Collective, before the first step; every rank holds the whole model
     /// unless all that the strategy does is to reduce gradients.
     pub fn adopt(&mut self, plan: Box<dyn StrategyPlan>) -> Result<(), CommError> {
+        if !plan.is_interpreted() {
+            return Ok(());
+        }
         self.strategy = plan.start(self)?;
         assert!(
             self.strategy.is_none() || self.plan.is_replicated(),

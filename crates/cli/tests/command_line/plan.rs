@@ -207,17 +207,14 @@ fn timelines_are_drawn_with_their_bubble() {
 #[test]
 fn unmodelled_traffic_is_reported_and_not_predicted() {
     let folder = Folder::new();
-    let auto = &["sync.mode=local-sgd", "sync.local_steps=auto"][..];
+    let state = &["sync.mode=local-sgd", "sync.average=state"][..];
     for (more, cause) in [
-        (&["sync.mode=parameter-server"][..], "sync.mode = \"parameter-server\""),
-        (auto, "sync.local_steps = \"auto\""),
+        (&["sync.stragglers=shares"][..], "sync.stragglers = \"shares\""),
+        (state, "sync.average = \"state\""),
     ] {
         let sets = two_workers(more);
         let text = folder.succeed(&[&["plan"], &sets[..]].concat()).stdout;
-        assert!(
-            text.contains(&format!("communication and memory of {cause} are not counted")),
-            "{text}"
-        );
+        assert!(text.contains(&format!("communication of {cause} is not counted")), "{text}");
         assert!(!text.contains("in total exactly"), "{text}");
         let report = folder.json(&[&["plan", "--json"], &sets[..]].concat());
         assert_eq!(report["wire_is_exact"], false, "{report}");
@@ -239,6 +236,22 @@ fn traffic_of_local_sgd_and_compression_is_predicted_exactly() {
         let run = folder.json(&[&["train", "--json"], &sets[..]].concat());
         assert_eq!(run["predicted_wire_bytes"], run["wire_bytes"], "{more:?}");
         assert!(run["predicted_peak_bytes"].as_u64() > Some(0), "{more:?}");
+    }
+}
+
+#[test]
+fn traffic_of_servers_and_clients_is_predicted_exactly() {
+    let folder = Folder::new();
+    for more in [
+        ["sync.mode=parameter-server", "sync.servers=2"],
+        ["sync.mode=federated", "sync.local_steps=2"],
+    ] {
+        let sets = two_workers(&more);
+        let text = folder.succeed(&[&["plan"], &sets[..]].concat()).stdout;
+        assert!(text.contains("in total exactly"), "{text}");
+        assert!(text.contains("peak of the largest process: at least"), "{text}");
+        let run = folder.json(&[&["train", "--json"], &sets[..]].concat());
+        assert_eq!(run["predicted_wire_bytes"], run["wire_bytes"], "{more:?}");
     }
 }
 
@@ -269,6 +282,9 @@ fn a_step_program_is_proven_and_printed() {
     assert!(after.contains(&json!(gather)), "{after:?}");
     let error = refusal(&folder, &["plan", "step", "--preset", "tiny", "--rank", "9"]);
     assert!(error.contains("there is no rank 9; try 0 to"), "{error}");
-    let error = refusal(&folder, &["plan", "step", "--preset", "federated"]);
+    let state = ["sync.mode=local-sgd", "sync.average=state"];
+    let error = refusal(&folder, &[&["plan", "step"], &two_workers(&state)[..]].concat());
     assert!(error.contains("has no step program"), "{error}");
+    let text = folder.succeed(&["plan", "step", "--preset", "federated"]).stdout;
+    assert!(text.starts_with("step of rank 0, "), "{text}");
 }

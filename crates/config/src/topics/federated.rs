@@ -4,11 +4,15 @@ use super::parallel::even_shares;
 use super::train::batch_divides;
 use super::{AggregationRule, ByzantineAttack, OptimName, Recipe, SyncMode, SyncPartition};
 use crate::lint::{Lint, lints};
+use crate::permutation::{Permutation, mix};
 use crate::rule::{Rule, Rules};
 use crate::topic::{choices, topic};
 use crate::value_type::Bound::{Closed, Open};
 
 const ADAPTIVE: &[&str] = &["adam", "yogi"];
+
+/// Purpose key of the random numbers that sample clients.
+const CLIENTS: u64 = 4;
 
 topic! {
     /// Federated learning.
@@ -128,6 +132,20 @@ impl Recipe {
         let mut by_worker = vec![0];
         by_worker.extend(even_shares(clients, workers - 1));
         by_worker
+    }
+
+    /// Clients of a step's round in ascending order; empty without federated learning. A function
+    /// of the recipe, so workers need no communication.
+    pub fn clients_at(&self, step: u64) -> Vec<usize> {
+        if !self.is_federated() {
+            return Vec::new();
+        }
+        let (all, sampled) = (self.federated.clients, self.federated.sampled);
+        let round = self.round_at(step).start;
+        let order = Permutation::new(all as u64, mix(mix(self.train.seed, CLIENTS), round));
+        let mut clients: Vec<_> = (0..sampled as u64).map(|i| order.apply(i) as usize).collect();
+        clients.sort_unstable();
+        clients
     }
 }
 

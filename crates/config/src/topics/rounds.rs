@@ -36,33 +36,47 @@ impl Recipe {
         }
     }
 
-    /// The setting whose traffic and memory the planner does not model, if there is one.
+    /// The setting whose traffic the planner does not model, if there is one.
     pub fn unmodelled_traffic(&self) -> Option<String> {
         match self.sync.mode {
-            SyncMode::LocalSgd if self.sync.local_steps_is_auto => {
-                return Some("sync.local_steps = \"auto\"".to_owned());
-            }
             SyncMode::LocalSgd if self.sync.average == AverageScope::State => {
                 return Some(format!("sync.average = \"{}\"", self.sync.average));
             }
             SyncMode::Gossip if self.sync.has_byzantine_settings() => {
                 return Some("sync.mode = \"gossip\" with robust aggregation".to_owned());
             }
-            SyncMode::AllReduce | SyncMode::LocalSgd | SyncMode::Gossip => {}
-            mode => return Some(format!("sync.mode = \"{mode}\"")),
+            _ => {}
         }
         let stragglers = self.sync.stragglers.policy;
-        if stragglers != StragglerPolicy::Wait {
+        if stragglers == StragglerPolicy::Shares {
             return Some(format!("sync.stragglers = \"{stragglers}\""));
         }
         let group = self.compress.group_workers;
-        (self.compress.is_on() && group > 1).then(|| format!("compress.group_workers = {group}"))
+        (self.compress.is_on() && group > 1 && self.num_servers() == 0)
+            .then(|| format!("compress.group_workers = {group}"))
+    }
+
+    /// The setting whose memory the planner does not model, though it may model the traffic.
+    pub fn unmodelled_memory(&self) -> Option<String> {
+        let mode = self.sync.mode;
+        let is_elsewhere =
+            matches!(mode, SyncMode::ParameterServer | SyncMode::Federated | SyncMode::Hogwild);
+        is_elsewhere
+            .then(|| format!("sync.mode = \"{mode}\""))
+            .or_else(|| self.unmodelled_traffic())
     }
 
     /// The setting whose time the planner does not model, though it models the traffic.
     pub fn unmodelled_time(&self) -> Option<String> {
-        if self.sync.mode == SyncMode::Gossip {
+        if !matches!(self.sync.mode, SyncMode::AllReduce | SyncMode::LocalSgd) {
             return Some(format!("sync.mode = \"{}\"", self.sync.mode));
+        }
+        if self.sync.local_steps_is_auto {
+            return Some("sync.local_steps = \"auto\"".to_owned());
+        }
+        let stragglers = self.sync.stragglers.policy;
+        if stragglers != StragglerPolicy::Wait {
+            return Some(format!("sync.stragglers = \"{stragglers}\""));
         }
         let method = self.compress.method;
         self.compress.is_on().then(|| format!("compress.method = \"{method}\""))

@@ -28,6 +28,7 @@ mod tensor_parallel;
 mod byzantine;
 mod compression;
 mod federated;
+mod forecasts;
 mod gossip;
 mod hogwild;
 mod local_sgd;

@@ -69,7 +69,11 @@ impl StrategyPlan for CompressedExchange {
         if !self.recipe.compress.is_on_in(step) {
             return self.warmup();
         }
-        StepKind { gradients: GradientUse::Exchanged, due: vec![step.min(self.steady_from())] }
+        StepKind {
+            gradients: GradientUse::Exchanged,
+            due: vec![step.min(self.steady_from())],
+            ..StepKind::default()
+        }
     }
 
     fn kinds(&self, steps: u64) -> BTreeMap<StepKind, u64> {

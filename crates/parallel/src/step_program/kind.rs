@@ -1,5 +1,6 @@
 //! Kinds of steps: steps of one kind have the same program.
 
+use super::{FederatedStep, ServerStep};
 use crate::strategy;
 use lockstep_config::Recipe;
 use std::collections::BTreeMap;
@@ -23,12 +24,16 @@ pub struct StepKind {
     pub gradients: GradientUse,
     /// What the strategy does besides, in its own numbers.
     pub due: Vec<u64>,
+    /// Exchange with parameter servers.
+    pub servers: Option<ServerStep>,
+    /// Clients and their updates.
+    pub federated: Option<FederatedStep>,
 }
 
 impl StepKind {
     /// A step that reduces gradients, and nothing else.
     pub fn reduce() -> Self {
-        Self { gradients: GradientUse::Reduced, due: Vec::new() }
+        Self { gradients: GradientUse::Reduced, ..Self::default() }
     }
 
     /// A step in which every rank keeps its gradients.
@@ -82,6 +87,10 @@ mod tests {
             &[&dgc[..], &["compress.warmup_steps=4"]].concat(),
             &[&dgc[..], &["compress.ratio_warmup_steps=99"]].concat(),
             &["sync.mode=gossip", "sync.graph=one-peer"],
+            &["sync.mode=federated", "federated.clients=9", "federated.dropout=0.3"],
+            &["sync.mode=hogwild", "run.workers=1"],
+            &["sync.mode=parameter-server", "checkpoint.every=4"],
+            &["sync.mode=parameter-server", "sync.switch_to_sync_after=0.5", "checkpoint.every=1"],
         ];
         for variant in variants {
             let sets = ["run.workers=4", "train.steps=23"].iter().chain(*variant);

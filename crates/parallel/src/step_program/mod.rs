@@ -5,19 +5,30 @@
 //! - `passes`: micro-batches through the blocks of the rank's pipeline stages
 //! - `params`: parameters that are gathered before their use, or after the update
 //! - `gradients`: reduction of gradients at every ZeRO stage
+//! - `parameter_server`: pulls and pushes of workers, and the servers
+//! - `federated`: rounds of clients; `hogwild`: threads with shared weights
+//! - `stragglers`: steps that leave slow ranks out
+//! - `replay`: programs made from others
 //! - `update`: from reduced gradients to updated parameters
 //!
 //! A [`StrategyPlan`] adds what workers exchange besides.
 //!
 //! Equal plans and ranks give equal programs; nothing here does I/O or holds tensors.
 
+mod federated;
 mod gradients;
+mod hogwild;
 mod kind;
+mod parameter_server;
 mod params;
 mod passes;
+mod replay;
+mod stragglers;
 mod update;
 
+pub use federated::FederatedStep;
 pub use kind::{GradientUse, StepKind};
+pub use parameter_server::ServerStep;
 pub use update::pair_numbers;
 
 use crate::buckets::Buckets;
@@ -28,7 +39,7 @@ use crate::strategy::{self, StrategyPlan};
 use crate::trainable_params::TrainableParams;
 use gradients::Gradients;
 use lockstep_config::units::Bytes;
-use lockstep_config::{Dtype, Recipe};
+use lockstep_config::{Dtype, Recipe, SyncMode};
 use lockstep_mesh::{Axis, Mesh, Rank};
 use lockstep_model::Blueprint;
 use lockstep_optim::Slot;
@@ -38,6 +49,7 @@ use lockstep_schedule::step::{
 };
 use lockstep_schedule::{Contributions, Op};
 use params::Windows;
+use replay::Replay;
 use std::ops::Range;
 
 /// Bytes of an element: parameters are sent as `f32`, and gradients unless they are rounded.
@@ -45,6 +57,9 @@ pub const ELEMENT: Bytes = Bytes(4);
 
 /// Bytes of a rounded gradient element.
 const NARROW_ELEMENT: Bytes = Bytes(2);
+
+/// Group of all ranks in every program.
+const WORLD: u32 = 2;
 
 /// A rank's place and its part of the model.
 pub struct RankPlan<'a> {
@@ -113,10 +128,29 @@ impl<'a> RankPlan<'a> {
 
     /// Program of a training step of some kind of a recipe's run.
     pub fn training_of(&self, recipe: &Recipe, kind: &StepKind) -> Program {
-        self.build(kind, Some(&*strategy::plan_of(recipe)))
+        if let Some(step) = kind.servers {
+            return parameter_server::worker_program(self, recipe, step);
+        }
+        if let Some(step) = &kind.federated {
+            return federated::federated_program(self, recipe, step);
+        }
+        if recipe.sync.mode == SyncMode::Hogwild {
+            return hogwild::thread_program(recipe, self.plan, self.blueprint, 0);
+        }
+        let program = self.build(kind, Some(&*strategy::plan_of(recipe)));
+        if kind.is_reduced() && recipe.sync.stragglers.policy.leaves_out() {
+            return stragglers::hold_reductions(&program, WORLD);
+        }
+        program
     }
 
-    fn build(&self, kind: &StepKind, strategy: Option<&dyn StrategyPlan>) -> Program {
+    /// Passes of a step, with gradients that stay on this rank.
+    fn passes(&self) -> Program {
+        self.begin(&StepKind::local()).tasks.finish()
+    }
+
+    /// Everything up to reduced gradients.
+    fn begin(&self, kind: &StepKind) -> StepBuilder<'_> {
         let pipeline = self.plan.stages.pipeline(self.plan.num_microbatches(self.part));
         let mut step = StepBuilder::new(self, &pipeline);
         let mut gradients = Gradients::new(self, kind.is_reduced());
@@ -126,6 +160,11 @@ impl<'a> RankPlan<'a> {
         }
         step.gather_losses();
         gradients.finish(&mut step);
+        step
+    }
+
+    fn build(&self, kind: &StepKind, strategy: Option<&dyn StrategyPlan>) -> Program {
+        let mut step = self.begin(kind);
         step.update(kind, strategy);
         if let Some(strategy) = strategy {
             strategy.add_after_update(kind, &mut step);
@@ -317,6 +356,29 @@ impl<'a> StepBuilder<'a> {
     fn wire_element(&self) -> Bytes {
         if self.at.plan.wire == Dtype::F32 { ELEMENT } else { NARROW_ELEMENT }
     }
+}
+
+/// Programs of all ranks in a step of a recipe: workers, then parameter servers; with Hogwild,
+/// threads.
+pub fn programs(
+    recipe: &Recipe,
+    plan: &ReplicaPlan,
+    blueprint: &Blueprint,
+    kind: &StepKind,
+) -> Vec<Program> {
+    let worker = |rank| RankPlan::new(plan, blueprint, rank).training_of(recipe, kind);
+    let mut all: Vec<Program> = (0..plan.mesh.num_ranks()).map(worker).collect();
+    if let Some(step) = kind.servers {
+        let tokens = parameter_server::tokens_by_worker(&RankPlan::new(plan, blueprint, 0));
+        let servers = parameter_server::ServerPlan::new(recipe, blueprint, step, &tokens);
+        let numbers = 0..recipe.num_server_ranks();
+        all.extend(numbers.map(|number| parameter_server::server_program(&servers, number)));
+    }
+    if recipe.sync.mode == SyncMode::Hogwild {
+        let thread = |thread| hogwild::thread_program(recipe, plan, blueprint, thread);
+        all.extend((1..recipe.sync.threads).map(thread));
+    }
+    all
 }
 
 /// Rank at these coordinates of the mesh.

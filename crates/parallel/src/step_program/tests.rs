@@ -1,9 +1,11 @@
 //! Every layout's programs are proven, and no task of them can be left out.
 
-use super::{RankPlan, StepKind};
+use super::{RankPlan, ServerStep, StepKind, programs as programs_of};
 use crate::from_recipe::{blueprint_of_rank, plan_at};
-use lockstep_config::{Recipe, Sources, resolve};
-use lockstep_schedule::step::{Program, TaskId, verify};
+use lockstep_config::{Recipe, Sources, SyncMode, resolve};
+use lockstep_schedule::step::{
+    MessageKind, Program, Queue, ServerCall, Task, TaskId, TaskOp, verify,
+};
 
 fn recipe(sets: &[&str]) -> Recipe {
     let small = [
@@ -129,5 +131,146 @@ fn every_step_of_other_strategies_is_proven() {
             communicates |= programs[0].tasks.len() > base.tasks.len();
         }
         assert!(communicates, "{strategy:?}");
+    }
+}
+
+/// Programs of workers and servers in a step.
+fn served(sets: &[&str], step: ServerStep) -> Vec<Program> {
+    let recipe = recipe(&[&["sync.mode=parameter-server"], sets].concat());
+    let blueprint = blueprint_of_rank(&recipe, 0);
+    let plan = plan_at(&recipe, &blueprint, 0);
+    let is_joint = step.is_joint || StepKind::at(&recipe, 1).servers.is_some_and(|it| it.is_joint);
+    let kind = StepKind { servers: Some(ServerStep { is_joint, ..step }), ..StepKind::default() };
+    programs_of(&recipe, &plan, &blueprint, &kind)
+}
+
+const SYNC: &[&str] = &["run.workers=2", "sync.consistency=sync", "sync.servers=2"];
+
+const SERVED: &[&[&str]] = &[
+    &["run.workers=1", "sync.consistency=sync"],
+    SYNC,
+    &["run.workers=3", "sync.consistency=sync", "sync.servers=3", "optim.clip=0"],
+    &["run.workers=2", "sync.consistency=sync", "sync.servers=2", "model.tied=true"],
+    &["run.workers=2", "sync.consistency=sync", "sync.servers=2", "sync.replicas=1"],
+    &["run.workers=4", "sync.consistency=sync", "sync.servers=2", "sync.group_workers=2"],
+    &["run.workers=4", "sync.group_workers=2", "sync.sparse_rows=true", "sync.replicas=1"],
+    &["run.workers=2", "sync.servers=2", "compress.method=sign", "optim.clip=0"],
+    &["run.workers=2", "sync.consistency=bounded", "sync.servers=3"],
+    &["run.workers=3", "sync.consistency=elastic", "sync.servers=2"],
+    &["run.workers=3", "sync.servers=3", "sync.sparse_rows=true", "sync.replicated_rows=5"],
+];
+
+#[test]
+fn programs_of_workers_and_servers_are_proven_together() {
+    for sets in SERVED {
+        for (loads, saves, has_least_rows) in
+            [(true, false, false), (false, true, true), (false, false, false)]
+        {
+            let step = ServerStep { loads, saves, has_least_rows, ..ServerStep::default() };
+            let programs = served(sets, step);
+            if let Err(error) = verify(&programs) {
+                let text: String = programs.iter().map(Program::to_string).collect();
+                panic!("{sets:?}, {step:?}: {error}\n{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_task_of_synchronous_workers_and_servers_can_be_left_out() {
+    for (sets, loads) in
+        [(&[][..], true), (&["optim.clip=0"], false), (&["model.tied=true"], false)]
+    {
+        let step = ServerStep { loads, saves: loads, ..ServerStep::default() };
+        let programs = served(&[SYNC, sets].concat(), step);
+        for rank in 0..programs.len() {
+            for task in 0..programs[rank].tasks.len() as u32 {
+                let mut mutant = programs.clone();
+                mutant[rank] = programs[rank].without(TaskId(task));
+                let op = programs[rank].tasks[task as usize].op;
+                assert!(verify(&mutant).is_err(), "{sets:?}: rank {rank} without {op} ({task})");
+            }
+        }
+    }
+}
+
+#[test]
+fn passes_wait_for_their_shards_only_and_the_last_layers_are_pushed_first() {
+    let program = &served(&[SYNC, &["optim.clip=0"]].concat(), ServerStep::default())[0];
+    let at = |found: &dyn Fn(&TaskOp) -> bool| program.position(found).expect("there is one");
+    let pull = |server: u32| {
+        at(&|op| {
+            let kind = MessageKind::Values { call: ServerCall::Pull, part: 0 };
+            matches!(op, TaskOp::Recv(it) if it.kind == kind && it.peer == 2 + server)
+        })
+    };
+    let push = |server: u32| {
+        let kind = MessageKind::Request(ServerCall::Push);
+        at(&|op| matches!(op, TaskOp::Send(it) if it.kind == kind && it.peer == 2 + server))
+    };
+    let forward = at(&|op| matches!(op, TaskOp::Forward(_)));
+    assert!(pull(0) < pull(1) && pull(1) < forward, "{program}");
+    assert!(program.after(forward).contains(&pull(0)), "{program}");
+    assert!(!program.after(forward).contains(&pull(1)), "{program}");
+    let last_backward = program.iter().filter(|(_, t)| matches!(t.op, TaskOp::Backward(_))).last();
+    let (last_backward, _) = last_backward.expect("there is a backward pass");
+    assert!(push(1) < last_backward && last_backward < push(0), "{program}");
+    // The norm of all gradients comes before the first push where it scales them.
+    let clipped = &served(SYNC, ServerStep::default())[0];
+    let clip = clipped.position(|op| *op == TaskOp::Clip).expect("it clips");
+    let kind = MessageKind::Request(ServerCall::Push);
+    let is_push = |op: &TaskOp| matches!(op, TaskOp::Send(it) if it.kind == kind);
+    assert!(clip < clipped.position(is_push).expect("it pushes"), "{clipped}");
+}
+
+#[test]
+fn rounds_of_clients_threads_and_cutoffs_are_proven() {
+    let federated = ["sync.mode=federated", "federated.clients=9", "federated.sampled=4"];
+    let strategies: &[&[&str]] = &[
+        &["run.workers=1", "sync.local_steps=3"],
+        &["run.workers=4", "sync.local_steps=3", "federated.dropout=0.4"],
+        &["run.workers=3", "sync.local_steps=2", "federated.method=scaffold"],
+        &["run.workers=3", "sync.local_steps=1", "federated.secure_aggregation=true"],
+    ];
+    let strategies = strategies.iter().map(|sets| [&federated[..], *sets].concat());
+    let others: &[&[&str]] = &[
+        &["sync.mode=hogwild", "sync.threads=4", "optim.name=sgd", "run.workers=1"],
+        &["sync.mode=hogwild", "sync.threads=2", "optim.name=sgd", "model.tied=true"],
+        &["run.workers=3", "sync.stragglers=backup"],
+        &["run.workers=2", "sync.stragglers=timeout", "model.tied=true"],
+        &["run.workers=4", "sync.stragglers=drop-slowest"],
+    ];
+    for sets in strategies.chain(others.iter().map(|sets| sets.to_vec())) {
+        let recipe = recipe(&[&["train.steps=6"], &sets[..]].concat());
+        let blueprint = blueprint_of_rank(&recipe, 0);
+        let plan = plan_at(&recipe, &blueprint, 0);
+        for step in 0..6 {
+            let kind = StepKind::at(&recipe, step);
+            let programs = programs_of(&recipe, &plan, &blueprint, &kind);
+            if let Err(error) = verify(&programs) {
+                let text: String = programs.iter().map(Program::to_string).collect();
+                panic!("{sets:?}, step {step}: {error}\n{text}");
+            }
+            let is_link = |task: &Task| matches!(task.queue, Queue::Link(_));
+            let has_link = programs.iter().any(|program| program.tasks.iter().any(is_link));
+            assert_eq!(has_link, recipe.sync.mode != SyncMode::Hogwild, "{sets:?}");
+        }
+    }
+}
+
+#[test]
+fn no_gradient_is_reduced_before_the_cutoff() {
+    let recipe = recipe(&["run.workers=3", "sync.stragglers=backup"]);
+    let blueprint = blueprint_of_rank(&recipe, 0);
+    let plan = plan_at(&recipe, &blueprint, 0);
+    let programs = programs_of(&recipe, &plan, &blueprint, &StepKind::at(&recipe, 0));
+    let cutoff = programs[1].position(|op| *op == TaskOp::Cutoff).expect("it has one");
+    let first = programs[1].position(|op| matches!(op, TaskOp::Reduce { .. }));
+    assert!(cutoff < first.expect("it reduces"), "{}", programs[1]);
+    for task in 0..programs[1].tasks.len() as u32 {
+        let mut mutant = programs.clone();
+        mutant[1] = programs[1].without(TaskId(task));
+        let op = programs[1].tasks[task as usize].op;
+        assert!(verify(&mutant).is_err(), "without {op} ({task})");
     }
 }

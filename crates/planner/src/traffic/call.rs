@@ -1,5 +1,6 @@
 //! Collective calls and messages of a step, as the planner counts them.
 
+use super::TrafficCounts;
 use lockstep_config::units::Bytes;
 use lockstep_mesh::Mesh;
 pub use lockstep_schedule::step::Lengths;
@@ -23,6 +24,8 @@ pub struct Call {
     pub times: u64,
     /// Pool buffers that the call uses; empty where the bucket has its own buffer.
     pub turns: Vec<usize>,
+    /// Whether sums must have the canonical order.
+    pub is_canonical: bool,
 }
 
 /// Calls of one group in a step.
@@ -61,6 +64,9 @@ pub struct StepCalls {
     pub after_step: Vec<(usize, GroupCalls)>,
     /// Gossip messages after the step, by sending rank.
     pub neighbor_messages: Vec<Vec<Message>>,
+    /// Pulls and pushes, by worker: a server sends on behalf of a worker. Updates of federated
+    /// clients, by sender.
+    pub server_messages: Vec<TrafficCounts>,
     /// Whether embedding rows are exchanged sparsely, so that traffic depends on the tokens.
     pub has_rows: bool,
     /// Whether the calls are exact, or an approximate upper bound.
@@ -70,7 +76,8 @@ pub struct StepCalls {
 impl Call {
     /// Single call on its own buffer.
     pub const fn once(op: Op, lengths: Lengths) -> Self {
-        Self { op, bucket: 0, lengths, element: ELEMENT, times: 1, turns: Vec::new() }
+        let turns = Vec::new();
+        Self { op, bucket: 0, lengths, element: ELEMENT, times: 1, turns, is_canonical: true }
     }
 
     /// Elements of the whole vector.

@@ -6,22 +6,26 @@
 //! counters to the byte. Only sparse exchange of embedding rows depends on the tokens
 //! ([`embedding_rows`]); without them the dense exchange is counted, an approximate upper bound.
 //! Where workers synchronize in rounds or compress gradients steps differ, and the mean is reported
-//! ([`StepKind`]).
+//! ([`StepKind`]). Where timing or data decide, there is a range ([`range`]), and the traffic of a
+//! step is its upper end.
 //!
 //! # Layout
 //! - [`call`]: calls and messages of a step
 //! - [`step_calls`]: the calls of a step, from its plan
+//! - [`range`]: the least and the most bytes of a run's mean step
 //! - [`interconnect`], [`schedule_selection`]: links between ranks, and the schedule of each call
 
 pub mod call;
 pub mod embedding_rows;
 pub mod interconnect;
+pub mod range;
 pub mod schedule_selection;
 pub mod step_calls;
 
 pub use call::{Call, GroupCalls, Lengths, Message, StepCalls};
 pub use interconnect::Interconnect;
 pub use lockstep_parallel::step_program::StepKind;
+pub use range::{ByteRange, wire_range};
 pub use schedule_selection::SelectedSchedules;
 pub use step_calls::{StepInputs, programs_at};
 
@@ -290,6 +294,9 @@ pub fn by_rank(step: &StepCalls, interconnect: &Interconnect) -> Vec<TrafficByOp
         for message in messages {
             send(&mut ranks, comm_op, from, message.to, *message);
         }
+    }
+    for (rank, moved) in step.server_messages.iter().enumerate().filter(|(_, it)| it.calls > 0) {
+        *ranks[rank].entry(CommOp { axis: Axis::Data, op: None }).or_default() += *moved;
     }
     for (device, parts) in step.messages.iter().enumerate() {
         for (part, messages) in parts.iter().enumerate() {

@@ -23,7 +23,10 @@ impl SelectedSchedules {
 
     /// Schedule of a call.
     pub fn of(&mut self, call: &Call) -> &Schedule {
-        let kind = CallClass::new(call.op, call.count() * call.element.0 as usize, true, None);
+        let kind = {
+            let bytes = call.count() * call.element.0 as usize;
+            CallClass::new(call.op, bytes, call.is_canonical, None)
+        };
         let selector = &mut self.selector;
         self.kept.entry(kind).or_insert_with(|| {
             selector.choose(&kind).expect("every operation has a canonical algorithm")

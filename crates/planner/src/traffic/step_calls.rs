@@ -2,17 +2,21 @@
 //! ([`lockstep_parallel::step_program`]).
 
 use super::call::{Call, GroupCalls, Message, StepCalls};
+use super::{TrafficCounts, range};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Dtype, Recipe};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
-use lockstep_parallel::step_program::{RankPlan, StepKind, rank_at};
+use lockstep_parallel::step_program::{RankPlan, StepKind, programs, rank_at};
 use lockstep_parallel::{ReplicaPlan, bucket_tuning, from_recipe};
 use lockstep_schedule::Contributions;
 use lockstep_schedule::step::{
     self, Averaged, CommGroup, Contents, MessageKind, Program, Queue, Task, TaskId, TaskOp, Use,
 };
 use std::collections::BTreeMap;
+
+/// Groups that every program has: data-parallel ranks, tensor-parallel ranks, all ranks.
+const NUM_MESH_GROUPS: usize = 3;
 
 /// Inputs of a step beyond its plan.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,6 +30,10 @@ pub struct StepInputs<'a> {
 /// at start-up.
 pub fn plans_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> Vec<ReplicaPlan> {
     let plan = from_recipe::plan_at(recipe, blueprint, step);
+    if recipe.num_servers() > 0 {
+        // Servers hold shards of as few buckets as possible.
+        return vec![ReplicaPlan { bucket_len: usize::MAX, ..plan }];
+    }
     if recipe.parallel.bucket_bytes != Bytes(0) {
         return vec![plan];
     }
@@ -38,13 +46,11 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
     plans_at(recipe, blueprint, step).swap_remove(0)
 }
 
-/// Programs of all ranks in a step, under the most likely plan.
+/// Programs of all ranks in a step, under the most likely plan: workers, then parameter servers.
 pub fn programs_at(recipe: &Recipe, step: u64) -> Vec<Program> {
     let blueprint = from_recipe::blueprint_of_rank(recipe, 0);
     let plan = plan_at(recipe, &blueprint, step);
-    let kind = StepKind::at(recipe, step);
-    let of_rank = |rank| RankPlan::new(&plan, &blueprint, rank).training_of(recipe, &kind);
-    (0..plan.mesh.num_ranks()).map(of_rank).collect()
+    programs(recipe, &plan, &blueprint, &StepKind::at(recipe, step))
 }
 
 /// Calls of a step of some kind under a plan.
@@ -91,10 +97,16 @@ pub fn of_plan(
             .iter()
             .map(|parts| parts.iter().map(|program| messages(program, &device_of)).collect())
             .collect(),
-        after_step: by_place.iter().flatten().flat_map(after_step).collect(),
+        after_step: by_place
+            .iter()
+            .flatten()
+            .flat_map(|program| after_step(program, kind.federated.is_none()))
+            .collect(),
         neighbor_messages: neighbor_messages(&by_place, mesh.num_ranks()),
+        server_messages: server_messages(&by_place, mesh.num_ranks()),
         has_rows,
-        is_exact: !has_rows || known.rows_by_rank.is_some(),
+        is_exact: (!has_rows || known.rows_by_rank.is_some() && range::has_known_rows(recipe))
+            && range::is_exact(recipe),
     }
 }
 
@@ -108,8 +120,12 @@ fn data_calls(plan: &ReplicaPlan, program: &Program) -> GroupCalls {
     let group = program.groups.iter().find(|group| group.axis == Axis::Data);
     let contributions = group.expect("every rank has a data-parallel group").contributions.clone();
     let is_pooled = plan.leaves.microbatches_per_leaf == 1 || plan.wire != Dtype::F32;
+    let is_data = |group: &CommGroup| group.axis == Axis::Data;
+    let data = program.groups.iter().position(is_data);
     let place = |id: TaskId, task: &Task| {
+        let (call, _) = program.call(task)?;
         let bucket = match task.op {
+            _ if Some(call.group as usize) != data => return None,
             TaskOp::GatherParams { bucket }
             | TaskOp::GatherUpdated { bucket }
             | TaskOp::Reduce { bucket } => bucket as usize,
@@ -128,10 +144,12 @@ fn data_calls(plan: &ReplicaPlan, program: &Program) -> GroupCalls {
     GroupCalls { contributions, list: count(program, Queue::Link(Axis::Data), place) }
 }
 
-/// Calls of a program among workers that average weights or exchange compressed gradients, by the
-/// first of them, if that is this rank.
-fn after_step(program: &Program) -> Vec<(usize, GroupCalls)> {
-    let groups = program.groups.iter().enumerate();
+/// Calls of a program among workers that average weights, exchange compressed gradients or share a
+/// host, by the first of them, if that is this rank. Only federated ranks sum in any order: each
+/// number comes from one of them.
+fn after_step(program: &Program, is_canonical: bool) -> Vec<(usize, GroupCalls)> {
+    // The first groups are those of the mesh.
+    let groups = program.groups.iter().enumerate().skip(NUM_MESH_GROUPS);
     let own = groups.filter(|(_, group)| group.ranks[0] == program.rank);
     let of_group = |(number, group): (usize, &CommGroup)| {
         let place = |_: TaskId, task: &Task| {
@@ -144,13 +162,19 @@ fn after_step(program: &Program) -> Vec<(usize, GroupCalls)> {
                     | Averaged::Fragment(number)
                     | Averaged::State(number)
                     | Averaged::StateInGroup(number),
-                ) => number as usize,
-                TaskOp::Exchange { .. } | TaskOp::ReduceInGroup | TaskOp::BroadcastInGroup => 0,
+                )
+                | TaskOp::Reduce { bucket: number } => number as usize,
+                TaskOp::Exchange { .. }
+                | TaskOp::ReduceInGroup
+                | TaskOp::BroadcastInGroup
+                | TaskOp::Broadcast { .. }
+                | TaskOp::Report { .. } => 0,
                 _ => return None,
             };
             is_here.then(|| (bucket, Vec::new()))
         };
-        let list = count(program, Queue::Link(Axis::Data), place);
+        let mut list = count(program, Queue::Link(Axis::Data), place);
+        list.iter_mut().for_each(|call| call.is_canonical = is_canonical);
         let contributions = group.contributions.clone();
         (!list.is_empty()).then_some((program.rank, GroupCalls { contributions, list }))
     };
@@ -167,6 +191,31 @@ fn neighbor_messages(by_place: &[Vec<Program>], num_ranks: usize) -> Vec<Vec<Mes
             {
                 let message = Message { to: peer as usize, len: len as usize, times: 1 };
                 all[program.rank].push(message);
+            }
+        }
+    }
+    all
+}
+
+/// Messages between workers and parameter servers, by worker, in both directions; updates of
+/// federated clients, by sender.
+fn server_messages(by_place: &[Vec<Program>], num_ranks: usize) -> Vec<TrafficCounts> {
+    let mut all = vec![TrafficCounts::default(); num_ranks];
+    for program in by_place.iter().flatten() {
+        for task in &program.tasks {
+            let (TaskOp::Send(message) | TaskOp::Recv(message)) = task.op else { continue };
+            let is_sent = matches!(task.op, TaskOp::Send(_));
+            let counts = match message.kind {
+                MessageKind::Request(_) | MessageKind::Reply(_) | MessageKind::Values { .. } => {
+                    true
+                }
+                MessageKind::ClientUpdate { .. } => is_sent,
+                _ => false,
+            };
+            if counts {
+                let sent = Bytes(message.len * u64::from(message.element));
+                let one = TrafficCounts { calls: 1, messages: 1, sent, ..TrafficCounts::default() };
+                all[program.rank] += one;
             }
         }
     }
@@ -205,6 +254,7 @@ fn count(
                 element: call.element,
                 times: 1,
                 turns,
+                is_canonical: true,
             }),
         }
     }

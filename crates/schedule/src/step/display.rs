@@ -1,6 +1,8 @@
 //! Text of a step program, a task a line.
 
-use super::{Averaged, BlockPass, Contents, Message, MessageKind, Program, Queue, TaskOp, Use};
+use super::{
+    Averaged, BlockPass, Contents, Message, MessageKind, Program, Queue, ServerCall, TaskOp, Use,
+};
 use std::fmt;
 
 impl fmt::Display for Program {
@@ -66,8 +68,29 @@ impl fmt::Display for Message {
             MessageKind::MirrorParams { pair } => write!(f, "mirror parameters {pair}"),
             MessageKind::Weights { bucket } => write!(f, "weights {bucket}"),
             MessageKind::PushSumWeight => f.write_str("push-sum weight"),
+            MessageKind::Request(call) => write!(f, "request {call}"),
+            MessageKind::Reply(call) => write!(f, "reply {call}"),
+            MessageKind::Values { call, part } => write!(f, "values {call} {part}"),
+            MessageKind::ClientUpdate { client, part } => {
+                write!(f, "client update {client} part {part}")
+            }
             MessageKind::Custom { number } => write!(f, "custom {number}"),
         }
+    }
+}
+
+impl fmt::Display for ServerCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Load => "load",
+            Self::Pull => "pull",
+            Self::Rows => "rows",
+            Self::RowReplicas => "row replicas",
+            Self::StoreRowReplicas => "store row replicas",
+            Self::Push => "push",
+            Self::Read => "read",
+            Self::State => "state",
+        })
     }
 }
 
@@ -117,6 +140,18 @@ impl fmt::Display for TaskOp {
             Self::Statistics => f.write_str("statistics"),
             Self::Exchange { part } => write!(f, "exchange {part}"),
             Self::Mix { bucket } => write!(f, "mix {bucket}"),
+            Self::Barrier => f.write_str("barrier"),
+            Self::Clip => f.write_str("clip"),
+            Self::ReleaseGrads => f.write_str("release gradients"),
+            Self::Broadcast { part } => write!(f, "broadcast {part}"),
+            Self::Report { part } => write!(f, "report {part}"),
+            Self::ServerUpdate => f.write_str("server update"),
+            Self::Cutoff => f.write_str("cutoff"),
+            Self::LoadClient { client } => write!(f, "load client {client}"),
+            Self::ClientStep { client } => write!(f, "step client {client}"),
+            Self::Aggregate { part } => write!(f, "aggregate {part}"),
+            Self::ReadShared => f.write_str("read shared weights"),
+            Self::AddToShared => f.write_str("add to shared weights"),
             Self::Custom { number } => write!(f, "custom {number}"),
         }
     }

@@ -82,6 +82,27 @@ pub struct BlockPass {
     pub part: u32,
 }
 
+/// Request to a parameter server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ServerCall {
+    /// Sets the weights.
+    Load,
+    /// Pull of the weights for a step.
+    Pull,
+    /// Pull of embedding rows.
+    Rows,
+    /// Pull of replicas of other servers' rows.
+    RowReplicas,
+    /// Store of replicas of other servers' rows.
+    StoreRowReplicas,
+    /// Push of a gradient.
+    Push,
+    /// Read of the weights, without a push to follow.
+    Read,
+    /// Read of the optimizer state.
+    State,
+}
+
 /// Meaning of a message between two ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MessageKind {
@@ -116,6 +137,24 @@ pub enum MessageKind {
     },
     /// Push-sum weight for a neighbour of a directed graph.
     PushSumWeight,
+    /// Request to a parameter server, by a worker or by its primary.
+    Request(ServerCall),
+    /// Reply to a request.
+    Reply(ServerCall),
+    /// Values that follow a request or its reply.
+    Values {
+        /// Request.
+        call: ServerCall,
+        /// Number of the message within the request.
+        part: u32,
+    },
+    /// Update of a federated client, to the coordinator.
+    ClientUpdate {
+        /// Number among the sender's clients.
+        client: u32,
+        /// 0 for weights, 1 for control variates.
+        part: u32,
+    },
     /// Message of a strategy that is defined elsewhere.
     Custom {
         /// Number that the strategy gives it.
@@ -266,6 +305,45 @@ pub enum TaskOp {
         /// Bucket, or 0 where all are mixed at once.
         bucket: u32,
     },
+    /// Waits for all ranks of a group.
+    Barrier,
+    /// Scales the gradients to the largest norm allowed.
+    Clip,
+    /// Drops gradients that were pushed or reported.
+    ReleaseGrads,
+    /// Broadcasts a rank's weights to its group, or their version.
+    Broadcast {
+        /// Number of the call.
+        part: u32,
+    },
+    /// Exchanges losses or other reports of a step within a group, beside the model's bytes.
+    Report {
+        /// Number of the call.
+        part: u32,
+    },
+    /// Steps a parameter server's shard by the gradients that workers have pushed.
+    ServerUpdate,
+    /// Agrees on the ranks whose gradients count in the step.
+    Cutoff,
+    /// Gives a federated client its turn in the rank's model.
+    LoadClient {
+        /// Number among the rank's clients.
+        client: u32,
+    },
+    /// Steps a federated client's weights.
+    ClientStep {
+        /// Number among the rank's clients.
+        client: u32,
+    },
+    /// Aggregates the updates of federated clients.
+    Aggregate {
+        /// 0 for weights, 1 for control variates.
+        part: u32,
+    },
+    /// Reads weights that other threads change meanwhile.
+    ReadShared,
+    /// Adds this thread's step to weights that other threads change meanwhile.
+    AddToShared,
     /// Task of a strategy that is defined elsewhere.
     Custom {
         /// Number that the strategy gives it.
@@ -474,6 +552,18 @@ pub enum Contents {
         /// Bucket.
         bucket: u32,
     },
+    /// Version of a shard that this worker has pulled and not yet pushed to.
+    Version {
+        /// Shard.
+        shard: u32,
+    },
+    /// Weights of a federated client.
+    ClientWeights {
+        /// Number among the rank's clients.
+        client: u32,
+    },
+    /// Weights of the federated coordinator, or of all threads.
+    GlobalWeights,
     /// Buffer of a strategy that is defined elsewhere.
     Custom {
         /// Number that the strategy gives it.

@@ -216,7 +216,7 @@ fn render(recipe: &Recipe, forecast: &Forecast, report: &Report, section: Sectio
         return text;
     }
     if let Some(cause) = recipe.unmodelled_traffic() {
-        let _ = writeln!(text, "communication and memory of {cause} are not counted\n");
+        let _ = writeln!(text, "communication of {cause} is not counted\n");
     } else {
         render_traffic(forecast, &mut text);
     }
@@ -252,7 +252,7 @@ fn render_memory(recipe: &Recipe, forecast: &Forecast, text: &mut String) {
     }
     let step = forecast.memory.peak_step;
     let (rank, process) = forecast.largest_process();
-    let least = if recipe.unmodelled_traffic().is_some() { "at least " } else { "" };
+    let least = if recipe.unmodelled_memory().is_some() { "at least " } else { "" };
     let ranks = match recipe.run.isolation {
         Isolation::Threads => "all ranks".to_owned(),
         Isolation::Processes => format!("rank {rank}"),

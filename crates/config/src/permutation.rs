@@ -51,7 +51,7 @@ impl Permutation {
 
 /// Pseudo-random 64-bit function of key and value: every input bit flips about half of the output
 /// bits.
-pub(crate) fn mix(key: u64, value: u64) -> u64 {
+pub fn mix(key: u64, value: u64) -> u64 {
     // Golden-ratio increment to spread consecutive values, then two xor-shift-multiply rounds.
     let mut z = key.rotate_left(32) ^ value.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);

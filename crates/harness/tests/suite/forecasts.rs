@@ -1,0 +1,154 @@
+//! Bytes that every rank moves against the forecast: equal where the recipe decides them, within a
+//! range where timing or data do.
+
+use lockstep_config::Recipe;
+use lockstep_config::units::Bytes;
+use lockstep_harness::Runs;
+use lockstep_harness::recipes::{GPT2, LLAMA};
+use lockstep_harness::runs::Outcome;
+use lockstep_parallel::from_recipe::blueprint_of_rank;
+use lockstep_planner::traffic::{ByteRange, Interconnect, wire_range};
+
+const SERVER: &str = "sync.mode=parameter-server";
+const SHORT: [&str; 2] = ["train.steps=5", "train.eval_batches=1"];
+
+/// Forecast of the mean step, by rank.
+fn forecast(recipe: &Recipe) -> Vec<ByteRange> {
+    assert_eq!(recipe.unmodelled_traffic(), None, "all traffic is modelled");
+    let interconnect = Interconnect::memory(recipe.run.workers);
+    wire_range(recipe, &blueprint_of_rank(recipe, 0), &interconnect)
+}
+
+fn measured(outcome: &Outcome) -> Vec<Bytes> {
+    outcome.summary.wire_bytes_by_rank.iter().copied().map(Bytes).collect()
+}
+
+/// Trains and compares the bytes of every rank, which the recipe decides.
+fn assert_exact(runs: &mut Runs, recipe: &Recipe) {
+    let forecast = forecast(recipe);
+    let measured = measured(&runs.finish(recipe)).into_iter();
+    let expected: Vec<_> = measured.map(ByteRange::exactly).collect();
+    assert_eq!(forecast, expected, "{:?}", recipe.sync);
+}
+
+/// Trains and checks that the bytes of every rank are within a range.
+fn assert_contained(runs: &mut Runs, recipe: &Recipe) -> Vec<ByteRange> {
+    let forecast = forecast(recipe);
+    let found = measured(&runs.finish(recipe));
+    assert_eq!(forecast.len(), found.len());
+    for (range, bytes) in forecast.iter().zip(found) {
+        assert!(!range.is_exact() && range.contains(bytes), "{range:?}: {bytes:?}");
+    }
+    forecast
+}
+
+#[test]
+fn bytes_of_synchronous_servers_are_exact() {
+    let mut runs = Runs::new("forecasts");
+    let variants: &[&[&str]] = &[
+        &["run.workers=1"],
+        &["run.workers=2", "sync.servers=3", "checkpoint.every=2", "optim.name=adamw"],
+        &["run.workers=3", "sync.replicas=1", "optim.clip=0"],
+        &["run.workers=4", "sync.servers=2", "sync.group_workers=2", "checkpoint.every=1"],
+    ];
+    for variant in variants {
+        let sets = [&[SERVER, "sync.consistency=sync"], &SHORT[..], *variant].concat();
+        assert_exact(&mut runs, &LLAMA.with(&sets));
+    }
+    let tied = [SERVER, "sync.consistency=sync", "sync.servers=2", "run.workers=2"];
+    assert_exact(&mut runs, &GPT2.with(&[&tied[..], &SHORT].concat()));
+}
+
+#[test]
+fn bytes_of_asynchronous_and_compressed_pushes_are_exact() {
+    let mut runs = Runs::new("forecasts");
+    let variants: &[&[&str]] = &[
+        &["sync.consistency=async", "sync.switch_to_sync_after=0.5"],
+        &["sync.consistency=bounded", "sync.staleness=1", "sync.stale_gradients=discard"],
+        &["sync.consistency=async", "sync.group_workers=2", "checkpoint.every=3"],
+        &["sync.consistency=sync", "compress.method=top-k", "compress.ratio=0.1"],
+        &["sync.consistency=async", "compress.method=sign", "sync.group_workers=2"],
+        &["sync.consistency=bounded", "compress.method=int8"],
+        &["sync.consistency=sync", "compress.method=bf16"],
+        &["sync.consistency=sync", "compress.method=qsgd"],
+    ];
+    for variant in variants {
+        let sets = [&[SERVER, "run.workers=4", "sync.servers=2"], &SHORT[..], *variant].concat();
+        assert_exact(&mut runs, &LLAMA.with(&sets));
+    }
+}
+
+#[test]
+fn bytes_of_elastic_servers_and_sparse_rows_are_within_a_range() {
+    let mut runs = Runs::new("forecasts");
+    let sets = [&[SERVER, "sync.servers=3", "run.workers=4"], &SHORT[..]].concat();
+    let slow = ["sync.consistency=elastic", "sync.quorum=2", "emulate.slow=[{rank=3,factor=9}]"];
+    assert_contained(&mut runs, &LLAMA.with(&[&sets[..], &slow].concat()));
+    let zipf = ["data.source=zipf", "model.vocab=1000", "model.context=32", "train.batch=8"];
+    let zipf = [&zipf[..], &["train.microbatch=1", "numerics.invariant_up_to=8"]].concat();
+    let variants: &[&[&str]] = &[
+        &["sync.consistency=sync"],
+        &["sync.consistency=sync", "sync.group_workers=2", "checkpoint.every=2"],
+        &["sync.row_cache=50", "sync.row_cache_every=2"],
+        &["sync.consistency=sync", "sync.replicated_rows=40", "sync.row_sharding=range"],
+    ];
+    for variant in variants {
+        let sparse = ["sync.sparse_rows=true"];
+        let recipe = LLAMA.with(&[&sets[..], &zipf, &sparse, variant].concat());
+        let ranges = assert_contained(&mut runs, &recipe);
+        // Rows cost less than the table does, which has a thousand of them.
+        let dense = forecast(&LLAMA.with(&[&sets[..], &zipf, &["sync.consistency=sync"]].concat()));
+        if !variant.contains(&"sync.group_workers=2") {
+            assert!(ranges[1].low < dense[1].low, "{ranges:?} {dense:?}");
+        }
+    }
+}
+
+#[test]
+fn bytes_of_federated_rounds_are_exact() {
+    let mut runs = Runs::new("forecasts");
+    let sets = ["sync.mode=federated", "federated.clients=9", "federated.sampled=4"];
+    let optim = ["optim.name=sgd", "optim.schedule=constant", "train.eval_batches=1"];
+    let variants: &[&[&str]] = &[
+        &["run.workers=1", "sync.local_steps=2"],
+        &["run.workers=2", "sync.local_steps=3"],
+        &["run.workers=4", "sync.local_steps=2", "federated.dropout=0.4"],
+        &["run.workers=3", "sync.local_steps=1", "federated.method=scaffold"],
+        &["run.workers=3", "sync.local_steps=2", "federated.secure_aggregation=true"],
+        &["run.workers=4", "sync.local_steps=2", "federated.late_fraction=0.4"],
+    ];
+    for variant in variants {
+        let recipe = LLAMA.with(&[&sets[..], &optim, &["train.steps=7"], *variant].concat());
+        assert_exact(&mut runs, &recipe);
+    }
+}
+
+#[test]
+fn bytes_of_straggler_policies_are_exact_unless_rows_are_sparse() {
+    let mut runs = Runs::new("forecasts");
+    let sets = [&["run.workers=4", "parallel.bucket_bytes=65536"], &SHORT[..]].concat();
+    let slow = ["emulate.microbatch_ms=1", "emulate.slow=[{rank = 3, factor = 20}]"];
+    let policies: &[&[&str]] = &[
+        &["sync.stragglers=backup"],
+        &["sync.stragglers=timeout", "sync.timeout_ms=20"],
+        &["sync.stragglers=drop-slowest", "sync.straggler_factor=2"],
+        &["sync.stragglers=exclude", "sync.straggler_factor=2", "sync.straggler_window=1"],
+    ];
+    for policy in policies {
+        assert_exact(&mut runs, &LLAMA.with(&[&sets[..], &slow, policy].concat()));
+    }
+    let zipf = ["data.source=zipf", "model.vocab=2000", "model.context=16", "train.batch=8"];
+    let zipf = [&zipf[..], &["train.microbatch=1", "numerics.invariant_up_to=8"]].concat();
+    assert_contained(&mut runs, &LLAMA.with(&[&sets[..], &slow, &zipf, policies[0]].concat()));
+}
+
+#[test]
+fn bytes_of_hogwild_are_none_and_those_of_chosen_rounds_within_a_range() {
+    let mut runs = Runs::new("forecasts");
+    let hogwild = ["sync.mode=hogwild", "sync.threads=2", "optim.name=sgd", "run.workers=1"];
+    let recipe = LLAMA.with(&[&hogwild[..], &SHORT].concat());
+    assert_eq!(forecast(&recipe), [ByteRange::exactly(Bytes(0))]);
+    assert_exact(&mut runs, &recipe);
+    let auto = ["sync.mode=local-sgd", "sync.local_steps=auto", "run.workers=2"];
+    assert_contained(&mut runs, &LLAMA.with(&[&auto[..], &SHORT].concat()));
+}

@@ -1,0 +1,216 @@
+//! The least and the most bytes that every rank moves in a run's mean step.
+//!
+//! Both ends are equal where the recipe decides the traffic. Timing decides how many steps a worker
+//! of elastic parameter servers takes part in, and the length of rounds with `sync.local_steps =
+//! "auto"`; tokens decide the embedding rows that are exchanged, and straggler policies whose. A run
+//! in which ranks are lost and steps are repeated is not forecast.
+
+use super::{Interconnect, StepInputs, StepKind, step_calls, total};
+use lockstep_config::units::Bytes;
+use lockstep_config::{Consistency, Recipe, SyncMode};
+use lockstep_mesh::{Axis, Rank};
+use lockstep_model::Blueprint;
+use lockstep_parallel::ReplicaPlan;
+use lockstep_parallel::step_program::{RankPlan, ServerStep};
+use std::collections::BTreeMap;
+
+/// Most steps of a round that a run chooses from its measurements.
+const MAX_LOCAL_STEPS: u64 = 1000;
+
+/// Bytes that a rank moves in the mean step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ByteRange {
+    /// At least.
+    pub low: Bytes,
+    /// At most.
+    pub high: Bytes,
+}
+
+impl ByteRange {
+    /// Range of an exact forecast.
+    pub const fn exactly(bytes: Bytes) -> Self {
+        Self { low: bytes, high: bytes }
+    }
+
+    /// Whether the recipe alone decides the bytes.
+    pub fn is_exact(&self) -> bool {
+        self.low == self.high
+    }
+
+    /// Whether a measured number of bytes is within the range.
+    pub fn contains(&self, bytes: Bytes) -> bool {
+        (self.low..=self.high).contains(&bytes)
+    }
+
+    /// Range that contains both.
+    fn or(self, other: Self) -> Self {
+        Self { low: self.low.min(other.low), high: self.high.max(other.high) }
+    }
+}
+
+/// Whether the recipe alone decides the bytes, embedding rows of all-reduced gradients aside.
+pub(super) fn is_exact(recipe: &Recipe) -> bool {
+    let keys = &recipe.sync.server;
+    match recipe.sync.mode {
+        SyncMode::ParameterServer => !keys.rows.sparse && keys.consistency != Consistency::Elastic,
+        SyncMode::LocalSgd => !recipe.sync.local_steps_is_auto,
+        _ => true,
+    }
+}
+
+/// Whether the tokens of a step decide the embedding rows that ranks exchange: a rank that is left
+/// out of a step has none.
+pub(super) fn has_known_rows(recipe: &Recipe) -> bool {
+    !recipe.sync.stragglers.policy.loses_microbatches()
+}
+
+/// Bytes of every rank in the mean step of a run, for any bucket length that may be chosen at
+/// start-up. Embedding rows that are exchanged sparsely may be any.
+pub fn wire_range(
+    recipe: &Recipe,
+    blueprint: &Blueprint,
+    interconnect: &Interconnect,
+) -> Vec<ByteRange> {
+    let mut forecast = RunForecast { recipe, blueprint, interconnect, known: BTreeMap::new() };
+    let classes: Vec<(StepKind, u64)> = StepKind::of_run(recipe).into_iter().collect();
+    let keys = &recipe.sync;
+    match keys.mode {
+        SyncMode::ParameterServer if keys.server.consistency == Consistency::Elastic => {
+            forecast.of_elastic_servers(&classes)
+        }
+        SyncMode::LocalSgd if keys.local_steps_is_auto => forecast.of_any_local_steps(),
+        _ => forecast.mean(&classes),
+    }
+}
+
+/// Total bytes of kinds of steps, by rank.
+struct RunForecast<'a> {
+    recipe: &'a Recipe,
+    blueprint: &'a Blueprint,
+    interconnect: &'a Interconnect,
+    known: BTreeMap<StepKind, Vec<ByteRange>>,
+}
+
+impl RunForecast<'_> {
+    /// Bytes of a step.
+    fn of_kind(&mut self, kind: &StepKind) -> Vec<ByteRange> {
+        if let Some(known) = self.known.get(kind) {
+            return known.clone();
+        }
+        let found = self.count(kind);
+        self.known.insert(kind.clone(), found.clone());
+        found
+    }
+
+    fn count(&self, kind: &StepKind) -> Vec<ByteRange> {
+        let least = StepKind { servers: kind.servers.map(with_least_rows), ..kind.clone() };
+        let join = |mut all: Vec<ByteRange>, other: Vec<ByteRange>| {
+            all.iter_mut().zip(other).for_each(|(all, other)| *all = all.or(other));
+            all
+        };
+        let plans = step_calls::plans_at(self.recipe, self.blueprint, 0);
+        let rows = self.extreme_rows(&plans[0]);
+        let ends = plans.iter().flat_map(|plan| {
+            let of_rows = rows.iter().map(move |rows| (plan, kind, Some(&rows[..])));
+            [(plan, kind, None), (plan, &least, None)].into_iter().chain(of_rows)
+        });
+        let all = ends.map(|(plan, kind, rows_by_rank)| {
+            self.of_plan(plan, kind, StepInputs { rows_by_rank })
+        });
+        all.reduce(join).expect("there is a plan")
+    }
+
+    /// Numbers of embedding rows by rank with the least and the most traffic: none, so many that
+    /// the table is sent whole, and all tokens of one rank.
+    fn extreme_rows(&self, plan: &ReplicaPlan) -> Vec<Vec<usize>> {
+        let num_ranks = plan.mesh.num_ranks();
+        let is_sparse = |rank| RankPlan::new(plan, self.blueprint, rank).has_sparse_rows();
+        if plan.zero > 0 || !(0..num_ranks).any(is_sparse) {
+            return Vec::new();
+        }
+        let assignment = plan.leaf_assignment();
+        let tokens =
+            |part| assignment.microbatches_of(part, plan.leaves).len() * plan.microbatch.rows();
+        let of_part = |part: usize| {
+            let number = |rank| {
+                let is_here = plan.mesh.index(Axis::Data, Rank(rank)) == part;
+                if is_here { tokens(part).min(self.recipe.model.vocab) } else { 0 }
+            };
+            (0..num_ranks).map(number).collect()
+        };
+        let all = [0, self.recipe.model.vocab].map(|rows| vec![rows; num_ranks]);
+        all.into_iter().chain((0..plan.shares.len()).map(of_part)).collect()
+    }
+
+    fn of_plan(
+        &self,
+        plan: &ReplicaPlan,
+        kind: &StepKind,
+        inputs: StepInputs<'_>,
+    ) -> Vec<ByteRange> {
+        let calls = step_calls::of_plan(self.recipe, plan, self.blueprint, kind, inputs);
+        let moved = super::by_rank(&calls, self.interconnect);
+        moved.iter().map(|rank| ByteRange::exactly(total(rank).wire_bytes())).collect()
+    }
+
+    /// Totals over classes of steps.
+    fn sum(&mut self, classes: &[(StepKind, u64)]) -> Vec<ByteRange> {
+        let mut sums = vec![ByteRange::default(); self.recipe.run.workers];
+        for (kind, count) in classes {
+            for (sum, of_kind) in sums.iter_mut().zip(self.of_kind(kind)) {
+                sum.low += of_kind.low * *count;
+                sum.high += of_kind.high * *count;
+            }
+        }
+        sums
+    }
+
+    fn mean(&mut self, classes: &[(StepKind, u64)]) -> Vec<ByteRange> {
+        let num_steps: u64 = classes.iter().map(|(_, count)| count).sum();
+        let over = |bytes: Bytes| Bytes(bytes.0 / num_steps);
+        let sums = self.sum(classes).into_iter();
+        sums.map(|sum| ByteRange { low: over(sum.low), high: over(sum.high) }).collect()
+    }
+
+    /// Rounds of any length that a run may choose from its measurements.
+    fn of_any_local_steps(&mut self) -> Vec<ByteRange> {
+        let most = MAX_LOCAL_STEPS.min(self.recipe.train.steps.max(1));
+        let mut all: Option<Vec<ByteRange>> = None;
+        for local_steps in 1..=most {
+            let classes = StepKind::of_run(&self.recipe.with_local_steps(local_steps));
+            let means = self.mean(&classes.into_iter().collect::<Vec<_>>());
+            all = Some(match all {
+                None => means,
+                Some(all) => all.into_iter().zip(means).map(|(a, b)| a.or(b)).collect(),
+            });
+        }
+        all.expect("a round has a step")
+    }
+
+    /// A worker of elastic servers takes part in some of the steps, and the mean is over those. At
+    /// most one more pull finds that the run is over. Initial weights and checkpoints are sent
+    /// whatever the worker does.
+    fn of_elastic_servers(&mut self, classes: &[(StepKind, u64)]) -> Vec<ByteRange> {
+        let plain = |missed: bool| {
+            let step = ServerStep { is_joint: true, is_missed: missed, ..ServerStep::default() };
+            StepKind { servers: Some(step), ..StepKind::default() }
+        };
+        let (taken, missed) = (self.of_kind(&plain(false)), self.of_kind(&plain(true)));
+        let (sums, means) = (self.sum(classes), self.mean(classes));
+        let num_steps: u64 = classes.iter().map(|(_, count)| count).sum();
+        let each = sums.into_iter().zip(means).zip(taken.into_iter().zip(missed));
+        each.map(|((sum, mean), (taken, missed))| {
+            let other_low = Bytes(sum.low.0 - taken.low.0 * num_steps);
+            let other_high = Bytes(sum.high.0 - taken.high.0 * num_steps);
+            ByteRange {
+                low: mean.low.min(missed.low + other_low),
+                high: taken.high + missed.high + other_high,
+            }
+        })
+        .collect()
+    }
+}
+
+fn with_least_rows(step: ServerStep) -> ServerStep {
+    ServerStep { has_least_rows: true, ..step }
+}
