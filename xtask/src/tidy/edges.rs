@@ -36,8 +36,8 @@ const EDGES: &[(&str, &str)] = &[
     ),
     (
         "harness",
-        "config platform tensor comm conformance cluster telemetry model optim data checkpoint \
-         parallel planner trainer cli",
+        "config platform mesh schedule tensor comm conformance cluster telemetry model optim data \
+         checkpoint parallel planner trainer cli",
     ),
 ];
 

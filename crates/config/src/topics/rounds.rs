@@ -38,32 +38,26 @@ impl Recipe {
 
     /// The setting whose traffic the planner does not model, if there is one.
     pub fn unmodelled_traffic(&self) -> Option<String> {
-        match self.sync.mode {
-            SyncMode::LocalSgd if self.sync.average == AverageScope::State => {
-                return Some(format!("sync.average = \"{}\"", self.sync.average));
-            }
-            SyncMode::Gossip if self.sync.has_byzantine_settings() => {
-                return Some("sync.mode = \"gossip\" with robust aggregation".to_owned());
-            }
-            _ => {}
-        }
         let stragglers = self.sync.stragglers.policy;
-        if stragglers == StragglerPolicy::Shares {
-            return Some(format!("sync.stragglers = \"{stragglers}\""));
-        }
-        let group = self.compress.group_workers;
-        (self.compress.is_on() && group > 1 && self.num_servers() == 0)
-            .then(|| format!("compress.group_workers = {group}"))
+        (stragglers == StragglerPolicy::Shares)
+            .then(|| format!("sync.stragglers = \"{stragglers}\""))
     }
 
     /// The setting whose memory the planner does not model, though it may model the traffic.
     pub fn unmodelled_memory(&self) -> Option<String> {
-        let mode = self.sync.mode;
-        let is_elsewhere =
-            matches!(mode, SyncMode::ParameterServer | SyncMode::Federated | SyncMode::Hogwild);
-        is_elsewhere
-            .then(|| format!("sync.mode = \"{mode}\""))
-            .or_else(|| self.unmodelled_traffic())
+        let (mode, group) = (self.sync.mode, self.compress.group_workers);
+        match mode {
+            SyncMode::ParameterServer | SyncMode::Federated | SyncMode::Hogwild => {
+                Some(format!("sync.mode = \"{mode}\""))
+            }
+            SyncMode::Gossip if self.sync.has_byzantine_settings() => {
+                Some("sync.mode = \"gossip\" with robust aggregation".to_owned())
+            }
+            _ if self.compress.is_on() && group > 1 => {
+                Some(format!("compress.group_workers = {group}"))
+            }
+            _ => self.unmodelled_traffic(),
+        }
     }
 
     /// The setting whose time the planner does not model, though it models the traffic.

@@ -34,3 +34,4 @@ mod hogwild;
 mod local_sgd;
 mod parameter_server;
 mod sparse_rows;
+mod toy_strategy;

@@ -140,13 +140,9 @@ impl Memory {
         let (kind, known) = (StepKind::all_of(recipe), StepInputs::default());
         let calls = step_calls::of_plan(recipe, &plan, blueprint, &kind, known);
         let interconnect = Interconnect::of_recipe(recipe);
-        for (first, group) in &calls.after_step {
-            self.add_mapped_pages(
-                group,
-                &interconnect,
-                &|member| first + member,
-                mapped_pages::staged_by_rank,
-            );
+        for (members, group) in &calls.after_step {
+            let rank = |member: usize| members[member];
+            self.add_mapped_pages(group, &interconnect, &rank, mapped_pages::staged_by_rank);
         }
         for (device, tp_ranks) in calls.data.iter().enumerate() {
             for (tp_rank, calls) in tp_ranks.iter().enumerate() {

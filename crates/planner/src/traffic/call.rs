@@ -59,9 +59,8 @@ pub struct StepCalls {
     pub tensor: Vec<Vec<GroupCalls>>,
     /// Messages between pipeline ranks, by pipeline rank and data-parallel rank.
     pub messages: Vec<Vec<Vec<Message>>>,
-    /// Calls after the step among consecutive ranks, with the first of them
-    /// ([`super::StepKind`]).
-    pub after_step: Vec<(usize, GroupCalls)>,
+    /// Calls of the strategy ([`super::StepKind`]), with the ranks that make them.
+    pub after_step: Vec<(Vec<usize>, GroupCalls)>,
     /// Gossip messages after the step, by sending rank.
     pub neighbor_messages: Vec<Vec<Message>>,
     /// Pulls and pushes, by worker: a server sends on behalf of a worker. Updates of federated

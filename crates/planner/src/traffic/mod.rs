@@ -36,6 +36,8 @@ use lockstep_config::units::Bytes;
 use lockstep_mesh::{Axis, Mesh};
 use lockstep_model::Blueprint;
 use lockstep_parallel::ReplicaPlan;
+use lockstep_parallel::step_program::RankPlan;
+use lockstep_parallel::strategy::StrategyPlan;
 use lockstep_schedule::{Layout, Op, Schedule, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -271,6 +273,18 @@ fn busiest(
     step_calls::plans_at(recipe, blueprint, 0).into_iter().map(of_plan).collect()
 }
 
+/// Traffic of every rank in a step of some kind under a strategy.
+pub fn of_strategy(
+    strategy: &dyn StrategyPlan,
+    plan: &ReplicaPlan,
+    blueprint: &Blueprint,
+    kind: &StepKind,
+    interconnect: &Interconnect,
+) -> Vec<TrafficByOp> {
+    let program = |place: RankPlan<'_>| place.training_with(strategy, kind);
+    by_rank(&step_calls::of_programs(plan, blueprint, &program, true), interconnect)
+}
+
 /// Traffic of every rank in a step.
 pub fn by_rank(step: &StepCalls, interconnect: &Interconnect) -> Vec<TrafficByOp> {
     let mut ranks = vec![TrafficByOp::new(); step.mesh.num_ranks()];
@@ -286,8 +300,8 @@ pub fn by_rank(step: &StepCalls, interconnect: &Interconnect) -> Vec<TrafficByOp
             add_calls(&mut ranks, calls, Axis::Tensor, interconnect, &rank);
         }
     }
-    for (first, calls) in &step.after_step {
-        add_calls(&mut ranks, calls, Axis::Data, interconnect, &|member| first + member);
+    for (members, calls) in &step.after_step {
+        add_calls(&mut ranks, calls, Axis::Data, interconnect, &|member| members[member]);
     }
     for (from, messages) in step.neighbor_messages.iter().enumerate() {
         let comm_op = CommOp { axis: Axis::Data, op: None };

@@ -61,13 +61,30 @@ pub fn of_plan(
     kind: &StepKind,
     known: StepInputs<'_>,
 ) -> StepCalls {
+    let program =
+        |place: RankPlan<'_>| place.with_rows(known.rows_by_rank).training_of(recipe, kind);
+    let calls = of_programs(plan, blueprint, &program, kind.federated.is_none());
+    let devices = 0..plan.mesh.degree(Axis::Pipeline);
+    let has_rows = kind.is_reduced()
+        && plan.zero == 0
+        && devices.into_iter().any(|device| has_rows(plan, blueprint, device));
+    let has_known_rows = !has_rows || known.rows_by_rank.is_some() && range::has_known_rows(recipe);
+    StepCalls { has_rows, is_exact: has_known_rows && range::is_exact(recipe), ..calls }
+}
+
+/// Calls of programs that `program` builds for each place of the mesh. Calls after the step sum in
+/// the canonical order, or in any.
+pub(super) fn of_programs(
+    plan: &ReplicaPlan,
+    blueprint: &Blueprint,
+    program: &dyn Fn(RankPlan<'_>) -> Program,
+    is_canonical: bool,
+) -> StepCalls {
     let mesh = plan.mesh;
     let (num_devices, num_parts) = (mesh.degree(Axis::Pipeline), plan.shares.len());
     let num_tp_ranks = mesh.degree(Axis::Tensor);
     let program = |device: usize, part: usize, tp_rank: usize| {
-        let rank = rank_at(&mesh, device, part, tp_rank);
-        let place = RankPlan::new(plan, blueprint, rank).with_rows(known.rows_by_rank);
-        place.training_of(recipe, kind)
+        program(RankPlan::new(plan, blueprint, rank_at(&mesh, device, part, tp_rank)))
     };
     // Ranks of a data-parallel group make the same calls, and tensor-parallel ranks differ only in
     // the embedding rows that they exchange.
@@ -86,9 +103,6 @@ pub fn of_plan(
         list: count(program, Queue::Link(Axis::Tensor), |_, _| Some((0, Vec::new()))),
     };
     let device_of = |rank: u32| mesh.index(Axis::Pipeline, Rank(rank as usize));
-    let has_rows = kind.is_reduced()
-        && plan.zero == 0
-        && (0..num_devices).any(|device| has_rows(plan, blueprint, device));
     StepCalls {
         mesh,
         data: (0..num_devices).map(data).collect(),
@@ -100,13 +114,12 @@ pub fn of_plan(
         after_step: by_place
             .iter()
             .flatten()
-            .flat_map(|program| after_step(program, kind.federated.is_none()))
+            .flat_map(|program| after_step(program, is_canonical))
             .collect(),
         neighbor_messages: neighbor_messages(&by_place, mesh.num_ranks()),
         server_messages: server_messages(&by_place, mesh.num_ranks()),
-        has_rows,
-        is_exact: (!has_rows || known.rows_by_rank.is_some() && range::has_known_rows(recipe))
-            && range::is_exact(recipe),
+        has_rows: false,
+        is_exact: true,
     }
 }
 
@@ -147,7 +160,7 @@ fn data_calls(plan: &ReplicaPlan, program: &Program) -> GroupCalls {
 /// Calls of a program among workers that average weights, exchange compressed gradients or share a
 /// host, by the first of them, if that is this rank. Only federated ranks sum in any order: each
 /// number comes from one of them.
-fn after_step(program: &Program, is_canonical: bool) -> Vec<(usize, GroupCalls)> {
+fn after_step(program: &Program, is_canonical: bool) -> Vec<(Vec<usize>, GroupCalls)> {
     // The first groups are those of the mesh.
     let groups = program.groups.iter().enumerate().skip(NUM_MESH_GROUPS);
     let own = groups.filter(|(_, group)| group.ranks[0] == program.rank);
@@ -176,7 +189,8 @@ fn after_step(program: &Program, is_canonical: bool) -> Vec<(usize, GroupCalls)>
         let mut list = count(program, Queue::Link(Axis::Data), place);
         list.iter_mut().for_each(|call| call.is_canonical = is_canonical);
         let contributions = group.contributions.clone();
-        (!list.is_empty()).then_some((program.rank, GroupCalls { contributions, list }))
+        let ranks = group.ranks.clone();
+        (!list.is_empty()).then_some((ranks, GroupCalls { contributions, list }))
     };
     own.filter_map(of_group).collect()
 }
@@ -187,7 +201,12 @@ fn neighbor_messages(by_place: &[Vec<Program>], num_ranks: usize) -> Vec<Vec<Mes
     for program in by_place.iter().flatten() {
         for task in &program.tasks {
             if let TaskOp::Send(step::Message { kind, peer, len, .. }) = task.op
-                && matches!(kind, MessageKind::Weights { .. } | MessageKind::PushSumWeight)
+                && matches!(
+                    kind,
+                    MessageKind::Weights { .. }
+                        | MessageKind::PushSumWeight
+                        | MessageKind::Custom { .. }
+                )
             {
                 let message = Message { to: peer as usize, len: len as usize, times: 1 };
                 all[program.rank].push(message);
