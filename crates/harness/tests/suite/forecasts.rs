@@ -145,8 +145,9 @@ fn bytes_of_straggler_policies_are_exact_unless_rows_are_sparse() {
 #[test]
 fn bytes_of_hogwild_are_none_and_those_of_chosen_rounds_within_a_range() {
     let mut runs = Runs::new("forecasts");
-    let hogwild = ["sync.mode=hogwild", "sync.threads=2", "optim.name=sgd", "run.workers=1"];
-    let recipe = LLAMA.with(&[&hogwild[..], &SHORT].concat());
+    let hogwild = ["sync.mode=hogwild", "sync.threads=2", "run.workers=1"];
+    let optim = ["optim.name=sgd", "optim.weight_decay=0"];
+    let recipe = LLAMA.with(&[&hogwild[..], &optim, &SHORT].concat());
     assert_eq!(forecast(&recipe), [ByteRange::exactly(Bytes(0))]);
     assert_exact(&mut runs, &recipe);
     let auto = ["sync.mode=local-sgd", "sync.local_steps=auto", "run.workers=2"];

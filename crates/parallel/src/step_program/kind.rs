@@ -88,7 +88,7 @@ mod tests {
             &[&dgc[..], &["compress.ratio_warmup_steps=99"]].concat(),
             &["sync.mode=gossip", "sync.graph=one-peer"],
             &["sync.mode=federated", "federated.clients=9", "federated.dropout=0.3"],
-            &["sync.mode=hogwild", "run.workers=1"],
+            &["sync.mode=hogwild", "run.workers=1", "optim.name=sgd", "optim.weight_decay=0"],
             &["sync.mode=parameter-server", "checkpoint.every=4"],
             &["sync.mode=parameter-server", "sync.switch_to_sync_after=0.5", "checkpoint.every=1"],
         ];

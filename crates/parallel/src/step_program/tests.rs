@@ -225,7 +225,8 @@ fn passes_wait_for_their_shards_only_and_the_last_layers_are_pushed_first() {
 
 #[test]
 fn rounds_of_clients_threads_and_cutoffs_are_proven() {
-    let federated = ["sync.mode=federated", "federated.clients=9", "federated.sampled=4"];
+    let clients = ["federated.clients=9", "federated.sampled=4", "optim.name=sgd"];
+    let federated = [&["sync.mode=federated"], &clients[..]].concat();
     let strategies: &[&[&str]] = &[
         &["run.workers=1", "sync.local_steps=3"],
         &["run.workers=4", "sync.local_steps=3", "federated.dropout=0.4"],
@@ -233,9 +234,11 @@ fn rounds_of_clients_threads_and_cutoffs_are_proven() {
         &["run.workers=3", "sync.local_steps=1", "federated.secure_aggregation=true"],
     ];
     let strategies = strategies.iter().map(|sets| [&federated[..], *sets].concat());
+    let alone = ["optim.name=sgd", "optim.weight_decay=0", "run.workers=1"];
+    let hogwild = [&["sync.mode=hogwild"], &alone[..]].concat();
     let others: &[&[&str]] = &[
-        &["sync.mode=hogwild", "sync.threads=4", "optim.name=sgd", "run.workers=1"],
-        &["sync.mode=hogwild", "sync.threads=2", "optim.name=sgd", "model.tied=true"],
+        &[&hogwild[..], &["sync.threads=4"]].concat(),
+        &[&hogwild[..], &["sync.threads=2", "model.tied=true"]].concat(),
         &["run.workers=3", "sync.stragglers=backup"],
         &["run.workers=2", "sync.stragglers=timeout", "model.tied=true"],
         &["run.workers=4", "sync.stragglers=drop-slowest"],
