@@ -335,7 +335,9 @@ impl LocalSgd {
         params.iter_mut().zip(&*anchor).for_each(|(param, start)| *param -= start);
         mean.copy_from_slice(params);
         if !is_shared {
-            mean.iter_mut().for_each(|change| *change *= weight);
+            for change in &mut *mean {
+                *change *= weight;
+            }
             self.all.comm.all_reduce(mean, Reduction::Sum)?;
             self.distance += squared_distance(params, mean);
             self.moved += squared_distance(mean, &[]);
@@ -390,7 +392,9 @@ fn apply(
 ) {
     match (rule, velocity) {
         (OuterOptimizer::Nesterov { lr, momentum }, Some(velocity)) => {
-            mean.iter_mut().for_each(|change| *change = -*change);
+            for change in &mut *mean {
+                *change = -*change;
+            }
             nesterov::step(cpu, lr, momentum, 0.0, 1.0, anchor, mean, velocity);
         }
         _ => anchor.iter_mut().zip(&*mean).for_each(|(param, change)| *param += change),
@@ -405,7 +409,9 @@ impl AveragingGroup {
         let (slot, kind) = (number as usize / num_states, number as usize % num_states);
         let slot = optimizer.slots()[slot].clone();
         let Some(state) = optimizer.state_mut(&slot.name, slot.piece, kind) else { return Ok(()) };
-        state.iter_mut().for_each(|value| *value *= self.weight);
+        for value in &mut *state {
+            *value *= self.weight;
+        }
         self.comm.all_reduce(state, Reduction::Sum)
     }
 }

@@ -131,15 +131,14 @@ impl Programs {
             return;
         }
         let found = self.kept.iter().position(|(known, _)| *known == kind);
-        let next = match found {
-            Some(at) => self.kept.swap_remove(at).1,
-            None => {
-                let place = RankPlan::new(plan, blueprint, rank);
-                Arc::new(TrainingProgram::new(match &self.strategy {
-                    Some(strategy) => place.training_with(&**strategy, &kind),
-                    None => place.training(&kind),
-                }))
-            }
+        let next = if let Some(at) = found {
+            self.kept.swap_remove(at).1
+        } else {
+            let place = RankPlan::new(plan, blueprint, rank);
+            Arc::new(TrainingProgram::new(match &self.strategy {
+                Some(strategy) => place.training_with(&**strategy, &kind),
+                None => place.training(&kind),
+            }))
         };
         let before = std::mem::replace(&mut self.training, next);
         self.kept.push((std::mem::replace(&mut self.kind, kind), before));

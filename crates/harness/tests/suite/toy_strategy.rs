@@ -89,7 +89,7 @@ impl Strategy for Pushes {
             }
             TaskOp::Custom { number } => {
                 for (own, theirs) in at.params_mut(number as usize).iter_mut().zip(&self.received) {
-                    *own = (*own + *theirs) / 2.0;
+                    *own = f32::midpoint(*own, *theirs);
                 }
                 self.sending.take().map_or(Ok(()), |sending| sending.finish().map(|_| ()))
             }

@@ -38,7 +38,7 @@ pub(super) fn thread_program(
     }
     let added = replay.add_mirrors(&at);
     let grads: Vec<_> = at.grad_buckets().collect();
-    let grads: Vec<_> = grads.into_iter().flat_map(|bucket| replay.grads(&at, bucket)).collect();
+    let grads: Vec<_> = grads.into_iter().filter_map(|bucket| replay.grads(&at, bucket)).collect();
     let norm = replay.tasks.buffer(Contents::Norm, 1);
     let mut measure = replay.tasks.task(TaskOp::GradNorm, Queue::Compute).writes(norm);
     for grads in &grads {

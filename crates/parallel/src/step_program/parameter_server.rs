@@ -20,6 +20,7 @@ use super::RankPlan;
 use crate::compress::{Method, Shape};
 use crate::from_recipe;
 use crate::parameter_server::ShardLayout;
+use crate::parameter_server::row_table::RowTable;
 use lockstep_config::{Consistency, Recipe};
 use lockstep_mesh::Axis;
 use lockstep_model::Blueprint;
@@ -44,6 +45,7 @@ const NARROW: u32 = 4;
 const BYTE: u32 = 1;
 
 /// Step of a run with parameter servers.
+#[expect(clippy::struct_excessive_bools, reason = "independent properties of a step")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct ServerStep {
     /// The first worker sends the initial weights before the step.
@@ -181,7 +183,7 @@ impl<'a> ServerPlan<'a> {
 
     /// Elements of an embedding row.
     fn row_len(&self) -> usize {
-        self.layout.rows.as_ref().map_or(0, |rows| rows.row_len())
+        self.layout.rows.as_ref().map_or(0, RowTable::row_len)
     }
 
     /// Length and bytes of an element of a pushed part: compressed where that is shorter.

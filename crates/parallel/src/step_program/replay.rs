@@ -18,10 +18,11 @@ impl<'a> Replay<'a> {
         tasks.microbatches(base.microbatches.iter().map(|number| *number as usize));
         for buffer in &base.buffers {
             let len = buffer.len as usize;
-            match buffer.is_persistent {
-                true => tasks.persistent(buffer.contents, len),
-                false => tasks.buffer(buffer.contents, len),
-            };
+            if buffer.is_persistent {
+                tasks.persistent(buffer.contents, len);
+            } else {
+                tasks.buffer(buffer.contents, len);
+            }
         }
         // A program of another rank is one without groups.
         for group in base.groups.iter().filter(|group| group.ranks.contains(&rank)) {

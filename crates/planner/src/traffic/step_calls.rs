@@ -187,7 +187,9 @@ fn after_step(program: &Program, is_canonical: bool) -> Vec<(Vec<usize>, GroupCa
             is_here.then(|| (bucket, Vec::new()))
         };
         let mut list = count(program, Queue::Link(Axis::Data), place);
-        list.iter_mut().for_each(|call| call.is_canonical = is_canonical);
+        for call in &mut list {
+            call.is_canonical = is_canonical;
+        }
         let contributions = group.contributions.clone();
         let ranks = group.ranks.clone();
         (!list.is_empty()).then_some((ranks, GroupCalls { contributions, list }))

@@ -247,9 +247,10 @@ impl<'a> Worker<'a> {
     /// Gathers the rows that the workers of a host group look up.
     fn gather_touched_rows(&mut self) {
         let Some(group) = self.host.filter(|_| self.servers.layout.rows.is_some()) else { return };
-        let lens = match self.servers.step.has_least_rows {
-            true => vec![0; self.group.len()],
-            false => tokens_by_worker(self.at)[self.group.clone()].to_vec(),
+        let lens = if self.servers.step.has_least_rows {
+            vec![0; self.group.len()]
+        } else {
+            tokens_by_worker(self.at)[self.group.clone()].to_vec()
         };
         let numbers = (Lengths::Even(lens.len()), Bytes(8));
         for (part, (lengths, element)) in
@@ -435,12 +436,11 @@ impl<'a> Worker<'a> {
         for (part, encoded) in parts.iter().zip(encoded) {
             let (len, element) = servers.pushed(part.1.len());
             let op = send(values(call, part.0, peer, len, element));
-            match encoded {
-                Some(encoded) => self.link(op, Use::Take, &[encoded]),
-                None => {
-                    let grads = self.grads(&self.buckets_in(part));
-                    self.link(op, Use::Read, &grads);
-                }
+            if let Some(encoded) = encoded {
+                self.link(op, Use::Take, &[encoded]);
+            } else {
+                let grads = self.grads(&self.buckets_in(part));
+                self.link(op, Use::Read, &grads);
             }
         }
         if let Some(rows) = servers.rows(self.pusher()) {
