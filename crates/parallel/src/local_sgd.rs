@@ -173,7 +173,7 @@ impl StrategyPlan for LocalSgdPlan {
     }
 
     /// Long runs of one kind are not walked, since a run may have millions of steps.
-    fn kinds(&self, steps: u64) -> BTreeMap<StepKind, u64> {
+    fn step_counts(&self, steps: u64) -> BTreeMap<StepKind, u64> {
         let recipe = &self.recipe;
         let mut counts = BTreeMap::new();
         let mut add = |kind: StepKind, count: u64| {

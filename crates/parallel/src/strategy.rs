@@ -26,16 +26,16 @@ pub trait StrategyPlan: Send + Sync {
     fn kind_at(&self, step: u64) -> StepKind;
 
     /// Kinds of the first `steps` steps with their numbers.
-    fn kinds(&self, steps: u64) -> BTreeMap<StepKind, u64> {
+    fn step_counts(&self, steps: u64) -> BTreeMap<StepKind, u64> {
         let mut counts = BTreeMap::new();
         (0..steps).for_each(|step| *counts.entry(self.kind_at(step)).or_insert(0) += 1);
         counts
     }
 
     /// Union of the kinds of the first `steps` steps.
-    fn all_kinds(&self, steps: u64) -> StepKind {
+    fn union(&self, steps: u64) -> StepKind {
         let mut all = StepKind::default();
-        for kind in self.kinds(steps).into_keys() {
+        for kind in self.step_counts(steps).into_keys() {
             all.gradients = all.gradients.max(kind.gradients);
             all.due.extend(kind.due);
             all.servers = all.servers.or(kind.servers);
@@ -188,8 +188,21 @@ impl StrategyPlan for AllReduce {
         StepKind::reduce()
     }
 
-    fn kinds(&self, steps: u64) -> BTreeMap<StepKind, u64> {
+    fn step_counts(&self, steps: u64) -> BTreeMap<StepKind, u64> {
         BTreeMap::from([(StepKind::reduce(), steps)])
+    }
+
+    fn start(&self, _replica: &Replica) -> Result<Option<Box<dyn Strategy>>, CommError> {
+        Ok(None)
+    }
+}
+
+/// Gradients stay on each rank, for something else to exchange.
+pub(crate) struct KeepGradients;
+
+impl StrategyPlan for KeepGradients {
+    fn kind_at(&self, _step: u64) -> StepKind {
+        StepKind::local()
     }
 
     fn start(&self, _replica: &Replica) -> Result<Option<Box<dyn Strategy>>, CommError> {
@@ -215,7 +228,7 @@ impl StrategyPlan for OwnLoop {
         }
     }
 
-    fn kinds(&self, steps: u64) -> BTreeMap<StepKind, u64> {
+    fn step_counts(&self, steps: u64) -> BTreeMap<StepKind, u64> {
         let (recipe, local) = (&self.0, StepKind::local);
         match recipe.sync.mode {
             SyncMode::ParameterServer => {

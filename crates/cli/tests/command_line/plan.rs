@@ -207,21 +207,15 @@ fn timelines_are_drawn_with_their_bubble() {
 #[test]
 fn unmodelled_traffic_is_reported_and_not_predicted() {
     let folder = Folder::new();
-    let state = &["sync.mode=local-sgd", "sync.average=state"][..];
-    for (more, cause) in [
-        (&["sync.stragglers=shares"][..], "sync.stragglers = \"shares\""),
-        (state, "sync.average = \"state\""),
-    ] {
-        let sets = two_workers(more);
-        let text = folder.succeed(&[&["plan"], &sets[..]].concat()).stdout;
-        assert!(text.contains(&format!("communication of {cause} is not counted")), "{text}");
-        assert!(!text.contains("in total exactly"), "{text}");
-        let report = folder.json(&[&["plan", "--json"], &sets[..]].concat());
-        assert_eq!(report["wire_is_exact"], false, "{report}");
-        let run = folder.succeed(&[&["train"], &sets[..]].concat());
-        assert!(run.stderr.contains(&format!("{cause} is not modelled")), "{run:?}");
-        assert!(!run.stdout.contains("predicted "), "{run:?}");
-    }
+    let (sets, cause) = (two_workers(&["sync.stragglers=shares"]), "sync.stragglers = \"shares\"");
+    let text = folder.succeed(&[&["plan"], &sets[..]].concat()).stdout;
+    assert!(text.contains(&format!("communication of {cause} is not counted")), "{text}");
+    assert!(!text.contains("in total exactly"), "{text}");
+    let report = folder.json(&[&["plan", "--json"], &sets[..]].concat());
+    assert_eq!(report["wire_is_exact"], false, "{report}");
+    let run = folder.succeed(&[&["train"], &sets[..]].concat());
+    assert!(run.stderr.contains(&format!("{cause} is not modelled")), "{run:?}");
+    assert!(!run.stdout.contains("predicted "), "{run:?}");
 }
 
 #[test]
@@ -282,8 +276,8 @@ fn a_step_program_is_proven_and_printed() {
     assert!(after.contains(&json!(gather)), "{after:?}");
     let error = refusal(&folder, &["plan", "step", "--preset", "tiny", "--rank", "9"]);
     assert!(error.contains("there is no rank 9; try 0 to"), "{error}");
-    let state = ["sync.mode=local-sgd", "sync.average=state"];
-    let error = refusal(&folder, &[&["plan", "step"], &two_workers(&state)[..]].concat());
+    let shares = ["sync.stragglers=shares"];
+    let error = refusal(&folder, &[&["plan", "step"], &two_workers(&shares)[..]].concat());
     assert!(error.contains("has no step program"), "{error}");
     let text = folder.succeed(&["plan", "step", "--preset", "federated"]).stdout;
     assert!(text.starts_with("step of rank 0, "), "{text}");

@@ -143,6 +143,24 @@ fn bytes_of_straggler_policies_are_exact_unless_rows_are_sparse() {
 }
 
 #[test]
+fn bytes_of_averaged_state_groups_and_robust_gossip_are_exact() {
+    let mut runs = Runs::new("forecasts");
+    let rounds = ["sync.mode=local-sgd", "sync.local_steps=2"];
+    let groups = ["sync.group_workers=2", "sync.inner_rounds=2"];
+    let variants: &[&[&str]] = &[
+        &[&rounds[..], &["sync.average=state", "optim.name=adamw"]].concat(),
+        &[&rounds[..], &groups, &["sync.average=state", "optim.name=adamw"]].concat(),
+        &["compress.method=top-k", "compress.ratio=0.1", "compress.group_workers=2"],
+        &["compress.method=power-sgd", "compress.group_workers=2", "compress.warmup_steps=2"],
+        &["sync.mode=gossip", "sync.aggregation=median", "sync.graph=complete"],
+    ];
+    for variant in variants {
+        let sets = [&["run.workers=4", "parallel.bucket_bytes=65536"], &SHORT[..], *variant];
+        assert_exact(&mut runs, &LLAMA.with(&sets.concat()));
+    }
+}
+
+#[test]
 fn bytes_of_hogwild_are_none_and_those_of_chosen_rounds_within_a_range() {
     let mut runs = Runs::new("forecasts");
     let hogwild = ["sync.mode=hogwild", "sync.threads=2", "run.workers=1"];

@@ -76,7 +76,7 @@ impl StrategyPlan for CompressedExchange {
         }
     }
 
-    fn kinds(&self, steps: u64) -> BTreeMap<StepKind, u64> {
+    fn step_counts(&self, steps: u64) -> BTreeMap<StepKind, u64> {
         let first = self.recipe.compress.warmup_steps.min(steps);
         let steady_from = self.steady_from().clamp(first, steps);
         let mut counts = BTreeMap::from([(self.warmup(), first)]);
@@ -87,7 +87,7 @@ impl StrategyPlan for CompressedExchange {
     }
 
     /// The first compressed step has the largest messages.
-    fn all_kinds(&self, steps: u64) -> StepKind {
+    fn union(&self, steps: u64) -> StepKind {
         let first = self.recipe.compress.warmup_steps;
         match (first, first < steps) {
             (_, false) => self.warmup(),

@@ -136,14 +136,14 @@ impl StrategyPlan for GossipPlan {
         StepKind { due: vec![step % self.graph.period() as u64], ..StepKind::local() }
     }
 
-    fn kinds(&self, steps: u64) -> BTreeMap<StepKind, u64> {
+    fn step_counts(&self, steps: u64) -> BTreeMap<StepKind, u64> {
         let turns = self.graph.period() as u64;
         let count = |turn: u64| (self.kind_at(turn), (steps - turn).div_ceil(turns));
         (0..turns.min(steps)).map(count).collect()
     }
 
     /// All turns need the same memory.
-    fn all_kinds(&self, _steps: u64) -> StepKind {
+    fn union(&self, _steps: u64) -> StepKind {
         self.kind_at(0)
     }
 

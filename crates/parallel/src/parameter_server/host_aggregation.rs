@@ -7,6 +7,7 @@
 
 use super::client::HostGroup;
 use crate::replica::Replica;
+use crate::strategy::KeepGradients;
 use lockstep_comm::{Comm, CommError, Reduction, Traffic};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ impl Replica {
     /// Joins a host group, whose first rank attaches to the servers
     /// ([`Replica::attach_to_servers`]).
     pub fn join_host_group(&mut self, comm: Comm) {
-        self.store.set_alone(true);
+        self.programs.adopt(Box::new(KeepGradients));
         let host_group = |comm: Comm| HostGroup { comm: comm.canonical(), exposed: Duration::ZERO };
         self.host_group = (comm.group_size() > 1).then(|| host_group(comm));
     }

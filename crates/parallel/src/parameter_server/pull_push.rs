@@ -11,6 +11,7 @@ use crate::byzantine::ByzantineWorker;
 use crate::compress::CompressionStats;
 use crate::distance::squared_distance;
 use crate::replica::Replica;
+use crate::strategy::KeepGradients;
 use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_optim::Clip;
 use lockstep_platform::World;
@@ -35,7 +36,7 @@ impl Replica {
         let num_workers = comm.group_size() - num_servers * (1 + num_backups);
         let shard_servers =
             |server| ShardServers::new(num_workers + server, num_backups, num_servers);
-        self.store.set_alone(true);
+        self.programs.adopt(Box::new(KeepGradients));
         self.client = Some(Client {
             comm,
             ranges,

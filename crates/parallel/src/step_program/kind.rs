@@ -58,12 +58,12 @@ impl StepKind {
 
     /// Kinds of a run's steps with their numbers.
     pub fn of_run(recipe: &Recipe) -> BTreeMap<Self, u64> {
-        strategy::plan_of(recipe).kinds(recipe.train.steps.max(1))
+        strategy::plan_of(recipe).step_counts(recipe.train.steps.max(1))
     }
 
     /// Union of all kinds of a run's steps.
     pub fn all_of(recipe: &Recipe) -> Self {
-        strategy::plan_of(recipe).all_kinds(recipe.train.steps.max(1))
+        strategy::plan_of(recipe).union(recipe.train.steps.max(1))
     }
 }
 
