@@ -14,9 +14,7 @@ use std::time::Duration;
 
 use lockstep_platform::{Deadline, Queue, RecvError, Signal, World};
 
-use crate::comm::Comm;
 use crate::error::CommError;
-use crate::nonblocking::InFlightGuard;
 
 /// Most calls in flight.
 const MAX_IN_FLIGHT: usize = 1024;
@@ -52,20 +50,27 @@ impl Background {
         Ok(Self { world: Arc::clone(world), queue, free: Arc::default() })
     }
 
-    /// Queues a call on `buffers`, with the deadline of its communicator while the queue is full;
-    /// returns `None` after that.
-    pub(crate) fn submit<B, F>(&self, guard: InFlightGuard, buffers: B, run: F) -> Option<Handle<B>>
+    /// Queues a call on `buffers`; waits up to `timeout` while the queue is full, and returns
+    /// `None` after that. `guard` is dropped once the result is there.
+    pub(crate) fn submit<G, B, F>(
+        &self,
+        guard: G,
+        buffers: B,
+        run: F,
+        timeout: Duration,
+    ) -> Option<Handle<B>>
     where
+        G: Send + 'static,
         B: Send + 'static,
-        F: FnOnce(&Comm, &mut B) -> Result<(), CommError> + Send + 'static,
+        F: FnOnce(&G, &mut B) -> Result<(), CommError> + Send + 'static,
     {
-        let timeout = guard.comm.timeout();
-        let request = self.reuse().unwrap_or_else(|| Arc::new(Request::<B, F>::new(&self.world)));
+        let request =
+            self.reuse().unwrap_or_else(|| Arc::new(Request::<G, B, F>::new(&self.world)));
         *lock(&request.call) = Some((guard, buffers, run));
         let handle = Handle {
             world: Arc::clone(&self.world),
             slot: Arc::clone(&request.slot),
-            request: Arc::<Request<B, F>>::clone(&request),
+            request: Arc::<Request<G, B, F>>::clone(&request),
             free: Arc::clone(&self.free),
         };
         self.queue.send(request, timeout).ok().map(|()| handle)
@@ -127,33 +132,33 @@ impl InFlight {
     }
 }
 
-/// What a thread runs.
+/// Work of a thread.
 trait Job: Send + Sync {
     fn run(&self);
 }
 
 /// A call and the slot for its result.
-struct Request<B, F> {
-    call: Mutex<Option<(InFlightGuard, B, F)>>,
+struct Request<G, B, F> {
+    call: Mutex<Option<(G, B, F)>>,
     slot: Arc<ResultSlot<B>>,
 }
 
-impl<B, F> Request<B, F> {
+impl<G, B, F> Request<G, B, F> {
     fn new(world: &World) -> Self {
         let slot = ResultSlot { outcome: Mutex::new(None), is_ready: world.threads().signal() };
         Self { call: Mutex::new(None), slot: Arc::new(slot) }
     }
 }
 
-impl<B: Send, F> Job for Request<B, F>
+impl<G: Send, B: Send, F> Job for Request<G, B, F>
 where
-    F: FnOnce(&Comm, &mut B) -> Result<(), CommError> + Send,
+    F: FnOnce(&G, &mut B) -> Result<(), CommError> + Send,
 {
     fn run(&self) {
         let call = lock(&self.call).take();
         let (guard, mut buffers, run) = call.expect("a queued request has a call");
         // The handle reports a panic; later calls still run.
-        let outcome = match catch_unwind(AssertUnwindSafe(|| run(&guard.comm, &mut buffers))) {
+        let outcome = match catch_unwind(AssertUnwindSafe(|| run(&guard, &mut buffers))) {
             Ok(result) => Outcome::Returned(result.map(|()| buffers)),
             Err(_) => Outcome::Panicked,
         };

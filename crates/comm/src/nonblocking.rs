@@ -200,14 +200,15 @@ impl Comm {
         let thread = self.core.endpoint.thread(channel)?;
         let guard =
             InFlightGuard::begin(Self { channel: Channel::Background, ..self.clone() }, channel);
-        let handle = thread.submit(guard, buffers, run);
+        let run = move |guard: &InFlightGuard, buffers: &mut B| run(&guard.comm, buffers);
+        let handle = thread.submit(guard, buffers, run, self.timeout());
         handle.ok_or_else(|| self.invalid("start", "too many calls are in flight, and none ends"))
     }
 }
 
 /// Counts a call in flight until it is dropped, also by a panic.
-pub(crate) struct InFlightGuard {
-    pub(crate) comm: Comm,
+struct InFlightGuard {
+    comm: Comm,
     channel: Channel,
 }
 

@@ -22,9 +22,9 @@ mod streaming;
 pub use streaming::params_of_fragment;
 
 use crate::distance::squared_distance;
-use crate::replica::Replica;
-use crate::step_program::{ELEMENT, StepBuilder, StepKind};
-use crate::strategy::{Measurements, StateLayout, Strategy, StrategyContext, StrategyPlan};
+use crate::measurements::{Drift, Measurements};
+use crate::step_program::{ELEMENT, StepBuilder, StepKind, StepTasks};
+use crate::strategy::{StateLayout, Strategy, StrategyContext, StrategyPlan, StrategyStart};
 use crate::traffic::add_traffic;
 use lockstep_comm::{Comm, CommError, Reduction, Traffic};
 use lockstep_config::{AverageScope, Outer, Recipe};
@@ -38,7 +38,7 @@ use std::ops::Range;
 
 const LINK: Queue = Queue::Link(Axis::Data);
 
-/// What is due in a step: the end of a round, an average within groups, the outer optimizer after
+/// Exchanges of a step: the end of a round, an average within groups, the outer optimizer after
 /// a round of one step, and fragments from `FRAGMENT` on.
 const ROUND: u64 = 0;
 const GROUP: u64 = 1;
@@ -151,6 +151,30 @@ impl LocalSgdPlan {
     }
 }
 
+impl StepTasks for LocalSgdPlan {
+    fn add_after_update(&self, kind: &StepKind, step: &mut StepBuilder<'_>) {
+        let workers = self.recipe.run.workers;
+        if kind.due.contains(&GROUP) {
+            let own = self.group_of(step.rank(), workers);
+            self.average(step, own, Averaged::BucketInGroup, Averaged::StateInGroup, false);
+        }
+        for fragment in kind.due.iter().filter_map(|due| due.checked_sub(FRAGMENT)) {
+            self.average_fragment(step, fragment as usize);
+        }
+        if kind.due.contains(&ROUND) {
+            self.average(step, 0..workers, Averaged::Bucket, Averaged::State, true);
+            step.gather_statistics(1);
+        }
+        if kind.due.contains(&OUTER) {
+            for (bucket, _) in step.full_buckets() {
+                let params = step.params_of(bucket);
+                let op = TaskOp::OuterUpdate { bucket: bucket as u32 };
+                step.task(op, Queue::Compute).updates(params);
+            }
+        }
+    }
+}
+
 impl StrategyPlan for LocalSgdPlan {
     fn kind_at(&self, step: u64) -> StepKind {
         let recipe = &self.recipe;
@@ -197,30 +221,8 @@ impl StrategyPlan for LocalSgdPlan {
         counts
     }
 
-    fn add_after_update(&self, kind: &StepKind, step: &mut StepBuilder<'_>) {
-        let workers = self.recipe.run.workers;
-        if kind.due.contains(&GROUP) {
-            let own = self.group_of(step.rank(), workers);
-            self.average(step, own, Averaged::BucketInGroup, Averaged::StateInGroup, false);
-        }
-        for fragment in kind.due.iter().filter_map(|due| due.checked_sub(FRAGMENT)) {
-            self.average_fragment(step, fragment as usize);
-        }
-        if kind.due.contains(&ROUND) {
-            self.average(step, 0..workers, Averaged::Bucket, Averaged::State, true);
-            step.gather_statistics(1);
-        }
-        if kind.due.contains(&OUTER) {
-            for (bucket, _) in step.full_buckets() {
-                let params = step.params_of(bucket);
-                let op = TaskOp::OuterUpdate { bucket: bucket as u32 };
-                step.task(op, Queue::Compute).updates(params);
-            }
-        }
-    }
-
-    fn start(&self, replica: &Replica) -> Result<Option<Box<dyn Strategy>>, CommError> {
-        let (data, shares) = (replica.groups.data(), &replica.plan.shares);
+    fn start(&self, at: &StrategyStart<'_>) -> Result<Option<Box<dyn Strategy>>, CommError> {
+        let (data, shares) = (at.groups.data(), &at.plan.shares);
         let (worker, num_workers) = (data.group_rank(), data.group_size());
         let each: Vec<_> = (0..num_workers).map(|worker| worker..worker + 1).collect();
         let averaging_group = |comm: Comm, workers_of: Range<usize>| AveragingGroup {
@@ -237,7 +239,7 @@ impl StrategyPlan for LocalSgdPlan {
                 Some(averaging_group(comm, self.group_of(worker, num_workers)))
             }
         };
-        let zeros = || replica.all.list.iter().map(|bucket| vec![0.0; bucket.len]).collect();
+        let zeros = || at.buckets.list.iter().map(|bucket| vec![0.0; bucket.len]).collect();
         let rule = self.rule();
         let velocity = if rule == OuterOptimizer::Average { Vec::new() } else { zeros() };
         Ok(Some(Box::new(LocalSgd {
@@ -249,7 +251,7 @@ impl StrategyPlan for LocalSgdPlan {
             recipe: self.recipe.clone(),
             anchors: zeros(),
             velocity,
-            buffer: vec![0.0; replica.all.max_len()],
+            buffer: vec![0.0; at.buckets.max_len()],
             distance: 0.0,
             moved: 0.0,
             drift: None,
@@ -261,19 +263,6 @@ impl StrategyPlan for LocalSgdPlan {
 struct AveragingGroup {
     comm: Comm,
     weight: f32,
-}
-
-/// Distance between replicas at the end of a round.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Drift {
-    /// Mean over ranks of ‖xᵢ − x̄‖².
-    pub mean: f64,
-    /// Largest ‖xᵢ − x̄‖².
-    pub max: f64,
-    /// Rank with the largest distance.
-    pub worker: usize,
-    /// Squared norm of the mean change, ‖x̄ − x₀‖².
-    pub moved: f64,
 }
 
 /// Local SGD state of a rank.

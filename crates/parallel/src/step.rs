@@ -5,16 +5,17 @@
 //! background. What the training loop knows and a program does not, such as the data and the
 //! decision to skip an update, is behind [`StepHost`].
 
+use crate::measurements::{ConsensusDistance, Measurements, Topology};
 use crate::programs::Segment;
 use crate::replica::Replica;
-use crate::strategy::{Strategy, StrategyContext};
+use crate::strategy::{StateLayout, Strategy, StrategyContext, StrategyPlan, StrategyStart};
 use lockstep_comm::CommError;
 use lockstep_model::Microbatch;
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Update};
 use lockstep_tensor::Cpu;
 use std::ops::Range;
 
-/// What a step needs from the training loop.
+/// Part of a step that the training loop decides.
 pub trait StepHost<'a> {
     /// Errors of the training loop.
     type Error: From<CommError>;
@@ -101,5 +102,103 @@ impl Replica {
         };
         self.with_strategy(step, Some(optimizer), run).unwrap_or(Ok(()))?;
         self.store.publish(&mut self.device.link)
+    }
+}
+
+impl Replica {
+    /// Adopts a strategy. Collective, before the first step; every rank holds the whole model
+    /// unless all that the strategy does is to reduce gradients.
+    pub fn adopt(&mut self, plan: Box<dyn StrategyPlan>) -> Result<(), CommError> {
+        if !plan.is_interpreted() {
+            return Ok(());
+        }
+        let Self { groups, plan: of_replica, blueprint, all, store, .. } = &*self;
+        let start = StrategyStart { groups, plan: of_replica, blueprint, buckets: all, store };
+        self.strategy = plan.start(&start)?;
+        assert!(
+            self.strategy.is_none() || self.plan.is_replicated(),
+            "the strategy requires a whole replica on each rank"
+        );
+        self.programs.adopt(plan);
+        Ok(())
+    }
+
+    /// Whether the gradients of a step stay on this rank, so that ranks update by their own.
+    pub fn is_local_step(&self, step: u64) -> bool {
+        self.programs.kind_at(step).is_local()
+    }
+
+    /// Runs something with the strategy, if there is one.
+    pub(crate) fn with_strategy<R>(
+        &mut self,
+        step: u64,
+        optimizer: Option<&mut Optimizer>,
+        run: impl FnOnce(&mut dyn Strategy, &mut StrategyContext<'_>) -> R,
+    ) -> Option<R> {
+        let Self { strategy, blueprint, store, .. } = self;
+        let mut at = StrategyContext { step, blueprint, optimizer, store };
+        strategy.as_deref_mut().map(|strategy| run(strategy, &mut at))
+    }
+
+    /// Installs the mean of all ranks' weights, where they have their own, until
+    /// [`Self::restore_own_weights`]. Collective.
+    pub fn install_mean_weights(&mut self) -> Result<(), CommError> {
+        match self.with_strategy(0, None, |strategy, at| strategy.install_mean(at)) {
+            Some(done) => done.and_then(|()| self.store.publish(&mut self.device.link)),
+            None => Ok(()),
+        }
+    }
+
+    /// Restores every rank's own weights.
+    pub fn restore_own_weights(&mut self) -> Result<(), CommError> {
+        match self.with_strategy(0, None, |strategy, at| strategy.restore_own(at)) {
+            Some(done) => done.and_then(|()| self.store.publish(&mut self.device.link)),
+            None => Ok(()),
+        }
+    }
+
+    /// Resumes the strategy after `num_steps` steps from its restored state.
+    pub fn resume_strategy(
+        &mut self,
+        num_steps: u64,
+        optimizer: &mut Optimizer,
+    ) -> Result<(), CommError> {
+        let resume = |strategy: &mut dyn Strategy, at: &mut StrategyContext<'_>| {
+            strategy.resume(num_steps, at)
+        };
+        match self.with_strategy(num_steps, Some(optimizer), resume) {
+            Some(done) => done.and_then(|()| self.store.publish(&mut self.device.link)),
+            None => Ok(()),
+        }
+    }
+
+    /// Visits the strategy's checkpoint state ([`Strategy::visit`]).
+    pub fn visit_strategy<E>(
+        &mut self,
+        mut visit: impl FnMut(&str, bool, &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Self { strategy: Some(strategy), blueprint, store, .. } = self else { return Ok(()) };
+        let mut result = Ok(());
+        let at = StateLayout { blueprint, buckets: &store.buckets };
+        strategy.visit(&at, &mut |name, is_own, values| {
+            result = visit(name, is_own, values);
+            result.is_ok()
+        });
+        result
+    }
+
+    /// Takes what the strategy measured in the last step.
+    pub fn take_measurements(&mut self) -> Measurements {
+        self.strategy.as_mut().map_or(Measurements::default(), |it| it.take_measurements())
+    }
+
+    /// Consensus distance when the mean was installed last.
+    pub fn consensus(&self) -> Option<ConsensusDistance> {
+        self.strategy.as_ref()?.consensus()
+    }
+
+    /// Graph on which ranks average with neighbors, if they do.
+    pub fn topology(&self) -> Option<Topology> {
+        self.strategy.as_ref()?.topology()
     }
 }

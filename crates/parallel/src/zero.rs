@@ -159,8 +159,8 @@ impl ShardedGradients {
     }
 
     /// Starts to exchange the shards of a leaf in every rank. `leaf` is the number of this rank's
-    /// leaf where it is sent in `f32`; a rank without one in this pass only receives. `lens` are those
-    /// of [`lockstep_comm::Comm::all_to_all_parts`].
+    /// leaf where it is sent in `f32`; a rank without one in this pass only receives. `lens` are
+    /// those of [`lockstep_comm::Comm::all_to_all_parts`].
     pub fn exchange(
         &mut self,
         bucket: usize,

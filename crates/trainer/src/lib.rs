@@ -14,8 +14,8 @@
 //! - [`pretrained`]: models in run folders and Hugging Face folders; [`mod@convert`]: conversion
 //!   between the two.
 //! - [`checkpoints`]: checkpoints during training; [`restore`], [`resume_state`]: resuming.
-//! - `federated`: federated rounds; `local_steps`: automatic length of a round; `sparse_rows`: sparse
-//!   embedding rows; `worker_state`: state that workers do not share, in checkpoints.
+//! - `federated`: federated rounds; `local_steps`: automatic length of a round; `sparse_rows`:
+//!   sparse embedding rows; `worker_state`: state that workers do not share, in checkpoints.
 //! - [`stragglers`]: speed of workers and straggler policies; [`emulation`]: emulated slow workers.
 //! - [`run_folder`]: files of a run; `artifacts`: final weights and state.
 //! - [`generate`]: text generation; [`sampling`]: choice of the next token.

@@ -8,7 +8,7 @@ use lockstep_config::{Partition, Recipe};
 use lockstep_model::Blueprint;
 use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer};
 use lockstep_parallel::from_recipe::{blueprint_of_rank, plan_at};
-use lockstep_parallel::{Groups, Replica, Stages, block_profile, bucket_tuning, strategy};
+use lockstep_parallel::{Groups, Replica, Stages, block_profile, bucket_tuning, strategies};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 
@@ -46,7 +46,7 @@ pub fn materialize_model(
     let phases = plan.phases.clone();
     let mut replica =
         Replica::materialize_in_groups(blueprint, seed, cpu, plan, groups.clone(), world)?;
-    replica.adopt(strategy::plan_of(recipe))?;
+    replica.adopt(strategies::plan_of(recipe))?;
     stragglers::prepare(recipe, world, &mut replica)?;
     let tensors = replica.blueprint().tensors();
     let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));

@@ -10,8 +10,10 @@ use lockstep_mesh::Axis;
 use lockstep_model::{Microbatch, MicrobatchShape};
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Update};
 use lockstep_parallel::from_recipe::{blueprint_of_rank, plan_at};
-use lockstep_parallel::step_program::{RankPlan, StepBuilder, StepKind};
-use lockstep_parallel::strategy::{StateLayout, Strategy, StrategyContext, StrategyPlan};
+use lockstep_parallel::step_program::{RankPlan, StepBuilder, StepKind, StepTasks};
+use lockstep_parallel::strategy::{
+    StateLayout, Strategy, StrategyContext, StrategyPlan, StrategyStart,
+};
 use lockstep_parallel::{Replica, StepHost};
 use lockstep_planner::traffic::{self, Interconnect};
 use lockstep_platform::{World, real};
@@ -23,12 +25,7 @@ const NUM_STEPS: u64 = 7;
 
 struct PushToNext;
 
-impl StrategyPlan for PushToNext {
-    fn kind_at(&self, step: u64) -> StepKind {
-        let is_due = (step + 1).is_multiple_of(3);
-        StepKind { due: is_due.then_some(0).into_iter().collect(), ..StepKind::local() }
-    }
-
+impl StepTasks for PushToNext {
     fn add_after_update(&self, kind: &StepKind, step: &mut StepBuilder<'_>) {
         if kind.due.is_empty() {
             return;
@@ -51,10 +48,17 @@ impl StrategyPlan for PushToNext {
             step.task(mean, Queue::Compute).updates(params).takes(received);
         }
     }
+}
 
-    fn start(&self, replica: &Replica) -> Result<Option<Box<dyn Strategy>>, CommError> {
+impl StrategyPlan for PushToNext {
+    fn kind_at(&self, step: u64) -> StepKind {
+        let is_due = (step + 1).is_multiple_of(3);
+        StepKind { due: is_due.then_some(0).into_iter().collect(), ..StepKind::local() }
+    }
+
+    fn start(&self, at: &StrategyStart<'_>) -> Result<Option<Box<dyn Strategy>>, CommError> {
         let each: Vec<_> = (0..NUM_RANKS).map(|rank| rank..rank + 1).collect();
-        let comm = replica.groups().data().summing(&each, "next")?;
+        let comm = at.groups.data().summing(&each, "next")?;
         Ok(Some(Box::new(Pushes { comm, sending: None, received: Vec::new() })))
     }
 }
@@ -108,7 +112,7 @@ impl Strategy for Pushes {
     }
 }
 
-/// The same tokens in every micro-batch of a rank, other tokens on every rank.
+/// Tokens of every micro-batch of a rank; other ranks have others.
 struct Host {
     shape: MicrobatchShape,
     tokens: Vec<u32>,

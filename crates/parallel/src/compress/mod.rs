@@ -12,8 +12,8 @@
 //! - [`half_precision`]: two bytes an element; [`int8`], [`qsgd`]: fewer, with stochastic rounding
 //! - [`top_k`], [`random_k`], [`dgc`]: sparsification; [`sign`]: one bit an element; [`power_sgd`]:
 //!   low-rank factors; [`one_bit_adam`]: signs of Adam's momentum
-//! - `step`: its tasks and state; `exchange`: the exchange; `exchange_plan`: its calls and memory, in
-//!   advance; `hierarchy`: uncompressed reduction within groups
+//! - `step`: its tasks and state; `exchange`: the exchange; `exchange_plan`: its calls and memory,
+//!   in advance; `hierarchy`: uncompressed reduction within groups
 
 pub mod bit_packing;
 pub mod dgc;
@@ -34,6 +34,7 @@ mod step;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use crate::measurements::CompressionStats;
 pub use exchange_plan::{ExchangePlan, PlannedCall};
 pub use step::{CompressedExchange, exchange_plan};
 
@@ -100,19 +101,6 @@ pub struct CompressionPlan {
     pub seed: u64,
     /// Size of groups of consecutive ranks that reduce uncompressed; below 2 there are none.
     pub group: usize,
-}
-
-/// Compression statistics of a step, over all ranks.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct CompressionStats {
-    /// Σ‖Q(g) − g‖² / Σ‖g‖² over the ranks' gradients, residuals included.
-    pub delta: f64,
-    /// Mean norm of the residual over ranks.
-    pub residual_norm: f64,
-    /// Bytes of a rank's messages.
-    pub message_bytes: u64,
-    /// Bytes of the uncompressed gradients.
-    pub dense_bytes: u64,
 }
 
 /// Shape of one tensor.

@@ -4,10 +4,10 @@ use super::exchange::{Compression, Tensor};
 use super::hierarchy::Hierarchy;
 use super::{CompressionStats, ExchangePlan, Method, Shape, dgc, one_bit_adam};
 use crate::from_recipe;
-use crate::replica::Replica;
+use crate::measurements::Measurements;
 use crate::replica_plan::ReplicaPlan;
-use crate::step_program::{ELEMENT, GradientUse, StepBuilder, StepKind};
-use crate::strategy::{Measurements, StateLayout, Strategy, StrategyContext, StrategyPlan};
+use crate::step_program::{ELEMENT, GradientUse, StepBuilder, StepKind, StepTasks};
+use crate::strategy::{StateLayout, Strategy, StrategyContext, StrategyPlan, StrategyStart};
 use lockstep_comm::{CommError, Traffic};
 use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
@@ -64,38 +64,7 @@ impl CompressedExchange {
     }
 }
 
-impl StrategyPlan for CompressedExchange {
-    fn kind_at(&self, step: u64) -> StepKind {
-        if !self.recipe.compress.is_on_in(step) {
-            return self.warmup();
-        }
-        StepKind {
-            gradients: GradientUse::Exchanged,
-            due: vec![step.min(self.steady_from())],
-            ..StepKind::default()
-        }
-    }
-
-    fn step_counts(&self, steps: u64) -> BTreeMap<StepKind, u64> {
-        let first = self.recipe.compress.warmup_steps.min(steps);
-        let steady_from = self.steady_from().clamp(first, steps);
-        let mut counts = BTreeMap::from([(self.warmup(), first)]);
-        (first..steady_from).for_each(|step| *counts.entry(self.kind_at(step)).or_insert(0) += 1);
-        *counts.entry(self.kind_at(steady_from)).or_insert(0) += steps - steady_from;
-        counts.retain(|_, count| *count > 0);
-        counts
-    }
-
-    /// The first compressed step has the largest messages.
-    fn union(&self, steps: u64) -> StepKind {
-        let first = self.recipe.compress.warmup_steps;
-        match (first, first < steps) {
-            (_, false) => self.warmup(),
-            (0, true) => self.kind_at(0),
-            (_, true) => StepKind { due: self.kind_at(first).due, ..StepKind::reduce() },
-        }
-    }
-
+impl StepTasks for CompressedExchange {
     fn add_exchange(&self, kind: &StepKind, step: &mut StepBuilder<'_>, grads: &[BufferId]) {
         let Some(&due) = kind.due.first() else { return };
         if due == TRACK {
@@ -151,16 +120,49 @@ impl StrategyPlan for CompressedExchange {
         }
         step.gather_statistics(3);
     }
+}
 
-    fn start(&self, replica: &Replica) -> Result<Option<Box<dyn Strategy>>, CommError> {
+impl StrategyPlan for CompressedExchange {
+    fn kind_at(&self, step: u64) -> StepKind {
+        if !self.recipe.compress.is_on_in(step) {
+            return self.warmup();
+        }
+        StepKind {
+            gradients: GradientUse::Exchanged,
+            due: vec![step.min(self.steady_from())],
+            ..StepKind::default()
+        }
+    }
+
+    fn step_counts(&self, steps: u64) -> BTreeMap<StepKind, u64> {
+        let first = self.recipe.compress.warmup_steps.min(steps);
+        let steady_from = self.steady_from().clamp(first, steps);
+        let mut counts = BTreeMap::from([(self.warmup(), first)]);
+        (first..steady_from).for_each(|step| *counts.entry(self.kind_at(step)).or_insert(0) += 1);
+        *counts.entry(self.kind_at(steady_from)).or_insert(0) += steps - steady_from;
+        counts.retain(|_, count| *count > 0);
+        counts
+    }
+
+    /// The first compressed step has the largest messages.
+    fn union(&self, steps: u64) -> StepKind {
+        let first = self.recipe.compress.warmup_steps;
+        match (first, first < steps) {
+            (_, false) => self.warmup(),
+            (0, true) => self.kind_at(0),
+            (_, true) => StepKind { due: self.kind_at(first).due, ..StepKind::reduce() },
+        }
+    }
+
+    fn start(&self, at: &StrategyStart<'_>) -> Result<Option<Box<dyn Strategy>>, CommError> {
         let plan = from_recipe::compression_from_recipe(&self.recipe);
         let plan = plan.expect("the recipe compresses");
-        let hierarchy = Hierarchy::new(replica.groups.data(), plan.group)?;
+        let hierarchy = Hierarchy::new(at.groups.data(), plan.group)?;
         let num_workers = hierarchy.leaders.group_size();
         let (mut start, mut power) = (0, Vec::new());
         let mut tensors = Vec::new();
-        for slot in replica.slots() {
-            let shape = Shape::of(&slot, &replica.blueprint);
+        for slot in at.slots() {
+            let shape = Shape::of(&slot, at.blueprint);
             let len = shape.len;
             let method = from_recipe::tensor_method(&self.recipe, &plan, &slot.name);
             let method = method.filter(|_| hierarchy.is_writer());

@@ -7,6 +7,9 @@ use crate::byzantine::apply_attack;
 use lockstep_config::ByzantineAttack;
 use lockstep_tensor::random::Key;
 
+/// Rank of the coordinator.
+pub(crate) const COORDINATOR: usize = 0;
+
 /// Probabilities of lost and delayed updates, and of Byzantine clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrivalModel {

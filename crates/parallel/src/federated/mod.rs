@@ -29,6 +29,7 @@ use crate::leaves::Leaves;
 use crate::replica::Replica;
 use crate::replica_plan::ReplicaPlan;
 use crate::robust_aggregation::Aggregator;
+use arrival::COORDINATOR;
 use arrival::{ArrivalModel, DelayedUpdates};
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::Optim;
@@ -42,9 +43,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub use round::{LocalLoss, RoundSummary};
-
-/// Rank of the coordinator.
-pub(crate) const COORDINATOR: usize = 0;
 
 /// Drift correction of client gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]

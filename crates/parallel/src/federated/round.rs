@@ -2,9 +2,9 @@
 //! aggregates them.
 
 use super::arrival::Arrival;
+use super::arrival::COORDINATOR;
 use super::{
-    ActiveClient, COORDINATOR, Correction, Federation, privacy, read_weights, secure_aggregation,
-    write_weights,
+    ActiveClient, Correction, Federation, privacy, read_weights, secure_aggregation, write_weights,
 };
 use crate::distance::squared_distance;
 use crate::replica::Replica;

@@ -26,9 +26,9 @@ pub mod push_sum;
 pub mod robust_mixing;
 
 use crate::from_recipe;
-use crate::replica::Replica;
-use crate::step_program::{ELEMENT, StepBuilder, StepKind};
-use crate::strategy::{StateLayout, Strategy, StrategyContext, StrategyPlan, Topology};
+use crate::measurements::{ConsensusDistance, Topology};
+use crate::step_program::{ELEMENT, StepBuilder, StepKind, StepTasks};
+use crate::strategy::{StateLayout, Strategy, StrategyContext, StrategyPlan, StrategyStart};
 use crate::u64_as_f32;
 pub use graph::Graph;
 use lockstep_comm::{Comm, CommError, Reduction, Traffic};
@@ -131,6 +131,20 @@ impl GossipPlan {
     }
 }
 
+impl StepTasks for GossipPlan {
+    fn add_after_update(&self, kind: &StepKind, step: &mut StepBuilder<'_>) {
+        let (turn, buckets) = (kind.due[0], step.full_buckets());
+        if self.recipe.sync.has_byzantine_settings() {
+            // Robust rules need all buckets of a neighbor at once.
+            return self.mix(step, turn, &buckets);
+        }
+        buckets.chunks(1).for_each(|bucket| self.mix(step, turn, bucket));
+        if self.graph.is_directed() {
+            self.debias(step, turn);
+        }
+    }
+}
+
 impl StrategyPlan for GossipPlan {
     fn kind_at(&self, step: u64) -> StepKind {
         StepKind { due: vec![step % self.graph.period() as u64], ..StepKind::local() }
@@ -147,29 +161,17 @@ impl StrategyPlan for GossipPlan {
         self.kind_at(0)
     }
 
-    fn add_after_update(&self, kind: &StepKind, step: &mut StepBuilder<'_>) {
-        let (turn, buckets) = (kind.due[0], step.full_buckets());
-        if self.recipe.sync.has_byzantine_settings() {
-            // Robust rules need all buckets of a neighbor at once.
-            return self.mix(step, turn, &buckets);
-        }
-        buckets.chunks(1).for_each(|bucket| self.mix(step, turn, bucket));
-        if self.graph.is_directed() {
-            self.debias(step, turn);
-        }
-    }
-
-    fn start(&self, replica: &Replica) -> Result<Option<Box<dyn Strategy>>, CommError> {
-        let (data, graph) = (replica.groups.data(), self.graph.clone());
+    fn start(&self, at: &StrategyStart<'_>) -> Result<Option<Box<dyn Strategy>>, CommError> {
+        let (data, graph) = (at.groups.data(), self.graph.clone());
         assert_eq!(graph.num_workers(), data.group_size(), "one node per rank");
         let each: Vec<_> = (0..data.group_size()).map(|worker| worker..worker + 1).collect();
-        let buckets = &replica.all.list;
+        let buckets = &at.buckets.list;
         let zeros = || buckets.iter().map(|bucket| vec![0.0; bucket.len]).collect();
         let robust = self.recipe.sync.has_byzantine_settings().then(|| {
             assert!(!graph.is_directed(), "robust mixing requires an undirected graph");
-            let attack = from_recipe::attack_of(&self.recipe, replica.groups.rank());
+            let attack = from_recipe::attack_of(&self.recipe, at.groups.rank());
             let mut robust = RobustMixer::new(from_recipe::aggregation_rule(&self.recipe), attack);
-            let all = (0..buckets.len()).flat_map(|bucket| replica.store.own_params(bucket));
+            let all = (0..buckets.len()).flat_map(|bucket| at.store.own_params(bucket));
             robust.begin(&all.copied().collect::<Vec<_>>());
             robust
         });
@@ -178,7 +180,7 @@ impl StrategyPlan for GossipPlan {
             push: graph.is_directed().then(|| PushSum::new(zeros())),
             own_weights: zeros(),
             is_mean_installed: false,
-            buffer: vec![0.0; replica.all.max_len()],
+            buffer: vec![0.0; at.buckets.max_len()],
             found: None,
             topology: Topology {
                 name: self.recipe.sync.gossip.graph.name().to_owned(),
@@ -189,17 +191,6 @@ impl StrategyPlan for GossipPlan {
             mixer: Mixer::new(data.summing(&each, "gossip")?, graph),
         })))
     }
-}
-
-/// Distance of replicas from their mean.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ConsensusDistance {
-    /// Mean over ranks of ‖xᵢ − x̄‖².
-    pub mean: f64,
-    /// Largest ‖xᵢ − x̄‖².
-    pub max: f64,
-    /// Rank with the largest distance.
-    pub worker: usize,
 }
 
 /// Gossip state of a rank.

@@ -1,5 +1,5 @@
-//! Federated rounds (`FedAvg`, `McMahan` et al. 2017): clients take turns in the model of their rank
-//! and report their losses; at the end of a round they send updates to the coordinator, which
+//! Federated rounds (`FedAvg`, `McMahan` et al. 2017): clients take turns in the model of their
+//! rank and report their losses; at the end of a round they send updates to the coordinator, which
 //! broadcasts the new weights.
 //!
 //! Sampling, lost updates and delays follow from the recipe's seed. A client that has taken its
@@ -8,8 +8,7 @@
 
 use super::gradients::Gradients;
 use super::{ELEMENT, RankPlan, StepBuilder};
-use crate::federated::COORDINATOR;
-use crate::federated::arrival::{Arrival, ArrivalModel};
+use crate::federated::arrival::{Arrival, ArrivalModel, COORDINATOR};
 use lockstep_config::units::Bytes;
 use lockstep_config::{FederatedMethod, Recipe};
 use lockstep_mesh::Axis;
@@ -83,7 +82,7 @@ fn by_home(recipe: &Recipe, clients: impl Iterator<Item = usize>) -> Vec<usize> 
 }
 
 /// Program of a rank's step.
-pub(super) fn federated_program(
+pub(crate) fn federated_program(
     at: &RankPlan<'_>,
     recipe: &Recipe,
     kind: &FederatedStep,

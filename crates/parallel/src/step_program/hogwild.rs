@@ -8,7 +8,7 @@ use lockstep_model::Blueprint;
 use lockstep_schedule::step::{Contents, Program, Queue, TaskOp};
 
 /// Program of a thread's step.
-pub(super) fn thread_program(
+pub(crate) fn thread_program(
     recipe: &Recipe,
     plan: &ReplicaPlan,
     blueprint: &Blueprint,

@@ -1,11 +1,8 @@
 //! Kinds of steps: steps of one kind have the same program.
 
 use super::{FederatedStep, ServerStep};
-use crate::strategy;
-use lockstep_config::Recipe;
-use std::collections::BTreeMap;
 
-/// What happens to the gradients of a step.
+/// Use of the gradients of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum GradientUse {
     /// Each rank updates by its own.
@@ -22,7 +19,7 @@ pub enum GradientUse {
 pub struct StepKind {
     /// Use of the gradients.
     pub gradients: GradientUse,
-    /// What the strategy does besides, in its own numbers.
+    /// Exchanges of the strategy besides, in its own numbers.
     pub due: Vec<u64>,
     /// Exchange with parameter servers.
     pub servers: Option<ServerStep>,
@@ -50,27 +47,13 @@ impl StepKind {
     pub fn is_reduced(&self) -> bool {
         self.gradients == GradientUse::Reduced
     }
-
-    /// Kind of a step of a recipe.
-    pub fn at(recipe: &Recipe, step: u64) -> Self {
-        strategy::plan_of(recipe).kind_at(step)
-    }
-
-    /// Kinds of a run's steps with their numbers.
-    pub fn of_run(recipe: &Recipe) -> BTreeMap<Self, u64> {
-        strategy::plan_of(recipe).step_counts(recipe.train.steps.max(1))
-    }
-
-    /// Union of all kinds of a run's steps.
-    pub fn all_of(recipe: &Recipe) -> Self {
-        strategy::plan_of(recipe).union(recipe.train.steps.max(1))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use lockstep_config::{Sources, resolve};
+    use std::collections::BTreeMap;
 
     #[test]
     fn counts_match_a_walk_over_all_steps() {

@@ -11,7 +11,7 @@
 //! - `replay`: programs made from others
 //! - `update`: from reduced gradients to updated parameters
 //!
-//! A [`StrategyPlan`] adds what workers exchange besides.
+//! A strategy adds what workers exchange besides ([`StepTasks`]).
 //!
 //! Equal plans and ranks give equal programs; nothing here does I/O or holds tensors.
 
@@ -19,7 +19,7 @@ mod federated;
 mod gradients;
 mod hogwild;
 mod kind;
-mod parameter_server;
+pub(crate) mod parameter_server;
 mod params;
 mod passes;
 mod replay;
@@ -27,19 +27,21 @@ mod stragglers;
 mod update;
 
 pub use federated::FederatedStep;
+pub(crate) use federated::federated_program;
+pub(crate) use hogwild::thread_program;
 pub use kind::{GradientUse, StepKind};
 pub use parameter_server::ServerStep;
+pub(crate) use stragglers::hold_reductions;
 pub use update::pair_numbers;
 
 use crate::buckets::Buckets;
 use crate::leaf_assignment::LeafAssignment;
 use crate::replica_plan::ReplicaPlan;
 use crate::sparse_embedding::SparseEmbedding;
-use crate::strategy::{self, StrategyPlan};
 use crate::trainable_params::TrainableParams;
 use gradients::Gradients;
+use lockstep_config::Dtype;
 use lockstep_config::units::Bytes;
-use lockstep_config::{Dtype, Recipe, SyncMode};
 use lockstep_mesh::{Axis, Mesh, Rank};
 use lockstep_model::Blueprint;
 use lockstep_optim::Slot;
@@ -60,6 +62,15 @@ const NARROW_ELEMENT: Bytes = Bytes(2);
 
 /// Group of all ranks in every program.
 const WORLD: u32 = 2;
+
+/// Tasks that a synchronization strategy adds to a step.
+pub trait StepTasks {
+    /// Adds tasks between the reduction of gradients and their norm.
+    fn add_exchange(&self, _kind: &StepKind, _step: &mut StepBuilder<'_>, _grads: &[BufferId]) {}
+
+    /// Adds tasks after the update.
+    fn add_after_update(&self, _kind: &StepKind, _step: &mut StepBuilder<'_>) {}
+}
 
 /// A rank's place and its part of the model.
 pub struct RankPlan<'a> {
@@ -116,32 +127,24 @@ impl<'a> RankPlan<'a> {
         self.sparse.is_some()
     }
 
+    /// Plan of the replica.
+    pub fn plan(&self) -> &'a ReplicaPlan {
+        self.plan
+    }
+
+    /// Model of the rank.
+    pub fn blueprint(&self) -> &'a Blueprint {
+        self.blueprint
+    }
+
     /// Program of a training step without a strategy: gradients are reduced, or stay here.
     pub fn training(&self, kind: &StepKind) -> Program {
         self.build(kind, None)
     }
 
     /// Program of a training step of some kind under a strategy.
-    pub fn training_with(&self, strategy: &dyn StrategyPlan, kind: &StepKind) -> Program {
+    pub fn training_with(&self, strategy: &dyn StepTasks, kind: &StepKind) -> Program {
         self.build(kind, Some(strategy))
-    }
-
-    /// Program of a training step of some kind of a recipe's run.
-    pub fn training_of(&self, recipe: &Recipe, kind: &StepKind) -> Program {
-        if let Some(step) = kind.servers {
-            return parameter_server::worker_program(self, recipe, step);
-        }
-        if let Some(step) = &kind.federated {
-            return federated::federated_program(self, recipe, step);
-        }
-        if recipe.sync.mode == SyncMode::Hogwild {
-            return hogwild::thread_program(recipe, self.plan, self.blueprint, 0);
-        }
-        let program = self.build(kind, Some(&*strategy::plan_of(recipe)));
-        if kind.is_reduced() && recipe.sync.stragglers.policy.leaves_out() {
-            return stragglers::hold_reductions(&program, WORLD);
-        }
-        program
     }
 
     /// Passes of a step, with gradients that stay on this rank.
@@ -163,7 +166,7 @@ impl<'a> RankPlan<'a> {
         step
     }
 
-    fn build(&self, kind: &StepKind, strategy: Option<&dyn StrategyPlan>) -> Program {
+    fn build(&self, kind: &StepKind, strategy: Option<&dyn StepTasks>) -> Program {
         let mut step = self.begin(kind);
         step.update(kind, strategy);
         if let Some(strategy) = strategy {
@@ -356,29 +359,6 @@ impl<'a> StepBuilder<'a> {
     fn wire_element(&self) -> Bytes {
         if self.at.plan.wire == Dtype::F32 { ELEMENT } else { NARROW_ELEMENT }
     }
-}
-
-/// Programs of all ranks in a step of a recipe: workers, then parameter servers; with Hogwild,
-/// threads.
-pub fn programs(
-    recipe: &Recipe,
-    plan: &ReplicaPlan,
-    blueprint: &Blueprint,
-    kind: &StepKind,
-) -> Vec<Program> {
-    let worker = |rank| RankPlan::new(plan, blueprint, rank).training_of(recipe, kind);
-    let mut all: Vec<Program> = (0..plan.mesh.num_ranks()).map(worker).collect();
-    if let Some(step) = kind.servers {
-        let tokens = parameter_server::tokens_by_worker(&RankPlan::new(plan, blueprint, 0));
-        let servers = parameter_server::ServerPlan::new(recipe, blueprint, step, &tokens);
-        let numbers = 0..recipe.num_server_ranks();
-        all.extend(numbers.map(|number| parameter_server::server_program(&servers, number)));
-    }
-    if recipe.sync.mode == SyncMode::Hogwild {
-        let thread = |thread| hogwild::thread_program(recipe, plan, blueprint, thread);
-        all.extend((1..recipe.sync.threads).map(thread));
-    }
-    all
 }
 
 /// Rank at these coordinates of the mesh.

@@ -13,8 +13,8 @@
 mod server;
 mod worker;
 
-pub(super) use server::server_program;
-pub(super) use worker::worker_program;
+pub(crate) use server::server_program;
+pub(crate) use worker::worker_program;
 
 use super::RankPlan;
 use crate::compress::{Method, Shape};
@@ -106,7 +106,7 @@ fn switch_at(recipe: &Recipe) -> u64 {
 }
 
 /// Division of a model among parameter servers.
-pub(super) struct ServerPlan<'a> {
+pub(crate) struct ServerPlan<'a> {
     recipe: &'a Recipe,
     layout: ShardLayout,
     step: ServerStep,
@@ -129,7 +129,7 @@ struct RowCounts {
 
 impl<'a> ServerPlan<'a> {
     /// Plan of a step; `tokens` are those of each worker's micro-batches.
-    pub(super) fn new(
+    pub(crate) fn new(
         recipe: &'a Recipe,
         blueprint: &Blueprint,
         step: ServerStep,
@@ -256,7 +256,7 @@ fn group_len(recipe: &Recipe) -> usize {
 }
 
 /// Tokens of each worker's micro-batches.
-pub(super) fn tokens_by_worker(at: &RankPlan<'_>) -> Vec<usize> {
+pub(crate) fn tokens_by_worker(at: &RankPlan<'_>) -> Vec<usize> {
     let assignment = at.plan.leaf_assignment();
     let num = |worker| assignment.microbatches_of(worker, at.plan.leaves).len();
     (0..at.plan.shares.len()).map(|worker| num(worker) * at.plan.microbatch.rows()).collect()

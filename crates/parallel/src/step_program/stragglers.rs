@@ -9,7 +9,8 @@ use lockstep_schedule::step::{Call, Contents, Lengths, Program, Queue, TaskId, T
 
 /// The program of a step with the reductions held until the cutoff; `world` is the group of all
 /// ranks.
-pub(super) fn hold_reductions(program: &Program, world: u32) -> Program {
+pub(crate) fn hold_reductions(program: &Program) -> Program {
+    let world = super::WORLD;
     let end = program.position(|op| *op == TaskOp::GatherLosses).expect("a step has losses");
     let is_held =
         |id: TaskId| id < end && matches!(program.tasks[id.0 as usize].op, TaskOp::Reduce { .. });

@@ -1,7 +1,8 @@
 //! Every layout's programs are proven, and no task of them can be left out.
 
-use super::{RankPlan, ServerStep, StepKind, programs as programs_of};
+use super::{RankPlan, ServerStep, StepKind};
 use crate::from_recipe::{blueprint_of_rank, plan_at};
+use crate::strategies::programs as programs_of;
 use lockstep_config::{Recipe, Sources, SyncMode, resolve};
 use lockstep_schedule::step::{
     MessageKind, Program, Queue, ServerCall, Task, TaskId, TaskOp, verify,

@@ -1,9 +1,8 @@
 //! From reduced gradients to updated parameters: tied tensors, loss scale, norm, agreement, update,
 //! and the gathering of what other ranks have updated (ZeRO-1 and 2).
 
-use super::{ELEMENT, StepBuilder, StepKind};
+use super::{ELEMENT, StepBuilder, StepKind, StepTasks};
 use crate::buckets::{Buckets, MirrorPair};
-use crate::strategy::StrategyPlan;
 use lockstep_config::units::Bytes;
 use lockstep_mesh::Axis;
 use lockstep_schedule::Op;
@@ -19,7 +18,7 @@ const PIPELINE: Queue = Queue::Link(Axis::Pipeline);
 
 impl StepBuilder<'_> {
     /// Adds everything after the reduction; a strategy may exchange gradients before their norm.
-    pub(super) fn update(&mut self, kind: &StepKind, strategy: Option<&dyn StrategyPlan>) {
+    pub(super) fn update(&mut self, kind: &StepKind, strategy: Option<&dyn StepTasks>) {
         let at = self.at;
         self.add_mirrors();
         let buckets: Vec<usize> = at.grad_buckets().collect();
@@ -111,7 +110,7 @@ impl StepBuilder<'_> {
         &mut self,
         buckets: &[usize],
         kind: &StepKind,
-        strategy: Option<&dyn StrategyPlan>,
+        strategy: Option<&dyn StepTasks>,
     ) -> TaskId {
         let unscaled = self.tasks.buffer(Contents::Unscaled, 0);
         let norm = self.tasks.buffer(Contents::Norm, 1);

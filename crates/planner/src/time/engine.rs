@@ -5,8 +5,9 @@
 //! occupy the compute queue. Workers of one machine share its cores, so a step takes at least as
 //! long as the work of all workers on all cores.
 //!
-//! One pipeline is played: that of the first tensor-parallel rank and of the data-parallel rank with
-//! most micro-batches. Other ranks have the same programs, or fewer passes, and never make it wait.
+//! One pipeline is played: that of the first tensor-parallel rank and of the data-parallel rank
+//! with most micro-batches. Other ranks have the same programs, or fewer passes, and never make it
+//! wait.
 
 use super::calls::CallPrices;
 use super::tasks::{TaskTimes, microbatch_flops};
@@ -50,17 +51,17 @@ impl StepTime {
     }
 }
 
-/// Mean step time of a recipe over the kinds of its steps.
+/// Mean step time of a recipe over the step_counts of its steps.
 pub fn mean(
     recipe: &Recipe,
     interconnect: &Interconnect,
     machine: &MachineCalibration<'_>,
 ) -> StepTime {
-    let kinds = StepKind::of_run(recipe);
-    let num_steps: u64 = kinds.values().sum();
+    let step_counts = StepKind::of_run(recipe);
+    let num_steps: u64 = step_counts.values().sum();
     let run = Run::new(recipe, interconnect, machine);
     let mut prices = CallPrices::new(recipe.run.workers, interconnect, machine);
-    kinds.iter().fold(StepTime::default(), |mean, (kind, count)| {
+    step_counts.iter().fold(StepTime::default(), |mean, (kind, count)| {
         let (step, share) = (run.step(kind, &mut prices), *count as f64 / num_steps as f64);
         StepTime {
             compute: mean.compute + step.compute * share,

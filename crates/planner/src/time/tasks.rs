@@ -1,9 +1,9 @@
 //! Durations of a step program's tasks on this machine.
 //!
 //! A micro-batch is FLOPs at a measured rate, plus costs that do not depend on its length
-//! ([`crate::calibration::machine`]). A block takes its share of them by FLOPs, of which the forward
-//! pass and the two gradients take a third each; the collectives of a tensor-parallel block divide
-//! a pass into equal parts.
+//! ([`crate::calibration::machine`]). A block takes its share of them by FLOPs, of which the
+//! forward pass and the two gradients take a third each; the collectives of a tensor-parallel block
+//! divide a pass into equal parts.
 
 use super::calls::CallPrices;
 use crate::calibration::machine::MachineCalibration;

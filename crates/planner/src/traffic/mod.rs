@@ -17,6 +17,7 @@
 
 pub mod call;
 pub mod embedding_rows;
+mod exactness;
 pub mod interconnect;
 pub mod range;
 pub mod schedule_selection;

@@ -2,8 +2,8 @@
 //!
 //! Both ends are equal where the recipe decides the traffic. Timing decides how many steps a worker
 //! of elastic parameter servers takes part in, and the length of rounds with `sync.local_steps =
-//! "auto"`; tokens decide the embedding rows that are exchanged, and straggler policies whose. A run
-//! in which ranks are lost and steps are repeated is not forecast.
+//! "auto"`; tokens decide the embedding rows that are exchanged, and straggler policies whose. A
+//! run in which ranks are lost and steps are repeated is not forecast.
 
 use super::{Interconnect, StepInputs, StepKind, step_calls, total};
 use lockstep_config::units::Bytes;
@@ -46,22 +46,6 @@ impl ByteRange {
     fn or(self, other: Self) -> Self {
         Self { low: self.low.min(other.low), high: self.high.max(other.high) }
     }
-}
-
-/// Whether the recipe alone decides the bytes, embedding rows of all-reduced gradients aside.
-pub(super) fn is_exact(recipe: &Recipe) -> bool {
-    let keys = &recipe.sync.server;
-    match recipe.sync.mode {
-        SyncMode::ParameterServer => !keys.rows.sparse && keys.consistency != Consistency::Elastic,
-        SyncMode::LocalSgd => !recipe.sync.local_steps_is_auto,
-        _ => true,
-    }
-}
-
-/// Whether the tokens of a step decide the embedding rows that ranks exchange: a rank that is left
-/// out of a step has none.
-pub(super) fn has_known_rows(recipe: &Recipe) -> bool {
-    !recipe.sync.stragglers.policy.loses_microbatches()
 }
 
 /// Bytes of every rank in the mean step of a run, for any bucket length that may be chosen at

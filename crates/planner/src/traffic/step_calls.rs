@@ -2,12 +2,13 @@
 //! ([`lockstep_parallel::step_program`]).
 
 use super::call::{Call, GroupCalls, Message, StepCalls};
-use super::{TrafficCounts, range};
+use super::{TrafficCounts, exactness};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Dtype, Recipe};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
-use lockstep_parallel::step_program::{RankPlan, StepKind, programs, rank_at};
+use lockstep_parallel::step_program::{RankPlan, StepKind, rank_at};
+use lockstep_parallel::strategies::programs;
 use lockstep_parallel::{ReplicaPlan, bucket_tuning, from_recipe};
 use lockstep_schedule::Contributions;
 use lockstep_schedule::step::{
@@ -68,8 +69,9 @@ pub fn of_plan(
     let has_rows = kind.is_reduced()
         && plan.zero == 0
         && devices.into_iter().any(|device| has_rows(plan, blueprint, device));
-    let has_known_rows = !has_rows || known.rows_by_rank.is_some() && range::has_known_rows(recipe);
-    StepCalls { has_rows, is_exact: has_known_rows && range::is_exact(recipe), ..calls }
+    let has_known_rows =
+        !has_rows || known.rows_by_rank.is_some() && exactness::has_known_rows(recipe);
+    StepCalls { has_rows, is_exact: has_known_rows && exactness::is_exact(recipe), ..calls }
 }
 
 /// Calls of programs that `program` builds for each place of the mesh. Calls after the step sum in

@@ -111,7 +111,7 @@ pub enum Contents {
     Biased,
     /// Mark of the momentum that compression keeps.
     Momentum,
-    /// What a strategy measures of itself.
+    /// Measurements of a strategy.
     Statistics,
     /// Mark of reduced gradients that the other ranks of the group do not have yet.
     GroupSums,

@@ -106,7 +106,7 @@ pub struct Message {
     pub element: u32,
 }
 
-/// What ranks average.
+/// Object of an average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Averaged {
     /// Weight changes of a bucket, over all ranks.

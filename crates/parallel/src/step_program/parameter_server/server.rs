@@ -12,7 +12,7 @@ use lockstep_schedule::step::{
 };
 
 /// Program of the server with this number, primaries first, then backups.
-pub(in crate::step_program) fn server_program(plan: &ServerPlan<'_>, number: usize) -> Program {
+pub(crate) fn server_program(plan: &ServerPlan<'_>, number: usize) -> Program {
     let num_servers = plan.num_servers();
     let shard = number % num_servers;
     let rank = plan.recipe.run.workers + number;

@@ -19,11 +19,7 @@ use std::ops::Range;
 
 /// Program of a worker's step. Its buckets are single blocks, so that a pass waits for the shards
 /// of its block only; messages have the shards of the servers' buckets.
-pub(in crate::step_program) fn worker_program(
-    at: &RankPlan<'_>,
-    recipe: &Recipe,
-    step: ServerStep,
-) -> Program {
+pub(crate) fn worker_program(at: &RankPlan<'_>, recipe: &Recipe, step: ServerStep) -> Program {
     let plan = ReplicaPlan { bucket_len: 0, ..at.plan.clone() };
     let at = RankPlan::new(&plan, at.blueprint, at.rank);
     let servers = ServerPlan::new(recipe, at.blueprint, step, &tokens_by_worker(&at));
