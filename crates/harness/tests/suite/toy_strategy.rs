@@ -20,7 +20,7 @@ use lockstep_platform::{World, real};
 use lockstep_schedule::step::{Contents, Message, MessageKind, Program, Queue, TaskOp, verify};
 use lockstep_tensor::{Cpu, Isa};
 
-const NUM_RANKS: usize = 3;
+const NUM_RANKS: usize = 4;
 const NUM_STEPS: u64 = 7;
 
 struct PushToNext;
@@ -169,8 +169,8 @@ fn train(comm: &Comm, world: &World, recipe: &lockstep_config::Recipe) -> Steps 
 
 #[test]
 fn a_strategy_in_one_file_runs_is_proven_and_is_forecast_to_the_byte() {
-    let sets = ["run.workers=3", "train.batch=6", "train.microbatch=2", "optim.name=sgd"];
-    let recipe = LLAMA.with(&[&sets[..], &["numerics.invariant_up_to=3"]].concat());
+    let sets = ["run.workers=4", "train.batch=8", "train.microbatch=2", "optim.name=sgd"];
+    let recipe = LLAMA.with(&[&sets[..], &["numerics.invariant_up_to=4"]].concat());
     let blueprint = blueprint_of_rank(&recipe, 0);
     let plan = plan_at(&recipe, &blueprint, 0);
     let world = real();
