@@ -83,8 +83,8 @@ pub mod summary;
 mod sync_strategy;
 mod synchronous;
 pub mod utilization;
-pub mod worker_state;
-mod worker_threads;
+mod worker_state;
+pub mod worker_threads;
 
 pub mod bench;
 pub mod compare;
