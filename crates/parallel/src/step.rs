@@ -70,7 +70,13 @@ impl Replica {
             match segment {
                 // They ran above, since their results steer the step.
                 Segment::Passes | Segment::Losses | Segment::Reduction | Segment::Unscale => {}
-                Segment::Strategy => self.run_strategy(cpu, step, optimizer, tasks.clone())?,
+                Segment::Strategy => {
+                    self.run_strategy(cpu, step, optimizer, tasks.clone())?;
+                    // Before the agreement a strategy changes gradients only.
+                    if sums.is_none() {
+                        self.store.publish(&mut self.device.link)?;
+                    }
+                }
                 Segment::Norm => self.measure_norm(cpu),
                 Segment::Agreement => {
                     let sums = sums.take().expect("a step agrees once");
@@ -100,8 +106,7 @@ impl Replica {
             let tasks = &program.program.tasks[tasks.start as usize..tasks.end as usize];
             tasks.iter().try_for_each(|task| strategy.run(cpu, task.op, at))
         };
-        self.with_strategy(step, Some(optimizer), run).unwrap_or(Ok(()))?;
-        self.store.publish(&mut self.device.link)
+        self.with_strategy(step, Some(optimizer), run).unwrap_or(Ok(()))
     }
 }
 
