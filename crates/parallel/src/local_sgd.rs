@@ -17,6 +17,7 @@
 //! which for plain SGD is the mean of their separate steps without its rounding. So K = 1 is the
 //! data-parallel run, bit for bit, with any optimizer.
 
+pub mod auto_steps;
 mod streaming;
 
 pub use streaming::params_of_fragment;

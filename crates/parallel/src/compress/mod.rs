@@ -128,6 +128,30 @@ impl Shape {
     }
 }
 
+/// A vector in the messages of a method, to measure the time of reading them.
+pub struct SampleMessage {
+    method: Method,
+    shape: Shape,
+    message: Vec<u8>,
+}
+
+impl SampleMessage {
+    /// Encodes a matrix; `None` for methods whose sums other ranks add on the way.
+    pub fn new(method: Method, values: &[f32], row_len: usize) -> Option<Self> {
+        let shape = Shape { len: values.len(), row_len, number: 0 };
+        let mut message = Vec::new();
+        (method.message_len(&shape) > 0).then(|| {
+            method.encode(&shape, values, Key::new(0, "sample"), &mut message);
+            Self { method, shape, message }
+        })
+    }
+
+    /// Adds the decoded vector to a sum.
+    pub fn add_to(&self, sum: &mut [f32]) {
+        self.method.decode(&self.shape, &self.message, sum);
+    }
+}
+
 impl Method {
     /// Whether a rank keeps a momentum for this method.
     fn has_momentum(self) -> bool {
