@@ -263,8 +263,12 @@ impl Compression {
         buffer.clear();
         for tensor in some() {
             sent[tensor.flat()].fill(0.0);
+            // Values that are not drawn reach no other rank, so what is drawn reports them: all
+            // ranks skip the step, as they would without compression.
+            let is_finite = uncompressed[tensor.flat()].iter().all(|value| value.is_finite());
+            let mark = if is_finite { 1.0 } else { f32::NAN };
             for (place, scale) in places(tensor) {
-                sent[place] = uncompressed[place] * scale;
+                sent[place] = uncompressed[place] * scale * mark;
                 buffer.push(sent[place]);
             }
         }
@@ -344,4 +348,86 @@ impl Compression {
 /// Tensors with low-rank factors, with the factors' shape.
 fn low_rank(tensors: &[Tensor]) -> impl Iterator<Item = (&Tensor, LowRank)> {
     tensors.iter().filter_map(|tensor| Some((tensor, tensor.low_rank()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::on_workers;
+
+    const LEN: usize = 64;
+
+    /// Random-k with error feedback on one tensor.
+    fn random_k(data: &lockstep_comm::Comm) -> Compression {
+        let method = Method::RandomK { ratio: 1.0 / 16.0 };
+        let slot = Slot {
+            block: 0,
+            name: "weight".to_owned(),
+            tensor: 0,
+            piece: 0,
+            range: 0..LEN,
+            grads: 0..LEN,
+            first: 0,
+            decay: false,
+        };
+        let shape = Shape { len: LEN, row_len: LEN, number: 0 };
+        let method_of = Some(method);
+        let tensor = Tensor { slot, shape, start: 0, method: method_of, now: None, power: 0..0 };
+        let zeros = || vec![0.0; LEN];
+        Compression {
+            plan: CompressionPlan { method, error_feedback: true, seed: 7, group: 0 },
+            freezes_at: None,
+            hierarchy: Hierarchy::new(data, 0).unwrap(),
+            tensors: vec![tensor],
+            residual: zeros(),
+            momentum: Vec::new(),
+            power: Vec::new(),
+            uncompressed: zeros(),
+            sent: zeros(),
+            total: zeros(),
+            own: Vec::new(),
+            all: Vec::new(),
+            buffer: Vec::new(),
+            stages: Vec::new(),
+            stats: None,
+        }
+    }
+
+    /// One exchange of gradients of ones, one of which is replaced by `other` on rank 1.
+    fn exchange(state: &mut Compression, step: u64, (place, other): (usize, f32)) {
+        state.uncompressed.fill(1.0);
+        if state.hierarchy.leaders.group_rank() == 1 {
+            state.uncompressed[place] = other;
+        }
+        state.begin(step);
+        for stage in state.stages.clone() {
+            state.run_stage(stage, step).unwrap();
+        }
+        state.end();
+    }
+
+    #[test]
+    fn a_value_that_random_k_does_not_draw_is_reported_and_not_kept() {
+        on_workers(2, false, |overlap| {
+            let mut state = random_k(overlap.comm());
+            exchange(&mut state, 0, (0, 1.0));
+            let (sent, kept) = (state.sent.clone(), state.residual.clone());
+            assert!(state.total.iter().all(|value| value.is_finite()));
+            assert!(kept.iter().any(|value| *value > 0.0), "the rest is kept");
+            let drawn = |step: u64| {
+                let key = Key::new(7, "random-k").with(step).with(0);
+                random_k::places(LEN, 1.0 / 16.0, key).map(|(place, _)| place).collect::<Vec<_>>()
+            };
+            let places = drawn(1);
+            assert_eq!(sent.iter().filter(|value| **value != 0.0).count(), places.len());
+            let elsewhere = (0..LEN).find(|place| !places.contains(place)).unwrap();
+            for other in [f32::NAN, f32::INFINITY] {
+                exchange(&mut state, 1, (elsewhere, other));
+                assert!(state.total.iter().any(|value| !value.is_finite()), "all ranks skip");
+                assert_eq!(state.residual, kept, "a skipped step leaves the residual as it is");
+            }
+            exchange(&mut state, 1, (elsewhere, 1.0));
+            assert!(state.total.iter().chain(&state.residual).all(|value| value.is_finite()));
+        });
+    }
 }
