@@ -29,6 +29,8 @@ pub struct FiguresByRank {
     pub accounted: Vec<AccountedBytes>,
     /// Median time of a micro-batch.
     pub microbatch_seconds: Vec<f64>,
+    /// Median time per step of the wait for later ranks.
+    pub straggler_wait_seconds: Vec<f64>,
 }
 
 /// Sparse embedding rows over all workers; null without sparse rows.

@@ -111,6 +111,8 @@ impl AsynchronousFigures {
         Self {
             spectral_gap: replica.topology().map(|topology| topology.spectral_gap),
             consensus_distance: replica.consensus().map(|found| found.mean),
+            epsilon: step_log.epsilon,
+            delta: step_log.epsilon.map(|_| recipe.federated.delta),
             staleness_by_rank: Some(step_log.staleness.clone()).filter(|found| !found.is_empty()),
             rows: step_log.rows.clone(),
             servers: recipe.num_servers(),
@@ -144,6 +146,7 @@ impl StragglerFigures {
         let slow = slow_worker(&figures.microbatch_seconds);
         Self {
             microbatch_seconds_by_rank: figures.microbatch_seconds.clone(),
+            straggler_wait_seconds_by_rank: figures.straggler_wait_seconds.clone(),
             missed_steps_by_rank: step_log.stragglers.missed.clone(),
             slow_rank: slow.map(|(rank, _)| rank),
             slow_factor: slow.map(|(_, times)| times),
