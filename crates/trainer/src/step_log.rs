@@ -365,6 +365,7 @@ impl StepLog {
         let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
         let held = learner.replica.footprint(&learner.optimizer);
         let num_steps = self.step_seconds.len().max(1) as u64;
+        let [lower, middle, upper] = self.stragglers.microbatch_seconds().map(f64::to_bits);
         let own = [
             self.world.host().peak_rss_bytes(),
             self.world.host().proportional_rss_bytes(),
@@ -376,7 +377,9 @@ impl StepLog {
             bytes(held.activations),
             bytes(held.buffers),
             corpus_bytes as u64,
-            self.stragglers.microbatch_seconds().to_bits(),
+            lower,
+            middle,
+            upper,
             median(&self.straggler_wait_seconds).to_bits(),
         ];
         let mut all = vec![0; own.len() * comm.group_size()];
@@ -393,7 +396,9 @@ impl StepLog {
             activations,
             buffers,
             corpus,
-            microbatch_seconds,
+            lower,
+            middle,
+            upper,
             straggler_wait_seconds,
         ] in all.as_chunks().0
         {
@@ -404,7 +409,7 @@ impl StepLog {
             let accounted =
                 AccountedBytes { weights, gradients, optimizer, activations, buffers, corpus };
             figures.accounted.push(accounted);
-            figures.microbatch_seconds.push(f64::from_bits(microbatch_seconds));
+            figures.microbatch_seconds.push([lower, middle, upper].map(f64::from_bits));
             figures.straggler_wait_seconds.push(f64::from_bits(straggler_wait_seconds));
         }
         Ok(figures)

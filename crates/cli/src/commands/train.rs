@@ -326,10 +326,14 @@ fn straggler_lines(summary: &Summary) -> String {
     };
     let mut lines = String::new();
     if let (Some(rank), Some(times)) = (stragglers.slow_rank, stragglers.slow_factor) {
-        let skipped = skipped(rank);
+        let waits = &stragglers.straggler_wait_seconds_by_rank;
+        let wait = waits.iter().copied().fold(0.0, f64::max);
         let _ = writeln!(
             lines,
-            "straggler    worker {rank}, {times:.1}x the median step time{skipped}"
+            "straggler    worker {rank}, {times:.1}x the median micro-batch time{}; others wait up \
+             to {} per step",
+            skipped(rank),
+            Seconds(wait)
         );
     }
     for rank in (0..stragglers.missed_steps_by_rank.len())
