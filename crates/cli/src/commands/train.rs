@@ -155,7 +155,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             // The launcher refused what does not fit; other hosts may have more memory.
             if let Ok(forecast) = prediction::predict(recipe, &own_world, process) {
                 let machine = calibration_file::load(&own_world).ok();
-                let wires = Interconnect { costs, domains };
+                let wires = Interconnect { costs, domains }.with_algorithms_of(recipe);
                 let forecast = forecast.over(recipe, &wires, machine.as_ref());
                 let rows = prediction::sparse_rows(recipe, &own_world, &forecast);
                 let forecast = forecast.with_rows(recipe, &wires, &rows);
