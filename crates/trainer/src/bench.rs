@@ -12,6 +12,7 @@ use lockstep_model::Microbatch;
 use lockstep_optim::{Clip, Update};
 use lockstep_parallel::compress::SampleMessage;
 use lockstep_parallel::from_recipe::{self, mesh_of};
+use lockstep_parallel::groups::fix_algorithms;
 use lockstep_parallel::{Groups, Replica, StepHost};
 use lockstep_platform::World;
 use lockstep_tensor::{Cpu, peak};
@@ -59,6 +60,7 @@ fn bench_on(
     comm: &Comm,
     num_steps: u64,
 ) -> Result<BenchTrain, TrainError> {
+    fix_algorithms(recipe, comm);
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
     let mut learner = materialize(recipe, cpu, &groups, world)?;

@@ -79,9 +79,9 @@ impl GroupPrices {
         let key = (call.op, call.lengths.clone(), call.element);
         *known.entry(key).or_insert_with(|| {
             let bytes = call.lengths.count() * call.element.0 as usize;
-            let class = CallClass::new(call.op, bytes, true, None);
+            let class = selector.class(call.op, bytes, true, None);
             let schedule = schedules.entry(class).or_insert_with(|| {
-                selector.choose(&class).expect("every operation has a canonical algorithm")
+                selector.choose(&class).expect("fixed algorithms are checked, and others exist")
             });
             let layout = call.lengths.layout(schedule);
             price(schedule, &layout, call.element, costs, Some(&*topology))
