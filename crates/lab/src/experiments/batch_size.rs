@@ -95,9 +95,9 @@ fn findings(table: &Table) -> Vec<String> {
     // Larger batches save steps only along the axis of the batch.
     let fewest = steps.iter().copied().fold(f64::INFINITY, f64::min);
     let is_over_batches = table.num_swept == 1 && table.columns[0].name == "batch" && end > 0;
-    let near = extent(table, &each_point(table), |row| steps[row] <= 2.0 * fewest);
-    if let Some(near) = near.filter(|_| is_over_batches && fewest.is_finite()) {
-        findings.insert(0, format!("A larger batch saves at most half of the steps{near}"));
+    let saturated = extent(table, &each_point(table), |row| steps[row] <= 2.0 * fewest);
+    if let Some(saturated) = saturated.filter(|_| is_over_batches && fewest.is_finite()) {
+        findings.insert(0, format!("A larger batch saves at most half of the steps{saturated}"));
     }
     findings
 }

@@ -50,6 +50,7 @@ pub use consistency::{Clocks, JitteredWorker};
 pub use local_sgd::LocalWorker;
 
 pub(crate) use all_reduce::algorithm as all_reduce_algorithm;
+pub(crate) use axes::at;
 pub(crate) use common::all_reduce as all_reduce_schedule;
 
 /// All experiments, in the order of `lab list`.
