@@ -14,8 +14,8 @@ const DESCRIPTION: Description = Description {
     formula: "server 2a + 2nd/(sB), ring 2(n-1)(a + d/(nB)); bytes n^2/(s(n-1)) \
               times a ring's; efficiency \
               1/(1+(n-1)/s)",
-    look: "server_seconds grows with workers, ring_seconds only by latency; seconds_ratio, which is \
-           bytes_ratio without latency; server_bandwidth for one step per second",
+    look: "server_seconds grows with workers, ring_seconds only by latency; seconds_ratio, which \
+           is bytes_ratio without latency; server_bandwidth for one step per second",
     surprise: "both send 2nd bytes in total, but the busiest link differs; as many servers as \
                workers match a ring, and for sparse gradients servers are faster",
     params: &[

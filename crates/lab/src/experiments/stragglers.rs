@@ -121,7 +121,8 @@ fn findings(table: &Table) -> Vec<String> {
     vec![
         format!("{}efficiency is {}", at(table, end), cell(table, "efficiency", end)),
         format!(
-            "the slowest worker takes {} the mean; the median step takes {}, the 99th percentile {}",
+            "the slowest worker takes {} the mean; the median step takes {}, the 99th \
+             percentile {}",
             cell(table, "amplification", end),
             cell(table, "p50_seconds", end),
             cell(table, "p99_seconds", end)
@@ -159,7 +160,7 @@ fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
         let times: Vec<f64> =
             tracks.iter().map(|_| start + at.number("mean") * jitter.factor(random)).collect();
         let slowest = times.iter().copied().fold(start, f64::max);
-        named.extend(times.iter().position(|time| *time == slowest));
+        named.extend(times.iter().position(|time| *time >= slowest));
         for (track, time) in tracks.iter_mut().zip(times) {
             track.spans.push(Span::new(Activity::Compute, start, time).numbered(step));
             if time < slowest {

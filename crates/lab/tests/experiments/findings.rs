@@ -2,15 +2,18 @@
 
 use crate::run;
 use lockstep_lab::experiments::{ALL, find};
-use lockstep_lab::{Domain, LabError, Param, Settings, Study, Value, chart};
+use lockstep_lab::{Domain, LabError, Param, Settings, Study, Unit, Value, chart};
 
 /// A value of a parameter other than its default, as text.
 fn other_value(param: &Param) -> String {
     match param.domain {
         Domain::Choice(of) => of[of.len() - 1].to_owned(),
-        Domain::Range { max, default, .. } => {
+        // Half of it where that is allowed, since it is quicker.
+        Domain::Range { min, default, .. } => {
+            let half = default / 2.0;
+            let half = if param.unit == Unit::Count { half.floor() } else { half };
             let twice = if default > 0.0 { 2.0 * default } else { 1.0 };
-            if twice <= max { twice } else { default / 2.0 }.to_string()
+            if half >= min && half > 0.0 { half } else { twice }.to_string()
         }
     }
 }

@@ -8,8 +8,8 @@ use lockstep_lab::sim::{CompiledSchedule, Fabric, simulate_collective};
 use lockstep_schedule::collective::{GroupSpec, build};
 use lockstep_schedule::{Algorithm, Layout, Link, Op};
 
-/// Bound on the distance of `f32` SGD from its limit: weights up to `reach` lose less than an ulp in
-/// a step, and forget it at the rate of the step size times the curvature.
+/// Bound on the distance of `f32` SGD from its limit: weights up to `reach` lose less than an ulp
+/// in a step, and forget it at the rate of the step size times the curvature.
 fn rounding(reach: f64, rate: f64) -> f64 {
     f64::from(f32::EPSILON) * reach / rate
 }
@@ -157,8 +157,8 @@ fn all_measured_bounds_hold() {
     assert_eq!(report.findings[0], "All 18 measured bounds hold, and none is a prediction");
 }
 
-/// The closed form counts all rounds in full. The first and the last part of each tree travel alone,
-/// and the root of a power of two has one child: four parts and a round less.
+/// The closed form counts all rounds in full. The first and the last part of each tree travel
+/// alone, and the root of a power of two has one child: four parts and a round less.
 #[test]
 fn double_tree_agrees_with_its_closed_form() {
     let (latency, bandwidth) = (10e-6, 50e9);
@@ -171,7 +171,7 @@ fn double_tree_agrees_with_its_closed_form() {
         for row in (2..seconds.len()).step_by(5) {
             let part = bytes[row] / (2.0 * segments[row] * bandwidth);
             let over = closed[row] - seconds[row];
-            let range = -1e-9 * closed[row]..=4.0 * part + latency;
+            let range = -1e-9 * closed[row]..=(4.0 * part + latency) * (1.0 + 1e-9);
             assert!(range.contains(&over), "{ranks}, {row}: {over}, {range:?}");
         }
         let growing = segments.iter().filter(|segments| segments.is_finite());
@@ -179,8 +179,8 @@ fn double_tree_agrees_with_its_closed_form() {
     }
 }
 
-/// Off powers of two recursive halving sends the whole vector twice more, and a ring has hundreds of
-/// latencies.
+/// Off powers of two recursive halving sends the whole vector twice more, and a ring has hundreds
+/// of latencies.
 #[test]
 fn double_tree_is_fastest_for_long_vectors_off_powers_of_two() {
     for (ranks, fastest) in [("ranks=128", "rabenseifner"), ("ranks=192", "double-tree")] {
@@ -238,7 +238,7 @@ fn skewed_routing_costs_dropped_tokens_and_time() {
 
 #[test]
 fn parameter_server_has_ratios_of_times_and_of_bytes() {
-    for params in [&[][..], &["density=0.01"], &["latency=0"]] {
+    for params in [&["latency=0"][..], &["density=0.01"], &[]] {
         let rows = run("parameter-server", params, &[], 1).rows;
         let column = |name: &str| rows.numbers(name);
         let (servers, ring) = (column("server_seconds"), column("ring_seconds"));
