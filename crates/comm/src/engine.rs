@@ -203,6 +203,9 @@ impl Engine {
         if self.was_open {
             run.wait_for_stragglers()?;
         }
+        if prepared.facts.waits_first {
+            shared.enter(membership.id, number);
+        }
         run.rounds_after(divergence)?;
         self.was_open = !prepared.facts.is_closed;
         shared.finish(membership.id, number);
@@ -256,6 +259,13 @@ impl<'a> Run<'a> {
         self.num_signals = divergence.num_signals;
         for round in &prepared.rounds[..divergence.round] {
             self.moved.add(&round.traffic);
+            // The replay has waited for these ranks, and has not kept their descriptors.
+            for &(group_rank, _) in &round.waits {
+                let shared = self.shared.expect("a replayed call runs in shared memory");
+                let peer = self.membership.ranks[group_rank];
+                let descriptor = shared.descriptor(peer, self.membership.id, self.number);
+                self.descriptors[group_rank] = (self.number, descriptor);
+            }
         }
         if let Some(why) = divergence.why {
             return Err(self.failed(why));
@@ -470,7 +480,12 @@ impl<'a> Run<'a> {
     #[inline]
     fn remote(&self, piece: &Piece) -> Result<Target<'a, u8>, CommError> {
         let shared = self.shared.expect("a schedule with remote accesses runs in shared memory");
-        let (_, descriptor) = &self.descriptors[piece.rank];
+        let (number, descriptor) = &self.descriptors[piece.rank];
+        // The offsets of another call may be those of memory that the peer uses by now.
+        assert_eq!(
+            *number, self.number,
+            "a schedule waits for a rank before it accesses its memory"
+        );
         let base = match piece.area {
             Area::Input(index) => (index as u64)
                 .checked_mul(descriptor.input_stride)

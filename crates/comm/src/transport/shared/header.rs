@@ -87,6 +87,11 @@ impl Header {
         GROUPS + group as usize * GROUP_BYTES + 4 * APART
     }
 
+    /// Offset of the number of the group's last call that the rank entered without a signal.
+    pub(super) fn entered(group: u64) -> usize {
+        Self::finished(group) + 8
+    }
+
     /// Offset of the count of bytes written to the ring to `peer`.
     pub(super) fn written(self, channel: usize, peer: usize) -> usize {
         GROUPS + MAX_GROUPS * GROUP_BYTES + (2 * channel * self.num_ranks + peer) * APART

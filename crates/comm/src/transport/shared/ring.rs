@@ -316,13 +316,14 @@ impl Transport for SharedTransport {
 
     fn exchange(&mut self, round: &mut Round<'_>, timeout: Duration) -> Result<(), Interruption> {
         self.begin(round);
+        let mut began = None;
         loop {
             let has_moved = self.step(round)?;
             if self.is_done() {
                 return Ok(());
             }
             if !has_moved {
-                self.wait_for_any(round, timeout)?;
+                self.wait_for_any(round, timeout, &mut began)?;
             }
         }
     }
@@ -333,11 +334,15 @@ impl Transport for SharedTransport {
         envelope: &Envelope,
         timeout: Duration,
     ) -> Result<Rank, Interruption> {
+        // Other messages of the peers do not extend the deadline.
+        let mut began = None;
         loop {
             if let Some(peer) = self.find_message(peers, envelope)? {
                 return Ok(peer);
             }
-            self.world.wait_until(peers[0], timeout, || {
+            let timeout_at =
+                |now: Duration| timeout.saturating_sub(now - *began.get_or_insert(now));
+            self.world.wait_within(peers[0], timeout_at, || {
                 peers.iter().any(|peer| self.available(*peer) != Ok(0))
             })?;
         }
@@ -461,8 +466,14 @@ impl SharedTransport {
         self.world.is_dead(rank)
     }
 
-    /// Waits until a message of the round can make progress.
-    fn wait_for_any(&self, round: &Round<'_>, timeout: Duration) -> Result<(), Interruption> {
+    /// Waits until a message of the round can make progress. `began` is when the round first waited
+    /// long.
+    fn wait_for_any(
+        &self,
+        round: &Round<'_>,
+        timeout: Duration,
+        began: &mut Option<Duration>,
+    ) -> Result<(), Interruption> {
         // A receive was blocked by an empty ring, a send by a full one.
         let open = |at: &Progress| !at.is_done;
         let sends = round.sends.iter().zip(&self.sent).filter(|(_, at)| open(at));
@@ -470,7 +481,11 @@ impl SharedTransport {
         let awaited_rank = recvs.clone().map(|((peer, _), _)| *peer).next();
         let awaited_rank =
             awaited_rank.or_else(|| sends.clone().map(|((peer, _), _)| *peer).next());
-        self.world.wait_until(awaited_rank.unwrap_or(self.world.rank), timeout, || {
+        let timeout_at = |now: Duration| {
+            let elapsed = now - *began.get_or_insert(now);
+            timeout.min(round.total_timeout(timeout).saturating_sub(elapsed))
+        };
+        self.world.wait_within(awaited_rank.unwrap_or(self.world.rank), timeout_at, || {
             // An invalid count ends the wait too, and is reported by the next step.
             recvs.clone().any(|((peer, _), _)| self.available(*peer) != Ok(0))
                 || sends.clone().any(|((peer, _), _)| self.room(*peer) != Ok(0))
@@ -483,3 +498,6 @@ fn is_next(progress: &[Progress], index: usize, peer: impl Fn(usize) -> Rank) ->
     !progress[index].is_done
         && (0..index).all(|earlier| peer(earlier) != peer(index) || progress[earlier].is_done)
 }
+
+#[cfg(test)]
+mod tests;
