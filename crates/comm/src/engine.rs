@@ -28,6 +28,7 @@ use crate::label::Label;
 use crate::membership::Membership;
 use crate::prepared_schedule::{Area, Piece, PreparedRound, PreparedSchedule, Traffic};
 use crate::recorder::PendingRecord;
+use crate::segment_window::{target, try_target};
 use crate::signature::Signature;
 use crate::transport::shared::SharedWorld;
 use crate::transport::{Envelope, Round};
@@ -190,7 +191,7 @@ impl Engine {
             number,
             shared: Some(shared),
             buffers: staged,
-            scratch: shared.own().target(scratch_start, prepared.scratch_bytes),
+            scratch: target(shared.own(), scratch_start, prepared.scratch_bytes),
             incoming: Target::of(&mut self.memory.incoming).cast(),
             descriptor,
             descriptors: &mut self.descriptors,
@@ -383,8 +384,8 @@ impl<'a> Run<'a> {
         if let ([a, b], [first, second]) = (&reduce.sources[..], &reduce.into[..]) {
             run(&[self.source(a)?, self.source(b)?], &[self.target(first)?, self.target(second)?]);
         } else {
-            let mut sources: Vec<Source<'_, u8>> = std::mem::take(&mut self.lists.sources);
-            let mut targets: Vec<Target<'_, u8>> = std::mem::take(&mut self.lists.targets);
+            let mut sources: Vec<Source<'_, u8>> = reuse(std::mem::take(&mut self.lists.sources));
+            let mut targets: Vec<Target<'_, u8>> = reuse(std::mem::take(&mut self.lists.targets));
             for piece in &reduce.sources {
                 sources.push(self.source(piece)?);
             }
@@ -399,8 +400,8 @@ impl<'a> Run<'a> {
     }
 
     fn exchange(&mut self, round: &PreparedRound) -> Result<(), CommError> {
-        let mut sends: Vec<(Rank, Source<'_, u8>)> = std::mem::take(&mut self.lists.sends);
-        let mut recvs: Vec<(Rank, Target<'_, u8>)> = std::mem::take(&mut self.lists.recvs);
+        let mut sends: Vec<(Rank, Source<'_, u8>)> = reuse(std::mem::take(&mut self.lists.sends));
+        let mut recvs: Vec<(Rank, Target<'_, u8>)> = reuse(std::mem::take(&mut self.lists.recvs));
         for (peer, piece) in &round.sends {
             sends.push((self.membership.ranks[*peer], self.source(piece)?));
         }
@@ -495,7 +496,8 @@ impl<'a> Run<'a> {
         };
         let peer = self.membership.ranks[piece.rank];
         let start = base.and_then(|base| usize::try_from(base).ok()?.checked_add(piece.start));
-        let window = start.and_then(|start| shared.segment(peer).try_target(start, piece.bytes));
+        let segment = shared.segment(peer);
+        let window = start.and_then(|start| try_target(segment, start, piece.bytes));
         window.ok_or_else(|| {
             let reason = "it published an offset outside its memory".to_owned();
             self.failed(Interruption::Lost { peer, reason })

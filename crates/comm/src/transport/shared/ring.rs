@@ -19,6 +19,7 @@ use super::SharedWorld;
 use super::header::{NUM_RINGS, RING_BYTES};
 use crate::error::{CommError, Interruption};
 use crate::flags::{publish, published};
+use crate::segment_window::{source, target};
 use crate::signature::Signature;
 use crate::transport::{Envelope, EpochChange, NUM_CHANNELS, Round, Transport};
 use crate::verdict::Verdict;
@@ -119,7 +120,7 @@ impl SharedTransport {
             let length = window.len() as u64;
             let fields = [envelope.group, envelope.number, a, b, c, length, 0, 0];
             let offset = self.world.header.ring(self.channel, peer.0) + position(before);
-            self.world.own().target::<u64>(offset, 8).as_chunks::<8>().0.set(0, fields);
+            target::<u64>(self.world.own(), offset, 8).as_chunks::<8>().0.set(0, fields);
             self.written[peer.0] += LINE as u64;
             room -= LINE;
             at.has_started = true;
@@ -130,7 +131,7 @@ impl SharedTransport {
             let len = rest.min(room).min(RING_BYTES - start).min(PIECE_BYTES);
             let offset = self.world.header.ring(self.channel, peer.0) + start;
             let piece = window.part(at.num_bytes..at.num_bytes + len);
-            self.world.own().target::<u8>(offset, len).copy_from(piece);
+            target::<u8>(self.world.own(), offset, len).copy_from(piece);
             at.num_bytes += len;
             self.written[peer.0] += len.next_multiple_of(LINE) as u64;
             room -= len.next_multiple_of(LINE);
@@ -191,7 +192,7 @@ impl SharedTransport {
             let world = &self.world;
             let offset =
                 world.header.ring(self.channel, world.rank.0) + position(self.taken[peer.0]);
-            let fields = world.segment(peer).source::<u64>(offset, 8).as_chunks::<8>().0.get(0);
+            let fields = source::<u64>(world.segment(peer), offset, 8).as_chunks::<8>().0.get(0);
             let [group, number, a, b, c, len, ..] = fields;
             let envelope = Envelope { group, number, signature: Signature::unpack([a, b, c]) };
             let len = usize::try_from(len).unwrap_or(usize::MAX);
@@ -257,7 +258,7 @@ impl SharedTransport {
                 return Ok(num_bytes);
             }
             let offset = self.world.header.ring(self.channel, self.world.rank.0) + start;
-            let piece = self.world.segment(peer).source::<u8>(offset, len);
+            let piece = source::<u8>(self.world.segment(peer), offset, len);
             window.part(num_bytes..num_bytes + len).copy_from(piece);
             num_bytes += len;
             self.taken[peer.0] += len.next_multiple_of(LINE) as u64;

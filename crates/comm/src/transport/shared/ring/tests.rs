@@ -21,7 +21,7 @@ fn a_rank_that_writes_single_lines_times_out_in_total() {
             let [a, b, c] = envelope.signature.pack();
             let fields = [envelope.group, envelope.number, a, b, c, LEN as u64, 0, 0];
             let start = sender.world.header.ring(0, 0);
-            sender.world.own().target::<u64>(start, 8).as_chunks::<8>().0.set(0, fields);
+            target::<u64>(sender.world.own(), start, 8).as_chunks::<8>().0.set(0, fields);
             // The envelope, and then one line of zeros after another. No pause is as long as the
             // timeout, but together they are slower than any network.
             for _ in 0..=LEN / LINE {
