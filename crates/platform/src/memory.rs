@@ -390,8 +390,9 @@ impl<'a, T: Plain> Target<'a, T> {
                 let (into, from) = (self.base.cast::<$atomic>(), source.base.cast::<$atomic>());
                 let copy = |index: usize| {
                     // SAFETY: in bounds, and the atomic has the size and alignment of the element.
-                    let (into, from) =
-                        unsafe { (into.add(index).as_ref(), from.add(index).as_ref()) };
+                    let into = unsafe { into.add(index).as_ref() };
+                    // SAFETY: as above.
+                    let from = unsafe { from.add(index).as_ref() };
                     into.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
                 };
                 // In the direction in which overlapping windows overwrite only what was copied.

@@ -213,7 +213,7 @@ impl StepLog {
     pub fn finish_step(&mut self, record: &StepRecord, replica: &mut Replica) {
         let (waited, for_stragglers) = replica.take_exposed();
         let [exposed_seconds, straggler_wait_seconds] =
-            [waited - for_stragglers, for_stragglers].map(|time| time.as_secs_f64());
+            [waited.saturating_sub(for_stragglers), for_stragglers].map(|time| time.as_secs_f64());
         self.exposed_seconds.push(exposed_seconds);
         self.straggler_wait_seconds.push(straggler_wait_seconds);
         let (is_taken, zeroed_fraction) =

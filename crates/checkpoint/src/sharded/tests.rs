@@ -356,7 +356,9 @@ fn an_attempt_takes_over_while_the_last_one_commits() {
             assert_eq!(new, old + 1, "operation {operation}");
             // A checkpoint is whole or absent, and nothing else is left.
             let steps = store.steps().unwrap();
-            steps.iter().for_each(|&step| assert_holds(&store.open(step).unwrap(), step));
+            for &step in &steps {
+                assert_holds(&store.open(step).unwrap(), step);
+            }
             assert_eq!(world.files().list(dir).unwrap().len(), 1 + steps.len());
             is_over.set(racing.num_operations() <= operation);
         });

@@ -165,6 +165,7 @@ mod tests {
             }
             panic!("the reader has waited for all bytes");
         };
+        #[expect(clippy::disallowed_methods, reason = "the test takes the stream back")]
         let writer = std::thread::spawn(body);
         assert_eq!(reader.next(Duration::from_millis(100)).unwrap(), None);
         stop.send(()).unwrap();

@@ -153,7 +153,8 @@ fn a_broken_schedule_changes_the_counters_or_the_result_or_fails() {
 
 #[test]
 fn a_late_rank_does_not_write_into_a_buffer_that_a_failed_call_has_returned() {
-    let calls: [fn(&Comm, &mut [f32]) -> Result<(), CommError>; 2] = [
+    type Collective = fn(&Comm, &mut [f32]) -> Result<(), CommError>;
+    let calls: [Collective; 2] = [
         |comm, data| comm.all_reduce(data, Reduction::Sum),
         |comm, data| comm.gather(&[1.0; 500], data, 0),
     ];

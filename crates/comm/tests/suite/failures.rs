@@ -65,7 +65,8 @@ fn continue_without(comm: &Comm, culprit: Rank) {
     // The test ends the calls once the failed rank has had its chance to disturb them.
     let is_over = Arc::new(AtomicU32::new(0));
     let listener = Arc::clone(&is_over);
-    std::thread::spawn(move || {
+    #[expect(clippy::disallowed_methods, reason = "it ends with the process")]
+    let _waiting = std::thread::spawn(move || {
         std::io::stdin().read_line(&mut String::new()).expect("the test writes a line");
         listener.store(1, Ordering::Relaxed);
     });

@@ -168,7 +168,7 @@ mod tests {
         assert_eq!((place(&none, 0), at(&none, 1)), (String::new(), String::new()));
         assert_eq!(best_is(&none, 0, "best"), "");
         assert_eq!(across(&none, "seconds", 0, 1), "2");
-        assert_eq!(points(&none), [0..2]);
+        assert_eq!(points(&none), vec![std::ops::Range { start: 0, end: 2 }]);
         let two = table(2, vec![row![2.0, 1.0, "ring", 1.0], row![4.0, 1.0, "ring", 2.0]]);
         assert_eq!(at(&two, 1), "At workers = 4, latency = 1, ");
         assert_eq!(best_is(&two, 0, "best"), "workers = 2, latency = 1 is best: ");

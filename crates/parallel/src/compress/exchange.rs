@@ -222,7 +222,9 @@ impl Compression {
             method.decode(shape, message, values);
         });
         own.clear();
-        messages.iter().for_each(|(_, message)| own.extend_from_slice(message));
+        for (_, message) in &messages {
+            own.extend_from_slice(message);
+        }
         all.resize(own.len() * hierarchy.leaders.group_size(), 0);
         hierarchy.leaders.all_gather(own, all)?;
         let is_vote = plan.method == Method::Sign && !plan.error_feedback;
@@ -388,10 +390,7 @@ fn split_among<'a, T>(
 }
 
 /// Consecutive parts of a buffer.
-fn split<'a, T>(
-    buffer: &'a mut [T],
-    lens: impl Iterator<Item = usize>,
-) -> impl Iterator<Item = &'a mut [T]> {
+fn split<T>(buffer: &mut [T], lens: impl Iterator<Item = usize>) -> impl Iterator<Item = &mut [T]> {
     lens.scan(buffer, |rest, len| {
         let (part, behind) = std::mem::take(rest).split_at_mut(len);
         *rest = behind;

@@ -367,7 +367,7 @@ mod tests {
         });
         let error = error.expect("the backlog has an end");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
-        assert!(pending.len() as i32 >= BACKLOG, "{}", pending.len());
+        assert!(pending.len() >= BACKLOG as usize, "{}", pending.len());
 
         // An accepted stream makes room, and streams block for their messages as before.
         let mut accepted = listener.accept(short).expect("one is pending");

@@ -341,8 +341,9 @@ impl Transport for SharedTransport {
             if let Some(peer) = self.find_message(peers, envelope)? {
                 return Ok(peer);
             }
-            let timeout_at =
-                |now: Duration| timeout.saturating_sub(now - *began.get_or_insert(now));
+            let timeout_at = |now: Duration| {
+                timeout.saturating_sub(now.saturating_sub(*began.get_or_insert(now)))
+            };
             self.world.wait_within(peers[0], timeout_at, || {
                 peers.iter().any(|peer| self.available(*peer) != Ok(0))
             })?;
@@ -483,7 +484,7 @@ impl SharedTransport {
         let awaited_rank =
             awaited_rank.or_else(|| sends.clone().map(|((peer, _), _)| *peer).next());
         let timeout_at = |now: Duration| {
-            let elapsed = now - *began.get_or_insert(now);
+            let elapsed = now.saturating_sub(*began.get_or_insert(now));
             timeout.min(round.total_timeout(timeout).saturating_sub(elapsed))
         };
         self.world.wait_within(awaited_rank.unwrap_or(self.world.rank), timeout_at, || {

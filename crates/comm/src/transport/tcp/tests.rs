@@ -457,6 +457,7 @@ fn a_peer_that_sends_single_bytes_times_out_in_total() {
         }
         panic!("the rank has waited for 3000 single bytes");
     };
+    #[expect(clippy::disallowed_methods, reason = "the test takes the streams back")]
     let writer = std::thread::spawn(body);
     let mut recvs = [(1, vec![0; 3000])];
     let timeout = Duration::from_millis(200);
