@@ -98,7 +98,9 @@ fn files_that_were_in_shared_memory_before_a_run_are_not_left_by_it() {
     assert_eq!(folder.left_in_shared_memory(), Vec::<PathBuf>::new());
     world.files().write_atomic(&after, b"a run's").expect("shared memory");
     let left = folder.left_in_shared_memory();
-    [&before, &after].map(|path| world.files().remove_file(path).expect("it is ours"));
+    for path in [&before, &after] {
+        world.files().remove_file(path).expect("it is ours");
+    }
     assert_eq!(left, [after]);
 }
 

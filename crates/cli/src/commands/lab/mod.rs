@@ -34,6 +34,7 @@ Examples:
   lockstep lab walk ring --ranks 4
   lockstep lab claims"
 )]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
