@@ -139,9 +139,10 @@ fn step_time_is_predicted_in_calibrated_formats_only() {
         })
     };
     let mut machine = json!({
-        "version": 4, "host": world.host().name(), "cores": world.threads().available(),
+        "version": 5, "host": world.host().name(), "cores": world.threads().available(),
         "kernels": "portable", "formats": [format("f32", 1e9), format("bf16", 4e9)],
         "sums": [{"len": 1, "seconds_per_element": 0.0}], "update_seconds_per_param": 0.0,
+        "serial_sums": [{"len": 1, "seconds_per_element": 0.0}], "compressors": [],
         "step_overhead_seconds": 0.0, "latency_factor": 0.0, "transfer_factor": 1e-9,
     });
     let plan = |machine: &Value, compute: &str| {

@@ -171,7 +171,7 @@ fn nothing_fits(scenario: &Scenario, found: &SearchResult, is_batch_given: bool)
          reserve; try {fix}",
         found.examined,
         cluster.device.memory_gb,
-        percent(scenario.reserve),
+        format!("{} %", (1e4 * scenario.reserve).round() / 1e2),
     )
 }
 

@@ -14,8 +14,9 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = "\
 F is forward, B backward; I and W are the input gradient and the weight gradient of a split
-backward. PipeDream never drains, so its bubble is that of a full pipeline. F3' is of a device's second virtual stage, F3'' of its third; numbers are left out where
-there is no room. Dots are the bubble. Times are of one micro-batch on all stages of a device.
+backward. PipeDream never drains, so its bubble is that of a full pipeline. F3' is of a device's
+second virtual stage, F3'' of its third; numbers are left out where there is no room. Dots are the
+bubble. Times are of one micro-batch on all stages of a device.
 
 Examples:
   lockstep plan timeline                                        1F1B, 4 devices, 8 micro-batches

@@ -69,6 +69,10 @@ impl SharedWorld {
     ) -> Result<(), Interruption> {
         self.num_long_waits.fetch_add(1, Ordering::Relaxed);
         let timeout = timeout_at(self.world.clock().now());
+        if timeout.is_zero() {
+            // Earlier waits have used all of it, each with its margin.
+            return Err(Interruption::Deadline { peer: LongWait::new(self, peer).blocking_rank() });
+        }
         // Counted from here, not from the end of the yields, and with a margin: a peer that has
         // waited since the same moment, perhaps on a network, can report its own timeout first.
         let deadline = Deadline::after(self.world.clock(), timeout + 2 * LONGEST_YIELDING);
