@@ -245,8 +245,9 @@ mod tests {
     #[test]
     fn a_gradient_that_is_thrown_away_counts_as_no_step() {
         // Every step multiplies the distance from the optimum, until the loss overflows.
-        let optim = ["optim.lr=1000", "optim.clip=0", "optim.schedule=constant"];
-        let sets = [&["sync.mode=hogwild", "sync.threads=1"][..], &optim].concat();
+        let optim = ["optim.lr=1000", "optim.clip=0", "optim.schedule=constant", "optim.name=sgd"];
+        let threads = ["sync.mode=hogwild", "sync.threads=1", "run.workers=1"];
+        let sets = [&threads[..], &optim].concat();
         let sets = sets.into_iter().map(str::to_owned).collect();
         let preset = Some("quadratic".to_owned());
         let recipe = resolve(&Sources { preset, sets, ..Sources::default() });

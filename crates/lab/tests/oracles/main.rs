@@ -264,9 +264,9 @@ fn closed_forms_of_the_simple_experiments() {
     // Lecture notes print 1.75 s, 2.78 ms and 629 times.
     assert_digits("servers", servers("256", "16", "server_seconds"), "0.112");
     assert_digits("ring", 1e3 * servers("256", "16", "ring_seconds"), "6.973");
-    assert_digits("ratio", servers("256", "16", "ratio"), "16.06");
+    assert_digits("ratio", servers("256", "16", "seconds_ratio"), "16.06");
     assert_digits("servers", servers("256", "16", "efficiency"), "0.0590");
-    assert_digits("servers", servers("64", "4", "ratio"), "16.25");
+    assert_digits("servers", servers("64", "4", "seconds_ratio"), "16.25");
     assert_digits("servers", servers("64", "16", "efficiency"), "0.2025");
 }
 

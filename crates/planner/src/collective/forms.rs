@@ -22,7 +22,9 @@ pub fn closed_form(op: Op, algorithm: Algorithm, num_ranks: usize) -> Option<Clo
         (Op::ReduceScatter | Op::AllGather, Algorithm::Ring { .. } | Algorithm::Pairwise) => {
             ring::half(num_ranks)
         }
-        (Op::ReduceScatter, Algorithm::Halving) | (Op::AllGather, Algorithm::Doubling) => {
+        (Op::ReduceScatter, Algorithm::Halving) | (Op::AllGather, Algorithm::Doubling)
+            if halves =>
+        {
             logarithmic
         }
         (Op::Broadcast { .. } | Op::Reduce { .. }, Algorithm::Tree) => tree::one_way(num_ranks),
