@@ -160,7 +160,7 @@ fn step_time_is_predicted_in_calibrated_formats_only() {
     assert!(other.contains(" is of elsewhere with "), "{other}");
     let old = plan(&json!({"version": 3, "host": "here"}), "f32");
     assert!(old.contains("is of another version; lockstep plan calibrate"), "{old}");
-    let damaged = plan_with(&folder, b"{\"version\": 4}", "f32");
+    let damaged = plan_with(&folder, b"{\"version\": 5}", "f32");
     assert!(damaged.contains("is not a readable calibration"), "{damaged}");
     let error = refusal(&folder, &["plan", "calibrate", "--formats", "f32,int4"]);
     assert!(error.contains("--formats int4 is not known; try f32, bf16, fp16"), "{error}");
