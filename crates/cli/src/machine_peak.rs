@@ -26,8 +26,8 @@ pub(crate) fn find(recipe: &Recipe, world: &World) -> Option<f64> {
     calibrated(recipe, world).or_else(|| measure_peak_flops(recipe, world).ok())
 }
 
-/// A step that takes longer deserves a word before it starts: until its end there is no progress and
-/// no checkpoint.
+/// A step that takes longer deserves a word before it starts: until its end there is no progress
+/// and no checkpoint.
 const LONG_STEP_SECONDS: f64 = 60.0;
 
 /// Warning about steps that take long even at the peak of this machine.

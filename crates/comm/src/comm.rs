@@ -233,7 +233,7 @@ impl Comm {
     }
 
     /// Fixes algorithms of the calls of groups that this rank makes from now on; an algorithm that
-    /// [`Comm::using`] requests comes first. All ranks fix the same ones, and the first call counts.
+    /// [`Comm::using`] requests comes first. All ranks fix the same ones; the first call counts.
     pub fn fix_algorithms(&self, overrides: AlgorithmOverrides) {
         self.core.endpoint.fix_algorithms(overrides);
     }

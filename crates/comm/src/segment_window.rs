@@ -7,7 +7,7 @@
 //!   exclusively until the call returns, and no peer accesses it
 //!   [afterwards](crate::transport::shared);
 //! - scratch and staging belong to the engine, which orders their accesses in the same way;
-//! - the buffer of a [`Window`](crate::Window) is lent to nobody while the window is open.
+//! - the buffer of a [`Window`](crate::Window) is lent to no rank while the window is open.
 #![expect(unsafe_code, reason = "windows into memory that other ranks access")]
 
 use lockstep_platform::{Plain, Segment, Source, Target};

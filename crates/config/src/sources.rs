@@ -192,8 +192,8 @@ fn flatten_table(prefix: &str, table: &DeTable<'_>, document: &str, leaves: &mut
     }
 }
 
-/// Longest name into whose tables keys are searched for; every key is shorter. The parser bounds the
-/// depth of brackets, but not the number of dots.
+/// Longest name into whose tables keys are searched for; every key is shorter. The parser bounds
+/// the depth of brackets, but not the number of dots.
 const MAX_NAME_LEN: usize = 128;
 
 /// Descends into tables down to a key or a value that is not a table.

@@ -30,8 +30,8 @@ use std::sync::{Arc, OnceLock};
 /// Tokens of the sample after a run.
 const SAMPLE_TOKENS: usize = 400;
 
-/// Fewest characters of a sample for each one that is no text: text in a language that needs several
-/// bytes a character may have a few.
+/// Fewest characters of a sample for each one that is no text: text in a language that needs
+/// several bytes a character may have a few.
 const MIN_CHARACTERS_PER_REPLACED: usize = 20;
 
 /// Columns of the labels in a report.

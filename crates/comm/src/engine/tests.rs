@@ -152,7 +152,7 @@ fn a_broken_schedule_changes_the_counters_or_the_result_or_fails() {
 }
 
 #[test]
-fn a_late_rank_does_not_write_into_a_buffer_that_a_failed_call_has_returned() {
+fn a_delayed_rank_does_not_write_into_a_buffer_that_a_failed_call_has_returned() {
     type Collective = fn(&Comm, &mut [f32]) -> Result<(), CommError>;
     let calls: [Collective; 2] = [
         |comm, data| comm.all_reduce(data, Reduction::Sum),
@@ -161,15 +161,15 @@ fn a_late_rank_does_not_write_into_a_buffer_that_a_failed_call_has_returned() {
     for call in calls {
         let options = Options { arena_bytes: 1 << 20, timeout: LONG };
         let ends = Comm::threads(&real(), 2, &options).unwrap();
-        let [first, late]: [Comm; 2] = ends.try_into().ok().unwrap();
+        let [first, delayed]: [Comm; 2] = ends.try_into().ok().unwrap();
         let mut buffer = first.allocate::<f32>(1000).unwrap();
         let timeout = Duration::from_millis(20);
         call(&first.using(Algorithm::Direct).within(timeout), &mut buffer)
             .expect_err("the other rank is late");
         buffer.fill(7.0);
         // The first rank has signalled that its buffer is ready, and is gone.
-        let mut data = late.allocate::<f32>(1000).unwrap();
-        call(&late.using(Algorithm::Direct), &mut data).expect_err("the first rank has failed");
+        let mut data = delayed.allocate::<f32>(1000).unwrap();
+        call(&delayed.using(Algorithm::Direct), &mut data).expect_err("the first rank has failed");
         assert!(buffer.iter().all(|x| x.to_bits() == 7.0_f32.to_bits()));
     }
 }

@@ -256,8 +256,8 @@ fn algorithms_of_collectives_are_entries_by_operation_and_size() {
     assert_eq!(resolve(&reread).expect("it resolved before"), found);
     assert_eq!(
         errors(&[r#"parallel.collectives=[{op="all-reduce", algorithm="tree", channels=2}]"#]),
-        "parallel.collectives[0].channels = 2 is not supported with algorithm = \"tree\"; try 1, or \
-         algorithm = \"ring\""
+        "parallel.collectives[0].channels = 2 is not supported with algorithm = \"tree\"; try 1, \
+         or algorithm = \"ring\""
     );
     let range = r#"[{op="all-reduce", algorithm="tree", min_bytes=9, max_bytes=8}]"#;
     assert_eq!(

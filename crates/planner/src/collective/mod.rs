@@ -15,8 +15,8 @@
 //! | [`hierarchical`] | a ring's halves inside nodes, a ring's all-reduce of a share between them |
 //! | [`parameter_server`], s servers | 2α + 2n/s·d/B |
 //!
-//! [`all_to_all`] is priced in the same form; [`forms`] lists all of them by operation. [`links`] prices collectives of a [`group`] on the
-//! links of a cluster, which groups share (`contention`).
+//! [`all_to_all`] is priced in the same form; [`forms`] lists all of them by operation. [`links`]
+//! prices collectives of a [`group`] on the links of a cluster, which groups share (`contention`).
 
 pub mod all_to_all;
 pub mod butterfly;

@@ -1,8 +1,8 @@
 //! Accelerators by their data sheets: peaks, not achieved rates.
 //!
 //! Achieved rates are a device's calibration ([`crate::Calibration`]). Prices are the hourly rent
-//! in large clouds around 2025, meant to be replaced: a cluster file ([`super::file`]) overrides any
-//! figure, and describes a device that is not here by a similar one.
+//! in large clouds around 2025, meant to be replaced: a cluster file ([`super::file`]) overrides
+//! any figure, and describes a device that is not here by a similar one.
 
 /// A device type.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -93,8 +93,8 @@ pub const DEVICES: &[Device] = &[
     // 160 multiprocessors, 1,400 W; 72 GPUs share NVLink, with 800 Gb/s of network each.
     device(("gb300-288gb", "b200"), [288.0, 2500.0, 5000.0, 8000.0],
         160, [900.0, 100.0], 72, [1400.0, 7.0]),
-    // NVIDIA data sheets of A10, L40S and RTX 6000 Ada, and the Ada architecture white paper (v2.01)
-    // for RTX 4090: dense peaks with 32-bit accumulation. Their links are PCIe 4.0 with 16 lanes.
+    // NVIDIA data sheets of A10, L40S and RTX 6000 Ada, and the Ada architecture white paper
+    // (v2.01) for RTX 4090: dense peaks with 32-bit accumulation. Their links are PCIe 4.0 x16.
     device(("a10-24gb", "a100"), [24.0, 125.0, 125.0, 600.0],
         72, [32.0, 12.5], 4, [150.0, 0.6]),
     device(("l40s-48gb", "ada"), [48.0, 362.0, 733.0, 864.0],

@@ -147,9 +147,9 @@ fn nearest(recipe: &Recipe, room: MemoryBudget) -> Option<String> {
 /// Narrowest model that is suggested.
 const MIN_WIDTH: usize = 32;
 
-/// Largest model of a similar shape that fits in the recipe's layout. Width, heads and layers shrink
-/// together, and the ratio of width to layers stays within a factor of two: a model of one wide
-/// layer would fit too, and learn little.
+/// Largest model of a similar shape that fits in the recipe's layout. Width, heads and layers
+/// shrink together, and the ratio of width to layers stays within a factor of two: a model of one
+/// wide layer would fit too, and learn little.
 fn smaller(recipe: &Recipe, room: MemoryBudget) -> Option<String> {
     if recipe.model.family.is_problem() || !recipe.parallel.stage_layers.is_empty() {
         return None;

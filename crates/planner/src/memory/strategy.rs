@@ -94,8 +94,8 @@ fn of_federation(
     let leaf = recipe.num_microbatches() / keys.sampled;
     let Footprint { optimizer: state, .. } = held_alone(recipe, plan, blueprint, leaf);
     let turns = replica_alone(recipe, plan, blueprint, leaf);
-    let kinds = StepKind::of_run(recipe).into_keys();
-    let num_active = kinds.filter_map(|kind| Some(kind.federated?.clients[worker])).max();
+    let steps = StepKind::of_run(recipe).into_keys();
+    let num_active = steps.filter_map(|kind| Some(kind.federated?.clients[worker])).max();
     let num_active = num_active.unwrap_or(0);
     let (is_coordinator, is_scaffold) = (worker == 0, keys.method == FederatedMethod::Scaffold);
     let moments = match keys.server {

@@ -249,7 +249,7 @@ fn threads_of_hogwild_compute_side_by_side_and_pass_over_shared_weights() {
     close(step(4, &blocks).0, 4.0 * (layers + 2.0));
     let passes = Machine { serial_sums: sums(4.0), ..machine() };
     let (seconds, params, _) = step(2, &passes);
-    // Reads shared weights and writes its own; reads gradients, and reads and writes shared weights.
+    // Reads shared weights, writes its own; reads gradients, reads and writes shared weights.
     assert!(seconds >= 5.0 * params && seconds <= 7.0 * params, "{}", seconds / params);
 }
 

@@ -357,7 +357,7 @@ mod tests {
         let short = Duration::from_millis(20);
         let connect = || RealShared.connect(&name, short);
         let mut pending = Vec::new();
-        // Nobody accepts, so the backlog fills up.
+        // Nothing accepts, so the backlog fills up.
         let error = (0..=2 * BACKLOG).find_map(|_| match connect() {
             Ok(stream) => {
                 pending.push(stream);

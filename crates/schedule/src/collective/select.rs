@@ -164,8 +164,8 @@ impl Selector {
         self.is_one_host
     }
 
-    /// Class of calls on this many bytes: with the requested algorithm, or else with the one that is
-    /// fixed for them.
+    /// Class of calls on this many bytes: with the requested algorithm, or else with the one that
+    /// is fixed for them.
     pub fn class(
         &self,
         op: Op,

@@ -6,7 +6,7 @@ use super::named_model::named_model;
 use super::{OutputOptions, Section, html};
 use crate::failure::Failure;
 use crate::output;
-use crate::quantity::{digits, gib, percent};
+use crate::quantity::{digits, gib};
 use crate::recipe_args::RecipeArguments;
 use lockstep_config::Recipe;
 use lockstep_planner::hardware::{self, Cluster, DeviceNameError, device_name};

@@ -115,7 +115,8 @@ fn render_bubble(timeline: &Timeline, report: &Report) -> String {
     if timeline.pipeline.kind == Kind::PipeDream {
         let seconds = [timeline.cycle_seconds(), timeline.seconds()];
         return format!(
-            "{} per step once full, bubble {cycle:.2} % ({} and {drained:.2} % with fill and drain)",
+            "{} per step once full, bubble {cycle:.2} % ({} and {drained:.2} % with fill and \
+             drain)",
             seconds[0], seconds[1]
         );
     }
