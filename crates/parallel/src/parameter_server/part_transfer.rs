@@ -8,7 +8,7 @@ use lockstep_comm::{Comm, CommError};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Parts that did not arrive since their server was lost: bucket and server.
+/// Parts that were not transferred since their server was lost: bucket and server.
 pub(super) type LostParts = Arc<Mutex<Vec<(usize, usize)>>>;
 
 /// Parts of one bucket.

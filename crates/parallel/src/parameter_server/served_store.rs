@@ -62,6 +62,8 @@ impl Store for ServedStore<'_> {
 impl Client {
     /// Starts the pulls of all buckets, first layers first.
     pub(super) fn start_pulls(&mut self, store: &mut ParamStore) -> Result<(), CommError> {
+        // Parts of gradients that a lost server did not receive went to its backup.
+        self.lost_parts.lock().unwrap_or_else(PoisonError::into_inner).clear();
         for bucket in 0..self.ranges.list.len() {
             let transfer = self.transfer(bucket);
             if !transfer.parts.is_empty() {
@@ -106,7 +108,8 @@ impl Client {
             client.send_request(rank, pull)?;
             let reply = client.recv_reply(rank)?;
             let number = bucket as u64;
-            client.send_request(rank, Request { number, ..client.request(RequestKind::PullPart) })?;
+            client
+                .send_request(rank, Request { number, ..client.request(RequestKind::PullPart) })?;
             let part = &mut store.own_params_mut(bucket)[range.clone()];
             client.comm.recv_each(&mut [(rank, part)], Tag::Weights as u64)?;
             Ok((reply, rank))
@@ -122,10 +125,10 @@ impl Client {
         bucket: usize,
     ) -> Result<(), CommError> {
         let transfer = self.transfer(bucket);
-        let ranks: Vec<_> = transfer.parts.iter().map(|(server, rank, _)| (*server, *rank)).collect();
-        let is_started = store.send_grads(bucket, &self.comm, move |comm, grads| {
-            transfer.push(comm, grads)
-        })?;
+        let ranks: Vec<_> =
+            transfer.parts.iter().map(|(server, rank, _)| (*server, *rank)).collect();
+        let is_started =
+            store.send_grads(bucket, &self.comm, move |comm, grads| transfer.push(comm, grads))?;
         for (server, rank) in ranks.into_iter().filter(|_| is_started) {
             self.staged[server] = Some(rank);
         }

@@ -345,7 +345,8 @@ impl Shard {
     /// Steps by a gradient, if there is one, and advances the version.
     fn update(&mut self, cpu: &Cpu, grads: Option<Parts>, step: u64, staleness: u64) {
         self.version += 1;
-        let pulling = self.reads.iter().zip(&self.is_pulling).filter(|(_, is_pulling)| **is_pulling);
+        let pulling =
+            self.reads.iter().zip(&self.is_pulling).filter(|(_, is_pulling)| **is_pulling);
         let ages = pulling.filter_map(|(read, _)| Some(self.version - (*read)?));
         let num_older = ages.max().unwrap_or(0).max(self.policy.delay) as usize;
         if num_older > 0 {
