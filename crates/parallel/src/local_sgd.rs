@@ -36,6 +36,9 @@ use lockstep_tensor::{Cpu, nesterov};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// Most steps of a round that a run chooses from its measurements.
+pub const MAX_LOCAL_STEPS: u64 = 1000;
+
 const LINK: Queue = Queue::Link(Axis::Data);
 
 /// Exchanges of a step: the end of a round, an average within groups, the outer optimizer after

@@ -13,6 +13,7 @@ use lockstep_comm::{Comm, Reduction};
 use lockstep_config::Recipe;
 use lockstep_model::describe;
 use lockstep_parallel::block_profile::microbatch_cost;
+use lockstep_parallel::local_sgd::MAX_LOCAL_STEPS;
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::borrow::Cow;
@@ -20,9 +21,6 @@ use std::path::Path;
 
 /// Maximum fraction of the time that the exchange may take.
 const MAX_EXCHANGE_FRACTION: f64 = 0.1;
-
-/// Upper bound on the steps of a round.
-const MAX_LOCAL_STEPS: f64 = 1000.0;
 
 /// Number of timed exchanges after one for warm-up; the fastest counts.
 const NUM_EXCHANGES: usize = 3;
@@ -89,7 +87,7 @@ pub(crate) fn choose_local_steps<'a>(
 /// Fewest steps that keep the exchange within its fraction of the time.
 fn steps_for(step: f64, exchange: f64) -> u64 {
     let steps = (1.0 - MAX_EXCHANGE_FRACTION) / MAX_EXCHANGE_FRACTION * exchange / step;
-    if steps.is_finite() { steps.ceil().clamp(1.0, MAX_LOCAL_STEPS) as u64 } else { 1 }
+    if steps.is_finite() { steps.ceil().clamp(1.0, MAX_LOCAL_STEPS as f64) as u64 } else { 1 }
 }
 
 /// Seconds for computing a step and for exchanging all weights, of the slowest worker.

@@ -11,11 +11,9 @@ use lockstep_config::{Consistency, Recipe, SyncMode};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
 use lockstep_parallel::ReplicaPlan;
+use lockstep_parallel::local_sgd::MAX_LOCAL_STEPS;
 use lockstep_parallel::step_program::{RankPlan, ServerStep};
 use std::collections::BTreeMap;
-
-/// Most steps of a round that a run chooses from its measurements.
-const MAX_LOCAL_STEPS: u64 = 1000;
 
 /// Bytes that a rank moves in the mean step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
