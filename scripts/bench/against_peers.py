@@ -22,6 +22,8 @@ import argparse
 import importlib.util
 import json
 import os
+import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -76,6 +78,14 @@ def ours(arguments, sizes):
          "limit_us": row["limit_us"], "algorithm": row["algorithm"]}
         for row in rows
     ]
+
+
+def remove_stale_barriers():
+    """Removes the barriers of runs that were killed."""
+    for path in Path("/dev/shm").glob("lockstep_bench_*"):
+        owner = re.fullmatch(r"lockstep_bench_(\d+)", path.name)
+        if owner and not Path("/proc", owner[1]).exists():
+            path.unlink(missing_ok=True)
 
 
 def theirs(harness, arguments, lib, sizes):
@@ -149,6 +159,10 @@ def report(rows, sizes):
 
 def main():
     arguments = parse_arguments()
+    # As on Ctrl-C, so that the barrier in shared memory is removed.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    remove_stale_barriers()
     sizes = [int(size) for size in arguments.sizes.split(",")]
     if arguments.only_report:
         rows = [json.loads(line) for line in Path(arguments.keep).read_text().splitlines()]

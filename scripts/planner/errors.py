@@ -6,6 +6,7 @@
     scripts/planner/errors.py --binary target/release/lockstep --cut      # stages and slices
     scripts/planner/errors.py --binary target/release/lockstep --offload  # state on a disk
     scripts/planner/errors.py --binary target/release/lockstep --time     # calibrates first
+    scripts/planner/errors.py --binary target/release/lockstep --strategies   # all three, likewise
 
 Memory: trains every model in every layout for a step or more with `lockstep train --json` and
 prints, of the rank that is off by most, what was predicted before the run, what was measured and
@@ -85,6 +86,34 @@ TIMED = [
     ("tcp", ["--set", "model.width=192", "--set", "model.heads=6", "--set", "model.kv_heads=6",
              "--set", "model.layers=4", "--set", "model.ffn=512", "--set", "model.context=256",
              "--set", "run.workers=2", "--set", "run.transport=tcp", "--set", "train.steps=20"]),
+]
+
+# Every synchronization strategy, on a model of 10 million parameters: name, settings.
+STEPPED = [*MODELS[1][1], "model.context=128", "train.batch=16", "train.microbatch=2", "train.steps=10",
+           "run.threads=1", "run.save_optimizer=false", "checkpoint.interval=0"]
+SERVERS, CLIENTS = "sync.mode=parameter-server", ["sync.mode=federated", "optim.name=sgd",
+                                                  "optim.schedule=constant", "sync.local_steps=5"]
+STRATEGIES = [
+    ("all-reduce", []),
+    ("zero 3", ["parallel.zero=3"]),
+    ("local sgd", ["sync.mode=local-sgd", "sync.local_steps=5"]),
+    ("local sgd auto", ["sync.mode=local-sgd", "sync.local_steps=auto"]),
+    ("diloco", ["sync.mode=local-sgd", "sync.local_steps=5", "sync.outer=nesterov"]),
+    ("gossip ring", ["sync.mode=gossip", "sync.graph=ring"]),
+    ("gossip push-sum", ["sync.mode=gossip", "sync.graph=exponential"]),
+    ("gossip median", ["sync.mode=gossip", "sync.graph=complete", "sync.aggregation=median"]),
+    ("servers sync", [SERVERS, "sync.consistency=sync"]),
+    ("2 servers sync", [SERVERS, "sync.consistency=sync", "sync.servers=2"]),
+    ("servers async", [SERVERS, "sync.consistency=async"]),
+    ("servers int8", [SERVERS, "sync.consistency=sync", "compress.method=int8"]),
+    ("federated", CLIENTS),
+    ("scaffold", [*CLIENTS, "federated.method=scaffold"]),
+    ("hogwild", ["run.workers=1", "sync.mode=hogwild", "sync.threads={workers}", "optim.name=sgd",
+                 "optim.weight_decay=0"]),
+    ("backup", ["sync.stragglers=backup"]),
+    *((method, [f"compress.method={method}"]) for method in
+      ("bf16", "fp16", "int8", "qsgd", "top-k", "random-k", "dgc", "sign", "power-sgd")),
+    ("top-k in groups", ["compress.method=top-k", "compress.group_workers=2"]),
 ]
 
 # Left to the rest of the machine.
@@ -184,6 +213,36 @@ def time(arguments):
     summary("step", errors)
 
 
+def strategies(arguments):
+    """Step time, peak memory and bytes of every strategy."""
+    steps, peaks = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.setdefault("LOCKSTEP_CALIBRATION", f"{folder}/calibration.json")
+        found = lockstep(arguments.binary, ["plan", "calibrate", "--formats", "f32", "--json"])
+        if isinstance(found, str):
+            raise SystemExit(found)
+        print(f"{'strategy':<16} step ms: said, was, error      peak MiB: said, was, error      sent")
+        for name, sets in STRATEGIES:
+            sets = [setting.format(workers=arguments.workers) for setting in sets]
+            sets = settings([*STEPPED, f"run.workers={arguments.workers}", *sets])
+            rounds = [train(arguments.binary, sets) for _ in range(arguments.rounds)]
+            found = rounds[-1]
+            if isinstance(found, str):
+                print(f"{name:<16} {found}", flush=True)
+                continue
+            said = found["predicted_step_seconds"]
+            was = statistics.median(each["step_seconds_median"] for each in rounds)
+            steps.append(error(said, was))
+            peak = worst_rank(found)
+            peaks.append(error(*peak))
+            moved = (found["predicted_wire_bytes"], found["wire_bytes"])
+            verdict = "exact" if moved[0] == moved[1] else f"{moved[0]} != {moved[1]}"
+            print(f"{name:<16} {1e3 * said:9.2f} {1e3 * was:9.2f} {steps[-1]:+6.1f} %   "
+                  f"{peak[0] / 2**20:9.1f} {peak[1] / 2**20:9.1f} {peaks[-1]:+6.1f} %   {verdict}", flush=True)
+    summary("step", steps)
+    summary("peak", peaks)
+
+
 def summary(what, errors):
     if errors:
         sizes = [abs(each) for each in errors]
@@ -201,9 +260,13 @@ def main():
     parser.add_argument("--offload", action="store_true", help="optimizer state on a disk")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--time", action="store_true", help="step times instead of memory")
+    parser.add_argument("--strategies", action="store_true", help="every synchronization strategy")
+    parser.add_argument("--workers", type=int, default=4, help="of every strategy")
     parser.add_argument("--rounds", type=int, default=5, help="runs of every timed recipe")
     arguments = parser.parse_args()
-    if arguments.time:
+    if arguments.strategies:
+        strategies(arguments)
+    elif arguments.time:
         time(arguments)
     else:
         memory(arguments)

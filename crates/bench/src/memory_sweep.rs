@@ -4,6 +4,7 @@
 //! stores the sum into both: two reads and two writes per element. The time is the lower bound for
 //! calls of the same size. Before each sweep the ranks rewrite their buffers, as before a call, so
 //! that half of the reads hit the cache of another core.
+#![expect(unsafe_code, reason = "the sweep writes to the buffers of other ranks")]
 
 use lockstep_comm::limit::{PairSum, arena_offset, arena_window};
 use lockstep_comm::{Comm, Element};
@@ -40,8 +41,12 @@ impl<'a> MemorySweep<'a> {
         let whole: [Target<'a, u8>; 2] = match offset {
             Some(offset) => {
                 let offsets = coordinator.exchange(rank, offset as u64)?;
-                [rank, (rank + 1) % n]
-                    .map(|other| arena_window(comm, other, offsets[other] as usize, bytes))
+                [rank, (rank + 1) % n].map(|other| {
+                    // SAFETY: the measurement calls `refresh` and `run` between the coordinator's
+                    // barriers, where no rank has a slice of its buffer, and each rank writes its
+                    // own part.
+                    unsafe { arena_window(comm, other, offsets[other] as usize, bytes) }
+                })
             }
             None => [rank, (rank + 1) % n.max(2)].map(|other| coordinator.buffer(other, bytes)),
         };

@@ -46,7 +46,7 @@ pub(crate) enum Uncalibrated {
 
 /// Why the step time of a recipe is unknown, with a fix.
 pub(crate) fn why_no_step_time(recipe: &Recipe, world: &World) -> String {
-    if let Some(cause) = recipe.unmodelled_time() {
+    if let Some(cause) = recipe.unmodelled_traffic() {
         return format!("step time of {cause} is not modelled");
     }
     let compute = recipe.precision.compute.name();

@@ -5,11 +5,14 @@
 //! with emulated speed, has no peak that this machine could know.
 
 use crate::calibration_file;
+use crate::quantity::grouped;
 use crate::workers::WorkerEnv;
 use lockstep_cluster::role::has_launcher;
 use lockstep_config::Recipe;
+use lockstep_config::units::Seconds;
 use lockstep_platform::World;
 use lockstep_trainer::bench::measure_peak_flops;
+use lockstep_trainer::utilization::Utilization;
 
 /// Environment variable with the peak FLOP/s of this machine.
 const PEAK_FLOPS: &str = "LOCKSTEP_PEAK_FLOPS";
@@ -21,6 +24,26 @@ pub(crate) fn find(recipe: &Recipe, world: &World) -> Option<f64> {
         return None;
     }
     calibrated(recipe, world).or_else(|| measure_peak_flops(recipe, world).ok())
+}
+
+/// A step that takes longer deserves a word before it starts: until its end there is no progress and
+/// no checkpoint.
+const LONG_STEP_SECONDS: f64 = 60.0;
+
+/// Warning about steps that take long even at the peak of this machine.
+pub(crate) fn long_step_warning(recipe: &Recipe, peak: Option<f64>) -> Option<String> {
+    let seconds = Utilization::least_step_seconds(recipe, peak.filter(|peak| *peak > 0.0)?);
+    (seconds > LONG_STEP_SECONDS).then(|| {
+        let (batch, tokens) = (recipe.train.batch, grouped(recipe.tokens_per_step() as f64));
+        format!(
+            "a step of train.batch = {batch} ({tokens} tokens) takes at least {} at the peak \
+             FLOP/s of this machine, and train.steps = {} at least {}; lower train.batch or train \
+             a smaller model",
+            Seconds(seconds),
+            recipe.train.steps,
+            Seconds(seconds * recipe.train.steps as f64)
+        )
+    })
 }
 
 /// Environment that passes the peak to workers.
@@ -46,4 +69,24 @@ fn calibrated(recipe: &Recipe, world: &World) -> Option<f64> {
     let compute = recipe.precision.compute.name();
     let format = machine.formats.iter().find(|format| format.compute == compute)?;
     Some(format.peak_flops_per_second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_config::{Sources, resolve};
+
+    #[test]
+    fn steps_that_take_longer_than_a_minute_at_peak_are_reported() {
+        let warning = |batch: usize, peak: f64| {
+            let sets = vec![format!("train.batch={batch}"), "train.steps=10".to_owned()];
+            let sources = Sources { preset: Some("tiny".to_owned()), sets, ..Sources::default() };
+            long_step_warning(&resolve(&sources).expect("a sound recipe"), Some(peak))
+        };
+        assert_eq!(warning(8, 1e11), None);
+        let found = warning(1 << 20, 1e10).expect("a million sequences");
+        assert!(found.starts_with("a step of train.batch = 1048576 ("), "{found}");
+        assert!(found.contains("train.steps = 10"), "{found}");
+        assert_eq!(warning(1 << 20, 0.0), None, "an unknown peak");
+    }
 }

@@ -14,7 +14,7 @@ use lockstep_data::{Cursor, DataRank, Feed};
 use lockstep_planner::Forecast;
 use lockstep_planner::forecast::BucketForecast;
 use lockstep_planner::memory::{self, MemoryBudget, OutOfMemory, Process};
-use lockstep_planner::traffic::embedding_rows;
+use lockstep_planner::traffic::{ByteRange, embedding_rows};
 use lockstep_platform::World;
 use lockstep_trainer::{Predicted, PredictedBytes};
 
@@ -113,10 +113,7 @@ pub(crate) fn predicted(recipe: &Recipe, forecast: &Forecast) -> Predicted {
     }
     let bytes = |of: &BucketForecast| PredictedBytes {
         bucket_len: of.bucket_len,
-        peak_bytes_by_rank: match recipe.unmodelled_memory() {
-            None => of.peak_by_rank.iter().map(|peak| peak.0).collect(),
-            Some(_) => Vec::new(),
-        },
+        peak_bytes_by_rank: of.peak_by_rank.iter().map(|peak| peak.0).collect(),
         wire_bytes: of.wire_bytes.0,
     };
     Predicted {
@@ -146,12 +143,14 @@ pub(crate) fn render_line(recipe: &Recipe, world: &World, forecast: &Forecast) -
     let sent = match forecast.wire_bytes() {
         Bytes(0) => String::new(),
         Bytes(bytes) if forecast.is_exact() => format!(", {} sent per step", si_bytes(bytes)),
-        Bytes(bytes) => format!(", about {} sent per step", si_bytes(bytes)),
+        Bytes(_) => {
+            let ByteRange { low, high } = forecast.wire_range();
+            format!(", {} to {} sent per step", si_bytes(low.0), si_bytes(high.0))
+        }
     };
     let time = match (forecast.step_seconds(), forecast.tokens_per_second()) {
         (Some(step), Some(speed)) => format!(", {step} per step, {speed}"),
         _ => format!("; {}", calibration_file::why_no_step_time(recipe, world)),
     };
-    let least = if recipe.unmodelled_memory().is_some() { "at least " } else { "" };
-    format!("predicted: peak memory of a process {least}{peak}{sent}{time}\n")
+    format!("predicted: peak memory of a process {peak}{sent}{time}\n")
 }

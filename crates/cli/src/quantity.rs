@@ -5,7 +5,12 @@ pub(crate) fn digits(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value:.0}");
     }
-    let rounded: f64 = format!("{value:.2e}").parse().unwrap_or(value);
+    let scientific = format!("{value:.2e}");
+    let rounded: f64 = scientific.parse().unwrap_or(value);
+    // Nine decimals would leave nothing of it.
+    if rounded.abs() < 1e-6 {
+        return scientific;
+    }
     let magnitude = rounded.abs().log10().floor() as i32;
     let decimals = usize::try_from(2 - magnitude).unwrap_or(0).min(9);
     format!("{rounded:.decimals$}")
@@ -51,8 +56,28 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{} %", digits(100.0 * share))
 }
 
-/// A whole number with thousands separated by commas.
+/// A time in days, or in a smaller unit where it is less than one.
+pub(crate) fn days(days: f64) -> String {
+    let units = [(1.0, "days"), (24.0, "h"), (1440.0, "min"), (86_400.0, "s")];
+    let fits = units.into_iter().find(|(per_day, _)| days * per_day >= 1.0);
+    let (per_day, unit) = fits.unwrap_or(units[3]);
+    format!("{} {unit}", digits(days * per_day))
+}
+
+/// An amount of dollars: whole from a hundred on, with cents below, with three digits below a cent.
+pub(crate) fn dollars(value: f64) -> String {
+    match value.abs() {
+        many if many >= 100.0 => grouped(value),
+        some if some >= 0.01 => format!("{value:.2}"),
+        _ => digits(value),
+    }
+}
+
+/// A number with thousands separated by commas: whole from ten on, with three digits below.
 pub(crate) fn grouped(value: f64) -> String {
+    if value.abs() < 10.0 && value.fract() != 0.0 {
+        return digits(value);
+    }
     let whole = format!("{value:.0}");
     let (sign, number) = whole.strip_prefix('-').map_or(("", whole.as_str()), |n| ("-", n));
     let mut text = String::new();
@@ -80,6 +105,7 @@ mod tests {
         let expected = ["0", "0.00123", "1.00", "1.23", "12.3", "123", "1230", "10.0"];
         assert_eq!(all.map(digits), expected);
         assert_eq!(digits(-0.5), "-0.500");
+        assert_eq!(digits(1.234e-10), "1.23e-10");
     }
 
     #[test]
@@ -90,5 +116,14 @@ mod tests {
         assert_eq!([512, 7_478_016].map(si_bytes), ["512 B", "7.48 MB"]);
         assert_eq!([1.0, 1_374_079.0, -12345.0].map(grouped), ["1", "1,374,079", "-12,345"]);
         assert_eq!(gib(f64::from(3_u32 << 30)), "3.00");
+    }
+
+    #[test]
+    fn small_amounts_are_not_zero() {
+        let spent = [0.0, 0.0034, 0.5, 12.345, 1_374_079.4].map(dollars);
+        assert_eq!(spent, ["0", "0.00340", "0.50", "12.35", "1,374,079"]);
+        let taken = [21.3, 0.5, 1.0 / 96.0, 1e-6, 1e-9].map(days);
+        assert_eq!(taken, ["21.3 days", "12.0 h", "15.0 min", "0.0864 s", "0.0000864 s"]);
+        assert_eq!([0.25, 12_345.6].map(grouped), ["0.250", "12,346"]);
     }
 }

@@ -5,6 +5,7 @@ use crate::prediction;
 use crate::resume_command::next_dir;
 use lockstep_cluster::role::has_launcher;
 use lockstep_config::{Recipe, Sources};
+use lockstep_planner::traffic::check_algorithms;
 use lockstep_platform::{FileKind, World};
 use lockstep_trainer::{pretrained, recorded_recipe};
 use std::path::{Path, PathBuf};
@@ -124,7 +125,10 @@ impl RecipeArguments {
             // The run to resume has this folder.
             recipe.run.dir = next_dir(&recipe.run.dir, world).display().to_string();
         }
-        Ok(prediction::with_microbatch(recipe, world))
+        let recipe = prediction::with_microbatch(recipe, world);
+        check_algorithms(&recipe)
+            .map_err(|refused| Failure::new(refused.blame(), refused.to_string()))?;
+        Ok(recipe)
     }
 }
 

@@ -3,7 +3,8 @@
 //! The launcher computes nothing. It passes rank, rendezvous address and a new secret to each
 //! worker by the environment, relays its output and waits for its exit. When one worker fails, the
 //! others have a few seconds to report and exit, since their messages may name the cause; then they
-//! are killed. A worker leaves nothing behind: its memory, sockets and locks have no names.
+//! are killed. A worker that does not exit, such as a stopped one, does not delay the report of the
+//! failure. A worker leaves nothing behind: its memory, sockets and locks have no names.
 //!
 //! Workers are tied to the launcher ([`follow_launcher`](crate::role::follow_launcher)): whatever
 //! ends it, a keyboard interrupt or SIGKILL, ends them at once. The launcher therefore installs no
@@ -186,10 +187,22 @@ fn run_attempt(
     let members = running.wait_for_all(members, supervisor, remote, relay)?;
     running.wait_for_output();
     relay.close();
-    let is_resizing = members.is_resizing();
-    let with_lines = |end: WorkerExit| WorkerExit { lines: relay.errors(end.rank), ..end };
-    let exits: Vec<WorkerExit> = members.exits().into_iter().map(with_lines).collect();
-    Ok((find_root_cause(&exits).map_or(Ok(()), Err), is_resizing))
+    Ok((root_cause(&members, relay).map_or(Ok(()), Err), members.is_resizing()))
+}
+
+/// Root cause in the exits so far.
+fn root_cause(members: &Membership, relay: &Relay) -> Option<RunFailure> {
+    let with_lines = |end: &WorkerExit| WorkerExit { lines: relay.errors(end.rank), ..end.clone() };
+    find_root_cause(&members.exits().iter().map(with_lines).collect::<Vec<_>>())
+}
+
+/// Reports the cause of a failure while some ranks still run.
+fn report_early(failure: &RunFailure, running: &[usize], relay: &Relay) {
+    let ranks: Vec<String> = running.iter().map(ToString::to_string).collect();
+    let (noun, ranks) = (if running.len() == 1 { "rank" } else { "ranks" }, ranks.join(", "));
+    for line in failure.text.lines() {
+        relay.write_line(&format!("warning: {line}; waiting for {noun} {ranks} to exit"));
+    }
 }
 
 /// Started workers.
@@ -310,6 +323,11 @@ impl RunningWorkers {
             } else if supervisor.slots().can_grow(now) {
                 let action = members.can_grow(now);
                 self.apply(action);
+            }
+            if let Some(running) = members.unreported(now).filter(|running| !running.is_empty())
+                && let Some(failure) = root_cause(&members, relay)
+            {
+                report_early(&failure, &running, relay);
             }
             let action = members.poll(now);
             self.apply(action);

@@ -14,6 +14,10 @@ pub const AFTER_FAILURE: Duration = Duration::from_secs(3);
 /// Time that the other workers have after one was killed by a signal, which needs no report.
 pub const AFTER_LOSS: Duration = Duration::from_secs(1);
 
+/// Time after the first failure at which its cause is reported, if other workers still run. The
+/// messages of all workers that noticed the failure have arrived by then.
+pub const BEFORE_REPORT: Duration = Duration::from_millis(250);
+
 /// Time that workers have to write a checkpoint and exit after SIGTERM.
 pub const AFTER_REQUEST: Duration = Duration::from_secs(25);
 
@@ -39,6 +43,8 @@ pub struct Membership {
     exits: Vec<WorkerExit>,
     /// Time at which the remaining workers are killed.
     limit: Option<Duration>,
+    /// Time at which the cause of the first failure is reported; `None` once it was.
+    report: Option<Duration>,
     is_terminating: bool,
     is_resizing: bool,
     is_killed: bool,
@@ -53,6 +59,7 @@ impl Membership {
             replica_groups: Vec::new(),
             exits: Vec::new(),
             limit: None,
+            report: None,
             is_terminating: false,
             is_resizing: false,
             is_killed: false,
@@ -96,6 +103,9 @@ impl Membership {
             is_replaced,
             lines: Vec::new(),
         });
+        if self.limit.is_none() && !self.is_terminating && !is_replaced && exit != Exit::Code(0) {
+            self.report = Some(now + BEFORE_REPORT);
+        }
         match exit {
             Exit::Code(0) => {}
             Exit::Signal(_) if is_replaced => {}
@@ -148,6 +158,12 @@ impl Membership {
         Some(Action::Kill)
     }
 
+    /// Ranks that still run when the cause of a failure is due to be reported, which is once.
+    pub fn unreported(&mut self, now: Duration) -> Option<Vec<usize>> {
+        self.report.take_if(|due| now >= *due)?;
+        Some((0..self.is_running.len()).filter(|rank| self.is_running[*rank]).collect())
+    }
+
     /// Whether all workers have exited.
     pub fn is_complete(&self) -> bool {
         !self.is_running.contains(&true)
@@ -158,9 +174,9 @@ impl Membership {
         self.is_killed
     }
 
-    /// Exits, in the action in which they happened.
-    pub fn exits(self) -> Vec<WorkerExit> {
-        self.exits
+    /// Exits, in the order in which they happened.
+    pub fn exits(&self) -> &[WorkerExit] {
+        &self.exits
     }
 
     /// Number of exited workers.
@@ -216,6 +232,24 @@ mod tests {
         let killed_by_launcher: Vec<_> =
             all.exits().iter().map(|end| end.killed_by_launcher).collect();
         assert_eq!(killed_by_launcher, [false, false, true]);
+    }
+
+    #[test]
+    fn the_cause_of_a_failure_is_reported_once_and_before_the_others_are_killed() {
+        let mut all = Membership::new(1, 3);
+        assert_eq!(all.unreported(seconds(9)), None, "none has failed");
+        all.record_exit(seconds(10), 1, 1, Exit::Code(3));
+        assert_eq!(all.unreported(seconds(10)), None, "others may name the cause");
+        all.record_exit(seconds(10), 1, 0, Exit::Code(4));
+        let due = seconds(10) + BEFORE_REPORT;
+        assert_eq!((all.poll(due), all.unreported(due)), (None, Some(vec![2])));
+        assert_eq!(all.unreported(seconds(12)), None, "it was reported");
+        assert!(BEFORE_REPORT < AFTER_LOSS.min(AFTER_FAILURE));
+
+        let mut all = Membership::new(1, 2);
+        all.request_termination(seconds(5));
+        all.record_exit(seconds(6), 1, 0, Exit::Code(143));
+        assert_eq!(all.unreported(seconds(20)), None, "it was requested");
     }
 
     #[test]

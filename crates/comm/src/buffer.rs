@@ -22,6 +22,11 @@ impl<T: Element> ArenaBuffer<T> {
         buffer.fill(T::from_small(0));
         buffer
     }
+
+    /// Gives the buffer up without freeing its memory, which other ranks may still access.
+    pub(crate) fn retire(self) {
+        self.block.retire();
+    }
 }
 
 impl<T: Element> Deref for ArenaBuffer<T> {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use lockstep_mesh::{Group, Rank};
 use lockstep_platform::World;
+use lockstep_schedule::collective::overrides::AlgorithmOverrides;
 use lockstep_schedule::{Algorithm, Contributions, Costs};
 
 use crate::background::InFlight;
@@ -229,6 +230,12 @@ impl Comm {
     /// A handle whose calls use `algorithm`.
     pub fn using(&self, algorithm: Algorithm) -> Self {
         Self { algorithm: Some(algorithm), ..self.clone() }
+    }
+
+    /// Fixes algorithms of the calls of groups that this rank makes from now on; an algorithm that
+    /// [`Comm::using`] requests comes first. All ranks fix the same ones, and the first call counts.
+    pub fn fix_algorithms(&self, overrides: AlgorithmOverrides) {
+        self.core.endpoint.fix_algorithms(overrides);
     }
 
     /// A handle whose sums use the canonical order, so that their bits do not depend on the

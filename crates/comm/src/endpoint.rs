@@ -8,6 +8,7 @@ use std::time::Duration;
 use lockstep_mesh::Rank;
 use lockstep_platform::memory::PAGE_BYTES;
 use lockstep_platform::{Arena, World};
+use lockstep_schedule::collective::overrides::AlgorithmOverrides;
 use lockstep_tensor::Isa;
 
 use crate::background::Background;
@@ -45,6 +46,8 @@ pub(crate) struct Endpoint {
     dump_dir: OnceLock<PathBuf>,
     has_dumped: Mutex<bool>,
     isa: Isa,
+    /// Algorithms that groups use whatever they cost.
+    overrides: OnceLock<AlgorithmOverrides>,
     /// Measurements of the links between all ranks.
     measured: OnceLock<LinkMeasurements>,
 }
@@ -74,6 +77,7 @@ impl Endpoint {
             expendable: OnceLock::new(),
             epoch: 0,
             isa: Isa::detect(),
+            overrides: OnceLock::new(),
             measured: OnceLock::new(),
         }
     }
@@ -102,8 +106,18 @@ impl Endpoint {
             sends: into_next_epoch(Channel::Sends)?,
             recvs: into_next_epoch(Channel::Recvs)?,
         };
-        let dump_dir = self.dump_dir.clone();
-        Ok(Self { epoch, dump_dir, ..Self::new(&self.world, channels) })
+        let (dump_dir, overrides) = (self.dump_dir.clone(), self.overrides.clone());
+        Ok(Self { epoch, dump_dir, overrides, ..Self::new(&self.world, channels) })
+    }
+
+    /// Fixes algorithms of groups that are made from now on; the first call counts.
+    pub(crate) fn fix_algorithms(&self, overrides: AlgorithmOverrides) {
+        let _ = self.overrides.set(overrides);
+    }
+
+    /// Fixed algorithms of a new group.
+    pub(crate) fn overrides(&self) -> AlgorithmOverrides {
+        self.overrides.get().cloned().unwrap_or_default()
     }
 
     #[inline]

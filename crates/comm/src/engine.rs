@@ -28,6 +28,7 @@ use crate::label::Label;
 use crate::membership::Membership;
 use crate::prepared_schedule::{Area, Piece, PreparedRound, PreparedSchedule, Traffic};
 use crate::recorder::PendingRecord;
+use crate::segment_window::{target, try_target};
 use crate::signature::Signature;
 use crate::transport::shared::SharedWorld;
 use crate::transport::{Envelope, Round};
@@ -190,7 +191,7 @@ impl Engine {
             number,
             shared: Some(shared),
             buffers: staged,
-            scratch: shared.own().target(scratch_start, prepared.scratch_bytes),
+            scratch: target(shared.own(), scratch_start, prepared.scratch_bytes),
             incoming: Target::of(&mut self.memory.incoming).cast(),
             descriptor,
             descriptors: &mut self.descriptors,
@@ -202,6 +203,9 @@ impl Engine {
         };
         if self.was_open {
             run.wait_for_stragglers()?;
+        }
+        if prepared.facts.waits_first {
+            shared.enter(membership.id, number);
         }
         run.rounds_after(divergence)?;
         self.was_open = !prepared.facts.is_closed;
@@ -256,6 +260,13 @@ impl<'a> Run<'a> {
         self.num_signals = divergence.num_signals;
         for round in &prepared.rounds[..divergence.round] {
             self.moved.add(&round.traffic);
+            // The replay has waited for these ranks, and has not kept their descriptors.
+            for &(group_rank, _) in &round.waits {
+                let shared = self.shared.expect("a replayed call runs in shared memory");
+                let peer = self.membership.ranks[group_rank];
+                let descriptor = shared.descriptor(peer, self.membership.id, self.number);
+                self.descriptors[group_rank] = (self.number, descriptor);
+            }
         }
         if let Some(why) = divergence.why {
             return Err(self.failed(why));
@@ -373,8 +384,8 @@ impl<'a> Run<'a> {
         if let ([a, b], [first, second]) = (&reduce.sources[..], &reduce.into[..]) {
             run(&[self.source(a)?, self.source(b)?], &[self.target(first)?, self.target(second)?]);
         } else {
-            let mut sources: Vec<Source<'_, u8>> = std::mem::take(&mut self.lists.sources);
-            let mut targets: Vec<Target<'_, u8>> = std::mem::take(&mut self.lists.targets);
+            let mut sources: Vec<Source<'_, u8>> = reuse(std::mem::take(&mut self.lists.sources));
+            let mut targets: Vec<Target<'_, u8>> = reuse(std::mem::take(&mut self.lists.targets));
             for piece in &reduce.sources {
                 sources.push(self.source(piece)?);
             }
@@ -389,8 +400,8 @@ impl<'a> Run<'a> {
     }
 
     fn exchange(&mut self, round: &PreparedRound) -> Result<(), CommError> {
-        let mut sends: Vec<(Rank, Source<'_, u8>)> = std::mem::take(&mut self.lists.sends);
-        let mut recvs: Vec<(Rank, Target<'_, u8>)> = std::mem::take(&mut self.lists.recvs);
+        let mut sends: Vec<(Rank, Source<'_, u8>)> = reuse(std::mem::take(&mut self.lists.sends));
+        let mut recvs: Vec<(Rank, Target<'_, u8>)> = reuse(std::mem::take(&mut self.lists.recvs));
         for (peer, piece) in &round.sends {
             sends.push((self.membership.ranks[*peer], self.source(piece)?));
         }
@@ -470,7 +481,12 @@ impl<'a> Run<'a> {
     #[inline]
     fn remote(&self, piece: &Piece) -> Result<Target<'a, u8>, CommError> {
         let shared = self.shared.expect("a schedule with remote accesses runs in shared memory");
-        let (_, descriptor) = &self.descriptors[piece.rank];
+        let (number, descriptor) = &self.descriptors[piece.rank];
+        // The offsets of another call may be those of memory that the peer uses by now.
+        assert_eq!(
+            *number, self.number,
+            "a schedule waits for a rank before it accesses its memory"
+        );
         let base = match piece.area {
             Area::Input(index) => (index as u64)
                 .checked_mul(descriptor.input_stride)
@@ -480,7 +496,8 @@ impl<'a> Run<'a> {
         };
         let peer = self.membership.ranks[piece.rank];
         let start = base.and_then(|base| usize::try_from(base).ok()?.checked_add(piece.start));
-        let window = start.and_then(|start| shared.segment(peer).try_target(start, piece.bytes));
+        let segment = shared.segment(peer);
+        let window = start.and_then(|start| try_target(segment, start, piece.bytes));
         window.ok_or_else(|| {
             let reason = "it published an offset outside its memory".to_owned();
             self.failed(Interruption::Lost { peer, reason })

@@ -1,11 +1,11 @@
 //! Flags in shared memory: signals, descriptors, counts and doorbells between ranks.
 //!
 //! Every rank has *lines* of eight words that only it writes. The first word of a line is a counter
-//! that only grows: the call number in its high part, and in the low part the number of signals in
-//! that call. The other words are the rank's *call descriptor*: the signature of the call and the
-//! offsets of its buffers. The descriptor is written before the counter is raised with `Release`; a
-//! rank that reads the counter with `Acquire` therefore sees the descriptor, and everything else
-//! the rank wrote before.
+//! that grows until a call fails: the call number in its high part, and in the low part the number
+//! of signals in that call. The other words are the rank's *call descriptor*: the signature of the
+//! call and the offsets of its buffers. The descriptor is written before the counter is raised with
+//! `Release`; a rank that reads the counter with `Acquire` therefore sees the descriptor, and
+//! everything else the rank wrote before.
 //!
 //! Signals use two lines in turn, so that the line of the next signal is not the one that peers
 //! poll, and can be prefetched for writing. The descriptor is beside the first signal of a call.
@@ -21,6 +21,10 @@
 //! their read: then at least one of them sees the other, and no wake-up is lost. Where the system
 //! can make all threads pass a fence (`membarrier`), the sleeper pays for both, and raising a
 //! counter costs one store.
+//!
+//! A rank whose call fails takes its signals back, so that a late rank does not access buffers that
+//! the caller uses again, and waits for ranks that are inside the call. Here, too, both sides need
+//! a full fence between their write and their read, and the one that fails pays for both.
 //!
 //! Monotonic counts, of bytes through a ring or of finished calls, are *published* after the work
 //! they count, and a rank that reads them sees that work.
@@ -141,6 +145,25 @@ pub(crate) fn read_descriptor<W: Word>(line: &Line<W>) -> CallDescriptor {
         output: word(6),
         scratch: word(7),
     }
+}
+
+/// Takes back the signals of a call: a rank that has not seen them does not see them any more.
+pub(crate) fn revoke<W: Word>(lines: [&Line<W>; 2], call: u64) {
+    for line in lines {
+        raise(line, counter(call, 0));
+    }
+}
+
+/// Whether a rank may be inside a call: it has signalled in it or entered it, and has not finished
+/// it. `first` is the line of its first signal.
+pub(crate) fn may_be_inside<W: Word>(
+    first: &Line<W>,
+    entered: &W,
+    finished: &W,
+    call: u64,
+) -> bool {
+    (has_reached(first, counter(call, 1)) || published(entered) >= call)
+        && published(finished) < call
 }
 
 /// Publishes a count: a rank that reads it sees all writes before.

@@ -13,6 +13,7 @@
 //! - `probe`: link measurements and autotuning
 //! - `engine`: runs prepared schedules, with `kernel` (reductions), `workspace` (memory) and
 //!   `flags` (synchronization in shared memory); `background` runs calls on progress threads
+//! - `segment_window`: windows on the memory of ranks
 //! - `endpoint`: a rank with its `channel`s; `membership`: its place in a group
 //! - [`transport`]: threads, shared memory and TCP
 //! - [`counters`]: calls and traffic; [`limit`]: the lower bound of an all-reduce
@@ -73,6 +74,7 @@ mod prepared_schedule;
 mod probe;
 mod recorder;
 mod schedule_cache;
+mod segment_window;
 mod workspace;
 
 pub mod limit;

@@ -3,6 +3,7 @@
 //! Every rank reads its part of all ranks' buffers, adds, and stores into all of them, without any
 //! signal. The result is undefined unless the ranks have synchronized before; the time is the bound
 //! that measurements in the same run on the same memory are compared with.
+#![expect(unsafe_code, reason = "measurements of memory that other ranks own")]
 
 use lockstep_platform::{Source, Target};
 use lockstep_schedule::SumTree;
@@ -13,6 +14,7 @@ use crate::comm::Comm;
 use crate::element::{Dtype, Element, Reduction};
 use crate::error::CommError;
 use crate::kernel::{Job, Order, reduce};
+use crate::segment_window::target;
 
 /// A reduction pass over one buffer of every rank.
 pub struct Sweep {
@@ -42,14 +44,18 @@ impl Sweep {
     }
 
     /// Reduces this rank's part of the first `count` elements.
-    pub fn run<T: Element>(&self, count: usize) {
+    ///
+    /// # Safety
+    /// The buffers of all ranks exist, no rank has a slice of its buffer, and ranks that run at the
+    /// same time have the same `count`.
+    pub unsafe fn run<T: Element>(&self, count: usize) {
         let endpoint = &self.comm.core.endpoint;
         let shared = endpoint.shared().expect("prepared where memory is shared");
         let part = self.comm.part_of(count, self.comm.group_rank());
         let window = |(rank, &offset): (usize, &u64)| {
             let start = offset as usize + part.start * size_of::<T>();
             let segment = shared.segment(self.comm.ranks()[rank]);
-            segment.target::<u8>(start, part.len() * size_of::<T>())
+            target(segment, start, part.len() * size_of::<T>())
         };
         let targets: Vec<Target<'_, u8>> = self.offsets.iter().enumerate().map(window).collect();
         let sources: Vec<Source<'_, u8>> = targets.iter().map(Target::as_source).collect();
@@ -95,7 +101,15 @@ pub fn arena_offset<T: Element>(comm: &Comm, elements: &[T]) -> Option<usize> {
 }
 
 /// Window on the shared segment of a rank of the group. The transport must share memory.
-pub fn arena_window(comm: &Comm, group_rank: usize, offset: usize, bytes: usize) -> Target<'_, u8> {
+///
+/// # Safety
+/// While the window is accessed, no rank has a slice of the memory, and no other writes to it.
+pub unsafe fn arena_window(
+    comm: &Comm,
+    group_rank: usize,
+    offset: usize,
+    bytes: usize,
+) -> Target<'_, u8> {
     let shared = comm.core.endpoint.shared().expect("the transport shares memory");
-    shared.segment(comm.ranks()[group_rank]).target(offset, bytes)
+    target(shared.segment(comm.ranks()[group_rank]), offset, bytes)
 }

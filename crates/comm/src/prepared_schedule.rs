@@ -90,6 +90,8 @@ pub(crate) struct ScheduleFacts {
     pub(crate) shares_output: bool,
     /// Whether every rank waits for every other, so that none can run two calls ahead.
     pub(crate) is_closed: bool,
+    /// Whether this rank waits, and perhaps accesses others' memory, before its first signal.
+    pub(crate) waits_first: bool,
     /// Whether every stored sum is complete, so that a mean can be divided at once.
     pub(crate) has_whole_sums: bool,
     /// Number of addends.
@@ -105,6 +107,7 @@ impl ScheduleFacts {
             shares_input: false,
             shares_output: false,
             is_closed: false,
+            waits_first: false,
             has_whole_sums: true,
             num_contributions,
         };
@@ -128,6 +131,9 @@ impl ScheduleFacts {
                 }
             }
         }
+        let first = schedule.programs[group_rank].first();
+        facts.waits_first =
+            facts.uses_memory && !first.is_some_and(|round| round.contains(&Step::Signal));
         let num_ranks = schedule.num_ranks();
         facts.is_closed = waits.len() == num_ranks * (num_ranks - 1);
         facts

@@ -87,7 +87,8 @@ impl ScheduleCache {
         contributions: Contributions,
     ) -> Self {
         let domains: Vec<usize> = ranks.iter().map(|rank| endpoint.domains()[rank.0]).collect();
-        let costs = Costs::of_one_host(endpoint.shared().is_some());
+        let overrides = endpoint.overrides();
+        let costs = Costs { overrides, ..Costs::of_one_host(endpoint.shared().is_some()) };
         let selector = Selector::new(contributions, &domains, costs);
         let is_one_host = selector.is_one_host();
         let (chosen, prepared, slowdown) =
@@ -127,8 +128,9 @@ impl ScheduleCache {
             core_contention,
             ref tuning,
         } = measured;
-        let &Costs { messages, memory, .. } = self.costs();
+        let &Costs { messages, memory, ref overrides, .. } = self.costs();
         let (links, port, tuning) = (links.clone(), Some(port), tuning.clone());
+        let overrides = overrides.clone();
         let costs = Costs {
             messages,
             links,
@@ -139,6 +141,7 @@ impl ScheduleCache {
             memory,
             local,
             tuning,
+            overrides,
         };
         self.selector.reprice(costs);
         self.chosen.clear();
@@ -175,7 +178,7 @@ impl ScheduleCache {
     pub(crate) fn forecasts(&mut self, key: &ScheduleKey) -> Result<Vec<Forecast>, String> {
         let choice = self.schedule(key)?;
         let chosen = choice.schedule.algorithm;
-        let request = key.kind().request(self.selector.group());
+        let request = self.class(key).request(self.selector.group());
         let all = candidates(&request, self.costs()).into_iter();
         let mut forecasts: Vec<Forecast> =
             all.map(|each| Forecast { algorithm: each.algorithm, seconds: each.seconds }).collect();
@@ -281,12 +284,18 @@ impl ScheduleCache {
     pub(crate) fn force_schedule(&mut self, key: &ScheduleKey, schedule: Schedule) {
         let choice = Arc::new(ChosenSchedule::new(Arc::new(schedule), self.group_rank));
         self.prepared.clear();
-        self.chosen.insert(key.kind(), choice);
+        self.chosen.insert(self.class(key), choice);
+    }
+
+    /// Inputs of the selection.
+    fn class(&self, key: &ScheduleKey) -> CallClass {
+        let bytes = key.count.saturating_mul(key.dtype.bytes());
+        self.selector.class(key.op, bytes, key.canonical, key.algorithm)
     }
 
     /// The selected schedule of a call.
     fn schedule(&mut self, key: &ScheduleKey) -> Result<Arc<ChosenSchedule>, String> {
-        let kind = key.kind();
+        let kind = self.class(key);
         if let Some(choice) = self.chosen.get(&kind) {
             return Ok(Arc::clone(choice));
         }
@@ -310,14 +319,6 @@ impl ChosenSchedule {
     fn new(schedule: Arc<Schedule>, group_rank: usize) -> Self {
         let facts = ScheduleFacts::new(&schedule, group_rank);
         Self { schedule, facts }
-    }
-}
-
-impl ScheduleKey {
-    /// Inputs of the selection.
-    fn kind(&self) -> CallClass {
-        let bytes = self.count.saturating_mul(self.dtype.bytes());
-        CallClass::new(self.op, bytes, self.canonical, self.algorithm)
     }
 }
 

@@ -2,12 +2,29 @@
 //!
 //! A [`Window`] is one arena buffer of every rank of a group, known to all of them. Accesses are
 //! not announced to the owner; [`Comm::signal`] and [`Comm::wait_for`], or a barrier, order them.
+//! Accesses that nothing orders give elements that some rank has stored, never a mixture of two.
+//!
+//! Any rank may access any of the buffers at any time, so a window lends no slice of its own one:
+//! the owner gets and puts its elements as the others do, and has the buffer back when all ranks
+//! have closed the window. Memory of a window that is not closed is never used again.
+//!
+//! ```compile_fail,E0616
+//! # fn main() -> Result<(), lockstep_comm::CommError> {
+//! use lockstep_comm::{Comm, Options, Window};
+//!
+//! let comm = &Comm::threads(&lockstep_platform::real(), 1, &Options::default())?[0];
+//! let mut window = Window::open(comm, comm.allocate::<f32>(10)?)?;
+//! // Another rank may put into the buffer while this slice exists.
+//! let own: &mut [f32] = &mut window.own;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use lockstep_mesh::Rank;
-use lockstep_platform::Target;
+use lockstep_platform::{Source, Target};
 
 use crate::background::Handle;
 use crate::buffer::ArenaBuffer;
@@ -16,11 +33,13 @@ use crate::comm::Comm;
 use crate::element::Element;
 use crate::error::CommError;
 use crate::nonblocking::Owned;
+use crate::segment_window::{target, try_target};
 
 /// One buffer of every rank of a group, accessible to all of them.
 pub struct Window<T: Element> {
     comm: Comm,
-    own: ArenaBuffer<T>,
+    /// This rank's buffer, which is not accessed here; `None` once it was returned.
+    own: Option<ArenaBuffer<T>>,
     remote: RemoteBuffers,
 }
 
@@ -49,24 +68,28 @@ impl<T: Element> Window<T> {
                 comm.invalid("open a window", "the buffer was allocated by another communicator")
             );
         };
-        let mut all = vec![0_u64; 2 * comm.group_size()];
-        comm.all_gather(&[offset as u64, buffer.len() as u64], &mut all)?;
-        let (pairs, _) = all.as_chunks::<2>();
-        let locate = |(&rank, &[offset, len]): (&Rank, &[u64; 2])| {
+        let own = [offset as u64, buffer.len() as u64, T::DTYPE as u64];
+        // From here on others may know the buffer: dropping the window on an error retires it.
+        let (comm, remote) = (comm.clone(), RemoteBuffers([].into()));
+        let mut window = Self { comm, own: Some(buffer), remote };
+        let comm = &window.comm;
+        let mut all = vec![0_u64; own.len() * comm.group_size()];
+        comm.all_gather(&own, &mut all)?;
+        let (entries, _) = all.as_chunks::<3>();
+        if entries.iter().any(|&[_, _, dtype]| dtype != own[2]) {
+            return Err(comm.invalid("open a window", "the buffers have different element types"));
+        }
+        let locate = |(&rank, &[offset, len, _]): (&Rank, &[u64; 3])| {
             let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(len).ok()?);
-            shared.segment(rank).try_target::<T>(offset, len)?;
+            try_target::<T>(shared.segment(rank), offset, len)?;
             Some((rank, offset, len))
         };
-        let remote: Option<_> = comm.ranks().iter().zip(pairs).map(locate).collect();
+        let remote: Option<_> = comm.ranks().iter().zip(entries).map(locate).collect();
         let Some(remote) = remote else {
             return Err(comm.invalid("open a window", "a buffer lies outside its rank's memory"));
         };
-        Ok(Self { comm: comm.clone(), own: buffer, remote: RemoteBuffers(remote) })
-    }
-
-    /// This rank's own buffer.
-    pub fn own(&mut self) -> &mut [T] {
-        &mut self.own
+        window.remote = RemoteBuffers(remote);
+        Ok(window)
     }
 
     /// Length of the buffer of a group rank.
@@ -92,7 +115,7 @@ impl<T: Element> Window<T> {
         count: usize,
     ) -> Result<(), CommError> {
         let source = self.remote.part::<T>(&self.comm, from, count)?;
-        self.remote.part::<T>(&self.comm, to, count)?.copy_from(source.as_source());
+        self.remote.part::<T>(&self.comm, to, count)?.copy_each_from(source.as_source());
         Ok(())
     }
 
@@ -125,11 +148,19 @@ impl<T: Element> Window<T> {
     }
 
     /// Closes the window after a barrier, and returns the buffer.
-    pub fn close(self) -> Result<ArenaBuffer<T>, CommError> {
+    pub fn close(mut self) -> Result<ArenaBuffer<T>, CommError> {
         self.comm.core.sends_in_flight.drain();
         self.comm.core.recvs_in_flight.drain();
         self.comm.barrier()?;
-        Ok(self.own)
+        Ok(self.own.take().expect("a window is closed once"))
+    }
+}
+
+impl<T: Element> Drop for Window<T> {
+    fn drop(&mut self) {
+        if let Some(own) = self.own.take() {
+            own.retire();
+        }
     }
 }
 
@@ -140,7 +171,8 @@ impl RemoteBuffers {
         from: WindowLocation,
         data: &mut [T],
     ) -> Result<(), CommError> {
-        self.part(comm, from, data.len())?.as_source().copy_to(data);
+        let source = self.part(comm, from, data.len())?.as_source();
+        Target::of(data).copy_each_from(source);
         Ok(())
     }
 
@@ -150,7 +182,7 @@ impl RemoteBuffers {
         to: WindowLocation,
         data: &[T],
     ) -> Result<(), CommError> {
-        self.part(comm, to, data.len())?.copy_from_slice(data);
+        self.part(comm, to, data.len())?.copy_each_from(Source::of(data));
         Ok(())
     }
 
@@ -170,6 +202,6 @@ impl RemoteBuffers {
             return Err(comm.invalid("put or get", &rule));
         }
         let shared = comm.core.endpoint.shared().expect("the ranks share memory");
-        Ok(shared.segment(rank).target(offset + start * size_of::<T>(), count))
+        Ok(target(shared.segment(rank), offset + start * size_of::<T>(), count))
     }
 }

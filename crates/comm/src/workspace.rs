@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use lockstep_mesh::Rank;
-use lockstep_platform::{Block, Source, Target};
+use lockstep_platform::Block;
 
 use crate::call_buffers::CallBuffers;
 use crate::error::CommError;
 use crate::prepared_schedule::PreparedSchedule;
+use crate::segment_window::target;
 use crate::transport::shared::SharedWorld;
 
 /// Working memory, grown as needed and kept.
@@ -27,17 +27,18 @@ pub(crate) struct Workspace {
     pub(crate) lists: Lists,
 }
 
-/// Lists that every round refills, kept so that a call allocates nothing.
+/// Lists that every round refills, kept empty so that a call allocates nothing. Windows cannot be
+/// sent to the thread of another call, so words of the same size stand for them in between.
 #[derive(Default)]
 pub(crate) struct Lists {
-    pub(crate) sources: Vec<Source<'static, u8>>,
-    pub(crate) targets: Vec<Target<'static, u8>>,
-    pub(crate) sends: Vec<(Rank, Source<'static, u8>)>,
-    pub(crate) recvs: Vec<(Rank, Target<'static, u8>)>,
+    pub(crate) sources: Vec<[usize; 2]>,
+    pub(crate) targets: Vec<[usize; 2]>,
+    pub(crate) sends: Vec<[usize; 3]>,
+    pub(crate) recvs: Vec<[usize; 3]>,
 }
 
-/// Reuses the allocation of a list for elements of another lifetime: an empty list borrows nothing.
-/// The standard library collects in place here.
+/// Reuses the allocation of a list for elements of another type of the same size. The standard
+/// library collects in place here.
 #[inline]
 pub(crate) fn reuse<A, B>(mut list: Vec<A>) -> Vec<B> {
     list.clear();
@@ -141,7 +142,7 @@ impl Staging {
         let mut staged = buffers;
         let mut next = start;
         if self.is_input_staged {
-            let input = shared.own().target(start, buffers.input.len());
+            let input = target(shared.own(), start, buffers.input.len());
             input.copy_from(buffers.input);
             staged.input = input.as_source();
             staged.input_offset = Some(start);
@@ -149,7 +150,7 @@ impl Staging {
         }
         if self.is_output_staged {
             let output_start = if buffers.in_place { start } else { next };
-            staged.output = shared.own().target(output_start, prepared.output_bytes);
+            staged.output = target(shared.own(), output_start, prepared.output_bytes);
             staged.output_offset = Some(output_start);
         }
         staged
@@ -166,15 +167,18 @@ pub(crate) fn grow(fields: &mut Vec<u64>, bytes: usize) {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_mesh::Rank;
+    use lockstep_platform::Source;
+
     use super::*;
 
     #[test]
     fn a_reused_list_keeps_its_allocation() {
-        let mut list: Vec<(Rank, Source<'static, u8>)> = Vec::with_capacity(10);
+        let mut list: Vec<[usize; 3]> = Vec::with_capacity(10);
         let place = list.as_ptr().addr();
         let bytes = vec![1, 2, 3];
         for _ in 0..3 {
-            let mut round: Vec<(Rank, Source<'_, u8>)> = list;
+            let mut round: Vec<(Rank, Source<'_, u8>)> = reuse(list);
             round.push((Rank(0), Source::of(&bytes)));
             list = reuse(round);
             assert_eq!((list.len(), list.capacity(), list.as_ptr().addr()), (0, 10, place));

@@ -22,6 +22,8 @@ pub(crate) struct Key {
     get: fn(&Recipe) -> Option<Value>,
     set: fn(&mut Recipe, &Value),
     counts: Counts,
+    /// Value in the recipe's identity, where other keys have a say in it.
+    in_effect: Option<fn(&Recipe) -> Value>,
 }
 
 /// Value of a key that no source sets.
@@ -83,7 +85,8 @@ impl Key {
     ) -> Self {
         let (meaning, applies) = (text.trim_ascii_start(), Applies::Always);
         let counts = Counts::When(|_| true);
-        Self { name, meaning, value_type, default, applies, inactive: None, get, set, counts }
+        let (inactive, in_effect) = (None, None);
+        Self { name, meaning, value_type, default, applies, inactive, get, set, counts, in_effect }
     }
 
     /// Replaces the value type.
@@ -146,6 +149,12 @@ impl Key {
         self
     }
 
+    /// Includes the value in effect in the recipe's identity instead of the one that is set.
+    pub(crate) const fn in_identity_as(mut self, in_effect: fn(&Recipe) -> Value) -> Self {
+        self.in_effect = Some(in_effect);
+        self
+    }
+
     /// Restricts the effect of this key to recipes in which `key` has one of the values `is`.
     pub(crate) const fn when(mut self, key: &'static str, is: &'static [&'static str]) -> Self {
         self.applies = Applies::When { key, is };
@@ -190,12 +199,14 @@ impl Key {
         }
     }
 
-    /// Whether a value is part of the recipe's identity, in a table that is.
-    pub(crate) fn counts(&self, recipe: &Recipe, value: &Value) -> bool {
-        match self.counts {
-            Counts::UnlessDefault => self.default_in(recipe).as_ref() != Some(value),
+    /// Value of this key in the recipe's identity, if it is part of it, in a table that is.
+    pub(crate) fn identity_value(&self, recipe: &Recipe, set: Value) -> Option<Value> {
+        let value = self.in_effect.map_or(set, |in_effect| in_effect(recipe));
+        let counts = match self.counts {
+            Counts::UnlessDefault => self.default_in(recipe).as_ref() != Some(&value),
             Counts::When(counts) => counts(recipe),
-        }
+        };
+        counts.then_some(value)
     }
 }
 

@@ -89,13 +89,14 @@ pub use resolve::{model_from, resolve, resolve_with};
 pub use sources::{ModelFolder, Sources};
 pub use topics::{
     Activation, AggregationRule, AverageScope, BatchChange, BatchPlan, BatchStage, ByzantineAttack,
-    Checkpoint, Compress, CompressMethod, CompressOverride, Compression, Consistency, Data,
-    DecayShape, Distribution, Documents, Dtype, Elastic, EmbeddingRows, Emulate, EmulatedLink,
-    EpochEnd, Family, Federated, FederatedMethod, FederatedServer, Gossip, GraphName, Group,
-    Interval, IsaChoice, Isolation, LateGradients, LinkConditions, LossScale, LossScaling,
-    LrScaling, LrSchedule, Milestone, Model, Numerics, Offload, OffloadState, Optim, OptimName,
-    Order, Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Problem, Recipe,
-    Recompute, Reduction, RowSharding, Run, Server, SlowWorker, Source, StaleGradients,
-    StalenessRule, StalenessWeight, StragglerPolicy, Stragglers, Sync, SyncMode, SyncPartition,
-    Tokenizer, Train, TransportChoice, ValidationSource, matches_pattern,
+    Checkpoint, CollectiveAlgorithm, CollectiveOp, CollectiveRule, Compress, CompressMethod,
+    CompressOverride, Compression, Consistency, Data, DecayShape, Distribution, Documents, Dtype,
+    Elastic, EmbeddingRows, Emulate, EmulatedLink, EpochEnd, Family, Federated, FederatedMethod,
+    FederatedServer, Gossip, GraphName, Group, Interval, IsaChoice, Isolation, LateGradients,
+    LinkConditions, LossScale, LossScaling, LrScaling, LrSchedule, Milestone, Model, Numerics,
+    Offload, OffloadState, Optim, OptimName, Order, Outer, Parallel, Partition, PipelineSchedule,
+    Placement, Precision, Problem, Recipe, Recompute, Reduction, RowSharding, Run, Server,
+    SlowWorker, Source, StaleGradients, StalenessRule, StalenessWeight, StragglerPolicy,
+    Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice, ValidationSource,
+    matches_pattern,
 };

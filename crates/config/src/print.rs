@@ -52,7 +52,9 @@ impl Recipe {
     }
 
     /// All settings on which the bits of the result depend: one `key = value` per line, sorted,
-    /// without layout tables (`run.*`, `parallel.*`, `emulate.*`) and keys without effect.
+    /// without layout tables (`run.*`, `parallel.*`, `emulate.*`) and keys without effect. The
+    /// tensor-parallel degree counts as `numerics.invariant_tensor_up_to` if it is larger, because
+    /// both then give the bits of as many tensor shards.
     pub fn identity_text(&self) -> String {
         self.identity_lines(|name| name)
     }
@@ -63,7 +65,7 @@ impl Recipe {
             .tables()
             .filter(|section| section.in_identity)
             .flat_map(|section| effective(section, self))
-            .filter(|(key, value)| key.counts(self, value))
+            .filter_map(|(key, value)| Some((key, key.identity_value(self, value)?)))
             .map(|(key, value)| format!("{} = {value}\n", name_of(key.name)))
             .collect();
         lines.sort();

@@ -6,8 +6,8 @@ use crate::keys;
 use crate::rule::{RuleContext, Rules};
 use crate::sources::MergedSources;
 use crate::topics::{
-    Recipe, compress, data, emulate, federated, gossip, hogwild, model, optim, parallel,
-    parameter_server, pipeline, precision, problem, run, stragglers, sync, tensor, train,
+    Recipe, collectives, compress, data, emulate, federated, gossip, hogwild, model, optim,
+    parallel, parameter_server, pipeline, precision, problem, run, stragglers, sync, tensor, train,
 };
 use crate::value::quoted;
 
@@ -25,6 +25,7 @@ const RULES: &[Rules] = &[
     tensor::RULES,
     run::RULES,
     parallel::RULES,
+    collectives::RULES,
     pipeline::RULES,
     sync::RULES,
     stragglers::RULES,

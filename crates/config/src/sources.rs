@@ -192,10 +192,14 @@ fn flatten_table(prefix: &str, table: &DeTable<'_>, document: &str, leaves: &mut
     }
 }
 
-/// Descends into tables down to a key or a value that is not a table; the parser bounds the depth.
+/// Longest name into whose tables keys are searched for; every key is shorter. The parser bounds the
+/// depth of brackets, but not the number of dots.
+const MAX_NAME_LEN: usize = 128;
+
+/// Descends into tables down to a key or a value that is not a table.
 fn flatten(name: String, value: &Spanned<DeValue<'_>>, document: &str, leaves: &mut Vec<Leaf>) {
     let descend = match value.get_ref() {
-        DeValue::Table(table) if !is_key(&name) => Some(table),
+        DeValue::Table(table) if !is_key(&name) && name.len() <= MAX_NAME_LEN => Some(table),
         _ => None,
     };
     match descend {

@@ -6,6 +6,7 @@
 
 mod batch_schedule;
 mod checkpoint;
+pub(crate) mod collectives;
 pub(crate) mod compress;
 pub(crate) mod data;
 mod embedding_rows;
@@ -39,6 +40,7 @@ use crate::field::Blank;
 
 pub use batch_schedule::{BatchChange, BatchPlan, BatchStage};
 pub use checkpoint::{Checkpoint, Compression, Interval};
+pub use collectives::{CollectiveAlgorithm, CollectiveOp, CollectiveRule};
 pub use compress::{Compress, CompressMethod, CompressOverride};
 pub use data::{Data, Documents, EpochEnd, Order, Placement, Source, Tokenizer, ValidationSource};
 pub use embedding_rows::{EmbeddingRows, RowSharding};

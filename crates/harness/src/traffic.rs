@@ -30,7 +30,7 @@ pub fn assert_traffic_and_memory_as_predicted(recipe: &Recipe, outcome: &Outcome
     assert_eq!(recipe.unmodelled_traffic(), None, "all traffic is modelled");
     assert_traffic_as_predicted(recipe, outcome);
     let blueprint = blueprint_of_rank(recipe, 0);
-    let interconnect = Interconnect::memory(recipe.run.workers);
+    let interconnect = Interconnect::memory(recipe.run.workers).with_algorithms_of(recipe);
     let by_len = traffic::busiest_by_bucket_len(recipe, &blueprint, &interconnect);
     let bytes: Vec<u64> = by_len.into_iter().map(|(_, bytes)| bytes.0).collect();
     assert!(bytes.contains(&outcome.summary.wire_bytes), "{bytes:?}");
@@ -63,7 +63,7 @@ pub fn predicted_bytes_of_steps(
     num_steps: u64,
     mut rows_by_rank: impl FnMut(u64) -> Vec<usize>,
 ) -> Vec<u64> {
-    let interconnect = Interconnect::memory(recipe.run.workers);
+    let interconnect = Interconnect::memory(recipe.run.workers).with_algorithms_of(recipe);
     let blueprint = blueprint_of_rank(recipe, 0);
     let mut sums = vec![0; recipe.run.workers];
     for step in 0..num_steps {

@@ -156,5 +156,8 @@ fn no_zero_stage_allocates() {
         check(THREE_MICROBATCHES, &[zero]);
         check(GPT2, &[zero]);
     }
+    check(LLAMA, &["parallel.tensor=2"]);
+    check(LLAMA, &["parallel.tensor=2", "parallel.sequence=true"]);
+    check(LLAMA, &["parallel.pipeline=2"]);
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

@@ -124,6 +124,28 @@ fn a_persistently_slow_worker_is_excluded_and_named() {
 }
 
 #[test]
+fn the_wait_for_a_late_worker_is_no_communication() {
+    let mut runs = Runs::new("stragglers");
+    let sets =
+        ["run.workers=2", "emulate.microbatch_ms=6", "emulate.slow=[{rank = 1, factor = 3}]"];
+    for overlap in ["parallel.overlap=true", "parallel.overlap=false"] {
+        let outcome = runs.finish(&LLAMA.with(&[&SHORT[..], &sets, &[overlap]].concat()));
+        let num_microbatches = outcome.summary.microbatches_by_rank[1] as f64;
+        // Rank 0 is done after a third of the time.
+        let late = 2.0 * 0.006 * num_microbatches;
+        let waits = &outcome.summary.stragglers.straggler_wait_seconds_by_rank;
+        assert!(waits[0] > 0.7 * late && waits[1] < 0.3 * late, "{late}: {waits:?}");
+        let exposed = outcome.summary.exposed_communication_seconds_median;
+        assert!(exposed < 0.3 * late, "{exposed} beside {waits:?}");
+        for event in events(&runs, &outcome) {
+            if let Event::Step { step_seconds, straggler_wait_seconds: wait, .. } = event {
+                assert!((0.0..=step_seconds).contains(&wait), "{wait} of {step_seconds}");
+            }
+        }
+    }
+}
+
+#[test]
 fn microbatches_move_to_faster_workers_and_change_no_bit() {
     let mut runs = Runs::new("stragglers");
     let sets = [&SHORT[..], &["run.workers=3", "checkpoint.every=4"]].concat();

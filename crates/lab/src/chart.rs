@@ -23,11 +23,11 @@ pub fn svg(description: &Description, report: &Report) -> String {
     let title =
         Title::new(headline(finding), description.title).setting(report.setting(description));
     let table = &report.rows;
-    let is_numeric = table.columns[x_column(description, table)].unit != Unit::Text;
-    if report.sweep.len() == 2 && description.chart.series.is_none() {
+    let is_numeric = |x: &usize| table.columns[*x].unit != Unit::Text && table.rows.len() > 1;
+    if table.num_swept == 2 && description.chart.series.is_none() {
         heat_map(description, table, title).svg()
-    } else if is_numeric && table.rows.len() > 1 {
-        line_chart(description, report, title).svg()
+    } else if let Some(x) = x_column(description, table).filter(is_numeric) {
+        line_chart(description, report, x, title).svg()
     } else {
         bar_chart(description, report, title).svg()
     }
@@ -60,12 +60,13 @@ pub fn timeline_svg(description: &Description, timeline: &Timeline) -> String {
         name: track.name.clone(),
         spans: track.spans.iter().map(span).collect(),
     };
+    let drawn = timeline.drawn(MAX_TRACKS);
     PlotTimeline {
         title: Title::new(timeline.title.as_str(), description.title),
         axis: axis("time", Unit::Seconds, false),
         activities: Activity::ALL.into_iter().map(activity).collect(),
-        tracks: timeline.tracks.iter().map(track).collect(),
-        max_tracks: MAX_TRACKS,
+        tracks: drawn.iter().map(|index| track(&timeline.tracks[*index])).collect(),
+        num_hidden: timeline.tracks.len() - drawn.len(),
         track_height: 20.0,
     }
     .svg()
@@ -126,9 +127,21 @@ fn headline(finding: &str) -> String {
     (first.unwrap_or_default() + letters.as_str()).replace('_', " ")
 }
 
-/// Column along the horizontal axis: that of the experiment, or the first swept parameter.
-fn x_column(description: &Description, table: &Table) -> usize {
-    table.index(description.chart.x).unwrap_or(0)
+/// Column along the horizontal axis: that of the experiment, or the first swept parameter; none
+/// where nothing is swept.
+fn x_column(description: &Description, table: &Table) -> Option<usize> {
+    let first = (table.num_swept > 0).then_some(0);
+    table.index(description.chart.x).or(first)
+}
+
+/// Whether the horizontal axis is logarithmic: as the experiment says of its own parameter; of
+/// another one, where its values span more than an order of magnitude.
+fn is_log_x(description: &Description, column: &Column, values: &[f64]) -> bool {
+    if column.name == description.chart.x {
+        return description.chart.log_x;
+    }
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    low > 0.0 && values.iter().any(|value| *value > 10.0 * low)
 }
 
 fn axis(label: impl Into<String>, unit: Unit, is_log: bool) -> Axis {
@@ -162,16 +175,16 @@ fn number(table: &Table, row: usize, column: usize) -> f64 {
     }
 }
 
-fn line_chart(description: &Description, report: &Report, title: Title) -> LineChart {
+fn line_chart(description: &Description, report: &Report, x: usize, title: Title) -> LineChart {
     let table = &report.rows;
-    let x = x_column(description, table);
     let x_unit = table.columns[x].unit;
     let mut columns = description.chart.y.iter().filter_map(|name| table.index(name));
     let first = columns.next().map(|index| table.columns[index]);
     let y_unit = first.map_or(Unit::Number, |column| column.unit);
     // With several columns the legend has their names and the experiment a common one.
     let y_name = description.chart.y_name.or(first.map(|column| column.meaning)).unwrap_or("");
-    let swept = (0..table.rows.len()).map(|row| number(table, row, x)).collect();
+    let swept: Vec<f64> = (0..table.rows.len()).map(|row| number(table, row, x)).collect();
+    let is_log = is_log_x(description, &table.columns[x], &swept);
     let notes = if report.seeds > 1 {
         vec![format!("bands: 95 % confidence, {} seeds", report.seeds)]
     } else {
@@ -179,8 +192,7 @@ fn line_chart(description: &Description, report: &Report, title: Title) -> LineC
     };
     LineChart {
         title,
-        x: axis(label(table.columns[x].meaning, x_unit), x_unit, description.chart.log_x)
-            .ticks_at(swept),
+        x: axis(label(table.columns[x].meaning, x_unit), x_unit, is_log).ticks_at(swept),
         y: axis(label(y_name, y_unit), y_unit, description.chart.log_y),
         series: series(description, report, x),
         notes,

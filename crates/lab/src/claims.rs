@@ -176,10 +176,10 @@ fn collectives() -> Result<Vec<Claim>, LabError> {
         },
         Claim {
             claim: "a parameter server scales like an all-reduce",
-            verdict: verdict(servers("ratio")? < 2.0),
+            verdict: verdict(servers("bytes_ratio")? < 2.0),
             evidence: format!(
                 "256 workers, 16 servers: the busiest link carries {:.1} times the bytes of a ring",
-                servers("ratio")?
+                servers("bytes_ratio")?
             ),
             experiment: "parameter-server",
         },

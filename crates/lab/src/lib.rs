@@ -24,7 +24,8 @@
 //! let description = experiment.description();
 //! let study = Study::with(description, &["ranks=8".into()], &["bytes=1KB,100MB".into()])?;
 //! let report = study.run(experiment)?;
-//! assert_eq!(report.findings[0], "butterfly is fastest at 1 kB, rabenseifner at 100 MB");
+//! let fastest = "butterfly is fastest at bytes = 1 kB, rabenseifner at bytes = 100 MB";
+//! assert_eq!(report.findings[0], fastest);
 //! # Ok::<(), lockstep_lab::LabError>(())
 //! ```
 

@@ -26,6 +26,12 @@ impl Random {
         Self::new(Key::new(seed, name))
     }
 
+    /// Sub-stream of a number, the same however much of this stream was drawn: runs that are
+    /// compared draw the same numbers from it.
+    pub fn stream(&self, number: u64) -> Self {
+        Self::new(self.key.with(number))
+    }
+
     /// Uniform in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         self.next += 1;
@@ -138,5 +144,15 @@ mod tests {
         assert_eq!(draw(1, "a"), draw(1, "a"));
         assert_ne!(draw(1, "a"), draw(2, "a"));
         assert_ne!(draw(1, "a"), draw(1, "b"));
+    }
+
+    #[test]
+    fn sub_streams_do_not_depend_on_what_was_drawn() {
+        let mut random = Random::named(1, "a");
+        let draw = |random: &Random, number| random.stream(number).uniform().to_bits();
+        let (first, second) = (draw(&random, 0), draw(&random, 1));
+        random.normal();
+        assert_eq!((draw(&random, 0), draw(&random, 1)), (first, second));
+        assert!(first != second && first != random.uniform().to_bits());
     }
 }

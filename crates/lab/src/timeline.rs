@@ -84,6 +84,8 @@ pub struct Timeline {
     pub title: String,
     /// The tracks, from top to bottom.
     pub tracks: Vec<Track>,
+    /// Indices of the tracks that the title is about: they are drawn even where not all are.
+    pub named: Vec<usize>,
 }
 
 impl Timeline {
@@ -91,6 +93,14 @@ impl Timeline {
     pub fn end(&self) -> f64 {
         let ends = self.tracks.iter().flat_map(|track| &track.spans).map(|span| span.end.0);
         ends.fold(0.0, f64::max)
+    }
+
+    /// Indices of at most `max` tracks to draw, in order: those of the title, then the first ones.
+    pub fn drawn(&self, max: usize) -> Vec<usize> {
+        let others = (0..self.tracks.len()).filter(|index| !self.named.contains(index));
+        let mut drawn: Vec<usize> = self.named.iter().copied().chain(others).take(max).collect();
+        drawn.sort_unstable();
+        drawn
     }
 
     /// Share of the time of all tracks that one activity takes.

@@ -7,7 +7,14 @@
 //! the group is the rank alone.
 
 use lockstep_comm::{Comm, CommError};
+use lockstep_config::Recipe;
 use lockstep_mesh::{Axis, Mesh, Rank};
+use lockstep_schedule::collective::overrides::AlgorithmOverrides;
+
+/// Fixes the recipe's algorithms of collectives, for the groups that are made from now on.
+pub fn fix_algorithms(recipe: &Recipe, comm: &Comm) {
+    comm.fix_algorithms(AlgorithmOverrides::of_recipe(recipe));
+}
 
 /// A rank's communicators.
 #[derive(Clone)]

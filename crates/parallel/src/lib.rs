@@ -16,7 +16,8 @@
 //! - [`data_parallel`]: data parallelism and ZeRO-1; [`zero`]: ZeRO-2 and 3 gradients;
 //!   [`shard_tree`]: their sums; [`weights`]: whole and sharded parameters;
 //!   [`sparse_embedding`]: sparse embedding gradients; [`wire_precision`]: two-byte gradients.
-//! - [`overlap`]: communication overlapped with computation; [`bucket_tuning`]: bucket sizes.
+//! - [`overlap`]: communication overlapped with computation; `exposed_communication`: the rest of
+//!   it; [`bucket_tuning`]: bucket sizes.
 //! - [`groups`]: process groups; [`tensor_parallel`]: tensor and sequence parallelism.
 //! - [`pipeline`]: the passes of a program, run task by task; [`stages`]: the cut into stages;
 //!   [`block_profile`]: measured block times; [`stage_link`]: messages between stages.
@@ -113,6 +114,7 @@ pub mod tensor_parallel;
 
 pub mod checkpoint_pieces;
 mod distance;
+mod exposed_communication;
 pub mod full_tensors;
 pub mod guards;
 pub mod loss_scaling;

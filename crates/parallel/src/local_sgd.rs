@@ -17,6 +17,7 @@
 //! which for plain SGD is the mean of their separate steps without its rounding. So K = 1 is the
 //! data-parallel run, bit for bit, with any optimizer.
 
+pub mod auto_steps;
 mod streaming;
 
 pub use streaming::params_of_fragment;
@@ -35,9 +36,6 @@ use lockstep_schedule::step::{Averaged, Call, Contents, Lengths, Queue, TaskOp};
 use lockstep_tensor::{Cpu, nesterov};
 use std::collections::BTreeMap;
 use std::ops::Range;
-
-/// Most steps of a round that a run chooses from its measurements.
-pub const MAX_LOCAL_STEPS: u64 = 1000;
 
 const LINK: Queue = Queue::Link(Axis::Data);
 

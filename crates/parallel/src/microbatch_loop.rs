@@ -109,8 +109,7 @@ impl Replica {
         self.step_context.num_run = num_done.get();
         self.step_context.computed = self.world.clock().since(start).saturating_sub(waited);
         self.drop_excluded_gradients(cpu)?;
-        let Self { store, losses, .. } = self;
-        losses.gather(&mut store.overlap)
+        self.gather_losses()
     }
 
     /// Enables the cutoff. Collective; requires that each rank holds the whole model.

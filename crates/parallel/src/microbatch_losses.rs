@@ -1,18 +1,23 @@
 //! Losses of a step's micro-batches, added in micro-batch order whichever rank computed them.
+//!
+//! Ranks also exchange how long they were busy since the last exchange. They all leave it together,
+//! so a rank waits for the busiest one as long as that was busy and the rank itself was not,
+//! wherever in the step the wait is.
 
 use crate::leaf_assignment::LeafAssignment;
 use crate::leaves::Leaves;
 use crate::overlap::Overlap;
 use lockstep_comm::CommError;
+use std::time::Duration;
 
 /// Loss of every micro-batch.
 #[derive(Debug)]
 pub struct MicrobatchLosses {
-    /// Number of losses that each rank reports.
+    /// Number of values that each rank reports.
     lens: Vec<usize>,
-    /// Micro-batch of each entry of `gathered`.
-    microbatches: Vec<usize>,
-    /// Losses by rank, in the order in which the ranks run their micro-batches.
+    /// Micro-batch of each entry of `gathered`; none for busy times.
+    microbatches: Vec<Option<usize>>,
+    /// Busy time and losses by rank, in the order in which the ranks run their micro-batches.
     gathered: Vec<f64>,
     /// Losses by micro-batch.
     by_microbatch: Vec<f64>,
@@ -36,21 +41,21 @@ impl MicrobatchLosses {
         loss_ranks: &[Option<usize>],
         (rank, part): (usize, usize),
     ) -> Self {
-        let own_losses =
-            |part: &Option<usize>| part.map_or(Vec::new(), |p| shares.microbatches_of(p, leaves));
-        let by_worker: Vec<_> = loss_ranks.iter().map(own_losses).collect();
+        let reported = |part: &Option<usize>| {
+            let losses = part.map_or(Vec::new(), |p| shares.microbatches_of(p, leaves));
+            [None].into_iter().chain(losses.into_iter().map(Some)).collect::<Vec<_>>()
+        };
+        let by_worker: Vec<_> = loss_ranks.iter().map(reported).collect();
         let lens: Vec<_> = by_worker.iter().map(Vec::len).collect();
         let microbatches = by_worker.concat();
-        let zeros = vec![0.0; microbatches.len()];
         let start = lens[..rank].iter().sum();
         let own = shares.microbatches_of(part, leaves);
-        let (own_losses, by_microbatch) = (vec![0.0; own.len()], zeros.clone());
         Self {
+            gathered: vec![0.0; microbatches.len()],
+            by_microbatch: vec![0.0; microbatches.len() - lens.len()],
+            own_losses: vec![0.0; own.len()],
             lens,
-            gathered: zeros,
-            by_microbatch,
             microbatches,
-            own_losses,
             start,
             rank,
             own,
@@ -78,18 +83,31 @@ impl MicrobatchLosses {
         (&self.own, &mut self.own_losses)
     }
 
-    /// Sum over the micro-batches of all ranks, or of this one, in micro-batch order.
-    pub fn gather(&mut self, overlap: &mut Overlap) -> Result<f64, CommError> {
+    /// Sum over the micro-batches of all ranks, or of this one, in micro-batch order; and how much
+    /// longer the busiest rank was busy than this one, which was so for `busy`.
+    pub fn gather(
+        &mut self,
+        overlap: &mut Overlap,
+        busy: Duration,
+    ) -> Result<(f64, Duration), CommError> {
         if self.is_alone {
-            return Ok(self.own_losses.iter().fold(0.0, |sum, loss| sum + loss));
+            let sum = self.own_losses.iter().fold(0.0, |sum, loss| sum + loss);
+            return Ok((sum, Duration::ZERO));
         }
         let own = &mut self.gathered[self.start..self.start + self.lens[self.rank]];
-        own.copy_from_slice(&self.own_losses[..own.len()]);
+        let (own_busy, losses) = own.split_first_mut().expect("every rank reports its busy time");
+        *own_busy = busy.as_secs_f64();
+        losses.copy_from_slice(&self.own_losses[..losses.len()]);
         overlap.call(|comm| comm.all_gather_parts(&mut self.gathered, &self.lens))?;
-        for (&microbatch, &loss) in self.microbatches.iter().zip(&self.gathered) {
-            self.by_microbatch[microbatch] = loss;
+        let mut longest = 0.0_f64;
+        for (microbatch, &value) in self.microbatches.iter().zip(&self.gathered) {
+            match microbatch {
+                Some(microbatch) => self.by_microbatch[*microbatch] = value,
+                None => longest = longest.max(value),
+            }
         }
-        Ok(self.by_microbatch.iter().fold(0.0, |sum, loss| sum + loss))
+        let sum = self.by_microbatch.iter().fold(0.0, |sum, loss| sum + loss);
+        Ok((sum, Duration::from_secs_f64(longest).saturating_sub(busy)))
     }
 }
 
@@ -123,7 +141,11 @@ mod tests {
                         for index in 0..losses.num_own() {
                             losses.own_losses[index] = factor * loss(losses.own[index]);
                         }
-                        losses.gather(&mut overlap).unwrap()
+                        let busy = Duration::from_millis(10 * worker as u64);
+                        let (sum, wait) = losses.gather(&mut overlap, busy).unwrap();
+                        let longest = Duration::from_millis(10 * (num_workers as u64 - 1));
+                        assert_eq!(wait + busy, longest, "the last rank is the busiest");
+                        sum
                     });
                     assert!(sums[0].is_nan(), "a non-finite loss reaches all ranks");
                     sums[1]

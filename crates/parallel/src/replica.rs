@@ -43,7 +43,6 @@ use lockstep_platform::World;
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::{Cpu, convert};
 use std::ops::Range;
-use std::time::Duration;
 
 /// One rank's replica of the model.
 pub struct Replica {
@@ -157,7 +156,10 @@ impl Replica {
             strategy: None,
             client: None,
             host_group: None,
-            step_context: StepContext::default(),
+            step_context: StepContext {
+                exchanged_at: world.clock().now(),
+                ..StepContext::default()
+            },
             world: World::clone(world),
             external_traffic: Traffic::default(),
             loss_scale: None,
@@ -456,18 +458,6 @@ impl Replica {
     /// Process groups of this rank.
     pub fn groups(&self) -> &Groups {
         &self.groups
-    }
-
-    /// Exposed communication time since the last call.
-    pub fn take_exposed(&mut self) -> Duration {
-        let host_group = self.take_host_exposed();
-        let PipelineRank { link, tensor_parallel, .. } = &mut self.device;
-        let servers =
-            self.client.as_mut().map_or(Duration::ZERO, Client::take_exposed) + host_group;
-        self.store.overlap.take_exposed()
-            + link.take_exposed()
-            + tensor_parallel.take_exposed()
-            + servers
     }
 }
 

@@ -17,6 +17,12 @@ pub(crate) struct StepContext {
     /// Micro-batches run in the last step, and their computation time.
     pub(crate) num_run: usize,
     pub(crate) computed: Duration,
+    /// End of the last exchange with all ranks, and the exposed communication since then.
+    pub(crate) exchanged_at: Duration,
+    pub(crate) exposed_since: Duration,
+    /// Exposed communication and the part of it that was a wait for a later rank, not reported yet.
+    pub(crate) exposed: Duration,
+    pub(crate) straggler_wait: Duration,
     /// Number of times the leaves were rebalanced, and the traffic of the groups replaced by that.
     pub(crate) num_divisions: usize,
     pub(crate) past_traffic: Traffic,

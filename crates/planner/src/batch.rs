@@ -22,16 +22,21 @@ pub fn warning(batch_tokens: f64, params: f64) -> Option<String> {
     let critical = critical_tokens(params);
     (batch_tokens > critical).then(|| {
         format!(
-            "a batch of {:.1} M tokens is above the critical one of about {:.1} M (an estimate): \
+            "a batch of {} tokens is above the critical one of about {} (an estimate): \
              {:.0} % of the samples are wasted, and twice the batch saves only {:.0} % of the \
-             steps; try --batch for {:.1} M tokens",
-            batch_tokens / 1e6,
-            critical / 1e6,
+             steps; try --batch for {} tokens",
+            amount(batch_tokens),
+            amount(critical),
             100.0 * (1.0 - sample_share(batch_tokens, critical)),
             100.0 * steps_saved(batch_tokens, critical),
-            critical / 1e6,
+            amount(critical),
         )
     })
+}
+
+/// Millions of tokens, or thousands of a small model's.
+fn amount(tokens: f64) -> String {
+    if tokens < 1e6 { format!("{:.1} k", tokens / 1e3) } else { format!("{:.1} M", tokens / 1e6) }
 }
 
 /// Share of steps saved by doubling the batch.
@@ -57,6 +62,8 @@ mod tests {
     fn gpt_3s_batch_is_below_the_critical_one_which_grows_with_the_model() {
         assert!(warning(3.2e6, 175e9).is_none());
         assert!(warning(1e9, 175e9).is_some_and(|line| line.contains("estimate")));
+        // A small model's critical batch is thousands of tokens, not 0.0 M.
+        assert!(warning(2e6, 4e4).is_some_and(|line| !line.contains("0.0 M")));
         assert!(critical_tokens(175e9) > critical_tokens(1e9));
     }
 }

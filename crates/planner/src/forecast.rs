@@ -3,7 +3,7 @@
 use crate::calibration::machine::{Machine, MachineCalibration};
 use crate::memory::{self, Memory, MemoryBudget, OutOfMemory, Process, ProcessMemory};
 use crate::time::engine::{self, StepTime};
-use crate::traffic::{self, Interconnect, StepCalls, StepInputs, TrafficByOp};
+use crate::traffic::{self, ByteRange, Interconnect, StepCalls, StepInputs, TrafficByOp};
 use lockstep_config::Recipe;
 use lockstep_config::units::{Bytes, Seconds, Tokens, TokensPerSecond};
 use lockstep_parallel::from_recipe::blueprint_of_rank;
@@ -20,6 +20,8 @@ pub struct Forecast {
     /// Traffic of every rank in the first step, or in the mean step where there are several
     /// classes.
     pub traffic: Vec<TrafficByOp>,
+    /// Least and most bytes of every rank in the mean step, where the recipe does not decide them.
+    ranges: Vec<ByteRange>,
     /// Peak memory and traffic for every candidate bucket length, most likely first.
     pub by_bucket_len: Vec<BucketForecast>,
     /// Step time by part, if the machine was measured.
@@ -70,7 +72,13 @@ impl Forecast {
             let peak_by_rank = processes.iter().map(ProcessMemory::total).collect();
             BucketForecast { bucket_len, peak_by_rank, wire_bytes }
         };
+        let is_exact = step_classes.iter().all(|(_, calls)| calls.is_exact);
+        let ranges = match recipe.unmodelled_traffic() {
+            None if !is_exact => traffic::wire_range(recipe, &blueprint, &interconnect),
+            _ => Vec::new(),
+        };
         Self {
+            ranges,
             by_bucket_len: busiest.into_iter().map(of_bucket_len).collect(),
             process_by_rank: memory.processes(recipe, process),
             traffic,
@@ -92,6 +100,9 @@ impl Forecast {
         let blueprint = blueprint_of_rank(recipe, 0);
         (self.step_classes, self.traffic) =
             traffic::of_run(recipe, &blueprint, interconnect, StepInputs::default());
+        if !self.ranges.is_empty() {
+            self.ranges = traffic::wire_range(recipe, &blueprint, interconnect);
+        }
         if let (Some(step), Some(machine)) = (&mut self.step, measured(recipe, machine)) {
             *step = engine::mean(recipe, interconnect, &machine);
         }
@@ -148,6 +159,16 @@ impl Forecast {
         self.process_by_rank.iter().map(ProcessMemory::total).collect()
     }
 
+    /// Least and most bytes sent per step by the busiest rank.
+    pub fn wire_range(&self) -> ByteRange {
+        if self.is_exact() || self.ranges.is_empty() {
+            return ByteRange::exactly(self.wire_bytes());
+        }
+        let most = |end: fn(&ByteRange) -> Bytes| self.ranges.iter().map(end).max();
+        let [low, high] = [most(|it| it.low), most(|it| it.high)].map(Option::unwrap_or_default);
+        ByteRange { low, high }
+    }
+
     /// Bytes sent per step by the busiest rank.
     pub fn wire_bytes(&self) -> Bytes {
         let each = self.traffic.iter().map(|rank| traffic::total(rank).wire_bytes());
@@ -169,8 +190,7 @@ impl Forecast {
 fn measured<'a>(recipe: &Recipe, machine: Option<&'a Machine>) -> Option<MachineCalibration<'a>> {
     // Synthetic problems end before a step has a meaningful time, and uncounted traffic has no
     // cost.
-    let is_counted = recipe.unmodelled_traffic().is_none() && recipe.unmodelled_time().is_none();
-    let is_known = !recipe.model.family.is_problem() && is_counted;
+    let is_known = !recipe.model.family.is_problem() && recipe.unmodelled_traffic().is_none();
     let machine = machine.filter(|_| is_known);
     machine.and_then(|machine| machine.with(recipe.precision.compute))
 }

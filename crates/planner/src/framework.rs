@@ -47,6 +47,11 @@ pub struct Framework {
     /// Whether stages keep the activations sent and received for every micro-batch until the step
     /// ends.
     pub keeps_stage_messages: bool,
+    /// Whether stages of a pipeline keep gathered weights and whole gradients until the step ends,
+    /// whatever the ZeRO stage.
+    pub keeps_gathered_in_stages: bool,
+    /// Memory beside the tensors and the libraries of the device: communicators and caches.
+    pub extra_bytes: u64,
     /// Quantity that the framework reports as memory.
     pub reported_memory: ReportedMemory,
 }
@@ -95,6 +100,8 @@ impl Framework {
         syncs_hosts_in_stages: false,
         async_tensor_parallel: false,
         keeps_stage_messages: false,
+        keeps_gathered_in_stages: false,
+        extra_bytes: 0,
         reported_memory: ReportedMemory::Allocated,
     };
 }

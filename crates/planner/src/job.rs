@@ -29,12 +29,19 @@ pub struct Workload<'a> {
     pub job: Job<'a>,
     /// Calibration of the device type.
     pub calibration: &'a Calibration,
+    /// Share of the device memory that a layout must leave free.
+    pub reserve: f64,
 }
 
 impl<'a> Workload<'a> {
     /// The workload in another layout.
     pub const fn with(&self, layout: Layout) -> Self {
-        Self { job: Job { layout, ..self.job }, calibration: self.calibration }
+        Self { job: Job { layout, ..self.job }, ..*self }
+    }
+
+    /// Device memory that a layout may use.
+    pub fn usable_bytes(&self) -> f64 {
+        (1.0 - self.reserve) * self.job.cluster.device.memory_bytes()
     }
 
     /// Links of the cluster at their achieved speed.
@@ -58,6 +65,16 @@ impl Job<'_> {
     pub(crate) fn zero_shards(&self) -> f64 {
         let all = (self.layout.data * self.layout.context) as f64;
         self.framework.zero_group.map_or(all, |group| (group as f64).min(all))
+    }
+
+    /// Whether a pipeline keeps gathered weights and whole gradients until the step ends.
+    pub(crate) const fn keeps_gathered(&self) -> bool {
+        self.framework.keeps_gathered_in_stages && self.layout.pipeline > 1
+    }
+
+    /// ZeRO stage by which model states are sharded in memory.
+    pub(crate) fn sharded_stage(&self) -> u8 {
+        if self.keeps_gathered() { self.layout.zero.min(1) } else { self.layout.zero }
     }
 
     /// Index of a stage's first layer, and its number of layers.

@@ -92,7 +92,11 @@ impl Pipelines {
             microbatches
         };
         let mut at = |count: usize| self.played((kind, devices, chunks, count), times);
-        let played = if padded <= (ROUNDS + 1) * devices {
+        let played = if kind == Kind::PipeDream {
+            // Without flushes a run fills and drains once, which no step pays for.
+            let fill = ROUNDS * devices;
+            at(fill + microbatches)? - at(fill)?
+        } else if padded <= (ROUNDS + 1) * devices {
             at(padded)?
         } else {
             let (short, long) = (at((ROUNDS - 1) * devices)?, at(ROUNDS * devices)?);
@@ -146,7 +150,8 @@ fn closed(kind: Kind, devices: usize, times: &PassTimes, microbatches: usize) ->
     }
     let fill = (fill - most / chunks as f64).max(0.0);
     let hops = 2.0 * (devices - 1) as f64 * times.hop.0;
-    let full = most * microbatches as f64 + fill + hops;
+    let fill = if kind == Kind::PipeDream { 0.0 } else { fill + hops };
+    let full = most * microbatches as f64 + fill;
     match kind {
         Kind::ZeroBubble => full.max(first_device(times, microbatches, devices)),
         Kind::ZeroBubbleTwice => full.max(first_device(times, microbatches, 2 * devices - 1)),

@@ -130,7 +130,7 @@ fn settings(scenario: &Scenario, layout: &Layout) -> Vec<String> {
         format!("numerics.invariant_up_to={}", layout.data),
         format!("run.workers={}", layout.devices()),
     ];
-    if layout.offload {
+    if layout.offload.is_on() {
         // The CPU engine computes in host memory, so offloaded state goes to a file.
         sets.push("offload.state=file".to_owned());
     }

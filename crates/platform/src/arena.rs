@@ -124,6 +124,11 @@ impl Block {
         self.range.clone()
     }
 
+    /// Gives the block up without freeing its memory, which other ranks may still access.
+    pub fn retire(mut self) {
+        self.range = 0..0;
+    }
+
     /// Segment of the block.
     pub fn segment(&self) -> &Segment {
         self.arena.segment()
@@ -158,7 +163,9 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.arena.give_back(&self.range);
+        if !self.range.is_empty() {
+            self.arena.give_back(&self.range);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Fault injection: a disk that loses power at a chosen operation.
+//! Fault injection: a disk that loses power, or that another process changes.
 //!
 //! Crash consistency is tested at every operation that changes the disk (create, write, sync,
 //! rename, remove): a test counts them and reruns the same program with a power cut at each one.
@@ -40,13 +40,27 @@ pub struct FaultyPlatform {
 impl FaultyPlatform {
     /// Behaves like `inner` until the cut; without one it only counts operations.
     pub fn new(inner: &World, cut: Option<PowerCut>) -> Arc<Self> {
+        Self::with(inner, cut, None)
+    }
+
+    /// Calls `other`, which stands for another process, before an operation that changes the disk.
+    pub fn interrupted(
+        inner: &World,
+        operation: u64,
+        other: impl Fn() + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Self::with(inner, None, Some((operation, Box::new(other))))
+    }
+
+    fn with(inner: &World, cut: Option<PowerCut>, other: Option<Interference>) -> Arc<Self> {
         let state = State {
             num_operations: 0,
             is_power_off: false,
             unsynced: BTreeSet::new(),
             unsynced_names: BTreeSet::new(),
         };
-        let shared = Arc::new(Power { inner: Arc::clone(inner), cut, state: Mutex::new(state) });
+        let shared =
+            Arc::new(Power { inner: Arc::clone(inner), cut, other, state: Mutex::new(state) });
         Arc::new(Self { inner: Arc::clone(inner), disk: FaultyFiles(shared) })
     }
 
@@ -61,9 +75,13 @@ impl FaultyPlatform {
     }
 }
 
+/// Operation before which another process interferes, and its action.
+type Interference = (u64, Box<dyn Fn() + Send + Sync>);
+
 struct Power {
     inner: World,
     cut: Option<PowerCut>,
+    other: Option<Interference>,
     state: Mutex<State>,
 }
 
@@ -99,9 +117,14 @@ impl Power {
         }
         let number = state.num_operations;
         state.num_operations += 1;
+        drop(state);
+        if let Some((_, other)) = self.other.as_ref().filter(|(operation, _)| *operation == number)
+        {
+            other();
+        }
         match self.cut {
             Some(cut) if cut.operation == number => {
-                state.is_power_off = true;
+                self.lock().is_power_off = true;
                 Outcome::Cut { is_done: cut.is_done }
             }
             _ => Outcome::Works,

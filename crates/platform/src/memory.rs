@@ -5,12 +5,13 @@
 //! therefore never lends references to memory that a peer may access. It offers instead:
 //!
 //! - *words*: atomics in the first part of the segment, the header;
-//! - [`Source`] and [`Target`]: windows whose elements are copied out and in, many at a time. A
-//!   read that races with a write gives arbitrary bits, never a dangling or ill-typed value,
-//!   because only [`Plain`] types are allowed;
+//! - [`Source`] and [`Target`]: windows whose elements are copied out and in, many at a time. To
+//!   take one of a segment is unsafe: its user has a protocol that keeps others away meanwhile.
+//!   Where a faulty process breaks it, a read gives arbitrary bits, never a dangling or ill-typed
+//!   value, because only [`Plain`] types are allowed;
 //! - [`Block`](crate::Block)s: ordinary slices that the segment's only [`Arena`](crate::Arena) has
-//!   allocated to one owner. By convention peers access them only while the owner lends them to a
-//!   collective call, and then the owner holds no slice.
+//!   allocated to one owner. Peers access them only while the owner lends them to a collective
+//!   call, and then the owner holds no slice.
 #![expect(unsafe_code, reason = "windows into memory that other processes write")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -22,7 +23,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Alignment of every segment, and the page size of supported machines.
 pub const PAGE_BYTES: usize = 4096;
@@ -157,17 +158,30 @@ impl Segment {
     }
 
     /// Window for reading and writing; `offset` counts bytes and must suit the type.
+    ///
+    /// # Safety
+    /// While the window is accessed, no slice of a [`Block`](crate::Block) covers the memory, and
+    /// no other thread or process writes to it (or accesses it, if the window is written), except
+    /// by [`Target::copy_each_from`] on both sides.
     #[inline]
-    pub fn target<T: Plain>(&self, offset: usize, count: usize) -> Target<'_, T> {
-        self.try_target(offset, count).unwrap_or_else(|| {
+    pub unsafe fn target<T: Plain>(&self, offset: usize, count: usize) -> Target<'_, T> {
+        // SAFETY: as required of the caller.
+        unsafe { self.try_target(offset, count) }.unwrap_or_else(|| {
             let (each, all) = (size_of::<T>(), self.mapping.bytes);
             panic!("{count} elements of {each} bytes at byte {offset} of {all}")
         })
     }
 
     /// As [`Self::target`], for an untrusted offset: none if there is no such window.
+    ///
+    /// # Safety
+    /// As [`Self::target`].
     #[inline]
-    pub fn try_target<T: Plain>(&self, offset: usize, count: usize) -> Option<Target<'_, T>> {
+    pub unsafe fn try_target<T: Plain>(
+        &self,
+        offset: usize,
+        count: usize,
+    ) -> Option<Target<'_, T>> {
         let end = offset.checked_add(count.checked_mul(size_of::<T>())?)?;
         if end > self.mapping.bytes || !offset.is_multiple_of(align_of::<T>()) {
             return None;
@@ -175,12 +189,6 @@ impl Segment {
         // SAFETY: in bounds, checked above.
         let base = unsafe { self.mapping.base.add(offset) }.cast();
         Some(Target { base, count, lifetime: PhantomData })
-    }
-
-    /// Window for reading.
-    #[inline]
-    pub fn source<T: Plain>(&self, offset: usize, count: usize) -> Source<'_, T> {
-        self.target(offset, count).as_source()
     }
 
     /// Claims the space behind the header for one allocator.
@@ -222,7 +230,8 @@ impl Drop for Heap {
     }
 }
 
-/// Window for reading memory that other ranks may write.
+/// Window for reading memory that other ranks may write. It stays on its thread: another one could
+/// write through a [`Target`] of the same memory.
 #[derive(Clone, Copy)]
 pub struct Source<'a, T> {
     base: NonNull<T>,
@@ -230,22 +239,23 @@ pub struct Source<'a, T> {
     lifetime: PhantomData<&'a T>,
 }
 
-/// Window for reading and writing memory that other ranks may access.
+/// Window for reading and writing memory that other ranks may access. Copies of it may overlap, so
+/// it stays on its thread:
+///
+/// ```compile_fail,E0277
+/// let mut numbers = [0_u8; 4];
+/// let window = lockstep_platform::Target::of(&mut numbers);
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| window.set(0, 1));
+///     window.set(0, 2);
+/// });
+/// ```
 #[derive(Clone, Copy)]
 pub struct Target<'a, T> {
     base: NonNull<T>,
     count: usize,
     lifetime: PhantomData<&'a T>,
 }
-
-// SAFETY: elements are copied as plain bits; the module documentation describes races.
-unsafe impl<T: Plain> Send for Source<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: Plain> Sync for Source<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: Plain> Send for Target<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: Plain> Sync for Target<'_, T> {}
 
 impl<'a, T: Plain> Source<'a, T> {
     /// Window over a local slice.
@@ -369,6 +379,40 @@ impl<'a, T: Plain> Target<'a, T> {
         unsafe { self.base.copy_from(source.base, self.count) }
     }
 
+    /// Copies a window of equal length element by element with relaxed atomics, so that other ranks
+    /// may do the same to this memory: an element is always one that some rank has stored. Slower
+    /// than [`Self::copy_from`].
+    pub fn copy_each_from(&self, source: Source<'_, T>) {
+        assert_eq!(self.count, source.count, "both windows have one length");
+        assert!(self.base.is_aligned() && source.base.is_aligned(), "elements are aligned");
+        macro_rules! copy_as {
+            ($atomic:ty) => {{
+                let (into, from) = (self.base.cast::<$atomic>(), source.base.cast::<$atomic>());
+                let copy = |index: usize| {
+                    // SAFETY: in bounds, and the atomic has the size and alignment of the element.
+                    let into = unsafe { into.add(index).as_ref() };
+                    // SAFETY: as above.
+                    let from = unsafe { from.add(index).as_ref() };
+                    into.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+                };
+                // In the direction in which overlapping windows overwrite only what was copied.
+                if into <= from {
+                    (0..self.count).for_each(copy);
+                } else {
+                    (0..self.count).rev().for_each(copy);
+                }
+            }};
+        }
+        const { assert!(align_of::<T>() == size_of::<T>(), "the element fits an atomic") };
+        match size_of::<T>() {
+            1 => copy_as!(AtomicU8),
+            2 => copy_as!(AtomicU16),
+            4 => copy_as!(AtomicU32),
+            8 => copy_as!(AtomicU64),
+            size => unreachable!("no element has {size} bytes"),
+        }
+    }
+
     /// Copies a slice of equal length.
     pub fn copy_from_slice(&self, slice: &[T]) {
         self.copy_from(Source::of(slice));
@@ -443,29 +487,35 @@ mod tests {
     fn atomics_and_windows_see_the_same_bytes() {
         let segment = Segment::heap(128, 8192);
         segment.word(64).store(0x0102_0304_0506_0708, Ordering::Relaxed);
-        assert_eq!(segment.source::<u64>(64, 1).get(0), 0x0102_0304_0506_0708);
-        let window = segment.target::<f32>(4096, 40);
+        // SAFETY: only this thread has the segment, and no block of it exists.
+        let number = |offset| unsafe { segment.target::<u64>(offset, 1) }.as_source().get(0);
+        assert_eq!(number(64), 0x0102_0304_0506_0708);
+        // SAFETY: as above.
+        let window = unsafe { segment.target::<f32>(4096, 40) };
         let (body, tail) = window.as_chunks::<16>();
         assert_eq!((body.len(), tail.len()), (2, 8));
         body.set(1, [2.5; 16]);
         tail.set(7, 1.5);
-        assert_eq!(segment.source::<f32>(4096 + 31 * 4, 1).get(0).to_bits(), 2.5_f32.to_bits());
-        assert_eq!(segment.source::<f32>(4096 + 39 * 4, 1).get(0).to_bits(), 1.5_f32.to_bits());
+        let bits = |value: f32| u64::from(value.to_bits());
+        assert_eq!(number(4096 + 31 * 4 - 4), bits(2.5) << 32 | bits(2.5));
+        assert_eq!(number(4096 + 39 * 4 - 4) >> 32, bits(1.5));
     }
 
     #[test]
     #[should_panic(expected = "80 elements of 4 bytes at byte 8000 of 8192")]
     fn a_window_outside_the_segment_is_refused() {
-        Segment::heap(64, 8192).target::<f32>(8000, 80);
+        // SAFETY: nothing else has the segment.
+        unsafe { Segment::heap(64, 8192).target::<f32>(8000, 80) };
     }
 
     #[test]
     fn an_untrusted_offset_is_checked() {
         let segment = Segment::heap(64, 8192);
-        assert!(segment.try_target::<f32>(8188, 1).is_some());
-        assert!(segment.try_target::<f32>(8192, 0).is_some());
+        // SAFETY: nothing else has the segment.
+        let exists = |offset, count| unsafe { segment.try_target::<f32>(offset, count) }.is_some();
+        assert!(exists(8188, 1) && exists(8192, 0));
         for (offset, count) in [(8188, 2), (8190, 0), (usize::MAX, 1), (4, usize::MAX / 4 + 1)] {
-            assert!(segment.try_target::<f32>(offset, count).is_none(), "{count} at {offset}");
+            assert!(!exists(offset, count), "{count} at {offset}");
         }
     }
 
@@ -488,5 +538,28 @@ mod tests {
         let window = Target::of(&mut numbers);
         window.part(1..10).copy_from(window.part(0..9).as_source());
         assert_eq!(numbers, [0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let window = Target::of(&mut numbers);
+        window.part(0..9).copy_each_from(window.part(1..10).as_source());
+        window.part(3..10).copy_each_from(window.part(2..9).as_source());
+        assert_eq!(numbers, [0, 1, 2, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn elements_that_two_threads_copy_at_once_stay_whole() {
+        let segment = Segment::heap(64, 8192);
+        let put = |value: u64| {
+            // SAFETY: both threads only copy each element.
+            let window = unsafe { segment.target::<u64>(4096, 100) };
+            for _ in 0..200 {
+                window.copy_each_from(Source::of(&[value; 100]));
+                let mut found = [0; 100];
+                Target::of(&mut found).copy_each_from(window.as_source());
+                assert!(found.iter().all(|x| [u64::MAX, 1].contains(x)), "{found:?}");
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| put(u64::MAX));
+            put(1);
+        });
     }
 }

@@ -95,7 +95,16 @@ impl Axis {
         } else {
             (low, high) = with_margin(low, high);
         }
-        Fitted { axis: self, low, high, pixels }
+        let mut fitted = Fitted { axis: self, low, high, pixels };
+        // The floor of an axis that does not start at 0 lies on a tick, so that it has a label.
+        // A lower floor may make the ticks coarser: the second round finds it below those.
+        for _ in 0..2 {
+            if let (Ticks::Round { bases }, true) = (&self.ticks, fitted.is_truncated()) {
+                let step = fitted.step(fitted.base(bases));
+                fitted.low = (fitted.low / step).floor() * step;
+            }
+        }
+        fitted
     }
 }
 
@@ -132,7 +141,13 @@ impl Fitted<'_> {
         value.is_finite() && (!self.axis.is_log || value > 0.0)
     }
 
-    /// Label of the axis; a logarithmic one says so.
+    /// Whether it is linear, but starts above 0: lengths are then no proportions.
+    pub(crate) fn is_truncated(&self) -> bool {
+        let is_round = matches!(self.axis.ticks, Ticks::Round { .. });
+        is_round && !self.axis.is_log && self.low > 0.0
+    }
+
+    /// Label of the axis.
     pub(crate) fn label(&self) -> String {
         self.axis.label.clone()
     }
@@ -196,11 +211,16 @@ impl Fitted<'_> {
         all.filter(|value| (low..=high).contains(value)).map(|value| base * value).collect()
     }
 
-    fn steps(&self, base: f64) -> Vec<f64> {
+    /// Round distance of ticks, at most six of them.
+    fn step(&self, base: f64) -> f64 {
         let rough = (self.high - self.low) / 6.0 / base;
         let power = 10_f64.powf(rough.log10().floor());
         let round = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|digit| digit * power >= rough);
-        let step = round.unwrap_or(10.0) * power * base;
+        round.unwrap_or(10.0) * power * base
+    }
+
+    fn steps(&self, base: f64) -> Vec<f64> {
+        let step = self.step(base);
         let first = (self.low / step).ceil() as i64;
         let values = (first..).map(|index| index as f64 * step);
         values.take_while(|value| *value <= self.high).collect()
@@ -242,6 +262,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn floor_of_an_axis_that_starts_above_0_has_a_label() {
+        for (low, high) in [(0.76, 1.0), (900.0, 1000.0), (0.87, 0.873), (12.0, 19.0)] {
+            let axis = plain();
+            let fitted = axis.fit([low, high].into_iter(), (500.0, 0.0));
+            assert!(fitted.is_truncated(), "{fitted:?}");
+            let (floor, label) = fitted.ticks().swap_remove(0);
+            assert!((floor - 500.0).abs() < 1e-6 && !label.is_empty(), "{floor}, {fitted:?}");
+        }
+        assert!(!plain().fit([0.1, 1.0].into_iter(), (0.0, 1.0)).is_truncated());
     }
 
     #[test]

@@ -105,6 +105,12 @@ fn axes(canvas: &mut Canvas, edges: Edges, horizontal: &Fitted<'_>, vertical: &F
     }
     canvas.line((left, bottom), (right, bottom), "#444444");
     canvas.line((left, top), (left, bottom), "#444444");
+    if vertical.is_truncated() {
+        // Two strokes across the foot of the axis: it does not start at 0.
+        for y in [bottom - 10.0, bottom - 16.0] {
+            canvas.line((left - 6.0, y + 3.0), (left + 6.0, y - 3.0), "#444444");
+        }
+    }
     let style = "font-size=\"13\"";
     let middle = (f64::midpoint(left, right), bottom + 46.0);
     canvas.styled(middle, Anchor::Middle, style, &horizontal.label());

@@ -92,6 +92,15 @@ mod tests {
     }
 
     #[test]
+    fn vertical_axis_that_does_not_start_at_0_has_a_break() {
+        let strokes = |low: f64| {
+            let points = vec![Point::new(1.0, low), Point::new(4.0, 1.0)];
+            chart(vec![Series::line("a", points)]).matches("#444444").count()
+        };
+        assert_eq!(strokes(0.9), strokes(0.1) + 2);
+    }
+
+    #[test]
     fn a_chart_without_points_says_so() {
         assert!(chart(vec![]).contains("no points to draw"));
     }

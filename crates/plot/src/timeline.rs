@@ -3,11 +3,14 @@
 use crate::axis::Axis;
 use crate::canvas::{Anchor, Canvas, Title, text_width};
 
-const WIDTH: f64 = 1200.0;
+/// Width of a picture; up to the second, as wide as its labels need.
+const WIDTHS: (f64, f64) = (1200.0, 1800.0);
 const RIGHT: f64 = 32.0;
 const TOP: f64 = 96.0;
-/// Pixels of a digit inside a bar.
-const DIGIT: f64 = 6.5;
+/// Font sizes of labels inside bars, from small to large.
+const FONT_SIZES: (f64, f64) = (6.5, 10.0);
+/// Width of a digit relative to the font size.
+const DIGIT: f64 = 0.6;
 
 /// Hatching, so that activities differ in print without colour.
 const PATTERNS: &str = "<defs>\
@@ -87,8 +90,8 @@ pub struct Timeline {
     pub activities: Vec<Activity>,
     /// The tracks.
     pub tracks: Vec<Track>,
-    /// Tracks drawn at most; the axis counts the others.
-    pub max_tracks: usize,
+    /// Number of tracks that were left out, named beside the axis.
+    pub num_hidden: usize,
     /// Height of a track in pixels.
     pub track_height: f64,
 }
@@ -96,14 +99,16 @@ pub struct Timeline {
 impl Timeline {
     /// Draws the timeline.
     pub fn svg(&self) -> String {
-        let tracks = &self.tracks[..self.tracks.len().min(self.max_tracks)];
+        let tracks = &self.tracks;
         let left = tracks.iter().map(|track| text_width(&track.name)).fold(60.0, f64::max) + 16.0;
         let bottom = TOP + self.track_height * tracks.len() as f64;
-        let mut canvas = Canvas::new((WIDTH, bottom + 62.0), &self.title);
+        let width = self.width(left);
+        let right = width - RIGHT;
+        let mut canvas = Canvas::new((width, bottom + 62.0), &self.title);
         canvas.raw(PATTERNS);
         let spans = || tracks.iter().flat_map(|track| &track.spans);
         let times = spans().map(|span| span.end).chain([0.0]);
-        let axis = self.axis.fit(times, (left, WIDTH - RIGHT));
+        let axis = self.axis.fit(times, (left, right));
         for (x, label) in axis.ticks() {
             canvas.line((x, TOP), (x, bottom), "#e6e6e6");
             canvas.text((x, bottom + 18.0), Anchor::Middle, &label);
@@ -117,15 +122,29 @@ impl Timeline {
                 self.draw_span(&mut canvas, span, ends, y);
             }
         }
-        canvas.line((left, bottom), (WIDTH - RIGHT, bottom), "#444444");
+        canvas.line((left, bottom), (right, bottom), "#444444");
         self.legend(&mut canvas, left);
-        let num_hidden = self.tracks.len() - tracks.len();
-        let more =
-            if num_hidden > 0 { format!("; {num_hidden} more tracks") } else { String::new() };
-        let position = (f64::midpoint(left, WIDTH - RIGHT), bottom + 46.0);
+        let more = match self.num_hidden {
+            0 => String::new(),
+            hidden => format!("; {} of {} tracks drawn", tracks.len(), tracks.len() + hidden),
+        };
+        let position = (f64::midpoint(left, right), bottom + 46.0);
         let label = format!("{}{more}", axis.label());
         canvas.styled(position, Anchor::Middle, "font-size=\"13\"", &label);
         canvas.finish()
+    }
+
+    /// Width in which all labels fit that do so in a picture of some allowed width.
+    fn width(&self, left: f64) -> f64 {
+        let spans = || self.tracks.iter().flat_map(|track| &track.spans);
+        let end = spans().map(|span| span.end).fold(0.0, f64::max);
+        let needed = |span: &Span| {
+            let pixels = 1.0 + FONT_SIZES.0 * DIGIT * span.label.chars().count() as f64;
+            // The axis leaves some room behind the last span.
+            left + RIGHT + 1.08 * end * pixels / (span.end - span.start)
+        };
+        let labelled = spans().filter(|span| !span.label.is_empty()).map(needed);
+        labelled.filter(|width| *width <= WIDTHS.1).fold(WIDTHS.0, f64::max)
     }
 
     fn draw_span(&self, canvas: &mut Canvas, span: &Span, (start, end): (f64, f64), y: f64) {
@@ -137,12 +156,15 @@ impl Timeline {
             String::new()
         };
         canvas.bar((start, y + 2.0), (end - start, height), fill.svg(), &opacity, &span.tooltip);
-        let needed = DIGIT * span.label.chars().count() as f64 + 2.0;
-        if !span.label.is_empty() && end - start >= needed {
+        let (smallest, largest) = FONT_SIZES;
+        let size = (end - start - 1.0) / (DIGIT * span.label.chars().count() as f64);
+        if !span.label.is_empty() && size >= smallest {
+            let size = size.min(largest);
             let is_dark = matches!(fill, Fill::Dark(_)) && span.opacity > 0.7;
-            let ink = if is_dark { "fill=\"white\" font-size=\"10\"" } else { "font-size=\"10\"" };
-            let middle = (f64::midpoint(start, end), y + self.track_height / 2.0 + 3.5);
-            canvas.styled(middle, Anchor::Middle, ink, &span.label);
+            let ink = if is_dark { "fill=\"white\" " } else { "" };
+            let middle = (f64::midpoint(start, end), y + self.track_height / 2.0 + 0.35 * size);
+            let style = format!("{ink}font-size=\"{size:.1}\"");
+            canvas.styled(middle, Anchor::Middle, &style, &span.label);
         }
     }
 
@@ -180,14 +202,44 @@ mod tests {
             title: Title::new("1F1B", ""),
             axis: Axis::new("time", |value| format!("{value} s")),
             activities: vec![kind("forward", Fill::Dark("#2f6595")), kind("wait", Fill::Dotted)],
-            tracks: vec![track("device 0"), track("device 1"), track("device 2")],
-            max_tracks: 2,
+            tracks: vec![track("device 0"), track("device 47")],
+            num_hidden: 62,
             track_height: 20.0,
         };
         let svg = timeline.svg();
-        assert!(svg.contains(">device 1<") && !svg.contains(">device 2<"));
-        assert!(svg.contains("time; 1 more tracks"));
+        assert!(svg.contains(">device 0<") && svg.contains(">device 47<"));
+        assert!(svg.contains("time; 2 of 64 tracks drawn"));
         assert!(svg.contains(">forward<") && !svg.contains(">wait<"), "only what occurs");
         assert_eq!(svg.matches(">12<").count(), 2);
+    }
+
+    #[test]
+    fn labels_shrink_and_the_picture_widens_before_labels_are_left_out() {
+        // At 1200 pixels, 100 spans have about 10 pixels each, and 140 about 7.
+        let span = |index: usize| Span {
+            activity: 0,
+            start: index as f64,
+            end: index as f64 + 1.0,
+            label: index.to_string(),
+            tooltip: String::new(),
+            opacity: 1.0,
+        };
+        let drawn = |num_spans: usize| {
+            let timeline = Timeline {
+                title: Title::new("passes", ""),
+                axis: Axis::new("time", |_| String::new()),
+                activities: vec![Activity { name: "forward".into(), fill: Fill::Hatched }],
+                tracks: vec![Track {
+                    name: "device 0".into(),
+                    spans: (0..num_spans).map(span).collect(),
+                }],
+                num_hidden: 0,
+                track_height: 20.0,
+            };
+            let svg = timeline.svg();
+            (0..num_spans).filter(|index| svg.contains(&format!(">{index}<"))).count()
+        };
+        assert_eq!((drawn(100), drawn(140)), (100, 140));
+        assert!(drawn(1000) < 1000, "labels that do not fit are left out");
     }
 }

@@ -19,6 +19,7 @@
 
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 
+use crate::collective::overrides::AlgorithmOverrides;
 use crate::instruction::{Buffer, Place, Round, Step};
 use crate::layout::Layout;
 use crate::links::{Link, Links};
@@ -48,6 +49,8 @@ pub struct Costs {
     pub local: BytesPerSecond,
     /// Corrections from measured algorithms.
     pub tuning: TuningTable,
+    /// Algorithms that are fixed whatever they cost.
+    pub overrides: AlgorithmOverrides,
 }
 
 impl Costs {
@@ -63,6 +66,7 @@ impl Costs {
             memory: None,
             local,
             tuning: TuningTable::NONE,
+            overrides: AlgorithmOverrides::NONE,
         }
     }
 

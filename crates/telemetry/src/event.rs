@@ -65,8 +65,11 @@ pub enum Event {
         /// Data-loading time that the step waited for.
         #[serde(with = "number")]
         data_wait_seconds: f64,
-        /// Exposed communication time.
+        /// Exposed communication time, without the wait for later ranks.
         exposed_communication_seconds: f64,
+        /// Time that this rank waited for ranks that were still busy.
+        #[serde(default)]
+        straggler_wait_seconds: f64,
         /// Whether the step was skipped for non-finite gradients.
         is_skipped: bool,
         /// Loss scale, with fp16 products.
@@ -407,6 +410,7 @@ mod tests {
             step_seconds: 0.5,
             data_wait_seconds: 0.0,
             exposed_communication_seconds: 0.0,
+            straggler_wait_seconds: 0.0,
             is_skipped: false,
             loss_scale: None,
             zeroed_fraction: None,
@@ -417,7 +421,7 @@ mod tests {
                 .to_owned()
                 + r#""grad_norm":"NaN","tokens_per_second":10000.0,"step_seconds":0.5,"#
                 + r#""data_wait_seconds":0.0,"exposed_communication_seconds":0.0,"#
-                + r#""is_skipped":false}"#
+                + r#""straggler_wait_seconds":0.0,"is_skipped":false}"#
         );
         let finished = Event::RunFinished {
             steps: 400,

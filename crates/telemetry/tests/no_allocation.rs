@@ -65,6 +65,7 @@ fn step(step: u64) -> Event {
         step_seconds: share,
         data_wait_seconds: 1e-7 * share,
         exposed_communication_seconds: 0.0,
+        straggler_wait_seconds: 0.0,
         is_skipped: false,
         loss_scale: None,
         zeroed_fraction: None,

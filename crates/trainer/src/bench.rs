@@ -10,7 +10,9 @@ use lockstep_config::{Dtype, Recipe};
 use lockstep_data::{Batch, Cursor};
 use lockstep_model::Microbatch;
 use lockstep_optim::{Clip, Update};
-use lockstep_parallel::from_recipe::mesh_of;
+use lockstep_parallel::compress::SampleMessage;
+use lockstep_parallel::from_recipe::{self, mesh_of};
+use lockstep_parallel::groups::fix_algorithms;
 use lockstep_parallel::{Groups, Replica, StepHost};
 use lockstep_platform::World;
 use lockstep_tensor::{Cpu, peak};
@@ -58,6 +60,7 @@ fn bench_on(
     comm: &Comm,
     num_steps: u64,
 ) -> Result<BenchTrain, TrainError> {
+    fix_algorithms(recipe, comm);
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
     let mut learner = materialize(recipe, cpu, &groups, world)?;
@@ -173,4 +176,22 @@ fn best_of(
         }
     }
     Some(best)
+}
+
+/// Seconds per element to add a worker's message to the sum of compressed gradients; zero where
+/// messages are added on the way.
+pub fn decode_seconds(recipe: &Recipe, world: &World, width: usize) -> f64 {
+    const NUM_TIMES: usize = 5;
+    let method = from_recipe::method_of(recipe);
+    let values: Vec<f32> =
+        (0..width * width).map(|index| ((index * 7919 % 1009) as f32 - 504.0) / 504.0).collect();
+    let sample = method.and_then(|method| SampleMessage::new(method, &values, width));
+    let (mut sum, mut seconds) = (vec![0.0; values.len()], f64::INFINITY);
+    let Some(sample) = sample else { return 0.0 };
+    for _ in 0..NUM_TIMES {
+        let start = world.clock().now();
+        sample.add_to(&mut sum);
+        seconds = seconds.min(world.clock().since(start).as_secs_f64());
+    }
+    seconds / values.len() as f64
 }

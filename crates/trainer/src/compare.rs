@@ -181,8 +181,11 @@ fn tensors(
 /// Differing settings: those that may change bits, and the others.
 fn settings(a: &RunRecord, b: &RunRecord) -> (Vec<Setting>, Vec<Setting>) {
     let identity = [a, b].map(|past| past.recipe.identity_text()).concat();
-    let counting: BTreeSet<&str> =
+    let mut counting: BTreeSet<&str> =
         identity.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
+    if a.recipe.num_tensor_shards() != b.recipe.num_tensor_shards() {
+        counting.insert("parallel.tensor");
+    }
     let (mut values_a, mut values_b) = (values(&a.recipe), values(&b.recipe));
     let keys: BTreeSet<String> = values_a.keys().chain(values_b.keys()).cloned().collect();
     // Two runs never share a folder.

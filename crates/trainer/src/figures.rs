@@ -27,8 +27,10 @@ pub struct FiguresByRank {
     pub proportional_rss_bytes: Vec<u64>,
     /// Memory that the engine allocated, by use.
     pub accounted: Vec<AccountedBytes>,
-    /// Median time of a micro-batch.
-    pub microbatch_seconds: Vec<f64>,
+    /// Quartiles of the time of a micro-batch.
+    pub microbatch_seconds: Vec<[f64; 3]>,
+    /// Median time per step of the wait for later ranks.
+    pub straggler_wait_seconds: Vec<f64>,
 }
 
 /// Sparse embedding rows over all workers; null without sparse rows.
@@ -71,7 +73,12 @@ pub(crate) struct ServerCounters {
 
 /// Median (the upper one of an even count); NaN of an empty list.
 pub(crate) fn median(values: &[f64]) -> f64 {
+    quartiles(values)[1]
+}
+
+/// First quartile, median and third quartile; NaN of an empty list.
+pub(crate) fn quartiles(values: &[f64]) -> [f64; 3] {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    [1, 2, 3].map(|quarter| sorted.get(quarter * sorted.len() / 4).copied().unwrap_or(f64::NAN))
 }

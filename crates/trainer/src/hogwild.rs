@@ -232,3 +232,42 @@ impl ThreadState {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::materialize::materialize;
+    use lockstep_config::{Sources, resolve};
+    use lockstep_parallel::Groups;
+    use lockstep_parallel::from_recipe::mesh_of;
+    use lockstep_tensor::Isa;
+
+    #[test]
+    fn a_gradient_that_is_thrown_away_counts_as_no_step() {
+        // Every step multiplies the distance from the optimum, until the loss overflows.
+        let optim = ["optim.lr=1000", "optim.clip=0", "optim.schedule=constant"];
+        let sets = [&["sync.mode=hogwild", "sync.threads=1"][..], &optim].concat();
+        let sets = sets.into_iter().map(str::to_owned).collect();
+        let preset = Some("quadratic".to_owned());
+        let recipe = resolve(&Sources { preset, sets, ..Sources::default() });
+        let recipe = recipe.unwrap_or_else(|errors| panic!("{errors}"));
+        let (world, cpu) = (lockstep_platform::real(), Cpu::single(Isa::detect()));
+        let comm = &Comm::threads(&world, 1, &lockstep_comm::Options::default()).unwrap()[0];
+        let groups = Groups::new(comm, mesh_of(&recipe)).unwrap();
+        let mut learner = materialize(&recipe, &cpu, &groups, &world).unwrap();
+        let shared = SharedWeights::new(&mut learner.replica).unwrap();
+        let mut other = BackgroundThread::new(&cpu, &recipe, &world, 0, 0).unwrap();
+        let mut num_applied = 0;
+        let thrown_away = loop {
+            let BackgroundThread { thread_state, loader, .. } = &mut other;
+            match thread_state.step(&recipe, num_applied, &shared, loader) {
+                Ok(_) => num_applied += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(thrown_away, TrainError::Diverged { .. }), "{thrown_away}");
+        assert!(num_applied > 0, "the first step is sound");
+        assert_eq!(shared.num_updates(), num_applied);
+        assert_eq!(other.thread_state.hog.staleness.values().sum::<u64>(), num_applied);
+    }
+}

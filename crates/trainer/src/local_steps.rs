@@ -13,14 +13,11 @@ use lockstep_comm::{Comm, Reduction};
 use lockstep_config::Recipe;
 use lockstep_model::describe;
 use lockstep_parallel::block_profile::microbatch_cost;
-use lockstep_parallel::local_sgd::MAX_LOCAL_STEPS;
+use lockstep_parallel::local_sgd::auto_steps::steps_for;
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::borrow::Cow;
 use std::path::Path;
-
-/// Maximum fraction of the time that the exchange may take.
-const MAX_EXCHANGE_FRACTION: f64 = 0.1;
 
 /// Number of timed exchanges after one for warm-up; the fastest counts.
 const NUM_EXCHANGES: usize = 3;
@@ -84,12 +81,6 @@ pub(crate) fn choose_local_steps<'a>(
     Ok((Cow::Owned(recipe.with_local_steps(chosen)), Some(notice)))
 }
 
-/// Fewest steps that keep the exchange within its fraction of the time.
-fn steps_for(step: f64, exchange: f64) -> u64 {
-    let steps = (1.0 - MAX_EXCHANGE_FRACTION) / MAX_EXCHANGE_FRACTION * exchange / step;
-    if steps.is_finite() { steps.ceil().clamp(1.0, MAX_LOCAL_STEPS as f64) as u64 } else { 1 }
-}
-
 /// Seconds for computing a step and for exchanging all weights, of the slowest worker.
 fn measure(
     recipe: &Recipe,
@@ -114,17 +105,4 @@ fn measure(
     let mut slowest = [step, exchange];
     comm.all_reduce(&mut slowest, Reduction::Max)?;
     Ok((slowest[0], slowest[1]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_exchange_takes_a_tenth_of_the_time() {
-        assert_eq!(steps_for(0.01, 0.1), 90);
-        assert_eq!(steps_for(0.01, 0.0001), 1);
-        assert_eq!(steps_for(0.01, 1e9), 1000, "no more than that");
-        assert_eq!(steps_for(0.0, 0.0), 1);
-    }
 }

@@ -184,6 +184,7 @@ mod tests {
             step_seconds: 1.0,
             data_wait_seconds: 0.0,
             exposed_communication_seconds: 0.0,
+            straggler_wait_seconds: 0.0,
             is_skipped: false,
             loss_scale: None,
             zeroed_fraction: None,

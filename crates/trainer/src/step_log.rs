@@ -5,7 +5,7 @@
 use crate::device::kernel_class;
 use crate::emulation::Emulation;
 use crate::evaluate::Evaluation;
-use crate::figures::{AccountedBytes, FiguresByRank, RowFigures, ServerCounters};
+use crate::figures::{AccountedBytes, FiguresByRank, RowFigures, ServerCounters, median};
 use crate::health::Verdict;
 use crate::learner::Learner;
 use crate::options::Attempt;
@@ -62,6 +62,8 @@ pub struct StepLog {
     pub data_wait_seconds: f64,
     /// Exposed communication of every step since this process began.
     pub exposed_seconds: Vec<f64>,
+    /// Wait for later ranks in every step since this process began.
+    pub straggler_wait_seconds: Vec<f64>,
     /// Bytes of gradients and parameters sent by this worker in all steps of this process.
     pub total_wire_bytes: u64,
     /// Bytes sent by all workers at the last evaluation, in total and by worker.
@@ -79,6 +81,8 @@ pub struct StepLog {
     pub restarts: u64,
     /// Staleness histogram by worker: number of gradients by missed updates.
     pub staleness: Vec<BTreeMap<u64, u64>>,
+    /// Privacy budget spent by the noise of federated rounds.
+    pub epsilon: Option<f64>,
     /// Traffic of sparse embedding rows.
     pub rows: RowFigures,
     /// Counters of the parameter servers.
@@ -142,6 +146,7 @@ impl StepLog {
             first_step_at_seconds: None,
             data_wait_seconds: 0.0,
             exposed_seconds: Vec::with_capacity(capacity),
+            straggler_wait_seconds: Vec::with_capacity(capacity),
             total_wire_bytes: 0,
             moved_by_all: 0,
             moved_by_worker: vec![0; recipe.run.workers],
@@ -152,6 +157,7 @@ impl StepLog {
             watch: OverflowMonitor::default(),
             restarts: 0,
             staleness: Vec::new(),
+            epsilon: None,
             rows: RowFigures::default(),
             served: ServerCounters::default(),
             emulation: Emulation::new(recipe, world, worker),
@@ -205,8 +211,11 @@ impl StepLog {
 
     /// Stops the clock and records the step.
     pub fn finish_step(&mut self, record: &StepRecord, replica: &mut Replica) {
-        let exposed_seconds = replica.take_exposed().as_secs_f64();
+        let (waited, for_stragglers) = replica.take_exposed();
+        let [exposed_seconds, straggler_wait_seconds] =
+            [waited.saturating_sub(for_stragglers), for_stragglers].map(|time| time.as_secs_f64());
         self.exposed_seconds.push(exposed_seconds);
+        self.straggler_wait_seconds.push(straggler_wait_seconds);
         let (is_taken, zeroed_fraction) =
             (record.verdict == Verdict::Step, replica.underflow_fraction());
         self.num_skipped += u64::from(!is_taken);
@@ -229,6 +238,7 @@ impl StepLog {
             step_seconds,
             data_wait_seconds: record.data_wait_seconds,
             exposed_communication_seconds: exposed_seconds,
+            straggler_wait_seconds,
             is_skipped: !is_taken,
             loss_scale: record.loss_scale.map(|scale| f64::from(scale.factor())),
             zeroed_fraction: record.loss_scale.map(|_| zeroed_fraction),
@@ -283,6 +293,7 @@ impl StepLog {
     /// Records a federated aggregation.
     pub fn record_aggregation(&mut self, step: u64, found: Option<RoundSummary>) {
         let Some(found) = found else { return };
+        self.epsilon = found.epsilon.or(self.epsilon);
         self.telemetry.record(&Event::Aggregated {
             step,
             sampled: found.sampled,
@@ -354,6 +365,7 @@ impl StepLog {
         let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
         let held = learner.replica.footprint(&learner.optimizer);
         let num_steps = self.step_seconds.len().max(1) as u64;
+        let [lower, middle, upper] = self.stragglers.microbatch_seconds().map(f64::to_bits);
         let own = [
             self.world.host().peak_rss_bytes(),
             self.world.host().proportional_rss_bytes(),
@@ -365,7 +377,10 @@ impl StepLog {
             bytes(held.activations),
             bytes(held.buffers),
             corpus_bytes as u64,
-            self.stragglers.microbatch_seconds().to_bits(),
+            lower,
+            middle,
+            upper,
+            median(&self.straggler_wait_seconds).to_bits(),
         ];
         let mut all = vec![0; own.len() * comm.group_size()];
         comm.all_gather(&own, &mut all)?;
@@ -381,7 +396,10 @@ impl StepLog {
             activations,
             buffers,
             corpus,
-            microbatch_seconds,
+            lower,
+            middle,
+            upper,
+            straggler_wait_seconds,
         ] in all.as_chunks().0
         {
             figures.peak_rss_bytes.push(peak);
@@ -391,7 +409,8 @@ impl StepLog {
             let accounted =
                 AccountedBytes { weights, gradients, optimizer, activations, buffers, corpus };
             figures.accounted.push(accounted);
-            figures.microbatch_seconds.push(f64::from_bits(microbatch_seconds));
+            figures.microbatch_seconds.push([lower, middle, upper].map(f64::from_bits));
+            figures.straggler_wait_seconds.push(f64::from_bits(straggler_wait_seconds));
         }
         Ok(figures)
     }

@@ -101,7 +101,7 @@ pub(crate) fn summarize(
         bits_depend_on: recipe.layout_dependence(),
         blocks_by_stage: learner.replica.blocks_by_stage(),
         asynchronous: AsynchronousFigures::of(recipe, learner, step_log),
-        stragglers: StragglerFigures::of(step_log, figures),
+        stragglers: StragglerFigures::of(learner, step_log, figures),
     }
 }
 
@@ -111,6 +111,8 @@ impl AsynchronousFigures {
         Self {
             spectral_gap: replica.topology().map(|topology| topology.spectral_gap),
             consensus_distance: replica.consensus().map(|found| found.mean),
+            epsilon: step_log.epsilon,
+            delta: step_log.epsilon.map(|_| recipe.federated.delta),
             staleness_by_rank: Some(step_log.staleness.clone()).filter(|found| !found.is_empty()),
             rows: step_log.rows.clone(),
             servers: recipe.num_servers(),
@@ -140,10 +142,12 @@ impl ServerFigures {
 }
 
 impl StragglerFigures {
-    fn of(step_log: &StepLog, figures: &FiguresByRank) -> Self {
-        let slow = slow_worker(&figures.microbatch_seconds);
+    fn of(learner: &Learner, step_log: &StepLog, figures: &FiguresByRank) -> Self {
+        let microbatches = learner.replica.microbatches_by_worker();
+        let slow = slow_worker(&figures.microbatch_seconds, &microbatches);
         Self {
-            microbatch_seconds_by_rank: figures.microbatch_seconds.clone(),
+            microbatch_seconds_by_rank: figures.microbatch_seconds.iter().map(|q| q[1]).collect(),
+            straggler_wait_seconds_by_rank: figures.straggler_wait_seconds.clone(),
             missed_steps_by_rank: step_log.stragglers.missed.clone(),
             slow_rank: slow.map(|(rank, _)| rank),
             slow_factor: slow.map(|(_, times)| times),

@@ -47,6 +47,7 @@ pub struct Summary {
     pub train_seconds: f64,
     pub total_wire_bytes: u64,
     pub data_wait_seconds: f64,
+    /// Exposed communication of rank 0, without its wait for later ranks.
     pub exposed_communication_seconds_median: f64,
     pub skipped_steps: u64,
     #[serde(flatten)]
@@ -70,6 +71,8 @@ pub struct Summary {
 pub struct StragglerFigures {
     /// Median time of a micro-batch on each rank.
     pub microbatch_seconds_by_rank: Vec<f64>,
+    /// Median time per step that each rank waits for later ones.
+    pub straggler_wait_seconds_by_rank: Vec<f64>,
     /// Number of missed steps of each rank.
     pub missed_steps_by_rank: Vec<u64>,
     /// Rank whose micro-batches take much longer than the median.
@@ -85,6 +88,10 @@ pub struct AsynchronousFigures {
     pub spectral_gap: Option<f64>,
     /// Mean squared distance of the workers' weights from their mean, at the end.
     pub consensus_distance: Option<f64>,
+    /// Privacy budget epsilon that the noise of federated updates has spent.
+    pub epsilon: Option<f64>,
+    /// Failure probability delta for which epsilon holds.
+    pub delta: Option<f64>,
     /// Staleness histogram of each rank: number of gradients by missed updates.
     pub staleness_by_rank: Option<Vec<BTreeMap<u64, u64>>>,
     /// Traffic of sparse embedding rows.

@@ -23,6 +23,7 @@ use lockstep_config::{Recipe, SyncMode};
 use lockstep_data::Feed;
 use lockstep_parallel::Groups;
 use lockstep_parallel::from_recipe::{blueprint_of_rank, mesh_of};
+use lockstep_parallel::groups::fix_algorithms;
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 
@@ -52,6 +53,7 @@ fn train_rank(
     let cpu = &device::open(recipe, world)?;
     custom_model::check(recipe, options.model.as_ref())?;
     check::agree_on_recipe(recipe, options.model.as_ref(), comm)?;
+    fix_algorithms(recipe, comm);
     if recipe.num_servers() > 0 {
         let connection = ServerConnection::connect(recipe, world, comm)?;
         if !connection.is_worker(recipe) {

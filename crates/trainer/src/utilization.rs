@@ -3,7 +3,7 @@
 
 use lockstep_config::Recipe;
 use lockstep_model::Blueprint;
-use lockstep_parallel::from_recipe::blueprint_of;
+use lockstep_parallel::from_recipe::{blueprint_of, blueprint_of_rank};
 
 /// Work of a token, and the speed that the machines could have.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,6 +27,12 @@ impl Utilization {
         Self { flops_per_token, peak_flops_per_second }
     }
 
+    /// Shortest possible time of a step of a recipe, at a peak of all its machines together.
+    pub fn least_step_seconds(recipe: &Recipe, peak: f64) -> f64 {
+        let flops = Self::new(recipe, &blueprint_of_rank(recipe, 0), None).flops_per_token;
+        flops * recipe.tokens_per_step() as f64 / peak
+    }
+
     /// Share of the peak at a throughput.
     pub fn mfu(&self, tokens_per_second: f64) -> Option<f64> {
         let share = self.flops_per_token * tokens_per_second / self.peak_flops_per_second?;
@@ -38,7 +44,6 @@ impl Utilization {
 mod tests {
     use super::*;
     use lockstep_config::{Sources, resolve};
-    use lockstep_parallel::from_recipe::blueprint_of_rank;
 
     fn of_rank_zero(sets: &[&str]) -> Utilization {
         let sets = sets.iter().map(|set| (*set).to_owned()).collect();

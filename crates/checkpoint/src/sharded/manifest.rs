@@ -2,9 +2,11 @@
 //!
 //! Its last field is the BLAKE3 hash of all text before that field, so any bit flip is detected.
 //! Contents are validated: files are in the folder itself, pieces are inside their files, and the
-//! pieces of a tensor cover it exactly.
+//! pieces of a tensor cover it exactly. A manifest may state any numbers, so nothing is allocated
+//! by them, and work that grows with a size waits until the file is known to have it.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::path::Path;
 
 use lockstep_platform::World;
@@ -134,11 +136,6 @@ impl Piece {
     fn num_elements(&self) -> Option<usize> {
         self.len.checked_mul(self.rows)
     }
-
-    /// First element of a range; none on overflow.
-    fn first_of(&self, row: usize) -> Option<usize> {
-        self.stride.checked_mul(row).and_then(|skipped| skipped.checked_add(self.first))
-    }
 }
 
 /// Consecutive little-endian `f64` numbers in a file.
@@ -160,12 +157,14 @@ struct Version {
 impl Manifest {
     /// Writes the manifest into a checkpoint folder, which also makes the file names durable.
     pub(super) fn save(&self, world: &World, folder: &Path) -> Result<(), CheckpointError> {
-        self.prove().unwrap_or_else(|reason| panic!("the manifest is valid: {reason}"));
+        let proof = self.prove_files().and_then(|()| self.prove_contents());
+        proof.unwrap_or_else(|reason| panic!("the manifest is valid: {reason}"));
         Ok(world.files().write_atomic(&folder.join(MANIFEST), self.text().as_bytes())?)
     }
 
-    /// Reads and validates the manifest of a checkpoint folder.
-    pub fn load(world: &World, folder: &Path) -> Result<Self, CheckpointError> {
+    /// Reads the manifest of a checkpoint folder and validates its list of files. The reader checks
+    /// their sizes before [`Self::prove_contents`].
+    pub(super) fn load(world: &World, folder: &Path) -> Result<Self, CheckpointError> {
         let path = folder.join(MANIFEST);
         let bytes = world.files().read(&path)?;
         let bad = |reason: &str| CheckpointError::BadCheckpoint {
@@ -186,7 +185,7 @@ impl Manifest {
         }
         let manifest: Self =
             serde_json::from_str(&text).map_err(|error| bad(&error.to_string()))?;
-        manifest.prove().map_err(|reason| bad(&reason))?;
+        manifest.prove_files().map_err(|reason| bad(&reason))?;
         Ok(manifest)
     }
 
@@ -196,8 +195,8 @@ impl Manifest {
         format!("{body}{CHECKSUM}{}\"\n}}\n", blake3::hash(body.as_bytes()).to_hex())
     }
 
-    /// Checks everything that readers rely on.
-    fn prove(&self) -> Result<(), String> {
+    /// Checks the names and the frames of the files.
+    fn prove_files(&self) -> Result<(), String> {
         for file in &self.files {
             let stem = file.name.strip_prefix("rank-");
             let stem = match &file.packed {
@@ -211,6 +210,12 @@ impl Manifest {
                 return Err(format!("the frames of {} do not fit together", file.name));
             }
         }
+        Ok(())
+    }
+
+    /// Checks that tensors and losses are inside the files and complete. Takes time proportional to
+    /// the sizes of the files, and memory proportional to the manifest.
+    pub(super) fn prove_contents(&self) -> Result<(), String> {
         self.tensors.iter().try_for_each(|(name, tensor)| self.prove_tensor(name, tensor))?;
         let F64Span { file, offset, len } = self.losses;
         if self.contains(file, offset, Some(len), 8) {
@@ -233,7 +238,8 @@ impl Manifest {
         let mut found = 0_usize;
         for piece in &tensor.pieces {
             let len = piece.num_elements();
-            if piece.len == 0 || !self.contains(piece.file, piece.offset, len, 4) {
+            if piece.len == 0 || piece.rows == 0 || !self.contains(piece.file, piece.offset, len, 4)
+            {
                 return Err(format!("the pieces of {name} do not fit together"));
             }
             found = found.saturating_add(len.unwrap_or(usize::MAX));
@@ -241,20 +247,21 @@ impl Manifest {
         if Some(found) != num_elements {
             return Err(format!("{name} has {found} elements, not {:?}", tensor.shape));
         }
-        // There are at most as many ranges as elements, which are inside files.
-        let mut ranges = Vec::new();
-        for piece in &tensor.pieces {
-            let firsts = (0..piece.rows).map(|row| Some((piece.first_of(row)?, piece.len)));
-            let firsts: Option<Vec<_>> = firsts.collect();
-            ranges.extend(firsts.ok_or_else(|| format!("{name} has no such elements"))?);
-        }
-        ranges.sort_unstable();
+        // Merges the ranges of all pieces: each must begin where the last one ended.
+        let first = |(index, piece): (usize, &Piece)| Reverse((piece.first, index, 0));
+        let mut heads: BinaryHeap<_> = tensor.pieces.iter().enumerate().map(first).collect();
         let mut next = 0;
-        for (first, len) in ranges {
+        while let Some(Reverse((first, index, row))) = heads.pop() {
+            let piece = &tensor.pieces[index];
             if first != next {
                 return Err(format!("the pieces of {name} do not fit together"));
             }
-            next += len;
+            next += piece.len;
+            if row + 1 < piece.rows {
+                let first = first.checked_add(piece.stride);
+                let first = first.ok_or_else(|| format!("{name} has no such elements"))?;
+                heads.push(Reverse((first, index, row + 1)));
+            }
         }
         Ok(())
     }

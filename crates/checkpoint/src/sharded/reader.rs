@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use lockstep_platform::World;
 
+use super::MANIFEST;
 use super::manifest::{F64Span, Manifest, Piece};
 use super::shard::{ReadFailure, ShardReader};
 use crate::CheckpointError;
+use crate::error::quoted;
 
 /// Bytes per read.
 const PIECE_BYTES: usize = 1 << 20;
@@ -32,6 +34,10 @@ impl Reader {
             }
             reader.files.push(ShardReader::new(file, entry));
         }
+        reader
+            .manifest
+            .prove_contents()
+            .map_err(|reason| reader.bad(format!("{MANIFEST}: {}", quoted(&reason))))?;
         Ok(reader)
     }
 
@@ -188,11 +194,15 @@ impl Reader {
     /// The loss of every step before the checkpoint.
     pub fn losses(&self) -> Result<Vec<f64>, CheckpointError> {
         let F64Span { file, offset, len } = self.manifest.losses;
-        let mut bytes = vec![0; len * size_of::<f64>()];
-        if len > 0 {
-            self.read_bytes(file, offset, &mut bytes)?;
+        let (mut losses, mut bytes) = (Vec::new(), Vec::new());
+        // Piece by piece: the compressed file may hold less than the manifest states.
+        while losses.len() < len {
+            let count = (PIECE_BYTES / size_of::<f64>()).min(len - losses.len());
+            bytes.resize(count * size_of::<f64>(), 0);
+            self.read_bytes(file, offset + (losses.len() * size_of::<f64>()) as u64, &mut bytes)?;
+            losses.extend(bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)));
         }
-        Ok(bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect())
+        Ok(losses)
     }
 
     fn bad(&self, reason: String) -> CheckpointError {

@@ -1,5 +1,6 @@
 //! Checkpoint store of a run: writing, listing and retention.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,9 +96,10 @@ impl Store {
         let generation = self.generation()? + 1;
         files.write_atomic(&self.dir.join(GENERATION), format!("{generation}\n").as_bytes())?;
         for path in files.list(&self.dir)? {
-            let is_older = generation_of(&path).is_some_and(|older| older < generation);
-            if is_older {
-                files.remove_dir_all(&path)?;
+            if generation_of(&path).is_some_and(|older| older < generation) {
+                let mut gone = path.clone().into_os_string();
+                gone.push(".gone");
+                self.remove(&path, Path::new(&gone))?;
             }
         }
         Ok(generation)
@@ -129,12 +131,22 @@ impl Store {
                 num_whole += usize::from(self.open(step).is_ok());
                 continue;
             }
-            // Renamed first, so that no partial removal can be mistaken for a checkpoint.
-            let gone = self.hidden(step, generation, "gone");
-            self.world.files().rename(&self.folder(step), &gone)?;
-            self.world.files().remove_dir_all(&gone)?;
+            self.remove(&self.folder(step), &self.hidden(step, generation, "gone"))?;
         }
         Ok(())
+    }
+
+    /// Removes a folder, which an older attempt may rename or remove at the same time. It is
+    /// renamed first: one of both renames succeeds, and no partial removal can be mistaken for a
+    /// checkpoint.
+    fn remove(&self, folder: &Path, gone: &Path) -> Result<(), CheckpointError> {
+        match self.world.files().rename(folder, gone) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            renamed => {
+                renamed?;
+                Ok(self.world.files().remove_dir_all(gone)?)
+            }
+        }
     }
 
     fn hidden(&self, step: u64, generation: u64, what: &str) -> PathBuf {
@@ -217,8 +229,7 @@ impl Writer {
                 return Ok(world.files().remove_dir_all(&folder)?);
             }
             let gone = store.hidden(step, self.generation, "gone");
-            world.files().rename(&store.folder(step), &gone)?;
-            world.files().remove_dir_all(&gone)?;
+            store.remove(&store.folder(step), &gone)?;
         }
         world.files().rename(&folder, &store.folder(step))?;
         // Older checkpoints are removed only after the new one was read back.

@@ -270,7 +270,11 @@ fn an_inconsistent_manifest_is_refused_before_anything_is_read() {
         save(world, dir, 8, 2, 1).unwrap();
         let folder = Store::new(world, dir).folder(8);
         let valid = Manifest::load(world, &folder).unwrap();
-        let faults: [fn(&mut Manifest); 9] = [
+        let faults: [fn(&mut Manifest); 10] = [
+            |m| {
+                let pieces = &mut m.tensors.get_mut("b.weight").unwrap().pieces;
+                pieces.push(Piece { rows: 0, ..pieces[0].clone() });
+            },
             |m| m.tensors.get_mut("b.weight").unwrap().pieces[0].rows = usize::MAX,
             |m| m.tensors.get_mut("b.weight").unwrap().pieces[0].len = 0,
             |m| {
@@ -296,6 +300,73 @@ fn an_inconsistent_manifest_is_refused_before_anything_is_read() {
             assert!(matches!(error, CheckpointError::BadCheckpoint { .. }), "{error}");
         }
     });
+}
+
+#[test]
+fn a_small_manifest_of_a_huge_checkpoint_takes_no_memory() {
+    in_scratch(|world, dir| {
+        save(world, dir, 8, 1, 1).unwrap();
+        let folder = Store::new(world, dir).folder(8);
+        let valid = Manifest::load(world, &folder).unwrap();
+        let store = |manifest: &Manifest| {
+            let text = manifest.text();
+            world.files().write_atomic(&folder.join(MANIFEST), text.as_bytes()).unwrap();
+        };
+        // One tensor of 2^40 ranges of one element each, in a file that would be 4 TiB long.
+        let mut manifest = valid.clone();
+        let tensor = manifest.tensors.get_mut("b.weight").unwrap();
+        (tensor.shape, tensor.pieces[0].len) = (vec![1 << 40], 1);
+        (tensor.pieces[0].rows, tensor.pieces[0].stride) = (1 << 40, 1);
+        manifest.files[0].bytes = 1 << 43;
+        store(&manifest);
+        let error = Reader::open(world, &folder).map(|_| ()).expect_err("the file is shorter");
+        assert!(error.to_string().contains("bytes, not 8796093022208"), "{error}");
+
+        // Frames of 1 MiB each that hold nothing, and 256 GiB of losses in them.
+        let mut manifest = valid.clone();
+        let (plain_bytes, frame_bytes) = (1 << 38, 1 << 20);
+        let old = manifest.files[0].name.clone();
+        manifest.files[0].name += ".zst";
+        let (from, to) = (folder.join(old), folder.join(&manifest.files[0].name));
+        world.files().rename(&from, &to).unwrap();
+        let mut ends = vec![0; 1 << 18];
+        *ends.last_mut().unwrap() = manifest.files[0].bytes;
+        manifest.files[0].packed = Some(ZstdFrames { plain_bytes, frame_bytes, ends });
+        (manifest.losses.offset, manifest.losses.len) = (0, 1 << 35);
+        store(&manifest);
+        let error = Reader::open(world, &folder).unwrap().losses().expect_err("there are none");
+        assert!(error.to_string().contains("does not unpack"), "{error}");
+    });
+}
+
+#[test]
+fn an_attempt_takes_over_while_the_last_one_commits() {
+    // The last attempt renames its folder before each operation of the new one in turn.
+    for operation in 0.. {
+        let is_over = std::cell::Cell::new(false);
+        in_scratch(|world, dir| {
+            let store = Store::new(world, dir);
+            let old = store.take_over().unwrap();
+            store.writer(old, 0).write(4, &snapshot(4, 0, 1)).unwrap();
+            let (inner, last) = (world.clone(), store.writer(old, 0));
+            let at_once = Commit { timeout: Duration::ZERO, ..commit(4, 1) };
+            let commit = move || drop(last.commit(1, at_once.clone()));
+            let racing = FaultyPlatform::interrupted(&inner, operation, commit);
+            let new = Store::new(&(racing.clone() as World), dir).take_over().unwrap();
+            assert_eq!(new, old + 1, "operation {operation}");
+            // A checkpoint is whole or absent, and nothing else is left.
+            let steps = store.steps().unwrap();
+            for &step in &steps {
+                assert_holds(&store.open(step).unwrap(), step);
+            }
+            assert_eq!(world.files().list(dir).unwrap().len(), 1 + steps.len());
+            is_over.set(racing.num_operations() <= operation);
+        });
+        if is_over.get() {
+            assert!(operation > 4, "a generation file, and the removal of a folder");
+            return;
+        }
+    }
 }
 
 #[test]

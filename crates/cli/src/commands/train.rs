@@ -30,6 +30,10 @@ use std::sync::{Arc, OnceLock};
 /// Tokens of the sample after a run.
 const SAMPLE_TOKENS: usize = 400;
 
+/// Fewest characters of a sample for each one that is no text: text in a language that needs several
+/// bytes a character may have a few.
+const MIN_CHARACTERS_PER_REPLACED: usize = 20;
+
 /// Columns of the labels in a report.
 const LABEL_COLUMNS: usize = 13;
 
@@ -126,9 +130,11 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         let mut env = prediction::text_env(*found.get_or_init(|| held));
         // Other hosts may join, and a quiet run shows no share.
         if !arguments.quiet && arguments.listen.is_none() {
-            env.extend(machine_peak::to_env(
-                *found_peak.get_or_init(|| machine_peak::find(&recipe, world)),
-            ));
+            let peak = *found_peak.get_or_init(|| machine_peak::find(&recipe, world));
+            if let Some(warning) = machine_peak::long_step_warning(&recipe, peak) {
+                print_status(&console::wrap_status(world, &format!("warning: {warning}")));
+            }
+            env.extend(machine_peak::to_env(peak));
         }
         let listen = arguments.listen.clone();
         Ok(LaunchOptions { listen, env, ..launch_options(&recipe, world)? })
@@ -149,7 +155,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             // The launcher refused what does not fit; other hosts may have more memory.
             if let Ok(forecast) = prediction::predict(recipe, &own_world, process) {
                 let machine = calibration_file::load(&own_world).ok();
-                let wires = Interconnect { costs, domains };
+                let wires = Interconnect { costs, domains }.with_algorithms_of(recipe);
                 let forecast = forecast.over(recipe, &wires, machine.as_ref());
                 let rows = prediction::sparse_rows(recipe, &own_world, &forecast);
                 let forecast = forecast.with_rows(recipe, &wires, &rows);
@@ -289,6 +295,7 @@ fn report(summary: &Summary) -> String {
     if let Some(mfu) = summary.mfu {
         let _ = writeln!(text, "MFU          {} of this machine's peak FLOP/s", percent(mfu));
     }
+    text += &privacy_line(summary.asynchronous.epsilon.zip(summary.asynchronous.delta));
     text += &straggler_lines(summary);
     if let Some(emulated) = &summary.emulated {
         let _ = writeln!(text, "emulated     {emulated}");
@@ -301,6 +308,14 @@ fn report(summary: &Summary) -> String {
     text
 }
 
+/// Differential privacy of a client: epsilon and delta.
+fn privacy_line(spent: Option<(f64, f64)>) -> String {
+    let line = |(epsilon, delta)| {
+        format!("privacy      epsilon {} of every client, at delta {delta}\n", digits(epsilon))
+    };
+    spent.map_or(String::new(), line)
+}
+
 /// Stragglers: workers that others waited for, or skipped.
 fn straggler_lines(summary: &Summary) -> String {
     let stragglers = &summary.stragglers;
@@ -311,10 +326,14 @@ fn straggler_lines(summary: &Summary) -> String {
     };
     let mut lines = String::new();
     if let (Some(rank), Some(times)) = (stragglers.slow_rank, stragglers.slow_factor) {
-        let skipped = skipped(rank);
+        let waits = &stragglers.straggler_wait_seconds_by_rank;
+        let wait = waits.iter().copied().fold(0.0, f64::max);
         let _ = writeln!(
             lines,
-            "straggler    worker {rank}, {times:.1}x the median step time{skipped}"
+            "straggler    worker {rank}, {times:.1}x the median micro-batch time{}; others wait up \
+             to {} per step",
+            skipped(rank),
+            Seconds(wait)
         );
     }
     for rank in (0..stragglers.missed_steps_by_rank.len())
@@ -365,9 +384,19 @@ fn sample(summary: &Summary, recipe: &Recipe, world: &World) -> Result<String, F
     let generator = Generator::open(&folder, recipe, world)?;
     let sampling = Sampling { temperature: 0.7, top_k: 0, top_p: 0.95, seed: recipe.train.seed };
     let tokens = generator.generate("\n", SAMPLE_TOKENS, sampling, |_| true)?;
-    let text = generator.tokenizer().decode(&tokens);
-    let text = Sanitized(&text);
-    Ok(format!("\nSample (lockstep generate prints more):\n\n{text}\n\n"))
+    Ok(render_sample(&generator.tokenizer().decode(&tokens)))
+}
+
+/// Generated text for the terminal. A model that has learned nothing generates bytes, not text, and
+/// they are not printed.
+fn render_sample(text: &str) -> String {
+    let text = Sanitized(text).to_string();
+    let num_replaced = text.chars().filter(|c| *c == char::REPLACEMENT_CHARACTER).count();
+    if num_replaced * MIN_CHARACTERS_PER_REPLACED > text.chars().count() {
+        return "\nNo sample: what the model generates is not text yet; train it for more steps\n\n"
+            .to_owned();
+    }
+    format!("\nSample (lockstep generate prints more):\n\n{text}\n\n")
 }
 
 #[cfg(test)]
@@ -401,6 +430,27 @@ mod tests {
         assert_eq!(line(&["numerics.invariant_tensor_up_to=2"]), "");
         let local = ["data.placement=local", "data.source=text-{rank}.txt"];
         assert!(line(&local).starts_with("data.placement = local: "));
+    }
+
+    #[test]
+    fn a_sample_of_bytes_that_are_no_text_is_not_printed() {
+        let key = lockstep_tensor::random::Key::new(1, "bytes");
+        let bytes: Vec<u8> = (0..400).map(|index| (256.0 * key.uniform_f64(index)) as u8).collect();
+        let random = render_sample(&String::from_utf8_lossy(&bytes));
+        assert!(random.starts_with("\nNo sample: "), "{random}");
+        assert!(!random.contains(char::REPLACEMENT_CHARACTER), "{random}");
+        let text = "In the beginning\u{fffd} God created the heaven and the earth.";
+        assert!(render_sample(text).contains(text), "one broken character is printed");
+        assert!(render_sample("").starts_with("\nSample"), "there is nothing wrong with no text");
+    }
+
+    #[test]
+    fn noise_on_federated_updates_is_reported_as_epsilon() {
+        assert_eq!(privacy_line(None), "");
+        assert_eq!(
+            privacy_line(Some((12.345, 1e-5))),
+            "privacy      epsilon 12.3 of every client, at delta 0.00001\n"
+        );
     }
 
     #[test]

@@ -75,11 +75,6 @@ fn known_sockets(world: &World) -> BTreeSet<u64> {
     found
 }
 
-fn named_memory(world: &World) -> Vec<PathBuf> {
-    let names = world.files().list(Path::new("/dev/shm")).unwrap_or_default();
-    names.into_iter().filter(|path| path.to_string_lossy().contains("lockstep")).collect()
-}
-
 /// Sockets of `held` that the kernel still lists. It releases the sockets of a killed process after
 /// its descriptors, so they may take a moment to go.
 fn sockets_left(world: &World, held: &BTreeSet<u64>) -> Vec<u64> {
@@ -91,6 +86,22 @@ fn sockets_left(world: &World, held: &BTreeSet<u64>) -> Vec<u64> {
         }
         world.clock().sleep(Duration::from_millis(10));
     }
+}
+
+#[test]
+fn files_that_were_in_shared_memory_before_a_run_are_not_left_by_it() {
+    let world = real();
+    let name = |number| format!("/dev/shm/lockstep_test_{}_{number}", std::process::id());
+    let [before, after] = [0, 1].map(|number| PathBuf::from(name(number)));
+    world.files().write_atomic(&before, b"another program's").expect("shared memory");
+    let folder = Folder::new();
+    assert_eq!(folder.left_in_shared_memory(), Vec::<PathBuf>::new());
+    world.files().write_atomic(&after, b"a run's").expect("shared memory");
+    let left = folder.left_in_shared_memory();
+    for path in [&before, &after] {
+        world.files().remove_file(path).expect("it is ours");
+    }
+    assert_eq!(left, [after]);
 }
 
 #[test]
@@ -117,7 +128,7 @@ fn a_killed_run_leaves_no_resources() {
         assert_eq!(left, Resources::default(), "{transport}");
         let left = sockets_left(&world, &held.sockets);
         assert!(left.is_empty(), "{transport}: sockets {left:?}");
-        assert_eq!(named_memory(&world), Vec::<PathBuf>::new());
+        assert_eq!(folder.left_in_shared_memory(), Vec::<PathBuf>::new());
         // Reading fails for anything but files; all of them are in the run directory.
         for path in folder.content().keys() {
             assert!(path.starts_with(folder.path().join("run")), "{}", path.display());

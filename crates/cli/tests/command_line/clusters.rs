@@ -333,3 +333,57 @@ fn a_given_layout_stays_fixed_and_useless_options_are_refused() {
     let error = refusal(&folder, &[&plan[..], &other].concat());
     assert!(error.contains("matrix_share = -") && error.contains("must be from"), "{error}");
 }
+
+#[test]
+fn a_plan_reads_the_config_of_a_hugging_face_model() {
+    let folder = Folder::new();
+    let config = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+        "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "head_dim": 64,
+        "max_position_embeddings": 131072, "num_attention_heads": 32, "num_hidden_layers": 16,
+        "num_key_value_heads": 8, "tie_word_embeddings": true, "vocab_size": 128256,
+        "attention_bias": false, "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "eos_token_id": [1]}"#;
+    folder.write("config.json", config.as_bytes());
+    let plan = ["plan", "--cluster", "8xh100", "--json", "--model"];
+    let report = folder.json(&[&plan[..], &["config.json"]].concat());
+    assert_eq!(report["num_params"], 1_235_814_400);
+    assert_eq!(report["context"], 8192);
+    let long = folder.json(&[&plan[..], &["config.json", "--context", "16384"]].concat());
+    assert_eq!(long["context"], 16_384);
+    folder.write("config.json", config.replace("\"llama\"", "\"gpt_neox\"").as_bytes());
+    let error = refusal(&folder, &[&plan[..], &["config.json"]].concat());
+    assert!(error.contains("config.json: model_type = \"gpt_neox\" is not read"), "{error}");
+    folder.write("config.json", config.replace("bias\": false", "bias\": true").as_bytes());
+    let error = refusal(&folder, &[&plan[..], &["config.json"]].concat());
+    assert!(error.contains("attention_bias = true differs from llama's"), "{error}");
+}
+
+#[test]
+fn small_runs_have_amounts_above_zero() {
+    let folder = Folder::new();
+    let plan = ["plan", "--preset", "tiny", "--cluster", "1xa100-80gb", "--tokens", "1000"];
+    let text = folder.run(&plan).stdout;
+    for none in [" 0 GPU hours", "$0 ", " 0.00 ", " 0 tokens", "0.000000"] {
+        assert!(!text.contains(none), "{none:?} in {text}");
+    }
+}
+
+#[test]
+fn memory_has_a_reserve_and_unknown_devices_may_be_described() {
+    let folder = Folder::new();
+    let plan = ["plan", "--model", "gpt3-13b", "--cluster", "16xa100-80gb", "--json"];
+    let memory = |more: &[&str]| {
+        let memory = &folder.json(&[&plan[..], more].concat())["memory"];
+        ["needed_bytes", "reserve_bytes", "device_bytes"]
+            .map(|name| memory[name].as_u64().expect("a number"))
+    };
+    for (percent, more) in [(6, &[][..]), (30, &["--reserve", "30"])] {
+        let [needed, reserve, device] = memory(more);
+        assert!((device / 100 * percent).abs_diff(reserve) < 100, "{reserve} of {device}");
+        assert!(needed + reserve <= device, "{needed} {reserve} {device}");
+    }
+    let error = refusal(&folder, &[&plan[..], &["--reserve", "100"]].concat());
+    assert!(error.contains("--reserve 100 is not from 0 to below 100; try 6"), "{error}");
+    let error = refusal(&folder, &["plan", "--model", "gpt2", "--cluster", "8xrtx9090"]);
+    assert!(error.contains("a cluster file (TOML) with a similar device"), "{error}");
+}

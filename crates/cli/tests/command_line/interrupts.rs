@@ -82,13 +82,10 @@ fn alive_in_group(world: &World, leader: u32) -> Vec<PathBuf> {
 }
 
 /// Waits until no process of the group is left, and asserts that no shared memory is.
-fn assert_nothing_left(world: &World, leader: u32) {
+fn assert_nothing_left(world: &World, folder: &Folder, leader: u32) {
     let is_over = || alive_in_group(world, leader).is_empty().then_some(());
     wait_for(world, "the end of all processes", is_over);
-    let names = world.files().list(Path::new("/dev/shm")).unwrap_or_default();
-    let named: Vec<_> =
-        names.iter().filter(|path| path.to_string_lossy().contains("lockstep")).collect();
-    assert!(named.is_empty(), "{named:?}");
+    assert_eq!(folder.left_in_shared_memory(), Vec::<PathBuf>::new());
 }
 
 fn stderr_of(output: &Output) -> String {
@@ -160,7 +157,7 @@ fn interrupt_and_resume(world: &World, whole: &Value, seed: u64, layout: &[&str]
     assert!(stderr.contains("\nended on request after step"), "{case}: {stderr}");
     assert!(!stderr.contains("error:"), "{case}: a stop on request is no error: {stderr}");
     assert_eq!(stderr.matches("--resume").count(), 1, "{case}: one command: {stderr}");
-    assert_nothing_left(world, leader);
+    assert_nothing_left(world, &folder, leader);
     let rest = run_last_line(&folder, &stderr);
     assert_same_bits(&summary(&rest, &case), whole, &case);
     let last = if named.is_empty() { "runs/0002" } else { "it's a run-2" };
@@ -235,7 +232,7 @@ fn a_second_ctrl_c_stops_at_once_and_leaves_nothing() {
         let stderr = stderr_of(&ended);
         assert_eq!(ended.status.code(), ON_INTERRUPT, "{layout:?}: {stderr}");
         assert_eq!(stderr.matches("interrupted: ").count(), 1, "{layout:?}: {stderr}");
-        assert_nothing_left(&world, leader);
+        assert_nothing_left(&world, &folder, leader);
     }
 }
 
@@ -260,7 +257,7 @@ fn a_run_without_checkpoints_ends_at_once_and_says_so() {
         assert_eq!(ended.status.signal(), Some(2), "{sets:?}: {stderr}");
         let line = "interrupted: nothing is saved, since checkpoint.every and";
         assert!(stderr.contains(line), "{sets:?}: {stderr}");
-        assert_nothing_left(&world, leader);
+        assert_nothing_left(&world, &folder, leader);
     }
 }
 

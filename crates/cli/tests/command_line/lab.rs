@@ -88,6 +88,7 @@ fn walks_claims_and_lists_have_the_documented_names() {
         }
     }
     let list = run("lab list --json");
+    assert_eq!(run("lab --list --json"), list);
     assert!(list.as_array().expect("a list").contains(&json!("stragglers")), "{list}");
 }
 

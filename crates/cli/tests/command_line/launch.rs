@@ -1,7 +1,7 @@
 //! The launcher: prefixed output, exit codes, and no process left behind.
 
 use crate::process::{Finished, Folder, last_error};
-use lockstep_platform::{Deadline, World, real};
+use lockstep_platform::{Deadline, ProcessState, World, real};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -39,14 +39,21 @@ impl Running {
         let mut child = child.expect("the binary starts");
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
         let mut run = Self { world: real(), child, stderr, workers: Vec::new() };
-        let mut line = String::new();
-        while !line.contains("  loss ") {
-            line.clear();
-            let count = run.stderr.read_line(&mut line).expect("it writes text");
-            assert!(count > 0, "it ended without a step");
-        }
+        run.line_with("  loss ");
         run.workers = run.children();
         run
+    }
+
+    /// Reads up to the next line of the standard error with this text.
+    fn line_with(&mut self, text: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let count = self.stderr.read_line(&mut line).expect("it writes text");
+            assert!(count > 0, "it ended without `{text}`");
+            if line.contains(text) {
+                return line;
+            }
+        }
     }
 
     /// Child processes of the command.
@@ -168,8 +175,14 @@ fn a_worker_that_is_killed_is_named_with_its_signal() {
 #[test]
 fn a_frozen_worker_is_named_and_killed() {
     let folder = Folder::new();
-    let run = Running::start(&folder, &["run.deadline=0.5"]);
-    send("-STOP", run.worker(1));
+    let mut run = Running::start(&folder, &["run.deadline=0.5"]);
+    let (stopped, world) = (run.worker(1), real());
+    send("-STOP", stopped);
+    // The user reads the cause before the launcher kills the stopped worker.
+    let report = run.line_with("for rank 1");
+    assert!(report.starts_with("warning: rank 0: "), "{report}");
+    assert!(report.ends_with("; waiting for rank 1 to exit\n"), "{report}");
+    assert_eq!(world.processes().state(stopped), Some(ProcessState::Stopped));
     let (status, stderr) = run.end();
     assert_eq!(status.code(), Some(3), "{stderr}");
     let last = last_error(&stderr);

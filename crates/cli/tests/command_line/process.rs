@@ -2,7 +2,7 @@
 
 use lockstep_platform::{FileKind, ScratchDir, World};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -10,6 +10,12 @@ use std::process::{Command, Output, Stdio};
 pub(crate) struct Folder {
     world: World,
     scratch: ScratchDir,
+    /// Named files in shared memory before any command of this folder.
+    shared_memory: BTreeSet<PathBuf>,
+}
+
+fn shared_memory(world: &World) -> impl Iterator<Item = PathBuf> {
+    world.files().list(Path::new("/dev/shm")).unwrap_or_default().into_iter()
 }
 
 /// A command that has ended.
@@ -24,7 +30,15 @@ impl Folder {
     pub(crate) fn new() -> Self {
         let world = lockstep_platform::real();
         let scratch = ScratchDir::new(&world, "cli").expect("a scratch folder");
-        Self { world, scratch }
+        let shared_memory = shared_memory(&world).collect();
+        Self { world, scratch, shared_memory }
+    }
+
+    /// Files with our name in shared memory that were not there when this folder was created.
+    pub(crate) fn left_in_shared_memory(&self) -> Vec<PathBuf> {
+        let is_ours = |path: &PathBuf| path.to_string_lossy().contains("lockstep");
+        let is_new = |path: &PathBuf| !self.shared_memory.contains(path);
+        shared_memory(&self.world).filter(is_ours).filter(is_new).collect()
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -103,13 +103,14 @@ impl MessageReader {
 
     /// Next message and its attempt; `None` after the timeout.
     pub(super) fn next(&mut self, timeout: Duration) -> io::Result<Option<(u64, Message)>> {
+        // One deadline for all reads: a peer that sends single bytes does not extend it.
+        self.stream.set_deadline(Some(timeout));
         loop {
             if let Some((attempt, message, len)) = Message::decode(&self.received)? {
                 self.received.drain(..len);
                 return Ok(Some((attempt, message)));
             }
             let mut buffer = [0; 4096];
-            self.stream.set_deadline(Some(timeout));
             match self.stream.read(&mut buffer) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.received.extend_from_slice(&buffer[..count]),
@@ -145,6 +146,30 @@ mod tests {
             let more = [&bytes[..], b"more"].concat();
             assert_eq!(Message::decode(&more).unwrap(), Some((7, message, bytes.len())));
         }
+    }
+
+    #[test]
+    fn a_peer_that_sends_single_bytes_does_not_extend_the_timeout() {
+        let world = lockstep_platform::real();
+        let (limit, listener) = (Duration::from_secs(20), world.net().listen("127.0.0.1:0"));
+        let listener = listener.unwrap();
+        let mut slow = world.net().connect(&listener.local_addr(), limit).unwrap();
+        let mut reader = MessageReader::new(listener.accept(limit).unwrap());
+        let (stop, stopped) = std::sync::mpsc::channel();
+        let body = move || {
+            for byte in Message::Output(vec![b'x'; 1000]).encode(7) {
+                slow.write_all(&[byte]).unwrap();
+                if stopped.recv_timeout(Duration::from_millis(2)).is_ok() {
+                    return slow;
+                }
+            }
+            panic!("the reader has waited for all bytes");
+        };
+        #[expect(clippy::disallowed_methods, reason = "the test takes the stream back")]
+        let writer = std::thread::spawn(body);
+        assert_eq!(reader.next(Duration::from_millis(100)).unwrap(), None);
+        stop.send(()).unwrap();
+        drop(writer.join().unwrap());
     }
 
     #[test]

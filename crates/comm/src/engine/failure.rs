@@ -45,6 +45,10 @@ impl Run<'_> {
             expected_bytes: self.call.prepared.traffic.bytes(),
         };
         let verdict = self.endpoint.agree_on_verdict(self.call.channel, context.report(why));
+        if let Some(shared) = self.shared.filter(|_| self.call.prepared.facts.uses_memory) {
+            // The caller gets its buffers back.
+            shared.withdraw(self.membership.id, self.number, &self.membership.ranks);
+        }
         CommError::Failed(Box::new(verdict))
     }
 

@@ -24,6 +24,7 @@ use crate::flags::CallDescriptor;
 use crate::kernel::{self, Job};
 use crate::membership::Membership;
 use crate::prepared_schedule::{Area, Piece, PreparedSchedule};
+use crate::segment_window::target;
 use crate::transport::shared::SharedWorld;
 
 /// Records per schedule: a model has several buckets of one size.
@@ -371,7 +372,7 @@ fn extent(offset: Option<usize>, len: usize) -> Option<Extent> {
 
 #[inline]
 fn at<'a>(shared: &'a SharedWorld, window: &Window) -> Target<'a, u8> {
-    shared.segment(window.rank).target(window.start, window.bytes)
+    target(shared.segment(window.rank), window.start, window.bytes)
 }
 
 #[inline]
@@ -396,7 +397,7 @@ fn reduce(
         return;
     }
     let mut sources = [Source::of(&[]); MAX_WINDOWS];
-    let mut targets = [shared.own().target(0, 0); MAX_WINDOWS];
+    let mut targets = [target(shared.own(), 0, 0); MAX_WINDOWS];
     for (source, window) in sources.iter_mut().zip(from) {
         *source = at(shared, window).as_source();
     }

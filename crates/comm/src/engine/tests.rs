@@ -1,5 +1,6 @@
 //! Mutated schedules: the engine runs them, and counters, results or errors reveal the mutation.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use lockstep_schedule::collective::{GroupSpec, build};
 use lockstep_schedule::mutation::{Mutation, mutations};
 use lockstep_schedule::{Algorithm, Layout, Op, Schedule, Step, StepId, verify};
 
-use crate::{Comm, Element, Options, Reduction, Traffic};
+use crate::{Comm, CommError, Element, Options, Reduction, Traffic};
 
 /// A length whose chunks differ, so that a wrong chunk has a wrong number of bytes.
 const COUNT: usize = 11;
@@ -36,10 +37,13 @@ fn run_schedule(schedule: &Schedule, timeout: Duration) -> Vec<Outcome> {
                 let key = comm.schedule_key::<f32>(Op::AllReduce, Some(Reduction::Sum), COUNT, &[]);
                 comm.lock().schedules.force_schedule(&key, schedule.clone());
                 let mut output = vec![f32::from_small(0); COUNT];
-                let result =
-                    comm.all_reduce_into(&input(comm.group_rank()), &mut output, Reduction::Sum);
+                let input = input(comm.group_rank());
+                let call = || comm.all_reduce_into(&input, &mut output, Reduction::Sum);
+                // The engine panics at an access to a rank that the schedule has not waited for.
+                let result = catch_unwind(AssertUnwindSafe(call));
+                let is_ok = result.is_ok_and(|result| result.is_ok());
                 let traffic = comm.counters().of(Op::AllReduce).traffic;
-                let outcome = (traffic, result.is_ok().then_some(output));
+                let outcome = (traffic, is_ok.then_some(output));
                 outcomes.lock().unwrap()[comm.group_rank()] = Some(outcome);
             });
         }
@@ -107,6 +111,17 @@ fn a_dropped_message_is_missing_from_the_counters_of_both_ranks() {
 }
 
 #[test]
+fn the_memory_of_a_rank_is_not_accessed_by_the_descriptor_of_another_call() {
+    let direct = build(Op::AllReduce, Algorithm::Direct, &GroupSpec::new(2)).unwrap();
+    let is_wait = |step: &Step| matches!(step, Step::Wait { .. });
+    let (first_wait, _) = direct.steps().find(|(_, step)| is_wait(step)).expect("it synchronizes");
+    let mutant = Mutation::Drop(first_wait).apply(&direct).unwrap();
+    let outcomes = run_schedule(&mutant, Duration::from_millis(30));
+    assert_eq!(outcomes[first_wait.rank].1, None, "{mutant}");
+    assert_eq!(outcomes[first_wait.rank].0.written_bytes, 0, "{mutant}");
+}
+
+#[test]
 fn a_broken_schedule_changes_the_counters_or_the_result_or_fails() {
     for algorithm in [Algorithm::RING, Algorithm::Direct] {
         let schedule = build(Op::AllReduce, algorithm, &GroupSpec::new(2)).unwrap();
@@ -133,5 +148,28 @@ fn a_broken_schedule_changes_the_counters_or_the_result_or_fails() {
             assert!(!is_right || is_counted || is_race, "{mutation:?} of\n{schedule}");
         }
         assert!(num_changed >= 4, "{algorithm}: {num_changed} mutants changed the counters");
+    }
+}
+
+#[test]
+fn a_late_rank_does_not_write_into_a_buffer_that_a_failed_call_has_returned() {
+    type Collective = fn(&Comm, &mut [f32]) -> Result<(), CommError>;
+    let calls: [Collective; 2] = [
+        |comm, data| comm.all_reduce(data, Reduction::Sum),
+        |comm, data| comm.gather(&[1.0; 500], data, 0),
+    ];
+    for call in calls {
+        let options = Options { arena_bytes: 1 << 20, timeout: LONG };
+        let ends = Comm::threads(&real(), 2, &options).unwrap();
+        let [first, late]: [Comm; 2] = ends.try_into().ok().unwrap();
+        let mut buffer = first.allocate::<f32>(1000).unwrap();
+        let timeout = Duration::from_millis(20);
+        call(&first.using(Algorithm::Direct).within(timeout), &mut buffer)
+            .expect_err("the other rank is late");
+        buffer.fill(7.0);
+        // The first rank has signalled that its buffer is ready, and is gone.
+        let mut data = late.allocate::<f32>(1000).unwrap();
+        call(&late.using(Algorithm::Direct), &mut data).expect_err("the first rank has failed");
+        assert!(buffer.iter().all(|x| x.to_bits() == 7.0_f32.to_bits()));
     }
 }

@@ -93,6 +93,7 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 /// Flags of two ranks and one element of memory each, which the checker watches for races.
 struct Pair<W> {
     lines: [[Line<W>; 4]; 2],
+    entered: [W; 2],
     finished: [W; 2],
     memory: [UnsafeCell<u64>; 2],
 }
@@ -102,6 +103,7 @@ impl<W: Checked> Pair<W> {
         let line = || std::array::from_fn(|_| W::zero());
         Arc::new(Self {
             lines: std::array::from_fn(|_| std::array::from_fn(|_| line())),
+            entered: std::array::from_fn(|_| W::zero()),
             finished: std::array::from_fn(|_| W::zero()),
             memory: std::array::from_fn(|_| UnsafeCell::new(0)),
         })
@@ -256,6 +258,56 @@ fn a_straggler_reads_a_wrong_descriptor_without_the_wait() {
         }
         open_calls(pair, rank);
     });
+}
+
+/// Rank 0 signals, fails and uses its memory again; rank 1 comes late and writes to that memory if
+/// it finds the signal. It signals before it waits, or else enters.
+fn withdrawal<W: Checked>(pair: &Pair<W>, rank: usize, fence: fn(), signals: bool) {
+    if rank == 0 {
+        publish_descriptor(pair.line(0, 1, 1), &some_descriptor(1, 0), counter(1, 1));
+        revoke([1, 2].map(|signal| pair.line(0, 1, signal)), 1);
+        fence();
+        while may_be_inside(pair.line(1, 1, 1), &pair.entered[1], &pair.finished[1], 1) {
+            thread::yield_now();
+        }
+        pair.write(0, 7);
+        assert_eq!(pair.read(0), 7);
+    } else {
+        if signals {
+            publish_descriptor(pair.line(1, 1, 1), &some_descriptor(1, 1), counter(1, 1));
+        } else {
+            publish(&pair.entered[1], 1);
+        }
+        fence();
+        if has_reached(pair.line(0, 1, 1), counter(1, 1)) {
+            pair.write(0, 5);
+        }
+        publish(&pair.finished[1], 1);
+    }
+}
+
+#[test]
+fn no_rank_writes_to_the_buffer_of_a_rank_that_has_withdrawn() {
+    as_two_ranks::<AtomicU64>(|pair, rank| withdrawal(pair, rank, full_fence, true));
+    as_two_ranks::<AtomicU64>(|pair, rank| withdrawal(pair, rank, full_fence, false));
+}
+
+#[test]
+#[should_panic = "write"]
+fn a_withdrawal_needs_fences() {
+    as_two_ranks::<AtomicU64>(|pair, rank| withdrawal(pair, rank, || {}, true));
+}
+
+#[test]
+#[should_panic = "write"]
+fn a_withdrawal_needs_release() {
+    as_two_ranks::<WeakStores>(|pair, rank| withdrawal(pair, rank, full_fence, true));
+}
+
+#[test]
+#[should_panic = "write"]
+fn a_withdrawal_needs_acquire() {
+    as_two_ranks::<WeakLoads>(|pair, rank| withdrawal(pair, rank, full_fence, true));
 }
 
 /// A ring with two slots: rank 0 writes three messages, rank 1 reads them.

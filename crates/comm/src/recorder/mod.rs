@@ -20,6 +20,7 @@ use lockstep_platform::{Clock, Segment};
 
 use crate::channel::Channel;
 use crate::label::Label;
+use crate::segment_window::{source, target};
 use crate::signature::Signature;
 pub(crate) use dump::{Dump, file_name};
 
@@ -179,7 +180,7 @@ impl Recorder {
         if id < MAX_GROUPS as u64 {
             let (segment, offset) = (&self.region.segment, self.region.group(id));
             let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES)];
-            segment.target::<u8>(offset + 24, name.len()).copy_from_slice(name.as_bytes());
+            target::<u8>(segment, offset + 24, name.len()).copy_from_slice(name.as_bytes());
             segment.word(offset + 8).store(group_size as u64, Ordering::Relaxed);
             segment.word(offset + 16).store(first_rank as u64, Ordering::Relaxed);
             segment.word(offset).store(name.len() as u64 + 1, Ordering::Release);
@@ -279,7 +280,7 @@ impl RecordRegion {
         let word = |at: usize| self.segment.word(offset + at).load(Ordering::Acquire);
         let len = usize::try_from(word(0)).ok()?.checked_sub(1)?.min(MAX_NAME_BYTES);
         let mut bytes = vec![0; len];
-        self.segment.source::<u8>(offset + 24, len).copy_to(&mut bytes);
+        source::<u8>(&self.segment, offset + 24, len).copy_to(&mut bytes);
         let name = String::from_utf8_lossy(&bytes).into_owned();
         Some(GroupRecord { id, name, group_size: word(8), first_rank: word(16) })
     }

@@ -109,7 +109,7 @@ impl HostsTransport {
     ) -> Result<(), Interruption> {
         self.network.begin(round)?;
         self.memory.begin(round);
-        let (mut idle_since, mut has_warned) = (None, false);
+        let (mut began, mut idle_since, mut has_warned) = (None, None, false);
         let (mut num_tries, mut nap) = (0, FIRST_NAP);
         loop {
             let by_memory = self.memory.step(round)?;
@@ -132,7 +132,8 @@ impl HostsTransport {
             if idle >= SLOW_PEER_WARNING && !std::mem::replace(&mut has_warned, true) {
                 self.network.warn();
             }
-            if idle >= timeout {
+            let elapsed = now.saturating_sub(*began.get_or_insert(now));
+            if idle >= timeout || elapsed >= round.total_timeout(timeout) {
                 let why = self.network.timeout_cause(&round.envelope);
                 let peer = self.awaited_rank(round);
                 let is_timeout = matches!(why, Interruption::Deadline { .. });

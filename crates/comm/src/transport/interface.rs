@@ -20,10 +20,10 @@ pub trait Transport: Send {
     fn num_ranks(&self) -> usize;
 
     /// Moves all messages of one round: posts every send and receive, makes progress on all of
-    /// them at once, and returns when all are done or when no byte has moved for `timeout`.
-    /// Messages between a pair match in order. Both ends know the length, and a message whose
-    /// envelope differs from the receiver's is a mismatch. `round.done_bytes` is correct on success
-    /// and on failure.
+    /// them at once, and returns when all are done, when no byte has moved for `timeout`, or when
+    /// the round has taken its total timeout although bytes move. Messages between a pair match in
+    /// order. Both ends know the length, and a message whose envelope differs from the receiver's
+    /// is a mismatch. `round.done_bytes` is correct on success and on failure.
     fn exchange(&mut self, round: &mut Round<'_>, timeout: Duration) -> Result<(), Interruption>;
 
     /// Waits until a message that matches the envelope has begun to arrive from one of `peers`, and

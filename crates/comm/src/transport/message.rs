@@ -1,8 +1,11 @@
 //! Messages of a transport: the envelope that matches them, and the messages of one round.
 
+use std::time::Duration;
+
 use lockstep_mesh::Rank;
 use lockstep_platform::{Source, Target};
 
+use super::timing::MIN_BYTES_PER_SECOND;
 use crate::signature::Signature;
 
 /// Identifies a message; travels in front of its bytes.
@@ -61,5 +64,13 @@ impl Round<'_> {
         let sent: usize = self.sends.iter().map(|(_, window)| window.len()).sum();
         let received: usize = self.recvs.iter().map(|(_, window)| window.len()).sum();
         (sent + received) as u64
+    }
+
+    /// Longest time that the round may take although its bytes keep moving: ranks that arrive one
+    /// after the other get two timeouts, and the bytes a minimal rate. Without it a peer that sends
+    /// single bytes would hold this rank for ever.
+    pub(crate) fn total_timeout(&self, timeout: Duration) -> Duration {
+        let seconds = self.expected_bytes() as f64 / MIN_BYTES_PER_SECOND as f64;
+        timeout.saturating_mul(2).saturating_add(Duration::from_secs_f64(seconds))
     }
 }

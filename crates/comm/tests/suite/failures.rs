@@ -5,8 +5,10 @@
 //! environment gives it a place.
 #![expect(clippy::print_stdout, reason = "a rank reports to the test that started it")]
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::common::processes::{Ranks, own_comm};
@@ -14,9 +16,10 @@ use crate::common::run_threads;
 use lockstep_comm::{Comm, CommError, Label, Reduction};
 use lockstep_conformance::cases::{Random, select_cases};
 use lockstep_mesh::Rank;
-use lockstep_platform::{Clock, real};
+use lockstep_platform::real;
 
-/// Task of the worker: deadline in milliseconds, seed, and whether it continues after a failure.
+/// Task of the worker: deadline in milliseconds, seed, whether it continues after a failure, and
+/// the number of calls after which it reports.
 const TASK: &str = "LOCKSTEP_TEST_TASK";
 
 /// Folder for flight recorder dumps, if any.
@@ -33,8 +36,12 @@ fn role_worker() {
     }
     let mut random = Random(fields[1]);
     comm.barrier().expect("all are there");
-    println!("going");
-    let error = (0..).find_map(|step| random_call(&comm, &mut random, step).err());
+    let error = (0..).find_map(|step| {
+        if step == fields[3] {
+            println!("going");
+        }
+        random_call(&comm, &mut random, step).err()
+    });
     let error = error.expect("the search ends with an error");
     println!("verdict {:?}", error.verdict().expect("the ranks agree on a verdict"));
     println!("text {error}");
@@ -54,9 +61,23 @@ fn continue_without(comm: &Comm, culprit: Rank) {
         comm.ranks().iter().copied().filter(|&rank| rank != culprit).collect();
     let comm = comm.within(Duration::from_secs(20)).reform(&survivors).expect("the others come");
     assert_eq!(comm.epoch(), 1);
-    let mut buffer = comm.allocate::<f32>(70_000).expect("the arena has room");
     let expected: usize = survivors.iter().map(|rank| rank.0 + 1).sum();
-    for call in 0..300 {
+    // The test ends the calls once the failed rank has had its chance to disturb them.
+    let is_over = Arc::new(AtomicU32::new(0));
+    let listener = Arc::clone(&is_over);
+    #[expect(clippy::disallowed_methods, reason = "it ends with the process")]
+    let _waiting = std::thread::spawn(move || {
+        std::io::stdin().read_line(&mut String::new()).expect("the test writes a line");
+        listener.store(1, Ordering::Relaxed);
+    });
+    make_calls(&comm, expected, &is_over);
+    println!("sum {expected}");
+}
+
+/// All-reduces until `is_over` on one rank, and at least 300 times.
+fn make_calls(comm: &Comm, expected: usize, is_over: &AtomicU32) {
+    let mut buffer = comm.allocate::<f32>(70_000).expect("the arena has room");
+    for call in 0.. {
         buffer.fill((comm.rank().0 + 1) as f32);
         let count = if call % 10 == 0 { buffer.len() } else { 100 };
         comm.all_reduce(&mut buffer[..count], Reduction::Sum).expect("no other rank fails");
@@ -64,11 +85,13 @@ fn continue_without(comm: &Comm, culprit: Rank) {
         assert!(buffer[..count].iter().all(is_right), "call {call}: {}", buffer[0]);
         if call == 150 {
             println!("halfway");
-            // Long enough for the stopped rank to resume and to disturb the others.
-            real().clock().sleep(Duration::from_millis(300));
+        }
+        let mut flag = [is_over.load(Ordering::Relaxed)];
+        comm.all_reduce(&mut flag, Reduction::Max).expect("no other rank fails");
+        if flag[0] == 1 && call >= 300 {
+            return;
         }
     }
-    println!("sum {expected}");
 }
 
 /// A random collective, equal on all ranks.
@@ -119,6 +142,12 @@ impl RankProcess {
         }
     }
 
+    /// Tells a survivor that its calls may end.
+    fn end_calls(&mut self) {
+        let mut stdin = self.child.stdin.take().expect("piped");
+        stdin.write_all(b"\n").expect("it reads");
+    }
+
     fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let status = Command::new("kill").args([name, &id]).status().expect("there is such a tool");
@@ -135,8 +164,17 @@ impl Drop for RankProcess {
 
 /// Starts workers and waits until all of them make calls.
 fn start(transport: &str, num_ranks: usize, task: (u64, u64, bool)) -> (String, Vec<RankProcess>) {
-    let (deadline_ms, seed, continues) = task;
-    let task = format!("{deadline_ms} {seed} {}", u8::from(continues));
+    start_to(transport, num_ranks, task, 0)
+}
+
+/// [`start`] that waits for a number of calls.
+fn start_to(
+    transport: &str,
+    num_ranks: usize,
+    (deadline_ms, seed, continues): (u64, u64, bool),
+    num_calls: usize,
+) -> (String, Vec<RankProcess>) {
+    let task = format!("{deadline_ms} {seed} {} {num_calls}", u8::from(continues));
     let ranks = Ranks::start_with("failures::role_worker", transport, num_ranks, &[(TASK, task)]);
     wait_until_running(ranks)
 }
@@ -210,7 +248,7 @@ fn flight_recorders_are_dumped_also_of_a_killed_rank_of_the_host() {
     for (transport, num_files) in [("shm", 3), ("tcp", 2)] {
         let scratch = lockstep_platform::ScratchDir::new(&world, "flight").expect("a folder");
         let folder = scratch.path().display().to_string();
-        let variables = [(TASK, "20000 11 0".to_owned()), (RECORDS, folder)];
+        let variables = [(TASK, "20000 11 0 0".to_owned()), (RECORDS, folder)];
         let (_, mut all) = wait_until_running(Ranks::start_with(
             "failures::role_worker",
             transport,
@@ -258,6 +296,7 @@ fn survivors_continue_without_a_killed_process() {
         let mut killed = all.remove(1);
         killed.child.kill().expect("it runs");
         assert_named(&mut all, 1, transport);
+        all.iter_mut().for_each(RankProcess::end_calls);
         for one in &mut all {
             assert_eq!(one.after("sum "), "8", "{transport}");
         }
@@ -276,6 +315,7 @@ fn a_stopped_process_that_resumes_cannot_disturb_the_survivors() {
         }
         stopped.signal("-CONT");
         stopped.after("this rank failed");
+        all.iter_mut().for_each(RankProcess::end_calls);
         for one in &mut all {
             assert_eq!(one.after("sum "), "7", "{transport}");
         }
@@ -295,8 +335,9 @@ fn random_faults_end_with_one_verdict_and_leak_nothing() {
         // Survivors wait for a stopped process until the deadline, so it is short, but long enough
         // for the others on a loaded host.
         let deadline_ms = if fault == Fault::Stop { 2500 } else { 20_000 };
-        let (job, mut all) = start(transport, num_ranks, (deadline_ms, seed, false));
-        sleep(&*world, random.below(40_000));
+        // After a random number of calls, so that the fault falls anywhere in any of them.
+        let task = (deadline_ms, seed, false);
+        let (job, mut all) = start_to(transport, num_ranks, task, random.below(100));
         let mut hit = all.remove(victim);
         let begin = world.clock().now();
         match fault {
@@ -316,9 +357,4 @@ fn random_faults_end_with_one_verdict_and_leak_nothing() {
         assert!(!list.expect("a list of local sockets").contains(&job), "{case}");
     }
     println!("killed processes were reported after {} ms at most", slowest.as_millis());
-}
-
-fn sleep(world: &dyn lockstep_platform::Platform, micros: usize) {
-    let clock: &dyn Clock = world.clock();
-    clock.sleep(Duration::from_micros(micros as u64));
 }

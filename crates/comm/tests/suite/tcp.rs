@@ -1,5 +1,6 @@
 //! Ranks over TCP and on several emulated hosts, all of them threads of one process.
 
+use std::sync::Barrier;
 use std::time::Duration;
 
 use crate::common::{OPTIONS, run_checks, run_ranks, run_tcp, run_threads};
@@ -93,14 +94,16 @@ fn a_rank_that_leaves_is_named_on_every_host() {
 
 #[test]
 fn a_missing_rank_is_named_after_the_deadline() {
+    let over = Barrier::new(3);
     run_hosts(&[0, 0, 2], |comm| {
         if comm.rank() == Rank(2) {
             // Stays alive without calling until the others have failed.
-            real().clock().sleep(Duration::from_secs(2));
+            over.wait();
             return;
         }
         let comm = comm.within(Duration::from_millis(100));
         let error = comm.all_reduce(&mut [1.0_f32; 1000], Reduction::Sum).unwrap_err();
+        over.wait();
         let verdict = error.verdict().expect("the ranks agree on a verdict");
         assert_eq!(verdict.culprit, Rank(2), "{error}");
         assert!(matches!(verdict.cause, Cause::Timeout { deadline_ms: 100 }), "{error}");

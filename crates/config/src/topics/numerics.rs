@@ -2,6 +2,7 @@
 
 use super::limits::MAX_TENSOR_SHARDS;
 use super::{Placement, Recipe};
+use crate::field::Field;
 use crate::topic::topic;
 use crate::value_type::ValueType;
 
@@ -15,7 +16,7 @@ topic! {
         /// parallel.tensor up to it gives the same bits; it divides model.heads, model.kv_heads,
         /// model.ffn and model.vocab.
         invariant_tensor_up_to: usize = 1, integer(1, MAX_TENSOR_SHARDS),
-            in_identity_unless_default();
+            in_identity_unless_default(), in_identity_as(|r| r.num_tensor_shards().to_value());
     }
 }
 

@@ -1,5 +1,6 @@
 //! Parallelism: degrees, ZeRO stage, buckets and shares of the leaves.
 
+use super::collectives::{CollectiveRule, MAX_ENTRIES};
 use super::limits::MAX_WORKERS;
 use super::{Recipe, Recompute};
 use crate::error::ConfigError;
@@ -58,6 +59,12 @@ topic! {
 
         /// Whether gradient communication overlaps the backward pass.
         overlap: bool = true;
+
+        /// Algorithms of the collectives of gradients, weights and activations, by operation and
+        /// size, such as [{op="all-gather", algorithm="ring", channels=2, min_bytes="1MiB"}]; the
+        /// first entry that fits applies, and other calls use the algorithm with the lowest cost.
+        /// An algorithm whose sums depend on the layout is refused.
+        collectives: Vec<CollectiveRule> = none, at_most(MAX_ENTRIES);
 
         /// Reduction leaves of each data-parallel replica, such as "5,3", with the sum
         /// numerics.invariant_up_to; empty divides them evenly. Needs parallel.zero = 0 or 1.

@@ -43,39 +43,6 @@ impl Recipe {
             .then(|| format!("sync.stragglers = \"{stragglers}\""))
     }
 
-    /// The setting whose memory the planner does not model, though it may model the traffic.
-    pub fn unmodelled_memory(&self) -> Option<String> {
-        let (mode, group) = (self.sync.mode, self.compress.group_workers);
-        match mode {
-            SyncMode::ParameterServer | SyncMode::Federated | SyncMode::Hogwild => {
-                Some(format!("sync.mode = \"{mode}\""))
-            }
-            SyncMode::Gossip if self.sync.has_byzantine_settings() => {
-                Some("sync.mode = \"gossip\" with robust aggregation".to_owned())
-            }
-            _ if self.compress.is_on() && group > 1 => {
-                Some(format!("compress.group_workers = {group}"))
-            }
-            _ => self.unmodelled_traffic(),
-        }
-    }
-
-    /// The setting whose time the planner does not model, though it models the traffic.
-    pub fn unmodelled_time(&self) -> Option<String> {
-        if !matches!(self.sync.mode, SyncMode::AllReduce | SyncMode::LocalSgd) {
-            return Some(format!("sync.mode = \"{}\"", self.sync.mode));
-        }
-        if self.sync.local_steps_is_auto {
-            return Some("sync.local_steps = \"auto\"".to_owned());
-        }
-        let stragglers = self.sync.stragglers.policy;
-        if stragglers != StragglerPolicy::Wait {
-            return Some(format!("sync.stragglers = \"{stragglers}\""));
-        }
-        let method = self.compress.method;
-        self.compress.is_on().then(|| format!("compress.method = \"{method}\""))
-    }
-
     /// Number of steps of the round that begins at a step.
     fn round_len(&self, start: u64) -> u64 {
         let (steps, first) = (self.train.steps, self.first_round());

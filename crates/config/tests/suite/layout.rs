@@ -2,8 +2,8 @@
 
 use lockstep_config::units::{Bytes, BytesPerSecond};
 use lockstep_config::{
-    Isolation, Partition, PipelineSchedule, Recipe, Recompute, Reduction, Sources, TransportChoice,
-    resolve,
+    CollectiveAlgorithm, CollectiveOp, Isolation, Partition, PipelineSchedule, Recipe, Recompute,
+    Reduction, Sources, TransportChoice, resolve,
 };
 use std::time::Duration;
 
@@ -235,6 +235,37 @@ fn layout_values_are_checked() {
     ] {
         assert_eq!(errors(&[argument]), message);
     }
+}
+
+#[test]
+fn algorithms_of_collectives_are_entries_by_operation_and_size() {
+    let text = r#"parallel.collectives=[{op="all-gather", algorithm="ring", channels=4,
+        min_bytes="1MiB", max_bytes=4194304}, {op="all-reduce", algorithm="tree"}]"#;
+    let found = recipe(&[&text.replace('\n', " ")]);
+    let [ring, tree] = found.parallel.collectives[..] else { panic!("two entries") };
+    assert_eq!((ring.op, ring.algorithm), (CollectiveOp::AllGather, CollectiveAlgorithm::Ring));
+    assert_eq!((ring.channels, ring.min_bytes), (4, Bytes(1 << 20)));
+    let fits = |bytes| ring.applies_to(CollectiveOp::AllGather, Bytes(bytes));
+    assert_eq!(
+        [(1 << 20) - 1, 1 << 20, 4 << 20, (4 << 20) + 1].map(fits),
+        [false, true, true, false]
+    );
+    assert_eq!((tree.channels, tree.min_bytes, tree.max_bytes), (1, Bytes(0), None));
+    assert_eq!(found.hash(), recipe(&[]).hash(), "sums keep their order");
+    let reread = Sources { file: Some(("a".to_owned(), found.to_toml())), ..Sources::default() };
+    assert_eq!(resolve(&reread).expect("it resolved before"), found);
+    assert_eq!(
+        errors(&[r#"parallel.collectives=[{op="all-reduce", algorithm="tree", channels=2}]"#]),
+        "parallel.collectives[0].channels = 2 is not supported with algorithm = \"tree\"; try 1, or \
+         algorithm = \"ring\""
+    );
+    let range = r#"[{op="all-reduce", algorithm="tree", min_bytes=9, max_bytes=8}]"#;
+    assert_eq!(
+        errors(&[&format!("parallel.collectives={range}")]),
+        "parallel.collectives[0].max_bytes = 8 is less than min_bytes = 9; try 9"
+    );
+    let unknown = errors(&[r#"parallel.collectives=[{op="all-reduce", algorithm="star"}]"#]);
+    assert!(unknown.contains("algorithm = \"star\""), "{unknown}");
 }
 
 #[test]

@@ -50,6 +50,21 @@ fn invariant_tensor_shards_are_in_the_identity() {
 }
 
 #[test]
+fn recipes_with_as_many_tensor_shards_have_the_same_hash_and_others_have_not() {
+    let shards = |tensor: usize, up_to: usize| {
+        let tensor = format!("parallel.tensor={tensor}");
+        let up_to = format!("numerics.invariant_tensor_up_to={up_to}");
+        recipe(&["run.workers=2", &tensor, &up_to])
+    };
+    let (whole, two) = (shards(1, 1), shards(2, 1));
+    assert_ne!(two.hash(), whole.hash(), "the sums of two shards have other bits");
+    assert_eq!(two.hash(), shards(2, 2).hash());
+    assert_eq!(two.hash(), shards(1, 2).hash());
+    assert!(two.identity_text().contains("numerics.invariant_tensor_up_to = 2\n"));
+    assert!(two.to_toml().contains("invariant_tensor_up_to = 1\n"), "the file has what was set");
+}
+
+#[test]
 fn shards_divide_the_dimensions_of_the_model() {
     assert_eq!(
         errors(&["numerics.invariant_tensor_up_to=4"]),

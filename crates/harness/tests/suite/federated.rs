@@ -173,7 +173,10 @@ fn noise_reports_its_epsilon_and_secure_aggregation_changes_no_result() {
     };
     let spent: Vec<_> = events.iter().filter_map(|stamped| epsilon(&stamped.event)).collect();
     assert!(spent.len() == 4 && spent.is_sorted() && spent[0] > 0.0, "{spent:?}");
+    let reported = &outcome.summary.asynchronous;
+    assert_eq!((reported.epsilon, reported.delta), (spent.last().copied(), Some(1e-5)));
     let plain = runs.finish(&digits(&["train.steps=40"]));
+    assert_eq!(plain.summary.asynchronous.epsilon, None);
     let hidden = runs.finish(&digits(&["train.steps=40", "federated.secure_aggregation=true"]));
     for (a, b) in plain.losses.iter().zip(&hidden.losses) {
         assert!((a - b).abs() < 1e-4, "{a} {b}");

@@ -62,6 +62,28 @@ fn layouts(workers: &[&str]) -> Vec<Vec<String>> {
 }
 
 #[test]
+fn fixed_algorithms_send_the_predicted_bytes_and_change_no_bit() {
+    let mut runs = Runs::new("layouts");
+    let sets = ["train.steps=2", "train.eval_batches=1", "run.workers=4"];
+    let fixed = "parallel.collectives=[{op=\"all-reduce\",algorithm=\"rabenseifner\"},\
+                 {op=\"reduce-scatter\",algorithm=\"halving\"},\
+                 {op=\"all-gather\",algorithm=\"ring\",channels=2}]";
+    for zero in ["parallel.zero=0", "parallel.zero=1"] {
+        let usual = runs.finish(&LLAMA.with(&[&sets[..], &[zero]].concat()));
+        let recipe = LLAMA.with(&[&sets[..], &[zero, fixed]].concat());
+        let outcome = runs.finish(&recipe);
+        assert_traffic_as_predicted(&recipe, &outcome);
+        assert_eq!(outcome.hashes(), usual.hashes(), "{zero}");
+        assert_eq!(outcome.summary.recipe_hash, usual.summary.recipe_hash);
+    }
+    // The engine itself refuses sums in another order.
+    let ring = "parallel.collectives=[{op=\"all-reduce\",algorithm=\"ring\"}]";
+    let refused = runs.run(&LLAMA.with(&[&sets[..], &[ring]].concat()), Options::default());
+    let refused = refused.expect_err("the bits would depend on the layout").to_string();
+    assert!(refused.contains("canonical order"), "{refused}");
+}
+
+#[test]
 fn a_llama_is_the_same_on_all_layouts() {
     same_on_all_layouts(&LLAMA, 3, &layouts(&["2", "3", "4", "5", "8"]));
 }

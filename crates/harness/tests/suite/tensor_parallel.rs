@@ -116,6 +116,11 @@ fn without_a_fixed_order_of_sums_results_are_close() {
         let layout = Layout { tensor: 2, sequence: true, ..Layout::ONE };
         let sharded = run(&mut runs, &small, layout, &[]);
         assert_ne!(sharded.hashes().weights, alone.hashes().weights, "another order of additions");
+        // Their order is the one that is fixed for as many shards: recipes of one hash.
+        let fixed = run(&mut runs, &small, Layout::ONE, &[TENSOR_LEAVES]);
+        assert_eq!(sharded.hashes(), fixed.hashes(), "{}", small.name);
+        assert_eq!(sharded.summary.recipe_hash, fixed.summary.recipe_hash);
+        assert_ne!(sharded.summary.recipe_hash, alone.summary.recipe_hash);
         let tolerance = Tolerance::Close(Dtype::F32, 256);
         tolerance.assert(small.name, &sharded.losses, &alone.losses);
         // Sequence parallelism changes no bit.

@@ -73,20 +73,20 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (policies, end) = (table.texts("policy"), last(table));
-    let of = |name: &str| (0..=end).rev().find(|row| policies[*row] == name).unwrap_or(end);
+    let [none, selective, full] =
+        ["no recompute", "selective", "full"].map(|name| last_with(table, "policy", name));
     vec![
         format!(
-            "At {} activations take {} without recomputation, {} selective, {} full",
-            place(table, end),
-            cell(table, "total_bytes", of("no recompute")),
-            cell(table, "total_bytes", of("selective")),
-            cell(table, "total_bytes", of("full"))
+            "{}activations take {} without recomputation, {} selective, {} full",
+            at(table, none),
+            cell(table, "total_bytes", none),
+            cell(table, "total_bytes", selective),
+            cell(table, "total_bytes", full)
         ),
         format!(
             "selective recomputation adds {} compute to a step, full recomputation {}",
-            cell(table, "extra_compute", of("selective")),
-            cell(table, "extra_compute", of("full"))
+            cell(table, "extra_compute", selective),
+            cell(table, "extra_compute", full)
         ),
     ]
 }

@@ -87,17 +87,17 @@ fn noise_scale(quadratic: &Quadratic, x: &[f32]) -> f64 {
 
 fn findings(table: &Table) -> Vec<String> {
     let (steps, end) = (table.numbers("steps"), last(table));
-    let knee = (0..steps.len()).find(|row| steps[*row] <= 2.0 * steps[end]).unwrap_or(end);
-    vec![
-        format!("Beyond {} a larger batch saves less than half of the steps", place(table, knee)),
-        format!(
-            "{} takes {} steps and {} samples, {} takes {} and {}",
-            place(table, 0),
-            cell(table, "steps", 0),
-            cell(table, "samples", 0),
-            place(table, end),
-            cell(table, "steps", end),
-            cell(table, "samples", end)
-        ),
-    ]
+    let mut findings = vec![format!(
+        "Steps to the target: {}; samples: {}",
+        across(table, "steps", 0, end),
+        across(table, "samples", 0, end)
+    )];
+    // Larger batches save steps only along the axis of the batch.
+    let fewest = steps.iter().copied().fold(f64::INFINITY, f64::min);
+    let is_over_batches = table.num_swept == 1 && table.columns[0].name == "batch" && end > 0;
+    let saturated = extent(table, &each_point(table), |row| steps[row] <= 2.0 * fewest);
+    if let Some(saturated) = saturated.filter(|_| is_over_batches && fewest.is_finite()) {
+        findings.insert(0, format!("A larger batch saves at most half of the steps{saturated}"));
+    }
+    findings
 }

@@ -152,7 +152,7 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let mut rows = Vec::new();
     for (name, is_noise) in [("noise", true), ("data", false)] {
         let losses: Vec<f64> =
-            TAUS.iter().map(|tau| final_loss(at, random, is_noise, *tau)).collect();
+            TAUS.iter().map(|tau| final_loss(at, &mut random.stream(0), is_noise, *tau)).collect();
         let best = (0..TAUS.len()).min_by(|a, b| losses[*a].total_cmp(&losses[*b])).unwrap_or(0);
         rows.push(row![
             name,
@@ -167,26 +167,29 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (drifts, best) = (table.texts("drift"), table.numbers("best_tau"));
-    let x = table.numbers(table.columns[0].name);
-    let power = |name: &str| {
-        let rows: Vec<usize> = (0..best.len()).filter(|row| drifts[*row] == name).collect();
-        let (first, end) = (rows[0], rows[rows.len() - 1]);
-        (best[end] / best[first]).log2() / (x[end] / x[first]).log2()
-    };
-    let end = last(table);
-    vec![
-        format!(
-            "The best tau grows with the ratio to the power {:.2} (noise) or {:.2} \
-             (heterogeneous data)",
-            power("noise"),
-            power("data")
-        ),
-        format!(
-            "at {} it is {} with noise and {} with heterogeneous data",
-            place(table, end),
-            cell(table, "best_tau", end.saturating_sub(1)),
-            cell(table, "best_tau", end)
-        ),
-    ]
+    let [noise, data] = ["noise", "data"].map(|name| rows_with(table, "drift", name));
+    let best = table.numbers("best_tau");
+    let mut findings = Vec::new();
+    if table.num_swept == 1 && table.columns[0].name == "ratio" {
+        let x = table.numbers("ratio");
+        let power = |rows: &[usize]| {
+            let (&first, &end) = rows.first().zip(rows.last())?;
+            let power = (best[end] / best[first]).log2() / (x[end] / x[first]).log2();
+            power.is_finite().then_some(power)
+        };
+        if let (Some(noise), Some(data)) = (power(&noise), power(&data)) {
+            findings.push(format!(
+                "The best tau grows with the ratio to the power {noise:.2} (noise) or {data:.2} \
+                 (heterogeneous data)"
+            ));
+        }
+    }
+    let value = |rows: &[usize]| rows.last().map_or(String::new(), |row| best[*row].to_string());
+    findings.push(format!(
+        "{}the best tau is {} with noise and {} with heterogeneous data",
+        at(table, last(table)),
+        value(&noise),
+        value(&data)
+    ));
+    findings
 }

@@ -118,23 +118,10 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 
 fn findings(table: &Table) -> Vec<String> {
     let (iterations, end) = (table.numbers("iterations"), last(table));
-    let diverged = (0..iterations.len()).find(|row| iterations[*row].is_infinite());
-    let first = diverged.map_or_else(
-        || {
-            format!(
-                "From {} to {} the iterations to the target grow to {} from {}",
-                place(table, 0),
-                place(table, end),
-                cell(table, "iterations", end),
-                cell(table, "iterations", 0)
-            )
-        },
-        |row| format!("The target is never reached from {} on", place(table, row)),
-    );
-    let limit = format!(
-        "the largest stable step size at {} is {}",
-        place(table, end),
-        cell(table, "stable_limit", end)
-    );
-    vec![first, limit]
+    let first = match extent(table, &each_point(table), |row| iterations[row].is_infinite()) {
+        Some(extent) => format!("The target is never reached{extent}"),
+        None => format!("Iterations to the target: {}", across(table, "iterations", 0, end)),
+    };
+    let limit = cell(table, "stable_limit", end);
+    vec![first, format!("{}the largest stable step size is {limit}", at(table, end))]
 }

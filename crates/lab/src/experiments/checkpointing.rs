@@ -109,17 +109,16 @@ fn findings(table: &Table) -> Vec<String> {
     let end = last(table);
     vec![
         format!(
-            "An interval of {} has the lowest overhead: {}",
-            cell(table, table.columns[0].name, least),
+            "{}the overhead is {}",
+            best_is(table, least, "best"),
             cell(table, "overhead", least)
         ),
         format!(
-            "Young {}, Daly {}, exact optimum {}; {} has an overhead of {}",
+            "{}the interval of Young is {}, of Daly {}, the exact optimum {}",
+            at(table, end),
             cell(table, "young_seconds", end),
             cell(table, "daly_seconds", end),
-            cell(table, "best_seconds", end),
-            place(table, 0),
-            cell(table, "overhead", 0)
+            cell(table, "best_seconds", end)
         ),
     ]
 }

@@ -64,14 +64,14 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
         let vectors = bytes * offsets.len() as u64;
         let step = compute + link.seconds(vectors).0;
         let name = if name == "complete" { "all to all" } else { name };
-        let (iterations, distance) = descend(at, random, &offsets);
+        let (iterations, distance) = descend(at, &mut random.stream(0), &offsets);
         rows.push(row![name, iterations, step, iterations * step, distance, vectors.0 as f64]);
     }
     let form = ring::all_reduce(n);
     let step = compute + form.seconds(bytes, link).0;
     // An exact average is one round on the complete graph, at the cost of an all-reduce.
     let all: Vec<usize> = (1..n).collect();
-    let (iterations, distance) = descend(at, random, &all);
+    let (iterations, distance) = descend(at, &mut random.stream(0), &all);
     let sent = form.bytes(bytes);
     rows.push(row!["all-reduce", iterations, step, iterations * step, distance, sent]);
     Ok(rows)
@@ -116,24 +116,22 @@ fn descend(at: &Settings, random: &mut Random, offsets: &[usize]) -> (f64, f64) 
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (graphs, seconds, end) = (table.texts("graph"), table.numbers("seconds"), last(table));
-    let at_end = end.saturating_sub(4)..=end;
-    let best = at_end.min_by(|a, b| seconds[*a].total_cmp(&seconds[*b])).unwrap_or(end);
-    let ring = (0..=end).rev().find(|row| graphs[*row] == "ring").unwrap_or(end);
+    let best = lowest(table, "seconds", last_point(table));
+    let [ring, exact] = ["ring", "all-reduce"].map(|name| last_with(table, "graph", name));
     vec![
         format!(
-            "At {} {} is fastest: {}; all-reduce takes {}",
-            place(table, end),
-            graphs[best],
+            "{}{} is fastest: {}; all-reduce takes {}",
+            at(table, best),
+            cell(table, "graph", best),
             cell(table, "seconds", best),
-            cell(table, "seconds", end)
+            cell(table, "seconds", exact)
         ),
         format!(
             "on the ring the consensus distance is {}; iterations to the target: {}, with \
              all-reduce {}",
             cell(table, "consensus_distance", ring),
             cell(table, "iterations", ring),
-            cell(table, "iterations", end)
+            cell(table, "iterations", exact)
         ),
     ]
 }

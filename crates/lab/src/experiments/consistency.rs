@@ -46,9 +46,6 @@ const DESCRIPTION: Description = Description {
 
 const MAX_STEPS: usize = 20_000;
 
-/// Rows per point.
-const NUM_MODELS: usize = 4;
-
 /// A worker with its own gradients and compute times, which are the same under every model.
 pub struct JitteredWorker {
     quadratic: Quadratic,
@@ -211,27 +208,15 @@ fn run_asynchronous(
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (models, seconds) = (table.texts("model"), table.numbers("seconds"));
-    let winner = |start: usize| {
-        let rows = start..(start + NUM_MODELS).min(seconds.len());
-        rows.min_by(|a, b| seconds[*a].total_cmp(&seconds[*b])).unwrap_or(start)
-    };
-    let (first, end) = (winner(0), winner((last(table) + 1).saturating_sub(NUM_MODELS)));
-    let fastest = if models[first] == models[end] {
-        let (from, to) = (place(table, first), place(table, end));
-        format!("{} SGD is fastest from {from} to {to}", models[first])
-    } else {
-        let (from, to) = (place(table, first), place(table, end));
-        format!("{} SGD is fastest at {from}, {} at {to}", models[first], models[end])
-    };
-    let point = end - end % NUM_MODELS;
+    let [bounded, asynchronous] =
+        ["bounded", "asynchronous"].map(|name| last_with(table, "model", name));
     vec![
-        fastest,
+        winners(table, "model", "seconds"),
         format!(
-            "at {} an asynchronous gradient is {} updates old on average, a bounded one {}",
-            place(table, point),
-            cell(table, "staleness", point + 2),
-            cell(table, "staleness", point + 1)
+            "{}an asynchronous gradient is {} updates old on average, a bounded one {}",
+            at(table, bounded),
+            cell(table, "staleness", asynchronous),
+            cell(table, "staleness", bounded)
         ),
     ]
 }

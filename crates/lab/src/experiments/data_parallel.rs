@@ -4,21 +4,14 @@
 //! is the engine's schedule, simulated message by message.
 
 use super::common::{ELEMENT, all_reduce, bandwidth, compiled, latency, layout, link, two_levels};
-use crate::description::{ChartSpec, Column, Description, Param, Unit};
-use crate::error::LabError;
-use crate::random::{Jitter, Random};
-use crate::row;
-use crate::settings::Settings;
+use super::prelude::*;
+use crate::random::Jitter;
 use crate::sim::{CompiledSchedule, Fabric, simulate_collective};
-use crate::study::Experiment;
-use crate::table::{Row, Table};
-use crate::timeline::{Activity, Span, Timeline, Track};
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_planner::overlap::{Bucket, finish};
 use lockstep_schedule::{Algorithm, Costs, Link, Links, Schedule, price};
 
-/// The experiment.
-pub(super) struct DataParallel;
+experiment!(DataParallel, timeline);
 
 const DESCRIPTION: Description = Description {
     name: "data-parallel",
@@ -70,61 +63,46 @@ const DESCRIPTION: Description = Description {
     chart: ChartSpec::lines("workers", &["efficiency"]).log(true, false),
 };
 
-impl Experiment for DataParallel {
-    fn description(&self) -> &'static Description {
-        &DESCRIPTION
-    }
+fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
+    let Cluster { schedule, between, links, bytes, factors } = Cluster::new(at, random)?;
+    let (num_workers, num_buckets) = (factors.len(), at.count("buckets"));
+    let sum = compiled(&schedule, bytes);
+    let fabric = links.as_ref().map_or(Fabric::Uniform(between), Fabric::PerPair);
+    let ends = step(&sum, fabric, num_buckets, |bucket, rank| ready(at, bucket) * factors[rank]);
+    let step = ends.iter().copied().fold(0.0, f64::max);
+    let compute = at.number("forward") + at.number("backward");
+    let slowest = factors.iter().copied().fold(0.0, f64::max) * compute;
+    let mean = factors.iter().sum::<f64>() / num_workers as f64 * compute;
 
-    fn run(&self, at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
-        let Cluster { schedule, between, links, bytes, factors } = Cluster::new(at, random)?;
-        let (num_workers, num_buckets) = (factors.len(), at.count("buckets"));
-        let sum = compiled(&schedule, bytes);
-        let fabric = links.as_ref().map_or(Fabric::Uniform(between), Fabric::PerPair);
-        let ends =
-            step(&sum, fabric, num_buckets, |bucket, rank| ready(at, bucket) * factors[rank]);
-        let step = ends.iter().copied().fold(0.0, f64::max);
-        let compute = at.number("forward") + at.number("backward");
-        let slowest = factors.iter().copied().fold(0.0, f64::max) * compute;
-        let mean = factors.iter().sum::<f64>() / num_workers as f64 * compute;
+    let mut costs = Costs::plain(between, BytesPerSecond(f64::INFINITY));
+    costs.links = links.clone().unwrap_or_default();
+    let transfer = price(&schedule, &layout(&schedule, bytes), ELEMENT, &costs, None);
+    let buckets: Vec<Bucket> = (0..num_buckets)
+        .map(|bucket| Bucket { ready: Seconds(ready(at, bucket)), transfer })
+        .collect();
+    Ok(vec![row![
+        step,
+        slowest,
+        step - slowest,
+        compute / step,
+        num_workers as f64 * compute / step,
+        (slowest - mean) / step,
+        finish(&buckets).0,
+    ]])
+}
 
-        let mut costs = Costs::plain(between, BytesPerSecond(f64::INFINITY));
-        costs.links = links.clone().unwrap_or_default();
-        let transfer = price(&schedule, &layout(&schedule, bytes), ELEMENT, &costs, None);
-        let buckets: Vec<Bucket> = (0..num_buckets)
-            .map(|bucket| Bucket { ready: Seconds(ready(at, bucket)), transfer })
-            .collect();
-        Ok(vec![row![
-            step,
-            slowest,
-            step - slowest,
-            compute / step,
-            num_workers as f64 * compute / step,
-            (slowest - mean) / step,
-            finish(&buckets).0,
-        ]])
-    }
-
-    fn findings(&self, table: &Table) -> Vec<String> {
-        let (Some(last), efficiency) = (table.rows.len().checked_sub(1), table.texts("efficiency"))
-        else {
-            return Vec::new();
-        };
-        let at = table.columns[0].name;
-        let (x, speed_up) = (table.texts(at), table.texts("speed_up"));
-        let (exposed, waiting) = (table.texts("exposed_seconds"), table.texts("wait_share"));
-        vec![
-            format!("At {at} = {}, efficiency is {}", x[last], efficiency[last]),
-            format!(
-                "speed-up {} over one worker; {} of exposed communication; workers wait {} of the \
-                 step for the slowest",
-                speed_up[last], exposed[last], waiting[last]
-            ),
-        ]
-    }
-
-    fn timeline(&self, at: &Settings, random: &mut Random) -> Result<Option<Timeline>, LabError> {
-        timeline(at, random).map(Some)
-    }
+fn findings(table: &Table) -> Vec<String> {
+    let end = last(table);
+    vec![
+        format!("{}efficiency is {}", at(table, end), cell(table, "efficiency", end)),
+        format!(
+            "speed-up {} over one worker; {} of exposed communication; workers wait {} of the step \
+             for the slowest",
+            cell(table, "speed_up", end),
+            cell(table, "exposed_seconds", end),
+            cell(table, "wait_share", end)
+        ),
+    ]
 }
 
 /// Workers of a step, their links and their jitter.
@@ -200,14 +178,15 @@ fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
         }
     }
     let slowest = (0..factors.len()).max_by(|a, b| factors[*a].total_cmp(&factors[*b]));
+    let slowest = slowest.unwrap_or(0);
     let end = ends.iter().copied().fold(0.0, f64::max);
     let title = format!(
         "A step of {} workers takes {}; the slowest is worker {}",
         factors.len(),
         Unit::Seconds.show(end),
-        slowest.unwrap_or(0)
+        slowest
     );
-    Ok(Timeline { title, tracks })
+    Ok(Timeline { title, tracks, named: vec![2 * slowest, 2 * slowest + 1] })
 }
 
 /// Completion time of all buckets on each rank: a rank starts a bucket when it is full and the

@@ -150,8 +150,8 @@ fn findings(table: &Table) -> Vec<String> {
     let best = best.unwrap_or("compute_gain");
     vec![
         format!(
-            "At {} the run takes {} days, {} of it exposed communication",
-            place(table, end),
+            "{}the run takes {} days, {} of it exposed communication",
+            at(table, end),
             cell(table, "days", end),
             cell(table, "communication_share", end)
         ),

@@ -65,7 +65,7 @@ const DESCRIPTION: Description = Description {
             Unit::Number,
             "distance of FedAvg without noise and sampling",
         ),
-        Column::new("rounds", Unit::Count, "rounds to the target"),
+        Column::new("rounds_to_target", Unit::Count, "rounds to the target"),
         Column::new("drift", Unit::Number, "distance of clients from their mean, at the end"),
         Column::new("vectors_sent", Unit::Count, "vectors sent per client and round"),
     ],
@@ -124,7 +124,7 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let expected = expected.sum::<f64>().sqrt();
     let mut rows = Vec::new();
     for (method, vectors) in [("fedavg", 1.0), ("fedprox", 1.0), ("scaffold", 2.0)] {
-        let (distance, rounds, drift) = train(at, random, &clients, method);
+        let (distance, rounds, drift) = train(at, &mut random.stream(0), &clients, method);
         rows.push(row![method, distance, expected, rounds, drift, vectors]);
     }
     Ok(rows)
@@ -193,19 +193,19 @@ fn sample_clients(n: usize, num: usize, random: &mut Random) -> Vec<usize> {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (methods, end) = (table.texts("method"), last(table));
-    let of = |name: &str| (0..=end).rev().find(|row| methods[*row] == name).unwrap_or(end);
+    let [average, proximal, scaffold] =
+        ["fedavg", "fedprox", "scaffold"].map(|name| last_with(table, "method", name));
     vec![
         format!(
-            "At {} FedAvg ends {} from the optimum, SCAFFOLD {}",
-            place(table, end),
-            cell(table, "distance", of("fedavg")),
-            cell(table, "distance", of("scaffold"))
+            "{}FedAvg ends {} from the optimum, SCAFFOLD {}",
+            at(table, average),
+            cell(table, "distance", average),
+            cell(table, "distance", scaffold)
         ),
         format!(
             "FedProx ends {} away; the client drift of FedAvg is {}",
-            cell(table, "distance", of("fedprox")),
-            cell(table, "drift", of("fedavg"))
+            cell(table, "distance", proximal),
+            cell(table, "drift", average)
         ),
     ]
 }

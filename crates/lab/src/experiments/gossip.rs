@@ -101,18 +101,17 @@ fn consensus(n: usize, eps: f64, offsets: &[usize], weight: f64) -> f64 {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (graphs, end) = (table.texts("graph"), last(table));
-    let of = |name: &str| (0..=end).rev().find(|row| graphs[*row] == name).unwrap_or(end);
+    let [ring, exponential] = ["ring", "exponential"].map(|name| last_with(table, "graph", name));
     vec![
         format!(
-            "At {} a ring needs {} rounds, an exponential graph {}",
-            place(table, end),
-            cell(table, "rounds", of("ring")),
-            cell(table, "rounds", of("exponential"))
+            "{}a ring needs {} rounds, an exponential graph {}",
+            at(table, ring),
+            cell(table, "rounds", ring),
+            cell(table, "rounds", exponential)
         ),
         format!(
             "on the ring a worker sends {} the vector; an all-reduce sends 2x and is exact",
-            cell(table, "vectors_sent", of("ring"))
+            cell(table, "vectors_sent", ring)
         ),
     ]
 }

@@ -100,14 +100,13 @@ fn findings(table: &Table) -> Vec<String> {
     let end = last(table);
     vec![
         format!(
-            "From {} to {} the variance of the mean stays {}, that of a worker grows to {}",
-            place(table, 0),
-            place(table, end),
-            cell(table, "expected_variance", end),
-            cell(table, "worker_variance", end)
+            "The variance of the mean gradient is {}; that of a worker's gradient {}",
+            across(table, "mean_variance", 0, end),
+            across(table, "worker_variance", 0, end)
         ),
         format!(
-            "the noise scale is {}, the estimate {}",
+            "{}the noise scale is {}, the estimate {}",
+            at(table, end),
             cell(table, "exact_noise_scale", end),
             cell(table, "noise_scale", end)
         ),

@@ -102,19 +102,18 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
 
 fn findings(table: &Table) -> Vec<String> {
     let (end, loss) = (last(table), table.numbers("expected_loss"));
-    let tau = table.numbers(table.columns[0].name);
-    let first = (0..=end).find(|row| loss[*row] > 0.0).unwrap_or(0);
-    let second = (first + 1).min(end);
-    let growth = (loss[second] / loss[first]).log2() / (tau[second] - 1.0).log2();
-    let mut findings = vec![format!(
-        "From {} to {} the asymptotic loss grows from {} to {}",
-        place(table, first),
-        place(table, end),
-        cell(table, "expected_loss", first),
-        cell(table, "expected_loss", end)
-    )];
-    if growth.is_finite() && table.columns[0].name == "local_steps" {
-        findings.push(format!("for small steps it grows like (tau - 1)^{growth:.1}"));
+    let mut findings =
+        vec![format!("The asymptotic loss is {}", across(table, "expected_loss", 0, end))];
+    if table.num_swept == 1 && table.columns[0].name == "local_steps" {
+        // The first two different points with a bias: for small steps it is a power of tau - 1.
+        let tau = table.numbers("local_steps");
+        let mut rows = (0..=end).filter(|row| tau[*row] > 1.0 && loss[*row] > 0.0);
+        if let (Some(a), Some(b)) = (rows.next(), rows.next()) {
+            let power = (loss[b] / loss[a]).log2() / ((tau[b] - 1.0) / (tau[a] - 1.0)).log2();
+            if power.is_finite() {
+                findings.push(format!("for small steps it grows like (tau - 1)^{power:.1}"));
+            }
+        }
     }
     findings
 }

@@ -93,8 +93,8 @@ fn findings(table: &Table) -> Vec<String> {
     let end = last(table);
     vec![
         format!(
-            "At {}, shares by speed are {} as fast as equal ones",
-            place(table, end),
+            "{}shares by speed are {} as fast as equal ones",
+            at(table, end),
             cell(table, "gain", end)
         ),
         format!(

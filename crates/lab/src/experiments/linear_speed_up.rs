@@ -120,21 +120,19 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 fn findings(table: &Table) -> Vec<String> {
     let end = last(table);
     let mut findings = vec![format!(
-        "At {} the speed-up is {} in iterations and {} in wall-clock time",
-        place(table, end),
+        "{}the speed-up is {} in iterations and {} in wall-clock time",
+        at(table, end),
         cell(table, "speed_up", end),
         cell(table, "wall_speed_up", end)
     )];
     let (speed, linear) = (table.numbers("speed_up"), table.numbers("linear_speed_up"));
-    if let Some(knee) = (0..=end).find(|row| speed[*row] < 0.5 * linear[*row]) {
-        findings.push(format!(
-            "from {} on the speed-up in iterations is below half of linear",
-            place(table, knee)
-        ));
+    if let Some(extent) = extent(table, &each_point(table), |row| speed[row] < 0.5 * linear[row]) {
+        findings.push(format!("the speed-up in iterations is below half of linear{extent}"));
     }
     if let Some(best) = table.best("wall_seconds", 1.0) {
         let seconds = cell(table, "wall_seconds", best);
-        findings.push(format!("shortest wall-clock time: {seconds} at {}", place(table, best)));
+        let fastest = best_is(table, best, "fastest");
+        findings.push(format!("{fastest}the target takes {seconds} of wall-clock time"));
     }
     findings
 }

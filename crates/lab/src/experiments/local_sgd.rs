@@ -143,19 +143,12 @@ fn findings(table: &Table) -> Vec<String> {
     let Some(best) = table.best("seconds", 1.0) else {
         return vec!["The target is never reached".to_owned()];
     };
-    let (iterations, end) = (table.numbers("iterations"), last(table));
-    let reached = if iterations[end].is_infinite() {
-        "never reaches the target".to_owned()
-    } else {
-        format!("takes {} iterations", cell(table, "iterations", end))
-    };
     vec![
-        format!("{} is fastest: {}", place(table, best), cell(table, "seconds", best)),
         format!(
-            "{} takes {} iterations, {} {reached}",
-            place(table, 0),
-            cell(table, "iterations", 0),
-            place(table, end)
+            "{}the target takes {}",
+            best_is(table, best, "fastest"),
+            cell(table, "seconds", best)
         ),
+        format!("iterations to the target: {}", across(table, "iterations", 0, last(table))),
     ]
 }

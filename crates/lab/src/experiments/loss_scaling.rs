@@ -79,23 +79,20 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 
 fn findings(table: &Table) -> Vec<String> {
     let (overflow, zero) = (table.numbers("step_overflow"), table.numbers("expected_subnormal"));
-    let usable: Vec<usize> =
-        (0..overflow.len()).filter(|row| overflow[*row] < 1e-3 && zero[*row] < 0.01).collect();
-    let range = match (usable.first(), usable.last()) {
-        (Some(first), Some(last)) => format!(
-            "From {} to {} less than 0.1 % of steps overflow and less than 1 % of elements are \
-             subnormal",
-            place(table, *first),
-            place(table, *last)
+    let is_usable = |row: usize| overflow[row] < 1e-3 && zero[row] < 0.01;
+    let range = match extent(table, &each_point(table), is_usable) {
+        Some(extent) => format!(
+            "Less than 0.1 % of steps overflow and less than 1 % of elements are subnormal{extent}"
         ),
-        _ => "No scale of this sweep keeps gradients inside fp16".to_owned(),
+        None => "At no point are overflows under 0.1 % of steps and subnormal elements under 1 %"
+            .to_owned(),
     };
-    let end = last(table);
-    let worst = format!(
-        "at {} {} of elements and {} of steps overflow",
-        place(table, end),
-        cell(table, "expected_overflow", end),
-        cell(table, "step_overflow", end)
+    let worst = table.best("expected_overflow", -1.0).unwrap_or(0);
+    let most = format!(
+        "{}{} of elements and {} of steps overflow",
+        at(table, worst),
+        cell(table, "expected_overflow", worst),
+        cell(table, "step_overflow", worst)
     );
-    vec![range, worst]
+    vec![range, most]
 }

@@ -5,6 +5,7 @@
     reason = "all experiments have the signature of those that can fail"
 )]
 
+mod axes;
 mod common;
 mod prelude;
 
@@ -48,6 +49,8 @@ use crate::study::Experiment;
 pub use consistency::{Clocks, JitteredWorker};
 pub use local_sgd::LocalWorker;
 
+pub(crate) use all_reduce::algorithm as all_reduce_algorithm;
+pub(crate) use axes::at;
 pub(crate) use common::all_reduce as all_reduce_schedule;
 
 /// All experiments, in the order of `lab list`.

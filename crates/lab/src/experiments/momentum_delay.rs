@@ -45,8 +45,8 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
 fn findings(table: &Table) -> Vec<String> {
     let end = last(table);
     vec![format!(
-        "At {} the largest stable step size is {}, {} smaller than without delay",
-        place(table, end),
+        "{}the largest stable step size is {}, {} smaller than without delay",
+        at(table, end),
         cell(table, "exact_limit", end),
         cell(table, "limit_reduction", end)
     )]

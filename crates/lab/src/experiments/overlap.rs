@@ -79,7 +79,8 @@ fn timeline(at: &Settings, _: &mut Random) -> Result<Timeline, LabError> {
         Unit::Seconds.show(backward.0)
     );
     let track = |name: &str, spans| Track { name: name.to_owned(), spans };
-    Ok(Timeline { title, tracks: vec![track("compute", compute), track("network", network)] })
+    let tracks = vec![track("compute", compute), track("network", network)];
+    Ok(Timeline { title, tracks, named: Vec::new() })
 }
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
@@ -103,20 +104,13 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
 
 fn findings(table: &Table) -> Vec<String> {
     let Some(best) = table.best("step_seconds", 1.0) else { return Vec::new() };
-    let end = last(table);
     vec![
         format!(
-            "{} is best: {} per step, {} of it exposed communication",
-            place(table, best),
+            "{}{} per step, {} of it exposed communication",
+            best_is(table, best, "best"),
             cell(table, "step_seconds", best),
             cell(table, "exposed_seconds", best)
         ),
-        format!(
-            "{} takes {}, {} takes {}",
-            place(table, 0),
-            cell(table, "step_seconds", 0),
-            place(table, end),
-            cell(table, "step_seconds", end)
-        ),
+        format!("time of a step: {}", across(table, "step_seconds", 0, last(table))),
     ]
 }

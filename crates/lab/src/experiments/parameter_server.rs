@@ -11,10 +11,11 @@ const DESCRIPTION: Description = Description {
     name: "parameter-server",
     title: "Parameter servers against a ring all-reduce, by workers and servers",
     question: "How many parameter servers match a ring all-reduce?",
-    formula: "server 2a + 2nd/(sB), ring 2(n-1)(a + d/(nB)); ratio n^2/(s(n-1)); efficiency \
+    formula: "server 2a + 2nd/(sB), ring 2(n-1)(a + d/(nB)); bytes n^2/(s(n-1)) \
+              times a ring's; efficiency \
               1/(1+(n-1)/s)",
-    look: "server_seconds grows with workers, ring_seconds does not; ratio; server_bandwidth for \
-           one step per second",
+    look: "server_seconds grows with workers, ring_seconds only by latency; seconds_ratio, which \
+           is bytes_ratio without latency; server_bandwidth for one step per second",
     surprise: "both send 2nd bytes in total, but the busiest link differs; as many servers as \
                workers match a ring, and for sparse gradients servers are faster",
     params: &[
@@ -29,7 +30,8 @@ const DESCRIPTION: Description = Description {
     columns: &[
         Column::new("server_seconds", Unit::Seconds, "time of push and pull"),
         Column::new("ring_seconds", Unit::Seconds, "time of a ring all-reduce"),
-        Column::new("ratio", Unit::Times, "bytes of the busiest link/bytes of a ring link"),
+        Column::new("seconds_ratio", Unit::Times, "server_seconds/ring_seconds"),
+        Column::new("bytes_ratio", Unit::Times, "bytes of the busiest link/bytes of a ring link"),
         Column::new("efficiency", Unit::Share, "share of linear speed-up, limited by server links"),
         Column::new(
             "server_bandwidth",
@@ -49,9 +51,12 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
         lockstep_config::units::Bytes((bytes.0 as f64 * at.number("density")).round() as u64);
     let servers = parameter_server::push_and_pull(n, s);
     let second = lockstep_config::units::Seconds(1.0);
+    let server_seconds = servers.seconds(nonzero, link(at)).0;
+    let ring_seconds = ring::all_reduce(n).seconds(bytes, link(at)).0;
     Ok(vec![row![
-        servers.seconds(nonzero, link(at)).0,
-        ring::all_reduce(n).seconds(bytes, link(at)).0,
+        server_seconds,
+        ring_seconds,
+        server_seconds / ring_seconds,
         parameter_server::bytes_over_ring(n, s) * at.number("density"),
         parameter_server::efficiency(n, s),
         parameter_server::server_bandwidth(n, s, nonzero, second).0,
@@ -63,14 +68,15 @@ fn findings(table: &Table) -> Vec<String> {
     let end = last(table);
     vec![
         format!(
-            "At {}, parameter servers take {} and a ring {}",
-            place(table, end),
+            "{}parameter servers take {}, {} the time of a ring ({})",
+            at(table, end),
             cell(table, "server_seconds", end),
+            cell(table, "seconds_ratio", end),
             cell(table, "ring_seconds", end)
         ),
         format!(
             "the busiest server link carries {} the bytes of a ring link",
-            cell(table, "ratio", end)
+            cell(table, "bytes_ratio", end)
         ),
     ]
 }

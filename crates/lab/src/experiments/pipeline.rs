@@ -104,8 +104,11 @@ fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
                 spans: Vec::new(),
             }),
         );
-        let run =
-            simulate_with_jitter(at, (&pipeline, &times), random, |device, task, start, end| {
+        let run = simulate_with_jitter(
+            at,
+            (&pipeline, &times),
+            &mut random.stream(0),
+            |device, task, start, end| {
                 let activity = match task.pass {
                     Pass::Forward => Activity::Forward,
                     Pass::Backward | Pass::InputGrad => Activity::Backward,
@@ -113,10 +116,14 @@ fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
                 };
                 let span = Span::new(activity, start, end).numbered(task.microbatch);
                 tracks[first + device].spans.push(span);
-            });
+            },
+        );
         bubbles.push(format!("{kind} {}", Unit::Share.show(run.bubble())));
     }
-    Ok(Timeline { title: format!("Bubble: {}", bubbles.join(", ")), tracks })
+    let title = format!("Bubble: {}", bubbles.join(", "));
+    // The first device of each schedule, should not all fit.
+    let named = (0..tracks.len()).step_by(at.count("devices")).collect();
+    Ok(Timeline { title, tracks, named })
 }
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
@@ -125,7 +132,8 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
         let (pipeline, times) = build_pipeline(at, kind);
         let Shape { num_devices: p, num_chunks, num_microbatches: m } = pipeline.shape;
         let timeline = simulate(&pipeline, &times).expect("no deadlock");
-        let run = simulate_with_jitter(at, (&pipeline, &times), random, |_, _, _, _| {});
+        let run =
+            simulate_with_jitter(at, (&pipeline, &times), &mut random.stream(0), |_, _, _, _| {});
         let is_closed = matches!(kind, Kind::GPipe | Kind::OneFOneB)
             || (kind == Kind::Interleaved && m.is_multiple_of(p));
         let closed = if is_closed { bubble(p, m, num_chunks) } else { f64::NAN };
@@ -144,15 +152,13 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let end = last(table);
-    let (schedules, bubble) = (table.texts("schedule"), table.texts("bubble"));
-    let of = |name: &str| (0..=end).rev().find(|row| schedules[*row] == name).unwrap_or(end);
-    let (one, gpipe, zero) = (of("1f1b"), of("gpipe"), of("zero-bubble"));
-    let live = table.texts("live_microbatches");
+    let [one, gpipe, zero] =
+        ["1f1b", "gpipe", "zero-bubble"].map(|name| last_with(table, "schedule", name));
+    let (bubble, live) = (table.texts("bubble"), table.texts("live_microbatches"));
     vec![
         format!(
-            "At {}, the bubble of 1F1B is {}, of zero-bubble {}",
-            place(table, end),
+            "{}the bubble of 1F1B is {}, of zero-bubble {}",
+            at(table, one),
             bubble[one],
             bubble[zero]
         ),

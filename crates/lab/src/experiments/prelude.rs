@@ -1,5 +1,9 @@
-//! Imports and helpers of every experiment.
+//! Imports and definition of every experiment.
 
+pub(crate) use super::axes::{
+    across, at, best_is, cell, each_point, extent, last, last_point, last_with, lowest, rows_with,
+    winners,
+};
 pub(crate) use crate::description::{ChartSpec, Column, Description, Param, Unit};
 pub(crate) use crate::error::LabError;
 pub(crate) use crate::random::Random;
@@ -41,22 +45,3 @@ macro_rules! experiment {
 }
 
 pub(crate) use experiment;
-
-/// Text of a cell.
-pub(crate) fn cell(table: &Table, column: &str, row: usize) -> String {
-    table.texts(column).get(row).cloned().unwrap_or_default()
-}
-
-/// Point of the sweep of a row: name and value of the first column.
-pub(crate) fn place(table: &Table, row: usize) -> String {
-    if table.num_swept == 0 {
-        return "these settings".to_owned();
-    }
-    let name = table.columns[0].name;
-    format!("{name} = {}", cell(table, name, row))
-}
-
-/// Index of the last row.
-pub(crate) fn last(table: &Table) -> usize {
-    table.rows.len().saturating_sub(1)
-}

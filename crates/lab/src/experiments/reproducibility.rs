@@ -102,18 +102,16 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let (algorithms, end) = (table.texts("algorithm"), last(table));
-    let of = |name: &str| (0..=end).rev().find(|row| algorithms[*row] == name).unwrap_or(0);
-    let (ring, halving) = (of("ring"), of("rabenseifner"));
+    let [ring, halving] = ["ring", "rabenseifner"].map(|name| last_with(table, "algorithm", name));
     vec![
         format!(
-            "At {} a ring changes the bits of {} of sums, rabenseifner of {}",
-            place(table, ring),
+            "{}a ring changes the bits of {} of sums, rabenseifner of {}",
+            at(table, ring),
             cell(table, "differing_share", ring),
             cell(table, "differing_share", halving)
         ),
         format!(
-            "runs diverge at step {}, with a relative difference of up to {}",
+            "first step at which the ring's weights differ: {}; largest relative difference: {}",
             cell(table, "first_step", ring),
             cell(table, "relative_difference", ring)
         ),

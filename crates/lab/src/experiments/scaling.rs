@@ -77,13 +77,13 @@ fn findings(table: &Table) -> Vec<String> {
     let end = last(table);
     let efficiency = table.numbers("efficiency");
     let mut findings = vec![format!(
-        "At {} the speed-up is {}; its limit is {}",
-        place(table, end),
+        "{}the speed-up is {}; its limit is {}",
+        at(table, end),
         cell(table, "speed_up", end),
         cell(table, "speed_up_limit", end)
     )];
-    if let Some(row) = (0..efficiency.len()).find(|row| efficiency[*row] < 0.5) {
-        findings.push(format!("efficiency is below one half from {} on", place(table, row)));
+    if let Some(extent) = extent(table, &each_point(table), |row| efficiency[row] < 0.5) {
+        findings.push(format!("efficiency is below one half{extent}"));
     }
     findings
 }

@@ -64,7 +64,7 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     ];
     let mut rows = Vec::new();
     for (name, weight) in policies {
-        let (iterations, mean_weight) = descend(at, random, weight);
+        let (iterations, mean_weight) = descend(at, &mut random.stream(0), weight);
         rows.push(row![name, iterations, mean_weight]);
     }
     Ok(rows)
@@ -112,26 +112,20 @@ fn descend(at: &Settings, random: &mut Random, weight: &dyn Fn(usize) -> f64) ->
 
 fn findings(table: &Table) -> Vec<String> {
     let (policies, iterations) = (table.texts("policy"), table.numbers("iterations"));
-    let reached = |name: &str| {
-        let ends = policies.iter().zip(&iterations);
-        ends.filter(|(policy, count)| *policy == name && count.is_finite()).count()
+    let reached = |name: &str| match extent(table, &rows_with(table, "policy", name), |row| {
+        iterations[row].is_finite()
+    }) {
+        Some(extent) => format!("reaches the target{extent}"),
+        None => "never reaches the target".to_owned(),
     };
-    let num_points = policies.len() / 4;
-    let best = table.best("iterations", 1.0).map_or_else(String::new, |row| {
-        format!(
-            "fastest: {} at {}, {} gradients",
-            policies[row],
-            place(table, row),
-            iterations[row]
-        )
-    });
-    vec![
-        format!(
-            "The plain policy reaches the target at {} of {num_points} step sizes, scaling by \
-             age at {}",
-            reached("plain"),
-            reached("by age")
-        ),
-        best,
-    ]
+    let mut findings = vec![format!(
+        "The plain policy {}, scaling by age {}",
+        reached("plain"),
+        reached("by age")
+    )];
+    findings.extend(table.best("iterations", 1.0).map(|row| {
+        let count = cell(table, "iterations", row);
+        format!("{}{} is fastest: {count} gradients", at(table, row), policies[row])
+    }));
+    findings
 }

@@ -1,20 +1,13 @@
 //! Stragglers: a synchronous step takes as long as its slowest worker.
 
 use super::common::{bandwidth, latency, link};
-use crate::description::{ChartSpec, Column, Description, Param, Unit};
-use crate::error::LabError;
+use super::prelude::*;
 use crate::math::{expected_maximum, log_normal_below, normal_below, powi, quantile};
-use crate::random::{Jitter, Random};
-use crate::row;
-use crate::settings::Settings;
-use crate::study::Experiment;
-use crate::table::{Row, Table};
-use crate::timeline::{Activity, Span, Timeline, Track};
+use crate::random::Jitter;
 use lockstep_planner::collective::ring;
 use lockstep_tensor::math::scalar::{ln, powf};
 
-/// The experiment.
-pub(super) struct Stragglers;
+experiment!(Stragglers, timeline);
 
 const DESCRIPTION: Description = Description {
     name: "stragglers",
@@ -85,67 +78,56 @@ const TRACE: [f64; 25] = [
     1.02, 1.02, 1.03, 1.03, 1.04, 1.06, 1.12, 1.8,
 ];
 
-impl Experiment for Stragglers {
-    fn description(&self) -> &'static Description {
-        &DESCRIPTION
-    }
-
-    fn run(&self, at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
-        let (num_workers, num_steps) = (at.count("workers"), at.count("steps"));
-        let mean = at.number("mean");
-        let (jitter, sum) = (jitter(at), all_reduce_seconds(at));
-        let mut last = vec![0_usize; num_workers];
-        let (mut steps, mut all, mut num_slow) = (Vec::new(), 0.0, 0_usize);
-        for _ in 0..num_steps {
-            let mut slowest = (0.0, 0);
-            for worker in 0..num_workers {
-                let time = mean * jitter.factor(random);
-                all += time;
-                if time > slowest.0 {
-                    slowest = (time, worker);
-                }
+fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
+    let (num_workers, num_steps) = (at.count("workers"), at.count("steps"));
+    let mean = at.number("mean");
+    let (jitter, sum) = (jitter(at), all_reduce_seconds(at));
+    let mut last = vec![0_usize; num_workers];
+    let (mut steps, mut all, mut num_slow) = (Vec::new(), 0.0, 0_usize);
+    for _ in 0..num_steps {
+        let mut slowest = (0.0, 0);
+        for worker in 0..num_workers {
+            let time = mean * jitter.factor(random);
+            all += time;
+            if time > slowest.0 {
+                slowest = (time, worker);
             }
-            last[slowest.1] += 1;
-            num_slow += usize::from(slowest.0 > 1.1 * mean * median(&jitter));
-            steps.push(slowest.0 + sum);
         }
-        steps.sort_by(f64::total_cmp);
-        let step = steps.iter().sum::<f64>() / num_steps as f64;
-        let compute = all / (num_steps * num_workers) as f64;
-        let expected = expected(&jitter, num_workers) * mean;
-        let most = last.into_iter().max().unwrap_or(0);
-        Ok(vec![row![
-            step,
-            quantile(&steps, 0.5),
-            quantile(&steps, 0.95),
-            quantile(&steps, 0.99),
-            compute / step,
-            mean * mean_factor(&jitter) / (expected + sum),
-            (step - sum) / compute,
-            most as f64 / num_steps as f64,
-            num_slow as f64 / num_steps as f64,
-            any_slow(&jitter, num_workers),
-        ]])
+        last[slowest.1] += 1;
+        num_slow += usize::from(slowest.0 > 1.1 * mean * median(&jitter));
+        steps.push(slowest.0 + sum);
     }
+    steps.sort_by(f64::total_cmp);
+    let step = steps.iter().sum::<f64>() / num_steps as f64;
+    let compute = all / (num_steps * num_workers) as f64;
+    let expected = expected(&jitter, num_workers) * mean;
+    let most = last.into_iter().max().unwrap_or(0);
+    Ok(vec![row![
+        step,
+        quantile(&steps, 0.5),
+        quantile(&steps, 0.95),
+        quantile(&steps, 0.99),
+        compute / step,
+        mean * mean_factor(&jitter) / (expected + sum),
+        (step - sum) / compute,
+        most as f64 / num_steps as f64,
+        num_slow as f64 / num_steps as f64,
+        any_slow(&jitter, num_workers),
+    ]])
+}
 
-    fn findings(&self, table: &Table) -> Vec<String> {
-        let (at, last) = (table.columns[0].name, table.rows.len() - 1);
-        let text = |column: &str| table.texts(column)[last].clone();
-        vec![
-            format!("At {at} = {}, efficiency is {}", text(at), text("efficiency")),
-            format!(
-                "the slowest worker takes {} the mean; the median step takes {}, the 99th \
-                 percentile {}",
-                text("amplification"),
-                text("p50_seconds"),
-                text("p99_seconds")
-            ),
-        ]
-    }
-
-    fn timeline(&self, at: &Settings, random: &mut Random) -> Result<Option<Timeline>, LabError> {
-        Ok(Some(timeline(at, random)))
-    }
+fn findings(table: &Table) -> Vec<String> {
+    let end = last(table);
+    vec![
+        format!("{}efficiency is {}", at(table, end), cell(table, "efficiency", end)),
+        format!(
+            "the slowest worker takes {} the mean; the median step takes {}, the 99th \
+             percentile {}",
+            cell(table, "amplification", end),
+            cell(table, "p50_seconds", end),
+            cell(table, "p99_seconds", end)
+        ),
+    ]
 }
 
 fn jitter(at: &Settings) -> Jitter {
@@ -167,17 +149,18 @@ fn all_reduce_seconds(at: &Settings) -> f64 {
 const TIMELINE_STEPS: usize = 6;
 
 /// The first steps of every worker.
-fn timeline(at: &Settings, random: &mut Random) -> Timeline {
+fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
     let (jitter, sum) = (jitter(at), all_reduce_seconds(at));
     let name = |worker| format!("worker {worker}");
     let mut tracks: Vec<Track> = (0..at.count("workers"))
         .map(|worker| Track { name: name(worker), spans: Vec::new() })
         .collect();
-    let mut start = 0.0;
+    let (mut start, mut named) = (0.0, Vec::new());
     for step in 0..TIMELINE_STEPS {
         let times: Vec<f64> =
             tracks.iter().map(|_| start + at.number("mean") * jitter.factor(random)).collect();
         let slowest = times.iter().copied().fold(start, f64::max);
+        named.extend(times.iter().position(|time| *time >= slowest));
         for (track, time) in tracks.iter_mut().zip(times) {
             track.spans.push(Span::new(Activity::Compute, start, time).numbered(step));
             if time < slowest {
@@ -189,11 +172,13 @@ fn timeline(at: &Settings, random: &mut Random) -> Timeline {
         }
         start = slowest + sum;
     }
-    let mut timeline = Timeline { title: String::new(), tracks };
+    named.sort_unstable();
+    named.dedup();
+    let mut timeline = Timeline { title: String::new(), tracks, named };
     let wait_share = Unit::Share.show(timeline.share(Activity::Wait));
     timeline.title =
         format!("Workers wait {wait_share} of {TIMELINE_STEPS} steps for the slowest worker");
-    timeline
+    Ok(timeline)
 }
 
 /// Expected maximum of n factors.

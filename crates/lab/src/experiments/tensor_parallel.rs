@@ -70,15 +70,11 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let shares = table.numbers("communication_share");
-    let end = last(table);
-    let mut findings = vec![format!(
-        "At {}, the communication share is {}",
-        place(table, end),
-        cell(table, "communication_share", end)
-    )];
-    if let Some(row) = (0..shares.len()).find(|row| shares[*row] > 0.1) {
-        findings.push(format!("it exceeds 10 % from {} on", place(table, row)));
+    let (shares, end) = (table.numbers("communication_share"), last(table));
+    let share = cell(table, "communication_share", end);
+    let mut findings = vec![format!("{}the communication share is {share}", at(table, end))];
+    if let Some(extent) = extent(table, &each_point(table), |row| shares[row] > 0.1) {
+        findings.push(format!("it exceeds 10 %{extent}"));
     }
     findings
 }

@@ -119,9 +119,9 @@ fn rates(at: &Settings, random: &mut Random) -> Vec<Line> {
     let sample = DIM as f64 * at.number("noise") * at.number("noise");
     let lossy = at.number("compression") * at.number("compression") / n;
     let age = 1.0 + tau as f64;
-    let fresh = descend(at, random, 0, 0.0);
-    let stale = descend(at, random, tau, 0.0);
-    let compressed = descend(at, random, 0, lossy);
+    let fresh = descend(at, &mut random.stream(0), 0, 0.0);
+    let stale = descend(at, &mut random.stream(0), tau, 0.0);
+    let compressed = descend(at, &mut random.stream(0), 0, lossy);
     let far = 2.0 * drop / (lr * num);
     let old = lr * tau as f64;
     let at_most = |theorem, quantity, bound, measured| Line {
@@ -266,13 +266,12 @@ fn findings(table: &Table) -> Vec<String> {
                 measured[row] >= bounds[row] * (1.0 - 1e-3)
             }
     };
-    let rows = 0..=last(table);
-    let violated = rows.clone().find(|row| !holds(*row));
-    let num_measured = rows.filter(|row| measured[*row].is_finite()).count();
-    let first = violated.map_or_else(
-        || format!("All {num_measured} measured bounds hold, and none is a prediction"),
-        |row| format!("Theorem {} does not hold at {}", names[row], place(table, row)),
-    );
+    let rows = 0..measured.len();
+    let num_measured = rows.clone().filter(|row| measured[*row].is_finite()).count();
+    let first = match rows.clone().find(|row| !holds(*row)) {
+        None => format!("All {num_measured} measured bounds hold, and none is a prediction"),
+        Some(row) => format!("{}theorem {} does not hold", at(table, row), names[row]),
+    };
     let loosest = table.best("slack", -1.0).map_or_else(String::new, |row| {
         format!("the loosest bound is {}: a factor of {}", names[row], cell(table, "slack", row))
     });

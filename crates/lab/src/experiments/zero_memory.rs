@@ -65,21 +65,22 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
 }
 
 fn findings(table: &Table) -> Vec<String> {
-    let end = last(table);
-    let needed = |stage: usize| cell(table, "workers_to_fit", end - 3 + stage);
+    let [none, one, two, three] =
+        ["stage 0", "stage 1", "stage 2", "stage 3"].map(|name| last_with(table, "stage", name));
+    let fit = |row: usize| cell(table, "workers_to_fit", row);
     vec![
         format!(
-            "At {} a worker has {} of model states without ZeRO and {} with stage 3",
-            place(table, end),
-            cell(table, "state_bytes", end - 3),
-            cell(table, "state_bytes", end)
+            "{}a worker has {} of model states without ZeRO and {} with stage 3",
+            at(table, none),
+            cell(table, "state_bytes", none),
+            cell(table, "state_bytes", three)
         ),
         format!(
             "workers to fit by stage: {}, {}, {}, {}",
-            needed(0),
-            needed(1),
-            needed(2),
-            needed(3)
+            fit(none),
+            fit(one),
+            fit(two),
+            fit(three)
         ),
     ]
 }

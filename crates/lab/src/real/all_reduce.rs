@@ -3,11 +3,12 @@
 use super::cluster;
 use super::measurement::{Measurement, Point};
 use crate::error::LabError;
-use lockstep_schedule::Algorithm;
+use crate::experiments::all_reduce_algorithm;
 
 pub(super) const MEASUREMENT: Measurement = Measurement {
     name: "all-reduce",
-    column: "seconds",
+    // Links are emulated for each pair of ranks.
+    column: "separate_links_seconds",
     row_column: Some("algorithm"),
     params: &["ranks=4", "latency=5ms", "bandwidth=20MB/s"],
     sweep: "bytes=4kB,400kB,2MB",
@@ -16,10 +17,10 @@ pub(super) const MEASUREMENT: Measurement = Measurement {
 
 fn measure(point: &Point<'_>) -> Result<f64, LabError> {
     let at = point.at;
-    // Parametrized algorithms, such as a segmented tree, are simulated only.
-    let Ok(algorithm) = point.row.parse::<Algorithm>() else { return Ok(f64::NAN) };
-    let links = cluster::uniform_links(point.link());
-    cluster::shortest_seconds(point.world, (at.count("ranks"), &links), 3, |rank| {
+    let (num_ranks, link) = (at.count("ranks"), point.link());
+    let algorithm = all_reduce_algorithm(point.row, num_ranks, at.bytes("bytes"), link);
+    let links = cluster::uniform_links(link);
+    cluster::shortest_seconds(point.world, (num_ranks, &links), 3, |rank| {
         rank.all_reduce(algorithm, at.number("bytes"))
     })
 }

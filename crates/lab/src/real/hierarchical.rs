@@ -72,7 +72,13 @@ fn measure(point: &Point<'_>) -> Result<f64, LabError> {
 fn two_levels(inside: &Comm, across: &Comm, len: usize) -> Result<(), CommError> {
     let mut vector = vec![1.0_f32; len];
     let mut part = vec![0.0_f32; len / inside.group_size()];
-    inside.using(Algorithm::RING).reduce_scatter(&vector, &mut part, Reduction::Sum)?;
-    across.using(Algorithm::RING).all_reduce(&mut part, Reduction::Sum)?;
-    inside.using(Algorithm::RING).all_gather(&part, &mut vector)
+    // The algorithms of the engine's hierarchical all-reduce.
+    let choose = |comm: &Comm, halving| {
+        if comm.group_size().is_power_of_two() { halving } else { Algorithm::Pairwise }
+    };
+    let scatter = choose(inside, Algorithm::Halving);
+    inside.using(scatter).reduce_scatter(&vector, &mut part, Reduction::Sum)?;
+    let exchange = choose(across, Algorithm::Rabenseifner);
+    across.using(exchange).all_reduce(&mut part, Reduction::Sum)?;
+    inside.using(choose(inside, Algorithm::Doubling)).all_gather(&part, &mut vector)
 }

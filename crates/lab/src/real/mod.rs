@@ -23,7 +23,7 @@ mod stragglers;
 
 use crate::description::{ChartSpec, Column, Description, Unit};
 use crate::error::LabError;
-use crate::experiments::find;
+use crate::experiments::{at, find};
 use crate::settings::sweep;
 use crate::study::{Report, Study};
 use crate::table::{Cell, Table};
@@ -187,11 +187,6 @@ fn findings(table: &Table) -> Vec<String> {
     let close = differences.iter().filter(|difference| difference.abs() <= 0.2).count();
     vec![
         format!("{close} of {} measurements are within 20 % of the simulation", differences.len()),
-        format!(
-            "the largest difference is {}, at {} = {}",
-            texts[worst],
-            table.columns[0].name,
-            table.texts(table.columns[0].name)[worst]
-        ),
+        format!("{}the difference is largest: {}", at(table, worst), texts[worst]),
     ]
 }

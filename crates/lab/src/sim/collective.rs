@@ -55,9 +55,10 @@ pub fn simulate_with_failures(
     CollectiveRun { ends, end, num_events }
 }
 
-/// Duration of a message over links that only its two ports share.
+/// Duration of a message over links that only the messages of its two ends share.
 fn seconds(fabric: Fabric<'_>, message: &Message) -> f64 {
     let link = match fabric {
+        Fabric::Separate(link) => return link.seconds(message.pair_bytes).0,
         Fabric::Uniform(link) => link,
         Fabric::PerPair(links) => *links
             .between(message.source as usize, message.target as usize)

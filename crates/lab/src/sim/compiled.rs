@@ -24,6 +24,8 @@ pub(super) struct Message {
     pub(super) source: u32,
     pub(super) target: u32,
     pub(super) bytes: Bytes,
+    /// Bytes that the source sends to the target in the same round: they share the pair's link.
+    pub(super) pair_bytes: Bytes,
     /// Bytes that the busier of the two ends sends (or receives) in the same round: they share a
     /// port.
     pub(super) port_bytes: Bytes,
@@ -36,11 +38,11 @@ impl CompiledSchedule {
     /// If ranks access each other's memory, or a receive has no send.
     pub fn new(schedule: &Schedule, layout: &Layout, element: Bytes) -> Self {
         assert!(!schedule.needs_memory(), "only schedules of messages can be simulated");
-        let bytes = |step: &Step| element * layout.len(step.chunks()) as u64;
+        let bytes_of = |step: &Step| element * layout.len(step.chunks()) as u64;
         let port_bytes = |rank: usize, round: usize, sends: bool| {
             let steps = schedule.programs[rank][round].iter().filter(|step| step.is_message());
             let same = steps.filter(|step| matches!(step, Step::Send { .. }) == sends);
-            same.map(bytes).sum::<Bytes>()
+            same.map(bytes_of).sum::<Bytes>()
         };
         let mut posted: BTreeMap<(usize, usize), [Posted; 2]> = BTreeMap::new();
         for (id, step) in schedule.steps() {
@@ -49,7 +51,7 @@ impl CompiledSchedule {
                 Step::Recv { peer, .. } | Step::RecvReduce { peer, .. } => ((peer, id.rank), 1),
                 _ => continue,
             };
-            posted.entry(channel).or_default()[is_recv].push_back((id.round, bytes(step)));
+            posted.entry(channel).or_default()[is_recv].push_back((id.round, bytes_of(step)));
         }
         let num_rounds = |rank: usize| schedule.programs[rank].len();
         let mut by_round: Vec<Vec<Vec<u32>>> =
@@ -63,8 +65,12 @@ impl CompiledSchedule {
                 by_round[target][received_in].push(number);
                 let port_bytes =
                     port_bytes(source, sent_in, true).max(port_bytes(target, received_in, false));
+                let steps = schedule.programs[source][sent_in].iter();
+                let to_target =
+                    steps.filter(|step| matches!(step, Step::Send { peer, .. } if *peer == target));
+                let pair_bytes = to_target.map(bytes_of).sum();
                 let (source, target) = (source as u32, target as u32);
-                messages.push(Message { source, target, bytes, port_bytes });
+                messages.push(Message { source, target, bytes, pair_bytes, port_bytes });
             }
         }
         let mut message_indices = Vec::new();

@@ -24,7 +24,10 @@ use lockstep_schedule::{Link, Links};
 pub enum Fabric<'a> {
     /// One kind of link between all ranks; the messages of a rank and round share its port.
     Uniform(Link),
-    /// An individual link between any two ranks.
+    /// A link of its own between any two ranks, and no port: messages to several ranks travel at
+    /// the same time.
+    Separate(Link),
+    /// An individual link between any two ranks; the messages of a rank and round share its port.
     PerPair(&'a Links),
     /// Links shared by several pairs: each divides its bandwidth evenly among its flows.
     Shared(&'a SharedLinks),

@@ -10,8 +10,12 @@ use super::{
 use half::{bf16, f16};
 use lockstep_comm::{CommError, Reduction};
 use lockstep_optim::Slot;
+use lockstep_tensor::Cpu;
 use lockstep_tensor::random::Key;
 use std::ops::Range;
+
+/// Elements of a flat buffer that a thread handles at a time.
+const PART_LEN: usize = 1 << 14;
 
 /// Compression state of a rank.
 pub(super) struct Compression {
@@ -87,7 +91,7 @@ impl Tensor {
 
 impl Compression {
     /// Begins an exchange: adds residuals to the gradients, and plans the calls.
-    pub(super) fn begin(&mut self, step: u64) {
+    pub(super) fn begin(&mut self, cpu: &Cpu, step: u64) {
         let num_workers = self.hierarchy.leaders.group_size();
         for tensor in &mut self.tensors {
             let now = |method: Method| method.at_step(step, &tensor.shape, num_workers);
@@ -108,7 +112,11 @@ impl Compression {
             _ => {}
         }
         if self.plan.error_feedback {
-            self.uncompressed.iter_mut().zip(&self.residual).for_each(|(g, left)| *g += left);
+            let residual = &self.residual;
+            cpu.for_each_part(&mut self.uncompressed, PART_LEN, |index, part| {
+                let left = residual.get(index * PART_LEN..).unwrap_or_default();
+                part.iter_mut().zip(left).for_each(|(grad, left)| *grad += left);
+            });
         }
         self.total.fill(0.0);
         self.stages.clear();
@@ -124,29 +132,34 @@ impl Compression {
     }
 
     /// Makes one call of the exchange.
-    pub(super) fn run_stage(&mut self, stage: Stage, step: u64) -> Result<(), CommError> {
+    pub(super) fn run_stage(
+        &mut self,
+        cpu: &Cpu,
+        stage: Stage,
+        step: u64,
+    ) -> Result<(), CommError> {
         match (stage, self.plan.method) {
             (Stage::Dense, _) => self.exchange_dense(),
-            (Stage::SecondFactor, _) => self.exchange_second_factor(),
-            (Stage::Compressed, Method::Bf16) => self.exchange_half::<bf16>(),
-            (Stage::Compressed, Method::F16) => self.exchange_half::<f16>(),
+            (Stage::SecondFactor, _) => self.exchange_second_factor(cpu),
+            (Stage::Compressed, Method::Bf16) => self.exchange_half::<bf16>(cpu),
+            (Stage::Compressed, Method::F16) => self.exchange_half::<f16>(cpu),
             (Stage::Compressed, Method::RandomK { .. }) => self.exchange_random_k(step),
-            (Stage::Compressed, Method::PowerSgd { .. }) => self.exchange_first_factor(),
-            (Stage::Compressed, _) => self.exchange_messages(step),
+            (Stage::Compressed, Method::PowerSgd { .. }) => self.exchange_first_factor(cpu),
+            (Stage::Compressed, _) => self.exchange_messages(cpu, step),
         }
     }
 
     /// Ends an exchange: what was not sent becomes the residual.
-    pub(super) fn end(&mut self) {
+    pub(super) fn end(&mut self, cpu: &Cpu) {
         // A step that will be skipped must not spoil the state.
         let is_finite = self.total.iter().all(|value| value.is_finite());
         if self.plan.error_feedback && is_finite {
-            let left = self
-                .uncompressed
-                .iter()
-                .zip(&self.sent)
-                .map(|(uncompressed, sent)| uncompressed - sent);
-            self.residual.iter_mut().zip(left).for_each(|(kept, left)| *kept = left);
+            let (uncompressed, sent) = (&self.uncompressed, &self.sent);
+            cpu.for_each_part(&mut self.residual, PART_LEN, |index, part| {
+                let start = index * PART_LEN;
+                let left = uncompressed[start..].iter().zip(&sent[start..]).map(|(all, s)| all - s);
+                part.iter_mut().zip(left).for_each(|(kept, left)| *kept = left);
+            });
         }
         match self.plan.method {
             Method::OneBitAdam { beta1 } if is_finite => {
@@ -195,53 +208,57 @@ impl Compression {
     }
 
     /// Methods that all-gather messages.
-    fn exchange_messages(&mut self, step: u64) -> Result<(), CommError> {
+    fn exchange_messages(&mut self, cpu: &Cpu, step: u64) -> Result<(), CommError> {
         let Self { plan, tensors, uncompressed, sent, total, own, all, hierarchy, .. } = self;
         let key =
             Key::new(plan.seed, "compress").with(step).with(hierarchy.leaders.group_rank() as u64);
+        let mut messages: Vec<(CompressedPart<'_>, Vec<u8>)> =
+            compressed_parts(tensors, sent).map(|part| (part, Vec::new())).collect();
+        for_each(cpu, &mut messages, |(part, message)| {
+            let &mut CompressedPart { tensor, method, ref mut values } = part;
+            let (shape, key) = (&tensor.shape, key.with(tensor.shape.number));
+            method.encode(cpu.isa(), shape, &uncompressed[tensor.flat()], key, message);
+            values.fill(0.0);
+            method.decode(shape, message, values);
+        });
         own.clear();
-        for tensor in &*tensors {
-            let Some(method) = tensor.now else { continue };
-            let (shape, flat, start) = (&tensor.shape, tensor.flat(), own.len());
-            method.encode(shape, &uncompressed[flat.clone()], key.with(shape.number), own);
-            sent[flat.clone()].fill(0.0);
-            method.decode(shape, &own[start..], &mut sent[flat]);
+        for (_, message) in &messages {
+            own.extend_from_slice(message);
         }
         all.resize(own.len() * hierarchy.leaders.group_size(), 0);
         hierarchy.leaders.all_gather(own, all)?;
         let is_vote = plan.method == Method::Sign && !plan.error_feedback;
-        let mut start = 0;
-        for tensor in &*tensors {
-            let Some(method) = tensor.now else { continue };
-            let shape = &tensor.shape;
-            let end = start + method.message_len(shape);
-            let messages = all.chunks_exact(own.len()).map(|message| &message[start..end]);
-            let into = &mut total[tensor.flat()];
+        let (all, len, mut start) = (&*all, own.len(), 0);
+        let mut sums: Vec<(CompressedPart<'_>, Range<usize>)> = compressed_parts(tensors, total)
+            .map(|part| {
+                let end = start + part.method.message_len(&part.tensor.shape);
+                (part, std::mem::replace(&mut start, end)..end)
+            })
+            .collect();
+        for_each(cpu, &mut sums, |(part, place)| {
+            let &mut CompressedPart { tensor, method, ref mut values } = part;
+            let messages = all.chunks_exact(len).map(|message| &message[place.clone()]);
             if is_vote {
-                sign::vote(&messages.collect::<Vec<_>>(), shape.row_len, into);
+                sign::vote(&messages.collect::<Vec<_>>(), tensor.shape.row_len, values);
             } else {
-                messages.for_each(|message| method.decode(shape, message, into));
+                messages.for_each(|message| method.decode(&tensor.shape, message, values));
             }
-            start = end;
-        }
+        });
         Ok(())
     }
 
     /// Half precision: all-reduces two bytes an element.
-    fn exchange_half<T: half_precision::Half>(&mut self) -> Result<(), CommError> {
+    fn exchange_half<T: half_precision::Half>(&mut self, cpu: &Cpu) -> Result<(), CommError> {
         let Self { tensors, uncompressed, sent, total, hierarchy, .. } = self;
-        let all = || tensors.iter().filter(|tensor| tensor.now.is_some()).map(Tensor::flat);
-        let mut room: Vec<T> = Vec::new();
-        for flat in all() {
-            half_precision::round(&uncompressed[flat.clone()], &mut sent[flat], &mut room);
-        }
+        let len = compressed_parts(tensors, sent).map(|part| part.values.len()).sum();
+        let mut room = vec![T::default(); len];
+        let mut rounded = split_among(compressed_parts(tensors, sent), &mut room);
+        for_each(cpu, &mut rounded, |(part, room)| {
+            half_precision::round(&uncompressed[part.tensor.flat()], part.values, room);
+        });
         hierarchy.leaders.all_reduce(&mut room, Reduction::Sum)?;
-        let mut sums = room.as_slice();
-        for flat in all() {
-            let (own, rest) = sums.split_at(flat.len());
-            T::widen(own, &mut total[flat]);
-            sums = rest;
-        }
+        let mut sums = split_among(compressed_parts(tensors, total), &mut room);
+        for_each(cpu, &mut sums, |(part, sums)| T::widen(sums, part.values));
         Ok(())
     }
 
@@ -263,8 +280,12 @@ impl Compression {
         buffer.clear();
         for tensor in some() {
             sent[tensor.flat()].fill(0.0);
+            // Values that are not drawn reach no other rank, so what is drawn reports them: all
+            // ranks skip the step, as they would without compression.
+            let is_finite = uncompressed[tensor.flat()].iter().all(|value| value.is_finite());
+            let mark = if is_finite { 1.0 } else { f32::NAN };
             for (place, scale) in places(tensor) {
-                sent[place] = uncompressed[place] * scale;
+                sent[place] = uncompressed[place] * scale * mark;
                 buffer.push(sent[place]);
             }
         }
@@ -275,38 +296,36 @@ impl Compression {
     }
 
     /// PowerSGD: all-reduces the P factor of every tensor.
-    fn exchange_first_factor(&mut self) -> Result<(), CommError> {
+    fn exchange_first_factor(&mut self, cpu: &Cpu) -> Result<(), CommError> {
         let Self { tensors, uncompressed, power, buffer, hierarchy, .. } = self;
         buffer.resize(low_rank(tensors).map(|(_, shape)| shape.rows * shape.rank).sum(), 0.0);
-        let mut at = 0;
-        for (tensor, shape) in low_rank(tensors) {
-            let p = &mut buffer[at..at + shape.rows * shape.rank];
-            project(shape, &uncompressed[tensor.flat()], &power[tensor.power.clone()], p);
-            at += p.len();
-        }
+        let mut factors = first_factors(tensors, buffer);
+        for_each(cpu, &mut factors, |(tensor, shape, p)| {
+            project(*shape, &uncompressed[tensor.flat()], &power[tensor.power.clone()], p);
+        });
         hierarchy.leaders.all_reduce(buffer, Reduction::Sum)
     }
 
     /// PowerSGD: all-reduces the Q factor of every tensor, and multiplies both.
-    fn exchange_second_factor(&mut self) -> Result<(), CommError> {
+    fn exchange_second_factor(&mut self, cpu: &Cpu) -> Result<(), CommError> {
         let Self { tensors, uncompressed, sent, total, power, buffer, hierarchy, .. } = self;
-        let mut at = 0;
-        for (tensor, shape) in low_rank(tensors) {
-            let flat = tensor.flat();
-            let p = &mut buffer[at..at + shape.rows * shape.rank];
-            let q = &mut power[tensor.power.clone()];
-            orthonormalize(shape, p);
-            project_back(shape, &uncompressed[flat.clone()], p, q);
-            expand(shape, p, q, &mut sent[flat]);
-            at += p.len();
-        }
+        let second = split(power, low_rank(tensors).map(|(tensor, _)| tensor.power.len()));
+        let own = split(sent, tensors.iter().map(|tensor| tensor.shape.len));
+        let own = tensors.iter().zip(own).filter(|(tensor, _)| tensor.low_rank().is_some());
+        let mut factors: Vec<_> =
+            first_factors(tensors, buffer).into_iter().zip(second).zip(own).collect();
+        for_each(cpu, &mut factors, |(((tensor, shape, p), q), (_, sent))| {
+            orthonormalize(*shape, p);
+            project_back(*shape, &uncompressed[tensor.flat()], p, q);
+            expand(*shape, p, q, sent);
+        });
         hierarchy.leaders.all_reduce(power, Reduction::Sum)?;
-        at = 0;
-        for (tensor, shape) in low_rank(tensors) {
-            let p = &buffer[at..at + shape.rows * shape.rank];
-            expand(shape, p, &power[tensor.power.clone()], &mut total[tensor.flat()]);
-            at += p.len();
-        }
+        let sums = split(total, tensors.iter().map(|tensor| tensor.shape.len));
+        let sums = tensors.iter().zip(sums).filter(|(tensor, _)| tensor.low_rank().is_some());
+        let mut factors: Vec<_> = first_factors(tensors, buffer).into_iter().zip(sums).collect();
+        for_each(cpu, &mut factors, |((tensor, shape, p), (_, total))| {
+            expand(*shape, p, &power[tensor.power.clone()], total);
+        });
         Ok(())
     }
 
@@ -341,7 +360,144 @@ impl Compression {
     }
 }
 
+/// A tensor that is compressed in the current step, with its part of a flat buffer.
+struct CompressedPart<'a> {
+    tensor: &'a Tensor,
+    method: Method,
+    values: &'a mut [f32],
+}
+
+/// Compressed tensors with their parts of a flat buffer of all tensors.
+fn compressed_parts<'a>(
+    tensors: &'a [Tensor],
+    flat: &'a mut [f32],
+) -> impl Iterator<Item = CompressedPart<'a>> {
+    let parts = split(flat, tensors.iter().map(|tensor| tensor.shape.len));
+    tensors
+        .iter()
+        .zip(parts)
+        .filter_map(|(tensor, values)| Some(CompressedPart { tensor, method: tensor.now?, values }))
+}
+
+/// Pairs tensors with consecutive parts of a buffer that holds these tensors alone.
+fn split_among<'a, T>(
+    parts: impl Iterator<Item = CompressedPart<'a>>,
+    buffer: &'a mut [T],
+) -> Vec<(CompressedPart<'a>, &'a mut [T])> {
+    let parts: Vec<_> = parts.collect();
+    let buffers: Vec<_> = split(buffer, parts.iter().map(|part| part.values.len())).collect();
+    parts.into_iter().zip(buffers).collect()
+}
+
+/// Consecutive parts of a buffer.
+fn split<T>(buffer: &mut [T], lens: impl Iterator<Item = usize>) -> impl Iterator<Item = &mut [T]> {
+    lens.scan(buffer, |rest, len| {
+        let (part, behind) = std::mem::take(rest).split_at_mut(len);
+        *rest = behind;
+        Some(part)
+    })
+}
+
+/// Runs `task` on every job, on the threads of the device. Tensors are independent, so no bit
+/// depends on the threads.
+fn for_each<T: Send>(cpu: &Cpu, jobs: &mut [T], task: impl Fn(&mut T) + Sync) {
+    cpu.for_each_part(jobs, 1, |_, jobs| jobs.iter_mut().for_each(&task));
+}
+
+/// Tensors with low-rank factors, with the factors' shape and the P factor in a flat buffer.
+fn first_factors<'a>(
+    tensors: &'a [Tensor],
+    buffer: &'a mut [f32],
+) -> Vec<(&'a Tensor, LowRank, &'a mut [f32])> {
+    let factors = split(buffer, low_rank(tensors).map(|(_, shape)| shape.rows * shape.rank));
+    low_rank(tensors).zip(factors).map(|((tensor, shape), p)| (tensor, shape, p)).collect()
+}
+
 /// Tensors with low-rank factors, with the factors' shape.
 fn low_rank(tensors: &[Tensor]) -> impl Iterator<Item = (&Tensor, LowRank)> {
     tensors.iter().filter_map(|tensor| Some((tensor, tensor.low_rank()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::on_workers;
+    use lockstep_tensor::Isa;
+
+    const LEN: usize = 64;
+
+    /// Random-k with error feedback on one tensor.
+    fn random_k(data: &lockstep_comm::Comm) -> Compression {
+        let method = Method::RandomK { ratio: 1.0 / 16.0 };
+        let slot = Slot {
+            block: 0,
+            name: "weight".to_owned(),
+            tensor: 0,
+            piece: 0,
+            range: 0..LEN,
+            grads: 0..LEN,
+            first: 0,
+            decay: false,
+        };
+        let shape = Shape { len: LEN, row_len: LEN, number: 0 };
+        let method_of = Some(method);
+        let tensor = Tensor { slot, shape, start: 0, method: method_of, now: None, power: 0..0 };
+        let zeros = || vec![0.0; LEN];
+        Compression {
+            plan: CompressionPlan { method, error_feedback: true, seed: 7, group: 0 },
+            freezes_at: None,
+            hierarchy: Hierarchy::new(data, 0).unwrap(),
+            tensors: vec![tensor],
+            residual: zeros(),
+            momentum: Vec::new(),
+            power: Vec::new(),
+            uncompressed: zeros(),
+            sent: zeros(),
+            total: zeros(),
+            own: Vec::new(),
+            all: Vec::new(),
+            buffer: Vec::new(),
+            stages: Vec::new(),
+            stats: None,
+        }
+    }
+
+    /// One exchange of gradients of ones, one of which is replaced by `other` on rank 1.
+    fn exchange(state: &mut Compression, step: u64, (place, other): (usize, f32)) {
+        state.uncompressed.fill(1.0);
+        if state.hierarchy.leaders.group_rank() == 1 {
+            state.uncompressed[place] = other;
+        }
+        let cpu = Cpu::single(Isa::detect());
+        state.begin(&cpu, step);
+        for stage in state.stages.clone() {
+            state.run_stage(&cpu, stage, step).unwrap();
+        }
+        state.end(&cpu);
+    }
+
+    #[test]
+    fn a_value_that_random_k_does_not_draw_is_reported_and_not_kept() {
+        on_workers(2, false, |overlap| {
+            let mut state = random_k(overlap.comm());
+            exchange(&mut state, 0, (0, 1.0));
+            let (sent, kept) = (state.sent.clone(), state.residual.clone());
+            assert!(state.total.iter().all(|value| value.is_finite()));
+            assert!(kept.iter().any(|value| *value > 0.0), "the rest is kept");
+            let drawn = |step: u64| {
+                let key = Key::new(7, "random-k").with(step).with(0);
+                random_k::places(LEN, 1.0 / 16.0, key).map(|(place, _)| place).collect::<Vec<_>>()
+            };
+            let places = drawn(1);
+            assert_eq!(sent.iter().filter(|value| **value != 0.0).count(), places.len());
+            let elsewhere = (0..LEN).find(|place| !places.contains(place)).unwrap();
+            for other in [f32::NAN, f32::INFINITY] {
+                exchange(&mut state, 1, (elsewhere, other));
+                assert!(state.total.iter().any(|value| !value.is_finite()), "all ranks skip");
+                assert_eq!(state.residual, kept, "a skipped step leaves the residual as it is");
+            }
+            exchange(&mut state, 1, (elsewhere, 1.0));
+            assert!(state.total.iter().chain(&state.residual).all(|value| value.is_finite()));
+        });
+    }
 }

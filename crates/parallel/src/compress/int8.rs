@@ -12,13 +12,13 @@ pub const fn message_len(len: usize) -> usize {
     size_of::<f32>() + len
 }
 
-/// Encodes a tensor; `key` is the random stream of the rounding.
-pub fn encode(values: &[f32], key: Key, message: &mut Vec<u8>) {
+/// Encodes a tensor; `key` is the random stream of the rounding, and no bit depends on `isa`.
+pub fn encode(isa: Isa, values: &[f32], key: Key, message: &mut Vec<u8>) {
     let unit = largest(values) / 127.0;
     message.extend(unit.to_le_bytes());
     let start = message.len();
     message.resize(start + values.len(), 0);
-    dispatch(Isa::detect(), Encode { values, unit, key, out: &mut message[start..] });
+    dispatch(isa, Encode { values, unit, key, out: &mut message[start..] });
 }
 
 struct Encode<'a> {
@@ -77,7 +77,7 @@ mod tests {
         let unit = largest(&sent) / 127.0;
         let (mean, worst) = mean_and_error(&sent, 400, |values, key, out| {
             let mut message = Vec::new();
-            encode(values, key, &mut message);
+            encode(Isa::detect(), values, key, &mut message);
             assert_eq!(message.len(), message_len(values.len()));
             decode(&message, out);
         });
@@ -92,7 +92,7 @@ mod tests {
     fn bytes_follow_the_definition() {
         let (values, key) = (values(100, 3), Key::new(2, "x"));
         let mut message = Vec::new();
-        encode(&values, key, &mut message);
+        encode(Isa::detect(), &values, key, &mut message);
         let unit = largest(&values) / 127.0;
         let expected = (0..).zip(&values).map(|(index, value)| {
             let exact = f64::from(*value) / f64::from(unit);
@@ -104,13 +104,13 @@ mod tests {
     #[test]
     fn zeros_stay_and_non_finite_values_show() {
         let mut message = Vec::new();
-        encode(&[0.0; 5], Key::new(1, "x"), &mut message);
+        encode(Isa::detect(), &[0.0; 5], Key::new(1, "x"), &mut message);
         let mut out = [1.0; 5];
         decode(&message, &mut out);
         assert_eq!(out.map(f32::to_bits), [1.0_f32.to_bits(); 5]);
         for bad in [f32::NAN, f32::INFINITY] {
             let mut message = Vec::new();
-            encode(&[1.0, bad, 2.0], Key::new(1, "x"), &mut message);
+            encode(Isa::detect(), &[1.0, bad, 2.0], Key::new(1, "x"), &mut message);
             let mut out = [0.0; 3];
             decode(&message, &mut out);
             assert!(out.iter().any(|value| !value.is_finite()), "{out:?}");

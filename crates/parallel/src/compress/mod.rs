@@ -41,6 +41,7 @@ pub use step::{CompressedExchange, exchange_plan};
 use lockstep_model::Blueprint;
 use lockstep_optim::Slot;
 use lockstep_tensor::random::Key;
+use lockstep_tensor::simd::Isa;
 use power_sgd::LowRank;
 
 /// Compression method.
@@ -128,6 +129,30 @@ impl Shape {
     }
 }
 
+/// A vector in the messages of a method, to measure the time of reading them.
+pub struct SampleMessage {
+    method: Method,
+    shape: Shape,
+    message: Vec<u8>,
+}
+
+impl SampleMessage {
+    /// Encodes a matrix; `None` for methods whose sums other ranks add on the way.
+    pub fn new(method: Method, values: &[f32], row_len: usize) -> Option<Self> {
+        let shape = Shape { len: values.len(), row_len, number: 0 };
+        let mut message = Vec::new();
+        (method.message_len(&shape) > 0).then(|| {
+            method.encode(Isa::detect(), &shape, values, Key::new(0, "sample"), &mut message);
+            Self { method, shape, message }
+        })
+    }
+
+    /// Adds the decoded vector to a sum.
+    pub fn add_to(&self, sum: &mut [f32]) {
+        self.method.decode(&self.shape, &self.message, sum);
+    }
+}
+
 impl Method {
     /// Whether a rank keeps a momentum for this method.
     fn has_momentum(self) -> bool {
@@ -188,11 +213,18 @@ impl Method {
         }
     }
 
-    /// Encodes a tensor.
-    pub(crate) fn encode(self, shape: &Shape, values: &[f32], key: Key, message: &mut Vec<u8>) {
+    /// Encodes a tensor with an instruction set, on which no bit depends.
+    pub(crate) fn encode(
+        self,
+        isa: Isa,
+        shape: &Shape,
+        values: &[f32],
+        key: Key,
+        message: &mut Vec<u8>,
+    ) {
         match self {
-            Self::Int8 => int8::encode(values, key, message),
-            Self::Qsgd { bits } => qsgd::encode(values, bits, key, message),
+            Self::Int8 => int8::encode(isa, values, key, message),
+            Self::Qsgd { bits } => qsgd::encode(isa, values, bits, key, message),
             Self::TopK { ratio } | Self::Dgc { ratio, .. } => {
                 top_k::encode(values, ratio, message);
             }
@@ -213,6 +245,27 @@ impl Method {
             Self::Bf16 | Self::F16 | Self::RandomK { .. } | Self::PowerSgd { .. } => {
                 unreachable!("these methods all-reduce")
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_do_not_depend_on_the_instruction_set() {
+        let values = testing::values(1500, 8);
+        let shape = Shape { len: 1500, row_len: 30, number: 3 };
+        for method in [Method::Int8, Method::Qsgd { bits: 3 }, Method::Sign] {
+            let message = |isa| {
+                let mut message = Vec::new();
+                method.encode(isa, &shape, &values, Key::new(1, "isa"), &mut message);
+                message
+            };
+            let portable = message(Isa::Portable);
+            assert_eq!(portable, message(Isa::detect()), "{method:?}");
+            assert_eq!(portable.len(), method.message_len(&shape));
         }
     }
 }

@@ -24,8 +24,8 @@ const fn num_levels(bits: u32) -> u32 {
     (1 << (bits - 1)) - 1
 }
 
-/// Encodes a tensor; `key` is the random stream of the rounding.
-pub fn encode(values: &[f32], bits: u32, key: Key, message: &mut Vec<u8>) {
+/// Encodes a tensor; `key` is the random stream of the rounding, and no bit depends on `isa`.
+pub fn encode(isa: Isa, values: &[f32], bits: u32, key: Key, message: &mut Vec<u8>) {
     let levels = num_levels(bits);
     for (number, block) in values.chunks(BLOCK_LEN).enumerate() {
         let scale = largest(block);
@@ -33,7 +33,7 @@ pub fn encode(values: &[f32], bits: u32, key: Key, message: &mut Vec<u8>) {
         let mut codes = [0; BLOCK_LEN];
         let out = &mut codes[..block.len()];
         let first_pair = (number * BLOCK_LEN / 2) as u64;
-        dispatch(Isa::detect(), Encode { block, scale, levels, key, first_pair, out });
+        dispatch(isa, Encode { block, scale, levels, key, first_pair, out });
         pack_bytes(&codes[..block.len()], bits, message);
     }
 }
@@ -96,7 +96,7 @@ mod tests {
             let step = f64::from(largest(&sent)) / f64::from(num_levels(bits));
             let (mean, worst) = mean_and_error(&sent, 400, |values, key, out| {
                 let mut message = Vec::new();
-                encode(values, bits, key, &mut message);
+                encode(Isa::detect(), values, bits, key, &mut message);
                 assert_eq!(message.len(), message_len(values.len(), bits));
                 decode(&message, bits, out);
             });
@@ -110,7 +110,7 @@ mod tests {
         let (values, key, bits) = (values(700, 5), Key::new(3, "x"), 5);
         let levels = f64::from(num_levels(bits));
         let mut message = Vec::new();
-        encode(&values, bits, key, &mut message);
+        encode(Isa::detect(), &values, bits, key, &mut message);
         let mut arrived = vec![0.0; 700];
         decode(&message, bits, &mut arrived);
         for (index, (value, arrived)) in values.iter().zip(arrived).enumerate() {

@@ -220,17 +220,22 @@ impl Compression {
     }
 
     /// One call of the exchange; the first begins it and the last ends it.
-    fn exchange(&mut self, part: usize, at: &mut StrategyContext<'_>) -> Result<(), CommError> {
+    fn exchange(
+        &mut self,
+        cpu: &Cpu,
+        part: usize,
+        at: &mut StrategyContext<'_>,
+    ) -> Result<(), CommError> {
         if part == 0 {
             if !self.hierarchy.has_groups() {
                 self.load(at);
             }
-            self.begin(at.step);
+            self.begin(cpu, at.step);
         }
         let stage = self.stages[part];
-        self.run_stage(stage, at.step)?;
+        self.run_stage(cpu, stage, at.step)?;
         if part + 1 == self.stages.len() {
-            self.end();
+            self.end(cpu);
             if !self.hierarchy.has_groups() {
                 self.unload(at);
             }
@@ -288,7 +293,7 @@ impl Strategy for Compression {
 
     fn run(
         &mut self,
-        _cpu: &Cpu,
+        cpu: &Cpu,
         op: TaskOp,
         at: &mut StrategyContext<'_>,
     ) -> Result<(), CommError> {
@@ -301,7 +306,7 @@ impl Strategy for Compression {
                 self.load(at);
                 self.hierarchy.reduce(&mut self.uncompressed)
             }
-            TaskOp::Exchange { part } => self.exchange(part as usize, at),
+            TaskOp::Exchange { part } => self.exchange(cpu, part as usize, at),
             TaskOp::BroadcastInGroup => {
                 self.hierarchy.broadcast(&mut self.total)?;
                 self.unload(at);

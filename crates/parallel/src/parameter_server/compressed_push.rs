@@ -11,6 +11,7 @@ use half::{bf16, f16};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
 use lockstep_tensor::random::Key;
+use lockstep_tensor::simd::Isa;
 
 /// Elements that share a magnitude in sign compression.
 const ROW: usize = 64;
@@ -68,10 +69,13 @@ impl PushCompression {
             Method::Sign => {
                 let shape = Self::rows(values.len());
                 let (rows, rest) = values.split_at(shape.len);
-                self.method.encode(&shape, rows, key, message);
+                self.method.encode(Isa::detect(), &shape, rows, key, message);
                 message.extend(rest.iter().flat_map(wide));
             }
-            method => method.encode(&Self::whole(values.len()), values, key, message),
+            method => {
+                let shape = Self::whole(values.len());
+                method.encode(Isa::detect(), &shape, values, key, message);
+            }
         }
     }
 

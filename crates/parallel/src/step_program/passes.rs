@@ -396,8 +396,10 @@ impl StepBuilder<'_> {
         let call = Call {
             group: self.world,
             op: Op::AllGather,
+            // Every rank adds its busy time.
             lengths: Lengths::Even(
-                at.plan.leaves.num_leaves * at.plan.leaves.microbatches_per_leaf,
+                at.plan.leaves.num_leaves * at.plan.leaves.microbatches_per_leaf
+                    + at.plan.mesh.num_ranks(),
             ),
             element: Bytes(8),
         };

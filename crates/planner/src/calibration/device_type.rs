@@ -7,11 +7,12 @@
 use serde::{Deserialize, Serialize};
 
 /// Built-in calibrations.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     include_str!("../../calibrations/v100.toml"),
     include_str!("../../calibrations/a100.toml"),
     include_str!("../../calibrations/h100.toml"),
     include_str!("../../calibrations/b200.toml"),
+    include_str!("../../calibrations/ada.toml"),
     include_str!("../../calibrations/mi300x.toml"),
     include_str!("../../calibrations/tpu.toml"),
     include_str!("../../calibrations/cpu.toml"),

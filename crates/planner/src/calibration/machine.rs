@@ -15,7 +15,9 @@
 //! | `step_overhead_seconds` | step | a batch, a log record |
 //!
 //! Costs per parameter are lower where all parameters fit into a cache. `sums` is measured for
-//! vectors of several lengths and gives the difference.
+//! vectors of several lengths and gives the difference; `serial_sums` is the cost on one thread, as
+//! strategies combine weights of several workers. `compressors` has the cost of each method of
+//! gradient compression.
 //!
 //! Two factors correct the engine's assumed cost of calls between workers.
 //!
@@ -47,6 +49,17 @@ pub struct SumPoint {
     pub seconds_per_element: f64,
 }
 
+/// Measured time of a method of gradient compression, on one worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CompressorTime {
+    /// `compress.method`.
+    pub method: String,
+    /// Seconds per element to compress gradients and to add one message to the sum.
+    pub seconds_per_element: f64,
+    /// Seconds per element to add another worker's message to the sum.
+    pub decode_seconds_per_element: f64,
+}
+
 /// Measurements of a machine, as in the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
@@ -62,6 +75,10 @@ pub struct Machine {
     pub formats: Vec<Format>,
     /// Sums by ascending length.
     pub sums: Vec<SumPoint>,
+    /// Sums by ascending length on one thread.
+    pub serial_sums: Vec<SumPoint>,
+    /// Methods of gradient compression.
+    pub compressors: Vec<CompressorTime>,
     /// Optimizer step per parameter, of all cores together.
     pub update_seconds_per_param: f64,
     /// Fixed cost per step.
@@ -109,7 +126,7 @@ impl Deref for MachineCalibration<'_> {
 }
 
 /// Version of the file format that this code reads and writes.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 impl Machine {
     /// MachineCalibration in one number format, if measured.
@@ -152,6 +169,18 @@ impl MachineCalibration<'_> {
     fn sum_seconds(&self, len: usize) -> f64 {
         let points = self.sums.iter().map(|point| (point.len, point.seconds_per_element));
         between(points, len)
+    }
+
+    /// Time in which one thread reads or writes this many elements: a sum clears a vector, reads
+    /// two and writes one.
+    pub fn serial_pass(&self, len: usize) -> Seconds {
+        let points = self.serial_sums.iter().map(|point| (point.len, point.seconds_per_element));
+        Seconds(if len == 0 { 0.0 } else { between(points, len) * len as f64 / 4.0 })
+    }
+
+    /// Time of a method of gradient compression, if it was measured.
+    pub fn compressor(&self, method: &str) -> Option<&CompressorTime> {
+        self.compressors.iter().find(|time| time.method == method)
     }
 
     /// Peak FLOP/s of the machine.
@@ -223,6 +252,8 @@ mod tests {
             sums: [(1 << 10, 1.0), (1 << 20, 3.0)]
                 .map(|(len, seconds_per_element)| SumPoint { len, seconds_per_element })
                 .to_vec(),
+            serial_sums: vec![SumPoint { len: 1, seconds_per_element: 8.0 }],
+            compressors: Vec::new(),
             update_seconds_per_param: 0.0,
             step_overhead_seconds: 0.0,
             latency_factor: 1.0,
@@ -259,6 +290,7 @@ mod tests {
         assert_eq!(machine.passing(1 << 8), Seconds(0.0));
         assert_eq!(machine.passing(1 << 15), Seconds(2.0 * f64::from(1 << 15)));
         assert_eq!(machine.passing(1 << 22), Seconds(4.0 * f64::from(1 << 22)));
+        assert_eq!([0, 5].map(|len| machine.serial_pass(len)), [Seconds(0.0), Seconds(10.0)]);
     }
 
     #[test]

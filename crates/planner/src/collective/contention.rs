@@ -52,7 +52,6 @@ pub(super) fn leaving_hop(stride: u64, domain: &LinkDomain, devices: u64) -> u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hardware::SharedLink;
     use lockstep_schedule::collective::{GroupSpec, build};
     use lockstep_schedule::{Algorithm, Op, Step};
 
@@ -86,7 +85,7 @@ mod tests {
     fn messages_leaving_a_domain_match_the_engines_ring_schedule() {
         let devices = 48;
         for size in [4, 8, 12, 16, 48] {
-            let domain = LinkDomain { link: SharedLink::Nics, devices: size, gbps: 1.0 };
+            let domain = LinkDomain { devices: size, gbps: 1.0 };
             for ranks in [1, 2, 3, 4, 6, 8, 12, 24, 48] {
                 for stride in [1, 2, 3, 4, 6, 8, 16, 24] {
                     if ranks * stride <= devices {
@@ -102,7 +101,7 @@ mod tests {
 
     #[test]
     fn all_to_all_messages_leave_by_the_share_of_peers_outside() {
-        let domain = LinkDomain { link: SharedLink::Rack, devices: 16, gbps: 1.0 };
+        let domain = LinkDomain { devices: 16, gbps: 1.0 };
         // Sixteen ranks, one in each node of eight: two of them share a rack.
         let group = Group { ranks: 16, stride: 8 };
         assert!((leaving_all_to_all(group, &domain) - 14.0 / 16.0).abs() < 1e-12);

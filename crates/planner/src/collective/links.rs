@@ -9,7 +9,7 @@ use super::contention::{leaving_all_to_all, leaving_hop, leaving_ring};
 use super::group::Group;
 use super::{all_to_all, ring};
 use crate::calibration::Calibration;
-use crate::hardware::{Cluster, LinkDomain, SharedLink, Topology};
+use crate::hardware::{Cluster, LinkDomain, Topology};
 
 /// Latency of a round over Ethernet, relative to InfiniBand.
 const ETHERNET: f64 = 2.0;
@@ -43,20 +43,14 @@ impl<'a> Links<'a> {
         messages / (domain.gbps * 1e9 * self.calibration.network_share)
     }
 
-    /// Seconds per byte that every rank passes to its neighbour in the ring, and the bottleneck
-    /// links. A double tree takes as long: the same bytes leave each domain, up and down.
-    fn ring_byte_seconds(&self, group: Group) -> (f64, Option<SharedLink>) {
-        let intra_byte_seconds = (self.intra_byte_seconds(), None);
-        self.cluster.link_domains().fold(intra_byte_seconds, |most, domain| {
+    /// Seconds per byte that every rank passes to its neighbour in the ring. A double tree takes as
+    /// long: the same bytes leave each domain, up and down.
+    fn ring_byte_seconds(&self, group: Group) -> f64 {
+        let inter_byte_seconds = self.cluster.link_domains().map(|domain| {
             let leaving = leaving_ring(group, &domain, self.cluster.devices);
-            let seconds = self.inter_byte_seconds(leaving as f64, &domain);
-            if seconds > most.0 { (seconds, Some(domain.link)) } else { most }
-        })
-    }
-
-    /// Bottleneck links of a group's all-reduce; `None` for those inside a node.
-    pub fn bottleneck(&self, group: Group) -> Option<SharedLink> {
-        self.ring_byte_seconds(group).1
+            self.inter_byte_seconds(leaving as f64, &domain)
+        });
+        inter_byte_seconds.fold(self.intra_byte_seconds(), f64::max)
     }
 
     /// Latency of a round inside a node and between nodes.
@@ -74,7 +68,7 @@ impl<'a> Links<'a> {
 
     /// Time of the bytes of one pass around the ring.
     fn ring_transfer(&self, group: Group, bytes: f64) -> f64 {
-        bytes * ring::half(group.ranks as usize).share() * self.ring_byte_seconds(group).0
+        bytes * ring::half(group.ranks as usize).share() * self.ring_byte_seconds(group)
     }
 
     /// Latency of one pass through a tree of nodes, with the ranks of a node in a chain.
@@ -178,25 +172,24 @@ mod tests {
             racks_per_spine,
             spine_oversubscription,
         };
-        let mut wired = |topology, group, links| {
+        let mut wired = |topology, group| {
             cluster.network.topology = topology;
             let cluster = Links::new(&cluster, &calibration);
-            assert_eq!(cluster.bottleneck(group), links);
             cluster.all_reduce(group, 1e9)
         };
         // A rack has 128 devices. With ranks that far apart every message leaves its rack.
         let inter = Group { ranks: 4, stride: 128 };
-        let full = wired(Topology::Full, inter, Some(SharedLink::Nics));
-        let racks = wired(tree(4, 2.0), inter, Some(SharedLink::Rack));
+        let full = wired(Topology::Full, inter);
+        let racks = wired(tree(4, 2.0), inter);
         assert!(racks > 3.5 * full, "{racks} {full}");
         // With two racks under a spine of half the uplinks, every message leaves those too.
         let farther = Group { ranks: 2, stride: 256 };
-        let racks = wired(tree(4, 2.0), farther, Some(SharedLink::Rack));
-        assert!(wired(tree(2, 2.0), farther, Some(SharedLink::Spine)) > 1.8 * racks);
+        let racks = wired(tree(4, 2.0), farther);
+        assert!(wired(tree(2, 2.0), farther) > 1.8 * racks);
         // Rings from node to node leave a rack eight at a time, over a quarter of 128 NICs.
         let along = Group { ranks: 64, stride: 8 };
-        let full = wired(Topology::Full, along, Some(SharedLink::Nics));
-        let racks = wired(tree(4, 2.0), along, Some(SharedLink::Nics));
+        let full = wired(Topology::Full, along);
+        let racks = wired(tree(4, 2.0), along);
         assert!((racks / full - 1.0).abs() < 1e-9, "{racks} {full}");
     }
 

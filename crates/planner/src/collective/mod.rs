@@ -15,7 +15,7 @@
 //! | [`hierarchical`] | a ring's halves inside nodes, a ring's all-reduce of a share between them |
 //! | [`parameter_server`], s servers | 2α + 2n/s·d/B |
 //!
-//! [`all_to_all`] is priced in the same form. [`links`] prices collectives of a [`group`] on the
+//! [`all_to_all`] is priced in the same form; [`forms`] lists all of them by operation. [`links`] prices collectives of a [`group`] on the
 //! links of a cluster, which groups share (`contention`).
 
 pub mod all_to_all;
@@ -27,6 +27,7 @@ pub mod ring;
 pub mod tree;
 
 pub mod crossings;
+pub mod forms;
 
 mod contention;
 pub mod group;

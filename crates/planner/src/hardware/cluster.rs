@@ -41,22 +41,10 @@ pub struct Network {
     pub is_ethernet: bool,
 }
 
-/// Links that consecutive devices share to reach all others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SharedLink {
-    /// NICs of a node.
-    Nics,
-    /// Uplinks of a rack.
-    Rack,
-    /// Uplinks of a spine's racks.
-    Spine,
-}
-
-/// Consecutive devices that share links to all others.
+/// Consecutive devices that share links to all others: those of a node its NICs, those of a rack
+/// and of a spine's racks their uplinks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkDomain {
-    /// Shared links.
-    pub link: SharedLink,
     /// Number of devices.
     pub devices: u64,
     /// Bandwidth of the links in each direction, GB/s.
@@ -82,6 +70,10 @@ pub struct Cluster {
     pub host_gbps: f64,
     /// A device's share of its host's memory bandwidth, GB/s.
     pub host_memory_gbps: f64,
+    /// Memory of a node's host, GB (powers of two, as of devices).
+    pub host_memory_gb: f64,
+    /// A device's share of the bandwidth of its node's NVMe drives, GB/s.
+    pub nvme_gbps: f64,
     /// Storage write bandwidth for checkpoints, GB/s for all nodes together.
     pub storage_gbps: f64,
     /// Price of a device hour in dollars.
@@ -99,6 +91,10 @@ const OVERHEAD: f64 = 1.5;
 /// Failures per device and day. Llama 3 (2024) reports 419 unexpected interruptions on 2,048 nodes
 /// of eight GPUs in 54 days, most of them GPU failures.
 const FAILURES: f64 = 3.8e-3 / 8.0;
+/// Host memory of a node, GB, and a device's share of its NVMe bandwidth, GB/s: the DGX-2 nodes of
+/// ZeRO-Offload and ZeRO-Infinity (1.5 TB, 25 GB/s for 16 GPUs).
+const HOST_MEMORY: f64 = 1536.0;
+const NVME: f64 = 25.0 / 16.0;
 /// Storage bandwidth per device, GB/s.
 const STORAGE: f64 = 0.25;
 
@@ -118,6 +114,8 @@ impl Cluster {
             },
             host_gbps: 25.0,
             host_memory_gbps: 40.0,
+            host_memory_gb: HOST_MEMORY,
+            nvme_gbps: NVME,
             storage_gbps: STORAGE * devices.next_multiple_of(device.per_node) as f64,
             dollars_per_device_hour: device.dollars_per_hour,
             dollars_per_kwh: 0.1,
@@ -134,11 +132,11 @@ impl Cluster {
 
     /// Domains of devices that share links, smallest first.
     pub fn link_domains(&self) -> impl Iterator<Item = LinkDomain> {
-        let domain = |link, devices: u64, short: f64| {
+        let domain = |devices: u64, short: f64| {
             let gbps = devices as f64 * self.network.device_gbps / short;
-            LinkDomain { link, devices, gbps }
+            LinkDomain { devices, gbps }
         };
-        let mut link_domains = [Some(domain(SharedLink::Nics, self.per_node, 1.0)), None, None];
+        let mut link_domains = [Some(domain(self.per_node, 1.0)), None, None];
         if let Topology::Racks {
             nodes_per_rack,
             oversubscription,
@@ -148,11 +146,15 @@ impl Cluster {
         {
             let rack = self.per_node.saturating_mul(nodes_per_rack);
             let spine = rack.saturating_mul(racks_per_spine);
-            link_domains[1] = Some(domain(SharedLink::Rack, rack, oversubscription));
-            link_domains[2] =
-                Some(domain(SharedLink::Spine, spine, oversubscription * spine_oversubscription));
+            link_domains[1] = Some(domain(rack, oversubscription));
+            link_domains[2] = Some(domain(spine, oversubscription * spine_oversubscription));
         }
         link_domains.into_iter().flatten()
+    }
+
+    /// Memory of a node's host in bytes.
+    pub fn host_memory_bytes(&self) -> f64 {
+        self.host_memory_gb * f64::from(1_u32 << 30)
     }
 
     /// Number of nodes; the last may be partly filled.

@@ -1,7 +1,8 @@
 //! Accelerators by their data sheets: peaks, not achieved rates.
 //!
 //! Achieved rates are a device's calibration ([`crate::Calibration`]). Prices are the hourly rent
-//! in large clouds around 2025, meant to be replaced.
+//! in large clouds around 2025, meant to be replaced: a cluster file ([`super::file`]) overrides any
+//! figure, and describes a device that is not here by a similar one.
 
 /// A device type.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,14 +89,35 @@ pub const DEVICES: &[Device] = &[
         148, [900.0, 50.0], 8, [1000.0, 5.0]),
     device(("gb200-186gb", "b200"), [186.0, 2500.0, 5000.0, 8000.0],
         148, [900.0, 50.0], 72, [1200.0, 6.0]),
+    // NVIDIA, "GB300 NVL72" and "Inside NVIDIA Blackwell Ultra" (2025): 288 GB of HBM3e at 8 TB/s,
+    // 160 multiprocessors, 1,400 W; 72 GPUs share NVLink, with 800 Gb/s of network each.
+    device(("gb300-288gb", "b200"), [288.0, 2500.0, 5000.0, 8000.0],
+        160, [900.0, 100.0], 72, [1400.0, 7.0]),
+    // NVIDIA data sheets of A10, L40S and RTX 6000 Ada, and the Ada architecture white paper (v2.01)
+    // for RTX 4090: dense peaks with 32-bit accumulation. Their links are PCIe 4.0 with 16 lanes.
+    device(("a10-24gb", "a100"), [24.0, 125.0, 125.0, 600.0],
+        72, [32.0, 12.5], 4, [150.0, 0.6]),
+    device(("l40s-48gb", "ada"), [48.0, 362.0, 733.0, 864.0],
+        142, [32.0, 12.5], 8, [350.0, 1.0]),
+    device(("rtx6000-ada-48gb", "ada"), [48.0, 364.2, 728.5, 960.0],
+        142, [32.0, 12.5], 4, [300.0, 0.8]),
+    device(("rtx4090-24gb", "ada"), [24.0, 165.2, 330.3, 1008.0],
+        128, [32.0, 3.125], 8, [450.0, 0.5]),
     device(("mi250x-128gb", "mi300x"), [128.0, 383.0, 383.0, 3276.0],
         220, [200.0, 25.0], 4, [560.0, 1.8]),
     device(("mi300x-192gb", "mi300x"), [192.0, 1307.0, 2615.0, 5300.0],
         304, [448.0, 50.0], 8, [750.0, 2.5]),
+    // AMD, "Instinct MI325X" data sheet (2024): MI300X's compute with 256 GB of HBM3E at 6 TB/s.
+    device(("mi325x-256gb", "mi300x"), [256.0, 1307.4, 2614.9, 6000.0],
+        304, [448.0, 50.0], 8, [1000.0, 3.0]),
     device(("tpu-v4", "tpu"), [32.0, 275.0, 275.0, 1228.0],
         8, [300.0, 300.0], 4, [192.0, 3.2]),
     device(("tpu-v5p", "tpu"), [95.0, 459.0, 459.0, 2765.0],
         8, [600.0, 600.0], 4, [350.0, 4.2]),
+    // Google Cloud, "TPU v6e" (2024): 800 GB/s of links in both directions, 8 chips per host, two
+    // matrix units of 256 x 256. Its power is not published; the figure is v5p's.
+    device(("tpu-v6e", "tpu"), [32.0, 918.0, 918.0, 1638.0],
+        2, [400.0, 400.0], 8, [350.0, 2.7]),
     device(("gaudi2-96gb", "mi300x"), [96.0, 432.0, 865.0, 2450.0],
         24, [262.0, 37.5], 8, [600.0, 1.3]),
     device(("epyc-9654", "cpu"), [768.0, 5.4, 5.4, 460.0],
@@ -146,6 +168,25 @@ mod tests {
             assert!(device.peak_tflops_fp8 >= device.peak_tflops, "{}", device.name);
             assert!(device.link_gbps >= device.network_gbps, "{}", device.name);
             assert!(crate::Calibration::of(device.calibration).is_some(), "{}", device.name);
+        }
+    }
+
+    #[test]
+    fn consumer_and_recent_devices_have_the_figures_of_their_data_sheets() {
+        for (name, memory_gb, peak_tflops, memory_gbps) in [
+            ("rtx4090-24gb", 24.0, 165.2, 1008.0),
+            ("l40s-48gb", 48.0, 362.0, 864.0),
+            ("a10-24gb", 24.0, 125.0, 600.0),
+            ("rtx6000-ada-48gb", 48.0, 364.2, 960.0),
+            ("mi325x-256gb", 256.0, 1307.4, 6000.0),
+            ("gb300-288gb", 288.0, 2500.0, 8000.0),
+            ("tpu-v6e", 32.0, 918.0, 1638.0),
+        ] {
+            let device = Device::named(name).expect(name);
+            let figures = [device.memory_gb, device.peak_tflops, device.memory_gbps];
+            for (has, published) in figures.into_iter().zip([memory_gb, peak_tflops, memory_gbps]) {
+                assert!((has - published).abs() < 1e-9, "{name}: {has} for {published}");
+            }
         }
     }
 }

@@ -24,21 +24,42 @@ impl fmt::Display for DeviceNameError {
         write!(f, "{:?} {what}; ", self.name)?;
         if self.candidates.is_empty() {
             let all: Vec<&str> = DEVICES.iter().map(|device| device.name).collect();
-            return write!(f, "try one of {}", all.join(", "));
+            return write!(f, "try one of {}, or {OVERRIDE}", all.join(", "));
         }
-        write!(f, "try {}", self.candidates.join(" or "))
+        write!(f, "try {}", self.candidates.join(" or "))?;
+        if self.is_ambiguous { Ok(()) } else { write!(f, ", or {OVERRIDE}") }
     }
 }
 
 impl std::error::Error for DeviceNameError {}
 
+/// How to describe a device that is not known.
+pub const OVERRIDE: &str = "a cluster file (TOML) with a similar device and its own memory_gb, \
+     peak_tflops, memory_gbps and link_gbps";
+
 /// Devices that a name without memory usually means.
 const USUAL: [&str; 2] = ["a100-80gb", "h100-80gb"];
 
 /// Words of a data sheet that do not tell devices apart.
-const FILLERS: [&str; 16] = [
-    "nvidia", "amd", "intel", "google", "habana", "cloud", "tesla", "instinct", "gpu", "tensor",
-    "core", "hbm2", "hbm2e", "hbm3", "hbm3e", "dgx",
+const FILLERS: [&str; 18] = [
+    "nvidia",
+    "amd",
+    "intel",
+    "google",
+    "habana",
+    "cloud",
+    "tesla",
+    "instinct",
+    "gpu",
+    "tensor",
+    "core",
+    "hbm2",
+    "hbm2e",
+    "hbm3",
+    "hbm3e",
+    "dgx",
+    "geforce",
+    "generation",
 ];
 
 /// Form factors with fast links between the devices of a node.
@@ -64,6 +85,10 @@ pub fn find(name: &str) -> Result<Device, DeviceNameError> {
         !joined.is_empty() && is_name(device, &joined) && (!is_pcie || has_pcie)
     };
     let mut found: Vec<&Device> = DEVICES.iter().filter(|device| fits(device)).collect();
+    // A10 is not a prefix of A100.
+    if found.iter().any(|device| is_family(device, &joined)) {
+        found.retain(|device| is_family(device, &joined));
+    }
     // A PCIe variant is meant only where it is named.
     let others = found.iter().any(|device| !device.name.ends_with("-pcie"));
     if is_linked || (!is_pcie && others) {
@@ -84,6 +109,12 @@ pub fn find(name: &str) -> Result<Device, DeviceNameError> {
             Err(DeviceNameError { name: name.to_owned(), candidates, is_ambiguous: true })
         }
     }
+}
+
+/// Whether whole parts of a device's name are this one.
+fn is_family(device: &Device, joined: &str) -> bool {
+    let ends = device.name.match_indices('-').map(|(at, _)| at).chain([device.name.len()]);
+    ends.into_iter().any(|end| device.name[..end].replace('-', "") == joined)
 }
 
 /// Whether a device's name begins with this one, or its last part is this one.
@@ -140,6 +171,14 @@ mod tests {
             ("v5p", "tpu-v5p"),
             ("Gaudi 2", "gaudi2-96gb"),
             ("epyc", "epyc-9654"),
+            ("NVIDIA GeForce RTX 4090", "rtx4090-24gb"),
+            ("rtx4090", "rtx4090-24gb"),
+            ("L40S", "l40s-48gb"),
+            ("NVIDIA A10", "a10-24gb"),
+            ("RTX 6000 Ada Generation", "rtx6000-ada-48gb"),
+            ("MI325X", "mi325x-256gb"),
+            ("GB300", "gb300-288gb"),
+            ("v6e", "tpu-v6e"),
         ] {
             assert_eq!(find(name).map(|found| found.name), Ok(device), "{name}");
         }
@@ -153,8 +192,10 @@ mod tests {
             message("a100-pcie"),
             "\"a100-pcie\" is several devices; try a100-40gb-pcie or a100-80gb-pcie"
         );
-        assert_eq!(message("tpu"), "\"tpu\" is several devices; try tpu-v4 or tpu-v5p");
-        assert_eq!(message("a190-80gb"), "\"a190-80gb\" is not a known device; try a100-80gb");
+        assert_eq!(message("tpu"), "\"tpu\" is several devices; try tpu-v4 or tpu-v5p or tpu-v6e");
+        let close = message("a190-80gb");
+        assert!(close.starts_with("\"a190-80gb\" is not a known device; try a100-80gb, or a "));
+        assert!(close.contains("cluster file (TOML) with a similar device"), "{close}");
         for name in ["", "abacus", "80gb", "pcie", "nvidia"] {
             let error = find(name).expect_err(name);
             assert!(!error.is_ambiguous && error.candidates.is_empty(), "{error:?}");

@@ -17,6 +17,8 @@
 //! torus_dims = 3
 //! host_gbps = 25              # GB/s of a device to its host, each direction
 //! host_memory_gbps = 40       # GB/s of a device's share of the host's memory
+//! host_memory_gb = 1536       # memory of a node's host
+//! nvme_gbps = 1.5             # GB/s of a device's share of the node's NVMe drives
 //! storage_gbps = 100
 //! dollars_per_device_hour = 2.0
 //! dollars_per_kwh = 0.1
@@ -57,6 +59,8 @@ pub fn parse(name: &str, text: &str) -> Result<Cluster, Vec<String>> {
         ("link_gbps", &mut cluster.link_gbps),
         ("host_gbps", &mut cluster.host_gbps),
         ("host_memory_gbps", &mut cluster.host_memory_gbps),
+        ("host_memory_gb", &mut cluster.host_memory_gb),
+        ("nvme_gbps", &mut cluster.nvme_gbps),
         ("storage_gbps", &mut cluster.storage_gbps),
         ("dollars_per_device_hour", &mut cluster.dollars_per_device_hour),
         ("dollars_per_kwh", &mut cluster.dollars_per_kwh),

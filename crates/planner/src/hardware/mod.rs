@@ -10,6 +10,6 @@ pub mod device;
 pub mod device_name;
 pub mod file;
 
-pub use cluster::{Cluster, LinkDomain, Network, SharedLink, Topology, named, names};
+pub use cluster::{Cluster, LinkDomain, Network, Topology, named, names};
 pub use device::{DEVICES, Device};
 pub use device_name::DeviceNameError;

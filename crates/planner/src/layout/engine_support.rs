@@ -4,7 +4,7 @@
 //! looked up there; the axes and architectures without a key are named here, and a test compares
 //! both with the keys.
 
-use super::Layout;
+use super::{Layout, OffloadedStates};
 use crate::job::Job;
 use crate::model::Model;
 use lockstep_config::PipelineSchedule;
@@ -21,6 +21,9 @@ impl Layout {
         }
         if self.expert > 1 {
             parts.push(format!("expert parallelism (EP{})", self.expert));
+        }
+        if self.offload.has(OffloadedStates::Gradients) {
+            parts.push(format!("{} of gradients", self.offload));
         }
         let schedule = self.schedule.to_string();
         if self.pipeline > 1 && PipelineSchedule::from_name(&schedule).is_none() {
@@ -58,7 +61,10 @@ impl Model {
     }
 
     const fn has_two_norms(&self) -> bool {
-        self.layer_norms == 2 && self.extra_norms == 0
+        self.layer_norms == 2
+            && self.extra_norms == 0
+            && !self.query_key_value_biases
+            && !self.query_key_norms
     }
 }
 

@@ -5,8 +5,10 @@
 
 mod engine_support;
 mod notation;
+mod offload;
 
 pub use notation::LEGEND;
+pub use offload::{Offload, OffloadTier, OffloadedStates};
 
 use lockstep_config::Recompute;
 use lockstep_schedule::pipeline::Kind;
@@ -32,8 +34,8 @@ pub struct Layout {
     pub data: u64,
     /// ZeRO stage.
     pub zero: u8,
-    /// Whether the optimizer state lives in host memory and the host updates it.
-    pub offload: bool,
+    /// Model states outside device memory.
+    pub offload: Offload,
     /// Micro-batch size in sequences (mbs).
     pub microbatch: u64,
     /// Activation recomputation.
@@ -52,7 +54,7 @@ impl Layout {
         expert: 1,
         data: 1,
         zero: 0,
-        offload: false,
+        offload: Offload::NONE,
         microbatch: 1,
         recompute: Recompute::None,
     };

@@ -3,7 +3,7 @@
 //! [`Layout`] prints this form, and [`Layout::parse`] accepts it beside `key=value` lists with
 //! short keys (`tp=8,pp=12,dp=4`) or the names of recipe keys (`tensor=8,pipeline=12,data=4`).
 
-use super::Layout;
+use super::{Layout, Offload};
 use lockstep_config::Recompute;
 use lockstep_schedule::pipeline::Kind;
 use std::fmt::{self, Write as _};
@@ -47,8 +47,8 @@ impl fmt::Display for Layout {
         if self.recompute != Recompute::None {
             let _ = write!(text, " {} recompute", self.recompute);
         }
-        if self.offload {
-            text += " offload";
+        if self.offload.is_on() {
+            let _ = write!(text, " {}", self.offload);
         }
         if self.pipeline > 1 && !matches!(self.schedule, Kind::OneFOneB | Kind::Interleaved) {
             let _ = write!(text, " {}", self.schedule);
@@ -126,6 +126,7 @@ fn parts(text: &str) -> Vec<String> {
         parts.push(match name {
             _ if is_kind => format!("schedule={lower}"),
             "sp" | "offload" if digits.is_empty() => format!("{name}=true"),
+            _ if name.starts_with("offload-") => name.replacen('-', "=", 1),
             "full" | "selective" if tokens.next_if_eq(&"recompute").is_some() => {
                 format!("recompute={name}")
             }
@@ -157,7 +158,7 @@ fn set(layout: &mut Layout, key: &str, value: &str) -> Result<(), String> {
             stage @ 0..=3 => layout.zero = stage as u8,
             _ => return Err("is not a ZeRO stage; try 0, 1, 2 or 3".into()),
         },
-        "offload" => layout.offload = switch()?,
+        "offload" => layout.offload = Offload::parse(value)?,
         "sp" => layout.sequence = switch()?,
         "recompute" => {
             let named = Recompute::NAMES.contains(&value).then(|| Recompute::from_name(value));
@@ -207,12 +208,23 @@ mod tests {
     }
 
     #[test]
+    fn offloaded_states_are_named() {
+        let offload = |value: &str| Layout::parse(&format!("offload={value}")).map(|l| l.offload);
+        assert_eq!(offload("true"), offload("gradients"));
+        assert_eq!(offload("false"), Ok(Offload::NONE));
+        let wrong = offload("disk").expect_err("it is not known");
+        assert!(wrong[0].contains("parameters-nvme"), "{wrong:?}");
+    }
+
+    #[test]
     fn a_printed_layout_is_read_back() {
         let full = "TP2 PP8 DP4 CP4 EP2 VPP2 mbs 1 ZeRO-1 SP full recompute";
         let layout = Layout::parse(full).expect("a layout");
         assert_eq!(layout.to_string(), full);
         let offload = "TP1 PP4 DP2 mbs 2 ZeRO-3 selective recompute offload zero-bubble";
         assert_eq!(Layout::parse(offload).expect("a layout").to_string(), offload);
+        let infinity = "TP1 PP1 DP8 mbs 1 ZeRO-3 offload-parameters-nvme";
+        assert_eq!(Layout::parse(infinity).expect("a layout").to_string(), infinity);
         assert_eq!(Layout::ONE.to_string(), "TP1 PP1 DP1 mbs 1");
         assert_eq!(Layout::parse("TP1 PP1 DP1 mbs 1"), Ok(Layout::ONE));
     }

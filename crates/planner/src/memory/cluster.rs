@@ -7,17 +7,19 @@
 use super::activations;
 use super::zero::PerParameter;
 use crate::calibration::Calibration;
+use crate::hardware::Cluster;
 use crate::job::{Job, Workload};
+use crate::layout::{OffloadTier, OffloadedStates};
 use crate::pipeline::live_microbatches;
 use lockstep_config::Recompute;
-use lockstep_schedule::pipeline::Shape;
+use lockstep_schedule::pipeline::{Kind, Shape};
 
 /// Memory of one device in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StageMemory {
     /// Index of the pipeline stage.
     pub stage: u64,
-    /// Weights in compute precision.
+    /// Weights in compute precision, in every version that the schedule keeps.
     pub weights: f64,
     /// Gradients.
     pub gradients: f64,
@@ -31,6 +33,10 @@ pub struct StageMemory {
     pub buffers: f64,
     /// Activations that the host allocated ahead of the device; released when memory is short.
     pub run_ahead: f64,
+    /// Offloaded model states in host memory.
+    pub host: f64,
+    /// Offloaded model states on NVMe drives.
+    pub nvme: f64,
 }
 
 /// Bytes of a 16-bit weight.
@@ -68,9 +74,17 @@ impl StageMemory {
         self.total() * FRAGMENTATION + calibration.library_bytes()
     }
 
-    /// Whether a device of the workload has this memory.
+    /// Whether the devices and the hosts of the workload have this memory, with the reserve free.
     pub fn fits(&self, workload: &Workload<'_>) -> bool {
-        self.needed(workload.calibration) <= workload.job.cluster.device.memory_bytes()
+        let job = &workload.job;
+        let needed = self.needed(workload.calibration) + job.framework.extra_bytes as f64;
+        needed <= workload.usable_bytes()
+            && self.host_of_node(job.cluster) <= job.cluster.host_memory_bytes()
+    }
+
+    /// Offloaded states of all devices of a node in its host's memory.
+    pub fn host_of_node(&self, cluster: &Cluster) -> f64 {
+        self.host * cluster.per_node.min(cluster.devices) as f64
     }
 }
 
@@ -125,8 +139,7 @@ pub(crate) fn of_stage(job: &Job<'_>, device: u64) -> StageMemory {
     let (dense, routed) = layers(job, device);
     let shards = job.zero_shards();
     let expert_shards = (shards / layout.expert as f64).max(1.0);
-    // A pipeline keeps gathered weights, and accumulates full gradients.
-    let zero = if layout.pipeline > 1 { layout.zero.min(1) } else { layout.zero };
+    let zero = job.sharded_stage();
     let divided = |stage: u8| {
         if zero >= stage { shared / shards + experts / expert_shards } else { shared + experts }
     };
@@ -150,17 +163,35 @@ pub(crate) fn of_stage(job: &Job<'_>, device: u64) -> StageMemory {
     let weight = if job.framework.casts_gathered_weights && zero == 3 { 0.0 } else { WEIGHT };
     let training = live * kept + recomputed + embedded(job, device, live);
     let at_peak = peak(job, device);
+    // PipeDream runs a micro-batch backward with the weights of its forward pass.
+    let versions = if layout.schedule == Kind::PipeDream { live.max(1.0) } else { 1.0 };
+    let all = [
+        (OffloadedStates::Weights, weight * divided(3) * versions),
+        (OffloadedStates::Gradients, job.framework.gradient_bytes as f64 * divided(2)),
+        (OffloadedStates::Optimizer, OPTIMIZER * divided(1)),
+    ];
+    let is_away = |(states, _): &&(OffloadedStates, f64)| layout.offload.has(*states);
+    let away = all.iter().filter(is_away).map(|(_, bytes)| bytes).sum::<f64>();
+    let [weights, gradients, optimizer] =
+        all.map(|state| if is_away(&&state) { 0.0 } else { state.1 });
     // Activations are freed before the optimizer step.
-    let update = job.framework.update_bytes as f64 * divided(1);
+    let is_updated_here = !layout.offload.is_on();
+    let update = if is_updated_here { job.framework.update_bytes as f64 } else { 0.0 };
+    let (host, nvme) = match layout.offload.tier {
+        OffloadTier::Host => (away, 0.0),
+        OffloadTier::Nvme => (0.0, away),
+    };
     StageMemory {
         stage: device,
-        weights: weight * divided(3),
-        gradients: job.framework.gradient_bytes as f64 * divided(2),
-        optimizer: if layout.offload { 0.0 } else { OPTIMIZER * divided(1) },
+        weights,
+        gradients,
+        optimizer,
         activations: training,
-        peak: at_peak.max(update - training),
+        peak: at_peak.max(update * divided(1) - training),
         buffers: buffers(job, shared, device) + messages(job, device),
         run_ahead: run_ahead(job),
+        host,
+        nvme,
     }
 }
 
@@ -177,7 +208,9 @@ fn peak(job: &Job<'_>, device: u64) -> f64 {
     let (model, layout) = (job.model, &job.layout);
     let (t, tokens) = (layout.tensor as f64, job.tokens());
     let is_last = device + 1 == layout.pipeline;
-    let sums = job.framework.gradient_bytes as f64;
+    // Offloaded gradients accumulate on the host, so that the device has them in 16 bits only.
+    let is_summed_here = !layout.offload.has(OffloadedStates::Gradients);
+    let sums = if is_summed_here { job.framework.gradient_bytes as f64 } else { WEIGHT };
     let (mut logits, mut head) = (0.0, 0.0);
     if is_last {
         logits = job.framework.logit_bytes as f64 * tokens * model.vocab as f64 / t;
@@ -209,14 +242,21 @@ fn buffers(job: &Job<'_>, shared: f64, device: u64) -> f64 {
     } else {
         0.0
     };
-    let mut fetched = 0.0;
-    if layout.zero == 3 && layout.pipeline == 1 {
+    let mut tables = if device == 0 { model.embedding_params() } else { 0 };
+    if device + 1 == layout.pipeline {
+        tables += model.head_params();
+    }
+    let tables = tables as f64 / layout.tensor as f64;
+    let layer = WEIGHT * (shared - tables).max(0.0) / layers;
+    let fetched = match layout.offload.states {
         // Two layers are in transfer or in use, with their gradients; embedding tables stay for the
         // step.
-        let tables = if device == 0 { model.embedding_params() + model.head_params() } else { 0 };
-        let tables = tables as f64 / layout.tensor as f64;
-        fetched = WEIGHT * tables + 4.0 * WEIGHT * (shared - tables).max(0.0) / layers;
-    }
+        OffloadedStates::Weights => WEIGHT * tables + 4.0 * layer,
+        _ if job.sharded_stage() == 3 => WEIGHT * tables + 4.0 * layer,
+        // Gradients leave for the host as soon as a layer has them.
+        OffloadedStates::Gradients => layer,
+        OffloadedStates::Nothing | OffloadedStates::Optimizer => 0.0,
+    };
     rows + buckets + fetched
 }
 
@@ -310,6 +350,46 @@ mod tests {
             let layout = Layout { tensor, data, sequence: true, zero: 1, ..Layout::ONE };
             let said = total_gib(&model, layout, 4 * data);
             assert!((said / gib - 1.0).abs() < 0.01, "t{tensor}: {said} for {gib}");
+        }
+    }
+
+    #[test]
+    fn llama_3_405b_fits_in_its_published_layout_with_sharded_gradients_only() {
+        // Llama 3 (2024, arXiv:2407.21783, section 3.3.2 and Table 4): 16,384 H100, TP8 PP16 DP128,
+        // 16 sequences of 8,192 tokens per replica, 32-bit gradients; FSDP shards optimizer states
+        // and gradients and keeps the weights; no activation is recomputed.
+        let scenario = Scenario::of("llama3-405b", "16384xh100-80gb", 2048);
+        let fits = |zero: u8, schedule: Kind, chunks: u64| {
+            let layout = Layout {
+                tensor: 8,
+                sequence: true,
+                pipeline: 16,
+                data: 128,
+                zero,
+                schedule,
+                chunks,
+                ..Layout::ONE
+            };
+            let workload = scenario.workload().with(layout);
+            assert!(workload.job.problems().is_empty(), "{:?}", workload.job.problems());
+            let workload = Workload { reserve: 0.0, ..workload };
+            largest_stage(&workload.job).fits(&workload)
+        };
+        assert!(fits(2, Kind::OneFOneB, 1));
+        assert!(fits(2, Kind::Interleaved, 4), "as published");
+        assert!(!fits(1, Kind::OneFOneB, 1), "whole 32-bit gradients leave no room");
+    }
+
+    #[test]
+    fn pipedream_keeps_a_version_of_its_weights_for_every_micro_batch_in_flight() {
+        let scenario = Scenario::of("gpt3-6.7b", "8xa100-80gb", 16);
+        let weights = |schedule: Kind, device: u64| {
+            let layout = Layout { pipeline: 4, data: 2, schedule, ..Layout::ONE };
+            of_stage(&scenario.workload().with(layout).job, device).weights
+        };
+        for device in 0..4 {
+            let versions = weights(Kind::PipeDream, device) / weights(Kind::OneFOneB, device);
+            assert!((versions - (4 - device) as f64).abs() < 1e-9, "{device}: {versions}");
         }
     }
 

@@ -34,7 +34,7 @@ pub struct RankMemory {
 /// Memory of all ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Memory {
-    /// Memory by rank, in the step with the highest peak.
+    /// Memory by rank, in the step with the highest peak: workers, then parameter servers.
     pub ranks: Vec<RankMemory>,
     /// Parameters of a bucket.
     pub bucket_len: usize,
@@ -100,6 +100,10 @@ impl Memory {
                     strategy::extra_elements(recipe, &plan, blueprint, worker).map(bytes);
                 let held = Footprint::plan(blueprint, &plan, recipe.optim.name, worker);
                 let mut memory = RankMemory::from(&held);
+                if recipe.num_servers() > 0 {
+                    // The servers hold the optimizer state.
+                    memory.optimizer = Bytes(0);
+                }
                 memory.optimizer += outer;
                 memory.buffers += besides;
                 if is_saved {
@@ -107,7 +111,12 @@ impl Memory {
                 }
                 memory
             };
-            (0..recipe.run.workers).map(rank).collect()
+            let server = |elements: [usize; 3]| {
+                let [weights, gradients, optimizer] = elements.map(bytes);
+                RankMemory { weights, gradients, optimizer, ..RankMemory::default() }
+            };
+            let servers = strategy::server_elements(recipe, &plan, blueprint).into_iter();
+            (0..recipe.run.workers).map(rank).chain(servers.map(server)).collect()
         };
         let most = |ranks: &Vec<RankMemory>| ranks.iter().map(RankMemory::allocated).sum::<Bytes>();
         let steps = from_recipe::phase_boundaries(recipe, blueprint);

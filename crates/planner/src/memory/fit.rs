@@ -4,12 +4,12 @@
 //! worker in the middle of the run. The suggestion is the closest recipe that fits, by ascending
 //! cost of the change: recompute activations, shard more among the workers, offload the optimizer
 //! state to disk, smaller micro-batches, fewer workers, all of which leave the model as it is; then
-//! fewer and narrower layers.
+//! a smaller model of a similar shape.
 
 use super::engine::{Memory, RankMemory};
 use super::process::Process;
 use lockstep_config::units::Bytes;
-use lockstep_config::{Blame, OffloadState, Recipe, Recompute};
+use lockstep_config::{Blame, Model, OffloadState, Recipe, Recompute};
 use lockstep_parallel::from_recipe::blueprint_of_rank;
 
 /// Memory of a machine.
@@ -144,38 +144,78 @@ fn nearest(recipe: &Recipe, room: MemoryBudget) -> Option<String> {
     None
 }
 
-/// Largest model of the same family that fits in the recipe's layout.
+/// Narrowest model that is suggested.
+const MIN_WIDTH: usize = 32;
+
+/// Largest model of a similar shape that fits in the recipe's layout. Width, heads and layers shrink
+/// together, and the ratio of width to layers stays within a factor of two: a model of one wide
+/// layer would fit too, and learn little.
 fn smaller(recipe: &Recipe, room: MemoryBudget) -> Option<String> {
-    let mut changed = recipe.clone();
-    let mut fits = |layers: usize, halvings: u32| {
-        changed.model.layers = layers;
-        changed.model.width = recipe.model.width >> halvings;
-        changed.model.ffn = recipe.model.ffn >> halvings;
-        needed(&Memory::of(&changed, &blueprint_of_rank(&changed, 0)), room) <= room.memory
-    };
     if recipe.model.family.is_problem() || !recipe.parallel.stage_layers.is_empty() {
         return None;
     }
-    // Every pipeline stage has at least one layer.
-    let fewest = recipe.parallel.num_stages();
-    if fits(fewest, 0) {
-        let (mut fitting, mut too_many) = (fewest, recipe.model.layers);
+    let layers = recipe.model.layers;
+    for halvings in 0..usize::BITS {
+        let mut changed = narrower(recipe, halvings)?;
+        let mut fits = |layers: usize| {
+            changed.model.layers = layers;
+            needed(&Memory::of(&changed, &blueprint_of_rank(&changed, 0)), room) <= room.memory
+        };
+        // Every pipeline stage has at least one layer.
+        let fewest = (layers >> (halvings + 1)).max(recipe.parallel.num_stages());
+        let most = layers >> halvings.saturating_sub(1);
+        if fewest > most {
+            return None;
+        }
+        if !fits(fewest) {
+            continue;
+        }
+        let (mut fitting, mut too_many) = (fewest, most + 1);
         while too_many - fitting > 1 {
             let middle = usize::midpoint(fitting, too_many);
-            if fits(middle, 0) { fitting = middle } else { too_many = middle }
+            if fits(middle) { fitting = middle } else { too_many = middle }
         }
-        return Some(format!("model.layers = {fitting}"));
+        changed.model.layers = fitting;
+        return Some(shape_text(&recipe.model, &changed.model));
     }
-    // Rotary positions need heads of at least two elements.
-    let width_of = |halvings: u32| recipe.model.width >> halvings;
-    let is_sound = |halvings: &u32| {
-        let width = width_of(*halvings);
-        width << halvings == recipe.model.width && width.is_multiple_of(2 * recipe.model.heads)
+    None
+}
+
+/// The recipe with a model whose width and feed-forward size are halved so often, and whose heads
+/// are as wide as before where their number allows it; none where no such model is valid.
+fn narrower(recipe: &Recipe, halvings: u32) -> Option<Recipe> {
+    let mut changed = recipe.clone();
+    let half = |size: usize| (size >> halvings << halvings == size).then_some(size >> halvings);
+    let model = &mut changed.model;
+    model.width = half(model.width).filter(|width| *width >= MIN_WIDTH)?;
+    model.ffn >>= halvings;
+    let heads = half(model.heads).zip(half(model.kv_heads));
+    (model.heads, model.kv_heads) = heads.unwrap_or((model.heads, model.kv_heads));
+    // Rotary positions need heads of an even number of elements.
+    let is_whole = model.width.is_multiple_of(2 * model.heads);
+    let shards = recipe.num_tensor_shards();
+    let sharded = [model.heads, model.kv_heads, model.ffn];
+    let divides = sharded.iter().all(|size| *size > 0 && size.is_multiple_of(shards));
+    (is_whole && divides).then_some(changed)
+}
+
+/// The settings in which a model of another shape differs.
+fn shape_text(from: &Model, to: &Model) -> String {
+    let of = |model: &Model| {
+        // A key that is left out follows the number of heads.
+        let kv_heads = if model.kv_heads == model.heads { 0 } else { model.kv_heads };
+        let Model { layers, width, heads, ffn, .. } = *model;
+        let names = ["layers", "width", "heads", "kv_heads", "ffn"];
+        names.into_iter().zip([layers, width, heads, kv_heads, ffn]).collect::<Vec<_>>()
     };
-    let halvings =
-        (1..usize::BITS).take_while(is_sound).find(|halvings| fits(fewest, *halvings))?;
-    let (width, ffn) = (width_of(halvings), recipe.model.ffn >> halvings);
-    Some(format!("model.layers = {fewest}, model.width = {width} and model.ffn = {ffn}"))
+    let pairs = of(from).into_iter().zip(of(to)).filter(|(from, to)| from != to);
+    let texts: Vec<String> =
+        pairs.map(|(_, (name, value))| format!("model.{name} = {value}")).collect();
+    match texts.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} and {last}", others.join(", ")),
+        None => unreachable!("a smaller model differs"),
+    }
 }
 
 const fn name(recompute: Recompute) -> &'static str {

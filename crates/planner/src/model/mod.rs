@@ -4,10 +4,12 @@
 //! counts are exact, down to biases and norms, because memory follows from them.
 
 mod flops;
+mod hugging_face;
 mod parameters;
 mod presets;
 
 pub use flops::{FlopsConvention, step_flops};
+pub use hugging_face::{HuggingFaceConfig, MODEL_TYPES};
 pub use presets::{preset, presets};
 
 use serde::{Deserialize, Serialize};
@@ -49,7 +51,7 @@ impl Experts {
 /// Multi-head latent attention (DeepSeek-V2, 2024): low-rank queries, keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latent {
-    /// Rank of the query projection.
+    /// Rank of the query projection; 0 for a full projection.
     pub query_rank: u64,
     /// Rank of the joint key and value projection.
     pub key_value_rank: u64,
@@ -91,9 +93,14 @@ pub struct Model {
     pub positions: u64,
     /// Whether linear layers and norms have biases.
     pub biases: bool,
+    /// Whether query, key and value projections have biases where others have none (Qwen2).
+    pub query_key_value_biases: bool,
+    /// Whether queries and keys are normalized, each with a vector of a head's width (Qwen3).
+    pub query_key_norms: bool,
     /// Norms of the hidden size beside those of layers and the final one.
     pub extra_norms: u64,
-    /// Norms per layer: two, or one where attention and feed-forward share it.
+    /// Norms per layer: two, one where attention and feed-forward share it, or four with norms
+    /// behind both (Gemma 2).
     pub layer_norms: u64,
     /// Whether the model uses dropout.
     pub dropout: bool,
@@ -133,6 +140,8 @@ impl Model {
             tied: true,
             positions: context,
             biases: true,
+            query_key_value_biases: false,
+            query_key_norms: false,
             extra_norms: 0,
             layer_norms: 2,
             dropout: true,

@@ -9,7 +9,10 @@ impl Model {
         let Some(latent) = self.latent else {
             return h * (self.query_width() + 2 * self.key_width()) + self.attended_width() * h;
         };
-        let query = h * latent.query_rank + latent.query_rank * self.query_width();
+        let query = match latent.query_rank {
+            0 => h * self.query_width(),
+            rank => h * rank + rank * self.query_width(),
+        };
         let narrow = h * (latent.key_value_rank + latent.rotary_dim);
         let wide = latent.key_value_rank * self.heads * (latent.plain_dim + latent.value_dim);
         query + narrow + wide + self.attended_width() * h
@@ -24,10 +27,15 @@ impl Model {
     fn vectors(&self) -> u64 {
         let h = self.width;
         let norm = if self.biases { 2 * h } else { h };
-        let biases =
-            self.query_width() + 2 * self.key_width() + h + self.ffn_inputs() * self.ffn + h;
+        let attention = self.query_width() + 2 * self.key_width();
+        let biases = match (self.biases, self.query_key_value_biases) {
+            (true, _) => attention + h + self.ffn_inputs() * self.ffn + h,
+            (false, true) => attention,
+            (false, false) => 0,
+        };
+        let head_norms = if self.query_key_norms { 2 * self.head_dim } else { 0 };
         let latent = self.latent.map_or(0, |latent| latent.query_rank + latent.key_value_rank);
-        self.layer_norms * norm + if self.biases { biases } else { 0 } + latent
+        self.layer_norms * norm + biases + head_norms + latent
     }
 
     /// Parameters of a dense layer.

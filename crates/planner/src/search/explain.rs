@@ -2,7 +2,7 @@
 
 use super::Candidate;
 use crate::job::Workload;
-use crate::layout::Layout;
+use crate::layout::{Layout, Offload, OffloadedStates};
 use crate::memory::cluster::largest_stage;
 use lockstep_config::Recompute;
 use std::fmt::Write;
@@ -42,7 +42,7 @@ pub fn explain_runner_up(first: &Candidate, second: &Candidate) -> String {
 pub fn explain_rejection(workload: &Workload<'_>, rejected: &Candidate) -> String {
     let gib = f64::from(1_u32 << 30);
     let needed = rejected.memory.needed(workload.calibration);
-    let has = workload.job.cluster.device.memory_bytes();
+    let has = workload.usable_bytes();
     let largest = [
         ("weights", rejected.memory.weights),
         ("gradients", rejected.memory.gradients),
@@ -61,7 +61,7 @@ pub fn explain_rejection(workload: &Workload<'_>, rejected: &Candidate) -> Strin
         })
         .map_or_else(|| "no single change is enough".to_owned(), |(what, _)| format!("or {what}"));
     format!(
-        "{} would take {:.2} s but needs {:.1} of {:.1} GiB, most of it {largest}: \
+        "{} would take {:.2} s but needs {:.1} of {:.1} usable GiB, most of it {largest}: \
          {:.1} GiB more, {change}",
         rejected.layout,
         rejected.step.seconds,
@@ -82,7 +82,15 @@ fn changes(layout: Layout) -> Vec<(&'static str, Layout)> {
         ),
         ("half the micro-batch size", Layout { microbatch: halved, ..layout }),
         ("full recomputation", Layout { recompute: Recompute::Full, ..layout }),
+        ("ZeRO-2", Layout { zero: layout.zero.max(2), ..layout }),
         ("ZeRO-3", Layout { zero: 3, ..layout }),
-        ("offload of the optimizer state to the host", Layout { offload: true, ..layout }),
+        (
+            "offload of gradients and optimizer state to the host",
+            Layout { offload: Offload::ZERO_OFFLOAD, ..layout },
+        ),
+        (
+            "offload of all model states to the host",
+            Layout { offload: Offload::to_host(OffloadedStates::Weights), ..layout },
+        ),
     ]
 }

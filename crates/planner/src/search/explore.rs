@@ -5,7 +5,7 @@
 
 use super::{Candidate, space};
 use crate::job::Workload;
-use crate::layout::Layout;
+use crate::layout::{Layout, Offload, OffloadedStates};
 use crate::memory::cluster::largest_stage;
 use crate::pipeline::Pipelines;
 use crate::time::cluster::{self as time, Step};
@@ -29,45 +29,64 @@ pub(super) struct Explored {
 /// Prices every layout that may take at most `seconds` per step and needs at most `almost_fit`
 /// times the memory of a device.
 pub(super) fn explore(workload: &Workload<'_>, seconds: f64, almost_fit: f64) -> Explored {
-    let (job, capacity) = (&workload.job, workload.job.cluster.device.memory_bytes());
+    let (job, capacity) = (&workload.job, workload.usable_bytes());
     let (mut pipelines, mut cache) = (Pipelines::closed_form(), LayerCache::default());
-    let (mut found, mut without_states) = (Explored::default(), Vec::new());
+    let (mut found, mut rejected) = (Explored::default(), Vec::new());
     let bound = matmul_bound(workload);
-    let mut examine = |layout: Layout| {
+    // Whether the layout fits, or is too slow to ask.
+    let mut examine = |layout: Layout| -> bool {
         found.examined += 1;
         let workload = workload.with(layout);
         let has_limit = seconds.is_finite();
         if has_limit && time::min_seconds_cached(&workload, &mut cache) > seconds {
-            return;
+            return true;
         }
         let mut price = || time::step_cached(&workload, &mut pipelines, &mut cache);
         let priced_first = has_limit.then(&mut price);
         let is_over = |step: Option<Step>| step.is_none_or(|s| s.seconds > SLACK * seconds);
         if priced_first.is_some_and(is_over) {
-            return;
+            return true;
         }
         let memory = largest_stage(&workload.job);
         let needed = memory.needed(workload.calibration);
-        let fits = needed <= capacity;
-        found.too_large += usize::from(!fits);
-        if !fits && needed - memory.optimizer <= capacity {
-            without_states.push(Layout { offload: true, ..layout });
+        let fits = memory.fits(&workload);
+        if !fits {
+            found.too_large += 1;
+            rejected.push(layout);
         }
         if needed > almost_fit * capacity {
-            return;
+            return fits;
         }
         let choice = priced_first.unwrap_or_else(price);
         let choice = choice.map(|step| Candidate { layout, step, memory });
         let list = if fits { &mut found.fitting } else { &mut found.almost_fits };
         list.extend(choice);
+        fits
+    };
+    // ZeRO-2 and ZeRO-3 communicate with every micro-batch of a pipeline, where ZeRO-1 does once a
+    // step: they are tried where less does not fit.
+    let mut examine_shardings = |layout: Layout| {
+        let stages =
+            if layout.pipeline > 1 && layout.zero == 1 { 1..=3 } else { layout.zero..=layout.zero };
+        let _ = stages.into_iter().any(|zero| examine(Layout { zero, ..layout }));
     };
     for degrees in space::degree_sets(job).into_iter().filter(|degrees| bound(degrees) <= seconds) {
-        space::switches(job, degrees, &mut examine);
+        space::switches(job, degrees, &mut examine_shardings);
     }
-    // Optimizer offload is slow: it is tried only where nothing fits without.
-    if found.fitting.is_empty() {
-        found.examined += without_states.len();
-        found.fitting = priced(workload, without_states, &mut pipelines);
+    // Offloading is slow: it is tried only where nothing fits without, and that of weights only
+    // where nothing fits with them on the device.
+    for offload in [Offload::ZERO_OFFLOAD, Offload::to_host(OffloadedStates::Weights)] {
+        if found.fitting.is_empty() {
+            found.examined += rejected.len();
+            let layouts = rejected.iter().map(|layout| Layout { offload, ..*layout });
+            let fits = |layout: &Layout| {
+                let workload = workload.with(*layout);
+                largest_stage(&workload.job).fits(&workload)
+            };
+            let fitting: Vec<_> = layouts.filter(fits).collect();
+            found.too_large += rejected.len() - fitting.len();
+            found.fitting = priced(workload, fitting, &mut pipelines);
+        }
     }
     let Explored { fitting, almost_fits, .. } = found;
     Explored { fitting: sorted(fitting), almost_fits: sorted(almost_fits), ..found }
@@ -103,7 +122,7 @@ pub(super) fn sorted(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
 
 /// Lower bound by matmuls: those of the device with most layers, at the speed of a large one.
 pub(super) fn matmul_bound(workload: &Workload<'_>) -> impl Fn(&Layout) -> f64 {
-    let Workload { job, calibration } = workload;
+    let Workload { job, calibration, .. } = workload;
     let (model, device) = (job.model, &job.cluster.device);
     let inner = model.experts.map_or(model.ffn, |experts| {
         let routed = experts.per_token * experts.ffn + experts.shared_ffn;
@@ -119,5 +138,26 @@ pub(super) fn matmul_bound(workload: &Workload<'_>) -> impl Fn(&Layout) -> f64 {
     move |degrees| {
         let most = layers.div_ceil(degrees.pipeline) as f64;
         most * flops / (degrees.tensor * degrees.context * degrees.data) as f64 / speed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn pipelines_shard_more_where_zero_1_does_not_fit() {
+        let mut scenario = Scenario::of("llama3-8b", "16xh100-80gb", 16);
+        scenario.cluster.device.memory_gb = 24.0;
+        let workload = scenario.workload();
+        let fitting = explore(&workload, f64::INFINITY, 1.0).fitting;
+        let sharded = fitting.iter().map(|choice| choice.layout);
+        let sharded: Vec<_> = sharded.filter(|one| one.pipeline > 1 && one.zero > 1).collect();
+        assert!(!sharded.is_empty());
+        for layout in sharded {
+            let less = workload.with(Layout { zero: layout.zero - 1, ..layout });
+            assert!(!largest_stage(&less.job).fits(&less), "{layout}");
+        }
     }
 }

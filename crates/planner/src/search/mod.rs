@@ -140,7 +140,8 @@ fn pareto(sorted: &[Candidate]) -> Vec<Candidate> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Scenario;
+    use crate::layout::{Offload, OffloadedStates};
+    use crate::scenario::{DEFAULT_RESERVE, Scenario};
 
     fn found(model: &str, cluster: &str, batch: u64) -> SearchResult {
         search(&Scenario::of(model, cluster, batch).workload(), 5)
@@ -174,9 +175,90 @@ mod tests {
     fn optimizer_state_is_offloaded_where_nothing_fits_without() {
         let found = found("llama3-70b", "16xh100-80gb", 512);
         let best = &found.best[0];
-        assert!(best.layout.offload && best.memory.optimizer <= 0.0, "{:?}", best.layout);
+        assert!(best.layout.offload.is_on() && best.memory.optimizer <= 0.0, "{:?}", best.layout);
         // All optimizer state passes the host's memory, so the optimizer step is slow.
         assert!(best.step.update > 1.0, "{:?}", best.step);
+    }
+
+    #[test]
+    fn zero_2_and_3_shard_gradients_and_weights_of_pipelines_and_cost_time() {
+        let scenario = Scenario::of("llama3-8b", "64xh100-80gb", 512);
+        let of = |zero| {
+            let layout = Layout { pipeline: 4, data: 16, zero, ..Layout::ONE };
+            Candidate::price(&scenario.workload().with(layout), &mut Pipelines::default())
+                .expect("it can be scheduled")
+        };
+        let [one, two, three] = [1, 2, 3].map(of);
+        let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
+        close(two.memory.gradients, one.memory.gradients / 16.0);
+        close(two.memory.weights, one.memory.weights);
+        close(three.memory.weights, one.memory.weights / 16.0);
+        close(three.memory.optimizer, one.memory.optimizer);
+        // Gathered layers take memory, but less than the weights that they replace.
+        assert!(two.memory.total() < one.memory.total());
+        assert!(three.memory.total() < two.memory.total());
+        // ZeRO-2 reduces gradients with every micro-batch, and ZeRO-3 gathers weights as well.
+        assert!(one.step.seconds < two.step.seconds, "{one:?} {two:?}");
+        assert!(two.step.seconds < three.step.seconds, "{two:?} {three:?}");
+    }
+
+    #[test]
+    fn a_13b_model_fits_one_32_gb_v100_with_gradients_and_states_on_the_host() {
+        // ZeRO-Offload (Ren et al. 2021, section 6.2): up to 13B parameters on one V100 of 32 GB.
+        let found = found("gpt3-13b", "1xv100-32gb", 16);
+        let best = found.best.first().expect("it fits");
+        assert_eq!(best.layout.offload, Offload::ZERO_OFFLOAD, "{}", best.layout);
+        assert!(best.memory.gradients + best.memory.optimizer <= 0.0, "{:?}", best.memory);
+        // Gradients in 32 bits, master weights and two moments.
+        let params = crate::model::preset("gpt3-13b").expect("it is one").num_params() as f64;
+        assert!((best.memory.host / (16.0 * params) - 1.0).abs() < 1e-9, "{:?}", best.memory);
+        // Without the gradients there it does not fit.
+        let scenario = Scenario::of("gpt3-13b", "1xv100-32gb", 16);
+        let offload = Offload::to_host(OffloadedStates::Optimizer);
+        let workload = scenario.workload().with(Layout { offload, ..best.layout });
+        assert!(!largest_stage(&workload.job).fits(&workload));
+    }
+
+    #[test]
+    fn offloaded_weights_leave_the_device_and_drives_are_slower_than_hosts() {
+        let scenario = Scenario::of("gpt3-6.7b", "8xa100-40gb", 64);
+        let priced = |offload: &str| {
+            let text = format!("dp=8,zero=3,recompute=full,offload={offload}");
+            let layout = Layout::parse(&text).expect("a layout");
+            Candidate::price(&scenario.workload().with(layout), &mut Pipelines::default())
+                .expect("it can be scheduled")
+        };
+        let names = ["false", "optimizer", "gradients", "parameters", "parameters-nvme"];
+        let [none, optimizer, gradients, host, nvme] = names.map(priced);
+        let all = none.memory.weights + none.memory.gradients + none.memory.optimizer;
+        assert!(optimizer.memory.gradients > 0.0 && gradients.memory.gradients <= 0.0);
+        assert!(gradients.memory.weights > 0.0 && host.memory.weights <= 0.0);
+        assert!((host.memory.host / all - 1.0).abs() < 1e-9 && host.memory.nvme <= 0.0);
+        assert!((nvme.memory.nvme / all - 1.0).abs() < 1e-9 && nvme.memory.host <= 0.0);
+        assert!(none.step.seconds < gradients.step.seconds, "the host updates more slowly");
+        assert!(gradients.step.seconds <= host.step.seconds, "weights arrive from the host");
+        assert!(host.step.seconds < nvme.step.seconds, "drives are slower");
+        // A host with too little memory cannot hold them.
+        let mut small = scenario.clone();
+        small.cluster.host_memory_gb = 64.0;
+        assert!(host.memory.fits(&scenario.workload().with(host.layout)));
+        assert!(!host.memory.fits(&small.workload().with(host.layout)));
+        assert!(nvme.memory.fits(&small.workload().with(nvme.layout)));
+    }
+
+    #[test]
+    fn layouts_of_a_search_leave_the_reserve_free() {
+        let mut scenario = Scenario::of("gpt3-13b", "16xa100-80gb", 64);
+        let mut searched = |reserve: f64| {
+            scenario.reserve = reserve;
+            let found = search(&scenario.workload(), 48);
+            let needed = found.best.iter().map(|one| one.memory.needed(&scenario.calibration));
+            let most = needed.fold(0.0, f64::max) / scenario.cluster.device.memory_bytes();
+            assert!(most <= 1.0 - reserve, "{most} with a reserve of {reserve}");
+            found.too_large
+        };
+        let [none, usual, large] = [0.0, DEFAULT_RESERVE, 0.3].map(&mut searched);
+        assert!(none < usual && usual < large, "{none} {usual} {large}: some would fill a device");
     }
 
     #[test]

@@ -40,7 +40,7 @@ const PAYS: f64 = 0.5;
 
 /// Best layouts at a quarter to four times the devices, with a fixed batch or one that grows.
 pub fn curve(workload: &Workload<'_>, grows: bool) -> Curve {
-    let Workload { job, calibration } = *workload;
+    let job = workload.job;
     let devices = job.cluster.devices;
     let mut points: Vec<Point> = Vec::new();
     for (times, over) in [(1, 4), (1, 2), (1, 1), (2, 1), (4, 1)] {
@@ -51,7 +51,7 @@ pub fn curve(workload: &Workload<'_>, grows: bool) -> Curve {
         cluster.devices = devices * times / over;
         let grown = (job.batch * times / over).max(1);
         let batch = if grows { grown } else { job.batch };
-        let scaled = Workload { job: Job { cluster: &cluster, batch, ..job }, calibration };
+        let scaled = Workload { job: Job { cluster: &cluster, batch, ..job }, ..*workload };
         let Some(best) = search(&scaled, 1).best.into_iter().next() else { continue };
         let speed = batch as f64 / best.step.seconds;
         let each = speed / cluster.devices as f64;

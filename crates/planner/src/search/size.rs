@@ -8,7 +8,7 @@ use crate::Calibration;
 use crate::bill::Bill;
 use crate::hardware::{Cluster, Device};
 use crate::model::Model;
-use crate::scenario::Scenario;
+use crate::scenario::{DEFAULT_RESERVE, Scenario};
 use crate::search::Candidate;
 use crate::search::fastest::{fastest_within, min_step_seconds};
 use crate::search::sensitivity::{SPREAD, worsen};
@@ -112,6 +112,7 @@ impl SizeSearch {
             tokens: self.tokens,
             calibration: self.calibration.clone(),
             layout: None,
+            reserve: DEFAULT_RESERVE,
         };
         let usual = scenario.batch;
         while min_step_seconds(&scenario.workload()).is_none() {

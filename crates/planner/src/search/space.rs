@@ -53,7 +53,7 @@ pub(crate) fn switches(job: &Job<'_>, degrees: Layout, each: &mut dyn FnMut(Layo
     for microbatch in MICROBATCH_SIZES.into_iter().filter(|b| per_copy.is_multiple_of(*b)) {
         for (schedule, chunks) in schedules(job, &degrees, per_copy / microbatch) {
             for &expert in &groups {
-                // A pipeline keeps full weights and gradients anyway.
+                // The search tries more with a pipeline where this does not fit.
                 let most = if degrees.pipeline > 1 { 1 } else { 3 };
                 let most = if degrees.data > 1 { most } else { 0 };
                 for zero in 0..=most {

@@ -63,8 +63,11 @@ impl<'a> CallPrices<'a> {
 
     /// Time of a message from a rank.
     pub(super) fn message(&self, from: usize, message: &Message) -> Seconds {
-        let domains = &self.interconnect.domains;
-        let shares_memory = domains[from] == domains[message.peer as usize];
+        let Interconnect { domains, .. } = self.interconnect;
+        // Parameter servers follow the workers, and share memory if all of those do.
+        let is_one_host = self.interconnect.is_one_host();
+        let domain = |rank: usize| domains.get(rank).copied().unwrap_or(rank);
+        let shares_memory = is_one_host || domain(from) == domain(message.peer as usize);
         let link = self.costs.memory.filter(|_| shares_memory).unwrap_or(self.costs.messages);
         link.seconds(Bytes(message.len * u64::from(message.element))) * self.slowdown
     }
@@ -76,9 +79,9 @@ impl GroupPrices {
         let key = (call.op, call.lengths.clone(), call.element);
         *known.entry(key).or_insert_with(|| {
             let bytes = call.lengths.count() * call.element.0 as usize;
-            let class = CallClass::new(call.op, bytes, true, None);
+            let class = selector.class(call.op, bytes, true, None);
             let schedule = schedules.entry(class).or_insert_with(|| {
-                selector.choose(&class).expect("every operation has a canonical algorithm")
+                selector.choose(&class).expect("fixed algorithms are checked, and others exist")
             });
             let layout = call.lengths.layout(schedule);
             price(schedule, &layout, call.element, costs, Some(&*topology))

@@ -6,8 +6,9 @@
 use super::layer::{Pass, Passes};
 use super::layer_cache::{LayerCache, ModelPasses};
 use crate::collective::group::Group;
-use crate::hardware::{Cluster, SharedLink};
+use crate::hardware::Cluster;
 use crate::job::{Job, Workload};
+use crate::layout::{OffloadTier, OffloadedStates};
 use crate::memory::cluster as memory;
 use crate::model::Model;
 use crate::pipeline::{self, Pipelines};
@@ -25,8 +26,11 @@ const CONTENTION: f64 = 0.15;
 /// Host time per second of device time below which the host still runs ahead. Modelled host times
 /// are closer to the maximum than to the mean.
 const HOST_SLACK: f64 = 1.3;
-/// Bytes per parameter of a gradient sent to the host; the weight returns in the other direction.
-const OFFLOAD_BYTES: f64 = 4.0;
+/// Bytes per parameter between device and host: a summed gradient, and a 16-bit gradient or weight.
+const OFFLOADED_SUM: f64 = 4.0;
+const OFFLOADED_HALF: f64 = 2.0;
+/// Bytes per parameter of optimizer state that an update reads from NVMe and writes back.
+const NVME_STATES: f64 = 24.0;
 /// Tensors per layer: two norms and four matrices.
 const TENSORS: u64 = 6;
 /// Seconds per rank in the reduce-scatter or all-gather of one tensor, many of which start
@@ -50,7 +54,7 @@ pub struct Step {
     pub bubble: f64,
     /// Device time lost to kernel launches.
     pub host: f64,
-    /// Optimizer step.
+    /// Optimizer step, with the exposed transfer of offloaded gradients.
     pub update: f64,
     /// Data loading that is longer than the rest of the step.
     pub loading: f64,
@@ -74,8 +78,8 @@ pub fn step_cached(
     let times = pass_times(&stages, hop(workload));
     let played = pipelines.seconds(layout.schedule, devices as usize, &times, m as usize)?;
     let busiest = busiest(&stages, devices as usize);
-    let update = update_seconds(workload);
     let backward = busiest.backward().seconds();
+    let update = update_seconds(workload) + gradients_to_host(workload, backward);
     let (data, data_all) = data_exposed(workload, backward);
     let all = busiest.total();
     let (compute, messages) = (all.compute * m as f64, all.exposed * m as f64);
@@ -119,34 +123,6 @@ pub fn loading_seconds(model: &Model, cluster: &Cluster, batch: u64) -> f64 {
     tokens * model.token_bytes() / (cluster.storage_gbps * 1e9)
 }
 
-/// Communication group of a step.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CommGroup {
-    /// Parallel axis.
-    pub name: &'static str,
-    /// Ranks of the group.
-    pub group: Group,
-    /// Bottleneck links; `None` for those inside a node.
-    pub bottleneck: Option<SharedLink>,
-}
-
-/// Communication groups of a step, with their bottleneck links.
-pub fn comm_groups(workload: &Workload<'_>) -> Vec<CommGroup> {
-    let (job, layout, links) = (&workload.job, &workload.job.layout, workload.links());
-    let stages =
-        Group { ranks: layout.pipeline, stride: layout.tensor * layout.context * layout.data };
-    [
-        ("tensor", workload.tensor_group()),
-        ("expert", Group { ranks: layout.expert, stride: layout.tensor }),
-        ("pipeline", stages),
-        ("data", data_group(job)),
-    ]
-    .into_iter()
-    .filter(|(_, group)| group.ranks > 1)
-    .map(|(name, group)| CommGroup { name, group, bottleneck: links.bottleneck(group) })
-    .collect()
-}
-
 /// Whether the first stage's device is slower than its host, so that the host runs ahead.
 pub fn host_runs_ahead(workload: &Workload<'_>) -> bool {
     let stages = stages(workload, &ModelPasses::new(workload));
@@ -186,7 +162,7 @@ fn hop(workload: &Workload<'_>) -> f64 {
 
 /// Passes of every stage for one micro-batch, in model order.
 fn stages(workload: &Workload<'_>, parts: &ModelPasses) -> Vec<Passes> {
-    let Workload { job, calibration } = workload;
+    let Workload { job, calibration, .. } = workload;
     let chunks = if job.layout.schedule == Kind::Interleaved { job.layout.chunks } else { 1 };
     let count = job.layout.pipeline * chunks;
     let (dense, routed) = (parts.dense, parts.routed);
@@ -209,30 +185,39 @@ fn stages(workload: &Workload<'_>, parts: &ModelPasses) -> Vec<Passes> {
             if stage + 1 == count {
                 passes = passes.then(parts.head);
             }
-            if job.layout.zero == 3 { fetched(workload, passes, layers) } else { passes }
+            let gathers = job.layout.zero == 3 || job.layout.offload.has(OffloadedStates::Weights);
+            if gathers { fetched(workload, passes, layers) } else { passes }
         })
         .collect()
 }
 
 /// Data-parallel group; context-parallel ranks also average their gradients.
-fn data_group(job: &Job<'_>) -> Group {
+pub(super) fn data_group(job: &Job<'_>) -> Group {
     let layout = &job.layout;
     Group { ranks: layout.data * layout.context, stride: layout.tensor }
 }
 
-/// Passes of a stage under ZeRO-3, whose weights are gathered while it computes.
+/// Passes of a stage whose weights arrive while it computes: from other ranks under ZeRO-3, from
+/// the host where they are offloaded.
 fn fetched(workload: &Workload<'_>, passes: Passes, layers: u64) -> Passes {
     let (job, links) = (&workload.job, workload.links());
     let params = (job.model.num_params() / job.model.layers) as f64 / job.layout.tensor as f64;
     let group = data_group(job);
     let calls = if job.framework.gathers_by_tensor { 12.0 } else { 1.0 };
     let bytes = 2.0 * params / calls;
-    // A pipeline keeps gathered weights, and reduces gradients with the last micro-batch.
-    let refetches = if job.layout.pipeline > 1 { 1.0 / job.num_microbatches() as f64 } else { 1.0 };
+    // Weights that stay gathered arrive once, and their gradients leave with the last micro-batch.
+    let refetches = if job.keeps_gathered() { 1.0 / job.num_microbatches() as f64 } else { 1.0 };
     let calls = layers as f64 * calls * refetches;
-    let gather = calls * links.all_gather(group, bytes);
     let wire = job.framework.wire_bytes as f64;
-    let scatter = calls * links.all_gather(group, bytes * wire / 2.0);
+    let is_sharded = job.layout.zero == 3;
+    let gather_from = |bytes: f64| if is_sharded { links.all_gather(group, bytes) } else { 0.0 };
+    let mut gather = calls * gather_from(bytes);
+    let scatter = calls * gather_from(bytes * wire / 2.0);
+    if job.layout.offload.has(OffloadedStates::Weights) {
+        // Every rank reads its shard.
+        let shard = bytes / if is_sharded { job.zero_shards() } else { 1.0 };
+        gather += calls * shard / offload_bytes_per_second(job);
+    }
     let wait = |pass: Pass, fetch: f64| {
         let beside = workload.calibration.data_hidden * (pass.compute + pass.exposed);
         let exposed_fraction = (fetch - beside).max(0.0) + CONTENTION * fetch.min(beside);
@@ -316,22 +301,59 @@ fn data_exposed(workload: &Workload<'_>, backward: f64) -> (f64, f64) {
     let beside =
         if job.framework.overlap { workload.calibration.data_hidden * backward } else { 0.0 };
     let behind = weights + tied + by_tensor;
-    ((gradients - beside).max(0.1 * gradients) + behind, gradients + behind)
+    // Sharded gradients leave with every micro-batch, since no rank keeps a whole sum.
+    let times = if job.sharded_stage() == 2 { job.num_microbatches() as f64 } else { 1.0 };
+    (times * (gradients - beside).max(0.1 * gradients) + behind, times * gradients + behind)
+}
+
+/// Bandwidth between a device and its offloaded states.
+fn offload_bytes_per_second(job: &Job<'_>) -> f64 {
+    let host = job.cluster.host_gbps;
+    1e9 * match job.layout.offload.tier {
+        OffloadTier::Host => host,
+        OffloadTier::Nvme => host.min(job.cluster.nvme_gbps),
+    }
+}
+
+/// Exposed transfer of offloaded gradients, which leave with every micro-batch beside its backward
+/// pass.
+fn gradients_to_host(workload: &Workload<'_>, backward: f64) -> f64 {
+    let job = &workload.job;
+    if !job.layout.offload.has(OffloadedStates::Gradients) {
+        return 0.0;
+    }
+    let (shared, experts) = held_params(job);
+    let shards = if job.sharded_stage() >= 2 { job.zero_shards() } else { 1.0 };
+    let expert_shards = (shards / job.layout.expert as f64).max(1.0);
+    let bytes = OFFLOADED_HALF * (shared / shards + experts / expert_shards);
+    let beside = workload.calibration.data_hidden * backward;
+    let exposed = (bytes / offload_bytes_per_second(job) - beside).max(0.0);
+    exposed * job.num_microbatches() as f64
 }
 
 /// Gradient norm, clipping and optimizer step.
 fn update_seconds(workload: &Workload<'_>) -> f64 {
-    let Workload { job, calibration } = workload;
+    let Workload { job, calibration, .. } = workload;
     let (shared, experts) = held_params(job);
     let shards = if job.layout.zero > 0 { job.zero_shards() } else { 1.0 };
     let expert_shards = (shards / job.layout.expert as f64).max(1.0);
     let params = shared / shards + experts / expert_shards;
     let start = 1e-3 * calibration.step_ms;
-    if job.layout.offload {
+    let offload = job.layout.offload;
+    if offload.is_on() {
         // Gradients go to the host and weights return, in pieces beside the host's update.
-        let link = OFFLOAD_BYTES * params / (job.cluster.host_gbps * 1e9);
-        let bytes = calibration.optimizer_bytes * params;
-        return start + link.max(bytes / (job.cluster.host_memory_gbps * 1e9));
+        let moved = match offload.states {
+            OffloadedStates::Weights => 0.0,
+            OffloadedStates::Gradients => OFFLOADED_HALF,
+            OffloadedStates::Optimizer | OffloadedStates::Nothing => OFFLOADED_SUM,
+        };
+        let link = moved * params / (job.cluster.host_gbps * 1e9);
+        let host = calibration.optimizer_bytes * params / (job.cluster.host_memory_gbps * 1e9);
+        let drives = match offload.tier {
+            OffloadTier::Host => 0.0,
+            OffloadTier::Nvme => NVME_STATES * params / (job.cluster.nvme_gbps * 1e9),
+        };
+        return start + link.max(host).max(drives);
     }
     let bandwidth = job.cluster.device.memory_gbps * 1e9 * calibration.memory_share;
     calibration.optimizer_bytes * params / bandwidth + start
@@ -358,17 +380,5 @@ mod tests {
         let bytes = 64.0 * 8192.0 * 4.0;
         assert!((slow.seconds - bytes / 1e5).abs() < 1e-9, "{slow:?}");
         assert!((slow.loading - (slow.seconds - quick.seconds)).abs() < 1e-9, "{slow:?}");
-    }
-
-    #[test]
-    fn comm_groups_name_their_bottleneck_links() {
-        let layout = Layout { tensor: 8, pipeline: 16, data: 8, ..Layout::ONE };
-        let scenario = Scenario::of("gpt3-175b", "1024xa100-80gb", 64);
-        let groups = comm_groups(&scenario.workload().with(layout));
-        let names: Vec<&str> = groups.iter().map(|group| group.name).collect();
-        assert_eq!(names, ["tensor", "pipeline", "data"]);
-        let bottleneck = groups.iter().map(|group| group.bottleneck);
-        let nics = Some(SharedLink::Nics);
-        assert_eq!(bottleneck.collect::<Vec<_>>(), [None, nics, nics]);
     }
 }

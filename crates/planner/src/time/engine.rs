@@ -7,19 +7,22 @@
 //!
 //! One pipeline is played: that of the first tensor-parallel rank and of the data-parallel rank
 //! with most micro-batches. Other ranks have the same programs, or fewer passes, and never make it
-//! wait.
+//! wait. Where ranks have different roles (parameter servers, federated clients, threads of
+//! Hogwild), all of them are played.
 
 use super::calls::CallPrices;
 use super::tasks::{TaskTimes, microbatch_flops};
 use crate::calibration::machine::MachineCalibration;
 use crate::traffic::{Interconnect, rank_at, step_calls};
-use lockstep_config::Recipe;
 use lockstep_config::units::{Flops, FlopsPerSecond, Seconds};
+use lockstep_config::{Recipe, SyncMode};
 use lockstep_mesh::Axis;
 use lockstep_model::Blueprint;
 use lockstep_parallel::ReplicaPlan;
 use lockstep_parallel::from_recipe::{blueprint_of, blueprint_of_rank};
+use lockstep_parallel::local_sgd::auto_steps;
 use lockstep_parallel::step_program::{RankPlan, StepKind};
+use lockstep_parallel::strategies;
 use lockstep_schedule::step::{CallMode, Play, Program, Task, TaskId, play};
 
 /// Step time by part.
@@ -57,6 +60,10 @@ pub fn mean(
     interconnect: &Interconnect,
     machine: &MachineCalibration<'_>,
 ) -> StepTime {
+    if recipe.sync.mode == SyncMode::LocalSgd && recipe.sync.local_steps_is_auto {
+        let chosen = chosen_local_steps(recipe, interconnect, machine);
+        return mean(&recipe.with_local_steps(chosen), interconnect, machine);
+    }
     let step_counts = StepKind::of_run(recipe);
     let num_steps: u64 = step_counts.values().sum();
     let run = Run::new(recipe, interconnect, machine);
@@ -74,6 +81,20 @@ pub fn mean(
     })
 }
 
+/// Steps of a round that the run will choose from its measurements.
+fn chosen_local_steps(
+    recipe: &Recipe,
+    interconnect: &Interconnect,
+    machine: &MachineCalibration<'_>,
+) -> u64 {
+    let of = |sets: u64| mean(&recipe.with_local_steps(sets), interconnect, machine);
+    // Rounds of one step end with an exchange each; those of the whole run with one in all.
+    let (often, seldom) = (of(1), of(recipe.train.steps.max(1)));
+    let exchange = (often.communication - seldom.communication).max(Seconds(0.0));
+    let step = seldom.compute + seldom.update;
+    auto_steps::steps_for(step.0, exchange.0).min(recipe.train.steps.max(1))
+}
+
 /// Everything about a recipe's steps but their kind.
 struct Run<'a> {
     recipe: &'a Recipe,
@@ -81,12 +102,14 @@ struct Run<'a> {
     plan: ReplicaPlan,
     /// Data-parallel rank that is played.
     part: usize,
-    tasks: TaskTimes,
+    tasks: TaskTimes<'a>,
     mode: CallMode,
     /// Threads of all workers over the cores that they have.
     oversubscription: f64,
     /// Mean over largest number of micro-batches of a data-parallel rank.
     balance: f64,
+    /// Share of the machine's cores that the threads of a rank are, where all ranks are played.
+    share_of_rank: Option<f64>,
     flops: Flops,
 }
 
@@ -94,12 +117,19 @@ impl<'a> Run<'a> {
     fn new(
         recipe: &'a Recipe,
         interconnect: &Interconnect,
-        machine: &MachineCalibration<'_>,
+        machine: &'a MachineCalibration<'a>,
     ) -> Self {
         let (blueprint, whole) = (blueprint_of_rank(recipe, 0), blueprint_of(recipe));
         let plan = step_calls::plan_at(recipe, &blueprint, 0);
-        let workers = recipe.run.workers;
-        let threads = recipe.run.num_threads(machine.cores, workers);
+        let (workers, threads) = match recipe.sync.mode {
+            // Each thread of Hogwild computes alone.
+            SyncMode::Hogwild => (recipe.sync.threads, 1),
+            _ => (recipe.run.workers, recipe.run.num_threads(machine.cores, recipe.run.workers)),
+        };
+        let is_whole = matches!(
+            recipe.sync.mode,
+            SyncMode::ParameterServer | SyncMode::Federated | SyncMode::Hogwild
+        );
         let assignment = plan.leaf_assignment();
         let num_own = |part: usize| assignment.microbatches_of(part, plan.leaves).len();
         let num_microbatches: Vec<usize> = (0..plan.shares.len()).map(num_own).collect();
@@ -112,19 +142,28 @@ impl<'a> Run<'a> {
             mode: call_mode(recipe, interconnect, threads * workers < machine.cores),
             oversubscription: ((workers * threads) as f64 / machine.cores as f64).max(1.0),
             balance: total / (most * num_microbatches.len()).max(1) as f64,
+            share_of_rank: is_whole.then(|| threads as f64 / machine.cores as f64),
             flops: Flops(total * microbatch_flops(recipe, &whole).0),
             blueprint,
             plan,
         }
     }
 
-    fn step(&self, kind: &StepKind, prices: &mut CallPrices<'_>) -> StepTime {
+    /// Programs of the ranks that are played.
+    fn programs(&self, kind: &StepKind) -> Vec<Program> {
+        if self.share_of_rank.is_some() {
+            return strategies::programs(self.recipe, &self.plan, &self.blueprint, kind);
+        }
         let mesh = &self.plan.mesh;
         let program = |device: usize| {
             let rank = rank_at(mesh, device, self.part, 0);
             RankPlan::new(&self.plan, &self.blueprint, rank).training_of(self.recipe, kind)
         };
-        let programs: Vec<Program> = (0..mesh.degree(Axis::Pipeline)).map(program).collect();
+        (0..mesh.degree(Axis::Pipeline)).map(program).collect()
+    }
+
+    fn step(&self, kind: &StepKind, prices: &mut CallPrices<'_>) -> StepTime {
+        let programs = self.programs(kind);
         let times: Vec<_> = programs.iter().map(|it| self.tasks.of(it, prices)).collect();
         let task = |at: usize, id: TaskId| &programs[at].tasks[id.0 as usize];
         let played = |with_calls: bool| {
@@ -147,8 +186,12 @@ impl<'a> Run<'a> {
         let (passes, calls) = (sums(is_pass), sums(|task| task.queue.is_communication()));
         let updates = sums(|task| task.op.block_pass().is_none() && !task.queue.is_communication());
         // Cores that a worker leaves idle help the others, if these wait for cores.
-        let updated = mean_of(&updates) * self.oversubscription;
-        let computed = mean_of(&passes) * (self.balance * self.oversubscription) + updated;
+        let on_all_cores = |times: &[Seconds], balance: f64| match self.share_of_rank {
+            Some(share) => times.iter().copied().sum::<Seconds>() * share,
+            None => mean_of(times) * (balance * self.oversubscription),
+        };
+        let updated = on_all_cores(&updates, 1.0);
+        let computed = on_all_cores(&passes, self.balance) + updated;
         let called = match self.mode {
             CallMode::Background => Seconds(0.0),
             CallMode::Blocking => mean_of(&calls),

@@ -450,7 +450,7 @@ mod tests {
             let (layout, framework) = (Layout::ONE, Framework::MODERN);
             let job = Job { model: &model, cluster: &cluster, layout, batch: 1, framework };
             let calibration = &Calibration::prior(calibration);
-            let (there, back) = Workload { job, calibration }.scores();
+            let (there, back) = Workload { job, calibration, reserve: 0.0 }.scores();
             let flops = 2.0 * 4096.0 * 4096.0 * (heads * 128) as f64 / cluster.device.peak();
             for (said, was) in [(flops / there, forward), (2.5 * flops / back, backward)] {
                 assert!((said / was - 1.0).abs() < 0.15, "{heads} heads: {said} for {was}");

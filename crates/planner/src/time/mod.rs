@@ -3,10 +3,12 @@
 //! # Layout
 //! - [`engine`]: a recipe on this machine, whose step programs are played; `tasks`: durations of
 //!   tasks at measured speed; `calls`: durations of calls
-//! - [`cluster`]: a layout on a cluster, at the achieved speed of its devices
+//! - [`cluster`]: a layout on a cluster, at the achieved speed of its devices; [`bottleneck`]: the
+//!   resources that limit it
 //! - [`layer`]: passes of a layer on a device; [`matmul`]: matrix products by shape;
 //!   [`layer_cache`]: layer costs shared by the layouts of a search
 
+pub mod bottleneck;
 mod calls;
 pub mod cluster;
 pub mod engine;

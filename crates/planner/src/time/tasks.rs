@@ -3,19 +3,21 @@
 //! A micro-batch is FLOPs at a measured rate, plus costs that do not depend on its length
 //! ([`crate::calibration::machine`]). A block takes its share of them by FLOPs, of which the
 //! forward pass and the two gradients take a third each; the collectives of a tensor-parallel block
-//! divide a pass into equal parts.
+//! divide a pass into equal parts. Strategies pass over vectors on one thread, and compress
+//! gradients at the measured speed of each method.
 
 use super::calls::CallPrices;
-use crate::calibration::machine::MachineCalibration;
+use crate::calibration::machine::{CompressorTime, MachineCalibration};
 use lockstep_config::units::{Flops, Seconds};
 use lockstep_config::{Recipe, Recompute};
 use lockstep_mesh::Axis;
 use lockstep_model::Blueprint;
 use lockstep_parallel::{ReplicaPlan, stages};
-use lockstep_schedule::step::{Contents, Program, Queue, TaskId, TaskOp};
+use lockstep_schedule::step::{Contents, MessageKind, Program, Queue, TaskId, TaskOp, Use};
 
 /// Durations on one worker.
-pub(super) struct TaskTimes {
+pub(super) struct TaskTimes<'a> {
+    machine: &'a MachineCalibration<'a>,
     /// Forward and backward of a micro-batch, by block.
     blocks: Vec<Seconds>,
     /// Share of a block's time that recomputation takes.
@@ -23,15 +25,18 @@ pub(super) struct TaskTimes {
     update_per_param: Seconds,
     /// Fixed cost per step.
     overhead: Seconds,
+    /// Gradient compression, if the recipe compresses.
+    compressor: Option<&'a CompressorTime>,
+    num_params: usize,
 }
 
-impl TaskTimes {
+impl<'a> TaskTimes<'a> {
     /// Durations on workers of this many threads; `blueprint` is of the whole model.
     pub(super) fn new(
         recipe: &Recipe,
         blueprint: &Blueprint,
         plan: &ReplicaPlan,
-        machine: &MachineCalibration<'_>,
+        machine: &'a MachineCalibration<'a>,
         threads: usize,
     ) -> Self {
         // With fewer threads than cores a part of the machine is idle.
@@ -49,6 +54,9 @@ impl TaskTimes {
             recomputed: recomputed_shares(recipe, blueprint),
             update_per_param: Seconds(machine.update_seconds_per_param / speed),
             overhead: Seconds(machine.step_overhead_seconds),
+            compressor: machine.compressor(&recipe.compress.method.to_string()),
+            num_params: blueprint.num_params(),
+            machine,
         }
     }
 
@@ -64,14 +72,37 @@ impl TaskTimes {
                 if task.queue != Queue::Control || !is_alone {
                     times[index] = prices.call(call, group);
                 }
+                if task.op == (TaskOp::Exchange { part: 0 }) {
+                    times[index] += self.exchange(group.ranks.len());
+                }
                 continue;
             }
             match &task.op {
                 TaskOp::Send(message) => times[index] = prices.message(program.rank, message),
+                TaskOp::Recv(message) if is_copied(message.kind) => {
+                    times[index] = prices.message(program.rank, message);
+                }
                 TaskOp::Update { .. } => {
                     times[index] = self.update_per_param * num_updated(program, id);
                 }
-                // Of the tasks that every step has once on the compute queue.
+                TaskOp::ClientStep { .. } => {
+                    times[index] = self.update_per_param * self.num_params as f64;
+                    times[index] += self.passes(program, id);
+                }
+                TaskOp::ServerUpdate => {
+                    times[index] = self.update_per_param * shard_len(program, id);
+                    times[index] += self.passes(program, id) + self.decoding(program, id);
+                }
+                TaskOp::Encode { .. } if self.compressor.is_some() => {
+                    times[index] = self.encoding(program, id);
+                }
+                TaskOp::Mix { .. }
+                | TaskOp::Debias
+                | TaskOp::LoadClient { .. }
+                | TaskOp::Aggregate { .. }
+                | TaskOp::ReadShared
+                | TaskOp::AddToShared => times[index] = self.passes(program, id),
+                // Of the tasks that a step has once on the compute queue.
                 TaskOp::Unscale => times[index] = self.overhead,
                 op => {
                     let Some(pass) = op.block_pass().filter(|pass| pass.part == 0) else {
@@ -84,7 +115,46 @@ impl TaskTimes {
                 }
             }
         }
+        // A step whose gradients are pushed unscales nothing.
+        let unscales = program.position(|op| *op == TaskOp::Unscale).is_some();
+        let first = program.position(|op| op.block_pass().is_some()).filter(|_| !unscales);
+        if let Some(first) = first {
+            times[first.0 as usize] += self.overhead;
+        }
         times
+    }
+
+    /// One thread's passes over the buffers of a task.
+    fn passes(&self, program: &Program, id: TaskId) -> Seconds {
+        let pass = |(len, mode): (usize, Use)| {
+            let times = if mode == Use::Update { 2.0 } else { 1.0 };
+            self.machine.serial_pass(len) * times
+        };
+        buffers(program, id).map(pass).sum()
+    }
+
+    /// Compression of all gradients and decompression of those of all workers.
+    fn exchange(&self, num_workers: usize) -> Seconds {
+        let Some(time) = self.compressor else { return Seconds(0.0) };
+        let more = (num_workers - 1) as f64 * time.decode_seconds_per_element;
+        Seconds((time.seconds_per_element + more) * self.num_params as f64)
+    }
+
+    /// Compression of the gradients that a task reads, for a server that decompresses them.
+    fn encoding(&self, program: &Program, id: TaskId) -> Seconds {
+        let Some(time) = self.compressor else { return Seconds(0.0) };
+        let lens = buffers(program, id).filter(|(_, mode)| *mode != Use::Write);
+        let elements: usize = lens.map(|(len, _)| len).sum();
+        let each = time.seconds_per_element - time.decode_seconds_per_element;
+        Seconds(each.max(0.0) * elements as f64)
+    }
+
+    /// Decompression of the gradients that a server takes.
+    fn decoding(&self, program: &Program, id: TaskId) -> Seconds {
+        let Some(time) = self.compressor else { return Seconds(0.0) };
+        let lens = buffers(program, id).filter(|(_, mode)| *mode != Use::Update);
+        let elements: usize = lens.map(|(len, _)| len).sum();
+        Seconds(time.decode_seconds_per_element * elements as f64)
     }
 
     fn pass(&self, op: &TaskOp, block: usize) -> Seconds {
@@ -97,11 +167,40 @@ impl TaskTimes {
     }
 }
 
+/// Lengths and uses of a task's buffers.
+fn buffers(program: &Program, id: TaskId) -> impl Iterator<Item = (usize, Use)> + '_ {
+    let of = |access: &lockstep_schedule::step::Access| {
+        (program.buffers[access.buffer.0 as usize].len as usize, access.mode)
+    };
+    program.accesses(id).iter().map(of)
+}
+
+/// Whether a rank copies a message out of the link while it computes nothing: messages of
+/// strategies, of which one rank may receive those of many.
+const fn is_copied(kind: MessageKind) -> bool {
+    matches!(
+        kind,
+        MessageKind::Weights { .. }
+            | MessageKind::Request(_)
+            | MessageKind::Reply(_)
+            | MessageKind::Values { .. }
+            | MessageKind::ClientUpdate { .. }
+    )
+}
+
 /// Parameters that an update changes.
 fn num_updated(program: &Program, update: TaskId) -> f64 {
     let buffers = program.accesses(update).iter().map(|it| program.buffers[it.buffer.0 as usize]);
     let mut states = buffers.filter(|it| matches!(it.contents, Contents::OptimizerState { .. }));
     states.next().map_or(0.0, |state| state.len as f64)
+}
+
+/// Parameters that a server's update changes.
+fn shard_len(program: &Program, update: TaskId) -> f64 {
+    let changed = program.accesses(update).iter().filter(|it| it.mode == Use::Update);
+    let buffers = changed.map(|it| program.buffers[it.buffer.0 as usize]);
+    let params = buffers.filter(|it| !matches!(it.contents, Contents::OptimizerState { .. }));
+    params.map(|params| params.len as f64).sum()
 }
 
 /// Time of a micro-batch on all cores, without the cost per block.

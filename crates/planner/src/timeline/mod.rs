@@ -12,7 +12,7 @@ pub use draw::draw;
 pub use svg::{svg, svg_with_title};
 
 use lockstep_config::units::Seconds;
-use lockstep_schedule::pipeline::{Pass, Pipeline, Shape, Task, needs, settled};
+use lockstep_schedule::pipeline::{Kind, Pass, Pipeline, Shape, Task, build, needs, settled};
 
 /// Durations of a stage's passes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,6 +52,8 @@ pub struct Timeline {
     pub pipeline: Pipeline,
     /// Passes of each device, in order.
     pub devices: Vec<Vec<Span>>,
+    /// Time that these micro-batches take once the pipeline is full, where it never drains.
+    steady: Option<Seconds>,
 }
 
 impl PassTimes {
@@ -79,6 +81,24 @@ impl PassTimes {
 
 /// Simulates a schedule; `None` if it deadlocks.
 pub fn simulate(pipeline: &Pipeline, times: &PassTimes) -> Option<Timeline> {
+    let mut timeline = play(pipeline, times)?;
+    if pipeline.kind == Kind::PipeDream {
+        // A few rounds fill the pipeline; these micro-batches follow.
+        let fill = FILLING_ROUNDS * pipeline.shape.num_devices;
+        let until = |num_microbatches: usize| {
+            let shape = Shape { num_microbatches, ..pipeline.shape };
+            Some(play(&build(pipeline.kind, shape).ok()?, times)?.seconds())
+        };
+        timeline.steady = Some(until(fill + pipeline.shape.num_microbatches)? - until(fill)?);
+    }
+    Some(timeline)
+}
+
+/// Rounds of as many micro-batches as devices after which a pipeline without flushes is periodic.
+const FILLING_ROUNDS: usize = 4;
+
+/// Start and end of every pass, or `None` if they wait for each other.
+fn play(pipeline: &Pipeline, times: &PassTimes) -> Option<Timeline> {
     let shape = pipeline.shape;
     assert_eq!(times.stages.len(), shape.num_stages(), "durations of every stage");
     let mut devices: Vec<Vec<Span>> = vec![Vec::new(); shape.num_devices];
@@ -101,7 +121,7 @@ pub fn simulate(pipeline: &Pipeline, times: &PassTimes) -> Option<Timeline> {
         }
     }
     let is_done = devices.iter().zip(&pipeline.programs).all(|(d, p)| d.len() == p.len());
-    is_done.then(|| Timeline { pipeline: pipeline.clone(), devices })
+    is_done.then(|| Timeline { pipeline: pipeline.clone(), devices, steady: None })
 }
 
 /// End of each pass, by stage, pass and micro-batch.
@@ -153,8 +173,12 @@ impl Timeline {
     }
 
     /// Cycle time: the longest time of one device from its first pass to its last. Steps can follow
-    /// each other at this interval where devices need not wait for each other between them.
+    /// each other at this interval where devices need not wait for each other between them. A
+    /// schedule without flushes (PipeDream) fills and drains once in a run, which does not count.
     pub fn cycle_seconds(&self) -> Seconds {
+        if let Some(steady) = self.steady {
+            return steady;
+        }
         let span = |spans: &Vec<Span>| Some(spans.last()?.end - spans.first()?.start);
         self.devices.iter().filter_map(span).fold(Seconds(0.0), Seconds::max)
     }
@@ -195,6 +219,15 @@ impl Timeline {
             }
             f64::max(before, live)
         })
+    }
+
+    /// Versions of its weights that a device keeps: one, or under PipeDream one for every
+    /// micro-batch in flight, which runs backward with the weights of its forward pass.
+    pub fn weight_versions(&self, device: usize) -> usize {
+        match self.pipeline.kind {
+            Kind::PipeDream => self.peak_live_microbatches(device).ceil() as usize,
+            _ => 1,
+        }
     }
 
     /// Peak number of live micro-batches of a device.

@@ -43,7 +43,7 @@ pub fn svg_with_title(timeline: &Timeline, title: &str, subtitle: &str) -> Strin
         axis: Axis::new("time", |seconds| Seconds(seconds).to_string()),
         activities: PASSES.map(activity).to_vec(),
         tracks: timeline.devices.iter().enumerate().map(track).collect(),
-        max_tracks: usize::MAX,
+        num_hidden: 0,
         track_height: 30.0,
     }
     .svg()

@@ -3,6 +3,7 @@
 use super::call::Call;
 use lockstep_config::units::Seconds;
 use lockstep_config::{Recipe, TransportChoice};
+use lockstep_schedule::collective::overrides::AlgorithmOverrides;
 use lockstep_schedule::{Costs, Schedule, Topology, TuningTable, price};
 
 /// Memory domains of the ranks, and the cost of moving bytes.
@@ -17,10 +18,17 @@ pub struct Interconnect {
 impl Interconnect {
     /// Interconnect of a recipe's workers on one machine, before any measurement.
     pub fn of_recipe(recipe: &Recipe) -> Self {
-        match recipe.run.transport {
+        let interconnect = match recipe.run.transport {
             TransportChoice::Tcp => Self::messages(recipe.run.workers),
             _ => Self::memory(recipe.run.workers),
-        }
+        };
+        interconnect.with_algorithms_of(recipe)
+    }
+
+    /// Interconnect whose calls use the algorithms that a recipe fixes.
+    pub fn with_algorithms_of(mut self, recipe: &Recipe) -> Self {
+        self.costs.overrides = AlgorithmOverrides::of_recipe(recipe);
+        self
     }
 
     /// Ranks of one host that share memory, at the engine's default costs.
@@ -47,7 +55,8 @@ impl Interconnect {
         let domains: Vec<usize> = ranks.iter().map(|rank| self.domains[*rank]).collect();
         let is_one_host = self.costs.memory.is_some() && domains.iter().all(|d| *d == domains[0]);
         let costs = if is_one_host || ranks.len() == 1 {
-            Costs::of_one_host(self.costs.memory.is_some())
+            let overrides = self.costs.overrides.clone();
+            Costs { overrides, ..Costs::of_one_host(self.costs.memory.is_some()) }
         } else {
             let links = self.costs.links.among(ranks);
             Costs { links, tuning: TuningTable::NONE, ..self.costs.clone() }

@@ -13,17 +13,20 @@
 //! - [`call`]: calls and messages of a step
 //! - [`step_calls`]: the calls of a step, from its plan
 //! - [`range`]: the least and the most bytes of a run's mean step
-//! - [`interconnect`], [`schedule_selection`]: links between ranks, and the schedule of each call
+//! - [`interconnect`], [`schedule_selection`]: links between ranks, and the schedule of each call;
+//!   [`fixed_algorithms`]: those that a recipe fixes
 
 pub mod call;
 pub mod embedding_rows;
 mod exactness;
+pub mod fixed_algorithms;
 pub mod interconnect;
 pub mod range;
 pub mod schedule_selection;
 pub mod step_calls;
 
 pub use call::{Call, GroupCalls, Lengths, Message, StepCalls};
+pub use fixed_algorithms::{RefusedAlgorithm, check_algorithms};
 pub use interconnect::Interconnect;
 pub use lockstep_parallel::step_program::StepKind;
 pub use range::{ByteRange, wire_range};

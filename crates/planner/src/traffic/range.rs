@@ -11,7 +11,7 @@ use lockstep_config::{Consistency, Recipe, SyncMode};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
 use lockstep_parallel::ReplicaPlan;
-use lockstep_parallel::local_sgd::MAX_LOCAL_STEPS;
+use lockstep_parallel::local_sgd::auto_steps::MAX_LOCAL_STEPS;
 use lockstep_parallel::step_program::{RankPlan, ServerStep};
 use std::collections::BTreeMap;
 
@@ -154,19 +154,15 @@ impl RunForecast<'_> {
         sums.map(|sum| ByteRange { low: over(sum.low), high: over(sum.high) }).collect()
     }
 
-    /// Rounds of any length that a run may choose from its measurements.
+    /// Rounds of any length that a run may choose from its measurements. Longer rounds are fewer,
+    /// and each ends with one exchange.
     fn of_any_local_steps(&mut self) -> Vec<ByteRange> {
         let most = MAX_LOCAL_STEPS.min(self.recipe.train.steps.max(1));
-        let mut all: Option<Vec<ByteRange>> = None;
-        for local_steps in 1..=most {
+        let [often, seldom] = [1, most].map(|local_steps| {
             let classes = StepKind::of_run(&self.recipe.with_local_steps(local_steps));
-            let means = self.mean(&classes.into_iter().collect::<Vec<_>>());
-            all = Some(match all {
-                None => means,
-                Some(all) => all.into_iter().zip(means).map(|(a, b)| a.or(b)).collect(),
-            });
-        }
-        all.expect("a round has a step")
+            self.mean(&classes.into_iter().collect::<Vec<_>>())
+        });
+        often.into_iter().zip(seldom).map(|(a, b)| a.or(b)).collect()
     }
 
     /// A worker of elastic servers takes part in some of the steps, and the mean is over those. At

@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::interconnect::Interconnect;
-use lockstep_schedule::collective::select::{CallClass, Selector};
+use lockstep_schedule::collective::select::{CallClass, SelectError, Selector};
 use lockstep_schedule::{Contributions, Schedule};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,13 +23,21 @@ impl SelectedSchedules {
 
     /// Schedule of a call.
     pub fn of(&mut self, call: &Call) -> &Schedule {
-        let kind = {
-            let bytes = call.count() * call.element.0 as usize;
-            CallClass::new(call.op, bytes, call.is_canonical, None)
-        };
+        let class = self.class(call);
         let selector = &mut self.selector;
-        self.kept.entry(kind).or_insert_with(|| {
-            selector.choose(&kind).expect("every operation has a canonical algorithm")
+        self.kept.entry(class).or_insert_with(|| {
+            selector.choose(&class).expect("fixed algorithms are checked, and others exist")
         })
+    }
+
+    /// Whether the algorithm that the recipe fixes for a call can be used.
+    pub fn check(&mut self, call: &Call) -> Result<(), SelectError> {
+        let class = self.class(call);
+        self.selector.choose(&class).map(drop)
+    }
+
+    fn class(&self, call: &Call) -> CallClass {
+        let bytes = call.count() * call.element.0 as usize;
+        self.selector.class(call.op, bytes, call.is_canonical, None)
     }
 }

@@ -167,7 +167,8 @@ fn error(
     let errors: Vec<f64> = rows
         .iter()
         .filter_map(|run| {
-            let step = time::step(&Workload { job: run.job(), calibration }, pipelines)?;
+            let workload = Workload { job: run.job(), calibration, reserve: 0.0 };
+            let step = time::step(&workload, pipelines)?;
             Some((step.seconds / run.seconds?).ln().abs().min(BOUND))
         })
         .collect();

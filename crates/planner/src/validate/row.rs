@@ -8,7 +8,7 @@ use super::frameworks::{RunDescription, framework, rejects_layout};
 use crate::framework::Framework;
 use crate::hardware::{Cluster, Device};
 use crate::job::Job;
-use crate::layout::Layout;
+use crate::layout::{Layout, Offload, OffloadedStates};
 use crate::model::{Attention, Experts, FlopsConvention, Latent, Model, step_flops};
 use lockstep_config::Recompute;
 use lockstep_schedule::pipeline::Kind;
@@ -369,7 +369,12 @@ fn layout(row: &Row, model: &Model, cluster: &Cluster) -> Result<Layout, String>
         expert: degree("ep"),
         data,
         zero: whole(row, "zero").unwrap_or(0).min(3) as u8,
-        offload: text(row, "notes").is_some_and(|notes| notes.contains("optimizer offload")),
+        offload: match text(row, "notes").unwrap_or("") {
+            notes if notes.contains("optimizer offload") => {
+                Offload::to_host(OffloadedStates::Optimizer)
+            }
+            _ => Offload::NONE,
+        },
         microbatch,
         recompute,
     })

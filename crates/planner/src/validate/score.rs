@@ -121,7 +121,7 @@ pub fn predict(
     pipelines: &mut Pipelines,
 ) -> Option<Outcome> {
     let calibration = calibrations.get(run.cluster.device.calibration)?;
-    let workload = Workload { job: run.job(), calibration };
+    let workload = Workload { job: run.job(), calibration, reserve: 0.0 };
     let held = largest_stage(&workload.job);
     let step = match run.seconds {
         Some(measured) => Some((measured, time::step(&workload, pipelines)?.seconds)),

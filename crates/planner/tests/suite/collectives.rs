@@ -5,11 +5,12 @@
 use crate::common::check;
 use lockstep_config::units::{Bits, Bytes, BytesPerSecond, Seconds};
 use lockstep_planner::collective::crossings::bytes_between_nodes;
+use lockstep_planner::collective::forms::closed_form;
 use lockstep_planner::collective::hierarchical::Nodes;
 use lockstep_planner::collective::{
     ClosedForm, all_to_all, butterfly, parameter_server, rabenseifner, ring, tree,
 };
-use lockstep_schedule::collective::{GroupSpec, build};
+use lockstep_schedule::collective::{GroupSpec, algorithms, build};
 use lockstep_schedule::{Algorithm, Costs, Layout, Link, Links, Medium, Op, Topology, price};
 
 const MB: u64 = 1_000_000;
@@ -272,4 +273,28 @@ fn traffic_between_nodes_depends_on_the_rank_order() {
     check!("one node after the other", vectors(64, |rank| rank / 8), "15.75");
     check!("every hop to another node", vectors(64, |rank| rank % 8), "126");
     check!("leaders", vectors(8, |rank| rank), "14");
+}
+
+#[test]
+fn every_closed_form_equals_the_cost_of_its_schedule() {
+    let root = 0;
+    let rooted = [Op::Broadcast { root }, Op::Reduce { root }, Op::Scatter { root }];
+    let others = [Op::AllReduce, Op::ReduceScatter, Op::AllGather, Op::AllToAll, Op::Barrier];
+    let mut num_forms = 0;
+    for op in rooted.into_iter().chain([Op::Gather { root }]).chain(others) {
+        for &algorithm in algorithms(op) {
+            for n in 2..=9 {
+                let Some(form) = closed_form(op, algorithm, n) else { continue };
+                num_forms += 1;
+                // Two channels of a ring halve a rank's share again.
+                let own = 2 * 1024 * n;
+                let count = if op == Op::AllToAll { own * n } else { own };
+                let vector = if op == Op::Barrier { 0 } else { own };
+                let closed = form.seconds(Bytes(4 * vector as u64), EXACT).0;
+                let priced = scheduled(op, algorithm, n, if vector == 0 { 0 } else { count }).0;
+                assert!((closed / priced - 1.0).abs() < 1e-12, "{op} by {algorithm}, {n} ranks");
+            }
+        }
+    }
+    assert!(num_forms > 120, "{num_forms}");
 }

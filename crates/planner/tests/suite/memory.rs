@@ -2,7 +2,7 @@
 
 use crate::common::check;
 use lockstep_config::units::Bytes;
-use lockstep_config::{Recipe, Sources, resolve};
+use lockstep_config::{Model, Recipe, Sources, resolve};
 use lockstep_model::describe;
 use lockstep_parallel::from_recipe;
 use lockstep_planner::memory::zero::PerParameter;
@@ -150,16 +150,27 @@ fn a_run_that_does_not_fit_is_rejected_with_one_that_does() {
     assert!(text.starts_with("run.workers = 4 takes "), "{text}");
     assert!(text.contains("; try parallel."), "{text}");
     assert_eq!(rejection.part, "optimizer", "{text}");
-    // The suggestion fits, and one layer more would not.
-    let few = check(&recipe, room(needed.0 / 8)).expect_err("it does not fit");
-    let instead = few.instead.expect("fewer layers fit");
-    let layers: usize = instead.strip_prefix("model.layers = ").expect("layers").parse().unwrap();
-    let with = |layers: usize| {
-        let mut changed = recipe.clone();
-        changed.model.layers = layers;
-        check(&changed, room(needed.0 / 8))
-    };
-    assert!(with(layers).is_ok() && with(layers + 1).is_err(), "{instead}");
+    // A suggested model fits with no layer to spare, is valid, and has a similar shape.
+    for part in [3, 8, 16, 40] {
+        let room = room(needed.0 / part);
+        let Some(instead) = check(&recipe, room).expect_err("it does not fit").instead else {
+            panic!("a smaller model fits into 1 / {part} of the memory")
+        };
+        let settings: Vec<String> =
+            instead.replace(" and ", ", ").split(", ").map(|set| set.replace(" = ", "=")).collect();
+        if !settings.iter().any(|set| set.starts_with("model.")) {
+            continue;
+        }
+        let sets = [&sets[..], &settings.iter().map(String::as_str).collect::<Vec<_>>()].concat();
+        let mut smaller = self::recipe(&sets);
+        let ratio = |model: &Model| model.width as f64 / model.layers as f64;
+        let shape = ratio(&smaller.model) / ratio(&recipe.model);
+        assert!((0.5..=2.0).contains(&shape), "{instead}: {shape} times as wide for its layers");
+        assert!(check(&smaller, room).is_ok(), "{instead}");
+        smaller.model.layers += 1;
+        let is_at_limit = ratio(&smaller.model) < ratio(&recipe.model) / 2.0;
+        assert!(is_at_limit || check(&smaller, room).is_err(), "{instead}");
+    }
     let hopeless = check(&recipe, room(1 << 20)).expect_err("nothing fits").to_string();
     assert!(hopeless.ends_with("try a machine with more memory"), "{hopeless}");
 }

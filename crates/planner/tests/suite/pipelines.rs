@@ -286,3 +286,24 @@ fn short_cuts_stay_close_to_the_simulation() {
         }
     }
 }
+
+#[test]
+fn pipedream_has_no_bubble_once_full_and_keeps_a_version_of_weights_in_flight() {
+    for (p, m) in [(4, 8), (4, 2), (8, 24), (3, 7)] {
+        let timeline = simple(Kind::PipeDream, shape(p, m, 1));
+        assert!(timeline.cycle_bubble().abs() < 1e-9, "{p}, {m}: {}", timeline.cycle_bubble());
+        assert!((timeline.cycle_seconds().0 - 3.0 * m as f64).abs() < 1e-9, "{p}, {m}");
+        let versions: Vec<usize> = (0..p).map(|device| timeline.weight_versions(device)).collect();
+        let expected: Vec<usize> = (0..p).map(|device| (p - device).min(m)).collect();
+        assert_eq!(versions, expected, "{p}, {m}");
+        // The first fill and the last drain are those of 1F1B.
+        let drained = simple(Kind::OneFOneB, shape(p, m, 1));
+        assert_eq!(timeline.seconds(), drained.seconds());
+        assert_eq!(drained.weight_versions(0), 1);
+        let times = PassTimes::even(shape(p, m, 1), stage(1.0, 1.0, 1.0), Seconds(0.0));
+        for mut pipelines in [Pipelines::default(), Pipelines::closed_form()] {
+            let step = pipelines.seconds(Kind::PipeDream, p, &times, m).expect("it ends");
+            assert!((step - 3.0 * m as f64).abs() < 1e-9, "{p}, {m}: {step}");
+        }
+    }
+}

@@ -2,7 +2,9 @@
 
 use lockstep_config::{Dtype, Recipe, Sources, resolve};
 use lockstep_model::describe;
-use lockstep_planner::calibration::machine::{Format, Machine, Point, SumPoint, VERSION};
+use lockstep_planner::calibration::machine::{
+    CompressorTime, Format, Machine, Point, SumPoint, VERSION,
+};
 use lockstep_planner::time::engine::{StepTime, mean};
 use lockstep_planner::traffic::Interconnect;
 
@@ -22,6 +24,8 @@ fn machine() -> Machine {
         kernels: String::new(),
         formats: vec![format()],
         sums: sums(0.0),
+        serial_sums: sums(0.0),
+        compressors: Vec::new(),
         update_seconds_per_param: 0.0,
         step_overhead_seconds: 0.0,
         latency_factor: 0.0,
@@ -177,4 +181,91 @@ fn a_pipeline_waits_for_its_stages() {
         close(step.compute.0, 4.0 * (num + 1.0));
         close(step.bubble, 1.0 / (num + 1.0));
     }
+}
+
+#[test]
+fn compression_takes_the_time_that_was_measured() {
+    let compressor = CompressorTime {
+        method: "top-k".to_owned(),
+        seconds_per_element: 2.0,
+        decode_seconds_per_element: 0.5,
+    };
+    let machine = Machine { compressors: vec![compressor], ..machine() };
+    let exposed = |workers: usize| {
+        let workers = format!("run.workers={workers}");
+        let sets = [workers.as_str(), "compress.method=top-k", "parallel.overlap=false"];
+        let recipe = recipe(&sets);
+        (time(&recipe, &machine).exposed.0, describe(&recipe.model).num_params() as f64)
+    };
+    for workers in [2, 4] {
+        let (exposed, params) = exposed(workers);
+        // Each worker adds the messages of all of them.
+        close(exposed, params * (2.0 + 0.5 * (workers - 1) as f64));
+    }
+}
+
+#[test]
+fn servers_update_their_shards_side_by_side() {
+    let machine = Machine { update_seconds_per_param: 1.0, cores: 4, ..machine() };
+    let update = |servers: &str| {
+        let sets = ["sync.mode=parameter-server", "run.workers=4", "sync.consistency=sync"];
+        let recipe = recipe(&[&sets[..], &[servers]].concat());
+        time(&recipe, &machine).update.0 / describe(&recipe.model).num_params() as f64
+    };
+    // A rank has one of four cores.
+    close(update("sync.servers=1"), 4.0);
+    let half = update("sync.servers=2") / 4.0;
+    assert!((0.5..0.55).contains(&half), "{half}");
+}
+
+#[test]
+fn a_server_receives_the_pushes_of_all_workers_one_after_the_other() {
+    let links = Machine { latency_factor: 0.0, transfer_factor: 1.0, cores: 16, ..machine() };
+    let exposed = |workers: usize| {
+        let sets = ["sync.mode=parameter-server", "sync.consistency=async", "train.batch=32"];
+        let workers = format!("run.workers={workers}");
+        let recipe = recipe(&[&sets[..], &[workers.as_str()]].concat());
+        time(&recipe, &links).exposed.0
+    };
+    let (one, eight) = (exposed(1), exposed(8));
+    assert!(eight > 6.0 * one && eight < 10.0 * one, "{one} {eight}");
+}
+
+#[test]
+fn threads_of_hogwild_compute_side_by_side_and_pass_over_shared_weights() {
+    let sets = ["sync.mode=hogwild", "run.workers=1", "optim.name=sgd", "optim.weight_decay=0"];
+    let step = |threads: usize, machine: &Machine| {
+        let threads = format!("sync.threads={threads}");
+        let recipe =
+            recipe(&[&sets[..], &["train.batch=16", "train.microbatch=2", &threads]].concat());
+        let params = describe(&recipe.model).num_params() as f64;
+        (time(&recipe, machine).seconds().0, params, recipe.model.layers as f64)
+    };
+    let blocks = with(Format { block_seconds: 9.0, block_seconds_alone: 1.0, ..format() });
+    // Eight micro-batches through the layers, the embedding and the head.
+    let (two, _, layers) = step(2, &blocks);
+    close(two, 4.0 * (layers + 2.0));
+    // Four threads share two cores.
+    close(step(4, &blocks).0, 4.0 * (layers + 2.0));
+    let passes = Machine { serial_sums: sums(4.0), ..machine() };
+    let (seconds, params, _) = step(2, &passes);
+    // Reads shared weights and writes its own; reads gradients, and reads and writes shared weights.
+    assert!(seconds >= 5.0 * params && seconds <= 7.0 * params, "{}", seconds / params);
+}
+
+#[test]
+fn an_automatic_round_is_as_long_as_the_run_will_choose() {
+    let sets =
+        ["sync.mode=local-sgd", "run.workers=4", "train.steps=500", "parallel.overlap=false"];
+    let links = Machine { latency_factor: 1.0, transfer_factor: 1.0, ..machine() };
+    let machine = Machine { step_overhead_seconds: 1e-4, ..links };
+    let exposed = |steps: &str| {
+        let recipe = recipe(&[&sets[..], &[steps]].concat());
+        let step = time(&recipe, &machine);
+        (step.exposed.0, step.seconds().0)
+    };
+    let (auto, seconds) = exposed("sync.local_steps=auto");
+    let (every, _) = exposed("sync.local_steps=1");
+    // The exchange takes about a tenth of the time, or less; rounds of one step exchange more.
+    assert!(auto < every && auto <= 0.11 * seconds, "{auto} of {seconds}, {every}");
 }

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -55,10 +55,13 @@ impl Shared for RealShared {
     }
 
     fn connect(&self, name: &str, timeout: Duration) -> Result<Box<dyn LocalStream>, SharedError> {
+        const ACTION: &str = "connect to a local name";
         let attempt = || -> Result<OwnedFd, Errno> {
             let socket = new_socket()?;
             let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-            // A full backlog is retried until the deadline.
+            // A full backlog, which any user of the host can cause, would block a blocking socket
+            // for ever; it is retried until the deadline.
+            ioctl_fionbio(&socket, true)?;
             let deadline = Deadline::after(timeout);
             loop {
                 match connect(&socket, &address) {
@@ -69,11 +72,15 @@ impl Shared for RealShared {
                     done => break done?,
                 }
             }
+            ioctl_fionbio(&socket, false)?;
             same_user(&socket)?;
             Ok(socket)
         };
-        let socket = attempt().map_err(failed("connect to a local name"))?;
-        Ok(Box::new(RealLocalStream { socket }))
+        match attempt() {
+            Ok(socket) => Ok(Box::new(RealLocalStream { socket })),
+            Err(Errno::WOULDBLOCK) => Err(SharedError::timed_out(ACTION, timeout)),
+            Err(error) => Err(failed(ACTION)(error)),
+        }
     }
 
     fn wait(&self, word: &AtomicU64, expected: u64, timeout: Duration) {
@@ -337,4 +344,37 @@ fn timespec(duration: Duration) -> Timespec {
 
 fn failed(action: &'static str) -> impl Fn(Errno) -> SharedError {
     move |error| SharedError::new(action, &io::Error::from(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connect_to_a_full_backlog_ends_at_its_deadline() {
+        let name = format!("lockstep-test-backlog-{}", std::process::id());
+        let listener = RealShared.listen(&name).expect("the name is free");
+        let short = Duration::from_millis(20);
+        let connect = || RealShared.connect(&name, short);
+        let mut pending = Vec::new();
+        // Nobody accepts, so the backlog fills up.
+        let error = (0..=2 * BACKLOG).find_map(|_| match connect() {
+            Ok(stream) => {
+                pending.push(stream);
+                None
+            }
+            Err(error) => Some(error),
+        });
+        let error = error.expect("the backlog has an end");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        assert!(pending.len() >= BACKLOG as usize, "{}", pending.len());
+
+        // An accepted stream makes room, and streams block for their messages as before.
+        let mut accepted = listener.accept(short).expect("one is pending");
+        let _last = connect().expect("there is room again");
+        pending[0].send(b"hello", &[]).expect("it is open");
+        assert_eq!(accepted.recv(short).expect("it was sent").message, b"hello");
+        let error = accepted.recv(short).expect_err("no more was sent");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+    }
 }

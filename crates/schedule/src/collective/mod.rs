@@ -33,6 +33,7 @@ pub mod dissemination;
 pub mod hierarchical;
 pub mod sparse;
 
+pub mod overrides;
 pub mod select;
 
 use std::borrow::Cow;

@@ -105,7 +105,7 @@ pub struct CallClass {
 impl CallClass {
     /// Calls on this many bytes, rounded to powers of two, so that all ranks and calls of similar
     /// size share a schedule.
-    pub const fn new(op: Op, bytes: usize, canonical: bool, algorithm: Option<Algorithm>) -> Self {
+    const fn new(op: Op, bytes: usize, canonical: bool, algorithm: Option<Algorithm>) -> Self {
         Self { op, algorithm, canonical, size_class: bytes.next_power_of_two() }
     }
 
@@ -162,6 +162,22 @@ impl Selector {
     /// Whether all ranks share memory.
     pub const fn is_one_host(&self) -> bool {
         self.is_one_host
+    }
+
+    /// Class of calls on this many bytes: with the requested algorithm, or else with the one that is
+    /// fixed for them.
+    pub fn class(
+        &self,
+        op: Op,
+        bytes: usize,
+        canonical: bool,
+        algorithm: Option<Algorithm>,
+    ) -> CallClass {
+        // Ranks that are alone exchange nothing.
+        let is_alone = self.group.num_ranks() == 1;
+        let fixed = || self.costs.overrides.find(op, Bytes(bytes as u64)).filter(|_| !is_alone);
+        let algorithm = algorithm.or_else(|| fixed().map(|(_, algorithm)| algorithm));
+        CallClass::new(op, bytes, canonical, algorithm)
     }
 
     /// Schedule of a class of calls.

@@ -77,6 +77,7 @@ impl Fixture {
             step_seconds: 0.5,
             data_wait_seconds: 0.0,
             exposed_communication_seconds: 0.125,
+            straggler_wait_seconds: 0.25,
             is_skipped: false,
             loss_scale: None,
             zeroed_fraction: None,

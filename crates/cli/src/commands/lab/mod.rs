@@ -34,11 +34,15 @@ Examples:
   lockstep lab walk ring --ranks 4
   lockstep lab claims"
 )]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     /// Name of the experiment
     name: Option<String>,
+    /// List the experiments, as `lockstep lab list` does
+    #[arg(long, conflicts_with = "name")]
+    list: bool,
     /// Set a parameter of the experiment (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]
     param: Vec<String>,
@@ -93,6 +97,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         (Some(Command::Walk(arguments)), _) => walk::run(arguments, world),
         (Some(Command::Claims(arguments)), _) => claims::run(arguments),
         (Some(Command::Events(arguments)), _) => events::run(arguments, world),
+        (None, _) if arguments.list => self::list(arguments.json),
         (None, Some(name)) => experiment(name, arguments, world),
         (None, None) => Err(Failure::user("lab needs an experiment; try lockstep lab list")),
     }

@@ -5,25 +5,26 @@ use crate::workers::print_status;
 use crate::{calibration_file, output};
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::units::Seconds;
-use lockstep_config::{Dtype, Recipe, Sources, resolve};
+use lockstep_config::{CompressMethod, Dtype, Recipe, Sources, resolve};
 use lockstep_model::describe;
 use lockstep_planner::calibration::machine::VERSION;
-use lockstep_planner::calibration::machine::{Format, Machine, Point, SumPoint};
+use lockstep_planner::calibration::machine::{CompressorTime, Format, Machine, Point, SumPoint};
 use lockstep_planner::calibration::machine_fit::{MicrobatchTime, TimedSteps, WidthFit};
 use lockstep_planner::time::microbatch_scores;
 use lockstep_planner::traffic::{Call, Interconnect, Lengths, SelectedSchedules};
 use lockstep_platform::World;
 use lockstep_schedule::{Contributions, Op};
 use lockstep_tensor::reduce;
-use lockstep_trainer::bench::{BenchTrain, bench_train, tile_peak_gflops};
+use lockstep_trainer::bench::{BenchTrain, bench_train, decode_seconds, tile_peak_gflops};
 use lockstep_trainer::device;
 use std::path::PathBuf;
 
 /// Measure this machine, so that `plan` and `train` predict step time
 #[derive(clap::Args)]
 #[command(after_help = "\
-Trains small models of several widths for a few steps in every number format, and times
-collectives between two workers. Takes about a minute per format; run it while the machine is idle.
+Trains small models of several widths for a few steps in every number format and with every method
+of gradient compression, and times collectives between two workers. Takes about a minute per format;
+run it while the machine is idle.
 The result is written to the user's cache folder, or to the file that LOCKSTEP_CALIBRATION names.
 
 Examples:
@@ -160,7 +161,8 @@ fn calibrate(world: &World, steps: u64, formats: &[Dtype]) -> Result<Machine, Fa
         measured.push(measure_format(world, steps, *compute)?);
     }
     print_status("sums ...\n");
-    let sums = sums(world)?;
+    let (sums, serial_sums) = (sums(world, 0)?, sums(world, 1)?);
+    let compressors = compressors(world, steps)?;
     print_status("all-reduce between workers ...\n");
     let [latency_factor, transfer_factor] = factors(world)?;
     // The optimizer update is the same in all formats.
@@ -174,6 +176,8 @@ fn calibrate(world: &World, steps: u64, formats: &[Dtype]) -> Result<Machine, Fa
         step_overhead_seconds: first.step_overhead_seconds,
         formats: measured.into_iter().map(|measured| measured.format).collect(),
         sums,
+        serial_sums,
+        compressors,
         latency_factor,
         transfer_factor,
     })
@@ -266,11 +270,44 @@ fn peak_gflops(world: &World, compute: Dtype, bench: &BenchTrain) -> Result<f64,
     Ok(tiles.unwrap_or(bench.fma_peak_gflops))
 }
 
-/// Seconds per element to clear a vector and add it to another, by length.
-fn sums(world: &World) -> Result<Vec<SumPoint>, Failure> {
+/// Time of every method of gradient compression: the difference that it makes to a step, and the
+/// time of adding one more message to a sum.
+fn compressors(world: &World, steps: u64) -> Result<Vec<CompressorTime>, Failure> {
+    // Passes are short, so that a step is mostly the work per parameter.
+    let trial = Trial { width: COMPRESSED_WIDTH, heads: 8, context: 8, ..TRIAL };
+    let plain = measure(world, trial, steps)?;
+    let num_params = plain.num_params as f64;
+    let of_method = |name: &&str| {
+        print_status(&format!("compression by {name} ...\n"));
+        let warmup: &[&str] = match CompressMethod::from_name(name) {
+            Some(CompressMethod::Dgc) => &["compress.ratio_warmup_steps=0"],
+            Some(CompressMethod::OneBitAdam) => &["compress.warmup_steps=1", "optim.clip=0"],
+            _ => &[],
+        };
+        let method = format!("compress.method={name}");
+        let recipe = recipe_with(trial, &[&[&*method], warmup].concat())?;
+        let step = measure_recipe(world, &recipe, steps)?;
+        let more = step.step_seconds_median - plain.step_seconds_median;
+        let decode_seconds_per_element = decode_seconds(&recipe, world, COMPRESSED_WIDTH);
+        Ok(CompressorTime {
+            method: (*name).to_owned(),
+            seconds_per_element: (more / num_params).max(decode_seconds_per_element),
+            decode_seconds_per_element,
+        })
+    };
+    let is_method = |name: &&&str| **name != CompressMethod::None.name();
+    CompressMethod::NAMES.iter().filter(is_method).map(of_method).collect()
+}
+
+/// Width of the model whose gradients are compressed.
+const COMPRESSED_WIDTH: usize = 512;
+
+/// Seconds per element to clear a vector and add it to another, by length, on this many threads (0:
+/// one per core).
+fn sums(world: &World, threads: usize) -> Result<Vec<SumPoint>, Failure> {
     const NUM_ROUNDS: usize = 12;
     const MOST: usize = SUMS[SUMS.len() - 1];
-    let cpu = device::open(&recipe(TRIAL), world)?;
+    let cpu = device::open(&recipe(Trial { threads, ..TRIAL }), world)?;
     let (mut one, mut other) = (vec![0.0_f32; MOST], vec![0.0_f32; MOST]);
     let mut point = |len: usize| {
         // Short sums repeat until the clock can resolve them.
@@ -299,7 +336,10 @@ const SEQUENCES: usize = 2;
 
 /// Times steps of one configuration.
 fn measure(world: &World, trial: Trial, num_steps: u64) -> Result<BenchTrain, Failure> {
-    let recipe = recipe(trial);
+    measure_recipe(world, &recipe(trial), num_steps)
+}
+
+fn measure_recipe(world: &World, recipe: &Recipe, num_steps: u64) -> Result<BenchTrain, Failure> {
     assert_eq!(
         describe(&recipe.model).blocks.len(),
         NUM_BLOCKS,
@@ -307,11 +347,16 @@ fn measure(world: &World, trial: Trial, num_steps: u64) -> Result<BenchTrain, Fa
     );
     let comm = &Comm::threads(world, 1, &lockstep_comm::Options::default())
         .map_err(|error| Failure::bug(error.to_string()))?[0];
-    let bench = bench_train(&recipe, world, comm, num_steps)?;
+    let bench = bench_train(recipe, world, comm, num_steps)?;
     Ok(bench.expect("rank 0 returns a result"))
 }
 
 fn recipe(trial: Trial) -> Recipe {
+    recipe_with(trial, &[]).expect("a sound recipe")
+}
+
+/// Recipe of a configuration with more settings.
+fn recipe_with(trial: Trial, more: &[&str]) -> Result<Recipe, Failure> {
     let Trial { width, heads, context, microbatches, leaves, compute, threads } = trial;
     let sets = [
         format!("model.layers={NUM_LAYERS}"),
@@ -327,7 +372,8 @@ fn recipe(trial: Trial) -> Recipe {
         format!("run.threads={threads}"),
         "run.workers=1".to_owned(),
     ];
-    resolve(&Sources { sets: sets.into(), ..Sources::default() }).expect("a sound recipe")
+    let sets = sets.into_iter().chain(more.iter().map(|set| (*set).to_owned())).collect();
+    resolve(&Sources { sets, ..Sources::default() }).map_err(Failure::from)
 }
 
 /// Measured over predicted time of a short and of a long all-reduce.

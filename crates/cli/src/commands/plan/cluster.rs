@@ -2,19 +2,19 @@
 
 use super::cluster_report::{Extras, Report};
 use super::cluster_text::render;
-use super::suggest::unknown_model;
+use super::named_model::named_model;
 use super::{OutputOptions, Section, html};
 use crate::failure::Failure;
 use crate::output;
-use crate::quantity::{digits, gib};
+use crate::quantity::{digits, gib, percent};
 use crate::recipe_args::RecipeArguments;
 use lockstep_config::Recipe;
 use lockstep_planner::hardware::{self, Cluster, DeviceNameError, device_name};
 use lockstep_planner::layout::Layout;
 use lockstep_planner::recipe::{model_from_recipe, recipe_from_layout};
-use lockstep_planner::scenario::{MAX_DEVICES, Scenario, default_batch};
+use lockstep_planner::scenario::{DEFAULT_RESERVE, MAX_DEVICES, Scenario, default_batch};
 use lockstep_planner::search::{SearchResult, search};
-use lockstep_planner::{Calibration, bill, model};
+use lockstep_planner::{Calibration, bill};
 use lockstep_platform::World;
 use std::path::{Path, PathBuf};
 
@@ -25,9 +25,17 @@ pub(crate) struct Arguments {
     /// Plan for this cluster: 1024xa100-80gb or 256xH100 for a number of devices, or a TOML file
     #[arg(long, value_name = "CLUSTER")]
     pub(super) cluster: Option<String>,
-    /// A published model instead of the recipe's, as gpt3-175b or llama3-70b
-    #[arg(long, value_name = "NAME")]
+    /// A model instead of the recipe's: a published one, as gpt3-175b or llama3-70b, or a Hugging
+    /// Face config.json
+    #[arg(long, value_name = "NAME|FILE")]
     pub(super) model: Option<String>,
+    /// Sequence length (default: the model's; of a config.json at most 8192)
+    #[arg(long, value_name = "TOKENS")]
+    pub(super) context: Option<u64>,
+    /// Percent of the device memory that a layout must leave free
+    #[arg(long, value_name = "PERCENT", default_value_t = 100.0 * DEFAULT_RESERVE,
+        allow_negative_numbers = true)]
+    pub(super) reserve: f64,
     /// Global batch: sequences per step (default: about four million tokens)
     #[arg(long, allow_negative_numbers = true)]
     pub(super) batch: Option<i64>,
@@ -65,6 +73,7 @@ impl Arguments {
     pub(super) fn cluster_option(&self) -> Option<&'static str> {
         let options = [
             ("--batch", self.batch.is_some()),
+            ("--context", self.context.is_some()),
             ("--tokens", self.tokens.is_some()),
             ("--layout", self.layout.is_some()),
             ("--calibration", self.calibration.is_some()),
@@ -158,8 +167,11 @@ fn nothing_fits(scenario: &Scenario, found: &SearchResult, is_batch_given: bool)
         Some(enough) => format!("--cluster {enough}x{}", cluster.device.name),
     };
     format!(
-        "none of {} layouts of {model} fits in {devices} devices with {} GiB each; try {fix}",
-        found.examined, cluster.device.memory_gb
+        "none of {} layouts of {model} fits in {devices} devices with {} GiB each, {} of it in \
+         reserve; try {fix}",
+        found.examined,
+        cluster.device.memory_gb,
+        percent(scenario.reserve),
     )
 }
 
@@ -171,13 +183,20 @@ fn scenario(
 ) -> Result<Scenario, Failure> {
     let mut wrong = Vec::new();
     let model = match (&arguments.model, recipe) {
-        (Some(name), _) => model::preset(name).or_else(|| {
-            wrong.push(unknown_model(name));
-            None
-        }),
+        (Some(name), _) => named_model(name, world).map_err(|lines| wrong.extend(lines)).ok(),
         (None, Some(recipe)) => Some(model_from_recipe(&recipe.model)),
         (None, None) => None,
     };
+    if arguments.context == Some(0) {
+        wrong.push("--context 0 has no tokens; try 8192".into());
+    }
+    let model = model.map(|model| match arguments.context {
+        Some(context) => {
+            let vocab = model.vocab;
+            model.reading(vocab, context)
+        }
+        None => model,
+    });
     let cluster = match cluster(arguments.cluster.as_deref().unwrap_or_default(), world) {
         Ok(cluster) => Some(cluster),
         Err(lines) => {
@@ -204,6 +223,10 @@ fn scenario(
     if let Some(tokens) = arguments.tokens.filter(|tokens| !(*tokens > 0.0 && tokens.is_finite())) {
         wrong.push(format!("--tokens {tokens} must be above zero and finite; try 300e9"));
     }
+    let reserve = arguments.reserve / 100.0;
+    if !(0.0..1.0).contains(&reserve) {
+        wrong.push(format!("--reserve {} is not from 0 to below 100; try 6", arguments.reserve));
+    }
     let hours = arguments.lost_hours;
     if !(hours > 0.0 && hours.is_finite()) {
         wrong.push(format!("--lost-hours {hours} must be above zero and finite; try 24"));
@@ -228,7 +251,7 @@ fn scenario(
             let given = arguments.batch.map(i64::unsigned_abs);
             let batch = given.or(recipe.map(|r| r.train.batch as u64)).unwrap_or(usual);
             let tokens = arguments.tokens.unwrap_or(20.0 * model.num_params() as f64);
-            Ok(Scenario { model, cluster, batch, tokens, calibration, layout })
+            Ok(Scenario { model, cluster, batch, tokens, calibration, layout, reserve })
         }
         _ => Err(Failure::user(wrong.join("\n"))),
     }
@@ -291,7 +314,7 @@ fn unknown_cluster(text: &str) -> String {
     if number.is_none() {
         what.push(format!("{count:?} is not a positive number of devices"));
     }
-    let number = number.unwrap_or(64);
+    let (number, mut hint) = (number.unwrap_or(64), String::new());
     let candidates = match found {
         Ok(device) => vec![device.name],
         Err(DeviceNameError { candidates, is_ambiguous: true, .. }) => {
@@ -300,9 +323,10 @@ fn unknown_cluster(text: &str) -> String {
         }
         Err(DeviceNameError { candidates, .. }) => {
             what.push(format!("{device:?} is not a known device (known: {all})"));
+            hint = format!(", or {}", device_name::OVERRIDE);
             if candidates.is_empty() { vec!["a100-80gb"] } else { candidates }
         }
     };
     let fixes: Vec<String> = candidates.iter().map(|name| format!("{number}x{name}")).collect();
-    format!("--cluster {text}: {}; try {}", what.join(", and "), fixes.join(" or "))
+    format!("--cluster {text}: {}; try {}{hint}", what.join(", and "), fixes.join(" or "))
 }

@@ -2,7 +2,6 @@
 
 use lockstep_config::Recipe;
 use lockstep_planner::bill::Bill;
-use lockstep_planner::hardware::SharedLink;
 use lockstep_planner::model::{FlopsConvention, step_flops};
 use lockstep_planner::recipe::not_runnable;
 use lockstep_planner::risk::{self, Risk};
@@ -10,7 +9,7 @@ use lockstep_planner::scenario::Scenario;
 use lockstep_planner::search::scaling::{self, Curve};
 use lockstep_planner::search::upgrades::{Upgrade, upgrades};
 use lockstep_planner::search::{Candidate, LayoutWithSync, SearchResult, explain};
-use lockstep_planner::time::cluster::{self as time, CommGroup};
+use lockstep_planner::time::bottleneck::{CommGroup, Limit, Resource, comm_groups, step_limits};
 use lockstep_planner::{advice, batch};
 use serde::Serialize;
 
@@ -44,6 +43,8 @@ pub(super) struct Report {
     /// Time of `bubble_fraction`; with the other parts it sums to `step_seconds`.
     pub(super) bubble_seconds: f64,
     pub(super) communication_groups: Vec<GroupReport>,
+    /// Resources whose doubling shortens the step, the most effective first.
+    pub(super) limits: Vec<Limit>,
     pub(super) bubble_fraction: f64,
     pub(super) mfu: f64,
     pub(super) tokens_per_second: f64,
@@ -122,6 +123,13 @@ pub(super) struct Memory {
     /// `total_bytes` with fragmentation and libraries.
     pub(super) needed_bytes: u64,
     pub(super) device_bytes: u64,
+    /// Part of `device_bytes` that a layout of the search leaves free.
+    pub(super) reserve_bytes: u64,
+    /// Offloaded states of a node's devices in its host's memory, of `host_memory_bytes`.
+    pub(super) host_bytes: u64,
+    pub(super) host_memory_bytes: u64,
+    /// Offloaded states of a device on NVMe drives.
+    pub(super) nvme_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -137,6 +145,8 @@ pub(super) struct LayoutReport {
     pub(super) data: u64,
     pub(super) zero: u8,
     pub(super) offload: bool,
+    /// The offloaded states and their storage, as a layout prints them.
+    pub(super) offloaded: Option<String>,
     pub(super) microbatch: u64,
     pub(super) microbatches: u64,
     pub(super) recompute: String,
@@ -202,6 +212,7 @@ impl Report {
             loading_seconds: step.loading,
             bubble_seconds: step.bubble,
             communication_groups: communication_groups(scenario, first),
+            limits: step_limits(&workload.with(first.layout)),
             bubble_fraction: step.bubble / step.seconds,
             mfu: scenario.mfu(step.seconds),
             tokens_per_second: tokens / step.seconds,
@@ -259,14 +270,9 @@ fn communication_groups(scenario: &Scenario, candidate: &Candidate) -> Vec<Group
         name: group.name,
         ranks: group.group.ranks,
         stride: group.group.stride,
-        bottleneck: match group.bottleneck {
-            None => "links inside nodes",
-            Some(SharedLink::Nics) => "NICs of nodes",
-            Some(SharedLink::Rack) => "uplinks of racks",
-            Some(SharedLink::Spine) => "uplinks of spines",
-        },
+        bottleneck: group.bottleneck.map_or("latency", Resource::name),
     };
-    time::comm_groups(&workload).into_iter().map(report).collect()
+    comm_groups(&workload).into_iter().map(report).collect()
 }
 
 pub(super) fn flops(scenario: &Scenario) -> Flops {
@@ -286,6 +292,7 @@ fn memory(scenario: &Scenario, candidate: &Candidate) -> Memory {
     let total_bytes = parts.iter().sum();
     let needed_bytes = memory.needed(&scenario.calibration) as u64;
     let library_bytes = scenario.calibration.library_bytes() as u64;
+    let device = scenario.cluster.device.memory_bytes();
     Memory {
         stage: memory.stage,
         weights_bytes: parts[0],
@@ -298,7 +305,11 @@ fn memory(scenario: &Scenario, candidate: &Candidate) -> Memory {
         fragmentation_bytes: needed_bytes.saturating_sub(total_bytes + library_bytes),
         library_bytes,
         needed_bytes,
-        device_bytes: scenario.cluster.device.memory_bytes() as u64,
+        device_bytes: device as u64,
+        reserve_bytes: (scenario.reserve * device) as u64,
+        host_bytes: memory.host_of_node(&scenario.cluster) as u64,
+        host_memory_bytes: scenario.cluster.host_memory_bytes() as u64,
+        nvme_bytes: memory.nvme as u64,
     }
 }
 
@@ -315,7 +326,8 @@ fn layout(scenario: &Scenario, candidate: &Candidate) -> LayoutReport {
         expert: layout.expert,
         data: layout.data,
         zero: layout.zero,
-        offload: layout.offload,
+        offload: layout.offload.is_on(),
+        offloaded: layout.offload.is_on().then(|| layout.offload.to_string()),
         microbatch: layout.microbatch,
         microbatches: scenario.workload().with(*layout).job.num_microbatches(),
         recompute: format!("{:?}", layout.recompute).to_lowercase(),

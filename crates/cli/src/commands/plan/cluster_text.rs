@@ -2,7 +2,7 @@
 
 use super::Section;
 use super::cluster_report::{Flops, GroupReport, Report, flops};
-use crate::quantity::{count, digits, gib, grouped, percent, plural, si};
+use crate::quantity::{count, days, digits, dollars, gib, grouped, percent, plural, si};
 use lockstep_planner::advice;
 use lockstep_planner::bill::Bill;
 use lockstep_planner::layout::LEGEND;
@@ -11,6 +11,7 @@ use lockstep_planner::scenario::Scenario;
 use lockstep_planner::search::scaling::Curve;
 use lockstep_planner::search::upgrades::Upgrade;
 use lockstep_planner::search::{Candidate, SearchResult};
+use lockstep_planner::time::bottleneck::Limit;
 use lockstep_planner::time::cluster::Step;
 use std::fmt::Write;
 
@@ -121,7 +122,8 @@ fn render_step(scenario: &Scenario, report: &Report, step: &Step) -> String {
     let part =
         |seconds: f64| format!("{:>8} s {:>7}", digits(seconds), percent(seconds / step.seconds));
     let loading_rate = scenario.model.token_bytes() * report.tokens_per_second;
-    let groups: String = report.communication_groups.iter().map(render_group).collect();
+    let mut groups: String = report.communication_groups.iter().map(render_group).collect();
+    groups += &render_limits_of_step(&report.limits);
     format!(
         "step {} s, {} tokens/s, {} tokens/s per GPU, {} TFLOP/s per GPU, MFU {}, \
          {} micro-batch{}\n\
@@ -157,6 +159,18 @@ fn render_group(group: &GroupReport) -> String {
     format!("  {ranks} {name}, {apart}: limited by {bottleneck}\n")
 }
 
+/// The resources whose doubling shortens the step most.
+fn render_limits_of_step(limits: &[Limit]) -> String {
+    let saves = |limit: &Limit| {
+        format!("{} (twice as much saves {})", limit.resource.name(), percent(limit.saves_share))
+    };
+    let most: Vec<String> = limits.iter().take(2).map(saves).collect();
+    if most.is_empty() {
+        return "  the step is limited by latency and launches\n".to_owned();
+    }
+    format!("  the step is limited by {}\n", most.join(", then "))
+}
+
 /// Memory of the fullest device by part.
 fn render_memory(report: &Report) -> String {
     let memory = &report.memory;
@@ -170,12 +184,33 @@ fn render_memory(report: &Report) -> String {
         ("library overhead", memory.library_bytes),
     ];
     let parts = parts.map(|(name, bytes)| format!("{name} {}", gib(bytes as f64))).join(", ");
-    format!(
-        "memory of the fullest device (stage {}): {} of {} GiB\n\x20 {parts}\n",
+    let (device, reserve) = (memory.device_bytes as f64, memory.reserve_bytes as f64);
+    let mut text = format!(
+        "memory of the fullest device (stage {}): {} of {} GiB, {} GiB ({}) of it in reserve\n\
+         \x20 {parts}\n",
         memory.stage,
         gib(memory.needed_bytes as f64),
-        gib(memory.device_bytes as f64),
-    )
+        gib(device),
+        gib(reserve),
+        percent(reserve / device),
+    );
+    if memory.needed_bytes + memory.reserve_bytes > memory.device_bytes && report.feasible {
+        text += "warning: this layout uses the reserve; predictions of memory are off by a few \
+                 percent\n";
+    }
+    if memory.host_bytes > 0 {
+        let _ = writeln!(
+            text,
+            "offloaded to host memory: {} of {} GiB per node",
+            gib(memory.host_bytes as f64),
+            gib(memory.host_memory_bytes as f64)
+        );
+    }
+    if memory.nvme_bytes > 0 {
+        let nvme = si(memory.nvme_bytes as f64, "B");
+        let _ = writeln!(text, "offloaded to NVMe drives: {nvme} per device");
+    }
+    text
 }
 
 /// Number of layouts, the best of them, and why the others lost.
@@ -277,28 +312,28 @@ fn render_upgrade(upgrade: &Upgrade) -> String {
     // Adding zero turns a rounded -0 into 0.
     let change = |saved: f64| (-1e3 * saved).round() / 10.0 + 0.0;
     format!(
-        "{}: {} s per step, {} days ({:+.1} %), ${} ({:+.1} %)\n",
+        "{}: {} s per step, {} ({:+.1} %), ${} ({:+.1} %)\n",
         upgrade.what,
         digits(upgrade.step_seconds),
-        digits(upgrade.days),
+        days(upgrade.days),
         change(upgrade.saves_share),
-        grouped(upgrade.dollars),
+        dollars(upgrade.dollars),
         change(upgrade.saves_dollars_share)
     )
 }
 
 fn render_bill(scenario: &Scenario, bill: &Bill) -> String {
     format!(
-        "\n{} tokens: {} days ({} without failures), {} GPU hours, ${} rent, {} MWh (${} of \
-         energy)\n{} failures, one every {} h; a checkpoint of {} takes {} s, optimal interval \
+        "\n{} tokens: {} ({} without failures), {} GPU hours, ${} rent, {} (${} of energy)\n\
+         {} failures, one every {} h; a checkpoint of {} takes {} s, optimal interval \
          {} min (Daly); {} of the time trains\n",
         count(scenario.tokens),
-        digits(bill.days),
-        digits(bill.days_undisturbed),
+        days(bill.days),
+        days(bill.days_undisturbed),
         grouped(bill.device_hours),
-        grouped(bill.dollars),
-        digits(bill.megawatt_hours),
-        grouped(bill.energy_dollars),
+        dollars(bill.dollars),
+        si(1e6 * bill.megawatt_hours, "Wh"),
+        dollars(bill.energy_dollars),
         digits(bill.failures),
         digits(bill.hours_between_failures),
         si(bill.checkpoint_bytes, "B"),

@@ -3,13 +3,13 @@
 //! # Layout
 //! - [`recipe`]: a recipe on this machine
 //! - [`calibrate`]: measures this machine
-//! - [`collectives`]: cost of all-reduce algorithms on a link
+//! - [`collectives`]: cost of collective algorithms on a link
 //! - [`timeline`]: a pipeline schedule, simulated and drawn; [`step`]: a rank's step program
 //! - [`cluster`]: the best layouts of a model on a cluster; [`cluster_report`] as JSON,
 //!   [`cluster_text`] as text, [`html`] as a page
 //! - [`size`]: the smallest cluster that meets a deadline or a budget
 //! - [`validate`]: predictions against published runs
-//! - [`suggest`]: close names for an unknown one
+//! - [`named_model`]: models by name or from a file; [`suggest`]: close names for an unknown one
 
 mod calibrate;
 mod cluster;
@@ -17,6 +17,7 @@ mod cluster_report;
 mod cluster_text;
 mod collectives;
 mod html;
+mod named_model;
 mod recipe;
 mod size;
 mod step;
@@ -45,7 +46,7 @@ Examples:
   lockstep plan calibrate                             measure this machine once
   lockstep plan timeline --schedule 1f1b --devices 4  draw a pipeline schedule
   lockstep plan step my.toml --rank 1                 tasks of a rank's step
-  lockstep plan collectives --ranks 64                cost of all-reduce on a link
+  lockstep plan collectives --ranks 64                cost of collectives on a link
   lockstep plan --model gpt3-175b --cluster 1024xa100-80gb          best layout
   lockstep plan my.toml --cluster cluster.toml --write best.toml    best layout as a recipe
   lockstep plan --model gpt3-13b --cluster 64xa100-80gb --layout tp=8,pp=2,dp=4
@@ -56,8 +57,8 @@ Examples:
 A cluster file has `device` and `devices`, and may have per_node, link_gbps, network_gbps (or
 nics_per_node and nic_gbps), network (infiniband, ethernet), topology (full, fat-tree, rails, racks,
 tree, torus), nodes_per_rack, oversubscription, racks_per_spine, spine_oversubscription, torus_dims,
-memory_gb, peak_tflops, memory_gbps, host_gbps, host_memory_gbps, storage_gbps,
-dollars_per_device_hour, dollars_per_kwh, watts_per_device and failures_per_node_day."
+memory_gb, peak_tflops, memory_gbps, host_gbps, host_memory_gbps, host_memory_gb, nvme_gbps,
+storage_gbps, dollars_per_device_hour, dollars_per_kwh, watts_per_device and failures_per_node_day."
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -119,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         Some(Command::Search(arguments)) => plan(arguments, Section::Search, world),
         Some(Command::Calibrate(arguments)) => calibrate::run(arguments, world),
         Some(Command::Collectives(arguments)) => collectives::run(arguments),
-        Some(Command::Size(arguments)) => size::run(arguments),
+        Some(Command::Size(arguments)) => size::run(arguments, world),
         Some(Command::Step(arguments)) => step::run(arguments, world),
         Some(Command::Timeline(arguments)) => timeline::run(arguments, world),
         Some(Command::Validate(arguments)) => validate::run(arguments, world),

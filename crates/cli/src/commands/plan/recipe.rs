@@ -14,7 +14,7 @@ use lockstep_planner::Forecast;
 use lockstep_planner::layout::LEGEND;
 use lockstep_planner::memory::{Process, activations_by_block};
 use lockstep_planner::recipe::layout_from_recipe;
-use lockstep_planner::traffic::{self, Interconnect, TrafficCounts};
+use lockstep_planner::traffic::{self, ByteRange, Interconnect, TrafficCounts};
 use lockstep_platform::World;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -34,6 +34,8 @@ struct Report {
     peak_process_bytes: u64,
     peak_process_bytes_by_rank: Vec<u64>,
     wire_bytes: u64,
+    /// Less than `wire_bytes` where timing or data decide how much is sent.
+    wire_bytes_least: u64,
     wire_bytes_by_rank: Vec<u64>,
     wire_is_exact: bool,
     traffic_by_rank: Vec<BTreeMap<String, Traffic>>,
@@ -135,6 +137,7 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
         peak_process_bytes_by_rank: forecast.peak_by_rank().iter().map(|peak| peak.0).collect(),
         wire_bytes: forecast.wire_bytes().0,
         wire_bytes_by_rank: forecast.traffic.iter().map(wire).collect(),
+        wire_bytes_least: forecast.wire_range().low.0,
         wire_is_exact: forecast.is_exact() && recipe.unmodelled_traffic().is_none(),
         traffic_by_rank: forecast
             .traffic
@@ -232,9 +235,13 @@ fn render_memory(recipe: &Recipe, forecast: &Forecast, text: &mut String) {
     );
     for (rank, memory) in forecast.memory.ranks.iter().enumerate() {
         let cell = |bytes: Bytes| bytes.to_string();
+        let name = match rank.checked_sub(recipe.run.workers) {
+            None => format!("rank {rank:<2}"),
+            Some(server) => format!("server {server}"),
+        };
         let _ = writeln!(
             text,
-            "rank {rank:<2} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10}",
+            "{name:<8}{:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10}",
             cell(memory.weights),
             cell(memory.gradients),
             cell(memory.optimizer),
@@ -252,14 +259,13 @@ fn render_memory(recipe: &Recipe, forecast: &Forecast, text: &mut String) {
     }
     let step = forecast.memory.peak_step;
     let (rank, process) = forecast.largest_process();
-    let least = if recipe.unmodelled_memory().is_some() { "at least " } else { "" };
     let ranks = match recipe.run.isolation {
         Isolation::Threads => "all ranks".to_owned(),
         Isolation::Processes => format!("rank {rank}"),
     };
     let _ = writeln!(
         text,
-        "peak of the largest process: {least}{}, reached from step {step} on\n\
+        "peak of the largest process: {}, reached from step {step} on\n\
          = {} of {ranks} + {} of mapped pages and scratch of calls + {} of code, corpus and \
          buffers of the process\n",
         process.total(),
@@ -285,8 +291,14 @@ fn render_traffic(forecast: &Forecast, text: &mut String) {
         );
     }
     if any {
-        let exact = if forecast.is_exact() { "exactly" } else { "about" };
-        let _ = writeln!(text, "in total {exact} {}\n", si_bytes(forecast.wire_bytes().0));
+        let _ = match forecast.wire_range() {
+            range if range.is_exact() => {
+                writeln!(text, "in total exactly {}\n", si_bytes(range.high.0))
+            }
+            ByteRange { low, high } => {
+                writeln!(text, "in total {} to {}\n", si_bytes(low.0), si_bytes(high.0))
+            }
+        };
     }
 }
 

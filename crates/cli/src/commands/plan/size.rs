@@ -2,12 +2,13 @@
 
 mod report;
 
-use super::suggest::unknown_model;
+use super::named_model::named_model;
 use crate::failure::Failure;
 use crate::output;
+use lockstep_planner::Calibration;
 use lockstep_planner::hardware::device_name;
 use lockstep_planner::search::size::SizeSearch;
-use lockstep_planner::{Calibration, model};
+use lockstep_platform::World;
 use report::SizeReport;
 
 /// The smallest cluster that meets a deadline or a budget
@@ -29,7 +30,7 @@ Examples:
   lockstep plan size --model gpt3-175b --device h100-80gb --tokens 300e9 --dollars 2e6 --json
   lockstep plan size --model llama3-8b --device h100-80gb --tokens 1e12 --devices 256")]
 pub(crate) struct Arguments {
-    /// A published model, as gpt3-175b or llama3-70b
+    /// A published model, as gpt3-175b or llama3-70b, or a Hugging Face config.json
     #[arg(long)]
     model: String,
     /// Device type, as a100-80gb or H100
@@ -60,8 +61,8 @@ const BATCH_TOKENS: i64 = 4_194_304;
 /// Largest number of devices or tokens per step.
 const LARGEST: i64 = 1 << 40;
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let search = size_search(arguments)?;
+pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
+    let search = size_search(arguments, world)?;
     let found = search.run();
     let sizes = SizeReport::all(&search, &found.sizes);
     if arguments.json {
@@ -81,12 +82,10 @@ fn typed(number: f64) -> String {
 }
 
 /// The search of the arguments, or every error in them.
-fn size_search(arguments: &Arguments) -> Result<SizeSearch, Failure> {
+fn size_search(arguments: &Arguments, world: &World) -> Result<SizeSearch, Failure> {
     let mut wrong = Vec::new();
-    let model = model::preset(&arguments.model);
-    if model.is_none() {
-        wrong.push(unknown_model(&arguments.model));
-    }
+    let model =
+        named_model(&arguments.model, world).map_err(|lines: Vec<_>| wrong.extend(lines)).ok();
     let device = device_name::find(&arguments.device);
     if let Err(error) = &device {
         wrong.push(format!("--device {error}"));

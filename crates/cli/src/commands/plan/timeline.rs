@@ -14,7 +14,7 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = "\
 F is forward, B backward; I and W are the input gradient and the weight gradient of a split
-backward. F3' is of a device's second virtual stage, F3'' of its third; numbers are left out where
+backward. PipeDream never drains, so its bubble is that of a full pipeline. F3' is of a device's second virtual stage, F3'' of its third; numbers are left out where
 there is no room. Dots are the bubble. Times are of one micro-batch on all stages of a device.
 
 Examples:
@@ -74,6 +74,8 @@ struct Report {
     bubble_fraction: f64,
     cycle_bubble_fraction: f64,
     peak_live_microbatches: Vec<f64>,
+    /// Versions of its weights that each device keeps.
+    weight_versions: Vec<usize>,
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
@@ -94,25 +96,42 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         let most = report.peak_live_microbatches.iter().copied().fold(0.0, f64::max);
         let _ = writeln!(
             text,
-            "{}: {} per step, bubble {:.2} %{}, at most {} live micro-batches per device",
+            "{}: {}, at most {} live micro-batches per device{}",
             report.schedule,
-            timeline.seconds(),
-            100.0 * report.bubble_fraction,
-            render_cycle_bubble(&report),
+            render_bubble(timeline, &report),
             // A split backward keeps fractions of a micro-batch alive.
             (1e3 * most).round() / 1e3,
+            render_weight_versions(&report.weight_versions),
         );
         text += &draw(timeline, arguments.width);
     }
     output::text(&text)
 }
 
-/// The bubble of steps that follow without a flush, where it is smaller.
-fn render_cycle_bubble(report: &Report) -> String {
-    if report.bubble_fraction - report.cycle_bubble_fraction < 5e-5 {
+/// Time and bubble of a step, and of steps that follow without a flush where they differ.
+fn render_bubble(timeline: &Timeline, report: &Report) -> String {
+    let (drained, cycle) = (100.0 * report.bubble_fraction, 100.0 * report.cycle_bubble_fraction);
+    if timeline.pipeline.kind == Kind::PipeDream {
+        let seconds = [timeline.cycle_seconds(), timeline.seconds()];
+        return format!(
+            "{} per step once full, bubble {cycle:.2} % ({} and {drained:.2} % with fill and drain)",
+            seconds[0], seconds[1]
+        );
+    }
+    let mut text = format!("{} per step, bubble {drained:.2} %", timeline.seconds());
+    if report.bubble_fraction - report.cycle_bubble_fraction >= 5e-5 {
+        let _ = write!(text, " ({cycle:.2} % once steps overlap)");
+    }
+    text
+}
+
+/// The weight versions of each device, where any keeps several.
+fn render_weight_versions(versions: &[usize]) -> String {
+    if versions.iter().all(|count| *count == 1) {
         return String::new();
     }
-    format!(" ({:.2} % once steps overlap)", 100.0 * report.cycle_bubble_fraction)
+    let counts: Vec<String> = versions.iter().map(usize::to_string).collect();
+    format!(", weight versions by device {}", counts.join(" "))
 }
 
 fn timeline(arguments: &Arguments, name: &str) -> Result<Timeline, Failure> {
@@ -164,5 +183,6 @@ fn report(timeline: &Timeline) -> Report {
         peak_live_microbatches: (0..num_devices)
             .map(|device| timeline.peak_live_microbatches(device))
             .collect(),
+        weight_versions: (0..num_devices).map(|device| timeline.weight_versions(device)).collect(),
     }
 }

@@ -10,6 +10,7 @@ use lockstep_platform::Segment;
 use lockstep_platform::memory::PAGE_BYTES;
 
 use crate::recorder::RECORDER_BYTES;
+use crate::segment_window::{source, target};
 
 /// Distance between words that different ranks write.
 const APART: usize = 128;
@@ -87,6 +88,11 @@ impl Header {
         GROUPS + group as usize * GROUP_BYTES + 4 * APART
     }
 
+    /// Offset of the number of the group's last call that the rank entered without a signal.
+    pub(super) fn entered(group: u64) -> usize {
+        Self::finished(group) + 8
+    }
+
     /// Offset of the count of bytes written to the ring to `peer`.
     pub(super) fn written(self, channel: usize, peer: usize) -> usize {
         GROUPS + MAX_GROUPS * GROUP_BYTES + (2 * channel * self.num_ranks + peer) * APART
@@ -127,7 +133,7 @@ impl Header {
 }
 
 fn write_bytes(segment: &Segment, offset: usize, bytes: &[u8]) {
-    segment.target::<u8>(offset + 8, bytes.len()).copy_from_slice(bytes);
+    target::<u8>(segment, offset + 8, bytes.len()).copy_from_slice(bytes);
     segment.word(offset).store(bytes.len() as u64, Ordering::Release);
 }
 
@@ -135,7 +141,7 @@ fn write_bytes(segment: &Segment, offset: usize, bytes: &[u8]) {
 fn read_bytes(segment: &Segment, offset: usize, max_bytes: usize) -> Vec<u8> {
     let len = segment.word(offset).load(Ordering::Acquire) as usize;
     let mut bytes = vec![0; len.min(max_bytes)];
-    segment.source::<u8>(offset + 8, bytes.len()).copy_to(&mut bytes);
+    source::<u8>(segment, offset + 8, bytes.len()).copy_to(&mut bytes);
     bytes
 }
 

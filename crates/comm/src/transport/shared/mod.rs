@@ -8,16 +8,18 @@
 //! - `verdict_word`: agreement on one verdict
 //! - `segment_exchange`: exchange of segments between processes
 //! - `ring`: message rings, for schedules that send and receive
+//! - `withdrawal`: the end of other ranks' access to the buffers of a failed call
 
 mod header;
 mod ring;
 mod segment_exchange;
 mod verdict_word;
 mod wait;
+mod withdrawal;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lockstep_mesh::Rank;
@@ -151,7 +153,7 @@ impl SharedWorld {
         if !self.is_expendable(rank) {
             return false;
         }
-        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let watched = lock(&self.watched);
         watched.iter().any(|watched| watched.rank == rank && watched.has_ended())
     }
 
@@ -293,15 +295,21 @@ impl SharedWorld {
     /// Wakes those of `ranks` that sleep; called after a change that they may wait for.
     #[inline]
     pub(crate) fn wake(&self, ranks: impl IntoIterator<Item = Rank>) {
-        if self.has_fences {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            fence(Ordering::SeqCst);
-        }
+        self.fence_lightly();
         for rank in ranks {
             if rank != self.rank && self.sees(rank) {
                 self.doorbell(rank).ring_if_asleep(|word| self.world.shared().wake(word));
             }
+        }
+    }
+
+    /// A full fence towards ranks that issue one [for all](Self::fence).
+    #[inline]
+    fn fence_lightly(&self) {
+        if self.has_fences {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
         }
     }
 
@@ -346,7 +354,7 @@ impl SharedWorld {
 
     /// The first rank, not expendable, whose process ended without leaving the run.
     pub(crate) fn first_dead_rank(&self) -> Option<Rank> {
-        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let watched = lock(&self.watched);
         let needed = watched.iter().filter(|watched| !self.is_expendable(watched.rank));
         let ended = needed.filter(|watched| watched.has_ended());
         ended.map(|watched| watched.rank).find(|&rank| !self.has_left(rank))
@@ -368,6 +376,11 @@ impl fmt::Debug for SharedWorld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SharedWorld(rank {} of {})", self.rank, self.segments.len())
     }
+}
+
+/// Locks; a panic leaves no partial state here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn new_segment(world: &World, header: Header, arena_bytes: usize) -> Result<Segment, CommError> {

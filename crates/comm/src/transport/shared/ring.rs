@@ -19,6 +19,7 @@ use super::SharedWorld;
 use super::header::{NUM_RINGS, RING_BYTES};
 use crate::error::{CommError, Interruption};
 use crate::flags::{publish, published};
+use crate::segment_window::{source, target};
 use crate::signature::Signature;
 use crate::transport::{Envelope, EpochChange, NUM_CHANNELS, Round, Transport};
 use crate::verdict::Verdict;
@@ -119,7 +120,7 @@ impl SharedTransport {
             let length = window.len() as u64;
             let fields = [envelope.group, envelope.number, a, b, c, length, 0, 0];
             let offset = self.world.header.ring(self.channel, peer.0) + position(before);
-            self.world.own().target::<u64>(offset, 8).as_chunks::<8>().0.set(0, fields);
+            target::<u64>(self.world.own(), offset, 8).as_chunks::<8>().0.set(0, fields);
             self.written[peer.0] += LINE as u64;
             room -= LINE;
             at.has_started = true;
@@ -130,7 +131,7 @@ impl SharedTransport {
             let len = rest.min(room).min(RING_BYTES - start).min(PIECE_BYTES);
             let offset = self.world.header.ring(self.channel, peer.0) + start;
             let piece = window.part(at.num_bytes..at.num_bytes + len);
-            self.world.own().target::<u8>(offset, len).copy_from(piece);
+            target::<u8>(self.world.own(), offset, len).copy_from(piece);
             at.num_bytes += len;
             self.written[peer.0] += len.next_multiple_of(LINE) as u64;
             room -= len.next_multiple_of(LINE);
@@ -191,7 +192,7 @@ impl SharedTransport {
             let world = &self.world;
             let offset =
                 world.header.ring(self.channel, world.rank.0) + position(self.taken[peer.0]);
-            let fields = world.segment(peer).source::<u64>(offset, 8).as_chunks::<8>().0.get(0);
+            let fields = source::<u64>(world.segment(peer), offset, 8).as_chunks::<8>().0.get(0);
             let [group, number, a, b, c, len, ..] = fields;
             let envelope = Envelope { group, number, signature: Signature::unpack([a, b, c]) };
             let len = usize::try_from(len).unwrap_or(usize::MAX);
@@ -257,7 +258,7 @@ impl SharedTransport {
                 return Ok(num_bytes);
             }
             let offset = self.world.header.ring(self.channel, self.world.rank.0) + start;
-            let piece = self.world.segment(peer).source::<u8>(offset, len);
+            let piece = source::<u8>(self.world.segment(peer), offset, len);
             window.part(num_bytes..num_bytes + len).copy_from(piece);
             num_bytes += len;
             self.taken[peer.0] += len.next_multiple_of(LINE) as u64;
@@ -316,13 +317,14 @@ impl Transport for SharedTransport {
 
     fn exchange(&mut self, round: &mut Round<'_>, timeout: Duration) -> Result<(), Interruption> {
         self.begin(round);
+        let mut began = None;
         loop {
             let has_moved = self.step(round)?;
             if self.is_done() {
                 return Ok(());
             }
             if !has_moved {
-                self.wait_for_any(round, timeout)?;
+                self.wait_for_any(round, timeout, &mut began)?;
             }
         }
     }
@@ -333,11 +335,16 @@ impl Transport for SharedTransport {
         envelope: &Envelope,
         timeout: Duration,
     ) -> Result<Rank, Interruption> {
+        // Other messages of the peers do not extend the deadline.
+        let mut began = None;
         loop {
             if let Some(peer) = self.find_message(peers, envelope)? {
                 return Ok(peer);
             }
-            self.world.wait_until(peers[0], timeout, || {
+            let timeout_at = |now: Duration| {
+                timeout.saturating_sub(now.saturating_sub(*began.get_or_insert(now)))
+            };
+            self.world.wait_within(peers[0], timeout_at, || {
                 peers.iter().any(|peer| self.available(*peer) != Ok(0))
             })?;
         }
@@ -461,8 +468,14 @@ impl SharedTransport {
         self.world.is_dead(rank)
     }
 
-    /// Waits until a message of the round can make progress.
-    fn wait_for_any(&self, round: &Round<'_>, timeout: Duration) -> Result<(), Interruption> {
+    /// Waits until a message of the round can make progress. `began` is when the round first waited
+    /// long.
+    fn wait_for_any(
+        &self,
+        round: &Round<'_>,
+        timeout: Duration,
+        began: &mut Option<Duration>,
+    ) -> Result<(), Interruption> {
         // A receive was blocked by an empty ring, a send by a full one.
         let open = |at: &Progress| !at.is_done;
         let sends = round.sends.iter().zip(&self.sent).filter(|(_, at)| open(at));
@@ -470,7 +483,11 @@ impl SharedTransport {
         let awaited_rank = recvs.clone().map(|((peer, _), _)| *peer).next();
         let awaited_rank =
             awaited_rank.or_else(|| sends.clone().map(|((peer, _), _)| *peer).next());
-        self.world.wait_until(awaited_rank.unwrap_or(self.world.rank), timeout, || {
+        let timeout_at = |now: Duration| {
+            let elapsed = now.saturating_sub(*began.get_or_insert(now));
+            timeout.min(round.total_timeout(timeout).saturating_sub(elapsed))
+        };
+        self.world.wait_within(awaited_rank.unwrap_or(self.world.rank), timeout_at, || {
             // An invalid count ends the wait too, and is reported by the next step.
             recvs.clone().any(|((peer, _), _)| self.available(*peer) != Ok(0))
                 || sends.clone().any(|((peer, _), _)| self.room(*peer) != Ok(0))
@@ -483,3 +500,6 @@ fn is_next(progress: &[Progress], index: usize, peer: impl Fn(usize) -> Rank) ->
     !progress[index].is_done
         && (0..index).all(|earlier| peer(earlier) != peer(index) || progress[earlier].is_done)
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,14 +10,14 @@
 //! for none, or whose heartbeat has stopped.
 
 use std::io::Write;
+use std::sync::MutexGuard;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockstep_mesh::Rank;
 use lockstep_platform::{Deadline, ProcessState};
 
-use super::{SharedWorld, header};
+use super::{SharedWorld, header, lock};
 use crate::error::Interruption;
 use crate::transport::timing::{MAX_SILENCE, POLL_INTERVAL, SLOW_PEER_WARNING};
 
@@ -35,6 +35,18 @@ impl SharedWorld {
         &self,
         peer: Rank,
         timeout: Duration,
+        is_done: impl FnMut() -> bool,
+    ) -> Result<(), Interruption> {
+        self.wait_within(peer, |_| timeout, is_done)
+    }
+
+    /// [`Self::wait_until`] for one of several waits with a common limit: `timeout_at` returns the
+    /// timeout of a wait that outlasts spinning at a given time.
+    #[inline]
+    pub(crate) fn wait_within(
+        &self,
+        peer: Rank,
+        timeout_at: impl FnOnce(Duration) -> Duration,
         mut is_done: impl FnMut() -> bool,
     ) -> Result<(), Interruption> {
         for _ in 0..self.spin_policy.num_spins {
@@ -45,17 +57,18 @@ impl SharedWorld {
             // has to roll back.
             std::hint::spin_loop();
         }
-        self.wait_long(peer, timeout, is_done)
+        self.wait_long(peer, timeout_at, is_done)
     }
 
     #[cold]
     fn wait_long(
         &self,
         peer: Rank,
-        timeout: Duration,
+        timeout_at: impl FnOnce(Duration) -> Duration,
         mut is_done: impl FnMut() -> bool,
     ) -> Result<(), Interruption> {
         self.num_long_waits.fetch_add(1, Ordering::Relaxed);
+        let timeout = timeout_at(self.world.clock().now());
         // Counted from here, not from the end of the yields, and with a margin: a peer that has
         // waited since the same moment, perhaps on a network, can report its own timeout first.
         let deadline = Deadline::after(self.world.clock(), timeout + 2 * LONGEST_YIELDING);
@@ -104,7 +117,7 @@ impl SharedWorld {
     }
 
     /// A full fence, also on behalf of the ranks that may wake this one.
-    fn fence(&self) {
+    pub(super) fn fence(&self) {
         fence(Ordering::SeqCst);
         if self.has_fences {
             self.world.shared().fence_all();
@@ -163,7 +176,7 @@ impl<'a> LongWait<'a> {
     }
 
     fn heartbeats(&self) -> MutexGuard<'_, Vec<(u64, Duration)>> {
-        self.shared.heartbeats.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.heartbeats)
     }
 
     /// The end of the chain of waits that starts with this rank.

@@ -430,7 +430,7 @@ impl TcpTransport {
         timeout: Duration,
     ) -> Result<(), Interruption> {
         self.begin(round)?;
-        let (mut idle_since, mut has_warned) = (None, false);
+        let (mut began, mut idle_since, mut has_warned) = (None, None, false);
         let mut num_tries = 0;
         loop {
             let has_moved = self.step(round)?;
@@ -452,7 +452,8 @@ impl TcpTransport {
             if idle >= SLOW_PEER_WARNING && !std::mem::replace(&mut has_warned, true) {
                 self.warn();
             }
-            if idle >= timeout {
+            let elapsed = now.saturating_sub(*began.get_or_insert(now));
+            if idle >= timeout || elapsed >= round.total_timeout(timeout) {
                 self.check_reports(false)?;
                 return Err(self.timeout_cause(&round.envelope));
             }

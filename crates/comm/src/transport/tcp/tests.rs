@@ -443,6 +443,32 @@ fn a_slow_writer_does_not_time_out_while_bytes_arrive() {
 }
 
 #[test]
+fn a_peer_that_sends_single_bytes_times_out_in_total() {
+    let (mut end, mut peer_streams) = rank_and_raw_streams();
+    let bytes = [&header(0, 5, 3000).encode()[..], &[1; 3000]].concat();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let body = move || {
+        // A pause between two bytes is far below the timeout.
+        for byte in bytes {
+            let is_over = stopped.recv_timeout(Duration::from_millis(2)).is_ok();
+            if is_over || peer_streams[1].write_all(&[byte]).is_err() {
+                return peer_streams;
+            }
+        }
+        panic!("the rank has waited for 3000 single bytes");
+    };
+    #[expect(clippy::disallowed_methods, reason = "the test takes the streams back")]
+    let writer = std::thread::spawn(body);
+    let mut recvs = [(1, vec![0; 3000])];
+    let timeout = Duration::from_millis(200);
+    let (result, done) = exchange(&mut end, envelope(5, 3000), &[], &mut recvs, timeout);
+    assert_eq!(result, Err(Interruption::Deadline { peer: Rank(1) }));
+    assert!(done > 0, "bytes have moved all the time");
+    stop.send(()).unwrap();
+    drop(writer.join().unwrap());
+}
+
+#[test]
 fn the_death_of_a_process_interrupts_ranks_that_exchange_nothing_with_it() {
     let (mut end, peer_streams) = rank_and_raw_streams();
     drop(peer_streams);

@@ -53,6 +53,7 @@ impl Ranks {
                 .env(PLACE, format!("{transport} {job} {rank} {num_ranks} {port}"))
                 .env("RUST_BACKTRACE", "0")
                 .envs(variables.iter().map(|(name, value)| (name, value)))
+                .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped());
             spawn(&mut command)

@@ -1,6 +1,6 @@
 //! Results of a size search as JSON and as text.
 
-use crate::quantity::{digits, grouped, percent};
+use crate::quantity::{digits, dollars, percent};
 use lockstep_planner::layout::LEGEND;
 use lockstep_planner::search::sensitivity::{ALL, Range, ranges};
 use lockstep_planner::search::size::{
@@ -94,7 +94,7 @@ impl SizeReport {
             self.batch,
             digits(self.step_seconds),
             digits(self.days),
-            grouped(self.dollars),
+            dollars(self.dollars),
             percent(self.efficiency),
             self.layout
         );
@@ -111,9 +111,9 @@ impl SizeReport {
             digits(self.days),
             digits(self.days_range[0]),
             digits(self.days_range[1]),
-            grouped(self.dollars),
-            grouped(self.dollars_range[0]),
-            grouped(self.dollars_range[1]),
+            dollars(self.dollars),
+            dollars(self.dollars_range[0]),
+            dollars(self.dollars_range[1]),
         );
         for range in self.ranges.iter().filter(|range| range.input == self.days_depend_on) {
             let [low, high] = range.days.map(digits);
@@ -197,25 +197,25 @@ pub(super) fn unmet_limits(search: &SizeSearch, sizes: &[ClusterSize]) -> String
         return format!("no layout of {name} fits in {devices} devices with {memory} GiB; {fix}");
     }
     let days = |size: &&ClusterSize| size.bill.days;
-    let dollars = |size: &&ClusterSize| size.bill.dollars;
+    let spent = |size: &&ClusterSize| size.bill.dollars;
     let least = |of: &dyn Fn(&&ClusterSize) -> f64, within: &dyn Fn(&&ClusterSize) -> bool| {
         sizes.iter().filter(within).min_by(|a, b| of(a).total_cmp(&of(b)))
     };
     // Moving one limit is enough where a size meets the other.
     let cheap = least(&days, &|size| search.meets_budget(size.bill.dollars));
-    let quick = least(&dollars, &|size| search.meets_deadline(size.bill.days));
+    let quick = least(&spent, &|size| search.meets_deadline(size.bill.days));
     let mut fixes = Vec::new();
     fixes.extend(cheap.filter(|_| search.days.is_some()).map(days_option));
     fixes.extend(quick.filter(|_| search.dollars.is_some()).map(dollars_option));
-    let any = least(&dollars, &|_| true).filter(|_| fixes.is_empty());
+    let any = least(&spent, &|_| true).filter(|_| fixes.is_empty());
     fixes.extend(any.map(|size| format!("{} {}", days_option(size), dollars_option(size))));
     fixes.extend(search.larger_batch_tokens().map(|tokens| format!("--batch-tokens {tokens}")));
     let mut reached = Vec::new();
     if let Some(size) = least(&days, &|_| true) {
         reached.push(format!("{} days on {}", digits(size.bill.days), size.devices()));
     }
-    if let Some(size) = least(&dollars, &|_| true) {
-        reached.push(format!("${} on {}", grouped(size.bill.dollars), size.devices()));
+    if let Some(size) = least(&spent, &|_| true) {
+        reached.push(format!("${} on {}", dollars(size.bill.dollars), size.devices()));
     }
     let which = search.devices.map_or_else(
         || format!("no number of devices up to {MAX_DEVICES} meets the limits"),

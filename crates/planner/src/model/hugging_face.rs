@@ -1,0 +1,321 @@
+//! Models from Hugging Face's `config.json`: Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma 2 and
+//! DeepSeek-V2 and V3.
+//!
+//! Only fields that change shapes are read. Rotary positions have no parameters, so any
+//! `rope_scaling` is accepted. A field that changes the architecture in a way the cost model does
+//! not have is refused by name, since the parameters would be miscounted.
+
+use super::{Experts, Latent, Model};
+use serde::Deserialize;
+
+/// Longest sequence that a configuration implies: most models are trained on shorter ones than they
+/// are extended to.
+const MAX_DEFAULT_CONTEXT: u64 = 8192;
+
+/// Families that are read, by `model_type`.
+pub const MODEL_TYPES: [&str; 9] = [
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "gemma2",
+    "deepseek_v2",
+    "deepseek_v3",
+];
+
+/// Fields of a `config.json` that matter to a plan.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(default)]
+pub struct HuggingFaceConfig {
+    /// Family of the model.
+    pub model_type: String,
+    /// Layers.
+    pub num_hidden_layers: Option<u64>,
+    /// Hidden size.
+    pub hidden_size: Option<u64>,
+    /// Query heads.
+    pub num_attention_heads: Option<u64>,
+    /// Key-value heads; all query heads have their own without it.
+    pub num_key_value_heads: Option<u64>,
+    /// Width of a head; hidden size over heads without it.
+    pub head_dim: Option<u64>,
+    /// Inner width of the feed-forward part.
+    pub intermediate_size: Option<u64>,
+    /// Vocabulary size.
+    pub vocab_size: Option<u64>,
+    /// Longest sequence.
+    pub max_position_embeddings: Option<u64>,
+    /// Scaling of rotary positions.
+    pub rope_scaling: Option<RopeScaling>,
+    /// Activation function.
+    pub hidden_act: Option<String>,
+    /// Activation function, in Gemma's name for it.
+    pub hidden_activation: Option<String>,
+    /// Whether the output projection shares the embedding.
+    pub tie_word_embeddings: Option<bool>,
+    /// Whether attention projections have biases.
+    pub attention_bias: bool,
+    /// Whether feed-forward projections have biases.
+    pub mlp_bias: bool,
+    /// Experts of Mixtral.
+    pub num_local_experts: Option<u64>,
+    /// Experts of Qwen3.
+    pub num_experts: Option<u64>,
+    /// Routed experts of DeepSeek.
+    pub n_routed_experts: Option<u64>,
+    /// Shared experts of DeepSeek.
+    pub n_shared_experts: Option<u64>,
+    /// Experts per token.
+    pub num_experts_per_tok: Option<u64>,
+    /// Inner width of an expert.
+    pub moe_intermediate_size: Option<u64>,
+    /// Leading layers without experts.
+    pub first_k_dense_replace: Option<u64>,
+    /// Distance of layers with experts.
+    pub moe_layer_freq: Option<u64>,
+    /// Distance of layers with experts, in Qwen's name for it.
+    pub decoder_sparse_step: Option<u64>,
+    /// Layers without experts.
+    pub mlp_only_layers: Vec<u64>,
+    /// Selection of experts; `noaux_tc` has a bias per expert.
+    pub topk_method: Option<String>,
+    /// Rank of the query projection; a full projection without it.
+    pub q_lora_rank: Option<u64>,
+    /// Rank of the joint key and value projection.
+    pub kv_lora_rank: Option<u64>,
+    /// Head width without rotary positions.
+    pub qk_nope_head_dim: Option<u64>,
+    /// Head width with rotary positions.
+    pub qk_rope_head_dim: Option<u64>,
+    /// Head width of values.
+    pub v_head_dim: Option<u64>,
+}
+
+/// Scaling of rotary positions.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(default)]
+pub struct RopeScaling {
+    /// Sequence length before the scaling.
+    pub original_max_position_embeddings: Option<u64>,
+}
+
+impl HuggingFaceConfig {
+    /// The model of the configuration, or every field that keeps it from being read.
+    pub fn model(&self, name: &str) -> Result<Model, Vec<String>> {
+        if !MODEL_TYPES.contains(&self.model_type.as_str()) {
+            let read = MODEL_TYPES.join(", ");
+            let kind = &self.model_type;
+            return Err(vec![format!("model_type = {kind:?} is not read; try one of {read}")]);
+        }
+        let mut fields = Fields { errors: self.differences() };
+        let layers = fields.need("num_hidden_layers", self.num_hidden_layers);
+        let width = fields.need("hidden_size", self.hidden_size);
+        let heads = fields.need("num_attention_heads", self.num_attention_heads);
+        let ffn = fields.need("intermediate_size", self.intermediate_size);
+        let vocab = fields.need("vocab_size", self.vocab_size);
+        let longest = fields.need("max_position_embeddings", self.max_position_embeddings);
+        let unscaled = self.rope_scaling.as_ref().and_then(|r| r.original_max_position_embeddings);
+        let context = unscaled.unwrap_or(longest).min(longest).min(MAX_DEFAULT_CONTEXT);
+        let is_gemma = self.model_type == "gemma2";
+        let llama = Model::llama(name, layers, width, heads, heads, ffn).reading(vocab, context);
+        let model = Model {
+            kv_heads: self.num_key_value_heads.unwrap_or(heads),
+            head_dim: self.head_dim.unwrap_or(width / heads.max(1)),
+            tied: self.tie_word_embeddings.unwrap_or(is_gemma),
+            query_key_value_biases: self.model_type == "qwen2",
+            query_key_norms: self.model_type.starts_with("qwen3"),
+            layer_norms: if is_gemma { 4 } else { 2 },
+            experts: self.experts(&mut fields),
+            ..llama
+        };
+        let latent = self.latent(&mut fields);
+        if !fields.errors.is_empty() {
+            return Err(fields.errors);
+        }
+        Ok(match latent {
+            Some(latent) => Model { head_dim: latent.plain_dim, latent: Some(latent), ..model },
+            None => model,
+        })
+    }
+
+    /// Fields with values that another architecture has.
+    fn differences(&self) -> Vec<String> {
+        let kind = self.model_type.as_str();
+        let usual = if kind == "gemma2" { "gelu_pytorch_tanh" } else { "silu" };
+        let activation = self.hidden_activation.as_deref().or(self.hidden_act.as_deref());
+        let mut errors = Vec::new();
+        let mut differs = |field: &str, has: String, expected: &str| {
+            errors.push(format!("{field} = {has} differs from {kind}'s; try {expected}"));
+        };
+        if let Some(other) = activation.filter(|activation| *activation != usual) {
+            differs("hidden_act", format!("{other:?}"), usual);
+        }
+        for (field, value) in [("attention_bias", self.attention_bias), ("mlp_bias", self.mlp_bias)]
+        {
+            if value {
+                differs(field, "true".into(), "false");
+            }
+        }
+        let steps = [
+            ("moe_layer_freq", self.moe_layer_freq),
+            ("decoder_sparse_step", self.decoder_sparse_step),
+        ];
+        for (field, step) in steps {
+            if let Some(step) = step.filter(|step| *step != 1) {
+                differs(field, step.to_string(), "1");
+            }
+        }
+        if !self.mlp_only_layers.is_empty() {
+            differs("mlp_only_layers", format!("{:?}", self.mlp_only_layers), "[]");
+        }
+        let has_experts = self.num_local_experts.or(self.num_experts).or(self.n_routed_experts);
+        let may_have = ["mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3"].contains(&kind);
+        if let Some(experts) = has_experts.filter(|_| !may_have) {
+            differs("num_experts", experts.to_string(), "a model_type with experts");
+        }
+        errors
+    }
+
+    /// Experts of the families that have them.
+    fn experts(&self, fields: &mut Fields) -> Option<Experts> {
+        let is_deepseek = self.model_type.starts_with("deepseek");
+        let (field, num, ffn) = match self.model_type.as_str() {
+            "mixtral" => ("num_local_experts", self.num_local_experts, self.intermediate_size),
+            "qwen3_moe" => ("num_experts", self.num_experts, self.moe_intermediate_size),
+            _ if is_deepseek => {
+                ("n_routed_experts", self.n_routed_experts, self.moe_intermediate_size)
+            }
+            _ => return None,
+        };
+        let ffn = fields.need("moe_intermediate_size", ffn);
+        let per_token = fields.need("num_experts_per_tok", self.num_experts_per_tok);
+        Some(Experts {
+            shared_ffn: self.n_shared_experts.unwrap_or(0) * ffn,
+            dense_layers: self.first_k_dense_replace.unwrap_or(0),
+            router_bias: self.topk_method.as_deref() == Some("noaux_tc"),
+            ..Experts::routed(fields.need(field, num), per_token, ffn)
+        })
+    }
+
+    /// Latent attention of DeepSeek.
+    fn latent(&self, fields: &mut Fields) -> Option<Latent> {
+        self.model_type.starts_with("deepseek").then(|| Latent {
+            query_rank: self.q_lora_rank.unwrap_or(0),
+            key_value_rank: fields.need("kv_lora_rank", self.kv_lora_rank),
+            plain_dim: fields.need("qk_nope_head_dim", self.qk_nope_head_dim),
+            rotary_dim: fields.need("qk_rope_head_dim", self.qk_rope_head_dim),
+            value_dim: fields.need("v_head_dim", self.v_head_dim),
+        })
+    }
+}
+
+/// Errors of a configuration being read.
+struct Fields {
+    errors: Vec<String>,
+}
+
+impl Fields {
+    /// A number that the family needs, above zero.
+    fn need(&mut self, field: &str, value: Option<u64>) -> u64 {
+        match value {
+            Some(value) if value > 0 => value,
+            Some(_) => {
+                self.errors.push(format!("{field} = 0 must be at least 1; try the model's own"));
+                1
+            }
+            None => {
+                self.errors.push(format!("{field} is missing; try the model's own config.json"));
+                1
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A configuration from lines of `field = value`, as published on the models' pages.
+    fn read(text: &str) -> Result<Model, Vec<String>> {
+        let config: HuggingFaceConfig = toml::from_str(text).expect("fields and values");
+        config.model("mine")
+    }
+
+    const LLAMA: &str = "model_type = \"llama\"\nhidden_act = \"silu\"\nhidden_size = 4096\n\
+        intermediate_size = 14336\nmax_position_embeddings = 131072\nnum_attention_heads = 32\n\
+        num_hidden_layers = 32\nnum_key_value_heads = 8\nvocab_size = 128256\n\
+        tie_word_embeddings = false\n\
+        rope_scaling = { factor = 8.0, rope_type = \"llama3\", \
+        original_max_position_embeddings = 8192 }\n";
+
+    #[test]
+    fn parameters_are_exactly_those_of_the_published_weights() {
+        let qwen2 = "model_type = \"qwen2\"\nhidden_size = 3584\nintermediate_size = 18944\n\
+            max_position_embeddings = 131072\nnum_attention_heads = 28\nnum_hidden_layers = 28\n\
+            num_key_value_heads = 4\nvocab_size = 152064\n";
+        let qwen3 = "model_type = \"qwen3\"\nhidden_size = 4096\nintermediate_size = 12288\n\
+            max_position_embeddings = 40960\nnum_attention_heads = 32\nnum_hidden_layers = 36\n\
+            num_key_value_heads = 8\nhead_dim = 128\nvocab_size = 151936\n";
+        let qwen3_moe = "model_type = \"qwen3_moe\"\nhidden_size = 2048\n\
+            intermediate_size = 6144\nmax_position_embeddings = 40960\nnum_attention_heads = 32\n\
+            num_hidden_layers = 48\nnum_key_value_heads = 4\nhead_dim = 128\n\
+            vocab_size = 151936\nnum_experts = 128\nnum_experts_per_tok = 8\n\
+            moe_intermediate_size = 768\ndecoder_sparse_step = 1\n";
+        let mistral = "model_type = \"mistral\"\nhidden_size = 4096\nintermediate_size = 14336\n\
+            max_position_embeddings = 32768\nnum_attention_heads = 32\nnum_hidden_layers = 32\n\
+            num_key_value_heads = 8\nvocab_size = 32000\nsliding_window = 4096\n";
+        let mixtral = mistral.replace("mistral", "mixtral")
+            + "num_local_experts = 8\nnum_experts_per_tok = 2\n";
+        let gemma2 = "model_type = \"gemma2\"\nhidden_size = 3584\nintermediate_size = 14336\n\
+            hidden_activation = \"gelu_pytorch_tanh\"\nmax_position_embeddings = 8192\n\
+            num_attention_heads = 16\nnum_hidden_layers = 42\nnum_key_value_heads = 8\n\
+            head_dim = 256\nvocab_size = 256000\n";
+        let deepseek_v3 = "model_type = \"deepseek_v3\"\nhidden_size = 7168\n\
+            intermediate_size = 18432\nmax_position_embeddings = 163840\n\
+            num_attention_heads = 128\nnum_key_value_heads = 128\nnum_hidden_layers = 61\n\
+            vocab_size = 129280\nn_routed_experts = 256\nn_shared_experts = 1\n\
+            num_experts_per_tok = 8\nmoe_intermediate_size = 2048\nfirst_k_dense_replace = 3\n\
+            moe_layer_freq = 1\ntopk_method = \"noaux_tc\"\nq_lora_rank = 1536\n\
+            kv_lora_rank = 512\nqk_nope_head_dim = 128\nqk_rope_head_dim = 64\n\
+            v_head_dim = 128\n";
+        let deepseek_v2_lite = "model_type = \"deepseek_v2\"\nhidden_size = 2048\n\
+            intermediate_size = 10944\nmax_position_embeddings = 163840\n\
+            num_attention_heads = 16\nnum_key_value_heads = 16\nnum_hidden_layers = 27\n\
+            vocab_size = 102400\nn_routed_experts = 64\nn_shared_experts = 2\n\
+            num_experts_per_tok = 6\nmoe_intermediate_size = 1408\nfirst_k_dense_replace = 1\n\
+            topk_method = \"greedy\"\nkv_lora_rank = 512\nqk_nope_head_dim = 128\n\
+            qk_rope_head_dim = 64\nv_head_dim = 128\n";
+        for (text, params) in [
+            (LLAMA, 8_030_261_248),
+            (qwen2, 7_615_616_512),
+            (qwen3, 8_190_735_360),
+            (qwen3_moe, 30_532_122_624),
+            (mistral, 7_241_732_096),
+            (&mixtral, 46_702_792_704),
+            (gemma2, 9_241_705_984),
+            (deepseek_v3, 671_026_419_200),
+            (deepseek_v2_lite, 15_706_484_224),
+        ] {
+            assert_eq!(read(text).expect(text).num_params(), params, "{text}");
+        }
+        assert_eq!(read(LLAMA).expect("a model").context, 8192, "before the scaling");
+    }
+
+    #[test]
+    fn another_architecture_is_refused_by_the_fields_that_differ() {
+        let errors = |text: &str| read(text).expect_err("it differs");
+        let other = errors(&LLAMA.replace("\"llama\"", "\"gpt_neox\""));
+        assert!(other[0].starts_with("model_type = \"gpt_neox\" is not read; try one of llama"));
+        let biased = errors(&format!("{LLAMA}attention_bias = true\nmlp_bias = true\n"));
+        assert_eq!(biased.len(), 2, "{biased:?}");
+        assert!(biased[0].starts_with("attention_bias = true differs from llama's"), "{biased:?}");
+        let activation = errors(&LLAMA.replace("silu", "relu2"));
+        assert_eq!(activation, ["hidden_act = \"relu2\" differs from llama's; try silu"]);
+        let missing = errors("model_type = \"mixtral\"\nhidden_size = 0\n");
+        assert!(missing.len() >= 7 && missing[0].starts_with("num_hidden_layers is missing"));
+        let routed = errors(&format!("{LLAMA}num_local_experts = 8\n"));
+        assert!(routed[0].starts_with("num_experts = 8 differs from llama's"), "{routed:?}");
+    }
+}
