@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use lockstep_mesh::Rank;
 use lockstep_platform::{Source, Target};
 
 use crate::channel::Channel;
@@ -28,13 +29,6 @@ enum Purpose {
     Signal = 2,
 }
 
-/// A message to or from a group rank.
-#[derive(Clone, Copy)]
-enum Message<'a> {
-    Leaving(usize, Source<'a, u8>),
-    Arriving(usize, Target<'a, u8>),
-}
-
 /// A message without content.
 const SIGNAL: Signature = Signature::message(Dtype::U8, 0);
 
@@ -42,15 +36,39 @@ impl Comm {
     /// Sends `data` to group rank `to`.
     pub fn send<T: Element>(&self, data: &[T], to: usize, tag: u64) -> Result<(), CommError> {
         let signature = Signature::message(T::DTYPE, data.len());
-        let message = Message::Leaving(to, Source::of(data).cast());
-        self.post((Purpose::Content, tag), signature, message)
+        let send = [(self.other(to)?, Source::of(data).cast())];
+        self.post((Purpose::Content, tag), signature, &send, &[])
     }
 
     /// Receives exactly `data.len()` elements from group rank `from`.
     pub fn recv<T: Element>(&self, data: &mut [T], from: usize, tag: u64) -> Result<(), CommError> {
         let signature = Signature::message(T::DTYPE, data.len());
-        let message = Message::Arriving(from, Target::of(data).cast());
-        self.post((Purpose::Content, tag), signature, message)
+        let recv = [(self.other(from)?, Target::of(data).cast())];
+        self.post((Purpose::Content, tag), signature, &[], &recv)
+    }
+
+    /// Sends to several ranks at once, over all their links: group ranks and the elements for each,
+    /// which they receive by [`Comm::recv_each`].
+    pub fn send_each<T: Element>(
+        &self,
+        parts: &[(usize, &[T])],
+        tag: u64,
+    ) -> Result<(), CommError> {
+        let sends = parts.iter().map(|(to, data)| Ok((self.other(*to)?, Source::of(data).cast())));
+        let sends = sends.collect::<Result<Vec<_>, CommError>>()?;
+        self.post((Purpose::Content, tag), Signature::message(T::DTYPE, 0), &sends, &[])
+    }
+
+    /// Receives from several ranks at once what each sends by [`Comm::send_each`].
+    pub fn recv_each<T: Element>(
+        &self,
+        parts: &mut [(usize, &mut [T])],
+        tag: u64,
+    ) -> Result<(), CommError> {
+        let parts = parts.iter_mut();
+        let recvs = parts.map(|(from, data)| Ok((self.other(*from)?, Target::of(data).cast())));
+        let recvs = recvs.collect::<Result<Vec<_>, CommError>>()?;
+        self.post((Purpose::Content, tag), Signature::message(T::DTYPE, 0), &[], &recvs)
     }
 
     /// Sends to one rank and receives from another, or the same, at once. (The content is copied,
@@ -63,7 +81,7 @@ impl Comm {
         from: usize,
         tag: u64,
     ) -> Result<(), CommError> {
-        self.check_other(from)?;
+        self.other(from)?;
         let leaving = self.start_send::<T, _>(data.to_vec(), to, tag)?;
         self.recv(arriving, from, tag)?;
         leaving.finish().map(drop)
@@ -72,12 +90,13 @@ impl Comm {
     /// Signals group rank `to`: its [`Comm::wait_for`] with this tag returns, and sees all earlier
     /// writes of this rank.
     pub fn signal(&self, to: usize, tag: u64) -> Result<(), CommError> {
-        self.post((Purpose::Signal, tag), SIGNAL, Message::Leaving(to, Source::of(&[])))
+        self.post((Purpose::Signal, tag), SIGNAL, &[(self.other(to)?, Source::of(&[]))], &[])
     }
 
     /// Waits for one [`Comm::signal`] with this tag from group rank `from`.
     pub fn wait_for(&self, from: usize, tag: u64) -> Result<(), CommError> {
-        self.post((Purpose::Signal, tag), SIGNAL, Message::Arriving(from, Target::of(&mut [])))
+        let recv = [(self.other(from)?, Target::of(&mut []))];
+        self.post((Purpose::Signal, tag), SIGNAL, &[], &recv)
     }
 
     /// Waits until a message with this tag has begun to arrive from one of the group ranks `from`,
@@ -98,10 +117,10 @@ impl Comm {
         if from.is_empty() {
             return Err(self.invalid("wait for a message", "at least one sender"));
         }
-        from.iter().try_for_each(|group_rank| self.check_other(*group_rank))?;
+        let peers = from.iter().map(|group_rank| self.other(*group_rank));
+        let peers = peers.collect::<Result<Vec<_>, _>>()?;
         let group = self.core.membership.id | (Purpose::Content as u64) << PURPOSE_BIT;
         let envelope = Envelope { group, number: tag, signature: SIGNAL };
-        let peers: Vec<_> = from.iter().map(|group_rank| self.ranks()[*group_rank]).collect();
         match self.core.endpoint.wait_for_message(&peers, &envelope, timeout) {
             Ok(peer) => {
                 let index = peers.iter().position(|other| *other == peer).expect("one of them");
@@ -122,36 +141,23 @@ impl Comm {
         self.wait_for_first(from, tag, timeout, true)
     }
 
+    /// Sends messages, or receives some.
     fn post(
         &self,
         (purpose, tag): (Purpose, u64),
         signature: Signature,
-        message: Message<'_>,
+        sends: &[(Rank, Source<'_, u8>)],
+        recvs: &[(Rank, Target<'_, u8>)],
     ) -> Result<(), CommError> {
-        let (group_rank, bytes) = match message {
-            Message::Leaving(to, window) => (to, window.len() as u64),
-            Message::Arriving(from, window) => (from, window.len() as u64),
-        };
-        self.check_other(group_rank)?;
         let group = self.core.membership.id | (purpose as u64) << PURPOSE_BIT;
         let envelope = Envelope { group, number: tag, signature };
-        let peer = self.ranks()[group_rank];
-        let mut traffic = Traffic::default();
-        let channel = match message {
-            Message::Leaving(..) => {
-                (traffic.messages, traffic.sent_bytes) = (1, bytes);
-                Channel::Sends
-            }
-            Message::Arriving(..) => {
-                traffic.received_bytes = bytes;
-                Channel::Recvs
-            }
+        let traffic = Traffic {
+            messages: sends.len() as u64,
+            sent_bytes: sends.iter().map(|(_, window)| window.len() as u64).sum(),
+            received_bytes: recvs.iter().map(|(_, window)| window.len() as u64).sum(),
+            ..Traffic::default()
         };
-        let (send, recv) = match message {
-            Message::Leaving(_, window) => (Some((peer, window)), None),
-            Message::Arriving(_, window) => (None, Some((peer, window))),
-        };
-        let (sends, recvs) = (send.as_slice(), recv.as_slice());
+        let channel = if recvs.is_empty() { Channel::Sends } else { Channel::Recvs };
         let round = Round { envelope, sends, recvs, done_bytes: 0, arrived: &|_| {} };
         self.exchange_round(channel, round, &traffic)
     }
@@ -199,12 +205,13 @@ impl Comm {
         Ok(())
     }
 
-    fn check_other(&self, group_rank: usize) -> Result<(), CommError> {
+    /// Rank of the world of another group rank.
+    fn other(&self, group_rank: usize) -> Result<Rank, CommError> {
         if group_rank >= self.group_size() || group_rank == self.group_rank() {
             let rule = format!("{group_rank} is not another rank of the group");
             return Err(self.invalid("send or receive", &rule));
         }
-        Ok(())
+        Ok(self.ranks()[group_rank])
     }
 
     pub(crate) fn message_failed(

@@ -13,6 +13,7 @@ pub(super) const CHECKS: &[Row] = &[
     ("long messages without a posted receive do not block others", 8, long_early_messages),
     ("nonblocking and blocking messages match", 16, nonblocking),
     ("wait_any serves senders in order of arrival", 16, wait_any),
+    ("messages from and to several ranks pass at once", 8, several_at_once),
     ("a signal orders after earlier writes", 16, signals),
 ];
 
@@ -44,6 +45,32 @@ fn long_messages(comm: &Comm, _: Effort) {
     let mut arriving = vec![0; leaving.len()];
     comm.send_recv(&leaving, next, &mut arriving, before, 1).expect("send and receive");
     assert_same(&arriving, &data::<u64>(before, 0, leaving.len()), "long message");
+}
+
+/// Rank 0 exchanges messages of different lengths with all others, which are in no common order.
+fn several_at_once(comm: &Comm, _: Effort) {
+    let (n, me) = (comm.group_size(), comm.group_rank());
+    let len = |rank: usize| 40_000 + 1000 * rank;
+    if me > 0 {
+        let mut arrived = vec![0; len(me)];
+        comm.send_each(&[(0, &data::<u64>(me, 0, len(me))[..])], 4).expect("send");
+        comm.recv_each(&mut [(0, &mut arrived[..])], 4).expect("receive");
+        assert_same(&arrived, &data::<u64>(0, me, len(me)), "message of rank 0");
+        return;
+    }
+    let mut arrived: Vec<_> = (1..n).map(|rank| vec![0; len(rank)]).collect();
+    let mut windows: Vec<_> = (1..n).zip(arrived.iter_mut().map(Vec::as_mut_slice)).collect();
+    if !windows.is_empty() {
+        comm.recv_each(&mut windows, 4).expect("receive");
+    }
+    for (rank, arrived) in (1..n).zip(&arrived) {
+        assert_same(arrived, &data::<u64>(rank, 0, len(rank)), "message to rank 0");
+    }
+    let leaving: Vec<_> = (1..n).map(|rank| data::<u64>(0, rank, len(rank))).collect();
+    let windows: Vec<_> = (1..n).zip(leaving.iter().map(Vec::as_slice)).collect();
+    if !windows.is_empty() {
+        comm.send_each(&windows, 4).expect("send");
+    }
 }
 
 fn long_early_messages(comm: &Comm, _: Effort) {

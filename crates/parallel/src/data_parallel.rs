@@ -13,7 +13,7 @@ use crate::leaves::{LeafTree, Leaves};
 use crate::overlap::{Overlap, Pending};
 use crate::sparse_embedding::SparseEmbedding;
 use crate::wire_precision::RoundedBuffer;
-use lockstep_comm::{CommError, Reduction};
+use lockstep_comm::{Comm, CommError, Reduction};
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
@@ -133,6 +133,23 @@ impl WholeGradients {
             }
             self.pending[bucket] = Some(InFlight::Sums(Pending::Done(data)));
         }
+    }
+
+    /// Sends the total of a bucket in the background, if a local step has completed it; returns
+    /// whether it has.
+    pub fn send(
+        &mut self,
+        bucket: usize,
+        comm: &Comm,
+        send: impl FnOnce(&Comm, &[f32]) -> Result<(), CommError> + Send + 'static,
+    ) -> Result<bool, CommError> {
+        let Some(InFlight::Sums(Pending::Done(data))) = self.pending[bucket].take() else {
+            return Ok(false);
+        };
+        let len = self.trees[bucket].len();
+        let send = move |comm: &Comm, data: &mut Floats| send(comm, &data[..len]);
+        self.pending[bucket] = Some(InFlight::Sums(Pending::Running(comm.start(data, send)?)));
+        Ok(true)
     }
 
     /// Zeroes all sums of this rank whose reduction has not started.

@@ -71,10 +71,6 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         config::Recompute::Full => (Recompute::Full, 1),
         config::Recompute::Every(layers) => (Recompute::Full, layers),
     };
-    let bucket_bytes = match recipe.parallel.bucket_bytes {
-        Bytes(0) => DEFAULT_BUCKET_BYTES,
-        Bytes(requested) => requested,
-    };
     ReplicaPlan {
         microbatch: microbatch_shape(recipe),
         leaves: Leaves { num_leaves, microbatches_per_leaf },
@@ -83,7 +79,7 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         shares: recipe.leaf_shares(),
         mesh: mesh_of(recipe),
         stages: Stages::of(recipe, blueprint),
-        bucket_len: bucket_bytes as usize / size_of::<f32>(),
+        bucket_len: bucket_len(recipe),
         overlap: recipe.parallel.overlap,
         wire: recipe.precision.wire,
         offload: recipe.offload.state == config::OffloadState::File,
@@ -91,6 +87,24 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         phases,
         delay: recipe.sync.gradient_delay,
     }
+}
+
+/// Least number of parameters of a bucket, without tuning.
+///
+/// Parameter servers compress, corrupt and compare their shards of a whole model, so that results
+/// of these do not depend on the bucket size.
+pub fn bucket_len(recipe: &Recipe) -> usize {
+    let is_elementwise = method_of(recipe).is_none()
+        && aggregation_rule(recipe) == Aggregator::Mean
+        && recipe.sync.server.byzantine == 0;
+    if recipe.num_servers() > 0 && !is_elementwise {
+        return usize::MAX;
+    }
+    let bucket_bytes = match recipe.parallel.bucket_bytes {
+        Bytes(0) => DEFAULT_BUCKET_BYTES,
+        Bytes(requested) => requested,
+    };
+    bucket_bytes as usize / size_of::<f32>()
 }
 
 /// First steps of the intervals with constant memory: where the batch size or the frozen set

@@ -175,7 +175,7 @@ impl Store for Inspector<'_> {
         self.store.first_trained()
     }
 
-    fn finish_grads(&mut self, cpu: &Cpu, block: usize) {
+    fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
         let mut rest = &self.grads[..];
         let params = self.blueprint.blocks[block].params().iter().enumerate();
         let bad = params.filter_map(|(index, param)| {
@@ -191,6 +191,7 @@ impl Store for Inspector<'_> {
         let first = bad.min();
         self.found = [self.found, first].into_iter().flatten().min();
         self.num_microbatches[block] += 1;
+        Ok(())
     }
 
     fn communicate(&mut self, cpu: &Cpu, program: &Program, task: TaskId) -> Result<(), CommError> {

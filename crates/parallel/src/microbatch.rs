@@ -40,7 +40,7 @@ pub trait Store {
     fn first_trained(&self) -> usize;
 
     /// Marks a block's gradients as added.
-    fn finish_grads(&mut self, cpu: &Cpu, block: usize);
+    fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError>;
 
     /// Gathers or releases parameters, or encodes, reduces or decodes gradients.
     fn communicate(&mut self, cpu: &Cpu, program: &Program, task: TaskId) -> Result<(), CommError>;

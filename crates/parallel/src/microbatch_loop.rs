@@ -1,6 +1,7 @@
 //! Micro-batches of a step: runs those of this rank and hands their gradients to the reduction.
 
 use crate::param_store::{Gradients, ParamStore};
+use crate::parameter_server::ServedStore;
 use crate::pipeline::Job;
 use crate::programs::Segment;
 use crate::replica::Replica;
@@ -52,7 +53,16 @@ impl Replica {
         store.set_alone(!programs.kind_at(step).is_reduced());
         programs.select(step, store.is_held, plan, blueprint, groups.rank());
         let Self {
-            blueprint, plan, store, losses, device, scratch, step_context, programs, ..
+            blueprint,
+            plan,
+            store,
+            losses,
+            device,
+            scratch,
+            step_context,
+            programs,
+            client,
+            ..
         } = self;
         let StepContext { agreement, duty, .. } = &*step_context;
         store.restart();
@@ -77,21 +87,24 @@ impl Replica {
             should_run
         };
         let (start, waited) = (self.world.clock().now(), store.overlap.exposed());
-        device.run(
-            store,
-            &mut Job {
-                blueprint,
-                cpu,
-                mode: Mode::Train { seed, step, loss_scale },
-                scratch,
-                num_microbatches: numbers.len(),
-                microbatch: &of_plan,
-                should_run: &should_run,
-                loss: &mut |index, loss| own_losses[index] = loss,
-            },
-            &programs.training.program,
-            programs.training.segment(Segment::Passes),
-        )?;
+        let mut job = Job {
+            blueprint,
+            cpu,
+            mode: Mode::Train { seed, step, loss_scale },
+            scratch,
+            num_microbatches: numbers.len(),
+            microbatch: &of_plan,
+            should_run: &should_run,
+            loss: &mut |index, loss| own_losses[index] = loss,
+        };
+        let (program, passes) =
+            (&programs.training.program, programs.training.segment(Segment::Passes));
+        match client {
+            Some(client) => {
+                device.run(&mut ServedStore { store, client }, &mut job, program, passes)?;
+            }
+            None => device.run(store, &mut job, program, passes)?,
+        }
         let waited = store.overlap.exposed().saturating_sub(waited);
         self.step_context.num_run = num_done.get();
         self.step_context.computed = self.world.clock().since(start).saturating_sub(waited);

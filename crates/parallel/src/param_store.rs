@@ -27,7 +27,7 @@ use crate::stages::Stages;
 use crate::trainable_params::TrainableParams;
 use crate::weights::{ShardedWeights, Weights, WholeWeights};
 use crate::zero::ShardedGradients;
-use lockstep_comm::CommError;
+use lockstep_comm::{Comm, CommError};
 use lockstep_optim::{Optimizer, Update};
 use lockstep_tensor::Cpu;
 use std::ops::Range;
@@ -291,8 +291,51 @@ impl ParamStore {
         Ok(())
     }
 
+    /// Receives the parameters of a bucket in the background; [`Store::arrive`] waits for them.
+    pub(crate) fn receive_params(
+        &mut self,
+        bucket: usize,
+        comm: &Comm,
+        receive: impl FnOnce(&Comm, &mut [f32]) -> Result<(), CommError> + Send + 'static,
+    ) -> Result<(), CommError> {
+        let Weights::Whole(whole) = &mut self.weights else {
+            unreachable!("only whole parameters are received")
+        };
+        whole.receive(bucket, comm, receive)
+    }
+
+    /// Sends the gradients of a bucket in the background, if they are complete;
+    /// [`Self::finish_reduce`] waits for it. Returns whether they were.
+    pub(crate) fn send_grads(
+        &mut self,
+        bucket: usize,
+        comm: &Comm,
+        send: impl FnOnce(&Comm, &[f32]) -> Result<(), CommError> + Send + 'static,
+    ) -> Result<bool, CommError> {
+        let Gradients::Whole(whole) = &mut self.grads else {
+            unreachable!("only whole gradients are sent")
+        };
+        whole.send(bucket, comm, send)
+    }
+
+    /// Makes the gradients of the last step ready to be sent.
+    pub(crate) fn mark_pending(&mut self) {
+        let Gradients::Whole(whole) = &mut self.grads else {
+            unreachable!("only whole gradients are sent")
+        };
+        whole.mark_pending();
+    }
+
+    /// Waits until all gradients are sent.
+    pub(crate) fn wait_for_grads(&mut self, cpu: &Cpu) -> Result<(), CommError> {
+        let Gradients::Whole(whole) = &mut self.grads else {
+            unreachable!("only whole gradients are sent")
+        };
+        whole.finish(cpu, &mut self.overlap)
+    }
+
     /// Copies the owned range of a parameter over its mirror.
-    fn copy_to_mirror(&mut self, buckets: &Buckets, pair: &MirrorPair) {
+    pub(crate) fn copy_to_mirror(&mut self, buckets: &Buckets, pair: &MirrorPair) {
         let (owner, mirror) = self.own_of_pair(buckets, pair);
         let base = |bucket: usize| self.own(&buckets.list[bucket]).start;
         let (owner_base, mirror_base) = (base(pair.owner.0), base(pair.mirror.0));

@@ -380,7 +380,7 @@ impl PipelineRank {
         self.tensor_parallel.check()?;
         self.tensor_parallel.assert_calls(program, id);
         if matches!(op, TaskOp::Backward(_) | TaskOp::WeightGrad(_)) {
-            store.finish_grads(cpu, index);
+            store.finish_grads(cpu, index)?;
         }
         Ok(())
     }

@@ -127,6 +127,19 @@ impl WholeWeights {
         Ok(())
     }
 
+    /// Receives a bucket in the background.
+    pub fn receive(
+        &mut self,
+        bucket: usize,
+        comm: &Comm,
+        receive: impl FnOnce(&Comm, &mut [f32]) -> Result<(), CommError> + Send + 'static,
+    ) -> Result<(), CommError> {
+        let buffers = (mem::take(&mut self.data[bucket]), mem::take(&mut self.runs[bucket]));
+        let receive = |comm: &Comm, (data, _): &mut RunsOfBucket| receive(comm, data);
+        self.gathering[bucket] = Some(Pending::Running(comm.start(buffers, receive)?));
+        Ok(())
+    }
+
     /// Waits until a bucket is complete.
     pub fn fetch(&mut self, bucket: usize, overlap: &mut Overlap) -> Result<(), CommError> {
         if let Some(pending) = self.gathering[bucket].take() {

@@ -74,13 +74,7 @@ fn plan_of(recipe: &Recipe) -> FederatedPlan {
         noise: federated.noise_multiplier,
         delta: federated.delta,
         secure: federated.secure_aggregation,
-        arrivals: ArrivalModel {
-            dropout: federated.dropout,
-            delay_probability: federated.late_fraction,
-            window: federated.max_delay_rounds,
-            byzantine: federated.byzantine,
-            attack: federated.attack,
-        },
+        arrivals: ArrivalModel::from_recipe(recipe),
         seed: recipe.train.seed,
         optim: recipe.optim.clone(),
     }

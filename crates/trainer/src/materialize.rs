@@ -32,9 +32,7 @@ pub fn materialize_model(
 ) -> Result<Learner, TrainError> {
     let seed = recipe.train.seed;
     let mut plan = plan_at(recipe, &blueprint, 0);
-    if recipe.num_servers() > 0 {
-        plan.bucket_len = usize::MAX;
-    } else if recipe.parallel.bucket_bytes == Bytes(0) {
+    if recipe.num_servers() == 0 && recipe.parallel.bucket_bytes == Bytes(0) {
         plan.bucket_len = bucket_tuning::bucket_len(groups, world, blueprint.num_params())?;
     }
     if recipe.parallel.partition == Partition::Measured {

@@ -20,7 +20,6 @@ use crate::{TrainError, run_folder, worker_state};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{Consistency, Recipe};
-use lockstep_model::Blueprint;
 use lockstep_optim::{LearningRate, Optimizer};
 use lockstep_parallel::from_recipe::{self, blueprint_of_rank};
 use lockstep_parallel::parameter_server::{
@@ -73,7 +72,7 @@ fn join_event(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Event, Comm
     let mut processes = vec![0; comm.group_size()];
     comm.all_gather(&own, &mut processes)?;
     let server_processes = processes.split_off(recipe.run.workers);
-    let shard_layout = shard_layout(recipe, &blueprint_of_rank(recipe, 0));
+    let shard_layout = ShardLayout::of(recipe, &blueprint_of_rank(recipe, 0));
     let held = |server: usize| shard_layout.lens(server).into_iter().map(|len| len as u64).sum();
     Ok(Event::ServersJoined {
         worker_processes: processes,
@@ -83,11 +82,6 @@ fn join_event(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Event, Comm
             .collect(),
         consistency: recipe.sync.server.consistency.name().to_owned(),
     })
-}
-
-/// Shards of the servers.
-fn shard_layout(recipe: &Recipe, blueprint: &Blueprint) -> ShardLayout {
-    ShardLayout::new(blueprint, recipe.num_servers(), recipe.sync.server.rows.sparse_sharding())
 }
 
 /// Runs a parameter server until all workers have finished.
@@ -100,13 +94,13 @@ pub(crate) fn serve(
     let (comm, link) = (connection.all_ranks, &connection.groups.link);
     let blueprint = blueprint_of_rank(recipe, 0);
     let (server, role) = role_of(recipe, link.group_rank());
-    let shard_layout = shard_layout(recipe, &blueprint);
+    let shard_layout = ShardLayout::of(recipe, &blueprint);
     let (slots, lens) = (shard_layout.slots(&blueprint, server), shard_layout.lens(server));
     let (rate, batch) = (LearningRate::new(&recipe.optim, recipe.train.steps), recipe.train.batch);
     let lr = move |step| rate.at(step, batch);
     let optimizer = Optimizer::new(&recipe.optim, &slots);
     let mut shard = Shard::new(policy(recipe), recipe.num_pushers(), &lens, optimizer, lr);
-    shard.set_push_compression(compression(recipe));
+    shard.set_push_compression(PushCompression::of(recipe));
     if let Some(rows) = &shard_layout.rows {
         shard.set_row_len(rows.row_len());
     }
@@ -122,12 +116,6 @@ pub(crate) fn serve(
     };
     parameter_server::serve(link, cpu, world, &mut shard, terms)?;
     finish(recipe, comm)
-}
-
-/// Gradient compression of pushes, if the recipe compresses.
-fn compression(recipe: &Recipe) -> Option<PushCompression> {
-    let (error_feedback, seed) = (recipe.compress.error_feedback, recipe.train.seed);
-    from_recipe::method_of(recipe).map(|method| PushCompression { method, error_feedback, seed })
 }
 
 /// Consistency policy of the servers.
@@ -264,9 +252,9 @@ fn initialize_servers(
     learner.replica.join_host_group(groups.host_group.clone());
     if groups.pushes() {
         let link = groups.link.clone();
-        learner.replica.attach_to_servers(link, recipe.num_servers(), keys.replicas, world);
+        learner.replica.attach_to_servers(link, recipe, world);
     }
-    if let Some(compression) = compression(recipe) {
+    if let Some(compression) = PushCompression::of(recipe) {
         learner.replica.enable_push_compression(compression);
     }
     learner.replica.enable_sparse_pull(recipe);

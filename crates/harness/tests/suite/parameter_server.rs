@@ -43,6 +43,27 @@ fn synchronous_servers_equal_the_data_parallel_run_bit_for_bit() {
 }
 
 #[test]
+fn overlapped_transfers_equal_the_serial_order_bit_for_bit() {
+    let mut runs = Runs::new("parameter-server");
+    let cases: [&[&str]; 4] = [
+        &["optim.clip=0", "sync.servers=3", "run.workers=2"],
+        &["optim.clip=0", "sync.servers=2", "sync.replicas=1", "run.workers=2"],
+        &["sync.servers=2", "run.workers=4", "sync.group_workers=2"],
+        &["optim.clip=0", "sync.servers=2", "sync.sparse_rows=true", "model.tied=false"],
+    ];
+    for sets in cases {
+        let common = [SERVER, "sync.consistency=sync", "parallel.bucket_bytes=1", "train.steps=4"];
+        let mut run = |order: &str| {
+            let sets = [&common[..], sets, &["train.eval_batches=1", order]].concat();
+            runs.finish(&LLAMA.with(&sets))
+        };
+        let (overlapped, serial) = (run("parallel.overlap=true"), run("parallel.overlap=false"));
+        assert_eq!(overlapped.hashes(), serial.hashes(), "{sets:?}");
+        assert_eq!(overlapped.summary.staleness_max, 0);
+    }
+}
+
+#[test]
 fn grouped_workers_equal_the_data_parallel_run_bit_for_bit() {
     let mut runs = Runs::new("parameter-server");
     for (optim, group, servers) in [("sgd", 2, 3), ("adamw", 4, 1), ("momentum", 2, 1)] {

@@ -4,7 +4,7 @@
 //! without communication, and a resumed run repeats it.
 
 use crate::byzantine::apply_attack;
-use lockstep_config::ByzantineAttack;
+use lockstep_config::{ByzantineAttack, Recipe};
 use lockstep_tensor::random::Key;
 
 /// Rank of the coordinator.
@@ -35,6 +35,18 @@ pub enum Arrival {
 }
 
 impl ArrivalModel {
+    /// Lost and delayed updates of a recipe.
+    pub fn from_recipe(recipe: &Recipe) -> Self {
+        let federated = &recipe.federated;
+        Self {
+            dropout: federated.dropout,
+            delay_probability: federated.late_fraction,
+            window: federated.max_delay_rounds,
+            byzantine: federated.byzantine,
+            attack: federated.attack,
+        }
+    }
+
     /// Whether a client may start from stale weights.
     pub(crate) fn may_be_stale(&self) -> bool {
         self.byzantine > 0.0 && self.attack == ByzantineAttack::Stale

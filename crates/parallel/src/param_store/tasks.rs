@@ -163,16 +163,17 @@ impl Store for ParamStore {
         self.trained.first_block
     }
 
-    fn finish_grads(&mut self, cpu: &Cpu, block: usize) {
+    fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
         let bucket = self.buckets.of_block(block);
         if !self.fills_bucket(block) {
-            return;
+            return Ok(());
         }
         match &mut self.grads {
             Gradients::Whole(whole) if self.is_alone => whole.finish_microbatch_alone(cpu, bucket),
             Gradients::Whole(whole) => whole.finish_microbatch(cpu, bucket),
             Gradients::Sharded(sharded) => sharded.finish_microbatch(bucket),
         }
+        Ok(())
     }
 
     fn communicate(&mut self, cpu: &Cpu, program: &Program, task: TaskId) -> Result<(), CommError> {

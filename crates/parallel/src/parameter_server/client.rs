@@ -5,7 +5,9 @@
 use super::compressed_push::PushCompressor;
 use super::failover::{LostServer, ShardServers};
 use super::latency::Latency;
+use super::part_transfer::LostParts;
 use super::sparse_rows::SparsePull;
+use super::transfer_order::TransferOrder;
 use super::{Reply, Request, RequestKind, Tag};
 use crate::buckets::Buckets;
 use crate::byzantine::ByzantineWorker;
@@ -40,6 +42,18 @@ pub struct Client {
     pub(super) rows: Option<SparsePull>,
     /// This worker's attack, if it is Byzantine.
     pub(super) byzantine: Option<ByzantineWorker>,
+    /// Which transfers overlap with passes.
+    pub(super) order: TransferOrder,
+    /// Whether servers have backups.
+    pub(super) has_backups: bool,
+    /// Step of the last pull, and the rank that let this worker read each shard.
+    pub(super) step: u64,
+    pub(super) granted: Vec<usize>,
+    /// Buckets whose pull was started and not completed.
+    pub(super) is_arriving: Vec<bool>,
+    pub(super) lost_parts: LostParts,
+    /// Rank that has the parts of each shard's gradient.
+    pub(super) staged: Vec<Option<usize>>,
     /// Latencies of requests to one server.
     pub(super) latencies: Latencies,
     pub(super) world: World,
@@ -49,9 +63,9 @@ pub struct Client {
 /// Latencies of a worker's requests, from sending the request to the end of the reply.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
-    /// Pulls.
+    /// Pulls, without parts that arrive in the background.
     pub pull: Latency,
-    /// Pushes.
+    /// Pushes, without parts that left in the background.
     pub push: Latency,
 }
 

@@ -6,8 +6,10 @@
 
 use crate::compress::{Method, Shape};
 use crate::distance::squared_distance;
+use crate::from_recipe;
 use half::{bf16, f16};
 use lockstep_comm::{Comm, CommError};
+use lockstep_config::Recipe;
 use lockstep_tensor::random::Key;
 use lockstep_tensor::simd::Isa;
 
@@ -26,8 +28,14 @@ pub struct PushCompression {
 }
 
 impl PushCompression {
+    /// Push compression of a recipe, if it compresses.
+    pub fn of(recipe: &Recipe) -> Option<Self> {
+        let (error_feedback, seed) = (recipe.compress.error_feedback, recipe.train.seed);
+        from_recipe::method_of(recipe).map(|method| Self { method, error_feedback, seed })
+    }
+
     /// Bytes of a part's message; `None` where the part itself is not longer.
-    fn message_len(self, len: usize) -> Option<usize> {
+    pub(crate) fn message_len(self, len: usize) -> Option<usize> {
         let message_len = match self.method {
             Method::Bf16 | Method::F16 => len * size_of::<u16>(),
             Method::Sign => self.method.message_len(&Self::rows(len)) + Self::rest(len),

@@ -9,13 +9,17 @@
 //!
 //! Every pull returns its version, and every push names the version it was computed from. A worker
 //! contacts servers one after the other, always in the same order, so two workers cannot block each
-//! other at two servers.
+//! other at two servers. Once all servers let it read, it pulls the weights part by part in the
+//! background, in the order of forward; gradients leave part by part as backward fills them, and a
+//! server applies them when the worker's push confirms that they are finite.
 //!
 //! - [`shard`]: versions, staleness and blocking; [`policy`]: their rules; `pending_update`:
 //!   aggregation of several gradients; `oscillation`: detection of a bound that is too large
 //! - [`server_loop`]: request loop of a server; `replication`: primary and backup
 //! - `pull_push`: a worker's step; [`client`]: its requests; [`failover`]: servers of a shard;
 //!   [`latency`]: request latencies; [`host_aggregation`]: one client per host
+//! - [`transfer_order`]: which transfers overlap with passes; `part_transfer`: one part in the
+//!   background; `served_store`: passes on weights that are still arriving
 //! - [`row_table`]: embedding rows by server; [`sparse_pull`]: pulls and pushes of used rows;
 //!   `sparse_rows`: their state; [`row_cache`]: rows reused for several steps;
 //!   `replicated_rows`: frequent rows on several servers
@@ -28,6 +32,7 @@ pub mod failover;
 pub mod host_aggregation;
 pub mod latency;
 mod oscillation;
+mod part_transfer;
 mod pending_update;
 pub mod policy;
 mod pull_push;
@@ -35,25 +40,32 @@ mod replicated_rows;
 mod replication;
 pub mod row_cache;
 pub mod row_table;
+mod served_store;
 pub mod server_loop;
 pub mod server_state;
 pub mod shard;
 pub mod sparse_pull;
 mod sparse_rows;
+pub mod transfer_order;
 
-use crate::buckets::Buckets;
 use lockstep_comm::{Comm, CommError};
 use lockstep_mesh::{Group, Rank};
-use lockstep_model::Blueprint;
 
 pub use client::{Client, HostGroup};
 pub use compressed_push::PushCompression;
 pub use failover::LostServer;
 pub use policy::{Bound, Policy};
 pub use row_table::ShardLayout;
+pub(crate) use served_store::ServedStore;
 pub use server_loop::{Role, ServeOptions, serve};
 pub use shard::Shard;
 pub use sparse_rows::SparseRowCounts;
+pub use transfer_order::TransferOrder;
+
+/// Numbers of a request, a reply, and the acknowledgement of a backup, each of eight bytes.
+pub(crate) const REQUEST_LEN: usize = Request::NUM_FIELDS;
+pub(crate) const REPLY_LEN: usize = Reply::NUM_FIELDS;
+pub(crate) const ACKNOWLEDGEMENT_LEN: usize = 1;
 
 /// Parameters, by bucket.
 pub type Parts = Vec<Vec<f32>>;
@@ -100,10 +112,16 @@ enum RequestKind {
     RowReplicas = 12,
     /// Store of replicas of other servers' rows.
     StoreRowReplicas = 13,
+    /// Pull of the version for a step; the worker pulls its parts one by one.
+    PullByParts = 14,
+    /// Pull of one part of the version that the worker reads.
+    PullPart = 15,
+    /// Gradient of one part, which counts with the push that follows.
+    PushPart = 16,
 }
 
 impl RequestKind {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 16] = [
         Self::Pull,
         Self::Push,
         Self::Skip,
@@ -117,6 +135,9 @@ impl RequestKind {
         Self::Rows,
         Self::RowReplicas,
         Self::StoreRowReplicas,
+        Self::PullByParts,
+        Self::PullPart,
+        Self::PushPart,
     ];
 
     fn from_number(number: u64) -> Option<Self> {
@@ -133,7 +154,7 @@ struct Request {
     /// The worker's step.
     step: u64,
     /// Number of the push, from 1 on, so that none is applied twice; number of updates of a state;
-    /// number of rows.
+    /// number of rows; number of a part.
     number: u64,
     /// Whether the worker's loss has jumped.
     is_alarm: bool,
@@ -185,11 +206,6 @@ impl Reply {
         let (is_discarded, has_lost_peer) = (discarded == 1, alone == 1);
         Self { number, is_discarded, switch: switch.checked_sub(1), has_lost_peer }
     }
-}
-
-/// A model in as few buckets as possible, cut into one shard per server.
-pub fn ranges(blueprint: &Blueprint, num_servers: usize) -> Buckets {
-    Buckets::new(blueprint, usize::MAX, num_servers)
 }
 
 /// Process groups of a run with parameter servers.

@@ -1,11 +1,10 @@
 //! A worker's step with parameter servers: pull, compute, push.
-//!
-//! Shards are pulled in the order in which a forward pass needs them.
 
 use super::client::{Client, Latencies};
 use super::compressed_push::{PushCompression, PushCompressor};
 use super::failover::{LostServer, ShardServers};
-use super::{Request, RequestKind, Tag, ranges};
+use super::part_transfer::LostParts;
+use super::{Request, RequestKind, ShardLayout, Tag, TransferOrder};
 use crate::buckets::Buckets;
 use crate::byzantine::ByzantineWorker;
 use crate::compress::CompressionStats;
@@ -13,24 +12,20 @@ use crate::distance::squared_distance;
 use crate::replica::Replica;
 use crate::strategy::KeepGradients;
 use lockstep_comm::{Comm, CommError, Traffic};
+use lockstep_config::Recipe;
 use lockstep_optim::Clip;
 use lockstep_platform::World;
+use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 impl Replica {
     /// Attaches this worker to the parameter servers, the ranks of `comm` behind the workers, with
-    /// `num_backups` backups of each behind all primaries. Requires that each worker has the whole
-    /// model, in as few buckets as possible.
-    pub fn attach_to_servers(
-        &mut self,
-        comm: Comm,
-        num_servers: usize,
-        num_backups: usize,
-        world: &World,
-    ) {
+    /// the backups of each behind all primaries. Requires that each worker has the whole model.
+    pub fn attach_to_servers(&mut self, comm: Comm, recipe: &Recipe, world: &World) {
         assert!(self.plan.is_replicated(), "a parameter-server worker requires a whole replica");
-        let ranges = ranges(&self.blueprint, num_servers);
+        let (num_servers, num_backups) = (recipe.num_servers(), recipe.sync.server.replicas);
+        let ranges = ShardLayout::of(recipe, &self.blueprint).ranges;
         let lens = |buckets: &Buckets| buckets.list.iter().map(|b| b.len).collect::<Vec<_>>();
         assert_eq!(lens(&ranges), lens(&self.all), "servers use the replica's buckets");
         let num_workers = comm.group_size() - num_servers * (1 + num_backups);
@@ -38,6 +33,13 @@ impl Replica {
             |server| ShardServers::new(num_workers + server, num_backups, num_servers);
         self.programs.adopt(Box::new(KeepGradients));
         self.client = Some(Client {
+            order: TransferOrder::of(recipe, !self.all.mirrors.is_empty()),
+            has_backups: num_backups > 0,
+            step: 0,
+            granted: (0..num_servers).map(|server| num_workers + server).collect(),
+            is_arriving: vec![false; ranges.list.len()],
+            lost_parts: LostParts::default(),
+            staged: vec![None; num_servers],
             comm,
             ranges,
             num_workers,
@@ -70,10 +72,19 @@ impl Replica {
     }
 
     /// Waits until this worker may read and pulls the weights for a step from all servers; returns
-    /// the oldest of their versions.
-    pub fn pull(&mut self, step: u64) -> Result<u64, CommError> {
-        let version = self.take_weights(RequestKind::Pull, step)?;
-        self.share_weights(version)
+    /// the oldest of their versions. Weights arrive while passes run, where the recipe overlaps
+    /// transfers, and not at all for a version from `end` on.
+    pub fn pull(&mut self, step: u64, end: u64) -> Result<u64, CommError> {
+        if !self.client.as_ref().is_some_and(|client| client.order.pulls_parts) {
+            let version = self.take_weights(RequestKind::Pull, step)?;
+            return self.share_weights(version);
+        }
+        let version = self.take_weights(RequestKind::PullByParts, step)?;
+        let Self { client: Some(client), store, .. } = self else { return Ok(version) };
+        if version < end {
+            client.start_pulls(store)?;
+        }
+        Ok(version)
     }
 
     /// Reads the current weights without a push to follow.
@@ -88,12 +99,15 @@ impl Replica {
         // Taken out, because the client is borrowed meanwhile.
         let mut rows = client.rows.take();
         let mut oldest = u64::MAX;
+        client.step = step;
+        let is_by_parts = kind == RequestKind::PullByParts;
         for server in 0..client.num_servers() {
-            let (version, length) = client.with_failover(server, |client, rank| {
+            let (version, rank, length) = client.with_failover(server, |client, rank| {
                 let sent_at = client.world.clock().now();
                 client.send_request(rank, Request { step, ..client.request(kind) })?;
                 let reply = client.recv_reply(rank)?;
-                for (bucket, cut) in client.ranges.list.iter().enumerate() {
+                let cuts = client.ranges.list.iter().enumerate().filter(|_| !is_by_parts);
+                for (bucket, cut) in cuts {
                     let part = &mut store.own_params_mut(bucket)[cut.part(server)];
                     if !part.is_empty() {
                         client.comm.recv(part, rank, Tag::Weights as u64)?;
@@ -103,9 +117,10 @@ impl Replica {
                     let bucket = store.own_params_mut(rows.table.bucket);
                     rows.take(client, (rank, server), kind, reply.number, bucket)?;
                 }
-                Ok((reply, (reply.number, client.world.clock().since(sent_at))))
+                Ok((reply, (reply.number, rank, client.world.clock().since(sent_at))))
             })?;
             client.latencies.pull.note(length);
+            client.granted[server] = rank;
             oldest = oldest.min(version);
         }
         if let Some(rows) = &mut rows {
@@ -114,7 +129,9 @@ impl Replica {
         }
         client.rows = rows;
         client.exposed += client.world.clock().since(began);
-        store.publish(&mut device.link)?;
+        if !is_by_parts {
+            store.publish(&mut device.link)?;
+        }
         Ok(oldest)
     }
 
@@ -140,6 +157,7 @@ impl Replica {
     /// on.
     pub fn push(
         &mut self,
+        cpu: &Cpu,
         step: u64,
         clip: Option<&Clip>,
         is_alarm: bool,
@@ -168,22 +186,47 @@ impl Replica {
                 }
             }
         }
+        assert!(!client.is_arriving.contains(&true), "passes have used all weights");
+        let TransferOrder { pushes_parts, pushes_early, .. } = client.order;
+        if clip.is_some() && pushes_parts && !pushes_early {
+            store.mark_pending();
+            for bucket in (0..client.ranges.list.len()).rev() {
+                client.push_bucket(store, bucket)?;
+            }
+            store.wait_for_grads(cpu)?;
+        }
         client.num_pushes += 1;
         let kind =
             client.request(if clip.is_some() { RequestKind::Push } else { RequestKind::Skip });
         let request = Request { step, number: client.num_pushes, is_alarm, ..kind };
         let began = client.world.clock().now();
         let mut rows = client.rows.take();
-        for server in 0..client.num_servers() {
+        let num_servers = client.num_servers();
+        let staged = std::mem::replace(&mut client.staged, vec![None; num_servers]);
+        let mut send = |client: &Client, server: usize, rank: usize| {
+            client.send_request(rank, request)?;
+            if clip.is_none() {
+                return Ok(());
+            }
+            // A backup that has taken over has no parts.
+            if staged[server] != Some(rank) {
+                client.send_grads(server, rank, |bucket| store.own_grads(bucket))?;
+            }
+            rows.as_mut().map_or(Ok(()), |rows| {
+                let bucket = store.own_grads(rows.table.bucket);
+                rows.push(&client.comm, (rank, server), bucket)
+            })
+        };
+        // All servers update at once.
+        let at_once = pushes_parts && !client.has_backups;
+        for server in (0..num_servers).filter(|_| at_once) {
+            send(client, server, client.shard_servers[server].primary())?;
+        }
+        for server in 0..num_servers {
             let (reply, length) = client.with_failover(server, |client, rank| {
                 let sent_at = client.world.clock().now();
-                client.send_request(rank, request)?;
-                if clip.is_some() {
-                    client.send_grads(server, rank, |bucket| store.own_grads(bucket))?;
-                    if let Some(rows) = &mut rows {
-                        let bucket = store.own_grads(rows.table.bucket);
-                        rows.push(&client.comm, (rank, server), bucket)?;
-                    }
+                if !at_once {
+                    send(client, server, rank)?;
                 }
                 let reply = client.recv_reply(rank)?;
                 Ok((reply, (reply, client.world.clock().since(sent_at))))

@@ -14,7 +14,7 @@
 //! limit across several.
 
 use super::server_loop::{Server, send};
-use super::{Parts, Request, Tag};
+use super::{ACKNOWLEDGEMENT_LEN, Parts, Request, Tag};
 use lockstep_comm::{Comm, CommError};
 use std::time::Duration;
 
@@ -73,7 +73,8 @@ impl Server<'_> {
     /// Waits for the backup's acknowledgement.
     pub(super) fn wait_for_backup(&mut self) -> Result<(), CommError> {
         let Some(backup) = self.backup else { return Ok(()) };
-        let acknowledged = self.comm.recv(&mut [0_u64], backup, Tag::Reply as u64);
+        let mut number = [0_u64; ACKNOWLEDGEMENT_LEN];
+        let acknowledged = self.comm.recv(&mut number, backup, Tag::Reply as u64);
         self.unless_gone(acknowledged)
     }
 

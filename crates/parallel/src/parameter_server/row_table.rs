@@ -13,10 +13,11 @@
 //! its rows in every update.
 
 use super::shard::Shard;
-use super::{Parts, Tag, ranges};
+use super::{Parts, Tag};
 use crate::buckets::Buckets;
+use crate::from_recipe;
 use lockstep_comm::{Comm, CommError};
-use lockstep_config::RowSharding;
+use lockstep_config::{Recipe, RowSharding};
 use lockstep_model::{BlockIo, Blueprint, Param};
 use lockstep_optim::Slot;
 
@@ -45,9 +46,20 @@ pub struct RowTable {
 }
 
 impl ShardLayout {
-    /// Divides a model among servers, the embedding rows by `rows` if at all.
-    pub fn new(blueprint: &Blueprint, num_servers: usize, rows: Option<RowSharding>) -> Self {
-        let mut ranges = ranges(blueprint, num_servers);
+    /// Divides a recipe's model among its servers.
+    pub fn of(recipe: &Recipe, blueprint: &Blueprint) -> Self {
+        let rows = recipe.sync.server.rows.sparse_sharding();
+        Self::new(blueprint, from_recipe::bucket_len(recipe), recipe.num_servers(), rows)
+    }
+
+    /// Divides buckets of a model among servers, the embedding rows by `rows` if at all.
+    fn new(
+        blueprint: &Blueprint,
+        bucket_len: usize,
+        num_servers: usize,
+        rows: Option<RowSharding>,
+    ) -> Self {
+        let mut ranges = Buckets::new(blueprint, bucket_len, num_servers);
         let rows = rows.map(|by| RowTable::find(blueprint, &ranges, num_servers, by));
         if let Some(table) = &rows {
             ranges.cut_behind(blueprint, table.bucket, table.len(), num_servers);
@@ -175,19 +187,28 @@ pub(super) fn read_rows(
     Ok((version, places.iter().flat_map(row).collect()))
 }
 
-/// Receives a worker's gradients: whole parts, and rows, whose absence means zeros.
+/// Receives a worker's gradients: whole parts, unless they were `staged` before, and rows, whose
+/// absence means zeros.
 pub(super) fn receive_grads(
     comm: &Comm,
     worker: usize,
     shard: &mut Shard,
+    staged: Parts,
 ) -> Result<Parts, CommError> {
     let mut grads: Parts = shard.params_mut().iter().map(|part| vec![0.0; part.len()]).collect();
     let num_whole = grads.len() - usize::from(shard.row_len().is_some());
     let tag = Tag::Gradients as u64;
-    for part in grads[..num_whole].iter_mut().filter(|part| !part.is_empty()) {
-        match shard.compression() {
-            Some(compression) => compression.receive(comm, worker, tag, part)?,
-            None => comm.recv(part, worker, tag)?,
+    if staged.is_empty() {
+        for part in grads[..num_whole].iter_mut().filter(|part| !part.is_empty()) {
+            match shard.compression() {
+                Some(compression) => compression.receive(comm, worker, tag, part)?,
+                None => comm.recv(part, worker, tag)?,
+            }
+        }
+    } else {
+        for (part, staged) in grads[..num_whole].iter_mut().zip(staged) {
+            assert_eq!(staged.len(), part.len(), "worker {worker} has sent every part");
+            *part = staged;
         }
     }
     let Some(row_len) = shard.row_len() else { return Ok(grads) };
@@ -249,7 +270,7 @@ mod tests {
 
     fn layout(num_servers: usize, by: RowSharding) -> (Blueprint, ShardLayout) {
         let blueprint = describe(&Model { tied: false, vocab: 1000, ..MODEL });
-        let layout = ShardLayout::new(&blueprint, num_servers, Some(by));
+        let layout = ShardLayout::new(&blueprint, usize::MAX, num_servers, Some(by));
         (blueprint, layout)
     }
 

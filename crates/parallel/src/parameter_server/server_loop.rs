@@ -41,8 +41,10 @@ pub(super) struct Server<'a> {
     closes_at: Option<Deadline>,
     /// Workers that have not left.
     pub(super) active_workers: Vec<usize>,
-    /// Workers that wait to read, with their steps.
-    waiting: VecDeque<(usize, u64)>,
+    /// Pulls of workers that wait to read.
+    waiting: VecDeque<Request>,
+    /// Parts of each worker's gradient that its next push applies.
+    staged: Vec<Parts>,
     /// Rank of the backup.
     pub(super) backup: Option<usize>,
     /// Whether the primary or backup is lost.
@@ -83,6 +85,7 @@ pub fn serve(
         closes_at: None,
         active_workers: (0..num_workers).collect(),
         waiting: VecDeque::new(),
+        staged: vec![Parts::new(); num_workers],
         backup: if let Role::Primary { backup } = role { Some(backup) } else { None },
         has_lost_peer: false,
         row_replicas: RowReplicas::new(num_row_replicas),
@@ -105,10 +108,15 @@ impl Server<'_> {
                 None => drop(self.change(Request::of(RequestKind::Close, 0), Parts::new())?),
             }
             while let Some(ready) = self.next_ready() {
-                let (worker, step) = self.waiting.remove(ready).expect("found above");
-                let request = Request { step, ..Request::of(RequestKind::Pull, worker) };
-                let version = self.change(request, Parts::new())?;
+                let pull = self.waiting.remove(ready).expect("found above");
+                let Request { kind, worker, .. } = pull;
+                let pull = Request { kind: RequestKind::Pull, ..pull };
+                let version = self.change(pull, Parts::new())?;
                 self.reply(worker, version)?;
+                if kind == RequestKind::PullByParts {
+                    self.shard.begin_parts(worker);
+                    continue;
+                }
                 let num_whole = self.shard.num_whole();
                 let whole = &self.shard.read_by(worker)[..num_whole];
                 send(self.comm, worker, Tag::Weights, whole)?;
@@ -135,17 +143,22 @@ impl Server<'_> {
 
     /// First waiting worker that may read.
     fn next_ready(&self) -> Option<usize> {
-        self.waiting.iter().position(|(_, step)| self.shard.may_read(*step))
+        self.waiting.iter().position(|pull| self.shard.may_read(pull.step))
     }
 
     fn handle(&mut self, request: Request) -> Result<(), CommError> {
-        let Request { kind, worker, step, number, .. } = request;
+        let Request { kind, worker, number, .. } = request;
         match kind {
-            RequestKind::Pull => {
+            RequestKind::Pull | RequestKind::PullByParts => {
                 // A repeated pull: the reply to the first was lost.
                 self.shard.forget_read(worker);
-                self.waiting.push_back((worker, step));
+                self.waiting.push_back(request);
             }
+            RequestKind::PullPart => {
+                let part = self.shard.read_part(worker, number as usize);
+                self.comm.send_each(&[(worker, part)], Tag::Weights as u64)?;
+            }
+            RequestKind::PushPart => self.stage_part(worker, number as usize)?,
             RequestKind::Read => {
                 self.reply(worker, self.shard.version())?;
                 send(self.comm, worker, Tag::Weights, self.shard.params_mut())?;
@@ -181,6 +194,7 @@ impl Server<'_> {
             | RequestKind::LoadState
             | RequestKind::Leave => {
                 let payload = self.payload(kind, worker)?;
+                self.staged.get_mut(worker).into_iter().for_each(Vec::clear);
                 let taken =
                     |shard: &Shard| kind.is_push().then(|| shard.taken(worker, number)).flatten();
                 if taken(self.shard).is_none() {
@@ -238,7 +252,10 @@ impl Server<'_> {
             | RequestKind::Count
             | RequestKind::Rows
             | RequestKind::RowReplicas
-            | RequestKind::StoreRowReplicas => {
+            | RequestKind::StoreRowReplicas
+            | RequestKind::PullByParts
+            | RequestKind::PullPart
+            | RequestKind::PushPart => {
                 unreachable!("{kind:?} changes nothing")
             }
         }
@@ -257,7 +274,8 @@ impl Server<'_> {
         let Some(tag) = kind.payload() else { return Ok(Parts::new()) };
         // A primary forwards payloads decoded.
         if kind == RequestKind::Push && from < self.num_workers {
-            return row_table::receive_grads(self.comm, from, self.shard);
+            let staged = std::mem::take(&mut self.staged[from]);
+            return row_table::receive_grads(self.comm, from, self.shard, staged);
         }
         let lens = match kind {
             RequestKind::LoadState => self.shard.state_lens(),
@@ -266,6 +284,15 @@ impl Server<'_> {
         let mut parts: Parts = lens.iter().map(|len| vec![0.0; *len]).collect();
         receive(self.comm, from, tag, &mut parts)?;
         Ok(parts)
+    }
+
+    /// Receives a part of a worker's gradient, for its next push.
+    fn stage_part(&mut self, worker: usize, part: usize) -> Result<(), CommError> {
+        let params = self.shard.params_mut();
+        let staged = &mut self.staged[worker];
+        staged.resize(params.len(), Vec::new());
+        staged[part] = vec![0.0; params[part].len()];
+        self.comm.recv_each(&mut [(worker, &mut staged[part])], Tag::Gradients as u64)
     }
 
     fn reply(&self, worker: usize, number: u64) -> Result<(), CommError> {
@@ -288,7 +315,7 @@ impl Server<'_> {
                 expected_senders.push(worker);
             }
         }
-        expected_senders.retain(|worker| self.waiting.iter().all(|(other, _)| other != worker));
+        expected_senders.retain(|worker| self.waiting.iter().all(|pull| pull.worker != *worker));
         assert!(!expected_senders.is_empty(), "some worker is not waiting");
         expected_senders
     }

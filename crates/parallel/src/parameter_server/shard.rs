@@ -47,8 +47,10 @@ pub struct Shard {
     done: Vec<u64>,
     /// Gradients of the next update, in synchronous and elastic mode.
     open: PendingUpdate,
-    /// Older versions, oldest first, where reads are delayed.
+    /// Older versions, oldest first, where reads are delayed or workers still pull parts.
     older: VecDeque<Parts>,
+    /// Workers that have not pulled all parts of the version they read.
+    is_pulling: Vec<bool>,
     /// Length of a row, if the last part holds rows that are pulled one by one.
     row_len: Option<usize>,
     /// Push compression, if enabled.
@@ -100,6 +102,7 @@ impl Shard {
             done: vec![0; num_workers],
             open: PendingUpdate::new(num_workers),
             older: VecDeque::new(),
+            is_pulling: vec![false; num_workers],
             row_len: None,
             compression: None,
             oscillation: Oscillation::default(),
@@ -273,6 +276,18 @@ impl Shard {
         }
     }
 
+    /// Keeps the version that a worker has read until it has pulled all parts of it.
+    pub fn begin_parts(&mut self, worker: usize) {
+        self.is_pulling[worker] = true;
+    }
+
+    /// A part of the version that a worker has read; the last one completes its pull.
+    pub fn read_part(&mut self, worker: usize, part: usize) -> &[f32] {
+        let whole = &self.params[..self.num_whole()];
+        self.is_pulling[worker] &= whole.iter().rposition(|part| !part.is_empty()) != Some(part);
+        &self.read_by(worker)[part]
+    }
+
     /// Version and parameters that a reader would get now.
     pub fn newest(&self) -> (u64, &Parts) {
         let version = self.version.saturating_sub(self.policy.delay);
@@ -284,7 +299,7 @@ impl Shard {
 
     /// Cancels a read whose reply was lost.
     pub fn forget_read(&mut self, worker: usize) {
-        self.reads[worker] = None;
+        (self.reads[worker], self.is_pulling[worker]) = (None, false);
     }
 
     /// Applies a worker's gradient, or a skipped step for `None`; returns the outcome.
@@ -295,7 +310,7 @@ impl Shard {
         let Push { worker, number, step } = push;
         let read = self.reads[worker].take().expect("a push follows a read");
         let staleness = self.version - read;
-        self.done[worker] = step + 1;
+        (self.done[worker], self.is_pulling[worker]) = (step + 1, false);
         let is_discarded = if self.is_in_lockstep(step) {
             self.arrive(cpu, worker, staleness, grads.map_or(Arrival::LeftOut, Arrival::Gradient))
         } else if self.is_too_stale(staleness) {
@@ -329,13 +344,15 @@ impl Shard {
 
     /// Steps by a gradient, if there is one, and advances the version.
     fn update(&mut self, cpu: &Cpu, grads: Option<Parts>, step: u64, staleness: u64) {
-        if self.policy.delay > 0 {
-            self.older.push_back(self.params.clone());
-            if self.older.len() as u64 > self.policy.delay {
-                self.older.pop_front();
-            }
-        }
         self.version += 1;
+        let pulling =
+            self.reads.iter().zip(&self.is_pulling).filter(|(_, is_pulling)| **is_pulling);
+        let ages = pulling.filter_map(|(read, _)| Some(self.version - (*read)?));
+        let num_older = ages.max().unwrap_or(0).max(self.policy.delay) as usize;
+        if num_older > 0 {
+            self.older.push_back(self.params.clone());
+        }
+        self.older.drain(..self.older.len().saturating_sub(num_older));
         let Some(mut grads) = grads else { return };
         self.num_updates += 1;
         let lr = (self.lr)(step) * self.policy.weight_of(staleness);

@@ -20,7 +20,7 @@ impl Replica {
         let Self { client: Some(client), blueprint, .. } = self else { return };
         let keys = &recipe.sync.server;
         let num_servers = client.num_servers();
-        let layout = ShardLayout::new(blueprint, num_servers, keys.rows.sparse_sharding());
+        let layout = ShardLayout::of(recipe, blueprint);
         let Some(table) = layout.rows else { return };
         client.ranges = layout.ranges;
         let bound = (keys.consistency == Consistency::Bounded).then_some(keys.staleness);
@@ -73,7 +73,7 @@ impl SparsePull {
         version: u64,
         bucket: &mut [f32],
     ) -> Result<(), CommError> {
-        if kind == RequestKind::Pull {
+        if kind != RequestKind::Read {
             return self.pull(client, (rank, server), version, bucket);
         }
         let rows = self.table.rows_on(server);

@@ -37,7 +37,7 @@ impl FederatedStep {
     /// Step of a recipe.
     pub(crate) fn at(recipe: &Recipe, step: u64) -> Self {
         let (round, clients) = (recipe.round_at(step), recipe.clients_at(step));
-        let arrivals = arrivals(recipe);
+        let arrivals = ArrivalModel::from_recipe(recipe);
         let arrives =
             |client: &usize| arrivals.of(recipe.train.seed, round.start, *client) != Arrival::Never;
         let is_end = step + 1 == round.end;
@@ -57,18 +57,6 @@ impl FederatedStep {
             }
         }
         counts
-    }
-}
-
-/// Lost and delayed updates of a recipe.
-fn arrivals(recipe: &Recipe) -> ArrivalModel {
-    let federated = &recipe.federated;
-    ArrivalModel {
-        dropout: federated.dropout,
-        delay_probability: federated.late_fraction,
-        window: federated.max_delay_rounds,
-        byzantine: federated.byzantine,
-        attack: federated.attack,
     }
 }
 

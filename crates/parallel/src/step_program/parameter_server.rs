@@ -1,11 +1,11 @@
 //! Steps with parameter servers (Li et al. 2014): workers pull shards of the weights and push
 //! gradients; servers step their shards.
 //!
-//! A worker's forward pass of a block waits only for the shards that hold its parameters, and a
-//! shard of gradients leaves once backward has filled it, unless the norm of all gradients is
-//! needed first. So shards with the first layers are pulled first, and those with the last layers
-//! are pushed first. In asynchronous modes nothing joins workers: a server's program lists one
-//! order of arrival, and any other order has the same tasks.
+//! A worker's forward pass of a block waits only for the parts of its bucket, and the parts of a
+//! bucket of gradients leave once backward has filled it, unless the norm of all gradients is
+//! needed first: the first layers are pulled first, and the last ones are pushed first. In
+//! asynchronous modes nothing joins workers: a server's program lists one order of arrival, and any
+//! other order has the same tasks.
 //!
 //! - `worker`: pull, passes, push, and host groups in front of the servers
 //! - `server`: primaries and backups
@@ -17,10 +17,10 @@ pub(crate) use server::server_program;
 pub(crate) use worker::worker_program;
 
 use super::RankPlan;
-use crate::compress::{Method, Shape};
-use crate::from_recipe;
-use crate::parameter_server::ShardLayout;
 use crate::parameter_server::row_table::RowTable;
+use crate::parameter_server::{
+    ACKNOWLEDGEMENT_LEN, PushCompression, REPLY_LEN, REQUEST_LEN, ShardLayout, TransferOrder,
+};
 use lockstep_config::{Consistency, Recipe};
 use lockstep_mesh::Axis;
 use lockstep_model::Blueprint;
@@ -30,14 +30,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 const LINK: Queue = Queue::Link(Axis::Data);
-
-/// Numbers of a request, a reply, and the acknowledgement of a backup, each of eight bytes.
-const REQUEST_LEN: usize = 5;
-const REPLY_LEN: usize = 4;
-const ACKNOWLEDGEMENT_LEN: usize = 1;
-
-/// Elements that share a magnitude in pushes by sign.
-const SIGN_ROW_LEN: usize = 64;
 
 /// Bytes of elements: counts and versions, weights and rows' indices, compressed messages.
 const WIDE: u32 = 8;
@@ -110,6 +102,9 @@ pub(crate) struct ServerPlan<'a> {
     recipe: &'a Recipe,
     layout: ShardLayout,
     step: ServerStep,
+    /// Which transfers overlap with passes.
+    order: TransferOrder,
+    compression: Option<PushCompression>,
     /// Elements of optimizer state of each shard.
     state_lens: Vec<usize>,
     /// Tokens that each pushing worker's host group may look up in a step.
@@ -135,8 +130,7 @@ impl<'a> ServerPlan<'a> {
         step: ServerStep,
         tokens: &[usize],
     ) -> Self {
-        let (keys, num_servers) = (&recipe.sync.server, recipe.num_servers());
-        let layout = ShardLayout::new(blueprint, num_servers, keys.rows.sparse_sharding());
+        let (layout, num_servers) = (ShardLayout::of(recipe, blueprint), recipe.num_servers());
         let state_len = |server: usize| {
             let slots = layout.slots(blueprint, server);
             let stepped: usize = slots.iter().map(|slot| slot.range.len()).sum();
@@ -145,6 +139,8 @@ impl<'a> ServerPlan<'a> {
         Self {
             state_lens: (0..num_servers).map(state_len).collect(),
             tokens: tokens.chunks(group_len(recipe)).map(|group| group.iter().sum()).collect(),
+            order: TransferOrder::of(recipe, !layout.ranges.mirrors.is_empty()),
+            compression: PushCompression::of(recipe),
             recipe,
             layout,
             step,
@@ -171,6 +167,12 @@ impl<'a> ServerPlan<'a> {
         parts.enumerate().filter(|(_, range)| !range.is_empty())
     }
 
+    /// Shards with a part of a bucket, and its length.
+    fn shards_of(&self, bucket: usize) -> Vec<(usize, usize)> {
+        let len = |server: usize| (server, self.layout.ranges.list[bucket].part(server).len());
+        (0..self.num_servers()).map(len).filter(|(_, len)| *len > 0).collect()
+    }
+
     /// Elements of a shard's embedding rows, which are its last part.
     fn rows_len(&self, server: usize) -> usize {
         self.layout.rows.as_ref().map_or(0, |rows| rows.len_on(server))
@@ -188,20 +190,8 @@ impl<'a> ServerPlan<'a> {
 
     /// Length and bytes of an element of a pushed part: compressed where that is shorter.
     fn pushed(&self, len: usize) -> (usize, u32) {
-        let whole = |len| Shape { len, row_len: len, number: 0 };
-        let bytes = from_recipe::method_of(self.recipe).map(|method| match method {
-            Method::Bf16 | Method::F16 => len * size_of::<u16>(),
-            Method::Sign => {
-                let rest = len % SIGN_ROW_LEN;
-                let rows = Shape { len: len - rest, row_len: SIGN_ROW_LEN, number: 0 };
-                method.message_len(&rows) + rest * size_of::<f32>()
-            }
-            method => method.message_len(&whole(len)),
-        });
-        match bytes {
-            Some(bytes) if bytes < len * size_of::<f32>() => (bytes, BYTE),
-            _ => (len, NARROW),
-        }
+        let bytes = self.compression.and_then(|compression| compression.message_len(len));
+        bytes.map_or((len, NARROW), |bytes| (bytes, BYTE))
     }
 
     fn is_compressed(&self, len: usize) -> bool {

@@ -5,7 +5,7 @@ use crate::from_recipe::{blueprint_of_rank, plan_at};
 use crate::strategies::programs as programs_of;
 use lockstep_config::{Recipe, Sources, SyncMode, resolve};
 use lockstep_schedule::step::{
-    MessageKind, Program, Queue, ServerCall, Task, TaskId, TaskOp, verify,
+    Contents, MessageKind, Program, Queue, ServerCall, Task, TaskId, TaskOp, verify,
 };
 
 fn recipe(sets: &[&str]) -> Recipe {
@@ -150,7 +150,8 @@ const SYNC: &[&str] = &["run.workers=2", "sync.consistency=sync", "sync.servers=
 const SERVED: &[&[&str]] = &[
     &["run.workers=1", "sync.consistency=sync"],
     SYNC,
-    &["run.workers=3", "sync.consistency=sync", "sync.servers=3", "optim.clip=0"],
+    &["run.workers=3", "sync.servers=3", "optim.clip=0", "parallel.bucket_bytes=1"],
+    &["run.workers=2", "sync.servers=2", "parallel.overlap=false"],
     &["run.workers=2", "sync.consistency=sync", "sync.servers=2", "model.tied=true"],
     &["run.workers=2", "sync.consistency=sync", "sync.servers=2", "sync.replicas=1"],
     &["run.workers=4", "sync.consistency=sync", "sync.servers=2", "sync.group_workers=2"],
@@ -196,32 +197,44 @@ fn no_task_of_synchronous_workers_and_servers_can_be_left_out() {
 }
 
 #[test]
-fn passes_wait_for_their_shards_only_and_the_last_layers_are_pushed_first() {
-    let program = &served(&[SYNC, &["optim.clip=0"]].concat(), ServerStep::default())[0];
-    let at = |found: &dyn Fn(&TaskOp) -> bool| program.position(found).expect("there is one");
-    let pull = |server: u32| {
-        at(&|op| {
-            let kind = MessageKind::Values { call: ServerCall::Pull, part: 0 };
-            matches!(op, TaskOp::Recv(it) if it.kind == kind && it.peer == 2 + server)
+fn passes_wait_for_their_buckets_only_and_the_last_layers_are_pushed_first() {
+    let sets = [SYNC, &["optim.clip=0", "parallel.bucket_bytes=1"]].concat();
+    let program = &served(&sets, ServerStep::default())[0];
+    let at = |program: &Program, found: &dyn Fn(&TaskOp) -> bool| {
+        program.position(found).unwrap_or_else(|| panic!("{program}"))
+    };
+    let values = |program: &Program, call: ServerCall, part: u32| {
+        at(program, &|op| {
+            let (TaskOp::Recv(message) | TaskOp::Send(message)) = op else { return false };
+            message.kind == MessageKind::Values { call, part }
         })
     };
-    let push = |server: u32| {
-        let kind = MessageKind::Request(ServerCall::Push);
-        at(&|op| matches!(op, TaskOp::Send(it) if it.kind == kind && it.peer == 2 + server))
-    };
-    let forward = at(&|op| matches!(op, TaskOp::Forward(_)));
-    assert!(pull(0) < pull(1) && pull(1) < forward, "{program}");
+    let last = program.buffers.iter().filter_map(|buffer| match buffer.contents {
+        Contents::Params { bucket } => Some(bucket),
+        _ => None,
+    });
+    let last = last.max().expect("there are buckets");
+    let forward = at(program, &|op| matches!(op, TaskOp::Forward(_)));
+    let pull = |bucket| values(program, ServerCall::Pull, bucket);
+    assert!(pull(0) < pull(last) && pull(last) < forward, "{program}");
     assert!(program.after(forward).contains(&pull(0)), "{program}");
-    assert!(!program.after(forward).contains(&pull(1)), "{program}");
+    assert!(!program.after(forward).contains(&pull(last)), "{program}");
     let last_backward = program.iter().filter(|(_, t)| matches!(t.op, TaskOp::Backward(_))).last();
     let (last_backward, _) = last_backward.expect("there is a backward pass");
-    assert!(push(1) < last_backward && last_backward < push(0), "{program}");
+    let push = |program: &Program, bucket| values(program, ServerCall::Push, bucket);
+    assert!(push(program, last) < last_backward && last_backward < push(program, 0), "{program}");
     // The norm of all gradients comes before the first push where it scales them.
     let clipped = &served(SYNC, ServerStep::default())[0];
-    let clip = clipped.position(|op| *op == TaskOp::Clip).expect("it clips");
-    let kind = MessageKind::Request(ServerCall::Push);
-    let is_push = |op: &TaskOp| matches!(op, TaskOp::Send(it) if it.kind == kind);
-    assert!(clip < clipped.position(is_push).expect("it pushes"), "{clipped}");
+    assert!(at(clipped, &|op| *op == TaskOp::Clip) < push(clipped, 0), "{clipped}");
+    // In the serial order all weights are there before the first pass.
+    let serial = &served(&[&sets[..], &["parallel.overlap=false"]].concat(), ServerStep::default());
+    let is_part = |op: &TaskOp| {
+        let (TaskOp::Recv(message) | TaskOp::Send(message)) = op else { return false };
+        let parts = [ServerCall::PullPart, ServerCall::PushPart];
+        matches!(message.kind, MessageKind::Request(call) if parts.contains(&call))
+    };
+    assert!(serial.iter().all(|program| program.position(is_part).is_none()));
+    assert!(program.position(is_part).is_some());
 }
 
 #[test]

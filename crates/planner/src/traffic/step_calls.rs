@@ -31,11 +31,8 @@ pub struct StepInputs<'a> {
 /// at start-up.
 pub fn plans_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> Vec<ReplicaPlan> {
     let plan = from_recipe::plan_at(recipe, blueprint, step);
-    if recipe.num_servers() > 0 {
-        // Servers hold shards of as few buckets as possible.
-        return vec![ReplicaPlan { bucket_len: usize::MAX, ..plan }];
-    }
-    if recipe.parallel.bucket_bytes != Bytes(0) {
+    // Servers hold shards of buckets that all ranks know.
+    if recipe.num_servers() > 0 || recipe.parallel.bucket_bytes != Bytes(0) {
         return vec![plan];
     }
     let lens = bucket_tuning::candidate_bucket_lens(plan.shares.len(), blueprint.num_params());

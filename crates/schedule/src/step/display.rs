@@ -84,10 +84,12 @@ impl fmt::Display for ServerCall {
         f.write_str(match self {
             Self::Load => "load",
             Self::Pull => "pull",
+            Self::PullPart => "pull part",
             Self::Rows => "rows",
             Self::RowReplicas => "row replicas",
             Self::StoreRowReplicas => "store row replicas",
             Self::Push => "push",
+            Self::PushPart => "push part",
             Self::Read => "read",
             Self::State => "state",
         })

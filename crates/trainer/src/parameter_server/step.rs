@@ -47,8 +47,8 @@ impl PullPush {
         step_log.begin_step();
         let batch = loader.next_batch()?;
         sparse_rows::announce_rows(recipe, step, batch, &mut learner.replica)?;
-        let version = learner.replica.pull(step)?;
         let is_elastic = recipe.sync.server.consistency == Consistency::Elastic;
+        let version = learner.replica.pull(step, if is_elastic { steps.end } else { u64::MAX })?;
         if is_elastic && version >= steps.end {
             step_log.record_missed_step();
             return Ok(version);
@@ -75,7 +75,7 @@ impl PullPush {
         let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
         let is_finite = loss.is_finite() && clip.norm.is_finite();
         let is_spike = self.is_spike(loss, recipe.sync.server.switch_on_loss_spike);
-        learner.replica.push(step, is_finite.then_some(&clip), is_spike)?;
+        learner.replica.push(cpu, step, is_finite.then_some(&clip), is_spike)?;
         learner.stability.num_skipped =
             if is_finite { 0 } else { learner.stability.num_skipped + 1 };
         if learner.stability.num_skipped > recipe.train.max_skipped {

@@ -225,3 +225,17 @@ fn lowering_the_bound_on_oscillation_prevents_divergence() {
     let lowered = descend(StalenessRule::Oscillation);
     assert!(lowered.abs() < 1e-3, "{lowered}");
 }
+
+#[test]
+fn a_version_is_kept_until_its_last_part_is_pulled() {
+    let mut shard = shard(2, Consistency::Async, 0);
+    shard.read(0);
+    shard.begin_parts(0);
+    for _ in 0..3 {
+        shard.read(1);
+        push(&mut shard, 1, Some(gradient(1.0)));
+    }
+    assert_eq!((shard.read_part(0, 0).to_vec(), shard.older.len()), (vec![0.0], 3));
+    assert_eq!(push(&mut shard, 0, Some(gradient(1.0))), 3, "it is as stale as the pull");
+    assert_eq!((shard.params_mut()[0][0], shard.older.len()), (-4.0, 0), "no version is kept");
+}

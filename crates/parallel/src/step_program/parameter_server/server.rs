@@ -62,6 +62,9 @@ impl Server<'_> {
         for (index, &worker) in pushers.iter().enumerate() {
             self.pull_replicated(index, worker);
         }
+        if plan.order.pulls_parts && !self.is_backup {
+            self.answer_parts(&pushers);
+        }
         let mut received = Vec::new();
         for (index, &worker) in pushers.iter().enumerate() {
             received.extend(self.receive_push(index, worker));
@@ -146,12 +149,24 @@ impl Server<'_> {
         }
         let rows_part = self.plan.rows_part();
         for (part, len, buffer) in self.params.clone() {
-            if part != rows_part {
+            if part != rows_part && !self.plan.order.pulls_parts {
                 self.link(send(values(call, part, worker, len, NARROW)), Use::Read, &[buffer]);
             }
         }
         if let Some(rows) = self.plan.rows(index) {
             self.answer_rows(ServerCall::Rows, worker, rows.pulled[self.shard]);
+        }
+    }
+
+    /// Answers the pulls of parts, in the order of the workers' forward passes.
+    fn answer_parts(&mut self, pushers: &[u32]) {
+        let rows_part = self.plan.rows_part();
+        for (part, len, buffer) in self.params.clone() {
+            for &worker in pushers.iter().filter(|_| part != rows_part) {
+                self.link(recv(request(ServerCall::PullPart, worker)), Use::Read, &[]);
+                let op = send(values(ServerCall::Pull, part, worker, len, NARROW));
+                self.link(op, Use::Read, &[buffer]);
+            }
         }
     }
 
@@ -183,15 +198,26 @@ impl Server<'_> {
     /// Receives a worker's gradients, or the decoded ones from the primary; returns their buffers.
     fn receive_push(&mut self, index: usize, worker: u32) -> Vec<BufferId> {
         let (call, plan) = (ServerCall::Push, self.plan);
-        self.receive_request(call, worker);
         let from = self.peer.filter(|_| self.is_backup).unwrap_or(worker);
+        let is_by_parts = plan.order.pushes_parts && !self.is_backup;
         let mut received = Vec::new();
+        if is_by_parts {
+            for (part, len, _) in self.params.clone().into_iter().rev() {
+                if part != plan.rows_part() {
+                    let contents = Contents::Received { peer: worker, bucket: part as u32 };
+                    let grads = self.tasks.buffer(contents, len);
+                    self.link(recv(request(ServerCall::PushPart, worker)), Use::Read, &[]);
+                    self.link(recv(values(call, part, from, len, NARROW)), Use::Write, &[grads]);
+                }
+            }
+        }
+        self.receive_request(call, worker);
         let rows = plan.rows(index).filter(|_| !self.is_backup);
         for (part, len, _) in self.params.clone() {
             let contents = Contents::Received { peer: worker, bucket: part as u32 };
             let grads = self.tasks.buffer(contents, len);
             received.push((part, len, grads));
-            if part == plan.rows_part() && rows.is_some() {
+            if (part == plan.rows_part() && rows.is_some()) || is_by_parts {
                 continue;
             }
             let (len, element) = if self.is_backup { (len, NARROW) } else { plan.pushed(len) };

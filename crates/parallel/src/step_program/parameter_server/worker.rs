@@ -5,7 +5,7 @@ use super::{
     LINK, NARROW, RankPlan, ServerPlan, ServerStep, group_len, recv, reply, request, row_messages,
     send, tokens_by_worker, values,
 };
-use crate::ReplicaPlan;
+use crate::parameter_server::TransferOrder;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Consistency, Recipe};
 use lockstep_mesh::Axis;
@@ -17,14 +17,11 @@ use lockstep_schedule::{Contributions, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Program of a worker's step. Its buckets are single blocks, so that a pass waits for the shards
-/// of its block only; messages have the shards of the servers' buckets.
+/// Program of a worker's step.
 pub(crate) fn worker_program(at: &RankPlan<'_>, recipe: &Recipe, step: ServerStep) -> Program {
-    let plan = ReplicaPlan { bucket_len: 0, ..at.plan.clone() };
-    let at = RankPlan::new(&plan, at.blueprint, at.rank);
-    let servers = ServerPlan::new(recipe, at.blueprint, step, &tokens_by_worker(&at));
+    let servers = ServerPlan::new(recipe, at.blueprint, step, &tokens_by_worker(at));
     let passes = if step.is_missed { Builder::new(at.rank).finish() } else { at.passes() };
-    let mut worker = Worker::new(&at, &servers, &passes);
+    let mut worker = Worker::new(at, &servers, &passes);
     if step.loads {
         worker.load();
     }
@@ -48,9 +45,6 @@ struct Worker<'a> {
     all: u32,
     host: Option<u32>,
     group: Range<usize>,
-    /// Shards that were pushed, last first.
-    num_pushed: usize,
-    is_filled: Vec<bool>,
 }
 
 impl<'a> Worker<'a> {
@@ -66,8 +60,9 @@ impl<'a> Worker<'a> {
         let first = at.rank / len * len;
         let all = group_of(0..servers.recipe.run.workers);
         let host = (len > 1).then(|| group_of(first..first + len));
-        let is_filled = vec![false; at.buckets.list.len()];
-        Self { at, servers, replay, all, host, group: first..first + len, num_pushed: 0, is_filled }
+        let num_buckets = (at.buckets.list.len(), servers.layout.ranges.list.len());
+        assert_eq!(num_buckets.0, num_buckets.1, "servers use the worker's buckets");
+        Self { at, servers, replay, all, host, group: first..first + len }
     }
 
     fn is_pusher(&self) -> bool {
@@ -77,30 +72,6 @@ impl<'a> Worker<'a> {
     /// Index among the workers that push.
     fn pusher(&self) -> usize {
         self.at.rank / self.group.len()
-    }
-
-    /// Blocks with parameters in a part of a bucket of the servers, as buckets of this program.
-    fn buckets_in(&self, (bucket, part): &(usize, Range<usize>)) -> Vec<usize> {
-        let cut = &self.servers.layout.ranges.list[*bucket];
-        let holds = |block: &usize| {
-            let range = cut.block(*block);
-            range.start < part.end && part.start < range.end
-        };
-        let blocks = cut.blocks.clone().filter(holds);
-        let mut buckets: Vec<usize> = blocks.map(|block| self.at.buckets.of_block(block)).collect();
-        buckets.dedup();
-        buckets
-    }
-
-    /// Buckets of this program in a shard, embedding rows included.
-    fn buckets_of_shard(&self, server: usize) -> Vec<usize> {
-        let parts = self.servers.parts(server);
-        let mut buckets: Vec<usize> = parts.flat_map(|part| self.buckets_in(&part)).collect();
-        if self.servers.rows_len(server) > 0 {
-            buckets.insert(0, self.at.buckets.of_block(0));
-        }
-        buckets.dedup();
-        buckets
     }
 
     fn params(&mut self, buckets: &[usize]) -> Vec<BufferId> {
@@ -170,7 +141,7 @@ impl<'a> Worker<'a> {
     ) {
         let peer = self.servers.primary(server);
         for part in self.servers.parts(server).collect::<Vec<_>>() {
-            let params = self.params(&self.buckets_in(&part));
+            let params = self.params(&[part.0]);
             self.link(op(values(call, part.0, peer, part.1.len(), NARROW)), mode, &params);
         }
     }
@@ -188,7 +159,9 @@ impl<'a> Worker<'a> {
                 news.push(self.replay.tasks.buffer(Contents::Version { shard: server as u32 }, 1));
             }
             self.link(recv(reply(ServerCall::Pull, peer)), Use::Write, &news);
-            self.parts_of_shard(server, ServerCall::Pull, recv, Use::Update);
+            if !self.servers.order.pulls_parts {
+                self.parts_of_shard(server, ServerCall::Pull, recv, Use::Update);
+            }
             if let Some(rows) = &rows {
                 self.row_request(ServerCall::Rows, server, rows.pulled[server]);
             }
@@ -196,7 +169,25 @@ impl<'a> Worker<'a> {
         if let Some(rows) = rows.filter(|_| self.is_pusher()) {
             self.pull_replicated(&rows.replicated);
         }
+        if self.servers.order.pulls_parts && !self.servers.step.is_missed {
+            (0..self.at.buckets.list.len()).for_each(|bucket| self.pull_bucket(bucket));
+        }
         self.share_weights(&marks);
+    }
+
+    /// Pulls a bucket from all servers at once.
+    fn pull_bucket(&mut self, bucket: usize) {
+        let params = self.params(&[bucket]);
+        let shards = self.servers.shards_of(bucket);
+        for (server, _) in &shards {
+            let request = request(ServerCall::PullPart, self.servers.primary(*server));
+            self.link(send(request), Use::Read, &[]);
+        }
+        for (server, len) in shards {
+            let peer = self.servers.primary(server);
+            let op = recv(values(ServerCall::Pull, bucket, peer, len, NARROW));
+            self.link(op, Use::Update, &params);
+        }
     }
 
     /// Shards that this worker pulls and pushes itself.
@@ -268,7 +259,7 @@ impl<'a> Worker<'a> {
             task = task.writes(*mark);
         }
         for (bucket, len) in self.buckets_of_servers() {
-            let params = self.params(&self.buckets_in(&(bucket, 0..len)));
+            let params = self.params(&[bucket]);
             let call = Call { group, op, lengths: Lengths::Even(len), element: Bytes(4) };
             self.collective(TaskOp::Broadcast { part: 1 + bucket as u32 }, LINK, call, &params);
         }
@@ -305,11 +296,11 @@ impl<'a> Worker<'a> {
             self.replay.repeat(id, is_synchronous);
             for access in passes.accesses(id) {
                 let contents = passes.buffers[access.buffer.0 as usize].contents;
-                if let (Contents::Grads { bucket }, true) =
-                    (contents, last_add.get(&access.buffer) == Some(&id))
+                if let Contents::Grads { bucket } = contents
+                    && last_add.get(&access.buffer) == Some(&id)
+                    && self.servers.order.pushes_early
                 {
-                    self.is_filled[bucket as usize] = true;
-                    self.push_filled();
+                    self.push_bucket(bucket as usize);
                 }
             }
             if task.op == TaskOp::GatherLosses {
@@ -345,24 +336,18 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Whether gradients must be complete before any is pushed.
-    fn is_held(&self) -> bool {
-        self.servers.recipe.optim.clip > 0.0
-            || self.host.is_some()
-            || !self.at.trained.grads.mirrors.is_empty()
-    }
-
-    /// Pushes the shards whose gradients are complete, last layers first.
-    fn push_filled(&mut self) {
-        while !self.is_held() && self.num_pushed < self.servers.num_servers() {
-            let server = self.servers.num_servers() - 1 - self.num_pushed;
-            let is_filled = |bucket: &usize| {
-                self.is_filled[*bucket] || self.at.trained.grads.list[*bucket].len == 0
-            };
-            if !self.buckets_of_shard(server).iter().all(is_filled) {
-                return;
-            }
-            self.push(server);
+    /// Pushes a bucket to all servers at once.
+    fn push_bucket(&mut self, bucket: usize) {
+        let grads = self.grads(&[bucket]);
+        let shards = self.servers.shards_of(bucket);
+        for (server, _) in &shards {
+            let request = request(ServerCall::PushPart, self.servers.primary(*server));
+            self.link(send(request), Use::Read, &[]);
+        }
+        for (server, len) in shards {
+            let peer = self.servers.primary(server);
+            let op = send(values(ServerCall::Push, bucket, peer, len, NARROW));
+            self.link(op, Use::Read, &grads);
         }
     }
 
@@ -374,7 +359,7 @@ impl<'a> Worker<'a> {
         left.extend(self.replay.add_mirrors(self.at));
         if let Some(group) = self.host {
             for (bucket, len) in self.buckets_of_servers() {
-                let reduced = self.grads(&self.buckets_in(&(bucket, 0..len)));
+                let reduced = self.grads(&[bucket]);
                 let (op, lengths) = (Op::AllReduce, Lengths::Even(len));
                 let call = Call { group, op, lengths, element: Bytes(4) };
                 let op = TaskOp::Reduce { bucket: bucket as u32 };
@@ -393,9 +378,11 @@ impl<'a> Worker<'a> {
                 clip = clip.updates(*grads);
             }
         }
-        while self.is_pusher() && self.num_pushed < self.servers.num_servers() {
-            self.push(self.servers.num_servers() - 1 - self.num_pushed);
+        let TransferOrder { pushes_parts, pushes_early, .. } = self.servers.order;
+        if self.is_pusher() && pushes_parts && !pushes_early {
+            buckets.iter().rev().for_each(|bucket| self.push_bucket(*bucket));
         }
+        self.pulled_shards().for_each(|server| self.push(server));
         // What is left of the gradients is their norm, for the log.
         let op = if clips { TaskOp::ReleaseGrads } else { TaskOp::GradNorm };
         let mut end = self.replay.tasks.task(op, Queue::Compute);
@@ -404,12 +391,12 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Pushes the gradients of a shard.
+    /// Pushes the gradients of a shard, or confirms the parts that were pushed.
     fn push(&mut self, server: usize) {
-        self.num_pushed += 1;
         let (servers, peer) = (self.servers, self.servers.primary(server));
         let call = ServerCall::Push;
-        let parts: Vec<_> = servers.parts(server).collect();
+        let are_whole = !servers.order.pushes_parts;
+        let parts: Vec<_> = servers.parts(server).filter(|_| are_whole).collect();
         let encoded: Vec<Option<BufferId>> = parts
             .iter()
             .map(|part| {
@@ -418,7 +405,7 @@ impl<'a> Worker<'a> {
                 let encoded = servers.is_compressed(part.1.len());
                 let encoded =
                     encoded.then(|| self.replay.tasks.buffer(Contents::Encoded { number }, len))?;
-                let grads = self.grads(&self.buckets_in(part));
+                let grads = self.grads(&[part.0]);
                 let encode = TaskOp::Encode { bucket: number };
                 let mut task = self.replay.tasks.task(encode, Queue::Compute).writes(encoded);
                 for grads in grads {
@@ -435,7 +422,7 @@ impl<'a> Worker<'a> {
             if let Some(encoded) = encoded {
                 self.link(op, Use::Take, &[encoded]);
             } else {
-                let grads = self.grads(&self.buckets_in(part));
+                let grads = self.grads(&[part.0]);
                 self.link(op, Use::Read, &grads);
             }
         }
