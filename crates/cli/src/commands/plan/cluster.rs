@@ -167,11 +167,11 @@ fn nothing_fits(scenario: &Scenario, found: &SearchResult, is_batch_given: bool)
         Some(enough) => format!("--cluster {enough}x{}", cluster.device.name),
     };
     format!(
-        "none of {} layouts of {model} fits in {devices} devices with {} GiB each, {} of it in \
-         reserve; try {fix}",
+        "none of {} layouts of {model} fits in {devices} devices with {} GiB each, {} % of it \
+         in reserve; try {fix}",
         found.examined,
         cluster.device.memory_gb,
-        format!("{} %", (1e4 * scenario.reserve).round() / 1e2),
+        (1e4 * scenario.reserve).round() / 1e2,
     )
 }
 
