@@ -228,7 +228,8 @@ fn a_server_receives_the_pushes_of_all_workers_one_after_the_other() {
         time(&recipe, &links).exposed.0
     };
     let (one, eight) = (exposed(1), exposed(8));
-    assert!(eight > 6.0 * one && eight < 10.0 * one, "{one} {eight}");
+    // Pulls of some workers overlap with pushes of others.
+    assert!(eight > 4.0 * one && eight < 10.0 * one, "{one} {eight}");
 }
 
 #[test]

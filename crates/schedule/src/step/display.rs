@@ -81,18 +81,19 @@ impl fmt::Display for Message {
 
 impl fmt::Display for ServerCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        let name = match self {
             Self::Load => "load",
             Self::Pull => "pull",
-            Self::PullPart => "pull part",
+            Self::PullPart(part) => return write!(f, "pull part {part}"),
             Self::Rows => "rows",
             Self::RowReplicas => "row replicas",
             Self::StoreRowReplicas => "store row replicas",
             Self::Push => "push",
-            Self::PushPart => "push part",
+            Self::PushPart(part) => return write!(f, "push part {part}"),
             Self::Read => "read",
             Self::State => "state",
-        })
+        };
+        f.write_str(name)
     }
 }
 

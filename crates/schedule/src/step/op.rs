@@ -20,8 +20,8 @@ pub enum ServerCall {
     Load,
     /// Pull of the weights for a step.
     Pull,
-    /// Pull of one part of the weights, after the pull.
-    PullPart,
+    /// Pull of one part of the weights, by its number, after the pull.
+    PullPart(u32),
     /// Pull of embedding rows.
     Rows,
     /// Pull of replicas of other servers' rows.
@@ -30,8 +30,8 @@ pub enum ServerCall {
     StoreRowReplicas,
     /// Push of a gradient.
     Push,
-    /// Push of one part of the gradient, before the push.
-    PushPart,
+    /// Push of one part of the gradient, by its number, before the push.
+    PushPart(u32),
     /// Read of the weights, without a push to follow.
     Read,
     /// Read of the optimizer state.

@@ -163,7 +163,8 @@ impl Server<'_> {
         let rows_part = self.plan.rows_part();
         for (part, len, buffer) in self.params.clone() {
             for &worker in pushers.iter().filter(|_| part != rows_part) {
-                self.link(recv(request(ServerCall::PullPart, worker)), Use::Read, &[]);
+                let pull = request(ServerCall::PullPart(part as u32), worker);
+                self.link(recv(pull), Use::Read, &[]);
                 let op = send(values(ServerCall::Pull, part, worker, len, NARROW));
                 self.link(op, Use::Read, &[buffer]);
             }
@@ -206,7 +207,8 @@ impl Server<'_> {
                 if part != plan.rows_part() {
                     let contents = Contents::Received { peer: worker, bucket: part as u32 };
                     let grads = self.tasks.buffer(contents, len);
-                    self.link(recv(request(ServerCall::PushPart, worker)), Use::Read, &[]);
+                    let push = request(ServerCall::PushPart(part as u32), worker);
+                    self.link(recv(push), Use::Read, &[]);
                     self.link(recv(values(call, part, from, len, NARROW)), Use::Write, &[grads]);
                 }
             }

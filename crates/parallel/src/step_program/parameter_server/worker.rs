@@ -180,7 +180,8 @@ impl<'a> Worker<'a> {
         let params = self.params(&[bucket]);
         let shards = self.servers.shards_of(bucket);
         for (server, _) in &shards {
-            let request = request(ServerCall::PullPart, self.servers.primary(*server));
+            let call = ServerCall::PullPart(bucket as u32);
+            let request = request(call, self.servers.primary(*server));
             self.link(send(request), Use::Read, &[]);
         }
         for (server, len) in shards {
@@ -341,7 +342,8 @@ impl<'a> Worker<'a> {
         let grads = self.grads(&[bucket]);
         let shards = self.servers.shards_of(bucket);
         for (server, _) in &shards {
-            let request = request(ServerCall::PushPart, self.servers.primary(*server));
+            let call = ServerCall::PushPart(bucket as u32);
+            let request = request(call, self.servers.primary(*server));
             self.link(send(request), Use::Read, &[]);
         }
         for (server, len) in shards {
