@@ -23,14 +23,19 @@ pub struct ServerOptimizer {
     pub tau: f32,
 }
 
+/// Number of moments per weight that a rule keeps.
+pub const fn num_moments(rule: FederatedServer) -> usize {
+    match rule {
+        FederatedServer::Average => 0,
+        FederatedServer::Momentum => 1,
+        FederatedServer::Adam | FederatedServer::Yogi => 2,
+    }
+}
+
 impl ServerOptimizer {
     /// Number of moments per weight: first moment, second moment.
     pub fn num_moments(&self) -> usize {
-        match self.rule {
-            FederatedServer::Average => 0,
-            FederatedServer::Momentum => 1,
-            FederatedServer::Adam | FederatedServer::Yogi => 2,
-        }
+        num_moments(self.rule)
     }
 
     /// Initial value of second moments.

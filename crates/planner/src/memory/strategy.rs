@@ -3,9 +3,10 @@
 //! Hogwild, shards of parameter servers.
 
 use crate::traffic::StepKind;
-use lockstep_config::{Consistency, FederatedMethod, FederatedServer, Outer, Recipe, SyncMode};
+use lockstep_config::{Consistency, FederatedMethod, Outer, Recipe, SyncMode};
 use lockstep_model::Blueprint;
 use lockstep_parallel::compress::exchange_plan;
+use lockstep_parallel::federated::server_optimizer;
 use lockstep_parallel::gossip::mixer::Mixer;
 use lockstep_parallel::step_program::RankPlan;
 use lockstep_parallel::{
@@ -92,17 +93,13 @@ fn of_federation(
     let keys = &recipe.federated;
     let params = blueprint.num_params();
     let leaf = recipe.num_microbatches() / keys.sampled;
-    let Footprint { optimizer: state, .. } = held_alone(recipe, plan, blueprint, leaf);
-    let turns = replica_alone(recipe, plan, blueprint, leaf);
+    let alone = held_alone(recipe, plan, blueprint, leaf);
+    let (turns, state) = (alone.total() - alone.optimizer, alone.optimizer);
     let steps = StepKind::of_run(recipe).into_keys();
     let num_active = steps.filter_map(|kind| Some(kind.federated?.clients[worker])).max();
     let num_active = num_active.unwrap_or(0);
     let (is_coordinator, is_scaffold) = (worker == 0, keys.method == FederatedMethod::Scaffold);
-    let moments = match keys.server {
-        FederatedServer::Average => 0,
-        FederatedServer::Momentum => 1,
-        FederatedServer::Adam | FederatedServer::Yogi => 2,
-    };
+    let moments = server_optimizer::num_moments(keys.server);
     let of_coordinator = |number: usize| if is_coordinator { number } else { 0 };
     let delayed = if keys.late_fraction > 0.0 { keys.max_delay_rounds as usize } else { 0 };
     // Masked updates have eight bytes an element.
@@ -122,21 +119,12 @@ fn of_federation(
 fn of_threads(recipe: &Recipe, plan: &ReplicaPlan, blueprint: &Blueprint) -> usize {
     let threads = recipe.sync.threads;
     let leaf = recipe.num_microbatches() / threads;
-    let each = replica_alone(recipe, plan, blueprint, leaf) + blueprint.num_params();
+    let alone = held_alone(recipe, plan, blueprint, leaf);
+    let each = alone.total() - alone.optimizer + blueprint.num_params();
     blueprint.num_params() + threads * each
 }
 
-/// A replica of one rank with one leaf, without an optimizer.
-fn replica_alone(
-    recipe: &Recipe,
-    plan: &ReplicaPlan,
-    blueprint: &Blueprint,
-    microbatches_per_leaf: usize,
-) -> usize {
-    let held = held_alone(recipe, plan, blueprint, microbatches_per_leaf);
-    held.total() - held.optimizer
-}
-
+/// Memory of a replica of one rank with one leaf.
 fn held_alone(
     recipe: &Recipe,
     plan: &ReplicaPlan,
