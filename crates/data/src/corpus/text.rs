@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use lockstep_platform::World;
+use memchr::memmem;
 
 use crate::bundled;
 use crate::documents::{BUNDLED, Documents, Piece, ReadOptions};
@@ -104,7 +105,7 @@ fn visit_bytes(
 fn visit_chapters(text: &[u8], take: &mut dyn FnMut(Part<'_>)) {
     let mut rest = text;
     while !rest.is_empty() {
-        let end = rest.windows(2).position(|pair| pair == b"\n\n").map_or(rest.len(), |at| at + 2);
+        let end = memmem::find(rest, b"\n\n").map_or(rest.len(), |at| at + 2);
         let (chapter, after) = rest.split_at(end);
         take(Part::Bytes(chapter));
         take(Part::End);
