@@ -29,8 +29,11 @@ pub(super) const ARRIVED: usize = 4 * APART;
 pub(super) const STARTED: usize = 5 * APART;
 /// 1 once the rank has left the run; written by the rank.
 pub(super) const LEFT: usize = 6 * APART;
-/// 0, or one more than the rank that this one waits for; written by the rank.
+/// A word for each thread of the rank that waits: 0, or one more than the rank that it waits for;
+/// written by the rank.
 pub(super) const WAITING_FOR: usize = 7 * APART;
+/// Waits of a rank that others can see at once: more than it has threads that communicate.
+pub(super) const MAX_WAITS: usize = APART / 8;
 /// Heartbeat: grows while the rank waits; written by the rank.
 pub(super) const HEARTBEAT: usize = 8 * APART;
 /// 1 once a thread of the rank writes the rank's report; written by the rank.
@@ -153,20 +156,11 @@ mod tests {
     fn regions_do_not_overlap() {
         let num_ranks = 3;
         let header = Header::new(num_ranks);
-        let mut pieces: Vec<(usize, usize)> = [
-            RINGS,
-            ASLEEP,
-            VERDICT,
-            FENCES,
-            ARRIVED,
-            STARTED,
-            LEFT,
-            WAITING_FOR,
-            HEARTBEAT,
-            REPORTING,
-        ]
-        .map(|start| (start, 64))
-        .to_vec();
+        let mut pieces: Vec<(usize, usize)> =
+            [RINGS, ASLEEP, VERDICT, FENCES, ARRIVED, STARTED, LEFT, HEARTBEAT, REPORTING]
+                .map(|start| (start, 64))
+                .to_vec();
+        pieces.push((WAITING_FOR, 8 * MAX_WAITS));
         pieces.push((PROCESS, 16 + MAX_HOST_BYTES));
         pieces.push((REPORT, 8 + MAX_REPORT_BYTES));
         for group in 0..MAX_GROUPS as u64 {

@@ -5,9 +5,9 @@
 //! millisecond it sleeps, so that an idle rank uses no CPU. Only a long wait reads the clock and
 //! checks whether a rank has failed or died.
 //!
-//! A rank that waits long publishes the rank that it waits for and a heartbeat. At its deadline a
-//! rank follows these words from peer to peer and blames the end of the chain: a rank that waits
-//! for none, or whose heartbeat has stopped.
+//! A thread that waits long publishes the rank that it waits for, and a heartbeat of its rank. At
+//! its deadline a rank follows these words from peer to peer and blames the end of the chain: a rank
+//! that waits for none, or whose heartbeat has stopped.
 
 use std::io::Write;
 use std::sync::MutexGuard;
@@ -144,22 +144,25 @@ pub(crate) fn ended(peer: Rank) -> Interruption {
     Interruption::Lost { peer, reason: "its process ended".to_owned() }
 }
 
-/// A long wait of this rank for another.
+/// A long wait of a thread of this rank for another rank.
 struct LongWait<'a> {
     shared: &'a SharedWorld,
     peer: Rank,
     since: Duration,
     has_warned: bool,
-    /// The published wait of another thread of this rank.
-    outer_wait: u64,
+    /// Offset of the word that publishes it, unless all are taken.
+    word: Option<usize>,
 }
 
 impl<'a> LongWait<'a> {
     fn new(shared: &'a SharedWorld, peer: Rank) -> Self {
-        let own = shared.own();
-        let outer_wait = own.word(header::WAITING_FOR).swap(peer.0 as u64 + 1, Ordering::Relaxed);
+        let published = peer.0 as u64 + 1;
+        let word = wait_words().find(|&word| {
+            let word = shared.own().word(word);
+            word.compare_exchange(0, published, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        });
         let since = shared.world.clock().now();
-        Self { shared, peer, since, has_warned: false, outer_wait }
+        Self { shared, peer, since, has_warned: false, word }
     }
 
     /// Publishes a heartbeat, reads those of others, and warns of a long wait.
@@ -183,27 +186,37 @@ impl<'a> LongWait<'a> {
         lock(&self.shared.heartbeats)
     }
 
-    /// The end of the chain of waits that starts with this rank.
+    /// The end of a chain of waits that starts with this wait. A rank on another host ends a chain;
+    /// where all chains are cycles, it is the last rank that was reached.
     fn blocking_rank(&self) -> Rank {
-        let mut last = self.peer;
-        for _ in 0..self.shared.num_ranks() {
-            match self.waiting_for(last) {
-                // A cycle, or a rank on another host: the chain cannot be followed further.
-                Some(next) if next == self.shared.rank || !self.shared.sees(next) => break,
-                Some(next) => last = next,
-                None => break,
+        let mut chain = vec![self.peer];
+        let mut next = 0;
+        while let Some(&rank) = chain.get(next) {
+            let awaited = self.awaited_by(rank);
+            if awaited.is_empty() {
+                return rank;
+            }
+            next += 1;
+            for other in awaited {
+                if other != self.shared.rank && !chain.contains(&other) {
+                    chain.push(other);
+                }
             }
         }
-        last
+        *chain.last().expect("it has the peer")
     }
 
-    /// The rank that a running rank waits for.
-    fn waiting_for(&self, rank: Rank) -> Option<Rank> {
-        let word = self.shared.segment(rank).word(header::WAITING_FOR).load(Ordering::Relaxed);
-        let next = Rank(usize::try_from(word).ok()?.checked_sub(1)?);
-        let observed = self.heartbeats()[rank.0].1;
-        let silence = self.shared.world.clock().since(observed);
-        (next.0 < self.shared.num_ranks() && silence < MAX_SILENCE).then_some(next)
+    /// The ranks of this host that the threads of a running rank wait for.
+    fn awaited_by(&self, rank: Rank) -> Vec<Rank> {
+        let silence = self.shared.world.clock().since(self.heartbeats()[rank.0].1);
+        if silence >= MAX_SILENCE {
+            return Vec::new();
+        }
+        let segment = self.shared.segment(rank);
+        let words = wait_words().map(|word| segment.word(word).load(Ordering::Relaxed));
+        let ranks =
+            words.filter_map(|word| Some(Rank(usize::try_from(word).ok()?.checked_sub(1)?)));
+        ranks.filter(|rank| rank.0 < self.shared.num_ranks() && self.shared.sees(*rank)).collect()
     }
 
     fn warn(&self) {
@@ -225,6 +238,35 @@ impl<'a> LongWait<'a> {
 
 impl Drop for LongWait<'_> {
     fn drop(&mut self) {
-        self.shared.own().word(header::WAITING_FOR).store(self.outer_wait, Ordering::Relaxed);
+        if let Some(word) = self.word {
+            self.shared.own().word(word).store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Offsets of the words that publish the waits of a rank.
+fn wait_words() -> impl Iterator<Item = usize> {
+    (0..header::MAX_WAITS).map(|index| header::WAITING_FOR + 8 * index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chain_of_waits_includes_every_waiting_thread_of_a_rank() {
+        let views = SharedWorld::threads(&lockstep_platform::real(), 3, 1 << 12).expect("a world");
+        // A rank that receives parameters in the background waits with two threads at once.
+        let background = LongWait::new(&views[1], Rank(0));
+        let mut caller = LongWait::new(&views[1], Rank(2));
+        let mut own = LongWait::new(&views[0], Rank(1));
+        let mut blocking_rank = |caller: &mut LongWait<'_>| {
+            caller.check();
+            own.check();
+            own.blocking_rank()
+        };
+        assert_eq!(blocking_rank(&mut caller), Rank(2), "rank 1 waits for this rank and for 2");
+        drop(background);
+        assert_eq!(blocking_rank(&mut caller), Rank(2), "one of the two waits has ended");
     }
 }
