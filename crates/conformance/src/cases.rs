@@ -25,9 +25,11 @@ fn select_few(commit: Option<&str>, num_all: u64, num_few: u64) -> Vec<u64> {
     for byte in commit.unwrap_or_default().bytes() {
         start = Random(start.number() ^ u64::from(byte));
     }
-    let every = num_all / num_few;
-    let first = start.number() % every;
-    (0..num_few).map(|index| first + index * every).collect()
+    let first = start.number() % num_all.max(1);
+    let mut cases: Vec<u64> =
+        (0..num_few).map(|index| (first + index * num_all / num_few) % num_all).collect();
+    cases.sort_unstable();
+    cases
 }
 
 /// SplitMix64 generator (Steele 2014).
@@ -54,16 +56,18 @@ mod tests {
 
     #[test]
     fn commits_cover_all_cases_and_select_reproducibly() {
-        let mut is_selected = [false; 200];
-        for commit in 0..400 {
-            let commit = format!("{commit:040x}");
-            let cases = select_few(Some(&commit), 200, 10);
-            assert_eq!((cases.len(), &cases), (10, &select_few(Some(&commit), 200, 10)));
-            for case in cases {
-                is_selected[case as usize] = true;
+        for (num_all, num_few) in [(200, 10), (14, 5), (3, 3)] {
+            let mut is_selected = vec![false; num_all as usize];
+            for commit in 0..400 {
+                let commit = format!("{commit:040x}");
+                let cases = select_few(Some(&commit), num_all, num_few);
+                assert_eq!(cases, select_few(Some(&commit), num_all, num_few));
+                assert!(cases.is_sorted_by(|a, b| a < b), "{cases:?}");
+                assert_eq!(cases.len() as u64, num_few);
+                cases.iter().for_each(|case| is_selected[*case as usize] = true);
             }
+            assert!(is_selected.iter().all(|&is| is), "every case is selected by a commit");
         }
-        assert!(is_selected.iter().all(|&selected| selected), "every case is selected by a commit");
         assert_eq!(select_few(None, 200, 10).len(), 10);
     }
 }
