@@ -114,7 +114,10 @@ fn a_persistently_slow_worker_is_excluded_and_named() {
         "run.check_replicas_every=1",
     ];
     let outcome = runs.finish(&LLAMA.with(&[&SHORT[..], &sets].concat()));
-    assert_eq!(missing(&runs, &outcome), vec![vec![2]; 4], "after two steps");
+    // After two steps, or more where a busy machine slows all workers.
+    let missing = missing(&runs, &outcome);
+    assert!((1..=4).contains(&missing.len()), "{missing:?}");
+    assert!(missing.iter().all(|ranks| ranks == &[2]), "{missing:?}");
     let is_named = |event: &Event| {
         matches!(event, Event::Warning { message }
             if message.starts_with("worker 2 is ") && message.ends_with("and is excluded"))
