@@ -20,6 +20,14 @@ pub fn select_cases(world: &World, num_all: u64, num_few: u64) -> Vec<u64> {
     select_few(world.host().env(COMMIT).as_deref(), num_all, num_few)
 }
 
+/// `num_few` of the cases, chosen by the commit, or all in a long suite.
+pub fn some<T>(cases: impl IntoIterator<Item = T>, num_few: usize) -> Vec<T> {
+    let mut cases: Vec<Option<T>> = cases.into_iter().map(Some).collect();
+    let (num_all, num_few) = (cases.len() as u64, num_few.min(cases.len()) as u64);
+    let selected = select_cases(&lockstep_platform::real(), num_all, num_few);
+    selected.into_iter().filter_map(|case| cases[case as usize].take()).collect()
+}
+
 fn select_few(commit: Option<&str>, num_all: u64, num_few: u64) -> Vec<u64> {
     let mut start = Random(0);
     for byte in commit.unwrap_or_default().bytes() {

@@ -2,7 +2,7 @@
 
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
-use lockstep_conformance::cases::select_cases;
+pub use lockstep_conformance::cases::some;
 use lockstep_platform::{ScratchDir, World};
 use lockstep_telemetry::{Event, Sink, Stamped, TelemetryError};
 use lockstep_trainer::{Options, Summary, TrainError, train_on_comms};
@@ -117,14 +117,6 @@ fn options_by_rank(mut options: Options) -> impl FnMut(usize) -> Options {
 /// Whether the long suites are requested: `LOCKSTEP_SOAK=1`, as `cargo xtask soak` sets it.
 pub fn soak() -> bool {
     is_set("LOCKSTEP_SOAK")
-}
-
-/// `num` of the cases, evenly spaced and chosen by the commit; all of them in the long suite.
-pub fn some<T>(cases: impl IntoIterator<Item = T>, num: usize) -> Vec<T> {
-    let mut cases: Vec<Option<T>> = cases.into_iter().map(Some).collect();
-    let (num_all, num) = (cases.len() as u64, num.min(cases.len()) as u64);
-    let selected = select_cases(&lockstep_platform::real(), num_all, num);
-    selected.into_iter().filter_map(|index| cases[index as usize].take()).collect()
 }
 
 /// Whether golden losses are written instead of compared: `LOCKSTEP_BLESS=1`.
