@@ -28,7 +28,7 @@
 //! - [`robust_aggregation`]: Byzantine-robust aggregation; [`byzantine`]: attacks.
 //! - [`loss_scaling`], [`sharded_norm`], [`microbatch_losses`]: loss scale, norms and losses over
 //!   ranks; [`guards`]: non-finite gradients and diverged replicas; `traffic`: traffic sums.
-//! - [`full_tensors`]: whole tensors from shards; [`checkpoint_pieces`]: the pieces each rank
+//! - `flat_weights`: a model in one vector; [`full_tensors`]: whole tensors from shards; [`checkpoint_pieces`]: the pieces each rank
 //!   saves; [`u64_as_f32`]: integers in `f32` checkpoints.
 //! - [`footprint`]: memory of a rank; [`from_recipe`]: plans from a recipe.
 //!
@@ -115,6 +115,7 @@ pub mod tensor_parallel;
 pub mod checkpoint_pieces;
 mod distance;
 mod exposed_communication;
+mod flat_weights;
 pub mod full_tensors;
 pub mod guards;
 pub mod loss_scaling;
@@ -158,3 +159,4 @@ pub use replica_plan::ReplicaPlan;
 pub use stages::Stages;
 pub use step::StepHost;
 pub use stragglers::{StepCutoff, StepDuty};
+pub use strategy::StepLoss;

@@ -14,6 +14,14 @@ pub(crate) struct StepContext {
     pub(crate) duty: StepDuty,
     /// Whether this rank's gradients counted in the last step.
     pub(crate) counted_in_step: bool,
+    /// Number of targets by which the gradients of the last micro-batch were divided.
+    pub(crate) num_targets: u64,
+    /// Oldest version of the weights that parameter servers have let this rank read in the step,
+    /// and the one from which on the run is over without it.
+    pub(crate) version: u64,
+    pub(crate) last_version: Option<u64>,
+    /// Whether only the embedding rows of the step's tokens are pulled.
+    pub(crate) pulls_rows: bool,
     /// Micro-batches run in the last step, and their computation time.
     pub(crate) num_run: usize,
     pub(crate) computed: Duration,

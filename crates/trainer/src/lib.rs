@@ -60,7 +60,6 @@ pub mod emulation;
 pub mod evaluate;
 mod event_history;
 pub mod failure_record;
-mod federated;
 pub mod feed;
 pub mod figures;
 pub mod health;

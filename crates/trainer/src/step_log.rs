@@ -18,7 +18,7 @@ use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe};
 use lockstep_optim::{Clip, OverflowMonitor};
 use lockstep_parallel::compress::CompressionStats;
-use lockstep_parallel::federated::RoundSummary;
+use lockstep_parallel::measurements::RoundSummary;
 use lockstep_parallel::{ConsensusDistance, Drift, Measurements, Replica, Topology};
 use lockstep_platform::World;
 use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
@@ -272,6 +272,7 @@ impl StepLog {
     pub fn record_measurements(&mut self, step: u64, found: Measurements) {
         self.record_drift(step, found.drift);
         self.record_compression(step, found.compression);
+        self.record_aggregation(step, found.aggregation);
     }
 
     /// Records the drift at the end of a round.
@@ -290,8 +291,8 @@ impl StepLog {
         }
     }
 
-    /// Records a federated aggregation.
-    pub fn record_aggregation(&mut self, step: u64, found: Option<RoundSummary>) {
+    /// Records the aggregation of clients' updates.
+    fn record_aggregation(&mut self, step: u64, found: Option<RoundSummary>) {
         let Some(found) = found else { return };
         self.epsilon = found.epsilon.or(self.epsilon);
         self.telemetry.record(&Event::Aggregated {

@@ -98,9 +98,6 @@ impl ParamStore {
                         optimizer.step_block(cpu, update, bucket as usize, params, grads);
                     }
                 }
-                TaskOp::CopyMirror { pair } => {
-                    self.copy_to_mirror(&buckets, mirror_pair(&buckets, pair));
-                }
                 TaskOp::Send(message) | TaskOp::Recv(message) => {
                     let MessageKind::MirrorParams { pair } = message.kind else {
                         unreachable!("after an update only mirrors are sent")
@@ -114,13 +111,19 @@ impl ParamStore {
     }
 }
 
-impl Store for ParamStore {
-    fn arrive(&mut self, block: usize) -> Result<(), CommError> {
-        let bucket = self.buckets.of_block(block);
+impl ParamStore {
+    /// Waits until the parameters of a bucket are here.
+    pub(crate) fn arrive_bucket(&mut self, bucket: usize) -> Result<(), CommError> {
         match &mut self.weights {
             Weights::Whole(whole) => whole.fetch(bucket, &mut self.overlap),
             Weights::Sharded(sharded) => sharded.arrive(bucket, &mut self.overlap),
         }
+    }
+}
+
+impl Store for ParamStore {
+    fn arrive(&mut self, block: usize) -> Result<(), CommError> {
+        self.arrive_bucket(self.buckets.of_block(block))
     }
 
     fn params(&self, block: usize) -> &[f32] {
@@ -177,6 +180,11 @@ impl Store for ParamStore {
     }
 
     fn communicate(&mut self, cpu: &Cpu, program: &Program, task: TaskId) -> Result<(), CommError> {
+        if let TaskOp::CopyMirror { pair } = program.tasks[task.0 as usize].op {
+            let buckets = Arc::clone(&self.buckets);
+            self.copy_to_mirror(&buckets, mirror_pair(&buckets, pair));
+            return Ok(());
+        }
         let Self { buckets, weights, grads, overlap, .. } = self;
         match (program.tasks[task.0 as usize].op, weights, grads) {
             (TaskOp::GatherParams { bucket }, Weights::Sharded(sharded), _) => {

@@ -14,6 +14,9 @@ pub struct TransferOrder {
     /// A part leaves as soon as the backward pass has filled it, since nothing needs all gradients
     /// before.
     pub pushes_early: bool,
+    /// All pushes are confirmed before the first reply, so that servers update at once; a server
+    /// that may be lost is waited for before the next one.
+    pub confirms_at_once: bool,
 }
 
 impl TransferOrder {
@@ -31,6 +34,7 @@ impl TransferOrder {
             pulls_parts: overlaps && !is_grouped,
             pushes_parts,
             pushes_early: pushes_parts && !needs_all,
+            confirms_at_once: pushes_parts && recipe.sync.server.replicas == 0,
         }
     }
 }
