@@ -73,8 +73,6 @@ pub struct Replica {
     /// Duty of this rank in the step, and measurements of the last step.
     pub(crate) step_context: StepContext,
     pub(crate) world: World,
-    /// Bytes sent for this rank outside the replica's own groups.
-    pub(crate) external_traffic: Traffic,
 }
 
 impl Replica {
@@ -161,7 +159,6 @@ impl Replica {
                 ..StepContext::default()
             },
             world: World::clone(world),
-            external_traffic: Traffic::default(),
             loss_scale: None,
         };
         replica.initialize(seed, cpu)?;
@@ -421,7 +418,6 @@ impl Replica {
             self.strategy.as_ref().map_or(Traffic::default(), |it| it.traffic()),
             self.client_traffic(),
             self.host_traffic(),
-            self.external_traffic,
         ];
         others.into_iter().fold(add_traffic(gradients, self.step_context.past_traffic), add_traffic)
     }

@@ -81,11 +81,11 @@ pub struct StepLog {
     pub restarts: u64,
     /// Staleness histogram by worker: number of gradients by missed updates.
     pub staleness: Vec<BTreeMap<u64, u64>>,
-    /// Privacy budget spent by the noise of federated rounds.
+    /// Privacy budget spent by the noise of clients' updates.
     pub epsilon: Option<f64>,
     /// Traffic of sparse embedding rows.
     pub rows: RowFigures,
-    /// Counters of the parameter servers.
+    /// Counters of the servers.
     pub(crate) served: ServerCounters,
     /// Emulated speed of this worker.
     pub emulation: Emulation,

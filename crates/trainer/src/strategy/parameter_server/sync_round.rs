@@ -1,10 +1,10 @@
 //! Synchronization of parameter-server workers: common weights, counters and warnings.
 
-use super::ServerConnection;
+use super::{ServerConnection, sparse_rows};
+use crate::TrainError;
 use crate::learner::Learner;
 use crate::step_log::StepLog;
-use crate::sync_strategy::Worker;
-use crate::{TrainError, sparse_rows};
+use crate::strategy::Worker;
 use lockstep_comm::Comm;
 use lockstep_parallel::parameter_server::ServerGroups;
 use lockstep_parallel::parameter_server::latency::{Latency, NUM_CLASSES};

@@ -6,7 +6,7 @@ use crate::health::Verdict;
 use crate::learner::Learner;
 use crate::microbatch::{microbatch_of, microbatch_shape, own_targets};
 use crate::step_log::StepRecord;
-use crate::sync_strategy::Worker;
+use crate::strategy::Worker;
 use lockstep_config::{Consistency, Recipe};
 use lockstep_data::Batch;
 use lockstep_model::Microbatch;

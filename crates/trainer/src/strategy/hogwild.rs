@@ -8,7 +8,7 @@
 use crate::health::Verdict;
 use crate::microbatch::{microbatch_of, microbatch_shape};
 use crate::step_log::StepRecord;
-use crate::sync_strategy::{SyncStrategy, Worker};
+use crate::strategy::{SyncStrategy, Worker};
 use crate::{TrainError, evaluate, feed};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;

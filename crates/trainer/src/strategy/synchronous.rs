@@ -7,7 +7,7 @@ use crate::learner::Learner;
 use crate::microbatch::{microbatch_of, microbatch_shape, own_targets};
 use crate::step_log::{StepLog, StepRecord};
 use crate::stragglers::Participation;
-use crate::sync_strategy::{SyncStrategy, Worker};
+use crate::strategy::{SyncStrategy, Worker};
 use crate::{TrainError, health};
 use lockstep_config::Recipe;
 use lockstep_data::Batch;
