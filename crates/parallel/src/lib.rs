@@ -7,7 +7,8 @@
 //! # Layout
 //! - [`replica`]: one rank's model and the verbs of a step; [`replica_plan`]: its layout;
 //!   [`microbatch_loop`]: its micro-batches; `step_context`: the state of a step.
-//! - [`step_program`]: the step as data, one technique a file; [`programs`]: those of a rank.
+//! - [`step_program`]: the step as data, one technique a file; [`programs`]: those of a rank;
+//!   `task_spans`: when their tasks ran.
 //! - [`microbatch`]: one micro-batch forward and backward; [`recompute`]: activation recomputation.
 //! - [`leaves`]: the order of gradient sums; [`leaf_assignment`]: the leaves of each rank.
 //! - [`buckets`]: flat parameter buckets and their shards; [`buffer`]: buffers that other ranks of
@@ -132,6 +133,7 @@ mod step_context;
 pub mod step_program;
 pub mod strategies;
 pub mod strategy;
+mod task_spans;
 mod traffic;
 
 pub mod footprint;
@@ -160,3 +162,4 @@ pub use stages::Stages;
 pub use step::StepHost;
 pub use stragglers::{StepCutoff, StepDuty};
 pub use strategy::StepLoss;
+pub use task_spans::TaskSpan;

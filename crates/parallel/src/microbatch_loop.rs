@@ -8,6 +8,7 @@ use crate::replica::Replica;
 use crate::step_context::StepContext;
 use crate::stragglers::{CutoffAgreement, StepCutoff, StepDuty};
 use crate::strategy::Passes;
+use crate::task_spans::TaskSpans;
 use lockstep_comm::CommError;
 use lockstep_config::LossScale;
 use lockstep_model::{Microbatch, Mode};
@@ -38,6 +39,7 @@ impl Replica {
             tasks: training.segment(Segment::Passes),
             microbatch,
             before_microbatch: &|_, _| {},
+            spans: &TaskSpans::default(),
         };
         self.run_passes(&passes, 0)?;
         self.end_passes(cpu)
@@ -101,6 +103,7 @@ impl Replica {
             microbatch: &of_plan,
             should_run: &should_run,
             loss: &mut |index, loss| own_losses[index - first] = loss,
+            done: &|task| passes.spans.end(task),
         };
         match client {
             Some(client) => {

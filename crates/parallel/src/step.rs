@@ -5,6 +5,7 @@
 //! background. What the training loop knows and a program does not, such as the data and the
 //! decision to skip an update, is behind [`StepHost`].
 
+use crate::loss_scaling::UnscaledGradients;
 use crate::measurements::{ConsensusDistance, Measurements, Topology};
 use crate::parameter_server::Client;
 use crate::programs::{Segment, TrainingProgram};
@@ -12,10 +13,11 @@ use crate::replica::Replica;
 use crate::strategy::{
     Passes, StateLayout, StepLoss, Strategy, StrategyContext, StrategyPlan, StrategyStart,
 };
+use crate::task_spans::{TaskSpan, TaskSpans};
 use lockstep_comm::CommError;
 use lockstep_model::Microbatch;
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Update};
-use lockstep_schedule::step::TaskOp;
+use lockstep_schedule::step::{TaskId, TaskOp};
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -64,6 +66,11 @@ impl Replica {
         self.begin_passes(step)?;
         let training = Arc::clone(&self.programs.training);
         let program = &training.program;
+        let spans = match self.step_context.is_sampled {
+            true => TaskSpans::begin(&self.world, program.tasks.len()),
+            false => TaskSpans::default(),
+        };
+        let run = StepRun { cpu, step, training: &training, spans: &spans };
         let (mut sums, mut clip, mut update) = (None, Clip::unclipped(0.0), None);
         if self.is_served() {
             let inputs = |number: &u32| host.microbatch(*number as usize).inputs;
@@ -72,39 +79,27 @@ impl Replica {
         for (segment, tasks) in &training.segments {
             let tasks = tasks.clone();
             match segment {
-                // The loader has the batch; the reduction ends with the losses.
-                Segment::Outside | Segment::Load | Segment::Reduction | Segment::Unscale => {}
-                Segment::Passes => {
-                    let microbatch = |number| host.microbatch(number);
-                    let before_microbatch = |number, is_over: &dyn Fn() -> bool| {
-                        host.before_microbatch(number, is_over);
-                    };
-                    let (microbatch, before_microbatch) = (&microbatch, &before_microbatch);
-                    self.run_model(&Passes {
-                        cpu,
-                        seed,
-                        step,
-                        program,
-                        tasks,
-                        microbatch,
-                        before_microbatch,
-                    })?;
-                }
+                // The reduction ends with the losses.
+                Segment::Outside | Segment::Reduction | Segment::Unscale => {}
+                // The loader has the batch.
+                Segment::Load => spans.end_all(tasks),
+                Segment::Passes => self.run_model(&Passes {
+                    cpu,
+                    seed,
+                    step,
+                    program,
+                    tasks,
+                    microbatch: &|number| host.microbatch(number),
+                    before_microbatch: &|number, is_over| host.before_microbatch(number, is_over),
+                    spans: &spans,
+                })?,
                 Segment::Losses => {
-                    let loss = self.gather_loss(cpu, step, optimizer, &training, tasks.clone())?;
-                    let factor = host.after_microbatches(self, &loss)?;
-                    optimizer.read_ahead();
-                    if program.tasks[tasks.start as usize].op == TaskOp::GatherLosses {
-                        let scaled = self.finish_reduce(cpu)?;
-                        sums = Some(self.unscale(cpu, scaled));
-                    }
-                    if let Some(factor) = factor {
-                        self.rescale(cpu, factor);
-                    }
-                    clip = loss.norm.map_or(clip, Clip::unclipped);
+                    let norm;
+                    (sums, norm) = self.finish_microbatches(&run, optimizer, host, tasks)?;
+                    clip = norm.map_or(clip, Clip::unclipped);
                 }
                 Segment::Strategy => {
-                    self.run_strategy(cpu, step, optimizer, update, &training, tasks)?;
+                    self.run_strategy(&run, optimizer, update, tasks)?;
                     // Before the agreement a strategy changes gradients only.
                     if self.strategy.is_some() && sums.is_none() {
                         self.store.publish(&mut self.device.link)?;
@@ -123,20 +118,36 @@ impl Replica {
                             self.prepare_push(step);
                         }
                     }
+                    spans.end_all(tasks);
                 }
                 Segment::Agreement => {
                     let sums = sums.take().expect("a step agrees once");
                     clip = self.agree(sums, clip_plan, step)?;
                     update = host.decide(self, &clip)?;
+                    spans.end_all(tasks);
                 }
                 Segment::Update => {
                     if let Some(update) = &update {
-                        self.update(cpu, optimizer, update, tasks)?;
+                        self.update(cpu, optimizer, update, tasks, &spans)?;
                     }
                 }
             }
         }
+        self.step_context.spans = spans.finish();
         Ok(Some(clip))
+    }
+
+    /// Sets whether the spans of the next steps are recorded ([`Self::take_spans`]).
+    pub fn set_sampled(&mut self, is_sampled: bool) {
+        self.step_context.is_sampled = is_sampled;
+    }
+
+    /// Takes the spans of the last step, if it was sampled, with the actions of their tasks; tasks
+    /// of an update that was skipped have none.
+    pub fn take_spans(&mut self) -> Vec<(TaskSpan, String)> {
+        let tasks = &self.programs.training.program.tasks;
+        let spans = std::mem::take(&mut self.step_context.spans).into_iter();
+        spans.map(|span| (span, tasks[span.task.0 as usize].op.to_string())).collect()
     }
 
     /// Runs passes in this rank's model, or in that of the strategy.
@@ -149,23 +160,47 @@ impl Replica {
         self.run_passes(passes, 0)
     }
 
+    /// Gathers the losses and completes the gradients, where this rank has some; returns their norm
+    /// where no task measures it.
+    fn finish_microbatches<'a, H: StepHost<'a>>(
+        &mut self,
+        run: &StepRun<'_>,
+        optimizer: &mut Optimizer,
+        host: &mut H,
+        tasks: Range<u32>,
+    ) -> Result<(Option<UnscaledGradients>, Option<f64>), H::Error> {
+        let first = run.training.program.tasks[tasks.start as usize].op;
+        let loss = self.gather_loss(run, optimizer, tasks)?;
+        let factor = host.after_microbatches(self, &loss)?;
+        optimizer.read_ahead();
+        let mut sums = None;
+        if first == TaskOp::GatherLosses {
+            let scaled = self.finish_reduction(run.cpu, run.spans)?;
+            sums = Some(self.unscale(run.cpu, scaled));
+        }
+        if let Some(factor) = factor {
+            self.rescale(run.cpu, factor);
+        }
+        run.spans.end_all(run.training.segment(Segment::Unscale));
+        Ok((sums, loss.norm))
+    }
+
     /// Sums the losses of all ranks, or of this one where the task makes no call.
     fn gather_loss(
         &mut self,
-        cpu: &Cpu,
-        step: u64,
+        run: &StepRun<'_>,
         optimizer: &mut Optimizer,
-        training: &TrainingProgram,
         tasks: Range<u32>,
     ) -> Result<StepLoss, CommError> {
         let mut loss = StepLoss { sum: 0.0, num_targets: None, norm: None };
         for id in tasks {
-            let task = &training.program.tasks[id as usize];
+            let task = &run.training.program.tasks[id as usize];
             if task.op == TaskOp::GatherLosses {
                 self.losses.set_alone(task.call.is_none());
-                loss.sum = self.end_passes(cpu)?;
+                loss.sum = self.end_passes(run.cpu)?;
+                run.spans.end(TaskId(id));
             } else {
-                self.run_strategy(cpu, step, optimizer, None, training, id..id + 1)?;
+                self.run_strategy(run, optimizer, None, id..id + 1)?;
             }
         }
         Ok(self.strategy.as_ref().and_then(|strategy| strategy.loss()).unwrap_or(loss))
@@ -174,24 +209,39 @@ impl Replica {
     /// Runs tasks of the strategy.
     fn run_strategy(
         &mut self,
-        cpu: &Cpu,
-        step: u64,
+        run: &StepRun<'_>,
         optimizer: &mut Optimizer,
         update: Option<Update>,
-        training: &TrainingProgram,
         tasks: Range<u32>,
     ) -> Result<(), CommError> {
-        let tasks = &training.program.tasks[tasks.start as usize..tasks.end as usize];
+        let StepRun { cpu, step, training, spans } = *run;
+        let mut tasks = tasks.map(|id| (TaskId(id), training.program.tasks[id as usize].op));
         if self.is_served() {
-            let mut ops = tasks.iter().map(|task| task.op);
-            return ops.try_for_each(|op| self.run_server_task(cpu, step, update.as_ref(), op));
+            return tasks.try_for_each(|(id, op)| {
+                self.run_server_task(cpu, step, update.as_ref(), op)?;
+                spans.end(id);
+                Ok(())
+            });
         }
         let run = |strategy: &mut dyn Strategy, at: &mut StrategyContext<'_>| {
             at.update = update;
-            tasks.iter().try_for_each(|task| strategy.run(cpu, task.op, at))
+            tasks.try_for_each(|(id, op)| {
+                strategy.run(cpu, op, at)?;
+                spans.end(id);
+                Ok(())
+            })
         };
         self.with_strategy(step, Some(optimizer), run).unwrap_or(Ok(()))
     }
+}
+
+/// A step that runs.
+#[derive(Clone, Copy)]
+struct StepRun<'a> {
+    cpu: &'a Cpu,
+    step: u64,
+    training: &'a TrainingProgram,
+    spans: &'a TaskSpans,
 }
 
 impl Replica {

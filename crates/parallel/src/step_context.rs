@@ -1,6 +1,7 @@
 //! State of a rank's step: its duty, the cutoff agreement, and measurements of the last step.
 
 use crate::stragglers::{CutoffAgreement, StepDuty};
+use crate::task_spans::TaskSpan;
 use lockstep_comm::Traffic;
 use std::cell::RefCell;
 use std::time::Duration;
@@ -22,6 +23,9 @@ pub(crate) struct StepContext {
     pub(crate) last_version: Option<u64>,
     /// Whether only the embedding rows of the step's tokens are pulled.
     pub(crate) pulls_rows: bool,
+    /// Whether spans of the next step are recorded, and those of the last sampled step.
+    pub(crate) is_sampled: bool,
+    pub(crate) spans: Vec<TaskSpan>,
     /// Micro-batches run in the last step, and their computation time.
     pub(crate) num_run: usize,
     pub(crate) computed: Duration,

@@ -11,6 +11,7 @@ use crate::measurements::{ConsensusDistance, Measurements, Topology};
 use crate::param_store::ParamStore;
 use crate::replica_plan::ReplicaPlan;
 use crate::step_program::{StepKind, StepTasks};
+use crate::task_spans::TaskSpans;
 use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_model::{Blueprint, Microbatch};
 use lockstep_optim::{Optimizer, Slot, Update};
@@ -159,6 +160,7 @@ pub struct Passes<'a, 'l> {
     pub microbatch: &'a dyn Fn(usize) -> Microbatch<'l>,
     /// Called before each micro-batch.
     pub before_microbatch: &'a BeforeMicrobatch<'a>,
+    pub(crate) spans: &'a TaskSpans,
 }
 
 /// Loss of a step.

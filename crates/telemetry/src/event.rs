@@ -257,6 +257,14 @@ pub enum Event {
         /// Uncompressed bytes of the same gradients.
         dense_bytes: u64,
     },
+    /// Tasks of a sampled step of this rank, in the order in which they ran.
+    TaskSpans {
+        /// Number of completed steps.
+        step: u64,
+        /// Id of the task in the step's program, its action, and start and duration in seconds,
+        /// since the start of the step.
+        spans: Vec<(u32, String, f64, f64)>,
+    },
     /// The validation loss reached its target, which ends the run.
     TargetReached {
         /// Number of completed steps.

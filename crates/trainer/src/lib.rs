@@ -9,7 +9,8 @@
 //!   blocks in place of a family.
 //! - [`learner`]: trainable state of a rank; [`materialize`](mod@materialize): its allocation.
 //! - [`evaluate`]: loss on held-out samples; [`health`]: finite values and equal replicas.
-//! - [`step_log`]: telemetry of a run; [`figures`]: its counters.
+//! - [`step_log`]: telemetry of a run; `span_log`: spans of sampled steps; [`figures`]: its
+//!   counters.
 //! - `summarize`, [`summary`]: the figures of a finished run; [`utilization`]: share of the peak.
 //! - [`pretrained`]: models in run folders and Hugging Face folders; [`mod@convert`]: conversion
 //!   between the two.
@@ -70,6 +71,7 @@ pub mod pretrained;
 pub mod restore;
 pub mod resume_state;
 pub mod run_folder;
+mod span_log;
 pub mod step_log;
 pub mod stragglers;
 mod strategy;

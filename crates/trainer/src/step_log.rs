@@ -211,6 +211,7 @@ impl StepLog {
 
     /// Stops the clock and records the step.
     pub fn finish_step(&mut self, record: &StepRecord, replica: &mut Replica) {
+        self.record_spans(record.step + 1, replica);
         let (waited, for_stragglers) = replica.take_exposed();
         let [exposed_seconds, straggler_wait_seconds] =
             [waited.saturating_sub(for_stragglers), for_stragglers].map(|time| time.as_secs_f64());

@@ -62,6 +62,8 @@ impl Strategy for Federation {
             self.replica_of_client.begin_passes(passes.step)?;
             let first = turn * self.plan.microbatches_per_client;
             self.replica_of_client.run_passes(passes, first)?;
+        } else {
+            passes.spans.end_all(passes.tasks.clone());
         }
         Ok(true)
     }

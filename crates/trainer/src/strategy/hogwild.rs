@@ -83,6 +83,7 @@ impl SyncStrategy for Hogwild {
         }
         worker.step_log.begin_step();
         let record = pool.own.step(recipe, steps.start, &mut worker.loader)?;
+        worker.step_log.record_spans(steps.start + 1, &mut pool.own.replica);
         worker.step_log.finish_step(&record, &mut worker.learner.replica);
         if is_over(steps.start + 1) {
             pool.join()?;
