@@ -207,6 +207,13 @@ pub enum Event {
         /// 99th percentile of pushes.
         #[serde(with = "number")]
         push_p99_seconds: f64,
+        /// Number of pulls for a step by each worker that pulls; one that found the run over has no
+        /// push.
+        #[serde(default)]
+        pulls_by_worker: Vec<u64>,
+        /// Number of pushes by each of these workers.
+        #[serde(default)]
+        pushes_by_worker: Vec<u64>,
     },
     /// Staleness of the gradients of a worker so far.
     Staleness {

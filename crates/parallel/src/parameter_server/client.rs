@@ -27,7 +27,8 @@ pub struct Client {
     pub(super) shard_servers: Vec<ShardServers>,
     /// Lost servers that were not reported yet.
     pub(super) lost_servers: Vec<LostServer>,
-    /// Number of pushes of this worker.
+    /// Numbers of pulls for a step and of pushes of this worker.
+    pub(super) num_pulls: u64,
     pub(super) num_pushes: u64,
     /// Number of its pushes that each server has acknowledged.
     pub(super) acknowledged: Vec<u64>,
@@ -87,6 +88,16 @@ impl Client {
     /// Number of this worker's pushes that each server has acknowledged.
     pub fn acknowledged(&self) -> &[u64] {
         &self.acknowledged
+    }
+
+    /// Number of this worker's pulls for a step; one that finds the run over has no push.
+    pub fn num_pulls(&self) -> u64 {
+        self.num_pulls
+    }
+
+    /// Number of this worker's pushes.
+    pub fn num_pushes(&self) -> u64 {
+        self.num_pushes
     }
 
     /// Number of this worker's gradients that were discarded.

@@ -45,6 +45,7 @@ impl Replica {
             num_workers,
             shard_servers: (0..num_servers).map(shard_servers).collect(),
             lost_servers: Vec::new(),
+            num_pulls: 0,
             num_pushes: 0,
             acknowledged: vec![0; num_servers],
             num_discarded: 0,
@@ -92,6 +93,7 @@ impl Replica {
         // Taken out, because the client is borrowed meanwhile.
         let mut rows = client.rows.take();
         client.step = step;
+        client.num_pulls += u64::from(server == 0 && kind != RequestKind::Read);
         let is_by_parts = kind == RequestKind::PullByParts;
         let (version, rank, length) = client.with_failover(server, |client, rank| {
             let sent_at = client.world.clock().now();
