@@ -72,6 +72,7 @@ fn every_task_of_a_sampled_step_has_one_span() {
         &[&["sync.mode=federated"], &clients[..]].concat(),
     ];
     let common = ["run.workers=2", "train.batch=4", "train.microbatch=1", "optim.name=sgd"];
+    let common = [&common[..], &["numerics.invariant_up_to=4"]].concat();
     for variant in variants {
         let recipe = LLAMA.with(&[&common[..], variant].concat());
         let world = real();
