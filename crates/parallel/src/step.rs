@@ -66,9 +66,10 @@ impl Replica {
         self.begin_passes(step)?;
         let training = Arc::clone(&self.programs.training);
         let program = &training.program;
-        let spans = match self.step_context.is_sampled {
-            true => TaskSpans::begin(&self.world, program.tasks.len()),
-            false => TaskSpans::default(),
+        let spans = if self.step_context.is_sampled {
+            TaskSpans::begin(&self.world, program.tasks.len())
+        } else {
+            TaskSpans::default()
         };
         let run = StepRun { cpu, step, training: &training, spans: &spans };
         let (mut sums, mut clip, mut update) = (None, Clip::unclipped(0.0), None);

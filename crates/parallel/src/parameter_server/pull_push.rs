@@ -174,13 +174,12 @@ impl Replica {
         let mut rows = client.rows.take();
         let mut sent = client.sent[server].take();
         let (reply, length) = client.with_failover(server, |client, rank| {
-            let sent_at = match sent.take() {
-                Some((sent_at, sent)) => sent.map(|()| sent_at)?,
-                None => {
-                    let sent_at = client.world.clock().now();
-                    client.send_push((server, rank), step, store, rows.as_mut())?;
-                    sent_at
-                }
+            let sent_at = if let Some((sent_at, sent)) = sent.take() {
+                sent.map(|()| sent_at)?
+            } else {
+                let sent_at = client.world.clock().now();
+                client.send_push((server, rank), step, store, rows.as_mut())?;
+                sent_at
             };
             // Pushes to all servers have left before the first reply is awaited.
             let sent_at = if client.order.confirms_at_once { began } else { sent_at };

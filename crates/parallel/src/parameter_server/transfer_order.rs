@@ -4,6 +4,7 @@ use super::compressed_push::PushCompression;
 use lockstep_config::Recipe;
 
 /// Order of a worker's transfers, known before the run.
+#[expect(clippy::struct_excessive_bools, reason = "independent properties of an order")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferOrder {
     /// Weights arrive part by part, in the order of the forward pass, which waits for the parts of
