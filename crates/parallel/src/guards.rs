@@ -75,6 +75,7 @@ impl Replica {
                 microbatch: &|index| microbatch(numbers[index]),
                 should_run: &|_| true,
                 loss: &mut |_, _| {},
+                done: &|_| {},
             },
             &programs.training.program,
             programs.training.segment(Segment::Passes),

@@ -10,18 +10,71 @@
 //! data race and no addition is lost. All accesses are *relaxed*: no other memory depends on the
 //! weights, and threads synchronize when they are joined.
 
-use crate::federated::{read_weights, write_weights};
+use crate::flat_weights::{places_of, read_weights, write_weights};
 use crate::leaves::Leaves;
 use crate::replica::Replica;
 use crate::replica_plan::ReplicaPlan;
-use lockstep_comm::{Comm, CommError, Options};
+use crate::step_program::{RankPlan, StepKind, StepTasks, thread_program};
+use crate::strategy::{StateLayout, Strategy, StrategyContext, StrategyPlan, StrategyStart};
+use lockstep_comm::{Comm, CommError, Options, Traffic};
+use lockstep_config::Recipe;
 use lockstep_model::Blueprint;
-use lockstep_optim::Clip;
+use lockstep_optim::Update;
 use lockstep_platform::World;
+use lockstep_schedule::step::{Program, TaskOp};
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Threads of a run, or one of them.
+pub struct HogwildThreads {
+    recipe: Recipe,
+    thread: usize,
+    /// Weights of a thread that runs.
+    shared: Option<Arc<SharedWeights>>,
+}
+
+impl HogwildThreads {
+    /// Threads of a recipe.
+    pub fn new(recipe: &Recipe) -> Self {
+        Self { recipe: recipe.clone(), thread: 0, shared: None }
+    }
+}
+
+impl StepTasks for HogwildThreads {
+    fn program(&self, at: &RankPlan<'_>, _kind: &StepKind) -> Option<Program> {
+        Some(thread_program(&self.recipe, at.plan(), at.blueprint(), self.thread))
+    }
+}
+
+impl StrategyPlan for HogwildThreads {
+    fn kind_at(&self, _step: u64) -> StepKind {
+        StepKind::local()
+    }
+
+    fn step_counts(&self, steps: u64) -> BTreeMap<StepKind, u64> {
+        BTreeMap::from([(StepKind::local(), steps)])
+    }
+
+    fn other_programs(
+        &self,
+        plan: &ReplicaPlan,
+        blueprint: &Blueprint,
+        _kind: &StepKind,
+    ) -> Vec<Program> {
+        let program = |thread| thread_program(&self.recipe, plan, blueprint, thread);
+        (1..self.recipe.sync.threads).map(program).collect()
+    }
+
+    fn start(&self, _at: &StrategyStart<'_>) -> Result<Option<Box<dyn Strategy>>, CommError> {
+        let Some(shared) = self.shared.clone() else { return Ok(None) };
+        let weights = vec![0.0; shared.values.len()];
+        let staleness = BTreeMap::new();
+        Ok(Some(Box::new(HogwildThread { shared, weights, version: 0, staleness })))
+    }
+}
 
 /// Weights shared by all threads.
 pub struct SharedWeights {
@@ -33,24 +86,20 @@ pub struct SharedWeights {
 }
 
 /// State of one thread.
-pub struct HogwildThread {
-    solo: Replica,
+struct HogwildThread {
+    shared: Arc<SharedWeights>,
     weights: Vec<f32>,
     /// Number of steps at the time the weights were read.
     version: u64,
     /// Number of this thread's steps by staleness, the number of steps of other threads they
     /// missed.
-    pub staleness: BTreeMap<u64, u64>,
+    staleness: BTreeMap<u64, u64>,
 }
 
 impl SharedWeights {
     /// Starts from the weights of a replica.
     pub fn new(replica: &mut Replica) -> Result<Self, CommError> {
-        let (mut places, mut len) = (BTreeMap::new(), 0);
-        for (_, param) in replica.blueprint.tensors() {
-            places.insert(param.name.clone(), len..len + param.len());
-            len += param.len();
-        }
+        let (places, len) = places_of(&replica.blueprint);
         let mut values = vec![0.0; len];
         read_weights(replica, &places, &mut values)?;
         Ok(Self::of(&values, places))
@@ -59,6 +108,28 @@ impl SharedWeights {
     fn of(values: &[f32], places: BTreeMap<String, Range<usize>>) -> Self {
         let values = values.iter().map(|value| AtomicU32::new(value.to_bits())).collect();
         Self { values, num_updates: AtomicU64::new(0), places }
+    }
+
+    /// Replica of a thread, which computes the gradients of its micro-batches of each batch.
+    pub fn replica_of_thread(
+        self: &Arc<Self>,
+        recipe: &Recipe,
+        (thread, plan): (usize, &ReplicaPlan),
+        blueprint: Blueprint,
+        cpu: &Cpu,
+        world: &World,
+    ) -> Result<Replica, CommError> {
+        // The thread's replica is a group of one; threads share only the weights.
+        let own = Comm::threads(world, 1, &Options::default())?.remove(0);
+        let microbatches_per_leaf = recipe.num_microbatches() / recipe.sync.threads;
+        let leaves = Leaves { num_leaves: 1, microbatches_per_leaf };
+        let recompute = plan.recompute;
+        let alone = ReplicaPlan { recompute, ..ReplicaPlan::single_rank(plan.microbatch, leaves) };
+        let seed = recipe.train.seed;
+        let mut replica = Replica::materialize(blueprint, seed, cpu, alone, &own, world)?;
+        let (recipe, shared) = (recipe.clone(), Some(Arc::clone(self)));
+        replica.adopt(Box::new(HogwildThreads { recipe, thread, shared }))?;
+        Ok(replica)
     }
 
     /// Copies the current weights to a replica.
@@ -88,39 +159,19 @@ impl SharedWeights {
 }
 
 impl HogwildThread {
-    /// A thread that computes the gradients of `num_microbatches` micro-batches per step.
-    pub fn new(
-        blueprint: Blueprint,
-        seed: u64,
-        cpu: &Cpu,
-        plan: &ReplicaPlan,
-        num_microbatches: usize,
-        world: &World,
-    ) -> Result<Self, CommError> {
-        // The thread's replica is a group of one; threads share only the weights.
-        let own = Comm::threads(world, 1, &Options::default())?.remove(0);
-        let leaves = Leaves { num_leaves: 1, microbatches_per_leaf: num_microbatches };
-        let recompute = plan.recompute;
-        let alone = ReplicaPlan { recompute, ..ReplicaPlan::single_rank(plan.microbatch, leaves) };
-        let solo = Replica::materialize(blueprint, seed, cpu, alone, &own, world)?;
-        Ok(Self { solo, weights: Vec::new(), version: 0, staleness: BTreeMap::new() })
-    }
-
-    /// Reads all weights into the thread's replica and returns it.
-    pub fn pull(&mut self, shared: &SharedWeights) -> Result<&mut Replica, CommError> {
-        self.version = shared.num_updates();
-        self.weights.resize(shared.values.len(), 0.0);
-        shared.load(&mut self.weights);
-        write_weights(&mut self.solo, &shared.places, &self.weights)?;
-        Ok(&mut self.solo)
+    /// Reads all weights into the thread's replica.
+    fn read(&mut self, at: &mut StrategyContext<'_>) {
+        self.version = self.shared.num_updates();
+        self.shared.load(&mut self.weights);
+        at.set_params(&self.shared.places, &self.weights);
     }
 
     /// Steps the shared weights by the summed gradients.
-    pub fn push(&mut self, shared: &SharedWeights, lr: f64, clip: &Clip) {
-        let rate = -(lr as f32);
-        for slot in self.solo.slots() {
-            let scale = clip.scale(0).min(1.0);
-            let grads = &self.solo.store.own_grads(slot.block)[slot.grads.clone()];
+    fn add(&mut self, at: &StrategyContext<'_>, update: &Update) {
+        let (shared, rate) = (&self.shared, -(update.lr as f32));
+        let scale = update.clip.scale(0).min(1.0);
+        for slot in at.slots() {
+            let grads = &at.store.own_grads(slot.block)[slot.grads.clone()];
             let place = shared.places[&slot.name].start + slot.first;
             for (index, grad) in grads.iter().enumerate().filter(|(_, grad)| **grad != 0.0) {
                 shared.add(place + index, rate * (grad * scale));
@@ -131,10 +182,40 @@ impl HogwildThread {
     }
 }
 
+impl Strategy for HogwildThread {
+    fn run(
+        &mut self,
+        _cpu: &Cpu,
+        op: TaskOp,
+        at: &mut StrategyContext<'_>,
+    ) -> Result<(), CommError> {
+        match (op, at.update) {
+            (TaskOp::ReadShared, _) => self.read(at),
+            (TaskOp::AddToShared, Some(update)) => self.add(at, &update),
+            (TaskOp::AddToShared, None) => {}
+            (op, _) => unreachable!("{op} is not a task of a thread"),
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self, _: &StateLayout<'_>, _: &mut dyn FnMut(&str, bool, &mut [f32]) -> bool) {}
+
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+
+    fn num_elements(&self) -> [usize; 2] {
+        [0, self.weights.len()]
+    }
+
+    fn staleness(&self) -> Option<&BTreeMap<u64, u64>> {
+        Some(&self.staleness)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     #[test]
     fn concurrent_additions_are_not_lost() {

@@ -7,7 +7,8 @@
 //! # Layout
 //! - [`replica`]: one rank's model and the verbs of a step; [`replica_plan`]: its layout;
 //!   [`microbatch_loop`]: its micro-batches; `step_context`: the state of a step.
-//! - [`step_program`]: the step as data, one technique a file; [`programs`]: those of a rank.
+//! - [`step_program`]: the step as data, one technique a file; [`programs`]: those of a rank;
+//!   `task_spans`: when their tasks ran.
 //! - [`microbatch`]: one micro-batch forward and backward; [`recompute`]: activation recomputation.
 //! - [`leaves`]: the order of gradient sums; [`leaf_assignment`]: the leaves of each rank.
 //! - [`buckets`]: flat parameter buckets and their shards; [`buffer`]: buffers that other ranks of
@@ -28,7 +29,7 @@
 //! - [`robust_aggregation`]: Byzantine-robust aggregation; [`byzantine`]: attacks.
 //! - [`loss_scaling`], [`sharded_norm`], [`microbatch_losses`]: loss scale, norms and losses over
 //!   ranks; [`guards`]: non-finite gradients and diverged replicas; `traffic`: traffic sums.
-//! - [`full_tensors`]: whole tensors from shards; [`checkpoint_pieces`]: the pieces each rank
+//! - `flat_weights`: a model in one vector; [`full_tensors`]: whole tensors from shards; [`checkpoint_pieces`]: the pieces each rank
 //!   saves; [`u64_as_f32`]: integers in `f32` checkpoints.
 //! - [`footprint`]: memory of a rank; [`from_recipe`]: plans from a recipe.
 //!
@@ -115,6 +116,7 @@ pub mod tensor_parallel;
 pub mod checkpoint_pieces;
 mod distance;
 mod exposed_communication;
+mod flat_weights;
 pub mod full_tensors;
 pub mod guards;
 pub mod loss_scaling;
@@ -131,6 +133,7 @@ mod step_context;
 pub mod step_program;
 pub mod strategies;
 pub mod strategy;
+mod task_spans;
 mod traffic;
 
 pub mod footprint;
@@ -158,3 +161,5 @@ pub use replica_plan::ReplicaPlan;
 pub use stages::Stages;
 pub use step::StepHost;
 pub use stragglers::{StepCutoff, StepDuty};
+pub use strategy::StepLoss;
+pub use task_spans::TaskSpan;

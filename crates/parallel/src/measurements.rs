@@ -48,6 +48,25 @@ pub struct Topology {
     pub spectral_gap: f64,
 }
 
+/// Aggregation of clients' updates at the end of a round, on the coordinator.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RoundSummary {
+    /// Clients sampled.
+    pub sampled: usize,
+    /// Updates aggregated, delayed ones included.
+    pub counted: usize,
+    /// Delayed updates among them.
+    pub delayed: usize,
+    /// Mean of ‖Δᵢ − Δ‖² over them, where Δ is the aggregate.
+    pub drift: f64,
+    /// Largest ‖Δᵢ − Δ‖², and its client.
+    pub drift_max: (f64, usize),
+    /// ‖Δ‖².
+    pub moved: f64,
+    /// ε of all rounds so far, if there is noise.
+    pub epsilon: Option<f64>,
+}
+
 /// Measurements of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measurements {
@@ -55,4 +74,6 @@ pub struct Measurements {
     pub drift: Option<Drift>,
     /// Compression of the gradients.
     pub compression: Option<CompressionStats>,
+    /// Aggregation of clients' updates.
+    pub aggregation: Option<RoundSummary>,
 }

@@ -7,21 +7,21 @@ use crate::programs::Segment;
 use crate::replica::Replica;
 use crate::step_context::StepContext;
 use crate::stragglers::{CutoffAgreement, StepCutoff, StepDuty};
+use crate::strategy::Passes;
+use crate::task_spans::TaskSpans;
 use lockstep_comm::CommError;
 use lockstep_config::LossScale;
 use lockstep_model::{Microbatch, Mode};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use std::cell::{Cell, RefCell};
-
-/// Called before a micro-batch with its number and a function that tells whether the step is over.
-pub type BeforeMicrobatch<'a> = &'a dyn Fn(usize, &dyn Fn() -> bool);
+use std::sync::Arc;
 
 impl Replica {
     /// Runs this rank's micro-batches of a step forward and backward and adds their gradients to
     /// their leaves; `microbatch` returns a micro-batch by number, `step` selects dropout masks.
     /// Returns the sum of the token losses of all micro-batches of all ranks, added in micro-batch
-    /// order.
+    /// order; micro-batches of ranks that are cut off (see [`crate::stragglers`]) contribute none.
     pub fn run_microbatches<'a>(
         &mut self,
         cpu: &Cpu,
@@ -29,50 +29,57 @@ impl Replica {
         step: u64,
         microbatch: &dyn Fn(usize) -> Microbatch<'a>,
     ) -> Result<f64, CommError> {
-        self.run_microbatches_after(cpu, seed, step, microbatch, &|_, _| {})
+        self.begin_passes(step)?;
+        let training = Arc::clone(&self.programs.training);
+        let passes = Passes {
+            cpu,
+            seed,
+            step,
+            program: &training.program,
+            tasks: training.segment(Segment::Passes),
+            microbatch,
+            before_microbatch: &|_, _| {},
+            spans: &TaskSpans::default(),
+        };
+        self.run_passes(&passes, 0)?;
+        self.end_passes(cpu)
     }
 
-    /// Like [`Self::run_microbatches`], with a call before each micro-batch. Micro-batches of ranks
-    /// that are cut off (see [`crate::stragglers`]) contribute no loss.
-    pub fn run_microbatches_after<'a>(
-        &mut self,
-        cpu: &Cpu,
-        seed: u64,
-        step: u64,
-        microbatch: &dyn Fn(usize) -> Microbatch<'a>,
-        before_microbatch: BeforeMicrobatch<'_>,
-    ) -> Result<f64, CommError> {
-        let loss_scale = self.loss_scale.unwrap_or(LossScale::ONE);
+    /// Selects the program of a step and discards the gradients of the last one.
+    pub(crate) fn begin_passes(&mut self, step: u64) -> Result<(), CommError> {
         if let Some(agreement) = &mut self.step_context.agreement {
             agreement.get_mut().begin()?;
         }
-        let Self { store, step_context, .. } = &mut *self;
+        let Self { store, step_context, programs, plan, blueprint, groups, device, .. } = self;
         // The gradients of a probe must not be reduced, even with a single micro-batch.
         store.is_held = step_context.agreement.is_some() || step_context.duty == StepDuty::Probe;
-        let Self { programs, plan, blueprint, groups, store, .. } = &mut *self;
         store.set_alone(!programs.kind_at(step).is_reduced());
         programs.select(step, store.is_held, plan, blueprint, groups.rank());
-        let Self {
-            blueprint,
-            plan,
-            store,
-            losses,
-            device,
-            scratch,
-            step_context,
-            programs,
-            client,
-            ..
-        } = self;
-        let StepContext { agreement, duty, .. } = &*step_context;
         store.restart();
         store.overlap.begin_step(step);
         device.link.begin_step(step);
         device.tensor_parallel.begin_step(step);
-        let (numbers, own_losses) = losses.own_mut();
+        Ok(())
+    }
+
+    /// Runs the passes of some micro-batches, which the program counts from `first` on.
+    pub(crate) fn run_passes(
+        &mut self,
+        passes: &Passes<'_, '_>,
+        first: usize,
+    ) -> Result<(), CommError> {
+        let Passes { cpu, seed, step, program, .. } = *passes;
+        let loss_scale = self.loss_scale.unwrap_or(LossScale::ONE);
+        let Self { blueprint, plan, store, losses, device, scratch, step_context, client, .. } =
+            self;
+        let StepContext { agreement, duty, num_targets, .. } = &mut *step_context;
+        let own_losses = losses.own_mut();
+        let number = |index: usize| program.microbatches[index] as usize;
+        let num_targets = Cell::from_mut(num_targets);
         let of_plan = |index: usize| {
-            let microbatch = microbatch(numbers[index]);
+            let microbatch = (passes.microbatch)(number(index));
             assert_eq!(microbatch.shape, plan.microbatch, "the memory is for this shape");
+            num_targets.set(microbatch.num_targets);
             microbatch
         };
         let is_over = || agreement.as_ref().is_some_and(is_over);
@@ -81,7 +88,7 @@ impl Replica {
             if *duty == StepDuty::Nothing || (*duty == StepDuty::Probe && num_done.get() > 0) {
                 return false;
             }
-            before_microbatch(numbers[index], &is_over);
+            (passes.before_microbatch)(number(index), &is_over);
             let should_run = !is_over();
             num_done.set(num_done.get() + usize::from(should_run));
             should_run
@@ -92,22 +99,27 @@ impl Replica {
             cpu,
             mode: Mode::Train { seed, step, loss_scale },
             scratch,
-            num_microbatches: numbers.len(),
+            num_microbatches: program.microbatches.len(),
             microbatch: &of_plan,
             should_run: &should_run,
-            loss: &mut |index, loss| own_losses[index] = loss,
+            loss: &mut |index, loss| own_losses[index - first] = loss,
+            done: &|task| passes.spans.end(task),
         };
-        let (program, passes) =
-            (&programs.training.program, programs.training.segment(Segment::Passes));
         match client {
             Some(client) => {
-                device.run(&mut ServedStore { store, client }, &mut job, program, passes)?;
+                let store = &mut ServedStore { store, client };
+                device.run(store, &mut job, program, passes.tasks.clone())?;
             }
-            None => device.run(store, &mut job, program, passes)?,
+            None => device.run(store, &mut job, program, passes.tasks.clone())?,
         }
-        let waited = store.overlap.exposed().saturating_sub(waited);
+        let waited = self.store.overlap.exposed().saturating_sub(waited);
         self.step_context.num_run = num_done.get();
         self.step_context.computed = self.world.clock().since(start).saturating_sub(waited);
+        Ok(())
+    }
+
+    /// Decides whose gradients count, and sums the losses.
+    pub(crate) fn end_passes(&mut self, cpu: &Cpu) -> Result<f64, CommError> {
         self.drop_excluded_gradients(cpu)?;
         self.gather_losses()
     }
@@ -163,7 +175,7 @@ impl Replica {
         };
         if !self.step_context.counted_in_step {
             grads.abandon();
-            self.losses.own_mut().1.fill(0.0);
+            self.losses.own_mut().fill(0.0);
         }
         if is_alone {
             // A local step reduces nothing.

@@ -78,9 +78,9 @@ impl MicrobatchLosses {
         &self.own
     }
 
-    /// Numbers of this rank's micro-batches, and their losses to fill in.
-    pub fn own_mut(&mut self) -> (&[usize], &mut [f64]) {
-        (&self.own, &mut self.own_losses)
+    /// Losses of this rank's micro-batches, to fill in.
+    pub fn own_mut(&mut self) -> &mut [f64] {
+        &mut self.own_losses
     }
 
     /// Sum over the micro-batches of all ranks, or of this one, in micro-batch order; and how much

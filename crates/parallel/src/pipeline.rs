@@ -63,6 +63,8 @@ pub struct Job<'a, 'l> {
     pub should_run: &'a dyn Fn(usize) -> bool,
     /// Receives the loss of a micro-batch on the last stage.
     pub loss: &'a mut dyn FnMut(usize, f64),
+    /// Called after each task.
+    pub done: &'a dyn Fn(TaskId),
 }
 
 /// Sizes of a pipeline rank's memory.
@@ -229,7 +231,11 @@ impl PipelineRank {
         let mut at_work: Option<(u32, Microbatch<'_>)> = None;
         let mut is_over = false;
         self.executed.clear();
-        for id in tasks.map(TaskId) {
+        for id in tasks.clone().map(TaskId) {
+            // The task before has ended, however it did.
+            if id.0 > tasks.start {
+                (job.done)(TaskId(id.0 - 1));
+            }
             let op = program.tasks[id.0 as usize].op;
             let Some(microbatch) = op.microbatch() else {
                 match op {
@@ -270,7 +276,11 @@ impl PipelineRank {
                 }
             }
         }
-        self.link.settle()
+        self.link.settle()?;
+        if !tasks.is_empty() {
+            (job.done)(TaskId(tasks.end - 1));
+        }
+        Ok(())
     }
 
     /// Chunk and slot of a micro-batch at a stage of this rank.

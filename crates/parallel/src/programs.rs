@@ -8,6 +8,9 @@ use lockstep_schedule::step::{Program, TaskOp};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Programs of earlier steps that are kept; rounds of sampled clients may have one each.
+const MAX_KEPT: usize = 64;
+
 /// Programs of a rank's steps and evaluations.
 pub struct Programs {
     /// Program of the current kind of step.
@@ -31,9 +34,14 @@ pub struct TrainingProgram {
 /// Part of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Segment {
+    /// Transfers before the first step or for a checkpoint, which the training loop starts: it
+    /// knows whether files are read or written.
+    Outside,
+    /// Loading of the batch.
+    Load,
     /// Forward and backward passes of the micro-batches, with what they communicate.
     Passes,
-    /// Gathering of the losses.
+    /// Gathering of the losses, and reports of them within a group.
     Losses,
     /// Rest of the reduction of gradients.
     Reduction,
@@ -49,30 +57,54 @@ pub enum Segment {
     Update,
 }
 
+impl Segment {
+    /// Segment of a task that follows one of this segment.
+    fn next(self, op: TaskOp) -> Self {
+        match op {
+            TaskOp::LoadBatch => return Self::Load,
+            TaskOp::GatherLosses | TaskOp::Report { part: 0 } => return Self::Losses,
+            TaskOp::Unscale => return Self::Unscale,
+            TaskOp::GradNorm => return Self::Norm,
+            TaskOp::Agree => return Self::Agreement,
+            TaskOp::LoadClient { .. } | TaskOp::ClientStep { .. } => return Self::Strategy,
+            TaskOp::Barrier => return Self::Outside,
+            _ if op.block_pass().is_some() => return Self::Passes,
+            _ => {}
+        }
+        match self {
+            Self::Load if !op.is_of_strategy() => Self::Passes,
+            Self::Losses | Self::Reduction => match op {
+                // Within a host group.
+                TaskOp::Reduce { .. } => Self::Strategy,
+                _ if op.is_of_strategy() => Self::Strategy,
+                _ => Self::Reduction,
+            },
+            Self::Update if op.is_of_strategy() => Self::Strategy,
+            Self::Agreement | Self::Update => Self::Update,
+            Self::Load | Self::Unscale | Self::Norm => Self::Strategy,
+            // Messages of a strategy leave while passes run.
+            Self::Outside | Self::Passes | Self::Strategy => self,
+        }
+    }
+}
+
 impl TrainingProgram {
     fn new(program: Program) -> Self {
         let mut segments: Vec<(Segment, Range<u32>)> = Vec::new();
-        let mut now = Segment::Passes;
+        let mut now = Segment::Outside;
         for (id, task) in program.iter() {
-            now = match task.op {
-                TaskOp::GatherLosses => Segment::Losses,
-                TaskOp::Unscale => Segment::Unscale,
-                TaskOp::GradNorm => Segment::Norm,
-                TaskOp::Agree => Segment::Agreement,
-                _ => match now {
-                    Segment::Losses => Segment::Reduction,
-                    Segment::Unscale => Segment::Strategy,
-                    Segment::Agreement => Segment::Update,
-                    Segment::Update if task.op.is_of_strategy() => Segment::Strategy,
-                    now => now,
-                },
-            };
+            now = now.next(task.op);
             match segments.last_mut().filter(|(last, _)| *last == now) {
                 Some((_, tasks)) => tasks.end = id.0 + 1,
                 None => segments.push((now, id.0..id.0 + 1)),
             }
         }
         Self { program, segments }
+    }
+
+    /// Whether ranks agree on the update.
+    pub fn has_agreement(&self) -> bool {
+        self.segments.iter().any(|(segment, _)| *segment == Segment::Agreement)
     }
 
     /// Tasks of the first segment of a kind; none where the step has none.
@@ -141,6 +173,9 @@ impl Programs {
             }))
         };
         let before = std::mem::replace(&mut self.training, next);
+        if self.kept.len() == MAX_KEPT {
+            self.kept.remove(0);
+        }
         self.kept.push((std::mem::replace(&mut self.kind, kind), before));
     }
 }

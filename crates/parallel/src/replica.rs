@@ -31,6 +31,7 @@ use crate::sharded_norm::ShardedNorm;
 use crate::stages::Stages;
 use crate::step_context::StepContext;
 use crate::strategy::Strategy;
+use crate::task_spans::TaskSpans;
 use crate::tensor_parallel::{TensorParallel, slots_of_tp_rank};
 use crate::traffic::add_traffic;
 use crate::trainable_params::TrainableParams;
@@ -73,8 +74,6 @@ pub struct Replica {
     /// Duty of this rank in the step, and measurements of the last step.
     pub(crate) step_context: StepContext,
     pub(crate) world: World,
-    /// Bytes sent for this rank outside the replica's own groups.
-    pub(crate) external_traffic: Traffic,
 }
 
 impl Replica {
@@ -161,7 +160,6 @@ impl Replica {
                 ..StepContext::default()
             },
             world: World::clone(world),
-            external_traffic: Traffic::default(),
             loss_scale: None,
         };
         replica.initialize(seed, cpu)?;
@@ -244,6 +242,7 @@ impl Replica {
                     microbatch: &of_plan,
                     should_run: &|_| true,
                     loss: &mut |microbatch, sum| sums[part * depth + microbatch] = sum,
+                    done: &|_| {},
                 },
                 &programs.evaluation,
                 0..programs.evaluation.tasks.len() as u32,
@@ -266,10 +265,19 @@ impl Replica {
     /// Finishes the gradient sums of a step: waits for all reductions and adds the mirrors'
     /// gradients to their owners.
     pub fn finish_reduce(&mut self, cpu: &Cpu) -> Result<ScaledGradients, CommError> {
+        self.finish_reduction(cpu, &TaskSpans::default())
+    }
+
+    /// Like [`Self::finish_reduce`], with the spans of its tasks.
+    pub(crate) fn finish_reduction(
+        &mut self,
+        cpu: &Cpu,
+        spans: &TaskSpans,
+    ) -> Result<ScaledGradients, CommError> {
         let Self { store, device, programs, .. } = self;
         let step = &programs.training;
         let tasks = step.segment(Segment::Reduction);
-        store.finish_reduce(cpu, &mut device.link, &step.program, tasks)?;
+        store.finish_reduce(cpu, &mut device.link, &step.program, tasks, spans)?;
         Ok(ScaledGradients { scale: self.loss_scale })
     }
 
@@ -376,7 +384,7 @@ impl Replica {
         update: &Update,
     ) -> Result<(), CommError> {
         let tasks = self.programs.training.segment(Segment::Update);
-        self.update(cpu, optimizer, update, tasks)
+        self.update(cpu, optimizer, update, tasks, &TaskSpans::default())
     }
 
     /// Runs the tasks of an update.
@@ -386,6 +394,7 @@ impl Replica {
         optimizer: &mut Optimizer,
         update: &Update,
         tasks: Range<u32>,
+        spans: &TaskSpans,
     ) -> Result<(), CommError> {
         if optimizer.needs_norms() {
             self.store.prepare(cpu, optimizer, update);
@@ -398,7 +407,7 @@ impl Replica {
         }
         let Self { store, device, programs, .. } = self;
         let program = &programs.training.program;
-        store.step(cpu, optimizer, update, &mut device.link, program, tasks)
+        store.step(cpu, optimizer, update, &mut device.link, (program, tasks), spans)
     }
 
     /// Whether a parameter is trained in this phase.
@@ -421,7 +430,6 @@ impl Replica {
             self.strategy.as_ref().map_or(Traffic::default(), |it| it.traffic()),
             self.client_traffic(),
             self.host_traffic(),
-            self.external_traffic,
         ];
         others.into_iter().fold(add_traffic(gradients, self.step_context.past_traffic), add_traffic)
     }

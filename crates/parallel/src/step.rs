@@ -5,15 +5,23 @@
 //! background. What the training loop knows and a program does not, such as the data and the
 //! decision to skip an update, is behind [`StepHost`].
 
+use crate::loss_scaling::UnscaledGradients;
 use crate::measurements::{ConsensusDistance, Measurements, Topology};
-use crate::programs::Segment;
+use crate::parameter_server::Client;
+use crate::programs::{Segment, TrainingProgram};
 use crate::replica::Replica;
-use crate::strategy::{StateLayout, Strategy, StrategyContext, StrategyPlan, StrategyStart};
+use crate::strategy::{
+    Passes, StateLayout, StepLoss, Strategy, StrategyContext, StrategyPlan, StrategyStart,
+};
+use crate::task_spans::{TaskSpan, TaskSpans};
 use lockstep_comm::CommError;
 use lockstep_model::Microbatch;
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Update};
+use lockstep_schedule::step::{TaskId, TaskOp};
 use lockstep_tensor::Cpu;
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Part of a step that the training loop decides.
 pub trait StepHost<'a> {
@@ -26,24 +34,25 @@ pub trait StepHost<'a> {
     /// Called before a micro-batch with a function that tells whether the step is over.
     fn before_microbatch(&self, _index: usize, _is_over: &dyn Fn() -> bool) {}
 
-    /// Takes the sum of the token losses of all ranks. Returns a factor of the gradient sums that
-    /// makes up for ranks whose gradients are missing, if some are.
+    /// Takes the loss of the step. Returns a factor of the gradient sums that makes up for ranks
+    /// whose gradients are missing, if some are.
     fn after_microbatches(
         &mut self,
         _replica: &mut Replica,
-        _loss_sum: f64,
+        _loss: &StepLoss,
     ) -> Result<Option<f32>, Self::Error> {
         Ok(None)
     }
 
     /// The update, from the norm that all ranks agree on; `None` skips it, on all ranks alike.
+    /// Where ranks do not wait for each other, each decides by its own norm.
     fn decide(&mut self, replica: &mut Replica, clip: &Clip)
     -> Result<Option<Update>, Self::Error>;
 }
 
 impl Replica {
-    /// Runs a training step and returns the norm of its gradients and how they were clipped.
-    /// Collective.
+    /// Runs a training step and returns the norm of its gradients and how they were clipped;
+    /// nothing where other ranks have ended the step before this one could begin. Collective.
     pub fn run_step<'a, H: StepHost<'a>>(
         &mut self,
         cpu: &Cpu,
@@ -52,73 +61,197 @@ impl Replica {
         optimizer: &mut Optimizer,
         clip_plan: &ClipPlan,
         host: &mut H,
-    ) -> Result<Clip, H::Error> {
+    ) -> Result<Option<Clip>, H::Error> {
         self.with_strategy(step, Some(optimizer), |strategy, at| strategy.begin_step(at));
-        let microbatch = |index| host.microbatch(index);
-        let before = |index, is_over: &dyn Fn() -> bool| host.before_microbatch(index, is_over);
-        let loss = self.run_microbatches_after(cpu, seed, step, &microbatch, &before)?;
-        let factor = host.after_microbatches(self, loss)?;
-        optimizer.read_ahead();
-        let sums = self.finish_reduce(cpu)?;
-        let mut sums = Some(self.unscale(cpu, sums));
-        if let Some(factor) = factor {
-            self.rescale(cpu, factor);
+        self.begin_passes(step)?;
+        let training = Arc::clone(&self.programs.training);
+        let program = &training.program;
+        let spans = if self.step_context.is_sampled {
+            TaskSpans::begin(&self.world, program.tasks.len())
+        } else {
+            TaskSpans::default()
+        };
+        let run = StepRun { cpu, step, training: &training, spans: &spans };
+        let (mut sums, mut clip, mut update) = (None, Clip::unclipped(0.0), None);
+        if self.is_served() {
+            let inputs = |number: &u32| host.microbatch(*number as usize).inputs;
+            self.begin_pulls(step, program.microbatches.iter().map(inputs))?;
         }
-        let (mut clip, mut update) = (Clip::unclipped(0.0), None);
-        let program = self.programs.training.clone();
-        for (segment, tasks) in &program.segments {
+        for (segment, tasks) in &training.segments {
+            let tasks = tasks.clone();
             match segment {
-                // They ran above, since their results steer the step.
-                Segment::Passes | Segment::Losses | Segment::Reduction | Segment::Unscale => {}
+                // The reduction ends with the losses.
+                Segment::Outside | Segment::Reduction | Segment::Unscale => {}
+                // The loader has the batch.
+                Segment::Load => spans.end_all(tasks),
+                Segment::Passes => self.run_model(&Passes {
+                    cpu,
+                    seed,
+                    step,
+                    program,
+                    tasks,
+                    microbatch: &|number| host.microbatch(number),
+                    before_microbatch: &|number, is_over| host.before_microbatch(number, is_over),
+                    spans: &spans,
+                })?,
+                Segment::Losses => {
+                    let norm;
+                    (sums, norm) = self.finish_microbatches(&run, optimizer, host, tasks)?;
+                    clip = norm.map_or(clip, Clip::unclipped);
+                }
                 Segment::Strategy => {
-                    self.run_strategy(cpu, step, optimizer, tasks.clone())?;
+                    self.run_strategy(&run, optimizer, update, tasks)?;
                     // Before the agreement a strategy changes gradients only.
-                    if sums.is_none() {
+                    if self.strategy.is_some() && sums.is_none() {
                         self.store.publish(&mut self.device.link)?;
                     }
+                    if self.is_step_over() {
+                        return Ok(None);
+                    }
                 }
-                Segment::Norm => self.measure_norm(cpu),
+                Segment::Norm => {
+                    self.measure_norm(cpu);
+                    if !training.has_agreement() {
+                        sums = None;
+                        clip = self.norm.clip(clip_plan, &mut self.store.overlap)?;
+                        update = host.decide(self, &clip)?;
+                        if update.is_some() {
+                            self.prepare_push(step);
+                        }
+                    }
+                    spans.end_all(tasks);
+                }
                 Segment::Agreement => {
                     let sums = sums.take().expect("a step agrees once");
                     clip = self.agree(sums, clip_plan, step)?;
                     update = host.decide(self, &clip)?;
+                    spans.end_all(tasks);
                 }
                 Segment::Update => {
                     if let Some(update) = &update {
-                        self.update(cpu, optimizer, update, tasks.clone())?;
+                        self.update(cpu, optimizer, update, tasks, &spans)?;
                     }
                 }
             }
         }
-        Ok(clip)
+        self.step_context.spans = spans.finish();
+        Ok(Some(clip))
+    }
+
+    /// Sets whether the spans of the next steps are recorded ([`Self::take_spans`]).
+    pub fn set_sampled(&mut self, is_sampled: bool) {
+        self.step_context.is_sampled = is_sampled;
+    }
+
+    /// Takes the spans of the last step, if it was sampled, with the actions of their tasks; tasks
+    /// of an update that was skipped have none.
+    pub fn take_spans(&mut self) -> Vec<(TaskSpan, String)> {
+        let tasks = &self.programs.training.program.tasks;
+        let spans = std::mem::take(&mut self.step_context.spans).into_iter();
+        spans.map(|span| (span, tasks[span.task.0 as usize].op.to_string())).collect()
+    }
+
+    /// Runs passes in this rank's model, or in that of the strategy.
+    fn run_model(&mut self, passes: &Passes<'_, '_>) -> Result<(), CommError> {
+        if let Some(strategy) = &mut self.strategy
+            && strategy.run_passes(passes)?
+        {
+            return Ok(());
+        }
+        self.run_passes(passes, 0)
+    }
+
+    /// Gathers the losses and completes the gradients, where this rank has some; returns their norm
+    /// where no task measures it.
+    fn finish_microbatches<'a, H: StepHost<'a>>(
+        &mut self,
+        run: &StepRun<'_>,
+        optimizer: &mut Optimizer,
+        host: &mut H,
+        tasks: Range<u32>,
+    ) -> Result<(Option<UnscaledGradients>, Option<f64>), H::Error> {
+        let first = run.training.program.tasks[tasks.start as usize].op;
+        let loss = self.gather_loss(run, optimizer, tasks)?;
+        let factor = host.after_microbatches(self, &loss)?;
+        optimizer.read_ahead();
+        let mut sums = None;
+        if first == TaskOp::GatherLosses {
+            let scaled = self.finish_reduction(run.cpu, run.spans)?;
+            sums = Some(self.unscale(run.cpu, scaled));
+        }
+        if let Some(factor) = factor {
+            self.rescale(run.cpu, factor);
+        }
+        run.spans.end_all(run.training.segment(Segment::Unscale));
+        Ok((sums, loss.norm))
+    }
+
+    /// Sums the losses of all ranks, or of this one where the task makes no call.
+    fn gather_loss(
+        &mut self,
+        run: &StepRun<'_>,
+        optimizer: &mut Optimizer,
+        tasks: Range<u32>,
+    ) -> Result<StepLoss, CommError> {
+        let mut loss = StepLoss { sum: 0.0, num_targets: None, norm: None };
+        for id in tasks {
+            let task = &run.training.program.tasks[id as usize];
+            if task.op == TaskOp::GatherLosses {
+                self.losses.set_alone(task.call.is_none());
+                loss.sum = self.end_passes(run.cpu)?;
+                run.spans.end(TaskId(id));
+            } else {
+                self.run_strategy(run, optimizer, None, id..id + 1)?;
+            }
+        }
+        Ok(self.strategy.as_ref().and_then(|strategy| strategy.loss()).unwrap_or(loss))
     }
 
     /// Runs tasks of the strategy.
     fn run_strategy(
         &mut self,
-        cpu: &Cpu,
-        step: u64,
+        run: &StepRun<'_>,
         optimizer: &mut Optimizer,
+        update: Option<Update>,
         tasks: Range<u32>,
     ) -> Result<(), CommError> {
-        let program = self.programs.training.clone();
+        let StepRun { cpu, step, training, spans } = *run;
+        let mut tasks = tasks.map(|id| (TaskId(id), training.program.tasks[id as usize].op));
+        if self.is_served() {
+            return tasks.try_for_each(|(id, op)| {
+                self.run_server_task(cpu, step, update.as_ref(), op)?;
+                spans.end(id);
+                Ok(())
+            });
+        }
         let run = |strategy: &mut dyn Strategy, at: &mut StrategyContext<'_>| {
-            let tasks = &program.program.tasks[tasks.start as usize..tasks.end as usize];
-            tasks.iter().try_for_each(|task| strategy.run(cpu, task.op, at))
+            at.update = update;
+            tasks.try_for_each(|(id, op)| {
+                strategy.run(cpu, op, at)?;
+                spans.end(id);
+                Ok(())
+            })
         };
         self.with_strategy(step, Some(optimizer), run).unwrap_or(Ok(()))
     }
+}
+
+/// A step that runs.
+#[derive(Clone, Copy)]
+struct StepRun<'a> {
+    cpu: &'a Cpu,
+    step: u64,
+    training: &'a TrainingProgram,
+    spans: &'a TaskSpans,
 }
 
 impl Replica {
     /// Adopts a strategy. Collective, before the first step; every rank holds the whole model
     /// unless all that the strategy does is to reduce gradients.
     pub fn adopt(&mut self, plan: Box<dyn StrategyPlan>) -> Result<(), CommError> {
-        if !plan.is_interpreted() {
-            return Ok(());
-        }
-        let Self { groups, plan: of_replica, blueprint, all, store, .. } = &*self;
-        let start = StrategyStart { groups, plan: of_replica, blueprint, buckets: all, store };
+        let Self { groups, plan: of_replica, blueprint, all, store, world, .. } = &*self;
+        let start =
+            StrategyStart { groups, plan: of_replica, blueprint, buckets: all, world, store };
         self.strategy = plan.start(&start)?;
         assert!(
             self.strategy.is_none() || self.plan.is_replicated(),
@@ -133,6 +266,12 @@ impl Replica {
         self.programs.kind_at(step).is_local()
     }
 
+    /// Micro-batches of a client in a step, where each client divides its gradients by its own
+    /// number of targets.
+    pub fn microbatches_per_client(&self) -> Option<usize> {
+        self.strategy.as_ref()?.microbatches_per_client()
+    }
+
     /// Runs something with the strategy, if there is one.
     pub(crate) fn with_strategy<R>(
         &mut self,
@@ -141,7 +280,7 @@ impl Replica {
         run: impl FnOnce(&mut dyn Strategy, &mut StrategyContext<'_>) -> R,
     ) -> Option<R> {
         let Self { strategy, blueprint, store, .. } = self;
-        let mut at = StrategyContext { step, blueprint, optimizer, store };
+        let mut at = StrategyContext { step, blueprint, optimizer, update: None, store };
         strategy.as_deref_mut().map(|strategy| run(strategy, &mut at))
     }
 
@@ -192,9 +331,31 @@ impl Replica {
         result
     }
 
+    /// Visits the strategy's checkpoint state that may move to other ranks
+    /// ([`Strategy::visit_movable`]).
+    pub fn visit_movable<E>(
+        &mut self,
+        mut visit: impl FnMut(&str, bool, &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut result = Ok(());
+        if let Some(strategy) = &mut self.strategy {
+            strategy.visit_movable(&mut |name, is_saved, values| {
+                result = visit(name, is_saved, values);
+                result.is_ok()
+            });
+        }
+        result
+    }
+
     /// Takes what the strategy measured in the last step.
     pub fn take_measurements(&mut self) -> Measurements {
         self.strategy.as_mut().map_or(Measurements::default(), |it| it.take_measurements())
+    }
+
+    /// Number of this rank's gradients by staleness, where gradients may be stale.
+    pub fn staleness(&self) -> Option<&BTreeMap<u64, u64>> {
+        let of_client = self.client.as_ref().map(Client::staleness);
+        of_client.or_else(|| self.strategy.as_ref()?.staleness())
     }
 
     /// Consensus distance when the mean was installed last.

@@ -1,6 +1,7 @@
 //! State of a rank's step: its duty, the cutoff agreement, and measurements of the last step.
 
 use crate::stragglers::{CutoffAgreement, StepDuty};
+use crate::task_spans::TaskSpan;
 use lockstep_comm::Traffic;
 use std::cell::RefCell;
 use std::time::Duration;
@@ -14,6 +15,17 @@ pub(crate) struct StepContext {
     pub(crate) duty: StepDuty,
     /// Whether this rank's gradients counted in the last step.
     pub(crate) counted_in_step: bool,
+    /// Number of targets by which the gradients of the last micro-batch were divided.
+    pub(crate) num_targets: u64,
+    /// Oldest version of the weights that parameter servers have let this rank read in the step,
+    /// and the one from which on the run is over without it.
+    pub(crate) version: u64,
+    pub(crate) last_version: Option<u64>,
+    /// Whether only the embedding rows of the step's tokens are pulled.
+    pub(crate) pulls_rows: bool,
+    /// Whether spans of the next step are recorded, and those of the last sampled step.
+    pub(crate) is_sampled: bool,
+    pub(crate) spans: Vec<TaskSpan>,
     /// Micro-batches run in the last step, and their computation time.
     pub(crate) num_run: usize,
     pub(crate) computed: Duration,

@@ -1,16 +1,13 @@
 //! Registration of synchronization strategies, and the steps of a recipe's run.
 
 use crate::compress::CompressedExchange;
+use crate::federated::FederatedRounds;
 use crate::gossip::GossipPlan;
+use crate::hogwild::HogwildThreads;
 use crate::local_sgd::LocalSgdPlan;
+use crate::parameter_server::PullPushPlan;
 use crate::replica_plan::ReplicaPlan;
-use crate::step_program::parameter_server::{
-    ServerPlan, server_program, tokens_by_worker, worker_program,
-};
-use crate::step_program::{
-    FederatedStep, RankPlan, ServerStep, StepKind, StepTasks, federated_program, hold_reductions,
-    thread_program,
-};
+use crate::step_program::{RankPlan, StepKind, StepTasks, hold_reductions};
 use crate::strategy::{Strategy, StrategyPlan, StrategyStart};
 use lockstep_comm::CommError;
 use lockstep_config::{Recipe, SyncMode};
@@ -37,62 +34,16 @@ impl StrategyPlan for AllReduce {
     }
 }
 
-/// Parameter servers, federated clients or Hogwild's threads. They step outside
-/// [`crate::Replica::run_step`]; their programs serve the planner and the proof.
-struct OwnLoop(Recipe);
-
-impl StepTasks for OwnLoop {}
-
-impl StrategyPlan for OwnLoop {
-    fn kind_at(&self, step: u64) -> StepKind {
-        let (recipe, local) = (&self.0, StepKind::local());
-        match recipe.sync.mode {
-            SyncMode::ParameterServer => {
-                StepKind { servers: Some(ServerStep::at(recipe, step)), ..local }
-            }
-            SyncMode::Federated => {
-                StepKind { federated: Some(FederatedStep::at(recipe, step)), ..local }
-            }
-            _ => local,
-        }
-    }
-
-    fn step_counts(&self, steps: u64) -> BTreeMap<StepKind, u64> {
-        let (recipe, local) = (&self.0, StepKind::local);
-        match recipe.sync.mode {
-            SyncMode::ParameterServer => {
-                let kind = |step| StepKind { servers: Some(step), ..local() };
-                let steps = ServerStep::of_run(recipe).into_iter();
-                steps.map(|(step, count)| (kind(step), count)).collect()
-            }
-            SyncMode::Federated => {
-                let kind = |step| StepKind { federated: Some(step), ..local() };
-                let steps = FederatedStep::of_run(recipe).into_iter();
-                steps.map(|(step, count)| (kind(step), count)).collect()
-            }
-            _ => BTreeMap::from([(local(), steps)]),
-        }
-    }
-
-    fn is_interpreted(&self) -> bool {
-        false
-    }
-
-    fn start(&self, _at: &StrategyStart<'_>) -> Result<Option<Box<dyn Strategy>>, CommError> {
-        Ok(None)
-    }
-}
-
 /// Strategy of a recipe's workers.
 pub fn plan_of(recipe: &Recipe) -> Box<dyn StrategyPlan> {
     match recipe.sync.mode {
         SyncMode::LocalSgd => Box::new(LocalSgdPlan::new(recipe)),
         SyncMode::Gossip => Box::new(GossipPlan::new(recipe)),
+        SyncMode::ParameterServer => Box::new(PullPushPlan::new(recipe)),
+        SyncMode::Federated => Box::new(FederatedRounds::new(recipe)),
+        SyncMode::Hogwild => Box::new(HogwildThreads::new(recipe)),
         SyncMode::AllReduce if recipe.compress.is_on() => Box::new(CompressedExchange::new(recipe)),
         SyncMode::AllReduce => Box::new(AllReduce),
-        SyncMode::ParameterServer | SyncMode::Federated | SyncMode::Hogwild => {
-            Box::new(OwnLoop(recipe.clone()))
-        }
     }
 }
 
@@ -116,15 +67,6 @@ impl StepKind {
 impl RankPlan<'_> {
     /// Program of a training step of some kind of a recipe's run.
     pub fn training_of(&self, recipe: &Recipe, kind: &StepKind) -> Program {
-        if let Some(step) = kind.servers {
-            return worker_program(self, recipe, step);
-        }
-        if let Some(step) = &kind.federated {
-            return federated_program(self, recipe, step);
-        }
-        if recipe.sync.mode == SyncMode::Hogwild {
-            return thread_program(recipe, self.plan(), self.blueprint(), 0);
-        }
         let program = self.training_with(&*plan_of(recipe), kind);
         if kind.is_reduced() && recipe.sync.stragglers.policy.leaves_out() {
             return hold_reductions(&program);
@@ -143,15 +85,6 @@ pub fn programs(
 ) -> Vec<Program> {
     let worker = |rank| RankPlan::new(plan, blueprint, rank).training_of(recipe, kind);
     let mut all: Vec<Program> = (0..plan.mesh.num_ranks()).map(worker).collect();
-    if let Some(step) = kind.servers {
-        let tokens = tokens_by_worker(&RankPlan::new(plan, blueprint, 0));
-        let servers = ServerPlan::new(recipe, blueprint, step, &tokens);
-        let numbers = 0..recipe.num_server_ranks();
-        all.extend(numbers.map(|number| server_program(&servers, number)));
-    }
-    if recipe.sync.mode == SyncMode::Hogwild {
-        let thread = |thread| thread_program(recipe, plan, blueprint, thread);
-        all.extend((1..recipe.sync.threads).map(thread));
-    }
+    all.extend(plan_of(recipe).other_programs(plan, blueprint, kind));
     all
 }

@@ -11,12 +11,15 @@ use crate::measurements::{ConsensusDistance, Measurements, Topology};
 use crate::param_store::ParamStore;
 use crate::replica_plan::ReplicaPlan;
 use crate::step_program::{StepKind, StepTasks};
+use crate::task_spans::TaskSpans;
 use lockstep_comm::{Comm, CommError, Traffic};
-use lockstep_model::Blueprint;
-use lockstep_optim::{Optimizer, Slot};
-use lockstep_schedule::step::TaskOp;
+use lockstep_model::{Blueprint, Microbatch};
+use lockstep_optim::{Optimizer, Slot, Update};
+use lockstep_platform::World;
+use lockstep_schedule::step::{Program, TaskOp};
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Steps of a strategy, known before the run.
 pub trait StrategyPlan: StepTasks + Send + Sync {
@@ -44,9 +47,14 @@ pub trait StrategyPlan: StepTasks + Send + Sync {
         all
     }
 
-    /// Whether [`crate::Replica::run_step`] runs the programs.
-    fn is_interpreted(&self) -> bool {
-        true
+    /// Programs of ranks and threads that are not workers with a replica of their own.
+    fn other_programs(
+        &self,
+        _plan: &ReplicaPlan,
+        _blueprint: &Blueprint,
+        _kind: &StepKind,
+    ) -> Vec<Program> {
+        Vec::new()
     }
 
     /// Allocates the state of a rank. Collective over the workers.
@@ -58,9 +66,25 @@ pub trait Strategy: Send {
     /// Prepares for a step.
     fn begin_step(&mut self, _at: &mut StrategyContext<'_>) {}
 
+    /// Runs passes in a model of the strategy, if the step has them there; returns whether it has.
+    fn run_passes(&mut self, _passes: &Passes<'_, '_>) -> Result<bool, CommError> {
+        Ok(false)
+    }
+
     /// Runs one of the strategy's tasks.
     fn run(&mut self, cpu: &Cpu, op: TaskOp, at: &mut StrategyContext<'_>)
     -> Result<(), CommError>;
+
+    /// Loss of the step, where the strategy gathers it.
+    fn loss(&self) -> Option<StepLoss> {
+        None
+    }
+
+    /// Micro-batches of a client in a step, where each client divides its gradients by its own
+    /// number of targets.
+    fn microbatches_per_client(&self) -> Option<usize> {
+        None
+    }
 
     /// Gives every rank the mean of all ranks' weights, where they have their own. Collective.
     fn install_mean(&mut self, _at: &mut StrategyContext<'_>) -> Result<(), CommError> {
@@ -86,6 +110,10 @@ pub trait Strategy: Send {
         visit: &mut dyn FnMut(&str, bool, &mut [f32]) -> bool,
     );
 
+    /// Visits state that may move to other ranks when a run resumes: the name of each tensor,
+    /// whether this rank saves it, and its values. Ends early where `visit` returns false.
+    fn visit_movable(&mut self, _visit: &mut dyn FnMut(&str, bool, &mut [f32]) -> bool) {}
+
     /// Bytes that this rank has sent.
     fn traffic(&self) -> Traffic;
 
@@ -95,6 +123,11 @@ pub trait Strategy: Send {
     /// Takes what was measured in the last step.
     fn take_measurements(&mut self) -> Measurements {
         Measurements::default()
+    }
+
+    /// Number of this rank's gradients by staleness, where gradients may be stale.
+    fn staleness(&self) -> Option<&BTreeMap<u64, u64>> {
+        None
     }
 
     /// Consensus distance when the mean was installed last.
@@ -108,6 +141,39 @@ pub trait Strategy: Send {
     }
 }
 
+/// Called before a micro-batch with its number and a function that tells whether the step is over.
+pub type BeforeMicrobatch<'a> = dyn Fn(usize, &dyn Fn() -> bool) + 'a;
+
+/// Passes of some micro-batches.
+pub struct Passes<'a, 'l> {
+    /// Compute device.
+    pub cpu: &'a Cpu,
+    /// Seed of the run, and the step, which select dropout masks.
+    pub seed: u64,
+    /// Step that runs.
+    pub step: u64,
+    /// Program of the step.
+    pub program: &'a Program,
+    /// Its tasks to run.
+    pub tasks: Range<u32>,
+    /// Returns a micro-batch by its number in the batch.
+    pub microbatch: &'a dyn Fn(usize) -> Microbatch<'l>,
+    /// Called before each micro-batch.
+    pub before_microbatch: &'a BeforeMicrobatch<'a>,
+    pub(crate) spans: &'a TaskSpans,
+}
+
+/// Loss of a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepLoss {
+    /// Sum of the token losses.
+    pub sum: f64,
+    /// Number of targets that it covers, where that is not the number of the batch.
+    pub num_targets: Option<f64>,
+    /// Norm of the gradients, where no task of the step measures it.
+    pub norm: Option<f64>,
+}
+
 /// A replica on which a strategy starts.
 pub struct StrategyStart<'a> {
     /// Process groups of the rank.
@@ -118,6 +184,8 @@ pub struct StrategyStart<'a> {
     pub blueprint: &'a Blueprint,
     /// Buckets of the model.
     pub buckets: &'a Buckets,
+    /// Clocks and threads.
+    pub world: &'a World,
     pub(crate) store: &'a ParamStore,
 }
 
@@ -126,6 +194,23 @@ impl StrategyStart<'_> {
     pub fn slots(&self) -> Vec<Slot> {
         let Self { store, blueprint, .. } = self;
         store.trained().slots(blueprint, &store.buckets, |bucket| store.own(bucket))
+    }
+
+    /// Copies all parameters to a flat vector; `places` has the range of each tensor.
+    pub(crate) fn read_params(&self, places: &BTreeMap<String, Range<usize>>, into: &mut [f32]) {
+        read_params(self.store, self.blueprint, places, into);
+    }
+}
+
+fn read_params(
+    store: &ParamStore,
+    blueprint: &Blueprint,
+    places: &BTreeMap<String, Range<usize>>,
+    into: &mut [f32],
+) {
+    for (block, param) in blueprint.tensors() {
+        let (bucket, range) = store.buckets.place(block, param);
+        into[places[&param.name].clone()].copy_from_slice(&store.own_params(bucket)[range]);
     }
 }
 
@@ -137,6 +222,8 @@ pub struct StrategyContext<'a> {
     pub blueprint: &'a Blueprint,
     /// Optimizer, where the step has one.
     pub optimizer: Option<&'a mut Optimizer>,
+    /// Update that was decided on, once it was.
+    pub update: Option<Update>,
     pub(crate) store: &'a mut ParamStore,
 }
 
@@ -154,6 +241,27 @@ impl StrategyContext<'_> {
     /// Reduced or local gradients of a bucket.
     pub fn grads_mut(&mut self, bucket: usize) -> &mut [f32] {
         self.store.own_grads_mut(bucket)
+    }
+
+    /// Slots that this rank's optimizer steps.
+    pub fn slots(&self) -> Vec<Slot> {
+        let Self { store, blueprint, .. } = self;
+        store.trained().slots(blueprint, &store.buckets, |bucket| store.own(bucket))
+    }
+
+    /// Sets all parameters, tied copies included, from a flat vector; `places` has the range of
+    /// each tensor.
+    pub(crate) fn set_params(&mut self, places: &BTreeMap<String, Range<usize>>, from: &[f32]) {
+        for (block, param) in self.blueprint.params() {
+            let (bucket, range) = self.store.buckets.place(block, param);
+            let name = param.mirror_of.as_ref().unwrap_or(&param.name);
+            self.store.own_params_mut(bucket)[range].copy_from_slice(&from[places[name].clone()]);
+        }
+    }
+
+    /// Copies all parameters to a flat vector.
+    pub(crate) fn read_params(&self, places: &BTreeMap<String, Range<usize>>, into: &mut [f32]) {
+        read_params(self.store, self.blueprint, places, into);
     }
 
     /// Makes a call of the few numbers that steer a run, among all ranks.

@@ -207,6 +207,13 @@ pub enum Event {
         /// 99th percentile of pushes.
         #[serde(with = "number")]
         push_p99_seconds: f64,
+        /// Number of pulls for a step by each worker that pulls; one that found the run over has no
+        /// push.
+        #[serde(default)]
+        pulls_by_worker: Vec<u64>,
+        /// Number of pushes by each of these workers.
+        #[serde(default)]
+        pushes_by_worker: Vec<u64>,
     },
     /// Staleness of the gradients of a worker so far.
     Staleness {
@@ -256,6 +263,14 @@ pub enum Event {
         message_bytes: u64,
         /// Uncompressed bytes of the same gradients.
         dense_bytes: u64,
+    },
+    /// Tasks of a sampled step of this rank, in the order in which they ran.
+    TaskSpans {
+        /// Number of completed steps.
+        step: u64,
+        /// Id of the task in the step's program, its action, and start and duration in seconds,
+        /// since the start of the step.
+        spans: Vec<(u32, String, f64, f64)>,
     },
     /// The validation loss reached its target, which ends the run.
     TargetReached {

@@ -4,7 +4,7 @@
 //! process instead of a cluster. Nothing is written.
 
 use crate::{Options, RunFolder, TrainError, device};
-use crate::{local_steps, pretrained, restore};
+use crate::{pretrained, restore, strategy};
 use lockstep_checkpoint::sharded::Store;
 use lockstep_comm::Comm;
 use lockstep_config::{Placement, Recipe, nearest};
@@ -19,7 +19,7 @@ use std::path::Path;
 /// checkpoint or pretrained model, or an occupied run folder. Returns the largest number of corpus
 /// bytes that any worker holds.
 pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<usize, TrainError> {
-    let recipe = &*local_steps::with_recorded_local_steps(recipe, options, world);
+    let recipe = &*strategy::with_recorded_local_steps(recipe, options, world);
     let held_bytes = check_inputs(recipe, world)?;
     let done = if let Some(dir) = &options.resume {
         restore::open(dir, recipe, world)?.step()

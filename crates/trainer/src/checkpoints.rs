@@ -16,7 +16,7 @@ use crate::learner::Learner;
 use crate::options::{LastStepReceiver, Options, SaveSignals};
 use crate::resume_state::ResumeState;
 use crate::step_log::StepLog;
-use crate::{TrainError, parameter_server, stragglers, worker_state};
+use crate::{TrainError, stragglers, strategy, worker_state};
 use lockstep_checkpoint::CheckpointError;
 use lockstep_checkpoint::failure_rate::observed_mtbf;
 use lockstep_checkpoint::sharded::{Commit, Position, Snapshot, Store, Writer};
@@ -491,7 +491,7 @@ fn take(recipe: &Recipe, snapshot: &mut Snapshot, learner: &mut Learner) -> Resu
     learner.replica.install_mean_weights()?;
     worker_state::save(recipe, snapshot, learner);
     stragglers::save(snapshot, &mut learner.replica)?;
-    parameter_server::save(snapshot, learner)?;
+    strategy::save(snapshot, learner)?;
     let is_shared = !recipe.has_local_state();
     let Learner { replica, optimizer, .. } = learner;
     replica.visit_checkpoint_pieces(optimizer, |piece| {

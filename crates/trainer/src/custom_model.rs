@@ -1,11 +1,10 @@
 //! Checks of a custom model: blocks of a library user in place of the recipe's family.
 //!
-//! Strategies that describe the model a second time (parameter servers, Hogwild, federated
-//! learning, automatic rounds) know only families, and so does tensor parallelism, which shards
-//! the layers inside a block.
+//! Strategies that describe the model a second time know only families, and so do automatic rounds
+//! and tensor parallelism, which shards the layers inside a block.
 
-use crate::TrainError;
-use lockstep_config::{Recipe, SyncMode};
+use crate::{TrainError, strategy};
+use lockstep_config::Recipe;
 use lockstep_model::{BlockIo, Blueprint};
 
 /// Refuses a custom model that is malformed, or that the recipe's layout cannot train.
@@ -16,9 +15,9 @@ pub(crate) fn check(recipe: &Recipe, model: Option<&Blueprint>) -> Result<(), Tr
 
 /// Setting of the recipe that needs a model family.
 fn refusal(recipe: &Recipe) -> Option<String> {
-    let mode = recipe.sync.mode;
-    if matches!(mode, SyncMode::ParameterServer | SyncMode::Hogwild | SyncMode::Federated) {
-        return Some(format!("sync.mode = {} trains model families only", mode.name()));
+    if strategy::needs_family(recipe) {
+        let mode = recipe.sync.mode.name();
+        return Some(format!("sync.mode = {mode} trains model families only"));
     }
     if recipe.sync.local_steps_is_auto {
         return Some("sync.local_steps = auto measures model families only; try 16".to_owned());

@@ -195,10 +195,12 @@ pub enum TrainError {
     },
     /// The run would stop where workers hold different weights.
     #[error(
-        "--stop-after {requested} ends inside a round of sync.mode = \"local-sgd\"; try {before} \
-         or {after}"
+        "--stop-after {requested} ends inside a round of sync.mode = \"{mode}\"; try {before} or \
+         {after}"
     )]
     InsideRound {
+        /// Name of the strategy.
+        mode: &'static str,
         /// Requested last step.
         requested: u64,
         /// End of the previous round.

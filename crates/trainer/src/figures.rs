@@ -54,7 +54,7 @@ pub struct RowFigures {
     pub row_imbalance: Option<f64>,
 }
 
-/// Counters of the parameter servers at the last synchronization.
+/// Counters of the servers at the last synchronization.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServerCounters {
     /// Pushes acknowledged to workers, by server and worker.

@@ -7,7 +7,6 @@ use lockstep_config::units::Bytes;
 use lockstep_config::{BatchPlan, LossScale, OffloadState, Recipe};
 use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer, Phases, Slot};
 use lockstep_parallel::Replica;
-use lockstep_parallel::federated::Federation;
 use lockstep_platform::{FileKind, World};
 use std::path::{Path, PathBuf};
 
@@ -29,8 +28,6 @@ pub struct Learner {
     pub(crate) current: Milestone,
     /// Loss scale and skipped steps.
     pub stability: Stability,
-    /// Clients of a federated run.
-    pub federation: Option<Federation>,
     pub(crate) world: World,
 }
 

@@ -1,21 +1,21 @@
 //! Trains a model from an empty process to saved weights, and loads what was trained.
 //!
 //! # Layout
-//! - [`train`](mod@train): the training loop. `sync_strategy`: the interface in which runs differ;
-//!   `synchronous`, `parameter_server` and `hogwild` implement it.
+//! - [`train`](mod@train): the training loop. `strategy`: the interface in which runs differ, and
+//!   the registration of those that implement it.
 //! - [`worker_threads`]: all ranks as threads of this process.
 //! - [`check`](mod@check): checks before any worker starts; `options`: settings outside the recipe.
 //! - [`device`]: the compute device of a recipe; [`feed`]: the data of a worker; `custom_model`:
 //!   blocks in place of a family.
 //! - [`learner`]: trainable state of a rank; [`materialize`](mod@materialize): its allocation.
 //! - [`evaluate`]: loss on held-out samples; [`health`]: finite values and equal replicas.
-//! - [`step_log`]: telemetry of a run; [`figures`]: its counters.
+//! - [`step_log`]: telemetry of a run; `span_log`: spans of sampled steps; [`figures`]: its
+//!   counters.
 //! - `summarize`, [`summary`]: the figures of a finished run; [`utilization`]: share of the peak.
 //! - [`pretrained`]: models in run folders and Hugging Face folders; [`mod@convert`]: conversion
 //!   between the two.
 //! - [`checkpoints`]: checkpoints during training; [`restore`], [`resume_state`]: resuming.
-//! - `federated`: federated rounds; `local_steps`: automatic length of a round; `sparse_rows`:
-//!   sparse embedding rows; `worker_state`: state that workers do not share, in checkpoints.
+//! - `worker_state`: state that workers do not share, in checkpoints.
 //! - [`stragglers`]: speed of workers and straggler policies; [`emulation`]: emulated slow workers.
 //! - [`run_folder`]: files of a run; `artifacts`: final weights and state.
 //! - [`generate`]: text generation; [`sampling`]: choice of the next token.
@@ -60,28 +60,23 @@ pub mod emulation;
 pub mod evaluate;
 mod event_history;
 pub mod failure_record;
-mod federated;
 pub mod feed;
 pub mod figures;
 pub mod health;
-mod hogwild;
 pub mod learner;
-mod local_steps;
 pub mod materialize;
 mod microbatch;
 mod options;
-mod parameter_server;
 pub mod pretrained;
 pub mod restore;
 pub mod resume_state;
 pub mod run_folder;
-mod sparse_rows;
+mod span_log;
 pub mod step_log;
 pub mod stragglers;
+mod strategy;
 mod summarize;
 pub mod summary;
-mod sync_strategy;
-mod synchronous;
 pub mod utilization;
 mod worker_state;
 pub mod worker_threads;

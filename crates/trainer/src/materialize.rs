@@ -2,7 +2,7 @@
 
 use crate::health::Stability;
 use crate::learner::{Learner, Milestone, optimizer_at};
-use crate::{TrainError, federated, stragglers};
+use crate::{TrainError, stragglers};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Partition, Recipe};
 use lockstep_model::Blueprint;
@@ -48,14 +48,12 @@ pub fn materialize_model(
     stragglers::prepare(recipe, world, &mut replica)?;
     let tensors = replica.blueprint().tensors();
     let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
-    let federation = federated::prepare(recipe, &mut replica, &clip, cpu, world)?;
     let optimizer = match recipe.num_servers() {
         0 => optimizer_at(recipe, &replica.slots(), 0, world)?,
         // The servers hold the optimizer state.
         _ => Optimizer::new(&recipe.optim, &[]),
     };
     Ok(Learner {
-        federation,
         optimizer,
         world: world.clone(),
         lr: LearningRate::new(&recipe.optim, recipe.train.steps),

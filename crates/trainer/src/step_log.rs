@@ -18,7 +18,7 @@ use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe};
 use lockstep_optim::{Clip, OverflowMonitor};
 use lockstep_parallel::compress::CompressionStats;
-use lockstep_parallel::federated::RoundSummary;
+use lockstep_parallel::measurements::RoundSummary;
 use lockstep_parallel::{ConsensusDistance, Drift, Measurements, Replica, Topology};
 use lockstep_platform::World;
 use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
@@ -81,11 +81,11 @@ pub struct StepLog {
     pub restarts: u64,
     /// Staleness histogram by worker: number of gradients by missed updates.
     pub staleness: Vec<BTreeMap<u64, u64>>,
-    /// Privacy budget spent by the noise of federated rounds.
+    /// Privacy budget spent by the noise of clients' updates.
     pub epsilon: Option<f64>,
     /// Traffic of sparse embedding rows.
     pub rows: RowFigures,
-    /// Counters of the parameter servers.
+    /// Counters of the servers.
     pub(crate) served: ServerCounters,
     /// Emulated speed of this worker.
     pub emulation: Emulation,
@@ -211,6 +211,7 @@ impl StepLog {
 
     /// Stops the clock and records the step.
     pub fn finish_step(&mut self, record: &StepRecord, replica: &mut Replica) {
+        self.record_spans(record.step + 1, replica);
         let (waited, for_stragglers) = replica.take_exposed();
         let [exposed_seconds, straggler_wait_seconds] =
             [waited.saturating_sub(for_stragglers), for_stragglers].map(|time| time.as_secs_f64());
@@ -272,6 +273,7 @@ impl StepLog {
     pub fn record_measurements(&mut self, step: u64, found: Measurements) {
         self.record_drift(step, found.drift);
         self.record_compression(step, found.compression);
+        self.record_aggregation(step, found.aggregation);
     }
 
     /// Records the drift at the end of a round.
@@ -290,8 +292,8 @@ impl StepLog {
         }
     }
 
-    /// Records a federated aggregation.
-    pub fn record_aggregation(&mut self, step: u64, found: Option<RoundSummary>) {
+    /// Records the aggregation of clients' updates.
+    fn record_aggregation(&mut self, step: u64, found: Option<RoundSummary>) {
         let Some(found) = found else { return };
         self.epsilon = found.epsilon.or(self.epsilon);
         self.telemetry.record(&Event::Aggregated {

@@ -88,7 +88,7 @@ pub struct AsynchronousFigures {
     pub spectral_gap: Option<f64>,
     /// Mean squared distance of the workers' weights from their mean, at the end.
     pub consensus_distance: Option<f64>,
-    /// Privacy budget epsilon that the noise of federated updates has spent.
+    /// Privacy budget epsilon that the noise of clients' updates has spent.
     pub epsilon: Option<f64>,
     /// Failure probability delta for which epsilon holds.
     pub delta: Option<f64>,
@@ -97,14 +97,14 @@ pub struct AsynchronousFigures {
     /// Traffic of sparse embedding rows.
     #[serde(flatten)]
     pub rows: RowFigures,
-    /// Number of parameter servers.
+    /// Number of servers.
     pub servers: usize,
-    /// Counters of the parameter servers.
+    /// Counters of the servers.
     #[serde(flatten)]
     pub served: ServerFigures,
 }
 
-/// Counters of the parameter servers in this process; null without servers.
+/// Counters of the servers in this process; null without servers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ServerFigures {
     /// Pushes acknowledged to workers, by server and worker.

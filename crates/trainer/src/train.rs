@@ -1,25 +1,21 @@
 //! The training loop of one rank, from an empty process to saved weights.
 //!
-//! Every synchronization strategy shares this loop; `SyncStrategy` holds the part in which
-//! all-reduce, local SGD, gossip, parameter servers, federated learning and Hogwild differ.
+//! Every synchronization strategy shares this loop and differs only behind `SyncStrategy`.
 
 use crate::checkpoints::CheckpointSaver;
 use crate::evaluate::{Evaluation, Evaluator};
-use crate::hogwild::Hogwild;
 use crate::materialize::materialize_model;
 use crate::options::{Options, Predicted};
-use crate::parameter_server::{self, ParameterServer, ServerConnection};
 use crate::step_log::StepLog;
+use crate::strategy::{self, Role, SyncStrategy, Worker};
 use crate::summarize::summarize;
-use crate::sync_strategy::{SyncStrategy, Worker};
-use crate::synchronous::Synchronous;
 use crate::{RunFolder, Summary, TrainError};
 use crate::{
-    artifacts, check, custom_model, device, evaluate, event_history, failure_record, feed,
-    local_steps, restore, run_folder,
+    artifacts, check, custom_model, device, evaluate, event_history, failure_record, feed, restore,
+    run_folder,
 };
 use lockstep_comm::Comm;
-use lockstep_config::{Recipe, SyncMode};
+use lockstep_config::Recipe;
 use lockstep_data::Feed;
 use lockstep_parallel::Groups;
 use lockstep_parallel::from_recipe::{blueprint_of_rank, mesh_of};
@@ -54,26 +50,18 @@ fn train_rank(
     custom_model::check(recipe, options.model.as_ref())?;
     check::agree_on_recipe(recipe, options.model.as_ref(), comm)?;
     fix_algorithms(recipe, comm);
-    if recipe.num_servers() > 0 {
-        let connection = ServerConnection::connect(recipe, world, comm)?;
-        if !connection.is_worker(recipe) {
-            parameter_server::serve(cpu, recipe, world, &connection)?;
-            return Ok(None);
+    let (recipe, notice) = strategy::choose_local_steps(recipe, &options, world, cpu, comm)?;
+    match strategy::join(cpu, &recipe, world, comm)? {
+        Role::Server => Ok(None),
+        Role::Worker { mut strategy, workers } => {
+            let comms = [&workers, comm];
+            run_worker(cpu, &recipe, notice, world, comms, options, &mut *strategy)
         }
-        let comms = [connection.workers(), comm];
-        let mut strategy = ParameterServer::new(&connection);
-        return run_worker(cpu, recipe, None, world, comms, options, &mut strategy);
     }
-    if recipe.sync.mode == SyncMode::Hogwild {
-        let mut strategy = Hogwild::default();
-        return run_worker(cpu, recipe, None, world, [comm; 2], options, &mut strategy);
-    }
-    let (recipe, notice) = local_steps::choose_local_steps(recipe, &options, world, cpu, comm)?;
-    run_worker(cpu, &recipe, notice, world, [comm; 2], options, &mut Synchronous)
 }
 
 /// Runs one worker. `notice` reports a setting that was chosen at start-up. `workers` are the ranks
-/// that train; `all_ranks` also includes the parameter servers, whose failures the run records.
+/// that train; `all_ranks` also includes servers, whose failures the run records.
 fn run_worker(
     cpu: &Cpu,
     recipe: &Recipe,
@@ -163,7 +151,8 @@ fn last_step(recipe: &Recipe, stop_after: Option<u64>) -> Result<u64, TrainError
         return Ok(last_step);
     }
     let round = recipe.round_at(last_step);
-    Err(TrainError::InsideRound { requested: last_step, before: round.start, after: round.end })
+    let (mode, requested) = (recipe.sync.mode.name(), last_step);
+    Err(TrainError::InsideRound { mode, requested, before: round.start, after: round.end })
 }
 
 /// Saves the final weights and state, then summarizes the run.

@@ -1,8 +1,8 @@
 //! State that workers do not share, in checkpoints: optimizer state of workers with their own, and
 //! that of the synchronization strategy. It is saved under the worker's number.
 
+use crate::TrainError;
 use crate::learner::Learner;
-use crate::{TrainError, federated};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_config::Recipe;
 use std::convert::Infallible;
@@ -19,11 +19,15 @@ fn strategy_tensor(worker: usize, name: &str, is_own: bool) -> String {
 
 /// Adds the state that is not shared by all workers to a checkpoint.
 pub(crate) fn save(recipe: &Recipe, snapshot: &mut Snapshot, learner: &mut Learner) {
-    if let Some(federation) = &mut learner.federation {
-        federated::save(snapshot, federation);
-    }
     let Learner { replica, optimizer, .. } = learner;
     let worker = replica.groups().rank();
+    let saved = replica.visit_movable(|name, is_saved, values| {
+        if is_saved {
+            snapshot.add(name, &[values.len()], 0, values);
+        }
+        Ok::<_, Infallible>(())
+    });
+    saved.unwrap_or_else(|never| match never {});
     if recipe.has_local_state() {
         for slot in optimizer.slots() {
             for (kind, name) in optimizer.state_names().iter().enumerate() {
@@ -49,8 +53,8 @@ pub(crate) fn load(
     reader: &Reader,
     learner: &mut Learner,
 ) -> Result<(), TrainError> {
-    federated::load(reader, learner)?;
     let Learner { replica, optimizer, .. } = learner;
+    replica.visit_movable(|name, _, values| reader.read(name, &[values.len()], 0, values))?;
     let (worker, workers) = (replica.groups().rank(), reader.manifest().position.workers);
     let compress = &recipe.compress;
     let has_residuals = compress.is_on() && (compress.error_feedback || compress.momentum > 0.0);

@@ -7,7 +7,12 @@ use lockstep_harness::Runs;
 use lockstep_harness::recipes::{GPT2, LLAMA};
 use lockstep_harness::runs::Outcome;
 use lockstep_parallel::from_recipe::blueprint_of_rank;
-use lockstep_planner::traffic::{ByteRange, Interconnect, wire_range};
+use lockstep_planner::traffic::{
+    ByteRange, Interconnect, RecordedDecisions, wire_range, wire_replay,
+};
+use lockstep_telemetry::{Event, load_events};
+use lockstep_trainer::RunFolder;
+use lockstep_trainer::run_folder::load_recipe;
 
 const SERVER: &str = "sync.mode=parameter-server";
 const SHORT: [&str; 2] = ["train.steps=5", "train.eval_batches=1"];
@@ -101,6 +106,37 @@ fn bytes_of_elastic_servers_and_sparse_rows_are_within_a_range() {
         if !variant.contains(&"sync.group_workers=2") {
             assert!(ranges[1].low < dense[1].low, "{ranges:?} {dense:?}");
         }
+    }
+}
+
+/// Pulls and pushes that a run has recorded.
+fn recorded(runs: &Runs, outcome: &Outcome) -> RecordedDecisions {
+    let events = load_events(runs.world(), &outcome.dir.join("events.jsonl")).expect("events");
+    let requests = events.into_iter().rev().find_map(|stamped| match stamped.event {
+        Event::ServerRequests { pulls_by_worker, pushes_by_worker, .. } => {
+            Some(RecordedDecisions { pulls_by_worker, pushes_by_worker })
+        }
+        _ => None,
+    });
+    requests.unwrap_or_default()
+}
+
+#[test]
+fn recorded_decisions_replay_to_the_bytes_of_every_rank() {
+    let mut runs = Runs::new("forecasts");
+    let servers = [SERVER, "sync.servers=3", "run.workers=4", "sync.consistency=elastic"];
+    let slow = ["sync.quorum=2", "emulate.slow=[{rank=3,factor=9}]", "checkpoint.every=2"];
+    let auto = ["sync.mode=local-sgd", "sync.local_steps=auto", "run.workers=2"];
+    for sets in [[&servers[..], &slow].concat(), auto.to_vec()] {
+        let outcome = runs.finish(&LLAMA.with(&[&sets[..], &SHORT].concat()));
+        let folder = RunFolder::started(&outcome.dir, runs.world()).expect("a run folder");
+        let recipe = load_recipe(&folder, runs.world()).expect("its recipe");
+        let decisions = recorded(&runs, &outcome);
+        let interconnect = Interconnect::memory(recipe.run.workers);
+        let blueprint = blueprint_of_rank(&recipe, 0);
+        let replayed = wire_replay(&recipe, &blueprint, &interconnect, &decisions);
+        let found: Vec<_> = measured(&outcome).into_iter().map(ByteRange::exactly).collect();
+        assert_eq!(replayed, found, "{decisions:?}");
     }
 }
 

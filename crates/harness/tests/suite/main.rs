@@ -34,4 +34,5 @@ mod hogwild;
 mod local_sgd;
 mod parameter_server;
 mod sparse_rows;
+mod task_spans;
 mod toy_strategy;

@@ -13,6 +13,7 @@
 //! (Li et al. 2020); SCAFFOLD adds the difference between the global and the client's own control
 //! variate to each gradient (Karimireddy et al. 2020), for twice the bytes.
 //!
+//! - `rounds`: its steps, task by task; `round`: what clients and coordinator do in a round
 //! - [`server_optimizer`]: the coordinator's step
 //! - [`arrival`]: lost and delayed updates, Byzantine clients
 //! - [`secure_aggregation`]: masked sums
@@ -22,27 +23,31 @@
 pub mod arrival;
 pub mod privacy;
 mod round;
+mod rounds;
 pub mod secure_aggregation;
 pub mod server_optimizer;
 
+use crate::flat_weights::places_of;
+use crate::from_recipe::blueprint_of_rank;
 use crate::leaves::Leaves;
+use crate::measurements::RoundSummary;
 use crate::replica::Replica;
 use crate::replica_plan::ReplicaPlan;
 use crate::robust_aggregation::Aggregator;
+use crate::strategy::{KeepGradients, StrategyStart};
 use arrival::COORDINATOR;
 use arrival::{ArrivalModel, DelayedUpdates};
 use lockstep_comm::{Comm, CommError, Options};
-use lockstep_config::Optim;
+use lockstep_config::{AggregationRule, BatchPlan, FederatedMethod, Optim, Recipe};
 use lockstep_mesh::Group;
-use lockstep_model::Blueprint;
-use lockstep_optim::{ClipPlan, Optimizer};
-use lockstep_platform::World;
-use lockstep_tensor::Cpu;
+use lockstep_optim::{ClipPlan, LearningRate, Optimizer};
+use lockstep_tensor::{Cpu, Isa};
+use round::RoundUpdates;
 use server_optimizer::ServerOptimizer;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-pub use round::{LocalLoss, RoundSummary};
+pub use rounds::FederatedRounds;
 
 /// Drift correction of client gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -92,6 +97,50 @@ pub struct FederatedPlan {
 }
 
 impl FederatedPlan {
+    /// Federated settings of a recipe.
+    pub fn from_recipe(recipe: &Recipe) -> Self {
+        let federated = &recipe.federated;
+        Self {
+            by_worker: recipe.clients_by_worker(),
+            sampled: federated.sampled,
+            microbatches_per_client: recipe.num_microbatches() / federated.sampled,
+            correction: match federated.method {
+                FederatedMethod::FedAvg => Correction::None,
+                FederatedMethod::FedProx => Correction::Prox { mu: federated.mu as f32 },
+                FederatedMethod::Scaffold => Correction::Scaffold,
+            },
+            least_steps: federated.min_steps_fraction,
+            server: ServerOptimizer {
+                rule: federated.server,
+                lr: federated.server_lr as f32,
+                momentum: federated.server_momentum as f32,
+                second: federated.server_beta2 as f32,
+                tau: federated.server_tau as f32,
+            },
+            aggregator: match federated.aggregation {
+                // The coordinator clips again, since a Byzantine client may not have clipped.
+                AggregationRule::Mean if federated.clip > 0.0 => {
+                    Aggregator::ClippedMean { max_norm: federated.clip }
+                }
+                AggregationRule::Mean => Aggregator::Mean,
+                AggregationRule::Median => Aggregator::Median,
+                AggregationRule::TrimmedMean => {
+                    Aggregator::TrimmedMean { trim: federated.assumed_byzantine }
+                }
+                AggregationRule::Krum => {
+                    Aggregator::Krum { assumed_byzantine: federated.assumed_byzantine }
+                }
+            },
+            clip: (federated.clip > 0.0).then_some(federated.clip),
+            noise: federated.noise_multiplier,
+            delta: federated.delta,
+            secure: federated.secure_aggregation,
+            arrivals: ArrivalModel::from_recipe(recipe),
+            seed: recipe.train.seed,
+            optim: recipe.optim.clone(),
+        }
+    }
+
     fn num_clients(&self) -> usize {
         self.by_worker.iter().sum()
     }
@@ -108,8 +157,11 @@ impl FederatedPlan {
 }
 
 /// Federated state of a rank, and the coordinator's state.
-pub struct Federation {
+pub(crate) struct Federation {
     plan: FederatedPlan,
+    recipe: Recipe,
+    lr: LearningRate,
+    batches: BatchPlan,
     comm: Comm,
     /// Model in which this rank's clients take turns.
     replica_of_client: Replica,
@@ -122,6 +174,13 @@ pub struct Federation {
     before: Vec<f32>,
     /// This rank's clients of the current round.
     active_clients: Vec<ActiveClient>,
+    /// Client whose turn it is, as an index into them.
+    turn: Option<usize>,
+    /// Loss, targets and gradient norm of each client of the step.
+    report: Vec<f64>,
+    /// Updates of the round that ends.
+    updates: RoundUpdates,
+    outcome: Option<RoundSummary>,
     /// Control variates: the global one, and that of each client of this rank.
     control: Vec<f32>,
     controls: BTreeMap<usize, Vec<f32>>,
@@ -148,36 +207,29 @@ struct ActiveClient {
 }
 
 impl Federation {
-    /// Initializes from the weights that all ranks hold; `blueprint` describes the same model.
-    /// Collective.
-    pub fn new(
-        plan: FederatedPlan,
-        blueprint: Blueprint,
-        replica: &mut Replica,
-        clip: ClipPlan,
-        cpu: &Cpu,
-        world: &World,
-    ) -> Result<Self, CommError> {
-        assert!(replica.plan.is_replicated(), "a client requires a whole replica");
-        let all = Group::all(replica.groups.world().group_size());
-        let comm = replica.groups.world().split(&[all], "federated")?;
+    /// Initializes from the weights that all ranks hold. Collective.
+    fn new(recipe: &Recipe, at: &StrategyStart<'_>) -> Result<Self, CommError> {
+        let plan = FederatedPlan::from_recipe(recipe);
+        let all = Group::all(at.groups.world().group_size());
+        let comm = at.groups.world().split(&[all], "federated")?;
         // A client's replica is a group of one.
-        let own = Comm::threads(world, 1, &Options::default())?.remove(0);
+        let own = Comm::threads(at.world, 1, &Options::default())?.remove(0);
         let leaves = Leaves { num_leaves: 1, microbatches_per_leaf: plan.microbatches_per_client };
-        let ReplicaPlan { microbatch, recompute, phases, phase, .. } = replica.plan.clone();
+        let ReplicaPlan { microbatch, recompute, phases, phase, .. } = at.plan.clone();
         let alone = ReplicaPlan {
             recompute,
             phases,
             phase,
             ..ReplicaPlan::single_rank(microbatch, leaves)
         };
-        let replica_of_client =
-            Replica::materialize(blueprint, plan.seed, cpu, alone, &own, world)?;
-        let (mut places, mut len) = (BTreeMap::new(), 0);
-        for (_, param) in replica.blueprint.tensors() {
-            places.insert(param.name.clone(), len..len + param.len());
-            len += param.len();
-        }
+        // A client's weights replace the initial ones.
+        let (blueprint, cpu) = (blueprint_of_rank(recipe, 0), Cpu::single(Isa::detect()));
+        let tensors = blueprint.tensors();
+        let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
+        let (places, len) = places_of(&blueprint);
+        let mut replica_of_client =
+            Replica::materialize(blueprint, plan.seed, &cpu, alone, &own, at.world)?;
+        replica_of_client.adopt(Box::new(KeepGradients))?;
         let is_coordinator = comm.group_rank() == COORDINATOR;
         let zeros = |is_used: bool| vec![0.0; if is_used { len } else { 0 }];
         let has_controls = plan.correction == Correction::Scaffold;
@@ -188,16 +240,25 @@ impl Federation {
         }
         let own_clients = Self::own_clients(&plan, comm.group_rank());
         let controls = own_clients.filter(|_| has_controls).map(|c| (c, zeros(true))).collect();
-        let mut federation = Self {
-            before: zeros(plan.arrivals.may_be_stale()),
+        let mut anchor = zeros(true);
+        at.read_params(&places, &mut anchor);
+        Ok(Self {
+            before: if plan.arrivals.may_be_stale() { anchor.clone() } else { Vec::new() },
             delayed_updates: DelayedUpdates::new(
                 &plan.arrivals,
                 plan.sampled,
                 if is_coordinator { len } else { 0 },
             ),
             control: zeros(has_controls),
-            anchor: zeros(true),
+            anchor,
             active_clients: Vec::new(),
+            turn: None,
+            report: vec![0.0; 3 * plan.sampled],
+            updates: RoundUpdates::default(),
+            outcome: None,
+            lr: LearningRate::new(&recipe.optim, recipe.train.steps),
+            batches: recipe.batch_plan(),
+            recipe: recipe.clone(),
             plan,
             comm,
             replica_of_client,
@@ -205,9 +266,7 @@ impl Federation {
             places,
             controls,
             moments,
-        };
-        federation.restart(replica)?;
-        Ok(federation)
+        })
     }
 
     /// Clients that a rank simulates.
@@ -216,68 +275,25 @@ impl Federation {
         first..first + plan.by_worker[worker]
     }
 
-    /// Restarts from the weights of `replica`, for example after a checkpoint was loaded.
-    pub fn restart(&mut self, replica: &mut Replica) -> Result<(), CommError> {
-        read_weights(replica, &self.places, &mut self.anchor)?;
-        if !self.before.is_empty() {
-            self.before.copy_from_slice(&self.anchor);
-        }
-        Ok(())
-    }
-
     /// Visits all state besides the weights by name, to save it (the flag says whether this rank
-    /// saves it) or to restore it.
-    pub fn visit<E>(
-        &mut self,
-        mut visit: impl FnMut(&str, bool, &mut [f32]) -> Result<(), E>,
-    ) -> Result<(), E> {
+    /// saves it) or to restore it; ends early where `visit` returns false.
+    fn visit_state(&mut self, visit: &mut dyn FnMut(&str, bool, &mut [f32]) -> bool) -> bool {
         let is_coordinator = self.comm.group_rank() == COORDINATOR;
         for (name, values) in [("control", &mut self.control), ("before", &mut self.before)] {
-            if !values.is_empty() {
-                visit(&format!("federated.{name}"), is_coordinator, values)?;
+            if !values.is_empty() && !visit(&format!("federated.{name}"), is_coordinator, values) {
+                return false;
             }
         }
-        for (client, values) in &mut self.controls {
-            visit(&format!("federated.client.{client}.control"), true, values)?;
+        let mut controls = self.controls.iter_mut();
+        let name = |client: &usize| format!("federated.client.{client}.control");
+        if !controls.all(|(client, values)| visit(&name(client), true, values)) {
+            return false;
         }
-        if is_coordinator {
-            for (index, values) in self.moments.iter_mut().enumerate() {
-                visit(&format!("federated.moment.{index}"), true, values)?;
-            }
-            for (index, slot) in self.delayed_updates.slots.iter_mut().enumerate() {
-                visit(&format!("federated.late.{index}"), true, slot)?;
-            }
-        }
-        Ok(())
+        let mut moments = self.moments.iter_mut().enumerate().filter(|_| is_coordinator);
+        let mut slots = self.delayed_updates.slots.iter_mut().enumerate();
+        moments.all(|(index, values)| visit(&format!("federated.moment.{index}"), true, values))
+            && slots.all(|(index, slot)| {
+                !is_coordinator || visit(&format!("federated.late.{index}"), true, slot)
+            })
     }
-
-    /// Adds the bytes sent for updates and weights to the replica's traffic.
-    pub fn report_traffic(&self, replica: &mut Replica) {
-        replica.external_traffic = self.comm.counters().total().traffic;
-    }
-}
-
-/// Copies all weights of a replica into a flat buffer.
-pub(crate) fn read_weights(
-    replica: &mut Replica,
-    places: &BTreeMap<String, Range<usize>>,
-    into: &mut [f32],
-) -> Result<(), CommError> {
-    replica.visit_params(|param, values| {
-        into[places[&param.name].clone()].copy_from_slice(values);
-        Ok(())
-    })
-}
-
-/// Sets all weights of a replica from a flat buffer.
-pub(crate) fn write_weights(
-    replica: &mut Replica,
-    places: &BTreeMap<String, Range<usize>>,
-    from: &[f32],
-) -> Result<(), CommError> {
-    replica.fill(|param, first, values| {
-        let name = param.mirror_of.as_ref().unwrap_or(&param.name);
-        values.copy_from_slice(&from[places[name].clone()][first..][..values.len()]);
-        Ok(())
-    })
 }

@@ -3,51 +3,34 @@
 
 use super::arrival::Arrival;
 use super::arrival::COORDINATOR;
-use super::{
-    ActiveClient, Correction, Federation, privacy, read_weights, secure_aggregation, write_weights,
-};
+use super::{ActiveClient, Correction, Federation, privacy, secure_aggregation};
 use crate::distance::squared_distance;
-use crate::replica::Replica;
-use crate::robust_aggregation::{aggregate, norm, scale_to};
-use lockstep_comm::{CommError, Reduction};
-use lockstep_model::Microbatch;
+use crate::flat_weights::{read_weights, write_weights};
+use crate::measurements::RoundSummary;
+use crate::robust_aggregation::{Aggregator, aggregate, norm, scale_to};
+use lockstep_comm::{Comm, CommError, Element, Reduction};
 use lockstep_optim::{Optimizer, Update};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::random::Key;
 
-/// Result of a round, on the coordinator.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RoundSummary {
-    /// Clients sampled.
-    pub sampled: usize,
-    /// Updates aggregated, delayed ones included.
-    pub counted: usize,
-    /// Delayed updates among them.
-    pub delayed: usize,
-    /// Mean of ‖Δᵢ − Δ‖² over them, where Δ is the aggregate.
-    pub drift: f64,
-    /// Largest ‖Δᵢ − Δ‖², and its client.
-    pub drift_max: (f64, usize),
-    /// ‖Δ‖².
-    pub moved: f64,
-    /// ε of all rounds so far, if there is noise.
-    pub epsilon: Option<f64>,
-}
-
-/// Loss of a step over all clients that took it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LocalLoss {
-    /// Sum of token losses.
-    pub sum: f64,
-    /// Number of targets.
-    pub targets: f64,
-    /// Mean norm of their gradients.
-    pub norm: f64,
+/// Updates of a round that ends.
+#[derive(Default)]
+pub(super) struct RoundUpdates {
+    /// First step of the round, and its clients.
+    round: u64,
+    clients: Vec<usize>,
+    /// Arrival of each client's update; one that is not sound never arrives.
+    arrivals: Vec<Arrival>,
+    /// Updates by client, at home or at the coordinator: in the clear, or masked.
+    clear: Vec<Option<Vec<f32>>>,
+    masked: Vec<Option<Vec<u64>>>,
+    /// Changes of control variates by client.
+    controls: Vec<Option<Vec<f32>>>,
 }
 
 impl Federation {
     /// Gives the global weights to every client of the round on this rank.
-    pub fn begin_round(&mut self, round: u64, clients: &[usize], num_steps: u64) {
+    pub(super) fn begin_round(&mut self, round: u64, clients: &[usize], num_steps: u64) {
         let own = Self::own_clients(&self.plan, self.comm.group_rank());
         let Self { plan, active_clients, anchor, before, replica_of_client, .. } = self;
         let here = clients.iter().enumerate().filter(|(_, client)| own.contains(client));
@@ -72,70 +55,36 @@ impl Federation {
         *active_clients = here.map(active).collect();
     }
 
-    /// Takes one step on every client that has steps left; `microbatch` returns a micro-batch of
-    /// one of the round's clients. A client with non-finite values stops, and its update does not
-    /// count.
-    pub fn step<'a>(
-        &mut self,
-        cpu: &Cpu,
-        step: u64,
-        lr: f64,
-        microbatch: &dyn Fn(usize, usize) -> Microbatch<'a>,
-    ) -> Result<LocalLoss, CommError> {
-        let sampled = self.plan.sampled;
-        let mut report = vec![0.0_f64; 3 * sampled];
-        let mut active_clients = std::mem::take(&mut self.active_clients);
-        for active in active_clients
-            .iter_mut()
-            .filter(|active| active.is_finite && active.taken < active.allowed)
-        {
-            let index = active.index;
-            let targets = std::cell::Cell::new(0);
-            let microbatch = |number| {
-                let microbatch = microbatch(index, number);
-                targets.set(microbatch.num_targets);
-                microbatch
-            };
-            let (loss, norm) = self.step_one(cpu, step, lr, active, &microbatch)?;
-            if active.is_finite {
-                let report = report.iter_mut().skip(index).step_by(sampled);
-                report
-                    .zip([loss, targets.get() as f64, norm])
-                    .for_each(|(report, own)| *report = own);
-            }
+    /// Gives a client its turn, unless it has taken its steps of the round or has stopped.
+    pub(super) fn load_client(&mut self, client: usize) -> Result<(), CommError> {
+        let Self { replica_of_client, active_clients, places, .. } = self;
+        let active = &active_clients[client];
+        let has_turn = active.is_finite && active.taken < active.allowed;
+        self.turn = has_turn.then_some(client);
+        if !has_turn {
+            return Ok(());
         }
-        self.active_clients = active_clients;
-        // Each number comes from one rank, so the sum is exact.
-        self.comm.all_reduce(&mut report, Reduction::Sum)?;
-        let sum = |values: &[f64]| values.iter().fold(0.0, |sum, value| sum + value);
-        let [losses, targets, norms] = [0, 1, 2].map(|kind| &report[kind * sampled..][..sampled]);
-        let num = targets.iter().filter(|targets| **targets > 0.0).count();
-        let norm = sum(norms) / num as f64;
-        Ok(LocalLoss { sum: sum(losses), targets: sum(targets), norm })
+        write_weights(replica_of_client, places, &active.weights)
     }
 
-    fn step_one<'a>(
-        &mut self,
-        cpu: &Cpu,
-        step: u64,
-        lr: f64,
-        active: &mut ActiveClient,
-        microbatch: &dyn Fn(usize) -> Microbatch<'a>,
-    ) -> Result<(f64, f64), CommError> {
-        let replica_of_client = &mut self.replica_of_client;
-        write_weights(replica_of_client, &self.places, &active.weights)?;
-        let loss = replica_of_client.run_microbatches(cpu, self.plan.seed, step, microbatch)?;
+    /// Steps the weights of the client whose turn it is. One with non-finite values stops, and its
+    /// update does not count.
+    pub(super) fn step_client(&mut self, cpu: &Cpu, step: u64) -> Result<(), CommError> {
+        let Some(turn) = self.turn.take() else { return Ok(()) };
+        let lr = self.lr.at(step, self.batches.at(step).batch);
+        let Self { replica_of_client, plan, places, controls, control, anchor, .. } = self;
+        let active = &mut self.active_clients[turn];
+        let loss = replica_of_client.end_passes(cpu)?;
         let sums = replica_of_client.finish_reduce(cpu)?;
         let sums = replica_of_client.unscale(cpu, sums);
-        let start = &self.anchor;
-        let own = self.controls.get(&active.client);
+        let own = controls.get(&active.client);
         for slot in replica_of_client.slots() {
-            let place = self.places[&slot.name].clone();
+            let place = places[&slot.name].clone();
             let grads = &mut replica_of_client.store.own_grads_mut(slot.block)[slot.grads.clone()];
-            match self.plan.correction {
+            match plan.correction {
                 Correction::None => {}
                 Correction::Prox { mu } => {
-                    let pairs = active.weights[place.clone()].iter().zip(&start[place]);
+                    let pairs = active.weights[place.clone()].iter().zip(&anchor[place]);
                     grads
                         .iter_mut()
                         .zip(pairs)
@@ -143,7 +92,7 @@ impl Federation {
                 }
                 Correction::Scaffold => {
                     let own = &own.expect("a client of this rank")[place.clone()];
-                    let pairs = self.control[place].iter().zip(own);
+                    let pairs = control[place].iter().zip(own);
                     grads.iter_mut().zip(pairs).for_each(|(g, (all, own))| *g += all - own);
                 }
             }
@@ -151,24 +100,24 @@ impl Federation {
         let clip = replica_of_client.clip(cpu, sums, &self.clip)?;
         if !loss.is_finite() || !clip.norm.is_finite() {
             active.is_finite = false;
-            return Ok((loss, clip.norm));
+            return Ok(());
         }
         let update = Update { count: active.taken + 1, lr, clip };
         replica_of_client.step(cpu, &mut active.optimizer, &update)?;
-        read_weights(replica_of_client, &self.places, &mut active.weights)?;
+        read_weights(replica_of_client, places, &mut active.weights)?;
         active.taken += 1;
         active.rates += lr;
-        Ok((loss, clip.norm))
+        let num_targets = replica_of_client.step_context.num_targets;
+        let report = self.report.iter_mut().skip(active.index).step_by(plan.sampled);
+        let own = [loss, num_targets as f64, clip.norm];
+        report.zip(own).for_each(|(report, own)| *report = own);
+        Ok(())
     }
 
-    /// Sends all updates, aggregates them, and writes the new weights to `replica`.
-    pub fn end_round(
-        &mut self,
-        round: u64,
-        num_rounds: impl Fn() -> u64,
-        clients: &[usize],
-        replica: &mut Replica,
-    ) -> Result<Option<RoundSummary>, CommError> {
+    /// Ends a round: agrees on the clients whose values were finite, and turns the weights of this
+    /// rank's clients into updates.
+    pub(super) fn prepare_updates(&mut self, step: u64) -> Result<(), CommError> {
+        let (round, clients) = (self.recipe.round_at(step).start, self.recipe.clients_at(step));
         let mut sound = vec![0_u32; clients.len()];
         for active in &self.active_clients {
             sound[active.index] = u32::from(active.is_finite);
@@ -180,33 +129,98 @@ impl Federation {
         };
         let arrivals: Vec<_> = (0..clients.len()).map(arrival).collect();
         let mut active_clients = std::mem::take(&mut self.active_clients);
-        let new_controls = self.new_control_variates(&active_clients);
+        let controls = self.control_changes(&active_clients, &arrivals);
         self.compute_updates(round, &mut active_clients);
-        let (mut outcome, mut change) = (None, vec![0.0; self.anchor.len()]);
-        if self.plan.secure {
-            outcome =
-                self.gather_masked(round, clients, &arrivals, &active_clients, &mut change)?;
-        } else {
-            let room = self.gather(clients, &arrivals, &active_clients)?;
-            if self.comm.group_rank() == COORDINATOR {
-                outcome = self.aggregate_arrivals(round, clients, &arrivals, &room, &mut change);
+        let mut clear = vec![None; clients.len()];
+        let mut masked = vec![None; clients.len()];
+        for active in active_clients {
+            if self.plan.secure {
+                let fixed =
+                    active.weights.iter().map(|x| secure_aggregation::to_fixed(f64::from(*x)));
+                let mut message: Vec<u64> = fixed.collect();
+                let seed = self.plan.seed;
+                secure_aggregation::mask(seed, round, active.client, &clients, &mut message);
+                masked[active.index] = Some(message);
+            } else {
+                clear[active.index] = Some(active.weights);
             }
         }
-        self.gather_controls(clients, &arrivals, new_controls)?;
+        self.updates = RoundUpdates { round, clients, arrivals, clear, masked, controls };
+        Ok(())
+    }
+
+    /// Sends an update of this rank to the coordinator, or receives one of another rank: the
+    /// update with this number among those of its home.
+    pub(super) fn exchange_update(
+        &mut self,
+        home: usize,
+        number: usize,
+        part: u32,
+    ) -> Result<(), CommError> {
+        let Self { plan, updates, comm, anchor, .. } = self;
+        let RoundUpdates { round, clients, arrivals, clear, masked, controls } = updates;
+        let is_expected = |index: &usize| {
+            let arrival = plan.arrivals.of(plan.seed, *round, clients[*index]);
+            plan.home(clients[*index]) == home && arrival != Arrival::Never
+        };
+        let index = (0..clients.len()).filter(is_expected).nth(number);
+        let index = index.expect("the program counts the updates that are expected");
+        // A client with values that are not finite sends nothing.
+        if arrivals[index] == Arrival::Never {
+            return Ok(());
+        }
+        let (len, tag) = (anchor.len(), index as u64);
+        match part {
+            0 if plan.secure => transfer(comm, &mut masked[index], len, home, tag),
+            0 => transfer(comm, &mut clear[index], len, home, tag),
+            _ => transfer(comm, &mut controls[index], len, home, tag + clients.len() as u64),
+        }
+    }
+
+    /// Aggregates all updates and steps the global weights, at the coordinator.
+    pub(super) fn aggregate_updates(&mut self, step: u64) {
+        let updates = std::mem::take(&mut self.updates);
+        let mut change = vec![0.0; self.anchor.len()];
+        self.outcome = if self.plan.secure {
+            self.unmask(&updates, &mut change)
+        } else {
+            self.aggregate_arrivals(&updates, &mut change)
+        };
         if !self.before.is_empty() {
             self.before.copy_from_slice(&self.anchor);
         }
-        if let Some(found) = &mut outcome {
-            self.add_noise(round, found.counted, &mut change);
+        if let Some(mut found) = self.outcome {
+            self.add_noise(updates.round, found.counted, &mut change);
             self.plan.server.step(&change, &mut self.moments, &mut self.anchor);
+            let num_rounds = || self.recipe.num_rounds(step + 1);
             let chance = self.plan.sampled as f64 / self.plan.num_clients() as f64;
             let epsilon =
                 || privacy::epsilon(chance, self.plan.noise, num_rounds(), self.plan.delta);
             found.epsilon = (self.plan.noise > 0.0).then(epsilon);
+            self.outcome = Some(found);
         }
-        self.comm.broadcast(&mut self.anchor, COORDINATOR)?;
-        write_weights(replica, &self.places, &self.anchor)?;
-        Ok(outcome)
+        self.updates = updates;
+    }
+
+    /// Adds the changes of clients' control variates to the global one, at the coordinator.
+    pub(super) fn aggregate_controls(&mut self) {
+        let num_clients = self.plan.num_clients() as f32;
+        for change in self.updates.controls.iter().flatten() {
+            let both = self.control.iter_mut().zip(change);
+            both.for_each(|(all, change)| *all += change / num_clients);
+        }
+    }
+
+    /// Broadcasts the global weights, or the global control variate.
+    pub(super) fn broadcast(&mut self, part: u32) -> Result<(), CommError> {
+        if part > 0 {
+            return self.comm.broadcast(&mut self.control, COORDINATOR);
+        }
+        if !self.before.is_empty() && self.comm.group_rank() != COORDINATOR {
+            self.before.copy_from_slice(&self.anchor);
+        }
+        self.updates = RoundUpdates::default();
+        self.comm.broadcast(&mut self.anchor, COORDINATOR)
     }
 
     /// Turns the weights of every client into its update.
@@ -230,107 +244,53 @@ impl Federation {
         }
     }
 
-    /// Updates of all clients that are not lost, at the coordinator, in client order.
-    fn gather(
-        &self,
-        clients: &[usize],
-        arrivals: &[Arrival],
-        active_clients: &[ActiveClient],
-    ) -> Result<Vec<Vec<f32>>, CommError> {
-        let own = |index: usize| active_clients.iter().find(|active| active.index == index);
-        self.collect(clients, arrivals, 0, |index| own(index).map(|active| &active.weights[..]))
-    }
-
-    /// Sends one vector per client that is not lost to the coordinator.
-    fn collect<'a, T: lockstep_comm::Element>(
-        &self,
-        clients: &[usize],
-        arrivals: &[Arrival],
-        first_tag: usize,
-        own: impl Fn(usize) -> Option<&'a [T]>,
-    ) -> Result<Vec<Vec<T>>, CommError> {
-        let is_coordinator = self.comm.group_rank() == COORDINATOR;
-        let mut room = Vec::new();
-        for (index, &client) in clients.iter().enumerate() {
-            if arrivals[index] == Arrival::Never {
-                continue;
-            }
-            let (home, tag) = (self.plan.home(client), (first_tag + index) as u64);
-            match own(index) {
-                Some(own) if is_coordinator => room.push(own.to_vec()),
-                Some(own) => self.comm.send(own, COORDINATOR, tag)?,
-                None if is_coordinator => {
-                    let mut change = vec![T::from_small(0); self.anchor.len()];
-                    self.comm.recv(&mut change, home, tag)?;
-                    room.push(change);
-                }
-                None => {}
-            }
-        }
-        Ok(room)
-    }
-
     /// Aggregates the updates that arrive in this round, delayed ones included.
     fn aggregate_arrivals(
         &mut self,
-        round: u64,
-        clients: &[usize],
-        arrivals: &[Arrival],
-        room: &[Vec<f32>],
+        updates: &RoundUpdates,
         change: &mut [f32],
     ) -> Option<RoundSummary> {
+        let RoundUpdates { round, clients, arrivals, clear, .. } = updates;
         let heard = clients.iter().zip(arrivals).filter(|(_, at)| **at != Arrival::Never);
-        let heard: Vec<_> = heard.zip(room).collect();
+        let room = clear.iter().zip(arrivals).filter(|(_, at)| **at != Arrival::Never);
+        let heard: Vec<_> = heard.zip(room.filter_map(|(update, _)| update.as_ref())).collect();
         let is_now = |at: Arrival| at == Arrival::After(0);
         for ((client, at), vector) in heard.iter().filter(|((_, at), _)| !is_now(**at)) {
             if let Arrival::After(delay) = **at {
-                self.delayed_updates.store(round, delay, **client, vector);
+                self.delayed_updates.store(*round, delay, **client, vector);
             }
         }
         let now = heard.iter().filter(|((_, at), _)| is_now(**at));
         let mut all: Vec<(usize, u64, &[f32])> =
             now.map(|((client, _), vector)| (**client, 0, &vector[..])).collect();
-        all.extend(self.delayed_updates.arriving_in(round));
+        all.extend(self.delayed_updates.arriving_in(*round));
         let found = combined(self.plan.aggregator, clients.len(), &all, change);
-        self.delayed_updates.clear(round);
+        self.delayed_updates.clear(*round);
         found
     }
 
     /// Mean of masked updates.
-    fn gather_masked(
-        &self,
-        round: u64,
-        clients: &[usize],
-        arrivals: &[Arrival],
-        active_clients: &[ActiveClient],
-        change: &mut [f32],
-    ) -> Result<Option<RoundSummary>, CommError> {
-        let mut messages: Vec<Option<Vec<u64>>> = vec![None; clients.len()];
-        for active in active_clients {
-            let fixed = active.weights.iter().map(|x| secure_aggregation::to_fixed(f64::from(*x)));
-            let mut message: Vec<u64> = fixed.collect();
-            secure_aggregation::mask(self.plan.seed, round, active.client, clients, &mut message);
-            messages[active.index] = Some(message);
-        }
-        let room = self.collect(clients, arrivals, 0, |index| messages[index].as_deref())?;
-        if self.comm.group_rank() != COORDINATOR || room.is_empty() {
-            return Ok(None);
-        }
-        let mut sum = vec![0_u64; change.len()];
-        for message in &room {
-            sum.iter_mut().zip(message).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
-        }
+    fn unmask(&self, updates: &RoundUpdates, change: &mut [f32]) -> Option<RoundSummary> {
+        let RoundUpdates { round, clients, arrivals, masked, .. } = updates;
         let by_arrival = |is_sent: bool| -> Vec<usize> {
             let all = clients.iter().zip(arrivals);
             all.filter(|(_, at)| (**at != Arrival::Never) == is_sent).map(|(c, _)| *c).collect()
         };
         let (sent, lost) = (by_arrival(true), by_arrival(false));
-        secure_aggregation::unmask_dropouts(self.plan.seed, round, &sent, &lost, &mut sum);
+        if sent.is_empty() {
+            return None;
+        }
+        let mut sum = vec![0_u64; change.len()];
+        let arrived = masked.iter().zip(arrivals).filter(|(_, at)| **at != Arrival::Never);
+        for message in arrived.filter_map(|(message, _)| message.as_ref()) {
+            sum.iter_mut().zip(message).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
+        }
+        secure_aggregation::unmask_dropouts(self.plan.seed, *round, &sent, &lost, &mut sum);
         for (change, sum) in change.iter_mut().zip(&sum) {
             *change = (secure_aggregation::from_fixed(*sum) / sent.len() as f64) as f32;
         }
         // Masks hide the distance of single updates from the mean.
-        Ok(Some(RoundSummary {
+        Some(RoundSummary {
             sampled: clients.len(),
             counted: sent.len(),
             delayed: 0,
@@ -338,7 +298,7 @@ impl Federation {
             drift_max: (f64::NAN, 0),
             moved: squared_distance(change, &[]),
             epsilon: None,
-        }))
+        })
     }
 
     /// Adds the noise of differential privacy.
@@ -352,65 +312,55 @@ impl Federation {
         }
     }
 
-    /// New control variates of this rank's clients (SCAFFOLD, option II): cᵢ − c + (x − xᵢ)/(sum of
-    /// its learning rates).
-    fn new_control_variates(
-        &self,
-        active_clients: &[ActiveClient],
-    ) -> Vec<(usize, usize, Vec<f32>)> {
-        if self.controls.is_empty() {
-            return Vec::new();
-        }
-        let new = |active: &ActiveClient| {
-            let own = &self.controls[&active.client];
-            let per_rate = (1.0 / active.rates.max(f64::MIN_POSITIVE)) as f32;
-            let ends = self.anchor.iter().zip(&active.weights);
-            let controls = own.iter().zip(&self.control).zip(ends);
-            let new = controls.map(|((own, all), (x, end))| own - all + (x - end) * per_rate);
-            (active.index, active.client, new.collect())
-        };
-        active_clients
-            .iter()
-            .filter(|active| active.is_finite && active.taken > 0)
-            .map(new)
-            .collect()
-    }
-
-    /// Sends changes of control variates to the coordinator and broadcasts the global one.
-    fn gather_controls(
+    /// Changes of the control variates of this rank's clients (SCAFFOLD, option II), whose new
+    /// ones are cᵢ − c + (x − xᵢ)/(sum of its learning rates); by client of the round.
+    fn control_changes(
         &mut self,
-        clients: &[usize],
+        active_clients: &[ActiveClient],
         arrivals: &[Arrival],
-        new: Vec<(usize, usize, Vec<f32>)>,
-    ) -> Result<(), CommError> {
-        if self.control.is_empty() {
-            return Ok(());
-        }
-        let mut changes = vec![None; clients.len()];
-        for (index, client, new) in new {
+    ) -> Vec<Option<Vec<f32>>> {
+        let Self { controls, control, anchor, .. } = self;
+        let mut changes = vec![None; arrivals.len()];
+        for active in active_clients.iter().filter(|active| active.is_finite && active.taken > 0) {
             // A lost update leaves both control variates unchanged.
-            if arrivals[index] == Arrival::Never {
+            let Some(own) = controls.get_mut(&active.client) else { continue };
+            if arrivals[active.index] == Arrival::Never {
                 continue;
             }
-            let own = self.controls.get_mut(&client).expect("a client of this rank");
-            let change: Vec<f32> = new.iter().zip(&*own).map(|(new, old)| new - old).collect();
-            changes[index] = Some(change);
+            let per_rate = (1.0 / active.rates.max(f64::MIN_POSITIVE)) as f32;
+            let ends = anchor.iter().zip(&active.weights);
+            let all = own.iter().zip(&*control).zip(ends);
+            let new = all.map(|((own, all), (x, end))| own - all + (x - end) * per_rate);
+            let new: Vec<f32> = new.collect();
+            changes[active.index] =
+                Some(new.iter().zip(&*own).map(|(new, old)| new - old).collect());
             *own = new;
         }
-        let room =
-            self.collect(clients, arrivals, clients.len(), |index| changes[index].as_deref())?;
-        let num_clients = self.plan.num_clients() as f32;
-        for change in &room {
-            let both = self.control.iter_mut().zip(change);
-            both.for_each(|(all, change)| *all += change / num_clients);
-        }
-        self.comm.broadcast(&mut self.control, COORDINATOR)
+        changes
     }
+}
+
+/// Sends a vector of this rank to the coordinator, or receives one there.
+fn transfer<T: Element>(
+    comm: &Comm,
+    vector: &mut Option<Vec<T>>,
+    len: usize,
+    home: usize,
+    tag: u64,
+) -> Result<(), CommError> {
+    if comm.group_rank() != COORDINATOR {
+        let own = vector.as_ref().expect("a sound client of this rank has an update");
+        return comm.send(own, COORDINATOR, tag);
+    }
+    let mut received = vec![T::from_small(0); len];
+    comm.recv(&mut received, home, tag)?;
+    *vector = Some(received);
+    Ok(())
 }
 
 /// Aggregates updates, delayed ones with lower weight, and measures their drift.
 fn combined(
-    rule: crate::robust_aggregation::Aggregator,
+    rule: Aggregator,
     sampled: usize,
     all: &[(usize, u64, &[f32])],
     change: &mut [f32],

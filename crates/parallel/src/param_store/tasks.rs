@@ -6,6 +6,7 @@ use crate::buckets::{Buckets, MirrorPair};
 use crate::microbatch::Store;
 use crate::stage_link::Link;
 use crate::step_program::pair_numbers;
+use crate::task_spans::TaskSpans;
 use crate::weights::Weights;
 use lockstep_comm::CommError;
 use lockstep_model::Grads;
@@ -18,18 +19,20 @@ use std::sync::Arc;
 impl ParamStore {
     /// Runs the tasks that complete the reduction: waits for it, decodes, and adds the gradients of
     /// mirrors to their owners, over the pipeline link where those are on another stage.
-    pub fn finish_reduce(
+    pub(crate) fn finish_reduce(
         &mut self,
         cpu: &Cpu,
         link: &mut Link,
         program: &Program,
         tasks: Range<u32>,
+        spans: &TaskSpans,
     ) -> Result<(), CommError> {
         self.swap_in_delayed();
         let is_mirror =
             |task: &TaskId| !matches!(program.tasks[task.0 as usize].op, TaskOp::Decode { .. });
         for task in tasks.clone().map(TaskId).filter(|task| !is_mirror(task)) {
             self.communicate(cpu, program, task)?;
+            spans.end(task);
         }
         if let Gradients::Whole(whole) = &mut self.grads {
             whole.finish(cpu, &mut self.overlap)?;
@@ -37,6 +40,7 @@ impl ParamStore {
         let grads = Arc::clone(&self.trained.grads);
         for task in tasks.map(TaskId).filter(is_mirror) {
             self.add_mirror(cpu, link, &grads, program.tasks[task.0 as usize].op)?;
+            spans.end(task);
         }
         Ok(())
     }
@@ -81,14 +85,14 @@ impl ParamStore {
     }
 
     /// Runs the tasks from the update on: steps the owned parameters and publishes them.
-    pub fn step(
+    pub(crate) fn step(
         &mut self,
         cpu: &Cpu,
         optimizer: &mut Optimizer,
         update: &Update,
         link: &mut Link,
-        program: &Program,
-        tasks: Range<u32>,
+        (program, tasks): (&Program, Range<u32>),
+        spans: &TaskSpans,
     ) -> Result<(), CommError> {
         let buckets = Arc::clone(&self.buckets);
         for task in tasks.map(TaskId) {
@@ -98,9 +102,6 @@ impl ParamStore {
                         optimizer.step_block(cpu, update, bucket as usize, params, grads);
                     }
                 }
-                TaskOp::CopyMirror { pair } => {
-                    self.copy_to_mirror(&buckets, mirror_pair(&buckets, pair));
-                }
                 TaskOp::Send(message) | TaskOp::Recv(message) => {
                     let MessageKind::MirrorParams { pair } = message.kind else {
                         unreachable!("after an update only mirrors are sent")
@@ -109,18 +110,25 @@ impl ParamStore {
                 }
                 _ => self.communicate(cpu, program, task)?,
             }
+            spans.end(task);
         }
         Ok(())
     }
 }
 
-impl Store for ParamStore {
-    fn arrive(&mut self, block: usize) -> Result<(), CommError> {
-        let bucket = self.buckets.of_block(block);
+impl ParamStore {
+    /// Waits until the parameters of a bucket are here.
+    pub(crate) fn arrive_bucket(&mut self, bucket: usize) -> Result<(), CommError> {
         match &mut self.weights {
             Weights::Whole(whole) => whole.fetch(bucket, &mut self.overlap),
             Weights::Sharded(sharded) => sharded.arrive(bucket, &mut self.overlap),
         }
+    }
+}
+
+impl Store for ParamStore {
+    fn arrive(&mut self, block: usize) -> Result<(), CommError> {
+        self.arrive_bucket(self.buckets.of_block(block))
     }
 
     fn params(&self, block: usize) -> &[f32] {
@@ -177,6 +185,11 @@ impl Store for ParamStore {
     }
 
     fn communicate(&mut self, cpu: &Cpu, program: &Program, task: TaskId) -> Result<(), CommError> {
+        if let TaskOp::CopyMirror { pair } = program.tasks[task.0 as usize].op {
+            let buckets = Arc::clone(&self.buckets);
+            self.copy_to_mirror(&buckets, mirror_pair(&buckets, pair));
+            return Ok(());
+        }
         let Self { buckets, weights, grads, overlap, .. } = self;
         match (program.tasks[task.0 as usize].op, weights, grads) {
             (TaskOp::GatherParams { bucket }, Weights::Sharded(sharded), _) => {

@@ -11,6 +11,7 @@ use super::transfer_order::TransferOrder;
 use super::{Reply, Request, RequestKind, Tag};
 use crate::buckets::Buckets;
 use crate::byzantine::ByzantineWorker;
+use crate::param_store::ParamStore;
 use lockstep_comm::{Comm, CommError};
 use lockstep_platform::World;
 use std::collections::BTreeMap;
@@ -26,7 +27,8 @@ pub struct Client {
     pub(super) shard_servers: Vec<ShardServers>,
     /// Lost servers that were not reported yet.
     pub(super) lost_servers: Vec<LostServer>,
-    /// Number of pushes of this worker.
+    /// Numbers of pulls for a step and of pushes of this worker.
+    pub(super) num_pulls: u64,
     pub(super) num_pushes: u64,
     /// Number of its pushes that each server has acknowledged.
     pub(super) acknowledged: Vec<u64>,
@@ -44,6 +46,8 @@ pub struct Client {
     pub(super) byzantine: Option<ByzantineWorker>,
     /// Which transfers overlap with passes.
     pub(super) order: TransferOrder,
+    /// Rank of the first server in the run.
+    pub(super) first_server: usize,
     /// Whether servers have backups.
     pub(super) has_backups: bool,
     /// Step of the last pull, and the rank that let this worker read each shard.
@@ -54,6 +58,11 @@ pub struct Client {
     pub(super) lost_parts: LostParts,
     /// Rank that has the parts of each shard's gradient.
     pub(super) staged: Vec<Option<usize>>,
+    /// Whether the push has a gradient, and announces that the loss has jumped.
+    pub(super) has_gradient: bool,
+    pub(super) is_alarm: bool,
+    /// Pushes whose reply is awaited, by server: when and how they were sent.
+    pub(super) sent: Vec<Option<(Duration, Result<(), CommError>)>>,
     /// Latencies of requests to one server.
     pub(super) latencies: Latencies,
     pub(super) world: World,
@@ -81,6 +90,16 @@ impl Client {
         &self.acknowledged
     }
 
+    /// Number of this worker's pulls for a step; one that finds the run over has no push.
+    pub fn num_pulls(&self) -> u64 {
+        self.num_pulls
+    }
+
+    /// Number of this worker's pushes.
+    pub fn num_pushes(&self) -> u64 {
+        self.num_pushes
+    }
+
     /// Number of this worker's gradients that were discarded.
     pub fn num_discarded(&self) -> u64 {
         self.num_discarded
@@ -89,6 +108,11 @@ impl Client {
     /// First synchronous step, where earlier ones were not.
     pub fn switch(&self) -> Option<u64> {
         self.switch
+    }
+
+    /// Number of this worker's gradients by staleness.
+    pub fn staleness(&self) -> &BTreeMap<u64, u64> {
+        &self.staleness
     }
 
     /// Latencies of requests.
@@ -141,6 +165,29 @@ impl Client {
         let mut fields = [0; Reply::NUM_FIELDS];
         self.comm.recv(&mut fields, rank, Tag::Reply as u64)?;
         Ok(Reply::from_fields(fields))
+    }
+
+    /// Sends a push to a server: the shard of the gradients, unless its parts were sent, and rows.
+    pub(super) fn send_push(
+        &self,
+        (server, rank): (usize, usize),
+        step: u64,
+        store: &ParamStore,
+        rows: Option<&mut SparsePull>,
+    ) -> Result<(), CommError> {
+        let kind = if self.has_gradient { RequestKind::Push } else { RequestKind::Skip };
+        let (number, is_alarm) = (self.num_pushes, self.is_alarm);
+        self.send_request(rank, Request { step, number, is_alarm, ..self.request(kind) })?;
+        if !self.has_gradient {
+            return Ok(());
+        }
+        // A backup that has taken over has no parts.
+        if self.staged[server] != Some(rank) {
+            self.send_grads(server, rank, |bucket| store.own_grads(bucket))?;
+        }
+        let Some(rows) = rows else { return Ok(()) };
+        let bucket = store.own_grads(rows.table.bucket);
+        rows.push(&self.comm, (rank, server), bucket)
     }
 
     /// Sends a server its shard of the gradients, compressed or not.

@@ -6,8 +6,8 @@
 //! sum has the order of a run without groups if the group size is a power of two.
 
 use super::client::HostGroup;
+use crate::param_store::ParamStore;
 use crate::replica::Replica;
-use crate::strategy::KeepGradients;
 use lockstep_comm::{Comm, CommError, Reduction, Traffic};
 use std::time::Duration;
 
@@ -15,33 +15,40 @@ impl Replica {
     /// Joins a host group, whose first rank attaches to the servers
     /// ([`Replica::attach_to_servers`]).
     pub fn join_host_group(&mut self, comm: Comm) {
-        self.programs.adopt(Box::new(KeepGradients));
         let host_group = |comm: Comm| HostGroup { comm: comm.canonical(), exposed: Duration::ZERO };
         self.host_group = (comm.group_size() > 1).then(|| host_group(comm));
     }
 
-    /// Broadcasts the weights that the group's first rank has pulled, and their version.
-    pub(super) fn share_weights(&mut self, version: u64) -> Result<u64, CommError> {
-        let Self { host_group: Some(host_group), store, device, world, .. } = self else {
-            return Ok(version);
-        };
-        let (mut version, began) = ([version], world.clock().now());
-        host_group.comm.broadcast(&mut version, 0)?;
-        for bucket in 0..store.buckets.list.len() {
-            host_group.comm.broadcast(store.own_params_mut(bucket), 0)?;
-        }
-        host_group.exposed += world.clock().since(began);
-        store.publish(&mut device.link)?;
-        Ok(version[0])
+    /// Broadcasts the version of the weights that the group's first rank has pulled.
+    pub(super) fn share_version(&mut self) -> Result<(), CommError> {
+        let mut version = [self.step_context.version];
+        self.in_host_group(|host_group, _| host_group.broadcast(&mut version, 0))?;
+        self.step_context.version = version[0];
+        Ok(())
     }
 
-    /// All-reduces the gradients of the host group.
-    pub fn reduce_gradients_in_host(&mut self) -> Result<(), CommError> {
+    /// Broadcasts a bucket of those weights.
+    pub(super) fn share_bucket(&mut self, bucket: usize) -> Result<(), CommError> {
+        self.in_host_group(|host_group, store| {
+            host_group.broadcast(store.own_params_mut(bucket), 0)
+        })
+    }
+
+    /// All-reduces a bucket of gradients of the host group.
+    pub(super) fn reduce_in_host(&mut self, bucket: usize) -> Result<(), CommError> {
+        self.in_host_group(|host_group, store| {
+            host_group.all_reduce(store.own_grads_mut(bucket), Reduction::Sum)
+        })
+    }
+
+    /// Makes a call in the host group, if there is one, and measures it.
+    fn in_host_group(
+        &mut self,
+        call: impl FnOnce(&Comm, &mut ParamStore) -> Result<(), CommError>,
+    ) -> Result<(), CommError> {
         let Self { host_group: Some(host_group), store, world, .. } = self else { return Ok(()) };
         let began = world.clock().now();
-        for bucket in 0..store.buckets.list.len() {
-            host_group.comm.all_reduce(store.own_grads_mut(bucket), Reduction::Sum)?;
-        }
+        call(&host_group.comm, store)?;
         host_group.exposed += world.clock().since(began);
         Ok(())
     }

@@ -16,7 +16,7 @@
 //! - [`shard`]: versions, staleness and blocking; [`policy`]: their rules; `pending_update`:
 //!   aggregation of several gradients; `oscillation`: detection of a bound that is too large
 //! - [`server_loop`]: request loop of a server; `replication`: primary and backup
-//! - `pull_push`: a worker's step; [`client`]: its requests; [`failover`]: servers of a shard;
+//! - `worker_step`: a worker's step; `pull_push`: its requests; [`client`]: its state; [`failover`]: servers of a shard;
 //!   [`latency`]: request latencies; [`host_aggregation`]: one client per host
 //! - [`transfer_order`]: which transfers overlap with passes; `part_transfer`: one part in the
 //!   background; `served_store`: passes on weights that are still arriving
@@ -47,6 +47,7 @@ pub mod shard;
 pub mod sparse_pull;
 mod sparse_rows;
 pub mod transfer_order;
+mod worker_step;
 
 use lockstep_comm::{Comm, CommError};
 use lockstep_mesh::{Group, Rank};
@@ -61,6 +62,7 @@ pub use server_loop::{Role, ServeOptions, serve};
 pub use shard::Shard;
 pub use sparse_rows::SparseRowCounts;
 pub use transfer_order::TransferOrder;
+pub use worker_step::PullPushPlan;
 
 /// Numbers of a request, a reply, and the acknowledgement of a backup, each of eight bytes.
 pub(crate) const REQUEST_LEN: usize = Request::NUM_FIELDS;

@@ -1,4 +1,4 @@
-//! A worker's step with parameter servers: pull, compute, push.
+//! Requests of a worker to the parameter servers: pulls, pushes, and those outside a step.
 
 use super::client::{Client, Latencies};
 use super::compressed_push::{PushCompression, PushCompressor};
@@ -10,12 +10,9 @@ use crate::byzantine::ByzantineWorker;
 use crate::compress::CompressionStats;
 use crate::distance::squared_distance;
 use crate::replica::Replica;
-use crate::strategy::KeepGradients;
 use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_config::Recipe;
-use lockstep_optim::Clip;
 use lockstep_platform::World;
-use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -31,11 +28,14 @@ impl Replica {
         let num_workers = comm.group_size() - num_servers * (1 + num_backups);
         let shard_servers =
             |server| ShardServers::new(num_workers + server, num_backups, num_servers);
-        self.programs.adopt(Box::new(KeepGradients));
         self.client = Some(Client {
             order: TransferOrder::of(recipe, !self.all.mirrors.is_empty()),
+            first_server: recipe.run.workers,
             has_backups: num_backups > 0,
             step: 0,
+            is_alarm: false,
+            has_gradient: false,
+            sent: (0..num_servers).map(|_| None).collect(),
             granted: (0..num_servers).map(|server| num_workers + server).collect(),
             is_arriving: vec![false; ranges.list.len()],
             lost_parts: LostParts::default(),
@@ -45,6 +45,7 @@ impl Replica {
             num_workers,
             shard_servers: (0..num_servers).map(shard_servers).collect(),
             lost_servers: Vec::new(),
+            num_pulls: 0,
             num_pushes: 0,
             acknowledged: vec![0; num_servers],
             num_discarded: 0,
@@ -66,73 +67,61 @@ impl Replica {
         }
     }
 
-    /// Sets whether losses cover this worker's micro-batches only.
-    pub fn report_local_loss(&mut self, is_alone: bool) {
-        self.losses.set_alone(is_alone);
-    }
-
-    /// Waits until this worker may read and pulls the weights for a step from all servers; returns
-    /// the oldest of their versions. Weights arrive while passes run, where the recipe overlaps
-    /// transfers, and not at all for a version from `end` on.
-    pub fn pull(&mut self, step: u64, end: u64) -> Result<u64, CommError> {
-        if !self.client.as_ref().is_some_and(|client| client.order.pulls_parts) {
-            let version = self.take_weights(RequestKind::Pull, step)?;
-            return self.share_weights(version);
-        }
-        let version = self.take_weights(RequestKind::PullByParts, step)?;
-        let Self { client: Some(client), store, .. } = self else { return Ok(version) };
-        if version < end {
-            client.start_pulls(store)?;
-        }
-        Ok(version)
-    }
-
     /// Reads the current weights without a push to follow.
     pub fn read(&mut self) -> Result<(), CommError> {
-        let version = self.take_weights(RequestKind::Read, 0)?;
-        self.share_weights(version).map(drop)
+        let servers = 0..self.client.as_ref().map_or(0, Client::num_servers);
+        for server in servers {
+            self.pull_shard(RequestKind::Read, server, 0)?;
+        }
+        if self.host_group.is_some() {
+            self.share_version()?;
+            (0..self.store.buckets.list.len()).try_for_each(|bucket| self.share_bucket(bucket))?;
+        }
+        self.store.publish(&mut self.device.link)
     }
 
-    fn take_weights(&mut self, kind: RequestKind, step: u64) -> Result<u64, CommError> {
-        let Self { client: Some(client), store, device, .. } = self else { return Ok(step) };
+    /// Waits until this worker may read a shard and pulls it, without the parts that arrive while
+    /// passes run; replicated rows follow the last shard.
+    pub(super) fn pull_shard(
+        &mut self,
+        kind: RequestKind,
+        server: usize,
+        step: u64,
+    ) -> Result<(), CommError> {
+        let Self { client: Some(client), store, step_context, .. } = self else { return Ok(()) };
         let began = client.world.clock().now();
         // Taken out, because the client is borrowed meanwhile.
         let mut rows = client.rows.take();
-        let mut oldest = u64::MAX;
         client.step = step;
+        client.num_pulls += u64::from(server == 0 && kind != RequestKind::Read);
         let is_by_parts = kind == RequestKind::PullByParts;
-        for server in 0..client.num_servers() {
-            let (version, rank, length) = client.with_failover(server, |client, rank| {
-                let sent_at = client.world.clock().now();
-                client.send_request(rank, Request { step, ..client.request(kind) })?;
-                let reply = client.recv_reply(rank)?;
-                let cuts = client.ranges.list.iter().enumerate().filter(|_| !is_by_parts);
-                for (bucket, cut) in cuts {
-                    let part = &mut store.own_params_mut(bucket)[cut.part(server)];
-                    if !part.is_empty() {
-                        client.comm.recv(part, rank, Tag::Weights as u64)?;
-                    }
+        let (version, rank, length) = client.with_failover(server, |client, rank| {
+            let sent_at = client.world.clock().now();
+            client.send_request(rank, Request { step, ..client.request(kind) })?;
+            let reply = client.recv_reply(rank)?;
+            let cuts = client.ranges.list.iter().enumerate().filter(|_| !is_by_parts);
+            for (bucket, cut) in cuts {
+                let part = &mut store.own_params_mut(bucket)[cut.part(server)];
+                if !part.is_empty() {
+                    client.comm.recv(part, rank, Tag::Weights as u64)?;
                 }
-                if let Some(rows) = &mut rows {
-                    let bucket = store.own_params_mut(rows.table.bucket);
-                    rows.take(client, (rank, server), kind, reply.number, bucket)?;
-                }
-                Ok((reply, (reply.number, rank, client.world.clock().since(sent_at))))
-            })?;
-            client.latencies.pull.note(length);
-            client.granted[server] = rank;
-            oldest = oldest.min(version);
-        }
-        if let Some(rows) = &mut rows {
+            }
+            if let Some(rows) = &mut rows {
+                let bucket = store.own_params_mut(rows.table.bucket);
+                rows.take(client, (rank, server), kind, reply.number, bucket)?;
+            }
+            Ok((reply, (reply.number, rank, client.world.clock().since(sent_at))))
+        })?;
+        client.latencies.pull.note(length);
+        client.granted[server] = rank;
+        step_context.version = step_context.version.min(version);
+        if let Some(rows) = rows.as_mut().filter(|_| server + 1 == client.num_servers()) {
             let bucket = store.own_params_mut(rows.table.bucket);
             rows.pull_replicated(client, bucket)?;
         }
         client.rows = rows;
         client.exposed += client.world.clock().since(began);
-        if !is_by_parts {
-            store.publish(&mut device.link)?;
-        }
-        Ok(oldest)
+        Ok(())
     }
 
     /// Sets the servers' weights to this worker's.
@@ -152,92 +141,58 @@ impl Replica {
         Ok(())
     }
 
-    /// Pushes the gradient of a step, clipped by `clip`, or without one notifies the servers that
-    /// the step is skipped. An alarm switches all workers to synchronous steps from the next step
-    /// on.
-    pub fn push(
+    /// Sends the push of a step to a server; without a gradient, notifies it that the step is
+    /// skipped. A lost server is noticed here and replaced when its reply is awaited.
+    pub(super) fn send_push(
         &mut self,
-        cpu: &Cpu,
+        server: usize,
         step: u64,
-        clip: Option<&Clip>,
-        is_alarm: bool,
+        has_gradient: bool,
     ) -> Result<(), CommError> {
         let Self { client: Some(client), store, .. } = self else { return Ok(()) };
-        if let Some(byzantine) = client.byzantine.as_mut().filter(|_| clip.is_some()) {
-            for bucket in 0..client.ranges.list.len() {
-                byzantine.corrupt(step, bucket, store.own_grads_mut(bucket));
-            }
+        if server == 0 {
+            assert!(!client.is_arriving.contains(&true), "passes have used all weights");
+            client.num_pushes += 1;
+            client.has_gradient = has_gradient;
         }
-        if let Some(scale) = clip.map(|clip| clip.scale(0)).filter(|scale| *scale < 1.0) {
-            for bucket in 0..client.ranges.list.len() {
-                store.own_grads_mut(bucket).iter_mut().for_each(|grad| *grad *= scale);
-            }
+        let (began, mut rows) = (client.world.clock().now(), client.rows.take());
+        let rank = client.shard_servers[server].primary();
+        let sent = client.send_push((server, rank), step, store, rows.as_mut());
+        client.rows = rows;
+        client.exposed += client.world.clock().since(began);
+        if !matches!(sent, Ok(()) | Err(CommError::Gone { .. })) {
+            return sent;
         }
-        if let Some(compressor) = client.compressor.as_mut().filter(|_| clip.is_some()) {
-            let worker = client.comm.group_rank();
-            compressor.begin();
-            for server in 0..client.shard_servers.len() {
-                for (bucket, cut) in client.ranges.list.iter().enumerate() {
-                    let range = cut.part(server);
-                    let grads = &mut store.own_grads_mut(bucket)[range.clone()];
-                    if !grads.is_empty() {
-                        compressor.compress((server, bucket), range, grads, (step, worker));
-                    }
-                }
-            }
-        }
-        assert!(!client.is_arriving.contains(&true), "passes have used all weights");
-        let TransferOrder { pushes_parts, pushes_early, .. } = client.order;
-        if clip.is_some() && pushes_parts && !pushes_early {
-            store.mark_pending();
-            for bucket in (0..client.ranges.list.len()).rev() {
-                client.push_bucket(store, bucket)?;
-            }
-            store.wait_for_grads(cpu)?;
-        }
-        client.num_pushes += 1;
-        let kind =
-            client.request(if clip.is_some() { RequestKind::Push } else { RequestKind::Skip });
-        let request = Request { step, number: client.num_pushes, is_alarm, ..kind };
+        client.sent[server] = Some((began, sent));
+        Ok(())
+    }
+
+    /// Receives the reply to a push; pushes to the backup if the server is lost.
+    pub(super) fn finish_push(&mut self, server: usize, step: u64) -> Result<(), CommError> {
+        let Self { client: Some(client), store, .. } = self else { return Ok(()) };
         let began = client.world.clock().now();
         let mut rows = client.rows.take();
-        let num_servers = client.num_servers();
-        let staged = std::mem::replace(&mut client.staged, vec![None; num_servers]);
-        let mut send = |client: &Client, server: usize, rank: usize| {
-            client.send_request(rank, request)?;
-            if clip.is_none() {
-                return Ok(());
-            }
-            // A backup that has taken over has no parts.
-            if staged[server] != Some(rank) {
-                client.send_grads(server, rank, |bucket| store.own_grads(bucket))?;
-            }
-            rows.as_mut().map_or(Ok(()), |rows| {
-                let bucket = store.own_grads(rows.table.bucket);
-                rows.push(&client.comm, (rank, server), bucket)
-            })
-        };
-        // All servers update at once.
-        let at_once = pushes_parts && !client.has_backups;
-        for server in (0..num_servers).filter(|_| at_once) {
-            send(client, server, client.shard_servers[server].primary())?;
-        }
-        for server in 0..num_servers {
-            let (reply, length) = client.with_failover(server, |client, rank| {
+        let mut sent = client.sent[server].take();
+        let (reply, length) = client.with_failover(server, |client, rank| {
+            let sent_at = if let Some((sent_at, sent)) = sent.take() {
+                sent.map(|()| sent_at)?
+            } else {
                 let sent_at = client.world.clock().now();
-                if !at_once {
-                    send(client, server, rank)?;
-                }
-                let reply = client.recv_reply(rank)?;
-                Ok((reply, (reply, client.world.clock().since(sent_at))))
-            })?;
-            client.latencies.push.note(length);
-            client.acknowledged[server] += 1;
-            if server == 0 && reply.is_discarded {
-                client.num_discarded += 1;
-            } else if server == 0 {
-                *client.staleness.entry(reply.number).or_default() += 1;
-            }
+                client.send_push((server, rank), step, store, rows.as_mut())?;
+                sent_at
+            };
+            // Pushes to all servers have left before the first reply is awaited.
+            let sent_at = if client.order.confirms_at_once { began } else { sent_at };
+            let reply = client.recv_reply(rank)?;
+            Ok((reply, (reply, client.world.clock().since(sent_at))))
+        })?;
+        client.latencies.push.note(length);
+        client.acknowledged[server] += 1;
+        client.staged[server] = None;
+        if server == 0 && reply.is_discarded {
+            client.num_discarded += 1;
+        } else if server == 0 {
+            *client.staleness.entry(reply.number).or_default() += 1;
         }
         client.rows = rows;
         client.exposed += client.world.clock().since(began);
@@ -273,11 +228,6 @@ impl Replica {
             })?;
         }
         Ok(all)
-    }
-
-    /// Number of this worker's gradients by staleness.
-    pub fn staleness(&self) -> Option<&BTreeMap<u64, u64>> {
-        self.client.as_ref().map(|client| &client.staleness)
     }
 
     /// This worker's client.

@@ -7,7 +7,9 @@ use crate::microbatch::Store;
 use crate::param_store::ParamStore;
 use lockstep_comm::CommError;
 use lockstep_model::Grads;
-use lockstep_schedule::step::{Program, TaskId};
+use lockstep_schedule::step::{
+    Contents, Message, MessageKind, Program, ServerCall, TaskId, TaskOp, Use,
+};
 use lockstep_tensor::Cpu;
 use std::sync::{Arc, PoisonError};
 
@@ -20,11 +22,7 @@ pub(crate) struct ServedStore<'a> {
 impl Store for ServedStore<'_> {
     fn arrive(&mut self, block: usize) -> Result<(), CommError> {
         self.store.arrive(block)?;
-        let bucket = self.store.buckets.of_block(block);
-        if std::mem::take(&mut self.client.is_arriving[bucket]) {
-            self.client.finish_pull(self.store, bucket)?;
-        }
-        Ok(())
+        self.complete(self.store.buckets.of_block(block))
     }
 
     fn params(&self, block: usize) -> &[f32] {
@@ -45,53 +43,79 @@ impl Store for ServedStore<'_> {
     }
 
     fn finish_grads(&mut self, cpu: &Cpu, block: usize) -> Result<(), CommError> {
-        self.store.finish_grads(cpu, block)?;
-        let bucket = self.store.buckets.of_block(block);
-        let is_last = self.store.buckets.list[bucket].blocks.start == block;
-        if is_last && self.client.order.pushes_early {
-            self.client.push_bucket(self.store, bucket)?;
-        }
-        Ok(())
+        self.store.finish_grads(cpu, block)
     }
 
     fn communicate(&mut self, cpu: &Cpu, program: &Program, task: TaskId) -> Result<(), CommError> {
-        self.store.communicate(cpu, program, task)
+        match program.tasks[task.0 as usize].op {
+            TaskOp::Send(Message {
+                kind: MessageKind::Request(ServerCall::PushPart(bucket)),
+                peer,
+                ..
+            }) if self.client.is_first_of(bucket as usize, peer) => {
+                self.client.push_bucket(self.store, bucket as usize)
+            }
+            // They belong to the transfer of the bucket.
+            TaskOp::Send(_) => Ok(()),
+            // Both tensors of a tied pair have arrived before one is copied over the other.
+            TaskOp::CopyMirror { .. } => {
+                let changed = program.contents(task, &[Use::Read, Use::Update]);
+                for contents in changed {
+                    if let Contents::Params { bucket } = contents {
+                        self.store.arrive_bucket(bucket as usize)?;
+                        self.complete(bucket as usize)?;
+                    }
+                }
+                self.store.communicate(cpu, program, task)
+            }
+            _ => self.store.communicate(cpu, program, task),
+        }
+    }
+}
+
+impl ServedStore<'_> {
+    /// Completes the pull of a bucket that has arrived: parts of lost servers come from their
+    /// backups.
+    fn complete(&mut self, bucket: usize) -> Result<(), CommError> {
+        if std::mem::take(&mut self.client.is_arriving[bucket]) {
+            return self.client.finish_pull(self.store, bucket);
+        }
+        Ok(())
     }
 }
 
 impl Client {
-    /// Starts the pulls of all buckets, first layers first.
-    pub(super) fn start_pulls(&mut self, store: &mut ParamStore) -> Result<(), CommError> {
-        // Parts of gradients that a lost server did not receive went to its backup.
-        self.lost_parts.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        for bucket in 0..self.ranges.list.len() {
-            let transfer = self.transfer(bucket);
-            if !transfer.parts.is_empty() {
-                store.receive_params(bucket, &self.comm, move |comm, params| {
-                    transfer.pull(comm, params)
-                })?;
-                self.is_arriving[bucket] = true;
-            }
-        }
-        Ok(())
+    /// Whether a rank of the run is the first of the servers with a part of a bucket.
+    pub(super) fn is_first_of(&self, bucket: usize, rank: u32) -> bool {
+        let has_part = |server: &usize| !self.ranges.list[bucket].part(*server).is_empty();
+        let first = (0..self.num_servers()).find(has_part);
+        first.is_some_and(|first| self.first_server + first == rank as usize)
     }
 
-    /// Completes the pull of a bucket: parts of lost servers come from their backups, and tied
-    /// copies follow their owners.
+    /// Starts the pull of a bucket from all servers.
+    pub(super) fn start_pull(
+        &mut self,
+        store: &mut ParamStore,
+        bucket: usize,
+    ) -> Result<(), CommError> {
+        let transfer = self.transfer(bucket);
+        self.is_arriving[bucket] = true;
+        store.receive_params(bucket, &self.comm, move |comm, params| transfer.pull(comm, params))
+    }
+
+    /// Completes the pull of a bucket: parts of lost servers come from their backups.
     fn finish_pull(&mut self, store: &mut ParamStore, bucket: usize) -> Result<(), CommError> {
         let mut lost = self.lost_parts.lock().unwrap_or_else(PoisonError::into_inner);
         let servers: Vec<usize> =
             lost.extract_if(.., |(of, _)| *of == bucket).map(|(_, server)| server).collect();
         drop(lost);
-        for server in servers {
-            self.pull_from_backup(store, bucket, server)?;
-        }
-        let buckets = Arc::clone(&store.buckets);
-        for pair in buckets.mirrors.iter().filter(|pair| pair.mirror.0 == bucket) {
-            assert!(!self.is_arriving[pair.owner.0], "forward has passed the owner");
-            store.copy_to_mirror(&buckets, pair);
-        }
-        Ok(())
+        servers.into_iter().try_for_each(|server| self.pull_from_backup(store, bucket, server))
+    }
+
+    /// Forgets the parts that were lost in earlier steps: those of gradients went to the backup
+    /// with the push.
+    pub(super) fn forget_lost_parts(&self) {
+        self.lost_parts.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Pulls a part whose server was lost, after the backup lets this worker read.

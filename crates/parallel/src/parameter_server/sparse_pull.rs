@@ -17,6 +17,7 @@ const REQUEST_BYTES: u64 = (Request::NUM_FIELDS + Reply::NUM_FIELDS) as u64 * NU
 impl Replica {
     /// Enables sparse pulls, if the recipe asks for them; after [`Self::attach_to_servers`].
     pub fn enable_sparse_pull(&mut self, recipe: &Recipe) {
+        self.step_context.pulls_rows = recipe.sync.server.rows.sparse;
         let Self { client: Some(client), blueprint, .. } = self else { return };
         let keys = &recipe.sync.server;
         let num_servers = client.num_servers();
@@ -40,7 +41,7 @@ impl Replica {
     }
 
     /// Sets the tokens that the next step looks up, on this worker and the rest of its host group.
-    pub fn set_touched_rows(
+    pub(super) fn set_touched_rows(
         &mut self,
         step: u64,
         tokens: impl Iterator<Item = u32>,

@@ -4,6 +4,7 @@ use super::compressed_push::PushCompression;
 use lockstep_config::Recipe;
 
 /// Order of a worker's transfers, known before the run.
+#[expect(clippy::struct_excessive_bools, reason = "independent properties of an order")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferOrder {
     /// Weights arrive part by part, in the order of the forward pass, which waits for the parts of
@@ -14,6 +15,9 @@ pub struct TransferOrder {
     /// A part leaves as soon as the backward pass has filled it, since nothing needs all gradients
     /// before.
     pub pushes_early: bool,
+    /// All pushes are confirmed before the first reply, so that servers update at once; a server
+    /// that may be lost is waited for before the next one.
+    pub confirms_at_once: bool,
 }
 
 impl TransferOrder {
@@ -31,6 +35,7 @@ impl TransferOrder {
             pulls_parts: overlaps && !is_grouped,
             pushes_parts,
             pushes_early: pushes_parts && !needs_all,
+            confirms_at_once: pushes_parts && recipe.sync.server.replicas == 0,
         }
     }
 }

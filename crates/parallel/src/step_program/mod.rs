@@ -70,6 +70,11 @@ pub trait StepTasks {
 
     /// Adds tasks after the update.
     fn add_after_update(&self, _kind: &StepKind, _step: &mut StepBuilder<'_>) {}
+
+    /// Whole program of a step, where it is not an update by reduced or local gradients.
+    fn program(&self, _at: &RankPlan<'_>, _kind: &StepKind) -> Option<Program> {
+        None
+    }
 }
 
 /// A rank's place and its part of the model.
@@ -144,7 +149,7 @@ impl<'a> RankPlan<'a> {
 
     /// Program of a training step of some kind under a strategy.
     pub fn training_with(&self, strategy: &dyn StepTasks, kind: &StepKind) -> Program {
-        self.build(kind, Some(strategy))
+        strategy.program(self, kind).unwrap_or_else(|| self.build(kind, Some(strategy)))
     }
 
     /// Passes of a step, with gradients that stay on this rank.

@@ -1,6 +1,6 @@
 //! Programs that are made from others: tasks repeated in order, with more tasks between them.
 
-use super::RankPlan;
+use super::{RankPlan, pair_numbers};
 use lockstep_schedule::step::{BufferId, Builder, Contents, Program, Queue, TaskId, TaskOp};
 
 /// Program under construction from the tasks of another.
@@ -62,12 +62,12 @@ impl<'a> Replay<'a> {
     /// Adds the gradients of tied copies to their owners; returns marks that this was done.
     pub(super) fn add_mirrors(&mut self, at: &RankPlan<'_>) -> Vec<BufferId> {
         let mut marks = Vec::new();
-        for pair in &at.trained.grads.mirrors {
+        let grads = &at.trained.grads;
+        for (pair, number) in grads.mirrors.iter().zip(pair_numbers(grads)) {
             let both = (self.grads(at, pair.owner.0), self.grads(at, pair.mirror.0));
             let (Some(owner), Some(mirror)) = both else { continue };
-            let pair = pair.mirror.0 as u32;
-            let added = self.tasks.buffer(Contents::MirrorGrad { pair }, 0);
-            let add = self.tasks.task(TaskOp::AddMirror { pair }, Queue::Compute);
+            let added = self.tasks.buffer(Contents::MirrorGrad { pair: number }, 0);
+            let add = self.tasks.task(TaskOp::AddMirror { pair: number }, Queue::Compute);
             let add = add.updates(owner).writes(added);
             if owner != mirror {
                 add.reads(mirror);

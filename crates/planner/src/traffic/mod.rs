@@ -29,7 +29,7 @@ pub use call::{Call, GroupCalls, Lengths, Message, StepCalls};
 pub use fixed_algorithms::{RefusedAlgorithm, check_algorithms};
 pub use interconnect::Interconnect;
 pub use lockstep_parallel::step_program::StepKind;
-pub use range::{ByteRange, wire_range};
+pub use range::{ByteRange, RecordedDecisions, wire_range, wire_replay};
 pub use schedule_selection::SelectedSchedules;
 pub use step_calls::{StepInputs, programs_at};
 

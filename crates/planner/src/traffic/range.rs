@@ -65,6 +65,32 @@ pub fn wire_range(
     }
 }
 
+/// Decisions of a run that timing made, as its events record them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordedDecisions {
+    /// Number of pulls for a step by each worker that pulls.
+    pub pulls_by_worker: Vec<u64>,
+    /// Number of pushes by each of them.
+    pub pushes_by_worker: Vec<u64>,
+}
+
+/// Bytes of every rank in the mean of the steps that it took part in, from the programs of these
+/// steps and recorded decisions. A number of local steps that was chosen is part of the recipe in
+/// the run folder.
+pub fn wire_replay(
+    recipe: &Recipe,
+    blueprint: &Blueprint,
+    interconnect: &Interconnect,
+    decisions: &RecordedDecisions,
+) -> Vec<ByteRange> {
+    if recipe.sync.server.consistency != Consistency::Elastic || recipe.num_servers() == 0 {
+        return wire_range(recipe, blueprint, interconnect);
+    }
+    let mut forecast = RunForecast { recipe, blueprint, interconnect, known: BTreeMap::new() };
+    let classes: Vec<(StepKind, u64)> = StepKind::of_run(recipe).into_iter().collect();
+    forecast.of_recorded_pulls(&classes, decisions)
+}
+
 /// Total bytes of kinds of steps, by rank.
 struct RunForecast<'a> {
     recipe: &'a Recipe,
@@ -165,15 +191,39 @@ impl RunForecast<'_> {
         often.into_iter().zip(seldom).map(|(a, b)| a.or(b)).collect()
     }
 
+    /// Steps of elastic servers that each worker has pulled and pushed for; the mean is over those
+    /// that it has pushed for.
+    fn of_recorded_pulls(
+        &mut self,
+        classes: &[(StepKind, u64)],
+        decisions: &RecordedDecisions,
+    ) -> Vec<ByteRange> {
+        let [taken, missed] = [false, true].map(|is_missed| self.of_kind(&plain_step(is_missed)));
+        let num_steps: u64 = classes.iter().map(|(_, count)| count).sum();
+        let group_len = self.recipe.run.workers / self.recipe.num_pushers();
+        let sums = self.sum(classes).into_iter().enumerate();
+        sums.map(|(worker, sum)| {
+            let pusher = worker / group_len;
+            let pushes = decisions.pushes_by_worker[pusher];
+            let without_push = decisions.pulls_by_worker[pusher] - pushes;
+            let bytes = |all: Bytes, taken: Bytes, missed: Bytes| {
+                let other = all.0 - taken.0 * num_steps;
+                Bytes((other + taken.0 * pushes + missed.0 * without_push) / pushes.max(1))
+            };
+            let (taken, missed) = (taken[worker], missed[worker]);
+            ByteRange {
+                low: bytes(sum.low, taken.low, missed.low),
+                high: bytes(sum.high, taken.high, missed.high),
+            }
+        })
+        .collect()
+    }
+
     /// A worker of elastic servers takes part in some of the steps, and the mean is over those. At
     /// most one more pull finds that the run is over. Initial weights and checkpoints are sent
     /// whatever the worker does.
     fn of_elastic_servers(&mut self, classes: &[(StepKind, u64)]) -> Vec<ByteRange> {
-        let plain = |missed: bool| {
-            let step = ServerStep { is_joint: true, is_missed: missed, ..ServerStep::default() };
-            StepKind { servers: Some(step), ..StepKind::default() }
-        };
-        let (taken, missed) = (self.of_kind(&plain(false)), self.of_kind(&plain(true)));
+        let [taken, missed] = [false, true].map(|is_missed| self.of_kind(&plain_step(is_missed)));
         let (sums, means) = (self.sum(classes), self.mean(classes));
         let num_steps: u64 = classes.iter().map(|(_, count)| count).sum();
         let each = sums.into_iter().zip(means).zip(taken.into_iter().zip(missed));
@@ -187,6 +237,12 @@ impl RunForecast<'_> {
         })
         .collect()
     }
+}
+
+/// Step of elastic servers without initial weights and checkpoints.
+fn plain_step(is_missed: bool) -> StepKind {
+    let step = ServerStep { is_joint: true, is_missed, ..ServerStep::default() };
+    StepKind { servers: Some(step), ..StepKind::default() }
 }
 
 fn with_least_rows(step: ServerStep) -> ServerStep {

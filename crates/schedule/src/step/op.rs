@@ -311,12 +311,22 @@ impl TaskOp {
             | Self::Mix { .. }
             | Self::Debias
             | Self::Statistics
+            | Self::Clip
+            | Self::ReleaseGrads
+            | Self::Broadcast { .. }
+            | Self::Report { .. }
+            | Self::LoadClient { .. }
+            | Self::ClientStep { .. }
+            | Self::Aggregate { .. }
+            | Self::ReadShared
+            | Self::AddToShared
             | Self::Custom { .. } => true,
-            Self::Send(message) | Self::Recv(message) => matches!(
+            Self::Send(message) | Self::Recv(message) => !matches!(
                 message.kind,
-                MessageKind::Weights { .. }
-                    | MessageKind::PushSumWeight
-                    | MessageKind::Custom { .. }
+                MessageKind::Activation { .. }
+                    | MessageKind::ActivationGrad { .. }
+                    | MessageKind::MirrorGrad { .. }
+                    | MessageKind::MirrorParams { .. }
             ),
             _ => false,
         }

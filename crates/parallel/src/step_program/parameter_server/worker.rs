@@ -1,6 +1,6 @@
 //! Program of a worker: pull, passes, push.
 
-use super::super::Replay;
+use super::super::{Replay, pair_numbers};
 use super::{
     LINK, NARROW, RankPlan, ServerPlan, ServerStep, group_len, recv, reply, request, row_messages,
     send, tokens_by_worker, values,
@@ -200,8 +200,10 @@ impl<'a> Worker<'a> {
     fn stale_copies(&mut self) -> Vec<BufferId> {
         let is_missed = self.servers.step.is_missed;
         let pairs = self.local_mirrors().into_iter().filter(|_| !is_missed);
-        let contents = |mirror: usize| Contents::StaleCopy { pair: mirror as u32 };
-        pairs.map(|(_, mirror)| self.replay.tasks.buffer(contents(mirror), 0)).collect()
+        let mark = |(.., pair): (usize, usize, u32)| {
+            self.replay.tasks.buffer(Contents::StaleCopy { pair }, 0)
+        };
+        pairs.map(mark).collect()
     }
 
     /// Looks up frequent rows in the replicas of the home server, pulls them from their owners and
@@ -281,13 +283,13 @@ impl<'a> Worker<'a> {
         }
         let is_synchronous = self.servers.recipe.sync.server.consistency == Consistency::Sync;
         let first = passes.position(|op| matches!(op, TaskOp::Forward(_)));
-        let mut stale: Vec<(usize, usize)> = self.local_mirrors();
+        let mut stale = self.local_mirrors();
         for (id, task) in passes.iter() {
             if Some(id) == first {
                 self.pull();
             }
             // A tied copy follows its owner just before its first use.
-            let (now, later) = stale.into_iter().partition(|(_, mirror)| {
+            let (now, later) = stale.into_iter().partition(|(_, mirror, _)| {
                 let copy = Contents::Params { bucket: *mirror as u32 };
                 passes.contents(id, &[Use::Read]).any(|contents| contents == copy)
             });
@@ -321,15 +323,16 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Tied tensors: program buckets of the owner and of the copy.
-    fn local_mirrors(&self) -> Vec<(usize, usize)> {
-        self.at.buckets.mirrors.iter().map(|pair| (pair.owner.0, pair.mirror.0)).collect()
+    /// Tied tensors: buckets of the owner and of the copy, and the number of the pair.
+    fn local_mirrors(&self) -> Vec<(usize, usize, u32)> {
+        let buckets = &self.at.buckets;
+        let pairs = buckets.mirrors.iter().zip(pair_numbers(buckets));
+        pairs.map(|(pair, number)| (pair.owner.0, pair.mirror.0, number)).collect()
     }
 
-    fn copy_mirrors(&mut self, pairs: Vec<(usize, usize)>) {
-        for (owner, mirror) in pairs {
+    fn copy_mirrors(&mut self, pairs: Vec<(usize, usize, u32)>) {
+        for (owner, mirror, pair) in pairs {
             let params = self.params(&[owner, mirror]);
-            let pair = mirror as u32;
             let stale = self.replay.tasks.buffer(Contents::StaleCopy { pair }, 0);
             let copy =
                 self.replay.tasks.task(TaskOp::CopyMirror { pair }, Queue::Compute).takes(stale);
@@ -368,33 +371,49 @@ impl<'a> Worker<'a> {
                 self.collective(op, LINK, call, &reduced);
             }
         }
+        // A worker pushes no gradient that is not finite.
+        let norm = self.replay.tasks.buffer(Contents::Norm, 1);
+        let mut measure = self.replay.tasks.task(TaskOp::GradNorm, Queue::Compute).writes(norm);
+        for grads in &grads {
+            measure = measure.reads(*grads);
+        }
         let clips = self.servers.recipe.optim.clip > 0.0;
         if clips {
-            let norm = self.replay.tasks.buffer(Contents::Norm, 1);
-            let mut measure = self.replay.tasks.task(TaskOp::GradNorm, Queue::Compute).writes(norm);
-            for grads in &grads {
-                measure = measure.reads(*grads);
-            }
             let mut clip = self.replay.tasks.task(TaskOp::Clip, Queue::Compute).takes(norm);
             for grads in &grads {
                 clip = clip.updates(*grads);
             }
         }
+        let norm = (!clips).then_some(norm);
+        left.extend(norm);
         let TransferOrder { pushes_parts, pushes_early, .. } = self.servers.order;
         if self.is_pusher() && pushes_parts && !pushes_early {
             buckets.iter().rev().for_each(|bucket| self.push_bucket(*bucket));
         }
-        self.pulled_shards().for_each(|server| self.push(server));
-        // What is left of the gradients is their norm, for the log.
-        let op = if clips { TaskOp::ReleaseGrads } else { TaskOp::GradNorm };
-        let mut end = self.replay.tasks.task(op, Queue::Compute);
+        let is_at_once = self.servers.order.confirms_at_once;
+        for server in self.pulled_shards() {
+            self.push(server, norm);
+            if !is_at_once {
+                self.finish_push(server);
+            }
+        }
+        if is_at_once {
+            self.pulled_shards().for_each(|server| self.finish_push(server));
+        }
+        let mut end = self.replay.tasks.task(TaskOp::ReleaseGrads, Queue::Compute);
         for buffer in left {
             end = end.takes(buffer);
         }
     }
 
+    /// Receives the reply to a push.
+    fn finish_push(&mut self, server: usize) {
+        let peer = self.servers.primary(server);
+        self.link(recv(reply(ServerCall::Push, peer)), Use::Read, &[]);
+    }
+
     /// Pushes the gradients of a shard, or confirms the parts that were pushed.
-    fn push(&mut self, server: usize) {
+    fn push(&mut self, server: usize, norm: Option<BufferId>) {
         let (servers, peer) = (self.servers, self.servers.primary(server));
         let call = ServerCall::Push;
         let are_whole = !servers.order.pushes_parts;
@@ -417,7 +436,10 @@ impl<'a> Worker<'a> {
             })
             .collect();
         let version = self.replay.tasks.buffer(Contents::Version { shard: server as u32 }, 1);
-        self.link(send(request(call, peer)), Use::Take, &[version]);
+        let task = self.replay.tasks.task(send(request(call, peer)), LINK).takes(version);
+        if let Some(norm) = norm {
+            task.reads(norm);
+        }
         for (part, encoded) in parts.iter().zip(encoded) {
             let (len, element) = servers.pushed(part.1.len());
             let op = send(values(call, part.0, peer, len, element));
@@ -436,7 +458,6 @@ impl<'a> Worker<'a> {
                 self.link(send(values(call, part, peer, len, element)), Use::Read, &table);
             }
         }
-        self.link(recv(reply(call, peer)), Use::Read, &[]);
     }
 
     /// Reads the weights for a checkpoint; the first worker also reads the optimizer state.

@@ -6,8 +6,10 @@
 //! acknowledged, so that all of them read the same weights.
 //!
 //! - `step`: pull, compute, push
-//! - `sync_round`: synchronization of workers, counters and warnings
+//! - `sync_round`: synchronization of workers, counters and warnings; `sparse_rows`: those of
+//!   embedding rows
 
+mod sparse_rows;
 mod step;
 mod sync_round;
 
@@ -15,7 +17,7 @@ use step::PullPush;
 use sync_round::{record_lost_servers, synchronize};
 
 use crate::learner::Learner;
-use crate::sync_strategy::{SyncStrategy, Worker};
+use crate::strategy::{SyncStrategy, Worker};
 use crate::{TrainError, run_folder, worker_state};
 use lockstep_checkpoint::sharded::{Reader, Snapshot};
 use lockstep_comm::{Comm, CommError};
@@ -172,13 +174,13 @@ fn finish(recipe: &Recipe, comm: &Comm) -> Result<(), TrainError> {
 
 /// Parameter-server strategy of a worker: pull, compute, push.
 pub(crate) struct ParameterServer<'a> {
-    connection: &'a ServerConnection<'a>,
+    connection: ServerConnection<'a>,
     pull_push: PullPush,
 }
 
 impl<'a> ParameterServer<'a> {
     /// Strategy of a worker with this connection.
-    pub(crate) fn new(connection: &'a ServerConnection<'a>) -> Self {
+    pub(crate) fn new(connection: ServerConnection<'a>) -> Self {
         Self { connection, pull_push: PullPush::default() }
     }
 }
@@ -205,13 +207,13 @@ impl SyncStrategy for ParameterServer<'_> {
     fn step(&mut self, worker: &mut Worker<'_>, steps: Range<u64>) -> Result<(), TrainError> {
         let step = steps.start;
         self.pull_push.step(worker, steps)?;
-        record_lost_servers(step, self.connection, worker);
+        record_lost_servers(step, &self.connection, worker);
         Ok(())
     }
 
     fn synchronize(&mut self, worker: &mut Worker<'_>, num_steps: u64) -> Result<(), TrainError> {
         synchronize(&self.connection.groups, num_steps, &mut worker.learner, &mut worker.step_log)?;
-        record_lost_servers(num_steps.saturating_sub(1), self.connection, worker);
+        record_lost_servers(num_steps.saturating_sub(1), &self.connection, worker);
         Ok(())
     }
 

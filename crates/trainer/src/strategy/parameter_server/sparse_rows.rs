@@ -1,13 +1,10 @@
-//! Sparse pulls and pushes of embedding rows: row indices of a step, and traffic figures.
+//! Sparse pulls and pushes of embedding rows: traffic figures.
 
 use crate::TrainError;
 use crate::figures::RowFigures;
 use crate::learner::Learner;
 use crate::step_log::StepLog;
 use lockstep_comm::{Comm, Reduction};
-use lockstep_config::Recipe;
-use lockstep_data::Batch;
-use lockstep_parallel::Replica;
 use lockstep_telemetry::Event;
 
 /// Warning threshold of a server's row traffic over the mean.
@@ -21,23 +18,6 @@ fn imbalance_warning(bytes: &[u64]) -> String {
         "server {server} has much more row traffic than the mean of all servers; use \
          sync.row_sharding = \"hash\", or sync.row_cache to pull common rows less often"
     )
-}
-
-/// Announces the embedding rows that this worker's micro-batches use.
-pub(crate) fn announce_rows(
-    recipe: &Recipe,
-    step: u64,
-    batch: &Batch,
-    replica: &mut Replica,
-) -> Result<(), TrainError> {
-    if recipe.sync.server.rows.sparse {
-        let microbatches = replica.own_microbatches().to_vec();
-        replica.set_touched_rows(
-            step,
-            microbatches.iter().flat_map(|microbatch| batch.microbatch(*microbatch).0).copied(),
-        )?;
-    }
-    Ok(())
 }
 
 /// Sums the row counters over all workers and reports them.

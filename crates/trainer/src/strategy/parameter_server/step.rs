@@ -1,11 +1,17 @@
 //! One step of a parameter-server worker: pull, compute, push.
 
+use crate::TrainError;
+use crate::emulation::Emulation;
 use crate::health::Verdict;
+use crate::learner::Learner;
 use crate::microbatch::{microbatch_of, microbatch_shape, own_targets};
 use crate::step_log::StepRecord;
-use crate::sync_strategy::Worker;
-use crate::{TrainError, sparse_rows};
-use lockstep_config::Consistency;
+use crate::strategy::Worker;
+use lockstep_config::{Consistency, Recipe};
+use lockstep_data::Batch;
+use lockstep_model::Microbatch;
+use lockstep_optim::{Clip, Update};
+use lockstep_parallel::{Replica, StepHost, StepLoss};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -43,63 +49,51 @@ impl PullPush {
     fn one_step(&mut self, worker: &mut Worker<'_>, steps: Range<u64>) -> Result<u64, TrainError> {
         let Worker { cpu, recipe, learner, loader, step_log, .. } = worker;
         let step = steps.start;
-        let in_lockstep = recipe.sync.server.consistency == Consistency::Sync;
         step_log.begin_step();
         let batch = loader.next_batch()?;
-        sparse_rows::announce_rows(recipe, step, batch, &mut learner.replica)?;
         let is_elastic = recipe.sync.server.consistency == Consistency::Elastic;
-        let version = learner.replica.pull(step, if is_elastic { steps.end } else { u64::MAX })?;
-        if is_elastic && version >= steps.end {
+        let lr = learner.lr(step);
+        let Learner { replica, optimizer, clip, stability, .. } = learner;
+        replica.set_last_version(is_elastic.then_some(steps.end));
+        let spike_factor = recipe.sync.server.switch_on_loss_spike;
+        let mut host = ServedStep {
+            recipe,
+            step,
+            batch,
+            lr,
+            slow: &step_log.emulation,
+            pull_push: self,
+            spike_factor,
+            loss: 0.0,
+            is_finite: true,
+        };
+        let clip = replica.run_step(cpu, recipe.train.seed, step, optimizer, clip, &mut host)?;
+        let (loss, is_finite) = (host.loss, host.is_finite);
+        let Some(clip) = clip else {
             step_log.record_missed_step();
-            return Ok(version);
-        }
-        learner.replica.report_local_loss(!in_lockstep);
-        let slow = &step_log.emulation;
-        // Divide by the targets of all workers, so that their gradients sum to that of the batch.
-        let microbatch = |index| {
-            slow.before_microbatch(step, index, &|| false);
-            microbatch_of(recipe, batch, index, batch.num_targets)
+            return Ok(replica.pulled_version());
         };
-        let loss = learner.replica.run_microbatches(cpu, recipe.train.seed, step, &microbatch)?;
-        slow.after_microbatches();
-        let (loss, num_targets) = if in_lockstep {
-            (loss, batch.num_targets)
-        } else {
-            let own_targets = own_targets(batch, &learner.replica);
-            learner.replica.reduce_losses_in_host(loss, own_targets)?
-        };
-        let loss = loss / num_targets as f64;
-        let sums = learner.replica.finish_reduce(cpu)?;
-        learner.replica.reduce_gradients_in_host()?;
-        let sums = learner.replica.unscale(cpu, sums);
-        let clip = learner.replica.clip(cpu, sums, &learner.clip)?;
-        let is_finite = loss.is_finite() && clip.norm.is_finite();
-        let is_spike = self.is_spike(loss, recipe.sync.server.switch_on_loss_spike);
-        learner.replica.push(cpu, step, is_finite.then_some(&clip), is_spike)?;
-        learner.stability.num_skipped =
-            if is_finite { 0 } else { learner.stability.num_skipped + 1 };
-        if learner.stability.num_skipped > recipe.train.max_skipped {
+        stability.num_skipped = if is_finite { 0 } else { stability.num_skipped + 1 };
+        if stability.num_skipped > recipe.train.max_skipped {
             let what = if loss.is_finite() { "the gradient norm" } else { "the loss" }.to_owned();
             let value = if loss.is_finite() { clip.norm } else { loss };
-            let source_of = format!(" (on worker {})", learner.replica.groups().rank());
+            let source_of = format!(" (on worker {})", replica.groups().rank());
             return Err(TrainError::Diverged { step, what, value, source_of });
         }
         let record = StepRecord {
             step,
             loss,
-            lr: learner.lr(step),
+            lr,
             clip,
             num_tokens: batch.num_microbatches() * microbatch_shape(recipe).rows(),
             data_wait_seconds: loader.wait_seconds(),
             verdict: if is_finite { Verdict::Step } else { Verdict::Skip },
             loss_scale: None,
         };
-        step_log.finish_step(&record, &mut learner.replica);
-        step_log.record_compression(
-            step + 1,
-            learner.replica.push_compression_stats().filter(|_| is_finite),
-        );
-        Ok(if is_elastic { version.max(step) } else { step })
+        step_log.finish_step(&record, replica);
+        step_log
+            .record_compression(step + 1, replica.push_compression_stats().filter(|_| is_finite));
+        Ok(if is_elastic { replica.pulled_version().max(step) } else { step })
     }
 
     /// Records a loss and returns whether it exceeds `times` the mean of the recent ones.
@@ -112,6 +106,55 @@ impl PullPush {
         }
         self.last.push_back(loss);
         is_spike
+    }
+}
+
+/// Batch of a worker's step, and the decision about it.
+struct ServedStep<'a> {
+    recipe: &'a Recipe,
+    step: u64,
+    batch: &'a Batch,
+    lr: f64,
+    slow: &'a Emulation,
+    pull_push: &'a mut PullPush,
+    spike_factor: f64,
+    loss: f64,
+    is_finite: bool,
+}
+
+impl<'a> StepHost<'a> for ServedStep<'a> {
+    type Error = TrainError;
+
+    fn microbatch(&self, index: usize) -> Microbatch<'a> {
+        // Divide by the targets of all workers, so that their gradients sum to that of the batch.
+        microbatch_of(self.recipe, self.batch, index, self.batch.num_targets)
+    }
+
+    fn before_microbatch(&self, index: usize, is_over: &dyn Fn() -> bool) {
+        self.slow.before_microbatch(self.step, index, is_over);
+    }
+
+    fn after_microbatches(
+        &mut self,
+        replica: &mut Replica,
+        loss: &StepLoss,
+    ) -> Result<Option<f32>, TrainError> {
+        self.slow.after_microbatches();
+        let in_lockstep = self.recipe.sync.server.consistency == Consistency::Sync;
+        let (sum, num_targets) = if in_lockstep {
+            (loss.sum, self.batch.num_targets)
+        } else {
+            replica.reduce_losses_in_host(loss.sum, own_targets(self.batch, replica))?
+        };
+        self.loss = sum / num_targets as f64;
+        Ok(None)
+    }
+
+    fn decide(&mut self, replica: &mut Replica, clip: &Clip) -> Result<Option<Update>, TrainError> {
+        self.is_finite = self.loss.is_finite() && clip.norm.is_finite();
+        replica.set_alarm(self.pull_push.is_spike(self.loss, self.spike_factor));
+        let update = Update { count: self.step + 1, lr: self.lr, clip: *clip };
+        Ok(self.is_finite.then_some(update))
     }
 }
 

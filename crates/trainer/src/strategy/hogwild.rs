@@ -8,14 +8,16 @@
 use crate::health::Verdict;
 use crate::microbatch::{microbatch_of, microbatch_shape};
 use crate::step_log::StepRecord;
-use crate::sync_strategy::{SyncStrategy, Worker};
+use crate::strategy::{SyncStrategy, Worker};
 use crate::{TrainError, evaluate, feed};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
-use lockstep_data::{Cursor, Loader};
-use lockstep_optim::{Clip, ClipPlan, LearningRate};
+use lockstep_data::{Batch, Cursor, Loader};
+use lockstep_model::Microbatch;
+use lockstep_optim::{Clip, ClipPlan, LearningRate, Optimizer, Update};
 use lockstep_parallel::from_recipe::{blueprint_of_rank, plan_at};
-use lockstep_parallel::hogwild::{HogwildThread, SharedWeights};
+use lockstep_parallel::hogwild::SharedWeights;
+use lockstep_parallel::{Replica, StepHost, StepLoss};
 use lockstep_platform::{JoinHandle, World};
 use lockstep_tensor::Cpu;
 use std::collections::BTreeMap;
@@ -54,14 +56,18 @@ impl SyncStrategy for Hogwild {
         _checkpoint: Option<&Path>,
     ) -> Result<(), TrainError> {
         let Worker { cpu, recipe, world, learner, .. } = worker;
-        let other = |thread| BackgroundThread::new(cpu, recipe, world, thread, first_step);
+        let shared = Arc::new(SharedWeights::new(&mut learner.replica)?);
+        let other = |thread| {
+            let thread_state = ThreadState::new(cpu, recipe, world, thread, &shared)?;
+            BackgroundThread::new(recipe, world, thread_state, first_step)
+        };
         self.pool = Some(ThreadPool {
-            shared: Arc::new(SharedWeights::new(&mut learner.replica)?),
-            own: ThreadState::new(cpu, recipe, world, 0)?,
+            own: ThreadState::new(cpu, recipe, world, 0, &shared)?,
             others: (1..recipe.sync.threads)
                 .map(|thread| Ok(Arc::new(Mutex::new(other(thread)?))))
                 .collect::<Result<_, TrainError>>()?,
             handles: Vec::new(),
+            shared: Arc::clone(&shared),
         });
         Ok(())
     }
@@ -76,7 +82,8 @@ impl SyncStrategy for Hogwild {
             pool.spawn(recipe, worker.world, steps.start..end.unwrap_or(last_step))?;
         }
         worker.step_log.begin_step();
-        let record = pool.own.step(recipe, steps.start, &pool.shared, &mut worker.loader)?;
+        let record = pool.own.step(recipe, steps.start, &mut worker.loader)?;
+        worker.step_log.record_spans(steps.start + 1, &mut pool.own.replica);
         worker.step_log.finish_step(&record, &mut worker.learner.replica);
         if is_over(steps.start + 1) {
             pool.join()?;
@@ -112,10 +119,9 @@ impl ThreadPool {
         steps: Range<u64>,
     ) -> Result<(), TrainError> {
         for other in &self.others {
-            let (other, shared) = (Arc::clone(other), Arc::clone(&self.shared));
-            let (recipe, steps) = (recipe.clone(), steps.clone());
+            let (other, recipe, steps) = (Arc::clone(other), recipe.clone(), steps.clone());
             let body = move || {
-                other.lock().expect("only this thread locks it").run(&recipe, &shared, steps);
+                other.lock().expect("only this thread locks it").run(&recipe, steps);
             };
             let handle = world.threads().spawn("hogwild", Box::new(body));
             self.handles.push(handle.map_err(TrainError::Threads)?);
@@ -137,58 +143,65 @@ impl ThreadPool {
 
     /// Staleness histogram of each thread: number of steps by missed updates.
     fn staleness(&self) -> Vec<BTreeMap<u64, u64>> {
-        let others = self.others.iter().map(|other| {
-            other.lock().expect("its thread has ended").thread_state.hog.staleness.clone()
-        });
-        [self.own.hog.staleness.clone()].into_iter().chain(others).collect()
+        let others = self
+            .others
+            .iter()
+            .map(|other| other.lock().expect("its thread has ended").thread_state.staleness());
+        [self.own.staleness()].into_iter().chain(others).collect()
     }
 }
 
 impl BackgroundThread {
     fn new(
-        cpu: &Cpu,
         recipe: &Recipe,
         world: &World,
-        thread: usize,
+        thread_state: ThreadState,
         first_step: u64,
     ) -> Result<Self, TrainError> {
         let alone = Comm::threads(world, 1, &lockstep_comm::Options::default())?.remove(0);
         let mut feed = feed::open(recipe, world, &alone)?;
         let loader = feed.loader(world, Cursor { next_step: first_step, corpus: None })?;
-        Ok(Self {
-            thread_state: ThreadState::new(cpu, recipe, world, thread)?,
-            loader,
-            found: Ok(()),
-        })
+        Ok(Self { thread_state, loader, found: Ok(()) })
     }
 
-    fn run(&mut self, recipe: &Recipe, shared: &SharedWeights, mut steps: Range<u64>) {
+    fn run(&mut self, recipe: &Recipe, mut steps: Range<u64>) {
         let Self { thread_state, loader, found } = self;
-        *found =
-            steps.try_for_each(|step| thread_state.step(recipe, step, shared, loader).map(drop));
+        *found = steps.try_for_each(|step| thread_state.step(recipe, step, loader).map(drop));
     }
 }
 
 /// State of one thread.
 struct ThreadState {
-    hog: HogwildThread,
+    replica: Replica,
     cpu: Cpu,
     thread: usize,
-    num_microbatches: usize,
     lr: LearningRate,
     clip: ClipPlan,
+    /// Without state: threads step shared weights by plain SGD.
+    optimizer: Optimizer,
 }
 
 impl ThreadState {
-    fn new(cpu: &Cpu, recipe: &Recipe, world: &World, thread: usize) -> Result<Self, TrainError> {
-        let (blueprint, seed) = (blueprint_of_rank(recipe, 0), recipe.train.seed);
+    fn new(
+        cpu: &Cpu,
+        recipe: &Recipe,
+        world: &World,
+        thread: usize,
+        shared: &Arc<SharedWeights>,
+    ) -> Result<Self, TrainError> {
+        let blueprint = blueprint_of_rank(recipe, 0);
         let (plan, cpu) = (plan_at(recipe, &blueprint, 0), Cpu::single(cpu.isa()));
         let tensors = blueprint.tensors();
         let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
-        let num_microbatches = recipe.num_microbatches() / recipe.sync.threads;
-        let hog = HogwildThread::new(blueprint, seed, &cpu, &plan, num_microbatches, world)?;
+        let replica = shared.replica_of_thread(recipe, (thread, &plan), blueprint, &cpu, world)?;
         let lr = LearningRate::new(&recipe.optim, recipe.train.steps);
-        Ok(Self { hog, cpu, thread, num_microbatches, lr, clip })
+        let optimizer = Optimizer::new(&recipe.optim, &[]);
+        Ok(Self { replica, cpu, thread, lr, clip, optimizer })
+    }
+
+    /// Number of this thread's steps by missed updates.
+    fn staleness(&self) -> BTreeMap<u64, u64> {
+        self.replica.staleness().cloned().unwrap_or_default()
     }
 
     /// Trains on this thread's micro-batches of one batch.
@@ -196,40 +209,71 @@ impl ThreadState {
         &mut self,
         recipe: &Recipe,
         step: u64,
-        shared: &SharedWeights,
         loader: &mut Loader,
     ) -> Result<StepRecord, TrainError> {
-        let batch = loader.next_batch()?;
-        let microbatches =
-            self.thread * self.num_microbatches..(self.thread + 1) * self.num_microbatches;
+        let Self { replica, cpu, thread, lr, clip, optimizer } = self;
+        let (batch, lr) = (loader.next_batch()?, lr.at(step, recipe.train.batch));
+        let own = replica.own_microbatches().len();
+        let num_targets = batch.targets_in(*thread * own..(*thread + 1) * own).max(1);
+        let mut host =
+            ThreadStep { recipe, step, batch, num_targets, thread: *thread, lr, loss: 0.0 };
+        let seed = recipe.train.seed;
+        let clip = replica.run_step(cpu, seed, step, optimizer, clip, &mut host)?;
+        Ok(StepRecord {
+            step,
+            loss: host.loss,
+            lr,
+            clip: clip.expect("threads never end a step of another"),
+            num_tokens: batch.num_microbatches() * microbatch_shape(recipe).rows(),
+            data_wait_seconds: loader.wait_seconds(),
+            verdict: Verdict::Step,
+            loss_scale: None,
+        })
+    }
+}
+
+/// Batch of a thread's step, and the decision about it.
+struct ThreadStep<'a> {
+    recipe: &'a Recipe,
+    step: u64,
+    batch: &'a Batch,
+    /// Number of targets of the thread's micro-batches.
+    num_targets: u64,
+    thread: usize,
+    lr: f64,
+    loss: f64,
+}
+
+impl<'a> StepHost<'a> for ThreadStep<'a> {
+    type Error = TrainError;
+
+    fn microbatch(&self, index: usize) -> Microbatch<'a> {
         // Divide by the targets of all threads, so that their updates sum to one of the batch.
-        let microbatch = |index: usize| {
-            microbatch_of(recipe, batch, microbatches.start + index, batch.num_targets)
-        };
-        let solo = self.hog.pull(shared)?;
-        let loss = solo.run_microbatches(&self.cpu, recipe.train.seed, step, &microbatch)?;
-        let loss = loss / batch.targets_in(microbatches.clone()).max(1) as f64;
-        let sums = solo.finish_reduce(&self.cpu)?;
-        let sums = solo.unscale(&self.cpu, sums);
-        let clip: Clip = solo.clip(&self.cpu, sums, &self.clip)?;
+        microbatch_of(self.recipe, self.batch, index, self.batch.num_targets)
+    }
+
+    fn after_microbatches(
+        &mut self,
+        _replica: &mut Replica,
+        loss: &StepLoss,
+    ) -> Result<Option<f32>, TrainError> {
+        self.loss = loss.sum / self.num_targets as f64;
+        Ok(None)
+    }
+
+    fn decide(
+        &mut self,
+        _replica: &mut Replica,
+        clip: &Clip,
+    ) -> Result<Option<Update>, TrainError> {
+        let (step, loss) = (self.step, self.loss);
         if !loss.is_finite() || !clip.norm.is_finite() {
             let what = if loss.is_finite() { "the gradient norm" } else { "the loss" }.to_owned();
             let value = if loss.is_finite() { clip.norm } else { loss };
             let source_of = format!(" (on thread {})", self.thread);
             return Err(TrainError::Diverged { step, what, value, source_of });
         }
-        let lr = self.lr.at(step, recipe.train.batch);
-        self.hog.push(shared, lr, &clip);
-        Ok(StepRecord {
-            step,
-            loss,
-            lr,
-            clip,
-            num_tokens: batch.num_microbatches() * microbatch_shape(recipe).rows(),
-            data_wait_seconds: loader.wait_seconds(),
-            verdict: Verdict::Step,
-            loss_scale: None,
-        })
+        Ok(Some(Update { count: step + 1, lr: self.lr, clip: *clip }))
     }
 }
 
@@ -256,12 +300,13 @@ mod tests {
         let comm = &Comm::threads(&world, 1, &lockstep_comm::Options::default()).unwrap()[0];
         let groups = Groups::new(comm, mesh_of(&recipe)).unwrap();
         let mut learner = materialize(&recipe, &cpu, &groups, &world).unwrap();
-        let shared = SharedWeights::new(&mut learner.replica).unwrap();
-        let mut other = BackgroundThread::new(&cpu, &recipe, &world, 0, 0).unwrap();
+        let shared = Arc::new(SharedWeights::new(&mut learner.replica).unwrap());
+        let state = ThreadState::new(&cpu, &recipe, &world, 0, &shared).unwrap();
+        let mut other = BackgroundThread::new(&recipe, &world, state, 0).unwrap();
         let mut num_applied = 0;
         let thrown_away = loop {
             let BackgroundThread { thread_state, loader, .. } = &mut other;
-            match thread_state.step(&recipe, num_applied, &shared, loader) {
+            match thread_state.step(&recipe, num_applied, loader) {
                 Ok(_) => num_applied += 1,
                 Err(error) => break error,
             }
@@ -269,6 +314,6 @@ mod tests {
         assert!(matches!(thrown_away, TrainError::Diverged { .. }), "{thrown_away}");
         assert!(num_applied > 0, "the first step is sound");
         assert_eq!(shared.num_updates(), num_applied);
-        assert_eq!(other.thread_state.hog.staleness.values().sum::<u64>(), num_applied);
+        assert_eq!(other.thread_state.staleness().values().sum::<u64>(), num_applied);
     }
 }

@@ -1,20 +1,19 @@
 //! Synchronous strategies: all workers take the same step at the same time.
 //!
-//! All-reduce, local SGD, gossip and federated learning are synchronous: workers may hold different
-//! weights between two exchanges, but never different step numbers.
+//! Workers may hold different weights between two exchanges, but never different step numbers.
 
 use crate::health::{Stability, Verdict};
 use crate::learner::Learner;
 use crate::microbatch::{microbatch_of, microbatch_shape, own_targets};
 use crate::step_log::{StepLog, StepRecord};
 use crate::stragglers::Participation;
-use crate::sync_strategy::{SyncStrategy, Worker};
-use crate::{TrainError, federated, health};
+use crate::strategy::{SyncStrategy, Worker};
+use crate::{TrainError, health};
 use lockstep_config::Recipe;
 use lockstep_data::Batch;
 use lockstep_model::Microbatch;
 use lockstep_optim::{Clip, Update};
-use lockstep_parallel::{Replica, StepHost};
+use lockstep_parallel::{Replica, StepHost, StepLoss};
 use lockstep_tensor::Cpu;
 use std::ops::Range;
 
@@ -23,11 +22,7 @@ pub(crate) struct Synchronous;
 
 impl SyncStrategy for Synchronous {
     fn step(&mut self, worker: &mut Worker<'_>, steps: Range<u64>) -> Result<(), TrainError> {
-        let Worker { cpu, recipe, learner, loader, step_log, .. } = worker;
-        learner.enter(recipe, steps.start)?;
-        if recipe.is_federated() {
-            return federated::one_step(cpu, recipe, steps.start, learner, loader, step_log);
-        }
+        worker.learner.enter(worker.recipe, steps.start)?;
         one_step(worker, steps.start)
     }
 
@@ -50,10 +45,12 @@ fn one_step(worker: &mut Worker<'_>, step: u64) -> Result<(), TrainError> {
     let Worker { cpu, recipe, learner, loader, targets, step_log, .. } = worker;
     step_log.begin_step();
     let batch = loader.next_batch()?;
-    let num_targets = targets.of(batch)?;
     let lr = learner.lr(step);
     let count = learner.update_count(recipe, step);
     let Learner { replica, optimizer, clip, stability, .. } = learner;
+    let per_client = replica.microbatches_per_client();
+    // All workers know the micro-batches of all clients.
+    let num_targets = if per_client.is_some() { batch.num_targets } else { targets.of(batch)? };
     // A worker that updates by its own gradients divides them by its own targets.
     let is_local = replica.is_local_step(step);
     let divisor = if is_local { own_targets(batch, replica) } else { num_targets };
@@ -67,6 +64,7 @@ fn one_step(worker: &mut Worker<'_>, step: u64) -> Result<(), TrainError> {
         batch,
         num_targets,
         divisor,
+        per_client,
         lr,
         count,
         stability,
@@ -74,6 +72,7 @@ fn one_step(worker: &mut Worker<'_>, step: u64) -> Result<(), TrainError> {
         outcome: None,
     };
     let clip = replica.run_step(cpu, recipe.train.seed, step, optimizer, clip, &mut host)?;
+    let clip = clip.expect("no rank ends a step before another");
     optimizer.check().map_err(TrainError::StateLost)?;
     let (loss, participation, verdict) = host.outcome.expect("every step ends");
     let num_tokens =
@@ -96,6 +95,8 @@ struct TrainingStep<'a> {
     /// Number of targets of the batch, and the number that gradients are divided by.
     num_targets: u64,
     divisor: u64,
+    /// Micro-batches of a client, where each divides by its own targets.
+    per_client: Option<usize>,
     lr: f64,
     /// Number of the update, if this worker takes part in the step.
     count: Option<u64>,
@@ -109,7 +110,12 @@ impl<'a> StepHost<'a> for TrainingStep<'a> {
     type Error = TrainError;
 
     fn microbatch(&self, index: usize) -> Microbatch<'a> {
-        microbatch_of(self.recipe, self.batch, index, self.divisor)
+        let of_client = |num: usize| {
+            let first = index / num * num;
+            self.batch.targets_in(first..first + num).max(1)
+        };
+        let divisor = self.per_client.map_or(self.divisor, of_client);
+        microbatch_of(self.recipe, self.batch, index, divisor)
     }
 
     fn before_microbatch(&self, index: usize, is_over: &dyn Fn() -> bool) {
@@ -119,13 +125,18 @@ impl<'a> StepHost<'a> for TrainingStep<'a> {
     fn after_microbatches(
         &mut self,
         replica: &mut Replica,
-        loss_sum: f64,
+        loss: &StepLoss,
     ) -> Result<Option<f32>, TrainError> {
         let Self { batch, num_targets, step_log, .. } = self;
         step_log.emulation.after_microbatches();
+        if loss.num_targets == Some(0.0) {
+            let (what, source_of) = ("the loss of every client".to_owned(), String::new());
+            let (step, value) = (self.step, loss.sum / 0.0);
+            return Err(TrainError::Diverged { step, what, value, source_of });
+        }
         let found = step_log.stragglers.end_microbatches(batch, *num_targets, replica)?;
         let factor = (!found.missing.is_empty()).then_some(found.factor);
-        let loss = loss_sum / found.num_targets as f64;
+        let loss = loss.sum / loss.num_targets.unwrap_or(found.num_targets as f64);
         self.outcome = Some((loss, found, Verdict::Step));
         Ok(factor)
     }

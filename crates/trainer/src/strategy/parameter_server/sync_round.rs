@@ -1,10 +1,10 @@
 //! Synchronization of parameter-server workers: common weights, counters and warnings.
 
-use super::ServerConnection;
+use super::{ServerConnection, sparse_rows};
+use crate::TrainError;
 use crate::learner::Learner;
 use crate::step_log::StepLog;
-use crate::sync_strategy::Worker;
-use crate::{TrainError, sparse_rows};
+use crate::strategy::Worker;
 use lockstep_comm::Comm;
 use lockstep_parallel::parameter_server::ServerGroups;
 use lockstep_parallel::parameter_server::latency::{Latency, NUM_CLASSES};
@@ -126,8 +126,13 @@ fn time_requests(
     let quantiles = [(&pull, 0.5), (&pull, 0.99), (&push, 0.5), (&push, 0.99)];
     let quantiles = quantiles.map(|(found, share)| found.quantile(share));
     let [pull_p50, pull_p99, push_p50, push_p99] = quantiles.map(|found| found.unwrap_or(f64::NAN));
+    let mut counts = vec![0; 2 * pushers.group_size()];
+    pushers.all_gather(&[client.num_pulls(), client.num_pushes()], &mut counts)?;
+    let (counts, _) = counts.as_chunks::<2>();
     step_log.record(&Event::ServerRequests {
         step,
+        pulls_by_worker: counts.iter().map(|[pulls, _]| *pulls).collect(),
+        pushes_by_worker: counts.iter().map(|[_, pushes]| *pushes).collect(),
         pull_p50_seconds: pull_p50,
         pull_p99_seconds: pull_p99,
         push_p50_seconds: push_p50,
