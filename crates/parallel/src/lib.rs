@@ -114,6 +114,7 @@ pub mod tensor_parallel;
 
 pub mod checkpoint_pieces;
 mod distance;
+mod exchanged_store;
 mod exposed_communication;
 pub mod full_tensors;
 pub mod guards;

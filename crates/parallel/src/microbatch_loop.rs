@@ -1,12 +1,15 @@
 //! Micro-batches of a step: runs those of this rank and hands their gradients to the reduction.
 
+use crate::exchanged_store::ExchangedStore;
 use crate::param_store::{Gradients, ParamStore};
 use crate::parameter_server::ServedStore;
 use crate::pipeline::Job;
 use crate::programs::Segment;
 use crate::replica::Replica;
 use crate::step_context::StepContext;
+use crate::step_program::GradientUse;
 use crate::stragglers::{CutoffAgreement, StepCutoff, StepDuty};
+use crate::strategy::StrategyContext;
 use lockstep_comm::CommError;
 use lockstep_config::LossScale;
 use lockstep_model::{Microbatch, Mode};
@@ -50,7 +53,9 @@ impl Replica {
         // The gradients of a probe must not be reduced, even with a single micro-batch.
         store.is_held = step_context.agreement.is_some() || step_context.duty == StepDuty::Probe;
         let Self { programs, plan, blueprint, groups, store, .. } = &mut *self;
-        store.set_alone(!programs.kind_at(step).is_reduced());
+        let kind = programs.kind_at(step);
+        let is_exchanged = kind.gradients == GradientUse::Exchanged;
+        store.set_alone(!kind.is_reduced());
         programs.select(step, store.is_held, plan, blueprint, groups.rank());
         let Self {
             blueprint,
@@ -62,6 +67,7 @@ impl Replica {
             step_context,
             programs,
             client,
+            strategy,
             ..
         } = self;
         let StepContext { agreement, duty, .. } = &*step_context;
@@ -99,11 +105,16 @@ impl Replica {
         };
         let (program, passes) =
             (&programs.training.program, programs.training.segment(Segment::Passes));
-        match client {
-            Some(client) => {
+        match (client, strategy) {
+            (Some(client), _) => {
                 device.run(&mut ServedStore { store, client }, &mut job, program, passes)?;
             }
-            None => device.run(store, &mut job, program, passes)?,
+            (None, Some(strategy)) if is_exchanged => {
+                let at = StrategyContext { step, blueprint, optimizer: None, store: &mut *store };
+                let strategy = &mut **strategy;
+                device.run(&mut ExchangedStore { at, strategy }, &mut job, program, passes)?;
+            }
+            (None, _) => device.run(store, &mut job, program, passes)?,
         }
         let waited = store.overlap.exposed().saturating_sub(waited);
         self.step_context.num_run = num_done.get();

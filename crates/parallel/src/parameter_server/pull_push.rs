@@ -172,14 +172,10 @@ impl Replica {
         if let Some(compressor) = client.compressor.as_mut().filter(|_| clip.is_some()) {
             let worker = client.comm.group_rank();
             compressor.begin();
-            for server in 0..client.shard_servers.len() {
-                for (bucket, cut) in client.ranges.list.iter().enumerate() {
-                    let range = cut.part(server);
-                    let grads = &mut store.own_grads_mut(bucket)[range.clone()];
-                    if !grads.is_empty() {
-                        compressor.compress((server, bucket), range, grads, (step, worker));
-                    }
-                }
+            for (bucket, ranges) in client.ranges.list.iter().enumerate() {
+                let cuts = (0..client.shard_servers.len()).map(|server| ranges.part(server));
+                let (cuts, grads) = (cuts.collect::<Vec<_>>(), store.own_grads_mut(bucket));
+                compressor.compress(cpu, bucket, &cuts, grads, (step, worker));
             }
         }
         assert!(!client.is_arriving.contains(&true), "passes have used all weights");
