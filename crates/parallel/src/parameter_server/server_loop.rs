@@ -338,3 +338,6 @@ fn receive(comm: &Comm, from: usize, tag: Tag, parts: &mut Parts) -> Result<(), 
     let mut parts = parts.iter_mut().filter(|part| !part.is_empty());
     parts.try_for_each(|part| comm.recv(part, from, tag as u64))
 }
+
+#[cfg(test)]
+mod tests;
