@@ -88,7 +88,7 @@ fn every_method_learns_in_fewer_bytes_and_bits_do_not_depend_on_buckets() {
         let is_positive = errors.iter().all(|(_, residual)| *residual > 0.0);
         assert_eq!(is_positive, has_residual, "{method:?}: {errors:?}");
         assert!(outcome.losses[5] < outcome.losses[0], "{method:?}: {:?}", outcome.losses);
-        let other = ["parallel.bucket_bytes=100M", "run.threads=2", "parallel.overlap=false"];
+        let other = ["parallel.bucket_bytes=100MiB", "run.threads=2", "parallel.overlap=false"];
         let other = runs.finish(&LLAMA.with(&[&sets[..], &other].concat()));
         assert_eq!(other.hashes(), outcome.hashes(), "{method:?}");
     }
