@@ -364,30 +364,6 @@ fn gradients_beyond_the_staleness_bound_are_discarded() {
 }
 
 #[test]
-fn a_step_that_is_not_finite_is_skipped_by_servers_that_have_its_parts() {
-    let mut runs = Runs::new("parameter-server");
-    // Every step multiplies the distance from the optimum, until the loss overflows.
-    let diverging = ["optim.lr=1000", "optim.clip=0", "optim.schedule=constant", "optim.name=sgd"];
-    let sets = [SERVER, "sync.servers=2", "run.workers=2", "sync.consistency=sync"];
-    let steps = ["train.steps=24", "train.max_skipped=24", "parallel.bucket_bytes=1"];
-    let mut run = |overlap: &str| {
-        let sets = [&sets[..], &diverging, &steps, &[overlap]].concat();
-        runs.finish(&problem("quadratic", &sets))
-    };
-    let [early, serial] = ["parallel.overlap=true", "parallel.overlap=false"].map(&mut run);
-    assert_eq!(early.hashes().weights, serial.hashes().weights);
-    let [early, serial] = [early, serial].map(|outcome| outcome.summary.asynchronous.served);
-    let [applied, skipped] =
-        [&early.applied_by_server, &early.skipped_by_server].map(|it| it.as_ref().expect("some"));
-    assert_eq!((&early.applied_by_server, &early.skipped_by_server), {
-        (&serial.applied_by_server, &serial.skipped_by_server)
-    });
-    for (applied, skipped) in applied.iter().flatten().zip(skipped.iter().flatten()) {
-        assert!(*applied > 0 && *skipped > 0 && applied + skipped == 24, "{early:?}");
-    }
-}
-
-#[test]
 fn an_asynchronous_run_switches_to_synchronous_by_plan_or_on_a_loss_spike() {
     let mut runs = Runs::new("parameter-server");
     let sets = [SERVER, "run.workers=3", "train.steps=12", "train.eval_batches=1"];

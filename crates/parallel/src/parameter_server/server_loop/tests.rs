@@ -61,7 +61,7 @@ impl Worker<'_> {
     }
 
     fn reply(&self) {
-        let mut fields = [0; Reply::NUM_FIELDS];
+        let mut fields = [0_u64; Reply::NUM_FIELDS];
         self.comm.recv(&mut fields, self.server, Tag::Reply as u64).unwrap();
     }
 
