@@ -208,9 +208,8 @@ impl BucketExchange {
             self.finish(Stage::Compressed, overlap)?;
             self.encode_second_factor(cpu);
         }
-        let wire = match self.wires[stage as usize].take() {
-            Some(Pending::Done(wire)) => wire,
-            _ => unreachable!("a stage has one call a step"),
+        let Some(Pending::Done(wire)) = self.wires[stage as usize].take() else {
+            unreachable!("a stage has one call a step")
         };
         let pending = overlap
             .start_on(leaders, self.bucket, wire, |comm, wire: &mut Wire| wire.transfer(comm))?;
@@ -372,6 +371,8 @@ fn for_each_pair(
 ) {
     let mut jobs: Vec<_> = left.chunks_mut(PART_LEN).zip(right.chunks_mut(PART_LEN)).collect();
     cpu.for_each_part(&mut jobs, 1, |_, jobs| {
-        jobs.iter_mut().for_each(|(left, right)| task(left, right));
+        for (left, right) in jobs {
+            task(left, right);
+        }
     });
 }

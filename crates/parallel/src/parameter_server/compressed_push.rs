@@ -227,7 +227,9 @@ impl PushCompressor {
         });
         let mut parts: Vec<_> = parts.filter(|part| !part.grads.is_empty()).collect();
         cpu.for_each_part(&mut parts, 1, |_, parts| {
-            parts.iter_mut().for_each(|part| part.compress(cpu.isa(), compression));
+            for part in parts {
+                part.compress(cpu.isa(), compression);
+            }
         });
         for PushPart { grads, norms, .. } in &parts {
             let Some([error, norm]) = norms else { continue };

@@ -33,11 +33,11 @@ impl PushCounts {
 
     /// Counts of all workers as one message.
     pub(super) fn message(all: &[Self]) -> Vec<u64> {
-        let numbers = |counts: &Self| {
+        let numbers = |counts: &Self| -> Vec<u64> {
             let head = [counts.discarded, counts.skipped, counts.applied.len() as u64];
             head.into_iter().chain(counts.applied.iter().flat_map(|(s, n)| [*s, *n])).collect()
         };
-        all.iter().flat_map(|counts| -> Vec<u64> { numbers(counts) }).collect()
+        all.iter().flat_map(numbers).collect()
     }
 
     /// Counts of all workers from a message.
