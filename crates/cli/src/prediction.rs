@@ -11,6 +11,7 @@ use crate::workers::WorkerEnv;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Isolation, Recipe, Source};
 use lockstep_data::{Cursor, DataRank, Feed};
+use lockstep_model::problem::sample_bytes;
 use lockstep_planner::Forecast;
 use lockstep_planner::forecast::BucketForecast;
 use lockstep_planner::memory::{self, MemoryBudget, OutOfMemory, Process};
@@ -67,9 +68,12 @@ pub(crate) fn measure_process(world: &World) -> Process {
     Process { start: Bytes(world.host().current_rss_bytes()), text: Bytes(0) }
 }
 
-/// Bytes of text that a worker holds, of the bundled corpus. Other corpora are opened by a run
-/// only, because that may take minutes.
+/// Bytes of data that a worker holds: samples of a small problem, or text of the bundled corpus.
+/// Other corpora are opened by a run only, because that may take minutes.
 pub(crate) fn text_bytes(recipe: &Recipe, world: &World) -> Bytes {
+    if recipe.model.family.is_problem() {
+        return Bytes(sample_bytes(&recipe.model, true) as u64);
+    }
     if recipe.data.source != Source::Bundled {
         return Bytes(0);
     }

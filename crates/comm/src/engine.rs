@@ -82,6 +82,17 @@ impl Engine {
         self.call + 1
     }
 
+    /// Frees private memory that calls have grown; the next one allocates what it needs.
+    pub(crate) fn release_private(&mut self) {
+        (self.memory.private, self.memory.incoming) = (Vec::new(), Vec::new());
+    }
+
+    /// Bytes of private memory that calls have grown.
+    #[cfg(test)]
+    pub(crate) fn private_bytes(&self) -> usize {
+        size_of::<u64>() * (self.memory.private.capacity() + self.memory.incoming.capacity())
+    }
+
     /// Runs a call on the caller's memory.
     pub(crate) fn run(
         &mut self,

@@ -135,6 +135,14 @@ impl WholeGradients {
         }
     }
 
+    /// Total of a bucket that a local step has completed.
+    pub fn complete(&self, bucket: usize) -> &[f32] {
+        match &self.pending[bucket] {
+            Some(InFlight::Sums(Pending::Done(data))) => &data[..self.trees[bucket].len()],
+            _ => self.total(bucket),
+        }
+    }
+
     /// Sends the total of a bucket in the background, if a local step has completed it; returns
     /// whether it has.
     pub fn send(

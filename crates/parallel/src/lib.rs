@@ -115,6 +115,7 @@ pub mod tensor_parallel;
 
 pub mod checkpoint_pieces;
 mod distance;
+mod exchanged_store;
 mod exposed_communication;
 mod flat_weights;
 pub mod full_tensors;

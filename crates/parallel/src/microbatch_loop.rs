@@ -1,13 +1,15 @@
 //! Micro-batches of a step: runs those of this rank and hands their gradients to the reduction.
 
+use crate::exchanged_store::ExchangedStore;
 use crate::param_store::{Gradients, ParamStore};
 use crate::parameter_server::ServedStore;
 use crate::pipeline::Job;
 use crate::programs::Segment;
 use crate::replica::Replica;
 use crate::step_context::StepContext;
+use crate::step_program::GradientUse;
 use crate::stragglers::{CutoffAgreement, StepCutoff, StepDuty};
-use crate::strategy::Passes;
+use crate::strategy::{Passes, StrategyContext};
 use crate::task_spans::TaskSpans;
 use lockstep_comm::CommError;
 use lockstep_config::LossScale;
@@ -70,8 +72,19 @@ impl Replica {
     ) -> Result<(), CommError> {
         let Passes { cpu, seed, step, program, .. } = *passes;
         let loss_scale = self.loss_scale.unwrap_or(LossScale::ONE);
-        let Self { blueprint, plan, store, losses, device, scratch, step_context, client, .. } =
-            self;
+        let is_exchanged = self.programs.kind_at(step).gradients == GradientUse::Exchanged;
+        let Self {
+            blueprint,
+            plan,
+            store,
+            losses,
+            device,
+            scratch,
+            step_context,
+            client,
+            strategy,
+            ..
+        } = self;
         let StepContext { agreement, duty, num_targets, .. } = &mut *step_context;
         let own_losses = losses.own_mut();
         let number = |index: usize| program.microbatches[index] as usize;
@@ -105,12 +118,19 @@ impl Replica {
             loss: &mut |index, loss| own_losses[index - first] = loss,
             done: &|task| passes.spans.end(task),
         };
-        match client {
-            Some(client) => {
-                let store = &mut ServedStore { store, client };
-                device.run(store, &mut job, program, passes.tasks.clone())?;
+        let tasks = passes.tasks.clone();
+        match (client, strategy) {
+            (Some(client), _) => {
+                device.run(&mut ServedStore { store, client }, &mut job, program, tasks)?;
             }
-            None => device.run(store, &mut job, program, passes.tasks.clone())?,
+            (None, Some(strategy)) if is_exchanged => {
+                let store = &mut *store;
+                let at =
+                    StrategyContext { step, blueprint, optimizer: None, update: None, store };
+                let strategy = &mut **strategy;
+                device.run(&mut ExchangedStore { at, strategy }, &mut job, program, tasks)?;
+            }
+            (None, _) => device.run(store, &mut job, program, tasks)?,
         }
         let waited = self.store.overlap.exposed().saturating_sub(waited);
         self.step_context.num_run = num_done.get();

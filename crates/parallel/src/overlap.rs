@@ -69,10 +69,22 @@ impl Overlap {
     pub fn start<B: Send + 'static>(
         &mut self,
         bucket: usize,
+        buffers: B,
+        run: impl FnOnce(&Comm, &mut B) -> Result<(), CommError> + Send + 'static,
+    ) -> Result<Pending<B>, CommError> {
+        let comm = self.comm.clone();
+        self.start_on(&comm, bucket, buffers, run)
+    }
+
+    /// Starts calls of another group on the buffers of a bucket.
+    pub fn start_on<B: Send + 'static>(
+        &mut self,
+        comm: &Comm,
+        bucket: usize,
         mut buffers: B,
         run: impl FnOnce(&Comm, &mut B) -> Result<(), CommError> + Send + 'static,
     ) -> Result<Pending<B>, CommError> {
-        let comm = self.comm.about(Label::bucket(bucket, self.step));
+        let comm = comm.about(Label::bucket(bucket, self.step));
         if self.is_on {
             return Ok(Pending::Running(comm.start(buffers, run)?));
         }
@@ -100,8 +112,18 @@ impl Overlap {
         &mut self,
         run: impl FnOnce(&Comm) -> Result<R, CommError>,
     ) -> Result<R, CommError> {
+        let control = self.control.clone();
+        self.call_on(&control, run)
+    }
+
+    /// Runs a call on another group and waits for it.
+    pub fn call_on<R>(
+        &mut self,
+        comm: &Comm,
+        run: impl FnOnce(&Comm) -> Result<R, CommError>,
+    ) -> Result<R, CommError> {
         let start = self.world.clock().now();
-        let result = run(&self.control.about(Label::step(self.step)));
+        let result = run(&comm.about(Label::step(self.step)));
         self.exposed += self.world.clock().since(start);
         result
     }

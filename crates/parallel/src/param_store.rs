@@ -212,6 +212,15 @@ impl ParamStore {
         }
     }
 
+    /// Gradients of a bucket that a local step has completed, also before
+    /// [`Self::finish_reduce`].
+    pub(crate) fn complete_grads(&self, bucket: usize) -> &[f32] {
+        let Gradients::Whole(whole) = &self.grads else {
+            unreachable!("only whole gradients are exchanged by a strategy")
+        };
+        whole.complete(bucket)
+    }
+
     /// Discards the gradients of the last step.
     pub fn restart(&mut self) {
         match &mut self.grads {

@@ -110,5 +110,5 @@ pub use price::{CacheSpeedup, Costs, price};
 pub use schedule::{RoundId, Schedule, StepId};
 pub use sum_tree::{SumTree, halves, is_canonical_block};
 pub use topology::{Medium, Topology};
-pub use tuning::{Trial, TuningTable};
+pub use tuning::{TRIAL_BYTES, Trial, TuningTable};
 pub use verify::{Malformed, Report, Traffic, Transfer, VerifyError, verify};

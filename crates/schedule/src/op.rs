@@ -110,20 +110,39 @@ impl Op {
         }
     }
 
+    /// All operations, with rank 0 as the root.
+    pub const FROM_RANK_0: [Self; 9] = [
+        Self::AllReduce,
+        Self::ReduceScatter,
+        Self::AllGather,
+        Self::Broadcast { root: 0 },
+        Self::Reduce { root: 0 },
+        Self::Scatter { root: 0 },
+        Self::Gather { root: 0 },
+        Self::AllToAll,
+        Self::Barrier,
+    ];
+
+    /// The operation with another root, where it has one.
+    pub const fn with_root(self, root: usize) -> Self {
+        match self {
+            Self::Broadcast { .. } => Self::Broadcast { root },
+            Self::Reduce { .. } => Self::Reduce { root },
+            Self::Scatter { .. } => Self::Scatter { root },
+            Self::Gather { .. } => Self::Gather { root },
+            Self::AllReduce
+            | Self::ReduceScatter
+            | Self::AllGather
+            | Self::AllToAll
+            | Self::Barrier => self,
+        }
+    }
+
     /// All operations in a group of `num_ranks`, with every root.
     pub fn all(num_ranks: usize) -> Vec<Self> {
-        let rooted = (0..num_ranks).flat_map(|root| {
-            [
-                Self::Broadcast { root },
-                Self::Reduce { root },
-                Self::Scatter { root },
-                Self::Gather { root },
-            ]
-        });
-        [Self::AllReduce, Self::ReduceScatter, Self::AllGather, Self::AllToAll, Self::Barrier]
-            .into_iter()
-            .chain(rooted)
-            .collect()
+        let roots = |op: &Self| if op.root().is_some() { num_ranks } else { 1 };
+        let all = Self::FROM_RANK_0.iter();
+        all.flat_map(|op| (0..roots(op)).map(|root| op.with_root(root))).collect()
     }
 }
 
@@ -178,6 +197,27 @@ impl fmt::Display for Op {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_list_of_operations_is_complete() {
+        // Without a wildcard: a new operation must be given a place here, and then be listed.
+        let place = |op: &Op| match op {
+            Op::AllReduce => 0,
+            Op::ReduceScatter => 1,
+            Op::AllGather => 2,
+            Op::Broadcast { .. } => 3,
+            Op::Reduce { .. } => 4,
+            Op::Scatter { .. } => 5,
+            Op::Gather { .. } => 6,
+            Op::AllToAll => 7,
+            Op::Barrier => 8,
+        };
+        let places: Vec<usize> = Op::FROM_RANK_0.iter().map(place).collect();
+        assert_eq!(places, (0..9).collect::<Vec<_>>());
+        let rooted = Op::FROM_RANK_0.iter().filter(|op| op.root().is_some()).count();
+        assert_eq!(Op::all(5).len(), 9 - rooted + 5 * rooted);
+        assert!(Op::all(5).contains(&Op::Gather { root: 4 }));
+    }
 
     #[test]
     fn the_outputs_of_an_all_to_all_are_the_columns_of_its_inputs() {

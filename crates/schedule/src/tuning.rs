@@ -17,6 +17,11 @@ use lockstep_config::units::Bytes;
 use crate::algorithm::Algorithm;
 use crate::op::Op;
 
+/// Sizes at which ranks try algorithms, in bytes of the whole vector, ascending; sizes that would
+/// take too long are left out.
+pub const TRIAL_BYTES: [usize; 7] =
+    [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+
 /// Measurement of one algorithm at one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trial {

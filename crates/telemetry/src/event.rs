@@ -215,7 +215,21 @@ pub enum Event {
         #[serde(default)]
         pushes_by_worker: Vec<u64>,
     },
-    /// Staleness of the gradients of a worker so far.
+    /// Pushes to the parameter servers so far, by server and worker. Acknowledged ones are applied,
+    /// discarded or skipped, or belong to an update that has not closed.
+    ServerPushes {
+        /// Number of completed steps.
+        step: u64,
+        /// Pushes acknowledged to workers.
+        acknowledged_by_server: Vec<Vec<u64>>,
+        /// Gradients that changed parameters.
+        applied_by_server: Vec<Vec<u64>>,
+        /// Gradients that changed nothing.
+        discarded_by_server: Vec<Vec<u64>>,
+        /// Skipped steps.
+        skipped_by_server: Vec<Vec<u64>>,
+    },
+    /// Staleness of the applied gradients of a worker so far.
     Staleness {
         /// Number of completed steps.
         step: u64,

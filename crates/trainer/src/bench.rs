@@ -180,18 +180,19 @@ fn best_of(
 
 /// Seconds per element to add a worker's message to the sum of compressed gradients; zero where
 /// messages are added on the way.
-pub fn decode_seconds(recipe: &Recipe, world: &World, width: usize) -> f64 {
+pub fn decode_seconds(recipe: &Recipe, world: &World, width: usize) -> Result<f64, TrainError> {
     const NUM_TIMES: usize = 5;
+    let cpu = Cpu::single(device::isa(recipe)?);
     let method = from_recipe::method_of(recipe);
     let values: Vec<f32> =
         (0..width * width).map(|index| ((index * 7919 % 1009) as f32 - 504.0) / 504.0).collect();
-    let sample = method.and_then(|method| SampleMessage::new(method, &values, width));
+    let sample = method.and_then(|method| SampleMessage::new(&cpu, method, &values, width));
     let (mut sum, mut seconds) = (vec![0.0; values.len()], f64::INFINITY);
-    let Some(sample) = sample else { return 0.0 };
+    let Some(sample) = sample else { return Ok(0.0) };
     for _ in 0..NUM_TIMES {
         let start = world.clock().now();
         sample.add_to(&mut sum);
         seconds = seconds.min(world.clock().since(start).as_secs_f64());
     }
-    seconds / values.len() as f64
+    Ok(seconds / values.len() as f64)
 }

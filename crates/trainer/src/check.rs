@@ -9,6 +9,7 @@ use lockstep_checkpoint::sharded::Store;
 use lockstep_comm::Comm;
 use lockstep_config::{Placement, Recipe, nearest};
 use lockstep_data::{DataRank, Feed};
+use lockstep_model::problem::sample_bytes;
 use lockstep_model::{Blueprint, describe};
 use lockstep_parallel::from_recipe::phases_of;
 use lockstep_platform::{FileKind, World};
@@ -60,7 +61,8 @@ fn refuse_file_at_checkpoint_dir(recipe: &Recipe, world: &World) -> Result<(), T
     }
 }
 
-/// Checks instructions, parameter groups and data, without the run's folders.
+/// Checks instructions, parameter groups and data, without the run's folders. Returns the largest
+/// number of bytes of data that a worker holds.
 pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<usize, TrainError> {
     device::isa(recipe)?;
     groups(recipe, None)?;
@@ -73,7 +75,7 @@ pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<usize, TrainError>
         let feed = Feed::open(recipe, world, &DataRank::probe(recipe, worker))?;
         held_bytes = held_bytes.max(feed.held_bytes());
     }
-    Ok(held_bytes)
+    Ok(held_bytes + sample_bytes(&recipe.model, true))
 }
 
 /// Refuses parameter groups that match nothing, and recipes that freeze every parameter.

@@ -59,12 +59,14 @@ pub struct RowFigures {
 pub(crate) struct ServerCounters {
     /// Pushes acknowledged to workers, by server and worker.
     pub acknowledged: Vec<Vec<u64>>,
-    /// Pushes applied by servers, by server and worker.
-    pub taken: Vec<Vec<u64>>,
+    /// Gradients that changed parameters, by server and worker.
+    pub applied: Vec<Vec<u64>>,
+    /// Gradients that changed nothing, by server and worker.
+    pub discarded: Vec<Vec<u64>>,
+    /// Skipped steps, by server and worker.
+    pub skipped: Vec<Vec<u64>>,
     /// Ranks of lost servers.
     pub lost: Vec<usize>,
-    /// Discarded gradients, by worker.
-    pub discarded: Vec<u64>,
     /// Step from which an asynchronous run became synchronous.
     pub switch: Option<u64>,
     /// Latency of pulls (p50, p99) and of pushes (p50, p99).

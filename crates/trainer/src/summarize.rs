@@ -129,9 +129,10 @@ impl ServerFigures {
         let seconds = |index: usize| served.request_seconds.map(|seconds| seconds[index]);
         Self {
             acknowledged_by_server: Some(served.acknowledged.clone()),
-            applied_by_server: Some(served.taken.clone()),
+            applied_by_server: Some(served.applied.clone()),
+            discarded_by_server: Some(served.discarded.clone()),
+            skipped_by_server: Some(served.skipped.clone()),
             servers_lost: Some(served.lost.clone()),
-            discarded_by_rank: Some(served.discarded.clone()),
             synchronous_from_step: served.switch,
             pull_seconds_p50: seconds(0),
             pull_seconds_p99: seconds(1),

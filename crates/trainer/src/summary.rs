@@ -92,7 +92,7 @@ pub struct AsynchronousFigures {
     pub epsilon: Option<f64>,
     /// Failure probability delta for which epsilon holds.
     pub delta: Option<f64>,
-    /// Staleness histogram of each rank: number of gradients by missed updates.
+    /// Staleness histogram of each rank: number of applied gradients by missed updates.
     pub staleness_by_rank: Option<Vec<BTreeMap<u64, u64>>>,
     /// Traffic of sparse embedding rows.
     #[serde(flatten)]
@@ -109,12 +109,16 @@ pub struct AsynchronousFigures {
 pub struct ServerFigures {
     /// Pushes acknowledged to workers, by server and worker.
     pub acknowledged_by_server: Option<Vec<Vec<u64>>>,
-    /// Pushes applied by servers, by server and worker, as counted by the surviving servers.
+    /// Gradients that changed parameters, by server and worker, as counted by the surviving
+    /// servers.
     pub applied_by_server: Option<Vec<Vec<u64>>>,
+    /// Gradients that changed nothing, since they were too stale, too late, or of a synchronous
+    /// step that another worker skipped: by server and worker.
+    pub discarded_by_server: Option<Vec<Vec<u64>>>,
+    /// Steps that workers skipped, by server and worker.
+    pub skipped_by_server: Option<Vec<Vec<u64>>>,
     /// Lost servers that a replica replaced.
     pub servers_lost: Option<Vec<usize>>,
-    /// Gradients discarded as too stale or too late, by worker.
-    pub discarded_by_rank: Option<Vec<u64>>,
     /// Step from which an asynchronous run became synchronous.
     pub synchronous_from_step: Option<u64>,
     /// Median latency of pulls.

@@ -17,6 +17,7 @@ use crate::{
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_data::Feed;
+use lockstep_model::problem::sample_bytes;
 use lockstep_parallel::Groups;
 use lockstep_parallel::from_recipe::{blueprint_of_rank, mesh_of};
 use lockstep_parallel::groups::fix_algorithms;
@@ -166,7 +167,9 @@ fn save_and_summarize(
     predicted: &Predicted,
 ) -> Result<Option<Summary>, TrainError> {
     let Worker { recipe, world, comm, learner, loader, step_log, .. } = &mut worker;
-    let figures = step_log.gather_figures(comm, learner, feed.held_bytes())?;
+    let samples = sample_bytes(&recipe.model, comm.group_rank() == 0);
+    let data_bytes = feed.held_bytes() + samples;
+    let figures = step_log.gather_figures(comm, learner, data_bytes)?;
     let cursor = loader.cursor();
     let hash = artifacts::save(folder, recipe, world, learner, &cursor, &step_log.losses)?;
     saver.at_end(learner, &cursor, step_log)?;

@@ -32,6 +32,25 @@ fn a_small_problem_works_in_every_command() {
 }
 
 #[test]
+fn samples_are_held_once_and_their_memory_is_predicted() {
+    let folder = Folder::new();
+    let of = |samples: u64| {
+        let samples = format!("problem.samples={samples}");
+        let base = ["train", "--preset", "digits", "--json", "--quiet", "--set", "run.workers=1"];
+        let sets = ["--set", "train.steps=1", "--set", "train.eval_batches=1", "--set", &samples];
+        let run = folder.json(&[&base[..], &sets].concat());
+        ["predicted_peak_bytes", "peak_rss_bytes"].map(|key| run[key].as_f64().expect("bytes"))
+    };
+    let (few, many) = (of(1 << 10), of(25 << 10));
+    // A digit is 16 by 16 pixels and a class, of four bytes each.
+    let table = f64::from(24 << 10) * 257.0 * 4.0;
+    for (key, (few, many)) in ["predicted", "measured"].iter().zip(few.into_iter().zip(many)) {
+        let ratio = (many - few) / table;
+        assert!((0.9..1.1).contains(&ratio), "{key}: {few} and {many}, {ratio} tables");
+    }
+}
+
+#[test]
 fn a_small_problem_reports_its_solution_and_generates_no_text() {
     let folder = Folder::new();
     let sets = ["--set", "train.steps=5", "--set", "run.workers=1", "--set", "optim.lr=4"];

@@ -12,16 +12,13 @@ use std::time::Duration;
 
 use lockstep_config::units::Bytes;
 use lockstep_schedule::collective::select::Candidate;
-use lockstep_schedule::{Op, Trial, TuningTable};
+use lockstep_schedule::{Op, TRIAL_BYTES, Trial, TuningTable};
 
 use super::Prober;
 use super::measurements::SMALL_BYTES;
 use crate::comm::Comm;
 use crate::element::Reduction;
 use crate::error::{CommError, Interruption};
-
-/// Sizes of trial runs in bytes.
-const SIZES: [usize; 7] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
 /// Seconds after which the race at one size ends.
 const TIME_EACH: f64 = 25e-3;
@@ -56,7 +53,7 @@ impl Comm {
     pub(super) fn autotune(&self) -> Result<TuningTable, CommError> {
         let mut start_line = CommonStart::new(self);
         let mut tuning = TuningTable::NONE;
-        for bytes in SIZES {
+        for bytes in TRIAL_BYTES {
             let contenders = self.lock().schedules.contenders(Op::AllReduce, bytes);
             let size = Bytes(bytes as u64);
             let mut trials = tuning.trials().to_vec();
@@ -69,6 +66,8 @@ impl Comm {
             tuning = TuningTable::new(trials);
             self.lock().schedules.correct(&tuning);
         }
+        // The calls of the run may be shorter than the trials.
+        self.lock().engine.release_private();
         Ok(tuning)
     }
 

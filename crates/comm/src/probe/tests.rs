@@ -30,6 +30,7 @@ fn all_ranks_and_later_groups_share_the_measurements() {
     let found = std::sync::Mutex::new(Vec::new());
     with_ranks(3, &far(3.0), |comm| {
         let measured = comm.probe().unwrap().expect("there are links");
+        assert_eq!(comm.lock().engine.private_bytes(), 0, "trial runs leave no memory behind");
         let mut data = vec![1.0_f32; 1000];
         comm.all_reduce(&mut data, Reduction::Sum).unwrap();
         let pairs = [vec![0, 1], vec![2]].map(|ranks| {

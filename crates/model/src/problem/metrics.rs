@@ -13,6 +13,7 @@ use crate::decode::Decoder;
 use lockstep_config::{Family, Model};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::math::scalar;
+use std::ops::Range;
 
 /// Evaluator of the solutions of a problem.
 #[derive(Debug)]
@@ -20,8 +21,15 @@ pub struct ProblemEvaluator(Measure);
 
 #[derive(Debug)]
 enum Measure {
-    Classification(Samples),
-    Convex { objective: Objective, optimum: Optimum },
+    /// Held-out samples and their classes.
+    Classification {
+        held_out: Range<usize>,
+        targets: Vec<f32>,
+    },
+    Convex {
+        objective: Objective,
+        optimum: Optimum,
+    },
 }
 
 /// Metrics of a solution.
@@ -47,7 +55,11 @@ impl ProblemEvaluator {
     /// Makes the evaluator of a problem and computes its optimum; none for a language model.
     pub fn new(model: &Model) -> Option<Self> {
         let measure = match model.family {
-            Family::Mlp => Measure::Classification(Samples::new(model)),
+            Family::Mlp => {
+                let samples = Samples::new(model);
+                let held_out = samples.held_out();
+                Measure::Classification { targets: samples.targets(held_out.clone()), held_out }
+            }
             family if family.is_problem() => {
                 let objective = Objective::of(model);
                 Measure::Convex { optimum: objective.optimum(), objective }
@@ -60,7 +72,7 @@ impl ProblemEvaluator {
     /// Baseline loss: of uniform class probabilities, or of zero weights.
     pub fn baseline_loss(&self) -> f64 {
         match &self.0 {
-            Measure::Classification(_) => scalar::ln(super::digits::NUM_CLASSES as f64),
+            Measure::Classification { .. } => scalar::ln(super::digits::NUM_CLASSES as f64),
             Measure::Convex { objective, .. } => objective.at(&vec![0.0; objective.dim()]),
         }
     }
@@ -70,7 +82,7 @@ impl ProblemEvaluator {
     /// regression's, and smallest where the prediction is certain. None for a classifier.
     pub fn largest_curvature(&self) -> Option<LargestEigenvalue> {
         match &self.0 {
-            Measure::Classification(_) => None,
+            Measure::Classification { .. } => None,
             Measure::Convex { objective, optimum } => {
                 Some(curvature::largest(objective.dim(), |v| objective.product(&optimum.x, v)))
             }
@@ -85,15 +97,15 @@ impl ProblemEvaluator {
         params: &[Vec<f32>],
     ) -> ProblemMetrics {
         match &self.0 {
-            Measure::Classification(samples) => {
+            Measure::Classification { held_out, targets } => {
                 let mut decoder = Decoder::new(blueprint, 1);
-                let is_right = |sample: &usize| {
+                let is_right = |(sample, target): &(usize, &f32)| {
                     decoder.reset();
                     let logits = decoder.feed(cpu, params, &[*sample as u32]);
-                    argmax(logits) == samples.target(*sample) as usize
+                    argmax(logits) == **target as usize
                 };
-                let num_right = samples.held_out().filter(is_right).count();
-                let accuracy = num_right as f64 / samples.held_out().len() as f64;
+                let num_right = held_out.clone().zip(targets).filter(is_right).count();
+                let accuracy = num_right as f64 / held_out.len() as f64;
                 ProblemMetrics::Classification { accuracy }
             }
             Measure::Convex { objective, optimum } => {

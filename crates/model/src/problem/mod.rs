@@ -67,6 +67,17 @@ pub(crate) fn describe(model: &Model) -> Blueprint {
     Blueprint { blocks, vocab, context: 1, shards: TensorShards::WHOLE }
 }
 
+/// Bytes of samples that a worker keeps once it has used one: those of its model, and, on the one
+/// that measures the distance from the optimum of a regression, those of the objective.
+pub fn sample_bytes(model: &Model, is_evaluator: bool) -> usize {
+    let table = Samples::new(model).table_bytes();
+    match model.family {
+        Family::Mlp => table,
+        Family::Ridge | Family::Logistic => table * (1 + usize::from(is_evaluator)),
+        _ => 0,
+    }
+}
+
 /// Class of every training sample: a digit, the sign of a target, or the sign of the first element
 /// of the noise of a quadratic.
 pub fn classes(model: &Model) -> Vec<u8> {

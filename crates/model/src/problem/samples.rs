@@ -59,9 +59,20 @@ impl Samples {
         self.table().targets[sample]
     }
 
+    /// Targets of some samples, without the features of any.
+    pub(super) fn targets(&self, samples: Range<usize>) -> Vec<f32> {
+        let (mut row, generate) = (vec![0.0; self.width()], self.generator());
+        samples.map(|sample| generate(sample as u64, &mut row)).collect()
+    }
+
+    /// Bytes of all features and targets, which the first use of a sample allocates.
+    pub(super) fn table_bytes(&self) -> usize {
+        self.held_out().end * (self.width() + 1) * size_of::<f32>()
+    }
+
     fn table(&self) -> &Table {
         self.table.get_or_init(|| {
-            let num_samples = self.problem.samples + self.problem.held_out;
+            let num_samples = self.held_out().end;
             let mut features = vec![0.0; num_samples * self.width()];
             let generate = self.generator();
             let rows = features.chunks_exact_mut(self.width()).enumerate();
@@ -105,5 +116,24 @@ impl Samples {
             }
             (exact + noise * f64::from(chance.normal(sample))) as f32
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::metrics::tests::{CONVEX, convex};
+    use super::*;
+
+    #[test]
+    fn the_table_has_the_predicted_size_and_targets_come_without_it() {
+        for family in CONVEX.into_iter().chain([Family::Mlp]) {
+            let samples = Samples::new(&convex(family));
+            let targets = samples.targets(samples.held_out());
+            assert!(samples.table.get().is_none(), "no table is allocated");
+            let found: Vec<f32> = samples.held_out().map(|sample| samples.target(sample)).collect();
+            assert_eq!(found, targets, "{family:?}");
+            let Table { features, targets } = samples.table();
+            assert_eq!(4 * (features.len() + targets.len()), samples.table_bytes(), "{family:?}");
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! and broadcast the result within their groups. So the slow links carry one message per group, and
 //! compression loses nothing within a group.
 
-use lockstep_comm::{Comm, CommError, Reduction, Traffic};
+use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_mesh::Group;
 
 /// Communicators of the two levels.
@@ -13,7 +13,7 @@ pub(super) struct Hierarchy {
     /// Ranks that exchange compressed gradients: all ranks, or the first of every group.
     pub(super) leaders: Comm,
     /// Ranks of this group, if there are groups.
-    group: Option<Comm>,
+    pub(super) group: Option<Comm>,
 }
 
 impl Hierarchy {
@@ -39,29 +39,9 @@ impl Hierarchy {
         })
     }
 
-    /// Whether ranks reduce within groups first.
-    pub(super) fn has_groups(&self) -> bool {
-        self.group.is_some()
-    }
-
     /// Whether this rank compresses for its group.
     pub(super) fn is_writer(&self) -> bool {
         self.group.as_ref().is_none_or(|group| group.group_rank() == 0)
-    }
-
-    /// Reduces the group's values to its first rank; other ranks are left with zeros.
-    pub(super) fn reduce(&self, values: &mut [f32]) -> Result<(), CommError> {
-        let Some(group) = &self.group else { return Ok(()) };
-        group.reduce(values, 0, Reduction::Sum)?;
-        if group.group_rank() > 0 {
-            values.fill(0.0);
-        }
-        Ok(())
-    }
-
-    /// Broadcasts the result within the group.
-    pub(super) fn broadcast(&self, values: &mut [f32]) -> Result<(), CommError> {
-        self.group.as_ref().map_or(Ok(()), |group| group.broadcast(values, 0))
     }
 
     /// Bytes sent by this rank on both levels.

@@ -12,8 +12,9 @@
 //! - [`half_precision`]: two bytes an element; [`int8`], [`qsgd`]: fewer, with stochastic rounding
 //! - [`top_k`], [`random_k`], [`dgc`]: sparsification; [`sign`]: one bit an element; [`power_sgd`]:
 //!   low-rank factors; [`one_bit_adam`]: signs of Adam's momentum
-//! - `step`: its tasks and state; `exchange`: the exchange; `exchange_plan`: its calls and memory,
-//!   in advance; `hierarchy`: uncompressed reduction within groups
+//! - `step`: its tasks and state; `exchange`: the exchange of a step; `bucket_exchange`: that of one
+//!   bucket, which overlaps with backward; `wire`: its buffers; `exchange_plan`: its calls and
+//!   memory, in advance; `hierarchy`: uncompressed reduction within groups
 
 pub mod bit_packing;
 pub mod dgc;
@@ -26,20 +27,24 @@ pub mod random_k;
 pub mod sign;
 pub mod top_k;
 
+mod bucket_exchange;
 mod exchange;
 mod exchange_plan;
 mod hierarchy;
 mod step;
+mod wire;
 
 #[cfg(test)]
 pub(crate) mod testing;
 
 pub use crate::measurements::CompressionStats;
+pub use bucket_exchange::Stage;
 pub use exchange_plan::{ExchangePlan, PlannedCall};
 pub use step::{CompressedExchange, exchange_plan};
 
 use lockstep_model::Blueprint;
 use lockstep_optim::Slot;
+use lockstep_tensor::Cpu;
 use lockstep_tensor::random::Key;
 use lockstep_tensor::simd::Isa;
 use power_sgd::LowRank;
@@ -138,11 +143,11 @@ pub struct SampleMessage {
 
 impl SampleMessage {
     /// Encodes a matrix; `None` for methods whose sums other ranks add on the way.
-    pub fn new(method: Method, values: &[f32], row_len: usize) -> Option<Self> {
+    pub fn new(cpu: &Cpu, method: Method, values: &[f32], row_len: usize) -> Option<Self> {
         let shape = Shape { len: values.len(), row_len, number: 0 };
         let mut message = Vec::new();
         (method.message_len(&shape) > 0).then(|| {
-            method.encode(Isa::detect(), &shape, values, Key::new(0, "sample"), &mut message);
+            method.encode(cpu.isa(), &shape, values, Key::new(0, "sample"), &mut message);
             Self { method, shape, message }
         })
     }

@@ -1,6 +1,7 @@
 //! Gradient compression as a synchronization strategy: tasks of a step, and their arithmetic.
 
-use super::exchange::{Compression, Tensor};
+use super::bucket_exchange::{BucketExchange, Stage, Tensor};
+use super::exchange::Compression;
 use super::hierarchy::Hierarchy;
 use super::{CompressionStats, ExchangePlan, Method, Shape, dgc, one_bit_adam};
 use crate::from_recipe;
@@ -13,7 +14,6 @@ use lockstep_config::Recipe;
 use lockstep_config::units::Bytes;
 use lockstep_mesh::Axis;
 use lockstep_model::Blueprint;
-use lockstep_optim::Slot;
 use lockstep_schedule::Op;
 use lockstep_schedule::step::{BufferId, Call, Contents, Lengths, Queue, TaskOp};
 use lockstep_tensor::Cpu;
@@ -65,60 +65,173 @@ impl CompressedExchange {
 }
 
 impl StepTasks for CompressedExchange {
-    fn add_exchange(&self, kind: &StepKind, step: &mut StepBuilder<'_>, grads: &[BufferId]) {
+    fn add_bucket_exchange(
+        &self,
+        kind: &StepKind,
+        step: &mut StepBuilder<'_>,
+        (bucket, grads): (usize, BufferId),
+    ) {
+        let Some(&due) = kind.due.first().filter(|due| **due != TRACK) else { return };
+        let exchange = ExchangeTasks::new(&self.recipe, due, step);
+        if exchange.plan.buckets().any(|(other, _)| other == bucket) {
+            exchange.begin(step, bucket, grads);
+        }
+    }
+
+    fn add_exchange(
+        &self,
+        kind: &StepKind,
+        step: &mut StepBuilder<'_>,
+        grads: &[(usize, BufferId)],
+    ) {
         let Some(&due) = kind.due.first() else { return };
         if due == TRACK {
             let momentum = step.persistent(Contents::Momentum, 0);
             let mut task = step.task(TaskOp::TrackMomentum, Queue::Compute).updates(momentum);
-            for grads in grads {
+            for (_, grads) in grads {
                 task = task.updates(*grads);
             }
             return;
         }
-        let plan = exchange_plan(&self.recipe, step.plan(), step.blueprint());
-        let plan = plan.expect("the recipe compresses");
-        let (workers, size) = (self.recipe.run.workers, self.recipe.compress.group_workers.max(1));
-        let statistics = step.buffer(Contents::Statistics, 3);
+        let exchange = ExchangeTasks::new(&self.recipe, due, step);
+        exchange.finish(step, grads);
+        step.gather_statistics(3);
+    }
+}
+
+/// Tasks of a rank's exchange in a step.
+struct ExchangeTasks {
+    plan: ExchangePlan,
+    due: u64,
+    /// Group of this rank that sums uncompressed gradients, if there are groups.
+    in_group: Option<u32>,
+    /// Ranks that exchange compressed gradients, if this is one of them.
+    leaders: Option<u32>,
+}
+
+impl ExchangeTasks {
+    fn new(recipe: &Recipe, due: u64, step: &mut StepBuilder<'_>) -> Self {
+        let plan = exchange_plan(recipe, step.plan(), step.blueprint());
+        let size = recipe.compress.group_workers.max(1);
         let first = step.rank() / size * size;
-        let in_group = (size > 1).then(|| step.workers(first..first + size));
-        let sums = step.buffer(Contents::GroupSums, 0);
-        let add = |step: &mut StepBuilder<'_>, op, call, uses: Option<bool>, is_last| {
-            let mut task = step.task(op, LINK).calls(call);
-            for grads in grads {
-                task = task.updates(*grads);
-            }
-            task = match uses {
-                Some(true) => task.writes(sums),
-                Some(false) => task.takes(sums),
-                None => task,
-            };
-            if is_last {
-                let _ = task.writes(statistics);
-            }
-        };
-        let len = plan.num_params();
-        let group_call =
-            |group, op| Call { group, op, lengths: Lengths::Even(len), element: ELEMENT };
-        if let Some(group) = in_group {
-            let call = group_call(group, Op::Reduce { root: 0 });
-            add(step, TaskOp::ReduceInGroup, call, Some(true), false);
+        let leaders = (0..recipe.run.workers).step_by(size);
+        Self {
+            plan: plan.expect("the recipe compresses"),
+            due,
+            in_group: (size > 1).then(|| step.workers(first..first + size)),
+            leaders: (step.rank() == first).then(|| step.workers(leaders)),
         }
-        if step.rank() == first {
-            let group = step.workers((0..workers).step_by(size));
-            let calls = plan.calls(due);
-            let num_calls = calls.len();
-            for (part, planned) in calls.into_iter().enumerate() {
+    }
+
+    fn len_of(&self, bucket: usize) -> usize {
+        let mut buckets = self.plan.buckets();
+        buckets.find(|(other, _)| *other == bucket).map_or(0, |(_, len)| len)
+    }
+
+    fn group_sums(&self, step: &mut StepBuilder<'_>, bucket: usize) -> BufferId {
+        step.buffer(Contents::GroupSums { bucket: bucket as u32 }, self.len_of(bucket))
+    }
+
+    fn encoded(&self, step: &mut StepBuilder<'_>, bucket: usize) -> BufferId {
+        step.buffer(Contents::Encoded { number: bucket as u32 }, self.len_of(bucket))
+    }
+
+    fn group_call(&self, bucket: usize, op: Op) -> Option<Call> {
+        let lengths = Lengths::Even(self.len_of(bucket));
+        self.in_group.map(|group| Call { group, op, lengths, element: ELEMENT })
+    }
+
+    /// Tasks of a full bucket: its sum within the group, or its exchange.
+    fn begin(&self, step: &mut StepBuilder<'_>, bucket: usize, grads: BufferId) {
+        match self.group_call(bucket, Op::Reduce { root: 0 }) {
+            Some(call) => {
+                let sums = self.group_sums(step, bucket);
+                let op = TaskOp::ReduceInGroup { bucket: bucket as u32 };
+                step.task(op, LINK).calls(call).reads(grads).writes(sums);
+            }
+            None => self.encode(step, bucket, grads),
+        }
+    }
+
+    /// Compresses a bucket and starts the calls that need nothing else.
+    fn encode(&self, step: &mut StepBuilder<'_>, bucket: usize, source: BufferId) {
+        let encoded = self.encoded(step, bucket);
+        let op = TaskOp::Encode { bucket: bucket as u32 };
+        step.task(op, Queue::Compute).reads(source).writes(encoded);
+        self.call(step, bucket, |stage| stage != Stage::SecondFactor);
+    }
+
+    /// Calls of some stages of a bucket.
+    fn call(&self, step: &mut StepBuilder<'_>, bucket: usize, is_it: impl Fn(Stage) -> bool) {
+        let group = self.leaders.expect("this rank compresses");
+        let encoded = self.encoded(step, bucket);
+        for (part, planned) in self.plan.calls(bucket, self.due).into_iter().enumerate() {
+            if is_it(planned.stage) {
                 let (lengths, element) = (Lengths::Even(planned.len), Bytes(planned.element));
                 let call = Call { group, op: planned.op, lengths, element };
-                let is_last = part + 1 == num_calls && in_group.is_none();
-                add(step, TaskOp::Exchange { part: part as u32 }, call, None, is_last);
+                let op = TaskOp::Exchange { bucket: bucket as u32, part: part as u32 };
+                step.task(op, LINK).calls(call).updates(encoded);
             }
         }
-        if let Some(group) = in_group {
-            let call = group_call(group, Op::Broadcast { root: 0 });
-            add(step, TaskOp::BroadcastInGroup, call, Some(false), true);
+    }
+
+    /// Tasks after the passes: exchanges of tied tensors and of sums within groups, second factors,
+    /// and the sums of all buckets, in the order of backward.
+    fn finish(&self, step: &mut StepBuilder<'_>, grads: &[(usize, BufferId)]) {
+        let grads: BTreeMap<usize, BufferId> = grads.iter().copied().collect();
+        let buckets: Vec<usize> = self.plan.buckets().map(|(bucket, _)| bucket).rev().collect();
+        for bucket in &buckets {
+            if step.owns_tied(*bucket) {
+                self.begin(step, *bucket, grads[bucket]);
+            }
         }
-        step.gather_statistics(3);
+        if self.leaders.is_some() {
+            for &bucket in buckets.iter().filter(|_| self.in_group.is_some()) {
+                let sums = self.group_sums(step, bucket);
+                self.encode(step, bucket, sums);
+            }
+            for &bucket in &buckets {
+                self.call(step, bucket, |stage| stage == Stage::SecondFactor);
+            }
+            self.decode(step, &buckets, &grads);
+        }
+        let statistics = step.buffer(Contents::Statistics, 3);
+        for &bucket in &buckets {
+            let Some(call) = self.group_call(bucket, Op::Broadcast { root: 0 }) else { break };
+            let sums = self.group_sums(step, bucket);
+            let op = TaskOp::BroadcastInGroup { bucket: bucket as u32 };
+            let task = step.task(op, LINK).calls(call).takes(sums).updates(grads[&bucket]);
+            if Some(&bucket) == buckets.last() {
+                task.writes(statistics);
+            }
+        }
+    }
+
+    /// Sums of all buckets; the last one decides whether the step counts for all of them.
+    fn decode(
+        &self,
+        step: &mut StepBuilder<'_>,
+        buckets: &[usize],
+        grads: &BTreeMap<usize, BufferId>,
+    ) {
+        let statistics = step.buffer(Contents::Statistics, 3);
+        for (index, &bucket) in buckets.iter().enumerate() {
+            let is_last = index + 1 == buckets.len();
+            let encoded = self.encoded(step, bucket);
+            let changed = if is_last { buckets } else { &buckets[index..=index] };
+            let changed: Vec<BufferId> = match self.in_group {
+                Some(_) => changed.iter().map(|it| self.group_sums(step, *it)).collect(),
+                None => changed.iter().map(|it| grads[it]).collect(),
+            };
+            let op = TaskOp::Decode { bucket: bucket as u32 };
+            let mut task = step.task(op, Queue::Compute).takes(encoded);
+            for buffer in changed {
+                task = task.updates(buffer);
+            }
+            if is_last && self.in_group.is_none() {
+                task.writes(statistics);
+            }
+        }
     }
 }
 
@@ -158,26 +271,18 @@ impl StrategyPlan for CompressedExchange {
         let plan = from_recipe::compression_from_recipe(&self.recipe);
         let plan = plan.expect("the recipe compresses");
         let hierarchy = Hierarchy::new(at.groups.data(), plan.group)?;
-        let num_workers = hierarchy.leaders.group_size();
-        let (mut start, mut power) = (0, Vec::new());
-        let mut tensors = Vec::new();
+        let (num_workers, is_writer) = (hierarchy.leaders.group_size(), hierarchy.is_writer());
+        let mut tensors: BTreeMap<usize, Vec<Tensor>> = BTreeMap::new();
         for slot in at.slots() {
             let shape = Shape::of(&slot, at.blueprint);
-            let len = shape.len;
             let method = from_recipe::tensor_method(&self.recipe, &plan, &slot.name);
-            let method = method.filter(|_| hierarchy.is_writer());
+            let method = method.filter(|_| is_writer);
             let method = method.filter(|method| !method.is_dense(&shape, num_workers));
-            let first = power.len();
-            let mut tensor =
-                Tensor { slot, shape, start, method, now: method, power: first..first };
-            if let Some(buffer) = tensor.low_rank() {
-                power.extend(buffer.first_q(tensor.first_key(plan.seed)));
-                tensor.power.end = power.len();
-            }
-            tensors.push(tensor);
-            start += len;
+            let of_bucket = tensors.entry(slot.block).or_default();
+            let start = of_bucket.last().map_or(0, |tensor| tensor.flat().end);
+            of_bucket.push(Tensor { slot, shape, start, method, now: method, power: 0..0 });
         }
-        let (zeros, is_writer) = (|| vec![0.0; start], hierarchy.is_writer());
+        let bucket = |(bucket, tensors)| BucketExchange::new(bucket, tensors, &plan, is_writer);
         Ok(Some(Box::new(Compression {
             plan,
             freezes_at: match plan.method {
@@ -185,79 +290,30 @@ impl StrategyPlan for CompressedExchange {
                 _ => None,
             },
             hierarchy,
-            tensors,
-            residual: if plan.error_feedback && is_writer { zeros() } else { Vec::new() },
-            momentum: if plan.method.has_momentum() { zeros() } else { Vec::new() },
-            power,
-            uncompressed: zeros(),
-            sent: zeros(),
-            total: zeros(),
-            own: Vec::new(),
-            all: Vec::new(),
-            buffer: Vec::new(),
-            stages: Vec::new(),
+            buckets: tensors.into_iter().map(bucket).collect(),
+            step: 0,
+            num_decoded: 0,
             stats: None,
         })))
     }
 }
 
 impl Compression {
-    /// Copies this rank's unreduced gradients.
-    fn load(&mut self, at: &StrategyContext<'_>) {
-        for tensor in &self.tensors {
-            let grads = &at.store.own_grads(tensor.slot.block)[tensor.slot.grads.clone()];
-            self.uncompressed[tensor.flat()].copy_from_slice(grads);
-        }
-    }
-
-    /// Replaces the gradients by the sum of all ranks' compressed ones.
-    fn unload(&self, at: &mut StrategyContext<'_>) {
-        for tensor in &self.tensors {
-            let total = &self.total[tensor.flat()];
-            let grads = at.store.own_grads_mut(tensor.slot.block);
-            grads[tensor.slot.grads.clone()].copy_from_slice(total);
-        }
-    }
-
-    /// One call of the exchange; the first begins it and the last ends it.
-    fn exchange(
-        &mut self,
-        cpu: &Cpu,
-        part: usize,
-        at: &mut StrategyContext<'_>,
-    ) -> Result<(), CommError> {
-        if part == 0 {
-            if !self.hierarchy.has_groups() {
-                self.load(at);
-            }
-            self.begin(cpu, at.step);
-        }
-        let stage = self.stages[part];
-        self.run_stage(cpu, stage, at.step)?;
-        if part + 1 == self.stages.len() {
-            self.end(cpu);
-            if !self.hierarchy.has_groups() {
-                self.unload(at);
-            }
-        }
-        Ok(())
-    }
-
     /// Updates momenta after a step whose gradients were reduced uncompressed.
     fn track(&mut self, at: &mut StrategyContext<'_>) {
-        let Self { plan, tensors, momentum, hierarchy, .. } = self;
-        let num_workers = hierarchy.leaders.group_size();
-        for tensor in &*tensors {
-            let (Slot { block, grads, .. }, flat) = (&tensor.slot, tensor.flat());
-            let grads = &mut at.store.own_grads_mut(*block)[grads.clone()];
-            match plan.method {
-                Method::OneBitAdam { beta1 } => {
-                    one_bit_adam::follow(beta1, &mut momentum[flat], grads);
+        let num_workers = self.hierarchy.leaders.group_size();
+        for own in &mut self.buckets {
+            let grads = at.store.own_grads_mut(own.bucket);
+            for tensor in &own.tensors {
+                let grads = &mut grads[tensor.slot.grads.clone()];
+                let momentum = &mut own.momentum[tensor.flat()];
+                match self.plan.method {
+                    Method::OneBitAdam { beta1 } => one_bit_adam::follow(beta1, momentum, grads),
+                    Method::Dgc { momentum: factor, .. } => {
+                        dgc::follow(factor, num_workers, momentum, grads);
+                    }
+                    _ => {}
                 }
-                Method::Dgc { momentum: factor, .. } => {
-                    dgc::follow(factor, num_workers, &mut momentum[flat], grads);
-                }
-                _ => {}
             }
         }
     }
@@ -275,7 +331,7 @@ impl Compression {
             delta: if sum(1) > 0.0 { sum(0) / sum(1) } else { 0.0 },
             residual_norm: all.iter().map(|own| own[2].sqrt()).sum::<f64>() / num_writers as f64,
             message_bytes: self.message_bytes(),
-            dense_bytes: (self.total.len() * size_of::<f32>()) as u64,
+            dense_bytes: (self.num_params() * size_of::<f32>()) as u64,
         });
         Ok(())
     }
@@ -289,6 +345,7 @@ impl Strategy for Compression {
         {
             optimizer.freeze_second_moments(step);
         }
+        self.begin(at.step);
     }
 
     fn run(
@@ -302,15 +359,14 @@ impl Strategy for Compression {
                 self.track(at);
                 Ok(())
             }
-            TaskOp::ReduceInGroup => {
-                self.load(at);
-                self.hierarchy.reduce(&mut self.uncompressed)
+            TaskOp::ReduceInGroup { bucket } => self.reduce_in_group(bucket as usize, at.store),
+            TaskOp::Encode { bucket } => self.encode(cpu, bucket as usize, at.store),
+            TaskOp::Exchange { bucket, part } => {
+                self.exchange(cpu, (bucket as usize, part as usize), at.store)
             }
-            TaskOp::Exchange { part } => self.exchange(cpu, part as usize, at),
-            TaskOp::BroadcastInGroup => {
-                self.hierarchy.broadcast(&mut self.total)?;
-                self.unload(at);
-                Ok(())
+            TaskOp::Decode { bucket } => self.decode(cpu, bucket as usize, at.store),
+            TaskOp::BroadcastInGroup { bucket } => {
+                self.broadcast_in_group(bucket as usize, at.store)
             }
             TaskOp::Statistics => self.gather_stats(at),
             op => unreachable!("compression has no task {op}"),
@@ -333,30 +389,33 @@ impl Strategy for Compression {
         _at: &StateLayout<'_>,
         visit: &mut dyn FnMut(&str, bool, &mut [f32]) -> bool,
     ) {
-        let Self { plan, tensors, residual, momentum, power, .. } = self;
-        for tensor in tensors {
-            let (name, flat) = (tensor.slot.name.as_str(), tensor.flat());
-            let mut show = |kind: &str, is_own, values: &mut [f32]| {
-                visit(&format!("{name}.{kind}"), is_own, values)
-            };
-            if plan.error_feedback
-                && tensor.method.is_some()
-                && !show("residual", true, &mut residual[flat.clone()])
-            {
-                return;
-            }
-            let goes_on = match plan.method {
-                Method::OneBitAdam { .. } => show("sent", false, &mut momentum[flat]),
-                Method::Dgc { .. } if !momentum.is_empty() => {
-                    show("momentum", true, &mut momentum[flat])
+        let plan = self.plan;
+        for own in &mut self.buckets {
+            let BucketExchange { tensors, residual, momentum, power, .. } = own;
+            for tensor in &*tensors {
+                let (name, flat) = (tensor.slot.name.as_str(), tensor.flat());
+                let mut show = |kind: &str, is_own, values: &mut [f32]| {
+                    visit(&format!("{name}.{kind}"), is_own, values)
+                };
+                if plan.error_feedback
+                    && tensor.method.is_some()
+                    && !show("residual", true, &mut residual[flat.clone()])
+                {
+                    return;
                 }
-                Method::PowerSgd { .. } if tensor.method.is_some() => {
-                    show("power", false, &mut power[tensor.power.clone()])
+                let goes_on = match plan.method {
+                    Method::OneBitAdam { .. } => show("sent", false, &mut momentum[flat]),
+                    Method::Dgc { .. } if !momentum.is_empty() => {
+                        show("momentum", true, &mut momentum[flat])
+                    }
+                    Method::PowerSgd { .. } if tensor.method.is_some() => {
+                        show("power", false, &mut power[tensor.power.clone()])
+                    }
+                    _ => true,
+                };
+                if !goes_on {
+                    return;
                 }
-                _ => true,
-            };
-            if !goes_on {
-                return;
             }
         }
     }

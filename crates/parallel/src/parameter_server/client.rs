@@ -14,7 +14,6 @@ use crate::byzantine::ByzantineWorker;
 use crate::param_store::ParamStore;
 use lockstep_comm::{Comm, CommError};
 use lockstep_platform::World;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Parameter-server state of a worker.
@@ -22,7 +21,6 @@ pub struct Client {
     pub(super) comm: Comm,
     /// Model cut into one shard per server.
     pub(super) ranges: Buckets,
-    pub(super) num_workers: usize,
     /// Servers of each shard, primary first.
     pub(super) shard_servers: Vec<ShardServers>,
     /// Lost servers that were not reported yet.
@@ -32,12 +30,8 @@ pub struct Client {
     pub(super) num_pushes: u64,
     /// Number of its pushes that each server has acknowledged.
     pub(super) acknowledged: Vec<u64>,
-    /// Number of its gradients that the first server discarded.
-    pub(super) num_discarded: u64,
     /// First synchronous step, once a server has announced the switch.
     pub(super) switch: Option<u64>,
-    /// Number of this worker's gradients by staleness, at the first server.
-    pub(super) staleness: BTreeMap<u64, u64>,
     /// Push compression, if enabled.
     pub(super) compressor: Option<PushCompressor>,
     /// Sparse pulls, if enabled.
@@ -98,11 +92,6 @@ impl Client {
     /// Number of this worker's pushes.
     pub fn num_pushes(&self) -> u64 {
         self.num_pushes
-    }
-
-    /// Number of this worker's gradients that were discarded.
-    pub fn num_discarded(&self) -> u64 {
-        self.num_discarded
     }
 
     /// First synchronous step, where earlier ones were not.

@@ -10,8 +10,10 @@ use crate::from_recipe;
 use half::{bf16, f16};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
+use lockstep_tensor::Cpu;
 use lockstep_tensor::random::Key;
 use lockstep_tensor::simd::Isa;
+use std::ops::Range;
 
 /// Elements that share a magnitude in sign compression.
 const ROW: usize = 64;
@@ -57,7 +59,8 @@ impl PushCompression {
         len % ROW * size_of::<f32>()
     }
 
-    fn encode(self, values: &[f32], key: Key, message: &mut Vec<u8>) {
+    /// Encodes a part with an instruction set, on which no bit depends.
+    fn encode(self, isa: Isa, values: &[f32], key: Key, message: &mut Vec<u8>) {
         let wide = |value: &f32| value.to_le_bytes();
         match self.method {
             Method::Bf16 => {
@@ -69,12 +72,12 @@ impl PushCompression {
             Method::Sign => {
                 let shape = Self::rows(values.len());
                 let (rows, rest) = values.split_at(shape.len);
-                self.method.encode(Isa::detect(), &shape, rows, key, message);
+                self.method.encode(isa, &shape, rows, key, message);
                 message.extend(rest.iter().flat_map(wide));
             }
             method => {
                 let shape = Self::whole(values.len());
-                method.encode(Isa::detect(), &shape, values, key, message);
+                method.encode(isa, &shape, values, key, message);
             }
         }
     }
@@ -131,8 +134,44 @@ pub(super) struct PushCompressor {
     pub(super) error: f64,
     pub(super) norm: f64,
     pub(super) num_elements: usize,
-    /// A decoded part.
-    pub(super) room: Vec<f32>,
+    /// A decoded part of each server.
+    rooms: Vec<Vec<f32>>,
+}
+
+/// One server's part of a bucket while it is compressed.
+struct PushPart<'a> {
+    grads: &'a mut [f32],
+    residual: &'a mut [f32],
+    message: &'a mut Option<Vec<u8>>,
+    room: &'a mut Vec<f32>,
+    key: Key,
+    /// Squared norms of the error and of the gradient, if it is compressed.
+    norms: Option<[f64; 2]>,
+}
+
+impl PushPart<'_> {
+    /// Adds the residual, encodes the sum, and keeps what the message lacks.
+    fn compress(&mut self, isa: Isa, compression: PushCompression) {
+        let Self { grads, residual, message, room, key, .. } = self;
+        residual.iter().zip(&mut **grads).for_each(|(left, grad)| *grad += left);
+        let Some(len) = compression.message_len(grads.len()) else {
+            residual.fill(0.0);
+            **message = None;
+            return;
+        };
+        let mut written = message.take().unwrap_or_default();
+        written.clear();
+        compression.encode(isa, grads, *key, &mut written);
+        assert_eq!(written.len(), len, "the length that the server expects");
+        room.clear();
+        room.resize(grads.len(), 0.0);
+        compression.decode(&written, room);
+        self.norms = Some([squared_distance(grads, room), squared_distance(grads, &[])]);
+        for ((left, grad), arrived) in residual.iter_mut().zip(&**grads).zip(&**room) {
+            *left = *grad - *arrived;
+        }
+        **message = Some(written);
+    }
 }
 
 impl PushCompressor {
@@ -149,7 +188,7 @@ impl PushCompressor {
             error: 0.0,
             norm: 0.0,
             num_elements: 0,
-            room: Vec::new(),
+            rooms: vec![Vec::new(); num_servers],
         }
     }
 
@@ -158,39 +197,46 @@ impl PushCompressor {
         (self.error, self.norm, self.num_elements) = (0.0, 0.0, 0);
     }
 
-    /// Compresses one server's part of a bucket's gradient and keeps the residual.
+    /// Compresses a bucket's gradient, the parts of all servers on the threads of the device, and
+    /// keeps the residual. `cuts` are the consecutive parts of the servers.
     pub(super) fn compress(
         &mut self,
-        (server, bucket): (usize, usize),
-        range: std::ops::Range<usize>,
+        cpu: &Cpu,
+        bucket: usize,
+        cuts: &[Range<usize>],
         grads: &mut [f32],
         (step, worker): (u64, usize),
     ) {
-        let Self { compression, residual, messages, error, norm, num_elements, room } = self;
-        let message = &mut messages[server][bucket];
-        let kept = residual[bucket].get_mut(range).unwrap_or_default();
-        kept.iter().zip(&mut *grads).for_each(|(left, grad)| *grad += left);
-        let Some(len) = compression.message_len(grads.len()) else {
-            kept.fill(0.0);
-            *message = None;
-            return;
-        };
+        let Self { compression, residual, messages, rooms, .. } = self;
+        let compression = *compression;
         // The label selects the random stream: another spelling would change the results of runs.
         let key = Key::new(compression.seed, "squeeze").with(step).with(worker as u64);
-        let mut written = message.take().unwrap_or_default();
-        written.clear();
-        compression.encode(grads, key.with(bucket as u64).with(server as u64), &mut written);
-        assert_eq!(written.len(), len, "the length that the server expects");
-        room.clear();
-        room.resize(grads.len(), 0.0);
-        compression.decode(&written, room);
-        *error += squared_distance(grads, room);
-        *norm += squared_distance(grads, &[]);
-        *num_elements += grads.len();
-        for ((left, grad), arrived) in kept.iter_mut().zip(grads).zip(room) {
-            *left = *grad - *arrived;
+        let lens = || cuts.iter().map(Range::len);
+        let start = cuts.first().map_or(0, |cut| cut.start);
+        let grads = split(&mut grads[start..], lens());
+        let residual = residual[bucket].get_mut(start..).unwrap_or_default();
+        let mut residuals = split(residual, lens().filter(|_| compression.error_feedback));
+        let targets = messages.iter_mut().zip(rooms).enumerate();
+        let parts = targets.zip(grads).map(|((server, (messages, room)), grads)| PushPart {
+            grads,
+            residual: residuals.next().unwrap_or_default(),
+            message: &mut messages[bucket],
+            room,
+            key: key.with(bucket as u64).with(server as u64),
+            norms: None,
+        });
+        let mut parts: Vec<_> = parts.filter(|part| !part.grads.is_empty()).collect();
+        cpu.for_each_part(&mut parts, 1, |_, parts| {
+            for part in parts {
+                part.compress(cpu.isa(), compression);
+            }
+        });
+        for PushPart { grads, norms, .. } in &parts {
+            let Some([error, norm]) = norms else { continue };
+            self.error += error;
+            self.norm += norm;
+            self.num_elements += grads.len();
         }
-        *message = Some(written);
     }
 
     /// Sends a compressed part; returns false if it is uncompressed.
@@ -205,6 +251,18 @@ impl PushCompressor {
         comm.send(message, to, tag)?;
         Ok(true)
     }
+}
+
+/// Consecutive parts of a buffer.
+fn split(
+    buffer: &mut [f32],
+    lens: impl Iterator<Item = usize>,
+) -> impl Iterator<Item = &mut [f32]> {
+    lens.scan(buffer, |rest, len| {
+        let (part, behind) = std::mem::take(rest).split_at_mut(len);
+        *rest = behind;
+        Some(part)
+    })
 }
 
 #[cfg(test)]
@@ -225,8 +283,11 @@ mod tests {
         for method in methods {
             let compression = PushCompression { method, error_feedback: true, seed: 1 };
             let mut compressor = PushCompressor::new(compression, 1, &[200]);
-            let mut grads = values.clone();
-            compressor.compress((0, 0), 0..200, &mut grads, (0, 0));
+            let cpu = Cpu::single(Isa::Portable);
+            let compress = |compressor: &mut PushCompressor, step| {
+                compressor.compress(&cpu, 0, &[0..200], &mut values.clone(), (step, 0));
+            };
+            compress(&mut compressor, 0);
             let message = compressor.messages[0][0].clone().expect("it is shorter");
             assert_eq!(Some(message.len()), compression.message_len(200), "{method:?}");
             let mut read = vec![0.0; 200];
@@ -237,8 +298,7 @@ mod tests {
             // With error feedback the mean of many messages converges to the input.
             let mut arrived: Vec<f64> = read.iter().map(|value| f64::from(*value)).collect();
             for step in 1..400 {
-                let mut grads = values.clone();
-                compressor.compress((0, 0), 0..200, &mut grads, (step, 0));
+                compress(&mut compressor, step);
                 let mut read = vec![0.0; 200];
                 compression.decode(compressor.messages[0][0].as_ref().expect("shorter"), &mut read);
                 arrived.iter_mut().zip(read).for_each(|(sum, read)| *sum += f64::from(read));
@@ -247,6 +307,25 @@ mod tests {
                 let mean = sum / 400.0;
                 assert!((mean - f64::from(*value)).abs() < 0.6, "{method:?}: {value} {mean}");
             }
+        }
+    }
+
+    #[test]
+    fn messages_depend_neither_on_the_instruction_set_nor_on_threads() {
+        let values: Vec<f32> = (0..600).map(|n| ((n * 37 % 101) as f32 - 50.0) / 8.0).collect();
+        let spawn = |_, body: Box<dyn FnOnce() + Send>| drop(std::thread::spawn(body));
+        let devices = [Cpu::single(Isa::Portable), Cpu::new(Isa::detect(), 3, &spawn)];
+        for method in [Method::Int8, Method::Qsgd { bits: 4 }, Method::Sign] {
+            let compression = PushCompression { method, error_feedback: true, seed: 1 };
+            let [one, other] = devices.each_ref().map(|cpu| {
+                let mut compressor = PushCompressor::new(compression, 3, &[600]);
+                let cuts = [0..256, 256..320, 320..600];
+                (0..3).for_each(|step| {
+                    compressor.compress(cpu, 0, &cuts, &mut values.clone(), (step, 1));
+                });
+                (compressor.messages, compressor.residual)
+            });
+            assert_eq!(one, other, "{method:?}");
         }
     }
 

@@ -14,7 +14,8 @@
 //! server applies them when the worker's push confirms that they are finite.
 //!
 //! - [`shard`]: versions, staleness and blocking; [`policy`]: their rules; `pending_update`:
-//!   aggregation of several gradients; `oscillation`: detection of a bound that is too large
+//!   aggregation of several gradients; [`push_counts`]: outcomes of pushes; `oscillation`:
+//!   detection of a bound that is too large
 //! - [`server_loop`]: request loop of a server; `replication`: primary and backup
 //! - `worker_step`: a worker's step; `pull_push`: its requests; [`client`]: its state; [`failover`]: servers of a shard;
 //!   [`latency`]: request latencies; [`host_aggregation`]: one client per host
@@ -36,6 +37,7 @@ mod part_transfer;
 mod pending_update;
 pub mod policy;
 mod pull_push;
+pub mod push_counts;
 mod replicated_rows;
 mod replication;
 pub mod row_cache;
@@ -56,6 +58,7 @@ pub use client::{Client, HostGroup};
 pub use compressed_push::PushCompression;
 pub use failover::LostServer;
 pub use policy::{Bound, Policy};
+pub use push_counts::PushCounts;
 pub use row_table::ShardLayout;
 pub(crate) use served_store::ServedStore;
 pub use server_loop::{Role, ServeOptions, serve};
@@ -104,7 +107,7 @@ enum RequestKind {
     LoadState = 7,
     /// The worker leaves.
     Leave = 8,
-    /// Read of the number of pushes applied per worker.
+    /// Read of the outcomes of the pushes of each worker.
     Count = 9,
     /// Closes the pending update; sent by a primary to its backup.
     Close = 10,
@@ -186,10 +189,8 @@ impl Request {
 /// A server's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reply {
-    /// Version, staleness or count, depending on the request.
+    /// Version, count or length, depending on the request.
     number: u64,
-    /// Whether a push was discarded.
-    is_discarded: bool,
     /// First synchronous step, where earlier ones were not.
     switch: Option<u64>,
     /// Whether the server's primary or backup is lost.
@@ -197,16 +198,15 @@ struct Reply {
 }
 
 impl Reply {
-    const NUM_FIELDS: usize = 4;
+    const NUM_FIELDS: usize = 3;
 
     fn fields(self) -> [u64; Self::NUM_FIELDS] {
         let switch = self.switch.map_or(0, |step| step + 1);
-        [self.number, u64::from(self.is_discarded), switch, u64::from(self.has_lost_peer)]
+        [self.number, switch, u64::from(self.has_lost_peer)]
     }
 
-    fn from_fields([number, discarded, switch, alone]: [u64; Self::NUM_FIELDS]) -> Self {
-        let (is_discarded, has_lost_peer) = (discarded == 1, alone == 1);
-        Self { number, is_discarded, switch: switch.checked_sub(1), has_lost_peer }
+    fn from_fields([number, switch, alone]: [u64; Self::NUM_FIELDS]) -> Self {
+        Self { number, switch: switch.checked_sub(1), has_lost_peer: alone == 1 }
     }
 }
 

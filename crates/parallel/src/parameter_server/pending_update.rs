@@ -17,9 +17,16 @@ pub(super) enum Arrival {
     /// None yet.
     Awaited,
     /// A gradient.
-    Gradient(Parts),
+    Gradient(PushedGradient),
     /// A skipped step.
     LeftOut,
+}
+
+/// A gradient that waits for its update.
+pub(super) struct PushedGradient {
+    pub(super) worker: usize,
+    pub(super) staleness: u64,
+    pub(super) parts: Parts,
 }
 
 /// An update that has not closed.
@@ -27,7 +34,7 @@ pub(super) struct PendingUpdate {
     /// By worker.
     pub(super) arrived: Vec<Arrival>,
     /// Overdue gradients of earlier updates.
-    pub(super) overdue: Vec<Parts>,
+    pub(super) overdue: Vec<PushedGradient>,
 }
 
 impl PendingUpdate {

@@ -4,7 +4,7 @@ use super::client::{Client, Latencies};
 use super::compressed_push::{PushCompression, PushCompressor};
 use super::failover::{LostServer, ShardServers};
 use super::part_transfer::LostParts;
-use super::{Request, RequestKind, ShardLayout, Tag, TransferOrder};
+use super::{PushCounts, Request, RequestKind, ShardLayout, Tag, TransferOrder};
 use crate::buckets::Buckets;
 use crate::byzantine::ByzantineWorker;
 use crate::compress::CompressionStats;
@@ -13,7 +13,6 @@ use crate::replica::Replica;
 use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_config::Recipe;
 use lockstep_platform::World;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 impl Replica {
@@ -42,15 +41,12 @@ impl Replica {
             staged: vec![None; num_servers],
             comm,
             ranges,
-            num_workers,
             shard_servers: (0..num_servers).map(shard_servers).collect(),
             lost_servers: Vec::new(),
             num_pulls: 0,
             num_pushes: 0,
             acknowledged: vec![0; num_servers],
-            num_discarded: 0,
             switch: None,
-            staleness: BTreeMap::new(),
             compressor: None,
             rows: None,
             byzantine: None,
@@ -173,7 +169,7 @@ impl Replica {
         let began = client.world.clock().now();
         let mut rows = client.rows.take();
         let mut sent = client.sent[server].take();
-        let (reply, length) = client.with_failover(server, |client, rank| {
+        let length = client.with_failover(server, |client, rank| {
             let sent_at = if let Some((sent_at, sent)) = sent.take() {
                 sent.map(|()| sent_at)?
             } else {
@@ -184,16 +180,11 @@ impl Replica {
             // Pushes to all servers have left before the first reply is awaited.
             let sent_at = if client.order.confirms_at_once { began } else { sent_at };
             let reply = client.recv_reply(rank)?;
-            Ok((reply, (reply, client.world.clock().since(sent_at))))
+            Ok((reply, client.world.clock().since(sent_at)))
         })?;
         client.latencies.push.note(length);
         client.acknowledged[server] += 1;
         client.staged[server] = None;
-        if server == 0 && reply.is_discarded {
-            client.num_discarded += 1;
-        } else if server == 0 {
-            *client.staleness.entry(reply.number).or_default() += 1;
-        }
         client.rows = rows;
         client.exposed += client.world.clock().since(began);
         Ok(())
@@ -215,19 +206,20 @@ impl Replica {
         Ok(())
     }
 
-    /// Number of pushes of each worker that each server has applied: by server and worker.
-    pub fn count_pushes_taken(&mut self) -> Result<Vec<Vec<u64>>, CommError> {
+    /// Outcomes of all pushes so far, by server and worker.
+    pub fn count_pushes(&mut self) -> Result<Vec<Vec<PushCounts>>, CommError> {
         let Self { client: Some(client), .. } = self else { return Ok(Vec::new()) };
-        let mut all = vec![vec![0; client.num_workers]; client.num_servers()];
-        for (server, counts) in all.iter_mut().enumerate() {
+        let num_servers = client.num_servers();
+        let count = |server| {
             client.with_failover(server, |client, rank| {
                 client.send_request(rank, client.request(RequestKind::Count))?;
                 let reply = client.recv_reply(rank)?;
-                client.comm.recv(counts, rank, Tag::Counts as u64)?;
-                Ok((reply, ()))
-            })?;
-        }
-        Ok(all)
+                let mut message = vec![0; reply.number as usize];
+                client.comm.recv(&mut message, rank, Tag::Counts as u64)?;
+                Ok((reply, PushCounts::from_message(&message)))
+            })
+        };
+        (0..num_servers).map(count).collect()
     }
 
     /// This worker's client.

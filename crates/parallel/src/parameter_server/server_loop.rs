@@ -4,8 +4,8 @@
 //! waits here, and with it its worker; other requests are handled meanwhile.
 
 use super::replicated_rows::RowReplicas;
-use super::shard::{Push, PushOutcome, Shard};
-use super::{Parts, Reply, Request, RequestKind, Tag, row_table};
+use super::shard::{Push, Shard};
+use super::{Parts, PushCounts, Reply, Request, RequestKind, Tag, row_table};
 use lockstep_comm::{Comm, CommError};
 use lockstep_platform::{Deadline, World};
 use lockstep_tensor::Cpu;
@@ -168,8 +168,9 @@ impl Server<'_> {
                 self.shard.visit_state(|state| self.comm.send(state, worker, Tag::State as u64))?;
             }
             RequestKind::Count => {
-                self.reply(worker, self.shard.version())?;
-                self.comm.send(&self.shard.num_taken(), worker, Tag::Counts as u64)?;
+                let message = PushCounts::message(self.shard.push_counts());
+                self.reply(worker, message.len() as u64)?;
+                self.comm.send(&message, worker, Tag::Counts as u64)?;
             }
             RequestKind::Rows => {
                 let (version, values) =
@@ -195,17 +196,10 @@ impl Server<'_> {
             | RequestKind::Leave => {
                 let payload = self.payload(kind, worker)?;
                 self.staged.get_mut(worker).into_iter().for_each(Vec::clear);
-                let taken =
-                    |shard: &Shard| kind.is_push().then(|| shard.taken(worker, number)).flatten();
-                if taken(self.shard).is_none() {
+                if !kind.is_push() || !self.shard.has_taken(worker, number) {
                     self.change(request, payload)?;
                 }
-                let PushOutcome { staleness, is_discarded } = taken(self.shard).unwrap_or_default();
-                let (switch, has_lost_peer) = (self.shard.switch(), self.has_lost_peer);
-                self.send_reply(
-                    worker,
-                    Reply { number: staleness, is_discarded, switch, has_lost_peer },
-                )?;
+                self.reply(worker, self.shard.version())?;
             }
             RequestKind::Close => unreachable!("only a primary sends it"),
         }
@@ -297,10 +291,7 @@ impl Server<'_> {
 
     fn reply(&self, worker: usize, number: u64) -> Result<(), CommError> {
         let (switch, has_lost_peer) = (self.shard.switch(), self.has_lost_peer);
-        self.send_reply(worker, Reply { number, is_discarded: false, switch, has_lost_peer })
-    }
-
-    fn send_reply(&self, worker: usize, reply: Reply) -> Result<(), CommError> {
+        let reply = Reply { number, switch, has_lost_peer };
         self.comm.send(&reply.fields(), worker, Tag::Reply as u64)
     }
 
@@ -347,3 +338,6 @@ fn receive(comm: &Comm, from: usize, tag: Tag, parts: &mut Parts) -> Result<(), 
     let mut parts = parts.iter_mut().filter(|part| !part.is_empty());
     parts.try_for_each(|part| comm.recv(part, from, tag as u64))
 }
+
+#[cfg(test)]
+mod tests;

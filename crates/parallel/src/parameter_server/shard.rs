@@ -21,8 +21,9 @@
 use super::Parts;
 use super::compressed_push::PushCompression;
 use super::oscillation::Oscillation;
-use super::pending_update::{Arrival, PendingUpdate, as_one};
+use super::pending_update::{Arrival, PendingUpdate, PushedGradient, as_one};
 use super::policy::Policy;
+use super::push_counts::PushCounts;
 use lockstep_config::{Consistency, LateGradients, StaleGradients, StalenessRule};
 use lockstep_optim::{Clip, Optimizer, Update};
 use lockstep_tensor::Cpu;
@@ -41,8 +42,10 @@ pub struct Shard {
     num_updates: u64,
     /// Version that each worker has read and not yet answered with a push.
     reads: Vec<Option<u64>>,
-    /// Number of pushes applied per worker, and the outcome of the last.
-    taken: Vec<(u64, PushOutcome)>,
+    /// Number of each worker's last push.
+    taken: Vec<u64>,
+    /// Outcomes of each worker's pushes.
+    counts: Vec<PushCounts>,
     /// Number of steps that each worker has finished.
     done: Vec<u64>,
     /// Gradients of the next update, in synchronous and elastic mode.
@@ -58,15 +61,6 @@ pub struct Shard {
     oscillation: Oscillation,
     /// Number of times the bound was halved.
     times_lowered: u32,
-}
-
-/// Outcome of a push.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PushOutcome {
-    /// Staleness.
-    pub staleness: u64,
-    /// Whether it was discarded as too stale.
-    pub is_discarded: bool,
 }
 
 /// A push of a worker.
@@ -98,7 +92,8 @@ impl Shard {
             version: 0,
             num_updates: 0,
             reads: vec![None; num_workers],
-            taken: vec![(0, PushOutcome::default()); num_workers],
+            taken: vec![0; num_workers],
+            counts: vec![PushCounts::default(); num_workers],
             done: vec![0; num_workers],
             open: PendingUpdate::new(num_workers),
             older: VecDeque::new(),
@@ -159,19 +154,19 @@ impl Shard {
         lens
     }
 
-    /// Number of pushes applied per worker, skipped steps included.
-    pub fn num_taken(&self) -> Vec<u64> {
-        self.taken.iter().map(|(count, _)| *count).collect()
+    /// Outcomes of the pushes of each worker.
+    pub fn push_counts(&self) -> &[PushCounts] {
+        &self.counts
     }
 
-    /// Outcome of a worker's push with this number, if it was applied already.
+    /// Whether a worker's push with this number has arrived already.
     ///
     /// # Panics
     /// If an earlier push is missing.
-    pub fn taken(&self, worker: usize, number: u64) -> Option<PushOutcome> {
-        let (count, taken) = self.taken[worker];
-        assert!(number <= count + 1, "push {number} of worker {worker} comes after {count}");
-        (number == count).then_some(taken)
+    pub fn has_taken(&self, worker: usize, number: u64) -> bool {
+        let last = self.taken[worker];
+        assert!(number <= last + 1, "push {number} of worker {worker} comes after {last}");
+        number == last
     }
 
     /// Resumes after `num_steps` steps of all workers and `num_updates` updates with a gradient.
@@ -302,28 +297,32 @@ impl Shard {
         (self.reads[worker], self.is_pulling[worker]) = (None, false);
     }
 
-    /// Applies a worker's gradient, or a skipped step for `None`; returns the outcome.
+    /// Takes a worker's gradient, or a skipped step for `None`; returns its staleness.
     ///
     /// # Panics
     /// If it has not read before.
-    pub fn push(&mut self, cpu: &Cpu, push: Push, grads: Option<Parts>) -> PushOutcome {
+    pub fn push(&mut self, cpu: &Cpu, push: Push, grads: Option<Parts>) -> u64 {
         let Push { worker, number, step } = push;
         let read = self.reads[worker].take().expect("a push follows a read");
         let staleness = self.version - read;
         (self.done[worker], self.is_pulling[worker]) = (step + 1, false);
-        let is_discarded = if self.is_in_lockstep(step) {
-            self.arrive(cpu, worker, staleness, grads.map_or(Arrival::LeftOut, Arrival::Gradient))
+        self.taken[worker] = number;
+        let has_grads = grads.is_some();
+        self.counts[worker].skipped += u64::from(!has_grads);
+        if self.is_in_lockstep(step) {
+            let gradient = |parts| Arrival::Gradient(PushedGradient { worker, staleness, parts });
+            self.arrive(cpu, worker, staleness, grads.map_or(Arrival::LeftOut, gradient));
         } else if self.is_too_stale(staleness) {
-            true
+            self.counts[worker].discarded += u64::from(has_grads);
         } else {
             let step = self.version / self.num_workers as u64;
             self.check_oscillation(grads.as_ref());
             self.update(cpu, grads, step, staleness);
-            false
-        };
-        let taken = PushOutcome { staleness, is_discarded };
-        self.taken[worker] = (number, taken);
-        taken
+            if has_grads {
+                self.counts[worker].apply(staleness);
+            }
+        }
+        staleness
     }
 
     fn is_too_stale(&self, staleness: u64) -> bool {
@@ -369,22 +368,22 @@ impl Shard {
         self.open.num_arrived() > 0
     }
 
-    /// Adds a worker's contribution. Returns whether it is discarded.
-    fn arrive(&mut self, cpu: &Cpu, worker: usize, staleness: u64, arrival: Arrival) -> bool {
+    /// Adds a worker's contribution to the pending update.
+    fn arrive(&mut self, cpu: &Cpu, worker: usize, staleness: u64, arrival: Arrival) {
         let is_elastic = self.policy.consistency == Consistency::Elastic;
         if is_elastic && staleness > self.policy.delay {
-            let Arrival::Gradient(grads) = arrival else { return false };
-            if self.policy.overdue == LateGradients::Next {
-                self.open.overdue.push(grads);
+            let Arrival::Gradient(gradient) = arrival else { return };
+            match self.policy.overdue {
+                LateGradients::Next => self.open.overdue.push(gradient),
+                LateGradients::Discard => self.counts[worker].discarded += 1,
             }
-            return self.policy.overdue == LateGradients::Discard;
+            return;
         }
         self.open.arrived[worker] = arrival;
         let needed = if is_elastic { self.policy.quorum } else { self.num_workers };
         if self.open.num_arrived() >= needed.min(self.num_workers) {
             self.close(cpu);
         }
-        false
     }
 
     /// Closes the update with the contributions so far.
@@ -392,14 +391,21 @@ impl Shard {
         let open = std::mem::replace(&mut self.open, PendingUpdate::new(self.num_workers));
         let is_left_out = open.arrived.iter().any(|arrival| matches!(arrival, Arrival::LeftOut));
         let fresh = open.arrived.into_iter().filter_map(|arrival| match arrival {
-            Arrival::Gradient(grads) => Some(grads),
+            Arrival::Gradient(gradient) => Some(gradient),
             Arrival::Awaited | Arrival::LeftOut => None,
         });
-        let all: Vec<Parts> = fresh.chain(open.overdue).collect();
+        let all: Vec<PushedGradient> = fresh.chain(open.overdue).collect();
         // In synchronous mode a step that one worker skips is skipped by all.
         let is_elastic = self.policy.consistency == Consistency::Elastic;
         let is_void = all.is_empty() || (is_left_out && !is_elastic);
+        for PushedGradient { worker, staleness, .. } in &all {
+            match &mut self.counts[*worker] {
+                counts if is_void => counts.discarded += 1,
+                counts => counts.apply(*staleness),
+            }
+        }
         let (num_workers, rule) = (self.num_workers, self.policy.aggregator);
+        let all = all.into_iter().map(|gradient| gradient.parts).collect();
         let grads = (!is_void).then(|| as_one(cpu, rule, all, num_workers));
         self.update(cpu, grads, self.step_in_lockstep(), 0);
     }

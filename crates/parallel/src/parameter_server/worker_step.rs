@@ -149,7 +149,7 @@ impl Replica {
                 Ok(())
             }
             (TaskOp::Encode { bucket: number }, Some(_)) => {
-                self.compress_part(step, number as usize);
+                self.compress_part(cpu, step, number as usize);
                 Ok(())
             }
             (TaskOp::Send(Message { kind: MessageKind::Request(call), peer, .. }), _) => {
@@ -218,15 +218,18 @@ impl Replica {
         }
     }
 
-    /// Compresses the part of a bucket for a server.
-    fn compress_part(&mut self, step: u64, number: usize) {
+    /// Compresses a bucket for all servers at the task of the first that has a part of it, since
+    /// parts are compressed side by side.
+    fn compress_part(&mut self, cpu: &Cpu, step: u64, number: usize) {
         let Self { client: Some(client), store, .. } = self else { return };
-        let (comm, ranges) = (&client.comm, &client.ranges.list);
-        let (server, bucket) = (number / ranges.len(), number % ranges.len());
+        let (num_servers, worker) = (client.shard_servers.len(), client.comm.group_rank());
         let Some(compressor) = &mut client.compressor else { return };
-        let range = ranges[bucket].part(server);
-        let grads = &mut store.own_grads_mut(bucket)[range.clone()];
-        compressor.compress((server, bucket), range, grads, (step, comm.group_rank()));
+        let (server, bucket) = (number / client.ranges.list.len(), number % client.ranges.list.len());
+        let ranges = &client.ranges.list[bucket];
+        let cuts: Vec<_> = (0..num_servers).map(|server| ranges.part(server)).collect();
+        if cuts.iter().position(|range| !range.is_empty()) == Some(server) {
+            compressor.compress(cpu, bucket, &cuts, store.own_grads_mut(bucket), (step, worker));
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! which no forecast knows.
 
 use super::gradients::Gradients;
-use super::{ELEMENT, RankPlan, StepBuilder};
+use super::{ELEMENT, RankPlan, StepBuilder, StepKind};
 use crate::federated::arrival::{Arrival, ArrivalModel, COORDINATOR};
 use lockstep_config::units::Bytes;
 use lockstep_config::{FederatedMethod, Recipe};
@@ -91,7 +91,8 @@ pub(crate) fn federated_program(
     step.load_batch();
     for client in 0..own {
         step.load_client(client);
-        let mut gradients = Gradients::new(&at, false);
+        let local = StepKind::local();
+        let mut gradients = Gradients::new(&at, &local, None);
         for task in &pipeline.programs[at.device] {
             let microbatch = client * per_client + task.microbatch;
             step.pass(PipelineTask { microbatch, ..*task }, &mut gradients);

@@ -9,7 +9,7 @@
 //! Rounded gradients are encoded before the call and decoded after it. With sharded gradients at
 //! most two leaves are in flight; a third waits until the pieces of the oldest are added.
 
-use super::{ELEMENT, RankPlan, StepBuilder};
+use super::{ELEMENT, GradientUse, RankPlan, StepBuilder, StepKind, StepTasks};
 use crate::sparse_embedding::SparseEmbedding;
 use crate::zero::NUM_IN_FLIGHT;
 use lockstep_config::Dtype;
@@ -28,8 +28,9 @@ const LINK: Queue = Queue::Link(Axis::Data);
 /// Gradients of a step as they are filled.
 pub(super) struct Gradients<'a> {
     at: &'a RankPlan<'a>,
-    /// Whether gradients are reduced, or stay on this rank.
-    is_reduced: bool,
+    /// Whether gradients are reduced, exchanged by the strategy, or stay on this rank.
+    kind: &'a StepKind,
+    strategy: Option<&'a dyn StepTasks>,
     /// Micro-batches in the current leaf, or so far, by bucket.
     num_microbatches: Vec<usize>,
     /// Leaves and buffers of sharded gradients.
@@ -59,7 +60,11 @@ struct Exchange {
 }
 
 impl<'a> Gradients<'a> {
-    pub(super) fn new(at: &'a RankPlan<'a>, is_reduced: bool) -> Self {
+    pub(super) fn new(
+        at: &'a RankPlan<'a>,
+        kind: &'a StepKind,
+        strategy: Option<&'a dyn StepTasks>,
+    ) -> Self {
         let num_buckets = at.buckets.list.len();
         let shares_memory = at.plan.leaves.microbatches_per_leaf == 1;
         let numbers = || (0..NUM_IN_FLIGHT as u32).rev().collect::<Vec<_>>();
@@ -70,7 +75,7 @@ impl<'a> Gradients<'a> {
             in_flight: VecDeque::new(),
             passes: vec![0; num_buckets],
         });
-        Self { at, is_reduced, num_microbatches: vec![0; num_buckets], sharded }
+        Self { at, kind, strategy, num_microbatches: vec![0; num_buckets], sharded }
     }
 
     fn is_rounded(&self) -> bool {
@@ -151,7 +156,12 @@ impl<'a> Gradients<'a> {
     fn reduce_whole(&self, step: &mut StepBuilder<'_>, bucket: usize) {
         let sums = self.sums(step, bucket);
         let op = TaskOp::Reduce { bucket: bucket as u32 };
-        if !self.is_reduced {
+        if let (GradientUse::Exchanged, Some(strategy)) = (self.kind.gradients, self.strategy)
+            && !step.owns_tied(bucket)
+        {
+            strategy.add_bucket_exchange(self.kind, step, (bucket, sums));
+        }
+        if !self.kind.is_reduced() {
             return;
         }
         let reduced = if self.is_rounded() {
@@ -264,7 +274,7 @@ impl<'a> Gradients<'a> {
         while self.sharded.as_ref().is_some_and(|sharded| !sharded.in_flight.is_empty()) {
             self.decode_oldest(step);
         }
-        if self.sharded.is_some() || !self.is_rounded() || !self.is_reduced {
+        if self.sharded.is_some() || !self.is_rounded() || !self.kind.is_reduced() {
             return;
         }
         for bucket in self.at.grad_buckets().rev() {

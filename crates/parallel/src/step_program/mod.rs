@@ -65,8 +65,25 @@ const WORLD: u32 = 2;
 
 /// Tasks that a synchronization strategy adds to a step.
 pub trait StepTasks {
-    /// Adds tasks between the reduction of gradients and their norm.
-    fn add_exchange(&self, _kind: &StepKind, _step: &mut StepBuilder<'_>, _grads: &[BufferId]) {}
+    /// Adds tasks once backward has filled a bucket that the strategy exchanges, ahead of the
+    /// remaining passes.
+    fn add_bucket_exchange(
+        &self,
+        _kind: &StepKind,
+        _step: &mut StepBuilder<'_>,
+        _bucket: (usize, BufferId),
+    ) {
+    }
+
+    /// Adds tasks between the reduction of gradients and their norm; `grads` are the buckets with
+    /// gradients.
+    fn add_exchange(
+        &self,
+        _kind: &StepKind,
+        _step: &mut StepBuilder<'_>,
+        _grads: &[(usize, BufferId)],
+    ) {
+    }
 
     /// Adds tasks after the update.
     fn add_after_update(&self, _kind: &StepKind, _step: &mut StepBuilder<'_>) {}
@@ -154,14 +171,14 @@ impl<'a> RankPlan<'a> {
 
     /// Passes of a step, with gradients that stay on this rank.
     fn passes(&self) -> Program {
-        self.begin(&StepKind::local()).tasks.finish()
+        self.begin(&StepKind::local(), None).tasks.finish()
     }
 
     /// Everything up to reduced gradients.
-    fn begin(&self, kind: &StepKind) -> StepBuilder<'_> {
+    fn begin(&self, kind: &StepKind, strategy: Option<&dyn StepTasks>) -> StepBuilder<'_> {
         let pipeline = self.plan.stages.pipeline(self.plan.num_microbatches(self.part));
         let mut step = StepBuilder::new(self, &pipeline);
-        let mut gradients = Gradients::new(self, kind.is_reduced());
+        let mut gradients = Gradients::new(self, kind, strategy);
         step.load_batch();
         for task in &pipeline.programs[self.device] {
             step.pass(*task, &mut gradients);
@@ -172,7 +189,7 @@ impl<'a> RankPlan<'a> {
     }
 
     fn build(&self, kind: &StepKind, strategy: Option<&dyn StepTasks>) -> Program {
-        let mut step = self.begin(kind);
+        let mut step = self.begin(kind, strategy);
         step.update(kind, strategy);
         if let Some(strategy) = strategy {
             strategy.add_after_update(kind, &mut step);
@@ -248,6 +265,8 @@ pub struct StepBuilder<'a> {
     data: u32,
     tensor: u32,
     world: u32,
+    /// Groups of a strategy's workers.
+    worker_groups: Vec<(Vec<usize>, u32)>,
 }
 
 impl<'a> StepBuilder<'a> {
@@ -283,6 +302,7 @@ impl<'a> StepBuilder<'a> {
             data,
             tensor,
             world,
+            worker_groups: Vec::new(),
         }
     }
 
@@ -314,6 +334,12 @@ impl<'a> StepBuilder<'a> {
         self.at.buckets.of_block(block)
     }
 
+    /// Whether a bucket has a tensor to whose gradient that of a tied copy is added once all
+    /// passes are done.
+    pub fn owns_tied(&self, bucket: usize) -> bool {
+        self.at.trained.grads.mirrors.iter().any(|pair| pair.owner.0 == bucket)
+    }
+
     /// Pieces of parameters that the optimizer of this rank steps.
     pub fn optimizer_slots(&self) -> Vec<Slot> {
         self.at.trained.slots(self.at.blueprint, &self.at.buckets, |bucket| 0..bucket.len)
@@ -342,8 +368,14 @@ impl<'a> StepBuilder<'a> {
     /// Group of some workers.
     pub fn workers(&mut self, ranks: impl Iterator<Item = usize>) -> u32 {
         let ranks: Vec<usize> = ranks.collect();
+        if let Some((_, group)) = self.worker_groups.iter().find(|(known, _)| *known == ranks) {
+            return *group;
+        }
         let contributions = Contributions::one_each(ranks.len());
-        self.tasks.group(CommGroup { axis: Axis::Data, ranks, contributions })
+        let group = CommGroup { axis: Axis::Data, ranks: ranks.clone(), contributions };
+        let group = self.tasks.group(group);
+        self.worker_groups.push((ranks, group));
+        group
     }
 
     /// Adds the gathering of what the strategy measures: `len` numbers of each rank.

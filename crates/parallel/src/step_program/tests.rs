@@ -114,6 +114,7 @@ fn every_step_of_other_strategies_is_proven() {
         &["sync.mode=gossip", "sync.graph=one-peer"],
         &["sync.mode=gossip", "sync.graph=random-regular"],
         &["compress.method=top-k"],
+        &["compress.method=top-k", "compress.group_workers=2", "model.tied=true"],
         &["compress.method=power-sgd", "compress.warmup_steps=2"],
     ];
     for strategy in strategies {
@@ -132,6 +133,43 @@ fn every_step_of_other_strategies_is_proven() {
             communicates |= programs[0].tasks.len() > base.tasks.len();
         }
         assert!(communicates, "{strategy:?}");
+    }
+}
+
+#[test]
+fn compressed_buckets_leave_during_backward_and_no_task_can_be_left_out() {
+    let top_k = ["compress.method=top-k", "compress.ratio=0.05"];
+    let variants: &[&[&str]] = &[
+        &top_k,
+        &[&top_k[..], &["model.tied=true"]].concat(),
+        &[&top_k[..], &["compress.group_workers=2"]].concat(),
+        &["compress.method=power-sgd", "compress.rank=1"],
+    ];
+    for variant in variants {
+        let recipe = recipe(&[&["run.workers=4", "parallel.bucket_bytes=1"], *variant].concat());
+        let blueprint = blueprint_of_rank(&recipe, 0);
+        let plan = plan_at(&recipe, &blueprint, 0);
+        let programs = programs_of(&recipe, &plan, &blueprint, &StepKind::at(&recipe, 0));
+        let is_backward = |op: &TaskOp| matches!(op, TaskOp::Backward(_));
+        for program in &programs {
+            let is_call =
+                |op: &TaskOp| matches!(op, TaskOp::Exchange { .. } | TaskOp::ReduceInGroup { .. });
+            let first = program.position(is_call).unwrap_or_else(|| panic!("{program}"));
+            let later = program.iter().filter(|(id, task)| *id > first && is_backward(&task.op));
+            let later: Vec<TaskId> = later.map(|(id, _)| id).collect();
+            assert!(!later.is_empty(), "{variant:?}: {program}");
+            for id in later {
+                assert!(!program.after(id).contains(&first), "backward does not wait: {program}");
+            }
+        }
+        for rank in 0..programs.len() {
+            for task in 0..programs[rank].tasks.len() as u32 {
+                let mut mutant = programs.clone();
+                mutant[rank] = programs[rank].without(TaskId(task));
+                let op = programs[rank].tasks[task as usize].op;
+                assert!(verify(&mutant).is_err(), "{variant:?}: rank {rank} without {op} ({task})");
+            }
+        }
     }
 }
 

@@ -114,9 +114,9 @@ impl StepBuilder<'_> {
     ) -> TaskId {
         let unscaled = self.tasks.buffer(Contents::Unscaled, 0);
         let norm = self.tasks.buffer(Contents::Norm, 1);
-        let grads: Vec<_> = buckets.iter().map(|bucket| self.grads(*bucket)).collect();
+        let grads: Vec<_> = buckets.iter().map(|bucket| (*bucket, self.grads(*bucket))).collect();
         let mut unscale = self.tasks.task(TaskOp::Unscale, Queue::Compute).writes(unscaled);
-        for grads in &grads {
+        for (_, grads) in &grads {
             unscale = unscale.updates(*grads);
         }
         for added in self.added_mirrors.drain(..) {
@@ -126,7 +126,7 @@ impl StepBuilder<'_> {
             strategy.add_exchange(kind, self, &grads);
         }
         let mut measure = self.tasks.task(TaskOp::GradNorm, Queue::Compute).takes(unscaled);
-        for grads in &grads {
+        for (_, grads) in &grads {
             measure = measure.reads(*grads);
         }
         measure.writes(norm);

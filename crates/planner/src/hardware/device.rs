@@ -90,15 +90,19 @@ pub const DEVICES: &[Device] = &[
     device(("gb200-186gb", "b200"), [186.0, 2500.0, 5000.0, 8000.0],
         148, [900.0, 50.0], 72, [1200.0, 6.0]),
     // NVIDIA, "GB300 NVL72" and "Inside NVIDIA Blackwell Ultra" (2025): 288 GB of HBM3e at 8 TB/s,
-    // 160 multiprocessors, 1,400 W; 72 GPUs share NVLink, with 800 Gb/s of network each.
+    // 160 multiprocessors, up to 1,400 W; 72 GPUs share NVLink, with 800 Gb/s of network each, and
+    // have 360 PFLOP/s of dense FP8. Its rent is not published; the figure is GB200's and a sixth,
+    // as its power.
     device(("gb300-288gb", "b200"), [288.0, 2500.0, 5000.0, 8000.0],
         160, [900.0, 100.0], 72, [1400.0, 7.0]),
     // NVIDIA data sheets of A10, L40S and RTX 6000 Ada, and the Ada architecture white paper
-    // (v2.01) for RTX 4090: dense peaks with 32-bit accumulation. Their links are PCIe 4.0 x16.
+    // (v2.01) for RTX 4090: dense peaks with 32-bit accumulation, at which GeForce has half the
+    // rate. Their links are PCIe 4.0 x16. Rents: median of six clouds in Modal, "How much does it
+    // cost to run NVIDIA L40S GPUs in 2025"; of RTX 4090, RunPod's range of 0.34 to 0.60 $/h.
     device(("a10-24gb", "a100"), [24.0, 125.0, 125.0, 600.0],
         72, [32.0, 12.5], 4, [150.0, 0.6]),
     device(("l40s-48gb", "ada"), [48.0, 362.0, 733.0, 864.0],
-        142, [32.0, 12.5], 8, [350.0, 1.0]),
+        142, [32.0, 12.5], 8, [350.0, 1.75]),
     device(("rtx6000-ada-48gb", "ada"), [48.0, 364.2, 728.5, 960.0],
         142, [32.0, 12.5], 4, [300.0, 0.8]),
     device(("rtx4090-24gb", "ada"), [24.0, 165.2, 330.3, 1008.0],
@@ -173,20 +177,37 @@ mod tests {
 
     #[test]
     fn consumer_and_recent_devices_have_the_figures_of_their_data_sheets() {
-        for (name, memory_gb, peak_tflops, memory_gbps) in [
-            ("rtx4090-24gb", 24.0, 165.2, 1008.0),
-            ("l40s-48gb", 48.0, 362.0, 864.0),
-            ("a10-24gb", 24.0, 125.0, 600.0),
-            ("rtx6000-ada-48gb", 48.0, 364.2, 960.0),
-            ("mi325x-256gb", 256.0, 1307.4, 6000.0),
-            ("gb300-288gb", 288.0, 2500.0, 8000.0),
-            ("tpu-v6e", 32.0, 918.0, 1638.0),
+        for (name, memory_gb, peak_tflops, memory_gbps, watts) in [
+            ("rtx4090-24gb", 24.0, 165.2, 1008.0, 450.0),
+            ("l40s-48gb", 48.0, 362.0, 864.0, 350.0),
+            ("a10-24gb", 24.0, 125.0, 600.0, 150.0),
+            ("rtx6000-ada-48gb", 48.0, 364.2, 960.0, 300.0),
+            ("mi325x-256gb", 256.0, 1307.4, 6000.0, 1000.0),
+            ("gb300-288gb", 288.0, 2500.0, 8000.0, 1400.0),
+            ("tpu-v6e", 32.0, 918.0, 1638.0, 350.0),
         ] {
             let device = Device::named(name).expect(name);
-            let figures = [device.memory_gb, device.peak_tflops, device.memory_gbps];
-            for (has, published) in figures.into_iter().zip([memory_gb, peak_tflops, memory_gbps]) {
+            let figures = [device.memory_gb, device.peak_tflops, device.memory_gbps, device.watts];
+            let published = [memory_gb, peak_tflops, memory_gbps, watts];
+            for (has, published) in figures.into_iter().zip(published) {
                 assert!((has - published).abs() < 1e-9, "{name}: {has} for {published}");
             }
+        }
+    }
+
+    #[test]
+    fn peaks_of_ada_and_ampere_are_those_of_their_multiprocessors_at_boost() {
+        // Dense 16-bit operations of a multiprocessor a clock, with 32-bit accumulation: 4 tensor
+        // cores of 128 multiply-adds, half of that on GeForce (white papers of GA102 and AD102).
+        for (name, boost_mhz, per_clock) in [
+            ("rtx4090-24gb", 2520.0, 512.0),
+            ("l40s-48gb", 2520.0, 1024.0),
+            ("rtx6000-ada-48gb", 2505.0, 1024.0),
+            ("a10-24gb", 1695.0, 1024.0),
+        ] {
+            let device = Device::named(name).expect(name);
+            let peak = device.num_multiprocessors as f64 * per_clock * boost_mhz * 1e-6;
+            assert!((device.peak_tflops / peak - 1.0).abs() < 0.015, "{name}: {peak}");
         }
     }
 }

@@ -8,7 +8,7 @@ use super::process::{Process, ProcessMemory};
 use super::{checkpoint, mapped_pages, strategy};
 use crate::traffic::{GroupCalls, Interconnect, StepInputs, StepKind, rank_at, step_calls};
 use lockstep_config::units::{Bytes, Seconds};
-use lockstep_config::{Isolation, Recipe};
+use lockstep_config::{Isolation, Recipe, TransportChoice};
 use lockstep_model::Blueprint;
 use lockstep_parallel::{Activations, Footprint, ReplicaPlan, from_recipe};
 
@@ -189,16 +189,23 @@ impl Memory {
     /// rank and its mapped pages where they are processes.
     pub fn processes(&self, recipe: &Recipe, process: Process) -> Vec<ProcessMemory> {
         let num_ranks = self.ranks.len() as u64;
+        let has_links = num_ranks > 1 && recipe.run.transport == TransportChoice::Tcp;
+        // A small run needs most memory before it has a model, while it measures its links.
+        let at_peak = |of: ProcessMemory, num_workers: u64| {
+            let probing = process.probing(num_workers, num_ranks - num_workers);
+            let more = Bytes(probing.0.saturating_sub(of.total().0));
+            let more = if has_links { more } else { Bytes(0) };
+            ProcessMemory { overhead: of.overhead + more, ..of }
+        };
         if recipe.run.isolation == Isolation::Threads {
             let (ranks, overhead) = (self.total(), process.besides(num_ranks, 0));
             let all = ProcessMemory { ranks, mapped: Bytes(0), overhead };
-            return vec![all; self.ranks.len()];
+            return vec![at_peak(all, num_ranks); self.ranks.len()];
         }
         let overhead = process.besides(1, num_ranks - 1);
-        let of_rank = |rank: &RankMemory| ProcessMemory {
-            ranks: rank.allocated(),
-            mapped: rank.shared,
-            overhead,
+        let of_rank = |rank: &RankMemory| {
+            let (ranks, mapped) = (rank.allocated(), rank.shared);
+            at_peak(ProcessMemory { ranks, mapped, overhead }, 1)
         };
         self.ranks.iter().map(of_rank).collect()
     }

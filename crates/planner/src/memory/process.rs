@@ -8,8 +8,10 @@
 //! | the packing buffer of matmuls | one per worker's device |
 //! | batches, call plans, thread stacks | [`WORKER_BYTES`] |
 //! | flags and mailboxes of other workers | [`PEER_BYTES`] each |
+//! | trial runs over links | [`PROBE_BYTES`], freed before a worker has data or a model |
 
 use lockstep_config::units::Bytes;
+use lockstep_schedule::TRIAL_BYTES;
 
 /// Code and constants that a run uses and a plan does not: kernels, rendezvous, the loader. The
 /// system maps files in pieces of 64 KiB, so it hardly depends on the recipe (0.3 MiB). For release
@@ -24,6 +26,10 @@ pub const PEER_BYTES: Bytes = Bytes(2 << 16);
 
 /// Packing buffer of matrix products, on one huge page.
 pub const PACKING_BYTES: Bytes = Bytes(2 << 20);
+
+/// The longest vector of the trial runs that select algorithms where workers exchange messages, and
+/// as much scratch.
+pub const PROBE_BYTES: Bytes = Bytes(2 * TRIAL_BYTES[TRIAL_BYTES.len() - 1] as u64);
 
 /// Resident memory of a process by part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,5 +64,10 @@ impl Process {
     pub fn besides(self, num_workers: u64, num_peers: u64) -> Bytes {
         let each = self.text + PACKING_BYTES + WORKER_BYTES;
         self.start + TRAINING_CODE_BYTES + each * num_workers + PEER_BYTES * num_peers
+    }
+
+    /// Memory of a process while its workers measure their links, before they have data or a model.
+    pub fn probing(self, num_workers: u64, num_peers: u64) -> Bytes {
+        self.start + TRAINING_CODE_BYTES + PROBE_BYTES * num_workers + PEER_BYTES * num_peers
     }
 }

@@ -72,9 +72,6 @@ impl<'a> TaskTimes<'a> {
                 if task.queue != Queue::Control || !is_alone {
                     times[index] = prices.call(call, group);
                 }
-                if task.op == (TaskOp::Exchange { part: 0 }) {
-                    times[index] += self.exchange(group.ranks.len());
-                }
                 continue;
             }
             match &task.op {
@@ -95,6 +92,9 @@ impl<'a> TaskTimes<'a> {
                 }
                 TaskOp::Encode { .. } if self.compressor.is_some() => {
                     times[index] = self.encoding(program, id);
+                }
+                TaskOp::Decode { .. } if self.compressor.is_some() => {
+                    times[index] = self.decoding(program, id) * num_exchanging(program) as f64;
                 }
                 TaskOp::Mix { .. }
                 | TaskOp::Debias
@@ -133,14 +133,7 @@ impl<'a> TaskTimes<'a> {
         buffers(program, id).map(pass).sum()
     }
 
-    /// Compression of all gradients and decompression of those of all workers.
-    fn exchange(&self, num_workers: usize) -> Seconds {
-        let Some(time) = self.compressor else { return Seconds(0.0) };
-        let more = (num_workers - 1) as f64 * time.decode_seconds_per_element;
-        Seconds((time.seconds_per_element + more) * self.num_params as f64)
-    }
-
-    /// Compression of the gradients that a task reads, for a server that decompresses them.
+    /// Compression of the gradients that a task reads, for ranks that decompress them.
     fn encoding(&self, program: &Program, id: TaskId) -> Seconds {
         let Some(time) = self.compressor else { return Seconds(0.0) };
         let lens = buffers(program, id).filter(|(_, mode)| *mode != Use::Write);
@@ -149,10 +142,10 @@ impl<'a> TaskTimes<'a> {
         Seconds(each.max(0.0) * elements as f64)
     }
 
-    /// Decompression of the gradients that a server takes.
+    /// Decompression of the gradients that a task takes.
     fn decoding(&self, program: &Program, id: TaskId) -> Seconds {
         let Some(time) = self.compressor else { return Seconds(0.0) };
-        let lens = buffers(program, id).filter(|(_, mode)| *mode != Use::Update);
+        let lens = buffers(program, id).filter(|(_, mode)| *mode == Use::Take);
         let elements: usize = lens.map(|(len, _)| len).sum();
         Seconds(time.decode_seconds_per_element * elements as f64)
     }
@@ -165,6 +158,16 @@ impl<'a> TaskTimes<'a> {
         };
         self.blocks[block] * share
     }
+}
+
+/// Ranks whose compressed gradients a program adds.
+fn num_exchanging(program: &Program) -> usize {
+    let calls = program.tasks.iter().filter(|task| matches!(task.op, TaskOp::Exchange { .. }));
+    calls
+        .filter_map(|task| program.call(task))
+        .map(|(_, group)| group.ranks.len())
+        .next()
+        .unwrap_or(1)
 }
 
 /// Lengths and uses of a task's buffers.

@@ -175,12 +175,11 @@ fn after_step(program: &Program, is_canonical: bool) -> Vec<(Vec<usize>, GroupCa
                     | Averaged::State(number)
                     | Averaged::StateInGroup(number),
                 )
-                | TaskOp::Reduce { bucket: number } => number as usize,
-                TaskOp::Exchange { .. }
-                | TaskOp::ReduceInGroup
-                | TaskOp::BroadcastInGroup
-                | TaskOp::Broadcast { .. }
-                | TaskOp::Report { .. } => 0,
+                | TaskOp::Reduce { bucket: number }
+                | TaskOp::Exchange { bucket: number, .. }
+                | TaskOp::ReduceInGroup { bucket: number }
+                | TaskOp::BroadcastInGroup { bucket: number } => number as usize,
+                TaskOp::Broadcast { .. } | TaskOp::Report { .. } => 0,
                 _ => return None,
             };
             is_here.then(|| (bucket, Vec::new()))

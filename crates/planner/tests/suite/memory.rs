@@ -5,6 +5,7 @@ use lockstep_config::units::Bytes;
 use lockstep_config::{Model, Recipe, Sources, resolve};
 use lockstep_model::describe;
 use lockstep_parallel::from_recipe;
+use lockstep_planner::memory::process::{PEER_BYTES, PROBE_BYTES, TRAINING_CODE_BYTES};
 use lockstep_planner::memory::zero::PerParameter;
 use lockstep_planner::memory::{Memory, MemoryBudget, Process, activations_by_block, check};
 
@@ -173,6 +174,28 @@ fn a_run_that_does_not_fit_is_rejected_with_one_that_does() {
     }
     let hopeless = check(&recipe, room(1 << 20)).expect_err("nothing fits").to_string();
     assert!(hopeless.ends_with("try a machine with more memory"), "{hopeless}");
+}
+
+#[test]
+fn a_small_run_over_links_needs_most_memory_while_it_measures_them() {
+    let process = Process { start: Bytes(10 << 20), text: Bytes(1 << 20) };
+    let of = |sets: &[&str]| {
+        let recipe = recipe(sets);
+        let memory = Memory::of(&recipe, &describe(&recipe.model));
+        let found = memory.processes(&recipe, process)[0].total();
+        (found, memory.ranks[0].allocated() + process.besides(1, 1))
+    };
+    let tiny = ["run.workers=2", "model.layers=1", "model.width=8", "model.heads=1"];
+    let over = |transport: &str, model: &[&str]| of(&[&[transport], model].concat());
+    let probing = process.probing(1, 1);
+    assert_eq!(probing, process.start + TRAINING_CODE_BYTES + PEER_BYTES + PROBE_BYTES);
+    let (found, steady) = over("run.transport=tcp", &tiny);
+    assert!(found == probing && found > steady, "{found:?}, {steady:?}");
+    // Workers that share memory have no links, and a larger model takes more than the probe.
+    let (found, steady) = over("run.transport=shm", &tiny);
+    assert_eq!(found, steady);
+    let (found, steady) = over("run.transport=tcp", &["run.workers=2", "model.width=384"]);
+    assert_eq!(found, steady);
 }
 
 #[test]

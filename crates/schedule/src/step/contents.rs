@@ -113,8 +113,11 @@ pub enum Contents {
     Momentum,
     /// Measurements of a strategy.
     Statistics,
-    /// Mark of reduced gradients that the other ranks of the group do not have yet.
-    GroupSums,
+    /// Gradients of a bucket, summed within a group, that the other groups do not have yet.
+    GroupSums {
+        /// Bucket.
+        bucket: u32,
+    },
     /// State of the optimizer for a bucket.
     OptimizerState {
         /// Bucket.

@@ -223,16 +223,24 @@ pub enum TaskOp {
     /// Adds reduced gradients to the momentum that compression keeps.
     TrackMomentum,
     /// Reduces gradients within a group of ranks, ahead of an exchange between groups.
-    ReduceInGroup,
+    ReduceInGroup {
+        /// Bucket.
+        bucket: u32,
+    },
     /// Broadcasts the result of an exchange between groups within each of them.
-    BroadcastInGroup,
+    BroadcastInGroup {
+        /// Bucket.
+        bucket: u32,
+    },
     /// Divides mixed weights by the push-sum weight.
     Debias,
     /// Gathers what a strategy measures of itself in a step.
     Statistics,
     /// Exchanges compressed gradients.
     Exchange {
-        /// Number of the call within the exchange.
+        /// Bucket.
+        bucket: u32,
+        /// Number of the call within the bucket's exchange.
         part: u32,
     },
     /// Mixes weights with those of neighbours on a graph.
@@ -305,8 +313,8 @@ impl TaskOp {
             Self::Average(_)
             | Self::OuterUpdate { .. }
             | Self::TrackMomentum
-            | Self::ReduceInGroup
-            | Self::BroadcastInGroup
+            | Self::ReduceInGroup { .. }
+            | Self::BroadcastInGroup { .. }
             | Self::Exchange { .. }
             | Self::Mix { .. }
             | Self::Debias

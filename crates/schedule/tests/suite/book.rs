@@ -19,22 +19,11 @@ fn assert_has(page: &str, name: &str, table: &str) {
 
 #[test]
 fn the_book_has_rounds_and_bytes_of_every_collective() {
-    let ops = [
-        Op::AllReduce,
-        Op::ReduceScatter,
-        Op::AllGather,
-        Op::Broadcast { root: 0 },
-        Op::Reduce { root: 0 },
-        Op::Scatter { root: 0 },
-        Op::Gather { root: 0 },
-        Op::AllToAll,
-        Op::Barrier,
-    ];
     let mut table = String::from(
         "| operation | algorithm | rounds | sent by the busiest rank | canonical order |\n\
          |---|---|---|---|---|\n",
     );
-    for op in ops {
+    for op in Op::FROM_RANK_0 {
         for &algorithm in algorithms(op) {
             let mut group = GroupSpec::new(8);
             group.topology = Some(Topology::by_host(&[0, 0, 0, 0, 1, 1, 1, 1]));

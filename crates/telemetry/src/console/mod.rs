@@ -358,6 +358,17 @@ fn describe_asynchronous(text: &mut String, event: &Event) {
             add(text, format_args!("step {step}  median pull {pull}, "));
             add(text, format_args!("push {}\n", Duration(*push_p50_seconds)));
         }
+        Event::ServerPushes { step, discarded_by_server, skipped_by_server, .. } => {
+            let discarded = discarded_by_server.iter().flatten().sum();
+            // A step is skipped at all servers.
+            let skipped = skipped_by_server.first().into_iter().flatten().sum();
+            if (discarded, skipped) != (0, 0) {
+                let counts = [*step, discarded, skipped].map(Thousands);
+                let [step, discarded, skipped] = counts;
+                add(text, format_args!("step {step}  servers discarded {discarded} gradient "));
+                add(text, format_args!("shards, workers skipped {skipped} steps\n"));
+            }
+        }
         Event::Staleness { step, worker, mean, max, .. } => {
             let step = Thousands(*step);
             add(text, format_args!("step {step}  staleness of worker {worker}: "));

@@ -288,7 +288,7 @@ fn compressors(world: &World, steps: u64) -> Result<Vec<CompressorTime>, Failure
         let recipe = recipe_with(trial, &[&[&*method], warmup].concat())?;
         let step = measure_recipe(world, &recipe, steps)?;
         let more = step.step_seconds_median - plain.step_seconds_median;
-        let decode_seconds_per_element = decode_seconds(&recipe, world, COMPRESSED_WIDTH);
+        let decode_seconds_per_element = decode_seconds(&recipe, world, COMPRESSED_WIDTH)?;
         Ok(CompressorTime {
             method: (*name).to_owned(),
             seconds_per_element: (more / num_params).max(decode_seconds_per_element),

@@ -65,19 +65,6 @@ pub(crate) struct Arguments {
 /// Largest number of ranks, because schedules grow with it.
 const MAX_RANKS: usize = 512;
 
-/// All operations, with rank 0 as the root.
-const OPS: [Op; 9] = [
-    Op::AllReduce,
-    Op::ReduceScatter,
-    Op::AllGather,
-    Op::Broadcast { root: 0 },
-    Op::Reduce { root: 0 },
-    Op::Scatter { root: 0 },
-    Op::Gather { root: 0 },
-    Op::AllToAll,
-    Op::Barrier,
-];
-
 #[derive(Serialize)]
 struct Row {
     op: String,
@@ -122,11 +109,11 @@ fn name(op: Op) -> String {
 fn ops(names: &[String], wrong: &mut Vec<String>) -> Vec<Op> {
     let mut found = Vec::new();
     for text in names.iter().map(|text| text.trim()) {
-        match OPS.into_iter().find(|op| name(*op) == text) {
+        match Op::FROM_RANK_0.into_iter().find(|op| name(*op) == text) {
             Some(op) => found.push(op),
-            None if text == "all" => found.extend(OPS),
+            None if text == "all" => found.extend(Op::FROM_RANK_0),
             None => {
-                let all = OPS.map(name).join(", ");
+                let all = Op::FROM_RANK_0.map(name).join(", ");
                 wrong.push(format!("--op {text} is no operation; try all, or one of {all}"));
             }
         }

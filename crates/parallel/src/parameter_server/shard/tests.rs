@@ -6,6 +6,7 @@ use crate::robust_aggregation::Aggregator;
 use lockstep_config::{LateGradients, Recipe, Sources, StalenessWeight, resolve};
 use lockstep_optim::Slot;
 use lockstep_tensor::Isa;
+use std::collections::BTreeMap;
 
 fn shard(num_workers: usize, consistency: Consistency, staleness: u64) -> Shard {
     let sets = ["optim.name=sgd", "optim.weight_decay=0"].map(str::to_owned).to_vec();
@@ -44,12 +45,18 @@ fn shard(num_workers: usize, consistency: Consistency, staleness: u64) -> Shard 
 }
 
 fn push(shard: &mut Shard, worker: usize, grads: Option<Parts>) -> u64 {
-    let number = shard.num_taken()[worker] + 1;
-    assert_eq!(shard.taken(worker, number), None, "it is new");
+    let number = shard.taken[worker] + 1;
+    assert!(!shard.has_taken(worker, number), "it is new");
     let push = Push { worker, number, step: shard.done[worker] };
-    let taken = shard.push(&Cpu::single(Isa::detect()), push, grads);
-    assert_eq!(shard.taken(worker, number), Some(taken), "it is applied once");
-    taken.staleness
+    let staleness = shard.push(&Cpu::single(Isa::detect()), push, grads);
+    assert!(shard.has_taken(worker, number), "it is taken once");
+    staleness
+}
+
+/// Applied, discarded and skipped pushes of each worker.
+fn outcomes(shard: &Shard) -> Vec<[u64; 3]> {
+    let of = |counts: &PushCounts| [counts.num_applied(), counts.discarded, counts.skipped];
+    shard.push_counts().iter().map(of).collect()
 }
 
 fn gradient(value: f32) -> Parts {
@@ -73,6 +80,7 @@ fn one_update_waits_for_all_workers_in_lockstep() {
     push(&mut shard, 0, Some(gradient(1.0)));
     push(&mut shard, 1, None);
     assert_eq!((shard.version(), shard.num_updates(), shard.params_mut()[0][0]), (2, 1, -3.0));
+    assert_eq!(outcomes(&shard), [[1, 1, 0], [1, 0, 1]], "only the first step changed parameters");
 }
 
 #[test]
@@ -134,13 +142,15 @@ fn an_elastic_update_rescales_to_all_workers() {
         // Two of three are rescaled to three.
         assert_eq!((shard.version(), shard.params_mut()[0][0]), (1, -3.0));
         assert_eq!(push(&mut shard, 2, Some(gradient(1.0))), 1, "it is overdue");
-        assert_eq!(shard.taken[2].1.is_discarded, overdue == LateGradients::Discard);
+        let is_discarded = u64::from(overdue == LateGradients::Discard);
+        assert_eq!(outcomes(&shard)[2], [0, is_discarded, 0], "it has not changed parameters");
         assert!(!shard.is_open(), "an overdue gradient closes no update");
         // No other arrives in time; with the overdue gradient there are two of three, or one.
         shard.read(0);
         push(&mut shard, 0, Some(gradient(0.0)));
         shard.close(&cpu);
         assert_eq!((shard.version(), shard.params_mut()[0][0]), (2, expected));
+        assert_eq!(outcomes(&shard)[2], [1 - is_discarded, is_discarded, 0]);
     }
 }
 
@@ -151,8 +161,14 @@ fn gradients_beyond_the_bound_are_discarded_where_readers_do_not_block() {
     (0..3).for_each(|worker| _ = shard.read(worker));
     let found = [0, 1, 2].map(|worker| push(&mut shard, worker, Some(gradient(1.0))));
     assert_eq!(found, [0, 1, 2]);
-    assert_eq!([0, 1, 2].map(|worker| shard.taken[worker].1.is_discarded), [false, false, true]);
+    assert_eq!(outcomes(&shard), [[1, 0, 0], [1, 0, 0], [0, 1, 0]]);
     assert_eq!((shard.version(), shard.params_mut()[0][0]), (2, -2.0));
+    // A skipped step is no gradient, however stale.
+    (0..3).for_each(|worker| _ = shard.read(worker));
+    push(&mut shard, 0, None);
+    [1, 2].into_iter().for_each(|it| _ = push(&mut shard, it, Some(gradient(1.0))));
+    assert_eq!(outcomes(&shard), [[1, 0, 1], [2, 0, 0], [0, 2, 0]]);
+    assert_eq!(shard.push_counts()[1].applied, BTreeMap::from([(1, 2)]));
 }
 
 #[test]

@@ -6,8 +6,8 @@ use crate::learner::Learner;
 use crate::step_log::StepLog;
 use crate::strategy::Worker;
 use lockstep_comm::Comm;
-use lockstep_parallel::parameter_server::ServerGroups;
 use lockstep_parallel::parameter_server::latency::{Latency, NUM_CLASSES};
+use lockstep_parallel::parameter_server::{PushCounts, ServerGroups};
 use lockstep_telemetry::Event;
 use std::collections::BTreeMap;
 
@@ -50,29 +50,34 @@ pub(super) fn synchronize(
     Ok(())
 }
 
-/// Combines the counters of all pushing workers.
+/// Combines the counters of all servers and pushing workers.
 fn report_pushes(
     pushers: &Comm,
     step: u64,
     learner: &mut Learner,
     step_log: &mut StepLog,
 ) -> Result<(), TrainError> {
-    let own = learner.replica.staleness().into_iter().flatten();
-    let place = pushers.group_rank() as u64;
-    let own: Vec<u64> = own.flat_map(|(staleness, count)| [place, *staleness, *count]).collect();
-    let mut all = Vec::new();
-    pushers.all_gather_v(&own, &mut all)?;
-    let mut by_pusher = vec![BTreeMap::new(); pushers.group_size()];
-    for &[pusher, staleness, count] in all.as_chunks().0 {
-        by_pusher[pusher as usize].insert(staleness, count);
-    }
+    let counts = learner.replica.count_pushes()?;
+    let by_pusher = staleness_by_worker(&counts);
     if let Some(message) = staleness_warning(&by_pusher) {
         step_log.warn_once(message);
     }
     step_log.record_staleness(step, by_pusher);
     time_requests(pushers, step, learner, step_log)?;
     sparse_rows::report(pushers, step, learner, step_log)?;
-    count_pushes(pushers, learner, step_log)
+    report_counts(pushers, step, &counts, learner, step_log)
+}
+
+/// Staleness of the gradients of each worker at the server that finds them stalest: servers count
+/// updates of their own, so that a gradient may be staler at one than at another.
+fn staleness_by_worker(counts: &[Vec<PushCounts>]) -> Vec<BTreeMap<u64, u64>> {
+    let stalest = |worker: usize| {
+        // The first server, unless a later one has seen staler gradients.
+        let servers = counts.iter().rev().map(|by_worker| &by_worker[worker]);
+        servers.max_by_key(|counts| counts.total_staleness()).expect("there is a server")
+    };
+    let num_workers = counts.first().map_or(0, Vec::len);
+    (0..num_workers).map(|worker| stalest(worker).applied.clone()).collect()
 }
 
 /// Warning threshold of the p99 staleness, as a multiple of that of equally fast workers.
@@ -149,29 +154,56 @@ fn time_requests(
     Ok(())
 }
 
-/// Gathers the pushes that workers count as acknowledged and servers as applied.
-fn count_pushes(
+/// Reports the pushes that workers count as acknowledged, and their outcomes at the servers.
+fn report_counts(
     pushers: &Comm,
-    learner: &mut Learner,
+    step: u64,
+    counts: &[Vec<PushCounts>],
+    learner: &Learner,
     step_log: &mut StepLog,
 ) -> Result<(), TrainError> {
-    step_log.served.taken = learner.replica.count_pushes_taken()?;
     let Some(client) = learner.replica.client() else { return Ok(()) };
     let own = client.acknowledged();
     let mut all = vec![0; own.len() * pushers.group_size()];
     pushers.all_gather(own, &mut all)?;
     let by_server = |server: usize| all.iter().skip(server).step_by(own.len()).copied().collect();
-    step_log.served.acknowledged = (0..own.len()).map(by_server).collect();
-    step_log.served.switch = client.switch();
-    let mut discarded = vec![0; pushers.group_size()];
-    pushers.all_gather(&[client.num_discarded()], &mut discarded)?;
-    step_log.served.discarded = discarded;
+    let outcomes = |of: fn(&PushCounts) -> u64| -> Vec<Vec<u64>> {
+        counts.iter().map(|by_worker| by_worker.iter().map(of).collect()).collect()
+    };
+    let served = &mut step_log.served;
+    served.acknowledged = (0..own.len()).map(by_server).collect();
+    served.applied = outcomes(PushCounts::num_applied);
+    served.discarded = outcomes(|counts| counts.discarded);
+    served.skipped = outcomes(|counts| counts.skipped);
+    served.switch = client.switch();
+    let event = Event::ServerPushes {
+        step,
+        acknowledged_by_server: served.acknowledged.clone(),
+        applied_by_server: served.applied.clone(),
+        discarded_by_server: served.discarded.clone(),
+        skipped_by_server: served.skipped.clone(),
+    };
+    step_log.record(&event);
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn staleness_is_that_of_the_server_with_the_stalest_gradients() {
+        let counts = |applied: &[(u64, u64)], discarded| PushCounts {
+            applied: applied.iter().copied().collect(),
+            discarded,
+            skipped: 0,
+        };
+        let first = vec![counts(&[(0, 4)], 0), counts(&[(1, 3), (2, 1)], 0)];
+        let second = vec![counts(&[(0, 3), (5, 1)], 0), counts(&[(1, 2)], 2)];
+        let found = staleness_by_worker(&[first, second]);
+        let expected = [[(0, 3), (5, 1)], [(1, 3), (2, 1)]].map(BTreeMap::from);
+        assert_eq!(found, expected);
+    }
 
     #[test]
     fn a_staleness_warning_names_the_slow_worker() {
