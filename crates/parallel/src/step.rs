@@ -7,7 +7,6 @@
 
 use crate::loss_scaling::UnscaledGradients;
 use crate::measurements::{ConsensusDistance, Measurements, Topology};
-use crate::parameter_server::Client;
 use crate::programs::{Segment, TrainingProgram};
 use crate::replica::Replica;
 use crate::strategy::{
@@ -352,10 +351,9 @@ impl Replica {
         self.strategy.as_mut().map_or(Measurements::default(), |it| it.take_measurements())
     }
 
-    /// Number of this rank's gradients by staleness, where gradients may be stale.
+    /// Number of this rank's gradients by staleness, where the strategy counts them.
     pub fn staleness(&self) -> Option<&BTreeMap<u64, u64>> {
-        let of_client = self.client.as_ref().map(Client::staleness);
-        of_client.or_else(|| self.strategy.as_ref()?.staleness())
+        self.strategy.as_ref()?.staleness()
     }
 
     /// Consensus distance when the mean was installed last.

@@ -99,11 +99,6 @@ impl Client {
         self.switch
     }
 
-    /// Number of this worker's gradients by staleness.
-    pub fn staleness(&self) -> &BTreeMap<u64, u64> {
-        &self.staleness
-    }
-
     /// Latencies of requests.
     pub fn latencies(&self) -> &Latencies {
         &self.latencies
