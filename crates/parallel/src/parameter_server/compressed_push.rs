@@ -285,7 +285,8 @@ mod tests {
             let mut compressor = PushCompressor::new(compression, 1, &[200]);
             let cpu = Cpu::single(Isa::Portable);
             let compress = |compressor: &mut PushCompressor, step| {
-                compressor.compress(&cpu, 0, &[0..200], &mut values.clone(), (step, 0));
+                let whole = std::slice::from_ref(&(0..200));
+                compressor.compress(&cpu, 0, whole, &mut values.clone(), (step, 0));
             };
             compress(&mut compressor, 0);
             let message = compressor.messages[0][0].clone().expect("it is shorter");
@@ -313,7 +314,10 @@ mod tests {
     #[test]
     fn messages_depend_neither_on_the_instruction_set_nor_on_threads() {
         let values: Vec<f32> = (0..600).map(|n| ((n * 37 % 101) as f32 - 50.0) / 8.0).collect();
-        let spawn = |_, body: Box<dyn FnOnce() + Send>| drop(std::thread::spawn(body));
+        let world = lockstep_platform::real();
+        let spawn = |_, body: Box<dyn FnOnce() + Send>| {
+            drop(world.threads().spawn("compute", body).expect("threads start"));
+        };
         let devices = [Cpu::single(Isa::Portable), Cpu::new(Isa::detect(), 3, &spawn)];
         for method in [Method::Int8, Method::Qsgd { bits: 4 }, Method::Sign] {
             let compression = PushCompression { method, error_feedback: true, seed: 1 };

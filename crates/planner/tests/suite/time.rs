@@ -196,7 +196,7 @@ fn compression_takes_the_time_that_was_measured() {
         let params = describe(&recipe.model).num_params() as f64;
         // Each worker adds the messages of all of them, on its own cores.
         let step = time(&recipe, &machine);
-        close(step.update.0, params * (2.0 + 0.5 * (workers - 1) as f64));
+        close(step.update.0, params * (2.0 + 0.5 * f64::from(workers - 1)));
         assert!(step.exposed.0 < 1e-9 * step.update.0, "calls take no time");
     }
 }

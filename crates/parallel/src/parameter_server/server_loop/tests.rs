@@ -107,11 +107,15 @@ fn a_skipped_step_drops_the_parts_that_servers_hold() {
             let workers = [1, 2].map(|server| Worker { comm: worker, server });
             // Backward has sent one server all parts, and the other its last one, when the norm of
             // the gradients turns out not to be finite.
-            workers.iter().for_each(|to| to.pull(0));
-            workers.iter().for_each(|to| to.push_part(0, 1, f32::NAN));
+            for to in &workers {
+                to.pull(0);
+                to.push_part(0, 1, f32::NAN);
+            }
             workers[0].push_part(0, 0, 7.0);
-            workers.iter().for_each(|to| to.end(RequestKind::Skip, 0));
-            workers.iter().for_each(Worker::reply);
+            for to in &workers {
+                to.end(RequestKind::Skip, 0);
+                to.reply();
+            }
             // A step in parts, and one that is pushed whole: neither finds parts of the first.
             for to in &workers {
                 to.pull(1);

@@ -166,7 +166,9 @@ fn gradients_beyond_the_bound_are_discarded_where_readers_do_not_block() {
     // A skipped step is no gradient, however stale.
     (0..3).for_each(|worker| _ = shard.read(worker));
     push(&mut shard, 0, None);
-    [1, 2].into_iter().for_each(|it| _ = push(&mut shard, it, Some(gradient(1.0))));
+    for worker in [1, 2] {
+        push(&mut shard, worker, Some(gradient(1.0)));
+    }
     assert_eq!(outcomes(&shard), [[1, 0, 1], [2, 0, 0], [0, 2, 0]]);
     assert_eq!(shard.push_counts()[1].applied, BTreeMap::from([(1, 2)]));
 }
