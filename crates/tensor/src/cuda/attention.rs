@@ -15,6 +15,13 @@ const ROWS: usize = 64;
 const COLS: usize = 32;
 /// Threads of a block.
 const THREADS: usize = 256;
+/// On tensor cores: threads of a block, rows of a streamed tile of keys in forward, and the padding
+/// of a row in shared memory.
+const MMA_THREADS: usize = 128;
+const MMA_KEYS: usize = 64;
+const MMA_PADDING: usize = 8;
+/// Largest head dimension whose sums fit registers.
+const MMA_MAX_HEAD_DIM: usize = 128;
 /// Queries up to which decoding has a block per query.
 const DECODE_QUERIES: usize = 8;
 /// Largest head dimension whose tiles fit shared memory.
@@ -159,7 +166,12 @@ impl Cuda {
             );
         }
         let mask = KernelDropout::new(dropout);
-        let grid = grid((tokens, heads, sequences), head_dim, ROWS + 2 * COLS, 1);
+        let blocks = (tokens.div_ceil(ROWS), heads, sequences);
+        let (program, grid) = if fits_tensor_cores(program, addresses, strides, &[out]) {
+            (tensor_cores(program), mma_grid(blocks, head_dim, ROWS + 4 * MMA_KEYS))
+        } else {
+            (program, grid(blocks, head_dim, ROWS + 2 * COLS, 1))
+        };
         launch!(
             self,
             program,
@@ -210,7 +222,17 @@ impl Cuda {
         let (num_rows, stride) = (rows as u64, row_len as u64);
         let items = Self::by_items(rows * heads * 32);
         launch!(self, program, "attention_delta", items, out, dout, num_rows, kernel_shape, delta,)?;
-        let by_queries = grid((tokens, heads, sequences), head_dim, 2 * (ROWS + COLS), 1);
+        let tiles = tokens.div_ceil(ROWS);
+        let (blocks, kv_blocks) = ((tiles, heads, sequences), (tiles, kv_heads, sequences));
+        let uses_mma = fits_tensor_cores(program, addresses, strides, &[dout, dq, dk, dv])
+            && row_len.is_multiple_of(2);
+        let (program, by_queries, by_keys) = if uses_mma {
+            let grid = |blocks| mma_grid(blocks, head_dim, 2 * ROWS + 4 * COLS);
+            (tensor_cores(program), grid(blocks), grid(kv_blocks))
+        } else {
+            let grid = |blocks, tiles| grid(blocks, head_dim, 2 * (ROWS + COLS), tiles);
+            (program, grid(blocks, 1), grid(kv_blocks, 2))
+        };
         launch!(
             self,
             program,
@@ -231,7 +253,6 @@ impl Cuda {
             dq,
             stride,
         )?;
-        let by_keys = grid((tokens, kv_heads, sequences), head_dim, 2 * (ROWS + COLS), 2);
         launch!(
             self,
             program,
@@ -256,15 +277,34 @@ impl Cuda {
     }
 }
 
-/// A block per tile of rows, head and sequence; shared memory for `num_rows` rows of a head and
-/// `num_tiles` tiles of scores.
-fn grid(
-    (tokens, heads, sequences): (usize, usize, usize),
-    head_dim: usize,
-    num_rows: usize,
-    num_tiles: usize,
-) -> Grid {
+/// Grid of a kernel on the vector units: shared memory for `num_rows` rows of a head and
+/// `num_tiles` tiles of scores, in `f32`.
+fn grid(blocks: (usize, usize, usize), head_dim: usize, num_rows: usize, num_tiles: usize) -> Grid {
     let floats = num_rows * (head_dim + 1) + num_tiles * ROWS * (COLS + 1);
-    let blocks = (tokens.div_ceil(ROWS), heads, sequences);
     Grid { blocks, threads: THREADS, shared_bytes: floats * size_of::<f32>() }
+}
+
+/// Grid of a kernel on tensor cores: shared memory for `num_rows` rows of a head, in two bytes.
+fn mma_grid(blocks: (usize, usize, usize), head_dim: usize, num_rows: usize) -> Grid {
+    let shared_bytes = num_rows * (head_dim + MMA_PADDING) * 2;
+    Grid { blocks, threads: MMA_THREADS, shared_bytes }
+}
+
+const fn tensor_cores(program: Program) -> Program {
+    Program { source: Source::AttentionMma, ..program }
+}
+
+/// Whether the kernels on tensor cores take these operands: they copy 16 bytes at a time.
+fn fits_tensor_cores(
+    program: Program,
+    addresses: [u64; 3],
+    strides: [u64; 3],
+    others: &[u64],
+) -> bool {
+    let Program { dtype, head_dim, .. } = program;
+    dtype.size() == 2
+        && head_dim.is_multiple_of(16)
+        && head_dim <= MMA_MAX_HEAD_DIM
+        && strides.iter().all(|stride| stride.is_multiple_of(8))
+        && addresses.iter().chain(others).all(|address| address.is_multiple_of(16))
 }

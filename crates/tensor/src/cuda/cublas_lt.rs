@@ -108,11 +108,28 @@ struct Key {
     epilogue: u32,
 }
 
+impl Key {
+    /// The call in a line without an equals sign.
+    fn text(&self) -> String {
+        let Self { shape: (m, n, k), dtypes: (from, to), strides, transposed, .. } = self;
+        let [a, b, c] = strides;
+        let side = |transposed| if transposed { 't' } else { 'n' };
+        let layout = [transposed.0, transposed.1].map(side);
+        let [first, second, target] = self.alignments;
+        format!(
+            "{m}x{n}x{k} {from} {to} {a} {b} {c} {}{} {first} {second} {target} {}",
+            layout[0], layout[1], self.epilogue
+        )
+    }
+}
+
 /// The library, its handle, and the algorithms chosen so far.
 pub(super) struct CublasLt {
     functions: Functions,
     handle: Handle,
     choices: Mutex<BTreeMap<Key, Option<Choice>>>,
+    /// Algorithms of an earlier process, by the text of their calls.
+    stored: Mutex<BTreeMap<String, Option<Choice>>>,
 }
 
 // SAFETY: the library's handle may be used from any thread.
@@ -141,7 +158,40 @@ impl CublasLt {
         let mut handle = null_mut();
         // SAFETY: writes the handle.
         check("cublasLtCreate", unsafe { (functions.create)(&raw mut handle) })?;
-        Ok(Self { functions, handle, choices: Mutex::default() })
+        Ok(Self { functions, handle, choices: Mutex::default(), stored: Mutex::default() })
+    }
+
+    /// Algorithms chosen so far, a line each: the call, then the algorithm.
+    pub(super) fn algorithms(&self) -> String {
+        let choices = self.choices.lock().expect("no call panics while it holds the list");
+        let line = |(key, choice): (&Key, &Option<Choice>)| {
+            let choice = choice.map_or_else(String::new, |choice| {
+                let algorithm = choice.algorithm.map(|word| format!("{word:x}")).join(" ");
+                format!("{algorithm} {:x}", choice.workspace_bytes)
+            });
+            format!("{} = {choice}\n", key.text())
+        };
+        choices.iter().map(line).collect()
+    }
+
+    /// Uses the algorithms of [`Self::algorithms`] of an equal library; lines that are not
+    /// understood are left to the heuristic.
+    pub(super) fn set_algorithms(&self, lines: &str) {
+        let mut stored = self.stored.lock().expect("no call panics while it holds the list");
+        stored.extend(lines.lines().filter_map(|line| {
+            let (key, choice) = line.split_once(" = ")?;
+            let numbers: Option<Vec<u64>> =
+                choice.split_whitespace().map(|word| u64::from_str_radix(word, 16).ok()).collect();
+            let choice = match numbers?[..] {
+                [] => None,
+                [ref algorithm @ .., workspace] => Some(Choice {
+                    algorithm: algorithm.try_into().ok()?,
+                    workspace_bytes: workspace as usize,
+                    ..Choice::default()
+                }),
+            };
+            Some((key.to_owned(), choice))
+        }));
     }
 
     /// Queues a product; `false` when the library has no algorithm for it.
@@ -168,16 +218,16 @@ impl CublasLt {
             unsafe { (f.desc_create)(handle, COMPUTE_F32, TYPE_F32) }
         })?;
         // The first operand of the transposed product is b, the second a.
-        self.set(&desc, DESC_TRANSPOSE_A, c_int::from(b.transposed))?;
-        self.set(&desc, DESC_TRANSPOSE_B, c_int::from(a.transposed))?;
-        self.set(&desc, DESC_EPILOGUE, epilogue)?;
+        self.set(&desc, DESC_TRANSPOSE_A, &c_int::from(b.transposed))?;
+        self.set(&desc, DESC_TRANSPOSE_B, &c_int::from(a.transposed))?;
+        self.set(&desc, DESC_EPILOGUE, &epilogue)?;
         match call.fused {
             Fused::None => {}
-            Fused::Bias { bias } => self.set(&desc, DESC_BIAS, bias)?,
+            Fused::Bias { bias } => self.set(&desc, DESC_BIAS, &bias)?,
             Fused::BiasGelu { bias, before } => {
-                self.set(&desc, DESC_BIAS, bias)?;
-                self.set(&desc, DESC_BEFORE, before)?;
-                self.set(&desc, DESC_BEFORE_STRIDE, n as i64)?;
+                self.set(&desc, DESC_BIAS, &bias)?;
+                self.set(&desc, DESC_BEFORE, &before)?;
+                self.set(&desc, DESC_BEFORE_STRIDE, &(n as i64))?;
             }
         }
         let first = self.layout(call.dtype, (k, n), b)?;
@@ -231,17 +281,22 @@ impl CublasLt {
         if let Some(choice) = choices.get(&key) {
             return Ok(*choice);
         }
+        let stored = self.stored.lock().expect("no call panics while it holds the list");
+        if let Some(choice) = stored.get(&key.text()) {
+            choices.insert(key, *choice);
+            return Ok(*choice);
+        }
         let f = &self.functions;
         let name = "cublasLtMatmulPreferenceCreate";
         // SAFETY: writes the handle.
         let preference = Self::create(f.preference_destroy, name, |handle| unsafe {
             (f.preference_create)(handle)
         })?;
-        self.prefer(&preference, PREFERENCE_WORKSPACE, WORKSPACE_BYTES)?;
-        self.prefer(&preference, PREFERENCE_REDUCTIONS, REDUCTION_IN_SUM_TYPE)?;
+        self.prefer(&preference, PREFERENCE_WORKSPACE, &WORKSPACE_BYTES)?;
+        self.prefer(&preference, PREFERENCE_REDUCTIONS, &REDUCTION_IN_SUM_TYPE)?;
         let [first, second, target] = key.alignments;
         for (i, bytes) in [first, second, target, target].into_iter().enumerate() {
-            self.prefer(&preference, PREFERENCE_ALIGNMENT_A + i as c_int, bytes)?;
+            self.prefer(&preference, PREFERENCE_ALIGNMENT_A + i as c_int, &bytes)?;
         }
         let (mut found, mut count) = (Choice::default(), 0);
         let [first, second, target] = layouts.map(|layout| layout.handle);
@@ -300,15 +355,15 @@ impl CublasLt {
         Ok(Descriptor { handle, destroy })
     }
 
-    fn set<T>(&self, desc: &Descriptor, attribute: c_int, value: T) -> Result<()> {
-        let (pointer, size) = ((&raw const value).cast(), size_of::<T>());
+    fn set<T>(&self, desc: &Descriptor, attribute: c_int, value: &T) -> Result<()> {
+        let (pointer, size) = ((&raw const *value).cast(), size_of::<T>());
         // SAFETY: the attribute has this size.
         let code = unsafe { (self.functions.desc_set)(desc.handle, attribute, pointer, size) };
         check("cublasLtMatmulDescSetAttribute", code)
     }
 
-    fn prefer<T>(&self, preference: &Descriptor, attribute: c_int, value: T) -> Result<()> {
-        let (pointer, size) = ((&raw const value).cast(), size_of::<T>());
+    fn prefer<T>(&self, preference: &Descriptor, attribute: c_int, value: &T) -> Result<()> {
+        let (pointer, size) = ((&raw const *value).cast(), size_of::<T>());
         let handle = preference.handle;
         // SAFETY: the attribute has this size.
         let code = unsafe { (self.functions.preference_set)(handle, attribute, pointer, size) };

@@ -141,7 +141,7 @@ pub(super) struct Context {
     pub(super) driver: Driver,
     pub(super) index: usize,
     device: c_int,
-    context: Handle,
+    handle: Handle,
     pub(super) stream: Handle,
 }
 
@@ -166,17 +166,17 @@ impl Context {
             let reason = format!("there are {count} devices");
             return Err(DeviceError::Unfit { index, reason });
         }
-        let (mut device, mut context, mut stream) = (0, null_mut(), null_mut());
+        let (mut device, mut handle, mut stream) = (0, null_mut(), null_mut());
         // SAFETY: the index is valid; each call writes one handle.
         unsafe {
             driver.check("cuDeviceGet", (driver.device_get)(&raw mut device, index as c_int))?;
-            let retained = (driver.retain_context)(&raw mut context, device);
+            let retained = (driver.retain_context)(&raw mut handle, device);
             driver.check("cuDevicePrimaryCtxRetain", retained)?;
-            driver.check("cuCtxSetCurrent", (driver.set_context)(context))?;
+            driver.check("cuCtxSetCurrent", (driver.set_context)(handle))?;
             // 1: does not wait for the legacy default stream.
             driver.check("cuStreamCreate", (driver.stream_create)(&raw mut stream, 1))?;
         }
-        Ok(Self { driver, index, device, context, stream })
+        Ok(Self { driver, index, device, handle, stream })
     }
 
     pub(super) fn describe(&self) -> Result<Description> {
@@ -201,7 +201,7 @@ impl Context {
     /// Makes this context that of the calling thread.
     pub(super) fn activate(&self) -> Result<()> {
         // SAFETY: the context is retained.
-        self.check("cuCtxSetCurrent", unsafe { (self.driver.set_context)(self.context) })
+        self.check("cuCtxSetCurrent", unsafe { (self.driver.set_context)(self.handle) })
     }
 
     pub(super) fn check(&self, call: &'static str, code: i32) -> Result<()> {
@@ -230,7 +230,7 @@ impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: nothing uses the stream or the context afterwards; errors have no reader.
         unsafe {
-            (self.driver.set_context)(self.context);
+            (self.driver.set_context)(self.handle);
             (self.driver.stream_destroy)(self.stream);
             (self.driver.release_context)(self.device);
         }

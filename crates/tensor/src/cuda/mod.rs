@@ -11,6 +11,7 @@
 //! - `programs`: sources, machine code and launches.
 //! - `memory`, `products`, `attention`, `layers`, `losses`, `flat`: the operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
+#![expect(clippy::cast_possible_wrap, reason = "C interfaces have signed counts")]
 
 mod attention;
 mod cublas_lt;

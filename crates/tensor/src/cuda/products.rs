@@ -43,7 +43,7 @@ impl Products for Cuda {
             Epilogue::Bias(bias) => {
                 assert_eq!(bias.len(), n, "a bias has a number for each column");
                 // The library has the bias in the type of the result.
-                if bias.dtype() == c.data.dtype() && self.is_aligned(&bias) {
+                if bias.dtype() == c.data.dtype() && is_aligned(&bias) {
                     let bias = self.read(&bias, bias.dtype())?;
                     self.multiply(precision, a, b, &mut c, write, Fused::Bias { bias })?;
                 } else {
@@ -58,6 +58,15 @@ impl Products for Cuda {
                 self.bias_gelu(precision, a, b, c, bias, before)?;
             }
         }
+        Ok(())
+    }
+
+    fn product_algorithms(&self) -> Result<String> {
+        Ok(self.blas()?.algorithms())
+    }
+
+    fn set_product_algorithms(&self, algorithms: &str) -> Result<()> {
+        self.blas()?.set_algorithms(algorithms);
         Ok(())
     }
 
@@ -97,11 +106,6 @@ impl Products for Cuda {
 }
 
 impl Cuda {
-    /// Whether 16-byte accesses are aligned.
-    fn is_aligned(&self, view: &View<'_>) -> bool {
-        view.address().addr().is_multiple_of(16)
-    }
-
     fn add_bias(&self, c: &mut MatrixMut<'_>, bias: View<'_>) -> Result<()> {
         let dtype = c.data.dtype();
         let (x, stride, width) = (self.write(&c.data, dtype)?, c.row_stride as u64, c.cols as u64);
@@ -125,8 +129,8 @@ impl Cuda {
         let fits = dtype != Dtype::F32
             && [bias.dtype(), before.dtype()] == [dtype; 2]
             && n.is_multiple_of(8)
-            && self.is_aligned(&bias)
-            && self.is_aligned(&before.as_view());
+            && is_aligned(&bias)
+            && is_aligned(&before.as_view());
         if fits {
             let (bias, before) = (self.read(&bias, dtype)?, self.write(&before, dtype)?);
             let fused = Fused::BiasGelu { bias, before };
@@ -261,6 +265,11 @@ impl Cuda {
             target, code, c_row, m, n, k, add,
         )
     }
+}
+
+/// Whether 16-byte accesses are aligned.
+fn is_aligned(view: &View<'_>) -> bool {
+    view.address().addr().is_multiple_of(16)
 }
 
 /// Type of the operands of products in a precision.

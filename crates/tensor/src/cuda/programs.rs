@@ -5,6 +5,7 @@ use super::nvrtc::Nvrtc;
 use crate::device::error::{DeviceError, Result};
 use crate::device::view::Dtype;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::{CString, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,6 +17,7 @@ const COMMON: &str = include_str!("kernels/common.cuh");
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     Attention,
+    AttentionMma,
     Columns,
     Convert,
     CrossEntropy,
@@ -30,6 +32,7 @@ impl Source {
     const fn text(self) -> (&'static str, &'static str) {
         match self {
             Self::Attention => ("attention.cu", include_str!("kernels/attention.cu")),
+            Self::AttentionMma => ("attention_mma.cu", include_str!("kernels/attention_mma.cu")),
             Self::Columns => ("columns.cu", include_str!("kernels/columns.cu")),
             Self::Convert => ("convert.cu", include_str!("kernels/convert.cu")),
             Self::CrossEntropy => ("cross_entropy.cu", include_str!("kernels/cross_entropy.cu")),
@@ -161,15 +164,16 @@ impl Programs {
     fn function(&self, program: Program, name: &'static str) -> Result<Handle> {
         let mut modules = self.modules.lock().expect("no launch panics while it holds the list");
         let driver = &self.context.driver;
-        if !modules.contains_key(&program) {
-            let code = self.machine_code(program)?;
-            let mut handle = null_mut();
-            // SAFETY: the image is a whole program; the driver copies it.
-            let status = unsafe { (driver.module_load)(&raw mut handle, code.as_ptr().cast()) };
-            driver.check("cuModuleLoadData", status)?;
-            modules.insert(program, Module { handle, functions: BTreeMap::new() });
-        }
-        let module = modules.get_mut(&program).expect("it was inserted");
+        let module = match modules.entry(program) {
+            Entry::Occupied(module) => module.into_mut(),
+            Entry::Vacant(place) => {
+                let (code, mut handle) = (self.machine_code(program)?, null_mut());
+                // SAFETY: the image is a whole program; the driver copies it.
+                let status = unsafe { (driver.module_load)(&raw mut handle, code.as_ptr().cast()) };
+                driver.check("cuModuleLoadData", status)?;
+                place.insert(Module { handle, functions: BTreeMap::new() })
+            }
+        };
         if let Some(function) = module.functions.get(name) {
             return Ok(*function);
         }

@@ -19,6 +19,13 @@ pub trait Products {
         epilogue: Epilogue<'_>,
     ) -> Result<()>;
 
+    /// Algorithms of products that this device has chosen so far: a part of a run's identity,
+    /// for its checkpoint. Empty where the shape alone determines the order of additions.
+    fn product_algorithms(&self) -> Result<String>;
+
+    /// Uses the algorithms of an earlier process of the run instead of choosing them.
+    fn set_product_algorithms(&self, algorithms: &str) -> Result<()>;
+
     /// Elements of `f32` scratch memory of the two calls below.
     fn attention_scratch_len(&self, precision: Precision, shape: Shape) -> usize;
 

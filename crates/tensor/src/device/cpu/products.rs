@@ -40,6 +40,14 @@ impl Products for Cpu {
         Ok(())
     }
 
+    fn product_algorithms(&self) -> Result<String> {
+        Ok(String::new())
+    }
+
+    fn set_product_algorithms(&self, _algorithms: &str) -> Result<()> {
+        Ok(())
+    }
+
     fn attention_scratch_len(&self, precision: Precision, shape: Shape) -> usize {
         attention::scratch_len_in(precision, shape)
     }

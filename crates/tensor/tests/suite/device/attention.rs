@@ -18,7 +18,7 @@ fn shapes() -> [Shape; 5] {
         shape(1, 2, 1, 8),
         shape(9, 3, 3, 6),
         shape(131, 4, 2, 16),
-        shape(70, 2, 2, 64),
+        shape(200, 2, 2, 64),
         shape(97, 4, 1, 128),
     ]
 }

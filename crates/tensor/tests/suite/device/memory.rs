@@ -4,8 +4,10 @@ use super::{bits, cases, cpu};
 use crate::common::numbers;
 use half::bf16;
 use lockstep_tensor::cuda;
-use lockstep_tensor::device::{DeviceError, Dtype, Memory, Products, View, ViewMut};
+use lockstep_tensor::device::{Device, DeviceError, Dtype, Products, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 #[test]
 fn copies_fills_and_ranges_move_the_same_elements() {
@@ -61,6 +63,49 @@ fn operands_of_another_type_or_place_are_errors() {
         assert!(buffer.view().as_slice::<f32>().is_err(), "device memory is no slice");
         let host = case.device.add(buffer.view(), buffer.view(), ViewMut::of(&mut y));
         assert!(matches!(host, Err(DeviceError::Unsupported { .. })));
+    }
+}
+
+#[test]
+fn a_machine_with_a_cuda_device_opens_it() {
+    if std::path::Path::new("/dev/nvidiactl").exists() {
+        let device = cuda::open(0).unwrap();
+        println!("{}", lockstep_tensor::device::Memory::name(&device));
+        assert!(cases().len() > 1, "the suite runs on it");
+        assert!(cuda::num_devices().unwrap() > 0);
+    }
+}
+
+/// Machine code in memory; counts loads.
+#[derive(Default)]
+struct MemoryCache(Mutex<(BTreeMap<String, Vec<u8>>, usize)>);
+
+impl cuda::KernelCache for MemoryCache {
+    fn load(&self, key: &str) -> Option<Vec<u8>> {
+        let (stored, num_loads) = &mut *self.0.lock().unwrap();
+        let code = stored.get(key).cloned();
+        *num_loads += usize::from(code.is_some());
+        code
+    }
+
+    fn store(&self, key: &str, code: &[u8]) {
+        self.0.lock().unwrap().0.insert(key.to_owned(), code.to_vec());
+    }
+}
+
+#[test]
+fn compiled_kernels_come_from_the_cache() {
+    let cache = Arc::new(MemoryCache::default());
+    for expected_loads in [0, 1] {
+        let cache = Arc::clone(&cache);
+        let Ok(device) = cuda::open_with_cache(0, cache.clone()) else { return };
+        let device: &dyn Device = &device;
+        let mut x = device.allocate(Dtype::F32, 5).unwrap();
+        device.fill(x.view_mut(), 2.5).unwrap();
+        let mut got = [0.0f32; 5];
+        device.copy(x.view(), ViewMut::of(&mut got)).unwrap();
+        assert_eq!(got, [2.5; 5]);
+        assert_eq!(cache.0.lock().unwrap().1, expected_loads);
     }
 }
 

@@ -157,6 +157,37 @@ fn f32_operands_are_rounded_to_the_precision() {
 }
 
 #[test]
+fn stored_algorithms_give_the_bits_of_the_run_that_chose_them() {
+    let (m, n, k) = (64, 96, 320);
+    let (a, b) = (numbers(16, m * k), numbers(17, k * n));
+    let run = |device: &dyn lockstep_tensor::device::Device, dtype| {
+        let upload = |x: &[f32]| {
+            let mut wide = device.allocate(Dtype::F32, x.len()).unwrap();
+            device.copy(x.into(), wide.view_mut()).unwrap();
+            let mut buffer = device.allocate(dtype, x.len()).unwrap();
+            device.convert(wide.view(), buffer.view_mut(), super::none()).unwrap();
+            buffer
+        };
+        let (a, b) = (upload(&a), upload(&b));
+        let mut c = device.allocate(Dtype::F32, m * n).unwrap();
+        let (a, b) = matrices((m, n, k), (false, false), a.view(), b.view());
+        let target = MatrixMut::new(c.view_mut(), m, n);
+        device.product(Precision::Bf16, a, b, target, Write::Set, Epilogue::None).unwrap();
+        let mut got = vec![0.0f32; m * n];
+        device.copy(c.view(), got[..].as_mut().into()).unwrap();
+        (super::bits(&got), device.product_algorithms().unwrap())
+    };
+    let (_, of_cpu) = run(cpu(), Dtype::Bf16);
+    assert_eq!(of_cpu, "", "the CPU has one order of additions");
+    let Ok(first) = lockstep_tensor::cuda::open(0) else { return };
+    let (bits, algorithms) = run(&first, Dtype::Bf16);
+    assert!(algorithms.starts_with("64x96x320 bf16 f32 "), "{algorithms}");
+    let second: &dyn lockstep_tensor::device::Device = &lockstep_tensor::cuda::open(0).unwrap();
+    second.set_product_algorithms(&algorithms).unwrap();
+    assert_eq!(run(second, Dtype::Bf16), (bits, algorithms));
+}
+
+#[test]
 fn the_cpu_device_has_the_bits_of_its_kernel() {
     let (m, n, k) = (13, 35, 520);
     let (a, b, bias) = (numbers(12, m * k), numbers(13, n * k), numbers(14, n));
