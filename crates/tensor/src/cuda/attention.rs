@@ -221,7 +221,7 @@ impl Cuda {
         let (mask, scale) = (KernelDropout::new(dropout), shape.scale());
         let (num_rows, stride) = (rows as u64, row_len as u64);
         let items = Self::by_items(rows * heads * 32);
-        launch!(self, program, "attention_delta", items, out, dout, num_rows, kernel_shape, delta,)?;
+        launch!(self, program, "attention_delta", items, out, dout, num_rows, kernel_shape, delta)?;
         let tiles = tokens.div_ceil(ROWS);
         let (blocks, kv_blocks) = ((tiles, heads, sequences), (tiles, kv_heads, sequences));
         let uses_mma = fits_tensor_cores(program, addresses, strides, &[dout, dq, dk, dv])

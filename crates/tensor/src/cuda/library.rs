@@ -62,7 +62,7 @@ impl Library {
 
 /// Message of the last failure of the loader on this thread.
 fn last_error() -> String {
-    // SAFETY: returns null or a string that lives until the next call.
+    // SAFETY: returns null or a string that is valid until the next call.
     let message = unsafe { dlerror() };
     if message.is_null() {
         return "unknown error".to_owned();
@@ -81,7 +81,9 @@ macro_rules! functions {
         }
 
         impl $table {
-            pub(super) fn of(library: $crate::cuda::library::Library) -> $crate::device::Result<Self> {
+            pub(super) fn of(
+                library: $crate::cuda::library::Library,
+            ) -> $crate::device::Result<Self> {
                 // SAFETY: signatures are those of the library's headers.
                 Ok(unsafe { Self { $($name: library.function($symbol)?,)* } })
             }

@@ -3,8 +3,9 @@
 //! Nothing is linked: [`open`] loads the driver and returns an error where it is absent. All work
 //! of a device goes to one stream. Kernels are CUDA C++ in `kernels/`, compiled for the device at
 //! their first use and kept in a [`KernelCache`]. Two runs on one kind of device give equal bits:
-//! every sum has a fixed order, and no kernel adds floats by atomics. Elementwise kernels, optimizer
-//! steps, embeddings and sums of squares in `f32` also have the bits of the CPU.
+//! every sum has a fixed order, and no kernel adds floats by atomics. Additions, conversions,
+//! rotations, dropout, optimizer steps, embeddings and sums of squares in `f32` also have the bits
+//! of the CPU.
 //!
 //! # Layout
 //! - `library`, `driver`, `nvrtc`, `cublas_lt`: the libraries, as tables of function pointers.

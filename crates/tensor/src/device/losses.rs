@@ -1,5 +1,5 @@
-//! Cross-entropy, whole and over a sharded vocabulary. Rows may be a part of the micro-batch, so that
-//! logits never exist as a whole.
+//! Cross-entropy, whole and over a sharded vocabulary. Rows may be a part of the micro-batch, so
+//! that logits never exist as a whole.
 
 use super::error::Result;
 use super::view::{View, ViewMut};

@@ -3,7 +3,7 @@
 //! A view is a pointer, a length and a type. The pointer belongs to the device that allocated the
 //! memory; only views of host memory can be read as slices. Borrowing follows the rules of slices:
 //! many [`View`]s, or one [`ViewMut`], of the same elements.
-#![expect(unsafe_code, reason = "a view of host memory becomes a slice again")]
+#![expect(unsafe_code, reason = "views of host memory become slices")]
 
 use super::error::{DeviceError, Result};
 use half::{bf16, f16};

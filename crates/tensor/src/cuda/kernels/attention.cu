@@ -1,10 +1,10 @@
-// Causal grouped-query attention by tiles (FlashAttention, Dao et al. 2022) on the vector units, for
-// any HEAD_DIM and type; attention_mma.cu has the tensor-core version.
+// Causal grouped-query attention by tiles (FlashAttention, Dao et al. 2022) on the vector units,
+// for any HEAD_DIM and type; attention_mma.cu has the tensor-core version.
 //
-// A block holds 64 stationary rows and streams tiles of 32 rows: forward and the gradient of queries
-// hold queries and stream keys, the gradient of keys and values holds keys and streams queries of
-// all heads of the group. Every sum has one owner and one order, so there are no atomics. Thread
-// (ty, tx) of 16 x 16 owns rows 4 ty .. 4 ty + 3 and every sixteenth column from tx on.
+// A block holds 64 stationary rows and streams tiles of 32 rows: forward and the gradient of
+// queries hold queries and stream keys, the gradient of keys and values holds keys and streams
+// queries of all heads of the group. Every sum has one owner and one order, so there are no atomics.
+// Thread (ty, tx) of 16 x 16 owns rows 4 ty .. 4 ty + 3 and every sixteenth column from tx on.
 
 #define ROWS 64
 #define COLS 32
@@ -16,7 +16,13 @@
 struct Shape { u32 tokens, heads, kv_heads; };
 
 // Random mask of probabilities, as in attention/dropout.rs; threshold 0 keeps all.
-struct Dropout { Key key; u32 threshold; float kept; u64 first_sample; u32 heads, first_head, sequences; };
+struct Dropout {
+    Key key;
+    u32 threshold;
+    float kept;
+    u64 first_sample;
+    u32 heads, first_head, sequences;
+};
 
 __device__ __forceinline__ u64 first_element(Dropout d, Shape s, u32 sequence, u32 head) {
     u64 shard = sequence / d.sequences, sample = d.first_sample + sequence % d.sequences;
@@ -155,7 +161,8 @@ extern "C" __global__ void __launch_bounds__(256) attention_forward(
         for (int part = 0; part < PARTS; ++part) acc[i][part] *= inverse;
         u32 r = first + TY * 4 + i;
         if (TX == 0 && r < shape.tokens)
-            lse[((u64)sequence * shape.heads + head) * shape.tokens + r] = largest[i] + logf(sum[i]);
+            lse[((u64)sequence * shape.heads + head) * shape.tokens + r] =
+                largest[i] + logf(sum[i]);
     }
     u64 width = (u64)shape.heads * HEAD_DIM;
     store_rows(out + (u64)sequence * shape.tokens * width + head * HEAD_DIM, width, first,
@@ -166,16 +173,16 @@ extern "C" __global__ void __launch_bounds__(256) attention_forward(
 extern "C" __global__ void attention_delta(
     const T* out, const T* dout, u64 num_rows, Shape shape, float* delta) {
     u64 item = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    u32 lane = threadIdx.x % 32;
+    u32 thread = threadIdx.x % 32;
     if (item >= num_rows * shape.heads) return;
     float sum = 0.0f;
-    for (u32 c = lane; c < HEAD_DIM; c += 32)
+    for (u32 c = thread; c < HEAD_DIM; c += 32)
         sum = fmaf(widen(out[item * HEAD_DIM + c]), widen(dout[item * HEAD_DIM + c]), sum);
 #pragma unroll
     for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
     u64 row = item / shape.heads, head = item % shape.heads;
     u64 sequence = row / shape.tokens, token = row % shape.tokens;
-    if (lane == 0) delta[(sequence * shape.heads + head) * shape.tokens + token] = sum;
+    if (thread == 0) delta[(sequence * shape.heads + head) * shape.tokens + token] = sum;
 }
 
 // Turns a score and the product dout V^T into the kept probability and the score's gradient.
@@ -293,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(256) attention_backward_keys(
 }
 
 #define WARPS 8
-#define PER_LANE ((HEAD_DIM + 31) / 32)
+#define PER_THREAD ((HEAD_DIM + 31) / 32)
 
 // Decoding: one block a (query, head, sequence); warp w takes keys w, w + 8, …, and the warps'
 // softmax states are merged in ascending order. grid: (queries, heads, sequences).
@@ -302,21 +309,21 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_decode(
     u32 first_query, float scale, T* out, float* lse) {
     __shared__ float outs[WARPS][HEAD_DIM], maxima[WARPS], sums[WARPS];
     u32 token = blockIdx.x, head = blockIdx.y, sequence = blockIdx.z;
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u32 thread = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 kv_head = head / (shape.heads / shape.kv_heads), num_keys = first_query + shape.tokens;
     q += ((u64)sequence * shape.tokens + token) * q_stride + head * HEAD_DIM;
     k += (u64)sequence * num_keys * k_stride + kv_head * HEAD_DIM;
     v += (u64)sequence * num_keys * v_stride + kv_head * HEAD_DIM;
-    float query[PER_LANE], acc[PER_LANE] = {}, largest = -INFINITY_F, sum = 0.0f;
+    float query[PER_THREAD], acc[PER_THREAD] = {}, largest = -INFINITY_F, sum = 0.0f;
 #pragma unroll
-    for (int c = 0; c < PER_LANE; ++c)
-        query[c] = lane + 32 * c < HEAD_DIM ? widen(q[lane + 32 * c]) : 0.0f;
+    for (int c = 0; c < PER_THREAD; ++c)
+        query[c] = thread + 32 * c < HEAD_DIM ? widen(q[thread + 32 * c]) : 0.0f;
     for (u32 key = warp; key <= first_query + token; key += WARPS) {
         float score = 0.0f;
 #pragma unroll
-        for (int c = 0; c < PER_LANE; ++c)
-            if (lane + 32 * c < HEAD_DIM)
-                score = fmaf(query[c], widen(k[key * k_stride + lane + 32 * c]), score);
+        for (int c = 0; c < PER_THREAD; ++c)
+            if (thread + 32 * c < HEAD_DIM)
+                score = fmaf(query[c], widen(k[key * k_stride + thread + 32 * c]), score);
 #pragma unroll
         for (int o = 16; o > 0; o /= 2) score += __shfl_xor_sync(0xffffffffu, score, o);
         score *= scale;
@@ -325,13 +332,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_decode(
         largest = next;
         sum = fmaf(sum, rescale, p);
 #pragma unroll
-        for (int c = 0; c < PER_LANE; ++c)
-            if (lane + 32 * c < HEAD_DIM)
-                acc[c] = fmaf(p, widen(v[key * v_stride + lane + 32 * c]), acc[c] * rescale);
+        for (int c = 0; c < PER_THREAD; ++c)
+            if (thread + 32 * c < HEAD_DIM)
+                acc[c] = fmaf(p, widen(v[key * v_stride + thread + 32 * c]), acc[c] * rescale);
     }
-    for (int c = 0; c < PER_LANE; ++c)
-        if (lane + 32 * c < HEAD_DIM) outs[warp][lane + 32 * c] = acc[c];
-    if (lane == 0) { maxima[warp] = largest; sums[warp] = sum; }
+    for (int c = 0; c < PER_THREAD; ++c)
+        if (thread + 32 * c < HEAD_DIM) outs[warp][thread + 32 * c] = acc[c];
+    if (thread == 0) { maxima[warp] = largest; sums[warp] = sum; }
     __syncthreads();
     float most = maxima[0], total = 0.0f;
     for (int w = 1; w < WARPS; ++w) most = fmaxf(most, maxima[w]);

@@ -1,10 +1,10 @@
 // Causal grouped-query attention on tensor cores (mma.sync), for bf16 and f16 and heads of a
-// multiple of 16 elements; the order of work is that of attention.cu. Probabilities and gradients of
-// scores are rounded to T for their products; sums are float.
+// multiple of 16 elements; the order of work is that of attention.cu. Probabilities and gradients
+// of scores are rounded to T for their products; sums are float.
 //
-// A block of four warps holds 64 rows, 16 a warp, and streams tiles of rows through two buffers that
-// cp.async fills. Lane l of a warp holds, of each 16 x 8 tile of scores, columns 2 (l % 4) and the
-// next of rows l / 4 and l / 4 + 8.
+// A block of four warps holds 64 rows, 16 a warp, and streams tiles of rows through two buffers
+// that cp.async fills. Thread l of a warp holds, of each 16 x 8 tile of scores, columns 2 (l % 4)
+// and the next of rows l / 4 and l / 4 + 8.
 
 #define ROWS 64
 #define KEYS 64
@@ -12,14 +12,20 @@
 #define THREADS 128
 #define STRIDE (HEAD_DIM + 8)
 #define STEPS (HEAD_DIM / 16)
-#define LANE (threadIdx.x % 32)
+#define WARP_THREAD (threadIdx.x % 32)
 #define WARP_ROW (threadIdx.x / 32 * 16)
-#define GROUP_ROW (LANE / 4)
-#define PAIR (LANE % 4 * 2)
+#define GROUP_ROW (WARP_THREAD / 4)
+#define PAIR (WARP_THREAD % 4 * 2)
 #define LOG2_E 1.4426950408889634f
 
 struct Shape { u32 tokens, heads, kv_heads; };
-struct Dropout { Key key; u32 threshold; float kept; u64 first_sample; u32 heads, first_head, sequences; };
+struct Dropout {
+    Key key;
+    u32 threshold;
+    float kept;
+    u64 first_sample;
+    u32 heads, first_head, sequences;
+};
 
 __device__ __forceinline__ u64 first_element(Dropout d, Shape s, u32 sequence, u32 head) {
     u64 shard = sequence / d.sequences, sample = d.first_sample + sequence % d.sequences;
@@ -109,7 +115,7 @@ __device__ __forceinline__ void dots(float (&s)[N / 8][4], const T* x, const T* 
 #pragma unroll
     for (int n = 0; n < N / 8; ++n)
         for (int i = 0; i < 4; ++i) s[n][i] = 0.0f;
-    u32 lane = LANE, matrix = lane / 8, row = lane % 8;
+    u32 matrix = WARP_THREAD / 8, row = WARP_THREAD % 8;
     x += (WARP_ROW + row + matrix % 2 * 8) * STRIDE + matrix / 2 * 8;
     y += (row + matrix / 2 * 8) * STRIDE + matrix % 2 * 8;
 #pragma unroll
@@ -130,7 +136,7 @@ __device__ __forceinline__ void dots(float (&s)[N / 8][4], const T* x, const T* 
 template <int N>
 __device__ __forceinline__ void accumulate(
     float (&acc)[HEAD_DIM / 8][4], const float (&w)[N / 8][4], const T* y) {
-    u32 lane = LANE, matrix = lane / 8, row = lane % 8;
+    u32 matrix = WARP_THREAD / 8, row = WARP_THREAD % 8;
     y += (row + matrix % 2 * 8) * STRIDE + matrix / 2 * 8;
 #pragma unroll
     for (int step = 0; step < N / 16; ++step) {
@@ -148,7 +154,7 @@ __device__ __forceinline__ void accumulate(
     }
 }
 
-// Stores the 16 rows of this warp, times a factor for each of a lane's two rows.
+// Stores the 16 rows of this warp, times a factor for each of a thread's two rows.
 __device__ __forceinline__ void store_rows(
     T* rows, u64 stride, u32 first, u32 end, const float (&acc)[HEAD_DIM / 8][4], float low,
     float high) {

@@ -48,18 +48,18 @@ extern "C" __global__ void scale(T* x, u64 n, float factor, int precision, u64* 
 // i % 16, ascending; then the tree of `reduce_add_f64`.
 extern "C" __global__ void sum_squares(const T* x, u64 n, double* out, u64 chunks) {
     u64 chunk = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 16;
-    u32 lane = threadIdx.x % 16;
+    u32 thread = threadIdx.x % 16;
     double sum = 0.0;
     if (chunk < chunks) {
         u64 end = min(n, (chunk + 1) * 4096);
-        for (u64 i = chunk * 4096 + lane; i < end; i += 16) {
+        for (u64 i = chunk * 4096 + thread; i < end; i += 16) {
             double v = widen(x[i]);
             sum = __fma_rn(v, v, sum);
         }
     }
 #pragma unroll
     for (int o = 8; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
-    if (chunk < chunks && lane == 0) out[chunk] = sum;
+    if (chunk < chunks && thread == 0) out[chunk] = sum;
 }
 
 // The lowest index of an infinity or NaN; a minimum does not depend on the order of updates.

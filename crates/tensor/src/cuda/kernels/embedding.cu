@@ -1,5 +1,5 @@
-// Token and position embeddings. Gradients of tokens are added in ascending order of tokens, without
-// atomics: a block owns some rows and columns of the table and reads all ids.
+// Token and position embeddings. Gradients of tokens are added in ascending order of tokens,
+// without atomics: a block owns some rows and columns of the table and reads all ids.
 
 extern "C" __global__ void embedding_forward(
     const u32* ids, const T* table, u64 first_row, u64 table_rows, u64 width, T* out) {
@@ -28,7 +28,7 @@ extern "C" __global__ void embedding_backward(
     __shared__ unsigned char rows[IDS];
     u64 base = (u64)blockIdx.x * TABLE_ROWS, col = (u64)blockIdx.y * TABLE_COLS + threadIdx.x;
     u32 num_rows = (u32)min((u64)TABLE_ROWS, table_rows - base), touched = 0;
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u32 thread = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (col < width)
         for (u32 r = 0; r < num_rows; ++r) sums[r][threadIdx.x] = dtable[(base + r) * width + col];
     for (u64 first = 0; first < num_tokens; first += IDS) {
@@ -38,9 +38,9 @@ extern "C" __global__ void embedding_backward(
             u64 token = first + part + threadIdx.x;
             u64 row = token < num_tokens ? (u64)ids[token] - first_row - base : ~0ull;
             u32 hits = __ballot_sync(0xffffffffu, row < num_rows);
-            if (lane == 0) count[warp] = __popc(hits);
+            if (thread == 0) count[warp] = __popc(hits);
             __syncthreads();
-            u32 before = total + __popc(hits & ((1u << lane) - 1));
+            u32 before = total + __popc(hits & ((1u << thread) - 1));
             u32 all = total;
             for (u32 w = 0; w < TABLE_COLS / 32; ++w) {
                 if (w < warp) before += count[w];

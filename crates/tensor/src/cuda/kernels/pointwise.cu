@@ -143,8 +143,8 @@ extern "C" __global__ void dropout(
     u64 first_block = first_element / 4, blocks = (first_element + n + 3) / 4 - first_block;
     for (u64 b = (u64)blockIdx.x * blockDim.x + threadIdx.x; b < blocks;
          b += (u64)gridDim.x * blockDim.x) {
-        uint4 words = philox(key, first_block + b);
-        u32 word[4] = {words.x, words.y, words.z, words.w};
+        uint4 block = philox(key, first_block + b);
+        u32 word[4] = {block.x, block.y, block.z, block.w};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             u64 element = (first_block + b) * 4 + j;

@@ -161,8 +161,8 @@ fn swiglu_matches_the_oracle() {
                 let [mut act, mut recomputed] = [(); 2].map(|()| case.poisoned(rows * ffn));
                 let mut dgate_up = case.poisoned(2 * rows * ffn);
                 device.swiglu_forward(input.view(), ffn, act.view_mut()).unwrap();
-                let (dgate, again) = (dgate_up.view_mut(), recomputed.view_mut());
-                device.swiglu_backward(input.view(), ffn, dact.view(), dgate, again).unwrap();
+                let (dgate, rebuilt) = (dgate_up.view_mut(), recomputed.view_mut());
+                device.swiglu_backward(input.view(), ffn, dact.view(), dgate, rebuilt).unwrap();
                 vec![case.download(&act), case.download(&recomputed), case.download(&dgate_up)]
             },
             |case, got| {
