@@ -3,7 +3,7 @@
 //
 // A block holds 64 stationary rows and streams tiles of 32 rows: forward and the gradient of
 // queries hold queries and stream keys, the gradient of keys and values holds keys and streams
-// queries of all heads of the group. Every sum has one owner and one order, so there are no atomics.
+// queries of all heads of the group. Every sum has one owner and one order, without atomics.
 // Thread (ty, tx) of 16 x 16 owns rows 4 ty .. 4 ty + 3 and every sixteenth column from tx on.
 
 #define ROWS 64

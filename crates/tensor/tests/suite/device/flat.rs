@@ -139,7 +139,7 @@ fn rules() -> Vec<Rule> {
 /// Parameters, rounded copy and state after two steps.
 fn steps(case: Case, rule: &Rule) -> Vec<Vec<f32>> {
     let (mut p, g) = (case.upload_f32(&numbers(7, LEN)), case.upload_f32(&numbers(8, LEN)));
-    let [mut one, mut two] = [(); 2].map(|()| case.upload_f32(&[0.0; LEN]));
+    let [mut one, mut two] = [(); 2].map(|()| case.upload_f32(&vec![0.0; LEN]));
     let mut copy = case.device.allocate(Dtype::Bf16, LEN).unwrap();
     for _ in 0..2 {
         let state = [one.view_mut(), two.view_mut()];
@@ -183,7 +183,8 @@ fn directions_of_lamb_match_the_cpu_to_the_bit() {
     on_every_device(
         |case| {
             let (p, mut g) = (case.upload_f32(&p), case.upload_f32(&numbers(10, LEN)));
-            let (mut m, mut v) = (case.upload_f32(&[0.1; LEN]), case.upload_f32(&[0.2; LEN]));
+            let (mut m, mut v) =
+                (case.upload_f32(&vec![0.1; LEN]), case.upload_f32(&vec![0.2; LEN]));
             let moments = [m.view_mut(), v.view_mut()];
             case.device.lamb_direction(&adam_step(), p.view(), g.view_mut(), moments).unwrap();
             [&g, &m, &v].map(|buffer| case.download(buffer)).to_vec()
