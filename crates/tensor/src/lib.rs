@@ -1,4 +1,4 @@
-//! CPU kernels of a transformer on plain slices, forward and backward.
+//! Kernels of a transformer, forward and backward: on plain slices of the CPU, and on devices.
 //!
 //! Results depend on neither the number of threads nor the instruction set: matrix products fix
 //! their order of additions, reductions use sixteen virtual accumulators everywhere, and
@@ -6,6 +6,8 @@
 //! `f64`.
 //!
 //! # Layout
+//! - [`device`]: the seam under the blocks of a model: operations on views of a device's memory;
+//!   [`cuda`]: the CUDA device.
 //! - [`cpu`]: the device handle of every kernel: instruction set, threads, packing buffer.
 //! - [`simd`]: vectors of sixteen elements on AVX-512, AVX2 and portable Rust; [`math`]:
 //!   transcendental functions on them.
@@ -64,6 +66,9 @@ pub mod relu;
 pub mod rope;
 pub mod sgd;
 pub mod swiglu;
+
+pub mod cuda;
+pub mod device;
 
 pub mod peak;
 pub mod reference;

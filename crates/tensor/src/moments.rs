@@ -31,7 +31,8 @@ pub struct AdamStep {
     pub grad_scale: f32,
 }
 
-/// Factors of the moments, each rounded once.
+/// Factors of the moments, each rounded once; C layout, because kernels of devices read it.
+#[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Moments {
     toward_gradient: f32,

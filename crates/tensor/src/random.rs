@@ -33,6 +33,11 @@ impl Key {
         Self { stream: mix(mix(self.stream.wrapping_add(GOLDEN)) ^ number), ..self }
     }
 
+    /// The seed's halves and the stream: the operand of a device.
+    pub(crate) const fn parts(self) -> ([u32; 2], u64) {
+        (self.seed, self.stream)
+    }
+
     /// Block number `counter` of the stream: four independent 32-bit words.
     #[inline]
     pub fn block(self, counter: u64) -> [u32; 4] {

@@ -45,6 +45,11 @@ impl Table {
     pub fn num_positions(&self) -> usize {
         self.num_positions
     }
+
+    /// All cosines, position after position, then all sines: the operand of a device.
+    pub fn angles(&self) -> Vec<f32> {
+        [&self.cos[..], &self.sin].concat()
+    }
 }
 
 /// Layout of the rows to rotate: rows are tokens, sequence after sequence.
@@ -64,24 +69,50 @@ pub struct Rotation {
 
 /// Rotates the heads of `rows` in place.
 pub fn rotate(cpu: &Cpu, table: &Table, rows: &mut [f32], rotation: &Rotation) {
-    let Rotation { row_stride, num_heads, tokens_per_sequence, first_position, .. } = *rotation;
-    assert!(row_stride > 0 && rows.len().is_multiple_of(row_stride), "whole rows of {row_stride}");
-    assert!(num_heads * table.head_dim <= row_stride, "{num_heads} heads fit a row");
-    let num_rows = rows.len() / row_stride;
-    assert!(num_rows == 0 || tokens_per_sequence > 0, "a sequence has at least one token");
-    let needed = first_position + tokens_per_sequence.min(num_rows);
-    let num_positions = table.num_positions;
-    assert!(needed <= num_positions, "{needed} positions exceed the table's {num_positions}");
+    let Table { head_dim, num_positions, ref cos, ref sin } = *table;
+    rotation.check(head_dim, num_positions, rows.len());
+    let row_stride = rotation.row_stride;
     cpu.for_each_part(rows, ROWS * row_stride, |i, rows| {
-        cpu.run(Rotate { table, rotation, first_row: i * ROWS, rows });
+        cpu.run(Rotate { head_dim, cos, sin, rotation, first_row: i * ROWS, rows });
     });
+}
+
+/// As [`rotate`], by the operand of a device.
+pub(crate) fn rotate_by_angles(
+    cpu: &Cpu,
+    angles: &[f32],
+    head_dim: usize,
+    rows: &mut [f32],
+    rotation: &Rotation,
+) {
+    let (cos, sin) = angles.split_at(angles.len() / 2);
+    rotation.check(head_dim, angles.len() / head_dim, rows.len());
+    let row_stride = rotation.row_stride;
+    cpu.for_each_part(rows, ROWS * row_stride, |i, rows| {
+        cpu.run(Rotate { head_dim, cos, sin, rotation, first_row: i * ROWS, rows });
+    });
+}
+
+impl Rotation {
+    /// Panics when `len` elements are not whole rows that fit the table.
+    pub(crate) fn check(&self, head_dim: usize, num_positions: usize, len: usize) {
+        let Self { row_stride, num_heads, tokens_per_sequence, first_position, .. } = *self;
+        assert!(row_stride > 0 && len.is_multiple_of(row_stride), "whole rows of {row_stride}");
+        assert!(num_heads * head_dim <= row_stride, "{num_heads} heads fit a row");
+        let num_rows = len / row_stride;
+        assert!(num_rows == 0 || tokens_per_sequence > 0, "a sequence has at least one token");
+        let needed = first_position + tokens_per_sequence.min(num_rows);
+        assert!(needed <= num_positions, "{needed} positions exceed the table's {num_positions}");
+    }
 }
 
 /// Rows of a task.
 const ROWS: usize = 16;
 
 struct Rotate<'a> {
-    table: &'a Table,
+    head_dim: usize,
+    cos: &'a [f32],
+    sin: &'a [f32],
     rotation: &'a Rotation,
     first_row: usize,
     rows: &'a mut [f32],
@@ -91,13 +122,13 @@ impl Kernel for Rotate<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let (head_dim, half) = (self.table.head_dim, self.table.head_dim / 2);
+        let (head_dim, half) = (self.head_dim, self.head_dim / 2);
         let sign = s.splat(if self.rotation.inverse { -1.0 } else { 1.0 });
         for (r, row) in self.rows.chunks_exact_mut(self.rotation.row_stride).enumerate() {
             let token = (self.first_row + r) % self.rotation.tokens_per_sequence;
             let position = self.rotation.first_position + token;
-            let cos = &self.table.cos[position * half..][..half];
-            let sin = &self.table.sin[position * half..][..half];
+            let cos = &self.cos[position * half..][..half];
+            let sin = &self.sin[position * half..][..half];
             for head in row[..self.rotation.num_heads * head_dim].chunks_exact_mut(head_dim) {
                 let (left, right) = head.split_at_mut(half);
                 for i in 0..num_groups(left) {

@@ -82,16 +82,16 @@ impl Shape {
     }
 
     /// Query heads that share a key head.
-    fn group(&self) -> usize {
+    pub(crate) fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 
     /// Factor on the scores.
-    fn scale(&self) -> f32 {
+    pub(crate) fn scale(&self) -> f32 {
         1.0 / (self.head_dim as f32).sqrt()
     }
 
-    fn check(&self) {
+    pub(crate) fn check(&self) {
         assert!(self.sequences * self.tokens * self.heads * self.head_dim > 0, "empty {self:?}");
         assert!(
             self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads),

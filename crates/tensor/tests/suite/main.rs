@@ -14,6 +14,7 @@ mod attention;
 mod bias;
 mod convert;
 mod cross_entropy;
+mod device;
 mod dropout;
 mod embedding;
 mod gelu;

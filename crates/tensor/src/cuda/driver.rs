@@ -1,0 +1,314 @@
+//! CUDA driver interface: contexts, memory, streams, events, modules.
+
+use super::library::{Library, functions};
+use crate::device::error::{DeviceError, Result};
+use crate::device::memory::MemoryInfo;
+use crate::device::view::{Allocation, Place};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// Opaque handles of the driver.
+pub(super) type Handle = *mut c_void;
+
+functions! {
+    /// Functions of the driver, by the names of its header.
+    Driver {
+        init = c"cuInit" (c_uint);
+        device_count = c"cuDeviceGetCount" (*mut c_int);
+        device_get = c"cuDeviceGet" (*mut c_int, c_int);
+        device_name = c"cuDeviceGetName" (*mut c_char, c_int, c_int);
+        device_attribute = c"cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
+        retain_context = c"cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
+        release_context = c"cuDevicePrimaryCtxRelease_v2" (c_int);
+        set_context = c"cuCtxSetCurrent" (Handle);
+        memory_info = c"cuMemGetInfo_v2" (*mut usize, *mut usize);
+        mem_alloc = c"cuMemAlloc_v2" (*mut u64, usize);
+        mem_free = c"cuMemFree_v2" (u64);
+        copy_in = c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Handle);
+        copy_out = c"cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Handle);
+        copy_inside = c"cuMemcpyDtoDAsync_v2" (u64, u64, usize, Handle);
+        copy_2d = c"cuMemcpy2DAsync_v2" (*const Copy2d, Handle);
+        set_bytes = c"cuMemsetD8Async" (u64, u8, usize, Handle);
+        stream_create = c"cuStreamCreate" (*mut Handle, c_uint);
+        stream_destroy = c"cuStreamDestroy_v2" (Handle);
+        stream_synchronize = c"cuStreamSynchronize" (Handle);
+        stream_wait = c"cuStreamWaitEvent" (Handle, Handle, c_uint);
+        event_create = c"cuEventCreate" (*mut Handle, c_uint);
+        event_destroy = c"cuEventDestroy_v2" (Handle);
+        event_record = c"cuEventRecord" (Handle, Handle);
+        event_synchronize = c"cuEventSynchronize" (Handle);
+        event_elapsed = c"cuEventElapsedTime" (*mut f32, Handle, Handle);
+        module_load = c"cuModuleLoadData" (*mut Handle, *const c_void);
+        module_function = c"cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
+        function_attribute = c"cuFuncSetAttribute" (Handle, c_int, c_int);
+        launch = c"cuLaunchKernel" (
+            Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle,
+            *mut *mut c_void, *mut *mut c_void,
+        );
+        error_string = c"cuGetErrorString" (c_int, *mut *const c_char);
+    }
+}
+
+/// `CUDA_MEMCPY2D`: a copy of rows.
+#[repr(C)]
+pub(super) struct Copy2d {
+    from_x: usize,
+    from_y: usize,
+    from_type: c_uint,
+    from_host: *const c_void,
+    from_device: u64,
+    from_array: Handle,
+    from_pitch: usize,
+    to_x: usize,
+    to_y: usize,
+    to_type: c_uint,
+    to_host: *mut c_void,
+    to_device: u64,
+    to_array: Handle,
+    to_pitch: usize,
+    width: usize,
+    height: usize,
+}
+
+impl Copy2d {
+    /// A copy of `rows` rows of `width` bytes inside a device; (address, bytes between rows).
+    pub(super) fn inside(from: (u64, usize), to: (u64, usize), width: usize, rows: usize) -> Self {
+        const DEVICE: c_uint = 2;
+        Self {
+            from_x: 0,
+            from_y: 0,
+            from_type: DEVICE,
+            from_host: null_mut(),
+            from_device: from.0,
+            from_array: null_mut(),
+            from_pitch: from.1,
+            to_x: 0,
+            to_y: 0,
+            to_type: DEVICE,
+            to_host: null_mut(),
+            to_device: to.0,
+            to_array: null_mut(),
+            to_pitch: to.1,
+            width,
+            height: rows,
+        }
+    }
+}
+
+const OUT_OF_MEMORY: i32 = 2;
+const ATTRIBUTE_MULTIPROCESSORS: c_int = 16;
+const ATTRIBUTE_MAJOR: c_int = 75;
+const ATTRIBUTE_MINOR: c_int = 76;
+
+impl Driver {
+    /// Loads and initialises the driver.
+    pub(super) fn load() -> Result<Self> {
+        let driver = Self::of(Library::load(&["libcuda.so.1"])?)?;
+        // SAFETY: no flags are defined.
+        driver.check("cuInit", unsafe { (driver.init)(0) })?;
+        Ok(driver)
+    }
+
+    /// Number of devices.
+    pub(super) fn num_devices(&self) -> Result<usize> {
+        let mut count = 0;
+        // SAFETY: writes the count.
+        self.check("cuDeviceGetCount", unsafe { (self.device_count)(&raw mut count) })?;
+        Ok(count as usize)
+    }
+
+    /// Turns a status into an error.
+    pub(super) fn check(&self, call: &'static str, code: i32) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        let mut text: *const c_char = std::ptr::null();
+        // SAFETY: writes a pointer to a constant string, or null.
+        unsafe { (self.error_string)(code, &raw mut text) };
+        let reason = if text.is_null() {
+            "unknown error".to_owned()
+        } else {
+            // SAFETY: a constant string of the library.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        Err(DeviceError::Failed { call, code, reason })
+    }
+}
+
+/// Primary context of one device, and the stream of all work.
+pub(super) struct Context {
+    pub(super) driver: Driver,
+    pub(super) index: usize,
+    device: c_int,
+    handle: Handle,
+    pub(super) stream: Handle,
+}
+
+// SAFETY: the driver's handles may be used from any thread; calls set the context first.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// Facts about a device.
+pub(super) struct Description {
+    pub(super) name: String,
+    pub(super) num_multiprocessors: usize,
+    pub(super) capability: (i32, i32),
+}
+
+impl Context {
+    /// Opens device `index`.
+    pub(super) fn open(index: usize) -> Result<Self> {
+        let driver = Driver::load()?;
+        let count = driver.num_devices()?;
+        if index >= count {
+            let reason = format!("there are {count} devices");
+            return Err(DeviceError::Unfit { index, reason });
+        }
+        let (mut device, mut handle, mut stream) = (0, null_mut(), null_mut());
+        // SAFETY: the index is valid; each call writes one handle.
+        unsafe {
+            driver.check("cuDeviceGet", (driver.device_get)(&raw mut device, index as c_int))?;
+            let retained = (driver.retain_context)(&raw mut handle, device);
+            driver.check("cuDevicePrimaryCtxRetain", retained)?;
+            driver.check("cuCtxSetCurrent", (driver.set_context)(handle))?;
+            // 1: does not wait for the legacy default stream.
+            driver.check("cuStreamCreate", (driver.stream_create)(&raw mut stream, 1))?;
+        }
+        Ok(Self { driver, index, device, handle, stream })
+    }
+
+    pub(super) fn describe(&self) -> Result<Description> {
+        let attribute = |attribute: c_int| {
+            let mut value = 0;
+            // SAFETY: writes one number.
+            let code =
+                unsafe { (self.driver.device_attribute)(&raw mut value, attribute, self.device) };
+            self.check("cuDeviceGetAttribute", code).map(|()| value)
+        };
+        let mut name: [c_char; 128] = [0; 128];
+        // SAFETY: writes a string of at most 128 bytes, with its end.
+        let code = unsafe { (self.driver.device_name)(name.as_mut_ptr(), 128, self.device) };
+        self.check("cuDeviceGetName", code)?;
+        // SAFETY: as above.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+        let capability = (attribute(ATTRIBUTE_MAJOR)?, attribute(ATTRIBUTE_MINOR)?);
+        let num_multiprocessors = attribute(ATTRIBUTE_MULTIPROCESSORS)? as usize;
+        Ok(Description { name, num_multiprocessors, capability })
+    }
+
+    /// Makes this context that of the calling thread.
+    pub(super) fn activate(&self) -> Result<()> {
+        // SAFETY: the context is retained.
+        self.check("cuCtxSetCurrent", unsafe { (self.driver.set_context)(self.handle) })
+    }
+
+    pub(super) fn check(&self, call: &'static str, code: i32) -> Result<()> {
+        self.driver.check(call, code)
+    }
+
+    /// Waits for all work.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        self.activate()?;
+        // SAFETY: the stream is ours.
+        let code = unsafe { (self.driver.stream_synchronize)(self.stream) };
+        self.check("cuStreamSynchronize", code)
+    }
+
+    pub(super) fn memory_info(&self) -> Result<MemoryInfo> {
+        self.activate()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two numbers.
+        let code = unsafe { (self.driver.memory_info)(&raw mut free, &raw mut total) };
+        self.check("cuMemGetInfo", code)?;
+        Ok(MemoryInfo { free, total })
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses the stream or the context afterwards; errors have no reader.
+        unsafe {
+            (self.driver.set_context)(self.handle);
+            (self.driver.stream_destroy)(self.stream);
+            (self.driver.release_context)(self.device);
+        }
+    }
+}
+
+/// Memory of a device.
+pub(super) struct DeviceMemory {
+    context: Arc<Context>,
+    pub(super) address: u64,
+}
+
+impl DeviceMemory {
+    /// Allocates zeroed memory.
+    pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self> {
+        context.activate()?;
+        let (driver, mut address, size) = (&context.driver, 0, bytes.max(16));
+        // SAFETY: writes the address of new memory.
+        match unsafe { (driver.mem_alloc)(&raw mut address, size) } {
+            OUT_OF_MEMORY => return Err(DeviceError::OutOfMemory { bytes }),
+            code => driver.check("cuMemAlloc", code)?,
+        }
+        let memory = Self { context: Arc::clone(context), address };
+        // SAFETY: the memory has this size.
+        let code = unsafe { (driver.set_bytes)(address, 0, size, context.stream) };
+        driver.check("cuMemsetD8Async", code)?;
+        Ok(memory)
+    }
+}
+
+impl Allocation for DeviceMemory {
+    fn address(&mut self) -> *mut u8 {
+        std::ptr::without_provenance_mut(self.address as usize)
+    }
+
+    fn place(&self) -> Place {
+        Place::Cuda(self.context.index)
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        // Queued work may still use the memory. Errors have no reader.
+        let _ = self.context.synchronize();
+        // SAFETY: the memory is ours, and nothing uses it any more.
+        unsafe { (self.context.driver.mem_free)(self.address) };
+    }
+}
+
+/// A point of the stream.
+pub(super) struct CudaEvent {
+    context: Arc<Context>,
+    pub(super) handle: Handle,
+}
+
+// SAFETY: the driver's handles may be used from any thread.
+unsafe impl Send for CudaEvent {}
+// SAFETY: as above.
+unsafe impl Sync for CudaEvent {}
+
+impl CudaEvent {
+    /// Records the current end of the stream.
+    pub(super) fn record(context: &Arc<Context>) -> Result<Self> {
+        context.activate()?;
+        let (driver, mut handle) = (&context.driver, null_mut());
+        // SAFETY: writes the handle of a new event.
+        let code = unsafe { (driver.event_create)(&raw mut handle, 0) };
+        driver.check("cuEventCreate", code)?;
+        let event = Self { context: Arc::clone(context), handle };
+        // SAFETY: both handles are valid.
+        driver.check("cuEventRecord", unsafe { (driver.event_record)(handle, context.stream) })?;
+        Ok(event)
+    }
+}
+
+impl Drop for CudaEvent {
+    fn drop(&mut self) {
+        // SAFETY: the event is ours; the driver keeps it until its work is done.
+        unsafe { (self.context.driver.event_destroy)(self.handle) };
+    }
+}

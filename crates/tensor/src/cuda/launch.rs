@@ -1,0 +1,82 @@
+//! Launch of kernels on checked operands.
+
+use super::Cuda;
+use super::programs::Grid;
+use crate::device::error::{DeviceError, Result};
+use crate::device::view::{Dtype, Place, View, ViewMut};
+
+/// Launches a kernel of a program: `launch!(cuda, program, "name", grid, arguments …)`. Arguments
+/// have the types of the kernel's parameters; shapes must have been checked.
+macro_rules! launch {
+    ($cuda:expr, $program:expr, $name:literal, $grid:expr, $($arg:expr),* $(,)?) => {{
+        // SAFETY: the arguments are those of the kernel, and operands were checked to have the
+        // shapes that it accesses.
+        unsafe {
+            $cuda.programs.launch(
+                $program,
+                $name,
+                $grid,
+                &mut [$($crate::cuda::programs::arg(&$arg)),*],
+            )
+        }
+    }};
+}
+pub(super) use launch;
+
+/// Threads of an elementwise kernel's block.
+const THREADS: usize = 256;
+/// Elements of a thread.
+const PER_THREAD: usize = 8;
+/// Blocks per multiprocessor of an elementwise kernel.
+const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
+
+impl Cuda {
+    /// Grid of an elementwise kernel over `n` elements.
+    pub(super) fn over(&self, n: usize) -> Grid {
+        let most = self.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
+        let blocks = n.div_ceil(THREADS * PER_THREAD).min(most);
+        Grid { blocks: (blocks, 1, 1), threads: THREADS, shared_bytes: 0 }
+    }
+
+    /// Grid of one block per row of `width` elements.
+    pub(super) fn by_rows(rows: usize, width: usize) -> Grid {
+        let threads = width.div_ceil(PER_THREAD).next_multiple_of(32).min(1024);
+        Grid { blocks: (rows, 1, 1), threads, shared_bytes: 0 }
+    }
+
+    /// Grid of one thread per item.
+    pub(super) fn by_items(items: usize) -> Grid {
+        Grid { blocks: (items.div_ceil(THREADS), 1, 1), threads: THREADS, shared_bytes: 0 }
+    }
+
+    /// Address of an operand of this type on this device.
+    pub(super) fn read(&self, view: &View<'_>, dtype: Dtype) -> Result<u64> {
+        if view.place() != Place::Cuda(self.context.index) && !view.is_empty() {
+            let reason = "the memory is not on this CUDA device".to_owned();
+            return Err(DeviceError::Unsupported { operation: "operand", reason });
+        }
+        if view.dtype() != dtype {
+            let reason = format!("needs {dtype}, has {}", view.dtype());
+            return Err(DeviceError::Unsupported { operation: "operand", reason });
+        }
+        Ok(view.address().addr() as u64)
+    }
+
+    /// Address of a target of this type on this device.
+    pub(super) fn write(&self, view: &ViewMut<'_>, dtype: Dtype) -> Result<u64> {
+        self.read(&view.as_view(), dtype)
+    }
+}
+
+/// Number by which kernels know a float type at run time.
+pub(super) fn type_code(dtype: Dtype) -> Result<i32> {
+    match dtype {
+        Dtype::F32 => Ok(0),
+        Dtype::Bf16 => Ok(1),
+        Dtype::F16 => Ok(2),
+        Dtype::F64 | Dtype::U32 | Dtype::U64 => {
+            let reason = format!("{dtype} is not a type of activations");
+            Err(DeviceError::Unsupported { operation: "operand", reason })
+        }
+    }
+}

@@ -1,0 +1,512 @@
+//! Layers on a CUDA device.
+
+use super::Cuda;
+use super::launch::{launch, type_code};
+use super::programs::{Grid, Program, Source};
+use crate::device::error::Result;
+use crate::device::layers::Layers;
+use crate::device::operands::{Activation, Norm};
+use crate::device::view::{Dtype, View, ViewMut};
+use crate::dropout::DropoutMask;
+use crate::rope::Rotation;
+
+/// Rows of a chunk of a column sum, and columns of a block.
+const CHUNK_ROWS: usize = 256;
+const CHUNK_COLS: usize = 32;
+/// Rows and columns of the embedding table of a block.
+const TABLE_ROWS: usize = 16;
+const TABLE_COLS: usize = 128;
+
+/// `Key` of the kernels.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct KernelKey {
+    seed: [u32; 2],
+    stream: u64,
+}
+
+/// Terms of a column sum.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Terms {
+    Plain = 0,
+    Rms = 1,
+    Layer = 2,
+}
+
+/// Checked parameters of a norm.
+struct NormOperands {
+    weight: u64,
+    bias: u64,
+    weight_type: i32,
+    rows: usize,
+    width: u64,
+}
+
+impl NormOperands {
+    fn grid(&self) -> Grid {
+        Cuda::by_rows(self.rows, self.width as usize)
+    }
+}
+
+impl Cuda {
+    fn norm_operands(&self, norm: &Norm<'_>, len: usize, stats: usize) -> Result<NormOperands> {
+        let width = norm.width();
+        assert!(width > 0 && len.is_multiple_of(width), "whole rows of {width} columns");
+        let rows = len / width;
+        assert_eq!(stats, norm.stats_len(rows), "statistics of {rows} rows");
+        let dtype = norm.weight.dtype();
+        let bias = match &norm.bias {
+            None => 0,
+            Some(bias) => {
+                assert_eq!(bias.len(), width, "bias and weight have one shape");
+                self.read(bias, dtype)?
+            }
+        };
+        let weight = self.read(&norm.weight, dtype)?;
+        Ok(NormOperands { weight, bias, weight_type: type_code(dtype)?, rows, width: width as u64 })
+    }
+
+    /// Normalises `x`, or `x` plus the residual that is then stored in a sum.
+    fn run_norm(
+        &self,
+        norm: &Norm<'_>,
+        x: &View<'_>,
+        [residual, sum]: [u64; 2],
+        y: &ViewMut<'_>,
+        stats: &ViewMut<'_>,
+    ) -> Result<()> {
+        let o = self.norm_operands(norm, x.len(), stats.len())?;
+        assert_eq!(y.len(), x.len(), "output and input have one shape");
+        let (program, eps) = (Program::new(Source::Norm, x.dtype()), norm.eps);
+        let (x, y) = (self.read(x, x.dtype())?, self.write(y, x.dtype())?);
+        let mean = self.write(stats, Dtype::F32)?;
+        let grid = o.grid();
+        if norm.bias.is_none() {
+            return launch!(
+                self,
+                program,
+                "rms_forward",
+                grid,
+                x,
+                residual,
+                sum,
+                o.weight,
+                o.weight_type,
+                eps,
+                y,
+                mean,
+                o.width,
+            );
+        }
+        let rstd = mean + 4 * o.rows as u64;
+        launch!(
+            self,
+            program,
+            "layer_forward",
+            grid,
+            x,
+            residual,
+            sum,
+            o.weight,
+            o.bias,
+            o.weight_type,
+            eps,
+            y,
+            mean,
+            rstd,
+            o.width,
+        )
+    }
+
+    /// Adds column sums of terms to the targets that are not empty: chunks of rows first, then the
+    /// chunks in order.
+    fn add_columns(
+        &self,
+        terms: Terms,
+        [x, dy]: [&View<'_>; 2],
+        [mean, rstd]: [u64; 2],
+        width: usize,
+        targets: [&ViewMut<'_>; 2],
+    ) -> Result<()> {
+        assert!(width > 0 && dy.len().is_multiple_of(width), "whole rows of {width} columns");
+        for target in targets.iter().filter(|target| !target.is_empty()) {
+            assert_eq!(target.len(), width, "a sum for each column");
+        }
+        let rows = dy.len() / width;
+        let chunks = rows.div_ceil(CHUNK_ROWS);
+        let (program, mode) = (Program::new(Source::Columns, dy.dtype()), terms as i32);
+        let (x, dy) = (self.read(x, dy.dtype())?, self.read(dy, dy.dtype())?);
+        let (num_rows, num_chunks, columns) = (rows as u64, chunks as u64, width as u64);
+        self.with_scratch(0, 2 * chunks * width * 4, |partials| {
+            let second = partials + 4 * num_chunks * columns;
+            let parts = [partials, second].map(Some);
+            let [first, second] =
+                [0, 1].map(|i| parts[i].filter(|_| !targets[i].is_empty()).unwrap_or(0));
+            let blocks = (width.div_ceil(CHUNK_COLS), chunks, 1);
+            let grid = Grid { blocks, threads: 256, shared_bytes: 0 };
+            launch!(
+                self,
+                program,
+                "column_partials",
+                grid,
+                mode,
+                x,
+                dy,
+                mean,
+                rstd,
+                num_rows,
+                columns,
+                first,
+                second,
+            )?;
+            for (partials, target) in [first, second].into_iter().zip(targets) {
+                if partials != 0 {
+                    let (target, grid) = (self.write(target, Dtype::F32)?, Self::by_items(width));
+                    launch!(
+                        self,
+                        program,
+                        "add_partials",
+                        grid,
+                        partials,
+                        num_chunks,
+                        columns,
+                        target,
+                    )?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Layers for Cuda {
+    fn norm_forward(
+        &self,
+        norm: Norm<'_>,
+        x: View<'_>,
+        y: ViewMut<'_>,
+        stats: ViewMut<'_>,
+    ) -> Result<()> {
+        self.run_norm(&norm, &x, [0; 2], &y, &stats)
+    }
+
+    fn add_norm_forward(
+        &self,
+        norm: Norm<'_>,
+        x: View<'_>,
+        residual: View<'_>,
+        sum: ViewMut<'_>,
+        y: ViewMut<'_>,
+        stats: ViewMut<'_>,
+    ) -> Result<()> {
+        assert_eq!([residual.len(), sum.len()], [x.len(); 2], "both addends have one shape");
+        let both = [self.read(&residual, x.dtype())?, self.write(&sum, x.dtype())?];
+        self.run_norm(&norm, &x, both, &y, &stats)
+    }
+
+    fn normalize(
+        &self,
+        norm: Norm<'_>,
+        x: View<'_>,
+        stats: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
+        let o = self.norm_operands(&norm, x.len(), stats.len())?;
+        assert_eq!(y.len(), x.len(), "output and input have one shape");
+        let program = Program::new(Source::Norm, x.dtype());
+        let (mean, y) = (self.read(&stats, Dtype::F32)?, self.write(&y, x.dtype())?);
+        let (x, grid) = (self.read(&x, x.dtype())?, o.grid());
+        if norm.bias.is_none() {
+            return launch!(
+                self,
+                program,
+                "rms_normalize",
+                grid,
+                x,
+                o.weight,
+                o.weight_type,
+                mean,
+                y,
+                o.width,
+            );
+        }
+        let rstd = mean + 4 * o.rows as u64;
+        launch!(
+            self,
+            program,
+            "layer_normalize",
+            grid,
+            x,
+            o.weight,
+            o.bias,
+            o.weight_type,
+            mean,
+            rstd,
+            y,
+            o.width,
+        )
+    }
+
+    fn norm_backward(
+        &self,
+        norm: Norm<'_>,
+        x: View<'_>,
+        stats: View<'_>,
+        dy: View<'_>,
+        dx: ViewMut<'_>,
+    ) -> Result<()> {
+        let o = self.norm_operands(&norm, x.len(), stats.len())?;
+        assert_eq!([dy.len(), dx.len()], [x.len(); 2], "gradients and input have one shape");
+        let program = Program::new(Source::Norm, x.dtype());
+        let (mean, dx) = (self.read(&stats, Dtype::F32)?, self.write(&dx, x.dtype())?);
+        let (dy, x, grid) = (self.read(&dy, x.dtype())?, self.read(&x, x.dtype())?, o.grid());
+        if norm.bias.is_none() {
+            return launch!(
+                self,
+                program,
+                "rms_backward",
+                grid,
+                x,
+                o.weight,
+                o.weight_type,
+                mean,
+                dy,
+                dx,
+                o.width,
+            );
+        }
+        let rstd = mean + 4 * o.rows as u64;
+        launch!(
+            self,
+            program,
+            "layer_backward",
+            grid,
+            x,
+            o.weight,
+            o.weight_type,
+            mean,
+            rstd,
+            dy,
+            dx,
+            o.width,
+        )
+    }
+
+    fn norm_weight_backward(
+        &self,
+        norm: Norm<'_>,
+        x: View<'_>,
+        stats: View<'_>,
+        dy: View<'_>,
+        dweight: ViewMut<'_>,
+        dbias: ViewMut<'_>,
+    ) -> Result<()> {
+        let o = self.norm_operands(&norm, x.len(), stats.len())?;
+        assert_eq!(dy.len(), x.len(), "output gradient and input have one shape");
+        let (mean, is_layer) = (self.read(&stats, Dtype::F32)?, norm.bias.is_some());
+        assert!(is_layer || dbias.is_empty(), "RMSNorm has no bias");
+        let rstd = if is_layer { mean + 4 * o.rows as u64 } else { mean };
+        let terms = if is_layer { Terms::Layer } else { Terms::Rms };
+        let width = o.width as usize;
+        self.add_columns(terms, [&x, &dy], [mean, rstd], width, [&dweight, &dbias])
+    }
+
+    fn rotate(
+        &self,
+        angles: View<'_>,
+        head_dim: usize,
+        rows: ViewMut<'_>,
+        rotation: &Rotation,
+    ) -> Result<()> {
+        rotation.check(head_dim, angles.len() / head_dim, rows.len());
+        let Rotation { row_stride, num_heads, tokens_per_sequence, first_position, inverse } =
+            *rotation;
+        let (positions, half) = ((angles.len() / head_dim) as u64, (head_dim / 2) as u64);
+        let num_rows = rows.len() / row_stride;
+        let program = Program::new(Source::Pointwise, rows.dtype());
+        let (angles, x) = (self.read(&angles, Dtype::F32)?, self.write(&rows, rows.dtype())?);
+        let sign = if inverse { -1.0f32 } else { 1.0 };
+        let grid = self.over(num_rows * num_heads * head_dim * 4);
+        let [num_rows, row_stride, num_heads, tokens, first] =
+            [num_rows, row_stride, num_heads, tokens_per_sequence, first_position]
+                .map(|count| count as u64);
+        launch!(
+            self, program, "rotate", grid, x, angles, positions, half, num_rows, row_stride,
+            num_heads, tokens, first, sign,
+        )
+    }
+
+    fn swiglu_forward(&self, gate_up: View<'_>, ffn: usize, act: ViewMut<'_>) -> Result<()> {
+        assert!(ffn > 0 && act.len().is_multiple_of(ffn), "whole rows of {ffn}");
+        assert_eq!(gate_up.len(), 2 * act.len(), "a gate and an up for each activation");
+        let (dtype, grid) = (act.dtype(), Self::by_rows(act.len() / ffn, ffn));
+        let (gate_up, act, ffn) =
+            (self.read(&gate_up, dtype)?, self.write(&act, dtype)?, ffn as u64);
+        let program = Program::new(Source::Pointwise, dtype);
+        launch!(self, program, "swiglu_forward", grid, gate_up, ffn, act)
+    }
+
+    fn swiglu_backward(
+        &self,
+        gate_up: View<'_>,
+        ffn: usize,
+        dact: View<'_>,
+        dgate_up: ViewMut<'_>,
+        act: ViewMut<'_>,
+    ) -> Result<()> {
+        assert!(ffn > 0 && act.len().is_multiple_of(ffn), "whole rows of {ffn}");
+        assert_eq!(dact.len(), act.len(), "the activation and its gradient have one shape");
+        assert_eq!([gate_up.len(), dgate_up.len()], [2 * act.len(); 2], "gates and ups");
+        let (dtype, grid) = (act.dtype(), Self::by_rows(act.len() / ffn, ffn));
+        let (gate_up, dact) = (self.read(&gate_up, dtype)?, self.read(&dact, dtype)?);
+        let (dgate_up, act) = (self.write(&dgate_up, dtype)?, self.write(&act, dtype)?);
+        let (program, ffn) = (Program::new(Source::Pointwise, dtype), ffn as u64);
+        launch!(self, program, "swiglu_backward", grid, gate_up, ffn, dact, dgate_up, act)
+    }
+
+    fn activate(&self, function: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        assert_eq!(x.len(), y.len(), "input and output have one shape");
+        let (dtype, n, grid) = (x.dtype(), x.len() as u64, self.over(x.len()));
+        let (x, y) = (self.read(&x, dtype)?, self.write(&y, dtype)?);
+        let (program, function) = (Program::new(Source::Pointwise, dtype), code_of(function));
+        launch!(self, program, "activate", grid, function, x, y, n)
+    }
+
+    fn activate_backward(
+        &self,
+        function: Activation,
+        x: View<'_>,
+        dy: View<'_>,
+        dx: ViewMut<'_>,
+    ) -> Result<()> {
+        assert_eq!([dy.len(), dx.len()], [x.len(); 2], "gradients and input have one shape");
+        let (dtype, n, grid) = (x.dtype(), x.len() as u64, self.over(x.len()));
+        let (x, dy, dx) = (self.read(&x, dtype)?, self.read(&dy, dtype)?, self.write(&dx, dtype)?);
+        let (program, function) = (Program::new(Source::Pointwise, dtype), code_of(function));
+        launch!(self, program, "activate_backward", grid, function, x, dy, dx, n)
+    }
+
+    fn bias_add(&self, x: ViewMut<'_>, bias: View<'_>) -> Result<()> {
+        let width = bias.len();
+        assert!(width > 0 && x.len().is_multiple_of(width), "whole rows of {width} columns");
+        let (program, grid) =
+            (Program::new(Source::Pointwise, x.dtype()), Self::by_rows(x.len() / width, width));
+        let (x, code) = (self.write(&x, x.dtype())?, type_code(bias.dtype())?);
+        let (bias, width) = (self.read(&bias, bias.dtype())?, width as u64);
+        launch!(self, program, "bias_add", grid, x, bias, code, width, width)
+    }
+
+    fn column_sums(&self, x: View<'_>, sums: ViewMut<'_>) -> Result<()> {
+        let none = ViewMut::of::<f32>(&mut []);
+        self.add_columns(Terms::Plain, [&x, &x], [0; 2], sums.len(), [&sums, &none])
+    }
+
+    fn embedding_forward(
+        &self,
+        ids: View<'_>,
+        table: View<'_>,
+        first_row: usize,
+        width: usize,
+        out: ViewMut<'_>,
+    ) -> Result<()> {
+        assert_eq!(out.len(), ids.len() * width, "one row of {width} for each token");
+        let (dtype, grid) = (out.dtype(), Self::by_rows(ids.len(), width));
+        let [first, rows, width] = [first_row, table.len() / width, width].map(|n| n as u64);
+        let (ids, table) = (self.read(&ids, Dtype::U32)?, self.read(&table, dtype)?);
+        let (program, out) = (Program::new(Source::Embedding, dtype), self.write(&out, dtype)?);
+        launch!(self, program, "embedding_forward", grid, ids, table, first, rows, width, out)
+    }
+
+    fn embedding_backward(
+        &self,
+        ids: View<'_>,
+        dout: View<'_>,
+        first_row: usize,
+        width: usize,
+        dtable: ViewMut<'_>,
+    ) -> Result<()> {
+        assert_eq!(dout.len(), ids.len() * width, "one row of {width} for each token");
+        let table_rows = dtable.len() / width;
+        let blocks = (table_rows.div_ceil(TABLE_ROWS), width.div_ceil(TABLE_COLS), 1);
+        let grid = Grid { blocks, threads: TABLE_COLS, shared_bytes: 0 };
+        let program = Program::new(Source::Embedding, dout.dtype());
+        let [tokens, first, rows, width] =
+            [ids.len(), first_row, table_rows, width].map(|count| count as u64);
+        let (ids, dout) = (self.read(&ids, Dtype::U32)?, self.read(&dout, dout.dtype())?);
+        let dtable = self.write(&dtable, Dtype::F32)?;
+        launch!(
+            self,
+            program,
+            "embedding_backward",
+            grid,
+            ids,
+            tokens,
+            dout,
+            first,
+            rows,
+            width,
+            dtable,
+        )
+    }
+
+    fn add_positions(
+        &self,
+        table: View<'_>,
+        tokens_per_sequence: usize,
+        first_position: usize,
+        width: usize,
+        x: ViewMut<'_>,
+    ) -> Result<()> {
+        check_positions(table.len(), x.len(), tokens_per_sequence, first_position, width);
+        let (dtype, grid) = (x.dtype(), Self::by_rows(x.len() / width, width));
+        let [tokens, first, width] =
+            [tokens_per_sequence, first_position, width].map(|count| count as u64);
+        let (table, x) = (self.read(&table, dtype)?, self.write(&x, dtype)?);
+        let program = Program::new(Source::Embedding, dtype);
+        launch!(self, program, "add_positions", grid, table, tokens, first, width, x)
+    }
+
+    fn positions_backward(
+        &self,
+        dx: View<'_>,
+        tokens_per_sequence: usize,
+        width: usize,
+        dtable: ViewMut<'_>,
+    ) -> Result<()> {
+        check_positions(dtable.len(), dx.len(), tokens_per_sequence, 0, width);
+        let sequence_len = tokens_per_sequence * width;
+        let program = Program::new(Source::Embedding, dx.dtype());
+        let (sequences, grid) = ((dx.len() / sequence_len) as u64, Self::by_items(sequence_len));
+        let (dx, dtable) = (self.read(&dx, dx.dtype())?, self.write(&dtable, Dtype::F32)?);
+        let len = sequence_len as u64;
+        launch!(self, program, "positions_backward", grid, dx, sequences, len, dtable)
+    }
+
+    fn dropout(&self, mask: &DropoutMask, first_element: u64, x: ViewMut<'_>) -> Result<()> {
+        let (threshold, scale) = (mask.threshold(), mask.scale());
+        if threshold == 0 {
+            return Ok(());
+        }
+        let (seed, stream) = mask.key.parts();
+        let (key, n, grid) =
+            (KernelKey { seed, stream }, x.len() as u64, self.over(2 * x.len() + 8));
+        let (program, x) = (Program::new(Source::Pointwise, x.dtype()), self.write(&x, x.dtype())?);
+        launch!(self, program, "dropout", grid, x, n, key, first_element, threshold, scale)
+    }
+}
+
+fn code_of(function: Activation) -> i32 {
+    match function {
+        Activation::Gelu => 0,
+        Activation::Relu => 1,
+    }
+}
+
+fn check_positions(table: usize, x: usize, tokens: usize, first: usize, width: usize) {
+    assert!(
+        tokens > 0 && width > 0 && x.is_multiple_of(tokens * width),
+        "whole sequences of {tokens} tokens"
+    );
+    let (needed, rows) = (first + tokens, table / width);
+    assert!(needed <= rows, "{needed} positions, but the table has {rows} rows");
+}

@@ -1,0 +1,189 @@
+//! Cross-entropy on a CUDA device. Unlike on the CPU, exponentials are computed twice instead of
+//! being stored in the type of the logits, which may have few digits.
+
+use super::Cuda;
+use super::launch::launch;
+use super::programs::{Grid, Program, Source};
+use crate::device::error::Result;
+use crate::device::losses::{Losses, Targets};
+use crate::device::view::{Dtype, View, ViewMut};
+
+impl Cuda {
+    /// Number of columns of logits.
+    fn vocab(logits: usize, rows: usize) -> usize {
+        assert!(rows > 0 && logits.is_multiple_of(rows) && logits > 0, "{rows} rows of logits");
+        logits / rows
+    }
+
+    /// The sum of losses, by one block.
+    fn sum_losses(&self, losses: u64, rows: usize, total: &ViewMut<'_>) -> Result<()> {
+        assert_eq!(total.len(), 1, "one sum");
+        let (total, rows) = (self.write(total, Dtype::F64)?, rows as u64);
+        let grid = Grid { blocks: (1, 1, 1), threads: 1024, shared_bytes: 0 };
+        let program = Program::new(Source::CrossEntropy, Dtype::F32);
+        launch!(self, program, "sum_losses", grid, losses, rows, total)
+    }
+
+    /// Losses of rows of logits, and their gradients if there are `num_targets`.
+    fn loss(
+        &self,
+        logits: &View<'_>,
+        targets: &View<'_>,
+        (num_targets, factor): (u64, f32),
+        losses: &ViewMut<'_>,
+        total: &ViewMut<'_>,
+    ) -> Result<()> {
+        let rows = targets.len();
+        let vocab = Self::vocab(logits.len(), rows);
+        assert_eq!(losses.len(), rows, "a loss for each target");
+        let program = Program::new(Source::CrossEntropy, logits.dtype());
+        let (targets, losses) = (self.read(targets, Dtype::U32)?, self.write(losses, Dtype::F32)?);
+        let (logits, grid) = (self.read(logits, logits.dtype())?, Self::by_rows(rows, vocab));
+        let vocab = vocab as u64;
+        launch!(
+            self,
+            program,
+            "cross_entropy",
+            grid,
+            logits,
+            vocab,
+            targets,
+            num_targets,
+            factor,
+            losses,
+        )?;
+        self.sum_losses(losses, rows, total)
+    }
+}
+
+impl Losses for Cuda {
+    fn cross_entropy(
+        &self,
+        logits: View<'_>,
+        targets: View<'_>,
+        losses: ViewMut<'_>,
+        total: ViewMut<'_>,
+    ) -> Result<()> {
+        self.loss(&logits, &targets, (0, 1.0), &losses, &total)
+    }
+
+    fn cross_entropy_backward(
+        &self,
+        logits: ViewMut<'_>,
+        targets: Targets<'_>,
+        losses: ViewMut<'_>,
+        total: ViewMut<'_>,
+    ) -> Result<()> {
+        assert!(targets.num_targets > 0, "a batch has targets");
+        let factors = (targets.num_targets, targets.loss_scale);
+        self.loss(&logits.as_view(), &targets.ids, factors, &losses, &total)
+    }
+
+    fn raise_maxima(&self, logits: View<'_>, max: ViewMut<'_>) -> Result<()> {
+        let (rows, vocab) = (max.len(), Self::vocab(logits.len(), max.len()));
+        let program = Program::new(Source::CrossEntropy, logits.dtype());
+        let (logits, max) = (self.read(&logits, logits.dtype())?, self.write(&max, Dtype::F32)?);
+        let (grid, vocab) = (Self::by_rows(rows, vocab), vocab as u64);
+        launch!(self, program, "raise_maxima", grid, logits, vocab, max)
+    }
+
+    fn exponential_sums(
+        &self,
+        logits: ViewMut<'_>,
+        targets: View<'_>,
+        max: View<'_>,
+        sums: ViewMut<'_>,
+        _trains: bool,
+    ) -> Result<()> {
+        let (rows, vocab) = (targets.len(), Self::vocab(logits.len(), targets.len()));
+        assert_eq!([max.len(), sums.len()], [rows; 2], "a maximum and a sum for each row");
+        let program = Program::new(Source::CrossEntropy, logits.dtype());
+        let logits = self.write(&logits, logits.dtype())?;
+        let (targets, max) = (self.read(&targets, Dtype::U32)?, self.read(&max, Dtype::F32)?);
+        let (sums, grid) = (self.write(&sums, Dtype::F32)?, Self::by_rows(rows, vocab));
+        let vocab = vocab as u64;
+        launch!(self, program, "exponential_sums", grid, logits, vocab, targets, max, sums)
+    }
+
+    fn target_logits(
+        &self,
+        logits: View<'_>,
+        first_column: usize,
+        targets: View<'_>,
+        target_logits: ViewMut<'_>,
+    ) -> Result<()> {
+        let (rows, vocab) = (targets.len(), Self::vocab(logits.len(), targets.len()));
+        assert_eq!(target_logits.len(), rows, "a logit for each target");
+        let program = Program::new(Source::CrossEntropy, logits.dtype());
+        let (logits, targets) =
+            (self.read(&logits, logits.dtype())?, self.read(&targets, Dtype::U32)?);
+        let (out, grid) = (self.write(&target_logits, Dtype::F32)?, Self::by_items(rows));
+        let [vocab, first, rows] = [vocab, first_column, rows].map(|count| count as u64);
+        launch!(self, program, "target_logits", grid, logits, vocab, first, targets, rows, out)
+    }
+
+    fn shard_gradients(
+        &self,
+        logits: ViewMut<'_>,
+        first_column: usize,
+        targets: Targets<'_>,
+        max: View<'_>,
+        sums: View<'_>,
+    ) -> Result<()> {
+        let rows = targets.ids.len();
+        let vocab = Self::vocab(logits.len(), rows);
+        assert_eq!([max.len(), sums.len()], [rows; 2], "a maximum and a sum for each row");
+        let program = Program::new(Source::CrossEntropy, logits.dtype());
+        let logits = self.write(&logits, logits.dtype())?;
+        let (num, factor) = (targets.num_targets, targets.loss_scale);
+        let (ids, max) = (self.read(&targets.ids, Dtype::U32)?, self.read(&max, Dtype::F32)?);
+        let (sums, grid) = (self.read(&sums, Dtype::F32)?, Self::by_rows(rows, vocab));
+        let [vocab, first] = [vocab, first_column].map(|count| count as u64);
+        launch!(
+            self,
+            program,
+            "shard_gradients",
+            grid,
+            logits,
+            vocab,
+            first,
+            ids,
+            num,
+            factor,
+            max,
+            sums,
+        )
+    }
+
+    fn shard_losses(
+        &self,
+        targets: View<'_>,
+        max: View<'_>,
+        sums: View<'_>,
+        target_logits: View<'_>,
+        losses: ViewMut<'_>,
+        total: ViewMut<'_>,
+    ) -> Result<()> {
+        let rows = targets.len();
+        let lens = [max.len(), sums.len(), target_logits.len(), losses.len()];
+        assert_eq!(lens, [rows; 4], "values for each row");
+        let (targets, max) = (self.read(&targets, Dtype::U32)?, self.read(&max, Dtype::F32)?);
+        let sums = self.read(&sums, Dtype::F32)?;
+        let target_logits = self.read(&target_logits, Dtype::F32)?;
+        let (losses, grid) = (self.write(&losses, Dtype::F32)?, Self::by_items(rows));
+        let (program, num) = (Program::new(Source::CrossEntropy, Dtype::F32), rows as u64);
+        launch!(
+            self,
+            program,
+            "shard_losses",
+            grid,
+            targets,
+            max,
+            sums,
+            target_logits,
+            num,
+            losses,
+        )?;
+        self.sum_losses(losses, rows, &total)
+    }
+}

@@ -1,0 +1,140 @@
+//! Memory, copies and events on a CUDA device.
+
+use super::Cuda;
+use super::driver::{Copy2d, CudaEvent, DeviceMemory};
+use super::launch::launch;
+use super::programs::{Program, Source};
+use crate::device::error::Result;
+use crate::device::memory::{Event, Memory, MemoryInfo};
+use crate::device::operands::check_rows;
+use crate::device::view::{Buffer, Dtype, Place, View, ViewMut};
+use crate::gemm::Precision;
+
+impl Memory for Cuda {
+    fn name(&self) -> String {
+        format!("{} (cuda:{})", self.name, self.context.index)
+    }
+
+    fn kernel_class(&self, precision: Precision) -> String {
+        let (major, minor) = self.capability;
+        format!("{precision}-cuda-sm{major}{minor}")
+    }
+
+    fn memory(&self) -> Result<Option<MemoryInfo>> {
+        self.context.memory_info().map(Some)
+    }
+
+    fn allocate(&self, dtype: Dtype, len: usize) -> Result<Buffer> {
+        let memory = DeviceMemory::new(&self.context, len * dtype.size())?;
+        Ok(Buffer::new(Box::new(memory), dtype, len))
+    }
+
+    fn copy(&self, from: View<'_>, to: ViewMut<'_>) -> Result<()> {
+        assert_eq!(from.len(), to.len(), "as many elements on both sides");
+        assert_eq!(from.dtype(), to.dtype(), "one type on both sides");
+        if from.is_empty() {
+            return Ok(());
+        }
+        self.context.activate()?;
+        let (driver, stream) = (&self.context.driver, self.context.stream);
+        let (bytes, dtype) = (from.num_bytes(), from.dtype());
+        match (from.place(), to.as_view().place()) {
+            (Place::Host, Place::Host) => {
+                // SAFETY: both sides are host memory of this size; the target is borrowed alone.
+                unsafe { std::ptr::copy_nonoverlapping(from.address(), to.address(), bytes) };
+                Ok(())
+            }
+            (Place::Host, Place::Cuda(_)) => {
+                let target = self.write(&to, dtype)?;
+                // SAFETY: both sides have this size. The driver has read pageable memory when the
+                // call returns.
+                let code =
+                    unsafe { (driver.copy_in)(target, from.address().cast(), bytes, stream) };
+                self.context.check("cuMemcpyHtoDAsync", code)
+            }
+            (Place::Cuda(_), Place::Host) => {
+                let source = self.read(&from, dtype)?;
+                // SAFETY: both sides have this size; the stream is waited for below.
+                let code = unsafe { (driver.copy_out)(to.address().cast(), source, bytes, stream) };
+                self.context.check("cuMemcpyDtoHAsync", code)?;
+                self.context.synchronize()
+            }
+            (Place::Cuda(_), Place::Cuda(_)) => {
+                let (source, target) = (self.read(&from, dtype)?, self.write(&to, dtype)?);
+                // SAFETY: both sides have this size, on this device.
+                let code = unsafe { (driver.copy_inside)(target, source, bytes, stream) };
+                self.context.check("cuMemcpyDtoDAsync", code)
+            }
+        }
+    }
+
+    fn copy_rows(
+        &self,
+        (rows, cols): (usize, usize),
+        (from, from_stride): (View<'_>, usize),
+        (to, to_stride): (ViewMut<'_>, usize),
+    ) -> Result<()> {
+        check_rows(from.len(), rows, cols, from_stride);
+        check_rows(to.len(), rows, cols, to_stride);
+        if rows * cols == 0 {
+            return Ok(());
+        }
+        self.context.activate()?;
+        let (dtype, size) = (from.dtype(), from.dtype().size());
+        let source = (self.read(&from, dtype)?, from_stride * size);
+        let target = (self.write(&to, dtype)?, to_stride * size);
+        let copy = Copy2d::inside(source, target, cols * size, rows);
+        // SAFETY: the rows are inside both operands, which were checked.
+        let code = unsafe { (self.context.driver.copy_2d)(&raw const copy, self.context.stream) };
+        self.context.check("cuMemcpy2DAsync", code)
+    }
+
+    fn fill(&self, to: ViewMut<'_>, value: f32) -> Result<()> {
+        let program = Program::new(Source::Pointwise, to.dtype());
+        let n = to.len() as u64;
+        let x = self.write(&to, to.dtype())?;
+        launch!(self, program, "fill", self.over(to.len()), x, n, value)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.context.synchronize()
+    }
+
+    fn record(&self) -> Result<Event> {
+        Ok(Event(Some(Box::new(CudaEvent::record(&self.context)?))))
+    }
+
+    fn wait(&self, event: &Event) -> Result<()> {
+        let Some(event) = of_cuda(event) else { return Ok(()) };
+        self.context.activate()?;
+        // SAFETY: both handles are valid.
+        let code =
+            unsafe { (self.context.driver.stream_wait)(self.context.stream, event.handle, 0) };
+        self.context.check("cuStreamWaitEvent", code)
+    }
+
+    fn wait_on_host(&self, event: &Event) -> Result<()> {
+        let Some(event) = of_cuda(event) else { return Ok(()) };
+        self.context.activate()?;
+        // SAFETY: a valid event.
+        let code = unsafe { (self.context.driver.event_synchronize)(event.handle) };
+        self.context.check("cuEventSynchronize", code)
+    }
+
+    fn seconds_between(&self, start: &Event, end: &Event) -> Result<Option<f64>> {
+        let (Some(first), Some(second)) = (of_cuda(start), of_cuda(end)) else { return Ok(None) };
+        self.wait_on_host(end)?;
+        let mut milliseconds = 0.0;
+        // SAFETY: both events are recorded; writes one number.
+        let code = unsafe {
+            (self.context.driver.event_elapsed)(&raw mut milliseconds, first.handle, second.handle)
+        };
+        self.context.check("cuEventElapsedTime", code)?;
+        Ok(Some(f64::from(milliseconds) / 1e3))
+    }
+}
+
+/// The event of a CUDA device; those of a CPU are always done.
+fn of_cuda(event: &Event) -> Option<&CudaEvent> {
+    event.0.as_ref()?.downcast_ref()
+}

@@ -1,0 +1,282 @@
+//! Matrix products on a CUDA device.
+//!
+//! cuBLASLt multiplies operands of one type; an operand of another type is rounded to it first. Our
+//! own kernel takes shapes that cuBLASLt has no algorithm for.
+
+use super::cublas_lt::{Call, Fused, Operand, WORKSPACE_BYTES};
+use super::launch::{launch, type_code};
+use super::programs::{Grid, Program, Source};
+use super::{Cuda, attention};
+use crate::attention::{Dropout, Shape};
+use crate::device::error::{DeviceError, Result};
+use crate::device::layers::Layers;
+use crate::device::operands::{Activation, Epilogue, HeadRows, Matrix, MatrixMut, check_rows};
+use crate::device::products::Products;
+use crate::device::view::{Dtype, View, ViewMut};
+use crate::gemm::{Precision, Write};
+
+/// Rows and columns of a tile of our own product.
+const TILE: usize = 32;
+
+impl Products for Cuda {
+    fn product(
+        &self,
+        precision: Precision,
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+        mut c: MatrixMut<'_>,
+        write: Write,
+        epilogue: Epilogue<'_>,
+    ) -> Result<()> {
+        let ((m, k), (b_rows, n)) = (a.shape(), b.shape());
+        assert_eq!(b_rows, k, "the operands share k");
+        assert_eq!((c.rows, c.cols), (m, n), "the target is m x n");
+        assert!(k > 0, "a product over nothing has no chain");
+        check_rows(a.data.len(), a.rows, a.cols, a.row_stride);
+        check_rows(b.data.len(), b.rows, b.cols, b.row_stride);
+        check_rows(c.data.len(), m, n, c.row_stride);
+        if m == 0 || n == 0 {
+            return Ok(());
+        }
+        match epilogue {
+            Epilogue::None => self.multiply(precision, a, b, &mut c, write, Fused::None)?,
+            Epilogue::Bias(bias) => {
+                assert_eq!(bias.len(), n, "a bias has a number for each column");
+                // The library has the bias in the type of the result.
+                if bias.dtype() == c.data.dtype() && is_aligned(&bias) {
+                    let bias = self.read(&bias, bias.dtype())?;
+                    self.multiply(precision, a, b, &mut c, write, Fused::Bias { bias })?;
+                } else {
+                    self.multiply(precision, a, b, &mut c, write, Fused::None)?;
+                    self.add_bias(&mut c, bias)?;
+                }
+            }
+            Epilogue::BiasGelu { bias, before } => {
+                assert_eq!(bias.len(), n, "a bias has a number for each column");
+                assert_eq!(before.len(), m * n, "the input of the activation is m x n");
+                assert!(write == Write::Set && c.row_stride == n, "an activation overwrites");
+                self.bias_gelu(precision, a, b, c, bias, before)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn product_algorithms(&self) -> Result<String> {
+        Ok(self.blas()?.algorithms())
+    }
+
+    fn set_product_algorithms(&self, algorithms: &str) -> Result<()> {
+        self.blas()?.set_algorithms(algorithms);
+        Ok(())
+    }
+
+    fn attention_scratch_len(&self, _precision: Precision, shape: Shape) -> usize {
+        attention::scratch_len(shape)
+    }
+
+    fn attention_forward(
+        &self,
+        precision: Precision,
+        shape: Shape,
+        qkv: [HeadRows<'_>; 3],
+        first_query: usize,
+        dropout: Option<&Dropout>,
+        out_thd: ViewMut<'_>,
+        lse_bht: ViewMut<'_>,
+        _scratch: ViewMut<'_>,
+    ) -> Result<()> {
+        self.attend(precision, shape, qkv, first_query, dropout, &out_thd, &lse_bht)
+    }
+
+    fn attention_backward(
+        &self,
+        precision: Precision,
+        shape: Shape,
+        qkv: [HeadRows<'_>; 3],
+        out_thd: View<'_>,
+        lse_bht: View<'_>,
+        dout_thd: View<'_>,
+        dropout: Option<&Dropout>,
+        dqkv: ViewMut<'_>,
+        scratch: ViewMut<'_>,
+    ) -> Result<()> {
+        let outputs = [out_thd, lse_bht, dout_thd];
+        self.attend_backward(precision, shape, qkv, outputs, dropout, &dqkv, &scratch)
+    }
+}
+
+impl Cuda {
+    fn add_bias(&self, c: &mut MatrixMut<'_>, bias: View<'_>) -> Result<()> {
+        let dtype = c.data.dtype();
+        let (x, stride, width) = (self.write(&c.data, dtype)?, c.row_stride as u64, c.cols as u64);
+        let (bias_type, bias) = (type_code(bias.dtype())?, self.read(&bias, bias.dtype())?);
+        let program = Program::new(Source::Pointwise, dtype);
+        let grid = Self::by_rows(c.rows, c.cols);
+        launch!(self, program, "bias_add", grid, x, bias, bias_type, width, stride)
+    }
+
+    /// In one call where the library's GELU is as exact as the result's type: it approximates tanh.
+    fn bias_gelu(
+        &self,
+        precision: Precision,
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+        mut c: MatrixMut<'_>,
+        bias: View<'_>,
+        mut before: ViewMut<'_>,
+    ) -> Result<()> {
+        let (m, n, dtype) = (c.rows, c.cols, c.data.dtype());
+        let fits = dtype != Dtype::F32
+            && [bias.dtype(), before.dtype()] == [dtype; 2]
+            && n.is_multiple_of(8)
+            && is_aligned(&bias)
+            && is_aligned(&before.as_view());
+        if fits {
+            let (bias, before) = (self.read(&bias, dtype)?, self.write(&before, dtype)?);
+            let fused = Fused::BiasGelu { bias, before };
+            if self.try_library(precision, a, b, &mut c, Write::Set, fused)? {
+                return Ok(());
+            }
+        }
+        let target = MatrixMut::new(before.reborrow(), m, n);
+        self.product(precision, a, b, target, Write::Set, Epilogue::Bias(bias))?;
+        let out = c.data.range(0..m * n);
+        self.activate(Activation::Gelu, before.as_view(), out)
+    }
+
+    fn multiply(
+        &self,
+        precision: Precision,
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+        c: &mut MatrixMut<'_>,
+        write: Write,
+        fused: Fused,
+    ) -> Result<()> {
+        if self.try_library(precision, a, b, c, write, fused)? {
+            return Ok(());
+        }
+        let dtype = operand_dtype(precision);
+        self.rounded(0, dtype, &a, |a_address| {
+            self.rounded(1, dtype, &b, |b_address| {
+                self.multiply_by_kernel(dtype, (&a, a_address), (&b, b_address), c, write)
+            })
+        })?;
+        match fused {
+            Fused::None => Ok(()),
+            Fused::Bias { bias } => {
+                let (dtype, width) = (c.data.dtype(), c.cols as u64);
+                let (x, stride) = (self.write(&c.data, dtype)?, c.row_stride as u64);
+                let (program, code) = (Program::new(Source::Pointwise, dtype), type_code(dtype)?);
+                let grid = Self::by_rows(c.rows, c.cols);
+                launch!(self, program, "bias_add", grid, x, bias, code, width, stride)
+            }
+            Fused::BiasGelu { .. } => unreachable!("its caller falls back itself"),
+        }
+    }
+
+    /// Multiplies by cuBLASLt; `false` if it has no algorithm.
+    fn try_library(
+        &self,
+        precision: Precision,
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+        c: &mut MatrixMut<'_>,
+        write: Write,
+        fused: Fused,
+    ) -> Result<bool> {
+        let (dtype, out_dtype) = (operand_dtype(precision), c.data.dtype());
+        if out_dtype != Dtype::F32 && out_dtype != dtype {
+            let reason = format!("operands in {dtype}, but the result in {out_dtype}");
+            return Err(DeviceError::Unsupported { operation: "product", reason });
+        }
+        let ((m, k), n) = (a.shape(), c.cols);
+        let target = (self.write(&c.data, out_dtype)?, c.row_stride);
+        let blas = self.blas()?;
+        let operand = |matrix: &Matrix<'_>, address| Operand {
+            address,
+            row_stride: matrix.row_stride,
+            transposed: matrix.transposed,
+        };
+        self.rounded(0, dtype, &a, |a_address| {
+            self.rounded(1, dtype, &b, |b_address| {
+                self.with_scratch(2, WORKSPACE_BYTES, |workspace| {
+                    let call = Call {
+                        shape: (m, n, k),
+                        dtype,
+                        out_dtype,
+                        a: operand(&a, a_address),
+                        b: operand(&b, b_address),
+                        c: target,
+                        add: write == Write::Add,
+                        fused,
+                    };
+                    self.context.activate()?;
+                    // SAFETY: operands were checked to have these shapes.
+                    unsafe { blas.multiply(&call, workspace, self.context.stream) }
+                })
+            })
+        })
+    }
+
+    /// Calls `body` with the address of an operand in `dtype`, rounded to it if it has another.
+    fn rounded<R>(
+        &self,
+        slot: usize,
+        dtype: Dtype,
+        matrix: &Matrix<'_>,
+        body: impl FnOnce(u64) -> Result<R>,
+    ) -> Result<R> {
+        let data = &matrix.data;
+        let address = self.read(data, data.dtype())?;
+        if data.dtype() == dtype {
+            return body(address);
+        }
+        self.with_scratch(slot, data.len() * dtype.size(), |target| {
+            let program = Program::new(Source::Convert, data.dtype());
+            let (n, none, code) = (data.len() as u64, 0u64, type_code(dtype)?);
+            let grid = self.over(data.len());
+            launch!(self, program, "convert", grid, address, target, code, n, none)?;
+            body(target)
+        })
+    }
+
+    fn multiply_by_kernel(
+        &self,
+        dtype: Dtype,
+        (a, a_address): (&Matrix<'_>, u64),
+        (b, b_address): (&Matrix<'_>, u64),
+        c: &mut MatrixMut<'_>,
+        write: Write,
+    ) -> Result<()> {
+        let strides = |matrix: &Matrix<'_>| {
+            let stride = matrix.row_stride as u64;
+            if matrix.transposed { (1, stride) } else { (stride, 1u64) }
+        };
+        let ((a_row, a_col), (b_row, b_col)) = (strides(a), strides(b));
+        let (m, n, k) = (c.rows as u64, c.cols as u64, a.shape().1 as u64);
+        let (target, code) = (self.write(&c.data, c.data.dtype())?, type_code(c.data.dtype())?);
+        let (c_row, add) = (c.row_stride as u64, i32::from(write == Write::Add));
+        let blocks = (c.cols.div_ceil(TILE), c.rows.div_ceil(TILE), 1);
+        let grid = Grid { blocks, threads: 256, shared_bytes: 0 };
+        let program = Program::new(Source::Product, dtype);
+        launch!(
+            self, program, "product", grid, a_address, a_row, a_col, b_address, b_row, b_col,
+            target, code, c_row, m, n, k, add,
+        )
+    }
+}
+
+/// Whether 16-byte accesses are aligned.
+fn is_aligned(view: &View<'_>) -> bool {
+    view.address().addr().is_multiple_of(16)
+}
+
+/// Type of the operands of products in a precision.
+const fn operand_dtype(precision: Precision) -> Dtype {
+    match precision {
+        Precision::F32 => Dtype::F32,
+        Precision::Bf16 => Dtype::Bf16,
+        Precision::F16 => Dtype::F16,
+    }
+}

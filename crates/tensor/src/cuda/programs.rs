@@ -1,0 +1,237 @@
+//! Our own kernels: sources in the binary, compiled at first use, cached machine code.
+
+use super::driver::{Context, Handle};
+use super::nvrtc::Nvrtc;
+use crate::device::error::{DeviceError, Result};
+use crate::device::view::Dtype;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ffi::{CString, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Text in front of every source.
+const COMMON: &str = include_str!("kernels/common.cuh");
+
+/// A source of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    Attention,
+    AttentionMma,
+    Columns,
+    Convert,
+    CrossEntropy,
+    Embedding,
+    Norm,
+    Optimizer,
+    Pointwise,
+    Product,
+}
+
+impl Source {
+    const fn text(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Attention => ("attention.cu", include_str!("kernels/attention.cu")),
+            Self::AttentionMma => ("attention_mma.cu", include_str!("kernels/attention_mma.cu")),
+            Self::Columns => ("columns.cu", include_str!("kernels/columns.cu")),
+            Self::Convert => ("convert.cu", include_str!("kernels/convert.cu")),
+            Self::CrossEntropy => ("cross_entropy.cu", include_str!("kernels/cross_entropy.cu")),
+            Self::Embedding => ("embedding.cu", include_str!("kernels/embedding.cu")),
+            Self::Norm => ("norm.cu", include_str!("kernels/norm.cu")),
+            Self::Optimizer => ("optimizer.cu", include_str!("kernels/optimizer.cu")),
+            Self::Pointwise => ("pointwise.cu", include_str!("kernels/pointwise.cu")),
+            Self::Product => ("product.cu", include_str!("kernels/product.cu")),
+        }
+    }
+}
+
+/// A source compiled for one type of activations and, for attention, one head dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Program {
+    pub(super) source: Source,
+    pub(super) dtype: Dtype,
+    pub(super) head_dim: usize,
+}
+
+impl Program {
+    pub(super) const fn new(source: Source, dtype: Dtype) -> Self {
+        Self { source, dtype, head_dim: 0 }
+    }
+}
+
+/// Machine code of kernels between processes; files of the platform, or nothing.
+pub trait KernelCache: Send + Sync {
+    /// Machine code stored under a key.
+    fn load(&self, key: &str) -> Option<Vec<u8>>;
+    /// Stores machine code; failures only cost time.
+    fn store(&self, key: &str, code: &[u8]);
+}
+
+/// A cache that keeps nothing: every process compiles its kernels.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoCache;
+
+impl KernelCache for NoCache {
+    fn load(&self, _key: &str) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn store(&self, _key: &str, _code: &[u8]) {}
+}
+
+/// Shape of a launch.
+#[derive(Clone, Copy)]
+pub(super) struct Grid {
+    pub(super) blocks: (usize, usize, usize),
+    pub(super) threads: usize,
+    pub(super) shared_bytes: usize,
+}
+
+/// Dynamic shared memory above this needs a permission.
+const SHARED_BYTES_FREE: usize = 48 * 1024;
+const ATTRIBUTE_SHARED_BYTES: i32 = 8;
+
+/// Address of a kernel's argument.
+pub(super) fn arg<T>(x: &T) -> *mut c_void {
+    (&raw const *x).cast_mut().cast()
+}
+
+/// Loaded programs of a device.
+pub(super) struct Programs {
+    context: Arc<Context>,
+    arch: String,
+    cache: Arc<dyn KernelCache>,
+    nvrtc: OnceLock<Nvrtc>,
+    modules: Mutex<BTreeMap<Program, Module>>,
+}
+
+struct Module {
+    handle: Handle,
+    functions: BTreeMap<&'static str, Handle>,
+}
+
+// SAFETY: the driver's handles may be used from any thread.
+unsafe impl Send for Module {}
+
+impl Programs {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        capability: (i32, i32),
+        cache: Arc<dyn KernelCache>,
+    ) -> Self {
+        let arch = format!("sm_{}{}", capability.0, capability.1);
+        let context = Arc::clone(context);
+        Self { context, arch, cache, nvrtc: OnceLock::new(), modules: Mutex::default() }
+    }
+
+    /// Queues one kernel.
+    ///
+    /// # Safety
+    /// `args` must be those of the kernel, and its accesses must stay inside borrowed memory.
+    pub(super) unsafe fn launch(
+        &self,
+        program: Program,
+        name: &'static str,
+        grid: Grid,
+        args: &mut [*mut c_void],
+    ) -> Result<()> {
+        let (x, y, z) = grid.blocks;
+        if x * y * z == 0 {
+            return Ok(());
+        }
+        self.context.activate()?;
+        let function = self.function(program, name)?;
+        let driver = &self.context.driver;
+        let shared = grid.shared_bytes;
+        if shared > SHARED_BYTES_FREE {
+            // SAFETY: a valid function.
+            let code = unsafe {
+                (driver.function_attribute)(function, ATTRIBUTE_SHARED_BYTES, shared as i32)
+            };
+            driver.check("cuFuncSetAttribute", code)?;
+        }
+        let [x, y, z, threads, shared] =
+            [x, y, z, grid.threads, shared].map(|count| count as c_uint);
+        // SAFETY: the caller guarantees the arguments; the stream is that of this context.
+        let code = unsafe {
+            let stream = self.context.stream;
+            let args = args.as_mut_ptr();
+            (driver.launch)(function, x, y, z, threads, 1, 1, shared, stream, args, null_mut())
+        };
+        driver.check("cuLaunchKernel", code)
+    }
+
+    fn function(&self, program: Program, name: &'static str) -> Result<Handle> {
+        let mut modules = self.modules.lock().expect("no launch panics while it holds the list");
+        let driver = &self.context.driver;
+        let module = match modules.entry(program) {
+            Entry::Occupied(module) => module.into_mut(),
+            Entry::Vacant(place) => {
+                let (code, mut handle) = (self.machine_code(program)?, null_mut());
+                // SAFETY: the image is a whole program; the driver copies it.
+                let status = unsafe { (driver.module_load)(&raw mut handle, code.as_ptr().cast()) };
+                driver.check("cuModuleLoadData", status)?;
+                place.insert(Module { handle, functions: BTreeMap::new() })
+            }
+        };
+        if let Some(function) = module.functions.get(name) {
+            return Ok(*function);
+        }
+        let (symbol, mut function) = (CString::new(name).expect("a name"), null_mut());
+        // SAFETY: the module is loaded, the name a string.
+        let status =
+            unsafe { (driver.module_function)(&raw mut function, module.handle, symbol.as_ptr()) };
+        driver.check("cuModuleGetFunction", status)?;
+        module.functions.insert(name, function);
+        Ok(function)
+    }
+
+    /// Machine code from the cache, or compiled and stored there.
+    fn machine_code(&self, program: Program) -> Result<Vec<u8>> {
+        let storage = match program.dtype {
+            Dtype::F32 => "float",
+            Dtype::Bf16 => "bf16",
+            Dtype::F16 => "f16",
+            dtype @ (Dtype::F64 | Dtype::U32 | Dtype::U64) => {
+                let reason = format!("no kernels for activations in {dtype}");
+                return Err(DeviceError::Unsupported { operation: "kernel", reason });
+            }
+        };
+        let (name, text) = program.source.text();
+        let text = format!("{COMMON}\n#line 1 \"{name}\"\n{text}");
+        let mut options = vec![
+            format!("--gpu-architecture={}", self.arch),
+            "--std=c++17".to_owned(),
+            format!("-DSTORAGE={storage}"),
+        ];
+        if program.head_dim > 0 {
+            options.push(format!("-DHEAD_DIM={}", program.head_dim));
+        }
+        let nvrtc = self.nvrtc()?;
+        let (major, minor) = nvrtc.version();
+        let key = format!("{} {major}.{minor} {}", options.join(" "), text);
+        let key = format!("{}-{storage}-{}-{:016x}", name, self.arch, fingerprint(&key));
+        if let Some(code) = self.cache.load(&key) {
+            return Ok(code);
+        }
+        let code = nvrtc.compile(name, &text, &options)?;
+        self.cache.store(&key, &code);
+        Ok(code)
+    }
+
+    /// The compiler, loaded at first use.
+    fn nvrtc(&self) -> Result<&Nvrtc> {
+        if let Some(nvrtc) = self.nvrtc.get() {
+            return Ok(nvrtc);
+        }
+        let loaded = Nvrtc::load()?;
+        Ok(self.nvrtc.get_or_init(|| loaded))
+    }
+}
+
+/// FNV-1a of a text.
+fn fingerprint(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,119 @@
+//! Cross-entropy on the CPU.
+
+use crate::cross_entropy::{self, vocab_parallel};
+use crate::device::error::Result;
+use crate::device::losses::{Losses, Targets};
+use crate::device::view::{View, ViewMut};
+use crate::gemm::Precision;
+use crate::{Cpu, convert};
+
+impl Losses for Cpu {
+    fn cross_entropy(
+        &self,
+        logits: View<'_>,
+        targets: View<'_>,
+        losses: ViewMut<'_>,
+        total: ViewMut<'_>,
+    ) -> Result<()> {
+        let (logits, targets) = (logits.as_slice()?, targets.as_slice::<u32>()?);
+        let vocab = logits.len() / targets.len();
+        let sum = cross_entropy::forward(self, logits, vocab, targets, losses.into_slice()?);
+        set_total(total, sum)
+    }
+
+    fn cross_entropy_backward(
+        &self,
+        logits: ViewMut<'_>,
+        targets: Targets<'_>,
+        losses: ViewMut<'_>,
+        total: ViewMut<'_>,
+    ) -> Result<()> {
+        let (logits, losses) = (logits.into_slice()?, losses.into_slice()?);
+        let (ids, num) = (targets.ids.as_slice()?, targets.num_targets);
+        let vocab = logits.len() / ids.len();
+        let sum = cross_entropy::forward_backward(self, logits, vocab, ids, num, losses);
+        scale_gradients(self, logits, targets.loss_scale);
+        set_total(total, sum)
+    }
+
+    fn raise_maxima(&self, logits: View<'_>, max: ViewMut<'_>) -> Result<()> {
+        vocab_parallel::raise_maxima(self, logits.as_slice()?, max.into_slice()?);
+        Ok(())
+    }
+
+    fn exponential_sums(
+        &self,
+        logits: ViewMut<'_>,
+        targets: View<'_>,
+        max: View<'_>,
+        sums: ViewMut<'_>,
+        trains: bool,
+    ) -> Result<()> {
+        let (logits, targets) = (logits.into_slice()?, targets.as_slice()?);
+        let (max, sums) = (max.as_slice()?, sums.into_slice()?);
+        if trains {
+            vocab_parallel::exponentials(self, logits, targets, max, sums);
+        } else {
+            vocab_parallel::exponential_sums(self, logits, targets, max, sums);
+        }
+        Ok(())
+    }
+
+    fn target_logits(
+        &self,
+        logits: View<'_>,
+        first_column: usize,
+        targets: View<'_>,
+        target_logits: ViewMut<'_>,
+    ) -> Result<()> {
+        let (logits, targets) = (logits.as_slice()?, targets.as_slice()?);
+        let columns = first_column..first_column + logits.len() / targets.len();
+        vocab_parallel::target_logits(logits, columns, targets, target_logits.into_slice()?);
+        Ok(())
+    }
+
+    fn shard_gradients(
+        &self,
+        logits: ViewMut<'_>,
+        first_column: usize,
+        targets: Targets<'_>,
+        _max: View<'_>,
+        sums: View<'_>,
+    ) -> Result<()> {
+        let (logits, ids) = (logits.into_slice()?, targets.ids.as_slice()?);
+        let columns = first_column..first_column + logits.len() / ids.len();
+        let (num, sums) = (targets.num_targets, sums.as_slice()?);
+        vocab_parallel::gradients(self, logits, columns, ids, num, sums);
+        scale_gradients(self, logits, targets.loss_scale);
+        Ok(())
+    }
+
+    fn shard_losses(
+        &self,
+        targets: View<'_>,
+        max: View<'_>,
+        sums: View<'_>,
+        target_logits: View<'_>,
+        losses: ViewMut<'_>,
+        total: ViewMut<'_>,
+    ) -> Result<()> {
+        let (targets, max, sums) = (targets.as_slice()?, max.as_slice()?, sums.as_slice()?);
+        let (target_logits, losses) = (target_logits.as_slice()?, losses.into_slice()?);
+        set_total(total, vocab_parallel::losses(targets, max, sums, target_logits, losses))
+    }
+}
+
+/// The one `f64` of a sum.
+fn set_total(total: ViewMut<'_>, sum: f64) -> Result<()> {
+    let [total] = total.into_slice::<f64>()? else { panic!("one sum") };
+    *total = sum;
+    Ok(())
+}
+
+/// Applies the loss scale.
+fn scale_gradients(cpu: &Cpu, gradients: &mut [f32], loss_scale: f32) {
+    #[expect(clippy::float_cmp, reason = "one is exact: no scale")]
+    if loss_scale != 1.0 {
+        convert::scale(cpu, gradients, loss_scale, Precision::F32);
+    }
+}

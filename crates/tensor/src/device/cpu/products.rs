@@ -1,0 +1,121 @@
+//! Products and attention on the CPU.
+
+use crate::attention::{self, Dropout, Rows, Shape};
+use crate::device::error::Result;
+use crate::device::operands::{Epilogue, HeadRows, Matrix, MatrixMut};
+use crate::device::products::Products;
+use crate::device::view::{Dtype, View, ViewMut};
+use crate::gemm::{self, Elements, Mat, MatMut, Precision, Write};
+use crate::{Cpu, gelu};
+use half::{bf16, f16};
+
+impl Products for Cpu {
+    fn product(
+        &self,
+        precision: Precision,
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+        c: MatrixMut<'_>,
+        write: Write,
+        epilogue: Epilogue<'_>,
+    ) -> Result<()> {
+        let (a, b) = (mat(&a)?, mat(&b)?);
+        let MatrixMut { data, rows, cols, row_stride } = c;
+        let out = data.into_slice::<f32>()?;
+        let target = |data| MatMut { data, rows, cols, row_stride };
+        match epilogue {
+            Epilogue::None => gemm::product(self, precision, a, b, target(out), write, None),
+            Epilogue::Bias(bias) => {
+                let bias = bias.as_slice()?;
+                gemm::product(self, precision, a, b, target(out), write, Some(bias));
+            }
+            Epilogue::BiasGelu { bias, before } => {
+                let (bias, before) = (bias.as_slice()?, before.into_slice()?);
+                assert!(write == Write::Set && row_stride == cols, "an activation overwrites");
+                let dense = MatMut::new(before, rows, cols);
+                gemm::product(self, precision, a, b, dense, write, Some(bias));
+                gelu::forward(self, before, out);
+            }
+        }
+        Ok(())
+    }
+
+    fn product_algorithms(&self) -> Result<String> {
+        Ok(String::new())
+    }
+
+    fn set_product_algorithms(&self, _algorithms: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn attention_scratch_len(&self, precision: Precision, shape: Shape) -> usize {
+        attention::scratch_len_in(precision, shape)
+    }
+
+    fn attention_forward(
+        &self,
+        precision: Precision,
+        shape: Shape,
+        qkv: [HeadRows<'_>; 3],
+        first_query: usize,
+        dropout: Option<&Dropout>,
+        out_thd: ViewMut<'_>,
+        lse_bht: ViewMut<'_>,
+        scratch: ViewMut<'_>,
+    ) -> Result<()> {
+        let [q, k, v] = [head_rows(&qkv[0])?, head_rows(&qkv[1])?, head_rows(&qkv[2])?];
+        let (out, lse) = (out_thd.into_slice()?, lse_bht.into_slice()?);
+        let scratch = scratch.into_slice()?;
+        attention::forward_in(
+            self,
+            precision,
+            shape,
+            q,
+            k,
+            v,
+            first_query,
+            dropout,
+            out,
+            lse,
+            scratch,
+        );
+        Ok(())
+    }
+
+    fn attention_backward(
+        &self,
+        precision: Precision,
+        shape: Shape,
+        qkv: [HeadRows<'_>; 3],
+        out_thd: View<'_>,
+        lse_bht: View<'_>,
+        dout_thd: View<'_>,
+        dropout: Option<&Dropout>,
+        dqkv: ViewMut<'_>,
+        scratch: ViewMut<'_>,
+    ) -> Result<()> {
+        let [q, k, v] = [head_rows(&qkv[0])?, head_rows(&qkv[1])?, head_rows(&qkv[2])?];
+        let (out, lse, dout) = (out_thd.as_slice()?, lse_bht.as_slice()?, dout_thd.as_slice()?);
+        let (dqkv, scratch) = (dqkv.into_slice()?, scratch.into_slice()?);
+        attention::backward_in(
+            self, precision, shape, q, k, v, out, lse, dout, dropout, dqkv, scratch,
+        );
+        Ok(())
+    }
+}
+
+/// Elements of a matrix on the host.
+fn mat<'a>(matrix: &Matrix<'a>) -> Result<Mat<'a>> {
+    let Matrix { ref data, rows, cols, row_stride, transposed } = *matrix;
+    let elements = match data.dtype() {
+        Dtype::Bf16 => Elements::Bf16(data.as_slice::<bf16>()?),
+        Dtype::F16 => Elements::F16(data.as_slice::<f16>()?),
+        _ => Elements::F32(data.as_slice::<f32>()?),
+    };
+    let mat = Mat::strided_of(elements, rows, cols, row_stride);
+    Ok(if transposed { mat.t() } else { mat })
+}
+
+fn head_rows<'a>(rows: &HeadRows<'a>) -> Result<Rows<'a>> {
+    Ok(Rows { data: rows.data.as_slice()?, stride: rows.stride })
+}

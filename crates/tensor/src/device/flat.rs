@@ -1,0 +1,55 @@
+//! Flat buffers: sums, conversions, checks and optimizer steps.
+
+use super::error::Result;
+use super::operands::Rule;
+use super::view::{View, ViewMut};
+use crate::gemm::Precision;
+use crate::moments::AdamStep;
+
+/// Operations on flat buffers of parameters, gradients and state.
+pub trait FlatBuffers {
+    /// `out = a + b`.
+    fn add(&self, a: View<'_>, b: View<'_>, out: ViewMut<'_>) -> Result<()>;
+
+    /// `target += source`.
+    fn add_assign(&self, target: ViewMut<'_>, source: View<'_>) -> Result<()>;
+
+    /// Converts between float types, rounding to nearest; adds to `errors`, two `u64`, the numbers
+    /// of results that are not finite and of those that became zero, unless it is empty.
+    fn convert(&self, from: View<'_>, to: ViewMut<'_>, errors: ViewMut<'_>) -> Result<()>;
+
+    /// Multiplies by `factor` and rounds to `precision`, in place; counts as [`Self::convert`].
+    fn scale(
+        &self,
+        x: ViewMut<'_>,
+        factor: f32,
+        precision: Precision,
+        errors: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// The `f64` sum of squares of each [`crate::reduce::SQUARES_CHUNK`] elements.
+    fn sum_squares(&self, x: View<'_>, out: ViewMut<'_>) -> Result<()>;
+
+    /// The lowest index whose element is infinite or not a number; waits for it.
+    fn first_non_finite(&self, x: View<'_>) -> Result<Option<usize>>;
+
+    /// Updates parameters by an optimizer's rule, with its state (unused buffers are empty), and
+    /// writes the rounded parameters to `copy`, unless it is empty.
+    fn optimizer_step(
+        &self,
+        rule: &Rule,
+        p: ViewMut<'_>,
+        g: View<'_>,
+        state: [ViewMut<'_>; 2],
+        copy: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// LAMB: updates moments `m` and `v`, and replaces gradients by the direction of the step.
+    fn lamb_direction(
+        &self,
+        step: &AdamStep,
+        p: View<'_>,
+        g: ViewMut<'_>,
+        moments: [ViewMut<'_>; 2],
+    ) -> Result<()>;
+}

@@ -1,0 +1,140 @@
+//! Normalisation, positions, activations, biases, embeddings and dropout.
+
+use super::error::Result;
+use super::operands::{Activation, Norm};
+use super::view::{View, ViewMut};
+use crate::dropout::DropoutMask;
+use crate::rope::Rotation;
+
+/// Layers other than products and attention, forward and backward.
+pub trait Layers {
+    /// Normalises rows and writes their statistics.
+    fn norm_forward(
+        &self,
+        norm: Norm<'_>,
+        x: View<'_>,
+        y: ViewMut<'_>,
+        stats: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// Sets `sum` to `x + residual` and normalises its rows.
+    fn add_norm_forward(
+        &self,
+        norm: Norm<'_>,
+        x: View<'_>,
+        residual: View<'_>,
+        sum: ViewMut<'_>,
+        y: ViewMut<'_>,
+        stats: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// Recomputes forward's output from the statistics.
+    fn normalize(&self, norm: Norm<'_>, x: View<'_>, stats: View<'_>, y: ViewMut<'_>)
+    -> Result<()>;
+
+    /// Adds the gradient of the input.
+    fn norm_backward(
+        &self,
+        norm: Norm<'_>,
+        x: View<'_>,
+        stats: View<'_>,
+        dy: View<'_>,
+        dx: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// Adds the gradients of weight and bias; an empty target is skipped.
+    fn norm_weight_backward(
+        &self,
+        norm: Norm<'_>,
+        x: View<'_>,
+        stats: View<'_>,
+        dy: View<'_>,
+        dweight: ViewMut<'_>,
+        dbias: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// Rotates the heads of `rows` in place by [`crate::rope::Table::angles`].
+    fn rotate(
+        &self,
+        angles: View<'_>,
+        head_dim: usize,
+        rows: ViewMut<'_>,
+        rotation: &Rotation,
+    ) -> Result<()>;
+
+    /// Sets `act` from rows of `ffn` gates, then `ffn` ups.
+    fn swiglu_forward(&self, gate_up: View<'_>, ffn: usize, act: ViewMut<'_>) -> Result<()>;
+
+    /// Sets the gradient of gates and ups, and `act` to forward's output.
+    fn swiglu_backward(
+        &self,
+        gate_up: View<'_>,
+        ffn: usize,
+        dact: View<'_>,
+        dgate_up: ViewMut<'_>,
+        act: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// Sets `y` to the activation of `x`.
+    fn activate(&self, function: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()>;
+
+    /// Sets `dx` to the gradient of `x`.
+    fn activate_backward(
+        &self,
+        function: Activation,
+        x: View<'_>,
+        dy: View<'_>,
+        dx: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// Adds a bias to every row.
+    fn bias_add(&self, x: ViewMut<'_>, bias: View<'_>) -> Result<()>;
+
+    /// Adds to each of `sums` the sum of its column: the gradient of a bias.
+    fn column_sums(&self, x: View<'_>, sums: ViewMut<'_>) -> Result<()>;
+
+    /// Sets each row to the row of its id in a table that starts at row `first_row`, or to -0 where
+    /// that is outside.
+    fn embedding_forward(
+        &self,
+        ids: View<'_>,
+        table: View<'_>,
+        first_row: usize,
+        width: usize,
+        out: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// Adds the gradient of each token to the table's row of its id, tokens ascending; ids outside
+    /// of the table are skipped.
+    fn embedding_backward(
+        &self,
+        ids: View<'_>,
+        dout: View<'_>,
+        first_row: usize,
+        width: usize,
+        dtable: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// Adds to row t the table's row `first_position + t % tokens_per_sequence`.
+    fn add_positions(
+        &self,
+        table: View<'_>,
+        tokens_per_sequence: usize,
+        first_position: usize,
+        width: usize,
+        x: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// Adds the gradient of the first `tokens_per_sequence` rows of the position table.
+    fn positions_backward(
+        &self,
+        dx: View<'_>,
+        tokens_per_sequence: usize,
+        width: usize,
+        dtable: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// Zeroes and scales elements by a random mask; the first has the global index
+    /// `first_element`.
+    fn dropout(&self, mask: &DropoutMask, first_element: u64, x: ViewMut<'_>) -> Result<()>;
+}

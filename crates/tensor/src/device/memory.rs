@@ -1,0 +1,64 @@
+//! Memory of a device, and the order of its work.
+
+use super::error::Result;
+use super::view::{Buffer, Dtype, View, ViewMut};
+use crate::gemm::Precision;
+use std::any::Any;
+
+/// A point in the order of a device's work.
+#[derive(Debug)]
+pub struct Event(pub(crate) Option<Box<dyn Any + Send + Sync>>);
+
+/// Memory of a device in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Not allocated.
+    pub free: usize,
+    /// All of it.
+    pub total: usize,
+}
+
+/// Allocations, copies and events.
+pub trait Memory: Send + Sync {
+    /// Name for people.
+    fn name(&self) -> String;
+
+    /// Name of the arithmetic: runs of one class give equal bits.
+    fn kernel_class(&self, precision: Precision) -> String;
+
+    /// Memory of the device; `None` where it is that of the host.
+    fn memory(&self) -> Result<Option<MemoryInfo>>;
+
+    /// Allocates zeroed memory.
+    fn allocate(&self, dtype: Dtype, len: usize) -> Result<Buffer>;
+
+    /// Copies all elements; either side may be in host memory.
+    fn copy(&self, from: View<'_>, to: ViewMut<'_>) -> Result<()>;
+
+    /// Copies `rows` rows of `cols` elements between buffers of this device with these distances
+    /// between rows.
+    fn copy_rows(
+        &self,
+        shape: (usize, usize),
+        from: (View<'_>, usize),
+        to: (ViewMut<'_>, usize),
+    ) -> Result<()>;
+
+    /// Sets every element of a buffer of floats.
+    fn fill(&self, to: ViewMut<'_>, value: f32) -> Result<()>;
+
+    /// Waits for all work.
+    fn synchronize(&self) -> Result<()>;
+
+    /// Marks the current end of the work.
+    fn record(&self) -> Result<Event>;
+
+    /// Lets work after this call start only when that before the event is done.
+    fn wait(&self, event: &Event) -> Result<()>;
+
+    /// Waits on the host until the work before the event is done.
+    fn wait_on_host(&self, event: &Event) -> Result<()>;
+
+    /// Seconds between two events, where the device measures them; waits for the second.
+    fn seconds_between(&self, start: &Event, end: &Event) -> Result<Option<f64>>;
+}

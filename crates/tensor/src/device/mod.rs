@@ -1,0 +1,43 @@
+//! The seam under the blocks of a model: coarse operations on views of a device's memory.
+//!
+//! A [`Device`] runs operations in the order in which they are called (one stream). A call returns
+//! when its work is queued; it waits only where the host needs a number: in [`Memory::copy`] to
+//! host memory, [`FlatBuffers::first_non_finite`] and [`Memory::synchronize`]. The CPU runs every
+//! operation at once, by the kernels of this crate and with their bits.
+//!
+//! Activations are `f32`, bf16 or `f16`: all of one call have one type, and a device without
+//! kernels for it returns [`DeviceError::Unsupported`]. The CPU has `f32` only. Parameters of norms
+//! and biases may be `f32` beside any type. Statistics, losses, gradients of parameters and
+//! optimizer state are `f32`. Sums are `f32` or wider, in an order that does not depend on timing,
+//! so two runs give equal bits.
+//!
+//! # Layout
+//! - [`view`]: element types, views and buffers; [`error`]; [`operands`].
+//! - [`memory`], [`products`], [`layers`], [`losses`], [`flat`]: the operations.
+//! - `cpu`: the operations on the CPU.
+
+mod cpu;
+pub mod error;
+pub mod flat;
+pub mod layers;
+pub mod losses;
+pub mod memory;
+pub mod operands;
+pub mod products;
+pub mod view;
+
+pub use error::{DeviceError, Result};
+pub use flat::FlatBuffers;
+pub use layers::Layers;
+pub use losses::{Losses, Targets};
+pub use memory::{Event, Memory, MemoryInfo};
+pub use operands::{
+    Activation, Epilogue, HeadRows, Matrix, MatrixMut, Momentum, Norm, Rates, Rule,
+};
+pub use products::Products;
+pub use view::{Buffer, Dtype, Element, View, ViewMut};
+
+/// Compute device of a rank. Panics when shapes do not fit; errors are failures of the device.
+pub trait Device: Memory + Products + Layers + Losses + FlatBuffers {}
+
+impl<D: Memory + Products + Layers + Losses + FlatBuffers> Device for D {}

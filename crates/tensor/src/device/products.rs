@@ -1,0 +1,60 @@
+//! Matrix products and attention.
+
+use super::error::Result;
+use super::operands::{Epilogue, HeadRows, Matrix, MatrixMut};
+use super::view::{View, ViewMut};
+use crate::attention::{Dropout, Shape};
+use crate::gemm::{Precision, Write};
+
+/// Matrix products and attention.
+pub trait Products {
+    /// `c (= or +=) a b` with operands rounded to `precision` and sums in `f32`; then the epilogue.
+    fn product(
+        &self,
+        precision: Precision,
+        a: Matrix<'_>,
+        b: Matrix<'_>,
+        c: MatrixMut<'_>,
+        write: Write,
+        epilogue: Epilogue<'_>,
+    ) -> Result<()>;
+
+    /// Algorithms of products that this device has chosen so far: a part of a run's identity,
+    /// for its checkpoint. Empty where the shape alone determines the order of additions.
+    fn product_algorithms(&self) -> Result<String>;
+
+    /// Uses the algorithms of an earlier process of the run instead of choosing them.
+    fn set_product_algorithms(&self, algorithms: &str) -> Result<()>;
+
+    /// Elements of `f32` scratch memory of the two calls below.
+    fn attention_scratch_len(&self, precision: Precision, shape: Shape) -> usize;
+
+    /// Attends from `tokens` queries of each sequence, the positions from `first_query` on, to the
+    /// keys at or before them; writes the output and the log-sum-exp by (sequence, head, query).
+    fn attention_forward(
+        &self,
+        precision: Precision,
+        shape: Shape,
+        qkv: [HeadRows<'_>; 3],
+        first_query: usize,
+        dropout: Option<&Dropout>,
+        out_thd: ViewMut<'_>,
+        lse_bht: ViewMut<'_>,
+        scratch: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// Sets `dqkv` (rows of query, key and value heads) to the gradients of a forward pass with
+    /// `first_query` zero.
+    fn attention_backward(
+        &self,
+        precision: Precision,
+        shape: Shape,
+        qkv: [HeadRows<'_>; 3],
+        out_thd: View<'_>,
+        lse_bht: View<'_>,
+        dout_thd: View<'_>,
+        dropout: Option<&Dropout>,
+        dqkv: ViewMut<'_>,
+        scratch: ViewMut<'_>,
+    ) -> Result<()>;
+}

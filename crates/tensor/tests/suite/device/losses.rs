@@ -1,0 +1,129 @@
+//! Cross-entropy, whole and over a sharded vocabulary.
+
+use super::{Case, on_every_device};
+use crate::common::{ids, numbers};
+use lockstep_tensor::cross_entropy::IGNORE;
+use lockstep_tensor::device::{Dtype, Targets};
+use lockstep_tensor::reference;
+
+const ROWS: usize = 5;
+
+/// Targets with an ignored row.
+fn targets(vocab: usize) -> Vec<u32> {
+    let mut targets = ids(1, ROWS, vocab);
+    targets[2] = IGNORE;
+    targets
+}
+
+fn exact(case: Case) -> Case {
+    Case { dtype: Dtype::F32, ..case }
+}
+
+#[test]
+fn losses_and_gradients_match_the_oracle() {
+    for (vocab, loss_scale) in [(1, 1.0), (17, 8.0), (200, 1.0), (9001, 1.0)] {
+        let (logits, targets) = (numbers(2, ROWS * vocab), targets(vocab));
+        // Far from zero, so that an exponential without the maximum would overflow.
+        let logits: Vec<f32> = logits.iter().map(|x| 60.0 + 3.0 * x).collect();
+        on_every_device(
+            |case| {
+                let (device, ids) = (case.device, case.upload_ids(&targets));
+                let (mut gradients, logits) = (case.upload(&logits), case.upload(&logits));
+                let [mut losses, mut evaluated] = [(); 2].map(|()| case.poisoned_f32(ROWS));
+                let mut total = device.allocate(Dtype::F64, 1).unwrap();
+                let mut outputs = Vec::new();
+                let target = (evaluated.view_mut(), total.view_mut());
+                device.cross_entropy(logits.view(), ids.view(), target.0, target.1).unwrap();
+                outputs.push(case.download_f64(&total)[0] as f32);
+                let targets = Targets { ids: ids.view(), num_targets: 7, loss_scale };
+                let (gradients_view, losses_view) = (gradients.view_mut(), losses.view_mut());
+                device
+                    .cross_entropy_backward(gradients_view, targets, losses_view, total.view_mut())
+                    .unwrap();
+                outputs.push(case.download_f64(&total)[0] as f32);
+                vec![
+                    outputs,
+                    case.download(&evaluated),
+                    case.download(&losses),
+                    case.download(&gradients),
+                ]
+            },
+            |case, got| {
+                let logits = case.wide(&logits);
+                let losses = reference::cross_entropy::forward(&logits, vocab, &targets);
+                let total: f64 = losses.iter().sum();
+                exact(case).assert_close("totals", &got[0], &[total; 2], vocab);
+                exact(case).assert_close("losses", &got[1], &losses, vocab);
+                assert_eq!(super::bits(&got[1]), super::bits(&got[2]), "{}", case.label());
+                let gradients = reference::cross_entropy::backward(&logits, vocab, &targets, 7);
+                let scale = f64::from(loss_scale);
+                let gradients: Vec<f64> = gradients.iter().map(|x| x * scale).collect();
+                case.assert_close("gradients", &got[3], &gradients, vocab);
+                let ignored = &got[3][2 * vocab..3 * vocab];
+                assert!(ignored.iter().all(|x| *x == 0.0), "{}: ignored row", case.label());
+            },
+        );
+    }
+}
+
+#[test]
+fn shards_of_the_vocabulary_give_the_loss_of_the_whole() {
+    let (vocab, split) = (123, 50);
+    let (logits, targets) = (numbers(3, ROWS * vocab), targets(vocab));
+    on_every_device(
+        |case| {
+            let (device, ids) = (case.device, case.upload_ids(&targets));
+            let mut max = case.upload_f32(&[f32::NEG_INFINITY; ROWS]);
+            let mut target_logits = case.upload_f32(&[-0.0; ROWS]);
+            let mut shards = [0..split, split..vocab].map(|columns| {
+                let part = |row: &[f32]| row[columns.clone()].to_vec();
+                let part: Vec<f32> = logits.chunks(vocab).flat_map(part).collect();
+                (columns.start, case.upload(&part), case.poisoned_f32(ROWS))
+            });
+            for (first, logits, _) in &shards {
+                device.raise_maxima(logits.view(), max.view_mut()).unwrap();
+                let target = target_logits.view_mut();
+                device.target_logits(logits.view(), *first, ids.view(), target).unwrap();
+            }
+            for trains in [false, true] {
+                for (_, logits, sums) in &mut shards {
+                    let (logits, sums) = (logits.view_mut(), sums.view_mut());
+                    device.exponential_sums(logits, ids.view(), max.view(), sums, trains).unwrap();
+                }
+            }
+            let mut sums = case.poisoned_f32(ROWS);
+            device.add(shards[0].2.view(), shards[1].2.view(), sums.view_mut()).unwrap();
+            let targets = Targets { ids: ids.view(), num_targets: 4, loss_scale: 2.0 };
+            for (first, logits, _) in &mut shards {
+                let logits = logits.view_mut();
+                device.shard_gradients(logits, *first, targets, max.view(), sums.view()).unwrap();
+            }
+            let mut losses = case.poisoned_f32(ROWS);
+            let mut total = device.allocate(Dtype::F64, 1).unwrap();
+            device
+                .shard_losses(
+                    ids.view(),
+                    max.view(),
+                    sums.view(),
+                    target_logits.view(),
+                    losses.view_mut(),
+                    total.view_mut(),
+                )
+                .unwrap();
+            let total = vec![case.download_f64(&total)[0] as f32];
+            let [first, second] = shards.map(|(_, gradients, _)| case.download(&gradients));
+            let rows = first.chunks(split).zip(second.chunks(vocab - split));
+            let gradients = rows.flat_map(|(a, b)| [a, b].concat()).collect();
+            vec![total, case.download(&losses), gradients]
+        },
+        |case, got| {
+            let logits = case.wide(&logits);
+            let losses = reference::cross_entropy::forward(&logits, vocab, &targets);
+            exact(case).assert_close("total", &got[0], &[losses.iter().sum()], vocab);
+            exact(case).assert_close("losses", &got[1], &losses, vocab);
+            let gradients = reference::cross_entropy::backward(&logits, vocab, &targets, 4);
+            let gradients: Vec<f64> = gradients.iter().map(|x| 2.0 * x).collect();
+            case.assert_close("gradients", &got[2], &gradients, vocab);
+        },
+    );
+}

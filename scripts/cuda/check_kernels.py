@@ -1,0 +1,98 @@
+"""Compiles every CUDA kernel by NVRTC, without a GPU.
+
+    pip install nvidia-cuda-nvrtc-cu12
+    python3 scripts/cuda/check_kernels.py [--library PATH] [--arch sm_90] [--verbose]
+
+NVRTC is looked for in the Python package, then on the library path. Exit code 0: all compile, or
+NVRTC is not installed (said in one line); 1: a kernel does not compile (with the compiler's log).
+"""
+
+import argparse
+import ctypes
+import glob
+import os
+import sys
+
+KERNELS = os.path.join(os.path.dirname(__file__), "../../crates/tensor/src/cuda/kernels")
+TYPES = ["float", "bf16", "f16"]
+# Attention is compiled for the head dimension of the model.
+HEAD_DIMS = [6, 64, 128, 256]
+
+
+def load(path):
+    """NVRTC from a path, the Python package or the library path; None if there is none."""
+    folders = [os.path.join(p, "nvidia/*/lib/libnvrtc.so.*") for p in sys.path]
+    found = [f for folder in folders for f in glob.glob(folder) if "alt" not in f]
+    for name in [path] if path else found + ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]:
+        try:
+            # NVRTC opens its builtins by name, so they are loaded first.
+            for builtins in glob.glob(os.path.join(os.path.dirname(name), "libnvrtc-builtins.so*")):
+                ctypes.CDLL(builtins, mode=ctypes.RTLD_GLOBAL)
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def compile_one(nvrtc, name, source, options):
+    """Size of the machine code, or the compiler's log."""
+    program = ctypes.c_void_p()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
+    values = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
+    failed = nvrtc.nvrtcCompileProgram(program, len(options), values) != 0
+    size = ctypes.c_size_t()
+    if failed:
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        return None, log.value.decode()
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetCUBIN(program, code)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return code.raw, ""
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--library")
+    parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--save", help="folder for the machine code")
+    args = parser.parse_args()
+    nvrtc = load(args.library)
+    if nvrtc is None:
+        print("skipped: NVRTC is not installed")
+        return 0
+    common = open(os.path.join(KERNELS, "common.cuh")).read()
+    failures = count = 0
+    for path in sorted(glob.glob(os.path.join(KERNELS, "*.cu"))):
+        name = os.path.basename(path)
+        # The line directive keeps the numbers of messages those of the file.
+        source = f'{common}\n#line 1 "{name}"\n' + open(path).read()
+        types = ["float"] if name == "optimizer.cu" else TYPES
+        if name == "attention_mma.cu":
+            types = ["bf16", "f16"]
+        dims = HEAD_DIMS if name.startswith("attention") else [None]
+        if name == "attention_mma.cu":
+            dims = [d for d in dims if d % 16 == 0 and d <= 128]
+        for element in types:
+            for dim in dims:
+                options = [f"--gpu-architecture={args.arch}", "--std=c++17", f"-DSTORAGE={element}"]
+                options += [f"-DHEAD_DIM={dim}"] if dim else []
+                code, log = compile_one(nvrtc, name, source, options)
+                count += 1
+                if code is None:
+                    failures += 1
+                    print(f"{name} for {element} {dim or ''} does not compile:\n{log}")
+                elif args.verbose:
+                    print(f"{name} {element} {dim or ''}: {len(code)} bytes")
+                if code is not None and args.save:
+                    stem = f"{name}-{element}-{dim or 0}.cubin"
+                    open(os.path.join(args.save, stem), "wb").write(code)
+    print(f"{count - failures} of {count} programs compile for {args.arch}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
