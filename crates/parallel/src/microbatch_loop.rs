@@ -125,8 +125,7 @@ impl Replica {
             }
             (None, Some(strategy)) if is_exchanged => {
                 let store = &mut *store;
-                let at =
-                    StrategyContext { step, blueprint, optimizer: None, update: None, store };
+                let at = StrategyContext { step, blueprint, optimizer: None, update: None, store };
                 let strategy = &mut **strategy;
                 device.run(&mut ExchangedStore { at, strategy }, &mut job, program, tasks)?;
             }

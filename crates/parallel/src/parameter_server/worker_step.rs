@@ -224,7 +224,8 @@ impl Replica {
         let Self { client: Some(client), store, .. } = self else { return };
         let (num_servers, worker) = (client.shard_servers.len(), client.comm.group_rank());
         let Some(compressor) = &mut client.compressor else { return };
-        let (server, bucket) = (number / client.ranges.list.len(), number % client.ranges.list.len());
+        let (server, bucket) =
+            (number / client.ranges.list.len(), number % client.ranges.list.len());
         let ranges = &client.ranges.list[bucket];
         let cuts: Vec<_> = (0..num_servers).map(|server| ranges.part(server)).collect();
         if cuts.iter().position(|range| !range.is_empty()) == Some(server) {
