@@ -72,7 +72,9 @@ mod tests {
                 assert_eq!(cases, select_few(Some(&commit), num_all, num_few));
                 assert!(cases.is_sorted_by(|a, b| a < b), "{cases:?}");
                 assert_eq!(cases.len() as u64, num_few);
-                cases.iter().for_each(|case| is_selected[*case as usize] = true);
+                for case in cases {
+                    is_selected[case as usize] = true;
+                }
             }
             assert!(is_selected.iter().all(|&is| is), "every case is selected by a commit");
         }
