@@ -5,6 +5,7 @@ use std::time::Duration;
 use lockstep_config::Blame;
 use lockstep_mesh::Rank;
 use lockstep_platform::{NetError, SharedError, ThreadError};
+use lockstep_tensor::device::DeviceError;
 
 use crate::label::Label;
 use crate::signature::Signature;
@@ -58,6 +59,9 @@ pub enum CommError {
     /// A thread could not be started.
     #[error("progress thread")]
     Thread(#[from] ThreadError),
+    /// The compute device failed.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
 }
 
 impl CommError {
@@ -70,7 +74,8 @@ impl CommError {
             | Self::ArenaFull { .. }
             | Self::Shared(_)
             | Self::Net(_)
-            | Self::Thread(_) => Blame::User,
+            | Self::Thread(_)
+            | Self::Device(_) => Blame::User,
         }
     }
 }

@@ -16,14 +16,15 @@ use crate::deferred_weight_grad::DeferredWeightGrad;
 use crate::dropout::{Dropout, RowMask, Site};
 use crate::grads::Grads;
 use crate::norm_linear::{NormLinear, NormLinearSaved};
+use crate::rope::RopeAngles;
 use crate::row_parallel::RowParallel;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::attention::{self, Heads, Rows, Shape};
+use lockstep_tensor::attention::{self, Heads, Shape};
+use lockstep_tensor::device::{Device, HeadRows, Result, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
-use lockstep_tensor::rope::{self, Rotation};
-use lockstep_tensor::{Cpu, reduce};
+use lockstep_tensor::rope::Rotation;
 use std::sync::Arc;
 
 /// Attention with its normalisation and projections.
@@ -35,23 +36,23 @@ pub(crate) struct Attention {
     pub(crate) head_dim: usize,
     /// Normalisation and projection to queries, keys and values.
     pub(crate) norm_linear: NormLinear,
-    /// RoPE table, where the family has one.
-    pub(crate) rope: Option<Arc<rope::Table>>,
+    /// RoPE angles, where the family has them.
+    pub(crate) rope: Option<Arc<RopeAngles>>,
     pub(crate) out: RowParallel,
     pub(crate) dropout: Dropout,
 }
 
 /// Saved values of forward.
 pub(crate) struct AttentionSaved<'a> {
-    qkv: &'a mut [f32],
-    stats: &'a mut [f32],
-    out_thd: &'a mut [f32],
-    lse_bht: &'a mut [f32],
+    qkv: ViewMut<'a>,
+    stats: ViewMut<'a>,
+    out_thd: ViewMut<'a>,
+    lse_bht: ViewMut<'a>,
 }
 
 impl AttentionSaved<'_> {
-    fn norm_linear<'b>(&'b self, x_tc: &'b [f32], num_rows: usize) -> NormLinearSaved<'b> {
-        NormLinearSaved { x_tc, stats: self.stats, num_rows }
+    fn norm_linear<'b>(&'b self, x_tc: View<'b>, num_rows: usize) -> NormLinearSaved<'b> {
+        NormLinearSaved { x_tc, stats: self.stats.as_view(), num_rows }
     }
 }
 
@@ -102,77 +103,80 @@ impl Attention {
     pub(crate) fn forward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        x_tc: &[f32],
-        y_tc: &mut [f32],
+        params: View<'_>,
+        x_tc: View<'_>,
+        mut y_tc: ViewMut<'_>,
         saved: &mut AttentionSaved<'_>,
-    ) {
-        let (cpu, tokens) = (ctx.cpu, ctx.microbatch.shape.tokens);
-        self.norm_linear.forward(ctx, params, x_tc, saved.qkv, saved.stats);
-        self.rotate(cpu, saved.qkv, (tokens, 0), false);
-        self.attend(ctx, saved);
-        let frame = ctx.scratch.frame();
-        self.out.forward(cpu, ctx.collectives, params, saved.out_thd, y_tc, frame);
+    ) -> Result<()> {
+        let (device, tokens) = (ctx.device, ctx.microbatch.shape.tokens);
+        let (qkv, stats) = (saved.qkv.reborrow(), saved.stats.reborrow());
+        self.norm_linear.forward(ctx, params, x_tc, qkv, stats)?;
+        self.rotate(device, saved.qkv.reborrow(), (tokens, 0), false)?;
+        self.attend(ctx, saved)?;
+        let (out_thd, y) = (saved.out_thd.as_view(), y_tc.reborrow());
+        self.out.forward(device, ctx.collectives, params, out_thd, y, ctx.scratch.frame())?;
         if let Some(mask) = self.mask(ctx) {
-            mask.apply(cpu, y_tc);
+            mask.apply(device, y_tc.reborrow())?;
         }
-        reduce::add_assign(cpu, y_tc, x_tc);
+        device.add_assign(y_tc, x_tc)
     }
 
     /// Computes attention from the kept values.
-    pub(crate) fn attend(&self, ctx: &mut Context<'_>, saved: &mut AttentionSaved<'_>) {
+    pub(crate) fn attend(
+        &self,
+        ctx: &mut Context<'_>,
+        saved: &mut AttentionSaved<'_>,
+    ) -> Result<()> {
         let shape = self.shape(ctx.microbatch.shape);
         let mask = self.attention_mask(ctx);
         let scratch = ctx.scratch.frame().take(self.attend_scratch_len(shape));
-        let (q, k, v) = self.rows(saved.qkv);
-        attention::forward_in(
-            ctx.cpu,
+        ctx.device.attention_forward(
             self.precision(),
             shape,
-            q,
-            k,
-            v,
+            self.rows(saved.qkv.as_view()),
             0,
             mask.as_ref(),
-            saved.out_thd,
-            saved.lse_bht,
+            saved.out_thd.reborrow(),
+            saved.lse_bht.reborrow(),
             scratch,
-        );
+        )
     }
 
     /// `d_stream_tc`: in, the gradient of `y_tc`; out, that of `x_tc`.
     pub(crate) fn backward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        x_tc: &[f32],
+        params: View<'_>,
+        x_tc: View<'_>,
         saved: &AttentionSaved<'_>,
-        d_stream_tc: &mut [f32],
+        d_stream_tc: ViewMut<'_>,
         mut grads: Grads<'_>,
-    ) {
-        let (cpu, t) = (ctx.cpu, ctx.microbatch.shape.rows());
+    ) -> Result<()> {
+        let (device, t) = (ctx.device, ctx.microbatch.shape.rows());
         let masks = (self.mask(ctx), self.attention_mask(ctx));
         let (microbatch, collectives, mut frame) =
             (ctx.microbatch.shape, &mut *ctx.collectives, ctx.scratch.frame());
-        let dz_tc = self.out.output_gradient(cpu, collectives, d_stream_tc, masks.0, t, &mut frame);
-        let (x, spare) = (&saved.out_thd, frame.nested());
-        self.out.backward_weight(cpu, collectives, x, dz_tc, grads.reborrow(), spare);
-        let d_qkv = frame.take(self.norm_linear.outputs_len(t));
+        let d_stream = d_stream_tc.as_view();
+        let dz_tc =
+            self.out.output_gradient(device, collectives, d_stream, masks.0, t, &mut frame)?;
+        let (x, spare) = (saved.out_thd.as_view(), frame.nested());
+        self.out.backward_weight(device, collectives, x, dz_tc, grads.reborrow(), spare)?;
+        let mut d_qkv = frame.take(self.norm_linear.outputs_len(t));
         self.attention_gradient(
-            cpu,
+            device,
             params,
             microbatch,
             saved,
             masks.1,
             dz_tc,
-            d_qkv,
+            d_qkv.reborrow(),
             frame.nested(),
-        );
+        )?;
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
-        let (own, spare) = (grads.reborrow(), frame.nested());
-        norm_linear.backward_weight(cpu, collectives, params, read, d_qkv, own, spare);
+        let (d_qkv, own, spare) = (d_qkv.into_view(), grads.reborrow(), frame.nested());
+        norm_linear.backward_weight(device, collectives, params, read, d_qkv, own, spare)?;
         norm_linear.backward_input(
-            cpu,
+            device,
             collectives,
             params,
             read,
@@ -180,98 +184,95 @@ impl Attention {
             d_stream_tc,
             grads,
             frame,
-        );
+        )
     }
 
     /// Computes the gradient of `x_tc` only, and stores the state for the weight gradients.
     pub(crate) fn backward_inputs(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        x_tc: &[f32],
+        params: View<'_>,
+        x_tc: View<'_>,
         saved: &AttentionSaved<'_>,
-        d_stream_tc: &mut [f32],
+        d_stream_tc: ViewMut<'_>,
         DeferredWeightGrad { dz_tc, dy: d_qkv, sums }: &mut DeferredWeightGrad<'_>,
-    ) {
-        let (cpu, t) = (ctx.cpu, ctx.microbatch.shape.rows());
+    ) -> Result<()> {
+        let (device, t) = (ctx.device, ctx.microbatch.shape.rows());
         let masks = (self.mask(ctx), self.attention_mask(ctx));
         let (microbatch, collectives, mut frame) =
             (ctx.microbatch.shape, &mut *ctx.collectives, ctx.scratch.frame());
-        self.out.fill_output_gradient(cpu, collectives, d_stream_tc, masks.0, dz_tc);
+        let (d_stream, dz) = (d_stream_tc.as_view(), dz_tc.reborrow());
+        self.out.fill_output_gradient(device, collectives, d_stream, masks.0, dz)?;
         self.attention_gradient(
-            cpu,
+            device,
             params,
             microbatch,
             saved,
             masks.1,
-            dz_tc,
-            d_qkv,
+            dz_tc.as_view(),
+            d_qkv.reborrow(),
             frame.nested(),
-        );
+        )?;
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
         norm_linear.backward_input_only(
-            cpu,
+            device,
             collectives,
             params,
             read,
-            d_qkv,
+            d_qkv.as_view(),
             d_stream_tc,
-            sums,
+            sums.reborrow(),
             frame,
-        );
+        )
     }
 
     /// Adds the gradients of parameters, from the stored state.
     pub(crate) fn backward_weights(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        x_tc: &[f32],
+        params: View<'_>,
+        x_tc: View<'_>,
         saved: &AttentionSaved<'_>,
         DeferredWeightGrad { dz_tc, dy: d_qkv, sums }: &DeferredWeightGrad<'_>,
         mut grads: Grads<'_>,
-    ) {
-        let (cpu, t) = (ctx.cpu, ctx.microbatch.shape.rows());
+    ) -> Result<()> {
+        let (device, t) = (ctx.device, ctx.microbatch.shape.rows());
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
-        let (x, spare) = (&saved.out_thd, frame.nested());
-        self.out.backward_weight(cpu, collectives, x, dz_tc, grads.reborrow(), spare);
-        let (read, own) = (saved.norm_linear(x_tc, t), grads.reborrow());
-        self.norm_linear.backward_weight(cpu, collectives, params, read, d_qkv, own, frame);
-        self.norm_linear.norm.add_sums(cpu, sums, grads);
+        let (x, dz_tc, spare) = (saved.out_thd.as_view(), dz_tc.as_view(), frame.nested());
+        self.out.backward_weight(device, collectives, x, dz_tc, grads.reborrow(), spare)?;
+        let (read, dy, own) = (saved.norm_linear(x_tc, t), d_qkv.as_view(), grads.reborrow());
+        self.norm_linear.backward_weight(device, collectives, params, read, dy, own, frame)?;
+        self.norm_linear.norm.add_sums(device, sums.as_view(), grads)
     }
 
     /// Computes the gradient of queries, keys and values from that of the output.
     fn attention_gradient(
         &self,
-        cpu: &Cpu,
-        params: &[f32],
+        device: &dyn Device,
+        params: View<'_>,
         microbatch: MicrobatchShape,
         saved: &AttentionSaved<'_>,
         mask: Option<attention::Dropout>,
-        dz_tc: &[f32],
-        d_qkv: &mut [f32],
+        dz_tc: View<'_>,
+        mut d_qkv: ViewMut<'_>,
         mut frame: Frame<'_>,
-    ) {
-        let d_out_thd = frame.take(microbatch.rows() * self.out.num_local_inputs());
-        self.out.backward_input(cpu, params, dz_tc, d_out_thd);
+    ) -> Result<()> {
+        let mut d_out_thd = frame.take(microbatch.rows() * self.out.num_local_inputs());
+        self.out.backward_input(device, params, dz_tc, d_out_thd.reborrow())?;
         let shape = self.shape(microbatch);
         let scratch = frame.take(self.attend_scratch_len(shape));
-        let (q, k, v) = self.rows(saved.qkv);
-        attention::backward_in(
-            cpu,
+        device.attention_backward(
             self.precision(),
             shape,
-            q,
-            k,
-            v,
-            saved.out_thd,
-            saved.lse_bht,
-            d_out_thd,
+            self.rows(saved.qkv.as_view()),
+            saved.out_thd.as_view(),
+            saved.lse_bht.as_view(),
+            d_out_thd.as_view(),
             mask.as_ref(),
-            d_qkv,
+            d_qkv.reborrow(),
             scratch,
-        );
-        self.rotate(cpu, d_qkv, (microbatch.tokens, 0), true);
+        )?;
+        self.rotate(device, d_qkv, (microbatch.tokens, 0), true)
     }
 
     /// Dropout mask of the output.
@@ -290,7 +291,7 @@ impl Attention {
         self.out.precision()
     }
 
-    /// Scratch memory of attention itself.
+    /// Scratch memory of attention itself: the CPU needs the most of all devices.
     fn attend_scratch_len(&self, shape: Shape) -> usize {
         attention::scratch_len_in(self.precision(), shape)
     }
@@ -317,51 +318,63 @@ impl Attention {
     /// over the cached past.
     pub(crate) fn decode(
         &self,
-        cpu: &Cpu,
-        params: &[f32],
+        device: &dyn Device,
+        params: View<'_>,
         (num_tokens, first): (usize, usize),
-        x_tc: &[f32],
-        y_tc: &mut [f32],
-        cache: &mut [f32],
+        x_tc: View<'_>,
+        mut y_tc: ViewMut<'_>,
+        cache: ViewMut<'_>,
         mut frame: Frame<'_>,
-    ) {
+    ) -> Result<()> {
         let microbatch = MicrobatchShape { sequences: 1, tokens: num_tokens };
         let mut rebuilt = Frame::over(frame.take(self.saved_len(microbatch).rebuilt));
-        let AttentionSaved { qkv, stats, out_thd, lse_bht } =
+        let AttentionSaved { mut qkv, stats, mut out_thd, lse_bht } =
             self.split(microbatch, &mut frame, &mut rebuilt);
-        let normed_tc = frame.nested().take(x_tc.len());
-        self.norm_linear.norm.forward(cpu, params, x_tc, normed_tc, stats);
-        self.norm_linear.product.forward(cpu, params, normed_tc, qkv);
-        self.rotate(cpu, qkv, (num_tokens, first), false);
+        let mut normed_tc = frame.nested().take(x_tc.len());
+        self.norm_linear.norm.forward(device, params, x_tc, normed_tc.reborrow(), stats)?;
+        self.norm_linear.product.forward(device, params, normed_tc.as_view(), qkv.reborrow())?;
+        self.rotate(device, qkv.reborrow(), (num_tokens, first), false)?;
 
         let num_shards = self.tp_shards().num_local();
         let shape = Shape { sequences: 1, ..self.shape(microbatch) };
         let (width, kv_len) =
             (self.norm_linear.product.num_outputs(), 2 * self.kv_heads * self.head_dim);
-        let qkv = qkv.chunks_exact(num_tokens * width);
-        let outs = out_thd.chunks_exact_mut(out_thd.len() / num_shards);
-        let lses = lse_bht.chunks_exact_mut(lse_bht.len() / num_shards);
-        let caches = cache.chunks_exact_mut(cache.len() / num_shards);
-        for (((qkv, out), lse), cache) in qkv.zip(outs).zip(lses).zip(caches) {
-            let new = cache[first * kv_len..].chunks_exact_mut(kv_len);
-            for (row, cached) in qkv.chunks_exact(width).zip(new) {
-                cached.copy_from_slice(&row[self.heads * self.head_dim..]);
-            }
-            let q = Rows { data: qkv, stride: width };
-            let k = Rows { data: cache, stride: kv_len };
-            let v = Rows { data: &cache[kv_len / 2..], stride: kv_len };
+        let len = |all: usize| all / num_shards;
+        let (out_len, lse_len, cache_len) =
+            (len(out_thd.len()), len(lse_bht.len()), len(cache.len()));
+        let mut qkv = Frame::over(qkv);
+        let mut outs = Frame::over(out_thd.reborrow());
+        let (mut lses, mut caches) = (Frame::over(lse_bht), Frame::over(cache));
+        for _ in 0..num_shards {
+            let qkv = qkv.take(num_tokens * width).into_view();
+            let mut cache = caches.take(cache_len);
+            let new = qkv.range(self.heads * self.head_dim..qkv.len());
+            let cached = cache.reborrow().range(first * kv_len..cache_len);
+            device.copy_rows((num_tokens, kv_len), (new, width), (cached, kv_len))?;
+            let cache = cache.into_view();
+            let values = cache.range(kv_len / 2..cache_len);
+            let rows = [(qkv, width), (cache, kv_len), (values, kv_len)]
+                .map(|(data, stride)| HeadRows { data, stride });
             let scratch = frame.nested().take(self.attend_scratch_len(shape));
+            let (out, lse) = (outs.take(out_len), lses.take(lse_len));
             let precision = self.precision();
-            attention::forward_in(cpu, precision, shape, q, k, v, first, None, out, lse, scratch);
+            device.attention_forward(precision, shape, rows, first, None, out, lse, scratch)?;
         }
-        self.out.forward(cpu, &mut SingleRank, params, out_thd, y_tc, frame);
-        reduce::add_assign(cpu, y_tc, x_tc);
+        let y = y_tc.reborrow();
+        self.out.forward(device, &mut SingleRank, params, out_thd.as_view(), y, frame)?;
+        device.add_assign(y_tc, x_tc)
     }
 
     /// Rotates queries and keys. `positions` is (tokens per sequence, position of each sequence's
     /// first token).
-    fn rotate(&self, cpu: &Cpu, qkv: &mut [f32], positions: (usize, usize), inverse: bool) {
-        let Some(table) = &self.rope else { return };
+    fn rotate(
+        &self,
+        device: &dyn Device,
+        qkv: ViewMut<'_>,
+        positions: (usize, usize),
+        inverse: bool,
+    ) -> Result<()> {
+        let Some(angles) = &self.rope else { return Ok(()) };
         let rotation = Rotation {
             row_stride: self.norm_linear.product.num_outputs(),
             num_heads: self.heads + self.kv_heads,
@@ -369,17 +382,16 @@ impl Attention {
             first_position: positions.1,
             inverse,
         };
-        rope::rotate(cpu, table, qkv, &rotation);
+        angles.rotate(device, qkv, &rotation)
     }
 
     /// Queries, keys and values inside the rows of `qkv`.
-    fn rows<'a>(&self, qkv: &'a [f32]) -> (Rows<'a>, Rows<'a>, Rows<'a>) {
+    fn rows<'a>(&self, qkv: View<'a>) -> [HeadRows<'a>; 3] {
         let (q_len, kv_len) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let at = |start: usize| Rows {
-            data: &qkv[start..],
+        [0, q_len, q_len + kv_len].map(|start| HeadRows {
+            data: qkv.range(start..qkv.len()),
             stride: self.norm_linear.product.num_outputs(),
-        };
-        (at(0), at(q_len), at(q_len + kv_len))
+        })
     }
 
     /// Shape of the attention call: every local shard adds sequences.

@@ -15,7 +15,7 @@ use crate::grads::Grads;
 use crate::param::Param;
 use crate::scratch::Scratch;
 use lockstep_config::LossScale;
-use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Device, Result, Targets, View, ViewMut};
 use std::ops::Range;
 
 /// Target of a token that is excluded from the loss.
@@ -42,14 +42,22 @@ impl MicrobatchShape {
 pub struct Microbatch<'a> {
     /// Shape of the micro-batch.
     pub shape: MicrobatchShape,
-    /// Token of each row.
-    pub inputs: &'a [u32],
+    /// Token of each row, a `u32`.
+    pub inputs: View<'a>,
     /// Token to predict at each row, or [`IGNORE`].
-    pub targets: &'a [u32],
+    pub targets: View<'a>,
     /// Index of the micro-batch's first sequence in the global batch of this step.
     pub first_sample: u64,
     /// Targets of the *global* batch that are not [`IGNORE`]: the denominator of the loss.
     pub num_targets: u64,
+}
+
+impl<'a> Microbatch<'a> {
+    /// Targets of a cross-entropy with that scale of the gradients.
+    pub(crate) fn loss_targets(&self, loss_scale: LossScale) -> Targets<'a> {
+        let Self { targets: ids, num_targets, .. } = *self;
+        Targets { ids, num_targets, loss_scale: loss_scale.factor() }
+    }
 }
 
 /// Mode of a pass.
@@ -68,10 +76,20 @@ pub enum Mode {
     Evaluate,
 }
 
+impl Mode {
+    /// Loss scale of a training pass.
+    pub(crate) const fn loss_scale(self) -> Option<LossScale> {
+        match self {
+            Self::Train { loss_scale, .. } => Some(loss_scale),
+            Self::Evaluate => None,
+        }
+    }
+}
+
 /// Arguments of every call of a block besides its own buffers.
 pub struct Context<'a> {
     /// The device.
-    pub cpu: &'a Cpu,
+    pub device: &'a dyn Device,
     /// The current micro-batch.
     pub microbatch: &'a Microbatch<'a>,
     /// Mode of the pass.
@@ -80,14 +98,17 @@ pub struct Context<'a> {
     pub scratch: &'a mut Scratch,
     /// Collectives over the tensor-parallel ranks.
     pub collectives: &'a mut dyn TensorCollectives,
+    /// Sum of the token losses, one `f64`, set by forward of the block that ends in the loss. The
+    /// host reads it when it needs the number; until then the device does not wait.
+    pub loss: ViewMut<'a>,
 }
 
 /// Arguments of a decoding call: new tokens of one sequence whose past is in the cache.
 pub struct DecodeContext<'a> {
     /// The device.
-    pub cpu: &'a Cpu,
-    /// The new tokens.
-    pub tokens: &'a [u32],
+    pub device: &'a dyn Device,
+    /// The new tokens, each a `u32`.
+    pub tokens: View<'a>,
     /// Position of the first of them, which is the number of positions in the cache.
     pub first_position: usize,
     /// Memory for the duration of the call.
@@ -97,7 +118,7 @@ pub struct DecodeContext<'a> {
 /// Input and output of a block, with the width of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockIo {
-    /// Reads the micro-batch's tokens; its input slice is empty.
+    /// Reads the micro-batch's tokens; its input is empty.
     TokensToStream {
         /// Width of the rows it writes.
         output: usize,
@@ -109,7 +130,7 @@ pub enum BlockIo {
         /// Width of the rows it writes: that of the next block's input.
         output: usize,
     },
-    /// Ends in the loss; its output slice is empty.
+    /// Ends in the loss; its output is empty.
     StreamToLoss {
         /// Width of the rows it reads.
         input: usize,
@@ -158,15 +179,15 @@ pub struct SavedLen {
 #[derive(Debug)]
 pub struct Saved<'a> {
     /// Values that are expensive to recompute.
-    pub kept: &'a mut [f32],
+    pub kept: ViewMut<'a>,
     /// Values that [`Recompute::Selective`] recomputes.
-    pub rebuilt: &'a mut [f32],
+    pub rebuilt: ViewMut<'a>,
 }
 
 impl Saved<'_> {
     /// Reborrows the memory.
     pub fn reborrow(&mut self) -> Saved<'_> {
-        Saved { kept: self.kept, rebuilt: self.rebuilt }
+        Saved { kept: self.kept.reborrow(), rebuilt: self.rebuilt.reborrow() }
     }
 }
 
@@ -238,43 +259,44 @@ pub trait Block: Send + Sync {
         Vec::new()
     }
 
-    /// Computes `output_tc` and fills `saved`; returns the sum of the token losses (zero for blocks
-    /// that do not end in the loss).
+    /// Computes `output_tc` and fills `saved`; the block that ends in the loss sets
+    /// [`Context::loss`].
     fn forward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        output_tc: &mut [f32],
+        params: View<'_>,
+        input_tc: View<'_>,
+        output_tc: ViewMut<'_>,
         saved: Saved<'_>,
-    ) -> f64;
+    ) -> Result<()>;
 
     /// Recomputes the values that `what` did not save, to equal bits. Blocks that are cheap, or
     /// whose backward follows at once, keep the default: the runtime saves everything for them.
     fn recompute(
         &self,
         _ctx: &mut Context<'_>,
-        _params: &[f32],
-        _input_tc: &[f32],
+        _params: View<'_>,
+        _input_tc: View<'_>,
         _saved: Saved<'_>,
         what: Recompute,
-    ) {
+    ) -> Result<()> {
         assert_eq!(what, Recompute::None, "{} saves everything", self.name());
+        Ok(())
     }
 
     /// Turns the gradient of the output in `d_stream_tc` into that of the input, in place, and
     /// *adds* the gradients of trained parameters to `grads`: frozen parameters take no work.
-    /// `saved` is unchanged. The slice has space for rows of the wider of the two, each at its
+    /// `saved` is unchanged. The view has space for rows of the wider of the two, each at its
     /// front.
     fn backward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
-        d_stream_tc: &mut [f32],
+        d_stream_tc: ViewMut<'_>,
         grads: Grads<'_>,
-    );
+    ) -> Result<()>;
 
     /// Number of elements that [`Self::backward_inputs`] stores for [`Self::backward_weights`].
     fn deferred_len(&self, shape: MicrobatchShape) -> usize {
@@ -287,14 +309,14 @@ pub trait Block: Send + Sync {
     fn backward_inputs(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
-        d_stream_tc: &mut [f32],
-        deferred: &mut [f32],
-    ) {
-        deferred[..d_stream_tc.len()].copy_from_slice(d_stream_tc);
-        self.backward(ctx, params, input_tc, saved, d_stream_tc, Grads::none());
+        d_stream_tc: ViewMut<'_>,
+        deferred: ViewMut<'_>,
+    ) -> Result<()> {
+        ctx.device.copy(d_stream_tc.as_view(), deferred.range(0..d_stream_tc.len()))?;
+        self.backward(ctx, params, input_tc, saved, d_stream_tc, Grads::none())
     }
 
     /// The second half: *adds* the gradients of trained parameters to `grads`. It may overwrite
@@ -302,13 +324,13 @@ pub trait Block: Send + Sync {
     fn backward_weights(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
-        deferred: &mut [f32],
+        deferred: ViewMut<'_>,
         grads: Grads<'_>,
-    ) {
-        self.backward(ctx, params, input_tc, saved, deferred, grads);
+    ) -> Result<()> {
+        self.backward(ctx, params, input_tc, saved, deferred, grads)
     }
 
     /// Elements of the key-value cache for `num_positions` tokens.
@@ -328,11 +350,11 @@ pub trait Block: Send + Sync {
     fn decode(
         &self,
         _ctx: &mut DecodeContext<'_>,
-        _params: &[f32],
-        _input_tc: &[f32],
-        _output: &mut [f32],
-        _cache: &mut [f32],
-    ) {
+        _params: View<'_>,
+        _input_tc: View<'_>,
+        _output: ViewMut<'_>,
+        _cache: ViewMut<'_>,
+    ) -> Result<()> {
         unreachable!("{} has no logits", self.name());
     }
 

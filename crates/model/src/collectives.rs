@@ -4,21 +4,23 @@
 //! the partial sum to a collective. Calls return no error: the implementation records a failure,
 //! and the runtime checks for it between blocks.
 
+use lockstep_tensor::device::ViewMut;
+
 /// Collectives over the tensor-parallel ranks. All ranks make the same calls in the same order,
 /// with buffers of equal length.
 pub trait TensorCollectives {
     /// Sums over all ranks, by the tree over shards.
-    fn all_reduce(&mut self, values: &mut [f32]);
+    fn all_reduce(&mut self, values: ViewMut<'_>);
 
     /// Maximum over all ranks, element by element.
-    fn all_reduce_max(&mut self, values: &mut [f32]);
+    fn all_reduce_max(&mut self, values: ViewMut<'_>);
 
     /// All-gather in place: every rank contributes its own part of `values`, all of equal length.
-    fn all_gather(&mut self, values: &mut [f32]);
+    fn all_gather(&mut self, values: ViewMut<'_>);
 
     /// Reduce-scatter in place: every rank gets its own part of the sum; the rest of `values` is
     /// undefined.
-    fn reduce_scatter(&mut self, values: &mut [f32]);
+    fn reduce_scatter(&mut self, values: ViewMut<'_>);
 
     /// Whether a call failed: results since then are invalid, and the pass may stop.
     fn has_failed(&self) -> bool {
@@ -59,11 +61,11 @@ impl CollectiveCall {
 pub struct SingleRank;
 
 impl TensorCollectives for SingleRank {
-    fn all_reduce(&mut self, _values: &mut [f32]) {}
+    fn all_reduce(&mut self, _values: ViewMut<'_>) {}
 
-    fn all_reduce_max(&mut self, _values: &mut [f32]) {}
+    fn all_reduce_max(&mut self, _values: ViewMut<'_>) {}
 
-    fn all_gather(&mut self, _values: &mut [f32]) {}
+    fn all_gather(&mut self, _values: ViewMut<'_>) {}
 
-    fn reduce_scatter(&mut self, _values: &mut [f32]) {}
+    fn reduce_scatter(&mut self, _values: ViewMut<'_>) {}
 }

@@ -9,7 +9,8 @@
 use crate::grads::Grads;
 use crate::linear::Linear;
 use crate::reduction_tree;
-use lockstep_tensor::Cpu;
+use crate::scratch::Frame;
+use lockstep_tensor::device::{Device, Result, View, ViewMut};
 
 /// Local shards of a column-parallel layer, in order.
 #[derive(Clone, Debug)]
@@ -41,37 +42,48 @@ impl ColumnParallel {
     }
 
     /// Overwrites `y`, shard after shard.
-    pub(crate) fn forward(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32]) {
-        let len = y.len() / self.shards.len();
-        for (shard, y) in self.shards.iter().zip(y.chunks_exact_mut(len)) {
-            shard.forward(cpu, params, x, y);
-        }
+    pub(crate) fn forward(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        x: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
+        let (len, mut y) = (y.len() / self.shards.len(), Frame::over(y));
+        self.shards.iter().try_for_each(|shard| shard.forward(device, params, x, y.take(len)))
     }
 
     /// Adds the gradients of trained weights and biases to `grads`.
-    pub(crate) fn backward_weight(&self, cpu: &Cpu, x: &[f32], dy: &[f32], mut grads: Grads<'_>) {
+    pub(crate) fn backward_weight(
+        &self,
+        device: &dyn Device,
+        x: View<'_>,
+        dy: View<'_>,
+        mut grads: Grads<'_>,
+    ) -> Result<()> {
         let len = dy.len() / self.shards.len();
-        for (shard, dy) in self.shards.iter().zip(dy.chunks_exact(len)) {
-            shard.backward_weight(cpu, x, dy, grads.reborrow());
-        }
+        self.shards.iter().enumerate().try_for_each(|(index, shard)| {
+            let dy = dy.range(index * len..(index + 1) * len);
+            shard.backward_weight(device, x, dy, grads.reborrow())
+        })
     }
 
     /// Sets `dx` to the partial sum of the local shards of the input gradient; `spare` has
     /// [`Self::spare_len`] elements.
     pub(crate) fn backward_input(
         &self,
-        cpu: &Cpu,
-        params: &[f32],
-        dy: &[f32],
-        dx: &mut [f32],
-        spare: &mut [f32],
-    ) {
+        device: &dyn Device,
+        params: View<'_>,
+        dy: View<'_>,
+        dx: ViewMut<'_>,
+        spare: ViewMut<'_>,
+    ) -> Result<()> {
         let (num, len) = (self.shards.len(), dy.len() / self.shards.len());
         let fuses = self.fuses();
-        reduction_tree::sum(cpu, 0..num, fuses, dx, spare, &mut |shard, dx, write| {
-            let dy = &dy[shard * len..][..len];
-            self.shards[shard].input_product(cpu, params, dy, dx, write);
-        });
+        reduction_tree::sum(device, 0..num, fuses, dx, spare, &mut |shard, dx, write| {
+            let dy = dy.range(shard * len..(shard + 1) * len);
+            self.shards[shard].input_product(device, params, dy, dx, write)
+        })
     }
 
     /// Whether a shard's term of the input gradient is rounded to one number before it is added.

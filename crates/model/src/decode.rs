@@ -7,37 +7,51 @@
 use crate::block::{BlockIo, DecodeContext};
 use crate::blueprint::Blueprint;
 use crate::scratch::Scratch;
-use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Buffer, Device, Dtype, Result, View, ViewMut};
 
 /// State of a sequence during generation.
 pub struct Decoder<'a> {
     blueprint: &'a Blueprint,
+    device: &'a dyn Device,
     /// One per block.
-    caches: Vec<Vec<f32>>,
+    caches: Vec<Buffer>,
     /// Positions in the cache.
     num_positions: usize,
+    /// New tokens.
+    tokens: Buffer,
     /// Input and output of the current block.
-    streams: [Vec<f32>; 2],
-    logits_v: Vec<f32>,
+    streams: [Buffer; 2],
+    logits_v: Buffer,
+    /// Logits on the host.
+    host_logits_v: Vec<f32>,
     scratch: Scratch,
     max_tokens: usize,
 }
 
 impl<'a> Decoder<'a> {
-    /// Starts an empty sequence that accepts up to `max_tokens` tokens per call.
-    pub fn new(blueprint: &'a Blueprint, max_tokens: usize) -> Self {
+    /// Starts an empty sequence on a device that accepts up to `max_tokens` tokens per call.
+    pub fn new(
+        blueprint: &'a Blueprint,
+        device: &'a dyn Device,
+        max_tokens: usize,
+    ) -> Result<Self> {
         let blocks = &blueprint.blocks;
         let scratch_len = blocks.iter().map(|block| block.decode_scratch_len(max_tokens)).max();
-        let stream = vec![0.0; max_tokens * blueprint.max_width()];
-        Self {
+        let floats = |len: usize| device.allocate(Dtype::F32, len);
+        let stream_len = max_tokens * blueprint.max_width();
+        let caches = blocks.iter().map(|block| floats(block.cache_len(blueprint.context)));
+        Ok(Self {
             blueprint,
-            caches: blocks.iter().map(|b| vec![0.0; b.cache_len(blueprint.context)]).collect(),
+            device,
+            caches: caches.collect::<Result<_>>()?,
             num_positions: 0,
-            streams: [stream.clone(), stream],
-            logits_v: vec![0.0; blueprint.vocab],
-            scratch: Scratch::new(scratch_len.unwrap_or(0)),
+            tokens: device.allocate(Dtype::U32, max_tokens)?,
+            streams: [floats(stream_len)?, floats(stream_len)?],
+            logits_v: floats(blueprint.vocab)?,
+            host_logits_v: vec![0.0; blueprint.vocab],
+            scratch: Scratch::new(device, scratch_len.unwrap_or(0))?,
             max_tokens,
-        }
+        })
     }
 
     /// Number of tokens so far.
@@ -56,11 +70,11 @@ impl<'a> Decoder<'a> {
     }
 
     /// Appends tokens to the sequence and returns the logits after the last of them. `params` holds
-    /// the flat buffer of each block.
+    /// the flat buffer of each block, in host memory.
     ///
     /// # Panics
     /// Without a token, with more than `max_tokens`, or with more than [`Self::num_remaining`].
-    pub fn feed<P: AsRef<[f32]>>(&mut self, cpu: &Cpu, params: &[P], tokens: &[u32]) -> &[f32] {
+    pub fn feed<P: AsRef<[f32]>>(&mut self, params: &[P], tokens: &[u32]) -> Result<&[f32]> {
         assert!((1..=self.max_tokens).contains(&tokens.len()), "1 to {} tokens", self.max_tokens);
         assert!(
             tokens.len() <= self.num_remaining(),
@@ -68,25 +82,29 @@ impl<'a> Decoder<'a> {
             self.blueprint.context
         );
         assert_eq!(params.len(), self.blueprint.blocks.len(), "a buffer per block");
-        let [mut input, mut output] = self.streams.each_mut().map(|stream| &mut stream[..]);
+        let (device, num_tokens) = (self.device, tokens.len());
+        device.copy(View::of(tokens), self.tokens.view_mut().range(0..num_tokens))?;
+        let [mut input, mut output] = self.streams.each_mut();
         let blocks = self.blueprint.blocks.iter().zip(params).zip(&mut self.caches);
         for ((block, params), cache) in blocks {
             let mut ctx = DecodeContext {
-                cpu,
-                tokens,
+                device,
+                tokens: self.tokens.view().range(0..num_tokens),
                 first_position: self.num_positions,
                 scratch: &mut self.scratch,
             };
             let io = block.io();
             let target = match io {
-                BlockIo::StreamToLoss { .. } => &mut self.logits_v,
-                _ => &mut output[..tokens.len() * io.output_width()],
+                BlockIo::StreamToLoss { .. } => self.logits_v.view_mut(),
+                _ => output.view_mut().range(0..num_tokens * io.output_width()),
             };
-            let source = &input[..tokens.len() * io.input_width()];
-            block.decode(&mut ctx, params.as_ref(), source, target, cache);
+            let source = input.view().range(0..num_tokens * io.input_width());
+            let params = View::of(params.as_ref());
+            block.decode(&mut ctx, params, source, target, cache.view_mut())?;
             std::mem::swap(&mut input, &mut output);
         }
-        self.num_positions += tokens.len();
-        &self.logits_v
+        device.copy(self.logits_v.view(), ViewMut::of(&mut self.host_logits_v))?;
+        self.num_positions += num_tokens;
+        Ok(&self.host_logits_v)
     }
 }

@@ -8,15 +8,16 @@
 
 use crate::norm_linear::NormLinear;
 use crate::scratch::Frame;
+use lockstep_tensor::device::ViewMut;
 
 /// Stored gradients of one half of a layer.
 pub(crate) struct DeferredWeightGrad<'a> {
     /// Gradient of the second product's output, all rows.
-    pub(crate) dz_tc: &'a mut [f32],
+    pub(crate) dz_tc: ViewMut<'a>,
     /// Gradient of the first product's output.
-    pub(crate) dy: &'a mut [f32],
+    pub(crate) dy: ViewMut<'a>,
     /// Contribution of the micro-batch to the gradients of the normalisation.
-    pub(crate) sums: &'a mut [f32],
+    pub(crate) sums: ViewMut<'a>,
 }
 
 impl<'a> DeferredWeightGrad<'a> {

@@ -55,7 +55,7 @@ fn transformer(model: &Model, tp_shards: &TensorShards, precision: Precision) ->
             blocks.push(Box::new(gpt2::layer(model, (tp_shards, precision), index)));
         }
     } else {
-        let rope = llama::rope_table(model);
+        let rope = llama::rope_angles(model);
         for index in 0..model.layers {
             blocks.push(Box::new(llama::layer(model, (tp_shards, precision), index, &rope)));
         }

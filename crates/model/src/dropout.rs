@@ -5,9 +5,10 @@
 //! evaluation, there is no mask and no work.
 
 use crate::block::{Context, Microbatch, Mode};
-use lockstep_tensor::dropout::{self, DropoutMask};
+use lockstep_tensor::attention;
+use lockstep_tensor::device::{Device, Result, ViewMut};
+use lockstep_tensor::dropout::DropoutMask;
 use lockstep_tensor::random::Key;
-use lockstep_tensor::{Cpu, attention};
 
 /// Site of a mask in a block.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +79,7 @@ pub(crate) struct RowMask {
 
 impl RowMask {
     /// Applies the mask in place, to values or to gradients.
-    pub(crate) fn apply(&self, cpu: &Cpu, rows: &mut [f32]) {
-        dropout::apply(cpu, &self.mask, self.first_element, rows);
+    pub(crate) fn apply(&self, device: &dyn Device, rows: ViewMut<'_>) -> Result<()> {
+        device.dropout(&self.mask, self.first_element, rows)
     }
 }

@@ -14,7 +14,7 @@ use crate::dropout::{Dropout, Site};
 use crate::grads::Grads;
 use crate::param::Param;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::{Cpu, embedding};
+use lockstep_tensor::device::{Device, Result, View, ViewMut};
 use std::ops::Range;
 
 /// Token and position embedding.
@@ -35,20 +35,31 @@ impl Embedding {
     /// Embeds tokens and positions, summed over all shards.
     fn embed(
         &self,
-        cpu: &Cpu,
+        device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
         microbatch: &Microbatch<'_>,
-        params: &[f32],
-        all_tc: &mut [f32],
-    ) {
-        let table = &params[self.tokens.clone()];
-        let first = self.first_token;
-        embedding::forward_part(cpu, microbatch.inputs, table, first, self.width, all_tc);
-        self.tp_shards.sum_rows(collectives, all_tc);
-        if let Some(at) = &self.positions {
-            let table = &params[at.clone()];
-            embedding::add_positions(cpu, table, microbatch.shape.tokens, 0, self.width, all_tc);
-        }
+        params: View<'_>,
+        mut all_tc: ViewMut<'_>,
+    ) -> Result<()> {
+        let (table, first) = (params.range(self.tokens.clone()), self.first_token);
+        let out = all_tc.reborrow();
+        device.embedding_forward(microbatch.inputs, table, first, self.width, out)?;
+        self.tp_shards.sum_rows(collectives, all_tc.reborrow());
+        self.add_positions(device, params, (microbatch.shape.tokens, 0), all_tc)
+    }
+
+    /// Adds the vectors of positions, where there are any. `positions` is (tokens per sequence,
+    /// position of each sequence's first token).
+    fn add_positions(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        positions: (usize, usize),
+        x_tc: ViewMut<'_>,
+    ) -> Result<()> {
+        let Some(at) = &self.positions else { return Ok(()) };
+        let table = params.range(at.clone());
+        device.add_positions(table, positions.0, positions.1, self.width, x_tc)
     }
 }
 
@@ -91,60 +102,63 @@ impl Block for Embedding {
     fn forward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        _input: &[f32],
-        output_tc: &mut [f32],
+        params: View<'_>,
+        _input: View<'_>,
+        mut output_tc: ViewMut<'_>,
         _saved: Saved<'_>,
-    ) -> f64 {
-        let (cpu, width) = (ctx.cpu, self.width);
+    ) -> Result<()> {
+        let (device, width) = (ctx.device, self.width);
         let own = self.tp_shards.rows(ctx.microbatch.shape.rows());
         if self.tp_shards.sequence {
-            let all_tc = ctx.scratch.frame().take(ctx.microbatch.shape.rows() * width);
-            self.embed(cpu, ctx.collectives, ctx.microbatch, params, all_tc);
-            output_tc.copy_from_slice(&all_tc[own.start * width..own.end * width]);
+            let mut all_tc = ctx.scratch.frame().take(ctx.microbatch.shape.rows() * width);
+            self.embed(device, ctx.collectives, ctx.microbatch, params, all_tc.reborrow())?;
+            let of_stream = all_tc.as_view().range(own.start * width..own.end * width);
+            device.copy(of_stream, output_tc.reborrow())?;
         } else {
-            self.embed(cpu, ctx.collectives, ctx.microbatch, params, output_tc);
+            self.embed(device, ctx.collectives, ctx.microbatch, params, output_tc.reborrow())?;
         }
-        if let Some(mask) = self.dropout.mask(ctx, Site::Embedding, own.start, width) {
-            mask.apply(cpu, output_tc);
+        match self.dropout.mask(ctx, Site::Embedding, own.start, width) {
+            Some(mask) => mask.apply(device, output_tc),
+            None => Ok(()),
         }
-        0.0
     }
 
     fn backward(
         &self,
         ctx: &mut Context<'_>,
-        _params: &[f32],
-        _input: &[f32],
+        _params: View<'_>,
+        _input: View<'_>,
         _saved: Saved<'_>,
-        d_stream_tc: &mut [f32],
+        d_stream_tc: ViewMut<'_>,
         mut grads: Grads<'_>,
-    ) {
-        let (cpu, microbatch, width) = (ctx.cpu, ctx.microbatch, self.width);
+    ) -> Result<()> {
+        let (device, microbatch, width) = (ctx.device, ctx.microbatch, self.width);
         let own = self.tp_shards.rows(microbatch.shape.rows());
         let own = own.start * width..own.end * width;
-        let d_own = &mut d_stream_tc[..own.len()];
+        let mut d_own = d_stream_tc.range(0..own.len());
         if let Some(mask) = self.dropout.mask(ctx, Site::Embedding, own.start / width, width) {
-            mask.apply(cpu, d_own);
+            mask.apply(device, d_own.reborrow())?;
         }
-        let d_all: &[f32] = if self.tp_shards.sequence {
-            let all_tc = ctx.scratch.frame().take(microbatch.shape.rows() * width);
-            all_tc[own].copy_from_slice(d_own);
-            self.tp_shards.gather_rows(ctx.collectives, all_tc);
-            all_tc
+        let d_own = d_own.into_view();
+        let d_all = if self.tp_shards.sequence {
+            let mut all_tc = ctx.scratch.frame().take(microbatch.shape.rows() * width);
+            device.copy(d_own, all_tc.reborrow().range(own))?;
+            self.tp_shards.gather_rows(ctx.collectives, all_tc.reborrow());
+            all_tc.into_view()
         } else {
             d_own
         };
         if let Some(at) = &self.positions {
             let (grads, tokens) = (grads.of(at), microbatch.shape.tokens);
             if !grads.is_empty() {
-                embedding::positions_backward(cpu, d_all, tokens, width, grads);
+                device.positions_backward(d_all, tokens, width, grads)?;
             }
         }
         let grads = grads.of(&self.tokens);
-        if !grads.is_empty() {
-            embedding::backward_part(cpu, microbatch.inputs, d_all, self.first_token, width, grads);
+        if grads.is_empty() {
+            return Ok(());
         }
+        device.embedding_backward(microbatch.inputs, d_all, self.first_token, width, grads)
     }
 
     fn deferred_len(&self, shape: MicrobatchShape) -> usize {
@@ -154,29 +168,26 @@ impl Block for Embedding {
     /// Tokens have no gradient, so all work is in the weight gradient.
     fn backward_inputs(
         &self,
-        _ctx: &mut Context<'_>,
-        _params: &[f32],
-        _input: &[f32],
+        ctx: &mut Context<'_>,
+        _params: View<'_>,
+        _input: View<'_>,
         _saved: Saved<'_>,
-        d_stream_tc: &mut [f32],
-        deferred: &mut [f32],
-    ) {
-        deferred.copy_from_slice(&d_stream_tc[..deferred.len()]);
+        d_stream_tc: ViewMut<'_>,
+        deferred: ViewMut<'_>,
+    ) -> Result<()> {
+        ctx.device.copy(d_stream_tc.as_view().range(0..deferred.len()), deferred)
     }
 
     fn decode(
         &self,
         ctx: &mut DecodeContext<'_>,
-        params: &[f32],
-        _input: &[f32],
-        output: &mut [f32],
-        _cache: &mut [f32],
-    ) {
-        embedding::forward(ctx.cpu, ctx.tokens, &params[self.tokens.clone()], self.width, output);
-        if let Some(at) = &self.positions {
-            let (table, first) = (&params[at.clone()], ctx.first_position);
-            let num_tokens = ctx.tokens.len();
-            embedding::add_positions(ctx.cpu, table, num_tokens, first, self.width, output);
-        }
+        params: View<'_>,
+        _input: View<'_>,
+        mut output: ViewMut<'_>,
+        _cache: ViewMut<'_>,
+    ) -> Result<()> {
+        let (device, table) = (ctx.device, params.range(self.tokens.clone()));
+        device.embedding_forward(ctx.tokens, table, 0, self.width, output.reborrow())?;
+        self.add_positions(device, params, (ctx.tokens.len(), ctx.first_position), output)
     }
 }

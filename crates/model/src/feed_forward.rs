@@ -14,7 +14,7 @@ use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::row_parallel::RowParallel;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
-use lockstep_tensor::{Cpu, gelu, reduce, swiglu};
+use lockstep_tensor::device::{self, Device, Result, View, ViewMut};
 
 /// The function between the two products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +36,13 @@ pub(crate) struct FeedForward {
 
 /// Saved values of forward; all of them are kept.
 pub(crate) struct FeedForwardSaved<'a> {
-    hidden: &'a mut [f32],
-    stats: &'a mut [f32],
+    hidden: ViewMut<'a>,
+    stats: ViewMut<'a>,
 }
 
 impl FeedForwardSaved<'_> {
-    fn norm_linear<'b>(&'b self, x_tc: &'b [f32], num_rows: usize) -> NormLinearSaved<'b> {
-        NormLinearSaved { x_tc, stats: self.stats, num_rows }
+    fn norm_linear<'b>(&'b self, x_tc: View<'b>, num_rows: usize) -> NormLinearSaved<'b> {
+        NormLinearSaved { x_tc, stats: self.stats.as_view(), num_rows }
     }
 }
 
@@ -76,54 +76,58 @@ impl FeedForward {
     pub(crate) fn forward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        x_tc: &[f32],
-        y_tc: &mut [f32],
+        params: View<'_>,
+        x_tc: View<'_>,
+        mut y_tc: ViewMut<'_>,
         saved: &mut FeedForwardSaved<'_>,
-    ) {
-        self.expand(ctx, params, x_tc, saved);
-        let frame = ctx.scratch.frame();
-        self.contract(ctx.cpu, ctx.collectives, params, saved.hidden, frame, y_tc);
+    ) -> Result<()> {
+        self.expand(ctx, params, x_tc, saved)?;
+        let (device, hidden, frame) = (ctx.device, saved.hidden.as_view(), ctx.scratch.frame());
+        self.contract(device, ctx.collectives, params, hidden, frame, y_tc.reborrow())?;
         if let Some(mask) = self.mask(ctx) {
-            mask.apply(ctx.cpu, y_tc);
+            mask.apply(device, y_tc.reborrow())?;
         }
-        reduce::add_assign(ctx.cpu, y_tc, x_tc);
+        device.add_assign(y_tc, x_tc)
     }
 
     /// The first product, which computes everything that forward saves.
     pub(crate) fn expand(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        x_tc: &[f32],
+        params: View<'_>,
+        x_tc: View<'_>,
         saved: &mut FeedForwardSaved<'_>,
-    ) {
-        self.norm_linear.forward(ctx, params, x_tc, saved.hidden, saved.stats);
+    ) -> Result<()> {
+        let (hidden, stats) = (saved.hidden.reborrow(), saved.stats.reborrow());
+        self.norm_linear.forward(ctx, params, x_tc, hidden, stats)
     }
 
     /// `d_stream_tc`: in, the gradient of `y_tc`; out, that of `x_tc`.
     pub(crate) fn backward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        x_tc: &[f32],
+        params: View<'_>,
+        x_tc: View<'_>,
         saved: &FeedForwardSaved<'_>,
-        d_stream_tc: &mut [f32],
+        d_stream_tc: ViewMut<'_>,
         mut grads: Grads<'_>,
-    ) {
-        let (cpu, t, mask) = (ctx.cpu, ctx.microbatch.shape.rows(), self.mask(ctx));
+    ) -> Result<()> {
+        let (device, t, mask) = (ctx.device, ctx.microbatch.shape.rows(), self.mask(ctx));
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
-        let dz_tc = self.down.output_gradient(cpu, collectives, d_stream_tc, mask, t, &mut frame);
-        let active_tf = frame.take(t * self.down.num_local_inputs());
-        let d_hidden = frame.take(self.norm_linear.outputs_len(t));
-        self.hidden_gradient(cpu, params, saved, dz_tc, d_hidden, active_tf, frame.nested());
-        let spare = frame.nested();
-        self.down.backward_weight(cpu, collectives, active_tf, dz_tc, grads.reborrow(), spare);
+        let d_stream = d_stream_tc.as_view();
+        let dz_tc =
+            self.down.output_gradient(device, collectives, d_stream, mask, t, &mut frame)?;
+        let mut active_tf = frame.take(t * self.down.num_local_inputs());
+        let mut d_hidden = frame.take(self.norm_linear.outputs_len(t));
+        let (dy, x) = (d_hidden.reborrow(), active_tf.reborrow());
+        self.hidden_gradient(device, params, saved, dz_tc, dy, x, frame.nested())?;
+        let (x, own, spare) = (active_tf.as_view(), grads.reborrow(), frame.nested());
+        self.down.backward_weight(device, collectives, x, dz_tc, own, spare)?;
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
-        let (own, spare) = (grads.reborrow(), frame.nested());
-        norm_linear.backward_weight(cpu, collectives, params, read, d_hidden, own, spare);
+        let (d_hidden, own, spare) = (d_hidden.into_view(), grads.reborrow(), frame.nested());
+        norm_linear.backward_weight(device, collectives, params, read, d_hidden, own, spare)?;
         norm_linear.backward_input(
-            cpu,
+            device,
             collectives,
             params,
             read,
@@ -131,80 +135,85 @@ impl FeedForward {
             d_stream_tc,
             grads,
             frame,
-        );
+        )
     }
 
     /// Computes the gradient of `x_tc` only, and stores the state for the weight gradients.
     pub(crate) fn backward_inputs(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        x_tc: &[f32],
+        params: View<'_>,
+        x_tc: View<'_>,
         saved: &FeedForwardSaved<'_>,
-        d_stream_tc: &mut [f32],
+        d_stream_tc: ViewMut<'_>,
         DeferredWeightGrad { dz_tc, dy: d_hidden, sums }: &mut DeferredWeightGrad<'_>,
-    ) {
-        let (cpu, t, mask) = (ctx.cpu, ctx.microbatch.shape.rows(), self.mask(ctx));
+    ) -> Result<()> {
+        let (device, t, mask) = (ctx.device, ctx.microbatch.shape.rows(), self.mask(ctx));
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
-        self.down.fill_output_gradient(cpu, collectives, d_stream_tc, mask, dz_tc);
+        let d_stream = d_stream_tc.as_view();
+        self.down.fill_output_gradient(device, collectives, d_stream, mask, dz_tc.reborrow())?;
         let active_tf = frame.take(t * self.down.num_local_inputs());
-        self.hidden_gradient(cpu, params, saved, dz_tc, d_hidden, active_tf, frame.nested());
+        let (dz_tc, dy, spare) = (dz_tc.as_view(), d_hidden.reborrow(), frame.nested());
+        self.hidden_gradient(device, params, saved, dz_tc, dy, active_tf, spare)?;
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
         norm_linear.backward_input_only(
-            cpu,
+            device,
             collectives,
             params,
             read,
-            d_hidden,
+            d_hidden.as_view(),
             d_stream_tc,
-            sums,
+            sums.reborrow(),
             frame,
-        );
+        )
     }
 
     /// Adds the gradients of parameters, from the stored state.
     pub(crate) fn backward_weights(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        x_tc: &[f32],
+        params: View<'_>,
+        x_tc: View<'_>,
         saved: &FeedForwardSaved<'_>,
         DeferredWeightGrad { dz_tc, dy: d_hidden, sums }: &DeferredWeightGrad<'_>,
         mut grads: Grads<'_>,
-    ) {
-        let (cpu, t) = (ctx.cpu, ctx.microbatch.shape.rows());
+    ) -> Result<()> {
+        let (device, t) = (ctx.device, ctx.microbatch.shape.rows());
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let mut inner = frame.nested();
-        let active_tf = inner.take(t * self.down.num_local_inputs());
-        self.activate(cpu, saved.hidden, active_tf);
-        self.down.backward_weight(cpu, collectives, active_tf, dz_tc, grads.reborrow(), inner);
-        let (read, own) = (saved.norm_linear(x_tc, t), grads.reborrow());
-        self.norm_linear.backward_weight(cpu, collectives, params, read, d_hidden, own, frame);
-        self.norm_linear.norm.add_sums(cpu, sums, grads);
+        let mut active_tf = inner.take(t * self.down.num_local_inputs());
+        self.activate(device, saved.hidden.as_view(), active_tf.reborrow())?;
+        let (x, dz_tc, own) = (active_tf.into_view(), dz_tc.as_view(), grads.reborrow());
+        self.down.backward_weight(device, collectives, x, dz_tc, own, inner)?;
+        let (read, dy, own) = (saved.norm_linear(x_tc, t), d_hidden.as_view(), grads.reborrow());
+        self.norm_linear.backward_weight(device, collectives, params, read, dy, own, frame)?;
+        self.norm_linear.norm.add_sums(device, sums.as_view(), grads)
     }
 
     /// Computes the gradient of the hidden units from that of the output, and recomputes the input
     /// of the second product.
     fn hidden_gradient(
         &self,
-        cpu: &Cpu,
-        params: &[f32],
+        device: &dyn Device,
+        params: View<'_>,
         saved: &FeedForwardSaved<'_>,
-        dz_tc: &[f32],
-        d_hidden: &mut [f32],
-        active_tf: &mut [f32],
+        dz_tc: View<'_>,
+        d_hidden: ViewMut<'_>,
+        active_tf: ViewMut<'_>,
         mut frame: Frame<'_>,
-    ) {
-        let d_active_tf = frame.take(active_tf.len());
-        self.down.backward_input(cpu, params, dz_tc, d_active_tf);
+    ) -> Result<()> {
+        let mut d_active_tf = frame.take(active_tf.len());
+        self.down.backward_input(device, params, dz_tc, d_active_tf.reborrow())?;
+        let (hidden, d_active_tf) = (saved.hidden.as_view(), d_active_tf.as_view());
         match self.activation {
             Activation::SwiGlu => {
                 let f = self.down.num_inputs();
-                swiglu::backward(cpu, saved.hidden, f, d_active_tf, d_hidden, active_tf);
+                device.swiglu_backward(hidden, f, d_active_tf, d_hidden, active_tf)
             }
             Activation::Gelu => {
-                gelu::forward(cpu, saved.hidden, active_tf);
-                gelu::backward(cpu, saved.hidden, d_active_tf, d_hidden);
+                let gelu = device::Activation::Gelu;
+                device.activate(gelu, hidden, active_tf)?;
+                device.activate_backward(gelu, hidden, d_active_tf, d_hidden)
             }
         }
     }
@@ -224,41 +233,48 @@ impl FeedForward {
     /// Forward for the new tokens of one sequence.
     pub(crate) fn decode(
         &self,
-        cpu: &Cpu,
-        params: &[f32],
-        x_tc: &[f32],
-        y_tc: &mut [f32],
+        device: &dyn Device,
+        params: View<'_>,
+        x_tc: View<'_>,
+        mut y_tc: ViewMut<'_>,
         mut frame: Frame<'_>,
-    ) {
+    ) -> Result<()> {
         let num_tokens = x_tc.len() / self.norm_linear.width();
-        let FeedForwardSaved { hidden, stats } = self.split(num_tokens, &mut frame);
-        let normed_tc = frame.nested().take(x_tc.len());
-        self.norm_linear.norm.forward(cpu, params, x_tc, normed_tc, stats);
-        self.norm_linear.product.forward(cpu, params, normed_tc, hidden);
-        self.contract(cpu, &mut SingleRank, params, hidden, frame, y_tc);
-        reduce::add_assign(cpu, y_tc, x_tc);
+        let FeedForwardSaved { mut hidden, stats } = self.split(num_tokens, &mut frame);
+        let mut normed_tc = frame.nested().take(x_tc.len());
+        self.norm_linear.norm.forward(device, params, x_tc, normed_tc.reborrow(), stats)?;
+        let normed_tc = normed_tc.as_view();
+        self.norm_linear.product.forward(device, params, normed_tc, hidden.reborrow())?;
+        let (hidden, y) = (hidden.into_view(), y_tc.reborrow());
+        self.contract(device, &mut SingleRank, params, hidden, frame, y)?;
+        device.add_assign(y_tc, x_tc)
     }
 
     /// The activation and the second product.
     fn contract(
         &self,
-        cpu: &Cpu,
+        device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
-        params: &[f32],
-        hidden: &[f32],
+        params: View<'_>,
+        hidden: View<'_>,
         mut frame: Frame<'_>,
-        y_tc: &mut [f32],
-    ) {
+        y_tc: ViewMut<'_>,
+    ) -> Result<()> {
         let num_rows = hidden.len() / self.norm_linear.product.num_local_outputs();
-        let active_tf = frame.take(num_rows * self.down.num_local_inputs());
-        self.activate(cpu, hidden, active_tf);
-        self.down.forward(cpu, collectives, params, active_tf, y_tc, frame);
+        let mut active_tf = frame.take(num_rows * self.down.num_local_inputs());
+        self.activate(device, hidden, active_tf.reborrow())?;
+        self.down.forward(device, collectives, params, active_tf.into_view(), y_tc, frame)
     }
 
-    fn activate(&self, cpu: &Cpu, hidden: &[f32], active_tf: &mut [f32]) {
+    fn activate(
+        &self,
+        device: &dyn Device,
+        hidden: View<'_>,
+        active_tf: ViewMut<'_>,
+    ) -> Result<()> {
         match self.activation {
-            Activation::SwiGlu => swiglu::forward(cpu, hidden, self.down.num_inputs(), active_tf),
-            Activation::Gelu => gelu::forward(cpu, hidden, active_tf),
+            Activation::SwiGlu => device.swiglu_forward(hidden, self.down.num_inputs(), active_tf),
+            Activation::Gelu => device.activate(device::Activation::Gelu, hidden, active_tf),
         }
     }
 }

@@ -4,12 +4,14 @@
 //! parameters have none. Backward looks up the range of each parameter and skips the work for
 //! frozen ones.
 
+use crate::scratch::Frame;
+use lockstep_tensor::device::ViewMut;
 use std::ops::Range;
 
 /// Gradients of a block's trained parameters.
 #[derive(Debug)]
 pub struct Grads<'a> {
-    values: &'a mut [f32],
+    values: ViewMut<'a>,
     /// Trained ranges of the block's flat buffer: whole parameters, ascending, disjoint.
     runs: &'a [Range<usize>],
 }
@@ -17,32 +19,44 @@ pub struct Grads<'a> {
 impl<'a> Grads<'a> {
     /// Wraps `values`, which has one element for every element of `runs`, the trained ranges of the
     /// block's flat buffer, in order.
-    pub fn new(values: &'a mut [f32], runs: &'a [Range<usize>]) -> Self {
+    pub fn new(values: ViewMut<'a>, runs: &'a [Range<usize>]) -> Self {
         let len: usize = runs.iter().map(ExactSizeIterator::len).sum();
         assert_eq!(values.len(), len, "one gradient for each trained element");
         Self { values, runs }
     }
 
     /// No trained parameters.
-    pub const fn none() -> Self {
-        Self { values: &mut [], runs: &[] }
+    pub fn none() -> Self {
+        Self { values: ViewMut::of::<f32>(&mut []), runs: &[] }
     }
 
     /// Reborrows the gradients for a part of the block.
     pub fn reborrow(&mut self) -> Grads<'_> {
-        Grads { values: self.values, runs: self.runs }
+        Grads { values: self.values.reborrow(), runs: self.runs }
     }
 
     /// Gradients of a parameter; empty if it is frozen.
-    pub fn of(&mut self, param: &Range<usize>) -> &mut [f32] {
+    pub fn of(&mut self, param: &Range<usize>) -> ViewMut<'_> {
         let [place] = self.places([param]);
-        &mut self.values[place]
+        self.values.reborrow().range(place)
     }
 
     /// Gradients of two parameters; empty where frozen.
-    pub fn of_two(&mut self, params: [&Range<usize>; 2]) -> [&mut [f32]; 2] {
-        let places = self.places(params);
-        self.values.get_disjoint_mut(places).expect("two parameters share no element")
+    pub fn of_two(&mut self, params: [&Range<usize>; 2]) -> [ViewMut<'_>; 2] {
+        let [one, other] = self.places(params);
+        let middle = one.start.max(other.start);
+        assert!(one.end.min(other.end) <= middle, "two parameters share no element");
+        let (front, behind) = self.values.reborrow().split_at(middle);
+        let moved = |range: Range<usize>| range.start - middle..range.end - middle;
+        if one.start < middle {
+            return [front.range(one), behind.range(moved(other))];
+        }
+        if other.start < middle {
+            return [behind.range(moved(one)), front.range(other)];
+        }
+        // Both start here, so at least one of them is empty.
+        let (at, rest) = behind.split_at(one.len());
+        [at, rest.range(0..other.len())]
     }
 
     /// Gradients of several contiguous parameters: for every trained range of them, the range in
@@ -50,13 +64,12 @@ impl<'a> Grads<'a> {
     pub fn trained_ranges(
         &mut self,
         params: &Range<usize>,
-    ) -> impl Iterator<Item = (Range<usize>, &mut [f32])> {
-        let mut rest = &mut *self.values;
+    ) -> impl Iterator<Item = (Range<usize>, ViewMut<'_>)> {
+        let mut rest = Frame::over(self.values.reborrow());
         self.runs.iter().filter_map(move |run| {
-            let (of_run, behind) = std::mem::take(&mut rest).split_at_mut(run.len());
-            rest = behind;
+            let of_run = rest.take(run.len());
             let (start, end) = (run.start.max(params.start), run.end.min(params.end));
-            (start < end).then(|| (start..end, &mut of_run[start - run.start..end - run.start]))
+            (start < end).then(|| (start..end, of_run.range(start - run.start..end - run.start)))
         })
     }
 
@@ -87,28 +100,34 @@ impl<'a> Grads<'a> {
 mod tests {
     use super::*;
 
+    fn values_of(view: ViewMut<'_>) -> &mut [f32] {
+        view.into_slice().unwrap()
+    }
+
     #[test]
     fn only_trained_parameters_have_gradients() {
         let mut values: Vec<f32> = (0..7).map(|i| i as f32).collect();
         let runs = [2..5, 8..12];
-        let mut grads = Grads::new(&mut values, &runs);
-        assert_eq!(grads.of(&(2..5)), [0.0, 1.0, 2.0]);
-        assert_eq!(grads.of(&(3..5)), [1.0, 2.0]);
-        assert_eq!(grads.of(&(10..12)), [5.0, 6.0]);
+        let mut grads = Grads::new(ViewMut::of(&mut values), &runs);
+        assert_eq!(values_of(grads.of(&(2..5))), [0.0, 1.0, 2.0]);
+        assert_eq!(values_of(grads.of(&(3..5))), [1.0, 2.0]);
+        assert_eq!(values_of(grads.of(&(10..12))), [5.0, 6.0]);
         assert!(grads.of(&(0..2)).is_empty() && grads.of(&(5..8)).is_empty());
-        let [one, other] = grads.of_two([&(8..9), &(2..3)]);
+        let [one, other] = grads.of_two([&(8..9), &(2..3)]).map(values_of);
         assert_eq!((&*one, &*other), (&[3.0][..], &[0.0][..]));
-        let [one, other] = grads.of_two([&(0..2), &(2..3)]);
+        let [one, other] = grads.of_two([&(0..2), &(2..3)]).map(values_of);
         assert_eq!((&*one, &*other), (&[][..], &[0.0][..]));
+        let [one, other] = grads.of_two([&(2..3), &(0..2)]).map(values_of);
+        assert_eq!((&*one, &*other), (&[0.0][..], &[][..]));
     }
 
     #[test]
     fn a_parameter_may_span_several_runs() {
         let mut values: Vec<f32> = (0..7).map(|i| i as f32).collect();
         let runs = [2..5, 5..7, 8..10];
-        let mut grads = Grads::new(&mut values, &runs);
-        assert_eq!(grads.of(&(2..7)), [0.0, 1.0, 2.0, 3.0, 4.0]);
-        assert_eq!(grads.of(&(4..6)), [2.0, 3.0]);
+        let mut grads = Grads::new(ViewMut::of(&mut values), &runs);
+        assert_eq!(values_of(grads.of(&(2..7))), [0.0, 1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(values_of(grads.of(&(4..6))), [2.0, 3.0]);
         assert!(grads.of(&(5..10)).is_empty(), "there is a gap");
     }
 
@@ -116,9 +135,9 @@ mod tests {
     fn trained_ranges_cover_the_trained_parameters() {
         let mut values: Vec<f32> = (0..7).map(|i| i as f32).collect();
         let runs = [2..5, 8..12];
-        let mut grads = Grads::new(&mut values, &runs);
+        let mut grads = Grads::new(ViewMut::of(&mut values), &runs);
         let found: Vec<_> =
-            grads.trained_ranges(&(4..10)).map(|(at, g)| (at, g.to_vec())).collect();
+            grads.trained_ranges(&(4..10)).map(|(at, g)| (at, values_of(g).to_vec())).collect();
         assert_eq!(found, [(4..5, vec![2.0]), (8..10, vec![3.0, 4.0])]);
         assert_eq!(grads.trained_ranges(&(5..8)).count(), 0);
         assert_eq!(Grads::none().trained_ranges(&(0..9)).count(), 0);
@@ -127,6 +146,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "one gradient for each trained element")]
     fn a_buffer_of_another_length_is_refused() {
-        let _ = Grads::new(&mut [0.0; 3], &[0..1, 2..3]);
+        let _ = Grads::new(ViewMut::of(&mut [0.0_f32; 3]), &[0..1, 2..3]);
     }
 }

@@ -7,10 +7,10 @@
 //! Evaluation keeps the logits, as the first of the kept values.
 //!
 //! The vocabulary is sharded; shards are stored one after another, each with all rows. With several
-//! shards, no rank needs a whole row of logits ([`cross_entropy::vocab_parallel`]).
+//! shards, no rank needs a whole row of logits ([`lockstep_tensor::cross_entropy::vocab_parallel`]).
 
 use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Mode, Pass, Saved, SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Pass, Saved, SavedLen,
 };
 use crate::collectives::{CollectiveCall, CollectiveKind};
 use crate::grads::Grads;
@@ -18,10 +18,8 @@ use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::param::Param;
 use crate::reduction_tree;
 use crate::scratch::Frame;
-use lockstep_config::LossScale;
-use lockstep_tensor::convert;
-use lockstep_tensor::cross_entropy::{self, vocab_parallel};
-use lockstep_tensor::gemm::{Precision, Write};
+use lockstep_tensor::device::{Result, View, ViewMut};
+use lockstep_tensor::gemm::Write;
 use std::slice;
 
 /// Final normalisation, projection and loss.
@@ -35,9 +33,9 @@ pub(crate) struct Head {
 /// Saved values of forward.
 struct HeadSaved<'a> {
     /// Logits; after a training forward, their gradients.
-    logits_tv: &'a mut [f32],
-    stats: &'a mut [f32],
-    losses_t: &'a mut [f32],
+    logits_tv: ViewMut<'a>,
+    stats: ViewMut<'a>,
+    losses_t: ViewMut<'a>,
 }
 
 impl Head {
@@ -56,57 +54,52 @@ impl Head {
     fn vocab_parallel_loss(
         &self,
         ctx: &mut Context<'_>,
-        logits_tv: &mut [f32],
-        losses_t: &mut [f32],
-    ) -> f64 {
-        let (cpu, microbatch, collectives) = (ctx.cpu, ctx.microbatch, &mut *ctx.collectives);
-        let (t, targets) = (microbatch.shape.rows(), microbatch.targets);
+        mut logits_tv: ViewMut<'_>,
+        losses_t: ViewMut<'_>,
+    ) -> Result<()> {
+        let (device, microbatch, collectives) = (ctx.device, ctx.microbatch, &mut *ctx.collectives);
+        let (t, ids) = (microbatch.shape.rows(), microbatch.targets);
         let (vocab, local) =
             (self.norm_linear.product.num_outputs(), self.norm_linear.tp_shards.local.clone());
-        let columns = |shard: usize| shard * vocab..(shard + 1) * vocab;
+        let of_shard = |index: usize| index * t * vocab..(index + 1) * t * vocab;
+        let first_column = |index: usize| (local.start + index) * vocab;
         let mut frame = ctx.scratch.frame();
-        let max_t = frame.take(t);
-        max_t.fill(f32::NEG_INFINITY);
-        for logits_tv in logits_tv.chunks_exact(t * vocab) {
-            vocab_parallel::raise_maxima(cpu, logits_tv, max_t);
+        let mut max_t = frame.take(t);
+        device.fill(max_t.reborrow(), f32::NEG_INFINITY)?;
+        for index in 0..local.len() {
+            device.raise_maxima(logits_tv.as_view().range(of_shard(index)), max_t.reborrow())?;
         }
-        collectives.all_reduce_max(max_t);
+        collectives.all_reduce_max(max_t.reborrow());
 
         // The sums of exponentials and the target logits, reduced in one call.
-        let reduced = frame.take(2 * t);
-        let (sums_t, target_logits_t) = reduced.split_at_mut(t);
-        target_logits_t.fill(-0.0);
-        for (shard, logits_tv) in local.clone().zip(logits_tv.chunks_exact(t * vocab)) {
-            vocab_parallel::target_logits(logits_tv, columns(shard), targets, target_logits_t);
+        let mut reduced = frame.take(2 * t);
+        let (sums_t, mut target_logits_t) = reduced.reborrow().split_at(t);
+        device.fill(target_logits_t.reborrow(), -0.0)?;
+        for index in 0..local.len() {
+            let logits_tv = logits_tv.as_view().range(of_shard(index));
+            let target_logits_t = target_logits_t.reborrow();
+            device.target_logits(logits_tv, first_column(index), ids, target_logits_t)?;
         }
         let spare = frame.take(t * reduction_tree::num_spare(local.len(), false));
-        let trains = ctx.mode != Mode::Evaluate;
-        reduction_tree::sum(
-            cpu,
-            0..local.len(),
-            false,
-            sums_t,
-            spare,
-            &mut |shard, sums_t, write| {
-                debug_assert_eq!(write, Write::Set, "sums are not fused");
-                let logits_tv = &mut logits_tv[shard * t * vocab..][..t * vocab];
-                if trains {
-                    vocab_parallel::exponentials(cpu, logits_tv, targets, max_t, sums_t);
-                } else {
-                    vocab_parallel::exponential_sums(cpu, logits_tv, targets, max_t, sums_t);
-                }
-            },
-        );
-        collectives.all_reduce(reduced);
+        let max_t = max_t.as_view();
+        let targets = ctx.mode.loss_scale().map(|loss_scale| microbatch.loss_targets(loss_scale));
+        let mut of_index = |index: usize, sums_t: ViewMut<'_>, write| {
+            debug_assert_eq!(write, Write::Set, "sums are not fused");
+            let logits_tv = logits_tv.reborrow().range(of_shard(index));
+            device.exponential_sums(logits_tv, ids, max_t, sums_t, targets.is_some())
+        };
+        reduction_tree::sum(device, 0..local.len(), false, sums_t, spare, &mut of_index)?;
+        collectives.all_reduce(reduced.reborrow());
 
-        let (sums_t, target_logits_t) = reduced.split_at(t);
-        if trains {
-            for (shard, logits_tv) in local.zip(logits_tv.chunks_exact_mut(t * vocab)) {
-                let (columns, num_targets) = (columns(shard), microbatch.num_targets);
-                vocab_parallel::gradients(cpu, logits_tv, columns, targets, num_targets, sums_t);
+        let (sums_t, target_logits_t) = reduced.as_view().split_at(t);
+        if let Some(targets) = targets {
+            for index in 0..local.len() {
+                let logits_tv = logits_tv.reborrow().range(of_shard(index));
+                device.shard_gradients(logits_tv, first_column(index), targets, max_t, sums_t)?;
             }
         }
-        vocab_parallel::losses(targets, max_t, sums_t, target_logits_t, losses_t)
+        let total = ctx.loss.reborrow();
+        device.shard_losses(ids, max_t, sums_t, target_logits_t, losses_t, total)
     }
 }
 
@@ -166,56 +159,56 @@ impl Block for Head {
     fn forward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        _output: &mut [f32],
+        params: View<'_>,
+        input_tc: View<'_>,
+        _output: ViewMut<'_>,
         saved: Saved<'_>,
-    ) -> f64 {
-        let (cpu, microbatch) = (ctx.cpu, ctx.microbatch);
-        let HeadSaved { logits_tv, stats, losses_t } = self.split(microbatch.shape.rows(), saved);
-        self.norm_linear.forward(ctx, params, input_tc, logits_tv, stats);
-        let (vocab, targets) = (self.norm_linear.product.num_outputs(), microbatch.targets);
-        let loss = match ctx.mode {
-            _ if self.norm_linear.tp_shards.num > 1 => {
-                self.vocab_parallel_loss(ctx, logits_tv, losses_t)
-            }
-            Mode::Train { .. } => cross_entropy::forward_backward(
-                cpu,
-                logits_tv,
-                vocab,
-                targets,
-                microbatch.num_targets,
-                losses_t,
-            ),
-            Mode::Evaluate => cross_entropy::forward(cpu, logits_tv, vocab, targets, losses_t),
-        };
-        if let Mode::Train { loss_scale, .. } = ctx.mode
-            && loss_scale != LossScale::ONE
-        {
-            convert::scale(cpu, logits_tv, loss_scale.factor(), Precision::F32);
+    ) -> Result<()> {
+        let (device, microbatch) = (ctx.device, ctx.microbatch);
+        let HeadSaved { mut logits_tv, stats, losses_t } =
+            self.split(microbatch.shape.rows(), saved);
+        self.norm_linear.forward(ctx, params, input_tc, logits_tv.reborrow(), stats)?;
+        if self.norm_linear.tp_shards.num > 1 {
+            return self.vocab_parallel_loss(ctx, logits_tv, losses_t);
         }
-        loss
+        let total = ctx.loss.reborrow();
+        match ctx.mode.loss_scale() {
+            Some(loss_scale) => {
+                let targets = microbatch.loss_targets(loss_scale);
+                device.cross_entropy_backward(logits_tv, targets, losses_t, total)
+            }
+            None => device.cross_entropy(logits_tv.as_view(), microbatch.targets, losses_t, total),
+        }
     }
 
     fn backward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
-        d_stream_tc: &mut [f32],
+        mut d_stream_tc: ViewMut<'_>,
         mut grads: Grads<'_>,
-    ) {
-        let (cpu, num_rows) = (ctx.cpu, ctx.microbatch.shape.rows());
+    ) -> Result<()> {
+        let (device, num_rows) = (ctx.device, ctx.microbatch.shape.rows());
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
+        let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
         let read = NormLinearSaved { x_tc: input_tc, stats, num_rows };
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let (own, spare) = (grads.reborrow(), frame.nested());
-        self.norm_linear.backward_weight(cpu, collectives, params, read, logits_tv, own, spare);
-        d_stream_tc.fill(0.0);
+        self.norm_linear.backward_weight(
+            device,
+            collectives,
+            params,
+            read,
+            logits_tv,
+            own,
+            spare,
+        )?;
+        device.fill(d_stream_tc.reborrow(), 0.0)?;
         let norm_linear = &self.norm_linear;
         norm_linear.backward_input(
-            cpu,
+            device,
             collectives,
             params,
             read,
@@ -223,7 +216,7 @@ impl Block for Head {
             d_stream_tc,
             grads,
             frame,
-        );
+        )
     }
 
     /// The gradients of logits are saved; only the terms of the norm's gradients remain.
@@ -234,39 +227,41 @@ impl Block for Head {
     fn backward_inputs(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
-        d_stream_tc: &mut [f32],
-        deferred: &mut [f32],
-    ) {
-        let (cpu, num_rows) = (ctx.cpu, ctx.microbatch.shape.rows());
+        mut d_stream_tc: ViewMut<'_>,
+        deferred: ViewMut<'_>,
+    ) -> Result<()> {
+        let (device, num_rows) = (ctx.device, ctx.microbatch.shape.rows());
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
+        let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
         let read = NormLinearSaved { x_tc: input_tc, stats, num_rows };
-        d_stream_tc.fill(0.0);
+        device.fill(d_stream_tc.reborrow(), 0.0)?;
         let (norm_linear, collectives, frame) =
             (&self.norm_linear, &mut *ctx.collectives, ctx.scratch.frame());
         let (dy, dx) = (logits_tv, d_stream_tc);
-        norm_linear.backward_input_only(cpu, collectives, params, read, dy, dx, deferred, frame);
+        norm_linear.backward_input_only(device, collectives, params, read, dy, dx, deferred, frame)
     }
 
     fn backward_weights(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
-        deferred: &mut [f32],
+        deferred: ViewMut<'_>,
         mut grads: Grads<'_>,
-    ) {
-        let (cpu, num_rows) = (ctx.cpu, ctx.microbatch.shape.rows());
+    ) -> Result<()> {
+        let (device, num_rows) = (ctx.device, ctx.microbatch.shape.rows());
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
+        let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
         let read = NormLinearSaved { x_tc: input_tc, stats, num_rows };
         let (norm_linear, collectives, frame) =
             (&self.norm_linear, &mut *ctx.collectives, ctx.scratch.frame());
         let own = grads.reborrow();
-        norm_linear.backward_weight(cpu, collectives, params, read, logits_tv, own, frame);
-        norm_linear.norm.add_sums(cpu, deferred, grads);
+        norm_linear.backward_weight(device, collectives, params, read, logits_tv, own, frame)?;
+        norm_linear.norm.add_sums(device, deferred.as_view(), grads)
     }
 
     fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
@@ -276,17 +271,17 @@ impl Block for Head {
     fn decode(
         &self,
         ctx: &mut DecodeContext<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        output: &mut [f32],
-        _cache: &mut [f32],
-    ) {
+        params: View<'_>,
+        input_tc: View<'_>,
+        output: ViewMut<'_>,
+        _cache: ViewMut<'_>,
+    ) -> Result<()> {
         let NormLinear { norm, product, .. } = &self.norm_linear;
-        let last_c = &input_tc[input_tc.len() - norm.width..];
+        let last_c = input_tc.range(input_tc.len() - norm.width..input_tc.len());
         let mut frame = ctx.scratch.frame();
-        let normed_c = frame.take(norm.width);
+        let mut normed_c = frame.take(norm.width);
         let stats = frame.take(norm.stats_len(1));
-        norm.forward(ctx.cpu, params, last_c, normed_c, stats);
-        product.forward(ctx.cpu, params, normed_c, output);
+        norm.forward(ctx.device, params, last_c, normed_c.reborrow(), stats)?;
+        product.forward(ctx.device, params, normed_c.as_view(), output)
     }
 }

@@ -4,7 +4,7 @@
 //! is that of GPT-2 (Radford et al. 2019): matrices and embeddings are normal with standard
 //! deviation 0.02; projections that write into the residual stream are divided by the square root
 //! of their number, so that the stream's variance does not grow with depth. A mirror has the
-//! initial values of its owner.
+//! initial values of its owner. The host computes them for every device.
 
 use crate::param::{Init, Param};
 use lockstep_tensor::Cpu;

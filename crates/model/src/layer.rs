@@ -17,6 +17,7 @@ use crate::param::Param;
 use crate::row_parallel::RowParallel;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
+use lockstep_tensor::device::{Result, View, ViewMut};
 use std::slice;
 
 /// A transformer layer.
@@ -31,7 +32,7 @@ pub(crate) struct Layer {
 /// Saved values of forward: those of both halves, and the stream between them.
 struct LayerSaved<'a> {
     attention: AttentionSaved<'a>,
-    middle_tc: &'a mut [f32],
+    middle_tc: ViewMut<'a>,
     feed_forward: FeedForwardSaved<'a>,
 }
 
@@ -56,7 +57,7 @@ impl Layer {
     fn split_deferred<'a>(
         &self,
         shape: MicrobatchShape,
-        deferred: &'a mut [f32],
+        deferred: ViewMut<'a>,
     ) -> [DeferredWeightGrad<'a>; 2] {
         let mut deferred = Frame::over(deferred);
         let norm_linears = [&self.attention.norm_linear, &self.feed_forward.norm_linear];
@@ -136,33 +137,35 @@ impl Block for Layer {
     fn forward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        output_tc: &mut [f32],
+        params: View<'_>,
+        input_tc: View<'_>,
+        output_tc: ViewMut<'_>,
         saved: Saved<'_>,
-    ) -> f64 {
-        let mut saved = self.split(ctx.microbatch.shape, saved);
-        self.attention.forward(ctx, params, input_tc, saved.middle_tc, &mut saved.attention);
-        self.feed_forward.forward(ctx, params, saved.middle_tc, output_tc, &mut saved.feed_forward);
-        0.0
+    ) -> Result<()> {
+        let LayerSaved { mut attention, mut middle_tc, mut feed_forward } =
+            self.split(ctx.microbatch.shape, saved);
+        self.attention.forward(ctx, params, input_tc, middle_tc.reborrow(), &mut attention)?;
+        let middle_tc = middle_tc.as_view();
+        self.feed_forward.forward(ctx, params, middle_tc, output_tc, &mut feed_forward)
     }
 
     fn recompute(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
         what: Recompute,
-    ) {
-        let mut saved = self.split(ctx.microbatch.shape, saved);
+    ) -> Result<()> {
+        let LayerSaved { mut attention, mut middle_tc, mut feed_forward } =
+            self.split(ctx.microbatch.shape, saved);
         match what {
-            Recompute::None => {}
-            Recompute::Selective => self.attention.attend(ctx, &mut saved.attention),
+            Recompute::None => Ok(()),
+            Recompute::Selective => self.attention.attend(ctx, &mut attention),
             Recompute::Full => {
-                let attention = &mut saved.attention;
-                self.attention.forward(ctx, params, input_tc, saved.middle_tc, attention);
-                self.feed_forward.expand(ctx, params, saved.middle_tc, &mut saved.feed_forward);
+                let middle = middle_tc.reborrow();
+                self.attention.forward(ctx, params, input_tc, middle, &mut attention)?;
+                self.feed_forward.expand(ctx, params, middle_tc.as_view(), &mut feed_forward)
             }
         }
     }
@@ -170,17 +173,18 @@ impl Block for Layer {
     fn backward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
-        d_stream_tc: &mut [f32],
+        mut d_stream_tc: ViewMut<'_>,
         mut grads: Grads<'_>,
-    ) {
+    ) -> Result<()> {
         let saved = self.split(ctx.microbatch.shape, saved);
-        let middle_tc = &*saved.middle_tc;
+        let middle_tc = saved.middle_tc.as_view();
         let halves = (&saved.attention, &saved.feed_forward);
-        self.feed_forward.backward(ctx, params, middle_tc, halves.1, d_stream_tc, grads.reborrow());
-        self.attention.backward(ctx, params, input_tc, halves.0, d_stream_tc, grads);
+        let (d_stream, own) = (d_stream_tc.reborrow(), grads.reborrow());
+        self.feed_forward.backward(ctx, params, middle_tc, halves.1, d_stream, own)?;
+        self.attention.backward(ctx, params, input_tc, halves.0, d_stream_tc, grads)
     }
 
     fn deferred_len(&self, shape: MicrobatchShape) -> usize {
@@ -194,38 +198,39 @@ impl Block for Layer {
     fn backward_inputs(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
-        d_stream_tc: &mut [f32],
-        deferred: &mut [f32],
-    ) {
+        mut d_stream_tc: ViewMut<'_>,
+        deferred: ViewMut<'_>,
+    ) -> Result<()> {
         let saved = self.split(ctx.microbatch.shape, saved);
-        let middle_tc = &*saved.middle_tc;
+        let middle_tc = saved.middle_tc.as_view();
         let halves = (&saved.attention, &saved.feed_forward);
         let [mut first, mut second] = self.split_deferred(ctx.microbatch.shape, deferred);
         let (attention, feed_forward) = (&self.attention, &self.feed_forward);
-        feed_forward.backward_inputs(ctx, params, middle_tc, halves.1, d_stream_tc, &mut second);
-        attention.backward_inputs(ctx, params, input_tc, halves.0, d_stream_tc, &mut first);
+        let d_stream = d_stream_tc.reborrow();
+        feed_forward.backward_inputs(ctx, params, middle_tc, halves.1, d_stream, &mut second)?;
+        attention.backward_inputs(ctx, params, input_tc, halves.0, d_stream_tc, &mut first)
     }
 
     fn backward_weights(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
-        deferred: &mut [f32],
+        deferred: ViewMut<'_>,
         mut grads: Grads<'_>,
-    ) {
+    ) -> Result<()> {
         let saved = self.split(ctx.microbatch.shape, saved);
-        let middle_tc = &*saved.middle_tc;
+        let middle_tc = saved.middle_tc.as_view();
         let halves = (&saved.attention, &saved.feed_forward);
         let [first, second] = self.split_deferred(ctx.microbatch.shape, deferred);
         let (attention, feed_forward) = (&self.attention, &self.feed_forward);
         let own = grads.reborrow();
-        feed_forward.backward_weights(ctx, params, middle_tc, halves.1, &second, own);
-        attention.backward_weights(ctx, params, input_tc, halves.0, &first, grads);
+        feed_forward.backward_weights(ctx, params, middle_tc, halves.1, &second, own)?;
+        attention.backward_weights(ctx, params, input_tc, halves.0, &first, grads)
     }
 
     fn cache_len(&self, num_positions: usize) -> usize {
@@ -241,16 +246,16 @@ impl Block for Layer {
     fn decode(
         &self,
         ctx: &mut DecodeContext<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        output: &mut [f32],
-        cache: &mut [f32],
-    ) {
+        params: View<'_>,
+        input_tc: View<'_>,
+        output: ViewMut<'_>,
+        cache: ViewMut<'_>,
+    ) -> Result<()> {
         let mut frame = ctx.scratch.frame();
-        let middle_tc = frame.take(input_tc.len());
+        let mut middle_tc = frame.take(input_tc.len());
         let at = (ctx.tokens.len(), ctx.first_position);
-        let inner = frame.nested();
-        self.attention.decode(ctx.cpu, params, at, input_tc, middle_tc, cache, inner);
-        self.feed_forward.decode(ctx.cpu, params, middle_tc, output, frame);
+        let (middle, inner) = (middle_tc.reborrow(), frame.nested());
+        self.attention.decode(ctx.device, params, at, input_tc, middle, cache, inner)?;
+        self.feed_forward.decode(ctx.device, params, middle_tc.into_view(), output, frame)
     }
 }

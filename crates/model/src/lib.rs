@@ -11,7 +11,8 @@
 //! - [`tensor_shards`], [`collectives`], `reduction_tree`: tensor and sequence parallelism;
 //!   `column_parallel`, `row_parallel`: the two kinds of sharded linear layer; `row_sums`:
 //!   gradients of norms and biases; `deferred_weight_grad`: the split backward pass.
-//! - [`linear`], `norm`, `norm_linear`, `dropout`: kernels on ranges of a flat buffer.
+//! - [`linear`], `norm`, `norm_linear`, `dropout`, `rope`: operations of a device on ranges of a
+//!   flat buffer.
 //! - [`problem`]: a classifier and three convex problems, with their optimum.
 //! - [`decode`]: token-by-token generation with a key-value cache.
 //!
@@ -71,6 +72,7 @@ mod row_sums;
 mod dropout;
 pub mod linear;
 mod norm;
+mod rope;
 
 pub mod problem;
 

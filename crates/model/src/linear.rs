@@ -10,8 +10,8 @@
 
 use crate::grads::Grads;
 use crate::param::{Init, ParamList};
-use lockstep_tensor::gemm::{Mat, MatMut, Precision, Write, product};
-use lockstep_tensor::{Cpu, bias};
+use lockstep_tensor::device::{Device, Epilogue, Matrix, MatrixMut, Result, View, ViewMut};
+use lockstep_tensor::gemm::{Precision, Write};
 use std::ops::Range;
 
 /// Memory layout of the weight.
@@ -64,58 +64,87 @@ impl Linear {
     }
 
     /// Overwrites `y`.
-    pub fn forward(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32]) {
-        let bias = self.bias.as_ref().map(|at| &params[at.clone()]);
-        self.product_with(cpu, params, x, y, Write::Set, bias);
+    pub fn forward(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        x: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
+        let epilogue = match &self.bias {
+            Some(at) => Epilogue::Bias(params.range(at.clone())),
+            None => Epilogue::None,
+        };
+        self.product_with(device, params, x, y, Write::Set, epilogue)
     }
 
     /// Sets `y` to the product, or adds it, without the bias.
-    pub fn product(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32], write: Write) {
-        self.product_with(cpu, params, x, y, write, None);
+    pub fn product(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        x: View<'_>,
+        y: ViewMut<'_>,
+        write: Write,
+    ) -> Result<()> {
+        self.product_with(device, params, x, y, write, Epilogue::None)
     }
 
     fn product_with(
         &self,
-        cpu: &Cpu,
-        params: &[f32],
-        x: &[f32],
-        y: &mut [f32],
+        device: &dyn Device,
+        params: View<'_>,
+        x: View<'_>,
+        y: ViewMut<'_>,
         write: Write,
-        bias: Option<&[f32]>,
-    ) {
+        epilogue: Epilogue<'_>,
+    ) -> Result<()> {
         let num_rows = x.len() / self.num_inputs;
-        let y_mat = MatMut::new(y, num_rows, self.num_outputs);
-        let x_mat = Mat::new(x, num_rows, self.num_inputs);
-        product(cpu, self.precision, x_mat, self.weight_io(params), y_mat, write, bias);
+        let y = MatrixMut::new(y, num_rows, self.num_outputs);
+        let x = Matrix::new(x, num_rows, self.num_inputs);
+        device.product(self.precision, x, self.weight_io(params), y, write, epilogue)
     }
 
     /// Overwrites `dx` with the gradient of the input.
-    pub fn backward_input(&self, cpu: &Cpu, params: &[f32], dy: &[f32], dx: &mut [f32]) {
-        self.input_product(cpu, params, dy, dx, Write::Set);
+    pub fn backward_input(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        dy: View<'_>,
+        dx: ViewMut<'_>,
+    ) -> Result<()> {
+        self.input_product(device, params, dy, dx, Write::Set)
     }
 
     /// Sets `dx` to the gradient of the input, or adds it.
     pub fn input_product(
         &self,
-        cpu: &Cpu,
-        params: &[f32],
-        dy: &[f32],
-        dx: &mut [f32],
+        device: &dyn Device,
+        params: View<'_>,
+        dy: View<'_>,
+        dx: ViewMut<'_>,
         write: Write,
-    ) {
+    ) -> Result<()> {
         let num_rows = dy.len() / self.num_outputs;
-        let dx = MatMut::new(dx, num_rows, self.num_inputs);
-        let dy = Mat::new(dy, num_rows, self.num_outputs);
-        product(cpu, self.precision, dy, self.weight_io(params).t(), dx, write, None);
+        let dx = MatrixMut::new(dx, num_rows, self.num_inputs);
+        let dy = Matrix::new(dy, num_rows, self.num_outputs);
+        let weight = self.weight_io(params).t();
+        device.product(self.precision, dy, weight, dx, write, Epilogue::None)
     }
 
     /// Adds the gradients of trained weight and bias to `grads`.
-    pub fn backward_weight(&self, cpu: &Cpu, x: &[f32], dy: &[f32], mut grads: Grads<'_>) {
+    pub fn backward_weight(
+        &self,
+        device: &dyn Device,
+        x: View<'_>,
+        dy: View<'_>,
+        mut grads: Grads<'_>,
+    ) -> Result<()> {
         let num_rows = x.len() / self.num_inputs;
         if let Some(at) = &self.bias {
             let grads = grads.of(at);
             if !grads.is_empty() {
-                bias::backward(cpu, dy, grads);
+                device.column_sums(dy, grads)?;
             }
         }
         // The weight's rows are columns of one operand, its columns those of the other.
@@ -126,19 +155,21 @@ impl Linear {
         for (at, grads) in grads.trained_ranges(&self.weight) {
             // Contiguous tensors are rows of one weight, each of which may be frozen.
             let (first, num) = ((at.start - self.weight.start) / num_cols, at.len() / num_cols);
-            let left = Mat::strided(&rows_of[first..], num_rows, num, num_rows_of).t();
-            let right = Mat::new(cols_of, num_rows, num_cols);
-            let grads = MatMut::new(grads, num, num_cols);
-            product(cpu, self.precision, left, right, grads, Write::Add, None);
+            let rows_of = rows_of.range(first..rows_of.len());
+            let left = Matrix::strided(rows_of, num_rows, num, num_rows_of).t();
+            let right = Matrix::new(cols_of, num_rows, num_cols);
+            let grads = MatrixMut::new(grads, num, num_cols);
+            device.product(self.precision, left, right, grads, Write::Add, Epilogue::None)?;
         }
+        Ok(())
     }
 
     /// The weight as an inputs x outputs matrix, for either layout.
-    fn weight_io<'a>(&self, params: &'a [f32]) -> Mat<'a> {
-        let weight = &params[self.weight.clone()];
+    fn weight_io<'a>(&self, params: View<'a>) -> Matrix<'a> {
+        let weight = params.range(self.weight.clone());
         match self.layout {
-            WeightLayout::OutIn => Mat::new(weight, self.num_outputs, self.num_inputs).t(),
-            WeightLayout::InOut => Mat::new(weight, self.num_inputs, self.num_outputs),
+            WeightLayout::OutIn => Matrix::new(weight, self.num_outputs, self.num_inputs).t(),
+            WeightLayout::InOut => Matrix::new(weight, self.num_inputs, self.num_outputs),
         }
     }
 }

@@ -13,11 +13,11 @@ use crate::linear::{Linear, WeightLayout};
 use crate::norm::{Norm, NormKind};
 use crate::norm_linear::NormLinear;
 use crate::param::{Init, ParamList, Piece};
+use crate::rope::RopeAngles;
 use crate::row_parallel::RowParallel;
 use crate::tensor_shards::TensorShards;
 use lockstep_config::Model;
 use lockstep_tensor::gemm::Precision;
-use lockstep_tensor::rope;
 use std::sync::Arc;
 
 /// Name of the embedding table.
@@ -25,9 +25,9 @@ pub(crate) const TOKEN_TABLE: &str = "model.embed_tokens.weight";
 /// Prefix of the last normalisation.
 pub(crate) const FINAL_NORM: &str = "model.norm";
 
-/// RoPE table of all positions, shared by all layers.
-pub(crate) fn rope_table(model: &Model) -> Arc<rope::Table> {
-    Arc::new(rope::Table::new(model.head_dim(), model.context, model.rope_theta))
+/// RoPE angles of all positions, shared by all layers.
+pub(crate) fn rope_angles(model: &Model) -> Arc<RopeAngles> {
+    Arc::new(RopeAngles::new(model.head_dim(), model.context, model.rope_theta))
 }
 
 /// Layer number `index`.
@@ -35,7 +35,7 @@ pub(crate) fn layer(
     model: &Model,
     of: (&TensorShards, Precision),
     index: usize,
-    rope: &Arc<rope::Table>,
+    rope: &Arc<RopeAngles>,
 ) -> Layer {
     let name = format!("model.layers.{index}");
     let dropout = Dropout { rate: model.dropout, block: index as u64 + 1 };
@@ -56,7 +56,7 @@ fn attention(
     of: (&TensorShards, Precision),
     layer: &str,
     params: &mut ParamList,
-    rope: Arc<rope::Table>,
+    rope: Arc<RopeAngles>,
     dropout: Dropout,
 ) -> Attention {
     let (heads, kv_heads, head_dim) = (model.heads, model.kv_heads, model.head_dim());

@@ -8,7 +8,7 @@ use crate::grads::Grads;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::{Cpu, norm_layer, norm_rms, reduce};
+use lockstep_tensor::device::{self, Device, Result, View, ViewMut};
 use std::ops::Range;
 
 /// Kind of normalisation.
@@ -46,98 +46,87 @@ impl Norm {
         all.into_iter().filter(|param| !param.is_empty()).collect()
     }
 
+    /// Operand of a device's operations.
+    fn operand<'a>(&self, params: View<'a>) -> device::Norm<'a> {
+        let (weight, bias) = params.range(self.at.clone()).split_at(self.width);
+        let bias = (self.kind == NormKind::Layer).then_some(bias);
+        device::Norm { weight, bias, eps: self.eps }
+    }
+
     /// Normalises `x_tc` into `y_tc` and fills `stats`.
     pub(crate) fn forward(
         &self,
-        cpu: &Cpu,
-        params: &[f32],
-        x_tc: &[f32],
-        y_tc: &mut [f32],
-        stats: &mut [f32],
-    ) {
-        let (weight, bias) = params[self.at.clone()].split_at(self.width);
-        match self.kind {
-            NormKind::Rms => norm_rms::forward(cpu, x_tc, weight, self.eps, y_tc, stats),
-            NormKind::Layer => {
-                let (mean, rstd) = stats.split_at_mut(stats.len() / 2);
-                norm_layer::forward(cpu, x_tc, weight, bias, self.eps, y_tc, mean, rstd);
-            }
-        }
+        device: &dyn Device,
+        params: View<'_>,
+        x_tc: View<'_>,
+        y_tc: ViewMut<'_>,
+        stats: ViewMut<'_>,
+    ) -> Result<()> {
+        device.norm_forward(self.operand(params), x_tc, y_tc, stats)
     }
 
     /// Recomputes `y_tc` from the saved statistics.
     pub(crate) fn normalize(
         &self,
-        cpu: &Cpu,
-        params: &[f32],
-        x_tc: &[f32],
-        stats: &[f32],
-        y_tc: &mut [f32],
-    ) {
-        let (weight, bias) = params[self.at.clone()].split_at(self.width);
-        match self.kind {
-            NormKind::Rms => norm_rms::normalize(cpu, x_tc, weight, stats, y_tc),
-            NormKind::Layer => {
-                let (mean, rstd) = stats.split_at(stats.len() / 2);
-                norm_layer::normalize(cpu, x_tc, weight, bias, mean, rstd, y_tc);
-            }
-        }
+        device: &dyn Device,
+        params: View<'_>,
+        x_tc: View<'_>,
+        stats: View<'_>,
+        y_tc: ViewMut<'_>,
+    ) -> Result<()> {
+        device.normalize(self.operand(params), x_tc, stats, y_tc)
     }
 
     /// Adds the input gradient to `dx_tc` and the gradients of trained parameters to `grads`. All
     /// buffers have the local rows of the stream, of `sums.num_rows` in the micro-batch.
     pub(crate) fn backward(
         &self,
-        cpu: &Cpu,
+        device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
-        params: &[f32],
-        x_tc: &[f32],
-        stats: &[f32],
-        dy_tc: &[f32],
-        dx_tc: &mut [f32],
+        params: View<'_>,
+        x_tc: View<'_>,
+        stats: View<'_>,
+        dy_tc: View<'_>,
+        dx_tc: ViewMut<'_>,
         mut grads: Grads<'_>,
         sums: &RowSums<'_>,
         frame: Frame<'_>,
-    ) {
-        let (weight, _) = params[self.at.clone()].split_at(self.width);
+    ) -> Result<()> {
+        let norm = self.operand(params);
+        device.norm_backward(norm, x_tc, stats, dy_tc, dx_tc)?;
         let middle = self.at.start + self.width;
         let targets = grads.of_two([&(self.at.start..middle), &(middle..self.at.end)]);
-        let (mean, rstd) = stats.split_at(stats.len() - x_tc.len() / self.width);
-        match self.kind {
-            NormKind::Rms => norm_rms::backward(cpu, x_tc, weight, rstd, dy_tc, dx_tc, &mut []),
-            NormKind::Layer => {
-                norm_layer::backward(cpu, x_tc, weight, mean, rstd, dy_tc, dx_tc, &mut [], &mut []);
-            }
-        }
-        if targets.iter().all(|target| target.is_empty()) {
-            return;
+        if targets.iter().all(ViewMut::is_empty) {
+            return Ok(());
         }
         let first = sums.tp_shards.rows(sums.num_rows).start;
-        sums.add_to(cpu, collectives, targets, frame, &mut |rows, [dweight, dbias]| {
+        let before_factors = stats.len() - x_tc.len() / self.width;
+        sums.add_to(device, collectives, targets, frame, &mut |rows, [dweight, dbias]| {
             let rows = rows.start - first..rows.end - first;
             let elements = rows.start * self.width..rows.end * self.width;
-            let (x_tc, dy_tc) = (&x_tc[elements.clone()], &dy_tc[elements]);
-            let rstd = &rstd[rows.clone()];
-            match self.kind {
-                NormKind::Rms => norm_rms::weight_backward(cpu, x_tc, rstd, dy_tc, dweight),
-                NormKind::Layer => {
-                    let mean = &mean[rows];
-                    norm_layer::weight_backward(cpu, x_tc, mean, rstd, dy_tc, dweight, dbias);
-                }
-            }
-        });
+            let (x_tc, dy_tc) = (x_tc.range(elements.clone()), dy_tc.range(elements));
+            // From the mean of the first row to the factor of the last.
+            let stats = stats.range(rows.start..before_factors + rows.end);
+            device.norm_weight_backward(norm, x_tc, stats, dy_tc, dweight, dbias)
+        })
     }
 
     /// Adds the sums of a micro-batch, weight then bias, to the gradients of trained parameters.
-    pub(crate) fn add_sums(&self, cpu: &Cpu, sums: &[f32], mut grads: Grads<'_>) {
+    pub(crate) fn add_sums(
+        &self,
+        device: &dyn Device,
+        sums: View<'_>,
+        mut grads: Grads<'_>,
+    ) -> Result<()> {
         let (weight, bias) = sums.split_at(self.width);
         let middle = self.at.start + self.width;
         let targets = grads.of_two([&(self.at.start..middle), &(middle..self.at.end)]);
         for (target, sums) in targets.into_iter().zip([weight, bias]) {
             if !target.is_empty() {
-                reduce::add_assign(cpu, target, sums);
+                device.add_assign(target, sums)?;
             }
         }
+        Ok(())
     }
 
     /// Temporary elements of [`Self::backward`].

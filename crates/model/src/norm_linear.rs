@@ -12,7 +12,7 @@ use crate::norm::Norm;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Device, Result, View, ViewMut};
 use std::ops::Range;
 use std::slice;
 
@@ -27,9 +27,9 @@ pub(crate) struct NormLinear {
 #[derive(Clone, Copy)]
 pub(crate) struct NormLinearSaved<'a> {
     /// Rows of the stream.
-    pub(crate) x_tc: &'a [f32],
+    pub(crate) x_tc: View<'a>,
     /// Statistics of the normalisation.
-    pub(crate) stats: &'a [f32],
+    pub(crate) stats: View<'a>,
     /// Rows of the micro-batch.
     pub(crate) num_rows: usize,
 }
@@ -60,56 +60,58 @@ impl NormLinear {
     pub(crate) fn forward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        x_tc: &[f32],
-        y: &mut [f32],
-        stats: &mut [f32],
-    ) {
+        params: View<'_>,
+        x_tc: View<'_>,
+        y: ViewMut<'_>,
+        stats: ViewMut<'_>,
+    ) -> Result<()> {
         let num_rows = ctx.microbatch.shape.rows();
-        let normed_tc = ctx.scratch.frame().take(num_rows * self.width());
-        self.norm.forward(ctx.cpu, params, x_tc, &mut normed_tc[self.own(num_rows)], stats);
-        self.tp_shards.gather_rows(ctx.collectives, normed_tc);
-        self.product.forward(ctx.cpu, params, normed_tc, y);
+        let mut normed_tc = ctx.scratch.frame().take(num_rows * self.width());
+        let own = normed_tc.reborrow().range(self.own(num_rows));
+        self.norm.forward(ctx.device, params, x_tc, own, stats)?;
+        self.tp_shards.gather_rows(ctx.collectives, normed_tc.reborrow());
+        self.product.forward(ctx.device, params, normed_tc.as_view(), y)
     }
 
     /// Adds the gradients of the trained parts of the matrix to `grads`.
     pub(crate) fn backward_weight(
         &self,
-        cpu: &Cpu,
+        device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
-        params: &[f32],
+        params: View<'_>,
         NormLinearSaved { x_tc, stats, num_rows }: NormLinearSaved<'_>,
-        dy: &[f32],
+        dy: View<'_>,
         grads: Grads<'_>,
         mut frame: Frame<'_>,
-    ) {
-        let normed_tc = frame.take(num_rows * self.width());
-        self.norm.normalize(cpu, params, x_tc, stats, &mut normed_tc[self.own(num_rows)]);
-        self.tp_shards.gather_rows(collectives, normed_tc);
-        self.product.backward_weight(cpu, normed_tc, dy, grads);
+    ) -> Result<()> {
+        let mut normed_tc = frame.take(num_rows * self.width());
+        let own = normed_tc.reborrow().range(self.own(num_rows));
+        self.norm.normalize(device, params, x_tc, stats, own)?;
+        self.tp_shards.gather_rows(collectives, normed_tc.reborrow());
+        self.product.backward_weight(device, normed_tc.as_view(), dy, grads)
     }
 
     /// Adds the input gradient to `d_stream_tc`, and the gradients of the trained parameters of the
     /// normalisation to `grads`.
     pub(crate) fn backward_input(
         &self,
-        cpu: &Cpu,
+        device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
-        params: &[f32],
+        params: View<'_>,
         NormLinearSaved { x_tc, stats, num_rows }: NormLinearSaved<'_>,
-        dy: &[f32],
-        d_stream_tc: &mut [f32],
+        dy: View<'_>,
+        d_stream_tc: ViewMut<'_>,
         grads: Grads<'_>,
         mut frame: Frame<'_>,
-    ) {
-        let d_normed_tc = frame.take(num_rows * self.width());
+    ) -> Result<()> {
+        let mut d_normed_tc = frame.take(num_rows * self.width());
         let spare = frame.nested().take(self.product.spare_len(num_rows));
-        self.product.backward_input(cpu, params, dy, d_normed_tc, spare);
-        self.tp_shards.sum_rows(collectives, d_normed_tc);
-        let (d_normed, sums) =
-            (&d_normed_tc[self.own(num_rows)], RowSums { tp_shards: &self.tp_shards, num_rows });
+        self.product.backward_input(device, params, dy, d_normed_tc.reborrow(), spare)?;
+        self.tp_shards.sum_rows(collectives, d_normed_tc.reborrow());
+        let d_normed = d_normed_tc.as_view().range(self.own(num_rows));
+        let sums = RowSums { tp_shards: &self.tp_shards, num_rows };
         self.norm.backward(
-            cpu,
+            device,
             collectives,
             params,
             x_tc,
@@ -119,26 +121,26 @@ impl NormLinear {
             grads,
             &sums,
             frame,
-        );
+        )
     }
 
     /// Adds the input gradient only, for deferred weight gradients: `sums` becomes the contribution
     /// of the micro-batch to the gradients of the normalisation.
     pub(crate) fn backward_input_only(
         &self,
-        cpu: &Cpu,
+        device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
-        params: &[f32],
+        params: View<'_>,
         saved: NormLinearSaved<'_>,
-        dy: &[f32],
-        d_stream_tc: &mut [f32],
-        sums: &mut [f32],
+        dy: View<'_>,
+        d_stream_tc: ViewMut<'_>,
+        mut sums: ViewMut<'_>,
         frame: Frame<'_>,
-    ) {
+    ) -> Result<()> {
         // Adding to minus zero changes no bit, not even the sign of a zero.
-        sums.fill(-0.0);
+        device.fill(sums.reborrow(), -0.0)?;
         let sums = Grads::new(sums, slice::from_ref(&self.norm.at));
-        self.backward_input(cpu, collectives, params, saved, dy, d_stream_tc, sums, frame);
+        self.backward_input(device, collectives, params, saved, dy, d_stream_tc, sums, frame)
     }
 
     /// Collective calls of the input gradient and of the gradients of the normalisation; `trained`

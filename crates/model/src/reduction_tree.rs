@@ -8,32 +8,32 @@
 //! it is one addend that can be *added* to the left side while it is computed and is still rounded
 //! to one number first: a product whose sum stays in registers until it is finished.
 
+use lockstep_tensor::device::{Device, Result, ViewMut};
 use lockstep_tensor::gemm::Write;
-use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
 
 /// Sets `out` to the sum of the addends `shards`; `compute` sets or adds one of them. `spare` has
 /// space for [`num_spare`] of them.
 pub(crate) fn sum(
-    cpu: &Cpu,
+    device: &dyn Device,
     shards: Range<usize>,
     fuses: bool,
-    out: &mut [f32],
-    spare: &mut [f32],
-    compute: &mut dyn FnMut(usize, &mut [f32], Write),
-) {
+    mut out: ViewMut<'_>,
+    mut spare: ViewMut<'_>,
+    compute: &mut dyn FnMut(usize, ViewMut<'_>, Write) -> Result<()>,
+) -> Result<()> {
     if shards.len() == 1 {
         return compute(shards.start, out, Write::Set);
     }
     let middle = shards.start + shards.len().next_power_of_two() / 2;
-    sum(cpu, shards.start..middle, fuses, out, spare, compute);
+    sum(device, shards.start..middle, fuses, out.reborrow(), spare.reborrow(), compute)?;
     let right = middle..shards.end;
     if fuses && right.len() == 1 {
         return compute(right.start, out, Write::Add);
     }
-    let (addend, spare) = spare.split_at_mut(out.len());
-    sum(cpu, right, fuses, addend, spare, compute);
-    reduce::add_assign(cpu, out, addend);
+    let (mut addend, spare) = spare.split_at(out.len());
+    sum(device, right, fuses, addend.reborrow(), spare, compute)?;
+    device.add_assign(out, addend.as_view())
 }
 
 /// Number of addends that [`sum`] stores besides the sum itself.
@@ -54,7 +54,7 @@ pub(crate) const fn num_spare(num_shards: usize, fuses: bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockstep_tensor::Isa;
+    use lockstep_tensor::{Cpu, Isa};
 
     /// One, and numbers that vanish when added to it singly, but not in pairs.
     fn addend(shard: usize) -> f32 {
@@ -64,11 +64,16 @@ mod tests {
     fn by_tree(shards: Range<usize>, fuses: bool) -> f32 {
         let mut out = [f32::NAN];
         let mut spare = vec![f32::NAN; num_spare(shards.len(), fuses)];
-        let cpu = Cpu::single(Isa::detect());
-        sum(&cpu, shards, fuses, &mut out, &mut spare, &mut |shard, out, write| match write {
-            Write::Set => out[0] = addend(shard),
-            Write::Add => out[0] += addend(shard),
-        });
+        let (device, spare) = (Cpu::single(Isa::detect()), ViewMut::of(&mut spare));
+        let mut compute = |shard: usize, out: ViewMut<'_>, write| {
+            let [out] = out.into_slice::<f32>()? else { panic!("one element") };
+            match write {
+                Write::Set => *out = addend(shard),
+                Write::Add => *out += addend(shard),
+            }
+            Ok(())
+        };
+        sum(&device, shards, fuses, ViewMut::of(&mut out), spare, &mut compute).unwrap();
         out[0]
     }
 

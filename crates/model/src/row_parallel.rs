@@ -14,8 +14,8 @@ use crate::reduction_tree;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
+use lockstep_tensor::device::{Device, Result, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
-use lockstep_tensor::{Cpu, bias};
 use std::ops::Range;
 
 /// Local shards of a row-parallel layer, in order, and the replicated bias.
@@ -56,37 +56,47 @@ impl RowParallel {
     /// Overwrites `y` with the local rows of the output, from all rows of the input.
     pub(crate) fn forward(
         &self,
-        cpu: &Cpu,
+        device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
-        params: &[f32],
-        x: &[f32],
-        y: &mut [f32],
+        params: View<'_>,
+        x: View<'_>,
+        mut y: ViewMut<'_>,
         mut frame: Frame<'_>,
-    ) {
-        let num_rows = x.len() / self.num_local_inputs();
+    ) -> Result<()> {
+        let (num_rows, width) = (x.len() / self.num_local_inputs(), self.num_outputs());
         let spare = frame.take(self.spare_len(num_rows));
         if self.tp_shards.sequence {
-            let all = frame.take(num_rows * self.num_outputs());
-            self.partial_sum(cpu, params, x, all, spare);
-            self.tp_shards.sum_rows(collectives, all);
+            let mut all = frame.take(num_rows * width);
+            self.partial_sum(device, params, x, all.reborrow(), spare)?;
+            self.tp_shards.sum_rows(collectives, all.reborrow());
             let own = self.tp_shards.rows(num_rows);
-            y.copy_from_slice(&all[own.start * self.num_outputs()..own.end * self.num_outputs()]);
+            let own = all.as_view().range(own.start * width..own.end * width);
+            device.copy(own, y.reborrow())?;
         } else {
-            self.partial_sum(cpu, params, x, y, spare);
-            self.tp_shards.sum_rows(collectives, y);
+            self.partial_sum(device, params, x, y.reborrow(), spare)?;
+            self.tp_shards.sum_rows(collectives, y.reborrow());
         }
-        if let Some(at) = &self.bias {
-            bias::add(cpu, y, &params[at.clone()]);
+        match &self.bias {
+            Some(at) => device.bias_add(y, params.range(at.clone())),
+            None => Ok(()),
         }
     }
 
     /// Sums over the local shards.
-    fn partial_sum(&self, cpu: &Cpu, params: &[f32], x: &[f32], y: &mut [f32], spare: &mut [f32]) {
+    fn partial_sum(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        x: View<'_>,
+        y: ViewMut<'_>,
+        spare: ViewMut<'_>,
+    ) -> Result<()> {
         let (num, len) = (self.shards.len(), x.len() / self.shards.len());
         let fuses = self.fuses();
-        reduction_tree::sum(cpu, 0..num, fuses, y, spare, &mut |shard, y, write| {
-            self.shards[shard].product(cpu, params, &x[shard * len..][..len], y, write);
-        });
+        reduction_tree::sum(device, 0..num, fuses, y, spare, &mut |shard, y, write| {
+            let x = x.range(shard * len..(shard + 1) * len);
+            self.shards[shard].product(device, params, x, y, write)
+        })
     }
 
     /// Whether a shard's term of the output is rounded to one number before it is added.
@@ -108,72 +118,82 @@ impl RowParallel {
     /// Gradient of all `num_rows` rows of the output, from that of the stream after dropout.
     pub(crate) fn output_gradient<'a, 'f: 'a>(
         &self,
-        cpu: &Cpu,
+        device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
-        d_stream: &'a [f32],
+        d_stream: View<'a>,
         mask: Option<RowMask>,
         num_rows: usize,
         frame: &mut Frame<'f>,
-    ) -> &'a [f32] {
+    ) -> Result<View<'a>> {
         if mask.is_none() && !self.tp_shards.sequence {
-            return d_stream;
+            return Ok(d_stream);
         }
-        let all = frame.take(num_rows * self.num_outputs());
-        self.fill_output_gradient(cpu, collectives, d_stream, mask, all);
-        all
+        let mut all = frame.take(num_rows * self.num_outputs());
+        self.fill_output_gradient(device, collectives, d_stream, mask, all.reborrow())?;
+        Ok(all.into_view())
     }
 
     /// Writes the gradient of all rows of the output to `all`, from that of the stream after
     /// dropout.
     pub(crate) fn fill_output_gradient(
         &self,
-        cpu: &Cpu,
+        device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
-        d_stream: &[f32],
+        d_stream: View<'_>,
         mask: Option<RowMask>,
-        all: &mut [f32],
-    ) {
+        mut all: ViewMut<'_>,
+    ) -> Result<()> {
         let width = self.num_outputs();
         let own = self.tp_shards.rows(all.len() / width);
-        let of_stream = &mut all[own.start * width..own.end * width];
-        of_stream.copy_from_slice(d_stream);
+        let mut of_stream = all.reborrow().range(own.start * width..own.end * width);
+        device.copy(d_stream, of_stream.reborrow())?;
         if let Some(mask) = mask {
-            mask.apply(cpu, of_stream);
+            mask.apply(device, of_stream)?;
         }
         self.tp_shards.gather_rows(collectives, all);
+        Ok(())
     }
 
     /// Overwrites `dx` with the input gradient, from all rows of the output gradient.
-    pub(crate) fn backward_input(&self, cpu: &Cpu, params: &[f32], dy: &[f32], dx: &mut [f32]) {
-        let len = dx.len() / self.shards.len();
-        for (shard, dx) in self.shards.iter().zip(dx.chunks_exact_mut(len)) {
-            shard.backward_input(cpu, params, dy, dx);
-        }
+    pub(crate) fn backward_input(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        dy: View<'_>,
+        dx: ViewMut<'_>,
+    ) -> Result<()> {
+        let (len, mut dx) = (dx.len() / self.shards.len(), Frame::over(dx));
+        let mut shards = self.shards.iter();
+        shards.try_for_each(|shard| shard.backward_input(device, params, dy, dx.take(len)))
     }
 
     /// Adds the gradients of trained weights and bias to `grads`, from all rows of the input and of
     /// the output gradient.
     pub(crate) fn backward_weight(
         &self,
-        cpu: &Cpu,
+        device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
-        x: &[f32],
-        dy: &[f32],
+        x: View<'_>,
+        dy: View<'_>,
         mut grads: Grads<'_>,
         frame: Frame<'_>,
-    ) {
+    ) -> Result<()> {
         let len = x.len() / self.shards.len();
-        for (shard, x) in self.shards.iter().zip(x.chunks_exact(len)) {
-            shard.backward_weight(cpu, x, dy, grads.reborrow());
+        for (index, shard) in self.shards.iter().enumerate() {
+            let x = x.range(index * len..(index + 1) * len);
+            shard.backward_weight(device, x, dy, grads.reborrow())?;
         }
-        let Some(at) = &self.bias else { return };
+        let Some(at) = &self.bias else { return Ok(()) };
         let grads = grads.of(at);
-        if !grads.is_empty() {
-            let width = self.num_outputs();
-            let sums = RowSums { tp_shards: &self.tp_shards, num_rows: dy.len() / width };
-            sums.add_to(cpu, collectives, [grads, &mut []], frame, &mut |rows, [sum, _]| {
-                bias::backward(cpu, &dy[rows.start * width..rows.end * width], sum);
-            });
+        if grads.is_empty() {
+            return Ok(());
         }
+        let width = self.num_outputs();
+        let sums = RowSums { tp_shards: &self.tp_shards, num_rows: dy.len() / width };
+        let len = grads.len();
+        let (grads, none) = grads.split_at(len);
+        sums.add_to(device, collectives, [grads, none], frame, &mut |rows, [sum, _]| {
+            device.column_sums(dy.range(rows.start * width..rows.end * width), sum)
+        })
     }
 }

@@ -9,7 +9,7 @@ use crate::collectives::TensorCollectives;
 use crate::reduction_tree;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::{Cpu, reduce};
+use lockstep_tensor::device::{Device, Result, ViewMut};
 use std::ops::Range;
 
 /// Rows of a micro-batch to sum over.
@@ -20,7 +20,7 @@ pub(crate) struct RowSums<'a> {
 }
 
 /// Adds the sums of some rows to two targets.
-pub(crate) type AddRows<'a> = dyn FnMut(Range<usize>, [&mut [f32]; 2]) + 'a;
+pub(crate) type AddRows<'a> = dyn FnMut(Range<usize>, [ViewMut<'_>; 2]) -> Result<()> + 'a;
 
 impl RowSums<'_> {
     /// Temporary elements of sums of `len` elements.
@@ -32,24 +32,26 @@ impl RowSums<'_> {
     /// micro-batch. `block` adds the terms of a range of rows of the micro-batch.
     pub(crate) fn add_to(
         &self,
-        cpu: &Cpu,
+        device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
-        targets: [&mut [f32]; 2],
+        targets: [ViewMut<'_>; 2],
         mut frame: Frame<'_>,
         block: &mut AddRows<'_>,
-    ) {
+    ) -> Result<()> {
         let [first, second] = targets;
         let len = first.len() + second.len();
-        let sums = frame.take(len);
+        let mut sums = frame.take(len);
         let blocks = self.tp_shards.row_blocks();
         let spare = frame.take(len * reduction_tree::num_spare(blocks.len(), false));
-        reduction_tree::sum(cpu, blocks, false, sums, spare, &mut |index, out, _| {
-            out.fill(0.0);
-            let (one, other) = out.split_at_mut(first.len());
-            block(self.tp_shards.range(self.num_rows, index), [one, other]);
-        });
-        self.tp_shards.sum_row_blocks(collectives, sums);
-        reduce::add_assign(cpu, first, &sums[..first.len()]);
-        reduce::add_assign(cpu, second, &sums[first.len()..]);
+        let mut of_block = |index: usize, mut out: ViewMut<'_>, _| {
+            device.fill(out.reborrow(), 0.0)?;
+            let (one, other) = out.split_at(first.len());
+            block(self.tp_shards.range(self.num_rows, index), [one, other])
+        };
+        reduction_tree::sum(device, blocks, false, sums.reborrow(), spare, &mut of_block)?;
+        self.tp_shards.sum_row_blocks(collectives, sums.reborrow());
+        let (of_first, of_second) = sums.as_view().split_at(first.len());
+        device.add_assign(first, of_first)?;
+        device.add_assign(second, of_second)
     }
 }

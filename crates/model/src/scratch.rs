@@ -1,24 +1,26 @@
-//! Bump allocator for temporary buffers, over one vector.
+//! Bump allocator for temporary buffers, over one buffer of a device.
 //!
-//! A block takes its temporary slices in order and releases all of them at once, by dropping the
-//! [`Frame`]. The vector has the largest declared need of all blocks, so a step allocates nothing.
-//! A slice contains leftovers of earlier use: every user overwrites it before reading.
+//! A block takes its temporary views in order and releases all of them at once, by dropping the
+//! [`Frame`]. The buffer has the largest declared need of all blocks, so a step allocates nothing.
+//! A view contains leftovers of earlier use: every user overwrites it before reading.
+
+use lockstep_tensor::device::{Buffer, Device, Dtype, Result, ViewMut};
 
 /// Memory of all frames of one rank.
 #[derive(Debug)]
 pub struct Scratch {
-    data: Vec<f32>,
+    data: Buffer,
 }
 
 impl Scratch {
     /// Allocates memory for frames of up to `len` elements.
-    pub fn new(len: usize) -> Self {
-        Self { data: vec![0.0; len] }
+    pub fn new(device: &dyn Device, len: usize) -> Result<Self> {
+        Ok(Self { data: device.allocate(Dtype::F32, len)? })
     }
 
-    /// The whole memory, to take slices from until the frame is dropped.
+    /// The whole memory, to take views from until the frame is dropped.
     pub fn frame(&mut self) -> Frame<'_> {
-        Frame::over(&mut self.data)
+        Frame::over(self.data.view_mut())
     }
 
     /// Number of elements.
@@ -32,15 +34,15 @@ impl Scratch {
     }
 }
 
-/// A slice that is split off from front to back in disjoint parts.
+/// A view that is split off from front to back in disjoint parts.
 #[derive(Debug)]
 pub struct Frame<'a> {
-    rest: &'a mut [f32],
+    rest: ViewMut<'a>,
 }
 
 impl<'a> Frame<'a> {
     /// Makes a frame over `data`.
-    pub fn over(data: &'a mut [f32]) -> Self {
+    pub fn over(data: ViewMut<'a>) -> Self {
         Self { rest: data }
     }
 
@@ -48,17 +50,17 @@ impl<'a> Frame<'a> {
     ///
     /// # Panics
     /// When fewer are left: the block declared too small a need.
-    pub fn take(&mut self, len: usize) -> &'a mut [f32] {
-        let rest = std::mem::take(&mut self.rest);
+    pub fn take(&mut self, len: usize) -> ViewMut<'a> {
+        let rest = std::mem::replace(&mut self.rest, ViewMut::of::<f32>(&mut []));
         assert!(len <= rest.len(), "{len} elements requested, {} left in the frame", rest.len());
-        let (piece, rest) = rest.split_at_mut(len);
+        let (piece, rest) = rest.split_at(len);
         self.rest = rest;
         piece
     }
 
     /// A frame over the remaining elements, which are released when it is dropped.
     pub fn nested(&mut self) -> Frame<'_> {
-        Frame { rest: self.rest }
+        Frame { rest: self.rest.reborrow() }
     }
 
     /// Ends a frame whose parts must cover all of it.
@@ -73,23 +75,28 @@ impl<'a> Frame<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_tensor::{Cpu, Isa};
+
+    fn scratch(len: usize) -> Scratch {
+        Scratch::new(&Cpu::single(Isa::detect()), len).unwrap()
+    }
 
     #[test]
     fn parts_are_contiguous_and_a_new_frame_starts_over() {
-        let mut scratch = Scratch::new(5);
+        let mut scratch = scratch(5);
         let mut frame = scratch.frame();
         let (a, b) = (frame.take(2), frame.take(3));
-        a.fill(1.0);
-        b.fill(2.0);
+        a.into_slice::<f32>().unwrap().fill(1.0);
+        b.into_slice::<f32>().unwrap().fill(2.0);
         frame.finish();
-        let all = scratch.frame().take(5);
+        let all = scratch.frame().take(5).into_slice::<f32>().unwrap();
         assert_eq!(all, [1.0, 1.0, 2.0, 2.0, 2.0]);
     }
 
     #[test]
     #[should_panic(expected = "3 elements requested, 2 left")]
     fn a_need_beyond_the_declared_one_is_refused() {
-        let mut scratch = Scratch::new(4);
+        let mut scratch = scratch(4);
         let mut frame = scratch.frame();
         frame.take(2);
         frame.take(3);
@@ -98,8 +105,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "1 elements of the frame are unused")]
     fn an_inexact_layout_is_refused() {
-        let mut data = [0.0; 3];
-        let mut frame = Frame::over(&mut data);
+        let mut scratch = scratch(3);
+        let mut frame = scratch.frame();
         frame.take(2);
         frame.finish();
     }

@@ -17,6 +17,7 @@
 //! are shards, with or without `sequence`.
 
 use crate::collectives::{CollectiveCall, CollectiveKind, TensorCollectives};
+use lockstep_tensor::device::ViewMut;
 use std::ops::Range;
 
 /// Number of tensor-parallel shards of a model, and the local ones.
@@ -110,7 +111,7 @@ impl TensorShards {
     }
 
     /// All-gathers the rows of the stream, which are at their places in `all`.
-    pub(crate) fn gather_rows(&self, collectives: &mut dyn TensorCollectives, all: &mut [f32]) {
+    pub(crate) fn gather_rows(&self, collectives: &mut dyn TensorCollectives, all: ViewMut<'_>) {
         if self.sequence {
             collectives.all_gather(all);
         }
@@ -118,12 +119,16 @@ impl TensorShards {
 
     /// Reduces the partial sums of all rows over the tensor-parallel ranks; the local rows of the
     /// stream are then complete.
-    pub(crate) fn sum_rows(&self, collectives: &mut dyn TensorCollectives, all: &mut [f32]) {
+    pub(crate) fn sum_rows(&self, collectives: &mut dyn TensorCollectives, all: ViewMut<'_>) {
         if self.sequence { collectives.reduce_scatter(all) } else { collectives.all_reduce(all) }
     }
 
     /// Reduces the sums over local rows over the tensor-parallel ranks.
-    pub(crate) fn sum_row_blocks(&self, collectives: &mut dyn TensorCollectives, sums: &mut [f32]) {
+    pub(crate) fn sum_row_blocks(
+        &self,
+        collectives: &mut dyn TensorCollectives,
+        sums: ViewMut<'_>,
+    ) {
         if self.sequence {
             collectives.all_reduce(sums);
         }

@@ -6,6 +6,7 @@ use lockstep_model::{
     Blueprint, Context, Grads, IGNORE, Microbatch, MicrobatchShape, Mode, Saved, Scratch,
     SingleRank, describe, init,
 };
+use lockstep_tensor::device::{View, ViewMut};
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
 
@@ -42,6 +43,11 @@ fn model(family: Family) -> Model {
 
 const FAMILIES: [Family; 4] = [Family::Mlp, Family::Quadratic, Family::Ridge, Family::Logistic];
 
+/// Saved values that are all kept.
+fn saved(kept: &mut [f32]) -> Saved<'_> {
+    Saved { kept: ViewMut::of(kept), rebuilt: ViewMut::of::<f32>(&mut []) }
+}
+
 /// A problem with generic weights.
 struct Setup {
     cpu: Cpu,
@@ -67,32 +73,45 @@ impl Setup {
     /// Sum of the losses of a micro-batch, and the gradients.
     fn run(&self, inputs: &[u32], targets: &[u32], num_targets: u64) -> (f64, Vec<Vec<f32>>) {
         let shape = MicrobatchShape { sequences: inputs.len(), tokens: 1 };
+        let (inputs, targets) = (View::of(inputs), View::of(targets));
         let microbatch = Microbatch { shape, inputs, targets, first_sample: 0, num_targets };
         let blocks = &self.blueprint.blocks;
-        let mut scratch = Scratch::new(self.blueprint.scratch_len(shape));
-        let (cpu, scratch, collectives) = (&self.cpu, &mut scratch, &mut SingleRank);
-        let mut ctx = Context { cpu, microbatch: &microbatch, mode: TRAIN, scratch, collectives };
+        let mut scratch = Scratch::new(&self.cpu, self.blueprint.scratch_len(shape))
+            .expect("the CPU runs every operation");
+        let mut loss = [0.0];
+        let mut ctx = Context {
+            device: &self.cpu,
+            microbatch: &microbatch,
+            mode: TRAIN,
+            scratch: &mut scratch,
+            collectives: &mut SingleRank,
+            loss: ViewMut::of(&mut loss),
+        };
         let mut kept: Vec<_> = blocks.iter().map(|b| vec![0.0; b.saved_len(shape).kept]).collect();
         let mut streams = vec![Vec::new()];
-        let mut loss = 0.0;
         for (index, block) in blocks.iter().enumerate() {
             let mut output = vec![f32::NAN; shape.rows() * block.io().output_width()];
-            let saved = Saved { kept: &mut kept[index], rebuilt: &mut [] };
-            let (params, input) = (&self.params[index], &streams[index]);
-            loss += block.forward(&mut ctx, params, input, &mut output, saved);
+            let saved = saved(&mut kept[index]);
+            let (params, input) = (View::of(&self.params[index]), View::of(&streams[index]));
+            block
+                .forward(&mut ctx, params, input, ViewMut::of(&mut output), saved)
+                .expect("the CPU runs every operation");
             streams.push(output);
         }
         let mut grads: Vec<_> = self.params.iter().map(|params| vec![0.0; params.len()]).collect();
         let mut d_stream = vec![f32::NAN; shape.rows() * self.blueprint.max_width()];
         for (index, block) in blocks.iter().enumerate().rev() {
-            let saved = Saved { kept: &mut kept[index], rebuilt: &mut [] };
+            let saved = saved(&mut kept[index]);
             let d_stream = &mut d_stream[..shape.rows() * block.io().max_width()];
-            let (params, input) = (&self.params[index], &streams[index]);
+            let (params, input) = (View::of(&self.params[index]), View::of(&streams[index]));
             let all = 0..params.len();
-            let grads = Grads::new(&mut grads[index], std::slice::from_ref(&all));
-            block.backward(&mut ctx, params, input, saved, d_stream, grads);
+            let grads = Grads::new(ViewMut::of(&mut grads[index]), std::slice::from_ref(&all));
+            let d_stream = ViewMut::of(d_stream);
+            block
+                .backward(&mut ctx, params, input, saved, d_stream, grads)
+                .expect("the CPU runs every operation");
         }
-        (loss, grads)
+        (loss[0], grads)
     }
 
     fn mean_loss(&self, inputs: &[u32]) -> f64 {

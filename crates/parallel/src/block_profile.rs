@@ -15,6 +15,7 @@ use lockstep_model::{
 };
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Result as DeviceResult, View, ViewMut};
 use lockstep_tensor::random::{self, Key};
 
 /// Runs per block; the fastest counts, because slower ones were disturbed. The first touches the
@@ -32,7 +33,7 @@ pub fn block_costs(
 ) -> Result<Vec<u64>, CommError> {
     let mut costs = vec![0; blueprint.blocks.len()];
     if groups.rank() == 0 && groups.pipeline().group_size() > 1 {
-        measure(blueprint, microbatch, cpu, world, &mut costs);
+        measure(blueprint, microbatch, cpu, world, &mut costs)?;
     }
     groups.world().broadcast(&mut costs, 0)?;
     Ok(costs)
@@ -44,10 +45,10 @@ pub fn microbatch_cost(
     microbatch: MicrobatchShape,
     cpu: &Cpu,
     world: &World,
-) -> u64 {
+) -> DeviceResult<u64> {
     let mut costs = vec![0; blueprint.blocks.len()];
-    measure(blueprint, microbatch, cpu, world, &mut costs);
-    costs.iter().sum()
+    measure(blueprint, microbatch, cpu, world, &mut costs)?;
+    Ok(costs.iter().sum())
 }
 
 /// Measures one block of each kind: the layers of a model are alike.
@@ -57,7 +58,7 @@ fn measure(
     cpu: &Cpu,
     world: &World,
     costs: &mut [u64],
-) {
+) -> DeviceResult<()> {
     let blocks = &blueprint.blocks;
     let kind = |block: &dyn Block| {
         let flops = block.flops_per_token(microbatch.tokens);
@@ -68,9 +69,10 @@ fn measure(
         let alike = |other: &usize| kind(&*blocks[*other]) == kind(&*blocks[index]);
         costs[index] = match (0..index).find(alike) {
             Some(before) => costs[before],
-            None => samples.nanoseconds(&*blocks[index], cpu, world),
+            None => samples.nanoseconds(&*blocks[index], cpu, world)?,
         };
     }
+    Ok(())
 }
 
 /// A micro-batch of tokens, uniform over the vocabulary.
@@ -88,46 +90,51 @@ impl Samples {
         Self { microbatch, rows: blueprint.stream_rows(microbatch), tokens }
     }
 
-    fn nanoseconds(&self, block: &dyn Block, cpu: &Cpu, world: &World) -> u64 {
+    fn nanoseconds(&self, block: &dyn Block, cpu: &Cpu, world: &World) -> DeviceResult<u64> {
         let mut params = vec![0.0; block.num_params()];
         for param in block.params() {
             init::fill(cpu, 0, param, 0, &mut params[param.range()]);
         }
         let mut input = vec![0.0; self.rows * block.io().input_width()];
         random::fill_normal(cpu, Key::new(0, "input"), 0, 1.0, &mut input);
-        let mut output = vec![0.0; self.rows * block.io().output_width()];
+        let mut output = vec![0.0_f32; self.rows * block.io().output_width()];
         let mut d_stream = vec![0.0; self.rows * block.io().max_width()];
-        let mut grads = vec![0.0; block.num_params()];
+        let mut grads = vec![0.0_f32; block.num_params()];
         let all: Vec<_> = block.params().iter().map(lockstep_model::Param::range).collect();
         let len = block.saved_len(self.microbatch);
-        let (mut kept, mut rebuilt) = (vec![0.0; len.kept], vec![0.0; len.rebuilt]);
-        let mut scratch = Scratch::new(block.scratch_len(self.microbatch));
+        let (mut kept, mut rebuilt) = (vec![0.0_f32; len.kept], vec![0.0_f32; len.rebuilt]);
+        let mut scratch = Scratch::new(cpu, block.scratch_len(self.microbatch))?;
         let microbatch = Microbatch {
             shape: self.microbatch,
-            inputs: &self.tokens,
-            targets: &self.tokens,
+            inputs: View::of(&self.tokens),
+            targets: View::of(&self.tokens),
             first_sample: 0,
             num_targets: self.microbatch.rows() as u64,
         };
         let mode = Mode::Train { seed: 0, step: 0, loss_scale: LossScale::ONE };
+        let mut loss = [0.0_f64];
         let mut ctx = Context {
-            cpu,
+            device: cpu,
             microbatch: &microbatch,
             mode,
             scratch: &mut scratch,
             collectives: &mut SingleRank,
+            loss: ViewMut::of(&mut loss),
         };
-        let mut round = || {
+        let (params, input) = (View::of(&params), View::of(&input));
+        let mut fastest = u64::MAX;
+        for _ in 0..NUM_ROUNDS {
             let start = world.clock().now();
-            let saved = Saved { kept: &mut kept, rebuilt: &mut rebuilt };
-            block.forward(&mut ctx, &params, &input, &mut output, saved);
+            let (kept, rebuilt) = (ViewMut::of(&mut kept), ViewMut::of(&mut rebuilt));
+            let mut saved = Saved { kept, rebuilt };
+            let output = ViewMut::of(&mut output);
+            block.forward(&mut ctx, params, input, output, saved.reborrow())?;
             random::fill_normal(cpu, Key::new(0, "gradient"), 0, 1.0, &mut d_stream);
-            let saved = Saved { kept: &mut kept, rebuilt: &mut rebuilt };
-            let grads = Grads::new(&mut grads, &all);
-            block.backward(&mut ctx, &params, &input, saved, &mut d_stream, grads);
-            world.clock().since(start).as_nanos() as u64
-        };
-        (0..NUM_ROUNDS).map(|_| round()).min().unwrap_or(0)
+            let grads = Grads::new(ViewMut::of(&mut grads), &all);
+            block.backward(&mut ctx, params, input, saved, ViewMut::of(&mut d_stream), grads)?;
+            fastest = fastest.min(world.clock().since(start).as_nanos() as u64);
+        }
+        Ok(fastest)
     }
 }
 
@@ -177,33 +184,35 @@ mod tests {
         fn forward(
             &self,
             ctx: &mut Context<'_>,
-            params: &[f32],
-            input_tc: &[f32],
-            output_tc: &mut [f32],
-            Saved { kept, rebuilt }: Saved<'_>,
-        ) -> f64 {
-            let len = kept.len() - 1;
-            let mut sum = 0.0;
+            params: View<'_>,
+            input_tc: View<'_>,
+            mut output_tc: ViewMut<'_>,
+            saved: Saved<'_>,
+        ) -> DeviceResult<()> {
+            let mut saved = without_last(saved);
             for _ in 0..300 {
-                let saved = Saved { kept: &mut kept[..len], rebuilt };
-                sum += self.0.forward(ctx, params, input_tc, output_tc, saved);
+                let output_tc = output_tc.reborrow();
+                self.0.forward(ctx, params, input_tc, output_tc, saved.reborrow())?;
             }
-            sum
+            Ok(())
         }
 
         fn backward(
             &self,
             ctx: &mut Context<'_>,
-            params: &[f32],
-            input_tc: &[f32],
-            Saved { kept, rebuilt }: Saved<'_>,
-            d_stream_tc: &mut [f32],
+            params: View<'_>,
+            input_tc: View<'_>,
+            saved: Saved<'_>,
+            d_stream_tc: ViewMut<'_>,
             grads: Grads<'_>,
-        ) {
-            let len = kept.len() - 1;
-            let saved = Saved { kept: &mut kept[..len], rebuilt };
-            self.0.backward(ctx, params, input_tc, saved, d_stream_tc, grads);
+        ) -> DeviceResult<()> {
+            self.0.backward(ctx, params, input_tc, without_last(saved), d_stream_tc, grads)
         }
+    }
+
+    fn without_last(Saved { kept, rebuilt }: Saved<'_>) -> Saved<'_> {
+        let len = kept.len() - 1;
+        Saved { kept: kept.range(0..len), rebuilt }
     }
 
     #[test]

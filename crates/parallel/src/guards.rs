@@ -14,6 +14,7 @@ use lockstep_comm::CommError;
 use lockstep_config::LossScale;
 use lockstep_model::{Blueprint, Grads, Microbatch, Mode};
 use lockstep_schedule::step::{Program, TaskId, TaskOp};
+use lockstep_tensor::device::ViewMut;
 use lockstep_tensor::{Cpu, reduce};
 use std::cmp::Reverse;
 
@@ -169,7 +170,7 @@ impl Store for Inspector<'_> {
         let runs = &self.store.trained().of_block[block];
         let grads = &mut self.grads[..runs.iter().map(ExactSizeIterator::len).sum()];
         grads.fill(0.0);
-        (self.store.params(block), Grads::new(grads, runs))
+        (self.store.params(block), Grads::new(ViewMut::of(grads), runs))
     }
 
     fn first_trained(&self) -> usize {

@@ -39,7 +39,7 @@
 //! use lockstep_comm::{Comm, Options};
 //! use lockstep_model::{Microbatch, MicrobatchShape, describe};
 //! use lockstep_parallel::{Leaves, Replica, ReplicaPlan};
-//! use lockstep_tensor::{Cpu, Isa};
+//! use lockstep_tensor::{Cpu, Isa, device::View};
 //!
 //! let model = Model {
 //!     family: Family::Llama,
@@ -63,9 +63,9 @@
 //! let plan = ReplicaPlan::single_rank(shape, Leaves { num_leaves: 2, microbatches_per_leaf: 1 });
 //! let mut replica = Replica::materialize(describe(&model), 1, &cpu, plan, comm, &world)?;
 //!
-//! let tokens = [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]];
+//! let tokens = [[1_u32, 2, 3, 4, 5], [6, 7, 8, 9, 10]];
 //! let microbatch = |index: usize| {
-//!     let (inputs, targets) = (&tokens[index][..4], &tokens[index][1..]);
+//!     let (inputs, targets) = (View::of(&tokens[index][..4]), View::of(&tokens[index][1..]));
 //!     Microbatch { shape, inputs, targets, first_sample: index as u64, num_targets: 8 }
 //! };
 //! let loss = replica.run_microbatches(&cpu, 1, 0, &microbatch)?;

@@ -15,6 +15,7 @@ use lockstep_model::{
 };
 use lockstep_schedule::step::{Program, TaskId};
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Result as DeviceResult, View, ViewMut};
 use std::ops::Range;
 
 /// Source of parameters and destination of gradients.
@@ -264,9 +265,8 @@ impl Activations {
         (&mut self.streams[at..at + 2], saved, policy)
     }
 
-    /// Runs the micro-batch forward through a block and returns the sum of its token losses, zero
-    /// where the block does not end in the loss. If the context's collectives have failed, here as
-    /// in the passes below, the result is undefined; their owner reports the error.
+    /// Runs the micro-batch forward through a block. If the context's collectives have failed, here
+    /// as in the passes below, the result is undefined; their owner reports the error.
     pub fn forward(
         &mut self,
         index: usize,
@@ -274,10 +274,10 @@ impl Activations {
         params: &[f32],
         ctx: &mut Context<'_>,
         shared: &mut SharedBuffers,
-    ) -> f64 {
+    ) -> DeviceResult<()> {
         let (streams, saved, _) = self.of_block(index, block, ctx.microbatch.shape, shared);
         let [input, output] = streams else { unreachable!("a block has two streams") };
-        block.forward(ctx, params, input, output, saved)
+        block.forward(ctx, View::of(params), View::of(input), ViewMut::of(output), saved)
     }
 
     /// Recomputes what the forward pass through a block did not keep.
@@ -288,9 +288,9 @@ impl Activations {
         params: &[f32],
         ctx: &mut Context<'_>,
         shared: &mut SharedBuffers,
-    ) {
+    ) -> DeviceResult<()> {
         let (streams, saved, policy) = self.of_block(index, block, ctx.microbatch.shape, shared);
-        block.recompute(ctx, params, &streams[0], saved, policy);
+        block.recompute(ctx, View::of(params), View::of(&streams[0]), saved, policy)
     }
 
     /// Runs the micro-batch backward through a block, or one half of it. `d_stream` holds the
@@ -305,19 +305,21 @@ impl Activations {
         ctx: &mut Context<'_>,
         shared: &mut SharedBuffers,
         d_stream: &mut [f32],
-    ) {
+    ) -> DeviceResult<()> {
         assert_ne!(ctx.mode, Mode::Evaluate, "evaluation has no backward");
         let (at, rows) = (index - self.first, self.rows);
         let (streams, saved, _) = self.of_block(index, block, ctx.microbatch.shape, shared);
-        let input = &streams[0];
-        let d_stream = &mut d_stream[..rows * block.io().max_width()];
+        let (params, input) = (View::of(params), View::of(&streams[0]));
+        let d_stream = ViewMut::of(&mut d_stream[..rows * block.io().max_width()]);
         match pass {
             BackwardPass::Full => block.backward(ctx, params, input, saved, d_stream, grads),
             BackwardPass::InputGrad(DeferredWeightGrads(deferred)) => {
-                block.backward_inputs(ctx, params, input, saved, d_stream, &mut deferred[at]);
+                let deferred = ViewMut::of(&mut deferred[at]);
+                block.backward_inputs(ctx, params, input, saved, d_stream, deferred)
             }
             BackwardPass::WeightGrad(DeferredWeightGrads(deferred)) => {
-                block.backward_weights(ctx, params, input, saved, &mut deferred[at], grads);
+                let deferred = ViewMut::of(&mut deferred[at]);
+                block.backward_weights(ctx, params, input, saved, deferred, grads)
             }
         }
     }
@@ -346,5 +348,8 @@ fn saved_of<'a>(
         Recompute::Selective => (&mut own.kept, &mut shared.rebuilt),
         Recompute::Full => (&mut shared.kept, &mut shared.rebuilt),
     };
-    Saved { kept: &mut kept[..len.kept], rebuilt: &mut rebuilt[..len.rebuilt] }
+    Saved {
+        kept: ViewMut::of(&mut kept[..len.kept]),
+        rebuilt: ViewMut::of(&mut rebuilt[..len.rebuilt]),
+    }
 }

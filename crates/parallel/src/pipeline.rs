@@ -21,6 +21,7 @@ use lockstep_schedule::step::{
     BlockPass, Contents, Message, MessageKind, Program, TaskId, TaskOp, Use,
 };
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::ViewMut;
 use std::ops::Range;
 
 /// One rank of a pipeline and its activation memory.
@@ -358,23 +359,30 @@ impl PipelineRank {
         tensor_parallel.begin_pass();
         let Job { cpu, mode, scratch, .. } = job;
         let cpu: &Cpu = cpu;
-        let mut ctx =
-            Context { cpu, microbatch: input, mode: *mode, scratch, collectives: tensor_parallel };
+        let mut loss = [0.0_f64];
+        let mut ctx = Context {
+            device: cpu,
+            microbatch: input,
+            mode: *mode,
+            scratch,
+            collectives: tensor_parallel,
+            loss: ViewMut::of(&mut loss),
+        };
         let leaf = program.contents(program.last_part(id), &[Use::Add]).find_map(leaf_of);
         match op {
             TaskOp::Forward(_) => {
-                let loss = slot.forward(index, block, store.params(index), &mut ctx, shared);
+                slot.forward(index, block, store.params(index), &mut ctx, shared)?;
                 if is_last {
-                    (job.loss)(pass.microbatch as usize, loss);
+                    (job.loss)(pass.microbatch as usize, loss[0]);
                 }
             }
             TaskOp::Recompute(_) => {
-                slot.recompute(index, block, store.params(index), &mut ctx, shared);
+                slot.recompute(index, block, store.params(index), &mut ctx, shared)?;
             }
             TaskOp::InputGrad(_) => {
                 let mut pass = BackwardPass::InputGrad(deferred.expect("the program defers"));
                 let params = (store.params(index), Grads::none());
-                slot.backward(&mut pass, index, block, params, &mut ctx, shared, d_stream);
+                slot.backward(&mut pass, index, block, params, &mut ctx, shared, d_stream)?;
             }
             _ => {
                 let mut pass = match op {
@@ -384,7 +392,7 @@ impl PipelineRank {
                     _ => BackwardPass::Full,
                 };
                 let params = store.params_and_grads(cpu, index, leaf);
-                slot.backward(&mut pass, index, block, params, &mut ctx, shared, d_stream);
+                slot.backward(&mut pass, index, block, params, &mut ctx, shared, d_stream)?;
             }
         }
         self.tensor_parallel.check()?;

@@ -140,7 +140,7 @@ impl Replica {
         let programs = Programs::new(&plan, &blueprint, rank);
         let mut replica = Self {
             programs,
-            scratch: Scratch::new(sizes.scratch_len(&stages, device)),
+            scratch: Scratch::new(cpu, sizes.scratch_len(&stages, device))?,
             device: PipelineRank::new(stages, device, (link, tensor_parallel), &sizes),
             sums: vec![0.0; depth * shares.num_workers()],
             sum_lens: loss_ranks.iter().map(|part| part.map_or(0, |_| depth)).collect(),

@@ -18,6 +18,7 @@ use lockstep_optim::Slot;
 use lockstep_platform::World;
 use lockstep_schedule::Op;
 use lockstep_schedule::step::{Program, TaskId};
+use lockstep_tensor::device::ViewMut;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -84,13 +85,21 @@ impl TensorParallel {
         std::mem::take(&mut self.exposed)
     }
 
-    fn call(&mut self, op: Op, len: usize, run: impl FnOnce(&Comm) -> Result<(), CommError>) {
+    /// Runs a call on values in host memory.
+    fn call(
+        &mut self,
+        op: Op,
+        values: ViewMut<'_>,
+        run: impl FnOnce(&Comm, &mut [f32]) -> Result<(), CommError>,
+    ) {
         if self.failed.is_some() || self.comm.group_size() == 1 {
             return;
         }
-        self.calls.push((op, len));
+        self.calls.push((op, values.len()));
         let start = self.world.clock().now();
-        self.failed = run(&self.comm.about(Label::step(self.step))).err();
+        let comm = self.comm.about(Label::step(self.step));
+        let values = values.into_slice().map_err(CommError::from);
+        self.failed = values.and_then(|values| run(&comm, values)).err();
         self.exposed += self.world.clock().since(start);
     }
 }
@@ -115,22 +124,24 @@ pub fn slots_of_tp_rank(blueprint: &Blueprint, tp_rank: usize, mut slots: Vec<Sl
 }
 
 impl TensorCollectives for TensorParallel {
-    fn all_reduce(&mut self, values: &mut [f32]) {
-        self.call(Op::AllReduce, values.len(), |comm| comm.all_reduce(values, Reduction::Sum));
+    fn all_reduce(&mut self, values: ViewMut<'_>) {
+        let run = |comm: &Comm, values: &mut [f32]| comm.all_reduce(values, Reduction::Sum);
+        self.call(Op::AllReduce, values, run);
     }
 
-    fn all_reduce_max(&mut self, values: &mut [f32]) {
-        self.call(Op::AllReduce, values.len(), |comm| comm.all_reduce(values, Reduction::Max));
+    fn all_reduce_max(&mut self, values: ViewMut<'_>) {
+        let run = |comm: &Comm, values: &mut [f32]| comm.all_reduce(values, Reduction::Max);
+        self.call(Op::AllReduce, values, run);
     }
 
-    fn all_gather(&mut self, values: &mut [f32]) {
-        self.call(Op::AllGather, values.len(), |comm| comm.all_gather_in_place(values));
+    fn all_gather(&mut self, values: ViewMut<'_>) {
+        self.call(Op::AllGather, values, Comm::all_gather_in_place);
     }
 
-    fn reduce_scatter(&mut self, values: &mut [f32]) {
-        let len = values.len();
-        let run = |comm: &Comm| comm.reduce_scatter_in_place(values, Reduction::Sum);
-        self.call(Op::ReduceScatter, len, run);
+    fn reduce_scatter(&mut self, values: ViewMut<'_>) {
+        let run =
+            |comm: &Comm, values: &mut [f32]| comm.reduce_scatter_in_place(values, Reduction::Sum);
+        self.call(Op::ReduceScatter, values, run);
     }
 
     fn has_failed(&self) -> bool {

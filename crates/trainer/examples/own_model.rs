@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "an example prints its results")]
 use lockstep_config::{Sources, resolve};
 use lockstep_model::{self as model, Block, BlockIo, Context, IGNORE, Linear, Param, ParamList};
+use lockstep_tensor::device::{self, View, ViewMut};
 use lockstep_trainer::{Options, Summary, TrainError, train_on_threads};
 
 /// From rows of activations to the loss.
@@ -26,14 +27,17 @@ impl Block for SquaredErrorHead {
     fn forward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        _output: &mut [f32],
-        saved: model::Saved<'_>,
-    ) -> f64 {
-        self.linear.forward(ctx.cpu, params, input_tc, saved.kept);
+        params: View<'_>,
+        input_tc: View<'_>,
+        _output: ViewMut<'_>,
+        mut saved: model::Saved<'_>,
+    ) -> device::Result<()> {
+        self.linear.forward(ctx.device, params, input_tc, saved.kept.reborrow())?;
         let (width, mut loss) = (self.linear.num_outputs, 0.0);
-        for (row, &target) in saved.kept.chunks_mut(width).zip(ctx.microbatch.targets) {
+        // This loss is computed on the host.
+        let outputs = saved.kept.into_slice::<f32>()?;
+        let targets = ctx.microbatch.targets.as_slice::<u32>()?;
+        for (row, &target) in outputs.chunks_mut(width).zip(targets) {
             for (output, value) in (0..).zip(row) {
                 let hit = f32::from(output == target);
                 let miss = if target == IGNORE { 0.0 } else { *value - hit };
@@ -42,19 +46,21 @@ impl Block for SquaredErrorHead {
                 *value = miss / ctx.microbatch.num_targets as f32;
             }
         }
-        loss
+        ctx.loss.reborrow().into_slice::<f64>()?.fill(loss);
+        Ok(())
     }
     fn backward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: model::Saved<'_>,
-        d_stream: &mut [f32],
+        d_stream: ViewMut<'_>,
         grads: model::Grads<'_>,
-    ) {
-        self.linear.backward_weight(ctx.cpu, input_tc, saved.kept, grads);
-        self.linear.backward_input(ctx.cpu, params, saved.kept, d_stream);
+    ) -> device::Result<()> {
+        let d_outputs = saved.kept.as_view();
+        self.linear.backward_weight(ctx.device, input_tc, d_outputs, grads)?;
+        self.linear.backward_input(ctx.device, params, d_outputs, d_stream)
     }
 }
 

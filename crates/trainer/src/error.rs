@@ -7,6 +7,7 @@ use lockstep_config::units::Bytes;
 use lockstep_data::DataError;
 use lockstep_platform::{FileError, ThreadError};
 use lockstep_telemetry::TelemetryError;
+use lockstep_tensor::device::DeviceError;
 use std::io::ErrorKind;
 
 /// Reason why a run ended early.
@@ -41,6 +42,9 @@ pub enum TrainError {
     /// Other workers could not be reached, or failed.
     #[error(transparent)]
     Comm(#[from] CommError),
+    /// The compute device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// A thread could not be started.
     #[error("{0}; lower sync.threads")]
     Threads(ThreadError),
@@ -344,6 +348,7 @@ impl TrainError {
             Self::Diverged { .. } => Blame::Diverged,
             Self::ReplicasDiffer { worker, .. } => Blame::Peer(*worker),
             Self::WorkersDisagree { .. }
+            | Self::Device(_)
             | Self::Threads(_)
             | Self::Interrupted { .. }
             | Self::CheckpointsTaken { .. }

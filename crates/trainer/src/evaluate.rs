@@ -9,6 +9,7 @@ use lockstep_model::Microbatch;
 use lockstep_model::problem::{ProblemEvaluator, ProblemMetrics};
 use lockstep_parallel::Replica;
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::View;
 use std::collections::BTreeMap;
 
 /// Whether the model is evaluated after `num_steps` steps: every `train.eval_every`, and at the
@@ -88,7 +89,8 @@ impl Evaluator {
             params[block_of[&param.name]][param.range()].copy_from_slice(values);
             Ok::<_, CommError>(())
         })?;
-        Ok(self.problem.as_ref().map(|problem| problem.evaluate(cpu, replica.blueprint(), &params)))
+        let Some(problem) = &self.problem else { return Ok(None) };
+        Ok(Some(problem.evaluate(cpu, replica.blueprint(), &params)?))
     }
 }
 
@@ -103,8 +105,8 @@ fn validation_loss(
         let microbatch = &validation.microbatches[index];
         Microbatch {
             shape: microbatch_shape(recipe),
-            inputs: &microbatch.inputs,
-            targets: &microbatch.targets,
+            inputs: View::of(&microbatch.inputs),
+            targets: View::of(&microbatch.targets),
             first_sample: microbatch.first_sample,
             num_targets: validation.num_targets,
         }

@@ -51,9 +51,11 @@ impl Generator {
     ///
     /// # Panics
     /// With more tokens than the context holds, or one that is not in the vocabulary.
-    pub fn logits(&self, tokens: &[u32]) -> Vec<Vec<f32>> {
-        let mut decoder = Decoder::new(&self.blueprint, 1);
-        let mut row = |token: &u32| decoder.feed(&self.cpu, &self.params, &[*token]).to_vec();
+    pub fn logits(&self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, TrainError> {
+        let vocab = self.blueprint.vocab;
+        assert!(tokens.iter().all(|token| (*token as usize) < vocab), "a vocabulary of {vocab}");
+        let mut decoder = Decoder::new(&self.blueprint, &self.cpu, 1)?;
+        let mut row = |token: &u32| Ok(decoder.feed(&self.params, &[*token])?.to_vec());
         tokens.iter().map(&mut row).collect()
     }
 
@@ -82,14 +84,14 @@ impl Generator {
         let prompt_len = text.len();
         let mut sampler = Sampler::new(sampling);
         let context = self.blueprint.context;
-        let mut decoder = Decoder::new(&self.blueprint, context);
+        let mut decoder = Decoder::new(&self.blueprint, &self.cpu, context)?;
         let mut fed = text.len().saturating_sub(context);
         for _ in 0..num_tokens {
             if decoder.num_remaining() < text.len() - fed {
                 decoder.reset();
                 fed = text.len() - context.div_ceil(2).min(text.len());
             }
-            let logits = decoder.feed(&self.cpu, &self.params, &text[fed..]);
+            let logits = decoder.feed(&self.params, &text[fed..])?;
             fed = text.len();
             let token = sampler.draw(logits);
             text.push(token);

@@ -5,6 +5,7 @@ use lockstep_data::Batch;
 use lockstep_model::Microbatch;
 use lockstep_parallel::Replica;
 pub(crate) use lockstep_parallel::from_recipe::microbatch_shape;
+use lockstep_tensor::device::View;
 
 /// Micro-batch `index` of a batch. Gradients are divided by the number of targets in the batch over
 /// all workers, unless `train.reduction` is a sum.
@@ -16,6 +17,7 @@ pub(crate) fn microbatch_of<'a>(
 ) -> Microbatch<'a> {
     let shape = microbatch_shape(recipe);
     let (inputs, targets) = batch.microbatch(index);
+    let (inputs, targets) = (View::of(inputs), View::of(targets));
     let first_sample = (index * shape.sequences) as u64;
     let num_targets = match recipe.train.reduction {
         Reduction::Mean => num_targets,

@@ -18,6 +18,7 @@ use lockstep_parallel::Replica;
 use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of, plan_at};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::View;
 use lockstep_tensor::math::scalar;
 use serde::Serialize;
 use std::path::Path;
@@ -124,8 +125,8 @@ impl TextEvaluator {
             }
             let microbatch = |_| Microbatch {
                 shape,
-                inputs: &inputs,
-                targets: &targets,
+                inputs: View::of(&inputs),
+                targets: View::of(&targets),
                 first_sample: 0,
                 num_targets: 1,
             };

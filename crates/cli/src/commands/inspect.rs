@@ -171,7 +171,7 @@ fn logits(tokens: &[u32], recipe: &Recipe, world: &World) -> Result<Vec<Vec<f32>
         )));
     }
     let pretrained = Pretrained::open(Path::new(&recipe.from), world)?;
-    Ok(Generator::load(&pretrained, recipe, world)?.logits(tokens))
+    Ok(Generator::load(&pretrained, recipe, world)?.logits(tokens)?)
 }
 
 fn tensor(param: &Param) -> Tensor {

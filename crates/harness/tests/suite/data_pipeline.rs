@@ -9,6 +9,7 @@ use lockstep_harness::runs::soak;
 use lockstep_harness::{Runs, corpora};
 use lockstep_model::{Microbatch, MicrobatchShape, describe};
 use lockstep_parallel::{Leaves, Replica, ReplicaPlan};
+use lockstep_tensor::device::View;
 use lockstep_tensor::{Cpu, Isa};
 use lockstep_trainer::{Options, TrainError};
 
@@ -212,6 +213,7 @@ fn loss_and_gradients(recipe: &Recipe, batch: &Batch) -> (u64, Vec<u32>) {
         Replica::materialize(blueprint, 1, &cpu, plan, &ends[0], &world).expect("a replica");
     let microbatch = |index: usize| {
         let (inputs, targets) = batch.microbatch(index);
+        let (inputs, targets) = (View::of(inputs), View::of(targets));
         let first_sample = (index * shape.sequences) as u64;
         Microbatch { shape, inputs, targets, first_sample, num_targets: batch.num_targets }
     };

@@ -10,6 +10,7 @@ use lockstep_model::{Microbatch, MicrobatchShape};
 use lockstep_optim::{Clip, Update};
 use lockstep_parallel::Groups;
 use lockstep_parallel::from_recipe::mesh_of;
+use lockstep_tensor::device::View;
 use lockstep_tensor::{Cpu, Isa};
 use lockstep_trainer::learner::Learner;
 use lockstep_trainer::materialize;
@@ -63,8 +64,8 @@ impl Case {
             let rows = index * shape.rows()..(index + 1) * shape.rows();
             Microbatch {
                 shape,
-                inputs: &inputs[rows.clone()],
-                targets: &targets[rows],
+                inputs: View::of(&inputs[rows.clone()]),
+                targets: View::of(&targets[rows]),
                 first_sample: (index * sequences) as u64,
                 num_targets: num_targets as u64,
             }

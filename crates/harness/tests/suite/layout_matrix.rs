@@ -24,6 +24,7 @@ use lockstep_parallel::{Groups, Replica};
 use lockstep_planner::memory::Memory;
 use lockstep_planner::traffic::embedding_rows;
 use lockstep_platform::World;
+use lockstep_tensor::device::View;
 use lockstep_tensor::random::Key;
 use lockstep_tensor::{Cpu, Isa};
 use lockstep_trainer::learner::Learner;
@@ -95,8 +96,8 @@ impl Batch {
         let rows = index * self.shape.rows()..(index + 1) * self.shape.rows();
         Microbatch {
             shape: self.shape,
-            inputs: &self.tokens[rows.clone()],
-            targets: &self.tokens[rows.start + 1..=rows.end],
+            inputs: View::of(&self.tokens[rows.clone()]),
+            targets: View::of(&self.tokens[rows.start + 1..=rows.end]),
             first_sample: (index * self.shape.sequences) as u64,
             num_targets: self.num_targets,
         }
@@ -174,7 +175,9 @@ fn train(recipe: &Recipe, world: &World) -> Outcome {
 fn predicted(recipe: &Recipe) -> Vec<u64> {
     predicted_bytes_of_steps(recipe, NUM_STEPS, |step| {
         let batch = Batch::new(recipe, step);
-        embedding_rows::by_rank(recipe, step, |microbatch| batch.microbatch(microbatch).inputs)
+        embedding_rows::by_rank(recipe, step, |microbatch| {
+            batch.microbatch(microbatch).inputs.as_slice().expect("host memory")
+        })
     })
 }
 

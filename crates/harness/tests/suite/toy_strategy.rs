@@ -18,6 +18,7 @@ use lockstep_parallel::{Replica, StepHost};
 use lockstep_planner::traffic::{self, Interconnect};
 use lockstep_platform::{World, real};
 use lockstep_schedule::step::{Contents, Message, MessageKind, Program, Queue, TaskOp, verify};
+use lockstep_tensor::device::View;
 use lockstep_tensor::{Cpu, Isa};
 
 const NUM_RANKS: usize = 4;
@@ -125,8 +126,8 @@ impl<'a> StepHost<'a> for &'a Host {
     fn microbatch(&self, _index: usize) -> Microbatch<'a> {
         Microbatch {
             shape: self.shape,
-            inputs: &self.tokens[1..],
-            targets: &self.tokens[..self.tokens.len() - 1],
+            inputs: View::of(&self.tokens[1..]),
+            targets: View::of(&self.tokens[..self.tokens.len() - 1]),
             first_sample: 0,
             num_targets: self.shape.rows() as u64,
         }

@@ -8,13 +8,15 @@
 
 use super::digits::NUM_CLASSES;
 use super::samples::Samples;
+use super::set_loss;
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, IGNORE, MicrobatchShape, Mode, Saved, SavedLen,
 };
 use crate::grads::Grads;
 use crate::linear::Linear;
 use crate::param::{Param, ParamList};
-use lockstep_tensor::cross_entropy;
+use crate::scratch::Frame;
+use lockstep_tensor::device::{Result, Targets, View, ViewMut};
 use std::sync::Arc;
 
 /// Linear map to the classes, and the loss.
@@ -57,54 +59,58 @@ impl Block for Classifier {
     fn forward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        _output: &mut [f32],
+        params: View<'_>,
+        input_tc: View<'_>,
+        _output: ViewMut<'_>,
         saved: Saved<'_>,
-    ) -> f64 {
-        let (cpu, microbatch) = (ctx.cpu, ctx.microbatch);
-        let logits_tv = saved.kept;
-        self.linear.forward(cpu, params, input_tc, logits_tv);
-        let mut sum = 0.0;
-        for (row, logits_v) in logits_tv.chunks_exact_mut(NUM_CLASSES).enumerate() {
-            let is_counted = microbatch.targets[row] != IGNORE;
-            let class = self.samples.target(microbatch.inputs[row] as usize) as u32;
-            let class = [if is_counted { class } else { IGNORE }];
-            let (v, num_targets, mut loss) = (NUM_CLASSES, microbatch.num_targets, [0.0]);
-            let loss = &mut loss;
-            sum += match ctx.mode {
+    ) -> Result<()> {
+        let (device, microbatch) = (ctx.device, ctx.microbatch);
+        let mut logits_tv = saved.kept;
+        self.linear.forward(device, params, input_tc, logits_tv.reborrow())?;
+        let samples = microbatch.inputs.as_slice::<u32>()?.iter();
+        let (mut logits_tv, mut sum) = (Frame::over(logits_tv), 0.0);
+        for (sample, target) in samples.zip(microbatch.targets.as_slice::<u32>()?) {
+            let class = self.samples.target(*sample as usize) as u32;
+            let class = [if *target == IGNORE { IGNORE } else { class }];
+            let (mut loss, mut total) = ([0.0_f32], [0.0_f64]);
+            let (losses, totals) = (ViewMut::of(&mut loss), ViewMut::of(&mut total));
+            let (logits_v, ids) = (logits_tv.take(NUM_CLASSES), View::of(&class));
+            match ctx.mode {
                 Mode::Train { .. } => {
-                    cross_entropy::forward_backward(cpu, logits_v, v, &class, num_targets, loss)
+                    let num_targets = microbatch.num_targets;
+                    let targets = Targets { ids, num_targets, loss_scale: 1.0 };
+                    device.cross_entropy_backward(logits_v, targets, losses, totals)?;
                 }
-                Mode::Evaluate => cross_entropy::forward(cpu, logits_v, v, &class, loss),
-            };
+                Mode::Evaluate => device.cross_entropy(logits_v.as_view(), ids, losses, totals)?,
+            }
+            sum += total[0];
         }
-        sum
+        set_loss(ctx, sum)
     }
 
     fn backward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
-        d_stream: &mut [f32],
-        mut grads: Grads<'_>,
-    ) {
-        let d_logits_tv = &*saved.kept;
-        self.linear.backward_weight(ctx.cpu, input_tc, d_logits_tv, grads.reborrow());
-        self.linear.backward_input(ctx.cpu, params, d_logits_tv, d_stream);
+        d_stream: ViewMut<'_>,
+        grads: Grads<'_>,
+    ) -> Result<()> {
+        let d_logits_tv = saved.kept.as_view();
+        self.linear.backward_weight(ctx.device, input_tc, d_logits_tv, grads)?;
+        self.linear.backward_input(ctx.device, params, d_logits_tv, d_stream)
     }
 
     fn decode(
         &self,
         ctx: &mut DecodeContext<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        output: &mut [f32],
-        _cache: &mut [f32],
-    ) {
-        let last_c = &input_tc[input_tc.len() - self.linear.num_inputs..];
-        self.linear.forward(ctx.cpu, params, last_c, output);
+        params: View<'_>,
+        input_tc: View<'_>,
+        output: ViewMut<'_>,
+        _cache: ViewMut<'_>,
+    ) -> Result<()> {
+        let last_c = input_tc.range(input_tc.len() - self.linear.num_inputs..input_tc.len());
+        self.linear.forward(ctx.device, params, last_c, output)
     }
 }

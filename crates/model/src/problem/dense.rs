@@ -12,7 +12,7 @@ use crate::grads::Grads;
 use crate::linear::Linear;
 use crate::param::{Param, ParamList};
 use lockstep_config::Activation;
-use lockstep_tensor::{Cpu, gelu, relu};
+use lockstep_tensor::device::{self, Device, Result, View, ViewMut};
 
 /// A dense layer with an activation.
 pub(super) struct Dense {
@@ -35,11 +35,25 @@ impl Dense {
         Self { name, params: params.finish(), linear, activation }
     }
 
-    fn activate(&self, cpu: &Cpu, before_tf: &[f32], output_tf: &mut [f32]) {
+    /// Activation as an operand of a device.
+    fn function(&self) -> device::Activation {
         match self.activation {
-            Activation::Relu => relu::forward(cpu, before_tf, output_tf),
-            Activation::Gelu => gelu::forward(cpu, before_tf, output_tf),
+            Activation::Relu => device::Activation::Relu,
+            Activation::Gelu => device::Activation::Gelu,
         }
+    }
+
+    /// Sets `before_tf` to the input of the activation, and `output_tf` to its output.
+    fn run(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        input_tc: View<'_>,
+        mut before_tf: ViewMut<'_>,
+        output_tf: ViewMut<'_>,
+    ) -> Result<()> {
+        self.linear.forward(device, params, input_tc, before_tf.reborrow())?;
+        device.activate(self.function(), before_tf.as_view(), output_tf)
     }
 }
 
@@ -73,48 +87,46 @@ impl Block for Dense {
     fn forward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        output_tf: &mut [f32],
+        params: View<'_>,
+        input_tc: View<'_>,
+        output_tf: ViewMut<'_>,
         saved: Saved<'_>,
-    ) -> f64 {
-        self.linear.forward(ctx.cpu, params, input_tc, saved.kept);
-        self.activate(ctx.cpu, saved.kept, output_tf);
-        0.0
+    ) -> Result<()> {
+        self.run(ctx.device, params, input_tc, saved.kept, output_tf)
     }
 
     fn recompute(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
         what: Recompute,
-    ) {
+    ) -> Result<()> {
         match what {
-            Recompute::None | Recompute::Selective => {}
-            Recompute::Full => self.linear.forward(ctx.cpu, params, input_tc, saved.kept),
+            Recompute::None | Recompute::Selective => Ok(()),
+            Recompute::Full => self.linear.forward(ctx.device, params, input_tc, saved.kept),
         }
     }
 
     fn backward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
-        d_stream: &mut [f32],
-        mut grads: Grads<'_>,
-    ) {
-        let (cpu, before_tf) = (ctx.cpu, &*saved.kept);
-        let d_before_tf = ctx.scratch.frame().take(before_tf.len());
-        let d_output_tf = &d_stream[..before_tf.len()];
-        match self.activation {
-            Activation::Relu => relu::backward(cpu, before_tf, d_output_tf, d_before_tf),
-            Activation::Gelu => gelu::backward(cpu, before_tf, d_output_tf, d_before_tf),
-        }
-        self.linear.backward_weight(cpu, input_tc, d_before_tf, grads.reborrow());
-        self.linear.backward_input(cpu, params, d_before_tf, &mut d_stream[..input_tc.len()]);
+        d_stream: ViewMut<'_>,
+        grads: Grads<'_>,
+    ) -> Result<()> {
+        let (device, before_tf) = (ctx.device, saved.kept.as_view());
+        let mut d_before_tf = ctx.scratch.frame().take(before_tf.len());
+        let d_output_tf = d_stream.as_view().range(0..before_tf.len());
+        let target = d_before_tf.reborrow();
+        device.activate_backward(self.function(), before_tf, d_output_tf, target)?;
+        let d_before_tf = d_before_tf.as_view();
+        self.linear.backward_weight(device, input_tc, d_before_tf, grads)?;
+        let d_input_tc = d_stream.range(0..input_tc.len());
+        self.linear.backward_input(device, params, d_before_tf, d_input_tc)
     }
 
     fn decode_scratch_len(&self, num_tokens: usize) -> usize {
@@ -124,13 +136,12 @@ impl Block for Dense {
     fn decode(
         &self,
         ctx: &mut DecodeContext<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        output: &mut [f32],
-        _cache: &mut [f32],
-    ) {
+        params: View<'_>,
+        input_tc: View<'_>,
+        output: ViewMut<'_>,
+        _cache: ViewMut<'_>,
+    ) -> Result<()> {
         let before_tf = ctx.scratch.frame().take(output.len());
-        self.linear.forward(ctx.cpu, params, input_tc, before_tf);
-        self.activate(ctx.cpu, before_tf, output);
+        self.run(ctx.device, params, input_tc, before_tf, output)
     }
 }

@@ -7,6 +7,7 @@ use crate::block::{
 };
 use crate::grads::Grads;
 use crate::param::Param;
+use lockstep_tensor::device::{Result, View, ViewMut};
 use std::sync::Arc;
 
 /// Features of samples.
@@ -22,13 +23,15 @@ pub(super) enum Rows {
 }
 
 impl Features {
-    fn copy(&self, samples: &[u32], output: &mut [f32]) {
+    fn copy(&self, samples: View<'_>, output: ViewMut<'_>) -> Result<()> {
+        let (samples, output) = (samples.as_slice::<u32>()?, output.into_slice()?);
         for (&sample, row) in samples.iter().zip(output.chunks_exact_mut(self.width)) {
             match &self.rows {
                 Rows::Table(table) => row.copy_from_slice(table.row(sample as usize)),
                 Rows::Noise(noise) => noise.copy(u64::from(sample), row),
             }
         }
+        Ok(())
     }
 }
 
@@ -56,34 +59,34 @@ impl Block for Features {
     fn forward(
         &self,
         ctx: &mut Context<'_>,
-        _params: &[f32],
-        _input: &[f32],
-        output_tc: &mut [f32],
+        _params: View<'_>,
+        _input: View<'_>,
+        output_tc: ViewMut<'_>,
         _saved: Saved<'_>,
-    ) -> f64 {
-        self.copy(ctx.microbatch.inputs, output_tc);
-        0.0
+    ) -> Result<()> {
+        self.copy(ctx.microbatch.inputs, output_tc)
     }
 
     fn backward(
         &self,
         _ctx: &mut Context<'_>,
-        _params: &[f32],
-        _input: &[f32],
+        _params: View<'_>,
+        _input: View<'_>,
         _saved: Saved<'_>,
-        _d_stream_tc: &mut [f32],
+        _d_stream_tc: ViewMut<'_>,
         _grads: Grads<'_>,
-    ) {
+    ) -> Result<()> {
+        Ok(())
     }
 
     fn decode(
         &self,
         ctx: &mut DecodeContext<'_>,
-        _params: &[f32],
-        _input: &[f32],
-        output: &mut [f32],
-        _cache: &mut [f32],
-    ) {
-        self.copy(ctx.tokens, output);
+        _params: View<'_>,
+        _input: View<'_>,
+        output: ViewMut<'_>,
+        _cache: ViewMut<'_>,
+    ) -> Result<()> {
+        self.copy(ctx.tokens, output)
     }
 }

@@ -11,7 +11,7 @@ use super::samples::Samples;
 use crate::blueprint::Blueprint;
 use crate::decode::Decoder;
 use lockstep_config::{Family, Model};
-use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Device, Result};
 use lockstep_tensor::math::scalar;
 use std::ops::Range;
 
@@ -92,19 +92,19 @@ impl ProblemEvaluator {
     /// Metrics of the parameters of each block.
     pub fn evaluate(
         &self,
-        cpu: &Cpu,
+        device: &dyn Device,
         blueprint: &Blueprint,
         params: &[Vec<f32>],
-    ) -> ProblemMetrics {
-        match &self.0 {
+    ) -> Result<ProblemMetrics> {
+        Ok(match &self.0 {
             Measure::Classification { held_out, targets } => {
-                let mut decoder = Decoder::new(blueprint, 1);
-                let is_right = |(sample, target): &(usize, &f32)| {
+                let mut decoder = Decoder::new(blueprint, device, 1)?;
+                let mut num_right = 0;
+                for (sample, target) in held_out.clone().zip(targets) {
                     decoder.reset();
-                    let logits = decoder.feed(cpu, params, &[*sample as u32]);
-                    argmax(logits) == **target as usize
-                };
-                let num_right = held_out.clone().zip(targets).filter(is_right).count();
+                    let logits = decoder.feed(params, &[sample as u32])?;
+                    num_right += usize::from(argmax(logits) == *target as usize);
+                }
                 let accuracy = num_right as f64 / held_out.len() as f64;
                 ProblemMetrics::Classification { accuracy }
             }
@@ -117,7 +117,7 @@ impl ProblemEvaluator {
                     distance: differences.fold(0.0, |sum, d| sum + d * d).sqrt(),
                 }
             }
-        }
+        })
     }
 }
 
@@ -137,7 +137,7 @@ pub(super) mod tests {
     use super::*;
     use crate::describe;
     use lockstep_config::{Activation, Problem};
-    use lockstep_tensor::Isa;
+    use lockstep_tensor::{Cpu, Isa};
 
     pub(crate) const CONVEX: [Family; 3] = [Family::Quadratic, Family::Ridge, Family::Logistic];
 
@@ -181,7 +181,7 @@ pub(super) mod tests {
             for (x, is_best) in [(rounded, true), (vec![0.0; 5], false)] {
                 let params = vec![vec![], x];
                 let ProblemMetrics::Convex { optimum_loss, suboptimality, distance } =
-                    metrics.evaluate(&cpu, &blueprint, &params)
+                    metrics.evaluate(&cpu, &blueprint, &params).unwrap()
                 else {
                     panic!("a convex problem")
                 };
@@ -201,7 +201,7 @@ pub(super) mod tests {
         let params: Vec<_> =
             blueprint.blocks.iter().map(|block| vec![0.0; block.num_params()]).collect();
         let ProblemMetrics::Classification { accuracy } =
-            metrics.evaluate(&cpu, &blueprint, &params)
+            metrics.evaluate(&cpu, &blueprint, &params).unwrap()
         else {
             panic!("a classifier")
         };

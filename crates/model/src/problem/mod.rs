@@ -6,6 +6,9 @@
 //! recomputation, checkpoints) therefore trains these, and gradients are those of single samples,
 //! as studies of stochastic methods need.
 //!
+//! They run on the CPU only: where a device has no operation, their blocks read and write the
+//! views as slices of host memory.
+//!
 //! | family | loss of sample i | optimum |
 //! |---|---|---|
 //! | `mlp` | cross-entropy of ten classes | not known; accuracy instead |
@@ -34,13 +37,14 @@ mod optimum;
 
 pub use metrics::{ProblemEvaluator, ProblemMetrics};
 
-use crate::block::Block;
+use crate::block::{Block, Context};
 use crate::blueprint::Blueprint;
 use crate::tensor_shards::TensorShards;
 use classifier::Classifier;
 use dense::Dense;
 use features::{Features, Rows};
 use lockstep_config::{Family, Model};
+use lockstep_tensor::device::Result;
 use quadratic::Quadratic;
 use regression::Regression;
 use samples::Samples;
@@ -76,6 +80,12 @@ pub fn sample_bytes(model: &Model, is_evaluator: bool) -> usize {
         Family::Ridge | Family::Logistic => table * (1 + usize::from(is_evaluator)),
         _ => 0,
     }
+}
+
+/// Sets the sum of the losses of a micro-batch.
+fn set_loss(ctx: &mut Context<'_>, sum: f64) -> Result<()> {
+    ctx.loss.reborrow().into_slice::<f64>()?.fill(sum);
+    Ok(())
 }
 
 /// Class of every training sample: a digit, the sign of a target, or the sign of the first element

@@ -7,11 +7,13 @@
 //!
 //! Shapes: t samples of the micro-batch, c unknowns.
 
+use super::set_loss;
 use super::spectrum::Curvature;
 use crate::block::{Block, BlockIo, Context, Flops, IGNORE, MicrobatchShape, Saved, SavedLen};
 use crate::grads::Grads;
 use crate::param::{Init, Param, ParamList};
 use lockstep_config::Problem;
+use lockstep_tensor::device::{Result, View, ViewMut};
 use lockstep_tensor::random::Key;
 
 /// Quadratic loss.
@@ -79,44 +81,50 @@ impl Block for Quadratic {
     fn forward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        _output: &mut [f32],
+        params: View<'_>,
+        input_tc: View<'_>,
+        _output: ViewMut<'_>,
         saved: Saved<'_>,
-    ) -> f64 {
-        let loss = self.gradient(params, saved.kept);
-        let rows = input_tc.chunks_exact(self.target_c.len()).zip(ctx.microbatch.targets);
-        let counted = rows.filter(|(_, target)| **target != IGNORE);
-        counted.fold(0.0, |sum, (noise_c, _)| sum + (loss + self.inner_product(params, noise_c)))
+    ) -> Result<()> {
+        let (params, input_tc) = (params.as_slice()?, input_tc.as_slice()?);
+        let loss = self.gradient(params, saved.kept.into_slice()?);
+        let targets = ctx.microbatch.targets.as_slice::<u32>()?;
+        let rows = input_tc.chunks_exact(self.target_c.len()).zip(targets);
+        let losses = rows.filter(|(_, target)| **target != IGNORE);
+        let losses = losses.map(|(noise_c, _)| loss + self.inner_product(params, noise_c));
+        set_loss(ctx, losses.fold(0.0, |sum, loss| sum + loss))
     }
 
     fn backward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
-        d_stream_tc: &mut [f32],
+        d_stream_tc: ViewMut<'_>,
         mut grads: Grads<'_>,
-    ) {
-        let (microbatch, gradient_c) = (ctx.microbatch, &*saved.kept);
-        let (width, share) = (self.target_c.len(), 1.0 / microbatch.num_targets as f64);
-        let num_counted =
-            microbatch.targets.iter().filter(|target| **target != IGNORE).count() as f64;
-        for (index, grad) in grads.of(&(0..width)).iter_mut().enumerate() {
+    ) -> Result<()> {
+        let (params, input_tc) = (params.as_slice::<f32>()?, input_tc.as_slice::<f32>()?);
+        let gradient_c = saved.kept.as_view().as_slice::<f32>()?;
+        let (width, share) = (self.target_c.len(), 1.0 / ctx.microbatch.num_targets as f64);
+        let targets = ctx.microbatch.targets.as_slice::<u32>()?;
+        let num_counted = targets.iter().filter(|target| **target != IGNORE).count() as f64;
+        for (index, grad) in grads.of(&(0..width)).into_slice::<f32>()?.iter_mut().enumerate() {
             let mut sum = num_counted * f64::from(gradient_c[index]);
-            for (row, target) in microbatch.targets.iter().enumerate() {
+            for (row, target) in targets.iter().enumerate() {
                 if *target != IGNORE {
                     sum += f64::from(input_tc[row * width + index]);
                 }
             }
             *grad += (share * sum) as f32;
         }
-        for (d_row, target) in d_stream_tc.chunks_exact_mut(width).zip(microbatch.targets) {
+        let d_stream_tc = d_stream_tc.into_slice::<f32>()?;
+        for (d_row, target) in d_stream_tc.chunks_exact_mut(width).zip(targets) {
             let share = if *target == IGNORE { 0.0 } else { share };
             for ((d, x), lowest) in d_row.iter_mut().zip(params).zip(&self.target_c) {
                 *d = (share * f64::from(x - lowest)) as f32;
             }
         }
+        Ok(())
     }
 }

@@ -8,6 +8,7 @@
 //! Shapes: t samples of the micro-batch, c features.
 
 use super::samples::Samples;
+use super::set_loss;
 use crate::block::{
     Block, BlockIo, Context, Flops, IGNORE, MicrobatchShape, Mode, Saved, SavedLen,
 };
@@ -15,6 +16,7 @@ use crate::grads::Grads;
 use crate::linear::{Linear, WeightLayout};
 use crate::param::{Init, Param, ParamList};
 use lockstep_config::{Family, Model};
+use lockstep_tensor::device::{Result, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::math::scalar;
 use std::sync::Arc;
@@ -98,19 +100,22 @@ impl Block for Regression {
     fn forward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
-        _output: &mut [f32],
-        saved: Saved<'_>,
-    ) -> f64 {
+        params: View<'_>,
+        input_tc: View<'_>,
+        _output: ViewMut<'_>,
+        mut saved: Saved<'_>,
+    ) -> Result<()> {
         let microbatch = ctx.microbatch;
-        self.linear.forward(ctx.cpu, params, input_tc, saved.kept);
+        self.linear.forward(ctx.device, params, input_tc, saved.kept.reborrow())?;
+        let (params, predictions_t) = (params.as_slice::<f32>()?, saved.kept.into_slice::<f32>()?);
+        let (inputs, targets) =
+            (microbatch.inputs.as_slice::<u32>()?, microbatch.targets.as_slice::<u32>()?);
         let squares = params.iter().fold(0.0, |sum, x| sum + f64::from(*x) * f64::from(*x));
         let pull = 0.5 * self.l2 * squares;
         let mut sum = 0.0;
-        for (row, prediction) in saved.kept.iter_mut().enumerate() {
-            let is_counted = microbatch.targets[row] != IGNORE;
-            let target = f64::from(self.samples.target(microbatch.inputs[row] as usize));
+        for (row, prediction) in predictions_t.iter_mut().enumerate() {
+            let is_counted = targets[row] != IGNORE;
+            let target = f64::from(self.samples.target(inputs[row] as usize));
             let (loss, slope, _) = self.loss.at(f64::from(*prediction), target);
             if is_counted {
                 sum += loss + pull;
@@ -120,27 +125,29 @@ impl Block for Regression {
                 *prediction = (slope * share) as f32;
             }
         }
-        sum
+        set_loss(ctx, sum)
     }
 
     fn backward(
         &self,
         ctx: &mut Context<'_>,
-        params: &[f32],
-        input_tc: &[f32],
+        params: View<'_>,
+        input_tc: View<'_>,
         saved: Saved<'_>,
-        d_stream: &mut [f32],
+        d_stream: ViewMut<'_>,
         mut grads: Grads<'_>,
-    ) {
-        let slopes_t = &*saved.kept;
-        self.linear.backward_weight(ctx.cpu, input_tc, slopes_t, grads.reborrow());
-        let num_counted = ctx.microbatch.targets.iter().filter(|target| **target != IGNORE).count();
+    ) -> Result<()> {
+        let slopes_t = saved.kept.as_view();
+        self.linear.backward_weight(ctx.device, input_tc, slopes_t, grads.reborrow())?;
+        let targets = ctx.microbatch.targets.as_slice::<u32>()?;
+        let num_counted = targets.iter().filter(|target| **target != IGNORE).count();
         let pull = self.l2 * num_counted as f64 / ctx.microbatch.num_targets as f64;
         for (at, grads) in grads.trained_ranges(&(0..params.len())) {
-            for (grad, x) in grads.iter_mut().zip(&params[at]) {
+            let params = params.range(at).as_slice::<f32>()?;
+            for (grad, x) in grads.into_slice::<f32>()?.iter_mut().zip(params) {
                 *grad += (pull * f64::from(*x)) as f32;
             }
         }
-        self.linear.backward_input(ctx.cpu, params, slopes_t, d_stream);
+        self.linear.backward_input(ctx.device, params, slopes_t, d_stream)
     }
 }

@@ -14,11 +14,11 @@ fn decoding_gives_the_logits_of_a_full_forward() {
             let all = tiny.run(&cpu, &batch.microbatch(), Mode::Evaluate, Recompute::None, 0.0);
             let mixed = vec![4, 1, 1, 3, model.context - 10, 1];
             for chunks in [vec![model.context], vec![1; model.context], mixed] {
-                let mut decoder = Decoder::new(&tiny.blueprint, model.context);
+                let mut decoder = Decoder::new(&tiny.blueprint, &cpu, model.context).unwrap();
                 for chunk in &chunks {
                     let end = decoder.num_positions() + chunk;
                     let tokens = &batch.inputs()[end - chunk..end];
-                    let logits = decoder.feed(&cpu, &tiny.params, tokens);
+                    let logits = decoder.feed(&tiny.params, tokens).unwrap();
                     let expected = &all.logits[(end - 1) * model.vocab..end * model.vocab];
                     assert_same(logits, expected, &format!("{isa}, {chunks:?}, {model:?}"));
                 }
@@ -32,11 +32,11 @@ fn decoding_gives_the_logits_of_a_full_forward() {
 fn a_decoder_can_start_over() {
     let cpu = Cpu::single(Isa::detect());
     let tiny = Tiny::new(&LLAMA);
-    let mut decoder = Decoder::new(&tiny.blueprint, 2);
-    let first = decoder.feed(&cpu, &tiny.params, &[3, 1]).to_vec();
-    decoder.feed(&cpu, &tiny.params, &[4]);
+    let mut decoder = Decoder::new(&tiny.blueprint, &cpu, 2).unwrap();
+    let first = decoder.feed(&tiny.params, &[3, 1]).unwrap().to_vec();
+    decoder.feed(&tiny.params, &[4]).unwrap();
     decoder.reset();
-    assert_same(decoder.feed(&cpu, &tiny.params, &[3, 1]), &first, "the second start");
+    assert_same(decoder.feed(&tiny.params, &[3, 1]).unwrap(), &first, "the second start");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_decoder_can_start_over() {
 fn a_full_context_takes_no_more() {
     let cpu = Cpu::single(Isa::detect());
     let tiny = Tiny::new(&LLAMA);
-    let mut decoder = Decoder::new(&tiny.blueprint, 6);
-    decoder.feed(&cpu, &tiny.params, &[1; 6]);
-    decoder.feed(&cpu, &tiny.params, &[1; 6]);
+    let mut decoder = Decoder::new(&tiny.blueprint, &cpu, 6).unwrap();
+    decoder.feed(&tiny.params, &[1; 6]).unwrap();
+    decoder.feed(&tiny.params, &[1; 6]).unwrap();
 }

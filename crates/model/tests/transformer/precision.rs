@@ -40,9 +40,9 @@ fn decoding_gives_the_logits_of_a_full_forward() {
         for compute in NARROW {
             let tiny = narrow(&model, compute);
             let all = tiny.run(&cpu, &batch.microbatch(), Mode::Evaluate, Recompute::None, 0.0);
-            let mut decoder = Decoder::new(&tiny.blueprint, model.context);
+            let mut decoder = Decoder::new(&tiny.blueprint, &cpu, model.context).unwrap();
             for (token, expected) in batch.inputs().iter().zip(all.logits.chunks(model.vocab)) {
-                let logits = decoder.feed(&cpu, &tiny.params, &[*token]);
+                let logits = decoder.feed(&tiny.params, &[*token]).unwrap();
                 assert_same(logits, expected, &format!("{compute}, {model:?}"));
             }
         }

@@ -6,6 +6,7 @@ use lockstep_model::{
     CollectiveCall, CollectiveKind, Decoder, Microbatch, Mode, Param, Pass, Recompute, SingleRank,
     TensorCollectives, TensorShards,
 };
+use lockstep_tensor::device::ViewMut;
 use lockstep_tensor::{Cpu, Isa};
 use std::collections::BTreeMap;
 use std::sync::{Barrier, Mutex};
@@ -70,11 +71,13 @@ fn by_tree(mut all: Vec<Vec<f32>>) -> Vec<f32> {
 }
 
 impl TensorCollectives for ThreadRank<'_> {
-    fn all_reduce(&mut self, values: &mut [f32]) {
+    fn all_reduce(&mut self, values: ViewMut<'_>) {
+        let values = values.into_slice::<f32>().expect("host memory");
         values.copy_from_slice(&by_tree(self.all(values)));
     }
 
-    fn all_reduce_max(&mut self, values: &mut [f32]) {
+    fn all_reduce_max(&mut self, values: ViewMut<'_>) {
+        let values = values.into_slice::<f32>().expect("host memory");
         for other in self.all(values) {
             for (value, other) in values.iter_mut().zip(other) {
                 *value = value.max(other);
@@ -82,14 +85,16 @@ impl TensorCollectives for ThreadRank<'_> {
         }
     }
 
-    fn all_gather(&mut self, values: &mut [f32]) {
+    fn all_gather(&mut self, values: ViewMut<'_>) {
+        let values = values.into_slice::<f32>().expect("host memory");
         for (index, other) in self.all(values).iter().enumerate() {
             let part = ThreadRank { shared: self.shared, index }.part(values);
             values[part.clone()].copy_from_slice(&other[part]);
         }
     }
 
-    fn reduce_scatter(&mut self, values: &mut [f32]) {
+    fn reduce_scatter(&mut self, values: ViewMut<'_>) {
+        let values = values.into_slice::<f32>().expect("host memory");
         let part = self.part(values);
         let sum = by_tree(self.all(values));
         values.fill(f32::NAN);
@@ -233,12 +238,12 @@ fn a_sharded_model_decodes_to_the_logits_of_its_forward() {
         let batch = Batch::new(&model, 1);
         let tiny = Tiny::of_shards(&model, &TensorShards::all(NUM_SHARDS));
         let all = tiny.run(&cpu, &batch.microbatch(), Mode::Evaluate, Recompute::None, 0.0);
-        let mut decoder = Decoder::new(&tiny.blueprint, model.context);
+        let mut decoder = Decoder::new(&tiny.blueprint, &cpu, model.context).unwrap();
         let (rows, vocab) = (model.context, model.vocab / NUM_SHARDS);
         for chunk in [5, 1, 1, model.context - 7] {
             let end = decoder.num_positions() + chunk;
             let logits =
-                decoder.feed(&cpu, &tiny.params, &batch.inputs()[end - chunk..end]).to_vec();
+                decoder.feed(&tiny.params, &batch.inputs()[end - chunk..end]).unwrap().to_vec();
             // A row of logits consists of its parts of all shards.
             let part = |shard: usize| &all.logits[(shard * rows + end - 1) * vocab..][..vocab];
             let expected: Vec<f32> = (0..NUM_SHARDS).flat_map(part).copied().collect();
@@ -254,27 +259,27 @@ struct CallRecorder {
 }
 
 impl CallRecorder {
-    fn record(&mut self, kind: CollectiveKind, values: &[f32]) {
+    fn record(&mut self, kind: CollectiveKind, values: &ViewMut<'_>) {
         self.calls.push(CollectiveCall { kind, len: values.len() });
     }
 }
 
 impl TensorCollectives for CallRecorder {
-    fn all_reduce(&mut self, values: &mut [f32]) {
-        self.record(CollectiveKind::AllReduce, values);
+    fn all_reduce(&mut self, values: ViewMut<'_>) {
+        self.record(CollectiveKind::AllReduce, &values);
         SingleRank.all_reduce(values);
     }
 
-    fn all_reduce_max(&mut self, values: &mut [f32]) {
-        self.record(CollectiveKind::AllReduceMax, values);
+    fn all_reduce_max(&mut self, values: ViewMut<'_>) {
+        self.record(CollectiveKind::AllReduceMax, &values);
     }
 
-    fn all_gather(&mut self, values: &mut [f32]) {
-        self.record(CollectiveKind::AllGather, values);
+    fn all_gather(&mut self, values: ViewMut<'_>) {
+        self.record(CollectiveKind::AllGather, &values);
     }
 
-    fn reduce_scatter(&mut self, values: &mut [f32]) {
-        self.record(CollectiveKind::ReduceScatter, values);
+    fn reduce_scatter(&mut self, values: ViewMut<'_>) {
+        self.record(CollectiveKind::ReduceScatter, &values);
     }
 }
 

@@ -5,6 +5,7 @@ use lockstep_model::{
     Blueprint, Context, Grads, IGNORE, Init, Microbatch, MicrobatchShape, Mode, Param, Recompute,
     Saved, Scratch, SingleRank, TensorCollectives, TensorShards, describe_shards,
 };
+use lockstep_tensor::device::{View, ViewMut};
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
 use std::ops::Range;
@@ -83,8 +84,8 @@ impl Batch {
         let rows = first * self.shape.tokens..(first + sequences) * self.shape.tokens;
         Microbatch {
             shape: MicrobatchShape { sequences, tokens: self.shape.tokens },
-            inputs: &self.inputs[rows.clone()],
-            targets: &self.targets[rows],
+            inputs: View::of(&self.inputs[rows.clone()]),
+            targets: View::of(&self.targets[rows]),
             first_sample: first as u64,
             num_targets: self.targets.iter().filter(|t| **t != IGNORE).count() as u64,
         }
@@ -198,17 +199,28 @@ impl Tiny {
     ) -> Outcome {
         let blocks = &self.blueprint.blocks;
         let stream_len = self.blueprint.stream_rows(microbatch.shape) * self.blueprint.max_width();
-        let mut streams = vec![vec![0.0; stream_len]; blocks.len() + 1];
+        let mut streams = vec![vec![0.0_f32; stream_len]; blocks.len() + 1];
         let lens: Vec<_> = blocks.iter().map(|b| b.saved_len(microbatch.shape)).collect();
         let mut kept: Vec<_> = lens.iter().map(|len| vec![0.0; len.kept]).collect();
         let mut rebuilt: Vec<_> = lens.iter().map(|len| vec![0.0; len.rebuilt]).collect();
-        let mut scratch = Scratch::new(self.blueprint.scratch_len(microbatch.shape));
-        let mut ctx = Context { cpu, microbatch, mode, scratch: &mut scratch, collectives };
-        let mut loss = 0.0;
+        let scratch_len = self.blueprint.scratch_len(microbatch.shape);
+        let (mut scratch, mut loss) =
+            (Scratch::new(cpu, scratch_len).expect("the CPU runs every operation"), [0.0]);
+        let mut ctx = Context {
+            device: cpu,
+            microbatch,
+            mode,
+            scratch: &mut scratch,
+            collectives,
+            loss: ViewMut::of(&mut loss),
+        };
         for (i, block) in blocks.iter().enumerate() {
             let (inputs, outputs) = streams.split_at_mut(i + 1);
-            let saved = Saved { kept: &mut kept[i], rebuilt: &mut rebuilt[i] };
-            loss += block.forward(&mut ctx, &self.params[i], &inputs[i], &mut outputs[0], saved);
+            let saved = saved_of(&mut kept[i], &mut rebuilt[i]);
+            let (params, input) = (View::of(&self.params[i]), View::of(&inputs[i]));
+            block
+                .forward(&mut ctx, params, input, ViewMut::of(&mut outputs[0]), saved)
+                .expect("the CPU runs every operation");
         }
         let shards = &self.blueprint.shards;
         let vocab = self.blueprint.vocab / shards.num * shards.num_local();
@@ -227,7 +239,7 @@ impl Tiny {
             .map(|block| vec![f32::NAN; block.deferred_len(microbatch.shape)])
             .collect();
         if mode == Mode::Evaluate {
-            return Outcome { loss, logits, grads, d_stream };
+            return Outcome { loss: loss[0], logits, grads, d_stream };
         }
         for (i, block) in blocks.iter().enumerate().rev() {
             let what = if block.io().is_layer() { recompute } else { Recompute::None };
@@ -235,33 +247,50 @@ impl Tiny {
             if i == 0 {
                 d_embedded.clone_from(&d_stream);
             }
-            let mut saved = Saved { kept: &mut kept[i], rebuilt: &mut rebuilt[i] };
-            let (params, input) = (&self.params[i], &streams[i]);
-            block.recompute(&mut ctx, params, input, saved.reborrow(), what);
+            let mut saved = saved_of(&mut kept[i], &mut rebuilt[i]);
+            let (params, input) = (View::of(&self.params[i]), View::of(&streams[i]));
+            block
+                .recompute(&mut ctx, params, input, saved.reborrow(), what)
+                .expect("the CPU runs every operation");
             if self.halves {
-                let deferred = &mut deferred[i];
-                block.backward_inputs(&mut ctx, params, input, saved, &mut d_stream, deferred);
+                let deferred = ViewMut::of(&mut deferred[i]);
+                let d_stream = ViewMut::of(&mut d_stream);
+                block
+                    .backward_inputs(&mut ctx, params, input, saved, d_stream, deferred)
+                    .expect("the CPU runs every operation");
                 continue;
             }
-            let grads = Grads::new(&mut grads[i], &runs[i]);
-            block.backward(&mut ctx, params, input, saved, &mut d_stream, grads);
+            let grads = Grads::new(ViewMut::of(&mut grads[i]), &runs[i]);
+            let d_stream = ViewMut::of(&mut d_stream);
+            block
+                .backward(&mut ctx, params, input, saved, d_stream, grads)
+                .expect("the CPU runs every operation");
         }
         for (i, block) in blocks.iter().enumerate().rev().filter(|_| self.halves) {
             let what = if block.io().is_layer() { recompute } else { Recompute::None };
             discard(what, &mut kept[i], &mut rebuilt[i]);
-            let mut saved = Saved { kept: &mut kept[i], rebuilt: &mut rebuilt[i] };
-            let (params, input) = (&self.params[i], &streams[i]);
-            block.recompute(&mut ctx, params, input, saved.reborrow(), what);
-            let grads = Grads::new(&mut grads[i], &runs[i]);
-            block.backward_weights(&mut ctx, params, input, saved, &mut deferred[i], grads);
+            let mut saved = saved_of(&mut kept[i], &mut rebuilt[i]);
+            let (params, input) = (View::of(&self.params[i]), View::of(&streams[i]));
+            block
+                .recompute(&mut ctx, params, input, saved.reborrow(), what)
+                .expect("the CPU runs every operation");
+            let grads = Grads::new(ViewMut::of(&mut grads[i]), &runs[i]);
+            let deferred = ViewMut::of(&mut deferred[i]);
+            block
+                .backward_weights(&mut ctx, params, input, saved, deferred, grads)
+                .expect("the CPU runs every operation");
         }
-        Outcome { loss, logits, grads, d_stream: d_embedded }
+        Outcome { loss: loss[0], logits, grads, d_stream: d_embedded }
     }
 
     /// Trains on the micro-batch with default settings.
     pub(crate) fn train(&self, cpu: &Cpu, microbatch: &Microbatch<'_>) -> Outcome {
         self.run(cpu, microbatch, TRAIN, Recompute::None, 0.0)
     }
+}
+
+fn saved_of<'a>(kept: &'a mut [f32], rebuilt: &'a mut [f32]) -> Saved<'a> {
+    Saved { kept: ViewMut::of(kept), rebuilt: ViewMut::of(rebuilt) }
 }
 
 /// Overwrites values that a recomputation policy would not have saved.

@@ -12,6 +12,7 @@ use lockstep_comm::CommError;
 use lockstep_model::Grads;
 use lockstep_optim::{Optimizer, Update};
 use lockstep_schedule::step::{Contents, Lengths, MessageKind, Program, TaskId, TaskOp, Use};
+use lockstep_tensor::device::ViewMut;
 use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
 use std::sync::Arc;
@@ -164,7 +165,7 @@ impl Store for ParamStore {
             }
         };
         let range = self.trained.grads.list[bucket].block(block);
-        (params, Grads::new(&mut grads[range], runs))
+        (params, Grads::new(ViewMut::of(&mut grads[range]), runs))
     }
 
     fn first_trained(&self) -> usize {

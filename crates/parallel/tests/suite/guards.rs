@@ -9,6 +9,7 @@ use lockstep_comm::CommError;
 use lockstep_config::{Family, Model, OptimName};
 use lockstep_optim::{ClipPlan, Optimizer};
 use lockstep_parallel::Replica;
+use lockstep_tensor::device::View;
 
 fn find<'a>(all: &'a [Named], name: &str) -> &'a [f32] {
     &all.iter().find(|(other, _)| other == name).expect("a tensor of this name").1
@@ -72,7 +73,7 @@ fn an_overflowing_microbatch_is_reported_with_its_worker() {
     // A token of its own for micro-batch 5, with an embedding row that overflows.
     let model = Model { vocab: 20, ..SMALL };
     let batch = Batch::new(&SMALL, 8, 2);
-    let marked: Vec<u32> = batch.microbatch(5).inputs.iter().map(|_| 19).collect();
+    let marked = vec![19_u32; batch.microbatch(5).inputs.len()];
     for layout in layouts() {
         let found = on_ranks(layout.shares.len(), |worker| {
             let mut replica = worker.replica(&model, layout.plan(1)).expect("room");
@@ -82,7 +83,7 @@ fn an_overflowing_microbatch_is_reported_with_its_worker() {
             restore(&mut replica, &params);
             let microbatch = |microbatch: usize| {
                 let mut given = batch.microbatch(microbatch);
-                given.inputs = if microbatch == 5 { &marked } else { given.inputs };
+                given.inputs = if microbatch == 5 { View::of(&marked) } else { given.inputs };
                 given
             };
             let found = replica.find_non_finite(&worker.cpu, 1, 0, &microbatch);

@@ -183,7 +183,7 @@ fn evaluation_keeps_gradients_and_returns_logits() {
         let by_hand: f64 = replica
             .logits()
             .chunks(SMALL.vocab)
-            .zip(batch.microbatch(1).targets)
+            .zip(batch.microbatch(1).targets.as_slice::<u32>().expect("host memory"))
             .map(|(logits, target)| {
                 let sum: f64 = logits.iter().map(|l| f64::from(*l).exp()).sum();
                 sum.ln() - f64::from(logits[*target as usize])

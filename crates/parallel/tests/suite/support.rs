@@ -9,6 +9,7 @@ use lockstep_model::{
 use lockstep_optim::{ClipPlan, Optimizer, Phases, Update};
 use lockstep_parallel::{Leaves, RecomputePlan, Replica, ReplicaPlan, Stages};
 use lockstep_platform::{World, real};
+use lockstep_tensor::device::View;
 use lockstep_tensor::random::Key;
 use lockstep_tensor::{Cpu, Isa};
 use std::panic::resume_unwind;
@@ -64,8 +65,8 @@ impl Batch {
         let rows = index * MICROBATCH.rows()..(index + 1) * MICROBATCH.rows();
         Microbatch {
             shape: MICROBATCH,
-            inputs: &self.tokens[rows.clone()],
-            targets: &self.tokens[rows.start + 1..=rows.end],
+            inputs: View::of(&self.tokens[rows.clone()]),
+            targets: View::of(&self.tokens[rows.start + 1..=rows.end]),
             first_sample: (index * MICROBATCH.sequences) as u64,
             num_targets: self.num_targets() as u64,
         }

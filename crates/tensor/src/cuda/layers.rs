@@ -301,11 +301,13 @@ impl Layers for Cuda {
         dweight: ViewMut<'_>,
         dbias: ViewMut<'_>,
     ) -> Result<()> {
-        let o = self.norm_operands(&norm, x.len(), stats.len())?;
+        let all = norm.stats_len(x.len() / norm.width());
+        let o = self.norm_operands(&norm, x.len(), all)?;
+        assert!(stats.len() >= all, "statistics of {} rows", o.rows);
         assert_eq!(dy.len(), x.len(), "output gradient and input have one shape");
         let (mean, is_layer) = (self.read(&stats, Dtype::F32)?, norm.bias.is_some());
         assert!(is_layer || dbias.is_empty(), "RMSNorm has no bias");
-        let rstd = if is_layer { mean + 4 * o.rows as u64 } else { mean };
+        let rstd = mean + 4 * (stats.len() - o.rows) as u64;
         let terms = if is_layer { Terms::Layer } else { Terms::Rms };
         let width = o.width as usize;
         self.add_columns(terms, [&x, &dy], [mean, rstd], width, [&dweight, &dbias])

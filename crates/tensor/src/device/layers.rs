@@ -42,7 +42,8 @@ pub trait Layers {
         dx: ViewMut<'_>,
     ) -> Result<()>;
 
-    /// Adds the gradients of weight and bias; an empty target is skipped.
+    /// Adds the gradients of weight and bias; an empty target is skipped. The rows may be some of
+    /// those that forward normalised: `stats` begins with their means and ends with their factors.
     fn norm_weight_backward(
         &self,
         norm: Norm<'_>,

@@ -202,6 +202,12 @@ impl<'a> ViewMut<'a> {
         View { address, len, dtype, place, lifetime: PhantomData }
     }
 
+    /// The elements, to read until the borrow ends.
+    pub fn into_view(self) -> View<'a> {
+        let Self { address, len, dtype, place, .. } = self;
+        View { address, len, dtype, place, lifetime: PhantomData }
+    }
+
     /// Reborrows the view.
     pub fn reborrow(&mut self) -> ViewMut<'_> {
         let Self { address, len, dtype, place, .. } = *self;

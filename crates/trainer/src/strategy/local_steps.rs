@@ -89,7 +89,8 @@ fn measure(
     comm: &Comm,
 ) -> Result<(f64, f64), TrainError> {
     let (blueprint, worker) = (describe(&recipe.model), comm.group_rank());
-    let microbatch = microbatch_cost(&blueprint, microbatch_shape(recipe), cpu, world) as f64 / 1e9;
+    let shape = microbatch_shape(recipe);
+    let microbatch = microbatch_cost(&blueprint, shape, cpu, world)? as f64 / 1e9;
     let slowness = recipe.emulate.slowness(worker).map_or(1.0, |slow| slow.factor);
     let microbatches = recipe.leaf_shares()[worker] * recipe.microbatches_per_leaf();
     let step = microbatch.max(recipe.emulate.microbatch.0) * slowness * microbatches as f64;

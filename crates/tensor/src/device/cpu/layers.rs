@@ -86,7 +86,8 @@ impl Layers for Cpu {
         dweight: ViewMut<'_>,
         dbias: ViewMut<'_>,
     ) -> Result<()> {
-        let (mean, rstd) = split_stats(&norm, stats)?;
+        let (num_rows, stats) = (x.len() / norm.width(), stats.as_slice::<f32>()?);
+        let (mean, rstd) = (&stats[..num_rows], &stats[stats.len() - num_rows..]);
         let (x, dy) = (x.as_slice()?, dy.as_slice()?);
         let (dweight, dbias) = (dweight.into_slice()?, dbias.into_slice()?);
         if norm.bias.is_some() {

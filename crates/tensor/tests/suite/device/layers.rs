@@ -27,10 +27,16 @@ fn run_norm(case: Case, is_layer: bool, x: &[f32], width: usize) -> Vec<Vec<f32>
     device.norm_backward(norm, x.view(), stats.view(), dy.view(), dx.view_mut()).unwrap();
     let mut dweight = case.upload_f32(&vec![0.25; width]);
     let mut dbias = case.upload_f32(&vec![0.25; if is_layer { width } else { 0 }]);
-    let (x, stats_view) = (x.view(), stats.view());
-    device
-        .norm_weight_backward(norm, x, stats_view, dy.view(), dweight.view_mut(), dbias.view_mut())
-        .unwrap();
+    let x = x.view();
+    // Some of the rows, then the others.
+    for part in [0..rows / 2, rows / 2..rows].into_iter().filter(|part| !part.is_empty()) {
+        let elements = part.start * width..part.end * width;
+        let (x, dy) = (x.range(elements.clone()), dy.view().range(elements));
+        let of_part = stats.view().range(part.start..stats.len() - rows + part.end);
+        device
+            .norm_weight_backward(norm, x, of_part, dy, dweight.view_mut(), dbias.view_mut())
+            .unwrap();
+    }
     let saved = case.download(&stats);
     let (sum_view, added_view) = (sum.view_mut(), added.view_mut());
     device
