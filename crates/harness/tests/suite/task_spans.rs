@@ -11,6 +11,7 @@ use lockstep_parallel::strategies::{plan_of, programs};
 use lockstep_parallel::{Replica, StepHost, TaskSpan};
 use lockstep_platform::{World, real};
 use lockstep_schedule::step::verify;
+use lockstep_tensor::device::View;
 use lockstep_tensor::{Cpu, Isa};
 
 const NUM_RANKS: usize = 2;
@@ -28,8 +29,8 @@ impl<'a> StepHost<'a> for &'a Host {
     fn microbatch(&self, _index: usize) -> Microbatch<'a> {
         Microbatch {
             shape: self.shape,
-            inputs: &self.tokens[1..],
-            targets: &self.tokens[..self.tokens.len() - 1],
+            inputs: View::of(&self.tokens[1..]),
+            targets: View::of(&self.tokens[..self.tokens.len() - 1]),
             first_sample: 0,
             num_targets: self.shape.rows() as u64,
         }

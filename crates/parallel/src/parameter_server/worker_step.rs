@@ -24,6 +24,7 @@ use lockstep_model::Blueprint;
 use lockstep_optim::Update;
 use lockstep_schedule::step::{Message, MessageKind, Program, ServerCall, TaskOp};
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::View;
 use std::collections::BTreeMap;
 
 /// Steps of workers that pull weights and push gradients.
@@ -101,14 +102,16 @@ impl Replica {
     pub(crate) fn begin_pulls<'a>(
         &mut self,
         step: u64,
-        tokens: impl Iterator<Item = &'a [u32]>,
+        tokens: impl Iterator<Item = View<'a>>,
     ) -> Result<(), CommError> {
         self.step_context.version = u64::MAX;
         if let Some(client) = &self.client {
             client.forget_lost_parts();
         }
         if self.step_context.pulls_rows {
-            self.set_touched_rows(step, tokens.flatten().copied())?;
+            let tokens = tokens.map(|tokens| tokens.as_slice::<u32>());
+            let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
+            self.set_touched_rows(step, tokens.into_iter().flatten().copied())?;
         }
         Ok(())
     }
