@@ -192,8 +192,8 @@ fn flatten_table(prefix: &str, table: &DeTable<'_>, document: &str, leaves: &mut
     }
 }
 
-/// Longest name into whose tables keys are searched for; every key is shorter. The parser bounds
-/// the depth of brackets, but not the number of dots.
+/// Longest name into whose tables keys are searched for, and for which a key is suggested; every
+/// key is shorter. The parser bounds the depth of brackets, but not the number of dots.
 const MAX_NAME_LEN: usize = 128;
 
 /// Descends into tables down to a key or a value that is not a table.
@@ -301,6 +301,9 @@ enum Suggestion {
 /// counterpart of a name of another framework, the name in another table, a prefix of the name, or
 /// the nearest spelling of any of them.
 fn suggestion(name: &str) -> Suggestion {
+    if name.len() > MAX_NAME_LEN {
+        return Suggestion::Nothing;
+    }
     let (table, leaf) = name.split_once('.').unwrap_or(("", name));
     let beside = |leaf: &str| {
         let mut beside = section(table)?.keys.iter();
