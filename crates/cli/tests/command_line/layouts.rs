@@ -52,7 +52,12 @@ fn assert_equal_on_all_layouts(model: &[&str]) {
             format!("run.transport={transport}"),
             format!("run.isolation={isolation}"),
         ];
-        let found = train(&folder, model, &layout);
+        let mut found = train(&folder, model, &layout);
+        if transport == "tcp" && found["predicted_wire_bytes"] != found["wire_bytes"] {
+            // Links that a busy machine slows in the middle of a run are measured again, and other
+            // algorithms may be selected.
+            found = train(&folder, model, &layout);
+        }
         for hash in ["losses_hash", "weights_hash", "validation_loss"] {
             assert_eq!(found[hash], alone[hash], "{hash} of {layout:?}");
         }

@@ -84,10 +84,10 @@ fn bytes_sent_are_those_of_the_selected_rows() {
             (of(context, "sync.sparse_rows=true"), of(context, "sync.row_sharding=hash"));
         let [pulled, pushed] = pulled_and_pushed(&rows);
         assert_eq!(pulled, pushed, "{context}: every pulled row gets a gradient");
-        // A row and its index in each direction; nine words a pull request, one a push.
+        // A row and its index in each direction; eight words a pull request, one a push.
         let steps = 6 * 2 * 2;
         let expected =
-            (pulled + pushed) * (width + 4) + 8 * (9 * (requests(&rows) - steps) + steps);
+            (pulled + pushed) * (width + 4) + 8 * (8 * (requests(&rows) - steps) + steps);
         assert_eq!(row_bytes(&rows), expected, "{context}");
         // The difference to dense tables, over all ranks, is the table in both directions.
         let saved = 6 * 2 * 2 * 1000 * width - row_bytes(&rows);
