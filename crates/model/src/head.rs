@@ -7,7 +7,8 @@
 //! Evaluation keeps the logits, as the first of the kept values.
 //!
 //! The vocabulary is sharded; shards are stored one after another, each with all rows. With several
-//! shards, no rank needs a whole row of logits ([`lockstep_tensor::cross_entropy::vocab_parallel`]).
+//! shards, no rank needs a whole row of logits
+//! ([`lockstep_tensor::cross_entropy::vocab_parallel`]).
 
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Pass, Saved, SavedLen,

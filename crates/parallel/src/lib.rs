@@ -29,8 +29,9 @@
 //! - [`robust_aggregation`]: Byzantine-robust aggregation; [`byzantine`]: attacks.
 //! - [`loss_scaling`], [`sharded_norm`], [`microbatch_losses`]: loss scale, norms and losses over
 //!   ranks; [`guards`]: non-finite gradients and diverged replicas; `traffic`: traffic sums.
-//! - `flat_weights`: a model in one vector; [`full_tensors`]: whole tensors from shards; [`checkpoint_pieces`]: the pieces each rank
-//!   saves; [`u64_as_f32`]: integers in `f32` checkpoints.
+//! - `flat_weights`: a model in one vector; [`full_tensors`]: whole tensors from shards;
+//!   [`checkpoint_pieces`]: the pieces each rank saves; [`u64_as_f32`]: integers in `f32`
+//!   checkpoints.
 //! - [`footprint`]: memory of a rank; [`from_recipe`]: plans from a recipe.
 //!
 //! # Example

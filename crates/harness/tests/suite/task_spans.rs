@@ -16,7 +16,7 @@ use lockstep_tensor::{Cpu, Isa};
 
 const NUM_RANKS: usize = 2;
 
-/// The same tokens in every micro-batch.
+/// Host of a step whose micro-batches have equal tokens.
 struct Host {
     shape: MicrobatchShape,
     tokens: Vec<u32>,

@@ -12,8 +12,8 @@
 //! - [`half_precision`]: two bytes an element; [`int8`], [`qsgd`]: fewer, with stochastic rounding
 //! - [`top_k`], [`random_k`], [`dgc`]: sparsification; [`sign`]: one bit an element; [`power_sgd`]:
 //!   low-rank factors; [`one_bit_adam`]: signs of Adam's momentum
-//! - `step`: its tasks and state; `exchange`: the exchange of a step; `bucket_exchange`: that of one
-//!   bucket, which overlaps with backward; `wire`: its buffers; `exchange_plan`: its calls and
+//! - `step`: its tasks and state; `exchange`: the exchange of a step; `bucket_exchange`: that of
+//!   one bucket, which overlaps with backward; `wire`: its buffers; `exchange_plan`: its calls and
 //!   memory, in advance; `hierarchy`: uncompressed reduction within groups
 
 pub mod bit_packing;

@@ -1,5 +1,5 @@
-//! Steps of federated rounds, task by task: clients take turns in the model of their rank and report
-//! their losses; at the end of a round the coordinator aggregates their updates.
+//! Steps of federated rounds, task by task: clients take turns in the model of their rank and
+//! report their losses; at the end of a round the coordinator aggregates their updates.
 
 use super::Federation;
 use crate::measurements::Measurements;

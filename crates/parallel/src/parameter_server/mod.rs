@@ -17,8 +17,9 @@
 //!   aggregation of several gradients; [`push_counts`]: outcomes of pushes; `oscillation`:
 //!   detection of a bound that is too large
 //! - [`server_loop`]: request loop of a server; `replication`: primary and backup
-//! - `worker_step`: a worker's step; `pull_push`: its requests; [`client`]: its state; [`failover`]: servers of a shard;
-//!   [`latency`]: request latencies; [`host_aggregation`]: one client per host
+//! - `worker_step`: a worker's step; `pull_push`: its requests; [`client`]: its state;
+//!   [`failover`]: servers of a shard; [`latency`]: request latencies; [`host_aggregation`]: one
+//!   client per host
 //! - [`transfer_order`]: which transfers overlap with passes; `part_transfer`: one part in the
 //!   background; `served_store`: passes on weights that are still arriving
 //! - [`row_table`]: embedding rows by server; [`sparse_pull`]: pulls and pushes of used rows;

@@ -16,6 +16,7 @@
 //! Equal plans and ranks give equal programs; nothing here does I/O or holds tensors.
 
 mod federated;
+mod federated_step;
 mod gradients;
 mod hogwild;
 mod kind;
@@ -26,8 +27,8 @@ mod replay;
 mod stragglers;
 mod update;
 
-pub use federated::FederatedStep;
 pub(crate) use federated::federated_program;
+pub use federated_step::FederatedStep;
 pub(crate) use hogwild::thread_program;
 pub use kind::{GradientUse, StepKind};
 pub use parameter_server::ServerStep;

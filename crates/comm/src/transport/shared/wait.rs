@@ -6,8 +6,8 @@
 //! checks whether a rank has failed or died.
 //!
 //! A thread that waits long publishes the rank that it waits for, and a heartbeat of its rank. At
-//! its deadline a rank follows these words from peer to peer and blames the end of the chain: a rank
-//! that waits for none, or whose heartbeat has stopped.
+//! its deadline a rank follows these from peer to peer and blames the end of the chain: a rank that
+//! waits for none, or whose heartbeat has stopped.
 
 use std::io::Write;
 use std::sync::MutexGuard;
@@ -157,7 +157,7 @@ struct LongWait<'a> {
 impl<'a> LongWait<'a> {
     fn new(shared: &'a SharedWorld, peer: Rank) -> Self {
         let published = peer.0 as u64 + 1;
-        let word = wait_words().find(|&word| {
+        let word = published_waits().find(|&word| {
             let word = shared.own().word(word);
             word.compare_exchange(0, published, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         });
@@ -213,9 +213,9 @@ impl<'a> LongWait<'a> {
             return Vec::new();
         }
         let segment = self.shared.segment(rank);
-        let words = wait_words().map(|word| segment.word(word).load(Ordering::Relaxed));
+        let waits = published_waits().map(|word| segment.word(word).load(Ordering::Relaxed));
         let ranks =
-            words.filter_map(|word| Some(Rank(usize::try_from(word).ok()?.checked_sub(1)?)));
+            waits.filter_map(|word| Some(Rank(usize::try_from(word).ok()?.checked_sub(1)?)));
         ranks.filter(|rank| rank.0 < self.shared.num_ranks() && self.shared.sees(*rank)).collect()
     }
 
@@ -245,7 +245,7 @@ impl Drop for LongWait<'_> {
 }
 
 /// Offsets of the words that publish the waits of a rank.
-fn wait_words() -> impl Iterator<Item = usize> {
+fn published_waits() -> impl Iterator<Item = usize> {
     (0..header::MAX_WAITS).map(|index| header::WAITING_FOR + 8 * index)
 }
 
