@@ -114,10 +114,7 @@ fn a_persistently_slow_worker_is_excluded_and_named() {
         "run.check_replicas_every=1",
     ];
     let outcome = runs.finish(&LLAMA.with(&[&SHORT[..], &sets].concat()));
-    // After two steps, or more where a busy machine slows all workers.
-    let missing = missing(&runs, &outcome);
-    assert!((1..=4).contains(&missing.len()), "{missing:?}");
-    assert!(missing.iter().all(|ranks| ranks == &[2]), "{missing:?}");
+    assert_eq!(missing(&runs, &outcome), vec![vec![2]; 4], "after two steps");
     let is_named = |event: &Event| {
         matches!(event, Event::Warning { message }
             if message.starts_with("worker 2 is ") && message.ends_with("and is excluded"))
@@ -137,10 +134,9 @@ fn the_wait_for_a_slow_worker_is_no_communication() {
         // Rank 0 is done after a third of the time.
         let slow = 2.0 * 0.006 * num_microbatches;
         let waits = &outcome.summary.stragglers.straggler_wait_seconds_by_rank;
-        // Half of it leaves room for a busy machine.
-        assert!(waits[0] > 0.5 * slow && waits[1] < 0.5 * slow, "{slow}: {waits:?}");
+        assert!(waits[0] > 0.7 * slow && waits[1] < 0.3 * slow, "{slow}: {waits:?}");
         let exposed = outcome.summary.exposed_communication_seconds_median;
-        assert!(exposed < 0.5 * slow, "{exposed} beside {waits:?}");
+        assert!(exposed < 0.3 * slow, "{exposed} beside {waits:?}");
         for event in events(&runs, &outcome) {
             if let Event::Step { step_seconds, straggler_wait_seconds: wait, .. } = event {
                 assert!((0.0..=step_seconds).contains(&wait), "{wait} of {step_seconds}");

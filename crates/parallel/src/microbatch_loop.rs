@@ -55,8 +55,9 @@ impl Replica {
         let Self { store, step_context, programs, plan, blueprint, groups, device, .. } = self;
         // The gradients of a probe must not be reduced, even with a single micro-batch.
         store.is_held = step_context.agreement.is_some() || step_context.duty == StepDuty::Probe;
-        store.set_alone(!programs.kind_at(step).is_reduced());
-        programs.select(step, store.is_held, plan, blueprint, groups.rank());
+        let kind = programs.kind_at(step);
+        store.set_alone(!kind.is_reduced());
+        programs.select(kind, store.is_held, plan, blueprint, groups.rank());
         store.restart();
         store.overlap.begin_step(step);
         device.link.begin_step(step);

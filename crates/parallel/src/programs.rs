@@ -145,17 +145,16 @@ impl Programs {
         self.strategy.as_ref().map_or_else(StepKind::reduce, |strategy| strategy.kind_at(step))
     }
 
-    /// Makes the program of a step current; gradients that are held back until the ranks that
+    /// Makes the program of a kind of step current; gradients that are held back until the ranks that
     /// count are known leave outside it.
     pub fn select(
         &mut self,
-        step: u64,
+        mut kind: StepKind,
         is_held: bool,
         plan: &ReplicaPlan,
         blueprint: &Blueprint,
         rank: usize,
     ) {
-        let mut kind = self.kind_at(step);
         if is_held && kind.is_reduced() {
             kind.gradients = GradientUse::Local;
         }

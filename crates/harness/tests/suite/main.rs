@@ -34,5 +34,6 @@ mod hogwild;
 mod local_sgd;
 mod parameter_server;
 mod sparse_rows;
+mod step_host;
 mod task_spans;
 mod toy_strategy;

@@ -1,45 +1,19 @@
 //! Spans of a sampled step name the tasks of the program that was proven, each of them once.
 
-use lockstep_comm::{Comm, CommError, Options};
+use crate::step_host::Host;
+use lockstep_comm::{Comm, Options};
 use lockstep_config::Recipe;
 use lockstep_harness::recipes::LLAMA;
-use lockstep_model::{Microbatch, MicrobatchShape};
-use lockstep_optim::{Clip, ClipPlan, Optimizer, Update};
+use lockstep_optim::{ClipPlan, Optimizer};
 use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of_rank, plan_at};
 use lockstep_parallel::step_program::StepKind;
 use lockstep_parallel::strategies::{plan_of, programs};
-use lockstep_parallel::{Replica, StepHost, TaskSpan};
+use lockstep_parallel::{Replica, TaskSpan};
 use lockstep_platform::{World, real};
 use lockstep_schedule::step::verify;
-use lockstep_tensor::device::View;
 use lockstep_tensor::{Cpu, Isa};
 
 const NUM_RANKS: usize = 2;
-
-/// Host of a step whose micro-batches have equal tokens.
-struct Host {
-    shape: MicrobatchShape,
-    tokens: Vec<u32>,
-    step: u64,
-}
-
-impl<'a> StepHost<'a> for &'a Host {
-    type Error = CommError;
-
-    fn microbatch(&self, _index: usize) -> Microbatch<'a> {
-        Microbatch {
-            shape: self.shape,
-            inputs: View::of(&self.tokens[1..]),
-            targets: View::of(&self.tokens[..self.tokens.len() - 1]),
-            first_sample: 0,
-            num_targets: self.shape.rows() as u64,
-        }
-    }
-
-    fn decide(&mut self, _: &mut Replica, clip: &Clip) -> Result<Option<Update>, CommError> {
-        Ok(Some(Update { count: self.step + 1, lr: 1e-2, clip: *clip }))
-    }
-}
 
 /// Spans of each of two steps, of which the second is sampled.
 fn spans_of_rank(comm: &Comm, world: &World, recipe: &Recipe) -> [Vec<(TaskSpan, String)>; 2] {

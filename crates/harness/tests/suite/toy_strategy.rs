@@ -4,21 +4,20 @@
 //! Ranks step by their own gradients. After every third step each pushes its weights to the next
 //! rank, which takes the mean of these and its own.
 
+use crate::step_host::Host;
 use lockstep_comm::{Comm, CommError, Handle, Traffic};
 use lockstep_harness::recipes::LLAMA;
 use lockstep_mesh::Axis;
-use lockstep_model::{Microbatch, MicrobatchShape};
-use lockstep_optim::{Clip, ClipPlan, Optimizer, Update};
+use lockstep_optim::{ClipPlan, Optimizer};
+use lockstep_parallel::Replica;
 use lockstep_parallel::from_recipe::{blueprint_of_rank, plan_at};
 use lockstep_parallel::step_program::{RankPlan, StepBuilder, StepKind, StepTasks};
 use lockstep_parallel::strategy::{
     StateLayout, Strategy, StrategyContext, StrategyPlan, StrategyStart,
 };
-use lockstep_parallel::{Replica, StepHost};
 use lockstep_planner::traffic::{self, Interconnect};
 use lockstep_platform::{World, real};
 use lockstep_schedule::step::{Contents, Message, MessageKind, Program, Queue, TaskOp, verify};
-use lockstep_tensor::device::View;
 use lockstep_tensor::{Cpu, Isa};
 
 const NUM_RANKS: usize = 4;
@@ -110,31 +109,6 @@ impl Strategy for Pushes {
 
     fn num_elements(&self) -> [usize; 2] {
         [0, self.received.len()]
-    }
-}
-
-/// Tokens of every micro-batch of a rank; other ranks have others.
-struct Host {
-    shape: MicrobatchShape,
-    tokens: Vec<u32>,
-    step: u64,
-}
-
-impl<'a> StepHost<'a> for &'a Host {
-    type Error = CommError;
-
-    fn microbatch(&self, _index: usize) -> Microbatch<'a> {
-        Microbatch {
-            shape: self.shape,
-            inputs: View::of(&self.tokens[1..]),
-            targets: View::of(&self.tokens[..self.tokens.len() - 1]),
-            first_sample: 0,
-            num_targets: self.shape.rows() as u64,
-        }
-    }
-
-    fn decide(&mut self, _: &mut Replica, clip: &Clip) -> Result<Option<Update>, CommError> {
-        Ok(Some(Update { count: self.step + 1, lr: 1e-2, clip: *clip }))
     }
 }
 

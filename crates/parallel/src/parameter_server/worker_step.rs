@@ -230,8 +230,9 @@ impl Replica {
         let (server, bucket) =
             (number / client.ranges.list.len(), number % client.ranges.list.len());
         let ranges = &client.ranges.list[bucket];
-        let cuts: Vec<_> = (0..num_servers).map(|server| ranges.part(server)).collect();
-        if cuts.iter().position(|range| !range.is_empty()) == Some(server) {
+        let first = (0..num_servers).find(|server| !ranges.part(*server).is_empty());
+        if first == Some(server) {
+            let cuts: Vec<_> = (0..num_servers).map(|server| ranges.part(server)).collect();
             compressor.compress(cpu, bucket, &cuts, store.own_grads_mut(bucket), (step, worker));
         }
     }
