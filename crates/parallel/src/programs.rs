@@ -145,8 +145,8 @@ impl Programs {
         self.strategy.as_ref().map_or_else(StepKind::reduce, |strategy| strategy.kind_at(step))
     }
 
-    /// Makes the program of a kind of step current; gradients that are held back until the ranks that
-    /// count are known leave outside it.
+    /// Makes the program of a kind of step current; gradients that are held back until the ranks
+    /// that count are known leave outside it.
     pub fn select(
         &mut self,
         mut kind: StepKind,
