@@ -6,7 +6,7 @@ use crate::device::memory::MemoryInfo;
 use crate::device::view::{Allocation, Place};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Opaque handles of the driver.
 pub(super) type Handle = *mut c_void;
@@ -143,6 +143,8 @@ pub(super) struct Context {
     device: c_int,
     handle: Handle,
     pub(super) stream: Handle,
+    /// First failure that could not be returned.
+    failure: OnceLock<DeviceError>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; calls set the context first.
@@ -176,7 +178,7 @@ impl Context {
             // 1: does not wait for the legacy default stream.
             driver.check("cuStreamCreate", (driver.stream_create)(&raw mut stream, 1))?;
         }
-        Ok(Self { driver, index, device, handle, stream })
+        Ok(Self { driver, index, device, handle, stream, failure: OnceLock::new() })
     }
 
     pub(super) fn describe(&self) -> Result<Description> {
@@ -198,8 +200,16 @@ impl Context {
         Ok(Description { name, num_multiprocessors, capability })
     }
 
-    /// Makes this context that of the calling thread.
+    /// Keeps the first failure that could not be returned.
+    pub(super) fn keep_failure(&self, error: DeviceError) {
+        let _ = self.failure.set(error);
+    }
+
+    /// Makes this context that of the calling thread; returns a failure that was kept.
     pub(super) fn activate(&self) -> Result<()> {
+        if let Some(error) = self.failure.get() {
+            return Err(error.clone());
+        }
         // SAFETY: the context is retained.
         self.check("cuCtxSetCurrent", unsafe { (self.driver.set_context)(self.handle) })
     }

@@ -4,7 +4,7 @@ use super::Cuda;
 use super::driver::{Copy2d, CudaEvent, DeviceMemory};
 use super::launch::launch;
 use super::programs::{Program, Source};
-use crate::device::error::Result;
+use crate::device::error::{DeviceError, Result};
 use crate::device::memory::{Event, Memory, MemoryInfo};
 use crate::device::operands::check_rows;
 use crate::device::view::{Buffer, Dtype, Place, View, ViewMut};
@@ -22,6 +22,10 @@ impl Memory for Cuda {
 
     fn memory(&self) -> Result<Option<MemoryInfo>> {
         self.context.memory_info().map(Some)
+    }
+
+    fn keep_failure(&self, error: DeviceError) {
+        self.context.keep_failure(error);
     }
 
     fn allocate(&self, dtype: Dtype, len: usize) -> Result<Buffer> {

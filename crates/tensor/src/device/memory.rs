@@ -1,6 +1,6 @@
 //! Memory of a device, and the order of its work.
 
-use super::error::Result;
+use super::error::{DeviceError, Result};
 use super::view::{Buffer, Dtype, View, ViewMut};
 use crate::gemm::Precision;
 use std::any::Any;
@@ -28,6 +28,9 @@ pub trait Memory: Send + Sync {
 
     /// Memory of the device; `None` where it is that of the host.
     fn memory(&self) -> Result<Option<MemoryInfo>>;
+
+    /// Keeps a failure that could not be returned: every later operation returns it.
+    fn keep_failure(&self, error: DeviceError);
 
     /// Allocates zeroed memory.
     fn allocate(&self, dtype: Dtype, len: usize) -> Result<Buffer>;

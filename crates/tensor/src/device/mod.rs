@@ -13,10 +13,13 @@
 //!
 //! # Layout
 //! - [`view`]: element types, views and buffers; [`error`]; [`operands`].
+//! - [`compute`]: the resources of a rank; [`dual_buffer`]: buffers that the host uses as well.
 //! - [`memory`], [`products`], [`layers`], [`losses`], [`flat`]: the operations.
 //! - `cpu`: the operations on the CPU.
 
+pub mod compute;
 mod cpu;
+pub mod dual_buffer;
 pub mod error;
 pub mod flat;
 pub mod layers;
@@ -26,6 +29,8 @@ pub mod operands;
 pub mod products;
 pub mod view;
 
+pub use compute::Compute;
+pub use dual_buffer::{DualBuffer, HostCopy};
 pub use error::{DeviceError, Result};
 pub use flat::FlatBuffers;
 pub use layers::Layers;

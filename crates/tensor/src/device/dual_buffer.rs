@@ -1,0 +1,228 @@
+//! A buffer on a device with a copy in host memory.
+//!
+//! Blocks and optimizers use views of the device's memory; collectives, checkpoints and other code
+//! of the host use slices. Either side is brought up to date when it is used, so a value that only
+//! the device needs never leaves it, and code of the host needs no knowledge of devices. The memory
+//! on the host is allocated at its first use, unless it was given. Without an accelerator both
+//! sides are one, and nothing is copied.
+#![expect(unsafe_code, reason = "a shared borrow brings the copy on the host up to date")]
+
+use super::Device;
+use super::compute::Compute;
+use super::error::Result;
+use super::view::{Buffer, Dtype, View, ViewMut};
+use crate::Cpu;
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Host memory that a copy can be kept in.
+pub trait HostCopy: DerefMut<Target = [f32]> + Send + Sync {
+    /// Allocates zeros.
+    fn zeros(len: usize) -> Self;
+}
+
+impl HostCopy for Vec<f32> {
+    fn zeros(len: usize) -> Self {
+        vec![0.0; len]
+    }
+}
+
+/// Elements on a device, with a copy in host memory that is made when it is needed.
+pub struct DualBuffer<H = Vec<f32>> {
+    /// `None` until the first use of a copy.
+    host: UnsafeCell<Option<H>>,
+    accelerator: Option<DeviceSide>,
+    len: usize,
+}
+
+struct DeviceSide {
+    device: Arc<dyn Device>,
+    buffer: UnsafeCell<Buffer>,
+    current: Mutex<Current>,
+}
+
+/// Side that holds the values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Current {
+    Host,
+    Device,
+    Both,
+}
+
+// SAFETY: the cells are written through a shared borrow only while `current` is locked, and only
+// when no slice or view of the side that is written can exist: see `bring_to_host`.
+unsafe impl<H: Send + Sync> Sync for DualBuffer<H> {}
+
+impl<H: HostCopy> DualBuffer<H> {
+    /// Wraps host memory, without an accelerator.
+    pub const fn on_host(host: H, len: usize) -> Self {
+        Self { host: UnsafeCell::new(Some(host)), accelerator: None, len }
+    }
+
+    /// Zeros, where blocks compute.
+    pub fn zeros(compute: &Compute, len: usize) -> Result<Self> {
+        let accelerator = DeviceSide::of(compute, len, Current::Device)?;
+        let host = accelerator.is_none().then(|| H::zeros(len));
+        Ok(Self { host: UnsafeCell::new(host), accelerator, len })
+    }
+
+    /// Zeros where blocks compute; their copy, or the values themselves, are in this memory.
+    pub fn zeros_in(compute: &Compute, host: H) -> Result<Self> {
+        let len = host.len();
+        let accelerator = DeviceSide::of(compute, len, Current::Both)?;
+        Ok(Self { host: UnsafeCell::new(Some(host)), accelerator, len })
+    }
+
+    /// Number of elements.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Device whose operations take the views.
+    pub fn device<'a>(&'a self, cpu: &'a Cpu) -> &'a dyn Device {
+        self.accelerator.as_ref().map_or(cpu, |side| &*side.device)
+    }
+
+    /// Whether the elements are on an accelerator.
+    pub const fn is_on_accelerator(&self) -> bool {
+        self.accelerator.is_some()
+    }
+
+    /// The elements on the device, to read.
+    pub fn view(&self) -> Result<View<'_>> {
+        let Some(side) = &self.accelerator else { return Ok(View::of(&**self)) };
+        let mut current = side.lock();
+        if *current == Current::Host {
+            // SAFETY: while the host's side is the current one, no view exists; the lock keeps
+            // others from making one, or from writing the host's side.
+            let (host, buffer) = unsafe { (&*self.host.get(), &mut *side.buffer.get()) };
+            let host = host.as_ref().expect("the current side exists");
+            side.device.copy(View::of(&**host), buffer.view_mut())?;
+            *current = Current::Both;
+        }
+        // SAFETY: the device's side is written through `&mut self` or while it is not current.
+        Ok(unsafe { &*side.buffer.get() }.view())
+    }
+
+    /// The elements on the device, to write.
+    pub fn view_mut(&mut self) -> Result<ViewMut<'_>> {
+        self.view()?;
+        let Some(side) = &mut self.accelerator else {
+            return Ok(ViewMut::of(&mut **self.host.get_mut().as_mut().expect("the only side")));
+        };
+        *side.lock() = Current::Device;
+        Ok(side.buffer.get_mut().view_mut())
+    }
+
+    /// Makes the host's side current. A failure of the device is kept there: its next operation
+    /// returns it.
+    fn bring_to_host(&self) {
+        let Some(side) = &self.accelerator else { return };
+        let mut current = side.lock();
+        if *current != Current::Device {
+            return;
+        }
+        // SAFETY: the device's side became the current one through `&mut self`, so no slice of the
+        // host's side exists, and the lock keeps others from making one.
+        let host = unsafe { &mut *self.host.get() }.get_or_insert_with(|| H::zeros(self.len));
+        // SAFETY: nobody writes the device's side, see `view`.
+        let buffer = unsafe { &*side.buffer.get() };
+        if let Err(error) = side.device.copy(buffer.view(), ViewMut::of(&mut **host)) {
+            side.device.keep_failure(error);
+        }
+        *current = Current::Both;
+    }
+}
+
+impl<H: HostCopy> Deref for DualBuffer<H> {
+    type Target = [f32];
+
+    /// The elements on the host, to read.
+    fn deref(&self) -> &[f32] {
+        self.bring_to_host();
+        // SAFETY: the host's side is current; it is written through `&mut self` only, from here on.
+        unsafe { &*self.host.get() }.as_ref().expect("the current side exists")
+    }
+}
+
+impl<H: HostCopy> DerefMut for DualBuffer<H> {
+    /// The elements on the host, to write.
+    fn deref_mut(&mut self) -> &mut [f32] {
+        self.bring_to_host();
+        if let Some(side) = &self.accelerator {
+            *side.lock() = Current::Host;
+        }
+        self.host.get_mut().as_mut().expect("the current side exists")
+    }
+}
+
+impl<H: HostCopy> Default for DualBuffer<H> {
+    /// An empty buffer, in place of one that is lent to a call.
+    fn default() -> Self {
+        Self::on_host(H::zeros(0), 0)
+    }
+}
+
+impl<H> fmt::Debug for DualBuffer<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DualBuffer({})", self.len)
+    }
+}
+
+impl DeviceSide {
+    fn of(compute: &Compute, len: usize, current: Current) -> Result<Option<Self>> {
+        let Some(device) = compute.accelerator() else { return Ok(None) };
+        let buffer = device.allocate(Dtype::F32, len)?;
+        let (device, current) = (Arc::clone(device), Mutex::new(current));
+        Ok(Some(Self { device, buffer: UnsafeCell::new(buffer), current }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().expect("no holder panics")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Isa;
+
+    /// A second CPU in the place of an accelerator: its memory is apart from the copy.
+    fn accelerated() -> Compute {
+        let isa = Isa::detect();
+        Compute::accelerated(Cpu::single(isa), Arc::new(Cpu::single(isa)))
+    }
+
+    #[test]
+    fn the_side_that_is_used_has_the_last_values_of_either() {
+        for compute in [accelerated(), Compute::single(Isa::detect())] {
+            let mut buffer = DualBuffer::<Vec<f32>>::zeros(&compute, 3).unwrap();
+            let device = compute.device();
+            device.fill(buffer.view_mut().unwrap().range(1..3), 2.0).unwrap();
+            assert_eq!(buffer[..], [0.0, 2.0, 2.0]);
+            buffer[0] = 5.0;
+            let mut read = [0.0_f32; 3];
+            device.copy(buffer.view().unwrap(), ViewMut::of(&mut read)).unwrap();
+            assert_eq!(read, [5.0, 2.0, 2.0]);
+            assert_eq!(buffer[..], read, "reading changes nothing");
+            device.fill(buffer.view_mut().unwrap().range(0..1), 7.0).unwrap();
+            assert_eq!(buffer[..], [7.0, 2.0, 2.0]);
+        }
+    }
+
+    #[test]
+    fn values_that_stay_on_the_device_need_no_memory_of_the_host() {
+        let compute = accelerated();
+        let mut buffer = DualBuffer::<Vec<f32>>::zeros(&compute, 8).unwrap();
+        compute.device().fill(buffer.view_mut().unwrap(), 1.0).unwrap();
+        assert!(buffer.view().is_ok() && buffer.host.get_mut().is_none());
+        assert!(buffer.iter().all(|x| *x == 1.0) && buffer.host.get_mut().is_some());
+    }
+}
