@@ -70,11 +70,14 @@ impl<'a> Decoder<'a> {
     }
 
     /// Appends tokens to the sequence and returns the logits after the last of them. `params` holds
-    /// the flat buffer of each block, in host memory.
+    /// the flat buffer of each block, on the device.
     ///
     /// # Panics
     /// Without a token, with more than `max_tokens`, or with more than [`Self::num_remaining`].
-    pub fn feed<P: AsRef<[f32]>>(&mut self, params: &[P], tokens: &[u32]) -> Result<&[f32]> {
+    pub fn feed<'p, P>(&mut self, params: &'p [P], tokens: &[u32]) -> Result<&[f32]>
+    where
+        View<'p>: From<&'p P>,
+    {
         assert!((1..=self.max_tokens).contains(&tokens.len()), "1 to {} tokens", self.max_tokens);
         assert!(
             tokens.len() <= self.num_remaining(),
@@ -99,8 +102,7 @@ impl<'a> Decoder<'a> {
                 _ => output.view_mut().range(0..num_tokens * io.output_width()),
             };
             let source = input.view().range(0..num_tokens * io.input_width());
-            let params = View::of(params.as_ref());
-            block.decode(&mut ctx, params, source, target, cache.view_mut())?;
+            block.decode(&mut ctx, params.into(), source, target, cache.view_mut())?;
             std::mem::swap(&mut input, &mut output);
         }
         device.copy(self.logits_v.view(), ViewMut::of(&mut self.host_logits_v))?;

@@ -10,7 +10,8 @@
 
 use crate::Slot;
 use lockstep_config::Optim;
-use lockstep_tensor::{Cpu, reduce};
+use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Buffer, Device, Dtype, Result as DeviceResult, View, ViewMut};
 
 /// Elements of a tensor whose squares are summed together.
 pub const CHUNK_LEN: usize = 4096;
@@ -27,6 +28,8 @@ pub struct GlobalNorm {
     chunks: Vec<f64>,
     /// Tensor of every chunk.
     tensors: Vec<usize>,
+    /// Sums on the accelerator that computes them.
+    on_device: Option<Buffer>,
 }
 
 /// Clip class of every parameter and limit of every class.
@@ -123,7 +126,7 @@ impl GlobalNorm {
         slots.sort_by(|a, b| (&a.name, a.first).cmp(&(&b.name, b.first)));
         let tensors: Vec<usize> =
             slots.iter().flat_map(|slot| vec![slot.tensor; num_chunks(slot)]).collect();
-        Self { slots, chunks: vec![0.0; tensors.len()], tensors }
+        Self { slots, chunks: vec![0.0; tensors.len()], tensors, on_device: None }
     }
 
     /// Computes the norm and the scales that bring it within the limits. `grads` returns the flat
@@ -142,13 +145,36 @@ impl GlobalNorm {
     /// parts of the gradients, all their chunks in this order add up to the norm. `values` returns
     /// the elements of a slot.
     pub fn chunk_sums<'a>(&mut self, cpu: &Cpu, values: impl Fn(&Slot) -> &'a [f32]) -> &[f64] {
-        let mut rest = &mut self.chunks[..];
-        for slot in &self.slots {
-            let (own, behind) = rest.split_at_mut(num_chunks(slot));
-            reduce::sum_squares_chunks(cpu, values(slot), own);
+        self.chunk_sums_on(cpu, |slot| Ok(View::of(values(slot)))).expect("sums of the host");
+        &self.chunks
+    }
+
+    /// Allocates memory for sums that an accelerator computes.
+    pub fn allocate_on(&mut self, accelerator: &dyn Device) -> DeviceResult<()> {
+        self.on_device = Some(accelerator.allocate(Dtype::F64, self.chunks.len())?);
+        Ok(())
+    }
+
+    /// Like [`Self::chunk_sums`], on a device; waits for the sums.
+    pub fn chunk_sums_on<'a>(
+        &mut self,
+        device: &dyn Device,
+        values: impl Fn(&Slot) -> DeviceResult<View<'a>>,
+    ) -> DeviceResult<()> {
+        let Self { slots, chunks, on_device, .. } = self;
+        let mut rest = match on_device {
+            Some(sums) => sums.view_mut(),
+            None => ViewMut::of(&mut **chunks),
+        };
+        for slot in slots {
+            let (own, behind) = rest.split_at(num_chunks(slot));
+            device.sum_squares(values(slot)?, own)?;
             rest = behind;
         }
-        &self.chunks
+        match on_device {
+            Some(sums) => device.copy(sums.view(), ViewMut::of(&mut **chunks)),
+            None => Ok(()),
+        }
     }
 
     /// Slots in the order of their chunks.

@@ -14,13 +14,17 @@
 
 use crate::Slot;
 use crate::clip::{Clip, class_of_group};
-use crate::state::{BlockStates, PIECE_LEN, StateBuffer};
+use crate::state::{BlockStates, PIECE_LEN, StateBuffer, StateError};
 use lockstep_config::{Optim, OptimName};
 use lockstep_platform::{FileError, Paged};
-use lockstep_tensor::adamw::{self, AdamStep};
+use lockstep_tensor::Cpu;
+use lockstep_tensor::adamw::AdamStep;
+use lockstep_tensor::device::{
+    Device, DualBuffer, Momentum, Rates, Result as DeviceResult, Rule, View, ViewMut,
+};
 use lockstep_tensor::math::scalar;
-use lockstep_tensor::{Cpu, adam, lamb, lars, nesterov, sgd};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Optimizer of one rank.
 #[derive(Debug)]
@@ -33,6 +37,8 @@ pub struct Optimizer {
     frozen_after: Option<u64>,
     /// First disk error of offloaded state.
     failure: Option<FileError>,
+    /// A piece of offloaded state on the accelerator.
+    staging: [DualBuffer; 2],
 }
 
 /// Optimizer state of one block.
@@ -96,9 +102,30 @@ impl Optimizer {
 
     /// Makes zeroed state for the parameters in `slots`, which are those trained in `step`.
     pub fn at_step(settings: &Optim, slots: &[Slot], step: u64) -> Self {
+        Self::on_device(settings, slots, step, None).expect("memory of the host")
+    }
+
+    /// Like [`Self::at_step`], with state in the memory of an accelerator, if there is one.
+    pub fn on_device(
+        settings: &Optim,
+        slots: &[Slot],
+        step: u64,
+        accelerator: Option<&Arc<dyn Device>>,
+    ) -> DeviceResult<Self> {
         let (mut optimizer, lens) = Self::without_state(settings, slots, step);
-        optimizer.attach_state(lens.into_iter().map(|len| StateBuffer::Memory(vec![0.0; len])));
-        optimizer
+        let zeros = |len| DualBuffer::zeros(accelerator, len).map(StateBuffer::Memory);
+        let buffers: Vec<_> = lens.into_iter().map(zeros).collect::<DeviceResult<_>>()?;
+        optimizer.attach_state(buffers.into_iter());
+        Ok(optimizer)
+    }
+
+    /// Uses pieces of offloaded state in the memory of an accelerator.
+    pub fn stage_on(&mut self, accelerator: &Arc<dyn Device>) -> DeviceResult<()> {
+        let len = self.blocks.iter().map(|block| block.len.min(PIECE_LEN)).max().unwrap_or(0);
+        for staging in &mut self.staging {
+            *staging = DualBuffer::zeros(Some(accelerator), len)?;
+        }
+        Ok(())
     }
 
     /// Makes zeroed state offloaded to a file, which `make` creates: one buffer of zeros per
@@ -124,7 +151,8 @@ impl Optimizer {
         let num_states = Self::num_states(settings.name);
         let lens = blocks.iter().flat_map(|b| std::iter::repeat_n(b.len, num_states)).collect();
         let (settings, slots, norms) = (settings.clone(), slots.to_vec(), TensorNorms::default());
-        (Self { settings, blocks, slots, norms, frozen_after: None, failure: None }, lens)
+        let (frozen_after, failure, staging) = (None, None, Default::default());
+        (Self { settings, blocks, slots, norms, frozen_after, failure, staging }, lens)
     }
 
     fn attach_state(&mut self, mut buffers: impl Iterator<Item = StateBuffer>) {
@@ -186,6 +214,69 @@ impl Optimizer {
 
     /// Turns the gradients of one block into the quantity to measure: LAMB updates its moments and
     /// leaves the direction of its step. Other rules leave gradients unchanged.
+    pub fn prepare_on(
+        &mut self,
+        device: &dyn Device,
+        update: &Update,
+        block: usize,
+        params: View<'_>,
+        mut grads: ViewMut<'_>,
+    ) -> DeviceResult<()> {
+        let OptimName::Lamb = self.settings.name else { return Ok(()) };
+        let Self { settings, blocks, frozen_after, failure, staging, .. } = self;
+        walk(blocks, block, (failure, staging), |part, state| {
+            let step = part.options.adam_step(settings, update, *frozen_after);
+            let grads = grads.reborrow().range(part.grads);
+            device.lamb_direction(&step, params.range(part.params), grads, state)
+        })
+    }
+
+    /// Updates the parameters of one block by their gradients; both are the block's flat buffers.
+    /// Disk errors of offloaded state appear in [`Self::check`].
+    pub fn step_on(
+        &mut self,
+        device: &dyn Device,
+        update: &Update,
+        block: usize,
+        mut params: ViewMut<'_>,
+        grads: View<'_>,
+    ) -> DeviceResult<()> {
+        let Self { settings, blocks, norms, frozen_after, failure, staging, .. } = self;
+        let mu = settings.momentum as f32;
+        let step = |part: SpanPart, state: [ViewMut<'_>; 2]| {
+            let SpanPart { params: at, grads: grads_at, options } = part;
+            let rates = Rates {
+                lr: options.lr(update) as f32,
+                weight_decay: options.weight_decay as f32,
+                grad_scale: update.clip.scale(options.clip_class),
+            };
+            let adam_step = || options.adam_step(settings, update, *frozen_after);
+            let rule = match settings.name {
+                OptimName::Sgd => Rule::Sgd(rates),
+                OptimName::Momentum => Rule::Momentum { variant: Momentum::Plain, mu, rates },
+                OptimName::Nesterov => Rule::Momentum { variant: Momentum::Nesterov, mu, rates },
+                OptimName::Adam => Rule::Adam(adam_step()),
+                OptimName::AdamW => Rule::AdamW(adam_step()),
+                OptimName::Lars => {
+                    let local = options.lars_rate(settings, norms, rates.grad_scale);
+                    let rates = Rates { lr: (options.lr(update) * local) as f32, ..rates };
+                    Rule::Momentum { variant: Momentum::Lars, mu, rates }
+                }
+                OptimName::Lamb => {
+                    let lr = (options.lr(update) * options.lamb_ratio(norms)) as f32;
+                    Rule::Sgd(Rates { lr, weight_decay: 0.0, grad_scale: 1.0 })
+                }
+            };
+            let p = params.reborrow().range(at);
+            device.optimizer_step(&rule, p, grads.range(grads_at), state, nothing())
+        };
+        match settings.name {
+            OptimName::Sgd | OptimName::Lamb => for_each_span(blocks, block, step),
+            _ => walk(blocks, block, (failure, staging), step),
+        }
+    }
+
+    /// Like [`Self::prepare_on`], for buffers in host memory.
     pub fn prepare_block(
         &mut self,
         cpu: &Cpu,
@@ -194,17 +285,11 @@ impl Optimizer {
         params: &[f32],
         grads: &mut [f32],
     ) {
-        let OptimName::Lamb = self.settings.name else { return };
-        let Self { settings, blocks, frozen_after, failure, .. } = self;
-        walk(blocks, block, failure, |part, state| {
-            let step = part.options.adam_step(settings, update, *frozen_after);
-            let [m, v] = state;
-            lamb::direction(cpu, &step, &params[part.params], &mut grads[part.grads], m, v);
-        });
+        self.prepare_on(cpu, update, block, View::of(params), ViewMut::of(grads))
+            .expect("the CPU has every rule");
     }
 
-    /// Updates the parameters of one block by their gradients; both are the block's flat buffers.
-    /// Disk errors of offloaded state appear in [`Self::check`].
+    /// Like [`Self::step_on`], for buffers in host memory.
     pub fn step_block(
         &mut self,
         cpu: &Cpu,
@@ -213,36 +298,8 @@ impl Optimizer {
         params: &mut [f32],
         grads: &[f32],
     ) {
-        let Self { settings, blocks, norms, frozen_after, failure, .. } = self;
-        let mu = settings.momentum as f32;
-        let step = |part: SpanPart, [one, two]: [&mut [f32]; 2]| {
-            let SpanPart { params: at, grads: grads_at, options } = part;
-            let (p, g) = (&mut params[at], &grads[grads_at]);
-            let lr = options.lr(update) as f32;
-            let decay = options.weight_decay as f32;
-            let scale = update.clip.scale(options.clip_class);
-            let adam_step = || options.adam_step(settings, update, *frozen_after);
-            match settings.name {
-                OptimName::Sgd => sgd::step(cpu, lr, decay, scale, p, g),
-                OptimName::Momentum => sgd::momentum(cpu, lr, mu, decay, scale, p, g, one),
-                OptimName::Nesterov => nesterov::step(cpu, lr, mu, decay, scale, p, g, one),
-                OptimName::Adam => adam::step(cpu, &adam_step(), p, g, one, two),
-                OptimName::AdamW => adamw::step(cpu, &adam_step(), p, g, one, two),
-                OptimName::Lars => {
-                    let local = options.lars_rate(settings, norms, scale);
-                    let lr = (options.lr(update) * local) as f32;
-                    lars::step(cpu, lr, mu, decay, scale, p, g, one);
-                }
-                OptimName::Lamb => {
-                    let lr = (options.lr(update) * options.lamb_ratio(norms)) as f32;
-                    sgd::step(cpu, lr, 0.0, 1.0, p, g);
-                }
-            }
-        };
-        match settings.name {
-            OptimName::Sgd | OptimName::Lamb => for_each_span(blocks, block, step),
-            _ => walk(blocks, block, failure, step),
-        }
+        self.step_on(cpu, update, block, ViewMut::of(params), View::of(grads))
+            .expect("the CPU has every rule");
     }
 
     /// Names of the state buffers of a parameter.
@@ -311,36 +368,52 @@ struct SpanPart {
 fn walk(
     blocks: &mut [BlockState],
     block: usize,
-    failure: &mut Option<FileError>,
-    mut work: impl FnMut(SpanPart, [&mut [f32]; 2]),
-) {
+    (failure, staging): (&mut Option<FileError>, &mut [DualBuffer; 2]),
+    mut work: impl FnMut(SpanPart, [ViewMut<'_>; 2]) -> DeviceResult<()>,
+) -> DeviceResult<()> {
     // A block without own parameters may follow the last one that has some.
     if failure.is_some() || block >= blocks.len() {
-        return;
+        return Ok(());
     }
     let (before, behind) = blocks.split_at_mut(block + 1);
     let BlockState { spans, state, .. } = &mut before[block];
     let next = behind.iter().find(|block| block.len > 0).map(|block| &block.state);
-    *failure = state
-        .walk(next, |piece, mut buffers| {
-            for (part, at) in spans.iter().filter_map(|span| span.part(&piece)) {
-                work(part, buffers.each_mut().map(|k| k.get_mut(at.clone()).unwrap_or_default()));
-            }
+    let walked = state.walk(next, staging, |piece, mut buffers| {
+        spans.iter().filter_map(|span| span.part(&piece)).try_for_each(|(part, at)| {
+            work(part, buffers.each_mut().map(|buffer| part_of(buffer, &at)))
         })
-        .err();
+    });
+    match walked {
+        Err(StateError::Device(error)) => Err(error),
+        Err(StateError::File(error)) => {
+            *failure = Some(error);
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
 }
 
 /// Calls `work` with every span of a block, without state.
 fn for_each_span(
     blocks: &[BlockState],
     block: usize,
-    mut work: impl FnMut(SpanPart, [&mut [f32]; 2]),
-) {
-    let Some(BlockState { spans, .. }) = blocks.get(block) else { return };
-    for Span { params, grads, options, .. } in spans {
+    mut work: impl FnMut(SpanPart, [ViewMut<'_>; 2]) -> DeviceResult<()>,
+) -> DeviceResult<()> {
+    let Some(BlockState { spans, .. }) = blocks.get(block) else { return Ok(()) };
+    spans.iter().try_for_each(|Span { params, grads, options, .. }| {
         let (params, grads, options) = (params.clone(), grads.clone(), *options);
-        work(SpanPart { params, grads, options }, <[&mut [f32]; 2]>::default());
-    }
+        work(SpanPart { params, grads, options }, [nothing(), nothing()])
+    })
+}
+
+/// Part of a state buffer; nothing where the rule has no such buffer.
+fn part_of<'a>(buffer: &'a mut ViewMut<'_>, at: &Range<usize>) -> ViewMut<'a> {
+    if buffer.is_empty() { nothing() } else { buffer.reborrow().range(at.clone()) }
+}
+
+/// No elements.
+fn nothing() -> ViewMut<'static> {
+    ViewMut::of::<f32>(&mut [])
 }
 
 impl Span {

@@ -5,6 +5,7 @@
 //! the next and writes the previous one; see [`lockstep_platform::paged`].
 
 use lockstep_platform::{FileError, Paged};
+use lockstep_tensor::device::{DeviceError, DualBuffer, Result as DeviceResult, ViewMut};
 use std::ops::Range;
 
 /// Elements of each state buffer that are in memory at once when state is offloaded to a file.
@@ -13,7 +14,7 @@ pub const PIECE_LEN: usize = 1 << 20;
 /// One state buffer of one block, such as Adam's first moments.
 #[derive(Debug)]
 pub(crate) enum StateBuffer {
-    Memory(Vec<f32>),
+    Memory(DualBuffer),
     File(Box<dyn Paged>),
 }
 
@@ -47,11 +48,39 @@ impl StateBuffer {
         }
     }
 
-    fn values_mut(&mut self) -> &mut [f32] {
+    /// A piece of the buffer, on the device; offloaded state comes by way of `staging` where that
+    /// is on an accelerator.
+    fn piece_mut<'a>(
+        &'a mut self,
+        piece: &Range<usize>,
+        staging: &'a mut DualBuffer,
+    ) -> DeviceResult<ViewMut<'a>> {
         match self {
-            Self::Memory(values) => values,
-            Self::File(values) => values.floats_mut(),
+            Self::Memory(values) => Ok(values.view_mut()?.range(piece.clone())),
+            Self::File(values) if staging.is_on_accelerator() => {
+                staging[..piece.len()].copy_from_slice(&values.floats()[piece.clone()]);
+                Ok(staging.view_mut()?.range(0..piece.len()))
+            }
+            Self::File(values) => Ok(ViewMut::of(&mut values.floats_mut()[piece.clone()])),
         }
+    }
+}
+
+/// Failure of the disk or the device.
+pub(crate) enum StateError {
+    File(FileError),
+    Device(DeviceError),
+}
+
+impl From<FileError> for StateError {
+    fn from(error: FileError) -> Self {
+        Self::File(error)
+    }
+}
+
+impl From<DeviceError> for StateError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
     }
 }
 
@@ -79,8 +108,9 @@ impl BlockStates {
     pub(crate) fn walk(
         &mut self,
         next: Option<&Self>,
-        mut work: impl FnMut(Range<usize>, [&mut [f32]; 2]),
-    ) -> Result<(), FileError> {
+        staging: &mut [DualBuffer; 2],
+        mut work: impl FnMut(Range<usize>, [ViewMut<'_>; 2]) -> DeviceResult<()>,
+    ) -> Result<(), StateError> {
         let len = self.0.first().map_or(0, StateBuffer::len);
         let is_offloaded = matches!(self.0.first(), Some(StateBuffer::File(_)));
         let piece_len = if is_offloaded { PIECE_LEN } else { len.max(1) };
@@ -92,14 +122,26 @@ impl BlockStates {
             } else if let Some(next) = next {
                 next.read_first();
             }
-            let mut values =
-                self.0.iter_mut().map(|buffer| &mut buffer.values_mut()[piece.clone()]);
-            let buffers = [values.next(), values.next()].map(Option::unwrap_or_default);
-            assert!(values.next().is_none(), "no rule has more than two state buffers");
-            work(piece.clone(), buffers);
+            assert!(self.0.len() <= 2, "no rule has more than two state buffers");
+            let mut buffers = [(); 2].map(|()| ViewMut::of::<f32>(&mut []));
+            for ((buffer, state), staging) in buffers.iter_mut().zip(&mut self.0).zip(&mut *staging)
+            {
+                *buffer = state.piece_mut(&piece, staging)?;
+            }
+            work(piece.clone(), buffers)?;
+            self.collect_staged(&piece, staging);
             self.write_piece(&piece);
         }
         Ok(())
+    }
+
+    /// Copies a piece that was staged back to the file's pages.
+    fn collect_staged(&mut self, piece: &Range<usize>, staging: &[DualBuffer; 2]) {
+        for (buffer, staging) in self.0.iter_mut().zip(staging) {
+            if let (StateBuffer::File(values), true) = (buffer, staging.is_on_accelerator()) {
+                values.floats_mut()[piece.clone()].copy_from_slice(&staging[..piece.len()]);
+            }
+        }
     }
 
     fn read_piece(&self, piece: &Range<usize>) -> Result<(), FileError> {

@@ -7,6 +7,7 @@
 //! depend on the partition.
 
 use crate::groups::Groups;
+use crate::token_stage::TokenStage;
 use lockstep_comm::CommError;
 use lockstep_config::LossScale;
 use lockstep_model::{
@@ -14,8 +15,7 @@ use lockstep_model::{
     SingleRank, init,
 };
 use lockstep_platform::World;
-use lockstep_tensor::Cpu;
-use lockstep_tensor::device::{Result as DeviceResult, View, ViewMut};
+use lockstep_tensor::device::{Compute, DualBuffer, Result as DeviceResult, View};
 use lockstep_tensor::random::{self, Key};
 
 /// Runs per block; the fastest counts, because slower ones were disturbed. The first touches the
@@ -27,13 +27,13 @@ const NUM_ROUNDS: usize = 4;
 pub fn block_costs(
     blueprint: &Blueprint,
     microbatch: MicrobatchShape,
-    cpu: &Cpu,
+    compute: &Compute,
     groups: &Groups,
     world: &World,
 ) -> Result<Vec<u64>, CommError> {
     let mut costs = vec![0; blueprint.blocks.len()];
     if groups.rank() == 0 && groups.pipeline().group_size() > 1 {
-        measure(blueprint, microbatch, cpu, world, &mut costs)?;
+        measure(blueprint, microbatch, compute, world, &mut costs)?;
     }
     groups.world().broadcast(&mut costs, 0)?;
     Ok(costs)
@@ -43,11 +43,11 @@ pub fn block_costs(
 pub fn microbatch_cost(
     blueprint: &Blueprint,
     microbatch: MicrobatchShape,
-    cpu: &Cpu,
+    compute: &Compute,
     world: &World,
 ) -> DeviceResult<u64> {
     let mut costs = vec![0; blueprint.blocks.len()];
-    measure(blueprint, microbatch, cpu, world, &mut costs)?;
+    measure(blueprint, microbatch, compute, world, &mut costs)?;
     Ok(costs.iter().sum())
 }
 
@@ -55,7 +55,7 @@ pub fn microbatch_cost(
 fn measure(
     blueprint: &Blueprint,
     microbatch: MicrobatchShape,
-    cpu: &Cpu,
+    compute: &Compute,
     world: &World,
     costs: &mut [u64],
 ) -> DeviceResult<()> {
@@ -69,7 +69,7 @@ fn measure(
         let alike = |other: &usize| kind(&*blocks[*other]) == kind(&*blocks[index]);
         costs[index] = match (0..index).find(alike) {
             Some(before) => costs[before],
-            None => samples.nanoseconds(&*blocks[index], cpu, world)?,
+            None => samples.nanoseconds(&*blocks[index], compute, world)?,
         };
     }
     Ok(())
@@ -90,20 +90,30 @@ impl Samples {
         Self { microbatch, rows: blueprint.stream_rows(microbatch), tokens }
     }
 
-    fn nanoseconds(&self, block: &dyn Block, cpu: &Cpu, world: &World) -> DeviceResult<u64> {
-        let mut params = vec![0.0; block.num_params()];
+    fn nanoseconds(
+        &self,
+        block: &dyn Block,
+        compute: &Compute,
+        world: &World,
+    ) -> DeviceResult<u64> {
+        let device = compute.device();
+        let zeros = |len: usize| DualBuffer::<Vec<f32>>::zeros(compute.accelerator(), len);
+        let mut params = zeros(block.num_params())?;
         for param in block.params() {
-            init::fill(cpu, 0, param, 0, &mut params[param.range()]);
+            init::fill(compute, 0, param, 0, &mut params[param.range()]);
         }
-        let mut input = vec![0.0; self.rows * block.io().input_width()];
-        random::fill_normal(cpu, Key::new(0, "input"), 0, 1.0, &mut input);
-        let mut output = vec![0.0_f32; self.rows * block.io().output_width()];
-        let mut d_stream = vec![0.0; self.rows * block.io().max_width()];
-        let mut grads = vec![0.0_f32; block.num_params()];
+        let mut input = zeros(self.rows * block.io().input_width())?;
+        random::fill_normal(compute, Key::new(0, "input"), 0, 1.0, &mut input);
+        let mut output = zeros(self.rows * block.io().output_width())?;
+        let mut first_d_stream = zeros(self.rows * block.io().max_width())?;
+        random::fill_normal(compute, Key::new(0, "gradient"), 0, 1.0, &mut first_d_stream);
+        let mut d_stream = zeros(first_d_stream.len())?;
+        let mut grads = zeros(block.num_params())?;
         let all: Vec<_> = block.params().iter().map(lockstep_model::Param::range).collect();
         let len = block.saved_len(self.microbatch);
-        let (mut kept, mut rebuilt) = (vec![0.0_f32; len.kept], vec![0.0_f32; len.rebuilt]);
-        let mut scratch = Scratch::new(cpu, block.scratch_len(self.microbatch))?;
+        let (mut kept, mut rebuilt) = (zeros(len.kept)?, zeros(len.rebuilt)?);
+        let mut scratch = Scratch::new(device, block.scratch_len(self.microbatch))?;
+        let mut tokens = TokenStage::new(compute.accelerator(), self.microbatch)?;
         let microbatch = Microbatch {
             shape: self.microbatch,
             inputs: View::of(&self.tokens),
@@ -113,25 +123,27 @@ impl Samples {
         };
         let mode = Mode::Train { seed: 0, step: 0, loss_scale: LossScale::ONE };
         let mut loss = [0.0_f64];
+        let (microbatch, loss) = tokens.stage(device, block.io(), &microbatch, &mut loss)?;
         let mut ctx = Context {
-            device: cpu,
+            device,
             microbatch: &microbatch,
             mode,
             scratch: &mut scratch,
             collectives: &mut SingleRank,
-            loss: ViewMut::of(&mut loss),
+            loss,
         };
-        let (params, input) = (View::of(&params), View::of(&input));
+        let (params, input) = (params.view()?, input.view()?);
         let mut fastest = u64::MAX;
         for _ in 0..NUM_ROUNDS {
+            device.synchronize()?;
             let start = world.clock().now();
-            let (kept, rebuilt) = (ViewMut::of(&mut kept), ViewMut::of(&mut rebuilt));
-            let mut saved = Saved { kept, rebuilt };
-            let output = ViewMut::of(&mut output);
-            block.forward(&mut ctx, params, input, output, saved.reborrow())?;
-            random::fill_normal(cpu, Key::new(0, "gradient"), 0, 1.0, &mut d_stream);
-            let grads = Grads::new(ViewMut::of(&mut grads), &all);
-            block.backward(&mut ctx, params, input, saved, ViewMut::of(&mut d_stream), grads)?;
+            let mut saved = Saved { kept: kept.view_mut()?, rebuilt: rebuilt.view_mut()? };
+            block.forward(&mut ctx, params, input, output.view_mut()?, saved.reborrow())?;
+            let mut d_stream = d_stream.view_mut()?;
+            device.copy(first_d_stream.view()?, d_stream.reborrow())?;
+            let grads = Grads::new(grads.view_mut()?, &all);
+            block.backward(&mut ctx, params, input, saved, d_stream, grads)?;
+            device.synchronize()?;
             fastest = fastest.min(world.clock().since(start).as_nanos() as u64);
         }
         Ok(fastest)
@@ -150,6 +162,7 @@ mod tests {
     use lockstep_platform::real;
     use lockstep_schedule::pipeline::Kind;
     use lockstep_tensor::Isa;
+    use lockstep_tensor::device::ViewMut;
 
     /// A block whose extra work does not show in its FLOPs.
     struct Slow(Box<dyn Block>);
@@ -229,7 +242,7 @@ mod tests {
         let costs_of = |end: &Comm| {
             let mesh = Mesh::new(Degrees { pipeline: 3, ..Degrees::ONE }).unwrap();
             let groups = Groups::new(end, mesh).unwrap();
-            let cpu = Cpu::single(Isa::detect());
+            let cpu = Compute::single(Isa::detect());
             block_costs(&blueprint(), microbatch, &cpu, &groups, &world).unwrap()
         };
         let found: Vec<_> = std::thread::scope(|scope| {

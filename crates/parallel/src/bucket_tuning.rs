@@ -9,7 +9,7 @@ use lockstep_comm::{Comm, CommError, Reduction};
 use lockstep_platform::World;
 use std::time::Duration;
 
-use crate::buffer::Floats;
+use crate::buffer::Buffer;
 use crate::groups::Groups;
 
 /// Sizes tried, in bytes.
@@ -52,7 +52,7 @@ fn measure_bucket_len(comm: &Comm, world: &World, num_params: usize) -> Result<u
         if goes_on == [0] {
             break;
         }
-        let mut bucket = Floats::exchanged(comm, len)?;
+        let mut bucket = Buffer::<f32>::exchanged(comm, len)?;
         // The first call touches the memory and plans the collective.
         comm.all_reduce(&mut bucket, Reduction::Sum)?;
         let start = world.clock().now();

@@ -2,11 +2,14 @@
 //!
 //! Buffers of collectives are allocated in the arena that the ranks of a host share, so that
 //! collectives copy nothing; without shared memory, or in a group of one, they are ordinary memory.
+//! [`Floats`] are on the accelerator of the rank, if it has one, and collectives use their copy.
 
 use lockstep_comm::{ArenaBuffer, Comm, CommError, Element};
+use lockstep_tensor::device::{Device, DualBuffer, HostCopy};
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
-/// A buffer of fixed length.
+/// A buffer of fixed length in host memory.
 #[derive(Debug)]
 pub enum Buffer<T: Element> {
     /// In the shared arena.
@@ -16,7 +19,20 @@ pub enum Buffer<T: Element> {
 }
 
 /// Buffer of weights, gradients or activations.
-pub type Floats = Buffer<f32>;
+pub type Floats = DualBuffer<Buffer<f32>>;
+
+/// `len` zeros for blocks, and for collectives on `comm`.
+pub fn exchanged(
+    accelerator: Option<&Arc<dyn Device>>,
+    comm: &Comm,
+    len: usize,
+) -> Result<Floats, CommError> {
+    if accelerator.is_some() && !(comm.group_size() > 1 && comm.shares_memory()) {
+        // A copy in private memory is allocated when it is used.
+        return Ok(Floats::zeros(accelerator, len)?);
+    }
+    Ok(Floats::zeros_in(accelerator, Buffer::exchanged(comm, len)?)?)
+}
 
 impl<T: Element> Buffer<T> {
     /// `len` zeros for collectives on `comm`.
@@ -31,6 +47,12 @@ impl<T: Element> Buffer<T> {
     /// `len` zeros in private memory.
     pub fn private(len: usize) -> Self {
         Self::Private(vec![T::from_small(0); len])
+    }
+}
+
+impl HostCopy for Buffer<f32> {
+    fn zeros(len: usize) -> Self {
+        Self::private(len)
     }
 }
 

@@ -14,8 +14,9 @@ use crate::overlap::{Overlap, Pending};
 use crate::sparse_embedding::SparseEmbedding;
 use crate::wire_precision::RoundedBuffer;
 use lockstep_comm::{Comm, CommError, Reduction};
+use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Result as DeviceResult, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
-use lockstep_tensor::{Cpu, reduce};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -53,7 +54,7 @@ impl WholeGradients {
         let tree = |len: usize| -> Result<_, CommError> {
             let data = match len {
                 0 => Floats::default(),
-                _ => Floats::exchanged(overlap.comm(), len * num_buffers)?,
+                _ => overlap.exchanged(len * num_buffers)?,
             };
             Ok(LeafTree::new(len, leaves, mine.clone(), data).rounded_to(overlap.wire()))
         };
@@ -78,13 +79,13 @@ impl WholeGradients {
     }
 
     /// Buffer to which the current micro-batch adds its gradients of a bucket.
-    pub fn microbatch_buffer(&mut self, cpu: &Cpu, bucket: usize) -> &mut [f32] {
+    pub fn microbatch_buffer(&mut self, cpu: &Cpu, bucket: usize) -> DeviceResult<ViewMut<'_>> {
         self.trees[bucket].microbatch_buffer(cpu)
     }
 
     /// Marks a bucket as filled by a micro-batch.
-    pub fn finish_microbatch(&mut self, cpu: &Cpu, bucket: usize) {
-        self.trees[bucket].finish_microbatch(cpu);
+    pub fn finish_microbatch(&mut self, cpu: &Cpu, bucket: usize) -> DeviceResult<()> {
+        self.trees[bucket].finish_microbatch(cpu).map(|_| ())
     }
 
     /// Rounds the sums of a complete bucket for the wire.
@@ -107,6 +108,11 @@ impl WholeGradients {
             return Ok(());
         }
         let (data, used) = tree.lend();
+        if data.is_on_accelerator() && overlap.comm().group_size() == 1 {
+            // One rank has the total, which need not leave the device.
+            self.pending[bucket] = Some(InFlight::Sums(Pending::Done(data)));
+            return Ok(());
+        }
         let sparse = self.sparse.filter(|sparse| sparse.bucket == bucket);
         let pending = overlap.start(bucket, data, move |comm, data| {
             let sums = &mut data[..used];
@@ -122,17 +128,20 @@ impl WholeGradients {
 
     /// Marks a bucket as filled by a micro-batch of a local step; after the last one the sums of
     /// the rank's leaf groups are added locally.
-    pub fn finish_microbatch_alone(&mut self, cpu: &Cpu, bucket: usize) {
+    pub fn finish_microbatch_alone(&mut self, cpu: &Cpu, bucket: usize) -> DeviceResult<()> {
         let tree = &mut self.trees[bucket];
-        if tree.finish_microbatch(cpu) {
+        if tree.finish_microbatch(cpu)? {
             let (mut data, used) = tree.lend();
             let len = tree.len();
-            let (first, others) = data[..used].split_at_mut(len);
-            for other in others.chunks_exact(len) {
-                reduce::add_assign(cpu, first, other);
+            let (device, sums) = data.on_device(cpu)?;
+            let (mut first, others) = sums.range(0..used).split_at(len);
+            let others = others.into_view();
+            for start in (0..others.len()).step_by(len) {
+                device.add_assign(first.reborrow(), others.range(start..start + len))?;
             }
             self.pending[bucket] = Some(InFlight::Sums(Pending::Done(data)));
         }
+        Ok(())
     }
 
     /// Total of a bucket that a local step has completed.
@@ -258,6 +267,16 @@ impl WholeGradients {
     /// Total of a bucket; with reduce-scatter only this rank's shard is valid.
     pub fn total(&self, bucket: usize) -> &[f32] {
         self.trees[bucket].root()
+    }
+
+    /// Total of a bucket, on the device.
+    pub fn total_view(&self, bucket: usize) -> DeviceResult<View<'_>> {
+        self.trees[bucket].root_view()
+    }
+
+    /// Mutable total of a bucket, on the device.
+    pub fn total_view_mut(&mut self, bucket: usize) -> DeviceResult<ViewMut<'_>> {
+        self.trees[bucket].root_view_mut()
     }
 
     /// Number of elements held.

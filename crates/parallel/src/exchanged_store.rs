@@ -7,6 +7,7 @@ use lockstep_comm::CommError;
 use lockstep_model::Grads;
 use lockstep_schedule::step::{Program, TaskId};
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Result as DeviceResult, View};
 
 /// Store whose communication is that of a strategy.
 pub(crate) struct ExchangedStore<'a> {
@@ -19,7 +20,7 @@ impl Store for ExchangedStore<'_> {
         self.at.store.arrive(block)
     }
 
-    fn params(&self, block: usize) -> &[f32] {
+    fn params(&self, block: usize) -> DeviceResult<View<'_>> {
         self.at.store.params(block)
     }
 
@@ -28,7 +29,7 @@ impl Store for ExchangedStore<'_> {
         cpu: &Cpu,
         block: usize,
         leaf: Option<u32>,
-    ) -> (&[f32], Grads<'_>) {
+    ) -> DeviceResult<(View<'_>, Grads<'_>)> {
         self.at.store.params_and_grads(cpu, block, leaf)
     }
 

@@ -4,7 +4,6 @@
 //! data-parallel ranks. Checkpoints, hashes and comparisons visit whole tensors by name; all ranks
 //! visit together, one tensor at a time, so that no rank needs memory for the whole model.
 
-use crate::microbatch::Store;
 use crate::replica::Replica;
 use lockstep_comm::CommError;
 use lockstep_model::{Param, init};
@@ -53,13 +52,13 @@ impl Replica {
                 self.store.fetch(block)?;
             }
             if pipeline.group_size() == 1 && param.piece.num == 1 {
-                visit(param, &self.store.params(block)[param.range()])?;
+                visit(param, &self.store.host_params(block)[param.range()])?;
                 continue;
             }
             let mut pieces = vec![0.0; param.tensor_len()];
             if is_here {
                 for piece in self.blueprint.pieces(block, param) {
-                    let values = &self.store.params(block)[piece.range()];
+                    let values = &self.store.host_params(block)[piece.range()];
                     pieces[piece.first()..][..values.len()].copy_from_slice(values);
                 }
                 if param.piece.num > 1 {

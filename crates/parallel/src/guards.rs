@@ -5,6 +5,7 @@
 //! weights have not changed, so the micro-batches are run once more, each block's gradient is
 //! checked by itself, and all ranks find the same first micro-batch, block and tensor.
 
+use crate::buffer::Floats;
 use crate::microbatch::Store;
 use crate::param_store::ParamStore;
 use crate::pipeline::Job;
@@ -14,7 +15,7 @@ use lockstep_comm::CommError;
 use lockstep_config::LossScale;
 use lockstep_model::{Blueprint, Grads, Microbatch, Mode};
 use lockstep_schedule::step::{Program, TaskId, TaskOp};
-use lockstep_tensor::device::ViewMut;
+use lockstep_tensor::device::{Result as DeviceResult, View};
 use lockstep_tensor::{Cpu, reduce};
 use std::cmp::Reverse;
 
@@ -57,13 +58,8 @@ impl Replica {
         let Self { blueprint, losses, device, scratch, store, programs, .. } = self;
         let longest = blueprint.blocks.iter().map(|block| block.num_params()).max().unwrap_or(0);
         let num_microbatches = vec![0; blueprint.blocks.len()];
-        let mut inspector = Inspector {
-            store,
-            blueprint,
-            grads: vec![0.0; longest],
-            num_microbatches,
-            found: None,
-        };
+        let grads = store.overlap.private(longest)?;
+        let mut inspector = Inspector { store, blueprint, grads, num_microbatches, found: None };
         let numbers = losses.own_microbatches();
         device.run(
             &mut inspector,
@@ -145,7 +141,7 @@ impl Replica {
 struct Inspector<'a> {
     store: &'a mut ParamStore,
     blueprint: &'a Blueprint,
-    grads: Vec<f32>,
+    grads: Floats,
     /// Number of micro-batches checked, by block.
     num_microbatches: Vec<usize>,
     /// Micro-batch, block, parameter and element.
@@ -157,20 +153,21 @@ impl Store for Inspector<'_> {
         self.store.arrive(block)
     }
 
-    fn params(&self, block: usize) -> &[f32] {
+    fn params(&self, block: usize) -> DeviceResult<View<'_>> {
         self.store.params(block)
     }
 
     fn params_and_grads(
         &mut self,
-        _cpu: &Cpu,
+        cpu: &Cpu,
         block: usize,
         _leaf: Option<u32>,
-    ) -> (&[f32], Grads<'_>) {
+    ) -> DeviceResult<(View<'_>, Grads<'_>)> {
         let runs = &self.store.trained().of_block[block];
-        let grads = &mut self.grads[..runs.iter().map(ExactSizeIterator::len).sum()];
-        grads.fill(0.0);
-        (self.store.params(block), Grads::new(ViewMut::of(grads), runs))
+        let (device, grads) = self.grads.on_device(cpu)?;
+        let mut grads = grads.range(0..runs.iter().map(ExactSizeIterator::len).sum());
+        device.fill(grads.reborrow(), 0.0)?;
+        Ok((self.store.params(block)?, Grads::new(grads, runs)))
     }
 
     fn first_trained(&self) -> usize {

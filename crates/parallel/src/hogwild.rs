@@ -23,6 +23,7 @@ use lockstep_optim::Update;
 use lockstep_platform::World;
 use lockstep_schedule::step::{Program, TaskOp};
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::Compute;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -126,7 +127,9 @@ impl SharedWeights {
         let recompute = plan.recompute;
         let alone = ReplicaPlan { recompute, ..ReplicaPlan::single_rank(plan.microbatch, leaves) };
         let seed = recipe.train.seed;
-        let mut replica = Replica::materialize(blueprint, seed, cpu, alone, &own, world)?;
+        // Threads share weights in host memory.
+        let compute = Compute::single(cpu.isa());
+        let mut replica = Replica::materialize(blueprint, seed, &compute, alone, &own, world)?;
         let (recipe, shared) = (recipe.clone(), Some(Arc::clone(self)));
         replica.adopt(Box::new(HogwildThreads { recipe, thread, shared }))?;
         Ok(replica)

@@ -15,6 +15,7 @@
 use crate::buffer::Floats;
 use crate::wire_precision;
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Device, Result as DeviceResult, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
 use std::ops::Range;
 
@@ -141,39 +142,45 @@ impl LeafTree {
 
     /// Buffer to which the current micro-batch adds its gradients; zeroed when that micro-batch
     /// opens a leaf.
-    pub fn microbatch_buffer(&mut self, cpu: &Cpu) -> &mut [f32] {
+    pub fn microbatch_buffer(&mut self, cpu: &Cpu) -> DeviceResult<ViewMut<'_>> {
         assert!(!self.is_complete(), "every leaf of this rank is finished");
         let start = self.waiting.len() * self.len;
-        let buffer = &mut self.data[start..start + self.len];
+        let (device, data) = self.data.on_device(cpu)?;
+        let mut buffer = data.range(start..start + self.len);
         if !self.is_open && self.num_microbatches == 0 {
-            cpu.for_each_part(buffer, MERGE_PART, |_, part| part.fill(0.0));
+            device.fill(buffer.reborrow(), 0.0)?;
         }
         self.is_open = true;
-        buffer
+        Ok(buffer)
     }
 
     /// Marks the current micro-batch as added; the last micro-batch of a leaf merges it into the
     /// tree. Returns whether that was the last leaf.
-    pub fn finish_microbatch(&mut self, cpu: &Cpu) -> bool {
+    pub fn finish_microbatch(&mut self, cpu: &Cpu) -> DeviceResult<bool> {
         assert!(!self.is_complete(), "every leaf of this rank is finished");
         self.is_open = false;
         self.num_microbatches += 1;
         if self.num_microbatches < self.leaves.microbatches_per_leaf {
-            return false;
+            return Ok(false);
         }
         self.num_microbatches = 0;
         let leaf_buffer = self.waiting.len();
         let leaf = self.mine.start + self.num_finished();
         push(&mut self.waiting, leaf);
         let target = self.waiting.len() - 1;
-        let (front, addends) = self.data.split_at_mut((target + 1) * self.len);
-        let addends = &mut addends[..(leaf_buffer - target) * self.len];
-        let target = &mut front[target * self.len..];
-        match self.wire {
-            Precision::F32 => merge(cpu, target, addends),
-            wire => merge_rounded(cpu, wire, target, addends),
+        let (start, middle) = (target * self.len, (target + 1) * self.len);
+        let end = (leaf_buffer + 1) * self.len;
+        if self.data.is_on_accelerator() && self.wire == Precision::F32 {
+            let (device, data) = self.data.on_device(cpu)?;
+            merge_on(device, data.range(start..end), self.len)?;
+        } else {
+            let (target, addends) = self.data[start..end].split_at_mut(middle - start);
+            match self.wire {
+                Precision::F32 => merge(cpu, target, addends),
+                wire => merge_rounded(cpu, wire, target, addends),
+            }
         }
-        self.is_complete()
+        Ok(self.is_complete())
     }
 
     /// Whether every leaf of this rank is in the sums.
@@ -208,6 +215,18 @@ impl LeafTree {
     pub fn root(&self) -> &[f32] {
         assert!(self.is_complete(), "the tree is complete");
         &self.data[..self.len]
+    }
+
+    /// First sum, on the device.
+    pub fn root_view(&self) -> DeviceResult<View<'_>> {
+        assert!(self.is_complete(), "the tree is complete");
+        Ok(self.data.view()?.range(0..self.len))
+    }
+
+    /// Mutable first sum, on the device.
+    pub fn root_view_mut(&mut self) -> DeviceResult<ViewMut<'_>> {
+        assert!(self.is_complete(), "the tree is complete");
+        Ok(self.data.view_mut()?.range(0..self.len))
     }
 
     /// Mutable first sum.
@@ -255,6 +274,17 @@ fn merge(cpu: &Cpu, target: &mut [f32], addends: &[f32]) {
             }
         }
     });
+}
+
+/// The sum of [`merge`] on a device: `sums` are the target and the addends behind it, of `len`
+/// elements each.
+fn merge_on(device: &dyn Device, mut sums: ViewMut<'_>, len: usize) -> DeviceResult<()> {
+    for index in (1..sums.len() / len).rev() {
+        let (front, addend) = sums.reborrow().split_at(index * len);
+        let target = front.range((index - 1) * len..index * len);
+        device.add_assign(target, addend.range(0..len).into_view())?;
+    }
+    Ok(())
 }
 
 /// Merges with every sum rounded, and first the leaf itself: the last addend, or the target where
@@ -311,7 +341,7 @@ mod tests {
     }
 
     fn filled(cpu: &Cpu, leaves: Leaves, mine: Range<usize>) -> LeafTree {
-        let data = Floats::private(LEN * LeafTree::num_buffers(mine.clone()));
+        let data = Floats::zeros(None, LEN * LeafTree::num_buffers(mine.clone())).unwrap();
         let mut tree = LeafTree::new(LEN, leaves, mine.clone(), data);
         fill(cpu, &mut tree, mine, leaves);
         tree
@@ -322,9 +352,9 @@ mod tests {
             mine.start * leaves.microbatches_per_leaf..mine.end * leaves.microbatches_per_leaf
         {
             let gradient = microbatch_gradient(microbatch);
-            let buffer = tree.microbatch_buffer(cpu);
+            let buffer = tree.microbatch_buffer(cpu).unwrap().into_slice::<f32>().unwrap();
             buffer.iter_mut().zip(&gradient).for_each(|(sum, g)| *sum += g);
-            tree.finish_microbatch(cpu);
+            tree.finish_microbatch(cpu).unwrap();
         }
     }
 
@@ -420,7 +450,7 @@ mod tests {
     fn a_microbatch_too_many_is_a_bug() {
         let cpu = Cpu::single(Isa::detect());
         let mut tree = filled(&cpu, Leaves { num_leaves: 2, microbatches_per_leaf: 1 }, 0..2);
-        tree.microbatch_buffer(&cpu);
+        let _ = tree.microbatch_buffer(&cpu);
     }
 
     #[test]
@@ -428,7 +458,7 @@ mod tests {
     fn a_sum_with_a_leaf_missing_is_a_bug() {
         let cpu = Cpu::single(Isa::detect());
         let leaves = Leaves { num_leaves: 4, microbatches_per_leaf: 1 };
-        let mut tree = LeafTree::new(LEN, leaves, 0..4, Floats::private(3 * LEN));
+        let mut tree = LeafTree::new(LEN, leaves, 0..4, Floats::zeros(None, 3 * LEN).unwrap());
         fill(&cpu, &mut tree, 0..3, leaves);
         assert!(tree.root().len() == LEN);
     }

@@ -9,7 +9,8 @@
 //!   [`microbatch_loop`]: its micro-batches; `step_context`: the state of a step.
 //! - [`step_program`]: the step as data, one technique a file; [`programs`]: those of a rank;
 //!   `task_spans`: when their tasks ran.
-//! - [`microbatch`]: one micro-batch forward and backward; [`recompute`]: activation recomputation.
+//! - [`microbatch`]: one micro-batch forward and backward; [`recompute`]: activation recomputation;
+//!   `token_stage`: tokens and losses on an accelerator.
 //! - [`leaves`]: the order of gradient sums; [`leaf_assignment`]: the leaves of each rank.
 //! - [`buckets`]: flat parameter buckets and their shards; [`buffer`]: buffers that other ranks of
 //!   the host can read; [`param_store`]: parameters and gradients at every ZeRO stage;
@@ -40,7 +41,7 @@
 //! use lockstep_comm::{Comm, Options};
 //! use lockstep_model::{Microbatch, MicrobatchShape, describe};
 //! use lockstep_parallel::{Leaves, Replica, ReplicaPlan};
-//! use lockstep_tensor::{Cpu, Isa, device::View};
+//! use lockstep_tensor::{Isa, device::{Compute, View}};
 //!
 //! let model = Model {
 //!     family: Family::Llama,
@@ -59,7 +60,7 @@
 //! };
 //! let world = lockstep_platform::real();
 //! let comm = &Comm::threads(&world, 1, &Options::default())?[0];
-//! let cpu = Cpu::single(Isa::detect());
+//! let cpu = Compute::single(Isa::detect());
 //! let shape = MicrobatchShape { sequences: 1, tokens: 4 };
 //! let plan = ReplicaPlan::single_rank(shape, Leaves { num_leaves: 2, microbatches_per_leaf: 1 });
 //! let mut replica = Replica::materialize(describe(&model), 1, &cpu, plan, comm, &world)?;
@@ -136,6 +137,7 @@ pub mod step_program;
 pub mod strategies;
 pub mod strategy;
 mod task_spans;
+mod token_stage;
 mod traffic;
 
 pub mod footprint;

@@ -408,13 +408,14 @@ impl AveragingGroup {
 
 impl Strategy for LocalSgd {
     /// Saves the weights that all ranks start a round from.
-    fn begin_step(&mut self, at: &mut StrategyContext<'_>) {
+    fn begin_step(&mut self, at: &mut StrategyContext<'_>) -> Result<(), CommError> {
         let is_in_round = at.step >= self.recipe.first_round();
         if is_in_round && self.recipe.round_at(at.step).start == at.step {
             for (bucket, anchor) in self.anchors.iter_mut().enumerate() {
                 anchor.copy_from_slice(at.store.own_params(bucket));
             }
         }
+        Ok(())
     }
 
     fn run(

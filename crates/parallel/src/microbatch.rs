@@ -15,8 +15,12 @@ use lockstep_model::{
 };
 use lockstep_schedule::step::{Program, TaskId};
 use lockstep_tensor::Cpu;
-use lockstep_tensor::device::{Result as DeviceResult, View, ViewMut};
+use lockstep_tensor::device::{Device, DualBuffer, Result as DeviceResult, View};
 use std::ops::Range;
+use std::sync::Arc;
+
+/// Accelerator of a rank; `None` where the CPU runs the blocks.
+pub(crate) type Accelerator<'a> = Option<&'a Arc<dyn Device>>;
 
 /// Source of parameters and destination of gradients.
 ///
@@ -26,7 +30,7 @@ pub trait Store {
     fn arrive(&mut self, block: usize) -> Result<(), CommError>;
 
     /// Parameters of a block that has arrived.
-    fn params(&self, block: usize) -> &[f32];
+    fn params(&self, block: usize) -> DeviceResult<View<'_>>;
 
     /// Parameters of a block, and the buffer to which the micro-batch adds the gradients of the
     /// trained ones; `leaf` is the number of that buffer where gradients are sharded.
@@ -35,7 +39,7 @@ pub trait Store {
         cpu: &Cpu,
         block: usize,
         leaf: Option<u32>,
-    ) -> (&[f32], Grads<'_>);
+    ) -> DeviceResult<(View<'_>, Grads<'_>)>;
 
     /// First block with gradients; backward ends there.
     fn first_trained(&self) -> usize;
@@ -58,7 +62,7 @@ pub struct Activations {
     rows: usize,
     /// Stream i is the input of the i-th block; the last is the output of the last block. Streams
     /// that are tokens or the loss are empty.
-    streams: Vec<Vec<f32>>,
+    streams: Vec<DualBuffer>,
     /// Saved tensors of each block.
     saved: Vec<SavedBuffers>,
 }
@@ -66,7 +70,7 @@ pub struct Activations {
 /// Deferred weight gradients (zero-bubble pipelines, Qi et al. 2024): what each block's
 /// input-gradient pass keeps for its weight-gradient pass.
 #[derive(Debug)]
-pub struct DeferredWeightGrads(Vec<Vec<f32>>);
+pub struct DeferredWeightGrads(Vec<DualBuffer>);
 
 /// Part of a backward pass to run.
 #[derive(Debug)]
@@ -85,13 +89,14 @@ pub struct SharedBuffers(SavedBuffers);
 
 #[derive(Debug)]
 struct SavedBuffers {
-    kept: Vec<f32>,
-    rebuilt: Vec<f32>,
+    kept: DualBuffer,
+    rebuilt: DualBuffer,
 }
 
 impl SavedBuffers {
-    fn new(len: SavedLen) -> Self {
-        Self { kept: vec![0.0; len.kept], rebuilt: vec![0.0; len.rebuilt] }
+    fn new(accelerator: Accelerator<'_>, len: SavedLen) -> DeviceResult<Self> {
+        let zeros = |len| DualBuffer::zeros(accelerator, len);
+        Ok(Self { kept: zeros(len.kept)?, rebuilt: zeros(len.rebuilt)? })
     }
 
     fn len(&self) -> usize {
@@ -137,12 +142,14 @@ impl Lengths {
 impl SharedBuffers {
     /// Shared buffers for a rank's block ranges.
     pub fn new(
+        accelerator: Accelerator<'_>,
         blueprint: &Blueprint,
         shape: MicrobatchShape,
         recompute: RecomputePlan,
         runs: &[Range<usize>],
-    ) -> Self {
-        Self(SavedBuffers::new(Self::planned(blueprint, shape, recompute, runs)))
+    ) -> DeviceResult<Self> {
+        let len = Self::planned(blueprint, shape, recompute, runs);
+        SavedBuffers::new(accelerator, len).map(Self)
     }
 
     /// Number of elements that [`Self::new`] would allocate.
@@ -178,9 +185,14 @@ impl SharedBuffers {
 
 impl DeferredWeightGrads {
     /// Memory for micro-batches of one shape through some blocks of a model.
-    pub fn new(blueprint: &Blueprint, shape: MicrobatchShape, run: Range<usize>) -> Self {
+    pub fn new(
+        accelerator: Accelerator<'_>,
+        blueprint: &Blueprint,
+        shape: MicrobatchShape,
+        run: Range<usize>,
+    ) -> DeviceResult<Self> {
         let lens = blueprint.blocks[run].iter().map(|block| block.deferred_len(shape));
-        Self(lens.map(|len| vec![0.0; len]).collect())
+        lens.map(|len| DualBuffer::zeros(accelerator, len)).collect::<DeviceResult<_>>().map(Self)
     }
 
     /// Number of elements that [`Self::new`] would allocate.
@@ -190,26 +202,29 @@ impl DeferredWeightGrads {
 
     /// Number of elements held.
     pub fn num_elements(&self) -> usize {
-        self.0.iter().map(Vec::len).sum()
+        self.0.iter().map(DualBuffer::len).sum()
     }
 }
 
 impl Activations {
     /// Memory for micro-batches of one shape through some blocks of a model.
     pub fn new(
+        accelerator: Accelerator<'_>,
         blueprint: &Blueprint,
         shape: MicrobatchShape,
         recompute: RecomputePlan,
         run: Range<usize>,
-    ) -> Self {
+    ) -> DeviceResult<Self> {
         let lengths = Lengths::new(blueprint, shape, recompute, run.clone());
-        Self {
+        let streams = lengths.streams.into_iter().map(|len| DualBuffer::zeros(accelerator, len));
+        let saved = lengths.saved.into_iter().map(|len| SavedBuffers::new(accelerator, len));
+        Ok(Self {
             recompute,
             first: run.start,
             rows: blueprint.stream_rows(shape),
-            streams: lengths.streams.into_iter().map(|len| vec![0.0; len]).collect(),
-            saved: lengths.saved.into_iter().map(SavedBuffers::new).collect(),
-        }
+            streams: streams.collect::<DeviceResult<_>>()?,
+            saved: saved.collect::<DeviceResult<_>>()?,
+        })
     }
 
     /// Number of elements that [`Self::new`] would allocate.
@@ -242,12 +257,12 @@ impl Activations {
     }
 
     /// Input buffer of the first block; empty where that reads tokens.
-    pub fn input_mut(&mut self) -> &mut [f32] {
+    pub fn input_mut(&mut self) -> &mut DualBuffer {
         &mut self.streams[0]
     }
 
     /// Output of the last block; empty where that is the loss.
-    pub fn output(&self) -> &[f32] {
+    pub fn output(&self) -> &DualBuffer {
         &self.streams[self.saved.len()]
     }
 
@@ -258,11 +273,11 @@ impl Activations {
         block: &dyn Block,
         shape: MicrobatchShape,
         shared: &'a mut SharedBuffers,
-    ) -> (&'a mut [Vec<f32>], Saved<'a>, Recompute) {
+    ) -> DeviceResult<(&'a mut [DualBuffer], Saved<'a>, Recompute)> {
         let at = index - self.first;
         let policy = self.recompute.of_block(index, block);
-        let saved = saved_of(&mut self.saved[at], &mut shared.0, policy, block.saved_len(shape));
-        (&mut self.streams[at..at + 2], saved, policy)
+        let saved = saved_of(&mut self.saved[at], &mut shared.0, policy, block.saved_len(shape))?;
+        Ok((&mut self.streams[at..at + 2], saved, policy))
     }
 
     /// Runs the micro-batch forward through a block. If the context's collectives have failed, here
@@ -271,13 +286,13 @@ impl Activations {
         &mut self,
         index: usize,
         block: &dyn Block,
-        params: &[f32],
+        params: View<'_>,
         ctx: &mut Context<'_>,
         shared: &mut SharedBuffers,
     ) -> DeviceResult<()> {
-        let (streams, saved, _) = self.of_block(index, block, ctx.microbatch.shape, shared);
+        let (streams, saved, _) = self.of_block(index, block, ctx.microbatch.shape, shared)?;
         let [input, output] = streams else { unreachable!("a block has two streams") };
-        block.forward(ctx, View::of(params), View::of(input), ViewMut::of(output), saved)
+        block.forward(ctx, params, input.view()?, output.view_mut()?, saved)
     }
 
     /// Recomputes what the forward pass through a block did not keep.
@@ -285,12 +300,12 @@ impl Activations {
         &mut self,
         index: usize,
         block: &dyn Block,
-        params: &[f32],
+        params: View<'_>,
         ctx: &mut Context<'_>,
         shared: &mut SharedBuffers,
     ) -> DeviceResult<()> {
-        let (streams, saved, policy) = self.of_block(index, block, ctx.microbatch.shape, shared);
-        block.recompute(ctx, View::of(params), View::of(&streams[0]), saved, policy)
+        let (streams, saved, policy) = self.of_block(index, block, ctx.microbatch.shape, shared)?;
+        block.recompute(ctx, params, streams[0].view()?, saved, policy)
     }
 
     /// Runs the micro-batch backward through a block, or one half of it. `d_stream` holds the
@@ -301,24 +316,24 @@ impl Activations {
         pass: &mut BackwardPass<'_>,
         index: usize,
         block: &dyn Block,
-        (params, grads): (&[f32], Grads<'_>),
+        (params, grads): (View<'_>, Grads<'_>),
         ctx: &mut Context<'_>,
         shared: &mut SharedBuffers,
-        d_stream: &mut [f32],
+        d_stream: &mut DualBuffer,
     ) -> DeviceResult<()> {
         assert_ne!(ctx.mode, Mode::Evaluate, "evaluation has no backward");
         let (at, rows) = (index - self.first, self.rows);
-        let (streams, saved, _) = self.of_block(index, block, ctx.microbatch.shape, shared);
-        let (params, input) = (View::of(params), View::of(&streams[0]));
-        let d_stream = ViewMut::of(&mut d_stream[..rows * block.io().max_width()]);
+        let (streams, saved, _) = self.of_block(index, block, ctx.microbatch.shape, shared)?;
+        let input = streams[0].view()?;
+        let d_stream = d_stream.view_mut()?.range(0..rows * block.io().max_width());
         match pass {
             BackwardPass::Full => block.backward(ctx, params, input, saved, d_stream, grads),
             BackwardPass::InputGrad(DeferredWeightGrads(deferred)) => {
-                let deferred = ViewMut::of(&mut deferred[at]);
+                let deferred = deferred[at].view_mut()?;
                 block.backward_inputs(ctx, params, input, saved, d_stream, deferred)
             }
             BackwardPass::WeightGrad(DeferredWeightGrads(deferred)) => {
-                let deferred = ViewMut::of(&mut deferred[at]);
+                let deferred = deferred[at].view_mut()?;
                 block.backward_weights(ctx, params, input, saved, deferred, grads)
             }
         }
@@ -326,13 +341,13 @@ impl Activations {
 
     /// Saved tensors of the last block; one that ends in the loss saves its logits first.
     pub fn last_saved(&self) -> &[f32] {
-        self.saved.last().map_or(&[], |saved| &saved.kept)
+        self.saved.last().map_or(&[], |saved| &*saved.kept)
     }
 
     /// Number of elements held.
     pub fn num_elements(&self) -> usize {
         let saved: usize = self.saved.iter().map(SavedBuffers::len).sum();
-        saved + self.streams.iter().map(Vec::len).sum::<usize>()
+        saved + self.streams.iter().map(DualBuffer::len).sum::<usize>()
     }
 }
 
@@ -342,14 +357,14 @@ fn saved_of<'a>(
     shared: &'a mut SavedBuffers,
     policy: Recompute,
     len: SavedLen,
-) -> Saved<'a> {
+) -> DeviceResult<Saved<'a>> {
     let (kept, rebuilt) = match policy {
         Recompute::None => (&mut own.kept, &mut own.rebuilt),
         Recompute::Selective => (&mut own.kept, &mut shared.rebuilt),
         Recompute::Full => (&mut shared.kept, &mut shared.rebuilt),
     };
-    Saved {
-        kept: ViewMut::of(&mut kept[..len.kept]),
-        rebuilt: ViewMut::of(&mut rebuilt[..len.rebuilt]),
-    }
+    Ok(Saved {
+        kept: kept.view_mut()?.range(0..len.kept),
+        rebuilt: rebuilt.view_mut()?.range(0..len.rebuilt),
+    })
 }

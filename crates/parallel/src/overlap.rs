@@ -5,9 +5,12 @@
 //! backward. With overlap off every call is synchronous and fully exposed, which is the baseline of
 //! the gain.
 
+use crate::buffer::{self, Floats};
 use lockstep_comm::{Comm, CommError, Handle, Label};
 use lockstep_platform::World;
+use lockstep_tensor::device::Device;
 use lockstep_tensor::gemm::Precision;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Starts calls on a group and measures exposed communication.
@@ -21,6 +24,8 @@ pub struct Overlap {
     step: u64,
     /// Precision of gradients on the wire.
     wire: Precision,
+    /// Accelerator of the buffers.
+    accelerator: Option<Arc<dyn Device>>,
 }
 
 /// A started call, with its buffers.
@@ -37,7 +42,28 @@ impl Overlap {
     /// the model's. In a group of one every call finishes at once.
     pub fn new(comm: Comm, control: Comm, world: World, is_on: bool) -> Self {
         let is_on = is_on && comm.group_size() > 1;
-        Self { comm, control, world, is_on, exposed: Duration::ZERO, step: 0, wire: Precision::F32 }
+        let (exposed, wire) = (Duration::ZERO, Precision::F32);
+        Self { comm, control, world, is_on, exposed, step: 0, wire, accelerator: None }
+    }
+
+    /// Puts buffers on an accelerator; calls use their copies in host memory.
+    pub fn computing_on(self, accelerator: Option<Arc<dyn Device>>) -> Self {
+        Self { accelerator, ..self }
+    }
+
+    /// Accelerator of the buffers.
+    pub fn accelerator(&self) -> Option<&Arc<dyn Device>> {
+        self.accelerator.as_ref()
+    }
+
+    /// Zeros for blocks, and for calls on the group.
+    pub fn exchanged(&self, len: usize) -> Result<Floats, CommError> {
+        buffer::exchanged(self.accelerator.as_ref(), &self.comm, len)
+    }
+
+    /// Zeros for blocks.
+    pub fn private(&self, len: usize) -> Result<Floats, CommError> {
+        Ok(Floats::zeros(self.accelerator.as_ref(), len)?)
     }
 
     /// Sets the wire precision of gradients; see [`crate::wire_precision`].

@@ -15,6 +15,7 @@
 mod tasks;
 
 use crate::buckets::{Bucket, Buckets, MirrorPair};
+use crate::buffer::Floats;
 use crate::data_parallel::WholeGradients;
 use crate::footprint::Footprint;
 use crate::leaf_assignment::LeafAssignment;
@@ -30,6 +31,7 @@ use crate::zero::ShardedGradients;
 use lockstep_comm::{Comm, CommError};
 use lockstep_optim::{Optimizer, Update};
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Device, Result as DeviceResult, View, ViewMut};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -44,7 +46,7 @@ pub struct ParamStore {
     stage: usize,
     worker: usize,
     /// Buffer for a mirror's gradient on its way to the owner.
-    spare: Vec<f32>,
+    spare: Floats,
     trained: TrainableParams,
     stages: Stages,
     /// Whether gradients stay local instead of being reduced.
@@ -110,7 +112,7 @@ impl ParamStore {
             _ => Weights::Whole(WholeWeights::new(&buckets, stage > 0, &overlap)?),
         };
         let grads = Gradients::new(&trained.grads, stage, leaves, shares, sparse, &overlap)?;
-        let spare = Vec::new();
+        let spare = Floats::default();
         let is_alone = false;
         let mut store = Self {
             buckets,
@@ -126,15 +128,15 @@ impl ParamStore {
             delayed: None,
             is_held: false,
         };
-        store.spare = store.room_for_mirrors();
+        store.spare = store.room_for_mirrors()?;
         Ok(store)
     }
 
     /// Allocates the buffer for mirrors' gradients.
-    fn room_for_mirrors(&self) -> Vec<f32> {
+    fn room_for_mirrors(&self) -> Result<Floats, CommError> {
         let grads = &self.trained.grads;
         let owners = grads.mirrors.iter().map(|pair| self.own_of_pair(grads, pair).0.len());
-        vec![0.0; owners.max().unwrap_or(0)]
+        self.overlap.private(owners.max().unwrap_or(0))
     }
 
     /// Reallocates the gradients for another phase or leaf size. Collective, between two steps.
@@ -152,7 +154,7 @@ impl ParamStore {
         self.grads = Gradients::new(grads, stage, leaves, shares, sparse, &self.overlap)?;
         self.reset_delayed(&trained, leaves, shares, sparse)?;
         self.trained = trained;
-        self.spare = self.room_for_mirrors();
+        self.spare = self.room_for_mirrors()?;
         Ok(())
     }
 
@@ -190,6 +192,48 @@ impl ParamStore {
         match &mut self.weights {
             Weights::Whole(whole) => &mut whole.bucket_mut(bucket)[own],
             Weights::Sharded(sharded) => sharded.own_mut(bucket),
+        }
+    }
+
+    /// Parameters of a block that has arrived, in host memory.
+    pub fn host_params(&self, block: usize) -> &[f32] {
+        let (params, range) = self.params_of(block);
+        &params[range]
+    }
+
+    /// Parameters of a block's bucket, and the block's range of them.
+    fn params_of(&self, block: usize) -> (&Floats, Range<usize>) {
+        let bucket = self.buckets.of_block(block);
+        (self.weights.bucket(bucket), self.buckets.list[bucket].block(block))
+    }
+
+    /// Parameters that this rank steps, on the device.
+    pub fn own_params_view(&self, bucket: usize) -> DeviceResult<View<'_>> {
+        match &self.weights {
+            Weights::Whole(whole) => {
+                Ok(whole.bucket(bucket).view()?.range(self.own(&self.buckets.list[bucket])))
+            }
+            Weights::Sharded(sharded) => sharded.own(bucket).view(),
+        }
+    }
+
+    /// Reduced gradients of the range that this rank steps, on the device.
+    pub fn own_grads_view(&self, bucket: usize) -> DeviceResult<View<'_>> {
+        match &self.grads {
+            Gradients::Whole(whole) => {
+                let own = self.own(&self.trained.grads.list[bucket]);
+                Ok(whole.total_view(bucket)?.range(own))
+            }
+            Gradients::Sharded(sharded) => sharded.total_view(bucket),
+        }
+    }
+
+    /// Mutable reduced gradients of the range that this rank steps, on the device.
+    pub fn own_grads_view_mut(&mut self, bucket: usize) -> DeviceResult<ViewMut<'_>> {
+        let own = self.own(&self.trained.grads.list[bucket]);
+        match &mut self.grads {
+            Gradients::Whole(whole) => Ok(whole.total_view_mut(bucket)?.range(own)),
+            Gradients::Sharded(sharded) => sharded.total_view_mut(bucket),
         }
     }
 
@@ -251,30 +295,44 @@ impl ParamStore {
     }
 
     /// Transforms gradients as the optimizer requires before their norms are measured.
-    pub fn prepare(&mut self, cpu: &Cpu, optimizer: &mut Optimizer, update: &Update) {
+    pub fn prepare(
+        &mut self,
+        cpu: &Cpu,
+        optimizer: &mut Optimizer,
+        update: &Update,
+    ) -> DeviceResult<()> {
         for bucket in 0..self.buckets.list.len() {
-            if let Some((params, grads)) = self.own_pair_mut(bucket) {
-                optimizer.prepare_block(cpu, update, bucket, params, grads);
+            if let Some((device, params, grads)) = self.own_pair_mut(cpu, bucket)? {
+                optimizer.prepare_on(device, update, bucket, params.into_view(), grads)?;
             }
         }
+        Ok(())
     }
 
-    /// Owned parameters of a bucket and their gradients; `None` if none of them is trained.
-    fn own_pair_mut(&mut self, bucket: usize) -> Option<(&mut [f32], &mut [f32])> {
+    /// Owned parameters of a bucket and their gradients, on the device; `None` if none of them is
+    /// trained.
+    fn own_pair_mut<'a>(
+        &'a mut self,
+        cpu: &'a Cpu,
+        bucket: usize,
+    ) -> DeviceResult<Option<(&'a dyn Device, ViewMut<'a>, ViewMut<'a>)>> {
         let of_grads = &self.trained.grads.list[bucket];
         if of_grads.len == 0 {
-            return None;
+            return Ok(None);
         }
         let (own, own_grads) = (self.own(&self.buckets.list[bucket]), self.own(of_grads));
         let grads = match &mut self.grads {
-            Gradients::Whole(whole) => &mut whole.total_mut(bucket)[own_grads],
-            Gradients::Sharded(sharded) => sharded.total_mut(bucket),
+            Gradients::Whole(whole) => whole.total_view_mut(bucket)?.range(own_grads),
+            Gradients::Sharded(sharded) => sharded.total_view_mut(bucket)?,
         };
-        let params = match &mut self.weights {
-            Weights::Whole(whole) => &mut whole.bucket_mut(bucket)[own],
-            Weights::Sharded(sharded) => sharded.own_mut(bucket),
+        let (device, params) = match &mut self.weights {
+            Weights::Whole(whole) => {
+                let (device, params) = whole.bucket_mut(bucket).on_device(cpu)?;
+                (device, params.range(own))
+            }
+            Weights::Sharded(sharded) => sharded.own_mut(bucket).on_device(cpu)?,
         };
-        Some((params, grads))
+        Ok(Some((device, params, grads)))
     }
 
     /// Copies owners over their mirrors and publishes all parameters.
@@ -282,7 +340,7 @@ impl ParamStore {
         let buckets = Arc::clone(&self.buckets);
         for pair in &buckets.mirrors {
             if pair.is_mirror_here() && pair.is_owner_here() {
-                self.copy_to_mirror(&buckets, pair);
+                self.copy_to_mirror(&buckets, pair)?;
             } else {
                 self.hand_to_mirror(&buckets, pair, link)?;
             }
@@ -344,7 +402,11 @@ impl ParamStore {
     }
 
     /// Copies the owned range of a parameter over its mirror.
-    pub(crate) fn copy_to_mirror(&mut self, buckets: &Buckets, pair: &MirrorPair) {
+    pub(crate) fn copy_to_mirror(
+        &mut self,
+        buckets: &Buckets,
+        pair: &MirrorPair,
+    ) -> Result<(), CommError> {
         let (owner, mirror) = self.own_of_pair(buckets, pair);
         let base = |bucket: usize| self.own(&buckets.list[bucket]).start;
         let (owner_base, mirror_base) = (base(pair.owner.0), base(pair.mirror.0));
@@ -352,13 +414,14 @@ impl ParamStore {
         match &mut self.weights {
             Weights::Whole(whole) => {
                 let [from, into] = whole.two_mut(pair.owner.0, pair.mirror.0);
-                into[shift(mirror, mirror_base)].copy_from_slice(&from[shift(owner, owner_base)]);
+                into.copy_from(shift(mirror, mirror_base), from, shift(owner, owner_base))?;
             }
             Weights::Sharded(sharded) => {
                 let [from, into] = sharded.two_mut(pair.owner.0, pair.mirror.0);
-                into[mirror].copy_from_slice(&from[owner]);
+                into.copy_from(mirror, from, owner)?;
             }
         }
+        Ok(())
     }
 
     /// Copies a parameter to its mirror on another stage over the pipeline link.

@@ -9,11 +9,14 @@
 //! program has live, by the slot that the program names. The same holds for
 //! [`DeferredWeightGrads`].
 
-use crate::microbatch::{Activations, BackwardPass, DeferredWeightGrads, SharedBuffers, Store};
+use crate::microbatch::{
+    Accelerator, Activations, BackwardPass, DeferredWeightGrads, SharedBuffers, Store,
+};
 use crate::recompute::RecomputePlan;
 use crate::stage_link::{Direction, Link, StageMessage};
 use crate::stages::Stages;
 use crate::tensor_parallel::TensorParallel;
+use crate::token_stage::TokenStage;
 use lockstep_comm::CommError;
 use lockstep_model::{Blueprint, Context, Grads, Microbatch, MicrobatchShape, Mode, Scratch};
 use lockstep_schedule::pipeline::{Pass, Task};
@@ -21,8 +24,9 @@ use lockstep_schedule::step::{
     BlockPass, Contents, Message, MessageKind, Program, TaskId, TaskOp, Use,
 };
 use lockstep_tensor::Cpu;
-use lockstep_tensor::device::ViewMut;
+use lockstep_tensor::device::{Device, DualBuffer, Result as DeviceResult};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// One rank of a pipeline and its activation memory.
 pub struct PipelineRank {
@@ -40,7 +44,10 @@ pub struct PipelineRank {
     executed: Vec<Task>,
     shared: SharedBuffers,
     /// Gradient of the stream.
-    d_stream: Vec<f32>,
+    d_stream: DualBuffer,
+    /// Tokens and losses where the blocks run.
+    tokens: TokenStage,
+    accelerator: Option<Arc<dyn Device>>,
     pub(crate) link: Link,
     pub(crate) tensor_parallel: TensorParallel,
 }
@@ -49,7 +56,7 @@ pub struct PipelineRank {
 pub struct Job<'a, 'l> {
     /// Model.
     pub blueprint: &'a Blueprint,
-    /// Compute device.
+    /// Kernels of the host.
     pub cpu: &'a Cpu,
     /// Training or evaluation.
     pub mode: Mode,
@@ -109,7 +116,8 @@ impl PipelineRank {
         device: usize,
         (link, tensor_parallel): (Link, TensorParallel),
         sizes: &Sizes<'_>,
-    ) -> Self {
+        accelerator: Accelerator<'_>,
+    ) -> DeviceResult<Self> {
         let runs = stages.runs_of(device, sizes.blueprint.blocks.len());
         let Sizes { blueprint, microbatch, recompute, .. } = *sizes;
         let mut own = Self {
@@ -118,19 +126,21 @@ impl PipelineRank {
             kept: Vec::new(),
             most_live: Vec::new(),
             executed: Vec::new(),
-            shared: SharedBuffers::new(blueprint, microbatch, recompute, &runs),
-            d_stream: vec![0.0; sizes.d_stream_len(&runs)],
+            shared: SharedBuffers::new(accelerator, blueprint, microbatch, recompute, &runs)?,
+            d_stream: DualBuffer::zeros(accelerator, sizes.d_stream_len(&runs))?,
+            tokens: TokenStage::new(accelerator, microbatch)?,
+            accelerator: accelerator.cloned(),
             stages,
             index: device,
             link,
             tensor_parallel,
         };
-        own.renew(sizes);
-        own
+        own.renew(sizes)?;
+        Ok(own)
     }
 
     /// Changes the number of micro-batches.
-    pub fn renew(&mut self, sizes: &Sizes<'_>) {
+    pub fn renew(&mut self, sizes: &Sizes<'_>) -> DeviceResult<()> {
         let Sizes { blueprint, microbatch, recompute, num_microbatches } = *sizes;
         let pipeline = self.stages.pipeline(num_microbatches);
         let (live, deferred_weight_grads) =
@@ -143,7 +153,7 @@ impl PipelineRank {
         let is_enough = self.slots.iter().map(Vec::len).eq(live.iter().copied())
             && self.deferred.iter().map(Vec::len).eq(deferred_weight_grads.iter().copied());
         if is_enough {
-            return;
+            return Ok(());
         }
         // Free the old slots first, so that both never exist at once.
         self.slots.clear();
@@ -154,11 +164,14 @@ impl PipelineRank {
             .into_iter()
             .zip(live.into_iter().zip(deferred_weight_grads))
         {
-            let slot = |_| Activations::new(blueprint, microbatch, recompute, run.clone());
-            let deferred = |_| DeferredWeightGrads::new(blueprint, microbatch, run.clone());
-            self.slots.push((0..live).map(slot).collect());
-            self.deferred.push((0..deferred_weight_grads).map(deferred).collect());
+            let on = self.accelerator.as_ref();
+            let slot = |_| Activations::new(on, blueprint, microbatch, recompute, run.clone());
+            let deferred = |_| DeferredWeightGrads::new(on, blueprint, microbatch, run.clone());
+            self.slots.push((0..live).map(slot).collect::<DeviceResult<_>>()?);
+            let deferred = (0..deferred_weight_grads).map(deferred).collect::<DeviceResult<_>>()?;
+            self.deferred.push(deferred);
         }
+        Ok(())
     }
 
     /// Link for messages of this size.
@@ -193,6 +206,11 @@ impl PipelineRank {
             self.deferred.iter().flatten().map(DeferredWeightGrads::num_elements).sum::<usize>();
         let activations = slots + deferred + self.shared.num_elements() + self.d_stream.len();
         (activations, self.link.num_elements())
+    }
+
+    /// Device that runs the blocks.
+    pub(crate) fn compute_device<'a>(&'a self, cpu: &'a Cpu) -> &'a dyn Device {
+        self.accelerator.as_deref().unwrap_or(cpu)
     }
 
     /// Number of micro-batches of an evaluation run.
@@ -262,7 +280,7 @@ impl PipelineRank {
             at_work = Some((microbatch, input));
             match op {
                 TaskOp::CopyActivation { chunk, microbatch } => {
-                    self.copy_activation(chunk as usize, microbatch as usize);
+                    self.copy_activation(chunk as usize, microbatch as usize)?;
                 }
                 TaskOp::Send(message) => self.send(message)?,
                 TaskOp::Recv(message) => self.recv(message)?,
@@ -291,12 +309,12 @@ impl PipelineRank {
     }
 
     /// Copies the output of one stage to the input of the next on this rank.
-    fn copy_activation(&mut self, chunk: usize, microbatch: usize) {
+    fn copy_activation(&mut self, chunk: usize, microbatch: usize) -> DeviceResult<()> {
         let slots = self.slots.get_disjoint_mut([chunk - 1, chunk]);
         let [before, own] = slots.expect("two stages of one rank");
         let output = before[microbatch % before.len()].output();
         let at = microbatch % own.len();
-        own[at].input_mut().copy_from_slice(output);
+        own[at].input_mut().copy_from(0..output.len(), output, 0..output.len())
     }
 
     /// Sends an activation, or the gradient of one.
@@ -351,7 +369,9 @@ impl PipelineRank {
         store.arrive(index)?;
         let block = &*job.blueprint.blocks[index];
         let is_last = index + 1 == job.blueprint.blocks.len();
-        let Self { slots, deferred, shared, d_stream, tensor_parallel, .. } = self;
+        let Self {
+            slots, deferred, shared, d_stream, tensor_parallel, tokens, accelerator, ..
+        } = self;
         let num_slots = slots[chunk].len();
         let slot = &mut slots[chunk][pass.microbatch as usize % num_slots];
         let num_deferred = deferred[chunk].len().max(1);
@@ -359,29 +379,32 @@ impl PipelineRank {
         tensor_parallel.begin_pass();
         let Job { cpu, mode, scratch, .. } = job;
         let cpu: &Cpu = cpu;
+        let device = accelerator.as_deref().unwrap_or(cpu);
         let mut loss = [0.0_f64];
+        let (input, loss_view) = tokens.stage(device, block.io(), input, &mut loss)?;
         let mut ctx = Context {
-            device: cpu,
-            microbatch: input,
+            device,
+            microbatch: &input,
             mode: *mode,
             scratch,
             collectives: tensor_parallel,
-            loss: ViewMut::of(&mut loss),
+            loss: loss_view,
         };
         let leaf = program.contents(program.last_part(id), &[Use::Add]).find_map(leaf_of);
         match op {
             TaskOp::Forward(_) => {
-                slot.forward(index, block, store.params(index), &mut ctx, shared)?;
+                slot.forward(index, block, store.params(index)?, &mut ctx, shared)?;
                 if is_last {
+                    tokens.read_loss(device, &mut loss)?;
                     (job.loss)(pass.microbatch as usize, loss[0]);
                 }
             }
             TaskOp::Recompute(_) => {
-                slot.recompute(index, block, store.params(index), &mut ctx, shared)?;
+                slot.recompute(index, block, store.params(index)?, &mut ctx, shared)?;
             }
             TaskOp::InputGrad(_) => {
                 let mut pass = BackwardPass::InputGrad(deferred.expect("the program defers"));
-                let params = (store.params(index), Grads::none());
+                let params = (store.params(index)?, Grads::none());
                 slot.backward(&mut pass, index, block, params, &mut ctx, shared, d_stream)?;
             }
             _ => {
@@ -391,7 +414,7 @@ impl PipelineRank {
                     }
                     _ => BackwardPass::Full,
                 };
-                let params = store.params_and_grads(cpu, index, leaf);
+                let params = store.params_and_grads(cpu, index, leaf)?;
                 slot.backward(&mut pass, index, block, params, &mut ctx, shared, d_stream)?;
             }
         }

@@ -41,9 +41,11 @@ use lockstep_mesh::Axis;
 use lockstep_model::{Blueprint, Microbatch, Mode, Scratch, precision_of};
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Slot, Update};
 use lockstep_platform::World;
+use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Compute, Device, ViewMut};
 use lockstep_tensor::gemm::Precision;
-use lockstep_tensor::{Cpu, convert};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// One rank's replica of the model.
 pub struct Replica {
@@ -82,20 +84,20 @@ impl Replica {
     pub fn materialize(
         blueprint: Blueprint,
         seed: u64,
-        cpu: &Cpu,
+        compute: &Compute,
         plan: ReplicaPlan,
         comm: &Comm,
         world: &World,
     ) -> Result<Self, CommError> {
         let groups = Groups::new(comm, plan.mesh)?;
-        Self::materialize_in_groups(blueprint, seed, cpu, plan, groups, world)
+        Self::materialize_in_groups(blueprint, seed, compute, plan, groups, world)
     }
 
     /// Like [`Self::materialize`], for process groups that exist already.
     pub fn materialize_in_groups(
         blueprint: Blueprint,
         seed: u64,
-        cpu: &Cpu,
+        compute: &Compute,
         plan: ReplicaPlan,
         groups: Groups,
         world: &World,
@@ -114,12 +116,13 @@ impl Replica {
         };
         let data = groups.data().summing(&addends, "data")?.canonical();
         let overlap = Overlap::new(data, groups.world().clone(), world.clone(), plan.overlap)
-            .carrying(precision_of(plan.wire));
+            .carrying(precision_of(plan.wire))
+            .computing_on(compute.accelerator().cloned());
         let stages = plan.stages.clone();
         let all = plan.buckets(&blueprint);
         let buckets = all.here(|block| stages.device_of(block) == device);
         let trained = TrainableParams::new(&blueprint, &buckets, &plan.phases, plan.phase);
-        let norm = norm_of(&blueprint, &all, &plan, &groups, &overlap);
+        let norm = norm_of(&blueprint, &all, &plan, &groups, &overlap)?;
         let loss_ranks = loss_ranks(&stages, &groups);
         let losses = MicrobatchLosses::new(&shares, plan.leaves, &loss_ranks, (rank, part));
         let sparse = plan.sparse(&blueprint, &trained);
@@ -135,13 +138,15 @@ impl Replica {
         )?;
         let sizes = plan.sizes(&blueprint, part);
         let link = PipelineRank::link(&sizes, groups.messages()?, world.clone());
-        let tensor_parallel = TensorParallel::new(groups.tensor(), world.clone());
+        let on = compute.accelerator().cloned();
+        let tensor_parallel = TensorParallel::new(groups.tensor(), world.clone(), on);
         let depth = stages.num_devices();
         let programs = Programs::new(&plan, &blueprint, rank);
+        let (scratch_len, ends) = (sizes.scratch_len(&stages, device), (link, tensor_parallel));
         let mut replica = Self {
             programs,
-            scratch: Scratch::new(cpu, sizes.scratch_len(&stages, device))?,
-            device: PipelineRank::new(stages, device, (link, tensor_parallel), &sizes),
+            scratch: Scratch::new(compute.device(), scratch_len)?,
+            device: PipelineRank::new(stages, device, ends, &sizes, compute.accelerator())?,
             sums: vec![0.0; depth * shares.num_workers()],
             sum_lens: loss_ranks.iter().map(|part| part.map_or(0, |_| depth)).collect(),
             blueprint,
@@ -162,7 +167,7 @@ impl Replica {
             world: World::clone(world),
             loss_scale: None,
         };
-        replica.initialize(seed, cpu)?;
+        replica.initialize(seed, compute)?;
         // A collective is planned on its first call; do that before the run starts.
         let Self { store, sums, sum_lens, .. } = &mut replica;
         store.overlap.call(|comm| comm.all_gather_parts(sums, sum_lens))?;
@@ -182,13 +187,18 @@ impl Replica {
         let trained = TrainableParams::new(blueprint, &store.buckets, &plan.phases, phase);
         let sparse = plan.sparse(blueprint, &trained);
         store.renew_gradients(plan.leaves, shares, sparse, trained)?;
-        self.norm = norm_of(blueprint, &self.all, plan, groups, &store.overlap);
+        self.norm = norm_of(blueprint, &self.all, plan, groups, &store.overlap)?;
         let (at, loss_ranks) =
             ((groups.rank(), groups.data().group_rank()), loss_ranks(&plan.stages, groups));
         self.losses = MicrobatchLosses::new(shares, plan.leaves, &loss_ranks, at);
-        self.device.renew(&plan.sizes(blueprint, at.1));
+        self.device.renew(&plan.sizes(blueprint, at.1))?;
         self.programs.renew(plan, blueprint, groups.rank());
         Ok(())
+    }
+
+    /// Accelerator that runs the blocks; `None` where the CPU does.
+    pub fn accelerator(&self) -> Option<&Arc<dyn Device>> {
+        self.store.overlap.accelerator()
     }
 
     /// Blueprint of the model.
@@ -292,24 +302,27 @@ impl Replica {
         &mut self,
         cpu: &Cpu,
         ScaledGradients { scale }: ScaledGradients,
-    ) -> UnscaledGradients {
+    ) -> Result<UnscaledGradients, CommError> {
         let Self { norm, store, .. } = self;
         norm.count_underflows(scale.is_some(), |bucket| store.own_grads(bucket));
         if let Some(scale) = scale.filter(|scale| *scale != LossScale::ONE) {
-            self.rescale(cpu, 1.0 / scale.factor());
+            self.rescale(cpu, 1.0 / scale.factor())?;
         }
-        UnscaledGradients { _sums: () }
+        Ok(UnscaledGradients { _sums: () })
     }
 
     /// Multiplies all owned gradient sums by `factor`.
-    pub fn rescale(&mut self, cpu: &Cpu, factor: f32) {
-        let store = &mut self.store;
+    pub fn rescale(&mut self, cpu: &Cpu, factor: f32) -> Result<(), CommError> {
+        let Self { store, device, .. } = self;
         for bucket in 0..store.buckets.list.len() {
             // Buckets of other stages and frozen buckets have no sums.
             if store.trained().grads.list[bucket].len > 0 {
-                convert::scale(cpu, store.own_grads_mut(bucket), factor, Precision::F32);
+                let (grads, errors) =
+                    (store.own_grads_view_mut(bucket)?, ViewMut::of::<u64>(&mut []));
+                device.compute_device(cpu).scale(grads, factor, Precision::F32, errors)?;
             }
         }
+        Ok(())
     }
 
     /// Fraction of the last step's gradients, over all ranks, that `fp16` would have rounded to
@@ -325,13 +338,14 @@ impl Replica {
         _sums: UnscaledGradients,
         plan: &ClipPlan,
     ) -> Result<Clip, CommError> {
-        self.measure_norm(cpu);
+        self.measure_norm(cpu)?;
         self.norm.clip(plan, &mut self.store.overlap)
     }
 
     /// Sums the squares of the gradients that this rank holds.
-    pub(crate) fn measure_norm(&mut self, cpu: &Cpu) {
-        self.norm.measure_grads(cpu, |bucket| self.store.own_grads(bucket));
+    pub(crate) fn measure_norm(&mut self, cpu: &Cpu) -> Result<(), CommError> {
+        let Self { norm, store, device, .. } = self;
+        Ok(norm.measure_grads(device.compute_device(cpu), |bucket| store.own_grads_view(bucket))?)
     }
 
     /// Norm from the measured sums. Where ranks update by their own gradients, a norm that is not
@@ -397,12 +411,13 @@ impl Replica {
         spans: &TaskSpans,
     ) -> Result<(), CommError> {
         if optimizer.needs_norms() {
-            self.store.prepare(cpu, optimizer, update);
-            let Self { norm, store, blueprint, .. } = self;
+            self.store.prepare(cpu, optimizer, update)?;
+            let Self { norm, store, blueprint, device, .. } = self;
             let (norms, num_tensors) = (optimizer.norms_mut(), blueprint.num_tensors());
-            norm.measure_params(cpu, |bucket| store.own_params(bucket));
+            let on = device.compute_device(cpu);
+            norm.measure_params(on, |bucket| store.own_params_view(bucket))?;
             norm.by_name(&mut norms.params, num_tensors, &mut store.overlap)?;
-            norm.measure_grads(cpu, |bucket| store.own_grads(bucket));
+            norm.measure_grads(on, |bucket| store.own_grads_view(bucket))?;
             norm.by_name(&mut norms.steps, num_tensors, &mut store.overlap)?;
         }
         let Self { store, device, programs, .. } = self;
@@ -481,6 +496,20 @@ fn loss_ranks(stages: &Stages, groups: &Groups) -> Vec<Option<usize>> {
 /// Norm over the trainable parameters. Exactly one rank measures each piece of a parameter: the one
 /// with data-parallel rank 0 where several hold it.
 fn norm_of(
+    blueprint: &Blueprint,
+    all: &Buckets,
+    plan: &ReplicaPlan,
+    groups: &Groups,
+    overlap: &Overlap,
+) -> Result<ShardedNorm, CommError> {
+    let mut norm = layout_of_norm(blueprint, all, plan, groups, overlap);
+    if let Some(accelerator) = overlap.accelerator() {
+        norm.allocate_on(&**accelerator)?;
+    }
+    Ok(norm)
+}
+
+fn layout_of_norm(
     blueprint: &Blueprint,
     all: &Buckets,
     plan: &ReplicaPlan,

@@ -9,6 +9,7 @@ use crate::buffer::Floats;
 use crate::leaves::Subtree;
 use crate::wire_precision;
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Result as DeviceResult, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
 
 /// Sums of one shard over all leaves.
@@ -34,9 +35,8 @@ enum Place {
 }
 
 impl ShardTree {
-    /// An empty tree for a shard of `len` elements.
-    pub fn new(len: usize, num_leaves: usize, num_workers: usize) -> Self {
-        let kept = Floats::private(len * Self::num_kept(num_leaves, num_workers));
+    /// An empty tree for a shard of `len` elements; `kept` has [`Self::num_kept`] times as many.
+    pub fn new(len: usize, num_leaves: usize, kept: Floats) -> Self {
         let wire = Precision::F32;
         Self { num_leaves, len, kept, waiting: Vec::new(), next_leaf: 0, wire }
     }
@@ -95,6 +95,18 @@ impl ShardTree {
     pub fn root(&self) -> &[f32] {
         let start = self.root_slot() * self.len;
         &self.kept[start..start + self.len]
+    }
+
+    /// Sum over all leaves, on the device.
+    pub fn root_view(&self) -> DeviceResult<View<'_>> {
+        let start = self.root_slot() * self.len;
+        Ok(self.kept.view()?.range(start..start + self.len))
+    }
+
+    /// Mutable sum over all leaves, on the device.
+    pub fn root_view_mut(&mut self) -> DeviceResult<ViewMut<'_>> {
+        let start = self.root_slot() * self.len;
+        Ok(self.kept.view_mut()?.range(start..start + self.len))
     }
 
     /// Mutable sum over all leaves.
@@ -184,7 +196,9 @@ mod tests {
         let cpu = Cpu::single(Isa::detect());
         for num_leaves in [1, 2, 4, 8] {
             for num_workers in 1..=num_leaves {
-                let mut tree = ShardTree::new(LEN, num_leaves, num_workers);
+                let num_kept = ShardTree::num_kept(num_leaves, num_workers);
+                let kept = Floats::zeros(None, LEN * num_kept).unwrap();
+                let mut tree = ShardTree::new(LEN, num_leaves, kept);
                 for _ in 0..2 {
                     tree.restart();
                     for first in (0..num_leaves).step_by(num_workers) {
@@ -213,6 +227,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "the tree is complete")]
     fn a_sum_with_a_leaf_missing_is_a_bug() {
-        assert!(ShardTree::new(LEN, 4, 2).root().is_empty());
+        let kept = Floats::zeros(None, LEN).unwrap();
+        assert!(ShardTree::new(LEN, 4, kept).root().is_empty());
     }
 }

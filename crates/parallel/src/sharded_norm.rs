@@ -8,7 +8,7 @@ use crate::loss_scaling::underflows_fp16;
 use crate::overlap::Overlap;
 use lockstep_comm::CommError;
 use lockstep_optim::{CHUNK_LEN, Clip, ClipPlan, GlobalNorm, Slot};
-use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Device, Result as DeviceResult, View};
 
 /// Norm over the gradients or parameters of all ranks.
 #[derive(Debug)]
@@ -74,8 +74,12 @@ impl ShardedNorm {
     }
 
     /// Measures the owned gradients; `grads` returns them by bucket.
-    pub fn measure_grads<'a>(&mut self, cpu: &Cpu, grads: impl Fn(usize) -> &'a [f32]) {
-        self.own.chunk_sums(cpu, |slot| &grads(slot.block)[slot.grads.clone()]);
+    pub fn measure_grads<'a>(
+        &mut self,
+        device: &dyn Device,
+        grads: impl Fn(usize) -> DeviceResult<View<'a>>,
+    ) -> DeviceResult<()> {
+        self.own.chunk_sums_on(device, |slot| Ok(grads(slot.block)?.range(slot.grads.clone())))
     }
 
     /// Counts owned gradients that `fp16` would round to zero; zero unless `is_fp16`. `grads`
@@ -95,8 +99,17 @@ impl ShardedNorm {
     }
 
     /// Measures the owned parameters; `params` returns them by bucket.
-    pub fn measure_params<'a>(&mut self, cpu: &Cpu, params: impl Fn(usize) -> &'a [f32]) {
-        self.own.chunk_sums(cpu, |slot| &params(slot.block)[slot.range.clone()]);
+    pub fn measure_params<'a>(
+        &mut self,
+        device: &dyn Device,
+        params: impl Fn(usize) -> DeviceResult<View<'a>>,
+    ) -> DeviceResult<()> {
+        self.own.chunk_sums_on(device, |slot| Ok(params(slot.block)?.range(slot.range.clone())))
+    }
+
+    /// Computes sums on an accelerator.
+    pub fn allocate_on(&mut self, accelerator: &dyn Device) -> DeviceResult<()> {
+        self.own.allocate_on(accelerator)
     }
 
     /// Norm over all ranks' gradients, and the clipping factors.
@@ -163,8 +176,8 @@ mod tests {
     use crate::testing::{MODEL, on_workers};
     use lockstep_config::Model;
     use lockstep_model::describe;
-    use lockstep_tensor::Isa;
     use lockstep_tensor::random::Key;
+    use lockstep_tensor::{Cpu, Isa};
 
     /// Gradients of all buckets whose squares differ so much that their order matters.
     fn grads(buckets: &Buckets) -> Vec<Vec<f32>> {
@@ -193,9 +206,10 @@ mod tests {
                     let worker = overlap.comm().group_rank();
                     let slots_of = |w| buckets.slots(&blueprint, |b: &Bucket| b.part(w));
                     let mut norm = ShardedNorm::sharded(slots_of, &overlap);
-                    norm.measure_grads(&Cpu::single(Isa::detect()), |bucket| {
-                        &grads[bucket][buckets.list[bucket].part(worker)]
-                    });
+                    let own = |bucket: usize| {
+                        Ok(View::of(&grads[bucket][buckets.list[bucket].part(worker)]))
+                    };
+                    norm.measure_grads(&Cpu::single(Isa::detect()), own).unwrap();
                     norm.clip(&plan, &mut overlap).unwrap()
                 });
                 for clip in clips {

@@ -61,7 +61,8 @@ impl Replica {
         clip_plan: &ClipPlan,
         host: &mut H,
     ) -> Result<Option<Clip>, H::Error> {
-        self.with_strategy(step, Some(optimizer), |strategy, at| strategy.begin_step(at));
+        self.with_strategy(step, Some(optimizer), |strategy, at| strategy.begin_step(at))
+            .transpose()?;
         self.begin_passes(step)?;
         let training = Arc::clone(&self.programs.training);
         let program = &training.program;
@@ -109,7 +110,7 @@ impl Replica {
                     }
                 }
                 Segment::Norm => {
-                    self.measure_norm(cpu);
+                    self.measure_norm(cpu)?;
                     if !training.has_agreement() {
                         sums = None;
                         clip = self.norm.clip(clip_plan, &mut self.store.overlap)?;
@@ -176,10 +177,10 @@ impl Replica {
         let mut sums = None;
         if first == TaskOp::GatherLosses {
             let scaled = self.finish_reduction(run.cpu, run.spans)?;
-            sums = Some(self.unscale(run.cpu, scaled));
+            sums = Some(self.unscale(run.cpu, scaled)?);
         }
         if let Some(factor) = factor {
-            self.rescale(run.cpu, factor);
+            self.rescale(run.cpu, factor)?;
         }
         run.spans.end_all(run.training.segment(Segment::Unscale));
         Ok((sums, loss.norm))

@@ -18,8 +18,10 @@ use lockstep_optim::{Optimizer, Slot, Update};
 use lockstep_platform::World;
 use lockstep_schedule::step::{Program, TaskOp};
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::Device;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Steps of a strategy, known before the run.
 pub trait StrategyPlan: StepTasks + Send + Sync {
@@ -64,7 +66,9 @@ pub trait StrategyPlan: StepTasks + Send + Sync {
 /// State of a strategy on one rank.
 pub trait Strategy: Send {
     /// Prepares for a step.
-    fn begin_step(&mut self, _at: &mut StrategyContext<'_>) {}
+    fn begin_step(&mut self, _at: &mut StrategyContext<'_>) -> Result<(), CommError> {
+        Ok(())
+    }
 
     /// Runs passes in a model of the strategy, if the step has them there; returns whether it has.
     fn run_passes(&mut self, _passes: &Passes<'_, '_>) -> Result<bool, CommError> {
@@ -190,6 +194,11 @@ pub struct StrategyStart<'a> {
 }
 
 impl StrategyStart<'_> {
+    /// Accelerator that runs the blocks; `None` where the CPU does.
+    pub fn accelerator(&self) -> Option<&Arc<dyn Device>> {
+        self.store.overlap.accelerator()
+    }
+
     /// Slots that this rank's optimizer steps.
     pub fn slots(&self) -> Vec<Slot> {
         let Self { store, blueprint, .. } = self;

@@ -18,8 +18,9 @@ use lockstep_optim::Slot;
 use lockstep_platform::World;
 use lockstep_schedule::Op;
 use lockstep_schedule::step::{Program, TaskId};
-use lockstep_tensor::device::ViewMut;
+use lockstep_tensor::device::{Device, View, ViewMut};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Collectives of a pass through a block, at most; more would allocate.
@@ -36,14 +37,18 @@ pub struct TensorParallel {
     step: u64,
     /// Calls of the current pass, to compare with the program's.
     calls: Vec<(Op, usize)>,
+    /// Accelerator whose values go by way of `staging`.
+    accelerator: Option<Arc<dyn Device>>,
+    staging: Vec<f32>,
 }
 
 impl TensorParallel {
     /// For the ranks of `comm`, each of which holds as many shards, in rank order.
-    pub fn new(comm: &Comm, world: World) -> Self {
+    pub fn new(comm: &Comm, world: World, accelerator: Option<Arc<dyn Device>>) -> Self {
         let comm = comm.canonical();
-        let calls = Vec::with_capacity(MOST_CALLS);
-        Self { comm, world, exposed: Duration::ZERO, failed: None, step: 0, calls }
+        let (calls, staging) = (Vec::with_capacity(MOST_CALLS), Vec::new());
+        let exposed = Duration::ZERO;
+        Self { comm, world, exposed, failed: None, step: 0, calls, accelerator, staging }
     }
 
     /// The tensor-parallel group.
@@ -85,11 +90,11 @@ impl TensorParallel {
         std::mem::take(&mut self.exposed)
     }
 
-    /// Runs a call on values in host memory.
+    /// Runs a call on values of the device.
     fn call(
         &mut self,
         op: Op,
-        values: ViewMut<'_>,
+        mut values: ViewMut<'_>,
         run: impl FnOnce(&Comm, &mut [f32]) -> Result<(), CommError>,
     ) {
         if self.failed.is_some() || self.comm.group_size() == 1 {
@@ -98,8 +103,17 @@ impl TensorParallel {
         self.calls.push((op, values.len()));
         let start = self.world.clock().now();
         let comm = self.comm.about(Label::step(self.step));
-        let values = values.into_slice().map_err(CommError::from);
-        self.failed = values.and_then(|values| run(&comm, values)).err();
+        let result = match &self.accelerator {
+            None => values.into_slice().map_err(CommError::from).and_then(|it| run(&comm, it)),
+            Some(device) => {
+                self.staging.resize(values.len(), 0.0);
+                let staging = &mut self.staging[..];
+                let copied = device.copy(values.as_view(), ViewMut::of(staging));
+                let called = copied.map_err(CommError::from).and_then(|()| run(&comm, staging));
+                called.and_then(|()| Ok(device.copy(View::of(staging), values.reborrow())?))
+            }
+        };
+        self.failed = result.err();
         self.exposed += self.world.clock().since(start);
     }
 }

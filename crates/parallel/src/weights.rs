@@ -39,7 +39,7 @@ type RunsOfBucket = (Floats, Vec<Run>);
 
 /// Sharded parameters.
 pub struct ShardedWeights {
-    own: Vec<Vec<f32>>,
+    own: Vec<Floats>,
     windows: [Window; 2],
     window_len: usize,
 }
@@ -56,12 +56,20 @@ enum State {
 }
 
 impl Weights {
+    /// Parameters of a bucket that has arrived.
+    pub fn bucket(&self, bucket: usize) -> &Floats {
+        match self {
+            Self::Whole(whole) => whole.bucket(bucket),
+            Self::Sharded(sharded) => sharded.bucket(bucket),
+        }
+    }
+
     /// Number of parameters held, and of elements in windows.
     pub fn num_elements(&self) -> (usize, usize) {
         match self {
-            Self::Whole(whole) => (whole.data.iter().map(|data| data.len()).sum(), 0),
+            Self::Whole(whole) => (whole.data.iter().map(Floats::len).sum(), 0),
             Self::Sharded(sharded) => {
-                let own = sharded.own.iter().map(Vec::len).sum();
+                let own = sharded.own.iter().map(Floats::len).sum();
                 (own, sharded.windows.len() * sharded.window_len)
             }
         }
@@ -76,11 +84,7 @@ impl WholeWeights {
         overlap: &Overlap,
     ) -> Result<Self, CommError> {
         let buffer = |len| {
-            if is_exchanged && len > 0 {
-                Floats::exchanged(overlap.comm(), len)
-            } else {
-                Ok(Floats::private(len))
-            }
+            if is_exchanged && len > 0 { overlap.exchanged(len) } else { overlap.private(len) }
         };
         let data =
             buckets.list.iter().map(|bucket| buffer(bucket.len)).collect::<Result<_, _>>()?;
@@ -89,19 +93,18 @@ impl WholeWeights {
     }
 
     /// Parameters of a bucket.
-    pub fn bucket(&self, bucket: usize) -> &[f32] {
+    pub fn bucket(&self, bucket: usize) -> &Floats {
         &self.data[bucket]
     }
 
     /// Mutable parameters of a bucket.
-    pub fn bucket_mut(&mut self, bucket: usize) -> &mut [f32] {
+    pub fn bucket_mut(&mut self, bucket: usize) -> &mut Floats {
         &mut self.data[bucket]
     }
 
     /// Parameters of two buckets, to copy from one to the other.
-    pub fn two_mut(&mut self, one: usize, other: usize) -> [&mut [f32]; 2] {
-        let [one, other] = self.data.get_disjoint_mut([one, other]).expect("two buckets");
-        [one, other]
+    pub fn two_mut(&mut self, one: usize, other: usize) -> [&mut Floats; 2] {
+        self.data.get_disjoint_mut([one, other]).expect("two buckets")
     }
 
     /// Adds the next of the runs of a bucket to those that are gathered; `lens` are the lengths of
@@ -154,30 +157,30 @@ impl ShardedWeights {
     pub fn new(buckets: &Buckets, overlap: &Overlap) -> Result<Self, CommError> {
         let worker = overlap.comm().group_rank();
         let window = || -> Result<_, CommError> {
-            let room = Floats::exchanged(overlap.comm(), buckets.max_len())?;
+            let room = overlap.exchanged(buckets.max_len())?;
             Ok(Window { bucket: None, state: State::Here(room) })
         };
+        let own = buckets.list.iter().map(|b| overlap.private(b.part(worker).len()));
         Ok(Self {
-            own: buckets.list.iter().map(|b| vec![0.0; b.part(worker).len()]).collect(),
+            own: own.collect::<Result<_, _>>()?,
             windows: [window()?, window()?],
             window_len: buckets.max_len(),
         })
     }
 
     /// This rank's shard of a bucket.
-    pub fn own(&self, bucket: usize) -> &[f32] {
+    pub fn own(&self, bucket: usize) -> &Floats {
         &self.own[bucket]
     }
 
     /// Mutable shard of a bucket.
-    pub fn own_mut(&mut self, bucket: usize) -> &mut [f32] {
+    pub fn own_mut(&mut self, bucket: usize) -> &mut Floats {
         &mut self.own[bucket]
     }
 
     /// This rank's shards of two buckets, to copy from one to the other.
-    pub fn two_mut(&mut self, one: usize, other: usize) -> [&mut [f32]; 2] {
-        let [one, other] = self.own.get_disjoint_mut([one, other]).expect("two buckets");
-        [one, other]
+    pub fn two_mut(&mut self, one: usize, other: usize) -> [&mut Floats; 2] {
+        self.own.get_disjoint_mut([one, other]).expect("two buckets")
     }
 
     /// Starts to gather a bucket, whose shards have these lengths, into a window.
@@ -226,7 +229,7 @@ impl ShardedWeights {
     }
 
     /// Parameters of a gathered bucket.
-    pub fn bucket(&self, bucket: usize) -> &[f32] {
+    pub fn bucket(&self, bucket: usize) -> &Floats {
         let at = self.window_of(bucket).expect("the bucket was fetched");
         match &self.windows[at].state {
             State::Here(data) => data,
@@ -337,7 +340,7 @@ mod tests {
                         weights.fetch(index, &mut overlap).unwrap();
                         let expected: Vec<_> =
                             (0..bucket.len).map(|element| value(index, element, version)).collect();
-                        assert!(weights.bucket(index) == expected, "bucket {index}");
+                        assert!(weights.bucket(index)[..] == expected, "bucket {index}");
                     }
                 }
             });

@@ -7,13 +7,14 @@
 //! and the one in flight. With several micro-batches a leaf must be filled before it can be sent.
 
 use crate::buckets::{Bucket, Buckets};
-use crate::buffer::Floats;
+use crate::buffer::{Buffer, Floats};
 use crate::leaves::Leaves;
 use crate::overlap::{Overlap, Pending};
 use crate::shard_tree::ShardTree;
 use crate::wire_precision::RoundedBuffer;
 use lockstep_comm::CommError;
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Result as DeviceResult, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub struct ShardedGradients {
     filling: Vec<Floats>,
     is_pooled: bool,
     /// Buffer to widen received pieces into, with a rounded wire.
-    wide: Floats,
+    wide: Vec<f32>,
     exchanges: Vec<Exchange>,
     /// Micro-batches in the current leaf, by bucket.
     num_microbatches: Vec<usize>,
@@ -79,15 +80,17 @@ impl ShardedGradients {
         let comm = overlap.comm();
         let (num_workers, worker) = (comm.group_size(), comm.group_rank());
         let list = &buckets.list;
-        let tree = |bucket: &Bucket| {
-            let tree = ShardTree::new(bucket.part(worker).len(), leaves.num_leaves, num_workers);
-            tree.rounded_to(overlap.wire())
+        let num_kept = ShardTree::num_kept(leaves.num_leaves, num_workers);
+        let tree = |bucket: &Bucket| -> Result<_, CommError> {
+            let len = bucket.part(worker).len();
+            let kept = overlap.private(len * num_kept)?;
+            Ok(ShardTree::new(len, leaves.num_leaves, kept).rounded_to(overlap.wire()))
         };
         let is_pooled = leaves.microbatches_per_leaf == 1;
         let pieces_len = num_workers * buckets.max_part_len(worker);
         let exchanged = |len: usize| match len {
             0 => Ok(Floats::default()),
-            len => Floats::exchanged(comm, len),
+            len => overlap.exchanged(len),
         };
         let filling: Result<_, CommError> = if is_pooled {
             (0..NUM_IN_FLIGHT).map(|_| exchanged(buckets.max_len())).collect()
@@ -100,7 +103,9 @@ impl ShardedGradients {
             let pair = rounded(buckets.max_len())?.zip(rounded(pieces_len)?);
             let buffers = match pair {
                 Some(pair) => Buffers::Rounded(pair),
-                None => Buffers::Wide(Floats::exchanged(comm, pieces_len)?),
+                None => {
+                    Buffers::Wide(Floats::on_host(Buffer::exchanged(comm, pieces_len)?, pieces_len))
+                }
             };
             Ok(Exchange { num_pieces: 0, leaf: None, buffers })
         };
@@ -111,10 +116,10 @@ impl ShardedGradients {
             num_workers,
             worker,
             buckets: Arc::clone(buckets),
-            trees: list.iter().map(tree).collect(),
+            trees: list.iter().map(tree).collect::<Result<_, _>>()?,
             filling,
             is_pooled,
-            wide: Floats::private(wide_len),
+            wide: vec![0.0; wide_len],
             exchanges,
             num_microbatches: vec![0; list.len()],
             is_open: vec![false; list.len()],
@@ -134,13 +139,19 @@ impl ShardedGradients {
 
     /// Buffer to which the current micro-batch adds its gradients of a bucket; `leaf` is its
     /// number.
-    pub fn microbatch_buffer(&mut self, cpu: &Cpu, bucket: usize, leaf: usize) -> &mut [f32] {
-        let buffer = &mut self.filling[leaf][..self.buckets.list[bucket].len];
+    pub fn microbatch_buffer(
+        &mut self,
+        cpu: &Cpu,
+        bucket: usize,
+        leaf: usize,
+    ) -> DeviceResult<ViewMut<'_>> {
+        let (device, data) = self.filling[leaf].on_device(cpu)?;
+        let mut buffer = data.range(0..self.buckets.list[bucket].len);
         if !self.is_open[bucket] && self.num_microbatches[bucket] == 0 {
-            cpu.for_each_part(buffer, 1 << 14, |_, part| part.fill(0.0));
+            device.fill(buffer.reborrow(), 0.0)?;
         }
         self.is_open[bucket] = true;
-        buffer
+        Ok(buffer)
     }
 
     /// Marks a bucket as filled by a micro-batch.
@@ -230,6 +241,16 @@ impl ShardedGradients {
     /// This rank's shard of the total of a bucket.
     pub fn total(&self, bucket: usize) -> &[f32] {
         self.trees[bucket].root()
+    }
+
+    /// This rank's shard of the total of a bucket, on the device.
+    pub fn total_view(&self, bucket: usize) -> DeviceResult<View<'_>> {
+        self.trees[bucket].root_view()
+    }
+
+    /// Mutable shard of the total of a bucket, on the device.
+    pub fn total_view_mut(&mut self, bucket: usize) -> DeviceResult<ViewMut<'_>> {
+        self.trees[bucket].root_view_mut()
     }
 
     /// Number of elements of the sums, and of buffers for leaves being filled or in flight.
@@ -337,7 +358,8 @@ mod tests {
                     let own = if grads.is_pooled { number } else { bucket };
                     let own = (leaf < num_leaves).then_some(own);
                     if let Some(own) = own {
-                        let buffer = grads.microbatch_buffer(cpu, bucket, own);
+                        let buffer = grads.microbatch_buffer(cpu, bucket, own).unwrap();
+                        let buffer = buffer.into_slice::<f32>().unwrap();
                         let microbatch = leaf * microbatches_per_leaf + microbatch;
                         let add = |(element, sum): (usize, &mut f32)| {
                             *sum += gradient(microbatch, bucket, element);
@@ -402,7 +424,7 @@ mod tests {
             let cpu = Cpu::single(Isa::detect());
             let leaves = Leaves { num_leaves: 1, microbatches_per_leaf: 1 };
             let mut grads = gradients(&MODEL, leaves, &overlap);
-            grads.microbatch_buffer(&cpu, 0, 0);
+            let _ = grads.microbatch_buffer(&cpu, 0, 0);
             grads.finish_microbatch(0);
             let lens = grads.buckets.list[0].part_lens().into();
             grads.exchange(0, Some(0), 0, lens, &mut overlap).unwrap();

@@ -2,7 +2,6 @@
 //!
 //! Resuming from them gives the same bits as a run without the interruption.
 
-use crate::device::kernel_class;
 use crate::learner::Learner;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_checkpoint::{CheckpointError, TrainingState, WeightsHasher, weights};
@@ -57,7 +56,7 @@ pub(crate) fn save(
                 step: cursor.next_step,
                 corpus: cursor.corpus.clone().unwrap_or_default(),
                 recipe_hash: recipe.hash(),
-                kernel_class: kernel_class(recipe).to_owned(),
+                kernel_class: learner.kernel_class.clone(),
                 weights_hash: weights_hash.clone(),
                 scaling,
                 losses: losses.to_vec(),

@@ -15,6 +15,7 @@ use lockstep_parallel::from_recipe::{self, mesh_of};
 use lockstep_parallel::groups::fix_algorithms;
 use lockstep_parallel::{Groups, Replica, StepHost};
 use lockstep_platform::World;
+use lockstep_tensor::device::Compute;
 use lockstep_tensor::{Cpu, peak};
 use serde::Serialize;
 use std::time::Duration;
@@ -48,13 +49,13 @@ pub fn bench_train(
     comm: &Comm,
     num_steps: u64,
 ) -> Result<Option<BenchTrain>, TrainError> {
-    let cpu = device::open(recipe, world)?;
-    let bench = bench_on(&cpu, recipe, world, comm, num_steps)?;
+    let compute = device::open(recipe, world, comm)?;
+    let bench = bench_on(&compute, recipe, world, comm, num_steps)?;
     Ok((comm.group_rank() == 0).then_some(bench))
 }
 
 fn bench_on(
-    cpu: &Cpu,
+    cpu: &Compute,
     recipe: &Recipe,
     world: &World,
     comm: &Comm,
@@ -100,7 +101,7 @@ fn bench_on(
         threads: cpu.num_threads(),
         workers: recipe.run.workers,
         precision: recipe.precision.compute.to_string(),
-        kernels: cpu.isa().to_string(),
+        kernels: cpu.accelerator().map_or_else(|| cpu.isa().to_string(), |it| it.name()),
         num_params: blueprint.num_params() as u64,
         step_seconds,
     })
@@ -141,7 +142,7 @@ pub fn tile_peak_gflops(cpu: &Cpu, world: &World) -> Option<f64> {
 pub fn measure_peak_flops(recipe: &Recipe, world: &World) -> Result<f64, TrainError> {
     let mut all_cores = recipe.clone();
     all_cores.run.threads = world.threads().available();
-    let cpu = device::open(&all_cores, world)?;
+    let cpu = device::open_cpu(&all_cores, world)?;
     let shortest = Duration::from_millis(2);
     let tiles = match recipe.precision.compute {
         Dtype::Bf16 => best_of(world, 10, shortest, |rounds| peak::tile_burst(&cpu, rounds)),

@@ -126,10 +126,10 @@ fn similar(pattern: &str, names: &[&str]) -> String {
 pub(crate) fn agree_on_recipe(
     recipe: &Recipe,
     model: Option<&Blueprint>,
+    class: &str,
     comm: &Comm,
 ) -> Result<(), TrainError> {
     let Recipe { parallel, checkpoint, emulate, .. } = recipe;
-    let class = device::kernel_class(recipe);
     let mut text =
         format!("{}{parallel:?}{checkpoint:?}{emulate:?}{class}", recipe.identity_text());
     for (block, param) in model.into_iter().flat_map(Blueprint::params) {

@@ -11,7 +11,6 @@
 //! [`Replica::visit_checkpoint_pieces`]: lockstep_parallel::Replica::visit_checkpoint_pieces
 
 use crate::checkpoint_dir::dir_of;
-use crate::device::kernel_class;
 use crate::learner::Learner;
 use crate::options::{LastStepReceiver, Options, SaveSignals};
 use crate::resume_state::ResumeState;
@@ -440,7 +439,7 @@ impl CheckpointSaver {
             seconds: self.run_seconds(),
             recipe: self.recipe.to_toml(),
             recipe_hash: self.recipe.hash(),
-            kernel_class: kernel_class(&self.recipe).to_owned(),
+            kernel_class: learner.kernel_class.clone(),
             program: format!("lockstep {}", env!("CARGO_PKG_VERSION")),
             workers: self.comm.group_size(),
         }

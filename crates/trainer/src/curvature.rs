@@ -37,7 +37,7 @@ pub fn largest_curvature(
     let mut recipe = recipe.clone();
     use_one_worker(&mut recipe);
     let comm = &Comm::threads(world, 1, &lockstep_comm::Options::default())?[0];
-    let cpu = device::open(&recipe, world)?;
+    let cpu = device::open(&recipe, world, comm)?;
     let groups = Groups::new(comm, mesh_of(&recipe))?;
     let mut feed = feed::open(&recipe, world, groups.data())?;
     let mut learner = materialize(&recipe, &cpu, &groups, world)?;

@@ -1,21 +1,34 @@
 //! Compute device of a rank, from the recipe.
 
 use crate::TrainError;
+use lockstep_comm::Comm;
 use lockstep_config::{IsaChoice, Recipe};
 use lockstep_model::precision_of;
 use lockstep_platform::World;
+use lockstep_tensor::device::Compute;
 use lockstep_tensor::{Cpu, Isa};
 
 /// Class of kernels with bit-identical results. A run records it, and only ranks of one class train
-/// together. It depends on the compute precision alone: every instruction set performs the same
-/// operations in the same order.
-pub fn kernel_class(recipe: &Recipe) -> &'static str {
-    precision_of(recipe.precision.compute).kernel_class()
+/// together. On a CPU it depends on the compute precision alone: every instruction set performs the
+/// same operations in the same order.
+pub fn kernel_class(recipe: &Recipe, compute: &Compute) -> String {
+    compute.device().kernel_class(precision_of(recipe.precision.compute))
 }
 
-/// Opens the device. `run.isa` selects the instruction set, `run.threads` the number of threads (0
+/// Opens the devices of a rank of `comm`.
+pub fn open(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Compute, TrainError> {
+    let _ = comm;
+    open_cpu(recipe, world).map(Compute::from)
+}
+
+/// Opens the devices of a process that works alone.
+pub fn open_alone(recipe: &Recipe, world: &World) -> Result<Compute, TrainError> {
+    open_cpu(recipe, world).map(Compute::from)
+}
+
+/// Opens the CPU. `run.isa` selects the instruction set, `run.threads` the number of threads (0
 /// divides the cores among the workers).
-pub fn open(recipe: &Recipe, world: &World) -> Result<Cpu, TrainError> {
+pub fn open_cpu(recipe: &Recipe, world: &World) -> Result<Cpu, TrainError> {
     let isa = isa(recipe)?;
     let num_threads = recipe.run.num_threads(world.threads().available(), recipe.run.workers);
     Ok(Cpu::new(isa, num_threads, &|index, body| {

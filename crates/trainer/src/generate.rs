@@ -12,13 +12,13 @@ use lockstep_data::Tokenizer;
 use lockstep_model::{Blueprint, Decoder};
 use lockstep_parallel::from_recipe::blueprint_of;
 use lockstep_platform::World;
-use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Compute, DualBuffer, View};
 
 /// A loaded model for generation.
 pub struct Generator {
-    cpu: Cpu,
+    compute: Compute,
     blueprint: Blueprint,
-    params: Vec<Vec<f32>>,
+    params: Vec<DualBuffer>,
     tokenizer: Tokenizer,
 }
 
@@ -36,10 +36,13 @@ impl Generator {
         world: &World,
     ) -> Result<Self, TrainError> {
         let blueprint = blueprint_of(recipe);
-        let params = pretrained.params(&blueprint)?;
+        let compute = device::open_alone(recipe, world)?;
+        let copied = |params| DualBuffer::zeros_in(compute.accelerator(), params);
+        let params = pretrained.params(&blueprint)?.into_iter().map(copied);
+        let params = params.collect::<lockstep_tensor::device::Result<_>>()?;
         let tokenizer = load_tokenizer(pretrained.path(), world)?;
         tokenizer.require(recipe.model.vocab)?;
-        Ok(Self { cpu: device::open(recipe, world)?, blueprint, params, tokenizer })
+        Ok(Self { compute, blueprint, params, tokenizer })
     }
 
     /// Tokenizer of the model.
@@ -54,9 +57,19 @@ impl Generator {
     pub fn logits(&self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, TrainError> {
         let vocab = self.blueprint.vocab;
         assert!(tokens.iter().all(|token| (*token as usize) < vocab), "a vocabulary of {vocab}");
-        let mut decoder = Decoder::new(&self.blueprint, &self.cpu, 1)?;
-        let mut row = |token: &u32| Ok(decoder.feed(&self.params, &[*token])?.to_vec());
+        let mut decoder = Decoder::new(&self.blueprint, self.compute.device(), 1)?;
+        let params = self.views()?;
+        let mut row = |token: &u32| Ok(decoder.feed(&params, &[*token])?.to_vec());
         tokens.iter().map(&mut row).collect()
+    }
+
+    /// Parameters of each block on the device.
+    fn views(&self) -> Result<Vec<View<'_>>, TrainError> {
+        Ok(self
+            .params
+            .iter()
+            .map(DualBuffer::view)
+            .collect::<lockstep_tensor::device::Result<_>>()?)
     }
 
     /// Continues `prompt` by `num_tokens` tokens. `on_token` receives each token and returns
@@ -81,17 +94,17 @@ impl Generator {
         if text.is_empty() {
             text.push(0);
         }
-        let prompt_len = text.len();
+        let (prompt_len, params) = (text.len(), self.views()?);
         let mut sampler = Sampler::new(sampling);
         let context = self.blueprint.context;
-        let mut decoder = Decoder::new(&self.blueprint, &self.cpu, context)?;
+        let mut decoder = Decoder::new(&self.blueprint, self.compute.device(), context)?;
         let mut fed = text.len().saturating_sub(context);
         for _ in 0..num_tokens {
             if decoder.num_remaining() < text.len() - fed {
                 decoder.reset();
                 fed = text.len() - context.div_ceil(2).min(text.len());
             }
-            let logits = decoder.feed(&self.params, &text[fed..])?;
+            let logits = decoder.feed(&params, &text[fed..])?;
             fed = text.len();
             let token = sampler.draw(logits);
             text.push(token);

@@ -5,7 +5,7 @@ use crate::health::Stability;
 use lockstep_checkpoint::Scaling;
 use lockstep_config::units::Bytes;
 use lockstep_config::{BatchPlan, LossScale, OffloadState, Recipe};
-use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer, Phases, Slot};
+use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer, Phases};
 use lockstep_parallel::Replica;
 use lockstep_platform::{FileKind, World};
 use std::path::{Path, PathBuf};
@@ -29,6 +29,8 @@ pub struct Learner {
     /// Loss scale and skipped steps.
     pub stability: Stability,
     pub(crate) world: World,
+    /// Kernel class of the device; see [`crate::device`].
+    pub(crate) kernel_class: String,
 }
 
 /// Settings that may change between two steps.
@@ -50,8 +52,7 @@ impl Learner {
         self.replica.enter_phase(next.phase, microbatches_per_leaf)?;
         if next.phase != self.current.phase {
             let first_step = self.phases.first_step(next.phase);
-            let slots = self.replica.slots();
-            let mut optimizer = optimizer_at(recipe, &slots, first_step, &self.world)?;
+            let mut optimizer = optimizer_at(recipe, &self.replica, first_step, &self.world)?;
             optimizer.copy_state_from(&self.optimizer);
             self.optimizer = optimizer;
             self.stability.num_skipped_in_phase = 0;
@@ -93,12 +94,13 @@ impl Learner {
 /// New optimizer state for the parameters trained in a step, in memory or offloaded to a file.
 pub(crate) fn optimizer_at(
     recipe: &Recipe,
-    slots: &[Slot],
+    replica: &Replica,
     step: u64,
     world: &World,
 ) -> Result<Optimizer, TrainError> {
+    let (slots, accelerator) = (&replica.slots(), replica.accelerator());
     if recipe.offload.state == OffloadState::None {
-        return Ok(Optimizer::at_step(&recipe.optim, slots, step));
+        return Ok(Optimizer::on_device(&recipe.optim, slots, step, accelerator)?);
     }
     let folder = offload_folder(recipe, world);
     let mut num_bytes = 0;
@@ -106,8 +108,12 @@ pub(crate) fn optimizer_at(
         num_bytes = lens.iter().sum::<usize>() * size_of::<f32>();
         world.files().paged(&folder, lens)
     };
-    Optimizer::in_file(&recipe.optim, slots, step, make)
-        .map_err(|error| TrainError::NoRoom { bytes: Bytes(num_bytes as u64), error })
+    let mut optimizer = Optimizer::in_file(&recipe.optim, slots, step, make)
+        .map_err(|error| TrainError::NoRoom { bytes: Bytes(num_bytes as u64), error })?;
+    if let Some(accelerator) = accelerator {
+        optimizer.stage_on(accelerator)?;
+    }
+    Ok(optimizer)
 }
 
 /// Folder of offloaded optimizer state: `offload.folder`, or the nearest existing parent of the run

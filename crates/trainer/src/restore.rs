@@ -5,7 +5,6 @@
 //! only the ranges that it owns.
 
 use crate::checkpoint_dir::{self, recipe_in, store_in};
-use crate::device::kernel_class;
 use crate::learner::Learner;
 use crate::options::Attempt;
 use crate::pretrained::{self, Pretrained};
@@ -287,7 +286,7 @@ fn from_checkpoint(
     start.seconds = position.seconds;
     start.from = Some(PathBuf::from(reader.folder()));
     start.warnings = warnings;
-    start.warnings.extend(kernel_class_warning(&position.kernel_class, recipe));
+    start.warnings.extend(kernel_class_warning(&position.kernel_class, &learner.kernel_class));
     Ok(start)
 }
 
@@ -320,15 +319,14 @@ fn from_finished(
     }
     let mut start = ResumeState::new(recipe);
     start.losses.extend(&state.losses);
-    start.warnings.extend(kernel_class_warning(&state.kernel_class, recipe));
+    start.warnings.extend(kernel_class_warning(&state.kernel_class, &learner.kernel_class));
     start.step = state.step;
     start.cursor = Cursor { next_step: state.step, corpus: Some(state.corpus) };
     Ok(start)
 }
 
 /// Warns if the kernel class changed.
-fn kernel_class_warning(before: &str, recipe: &Recipe) -> Option<String> {
-    let now = kernel_class(recipe);
+fn kernel_class_warning(before: &str, now: &str) -> Option<String> {
     let message = format!(
         "the run was computed with kernels of class {before} and resumes with {now}: its bits are \
          not those of an uninterrupted run"

@@ -2,7 +2,6 @@
 //!
 //! Vectors are allocated for all steps at the start, so recording a step does not allocate.
 
-use crate::device::kernel_class;
 use crate::emulation::Emulation;
 use crate::evaluate::Evaluation;
 use crate::figures::{AccountedBytes, FiguresByRank, RowFigures, ServerCounters, median};
@@ -125,7 +124,7 @@ impl StepLog {
         let utilization = Utilization::new(recipe, learner.replica.blueprint(), peak);
         telemetry.record(&Event::RunStarted {
             recipe_hash: recipe.hash(),
-            kernel_class: kernel_class(recipe).to_owned(),
+            kernel_class: learner.kernel_class.clone(),
             num_params: learner.replica.blueprint().num_params() as u64,
             tokens_per_step: recipe.tokens_per_step() as u64,
             num_steps: recipe.train.steps,

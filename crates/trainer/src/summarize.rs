@@ -1,6 +1,5 @@
 //! Builds the summary of a finished run.
 
-use crate::device::kernel_class;
 use crate::evaluate::Evaluation;
 use crate::figures::{FiguresByRank, ServerCounters, median};
 use crate::learner::Learner;
@@ -61,7 +60,7 @@ pub(crate) fn summarize(
         losses_hash: step_log.losses_hash(),
         weights_hash,
         recipe_hash: recipe.hash(),
-        kernel_class: kernel_class(recipe).to_owned(),
+        kernel_class: learner.kernel_class.clone(),
         tokens_per_second,
         mfu: step_log.utilization.mfu(tokens_per_second),
         step_seconds_median: median(&step_log.step_seconds),

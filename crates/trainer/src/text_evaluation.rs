@@ -17,7 +17,7 @@ use lockstep_model::Microbatch;
 use lockstep_parallel::Replica;
 use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of, plan_at};
 use lockstep_platform::World;
-use lockstep_tensor::Cpu;
+use lockstep_tensor::device::Compute;
 use lockstep_tensor::device::View;
 use lockstep_tensor::math::scalar;
 use serde::Serialize;
@@ -30,7 +30,7 @@ const MICROBATCH_SEQUENCES: usize = 4;
 pub struct TextEvaluator {
     recipe: Recipe,
     tokenizer: Tokenizer,
-    cpu: Cpu,
+    cpu: Compute,
     replica: Replica,
     is_run: bool,
 }
@@ -69,12 +69,12 @@ impl TextEvaluator {
         let tokenizer = load_tokenizer(folder, world)?;
         tokenizer.require(recipe.model.vocab)?;
         use_one_worker(&mut recipe);
-        let cpu = device::open(&recipe, world)?;
         let settings = lockstep_comm::Options {
             arena_bytes: arena_bytes(&recipe),
             ..lockstep_comm::Options::default()
         };
         let ends = Comm::threads(world, 1, &settings)?;
+        let cpu = device::open(&recipe, world, &ends[0])?;
         let blueprint = blueprint_of(&recipe);
         let plan = plan_at(&recipe, &blueprint, 0);
         pretrained.prove(&blueprint)?;

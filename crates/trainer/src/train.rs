@@ -22,7 +22,7 @@ use lockstep_parallel::Groups;
 use lockstep_parallel::from_recipe::{blueprint_of_rank, mesh_of};
 use lockstep_parallel::groups::fix_algorithms;
 use lockstep_platform::World;
-use lockstep_tensor::Cpu;
+use lockstep_tensor::device::Compute;
 
 /// Trains by the recipe as one rank of `comm`. Rank 0 writes the run folder and returns the
 /// summary; the others return nothing.
@@ -47,16 +47,17 @@ fn train_rank(
     comm: &Comm,
     options: Options,
 ) -> Result<Option<Summary>, TrainError> {
-    let cpu = &device::open(recipe, world)?;
+    let compute = &device::open(recipe, world, comm)?;
     custom_model::check(recipe, options.model.as_ref())?;
-    check::agree_on_recipe(recipe, options.model.as_ref(), comm)?;
+    let class = device::kernel_class(recipe, compute);
+    check::agree_on_recipe(recipe, options.model.as_ref(), &class, comm)?;
     fix_algorithms(recipe, comm);
-    let (recipe, notice) = strategy::choose_local_steps(recipe, &options, world, cpu, comm)?;
-    match strategy::join(cpu, &recipe, world, comm)? {
+    let (recipe, notice) = strategy::choose_local_steps(recipe, &options, world, compute, comm)?;
+    match strategy::join(compute, &recipe, world, comm)? {
         Role::Server => Ok(None),
         Role::Worker { mut strategy, workers } => {
             let comms = [&workers, comm];
-            run_worker(cpu, &recipe, notice, world, comms, options, &mut *strategy)
+            run_worker(compute, &recipe, notice, world, comms, options, &mut *strategy)
         }
     }
 }
@@ -64,7 +65,7 @@ fn train_rank(
 /// Runs one worker. `notice` reports a setting that was chosen at start-up. `workers` are the ranks
 /// that train; `all_ranks` also includes servers, whose failures the run records.
 fn run_worker(
-    cpu: &Cpu,
+    compute: &Compute,
     recipe: &Recipe,
     notice: Option<String>,
     world: &World,
@@ -78,7 +79,7 @@ fn run_worker(
     let mut feed = feed::open(recipe, world, groups.data())?;
     let is_custom = options.model.is_some();
     let model = options.model.take().unwrap_or_else(|| blueprint_of_rank(recipe, groups.rank()));
-    let mut learner = materialize_model(model, recipe, cpu, &groups, world)?;
+    let mut learner = materialize_model(model, recipe, compute, &groups, world)?;
     let mut start = restore::restore(&options, recipe, world, workers, &mut learner)?;
     start.warnings.extend(notice);
     let validation = feed::validation(&mut feed, recipe, groups.data())?;
@@ -104,11 +105,11 @@ fn run_worker(
     event_history::carry_over(&options, folder.as_ref(), world, &mut start)?;
     let peak = options.peak_flops_per_second;
     let mut step_log =
-        StepLog::start(recipe, world, cpu, folder.as_ref(), options.sinks, &learner, peak)?;
+        StepLog::start(recipe, world, compute, folder.as_ref(), options.sinks, &learner, peak)?;
     let checkpoint = start.from.clone();
     let first_step = step_log.resume(start, &options.attempt);
     let mut worker =
-        Worker { cpu, recipe, world, comm: workers, learner, loader, targets, step_log };
+        Worker { cpu: compute, recipe, world, comm: workers, learner, loader, targets, step_log };
     strategy.begin(&mut worker, first_step, checkpoint.as_deref())?;
 
     let mut evaluation = None;

@@ -9,8 +9,9 @@ use lockstep_harness::runs::soak;
 use lockstep_harness::{Runs, corpora};
 use lockstep_model::{Microbatch, MicrobatchShape, describe};
 use lockstep_parallel::{Leaves, Replica, ReplicaPlan};
+use lockstep_tensor::Isa;
+use lockstep_tensor::device::Compute;
 use lockstep_tensor::device::View;
-use lockstep_tensor::{Cpu, Isa};
 use lockstep_trainer::{Options, TrainError};
 
 /// A scratch folder with `shards`, `texts` and `tokenizer.json` in it.
@@ -197,7 +198,7 @@ fn a_vocabulary_that_does_not_fit_is_refused_with_both_numbers() {
 /// Bits of the loss of a batch and of every gradient.
 fn loss_and_gradients(recipe: &Recipe, batch: &Batch) -> (u64, Vec<u32>) {
     let world = lockstep_platform::real();
-    let cpu = Cpu::single(Isa::detect());
+    let cpu = Compute::single(Isa::detect());
     let arena_bytes = lockstep_trainer::arena_bytes(recipe);
     let options = lockstep_comm::Options { arena_bytes, ..lockstep_comm::Options::default() };
     let ends = Comm::threads(&world, 1, &options).expect("one worker");

@@ -10,8 +10,9 @@ use lockstep_model::{Microbatch, MicrobatchShape};
 use lockstep_optim::{Clip, Update};
 use lockstep_parallel::Groups;
 use lockstep_parallel::from_recipe::mesh_of;
+use lockstep_tensor::Isa;
+use lockstep_tensor::device::Compute;
 use lockstep_tensor::device::View;
-use lockstep_tensor::{Cpu, Isa};
 use lockstep_trainer::learner::Learner;
 use lockstep_trainer::materialize;
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(cpu: &Cpu, family: &str, microbatch_size: usize, compute: Dtype) -> Self {
+    fn new(cpu: &Compute, family: &str, microbatch_size: usize, compute: Dtype) -> Self {
         let golden = Golden::load(&lockstep_platform::real(), family);
         let mut recipe = golden.recipe(microbatch_size);
         recipe.precision.compute = compute;
@@ -74,7 +75,7 @@ impl Case {
     }
 
     /// Forward and backward of the whole batch; the mean loss.
-    fn run(&mut self, cpu: &Cpu, step: u64) -> f64 {
+    fn run(&mut self, cpu: &Compute, step: u64) -> f64 {
         let seed = self.recipe.train.seed;
         let (microbatch, learner) = self.microbatches();
         let num_targets = microbatch(0).num_targets as f64;
@@ -91,7 +92,7 @@ impl Case {
 }
 
 /// Each model family with the batch as one micro-batch and as two.
-fn for_each_case(cpu: &Cpu, mut check: impl FnMut(Case)) {
+fn for_each_case(cpu: &Compute, mut check: impl FnMut(Case)) {
     for family in ["gpt2", "llama"] {
         for microbatch_size in [2, 1] {
             check(Case::new(cpu, family, microbatch_size, Dtype::F32));
@@ -101,7 +102,7 @@ fn for_each_case(cpu: &Cpu, mut check: impl FnMut(Case)) {
 
 #[test]
 fn logits_and_loss_agree_with_pytorch() {
-    let cpu = Cpu::single(Isa::detect());
+    let cpu = Compute::single(Isa::detect());
     for_each_case(&cpu, |mut case| {
         let (mut logits, mut loss) = (Vec::new(), 0.0);
         for index in 0..case.num_microbatches() {
@@ -119,7 +120,7 @@ fn logits_and_loss_agree_with_pytorch() {
 
 #[test]
 fn every_gradient_agrees_with_pytorch() {
-    let cpu = Cpu::single(Isa::detect());
+    let cpu = Compute::single(Isa::detect());
     for_each_case(&cpu, |mut case| {
         let loss = case.run(&cpu, 0);
         case.tolerance().assert("loss", &[loss], &case.golden.f64("loss"));
@@ -132,7 +133,7 @@ fn every_gradient_agrees_with_pytorch() {
 
 #[test]
 fn ten_steps_of_adamw_give_the_losses_of_pytorch() {
-    let cpu = Cpu::single(Isa::detect());
+    let cpu = Compute::single(Isa::detect());
     for_each_case(&cpu, |mut case| {
         let expected = case.golden.f64("losses");
         assert_eq!(expected.len(), 10);
@@ -161,7 +162,7 @@ fn squares(found: &[f32], truth: &[f32]) -> (f64, f64) {
 /// distribution: the norms of n such errors scatter by 1 / sqrt(2 n).
 #[test]
 fn gradients_in_bf16_are_no_further_from_float64_than_those_of_pytorch() {
-    let cpu = Cpu::single(Isa::detect());
+    let cpu = Compute::single(Isa::detect());
     let path = lockstep_harness::golden::folder().join("bf16.txt");
     let text = lockstep_platform::real().files().read_to_string(&path).expect("it is committed");
     for family in ["gpt2", "llama"] {

@@ -7,6 +7,7 @@ use lockstep_config::Recipe;
 use lockstep_harness::recipes::{Small, TINY, WIDE};
 use lockstep_harness::runs::bless;
 use lockstep_harness::{Runs, golden};
+use lockstep_model::precision_of;
 use std::fmt::Write;
 
 const BLESS: &str = "LOCKSTEP_BLESS=1 cargo test -p lockstep-harness --test suite golden_losses";
@@ -34,7 +35,7 @@ fn file(small: &Small, recipe: &Recipe, losses: &[f64]) -> String {
         recipe.num_microbatches(),
         recipe.num_leaves(),
         recipe.precision.compute,
-        lockstep_trainer::device::kernel_class(recipe),
+        precision_of(recipe.precision.compute).kernel_class(),
     );
     for loss in losses {
         // Losses of untrained bytes are below ten, so six decimals make seven digits.

@@ -176,7 +176,7 @@ fn workers_with_different_weights_report_the_tensor() {
     let ends = Comm::threads(world, 2, &lockstep_comm::Options::default()).expect("two workers");
     let load = |end: &Comm, folder: &Path| {
         let recipe = recipe(folder, &["run.workers=2"]);
-        let cpu = device::open(&recipe, world)?;
+        let cpu = device::open(&recipe, world, end)?;
         let groups = Groups::new(end, mesh_of(&recipe))?;
         let mut learner = materialize(&recipe, &cpu, &groups, world)?;
         pretrained::load(&recipe, world, &mut learner)

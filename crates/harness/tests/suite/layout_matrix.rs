@@ -24,9 +24,10 @@ use lockstep_parallel::{Groups, Replica};
 use lockstep_planner::memory::Memory;
 use lockstep_planner::traffic::embedding_rows;
 use lockstep_platform::World;
+use lockstep_tensor::Isa;
+use lockstep_tensor::device::Compute;
 use lockstep_tensor::device::View;
 use lockstep_tensor::random::Key;
-use lockstep_tensor::{Cpu, Isa};
 use lockstep_trainer::learner::Learner;
 use lockstep_trainer::{TrainError, materialize};
 use std::collections::BTreeMap;
@@ -106,7 +107,7 @@ impl Batch {
 
 /// Three steps of one rank.
 fn train_rank(recipe: &Recipe, world: &World, comm: &Comm) -> Result<RankOutcome, TrainError> {
-    let cpu = &Cpu::single(Isa::detect());
+    let cpu = &Compute::single(Isa::detect());
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut learner = materialize(recipe, cpu, &groups, world)?;
     let (mut losses, mut grads, mut weights) = (Vec::new(), Vec::new(), Tensors::new());
@@ -128,7 +129,7 @@ fn train_rank(recipe: &Recipe, world: &World, comm: &Comm) -> Result<RankOutcome
             let first = slot.first - param.first();
             grads.push(Piece { step, param, first, values: values.to_vec() });
         }
-        let sums = replica.unscale(cpu, sums);
+        let sums = replica.unscale(cpu, sums).expect("memory");
         let clip = replica.clip(cpu, sums, clip)?;
         replica.step(cpu, optimizer, &Update { count: step + 1, lr, clip })?;
     }

@@ -11,13 +11,14 @@ use lockstep_parallel::strategies::{plan_of, programs};
 use lockstep_parallel::{Replica, TaskSpan};
 use lockstep_platform::{World, real};
 use lockstep_schedule::step::verify;
-use lockstep_tensor::{Cpu, Isa};
+use lockstep_tensor::Isa;
+use lockstep_tensor::device::Compute;
 
 const NUM_RANKS: usize = 2;
 
 /// Spans of each of two steps, of which the second is sampled.
 fn spans_of_rank(comm: &Comm, world: &World, recipe: &Recipe) -> [Vec<(TaskSpan, String)>; 2] {
-    let cpu = &Cpu::single(Isa::detect());
+    let cpu = &Compute::single(Isa::detect());
     let blueprint = blueprint_of_rank(recipe, 0);
     let plan = plan_at(recipe, &blueprint, 0);
     let shape = plan.microbatch;

@@ -18,6 +18,7 @@ use lockstep_parallel::strategy::{
 use lockstep_planner::traffic::{self, Interconnect};
 use lockstep_platform::{World, real};
 use lockstep_schedule::step::{Contents, Message, MessageKind, Program, Queue, TaskOp, verify};
+use lockstep_tensor::device::Compute;
 use lockstep_tensor::{Cpu, Isa};
 
 const NUM_RANKS: usize = 4;
@@ -116,7 +117,7 @@ impl Strategy for Pushes {
 type Steps = Vec<(Vec<f32>, u64)>;
 
 fn train(comm: &Comm, world: &World, recipe: &lockstep_config::Recipe) -> Steps {
-    let (cpu, rank) = (&Cpu::single(Isa::detect()), comm.group_rank());
+    let (cpu, rank) = (&Compute::single(Isa::detect()), comm.group_rank());
     let blueprint = blueprint_of_rank(recipe, 0);
     let plan = plan_at(recipe, &blueprint, 0);
     let shape = plan.microbatch;

@@ -339,13 +339,14 @@ impl Compression {
 
 impl Strategy for Compression {
     /// Freezes the second moments of 1-bit Adam when its warm-up ends.
-    fn begin_step(&mut self, at: &mut StrategyContext<'_>) {
+    fn begin_step(&mut self, at: &mut StrategyContext<'_>) -> Result<(), CommError> {
         if let (Some(step), Some(optimizer)) = (self.freezes_at, at.optimizer.as_deref_mut())
             && step == at.step
         {
             optimizer.freeze_second_moments(step);
         }
         self.begin(at.step);
+        Ok(())
     }
 
     fn run(

@@ -41,11 +41,13 @@ use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::{AggregationRule, BatchPlan, FederatedMethod, Optim, Recipe};
 use lockstep_mesh::Group;
 use lockstep_optim::{ClipPlan, LearningRate, Optimizer};
+use lockstep_tensor::device::Compute;
 use lockstep_tensor::{Cpu, Isa};
 use round::RoundUpdates;
 use server_optimizer::ServerOptimizer;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 pub use rounds::FederatedRounds;
 
@@ -223,12 +225,18 @@ impl Federation {
             ..ReplicaPlan::single_rank(microbatch, leaves)
         };
         // A client's weights replace the initial ones.
-        let (blueprint, cpu) = (blueprint_of_rank(recipe, 0), Cpu::single(Isa::detect()));
+        let accelerator = at.accelerator();
+        let cpu = Cpu::single(Isa::detect());
+        let compute = match accelerator {
+            Some(device) => Compute::accelerated(cpu, Arc::clone(device)),
+            None => cpu.into(),
+        };
+        let blueprint = blueprint_of_rank(recipe, 0);
         let tensors = blueprint.tensors();
         let clip = ClipPlan::new(&recipe.optim, tensors.iter().map(|(_, p)| p.name.as_str()));
         let (places, len) = places_of(&blueprint);
         let mut replica_of_client =
-            Replica::materialize(blueprint, plan.seed, &cpu, alone, &own, at.world)?;
+            Replica::materialize(blueprint, plan.seed, &compute, alone, &own, at.world)?;
         replica_of_client.adopt(Box::new(KeepGradients))?;
         let is_coordinator = comm.group_rank() == COORDINATOR;
         let zeros = |is_used: bool| vec![0.0; if is_used { len } else { 0 }];

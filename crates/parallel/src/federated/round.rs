@@ -11,6 +11,7 @@ use crate::robust_aggregation::{Aggregator, aggregate, norm, scale_to};
 use lockstep_comm::{Comm, CommError, Element, Reduction};
 use lockstep_optim::{Optimizer, Update};
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::Result as DeviceResult;
 use lockstep_tensor::random::Key;
 
 /// Updates of a round that ends.
@@ -30,7 +31,12 @@ pub(super) struct RoundUpdates {
 
 impl Federation {
     /// Gives the global weights to every client of the round on this rank.
-    pub(super) fn begin_round(&mut self, round: u64, clients: &[usize], num_steps: u64) {
+    pub(super) fn begin_round(
+        &mut self,
+        round: u64,
+        clients: &[usize],
+        num_steps: u64,
+    ) -> DeviceResult<()> {
         let own = Self::own_clients(&self.plan, self.comm.group_rank());
         let Self { plan, active_clients, anchor, before, replica_of_client, .. } = self;
         let here = clients.iter().enumerate().filter(|(_, client)| own.contains(client));
@@ -41,18 +47,20 @@ impl Federation {
             let less = if index == 0 { 0.0 } else { key.uniform_f64(client as u64) };
             let most = 1.0 - (1.0 - plan.least_steps) * less;
             let is_stale = !before.is_empty() && plan.arrivals.is_byzantine(plan.seed, client);
-            ActiveClient {
+            let on = replica_of_client.accelerator();
+            Ok(ActiveClient {
                 client,
                 index,
                 weights: if is_stale { before.clone() } else { anchor.clone() },
-                optimizer: Optimizer::new(&plan.optim, &slots),
+                optimizer: Optimizer::on_device(&plan.optim, &slots, 0, on)?,
                 allowed: ((num_steps as f64 * most).ceil() as u64).clamp(1, num_steps),
                 taken: 0,
                 rates: 0.0,
                 is_finite: true,
-            }
+            })
         };
-        *active_clients = here.map(active).collect();
+        *active_clients = here.map(active).collect::<DeviceResult<_>>()?;
+        Ok(())
     }
 
     /// Gives a client its turn, unless it has taken its steps of the round or has stopped.
@@ -76,7 +84,7 @@ impl Federation {
         let active = &mut self.active_clients[turn];
         let loss = replica_of_client.end_passes(cpu)?;
         let sums = replica_of_client.finish_reduce(cpu)?;
-        let sums = replica_of_client.unscale(cpu, sums);
+        let sums = replica_of_client.unscale(cpu, sums)?;
         let own = controls.get(&active.client);
         for slot in replica_of_client.slots() {
             let place = places[&slot.name].clone();

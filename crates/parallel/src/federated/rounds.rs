@@ -48,13 +48,14 @@ impl StrategyPlan for FederatedRounds {
 }
 
 impl Strategy for Federation {
-    fn begin_step(&mut self, at: &mut StrategyContext<'_>) {
+    fn begin_step(&mut self, at: &mut StrategyContext<'_>) -> Result<(), CommError> {
         let round = self.recipe.round_at(at.step);
         if at.step == round.start {
             let clients = self.recipe.clients_at(at.step);
-            self.begin_round(round.start, &clients, round.end - round.start);
+            self.begin_round(round.start, &clients, round.end - round.start)?;
         }
         self.report.fill(0.0);
+        Ok(())
     }
 
     fn run_passes(&mut self, passes: &Passes<'_, '_>) -> Result<bool, CommError> {

@@ -12,8 +12,8 @@ use lockstep_comm::CommError;
 use lockstep_model::Grads;
 use lockstep_optim::{Optimizer, Update};
 use lockstep_schedule::step::{Contents, Lengths, MessageKind, Program, TaskId, TaskOp, Use};
-use lockstep_tensor::device::ViewMut;
-use lockstep_tensor::{Cpu, reduce};
+use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Result as DeviceResult, View};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -72,14 +72,17 @@ impl ParamStore {
         }
         // The two ranges may share a buffer and cannot be borrowed together.
         let mut spare = std::mem::take(&mut self.spare);
-        let addend = &mut spare[..owner.len()];
+        let len = owner.len();
         if let TaskOp::Recv(_) = op {
-            link.call(|comm| comm.recv(addend, mirror_device, tag))?;
+            link.call(|comm| comm.recv(&mut spare[..len], mirror_device, tag))?;
         } else {
             if pair.is_mirror_here() {
-                addend.copy_from_slice(&self.own_grads(pair.mirror.0)[mirror]);
+                let addend = self.own_grads_view(pair.mirror.0)?.range(mirror);
+                let (device, spare) = spare.on_device(cpu)?;
+                device.copy(addend, spare.range(0..len))?;
             }
-            reduce::add_assign(cpu, &mut self.own_grads_mut(pair.owner.0)[owner], addend);
+            let total = self.own_grads_view_mut(pair.owner.0)?.range(owner);
+            spare.device(cpu).add_assign(total, spare.view()?.range(0..len))?;
         }
         self.spare = spare;
         Ok(())
@@ -99,8 +102,10 @@ impl ParamStore {
         for task in tasks.map(TaskId) {
             match program.tasks[task.0 as usize].op {
                 TaskOp::Update { bucket } => {
-                    if let Some((params, grads)) = self.own_pair_mut(bucket as usize) {
-                        optimizer.step_block(cpu, update, bucket as usize, params, grads);
+                    let bucket = bucket as usize;
+                    if let Some((device, params, grads)) = self.own_pair_mut(cpu, bucket)? {
+                        let grads = grads.into_view();
+                        optimizer.step_on(device, update, bucket, params, grads)?;
                     }
                 }
                 TaskOp::Send(message) | TaskOp::Recv(message) => {
@@ -132,13 +137,9 @@ impl Store for ParamStore {
         self.arrive_bucket(self.buckets.of_block(block))
     }
 
-    fn params(&self, block: usize) -> &[f32] {
-        let bucket = self.buckets.of_block(block);
-        let range = self.buckets.list[bucket].block(block);
-        match &self.weights {
-            Weights::Whole(whole) => &whole.bucket(bucket)[range],
-            Weights::Sharded(sharded) => &sharded.bucket(bucket)[range],
-        }
+    fn params(&self, block: usize) -> DeviceResult<View<'_>> {
+        let (params, range) = self.params_of(block);
+        Ok(params.view()?.range(range))
     }
 
     fn params_and_grads(
@@ -146,26 +147,24 @@ impl Store for ParamStore {
         cpu: &Cpu,
         block: usize,
         leaf: Option<u32>,
-    ) -> (&[f32], Grads<'_>) {
-        let bucket = self.buckets.of_block(block);
-        let range = self.buckets.list[bucket].block(block);
-        let params = match &self.weights {
-            Weights::Whole(whole) => &whole.bucket(bucket)[range],
-            Weights::Sharded(sharded) => &sharded.bucket(bucket)[range],
-        };
-        let runs = &self.trained.of_block[block];
+    ) -> DeviceResult<(View<'_>, Grads<'_>)> {
+        let Self { buckets, weights, grads, trained, .. } = self;
+        let bucket = buckets.of_block(block);
+        let range = buckets.list[bucket].block(block);
+        let params = weights.bucket(bucket).view()?.range(range);
+        let runs = &trained.of_block[block];
         if runs.is_empty() {
-            return (params, Grads::none());
+            return Ok((params, Grads::none()));
         }
-        let grads = match &mut self.grads {
-            Gradients::Whole(whole) => whole.microbatch_buffer(cpu, bucket),
+        let values = match grads {
+            Gradients::Whole(whole) => whole.microbatch_buffer(cpu, bucket)?,
             Gradients::Sharded(sharded) => {
                 let leaf = leaf.expect("the program numbers the leaves of sharded gradients");
-                sharded.microbatch_buffer(cpu, bucket, leaf as usize)
+                sharded.microbatch_buffer(cpu, bucket, leaf as usize)?
             }
         };
-        let range = self.trained.grads.list[bucket].block(block);
-        (params, Grads::new(ViewMut::of(&mut grads[range]), runs))
+        let range = trained.grads.list[bucket].block(block);
+        Ok((params, Grads::new(values.range(range), runs)))
     }
 
     fn first_trained(&self) -> usize {
@@ -178,8 +177,10 @@ impl Store for ParamStore {
             return Ok(());
         }
         match &mut self.grads {
-            Gradients::Whole(whole) if self.is_alone => whole.finish_microbatch_alone(cpu, bucket),
-            Gradients::Whole(whole) => whole.finish_microbatch(cpu, bucket),
+            Gradients::Whole(whole) if self.is_alone => {
+                whole.finish_microbatch_alone(cpu, bucket)?
+            }
+            Gradients::Whole(whole) => whole.finish_microbatch(cpu, bucket)?,
             Gradients::Sharded(sharded) => sharded.finish_microbatch(bucket),
         }
         Ok(())
@@ -188,8 +189,7 @@ impl Store for ParamStore {
     fn communicate(&mut self, cpu: &Cpu, program: &Program, task: TaskId) -> Result<(), CommError> {
         if let TaskOp::CopyMirror { pair } = program.tasks[task.0 as usize].op {
             let buckets = Arc::clone(&self.buckets);
-            self.copy_to_mirror(&buckets, mirror_pair(&buckets, pair));
-            return Ok(());
+            return self.copy_to_mirror(&buckets, mirror_pair(&buckets, pair));
         }
         let Self { buckets, weights, grads, overlap, .. } = self;
         match (program.tasks[task.0 as usize].op, weights, grads) {

@@ -11,6 +11,7 @@ use lockstep_schedule::step::{
     Contents, Message, MessageKind, Program, ServerCall, TaskId, TaskOp, Use,
 };
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::{Result as DeviceResult, View};
 use std::sync::{Arc, PoisonError};
 
 /// Store of a worker of parameter servers.
@@ -25,7 +26,7 @@ impl Store for ServedStore<'_> {
         self.complete(self.store.buckets.of_block(block))
     }
 
-    fn params(&self, block: usize) -> &[f32] {
+    fn params(&self, block: usize) -> DeviceResult<View<'_>> {
         self.store.params(block)
     }
 
@@ -34,7 +35,7 @@ impl Store for ServedStore<'_> {
         cpu: &Cpu,
         block: usize,
         leaf: Option<u32>,
-    ) -> (&[f32], Grads<'_>) {
+    ) -> DeviceResult<(View<'_>, Grads<'_>)> {
         self.store.params_and_grads(cpu, block, leaf)
     }
 

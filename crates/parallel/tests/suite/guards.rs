@@ -50,7 +50,7 @@ fn the_first_bad_gradient_is_found_wherever_it_was_computed() {
             let loss = replica.run_microbatches(&worker.cpu, 1, 0, &microbatch).expect("a step");
             assert!(!loss.is_finite(), "{layout:?}");
             let sums = replica.finish_reduce(&worker.cpu).expect("a step");
-            let sums = replica.unscale(&worker.cpu, sums);
+            let sums = replica.unscale(&worker.cpu, sums).expect("memory");
             assert!(
                 !replica
                     .clip(&worker.cpu, sums, &ClipPlan::global(1.0))

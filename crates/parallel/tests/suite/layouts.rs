@@ -13,6 +13,9 @@ use lockstep_model::describe;
 use lockstep_optim::Optimizer;
 use lockstep_parallel::{Stages, stages};
 use lockstep_schedule::pipeline::Kind;
+use lockstep_tensor::device::Compute;
+use lockstep_tensor::{Cpu, Isa};
+use std::sync::Arc;
 
 const NUM_LEAVES: usize = 8;
 const NUM_STEPS: u64 = 3;
@@ -46,7 +49,9 @@ fn train(worker: &Worker<'_>, task: &Task, layout: &Layout) -> Outcome {
     let num_microbatches = NUM_LEAVES * task.microbatches_per_leaf;
     let mut replica =
         worker.replica(&task.model, layout.plan(task.microbatches_per_leaf)).expect("room");
-    let mut optimizer = Optimizer::new(&settings(task.optim), &replica.slots());
+    let (slots, accelerator) = (replica.slots(), replica.accelerator());
+    let mut optimizer =
+        Optimizer::on_device(&settings(task.optim), &slots, 0, accelerator).expect("room");
     let held_out = Batch::new(&task.model, 11, 99);
     let mut numbers = Vec::new();
     for step in 0..NUM_STEPS {
@@ -221,5 +226,35 @@ fn backward_in_two_halves_gives_the_same_bits() {
     for model in [llama(false), gpt2(true)] {
         let task = Task { model, microbatches_per_leaf: 1, optim: OptimName::AdamW };
         assert_layouts_agree(&task, &pipelines(&task, Kind::ZeroBubble, &[(1, 1), (2, 1), (3, 1)]));
+    }
+}
+
+/// A second CPU takes the place of the accelerator. Its memory is apart from the copies that
+/// collectives and evaluations use, so a value that is used on the stale side shows in the bits.
+#[test]
+fn buffers_on_an_accelerator_give_the_bits_of_the_cpu() {
+    let accelerated = || {
+        let cpu = || Cpu::single(Isa::detect());
+        Compute::accelerated(cpu(), Arc::new(cpu()))
+    };
+    for (model, optim) in [(llama(true), OptimName::AdamW), (gpt2(false), OptimName::Lamb)] {
+        let task = Task { model, microbatches_per_leaf: 2, optim };
+        let expected = alone(|worker| train(worker, &task, &Layout::even(NUM_LEAVES, 1, 0)));
+        let one_rank = layouts(2).into_iter().filter(|layout| layout.num_workers() == 1);
+        let two_ranks = (0..4).map(|zero| Layout {
+            overlap: zero % 2 == 0,
+            bucket_len: BUCKET_LENS[zero % 3],
+            ..Layout::even(NUM_LEAVES, 2, zero)
+        });
+        let pipelines = pipelines(&task, Kind::ZeroBubble, &[(2, 1)]).into_iter().take(2);
+        for layout in one_rank.chain(two_ranks).chain(pipelines) {
+            let outcomes = on_ranks(layout.num_workers(), |worker| {
+                let worker = Worker { cpu: accelerated(), ..*worker };
+                train(&worker, &task, &layout)
+            });
+            for outcome in outcomes {
+                outcome.assert_same(&expected, &format!("{task:?}, {layout:?}"));
+            }
+        }
     }
 }

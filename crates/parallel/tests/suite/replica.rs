@@ -9,6 +9,7 @@ use lockstep_config::{Family, Group, Model, OptimName};
 use lockstep_model::{Microbatch, Recompute, describe};
 use lockstep_optim::{Clip, Optimizer, Phases, Slot, Update};
 use lockstep_parallel::{Footprint, Leaves, RecomputePlan, Replica, ReplicaPlan};
+use lockstep_tensor::device::Compute;
 use lockstep_tensor::{Cpu, Isa};
 
 fn plan(num_leaves: usize, microbatches_per_leaf: usize) -> ReplicaPlan {
@@ -149,9 +150,9 @@ fn a_tied_table_gets_the_gradients_of_both_uses_added_once() {
 fn training_learns_and_does_not_depend_on_threads_or_recomputation() {
     #[expect(clippy::disallowed_methods, reason = "a test needs no simulated world")]
     let two_threads = || {
-        Cpu::new(Isa::detect(), 2, &|_, run| {
+        Compute::from(Cpu::new(Isa::detect(), 2, &|_, run| {
             std::thread::spawn(run);
-        })
+        }))
     };
     for family in [Family::Llama, Family::Gpt2] {
         let model = Model { family, kv_heads: 4, tied: true, dropout: 0.1, ..SMALL };

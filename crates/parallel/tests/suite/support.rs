@@ -9,9 +9,10 @@ use lockstep_model::{
 use lockstep_optim::{ClipPlan, Optimizer, Phases, Update};
 use lockstep_parallel::{Leaves, RecomputePlan, Replica, ReplicaPlan, Stages};
 use lockstep_platform::{World, real};
+use lockstep_tensor::Isa;
+use lockstep_tensor::device::Compute;
 use lockstep_tensor::device::View;
 use lockstep_tensor::random::Key;
-use lockstep_tensor::{Cpu, Isa};
 use std::panic::resume_unwind;
 use std::thread::ScopedJoinHandle;
 
@@ -164,7 +165,7 @@ impl Layout {
 
 /// One rank of a run.
 pub(crate) struct Worker<'a> {
-    pub(crate) cpu: Cpu,
+    pub(crate) cpu: Compute,
     pub(crate) comm: &'a Comm,
     pub(crate) world: &'a World,
 }
@@ -183,7 +184,7 @@ pub(crate) fn on_ranks<R: Send>(
     let world = real();
     let options = Options { arena_bytes: 32 << 20, ..Options::default() };
     let ends = Comm::threads(&world, num_ranks, &options).expect("a world of threads");
-    let run = |comm| body(&Worker { cpu: Cpu::single(Isa::detect()), comm, world: &world });
+    let run = |comm| body(&Worker { cpu: Compute::single(Isa::detect()), comm, world: &world });
     std::thread::scope(|scope| {
         let threads: Vec<_> = ends.iter().map(|comm| scope.spawn(move || run(comm))).collect();
         let join = |thread: ScopedJoinHandle<'_, R>| {
@@ -209,7 +210,7 @@ pub(crate) fn train_step(
     let loss = replica
         .run_microbatches(&worker.cpu, 1, step, &|microbatch| batch.microbatch(microbatch))?;
     let sums = replica.finish_reduce(&worker.cpu)?;
-    let sums = replica.unscale(&worker.cpu, sums);
+    let sums = replica.unscale(&worker.cpu, sums).expect("memory");
     let clip = replica.clip(&worker.cpu, sums, &ClipPlan::global(1.0))?;
     let update = Update { count: step + 1, lr: 0.01, clip };
     replica.step(&worker.cpu, optimizer, &update)?;

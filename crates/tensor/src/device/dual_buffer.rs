@@ -8,13 +8,12 @@
 #![expect(unsafe_code, reason = "a shared borrow brings the copy on the host up to date")]
 
 use super::Device;
-use super::compute::Compute;
 use super::error::Result;
 use super::view::{Buffer, Dtype, View, ViewMut};
 use crate::Cpu;
 use std::cell::UnsafeCell;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Host memory that a copy can be kept in.
@@ -62,16 +61,16 @@ impl<H: HostCopy> DualBuffer<H> {
     }
 
     /// Zeros, where blocks compute.
-    pub fn zeros(compute: &Compute, len: usize) -> Result<Self> {
-        let accelerator = DeviceSide::of(compute, len, Current::Device)?;
+    pub fn zeros(accelerator: Option<&Arc<dyn Device>>, len: usize) -> Result<Self> {
+        let accelerator = DeviceSide::of(accelerator, len, Current::Device)?;
         let host = accelerator.is_none().then(|| H::zeros(len));
         Ok(Self { host: UnsafeCell::new(host), accelerator, len })
     }
 
     /// Zeros where blocks compute; their copy, or the values themselves, are in this memory.
-    pub fn zeros_in(compute: &Compute, host: H) -> Result<Self> {
+    pub fn zeros_in(accelerator: Option<&Arc<dyn Device>>, host: H) -> Result<Self> {
         let len = host.len();
-        let accelerator = DeviceSide::of(compute, len, Current::Both)?;
+        let accelerator = DeviceSide::of(accelerator, len, Current::Both)?;
         Ok(Self { host: UnsafeCell::new(Some(host)), accelerator, len })
     }
 
@@ -119,6 +118,32 @@ impl<H: HostCopy> DualBuffer<H> {
         };
         *side.lock() = Current::Device;
         Ok(side.buffer.get_mut().view_mut())
+    }
+
+    /// The device, and the elements on it, to write.
+    pub fn on_device<'d, 'a: 'd, 'c: 'd>(
+        &'a mut self,
+        cpu: &'c Cpu,
+    ) -> Result<(&'d dyn Device, ViewMut<'a>)> {
+        self.view_mut()?;
+        match &mut self.accelerator {
+            Some(DeviceSide { device, buffer, .. }) => Ok((&**device, buffer.get_mut().view_mut())),
+            None => {
+                let host = self.host.get_mut().as_mut().expect("the only side");
+                Ok((cpu, ViewMut::of(&mut **host)))
+            }
+        }
+    }
+
+    /// Copies elements of another buffer to `at`, on the device.
+    pub fn copy_from(&mut self, at: Range<usize>, from: &Self, range: Range<usize>) -> Result<()> {
+        if from.accelerator.is_none() {
+            self[at].copy_from_slice(&from[range]);
+            return Ok(());
+        }
+        self.view_mut()?;
+        let Some(side) = &mut self.accelerator else { unreachable!("buffers of one rank") };
+        side.device.copy(from.view()?.range(range), side.buffer.get_mut().view_mut().range(at))
     }
 
     /// Makes the host's side current. A failure of the device is kept there: its next operation
@@ -177,8 +202,12 @@ impl<H> fmt::Debug for DualBuffer<H> {
 }
 
 impl DeviceSide {
-    fn of(compute: &Compute, len: usize, current: Current) -> Result<Option<Self>> {
-        let Some(device) = compute.accelerator() else { return Ok(None) };
+    fn of(
+        accelerator: Option<&Arc<dyn Device>>,
+        len: usize,
+        current: Current,
+    ) -> Result<Option<Self>> {
+        let Some(device) = accelerator else { return Ok(None) };
         let buffer = device.allocate(Dtype::F32, len)?;
         let (device, current) = (Arc::clone(device), Mutex::new(current));
         Ok(Some(Self { device, buffer: UnsafeCell::new(buffer), current }))
@@ -193,6 +222,7 @@ impl DeviceSide {
 mod tests {
     use super::*;
     use crate::Isa;
+    use crate::device::Compute;
 
     /// A second CPU in the place of an accelerator: its memory is apart from the copy.
     fn accelerated() -> Compute {
@@ -203,7 +233,7 @@ mod tests {
     #[test]
     fn the_side_that_is_used_has_the_last_values_of_either() {
         for compute in [accelerated(), Compute::single(Isa::detect())] {
-            let mut buffer = DualBuffer::<Vec<f32>>::zeros(&compute, 3).unwrap();
+            let mut buffer = DualBuffer::<Vec<f32>>::zeros(compute.accelerator(), 3).unwrap();
             let device = compute.device();
             device.fill(buffer.view_mut().unwrap().range(1..3), 2.0).unwrap();
             assert_eq!(buffer[..], [0.0, 2.0, 2.0]);
@@ -220,7 +250,7 @@ mod tests {
     #[test]
     fn values_that_stay_on_the_device_need_no_memory_of_the_host() {
         let compute = accelerated();
-        let mut buffer = DualBuffer::<Vec<f32>>::zeros(&compute, 8).unwrap();
+        let mut buffer = DualBuffer::<Vec<f32>>::zeros(compute.accelerator(), 8).unwrap();
         compute.device().fill(buffer.view_mut().unwrap(), 1.0).unwrap();
         assert!(buffer.view().is_ok() && buffer.host.get_mut().is_none());
         assert!(buffer.iter().all(|x| *x == 1.0) && buffer.host.get_mut().is_some());

@@ -263,6 +263,18 @@ impl<'a, T: Element> From<&'a [T]> for View<'a> {
     }
 }
 
+impl<'a, T: Element> From<&'a Vec<T>> for View<'a> {
+    fn from(data: &'a Vec<T>) -> Self {
+        Self::of(data)
+    }
+}
+
+impl<'a> From<&View<'a>> for View<'a> {
+    fn from(view: &View<'a>) -> Self {
+        *view
+    }
+}
+
 impl<'a, T: Element> From<&'a mut [T]> for ViewMut<'a> {
     fn from(data: &'a mut [T]) -> Self {
         Self::of(data)

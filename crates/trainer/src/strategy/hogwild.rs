@@ -285,6 +285,7 @@ mod tests {
     use lockstep_parallel::Groups;
     use lockstep_parallel::from_recipe::mesh_of;
     use lockstep_tensor::Isa;
+    use lockstep_tensor::device::Compute;
 
     #[test]
     fn a_gradient_that_is_thrown_away_counts_as_no_step() {
@@ -296,7 +297,7 @@ mod tests {
         let preset = Some("quadratic".to_owned());
         let recipe = resolve(&Sources { preset, sets, ..Sources::default() });
         let recipe = recipe.unwrap_or_else(|errors| panic!("{errors}"));
-        let (world, cpu) = (lockstep_platform::real(), Cpu::single(Isa::detect()));
+        let (world, cpu) = (lockstep_platform::real(), Compute::single(Isa::detect()));
         let comm = &Comm::threads(&world, 1, &lockstep_comm::Options::default()).unwrap()[0];
         let groups = Groups::new(comm, mesh_of(&recipe)).unwrap();
         let mut learner = materialize(&recipe, &cpu, &groups, &world).unwrap();

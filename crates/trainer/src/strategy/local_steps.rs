@@ -15,7 +15,7 @@ use lockstep_model::describe;
 use lockstep_parallel::block_profile::microbatch_cost;
 use lockstep_parallel::local_sgd::auto_steps::steps_for;
 use lockstep_platform::World;
-use lockstep_tensor::Cpu;
+use lockstep_tensor::device::Compute;
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -54,7 +54,7 @@ pub(crate) fn choose_local_steps<'a>(
     recipe: &'a Recipe,
     options: &Options,
     world: &World,
-    cpu: &Cpu,
+    compute: &Compute,
     comm: &Comm,
 ) -> Result<(Cow<'a, Recipe>, Option<String>), TrainError> {
     if !recipe.sync.local_steps_is_auto {
@@ -70,7 +70,7 @@ pub(crate) fn choose_local_steps<'a>(
     if before[0] > 0 {
         return Ok((Cow::Owned(recipe.with_local_steps(before[0])), None));
     }
-    let (step, exchange) = measure(recipe, world, cpu, comm)?;
+    let (step, exchange) = measure(recipe, world, compute, comm)?;
     let chosen = steps_for(step, exchange).min(recipe.train.steps);
     let notice = format!(
         "sync.local_steps = auto: a step takes {:.2} ms and an exchange {:.2} ms, so a round has \
@@ -85,12 +85,12 @@ pub(crate) fn choose_local_steps<'a>(
 fn measure(
     recipe: &Recipe,
     world: &World,
-    cpu: &Cpu,
+    compute: &Compute,
     comm: &Comm,
 ) -> Result<(f64, f64), TrainError> {
     let (blueprint, worker) = (describe(&recipe.model), comm.group_rank());
     let shape = microbatch_shape(recipe);
-    let microbatch = microbatch_cost(&blueprint, shape, cpu, world)? as f64 / 1e9;
+    let microbatch = microbatch_cost(&blueprint, shape, compute, world)? as f64 / 1e9;
     let slowness = recipe.emulate.slowness(worker).map_or(1.0, |slow| slow.factor);
     let microbatches = recipe.leaf_shares()[worker] * recipe.microbatches_per_leaf();
     let step = microbatch.max(recipe.emulate.microbatch.0) * slowness * microbatches as f64;

@@ -26,6 +26,7 @@ use lockstep_config::{Recipe, SyncMode};
 use lockstep_data::Loader;
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
+use lockstep_tensor::device::Compute;
 use parameter_server::{ParameterServer, ServerConnection};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -84,13 +85,13 @@ pub(crate) fn choose_local_steps<'a>(
     recipe: &'a Recipe,
     options: &Options,
     world: &World,
-    cpu: &Cpu,
+    compute: &Compute,
     comm: &Comm,
 ) -> Result<(Cow<'a, Recipe>, Option<String>), TrainError> {
     if matches!(recipe.sync.mode, SyncMode::ParameterServer | SyncMode::Hogwild) {
         return Ok((Cow::Borrowed(recipe), None));
     }
-    local_steps::choose_local_steps(recipe, options, world, cpu, comm)
+    local_steps::choose_local_steps(recipe, options, world, compute, comm)
 }
 
 /// State of a training rank between steps.

@@ -265,7 +265,7 @@ fn time_microbatch(
 
 /// Peak GFLOP/s of a number format on all cores.
 fn peak_gflops(world: &World, compute: Dtype, bench: &BenchTrain) -> Result<f64, Failure> {
-    let cpu = device::open(&recipe(Trial { compute, ..TRIAL }), world)?;
+    let cpu = device::open_cpu(&recipe(Trial { compute, ..TRIAL }), world)?;
     let tiles = if compute == Dtype::Bf16 { tile_peak_gflops(&cpu, world) } else { None };
     Ok(tiles.unwrap_or(bench.fma_peak_gflops))
 }
@@ -307,7 +307,7 @@ const COMPRESSED_WIDTH: usize = 512;
 fn sums(world: &World, threads: usize) -> Result<Vec<SumPoint>, Failure> {
     const NUM_ROUNDS: usize = 12;
     const MOST: usize = SUMS[SUMS.len() - 1];
-    let cpu = device::open(&recipe(Trial { threads, ..TRIAL }), world)?;
+    let cpu = device::open_cpu(&recipe(Trial { threads, ..TRIAL }), world)?;
     let (mut one, mut other) = (vec![0.0_f32; MOST], vec![0.0_f32; MOST]);
     let mut point = |len: usize| {
         // Short sums repeat until the clock can resolve them.

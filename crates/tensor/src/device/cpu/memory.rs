@@ -56,7 +56,10 @@ impl Memory for Cpu {
 
     fn fill(&self, to: ViewMut<'_>, value: f32) -> Result<()> {
         match to.dtype() {
-            Dtype::F32 => to.into_slice::<f32>()?.fill(value),
+            Dtype::F32 => {
+                let fill = |_, part: &mut [f32]| part.fill(value);
+                self.for_each_part(to.into_slice()?, 1 << 14, fill);
+            }
             Dtype::F64 => to.into_slice::<f64>()?.fill(f64::from(value)),
             Dtype::Bf16 => to.into_slice::<bf16>()?.fill(bf16::from_f32(value)),
             Dtype::F16 => to.into_slice::<f16>()?.fill(f16::from_f32(value)),
