@@ -1,7 +1,7 @@
 //! The list of algorithms that products run by, as text: a part of a run, kept in its checkpoint.
 //!
-//! The first line names the library and the device, which an algorithm belongs to. Then comes a line
-//! for each product, sorted: shape, types, strides, layouts, alignments, epilogue; and the
+//! The first line names the library and the device, which an algorithm belongs to. Then comes a
+//! line for each product, sorted: shape, types, strides, layouts, alignments, epilogue; and the
 //! library's algorithm with its workspace, or nothing where our own kernel multiplies.
 //!
 //! ```text

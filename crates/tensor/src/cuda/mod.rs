@@ -2,8 +2,8 @@
 //!
 //! Nothing is linked: [`open`] loads the libraries and returns an error where one is absent. All
 //! work of a device goes to one stream. Kernels are CUDA C++ in `kernels/`, compiled for the device
-//! at their first use and kept in a [`KernelCache`]. Two runs on one kind of device give equal bits:
-//! every sum has a fixed order, and no kernel adds floats by atomics. Additions, conversions,
+//! at their first use and kept in a [`KernelCache`]. Two runs on one kind of device give equal
+//! bits: every sum has a fixed order, and no kernel adds floats by atomics. Additions, conversions,
 //! rotations, dropout, optimizer steps, embeddings and sums of squares in `f32` also have the bits
 //! of the CPU.
 //!
