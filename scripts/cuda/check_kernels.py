@@ -62,7 +62,7 @@ def main():
     args = parser.parse_args()
     nvrtc = load(args.library)
     if nvrtc is None:
-        print("skipped: NVRTC is not installed")
+        print("skipped: NVRTC is not installed; the package nvidia-cuda-nvrtc-cu12 has it")
         return 0
     common = open(os.path.join(KERNELS, "common.cuh")).read()
     failures = count = 0

@@ -21,6 +21,7 @@ const STEPS: &[Step] = &[
     Step { name: "fmt", run: fmt },
     Step { name: "tidy", run: tidy::run },
     Step { name: "deny", run: deny },
+    Step { name: "kernels", run: kernels },
     Step { name: "clippy", run: clippy },
     Step { name: "test", run: test },
     Step { name: "model-check", run: model_check },
@@ -79,6 +80,15 @@ fn deny() -> Result<()> {
     shell::run(&mut shell::cargo("deny --offline check licenses bans sources"))
 }
 
+/// Compiles the CUDA kernels without a GPU, where Python finds NVRTC; nothing is downloaded.
+fn kernels() -> Result<()> {
+    if !shell::succeeds(Command::new("python3").arg("--version")) {
+        shell::say("   skipped: python3 is not installed");
+        return Ok(());
+    }
+    shell::run(Command::new("python3").arg("scripts/cuda/check_kernels.py"))
+}
+
 fn clippy() -> Result<()> {
     shell::run(&mut shell::cargo("clippy --workspace --all-targets -- -D warnings"))
 }
@@ -123,7 +133,7 @@ mod tests {
     fn no_name_means_every_step() {
         assert_eq!(
             names(&select(&[]).unwrap()),
-            ["fmt", "tidy", "deny", "clippy", "test", "model-check", "doc", "interop"]
+            ["fmt", "tidy", "deny", "kernels", "clippy", "test", "model-check", "doc", "interop"]
         );
     }
 
@@ -137,7 +147,8 @@ mod tests {
         let error = select(&["fmt", "lint"]).err().unwrap().to_string();
         assert_eq!(
             error,
-            "no step `lint`; the steps are fmt, tidy, deny, clippy, test, model-check, doc, interop"
+            "no step `lint`; the steps are fmt, tidy, deny, kernels, clippy, test, model-check, \
+             doc, interop"
         );
     }
 

@@ -7,7 +7,6 @@
 mod table;
 mod values;
 
-use crate::key::Key;
 use crate::keys;
 use crate::nearest::nearest;
 use crate::value::{Content, RawValue};
@@ -96,7 +95,9 @@ pub(crate) fn translate(key: &str, given: &RawValue) -> Option<Vec<String>> {
         let first = format!("{key}={}", synonym.value);
         return Some([first].into_iter().chain(synonym.others.iter().map(own)).collect());
     }
-    let Some(Key { value_type: ValueType::Choice(names), .. }) = keys::find(key) else {
+    let (ValueType::Choice(names) | ValueType::ChoiceOrNumbered(names, _)) =
+        keys::find(key)?.value_type
+    else {
         return None;
     };
     let known = names.iter().copied().find(is_it)?;
@@ -106,7 +107,8 @@ pub(crate) fn translate(key: &str, given: &RawValue) -> Option<Vec<String>> {
 /// The given value of a key that takes names, if it is one.
 fn named(key: &str, given: &RawValue) -> Option<Vec<String>> {
     let key = keys::find(key)?;
-    let takes_names = matches!(key.value_type, ValueType::Choice(_) | ValueType::ChoiceOrEvery(_));
+    let takes_names =
+        matches!(key.value_type, ValueType::Choice(_) | ValueType::ChoiceOrNumbered(..));
     let text = plain_text(given).filter(|_| takes_names)?;
     key.value_type.accept(given).ok()?;
     Some(vec![format!("{}={text}", key.name)])
@@ -168,7 +170,7 @@ pub(crate) fn normalized(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::Applies;
+    use crate::key::{Applies, Key};
     use crate::{Recipe, Sources, resolve};
     use std::collections::BTreeSet;
 

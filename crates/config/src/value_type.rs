@@ -34,8 +34,8 @@ pub(crate) enum ValueType {
         may_be_empty: bool,
     },
     Choice(&'static [&'static str]),
-    /// One of the names, or `every-K` with a whole number K.
-    ChoiceOrEvery(&'static [&'static str]),
+    /// One of the names, or a name with a number.
+    ChoiceOrNumbered(&'static [&'static str], Numbered),
     /// A number of bytes: an integer, or text with a unit.
     Bytes,
     /// Comma-separated integers from 1, as text; may be empty.
@@ -55,6 +55,35 @@ pub(crate) enum ValueType {
     OrText(&'static Self),
     /// A value of another type, or named values.
     OrTable(&'static Self, &'static [Cell]),
+}
+
+/// A name with a whole number behind it, such as `every-K` or `cuda:N`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Numbered {
+    /// The name, with the sign in front of the number.
+    pub(crate) prefix: &'static str,
+    /// Letter that stands for the number.
+    pub(crate) letter: char,
+    pub(crate) min: usize,
+    /// Number in advice where there is none.
+    pub(crate) example: usize,
+}
+
+impl Numbered {
+    /// The number of a text of this form.
+    pub(crate) fn number(self, text: &str) -> Option<usize> {
+        let digits = text.strip_prefix(self.prefix)?;
+        let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse().ok().filter(|number| is_plain && *number >= self.min)
+    }
+
+    /// The text of this form that another one resembles.
+    fn resembled_by(self, text: &str) -> Option<String> {
+        let Self { prefix, min, example, .. } = self;
+        let rest = text.strip_prefix(&prefix[..prefix.len() - 1])?;
+        let number = rest.trim_start_matches(|letter: char| !letter.is_ascii_digit()).parse().ok();
+        Some(format!("{prefix}{}", number.filter(|number| *number >= min).unwrap_or(example)))
+    }
 }
 
 /// One end of a range of floats.
@@ -159,7 +188,9 @@ impl ValueType {
             }
             (Self::Text { .. }, Content::Text(text)) => Ok(Value::Text(text.clone())),
             (Self::Choice(names), Content::Text(text)) => one_of(text, names),
-            (Self::ChoiceOrEvery(names), Content::Text(text)) => one_of_or_every(text, names),
+            (Self::ChoiceOrNumbered(names, numbered), Content::Text(text)) => {
+                one_of_or_numbered(text, names, numbered)
+            }
             (Self::Bytes, Content::Integer(integer)) => in_range(*integer, 0, MAX_BYTES),
             (Self::Bytes, Content::Text(text)) => amount(text),
             (Self::Shares, Content::Text(text)) => shares(text),
@@ -200,7 +231,7 @@ impl ValueType {
             Self::Integer { .. } | Self::PowerOfTwo { .. } => "an integer",
             Self::Float { .. } => "a number",
             Self::Bool => "true or false",
-            Self::Text { .. } | Self::ChoiceOrEvery(_) => "text in quotes",
+            Self::Text { .. } | Self::ChoiceOrNumbered(..) => "text in quotes",
             Self::Bytes => "a number of bytes",
             Self::Shares => "text such as \"5,3\"",
             Self::Milestone => "a step or a fraction of the run",
@@ -237,7 +268,9 @@ impl ValueType {
             Self::Text { may_be_empty: true } => "text".to_owned(),
             Self::Text { may_be_empty: false } => "text, not empty".to_owned(),
             Self::Choice(names) => names.join(", "),
-            Self::ChoiceOrEvery(names) => format!("{}, every-K", names.join(", ")),
+            Self::ChoiceOrNumbered(names, Numbered { prefix, letter, .. }) => {
+                format!("{}, {prefix}{letter}", names.join(", "))
+            }
             Self::Bytes => "bytes, such as 4096 or \"4MiB\"".to_owned(),
             Self::Shares => "text, comma-separated integers from 1".to_owned(),
             Self::Milestone => "step from 1, or fraction of the run above 0 and below 1".to_owned(),
@@ -256,7 +289,10 @@ impl ValueType {
 
     /// Whether an argument of `--set` is text even if it looks like a number.
     pub(crate) const fn takes_text(&self) -> bool {
-        matches!(self, Self::Text { .. } | Self::Choice(_) | Self::ChoiceOrEvery(_) | Self::Shares)
+        matches!(
+            self,
+            Self::Text { .. } | Self::Choice(_) | Self::ChoiceOrNumbered(..) | Self::Shares
+        )
     }
 }
 
@@ -309,28 +345,22 @@ fn one_of(text: &str, names: &'static [&'static str]) -> Result<Value, Refusal> 
     refuse(rule, nearest(text, names.iter().copied()).map(quoted))
 }
 
-fn one_of_or_every(text: &str, names: &'static [&'static str]) -> Result<Value, Refusal> {
+fn one_of_or_numbered(
+    text: &str,
+    names: &'static [&'static str],
+    numbered: Numbered,
+) -> Result<Value, Refusal> {
     if names.contains(&text) {
         return Ok(Value::Text(text.to_owned()));
     }
-    if let Some(distance) = every_k(text) {
+    let Numbered { prefix, letter, .. } = numbered;
+    if let Some(number) = numbered.number(text) {
         // Normalised, so that every-02 and every-2 are the same recipe.
-        return Ok(Value::Text(format!("every-{distance}")));
+        return Ok(Value::Text(format!("{prefix}{number}")));
     }
-    let rule = format!("is not one of {}, every-K", names.join(", "));
-    let fix = if text.starts_with("every") {
-        Some("every-2")
-    } else {
-        nearest(text, names.iter().copied())
-    };
-    refuse(rule, fix.map(quoted))
-}
-
-/// The number of `every-K`, which is at least 1.
-pub(crate) fn every_k(text: &str) -> Option<usize> {
-    let digits = text.strip_prefix("every-")?;
-    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|distance| is_plain && *distance >= 1)
+    let rule = format!("is not one of {}, {prefix}{letter}", names.join(", "));
+    let known = || nearest(text, names.iter().copied()).map(quoted);
+    refuse(rule, numbered.resembled_by(text).map(|text| quoted(&text)).or_else(known))
 }
 
 /// Largest number of steps of a run.
@@ -479,8 +509,9 @@ mod tests {
     }
 
     #[test]
-    fn every_k_takes_any_whole_distance() {
-        let value_type = ValueType::ChoiceOrEvery(&["none", "selective", "full"]);
+    fn a_numbered_name_takes_any_whole_number() {
+        let every = Numbered { prefix: "every-", letter: 'K', min: 1, example: 2 };
+        let value_type = ValueType::ChoiceOrNumbered(&["none", "selective", "full"], every);
         for (argument, value) in [("full", "full"), ("every-1", "every-1"), ("every-03", "every-3")]
         {
             assert_eq!(accept(value_type, argument), Ok(format!("\"{value}\"")));
@@ -489,7 +520,9 @@ mod tests {
         for wrong in ["every", "every-", "every-0", "every-+2", "every-k"] {
             assert_eq!(accept(value_type, wrong), Err(format!("{refusal}; try \"every-2\"")));
         }
+        assert_eq!(accept(value_type, "every 12"), Err(format!("{refusal}; try \"every-12\"")));
         assert_eq!(accept(value_type, "ful"), Err(format!("{refusal}; try \"full\"")));
+        assert_eq!(value_type.allowed(), "none, selective, full, every-K");
     }
 
     #[test]
@@ -527,7 +560,6 @@ mod tests {
         assert_eq!(ValueType::Integer { min: 1, max: 9 }.allowed(), "integer from 1 to 9");
         assert_eq!(ValueType::Integer { min: 0, max: i64::MAX }.allowed(), "integer, at least 0");
         assert_eq!(ValueType::PowerOfTwo { max: 64 }.allowed(), "power of two from 1 to 64");
-        assert_eq!(ValueType::ChoiceOrEvery(&["a", "b"]).allowed(), "a, b, every-K");
         assert_eq!(float.allowed(), "number at least 1e-12 and below 1");
         assert_eq!(ValueType::Bool.allowed(), "true, false");
         assert_eq!(ValueType::Text { may_be_empty: false }.allowed(), "text, not empty");

@@ -7,6 +7,7 @@
 //! - [`check`](mod@check): checks before any worker starts; `options`: settings outside the recipe.
 //! - [`device`]: the compute device of a recipe; [`feed`]: the data of a worker; `custom_model`:
 //!   blocks in place of a family.
+//! - [`kernel_cache`]: compiled kernels on disk.
 //! - [`learner`]: trainable state of a rank; [`materialize`](mod@materialize): its allocation.
 //! - [`evaluate`]: loss on held-out samples; [`health`]: finite values and equal replicas.
 //! - [`step_log`]: telemetry of a run; `span_log`: spans of sampled steps; [`figures`]: its
@@ -63,6 +64,7 @@ pub mod failure_record;
 pub mod feed;
 pub mod figures;
 pub mod health;
+pub mod kernel_cache;
 pub mod learner;
 pub mod materialize;
 mod microbatch;

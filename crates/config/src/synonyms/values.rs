@@ -105,9 +105,18 @@ pub(crate) const VALUE_SYNONYMS: &[ValueSynonym] = &[
     of(&["run.transport"], "shm", &["shared-memory", "sharedmem"]),
     of(&["run.isolation"], "threads", &["thread", "false"]),
     of(&["run.isolation"], "processes", &["process", "spawn", "fork", "true"]),
-    of(&["run.isa"], "auto", &["cpu", "cuda", "gpu", "native"]),
+    of(&["run.isa"], "auto", &["cpu", "native"]),
+    ValueSynonym {
+        keys: &["run.isa"],
+        values: &["cuda", "gpu"],
+        value: "auto",
+        others: &["run.device=cuda"],
+    },
     of(&["run.isa"], "avx512", &["amx", "avx-512"]),
     of(&["run.isa"], "portable", &["sse2", "scalar", "generic", "neon"]),
+
+    of(&["run.device"], "cuda", &["gpu", "nvidia"]),
+    of(&["run.device"], "cpu", &["host", "none"]),
 
     of(METHOD, "power-sgd", &["low-rank"]),
     ValueSynonym {

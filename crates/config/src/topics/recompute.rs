@@ -4,7 +4,9 @@ use std::fmt;
 
 use crate::field::field;
 use crate::value::Value;
-use crate::value_type::{ValueType, every_k};
+use crate::value_type::{Numbered, ValueType};
+
+const EVERY: Numbered = Numbered { prefix: "every-", letter: 'K', min: 1, example: 2 };
 
 /// Activations that the backward pass recomputes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,7 +31,7 @@ impl Recompute {
             "none" => Some(Self::None),
             "selective" => Some(Self::Selective),
             "full" => Some(Self::Full),
-            _ => every_k(name).map(Self::Every),
+            _ => EVERY.number(name).map(Self::Every),
         }
     }
 }
@@ -46,7 +48,7 @@ impl fmt::Display for Recompute {
 }
 
 field!(
-    Recompute: ValueType::ChoiceOrEvery(Self::NAMES),
+    Recompute: ValueType::ChoiceOrNumbered(Self::NAMES, EVERY),
     blank Self::None,
     to |recompute| Value::Text(recompute.to_string()),
     from |v| Self::from_name(v.as_text()).expect("the value type accepted it")

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::device::DeviceChoice;
 use super::limits::MAX_WORKERS;
 use super::{Placement, Recipe};
 use crate::error::ConfigError;
@@ -19,7 +20,8 @@ use crate::value_type::Bound::{Closed, Open};
 use crate::value_type::{MAX_STEPS, ValueType};
 
 topic! {
-    /// Workers, threads and transport. Never changes a bit of the result.
+    /// Workers, threads, transport and device. Changes no bit of the result, except that each class
+    /// of devices has its own rounding.
     pub struct Run at run, table "run", layout() {
         /// Number of workers: parallel.data times parallel.pipeline times parallel.tensor. With
         /// {min, max} the run is elastic: it starts with max, continues with fewer after permanent
@@ -56,6 +58,10 @@ topic! {
         /// Instruction set of the kernels; auto uses the widest available, and all give the same
         /// bits.
         isa: IsaChoice = "auto";
+
+        /// Device of the model. auto uses a CUDA device if training can run on it, else the CPU;
+        /// cuda gives the workers of a host its CUDA devices in turn, cuda:N all of them device N.
+        device: DeviceChoice = "auto";
 
         /// Run folder; empty creates a new one under runs.
         dir: String = "";

@@ -2,8 +2,8 @@
 
 use lockstep_config::units::{Bytes, BytesPerSecond};
 use lockstep_config::{
-    CollectiveAlgorithm, CollectiveOp, Isolation, Partition, PipelineSchedule, Recipe, Recompute,
-    Reduction, Sources, TransportChoice, resolve,
+    CollectiveAlgorithm, CollectiveOp, DeviceChoice, Isolation, Partition, PipelineSchedule,
+    Recipe, Recompute, Reduction, Sources, TransportChoice, resolve,
 };
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ fn every_layout_key_sets_its_field() {
     let recipe = recipe(&[
         "run.workers=3",
         "run.isolation=threads",
+        "run.device=cuda:007",
         "run.transport=tcp",
         "run.encrypt=true",
         "run.deadline=2.5",
@@ -44,6 +45,7 @@ fn every_layout_key_sets_its_field() {
     ]);
     let (run, parallel) = (&recipe.run, &recipe.parallel);
     assert_eq!((run.workers, run.isolation), (3, Isolation::Threads));
+    assert_eq!(run.device, DeviceChoice::Cuda(Some(7)));
     assert_eq!(
         (run.transport, run.deadline()),
         (TransportChoice::Tcp, Duration::from_millis(2500))
@@ -226,6 +228,23 @@ fn layout_values_are_checked() {
             "run.isolation=thread",
             "run.isolation = \"thread\" is not one of processes, threads; try \"threads\"",
         ),
+        (
+            "run.device=gpu",
+            "run.device = \"gpu\" is not one of auto, cpu, cuda, cuda:N; try \"cuda\"",
+        ),
+        (
+            "run.device=cuda1",
+            "run.device = \"cuda1\" is not one of auto, cpu, cuda, cuda:N; try \"cuda:1\"",
+        ),
+        (
+            "run.device=cuda:x",
+            "run.device = \"cuda:x\" is not one of auto, cpu, cuda, cuda:N; try \"cuda:0\"",
+        ),
+        (
+            "run.device=mps",
+            "run.device = \"mps\" is not one of auto, cpu, cuda, cuda:N; try \"auto\"",
+        ),
+        ("run.device=0", "run.device = \"0\" is not one of auto, cpu, cuda, cuda:N; try \"auto\""),
         ("train.reduction=avg", "train.reduction = \"avg\" is not one of mean, sum; try \"mean\""),
         (
             "emulate.bandwidth=1000",

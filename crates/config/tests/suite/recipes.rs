@@ -178,7 +178,8 @@ fn microbatches_and_leaves_divide_exactly() {
 #[test]
 fn the_identity_excludes_the_layout() {
     let base = Recipe::default();
-    let other_run = from(None, "", &["run.threads=7", "run.isa=portable", "run.dir=x"]);
+    let other_run =
+        from(None, "", &["run.threads=7", "run.isa=portable", "run.device=cuda:1", "run.dir=x"]);
     assert_ne!(base, other_run);
     assert_eq!(base.identity_text(), other_run.identity_text());
     assert_eq!(base.hash(), other_run.hash());

@@ -139,6 +139,12 @@ fn a_name_that_is_a_setting_here_is_answered_with_it() {
         ("betas=[0.9, 0.95]", "did you mean optim.beta1 with optim.beta2?"),
         ("min_lr=1e-5", "did you mean optim.final_lr_fraction (a fraction of optim.lr)?"),
         ("backend=nccl", "did you mean run.transport = \"auto\"?"),
+        ("device=cuda", "did you mean run.device = \"cuda\"?"),
+        ("device=cuda:1", "did you mean run.device = \"cuda:1\"?"),
+        ("accelerator=gpu", "did you mean run.device = \"cuda\"?"),
+        ("use_cpu=true", "did you mean run.device = \"cpu\"?"),
+        ("no_cuda=false", "did you mean run.device?"),
+        ("gpu=true", "did you mean run.device = \"cuda\"?"),
         (
             "gradient_accumulation_steps=4",
             "did you mean train.batch (accumulation follows as \
@@ -165,9 +171,9 @@ fn a_name_without_a_counterpart_is_answered_with_an_alternative() {
              use a dense model, with parallel.tensor or parallel.zero",
         ),
         (
-            "device=cuda",
-            "device = \"cuda\" is not a known key: the engine computes on the CPU; leave it out; \
-             run.isa is the instruction set, and `lockstep plan --cluster 8xh100` plans for GPUs",
+            "local_rank=0",
+            "local_rank = 0 is not a known key: the launcher gives each worker its rank; leave it \
+             out; with run.device=cuda the workers of a host take its devices in turn",
         ),
         (
             "num_train_epochs=3",

@@ -1,23 +1,24 @@
 //! cuBLASLt: matrix products on the tensor cores.
 //!
-//! Algorithms come from the library's heuristic, once per shape, restricted to those that add
-//! partial sums in a fixed order. Operands are row-major here and column-major there, so a product
-//! is computed as its transpose.
+//! Algorithms come from the list of the run or from the library's heuristic, once per shape,
+//! restricted to those that add partial sums in a fixed order. Operands are row-major here and
+//! column-major there, so a product is computed as its transpose.
 
+use super::algorithms::{self, Algorithm, Algorithms, Problem, WORKSPACE_BYTES};
 use super::driver::Handle;
 use super::library::{Library, functions};
 use crate::device::error::{DeviceError, Result};
 use crate::device::view::Dtype;
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 functions! {
     /// Functions of cuBLASLt, by the names of its header.
     Functions {
         create = c"cublasLtCreate" (*mut Handle);
         destroy = c"cublasLtDestroy" (Handle);
+        property = c"cublasLtGetProperty" (c_int, *mut c_int);
         desc_create = c"cublasLtMatmulDescCreate" (*mut Handle, c_int, c_int);
         desc_set = c"cublasLtMatmulDescSetAttribute" (Handle, c_int, *const c_void, usize);
         desc_destroy = c"cublasLtMatmulDescDestroy" (Handle);
@@ -29,7 +30,11 @@ functions! {
         );
         preference_destroy = c"cublasLtMatmulPreferenceDestroy" (Handle);
         heuristic = c"cublasLtMatmulAlgoGetHeuristic" (
-            Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut Choice, *mut c_int,
+            Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut Candidate,
+            *mut c_int,
+        );
+        algorithm_check = c"cublasLtMatmulAlgoCheck" (
+            Handle, Handle, Handle, Handle, Handle, Handle, *const [u64; 8], *mut Candidate,
         );
         matmul = c"cublasLtMatmul" (
             Handle, Handle, *const f32, u64, Handle, u64, Handle, *const f32, u64, Handle, u64,
@@ -38,8 +43,24 @@ functions! {
     }
 }
 
-/// Bytes of workspace that algorithms may use; NVIDIA's advice for Hopper.
-pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
+impl Functions {
+    /// Loads the library for a driver of this version of CUDA.
+    pub(super) fn load(driver: (i32, i32)) -> Result<Self> {
+        let versions =
+            [(13, "libcublasLt.so.13"), (12, "libcublasLt.so.12"), (0, "libcublasLt.so")];
+        Self::of(Library::load_for(driver, &versions)?)
+    }
+
+    /// Version of the library: major, minor, patch.
+    fn version(&self) -> Result<[c_int; 3]> {
+        let mut version = [0; 3];
+        for (property, value) in version.iter_mut().enumerate() {
+            // SAFETY: writes one number.
+            check("cublasLtGetProperty", unsafe { (self.property)(property as c_int, value) })?;
+        }
+        Ok(version)
+    }
+}
 
 const COMPUTE_F32: c_int = 68;
 const TYPE_F32: c_int = 0;
@@ -58,10 +79,10 @@ const EPILOGUE_BIAS: u32 = 4;
 const EPILOGUE_BIAS_GELU_AUX: u32 = 164;
 const NOT_SUPPORTED: i32 = 15;
 
-/// A candidate of the heuristic.
+/// `cublasLtMatmulHeuristicResult_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(super) struct Choice {
+pub(super) struct Candidate {
     algorithm: [u64; 8],
     workspace_bytes: usize,
     status: c_int,
@@ -97,39 +118,21 @@ pub(super) struct Call {
     pub(super) fused: Fused,
 }
 
-/// Properties of a call that the choice of an algorithm depends on.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    shape: (usize, usize, usize),
-    dtypes: (Dtype, Dtype),
-    strides: [usize; 3],
-    transposed: (bool, bool),
-    alignments: [u32; 3],
-    epilogue: u32,
-}
-
-impl Key {
-    /// The call in a line without an equals sign.
-    fn text(&self) -> String {
-        let Self { shape: (m, n, k), dtypes: (from, to), strides, transposed, .. } = self;
-        let [a, b, c] = strides;
-        let side = |transposed| if transposed { 't' } else { 'n' };
-        let layout = [transposed.0, transposed.1].map(side);
-        let [first, second, target] = self.alignments;
-        format!(
-            "{m}x{n}x{k} {from} {to} {a} {b} {c} {}{} {first} {second} {target} {}",
-            layout[0], layout[1], self.epilogue
-        )
-    }
-}
-
-/// The library, its handle, and the algorithms chosen so far.
+/// The library, its handle, and the algorithms of the run.
 pub(super) struct CublasLt {
     functions: Functions,
     handle: Handle,
-    choices: Mutex<BTreeMap<Key, Option<Choice>>>,
-    /// Algorithms of an earlier process, by the text of their calls.
-    stored: Mutex<BTreeMap<String, Option<Choice>>>,
+    /// Version of the library and class of the device, which algorithms belong to.
+    source: String,
+    lists: Mutex<Lists>,
+}
+
+#[derive(Default)]
+struct Lists {
+    /// Algorithms in use.
+    chosen: Algorithms,
+    /// Algorithms of an earlier process, which the library checks at their first use.
+    stored: Algorithms,
 }
 
 // SAFETY: the library's handle may be used from any thread.
@@ -151,47 +154,35 @@ impl Drop for Descriptor {
 }
 
 impl CublasLt {
-    /// Loads the library; the device's context must be active.
-    pub(super) fn load() -> Result<Self> {
-        let names = ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"];
-        let functions = Functions::of(Library::load(&names)?)?;
+    /// Opens the library for a device of this compute capability, whose context must be active.
+    pub(super) fn new(functions: Functions, (major, minor): (i32, i32)) -> Result<Self> {
+        let version = functions.version()?.map(|number| number.to_string()).join(".");
+        let source = format!("cuBLASLt {version}, compute capability {major}.{minor}");
         let mut handle = null_mut();
         // SAFETY: writes the handle.
         check("cublasLtCreate", unsafe { (functions.create)(&raw mut handle) })?;
-        Ok(Self { functions, handle, choices: Mutex::default(), stored: Mutex::default() })
+        Ok(Self { functions, handle, source, lists: Mutex::default() })
     }
 
-    /// Algorithms chosen so far, a line each: the call, then the algorithm.
+    /// The list of the algorithms that were chosen or set so far.
     pub(super) fn algorithms(&self) -> String {
-        let choices = self.choices.lock().expect("no call panics while it holds the list");
-        let line = |(key, choice): (&Key, &Option<Choice>)| {
-            let choice = choice.map_or_else(String::new, |choice| {
-                let algorithm = choice.algorithm.map(|word| format!("{word:x}")).join(" ");
-                format!("{algorithm} {:x}", choice.workspace_bytes)
-            });
-            format!("{} = {choice}\n", key.text())
-        };
-        choices.iter().map(line).collect()
+        let lists = self.lock();
+        let mut all = lists.stored.clone();
+        all.extend(&lists.chosen);
+        algorithms::write(&self.source, &all)
     }
 
-    /// Uses the algorithms of [`Self::algorithms`] of an equal library; lines that are not
-    /// understood are left to the heuristic.
-    pub(super) fn set_algorithms(&self, lines: &str) {
-        let mut stored = self.stored.lock().expect("no call panics while it holds the list");
-        stored.extend(lines.lines().filter_map(|line| {
-            let (key, choice) = line.split_once(" = ")?;
-            let numbers: Option<Vec<u64>> =
-                choice.split_whitespace().map(|word| u64::from_str_radix(word, 16).ok()).collect();
-            let choice = match numbers?[..] {
-                [] => None,
-                [ref algorithm @ .., workspace] => Some(Choice {
-                    algorithm: algorithm.try_into().ok()?,
-                    workspace_bytes: workspace as usize,
-                    ..Choice::default()
-                }),
-            };
-            Some((key.to_owned(), choice))
-        }));
+    /// Uses the algorithms of a list for its products, instead of those chosen so far too.
+    pub(super) fn set_algorithms(&self, list: &str) -> Result<()> {
+        let stored = algorithms::read(&self.source, list)?;
+        let mut lists = self.lock();
+        lists.chosen.retain(|problem, _| !stored.contains_key(problem));
+        lists.stored.extend(stored);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock().expect("no call panics while it holds the lists")
     }
 
     /// Queues a product; `false` when the library has no algorithm for it.
@@ -234,16 +225,16 @@ impl CublasLt {
         let second = self.layout(call.dtype, (m, k), a)?;
         let out = Operand { address: c.0, row_stride: c.1, transposed: false };
         let target = self.layout(call.out_dtype, (m, n), &out)?;
-        let key = Key {
+        let problem = Problem {
             shape: call.shape,
             dtypes: (call.dtype, call.out_dtype),
             strides: [a.row_stride, b.row_stride, c.1],
-            transposed: (a.transposed, b.transposed),
+            transposed: [a.transposed, b.transposed],
             alignments: [alignment(b.address), alignment(a.address), alignment(c.0)],
             epilogue,
         };
         let layouts = [&first, &second, &target];
-        let Some(choice) = self.choose(key, &desc, layouts)? else { return Ok(false) };
+        let Some(algorithm) = self.choose(problem, &desc, layouts)? else { return Ok(false) };
         let (alpha, beta) = (1.0f32, if call.add { 1.0f32 } else { 0.0 });
         // SAFETY: descriptors describe the memory that the caller guarantees.
         let code = unsafe {
@@ -260,7 +251,7 @@ impl CublasLt {
                 target.handle,
                 c.0,
                 target.handle,
-                &raw const choice.algorithm,
+                &raw const algorithm.data,
                 workspace,
                 WORKSPACE_BYTES,
                 stream,
@@ -270,22 +261,61 @@ impl CublasLt {
         Ok(true)
     }
 
-    /// The algorithm of a call, from the list or from the heuristic.
+    /// The algorithm of a product, from the lists or from the heuristic.
     fn choose(
         &self,
-        key: Key,
+        problem: Problem,
         desc: &Descriptor,
         layouts: [&Descriptor; 3],
-    ) -> Result<Option<Choice>> {
-        let mut choices = self.choices.lock().expect("no call panics while it holds the list");
-        if let Some(choice) = choices.get(&key) {
-            return Ok(*choice);
+    ) -> Result<Option<Algorithm>> {
+        let mut lists = self.lock();
+        if let Some(algorithm) = lists.chosen.get(&problem) {
+            return Ok(*algorithm);
         }
-        let stored = self.stored.lock().expect("no call panics while it holds the list");
-        if let Some(choice) = stored.get(&key.text()) {
-            choices.insert(key, *choice);
-            return Ok(*choice);
+        let algorithm = match lists.stored.get(&problem) {
+            Some(stored) => {
+                if let Some(algorithm) = stored {
+                    self.check_stored(&problem, algorithm, desc, layouts)?;
+                }
+                *stored
+            }
+            None => self.search(&problem, desc, layouts)?,
+        };
+        lists.chosen.insert(problem, algorithm);
+        Ok(algorithm)
+    }
+
+    /// Lets the library check an algorithm that it did not choose in this process.
+    fn check_stored(
+        &self,
+        problem: &Problem,
+        algorithm: &Algorithm,
+        desc: &Descriptor,
+        layouts: [&Descriptor; 3],
+    ) -> Result<()> {
+        let [first, second, target] = layouts.map(|layout| layout.handle);
+        let (data, mut checked) = (&raw const algorithm.data, Candidate::default());
+        let (call, check) = ("cublasLtMatmulAlgoCheck", self.functions.algorithm_check);
+        // SAFETY: all descriptors are valid; writes one candidate.
+        let code = unsafe {
+            let out = &raw mut checked;
+            check(self.handle, desc.handle, first, second, target, target, data, out)
+        };
+        let code = if code == 0 { checked.status } else { code };
+        if code == 0 && checked.workspace_bytes <= WORKSPACE_BYTES {
+            return Ok(());
         }
+        let reason = format!("the stored algorithm of product {problem} does not run here");
+        Err(DeviceError::Failed { call, code, reason })
+    }
+
+    /// The first algorithm of the heuristic, if it has one.
+    fn search(
+        &self,
+        problem: &Problem,
+        desc: &Descriptor,
+        layouts: [&Descriptor; 3],
+    ) -> Result<Option<Algorithm>> {
         let f = &self.functions;
         let name = "cublasLtMatmulPreferenceCreate";
         // SAFETY: writes the handle.
@@ -294,13 +324,13 @@ impl CublasLt {
         })?;
         self.prefer(&preference, PREFERENCE_WORKSPACE, &WORKSPACE_BYTES)?;
         self.prefer(&preference, PREFERENCE_REDUCTIONS, &REDUCTION_IN_SUM_TYPE)?;
-        let [first, second, target] = key.alignments;
+        let [first, second, target] = problem.alignments;
         for (i, bytes) in [first, second, target, target].into_iter().enumerate() {
             self.prefer(&preference, PREFERENCE_ALIGNMENT_A + i as c_int, &bytes)?;
         }
-        let (mut found, mut count) = (Choice::default(), 0);
+        let (mut found, mut count) = (Candidate::default(), 0);
         let [first, second, target] = layouts.map(|layout| layout.handle);
-        // SAFETY: all descriptors are valid; writes at most one choice, and the count.
+        // SAFETY: all descriptors are valid; writes at most one candidate, and the count.
         let code = unsafe {
             (f.heuristic)(
                 self.handle,
@@ -318,9 +348,9 @@ impl CublasLt {
         if code != NOT_SUPPORTED {
             check("cublasLtMatmulAlgoGetHeuristic", code)?;
         }
-        let choice = (code == 0 && count > 0 && found.status == 0).then_some(found);
-        choices.insert(key, choice);
-        Ok(choice)
+        let Candidate { algorithm: data, workspace_bytes, status, .. } = found;
+        let is_found = code == 0 && count > 0 && status == 0;
+        Ok(is_found.then_some(Algorithm { data, workspace_bytes }))
     }
 
     /// Layout of a stored operand, given the shape after its transposition.

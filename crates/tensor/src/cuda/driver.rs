@@ -8,6 +8,9 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, OnceLock};
 
+/// File of the driver.
+const DRIVER: &str = "libcuda.so.1";
+
 /// Opaque handles of the driver.
 pub(super) type Handle = *mut c_void;
 
@@ -15,6 +18,7 @@ functions! {
     /// Functions of the driver, by the names of its header.
     Driver {
         init = c"cuInit" (c_uint);
+        version = c"cuDriverGetVersion" (*mut c_int);
         device_count = c"cuDeviceGetCount" (*mut c_int);
         device_get = c"cuDeviceGet" (*mut c_int, c_int);
         device_name = c"cuDeviceGetName" (*mut c_char, c_int, c_int);
@@ -25,6 +29,8 @@ functions! {
         memory_info = c"cuMemGetInfo_v2" (*mut usize, *mut usize);
         mem_alloc = c"cuMemAlloc_v2" (*mut u64, usize);
         mem_free = c"cuMemFree_v2" (u64);
+        host_alloc = c"cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
+        host_free = c"cuMemFreeHost" (*mut c_void);
         copy_in = c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Handle);
         copy_out = c"cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Handle);
         copy_inside = c"cuMemcpyDtoDAsync_v2" (u64, u64, usize, Handle);
@@ -97,6 +103,7 @@ impl Copy2d {
 }
 
 const OUT_OF_MEMORY: i32 = 2;
+const NO_DEVICE: i32 = 100;
 const ATTRIBUTE_MULTIPROCESSORS: c_int = 16;
 const ATTRIBUTE_MAJOR: c_int = 75;
 const ATTRIBUTE_MINOR: c_int = 76;
@@ -104,10 +111,19 @@ const ATTRIBUTE_MINOR: c_int = 76;
 impl Driver {
     /// Loads and initialises the driver.
     pub(super) fn load() -> Result<Self> {
-        let driver = Self::of(Library::load(&["libcuda.so.1"])?)?;
+        let driver = Self::of(Library::load(&[DRIVER])?)?;
         // SAFETY: no flags are defined.
         driver.check("cuInit", unsafe { (driver.init)(0) })?;
         Ok(driver)
+    }
+
+    /// Whether an error of [`Self::load`] is that of a host without a driver or without a device.
+    pub(super) fn is_absent(error: &DeviceError) -> bool {
+        match error {
+            DeviceError::Missing { library, .. } => *library == DRIVER,
+            DeviceError::Failed { code, .. } => *code == NO_DEVICE,
+            _ => false,
+        }
     }
 
     /// Number of devices.
@@ -116,6 +132,42 @@ impl Driver {
         // SAFETY: writes the count.
         self.check("cuDeviceGetCount", unsafe { (self.device_count)(&raw mut count) })?;
         Ok(count as usize)
+    }
+
+    /// Major and minor version of the CUDA that it runs.
+    pub(super) fn version(&self) -> Result<(i32, i32)> {
+        let mut version = 0;
+        // SAFETY: writes 1000 times the major version and 10 times the minor one.
+        self.check("cuDriverGetVersion", unsafe { (self.version)(&raw mut version) })?;
+        Ok((version / 1000, version % 1000 / 10))
+    }
+
+    /// Describes device `index`.
+    pub(super) fn describe(&self, index: usize) -> Result<Description> {
+        let count = self.num_devices()?;
+        if index >= count {
+            let reason = format!("there are {count} devices");
+            return Err(DeviceError::Unfit { index, reason });
+        }
+        let mut handle = 0;
+        // SAFETY: the index is valid; writes the handle.
+        let code = unsafe { (self.device_get)(&raw mut handle, index as c_int) };
+        self.check("cuDeviceGet", code)?;
+        let attribute = |attribute: c_int| {
+            let mut value = 0;
+            // SAFETY: writes one number.
+            let code = unsafe { (self.device_attribute)(&raw mut value, attribute, handle) };
+            self.check("cuDeviceGetAttribute", code).map(|()| value)
+        };
+        let mut name: [c_char; 128] = [0; 128];
+        // SAFETY: writes a string of at most 128 bytes, with its end.
+        let code = unsafe { (self.device_name)(name.as_mut_ptr(), 128, handle) };
+        self.check("cuDeviceGetName", code)?;
+        // SAFETY: as above.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+        let capability = (attribute(ATTRIBUTE_MAJOR)?, attribute(ATTRIBUTE_MINOR)?);
+        let num_multiprocessors = attribute(ATTRIBUTE_MULTIPROCESSORS)? as usize;
+        Ok(Description { index, handle, name, num_multiprocessors, capability })
     }
 
     /// Turns a status into an error.
@@ -154,50 +206,27 @@ unsafe impl Sync for Context {}
 
 /// Facts about a device.
 pub(super) struct Description {
+    pub(super) index: usize,
+    handle: c_int,
     pub(super) name: String,
     pub(super) num_multiprocessors: usize,
     pub(super) capability: (i32, i32),
 }
 
 impl Context {
-    /// Opens device `index`.
-    pub(super) fn open(index: usize) -> Result<Self> {
-        let driver = Driver::load()?;
-        let count = driver.num_devices()?;
-        if index >= count {
-            let reason = format!("there are {count} devices");
-            return Err(DeviceError::Unfit { index, reason });
-        }
-        let (mut device, mut handle, mut stream) = (0, null_mut(), null_mut());
-        // SAFETY: the index is valid; each call writes one handle.
+    /// Opens a device.
+    pub(super) fn open(driver: &Driver, device: &Description) -> Result<Self> {
+        let (mut handle, mut stream) = (null_mut(), null_mut());
+        // SAFETY: the device is valid; each call writes one handle.
         unsafe {
-            driver.check("cuDeviceGet", (driver.device_get)(&raw mut device, index as c_int))?;
-            let retained = (driver.retain_context)(&raw mut handle, device);
+            let retained = (driver.retain_context)(&raw mut handle, device.handle);
             driver.check("cuDevicePrimaryCtxRetain", retained)?;
             driver.check("cuCtxSetCurrent", (driver.set_context)(handle))?;
             // 1: does not wait for the legacy default stream.
             driver.check("cuStreamCreate", (driver.stream_create)(&raw mut stream, 1))?;
         }
-        Ok(Self { driver, index, device, handle, stream, failure: OnceLock::new() })
-    }
-
-    pub(super) fn describe(&self) -> Result<Description> {
-        let attribute = |attribute: c_int| {
-            let mut value = 0;
-            // SAFETY: writes one number.
-            let code =
-                unsafe { (self.driver.device_attribute)(&raw mut value, attribute, self.device) };
-            self.check("cuDeviceGetAttribute", code).map(|()| value)
-        };
-        let mut name: [c_char; 128] = [0; 128];
-        // SAFETY: writes a string of at most 128 bytes, with its end.
-        let code = unsafe { (self.driver.device_name)(name.as_mut_ptr(), 128, self.device) };
-        self.check("cuDeviceGetName", code)?;
-        // SAFETY: as above.
-        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
-        let capability = (attribute(ATTRIBUTE_MAJOR)?, attribute(ATTRIBUTE_MINOR)?);
-        let num_multiprocessors = attribute(ATTRIBUTE_MULTIPROCESSORS)? as usize;
-        Ok(Description { name, num_multiprocessors, capability })
+        let (index, device) = (device.index, device.handle);
+        Ok(Self { driver: *driver, index, device, handle, stream, failure: OnceLock::new() })
     }
 
     /// Keeps the first failure that could not be returned.
@@ -224,6 +253,15 @@ impl Context {
         // SAFETY: the stream is ours.
         let code = unsafe { (self.driver.stream_synchronize)(self.stream) };
         self.check("cuStreamSynchronize", code)
+    }
+
+    /// Waits for all work before memory is released, after a failure too; errors have no reader.
+    fn drain(&self) {
+        // SAFETY: the context and its stream are ours.
+        unsafe {
+            (self.driver.set_context)(self.handle);
+            (self.driver.stream_synchronize)(self.stream);
+        }
     }
 
     pub(super) fn memory_info(&self) -> Result<MemoryInfo> {
@@ -283,10 +321,39 @@ impl Allocation for DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // Queued work may still use the memory. Errors have no reader.
-        let _ = self.context.synchronize();
+        // Queued work may still use the memory.
+        self.context.drain();
         // SAFETY: the memory is ours, and nothing uses it any more.
         unsafe { (self.context.driver.mem_free)(self.address) };
+    }
+}
+
+/// Host memory that the device can transfer.
+pub(super) struct PinnedMemory {
+    context: Arc<Context>,
+    pub(super) address: *mut u8,
+}
+
+// SAFETY: the memory is owned, and the driver's handles may be used from any thread.
+unsafe impl Send for PinnedMemory {}
+
+impl PinnedMemory {
+    pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self> {
+        context.activate()?;
+        let (driver, mut address) = (&context.driver, null_mut());
+        // SAFETY: writes the address of new memory; no flags are needed in one context.
+        let code = unsafe { (driver.host_alloc)(&raw mut address, bytes, 0) };
+        driver.check("cuMemHostAlloc", code)?;
+        Ok(Self { context: Arc::clone(context), address: address.cast() })
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        // A queued transfer may still use the memory.
+        self.context.drain();
+        // SAFETY: the memory is ours, and nothing uses it any more.
+        unsafe { (self.context.driver.host_free)(self.address.cast()) };
     }
 }
 
@@ -302,17 +369,30 @@ unsafe impl Send for CudaEvent {}
 unsafe impl Sync for CudaEvent {}
 
 impl CudaEvent {
-    /// Records the current end of the stream.
-    pub(super) fn record(context: &Arc<Context>) -> Result<Self> {
+    /// Flag of an event that takes no time.
+    pub(super) const WITHOUT_TIME: c_uint = 2;
+
+    /// An event before any work.
+    pub(super) fn new(context: &Arc<Context>, flags: c_uint) -> Result<Self> {
         context.activate()?;
         let (driver, mut handle) = (&context.driver, null_mut());
         // SAFETY: writes the handle of a new event.
-        let code = unsafe { (driver.event_create)(&raw mut handle, 0) };
-        driver.check("cuEventCreate", code)?;
-        let event = Self { context: Arc::clone(context), handle };
+        driver.check("cuEventCreate", unsafe { (driver.event_create)(&raw mut handle, flags) })?;
+        Ok(Self { context: Arc::clone(context), handle })
+    }
+
+    /// Moves the event to the current end of the stream; the context must be active.
+    pub(super) fn record(&self) -> Result<()> {
+        let Context { driver, stream, .. } = &*self.context;
         // SAFETY: both handles are valid.
-        driver.check("cuEventRecord", unsafe { (driver.event_record)(handle, context.stream) })?;
-        Ok(event)
+        driver.check("cuEventRecord", unsafe { (driver.event_record)(self.handle, *stream) })
+    }
+
+    /// Waits on the host for the work before the event; the context must be active.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        let driver = &self.context.driver;
+        // SAFETY: a valid event.
+        driver.check("cuEventSynchronize", unsafe { (driver.event_synchronize)(self.handle) })
     }
 }
 

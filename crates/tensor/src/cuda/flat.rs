@@ -1,11 +1,11 @@
 //! Flat buffers on a CUDA device: sums, conversions, checks and optimizer steps.
 
 use super::Cuda;
+use super::driver::Context;
 use super::launch::{launch, type_code};
 use super::programs::{Program, Source};
 use crate::device::error::Result;
 use crate::device::flat::FlatBuffers;
-use crate::device::memory::Memory;
 use crate::device::operands::{Momentum, Rates, Rule};
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::Precision;
@@ -111,14 +111,19 @@ impl FlatBuffers for Cuda {
 
     fn first_non_finite(&self, x: View<'_>) -> Result<Option<usize>> {
         let (program, n) = (Program::new(Source::Convert, x.dtype()), x.len() as u64);
-        let (grid, mut first) = (self.over(x.len()), [n]);
+        let (grid, mut first) = (self.over(x.len()), u64::MAX);
         let x = self.read(&x, x.dtype())?;
-        let mut found = self.allocate(Dtype::U64, 1)?;
-        self.copy(View::of(&first), found.view_mut())?;
-        let address = self.write(&found.view_mut(), Dtype::U64)?;
-        launch!(self, program, "first_non_finite", grid, x, n, address)?;
-        self.copy(found.view(), ViewMut::of(&mut first))?;
-        Ok((first[0] < n).then_some(first[0] as usize))
+        self.with_scratch(0, size_of::<u64>(), |address| {
+            self.context.activate()?;
+            let Context { driver, stream, .. } = &*self.context;
+            // SAFETY: the scratch memory has these bytes; the kernel lowers the largest number.
+            let code = unsafe { (driver.set_bytes)(address, 0xff, size_of::<u64>(), *stream) };
+            self.context.check("cuMemsetD8Async", code)?;
+            launch!(self, program, "first_non_finite", grid, x, n, address)?;
+            // SAFETY: both sides have these bytes.
+            unsafe { self.download(address, (&raw mut first).cast(), size_of::<u64>()) }
+        })?;
+        Ok((first < n).then_some(first as usize))
     }
 
     fn optimizer_step(

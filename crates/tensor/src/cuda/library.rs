@@ -23,7 +23,14 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// Loads the first of `names` that is found, newest first.
+    /// Loads the first of `versions` that is found: major versions of CUDA, newest first, and file
+    /// names. A driver runs libraries of its own major version and of earlier ones.
+    pub(super) fn load_for(driver: (i32, i32), versions: &[(i32, &'static str)]) -> Result<Self> {
+        let fitting = versions.iter().filter(|(major, _)| *major <= driver.0);
+        Self::load(&fitting.map(|(_, name)| *name).collect::<Vec<_>>())
+    }
+
+    /// Loads the first of `names` that is found.
     pub(super) fn load(names: &[&'static str]) -> Result<Self> {
         let mut reason = String::new();
         for &name in names {

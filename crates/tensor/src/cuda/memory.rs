@@ -1,14 +1,45 @@
 //! Memory, copies and events on a CUDA device.
 
 use super::Cuda;
-use super::driver::{Copy2d, CudaEvent, DeviceMemory};
+use super::driver::{Context, Copy2d, CudaEvent, DeviceMemory};
 use super::launch::launch;
 use super::programs::{Program, Source};
+use super::staging::Staging;
 use crate::device::error::{DeviceError, Result};
 use crate::device::memory::{Event, Memory, MemoryInfo};
 use crate::device::operands::check_rows;
 use crate::device::view::{Buffer, Dtype, Place, View, ViewMut};
 use crate::gemm::Precision;
+
+impl Cuda {
+    /// Copies memory of this device to the host, and waits for it.
+    ///
+    /// # Safety
+    /// `bytes` must be writable at `to`, and at `from` be memory of this device.
+    pub(super) unsafe fn download(&self, from: u64, to: *mut u8, bytes: usize) -> Result<()> {
+        // SAFETY: the caller guarantees both sides.
+        self.staged(1, |staging| unsafe { staging.download(from, to, bytes) })
+    }
+
+    /// Calls `body` with the pinned memory of a direction. A failure releases it, which waits for
+    /// its transfers, so that none of them meets a later use.
+    fn staged(
+        &self,
+        direction: usize,
+        body: impl FnOnce(&mut Staging) -> Result<()>,
+    ) -> Result<()> {
+        let mut place = self.staging[direction].lock().expect("no copy panics");
+        let mut staging = place.take().map_or_else(|| Staging::new(&self.context), Ok)?;
+        body(&mut staging)?;
+        *place = Some(staging);
+        Ok(())
+    }
+}
+
+/// Name of the arithmetic of devices with a compute capability.
+pub(super) fn class_name(precision: Precision, (major, minor): (i32, i32)) -> String {
+    format!("{precision}-cuda-sm{major}{minor}")
+}
 
 impl Memory for Cuda {
     fn name(&self) -> String {
@@ -16,8 +47,7 @@ impl Memory for Cuda {
     }
 
     fn kernel_class(&self, precision: Precision) -> String {
-        let (major, minor) = self.capability;
-        format!("{precision}-cuda-sm{major}{minor}")
+        class_name(precision, self.capability)
     }
 
     fn memory(&self) -> Result<Option<MemoryInfo>> {
@@ -40,7 +70,6 @@ impl Memory for Cuda {
             return Ok(());
         }
         self.context.activate()?;
-        let (driver, stream) = (&self.context.driver, self.context.stream);
         let (bytes, dtype) = (from.num_bytes(), from.dtype());
         match (from.place(), to.as_view().place()) {
             (Place::Host, Place::Host) => {
@@ -50,23 +79,19 @@ impl Memory for Cuda {
             }
             (Place::Host, Place::Cuda(_)) => {
                 let target = self.write(&to, dtype)?;
-                // SAFETY: both sides have this size. The driver has read pageable memory when the
-                // call returns.
-                let code =
-                    unsafe { (driver.copy_in)(target, from.address().cast(), bytes, stream) };
-                self.context.check("cuMemcpyHtoDAsync", code)
+                // SAFETY: both sides have this size.
+                self.staged(0, |staging| unsafe { staging.upload(from.address(), target, bytes) })
             }
             (Place::Cuda(_), Place::Host) => {
                 let source = self.read(&from, dtype)?;
-                // SAFETY: both sides have this size; the stream is waited for below.
-                let code = unsafe { (driver.copy_out)(to.address().cast(), source, bytes, stream) };
-                self.context.check("cuMemcpyDtoHAsync", code)?;
-                self.context.synchronize()
+                // SAFETY: both sides have this size.
+                unsafe { self.download(source, to.address(), bytes) }
             }
             (Place::Cuda(_), Place::Cuda(_)) => {
                 let (source, target) = (self.read(&from, dtype)?, self.write(&to, dtype)?);
+                let Context { driver, stream, .. } = &*self.context;
                 // SAFETY: both sides have this size, on this device.
-                let code = unsafe { (driver.copy_inside)(target, source, bytes, stream) };
+                let code = unsafe { (driver.copy_inside)(target, source, bytes, *stream) };
                 self.context.check("cuMemcpyDtoDAsync", code)
             }
         }
@@ -105,7 +130,9 @@ impl Memory for Cuda {
     }
 
     fn record(&self) -> Result<Event> {
-        Ok(Event(Some(Box::new(CudaEvent::record(&self.context)?))))
+        let event = CudaEvent::new(&self.context, 0)?;
+        event.record()?;
+        Ok(Event(Some(Box::new(event))))
     }
 
     fn wait(&self, event: &Event) -> Result<()> {
@@ -120,9 +147,7 @@ impl Memory for Cuda {
     fn wait_on_host(&self, event: &Event) -> Result<()> {
         let Some(event) = of_cuda(event) else { return Ok(()) };
         self.context.activate()?;
-        // SAFETY: a valid event.
-        let code = unsafe { (self.context.driver.event_synchronize)(event.handle) };
-        self.context.check("cuEventSynchronize", code)
+        event.synchronize()
     }
 
     fn seconds_between(&self, start: &Event, end: &Event) -> Result<Option<f64>> {

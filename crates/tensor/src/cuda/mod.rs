@@ -1,19 +1,21 @@
 //! The CUDA device: libraries loaded at run time, products by cuBLASLt, own kernels by NVRTC.
 //!
-//! Nothing is linked: [`open`] loads the driver and returns an error where it is absent. All work
-//! of a device goes to one stream. Kernels are CUDA C++ in `kernels/`, compiled for the device at
-//! their first use and kept in a [`KernelCache`]. Two runs on one kind of device give equal bits:
-//! every sum has a fixed order, and no kernel adds floats by atomics. Additions, conversions,
+//! Nothing is linked: [`open`] loads the libraries and returns an error where one is absent. All
+//! work of a device goes to one stream. Kernels are CUDA C++ in `kernels/`, compiled for the device
+//! at their first use and kept in a [`KernelCache`]. Two runs on one kind of device give equal
+//! bits: every sum has a fixed order, and no kernel adds floats by atomics. Additions, conversions,
 //! rotations, dropout, optimizer steps, embeddings and sums of squares in `f32` also have the bits
 //! of the CPU.
 //!
 //! # Layout
-//! - `library`, `driver`, `nvrtc`, `cublas_lt`: the libraries, as tables of function pointers.
-//! - `programs`: sources, machine code and launches.
+//! - `library`, `driver`, `nvrtc`, `cublas_lt`: the libraries, as tables of function pointers;
+//!   `algorithms`: the list of chosen products.
+//! - `programs`: sources, machine code and launches; `staging`: pinned memory.
 //! - `memory`, `products`, `attention`, `layers`, `losses`, `flat`: the operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
 #![expect(clippy::cast_possible_wrap, reason = "C interfaces have signed counts")]
 
+mod algorithms;
 mod attention;
 mod cublas_lt;
 mod driver;
@@ -26,29 +28,37 @@ mod memory;
 mod nvrtc;
 mod products;
 mod programs;
-
-pub use programs::{KernelCache, NoCache};
+mod staging;
 
 use crate::device::error::{DeviceError, Result};
+use crate::device::kernel_cache::{KernelCache, NoCache};
+use crate::gemm::Precision;
 use cublas_lt::CublasLt;
-use driver::{Context, DeviceMemory, Driver};
+use driver::{Context, Description, DeviceMemory, Driver};
+use nvrtc::Nvrtc;
 use programs::Programs;
-use std::sync::{Arc, Mutex, OnceLock};
+use staging::Staging;
+use std::sync::{Arc, Mutex};
 
 /// Oldest supported architecture: bf16 needs it.
 const MIN_CAPABILITY: (i32, i32) = (8, 0);
+/// Oldest supported version of CUDA: that of the oldest libraries that are looked for.
+const MIN_CUDA: (i32, i32) = (12, 0);
 
 /// A CUDA device.
 pub struct Cuda {
-    context: Arc<Context>,
     name: String,
     capability: (i32, i32),
     num_multiprocessors: usize,
     programs: Programs,
-    blas: OnceLock<CublasLt>,
+    blas: CublasLt,
     /// Temporary memory of operations, which run one after another: partial sums and rounded
     /// operands; and the workspace of products.
     scratch: [Mutex<Option<Scratch>>; 3],
+    /// Pinned memory of copies from the host, and of those to it; allocated at the first copy.
+    staging: [Mutex<Option<Staging>>; 2],
+    /// Last, so that everything above is released before it.
+    context: Arc<Context>,
 }
 
 /// Temporary memory that grows.
@@ -57,9 +67,57 @@ struct Scratch {
     bytes: usize,
 }
 
-/// Number of CUDA devices.
+/// Libraries of the host, and a device on which they can train.
+struct Installation {
+    driver: Driver,
+    device: Description,
+    nvrtc: Nvrtc,
+    blas: cublas_lt::Functions,
+}
+
+impl Installation {
+    /// Finds everything that training on device `index` needs, without opening it.
+    fn find(index: usize) -> Result<Self> {
+        let driver = Driver::load()?;
+        let (device, version) = (driver.describe(index)?, driver.version()?);
+        let (major, minor) = device.capability;
+        let unfit = |reason| Err(DeviceError::Unfit { index, reason });
+        if device.capability < MIN_CAPABILITY {
+            return unfit(format!("compute capability {major}.{minor}, but bf16 needs 8.0"));
+        }
+        if version < MIN_CUDA {
+            let (major, minor) = version;
+            return unfit(format!("its driver runs CUDA {major}.{minor}, but 12.0 is needed"));
+        }
+        let nvrtc = Nvrtc::load(version)?;
+        if !nvrtc.archs()?.contains(&(10 * major + minor)) {
+            let (old, patch) = nvrtc.version();
+            return unfit(format!(
+                "NVRTC {old}.{patch} does not compile for compute capability {major}.{minor}; \
+                 install a newer CUDA toolkit"
+            ));
+        }
+        let blas = cublas_lt::Functions::load(version)?;
+        Ok(Self { driver, device, nvrtc, blas })
+    }
+}
+
+/// Number of CUDA devices; none without a driver.
 pub fn num_devices() -> Result<usize> {
-    Driver::load()?.num_devices()
+    match Driver::load() {
+        Err(error) if Driver::is_absent(&error) => Ok(0),
+        driver => driver?.num_devices(),
+    }
+}
+
+/// Whether training can run on device `index`; the error says what is missing.
+pub(crate) fn check(index: usize) -> Result<()> {
+    Installation::find(index).map(drop)
+}
+
+/// Name of the arithmetic of device `index`, if training can run on it.
+pub(crate) fn kernel_class(index: usize, precision: Precision) -> Result<String> {
+    Ok(memory::class_name(precision, Installation::find(index)?.device.capability))
 }
 
 /// Opens device `index`, without a cache of kernels.
@@ -67,38 +125,24 @@ pub fn open(index: usize) -> Result<Cuda> {
     open_with_cache(index, Arc::new(NoCache))
 }
 
-/// Opens device `index`; compiled kernels are kept in `cache`.
+/// Opens device `index` and the libraries that training needs; compiled kernels are kept in
+/// `cache`.
 pub fn open_with_cache(index: usize, cache: Arc<dyn KernelCache>) -> Result<Cuda> {
-    let context = Arc::new(Context::open(index)?);
-    let description = context.describe()?;
-    let capability = description.capability;
-    if capability < MIN_CAPABILITY {
-        let (major, minor) = capability;
-        let reason = format!("compute capability {major}.{minor}, but bf16 needs 8.0");
-        return Err(DeviceError::Unfit { index, reason });
-    }
+    let Installation { driver, device, nvrtc, blas } = Installation::find(index)?;
+    let context = Arc::new(Context::open(&driver, &device)?);
     Ok(Cuda {
-        programs: Programs::new(&context, capability, cache),
-        context,
-        name: description.name,
-        capability,
-        num_multiprocessors: description.num_multiprocessors,
-        blas: OnceLock::new(),
+        programs: Programs::new(&context, device.capability, nvrtc, cache),
+        blas: CublasLt::new(blas, device.capability)?,
+        name: device.name,
+        capability: device.capability,
+        num_multiprocessors: device.num_multiprocessors,
         scratch: <[Mutex<_>; 3]>::default(),
+        staging: <[Mutex<_>; 2]>::default(),
+        context,
     })
 }
 
 impl Cuda {
-    /// The library of products, loaded at first use.
-    fn blas(&self) -> Result<&CublasLt> {
-        if let Some(blas) = self.blas.get() {
-            return Ok(blas);
-        }
-        self.context.activate()?;
-        let loaded = CublasLt::load()?;
-        Ok(self.blas.get_or_init(|| loaded))
-    }
-
     /// Calls `body` with temporary memory of at least `bytes`; its work must be queued when it
     /// returns. Later operations reuse the memory, in the order of the stream.
     fn with_scratch<T>(

@@ -9,6 +9,8 @@ functions! {
     /// Functions of NVRTC, by the names of its header.
     Nvrtc {
         version = c"nvrtcVersion" (*mut c_int, *mut c_int);
+        num_archs = c"nvrtcGetNumSupportedArchs" (*mut c_int);
+        archs = c"nvrtcGetSupportedArchs" (*mut c_int);
         create = c"nvrtcCreateProgram" (
             *mut *mut c_void, *const c_char, *const c_char, c_int, *const *const c_char,
             *const *const c_char,
@@ -23,8 +25,21 @@ functions! {
 }
 
 impl Nvrtc {
-    pub(super) fn load() -> Result<Self> {
-        Self::of(Library::load(&["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"])?)
+    /// Loads the compiler for a driver of this version.
+    pub(super) fn load(driver: (i32, i32)) -> Result<Self> {
+        let versions = [(13, "libnvrtc.so.13"), (12, "libnvrtc.so.12"), (0, "libnvrtc.so")];
+        Self::of(Library::load_for(driver, &versions)?)
+    }
+
+    /// Compute capabilities that it compiles for, as `10 major + minor`.
+    pub(super) fn archs(&self) -> Result<Vec<c_int>> {
+        let mut count = 0;
+        // SAFETY: writes the count.
+        check("nvrtcGetNumSupportedArchs", unsafe { (self.num_archs)(&raw mut count) })?;
+        let mut archs = vec![0; count as usize];
+        // SAFETY: writes as many numbers.
+        check("nvrtcGetSupportedArchs", unsafe { (self.archs)(archs.as_mut_ptr()) })?;
+        Ok(archs)
     }
 
     /// Major and minor version.

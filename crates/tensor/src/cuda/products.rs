@@ -3,7 +3,8 @@
 //! cuBLASLt multiplies operands of one type; an operand of another type is rounded to it first. Our
 //! own kernel takes shapes that cuBLASLt has no algorithm for.
 
-use super::cublas_lt::{Call, Fused, Operand, WORKSPACE_BYTES};
+use super::algorithms::WORKSPACE_BYTES;
+use super::cublas_lt::{Call, Fused, Operand};
 use super::launch::{launch, type_code};
 use super::programs::{Grid, Program, Source};
 use super::{Cuda, attention};
@@ -62,12 +63,11 @@ impl Products for Cuda {
     }
 
     fn product_algorithms(&self) -> Result<String> {
-        Ok(self.blas()?.algorithms())
+        Ok(self.blas.algorithms())
     }
 
     fn set_product_algorithms(&self, algorithms: &str) -> Result<()> {
-        self.blas()?.set_algorithms(algorithms);
-        Ok(())
+        self.blas.set_algorithms(algorithms)
     }
 
     fn attention_scratch_len(&self, _precision: Precision, shape: Shape) -> usize {
@@ -192,7 +192,6 @@ impl Cuda {
         }
         let ((m, k), n) = (a.shape(), c.cols);
         let target = (self.write(&c.data, out_dtype)?, c.row_stride);
-        let blas = self.blas()?;
         let operand = |matrix: &Matrix<'_>, address| Operand {
             address,
             row_stride: matrix.row_stride,
@@ -213,7 +212,7 @@ impl Cuda {
                     };
                     self.context.activate()?;
                     // SAFETY: operands were checked to have these shapes.
-                    unsafe { blas.multiply(&call, workspace, self.context.stream) }
+                    unsafe { self.blas.multiply(&call, workspace, self.context.stream) }
                 })
             })
         })

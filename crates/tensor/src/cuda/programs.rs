@@ -3,12 +3,13 @@
 use super::driver::{Context, Handle};
 use super::nvrtc::Nvrtc;
 use crate::device::error::{DeviceError, Result};
+use crate::device::kernel_cache::KernelCache;
 use crate::device::view::Dtype;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::{CString, c_uint, c_void};
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// Text in front of every source.
 const COMMON: &str = include_str!("kernels/common.cuh");
@@ -59,26 +60,6 @@ impl Program {
     }
 }
 
-/// Machine code of kernels between processes; files of the platform, or nothing.
-pub trait KernelCache: Send + Sync {
-    /// Machine code stored under a key.
-    fn load(&self, key: &str) -> Option<Vec<u8>>;
-    /// Stores machine code; failures only cost time.
-    fn store(&self, key: &str, code: &[u8]);
-}
-
-/// A cache that keeps nothing: every process compiles its kernels.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoCache;
-
-impl KernelCache for NoCache {
-    fn load(&self, _key: &str) -> Option<Vec<u8>> {
-        None
-    }
-
-    fn store(&self, _key: &str, _code: &[u8]) {}
-}
-
 /// Shape of a launch.
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
@@ -101,7 +82,7 @@ pub(super) struct Programs {
     context: Arc<Context>,
     arch: String,
     cache: Arc<dyn KernelCache>,
-    nvrtc: OnceLock<Nvrtc>,
+    nvrtc: Nvrtc,
     modules: Mutex<BTreeMap<Program, Module>>,
 }
 
@@ -116,12 +97,12 @@ unsafe impl Send for Module {}
 impl Programs {
     pub(super) fn new(
         context: &Arc<Context>,
-        capability: (i32, i32),
+        (major, minor): (i32, i32),
+        nvrtc: Nvrtc,
         cache: Arc<dyn KernelCache>,
     ) -> Self {
-        let arch = format!("sm_{}{}", capability.0, capability.1);
-        let context = Arc::clone(context);
-        Self { context, arch, cache, nvrtc: OnceLock::new(), modules: Mutex::default() }
+        let (context, arch) = (Arc::clone(context), format!("sm_{major}{minor}"));
+        Self { context, arch, cache, nvrtc, modules: Mutex::default() }
     }
 
     /// Queues one kernel.
@@ -207,25 +188,15 @@ impl Programs {
         if program.head_dim > 0 {
             options.push(format!("-DHEAD_DIM={}", program.head_dim));
         }
-        let nvrtc = self.nvrtc()?;
-        let (major, minor) = nvrtc.version();
+        let (major, minor) = self.nvrtc.version();
         let key = format!("{} {major}.{minor} {}", options.join(" "), text);
         let key = format!("{}-{storage}-{}-{:016x}", name, self.arch, fingerprint(&key));
         if let Some(code) = self.cache.load(&key) {
             return Ok(code);
         }
-        let code = nvrtc.compile(name, &text, &options)?;
+        let code = self.nvrtc.compile(name, &text, &options)?;
         self.cache.store(&key, &code);
         Ok(code)
-    }
-
-    /// The compiler, loaded at first use.
-    fn nvrtc(&self) -> Result<&Nvrtc> {
-        if let Some(nvrtc) = self.nvrtc.get() {
-            return Ok(nvrtc);
-        }
-        let loaded = Nvrtc::load()?;
-        Ok(self.nvrtc.get_or_init(|| loaded))
     }
 }
 

@@ -13,6 +13,7 @@
 //!
 //! # Layout
 //! - [`view`]: element types, views and buffers; [`error`]; [`operands`].
+//! - [`open`]: the accelerator of a rank, by choice; [`kernel_cache`]: its machine code.
 //! - [`compute`]: the resources of a rank; [`dual_buffer`]: buffers that the host uses as well.
 //! - [`memory`], [`products`], [`layers`], [`losses`], [`flat`]: the operations.
 //! - `cpu`: the operations on the CPU.
@@ -22,9 +23,11 @@ mod cpu;
 pub mod dual_buffer;
 pub mod error;
 pub mod flat;
+pub mod kernel_cache;
 pub mod layers;
 pub mod losses;
 pub mod memory;
+pub mod open;
 pub mod operands;
 pub mod products;
 pub mod view;
@@ -33,9 +36,11 @@ pub use compute::Compute;
 pub use dual_buffer::{DualBuffer, HostCopy};
 pub use error::{DeviceError, Result};
 pub use flat::FlatBuffers;
+pub use kernel_cache::{KernelCache, NoCache};
 pub use layers::Layers;
 pub use losses::{Losses, Targets};
 pub use memory::{Event, Memory, MemoryInfo};
+pub use open::{Choice, kernel_class, open_accelerator, unused_accelerator};
 pub use operands::{
     Activation, Epilogue, HeadRows, Matrix, MatrixMut, Momentum, Norm, Rates, Rule,
 };

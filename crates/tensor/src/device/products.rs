@@ -19,11 +19,13 @@ pub trait Products {
         epilogue: Epilogue<'_>,
     ) -> Result<()>;
 
-    /// Algorithms of products that this device has chosen so far: a part of a run's identity,
-    /// for its checkpoint. Empty where the shape alone determines the order of additions.
+    /// The list of the algorithms that products were given or have chosen so far, sorted by
+    /// product: a part of a run, for its checkpoint and its other ranks. Empty where the shape
+    /// alone determines the order of additions.
     fn product_algorithms(&self) -> Result<String>;
 
-    /// Uses the algorithms of an earlier process of the run instead of choosing them.
+    /// Uses the algorithms of another process of the run: their products never choose again. A
+    /// list of another library or device class, or a damaged one, is an error.
     fn set_product_algorithms(&self, algorithms: &str) -> Result<()>;
 
     /// Elements of `f32` scratch memory of the two calls below.

@@ -18,26 +18,6 @@
 #define PAIR (WARP_THREAD % 4 * 2)
 #define LOG2_E 1.4426950408889634f
 
-struct Shape { u32 tokens, heads, kv_heads; };
-struct Dropout {
-    Key key;
-    u32 threshold;
-    float kept;
-    u64 first_sample;
-    u32 heads, first_head, sequences;
-};
-
-__device__ __forceinline__ u64 first_element(Dropout d, Shape s, u32 sequence, u32 head) {
-    u64 shard = sequence / d.sequences, sample = d.first_sample + sequence % d.sequences;
-    u64 global = d.first_head + shard * s.heads + head;
-    return (sample * d.heads + global) * s.tokens * s.tokens;
-}
-
-__device__ __forceinline__ float factor(Dropout d, Shape s, u64 first, u32 query, u32 key) {
-    if (d.threshold == 0) return 1.0f;
-    return random_word(d.key, first + (u64)query * s.tokens + key) >= d.threshold ? d.kept : 0.0f;
-}
-
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -143,3 +143,26 @@ __device__ __forceinline__ u32 random_word(Key key, u64 element) {
         default: return block.w;
     }
 }
+
+// Shape of attention.
+struct Shape { u32 tokens, heads, kv_heads; };
+
+// Random mask of probabilities, as in attention/dropout.rs; threshold 0 keeps all.
+struct Dropout {
+    Key key;
+    u32 threshold;
+    float kept;
+    u64 first_sample;
+    u32 heads, first_head, sequences;
+};
+
+__device__ __forceinline__ u64 first_element(Dropout d, Shape s, u32 sequence, u32 head) {
+    u64 shard = sequence / d.sequences, sample = d.first_sample + sequence % d.sequences;
+    u64 global = d.first_head + shard * s.heads + head;
+    return (sample * d.heads + global) * s.tokens * s.tokens;
+}
+
+__device__ __forceinline__ float factor(Dropout d, Shape s, u64 first, u32 query, u32 key) {
+    if (d.threshold == 0) return 1.0f;
+    return random_word(d.key, first + (u64)query * s.tokens + key) >= d.threshold ? d.kept : 0.0f;
+}

@@ -1,7 +1,7 @@
 //! Products and attention on the CPU.
 
 use crate::attention::{self, Dropout, Rows, Shape};
-use crate::device::error::Result;
+use crate::device::error::{DeviceError, Result};
 use crate::device::operands::{Epilogue, HeadRows, Matrix, MatrixMut};
 use crate::device::products::Products;
 use crate::device::view::{Dtype, View, ViewMut};
@@ -44,8 +44,13 @@ impl Products for Cpu {
         Ok(String::new())
     }
 
-    fn set_product_algorithms(&self, _algorithms: &str) -> Result<()> {
-        Ok(())
+    fn set_product_algorithms(&self, algorithms: &str) -> Result<()> {
+        if algorithms.is_empty() {
+            return Ok(());
+        }
+        let operation = "stored algorithms of products";
+        let reason = "the CPU has none; resume on the device that chose them".to_owned();
+        Err(DeviceError::Unsupported { operation, reason })
     }
 
     fn attention_scratch_len(&self, precision: Precision, shape: Shape) -> usize {

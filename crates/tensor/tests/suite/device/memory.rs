@@ -4,7 +4,7 @@ use super::{bits, cases, cpu};
 use crate::common::numbers;
 use half::bf16;
 use lockstep_tensor::cuda;
-use lockstep_tensor::device::{Device, DeviceError, Dtype, Products, View, ViewMut};
+use lockstep_tensor::device::{Device, DeviceError, Dtype, KernelCache, Products, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -27,6 +27,25 @@ fn copies_fills_and_ranges_move_the_same_elements() {
             expected[11 + 5 * row..][..4].copy_from_slice(&x[7 * row..][..4]);
         }
         assert_eq!(bits(&case.download(&to)), bits(&expected), "{}", case.label());
+    }
+}
+
+#[test]
+fn large_copies_in_both_directions_keep_every_element() {
+    // More than two pinned pieces, which no piece divides, after a small copy.
+    let x: Vec<u32> = (0..(3 << 20) + 12_345_u32).map(|i| i.wrapping_mul(2_654_435)).collect();
+    for device in cases().into_iter().map(|case| case.device).take(2) {
+        let mut small = device.allocate(Dtype::U32, 3).unwrap();
+        device.copy(View::of(&x[7..10]), small.view_mut()).unwrap();
+        let mut large = device.allocate(Dtype::U32, x.len()).unwrap();
+        let mut source = x.clone();
+        device.copy(View::of(&source), large.view_mut()).unwrap();
+        source.fill(0);
+        let mut got = vec![0; x.len()];
+        device.copy(large.view(), ViewMut::of(&mut got)).unwrap();
+        assert!(got == x, "{}", device.name());
+        device.copy(small.view(), ViewMut::of(&mut got[..3])).unwrap();
+        assert_eq!(got[..3], x[7..10]);
     }
 }
 
@@ -80,7 +99,7 @@ fn a_machine_with_a_cuda_device_opens_it() {
 #[derive(Default)]
 struct MemoryCache(Mutex<(BTreeMap<String, Vec<u8>>, usize)>);
 
-impl cuda::KernelCache for MemoryCache {
+impl KernelCache for MemoryCache {
     fn load(&self, key: &str) -> Option<Vec<u8>> {
         let (stored, num_loads) = &mut *self.0.lock().unwrap();
         let code = stored.get(key).cloned();

@@ -179,12 +179,18 @@ fn stored_algorithms_give_the_bits_of_the_run_that_chose_them() {
     };
     let (_, of_cpu) = run(cpu(), Dtype::Bf16);
     assert_eq!(of_cpu, "", "the CPU has one order of additions");
+    let set = |list| lockstep_tensor::device::Products::set_product_algorithms(cpu(), list);
+    set("").unwrap();
+    let error = set("x\n").unwrap_err().to_string();
+    assert!(error.ends_with("resume on the device that chose them"), "{error}");
     let Ok(first) = lockstep_tensor::cuda::open(0) else { return };
     let (bits, algorithms) = run(&first, Dtype::Bf16);
-    assert!(algorithms.starts_with("64x96x320 bf16 f32 "), "{algorithms}");
+    assert!(algorithms.contains("\n64x96x320 bf16 f32 "), "{algorithms}");
     let second: &dyn lockstep_tensor::device::Device = &lockstep_tensor::cuda::open(0).unwrap();
     second.set_product_algorithms(&algorithms).unwrap();
-    assert_eq!(run(second, Dtype::Bf16), (bits, algorithms));
+    assert_eq!(second.product_algorithms().unwrap(), algorithms, "before their first use too");
+    assert_eq!(run(second, Dtype::Bf16), (bits, algorithms.clone()));
+    second.set_product_algorithms(&format!("x{algorithms}")).unwrap_err();
 }
 
 #[test]

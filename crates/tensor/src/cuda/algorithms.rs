@@ -1,0 +1,211 @@
+//! The list of algorithms that products run by, as text: a part of a run, kept in its checkpoint.
+//!
+//! The first line names the library and the device, which an algorithm belongs to. Then comes a
+//! line for each product, sorted: shape, types, strides, layouts, alignments, epilogue; and the
+//! library's algorithm with its workspace, or nothing where our own kernel multiplies.
+//!
+//! ```text
+//! cuBLASLt 13.0.2, compute capability 9.0
+//! 64x96x320 bf16 f32 320 96 96 nn 256 256 256 1 = 2a 0 0 0 0 0 0 0 100000
+//! ```
+
+use crate::device::error::{DeviceError, Result};
+use crate::device::view::Dtype;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Bytes of workspace that algorithms may use; NVIDIA's advice for Hopper.
+pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
+
+/// Properties of a product that the choice of an algorithm depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Problem {
+    pub(super) shape: (usize, usize, usize),
+    pub(super) dtypes: (Dtype, Dtype),
+    pub(super) strides: [usize; 3],
+    pub(super) transposed: [bool; 2],
+    pub(super) alignments: [u32; 3],
+    pub(super) epilogue: u32,
+}
+
+/// An algorithm of the library, which alone understands it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Algorithm {
+    pub(super) data: [u64; 8],
+    pub(super) workspace_bytes: usize,
+}
+
+/// Algorithms by product; `None` where the library has none.
+pub(super) type Algorithms = BTreeMap<Problem, Option<Algorithm>>;
+
+/// The list of a library and device.
+pub(super) fn write(source: &str, algorithms: &Algorithms) -> String {
+    let line = |(problem, algorithm): (&Problem, &Option<Algorithm>)| match algorithm {
+        None => format!("{problem} =\n"),
+        Some(Algorithm { data, workspace_bytes }) => {
+            let data = data.map(|number| format!("{number:x}")).join(" ");
+            format!("{problem} = {data} {workspace_bytes:x}\n")
+        }
+    };
+    std::iter::once(format!("{source}\n")).chain(algorithms.iter().map(line)).collect()
+}
+
+/// Reads a list; refuses one of another library or device, and lines that [`write`] does not write.
+pub(super) fn read(source: &str, list: &str) -> Result<Algorithms> {
+    let mut lines = list.lines();
+    let Some(theirs) = lines.next() else { return Ok(Algorithms::new()) };
+    if theirs != source {
+        let theirs: String = theirs.chars().take(80).collect();
+        return refuse(format!(
+            "they are those of {theirs:?}, but this is {source:?}; resume with that library and \
+             device, or start a new run from the weights"
+        ));
+    }
+    let mut algorithms = Algorithms::new();
+    for (i, line) in lines.enumerate() {
+        match parse(line) {
+            Some((problem, algorithm)) if algorithms.insert(problem, algorithm).is_none() => {}
+            _ => return refuse(format!("line {} of the list is damaged", i + 2)),
+        }
+    }
+    Ok(algorithms)
+}
+
+fn refuse<T>(reason: String) -> Result<T> {
+    Err(DeviceError::Unsupported { operation: "stored algorithms of products", reason })
+}
+
+impl fmt::Display for Problem {
+    /// A line without an equals sign.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shape: (m, n, k), dtypes: (from, to), strides: [a, b, c], .. } = self;
+        let [left, right] = self.transposed.map(|transposed| if transposed { 't' } else { 'n' });
+        let [first, second, target] = self.alignments;
+        write!(f, "{m}x{n}x{k} {from} {to} {a} {b} {c} {left}{right} ")?;
+        write!(f, "{first} {second} {target} {}", self.epilogue)
+    }
+}
+
+fn parse(line: &str) -> Option<(Problem, Option<Algorithm>)> {
+    let (problem, algorithm) = line.split_once(" =")?;
+    let [shape, from, to, a, b, c, layout, first, second, target, epilogue] =
+        fields(problem, ' ', |field| Some(field.to_owned()))?;
+    let [m, n, k] = fields(&shape, 'x', |count| count.parse().ok())?;
+    let dtype = |name: &str| {
+        [Dtype::F32, Dtype::Bf16, Dtype::F16].into_iter().find(|dtype| dtype.to_string() == name)
+    };
+    let transposed = match layout.as_str() {
+        "nn" => [false, false],
+        "nt" => [false, true],
+        "tn" => [true, false],
+        "tt" => [true, true],
+        _ => return None,
+    };
+    let problem = Problem {
+        shape: (m, n, k),
+        dtypes: (dtype(&from)?, dtype(&to)?),
+        strides: [a.parse().ok()?, b.parse().ok()?, c.parse().ok()?],
+        transposed,
+        alignments: [first.parse().ok()?, second.parse().ok()?, target.parse().ok()?],
+        epilogue: epilogue.parse().ok()?,
+    };
+    if algorithm.is_empty() {
+        return Some((problem, None));
+    }
+    let hex = |number: &str| u64::from_str_radix(number, 16).ok();
+    let [data @ .., workspace] = fields::<_, 9>(algorithm.strip_prefix(' ')?, ' ', hex)?;
+    let workspace_bytes = usize::try_from(workspace).ok()?;
+    let fits = workspace_bytes <= WORKSPACE_BYTES;
+    fits.then_some((problem, Some(Algorithm { data, workspace_bytes })))
+}
+
+/// The `N` fields of a text, and no more.
+fn fields<T, const N: usize>(
+    text: &str,
+    separator: char,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Option<[T; N]> {
+    let fields: Option<Vec<T>> = text.split(separator).map(parse).collect();
+    fields?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "cuBLASLt 13.0.2, compute capability 9.0";
+
+    fn problem(m: usize) -> Problem {
+        Problem {
+            shape: (m, 96, 320),
+            dtypes: (Dtype::Bf16, Dtype::F32),
+            strides: [320, 96, 128],
+            transposed: [false, true],
+            alignments: [256, 16, 4],
+            epilogue: 164,
+        }
+    }
+
+    fn algorithms() -> Algorithms {
+        let data = [u64::MAX, 0, 1, 2, 3, 4, 5, 0x2a];
+        let algorithm = Algorithm { data, workspace_bytes: WORKSPACE_BYTES };
+        [(problem(64), Some(algorithm)), (problem(7), None)].into()
+    }
+
+    #[test]
+    fn a_list_is_read_as_it_was_written_and_sorted_by_product() {
+        let list = write(SOURCE, &algorithms());
+        assert_eq!(
+            list,
+            "cuBLASLt 13.0.2, compute capability 9.0\n\
+             7x96x320 bf16 f32 320 96 128 nt 256 16 4 164 =\n\
+             64x96x320 bf16 f32 320 96 128 nt 256 16 4 164 = \
+             ffffffffffffffff 0 1 2 3 4 5 2a 2000000\n"
+        );
+        assert_eq!(read(SOURCE, &list), Ok(algorithms()));
+        assert_eq!(read(SOURCE, &write(SOURCE, &Algorithms::new())), Ok(Algorithms::new()));
+        assert_eq!(read(SOURCE, ""), Ok(Algorithms::new()));
+    }
+
+    #[test]
+    fn a_list_of_another_library_or_device_is_refused_with_advice() {
+        for other in ["cuBLASLt 12.9.1, compute capability 9.0", "x"] {
+            let error = read(SOURCE, &write(other, &algorithms())).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!(
+                    "stored algorithms of products: they are those of {other:?}, but this is \
+                     {SOURCE:?}; resume with that library and device, or start a new run from the \
+                     weights"
+                )
+            );
+        }
+        let long = read(SOURCE, &"x".repeat(1 << 20)).unwrap_err().to_string();
+        assert!(long.len() < 300, "{} bytes", long.len());
+    }
+
+    #[test]
+    fn a_damaged_line_is_refused_by_its_number() {
+        let list = write(SOURCE, &algorithms());
+        let last = list.lines().last().unwrap();
+        for damaged in [
+            String::new(),
+            last[..last.len() - 20].to_owned(),
+            format!("{last} 0"),
+            last.replace(" = ", " "),
+            last.replace("64x96", "64x-96"),
+            last.replace("64x96x320", "64x96"),
+            last.replace("bf16", "f64"),
+            last.replace("nt", "nx"),
+            last.replace("2000000", "2000001"),
+            last.replace("ffffffffffffffff", "1ffffffffffffffff"),
+            last.replace(" 164", " 4294967296"),
+        ] {
+            let text = format!("{SOURCE}\n{last}\n{damaged}\n");
+            let error = read(SOURCE, &text).unwrap_err().to_string();
+            assert!(error.ends_with("line 3 of the list is damaged"), "{damaged}: {error}");
+        }
+        let twice = format!("{SOURCE}\n{last}\n{last}\n");
+        assert!(read(SOURCE, &twice).is_err(), "a product has one algorithm");
+    }
+}
