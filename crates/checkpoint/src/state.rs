@@ -28,6 +28,9 @@ pub struct TrainingState {
     pub recipe_hash: String,
     /// Kernel class so far; another class may resume, with other bits.
     pub kernel_class: String,
+    /// Algorithms of matrix products, where a device chooses among several.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub product_algorithms: String,
     /// Hash of the weights of this state.
     pub weights_hash: String,
     /// Loss scale and skipped steps.
@@ -131,6 +134,7 @@ mod tests {
             corpus: "ef".to_owned(),
             recipe_hash: "ab".to_owned(),
             kernel_class: "f32-fma".to_owned(),
+            product_algorithms: String::new(),
             weights_hash: "cd".to_owned(),
             scaling: Scaling { exponent: 15, clean_steps: 7, num_skipped_in_phase: 2 },
             losses: vec![5.5, 0.1 + 0.2, 1e-300],

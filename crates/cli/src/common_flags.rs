@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::recipe_args::RecipeArguments;
+use lockstep_config::DeviceChoice;
 
 /// Flags with their keys.
 const FLAGS: [(&str, &str); 6] = [
@@ -74,6 +75,12 @@ fn is_equal(one: &str, other: &str) -> bool {
         (Ok(one), Ok(other)) => one.to_bits() == other.to_bits(),
         _ => one == other,
     }
+}
+
+/// Reads the value of `--device`.
+pub(crate) fn device_choice(text: &str) -> Result<DeviceChoice, String> {
+    let refusal = || "not one of auto, cpu, cuda, cuda:N".to_owned();
+    DeviceChoice::from_name(text).ok_or_else(refusal)
 }
 
 #[cfg(test)]

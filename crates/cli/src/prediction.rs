@@ -17,6 +17,7 @@ use lockstep_planner::forecast::BucketForecast;
 use lockstep_planner::memory::{self, MemoryBudget, OutOfMemory, Process};
 use lockstep_planner::traffic::{ByteRange, embedding_rows};
 use lockstep_platform::World;
+use lockstep_trainer::device::accelerator_bytes;
 use lockstep_trainer::{Predicted, PredictedBytes};
 
 impl From<OutOfMemory> for Failure {
@@ -34,7 +35,11 @@ pub(crate) fn predict(
     world: &World,
     process: Process,
 ) -> Result<Forecast, Failure> {
-    Ok(Forecast::of(recipe, room(world, process), calibration_file::load(world).as_ref().ok())?)
+    Ok(Forecast::of(
+        recipe,
+        room(recipe, world, process),
+        calibration_file::load(world).as_ref().ok(),
+    )?)
 }
 
 /// Predicts a recipe on this machine, whether or not it fits.
@@ -48,19 +53,22 @@ pub(crate) fn check_memory(
     world: &World,
     process: Process,
 ) -> Result<(), Failure> {
-    memory::check(recipe, room(world, process))?;
+    memory::check(recipe, room(recipe, world, process))?;
     Ok(())
 }
 
-fn room(world: &World, process: Process) -> MemoryBudget {
-    MemoryBudget { memory: Bytes(world.host().memory_bytes()), process }
+/// Memory for the model: that of the accelerator, or of this machine.
+fn room(recipe: &Recipe, world: &World, process: Process) -> MemoryBudget {
+    let memory = accelerator_bytes(recipe).unwrap_or_else(|| world.host().memory_bytes());
+    MemoryBudget { memory: Bytes(memory), process }
 }
 
 /// Resolves `train.microbatch = "auto"` for this machine. The result is the same in every process
 /// of a run.
 pub(crate) fn with_microbatch(recipe: Recipe, world: &World) -> Recipe {
     let start = Bytes(64 << 20);
-    memory::with_microbatch(recipe, room(world, Process { start, text: Bytes(0) }))
+    let room = room(&recipe, world, Process { start, text: Bytes(0) });
+    memory::with_microbatch(recipe, room)
 }
 
 /// Memory of this process before it has a model or a corpus; call it first.

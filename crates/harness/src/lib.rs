@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - [`tolerance`]: exact and approximate equality of results.
+//! - [`devices`]: devices that tests run on.
 //! - [`recipes`]: small recipes that cover every dependence of the bits.
 //! - [`layouts`]: every layout of a few workers, and a pairwise-covering subset.
 //! - [`runs`]: runs of the real trainer in temporary folders.
@@ -25,6 +26,8 @@
 //! ```
 
 pub mod tolerance;
+
+pub mod devices;
 
 pub mod recipes;
 

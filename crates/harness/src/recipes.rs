@@ -3,7 +3,9 @@
 //! All train on the bundled corpus and start from a preset, so that a test states only the settings
 //! under test.
 
+use crate::devices;
 use lockstep_config::{ConfigErrors, Recipe, Sources, resolve};
+use std::iter;
 
 /// A preset and the settings that differ from it.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +78,10 @@ impl Small {
     /// The recipe with `sets` applied last, or every reason why the settings are invalid.
     pub fn try_with<S: AsRef<str>>(&self, sets: &[S]) -> Result<Recipe, ConfigErrors> {
         let own = self.sets.iter().map(|set| (*set).to_owned());
-        let sets = own.chain(sets.iter().map(|set| set.as_ref().to_owned())).collect();
+        let sets = iter::once(devices::default_device())
+            .chain(own)
+            .chain(sets.iter().map(|set| set.as_ref().to_owned()))
+            .collect();
         resolve(&Sources { preset: Some(self.preset.to_owned()), sets, file: None })
     }
 }

@@ -75,7 +75,7 @@ impl Replica {
                 }
             }
         }
-        Ok(())
+        Ok(self.check_copies()?)
     }
 }
 

@@ -68,7 +68,12 @@ impl Replica {
             self.groups.pipeline().broadcast(&mut pieces, device)?;
             visit(param, &in_order(param, pieces))?;
         }
-        Ok(())
+        Ok(self.check_copies()?)
+    }
+
+    /// Returns a failure of the accelerator that copies in host memory could not return.
+    pub(crate) fn check_copies(&self) -> Result<(), CommError> {
+        Ok(self.accelerator().map_or(Ok(()), |device| device.synchronize())?)
     }
 
     /// Visits the whole optimizer state of every trained parameter, by parameter and state name.
@@ -103,7 +108,7 @@ impl Replica {
                 visit(param, name, &in_order(param, pieces))?;
             }
         }
-        Ok(())
+        Ok(self.check_copies()?)
     }
 
     /// Number of elements that each rank contributes to the gathered state of a piece of a

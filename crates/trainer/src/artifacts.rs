@@ -57,6 +57,7 @@ pub(crate) fn save(
                 corpus: cursor.corpus.clone().unwrap_or_default(),
                 recipe_hash: recipe.hash(),
                 kernel_class: learner.kernel_class.clone(),
+                product_algorithms: learner.product_algorithms()?,
                 weights_hash: weights_hash.clone(),
                 scaling,
                 losses: losses.to_vec(),

@@ -8,14 +8,15 @@ use crate::{TrainError, device, feed};
 use lockstep_comm::Comm;
 use lockstep_config::{Dtype, Recipe};
 use lockstep_data::{Batch, Cursor};
-use lockstep_model::Microbatch;
+use lockstep_model::{Microbatch, precision_of};
 use lockstep_optim::{Clip, Update};
 use lockstep_parallel::compress::SampleMessage;
 use lockstep_parallel::from_recipe::{self, mesh_of};
 use lockstep_parallel::groups::fix_algorithms;
 use lockstep_parallel::{Groups, Replica, StepHost};
 use lockstep_platform::World;
-use lockstep_tensor::device::Compute;
+use lockstep_tensor::device::{Compute, Device, Dtype as DeviceDtype, Epilogue, Matrix, MatrixMut};
+use lockstep_tensor::gemm::{Precision, Write};
 use lockstep_tensor::{Cpu, peak};
 use serde::Serialize;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub struct BenchTrain {
     pub peak_share: f64,
     pub step_seconds_median: f64,
     pub peak_rss_bytes: u64,
+    /// Peak of the buffers on the accelerator; null without one.
+    pub device_bytes: Option<u64>,
     pub threads: usize,
     pub workers: usize,
     pub precision: String,
@@ -90,7 +93,11 @@ fn bench_on(
     let gflops = tokens_per_second * (flops.forward + flops.backward) as f64 / 1e9;
     // All workers measure at once, each with its own threads.
     comm.barrier()?;
-    let fma_peak_gflops = fma_peak_gflops(cpu, world) * comm.group_size() as f64;
+    let of_rank = match cpu.accelerator() {
+        Some(device) => product_peak_flops(&**device, recipe, world)? / 1e9,
+        None => fma_peak_gflops(cpu, world),
+    };
+    let fma_peak_gflops = of_rank * comm.group_size() as f64;
     Ok(BenchTrain {
         tokens_per_second,
         gflops,
@@ -98,6 +105,10 @@ fn bench_on(
         peak_share: gflops / fma_peak_gflops,
         step_seconds_median,
         peak_rss_bytes: world.host().peak_rss_bytes(),
+        device_bytes: match cpu.accelerator() {
+            Some(device) => device.memory()?.map(|memory| memory.peak as u64),
+            None => None,
+        },
         threads: cpu.num_threads(),
         workers: recipe.run.workers,
         precision: recipe.precision.compute.to_string(),
@@ -138,8 +149,43 @@ pub fn tile_peak_gflops(cpu: &Cpu, world: &World) -> Option<f64> {
     best_burst(world, |num_rounds| peak::tile_burst(cpu, num_rounds))
 }
 
-/// Peak FLOP/s of all cores in the number format of the recipe's matmuls, measured for some 20 ms.
+/// Peak FLOP/s of an accelerator in the number format of the recipe's matmuls: the best of several
+/// large products.
+fn product_peak_flops(
+    device: &dyn Device,
+    recipe: &Recipe,
+    world: &World,
+) -> Result<f64, TrainError> {
+    const SIZE: usize = 8192;
+    let precision = precision_of(recipe.precision.compute);
+    let dtype = match precision {
+        Precision::F32 => DeviceDtype::F32,
+        Precision::Bf16 => DeviceDtype::Bf16,
+        Precision::F16 => DeviceDtype::F16,
+    };
+    let matrix = || device.allocate(dtype, SIZE * SIZE);
+    let (a, b, mut c) = (matrix()?, matrix()?, matrix()?);
+    let mut best = f64::INFINITY;
+    for _ in 0..8 {
+        device.synchronize()?;
+        let start = world.clock().now();
+        let operand = |of| Matrix::new(of, SIZE, SIZE);
+        let target = MatrixMut::new(c.view_mut(), SIZE, SIZE);
+        let (a, b) = (operand(a.view()), operand(b.view()).t());
+        device.product(precision, a, b, target, Write::Set, Epilogue::None)?;
+        device.synchronize()?;
+        best = best.min(world.clock().since(start).as_secs_f64());
+    }
+    Ok(2.0 * (SIZE as f64).powi(3) / best)
+}
+
+/// Peak FLOP/s of the device in the number format of the recipe's matmuls: of all cores, measured
+/// for some 20 ms, or of an accelerator.
 pub fn measure_peak_flops(recipe: &Recipe, world: &World) -> Result<f64, TrainError> {
+    let compute = device::open_alone(recipe, world)?;
+    if let Some(accelerator) = compute.accelerator() {
+        return product_peak_flops(&**accelerator, recipe, world);
+    }
     let mut all_cores = recipe.clone();
     all_cores.run.threads = world.threads().available();
     let cpu = device::open_cpu(&all_cores, world)?;

@@ -64,7 +64,7 @@ fn refuse_file_at_checkpoint_dir(recipe: &Recipe, world: &World) -> Result<(), T
 /// Checks instructions, parameter groups and data, without the run's folders. Returns the largest
 /// number of bytes of data that a worker holds.
 pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<usize, TrainError> {
-    device::isa(recipe)?;
+    device::check(recipe)?;
     groups(recipe, None)?;
     let num_texts = match recipe.data.placement {
         Placement::Local => recipe.parallel.data,

@@ -333,7 +333,7 @@ impl CheckpointSaver {
                 error => error,
             })?,
         };
-        let position = self.position(num_steps, learner, cursor);
+        let position = self.position(num_steps, learner, cursor)?;
         take(&self.recipe, &mut self.snapshot, learner)?;
         let is_first = self.comm.group_rank() == 0;
         if is_first {
@@ -430,8 +430,13 @@ impl CheckpointSaver {
         Ok(writer)
     }
 
-    fn position(&self, step: u64, learner: &Learner, cursor: &Cursor) -> Position {
-        Position {
+    fn position(
+        &self,
+        step: u64,
+        learner: &Learner,
+        cursor: &Cursor,
+    ) -> Result<Position, TrainError> {
+        Ok(Position {
             step,
             corpus: cursor.corpus.clone().unwrap_or_default(),
             num_skipped: learner.stability.num_skipped,
@@ -440,9 +445,10 @@ impl CheckpointSaver {
             recipe: self.recipe.to_toml(),
             recipe_hash: self.recipe.hash(),
             kernel_class: learner.kernel_class.clone(),
+            product_algorithms: learner.product_algorithms()?,
             program: format!("lockstep {}", env!("CARGO_PKG_VERSION")),
             workers: self.comm.group_size(),
-        }
+        })
     }
 }
 

@@ -1,12 +1,14 @@
 //! Compute device of a rank, from the recipe.
 
-use crate::TrainError;
+use crate::{TrainError, kernel_cache};
 use lockstep_comm::Comm;
-use lockstep_config::{IsaChoice, Recipe};
+use lockstep_config::{DeviceChoice, IsaChoice, Recipe, SyncMode};
 use lockstep_model::precision_of;
 use lockstep_platform::World;
-use lockstep_tensor::device::Compute;
+use lockstep_tensor::device::open::{Choice, open_accelerator};
+use lockstep_tensor::device::{Compute, NoCache};
 use lockstep_tensor::{Cpu, Isa};
+use std::sync::Arc;
 
 /// Class of kernels with bit-identical results. A run records it, and only ranks of one class train
 /// together. On a CPU it depends on the compute precision alone: every instruction set performs the
@@ -15,15 +17,58 @@ pub fn kernel_class(recipe: &Recipe, compute: &Compute) -> String {
     compute.device().kernel_class(precision_of(recipe.precision.compute))
 }
 
-/// Opens the devices of a rank of `comm`.
+/// Opens the devices of a rank of `comm`; the ranks of a host take its accelerators in turn.
 pub fn open(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Compute, TrainError> {
-    let _ = comm;
-    open_cpu(recipe, world).map(Compute::from)
+    open_at(recipe, world, comm.rank().0)
 }
 
 /// Opens the devices of a process that works alone.
 pub fn open_alone(recipe: &Recipe, world: &World) -> Result<Compute, TrainError> {
-    open_cpu(recipe, world).map(Compute::from)
+    open_at(recipe, world, 0)
+}
+
+fn open_at(recipe: &Recipe, world: &World, local_rank: usize) -> Result<Compute, TrainError> {
+    let cpu = open_cpu(recipe, world)?;
+    Ok(match open_accelerator(choice(recipe)?, local_rank, kernel_cache::open(world))? {
+        Some(accelerator) => Compute::accelerated(cpu, accelerator),
+        None => cpu.into(),
+    })
+}
+
+/// Memory of the accelerator that a recipe trains on; `None` where it trains on the CPU.
+pub fn accelerator_bytes(recipe: &Recipe) -> Option<u64> {
+    let device = open_accelerator(choice(recipe).ok()?, 0, Arc::new(NoCache)).ok()??;
+    Some(device.memory().ok()??.total as u64)
+}
+
+/// Checks that the device of the recipe can be opened on this machine.
+pub(crate) fn check(recipe: &Recipe) -> Result<(), TrainError> {
+    isa(recipe)?;
+    let precision = precision_of(recipe.precision.compute);
+    lockstep_tensor::device::open::kernel_class(choice(recipe)?, 0, precision)?;
+    Ok(())
+}
+
+/// Choice of the recipe: `run.device`. Small problems, and threads that share one model, run on the
+/// CPU.
+fn choice(recipe: &Recipe) -> Result<Choice, TrainError> {
+    let reason = match recipe.sync.mode {
+        _ if recipe.model.family.is_problem() => {
+            "a problem of a few thousand numbers is computed in host memory"
+        }
+        SyncMode::Hogwild => "threads of sync.mode = hogwild share weights in host memory",
+        _ => {
+            return Ok(match recipe.run.device {
+                DeviceChoice::Auto => Choice::Auto,
+                DeviceChoice::Cpu => Choice::Cpu,
+                DeviceChoice::Cuda(index) => Choice::Cuda(index),
+            });
+        }
+    };
+    match recipe.run.device {
+        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Choice::Cpu),
+        DeviceChoice::Cuda(_) => Err(TrainError::CpuOnly { reason }),
+    }
 }
 
 /// Opens the CPU. `run.isa` selects the instruction set, `run.threads` the number of threads (0

@@ -70,6 +70,12 @@ pub enum TrainError {
         /// Instruction sets of this CPU.
         others: String,
     },
+    /// The recipe demands an accelerator for work of the host.
+    #[error("run.device: {reason}; use run.device = cpu")]
+    CpuOnly {
+        /// Work that stays on the host.
+        reason: &'static str,
+    },
     /// A parameter pattern matches nothing.
     #[error(
         "{key}[{index}].match = \"{pattern}\" matches no parameter of this model; there are \
@@ -360,6 +366,7 @@ impl TrainError {
             | Self::FolderTaken { .. }
             | Self::NothingToDo { .. }
             | Self::Isa { .. }
+            | Self::CpuOnly { .. }
             | Self::NoSuchParams { .. }
             | Self::AllFrozen { .. }
             | Self::CustomModel { .. }

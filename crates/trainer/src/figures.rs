@@ -19,6 +19,8 @@ pub struct AccountedBytes {
 pub struct FiguresByRank {
     /// Peak resident set size.
     pub peak_rss_bytes: Vec<u64>,
+    /// Peak of the buffers on the accelerator; 0 without one.
+    pub device_bytes: Vec<u64>,
     /// Bytes of gradients and parameters sent per step.
     pub wire_bytes: Vec<u64>,
     /// Bytes sent in all steps.

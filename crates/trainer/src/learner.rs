@@ -61,6 +61,26 @@ impl Learner {
         Ok(())
     }
 
+    /// Algorithms of matrix products, where the device chooses among several: a part of the run.
+    pub fn product_algorithms(&self) -> Result<String, TrainError> {
+        let accelerator = self.replica.accelerator();
+        Ok(accelerator.map_or(Ok(String::new()), |device| device.product_algorithms())?)
+    }
+
+    /// Uses the algorithms of a checkpoint that was written with this kernel class.
+    pub fn resume_product_algorithms(
+        &self,
+        kernel_class: &str,
+        algorithms: &str,
+    ) -> Result<(), TrainError> {
+        match self.replica.accelerator() {
+            Some(device) if kernel_class == self.kernel_class && !algorithms.is_empty() => {
+                Ok(device.set_product_algorithms(algorithms)?)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Loss scale and skipped steps, as a checkpoint stores them.
     pub fn scaling(&self) -> Scaling {
         Scaling {

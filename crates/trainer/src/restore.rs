@@ -287,6 +287,7 @@ fn from_checkpoint(
     start.from = Some(PathBuf::from(reader.folder()));
     start.warnings = warnings;
     start.warnings.extend(kernel_class_warning(&position.kernel_class, &learner.kernel_class));
+    learner.resume_product_algorithms(&position.kernel_class, &position.product_algorithms)?;
     Ok(start)
 }
 
@@ -320,6 +321,7 @@ fn from_finished(
     let mut start = ResumeState::new(recipe);
     start.losses.extend(&state.losses);
     start.warnings.extend(kernel_class_warning(&state.kernel_class, &learner.kernel_class));
+    learner.resume_product_algorithms(&state.kernel_class, &state.product_algorithms)?;
     start.step = state.step;
     start.cursor = Cursor { next_step: state.step, corpus: Some(state.corpus) };
     Ok(start)

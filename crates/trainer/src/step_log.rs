@@ -382,6 +382,7 @@ impl StepLog {
             middle,
             upper,
             median(&self.straggler_wait_seconds).to_bits(),
+            device_bytes(&learner.replica)?,
         ];
         let mut all = vec![0; own.len() * comm.group_size()];
         comm.all_gather(&own, &mut all)?;
@@ -401,9 +402,11 @@ impl StepLog {
             middle,
             upper,
             straggler_wait_seconds,
+            on_device,
         ] in all.as_chunks().0
         {
             figures.peak_rss_bytes.push(peak);
+            figures.device_bytes.push(on_device);
             figures.proportional_rss_bytes.push(proportional);
             figures.wire_bytes.push(wire);
             figures.total_wire_bytes.push(moved);
@@ -520,4 +523,10 @@ fn overflow_warning(rate: f64) -> String {
 fn total_wire_bytes(replica: &Replica) -> u64 {
     let traffic = replica.traffic();
     traffic.sent_bytes + traffic.read_bytes + traffic.written_bytes
+}
+
+/// Peak of the buffers on the accelerator; 0 without one.
+fn device_bytes(replica: &Replica) -> Result<u64, CommError> {
+    let memory = replica.accelerator().map_or(Ok(None), |device| device.memory())?;
+    Ok(memory.map_or(0, |memory| memory.peak as u64))
 }

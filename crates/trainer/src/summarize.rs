@@ -67,6 +67,7 @@ pub(crate) fn summarize(
         peak_rss_bytes: most(&figures.peak_rss_bytes),
         peak_rss_bytes_by_rank: figures.peak_rss_bytes.clone(),
         proportional_rss_bytes_by_rank: figures.proportional_rss_bytes.clone(),
+        device_bytes: Some(most(&figures.device_bytes)).filter(|bytes| *bytes > 0),
         accounted_bytes_by_rank: figures.accounted.clone(),
         wire_bytes: most(&figures.wire_bytes),
         wire_bytes_by_rank: figures.wire_bytes.clone(),

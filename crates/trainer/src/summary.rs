@@ -29,6 +29,8 @@ pub struct Summary {
     pub peak_rss_bytes: u64,
     pub peak_rss_bytes_by_rank: Vec<u64>,
     pub proportional_rss_bytes_by_rank: Vec<u64>,
+    /// Peak of the buffers on the accelerator; null without one.
+    pub device_bytes: Option<u64>,
     pub accounted_bytes_by_rank: Vec<AccountedBytes>,
     pub wire_bytes: u64,
     pub wire_bytes_by_rank: Vec<u64>,

@@ -10,15 +10,14 @@ use crate::pretrained::Pretrained;
 use crate::run_folder::load_tokenizer;
 use crate::{TrainError, device};
 use lockstep_comm::Comm;
-use lockstep_config::{PipelineSchedule, Recipe, Recompute};
+use lockstep_config::{DeviceChoice, PipelineSchedule, Recipe, Recompute};
 use lockstep_data::windows::{Passage, Windows};
 use lockstep_data::{IGNORE, PAD, Tokenizer};
 use lockstep_model::Microbatch;
 use lockstep_parallel::Replica;
 use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of, plan_at};
 use lockstep_platform::World;
-use lockstep_tensor::device::Compute;
-use lockstep_tensor::device::View;
+use lockstep_tensor::device::{Compute, View};
 use lockstep_tensor::math::scalar;
 use serde::Serialize;
 use std::path::Path;
@@ -58,7 +57,11 @@ pub struct TextEvaluation {
 
 impl TextEvaluator {
     /// Loads a model from a run folder or a Hugging Face folder.
-    pub fn open(folder: &Path, world: &World) -> Result<Self, TrainError> {
+    pub fn open(
+        folder: &Path,
+        device: DeviceChoice,
+        world: &World,
+    ) -> Result<Self, TrainError> {
         let pretrained = Pretrained::open(folder, world)?;
         let mut recipe = pretrained.recipe(world)?;
         let family = recipe.model.family;
@@ -69,6 +72,7 @@ impl TextEvaluator {
         let tokenizer = load_tokenizer(folder, world)?;
         tokenizer.require(recipe.model.vocab)?;
         use_one_worker(&mut recipe);
+        recipe.run.device = device;
         let settings = lockstep_comm::Options {
             arena_bytes: arena_bytes(&recipe),
             ..lockstep_comm::Options::default()

@@ -49,7 +49,8 @@ fn train_rank(
 ) -> Result<Option<Summary>, TrainError> {
     let compute = &device::open(recipe, world, comm)?;
     custom_model::check(recipe, options.model.as_ref())?;
-    let class = device::kernel_class(recipe, compute);
+    // At the start the list of algorithms names the library alone.
+    let class = device::kernel_class(recipe, compute) + &compute.device().product_algorithms()?;
     check::agree_on_recipe(recipe, options.model.as_ref(), &class, comm)?;
     fix_algorithms(recipe, comm);
     let (recipe, notice) = strategy::choose_local_steps(recipe, &options, world, compute, comm)?;

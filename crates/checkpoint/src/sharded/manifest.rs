@@ -44,6 +44,9 @@ pub struct Position {
     pub recipe_hash: String,
     /// Kernel class so far; another class may resume, with other bits.
     pub kernel_class: String,
+    /// Algorithms of matrix products, where a device chooses among several.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub product_algorithms: String,
     /// Program that wrote the checkpoint.
     pub program: String,
     /// Number of workers that wrote it, for information only.

@@ -1,7 +1,9 @@
 //! `lockstep eval`: loss, perplexity and bits per byte of a trained model on any text.
 
+use crate::common_flags::device_choice;
 use crate::failure::Failure;
 use crate::output;
+use lockstep_config::DeviceChoice;
 use lockstep_platform::World;
 use lockstep_trainer::RunFolder;
 use lockstep_trainer::text_evaluation::{TextEvaluation, TextEvaluator};
@@ -30,6 +32,9 @@ pub(crate) struct Arguments {
     /// No progress on standard error
     #[arg(long)]
     quiet: bool,
+    /// Device of the model: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto", value_parser = device_choice)]
+    device: DeviceChoice,
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
@@ -52,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         Some(path) => path.clone(),
         None => RunFolder::newest(world)?.path().to_owned(),
     };
-    let mut evaluator = TextEvaluator::open(&folder, world)?;
+    let mut evaluator = TextEvaluator::open(&folder, arguments.device, world)?;
     let context = evaluator.context();
     let stride = arguments.stride.unwrap_or(context);
     if !(1..=context).contains(&stride) {

@@ -1,7 +1,9 @@
 //! `lockstep generate`: samples text from a trained model.
 
+use crate::common_flags::device_choice;
 use crate::failure::Failure;
 use crate::output;
+use lockstep_config::DeviceChoice;
 use lockstep_data::Tokenizer;
 use lockstep_platform::World;
 use lockstep_trainer::generate::Generator;
@@ -40,6 +42,9 @@ pub(crate) struct Arguments {
     /// Random seed; the same seed gives the same text
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Device of the model: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto", value_parser = device_choice)]
+    device: DeviceChoice,
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
@@ -62,7 +67,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         None => RunFolder::newest(world)?.path().to_owned(),
     };
     let pretrained = Pretrained::open(&folder, world)?;
-    let recipe = pretrained.recipe(world)?;
+    let mut recipe = pretrained.recipe(world)?;
+    recipe.run.device = arguments.device;
     let family = recipe.model.family;
     if family.is_problem() {
         let (dir, family) = (folder.display().to_string(), family.name());

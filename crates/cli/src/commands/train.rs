@@ -301,6 +301,9 @@ fn report(summary: &Summary) -> String {
         let _ = writeln!(text, "emulated     {emulated}");
     }
     let _ = writeln!(text, "peak memory  {}", Bytes(summary.peak_rss_bytes));
+    if let Some(device) = summary.device_bytes {
+        let _ = writeln!(text, "on device    {}", Bytes(device));
+    }
     text += &prediction_line(summary);
     let _ = writeln!(text, "run folder   {}", summary.run_dir);
     let _ = writeln!(text, "losses_hash  {}", summary.losses_hash);
@@ -355,7 +358,9 @@ fn prediction_line(summary: &Summary) -> String {
         parts.push(format!("step {} ({error:+.0} %)", Seconds(step)));
     }
     if let Some(peak) = summary.predicted_peak_bytes {
-        let error = error(peak as f64, summary.peak_rss_bytes as f64);
+        // On an accelerator the prediction is of its memory, but for the process and its text.
+        let measured = summary.device_bytes.unwrap_or(summary.peak_rss_bytes);
+        let error = error(peak as f64, measured as f64);
         parts.push(format!("peak {} ({error:+.0} %)", Bytes(peak)));
     }
     if let Some(wire) = summary.predicted_wire_bytes.filter(|wire| *wire > 0) {

@@ -5,12 +5,12 @@
 
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::{Dtype, Recipe};
+use lockstep_harness::devices::computes;
 use lockstep_harness::{Golden, Tolerance};
 use lockstep_model::{Microbatch, MicrobatchShape};
 use lockstep_optim::{Clip, Update};
 use lockstep_parallel::Groups;
 use lockstep_parallel::from_recipe::mesh_of;
-use lockstep_tensor::Isa;
 use lockstep_tensor::device::Compute;
 use lockstep_tensor::device::View;
 use lockstep_trainer::learner::Learner;
@@ -91,25 +91,25 @@ impl Case {
     }
 }
 
-/// Each model family with the batch as one micro-batch and as two.
-fn for_each_case(cpu: &Compute, mut check: impl FnMut(Case)) {
-    for family in ["gpt2", "llama"] {
-        for microbatch_size in [2, 1] {
-            check(Case::new(cpu, family, microbatch_size, Dtype::F32));
+/// Each model family with the batch as one micro-batch and as two, on every device.
+fn for_each_case(mut check: impl FnMut(&Compute, Case)) {
+    for cpu in computes() {
+        for family in ["gpt2", "llama"] {
+            for microbatch_size in [2, 1] {
+                check(&cpu, Case::new(&cpu, family, microbatch_size, Dtype::F32));
+            }
         }
     }
 }
 
 #[test]
 fn logits_and_loss_agree_with_pytorch() {
-    let cpu = Compute::single(Isa::detect());
-    for_each_case(&cpu, |mut case| {
+    for_each_case(|cpu, mut case| {
         let (mut logits, mut loss) = (Vec::new(), 0.0);
         for index in 0..case.num_microbatches() {
             let (microbatch, learner) = case.microbatches();
             let num_targets = microbatch(index).num_targets as f64;
-            let sum =
-                learner.replica.evaluate(&cpu, 1, &|_| microbatch(index)).expect("one worker");
+            let sum = learner.replica.evaluate(cpu, 1, &|_| microbatch(index)).expect("one worker");
             loss += sum / num_targets;
             logits.extend_from_slice(learner.replica.logits());
         }
@@ -120,9 +120,8 @@ fn logits_and_loss_agree_with_pytorch() {
 
 #[test]
 fn every_gradient_agrees_with_pytorch() {
-    let cpu = Compute::single(Isa::detect());
-    for_each_case(&cpu, |mut case| {
-        let loss = case.run(&cpu, 0);
+    for_each_case(|cpu, mut case| {
+        let loss = case.run(cpu, 0);
         case.tolerance().assert("loss", &[loss], &case.golden.f64("loss"));
         for (slot, grad) in case.learner.replica.own_grads() {
             let expected = case.golden.f32(&format!("grads.{}", slot.name));
@@ -133,18 +132,17 @@ fn every_gradient_agrees_with_pytorch() {
 
 #[test]
 fn ten_steps_of_adamw_give_the_losses_of_pytorch() {
-    let cpu = Compute::single(Isa::detect());
-    for_each_case(&cpu, |mut case| {
+    for_each_case(|cpu, mut case| {
         let expected = case.golden.f64("losses");
         assert_eq!(expected.len(), 10);
         assert!(case.tolerance().bound() < 1e-5, "five digits");
         for (step, expected) in expected.iter().enumerate() {
             let step = step as u64;
-            let loss = case.run(&cpu, step);
+            let loss = case.run(cpu, step);
             case.tolerance().assert(&format!("loss of step {step}"), &[loss], &[*expected]);
             let learner = &mut case.learner;
             let update = Update { count: step + 1, lr: learner.lr(step), clip: Clip::uniform(1.0) };
-            learner.replica.step(&cpu, &mut learner.optimizer, &update).expect("one worker");
+            learner.replica.step(cpu, &mut learner.optimizer, &update).expect("one worker");
         }
     });
 }
@@ -162,7 +160,10 @@ fn squares(found: &[f32], truth: &[f32]) -> (f64, f64) {
 /// distribution: the norms of n such errors scatter by 1 / sqrt(2 n).
 #[test]
 fn gradients_in_bf16_are_no_further_from_float64_than_those_of_pytorch() {
-    let cpu = Compute::single(Isa::detect());
+    computes().iter().for_each(check_gradients_in_bf16);
+}
+
+fn check_gradients_in_bf16(cpu: &Compute) {
     let path = lockstep_harness::golden::folder().join("bf16.txt");
     let text = lockstep_platform::real().files().read_to_string(&path).expect("it is committed");
     for family in ["gpt2", "llama"] {
@@ -172,8 +173,8 @@ fn gradients_in_bf16_are_no_further_from_float64_than_those_of_pytorch() {
             .map(|(name, error)| (name, error.parse().expect("a number")))
             .collect();
         for microbatch_size in [2, 1] {
-            let mut case = Case::new(&cpu, family, microbatch_size, Dtype::Bf16);
-            case.run(&cpu, 0);
+            let mut case = Case::new(cpu, family, microbatch_size, Dtype::Bf16);
+            case.run(cpu, 0);
             let (mut own_squares, mut their_squares) = (0.0_f64, 0.0_f64);
             for (slot, grad) in case.learner.replica.own_grads() {
                 let truth = case.golden.f32(&format!("grads.{}", slot.name));

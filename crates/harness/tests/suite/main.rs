@@ -17,6 +17,7 @@ mod golden_optimizers;
 mod loss_scaling;
 
 mod determinism;
+mod devices;
 mod layout_matrix;
 mod layouts;
 mod offload;

@@ -6,7 +6,7 @@ use crate::device::memory::MemoryInfo;
 use crate::device::view::{Allocation, Place};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// File of the driver.
 const DRIVER: &str = "libcuda.so.1";
@@ -197,6 +197,14 @@ pub(super) struct Context {
     pub(super) stream: Handle,
     /// First failure that could not be returned.
     failure: OnceLock<DeviceError>,
+    allocated: Mutex<Allocated>,
+}
+
+/// Bytes of buffers.
+#[derive(Default)]
+struct Allocated {
+    now: usize,
+    peak: usize,
 }
 
 // SAFETY: the driver's handles may be used from any thread; calls set the context first.
@@ -226,7 +234,15 @@ impl Context {
             driver.check("cuStreamCreate", (driver.stream_create)(&raw mut stream, 1))?;
         }
         let (index, device) = (device.index, device.handle);
-        Ok(Self { driver: *driver, index, device, handle, stream, failure: OnceLock::new() })
+        Ok(Self {
+            driver: *driver,
+            index,
+            device,
+            handle,
+            stream,
+            failure: OnceLock::new(),
+            allocated: Mutex::default(),
+        })
     }
 
     /// Keeps the first failure that could not be returned.
@@ -270,7 +286,8 @@ impl Context {
         // SAFETY: writes two numbers.
         let code = unsafe { (self.driver.memory_info)(&raw mut free, &raw mut total) };
         self.check("cuMemGetInfo", code)?;
-        Ok(MemoryInfo { free, total })
+        let peak = self.allocated.lock().expect("no holder panics").peak;
+        Ok(MemoryInfo { free, total, peak })
     }
 }
 
@@ -289,6 +306,7 @@ impl Drop for Context {
 pub(super) struct DeviceMemory {
     context: Arc<Context>,
     pub(super) address: u64,
+    size: usize,
 }
 
 impl DeviceMemory {
@@ -301,7 +319,11 @@ impl DeviceMemory {
             OUT_OF_MEMORY => return Err(DeviceError::OutOfMemory { bytes }),
             code => driver.check("cuMemAlloc", code)?,
         }
-        let memory = Self { context: Arc::clone(context), address };
+        let memory = Self { context: Arc::clone(context), address, size };
+        let mut allocated = context.allocated.lock().expect("no holder panics");
+        allocated.now += size;
+        allocated.peak = allocated.peak.max(allocated.now);
+        drop(allocated);
         // SAFETY: the memory has this size.
         let code = unsafe { (driver.set_bytes)(address, 0, size, context.stream) };
         driver.check("cuMemsetD8Async", code)?;
@@ -323,6 +345,7 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // Queued work may still use the memory.
         self.context.drain();
+        self.context.allocated.lock().expect("no holder panics").now -= self.size;
         // SAFETY: the memory is ours, and nothing uses it any more.
         unsafe { (self.context.driver.mem_free)(self.address) };
     }

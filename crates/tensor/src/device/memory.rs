@@ -16,6 +16,8 @@ pub struct MemoryInfo {
     pub free: usize,
     /// All of it.
     pub total: usize,
+    /// The most that this device's buffers had at a time.
+    pub peak: usize,
 }
 
 /// Allocations, copies and events.

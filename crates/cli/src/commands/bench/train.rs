@@ -46,10 +46,11 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.json {
         return output::json(&bench);
     }
+    let device = bench.device_bytes.map(|bytes| format!("on device {}\n", Bytes(bytes)));
     output::text(&format!(
         "{} tokens/s, median step {}, {} threads, {} kernels\n\
          {} of {} GFLOP/s peak ({})\n\
-         peak memory {}\n",
+         peak memory {}\n{}",
         digits(bench.tokens_per_second),
         Seconds(bench.step_seconds_median),
         bench.threads,
@@ -58,5 +59,6 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         digits(bench.fma_peak_gflops),
         percent(bench.peak_share),
         Bytes(bench.peak_rss_bytes),
+        device.unwrap_or_default(),
     ))
 }
