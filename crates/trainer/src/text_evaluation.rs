@@ -57,11 +57,7 @@ pub struct TextEvaluation {
 
 impl TextEvaluator {
     /// Loads a model from a run folder or a Hugging Face folder.
-    pub fn open(
-        folder: &Path,
-        device: DeviceChoice,
-        world: &World,
-    ) -> Result<Self, TrainError> {
+    pub fn open(folder: &Path, device: DeviceChoice, world: &World) -> Result<Self, TrainError> {
         let pretrained = Pretrained::open(folder, world)?;
         let mut recipe = pretrained.recipe(world)?;
         let family = recipe.model.family;

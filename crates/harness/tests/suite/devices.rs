@@ -1,5 +1,5 @@
-//! The device of `run.device = auto`: it follows the CPU, and repeats itself bit for bit. Without an
-//! accelerator that device is the CPU.
+//! The device of `run.device = auto`: it follows the CPU, and repeats itself bit for bit. Without
+//! an accelerator that device is the CPU.
 
 use lockstep_config::Dtype;
 use lockstep_harness::recipes::{LLAMA, Small, TINY};

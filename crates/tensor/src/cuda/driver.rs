@@ -286,7 +286,7 @@ impl Context {
         // SAFETY: writes two numbers.
         let code = unsafe { (self.driver.memory_info)(&raw mut free, &raw mut total) };
         self.check("cuMemGetInfo", code)?;
-        let peak = self.allocated.lock().expect("no holder panics").peak;
+        let peak = self.allocated.lock().expect("no owner of the lock panics").peak;
         Ok(MemoryInfo { free, total, peak })
     }
 }
@@ -320,7 +320,7 @@ impl DeviceMemory {
             code => driver.check("cuMemAlloc", code)?,
         }
         let memory = Self { context: Arc::clone(context), address, size };
-        let mut allocated = context.allocated.lock().expect("no holder panics");
+        let mut allocated = context.allocated.lock().expect("no owner of the lock panics");
         allocated.now += size;
         allocated.peak = allocated.peak.max(allocated.now);
         drop(allocated);
@@ -345,7 +345,7 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // Queued work may still use the memory.
         self.context.drain();
-        self.context.allocated.lock().expect("no holder panics").now -= self.size;
+        self.context.allocated.lock().expect("no owner of the lock panics").now -= self.size;
         // SAFETY: the memory is ours, and nothing uses it any more.
         unsafe { (self.context.driver.mem_free)(self.address) };
     }

@@ -157,7 +157,7 @@ impl<H: HostCopy> DualBuffer<H> {
         // SAFETY: the device's side became the current one through `&mut self`, so no slice of the
         // host's side exists, and the lock keeps others from making one.
         let host = unsafe { &mut *self.host.get() }.get_or_insert_with(|| H::zeros(self.len));
-        // SAFETY: nobody writes the device's side, see `view`.
+        // SAFETY: no view writes the device's side, see `view`.
         let buffer = unsafe { &*side.buffer.get() };
         if let Err(error) = side.device.copy(buffer.view(), ViewMut::of(&mut **host)) {
             side.device.keep_failure(error);
@@ -214,7 +214,7 @@ impl DeviceSide {
     }
 
     fn lock(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().expect("no holder panics")
+        self.current.lock().expect("no owner of the lock panics")
     }
 }
 
