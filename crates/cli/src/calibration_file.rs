@@ -5,11 +5,13 @@ use lockstep_config::Recipe;
 use lockstep_planner::calibration::Machine;
 use lockstep_planner::calibration::machine::VERSION;
 use lockstep_platform::World;
+use lockstep_trainer::device::accelerator;
 use std::path::PathBuf;
 
-/// Reads the calibration of this machine.
-pub(crate) fn load(world: &World) -> Result<Machine, Uncalibrated> {
-    let path = path(world).ok_or(Uncalibrated::Missing)?;
+/// Reads the calibration of this machine, for the device of a recipe.
+pub(crate) fn load(recipe: &Recipe, world: &World) -> Result<Machine, Uncalibrated> {
+    let accelerator = accelerator(recipe).map(|accelerator| accelerator.name);
+    let path = path(world, accelerator.as_deref()).ok_or(Uncalibrated::Missing)?;
     if world.files().metadata(&path).is_none() {
         return Err(Uncalibrated::Missing);
     }
@@ -23,6 +25,9 @@ pub(crate) fn load(world: &World) -> Result<Machine, Uncalibrated> {
     let found: Machine = serde_json::from_value(value).map_err(|_| unreadable())?;
     if !found.is_of(&world.host().name(), world.threads().available()) {
         return Err(Uncalibrated::OtherMachine { path, host: found.host, cores: found.cores });
+    }
+    if found.accelerator != accelerator {
+        return Err(Uncalibrated::OtherDevice { path, measured: found.kernels });
     }
     Ok(found)
 }
@@ -38,6 +43,8 @@ pub(crate) enum Uncalibrated {
     OtherVersion { path: PathBuf },
     /// The file is of another machine.
     OtherMachine { path: PathBuf, host: String, cores: usize },
+    /// The file is of another device of this machine.
+    OtherDevice { path: PathBuf, measured: String },
     /// The number format of the recipe is not calibrated.
     OtherFormats { requested: &'static str, calibrated: Vec<String> },
     /// Steps of small problems are too short to predict.
@@ -50,7 +57,7 @@ pub(crate) fn why_no_step_time(recipe: &Recipe, world: &World) -> String {
         return format!("step time of {cause} is not modelled");
     }
     let compute = recipe.precision.compute.name();
-    let why = match load(world) {
+    let why = match load(recipe, world) {
         _ if recipe.model.family.is_problem() => Uncalibrated::SmallProblem,
         Ok(machine) => {
             let calibrated = machine.formats.into_iter().map(|format| format.compute).collect();
@@ -72,6 +79,11 @@ pub(crate) fn why_no_step_time(recipe: &Recipe, world: &World) -> String {
             "{} is of {host} with {cores} cores; lockstep plan calibrate measures this machine",
             path.display()
         ),
+        Uncalibrated::OtherDevice { path, measured } => format!(
+            "{} is of {measured}; lockstep plan calibrate --device {} measures this device",
+            path.display(),
+            recipe.run.device
+        ),
         Uncalibrated::OtherFormats { requested, mut calibrated } => {
             let known = calibrated.join(" and ");
             calibrated.push(requested.to_owned());
@@ -85,13 +97,20 @@ pub(crate) fn why_no_step_time(recipe: &Recipe, world: &World) -> String {
     }
 }
 
-/// Path of the calibration: LOCKSTEP_CALIBRATION, or the user's cache folder.
-pub(crate) fn path(world: &World) -> Option<PathBuf> {
+/// Path of the calibration: LOCKSTEP_CALIBRATION, or one for each device in the user's cache folder.
+pub(crate) fn path(world: &World, accelerator: Option<&str>) -> Option<PathBuf> {
     let env = |name: &str| world.host().env(name).filter(|value| !value.is_empty());
     if let Some(path) = env("LOCKSTEP_CALIBRATION") {
         return Some(PathBuf::from(path));
     }
     let cache = env("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(env("HOME")?).join(".cache")))?;
-    Some(cache.join("lockstep").join("calibration.json"))
+    let name = match accelerator {
+        Some(name) => {
+            let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+            format!("calibration-{}.json", name.chars().map(plain).collect::<String>())
+        }
+        None => "calibration.json".to_owned(),
+    };
+    Some(cache.join("lockstep").join(name))
 }

@@ -65,7 +65,7 @@ pub(crate) fn of_worker(recipe: &Recipe, world: &World) -> Option<f64> {
 }
 
 fn calibrated(recipe: &Recipe, world: &World) -> Option<f64> {
-    let machine = calibration_file::load(world).ok()?;
+    let machine = calibration_file::load(recipe, world).ok()?;
     let compute = recipe.precision.compute.name();
     let format = machine.formats.iter().find(|format| format.compute == compute)?;
     Some(format.peak_flops_per_second)

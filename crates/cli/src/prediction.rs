@@ -17,7 +17,7 @@ use lockstep_planner::forecast::BucketForecast;
 use lockstep_planner::memory::{self, MemoryBudget, OutOfMemory, Process};
 use lockstep_planner::traffic::{ByteRange, embedding_rows};
 use lockstep_platform::World;
-use lockstep_trainer::device::accelerator_bytes;
+use lockstep_trainer::device::accelerator;
 use lockstep_trainer::{Predicted, PredictedBytes};
 
 impl From<OutOfMemory> for Failure {
@@ -38,13 +38,13 @@ pub(crate) fn predict(
     Ok(Forecast::of(
         recipe,
         room(recipe, world, process),
-        calibration_file::load(world).as_ref().ok(),
+        calibration_file::load(recipe, world).as_ref().ok(),
     )?)
 }
 
 /// Predicts a recipe on this machine, whether or not it fits.
 pub(crate) fn predict_unchecked(recipe: &Recipe, world: &World, process: Process) -> Forecast {
-    Forecast::unchecked(recipe, process, calibration_file::load(world).as_ref().ok())
+    Forecast::unchecked(recipe, process, calibration_file::load(recipe, world).as_ref().ok())
 }
 
 /// Refuses a recipe that does not fit in memory; takes no time.
@@ -59,7 +59,8 @@ pub(crate) fn check_memory(
 
 /// Memory for the model: that of the accelerator, or of this machine.
 fn room(recipe: &Recipe, world: &World, process: Process) -> MemoryBudget {
-    let memory = accelerator_bytes(recipe).unwrap_or_else(|| world.host().memory_bytes());
+    let on_device = accelerator(recipe).map(|accelerator| accelerator.memory_bytes);
+    let memory = on_device.unwrap_or_else(|| world.host().memory_bytes());
     MemoryBudget { memory: Bytes(memory), process }
 }
 

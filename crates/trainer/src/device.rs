@@ -8,7 +8,7 @@ use lockstep_platform::World;
 use lockstep_tensor::device::open::{Choice, open_accelerator};
 use lockstep_tensor::device::{Compute, NoCache};
 use lockstep_tensor::{Cpu, Isa};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Class of kernels with bit-identical results. A run records it, and only ranks of one class train
 /// together. On a CPU it depends on the compute precision alone: every instruction set performs the
@@ -35,10 +35,31 @@ fn open_at(recipe: &Recipe, world: &World, local_rank: usize) -> Result<Compute,
     })
 }
 
-/// Memory of the accelerator that a recipe trains on; `None` where it trains on the CPU.
-pub fn accelerator_bytes(recipe: &Recipe) -> Option<u64> {
-    let device = open_accelerator(choice(recipe).ok()?, 0, Arc::new(NoCache)).ok()??;
-    Some(device.memory().ok()??.total as u64)
+/// The accelerator that a recipe trains on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accelerator {
+    /// Name for people.
+    pub name: String,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+}
+
+/// The accelerator that a recipe trains on; `None` where it trains on the CPU. A process opens each
+/// choice once for this.
+pub fn accelerator(recipe: &Recipe) -> Option<Accelerator> {
+    static FOUND: Mutex<Vec<(Choice, Option<Accelerator>)>> = Mutex::new(Vec::new());
+    let choice = choice(recipe).ok()?;
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, known)) = found.iter().find(|(other, _)| *other == choice) {
+        return known.clone();
+    }
+    let describe = || {
+        let device = open_accelerator(choice, 0, Arc::new(NoCache)).ok()??;
+        let memory_bytes = device.memory().ok()??.total as u64;
+        Some(Accelerator { name: device.name(), memory_bytes })
+    };
+    found.push((choice, describe()));
+    found.last().and_then(|(_, known)| known.clone())
 }
 
 /// Checks that the device of the recipe can be opened on this machine.

@@ -154,7 +154,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             let process = Process { text: *text.get_or_init(passed), ..process };
             // The launcher refused what does not fit; other hosts may have more memory.
             if let Ok(forecast) = prediction::predict(recipe, &own_world, process) {
-                let machine = calibration_file::load(&own_world).ok();
+                let machine = calibration_file::load(recipe, &own_world).ok();
                 let wires = Interconnect { costs, domains }.with_algorithms_of(recipe);
                 let forecast = forecast.over(recipe, &wires, machine.as_ref());
                 let rows = prediction::sparse_rows(recipe, &own_world, &forecast);

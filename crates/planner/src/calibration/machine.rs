@@ -69,8 +69,11 @@ pub struct Machine {
     pub host: String,
     /// Cores that were used.
     pub cores: usize,
-    /// Instruction set.
+    /// Instruction set, or the accelerator.
     pub kernels: String,
+    /// Name of the accelerator that was measured; `None` for the cores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<String>,
     /// Measurements by number format of matmuls.
     pub formats: Vec<Format>,
     /// Sums by ascending length.
@@ -248,6 +251,7 @@ mod tests {
             host: "here".to_owned(),
             cores: 2,
             kernels: "avx512".to_owned(),
+            accelerator: None,
             formats: vec![format("f32", 1.0), format("bf16", 4.0)],
             sums: [(1 << 10, 1.0), (1 << 20, 3.0)]
                 .map(|(len, seconds_per_element)| SumPoint { len, seconds_per_element })

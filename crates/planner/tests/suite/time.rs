@@ -22,6 +22,7 @@ fn machine() -> Machine {
         host: String::new(),
         cores: 2,
         kernels: String::new(),
+        accelerator: None,
         formats: vec![format()],
         sums: sums(0.0),
         serial_sums: sums(0.0),

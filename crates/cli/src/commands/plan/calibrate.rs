@@ -1,11 +1,12 @@
 //! `lockstep plan calibrate`: measures this machine, so that plans can predict step time.
 
+use crate::common_flags::device_choice;
 use crate::failure::Failure;
 use crate::workers::print_status;
 use crate::{calibration_file, output};
 use lockstep_comm::{Comm, Reduction};
 use lockstep_config::units::Seconds;
-use lockstep_config::{CompressMethod, Dtype, Recipe, Sources, resolve};
+use lockstep_config::{CompressMethod, DeviceChoice, Dtype, Recipe, Sources, resolve};
 use lockstep_model::describe;
 use lockstep_planner::calibration::machine::VERSION;
 use lockstep_planner::calibration::machine::{CompressorTime, Format, Machine, Point, SumPoint};
@@ -25,11 +26,12 @@ use std::path::PathBuf;
 Trains small models of several widths for a few steps in every number format and with every method
 of gradient compression, and times collectives between two workers. Takes about a minute per format;
 run it while the machine is idle.
-The result is written to the user's cache folder, or to the file that LOCKSTEP_CALIBRATION names.
+The result is written to the user's cache folder, one file for each device, or to the file that LOCKSTEP_CALIBRATION names.
 
 Examples:
   lockstep plan calibrate
   lockstep plan calibrate --formats f32,bf16,fp16
+  lockstep plan calibrate --device cuda
   lockstep plan calibrate --json
   lockstep plan calibrate runs.csv --out constants    device types, from tables of runs
 
@@ -48,6 +50,9 @@ pub(crate) struct Arguments {
     /// Number formats of matrix products (precision.compute) to measure
     #[arg(long, value_delimiter = ',', default_values = ["f32", "bf16"], value_name = "FORMAT,..")]
     formats: Vec<String>,
+    /// Device to measure: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto", value_parser = device_choice)]
+    device: DeviceChoice,
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
@@ -55,6 +60,9 @@ pub(crate) struct Arguments {
 
 /// Widths and heads of the models.
 const WIDTHS: [(usize, usize); 6] = [(32, 2), (64, 2), (128, 4), (256, 4), (512, 8), (768, 12)];
+
+/// Further widths on an accelerator, which narrow models do not fill.
+const DEVICE_WIDTHS: [(usize, usize); 3] = [(1024, 8), (2048, 16), (4096, 32)];
 
 /// Micro-batches of the shorter and the longer step of every model; both have one optimizer update.
 const MICROBATCHES: [usize; 2] = [1, 4];
@@ -81,6 +89,8 @@ struct Trial {
     compute: Dtype,
     /// Compute threads; 0 is one per core.
     threads: usize,
+    /// Device of the model.
+    device: DeviceChoice,
 }
 
 /// Default sequence length.
@@ -95,6 +105,7 @@ const TRIAL: Trial = Trial {
     leaves: 1,
     compute: Dtype::F32,
     threads: 0,
+    device: DeviceChoice::Cpu,
 };
 
 /// Elements of a latency-bound and of a bandwidth-bound all-reduce.
@@ -107,13 +118,15 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.steps == 0 {
         return Err(Failure::user("--steps 0 measures nothing; try 6"));
     }
-    let Some(path) = calibration_file::path(world) else {
+    let chosen = recipe(Trial { device: arguments.device, ..TRIAL });
+    let accelerator = device::accelerator(&chosen).map(|accelerator| accelerator.name);
+    let Some(path) = calibration_file::path(world, accelerator.as_deref()) else {
         return Err(Failure::user(
             "there is no home folder for the result; name a file in LOCKSTEP_CALIBRATION",
         ));
     };
     let formats = formats(&arguments.formats)?;
-    let found = calibrate(world, arguments.steps, &formats)?;
+    let found = calibrate(world, arguments.steps, &formats, (arguments.device, accelerator))?;
     if let Some(folder) = path.parent() {
         world.files().create_dir_all(folder)?;
     }
@@ -155,10 +168,15 @@ fn table(format: &Format) -> String {
 }
 
 /// Measures everything.
-fn calibrate(world: &World, steps: u64, formats: &[Dtype]) -> Result<Machine, Failure> {
+fn calibrate(
+    world: &World,
+    steps: u64,
+    formats: &[Dtype],
+    (device, accelerator): (DeviceChoice, Option<String>),
+) -> Result<Machine, Failure> {
     let mut measured = Vec::new();
     for compute in formats {
-        measured.push(measure_format(world, steps, *compute)?);
+        measured.push(measure_format(world, steps, *compute, device)?);
     }
     print_status("sums ...\n");
     let (sums, serial_sums) = (sums(world, 0)?, sums(world, 1)?);
@@ -172,6 +190,7 @@ fn calibrate(world: &World, steps: u64, formats: &[Dtype]) -> Result<Machine, Fa
         host: world.host().name(),
         cores: world.threads().available(),
         kernels: first.kernels.clone(),
+        accelerator,
         update_seconds_per_param: first.update_seconds_per_param,
         step_overhead_seconds: first.step_overhead_seconds,
         formats: measured.into_iter().map(|measured| measured.format).collect(),
@@ -191,11 +210,16 @@ struct Measured {
     kernels: String,
 }
 
-fn measure_format(world: &World, steps: u64, compute: Dtype) -> Result<Measured, Failure> {
+fn measure_format(
+    world: &World,
+    steps: u64,
+    compute: Dtype,
+    device: DeviceChoice,
+) -> Result<Measured, Failure> {
     // Steps of narrow models are short, so more of them are timed.
     let num_steps = |trial: &Trial| if trial.width <= 128 { 8 * steps } else { steps };
     let bench = |trial: Trial| {
-        let trial = Trial { compute, ..trial };
+        let trial = Trial { compute, device, ..trial };
         measure(world, trial, num_steps(&trial))
     };
     print_status(&format!("{compute}: short micro-batches ...\n"));
@@ -206,7 +230,9 @@ fn measure_format(world: &World, steps: u64, compute: Dtype) -> Result<Measured,
     let block_seconds = block_seconds_of(0)?;
     let block_seconds_alone = block_seconds_of(1)?.min(block_seconds);
     let (mut times, mut widest) = (Vec::new(), None);
-    for (width, heads) in WIDTHS {
+    let is_wide = device::accelerator(&recipe(Trial { device, ..TRIAL })).is_some();
+    let more: &[(usize, usize)] = if is_wide { &DEVICE_WIDTHS } else { &[] };
+    for (width, heads) in WIDTHS.into_iter().chain(more.iter().copied()) {
         print_status(&format!("{compute}: width {width} ...\n"));
         let trial = Trial { width, heads, ..TRIAL };
         let (time, bench) = time_microbatch(&bench, trial, MICROBATCHES)?;
@@ -265,6 +291,9 @@ fn time_microbatch(
 
 /// Peak GFLOP/s of a number format on all cores.
 fn peak_gflops(world: &World, compute: Dtype, bench: &BenchTrain) -> Result<f64, Failure> {
+    if bench.device_bytes.is_some() {
+        return Ok(bench.fma_peak_gflops);
+    }
     let cpu = device::open_cpu(&recipe(Trial { compute, ..TRIAL }), world)?;
     let tiles = if compute == Dtype::Bf16 { tile_peak_gflops(&cpu, world) } else { None };
     Ok(tiles.unwrap_or(bench.fma_peak_gflops))
@@ -357,7 +386,7 @@ fn recipe(trial: Trial) -> Recipe {
 
 /// Recipe of a configuration with more settings.
 fn recipe_with(trial: Trial, more: &[&str]) -> Result<Recipe, Failure> {
-    let Trial { width, heads, context, microbatches, leaves, compute, threads } = trial;
+    let Trial { width, heads, context, microbatches, leaves, compute, threads, device } = trial;
     let sets = [
         format!("model.layers={NUM_LAYERS}"),
         format!("model.width={width}"),
@@ -370,6 +399,7 @@ fn recipe_with(trial: Trial, more: &[&str]) -> Result<Recipe, Failure> {
         format!("numerics.invariant_up_to={leaves}"),
         format!("precision.compute={compute}"),
         format!("run.threads={threads}"),
+        format!("run.device={device}"),
         "run.workers=1".to_owned(),
     ];
     let sets = sets.into_iter().chain(more.iter().map(|set| (*set).to_owned())).collect();

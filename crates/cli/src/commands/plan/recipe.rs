@@ -117,7 +117,7 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
     let step_seconds = forecast.step_seconds().map(|seconds| seconds.0);
     let tokens_per_second = forecast.tokens_per_second().map(|speed| speed.0);
     let workers = recipe.run.workers as f64;
-    let machine = calibration_file::load(world).ok();
+    let machine = calibration_file::load(recipe, world).ok();
     let machine = machine.as_ref().and_then(|machine| machine.with(recipe.precision.compute));
     let peak = machine.map(|machine| machine.peak());
     let by_block = activations_by_block(recipe, &blueprint);
