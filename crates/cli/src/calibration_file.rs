@@ -97,7 +97,7 @@ pub(crate) fn why_no_step_time(recipe: &Recipe, world: &World) -> String {
     }
 }
 
-/// Path of the calibration: LOCKSTEP_CALIBRATION, or one for each device in the user's cache folder.
+/// Path of the calibration: LOCKSTEP_CALIBRATION, or one by device in the user's cache folder.
 pub(crate) fn path(world: &World, accelerator: Option<&str>) -> Option<PathBuf> {
     let env = |name: &str| world.host().env(name).filter(|value| !value.is_empty());
     if let Some(path) = env("LOCKSTEP_CALIBRATION") {

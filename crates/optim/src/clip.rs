@@ -164,7 +164,7 @@ impl GlobalNorm {
         let Self { slots, chunks, on_device, .. } = self;
         let mut rest = match on_device {
             Some(sums) => sums.view_mut(),
-            None => ViewMut::of(&mut **chunks),
+            None => ViewMut::of(chunks),
         };
         for slot in slots {
             let (own, behind) = rest.split_at(num_chunks(slot));
@@ -172,7 +172,7 @@ impl GlobalNorm {
             rest = behind;
         }
         match on_device {
-            Some(sums) => device.copy(sums.view(), ViewMut::of(&mut **chunks)),
+            Some(sums) => device.copy(sums.view(), ViewMut::of(chunks)),
             None => Ok(()),
         }
     }

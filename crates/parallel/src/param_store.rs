@@ -108,7 +108,7 @@ impl ParamStore {
         let buckets = Arc::new(buckets);
         let worker = overlap.comm().group_rank();
         let weights = match stage {
-            3 => Weights::Sharded(ShardedWeights::new(&buckets, &overlap)?),
+            3 => Weights::Sharded(Box::new(ShardedWeights::new(&buckets, &overlap)?)),
             _ => Weights::Whole(WholeWeights::new(&buckets, stage > 0, &overlap)?),
         };
         let grads = Gradients::new(&trained.grads, stage, leaves, shares, sparse, &overlap)?;

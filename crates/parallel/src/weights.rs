@@ -20,7 +20,7 @@ pub enum Weights {
     /// Whole parameters.
     Whole(WholeWeights),
     /// This rank's shard of every bucket.
-    Sharded(ShardedWeights),
+    Sharded(Box<ShardedWeights>),
 }
 
 /// Whole parameters on every rank.

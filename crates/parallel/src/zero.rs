@@ -409,7 +409,7 @@ mod tests {
                         Buffers::Wide(incoming) => incoming.len(),
                         _ => unreachable!("nothing is in flight"),
                     });
-                    let leaves = grads.filling.iter().map(|floats| floats.len());
+                    let leaves = grads.filling.iter().map(Floats::len);
                     let held = incoming.chain(leaves).sum();
                     assert_eq!((sums, held), grads.num_elements());
                 }

@@ -178,7 +178,7 @@ impl Store for ParamStore {
         }
         match &mut self.grads {
             Gradients::Whole(whole) if self.is_alone => {
-                whole.finish_microbatch_alone(cpu, bucket)?
+                whole.finish_microbatch_alone(cpu, bucket)?;
             }
             Gradients::Whole(whole) => whole.finish_microbatch(cpu, bucket)?,
             Gradients::Sharded(sharded) => sharded.finish_microbatch(bucket),

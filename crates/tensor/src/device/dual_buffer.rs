@@ -96,14 +96,14 @@ impl<H: HostCopy> DualBuffer<H> {
 
     /// The elements on the device, to read.
     pub fn view(&self) -> Result<View<'_>> {
-        let Some(side) = &self.accelerator else { return Ok(View::of(&**self)) };
+        let Some(side) = &self.accelerator else { return Ok(View::of(self)) };
         let mut current = side.lock();
         if *current == Current::Host {
             // SAFETY: while the host's side is the current one, no view exists; the lock keeps
             // others from making one, or from writing the host's side.
             let (host, buffer) = unsafe { (&*self.host.get(), &mut *side.buffer.get()) };
             let host = host.as_ref().expect("the current side exists");
-            side.device.copy(View::of(&**host), buffer.view_mut())?;
+            side.device.copy(View::of(host), buffer.view_mut())?;
             *current = Current::Both;
         }
         // SAFETY: the device's side is written through `&mut self` or while it is not current.
@@ -114,7 +114,7 @@ impl<H: HostCopy> DualBuffer<H> {
     pub fn view_mut(&mut self) -> Result<ViewMut<'_>> {
         self.view()?;
         let Some(side) = &mut self.accelerator else {
-            return Ok(ViewMut::of(&mut **self.host.get_mut().as_mut().expect("the only side")));
+            return Ok(ViewMut::of(self.host.get_mut().as_mut().expect("the only side")));
         };
         *side.lock() = Current::Device;
         Ok(side.buffer.get_mut().view_mut())
@@ -126,13 +126,10 @@ impl<H: HostCopy> DualBuffer<H> {
         cpu: &'c Cpu,
     ) -> Result<(&'d dyn Device, ViewMut<'a>)> {
         self.view_mut()?;
-        match &mut self.accelerator {
-            Some(DeviceSide { device, buffer, .. }) => Ok((&**device, buffer.get_mut().view_mut())),
-            None => {
-                let host = self.host.get_mut().as_mut().expect("the only side");
-                Ok((cpu, ViewMut::of(&mut **host)))
-            }
+        if let Some(DeviceSide { device, buffer, .. }) = &mut self.accelerator {
+            return Ok((&**device, buffer.get_mut().view_mut()));
         }
+        Ok((cpu, ViewMut::of(self.host.get_mut().as_mut().expect("the only side"))))
     }
 
     /// Copies elements of another buffer to `at`, on the device.
@@ -159,7 +156,7 @@ impl<H: HostCopy> DualBuffer<H> {
         let host = unsafe { &mut *self.host.get() }.get_or_insert_with(|| H::zeros(self.len));
         // SAFETY: no view writes the device's side, see `view`.
         let buffer = unsafe { &*side.buffer.get() };
-        if let Err(error) = side.device.copy(buffer.view(), ViewMut::of(&mut **host)) {
+        if let Err(error) = side.device.copy(buffer.view(), ViewMut::of(host)) {
             side.device.keep_failure(error);
         }
         *current = Current::Both;
@@ -240,8 +237,8 @@ mod tests {
             buffer[0] = 5.0;
             let mut read = [0.0_f32; 3];
             device.copy(buffer.view().unwrap(), ViewMut::of(&mut read)).unwrap();
-            assert_eq!(read, [5.0, 2.0, 2.0]);
-            assert_eq!(buffer[..], read, "reading changes nothing");
+            assert_eq!(read[..], [5.0, 2.0, 2.0]);
+            assert_eq!(buffer[..], [5.0, 2.0, 2.0], "reading changes nothing");
             device.fill(buffer.view_mut().unwrap().range(0..1), 7.0).unwrap();
             assert_eq!(buffer[..], [7.0, 2.0, 2.0]);
         }
@@ -253,6 +250,7 @@ mod tests {
         let mut buffer = DualBuffer::<Vec<f32>>::zeros(compute.accelerator(), 8).unwrap();
         compute.device().fill(buffer.view_mut().unwrap(), 1.0).unwrap();
         assert!(buffer.view().is_ok() && buffer.host.get_mut().is_none());
-        assert!(buffer.iter().all(|x| *x == 1.0) && buffer.host.get_mut().is_some());
+        assert_eq!(buffer[..], [1.0; 8]);
+        assert!(buffer.host.get_mut().is_some());
     }
 }

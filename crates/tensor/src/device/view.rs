@@ -269,8 +269,8 @@ impl<'a, T: Element> From<&'a Vec<T>> for View<'a> {
     }
 }
 
-impl<'a> From<&View<'a>> for View<'a> {
-    fn from(view: &View<'a>) -> Self {
+impl From<&Self> for View<'_> {
+    fn from(view: &Self) -> Self {
         *view
     }
 }

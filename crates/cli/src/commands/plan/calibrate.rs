@@ -26,7 +26,8 @@ use std::path::PathBuf;
 Trains small models of several widths for a few steps in every number format and with every method
 of gradient compression, and times collectives between two workers. Takes about a minute per format;
 run it while the machine is idle.
-The result is written to the user's cache folder, one file for each device, or to the file that LOCKSTEP_CALIBRATION names.
+The result is written to the user's cache folder, one file for each device, or to the file that
+LOCKSTEP_CALIBRATION names.
 
 Examples:
   lockstep plan calibrate
@@ -51,7 +52,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_delimiter = ',', default_values = ["f32", "bf16"], value_name = "FORMAT,..")]
     formats: Vec<String>,
     /// Device to measure: auto, cpu, cuda or cuda:N
-    #[arg(long, default_value = "auto", value_parser = device_choice)]
+    #[arg(long, default_value = "cpu", value_parser = device_choice)]
     device: DeviceChoice,
     /// One JSON value on standard output
     #[arg(long)]
