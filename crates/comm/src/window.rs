@@ -8,14 +8,38 @@
 //! the owner gets and puts its elements as the others do, and has the buffer back when all ranks
 //! have closed the window. Memory of a window that is not closed is never used again.
 //!
-//! ```compile_fail,E0616
+//! ```
 //! # fn main() -> Result<(), lockstep_comm::CommError> {
 //! use lockstep_comm::{Comm, Options, Window};
 //!
 //! let comm = &Comm::threads(&lockstep_platform::real(), 1, &Options::default())?[0];
 //! let mut window = Window::open(comm, comm.allocate::<f32>(10)?)?;
-//! // Another rank may put into the buffer while this slice exists.
-//! let own: &mut [f32] = &mut window.own;
+//! window.put(0, 0, &[1.0])?;
+//! let own: &mut [f32] = &mut window.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! While the window is open, another rank may put into the buffer:
+//!
+//! ```compile_fail,E0599
+//! # fn main() -> Result<(), lockstep_comm::CommError> {
+//! # use lockstep_comm::{Comm, Options, Window};
+//! # let comm = &Comm::threads(&lockstep_platform::real(), 1, &Options::default())?[0];
+//! # let mut window = Window::open(comm, comm.allocate::<f32>(10)?)?;
+//! # window.put(0, 0, &[1.0])?;
+//! let own: &mut [f32] = window.own();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ```compile_fail,E0614
+//! # fn main() -> Result<(), lockstep_comm::CommError> {
+//! # use lockstep_comm::{Comm, Options, Window};
+//! # let comm = &Comm::threads(&lockstep_platform::real(), 1, &Options::default())?[0];
+//! # let mut window = Window::open(comm, comm.allocate::<f32>(10)?)?;
+//! # window.put(0, 0, &[1.0])?;
+//! let own: &mut [f32] = &mut *window;
 //! # Ok(())
 //! # }
 //! ```
@@ -24,7 +48,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lockstep_mesh::Rank;
-use lockstep_platform::{Source, Target};
+use lockstep_platform::Target;
 
 use crate::background::Handle;
 use crate::buffer::ArenaBuffer;
@@ -182,7 +206,7 @@ impl RemoteBuffers {
         to: WindowLocation,
         data: &[T],
     ) -> Result<(), CommError> {
-        self.part(comm, to, data.len())?.copy_each_from(Source::of(data));
+        self.part(comm, to, data.len())?.copy_each_from_slice(data);
         Ok(())
     }
 

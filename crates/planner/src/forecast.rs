@@ -1,6 +1,6 @@
 //! Forecast of a run before it starts: memory, traffic and step time.
 
-use crate::calibration::machine::{Machine, MachineCalibration};
+use crate::calibration::machine::Machine;
 use crate::memory::{self, Memory, MemoryBudget, OutOfMemory, Process, ProcessMemory};
 use crate::time::engine::{self, StepTime};
 use crate::traffic::{self, ByteRange, Interconnect, StepCalls, StepInputs, TrafficByOp};
@@ -58,8 +58,7 @@ impl Forecast {
         let interconnect = Interconnect::of_recipe(recipe);
         let (step_classes, traffic) =
             traffic::of_run(recipe, &blueprint, &interconnect, StepInputs::default());
-        let machine = measured(recipe, machine);
-        let step = machine.map(|machine| engine::mean(recipe, &interconnect, &machine));
+        let step = step_time(recipe, &interconnect, machine);
         let duration = step.map(|step| step.seconds() * recipe.train.steps as f64);
         let complete = |memory: Memory| {
             memory.with_mapped_pages(recipe, &blueprint).with_duration(recipe, duration)
@@ -103,8 +102,8 @@ impl Forecast {
         if !self.ranges.is_empty() {
             self.ranges = traffic::wire_range(recipe, &blueprint, interconnect);
         }
-        if let (Some(step), Some(machine)) = (&mut self.step, measured(recipe, machine)) {
-            *step = engine::mean(recipe, interconnect, &machine);
+        if self.step.is_some() {
+            self.step = step_time(recipe, interconnect, machine).or(self.step);
         }
         let busiest = traffic::busiest_by_bucket_len(recipe, &blueprint, interconnect);
         for (forecast, (_, wire_bytes)) in self.by_bucket_len.iter_mut().zip(busiest) {
@@ -186,11 +185,15 @@ impl Forecast {
     }
 }
 
-/// Calibration of the machine in the recipe's number format, if measured and applicable.
-fn measured<'a>(recipe: &Recipe, machine: Option<&'a Machine>) -> Option<MachineCalibration<'a>> {
+/// Mean step time on this machine, if measured and applicable.
+pub fn step_time(
+    recipe: &Recipe,
+    interconnect: &Interconnect,
+    machine: Option<&Machine>,
+) -> Option<StepTime> {
     // Synthetic problems end before a step has a meaningful time, and uncounted traffic has no
     // cost.
     let is_known = !recipe.model.family.is_problem() && recipe.unmodelled_traffic().is_none();
-    let machine = machine.filter(|_| is_known);
-    machine.and_then(|machine| machine.with(recipe.precision.compute))
+    let machine = machine.filter(|_| is_known)?.with(recipe.precision.compute)?;
+    Some(engine::mean(recipe, interconnect, &machine))
 }

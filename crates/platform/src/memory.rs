@@ -383,20 +383,39 @@ impl<'a, T: Plain> Target<'a, T> {
     /// may do the same to this memory: an element is always one that some rank has stored. Slower
     /// than [`Self::copy_from`].
     pub fn copy_each_from(&self, source: Source<'_, T>) {
+        self.copy_each(source, true);
+    }
+
+    /// [`Self::copy_each_from`] a slice, which no other rank can access.
+    pub fn copy_each_from_slice(&self, slice: &[T]) {
+        self.copy_each(Source::of(slice), false);
+    }
+
+    /// Copies element by element; a source that is not shared may be read-only, and no atomic may
+    /// refer to that.
+    #[inline(always)]
+    fn copy_each(&self, source: Source<'_, T>, is_shared: bool) {
         assert_eq!(self.count, source.count, "both windows have one length");
         assert!(self.base.is_aligned() && source.base.is_aligned(), "elements are aligned");
         macro_rules! copy_as {
-            ($atomic:ty) => {{
-                let (into, from) = (self.base.cast::<$atomic>(), source.base.cast::<$atomic>());
+            ($atomic:ty, $bits:ty) => {{
+                let (into, from) = (self.base.cast::<$atomic>(), source.base.cast::<$bits>());
                 let copy = |index: usize| {
                     // SAFETY: in bounds, and the atomic has the size and alignment of the element.
                     let into = unsafe { into.add(index).as_ref() };
-                    // SAFETY: as above.
-                    let from = unsafe { from.add(index).as_ref() };
-                    into.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+                    // SAFETY: in bounds.
+                    let from = unsafe { from.add(index) };
+                    let bits = if is_shared {
+                        // SAFETY: as above; shared memory is lent for writing.
+                        unsafe { from.cast::<$atomic>().as_ref() }.load(Ordering::Relaxed)
+                    } else {
+                        // SAFETY: as above, and no other rank writes to it.
+                        unsafe { from.read() }
+                    };
+                    into.store(bits, Ordering::Relaxed);
                 };
                 // In the direction in which overlapping windows overwrite only what was copied.
-                if into <= from {
+                if into.cast() <= from {
                     (0..self.count).for_each(copy);
                 } else {
                     (0..self.count).rev().for_each(copy);
@@ -405,10 +424,10 @@ impl<'a, T: Plain> Target<'a, T> {
         }
         const { assert!(align_of::<T>() == size_of::<T>(), "the element fits an atomic") };
         match size_of::<T>() {
-            1 => copy_as!(AtomicU8),
-            2 => copy_as!(AtomicU16),
-            4 => copy_as!(AtomicU32),
-            8 => copy_as!(AtomicU64),
+            1 => copy_as!(AtomicU8, u8),
+            2 => copy_as!(AtomicU16, u16),
+            4 => copy_as!(AtomicU32, u32),
+            8 => copy_as!(AtomicU64, u64),
             size => unreachable!("no element has {size} bytes"),
         }
     }
@@ -551,7 +570,7 @@ mod tests {
             // SAFETY: both threads only copy each element.
             let window = unsafe { segment.target::<u64>(4096, 100) };
             for _ in 0..200 {
-                window.copy_each_from(Source::of(&[value; 100]));
+                window.copy_each_from_slice(&[value; 100]);
                 let mut found = [0; 100];
                 Target::of(&mut found).copy_each_from(window.as_source());
                 assert!(found.iter().all(|x| [u64::MAX, 1].contains(x)), "{found:?}");

@@ -60,6 +60,18 @@ fn tables_are_functions_of_their_seeds() {
     }
 }
 
+#[test]
+fn computed_tables_do_not_depend_on_the_seed() {
+    let experiment = find("minibatch-local").expect("a name of the list");
+    let of = |seed: u64| {
+        let sweep = ["rounds=1,4".to_owned()];
+        let mut study = Study::with(experiment.description(), &[], &sweep).expect("fits");
+        (study.seed, study.num_seeds) = (seed, 1);
+        study.run(experiment).expect("it runs").rows
+    };
+    assert_eq!(of(0), of(1), "losses are computed, and not means of a sample");
+}
+
 /// Means over seeds are within twice their confidence interval of the closed form.
 #[test]
 fn simulated_means_agree_with_closed_forms() {

@@ -6,6 +6,7 @@
 
 use super::process::{Process, ProcessMemory};
 use super::{checkpoint, mapped_pages, strategy};
+use crate::shorter_steps::ShorterSteps;
 use crate::traffic::{GroupCalls, Interconnect, StepInputs, StepKind, rank_at, step_calls};
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Isolation, Recipe, TransportChoice};
@@ -57,6 +58,20 @@ impl From<&Footprint> for RankMemory {
 }
 
 impl RankMemory {
+    /// Bytes in a step of very many micro-batches, from those in both shorter ones.
+    fn extrapolated([short, long]: [Self; 2], by: &ShorterSteps) -> Self {
+        let of = |part: fn(&Self) -> Bytes| by.bytes([part(&short), part(&long)]);
+        Self {
+            weights: of(|it| it.weights),
+            gradients: of(|it| it.gradients),
+            optimizer: of(|it| it.optimizer),
+            activations: of(|it| it.activations),
+            buffers: of(|it| it.buffers),
+            checkpoint: of(|it| it.checkpoint),
+            shared: of(|it| it.shared),
+        }
+    }
+
     /// Bytes that the rank allocates to train.
     pub fn own(&self) -> Bytes {
         self.weights + self.gradients + self.optimizer + self.activations + self.buffers
@@ -95,10 +110,10 @@ impl Memory {
         let at = |step| -> Vec<RankMemory> {
             let plan = from_recipe::plan_at(recipe, blueprint, step);
             let plan = ReplicaPlan { bucket_len, ..plan };
-            let rank = |worker| {
+            let walked = |recipe: &Recipe, plan: &ReplicaPlan, worker: usize| {
                 let [outer, besides] =
-                    strategy::extra_elements(recipe, &plan, blueprint, worker).map(bytes);
-                let held = Footprint::plan(blueprint, &plan, recipe.optim.name, worker);
+                    strategy::extra_elements(recipe, plan, blueprint, worker).map(bytes);
+                let held = Footprint::plan(blueprint, plan, recipe.optim.name, worker);
                 let mut memory = RankMemory::from(&held);
                 if recipe.num_servers() > 0 {
                     // The servers hold the optimizer state.
@@ -107,15 +122,24 @@ impl Memory {
                 memory.optimizer += outer;
                 memory.buffers += besides;
                 if is_saved {
-                    memory.checkpoint = checkpoint::copy_bytes(recipe, &plan, blueprint, worker);
+                    memory.checkpoint = checkpoint::copy_bytes(recipe, plan, blueprint, worker);
                 }
                 memory
+            };
+            let shorter = ShorterSteps::of(recipe, &plan);
+            let rank = |worker| match &shorter {
+                Some(shorter) => {
+                    let of = |(recipe, plan): &(Recipe, ReplicaPlan)| walked(recipe, plan, worker);
+                    RankMemory::extrapolated(shorter.steps.each_ref().map(of), shorter)
+                }
+                None => walked(recipe, &plan, worker),
             };
             let server = |elements: [usize; 3]| {
                 let [weights, gradients, optimizer] = elements.map(bytes);
                 RankMemory { weights, gradients, optimizer, ..RankMemory::default() }
             };
-            let servers = strategy::server_elements(recipe, &plan, blueprint).into_iter();
+            let (recipe, plan) = ShorterSteps::shortest(recipe, &plan);
+            let servers = strategy::server_elements(&recipe, &plan, blueprint).into_iter();
             (0..recipe.run.workers).map(rank).chain(servers.map(server)).collect()
         };
         let most = |ranks: &Vec<RankMemory>| ranks.iter().map(RankMemory::allocated).sum::<Bytes>();

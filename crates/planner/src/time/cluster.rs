@@ -93,11 +93,17 @@ pub fn step_cached(
         exposed: messages + data,
         data_exposed: data,
         data_all,
-        bubble: (played - busy).max(0.0),
-        host: (busy - compute - messages).max(0.0),
+        bubble: above_rounding(played - busy, played),
+        host: above_rounding(busy - compute - messages, busy),
         update,
         loading,
     })
+}
+
+/// Difference of sums of which `whole` is the largest; what rounding leaves of it is zero.
+fn above_rounding(difference: f64, whole: f64) -> f64 {
+    const ROUNDING: f64 = 1e-9;
+    if difference > ROUNDING * whole { difference } else { 0.0 }
 }
 
 /// Lower bound of the step time: all passes of the device with most layers, without idle time.

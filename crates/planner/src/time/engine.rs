@@ -13,17 +13,17 @@
 use super::calls::CallPrices;
 use super::tasks::{TaskTimes, microbatch_flops};
 use crate::calibration::machine::MachineCalibration;
+use crate::shorter_steps::ShorterSteps;
 use crate::traffic::{Interconnect, rank_at, step_calls};
 use lockstep_config::units::{Flops, FlopsPerSecond, Seconds};
 use lockstep_config::{Recipe, SyncMode};
 use lockstep_mesh::Axis;
 use lockstep_model::Blueprint;
-use lockstep_parallel::ReplicaPlan;
 use lockstep_parallel::from_recipe::{blueprint_of, blueprint_of_rank};
 use lockstep_parallel::local_sgd::auto_steps;
 use lockstep_parallel::step_program::{RankPlan, StepKind};
-use lockstep_parallel::strategies;
-use lockstep_schedule::step::{CallMode, Play, Program, Task, TaskId, play};
+use lockstep_parallel::{Leaves, ReplicaPlan, strategies};
+use lockstep_schedule::step::{CallMode, Program, Task, TaskId, play};
 
 /// Step time by part.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -131,7 +131,10 @@ impl<'a> Run<'a> {
             SyncMode::ParameterServer | SyncMode::Federated | SyncMode::Hogwild
         );
         let assignment = plan.leaf_assignment();
-        let num_own = |part: usize| assignment.microbatches_of(part, plan.leaves).len();
+        let one_each = Leaves { microbatches_per_leaf: 1, ..plan.leaves };
+        let num_own = |part: usize| {
+            assignment.microbatches_of(part, one_each).len() * plan.leaves.microbatches_per_leaf
+        };
         let num_microbatches: Vec<usize> = (0..plan.shares.len()).map(num_own).collect();
         let most = num_microbatches.iter().copied().max().unwrap_or(0);
         let total = num_microbatches.iter().sum::<usize>() as f64;
@@ -150,41 +153,30 @@ impl<'a> Run<'a> {
     }
 
     /// Programs of the ranks that are played.
-    fn programs(&self, kind: &StepKind) -> Vec<Program> {
+    fn programs(&self, recipe: &Recipe, plan: &ReplicaPlan, kind: &StepKind) -> Vec<Program> {
         if self.share_of_rank.is_some() {
-            return strategies::programs(self.recipe, &self.plan, &self.blueprint, kind);
+            return strategies::programs(recipe, plan, &self.blueprint, kind);
         }
-        let mesh = &self.plan.mesh;
+        let mesh = &plan.mesh;
         let program = |device: usize| {
             let rank = rank_at(mesh, device, self.part, 0);
-            RankPlan::new(&self.plan, &self.blueprint, rank).training_of(self.recipe, kind)
+            RankPlan::new(plan, &self.blueprint, rank).training_of(recipe, kind)
         };
         (0..mesh.degree(Axis::Pipeline)).map(program).collect()
     }
 
     fn step(&self, kind: &StepKind, prices: &mut CallPrices<'_>) -> StepTime {
-        let programs = self.programs(kind);
-        let times: Vec<_> = programs.iter().map(|it| self.tasks.of(it, prices)).collect();
-        let task = |at: usize, id: TaskId| &programs[at].tasks[id.0 as usize];
-        let played = |with_calls: bool| {
-            let is_free = |task: &Task| task.queue.is_communication() && !with_calls;
-            let seconds = |at: usize, id: TaskId| {
-                let time = times[at][id.0 as usize];
-                if is_free(task(at, id)) { Seconds(0.0) } else { time }
-            };
-            play(&programs, self.mode, seconds).expect("programs of a plan end")
+        let played = match ShorterSteps::of(self.recipe, &self.plan) {
+            Some(shorter) => {
+                let both = shorter
+                    .steps
+                    .each_ref()
+                    .map(|(recipe, plan)| self.play(&self.programs(recipe, plan, kind), prices));
+                PlayedStep::extrapolated(both, &shorter)
+            }
+            None => self.play(&self.programs(self.recipe, &self.plan, kind), prices),
         };
-        let (alone, together) = (played(false), played(true));
-        let sums = |is_it: fn(&Task) -> bool| -> Vec<Seconds> {
-            let of_rank = |(program, times): (&Program, &Vec<Seconds>)| {
-                let tasks = program.tasks.iter().zip(times).filter(|(task, _)| is_it(task));
-                tasks.map(|(_, seconds)| *seconds).sum()
-            };
-            programs.iter().zip(&times).map(of_rank).collect()
-        };
-        let is_pass = |task: &Task| task.op.block_pass().is_some();
-        let (passes, calls) = (sums(is_pass), sums(|task| task.queue.is_communication()));
-        let updates = sums(|task| task.op.block_pass().is_none() && !task.queue.is_communication());
+        let PlayedStep { alone, together, passes_end, passes, calls, updates } = played;
         // Cores that a worker leaves idle help the others, if these wait for cores.
         let on_all_cores = |times: &[Seconds], balance: f64| match self.share_of_rank {
             Some(share) => times.iter().copied().sum::<Seconds>() * share,
@@ -197,14 +189,79 @@ impl<'a> Run<'a> {
             CallMode::Blocking => mean_of(&calls),
         };
         let update = longest(&updates).max(updated);
-        let without_calls = alone.period.max(computed);
+        let without_calls = alone.max(computed);
         StepTime {
             compute: without_calls - update,
             update,
             communication: longest(&calls),
-            exposed: together.period.max(computed + called) - without_calls,
-            bubble: bubble(&programs, &alone, mean_of(&passes)),
+            exposed: together.max(computed + called) - without_calls,
+            // Share of the passes' time in which a rank of the pipeline waits for others.
+            bubble: if passes.len() == 1 { 0.0 } else { 1.0 - mean_of(&passes) / passes_end },
             flops: self.flops,
+        }
+    }
+
+    /// Plays programs with the durations of their tasks.
+    fn play(&self, programs: &[Program], prices: &mut CallPrices<'_>) -> PlayedStep {
+        let times: Vec<_> = programs.iter().map(|it| self.tasks.of(it, prices)).collect();
+        let task = |at: usize, id: TaskId| &programs[at].tasks[id.0 as usize];
+        let played = |with_calls: bool| {
+            let is_free = |task: &Task| task.queue.is_communication() && !with_calls;
+            let seconds = |at: usize, id: TaskId| {
+                let time = times[at][id.0 as usize];
+                if is_free(task(at, id)) { Seconds(0.0) } else { time }
+            };
+            play(programs, self.mode, seconds).expect("programs of a plan end")
+        };
+        let (alone, together) = (played(false), played(true));
+        let sums = |is_it: fn(&Task) -> bool| -> Vec<Seconds> {
+            let of_rank = |(program, times): (&Program, &Vec<Seconds>)| {
+                let tasks = program.tasks.iter().zip(times).filter(|(task, _)| is_it(task));
+                tasks.map(|(_, seconds)| *seconds).sum()
+            };
+            programs.iter().zip(&times).map(of_rank).collect()
+        };
+        let is_pass = |task: &Task| task.op.block_pass().is_some();
+        let ranks = programs.iter().zip(&alone.ranks);
+        let spans = ranks.flat_map(|(program, rank)| program.tasks.iter().zip(&rank.tasks));
+        let passes = spans.filter(|(task, _)| is_pass(task));
+        PlayedStep {
+            passes_end: passes.map(|(_, span)| span.end).fold(Seconds(0.0), Seconds::max),
+            alone: alone.period,
+            together: together.period,
+            passes: sums(is_pass),
+            calls: sums(|task| task.queue.is_communication()),
+            updates: sums(|task| !task.queue.is_communication() && task.op.block_pass().is_none()),
+        }
+    }
+}
+
+/// Times of a step that was played.
+struct PlayedStep {
+    /// Period without communication, and with it.
+    alone: Seconds,
+    together: Seconds,
+    /// End of the last pass without communication.
+    passes_end: Seconds,
+    /// Sums over passes, over calls and messages, and over the other tasks, by played rank.
+    passes: Vec<Seconds>,
+    calls: Vec<Seconds>,
+    updates: Vec<Seconds>,
+}
+
+impl PlayedStep {
+    /// Times of a step of very many micro-batches, from those of both shorter ones.
+    fn extrapolated([short, long]: [Self; 2], by: &ShorterSteps) -> Self {
+        let sums = |short: &[Seconds], long: &[Seconds]| {
+            short.iter().zip(long).map(|(short, long)| by.seconds([*short, *long])).collect()
+        };
+        Self {
+            alone: by.seconds([short.alone, long.alone]),
+            together: by.seconds([short.together, long.together]),
+            passes_end: by.seconds([short.passes_end, long.passes_end]),
+            passes: sums(&short.passes, &long.passes),
+            calls: sums(&short.calls, &long.calls),
+            updates: sums(&short.updates, &long.updates),
         }
     }
 }
@@ -219,18 +276,6 @@ fn call_mode(recipe: &Recipe, interconnect: &Interconnect, has_free_cores: bool)
     } else {
         CallMode::Blocking
     }
-}
-
-/// Share of the passes' time in which a rank of the pipeline waits for others.
-fn bubble(programs: &[Program], play: &Play, busy: Seconds) -> f64 {
-    if programs.len() == 1 {
-        return 0.0;
-    }
-    let ranks = programs.iter().zip(&play.ranks);
-    let spans = ranks.flat_map(|(program, rank)| program.tasks.iter().zip(&rank.tasks));
-    let passes = spans.filter(|(task, _)| task.op.block_pass().is_some());
-    let end = passes.map(|(_, span)| span.end).fold(Seconds(0.0), Seconds::max);
-    1.0 - busy / end
 }
 
 fn mean_of(times: &[Seconds]) -> Seconds {

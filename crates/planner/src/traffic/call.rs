@@ -1,6 +1,7 @@
 //! Collective calls and messages of a step, as the planner counts them.
 
 use super::TrafficCounts;
+use crate::shorter_steps::ShorterSteps;
 use lockstep_config::units::Bytes;
 use lockstep_mesh::Mesh;
 pub use lockstep_schedule::step::Lengths;
@@ -70,6 +71,26 @@ pub struct StepCalls {
     pub has_rows: bool,
     /// Whether the calls are exact, or an approximate upper bound.
     pub is_exact: bool,
+}
+
+impl StepCalls {
+    /// Calls of a step of very many micro-batches, from those of both shorter ones.
+    pub(super) fn extrapolated([mut short, long]: [Self; 2], by: &ShorterSteps) -> Self {
+        let lists = short.data.iter_mut().flatten().zip(long.data.iter().flatten());
+        let tensor = short.tensor.iter_mut().flatten().zip(long.tensor.iter().flatten());
+        let after_step = short.after_step.iter_mut().zip(&long.after_step);
+        let after_step = after_step.map(|((_, short), (_, long))| (short, long));
+        for (short, long) in lists.chain(tensor).chain(after_step) {
+            for (short, long) in short.list.iter_mut().zip(&long.list) {
+                short.times = by.number([short.times, long.times]);
+            }
+        }
+        let messages = short.messages.iter_mut().flatten().zip(long.messages.iter().flatten());
+        for (short, long) in messages.flat_map(|(short, long)| short.iter_mut().zip(long)) {
+            short.times = by.number([short.times, long.times]);
+        }
+        short
+    }
 }
 
 impl Call {

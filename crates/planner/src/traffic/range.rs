@@ -10,9 +10,9 @@ use lockstep_config::units::Bytes;
 use lockstep_config::{Consistency, Recipe, SyncMode};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
-use lockstep_parallel::ReplicaPlan;
 use lockstep_parallel::local_sgd::auto_steps::MAX_LOCAL_STEPS;
 use lockstep_parallel::step_program::{RankPlan, ServerStep};
+use lockstep_parallel::{Leaves, ReplicaPlan};
 use std::collections::BTreeMap;
 
 /// Bytes that a rank moves in the mean step.
@@ -137,8 +137,9 @@ impl RunForecast<'_> {
             return Vec::new();
         }
         let assignment = plan.leaf_assignment();
-        let tokens =
-            |part| assignment.microbatches_of(part, plan.leaves).len() * plan.microbatch.rows();
+        let one_each = Leaves { microbatches_per_leaf: 1, ..plan.leaves };
+        let tokens_per_leaf = plan.leaves.microbatches_per_leaf * plan.microbatch.rows();
+        let tokens = |part| assignment.microbatches_of(part, one_each).len() * tokens_per_leaf;
         let of_part = |part: usize| {
             let number = |rank| {
                 let is_here = plan.mesh.index(Axis::Data, Rank(rank)) == part;

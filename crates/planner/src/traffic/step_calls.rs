@@ -3,6 +3,7 @@
 
 use super::call::{Call, GroupCalls, Message, StepCalls};
 use super::{TrafficCounts, exactness};
+use crate::shorter_steps::ShorterSteps;
 use lockstep_config::units::Bytes;
 use lockstep_config::{Dtype, Recipe};
 use lockstep_mesh::{Axis, Rank};
@@ -59,9 +60,10 @@ pub fn of_plan(
     kind: &StepKind,
     known: StepInputs<'_>,
 ) -> StepCalls {
-    let program =
-        |place: RankPlan<'_>| place.with_rows(known.rows_by_rank).training_of(recipe, kind);
-    let calls = of_programs(plan, blueprint, &program, kind.federated.is_none());
+    let program = |recipe: &Recipe, place: RankPlan<'_>| {
+        place.with_rows(known.rows_by_rank).training_of(recipe, kind)
+    };
+    let calls = of_any_length(recipe, plan, blueprint, &program, kind.federated.is_none());
     let devices = 0..plan.mesh.degree(Axis::Pipeline);
     let has_rows = kind.is_reduced()
         && plan.zero == 0
@@ -69,6 +71,26 @@ pub fn of_plan(
     let has_known_rows =
         !has_rows || known.rows_by_rank.is_some() && exactness::has_known_rows(recipe);
     StepCalls { has_rows, is_exact: has_known_rows && exactness::is_exact(recipe), ..calls }
+}
+
+/// [`of_programs`] of a step with any number of micro-batches.
+fn of_any_length(
+    recipe: &Recipe,
+    plan: &ReplicaPlan,
+    blueprint: &Blueprint,
+    program: &dyn Fn(&Recipe, RankPlan<'_>) -> Program,
+    is_canonical: bool,
+) -> StepCalls {
+    let walk = |recipe: &Recipe, plan: &ReplicaPlan| {
+        of_programs(plan, blueprint, &|place| program(recipe, place), is_canonical)
+    };
+    match ShorterSteps::of(recipe, plan) {
+        Some(shorter) => {
+            let both = shorter.steps.each_ref().map(|(recipe, plan)| walk(recipe, plan));
+            StepCalls::extrapolated(both, &shorter)
+        }
+        None => walk(recipe, plan),
+    }
 }
 
 /// Calls of programs that `program` builds for each place of the mesh. Calls after the step sum in
@@ -292,4 +314,99 @@ fn messages(program: &Program, device_of: &dyn Fn(u32) -> usize) -> Vec<Message>
         }
     }
     counts.into_iter().map(|((to, len), times)| Message { to, len, times }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_config::{Sources, resolve};
+    use lockstep_parallel::Footprint;
+    use std::cell::Cell;
+
+    /// A small model with this many micro-batches per leaf, of which there are four.
+    fn recipe(microbatches_per_leaf: usize, sets: &[&str]) -> Recipe {
+        let batch = format!("train.batch={}", 4 * microbatches_per_leaf);
+        let base = ["run.workers=4", "numerics.invariant_up_to=4", "train.microbatch=1", &batch];
+        let sets = base.iter().chain(sets).map(|set| (*set).to_owned()).collect();
+        let sources = Sources { preset: Some("tiny".to_owned()), sets, ..Sources::default() };
+        resolve(&sources).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    /// Calls of a recipe's first step, and the number of tasks that were walked to count them.
+    fn counted(recipe: &Recipe, is_short: bool) -> (StepCalls, usize) {
+        let blueprint = from_recipe::blueprint_of_rank(recipe, 0);
+        let (plan, kind) = (plan_at(recipe, &blueprint, 0), StepKind::all_of(recipe));
+        let num_tasks = Cell::new(0);
+        let program = |recipe: &Recipe, place: RankPlan<'_>| {
+            let program = place.training_of(recipe, &kind);
+            num_tasks.update(|num| num + program.tasks.len());
+            program
+        };
+        let calls = if is_short {
+            of_any_length(recipe, &plan, &blueprint, &program, true)
+        } else {
+            of_programs(&plan, &blueprint, &|place| program(recipe, place), true)
+        };
+        (calls, num_tasks.get())
+    }
+
+    const LAYOUTS: &[&[&str]] = &[
+        &[],
+        &["parallel.zero=2", "precision.wire=bf16"],
+        &["parallel.zero=3", "parallel.recompute=full"],
+        &["parallel.tensor=2", "parallel.zero=1"],
+        &["parallel.pipeline=2"],
+        &["parallel.pipeline=2", "parallel.schedule=gpipe"],
+        &["parallel.pipeline=2", "parallel.zero=2"],
+        &["parallel.pipeline=2", "parallel.virtual_stages=2"],
+    ];
+
+    const STRATEGIES: &[&[&str]] = &[
+        &["compress.method=top-k"],
+        &["sync.mode=local-sgd", "sync.local_steps=3"],
+        &["sync.mode=gossip"],
+        &["sync.mode=parameter-server"],
+        &["sync.mode=federated", "federated.clients=8", "federated.sampled=4"],
+        &[
+            "sync.mode=hogwild",
+            "sync.threads=2",
+            "run.workers=1",
+            "optim.name=sgd",
+            "optim.weight_decay=0",
+        ],
+    ];
+
+    #[test]
+    fn calls_of_many_micro_batches_are_those_of_a_walk_over_all() {
+        for sets in LAYOUTS.iter().chain(STRATEGIES) {
+            // Four cycles, and a part of one.
+            let recipe = recipe(4 * 64 + 5 * 4, sets);
+            let ((short, few), (all, many)) = (counted(&recipe, true), counted(&recipe, false));
+            assert!(few < many, "{sets:?}: {few} of {many} tasks");
+            assert_eq!(short, all, "{sets:?}");
+        }
+    }
+
+    #[test]
+    fn no_more_tasks_are_walked_for_a_million_micro_batches_than_for_a_thousand() {
+        for sets in LAYOUTS {
+            let [thousand, million] =
+                [1 << 8, 1 << 18].map(|num| counted(&recipe(num, sets), true).1);
+            assert!(thousand > 0 && million <= thousand, "{sets:?}: {thousand}, {million}");
+        }
+    }
+
+    #[test]
+    fn memory_with_many_micro_batches_is_that_of_the_whole_plan() {
+        for sets in LAYOUTS {
+            let recipe = recipe(4 * 64 + 5 * 4, sets);
+            let blueprint = from_recipe::blueprint_of_rank(&recipe, 0);
+            let plan = plan_at(&recipe, &blueprint, 0);
+            let memory = crate::memory::Memory::of(&recipe, &blueprint);
+            for (rank, found) in memory.ranks.iter().enumerate() {
+                let held = Footprint::plan(&blueprint, &plan, recipe.optim.name, rank);
+                assert_eq!(found.own(), Bytes(4 * held.total() as u64), "{sets:?}, {rank}");
+            }
+        }
+    }
 }

@@ -284,3 +284,22 @@ fn an_automatic_round_is_as_long_as_the_run_will_choose() {
     // The exchange takes about a tenth of the time, or less; rounds of one step exchange more.
     assert!(auto < every && auto <= 0.11 * seconds, "{auto} of {seconds}, {every}");
 }
+
+/// Consecutive numbers of micro-batches that are played whole give the time of each further one.
+#[test]
+fn time_grows_by_equal_micro_batches_up_to_millions() {
+    let machine =
+        with(Format { points: vec![Point { width: 64, flops_per_second: 1e9 }], ..format() });
+    for sets in [&["run.workers=1"][..], &["run.workers=2", "parallel.pipeline=2"]] {
+        let of = |microbatches_per_leaf: usize| {
+            let batch = format!("train.batch={}", 8 * microbatches_per_leaf);
+            let fixed = ["train.microbatch=1", "numerics.invariant_up_to=8", &batch];
+            time(&recipe(&[sets, &fixed].concat()), &machine)
+        };
+        let (before, last, many) = (of(30), of(31), of(1 << 20));
+        let each = last.seconds() - before.seconds();
+        let expected = last.seconds() + each * f64::from((1 << 20) - 31);
+        assert!((many.seconds() / expected - 1.0).abs() < 1e-6, "{sets:?}: {many:?}, {expected:?}");
+        assert!(many.bubble <= last.bubble, "{sets:?}: {many:?}, {last:?}");
+    }
+}
