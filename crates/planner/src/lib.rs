@@ -20,8 +20,8 @@
 //! - [`traffic`]: bytes that every rank moves, counted from the schedules
 //! - [`time`]: step time; [`overlap`]: overlap of communication with backward; [`scaling`]:
 //!   data-parallel scaling
-//! - [`forecast`]: all of that for a recipe on this machine; `shorter_steps`: for steps of very many
-//!   micro-batches
+//! - [`forecast`]: all of that for a recipe on this machine; `shorter_steps`: for steps of very
+//!   many micro-batches
 //! - [`scenario`]: a model on a cluster; [`search`]: every layout of it, and the best of them
 //! - [`advice`]: compression, local SGD and stale gradients instead of a plain all-reduce;
 //!   [`batch`]: critical batch size; [`stability`]: convergence with delayed gradients

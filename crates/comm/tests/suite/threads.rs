@@ -37,7 +37,7 @@ fn every_check_has_a_name_of_its_own() {
 }
 
 #[test]
-fn memory_of_a_dropped_open_window_is_never_allocated_again() {
+fn memory_of_a_dropped_open_window_stays_out_of_use() {
     const LEN: usize = 1000;
     run_threads(2, |comm| {
         let allocate = || comm.allocate::<u32>(LEN).expect("the arena has room");
