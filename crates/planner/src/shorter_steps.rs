@@ -3,8 +3,8 @@
 //! Between the first and the last micro-batches of a leaf all are alike: each further cycle of them
 //! makes the same calls, takes the same time and holds the same memory (or as much more, with a
 //! schedule that keeps all activations). So a step of `a + n c` micro-batches per leaf has the
-//! figures of one of `a`, and `n` times the difference to one of `a + c`. Calls and bytes are exact;
-//! the time is that of a full pipeline, whose every cycle is equally long.
+//! figures of one of `a`, and `n` times the difference to one of `a + c`. Calls and bytes are
+//! exact; the time is that of a full pipeline, whose every cycle is equally long.
 
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Recipe, SyncMode};
@@ -34,8 +34,8 @@ impl ShorterSteps {
             _ => 1,
         };
         let cycle = CYCLE * plan.mesh.degree(Axis::Pipeline) * num_parts;
-        // Rows of an embedding are exchanged sparsely only where tokens are fewer than rows: so many
-        // tokens are not.
+        // Rows of an embedding are exchanged sparsely only where tokens are fewer than rows, which
+        // the shorter steps must not seem to have.
         let least = cycle.max(recipe.model.vocab / plan.microbatch.rows() + 1);
         let first = least.next_multiple_of(cycle) + microbatches_per_leaf % cycle;
         let num_cycles = microbatches_per_leaf.checked_sub(first)? / cycle;
