@@ -102,13 +102,13 @@ pub(crate) fn text_bytes_from_env(recipe: &Recipe, world: &World) -> Bytes {
 }
 
 /// Embedding rows that each rank updates in each step, where they are sent sparsely and the corpus
-/// is bundled. A long run is represented by its first steps.
+/// is bundled. A long run is represented by its first steps, and a very long step is not read.
 pub(crate) fn sparse_rows(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<Vec<usize>> {
     const MAX_TOKENS: u64 = 1 << 22;
-    if !forecast.has_rows() || recipe.data.source != Source::Bundled {
+    let num_steps = recipe.train.steps.min(MAX_TOKENS / recipe.tokens_per_step() as u64);
+    if !forecast.has_rows() || recipe.data.source != Source::Bundled || num_steps == 0 {
         return Vec::new();
     }
-    let num_steps = recipe.train.steps.min(MAX_TOKENS / recipe.tokens_per_step() as u64).max(1);
     let feed = Feed::open(recipe, world, &DataRank::alone(recipe));
     let loader = feed.and_then(|mut feed| feed.loader(world, Cursor::start()));
     let Ok(mut loader) = loader else { return Vec::new() };

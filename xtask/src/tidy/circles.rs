@@ -123,7 +123,7 @@ fn use_declarations(code: &str) -> Vec<(usize, usize)> {
 }
 
 /// The code without the items under `#[cfg(test)]`, which may use anything.
-fn without_tests(code: &str) -> String {
+pub(super) fn without_tests(code: &str) -> String {
     let mut kept = String::new();
     let mut rest = code;
     while let Some(at) =

@@ -1,6 +1,7 @@
 //! Rules for the text of a source file: it opens with its own explanation, names an owner for
 //! every note of work left, and leaves no code or test that only pretends to be there.
 
+use super::circles::without_tests;
 use super::lexer::{is_word, mask};
 use super::{Finding, Tree};
 
@@ -19,6 +20,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         findings.extend(module_doc(path, text));
         findings.extend(notes(path, &masked.comments));
         findings.extend(pretenders(path, &masked.code));
+        findings.extend(detected_isa(path, &masked.code));
         findings.extend(skipped_examples(path, &masked.comments));
     }
     for end in [".toml", ".py", ".sh", ".ci/run"] {
@@ -85,6 +87,16 @@ fn pretenders(path: &str, code: &str) -> Vec<Finding> {
     findings
 }
 
+/// Compression takes its instruction set from the `Cpu` of the run. No result depends on it, so
+/// that no other test would notice a detected one.
+fn detected_isa(path: &str, code: &str) -> Option<Finding> {
+    let is_compression = path.starts_with("crates/parallel/src/compress");
+    let code = without_tests(code);
+    let line = code.lines().position(|line| line.contains("Isa::detect"))?;
+    is_compression
+        .then(|| Finding::new(path, line + 1, "take the instruction set of the run's Cpu"))
+}
+
 /// Doc examples that rustdoc does not compile: what is shown must run.
 fn skipped_examples(path: &str, comments: &str) -> Vec<Finding> {
     let fence = |line: &str| {
@@ -147,6 +159,16 @@ mod tests {
             assert_eq!(found_below_doc(&format!("// no {placeholder}() here\n")), [] as [usize; 0]);
             assert_eq!(found_below_doc(&format!("my_{placeholder}();\n")), [] as [usize; 0]);
         }
+    }
+
+    #[test]
+    fn compression_does_not_detect_an_instruction_set() {
+        let text = "//! Doc.\nfn a() {\n    b(Isa::detect());\n}\n";
+        let test = "//! Doc.\n#[cfg(test)]\nmod tests {\n    b(Isa::detect());\n}\n";
+        let compression = "crates/parallel/src/compress/a.rs";
+        let lines = |path, text| found(path, text).into_iter().map(|(line, _)| line);
+        assert_eq!(lines(compression, text).collect::<Vec<_>>(), [3]);
+        assert_eq!(lines(compression, test).chain(lines("crates/a/src/a.rs", text)).count(), 0);
     }
 
     #[test]

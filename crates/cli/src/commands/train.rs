@@ -131,7 +131,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         // Other hosts may join, and a quiet run shows no share.
         if !arguments.quiet && arguments.listen.is_none() {
             let peak = *found_peak.get_or_init(|| machine_peak::find(&recipe, world));
-            if let Some(warning) = machine_peak::long_step_warning(&recipe, peak) {
+            let calibrated = machine_peak::calibrated_step(&recipe, world);
+            if let Some(warning) = machine_peak::long_step_warning(&recipe, peak, calibrated) {
                 print_status(&console::wrap_status(world, &format!("warning: {warning}")));
             }
             env.extend(machine_peak::to_env(peak));

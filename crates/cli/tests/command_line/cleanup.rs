@@ -5,10 +5,11 @@ use crate::launch::Running;
 use crate::process::Folder;
 use lockstep_platform::{World, real};
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Kernel resources of processes, by inode.
@@ -102,6 +103,48 @@ fn files_that_were_in_shared_memory_before_a_run_are_not_left_by_it() {
         world.files().remove_file(path).expect("it is ours");
     }
     assert_eq!(left, [after]);
+}
+
+/// The script that compares collectives with other libraries, with a harness that has none of them.
+const AGAINST_PEERS: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/bench/against_peers.py");
+
+/// Path of the barrier of a process that runs the script.
+fn barrier_of(process: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/shm/lockstep_bench_{process}"))
+}
+
+#[test]
+fn a_comparison_with_peers_removes_its_barrier_and_those_of_dead_processes() {
+    let (world, folder) = (real(), Folder::new());
+    let exists = |path: &Path| world.files().metadata(path).is_some();
+    let mut ended = Command::new("true").spawn().expect("it starts");
+    ended.wait().expect("it ends");
+    let [stale, alive] = [ended.id(), std::process::id()].map(barrier_of);
+    for path in [&stale, &alive] {
+        world.files().write_atomic(path, b"a barrier").expect("shared memory");
+    }
+    // A peer's measurement that does not end.
+    let peer = "import time\ndef one(*arguments):\n    open(arguments[-1], 'w').close()\n    \
+                print('measures', flush=True)\n    time.sleep(60)\n";
+    folder.write("run.py", peer.as_bytes());
+    let mut script = Command::new("python3");
+    script.args([AGAINST_PEERS, "none", "--harness", ".", "--home", ".", "--libs", "peer"]);
+    // Our own rows: none.
+    script.args(["--prefix", "python3 -c print([])"]).current_dir(folder.path());
+    let mut script = script.stdout(Stdio::piped()).spawn().expect("python3 starts");
+    let mut line = String::new();
+    let output = script.stdout.take().expect("it is piped");
+    BufReader::new(output).read_line(&mut line).expect("text");
+    let own = barrier_of(script.id());
+    let found = [&own, &stale, &alive].map(|path| exists(path));
+    let stopped = Command::new("kill").args(["-TERM", &script.id().to_string()]).status();
+    let status = script.wait().expect("it ends");
+    let own_is_left = exists(&own);
+    world.files().remove_file(&alive).expect("it is ours");
+    assert_eq!((line.as_str(), found), ("measures\n", [true, false, true]));
+    assert!(stopped.expect("a kill command").success());
+    assert_eq!((status.code(), own_is_left), (Some(128 + 15), false));
 }
 
 #[test]

@@ -362,8 +362,13 @@ fn a_plan_reads_the_config_of_a_hugging_face_model() {
 fn small_runs_have_amounts_above_zero() {
     let folder = Folder::new();
     let plan = ["plan", "--preset", "tiny", "--cluster", "1xa100-80gb", "--tokens", "1000"];
-    let text = folder.run(&plan).stdout;
-    for none in [" 0 GPU hours", "$0 ", " 0.00 ", " 0 tokens", "0.000000"] {
+    let text = folder.succeed(&plan).stdout;
+    for amount in
+        ["2 layers of 32: 43.2 k parameters on", "\ndata           1.00 k tokens, 2.00 kB\n"]
+    {
+        assert!(text.contains(amount), "{amount:?} not in {text}");
+    }
+    for none in [" 0 GPU hours", "$0 ", " 0.00 ", " 0 tokens", " 0 G", "0.000000"] {
         assert!(!text.contains(none), "{none:?} in {text}");
     }
 }
@@ -386,4 +391,29 @@ fn memory_has_a_reserve_and_unknown_devices_may_be_described() {
     assert!(error.contains("--reserve 100 is not from 0 to below 100; try 6"), "{error}");
     let error = refusal(&folder, &["plan", "--model", "gpt2", "--cluster", "8xrtx9090"]);
     assert!(error.contains("a cluster file (TOML) with a similar device"), "{error}");
+}
+
+/// Plan of a published run (Llama 3, 2024, Table 4), which almost fills the memory of its devices.
+fn llama_3_405b(zero: &str) -> String {
+    let layout = format!("tp=8,pp=16,dp=128,vpp=4,zero={zero},sp=true");
+    let cluster = ["plan", "--model", "llama3-405b", "--cluster", "16384xh100", "--batch", "2048"];
+    Folder::new().succeed(&[&cluster[..], &["--layout", &layout]].concat()).stdout
+}
+
+#[test]
+fn a_given_layout_that_uses_the_reserve_is_priced_with_a_warning() {
+    let warning = "\nwarning: this layout uses the reserve; ";
+    let text = llama_3_405b("2");
+    assert!(text.contains(warning), "{text}");
+    // Whole weights are 6 of the 76 GiB: without them the reserve stays free.
+    let text = llama_3_405b("3");
+    assert!(text.contains(" GiB (6.00 %) of it in reserve\n") && !text.contains(warning), "{text}");
+}
+
+#[test]
+fn rounding_errors_are_no_part_of_a_step() {
+    let text = llama_3_405b("2");
+    let launches = text.lines().find(|line| line.starts_with("  kernel launches ")).expect("a row");
+    let columns: Vec<&str> = launches.split_whitespace().skip(2).collect();
+    assert_eq!(columns, ["0", "s", "0", "%"], "{text}");
 }

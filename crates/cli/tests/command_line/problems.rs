@@ -51,6 +51,48 @@ fn samples_are_held_once_and_their_memory_is_predicted() {
 }
 
 #[test]
+fn memory_of_a_small_run_over_tcp_is_that_of_its_forecast() {
+    let folder = Folder::new();
+    let base = ["train", "--preset", "tiny", "--json", "--quiet", "--set", "run.transport=tcp"];
+    let sets = ["--set", "run.workers=2", "--set", "train.steps=2"];
+    let run = folder.json(&[&base[..], &sets].concat());
+    let [forecast, measured] =
+        ["predicted_peak_bytes", "peak_rss_bytes"].map(|key| run[key].as_f64().expect("bytes"));
+    let ratio = forecast / measured;
+    assert!((0.85..1.15).contains(&ratio), "{forecast} of {measured} bytes, {ratio}");
+}
+
+#[test]
+fn noise_on_federated_updates_is_reported_by_the_command() {
+    let folder = Folder::new();
+    let train = |more: &[&str]| {
+        let sets = [
+            "sync.mode=federated",
+            "federated.clients=4",
+            "federated.sampled=2",
+            "federated.clip=0.5",
+            "federated.noise_multiplier=0.5",
+            "sync.local_steps=2",
+            "optim.name=sgd",
+            "train.steps=4",
+            "train.eval_batches=1",
+            "problem.samples=256",
+            "run.workers=1",
+        ];
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        let base = ["train", "--preset", "digits", "--quiet"];
+        let arguments: Vec<&str> = base.into_iter().chain(sets).chain(more.to_vec()).collect();
+        folder.succeed(&arguments).stdout
+    };
+    let json: Value = serde_json::from_str(&train(&["--json"])).expect("one JSON value");
+    assert!(json["epsilon"].as_f64() > Some(0.0), "{json}");
+    assert_eq!(json["delta"], 1e-5, "{json}");
+    let text = train(&[]);
+    let line = text.lines().find(|line| line.starts_with("privacy      epsilon "));
+    assert!(line.is_some_and(|line| line.ends_with(" at delta 0.00001")), "{text}");
+}
+
+#[test]
 fn a_small_problem_reports_its_solution_and_generates_no_text() {
     let folder = Folder::new();
     let sets = ["--set", "train.steps=5", "--set", "run.workers=1", "--set", "optim.lr=4"];
