@@ -39,7 +39,7 @@ const ASSUMED_MFU: f64 = 0.25;
 
 /// Step time of a recipe by the calibration of this machine, if there is one.
 pub(crate) fn calibrated_step(recipe: &Recipe, world: &World) -> Option<Seconds> {
-    let machine = calibration_file::load(world).ok()?;
+    let machine = calibration_file::load(recipe, world).ok()?;
     let step = step_time(recipe, &Interconnect::of_recipe(recipe), Some(&machine))?;
     Some(step.seconds())
 }

@@ -34,8 +34,8 @@ impl ShorterSteps {
             _ => 1,
         };
         let cycle = CYCLE * plan.mesh.degree(Axis::Pipeline) * num_parts;
-        // Rows of an embedding are exchanged sparsely only where tokens are fewer than rows: so
-        // many tokens are not.
+        // Rows of an embedding are exchanged sparsely only where tokens are fewer than rows, which
+        // the shorter steps must not seem to have.
         let least = cycle.max(recipe.model.vocab / plan.microbatch.rows() + 1);
         let first = least.next_multiple_of(cycle) + microbatches_per_leaf % cycle;
         let num_cycles = microbatches_per_leaf.checked_sub(first)? / cycle;
