@@ -19,6 +19,7 @@ impl TcpTransport {
     pub(crate) fn abandon(&mut self, round: &Round<'_>) {
         for &link in &self.active {
             self.links[link].sender.abandon(round);
+            self.links[link].receiver.abandon();
         }
         self.active.clear();
     }

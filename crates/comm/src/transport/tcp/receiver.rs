@@ -36,6 +36,8 @@ pub(super) struct Receiver {
     /// Receives of the round whose message is not open yet, and whose message is incomplete.
     num_unopened: usize,
     num_unfinished: usize,
+    /// Whether a round has failed with receives from the peer.
+    is_torn: bool,
     epoch: u16,
     max_unexpected_bytes: usize,
 }
@@ -78,6 +80,7 @@ impl Receiver {
             next_recv: 0,
             num_unopened: 0,
             num_unfinished: 0,
+            is_torn: false,
             epoch: 0,
             max_unexpected_bytes,
         }
@@ -87,6 +90,9 @@ impl Receiver {
     pub(super) fn begin(&mut self, round: &mut Round<'_>) -> Result<(), PeerError> {
         debug_assert!(self.is_done(), "the last round is over");
         let recvs = round.recvs;
+        if self.is_torn && recvs.iter().any(|(peer, _)| *peer == self.peer) {
+            return Err(PeerError::Closed);
+        }
         self.next_recv = recvs.len();
         for (index, (peer, window)) in recvs.iter().enumerate() {
             if *peer != self.peer {
@@ -105,6 +111,13 @@ impl Receiver {
             }
         }
         Ok(())
+    }
+
+    /// Drops the receives of a round that failed. What is left of a message has no target any more,
+    /// so nothing can be received from the peer until the next epoch.
+    pub(super) fn abandon(&mut self) {
+        self.is_torn |= !self.is_done();
+        (self.num_unopened, self.num_unfinished) = (0, 0);
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -333,6 +346,7 @@ impl Receiver {
         self.open.clear();
         self.unexpected = UnexpectedQueue::new(self.max_unexpected_bytes);
         (self.num_opened, self.num_unopened, self.num_unfinished) = (0, 0, 0);
+        self.is_torn = false;
         self.epoch = epoch as u16;
     }
 

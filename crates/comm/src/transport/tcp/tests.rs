@@ -468,6 +468,22 @@ fn a_peer_that_sends_single_bytes_times_out_in_total() {
     drop(writer.join().unwrap());
 }
 
+/// The death of such a rank does not end the run, so a caller may ask it once more before it turns
+/// to another.
+#[test]
+fn an_expendable_peer_that_died_inside_a_message_is_lost_at_every_call() {
+    let (mut end, mut peer_streams) = rank_and_raw_streams();
+    end.mark_expendable(&[Rank(1)]);
+    peer_streams[1].write_all(&header(0, 5, 300).encode()).unwrap();
+    peer_streams[1].write_all(&[1; 100]).unwrap();
+    drop(peer_streams);
+    for (number, len) in [(5, 300), (6, 8), (7, 300)] {
+        let mut recvs = [(1, vec![0; len])];
+        let (result, _) = exchange(&mut end, envelope(number, len), &[], &mut recvs, LIMIT);
+        let Err(Interruption::Lost { peer: Rank(1), .. }) = result else { panic!("{result:?}") };
+    }
+}
+
 #[test]
 fn the_death_of_a_process_interrupts_ranks_that_exchange_nothing_with_it() {
     let (mut end, peer_streams) = rank_and_raw_streams();
