@@ -34,6 +34,7 @@ use lockstep_platform::{
 };
 use std::ffi::OsString;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -428,9 +429,19 @@ fn command(
     })
 }
 
-/// Loopback address and a free port. Another process may take the port before rank 0 binds it.
+/// Ports below the range from which the system gives ports to connections and listeners of its own
+/// choice, which would often take one before rank 0 binds it.
+const PORTS: Range<usize> = 20_000..32_768;
+
+/// Loopback address and a free port; each launcher begins its search elsewhere.
 fn free_port(world: &World) -> Result<(String, String), ClusterError> {
-    let addr = world.net().listen("127.0.0.1:0")?.local_addr();
+    static NUM_FOUND: AtomicUsize = AtomicUsize::new(0);
+    let start =
+        world.processes().own_id() as usize * 7919 + NUM_FOUND.fetch_add(1, Ordering::Relaxed);
+    let mut candidates = (start..start + 64).map(|number| PORTS.start + number % PORTS.len());
+    let listen = |port: usize| world.net().listen(&format!("127.0.0.1:{port}"));
+    let found = candidates.find_map(|port| listen(port).ok());
+    let addr = found.map_or_else(|| listen(0), Ok)?.local_addr();
     let (host, port) = addr.rsplit_once(':').expect("an address has a port");
     Ok((host.to_owned(), port.to_owned()))
 }
