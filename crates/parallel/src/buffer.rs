@@ -27,21 +27,22 @@ pub fn exchanged(
     comm: &Comm,
     len: usize,
 ) -> Result<Floats, CommError> {
-    if accelerator.is_some() && !(comm.group_size() > 1 && comm.shares_memory()) {
+    if accelerator.is_some() && !is_shared(comm) {
         // A copy in private memory is allocated when it is used.
         return Ok(Floats::zeros(accelerator, len)?);
     }
     Ok(Floats::zeros_in(accelerator, Buffer::exchanged(comm, len)?)?)
 }
 
+/// Whether ranks of the group can read each other's buffers.
+fn is_shared(comm: &Comm) -> bool {
+    comm.group_size() > 1 && comm.shares_memory()
+}
+
 impl<T: Element> Buffer<T> {
     /// `len` zeros for collectives on `comm`.
     pub fn exchanged(comm: &Comm, len: usize) -> Result<Self, CommError> {
-        if comm.group_size() > 1 && comm.shares_memory() {
-            Ok(Self::Shared(comm.allocate(len)?))
-        } else {
-            Ok(Self::private(len))
-        }
+        if is_shared(comm) { Ok(Self::Shared(comm.allocate(len)?)) } else { Ok(Self::private(len)) }
     }
 
     /// `len` zeros in private memory.

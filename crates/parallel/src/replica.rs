@@ -502,28 +502,11 @@ fn norm_of(
     groups: &Groups,
     overlap: &Overlap,
 ) -> Result<ShardedNorm, CommError> {
-    let mut norm = layout_of_norm(blueprint, all, plan, groups, overlap);
-    if let Some(accelerator) = overlap.accelerator() {
-        norm.allocate_on(&**accelerator)?;
-    }
-    Ok(norm)
-}
-
-fn layout_of_norm(
-    blueprint: &Blueprint,
-    all: &Buckets,
-    plan: &ReplicaPlan,
-    groups: &Groups,
-    overlap: &Overlap,
-) -> ShardedNorm {
     let slots = |device: usize, part: &dyn Fn(&Bucket) -> Range<usize>| {
         let buckets = all.here(|block| plan.stages.device_of(block) == device);
         let trained = TrainableParams::new(blueprint, &buckets, &plan.phases, plan.phase);
         trained.slots(blueprint, &buckets, |bucket| part(bucket))
     };
-    if plan.is_replicated() {
-        return ShardedNorm::whole(&slots(0, &|bucket| 0..bucket.len));
-    }
     let slots_of = |rank| {
         let (device, part) = (groups.device_of(rank), groups.dp_rank_of(rank));
         let slots = match plan.zero {
@@ -533,5 +516,13 @@ fn layout_of_norm(
         };
         slots_of_tp_rank(blueprint, groups.tp_rank_of(rank), slots)
     };
-    ShardedNorm::sharded(slots_of, overlap)
+    let mut norm = if plan.is_replicated() {
+        ShardedNorm::whole(&slots(0, &|bucket| 0..bucket.len))
+    } else {
+        ShardedNorm::sharded(slots_of, overlap)
+    };
+    if let Some(accelerator) = overlap.accelerator() {
+        norm.allocate_on(&**accelerator)?;
+    }
+    Ok(norm)
 }

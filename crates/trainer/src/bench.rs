@@ -105,10 +105,7 @@ fn bench_on(
         peak_share: gflops / fma_peak_gflops,
         step_seconds_median,
         peak_rss_bytes: world.host().peak_rss_bytes(),
-        device_bytes: match cpu.accelerator() {
-            Some(device) => device.memory()?.map(|memory| memory.peak as u64),
-            None => None,
-        },
+        device_bytes: learner.device_bytes()?,
         threads: cpu.num_threads(),
         workers: recipe.run.workers,
         precision: recipe.precision.compute.to_string(),
@@ -182,9 +179,8 @@ fn product_peak_flops(
 /// Peak FLOP/s of the device in the number format of the recipe's matmuls: of all cores, measured
 /// for some 20 ms, or of an accelerator.
 pub fn measure_peak_flops(recipe: &Recipe, world: &World) -> Result<f64, TrainError> {
-    let compute = device::open_alone(recipe, world)?;
-    if let Some(accelerator) = compute.accelerator() {
-        return product_peak_flops(&**accelerator, recipe, world);
+    if let Some(accelerator) = device::accelerator_at(recipe, world, 0)? {
+        return product_peak_flops(&*accelerator, recipe, world);
     }
     let mut all_cores = recipe.clone();
     all_cores.run.threads = world.threads().available();

@@ -6,7 +6,7 @@ use lockstep_config::{DeviceChoice, IsaChoice, Recipe, SyncMode};
 use lockstep_model::precision_of;
 use lockstep_platform::World;
 use lockstep_tensor::device::open::{Choice, open_accelerator};
-use lockstep_tensor::device::{Compute, NoCache};
+use lockstep_tensor::device::{Compute, Device, NoCache};
 use lockstep_tensor::{Cpu, Isa};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,10 +29,19 @@ pub fn open_alone(recipe: &Recipe, world: &World) -> Result<Compute, TrainError>
 
 fn open_at(recipe: &Recipe, world: &World, local_rank: usize) -> Result<Compute, TrainError> {
     let cpu = open_cpu(recipe, world)?;
-    Ok(match open_accelerator(choice(recipe)?, local_rank, kernel_cache::open(world))? {
+    Ok(match accelerator_at(recipe, world, local_rank)? {
         Some(accelerator) => Compute::accelerated(cpu, accelerator),
         None => cpu.into(),
     })
+}
+
+/// Opens the accelerator of the recipe, if it chooses one.
+pub(crate) fn accelerator_at(
+    recipe: &Recipe,
+    world: &World,
+    local_rank: usize,
+) -> Result<Option<Arc<dyn Device>>, TrainError> {
+    Ok(open_accelerator(choice(recipe)?, local_rank, kernel_cache::open(world))?)
 }
 
 /// The accelerator that a recipe trains on.

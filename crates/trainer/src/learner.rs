@@ -3,6 +3,7 @@
 use crate::TrainError;
 use crate::health::Stability;
 use lockstep_checkpoint::Scaling;
+use lockstep_comm::CommError;
 use lockstep_config::units::Bytes;
 use lockstep_config::{BatchPlan, LossScale, OffloadState, Recipe};
 use lockstep_optim::{ClipPlan, LearningRate, LossScaler, Optimizer, Phases};
@@ -59,6 +60,12 @@ impl Learner {
         }
         self.current = next;
         Ok(())
+    }
+
+    /// Peak of the buffers on the accelerator; `None` without one.
+    pub fn device_bytes(&self) -> Result<Option<u64>, CommError> {
+        let memory = self.replica.accelerator().map_or(Ok(None), |device| device.memory())?;
+        Ok(memory.map(|memory| memory.peak as u64))
     }
 
     /// Algorithms of matrix products, where the device chooses among several: a part of the run.

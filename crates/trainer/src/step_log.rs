@@ -382,7 +382,7 @@ impl StepLog {
             middle,
             upper,
             median(&self.straggler_wait_seconds).to_bits(),
-            device_bytes(&learner.replica)?,
+            learner.device_bytes()?.unwrap_or(0),
         ];
         let mut all = vec![0; own.len() * comm.group_size()];
         comm.all_gather(&own, &mut all)?;
@@ -523,10 +523,4 @@ fn overflow_warning(rate: f64) -> String {
 fn total_wire_bytes(replica: &Replica) -> u64 {
     let traffic = replica.traffic();
     traffic.sent_bytes + traffic.read_bytes + traffic.written_bytes
-}
-
-/// Peak of the buffers on the accelerator; 0 without one.
-fn device_bytes(replica: &Replica) -> Result<u64, CommError> {
-    let memory = replica.accelerator().map_or(Ok(None), |device| device.memory())?;
-    Ok(memory.map_or(0, |memory| memory.peak as u64))
 }

@@ -110,11 +110,6 @@ pub fn num_devices() -> Result<usize> {
     }
 }
 
-/// Whether training can run on device `index`; the error says what is missing.
-pub(crate) fn check(index: usize) -> Result<()> {
-    Installation::find(index).map(drop)
-}
-
 /// Name of the arithmetic of device `index`, if training can run on it.
 pub(crate) fn kernel_class(index: usize, precision: Precision) -> Result<String> {
     Ok(memory::class_name(precision, Installation::find(index)?.device.capability))

@@ -40,7 +40,7 @@ pub use kernel_cache::{KernelCache, NoCache};
 pub use layers::Layers;
 pub use losses::{Losses, Targets};
 pub use memory::{Event, Memory, MemoryInfo};
-pub use open::{Choice, kernel_class, open_accelerator, unused_accelerator};
+pub use open::{Choice, kernel_class, open_accelerator};
 pub use operands::{
     Activation, Epilogue, HeadRows, Matrix, MatrixMut, Momentum, Norm, Rates, Rule,
 };

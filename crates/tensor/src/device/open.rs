@@ -2,12 +2,10 @@
 //! crate passes a choice on and uses what opens.
 
 use super::Device;
-use super::error::{DeviceError, Result};
+use super::error::Result;
 use super::kernel_cache::KernelCache;
 use crate::cuda;
 use crate::gemm::Precision;
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 /// Choice of the device that runs the blocks.
@@ -39,12 +37,6 @@ pub fn kernel_class(choice: Choice, local_rank: usize, precision: Precision) -> 
     Ok(class.unwrap_or_else(|| precision.kernel_class().to_owned()))
 }
 
-/// Why [`Choice::Auto`] leaves a device of this host unused: for a note at the start of a run.
-pub fn unused_accelerator(choice: Choice, local_rank: usize) -> Option<DeviceError> {
-    let chosen = if choice == Choice::Auto { index(choice, local_rank) } else { Ok(None) };
-    chosen.and_then(|index| index.map_or(Ok(()), cuda::check)).err()
-}
-
 fn on_chosen<T>(
     choice: Choice,
     local_rank: usize,
@@ -65,53 +57,13 @@ fn index(choice: Choice, local_rank: usize) -> Result<Option<usize>> {
     })
 }
 
-impl FromStr for Choice {
-    type Err = DeviceError;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let cuda = |index: &str| Some(Self::Cuda(Some(index.parse().ok()?)));
-        match text {
-            "auto" => Some(Self::Auto),
-            "cpu" => Some(Self::Cpu),
-            "cuda" => Some(Self::Cuda(None)),
-            _ => text.strip_prefix("cuda:").and_then(cuda),
-        }
-        .ok_or_else(|| {
-            let reason = format!("{text:?} is not one of auto, cpu, cuda, cuda:N");
-            DeviceError::Unsupported { operation: "device", reason }
-        })
-    }
-}
-
-impl fmt::Display for Choice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Auto => f.write_str("auto"),
-            Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(None) => f.write_str("cuda"),
-            Self::Cuda(Some(index)) => write!(f, "cuda:{index}"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::NoCache;
+    use crate::device::{DeviceError, NoCache};
 
     fn open(choice: Choice, local_rank: usize) -> Result<Option<Arc<dyn Device>>> {
         open_accelerator(choice, local_rank, Arc::new(NoCache))
-    }
-
-    #[test]
-    fn a_choice_is_written_as_it_is_read() {
-        for text in ["auto", "cpu", "cuda", "cuda:0", "cuda:13"] {
-            assert_eq!(text.parse::<Choice>().unwrap().to_string(), text);
-        }
-        for text in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda0", "CUDA"] {
-            let error = text.parse::<Choice>().unwrap_err().to_string();
-            assert!(error.ends_with("is not one of auto, cpu, cuda, cuda:N"), "{error}");
-        }
     }
 
     #[test]
@@ -125,7 +77,6 @@ mod tests {
                 let (device, auto) = (device.unwrap(), auto.unwrap());
                 assert_eq!(auto.name(), device.name());
                 assert_eq!(class(Choice::Auto).unwrap(), device.kernel_class(Precision::Bf16));
-                assert_eq!(unused_accelerator(Choice::Auto, 3), None);
             }
             Err(error) => {
                 assert!(auto.is_none());
@@ -146,6 +97,5 @@ mod tests {
             other => panic!("{other:?}"),
         }
         assert_eq!(kernel_class(Choice::Cuda(Some(99)), 0, Precision::F32), Err(error));
-        assert_eq!(unused_accelerator(Choice::Cuda(Some(99)), 0), None);
     }
 }
