@@ -1,9 +1,10 @@
 //! Ctrl-C: the run saves, and the command that it prints ends in the bits of an undisturbed run.
 
-use crate::process::Folder;
+use crate::process::{Folder, LONGER_THAN_A_TEST};
 use lockstep_conformance::cases::{Random, select_cases};
 use lockstep_platform::{Deadline, ProcessState, World, real};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -85,7 +86,7 @@ fn alive_in_group(world: &World, leader: u32) -> Vec<PathBuf> {
 fn assert_nothing_left(world: &World, folder: &Folder, leader: u32) {
     let is_over = || alive_in_group(world, leader).is_empty().then_some(());
     wait_for(world, "the end of all processes", is_over);
-    assert_eq!(folder.left_in_shared_memory(), Vec::<PathBuf>::new());
+    assert_eq!(folder.left_in_shared_memory(LONGER_THAN_A_TEST), BTreeSet::new());
 }
 
 fn stderr_of(output: &Output) -> String {

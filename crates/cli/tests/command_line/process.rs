@@ -1,10 +1,14 @@
 //! Runs the binary in a scratch folder.
 
-use lockstep_platform::{FileKind, ScratchDir, World};
+use lockstep_platform::{Deadline, FileKind, ScratchDir, World};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// Longer than a test needs its own files in shared memory.
+pub(crate) const LONGER_THAN_A_TEST: Duration = Duration::from_secs(30);
 
 /// A scratch folder that commands run in.
 pub(crate) struct Folder {
@@ -34,11 +38,19 @@ impl Folder {
         Self { world, scratch, shared_memory }
     }
 
-    /// Files with our name in shared memory that were not there when this folder was created.
-    pub(crate) fn left_in_shared_memory(&self) -> Vec<PathBuf> {
+    /// Files with our name in shared memory that were not there when this folder was created, and
+    /// that stay for this time: other tests of the machine create some that they remove.
+    pub(crate) fn left_in_shared_memory(&self, stay: Duration) -> BTreeSet<PathBuf> {
         let is_ours = |path: &PathBuf| path.to_string_lossy().contains("lockstep");
         let is_new = |path: &PathBuf| !self.shared_memory.contains(path);
-        shared_memory(&self.world).filter(is_ours).filter(is_new).collect()
+        let found = || shared_memory(&self.world).filter(is_ours).filter(is_new).collect();
+        let mut left: BTreeSet<PathBuf> = found();
+        let deadline = Deadline::after(self.world.clock(), stay);
+        while !left.is_empty() && !deadline.has_passed(self.world.clock()) {
+            self.world.clock().sleep(Duration::from_millis(20));
+            left = &left & &found();
+        }
+        left
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -45,18 +45,22 @@ fn messages_in_transit_overlap_and_none_arrives_early() {
         comm.barrier().unwrap();
         let start = world.clock().now();
         let mut data = [0_u64; 4];
+        let mut arrivals = Vec::new();
         for tag in 0..NUM_MESSAGES {
             if comm.group_rank() == 0 {
                 comm.send(&[tag; 4], 1, tag).unwrap();
             } else {
                 comm.recv(&mut data, 0, tag).unwrap();
                 assert_eq!(data, [tag; 4]);
+                arrivals.push(world.clock().since(start));
             }
         }
-        let took = world.clock().since(start);
         if comm.group_rank() == 1 {
-            // The sender may have left the barrier up to a latency before.
-            assert!(took < LATENCY * NUM_MESSAGES as u32 / 2, "sequential transit: {took:?}");
+            // One after the other, most would arrive a latency apart. A busy machine may hold up
+            // the whole, but not every message.
+            let is_close = |pair: &&[Duration]| pair[1] - pair[0] < LATENCY / 2;
+            let num_close = arrivals.windows(2).filter(is_close).count();
+            assert!(num_close > arrivals.len() / 2, "sequential transit: {arrivals:?}");
             comm.send(&[0_u8], 0, 100).unwrap();
         } else {
             comm.recv(&mut [1_u8], 1, 100).unwrap();
