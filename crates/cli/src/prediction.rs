@@ -60,8 +60,8 @@ pub(crate) fn check_memory(
 /// Memory for the model: that of the accelerator, or of this machine.
 fn room(recipe: &Recipe, world: &World, process: Process) -> MemoryBudget {
     let on_device = accelerator(recipe).map(|accelerator| accelerator.memory_bytes);
-    let memory = on_device.unwrap_or_else(|| world.host().memory_bytes());
-    MemoryBudget { memory: Bytes(memory), process }
+    let memory = Bytes(on_device.unwrap_or_else(|| world.host().memory_bytes()));
+    MemoryBudget { memory, process, is_accelerator: on_device.is_some() }
 }
 
 /// Resolves `train.microbatch = "auto"` for this machine. The result is the same in every process
@@ -127,6 +127,7 @@ pub(crate) fn predicted(recipe: &Recipe, forecast: &Forecast) -> Predicted {
     let bytes = |of: &BucketForecast| PredictedBytes {
         bucket_len: of.bucket_len,
         peak_bytes_by_rank: of.peak_by_rank.iter().map(|peak| peak.0).collect(),
+        device_bytes_by_rank: of.accelerator_by_rank.iter().map(|peak| peak.0).collect(),
         wire_bytes: of.wire_bytes.0,
     };
     Predicted {
@@ -147,11 +148,15 @@ fn checkpoint_note(recipe: &Recipe, forecast: &Forecast) -> String {
 
 /// One line for the start of a run.
 pub(crate) fn render_line(recipe: &Recipe, world: &World, forecast: &Forecast) -> String {
-    let peak = format!("{}{}", forecast.peak_bytes(), checkpoint_note(recipe, forecast));
+    let (place, peak) = if accelerator(recipe).is_some() {
+        let on_devices = forecast.memory.on_accelerators();
+        ("device memory", on_devices.into_iter().max().unwrap_or_default().to_string())
+    } else {
+        let note = checkpoint_note(recipe, forecast);
+        ("peak memory of a process", format!("{}{note}", forecast.peak_bytes()))
+    };
     if let Some(cause) = recipe.unmodelled_traffic() {
-        return format!(
-            "predicted: peak memory of a process at least {peak}; {cause} is not modelled\n"
-        );
+        return format!("predicted: {place} at least {peak}; {cause} is not modelled\n");
     }
     let sent = match forecast.wire_bytes() {
         Bytes(0) => String::new(),
@@ -165,5 +170,5 @@ pub(crate) fn render_line(recipe: &Recipe, world: &World, forecast: &Forecast) -
         (Some(step), Some(speed)) => format!(", {step} per step, {speed}"),
         _ => format!("; {}", calibration_file::why_no_step_time(recipe, world)),
     };
-    format!("predicted: peak memory of a process {peak}{sent}{time}\n")
+    format!("predicted: {place} {peak}{sent}{time}\n")
 }

@@ -49,7 +49,11 @@ fn peak_memory_is_as_forecast_without_the_offloaded_state() {
     let mut runs = Runs::new("offload-memory");
     let recipe = recipe();
     let start = Bytes(runs.world().host().current_rss_bytes());
-    let budget = MemoryBudget { memory: Bytes(0), process: Process { start, text: Bytes(0) } };
+    let budget = MemoryBudget {
+        memory: Bytes(0),
+        process: Process { start, text: Bytes(0) },
+        is_accelerator: false,
+    };
     let forecast = |recipe: &Recipe| {
         Forecast::of(recipe, budget, None).expect("a budget without a limit").peak_bytes().0
     };

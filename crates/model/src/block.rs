@@ -98,8 +98,9 @@ pub struct Context<'a> {
     pub scratch: &'a mut Scratch,
     /// Collectives over the tensor-parallel ranks.
     pub collectives: &'a mut dyn TensorCollectives,
-    /// Sum of the token losses, one `f64`, set by forward of the block that ends in the loss. The
-    /// host reads it when it needs the number; until then the device does not wait.
+    /// Sum of the token losses, one `f64`, set by the block that ends in the loss, forward or
+    /// backward ([`Block::defers_loss`]). The host reads it when it needs the number; until then
+    /// the device does not wait.
     pub loss: ViewMut<'a>,
 }
 
@@ -247,6 +248,12 @@ pub trait Block: Send + Sync {
         0
     }
 
+    /// Elements of the largest left and right operand of its products: a device may round them to
+    /// another number format first.
+    fn operand_lens(&self, _shape: MicrobatchShape) -> [usize; 2] {
+        [0; 2]
+    }
+
     /// Model FLOPs of one token in sequences of `num_tokens`; recomputation is not counted. The
     /// default counts a multiply-add with every parameter, as in a linear layer.
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
@@ -259,8 +266,14 @@ pub trait Block: Send + Sync {
         Vec::new()
     }
 
+    /// Whether a training pass sets [`Context::loss`] in backward, or in the half of it that
+    /// computes input gradients, instead of forward.
+    fn defers_loss(&self, _shape: MicrobatchShape) -> bool {
+        false
+    }
+
     /// Computes `output_tc` and fills `saved`; the block that ends in the loss sets
-    /// [`Context::loss`].
+    /// [`Context::loss`], unless it defers that.
     fn forward(
         &self,
         ctx: &mut Context<'_>,

@@ -7,8 +7,11 @@
 //! the other, once.
 
 use crate::block::{Block, Flops, MicrobatchShape};
+use crate::describe::precision_of;
 use crate::param::Param;
 use crate::tensor_shards::TensorShards;
+use lockstep_config::Dtype;
+use lockstep_tensor::device::open::accelerator_scratch_bytes;
 
 /// A model as data.
 pub struct Blueprint {
@@ -77,6 +80,18 @@ impl Blueprint {
     /// Local pieces of a tensor, in order; `param` is one of them, in `block`.
     pub fn pieces<'a>(&'a self, block: usize, param: &'a Param) -> impl Iterator<Item = &'a Param> {
         self.blocks[block].params().iter().filter(|other| other.name == param.name)
+    }
+
+    /// Bytes that an accelerator allocates for the products of these blocks, besides their buffers.
+    pub fn accelerator_scratch_bytes(
+        &self,
+        blocks: impl Iterator<Item = usize>,
+        shape: MicrobatchShape,
+        compute: Dtype,
+    ) -> usize {
+        let operands = blocks.map(|block| self.blocks[block].operand_lens(shape));
+        let largest = operands.fold([0; 2], |[a, b], [c, d]| [a.max(c), b.max(d)]);
+        accelerator_scratch_bytes(precision_of(compute), largest)
     }
 
     /// Number of parameters of the whole model, tied ones once.

@@ -2,6 +2,7 @@
 
 use crate::block::Block;
 use crate::blueprint::Blueprint;
+use crate::chunked_head::MAX_LOGITS;
 use crate::column_parallel::ColumnParallel;
 use crate::dropout::Dropout;
 use crate::embedding::Embedding;
@@ -64,7 +65,7 @@ fn transformer(model: &Model, tp_shards: &TensorShards, precision: Precision) ->
     Blueprint { blocks, vocab: model.vocab, context: model.context, shards: tp_shards.clone() }
 }
 
-fn embedding(model: &Model, tp_shards: &TensorShards) -> Embedding {
+pub(crate) fn embedding(model: &Model, tp_shards: &TensorShards) -> Embedding {
     let mut params = ParamList::default();
     let (name, table, position_table) = match model.family {
         Family::Gpt2 => ("transformer.wte", gpt2::TOKEN_TABLE, Some(gpt2::POSITION_TABLE)),
@@ -90,7 +91,7 @@ fn embedding(model: &Model, tp_shards: &TensorShards) -> Embedding {
     }
 }
 
-fn head(
+pub(crate) fn head(
     model: &Model,
     (tp_shards, precision): (&TensorShards, Precision),
     token_tables: &[Param],
@@ -119,5 +120,5 @@ fn head(
     });
     let product = ColumnParallel { shards: shards.collect(), num_shards: tp_shards.num };
     let norm_linear = NormLinear { norm, product, tp_shards: tp_shards.clone() };
-    Head { name, params: params.finish(), norm_linear }
+    Head { name, params: params.finish(), norm_linear, max_logits: MAX_LOGITS }
 }

@@ -4,15 +4,17 @@
 //! One pass over the logits computes the loss and its gradient: in training, forward overwrites the
 //! saved logits with their gradients (divided by the number of targets of the *global* batch, which
 //! is known before the first micro-batch), so the largest activation of the model exists once.
-//! Evaluation keeps the logits, as the first of the kept values.
+//! Evaluation keeps the logits, as the first of the kept values. Micro-batches with very many logits
+//! are processed in chunks, and keep none (`chunked_head`).
 //!
 //! The vocabulary is sharded; shards are stored one after another, each with all rows. With several
 //! shards, no rank needs a whole row of logits
 //! ([`lockstep_tensor::cross_entropy::vocab_parallel`]).
 
 use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Pass, Saved, SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Mode, Pass, Saved, SavedLen,
 };
+use crate::chunked_head::Outputs;
 use crate::collectives::{CollectiveCall, CollectiveKind};
 use crate::grads::Grads;
 use crate::norm_linear::{NormLinear, NormLinearSaved};
@@ -29,6 +31,8 @@ pub(crate) struct Head {
     pub(crate) params: Vec<Param>,
     /// Normalisation and projection to logits.
     pub(crate) norm_linear: NormLinear,
+    /// Most logits that exist at a time.
+    pub(crate) max_logits: usize,
 }
 
 /// Saved values of forward.
@@ -119,15 +123,26 @@ impl Block for Head {
 
     fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         let t = shape.rows();
+        if self.chunk_rows(t).is_some() {
+            return SavedLen::default();
+        }
         let kept = self.norm_linear.outputs_len(t) + self.norm_linear.stats_len(t) + t;
         SavedLen { kept, rebuilt: 0 }
     }
 
     fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         let t = shape.rows();
+        if let Some(chunk_rows) = self.chunk_rows(t) {
+            return self.chunked_scratch_len(t, chunk_rows);
+        }
         let loss =
             t * (3 + reduction_tree::num_spare(self.norm_linear.tp_shards.num_local(), false));
         self.norm_linear.scratch_len(t).max(loss)
+    }
+
+    fn operand_lens(&self, shape: MicrobatchShape) -> [usize; 2] {
+        let t = shape.rows();
+        self.norm_linear.product.shards[0].operand_lens(self.chunk_rows(t).unwrap_or(t))
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
@@ -157,6 +172,10 @@ impl Block for Head {
         }
     }
 
+    fn defers_loss(&self, shape: MicrobatchShape) -> bool {
+        self.chunk_rows(shape.rows()).is_some()
+    }
+
     fn forward(
         &self,
         ctx: &mut Context<'_>,
@@ -165,6 +184,14 @@ impl Block for Head {
         _output: ViewMut<'_>,
         saved: Saved<'_>,
     ) -> Result<()> {
+        if let Some(chunk_rows) = self.chunk_rows(ctx.microbatch.shape.rows()) {
+            return match ctx.mode {
+                Mode::Train { .. } => Ok(()),
+                Mode::Evaluate => {
+                    self.chunked_pass(ctx, params, input_tc, chunk_rows, Outputs::none())
+                }
+            };
+        }
         let (device, microbatch) = (ctx.device, ctx.microbatch);
         let HeadSaved { mut logits_tv, stats, losses_t } =
             self.split(microbatch.shape.rows(), saved);
@@ -173,13 +200,12 @@ impl Block for Head {
             return self.vocab_parallel_loss(ctx, logits_tv, losses_t);
         }
         let total = ctx.loss.reborrow();
-        match ctx.mode.loss_scale() {
-            Some(loss_scale) => {
-                let targets = microbatch.loss_targets(loss_scale);
-                device.cross_entropy_backward(logits_tv, targets, losses_t, total)
-            }
-            None => device.cross_entropy(logits_tv.as_view(), microbatch.targets, losses_t, total),
-        }
+        let Some(loss_scale) = ctx.mode.loss_scale() else {
+            let (logits_tv, ids) = (logits_tv.as_view(), microbatch.targets);
+            return device.cross_entropy(logits_tv, ids, losses_t, total, Write::Set);
+        };
+        let targets = microbatch.loss_targets(loss_scale);
+        device.cross_entropy_backward(logits_tv, targets, losses_t, total, Write::Set)
     }
 
     fn backward(
@@ -192,6 +218,10 @@ impl Block for Head {
         mut grads: Grads<'_>,
     ) -> Result<()> {
         let (device, num_rows) = (ctx.device, ctx.microbatch.shape.rows());
+        if let Some(chunk_rows) = self.chunk_rows(num_rows) {
+            let outputs = Outputs { grads, d_stream_tc: Some(d_stream_tc), norm_sums: None };
+            return self.chunked_pass(ctx, params, input_tc, chunk_rows, outputs);
+        }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
         let read = NormLinearSaved { x_tc: input_tc, stats, num_rows };
@@ -235,6 +265,11 @@ impl Block for Head {
         deferred: ViewMut<'_>,
     ) -> Result<()> {
         let (device, num_rows) = (ctx.device, ctx.microbatch.shape.rows());
+        if let Some(chunk_rows) = self.chunk_rows(num_rows) {
+            let (d_stream_tc, norm_sums) = (Some(d_stream_tc), Some(deferred));
+            let outputs = Outputs { d_stream_tc, norm_sums, ..Outputs::none() };
+            return self.chunked_pass(ctx, params, input_tc, chunk_rows, outputs);
+        }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
         let read = NormLinearSaved { x_tc: input_tc, stats, num_rows };
@@ -255,6 +290,11 @@ impl Block for Head {
         mut grads: Grads<'_>,
     ) -> Result<()> {
         let (device, num_rows) = (ctx.device, ctx.microbatch.shape.rows());
+        if let Some(chunk_rows) = self.chunk_rows(num_rows) {
+            let outputs = Outputs { grads: grads.reborrow(), ..Outputs::none() };
+            self.chunked_pass(ctx, params, input_tc, chunk_rows, outputs)?;
+            return self.norm_linear.norm.add_sums(device, deferred.as_view(), grads);
+        }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
         let read = NormLinearSaved { x_tc: input_tc, stats, num_rows };

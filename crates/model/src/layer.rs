@@ -72,6 +72,11 @@ impl Layer {
     }
 }
 
+/// The larger of each.
+fn larger([a, b]: [usize; 2], [c, d]: [usize; 2]) -> [usize; 2] {
+    [a.max(c), b.max(d)]
+}
+
 impl Block for Layer {
     fn name(&self) -> &str {
         &self.name
@@ -93,6 +98,15 @@ impl Block for Layer {
 
     fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         self.attention.scratch_len(shape).max(self.feed_forward.scratch_len(shape))
+    }
+
+    fn operand_lens(&self, shape: MicrobatchShape) -> [usize; 2] {
+        let (attention, feed_forward) = (&self.attention, &self.feed_forward);
+        let columns = [&attention.norm_linear, &feed_forward.norm_linear];
+        let columns = columns.map(|norm_linear| &norm_linear.product.shards[0]);
+        let rows = [&attention.out.shards[0], &feed_forward.down.shards[0]];
+        let linears = columns.into_iter().chain(rows);
+        linears.map(|linear| linear.operand_lens(shape.rows())).fold([0; 2], larger)
     }
 
     fn flops_per_token(&self, num_tokens: usize) -> Flops {

@@ -7,7 +7,8 @@
 //! - [`blueprint`]: a model as blocks, with counts and FLOPs; [`describe()`] makes one from a
 //!   recipe.
 //! - `llama`, `gpt2`: the two families.
-//! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks.
+//! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks;
+//!   `chunked_head`: the head without a place for all logits.
 //! - [`tensor_shards`], [`collectives`], `reduction_tree`: tensor and sequence parallelism;
 //!   `column_parallel`, `row_parallel`: the two kinds of sharded linear layer; `row_sums`:
 //!   gradients of norms and biases; `deferred_weight_grad`: the split backward pass.
@@ -55,6 +56,7 @@ pub mod tensor_shards;
 mod gpt2;
 mod llama;
 
+mod chunked_head;
 mod embedding;
 mod head;
 mod layer;

@@ -63,6 +63,16 @@ impl Linear {
         2 * (self.num_inputs * self.num_outputs) as u64
     }
 
+    /// Elements of the largest left and right operand of the three products for `num_rows` rows.
+    pub fn operand_lens(&self, num_rows: usize) -> [usize; 2] {
+        let right_of_gradient = match self.layout {
+            WeightLayout::OutIn => self.num_inputs,
+            WeightLayout::InOut => self.num_outputs,
+        };
+        let left = num_rows * self.num_inputs.max(self.num_outputs);
+        [left, self.weight.len().max(num_rows * right_of_gradient)]
+    }
+
     /// Overwrites `y`.
     pub fn forward(
         &self,

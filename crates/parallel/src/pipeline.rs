@@ -18,7 +18,9 @@ use crate::stages::Stages;
 use crate::tensor_parallel::TensorParallel;
 use crate::token_stage::TokenStage;
 use lockstep_comm::CommError;
-use lockstep_model::{Blueprint, Context, Grads, Microbatch, MicrobatchShape, Mode, Scratch};
+use lockstep_model::{
+    Block, Blueprint, Context, Grads, Microbatch, MicrobatchShape, Mode, Scratch,
+};
 use lockstep_schedule::pipeline::{Pass, Task};
 use lockstep_schedule::step::{
     BlockPass, Contents, Message, MessageKind, Program, TaskId, TaskOp, Use,
@@ -394,10 +396,6 @@ impl PipelineRank {
         match op {
             TaskOp::Forward(_) => {
                 slot.forward(index, block, store.params(index)?, &mut ctx, shared)?;
-                if is_last {
-                    tokens.read_loss(device, &mut loss)?;
-                    (job.loss)(pass.microbatch as usize, loss[0]);
-                }
             }
             TaskOp::Recompute(_) => {
                 slot.recompute(index, block, store.params(index)?, &mut ctx, shared)?;
@@ -417,6 +415,10 @@ impl PipelineRank {
                 let params = store.params_and_grads(cpu, index, leaf)?;
                 slot.backward(&mut pass, index, block, params, &mut ctx, shared, d_stream)?;
             }
+        }
+        if is_last && sets_loss(op, block, input.shape, *mode) {
+            tokens.read_loss(device, &mut loss)?;
+            (job.loss)(pass.microbatch as usize, loss[0]);
         }
         self.tensor_parallel.check()?;
         self.tensor_parallel.assert_calls(program, id);
@@ -466,6 +468,16 @@ impl PipelineRank {
                 assert_eq!(kept[at].take(), Some(task.microbatch), "it went forward");
             }
         }
+    }
+}
+
+/// Whether a pass through the last block sets the loss.
+fn sets_loss(op: TaskOp, block: &dyn Block, shape: MicrobatchShape, mode: Mode) -> bool {
+    let is_deferred = mode != Mode::Evaluate && block.defers_loss(shape);
+    match op {
+        TaskOp::Forward(_) => !is_deferred,
+        TaskOp::Backward(_) | TaskOp::InputGrad(_) => is_deferred,
+        _ => false,
     }
 }
 

@@ -37,6 +37,8 @@ pub struct BucketForecast {
     pub bucket_len: usize,
     /// Peak resident memory of each rank's process.
     pub peak_by_rank: Vec<Bytes>,
+    /// Peak memory of each rank's accelerator, if it has one.
+    pub accelerator_by_rank: Vec<Bytes>,
     /// Bytes sent per step by the busiest rank.
     pub wire_bytes: Bytes,
 }
@@ -69,7 +71,8 @@ impl Forecast {
             let memory = complete(Memory::with_bucket_len(recipe, &blueprint, bucket_len));
             let processes = memory.processes(recipe, process);
             let peak_by_rank = processes.iter().map(ProcessMemory::total).collect();
-            BucketForecast { bucket_len, peak_by_rank, wire_bytes }
+            let accelerator_by_rank = memory.on_accelerators();
+            BucketForecast { bucket_len, peak_by_rank, accelerator_by_rank, wire_bytes }
         };
         let is_exact = step_classes.iter().all(|(_, calls)| calls.is_exact);
         let ranges = match recipe.unmodelled_traffic() {

@@ -164,7 +164,7 @@ fn layers(device: &dyn Device) -> Result<()> {
     let seconds = time(device, || {
         let targets = Targets { ids: targets.view(), num_targets: 16_384, loss_scale: 1.0 };
         let (losses, total) = (losses.view_mut(), total.view_mut());
-        device.cross_entropy_backward(logits.view_mut(), targets, losses, total)
+        device.cross_entropy_backward(logits.view_mut(), targets, losses, total, Write::Set)
     })?;
     print_bytes("cross-entropy with gradients", seconds, 2 * 2 * rows * vocab);
     Ok(())

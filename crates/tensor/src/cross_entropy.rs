@@ -24,21 +24,14 @@ use crate::simd::{Kernel, Simd, VECTOR_LEN};
 /// Target of an ignored token: loss 0, gradient 0.
 pub const IGNORE: u32 = u32::MAX;
 
-/// Sets `losses_t` to the loss of each token and returns their sum.
-pub fn forward(
-    cpu: &Cpu,
-    logits_tv: &[f32],
-    vocab: usize,
-    targets: &[u32],
-    losses_t: &mut [f32],
-) -> f64 {
+/// Sets `losses_t` to the loss of each token.
+pub fn forward(cpu: &Cpu, logits_tv: &[f32], vocab: usize, targets: &[u32], losses_t: &mut [f32]) {
     check_shapes(logits_tv, vocab, targets, losses_t);
     let rows = rows_per_task(vocab);
     cpu.for_each_part(losses_t, rows, |i, losses_t| {
         let logits_tv = &logits_tv[i * rows * vocab..][..losses_t.len() * vocab];
         cpu.run(Forward { logits_tv, vocab, targets: &targets[i * rows..], losses_t });
     });
-    sum(losses_t)
 }
 
 /// As [`forward`], with the same bits, and turns the logits into their gradient:
@@ -52,14 +45,13 @@ pub fn forward_backward(
     targets: &[u32],
     num_targets: u64,
     losses_t: &mut [f32],
-) -> f64 {
+) {
     check_shapes(logits_tv, vocab, targets, losses_t);
     let rows = rows_per_task(vocab);
     cpu.for_each_split([logits_tv, losses_t], [rows * vocab, rows], |i, [logits_tv, losses_t]| {
         let targets = &targets[i * rows..];
         cpu.run(ForwardBackward { logits_tv, vocab, targets, num_targets, losses_t });
     });
-    sum(losses_t)
 }
 
 fn check_shapes(logits_tv: &[f32], vocab: usize, targets: &[u32], losses_t: &[f32]) {
@@ -77,8 +69,9 @@ fn rows_per_task(vocab: usize) -> usize {
     16_384usize.div_ceil(vocab)
 }
 
-fn sum(losses_t: &[f32]) -> f64 {
-    losses_t.iter().fold(0.0, |sum, &loss| sum + f64::from(loss))
+/// Adds losses to the sum of those before them, tokens ascending.
+pub fn sum(before: f64, losses_t: &[f32]) -> f64 {
+    losses_t.iter().fold(before, |sum, &loss| sum + f64::from(loss))
 }
 
 struct Forward<'a> {

@@ -37,8 +37,8 @@ impl Generator {
     ) -> Result<Self, TrainError> {
         let blueprint = blueprint_of(recipe);
         let compute = device::open_alone(recipe, world)?;
-        let copied = |params| DualBuffer::zeros_in(compute.accelerator(), params);
-        let params = pretrained.params(&blueprint)?.into_iter().map(copied);
+        let placed = |params| DualBuffer::of(compute.accelerator(), params);
+        let params = pretrained.params(&blueprint)?.into_iter().map(placed);
         let params = params.collect::<lockstep_tensor::device::Result<_>>()?;
         let tokenizer = load_tokenizer(pretrained.path(), world)?;
         tokenizer.require(recipe.model.vocab)?;

@@ -77,5 +77,7 @@ pub struct Predicted {
 pub struct PredictedBytes {
     pub bucket_len: usize,
     pub peak_bytes_by_rank: Vec<u64>,
+    /// Memory of accelerators, where blocks run on them.
+    pub device_bytes_by_rank: Vec<u64>,
     pub wire_bytes: u64,
 }

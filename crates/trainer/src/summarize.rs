@@ -19,10 +19,15 @@ impl Summary {
     pub fn beside(self, predicted: &Predicted, bucket_len: usize) -> Self {
         let is_ours = |bytes: &&PredictedBytes| bytes.bucket_len == bucket_len;
         let bytes = predicted.bytes.iter().find(is_ours).or(predicted.bytes.first());
+        let most = |by_rank: &Vec<u64>| by_rank.iter().copied().max();
+        // On an accelerator, a process has the memory of its driver, which is not predicted.
+        let in_process = bytes.filter(|_| self.device_bytes.is_none());
+        let on_device = bytes.filter(|_| self.device_bytes.is_some());
         Self {
             predicted_step_seconds: predicted.step_seconds,
-            predicted_peak_bytes: bytes.and_then(|b| b.peak_bytes_by_rank.iter().copied().max()),
-            predicted_peak_bytes_by_rank: bytes.map(|bytes| bytes.peak_bytes_by_rank.clone()),
+            predicted_peak_bytes: in_process.and_then(|bytes| most(&bytes.peak_bytes_by_rank)),
+            predicted_peak_bytes_by_rank: in_process.map(|bytes| bytes.peak_bytes_by_rank.clone()),
+            predicted_device_bytes: on_device.and_then(|bytes| most(&bytes.device_bytes_by_rank)),
             predicted_wire_bytes: bytes.map(|bytes| bytes.wire_bytes),
             ..self
         }
@@ -83,6 +88,7 @@ pub(crate) fn summarize(
         predicted_step_seconds: None,
         predicted_peak_bytes: None,
         predicted_peak_bytes_by_rank: None,
+        predicted_device_bytes: None,
         predicted_wire_bytes: None,
         run_dir: folder.path().display().to_string(),
         num_params: learner.replica.blueprint().num_params() as u64,

@@ -41,6 +41,8 @@ pub struct Summary {
     pub predicted_step_seconds: Option<f64>,
     pub predicted_peak_bytes: Option<u64>,
     pub predicted_peak_bytes_by_rank: Option<Vec<u64>>,
+    /// Peak on the fullest accelerator; null without one. With one, that of processes is null.
+    pub predicted_device_bytes: Option<u64>,
     pub predicted_wire_bytes: Option<u64>,
     pub run_dir: String,
     pub num_params: u64,

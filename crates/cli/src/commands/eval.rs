@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     quiet: bool,
     /// Device of the model: auto, cpu, cuda or cuda:N
-    #[arg(long, default_value = "cpu", value_parser = device_choice)]
+    #[arg(long, default_value = "auto", value_parser = device_choice)]
     device: DeviceChoice,
     /// One JSON value on standard output
     #[arg(long)]

@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Device of the model: auto, cpu, cuda or cuda:N
-    #[arg(long, default_value = "cpu", value_parser = device_choice)]
+    #[arg(long, default_value = "auto", value_parser = device_choice)]
     device: DeviceChoice,
     /// One JSON value on standard output
     #[arg(long)]

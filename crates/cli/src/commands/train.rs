@@ -359,10 +359,12 @@ fn prediction_line(summary: &Summary) -> String {
         parts.push(format!("step {} ({error:+.0} %)", Seconds(step)));
     }
     if let Some(peak) = summary.predicted_peak_bytes {
-        // On an accelerator the prediction is of its memory, but for the process and its text.
-        let measured = summary.device_bytes.unwrap_or(summary.peak_rss_bytes);
-        let error = error(peak as f64, measured as f64);
+        let error = error(peak as f64, summary.peak_rss_bytes as f64);
         parts.push(format!("peak {} ({error:+.0} %)", Bytes(peak)));
+    }
+    if let Some((predicted, measured)) = summary.predicted_device_bytes.zip(summary.device_bytes) {
+        let error = error(predicted as f64, measured as f64);
+        parts.push(format!("on device {} ({error:+.1} %)", Bytes(predicted)));
     }
     if let Some(wire) = summary.predicted_wire_bytes.filter(|wire| *wire > 0) {
         let error = error(wire as f64, summary.wire_bytes as f64);

@@ -61,7 +61,7 @@ topic! {
 
         /// Device of the model. auto uses a CUDA device if training can run on it, else the CPU;
         /// cuda gives the workers of a host its CUDA devices in turn, cuda:N all of them device N.
-        device: DeviceChoice = "cpu";
+        device: DeviceChoice = "auto";
 
         /// Run folder; empty creates a new one under runs.
         dir: String = "";

@@ -17,6 +17,7 @@ use crate::linear::Linear;
 use crate::param::{Param, ParamList};
 use crate::scratch::Frame;
 use lockstep_tensor::device::{Result, Targets, View, ViewMut};
+use lockstep_tensor::gemm::Write;
 use std::sync::Arc;
 
 /// Linear map to the classes, and the loss.
@@ -79,9 +80,11 @@ impl Block for Classifier {
                 Mode::Train { .. } => {
                     let num_targets = microbatch.num_targets;
                     let targets = Targets { ids, num_targets, loss_scale: 1.0 };
-                    device.cross_entropy_backward(logits_v, targets, losses, totals)?;
+                    device.cross_entropy_backward(logits_v, targets, losses, totals, Write::Set)?;
                 }
-                Mode::Evaluate => device.cross_entropy(logits_v.as_view(), ids, losses, totals)?,
+                Mode::Evaluate => {
+                    device.cross_entropy(logits_v.as_view(), ids, losses, totals, Write::Set)?;
+                }
             }
             sum += total[0];
         }

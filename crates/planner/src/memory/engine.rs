@@ -10,6 +10,7 @@ use crate::shorter_steps::ShorterSteps;
 use crate::traffic::{GroupCalls, Interconnect, StepInputs, StepKind, rank_at, step_calls};
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Isolation, Recipe, TransportChoice};
+use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
 use lockstep_parallel::{Activations, Footprint, ReplicaPlan, from_recipe};
 
@@ -30,6 +31,8 @@ pub struct RankMemory {
     pub checkpoint: Bytes,
     /// Memory of calls: mapped pages of other ranks, and scratch memory.
     pub shared: Bytes,
+    /// Only on an accelerator: tokens, rounded operands and workspace of products.
+    pub device_scratch: Bytes,
 }
 
 /// Memory of all ranks.
@@ -53,6 +56,7 @@ impl From<&Footprint> for RankMemory {
             buffers: bytes(held.buffers),
             checkpoint: Bytes(0),
             shared: Bytes(0),
+            device_scratch: Bytes(0),
         }
     }
 }
@@ -69,6 +73,7 @@ impl RankMemory {
             buffers: of(|it| it.buffers),
             checkpoint: of(|it| it.checkpoint),
             shared: of(|it| it.shared),
+            device_scratch: of(|it| it.device_scratch),
         }
     }
 
@@ -80,6 +85,12 @@ impl RankMemory {
     /// Bytes that the rank allocates to train and to save.
     pub fn allocated(&self) -> Bytes {
         self.own() + self.checkpoint
+    }
+
+    /// Bytes in the memory of an accelerator that runs the blocks. The copy for checkpoints is in
+    /// host memory.
+    pub fn on_accelerator(&self) -> Bytes {
+        self.own() + self.device_scratch
     }
 
     /// Parts by name, largest first.
@@ -121,6 +132,7 @@ impl Memory {
                 }
                 memory.optimizer += outer;
                 memory.buffers += besides;
+                memory.device_scratch = device_scratch(recipe, plan, blueprint, worker);
                 if is_saved {
                     memory.checkpoint = checkpoint::copy_bytes(recipe, plan, blueprint, worker);
                 }
@@ -155,6 +167,11 @@ impl Memory {
     /// Bytes that all processes of the run allocate.
     pub fn total(&self) -> Bytes {
         self.ranks.iter().map(RankMemory::allocated).sum()
+    }
+
+    /// Bytes of each rank on its accelerator, if it has one.
+    pub fn on_accelerators(&self) -> Vec<Bytes> {
+        self.ranks.iter().map(RankMemory::on_accelerator).collect()
     }
 
     /// Removes the copies of checkpoints that a run of this duration does not save.
@@ -233,6 +250,22 @@ impl Memory {
         };
         self.ranks.iter().map(of_rank).collect()
     }
+}
+
+/// Bytes that an accelerator needs besides the engine's buffers.
+fn device_scratch(
+    recipe: &Recipe,
+    plan: &ReplicaPlan,
+    blueprint: &Blueprint,
+    worker: usize,
+) -> Bytes {
+    let stage = plan.mesh.index(Axis::Pipeline, Rank(worker));
+    let is_own = |block: &usize| plan.stages.device_of(*block) == stage;
+    let own = (0..blueprint.blocks.len()).filter(is_own);
+    let compute = recipe.precision.compute;
+    let products = blueprint.accelerator_scratch_bytes(own, plan.microbatch, compute);
+    let tokens = 2 * plan.microbatch.rows() * size_of::<u32>();
+    Bytes((tokens + products) as u64)
 }
 
 /// Activations that each block of the model saves per micro-batch, by name.

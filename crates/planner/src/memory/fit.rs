@@ -19,6 +19,8 @@ pub struct MemoryBudget {
     pub memory: Bytes,
     /// Process of the run before it has a model.
     pub process: Process,
+    /// Whether the memory is that of an accelerator, which has no part of the process.
+    pub is_accelerator: bool,
 }
 
 /// A run that does not fit.
@@ -64,8 +66,11 @@ pub fn check(recipe: &Recipe, room: MemoryBudget) -> Result<Memory, OutOfMemory>
     Err(OutOfMemory { workers, needed, room: room.memory, part, part_bytes, instead })
 }
 
-/// At most one process per worker; shared memory counts once.
+/// At most one process per worker, all on one accelerator if any; shared memory counts once.
 pub(super) fn needed(memory: &Memory, room: MemoryBudget) -> Bytes {
+    if room.is_accelerator {
+        return memory.ranks.iter().map(RankMemory::on_accelerator).sum();
+    }
     memory.total() + room.process.besides(1, 0) * memory.ranks.len() as u64
 }
 

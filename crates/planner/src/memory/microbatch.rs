@@ -61,7 +61,11 @@ mod tests {
     }
 
     fn room(memory: Bytes) -> MemoryBudget {
-        MemoryBudget { memory, process: Process { start: Bytes(0), text: Bytes(0) } }
+        MemoryBudget {
+            memory,
+            process: Process { start: Bytes(0), text: Bytes(0) },
+            is_accelerator: false,
+        }
     }
 
     fn needs(microbatch: usize) -> Bytes {

@@ -143,7 +143,7 @@ fn a_run_that_does_not_fit_is_rejected_with_one_that_does() {
     let recipe = recipe(&sets);
     let needed = Memory::of(&recipe, &describe(&recipe.model)).total();
     let process = Process { start: Bytes(10 << 20), text: Bytes(0) };
-    let room = |memory: u64| MemoryBudget { memory: Bytes(memory), process };
+    let room = |memory: u64| MemoryBudget { memory: Bytes(memory), process, is_accelerator: false };
     assert!(check(&recipe, room(0)).is_ok(), "unknown memory rejects nothing");
     assert!(check(&recipe, room(2 * needed.0)).is_ok());
     let rejection = check(&recipe, room(needed.0 * 3 / 4)).expect_err("it does not fit");
@@ -213,13 +213,13 @@ fn state_in_a_file_keeps_one_window_and_is_suggested_where_it_helps() {
     assert_eq!(held.own() - held.optimizer, window.own() - window.optimizer);
     let process = Process { start: Bytes(10 << 20), text: Bytes(0) };
     let enough = of(&away).total() + process.besides(1, 0) * 2;
-    let room = MemoryBudget { memory: enough, process };
+    let room = MemoryBudget { memory: enough, process, is_accelerator: false };
     let text = check(&with(&[]), room).expect_err("it does not fit").to_string();
     let offered = "try parallel.recompute = full and parallel.zero = 3 and offload.state = file";
     assert!(text.contains(offered), "{text}");
     assert!(check(&away, room).is_ok());
     // A stateless optimizer has nothing to offload.
-    let tight = MemoryBudget { memory: Bytes(enough.0 / 2), process };
+    let tight = MemoryBudget { memory: Bytes(enough.0 / 2), process, is_accelerator: false };
     let text = check(&with(&["optim.name=sgd"]), tight).expect_err("it does not fit").to_string();
     assert!(!text.contains("offload"), "{text}");
 }

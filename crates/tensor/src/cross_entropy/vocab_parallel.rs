@@ -6,7 +6,7 @@
 //! shard that holds the target supplies its logit. Each shard then turns its exponentials into
 //! gradients. One shard gives the bits of [`super::forward_backward`].
 
-use super::{IGNORE, load, row_max, rows_per_task, sum, token_loss};
+use super::{IGNORE, load, row_max, rows_per_task, token_loss};
 use crate::Cpu;
 use crate::math::exp;
 use crate::reduce::groups::{num_groups, store};
@@ -72,19 +72,18 @@ pub fn target_logits(
     }
 }
 
-/// Sets the loss of each token from the reduced values of all shards, and returns their sum.
+/// Sets the loss of each token from the reduced values of all shards.
 pub fn losses(
     targets: &[u32],
     max_t: &[f32],
     sums_t: &[f32],
     target_logits_t: &[f32],
     losses_t: &mut [f32],
-) -> f64 {
+) {
     for (token, loss) in losses_t.iter_mut().enumerate() {
         let of_token = || token_loss(max_t[token], sums_t[token], target_logits_t[token]);
         *loss = if targets[token] == IGNORE { 0.0 } else { of_token() };
     }
-    sum(losses_t)
 }
 
 /// Turns the exponentials of a shard, which are `columns` of the vocabulary, into the gradients of

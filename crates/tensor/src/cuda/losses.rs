@@ -7,6 +7,7 @@ use super::programs::{Grid, Program, Source};
 use crate::device::error::Result;
 use crate::device::losses::{Losses, Targets};
 use crate::device::view::{Dtype, View, ViewMut};
+use crate::gemm::Write;
 
 impl Cuda {
     /// Number of columns of logits.
@@ -16,12 +17,19 @@ impl Cuda {
     }
 
     /// The sum of losses, by one block.
-    fn sum_losses(&self, losses: u64, rows: usize, total: &ViewMut<'_>) -> Result<()> {
+    fn sum_losses(
+        &self,
+        losses: u64,
+        rows: usize,
+        total: &ViewMut<'_>,
+        write: Write,
+    ) -> Result<()> {
         assert_eq!(total.len(), 1, "one sum");
+        let add = i32::from(write == Write::Add);
         let (total, rows) = (self.write(total, Dtype::F64)?, rows as u64);
         let grid = Grid { blocks: (1, 1, 1), threads: 1024, shared_bytes: 0 };
         let program = Program::new(Source::CrossEntropy, Dtype::F32);
-        launch!(self, program, "sum_losses", grid, losses, rows, total)
+        launch!(self, program, "sum_losses", grid, losses, rows, total, add)
     }
 
     /// Losses of rows of logits, and their gradients if there are `num_targets`.
@@ -31,7 +39,7 @@ impl Cuda {
         targets: &View<'_>,
         (num_targets, factor): (u64, f32),
         losses: &ViewMut<'_>,
-        total: &ViewMut<'_>,
+        (total, write): (&ViewMut<'_>, Write),
     ) -> Result<()> {
         let rows = targets.len();
         let vocab = Self::vocab(logits.len(), rows);
@@ -52,7 +60,7 @@ impl Cuda {
             factor,
             losses,
         )?;
-        self.sum_losses(losses, rows, total)
+        self.sum_losses(losses, rows, total, write)
     }
 }
 
@@ -63,8 +71,9 @@ impl Losses for Cuda {
         targets: View<'_>,
         losses: ViewMut<'_>,
         total: ViewMut<'_>,
+        write: Write,
     ) -> Result<()> {
-        self.loss(&logits, &targets, (0, 1.0), &losses, &total)
+        self.loss(&logits, &targets, (0, 1.0), &losses, (&total, write))
     }
 
     fn cross_entropy_backward(
@@ -73,10 +82,11 @@ impl Losses for Cuda {
         targets: Targets<'_>,
         losses: ViewMut<'_>,
         total: ViewMut<'_>,
+        write: Write,
     ) -> Result<()> {
         assert!(targets.num_targets > 0, "a batch has targets");
         let factors = (targets.num_targets, targets.loss_scale);
-        self.loss(&logits.as_view(), &targets.ids, factors, &losses, &total)
+        self.loss(&logits.as_view(), &targets.ids, factors, &losses, (&total, write))
     }
 
     fn raise_maxima(&self, logits: View<'_>, max: ViewMut<'_>) -> Result<()> {
@@ -184,6 +194,6 @@ impl Losses for Cuda {
             num,
             losses,
         )?;
-        self.sum_losses(losses, rows, &total)
+        self.sum_losses(losses, rows, &total, Write::Set)
     }
 }

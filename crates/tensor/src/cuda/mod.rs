@@ -161,6 +161,12 @@ impl Cuda {
     }
 }
 
+/// Memory that the operations of a training step allocate besides the buffers of their callers:
+/// rounded operands and workspace of products. Partial sums take less.
+pub(crate) fn scratch_bytes(precision: Precision, operands: [usize; 2]) -> usize {
+    products::scratch_bytes(precision, operands)
+}
+
 impl std::fmt::Debug for Cuda {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Cuda({}, {})", self.context.index, self.name)

@@ -266,6 +266,13 @@ impl Cuda {
     }
 }
 
+/// Temporary memory of products with such operands in `f32`.
+pub(super) fn scratch_bytes(precision: Precision, operands: [usize; 2]) -> usize {
+    let dtype = operand_dtype(precision);
+    let rounded = if dtype == Dtype::F32 { 0 } else { dtype.size() };
+    WORKSPACE_BYTES + operands.map(|len| len * rounded).iter().sum::<usize>()
+}
+
 /// Whether 16-byte accesses are aligned.
 fn is_aligned(view: &View<'_>) -> bool {
     view.address().addr().is_multiple_of(16)

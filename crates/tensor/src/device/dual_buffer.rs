@@ -74,6 +74,13 @@ impl<H: HostCopy> DualBuffer<H> {
         Ok(Self { host: UnsafeCell::new(Some(host)), accelerator, len })
     }
 
+    /// These values, which are copied to where blocks compute at their first use there.
+    pub fn of(accelerator: Option<&Arc<dyn Device>>, host: H) -> Result<Self> {
+        let len = host.len();
+        let accelerator = DeviceSide::of(accelerator, len, Current::Host)?;
+        Ok(Self { host: UnsafeCell::new(Some(host)), accelerator, len })
+    }
+
     /// Number of elements.
     pub const fn len(&self) -> usize {
         self.len
@@ -241,6 +248,16 @@ mod tests {
             assert_eq!(buffer[..], [5.0, 2.0, 2.0], "reading changes nothing");
             device.fill(buffer.view_mut().unwrap().range(0..1), 7.0).unwrap();
             assert_eq!(buffer[..], [7.0, 2.0, 2.0]);
+        }
+    }
+
+    #[test]
+    fn given_values_reach_the_device() {
+        for compute in [accelerated(), Compute::single(Isa::detect())] {
+            let buffer = DualBuffer::of(compute.accelerator(), vec![1.0, 2.0]).unwrap();
+            let mut read = [0.0_f32; 2];
+            compute.device().copy(buffer.view().unwrap(), ViewMut::of(&mut read)).unwrap();
+            assert_eq!((read, &buffer[..]), ([1.0, 2.0], &[1.0, 2.0][..]));
         }
     }
 

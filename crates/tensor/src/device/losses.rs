@@ -3,6 +3,7 @@
 
 use super::error::Result;
 use super::view::{View, ViewMut};
+use crate::gemm::Write;
 
 /// Targets of a cross-entropy and the scale of its gradients.
 #[derive(Clone, Copy, Debug)]
@@ -17,13 +18,15 @@ pub struct Targets<'a> {
 
 /// Loss of the head.
 pub trait Losses {
-    /// Sets the loss of each row, and `total` (one `f64`) to their sum.
+    /// Sets the loss of each row, and `total` (one `f64`) to their sum, or adds them to it: rows
+    /// in several calls give the bits of one on a CPU.
     fn cross_entropy(
         &self,
         logits: View<'_>,
         targets: View<'_>,
         losses: ViewMut<'_>,
         total: ViewMut<'_>,
+        write: Write,
     ) -> Result<()>;
 
     /// As [`Self::cross_entropy`], and turns logits into gradients.
@@ -33,6 +36,7 @@ pub trait Losses {
         targets: Targets<'_>,
         losses: ViewMut<'_>,
         total: ViewMut<'_>,
+        write: Write,
     ) -> Result<()>;
 
     /// Raises each maximum to the largest logit of its row in a shard of the vocabulary.

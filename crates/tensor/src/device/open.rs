@@ -37,6 +37,12 @@ pub fn kernel_class(choice: Choice, local_rank: usize, precision: Precision) -> 
     Ok(class.unwrap_or_else(|| precision.kernel_class().to_owned()))
 }
 
+/// Memory that an accelerator allocates for a training step besides the buffers of its callers,
+/// given the largest left and right operand of any product, in `f32` elements.
+pub fn accelerator_scratch_bytes(precision: Precision, operands: [usize; 2]) -> usize {
+    cuda::scratch_bytes(precision, operands)
+}
+
 fn on_chosen<T>(
     choice: Choice,
     local_rank: usize,

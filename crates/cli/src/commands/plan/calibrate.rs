@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_delimiter = ',', default_values = ["f32", "bf16"], value_name = "FORMAT,..")]
     formats: Vec<String>,
     /// Device to measure: auto, cpu, cuda or cuda:N
-    #[arg(long, default_value = "cpu", value_parser = device_choice)]
+    #[arg(long, default_value = "auto", value_parser = device_choice)]
     device: DeviceChoice,
     /// One JSON value on standard output
     #[arg(long)]

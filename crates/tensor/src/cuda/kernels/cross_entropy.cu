@@ -112,11 +112,11 @@ extern "C" __global__ void shard_losses(
     losses[row] = targets[row] == IGNORE ? 0.0f : (float)loss;
 }
 
-// Sum of all losses by one block and one fixed tree.
-extern "C" __global__ void sum_losses(const float* losses, u64 rows, double* total) {
+// Sum of losses by one block and one fixed tree, added to the total or in its place.
+extern "C" __global__ void sum_losses(const float* losses, u64 rows, double* total, int add) {
     __shared__ double shared[32];
     double sum = 0.0;
     for (u64 row = threadIdx.x; row < rows; row += blockDim.x) sum += losses[row];
     sum = block_sum(sum, shared);
-    if (threadIdx.x == 0) *total = sum;
+    if (threadIdx.x == 0) *total = add ? *total + sum : sum;
 }

@@ -4,7 +4,7 @@ use crate::cross_entropy::{self, vocab_parallel};
 use crate::device::error::Result;
 use crate::device::losses::{Losses, Targets};
 use crate::device::view::{View, ViewMut};
-use crate::gemm::Precision;
+use crate::gemm::{Precision, Write};
 use crate::{Cpu, convert};
 
 impl Losses for Cpu {
@@ -14,11 +14,12 @@ impl Losses for Cpu {
         targets: View<'_>,
         losses: ViewMut<'_>,
         total: ViewMut<'_>,
+        write: Write,
     ) -> Result<()> {
         let (logits, targets) = (logits.as_slice()?, targets.as_slice::<u32>()?);
-        let vocab = logits.len() / targets.len();
-        let sum = cross_entropy::forward(self, logits, vocab, targets, losses.into_slice()?);
-        set_total(total, sum)
+        let (vocab, losses) = (logits.len() / targets.len(), losses.into_slice()?);
+        cross_entropy::forward(self, logits, vocab, targets, losses);
+        sum_losses(losses, total, write)
     }
 
     fn cross_entropy_backward(
@@ -27,13 +28,14 @@ impl Losses for Cpu {
         targets: Targets<'_>,
         losses: ViewMut<'_>,
         total: ViewMut<'_>,
+        write: Write,
     ) -> Result<()> {
         let (logits, losses) = (logits.into_slice()?, losses.into_slice()?);
         let (ids, num) = (targets.ids.as_slice()?, targets.num_targets);
         let vocab = logits.len() / ids.len();
-        let sum = cross_entropy::forward_backward(self, logits, vocab, ids, num, losses);
+        cross_entropy::forward_backward(self, logits, vocab, ids, num, losses);
         scale_gradients(self, logits, targets.loss_scale);
-        set_total(total, sum)
+        sum_losses(losses, total, write)
     }
 
     fn raise_maxima(&self, logits: View<'_>, max: ViewMut<'_>) -> Result<()> {
@@ -99,14 +101,16 @@ impl Losses for Cpu {
     ) -> Result<()> {
         let (targets, max, sums) = (targets.as_slice()?, max.as_slice()?, sums.as_slice()?);
         let (target_logits, losses) = (target_logits.as_slice()?, losses.into_slice()?);
-        set_total(total, vocab_parallel::losses(targets, max, sums, target_logits, losses))
+        vocab_parallel::losses(targets, max, sums, target_logits, losses);
+        sum_losses(losses, total, Write::Set)
     }
 }
 
-/// The one `f64` of a sum.
-fn set_total(total: ViewMut<'_>, sum: f64) -> Result<()> {
+/// Adds the losses of rows to the one `f64` of their sum, or starts it.
+fn sum_losses(losses: &[f32], total: ViewMut<'_>, write: Write) -> Result<()> {
     let [total] = total.into_slice::<f64>()? else { panic!("one sum") };
-    *total = sum;
+    let before = if write == Write::Add { *total } else { 0.0 };
+    *total = cross_entropy::sum(before, losses);
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use super::{Case, on_every_device};
 use crate::common::{ids, numbers};
 use lockstep_tensor::cross_entropy::IGNORE;
 use lockstep_tensor::device::{Dtype, Targets};
+use lockstep_tensor::gemm::Write;
 use lockstep_tensor::reference;
 
 const ROWS: usize = 5;
@@ -33,12 +34,20 @@ fn losses_and_gradients_match_the_oracle() {
                 let mut total = device.allocate(Dtype::F64, 1).unwrap();
                 let mut outputs = Vec::new();
                 let target = (evaluated.view_mut(), total.view_mut());
-                device.cross_entropy(logits.view(), ids.view(), target.0, target.1).unwrap();
+                device
+                    .cross_entropy(logits.view(), ids.view(), target.0, target.1, Write::Set)
+                    .unwrap();
                 outputs.push(case.download_f64(&total)[0] as f32);
                 let targets = Targets { ids: ids.view(), num_targets: 7, loss_scale };
                 let (gradients_view, losses_view) = (gradients.view_mut(), losses.view_mut());
                 device
-                    .cross_entropy_backward(gradients_view, targets, losses_view, total.view_mut())
+                    .cross_entropy_backward(
+                        gradients_view,
+                        targets,
+                        losses_view,
+                        total.view_mut(),
+                        Write::Set,
+                    )
                     .unwrap();
                 outputs.push(case.download_f64(&total)[0] as f32);
                 vec![
@@ -64,6 +73,45 @@ fn losses_and_gradients_match_the_oracle() {
             },
         );
     }
+}
+
+#[test]
+fn rows_in_pieces_give_the_losses_and_gradients_of_the_whole() {
+    let (vocab, first) = (200, 2);
+    let (logits, targets) = (numbers(2, ROWS * vocab), targets(vocab));
+    on_every_device(
+        |case| {
+            let (device, ids) = (case.device, case.upload_ids(&targets));
+            let mut outputs = Vec::new();
+            for cut in [0, first] {
+                let pieces = [0..cut, cut..ROWS].into_iter().filter(|rows| !rows.is_empty());
+                let mut logits = case.upload(&logits);
+                let mut losses = case.poisoned_f32(ROWS);
+                let mut total = device.allocate(Dtype::F64, 1).unwrap();
+                for rows in pieces {
+                    let write = if rows.start == 0 { Write::Set } else { Write::Add };
+                    let ids = ids.view().range(rows.clone());
+                    let targets = Targets { ids, num_targets: 7, loss_scale: 1.0 };
+                    let logits = logits.view_mut().range(rows.start * vocab..rows.end * vocab);
+                    let losses = losses.view_mut().range(rows);
+                    device
+                        .cross_entropy_backward(logits, targets, losses, total.view_mut(), write)
+                        .unwrap();
+                }
+                outputs.push(vec![case.download_f64(&total)[0] as f32]);
+                outputs.extend([case.download(&losses), case.download(&logits)]);
+            }
+            outputs
+        },
+        |case, got| {
+            let (whole, pieces) = got.split_at(3);
+            let total = f64::from(whole[0][0]);
+            exact(case).assert_close("total", &pieces[0], &[total], ROWS);
+            for part in 1..3 {
+                assert_eq!(super::bits(&whole[part]), super::bits(&pieces[part]));
+            }
+        },
+    );
 }
 
 #[test]
