@@ -40,42 +40,17 @@ impl Footprint {
         optimizer: OptimName,
         worker: usize,
     ) -> Self {
-        let num_workers = plan.shares.len();
-        let (device, worker) = (
-            plan.mesh.index(Axis::Pipeline, Rank(worker)),
-            plan.mesh.index(Axis::Data, Rank(worker)),
-        );
-        let buckets = plan.buckets(blueprint);
-        let buckets = buckets.here(|block| plan.stages.device_of(block) == device);
+        let (device, worker, buckets) = of_rank(blueprint, plan, worker);
         let trained = TrainableParams::new(blueprint, &buckets, &plan.phases, plan.phase);
         let grads = &trained.grads;
         let parts = |buckets: &Buckets| -> usize {
             buckets.list.iter().map(|bucket| bucket.part(worker).len()).sum()
         };
-        let pieces = num_workers * grads.max_part_len(worker);
-        let wire =
-            if plan.wire == Dtype::F32 { WireFormat::Wide } else { WireFormat::RoundedBuffer };
+        let GradientBuffers { sums: gradients, leaves, exchanged } =
+            GradientBuffers::plan(plan, grads, worker);
         let (gradients, in_flight) = match plan.leaf_assignment() {
-            LeafAssignment::Contiguous(shares) => {
-                let mine = || shares[worker].clone();
-                let sums = grads.num_params() * LeafTree::num_buffers(mine());
-                let narrow = grads.list.iter().map(|bucket| {
-                    RoundedBuffer::num_floats(bucket.len * LeafTree::num_sums(mine()))
-                });
-                let narrow = if wire == WireFormat::RoundedBuffer { narrow.sum() } else { 0 };
-                // With delayed gradients one set is reduced while the next is filled.
-                ((sums + narrow) * (1 + plan.delay as usize), 0)
-            }
-            LeafAssignment::Cyclic { .. } => {
-                let kept = ShardTree::num_kept(plan.leaves.num_leaves, num_workers);
-                let one_microbatch = plan.leaves.microbatches_per_leaf == 1;
-                let leaves = if one_microbatch {
-                    NUM_IN_FLIGHT * grads.max_len()
-                } else {
-                    grads.num_params()
-                };
-                (parts(grads) * kept, leaves + wire.num_in_flight(grads.max_len(), pieces))
-            }
+            LeafAssignment::Contiguous(_) => (gradients + exchanged, 0),
+            LeafAssignment::Cyclic { .. } => (gradients, leaves + exchanged),
         };
         let windows = if plan.zero == 3 { 2 * buckets.max_len() } else { 0 };
         let stepped_of = |bucket: &Bucket| match plan.zero {
@@ -105,8 +80,69 @@ impl Footprint {
         }
     }
 
+    /// The part of [`Self::plan`] that is in host memory even where an accelerator runs the blocks:
+    /// messages between stages, and gradients as they are exchanged.
+    pub fn plan_on_host(blueprint: &Blueprint, plan: &ReplicaPlan, worker: usize) -> usize {
+        let (device, worker, buckets) = of_rank(blueprint, plan, worker);
+        let trained = TrainableParams::new(blueprint, &buckets, &plan.phases, plan.phase);
+        let sizes = plan.sizes(blueprint, worker);
+        let (_, messages) = PipelineRank::planned_len(&plan.stages, device, &sizes);
+        messages + GradientBuffers::plan(plan, &trained.grads, worker).exchanged
+    }
+
     /// Total number of elements.
     pub const fn total(&self) -> usize {
         self.weights + self.gradients + self.optimizer + self.activations + self.buffers
+    }
+}
+
+/// Stage, index in the data-parallel group and buckets of a rank.
+fn of_rank(blueprint: &Blueprint, plan: &ReplicaPlan, worker: usize) -> (usize, usize, Buckets) {
+    let [device, worker] =
+        [Axis::Pipeline, Axis::Data].map(|axis| plan.mesh.index(axis, Rank(worker)));
+    let buckets = plan.buckets(blueprint);
+    (device, worker, buckets.here(|block| plan.stages.device_of(block) == device))
+}
+
+/// Numbers of elements for gradients.
+struct GradientBuffers {
+    /// Sums over leaves, at the rank that keeps them.
+    sums: usize,
+    /// Leaves that are filled and then sent.
+    leaves: usize,
+    /// Copies in the format of the wire, and what is received.
+    exchanged: usize,
+}
+
+impl GradientBuffers {
+    fn plan(plan: &ReplicaPlan, grads: &Buckets, worker: usize) -> Self {
+        let num_workers = plan.shares.len();
+        let wire =
+            if plan.wire == Dtype::F32 { WireFormat::Wide } else { WireFormat::RoundedBuffer };
+        match plan.leaf_assignment() {
+            LeafAssignment::Contiguous(shares) => {
+                let mine = || shares[worker].clone();
+                let sums = grads.num_params() * LeafTree::num_buffers(mine());
+                let narrow = grads.list.iter().map(|bucket| {
+                    RoundedBuffer::num_floats(bucket.len * LeafTree::num_sums(mine()))
+                });
+                let narrow = if wire == WireFormat::RoundedBuffer { narrow.sum() } else { 0 };
+                // With delayed gradients one set is reduced while the next is filled.
+                let sets = 1 + plan.delay as usize;
+                Self { sums: sums * sets, leaves: 0, exchanged: narrow * sets }
+            }
+            LeafAssignment::Cyclic { .. } => {
+                let kept = ShardTree::num_kept(plan.leaves.num_leaves, num_workers);
+                let parts: usize = grads.list.iter().map(|bucket| bucket.part(worker).len()).sum();
+                let leaves = if plan.leaves.microbatches_per_leaf == 1 {
+                    NUM_IN_FLIGHT * grads.max_len()
+                } else {
+                    grads.num_params()
+                };
+                let pieces = num_workers * grads.max_part_len(worker);
+                let exchanged = wire.num_in_flight(grads.max_len(), pieces);
+                Self { sums: parts * kept, leaves, exchanged }
+            }
+        }
     }
 }

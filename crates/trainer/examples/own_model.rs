@@ -34,7 +34,6 @@ impl Block for SquaredErrorHead {
     ) -> device::Result<()> {
         self.linear.forward(ctx.device, params, input_tc, saved.kept.reborrow())?;
         let (width, mut loss) = (self.linear.num_outputs, 0.0);
-        // This loss is computed on the host.
         let outputs = saved.kept.into_slice::<f32>()?;
         let targets = ctx.microbatch.targets.as_slice::<u32>()?;
         for (row, &target) in outputs.chunks_mut(width).zip(targets) {
@@ -66,7 +65,9 @@ impl Block for SquaredErrorHead {
 
 /// Trains with these settings on threads of this process; every rank builds its own, equal model.
 pub(crate) fn run(settings: &[&str]) -> Result<Summary, TrainError> {
-    let (preset, sets) = (Some("tiny".into()), settings.iter().map(ToString::to_string).collect());
+    // The loss is computed on the host.
+    let sets = settings.iter().chain(&["run.device=cpu"]).map(ToString::to_string).collect();
+    let preset = Some("tiny".into());
     let recipe = resolve(&Sources { preset, sets, ..Sources::default() }).expect("valid settings");
     train_on_threads(&recipe, &lockstep_platform::real(), |_rank| {
         let (mut model, mut params) = (model::describe(&recipe.model), ParamList::default());

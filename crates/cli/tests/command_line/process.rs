@@ -61,6 +61,8 @@ impl Folder {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
         command.args(arguments).current_dir(self.path()).stdin(Stdio::null());
+        // Recorded bits are those of the CPU, also on a machine with a GPU.
+        command.env("CUDA_VISIBLE_DEVICES", "");
         command
     }
 

@@ -197,7 +197,8 @@ fn torchrun_starts_the_workers() {
         let mut command = Command::new("torchrun");
         command.args(["--nproc-per-node", "2"]).args(rendezvous).arg("--no-python");
         command.args([env!("CARGO_BIN_EXE_lockstep"), "train", "--preset", "tiny"]);
-        command.args(["--set", STEPS, "--json"]).current_dir(folder.path());
+        command.args(["--set", STEPS, "--set", "run.device=cpu", "--json"]);
+        command.current_dir(folder.path());
         let finished = Finished::new(command.output().expect("torchrun starts"));
         assert_eq!(finished.code, Some(0), "{}", finished.stderr);
         let figures: Value = serde_json::from_str(&finished.stdout).expect("JSON of rank 0");

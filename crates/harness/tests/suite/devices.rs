@@ -5,7 +5,11 @@ use lockstep_config::Dtype;
 use lockstep_harness::recipes::{LLAMA, Small, TINY};
 use lockstep_harness::runs::{Hashes, Outcome};
 use lockstep_harness::{Runs, Tolerance};
-use lockstep_trainer::Options;
+use lockstep_parallel::from_recipe::blueprint_of_rank;
+use lockstep_planner::memory::Memory;
+use lockstep_platform::real;
+use lockstep_trainer::generate::Generator;
+use lockstep_trainer::{Options, RunFolder};
 
 /// Trains with these settings besides those of a small recipe.
 fn train(runs: &mut Runs, small: &Small, sets: &[&str]) -> Outcome {
@@ -47,5 +51,49 @@ fn runs_repeat_to_the_bit_with_any_recomputation_and_after_a_stop() {
     others.push(rest.hashes());
     for other in others {
         assert_eq!(other, whole);
+    }
+}
+
+#[test]
+fn decoding_gives_the_logits_of_the_cpu() {
+    let mut runs = Runs::new("devices");
+    for small in TINY {
+        let trained = train(&mut runs, &small, &["run.device=cpu", "train.steps=5"]);
+        let folder = RunFolder::finished(&trained.dir, &real()).expect("a finished run");
+        let tokens = [3, 1, 4, 1, 5, 9, 2, 6];
+        let [cpu, device] = ["run.device=cpu", "run.device=auto"].map(|device| {
+            let generator = Generator::open(&folder, &small.with(&[device]), &real());
+            let logits = generator.and_then(|generator| generator.logits(&tokens));
+            logits.unwrap_or_else(|error| panic!("{error}")).concat()
+        });
+        let close = Tolerance::Close(Dtype::F32, small.with::<&str>(&[]).model.width);
+        close.assert(&format!("{}, logits", small.name), &device, &cpu);
+    }
+}
+
+/// Without an accelerator there is nothing to compare, but that there is nothing.
+#[test]
+fn memory_of_a_device_is_as_forecast() {
+    let mut runs = Runs::new("devices");
+    let has_accelerator = lockstep_harness::devices::computes().len() > 1;
+    let wide = ["run.device=auto", "train.steps=2", "model.width=256", "model.ffn=1024"];
+    let variants: [&[&str]; 6] = [
+        &["precision.compute=bf16", "model.vocab=4096"],
+        &["parallel.recompute=full", "optim.name=lamb"],
+        &["run.workers=2", "precision.wire=bf16"],
+        &["run.workers=2", "parallel.zero=1", "sync.mode=local-sgd", "sync.local_steps=2"],
+        &["run.workers=2", "parallel.zero=3", "precision.compute=fp16"],
+        &["run.workers=2", "parallel.pipeline=2"],
+    ];
+    for sets in variants {
+        let recipe = LLAMA.with(&[&wide, sets].concat());
+        let memory = Memory::of(&recipe, &blueprint_of_rank(&recipe, 0)).on_accelerators();
+        let forecast = memory.into_iter().max().expect("a rank").0 as f64;
+        let measured = runs.finish(&recipe).summary.device_bytes;
+        assert_eq!(measured.is_some(), has_accelerator, "{sets:?}");
+        if let Some(bytes) = measured {
+            let error = forecast / bytes as f64 - 1.0;
+            assert!(error.abs() < 0.03, "{sets:?}: {forecast} B, measured {bytes} B");
+        }
     }
 }

@@ -31,8 +31,10 @@ pub struct RankMemory {
     pub checkpoint: Bytes,
     /// Memory of calls: mapped pages of other ranks, and scratch memory.
     pub shared: Bytes,
-    /// Only on an accelerator: tokens, rounded operands and workspace of products.
-    pub device_scratch: Bytes,
+    /// Where blocks run on an accelerator, the bytes in its memory: most of the parts above, and
+    /// tokens, rounded operands and workspace of products. Strategies and checkpoints are in host
+    /// memory.
+    pub on_accelerator: Bytes,
 }
 
 /// Memory of all ranks.
@@ -56,7 +58,7 @@ impl From<&Footprint> for RankMemory {
             buffers: bytes(held.buffers),
             checkpoint: Bytes(0),
             shared: Bytes(0),
-            device_scratch: Bytes(0),
+            on_accelerator: Bytes(0),
         }
     }
 }
@@ -73,7 +75,7 @@ impl RankMemory {
             buffers: of(|it| it.buffers),
             checkpoint: of(|it| it.checkpoint),
             shared: of(|it| it.shared),
-            device_scratch: of(|it| it.device_scratch),
+            on_accelerator: of(|it| it.on_accelerator),
         }
     }
 
@@ -85,12 +87,6 @@ impl RankMemory {
     /// Bytes that the rank allocates to train and to save.
     pub fn allocated(&self) -> Bytes {
         self.own() + self.checkpoint
-    }
-
-    /// Bytes in the memory of an accelerator that runs the blocks. The copy for checkpoints is in
-    /// host memory.
-    pub fn on_accelerator(&self) -> Bytes {
-        self.own() + self.device_scratch
     }
 
     /// Parts by name, largest first.
@@ -130,9 +126,11 @@ impl Memory {
                     // The servers hold the optimizer state.
                     memory.optimizer = Bytes(0);
                 }
+                let on_host = bytes(Footprint::plan_on_host(blueprint, plan, worker));
+                let scratch = device_scratch(recipe, plan, blueprint, worker);
+                memory.on_accelerator = Bytes(memory.own().0 - on_host.0) + scratch;
                 memory.optimizer += outer;
                 memory.buffers += besides;
-                memory.device_scratch = device_scratch(recipe, plan, blueprint, worker);
                 if is_saved {
                     memory.checkpoint = checkpoint::copy_bytes(recipe, plan, blueprint, worker);
                 }
@@ -171,7 +169,7 @@ impl Memory {
 
     /// Bytes of each rank on its accelerator, if it has one.
     pub fn on_accelerators(&self) -> Vec<Bytes> {
-        self.ranks.iter().map(RankMemory::on_accelerator).collect()
+        self.ranks.iter().map(|rank| rank.on_accelerator).collect()
     }
 
     /// Removes the copies of checkpoints that a run of this duration does not save.

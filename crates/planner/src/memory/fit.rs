@@ -69,7 +69,7 @@ pub fn check(recipe: &Recipe, room: MemoryBudget) -> Result<Memory, OutOfMemory>
 /// At most one process per worker, all on one accelerator if any; shared memory counts once.
 pub(super) fn needed(memory: &Memory, room: MemoryBudget) -> Bytes {
     if room.is_accelerator {
-        return memory.ranks.iter().map(RankMemory::on_accelerator).sum();
+        return memory.on_accelerators().into_iter().sum();
     }
     memory.total() + room.process.besides(1, 0) * memory.ranks.len() as u64
 }

@@ -295,3 +295,34 @@ fn first_factors<'a>(
 fn low_rank(tensors: &[Tensor]) -> impl Iterator<Item = (&Tensor, LowRank)> {
     tensors.iter().filter_map(|tensor| Some((tensor, tensor.low_rank()?)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_platform::{Deadline, real};
+    use lockstep_tensor::Isa;
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    #[test]
+    fn tensors_are_compressed_by_all_threads() {
+        const NUM_THREADS: usize = 3;
+        let world = real();
+        let threads = Mutex::new(BTreeSet::new());
+        let deadline = Deadline::after(world.clock(), Duration::from_mins(1));
+        let spawn = |_, body: Box<dyn FnOnce() + Send>| {
+            drop(world.threads().spawn("compute", body).expect("threads start"));
+        };
+        let cpu = Cpu::new(Isa::detect(), NUM_THREADS, &spawn);
+        let num_seen = || threads.lock().unwrap().len();
+        // Every task waits for all threads, so that none of them takes the task of another.
+        for_each(&cpu, &mut [(); NUM_THREADS], |()| {
+            threads.lock().unwrap().insert(format!("{:?}", std::thread::current().id()));
+            while num_seen() < NUM_THREADS && !deadline.has_passed(world.clock()) {
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(num_seen(), NUM_THREADS);
+    }
+}
