@@ -7,11 +7,10 @@
 //! the other, once.
 
 use crate::block::{Block, Flops, MicrobatchShape};
-use crate::describe::precision_of;
 use crate::param::Param;
 use crate::tensor_shards::TensorShards;
-use lockstep_config::Dtype;
 use lockstep_tensor::device::open::accelerator_scratch_bytes;
+use lockstep_tensor::gemm::Precision;
 
 /// A model as data.
 pub struct Blueprint {
@@ -87,11 +86,11 @@ impl Blueprint {
         &self,
         blocks: impl Iterator<Item = usize>,
         shape: MicrobatchShape,
-        compute: Dtype,
+        precision: Precision,
     ) -> usize {
         let operands = blocks.map(|block| self.blocks[block].operand_lens(shape));
         let largest = operands.fold([0; 2], |[a, b], [c, d]| [a.max(c), b.max(d)]);
-        accelerator_scratch_bytes(precision_of(compute), largest)
+        accelerator_scratch_bytes(precision, largest)
     }
 
     /// Number of parameters of the whole model, tied ones once.

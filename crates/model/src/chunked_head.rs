@@ -10,7 +10,6 @@
 
 use crate::block::Context;
 use crate::grads::Grads;
-use crate::head::Head;
 use crate::norm_linear::NormLinear;
 use crate::row_sums::RowSums;
 use lockstep_tensor::device::{Result, Targets, View, ViewMut};
@@ -37,46 +36,56 @@ impl Outputs<'_> {
     }
 }
 
-impl Head {
-    /// Rows of a chunk; `None` where the logits of a micro-batch are kept. A sharded vocabulary is
-    /// not chunked: every chunk would need its own collective calls.
-    pub(crate) fn chunk_rows(&self, num_rows: usize) -> Option<usize> {
-        let vocab = self.norm_linear.product.num_outputs();
-        let rows = (self.max_logits / vocab / K_BLOCK).max(1) * K_BLOCK;
-        let is_chunked = self.norm_linear.tp_shards.num == 1
-            && num_rows * vocab > self.max_logits
-            && num_rows > rows;
-        is_chunked.then_some(rows)
+/// A head that processes a micro-batch in chunks.
+pub(crate) struct ChunkedHead<'a> {
+    norm_linear: &'a NormLinear,
+    /// Rows of a chunk.
+    pub(crate) chunk_rows: usize,
+}
+
+impl<'a> ChunkedHead<'a> {
+    /// `None` where all logits of a micro-batch may exist at a time. A sharded vocabulary is not
+    /// chunked: every chunk would need its own collective calls.
+    pub(crate) fn new(
+        norm_linear: &'a NormLinear,
+        max_logits: usize,
+        num_rows: usize,
+    ) -> Option<Self> {
+        let vocab = norm_linear.product.num_outputs();
+        let chunk_rows = (max_logits / vocab / K_BLOCK).max(1) * K_BLOCK;
+        let is_chunked = norm_linear.tp_shards.num == 1
+            && num_rows * vocab > max_logits
+            && num_rows > chunk_rows;
+        is_chunked.then_some(Self { norm_linear, chunk_rows })
     }
 
-    /// Temporary elements of any of the calls below.
-    pub(crate) fn chunked_scratch_len(&self, num_rows: usize, chunk_rows: usize) -> usize {
-        let norm_linear = &self.norm_linear;
+    /// Temporary elements of a pass.
+    pub(crate) fn scratch_len(&self, num_rows: usize) -> usize {
+        let Self { norm_linear, chunk_rows } = self;
         let logits = chunk_rows * (norm_linear.product.num_outputs() + 1);
-        let chunk = logits + norm_linear.product.spare_len(chunk_rows);
+        let chunk = logits + norm_linear.product.spare_len(*chunk_rows);
         let streams = 2 * num_rows * norm_linear.width() + norm_linear.stats_len(num_rows);
         streams + chunk.max(norm_linear.norm.scratch_len(&norm_linear.tp_shards))
     }
 
     /// Sets the loss and, in a training pass, what `outputs` has place for.
-    pub(crate) fn chunked_pass(
+    pub(crate) fn pass(
         &self,
         ctx: &mut Context<'_>,
         params: View<'_>,
         input_tc: View<'_>,
-        chunk_rows: usize,
         outputs: Outputs<'_>,
     ) -> Result<()> {
         let Outputs { mut grads, d_stream_tc, norm_sums } = outputs;
         let Context { device, microbatch, mode, scratch, collectives, loss } = ctx;
-        let NormLinear { norm, product, tp_shards } = &self.norm_linear;
+        let NormLinear { norm, product, tp_shards } = self.norm_linear;
         let (num_rows, width, vocab) = (microbatch.shape.rows(), norm.width, product.num_outputs());
         let mut frame = scratch.frame();
         let [mut normed_tc, mut d_normed_tc] = [(); 2].map(|()| frame.take(num_rows * width));
         let mut stats = frame.take(norm.stats_len(num_rows));
         norm.forward(*device, params, input_tc, normed_tc.reborrow(), stats.reborrow())?;
-        for start in (0..num_rows).step_by(chunk_rows) {
-            let rows = start..(start + chunk_rows).min(num_rows);
+        for start in (0..num_rows).step_by(self.chunk_rows) {
+            let rows = start..(start + self.chunk_rows).min(num_rows);
             let elements = rows.start * width..rows.end * width;
             let mut chunk = frame.nested();
             let (mut logits_tv, losses_t) =
@@ -237,8 +246,9 @@ mod tests {
                 let whole = head(&model, shards, &tables);
                 let chunked =
                     Head { max_logits: 512 * MODEL.vocab, ..head(&model, shards, &tables) };
-                assert_eq!(whole.chunk_rows(SHAPE.rows()), None);
-                assert_eq!(chunked.chunk_rows(SHAPE.rows()), Some(512), "three chunks");
+                assert!(whole.chunked(SHAPE.rows()).is_none());
+                let chunk_rows = chunked.chunked(SHAPE.rows()).map(|chunked| chunked.chunk_rows);
+                assert_eq!(chunk_rows, Some(512), "three chunks");
                 assert!(chunked.scratch_len(SHAPE) < whole.saved_len(SHAPE).kept * 3);
                 for pass in [Backward::Whole, Backward::Split, Backward::None] {
                     let [whole, chunked] = [&whole, &chunked].map(|head| bits(head, &cpu, pass));

@@ -4,8 +4,8 @@
 //! One pass over the logits computes the loss and its gradient: in training, forward overwrites the
 //! saved logits with their gradients (divided by the number of targets of the *global* batch, which
 //! is known before the first micro-batch), so the largest activation of the model exists once.
-//! Evaluation keeps the logits, as the first of the kept values. Micro-batches with very many logits
-//! are processed in chunks, and keep none (`chunked_head`).
+//! Evaluation keeps the logits, as the first of the kept values. Micro-batches with very many
+//! logits are processed in chunks, and keep none (`chunked_head`).
 //!
 //! The vocabulary is sharded; shards are stored one after another, each with all rows. With several
 //! shards, no rank needs a whole row of logits
@@ -14,7 +14,7 @@
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Mode, Pass, Saved, SavedLen,
 };
-use crate::chunked_head::Outputs;
+use crate::chunked_head::{ChunkedHead, Outputs};
 use crate::collectives::{CollectiveCall, CollectiveKind};
 use crate::grads::Grads;
 use crate::norm_linear::{NormLinear, NormLinearSaved};
@@ -44,6 +44,11 @@ struct HeadSaved<'a> {
 }
 
 impl Head {
+    /// The head in chunks, where a micro-batch has too many logits.
+    pub(crate) fn chunked(&self, num_rows: usize) -> Option<ChunkedHead<'_>> {
+        ChunkedHead::new(&self.norm_linear, self.max_logits, num_rows)
+    }
+
     fn split<'a>(&self, num_rows: usize, Saved { kept, .. }: Saved<'a>) -> HeadSaved<'a> {
         let mut kept = Frame::over(kept);
         let saved = HeadSaved {
@@ -123,7 +128,7 @@ impl Block for Head {
 
     fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         let t = shape.rows();
-        if self.chunk_rows(t).is_some() {
+        if self.chunked(t).is_some() {
             return SavedLen::default();
         }
         let kept = self.norm_linear.outputs_len(t) + self.norm_linear.stats_len(t) + t;
@@ -132,8 +137,8 @@ impl Block for Head {
 
     fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         let t = shape.rows();
-        if let Some(chunk_rows) = self.chunk_rows(t) {
-            return self.chunked_scratch_len(t, chunk_rows);
+        if let Some(chunked) = self.chunked(t) {
+            return chunked.scratch_len(t);
         }
         let loss =
             t * (3 + reduction_tree::num_spare(self.norm_linear.tp_shards.num_local(), false));
@@ -142,7 +147,8 @@ impl Block for Head {
 
     fn operand_lens(&self, shape: MicrobatchShape) -> [usize; 2] {
         let t = shape.rows();
-        self.norm_linear.product.shards[0].operand_lens(self.chunk_rows(t).unwrap_or(t))
+        let rows = self.chunked(t).map_or(t, |chunked| chunked.chunk_rows);
+        self.norm_linear.product.shards[0].operand_lens(rows)
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
@@ -173,7 +179,7 @@ impl Block for Head {
     }
 
     fn defers_loss(&self, shape: MicrobatchShape) -> bool {
-        self.chunk_rows(shape.rows()).is_some()
+        self.chunked(shape.rows()).is_some()
     }
 
     fn forward(
@@ -184,12 +190,10 @@ impl Block for Head {
         _output: ViewMut<'_>,
         saved: Saved<'_>,
     ) -> Result<()> {
-        if let Some(chunk_rows) = self.chunk_rows(ctx.microbatch.shape.rows()) {
+        if let Some(chunked) = self.chunked(ctx.microbatch.shape.rows()) {
             return match ctx.mode {
                 Mode::Train { .. } => Ok(()),
-                Mode::Evaluate => {
-                    self.chunked_pass(ctx, params, input_tc, chunk_rows, Outputs::none())
-                }
+                Mode::Evaluate => chunked.pass(ctx, params, input_tc, Outputs::none()),
             };
         }
         let (device, microbatch) = (ctx.device, ctx.microbatch);
@@ -218,9 +222,9 @@ impl Block for Head {
         mut grads: Grads<'_>,
     ) -> Result<()> {
         let (device, num_rows) = (ctx.device, ctx.microbatch.shape.rows());
-        if let Some(chunk_rows) = self.chunk_rows(num_rows) {
+        if let Some(chunked) = self.chunked(num_rows) {
             let outputs = Outputs { grads, d_stream_tc: Some(d_stream_tc), norm_sums: None };
-            return self.chunked_pass(ctx, params, input_tc, chunk_rows, outputs);
+            return chunked.pass(ctx, params, input_tc, outputs);
         }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
@@ -265,10 +269,10 @@ impl Block for Head {
         deferred: ViewMut<'_>,
     ) -> Result<()> {
         let (device, num_rows) = (ctx.device, ctx.microbatch.shape.rows());
-        if let Some(chunk_rows) = self.chunk_rows(num_rows) {
+        if let Some(chunked) = self.chunked(num_rows) {
             let (d_stream_tc, norm_sums) = (Some(d_stream_tc), Some(deferred));
             let outputs = Outputs { d_stream_tc, norm_sums, ..Outputs::none() };
-            return self.chunked_pass(ctx, params, input_tc, chunk_rows, outputs);
+            return chunked.pass(ctx, params, input_tc, outputs);
         }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
@@ -290,9 +294,9 @@ impl Block for Head {
         mut grads: Grads<'_>,
     ) -> Result<()> {
         let (device, num_rows) = (ctx.device, ctx.microbatch.shape.rows());
-        if let Some(chunk_rows) = self.chunk_rows(num_rows) {
+        if let Some(chunked) = self.chunked(num_rows) {
             let outputs = Outputs { grads: grads.reborrow(), ..Outputs::none() };
-            self.chunked_pass(ctx, params, input_tc, chunk_rows, outputs)?;
+            chunked.pass(ctx, params, input_tc, outputs)?;
             return self.norm_linear.norm.add_sums(device, deferred.as_view(), grads);
         }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);

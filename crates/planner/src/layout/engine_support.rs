@@ -12,6 +12,10 @@ use lockstep_config::PipelineSchedule;
 /// Calibration of the devices on which the engine trains.
 const CPU_CALIBRATION: &str = "cpu";
 
+/// Calibrations of NVIDIA devices with compute capability 8.0 or more, on which the engine trains.
+/// Workers exchange through host memory, not over the links that a plan prices.
+const GPU_CALIBRATIONS: [&str; 4] = ["a100", "ada", "h100", "b200"];
+
 impl Layout {
     /// Parts of the layout that this engine does not have.
     pub fn unsupported(&self) -> Vec<String> {
@@ -77,8 +81,12 @@ impl Job<'_> {
             parts.push("FP8 matmuls".to_owned());
         }
         let device = &self.cluster.device;
-        if device.calibration != CPU_CALIBRATION {
-            parts.push(format!("{} devices (it trains on CPUs)", device.name));
+        if GPU_CALIBRATIONS.contains(&device.calibration) {
+            if self.layout.devices() > 1 {
+                parts.push(format!("transfers between {} devices", device.name));
+            }
+        } else if device.calibration != CPU_CALIBRATION {
+            parts.push(format!("{} devices (it trains on CPUs and NVIDIA GPUs)", device.name));
         }
         parts
     }
@@ -172,7 +180,13 @@ mod tests {
         assert!(trained.unsupported().is_empty());
         assert_eq!(
             job.unsupported(),
-            ["context parallelism (CP4)", "FP8 matmuls", "h100-80gb devices (it trains on CPUs)"]
+            ["context parallelism (CP4)", "FP8 matmuls", "transfers between h100-80gb devices"]
         );
+        let alone = Job { layout: Layout::ONE, framework: Framework::MODERN, ..job };
+        assert!(alone.unsupported().is_empty(), "one GPU trains");
+        let on_tpus = named("256xtpu-v4").expect("a cluster");
+        let other = Job { cluster: &on_tpus, ..trained };
+        let reason = "tpu-v4 devices (it trains on CPUs and NVIDIA GPUs)";
+        assert_eq!(other.unsupported(), [reason]);
     }
 }

@@ -11,7 +11,7 @@ use crate::traffic::{GroupCalls, Interconnect, StepInputs, StepKind, rank_at, st
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Isolation, Recipe, TransportChoice};
 use lockstep_mesh::{Axis, Rank};
-use lockstep_model::Blueprint;
+use lockstep_model::{Blueprint, precision_of};
 use lockstep_parallel::{Activations, Footprint, ReplicaPlan, from_recipe};
 
 /// Bytes of one rank by purpose.
@@ -260,8 +260,8 @@ fn device_scratch(
     let stage = plan.mesh.index(Axis::Pipeline, Rank(worker));
     let is_own = |block: &usize| plan.stages.device_of(*block) == stage;
     let own = (0..blueprint.blocks.len()).filter(is_own);
-    let compute = recipe.precision.compute;
-    let products = blueprint.accelerator_scratch_bytes(own, plan.microbatch, compute);
+    let precision = precision_of(recipe.precision.compute);
+    let products = blueprint.accelerator_scratch_bytes(own, plan.microbatch, precision);
     let tokens = 2 * plan.microbatch.rows() * size_of::<u32>();
     Bytes((tokens + products) as u64)
 }

@@ -315,14 +315,14 @@ mod tests {
             drop(world.threads().spawn("compute", body).expect("threads start"));
         };
         let cpu = Cpu::new(Isa::detect(), NUM_THREADS, &spawn);
-        let num_seen = || threads.lock().unwrap().len();
+        let num_observed = || threads.lock().unwrap().len();
         // Every task waits for all threads, so that none of them takes the task of another.
         for_each(&cpu, &mut [(); NUM_THREADS], |()| {
             threads.lock().unwrap().insert(format!("{:?}", std::thread::current().id()));
-            while num_seen() < NUM_THREADS && !deadline.has_passed(world.clock()) {
+            while num_observed() < NUM_THREADS && !deadline.has_passed(world.clock()) {
                 std::thread::yield_now();
             }
         });
-        assert_eq!(num_seen(), NUM_THREADS);
+        assert_eq!(num_observed(), NUM_THREADS);
     }
 }
