@@ -72,7 +72,7 @@ pub fn accelerator(recipe: &Recipe) -> Option<Accelerator> {
 }
 
 /// Checks that the device of the recipe can be opened on this machine.
-pub(crate) fn check(recipe: &Recipe) -> Result<(), TrainError> {
+pub fn check(recipe: &Recipe) -> Result<(), TrainError> {
     isa(recipe)?;
     let precision = precision_of(recipe.precision.compute);
     lockstep_tensor::device::open::kernel_class(choice(recipe)?, 0, precision)?;

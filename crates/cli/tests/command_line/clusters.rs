@@ -187,7 +187,7 @@ fn a_plan_says_what_this_engine_cannot_run() {
     let degrees = "tp=2,pp=8,dp=4,cp=4,sp=true,zero=1,schedule=zero-bubble";
     let layout = ["--batch", "512", "--layout", degrees];
     let text = folder.run(&[&planned[..], &layout].concat()).stdout;
-    let reasons = "context parallelism (CP4); transfers between h100-80gb devices\n";
+    let reasons = "context parallelism (CP4); direct transfers between h100-80gb devices\n";
     assert!(text.contains(&format!("{line}{reasons}")), "{text}");
     let plan = folder.json(&[&planned[..], &layout, &["--json"]].concat());
     assert_eq!(plan["runnable"], false);

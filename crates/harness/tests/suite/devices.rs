@@ -81,7 +81,7 @@ fn memory_of_a_device_is_as_forecast() {
         &["precision.compute=bf16", "model.vocab=4096"],
         &["parallel.recompute=full", "optim.name=lamb"],
         &["run.workers=2", "precision.wire=bf16"],
-        &["run.workers=2", "parallel.zero=1", "sync.mode=local-sgd", "sync.local_steps=2"],
+        &["run.workers=2", "sync.mode=local-sgd", "sync.local_steps=2"],
         &["run.workers=2", "parallel.zero=3", "precision.compute=fp16"],
         &["run.workers=2", "parallel.pipeline=2"],
     ];

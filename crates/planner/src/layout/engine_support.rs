@@ -83,7 +83,7 @@ impl Job<'_> {
         let device = &self.cluster.device;
         if GPU_CALIBRATIONS.contains(&device.calibration) {
             if self.layout.devices() > 1 {
-                parts.push(format!("transfers between {} devices", device.name));
+                parts.push(format!("direct transfers between {} devices", device.name));
             }
         } else if device.calibration != CPU_CALIBRATION {
             parts.push(format!("{} devices (it trains on CPUs and NVIDIA GPUs)", device.name));
@@ -180,7 +180,11 @@ mod tests {
         assert!(trained.unsupported().is_empty());
         assert_eq!(
             job.unsupported(),
-            ["context parallelism (CP4)", "FP8 matmuls", "transfers between h100-80gb devices"]
+            [
+                "context parallelism (CP4)",
+                "FP8 matmuls",
+                "direct transfers between h100-80gb devices"
+            ]
         );
         let alone = Job { layout: Layout::ONE, framework: Framework::MODERN, ..job };
         assert!(alone.unsupported().is_empty(), "one GPU trains");

@@ -53,7 +53,13 @@ impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing { library, reason } => {
-                write!(f, "{library} cannot be loaded ({reason}); install it or use the CPU")
+                let is_driver = library.starts_with("libcuda.");
+                let origin = if is_driver { "NVIDIA's driver" } else { "the CUDA toolkit" };
+                write!(
+                    f,
+                    "{library} cannot be loaded ({reason}); install {origin}, which has it, "
+                )?;
+                write!(f, "or use the CPU")
             }
             Self::Unfit { index, reason } => write!(f, "CUDA device {index}: {reason}"),
             Self::OutOfMemory { bytes } => write!(f, "no device memory for {bytes} bytes"),
