@@ -242,9 +242,9 @@ fn layout_values_are_checked() {
         ),
         (
             "run.device=mps",
-            "run.device = \"mps\" is not one of auto, cpu, cuda, cuda:N; try \"cpu\"",
+            "run.device = \"mps\" is not one of auto, cpu, cuda, cuda:N; try \"auto\"",
         ),
-        ("run.device=0", "run.device = \"0\" is not one of auto, cpu, cuda, cuda:N; try \"cpu\""),
+        ("run.device=0", "run.device = \"0\" is not one of auto, cpu, cuda, cuda:N; try \"auto\""),
         ("train.reduction=avg", "train.reduction = \"avg\" is not one of mean, sum; try \"mean\""),
         (
             "emulate.bandwidth=1000",
