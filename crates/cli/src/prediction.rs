@@ -67,6 +67,10 @@ fn room(recipe: &Recipe, world: &World, process: Process) -> MemoryBudget {
 /// Resolves `train.microbatch = "auto"` for this machine. The result is the same in every process
 /// of a run.
 pub(crate) fn with_microbatch(recipe: Recipe, world: &World) -> Recipe {
+    if !recipe.train.microbatch_is_auto {
+        // Opening an accelerator to ask for its memory takes a moment.
+        return recipe;
+    }
     let start = Bytes(64 << 20);
     let room = room(&recipe, world, Process { start, text: Bytes(0) });
     memory::with_microbatch(recipe, room)
