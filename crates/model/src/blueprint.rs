@@ -7,6 +7,7 @@
 //! the other, once.
 
 use crate::block::{Block, Flops, MicrobatchShape};
+use crate::linear::larger_operands;
 use crate::param::Param;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::device::open::accelerator_scratch_bytes;
@@ -89,8 +90,7 @@ impl Blueprint {
         precision: Precision,
     ) -> usize {
         let operands = blocks.map(|block| self.blocks[block].operand_lens(shape));
-        let largest = operands.fold([0; 2], |[a, b], [c, d]| [a.max(c), b.max(d)]);
-        accelerator_scratch_bytes(precision, largest)
+        accelerator_scratch_bytes(precision, operands.fold([0; 2], larger_operands))
     }
 
     /// Number of parameters of the whole model, tied ones once.

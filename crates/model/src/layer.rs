@@ -12,6 +12,7 @@ use crate::collectives::CollectiveCall;
 use crate::deferred_weight_grad::DeferredWeightGrad;
 use crate::feed_forward::{FeedForward, FeedForwardSaved};
 use crate::grads::Grads;
+use crate::linear::larger_operands;
 use crate::norm_linear::NormLinear;
 use crate::param::Param;
 use crate::row_parallel::RowParallel;
@@ -72,11 +73,6 @@ impl Layer {
     }
 }
 
-/// The larger of each.
-fn larger([a, b]: [usize; 2], [c, d]: [usize; 2]) -> [usize; 2] {
-    [a.max(c), b.max(d)]
-}
-
 impl Block for Layer {
     fn name(&self) -> &str {
         &self.name
@@ -106,7 +102,7 @@ impl Block for Layer {
         let columns = columns.map(|norm_linear| &norm_linear.product.shards[0]);
         let rows = [&attention.out.shards[0], &feed_forward.down.shards[0]];
         let linears = columns.into_iter().chain(rows);
-        linears.map(|linear| linear.operand_lens(shape.rows())).fold([0; 2], larger)
+        linears.map(|linear| linear.operand_lens(shape.rows())).fold([0; 2], larger_operands)
     }
 
     fn flops_per_token(&self, num_tokens: usize) -> Flops {

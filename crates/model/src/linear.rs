@@ -40,6 +40,11 @@ pub struct Linear {
     pub precision: Precision,
 }
 
+/// The larger of both left and of both right operands.
+pub(crate) fn larger_operands([a, b]: [usize; 2], [c, d]: [usize; 2]) -> [usize; 2] {
+    [a.max(c), b.max(d)]
+}
+
 impl Linear {
     /// A map with a bias, appended to `params` under `name`. Its outputs initially have `gain`
     /// times the variance of its inputs; 2 compensates for `ReLU` (He et al. 2015).

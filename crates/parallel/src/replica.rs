@@ -268,6 +268,9 @@ impl Replica {
 
     /// Logits of the last evaluated micro-batch, one row per token, on the rank with the last
     /// block.
+    ///
+    /// # Panics
+    /// Where there are too many to keep: the head then computes them in chunks.
     pub fn logits(&self) -> &[f32] {
         &self.device.last_saved()[..self.plan.microbatch.rows() * self.blueprint.vocab]
     }
