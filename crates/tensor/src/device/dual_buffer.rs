@@ -67,9 +67,11 @@ impl<H: HostCopy> DualBuffer<H> {
         Ok(Self { host: UnsafeCell::new(host), accelerator, len })
     }
 
-    /// Zeros where blocks compute; their copy, or the values themselves, are in this memory.
+    /// Zeros where blocks compute; their copy, or the values themselves, are in this memory, which
+    /// holds zeros too: other values would not reach the device ([`Self::of`]).
     pub fn zeros_in(accelerator: Option<&Arc<dyn Device>>, host: H) -> Result<Self> {
         let len = host.len();
+        debug_assert!(accelerator.is_none() || host.iter().all(|x| x.to_bits() == 0), "zeros");
         let accelerator = DeviceSide::of(accelerator, len, Current::Both)?;
         Ok(Self { host: UnsafeCell::new(Some(host)), accelerator, len })
     }
