@@ -14,6 +14,7 @@ use crate::block::{Context, Flops, MicrobatchShape, SavedLen};
 use crate::collectives::SingleRank;
 use crate::deferred_weight_grad::DeferredWeightGrad;
 use crate::dropout::{Dropout, RowMask, Site};
+use crate::formats::Formats;
 use crate::grads::Grads;
 use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::rope::RopeAngles;
@@ -22,7 +23,8 @@ use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::attention::{self, Heads, Shape};
-use lockstep_tensor::device::{Device, HeadRows, Result, View, ViewMut};
+use lockstep_tensor::device::open::accelerator_attention_len;
+use lockstep_tensor::device::{Device, Dtype, HeadRows, Result, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::rope::Rotation;
 use std::sync::Arc;
@@ -61,7 +63,7 @@ impl Attention {
         let t = shape.rows();
         SavedLen {
             kept: self.norm_linear.outputs_len(t) + self.norm_linear.stats_len(t),
-            rebuilt: t * self.out.num_local_inputs()
+            rebuilt: self.formats().floats(t * self.out.num_local_inputs())
                 + t * self.heads * self.tp_shards().num_local(),
         }
     }
@@ -72,23 +74,24 @@ impl Attention {
         kept: &mut Frame<'a>,
         rebuilt: &mut Frame<'a>,
     ) -> AttentionSaved<'a> {
-        let t = shape.rows();
+        let (t, dtype) = (shape.rows(), self.formats().activations);
         AttentionSaved {
-            qkv: kept.take(self.norm_linear.outputs_len(t)),
+            qkv: kept.take_as(dtype, self.norm_linear.num_outputs(t)),
             stats: kept.take(self.norm_linear.stats_len(t)),
-            out_thd: rebuilt.take(t * self.out.num_local_inputs()),
+            out_thd: rebuilt.take_as(dtype, t * self.out.num_local_inputs()),
             lse_bht: rebuilt.take(t * self.heads * self.tp_shards().num_local()),
         }
     }
 
     pub(crate) fn scratch_len(&self, shape: MicrobatchShape) -> usize {
-        let (t, c) = (shape.rows(), self.norm_linear.width());
-        let own = if self.dropout.is_on() || self.tp_shards().sequence { t * c } else { 0 };
-        let attention_gradient =
-            t * self.out.num_local_inputs() + self.attend_scratch_len(self.shape(shape));
+        let (t, c, formats) = (shape.rows(), self.norm_linear.width(), self.formats());
+        let rows = formats.floats(t * c);
+        let own = if self.dropout.is_on() || self.tp_shards().sequence { rows } else { 0 };
+        let attention_gradient = formats.floats(t * self.out.num_local_inputs())
+            + self.attend_scratch_len(self.shape(shape));
         let ends = self.norm_linear.scratch_len(t).max(RowSums::scratch_len(self.tp_shards(), c));
         let backward = own + self.norm_linear.outputs_len(t) + attention_gradient.max(ends);
-        backward.max(self.out.scratch_len(t)).max(t * c)
+        backward.max(self.out.scratch_len(t)).max(rows)
     }
 
     pub(crate) fn flops_per_token(&self, num_tokens: usize) -> Flops {
@@ -161,7 +164,8 @@ impl Attention {
             self.out.output_gradient(device, collectives, d_stream, masks.0, t, &mut frame)?;
         let (x, spare) = (saved.out_thd.as_view(), frame.nested());
         self.out.backward_weight(device, collectives, x, dz_tc, grads.reborrow(), spare)?;
-        let mut d_qkv = frame.take(self.norm_linear.outputs_len(t));
+        let dtype = self.formats().activations;
+        let mut d_qkv = frame.take_as(dtype, self.norm_linear.num_outputs(t));
         self.attention_gradient(
             device,
             params,
@@ -257,7 +261,8 @@ impl Attention {
         mut d_qkv: ViewMut<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
-        let mut d_out_thd = frame.take(microbatch.rows() * self.out.num_local_inputs());
+        let len = microbatch.rows() * self.out.num_local_inputs();
+        let mut d_out_thd = frame.take_as(self.formats().activations, len);
         self.out.backward_input(device, params, dz_tc, d_out_thd.reborrow())?;
         let shape = self.shape(microbatch);
         let scratch = frame.take(self.attend_scratch_len(shape));
@@ -286,14 +291,23 @@ impl Attention {
         self.dropout.attention_mask(ctx, self.all_heads(ctx.microbatch.shape))
     }
 
-    /// Precision of products, also inside attention.
-    fn precision(&self) -> Precision {
-        self.out.precision()
+    /// Number formats.
+    fn formats(&self) -> Formats {
+        self.out.formats()
     }
 
-    /// Scratch memory of attention itself: the CPU needs the most of all devices.
+    /// Precision of products, also inside attention.
+    fn precision(&self) -> Precision {
+        self.formats().products
+    }
+
+    /// Scratch memory of attention itself. With activations in `f32` it may run on every device,
+    /// and the CPU needs the most.
     fn attend_scratch_len(&self, shape: Shape) -> usize {
-        attention::scratch_len_in(self.precision(), shape)
+        match self.formats().activations {
+            Dtype::F32 => attention::scratch_len_in(self.precision(), shape),
+            _ => accelerator_attention_len(shape),
+        }
     }
 
     /// Shards of the model.
@@ -303,13 +317,14 @@ impl Attention {
 
     /// One key row and one value row per position.
     pub(crate) fn cache_len(&self, num_positions: usize) -> usize {
-        num_positions * 2 * self.kv_heads * self.head_dim * self.tp_shards().num_local()
+        let row = 2 * self.kv_heads * self.head_dim * self.tp_shards().num_local();
+        self.formats().floats(num_positions * row)
     }
 
     pub(crate) fn decode_scratch_len(&self, num_tokens: usize) -> usize {
         let microbatch = MicrobatchShape { sequences: 1, tokens: num_tokens };
         let SavedLen { kept, rebuilt } = self.saved_len(microbatch);
-        let normed = num_tokens * self.norm_linear.width();
+        let normed = self.formats().floats(num_tokens * self.norm_linear.width());
         let spare = self.out.scratch_len(num_tokens);
         kept + rebuilt + normed.max(spare).max(self.attend_scratch_len(self.shape(microbatch)))
     }
@@ -330,7 +345,7 @@ impl Attention {
         let mut rebuilt = Frame::over(frame.take(self.saved_len(microbatch).rebuilt));
         let AttentionSaved { mut qkv, stats, mut out_thd, lse_bht } =
             self.split(microbatch, &mut frame, &mut rebuilt);
-        let mut normed_tc = frame.nested().take(x_tc.len());
+        let mut normed_tc = frame.nested().take_as(x_tc.dtype(), x_tc.len());
         self.norm_linear.norm.forward(device, params, x_tc, normed_tc.reborrow(), stats)?;
         self.norm_linear.product.forward(device, params, normed_tc.as_view(), qkv.reborrow())?;
         self.rotate(device, qkv.reborrow(), (num_tokens, first), false)?;
@@ -339,6 +354,7 @@ impl Attention {
         let shape = Shape { sequences: 1, ..self.shape(microbatch) };
         let (width, kv_len) =
             (self.norm_linear.product.num_outputs(), 2 * self.kv_heads * self.head_dim);
+        let cache = cache.cast(self.formats().activations);
         let len = |all: usize| all / num_shards;
         let (out_len, lse_len, cache_len) =
             (len(out_thd.len()), len(lse_bht.len()), len(cache.len()));

@@ -167,7 +167,7 @@ impl BlockIo {
     }
 }
 
-/// Number of elements a block saves between forward and backward, besides its input.
+/// Memory that a block saves between forward and backward, besides its input, in `f32` elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SavedLen {
     /// Values that are expensive to recompute.
@@ -240,15 +240,15 @@ pub trait Block: Send + Sync {
     /// Input and output.
     fn io(&self) -> BlockIo;
 
-    /// Exact number of elements saved for a micro-batch of this shape.
+    /// Exact memory saved for a micro-batch of this shape, in `f32` elements.
     fn saved_len(&self, shape: MicrobatchShape) -> SavedLen;
 
-    /// Largest scratch memory of any call on a micro-batch of this shape.
+    /// Largest scratch memory of any call on a micro-batch of this shape, in `f32` elements.
     fn scratch_len(&self, _shape: MicrobatchShape) -> usize {
         0
     }
 
-    /// Elements of the largest left and right operand of its products: a device may round them to
+    /// Elements of the largest left and right operand of its products that a device rounds to
     /// another number format first.
     fn operand_lens(&self, _shape: MicrobatchShape) -> [usize; 2] {
         [0; 2]
@@ -311,7 +311,8 @@ pub trait Block: Send + Sync {
         grads: Grads<'_>,
     ) -> Result<()>;
 
-    /// Number of elements that [`Self::backward_inputs`] stores for [`Self::backward_weights`].
+    /// Memory that [`Self::backward_inputs`] stores for [`Self::backward_weights`], in `f32`
+    /// elements. The default is for activations in `f32`.
     fn deferred_len(&self, shape: MicrobatchShape) -> usize {
         shape.rows() * self.io().max_width()
     }
@@ -346,7 +347,7 @@ pub trait Block: Send + Sync {
         self.backward(ctx, params, input_tc, saved, deferred, grads)
     }
 
-    /// Elements of the key-value cache for `num_positions` tokens.
+    /// Memory of the key-value cache for `num_positions` tokens, in `f32` elements.
     fn cache_len(&self, _num_positions: usize) -> usize {
         0
     }

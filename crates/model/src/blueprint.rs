@@ -7,9 +7,11 @@
 //! the other, once.
 
 use crate::block::{Block, Flops, MicrobatchShape};
+use crate::formats::floats;
 use crate::linear::larger_operands;
 use crate::param::Param;
 use crate::tensor_shards::TensorShards;
+use lockstep_tensor::device::Dtype;
 use lockstep_tensor::device::open::accelerator_scratch_bytes;
 use lockstep_tensor::gemm::Precision;
 
@@ -23,6 +25,8 @@ pub struct Blueprint {
     pub context: usize,
     /// Tensor-parallel shards of the blocks.
     pub shards: TensorShards,
+    /// Type of activations in memory.
+    pub activations: Dtype,
 }
 
 /// A tied parameter: its mirror and its owner.
@@ -101,6 +105,11 @@ impl Blueprint {
     /// Local rows of the stream between blocks.
     pub fn stream_rows(&self, shape: MicrobatchShape) -> usize {
         self.shards.rows(shape.rows()).len()
+    }
+
+    /// Memory of a stream with rows of this width, in `f32` elements.
+    pub fn stream_len(&self, shape: MicrobatchShape, width: usize) -> usize {
+        floats(self.activations, self.stream_rows(shape) * width)
     }
 
     /// Width of the widest row between blocks.

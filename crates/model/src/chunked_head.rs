@@ -62,9 +62,11 @@ impl<'a> ChunkedHead<'a> {
     /// Temporary elements of a pass.
     pub(crate) fn scratch_len(&self, num_rows: usize) -> usize {
         let Self { norm_linear, chunk_rows } = self;
-        let logits = chunk_rows * (norm_linear.product.num_outputs() + 1);
+        let formats = norm_linear.formats();
+        let logits = formats.floats(chunk_rows * norm_linear.product.num_outputs()) + chunk_rows;
         let chunk = logits + norm_linear.product.spare_len(*chunk_rows);
-        let streams = 2 * num_rows * norm_linear.width() + norm_linear.stats_len(num_rows);
+        let streams = 2 * formats.floats(num_rows * norm_linear.width());
+        let streams = streams + norm_linear.stats_len(num_rows);
         streams + chunk.max(norm_linear.norm.scratch_len(&norm_linear.tp_shards))
     }
 
@@ -81,7 +83,9 @@ impl<'a> ChunkedHead<'a> {
         let NormLinear { norm, product, tp_shards } = self.norm_linear;
         let (num_rows, width, vocab) = (microbatch.shape.rows(), norm.width, product.num_outputs());
         let mut frame = scratch.frame();
-        let [mut normed_tc, mut d_normed_tc] = [(); 2].map(|()| frame.take(num_rows * width));
+        let dtype = input_tc.dtype();
+        let [mut normed_tc, mut d_normed_tc] =
+            [(); 2].map(|()| frame.take_as(dtype, num_rows * width));
         let mut stats = frame.take(norm.stats_len(num_rows));
         norm.forward(*device, params, input_tc, normed_tc.reborrow(), stats.reborrow())?;
         for start in (0..num_rows).step_by(self.chunk_rows) {
@@ -89,7 +93,7 @@ impl<'a> ChunkedHead<'a> {
             let elements = rows.start * width..rows.end * width;
             let mut chunk = frame.nested();
             let (mut logits_tv, losses_t) =
-                (chunk.take(rows.len() * vocab), chunk.take(rows.len()));
+                (chunk.take_as(dtype, rows.len() * vocab), chunk.take(rows.len()));
             let normed_tc = normed_tc.as_view().range(elements.clone());
             product.forward(*device, params, normed_tc, logits_tv.reborrow())?;
             let (ids, total) = (microbatch.targets.range(rows.clone()), loss.reborrow());
@@ -143,6 +147,7 @@ mod tests {
     use crate::block::{Block, Context, Microbatch, MicrobatchShape, Mode, Saved};
     use crate::collectives::SingleRank;
     use crate::describe::{embedding, head};
+    use crate::formats::Formats;
     use crate::grads::Grads;
     use crate::head::Head;
     use crate::init;
@@ -238,11 +243,12 @@ mod tests {
     #[test]
     fn chunks_give_the_bits_of_the_whole() {
         let cpu = Cpu::single(Isa::detect());
-        let tables = embedding(&MODEL, &TensorShards::WHOLE).params;
+        let formats = Formats::on_cpu(Precision::F32);
+        let tables = embedding(&MODEL, (&TensorShards::WHOLE, formats)).params;
         for family in [Family::Gpt2, Family::Llama] {
             let model = Model { family, ..MODEL };
             for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
-                let shards = (&TensorShards::WHOLE, precision);
+                let shards = (&TensorShards::WHOLE, Formats::on_cpu(precision));
                 let whole = head(&model, shards, &tables);
                 let chunked =
                     Head { max_logits: 512 * MODEL.vocab, ..head(&model, shards, &tables) };

@@ -6,6 +6,7 @@
 //! tree. Outputs are stored shard after shard, each with all its rows, so that kernels on heads or
 //! hidden units process further shards as further rows.
 
+use crate::formats::Formats;
 use crate::grads::Grads;
 use crate::linear::Linear;
 use crate::reduction_tree;
@@ -21,6 +22,11 @@ pub(crate) struct ColumnParallel {
 }
 
 impl ColumnParallel {
+    /// Number formats.
+    pub(crate) fn formats(&self) -> Formats {
+        self.shards[0].formats
+    }
+
     /// Inputs of every shard.
     pub(crate) fn num_inputs(&self) -> usize {
         self.shards[0].num_inputs
@@ -88,10 +94,10 @@ impl ColumnParallel {
 
     /// Whether a shard's term of the input gradient is rounded to one number before it is added.
     fn fuses(&self) -> bool {
-        self.shards[0].precision.fuses(self.num_outputs())
+        self.formats().products.fuses(self.num_outputs())
     }
 
-    /// Temporary elements of [`Self::backward_input`].
+    /// Temporary elements of [`Self::backward_input`]: sums over several shards, in `f32`.
     pub(crate) fn spare_len(&self, num_rows: usize) -> usize {
         let num = reduction_tree::num_spare(self.shards.len(), self.fuses());
         num * num_rows * self.num_inputs()

@@ -6,6 +6,7 @@
 
 use crate::block::{BlockIo, DecodeContext};
 use crate::blueprint::Blueprint;
+use crate::formats::floats as floats_of;
 use crate::scratch::Scratch;
 use lockstep_tensor::device::{Buffer, Device, Dtype, Result, View, ViewMut};
 
@@ -38,7 +39,7 @@ impl<'a> Decoder<'a> {
         let blocks = &blueprint.blocks;
         let scratch_len = blocks.iter().map(|block| block.decode_scratch_len(max_tokens)).max();
         let floats = |len: usize| device.allocate(Dtype::F32, len);
-        let stream_len = max_tokens * blueprint.max_width();
+        let stream_len = floats_of(blueprint.activations, max_tokens * blueprint.max_width());
         let caches = blocks.iter().map(|block| floats(block.cache_len(blueprint.context)));
         Ok(Self {
             blueprint,
@@ -85,7 +86,7 @@ impl<'a> Decoder<'a> {
             self.blueprint.context
         );
         assert_eq!(params.len(), self.blueprint.blocks.len(), "a buffer per block");
-        let (device, num_tokens) = (self.device, tokens.len());
+        let (device, num_tokens, dtype) = (self.device, tokens.len(), self.blueprint.activations);
         device.copy(View::of(tokens), self.tokens.view_mut().range(0..num_tokens))?;
         let [mut input, mut output] = self.streams.each_mut();
         let blocks = self.blueprint.blocks.iter().zip(params).zip(&mut self.caches);
@@ -99,9 +100,9 @@ impl<'a> Decoder<'a> {
             let io = block.io();
             let target = match io {
                 BlockIo::StreamToLoss { .. } => self.logits_v.view_mut(),
-                _ => output.view_mut().range(0..num_tokens * io.output_width()),
+                _ => output.view_mut().cast(dtype).range(0..num_tokens * io.output_width()),
             };
-            let source = input.view().range(0..num_tokens * io.input_width());
+            let source = input.view().cast(dtype).range(0..num_tokens * io.input_width());
             block.decode(&mut ctx, params.into(), source, target, cache.view_mut())?;
             std::mem::swap(&mut input, &mut output);
         }

@@ -23,16 +23,17 @@ pub(crate) struct DeferredWeightGrad<'a> {
 impl<'a> DeferredWeightGrad<'a> {
     /// Elements for a micro-batch of `num_rows`.
     pub(crate) fn planned_len(norm_linear: &NormLinear, num_rows: usize) -> usize {
-        num_rows * norm_linear.width()
+        norm_linear.formats().floats(num_rows * norm_linear.width())
             + norm_linear.outputs_len(num_rows)
             + norm_linear.norm.at.len()
     }
 
     /// Splits memory of that length.
     pub(crate) fn split(norm_linear: &NormLinear, num_rows: usize, memory: &mut Frame<'a>) -> Self {
+        let dtype = norm_linear.formats().activations;
         Self {
-            dz_tc: memory.take(num_rows * norm_linear.width()),
-            dy: memory.take(norm_linear.outputs_len(num_rows)),
+            dz_tc: memory.take_as(dtype, num_rows * norm_linear.width()),
+            dy: memory.take_as(dtype, norm_linear.num_outputs(num_rows)),
             sums: memory.take(norm_linear.norm.at.len()),
         }
     }

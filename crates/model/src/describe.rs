@@ -6,6 +6,7 @@ use crate::chunked_head::MAX_LOGITS;
 use crate::column_parallel::ColumnParallel;
 use crate::dropout::Dropout;
 use crate::embedding::Embedding;
+use crate::formats::Formats;
 use crate::head::Head;
 use crate::linear::{Linear, WeightLayout};
 use crate::norm_linear::NormLinear;
@@ -20,19 +21,28 @@ pub fn describe(model: &Model) -> Blueprint {
     describe_shards(model, &TensorShards::WHOLE, Dtype::F32)
 }
 
-/// Describes the local shards of a recipe's model, with products in `compute`.
+/// Describes the local shards of a recipe's model, with products in `compute`, on a CPU.
+///
+/// # Panics
+/// As [`describe_in`].
+pub fn describe_shards(model: &Model, shards: &TensorShards, compute: Dtype) -> Blueprint {
+    describe_in(model, shards, Formats::on_cpu(precision_of(compute)))
+}
+
+/// Describes the local shards of a recipe's model, with numbers in these formats.
 ///
 /// # Panics
 /// When the model cannot be sharded so: the number of shards must divide heads, key heads, hidden
 /// units and vocabulary of a transformer; a small problem has one shard and computes in `f32`.
-pub fn describe_shards(model: &Model, shards: &TensorShards, compute: Dtype) -> Blueprint {
+pub fn describe_in(model: &Model, shards: &TensorShards, formats: Formats) -> Blueprint {
     let is_problem = model.family.is_problem();
     assert!(!is_problem || shards.num == 1, "a {:?} has one shard", model.family);
     if is_problem {
-        assert_eq!(compute, Dtype::F32, "a {:?} computes in f32", model.family);
+        let f32_only = Formats::on_cpu(Precision::F32);
+        assert_eq!(formats, f32_only, "a {:?} computes in f32", model.family);
         return problem::describe(model);
     }
-    transformer(model, shards, precision_of(compute))
+    transformer(model, shards, formats)
 }
 
 /// Precision of the kernels for a recipe's number format.
@@ -44,28 +54,33 @@ pub const fn precision_of(compute: Dtype) -> Precision {
     }
 }
 
-fn transformer(model: &Model, tp_shards: &TensorShards, precision: Precision) -> Blueprint {
+fn transformer(model: &Model, tp_shards: &TensorShards, formats: Formats) -> Blueprint {
     for len in [model.heads, model.kv_heads, model.ffn, model.vocab] {
         assert!(len.is_multiple_of(tp_shards.num), "{len} in {} shards", tp_shards.num);
     }
-    let embedding = embedding(model, tp_shards);
-    let head = head(model, (tp_shards, precision), &embedding.params);
+    let embedding = embedding(model, (tp_shards, formats));
+    let head = head(model, (tp_shards, formats), &embedding.params);
     let mut blocks: Vec<Box<dyn Block>> = vec![Box::new(embedding)];
     if model.family == Family::Gpt2 {
         for index in 0..model.layers {
-            blocks.push(Box::new(gpt2::layer(model, (tp_shards, precision), index)));
+            blocks.push(Box::new(gpt2::layer(model, (tp_shards, formats), index)));
         }
     } else {
         let rope = llama::rope_angles(model);
         for index in 0..model.layers {
-            blocks.push(Box::new(llama::layer(model, (tp_shards, precision), index, &rope)));
+            blocks.push(Box::new(llama::layer(model, (tp_shards, formats), index, &rope)));
         }
     }
     blocks.push(Box::new(head));
-    Blueprint { blocks, vocab: model.vocab, context: model.context, shards: tp_shards.clone() }
+    let Formats { activations, .. } = formats;
+    let (vocab, context, shards) = (model.vocab, model.context, tp_shards.clone());
+    Blueprint { blocks, vocab, context, shards, activations }
 }
 
-pub(crate) fn embedding(model: &Model, tp_shards: &TensorShards) -> Embedding {
+pub(crate) fn embedding(
+    model: &Model,
+    (tp_shards, formats): (&TensorShards, Formats),
+) -> Embedding {
     let mut params = ParamList::default();
     let (name, table, position_table) = match model.family {
         Family::Gpt2 => ("transformer.wte", gpt2::TOKEN_TABLE, Some(gpt2::POSITION_TABLE)),
@@ -88,12 +103,13 @@ pub(crate) fn embedding(model: &Model, tp_shards: &TensorShards) -> Embedding {
         positions,
         dropout: Dropout { rate: model.dropout, block: 0 },
         tp_shards: tp_shards.clone(),
+        formats,
     }
 }
 
 pub(crate) fn head(
     model: &Model,
-    (tp_shards, precision): (&TensorShards, Precision),
+    (tp_shards, formats): (&TensorShards, Formats),
     token_tables: &[Param],
 ) -> Head {
     let mut params = ParamList::default();
@@ -115,7 +131,7 @@ pub(crate) fn head(
             layout: WeightLayout::OutIn,
             weight,
             bias: None,
-            precision,
+            formats,
         }
     });
     let product = ColumnParallel { shards: shards.collect(), num_shards: tp_shards.num };

@@ -11,6 +11,7 @@ use crate::block::{
 };
 use crate::collectives::{CollectiveCall, TensorCollectives};
 use crate::dropout::{Dropout, Site};
+use crate::formats::Formats;
 use crate::grads::Grads;
 use crate::param::Param;
 use crate::tensor_shards::TensorShards;
@@ -29,6 +30,7 @@ pub(crate) struct Embedding {
     pub(crate) positions: Option<Range<usize>>,
     pub(crate) dropout: Dropout,
     pub(crate) tp_shards: TensorShards,
+    pub(crate) formats: Formats,
 }
 
 impl Embedding {
@@ -46,6 +48,11 @@ impl Embedding {
         device.embedding_forward(microbatch.inputs, table, first, self.width, out)?;
         self.tp_shards.sum_rows(collectives, all_tc.reborrow());
         self.add_positions(device, params, (microbatch.shape.tokens, 0), all_tc)
+    }
+
+    /// Whether all rows are summed over the shards in `f32`, in memory of their own.
+    fn sums_apart(&self) -> bool {
+        self.tp_shards.sequence || self.formats.has_wide_sums(self.tp_shards.num)
     }
 
     /// Adds the vectors of positions, where there are any. `positions` is (tokens per sequence,
@@ -81,7 +88,7 @@ impl Block for Embedding {
     }
 
     fn scratch_len(&self, shape: MicrobatchShape) -> usize {
-        if self.tp_shards.sequence { shape.rows() * self.width } else { 0 }
+        if self.sums_apart() { shape.rows() * self.width } else { 0 }
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
@@ -94,7 +101,7 @@ impl Block for Embedding {
             Pass::Forward => vec![self.tp_shards.sum_call(rows)],
             Pass::Recompute(_) | Pass::BackwardInputs => Vec::new(),
             Pass::Backward(_) | Pass::BackwardWeights(_) => {
-                self.tp_shards.gather_call(rows).into_iter().collect()
+                self.tp_shards.gather_call(self.formats.floats(rows)).into_iter().collect()
             }
         }
     }
@@ -109,11 +116,15 @@ impl Block for Embedding {
     ) -> Result<()> {
         let (device, width) = (ctx.device, self.width);
         let own = self.tp_shards.rows(ctx.microbatch.shape.rows());
-        if self.tp_shards.sequence {
+        if self.sums_apart() {
             let mut all_tc = ctx.scratch.frame().take(ctx.microbatch.shape.rows() * width);
             self.embed(device, ctx.collectives, ctx.microbatch, params, all_tc.reborrow())?;
             let of_stream = all_tc.as_view().range(own.start * width..own.end * width);
-            device.copy(of_stream, output_tc.reborrow())?;
+            if output_tc.dtype() == of_stream.dtype() {
+                device.copy(of_stream, output_tc.reborrow())?;
+            } else {
+                device.convert(of_stream, output_tc.reborrow(), ViewMut::of::<u64>(&mut []))?;
+            }
         } else {
             self.embed(device, ctx.collectives, ctx.microbatch, params, output_tc.reborrow())?;
         }
@@ -141,7 +152,8 @@ impl Block for Embedding {
         }
         let d_own = d_own.into_view();
         let d_all = if self.tp_shards.sequence {
-            let mut all_tc = ctx.scratch.frame().take(microbatch.shape.rows() * width);
+            let len = microbatch.shape.rows() * width;
+            let mut all_tc = ctx.scratch.frame().take_as(d_own.dtype(), len);
             device.copy(d_own, all_tc.reborrow().range(own))?;
             self.tp_shards.gather_rows(ctx.collectives, all_tc.reborrow());
             all_tc.into_view()
@@ -162,7 +174,7 @@ impl Block for Embedding {
     }
 
     fn deferred_len(&self, shape: MicrobatchShape) -> usize {
-        self.tp_shards.rows(shape.rows()).len() * self.width
+        self.formats.floats(self.tp_shards.rows(shape.rows()).len() * self.width)
     }
 
     /// Tokens have no gradient, so all work is in the weight gradient.
@@ -175,7 +187,22 @@ impl Block for Embedding {
         d_stream_tc: ViewMut<'_>,
         deferred: ViewMut<'_>,
     ) -> Result<()> {
-        ctx.device.copy(d_stream_tc.as_view().range(0..deferred.len()), deferred)
+        let len = self.tp_shards.rows(ctx.microbatch.shape.rows()).len() * self.width;
+        let deferred = deferred.cast(d_stream_tc.dtype()).range(0..len);
+        ctx.device.copy(d_stream_tc.as_view().range(0..len), deferred)
+    }
+
+    fn backward_weights(
+        &self,
+        ctx: &mut Context<'_>,
+        params: View<'_>,
+        input: View<'_>,
+        saved: Saved<'_>,
+        deferred: ViewMut<'_>,
+        grads: Grads<'_>,
+    ) -> Result<()> {
+        let d_stream_tc = deferred.cast(self.formats.activations);
+        self.backward(ctx, params, input, saved, d_stream_tc, grads)
     }
 
     fn decode(

@@ -14,7 +14,7 @@ use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::row_parallel::RowParallel;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
-use lockstep_tensor::device::{self, Device, Result, View, ViewMut};
+use lockstep_tensor::device::{self, Device, Dtype, Result, View, ViewMut};
 
 /// The function between the two products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl FeedForward {
 
     pub(crate) fn split<'a>(&self, num_rows: usize, kept: &mut Frame<'a>) -> FeedForwardSaved<'a> {
         FeedForwardSaved {
-            hidden: kept.take(self.norm_linear.outputs_len(num_rows)),
+            hidden: kept.take_as(self.activations(), self.norm_linear.num_outputs(num_rows)),
             stats: kept.take(self.norm_linear.stats_len(num_rows)),
         }
     }
@@ -61,11 +61,12 @@ impl FeedForward {
     pub(crate) fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         let (t, c, tp_shards) =
             (shape.rows(), self.norm_linear.width(), &self.norm_linear.tp_shards);
-        let f = t * self.down.num_local_inputs();
-        let own = if self.dropout.is_on() || tp_shards.sequence { t * c } else { 0 };
+        let formats = self.norm_linear.formats();
+        let (f, rows) = (formats.floats(t * self.down.num_local_inputs()), formats.floats(t * c));
+        let own = if self.dropout.is_on() || tp_shards.sequence { rows } else { 0 };
         let ends = self.norm_linear.scratch_len(t).max(RowSums::scratch_len(tp_shards, c));
         let backward = own + f + self.norm_linear.outputs_len(t) + f.max(ends);
-        backward.max(f + self.down.scratch_len(t)).max(t * c)
+        backward.max(f + self.down.scratch_len(t)).max(rows)
     }
 
     pub(crate) fn flops_per_token(&self) -> Flops {
@@ -117,8 +118,8 @@ impl FeedForward {
         let d_stream = d_stream_tc.as_view();
         let dz_tc =
             self.down.output_gradient(device, collectives, d_stream, mask, t, &mut frame)?;
-        let mut active_tf = frame.take(t * self.down.num_local_inputs());
-        let mut d_hidden = frame.take(self.norm_linear.outputs_len(t));
+        let mut active_tf = self.take_hidden(t, &mut frame);
+        let mut d_hidden = frame.take_as(self.activations(), self.norm_linear.num_outputs(t));
         let (dy, x) = (d_hidden.reborrow(), active_tf.reborrow());
         self.hidden_gradient(device, params, saved, dz_tc, dy, x, frame.nested())?;
         let (x, own, spare) = (active_tf.as_view(), grads.reborrow(), frame.nested());
@@ -152,7 +153,7 @@ impl FeedForward {
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let d_stream = d_stream_tc.as_view();
         self.down.fill_output_gradient(device, collectives, d_stream, mask, dz_tc.reborrow())?;
-        let active_tf = frame.take(t * self.down.num_local_inputs());
+        let active_tf = self.take_hidden(t, &mut frame);
         let (dz_tc, dy, spare) = (dz_tc.as_view(), d_hidden.reborrow(), frame.nested());
         self.hidden_gradient(device, params, saved, dz_tc, dy, active_tf, spare)?;
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
@@ -181,7 +182,7 @@ impl FeedForward {
         let (device, t) = (ctx.device, ctx.microbatch.shape.rows());
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let mut inner = frame.nested();
-        let mut active_tf = inner.take(t * self.down.num_local_inputs());
+        let mut active_tf = self.take_hidden(t, &mut inner);
         self.activate(device, saved.hidden.as_view(), active_tf.reborrow())?;
         let (x, dz_tc, own) = (active_tf.into_view(), dz_tc.as_view(), grads.reborrow());
         self.down.backward_weight(device, collectives, x, dz_tc, own, inner)?;
@@ -202,7 +203,7 @@ impl FeedForward {
         active_tf: ViewMut<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
-        let mut d_active_tf = frame.take(active_tf.len());
+        let mut d_active_tf = frame.take_as(active_tf.dtype(), active_tf.len());
         self.down.backward_input(device, params, dz_tc, d_active_tf.reborrow())?;
         let (hidden, d_active_tf) = (saved.hidden.as_view(), d_active_tf.as_view());
         match self.activation {
@@ -225,9 +226,11 @@ impl FeedForward {
     }
 
     pub(crate) fn decode_scratch_len(&self, num_tokens: usize) -> usize {
-        let contract =
-            num_tokens * self.down.num_local_inputs() + self.down.scratch_len(num_tokens);
-        self.kept_len(num_tokens) + contract.max(num_tokens * self.norm_linear.width())
+        let formats = self.norm_linear.formats();
+        let hidden = formats.floats(num_tokens * self.down.num_local_inputs());
+        let contract = hidden + self.down.scratch_len(num_tokens);
+        let normed = formats.floats(num_tokens * self.norm_linear.width());
+        self.kept_len(num_tokens) + contract.max(normed)
     }
 
     /// Forward for the new tokens of one sequence.
@@ -241,7 +244,7 @@ impl FeedForward {
     ) -> Result<()> {
         let num_tokens = x_tc.len() / self.norm_linear.width();
         let FeedForwardSaved { mut hidden, stats } = self.split(num_tokens, &mut frame);
-        let mut normed_tc = frame.nested().take(x_tc.len());
+        let mut normed_tc = frame.nested().take_as(x_tc.dtype(), x_tc.len());
         self.norm_linear.norm.forward(device, params, x_tc, normed_tc.reborrow(), stats)?;
         let normed_tc = normed_tc.as_view();
         self.norm_linear.product.forward(device, params, normed_tc, hidden.reborrow())?;
@@ -261,9 +264,18 @@ impl FeedForward {
         y_tc: ViewMut<'_>,
     ) -> Result<()> {
         let num_rows = hidden.len() / self.norm_linear.product.num_local_outputs();
-        let mut active_tf = frame.take(num_rows * self.down.num_local_inputs());
+        let mut active_tf = self.take_hidden(num_rows, &mut frame);
         self.activate(device, hidden, active_tf.reborrow())?;
         self.down.forward(device, collectives, params, active_tf.into_view(), y_tc, frame)
+    }
+
+    /// Hidden units after the activation.
+    fn take_hidden<'a>(&self, num_rows: usize, frame: &mut Frame<'a>) -> ViewMut<'a> {
+        frame.take_as(self.activations(), num_rows * self.down.num_local_inputs())
+    }
+
+    fn activations(&self) -> Dtype {
+        self.norm_linear.formats().activations
     }
 
     fn activate(

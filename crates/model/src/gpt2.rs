@@ -7,6 +7,7 @@ use crate::attention::Attention;
 use crate::column_parallel::ColumnParallel;
 use crate::dropout::Dropout;
 use crate::feed_forward::{Activation, FeedForward};
+use crate::formats::Formats;
 use crate::init;
 use crate::layer::Layer;
 use crate::linear::{Linear, WeightLayout};
@@ -16,7 +17,6 @@ use crate::param::{Init, ParamList, Piece};
 use crate::row_parallel::RowParallel;
 use crate::tensor_shards::TensorShards;
 use lockstep_config::Model;
-use lockstep_tensor::gemm::Precision;
 use std::ops::Range;
 
 /// Name of the embedding table.
@@ -27,7 +27,7 @@ pub(crate) const POSITION_TABLE: &str = "transformer.wpe.weight";
 pub(crate) const FINAL_NORM: &str = "transformer.ln_f";
 
 /// Layer number `index`.
-pub(crate) fn layer(model: &Model, of: (&TensorShards, Precision), index: usize) -> Layer {
+pub(crate) fn layer(model: &Model, of: (&TensorShards, Formats), index: usize) -> Layer {
     let (tp_shards, _) = of;
     let name = format!("transformer.h.{index}");
     let dropout = Dropout { rate: model.dropout, block: index as u64 + 1 };
@@ -81,7 +81,7 @@ fn column_parallel(
     prefix: &str,
     num_inputs: usize,
     outputs: &[usize],
-    (tp_shards, precision): (&TensorShards, Precision),
+    (tp_shards, formats): (&TensorShards, Formats),
     params: &mut ParamList,
 ) -> ColumnParallel {
     let num_outputs = outputs.iter().sum();
@@ -103,7 +103,7 @@ fn column_parallel(
         let bias = params.push_piece(format!("{prefix}.bias"), &bias_shape, piece, Init::Zeros);
         let bias = Some(bias);
         let num_outputs = num_outputs / tp_shards.num;
-        Linear { num_inputs, num_outputs, layout: WeightLayout::InOut, weight, bias, precision }
+        Linear { num_inputs, num_outputs, layout: WeightLayout::InOut, weight, bias, formats }
     });
     ColumnParallel { shards: shards.collect(), num_shards: tp_shards.num }
 }
@@ -114,7 +114,7 @@ fn row_parallel(
     num_inputs: usize,
     num_outputs: usize,
     init: Init,
-    (tp_shards, precision): (&TensorShards, Precision),
+    (tp_shards, formats): (&TensorShards, Formats),
     params: &mut ParamList,
 ) -> RowParallel {
     let shape = [num_inputs, num_outputs];
@@ -122,14 +122,7 @@ fn row_parallel(
         let piece = Piece::rows(&shape, shard, tp_shards.num, tp_shards.range(num_inputs, shard));
         let weight = params.push_piece(format!("{prefix}.weight"), &shape, piece, init);
         let num_inputs = num_inputs / tp_shards.num;
-        Linear {
-            num_inputs,
-            num_outputs,
-            layout: WeightLayout::InOut,
-            weight,
-            bias: None,
-            precision,
-        }
+        Linear { num_inputs, num_outputs, layout: WeightLayout::InOut, weight, bias: None, formats }
     });
     let shards = shards.collect();
     let bias = Some(params.push(format!("{prefix}.bias"), &[num_outputs], Init::Zeros));

@@ -52,7 +52,10 @@ impl Head {
     fn split<'a>(&self, num_rows: usize, Saved { kept, .. }: Saved<'a>) -> HeadSaved<'a> {
         let mut kept = Frame::over(kept);
         let saved = HeadSaved {
-            logits_tv: kept.take(self.norm_linear.outputs_len(num_rows)),
+            logits_tv: kept.take_as(
+                self.norm_linear.formats().activations,
+                self.norm_linear.num_outputs(num_rows),
+            ),
             stats: kept.take(self.norm_linear.stats_len(num_rows)),
             losses_t: kept.take(num_rows),
         };
@@ -310,7 +313,8 @@ impl Block for Head {
     }
 
     fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
-        self.norm_linear.width() + self.norm_linear.norm.stats_len(1)
+        let NormLinear { norm, .. } = &self.norm_linear;
+        self.norm_linear.formats().floats(norm.width) + norm.stats_len(1)
     }
 
     fn decode(
@@ -324,7 +328,7 @@ impl Block for Head {
         let NormLinear { norm, product, .. } = &self.norm_linear;
         let last_c = input_tc.range(input_tc.len() - norm.width..input_tc.len());
         let mut frame = ctx.scratch.frame();
-        let mut normed_c = frame.take(norm.width);
+        let mut normed_c = frame.take_as(last_c.dtype(), norm.width);
         let stats = frame.take(norm.stats_len(1));
         norm.forward(ctx.device, params, last_c, normed_c.reborrow(), stats)?;
         product.forward(ctx.device, params, normed_c.as_view(), output)

@@ -11,6 +11,7 @@ use crate::block::{
 use crate::collectives::CollectiveCall;
 use crate::deferred_weight_grad::DeferredWeightGrad;
 use crate::feed_forward::{FeedForward, FeedForwardSaved};
+use crate::formats::Formats;
 use crate::grads::Grads;
 use crate::linear::larger_operands;
 use crate::norm_linear::NormLinear;
@@ -46,7 +47,7 @@ impl Layer {
         let (mut kept, mut rebuilt) = (Frame::over(kept), Frame::over(rebuilt));
         let saved = LayerSaved {
             attention: self.attention.split(shape, &mut kept, &mut rebuilt),
-            middle_tc: kept.take(self.tp_shards().rows(shape.rows()).len() * self.width),
+            middle_tc: kept.take_as(self.formats().activations, self.stream_elements(shape)),
             feed_forward: self.feed_forward.split(shape.rows(), &mut kept),
         };
         kept.finish();
@@ -71,6 +72,15 @@ impl Layer {
     fn tp_shards(&self) -> &TensorShards {
         self.attention.tp_shards()
     }
+
+    fn formats(&self) -> Formats {
+        self.attention.norm_linear.formats()
+    }
+
+    /// Elements of the local rows of the stream.
+    fn stream_elements(&self, shape: MicrobatchShape) -> usize {
+        self.tp_shards().rows(shape.rows()).len() * self.width
+    }
 }
 
 impl Block for Layer {
@@ -88,7 +98,7 @@ impl Block for Layer {
 
     fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         let SavedLen { kept, rebuilt } = self.attention.saved_len(shape);
-        let middle = self.tp_shards().rows(shape.rows()).len() * self.width;
+        let middle = self.formats().floats(self.stream_elements(shape));
         SavedLen { kept: kept + middle + self.feed_forward.kept_len(shape.rows()), rebuilt }
     }
 
@@ -113,8 +123,8 @@ impl Block for Layer {
 
     fn collective_calls(&self, shape: MicrobatchShape, pass: Pass<'_>) -> Vec<CollectiveCall> {
         let (t, tp_shards) = (shape.rows(), self.tp_shards());
-        let (gather, sum) =
-            (tp_shards.gather_call(t * self.width), tp_shards.sum_call(t * self.width));
+        let gather = tp_shards.gather_call(self.formats().floats(t * self.width));
+        let sum = tp_shards.sum_call(t * self.width);
         let half = || gather.into_iter().chain([sum]);
         // Backward runs the halves in reverse order.
         let halves = [
@@ -250,7 +260,7 @@ impl Block for Layer {
     fn decode_scratch_len(&self, num_tokens: usize) -> usize {
         let attention = self.attention.decode_scratch_len(num_tokens);
         let feed_forward = self.feed_forward.decode_scratch_len(num_tokens);
-        num_tokens * self.width + attention.max(feed_forward)
+        self.formats().floats(num_tokens * self.width) + attention.max(feed_forward)
     }
 
     fn decode(
@@ -262,7 +272,7 @@ impl Block for Layer {
         cache: ViewMut<'_>,
     ) -> Result<()> {
         let mut frame = ctx.scratch.frame();
-        let mut middle_tc = frame.take(input_tc.len());
+        let mut middle_tc = frame.take_as(input_tc.dtype(), input_tc.len());
         let at = (ctx.tokens.len(), ctx.first_position);
         let (middle, inner) = (middle_tc.reborrow(), frame.nested());
         self.attention.decode(ctx.device, params, at, input_tc, middle, cache, inner)?;

@@ -72,6 +72,7 @@ mod row_parallel;
 mod row_sums;
 
 mod dropout;
+pub mod formats;
 pub mod linear;
 mod norm;
 mod rope;
@@ -88,7 +89,8 @@ pub use block::{
 pub use blueprint::{Blueprint, Mirror};
 pub use collectives::{CollectiveCall, CollectiveKind, SingleRank, TensorCollectives};
 pub use decode::Decoder;
-pub use describe::{describe, describe_shards, precision_of};
+pub use describe::{describe, describe_in, describe_shards, precision_of};
+pub use formats::Formats;
 pub use grads::Grads;
 pub use linear::{Linear, WeightLayout};
 pub use param::{Init, Param, ParamList, Piece};

@@ -5,12 +5,13 @@
 //! in memory. Several contiguous tensors (q, k, v; gate, up) form one linear layer with one
 //! product.
 //!
-//! Weights, inputs and gradients are `f32` in memory; packing rounds them to the layer's precision
-//! for the product. A bias is added in `f32`.
+//! Weights and their gradients are `f32` in memory. Operands are rounded to the layer's precision for
+//! the product, unless activations have it already. A bias is added before the result is rounded.
 
+use crate::formats::Formats;
 use crate::grads::Grads;
 use crate::param::{Init, ParamList};
-use lockstep_tensor::device::{Device, Epilogue, Matrix, MatrixMut, Result, View, ViewMut};
+use lockstep_tensor::device::{Device, Dtype, Epilogue, Matrix, MatrixMut, Result, View, ViewMut};
 use lockstep_tensor::gemm::{Precision, Write};
 use std::ops::Range;
 
@@ -36,8 +37,8 @@ pub struct Linear {
     pub weight: Range<usize>,
     /// Elements of the bias, if it has one.
     pub bias: Option<Range<usize>>,
-    /// Precision of the three products.
-    pub precision: Precision,
+    /// Formats of the three products, and of inputs, outputs and their gradients.
+    pub formats: Formats,
 }
 
 /// The larger of both left and of both right operands.
@@ -59,8 +60,8 @@ impl Linear {
         let shape = [num_outputs, num_inputs];
         let weight = params.push(format!("{name}.weight"), &shape, Init::Normal { std });
         let bias = params.push(format!("{name}.bias"), &[num_outputs], Init::Zeros);
-        let (layout, precision) = (WeightLayout::OutIn, Precision::F32);
-        Self { num_inputs, num_outputs, layout, weight, bias: Some(bias), precision }
+        let (layout, formats) = (WeightLayout::OutIn, Formats::on_cpu(Precision::F32));
+        Self { num_inputs, num_outputs, layout, weight, bias: Some(bias), formats }
     }
 
     /// FLOPs of the product for one row.
@@ -68,8 +69,13 @@ impl Linear {
         2 * (self.num_inputs * self.num_outputs) as u64
     }
 
-    /// Elements of the largest left and right operand of the three products for `num_rows` rows.
+    /// Elements of the largest left and right operand of the three products for `num_rows` rows
+    /// that are in another type than the product's.
     pub fn operand_lens(&self, num_rows: usize) -> [usize; 2] {
+        if self.formats.activations != Dtype::F32 {
+            // The weights alone, and the partial sums of a bias' gradient.
+            return [4 * num_rows.div_ceil(256) * self.num_outputs, self.weight.len()];
+        }
         let right_of_gradient = match self.layout {
             WeightLayout::OutIn => self.num_inputs,
             WeightLayout::InOut => self.num_outputs,
@@ -117,7 +123,7 @@ impl Linear {
         let num_rows = x.len() / self.num_inputs;
         let y = MatrixMut::new(y, num_rows, self.num_outputs);
         let x = Matrix::new(x, num_rows, self.num_inputs);
-        device.product(self.precision, x, self.weight_io(params), y, write, epilogue)
+        device.product(self.formats.products, x, self.weight_io(params), y, write, epilogue)
     }
 
     /// Overwrites `dx` with the gradient of the input.
@@ -144,7 +150,7 @@ impl Linear {
         let dx = MatrixMut::new(dx, num_rows, self.num_inputs);
         let dy = Matrix::new(dy, num_rows, self.num_outputs);
         let weight = self.weight_io(params).t();
-        device.product(self.precision, dy, weight, dx, write, Epilogue::None)
+        device.product(self.formats.products, dy, weight, dx, write, Epilogue::None)
     }
 
     /// Adds the gradients of trained weight and bias to `grads`.
@@ -174,7 +180,14 @@ impl Linear {
             let left = Matrix::strided(rows_of, num_rows, num, num_rows_of).t();
             let right = Matrix::new(cols_of, num_rows, num_cols);
             let grads = MatrixMut::new(grads, num, num_cols);
-            device.product(self.precision, left, right, grads, Write::Add, Epilogue::None)?;
+            device.product(
+                self.formats.products,
+                left,
+                right,
+                grads,
+                Write::Add,
+                Epilogue::None,
+            )?;
         }
         Ok(())
     }

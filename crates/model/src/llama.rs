@@ -7,6 +7,7 @@ use crate::attention::Attention;
 use crate::column_parallel::ColumnParallel;
 use crate::dropout::Dropout;
 use crate::feed_forward::{Activation, FeedForward};
+use crate::formats::Formats;
 use crate::init;
 use crate::layer::Layer;
 use crate::linear::{Linear, WeightLayout};
@@ -17,7 +18,6 @@ use crate::rope::RopeAngles;
 use crate::row_parallel::RowParallel;
 use crate::tensor_shards::TensorShards;
 use lockstep_config::Model;
-use lockstep_tensor::gemm::Precision;
 use std::sync::Arc;
 
 /// Name of the embedding table.
@@ -33,7 +33,7 @@ pub(crate) fn rope_angles(model: &Model) -> Arc<RopeAngles> {
 /// Layer number `index`.
 pub(crate) fn layer(
     model: &Model,
-    of: (&TensorShards, Precision),
+    of: (&TensorShards, Formats),
     index: usize,
     rope: &Arc<RopeAngles>,
 ) -> Layer {
@@ -53,7 +53,7 @@ pub(crate) fn norm(model: &Model, prefix: &str, params: &mut ParamList) -> Norm 
 
 fn attention(
     model: &Model,
-    of: (&TensorShards, Precision),
+    of: (&TensorShards, Formats),
     layer: &str,
     params: &mut ParamList,
     rope: Arc<RopeAngles>,
@@ -74,7 +74,7 @@ fn attention(
 
 fn feed_forward(
     model: &Model,
-    of: (&TensorShards, Precision),
+    of: (&TensorShards, Formats),
     layer: &str,
     params: &mut ParamList,
     dropout: Dropout,
@@ -95,7 +95,7 @@ fn column_parallel(
     prefix: &str,
     outputs: &[(&str, usize)],
     num_inputs: usize,
-    (tp_shards, precision): (&TensorShards, Precision),
+    (tp_shards, formats): (&TensorShards, Formats),
     params: &mut ParamList,
 ) -> ColumnParallel {
     let num_outputs =
@@ -108,14 +108,7 @@ fn column_parallel(
             params.push_piece(format!("{prefix}.{name}_proj.weight"), &shape, piece, init::MATRIX)
         });
         let weight = ranges.reduce(|all, next| all.start..next.end).expect("at least one tensor");
-        Linear {
-            num_inputs,
-            num_outputs,
-            layout: WeightLayout::OutIn,
-            weight,
-            bias: None,
-            precision,
-        }
+        Linear { num_inputs, num_outputs, layout: WeightLayout::OutIn, weight, bias: None, formats }
     });
     ColumnParallel { shards: shards.collect(), num_shards: tp_shards.num }
 }
@@ -127,7 +120,7 @@ fn row_parallel(
     num_inputs: usize,
     num_outputs: usize,
     init: Init,
-    (tp_shards, precision): (&TensorShards, Precision),
+    (tp_shards, formats): (&TensorShards, Formats),
     params: &mut ParamList,
 ) -> RowParallel {
     let shape = [num_outputs, num_inputs];
@@ -136,14 +129,7 @@ fn row_parallel(
         let piece = Piece::cols(&shape, shard, tp_shards.num, vec![cols]);
         let weight = params.push_piece(format!("{prefix}.{name}_proj.weight"), &shape, piece, init);
         let num_inputs = num_inputs / tp_shards.num;
-        Linear {
-            num_inputs,
-            num_outputs,
-            layout: WeightLayout::OutIn,
-            weight,
-            bias: None,
-            precision,
-        }
+        Linear { num_inputs, num_outputs, layout: WeightLayout::OutIn, weight, bias: None, formats }
     });
     RowParallel { shards: shards.collect(), bias: None, tp_shards: tp_shards.clone() }
 }

@@ -7,6 +7,7 @@
 use crate::block::Context;
 use crate::collectives::{CollectiveCall, TensorCollectives};
 use crate::column_parallel::ColumnParallel;
+use crate::formats::Formats;
 use crate::grads::Grads;
 use crate::norm::Norm;
 use crate::row_sums::RowSums;
@@ -40,9 +41,24 @@ impl NormLinear {
         self.norm.width
     }
 
-    /// Elements of the product's outputs for a micro-batch of `num_rows`.
-    pub(crate) fn outputs_len(&self, num_rows: usize) -> usize {
+    /// Number formats.
+    pub(crate) fn formats(&self) -> Formats {
+        self.product.formats()
+    }
+
+    /// Number of the product's outputs for a micro-batch of `num_rows`.
+    pub(crate) fn num_outputs(&self, num_rows: usize) -> usize {
         num_rows * self.product.num_local_outputs()
+    }
+
+    /// Memory of these outputs.
+    pub(crate) fn outputs_len(&self, num_rows: usize) -> usize {
+        self.formats().floats(self.num_outputs(num_rows))
+    }
+
+    /// Whether the input gradient is a sum over shards in `f32`, which is then rounded.
+    fn has_wide_sums(&self) -> bool {
+        self.formats().has_wide_sums(self.tp_shards.num)
     }
 
     /// Elements of the saved statistics.
@@ -53,7 +69,8 @@ impl NormLinear {
     /// Temporary elements of any of the calls below.
     pub(crate) fn scratch_len(&self, num_rows: usize) -> usize {
         let spare = self.product.spare_len(num_rows).max(self.norm.scratch_len(&self.tp_shards));
-        num_rows * self.width() + spare
+        let sums = if self.has_wide_sums() { num_rows * self.width() } else { 0 };
+        self.formats().floats(num_rows * self.width()) + sums + spare
     }
 
     /// Overwrites `y` and fills `stats`.
@@ -66,7 +83,7 @@ impl NormLinear {
         stats: ViewMut<'_>,
     ) -> Result<()> {
         let num_rows = ctx.microbatch.shape.rows();
-        let mut normed_tc = ctx.scratch.frame().take(num_rows * self.width());
+        let mut normed_tc = self.take_rows(num_rows, &mut ctx.scratch.frame());
         let own = normed_tc.reborrow().range(self.own(num_rows));
         self.norm.forward(ctx.device, params, x_tc, own, stats)?;
         self.tp_shards.gather_rows(ctx.collectives, normed_tc.reborrow());
@@ -84,7 +101,7 @@ impl NormLinear {
         grads: Grads<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
-        let mut normed_tc = frame.take(num_rows * self.width());
+        let mut normed_tc = self.take_rows(num_rows, &mut frame);
         let own = normed_tc.reborrow().range(self.own(num_rows));
         self.norm.normalize(device, params, x_tc, stats, own)?;
         self.tp_shards.gather_rows(collectives, normed_tc.reborrow());
@@ -104,10 +121,20 @@ impl NormLinear {
         grads: Grads<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
-        let mut d_normed_tc = frame.take(num_rows * self.width());
-        let spare = frame.nested().take(self.product.spare_len(num_rows));
-        self.product.backward_input(device, params, dy, d_normed_tc.reborrow(), spare)?;
-        self.tp_shards.sum_rows(collectives, d_normed_tc.reborrow());
+        let mut d_normed_tc = self.take_rows(num_rows, &mut frame);
+        if self.has_wide_sums() {
+            let mut sums_tc = frame.take(num_rows * self.width());
+            let spare = frame.nested().take(self.product.spare_len(num_rows));
+            self.product.backward_input(device, params, dy, sums_tc.reborrow(), spare)?;
+            self.tp_shards.sum_rows(collectives, sums_tc.reborrow());
+            let (sums, own) = (sums_tc.as_view().range(self.own(num_rows)), self.own(num_rows));
+            let none = ViewMut::of::<u64>(&mut []);
+            device.convert(sums, d_normed_tc.reborrow().range(own), none)?;
+        } else {
+            let spare = frame.nested().take(self.product.spare_len(num_rows));
+            self.product.backward_input(device, params, dy, d_normed_tc.reborrow(), spare)?;
+            self.tp_shards.sum_rows(collectives, d_normed_tc.reborrow());
+        }
         let d_normed = d_normed_tc.as_view().range(self.own(num_rows));
         let sums = RowSums { tp_shards: &self.tp_shards, num_rows };
         self.norm.backward(
@@ -156,7 +183,12 @@ impl NormLinear {
 
     /// Collective call before the product.
     pub(crate) fn gather_call(&self, num_rows: usize) -> Option<CollectiveCall> {
-        self.tp_shards.gather_call(num_rows * self.width())
+        self.tp_shards.gather_call(self.formats().floats(num_rows * self.width()))
+    }
+
+    /// Rows of the stream's width.
+    fn take_rows<'a>(&self, num_rows: usize, frame: &mut Frame<'a>) -> ViewMut<'a> {
+        frame.take_as(self.formats().activations, num_rows * self.width())
     }
 
     /// Elements of the local rows among those of the micro-batch.

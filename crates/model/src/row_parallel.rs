@@ -8,6 +8,7 @@
 
 use crate::collectives::TensorCollectives;
 use crate::dropout::RowMask;
+use crate::formats::Formats;
 use crate::grads::Grads;
 use crate::linear::Linear;
 use crate::reduction_tree;
@@ -15,7 +16,6 @@ use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::device::{Device, Result, View, ViewMut};
-use lockstep_tensor::gemm::Precision;
 use std::ops::Range;
 
 /// Local shards of a row-parallel layer, in order, and the replicated bias.
@@ -43,9 +43,14 @@ impl RowParallel {
         self.shards[0].num_outputs
     }
 
-    /// Precision of products.
-    pub(crate) fn precision(&self) -> Precision {
-        self.shards[0].precision
+    /// Number formats.
+    pub(crate) fn formats(&self) -> Formats {
+        self.shards[0].formats
+    }
+
+    /// Whether the output is a sum over shards in `f32`, which is then rounded.
+    fn has_wide_sums(&self) -> bool {
+        self.formats().has_wide_sums(self.tp_shards.num)
     }
 
     /// FLOPs of the product for one row, over the shards of all ranks.
@@ -65,13 +70,17 @@ impl RowParallel {
     ) -> Result<()> {
         let (num_rows, width) = (x.len() / self.num_local_inputs(), self.num_outputs());
         let spare = frame.take(self.spare_len(num_rows));
-        if self.tp_shards.sequence {
+        if self.tp_shards.sequence || self.has_wide_sums() {
             let mut all = frame.take(num_rows * width);
             self.partial_sum(device, params, x, all.reborrow(), spare)?;
             self.tp_shards.sum_rows(collectives, all.reborrow());
             let own = self.tp_shards.rows(num_rows);
             let own = all.as_view().range(own.start * width..own.end * width);
-            device.copy(own, y.reborrow())?;
+            if y.dtype() != own.dtype() {
+                device.convert(own, y.reborrow(), ViewMut::of::<u64>(&mut []))?;
+            } else {
+                device.copy(own, y.reborrow())?;
+            }
         } else {
             self.partial_sum(device, params, x, y.reborrow(), spare)?;
             self.tp_shards.sum_rows(collectives, y.reborrow());
@@ -101,7 +110,7 @@ impl RowParallel {
 
     /// Whether a shard's term of the output is rounded to one number before it is added.
     fn fuses(&self) -> bool {
-        self.precision().fuses(self.num_inputs())
+        self.formats().products.fuses(self.num_inputs())
     }
 
     fn spare_len(&self, num_rows: usize) -> usize {
@@ -111,7 +120,8 @@ impl RowParallel {
 
     /// Temporary elements of [`Self::forward`].
     pub(crate) fn scratch_len(&self, num_rows: usize) -> usize {
-        let all = if self.tp_shards.sequence { num_rows * self.num_outputs() } else { 0 };
+        let has_sums = self.tp_shards.sequence || self.has_wide_sums();
+        let all = if has_sums { num_rows * self.num_outputs() } else { 0 };
         all + self.spare_len(num_rows)
     }
 
@@ -128,7 +138,8 @@ impl RowParallel {
         if mask.is_none() && !self.tp_shards.sequence {
             return Ok(d_stream);
         }
-        let mut all = frame.take(num_rows * self.num_outputs());
+        let len = num_rows * self.num_outputs();
+        let mut all = frame.take_as(self.formats().activations, len);
         self.fill_output_gradient(device, collectives, d_stream, mask, all.reborrow())?;
         Ok(all.into_view())
     }

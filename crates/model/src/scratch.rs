@@ -4,6 +4,7 @@
 //! [`Frame`]. The buffer has the largest declared need of all blocks, so a step allocates nothing.
 //! A view contains leftovers of earlier use: every user overwrites it before reading.
 
+use crate::formats::floats;
 use lockstep_tensor::device::{Buffer, Device, Dtype, Result, ViewMut};
 
 /// Memory of all frames of one rank.
@@ -46,7 +47,7 @@ impl<'a> Frame<'a> {
         Self { rest: data }
     }
 
-    /// The next `len` elements.
+    /// The next `len` elements, in the type of the frame's memory.
     ///
     /// # Panics
     /// When fewer are left: the block declared too small a need.
@@ -56,6 +57,14 @@ impl<'a> Frame<'a> {
         let (piece, rest) = rest.split_at(len);
         self.rest = rest;
         piece
+    }
+
+    /// Memory for `len` elements of another type.
+    ///
+    /// # Panics
+    /// As [`Self::take`].
+    pub fn take_as(&mut self, dtype: Dtype, len: usize) -> ViewMut<'a> {
+        self.take(floats(dtype, len)).cast(dtype).range(0..len)
     }
 
     /// A frame over the remaining elements, which are released when it is dropped.

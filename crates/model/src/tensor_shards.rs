@@ -17,7 +17,7 @@
 //! are shards, with or without `sequence`.
 
 use crate::collectives::{CollectiveCall, CollectiveKind, TensorCollectives};
-use lockstep_tensor::device::ViewMut;
+use lockstep_tensor::device::{Dtype, ViewMut};
 use std::ops::Range;
 
 /// Number of tensor-parallel shards of a model, and the local ones.
@@ -85,7 +85,7 @@ impl TensorShards {
         if self.sequence { self.local.clone() } else { 0..self.num }
     }
 
-    /// Collective call of [`Self::gather_rows`].
+    /// Collective call of [`Self::gather_rows`], of memory of `len` elements of `f32`.
     pub(crate) fn gather_call(&self, len: usize) -> Option<CollectiveCall> {
         self.sequence.then_some(CollectiveCall::new(CollectiveKind::AllGather, len))
     }
@@ -110,10 +110,11 @@ impl TensorShards {
         (self.sequence && len > 0).then_some(CollectiveCall::new(CollectiveKind::AllReduce, len))
     }
 
-    /// All-gathers the rows of the stream, which are at their places in `all`.
+    /// All-gathers the rows of the stream, which are at their places in `all`. Their bits move as
+    /// `f32`, whatever their type.
     pub(crate) fn gather_rows(&self, collectives: &mut dyn TensorCollectives, all: ViewMut<'_>) {
         if self.sequence {
-            collectives.all_gather(all);
+            collectives.all_gather(all.cast(Dtype::F32));
         }
     }
 

@@ -15,7 +15,9 @@ use lockstep_model::{
     SingleRank, init,
 };
 use lockstep_platform::World;
-use lockstep_tensor::device::{Compute, DualBuffer, Result as DeviceResult, View};
+use lockstep_tensor::device::{
+    Buffer, Compute, Dtype, DualBuffer, Result as DeviceResult, View, ViewMut,
+};
 use lockstep_tensor::random::{self, Key};
 
 /// Runs per block; the fastest counts, because slower ones were disturbed. The first touches the
@@ -79,6 +81,8 @@ fn measure(
 struct Samples {
     microbatch: MicrobatchShape,
     rows: usize,
+    /// Type of activations.
+    dtype: Dtype,
     tokens: Vec<u32>,
 }
 
@@ -87,7 +91,8 @@ impl Samples {
         let key = Key::new(0, "tokens to measure with");
         let draw = |i: usize| (key.uniform_f64(i as u64) * blueprint.vocab as f64) as u32;
         let tokens = (0..microbatch.rows()).map(draw).collect();
-        Self { microbatch, rows: blueprint.stream_rows(microbatch), tokens }
+        let (rows, dtype) = (blueprint.stream_rows(microbatch), blueprint.activations);
+        Self { microbatch, rows, dtype, tokens }
     }
 
     fn nanoseconds(
@@ -102,12 +107,10 @@ impl Samples {
         for param in block.params() {
             init::fill(compute, 0, param, 0, &mut params[param.range()]);
         }
-        let mut input = zeros(self.rows * block.io().input_width())?;
-        random::fill_normal(compute, Key::new(0, "input"), 0, 1.0, &mut input);
-        let mut output = zeros(self.rows * block.io().output_width())?;
-        let mut first_d_stream = zeros(self.rows * block.io().max_width())?;
-        random::fill_normal(compute, Key::new(0, "gradient"), 0, 1.0, &mut first_d_stream);
-        let mut d_stream = zeros(first_d_stream.len())?;
+        let input = self.normal(compute, "input", block.io().input_width())?;
+        let mut output = self.normal(compute, "output", block.io().output_width())?;
+        let first_d_stream = self.normal(compute, "gradient", block.io().max_width())?;
+        let mut d_stream = self.normal(compute, "gradient", block.io().max_width())?;
         let mut grads = zeros(block.num_params())?;
         let all: Vec<_> = block.params().iter().map(lockstep_model::Param::range).collect();
         let len = block.saved_len(self.microbatch);
@@ -132,21 +135,36 @@ impl Samples {
             collectives: &mut SingleRank,
             loss,
         };
-        let (params, input) = (params.view()?, input.view()?);
+        let (params, input) = (params.view()?, input.view());
         let mut fastest = u64::MAX;
         for _ in 0..NUM_ROUNDS {
             device.synchronize()?;
             let start = world.clock().now();
             let mut saved = Saved { kept: kept.view_mut()?, rebuilt: rebuilt.view_mut()? };
-            block.forward(&mut ctx, params, input, output.view_mut()?, saved.reborrow())?;
-            let mut d_stream = d_stream.view_mut()?;
-            device.copy(first_d_stream.view()?, d_stream.reborrow())?;
+            block.forward(&mut ctx, params, input, output.view_mut(), saved.reborrow())?;
+            let mut d_stream = d_stream.view_mut();
+            device.copy(first_d_stream.view(), d_stream.reborrow())?;
             let grads = Grads::new(grads.view_mut()?, &all);
             block.backward(&mut ctx, params, input, saved, d_stream, grads)?;
             device.synchronize()?;
             fastest = fastest.min(world.clock().since(start).as_nanos() as u64);
         }
         Ok(fastest)
+    }
+
+    /// Normal numbers for rows of this width, on the device.
+    fn normal(&self, compute: &Compute, name: &str, width: usize) -> DeviceResult<Buffer> {
+        let (device, len) = (compute.device(), self.rows * width);
+        let mut numbers = vec![0.0; len];
+        random::fill_normal(compute, Key::new(0, name), 0, 1.0, &mut numbers);
+        let mut wide = device.allocate(Dtype::F32, len)?;
+        device.copy(View::of(&numbers), wide.view_mut())?;
+        if self.dtype == Dtype::F32 {
+            return Ok(wide);
+        }
+        let mut narrow = device.allocate(self.dtype, len)?;
+        device.convert(wide.view(), narrow.view_mut(), ViewMut::of::<u64>(&mut []))?;
+        Ok(narrow)
     }
 }
 
@@ -162,7 +180,6 @@ mod tests {
     use lockstep_platform::real;
     use lockstep_schedule::pipeline::Kind;
     use lockstep_tensor::Isa;
-    use lockstep_tensor::device::ViewMut;
 
     /// A block whose extra work does not show in its FLOPs.
     struct Slow(Box<dyn Block>);

@@ -13,10 +13,13 @@ use crate::replica_plan::ReplicaPlan;
 use crate::robust_aggregation::Aggregator;
 use crate::stages::Stages;
 use lockstep_config::units::Bytes;
-use lockstep_config::{self as config, Recipe};
+use lockstep_config::{self as config, DeviceChoice, Recipe, SyncMode};
 use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
-use lockstep_model::{Blueprint, MicrobatchShape, Recompute, TensorShards, describe_shards};
+use lockstep_model::{
+    Blueprint, Formats, MicrobatchShape, Recompute, TensorShards, describe_in, precision_of,
+};
 use lockstep_optim::Phases;
+use lockstep_tensor::device::open::{Choice, activations};
 
 /// Bucket size without tuning.
 const DEFAULT_BUCKET_BYTES: u64 = 4 << 20;
@@ -35,13 +38,39 @@ pub fn mesh_of(recipe: &Recipe) -> Mesh {
     Mesh::new(Degrees { pipeline, data, tensor, ..Degrees::ONE }).expect("config has proven it")
 }
 
+/// Device that runs the blocks of a recipe: that of `run.device`. Small problems, and threads that
+/// share one model, run on the CPU; the error is the reason that an accelerator cannot.
+pub fn device_of(recipe: &Recipe) -> Result<Choice, &'static str> {
+    let reason = match recipe.sync.mode {
+        _ if recipe.model.family.is_problem() => {
+            "a problem of a few thousand numbers is computed in host memory"
+        }
+        SyncMode::Hogwild => "threads of sync.mode = hogwild share weights in host memory",
+        _ => {
+            return Ok(match recipe.run.device {
+                DeviceChoice::Auto => Choice::Auto,
+                DeviceChoice::Cpu => Choice::Cpu,
+                DeviceChoice::Cuda(index) => Choice::Cuda(index),
+            });
+        }
+    };
+    match recipe.run.device {
+        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Choice::Cpu),
+        DeviceChoice::Cuda(_) => Err(reason),
+    }
+}
+
+/// Number formats of a recipe on its device.
+fn formats_of(recipe: &Recipe) -> Formats {
+    let products = precision_of(recipe.precision.compute);
+    let choice = device_of(recipe).unwrap_or(Choice::Cpu);
+    Formats { products, activations: activations(choice, products) }
+}
+
 /// Whole model of a recipe, in the tensor-parallel shards that its bits depend on.
 pub fn blueprint_of(recipe: &Recipe) -> Blueprint {
-    describe_shards(
-        &recipe.model,
-        &TensorShards::all(recipe.num_tensor_shards()),
-        recipe.precision.compute,
-    )
+    let shards = TensorShards::all(recipe.num_tensor_shards());
+    describe_in(&recipe.model, &shards, formats_of(recipe))
 }
 
 /// Shards of the model that a rank holds.
@@ -49,7 +78,7 @@ pub fn blueprint_of_rank(recipe: &Recipe, worker: usize) -> Blueprint {
     let config::Parallel { tensor, sequence, .. } = recipe.parallel;
     let index = mesh_of(recipe).index(Axis::Tensor, Rank(worker));
     let shards = TensorShards::for_tp_rank(recipe.num_tensor_shards(), tensor, index, sequence);
-    describe_shards(&recipe.model, &shards, recipe.precision.compute)
+    describe_in(&recipe.model, &shards, formats_of(recipe))
 }
 
 /// Freezing schedule of a recipe's parameters.

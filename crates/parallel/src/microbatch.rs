@@ -15,7 +15,7 @@ use lockstep_model::{
 };
 use lockstep_schedule::step::{Program, TaskId};
 use lockstep_tensor::Cpu;
-use lockstep_tensor::device::{Device, DualBuffer, Result as DeviceResult, View};
+use lockstep_tensor::device::{Device, Dtype, DualBuffer, Result as DeviceResult, View};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -58,8 +58,9 @@ pub struct Activations {
     recompute: RecomputePlan,
     /// First block.
     first: usize,
-    /// Rows of every stream.
+    /// Rows of every stream, and the type of their elements.
     rows: usize,
+    dtype: Dtype,
     /// Stream i is the input of the i-th block; the last is the output of the last block. Streams
     /// that are tokens or the loss are empty.
     streams: Vec<DualBuffer>,
@@ -118,10 +119,11 @@ impl Lengths {
         recompute: RecomputePlan,
         run: Range<usize>,
     ) -> Self {
-        let (blocks, rows) = (&blueprint.blocks[run.clone()], blueprint.stream_rows(shape));
+        let blocks = &blueprint.blocks[run.clone()];
+        let len = |width: usize| blueprint.stream_len(shape, width);
         let mut streams: Vec<_> =
-            blocks.iter().map(|block| rows * block.io().input_width()).collect();
-        streams.push(blocks.last().map_or(0, |last| rows * last.io().output_width()));
+            blocks.iter().map(|block| len(block.io().input_width())).collect();
+        streams.push(blocks.last().map_or(0, |last| len(last.io().output_width())));
         let mut shared = SavedLen::default();
         let mut saved = Vec::new();
         for (index, block) in run.zip(blocks) {
@@ -222,6 +224,7 @@ impl Activations {
             recompute,
             first: run.start,
             rows: blueprint.stream_rows(shape),
+            dtype: blueprint.activations,
             streams: streams.collect::<DeviceResult<_>>()?,
             saved: saved.collect::<DeviceResult<_>>()?,
         })
@@ -290,9 +293,12 @@ impl Activations {
         ctx: &mut Context<'_>,
         shared: &mut SharedBuffers,
     ) -> DeviceResult<()> {
+        let (rows, dtype, io) = (self.rows, self.dtype, block.io());
         let (streams, saved, _) = self.of_block(index, block, ctx.microbatch.shape, shared)?;
         let [input, output] = streams else { unreachable!("a block has two streams") };
-        block.forward(ctx, params, input.view()?, output.view_mut()?, saved)
+        let input = input.view()?.cast(dtype).range(0..rows * io.input_width());
+        let output = output.view_mut()?.cast(dtype).range(0..rows * io.output_width());
+        block.forward(ctx, params, input, output, saved)
     }
 
     /// Recomputes what the forward pass through a block did not keep.
@@ -304,8 +310,10 @@ impl Activations {
         ctx: &mut Context<'_>,
         shared: &mut SharedBuffers,
     ) -> DeviceResult<()> {
+        let (rows, dtype) = (self.rows, self.dtype);
         let (streams, saved, policy) = self.of_block(index, block, ctx.microbatch.shape, shared)?;
-        block.recompute(ctx, params, streams[0].view()?, saved, policy)
+        let input = streams[0].view()?.cast(dtype).range(0..rows * block.io().input_width());
+        block.recompute(ctx, params, input, saved, policy)
     }
 
     /// Runs the micro-batch backward through a block, or one half of it. `d_stream` holds the
@@ -322,10 +330,10 @@ impl Activations {
         d_stream: &mut DualBuffer,
     ) -> DeviceResult<()> {
         assert_ne!(ctx.mode, Mode::Evaluate, "evaluation has no backward");
-        let (at, rows) = (index - self.first, self.rows);
+        let (at, rows, dtype) = (index - self.first, self.rows, self.dtype);
         let (streams, saved, _) = self.of_block(index, block, ctx.microbatch.shape, shared)?;
-        let input = streams[0].view()?;
-        let d_stream = d_stream.view_mut()?.range(0..rows * block.io().max_width());
+        let input = streams[0].view()?.cast(dtype).range(0..rows * block.io().input_width());
+        let d_stream = d_stream.view_mut()?.cast(dtype).range(0..rows * block.io().max_width());
         match pass {
             BackwardPass::Full => block.backward(ctx, params, input, saved, d_stream, grads),
             BackwardPass::InputGrad(DeferredWeightGrads(deferred)) => {

@@ -94,13 +94,13 @@ impl Sizes<'_> {
     /// Elements of the stream gradient of a rank's blocks.
     fn d_stream_len(&self, runs: &[Range<usize>]) -> usize {
         let widths = runs.iter().flat_map(|run| &self.blueprint.blocks[run.clone()]);
-        self.blueprint.stream_rows(self.microbatch)
-            * widths.map(|block| block.io().max_width()).max().unwrap_or(0)
+        let width = widths.map(|block| block.io().max_width()).max().unwrap_or(0);
+        self.blueprint.stream_len(self.microbatch, width)
     }
 
     /// Elements of a message between stages.
     fn message_len(&self) -> usize {
-        self.blueprint.stream_rows(self.microbatch) * self.blueprint.max_width()
+        self.blueprint.stream_len(self.microbatch, self.blueprint.max_width())
     }
 
     /// Scratch elements for a rank's blocks.

@@ -2,8 +2,9 @@
 
 use crate::{TrainError, kernel_cache};
 use lockstep_comm::Comm;
-use lockstep_config::{DeviceChoice, IsaChoice, Recipe, SyncMode};
+use lockstep_config::{IsaChoice, Recipe};
 use lockstep_model::precision_of;
+use lockstep_parallel::from_recipe::device_of;
 use lockstep_platform::World;
 use lockstep_tensor::device::open::{Choice, open_accelerator};
 use lockstep_tensor::device::{Compute, Device, NoCache};
@@ -79,26 +80,8 @@ pub fn check(recipe: &Recipe) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Choice of the recipe: `run.device`. Small problems, and threads that share one model, run on the
-/// CPU.
 fn choice(recipe: &Recipe) -> Result<Choice, TrainError> {
-    let reason = match recipe.sync.mode {
-        _ if recipe.model.family.is_problem() => {
-            "a problem of a few thousand numbers is computed in host memory"
-        }
-        SyncMode::Hogwild => "threads of sync.mode = hogwild share weights in host memory",
-        _ => {
-            return Ok(match recipe.run.device {
-                DeviceChoice::Auto => Choice::Auto,
-                DeviceChoice::Cpu => Choice::Cpu,
-                DeviceChoice::Cuda(index) => Choice::Cuda(index),
-            });
-        }
-    };
-    match recipe.run.device {
-        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Choice::Cpu),
-        DeviceChoice::Cuda(_) => Err(TrainError::CpuOnly { reason }),
-    }
+    device_of(recipe).map_err(|reason| TrainError::CpuOnly { reason })
 }
 
 /// Opens the CPU. `run.isa` selects the instruction set, `run.threads` the number of threads (0

@@ -44,7 +44,7 @@ use classifier::Classifier;
 use dense::Dense;
 use features::{Features, Rows};
 use lockstep_config::{Family, Model};
-use lockstep_tensor::device::Result;
+use lockstep_tensor::device::{Dtype, Result};
 use quadratic::Quadratic;
 use regression::Regression;
 use samples::Samples;
@@ -68,7 +68,7 @@ pub(crate) fn describe(model: &Model) -> Blueprint {
             (vec![Box::new(features), Box::new(Regression::new(model, samples))], 1)
         }
     };
-    Blueprint { blocks, vocab, context: 1, shards: TensorShards::WHOLE }
+    Blueprint { blocks, vocab, context: 1, shards: TensorShards::WHOLE, activations: Dtype::F32 }
 }
 
 /// Bytes of samples that a worker keeps once it has used one: those of its model, and, on the one

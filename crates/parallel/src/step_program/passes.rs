@@ -85,7 +85,7 @@ impl StepBuilder<'_> {
     fn stream(&mut self, block: usize, slots: Slots) -> BufferId {
         let at = self.at;
         let io = at.blueprint.blocks[block].io();
-        let len = at.blueprint.stream_rows(at.plan.microbatch) * io.input_width();
+        let len = at.blueprint.stream_len(at.plan.microbatch, io.input_width());
         let (block, slot) = (block as u32, slots.activations);
         self.tasks.buffer(Contents::Stream { block, slot }, len)
     }
@@ -93,8 +93,8 @@ impl StepBuilder<'_> {
     fn output(&mut self, task: Task, slots: Slots) -> BufferId {
         let at = self.at;
         let last = at.runs[task.chunk].end - 1;
-        let len = at.blueprint.stream_rows(at.plan.microbatch)
-            * at.blueprint.blocks[last].io().output_width();
+        let width = at.blueprint.blocks[last].io().output_width();
+        let len = at.blueprint.stream_len(at.plan.microbatch, width);
         let (chunk, slot) = (task.chunk as u32, slots.activations);
         self.tasks.buffer(Contents::Output { chunk, slot }, len)
     }
@@ -115,7 +115,7 @@ impl StepBuilder<'_> {
         let at = self.at;
         let blocks = at.runs.iter().flat_map(|run| &at.blueprint.blocks[run.clone()]);
         let width = blocks.map(|block| block.io().max_width()).max().unwrap_or(0);
-        let len = at.blueprint.stream_rows(at.plan.microbatch) * width;
+        let len = at.blueprint.stream_len(at.plan.microbatch, width);
         self.tasks.buffer(Contents::StreamGrad, len)
     }
 
@@ -316,8 +316,8 @@ impl StepBuilder<'_> {
             self.tasks.task(op, Queue::Compute).takes(output).writes(stream);
             return;
         }
-        let len = at.blueprint.stream_rows(at.plan.microbatch)
-            * at.blueprint.blocks[run.start].io().input_width();
+        let width = at.blueprint.blocks[run.start].io().input_width();
+        let len = at.blueprint.stream_len(at.plan.microbatch, width);
         let kind = MessageKind::Activation { boundary: stage as u32 - 1, microbatch };
         let message = self.message(kind, from, len);
         self.tasks.task(TaskOp::Recv(message), Queue::Link(Axis::Pipeline)).writes(stream);
@@ -335,8 +335,8 @@ impl StepBuilder<'_> {
             return;
         }
         let last = at.runs[task.chunk].end - 1;
-        let len = at.blueprint.stream_rows(at.plan.microbatch)
-            * at.blueprint.blocks[last].io().output_width();
+        let width = at.blueprint.blocks[last].io().output_width();
+        let len = at.blueprint.stream_len(at.plan.microbatch, width);
         let microbatch = task.microbatch as u32;
         let kind = MessageKind::Activation { boundary: stage as u32, microbatch };
         let message = self.message(kind, to, len);
@@ -353,8 +353,8 @@ impl StepBuilder<'_> {
         if first >= run.end || task.pass == Pass::WeightGrad || is_last || from == at.device {
             return;
         }
-        let len = at.blueprint.stream_rows(at.plan.microbatch)
-            * at.blueprint.blocks[run.end - 1].io().output_width();
+        let width = at.blueprint.blocks[run.end - 1].io().output_width();
+        let len = at.blueprint.stream_len(at.plan.microbatch, width);
         let microbatch = task.microbatch as u32;
         let kind = MessageKind::ActivationGrad { boundary: stage as u32, microbatch };
         let message = self.message(kind, from, len);
@@ -376,8 +376,8 @@ impl StepBuilder<'_> {
             // The stage in front is on this rank and finds the gradient in the buffer.
             return;
         }
-        let len = at.blueprint.stream_rows(at.plan.microbatch)
-            * at.blueprint.blocks[run.start].io().input_width();
+        let width = at.blueprint.blocks[run.start].io().input_width();
+        let len = at.blueprint.stream_len(at.plan.microbatch, width);
         let microbatch = task.microbatch as u32;
         let kind = MessageKind::ActivationGrad { boundary: stage as u32 - 1, microbatch };
         let message = self.message(kind, to, len);

@@ -182,7 +182,8 @@ fn evaluation_keeps_gradients_and_returns_logits() {
         assert_same(&all_grads(&replica), &grads, "gradients");
 
         let by_hand: f64 = replica
-            .logits()
+            .logits(&worker.cpu)
+            .expect("host memory")
             .chunks(SMALL.vocab)
             .zip(batch.microbatch(1).targets.as_slice::<u32>().expect("host memory"))
             .map(|(logits, target)| {

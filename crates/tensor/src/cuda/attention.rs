@@ -82,7 +82,7 @@ impl KernelDropout {
 }
 
 /// Elements of scratch memory: D of every query.
-pub(super) fn scratch_len(shape: Shape) -> usize {
+pub(super) const fn scratch_len(shape: Shape) -> usize {
     shape.sequences * shape.heads * shape.tokens
 }
 

@@ -30,6 +30,7 @@ mod products;
 mod programs;
 mod staging;
 
+use crate::attention::Shape;
 use crate::device::error::{DeviceError, Result};
 use crate::device::kernel_cache::{KernelCache, NoCache};
 use crate::gemm::Precision;
@@ -53,8 +54,8 @@ pub struct Cuda {
     programs: Programs,
     blas: CublasLt,
     /// Temporary memory of operations, which run one after another: partial sums and rounded
-    /// operands; and the workspace of products.
-    scratch: [Mutex<Option<Scratch>>; 3],
+    /// operands; a rounded bias; and the workspace of products.
+    scratch: [Mutex<Option<Scratch>>; 4],
     /// Pinned memory of copies from the host, and of those to it; allocated at the first copy.
     staging: [Mutex<Option<Staging>>; 2],
     /// Last, so that everything above is released before it.
@@ -131,7 +132,7 @@ pub fn open_with_cache(index: usize, cache: Arc<dyn KernelCache>) -> Result<Cuda
         name: device.name,
         capability: device.capability,
         num_multiprocessors: device.num_multiprocessors,
-        scratch: <[Mutex<_>; 3]>::default(),
+        scratch: <[Mutex<_>; 4]>::default(),
         staging: <[Mutex<_>; 2]>::default(),
         context,
     })
@@ -159,6 +160,11 @@ impl Cuda {
         };
         body(address)
     }
+}
+
+/// Elements of scratch memory for attention.
+pub(crate) const fn attention_scratch_len(shape: Shape) -> usize {
+    attention::scratch_len(shape)
 }
 
 /// Memory that the operations of a training step allocate besides the buffers of their callers:

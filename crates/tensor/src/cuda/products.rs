@@ -44,9 +44,11 @@ impl Products for Cuda {
             Epilogue::Bias(bias) => {
                 assert_eq!(bias.len(), n, "a bias has a number for each column");
                 // The library has the bias in the type of the result.
-                if bias.dtype() == c.data.dtype() && is_aligned(&bias) {
-                    let bias = self.read(&bias, bias.dtype())?;
-                    self.multiply(precision, a, b, &mut c, write, Fused::Bias { bias })?;
+                let dtype = c.data.dtype();
+                if bias.dtype() != dtype || is_aligned(&bias) {
+                    self.rounded(2, dtype, &bias, |bias| {
+                        self.multiply(precision, a, b, &mut c, write, Fused::Bias { bias })
+                    })?;
                 } else {
                     self.multiply(precision, a, b, &mut c, write, Fused::None)?;
                     self.add_bias(&mut c, bias)?;
@@ -156,9 +158,9 @@ impl Cuda {
         if self.try_library(precision, a, b, c, write, fused)? {
             return Ok(());
         }
-        let dtype = operand_dtype(precision);
-        self.rounded(0, dtype, &a, |a_address| {
-            self.rounded(1, dtype, &b, |b_address| {
+        let dtype = Dtype::of_operands(precision);
+        self.rounded(0, dtype, &a.data, |a_address| {
+            self.rounded(1, dtype, &b.data, |b_address| {
                 self.multiply_by_kernel(dtype, (&a, a_address), (&b, b_address), c, write)
             })
         })?;
@@ -185,7 +187,7 @@ impl Cuda {
         write: Write,
         fused: Fused,
     ) -> Result<bool> {
-        let (dtype, out_dtype) = (operand_dtype(precision), c.data.dtype());
+        let (dtype, out_dtype) = (Dtype::of_operands(precision), c.data.dtype());
         if out_dtype != Dtype::F32 && out_dtype != dtype {
             let reason = format!("operands in {dtype}, but the result in {out_dtype}");
             return Err(DeviceError::Unsupported { operation: "product", reason });
@@ -197,9 +199,9 @@ impl Cuda {
             row_stride: matrix.row_stride,
             transposed: matrix.transposed,
         };
-        self.rounded(0, dtype, &a, |a_address| {
-            self.rounded(1, dtype, &b, |b_address| {
-                self.with_scratch(2, WORKSPACE_BYTES, |workspace| {
+        self.rounded(0, dtype, &a.data, |a_address| {
+            self.rounded(1, dtype, &b.data, |b_address| {
+                self.with_scratch(3, WORKSPACE_BYTES, |workspace| {
                     let call = Call {
                         shape: (m, n, k),
                         dtype,
@@ -218,15 +220,14 @@ impl Cuda {
         })
     }
 
-    /// Calls `body` with the address of an operand in `dtype`, rounded to it if it has another.
+    /// Calls `body` with the address of numbers in `dtype`, rounded to it if they have another.
     fn rounded<R>(
         &self,
         slot: usize,
         dtype: Dtype,
-        matrix: &Matrix<'_>,
+        data: &View<'_>,
         body: impl FnOnce(u64) -> Result<R>,
     ) -> Result<R> {
-        let data = &matrix.data;
         let address = self.read(data, data.dtype())?;
         if data.dtype() == dtype {
             return body(address);
@@ -268,7 +269,7 @@ impl Cuda {
 
 /// Temporary memory of products with such operands in `f32`.
 pub(super) fn scratch_bytes(precision: Precision, operands: [usize; 2]) -> usize {
-    let dtype = operand_dtype(precision);
+    let dtype = Dtype::of_operands(precision);
     let rounded = if dtype == Dtype::F32 { 0 } else { dtype.size() };
     WORKSPACE_BYTES + operands.map(|len| len * rounded).iter().sum::<usize>()
 }
@@ -276,13 +277,4 @@ pub(super) fn scratch_bytes(precision: Precision, operands: [usize; 2]) -> usize
 /// Whether 16-byte accesses are aligned.
 fn is_aligned(view: &View<'_>) -> bool {
     view.address().addr().is_multiple_of(16)
-}
-
-/// Type of the operands of products in a precision.
-const fn operand_dtype(precision: Precision) -> Dtype {
-    match precision {
-        Precision::F32 => Dtype::F32,
-        Precision::Bf16 => Dtype::Bf16,
-        Precision::F16 => Dtype::F16,
-    }
 }

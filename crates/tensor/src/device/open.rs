@@ -4,9 +4,11 @@
 use super::Device;
 use super::error::Result;
 use super::kernel_cache::KernelCache;
+use super::view::Dtype;
+use crate::attention::Shape;
 use crate::cuda;
 use crate::gemm::Precision;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Choice of the device that runs the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,29 @@ pub fn open_accelerator(
 pub fn kernel_class(choice: Choice, local_rank: usize, precision: Precision) -> Result<String> {
     let class = on_chosen(choice, local_rank, |index| cuda::kernel_class(index, precision))?;
     Ok(class.unwrap_or_else(|| precision.kernel_class().to_owned()))
+}
+
+/// Whether [`open_accelerator`] opens one, or demands it.
+pub fn is_accelerated(choice: Choice) -> bool {
+    static AUTO: OnceLock<bool> = OnceLock::new();
+    let class = |choice| kernel_class(choice, 0, Precision::F32);
+    let opens = || class(Choice::Auto) != class(Choice::Cpu);
+    match choice {
+        Choice::Auto => *AUTO.get_or_init(opens),
+        Choice::Cpu => false,
+        Choice::Cuda(_) => true,
+    }
+}
+
+/// Type of activations in the memory of the chosen device, where products are in `precision`: an
+/// accelerator has kernels for every type of a product's operands.
+pub fn activations(choice: Choice, precision: Precision) -> Dtype {
+    if is_accelerated(choice) { Dtype::of_operands(precision) } else { Dtype::F32 }
+}
+
+/// Elements of scratch memory for attention on an accelerator.
+pub const fn accelerator_attention_len(shape: Shape) -> usize {
+    cuda::attention_scratch_len(shape)
 }
 
 /// Memory that an accelerator allocates for a training step besides the buffers of its callers,

@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "views of host memory become slices")]
 
 use super::error::{DeviceError, Result};
+use crate::gemm::Precision;
 use half::{bf16, f16};
 use std::fmt;
 use std::marker::PhantomData;
@@ -29,6 +30,15 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    /// Type of the operands of products in a precision.
+    pub const fn of_operands(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::F32,
+            Precision::Bf16 => Self::Bf16,
+            Precision::F16 => Self::F16,
+        }
+    }
+
     /// Bytes of one element.
     pub const fn size(self) -> usize {
         match self {
@@ -162,6 +172,15 @@ impl<'a> View<'a> {
         (self.range(0..mid), self.range(mid..self.len))
     }
 
+    /// The same bytes as elements of another type.
+    ///
+    /// # Panics
+    /// When the bytes are no whole elements of that type, or not aligned for it.
+    pub fn cast(self, dtype: Dtype) -> Self {
+        let len = cast_len(self.address, self.num_bytes(), dtype);
+        Self { len, dtype, ..self }
+    }
+
     /// The elements as a slice, if they are in host memory and of that type.
     pub fn as_slice<T: Element>(&self) -> Result<&'a [T]> {
         check_slice::<T>(self.dtype, self.place)?;
@@ -236,12 +255,29 @@ impl<'a> ViewMut<'a> {
         (first, Self { address: behind, len: len - mid, dtype, place, lifetime })
     }
 
+    /// The same bytes as elements of another type.
+    ///
+    /// # Panics
+    /// When the bytes are no whole elements of that type, or not aligned for it.
+    pub fn cast(self, dtype: Dtype) -> Self {
+        let len = cast_len(self.address, self.len * self.dtype.size(), dtype);
+        Self { len, dtype, ..self }
+    }
+
     /// The elements as a slice, if they are in host memory and of that type.
     pub fn into_slice<T: Element>(self) -> Result<&'a mut [T]> {
         check_slice::<T>(self.dtype, self.place)?;
         // SAFETY: the view borrows `len` elements of this type in host memory for `'a`, alone.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.len) })
     }
+}
+
+/// Number of elements of another type in the bytes of a view; every bit pattern is a value.
+fn cast_len(address: *const u8, bytes: usize, dtype: Dtype) -> usize {
+    let size = dtype.size();
+    assert!(bytes.is_multiple_of(size), "{bytes} bytes are no whole elements of {dtype}");
+    assert!(bytes == 0 || address.addr().is_multiple_of(size), "memory not aligned for {dtype}");
+    bytes / size
 }
 
 fn check_range(range: &Range<usize>, len: usize) {
