@@ -4,8 +4,8 @@
 //! product computes all three; a row of `qkv` is h query heads, g key heads and g value heads of d
 //! elements each (g < h is grouped-query attention). Shards of heads are stored one after another,
 //! each with all rows: rotation and attention treat them as further sequences. RoPE rotates queries
-//! and keys in place. The residual is added after the output product, not inside it: the product is
-//! a sum over heads that other layouts split, and `x` must enter it once.
+//! and keys in place. The residual is added to the whole sum of the output product: over several
+//! shards of heads, which other layouts split, `x` must enter it once.
 //!
 //! Saved: `qkv` after rotation and the norm's statistics are kept; the output of attention and its
 //! log-sum-exp can be recomputed from them.
@@ -117,11 +117,13 @@ impl Attention {
         self.rotate(device, saved.qkv.reborrow(), (tokens, 0), false)?;
         self.attend(ctx, saved)?;
         let (out_thd, y) = (saved.out_thd.as_view(), y_tc.reborrow());
-        self.out.forward(device, ctx.collectives, params, out_thd, y, ctx.scratch.frame())?;
-        if let Some(mask) = self.mask(ctx) {
-            mask.apply(device, y_tc.reborrow())?;
+        let mask = self.mask(ctx);
+        let (residual, frame) = (mask.is_none().then_some(x_tc), ctx.scratch.frame());
+        self.out.forward(device, ctx.collectives, params, out_thd, residual, y, frame)?;
+        match mask {
+            Some(mask) => mask.add_masked(device, y_tc, x_tc),
+            None => Ok(()),
         }
-        device.add_assign(y_tc, x_tc)
     }
 
     /// Computes attention from the kept values.
@@ -337,7 +339,7 @@ impl Attention {
         params: View<'_>,
         (num_tokens, first): (usize, usize),
         x_tc: View<'_>,
-        mut y_tc: ViewMut<'_>,
+        y_tc: ViewMut<'_>,
         cache: ViewMut<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
@@ -376,9 +378,8 @@ impl Attention {
             let precision = self.precision();
             device.attention_forward(precision, shape, rows, first, None, out, lse, scratch)?;
         }
-        let y = y_tc.reborrow();
-        self.out.forward(device, &mut SingleRank, params, out_thd.as_view(), y, frame)?;
-        device.add_assign(y_tc, x_tc)
+        let (x, residual) = (out_thd.as_view(), Some(x_tc));
+        self.out.forward(device, &mut SingleRank, params, x, residual, y_tc, frame)
     }
 
     /// Rotates queries and keys. `positions` is (tokens per sequence, position of each sequence's

@@ -59,6 +59,22 @@ impl ColumnParallel {
         self.shards.iter().try_for_each(|shard| shard.forward(device, params, x, y.take(len)))
     }
 
+    /// Overwrites `before` with the outputs and `y` with GELU of them, shard after shard.
+    pub(crate) fn forward_gelu(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        x: View<'_>,
+        before: ViewMut<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
+        let len = y.len() / self.shards.len();
+        let (mut before, mut y) = (Frame::over(before), Frame::over(y));
+        self.shards.iter().try_for_each(|shard| {
+            shard.forward_gelu(device, params, x, before.take(len), y.take(len))
+        })
+    }
+
     /// Adds the gradients of trained weights and biases to `grads`.
     pub(crate) fn backward_weight(
         &self,

@@ -6,7 +6,7 @@
 
 use crate::block::{Context, Microbatch, Mode};
 use lockstep_tensor::attention;
-use lockstep_tensor::device::{Device, Result, ViewMut};
+use lockstep_tensor::device::{Device, Result, View, ViewMut};
 use lockstep_tensor::dropout::DropoutMask;
 use lockstep_tensor::random::Key;
 
@@ -78,6 +78,17 @@ pub(crate) struct RowMask {
 }
 
 impl RowMask {
+    /// Applies the mask to `rows`, and adds `residual` to them.
+    pub(crate) fn add_masked(
+        &self,
+        device: &dyn Device,
+        mut rows: ViewMut<'_>,
+        residual: View<'_>,
+    ) -> Result<()> {
+        self.apply(device, rows.reborrow())?;
+        device.add_assign(rows, residual)
+    }
+
     /// Applies the mask in place, to values or to gradients.
     pub(crate) fn apply(&self, device: &dyn Device, rows: ViewMut<'_>) -> Result<()> {
         device.dropout(&self.mask, self.first_element, rows)

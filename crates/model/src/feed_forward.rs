@@ -65,8 +65,10 @@ impl FeedForward {
         let (f, rows) = (formats.floats(t * self.down.num_local_inputs()), formats.floats(t * c));
         let own = if self.dropout.is_on() || tp_shards.sequence { rows } else { 0 };
         let ends = self.norm_linear.scratch_len(t).max(RowSums::scratch_len(tp_shards, c));
-        let backward = own + f + self.norm_linear.outputs_len(t) + f.max(ends);
-        backward.max(f + self.down.scratch_len(t)).max(rows)
+        let d_active = if self.fuses_gelu() { 0 } else { f };
+        let backward = own + f + self.norm_linear.outputs_len(t) + d_active.max(ends);
+        let expand = if self.fuses_gelu() { f + rows } else { rows };
+        backward.max(f + self.down.scratch_len(t)).max(expand)
     }
 
     pub(crate) fn flops_per_token(&self) -> Flops {
@@ -82,13 +84,52 @@ impl FeedForward {
         mut y_tc: ViewMut<'_>,
         saved: &mut FeedForwardSaved<'_>,
     ) -> Result<()> {
-        self.expand(ctx, params, x_tc, saved)?;
-        let (device, hidden, frame) = (ctx.device, saved.hidden.as_view(), ctx.scratch.frame());
-        self.contract(device, ctx.collectives, params, hidden, frame, y_tc.reborrow())?;
-        if let Some(mask) = self.mask(ctx) {
-            mask.apply(device, y_tc.reborrow())?;
+        let mask = self.mask(ctx);
+        let residual = mask.is_none().then_some(x_tc);
+        if self.fuses_gelu() {
+            let Context { device, collectives, microbatch, scratch, .. } = ctx;
+            let (t, mut frame) = (microbatch.shape.rows(), scratch.frame());
+            let active_tf =
+                self.expand_gelu(*device, *collectives, t, params, x_tc, saved, &mut frame)?;
+            let y = y_tc.reborrow();
+            self.down.forward(*device, *collectives, params, active_tf, residual, y, frame)?;
+        } else {
+            self.expand(ctx, params, x_tc, saved)?;
+            let (device, hidden, frame) = (ctx.device, saved.hidden.as_view(), ctx.scratch.frame());
+            let y = y_tc.reborrow();
+            self.contract(device, ctx.collectives, params, hidden, residual, frame, y)?;
         }
-        device.add_assign(y_tc, x_tc)
+        match mask {
+            Some(mask) => mask.add_masked(ctx.device, y_tc, x_tc),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether GELU and its gradient are parts of products. The CPU has them apart, to its own
+    /// bits.
+    fn fuses_gelu(&self) -> bool {
+        self.activation == Activation::Gelu && self.activations() != Dtype::F32
+    }
+
+    /// The first product with GELU: everything that forward saves, and the input of the second.
+    fn expand_gelu<'f>(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        num_rows: usize,
+        params: View<'_>,
+        x_tc: View<'_>,
+        saved: &mut FeedForwardSaved<'_>,
+        frame: &mut Frame<'f>,
+    ) -> Result<View<'f>> {
+        let mut active_tf = self.take_hidden(num_rows, frame);
+        let (mut inner, norm_linear) = (frame.nested(), &self.norm_linear);
+        let stats = saved.stats.reborrow();
+        let normed_tc =
+            norm_linear.normed(device, collectives, num_rows, params, x_tc, stats, &mut inner)?;
+        let (hidden, y) = (saved.hidden.reborrow(), active_tf.reborrow());
+        norm_linear.product.forward_gelu(device, params, normed_tc, hidden, y)?;
+        Ok(active_tf.into_view())
     }
 
     /// The first product, which computes everything that forward saves.
@@ -99,6 +140,13 @@ impl FeedForward {
         x_tc: View<'_>,
         saved: &mut FeedForwardSaved<'_>,
     ) -> Result<()> {
+        if self.fuses_gelu() {
+            // The call of forward, so that the bits are its own.
+            let Context { device, collectives, microbatch, scratch, .. } = ctx;
+            let (t, mut frame) = (microbatch.shape.rows(), scratch.frame());
+            self.expand_gelu(*device, *collectives, t, params, x_tc, saved, &mut frame)?;
+            return Ok(());
+        }
         let (hidden, stats) = (saved.hidden.reborrow(), saved.stats.reborrow());
         self.norm_linear.forward(ctx, params, x_tc, hidden, stats)
     }
@@ -203,6 +251,11 @@ impl FeedForward {
         active_tf: ViewMut<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
+        if self.fuses_gelu() {
+            let hidden = saved.hidden.as_view();
+            device.activate(device::Activation::Gelu, hidden, active_tf)?;
+            return self.down.backward_input_gelu(device, params, dz_tc, hidden, d_hidden);
+        }
         let mut d_active_tf = frame.take_as(active_tf.dtype(), active_tf.len());
         self.down.backward_input(device, params, dz_tc, d_active_tf.reborrow())?;
         let (hidden, d_active_tf) = (saved.hidden.as_view(), d_active_tf.as_view());
@@ -239,7 +292,7 @@ impl FeedForward {
         device: &dyn Device,
         params: View<'_>,
         x_tc: View<'_>,
-        mut y_tc: ViewMut<'_>,
+        y_tc: ViewMut<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
         let num_tokens = x_tc.len() / self.norm_linear.width();
@@ -248,25 +301,26 @@ impl FeedForward {
         self.norm_linear.norm.forward(device, params, x_tc, normed_tc.reborrow(), stats)?;
         let normed_tc = normed_tc.as_view();
         self.norm_linear.product.forward(device, params, normed_tc, hidden.reborrow())?;
-        let (hidden, y) = (hidden.into_view(), y_tc.reborrow());
-        self.contract(device, &mut SingleRank, params, hidden, frame, y)?;
-        device.add_assign(y_tc, x_tc)
+        let (hidden, residual) = (hidden.into_view(), Some(x_tc));
+        self.contract(device, &mut SingleRank, params, hidden, residual, frame, y_tc)
     }
 
-    /// The activation and the second product.
+    /// The activation, the second product and the residual.
     fn contract(
         &self,
         device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
         params: View<'_>,
         hidden: View<'_>,
+        residual: Option<View<'_>>,
         mut frame: Frame<'_>,
         y_tc: ViewMut<'_>,
     ) -> Result<()> {
         let num_rows = hidden.len() / self.norm_linear.product.num_local_outputs();
         let mut active_tf = self.take_hidden(num_rows, &mut frame);
         self.activate(device, hidden, active_tf.reborrow())?;
-        self.down.forward(device, collectives, params, active_tf.into_view(), y_tc, frame)
+        let active_tf = active_tf.into_view();
+        self.down.forward(device, collectives, params, active_tf, residual, y_tc, frame)
     }
 
     /// Hidden units after the activation.

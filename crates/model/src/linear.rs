@@ -99,6 +99,49 @@ impl Linear {
         self.product_with(device, params, x, y, Write::Set, epilogue)
     }
 
+    /// Overwrites `y` with the product plus a bias of its own, if any, plus `residual`.
+    pub(crate) fn forward_residual(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        bias: Option<&Range<usize>>,
+        x: View<'_>,
+        residual: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
+        let bias = bias.map(|at| params.range(at.clone()));
+        let epilogue = Epilogue::Residual { bias, residual };
+        self.product_with(device, params, x, y, Write::Set, epilogue)
+    }
+
+    /// Overwrites `before` with the output, and `y` with GELU of it.
+    pub(crate) fn forward_gelu(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        x: View<'_>,
+        before: ViewMut<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
+        let bias = self.bias.as_ref().expect("GELU is behind a layer with a bias");
+        let bias = params.range(bias.clone());
+        let epilogue = Epilogue::BiasGelu { bias, before };
+        self.product_with(device, params, x, y, Write::Set, epilogue)
+    }
+
+    /// Overwrites `dx` with the gradient of the input before GELU.
+    pub(crate) fn backward_input_gelu(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        dy: View<'_>,
+        before: View<'_>,
+        dx: ViewMut<'_>,
+    ) -> Result<()> {
+        let epilogue = Epilogue::GeluBackward { before };
+        self.input_product_with(device, params, dy, dx, Write::Set, epilogue)
+    }
+
     /// Sets `y` to the product, or adds it, without the bias.
     pub fn product(
         &self,
@@ -146,11 +189,23 @@ impl Linear {
         dx: ViewMut<'_>,
         write: Write,
     ) -> Result<()> {
+        self.input_product_with(device, params, dy, dx, write, Epilogue::None)
+    }
+
+    fn input_product_with(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        dy: View<'_>,
+        dx: ViewMut<'_>,
+        write: Write,
+        epilogue: Epilogue<'_>,
+    ) -> Result<()> {
         let num_rows = dy.len() / self.num_outputs;
         let dx = MatrixMut::new(dx, num_rows, self.num_inputs);
         let dy = Matrix::new(dy, num_rows, self.num_outputs);
         let weight = self.weight_io(params).t();
-        device.product(self.formats.products, dy, weight, dx, write, Epilogue::None)
+        device.product(self.formats.products, dy, weight, dx, write, epilogue)
     }
 
     /// Adds the gradients of trained weight and bias to `grads`.

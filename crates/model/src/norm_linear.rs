@@ -82,12 +82,29 @@ impl NormLinear {
         y: ViewMut<'_>,
         stats: ViewMut<'_>,
     ) -> Result<()> {
-        let num_rows = ctx.microbatch.shape.rows();
-        let mut normed_tc = self.take_rows(num_rows, &mut ctx.scratch.frame());
+        let Context { device, collectives, microbatch, scratch, .. } = ctx;
+        let (num_rows, mut frame) = (microbatch.shape.rows(), scratch.frame());
+        let normed_tc =
+            self.normed(*device, *collectives, num_rows, params, x_tc, stats, &mut frame)?;
+        self.product.forward(*device, params, normed_tc, y)
+    }
+
+    /// All normalised rows, of which there are `num_rows`; fills `stats`.
+    pub(crate) fn normed<'a>(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        num_rows: usize,
+        params: View<'_>,
+        x_tc: View<'_>,
+        stats: ViewMut<'_>,
+        frame: &mut Frame<'a>,
+    ) -> Result<View<'a>> {
+        let mut normed_tc = self.take_rows(num_rows, frame);
         let own = normed_tc.reborrow().range(self.own(num_rows));
-        self.norm.forward(ctx.device, params, x_tc, own, stats)?;
-        self.tp_shards.gather_rows(ctx.collectives, normed_tc.reborrow());
-        self.product.forward(ctx.device, params, normed_tc.as_view(), y)
+        self.norm.forward(device, params, x_tc, own, stats)?;
+        self.tp_shards.gather_rows(collectives, normed_tc.reborrow());
+        Ok(normed_tc.into_view())
     }
 
     /// Adds the gradients of the trained parts of the matrix to `grads`.

@@ -58,16 +58,22 @@ impl RowParallel {
         self.shards[0].flops() * self.tp_shards.num as u64
     }
 
-    /// Overwrites `y` with the local rows of the output, from all rows of the input.
+    /// Overwrites `y` with the local rows of the output, from all rows of the input, plus those of
+    /// the residual, if any.
     pub(crate) fn forward(
         &self,
         device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
         params: View<'_>,
         x: View<'_>,
+        residual: Option<View<'_>>,
         mut y: ViewMut<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
+        if let (Some(residual), [only], false) = (residual, &self.shards[..], self.is_summed()) {
+            let bias = self.bias.as_ref();
+            return only.forward_residual(device, params, bias, x, residual, y);
+        }
         let (num_rows, width) = (x.len() / self.num_local_inputs(), self.num_outputs());
         let spare = frame.take(self.spare_len(num_rows));
         if self.tp_shards.sequence || self.has_wide_sums() {
@@ -85,10 +91,18 @@ impl RowParallel {
             self.partial_sum(device, params, x, y.reborrow(), spare)?;
             self.tp_shards.sum_rows(collectives, y.reborrow());
         }
-        match &self.bias {
-            Some(at) => device.bias_add(y, params.range(at.clone())),
+        if let Some(at) = &self.bias {
+            device.bias_add(y.reborrow(), params.range(at.clone()))?;
+        }
+        match residual {
+            Some(residual) => device.add_assign(y, residual),
             None => Ok(()),
         }
+    }
+
+    /// Whether the output is a sum over shards, here or on other ranks.
+    const fn is_summed(&self) -> bool {
+        self.tp_shards.num > 1 || self.tp_shards.sequence
     }
 
     /// Sums over the local shards.
@@ -176,6 +190,23 @@ impl RowParallel {
         let (len, mut dx) = (dx.len() / self.shards.len(), Frame::over(dx));
         let mut shards = self.shards.iter();
         shards.try_for_each(|shard| shard.backward_input(device, params, dy, dx.take(len)))
+    }
+
+    /// Overwrites `dx` with the gradient of the input before GELU, from all rows of the output
+    /// gradient.
+    pub(crate) fn backward_input_gelu(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        dy: View<'_>,
+        before: View<'_>,
+        dx: ViewMut<'_>,
+    ) -> Result<()> {
+        let (len, mut dx) = (dx.len() / self.shards.len(), Frame::over(dx));
+        self.shards.iter().enumerate().try_for_each(|(index, shard)| {
+            let before = before.range(index * len..(index + 1) * len);
+            shard.backward_input_gelu(device, params, dy, before, dx.take(len))
+        })
     }
 
     /// Adds the gradients of trained weights and bias to `grads`, from all rows of the input and of

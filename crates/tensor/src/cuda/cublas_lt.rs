@@ -77,6 +77,7 @@ const PREFERENCE_ALIGNMENT_A: c_int = 5;
 const REDUCTION_IN_SUM_TYPE: u32 = 2;
 const EPILOGUE_BIAS: u32 = 4;
 const EPILOGUE_BIAS_GELU_AUX: u32 = 164;
+const EPILOGUE_GELU_BACKWARD: u32 = 192;
 const NOT_SUPPORTED: i32 = 15;
 
 /// `cublasLtMatmulHeuristicResult_t`.
@@ -103,10 +104,12 @@ pub(super) struct Operand {
 pub(super) enum Fused {
     None,
     Bias { bias: u64 },
+    GeluBackward { before: u64 },
     BiasGelu { bias: u64, before: u64 },
 }
 
-/// `c (= or +=) a b` with m x k and k x n operands of one type.
+/// `c (= or +=) a b` with m x k and k x n operands of one type; or `c = a b` plus a dense matrix of
+/// the type of `c`.
 pub(super) struct Call {
     pub(super) shape: (usize, usize, usize),
     pub(super) dtype: Dtype,
@@ -115,6 +118,7 @@ pub(super) struct Call {
     pub(super) b: Operand,
     pub(super) c: (u64, usize),
     pub(super) add: bool,
+    pub(super) residual: Option<u64>,
     pub(super) fused: Fused,
 }
 
@@ -202,6 +206,7 @@ impl CublasLt {
         let epilogue = match call.fused {
             Fused::None => 1,
             Fused::Bias { .. } => EPILOGUE_BIAS,
+            Fused::GeluBackward { .. } => EPILOGUE_GELU_BACKWARD,
             Fused::BiasGelu { .. } => EPILOGUE_BIAS_GELU_AUX,
         };
         let desc = Self::create(f.desc_destroy, "cublasLtMatmulDescCreate", |handle| {
@@ -215,6 +220,10 @@ impl CublasLt {
         match call.fused {
             Fused::None => {}
             Fused::Bias { bias } => self.set(&desc, DESC_BIAS, &bias)?,
+            Fused::GeluBackward { before } => {
+                self.set(&desc, DESC_BEFORE, &before)?;
+                self.set(&desc, DESC_BEFORE_STRIDE, &(n as i64))?;
+            }
             Fused::BiasGelu { bias, before } => {
                 self.set(&desc, DESC_BIAS, &bias)?;
                 self.set(&desc, DESC_BEFORE, &before)?;
@@ -225,17 +234,19 @@ impl CublasLt {
         let second = self.layout(call.dtype, (m, k), a)?;
         let out = Operand { address: c.0, row_stride: c.1, transposed: false };
         let target = self.layout(call.out_dtype, (m, n), &out)?;
+        let addend = call.residual.unwrap_or(c.0);
         let problem = Problem {
             shape: call.shape,
             dtypes: (call.dtype, call.out_dtype),
             strides: [a.row_stride, b.row_stride, c.1],
             transposed: [a.transposed, b.transposed],
-            alignments: [alignment(b.address), alignment(a.address), alignment(c.0)],
+            alignments: [b.address, a.address, c.0 | addend].map(alignment),
             epilogue,
         };
         let layouts = [&first, &second, &target];
         let Some(algorithm) = self.choose(problem, &desc, layouts)? else { return Ok(false) };
-        let (alpha, beta) = (1.0f32, if call.add { 1.0f32 } else { 0.0 });
+        let adds = call.add || call.residual.is_some();
+        let (alpha, beta) = (1.0f32, if adds { 1.0f32 } else { 0.0 });
         // SAFETY: descriptors describe the memory that the caller guarantees.
         let code = unsafe {
             (f.matmul)(
@@ -247,7 +258,7 @@ impl CublasLt {
                 a.address,
                 second.handle,
                 &raw const beta,
-                c.0,
+                addend,
                 target.handle,
                 c.0,
                 target.handle,

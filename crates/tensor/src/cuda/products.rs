@@ -10,6 +10,7 @@ use super::programs::{Grid, Program, Source};
 use super::{Cuda, attention};
 use crate::attention::{Dropout, Shape};
 use crate::device::error::{DeviceError, Result};
+use crate::device::flat::FlatBuffers;
 use crate::device::layers::Layers;
 use crate::device::operands::{Activation, Epilogue, HeadRows, Matrix, MatrixMut, check_rows};
 use crate::device::products::Products;
@@ -53,6 +54,16 @@ impl Products for Cuda {
                     self.multiply(precision, a, b, &mut c, write, Fused::None)?;
                     self.add_bias(&mut c, bias)?;
                 }
+            }
+            Epilogue::Residual { bias, residual } => {
+                assert_eq!(residual.len(), m * n, "the residual is m x n");
+                assert!(write == Write::Set && c.row_stride == n, "a residual is added once");
+                self.add_residual(precision, (a, b), c, bias, residual)?;
+            }
+            Epilogue::GeluBackward { before } => {
+                assert_eq!(before.len(), m * n, "the input of the activation is m x n");
+                assert!(write == Write::Set && c.row_stride == n, "a gradient is overwritten");
+                self.gelu_backward(precision, (a, b), c, before)?;
             }
             Epilogue::BiasGelu { bias, before } => {
                 assert_eq!(bias.len(), n, "a bias has a number for each column");
@@ -117,6 +128,14 @@ impl Cuda {
         launch!(self, program, "bias_add", grid, x, bias, bias_type, width, stride)
     }
 
+    /// Turns the gradient of GELU's output into that of its input.
+    fn activate_in_place(&self, x: View<'_>, dx: ViewMut<'_>) -> Result<()> {
+        let (dtype, n, grid) = (x.dtype(), x.len() as u64, self.over(x.len()));
+        let (x, dx, gelu) = (self.read(&x, dtype)?, self.write(&dx, dtype)?, 0i32);
+        let program = Program::new(Source::Pointwise, dtype);
+        launch!(self, program, "activate_backward", grid, gelu, x, dx, dx, n)
+    }
+
     /// In one call where the library's GELU is as exact as the result's type: it approximates tanh.
     fn bias_gelu(
         &self,
@@ -129,14 +148,17 @@ impl Cuda {
     ) -> Result<()> {
         let (m, n, dtype) = (c.rows, c.cols, c.data.dtype());
         let fits = dtype != Dtype::F32
-            && [bias.dtype(), before.dtype()] == [dtype; 2]
+            && before.dtype() == dtype
             && n.is_multiple_of(8)
-            && is_aligned(&bias)
+            && (bias.dtype() != dtype || is_aligned(&bias))
             && is_aligned(&before.as_view());
         if fits {
-            let (bias, before) = (self.read(&bias, dtype)?, self.write(&before, dtype)?);
-            let fused = Fused::BiasGelu { bias, before };
-            if self.try_library(precision, a, b, &mut c, Write::Set, fused)? {
+            let before = self.write(&before, dtype)?;
+            let is_done = self.rounded(2, dtype, &bias, |bias| {
+                let fused = (Fused::BiasGelu { bias, before }, None);
+                self.try_library(precision, a, b, &mut c, Write::Set, fused)
+            })?;
+            if is_done {
                 return Ok(());
             }
         }
@@ -144,6 +166,60 @@ impl Cuda {
         self.product(precision, a, b, target, Write::Set, Epilogue::Bias(bias))?;
         let out = c.data.range(0..m * n);
         self.activate(Activation::Gelu, before.as_view(), out)
+    }
+
+    /// In one call where the library takes the addend.
+    fn add_residual(
+        &self,
+        precision: Precision,
+        (a, b): (Matrix<'_>, Matrix<'_>),
+        mut c: MatrixMut<'_>,
+        bias: Option<View<'_>>,
+        residual: View<'_>,
+    ) -> Result<()> {
+        let dtype = c.data.dtype();
+        let addend = Some(self.read(&residual, dtype)?);
+        let fits = is_aligned(&residual)
+            && bias.as_ref().is_none_or(|bias| bias.dtype() != dtype || is_aligned(bias));
+        let is_done = match &bias {
+            _ if !fits => false,
+            None => self.try_library(precision, a, b, &mut c, Write::Set, (Fused::None, addend))?,
+            Some(bias) => self.rounded(2, dtype, bias, |bias| {
+                let fused = (Fused::Bias { bias }, addend);
+                self.try_library(precision, a, b, &mut c, Write::Set, fused)
+            })?,
+        };
+        if is_done {
+            return Ok(());
+        }
+        self.multiply(precision, a, b, &mut c, Write::Set, Fused::None)?;
+        if let Some(bias) = bias {
+            self.add_bias(&mut c, bias)?;
+        }
+        self.add_assign(c.data, residual)
+    }
+
+    /// In one call where the library's GELU is as exact as the result's type.
+    fn gelu_backward(
+        &self,
+        precision: Precision,
+        (a, b): (Matrix<'_>, Matrix<'_>),
+        mut c: MatrixMut<'_>,
+        before: View<'_>,
+    ) -> Result<()> {
+        let (n, dtype) = (c.cols, c.data.dtype());
+        if dtype != Dtype::F32
+            && before.dtype() == dtype
+            && n.is_multiple_of(8)
+            && is_aligned(&before)
+        {
+            let fused = Fused::GeluBackward { before: self.read(&before, dtype)? };
+            if self.try_library(precision, a, b, &mut c, Write::Set, (fused, None))? {
+                return Ok(());
+            }
+        }
+        self.multiply(precision, a, b, &mut c, Write::Set, Fused::None)?;
+        self.activate_in_place(before, c.data)
     }
 
     fn multiply(
@@ -155,7 +231,7 @@ impl Cuda {
         write: Write,
         fused: Fused,
     ) -> Result<()> {
-        if self.try_library(precision, a, b, c, write, fused)? {
+        if self.try_library(precision, a, b, c, write, (fused, None))? {
             return Ok(());
         }
         let dtype = Dtype::of_operands(precision);
@@ -173,7 +249,9 @@ impl Cuda {
                 let grid = Self::by_rows(c.rows, c.cols);
                 launch!(self, program, "bias_add", grid, x, bias, code, width, stride)
             }
-            Fused::BiasGelu { .. } => unreachable!("its caller falls back itself"),
+            Fused::BiasGelu { .. } | Fused::GeluBackward { .. } => {
+                unreachable!("its caller falls back itself")
+            }
         }
     }
 
@@ -185,7 +263,7 @@ impl Cuda {
         b: Matrix<'_>,
         c: &mut MatrixMut<'_>,
         write: Write,
-        fused: Fused,
+        (fused, residual): (Fused, Option<u64>),
     ) -> Result<bool> {
         let (dtype, out_dtype) = (Dtype::of_operands(precision), c.data.dtype());
         if out_dtype != Dtype::F32 && out_dtype != dtype {
@@ -210,6 +288,7 @@ impl Cuda {
                         b: operand(&b, b_address),
                         c: target,
                         add: write == Write::Add,
+                        residual,
                         fused,
                     };
                     self.context.activate()?;

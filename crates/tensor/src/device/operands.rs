@@ -97,6 +97,18 @@ pub enum Epilogue<'a> {
     None,
     /// Adds a bias to every row.
     Bias(View<'a>),
+    /// Adds a bias to every row, then a matrix.
+    Residual {
+        /// One value per column, if any.
+        bias: Option<View<'a>>,
+        /// Dense, of the shape and type of the result.
+        residual: View<'a>,
+    },
+    /// Multiplies by the derivative of GELU.
+    GeluBackward {
+        /// Dense, of the shape and type of the result: input of the activation.
+        before: View<'a>,
+    },
     /// Adds a bias to every row, stores that in `before`, and applies GELU.
     BiasGelu {
         /// One value per column.

@@ -2,6 +2,8 @@
 
 use crate::attention::{self, Dropout, Rows, Shape};
 use crate::device::error::{DeviceError, Result};
+use crate::device::flat::FlatBuffers;
+use crate::device::layers::Layers;
 use crate::device::operands::{Epilogue, HeadRows, Matrix, MatrixMut};
 use crate::device::products::Products;
 use crate::device::view::{Dtype, View, ViewMut};
@@ -28,6 +30,20 @@ impl Products for Cpu {
             Epilogue::Bias(bias) => {
                 let bias = bias.as_slice()?;
                 gemm::product(self, precision, a, b, target(out), write, Some(bias));
+            }
+            Epilogue::Residual { bias, residual } => {
+                assert!(write == Write::Set && row_stride == cols, "a residual is added once");
+                gemm::product(self, precision, a, b, target(out), write, None);
+                if let Some(bias) = bias {
+                    self.bias_add(ViewMut::of(out), bias)?;
+                }
+                self.add_assign(ViewMut::of(out), residual)?;
+            }
+            Epilogue::GeluBackward { before } => {
+                assert!(write == Write::Set && row_stride == cols, "a gradient is overwritten");
+                gemm::product(self, precision, a, b, target(out), write, None);
+                let dy = out.to_vec();
+                gelu::backward(self, before.as_slice()?, &dy, out);
             }
             Epilogue::BiasGelu { bias, before } => {
                 let (bias, before) = (bias.as_slice()?, before.into_slice()?);

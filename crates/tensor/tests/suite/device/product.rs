@@ -136,6 +136,64 @@ fn bias_and_gelu_are_an_epilogue() {
 }
 
 #[test]
+fn a_residual_is_added_after_the_bias() {
+    for (m, n, k) in [(5, 7, 9), (48, 64, 32)] {
+        let (a, b, residual) = (numbers(7, m * k), numbers(8, n * k), numbers(11, m * n));
+        let bias = numbers(9, n);
+        for with_bias in [false, true] {
+            on_every_device(
+                |case| {
+                    let (a, b, residual) =
+                        (case.upload(&a), case.upload(&b), case.upload(&residual));
+                    let (bias, mut out) = (case.upload_f32(&bias), case.poisoned(m * n));
+                    let (a, b) = matrices((m, n, k), (false, true), a.view(), b.view());
+                    let (bias, residual) = (with_bias.then(|| bias.view()), residual.view());
+                    let (target, add) = (
+                        MatrixMut::new(out.view_mut(), m, n),
+                        Epilogue::Residual { bias, residual },
+                    );
+                    case.device.product(case.precision(), a, b, target, Write::Set, add).unwrap();
+                    vec![case.download(&out)]
+                },
+                |case, got| {
+                    let mut sum = oracle((m, n, k), (false, true), &case.wide(&a), &case.wide(&b));
+                    if with_bias {
+                        sum = reference::bias::add(&sum, &case.wide(&bias));
+                    }
+                    let residual = case.wide(&residual);
+                    sum.iter_mut().zip(residual).for_each(|(sum, other)| *sum += other);
+                    case.assert_close("sum", &got[0], &sum, k);
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn the_gradient_of_gelu_is_an_epilogue() {
+    for (m, n, k) in [(5, 7, 9), (48, 64, 32)] {
+        let (a, b, before) = (numbers(7, m * k), numbers(8, n * k), numbers(12, m * n));
+        let a: Vec<f32> = a.iter().map(|x| x / 8.0).collect();
+        on_every_device(
+            |case| {
+                let (a, b, before) = (case.upload(&a), case.upload(&b), case.upload(&before));
+                let mut out = case.poisoned(m * n);
+                let (a, b) = matrices((m, n, k), (false, true), a.view(), b.view());
+                let epilogue = Epilogue::GeluBackward { before: before.view() };
+                let target = MatrixMut::new(out.view_mut(), m, n);
+                case.device.product(case.precision(), a, b, target, Write::Set, epilogue).unwrap();
+                vec![case.download(&out)]
+            },
+            |case, got| {
+                let dy = oracle((m, n, k), (false, true), &case.wide(&a), &case.wide(&b));
+                let dx = reference::gelu::backward(&case.wide(&before), &dy);
+                case.assert_close("gradient", &got[0], &dx, k);
+            },
+        );
+    }
+}
+
+#[test]
 fn f32_operands_are_rounded_to_the_precision() {
     let (m, n, k) = (33, 40, 72);
     let (a, b) = (numbers(10, m * k), numbers(11, k * n));
