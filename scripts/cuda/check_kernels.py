@@ -1,19 +1,23 @@
 """Compiles every CUDA kernel by NVRTC, without a GPU.
 
-    pip install nvidia-cuda-nvrtc-cu12
-    python3 scripts/cuda/check_kernels.py [--library PATH] [--arch sm_90] [--verbose]
+    python3 scripts/cuda/check_kernels.py [--library PATH | --install] [--arch sm_90] [--verbose]
 
-NVRTC is looked for in the Python package, then on the library path. Exit code 0: all compile, or
-NVRTC is not installed (said in one line); 1: a kernel does not compile (with the compiler's log).
+NVRTC is looked for in its Python package, then on the library path. With --install it is installed
+by pip into target/nvrtc, as pip is configured here, where none is found; later calls find it there.
+Exit code 0: all compile, or there is no NVRTC (said in one line); 1: a kernel does not compile (with
+the compiler's log).
 """
 
 import argparse
 import ctypes
 import glob
 import os
+import subprocess
 import sys
 
 KERNELS = os.path.join(os.path.dirname(__file__), "../../crates/tensor/src/cuda/kernels")
+PACKAGE = "nvidia-cuda-nvrtc-cu12"
+INSTALLED = os.path.join(os.path.dirname(__file__), "../../target/nvrtc")
 TYPES = ["float", "bf16", "f16"]
 # Attention is compiled for the head dimension of the model.
 HEAD_DIMS = [6, 64, 128, 256]
@@ -21,7 +25,7 @@ HEAD_DIMS = [6, 64, 128, 256]
 
 def load(path):
     """NVRTC from a path, the Python package or the library path; None if there is none."""
-    folders = [os.path.join(p, "nvidia/*/lib/libnvrtc.so.*") for p in sys.path]
+    folders = [os.path.join(p, "nvidia/*/lib/libnvrtc.so.*") for p in [INSTALLED, *sys.path]]
     found = [f for folder in folders for f in glob.glob(folder) if "alt" not in f]
     for name in [path] if path else found + ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]:
         try:
@@ -32,6 +36,16 @@ def load(path):
         except OSError:
             continue
     return None
+
+
+def install():
+    """Installs NVRTC; returns why it could not."""
+    print(f"installing {PACKAGE} into {os.path.relpath(INSTALLED)}", flush=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip += ["--retries", "1", "--no-deps", "--only-binary", ":all:", "--target", INSTALLED, PACKAGE]
+    done = subprocess.run(pip, capture_output=True, text=True)
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return None if done.returncode == 0 else (lines or ["pip failed"])[-1]
 
 
 def compile_one(nvrtc, name, source, options):
@@ -56,13 +70,17 @@ def compile_one(nvrtc, name, source, options):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--library")
+    parser.add_argument("--install", action="store_true", help="by pip, where none is found")
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--save", help="folder for the machine code")
     args = parser.parse_args()
-    nvrtc = load(args.library)
+    nvrtc, why = load(args.library), f"the package {PACKAGE} has it"
+    if nvrtc is None and args.install:
+        why = install()
+        nvrtc = load(args.library)
     if nvrtc is None:
-        print("skipped: NVRTC is not installed; the package nvidia-cuda-nvrtc-cu12 has it")
+        print(f"skipped: NVRTC is not installed; {why}")
         return 0
     common = open(os.path.join(KERNELS, "common.cuh")).read()
     failures = count = 0

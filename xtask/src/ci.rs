@@ -80,13 +80,14 @@ fn deny() -> Result<()> {
     shell::run(&mut shell::cargo("deny --offline check licenses bans sources"))
 }
 
-/// Compiles the CUDA kernels without a GPU, where Python finds NVRTC; nothing is downloaded.
+/// Compiles the CUDA kernels without a GPU, by NVRTC, which pip installs where Python finds none.
+/// A registry out of reach is no failure.
 fn kernels() -> Result<()> {
     if !shell::succeeds(Command::new("python3").arg("--version")) {
         shell::say("   skipped: python3 is not installed");
         return Ok(());
     }
-    shell::run(Command::new("python3").arg("scripts/cuda/check_kernels.py"))
+    shell::run(Command::new("python3").args(["scripts/cuda/check_kernels.py", "--install"]))
 }
 
 fn clippy() -> Result<()> {

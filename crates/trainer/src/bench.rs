@@ -4,6 +4,7 @@ use crate::figures::median;
 use crate::learner::Learner;
 use crate::materialize::materialize;
 use crate::microbatch::microbatch_of;
+use crate::operation_profile::{self, Floor, OperationProfile};
 use crate::{TrainError, device, feed};
 use lockstep_comm::Comm;
 use lockstep_config::{Dtype, Recipe};
@@ -15,7 +16,9 @@ use lockstep_parallel::from_recipe::{self, mesh_of};
 use lockstep_parallel::groups::fix_algorithms;
 use lockstep_parallel::{Groups, Replica, StepHost};
 use lockstep_platform::World;
-use lockstep_tensor::device::{Compute, Device, Dtype as DeviceDtype, Epilogue, Matrix, MatrixMut};
+use lockstep_tensor::device::{
+    Compute, Device, Dtype as DeviceDtype, Epilogue, Matrix, MatrixMut, OperationTime,
+};
 use lockstep_tensor::gemm::{Precision, Write};
 use lockstep_tensor::{Cpu, peak};
 use serde::Serialize;
@@ -42,19 +45,40 @@ pub struct BenchTrain {
     pub kernels: String,
     pub num_params: u64,
     pub step_seconds: Vec<f64>,
+    /// Rank 0's device time by operation, where steps were profiled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_operation: Option<OperationProfile>,
 }
 
-/// Trains `num_steps` timed steps of the recipe and writes no run folder. Rank 0 returns the
+/// Steps of a benchmark after the warm-up.
+#[derive(Clone, Copy, Debug)]
+pub struct BenchSteps {
+    /// Timed steps.
+    pub timed: u64,
+    /// Steps after these whose operations an accelerator records.
+    pub profiled: u64,
+}
+
+/// Trains timed and profiled steps of the recipe and writes no run folder. Rank 0 returns the
 /// figures.
 pub fn bench_train(
     recipe: &Recipe,
     world: &World,
     comm: &Comm,
-    num_steps: u64,
+    steps: BenchSteps,
 ) -> Result<Option<BenchTrain>, TrainError> {
     let compute = device::open(recipe, world, comm)?;
-    let bench = bench_on(&compute, recipe, world, comm, num_steps)?;
-    Ok((comm.group_rank() == 0).then_some(bench))
+    let (mut bench, times) = bench_on(&compute, recipe, world, comm, steps)?;
+    if comm.group_rank() != 0 {
+        return Ok(None);
+    }
+    // Other ranks have ended their work, and the model has released its memory.
+    if let Some(device) = compute.accelerator().filter(|_| steps.profiled > 0) {
+        let floor = Floor::measure(&**device, world)?;
+        bench.by_operation =
+            Some(floor.compare(&times, steps.profiled, bench.step_seconds_median)?);
+    }
+    Ok(Some(bench))
 }
 
 fn bench_on(
@@ -62,16 +86,16 @@ fn bench_on(
     recipe: &Recipe,
     world: &World,
     comm: &Comm,
-    num_steps: u64,
-) -> Result<BenchTrain, TrainError> {
+    steps: BenchSteps,
+) -> Result<(BenchTrain, Vec<OperationTime>), TrainError> {
     fix_algorithms(recipe, comm);
     let groups = Groups::new(comm, mesh_of(recipe))?;
     let mut feed = feed::open(recipe, world, groups.data())?;
     let mut learner = materialize(recipe, cpu, &groups, world)?;
     let mut loader = feed.loader(world, Cursor::start())?;
     let mut targets = feed::Targets::new(&feed, groups.data());
-    let mut step_seconds = Vec::new();
-    for step in 0..WARM_UP_STEPS + num_steps {
+    let mut step = 0;
+    let mut time_step = || -> Result<f64, TrainError> {
         let start = world.clock().now();
         learner.enter(recipe, step)?;
         let batch = loader.next_batch()?;
@@ -82,10 +106,17 @@ fn bench_on(
         let mut host = TimedStep { recipe, batch, num_targets, count, lr };
         replica.run_step(cpu, recipe.train.seed, step, optimizer, clip, &mut host)?;
         optimizer.check().map_err(TrainError::StateLost)?;
-        if step >= WARM_UP_STEPS {
-            step_seconds.push(world.clock().since(start).as_secs_f64());
-        }
+        step += 1;
+        Ok(world.clock().since(start).as_secs_f64())
+    };
+    for _ in 0..WARM_UP_STEPS {
+        time_step()?;
     }
+    let step_seconds = (0..steps.timed).map(|_| time_step()).collect::<Result<Vec<_>, _>>()?;
+    let times = match steps.profiled {
+        0 => Vec::new(),
+        num_steps => operation_profile::record(cpu.device(), num_steps, || time_step().map(drop))?,
+    };
     let step_seconds_median = median(&step_seconds);
     let tokens_per_second = recipe.tokens_per_step() as f64 / step_seconds_median;
     let blueprint = learner.replica.blueprint();
@@ -98,7 +129,7 @@ fn bench_on(
         None => fma_peak_gflops(cpu, world),
     };
     let fma_peak_gflops = of_rank * comm.group_size() as f64;
-    Ok(BenchTrain {
+    let bench = BenchTrain {
         tokens_per_second,
         gflops,
         fma_peak_gflops,
@@ -112,7 +143,9 @@ fn bench_on(
         kernels: cpu.accelerator().map_or_else(|| cpu.isa().to_string(), |it| it.name()),
         num_params: blueprint.num_params() as u64,
         step_seconds,
-    })
+        by_operation: None,
+    };
+    Ok((bench, times))
 }
 
 /// A step that always updates.

@@ -76,6 +76,12 @@ pub enum TrainError {
         /// Work that stays on the host.
         reason: &'static str,
     },
+    /// A profile by operation without a device that records it.
+    #[error(
+        "times by operation need an accelerator, but this run computes on the CPU; try --set \
+         run.device=cuda"
+    )]
+    NoAccelerator,
     /// A parameter pattern matches nothing.
     #[error(
         "{key}[{index}].match = \"{pattern}\" matches no parameter of this model; there are \
@@ -367,6 +373,7 @@ impl TrainError {
             | Self::NothingToDo { .. }
             | Self::Isa { .. }
             | Self::CpuOnly { .. }
+            | Self::NoAccelerator
             | Self::NoSuchParams { .. }
             | Self::AllFrozen { .. }
             | Self::CustomModel { .. }

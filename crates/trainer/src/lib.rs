@@ -24,7 +24,8 @@
 //! - [`mod@compare`]: bitwise comparison of two runs; [`run_list`]: the runs of a folder;
 //!   [`failure_record`]: why a run failed.
 //! - [`curvature`]: largest Hessian eigenvalue.
-//! - [`mod@bench`]: throughput and fraction of the machine's peak.
+//! - [`mod@bench`]: throughput and fraction of the machine's peak; [`operation_profile`]: time of a
+//!   step by operation of its device.
 //!
 //! # Example
 //! ```
@@ -68,6 +69,7 @@ pub mod kernel_cache;
 pub mod learner;
 pub mod materialize;
 mod microbatch;
+pub mod operation_profile;
 mod options;
 pub mod pretrained;
 pub mod restore;

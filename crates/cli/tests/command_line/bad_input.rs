@@ -171,6 +171,8 @@ fn a_missing_or_different_run_is_refused() {
 fn invalid_options_are_refused() {
     let folder = Folder::new();
     refused(&folder, &["bench", "train", "--steps", "0"], &["--steps 0"]);
+    let by_operation = ["bench", "train", "--by-operation", "--set", "run.device=cpu"];
+    refused(&folder, &by_operation, &["need an accelerator", "run.device=cuda"]);
     refused(&folder, &["generate", "--temperature", "-1"], &["--temperature -1"]);
     refused(&folder, &["generate", "--top-p", "0"], &["--top-p 0"]);
     refused(&folder, &["generate", "--top-p", "-0.5"], &["--top-p -0.5"]);

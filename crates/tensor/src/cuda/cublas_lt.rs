@@ -7,11 +7,13 @@
 use super::algorithms::{self, Algorithm, Algorithms, Problem, WORKSPACE_BYTES};
 use super::driver::Handle;
 use super::library::{Library, functions};
+use super::recorder::Recorder;
 use crate::device::error::{DeviceError, Result};
+use crate::device::profile::{Operation, ProductShape};
 use crate::device::view::Dtype;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 functions! {
     /// Functions of cuBLASLt, by the names of its header.
@@ -122,6 +124,24 @@ pub(super) struct Call {
     pub(super) fused: Fused,
 }
 
+impl Call {
+    /// The product in a profile.
+    const fn operation(&self) -> Operation {
+        Operation::Product(ProductShape {
+            mnk: self.shape,
+            operands: self.dtype,
+            result: self.out_dtype,
+            transposed: [self.a.transposed, self.b.transposed],
+            add: self.add,
+            epilogue: match self.fused {
+                Fused::None => "",
+                Fused::Bias { .. } => "bias",
+                Fused::BiasGelu { .. } => "bias, gelu",
+            },
+        })
+    }
+}
+
 /// The library, its handle, and the algorithms of the run.
 pub(super) struct CublasLt {
     functions: Functions,
@@ -129,6 +149,7 @@ pub(super) struct CublasLt {
     /// Version of the library and class of the device, which algorithms belong to.
     source: String,
     lists: Mutex<Lists>,
+    recorder: Arc<Recorder>,
 }
 
 #[derive(Default)]
@@ -159,13 +180,18 @@ impl Drop for Descriptor {
 
 impl CublasLt {
     /// Opens the library for a device of this compute capability, whose context must be active.
-    pub(super) fn new(functions: Functions, (major, minor): (i32, i32)) -> Result<Self> {
+    pub(super) fn new(
+        functions: Functions,
+        (major, minor): (i32, i32),
+        recorder: &Arc<Recorder>,
+    ) -> Result<Self> {
         let version = functions.version()?.map(|number| number.to_string()).join(".");
         let source = format!("cuBLASLt {version}, compute capability {major}.{minor}");
         let mut handle = null_mut();
         // SAFETY: writes the handle.
         check("cublasLtCreate", unsafe { (functions.create)(&raw mut handle) })?;
-        Ok(Self { functions, handle, source, lists: Mutex::default() })
+        let (lists, recorder) = (Mutex::default(), Arc::clone(recorder));
+        Ok(Self { functions, handle, source, lists, recorder })
     }
 
     /// The list of the algorithms that were chosen or set so far.
@@ -247,28 +273,31 @@ impl CublasLt {
         let Some(algorithm) = self.choose(problem, &desc, layouts)? else { return Ok(false) };
         let adds = call.add || call.residual.is_some();
         let (alpha, beta) = (1.0f32, if adds { 1.0f32 } else { 0.0 });
-        // SAFETY: descriptors describe the memory that the caller guarantees.
-        let code = unsafe {
-            (f.matmul)(
-                self.handle,
-                desc.handle,
-                &raw const alpha,
-                b.address,
-                first.handle,
-                a.address,
-                second.handle,
-                &raw const beta,
-                addend,
-                target.handle,
-                c.0,
-                target.handle,
-                &raw const algorithm.data,
-                workspace,
-                WORKSPACE_BYTES,
-                stream,
-            )
+        let queue = || {
+            // SAFETY: descriptors describe the memory that the caller guarantees.
+            let code = unsafe {
+                (f.matmul)(
+                    self.handle,
+                    desc.handle,
+                    &raw const alpha,
+                    b.address,
+                    first.handle,
+                    a.address,
+                    second.handle,
+                    &raw const beta,
+                    addend,
+                    target.handle,
+                    c.0,
+                    target.handle,
+                    &raw const algorithm.data,
+                    workspace,
+                    WORKSPACE_BYTES,
+                    stream,
+                )
+            };
+            check("cublasLtMatmul", code)
         };
-        check("cublasLtMatmul", code)?;
+        self.recorder.around(|| (call.operation(), None), queue)?;
         Ok(true)
     }
 

@@ -417,6 +417,16 @@ impl CudaEvent {
         // SAFETY: a valid event.
         driver.check("cuEventSynchronize", unsafe { (driver.event_synchronize)(self.handle) })
     }
+
+    /// Seconds from this event to one after it, both of which are done; the context must be active.
+    pub(super) fn until(&self, end: &Self) -> Result<f64> {
+        let (driver, mut milliseconds) = (&self.context.driver, 0.0);
+        // SAFETY: both events are recorded; writes one number.
+        let code =
+            unsafe { (driver.event_elapsed)(&raw mut milliseconds, self.handle, end.handle) };
+        driver.check("cuEventElapsedTime", code)?;
+        Ok(f64::from(milliseconds) / 1e3)
+    }
 }
 
 impl Drop for CudaEvent {

@@ -8,6 +8,7 @@ use super::staging::Staging;
 use crate::device::error::{DeviceError, Result};
 use crate::device::memory::{Event, Memory, MemoryInfo};
 use crate::device::operands::check_rows;
+use crate::device::profile::{Operation, OperationTime, Transfer};
 use crate::device::view::{Buffer, Dtype, Place, View, ViewMut};
 use crate::gemm::Precision;
 
@@ -18,7 +19,7 @@ impl Cuda {
     /// `bytes` must be writable at `to`, and at `from` be memory of this device.
     pub(super) unsafe fn download(&self, from: u64, to: *mut u8, bytes: usize) -> Result<()> {
         // SAFETY: the caller guarantees both sides.
-        self.staged(1, |staging| unsafe { staging.download(from, to, bytes) })
+        self.staged(1, bytes, |staging| unsafe { staging.download(from, to, bytes) })
     }
 
     /// Calls `body` with the pinned memory of a direction. A failure releases it, which waits for
@@ -26,11 +27,14 @@ impl Cuda {
     fn staged(
         &self,
         direction: usize,
+        bytes: usize,
         body: impl FnOnce(&mut Staging) -> Result<()>,
     ) -> Result<()> {
         let mut place = self.staging[direction].lock().expect("no copy panics");
         let mut staging = place.take().map_or_else(|| Staging::new(&self.context), Ok)?;
-        body(&mut staging)?;
+        let direction = [Transfer::ToDevice, Transfer::ToHost][direction];
+        self.recorder
+            .around(|| (Operation::Copy(direction), Some(bytes as u64)), || body(&mut staging))?;
         *place = Some(staging);
         Ok(())
     }
@@ -80,7 +84,9 @@ impl Memory for Cuda {
             (Place::Host, Place::Cuda(_)) => {
                 let target = self.write(&to, dtype)?;
                 // SAFETY: both sides have this size.
-                self.staged(0, |staging| unsafe { staging.upload(from.address(), target, bytes) })
+                self.staged(0, bytes, |staging| unsafe {
+                    staging.upload(from.address(), target, bytes)
+                })
             }
             (Place::Cuda(_), Place::Host) => {
                 let source = self.read(&from, dtype)?;
@@ -90,9 +96,14 @@ impl Memory for Cuda {
             (Place::Cuda(_), Place::Cuda(_)) => {
                 let (source, target) = (self.read(&from, dtype)?, self.write(&to, dtype)?);
                 let Context { driver, stream, .. } = &*self.context;
-                // SAFETY: both sides have this size, on this device.
-                let code = unsafe { (driver.copy_inside)(target, source, bytes, *stream) };
-                self.context.check("cuMemcpyDtoDAsync", code)
+                self.recorder.around(
+                    || (Operation::Copy(Transfer::Inside), Some(2 * bytes as u64)),
+                    || {
+                        // SAFETY: both sides have this size, on this device.
+                        let code = unsafe { (driver.copy_inside)(target, source, bytes, *stream) };
+                        self.context.check("cuMemcpyDtoDAsync", code)
+                    },
+                )
             }
         }
     }
@@ -113,9 +124,15 @@ impl Memory for Cuda {
         let source = (self.read(&from, dtype)?, from_stride * size);
         let target = (self.write(&to, dtype)?, to_stride * size);
         let copy = Copy2d::inside(source, target, cols * size, rows);
-        // SAFETY: the rows are inside both operands, which were checked.
-        let code = unsafe { (self.context.driver.copy_2d)(&raw const copy, self.context.stream) };
-        self.context.check("cuMemcpy2DAsync", code)
+        let Context { driver, stream, .. } = &*self.context;
+        self.recorder.around(
+            || (Operation::Copy(Transfer::Rows), Some(2 * (rows * cols * size) as u64)),
+            || {
+                // SAFETY: the rows are inside both operands, which were checked.
+                let code = unsafe { (driver.copy_2d)(&raw const copy, *stream) };
+                self.context.check("cuMemcpy2DAsync", code)
+            },
+        )
     }
 
     fn fill(&self, to: ViewMut<'_>, value: f32) -> Result<()> {
@@ -153,13 +170,15 @@ impl Memory for Cuda {
     fn seconds_between(&self, start: &Event, end: &Event) -> Result<Option<f64>> {
         let (Some(first), Some(second)) = (of_cuda(start), of_cuda(end)) else { return Ok(None) };
         self.wait_on_host(end)?;
-        let mut milliseconds = 0.0;
-        // SAFETY: both events are recorded; writes one number.
-        let code = unsafe {
-            (self.context.driver.event_elapsed)(&raw mut milliseconds, first.handle, second.handle)
-        };
-        self.context.check("cuEventElapsedTime", code)?;
-        Ok(Some(f64::from(milliseconds) / 1e3))
+        first.until(second).map(Some)
+    }
+
+    fn start_profile(&self) {
+        self.recorder.start();
+    }
+
+    fn take_profile(&self) -> Result<Vec<OperationTime>> {
+        self.recorder.take()
     }
 }
 

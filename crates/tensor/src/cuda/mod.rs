@@ -10,7 +10,7 @@
 //! # Layout
 //! - `library`, `driver`, `nvrtc`, `cublas_lt`: the libraries, as tables of function pointers;
 //!   `algorithms`: the list of chosen products.
-//! - `programs`: sources, machine code and launches; `staging`: pinned memory.
+//! - `programs`: sources, machine code and launches; `staging`: pinned memory; `recorder`: profiles.
 //! - `memory`, `products`, `attention`, `layers`, `losses`, `flat`: the operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
 #![expect(clippy::cast_possible_wrap, reason = "C interfaces have signed counts")]
@@ -28,6 +28,7 @@ mod memory;
 mod nvrtc;
 mod products;
 mod programs;
+mod recorder;
 mod staging;
 
 use crate::attention::Shape;
@@ -38,6 +39,7 @@ use cublas_lt::CublasLt;
 use driver::{Context, Description, DeviceMemory, Driver};
 use nvrtc::Nvrtc;
 use programs::Programs;
+use recorder::Recorder;
 use staging::Staging;
 use std::sync::{Arc, Mutex};
 
@@ -53,6 +55,8 @@ pub struct Cuda {
     num_multiprocessors: usize,
     programs: Programs,
     blas: CublasLt,
+    /// Times of operations; the programs and the library have it too.
+    recorder: Arc<Recorder>,
     /// Temporary memory of operations, which run one after another: partial sums and rounded
     /// operands; a rounded bias; and the workspace of products.
     scratch: [Mutex<Option<Scratch>>; 4],
@@ -126,9 +130,11 @@ pub fn open(index: usize) -> Result<Cuda> {
 pub fn open_with_cache(index: usize, cache: Arc<dyn KernelCache>) -> Result<Cuda> {
     let Installation { driver, device, nvrtc, blas } = Installation::find(index)?;
     let context = Arc::new(Context::open(&driver, &device)?);
+    let recorder = Arc::new(Recorder::new(&context));
     Ok(Cuda {
-        programs: Programs::new(&context, device.capability, nvrtc, cache),
-        blas: CublasLt::new(blas, device.capability)?,
+        programs: Programs::new(&context, &recorder, device.capability, nvrtc, cache),
+        blas: CublasLt::new(blas, device.capability, &recorder)?,
+        recorder,
         name: device.name,
         capability: device.capability,
         num_multiprocessors: device.num_multiprocessors,

@@ -2,8 +2,10 @@
 
 use super::driver::{Context, Handle};
 use super::nvrtc::Nvrtc;
+use super::recorder::Recorder;
 use crate::device::error::{DeviceError, Result};
 use crate::device::kernel_cache::KernelCache;
+use crate::device::profile::Operation;
 use crate::device::view::Dtype;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -80,6 +82,7 @@ pub(super) fn arg<T>(x: &T) -> *mut c_void {
 /// Loaded programs of a device.
 pub(super) struct Programs {
     context: Arc<Context>,
+    recorder: Arc<Recorder>,
     arch: String,
     cache: Arc<dyn KernelCache>,
     nvrtc: Nvrtc,
@@ -97,12 +100,14 @@ unsafe impl Send for Module {}
 impl Programs {
     pub(super) fn new(
         context: &Arc<Context>,
+        recorder: &Arc<Recorder>,
         (major, minor): (i32, i32),
         nvrtc: Nvrtc,
         cache: Arc<dyn KernelCache>,
     ) -> Self {
-        let (context, arch) = (Arc::clone(context), format!("sm_{major}{minor}"));
-        Self { context, arch, cache, nvrtc, modules: Mutex::default() }
+        let (context, recorder) = (Arc::clone(context), Arc::clone(recorder));
+        let (arch, modules) = (format!("sm_{major}{minor}"), Mutex::default());
+        Self { context, recorder, arch, cache, nvrtc, modules }
     }
 
     /// Queues one kernel.
@@ -133,13 +138,16 @@ impl Programs {
         }
         let [x, y, z, threads, shared] =
             [x, y, z, grid.threads, shared].map(|count| count as c_uint);
-        // SAFETY: the caller guarantees the arguments; the stream is that of this context.
-        let code = unsafe {
-            let stream = self.context.stream;
-            let args = args.as_mut_ptr();
-            (driver.launch)(function, x, y, z, threads, 1, 1, shared, stream, args, null_mut())
+        let launch = || {
+            // SAFETY: the caller guarantees the arguments; the stream is that of this context.
+            let code = unsafe {
+                let stream = self.context.stream;
+                let args = args.as_mut_ptr();
+                (driver.launch)(function, x, y, z, threads, 1, 1, shared, stream, args, null_mut())
+            };
+            driver.check("cuLaunchKernel", code)
         };
-        driver.check("cuLaunchKernel", code)
+        self.recorder.around(|| (Operation::Kernel(name, program.dtype), None), launch)
     }
 
     fn function(&self, program: Program, name: &'static str) -> Result<Handle> {

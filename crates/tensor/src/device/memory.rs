@@ -1,6 +1,7 @@
 //! Memory of a device, and the order of its work.
 
 use super::error::{DeviceError, Result};
+use super::profile::OperationTime;
 use super::view::{Buffer, Dtype, View, ViewMut};
 use crate::gemm::Precision;
 use std::any::Any;
@@ -66,4 +67,13 @@ pub trait Memory: Send + Sync {
 
     /// Seconds between two events, where the device measures them; waits for the second.
     fn seconds_between(&self, start: &Event, end: &Event) -> Result<Option<f64>>;
+
+    /// Starts to record the time of every operation, where the device can.
+    fn start_profile(&self) {}
+
+    /// Ends the record and returns the time of every operation since its start, the longest first;
+    /// waits for them. Empty where the device records nothing.
+    fn take_profile(&self) -> Result<Vec<OperationTime>> {
+        Ok(Vec::new())
+    }
 }

@@ -16,6 +16,7 @@
 //! - [`open`]: the accelerator of a rank, by choice; [`kernel_cache`]: its machine code.
 //! - [`compute`]: the resources of a rank; [`dual_buffer`]: buffers that the host uses as well.
 //! - [`memory`], [`products`], [`layers`], [`losses`], [`flat`]: the operations.
+//! - [`profile`]: the time of each operation, where a device records it.
 //! - `cpu`: the operations on the CPU.
 
 pub mod compute;
@@ -30,6 +31,7 @@ pub mod memory;
 pub mod open;
 pub mod operands;
 pub mod products;
+pub mod profile;
 pub mod view;
 
 pub use compute::Compute;
@@ -45,6 +47,7 @@ pub use operands::{
     Activation, Epilogue, HeadRows, Matrix, MatrixMut, Momentum, Norm, Rates, Rule,
 };
 pub use products::Products;
+pub use profile::{Operation, OperationTime, ProductShape, Transfer, merge_times};
 pub use view::{Buffer, Dtype, Element, View, ViewMut};
 
 /// Compute device of a rank. Panics when shapes do not fit; errors are failures of the device.

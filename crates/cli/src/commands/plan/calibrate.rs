@@ -16,7 +16,9 @@ use lockstep_planner::traffic::{Call, Interconnect, Lengths, SelectedSchedules};
 use lockstep_platform::World;
 use lockstep_schedule::{Contributions, Op};
 use lockstep_tensor::reduce;
-use lockstep_trainer::bench::{BenchTrain, bench_train, decode_seconds, tile_peak_gflops};
+use lockstep_trainer::bench::{
+    BenchSteps, BenchTrain, bench_train, decode_seconds, tile_peak_gflops,
+};
 use lockstep_trainer::device;
 use std::path::PathBuf;
 
@@ -377,7 +379,7 @@ fn measure_recipe(world: &World, recipe: &Recipe, num_steps: u64) -> Result<Benc
     );
     let comm = &Comm::threads(world, 1, &lockstep_comm::Options::default())
         .map_err(|error| Failure::bug(error.to_string()))?[0];
-    let bench = bench_train(recipe, world, comm, num_steps)?;
+    let bench = bench_train(recipe, world, comm, BenchSteps { timed: num_steps, profiled: 0 })?;
     Ok(bench.expect("rank 0 returns a result"))
 }
 

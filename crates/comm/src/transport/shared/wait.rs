@@ -7,7 +7,8 @@
 //!
 //! A thread that waits long publishes the rank that it waits for, and a heartbeat of its rank. At
 //! its deadline a rank follows these from peer to peer and blames the end of the chain: a rank that
-//! waits for none, or whose heartbeat has stopped.
+//! waits for none, or whose heartbeat has stopped. A wait that ended at its deadline stays published
+//! until the next one begins: a rank that is about to report another is not the end of a chain.
 
 use std::io::Write;
 use std::sync::MutexGuard;
@@ -71,7 +72,7 @@ impl SharedWorld {
         let timeout = timeout_at(self.world.clock().now());
         if timeout.is_zero() {
             // Earlier waits have used all of it, each with its margin.
-            return Err(Interruption::Deadline { peer: LongWait::new(self, peer).blocking_rank() });
+            return Err(LongWait::new(self, peer).time_out());
         }
         // Counted from here, not from the end of the yields, and with a margin: a peer that has
         // waited since the same moment, perhaps on a network, can report its own timeout first.
@@ -105,8 +106,7 @@ impl SharedWorld {
             }
             long_wait.check();
             if remaining.is_zero() {
-                let peer = long_wait.blocking_rank();
-                stopped = stopped.take().or(Some(Interruption::Deadline { peer }));
+                stopped = stopped.take().or_else(|| Some(long_wait.time_out()));
             }
             if stopped.is_none() {
                 self.world.shared().wait(word, previous, remaining.min(POLL_INTERVAL));
@@ -144,6 +144,9 @@ pub(crate) fn ended(peer: Rank) -> Interruption {
     Interruption::Lost { peer, reason: "its process ended".to_owned() }
 }
 
+/// Bit of a published wait that has ended at its deadline.
+const TIMED_OUT: u64 = 1 << 63;
+
 /// A long wait of a thread of this rank for another rank.
 struct LongWait<'a> {
     shared: &'a SharedWorld,
@@ -157,10 +160,17 @@ struct LongWait<'a> {
 impl<'a> LongWait<'a> {
     fn new(shared: &'a SharedWorld, peer: Rank) -> Self {
         let published = peer.0 as u64 + 1;
-        let word = published_waits().find(|&word| {
+        let replace = |word: usize, from, to| {
             let word = shared.own().word(word);
-            word.compare_exchange(0, published, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        });
+            word.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        for word in published_waits() {
+            let ended = shared.own().word(word).load(Ordering::Relaxed);
+            if ended & TIMED_OUT != 0 {
+                replace(word, ended, 0);
+            }
+        }
+        let word = published_waits().find(|&word| replace(word, 0, published));
         let since = shared.world.clock().now();
         Self { shared, peer, since, has_warned: false, word }
     }
@@ -184,6 +194,15 @@ impl<'a> LongWait<'a> {
 
     fn heartbeats(&self) -> MutexGuard<'_, Vec<(u64, Duration)>> {
         lock(&self.shared.heartbeats)
+    }
+
+    /// Ends the wait at its deadline. It stays published, because another rank whose deadline passes
+    /// before this one has reported would else blame this one.
+    fn time_out(&mut self) -> Interruption {
+        if let Some(word) = self.word.take() {
+            self.shared.own().word(word).fetch_or(TIMED_OUT, Ordering::Relaxed);
+        }
+        Interruption::Deadline { peer: self.blocking_rank() }
     }
 
     /// The end of a chain of waits that starts with this wait. A rank on another host ends a chain;
@@ -213,7 +232,8 @@ impl<'a> LongWait<'a> {
             return Vec::new();
         }
         let segment = self.shared.segment(rank);
-        let waits = published_waits().map(|word| segment.word(word).load(Ordering::Relaxed));
+        let load = |word| segment.word(word).load(Ordering::Relaxed) & !TIMED_OUT;
+        let waits = published_waits().map(load);
         let ranks =
             waits.filter_map(|word| Some(Rank(usize::try_from(word).ok()?.checked_sub(1)?)));
         ranks.filter(|rank| rank.0 < self.shared.num_ranks() && self.shared.sees(*rank)).collect()
@@ -268,5 +288,21 @@ mod tests {
         assert_eq!(blocking_rank(&mut caller), Rank(2), "rank 1 waits for this rank and for 2");
         drop(background);
         assert_eq!(blocking_rank(&mut caller), Rank(2), "one of the two waits has ended");
+    }
+
+    #[test]
+    fn a_wait_that_timed_out_is_a_link_of_the_chain_until_the_next_wait() {
+        let views = SharedWorld::threads(&lockstep_platform::real(), 3, 1 << 12).expect("a world");
+        let mut own = LongWait::new(&views[0], Rank(1));
+        let mut blocking_rank = || {
+            own.check();
+            own.blocking_rank()
+        };
+        // Rank 1 has not reported rank 2 yet when the deadline of rank 0 passes.
+        let outcome = views[1].wait_until(Rank(2), Duration::from_millis(1), || false);
+        assert!(matches!(outcome, Err(Interruption::Deadline { peer: Rank(2) })), "{outcome:?}");
+        assert_eq!(blocking_rank(), Rank(2));
+        drop(LongWait::new(&views[1], Rank(0)));
+        assert_eq!(blocking_rank(), Rank(1), "rank 1 waits for none");
     }
 }
