@@ -38,6 +38,12 @@ impl Cuda {
         Grid { blocks: (blocks, 1, 1), threads: THREADS, shared_bytes: 0 }
     }
 
+    /// Grid of an elementwise kernel over rows of `width` elements, none of whose groups of eight
+    /// crosses the end of a row.
+    pub(super) fn over_rows(&self, rows: usize, width: usize) -> Grid {
+        self.over(rows * width.next_multiple_of(PER_THREAD))
+    }
+
     /// Grid of one block per row of `width` elements.
     pub(super) fn by_rows(rows: usize, width: usize) -> Grid {
         let threads = width.div_ceil(PER_THREAD).next_multiple_of(32).min(1024);

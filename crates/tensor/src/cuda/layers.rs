@@ -412,11 +412,26 @@ impl Layers for Cuda {
         out: ViewMut<'_>,
     ) -> Result<()> {
         assert_eq!(out.len(), ids.len() * width, "one row of {width} for each token");
-        let (dtype, grid) = (out.dtype(), Self::by_rows(ids.len(), width));
-        let [first, rows, width] = [first_row, table.len() / width, width].map(|n| n as u64);
-        let (ids, table) = (self.read(&ids, Dtype::U32)?, self.read(&table, dtype)?);
-        let (program, out) = (Program::new(Source::Embedding, dtype), self.write(&out, dtype)?);
-        launch!(self, program, "embedding_forward", grid, ids, table, first, rows, width, out)
+        let (grid, code) = (self.over_rows(ids.len(), width), type_code(table.dtype())?);
+        let [tokens, first, rows, width] =
+            [ids.len(), first_row, table.len() / width, width].map(|count| count as u64);
+        let (ids, table) = (self.read(&ids, Dtype::U32)?, self.read(&table, table.dtype())?);
+        let program = Program::new(Source::Embedding, out.dtype());
+        let out = self.write(&out, out.dtype())?;
+        launch!(
+            self,
+            program,
+            "embedding_forward",
+            grid,
+            ids,
+            tokens,
+            table,
+            code,
+            first,
+            rows,
+            width,
+            out,
+        )
     }
 
     fn embedding_backward(
@@ -460,12 +475,13 @@ impl Layers for Cuda {
         x: ViewMut<'_>,
     ) -> Result<()> {
         check_positions(table.len(), x.len(), tokens_per_sequence, first_position, width);
-        let (dtype, grid) = (x.dtype(), Self::by_rows(x.len() / width, width));
-        let [tokens, first, width] =
-            [tokens_per_sequence, first_position, width].map(|count| count as u64);
-        let (table, x) = (self.read(&table, dtype)?, self.write(&x, dtype)?);
-        let program = Program::new(Source::Embedding, dtype);
-        launch!(self, program, "add_positions", grid, table, tokens, first, width, x)
+        let (rows, code) = (x.len() / width, type_code(table.dtype())?);
+        let (program, grid) =
+            (Program::new(Source::Embedding, x.dtype()), self.over_rows(rows, width));
+        let [rows, tokens, first, width] =
+            [rows, tokens_per_sequence, first_position, width].map(|count| count as u64);
+        let (table, x) = (self.read(&table, table.dtype())?, self.write(&x, x.dtype())?);
+        launch!(self, program, "add_positions", grid, table, code, tokens, first, rows, width, x)
     }
 
     fn positions_backward(

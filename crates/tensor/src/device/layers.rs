@@ -95,7 +95,7 @@ pub trait Layers {
     fn column_sums(&self, x: View<'_>, sums: ViewMut<'_>) -> Result<()>;
 
     /// Sets each row to the row of its id in a table that starts at row `first_row`, or to -0 where
-    /// that is outside.
+    /// that is outside. The table may be `f32` beside other activations.
     fn embedding_forward(
         &self,
         ids: View<'_>,
@@ -116,7 +116,8 @@ pub trait Layers {
         dtable: ViewMut<'_>,
     ) -> Result<()>;
 
-    /// Adds to row t the table's row `first_position + t % tokens_per_sequence`.
+    /// Adds to row t the table's row `first_position + t % tokens_per_sequence`; the table may be
+    /// `f32` beside other activations.
     fn add_positions(
         &self,
         table: View<'_>,

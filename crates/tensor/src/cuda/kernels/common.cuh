@@ -46,39 +46,131 @@ __device__ __forceinline__ void put(void* p, int type, u64 i, float x) {
     else ((f16*)p)[i] = narrow<f16>(x);
 }
 
-// Eight elements in registers; memory is accessed 16 bytes at a time where the address allows.
-template <class E> struct alignas(16) Eight { E v[8]; };
+// Two elements of a two-byte type in 32 bits, the first in the lower half.
+template <class E> __device__ __forceinline__ float2 widen2(u32 bits);
+template <> __device__ __forceinline__ float2 widen2<bf16>(u32 bits) {
+    return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
+}
+template <> __device__ __forceinline__ float2 widen2<f16>(u32 bits) {
+    f16 low, high;
+    asm("mov.b32 {%0, %1}, %2;" : "=h"(low.bits), "=h"(high.bits) : "r"(bits));
+    return make_float2(widen(low), widen(high));
+}
 
-template <class E>
-__device__ __forceinline__ void load8(float (&x)[8], const E* p, u64 i, u64 n) {
-    if (i + 8 <= n && ((u64)(p + i) & 15) == 0) {
-        Eight<E> e = *(const Eight<E>*)(p + i);
+template <class E> __device__ __forceinline__ u32 narrow2(float low, float high);
+template <> __device__ __forceinline__ u32 narrow2<bf16>(float low, float high) {
+    u32 bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+template <> __device__ __forceinline__ u32 narrow2<f16>(float low, float high) {
+    u32 bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+
+// Words of N elements, and their conversion.
+template <int N, class E> struct Packed {
+    static constexpr int BYTES = N * sizeof(E), WORDS = BYTES / 4, ALIGNMENT = BYTES < 16 ? BYTES : 16;
+    u32 word[WORDS];
+
+    __device__ __forceinline__ void unpack(float (&x)[N]) const {
 #pragma unroll
-        for (int j = 0; j < 8; ++j) x[j] = widen(e.v[j]);
+        for (int w = 0; w < WORDS; ++w) {
+            if constexpr (sizeof(E) == 4) x[w] = __uint_as_float(word[w]);
+            else {
+                float2 two = widen2<E>(word[w]);
+                x[2 * w] = two.x;
+                x[2 * w + 1] = two.y;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void pack(const float (&x)[N]) {
+#pragma unroll
+        for (int w = 0; w < WORDS; ++w) {
+            if constexpr (sizeof(E) == 4) word[w] = __float_as_uint(x[w]);
+            else word[w] = narrow2<E>(x[2 * w], x[2 * w + 1]);
+        }
+    }
+
+    // Address aligned.
+    __device__ __forceinline__ void read(const E* p) {
+#pragma unroll
+        for (int w = 0; w < WORDS; w += ALIGNMENT / 4) {
+            if constexpr (ALIGNMENT == 16) {
+                uint4 q = *(const uint4*)((const u32*)p + w);
+                word[w] = q.x; word[w + 1] = q.y; word[w + 2] = q.z; word[w + 3] = q.w;
+            } else if constexpr (ALIGNMENT == 8) {
+                uint2 q = *(const uint2*)((const u32*)p + w);
+                word[w] = q.x; word[w + 1] = q.y;
+            } else word[w] = *((const u32*)p + w);
+        }
+    }
+
+    __device__ __forceinline__ void write(E* p) const {
+#pragma unroll
+        for (int w = 0; w < WORDS; w += ALIGNMENT / 4) {
+            u32* to = (u32*)p + w;
+            if constexpr (ALIGNMENT == 16)
+                *(uint4*)to = make_uint4(word[w], word[w + 1], word[w + 2], word[w + 3]);
+            else if constexpr (ALIGNMENT == 8) *(uint2*)to = make_uint2(word[w], word[w + 1]);
+            else *to = word[w];
+        }
+    }
+};
+
+// N elements from i on, by accesses of 16 bytes where the address allows; those from n on are zero.
+template <int N, class E>
+__device__ __forceinline__ void load(float (&x)[N], const E* p, u64 i, u64 n) {
+    if (i + N <= n && (u64)(p + i) % Packed<N, E>::ALIGNMENT == 0) {
+        Packed<N, E> packed;
+        packed.read(p + i);
+        packed.unpack(x);
     } else {
 #pragma unroll
-        for (int j = 0; j < 8; ++j) x[j] = i + j < n ? widen(p[i + j]) : 0.0f;
+        for (int j = 0; j < N; ++j) x[j] = i + j < n ? widen(p[i + j]) : 0.0f;
     }
 }
 
-template <class E>
-__device__ __forceinline__ void store8(E* p, u64 i, u64 n, const float (&x)[8]) {
-    if (i + 8 <= n && ((u64)(p + i) & 15) == 0) {
-        Eight<E> e;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) e.v[j] = narrow<E>(x[j]);
-        *(Eight<E>*)(p + i) = e;
+// Elements of a buffer whose type is known at run time, as for `at`.
+template <int N>
+__device__ __forceinline__ void load(float (&x)[N], const void* p, int type, u64 i, u64 n) {
+    if (type == 0) load(x, (const float*)p, i, n);
+    else if (type == 1) load(x, (const bf16*)p, i, n);
+    else load(x, (const f16*)p, i, n);
+}
+
+template <int N, class E>
+__device__ __forceinline__ void store(E* p, u64 i, u64 n, const float (&x)[N]) {
+    if (i + N <= n && (u64)(p + i) % Packed<N, E>::ALIGNMENT == 0) {
+        Packed<N, E> packed;
+        packed.pack(x);
+        packed.write(p + i);
     } else {
 #pragma unroll
-        for (int j = 0; j < 8; ++j)
+        for (int j = 0; j < N; ++j)
             if (i + j < n) p[i + j] = narrow<E>(x[j]);
     }
+}
+
+template <int N>
+__device__ __forceinline__ void store(void* p, int type, u64 i, u64 n, const float (&x)[N]) {
+    if (type == 0) store((float*)p, i, n, x);
+    else if (type == 1) store((bf16*)p, i, n, x);
+    else store((f16*)p, i, n, x);
 }
 
 // Every group of eight of n elements, over the whole grid.
 #define EACH8(i, n)                                                                              \
     for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * 8; i < (n);                      \
          i += (u64)gridDim.x * blockDim.x * 8)
+
+// Every group of eight elements of `rows` rows, over the whole grid.
+#define EACH_ROW8(row, i, rows, width)                                                           \
+    for (u64 group_ = (u64)blockIdx.x * blockDim.x + threadIdx.x, in_row_ = ((width) + 7) / 8;   \
+         group_ < (rows) * in_row_; group_ += (u64)gridDim.x * blockDim.x)                       \
+        for (u64 row = group_ / in_row_, i = group_ % in_row_ * 8, once_ = 1; once_; once_ = 0)
 
 // Every group of eight of n elements, over one block.
 #define BLOCK8(i, n) for (u64 i = (u64)threadIdx.x * 8; i < (n); i += (u64)blockDim.x * 8)

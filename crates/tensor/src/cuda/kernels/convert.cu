@@ -11,7 +11,7 @@ __device__ __forceinline__ void count(u64* errors, float before, float after) {
 extern "C" __global__ void convert(const T* from, void* to, int to_type, u64 n, u64* errors) {
     EACH8(i, n) {
         float v[8];
-        load8(v, from, i, n);
+        load(v, from, i, n);
         if (errors)
             for (int j = 0; j < 8; ++j)
                 if (i + j < n) {
@@ -20,9 +20,9 @@ extern "C" __global__ void convert(const T* from, void* to, int to_type, u64 n, 
                                                  : widen(narrow<f16>(v[j]));
                     count(errors, v[j], after);
                 }
-        if (to_type == 0) store8((float*)to, i, n, v);
-        else if (to_type == 1) store8((bf16*)to, i, n, v);
-        else store8((f16*)to, i, n, v);
+        if (to_type == 0) store((float*)to, i, n, v);
+        else if (to_type == 1) store((bf16*)to, i, n, v);
+        else store((f16*)to, i, n, v);
     }
 }
 
@@ -30,7 +30,7 @@ extern "C" __global__ void convert(const T* from, void* to, int to_type, u64 n, 
 extern "C" __global__ void scale(T* x, u64 n, float factor, int precision, u64* errors) {
     EACH8(i, n) {
         float v[8];
-        load8(v, x, i, n);
+        load(v, x, i, n);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
             float before = v[j], after = __fmul_rn(before, factor);
@@ -40,7 +40,7 @@ extern "C" __global__ void scale(T* x, u64 n, float factor, int precision, u64* 
             v[j] = after;
             if (i + j < n) count(errors, before, after);
         }
-        store8(x, i, n, v);
+        store(x, i, n, v);
     }
 }
 
@@ -66,7 +66,7 @@ extern "C" __global__ void sum_squares(const T* x, u64 n, double* out, u64 chunk
 extern "C" __global__ void first_non_finite(const T* x, u64 n, u64* first) {
     EACH8(i, n) {
         float v[8];
-        load8(v, x, i, n);
+        load(v, x, i, n);
         for (int j = 0; j < 8; ++j)
             if (i + j < n && !(fabsf(v[j]) < INFINITY_F)) {
                 atomicMin(first, i + j);

@@ -6,7 +6,7 @@ __device__ __forceinline__ float row_max(const T* logits, u64 vocab, float* shar
     float largest = -INFINITY_F;
     BLOCK8(i, vocab) {
         float v[8];
-        load8(v, logits, i, vocab);
+        load(v, logits, i, vocab);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (i + j < vocab) largest = fmaxf(largest, v[j]);
@@ -18,7 +18,7 @@ __device__ __forceinline__ float sum_exp(const T* logits, u64 vocab, float max, 
     float sum = 0.0f;
     BLOCK8(i, vocab) {
         float v[8];
-        load8(v, logits, i, vocab);
+        load(v, logits, i, vocab);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (i + j < vocab) sum += expf(v[j] - max);
@@ -36,18 +36,18 @@ __device__ __forceinline__ void gradients(
     float scale = (float)(factor / ((double)sum * num_targets));
     BLOCK8(i, vocab) {
         float v[8];
-        load8(v, logits, i, vocab);
+        load(v, logits, i, vocab);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             v[j] = i + j == own ? (float)(at_target / num_targets * factor)
                                 : expf(v[j] - max) * scale;
-        store8(logits, i, vocab, v);
+        store(logits, i, vocab, v);
     }
 }
 
 __device__ __forceinline__ void clear(T* logits, u64 vocab) {
     float zero[8] = {};
-    BLOCK8(i, vocab) store8(logits, i, vocab, zero);
+    BLOCK8(i, vocab) store(logits, i, vocab, zero);
 }
 
 // Loss of each row; with num_targets above zero also the gradients, times `factor`, in place.

@@ -2,16 +2,16 @@
 // without atomics: a block owns some rows and columns of the table and reads all ids.
 
 extern "C" __global__ void embedding_forward(
-    const u32* ids, const T* table, u64 first_row, u64 table_rows, u64 width, T* out) {
-    u64 token = blockIdx.x, id = ids[token];
-    bool own = id >= first_row && id - first_row < table_rows;
-    BLOCK8(i, width) {
+    const u32* ids, u64 num_tokens, const void* table, int table_type, u64 first_row,
+    u64 table_rows, u64 width, T* out) {
+    EACH_ROW8(token, i, num_tokens, width) {
         float v[8];
-        if (own) load8(v, table + (id - first_row) * width, i, width);
+        u64 row = (u64)ids[token] - first_row;
+        if (row < table_rows) load(v, table, table_type, row * width + i, (row + 1) * width);
         else
 #pragma unroll
             for (int j = 0; j < 8; ++j) v[j] = -0.0f;
-        store8(out + token * width, i, width, v);
+        store(out + token * width, i, width, v);
     }
 }
 
@@ -68,15 +68,16 @@ extern "C" __global__ void embedding_backward(
 }
 
 extern "C" __global__ void add_positions(
-    const T* table, u64 tokens_per_sequence, u64 first_position, u64 width, T* x) {
-    u64 token = blockIdx.x, position = first_position + token % tokens_per_sequence;
-    BLOCK8(i, width) {
+    const void* table, int table_type, u64 tokens_per_sequence, u64 first_position,
+    u64 num_tokens, u64 width, T* x) {
+    EACH_ROW8(token, i, num_tokens, width) {
+        u64 position = first_position + token % tokens_per_sequence;
         float v[8], p[8];
-        load8(v, x + token * width, i, width);
-        load8(p, table + position * width, i, width);
+        load(v, x + token * width, i, width);
+        load(p, table, table_type, position * width + i, (position + 1) * width);
 #pragma unroll
         for (int j = 0; j < 8; ++j) v[j] += p[j];
-        store8(x + token * width, i, width, v);
+        store(x + token * width, i, width, v);
     }
 }
 

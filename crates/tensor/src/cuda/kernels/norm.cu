@@ -3,13 +3,13 @@
 // Row of x, plus the residual where there is one; the sum is stored rounded and read back rounded.
 __device__ __forceinline__ void load_row(
     float (&v)[8], const T* x, const T* residual, T* sum, u64 i, u64 width) {
-    load8(v, x, i, width);
+    load(v, x, i, width);
     if (residual) {
         float r[8];
-        load8(r, residual, i, width);
+        load(r, residual, i, width);
 #pragma unroll
         for (int j = 0; j < 8; ++j) v[j] = widen(narrow<T>(v[j] + r[j]));
-        store8(sum, i, width, v);
+        store(sum, i, width, v);
     }
 }
 
@@ -33,11 +33,11 @@ extern "C" __global__ void rms_forward(
     const T* from = residual ? sum : x;
     BLOCK8(i, width) {
         float v[8];
-        load8(v, from, i, width);
+        load(v, from, i, width);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (i + j < width) v[j] = v[j] * r * at(weight, weight_type, i + j);
-        store8(y, i, width, v);
+        store(y, i, width, v);
     }
 }
 
@@ -47,11 +47,11 @@ extern "C" __global__ void rms_normalize(
     float r = rstd[row];
     BLOCK8(i, width) {
         float v[8];
-        load8(v, x + row * width, i, width);
+        load(v, x + row * width, i, width);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (i + j < width) v[j] = v[j] * r * at(weight, weight_type, i + j);
-        store8(y + row * width, i, width, v);
+        store(y + row * width, i, width, v);
     }
 }
 
@@ -66,8 +66,8 @@ extern "C" __global__ void rms_backward(
     float r = rstd[row], dot = 0.0f;
     BLOCK8(i, width) {
         float v[8], g[8];
-        load8(v, x, i, width);
-        load8(g, dy, i, width);
+        load(v, x, i, width);
+        load(g, dy, i, width);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (i + j < width) dot = fmaf(g[j] * at(weight, weight_type, i + j), v[j], dot);
@@ -75,14 +75,14 @@ extern "C" __global__ void rms_backward(
     float pull = r * r * (block_sum(dot, shared) / (float)width);
     BLOCK8(i, width) {
         float v[8], g[8], d[8];
-        load8(v, x, i, width);
-        load8(g, dy, i, width);
-        load8(d, dx, i, width);
+        load(v, x, i, width);
+        load(g, dy, i, width);
+        load(d, dx, i, width);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (i + j < width)
                 d[j] = fmaf(fmaf(v[j], -pull, g[j] * at(weight, weight_type, i + j)), r, d[j]);
-        store8(dx, i, width, d);
+        store(dx, i, width, d);
     }
 }
 
@@ -107,7 +107,7 @@ extern "C" __global__ void layer_forward(
     float squares = 0.0f;
     BLOCK8(i, width) {
         float v[8];
-        load8(v, from, i, width);
+        load(v, from, i, width);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (i + j < width) squares = fmaf(v[j] - m, v[j] - m, squares);
@@ -116,13 +116,13 @@ extern "C" __global__ void layer_forward(
     if (threadIdx.x == 0) { mean[row] = m; rstd[row] = r; }
     BLOCK8(i, width) {
         float v[8];
-        load8(v, from, i, width);
+        load(v, from, i, width);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (i + j < width)
                 v[j] = fmaf((v[j] - m) * r, at(weight, weight_type, i + j),
                             at(bias, weight_type, i + j));
-        store8(y, i, width, v);
+        store(y, i, width, v);
     }
 }
 
@@ -133,13 +133,13 @@ extern "C" __global__ void layer_normalize(
     float m = mean[row], r = rstd[row];
     BLOCK8(i, width) {
         float v[8];
-        load8(v, x + row * width, i, width);
+        load(v, x + row * width, i, width);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (i + j < width)
                 v[j] = fmaf((v[j] - m) * r, at(weight, weight_type, i + j),
                             at(bias, weight_type, i + j));
-        store8(y + row * width, i, width, v);
+        store(y + row * width, i, width, v);
     }
 }
 
@@ -154,8 +154,8 @@ extern "C" __global__ void layer_backward(
     float m = mean[row], r = rstd[row], sum_g = 0.0f, sum_gx = 0.0f;
     BLOCK8(i, width) {
         float v[8], g[8];
-        load8(v, x, i, width);
-        load8(g, dy, i, width);
+        load(v, x, i, width);
+        load(g, dy, i, width);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (i + j < width) {
@@ -168,15 +168,15 @@ extern "C" __global__ void layer_backward(
     float mean_gx = block_sum(sum_gx, shared) / (float)width;
     BLOCK8(i, width) {
         float v[8], g[8], d[8];
-        load8(v, x, i, width);
-        load8(g, dy, i, width);
-        load8(d, dx, i, width);
+        load(v, x, i, width);
+        load(g, dy, i, width);
+        load(d, dx, i, width);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (i + j < width) {
                 float centred = g[j] * at(weight, weight_type, i + j) - mean_g;
                 d[j] = fmaf(fmaf((v[j] - m) * r, -mean_gx, centred), r, d[j]);
             }
-        store8(dx, i, width, d);
+        store(dx, i, width, d);
     }
 }

@@ -4,17 +4,17 @@ extern "C" __global__ void fill(T* x, u64 n, float value) {
     float v[8];
 #pragma unroll
     for (int j = 0; j < 8; ++j) v[j] = value;
-    EACH8(i, n) store8(x, i, n, v);
+    EACH8(i, n) store(x, i, n, v);
 }
 
 extern "C" __global__ void add(const T* a, const T* b, T* out, u64 n) {
     EACH8(i, n) {
         float x[8], y[8];
-        load8(x, a, i, n);
-        load8(y, b, i, n);
+        load(x, a, i, n);
+        load(y, b, i, n);
 #pragma unroll
         for (int j = 0; j < 8; ++j) x[j] += y[j];
-        store8(out, i, n, x);
+        store(out, i, n, x);
     }
 }
 
@@ -24,11 +24,11 @@ extern "C" __global__ void bias_add(
     x += blockIdx.x * stride;
     BLOCK8(i, width) {
         float v[8];
-        load8(v, x, i, width);
+        load(v, x, i, width);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (i + j < width) v[j] += at(bias, bias_type, i + j);
-        store8(x, i, width, v);
+        store(x, i, width, v);
     }
 }
 
@@ -40,7 +40,7 @@ extern "C" __global__ void bias_add(
 extern "C" __global__ void activate(int function, const T* x, T* y, u64 n) {
     EACH8(i, n) {
         float v[8];
-        load8(v, x, i, n);
+        load(v, x, i, n);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
             if (function == 0) {
@@ -51,7 +51,7 @@ extern "C" __global__ void activate(int function, const T* x, T* y, u64 n) {
                 v[j] = v[j] < 0.0f ? 0.0f : v[j];
             }
         }
-        store8(y, i, n, v);
+        store(y, i, n, v);
     }
 }
 
@@ -59,8 +59,8 @@ extern "C" __global__ void activate_backward(
     int function, const T* x, const T* dy, T* dx, u64 n) {
     EACH8(i, n) {
         float v[8], d[8];
-        load8(v, x, i, n);
-        load8(d, dy, i, n);
+        load(v, x, i, n);
+        load(d, dy, i, n);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
             if (function == 0) {
@@ -73,7 +73,7 @@ extern "C" __global__ void activate_backward(
                 d[j] = v[j] > 0.0f ? d[j] : 0.0f;
             }
         }
-        store8(dx, i, n, d);
+        store(dx, i, n, d);
     }
 }
 
@@ -84,11 +84,11 @@ extern "C" __global__ void swiglu_forward(const T* gate_up, u64 ffn, T* act) {
     act += row * ffn;
     BLOCK8(i, ffn) {
         float g[8], u[8];
-        load8(g, gate_up, i, ffn);
-        load8(u, gate_up + ffn, i, ffn);
+        load(g, gate_up, i, ffn);
+        load(u, gate_up + ffn, i, ffn);
 #pragma unroll
         for (int j = 0; j < 8; ++j) g[j] = g[j] * sigmoid_and_slope(g[j]).x * u[j];
-        store8(act, i, ffn, g);
+        store(act, i, ffn, g);
     }
 }
 
@@ -101,9 +101,9 @@ extern "C" __global__ void swiglu_backward(
     act += row * ffn;
     BLOCK8(i, ffn) {
         float g[8], u[8], d[8], a[8], du[8], dg[8];
-        load8(g, gate_up, i, ffn);
-        load8(u, gate_up + ffn, i, ffn);
-        load8(d, dact, i, ffn);
+        load(g, gate_up, i, ffn);
+        load(u, gate_up + ffn, i, ffn);
+        load(d, dact, i, ffn);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
             float2 s = sigmoid_and_slope(g[j]);
@@ -112,9 +112,9 @@ extern "C" __global__ void swiglu_backward(
             du[j] = d[j] * silu;
             dg[j] = d[j] * u[j] * fmaf(g[j], s.y, s.x);
         }
-        store8(act, i, ffn, a);
-        store8(dgate_up + ffn, i, ffn, du);
-        store8(dgate_up, i, ffn, dg);
+        store(act, i, ffn, a);
+        store(dgate_up + ffn, i, ffn, du);
+        store(dgate_up, i, ffn, dg);
     }
 }
 

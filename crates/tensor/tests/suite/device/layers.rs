@@ -216,21 +216,24 @@ fn embeddings_match_the_oracle_and_add_tokens_in_order() {
     let start = numbers(4, vocab * width);
     on_every_device(
         |case| {
-            let (ids, table, dout) =
-                (case.upload_ids(&ids), case.upload(&table), case.upload(&dout));
-            let (mut out, mut dtable) = (case.poisoned(tokens * width), case.upload_f32(&start));
-            let device = case.device;
-            let (view, target) = (table.view(), out.view_mut());
-            device.embedding_forward(ids.view(), view, first_row, width, target).unwrap();
+            let (ids, dout) = (case.upload_ids(&ids), case.upload(&dout));
+            let (table, f32_table) = (case.upload(&table), case.upload_f32(&table));
+            let [mut out, mut of_f32] = [(); 2].map(|()| case.poisoned(tokens * width));
+            let (device, mut dtable) = (case.device, case.upload_f32(&start));
+            for (table, out) in [(&table, &mut out), (&f32_table, &mut of_f32)] {
+                let (view, target) = (table.view(), out.view_mut());
+                device.embedding_forward(ids.view(), view, first_row, width, target).unwrap();
+            }
             let (dout, target) = (dout.view(), dtable.view_mut());
             device.embedding_backward(ids.view(), dout, first_row, width, target).unwrap();
-            vec![case.download(&out), case.download(&dtable)]
+            [&out, &dtable, &of_f32].map(|buffer| case.download(buffer)).to_vec()
         },
         |case, got| {
             let mut out = vec![0.0; tokens * width];
             let table = case.rounded(&table);
             embedding::forward_part(cpu(), &ids, &table, first_row, width, &mut out);
             assert_eq!(bits(&got[0]), bits(&out), "{}: rows", case.label());
+            assert_eq!(bits(&got[2]), bits(&out), "{}: rows of an f32 table", case.label());
             let (mut dtable, dout) = (start.clone(), case.rounded(&dout));
             embedding::backward_part(cpu(), &ids, &dout, first_row, width, &mut dtable);
             assert_eq!(bits(&got[1]), bits(&dtable), "{}: gradients", case.label());
@@ -245,17 +248,22 @@ fn positions_match_the_oracle() {
     let first = 2;
     on_every_device(
         |case| {
-            let (table, mut rows, dx) = (case.upload(&table), case.upload(&x), case.upload(&x));
+            let [mut rows, mut of_f32, dx] = [(); 3].map(|()| case.upload(&x));
             let mut dtable = case.upload_f32(&vec![0.5; positions * width]);
-            let device = case.device;
-            device.add_positions(table.view(), tokens, first, width, rows.view_mut()).unwrap();
+            let (device, f32_table) = (case.device, case.upload_f32(&table));
+            let table = case.upload(&table);
+            for (table, rows) in [(&table, &mut rows), (&f32_table, &mut of_f32)] {
+                device.add_positions(table.view(), tokens, first, width, rows.view_mut()).unwrap();
+            }
             device.positions_backward(dx.view(), tokens, width, dtable.view_mut()).unwrap();
-            vec![case.download(&rows), case.download(&dtable)]
+            [&rows, &dtable, &of_f32].map(|buffer| case.download(buffer)).to_vec()
         },
         |case, got| {
-            let (table, x) = (case.wide(&table), case.wide(&x));
-            let rows = reference::embedding::add_positions(&table, tokens, first, width, &x);
-            case.assert_close("rows", &got[0], &rows, 1);
+            let x = case.wide(&x);
+            for (i, table) in [(0, case.wide(&table)), (2, wide(&table))] {
+                let rows = reference::embedding::add_positions(&table, tokens, first, width, &x);
+                case.assert_close("rows", &got[i], &rows, 1);
+            }
             let dtable = reference::embedding::positions_backward(&x, tokens, width, positions);
             let dtable: Vec<f64> = dtable.iter().map(|x| x + 0.5).collect();
             Case { dtype: Dtype::F32, ..case }.assert_close("dtable", &got[1], &dtable, sequences);
