@@ -8,7 +8,7 @@ use crate::device::view::{Dtype, Place, View, ViewMut};
 /// Launches a kernel of a program: `launch!(cuda, program, "name", grid, arguments …)`. Arguments
 /// have the types of the kernel's parameters; shapes must have been checked.
 macro_rules! launch {
-    ($cuda:expr, $program:expr, $name:literal, $grid:expr, $($arg:expr),* $(,)?) => {{
+    ($cuda:expr, $program:expr, $name:expr, $grid:expr, $($arg:expr),* $(,)?) => {{
         // SAFETY: the arguments are those of the kernel, and operands were checked to have the
         // shapes that it accesses.
         unsafe {

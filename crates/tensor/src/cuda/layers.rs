@@ -3,7 +3,7 @@
 use super::Cuda;
 use super::launch::{launch, type_code};
 use super::programs::{Grid, Program, Source};
-use crate::device::error::Result;
+use crate::device::error::{DeviceError, Result};
 use crate::device::layers::Layers;
 use crate::device::operands::{Activation, Norm};
 use crate::device::view::{Dtype, View, ViewMut};
@@ -13,6 +13,10 @@ use crate::rope::Rotation;
 /// Rows of a chunk of a column sum, and columns of a block.
 const CHUNK_ROWS: usize = 256;
 const CHUNK_COLS: usize = 32;
+/// Most columns of a row of a norm that a warp, a block and local memory keep.
+const WARP_COLS: usize = 1024;
+const BLOCK_COLS: usize = 8192;
+const MAX_COLS: usize = 65_536;
 /// Rows and columns of the embedding table of a block.
 const TABLE_ROWS: usize = 16;
 const TABLE_COLS: usize = 128;
@@ -33,18 +37,39 @@ enum Terms {
     Layer = 2,
 }
 
-/// Checked parameters of a norm.
+/// Checked parameters of a norm: `Norm` of the kernels.
+#[repr(C)]
+#[derive(Clone, Copy)]
 struct NormOperands {
     weight: u64,
     bias: u64,
     weight_type: i32,
-    rows: usize,
+    rows: u64,
     width: u64,
 }
 
 impl NormOperands {
-    fn grid(&self) -> Grid {
-        Cuda::by_rows(self.rows, self.width as usize)
+    /// Addresses of means and factors.
+    const fn stats(&self, stats: u64) -> [u64; 2] {
+        [stats, if self.bias == 0 { stats } else { stats + 4 * self.rows }]
+    }
+
+    /// Grid of a kernel that reads each row once, and which of `kernels` it is: a row by a warp, a
+    /// row by a block, or a row of any width and alignment.
+    fn kernel(&self, kernels: [&'static str; 3], operands: &[u64]) -> Result<(&'static str, Grid)> {
+        let (rows, width) = (self.rows as usize, self.width as usize);
+        let mut addresses = [self.weight, self.bias].into_iter().chain(operands.iter().copied());
+        let whole = width.is_multiple_of(8) && addresses.all(|address| address.is_multiple_of(16));
+        let (kernel, blocks, threads) = match width {
+            ..=WARP_COLS if whole => (kernels[0], rows.div_ceil(4), 4 * 32),
+            ..=BLOCK_COLS if whole => (kernels[1], rows, width.div_ceil(16).next_multiple_of(32)),
+            ..=MAX_COLS => (kernels[2], rows, width.div_ceil(8).next_multiple_of(32).min(512)),
+            _ => {
+                let reason = format!("rows of {width} columns; at most {MAX_COLS} are supported");
+                return Err(DeviceError::Unsupported { operation: "norm", reason });
+            }
+        };
+        Ok((kernel, Grid { blocks: (blocks, 1, 1), threads, shared_bytes: 0 }))
     }
 }
 
@@ -62,8 +87,8 @@ impl Cuda {
                 self.read(bias, dtype)?
             }
         };
-        let weight = self.read(&norm.weight, dtype)?;
-        Ok(NormOperands { weight, bias, weight_type: type_code(dtype)?, rows, width: width as u64 })
+        let (weight, weight_type) = (self.read(&norm.weight, dtype)?, type_code(dtype)?);
+        Ok(NormOperands { weight, bias, weight_type, rows: rows as u64, width: width as u64 })
     }
 
     /// Normalises `x`, or `x` plus the residual that is then stored in a sum.
@@ -79,43 +104,10 @@ impl Cuda {
         assert_eq!(y.len(), x.len(), "output and input have one shape");
         let (program, eps) = (Program::new(Source::Norm, x.dtype()), norm.eps);
         let (x, y) = (self.read(x, x.dtype())?, self.write(y, x.dtype())?);
-        let mean = self.write(stats, Dtype::F32)?;
-        let grid = o.grid();
-        if norm.bias.is_none() {
-            return launch!(
-                self,
-                program,
-                "rms_forward",
-                grid,
-                x,
-                residual,
-                sum,
-                o.weight,
-                o.weight_type,
-                eps,
-                y,
-                mean,
-                o.width,
-            );
-        }
-        let rstd = mean + 4 * o.rows as u64;
-        launch!(
-            self,
-            program,
-            "layer_forward",
-            grid,
-            x,
-            residual,
-            sum,
-            o.weight,
-            o.bias,
-            o.weight_type,
-            eps,
-            y,
-            mean,
-            rstd,
-            o.width,
-        )
+        let [mean, rstd] = o.stats(self.write(stats, Dtype::F32)?);
+        let kernels = ["norm_forward_warp", "norm_forward_block", "norm_forward_any"];
+        let (kernel, grid) = o.kernel(kernels, &[x, residual, sum, y])?;
+        launch!(self, program, kernel, grid, o, x, residual, sum, eps, y, mean, rstd)
     }
 
     /// Adds column sums of terms to the targets that are not empty: chunks of rows first, then the
@@ -214,37 +206,10 @@ impl Layers for Cuda {
         let o = self.norm_operands(&norm, x.len(), stats.len())?;
         assert_eq!(y.len(), x.len(), "output and input have one shape");
         let program = Program::new(Source::Norm, x.dtype());
-        let (mean, y) = (self.read(&stats, Dtype::F32)?, self.write(&y, x.dtype())?);
-        let (x, grid) = (self.read(&x, x.dtype())?, o.grid());
-        if norm.bias.is_none() {
-            return launch!(
-                self,
-                program,
-                "rms_normalize",
-                grid,
-                x,
-                o.weight,
-                o.weight_type,
-                mean,
-                y,
-                o.width,
-            );
-        }
-        let rstd = mean + 4 * o.rows as u64;
-        launch!(
-            self,
-            program,
-            "layer_normalize",
-            grid,
-            x,
-            o.weight,
-            o.bias,
-            o.weight_type,
-            mean,
-            rstd,
-            y,
-            o.width,
-        )
+        let grid = self.over_rows(o.rows as usize, norm.width());
+        let [mean, rstd] = o.stats(self.read(&stats, Dtype::F32)?);
+        let (x, y) = (self.read(&x, x.dtype())?, self.write(&y, x.dtype())?);
+        launch!(self, program, "normalize", grid, o, x, mean, rstd, y)
     }
 
     fn norm_backward(
@@ -258,38 +223,12 @@ impl Layers for Cuda {
         let o = self.norm_operands(&norm, x.len(), stats.len())?;
         assert_eq!([dy.len(), dx.len()], [x.len(); 2], "gradients and input have one shape");
         let program = Program::new(Source::Norm, x.dtype());
-        let (mean, dx) = (self.read(&stats, Dtype::F32)?, self.write(&dx, x.dtype())?);
-        let (dy, x, grid) = (self.read(&dy, x.dtype())?, self.read(&x, x.dtype())?, o.grid());
-        if norm.bias.is_none() {
-            return launch!(
-                self,
-                program,
-                "rms_backward",
-                grid,
-                x,
-                o.weight,
-                o.weight_type,
-                mean,
-                dy,
-                dx,
-                o.width,
-            );
-        }
-        let rstd = mean + 4 * o.rows as u64;
-        launch!(
-            self,
-            program,
-            "layer_backward",
-            grid,
-            x,
-            o.weight,
-            o.weight_type,
-            mean,
-            rstd,
-            dy,
-            dx,
-            o.width,
-        )
+        let [mean, rstd] = o.stats(self.read(&stats, Dtype::F32)?);
+        let (dy, dx) = (self.read(&dy, x.dtype())?, self.write(&dx, x.dtype())?);
+        let x = self.read(&x, x.dtype())?;
+        let kernels = ["norm_backward_warp", "norm_backward_block", "norm_backward_any"];
+        let (kernel, grid) = o.kernel(kernels, &[x, dy, dx])?;
+        launch!(self, program, kernel, grid, o, x, mean, rstd, dy, dx)
     }
 
     fn norm_weight_backward(
@@ -307,7 +246,7 @@ impl Layers for Cuda {
         assert_eq!(dy.len(), x.len(), "output gradient and input have one shape");
         let (mean, is_layer) = (self.read(&stats, Dtype::F32)?, norm.bias.is_some());
         assert!(is_layer || dbias.is_empty(), "RMSNorm has no bias");
-        let rstd = mean + 4 * (stats.len() - o.rows) as u64;
+        let rstd = mean + 4 * (stats.len() as u64 - o.rows);
         let terms = if is_layer { Terms::Layer } else { Terms::Rms };
         let width = o.width as usize;
         self.add_columns(terms, [&x, &dy], [mean, rstd], width, [&dweight, &dbias])

@@ -1,5 +1,6 @@
 //! Cross-entropy on a CUDA device. Unlike on the CPU, exponentials are computed twice instead of
-//! being stored in the type of the logits, which may have few digits.
+//! being stored in the type of the logits, which may have few digits. A row of logits that fits into
+//! shared memory is read once.
 
 use super::Cuda;
 use super::launch::launch;
@@ -9,7 +10,19 @@ use crate::device::losses::{Losses, Targets};
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::Write;
 
+/// Most threads of a block that keeps a row in shared memory: two such blocks fit.
+const SHARED_THREADS: usize = 512;
+
 impl Cuda {
+    /// Most dynamic shared memory of a block beside its static one.
+    const fn shared_row_bytes(&self) -> usize {
+        match self.capability {
+            (8, 0 | 7) => 160 << 10,
+            (9 | 10, _) => 224 << 10,
+            _ => 96 << 10,
+        }
+    }
+
     /// Number of columns of logits.
     fn vocab(logits: usize, rows: usize) -> usize {
         assert!(rows > 0 && logits.is_multiple_of(rows) && logits > 0, "{rows} rows of logits");
@@ -46,20 +59,16 @@ impl Cuda {
         assert_eq!(losses.len(), rows, "a loss for each target");
         let program = Program::new(Source::CrossEntropy, logits.dtype());
         let (targets, losses) = (self.read(targets, Dtype::U32)?, self.write(losses, Dtype::F32)?);
-        let (logits, grid) = (self.read(logits, logits.dtype())?, Self::by_rows(rows, vocab));
+        let (row_bytes, mut grid) = (vocab * logits.dtype().size(), Self::by_rows(rows, vocab));
+        let (logits, whole_groups) = (self.read(logits, logits.dtype())?, vocab.is_multiple_of(8));
+        let mut kernel = "cross_entropy";
+        if whole_groups && logits.is_multiple_of(16) && row_bytes <= self.shared_row_bytes() {
+            kernel = "cross_entropy_in_shared";
+            grid.threads = grid.threads.min(SHARED_THREADS);
+            grid.shared_bytes = row_bytes;
+        }
         let vocab = vocab as u64;
-        launch!(
-            self,
-            program,
-            "cross_entropy",
-            grid,
-            logits,
-            vocab,
-            targets,
-            num_targets,
-            factor,
-            losses,
-        )?;
+        launch!(self, program, kernel, grid, logits, vocab, targets, num_targets, factor, losses,)?;
         self.sum_losses(losses, rows, total, write)
     }
 }

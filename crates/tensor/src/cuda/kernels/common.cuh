@@ -69,9 +69,11 @@ template <> __device__ __forceinline__ u32 narrow2<f16>(float low, float high) {
     return bits;
 }
 
-// Words of N elements, and their conversion.
+// N elements as they lie in memory. Kernels with several operands fetch all before they unpack any,
+// so that the accesses are in flight together.
 template <int N, class E> struct Packed {
-    static constexpr int BYTES = N * sizeof(E), WORDS = BYTES / 4, ALIGNMENT = BYTES < 16 ? BYTES : 16;
+    static constexpr int BYTES = N * sizeof(E), WORDS = BYTES / 4;
+    static constexpr int ALIGNMENT = BYTES < 16 ? BYTES : 16;
     u32 word[WORDS];
 
     __device__ __forceinline__ void unpack(float (&x)[N]) const {
@@ -94,56 +96,71 @@ template <int N, class E> struct Packed {
         }
     }
 
-    // Address aligned.
+    // From an aligned address.
     __device__ __forceinline__ void read(const E* p) {
+        const u32* from = (const u32*)p;
 #pragma unroll
         for (int w = 0; w < WORDS; w += ALIGNMENT / 4) {
             if constexpr (ALIGNMENT == 16) {
-                uint4 q = *(const uint4*)((const u32*)p + w);
-                word[w] = q.x; word[w + 1] = q.y; word[w + 2] = q.z; word[w + 3] = q.w;
+                uint4 four = *(const uint4*)(from + w);
+                word[w] = four.x;
+                word[w + 1] = four.y;
+                word[w + 2] = four.z;
+                word[w + 3] = four.w;
             } else if constexpr (ALIGNMENT == 8) {
-                uint2 q = *(const uint2*)((const u32*)p + w);
-                word[w] = q.x; word[w + 1] = q.y;
-            } else word[w] = *((const u32*)p + w);
+                uint2 two = *(const uint2*)(from + w);
+                word[w] = two.x;
+                word[w + 1] = two.y;
+            } else word[w] = from[w];
         }
     }
 
     __device__ __forceinline__ void write(E* p) const {
+        u32* to = (u32*)p;
 #pragma unroll
         for (int w = 0; w < WORDS; w += ALIGNMENT / 4) {
-            u32* to = (u32*)p + w;
             if constexpr (ALIGNMENT == 16)
-                *(uint4*)to = make_uint4(word[w], word[w + 1], word[w + 2], word[w + 3]);
-            else if constexpr (ALIGNMENT == 8) *(uint2*)to = make_uint2(word[w], word[w + 1]);
-            else *to = word[w];
+                *(uint4*)(to + w) = make_uint4(word[w], word[w + 1], word[w + 2], word[w + 3]);
+            else if constexpr (ALIGNMENT == 8)
+                *(uint2*)(to + w) = make_uint2(word[w], word[w + 1]);
+            else to[w] = word[w];
+        }
+    }
+
+    // Elements from i on; those from n on are zero. WHOLE: the address is aligned, all are below n.
+    template <bool WHOLE = false>
+    __device__ __forceinline__ void fetch(const E* p, u64 i, u64 n) {
+        if (WHOLE || (i + N <= n && (u64)(p + i) % ALIGNMENT == 0)) return read(p + i);
+#pragma unroll
+        for (int w = 0; w < WORDS; ++w) {
+            if constexpr (sizeof(E) == 4) word[w] = i + w < n ? *((const u32*)p + i + w) : 0;
+            else {
+                const u16* from = (const u16*)p + i + 2 * w;
+                u32 low = i + 2 * w < n ? from[0] : 0, high = i + 2 * w + 1 < n ? from[1] : 0;
+                word[w] = high << 16 | low;
+            }
         }
     }
 };
 
-// N elements from i on, by accesses of 16 bytes where the address allows; those from n on are zero.
-template <int N, class E>
+template <bool WHOLE = false, int N, class E>
 __device__ __forceinline__ void load(float (&x)[N], const E* p, u64 i, u64 n) {
-    if (i + N <= n && (u64)(p + i) % Packed<N, E>::ALIGNMENT == 0) {
-        Packed<N, E> packed;
-        packed.read(p + i);
-        packed.unpack(x);
-    } else {
-#pragma unroll
-        for (int j = 0; j < N; ++j) x[j] = i + j < n ? widen(p[i + j]) : 0.0f;
-    }
+    Packed<N, E> packed;
+    packed.template fetch<WHOLE>(p, i, n);
+    packed.unpack(x);
 }
 
 // Elements of a buffer whose type is known at run time, as for `at`.
-template <int N>
+template <bool WHOLE = false, int N>
 __device__ __forceinline__ void load(float (&x)[N], const void* p, int type, u64 i, u64 n) {
-    if (type == 0) load(x, (const float*)p, i, n);
-    else if (type == 1) load(x, (const bf16*)p, i, n);
-    else load(x, (const f16*)p, i, n);
+    if (type == 0) load<WHOLE>(x, (const float*)p, i, n);
+    else if (type == 1) load<WHOLE>(x, (const bf16*)p, i, n);
+    else load<WHOLE>(x, (const f16*)p, i, n);
 }
 
-template <int N, class E>
+template <bool WHOLE = false, int N, class E>
 __device__ __forceinline__ void store(E* p, u64 i, u64 n, const float (&x)[N]) {
-    if (i + N <= n && (u64)(p + i) % Packed<N, E>::ALIGNMENT == 0) {
+    if (WHOLE || (i + N <= n && (u64)(p + i) % Packed<N, E>::ALIGNMENT == 0)) {
         Packed<N, E> packed;
         packed.pack(x);
         packed.write(p + i);
@@ -175,31 +192,53 @@ __device__ __forceinline__ void store(void* p, int type, u64 i, u64 n, const flo
 // Every group of eight of n elements, over one block.
 #define BLOCK8(i, n) for (u64 i = (u64)threadIdx.x * 8; i < (n); i += (u64)blockDim.x * 8)
 
-// Sum over the block by one fixed tree, returned to every thread; `shared` has 32 elements.
-template <class N> __device__ __forceinline__ N block_sum(N x, N* shared) {
+__device__ __forceinline__ float larger_of(float a, float b) { return fmaxf(a, b); }
+template <class N> __device__ __forceinline__ N sum_of(N a, N b) { return a + b; }
+
+// Values of a warp by one fixed tree, returned to every thread.
+template <class N> __device__ __forceinline__ N warp_reduce(N x, N (*join)(N, N)) {
 #pragma unroll
-    for (int o = 16; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+    for (int o = 16; o > 0; o /= 2) x = join(x, __shfl_xor_sync(0xffffffffu, x, o));
+    return x;
+}
+
+// Values of a block by one fixed tree, returned to every thread; `shared` has 32 elements.
+template <class N>
+__device__ __forceinline__ N block_reduce(N x, N (*join)(N, N), N neutral, N* shared) {
+    x = warp_reduce(x, join);
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
     __syncthreads();
-    N total = shared[0];
-    for (u32 w = 1; w < blockDim.x / 32; ++w) total += shared[w];
+    x = warp_reduce(threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : neutral, join);
     __syncthreads();
-    return total;
+    return x;
+}
+
+template <class N> __device__ __forceinline__ N block_sum(N x, N* shared) {
+    return block_reduce(x, sum_of<N>, (N)0, shared);
 }
 
 __device__ __forceinline__ float block_max(float x, float* shared) {
-#pragma unroll
-    for (int o = 16; o > 0; o /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o));
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-    __syncthreads();
-    float largest = shared[0];
-    for (u32 w = 1; w < blockDim.x / 32; ++w) largest = fmaxf(largest, shared[w]);
-    __syncthreads();
-    return largest;
+    return block_reduce(x, larger_of, -INFINITY_F, shared);
 }
 
-// Sigmoid and its derivative; the exponential of -|x| cannot overflow.
+// Two-byte results do not need the last bits of a function: the instructions of the special
+// function unit have at least 21.
+#define IS_SHORT (sizeof(T) == 2)
+
+__device__ __forceinline__ float exponential(float x) {
+    if constexpr (!IS_SHORT) return expf(x);
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+    return y;
+}
+
+// Sigmoid and its derivative; for float, the exponential of -|x| cannot overflow.
 __device__ __forceinline__ float2 sigmoid_and_slope(float x) {
+    if constexpr (IS_SHORT) {
+        float s;
+        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + exponential(-x)));
+        return make_float2(s, fmaf(-s, s, s));
+    }
     float e = expf(-fabsf(x));
     float smaller = e / (e + 1.0f), larger = 1.0f - smaller;
     return make_float2(x < 0.0f ? smaller : larger, smaller * larger);

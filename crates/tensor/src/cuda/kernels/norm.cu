@@ -1,182 +1,155 @@
-// RMSNorm and LayerNorm, one block a row; sums in float by one fixed tree.
+// RMSNorm and LayerNorm; sums in float by one fixed tree. A row is read once and kept, V groups of
+// eight elements a thread, by a warp or, where BLOCK, by a whole block. WHOLE: rows are aligned
+// groups of eight, and registers hold them; local memory holds other rows.
 
-// Row of x, plus the residual where there is one; the sum is stored rounded and read back rounded.
-__device__ __forceinline__ void load_row(
-    float (&v)[8], const T* x, const T* residual, T* sum, u64 i, u64 width) {
-    load(v, x, i, width);
-    if (residual) {
-        float r[8];
-        load(r, residual, i, width);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) v[j] = widen(narrow<T>(v[j] + r[j]));
-        store(sum, i, width, v);
-    }
+// A norm without a bias is an RMSNorm; weight and bias have one type.
+struct Norm {
+    const void* weight;
+    const void* bias;
+    int weight_type;
+    u64 rows, width;
+};
+
+template <bool BLOCK> __device__ __forceinline__ float row_sum(float x, float* shared) {
+    if constexpr (BLOCK) return block_sum(x, shared);
+    else return warp_reduce(x, sum_of<float>);
 }
 
-extern "C" __global__ void rms_forward(
-    const T* x, const T* residual, T* sum, const void* weight, int weight_type, float eps, T* y,
-    float* rstd, u64 width) {
+template <bool BLOCK> __device__ __forceinline__ u64 row_of_thread() {
+    return BLOCK ? blockIdx.x : (u64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+}
+
+// Every group k of a thread, from column i on.
+#define EACH_GROUP(k, i)                                                                         \
+    _Pragma("unroll (WHOLE ? V : 1)") for (int k = 0; k < V; ++k)                                \
+        if (u64 i = BLOCK ? ((u64)k * blockDim.x + threadIdx.x) * 8                              \
+                          : (u64)(k * 32 + threadIdx.x % 32) * 8;                                \
+            i < norm.width)
+
+// Normalises and stores eight elements.
+template <bool LAYER, bool WHOLE>
+__device__ __forceinline__ void store_normalized(
+    Norm norm, float (&v)[8], float m, float r, T* y, u64 i) {
+    float w[8], b[8];
+    load<WHOLE>(w, norm.weight, norm.weight_type, i, norm.width);
+    if (LAYER) load<WHOLE>(b, norm.bias, norm.weight_type, i, norm.width);
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+        v[j] = LAYER ? fmaf((v[j] - m) * r, w[j], b[j]) : v[j] * r * w[j];
+    store<WHOLE>(y, i, norm.width, v);
+}
+
+template <bool LAYER, int V, bool BLOCK, bool WHOLE>
+__device__ __forceinline__ void forward(
+    Norm norm, const T* x, const T* residual, T* sum, float eps, T* y, float* mean, float* rstd) {
     __shared__ float shared[32];
-    u64 row = blockIdx.x;
-    x += row * width;
-    y += row * width;
-    if (residual) { residual += row * width; sum += row * width; }
-    float squares = 0.0f;
-    BLOCK8(i, width) {
-        float v[8];
-        load_row(v, x, residual, sum, i, width);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) squares = fmaf(v[j], v[j], squares);
+    u64 row = row_of_thread<BLOCK>(), start = row * norm.width;
+    if (row >= norm.rows) return;
+    Packed<8, T> packed[V], other[V];
+    EACH_GROUP(k, i) {
+        packed[k].template fetch<WHOLE>(x + start, i, norm.width);
+        if (residual) other[k].template fetch<WHOLE>(residual + start, i, norm.width);
     }
-    float r = 1.0f / sqrtf(block_sum(squares, shared) / (float)width + eps);
-    if (threadIdx.x == 0) rstd[row] = r;
-    const T* from = residual ? sum : x;
-    BLOCK8(i, width) {
-        float v[8];
-        load(v, from, i, width);
+    float v[V][8], total = 0.0f, m = 0.0f, squares = 0.0f;
+    EACH_GROUP(k, i) {
+        packed[k].unpack(v[k]);
+        if (residual) {
+            // The sum is stored rounded, and the norm is that of the rounded sum.
+            float addend[8];
+            other[k].unpack(addend);
 #pragma unroll
-        for (int j = 0; j < 8; ++j)
-            if (i + j < width) v[j] = v[j] * r * at(weight, weight_type, i + j);
-        store(y, i, width, v);
-    }
-}
-
-extern "C" __global__ void rms_normalize(
-    const T* x, const void* weight, int weight_type, const float* rstd, T* y, u64 width) {
-    u64 row = blockIdx.x;
-    float r = rstd[row];
-    BLOCK8(i, width) {
-        float v[8];
-        load(v, x + row * width, i, width);
+            for (int j = 0; j < 8; ++j) v[k][j] = widen(narrow<T>(v[k][j] + addend[j]));
+            store<WHOLE>(sum + start, i, norm.width, v[k]);
+        }
+        if (LAYER)
 #pragma unroll
-        for (int j = 0; j < 8; ++j)
-            if (i + j < width) v[j] = v[j] * r * at(weight, weight_type, i + j);
-        store(y + row * width, i, width, v);
+            for (int j = 0; j < 8; ++j) total += v[k][j];
     }
-}
-
-extern "C" __global__ void rms_backward(
-    const T* x, const void* weight, int weight_type, const float* rstd, const T* dy, T* dx,
-    u64 width) {
-    __shared__ float shared[32];
-    u64 row = blockIdx.x;
-    x += row * width;
-    dy += row * width;
-    dx += row * width;
-    float r = rstd[row], dot = 0.0f;
-    BLOCK8(i, width) {
-        float v[8], g[8];
-        load(v, x, i, width);
-        load(g, dy, i, width);
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-            if (i + j < width) dot = fmaf(g[j] * at(weight, weight_type, i + j), v[j], dot);
-    }
-    float pull = r * r * (block_sum(dot, shared) / (float)width);
-    BLOCK8(i, width) {
-        float v[8], g[8], d[8];
-        load(v, x, i, width);
-        load(g, dy, i, width);
-        load(d, dx, i, width);
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-            if (i + j < width)
-                d[j] = fmaf(fmaf(v[j], -pull, g[j] * at(weight, weight_type, i + j)), r, d[j]);
-        store(dx, i, width, d);
-    }
-}
-
-extern "C" __global__ void layer_forward(
-    const T* x, const T* residual, T* sum, const void* weight, const void* bias, int weight_type,
-    float eps, T* y, float* mean, float* rstd, u64 width) {
-    __shared__ float shared[32];
-    u64 row = blockIdx.x;
-    x += row * width;
-    y += row * width;
-    if (residual) { residual += row * width; sum += row * width; }
-    float total = 0.0f;
-    BLOCK8(i, width) {
-        float v[8];
-        load_row(v, x, residual, sum, i, width);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) total += v[j];
-    }
-    float m = block_sum(total, shared) / (float)width;
-    const T* from = residual ? sum : x;
+    if (LAYER) m = row_sum<BLOCK>(total, shared) / (float)norm.width;
     // The mean of squares of the centred row: mean(x^2) - mean^2 cancels when the mean is large.
-    float squares = 0.0f;
-    BLOCK8(i, width) {
-        float v[8];
-        load(v, from, i, width);
+    EACH_GROUP(k, i) {
 #pragma unroll
-        for (int j = 0; j < 8; ++j)
-            if (i + j < width) squares = fmaf(v[j] - m, v[j] - m, squares);
+        for (int j = 0; j < 8; ++j) {
+            float centred = LAYER && (WHOLE || i + j < norm.width) ? v[k][j] - m : v[k][j];
+            squares = fmaf(centred, centred, squares);
+        }
     }
-    float r = 1.0f / sqrtf(block_sum(squares, shared) / (float)width + eps);
-    if (threadIdx.x == 0) { mean[row] = m; rstd[row] = r; }
-    BLOCK8(i, width) {
-        float v[8];
-        load(v, from, i, width);
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-            if (i + j < width)
-                v[j] = fmaf((v[j] - m) * r, at(weight, weight_type, i + j),
-                            at(bias, weight_type, i + j));
-        store(y, i, width, v);
+    float r = 1.0f / sqrtf(row_sum<BLOCK>(squares, shared) / (float)norm.width + eps);
+    if (threadIdx.x % (BLOCK ? blockDim.x : 32) == 0) {
+        if (LAYER) mean[row] = m;
+        rstd[row] = r;
     }
+    EACH_GROUP(k, i) store_normalized<LAYER, WHOLE>(norm, v[k], m, r, y + start, i);
 }
 
-extern "C" __global__ void layer_normalize(
-    const T* x, const void* weight, const void* bias, int weight_type, const float* mean,
-    const float* rstd, T* y, u64 width) {
-    u64 row = blockIdx.x;
-    float m = mean[row], r = rstd[row];
-    BLOCK8(i, width) {
-        float v[8];
-        load(v, x + row * width, i, width);
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-            if (i + j < width)
-                v[j] = fmaf((v[j] - m) * r, at(weight, weight_type, i + j),
-                            at(bias, weight_type, i + j));
-        store(y + row * width, i, width, v);
-    }
-}
-
-extern "C" __global__ void layer_backward(
-    const T* x, const void* weight, int weight_type, const float* mean, const float* rstd,
-    const T* dy, T* dx, u64 width) {
+// Adds the gradient of the input.
+template <bool LAYER, int V, bool BLOCK, bool WHOLE>
+__device__ __forceinline__ void backward(
+    Norm norm, const T* x, const float* mean, const float* rstd, const T* dy, T* dx) {
     __shared__ float shared[32];
-    u64 row = blockIdx.x;
-    x += row * width;
-    dy += row * width;
-    dx += row * width;
-    float m = mean[row], r = rstd[row], sum_g = 0.0f, sum_gx = 0.0f;
-    BLOCK8(i, width) {
-        float v[8], g[8];
-        load(v, x, i, width);
-        load(g, dy, i, width);
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-            if (i + j < width) {
-                float gw = g[j] * at(weight, weight_type, i + j);
-                sum_g += gw;
-                sum_gx = fmaf(gw, (v[j] - m) * r, sum_gx);
-            }
+    u64 row = row_of_thread<BLOCK>(), start = row * norm.width;
+    if (row >= norm.rows) return;
+    Packed<8, T> px[V], pdy[V], pdx[V];
+    EACH_GROUP(k, i) {
+        px[k].template fetch<WHOLE>(x + start, i, norm.width);
+        pdy[k].template fetch<WHOLE>(dy + start, i, norm.width);
+        pdx[k].template fetch<WHOLE>(dx + start, i, norm.width);
     }
-    float mean_g = block_sum(sum_g, shared) / (float)width;
-    float mean_gx = block_sum(sum_gx, shared) / (float)width;
-    BLOCK8(i, width) {
-        float v[8], g[8], d[8];
-        load(v, x, i, width);
-        load(g, dy, i, width);
-        load(d, dx, i, width);
+    float v[V][8], g[V][8], m = LAYER ? mean[row] : 0.0f, r = rstd[row];
+    float sum_g = 0.0f, sum_gx = 0.0f;
+    EACH_GROUP(k, i) {
+        float w[8];
+        px[k].unpack(v[k]);
+        pdy[k].unpack(g[k]);
+        load<WHOLE>(w, norm.weight, norm.weight_type, i, norm.width);
 #pragma unroll
-        for (int j = 0; j < 8; ++j)
-            if (i + j < width) {
-                float centred = g[j] * at(weight, weight_type, i + j) - mean_g;
-                d[j] = fmaf(fmaf((v[j] - m) * r, -mean_gx, centred), r, d[j]);
-            }
-        store(dx, i, width, d);
+        for (int j = 0; j < 8; ++j) {
+            g[k][j] *= w[j];
+            if (LAYER) v[k][j] = (v[k][j] - m) * r;
+            if (LAYER) sum_g += g[k][j];
+            sum_gx = fmaf(g[k][j], v[k][j], sum_gx);
+        }
+    }
+    float mean_g = LAYER ? row_sum<BLOCK>(sum_g, shared) / (float)norm.width : 0.0f;
+    float mean_gx = row_sum<BLOCK>(sum_gx, shared) / (float)norm.width;
+    float pull = LAYER ? mean_gx : r * r * mean_gx;
+    EACH_GROUP(k, i) {
+        float d[8];
+        pdx[k].unpack(d);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            float centred = LAYER ? g[k][j] - mean_g : g[k][j];
+            d[j] = fmaf(fmaf(v[k][j], -pull, centred), r, d[j]);
+        }
+        store<WHOLE>(dx + start, i, norm.width, d);
+    }
+}
+
+#define NORM_KERNELS(shape, V, BLOCK, WHOLE, THREADS)                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS) norm_forward_##shape(                  \
+        Norm norm, const T* x, const T* residual, T* sum, float eps, T* y, float* mean,          \
+        float* rstd) {                                                                           \
+        if (norm.bias) forward<true, V, BLOCK, WHOLE>(norm, x, residual, sum, eps, y, mean, rstd); \
+        else forward<false, V, BLOCK, WHOLE>(norm, x, residual, sum, eps, y, mean, rstd);        \
+    }                                                                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS) norm_backward_##shape(                 \
+        Norm norm, const T* x, const float* mean, const float* rstd, const T* dy, T* dx) {       \
+        if (norm.bias) backward<true, V, BLOCK, WHOLE>(norm, x, mean, rstd, dy, dx);             \
+        else backward<false, V, BLOCK, WHOLE>(norm, x, mean, rstd, dy, dx);                      \
+    }
+
+// Up to 1024 columns; up to 8192; up to 65,536 and of any alignment.
+NORM_KERNELS(warp, 4, false, true, 128)
+NORM_KERNELS(block, 2, true, true, 512)
+NORM_KERNELS(any, 16, true, false, 512)
+
+extern "C" __global__ void normalize(
+    Norm norm, const T* x, const float* mean, const float* rstd, T* y) {
+    EACH_ROW8(row, i, norm.rows, norm.width) {
+        u64 start = row * norm.width;
+        float v[8], r = rstd[row];
+        load(v, x + start, i, norm.width);
+        if (norm.bias) store_normalized<true, false>(norm, v, mean[row], r, y + start, i);
+        else store_normalized<false, false>(norm, v, 0.0f, r, y + start, i);
     }
 }

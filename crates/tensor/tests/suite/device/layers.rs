@@ -9,8 +9,8 @@ use lockstep_tensor::rope::{Rotation, Table};
 use lockstep_tensor::{embedding, reference};
 
 const EPS: f32 = 1e-5;
-/// Widths of a partial vector, whole vectors, and more than a block's threads.
-const WIDTHS: [usize; 5] = [1, 7, 64, 200, 1030];
+/// Widths of a partial vector, whole vectors, and rows that a warp, a block, neither keeps.
+const WIDTHS: [usize; 8] = [1, 7, 64, 200, 768, 1030, 2056, 8200];
 
 /// Sums and outputs of a norm, forward and backward.
 fn run_norm(case: Case, is_layer: bool, x: &[f32], width: usize) -> Vec<Vec<f32>> {
