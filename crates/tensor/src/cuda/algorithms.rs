@@ -71,7 +71,8 @@ pub(super) fn read(source: &str, list: &str) -> Result<Algorithms> {
     Ok(algorithms)
 }
 
-fn refuse<T>(reason: String) -> Result<T> {
+/// Refuses a list.
+pub(super) fn refuse<T>(reason: String) -> Result<T> {
     Err(DeviceError::Unsupported { operation: "stored algorithms of products", reason })
 }
 
@@ -120,7 +121,7 @@ fn parse(line: &str) -> Option<(Problem, Option<Algorithm>)> {
 }
 
 /// The `N` fields of a text, and no more.
-fn fields<T, const N: usize>(
+pub(super) fn fields<T, const N: usize>(
     text: &str,
     separator: char,
     parse: impl Fn(&str) -> Option<T>,

@@ -1,6 +1,10 @@
-//! Attention on a CUDA device: tensor cores for two-byte types, vector units for the rest.
+//! Attention on a CUDA device.
+//!
+//! cuDNN computes the shapes that it has a plan for; our kernels on tensor cores the other two-byte
+//! types, dropout and decoding; those on the vector units the rest.
 
 use super::Cuda;
+use super::attention_plans::{Addresses, GradientAddresses};
 use super::launch::launch;
 use super::programs::{Grid, Program, Source};
 use crate::attention::{Dropout, Heads, Shape};
@@ -167,7 +171,15 @@ impl Cuda {
         }
         let mask = KernelDropout::new(dropout);
         let blocks = (tokens.div_ceil(ROWS), heads, sequences);
-        let (program, grid) = if fits_tensor_cores(program, addresses, strides, &[out]) {
+        let uses_mma = fits_tensor_cores(program, addresses, strides, &[out]);
+        if uses_mma && first_query == 0 && dropout.is_none() {
+            let addresses = Addresses { qkv: addresses, out, lse };
+            // SAFETY: operands were checked to have these shapes.
+            if unsafe { self.attend_by_cudnn(program.dtype, shape, strides, &addresses, None)? } {
+                return Ok(());
+            }
+        }
+        let (program, grid) = if uses_mma {
             (tensor_cores(program), mma_grid(blocks, head_dim, ROWS + 4 * MMA_KEYS))
         } else {
             (program, grid(blocks, head_dim, ROWS + 2 * COLS, 1))
@@ -218,14 +230,26 @@ impl Cuda {
         let size = program.dtype.size() as u64;
         let dk = dq + width as u64 * size;
         let dv = dk + kv_width as u64 * size;
+        let uses_mma = fits_tensor_cores(program, addresses, strides, &[dout, dq, dk, dv])
+            && row_len.is_multiple_of(2);
+        if uses_mma && dropout.is_none() {
+            let (qkv, dqkv) = (addresses, [dq, dk, dv]);
+            let addresses = Addresses { qkv, out, lse };
+            let gradients = Some(&GradientAddresses { dout, delta, dqkv });
+            // SAFETY: operands were checked to have these shapes.
+            let is_queued = unsafe {
+                self.attend_by_cudnn(program.dtype, shape, strides, &addresses, gradients)?
+            };
+            if is_queued {
+                return Ok(());
+            }
+        }
         let (mask, scale) = (KernelDropout::new(dropout), shape.scale());
         let (num_rows, stride) = (rows as u64, row_len as u64);
         let items = Self::by_items(rows * heads * 32);
         launch!(self, program, "attention_delta", items, out, dout, num_rows, kernel_shape, delta)?;
         let tiles = tokens.div_ceil(ROWS);
         let (blocks, kv_blocks) = ((tiles, heads, sequences), (tiles, kv_heads, sequences));
-        let uses_mma = fits_tensor_cores(program, addresses, strides, &[dout, dq, dk, dv])
-            && row_len.is_multiple_of(2);
         let (program, by_queries, by_keys) = if uses_mma {
             let grid = |blocks| mma_grid(blocks, head_dim, 2 * ROWS + 4 * COLS);
             (tensor_cores(program), grid(blocks), grid(kv_blocks))

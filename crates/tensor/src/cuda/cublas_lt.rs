@@ -132,10 +132,11 @@ impl Call {
             operands: self.dtype,
             result: self.out_dtype,
             transposed: [self.a.transposed, self.b.transposed],
-            add: self.add,
+            add: self.add || self.residual.is_some(),
             epilogue: match self.fused {
                 Fused::None => "",
                 Fused::Bias { .. } => "bias",
+                Fused::GeluBackward { .. } => "gelu gradient",
                 Fused::BiasGelu { .. } => "bias, gelu",
             },
         })

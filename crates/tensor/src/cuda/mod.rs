@@ -8,8 +8,9 @@
 //! of the CPU.
 //!
 //! # Layout
-//! - `library`, `driver`, `nvrtc`, `cublas_lt`: the libraries, as tables of function pointers;
-//!   `algorithms`: the list of chosen products.
+//! - `library`, `driver`, `nvrtc`, `cublas_lt`, `cudnn`: the libraries, as tables of function
+//!   pointers; `algorithms`: the list of chosen products; `cudnn_graph`, `cudnn_attention`,
+//!   `attention_plans`: attention by cuDNN, where it is installed.
 //! - `programs`: sources, machine code and launches; `staging`: pinned memory; `recorder`: profiles.
 //! - `memory`, `products`, `attention`, `layers`, `losses`, `flat`: the operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
@@ -17,7 +18,11 @@
 
 mod algorithms;
 mod attention;
+mod attention_plans;
 mod cublas_lt;
+mod cudnn;
+mod cudnn_attention;
+mod cudnn_graph;
 mod driver;
 mod flat;
 mod launch;
@@ -35,6 +40,7 @@ use crate::attention::Shape;
 use crate::device::error::{DeviceError, Result};
 use crate::device::kernel_cache::{KernelCache, NoCache};
 use crate::gemm::Precision;
+use attention_plans::AttentionPlans;
 use cublas_lt::CublasLt;
 use driver::{Context, Description, DeviceMemory, Driver};
 use nvrtc::Nvrtc;
@@ -57,6 +63,8 @@ pub struct Cuda {
     blas: CublasLt,
     /// Times of operations; the programs and the library have it too.
     recorder: Arc<Recorder>,
+    /// Attention by cuDNN, if it is installed and fits the device.
+    attention_plans: Option<AttentionPlans>,
     /// Temporary memory of operations, which run one after another: partial sums and rounded
     /// operands; a rounded bias; and the workspace of products.
     scratch: [Mutex<Option<Scratch>>; 4],
@@ -135,6 +143,7 @@ pub fn open_with_cache(index: usize, cache: Arc<dyn KernelCache>) -> Result<Cuda
         programs: Programs::new(&context, &recorder, device.capability, nvrtc, cache),
         blas: CublasLt::new(blas, device.capability, &recorder)?,
         recorder,
+        attention_plans: AttentionPlans::load(device.capability),
         name: device.name,
         capability: device.capability,
         num_multiprocessors: device.num_multiprocessors,

@@ -4,10 +4,11 @@
 //! own kernel takes shapes that cuBLASLt has no algorithm for.
 
 use super::algorithms::WORKSPACE_BYTES;
+use super::attention_plans::AttentionPlans;
 use super::cublas_lt::{Call, Fused, Operand};
 use super::launch::{launch, type_code};
 use super::programs::{Grid, Program, Source};
-use super::{Cuda, attention};
+use super::{Cuda, attention, attention_plans};
 use crate::attention::{Dropout, Shape};
 use crate::device::error::{DeviceError, Result};
 use crate::device::flat::FlatBuffers;
@@ -76,11 +77,17 @@ impl Products for Cuda {
     }
 
     fn product_algorithms(&self) -> Result<String> {
-        Ok(self.blas.algorithms())
+        let plans = self.attention_plans.as_ref().map_or_else(String::new, AttentionPlans::list);
+        Ok(self.blas.algorithms() + &plans)
     }
 
     fn set_product_algorithms(&self, algorithms: &str) -> Result<()> {
-        self.blas.set_algorithms(algorithms)
+        let (products, plans) = attention_plans::split_list(algorithms);
+        self.blas.set_algorithms(products)?;
+        if products.is_empty() {
+            return Ok(());
+        }
+        attention_plans::set_list(self.attention_plans.as_ref(), plans)
     }
 
     fn attention_scratch_len(&self, _precision: Precision, shape: Shape) -> usize {
