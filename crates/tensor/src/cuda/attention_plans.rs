@@ -17,6 +17,7 @@ use super::cudnn_graph::{ALIGNMENT, Plan};
 use super::driver::{Context, Handle};
 use crate::attention::Shape;
 use crate::device::error::{DeviceError, Result};
+use crate::device::profile::Operation;
 use crate::device::view::Dtype;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -239,11 +240,18 @@ impl Cuda {
         let queued = plans.with_plan(&self.context, &problem, |cudnn, plan| {
             self.context.activate()?;
             self.with_scratch(WORKSPACE_SLOT, plan.workspace_bytes, |workspace| {
-                for tensors in parts(&problem, addresses, gradients, &values) {
-                    // SAFETY: the caller guarantees the memory of all parts; values live here.
-                    unsafe { plan.execute(cudnn, &tensors, workspace)? };
-                }
-                Ok(())
+                let queue = || {
+                    for tensors in parts(&problem, addresses, gradients, &values) {
+                        // SAFETY: the caller guarantees the memory of all parts; values live here.
+                        unsafe { plan.execute(cudnn, &tensors, workspace)? };
+                    }
+                    Ok(())
+                };
+                let name = match gradients {
+                    None => "attention_forward (cuDNN)",
+                    Some(_) => "attention_backward (cuDNN)",
+                };
+                self.recorder.around(|| (Operation::Kernel(name, dtype), None), queue)
             })
         })?;
         Ok(queued.is_some())
