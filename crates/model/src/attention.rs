@@ -8,7 +8,7 @@
 //! shards of heads, which other layouts split, `x` must enter it once.
 //!
 //! Saved: `qkv` after rotation and the norm's statistics are kept; the output of attention and its
-//! log-sum-exp can be recomputed from them.
+//! log-sum-exp, and normalised rows, can be recomputed from them.
 
 use crate::block::{Context, Flops, MicrobatchShape, SavedLen};
 use crate::collectives::SingleRank;
@@ -50,11 +50,13 @@ pub(crate) struct AttentionSaved<'a> {
     stats: ViewMut<'a>,
     out_thd: ViewMut<'a>,
     lse_bht: ViewMut<'a>,
+    normed_tc: ViewMut<'a>,
 }
 
 impl AttentionSaved<'_> {
     fn norm_linear<'b>(&'b self, x_tc: View<'b>, num_rows: usize) -> NormLinearSaved<'b> {
-        NormLinearSaved { x_tc, stats: self.stats.as_view(), num_rows }
+        let normed_tc = Some(self.normed_tc.as_view()).filter(|rows| !rows.is_empty());
+        NormLinearSaved { x_tc, stats: self.stats.as_view(), normed_tc, num_rows }
     }
 }
 
@@ -64,7 +66,8 @@ impl Attention {
         SavedLen {
             kept: self.norm_linear.outputs_len(t) + self.norm_linear.stats_len(t),
             rebuilt: self.formats().floats(t * self.out.num_local_inputs())
-                + t * self.heads * self.tp_shards().num_local(),
+                + t * self.heads * self.tp_shards().num_local()
+                + self.norm_linear.normed_len(t),
         }
     }
 
@@ -80,6 +83,7 @@ impl Attention {
             stats: kept.take(self.norm_linear.stats_len(t)),
             out_thd: rebuilt.take_as(dtype, t * self.out.num_local_inputs()),
             lse_bht: rebuilt.take(t * self.heads * self.tp_shards().num_local()),
+            normed_tc: rebuilt.take_as(dtype, self.norm_linear.num_normed(t)),
         }
     }
 
@@ -113,7 +117,8 @@ impl Attention {
     ) -> Result<()> {
         let (device, tokens) = (ctx.device, ctx.microbatch.shape.tokens);
         let (qkv, stats) = (saved.qkv.reborrow(), saved.stats.reborrow());
-        self.norm_linear.forward(ctx, params, x_tc, qkv, stats)?;
+        let normed_tc = saved.normed_tc.reborrow();
+        self.norm_linear.forward(ctx, params, x_tc, qkv, stats, normed_tc)?;
         self.rotate(device, saved.qkv.reborrow(), (tokens, 0), false)?;
         self.attend(ctx, saved)?;
         let (out_thd, y) = (saved.out_thd.as_view(), y_tc.reborrow());
@@ -126,12 +131,23 @@ impl Attention {
         }
     }
 
-    /// Computes attention from the kept values.
-    pub(crate) fn attend(
+    /// Recomputes from the kept values what [`SavedLen::rebuilt`] counts.
+    pub(crate) fn rebuild(
         &self,
         ctx: &mut Context<'_>,
+        params: View<'_>,
+        x_tc: View<'_>,
         saved: &mut AttentionSaved<'_>,
     ) -> Result<()> {
+        if !saved.normed_tc.is_empty() {
+            let (stats, y_tc) = (saved.stats.as_view(), saved.normed_tc.reborrow());
+            self.norm_linear.norm.normalize(ctx.device, params, x_tc, stats, y_tc)?;
+        }
+        self.attend(ctx, saved)
+    }
+
+    /// Computes attention from the kept values.
+    fn attend(&self, ctx: &mut Context<'_>, saved: &mut AttentionSaved<'_>) -> Result<()> {
         let shape = self.shape(ctx.microbatch.shape);
         let mask = self.attention_mask(ctx);
         let scratch = ctx.scratch.frame().take(self.attend_scratch_len(shape));
@@ -345,7 +361,7 @@ impl Attention {
     ) -> Result<()> {
         let microbatch = MicrobatchShape { sequences: 1, tokens: num_tokens };
         let mut rebuilt = Frame::over(frame.take(self.saved_len(microbatch).rebuilt));
-        let AttentionSaved { mut qkv, stats, mut out_thd, lse_bht } =
+        let AttentionSaved { mut qkv, stats, mut out_thd, lse_bht, .. } =
             self.split(microbatch, &mut frame, &mut rebuilt);
         let mut normed_tc = frame.nested().take_as(x_tc.dtype(), x_tc.len());
         self.norm_linear.norm.forward(device, params, x_tc, normed_tc.reborrow(), stats)?;

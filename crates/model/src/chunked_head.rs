@@ -12,12 +12,18 @@ use crate::block::Context;
 use crate::grads::Grads;
 use crate::norm_linear::NormLinear;
 use crate::row_sums::RowSums;
-use lockstep_tensor::device::{Result, Targets, View, ViewMut};
+use lockstep_tensor::device::{Dtype, Result, Targets, View, ViewMut};
 use lockstep_tensor::gemm::{K_BLOCK, Write};
 use std::slice;
 
-/// Most logits that exist at a time: 512 MiB in `f32`.
-pub(crate) const MAX_LOGITS: usize = 1 << 27;
+/// Most logits that exist at a time: 512 MiB in `f32`, and 1 GiB in two bytes, which accelerators
+/// have: every chunk reads the weights and adds to their gradients.
+pub(crate) const fn max_logits(activations: Dtype) -> usize {
+    match activations {
+        Dtype::F32 => 1 << 27,
+        _ => 1 << 29,
+    }
+}
 
 /// Places for what a training pass computes besides the loss.
 pub(crate) struct Outputs<'a> {

@@ -2,7 +2,7 @@
 
 use crate::block::Block;
 use crate::blueprint::Blueprint;
-use crate::chunked_head::MAX_LOGITS;
+use crate::chunked_head::max_logits;
 use crate::column_parallel::ColumnParallel;
 use crate::dropout::Dropout;
 use crate::embedding::Embedding;
@@ -136,5 +136,6 @@ pub(crate) fn head(
     });
     let product = ColumnParallel { shards: shards.collect(), num_shards: tp_shards.num };
     let norm_linear = NormLinear { norm, product, tp_shards: tp_shards.clone() };
-    Head { name, params: params.finish(), norm_linear, max_logits: MAX_LOGITS }
+    let max_logits = max_logits(formats.activations);
+    Head { name, params: params.finish(), norm_linear, max_logits }
 }

@@ -3,9 +3,10 @@
 //! Shards of hidden units are stored one after another, each with all rows. In Llama, `up` computes
 //! gate and up, two vectors of f elements, in one product, and SwiGLU combines them. GPT-2 computes
 //! one vector and applies GELU. The output of the first product is kept: backward recomputes the
-//! activation together with its derivative, which costs less than reading it from memory.
+//! activation together with its derivative, which costs less than reading it from memory. Where GELU
+//! is a part of the products, on accelerators, its output is kept as well.
 
-use crate::block::{Context, Flops, MicrobatchShape};
+use crate::block::{Context, Flops, MicrobatchShape, SavedLen};
 use crate::collectives::{SingleRank, TensorCollectives};
 use crate::deferred_weight_grad::DeferredWeightGrad;
 use crate::dropout::{Dropout, RowMask, Site};
@@ -34,27 +35,42 @@ pub(crate) struct FeedForward {
     pub(crate) dropout: Dropout,
 }
 
-/// Saved values of forward; all of them are kept.
+/// Saved values of forward; all of them are kept, but normalised rows.
 pub(crate) struct FeedForwardSaved<'a> {
     hidden: ViewMut<'a>,
     stats: ViewMut<'a>,
+    /// Output of GELU where that is a part of the first product; else empty.
+    active_tf: ViewMut<'a>,
+    normed_tc: ViewMut<'a>,
 }
 
 impl FeedForwardSaved<'_> {
     fn norm_linear<'b>(&'b self, x_tc: View<'b>, num_rows: usize) -> NormLinearSaved<'b> {
-        NormLinearSaved { x_tc, stats: self.stats.as_view(), num_rows }
+        let normed_tc = Some(self.normed_tc.as_view()).filter(|rows| !rows.is_empty());
+        NormLinearSaved { x_tc, stats: self.stats.as_view(), normed_tc, num_rows }
     }
 }
 
 impl FeedForward {
-    pub(crate) fn kept_len(&self, num_rows: usize) -> usize {
-        self.norm_linear.outputs_len(num_rows) + self.norm_linear.stats_len(num_rows)
+    pub(crate) fn saved_len(&self, num_rows: usize) -> SavedLen {
+        let active = self.norm_linear.formats().floats(self.active_elements(num_rows));
+        let outputs = self.norm_linear.outputs_len(num_rows);
+        let kept = outputs + self.norm_linear.stats_len(num_rows) + active;
+        SavedLen { kept, rebuilt: self.norm_linear.normed_len(num_rows) }
     }
 
-    pub(crate) fn split<'a>(&self, num_rows: usize, kept: &mut Frame<'a>) -> FeedForwardSaved<'a> {
+    pub(crate) fn split<'a>(
+        &self,
+        num_rows: usize,
+        kept: &mut Frame<'a>,
+        rebuilt: &mut Frame<'a>,
+    ) -> FeedForwardSaved<'a> {
+        let num_normed = self.norm_linear.num_normed(num_rows);
         FeedForwardSaved {
             hidden: kept.take_as(self.activations(), self.norm_linear.num_outputs(num_rows)),
             stats: kept.take(self.norm_linear.stats_len(num_rows)),
+            active_tf: kept.take_as(self.activations(), self.active_elements(num_rows)),
+            normed_tc: rebuilt.take_as(self.activations(), num_normed),
         }
     }
 
@@ -65,10 +81,9 @@ impl FeedForward {
         let (f, rows) = (formats.floats(t * self.down.num_local_inputs()), formats.floats(t * c));
         let own = if self.dropout.is_on() || tp_shards.sequence { rows } else { 0 };
         let ends = self.norm_linear.scratch_len(t).max(RowSums::scratch_len(tp_shards, c));
-        let d_active = if self.fuses_gelu() { 0 } else { f };
-        let backward = own + f + self.norm_linear.outputs_len(t) + d_active.max(ends);
-        let expand = if self.fuses_gelu() { f + rows } else { rows };
-        backward.max(f + self.down.scratch_len(t)).max(expand)
+        let f = if self.fuses_gelu() { 0 } else { f };
+        let backward = own + f + self.norm_linear.outputs_len(t) + f.max(ends);
+        backward.max(f + self.down.scratch_len(t)).max(rows)
     }
 
     pub(crate) fn flops_per_token(&self) -> Flops {
@@ -87,12 +102,9 @@ impl FeedForward {
         let mask = self.mask(ctx);
         let residual = mask.is_none().then_some(x_tc);
         if self.fuses_gelu() {
-            let Context { device, collectives, microbatch, scratch, .. } = ctx;
-            let (t, mut frame) = (microbatch.shape.rows(), scratch.frame());
-            let active_tf =
-                self.expand_gelu(*device, *collectives, t, params, x_tc, saved, &mut frame)?;
-            let y = y_tc.reborrow();
-            self.down.forward(*device, *collectives, params, active_tf, residual, y, frame)?;
+            self.expand(ctx, params, x_tc, saved)?;
+            let (x, y, frame) = (saved.active_tf.as_view(), y_tc.reborrow(), ctx.scratch.frame());
+            self.down.forward(ctx.device, ctx.collectives, params, x, residual, y, frame)?;
         } else {
             self.expand(ctx, params, x_tc, saved)?;
             let (device, hidden, frame) = (ctx.device, saved.hidden.as_view(), ctx.scratch.frame());
@@ -111,25 +123,9 @@ impl FeedForward {
         self.activation == Activation::Gelu && self.activations() != Dtype::F32
     }
 
-    /// The first product with GELU: everything that forward saves, and the input of the second.
-    fn expand_gelu<'f>(
-        &self,
-        device: &dyn Device,
-        collectives: &mut dyn TensorCollectives,
-        num_rows: usize,
-        params: View<'_>,
-        x_tc: View<'_>,
-        saved: &mut FeedForwardSaved<'_>,
-        frame: &mut Frame<'f>,
-    ) -> Result<View<'f>> {
-        let mut active_tf = self.take_hidden(num_rows, frame);
-        let (mut inner, norm_linear) = (frame.nested(), &self.norm_linear);
-        let stats = saved.stats.reborrow();
-        let normed_tc =
-            norm_linear.normed(device, collectives, num_rows, params, x_tc, stats, &mut inner)?;
-        let (hidden, y) = (saved.hidden.reborrow(), active_tf.reborrow());
-        norm_linear.product.forward_gelu(device, params, normed_tc, hidden, y)?;
-        Ok(active_tf.into_view())
+    /// Elements of GELU's output that are saved.
+    fn active_elements(&self, num_rows: usize) -> usize {
+        if self.fuses_gelu() { num_rows * self.down.num_local_inputs() } else { 0 }
     }
 
     /// The first product, which computes everything that forward saves.
@@ -141,14 +137,41 @@ impl FeedForward {
         saved: &mut FeedForwardSaved<'_>,
     ) -> Result<()> {
         if self.fuses_gelu() {
-            // The call of forward, so that the bits are its own.
             let Context { device, collectives, microbatch, scratch, .. } = ctx;
             let (t, mut frame) = (microbatch.shape.rows(), scratch.frame());
-            self.expand_gelu(*device, *collectives, t, params, x_tc, saved, &mut frame)?;
-            return Ok(());
+            let (stats, norm_linear) = (saved.stats.reborrow(), &self.norm_linear);
+            let place = saved.normed_tc.reborrow();
+            let normed_tc = norm_linear.normed(
+                *device,
+                *collectives,
+                t,
+                params,
+                x_tc,
+                stats,
+                place,
+                &mut frame,
+            )?;
+            let (hidden, y) = (saved.hidden.reborrow(), saved.active_tf.reborrow());
+            return norm_linear.product.forward_gelu(*device, params, normed_tc, hidden, y);
         }
         let (hidden, stats) = (saved.hidden.reborrow(), saved.stats.reborrow());
-        self.norm_linear.forward(ctx, params, x_tc, hidden, stats)
+        let normed_tc = saved.normed_tc.reborrow();
+        self.norm_linear.forward(ctx, params, x_tc, hidden, stats, normed_tc)
+    }
+
+    /// Recomputes from the kept values what [`SavedLen::rebuilt`] counts.
+    pub(crate) fn rebuild(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        x_tc: View<'_>,
+        saved: &mut FeedForwardSaved<'_>,
+    ) -> Result<()> {
+        if saved.normed_tc.is_empty() {
+            return Ok(());
+        }
+        let (stats, y_tc) = (saved.stats.as_view(), saved.normed_tc.reborrow());
+        self.norm_linear.norm.normalize(device, params, x_tc, stats, y_tc)
     }
 
     /// `d_stream_tc`: in, the gradient of `y_tc`; out, that of `x_tc`.
@@ -166,11 +189,12 @@ impl FeedForward {
         let d_stream = d_stream_tc.as_view();
         let dz_tc =
             self.down.output_gradient(device, collectives, d_stream, mask, t, &mut frame)?;
-        let mut active_tf = self.take_hidden(t, &mut frame);
+        let mut computed_tf = self.take_computed(t, &mut frame);
         let mut d_hidden = frame.take_as(self.activations(), self.norm_linear.num_outputs(t));
-        let (dy, x) = (d_hidden.reborrow(), active_tf.reborrow());
+        let (dy, x) = (d_hidden.reborrow(), computed_tf.reborrow());
         self.hidden_gradient(device, params, saved, dz_tc, dy, x, frame.nested())?;
-        let (x, own, spare) = (active_tf.as_view(), grads.reborrow(), frame.nested());
+        let x = if self.fuses_gelu() { saved.active_tf.as_view() } else { computed_tf.as_view() };
+        let (own, spare) = (grads.reborrow(), frame.nested());
         self.down.backward_weight(device, collectives, x, dz_tc, own, spare)?;
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
         let (d_hidden, own, spare) = (d_hidden.into_view(), grads.reborrow(), frame.nested());
@@ -201,7 +225,7 @@ impl FeedForward {
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let d_stream = d_stream_tc.as_view();
         self.down.fill_output_gradient(device, collectives, d_stream, mask, dz_tc.reborrow())?;
-        let active_tf = self.take_hidden(t, &mut frame);
+        let active_tf = self.take_computed(t, &mut frame);
         let (dz_tc, dy, spare) = (dz_tc.as_view(), d_hidden.reborrow(), frame.nested());
         self.hidden_gradient(device, params, saved, dz_tc, dy, active_tf, spare)?;
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
@@ -230,9 +254,14 @@ impl FeedForward {
         let (device, t) = (ctx.device, ctx.microbatch.shape.rows());
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let mut inner = frame.nested();
-        let mut active_tf = self.take_hidden(t, &mut inner);
-        self.activate(device, saved.hidden.as_view(), active_tf.reborrow())?;
-        let (x, dz_tc, own) = (active_tf.into_view(), dz_tc.as_view(), grads.reborrow());
+        let mut computed_tf = self.take_computed(t, &mut inner);
+        let x = if self.fuses_gelu() {
+            saved.active_tf.as_view()
+        } else {
+            self.activate(device, saved.hidden.as_view(), computed_tf.reborrow())?;
+            computed_tf.into_view()
+        };
+        let (dz_tc, own) = (dz_tc.as_view(), grads.reborrow());
         self.down.backward_weight(device, collectives, x, dz_tc, own, inner)?;
         let (read, dy, own) = (saved.norm_linear(x_tc, t), d_hidden.as_view(), grads.reborrow());
         self.norm_linear.backward_weight(device, collectives, params, read, dy, own, frame)?;
@@ -240,7 +269,7 @@ impl FeedForward {
     }
 
     /// Computes the gradient of the hidden units from that of the output, and recomputes the input
-    /// of the second product.
+    /// of the second product, unless it is saved.
     fn hidden_gradient(
         &self,
         device: &dyn Device,
@@ -253,7 +282,6 @@ impl FeedForward {
     ) -> Result<()> {
         if self.fuses_gelu() {
             let hidden = saved.hidden.as_view();
-            device.activate(device::Activation::Gelu, hidden, active_tf)?;
             return self.down.backward_input_gelu(device, params, dz_tc, hidden, d_hidden);
         }
         let mut d_active_tf = frame.take_as(active_tf.dtype(), active_tf.len());
@@ -283,7 +311,8 @@ impl FeedForward {
         let hidden = formats.floats(num_tokens * self.down.num_local_inputs());
         let contract = hidden + self.down.scratch_len(num_tokens);
         let normed = formats.floats(num_tokens * self.norm_linear.width());
-        self.kept_len(num_tokens) + contract.max(normed)
+        let SavedLen { kept, rebuilt } = self.saved_len(num_tokens);
+        kept + rebuilt + contract.max(normed)
     }
 
     /// Forward for the new tokens of one sequence.
@@ -296,7 +325,9 @@ impl FeedForward {
         mut frame: Frame<'_>,
     ) -> Result<()> {
         let num_tokens = x_tc.len() / self.norm_linear.width();
-        let FeedForwardSaved { mut hidden, stats } = self.split(num_tokens, &mut frame);
+        let mut rebuilt = Frame::over(frame.take(self.saved_len(num_tokens).rebuilt));
+        let FeedForwardSaved { mut hidden, stats, .. } =
+            self.split(num_tokens, &mut frame, &mut rebuilt);
         let mut normed_tc = frame.nested().take_as(x_tc.dtype(), x_tc.len());
         self.norm_linear.norm.forward(device, params, x_tc, normed_tc.reborrow(), stats)?;
         let normed_tc = normed_tc.as_view();
@@ -326,6 +357,11 @@ impl FeedForward {
     /// Hidden units after the activation.
     fn take_hidden<'a>(&self, num_rows: usize, frame: &mut Frame<'a>) -> ViewMut<'a> {
         frame.take_as(self.activations(), num_rows * self.down.num_local_inputs())
+    }
+
+    /// As [`Self::take_hidden`], where these units are not saved; else nothing.
+    fn take_computed<'a>(&self, num_rows: usize, frame: &mut Frame<'a>) -> ViewMut<'a> {
+        self.take_hidden(if self.fuses_gelu() { 0 } else { num_rows }, frame)
     }
 
     fn activations(&self) -> Dtype {

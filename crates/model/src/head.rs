@@ -202,7 +202,8 @@ impl Block for Head {
         let (device, microbatch) = (ctx.device, ctx.microbatch);
         let HeadSaved { mut logits_tv, stats, losses_t } =
             self.split(microbatch.shape.rows(), saved);
-        self.norm_linear.forward(ctx, params, input_tc, logits_tv.reborrow(), stats)?;
+        let (logits, none) = (logits_tv.reborrow(), ViewMut::of::<f32>(&mut []));
+        self.norm_linear.forward(ctx, params, input_tc, logits, stats, none)?;
         if self.norm_linear.tp_shards.num > 1 {
             return self.vocab_parallel_loss(ctx, logits_tv, losses_t);
         }
@@ -231,7 +232,7 @@ impl Block for Head {
         }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
-        let read = NormLinearSaved { x_tc: input_tc, stats, num_rows };
+        let read = NormLinearSaved { x_tc: input_tc, stats, normed_tc: None, num_rows };
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let (own, spare) = (grads.reborrow(), frame.nested());
         self.norm_linear.backward_weight(
@@ -279,7 +280,7 @@ impl Block for Head {
         }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
-        let read = NormLinearSaved { x_tc: input_tc, stats, num_rows };
+        let read = NormLinearSaved { x_tc: input_tc, stats, normed_tc: None, num_rows };
         device.fill(d_stream_tc.reborrow(), 0.0)?;
         let (norm_linear, collectives, frame) =
             (&self.norm_linear, &mut *ctx.collectives, ctx.scratch.frame());
@@ -304,7 +305,7 @@ impl Block for Head {
         }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
-        let read = NormLinearSaved { x_tc: input_tc, stats, num_rows };
+        let read = NormLinearSaved { x_tc: input_tc, stats, normed_tc: None, num_rows };
         let (norm_linear, collectives, frame) =
             (&self.norm_linear, &mut *ctx.collectives, ctx.scratch.frame());
         let own = grads.reborrow();

@@ -48,7 +48,7 @@ impl Layer {
         let saved = LayerSaved {
             attention: self.attention.split(shape, &mut kept, &mut rebuilt),
             middle_tc: kept.take_as(self.formats().activations, self.stream_elements(shape)),
-            feed_forward: self.feed_forward.split(shape.rows(), &mut kept),
+            feed_forward: self.feed_forward.split(shape.rows(), &mut kept, &mut rebuilt),
         };
         kept.finish();
         rebuilt.finish();
@@ -97,9 +97,13 @@ impl Block for Layer {
     }
 
     fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
-        let SavedLen { kept, rebuilt } = self.attention.saved_len(shape);
+        let attention = self.attention.saved_len(shape);
+        let feed_forward = self.feed_forward.saved_len(shape.rows());
         let middle = self.formats().floats(self.stream_elements(shape));
-        SavedLen { kept: kept + middle + self.feed_forward.kept_len(shape.rows()), rebuilt }
+        SavedLen {
+            kept: attention.kept + middle + feed_forward.kept,
+            rebuilt: attention.rebuilt + feed_forward.rebuilt,
+        }
     }
 
     fn scratch_len(&self, shape: MicrobatchShape) -> usize {
@@ -181,7 +185,11 @@ impl Block for Layer {
             self.split(ctx.microbatch.shape, saved);
         match what {
             Recompute::None => Ok(()),
-            Recompute::Selective => self.attention.attend(ctx, &mut attention),
+            Recompute::Selective => {
+                let (device, x_tc) = (ctx.device, middle_tc.as_view());
+                self.feed_forward.rebuild(device, params, x_tc, &mut feed_forward)?;
+                self.attention.rebuild(ctx, params, input_tc, &mut attention)
+            }
             Recompute::Full => {
                 let middle = middle_tc.reborrow();
                 self.attention.forward(ctx, params, input_tc, middle, &mut attention)?;

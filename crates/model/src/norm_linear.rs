@@ -2,7 +2,8 @@
 //!
 //! With sequence parallelism, an all-gather of the rows is in between. Backward ends here: the
 //! gradient of the product's input is a sum over shards, passes the normalisation and is added to
-//! the stream. The normalised rows are recomputed for the weight gradient rather than saved.
+//! the stream. The normalised rows are recomputed for the weight gradient rather than saved, except
+//! on accelerators, whose memory is large and slow beside their products.
 
 use crate::block::Context;
 use crate::collectives::{CollectiveCall, TensorCollectives};
@@ -13,7 +14,7 @@ use crate::norm::Norm;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::device::{Device, Result, View, ViewMut};
+use lockstep_tensor::device::{Device, Dtype, Result, View, ViewMut};
 use std::ops::Range;
 use std::slice;
 
@@ -31,6 +32,8 @@ pub(crate) struct NormLinearSaved<'a> {
     pub(crate) x_tc: View<'a>,
     /// Statistics of the normalisation.
     pub(crate) stats: View<'a>,
+    /// Normalised rows, where they are saved.
+    pub(crate) normed_tc: Option<View<'a>>,
     /// Rows of the micro-batch.
     pub(crate) num_rows: usize,
 }
@@ -61,6 +64,17 @@ impl NormLinear {
         self.formats().has_wide_sums(self.tp_shards.num)
     }
 
+    /// Elements of the normalised rows that are saved, of a micro-batch of `num_rows`.
+    pub(crate) fn num_normed(&self, num_rows: usize) -> usize {
+        let is_saved = self.formats().activations != Dtype::F32 && !self.tp_shards.sequence;
+        if is_saved { num_rows * self.width() } else { 0 }
+    }
+
+    /// Memory of these rows.
+    pub(crate) fn normed_len(&self, num_rows: usize) -> usize {
+        self.formats().floats(self.num_normed(num_rows))
+    }
+
     /// Elements of the saved statistics.
     pub(crate) fn stats_len(&self, num_rows: usize) -> usize {
         self.norm.stats_len(self.tp_shards.rows(num_rows).len())
@@ -73,7 +87,7 @@ impl NormLinear {
         self.formats().floats(num_rows * self.width()) + sums + spare
     }
 
-    /// Overwrites `y` and fills `stats`.
+    /// Overwrites `y` and fills `stats`, and `normed_tc`, unless it is empty.
     pub(crate) fn forward(
         &self,
         ctx: &mut Context<'_>,
@@ -81,15 +95,25 @@ impl NormLinear {
         x_tc: View<'_>,
         y: ViewMut<'_>,
         stats: ViewMut<'_>,
+        normed_tc: ViewMut<'_>,
     ) -> Result<()> {
         let Context { device, collectives, microbatch, scratch, .. } = ctx;
         let (num_rows, mut frame) = (microbatch.shape.rows(), scratch.frame());
-        let normed_tc =
-            self.normed(*device, *collectives, num_rows, params, x_tc, stats, &mut frame)?;
+        let normed_tc = self.normed(
+            *device,
+            *collectives,
+            num_rows,
+            params,
+            x_tc,
+            stats,
+            normed_tc,
+            &mut frame,
+        )?;
         self.product.forward(*device, params, normed_tc, y)
     }
 
-    /// All normalised rows, of which there are `num_rows`; fills `stats`.
+    /// All normalised rows, of which there are `num_rows`, in the given place, unless it is empty;
+    /// fills `stats`.
     pub(crate) fn normed<'a>(
         &self,
         device: &dyn Device,
@@ -98,9 +122,10 @@ impl NormLinear {
         params: View<'_>,
         x_tc: View<'_>,
         stats: ViewMut<'_>,
+        place: ViewMut<'a>,
         frame: &mut Frame<'a>,
     ) -> Result<View<'a>> {
-        let mut normed_tc = self.take_rows(num_rows, frame);
+        let mut normed_tc = if place.is_empty() { self.take_rows(num_rows, frame) } else { place };
         let own = normed_tc.reborrow().range(self.own(num_rows));
         self.norm.forward(device, params, x_tc, own, stats)?;
         self.tp_shards.gather_rows(collectives, normed_tc.reborrow());
@@ -113,11 +138,14 @@ impl NormLinear {
         device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
         params: View<'_>,
-        NormLinearSaved { x_tc, stats, num_rows }: NormLinearSaved<'_>,
+        NormLinearSaved { x_tc, stats, normed_tc, num_rows }: NormLinearSaved<'_>,
         dy: View<'_>,
         grads: Grads<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
+        if let Some(normed_tc) = normed_tc {
+            return self.product.backward_weight(device, normed_tc, dy, grads);
+        }
         let mut normed_tc = self.take_rows(num_rows, &mut frame);
         let own = normed_tc.reborrow().range(self.own(num_rows));
         self.norm.normalize(device, params, x_tc, stats, own)?;
@@ -132,7 +160,7 @@ impl NormLinear {
         device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
         params: View<'_>,
-        NormLinearSaved { x_tc, stats, num_rows }: NormLinearSaved<'_>,
+        NormLinearSaved { x_tc, stats, num_rows, .. }: NormLinearSaved<'_>,
         dy: View<'_>,
         d_stream_tc: ViewMut<'_>,
         grads: Grads<'_>,

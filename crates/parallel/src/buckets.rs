@@ -9,8 +9,10 @@
 //! ([`CHUNK_LEN`]). A mirror (the output head's copy of a tied embedding) is cut exactly where its
 //! owner is, so the rank that owns a row also owns its copy and copying needs no communication.
 
+use lockstep_model::formats::floats;
 use lockstep_model::{Blueprint, Param};
 use lockstep_optim::{CHUNK_LEN, Slot};
+use lockstep_tensor::device::Dtype;
 use std::ops::Range;
 
 /// Consecutive blocks whose parameters share one buffer.
@@ -152,6 +154,11 @@ impl Buckets {
     /// Number of parameters, mirrors included.
     pub fn num_params(&self) -> usize {
         self.list.iter().map(|bucket| bucket.len).sum()
+    }
+
+    /// Memory of a copy of all parameters in a type, in `f32` elements.
+    pub fn copies_len(&self, dtype: Dtype) -> usize {
+        self.list.iter().map(|bucket| floats(dtype, bucket.len)).sum()
     }
 
     /// Length of the longest bucket.

@@ -71,12 +71,13 @@ impl Footprint {
         let sizes = plan.sizes(blueprint, worker);
         let (activations, messages) = PipelineRank::planned_len(&plan.stages, device, &sizes);
         let scratch = sizes.scratch_len(&plan.stages, device);
+        let copies = plan.copy_of_params(blueprint).map_or(0, |dtype| buckets.copies_len(dtype));
         Self {
             weights: if plan.zero == 3 { parts(&buckets) } else { buckets.num_params() },
             gradients,
             optimizer: Optimizer::planned_len(optimizer, stepped.into_iter(), plan.offload),
             activations,
-            buffers: scratch + messages + in_flight + windows + spare,
+            buffers: scratch + messages + in_flight + windows + spare + copies,
         }
     }
 

@@ -31,7 +31,7 @@ use crate::zero::ShardedGradients;
 use lockstep_comm::{Comm, CommError};
 use lockstep_optim::{Optimizer, Update};
 use lockstep_tensor::Cpu;
-use lockstep_tensor::device::{Device, Result as DeviceResult, View, ViewMut};
+use lockstep_tensor::device::{Device, Dtype, Result as DeviceResult, View, ViewMut};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -53,6 +53,8 @@ pub struct ParamStore {
     is_alone: bool,
     /// Whether buckets wait until the set of counted ranks is decided.
     pub(crate) is_held: bool,
+    /// Type of the rounded copy of the parameters, if there is one.
+    copy: Option<Dtype>,
 }
 
 /// Gradients in flight for the next step.
@@ -104,6 +106,7 @@ impl ParamStore {
         trained: TrainableParams,
         overlap: Overlap,
         stages: Stages,
+        copy: Option<Dtype>,
     ) -> Result<Self, CommError> {
         let buckets = Arc::new(buckets);
         let worker = overlap.comm().group_rank();
@@ -127,6 +130,7 @@ impl ParamStore {
             is_alone,
             delayed: None,
             is_held: false,
+            copy,
         };
         store.spare = store.room_for_mirrors()?;
         Ok(store)
@@ -205,6 +209,11 @@ impl ParamStore {
     fn params_of(&self, block: usize) -> (&Floats, Range<usize>) {
         let bucket = self.buckets.of_block(block);
         (self.weights.bucket(bucket), self.buckets.list[bucket].block(block))
+    }
+
+    /// Memory of the rounded copies, in `f32` elements.
+    fn copies_len(&self) -> usize {
+        self.copy.map_or(0, |dtype| self.buckets.copies_len(dtype))
     }
 
     /// Parameters that this rank steps, on the device.
@@ -470,7 +479,7 @@ impl ParamStore {
             Gradients::Whole(whole) => (whole.num_elements() + self.delayed_len(), 0),
             Gradients::Sharded(sharded) => sharded.num_elements(),
         };
-        let buffers = windows + in_flight + self.spare.len();
+        let buffers = windows + in_flight + self.spare.len() + self.copies_len();
         Footprint { weights, gradients, buffers, optimizer: 0, activations: 0 }
     }
 

@@ -135,6 +135,7 @@ impl Replica {
             trained,
             overlap,
             stages.clone(),
+            plan.copy_of_params(&blueprint),
         )?;
         let sizes = plan.sizes(&blueprint, part);
         let link = PipelineRank::link(&sizes, groups.messages()?, world.clone());

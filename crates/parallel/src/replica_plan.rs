@@ -12,6 +12,7 @@ use lockstep_config::Dtype;
 use lockstep_mesh::{Axis, Degrees, Mesh};
 use lockstep_model::{Blueprint, MicrobatchShape};
 use lockstep_optim::Phases;
+use lockstep_tensor::device::Dtype as DeviceDtype;
 
 /// Layout of a replica across ranks, and the sizes its memory is allocated for.
 #[derive(Clone, Debug)]
@@ -100,6 +101,13 @@ impl ReplicaPlan {
         let found =
             SparseEmbedding::find(blueprint, trained, &shares, self.leaves, self.microbatch);
         found.filter(|_| self.wire == Dtype::F32)
+    }
+
+    /// Type of the rounded copy of the parameters that an accelerator keeps for its products, if any.
+    /// Sharded parameters are gathered for each use, and rounded then.
+    pub fn copy_of_params(&self, blueprint: &Blueprint) -> Option<DeviceDtype> {
+        let dtype = blueprint.activations;
+        (dtype != DeviceDtype::F32 && self.zero < 3).then_some(dtype)
     }
 
     /// Sizes of a pipeline rank's memory, for this data-parallel rank.

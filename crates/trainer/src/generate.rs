@@ -12,7 +12,7 @@ use lockstep_data::Tokenizer;
 use lockstep_model::{Blueprint, Decoder};
 use lockstep_parallel::from_recipe::blueprint_of;
 use lockstep_platform::World;
-use lockstep_tensor::device::{Compute, DualBuffer, View};
+use lockstep_tensor::device::{Compute, Dtype, DualBuffer, View};
 
 /// A loaded model for generation.
 pub struct Generator {
@@ -65,11 +65,12 @@ impl Generator {
 
     /// Parameters of each block on the device.
     fn views(&self) -> Result<Vec<View<'_>>, TrainError> {
-        Ok(self
-            .params
-            .iter()
-            .map(DualBuffer::view)
-            .collect::<lockstep_tensor::device::Result<_>>()?)
+        let dtype = self.blueprint.activations;
+        let views = self.params.iter().map(|params| match dtype {
+            Dtype::F32 => params.view(),
+            _ => params.view_with_copy(dtype),
+        });
+        Ok(views.collect::<lockstep_tensor::device::Result<_>>()?)
     }
 
     /// Continues `prompt` by `num_tokens` tokens. `on_token` receives each token and returns

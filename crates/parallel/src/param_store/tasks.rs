@@ -3,6 +3,7 @@
 
 use super::{Gradients, ParamStore, mirror_tag};
 use crate::buckets::{Buckets, MirrorPair};
+use crate::buffer::Floats;
 use crate::microbatch::Store;
 use crate::stage_link::Link;
 use crate::step_program::pair_numbers;
@@ -13,7 +14,7 @@ use lockstep_model::Grads;
 use lockstep_optim::{Optimizer, Update};
 use lockstep_schedule::step::{Contents, Lengths, MessageKind, Program, TaskId, TaskOp, Use};
 use lockstep_tensor::Cpu;
-use lockstep_tensor::device::{Result as DeviceResult, View};
+use lockstep_tensor::device::{Dtype, Result as DeviceResult, View};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -132,6 +133,11 @@ impl ParamStore {
     }
 }
 
+/// Parameters on the device, with their rounded copy, if there is one.
+fn viewed(params: &Floats, copy: Option<Dtype>) -> DeviceResult<View<'_>> {
+    copy.map_or_else(|| params.view(), |dtype| params.view_with_copy(dtype))
+}
+
 impl Store for ParamStore {
     fn arrive(&mut self, block: usize) -> Result<(), CommError> {
         self.arrive_bucket(self.buckets.of_block(block))
@@ -139,7 +145,7 @@ impl Store for ParamStore {
 
     fn params(&self, block: usize) -> DeviceResult<View<'_>> {
         let (params, range) = self.params_of(block);
-        Ok(params.view()?.range(range))
+        Ok(viewed(params, self.copy)?.range(range))
     }
 
     fn params_and_grads(
@@ -148,10 +154,10 @@ impl Store for ParamStore {
         block: usize,
         leaf: Option<u32>,
     ) -> DeviceResult<(View<'_>, Grads<'_>)> {
-        let Self { buckets, weights, grads, trained, .. } = self;
+        let Self { buckets, weights, grads, trained, copy, .. } = self;
         let bucket = buckets.of_block(block);
         let range = buckets.list[bucket].block(block);
-        let params = weights.bucket(bucket).view()?.range(range);
+        let params = viewed(weights.bucket(bucket), *copy)?.range(range);
         let runs = &trained.of_block[block];
         if runs.is_empty() {
             return Ok((params, Grads::none()));

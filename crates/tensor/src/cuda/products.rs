@@ -306,7 +306,8 @@ impl Cuda {
         })
     }
 
-    /// Calls `body` with the address of numbers in `dtype`, rounded to it if they have another.
+    /// Calls `body` with the address of numbers in `dtype`, rounded to it if they have another and no
+    /// copy.
     fn rounded<R>(
         &self,
         slot: usize,
@@ -314,6 +315,9 @@ impl Cuda {
         data: &View<'_>,
         body: impl FnOnce(u64) -> Result<R>,
     ) -> Result<R> {
+        if let Some(copy) = data.copy_in(dtype) {
+            return body(self.read(&copy, dtype)?);
+        }
         let address = self.read(data, data.dtype())?;
         if data.dtype() == dtype {
             return body(address);

@@ -40,6 +40,10 @@ struct DeviceSide {
     device: Arc<dyn Device>,
     buffer: UnsafeCell<Buffer>,
     current: Mutex<Current>,
+    /// A rounded copy of the elements, made at its first use.
+    copy: UnsafeCell<Option<Buffer>>,
+    /// Whether the copy has the values of the elements.
+    is_copied: Mutex<bool>,
 }
 
 /// Side that holds the values.
@@ -50,8 +54,9 @@ enum Current {
     Both,
 }
 
-// SAFETY: the cells are written through a shared borrow only while `current` is locked, and only
-// when no slice or view of the side that is written can exist: see `bring_to_host`.
+// SAFETY: the cells are written through a shared borrow only while `current` or `is_copied` is
+// locked, and only when no slice or view of the side that is written can exist: see
+// `bring_to_host` and `view_with_copy`.
 unsafe impl<H: Send + Sync> Sync for DualBuffer<H> {}
 
 impl<H: HostCopy> DualBuffer<H> {
@@ -119,13 +124,36 @@ impl<H: HostCopy> DualBuffer<H> {
         Ok(unsafe { &*side.buffer.get() }.view())
     }
 
+    /// The elements on the device, to read, with a copy that is rounded to a type, where they are on
+    /// an accelerator. The copy is made when the elements have changed.
+    pub fn view_with_copy(&self, dtype: Dtype) -> Result<View<'_>> {
+        let view = self.view()?;
+        let Some(side) = &self.accelerator else { return Ok(view) };
+        let mut is_copied = side.is_copied.lock().expect("no owner of the lock panics");
+        if !*is_copied {
+            // SAFETY: the copy became outdated through `&mut self`, so no view of it exists, and
+            // the lock keeps others from making one.
+            let copy = unsafe { &mut *side.copy.get() };
+            let copy = match copy {
+                Some(copy) => copy,
+                None => copy.insert(side.device.allocate(dtype, self.len)?),
+            };
+            side.device.convert(view, copy.view_mut(), ViewMut::of::<u64>(&mut []))?;
+            *is_copied = true;
+        }
+        // SAFETY: the copy is written while it is outdated only.
+        let copy = unsafe { &*side.copy.get() }.as_ref().expect("made above").view();
+        assert_eq!(copy.dtype(), dtype, "a buffer has copies of one type");
+        Ok(view.with_copy(copy))
+    }
+
     /// The elements on the device, to write.
     pub fn view_mut(&mut self) -> Result<ViewMut<'_>> {
         self.view()?;
         let Some(side) = &mut self.accelerator else {
             return Ok(ViewMut::of(self.host.get_mut().as_mut().expect("the only side")));
         };
-        *side.lock() = Current::Device;
+        side.change_to(Current::Device);
         Ok(side.buffer.get_mut().view_mut())
     }
 
@@ -187,8 +215,8 @@ impl<H: HostCopy> DerefMut for DualBuffer<H> {
     /// The elements on the host, to write.
     fn deref_mut(&mut self) -> &mut [f32] {
         self.bring_to_host();
-        if let Some(side) = &self.accelerator {
-            *side.lock() = Current::Host;
+        if let Some(side) = &mut self.accelerator {
+            side.change_to(Current::Host);
         }
         self.host.get_mut().as_mut().expect("the current side exists")
     }
@@ -216,7 +244,14 @@ impl DeviceSide {
         let Some(device) = accelerator else { return Ok(None) };
         let buffer = device.allocate(Dtype::F32, len)?;
         let (device, current) = (Arc::clone(device), Mutex::new(current));
-        Ok(Some(Self { device, buffer: UnsafeCell::new(buffer), current }))
+        let (buffer, copy) = (UnsafeCell::new(buffer), UnsafeCell::new(None));
+        Ok(Some(Self { device, buffer, current, copy, is_copied: Mutex::new(false) }))
+    }
+
+    /// Makes a side the only one with the values, because they are about to change.
+    fn change_to(&mut self, side: Current) {
+        *self.current.get_mut().expect("no owner of the lock panics") = side;
+        *self.is_copied.get_mut().expect("no owner of the lock panics") = false;
     }
 
     fn lock(&self) -> MutexGuard<'_, Current> {
@@ -251,6 +286,25 @@ mod tests {
             device.fill(buffer.view_mut().unwrap().range(0..1), 7.0).unwrap();
             assert_eq!(buffer[..], [7.0, 2.0, 2.0]);
         }
+    }
+
+    #[test]
+    fn a_rounded_copy_follows_the_values_of_either_side() {
+        let compute = accelerated();
+        let mut buffer = DualBuffer::of(compute.accelerator(), vec![1.0, 1.0 + 1e-4]).unwrap();
+        let device = compute.device();
+        let copied = |buffer: &DualBuffer| {
+            let view = buffer.view_with_copy(Dtype::Bf16).unwrap().range(1..2);
+            assert!(view.copy_in(Dtype::F16).is_none());
+            view.copy_in(Dtype::Bf16).unwrap().as_slice::<half::bf16>().unwrap()[0].to_f32()
+        };
+        assert_eq!((copied(&buffer), copied(&buffer)), (1.0, 1.0));
+        buffer[1] = 3.0;
+        assert_eq!(copied(&buffer), 3.0);
+        device.fill(buffer.view_mut().unwrap(), 2.0).unwrap();
+        assert_eq!(copied(&buffer), 2.0);
+        let host = DualBuffer::on_host(vec![1.0; 2], 2);
+        assert!(host.view_with_copy(Dtype::Bf16).unwrap().copy_in(Dtype::Bf16).is_none());
     }
 
     #[test]

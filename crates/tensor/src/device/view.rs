@@ -91,13 +91,16 @@ pub(crate) enum Place {
     Cuda(usize),
 }
 
-/// Elements to read.
+/// Elements to read. Parameters may come with a copy that is rounded to the type of products, which
+/// then need not round them.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     address: *const u8,
     len: usize,
     dtype: Dtype,
     place: Place,
+    /// First element and type of the rounded copy.
+    copy: Option<(*const u8, Dtype)>,
     lifetime: PhantomData<&'a [u64]>,
 }
 
@@ -123,7 +126,25 @@ impl<'a> View<'a> {
     /// Views a slice of host memory.
     pub fn of<T: Element>(data: &'a [T]) -> Self {
         let (address, len) = (data.as_ptr().cast(), data.len());
-        Self { address, len, dtype: T::DTYPE, place: Place::Host, lifetime: PhantomData }
+        let (dtype, place) = (T::DTYPE, Place::Host);
+        Self { address, len, dtype, place, copy: None, lifetime: PhantomData }
+    }
+
+    /// Adds a copy of the elements, rounded to another type.
+    ///
+    /// # Panics
+    /// When it has another length or is in other memory.
+    #[must_use]
+    pub fn with_copy(self, copy: Self) -> Self {
+        assert_eq!(copy.len, self.len, "a copy of all elements");
+        assert_eq!(copy.place, self.place, "a copy in the same memory");
+        Self { copy: Some((copy.address, copy.dtype)), ..self }
+    }
+
+    /// The copy in a type, if there is one.
+    pub fn copy_in(&self, dtype: Dtype) -> Option<Self> {
+        let (address, _) = self.copy.filter(|(_, own)| *own == dtype)?;
+        Some(Self { address, dtype, copy: None, ..*self })
     }
 
     /// Number of elements.
@@ -160,8 +181,11 @@ impl<'a> View<'a> {
     /// When the range reaches beyond the view.
     pub fn range(self, range: Range<usize>) -> Self {
         check_range(&range, self.len);
-        let address = self.address.wrapping_add(range.start * self.dtype.size());
-        Self { address, len: range.len(), ..self }
+        let at = |(address, dtype): (*const u8, Dtype)| {
+            (address.wrapping_add(range.start * dtype.size()), dtype)
+        };
+        let (address, _) = at((self.address, self.dtype));
+        Self { address, len: range.len(), copy: self.copy.map(at), ..self }
     }
 
     /// The first `mid` elements, and the rest.
@@ -178,7 +202,7 @@ impl<'a> View<'a> {
     /// When the bytes are no whole elements of that type, or not aligned for it.
     pub fn cast(self, dtype: Dtype) -> Self {
         let len = cast_len(self.address, self.num_bytes(), dtype);
-        Self { len, dtype, ..self }
+        Self { len, dtype, copy: None, ..self }
     }
 
     /// The elements as a slice, if they are in host memory and of that type.
@@ -218,13 +242,13 @@ impl<'a> ViewMut<'a> {
     /// The elements, to read.
     pub fn as_view(&self) -> View<'_> {
         let Self { address, len, dtype, place, .. } = *self;
-        View { address, len, dtype, place, lifetime: PhantomData }
+        View { address, len, dtype, place, copy: None, lifetime: PhantomData }
     }
 
     /// The elements, to read until the borrow ends.
     pub fn into_view(self) -> View<'a> {
         let Self { address, len, dtype, place, .. } = self;
-        View { address, len, dtype, place, lifetime: PhantomData }
+        View { address, len, dtype, place, copy: None, lifetime: PhantomData }
     }
 
     /// Reborrows the view.
@@ -384,7 +408,7 @@ impl Buffer {
     /// All elements, to read.
     pub fn view(&self) -> View<'_> {
         let Self { address, len, dtype, place, .. } = *self;
-        View { address, len, dtype, place, lifetime: PhantomData }
+        View { address, len, dtype, place, copy: None, lifetime: PhantomData }
     }
 
     /// All elements, to write.
