@@ -10,9 +10,11 @@ use crate::device::view::{Dtype, View, ViewMut};
 use crate::dropout::DropoutMask;
 use crate::rope::Rotation;
 
-/// Rows of a chunk of a column sum, and columns of a block.
-const CHUNK_ROWS: usize = 256;
-const CHUNK_COLS: usize = 32;
+/// Rows and columns of a chunk of a column sum.
+const CHUNK_ROWS: usize = 128;
+const CHUNK_COLS: usize = 256;
+/// Columns of a block that adds chunks, by as many lines.
+const SUM_COLS: usize = 32;
 /// Most columns of a row of a norm that a warp, a block and local memory keep.
 const WARP_COLS: usize = 1024;
 const BLOCK_COLS: usize = 8192;
@@ -27,6 +29,20 @@ const TABLE_COLS: usize = 128;
 struct KernelKey {
     seed: [u32; 2],
     stream: u64,
+}
+
+/// `Rotation` of the kernels.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct KernelRotation {
+    num_positions: u64,
+    half: u64,
+    num_rows: u64,
+    row_stride: u64,
+    num_heads: u64,
+    tokens_per_sequence: u64,
+    first_position: u64,
+    sign: f32,
 }
 
 /// Terms of a column sum.
@@ -111,7 +127,7 @@ impl Cuda {
     }
 
     /// Adds column sums of terms to the targets that are not empty: chunks of rows first, then the
-    /// chunks in order.
+    /// chunks.
     fn add_columns(
         &self,
         terms: Terms,
@@ -129,11 +145,13 @@ impl Cuda {
         let (program, mode) = (Program::new(Source::Columns, dy.dtype()), terms as i32);
         let (x, dy) = (self.read(x, dy.dtype())?, self.read(dy, dy.dtype())?);
         let (num_rows, num_chunks, columns) = (rows as u64, chunks as u64, width as u64);
-        self.with_scratch(0, 2 * chunks * width * 4, |partials| {
-            let second = partials + 4 * num_chunks * columns;
-            let parts = [partials, second].map(Some);
-            let [first, second] =
-                [0, 1].map(|i| parts[i].filter(|_| !targets[i].is_empty()).unwrap_or(0));
+        let address = |target: &ViewMut<'_>| match target.is_empty() {
+            true => Ok(0),
+            false => self.write(target, Dtype::F32),
+        };
+        let (one, two) = (address(targets[0])?, address(targets[1])?);
+        self.with_scratch(0, 2 * chunks * width * 4, |first| {
+            let second = if two == 0 { 0 } else { first + 4 * num_chunks * columns };
             let blocks = (width.div_ceil(CHUNK_COLS), chunks, 1);
             let grid = Grid { blocks, threads: 256, shared_bytes: 0 };
             launch!(
@@ -151,22 +169,9 @@ impl Cuda {
                 first,
                 second,
             )?;
-            for (partials, target) in [first, second].into_iter().zip(targets) {
-                if partials != 0 {
-                    let (target, grid) = (self.write(target, Dtype::F32)?, Self::by_items(width));
-                    launch!(
-                        self,
-                        program,
-                        "add_partials",
-                        grid,
-                        partials,
-                        num_chunks,
-                        columns,
-                        target,
-                    )?;
-                }
-            }
-            Ok(())
+            let blocks = (width.div_ceil(SUM_COLS), if two == 0 { 1 } else { 2 }, 1);
+            let grid = Grid { blocks, threads: SUM_COLS * 32, shared_bytes: 0 };
+            launch!(self, program, "add_partials", grid, first, num_chunks, columns, one, two)
         })
     }
 }
@@ -260,31 +265,32 @@ impl Layers for Cuda {
         rotation: &Rotation,
     ) -> Result<()> {
         rotation.check(head_dim, angles.len() / head_dim, rows.len());
-        let Rotation { row_stride, num_heads, tokens_per_sequence, first_position, inverse } =
-            *rotation;
-        let (positions, half) = ((angles.len() / head_dim) as u64, (head_dim / 2) as u64);
-        let num_rows = rows.len() / row_stride;
-        let program = Program::new(Source::Pointwise, rows.dtype());
-        let (angles, x) = (self.read(&angles, Dtype::F32)?, self.write(&rows, rows.dtype())?);
-        let sign = if inverse { -1.0f32 } else { 1.0 };
-        let grid = self.over(num_rows * num_heads * head_dim * 4);
-        let [num_rows, row_stride, num_heads, tokens, first] =
-            [num_rows, row_stride, num_heads, tokens_per_sequence, first_position]
-                .map(|count| count as u64);
-        launch!(
-            self, program, "rotate", grid, x, angles, positions, half, num_rows, row_stride,
-            num_heads, tokens, first, sign,
-        )
+        let (num_rows, dtype) = (rows.len() / rotation.row_stride, rows.dtype());
+        let count = |count: usize| count as u64;
+        let kernel_rotation = KernelRotation {
+            num_positions: count(angles.len() / head_dim),
+            half: count(head_dim / 2),
+            num_rows: count(num_rows),
+            row_stride: count(rotation.row_stride),
+            num_heads: count(rotation.num_heads),
+            tokens_per_sequence: count(rotation.tokens_per_sequence),
+            first_position: count(rotation.first_position),
+            sign: if rotation.inverse { -1.0 } else { 1.0 },
+        };
+        let program = Program::new(Source::Pointwise, dtype);
+        let (angles, rows) = (self.read(&angles, Dtype::F32)?, self.write(&rows, dtype)?);
+        let grid = self.over_rows(num_rows * rotation.num_heads.div_ceil(4), head_dim / 2);
+        launch!(self, program, "rotate", grid, rows, angles, kernel_rotation)
     }
 
     fn swiglu_forward(&self, gate_up: View<'_>, ffn: usize, act: ViewMut<'_>) -> Result<()> {
         assert!(ffn > 0 && act.len().is_multiple_of(ffn), "whole rows of {ffn}");
         assert_eq!(gate_up.len(), 2 * act.len(), "a gate and an up for each activation");
-        let (dtype, grid) = (act.dtype(), Self::by_rows(act.len() / ffn, ffn));
-        let (gate_up, act, ffn) =
-            (self.read(&gate_up, dtype)?, self.write(&act, dtype)?, ffn as u64);
-        let program = Program::new(Source::Pointwise, dtype);
-        launch!(self, program, "swiglu_forward", grid, gate_up, ffn, act)
+        let (dtype, rows) = (act.dtype(), act.len() / ffn);
+        let (program, grid) = (Program::new(Source::Pointwise, dtype), self.over_rows(rows, ffn));
+        let (gate_up, act) = (self.read(&gate_up, dtype)?, self.write(&act, dtype)?);
+        let [rows, ffn] = [rows, ffn].map(|count| count as u64);
+        launch!(self, program, "swiglu_forward", grid, gate_up, rows, ffn, act)
     }
 
     fn swiglu_backward(
@@ -298,11 +304,12 @@ impl Layers for Cuda {
         assert!(ffn > 0 && act.len().is_multiple_of(ffn), "whole rows of {ffn}");
         assert_eq!(dact.len(), act.len(), "the activation and its gradient have one shape");
         assert_eq!([gate_up.len(), dgate_up.len()], [2 * act.len(); 2], "gates and ups");
-        let (dtype, grid) = (act.dtype(), Self::by_rows(act.len() / ffn, ffn));
+        let (dtype, rows) = (act.dtype(), act.len() / ffn);
+        let (program, grid) = (Program::new(Source::Pointwise, dtype), self.over_rows(rows, ffn));
         let (gate_up, dact) = (self.read(&gate_up, dtype)?, self.read(&dact, dtype)?);
         let (dgate_up, act) = (self.write(&dgate_up, dtype)?, self.write(&act, dtype)?);
-        let (program, ffn) = (Program::new(Source::Pointwise, dtype), ffn as u64);
-        launch!(self, program, "swiglu_backward", grid, gate_up, ffn, dact, dgate_up, act)
+        let [rows, ffn] = [rows, ffn].map(|count| count as u64);
+        launch!(self, program, "swiglu_backward", grid, gate_up, rows, ffn, dact, dgate_up, act)
     }
 
     fn activate(&self, function: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -325,6 +332,22 @@ impl Layers for Cuda {
         let (x, dy, dx) = (self.read(&x, dtype)?, self.read(&dy, dtype)?, self.write(&dx, dtype)?);
         let (program, function) = (Program::new(Source::Pointwise, dtype), code_of(function));
         launch!(self, program, "activate_backward", grid, function, x, dy, dx, n)
+    }
+
+    fn activate_and_backward(
+        &self,
+        function: Activation,
+        x: View<'_>,
+        dy: View<'_>,
+        y: ViewMut<'_>,
+        dx: ViewMut<'_>,
+    ) -> Result<()> {
+        assert_eq!([dy.len(), y.len(), dx.len()], [x.len(); 3], "all operands have one shape");
+        let (dtype, n, grid) = (x.dtype(), x.len() as u64, self.over(x.len()));
+        let (x, dy) = (self.read(&x, dtype)?, self.read(&dy, dtype)?);
+        let (y, dx) = (self.write(&y, dtype)?, self.write(&dx, dtype)?);
+        let (program, function) = (Program::new(Source::Pointwise, dtype), code_of(function));
+        launch!(self, program, "activate_and_backward", grid, function, x, dy, y, dx, n)
     }
 
     fn bias_add(&self, x: ViewMut<'_>, bias: View<'_>) -> Result<()> {
@@ -445,8 +468,7 @@ impl Layers for Cuda {
             return Ok(());
         }
         let (seed, stream) = mask.key.parts();
-        let (key, n, grid) =
-            (KernelKey { seed, stream }, x.len() as u64, self.over(2 * x.len() + 8));
+        let (key, n, grid) = (KernelKey { seed, stream }, x.len() as u64, self.over(x.len()));
         let (program, x) = (Program::new(Source::Pointwise, x.dtype()), self.write(&x, x.dtype())?);
         launch!(self, program, "dropout", grid, x, n, key, first_element, threshold, scale)
     }
