@@ -1,9 +1,12 @@
 //! Layers on a CUDA device.
 
+mod norm;
+
 use super::Cuda;
+use super::driver::Context;
 use super::launch::{launch, type_code};
 use super::programs::{Grid, Program, Source};
-use crate::device::error::{DeviceError, Result};
+use crate::device::error::Result;
 use crate::device::layers::Layers;
 use crate::device::operands::{Activation, Norm};
 use crate::device::view::{Dtype, View, ViewMut};
@@ -15,13 +18,8 @@ const CHUNK_ROWS: usize = 128;
 const CHUNK_COLS: usize = 256;
 /// Columns of a block that adds chunks, by as many lines.
 const SUM_COLS: usize = 32;
-/// Most columns of a row of a norm that a warp, a block and local memory keep.
-const WARP_COLS: usize = 1024;
-const BLOCK_COLS: usize = 8192;
-const MAX_COLS: usize = 65_536;
-/// Rows and columns of the embedding table of a block.
-const TABLE_ROWS: usize = 16;
-const TABLE_COLS: usize = 128;
+/// Tokens that a row of the embedding table sorts.
+const FEW_TOKENS: usize = 64;
 
 /// `Key` of the kernels.
 #[repr(C)]
@@ -53,79 +51,7 @@ enum Terms {
     Layer = 2,
 }
 
-/// Checked parameters of a norm: `Norm` of the kernels.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct NormOperands {
-    weight: u64,
-    bias: u64,
-    weight_type: i32,
-    rows: u64,
-    width: u64,
-}
-
-impl NormOperands {
-    /// Addresses of means and factors.
-    const fn stats(&self, stats: u64) -> [u64; 2] {
-        [stats, if self.bias == 0 { stats } else { stats + 4 * self.rows }]
-    }
-
-    /// Grid of a kernel that reads each row once, and which of `kernels` it is: a row by a warp, a
-    /// row by a block, or a row of any width and alignment.
-    fn kernel(&self, kernels: [&'static str; 3], operands: &[u64]) -> Result<(&'static str, Grid)> {
-        let (rows, width) = (self.rows as usize, self.width as usize);
-        let mut addresses = [self.weight, self.bias].into_iter().chain(operands.iter().copied());
-        let whole = width.is_multiple_of(8) && addresses.all(|address| address.is_multiple_of(16));
-        let (kernel, blocks, threads) = match width {
-            ..=WARP_COLS if whole => (kernels[0], rows.div_ceil(4), 4 * 32),
-            ..=BLOCK_COLS if whole => (kernels[1], rows, width.div_ceil(16).next_multiple_of(32)),
-            ..=MAX_COLS => (kernels[2], rows, width.div_ceil(8).next_multiple_of(32).min(512)),
-            _ => {
-                let reason = format!("rows of {width} columns; at most {MAX_COLS} are supported");
-                return Err(DeviceError::Unsupported { operation: "norm", reason });
-            }
-        };
-        Ok((kernel, Grid { blocks: (blocks, 1, 1), threads, shared_bytes: 0 }))
-    }
-}
-
 impl Cuda {
-    fn norm_operands(&self, norm: &Norm<'_>, len: usize, stats: usize) -> Result<NormOperands> {
-        let width = norm.width();
-        assert!(width > 0 && len.is_multiple_of(width), "whole rows of {width} columns");
-        let rows = len / width;
-        assert_eq!(stats, norm.stats_len(rows), "statistics of {rows} rows");
-        let dtype = norm.weight.dtype();
-        let bias = match &norm.bias {
-            None => 0,
-            Some(bias) => {
-                assert_eq!(bias.len(), width, "bias and weight have one shape");
-                self.read(bias, dtype)?
-            }
-        };
-        let (weight, weight_type) = (self.read(&norm.weight, dtype)?, type_code(dtype)?);
-        Ok(NormOperands { weight, bias, weight_type, rows: rows as u64, width: width as u64 })
-    }
-
-    /// Normalises `x`, or `x` plus the residual that is then stored in a sum.
-    fn run_norm(
-        &self,
-        norm: &Norm<'_>,
-        x: &View<'_>,
-        [residual, sum]: [u64; 2],
-        y: &ViewMut<'_>,
-        stats: &ViewMut<'_>,
-    ) -> Result<()> {
-        let o = self.norm_operands(norm, x.len(), stats.len())?;
-        assert_eq!(y.len(), x.len(), "output and input have one shape");
-        let (program, eps) = (Program::new(Source::Norm, x.dtype()), norm.eps);
-        let (x, y) = (self.read(x, x.dtype())?, self.write(y, x.dtype())?);
-        let [mean, rstd] = o.stats(self.write(stats, Dtype::F32)?);
-        let kernels = ["norm_forward_warp", "norm_forward_block", "norm_forward_any"];
-        let (kernel, grid) = o.kernel(kernels, &[x, residual, sum, y])?;
-        launch!(self, program, kernel, grid, o, x, residual, sum, eps, y, mean, rstd)
-    }
-
     /// Adds column sums of terms to the targets that are not empty: chunks of rows first, then the
     /// chunks.
     fn add_columns(
@@ -405,27 +331,54 @@ impl Layers for Cuda {
         dtable: ViewMut<'_>,
     ) -> Result<()> {
         assert_eq!(dout.len(), ids.len() * width, "one row of {width} for each token");
-        let table_rows = dtable.len() / width;
-        let blocks = (table_rows.div_ceil(TABLE_ROWS), width.div_ceil(TABLE_COLS), 1);
-        let grid = Grid { blocks, threads: TABLE_COLS, shared_bytes: 0 };
+        let (num_tokens, table_rows) = (ids.len(), dtable.len() / width);
         let program = Program::new(Source::Embedding, dout.dtype());
-        let [tokens, first, rows, width] =
-            [ids.len(), first_row, table_rows, width].map(|count| count as u64);
+        let [tokens, first, rows, columns] =
+            [num_tokens, first_row, table_rows, width].map(|count| count as u64);
         let (ids, dout) = (self.read(&ids, Dtype::U32)?, self.read(&dout, dout.dtype())?);
         let dtable = self.write(&dtable, Dtype::F32)?;
-        launch!(
-            self,
-            program,
-            "embedding_backward",
-            grid,
-            ids,
-            tokens,
-            dout,
-            first,
-            rows,
-            width,
-            dtable,
-        )
+        // First tokens of rows, rows of many tokens with their number, next tokens.
+        let len = table_rows + 1 + num_tokens / FEW_TOKENS + num_tokens;
+        self.with_scratch(0, len * size_of::<u32>(), |heads| {
+            let many = heads + 4 * rows;
+            let next = many + 4 * (1 + num_tokens / FEW_TOKENS) as u64;
+            self.context.activate()?;
+            let Context { driver, stream, .. } = &*self.context;
+            // SAFETY: the scratch memory has these bytes. No row has a token; a number of -1.
+            let code = unsafe { (driver.set_bytes)(heads, 0xff, 4 * (table_rows + 1), *stream) };
+            self.context.check("cuMemsetD8Async", code)?;
+            let grid = Self::by_items(num_tokens);
+            launch!(self, program, "link_tokens", grid, ids, tokens, first, rows, heads, next)?;
+            let grid = Self::by_rows(table_rows, width);
+            launch!(
+                self,
+                program,
+                "embedding_backward",
+                grid,
+                dout,
+                columns,
+                heads,
+                next,
+                many,
+                dtable,
+            )?;
+            let blocks = (num_tokens / FEW_TOKENS).min(2 * self.num_multiprocessors);
+            let threads = width.div_ceil(2).next_multiple_of(32).min(1024);
+            let grid = Grid { blocks: (blocks, 1, 1), threads, shared_bytes: 0 };
+            launch!(
+                self,
+                program,
+                "embedding_backward_many",
+                grid,
+                ids,
+                tokens,
+                dout,
+                first,
+                columns,
+                many,
+                dtable,
+            )
+        })
     }
 
     fn add_positions(
@@ -456,7 +409,7 @@ impl Layers for Cuda {
         check_positions(dtable.len(), dx.len(), tokens_per_sequence, 0, width);
         let sequence_len = tokens_per_sequence * width;
         let program = Program::new(Source::Embedding, dx.dtype());
-        let (sequences, grid) = ((dx.len() / sequence_len) as u64, Self::by_items(sequence_len));
+        let (sequences, grid) = ((dx.len() / sequence_len) as u64, self.over(sequence_len));
         let (dx, dtable) = (self.read(&dx, dx.dtype())?, self.write(&dtable, Dtype::F32)?);
         let len = sequence_len as u64;
         launch!(self, program, "positions_backward", grid, dx, sequences, len, dtable)

@@ -214,9 +214,17 @@ fn biases_and_column_sums_match_the_oracle() {
 
 #[test]
 fn embeddings_match_the_oracle_and_add_tokens_in_order() {
-    // More tokens than a block reads at a time, and a shard that starts at row 2.
-    let (tokens, vocab, width, first_row) = (2100, 37, 131, 2);
-    let ids = ids(1, tokens, vocab + 4);
+    // Rows of no, few and many tokens, in a shard that starts at row 2; pairs of columns or not.
+    for (tokens, vocab, width) in [(2100, 37, 131), (20_000, 37, 16), (700, 500, 24)] {
+        check_embeddings(tokens, vocab, width);
+    }
+}
+
+fn check_embeddings(tokens: usize, vocab: usize, width: usize) {
+    let first_row = 2;
+    let mut ids = ids(1, tokens, vocab + 4);
+    // More tokens than a list of a block holds.
+    ids[tokens / 4..].iter_mut().step_by(2).for_each(|id| *id = 5);
     let table = numbers(2, vocab * width);
     let dout = numbers(3, tokens * width);
     let start = numbers(4, vocab * width);
