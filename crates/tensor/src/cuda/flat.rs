@@ -12,8 +12,8 @@ use crate::gemm::Precision;
 use crate::moments::{AdamStep, Moments};
 use crate::reduce::SQUARES_CHUNK;
 
-/// Half a warp sums a chunk of squares.
-const THREADS_PER_CHUNK: usize = 16;
+/// Threads that sum a chunk of squares.
+const THREADS_PER_CHUNK: usize = 4;
 
 const OPTIMIZER: Program = Program::new(Source::Optimizer, Dtype::F32);
 
@@ -46,7 +46,7 @@ impl Cuda {
     ) -> Result<()> {
         assert_eq!([m.len(), v.len()], [n; 2], "two moments for each parameter");
         let (m, v) = (self.write(m, Dtype::F32)?, self.write(v, Dtype::F32)?);
-        let (moments, grid) = (Moments::new(step), Self::by_items(n));
+        let (moments, grid) = (Moments::new(step), self.over(2 * n));
         let keep = (1.0 - step.lr * step.weight_decay) as f32;
         let (decay, size) = (step.weight_decay as f32, (-step.lr / step.bias1) as f32);
         let (decoupled, scale, n) = (i32::from(decoupled), step.grad_scale, n as u64);
@@ -138,7 +138,7 @@ impl FlatBuffers for Cuda {
         let len = p.len();
         let (copy, copy_type) = self.rounded_copy(&copy, len)?;
         let (p, g) = (self.write(&p, Dtype::F32)?, self.read(&g, Dtype::F32)?);
-        let (n, grid) = (len as u64, Self::by_items(len));
+        let (n, grid) = (len as u64, self.over(2 * len));
         match *rule {
             Rule::Sgd(Rates { lr, weight_decay, grad_scale }) => launch!(
                 self,
@@ -204,7 +204,7 @@ impl FlatBuffers for Cuda {
         }
         let (p, g) = (self.read(&p, Dtype::F32)?, self.write(&g, Dtype::F32)?);
         let (m, v) = (self.write(&m, Dtype::F32)?, self.write(&v, Dtype::F32)?);
-        let (moments, grid, n) = (Moments::new(step), Self::by_items(len), len as u64);
+        let (moments, grid, n) = (Moments::new(step), self.over(2 * len), len as u64);
         let (decay, unbias1) = (step.weight_decay as f32, (1.0 / step.bias1) as f32);
         let scale = step.grad_scale;
         launch!(

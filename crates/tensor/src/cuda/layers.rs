@@ -1,25 +1,25 @@
 //! Layers on a CUDA device.
 
+mod norm;
+
 use super::Cuda;
+use super::driver::Context;
 use super::launch::{launch, type_code};
 use super::programs::{Grid, Program, Source};
-use crate::device::error::{DeviceError, Result};
+use crate::device::error::Result;
 use crate::device::layers::Layers;
 use crate::device::operands::{Activation, Norm};
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::dropout::DropoutMask;
 use crate::rope::Rotation;
 
-/// Rows of a chunk of a column sum, and columns of a block.
-const CHUNK_ROWS: usize = 256;
-const CHUNK_COLS: usize = 32;
-/// Most columns of a row of a norm that a warp, a block and local memory keep.
-const WARP_COLS: usize = 1024;
-const BLOCK_COLS: usize = 8192;
-const MAX_COLS: usize = 65_536;
-/// Rows and columns of the embedding table of a block.
-const TABLE_ROWS: usize = 16;
-const TABLE_COLS: usize = 128;
+/// Rows and columns of a chunk of a column sum.
+const CHUNK_ROWS: usize = 128;
+const CHUNK_COLS: usize = 256;
+/// Columns of a block that adds chunks, by as many lines.
+const SUM_COLS: usize = 32;
+/// Tokens that a row of the embedding table sorts.
+const FEW_TOKENS: usize = 64;
 
 /// `Key` of the kernels.
 #[repr(C)]
@@ -27,6 +27,20 @@ const TABLE_COLS: usize = 128;
 struct KernelKey {
     seed: [u32; 2],
     stream: u64,
+}
+
+/// `Rotation` of the kernels.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct KernelRotation {
+    num_positions: u64,
+    half: u64,
+    num_rows: u64,
+    row_stride: u64,
+    num_heads: u64,
+    tokens_per_sequence: u64,
+    first_position: u64,
+    sign: f32,
 }
 
 /// Terms of a column sum.
@@ -37,81 +51,9 @@ enum Terms {
     Layer = 2,
 }
 
-/// Checked parameters of a norm: `Norm` of the kernels.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct NormOperands {
-    weight: u64,
-    bias: u64,
-    weight_type: i32,
-    rows: u64,
-    width: u64,
-}
-
-impl NormOperands {
-    /// Addresses of means and factors.
-    const fn stats(&self, stats: u64) -> [u64; 2] {
-        [stats, if self.bias == 0 { stats } else { stats + 4 * self.rows }]
-    }
-
-    /// Grid of a kernel that reads each row once, and which of `kernels` it is: a row by a warp, a
-    /// row by a block, or a row of any width and alignment.
-    fn kernel(&self, kernels: [&'static str; 3], operands: &[u64]) -> Result<(&'static str, Grid)> {
-        let (rows, width) = (self.rows as usize, self.width as usize);
-        let mut addresses = [self.weight, self.bias].into_iter().chain(operands.iter().copied());
-        let whole = width.is_multiple_of(8) && addresses.all(|address| address.is_multiple_of(16));
-        let (kernel, blocks, threads) = match width {
-            ..=WARP_COLS if whole => (kernels[0], rows.div_ceil(4), 4 * 32),
-            ..=BLOCK_COLS if whole => (kernels[1], rows, width.div_ceil(16).next_multiple_of(32)),
-            ..=MAX_COLS => (kernels[2], rows, width.div_ceil(8).next_multiple_of(32).min(512)),
-            _ => {
-                let reason = format!("rows of {width} columns; at most {MAX_COLS} are supported");
-                return Err(DeviceError::Unsupported { operation: "norm", reason });
-            }
-        };
-        Ok((kernel, Grid { blocks: (blocks, 1, 1), threads, shared_bytes: 0 }))
-    }
-}
-
 impl Cuda {
-    fn norm_operands(&self, norm: &Norm<'_>, len: usize, stats: usize) -> Result<NormOperands> {
-        let width = norm.width();
-        assert!(width > 0 && len.is_multiple_of(width), "whole rows of {width} columns");
-        let rows = len / width;
-        assert_eq!(stats, norm.stats_len(rows), "statistics of {rows} rows");
-        let dtype = norm.weight.dtype();
-        let bias = match &norm.bias {
-            None => 0,
-            Some(bias) => {
-                assert_eq!(bias.len(), width, "bias and weight have one shape");
-                self.read(bias, dtype)?
-            }
-        };
-        let (weight, weight_type) = (self.read(&norm.weight, dtype)?, type_code(dtype)?);
-        Ok(NormOperands { weight, bias, weight_type, rows: rows as u64, width: width as u64 })
-    }
-
-    /// Normalises `x`, or `x` plus the residual that is then stored in a sum.
-    fn run_norm(
-        &self,
-        norm: &Norm<'_>,
-        x: &View<'_>,
-        [residual, sum]: [u64; 2],
-        y: &ViewMut<'_>,
-        stats: &ViewMut<'_>,
-    ) -> Result<()> {
-        let o = self.norm_operands(norm, x.len(), stats.len())?;
-        assert_eq!(y.len(), x.len(), "output and input have one shape");
-        let (program, eps) = (Program::new(Source::Norm, x.dtype()), norm.eps);
-        let (x, y) = (self.read(x, x.dtype())?, self.write(y, x.dtype())?);
-        let [mean, rstd] = o.stats(self.write(stats, Dtype::F32)?);
-        let kernels = ["norm_forward_warp", "norm_forward_block", "norm_forward_any"];
-        let (kernel, grid) = o.kernel(kernels, &[x, residual, sum, y])?;
-        launch!(self, program, kernel, grid, o, x, residual, sum, eps, y, mean, rstd)
-    }
-
     /// Adds column sums of terms to the targets that are not empty: chunks of rows first, then the
-    /// chunks in order.
+    /// chunks.
     fn add_columns(
         &self,
         terms: Terms,
@@ -129,11 +71,13 @@ impl Cuda {
         let (program, mode) = (Program::new(Source::Columns, dy.dtype()), terms as i32);
         let (x, dy) = (self.read(x, dy.dtype())?, self.read(dy, dy.dtype())?);
         let (num_rows, num_chunks, columns) = (rows as u64, chunks as u64, width as u64);
-        self.with_scratch(0, 2 * chunks * width * 4, |partials| {
-            let second = partials + 4 * num_chunks * columns;
-            let parts = [partials, second].map(Some);
-            let [first, second] =
-                [0, 1].map(|i| parts[i].filter(|_| !targets[i].is_empty()).unwrap_or(0));
+        let address = |target: &ViewMut<'_>| match target.is_empty() {
+            true => Ok(0),
+            false => self.write(target, Dtype::F32),
+        };
+        let (one, two) = (address(targets[0])?, address(targets[1])?);
+        self.with_scratch(0, 2 * chunks * width * 4, |first| {
+            let second = if two == 0 { 0 } else { first + 4 * num_chunks * columns };
             let blocks = (width.div_ceil(CHUNK_COLS), chunks, 1);
             let grid = Grid { blocks, threads: 256, shared_bytes: 0 };
             launch!(
@@ -151,22 +95,9 @@ impl Cuda {
                 first,
                 second,
             )?;
-            for (partials, target) in [first, second].into_iter().zip(targets) {
-                if partials != 0 {
-                    let (target, grid) = (self.write(target, Dtype::F32)?, Self::by_items(width));
-                    launch!(
-                        self,
-                        program,
-                        "add_partials",
-                        grid,
-                        partials,
-                        num_chunks,
-                        columns,
-                        target,
-                    )?;
-                }
-            }
-            Ok(())
+            let blocks = (width.div_ceil(SUM_COLS), if two == 0 { 1 } else { 2 }, 1);
+            let grid = Grid { blocks, threads: SUM_COLS * 32, shared_bytes: 0 };
+            launch!(self, program, "add_partials", grid, first, num_chunks, columns, one, two)
         })
     }
 }
@@ -260,31 +191,32 @@ impl Layers for Cuda {
         rotation: &Rotation,
     ) -> Result<()> {
         rotation.check(head_dim, angles.len() / head_dim, rows.len());
-        let Rotation { row_stride, num_heads, tokens_per_sequence, first_position, inverse } =
-            *rotation;
-        let (positions, half) = ((angles.len() / head_dim) as u64, (head_dim / 2) as u64);
-        let num_rows = rows.len() / row_stride;
-        let program = Program::new(Source::Pointwise, rows.dtype());
-        let (angles, x) = (self.read(&angles, Dtype::F32)?, self.write(&rows, rows.dtype())?);
-        let sign = if inverse { -1.0f32 } else { 1.0 };
-        let grid = self.over(num_rows * num_heads * head_dim * 4);
-        let [num_rows, row_stride, num_heads, tokens, first] =
-            [num_rows, row_stride, num_heads, tokens_per_sequence, first_position]
-                .map(|count| count as u64);
-        launch!(
-            self, program, "rotate", grid, x, angles, positions, half, num_rows, row_stride,
-            num_heads, tokens, first, sign,
-        )
+        let (num_rows, dtype) = (rows.len() / rotation.row_stride, rows.dtype());
+        let count = |count: usize| count as u64;
+        let kernel_rotation = KernelRotation {
+            num_positions: count(angles.len() / head_dim),
+            half: count(head_dim / 2),
+            num_rows: count(num_rows),
+            row_stride: count(rotation.row_stride),
+            num_heads: count(rotation.num_heads),
+            tokens_per_sequence: count(rotation.tokens_per_sequence),
+            first_position: count(rotation.first_position),
+            sign: if rotation.inverse { -1.0 } else { 1.0 },
+        };
+        let program = Program::new(Source::Pointwise, dtype);
+        let (angles, rows) = (self.read(&angles, Dtype::F32)?, self.write(&rows, dtype)?);
+        let grid = self.over_rows(num_rows * rotation.num_heads.div_ceil(4), head_dim / 2);
+        launch!(self, program, "rotate", grid, rows, angles, kernel_rotation)
     }
 
     fn swiglu_forward(&self, gate_up: View<'_>, ffn: usize, act: ViewMut<'_>) -> Result<()> {
         assert!(ffn > 0 && act.len().is_multiple_of(ffn), "whole rows of {ffn}");
         assert_eq!(gate_up.len(), 2 * act.len(), "a gate and an up for each activation");
-        let (dtype, grid) = (act.dtype(), Self::by_rows(act.len() / ffn, ffn));
-        let (gate_up, act, ffn) =
-            (self.read(&gate_up, dtype)?, self.write(&act, dtype)?, ffn as u64);
-        let program = Program::new(Source::Pointwise, dtype);
-        launch!(self, program, "swiglu_forward", grid, gate_up, ffn, act)
+        let (dtype, rows) = (act.dtype(), act.len() / ffn);
+        let (program, grid) = (Program::new(Source::Pointwise, dtype), self.over_rows(rows, ffn));
+        let (gate_up, act) = (self.read(&gate_up, dtype)?, self.write(&act, dtype)?);
+        let [rows, ffn] = [rows, ffn].map(|count| count as u64);
+        launch!(self, program, "swiglu_forward", grid, gate_up, rows, ffn, act)
     }
 
     fn swiglu_backward(
@@ -298,11 +230,12 @@ impl Layers for Cuda {
         assert!(ffn > 0 && act.len().is_multiple_of(ffn), "whole rows of {ffn}");
         assert_eq!(dact.len(), act.len(), "the activation and its gradient have one shape");
         assert_eq!([gate_up.len(), dgate_up.len()], [2 * act.len(); 2], "gates and ups");
-        let (dtype, grid) = (act.dtype(), Self::by_rows(act.len() / ffn, ffn));
+        let (dtype, rows) = (act.dtype(), act.len() / ffn);
+        let (program, grid) = (Program::new(Source::Pointwise, dtype), self.over_rows(rows, ffn));
         let (gate_up, dact) = (self.read(&gate_up, dtype)?, self.read(&dact, dtype)?);
         let (dgate_up, act) = (self.write(&dgate_up, dtype)?, self.write(&act, dtype)?);
-        let (program, ffn) = (Program::new(Source::Pointwise, dtype), ffn as u64);
-        launch!(self, program, "swiglu_backward", grid, gate_up, ffn, dact, dgate_up, act)
+        let [rows, ffn] = [rows, ffn].map(|count| count as u64);
+        launch!(self, program, "swiglu_backward", grid, gate_up, rows, ffn, dact, dgate_up, act)
     }
 
     fn activate(&self, function: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -325,6 +258,22 @@ impl Layers for Cuda {
         let (x, dy, dx) = (self.read(&x, dtype)?, self.read(&dy, dtype)?, self.write(&dx, dtype)?);
         let (program, function) = (Program::new(Source::Pointwise, dtype), code_of(function));
         launch!(self, program, "activate_backward", grid, function, x, dy, dx, n)
+    }
+
+    fn activate_and_backward(
+        &self,
+        function: Activation,
+        x: View<'_>,
+        dy: View<'_>,
+        y: ViewMut<'_>,
+        dx: ViewMut<'_>,
+    ) -> Result<()> {
+        assert_eq!([dy.len(), y.len(), dx.len()], [x.len(); 3], "all operands have one shape");
+        let (dtype, n, grid) = (x.dtype(), x.len() as u64, self.over(x.len()));
+        let (x, dy) = (self.read(&x, dtype)?, self.read(&dy, dtype)?);
+        let (y, dx) = (self.write(&y, dtype)?, self.write(&dx, dtype)?);
+        let (program, function) = (Program::new(Source::Pointwise, dtype), code_of(function));
+        launch!(self, program, "activate_and_backward", grid, function, x, dy, y, dx, n)
     }
 
     fn bias_add(&self, x: ViewMut<'_>, bias: View<'_>) -> Result<()> {
@@ -382,27 +331,54 @@ impl Layers for Cuda {
         dtable: ViewMut<'_>,
     ) -> Result<()> {
         assert_eq!(dout.len(), ids.len() * width, "one row of {width} for each token");
-        let table_rows = dtable.len() / width;
-        let blocks = (table_rows.div_ceil(TABLE_ROWS), width.div_ceil(TABLE_COLS), 1);
-        let grid = Grid { blocks, threads: TABLE_COLS, shared_bytes: 0 };
+        let (num_tokens, table_rows) = (ids.len(), dtable.len() / width);
         let program = Program::new(Source::Embedding, dout.dtype());
-        let [tokens, first, rows, width] =
-            [ids.len(), first_row, table_rows, width].map(|count| count as u64);
+        let [tokens, first, rows, columns] =
+            [num_tokens, first_row, table_rows, width].map(|count| count as u64);
         let (ids, dout) = (self.read(&ids, Dtype::U32)?, self.read(&dout, dout.dtype())?);
         let dtable = self.write(&dtable, Dtype::F32)?;
-        launch!(
-            self,
-            program,
-            "embedding_backward",
-            grid,
-            ids,
-            tokens,
-            dout,
-            first,
-            rows,
-            width,
-            dtable,
-        )
+        // First tokens of rows, rows of many tokens with their number, next tokens.
+        let len = table_rows + 1 + num_tokens / FEW_TOKENS + num_tokens;
+        self.with_scratch(0, len * size_of::<u32>(), |heads| {
+            let many = heads + 4 * rows;
+            let next = many + 4 * (1 + num_tokens / FEW_TOKENS) as u64;
+            self.context.activate()?;
+            let Context { driver, stream, .. } = &*self.context;
+            // SAFETY: the scratch memory has these bytes. No row has a token; a number of -1.
+            let code = unsafe { (driver.set_bytes)(heads, 0xff, 4 * (table_rows + 1), *stream) };
+            self.context.check("cuMemsetD8Async", code)?;
+            let grid = Self::by_items(num_tokens);
+            launch!(self, program, "link_tokens", grid, ids, tokens, first, rows, heads, next)?;
+            let grid = Self::by_rows(table_rows, width);
+            launch!(
+                self,
+                program,
+                "embedding_backward",
+                grid,
+                dout,
+                columns,
+                heads,
+                next,
+                many,
+                dtable,
+            )?;
+            let blocks = (num_tokens / FEW_TOKENS).min(2 * self.num_multiprocessors);
+            let threads = width.div_ceil(2).next_multiple_of(32).min(1024);
+            let grid = Grid { blocks: (blocks, 1, 1), threads, shared_bytes: 0 };
+            launch!(
+                self,
+                program,
+                "embedding_backward_many",
+                grid,
+                ids,
+                tokens,
+                dout,
+                first,
+                columns,
+                many,
+                dtable,
+            )
+        })
     }
 
     fn add_positions(
@@ -433,7 +409,7 @@ impl Layers for Cuda {
         check_positions(dtable.len(), dx.len(), tokens_per_sequence, 0, width);
         let sequence_len = tokens_per_sequence * width;
         let program = Program::new(Source::Embedding, dx.dtype());
-        let (sequences, grid) = ((dx.len() / sequence_len) as u64, Self::by_items(sequence_len));
+        let (sequences, grid) = ((dx.len() / sequence_len) as u64, self.over(sequence_len));
         let (dx, dtable) = (self.read(&dx, dx.dtype())?, self.write(&dtable, Dtype::F32)?);
         let len = sequence_len as u64;
         launch!(self, program, "positions_backward", grid, dx, sequences, len, dtable)
@@ -445,8 +421,7 @@ impl Layers for Cuda {
             return Ok(());
         }
         let (seed, stream) = mask.key.parts();
-        let (key, n, grid) =
-            (KernelKey { seed, stream }, x.len() as u64, self.over(2 * x.len() + 8));
+        let (key, n, grid) = (KernelKey { seed, stream }, x.len() as u64, self.over(x.len()));
         let (program, x) = (Program::new(Source::Pointwise, x.dtype()), self.write(&x, x.dtype())?);
         launch!(self, program, "dropout", grid, x, n, key, first_element, threshold, scale)
     }

@@ -88,6 +88,16 @@ pub trait Layers {
         dx: ViewMut<'_>,
     ) -> Result<()>;
 
+    /// Sets `y` to the activation of `x`, and `dx` to the gradient of `x`.
+    fn activate_and_backward(
+        &self,
+        function: Activation,
+        x: View<'_>,
+        dy: View<'_>,
+        y: ViewMut<'_>,
+        dx: ViewMut<'_>,
+    ) -> Result<()>;
+
     /// Adds a bias to every row.
     fn bias_add(&self, x: ViewMut<'_>, bias: View<'_>) -> Result<()>;
 

@@ -115,14 +115,19 @@ template <int N, class E> struct Packed {
         }
     }
 
+    // To an aligned address of global memory. The compiler may split a plain vector store.
     __device__ __forceinline__ void write(E* p) const {
         u32* to = (u32*)p;
 #pragma unroll
         for (int w = 0; w < WORDS; w += ALIGNMENT / 4) {
             if constexpr (ALIGNMENT == 16)
-                *(uint4*)(to + w) = make_uint4(word[w], word[w + 1], word[w + 2], word[w + 3]);
+                asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to + w),
+                             "r"(word[w]), "r"(word[w + 1]), "r"(word[w + 2]), "r"(word[w + 3])
+                             : "memory");
             else if constexpr (ALIGNMENT == 8)
-                *(uint2*)(to + w) = make_uint2(word[w], word[w + 1]);
+                asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to + w), "r"(word[w]),
+                             "r"(word[w + 1])
+                             : "memory");
             else to[w] = word[w];
         }
     }

@@ -1,5 +1,5 @@
-// Token and position embeddings. Gradients of tokens are added in ascending order of tokens,
-// without atomics: a block owns some rows and columns of the table and reads all ids.
+// Token and position embeddings. Gradients of tokens are added in ascending order of tokens, without
+// atomic additions of floats.
 
 extern "C" __global__ void embedding_forward(
     const u32* ids, u64 num_tokens, const void* table, int table_type, u64 first_row,
@@ -15,56 +15,116 @@ extern "C" __global__ void embedding_forward(
     }
 }
 
-#define TABLE_ROWS 16
-#define TABLE_COLS 128
-#define IDS 1024
+#define NO_TOKEN 0xffffffffu
+// A row of up to FEW tokens sorts them; one with more reads all ids into lists of up to LIST tokens.
+#define FEW 64
+#define LIST 6144
 
-// TABLE_COLS threads: each owns a column of TABLE_ROWS rows.
+// Links the tokens of each row. The order of links depends on the schedule; readers sort.
+extern "C" __global__ void link_tokens(
+    const u32* ids, u64 num_tokens, u64 first_row, u64 table_rows, u32* heads, u32* next) {
+    u64 token = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (token >= num_tokens) return;
+    u64 row = (u64)ids[token] - first_row;
+    if (row < table_rows) next[token] = atomicExch(&heads[row], (u32)token);
+}
+
+// Adds the gradients of listed tokens to a row in their order, N columns a thread. A batch of loads
+// is in flight together.
+template <int N, int BATCH, bool WHOLE>
+__device__ __forceinline__ void add_listed(
+    const u32* list, u32 num, const T* dout, u64 width, float* dtable) {
+    for (u64 col = threadIdx.x * N; col < width; col += blockDim.x * N) {
+        float sum[N];
+        load<WHOLE>(sum, dtable, col, width);
+        for (u32 first = 0; first < num; first += BATCH) {
+            Packed<N, T> packed[BATCH];
+#pragma unroll
+            for (int k = 0; k < BATCH; ++k)
+                if (first + k < num)
+                    packed[k].template fetch<WHOLE>(dout + list[first + k] * width, col, width);
+#pragma unroll
+            for (int k = 0; k < BATCH; ++k)
+                if (first + k < num) {
+                    float x[N];
+                    packed[k].unpack(x);
+#pragma unroll
+                    for (int j = 0; j < N; ++j) sum[j] += x[j];
+                }
+        }
+        store<WHOLE>(dtable, col, width, sum);
+    }
+}
+
+// One block a row of the table. Appends rows of more than FEW tokens to `many`, whose first element
+// is their number less one; each is added alone, so their order does not matter.
 extern "C" __global__ void embedding_backward(
-    const u32* ids, u64 num_tokens, const T* dout, u64 first_row, u64 table_rows, u64 width,
+    const T* dout, u64 width, const u32* heads, const u32* next, u32* many, float* dtable) {
+    __shared__ u32 list[FEW], links[FEW], num_links;
+    u32 token = heads[blockIdx.x];
+    if (token == NO_TOKEN) return;
+    if (threadIdx.x == 0) {
+        u32 num = 0;
+        for (; token != NO_TOKEN && num < FEW; token = next[token]) links[num++] = token;
+        if (token != NO_TOKEN) {
+            many[atomicAdd(many, 1u) + 2] = blockIdx.x;
+            num = 0;
+        }
+        num_links = num;
+    }
+    __syncthreads();
+    u32 num = num_links;
+    for (u32 k = threadIdx.x; k < num; k += blockDim.x) {
+        u32 before = 0;
+        for (u32 other = 0; other < num; ++other) before += links[other] < links[k];
+        list[before] = links[k];
+    }
+    __syncthreads();
+    if (num) add_listed<8, 2, false>(list, num, dout, width, dtable + blockIdx.x * width);
+}
+
+// Rows of many tokens, one block each.
+extern "C" __global__ void __launch_bounds__(1024) embedding_backward_many(
+    const u32* ids, u64 num_tokens, const T* dout, u64 first_row, u64 width, const u32* many,
     float* dtable) {
-    __shared__ float sums[TABLE_ROWS][TABLE_COLS];
-    __shared__ u32 found[IDS], count[TABLE_COLS / 32], total;
-    __shared__ unsigned char rows[IDS];
-    u64 base = (u64)blockIdx.x * TABLE_ROWS, col = (u64)blockIdx.y * TABLE_COLS + threadIdx.x;
-    u32 num_rows = (u32)min((u64)TABLE_ROWS, table_rows - base), touched = 0;
-    u32 thread = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (col < width)
-        for (u32 r = 0; r < num_rows; ++r) sums[r][threadIdx.x] = dtable[(base + r) * width + col];
-    for (u64 first = 0; first < num_tokens; first += IDS) {
-        if (threadIdx.x == 0) total = 0;
-        __syncthreads();
-        for (u32 part = 0; part < IDS; part += TABLE_COLS) {
-            u64 token = first + part + threadIdx.x;
-            u64 row = token < num_tokens ? (u64)ids[token] - first_row - base : ~0ull;
-            u32 hits = __ballot_sync(0xffffffffu, row < num_rows);
-            if (thread == 0) count[warp] = __popc(hits);
-            __syncthreads();
-            u32 before = total + __popc(hits & ((1u << thread) - 1));
-            u32 all = total;
-            for (u32 w = 0; w < TABLE_COLS / 32; ++w) {
-                if (w < warp) before += count[w];
-                all += count[w];
+    __shared__ u32 list[LIST], counts[32];
+    u32 warp = threadIdx.x / 32, thread = threadIdx.x % 32, warps = blockDim.x / 32;
+    bool whole = (width % 2 | (u64)dout % (2 * sizeof(T)) | (u64)dtable % 8) == 0;
+    for (u32 index = blockIdx.x; index < many[0] + 1; index += gridDim.x) {
+        u64 row = many[1 + index];
+        u32 num = 0;
+        for (u64 first = 0; first < num_tokens; first += warps * 128) {
+            // Warps read 128 ids each and append the tokens of the row in order.
+            u64 start = first + warp * 128 + thread;
+            u32 hits[4], own = 0, before = num;
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                u64 token = start + k * 32;
+                bool hit = token < num_tokens && (u64)ids[token] - first_row == row;
+                hits[k] = __ballot_sync(0xffffffffu, hit);
+                own += __popc(hits[k]);
             }
-            if (row < num_rows) {
-                found[before] = (u32)(token - first);
-                rows[before] = (unsigned char)row;
+            if (thread == 0) counts[warp] = own;
+            __syncthreads();
+            for (u32 w = 0; w < warps; ++w) {
+                if (w < warp) before += counts[w];
+                num += counts[w];
+            }
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                u32 place = before + __popc(hits[k] & ((1u << thread) - 1));
+                if (hits[k] >> thread & 1) list[place] = (u32)(start + k * 32);
+                before += __popc(hits[k]);
             }
             __syncthreads();
-            if (threadIdx.x == 0) total = all;
+            if (num + warps * 128 <= LIST && first + warps * 128 < num_tokens) continue;
+            float* target = dtable + row * width;
+            if (whole) add_listed<2, 64 / sizeof(T), true>(list, num, dout, width, target);
+            else add_listed<2, 4, false>(list, num, dout, width, target);
+            num = 0;
             __syncthreads();
         }
-        u32 num = total;
-        if (col < width)
-            for (u32 f = 0; f < num; ++f) {
-                sums[rows[f]][threadIdx.x] += widen(dout[(first + found[f]) * width + col]);
-                touched |= 1u << rows[f];
-            }
-        __syncthreads();
     }
-    if (col < width)
-        for (u32 r = 0; r < num_rows; ++r)
-            if (touched >> r & 1) dtable[(base + r) * width + col] = sums[r][threadIdx.x];
 }
 
 extern "C" __global__ void add_positions(
@@ -84,10 +144,26 @@ extern "C" __global__ void add_positions(
 // Sums sequences in ascending order, then adds the sum once.
 extern "C" __global__ void positions_backward(
     const T* dx, u64 num_sequences, u64 sequence_len, float* dtable) {
-    for (u64 e = (u64)blockIdx.x * blockDim.x + threadIdx.x; e < sequence_len;
-         e += (u64)gridDim.x * blockDim.x) {
-        float sum = 0.0f;
-        for (u64 s = 0; s < num_sequences; ++s) sum += widen(dx[s * sequence_len + e]);
-        dtable[e] += sum;
+    EACH8(i, sequence_len) {
+        float sum[8] = {}, old[8];
+        for (u64 first = 0; first < num_sequences; first += 4) {
+            Packed<8, T> packed[4];
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+                if (first + k < num_sequences)
+                    packed[k].fetch(dx + (first + k) * sequence_len, i, sequence_len);
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+                if (first + k < num_sequences) {
+                    float x[8];
+                    packed[k].unpack(x);
+#pragma unroll
+                    for (int j = 0; j < 8; ++j) sum[j] += x[j];
+                }
+        }
+        load(old, dtable, i, sequence_len);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sum[j] += old[j];
+        store(dtable, i, sequence_len, sum);
     }
 }

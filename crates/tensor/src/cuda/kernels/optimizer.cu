@@ -1,21 +1,44 @@
 // Optimizer steps on flat buffers, with the operations of the CPU in the same order, so that equal
 // gradients give equal parameters. `copy` receives the parameters rounded to `copy_type`, if given.
 
-__device__ __forceinline__ void write(float* p, void* copy, int copy_type, u64 i, float x) {
-    p[i] = x;
-    if (copy) put(copy, copy_type, i, x);
+// Every group of four of n elements: 16 bytes of each buffer.
+#define EACH4(i, n)                                                                              \
+    for (u64 i = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * 4; i < (n);                      \
+         i += (u64)gridDim.x * blockDim.x * 4)
+#define FOUR(j) _Pragma("unroll") for (int j = 0; j < 4; ++j)
+
+// Four elements of up to four buffers, loaded together; an absent buffer gives zeros.
+__device__ __forceinline__ void load_all(
+    float (&a)[4], const float* p, float (&b)[4], const float* q, float (&c)[4], const float* r,
+    float (&d)[4], const float* s, u64 i, u64 n) {
+    Packed<4, float> packed[4] = {};
+    packed[0].fetch(p, i, n);
+    packed[1].fetch(q, i, n);
+    if (r) packed[2].fetch(r, i, n);
+    if (s) packed[3].fetch(s, i, n);
+    packed[0].unpack(a);
+    packed[1].unpack(b);
+    packed[2].unpack(c);
+    packed[3].unpack(d);
 }
 
-#define EACH(i, n)                                                                               \
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                            \
-         i += (u64)gridDim.x * blockDim.x)
+__device__ __forceinline__ void store_parameters(
+    float* p, void* copy, int copy_type, u64 i, u64 n, const float (&x)[4]) {
+    store(p, i, n, x);
+    if (copy) store(copy, copy_type, i, n, x);
+}
 
 extern "C" __global__ void sgd(
     float* p, const float* g, u64 n, float lr, float weight_decay, float grad_scale, void* copy,
     int copy_type) {
-    EACH(i, n) {
-        float d = __fmaf_rn(p[i], weight_decay, __fmul_rn(g[i], grad_scale));
-        write(p, copy, copy_type, i, __fmaf_rn(d, -lr, p[i]));
+    EACH4(i, n) {
+        float x[4], grad[4], none[4];
+        load_all(x, p, grad, g, none, nullptr, none, nullptr, i, n);
+        FOUR(j) {
+            float d = __fmaf_rn(x[j], weight_decay, __fmul_rn(grad[j], grad_scale));
+            x[j] = __fmaf_rn(d, -lr, x[j]);
+        }
+        store_parameters(p, copy, copy_type, i, n, x);
     }
 }
 
@@ -23,43 +46,50 @@ extern "C" __global__ void sgd(
 extern "C" __global__ void momentum(
     int rule, float* p, const float* g, float* buffer, u64 n, float lr, float mu,
     float weight_decay, float grad_scale, void* copy, int copy_type) {
-    EACH(i, n) {
-        float d = __fmaf_rn(p[i], weight_decay, __fmul_rn(g[i], grad_scale)), b, next;
-        if (rule == 2) {
-            b = __fmaf_rn(buffer[i], mu, __fmul_rn(d, lr));
-            next = __fsub_rn(p[i], b);
-        } else {
-            b = __fmaf_rn(buffer[i], mu, d);
-            next = __fmaf_rn(rule == 0 ? b : __fmaf_rn(b, mu, d), -lr, p[i]);
+    EACH4(i, n) {
+        float x[4], grad[4], b[4], none[4];
+        load_all(x, p, grad, g, b, buffer, none, nullptr, i, n);
+        FOUR(j) {
+            float d = __fmaf_rn(x[j], weight_decay, __fmul_rn(grad[j], grad_scale));
+            if (rule == 2) {
+                b[j] = __fmaf_rn(b[j], mu, __fmul_rn(d, lr));
+                x[j] = __fsub_rn(x[j], b[j]);
+            } else {
+                b[j] = __fmaf_rn(b[j], mu, d);
+                x[j] = __fmaf_rn(rule == 0 ? b[j] : __fmaf_rn(b[j], mu, d), -lr, x[j]);
+            }
         }
-        buffer[i] = b;
-        write(p, copy, copy_type, i, next);
+        store(buffer, i, n, b);
+        store_parameters(p, copy, copy_type, i, n, x);
     }
 }
 
 struct Moments { float toward_gradient, beta2, one_minus_beta2, sqrt_bias2, eps; };
 
-// Updates both moments; returns the first and the denominator.
-__device__ __forceinline__ float2 update(Moments k, float g, float* m, float* v, u64 i) {
-    float old = m[i];
-    float first = __fmaf_rn(__fsub_rn(g, old), k.toward_gradient, old);
-    float second = __fmaf_rn(__fmul_rn(g, k.one_minus_beta2), g, __fmul_rn(v[i], k.beta2));
-    m[i] = first;
-    v[i] = second;
-    return make_float2(first, __fadd_rn(__fdiv_rn(__fsqrt_rn(second), k.sqrt_bias2), k.eps));
+// Updates both moments; returns the denominator.
+__device__ __forceinline__ float update(Moments k, float g, float& m, float& v) {
+    m = __fmaf_rn(__fsub_rn(g, m), k.toward_gradient, m);
+    v = __fmaf_rn(__fmul_rn(g, k.one_minus_beta2), g, __fmul_rn(v, k.beta2));
+    return __fadd_rn(__fdiv_rn(__fsqrt_rn(v), k.sqrt_bias2), k.eps);
 }
 
 // decoupled 1: AdamW, whose decay is the factor `keep`; 0: Adam, whose decay joins the gradient.
 extern "C" __global__ void adam(
     int decoupled, float* p, const float* g, float* m, float* v, u64 n, Moments k, float keep,
     float weight_decay, float minus_step_size, float grad_scale, void* copy, int copy_type) {
-    EACH(i, n) {
-        float scaled = __fmul_rn(g[i], grad_scale), old = p[i];
-        if (!decoupled) scaled = __fmaf_rn(old, weight_decay, scaled);
-        float2 moments = update(k, scaled, m, v, i);
-        float kept = decoupled ? __fmul_rn(old, keep) : old;
-        float step = __fdiv_rn(moments.x, moments.y);
-        write(p, copy, copy_type, i, __fmaf_rn(step, minus_step_size, kept));
+    EACH4(i, n) {
+        float x[4], grad[4], first[4], second[4];
+        load_all(x, p, grad, g, first, m, second, v, i, n);
+        FOUR(j) {
+            float scaled = __fmul_rn(grad[j], grad_scale);
+            if (!decoupled) scaled = __fmaf_rn(x[j], weight_decay, scaled);
+            float denominator = update(k, scaled, first[j], second[j]);
+            float kept = decoupled ? __fmul_rn(x[j], keep) : x[j];
+            x[j] = __fmaf_rn(__fdiv_rn(first[j], denominator), minus_step_size, kept);
+        }
+        store(m, i, n, first);
+        store(v, i, n, second);
+        store_parameters(p, copy, copy_type, i, n, x);
     }
 }
 
@@ -67,9 +97,17 @@ extern "C" __global__ void adam(
 extern "C" __global__ void lamb_direction(
     const float* p, float* g, float* m, float* v, u64 n, Moments k, float weight_decay,
     float unbias1, float grad_scale) {
-    EACH(i, n) {
-        float2 moments = update(k, __fmul_rn(g[i], grad_scale), m, v, i);
-        float adam = __fdiv_rn(__fmul_rn(moments.x, unbias1), moments.y);
-        g[i] = __fmaf_rn(p[i], weight_decay, adam);
+    EACH4(i, n) {
+        float x[4], grad[4], first[4], second[4];
+        load_all(x, p, grad, g, first, m, second, v, i, n);
+        FOUR(j) {
+            float scaled = __fmul_rn(grad[j], grad_scale);
+            float denominator = update(k, scaled, first[j], second[j]);
+            float adam = __fdiv_rn(__fmul_rn(first[j], unbias1), denominator);
+            grad[j] = __fmaf_rn(x[j], weight_decay, adam);
+        }
+        store(m, i, n, first);
+        store(v, i, n, second);
+        store(g, i, n, grad);
     }
 }

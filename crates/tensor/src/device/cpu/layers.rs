@@ -152,6 +152,18 @@ impl Layers for Cpu {
         Ok(())
     }
 
+    fn activate_and_backward(
+        &self,
+        function: Activation,
+        x: View<'_>,
+        dy: View<'_>,
+        y: ViewMut<'_>,
+        dx: ViewMut<'_>,
+    ) -> Result<()> {
+        self.activate(function, x, y)?;
+        self.activate_backward(function, x, dy, dx)
+    }
+
     fn bias_add(&self, x: ViewMut<'_>, bias: View<'_>) -> Result<()> {
         bias::add(self, x.into_slice()?, bias.as_slice()?);
         Ok(())

@@ -97,11 +97,12 @@ fn check_norm(case: Case, is_layer: bool, x: &[f32], width: usize, got: &[Vec<f3
 
 #[test]
 fn rotations_match_the_oracle() {
-    for (head_dim, inverse) in [(6, false), (64, true)] {
+    // Heads and rows with and without whole groups of eight.
+    for (head_dim, gap, inverse) in [(6, 5, false), (64, 5, true), (64, 8, false)] {
         let table = Table::new(head_dim, 12, 10_000.0);
         let rotation = Rotation {
-            row_stride: 3 * head_dim + 5,
-            num_heads: 2,
+            row_stride: 6 * head_dim + gap,
+            num_heads: 5,
             tokens_per_sequence: 7,
             first_position: 5,
             inverse,
@@ -137,11 +138,13 @@ fn activations_match_the_oracle() {
             let (device, input, dy) = (case.device, case.upload(&x), case.upload(&dy));
             let mut outputs = Vec::new();
             for function in [Activation::Gelu, Activation::Relu] {
-                let (mut y, mut dx) = (case.poisoned(n), case.poisoned(n));
-                device.activate(function, input.view(), y.view_mut()).unwrap();
+                let [mut y, mut dx, mut both_y, mut both_dx] = [(); 4].map(|()| case.poisoned(n));
                 let (input, dy) = (input.view(), dy.view());
+                device.activate(function, input, y.view_mut()).unwrap();
                 device.activate_backward(function, input, dy, dx.view_mut()).unwrap();
-                outputs.extend([case.download(&y), case.download(&dx)]);
+                let (y_view, dx_view) = (both_y.view_mut(), both_dx.view_mut());
+                device.activate_and_backward(function, input, dy, y_view, dx_view).unwrap();
+                outputs.extend([&y, &dx, &both_y, &both_dx].map(|buffer| case.download(buffer)));
             }
             outputs
         },
@@ -149,8 +152,11 @@ fn activations_match_the_oracle() {
             let (x, dy) = (case.wide(&x), case.wide(&dy));
             case.assert_close("gelu", &got[0], &reference::gelu::forward(&x), 1);
             case.assert_close("dgelu", &got[1], &reference::gelu::backward(&x, &dy), 1);
-            case.assert_close("relu", &got[2], &reference::relu::forward(&x), 1);
-            case.assert_close("drelu", &got[3], &reference::relu::backward(&x, &dy), 1);
+            case.assert_close("relu", &got[4], &reference::relu::forward(&x), 1);
+            case.assert_close("drelu", &got[5], &reference::relu::backward(&x, &dy), 1);
+            for (i, both) in [(0, 2), (1, 3), (4, 6), (5, 7)] {
+                assert_eq!(bits(&got[i]), bits(&got[both]), "{}: in one pass", case.label());
+            }
         },
     );
 }
@@ -184,7 +190,7 @@ fn swiglu_matches_the_oracle() {
 
 #[test]
 fn biases_and_column_sums_match_the_oracle() {
-    for (rows, width) in [(1, 1), (5, 33), (700, 40)] {
+    for (rows, width) in [(1, 1), (5, 33), (700, 40), (261, 520)] {
         let (x, bias) = (numbers(1, rows * width), numbers(2, width));
         on_every_device(
             |case| {
@@ -208,9 +214,17 @@ fn biases_and_column_sums_match_the_oracle() {
 
 #[test]
 fn embeddings_match_the_oracle_and_add_tokens_in_order() {
-    // More tokens than a block reads at a time, and a shard that starts at row 2.
-    let (tokens, vocab, width, first_row) = (2100, 37, 131, 2);
-    let ids = ids(1, tokens, vocab + 4);
+    // Rows of no, few and many tokens, in a shard that starts at row 2; pairs of columns or not.
+    for (tokens, vocab, width) in [(2100, 37, 131), (20_000, 37, 16), (700, 500, 24)] {
+        check_embeddings(tokens, vocab, width);
+    }
+}
+
+fn check_embeddings(tokens: usize, vocab: usize, width: usize) {
+    let first_row = 2;
+    let mut ids = ids(1, tokens, vocab + 4);
+    // More tokens than a list of a block holds.
+    ids[tokens / 4..].iter_mut().step_by(2).for_each(|id| *id = 5);
     let table = numbers(2, vocab * width);
     let dout = numbers(3, tokens * width);
     let start = numbers(4, vocab * width);
