@@ -35,6 +35,7 @@ mod products;
 mod programs;
 mod staging;
 
+use crate::attention::Shape;
 use crate::device::error::{DeviceError, Result};
 use crate::device::kernel_cache::{KernelCache, NoCache};
 use crate::gemm::Precision;
@@ -174,6 +175,12 @@ impl Cuda {
 /// rounded operands and workspace of products. Partial sums take less.
 pub(crate) fn scratch_bytes(precision: Precision, operands: [usize; 2]) -> usize {
     products::scratch_bytes(precision, operands)
+}
+
+/// Memory that attention of a training step allocates besides the buffers of its callers, on a
+/// device that cuDNN is used on.
+pub(crate) fn attention_scratch_bytes(precision: Precision, shape: Shape) -> usize {
+    attention_plans::workspace_bytes(precision, shape)
 }
 
 impl std::fmt::Debug for Cuda {

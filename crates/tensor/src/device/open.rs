@@ -4,6 +4,7 @@
 use super::Device;
 use super::error::Result;
 use super::kernel_cache::KernelCache;
+use crate::attention::Shape;
 use crate::cuda;
 use crate::gemm::Precision;
 use std::sync::Arc;
@@ -41,6 +42,12 @@ pub fn kernel_class(choice: Choice, local_rank: usize, precision: Precision) -> 
 /// given the largest left and right operand of any product, in `f32` elements.
 pub fn accelerator_scratch_bytes(precision: Precision, operands: [usize; 2]) -> usize {
     cuda::scratch_bytes(precision, operands)
+}
+
+/// Memory that attention of a training step allocates besides, in the place of the left operand:
+/// the larger of both counts. Without dropout, on a device that cuDNN is used on.
+pub fn accelerator_attention_bytes(precision: Precision, shape: Shape) -> usize {
+    cuda::attention_scratch_bytes(precision, shape)
 }
 
 fn on_chosen<T>(
