@@ -15,6 +15,7 @@ use lockstep_tensor::reference::attention as oracle;
 
 const REPEATS: usize = 9;
 const RUNS: usize = 3;
+const MAX_ORACLE_TOKENS: usize = 2048;
 
 fn main() -> Result<()> {
     let library = cuda::open(0)?;
@@ -29,12 +30,13 @@ fn main() -> Result<()> {
         ("GPT-2", 64, 1024, 12, 12, 64, Dtype::Bf16),
         ("Llama", 8, 2048, 16, 16, 128, Dtype::Bf16),
         ("grouped queries in f16", 16, 1024, 16, 4, 128, Dtype::F16),
-        ("long", 2, 4096, 32, 16, 64, Dtype::Bf16),
+        ("long", 1, 4096, 48, 24, 64, Dtype::Bf16),
     ] {
         let shape = Shape { sequences, tokens, heads, kv_heads, head_dim };
         println!("{name}: {sequences} x {tokens}, {heads} heads ({kv_heads}) x {head_dim}");
         let run = Run::new(dtype, shape);
-        let reference = run.oracle();
+        // The oracle is slow; our own kernels stand in for it there.
+        let reference = if tokens <= MAX_ORACLE_TOKENS { run.oracle() } else { Vec::new() };
         let results = [run.on(library, "chosen", &reference)?, run.on(own, "own", &reference)?];
         let names = ["out", "lse", "dqkv"];
         for (name, (a, b)) in names.iter().zip(results[0].iter().zip(&results[1])) {
@@ -77,7 +79,7 @@ impl Run {
 
     /// Output, log-sum-exp, and gradients of the last key head of the last sequence, whose query
     /// heads are all that it depends on.
-    fn oracle(&self) -> [Vec<f64>; 5] {
+    fn oracle(&self) -> Vec<Vec<f64>> {
         let Shape { sequences, tokens, heads, kv_heads, head_dim } = self.shape;
         let group = heads / kv_heads;
         let shape = Shape { sequences: 1, tokens, heads: group, kv_heads: 1, head_dim };
@@ -94,16 +96,11 @@ impl Run {
         let keep = |_, _, _, _| 1.0;
         let (out, lse) = oracle::forward(&shape, &q, &k, &v, 0, keep);
         let [dq, dk, dv] = oracle::backward(&shape, &q, &k, &v, &dout, keep);
-        [out, lse, dq, dk, dv]
+        vec![out, lse, dq, dk, dv]
     }
 
     /// Prints times and distances; returns output, log-sum-exp and gradients.
-    fn on(
-        &self,
-        device: &dyn Device,
-        name: &str,
-        reference: &[Vec<f64>; 5],
-    ) -> Result<[Vec<f32>; 3]> {
+    fn on(&self, device: &dyn Device, name: &str, reference: &[Vec<f64>]) -> Result<[Vec<f32>; 3]> {
         let Self { dtype, shape, .. } = *self;
         let precision = if dtype == Dtype::F16 { Precision::F16 } else { Precision::Bf16 };
         let Shape { sequences, tokens, heads, kv_heads, head_dim } = shape;
@@ -172,7 +169,7 @@ impl Run {
             let reference = reference.iter().map(|x| *x as f32);
             print!("  {name} {:.1e}", distance(part, reference));
         }
-        println!(" from the oracle");
+        println!("{}", if reference.is_empty() { "" } else { " from the oracle" });
         Ok(got)
     }
 }

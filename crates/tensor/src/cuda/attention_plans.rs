@@ -12,13 +12,14 @@
 use super::Cuda;
 use super::algorithms::{fields, refuse};
 use super::cudnn::{Cudnn, Loaded};
-use super::cudnn_attention::{Problem, TOKENS_MULTIPLE, id};
+use super::cudnn_attention::{Problem, fits, id};
 use super::cudnn_graph::{ALIGNMENT, Plan};
 use super::driver::{Context, Handle};
 use crate::attention::Shape;
 use crate::device::error::{DeviceError, Result};
 use crate::device::profile::Operation;
 use crate::device::view::Dtype;
+use crate::gemm::Precision;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};
@@ -258,6 +259,17 @@ impl Cuda {
     }
 }
 
+/// Bytes of workspace of a training step's calls without dropout, where cuDNN is installed.
+pub(super) fn workspace_bytes(precision: Precision, shape: Shape) -> usize {
+    let dtype = match precision {
+        Precision::F32 => return 0,
+        Precision::Bf16 => Dtype::Bf16,
+        Precision::F16 => Dtype::F16,
+    };
+    let stride = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+    if fits(shape) { Problem::new(true, dtype, shape, [stride; 3]).workspace_bytes() } else { 0 }
+}
+
 /// All addresses of a call.
 fn all_addresses(addresses: &Addresses, gradients: Option<&GradientAddresses>) -> Vec<u64> {
     let Addresses { qkv: [q, k, v], out, lse } = *addresses;
@@ -266,11 +278,6 @@ fn all_addresses(addresses: &Addresses, gradients: Option<&GradientAddresses>) -
         all.extend([*dout, *delta, *dq, *dk, *dv]);
     }
     all
-}
-
-/// Whether the engines take a shape.
-const fn fits(shape: Shape) -> bool {
-    matches!(shape.head_dim, 64 | 128) && shape.tokens.is_multiple_of(TOKENS_MULTIPLE)
 }
 
 /// Tensors of each execution.

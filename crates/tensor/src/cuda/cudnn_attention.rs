@@ -13,10 +13,13 @@ use crate::attention::Shape;
 use crate::device::error::Result;
 use crate::device::view::Dtype;
 
-/// Largest workspace for gradients of scores.
-const MAX_SCORE_BYTES: usize = 256 << 20;
+/// Largest workspace for gradients of scores. Parts have their own waves of blocks: with 256 MiB,
+/// eight parts of GPT-2 124M take a quarter longer than one, two parts a few percent.
+const MAX_SCORE_BYTES: usize = 1 << 30;
+/// Bytes that plans need besides tensors.
+const PLAN_BYTES: usize = 256;
 /// Tokens that the engines take at a time: no shape needs padding.
-pub(super) const TOKENS_MULTIPLE: usize = 128;
+const TOKENS_MULTIPLE: usize = 128;
 
 /// Ids of tensors in device memory.
 pub(super) mod id {
@@ -35,6 +38,11 @@ pub(super) mod id {
     /// Score of a key after its query.
     pub(in crate::cuda) const MASKED: i64 = 12;
     pub(in crate::cuda) const ONE: i64 = 13;
+}
+
+/// Whether the engines take a shape.
+pub(super) const fn fits(shape: Shape) -> bool {
+    matches!(shape.head_dim, 64 | 128) && shape.tokens.is_multiple_of(TOKENS_MULTIPLE)
 }
 
 /// Properties of a call that its plan depends on.
@@ -72,6 +80,18 @@ impl Problem {
         };
         let of_sequences = divisor(sequences, heads).map(|part| (part, kv_heads));
         of_sequences.or_else(|| divisor(kv_heads, heads / kv_heads).map(|part| (1, part)))
+    }
+
+    /// Bytes of workspace: gradients of scores, and of keys and values by query head where query
+    /// heads share them.
+    pub(super) fn workspace_bytes(&self) -> usize {
+        let [_, tokens, heads, kv_heads, head_dim] = self.sizes;
+        let Some((sequences, part_kv_heads)) = self.part().filter(|_| self.is_backward) else {
+            return 0;
+        };
+        let by_head = if heads == kv_heads { 0 } else { 2 * head_dim };
+        let num_heads = sequences * part_kv_heads * (heads / kv_heads);
+        num_heads * tokens * (tokens + by_head) * self.dtype.size() + PLAN_BYTES
     }
 
     /// Plans a part by a configuration of the library's list, or by the first that compiles.

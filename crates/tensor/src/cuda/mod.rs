@@ -188,6 +188,12 @@ pub(crate) fn scratch_bytes(precision: Precision, operands: [usize; 2]) -> usize
     products::scratch_bytes(precision, operands)
 }
 
+/// Memory that attention of a training step allocates besides the buffers of its callers, on a
+/// device that cuDNN is used on.
+pub(crate) fn attention_scratch_bytes(precision: Precision, shape: Shape) -> usize {
+    attention_plans::workspace_bytes(precision, shape)
+}
+
 impl std::fmt::Debug for Cuda {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Cuda({}, {})", self.context.index, self.name)

@@ -68,6 +68,12 @@ pub fn accelerator_scratch_bytes(precision: Precision, operands: [usize; 2]) -> 
     cuda::scratch_bytes(precision, operands)
 }
 
+/// Memory that attention of a training step allocates besides, in the place of the left operand:
+/// the larger of both counts. Without dropout, on a device that cuDNN is used on.
+pub fn accelerator_attention_bytes(precision: Precision, shape: Shape) -> usize {
+    cuda::attention_scratch_bytes(precision, shape)
+}
+
 fn on_chosen<T>(
     choice: Choice,
     local_rank: usize,

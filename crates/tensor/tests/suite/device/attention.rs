@@ -3,8 +3,10 @@
 use super::{Case, cpu, on_every_device};
 use crate::common::numbers;
 use lockstep_tensor::attention::{Dropout, Heads, Shape, forward, scratch_len};
+use lockstep_tensor::device::open::accelerator_attention_bytes;
 use lockstep_tensor::device::{Buffer, Dtype, HeadRows, Products};
 use lockstep_tensor::dropout::DropoutMask;
+use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::random::Key;
 use lockstep_tensor::reference;
 
@@ -170,6 +172,26 @@ fn stored_plans_give_the_bits_of_the_run_that_chose_them() {
     let damaged = format!("{}attention\n", chosen.1);
     let error = open_with(&damaged).unwrap_err().to_string();
     assert!(error.ends_with("line 4 of the list of plans is damaged"), "{error}");
+}
+
+#[test]
+fn the_workspace_of_backward_is_bounded() {
+    let bytes = |precision, sequences, tokens, heads, kv_heads, head_dim| {
+        let shape = Shape { sequences, tokens, heads, kv_heads, head_dim };
+        accelerator_attention_bytes(precision, shape)
+    };
+    let bf16 = Precision::Bf16;
+    // Half of the sequences, all of them, half of the heads of one, none.
+    assert_eq!(bytes(bf16, 64, 1024, 12, 12, 64), (768 << 20) + 256);
+    assert_eq!(bytes(bf16, 8, 2048, 16, 16, 128), (1 << 30) + 256);
+    assert_eq!(bytes(bf16, 1, 4096, 64, 64, 128), (1 << 30) + 256);
+    assert_eq!(bytes(bf16, 1, 32_768, 16, 16, 128), 0);
+    // Gradients by query head besides.
+    assert_eq!(bytes(Precision::F16, 2, 1024, 16, 4, 128), (64 << 20) + (16 << 20) + 256);
+    // Our own kernels.
+    assert_eq!(bytes(Precision::F32, 8, 2048, 16, 16, 128), 0);
+    assert_eq!(bytes(bf16, 8, 2048, 16, 16, 96), 0);
+    assert_eq!(bytes(bf16, 8, 2000, 16, 16, 128), 0);
 }
 
 #[test]
