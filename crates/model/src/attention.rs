@@ -23,7 +23,7 @@ use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::attention::{self, Heads, Shape};
-use lockstep_tensor::device::open::accelerator_attention_len;
+use lockstep_tensor::device::open::{accelerator_attention_bytes, accelerator_attention_len};
 use lockstep_tensor::device::{Device, Dtype, HeadRows, Result, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::rope::Rotation;
@@ -326,6 +326,16 @@ impl Attention {
             Dtype::F32 => attention::scratch_len_in(self.precision(), shape),
             _ => accelerator_attention_len(shape),
         }
+    }
+
+    /// Memory that an accelerator's attention allocates in the place of a left operand, in elements
+    /// of the type of products.
+    pub(crate) fn workspace_len(&self, microbatch: MicrobatchShape) -> usize {
+        let Formats { products, activations } = self.formats();
+        if activations == Dtype::F32 || self.dropout.is_on() {
+            return 0;
+        }
+        accelerator_attention_bytes(products, self.shape(microbatch)) / activations.size()
     }
 
     /// Shards of the model.

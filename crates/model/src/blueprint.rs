@@ -86,15 +86,18 @@ impl Blueprint {
         self.blocks[block].params().iter().filter(|other| other.name == param.name)
     }
 
-    /// Bytes that an accelerator allocates for the products of these blocks, besides their buffers.
+    /// Bytes that an accelerator allocates for products and attention of these blocks, besides their
+    /// buffers; `has_copies` where it keeps rounded parameters.
     pub fn accelerator_scratch_bytes(
         &self,
         blocks: impl Iterator<Item = usize>,
         shape: MicrobatchShape,
         precision: Precision,
+        has_copies: bool,
     ) -> usize {
         let operands = blocks.map(|block| self.blocks[block].operand_lens(shape));
-        accelerator_scratch_bytes(precision, operands.fold([0; 2], larger_operands))
+        let [left, right] = operands.fold([0; 2], larger_operands);
+        accelerator_scratch_bytes(precision, [left, if has_copies { 0 } else { right }])
     }
 
     /// Number of parameters of the whole model, tied ones once.

@@ -116,7 +116,8 @@ impl Block for Layer {
         let columns = columns.map(|norm_linear| &norm_linear.product.shards[0]);
         let rows = [&attention.out.shards[0], &feed_forward.down.shards[0]];
         let linears = columns.into_iter().chain(rows);
-        linears.map(|linear| linear.operand_lens(shape.rows())).fold([0; 2], larger_operands)
+        let products = linears.map(|linear| linear.operand_lens(shape.rows()));
+        products.fold([attention.workspace_len(shape), 0], larger_operands)
     }
 
     fn flops_per_token(&self, num_tokens: usize) -> Flops {
