@@ -169,7 +169,9 @@ impl Run {
             let reference = reference.iter().map(|x| *x as f32);
             print!("  {name} {:.1e}", distance(part, reference));
         }
-        println!("{}", if reference.is_empty() { "" } else { " from the oracle" });
+        if !reference.is_empty() {
+            println!(" from the oracle");
+        }
         Ok(got)
     }
 }

@@ -20,8 +20,8 @@ pub trait Products {
     ) -> Result<()>;
 
     /// The list of the algorithms that products were given or have chosen so far, sorted by
-    /// product: a part of a run, for its checkpoint and its other ranks. Empty where the shape
-    /// alone determines the order of additions.
+    /// product, and of the plans of attention: a part of a run, for its checkpoint and its other
+    /// ranks. Empty where the shape alone determines the order of additions.
     fn product_algorithms(&self) -> Result<String>;
 
     /// Uses the algorithms of another process of the run: their products never choose again. A
