@@ -71,9 +71,8 @@ impl Cuda {
         let (program, mode) = (Program::new(Source::Columns, dy.dtype()), terms as i32);
         let (x, dy) = (self.read(x, dy.dtype())?, self.read(dy, dy.dtype())?);
         let (num_rows, num_chunks, columns) = (rows as u64, chunks as u64, width as u64);
-        let address = |target: &ViewMut<'_>| match target.is_empty() {
-            true => Ok(0),
-            false => self.write(target, Dtype::F32),
+        let address = |target: &ViewMut<'_>| {
+            if target.is_empty() { Ok(0) } else { self.write(target, Dtype::F32) }
         };
         let (one, two) = (address(targets[0])?, address(targets[1])?);
         self.with_scratch(0, 2 * chunks * width * 4, |first| {

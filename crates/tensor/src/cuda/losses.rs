@@ -1,6 +1,6 @@
 //! Cross-entropy on a CUDA device. Unlike on the CPU, exponentials are computed twice instead of
-//! being stored in the type of the logits, which may have few digits. A row of logits that fits into
-//! shared memory is read once.
+//! being stored in the type of the logits, which may have few digits. A row of logits that fits
+//! into shared memory is read once.
 
 use super::Cuda;
 use super::launch::launch;

@@ -67,7 +67,7 @@ __device__ __forceinline__ void sum_chunk(
 extern "C" __global__ void __launch_bounds__(32 * LINES) column_partials(
     int mode, const T* x, const T* dy, const float* mean, const float* rstd, u64 rows, u64 width,
     float* first, float* second) {
-    __shared__ alignas(16) float sums[LINES][CHUNK_COLS];
+    alignas(16) __shared__ float sums[LINES][CHUNK_COLS];
     bool whole = (width % 8 | (u64)x % 16 | (u64)dy % 16) == 0;
 #define SUM_CHUNK(MODE)                                                                          \
     if (whole) sum_chunk<MODE, true>(x, dy, mean, rstd, rows, width, first, second, sums);       \

@@ -72,13 +72,13 @@ template <> __device__ __forceinline__ u32 narrow2<f16>(float low, float high) {
 // N elements as they lie in memory. Kernels with several operands fetch all before they unpack any,
 // so that the accesses are in flight together.
 template <int N, class E> struct Packed {
-    static constexpr int BYTES = N * sizeof(E), WORDS = BYTES / 4;
+    static constexpr int BYTES = N * sizeof(E), NUM_U32 = BYTES / 4;
     static constexpr int ALIGNMENT = BYTES < 16 ? BYTES : 16;
-    u32 word[WORDS];
+    u32 word[NUM_U32];
 
     __device__ __forceinline__ void unpack(float (&x)[N]) const {
 #pragma unroll
-        for (int w = 0; w < WORDS; ++w) {
+        for (int w = 0; w < NUM_U32; ++w) {
             if constexpr (sizeof(E) == 4) x[w] = __uint_as_float(word[w]);
             else {
                 float2 two = widen2<E>(word[w]);
@@ -90,7 +90,7 @@ template <int N, class E> struct Packed {
 
     __device__ __forceinline__ void pack(const float (&x)[N]) {
 #pragma unroll
-        for (int w = 0; w < WORDS; ++w) {
+        for (int w = 0; w < NUM_U32; ++w) {
             if constexpr (sizeof(E) == 4) word[w] = __float_as_uint(x[w]);
             else word[w] = narrow2<E>(x[2 * w], x[2 * w + 1]);
         }
@@ -100,7 +100,7 @@ template <int N, class E> struct Packed {
     __device__ __forceinline__ void read(const E* p) {
         const u32* from = (const u32*)p;
 #pragma unroll
-        for (int w = 0; w < WORDS; w += ALIGNMENT / 4) {
+        for (int w = 0; w < NUM_U32; w += ALIGNMENT / 4) {
             if constexpr (ALIGNMENT == 16) {
                 uint4 four = *(const uint4*)(from + w);
                 word[w] = four.x;
@@ -119,7 +119,7 @@ template <int N, class E> struct Packed {
     __device__ __forceinline__ void write(E* p) const {
         u32* to = (u32*)p;
 #pragma unroll
-        for (int w = 0; w < WORDS; w += ALIGNMENT / 4) {
+        for (int w = 0; w < NUM_U32; w += ALIGNMENT / 4) {
             if constexpr (ALIGNMENT == 16)
                 asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to + w),
                              "r"(word[w]), "r"(word[w + 1]), "r"(word[w + 2]), "r"(word[w + 3])
@@ -137,7 +137,7 @@ template <int N, class E> struct Packed {
     __device__ __forceinline__ void fetch(const E* p, u64 i, u64 n) {
         if (WHOLE || (i + N <= n && (u64)(p + i) % ALIGNMENT == 0)) return read(p + i);
 #pragma unroll
-        for (int w = 0; w < WORDS; ++w) {
+        for (int w = 0; w < NUM_U32; ++w) {
             if constexpr (sizeof(E) == 4) word[w] = i + w < n ? *((const u32*)p + i + w) : 0;
             else {
                 const u16* from = (const u16*)p + i + 2 * w;

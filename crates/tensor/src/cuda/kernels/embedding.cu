@@ -1,5 +1,5 @@
-// Token and position embeddings. Gradients of tokens are added in ascending order of tokens, without
-// atomic additions of floats.
+// Token and position embeddings. Gradients of tokens are added in ascending order of tokens; no
+// floats are added by atomics.
 
 extern "C" __global__ void embedding_forward(
     const u32* ids, u64 num_tokens, const void* table, int table_type, u64 first_row,
@@ -16,7 +16,7 @@ extern "C" __global__ void embedding_forward(
 }
 
 #define NO_TOKEN 0xffffffffu
-// A row of up to FEW tokens sorts them; one with more reads all ids into lists of up to LIST tokens.
+// A row of up to FEW tokens sorts them; one of more reads all ids into lists of up to LIST.
 #define FEW 64
 #define LIST 6144
 
