@@ -14,6 +14,7 @@ import glob
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 KERNELS = os.path.join(os.path.dirname(__file__), "../../crates/tensor/src/cuda/kernels")
 PACKAGE = "nvidia-cuda-nvrtc-cu12"
@@ -83,7 +84,7 @@ def main():
         print(f"skipped: NVRTC is not installed; {why}")
         return 0
     common = open(os.path.join(KERNELS, "common.cuh")).read()
-    failures = count = 0
+    programs = []
     for path in sorted(glob.glob(os.path.join(KERNELS, "*.cu"))):
         name = os.path.basename(path)
         # The line directive keeps the numbers of messages those of the file.
@@ -98,16 +99,21 @@ def main():
             for dim in dims:
                 options = [f"--gpu-architecture={args.arch}", "--std=c++17", f"-DSTORAGE={element}"]
                 options += [f"-DHEAD_DIM={dim}"] if dim else []
-                code, log = compile_one(nvrtc, name, source, options)
-                count += 1
-                if code is None:
-                    failures += 1
-                    print(f"{name} for {element} {dim or ''} does not compile:\n{log}")
-                elif args.verbose:
-                    print(f"{name} {element} {dim or ''}: {len(code)} bytes")
-                if code is not None and args.save:
-                    stem = f"{name}-{element}-{dim or 0}.cubin"
-                    open(os.path.join(args.save, stem), "wb").write(code)
+                programs.append((name, element, dim, source, options))
+    failures = 0
+    # NVRTC compiles without Python's lock.
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+        compiled = threads.map(lambda it: compile_one(nvrtc, it[0], it[3], it[4]), programs)
+        for (name, element, dim, _, _), (code, log) in zip(programs, compiled):
+            if code is None:
+                failures += 1
+                print(f"{name} for {element} {dim or ''} does not compile:\n{log}")
+            elif args.verbose:
+                print(f"{name} {element} {dim or ''}: {len(code)} bytes")
+            if code is not None and args.save:
+                stem = f"{name}-{element}-{dim or 0}.cubin"
+                open(os.path.join(args.save, stem), "wb").write(code)
+    count = len(programs)
     print(f"{count - failures} of {count} programs compile for {args.arch}")
     return 1 if failures else 0
 

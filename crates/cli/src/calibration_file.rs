@@ -10,7 +10,8 @@ use std::path::PathBuf;
 
 /// Reads the calibration of this machine, for the device of a recipe.
 pub(crate) fn load(recipe: &Recipe, world: &World) -> Result<Machine, Uncalibrated> {
-    let accelerator = accelerator(recipe).map(|accelerator| accelerator.name);
+    let accelerator = accelerator(recipe).map_err(|_| Uncalibrated::NoDevice)?;
+    let accelerator = accelerator.map(|accelerator| accelerator.name);
     let path = path(world, accelerator.as_deref()).ok_or(Uncalibrated::Missing)?;
     if world.files().metadata(&path).is_none() {
         return Err(Uncalibrated::Missing);
@@ -37,6 +38,8 @@ pub(crate) fn load(recipe: &Recipe, world: &World) -> Result<Machine, Uncalibrat
 pub(crate) enum Uncalibrated {
     /// There is no calibration file.
     Missing,
+    /// The device of the recipe is not on this machine.
+    NoDevice,
     /// The file is damaged.
     Unreadable { path: PathBuf },
     /// Another version of this program wrote the file.
@@ -67,6 +70,10 @@ pub(crate) fn why_no_step_time(recipe: &Recipe, world: &World) -> String {
     };
     match why {
         Uncalibrated::Missing => "lockstep plan calibrate adds the step time".to_owned(),
+        Uncalibrated::NoDevice => format!(
+            "lockstep plan calibrate --device {} adds the step time, on a machine with that device",
+            recipe.run.device
+        ),
         Uncalibrated::Unreadable { path } => format!(
             "{} is not a readable calibration; lockstep plan calibrate writes a new one",
             path.display()

@@ -64,7 +64,8 @@ Examples:
   torchrun --nproc-per-node 2 --no-python lockstep train   workers of another launcher
   lockstep completions bash                       a completion script; also zsh, fish
 
-Exit codes: 0 ok, 2 the command or its input, 3 a peer, 4 storage, 5 diverged, 101 a bug.";
+Exit codes: 0 ok, 2 the command or its input, 3 a peer, 4 storage, 5 diverged, 101 a bug,
+130 Ctrl-C, 143 SIGTERM (the last line resumes a run that was saved).";
 
 #[derive(Subcommand)]
 enum Command {

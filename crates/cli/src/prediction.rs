@@ -17,7 +17,7 @@ use lockstep_planner::forecast::BucketForecast;
 use lockstep_planner::memory::{self, MemoryBudget, OutOfMemory, Process};
 use lockstep_planner::traffic::{ByteRange, embedding_rows};
 use lockstep_platform::World;
-use lockstep_trainer::device::accelerator;
+use lockstep_trainer::device::{Accelerator, accelerator};
 use lockstep_trainer::{Predicted, PredictedBytes};
 
 impl From<OutOfMemory> for Failure {
@@ -29,17 +29,17 @@ impl From<OutOfMemory> for Failure {
 /// Environment variable with the bytes of text that a worker holds.
 const TEXT_BYTES: &str = "LOCKSTEP_TEXT_BYTES";
 
-/// Predicts a recipe on this machine; refuses one that does not fit.
+/// Predicts a recipe on this machine; refuses one that does not fit, or whose device is absent.
 pub(crate) fn predict(
     recipe: &Recipe,
     world: &World,
     process: Process,
 ) -> Result<Forecast, Failure> {
-    Ok(Forecast::of(
-        recipe,
-        room(recipe, world, process),
-        calibration_file::load(recipe, world).as_ref().ok(),
-    )?)
+    let accelerator = accelerator(recipe)?;
+    let room = room(accelerator.as_ref(), world, process);
+    let machine = calibration_file::load(recipe, world).ok();
+    let forecast = Forecast::of(recipe, room, machine.as_ref());
+    Ok(forecast.map_err(|error| on_accelerator(error, accelerator.as_ref()))?)
 }
 
 /// Predicts a recipe on this machine, whether or not it fits.
@@ -47,21 +47,34 @@ pub(crate) fn predict_unchecked(recipe: &Recipe, world: &World, process: Process
     Forecast::unchecked(recipe, process, calibration_file::load(recipe, world).as_ref().ok())
 }
 
-/// Refuses a recipe that does not fit in memory; takes no time.
+/// Refuses a recipe that does not fit in memory, or whose device is absent; takes no time.
 pub(crate) fn check_memory(
     recipe: &Recipe,
     world: &World,
     process: Process,
 ) -> Result<(), Failure> {
-    memory::check(recipe, room(recipe, world, process))?;
+    let accelerator = accelerator(recipe)?;
+    memory::check(recipe, room(accelerator.as_ref(), world, process))
+        .map_err(|error| on_accelerator(error, accelerator.as_ref()))?;
     Ok(())
 }
 
 /// Memory for the model: that of the accelerator, or of this machine.
-fn room(recipe: &Recipe, world: &World, process: Process) -> MemoryBudget {
-    let on_device = accelerator(recipe).map(|accelerator| accelerator.memory_bytes);
-    let memory = Bytes(on_device.unwrap_or_else(|| world.host().memory_bytes()));
-    MemoryBudget { memory, process, is_accelerator: on_device.is_some() }
+fn room(accelerator: Option<&Accelerator>, world: &World, process: Process) -> MemoryBudget {
+    let memory = accelerator.map_or_else(|| world.host().memory_bytes(), |it| it.memory_bytes);
+    MemoryBudget { memory: Bytes(memory), process, is_accelerator: accelerator.is_some() }
+}
+
+fn on_accelerator(error: OutOfMemory, accelerator: Option<&Accelerator>) -> OutOfMemory {
+    match accelerator {
+        Some(accelerator) => error.on(&accelerator.name),
+        None => error,
+    }
+}
+
+/// Whether the model is in the memory of an accelerator, which may be absent here.
+pub(crate) fn is_accelerated(recipe: &Recipe) -> bool {
+    !matches!(accelerator(recipe), Ok(None))
 }
 
 /// Resolves `train.microbatch = "auto"` for this machine. The result is the same in every process
@@ -72,7 +85,12 @@ pub(crate) fn with_microbatch(recipe: Recipe, world: &World) -> Recipe {
         return recipe;
     }
     let start = Bytes(64 << 20);
-    let room = room(&recipe, world, Process { start, text: Bytes(0) });
+    let process = Process { start, text: Bytes(0) };
+    let room = match accelerator(&recipe) {
+        Ok(accelerator) => room(accelerator.as_ref(), world, process),
+        // The device is on another machine, and its memory is unknown.
+        Err(_) => MemoryBudget { memory: Bytes(0), process, is_accelerator: true },
+    };
     memory::with_microbatch(recipe, room)
 }
 
@@ -150,11 +168,15 @@ fn checkpoint_note(recipe: &Recipe, forecast: &Forecast) -> String {
     if copy == Bytes(0) { String::new() } else { format!(" ({copy} for checkpoints)") }
 }
 
+/// Bytes of the accelerator with the most.
+pub(crate) fn device_bytes(forecast: &Forecast) -> Bytes {
+    forecast.memory.on_accelerators().into_iter().max().unwrap_or_default()
+}
+
 /// One line for the start of a run.
 pub(crate) fn render_line(recipe: &Recipe, world: &World, forecast: &Forecast) -> String {
-    let (place, peak) = if accelerator(recipe).is_some() {
-        let on_devices = forecast.memory.on_accelerators();
-        ("device memory", on_devices.into_iter().max().unwrap_or_default().to_string())
+    let (place, peak) = if is_accelerated(recipe) {
+        ("device memory", device_bytes(forecast).to_string())
     } else {
         let note = checkpoint_note(recipe, forecast);
         ("peak memory of a process", format!("{}{note}", forecast.peak_bytes()))

@@ -36,6 +36,9 @@ pub enum Event {
         num_threads: usize,
         /// World size.
         workers: usize,
+        /// Device of this rank that runs the model: `cpu`, or the name and index of an accelerator.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device: Option<String>,
         /// Model FLOPs of a token, forward and backward.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         flops_per_token: Option<f64>,
@@ -420,6 +423,7 @@ mod tests {
             num_steps: 400,
             num_threads: 2,
             workers: 1,
+            device: Some("cpu".to_owned()),
             flops_per_token: Some(60.0),
             peak_flops_per_second: None,
         };
@@ -428,7 +432,8 @@ mod tests {
             r#"{"v":2,"seconds":3.25,"rank":0,"event":"run_started","recipe_hash":"ab","#
                 .to_owned()
                 + r#""kernel_class":"f32-fma","num_params":10,"tokens_per_step":4096,"#
-                + r#""num_steps":400,"num_threads":2,"workers":1,"flops_per_token":60.0}"#
+                + r#""num_steps":400,"num_threads":2,"workers":1,"device":"cpu","#
+                + r#""flops_per_token":60.0}"#
         );
         let step = Event::Step {
             step: 1,

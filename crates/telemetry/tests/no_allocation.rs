@@ -81,6 +81,7 @@ fn started() -> Event {
         num_steps: u64::MAX,
         num_threads: 1,
         workers: 2,
+        device: None,
         flops_per_token: Some(1e6),
         peak_flops_per_second: Some(1e11),
     }

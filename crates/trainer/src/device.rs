@@ -7,7 +7,7 @@ use lockstep_model::precision_of;
 use lockstep_parallel::from_recipe::device_of;
 use lockstep_platform::World;
 use lockstep_tensor::device::open::{Choice, open_accelerator};
-use lockstep_tensor::device::{Compute, Device, NoCache};
+use lockstep_tensor::device::{Compute, Device, NoCache, Result as DeviceResult};
 use lockstep_tensor::{Cpu, Isa};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// same operations in the same order.
 pub fn kernel_class(recipe: &Recipe, compute: &Compute) -> String {
     compute.device().kernel_class(precision_of(recipe.precision.compute))
+}
+
+/// Name of the device that runs the blocks: `cpu`, or the name and index of an accelerator.
+pub fn name(compute: &Compute) -> String {
+    compute.accelerator().map_or_else(|| "cpu".to_owned(), |accelerator| accelerator.name())
 }
 
 /// Opens the devices of a rank of `comm`; the ranks of a host take its accelerators in turn.
@@ -50,26 +55,32 @@ pub(crate) fn accelerator_at(
 pub struct Accelerator {
     /// Name for people.
     pub name: String,
-    /// Bytes of its memory.
+    /// Bytes of its memory; 0 if unknown.
     pub memory_bytes: u64,
 }
 
-/// The accelerator that a recipe trains on; `None` where it trains on the CPU. A process opens each
-/// choice once for this.
-pub fn accelerator(recipe: &Recipe) -> Option<Accelerator> {
-    static FOUND: Mutex<Vec<(Choice, Option<Accelerator>)>> = Mutex::new(Vec::new());
-    let choice = choice(recipe).ok()?;
-    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, known)) = found.iter().find(|(other, _)| *other == choice) {
-        return known.clone();
-    }
-    let describe = || {
-        let device = open_accelerator(choice, 0, Arc::new(NoCache)).ok()??;
-        let memory_bytes = device.memory().ok()??.total as u64;
-        Some(Accelerator { name: device.name(), memory_bytes })
+/// The accelerator that a recipe trains on; `None` where it trains on the CPU, an error where it
+/// demands one that cannot be opened. A process opens each choice once for this.
+pub fn accelerator(recipe: &Recipe) -> Result<Option<Accelerator>, TrainError> {
+    type Found = DeviceResult<Option<Accelerator>>;
+    static FOUND: Mutex<Vec<(Choice, Found)>> = Mutex::new(Vec::new());
+    let choice = choice(recipe)?;
+    let describe = || -> Found {
+        let device = open_accelerator(choice, 0, Arc::new(NoCache))?;
+        let describe = |device: &dyn Device| {
+            let memory = device.memory()?.map_or(0, |memory| memory.total as u64);
+            Ok(Accelerator { name: device.name(), memory_bytes: memory })
+        };
+        device.map(|device| describe(&*device)).transpose()
     };
-    found.push((choice, describe()));
-    found.last().and_then(|(_, known)| known.clone())
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = found.iter().find(|(other, _)| *other == choice).map(|(_, known)| known.clone());
+    let known = known.unwrap_or_else(|| {
+        let described = describe();
+        found.push((choice, described.clone()));
+        described
+    });
+    Ok(known?)
 }
 
 /// Checks that the device of the recipe can be opened on this machine.

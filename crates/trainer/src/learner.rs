@@ -32,6 +32,8 @@ pub struct Learner {
     pub(crate) world: World,
     /// Kernel class of the device; see [`crate::device`].
     pub(crate) kernel_class: String,
+    /// Name of the device; see [`crate::device::name`].
+    pub(crate) device_name: String,
 }
 
 /// Settings that may change between two steps.

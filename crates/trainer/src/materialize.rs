@@ -1,6 +1,6 @@
 //! Allocates the model, the optimizer and the buffers of one rank.
 
-use crate::device::kernel_class;
+use crate::device;
 use crate::health::Stability;
 use crate::learner::{Learner, Milestone, optimizer_at};
 use crate::{TrainError, stragglers};
@@ -58,7 +58,8 @@ pub fn materialize_model(
     Ok(Learner {
         optimizer,
         world: world.clone(),
-        kernel_class: kernel_class(recipe, compute),
+        kernel_class: device::kernel_class(recipe, compute),
+        device_name: device::name(compute),
         lr: LearningRate::new(&recipe.optim, recipe.train.steps),
         clip,
         batches,

@@ -190,7 +190,10 @@ fn varied(device: &dyn Device, dtype: Dtype, len: usize) -> Result<Buffer, Train
     device.copy(View::of(&numbers), first.view_mut())?;
     let mut buffer = device.allocate(dtype, len)?;
     let target = buffer.view_mut().range(0..numbers.len());
-    device.convert(first.view(), target, ViewMut::of::<u64>(&mut []))?;
+    match dtype {
+        Dtype::F32 => device.copy(first.view(), target)?,
+        _ => device.convert(first.view(), target, ViewMut::of::<u64>(&mut []))?,
+    }
     let mut done = numbers.len();
     while done < len {
         let next = done.min(len - done);

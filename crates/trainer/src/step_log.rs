@@ -130,6 +130,7 @@ impl StepLog {
             num_steps: recipe.train.steps,
             num_threads: cpu.num_threads(),
             workers: recipe.run.workers,
+            device: Some(learner.device_name.clone()),
             flops_per_token: Some(utilization.flops_per_token),
             peak_flops_per_second: utilization.peak_flops_per_second,
         });

@@ -66,6 +66,7 @@ pub(crate) fn summarize(
         weights_hash,
         recipe_hash: recipe.hash(),
         kernel_class: learner.kernel_class.clone(),
+        device: learner.device_name.clone(),
         tokens_per_second,
         mfu: step_log.utilization.mfu(tokens_per_second),
         step_seconds_median: median(&step_log.step_seconds),

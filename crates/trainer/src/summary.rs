@@ -22,6 +22,8 @@ pub struct Summary {
     pub weights_hash: String,
     pub recipe_hash: String,
     pub kernel_class: String,
+    /// Device of rank 0 that runs the model: `cpu`, or the name and index of an accelerator.
+    pub device: String,
     pub tokens_per_second: f64,
     /// Model FLOP/s over the peak of this machine; null where the peak is unknown.
     pub mfu: Option<f64>,

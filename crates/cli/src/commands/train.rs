@@ -116,8 +116,6 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let found_peak = Arc::clone(&peak);
     let check = || {
         arguments.listen.iter().try_for_each(|addr| workers::check_listen(&recipe, addr))?;
-        // Memory is that of the device, so a missing one is reported first.
-        lockstep_trainer::device::check(&recipe)?;
         // Memory per worker is largest with the fewest workers.
         let fewest = recipe.with_workers(recipe.worker_counts()[0]);
         prediction::check_memory(&fewest, world, process)?;

@@ -5,9 +5,10 @@ use serde_json::Value;
 use std::process::Stdio;
 
 const TRAIN_KEYS: &str = "steps first_loss final_loss validation_loss baseline_loss losses_hash
-    weights_hash recipe_hash kernel_class tokens_per_second step_seconds_median peak_rss_bytes
-    peak_rss_bytes_by_rank wire_bytes wire_bytes_by_rank microbatches_by_rank workers restarts
-    staleness_max predicted_step_seconds predicted_peak_bytes predicted_wire_bytes run_dir";
+    weights_hash recipe_hash kernel_class device tokens_per_second step_seconds_median
+    peak_rss_bytes peak_rss_bytes_by_rank wire_bytes wire_bytes_by_rank microbatches_by_rank
+    workers restarts staleness_max predicted_step_seconds predicted_peak_bytes
+    predicted_wire_bytes run_dir";
 
 const BENCH_KEYS: &str = "tokens_per_second gflops fma_peak_gflops step_seconds_median
     peak_rss_bytes threads workers precision kernels";
@@ -32,7 +33,7 @@ fn train_prints_the_figures_that_scripts_rely_on() {
     assert_keys(&figures, TRAIN_KEYS);
     assert_eq!(figures["steps"], 3);
     assert_eq!(figures["workers"], 2);
-    assert_eq!(figures["kernel_class"], "f32-fma");
+    assert_eq!([&figures["kernel_class"], &figures["device"]], ["f32-fma", "cpu"]);
     assert_eq!(figures["run_dir"], "runs/0001");
     assert_eq!(figures["microbatches_by_rank"], serde_json::json!([4, 4]));
     for key in "losses_hash weights_hash recipe_hash".split_whitespace() {

@@ -116,6 +116,31 @@ fn what_does_not_fit_is_refused_before_anything_starts() {
     }
 }
 
+#[test]
+fn a_device_of_another_machine_is_planned_with_a_warning_and_refused_by_runs() {
+    let folder = Folder::new();
+    let absent = ["--preset", "tiny", "--set", "run.device=cuda:99"];
+    let with = |command: &[&'static str]| [command, &absent].concat();
+    let planned = folder.succeed(&with(&["plan"]));
+    assert!(planned.stderr.starts_with("warning: "), "{}", planned.stderr);
+    assert!(planned.stderr.contains("plan for another machine"), "{}", planned.stderr);
+    assert!(planned.stdout.contains("peak on the device of the largest rank: "));
+    assert!(planned.stdout.contains("calibrate --device cuda:99"), "{}", planned.stdout);
+    let report = folder.json(&with(&["plan", "--json"]));
+    let bytes = report["device_bytes_by_rank"].as_array().expect("a number for each rank");
+    assert!(bytes.len() == 2 && bytes.iter().all(|bytes| bytes.as_u64() > Some(0)), "{bytes:?}");
+    let on_cpu = folder.json(&["plan", "--preset", "tiny", "--json", "--set", "run.device=cpu"]);
+    assert!(on_cpu["device_bytes_by_rank"].is_null());
+    // Nothing is printed, and nothing is written, before the refusal.
+    for command in [&["train"][..], &["drill"], &["bench", "train", "--by-operation"]] {
+        let error = refusal(&folder, &with(command));
+        assert!(error.starts_with("error: "), "{command:?}: {error}");
+    }
+    let calibrate = ["plan", "calibrate", "--device", "cuda:99"];
+    assert!(refusal(&folder, &calibrate).starts_with("error: "));
+    assert!(folder.content().is_empty());
+}
+
 /// The output of `plan` with this calibration file.
 fn plan_with(folder: &Folder, measured: &[u8], compute: &str) -> String {
     folder.write("measured.json", measured);

@@ -26,7 +26,7 @@ pub struct MemoryBudget {
 /// A run that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "run.workers = {workers} takes {needed} of memory and this machine has {room}: the largest \
+    "run.workers = {workers} takes {needed} of memory and {place} has {room}: the largest \
      part, {part}, takes {part_bytes}; {}", .instead.as_deref().map_or_else(
         || "not even a small model fits; try a machine with more memory".to_owned(),
         |instead| format!("try {instead}"))
@@ -36,6 +36,8 @@ pub struct OutOfMemory {
     pub workers: usize,
     /// Memory that they need.
     pub needed: Bytes,
+    /// Owner of the memory: this machine, or an accelerator.
+    pub place: String,
     /// Memory that is available.
     pub room: Bytes,
     /// Largest part.
@@ -51,6 +53,12 @@ impl OutOfMemory {
     pub const fn blame(&self) -> Blame {
         Blame::User
     }
+
+    /// Names the accelerator that has the memory.
+    #[must_use]
+    pub fn on(self, accelerator: &str) -> Self {
+        Self { place: accelerator.to_owned(), ..self }
+    }
 }
 
 /// Memory of all workers of a recipe on one machine, if it fits.
@@ -63,7 +71,8 @@ pub fn check(recipe: &Recipe, room: MemoryBudget) -> Result<Memory, OutOfMemory>
     let (part, part_bytes) = largest_part(&memory);
     let instead = nearest(recipe, room).or_else(|| smaller(recipe, room));
     let workers = recipe.run.workers;
-    Err(OutOfMemory { workers, needed, room: room.memory, part, part_bytes, instead })
+    let (place, room) = ("this machine".to_owned(), room.memory);
+    Err(OutOfMemory { workers, needed, place, room, part, part_bytes, instead })
 }
 
 /// At most one process per worker, all on one accelerator if any; shared memory counts once.

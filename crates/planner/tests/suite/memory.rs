@@ -214,7 +214,11 @@ fn state_in_a_file_keeps_one_window_and_is_suggested_where_it_helps() {
     let process = Process { start: Bytes(10 << 20), text: Bytes(0) };
     let enough = of(&away).total() + process.besides(1, 0) * 2;
     let room = MemoryBudget { memory: enough, process, is_accelerator: false };
-    let text = check(&with(&[]), room).expect_err("it does not fit").to_string();
+    let error = check(&with(&[]), room).expect_err("it does not fit");
+    let text = error.to_string();
+    assert!(text.contains(" of memory and this machine has "), "{text}");
+    let on_device = error.on("NVIDIA H200 (cuda:0)").to_string();
+    assert!(on_device.contains(" of memory and NVIDIA H200 (cuda:0) has "), "{on_device}");
     let offered = "try parallel.recompute = full and parallel.zero = 3 and offload.state = file";
     assert!(text.contains(offered), "{text}");
     assert!(check(&away, room).is_ok());

@@ -216,6 +216,7 @@ impl Console {
                 num_steps,
                 num_threads,
                 workers,
+                device,
                 ..
             } => {
                 text.push_str(&self.header);
@@ -223,6 +224,9 @@ impl Console {
                 let steps = Thousands(*num_steps);
                 add(text, format_args!("{params} parameters, {steps} steps of {tokens} tokens\n"));
                 add(text, format_args!("workers {workers}, threads {num_threads}, "));
+                if let Some(device) = device {
+                    add(text, format_args!("device {device}, "));
+                }
                 add(text, format_args!("kernels {kernel_class}, recipe {recipe_hash:.12}\n"));
             }
             Event::Evaluated { step, validation_loss, perplexity, .. } => {

@@ -56,6 +56,7 @@ impl Fixture {
                 num_steps,
                 num_threads: 2,
                 workers: 2,
+                device: Some("cpu".to_owned()),
                 flops_per_token: Some(2e6),
                 peak_flops_per_second: Some(1e11),
             },
@@ -113,7 +114,7 @@ fn the_first_lines_describe_the_run() {
         fixture.text(),
         "a line before\n\
          3,145,728 parameters, 400 steps of 4,096 tokens\n\
-         workers 2, threads 2, kernels f32-fma, recipe 0123456789ab\n"
+         workers 2, threads 2, device cpu, kernels f32-fma, recipe 0123456789ab\n"
     );
 }
 

@@ -13,7 +13,7 @@ use crate::moments::{AdamStep, Moments};
 use crate::reduce::SQUARES_CHUNK;
 
 /// Threads that sum a chunk of squares.
-const THREADS_PER_CHUNK: usize = 4;
+const THREADS_PER_CHUNK: usize = 16;
 
 const OPTIMIZER: Program = Program::new(Source::Optimizer, Dtype::F32);
 

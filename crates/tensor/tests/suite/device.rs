@@ -8,6 +8,7 @@ mod layers;
 mod losses;
 mod memory;
 mod product;
+mod profile;
 
 use crate::common::{assert_close, wide};
 use half::{bf16, f16};

@@ -50,9 +50,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let steps = BenchSteps { timed: arguments.steps, profiled };
     let own_world = World::clone(world);
     let check = || {
-        if profiled > 0 && device::accelerator(&recipe).is_none() {
-            // A demanded device that is absent says what is missing.
-            device::check(&recipe)?;
+        if profiled > 0 && device::accelerator(&recipe)?.is_none() {
             return Err(TrainError::NoAccelerator.into());
         }
         lockstep_trainer::check_inputs(&recipe, world)?;

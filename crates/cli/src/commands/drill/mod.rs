@@ -86,6 +86,7 @@ struct Report {
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let recipe = arguments.recipe.resolve(world)?;
+    lockstep_trainer::device::check(&recipe)?;
     if recipe.run.isolation == Isolation::Threads {
         let rule = "run.isolation = \"threads\" has no launcher to restart workers";
         return Err(Failure::user(format!("{rule}; set run.isolation = \"processes\"")));

@@ -122,7 +122,7 @@ pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         return Err(Failure::user("--steps 0 measures nothing; try 6"));
     }
     let chosen = recipe(Trial { device: arguments.device, ..TRIAL });
-    let accelerator = device::accelerator(&chosen).map(|accelerator| accelerator.name);
+    let accelerator = device::accelerator(&chosen)?.map(|accelerator| accelerator.name);
     let Some(path) = calibration_file::path(world, accelerator.as_deref()) else {
         return Err(Failure::user(
             "there is no home folder for the result; name a file in LOCKSTEP_CALIBRATION",
@@ -233,7 +233,7 @@ fn measure_format(
     let block_seconds = block_seconds_of(0)?;
     let block_seconds_alone = block_seconds_of(1)?.min(block_seconds);
     let (mut times, mut widest) = (Vec::new(), None);
-    let is_wide = device::accelerator(&recipe(Trial { device, ..TRIAL })).is_some();
+    let is_wide = device::accelerator(&recipe(Trial { device, ..TRIAL }))?.is_some();
     let more: &[(usize, usize)] = if is_wide { &DEVICE_WIDTHS } else { &[] };
     for (width, heads) in WIDTHS.into_iter().chain(more.iter().copied()) {
         print_status(&format!("{compute}: width {width} ...\n"));

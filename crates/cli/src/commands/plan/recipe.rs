@@ -6,7 +6,8 @@ use crate::memory_report::{Memory, ProcessReport};
 use crate::output;
 use crate::quantity::{digits, percent, si_bytes};
 use crate::recipe_args::RecipeArguments;
-use crate::{calibration_file, prediction};
+use crate::workers::print_status;
+use crate::{calibration_file, console, prediction};
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Isolation, Recipe};
 use lockstep_model::describe;
@@ -16,6 +17,8 @@ use lockstep_planner::memory::{Process, activations_by_block};
 use lockstep_planner::recipe::layout_from_recipe;
 use lockstep_planner::traffic::{self, ByteRange, Interconnect, TrafficCounts};
 use lockstep_platform::World;
+use lockstep_trainer::TrainError;
+use lockstep_trainer::device::{Accelerator, accelerator};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -33,6 +36,8 @@ struct Report {
     peak_process: ProcessReport,
     peak_process_bytes: u64,
     peak_process_bytes_by_rank: Vec<u64>,
+    /// Peak of the buffers on each rank's accelerator; null where the model is in host memory.
+    device_bytes_by_rank: Option<Vec<u64>>,
     wire_bytes: u64,
     /// Less than `wire_bytes` where timing or data decide how much is sent.
     wire_bytes_least: u64,
@@ -97,9 +102,24 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let process = prediction::measure_process(world);
     let recipe = arguments.resolve(world)?;
-    prediction::check_memory(&recipe, world, process)?;
-    let process = Process { text: prediction::text_bytes(&recipe, world), ..process };
-    let forecast = prediction::predict(&recipe, world, process)?;
+    let text = |recipe: &Recipe| prediction::text_bytes(recipe, world);
+    let forecast = match accelerator(&recipe) {
+        Err(error @ TrainError::Device(_)) => {
+            let line = format!(
+                "warning: {error}; this is the plan for another machine, and whether its device \
+                 has enough memory is unknown"
+            );
+            print_status(&console::wrap_status(world, &line));
+            let process = Process { text: text(&recipe), ..process };
+            prediction::predict_unchecked(&recipe, world, process)
+        }
+        found => {
+            found?;
+            prediction::check_memory(&recipe, world, process)?;
+            let process = Process { text: text(&recipe), ..process };
+            prediction::predict(&recipe, world, process)?
+        }
+    };
     let rows = prediction::sparse_rows(&recipe, world, &forecast);
     let forecast = forecast.with_rows(&recipe, &Interconnect::of_recipe(&recipe), &rows);
     let report = report(&recipe, &forecast, world);
@@ -135,6 +155,8 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
         peak_process: ProcessReport::from(forecast.largest_process().1),
         peak_process_bytes: forecast.peak_bytes().0,
         peak_process_bytes_by_rank: forecast.peak_by_rank().iter().map(|peak| peak.0).collect(),
+        device_bytes_by_rank: prediction::is_accelerated(recipe)
+            .then(|| forecast.memory.on_accelerators().iter().map(|peak| peak.0).collect()),
         wire_bytes: forecast.wire_bytes().0,
         wire_bytes_by_rank: forecast.traffic.iter().map(wire).collect(),
         wire_bytes_least: forecast.wire_range().low.0,
@@ -258,6 +280,20 @@ fn render_memory(recipe: &Recipe, forecast: &Forecast, text: &mut String) {
         );
     }
     let step = forecast.memory.peak_step;
+    if prediction::is_accelerated(recipe) {
+        let device = match accelerator(recipe) {
+            Ok(Some(Accelerator { name, memory_bytes })) => {
+                format!("; {name} has {}", Bytes(memory_bytes))
+            }
+            _ => String::new(),
+        };
+        let bytes = prediction::device_bytes(forecast);
+        let _ = writeln!(
+            text,
+            "peak on the device of the largest rank: {bytes}, reached from step {step} on{device}\n"
+        );
+        return;
+    }
     let (rank, process) = forecast.largest_process();
     let ranks = match recipe.run.isolation {
         Isolation::Threads => "all ranks".to_owned(),
