@@ -12,8 +12,8 @@ use crate::value_type::{MAX_STEPS, ValueType};
 topic! {
     /// Number formats.
     pub struct Precision at precision, table "precision" {
-        /// Number format of matrix products. Weights, activations and gradients are stored and
-        /// accumulated in f32.
+        /// Number format of matrix products, and of activations on a GPU. Weights, gradients and
+        /// sums are f32, and activations on a CPU.
         compute: Dtype = "f32";
 
         /// Number format of gradient communication: every partial sum is rounded to it, on one

@@ -262,8 +262,7 @@ fn device_scratch(
     let own = (0..blueprint.blocks.len()).filter(is_own);
     let precision = precision_of(recipe.precision.compute);
     let has_copies = plan.copy_of_params(blueprint).is_some();
-    let products =
-        blueprint.accelerator_scratch_bytes(own, plan.microbatch, precision, has_copies);
+    let products = blueprint.accelerator_scratch_bytes(own, plan.microbatch, precision, has_copies);
     let tokens = 2 * plan.microbatch.rows() * size_of::<u32>();
     Bytes((tokens + products) as u64)
 }

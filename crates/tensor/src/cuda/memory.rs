@@ -136,9 +136,21 @@ impl Memory for Cuda {
     }
 
     fn fill(&self, to: ViewMut<'_>, value: f32) -> Result<()> {
-        let program = Program::new(Source::Pointwise, to.dtype());
-        let n = to.len() as u64;
+        let (program, n) = (Program::new(Source::Pointwise, to.dtype()), to.len() as u64);
         let x = self.write(&to, to.dtype())?;
+        if value.to_bits() == 0 && n > 0 {
+            let bytes = to.as_view().num_bytes();
+            let Context { driver, stream, .. } = &*self.context;
+            self.context.activate()?;
+            return self.recorder.around(
+                || (Operation::Kernel("zero", to.dtype()), Some(bytes as u64)),
+                || {
+                    // SAFETY: the target has these bytes on this device.
+                    let code = unsafe { (driver.set_bytes)(x, 0, bytes, *stream) };
+                    self.context.check("cuMemsetD8Async", code)
+                },
+            );
+        }
         launch!(self, program, "fill", self.over(to.len()), x, n, value)
     }
 
