@@ -218,9 +218,6 @@ impl Linear {
     ) -> Result<()> {
         let num_rows = x.len() / self.num_inputs;
         if let Some(at) = &self.bias {
-            if self.backward_weight_and_bias(device, x, dy, at, grads.reborrow())? {
-                return Ok(());
-            }
             let grads = grads.of(at);
             if !grads.is_empty() {
                 device.column_sums(dy, grads)?;
@@ -248,33 +245,6 @@ impl Linear {
             )?;
         }
         Ok(())
-    }
-
-    /// Adds the gradients of the weight and of a bias behind it by one product; `false` where that
-    /// is not possible, or is no gain: the CPU sums apart, to its own bits.
-    pub(crate) fn backward_weight_and_bias(
-        &self,
-        device: &dyn Device,
-        x: View<'_>,
-        dy: View<'_>,
-        bias: &Range<usize>,
-        mut grads: Grads<'_>,
-    ) -> Result<bool> {
-        let [sums, weight] = grads.of_two([bias, &self.weight]);
-        let is_apart = matches!(self.layout, WeightLayout::OutIn)
-            || self.formats.activations == Dtype::F32
-            || sums.is_empty()
-            || weight.is_empty();
-        if is_apart {
-            return Ok(false);
-        }
-        let num_rows = x.len() / self.num_inputs;
-        let left = Matrix::new(x, num_rows, self.num_inputs).t();
-        let right = Matrix::new(dy, num_rows, self.num_outputs);
-        let target = MatrixMut::new(weight, self.num_inputs, self.num_outputs);
-        let (products, epilogue) = (self.formats.products, Epilogue::ColumnSums { sums });
-        device.product(products, left, right, target, Write::Add, epilogue)?;
-        Ok(true)
     }
 
     /// The weight as an inputs x outputs matrix, for either layout.

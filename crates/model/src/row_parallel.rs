@@ -220,11 +220,6 @@ impl RowParallel {
         mut grads: Grads<'_>,
         frame: Frame<'_>,
     ) -> Result<()> {
-        if let (Some(bias), [only], false) = (&self.bias, &self.shards[..], self.is_summed()) {
-            if only.backward_weight_and_bias(device, x, dy, bias, grads.reborrow())? {
-                return Ok(());
-            }
-        }
         let len = x.len() / self.shards.len();
         for (index, shard) in self.shards.iter().enumerate() {
             let x = x.range(index * len..(index + 1) * len);

@@ -80,8 +80,6 @@ const REDUCTION_IN_SUM_TYPE: u32 = 2;
 const EPILOGUE_BIAS: u32 = 4;
 const EPILOGUE_BIAS_GELU_AUX: u32 = 164;
 const EPILOGUE_GELU_BACKWARD: u32 = 192;
-/// Sums over k of the first operand, which is the right one of the transposed product.
-const EPILOGUE_COLUMN_SUMS: u32 = 256;
 const NOT_SUPPORTED: i32 = 15;
 
 /// `cublasLtMatmulHeuristicResult_t`.
@@ -109,7 +107,6 @@ pub(super) enum Fused {
     None,
     Bias { bias: u64 },
     GeluBackward { before: u64 },
-    ColumnSums { sums: u64 },
     BiasGelu { bias: u64, before: u64 },
 }
 
@@ -140,7 +137,6 @@ impl Call {
                 Fused::None => "",
                 Fused::Bias { .. } => "bias",
                 Fused::GeluBackward { .. } => "gelu gradient",
-                Fused::ColumnSums { .. } => "bias gradient",
                 Fused::BiasGelu { .. } => "bias, gelu",
             },
         })
@@ -238,7 +234,6 @@ impl CublasLt {
             Fused::None => 1,
             Fused::Bias { .. } => EPILOGUE_BIAS,
             Fused::GeluBackward { .. } => EPILOGUE_GELU_BACKWARD,
-            Fused::ColumnSums { .. } => EPILOGUE_COLUMN_SUMS,
             Fused::BiasGelu { .. } => EPILOGUE_BIAS_GELU_AUX,
         };
         let desc = Self::create(f.desc_destroy, "cublasLtMatmulDescCreate", |handle| {
@@ -251,9 +246,7 @@ impl CublasLt {
         self.set(&desc, DESC_EPILOGUE, &epilogue)?;
         match call.fused {
             Fused::None => {}
-            Fused::Bias { bias } | Fused::ColumnSums { sums: bias } => {
-                self.set(&desc, DESC_BIAS, &bias)?;
-            }
+            Fused::Bias { bias } => self.set(&desc, DESC_BIAS, &bias)?,
             Fused::GeluBackward { before } => {
                 self.set(&desc, DESC_BEFORE, &before)?;
                 self.set(&desc, DESC_BEFORE_STRIDE, &(n as i64))?;

@@ -61,11 +61,6 @@ impl Products for Cuda {
                 assert!(write == Write::Set && c.row_stride == n, "a residual is added once");
                 self.add_residual(precision, (a, b), c, bias, residual)?;
             }
-            Epilogue::ColumnSums { sums } => {
-                assert_eq!(sums.len(), n, "a sum for each column");
-                assert!(!b.transposed && b.row_stride == n, "a dense right operand");
-                self.multiply_and_sum(precision, (a, b), c, write, sums)?;
-            }
             Epilogue::GeluBackward { before } => {
                 assert_eq!(before.len(), m * n, "the input of the activation is m x n");
                 assert!(write == Write::Set && c.row_stride == n, "a gradient is overwritten");
@@ -211,35 +206,6 @@ impl Cuda {
         self.add_assign(c.data, residual)
     }
 
-    /// In one call where the library sums the operand that it reads.
-    fn multiply_and_sum(
-        &self,
-        precision: Precision,
-        (a, b): (Matrix<'_>, Matrix<'_>),
-        mut c: MatrixMut<'_>,
-        write: Write,
-        sums: ViewMut<'_>,
-    ) -> Result<()> {
-        let n = c.cols;
-        if c.data.dtype() == Dtype::F32 && b.data.dtype() == Dtype::of_operands(precision) {
-            let is_done = self.with_scratch(2, n * size_of::<f32>(), |of_call| {
-                let fused = (Fused::ColumnSums { sums: of_call }, None);
-                if !self.try_library(precision, a, b, &mut c, write, fused)? {
-                    return Ok(false);
-                }
-                let (program, len) = (Program::new(Source::Pointwise, Dtype::F32), n as u64);
-                let target = self.write(&sums, Dtype::F32)?;
-                launch!(self, program, "add", self.over(n), target, of_call, target, len)?;
-                Ok(true)
-            })?;
-            if is_done {
-                return Ok(());
-            }
-        }
-        self.column_sums(b.data, sums)?;
-        self.multiply(precision, a, b, &mut c, write, Fused::None)
-    }
-
     /// In one call where the library's GELU is as exact as the result's type.
     fn gelu_backward(
         &self,
@@ -290,7 +256,7 @@ impl Cuda {
                 let grid = Self::by_rows(c.rows, c.cols);
                 launch!(self, program, "bias_add", grid, x, bias, code, width, stride)
             }
-            Fused::BiasGelu { .. } | Fused::GeluBackward { .. } | Fused::ColumnSums { .. } => {
+            Fused::BiasGelu { .. } | Fused::GeluBackward { .. } => {
                 unreachable!("its caller falls back itself")
             }
         }

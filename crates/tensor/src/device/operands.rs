@@ -104,12 +104,6 @@ pub enum Epilogue<'a> {
         /// Dense, of the shape and type of the result.
         residual: View<'a>,
     },
-    /// Adds the sum of each column of the right operand: the gradient of a bias beside that of the
-    /// weight.
-    ColumnSums {
-        /// One value per column, in `f32`.
-        sums: ViewMut<'a>,
-    },
     /// Multiplies by the derivative of GELU.
     GeluBackward {
         /// Dense, of the shape and type of the result: input of the activation.

@@ -21,7 +21,6 @@ impl Products for Cpu {
         write: Write,
         epilogue: Epilogue<'_>,
     ) -> Result<()> {
-        let right = b;
         let (a, b) = (mat(&a)?, mat(&b)?);
         let MatrixMut { data, rows, cols, row_stride } = c;
         let out = data.into_slice::<f32>()?;
@@ -39,11 +38,6 @@ impl Products for Cpu {
                     self.bias_add(ViewMut::of(out), bias)?;
                 }
                 self.add_assign(ViewMut::of(out), residual)?;
-            }
-            Epilogue::ColumnSums { sums } => {
-                assert!(!right.transposed && right.row_stride == cols, "a dense right operand");
-                self.column_sums(right.data, sums)?;
-                gemm::product(self, precision, a, b, target(out), write, None);
             }
             Epilogue::GeluBackward { before } => {
                 assert!(write == Write::Set && row_stride == cols, "a gradient is overwritten");

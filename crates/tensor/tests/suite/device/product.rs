@@ -170,36 +170,6 @@ fn a_residual_is_added_after_the_bias() {
 }
 
 #[test]
-fn sums_of_columns_are_added_beside_a_product() {
-    for (m, n, k) in [(5, 7, 9), (48, 64, 32), (256, 512, 1024)] {
-        let (a, b) = (numbers(7, m * k), numbers(8, n * k));
-        let (c, sums) = (numbers(13, m * n), numbers(14, n));
-        on_every_device(
-            |case| {
-                let (a, b) = (case.upload(&a), case.upload(&b));
-                let (mut c, mut sums) = (case.upload_f32(&c), case.upload_f32(&sums));
-                let (a, b) = matrices((m, n, k), (true, false), a.view(), b.view());
-                let epilogue = Epilogue::ColumnSums { sums: sums.view_mut() };
-                let target = MatrixMut::new(c.view_mut(), m, n);
-                case.device.product(case.precision(), a, b, target, Write::Add, epilogue).unwrap();
-                vec![case.download(&c), case.download(&sums)]
-            },
-            |case, got| {
-                let exact = Case { dtype: Dtype::F32, ..case };
-                let mut product = oracle((m, n, k), (true, false), &case.wide(&a), &case.wide(&b));
-                product.iter_mut().zip(&c).for_each(|(sum, c)| *sum += f64::from(*c));
-                exact.assert_close("product", &got[0], &product, k);
-                let mut expected = wide(&sums);
-                for row in case.wide(&b).chunks(n) {
-                    expected.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
-                }
-                exact.assert_close("sums", &got[1], &expected, k);
-            },
-        );
-    }
-}
-
-#[test]
 fn the_gradient_of_gelu_is_an_epilogue() {
     for (m, n, k) in [(5, 7, 9), (48, 64, 32)] {
         let (a, b, before) = (numbers(7, m * k), numbers(8, n * k), numbers(12, m * n));
