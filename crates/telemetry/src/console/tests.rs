@@ -46,21 +46,7 @@ impl Fixture {
         let screen = Screen::default();
         let console = Console::new(surface(screen.clone()), "a line before\n".to_owned());
         let mut fixture = Self { console, screen };
-        fixture.give(
-            0.0,
-            Event::RunStarted {
-                recipe_hash: "0123456789abcdef".to_owned(),
-                kernel_class: "f32-fma".to_owned(),
-                num_params: 3_145_728,
-                tokens_per_step: 4096,
-                num_steps,
-                num_threads: 2,
-                workers: 2,
-                device: Some("cpu".to_owned()),
-                flops_per_token: Some(2e6),
-                peak_flops_per_second: Some(1e11),
-            },
-        );
+        fixture.give(0.0, started(num_steps, None));
         fixture
     }
 
@@ -96,6 +82,21 @@ impl Fixture {
     }
 }
 
+fn started(num_steps: u64, device: Option<&str>) -> Event {
+    Event::RunStarted {
+        recipe_hash: "0123456789abcdef".to_owned(),
+        kernel_class: "f32-fma".to_owned(),
+        num_params: 3_145_728,
+        tokens_per_step: 4096,
+        num_steps,
+        num_threads: 2,
+        workers: 2,
+        device: device.map(str::to_owned),
+        flops_per_token: Some(2e6),
+        peak_flops_per_second: Some(1e11),
+    }
+}
+
 fn finished(steps: u64) -> Event {
     Event::RunFinished {
         steps,
@@ -109,13 +110,16 @@ fn finished(steps: u64) -> Event {
 
 #[test]
 fn the_first_lines_describe_the_run() {
-    let fixture = Fixture::plain(400);
+    let mut fixture = Fixture::plain(400);
     assert_eq!(
         fixture.text(),
         "a line before\n\
          3,145,728 parameters, 400 steps of 4,096 tokens\n\
-         workers 2, threads 2, device cpu, kernels f32-fma, recipe 0123456789ab\n"
+         workers 2, threads 2, kernels f32-fma, recipe 0123456789ab\n"
     );
+    fixture.give(0.0, started(400, Some("NVIDIA H200 (cuda:0)")));
+    let named = "workers 2, threads 2, device NVIDIA H200 (cuda:0), kernels f32-fma, recipe";
+    assert!(fixture.text().contains(named), "{}", fixture.text());
 }
 
 #[test]

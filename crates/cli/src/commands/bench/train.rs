@@ -153,7 +153,7 @@ mod tests {
             render_profile(&profile),
             "
 operation                                  calls   ms/step   share         rate  floor ms
-product 768x2304x65536 tn bf16 to f32 +=      12      4.00  80.0 %   709 TFLOP/s      3.90
+product 768x2304x65536 tn bf16 to f32 +=      12      4.00  80.0 %  709 TFLOP/s      3.90
 gelu bf16                                     12      1.00  20.0 %
 
 floor: products 3.90 ms of 4.00 ms alone, back to back; copies inside the device 4.31 TB/s
