@@ -212,6 +212,11 @@ impl Bench<'_> {
             let (dweight, dbias) = (dweight.view_mut(), dbias.view_mut());
             device.norm_weight_backward(norm, x.view(), stats.view(), y.view(), dweight, dbias)
         })?;
+        self.time("norm, all gradients", 4 * bytes, || {
+            let (dx, dweight, dbias) = (sum.view_mut(), dweight.view_mut(), dbias.view_mut());
+            let (x, stats, dy) = (x.view(), stats.view(), residual.view());
+            device.norm_and_weight_backward(norm, x, stats, dy, dx, dweight, dbias)
+        })?;
         self.time("sum", 3 * bytes, || device.add(x.view(), residual.view(), y.view_mut()))
     }
 

@@ -68,13 +68,11 @@ impl Cuda {
         }
         let rows = dy.len() / width;
         let chunks = rows.div_ceil(CHUNK_ROWS);
-        let (program, mode) = (Program::new(Source::Columns, dy.dtype()), terms as i32);
+        let (dy_type, mode) = (dy.dtype(), terms as i32);
+        let program = Program::new(Source::Columns, dy_type);
         let (x, dy) = (self.read(x, dy.dtype())?, self.read(dy, dy.dtype())?);
         let (num_rows, num_chunks, columns) = (rows as u64, chunks as u64, width as u64);
-        let address = |target: &ViewMut<'_>| {
-            if target.is_empty() { Ok(0) } else { self.write(target, Dtype::F32) }
-        };
-        let (one, two) = (address(targets[0])?, address(targets[1])?);
+        let (one, two) = (self.optional(targets[0])?, self.optional(targets[1])?);
         self.with_scratch(0, 2 * chunks * width * 4, |first| {
             let second = if two == 0 { 0 } else { first + 4 * num_chunks * columns };
             let blocks = (width.div_ceil(CHUNK_COLS), chunks, 1);
@@ -94,10 +92,28 @@ impl Cuda {
                 first,
                 second,
             )?;
-            let blocks = (width.div_ceil(SUM_COLS), if two == 0 { 1 } else { 2 }, 1);
-            let grid = Grid { blocks, threads: SUM_COLS * 32, shared_bytes: 0 };
-            launch!(self, program, "add_partials", grid, first, num_chunks, columns, one, two)
+            self.add_partials(dy_type, first, [chunks, width], [one, two])
         })
+    }
+
+    /// Adds partial sums of columns, and those behind them, to one or two targets.
+    fn add_partials(
+        &self,
+        dtype: Dtype,
+        partials: u64,
+        [chunks, width]: [usize; 2],
+        [one, two]: [u64; 2],
+    ) -> Result<()> {
+        let blocks = (width.div_ceil(SUM_COLS), if two == 0 { 1 } else { 2 }, 1);
+        let grid = Grid { blocks, threads: SUM_COLS * 32, shared_bytes: 0 };
+        let (program, chunks, columns) =
+            (Program::new(Source::Columns, dtype), chunks as u64, width as u64);
+        launch!(self, program, "add_partials", grid, partials, chunks, columns, one, two)
+    }
+
+    /// Address of a sum, or null.
+    fn optional(&self, target: &ViewMut<'_>) -> Result<u64> {
+        if target.is_empty() { Ok(0) } else { self.write(target, Dtype::F32) }
     }
 }
 
@@ -158,7 +174,21 @@ impl Layers for Cuda {
         let x = self.read(&x, x.dtype())?;
         let kernels = ["norm_backward_warp", "norm_backward_block", "norm_backward_any"];
         let (kernel, grid) = o.kernel(kernels, &[x, dy, dx])?;
-        launch!(self, program, kernel, grid, o, x, mean, rstd, dy, dx)
+        let none = norm::Partials::default();
+        launch!(self, program, kernel, grid, o, x, mean, rstd, dy, dx, none)
+    }
+
+    fn norm_and_weight_backward(
+        &self,
+        norm: Norm<'_>,
+        x: View<'_>,
+        stats: View<'_>,
+        dy: View<'_>,
+        dx: ViewMut<'_>,
+        dweight: ViewMut<'_>,
+        dbias: ViewMut<'_>,
+    ) -> Result<()> {
+        self.norm_gradients(norm, [x, stats, dy], [dx, dweight, dbias])
     }
 
     fn norm_weight_backward(

@@ -54,6 +54,18 @@ pub trait Layers {
         dbias: ViewMut<'_>,
     ) -> Result<()>;
 
+    /// Adds the gradients of input, weight and bias of all rows that forward normalised.
+    fn norm_and_weight_backward(
+        &self,
+        norm: Norm<'_>,
+        x: View<'_>,
+        stats: View<'_>,
+        dy: View<'_>,
+        dx: ViewMut<'_>,
+        dweight: ViewMut<'_>,
+        dbias: ViewMut<'_>,
+    ) -> Result<()>;
+
     /// Rotates the heads of `rows` in place by [`crate::rope::Table::angles`].
     fn rotate(
         &self,

@@ -4,6 +4,7 @@ use crate::cuda::Cuda;
 use crate::cuda::launch::{launch, type_code};
 use crate::cuda::programs::{Grid, Program, Source};
 use crate::device::error::{DeviceError, Result};
+use crate::device::layers::Layers;
 use crate::device::operands::Norm;
 use crate::device::view::{Dtype, View, ViewMut};
 
@@ -11,6 +12,19 @@ use crate::device::view::{Dtype, View, ViewMut};
 const WARP_COLS: usize = 1024;
 const BLOCK_COLS: usize = 8192;
 const MAX_COLS: usize = 65_536;
+/// Most columns whose sums a warp keeps beside them in few registers.
+const NARROW_COLS: usize = 768;
+/// Rows of a partial sum of the gradients of weights, by warps and by a block.
+const PARTIAL_ROWS: [usize; 2] = [64, 32];
+
+/// `Partials` of the kernels of norms.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct Partials {
+    weight: u64,
+    bias: u64,
+    rows: u64,
+}
 
 /// Checked parameters of a norm: `Norm` of the kernels.
 #[repr(C)]
@@ -92,5 +106,44 @@ impl Cuda {
         let kernels = ["norm_forward_warp", "norm_forward_block", "norm_forward_any"];
         let (kernel, grid) = o.kernel(kernels, &[x, residual, sum, y])?;
         launch!(self, program, kernel, grid, o, x, residual, sum, eps, y, mean, rstd)
+    }
+
+    /// Adds the gradients of input, weight and bias: in one pass where registers hold the rows.
+    pub(super) fn norm_gradients(
+        &self,
+        norm: Norm<'_>,
+        [x, stats, dy]: [View<'_>; 3],
+        [dx, dweight, dbias]: [ViewMut<'_>; 3],
+    ) -> Result<()> {
+        let o = self.norm_operands(&norm, x.len(), stats.len())?;
+        assert_eq!([dy.len(), dx.len()], [x.len(); 2], "gradients and input have one shape");
+        let (dtype, width) = (x.dtype(), norm.width());
+        assert_eq!(dweight.len(), width, "a gradient for each weight");
+        assert_eq!(dbias.len(), norm.bias.map_or(0, |bias| bias.len()), "one for each bias");
+        let operands = [self.read(&x, dtype)?, self.read(&dy, dtype)?, self.write(&dx, dtype)?];
+        let by_warp = if width <= NARROW_COLS {
+            "norm_and_weight_backward_narrow"
+        } else {
+            "norm_and_weight_backward_warp"
+        };
+        let (kernel, mut grid) =
+            o.kernel([by_warp, "norm_and_weight_backward_block", ""], &operands)?;
+        if kernel.is_empty() {
+            self.norm_weight_backward(norm, x, stats, dy, dweight, dbias)?;
+            return self.norm_backward(norm, x, stats, dy, dx);
+        }
+        let [mean, rstd] = o.stats(self.read(&stats, Dtype::F32)?);
+        let targets = [self.optional(&dweight)?, self.optional(&dbias)?];
+        let partial_rows = PARTIAL_ROWS[usize::from(kernel != by_warp)];
+        let chunks = (o.rows as usize).div_ceil(partial_rows);
+        grid.blocks = (chunks, 1, 1);
+        let [x, dy, dx] = operands;
+        self.with_scratch(0, 2 * chunks * width * 4, |weight| {
+            let bias = weight + 4 * (chunks * width) as u64;
+            let partials = Partials { weight, bias, rows: partial_rows as u64 };
+            let program = Program::new(Source::Norm, dtype);
+            launch!(self, program, kernel, grid, o, x, mean, rstd, dy, dx, partials)?;
+            self.add_partials(dtype, weight, [chunks, width], targets)
+        })
     }
 }

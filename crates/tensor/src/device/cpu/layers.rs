@@ -98,6 +98,20 @@ impl Layers for Cpu {
         Ok(())
     }
 
+    fn norm_and_weight_backward(
+        &self,
+        norm: Norm<'_>,
+        x: View<'_>,
+        stats: View<'_>,
+        dy: View<'_>,
+        dx: ViewMut<'_>,
+        dweight: ViewMut<'_>,
+        dbias: ViewMut<'_>,
+    ) -> Result<()> {
+        self.norm_weight_backward(norm, x, stats, dy, dweight, dbias)?;
+        self.norm_backward(norm, x, stats, dy, dx)
+    }
+
     fn rotate(
         &self,
         angles: View<'_>,

@@ -37,12 +37,21 @@ fn run_norm(case: Case, is_layer: bool, x: &[f32], width: usize) -> Vec<Vec<f32>
             .norm_weight_backward(norm, x, of_part, dy, dweight.view_mut(), dbias.view_mut())
             .unwrap();
     }
+    let [mut all_dx, mut all_dweight, mut all_dbias] = [
+        case.upload(&vec![0.5; rows * width]),
+        case.upload_f32(&vec![0.25; width]),
+        case.upload_f32(&vec![0.25; dbias.len()]),
+    ];
+    let (all, weights) = (all_dx.view_mut(), all_dweight.view_mut());
+    let (stats_view, biases) = (stats.view(), all_dbias.view_mut());
+    device.norm_and_weight_backward(norm, x, stats_view, dy.view(), all, weights, biases).unwrap();
     let saved = case.download(&stats);
     let (sum_view, added_view) = (sum.view_mut(), added.view_mut());
     device
         .add_norm_forward(norm, x, residual.view(), sum_view, added_view, stats.view_mut())
         .unwrap();
-    let outputs = [&y, &recomputed, &dx, &sum, &added, &dweight, &dbias];
+    let outputs =
+        [&y, &recomputed, &dx, &sum, &added, &dweight, &dbias, &all_dx, &all_dweight, &all_dbias];
     [vec![saved], outputs.map(|buffer| case.download(buffer)).to_vec()].concat()
 }
 
@@ -86,13 +95,17 @@ fn check_norm(case: Case, is_layer: bool, x: &[f32], width: usize, got: &[Vec<f3
     case.assert_close("y", &got[1], &y, width);
     assert_eq!(bits(&got[1]), bits(&got[2]), "{}: recomputed", case.label());
     let added = |x: &Vec<f64>, start: f64| x.iter().map(|x| x + start).collect::<Vec<_>>();
-    case.assert_close("dx", &got[3], &added(&dx, 0.5), terms);
+    for dx_of in [3, 8] {
+        case.assert_close("dx", &got[dx_of], &added(&dx, 0.5), terms);
+    }
     let addends = case.rounded(x).into_iter().zip(case.rounded(&numbers(2, x.len())));
     let sum: Vec<f32> = addends.map(|(x, residual)| x + residual).collect();
     assert_eq!(bits(&got[4]), bits(&case.rounded(&sum)), "{}: sum", case.label());
     case.assert_close("y of the sum", &got[5], &forward(&case.wide(&sum)).0, width);
-    exact.assert_close("dweight", &got[6], &added(&dweight, 0.25), rows.max(terms));
-    exact.assert_close("dbias", &got[7], &added(&dbias, 0.25), rows);
+    for (dweight_of, dbias_of) in [(6, 7), (9, 10)] {
+        exact.assert_close("dweight", &got[dweight_of], &added(&dweight, 0.25), rows.max(terms));
+        exact.assert_close("dbias", &got[dbias_of], &added(&dbias, 0.25), rows);
+    }
 }
 
 #[test]
