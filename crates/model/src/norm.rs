@@ -8,7 +8,7 @@ use crate::grads::Grads;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::device::{self, Device, Result, View, ViewMut};
+use lockstep_tensor::device::{self, Device, Dtype, Result, View, ViewMut};
 use std::ops::Range;
 
 /// Kind of normalisation.
@@ -93,9 +93,16 @@ impl Norm {
         frame: Frame<'_>,
     ) -> Result<()> {
         let norm = self.operand(params);
-        device.norm_backward(norm, x_tc, stats, dy_tc, dx_tc)?;
         let middle = self.at.start + self.width;
         let targets = grads.of_two([&(self.at.start..middle), &(middle..self.at.end)]);
+        let is_trained = targets.iter().map(ViewMut::len).sum::<usize>() == self.at.len();
+        // One pass where sums over rows need no tree; the CPU has its own bits.
+        if is_trained && sums.is_whole() && x_tc.dtype() != Dtype::F32 {
+            let [dweight, dbias] = targets;
+            return device
+                .norm_and_weight_backward(norm, x_tc, stats, dy_tc, dx_tc, dweight, dbias);
+        }
+        device.norm_backward(norm, x_tc, stats, dy_tc, dx_tc)?;
         if targets.iter().all(ViewMut::is_empty) {
             return Ok(());
         }

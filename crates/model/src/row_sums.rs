@@ -23,6 +23,11 @@ pub(crate) struct RowSums<'a> {
 pub(crate) type AddRows<'a> = dyn FnMut(Range<usize>, [ViewMut<'_>; 2]) -> Result<()> + 'a;
 
 impl RowSums<'_> {
+    /// Whether all rows are one block on this rank.
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.tp_shards.num == 1 && !self.tp_shards.sequence
+    }
+
     /// Temporary elements of sums of `len` elements.
     pub(crate) fn scratch_len(tp_shards: &TensorShards, len: usize) -> usize {
         len * (1 + reduction_tree::num_spare(tp_shards.row_blocks().len(), false))

@@ -20,6 +20,11 @@ pub const DROPOUT_TASK: usize = crate::dropout::TASK;
 /// Elements of a task that fills a buffer with random numbers.
 pub const FILL_TASK: usize = crate::random::FILL_TASK;
 
+/// Reads a list of product algorithms of a library and device, and writes it.
+pub fn reread_algorithms(source: &str, list: &str) -> crate::device::Result<String> {
+    crate::cuda::reread_algorithms(source, list)
+}
+
 /// One block of the random generator.
 pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     crate::random::philox(counter.map(|word| [word]), key).map(|[word]| word)

@@ -177,6 +177,11 @@ impl Cuda {
     }
 }
 
+/// Reads a list of product algorithms, and writes it.
+pub(crate) fn reread_algorithms(source: &str, list: &str) -> Result<String> {
+    Ok(algorithms::write(source, &algorithms::read(source, list)?))
+}
+
 /// Elements of scratch memory for attention.
 pub(crate) const fn attention_scratch_len(shape: Shape) -> usize {
     attention::scratch_len(shape)

@@ -2,11 +2,14 @@
 //! oracles, and two runs to the bit. On a machine with CUDA: `suite device --test-threads=1`.
 #![expect(clippy::unwrap_used, reason = "a failure of a device fails the test")]
 
+mod algorithms;
 mod attention;
+mod dual_buffer;
 mod flat;
 mod layers;
 mod losses;
 mod memory;
+mod open;
 mod product;
 mod profile;
 
