@@ -25,12 +25,12 @@ impl Formats {
     }
 
     /// Memory of `len` activations.
-    pub const fn floats(&self, len: usize) -> usize {
+    pub const fn floats(self, len: usize) -> usize {
         floats(self.activations, len)
     }
 
     /// Whether sums over shards have another type than activations.
-    pub(crate) fn has_wide_sums(&self, num_shards: usize) -> bool {
+    pub(crate) fn has_wide_sums(self, num_shards: usize) -> bool {
         num_shards > 1 && self.activations != Dtype::F32
     }
 }

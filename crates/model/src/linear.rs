@@ -74,7 +74,7 @@ impl Linear {
     pub fn operand_lens(&self, num_rows: usize) -> [usize; 2] {
         if self.formats.activations != Dtype::F32 {
             // The weights alone, and the partial sums of a bias' gradient.
-            return [4 * num_rows.div_ceil(256) * self.num_outputs, self.weight.len()];
+            return [4 * num_rows.div_ceil(128) * self.num_outputs, self.weight.len()];
         }
         let right_of_gradient = match self.layout {
             WeightLayout::OutIn => self.num_inputs,

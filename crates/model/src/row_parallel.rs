@@ -82,10 +82,10 @@ impl RowParallel {
             self.tp_shards.sum_rows(collectives, all.reborrow());
             let own = self.tp_shards.rows(num_rows);
             let own = all.as_view().range(own.start * width..own.end * width);
-            if y.dtype() != own.dtype() {
-                device.convert(own, y.reborrow(), ViewMut::of::<u64>(&mut []))?;
-            } else {
+            if y.dtype() == own.dtype() {
                 device.copy(own, y.reborrow())?;
+            } else {
+                device.convert(own, y.reborrow(), ViewMut::of::<u64>(&mut []))?;
             }
         } else {
             self.partial_sum(device, params, x, y.reborrow(), spare)?;

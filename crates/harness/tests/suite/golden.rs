@@ -4,7 +4,7 @@
 //! PyTorch's.
 
 use lockstep_comm::{Comm, CommError, Options};
-use lockstep_config::{Dtype, Recipe};
+use lockstep_config::{DeviceChoice, Dtype, Recipe};
 use lockstep_harness::devices::computes;
 use lockstep_harness::{Golden, Tolerance};
 use lockstep_model::{Microbatch, MicrobatchShape};
@@ -31,6 +31,10 @@ impl Case {
         let golden = Golden::load(&lockstep_platform::real(), family);
         let mut recipe = golden.recipe(microbatch_size);
         recipe.precision.compute = compute;
+        recipe.run.device = match cpu.accelerator() {
+            Some(_) => DeviceChoice::Cuda(None),
+            None => DeviceChoice::Cpu,
+        };
         let world = lockstep_platform::real();
         let alone = &Comm::threads(&world, 1, &Options::default()).expect("one worker")[0];
         let groups = Groups::new(alone, mesh_of(&recipe)).expect("one worker");

@@ -136,9 +136,9 @@ impl Cuda {
     }
 
     /// Turns the gradient of GELU's output into that of its input.
-    fn activate_in_place(&self, x: View<'_>, dx: ViewMut<'_>) -> Result<()> {
+    fn activate_in_place(&self, x: View<'_>, dx: &ViewMut<'_>) -> Result<()> {
         let (dtype, n, grid) = (x.dtype(), x.len() as u64, self.over(x.len()));
-        let (x, dx, gelu) = (self.read(&x, dtype)?, self.write(&dx, dtype)?, 0i32);
+        let (x, dx, gelu) = (self.read(&x, dtype)?, self.write(dx, dtype)?, 0i32);
         let program = Program::new(Source::Pointwise, dtype);
         launch!(self, program, "activate_backward", grid, gelu, x, dx, dx, n)
     }
@@ -226,7 +226,7 @@ impl Cuda {
             }
         }
         self.multiply(precision, a, b, &mut c, Write::Set, Fused::None)?;
-        self.activate_in_place(before, c.data)
+        self.activate_in_place(before, &c.data)
     }
 
     fn multiply(

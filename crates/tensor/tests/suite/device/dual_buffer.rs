@@ -38,13 +38,13 @@ fn a_rounded_copy_follows_the_values_of_either_side() {
     let copied = |buffer: &DualBuffer| {
         let view = buffer.view_with_copy(Dtype::Bf16).unwrap().range(1..2);
         assert!(view.copy_in(Dtype::F16).is_none());
-        view.copy_in(Dtype::Bf16).unwrap().as_slice::<bf16>().unwrap()[0].to_f32()
+        view.copy_in(Dtype::Bf16).unwrap().as_slice::<bf16>().unwrap()[0]
     };
-    assert_eq!((copied(&buffer), copied(&buffer)), (1.0, 1.0));
+    assert_eq!([copied(&buffer), copied(&buffer)], [bf16::ONE; 2]);
     buffer[1] = 3.0;
-    assert_eq!(copied(&buffer), 3.0);
+    assert_eq!(copied(&buffer), bf16::from_f32(3.0));
     device.fill(buffer.view_mut().unwrap(), 2.0).unwrap();
-    assert_eq!(copied(&buffer), 2.0);
+    assert_eq!(copied(&buffer), bf16::from_f32(2.0));
     let host = DualBuffer::on_host(vec![1.0; 2], 2);
     assert!(host.view_with_copy(Dtype::Bf16).unwrap().copy_in(Dtype::Bf16).is_none());
 }
