@@ -86,8 +86,8 @@ impl Blueprint {
         self.blocks[block].params().iter().filter(|other| other.name == param.name)
     }
 
-    /// Bytes that an accelerator allocates for products and attention of these blocks, besides their
-    /// buffers; `has_copies` where it keeps rounded parameters.
+    /// Bytes that an accelerator allocates for products and attention of these blocks, besides
+    /// their buffers; `has_copies` where it keeps rounded parameters.
     pub fn accelerator_scratch_bytes(
         &self,
         blocks: impl Iterator<Item = usize>,

@@ -3,8 +3,8 @@
 //! Shards of hidden units are stored one after another, each with all rows. In Llama, `up` computes
 //! gate and up, two vectors of f elements, in one product, and SwiGLU combines them. GPT-2 computes
 //! one vector and applies GELU. The output of the first product is kept: backward recomputes the
-//! activation together with its derivative, which costs less than reading it from memory. Where GELU
-//! is a part of the products, on accelerators, its output is kept as well.
+//! activation together with its derivative, which costs less than reading it from memory. Where
+//! GELU is a part of the products, on accelerators, its output is kept as well.
 
 use crate::block::{Context, Flops, MicrobatchShape, SavedLen};
 use crate::collectives::{SingleRank, TensorCollectives};

@@ -5,8 +5,9 @@
 //! in memory. Several contiguous tensors (q, k, v; gate, up) form one linear layer with one
 //! product.
 //!
-//! Weights and their gradients are `f32` in memory. Operands are rounded to the layer's precision for
-//! the product, unless activations have it already. A bias is added before the result is rounded.
+//! Weights and their gradients are `f32` in memory. Operands are rounded to the layer's precision
+//! for the product, unless activations have it already. A bias is added before the result is
+//! rounded.
 
 use crate::formats::Formats;
 use crate::grads::Grads;

@@ -103,8 +103,8 @@ impl ReplicaPlan {
         found.filter(|_| self.wire == Dtype::F32)
     }
 
-    /// Type of the rounded copy of the parameters that an accelerator keeps for its products, if any.
-    /// Sharded parameters are gathered for each use, and rounded then.
+    /// Type of the rounded copy of the parameters that an accelerator keeps for its products, if
+    /// any. Sharded parameters are gathered for each use, and rounded then.
     pub fn copy_of_params(&self, blueprint: &Blueprint) -> Option<DeviceDtype> {
         let dtype = blueprint.activations;
         (dtype != DeviceDtype::F32 && self.zero < 3).then_some(dtype)

@@ -248,15 +248,7 @@ impl Cuda {
         let (num_rows, stride) = (rows as u64, row_len as u64);
         let items = Self::by_items(rows * heads * 32);
         launch!(self, program, "attention_delta", items, out, dout, num_rows, kernel_shape, delta)?;
-        let tiles = tokens.div_ceil(ROWS);
-        let (blocks, kv_blocks) = ((tiles, heads, sequences), (tiles, kv_heads, sequences));
-        let (program, by_queries, by_keys) = if uses_mma {
-            let grid = |blocks| mma_grid(blocks, head_dim, 2 * ROWS + 4 * COLS);
-            (tensor_cores(program), grid(blocks), grid(kv_blocks))
-        } else {
-            let grid = |blocks, tiles| grid(blocks, head_dim, 2 * (ROWS + COLS), tiles);
-            (program, grid(blocks, 1), grid(kv_blocks, 2))
-        };
+        let (program, by_queries, by_keys) = backward_grids(program, shape, uses_mma);
         launch!(
             self,
             program,
@@ -299,6 +291,19 @@ impl Cuda {
             stride,
         )
     }
+}
+
+/// Program of backward, and its grids by queries and by keys.
+fn backward_grids(program: Program, shape: Shape, uses_mma: bool) -> (Program, Grid, Grid) {
+    let Shape { sequences, tokens, heads, kv_heads, head_dim } = shape;
+    let tiles = tokens.div_ceil(ROWS);
+    let (blocks, kv_blocks) = ((tiles, heads, sequences), (tiles, kv_heads, sequences));
+    if uses_mma {
+        let grid = |blocks| mma_grid(blocks, head_dim, 2 * ROWS + 4 * COLS);
+        return (tensor_cores(program), grid(blocks), grid(kv_blocks));
+    }
+    let grid = |blocks, tiles| grid(blocks, head_dim, 2 * (ROWS + COLS), tiles);
+    (program, grid(blocks, 1), grid(kv_blocks, 2))
 }
 
 /// Grid of a kernel on the vector units: shared memory for `num_rows` rows of a head and

@@ -11,7 +11,8 @@
 //! - `library`, `driver`, `nvrtc`, `cublas_lt`, `cudnn`: the libraries, as tables of function
 //!   pointers; `algorithms`: the list of chosen products; `cudnn_graph`, `cudnn_attention`,
 //!   `attention_plans`: attention by cuDNN, where it is installed.
-//! - `programs`: sources, machine code and launches; `staging`: pinned memory; `recorder`: profiles.
+//! - `programs`: sources, machine code and launches; `staging`: pinned memory; `recorder`:
+//!   profiles.
 //! - `memory`, `products`, `attention`, `layers`, `losses`, `flat`: the operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
 #![expect(clippy::cast_possible_wrap, reason = "C interfaces have signed counts")]

@@ -306,8 +306,8 @@ impl Cuda {
         })
     }
 
-    /// Calls `body` with the address of numbers in `dtype`, rounded to it if they have another and no
-    /// copy.
+    /// Calls `body` with the address of numbers in `dtype`, rounded to it if they have another and
+    /// no copy.
     fn rounded<R>(
         &self,
         slot: usize,

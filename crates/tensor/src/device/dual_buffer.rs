@@ -124,8 +124,8 @@ impl<H: HostCopy> DualBuffer<H> {
         Ok(unsafe { &*side.buffer.get() }.view())
     }
 
-    /// The elements on the device, to read, with a copy that is rounded to a type, where they are on
-    /// an accelerator. The copy is made when the elements have changed.
+    /// The elements on the device, to read, with a copy that is rounded to a type, where they are
+    /// on an accelerator. The copy is made when the elements have changed.
     pub fn view_with_copy(&self, dtype: Dtype) -> Result<View<'_>> {
         let view = self.view()?;
         let Some(side) = &self.accelerator else { return Ok(view) };

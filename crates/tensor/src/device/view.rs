@@ -196,7 +196,7 @@ impl<'a> View<'a> {
         (self.range(0..mid), self.range(mid..self.len))
     }
 
-    /// The same bytes as elements of another type.
+    /// Reads the bytes as elements of another type.
     ///
     /// # Panics
     /// When the bytes are no whole elements of that type, or not aligned for it.
@@ -279,7 +279,7 @@ impl<'a> ViewMut<'a> {
         (first, Self { address: behind, len: len - mid, dtype, place, lifetime })
     }
 
-    /// The same bytes as elements of another type.
+    /// Reads the bytes as elements of another type.
     ///
     /// # Panics
     /// When the bytes are no whole elements of that type, or not aligned for it.

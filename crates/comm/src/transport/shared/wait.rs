@@ -7,8 +7,9 @@
 //!
 //! A thread that waits long publishes the rank that it waits for, and a heartbeat of its rank. At
 //! its deadline a rank follows these from peer to peer and blames the end of the chain: a rank that
-//! waits for none, or whose heartbeat has stopped. A wait that ended at its deadline stays published
-//! until the next one begins: a rank that is about to report another is not the end of a chain.
+//! waits for none, or whose heartbeat has stopped. A wait that ended at its deadline stays
+//! published until the next one begins: a rank that is about to report another is not the end of a
+//! chain.
 
 use std::io::Write;
 use std::sync::MutexGuard;
@@ -196,8 +197,8 @@ impl<'a> LongWait<'a> {
         lock(&self.shared.heartbeats)
     }
 
-    /// Ends the wait at its deadline. It stays published, because another rank whose deadline passes
-    /// before this one has reported would else blame this one.
+    /// Ends the wait at its deadline. It stays published, because another rank whose deadline
+    /// passes before this one has reported would else blame this one.
     fn time_out(&mut self) -> Interruption {
         if let Some(word) = self.word.take() {
             self.shared.own().word(word).fetch_or(TIMED_OUT, Ordering::Relaxed);
