@@ -294,8 +294,7 @@ impl FeedForward {
             }
             Activation::Gelu => {
                 let gelu = device::Activation::Gelu;
-                device.activate(gelu, hidden, active_tf)?;
-                device.activate_backward(gelu, hidden, d_active_tf, d_hidden)
+                device.activate_and_backward(gelu, hidden, d_active_tf, active_tf, d_hidden)
             }
         }
     }
