@@ -55,8 +55,8 @@ pub(crate) struct AttentionSaved<'a> {
 
 impl AttentionSaved<'_> {
     fn norm_linear<'b>(&'b self, x_tc: View<'b>, num_rows: usize) -> NormLinearSaved<'b> {
-        let normed_tc = Some(self.normed_tc.as_view()).filter(|rows| !rows.is_empty());
-        NormLinearSaved { x_tc, stats: self.stats.as_view(), normed_tc, num_rows }
+        let (stats, normed_tc) = (self.stats.as_view(), self.normed_tc.as_view());
+        NormLinearSaved { x_tc, stats, normed_tc, num_rows }
     }
 }
 
@@ -139,10 +139,8 @@ impl Attention {
         x_tc: View<'_>,
         saved: &mut AttentionSaved<'_>,
     ) -> Result<()> {
-        if !saved.normed_tc.is_empty() {
-            let (stats, y_tc) = (saved.stats.as_view(), saved.normed_tc.reborrow());
-            self.norm_linear.norm.normalize(ctx.device, params, x_tc, stats, y_tc)?;
-        }
+        let (stats, normed_tc) = (saved.stats.as_view(), saved.normed_tc.reborrow());
+        self.norm_linear.renormalize(ctx.device, params, x_tc, stats, normed_tc)?;
         self.attend(ctx, saved)
     }
 

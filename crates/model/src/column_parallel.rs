@@ -11,7 +11,8 @@ use crate::grads::Grads;
 use crate::linear::Linear;
 use crate::reduction_tree;
 use crate::scratch::Frame;
-use lockstep_tensor::device::{Device, Result, View, ViewMut};
+use lockstep_tensor::device::{Device, Epilogue, Result, View, ViewMut};
+use lockstep_tensor::gemm::Write;
 
 /// Local shards of a column-parallel layer, in order.
 #[derive(Clone, Debug)]
@@ -71,7 +72,10 @@ impl ColumnParallel {
         let len = y.len() / self.shards.len();
         let (mut before, mut y) = (Frame::over(before), Frame::over(y));
         self.shards.iter().try_for_each(|shard| {
-            shard.forward_gelu(device, params, x, before.take(len), y.take(len))
+            let bias = shard.bias.as_ref().expect("GELU is behind a layer with a bias");
+            let bias = params.range(bias.clone());
+            let epilogue = Epilogue::BiasGelu { bias, before: before.take(len) };
+            shard.product_with(device, params, x, y.take(len), Write::Set, epilogue)
         })
     }
 
@@ -104,7 +108,7 @@ impl ColumnParallel {
         let fuses = self.fuses();
         reduction_tree::sum(device, 0..num, fuses, dx, spare, &mut |shard, dx, write| {
             let dy = dy.range(shard * len..(shard + 1) * len);
-            self.shards[shard].input_product(device, params, dy, dx, write)
+            self.shards[shard].input_product(device, params, dy, dx, write, Epilogue::None)
         })
     }
 

@@ -15,7 +15,7 @@ use crate::formats::Formats;
 use crate::grads::Grads;
 use crate::param::Param;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::device::{Device, Result, View, ViewMut};
+use lockstep_tensor::device::{Device, Result, View, ViewMut, copy_rounded};
 use std::ops::Range;
 
 /// Token and position embedding.
@@ -120,11 +120,7 @@ impl Block for Embedding {
             let mut all_tc = ctx.scratch.frame().take(ctx.microbatch.shape.rows() * width);
             self.embed(device, ctx.collectives, ctx.microbatch, params, all_tc.reborrow())?;
             let of_stream = all_tc.as_view().range(own.start * width..own.end * width);
-            if output_tc.dtype() == of_stream.dtype() {
-                device.copy(of_stream, output_tc.reborrow())?;
-            } else {
-                device.convert(of_stream, output_tc.reborrow(), ViewMut::of::<u64>(&mut []))?;
-            }
+            copy_rounded(device, of_stream, output_tc.reborrow())?;
         } else {
             self.embed(device, ctx.collectives, ctx.microbatch, params, output_tc.reborrow())?;
         }

@@ -46,8 +46,8 @@ pub(crate) struct FeedForwardSaved<'a> {
 
 impl FeedForwardSaved<'_> {
     fn norm_linear<'b>(&'b self, x_tc: View<'b>, num_rows: usize) -> NormLinearSaved<'b> {
-        let normed_tc = Some(self.normed_tc.as_view()).filter(|rows| !rows.is_empty());
-        NormLinearSaved { x_tc, stats: self.stats.as_view(), normed_tc, num_rows }
+        let (stats, normed_tc) = (self.stats.as_view(), self.normed_tc.as_view());
+        NormLinearSaved { x_tc, stats, normed_tc, num_rows }
     }
 }
 
@@ -167,11 +167,8 @@ impl FeedForward {
         x_tc: View<'_>,
         saved: &mut FeedForwardSaved<'_>,
     ) -> Result<()> {
-        if saved.normed_tc.is_empty() {
-            return Ok(());
-        }
-        let (stats, y_tc) = (saved.stats.as_view(), saved.normed_tc.reborrow());
-        self.norm_linear.norm.normalize(device, params, x_tc, stats, y_tc)
+        let (stats, normed_tc) = (saved.stats.as_view(), saved.normed_tc.reborrow());
+        self.norm_linear.renormalize(device, params, x_tc, stats, normed_tc)
     }
 
     /// `d_stream_tc`: in, the gradient of `y_tc`; out, that of `x_tc`.

@@ -232,7 +232,8 @@ impl Block for Head {
         }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
-        let read = NormLinearSaved { x_tc: input_tc, stats, normed_tc: None, num_rows };
+        let read =
+            NormLinearSaved { x_tc: input_tc, stats, normed_tc: View::of::<f32>(&[]), num_rows };
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let (own, spare) = (grads.reborrow(), frame.nested());
         self.norm_linear.backward_weight(
@@ -280,7 +281,8 @@ impl Block for Head {
         }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
-        let read = NormLinearSaved { x_tc: input_tc, stats, normed_tc: None, num_rows };
+        let read =
+            NormLinearSaved { x_tc: input_tc, stats, normed_tc: View::of::<f32>(&[]), num_rows };
         device.fill(d_stream_tc.reborrow(), 0.0)?;
         let (norm_linear, collectives, frame) =
             (&self.norm_linear, &mut *ctx.collectives, ctx.scratch.frame());
@@ -305,7 +307,8 @@ impl Block for Head {
         }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
-        let read = NormLinearSaved { x_tc: input_tc, stats, normed_tc: None, num_rows };
+        let read =
+            NormLinearSaved { x_tc: input_tc, stats, normed_tc: View::of::<f32>(&[]), num_rows };
         let (norm_linear, collectives, frame) =
             (&self.norm_linear, &mut *ctx.collectives, ctx.scratch.frame());
         let own = grads.reborrow();

@@ -100,49 +100,6 @@ impl Linear {
         self.product_with(device, params, x, y, Write::Set, epilogue)
     }
 
-    /// Overwrites `y` with the product plus a bias of its own, if any, plus `residual`.
-    pub(crate) fn forward_residual(
-        &self,
-        device: &dyn Device,
-        params: View<'_>,
-        bias: Option<&Range<usize>>,
-        x: View<'_>,
-        residual: View<'_>,
-        y: ViewMut<'_>,
-    ) -> Result<()> {
-        let bias = bias.map(|at| params.range(at.clone()));
-        let epilogue = Epilogue::Residual { bias, residual };
-        self.product_with(device, params, x, y, Write::Set, epilogue)
-    }
-
-    /// Overwrites `before` with the output, and `y` with GELU of it.
-    pub(crate) fn forward_gelu(
-        &self,
-        device: &dyn Device,
-        params: View<'_>,
-        x: View<'_>,
-        before: ViewMut<'_>,
-        y: ViewMut<'_>,
-    ) -> Result<()> {
-        let bias = self.bias.as_ref().expect("GELU is behind a layer with a bias");
-        let bias = params.range(bias.clone());
-        let epilogue = Epilogue::BiasGelu { bias, before };
-        self.product_with(device, params, x, y, Write::Set, epilogue)
-    }
-
-    /// Overwrites `dx` with the gradient of the input before GELU.
-    pub(crate) fn backward_input_gelu(
-        &self,
-        device: &dyn Device,
-        params: View<'_>,
-        dy: View<'_>,
-        before: View<'_>,
-        dx: ViewMut<'_>,
-    ) -> Result<()> {
-        let epilogue = Epilogue::GeluBackward { before };
-        self.input_product_with(device, params, dy, dx, Write::Set, epilogue)
-    }
-
     /// Sets `y` to the product, or adds it, without the bias.
     pub fn product(
         &self,
@@ -155,7 +112,8 @@ impl Linear {
         self.product_with(device, params, x, y, write, Epilogue::None)
     }
 
-    fn product_with(
+    /// Sets `y` to the product, or adds it, with an operation on the result.
+    pub(crate) fn product_with(
         &self,
         device: &dyn Device,
         params: View<'_>,
@@ -178,22 +136,11 @@ impl Linear {
         dy: View<'_>,
         dx: ViewMut<'_>,
     ) -> Result<()> {
-        self.input_product(device, params, dy, dx, Write::Set)
+        self.input_product(device, params, dy, dx, Write::Set, Epilogue::None)
     }
 
-    /// Sets `dx` to the gradient of the input, or adds it.
-    pub fn input_product(
-        &self,
-        device: &dyn Device,
-        params: View<'_>,
-        dy: View<'_>,
-        dx: ViewMut<'_>,
-        write: Write,
-    ) -> Result<()> {
-        self.input_product_with(device, params, dy, dx, write, Epilogue::None)
-    }
-
-    fn input_product_with(
+    /// Sets `dx` to the gradient of the input, or adds it, with an operation on the result.
+    pub(crate) fn input_product(
         &self,
         device: &dyn Device,
         params: View<'_>,

@@ -14,7 +14,7 @@ use crate::norm::Norm;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::device::{Device, Dtype, Result, View, ViewMut};
+use lockstep_tensor::device::{Device, Dtype, Result, View, ViewMut, copy_rounded};
 use std::ops::Range;
 use std::slice;
 
@@ -32,8 +32,8 @@ pub(crate) struct NormLinearSaved<'a> {
     pub(crate) x_tc: View<'a>,
     /// Statistics of the normalisation.
     pub(crate) stats: View<'a>,
-    /// Normalised rows, where they are saved.
-    pub(crate) normed_tc: Option<View<'a>>,
+    /// Normalised rows; empty where they are not saved.
+    pub(crate) normed_tc: View<'a>,
     /// Rows of the micro-batch.
     pub(crate) num_rows: usize,
 }
@@ -132,6 +132,21 @@ impl NormLinear {
         Ok(normed_tc.into_view())
     }
 
+    /// Recomputes the normalised rows from the statistics, where they are saved.
+    pub(crate) fn renormalize(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        x_tc: View<'_>,
+        stats: View<'_>,
+        normed_tc: ViewMut<'_>,
+    ) -> Result<()> {
+        if normed_tc.is_empty() {
+            return Ok(());
+        }
+        self.norm.normalize(device, params, x_tc, stats, normed_tc)
+    }
+
     /// Adds the gradients of the trained parts of the matrix to `grads`.
     pub(crate) fn backward_weight(
         &self,
@@ -143,7 +158,7 @@ impl NormLinear {
         grads: Grads<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
-        if let Some(normed_tc) = normed_tc {
+        if !normed_tc.is_empty() {
             return self.product.backward_weight(device, normed_tc, dy, grads);
         }
         let mut normed_tc = self.take_rows(num_rows, &mut frame);
@@ -173,8 +188,7 @@ impl NormLinear {
             self.product.backward_input(device, params, dy, sums_tc.reborrow(), spare)?;
             self.tp_shards.sum_rows(collectives, sums_tc.reborrow());
             let (sums, own) = (sums_tc.as_view().range(self.own(num_rows)), self.own(num_rows));
-            let none = ViewMut::of::<u64>(&mut []);
-            device.convert(sums, d_normed_tc.reborrow().range(own), none)?;
+            copy_rounded(device, sums, d_normed_tc.reborrow().range(own))?;
         } else {
             let spare = frame.nested().take(self.product.spare_len(num_rows));
             self.product.backward_input(device, params, dy, d_normed_tc.reborrow(), spare)?;

@@ -15,7 +15,8 @@ use crate::reduction_tree;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::device::{Device, Result, View, ViewMut};
+use lockstep_tensor::device::{Device, Epilogue, Result, View, ViewMut, copy_rounded};
+use lockstep_tensor::gemm::Write;
 use std::ops::Range;
 
 /// Local shards of a row-parallel layer, in order, and the replicated bias.
@@ -72,7 +73,9 @@ impl RowParallel {
     ) -> Result<()> {
         if let (Some(residual), [only], false) = (residual, &self.shards[..], self.is_summed()) {
             let bias = self.bias.as_ref();
-            return only.forward_residual(device, params, bias, x, residual, y);
+            let bias = bias.map(|at| params.range(at.clone()));
+            let epilogue = Epilogue::Residual { bias, residual };
+            return only.product_with(device, params, x, y, Write::Set, epilogue);
         }
         let (num_rows, width) = (x.len() / self.num_local_inputs(), self.num_outputs());
         let spare = frame.take(self.spare_len(num_rows));
@@ -82,11 +85,7 @@ impl RowParallel {
             self.tp_shards.sum_rows(collectives, all.reborrow());
             let own = self.tp_shards.rows(num_rows);
             let own = all.as_view().range(own.start * width..own.end * width);
-            if y.dtype() == own.dtype() {
-                device.copy(own, y.reborrow())?;
-            } else {
-                device.convert(own, y.reborrow(), ViewMut::of::<u64>(&mut []))?;
-            }
+            copy_rounded(device, own, y.reborrow())?;
         } else {
             self.partial_sum(device, params, x, y.reborrow(), spare)?;
             self.tp_shards.sum_rows(collectives, y.reborrow());
@@ -205,7 +204,8 @@ impl RowParallel {
         let (len, mut dx) = (dx.len() / self.shards.len(), Frame::over(dx));
         self.shards.iter().enumerate().try_for_each(|(index, shard)| {
             let before = before.range(index * len..(index + 1) * len);
-            shard.backward_input_gelu(device, params, dy, before, dx.take(len))
+            let (dx, epilogue) = (dx.take(len), Epilogue::GeluBackward { before });
+            shard.input_product(device, params, dy, dx, Write::Set, epilogue)
         })
     }
 

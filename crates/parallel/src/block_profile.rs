@@ -16,7 +16,7 @@ use lockstep_model::{
 };
 use lockstep_platform::World;
 use lockstep_tensor::device::{
-    Buffer, Compute, Dtype, DualBuffer, Result as DeviceResult, View, ViewMut,
+    Buffer, Compute, Dtype, DualBuffer, Result as DeviceResult, View, copy_rounded,
 };
 use lockstep_tensor::random::{self, Key};
 
@@ -159,12 +159,9 @@ impl Samples {
         random::fill_normal(compute, Key::new(0, name), 0, 1.0, &mut numbers);
         let mut wide = device.allocate(Dtype::F32, len)?;
         device.copy(View::of(&numbers), wide.view_mut())?;
-        if self.dtype == Dtype::F32 {
-            return Ok(wide);
-        }
-        let mut narrow = device.allocate(self.dtype, len)?;
-        device.convert(wide.view(), narrow.view_mut(), ViewMut::of::<u64>(&mut []))?;
-        Ok(narrow)
+        let mut rounded = device.allocate(self.dtype, len)?;
+        copy_rounded(device, wide.view(), rounded.view_mut())?;
+        Ok(rounded)
     }
 }
 
@@ -180,6 +177,7 @@ mod tests {
     use lockstep_platform::real;
     use lockstep_schedule::pipeline::Kind;
     use lockstep_tensor::Isa;
+    use lockstep_tensor::device::ViewMut;
 
     /// A block whose extra work does not show in its FLOPs.
     struct Slow(Box<dyn Block>);

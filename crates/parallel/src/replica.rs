@@ -42,7 +42,7 @@ use lockstep_model::{Blueprint, Microbatch, Mode, Scratch, precision_of};
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Slot, Update};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
-use lockstep_tensor::device::{Compute, Device, Dtype as DeviceDtype, FlatBuffers, View, ViewMut};
+use lockstep_tensor::device::{Compute, Device, View, ViewMut, copy_rounded};
 use lockstep_tensor::gemm::Precision;
 use std::ops::Range;
 use std::sync::Arc;
@@ -275,11 +275,8 @@ impl Replica {
     pub fn logits(&self, cpu: &Cpu) -> Result<Vec<f32>, CommError> {
         let (saved, dtype) = (self.device.last_saved(), self.blueprint.activations);
         let len = self.plan.microbatch.rows() * self.blueprint.vocab;
-        if dtype == DeviceDtype::F32 {
-            return Ok(saved[..len].to_vec());
-        }
         let (saved, mut logits) = (View::of(saved).cast(dtype).range(0..len), vec![0.0; len]);
-        cpu.convert(saved, ViewMut::of(&mut logits), ViewMut::of::<u64>(&mut []))?;
+        copy_rounded(cpu, saved, ViewMut::of(&mut logits))?;
         Ok(logits)
     }
 

@@ -19,7 +19,7 @@ use lockstep_platform::World;
 use lockstep_tensor::device::{
     Compute, Device, Dtype as DeviceDtype, Epilogue, Matrix, MatrixMut, OperationTime,
 };
-use lockstep_tensor::gemm::{Precision, Write};
+use lockstep_tensor::gemm::Write;
 use lockstep_tensor::{Cpu, peak};
 use serde::Serialize;
 use std::time::Duration;
@@ -188,11 +188,7 @@ fn product_peak_flops(
 ) -> Result<f64, TrainError> {
     const SIZE: usize = 8192;
     let precision = precision_of(recipe.precision.compute);
-    let dtype = match precision {
-        Precision::F32 => DeviceDtype::F32,
-        Precision::Bf16 => DeviceDtype::Bf16,
-        Precision::F16 => DeviceDtype::F16,
-    };
+    let dtype = DeviceDtype::of_operands(precision);
     let matrix = || device.allocate(dtype, SIZE * SIZE);
     let (a, b, mut c) = (matrix()?, matrix()?, matrix()?);
     let mut best = f64::INFINITY;

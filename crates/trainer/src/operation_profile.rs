@@ -8,7 +8,7 @@ use crate::TrainError;
 use lockstep_platform::World;
 use lockstep_tensor::device::{
     Buffer, Device, Dtype, Epilogue, Matrix, MatrixMut, Operation, OperationTime, ProductShape,
-    Result as DeviceResult, Transfer, View, ViewMut, merge_times,
+    Result as DeviceResult, Transfer, View, copy_rounded, merge_times,
 };
 use lockstep_tensor::gemm::{Precision, Write};
 use serde::Serialize;
@@ -190,10 +190,7 @@ fn varied(device: &dyn Device, dtype: Dtype, len: usize) -> Result<Buffer, Train
     device.copy(View::of(&numbers), first.view_mut())?;
     let mut buffer = device.allocate(dtype, len)?;
     let target = buffer.view_mut().range(0..numbers.len());
-    match dtype {
-        Dtype::F32 => device.copy(first.view(), target)?,
-        _ => device.convert(first.view(), target, ViewMut::of::<u64>(&mut []))?,
-    }
+    copy_rounded(device, first.view(), target)?;
     let mut done = numbers.len();
     while done < len {
         let next = done.min(len - done);

@@ -261,13 +261,13 @@ impl Cuda {
 
 /// Bytes of workspace of a training step's calls without dropout, where cuDNN is installed.
 pub(super) fn workspace_bytes(precision: Precision, shape: Shape) -> usize {
-    let dtype = match precision {
-        Precision::F32 => return 0,
-        Precision::Bf16 => Dtype::Bf16,
-        Precision::F16 => Dtype::F16,
-    };
+    let dtype = Dtype::of_operands(precision);
     let stride = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
-    if fits(shape) { Problem::new(true, dtype, shape, [stride; 3]).workspace_bytes() } else { 0 }
+    if dtype != Dtype::F32 && fits(shape) {
+        Problem::new(true, dtype, shape, [stride; 3]).workspace_bytes()
+    } else {
+        0
+    }
 }
 
 /// All addresses of a call.

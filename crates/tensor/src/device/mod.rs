@@ -54,3 +54,11 @@ pub use view::{Buffer, Dtype, Element, View, ViewMut};
 pub trait Device: Memory + Products + Layers + Losses + FlatBuffers {}
 
 impl<D: Memory + Products + Layers + Losses + FlatBuffers> Device for D {}
+
+/// Copies elements inside a device, rounded to the type of the target where that is another.
+pub fn copy_rounded(device: &dyn Device, from: View<'_>, to: ViewMut<'_>) -> Result<()> {
+    if from.dtype() == to.dtype() {
+        return device.copy(from, to);
+    }
+    device.convert(from, to, ViewMut::of::<u64>(&mut []))
+}
