@@ -207,7 +207,7 @@ pub trait Kernel {
 pub fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Out {
     assert!(isa.is_available(), "this CPU has no {isa}");
     match isa {
-        Isa::Portable => kernel.run(portable::Portable::new()),
+        Isa::Portable => portable::run(kernel),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the assertion above proved that the CPU has these instructions.
         Isa::Avx2 => unsafe { avx2::run(kernel) },

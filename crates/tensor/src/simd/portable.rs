@@ -1,16 +1,20 @@
 //! Vectors of sixteen elements as an array: the reference for the vector units.
+//!
+//! Operations that call the C library for each element, or take many instructions, are functions of
+//! their own: written out in place they would make these kernels, which few CPUs need, the largest
+//! part of the crate.
 
-use super::{Isa, Kernel, Simd, VECTOR_LEN};
+use super::{Isa, Kernel, Simd, VECTOR_LEN, half_floats};
 use half::f16;
 
 /// Needs no proof: every CPU runs it.
 #[derive(Clone, Copy)]
 pub(super) struct Portable(());
 
-impl Portable {
-    pub(super) fn new() -> Self {
-        Self(())
-    }
+/// Runs a kernel on arrays.
+#[inline(never)]
+pub(super) fn run<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run(Portable(()))
 }
 
 #[inline(always)]
@@ -28,9 +32,9 @@ impl Simd for Portable {
     type D = [f64; VECTOR_LEN];
     const ISA: Isa = Isa::Portable;
 
-    #[inline(never)]
+    #[inline(always)]
     fn call<K: Kernel>(self, kernel: K) -> K::Out {
-        kernel.run(self)
+        run(kernel)
     }
 
     #[inline(always)]
@@ -61,7 +65,7 @@ impl Simd for Portable {
     fn div(self, a: Self::V, b: Self::V) -> Self::V {
         zip(a, b, |a, b| a / b)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
@@ -81,7 +85,7 @@ impl Simd for Portable {
     fn select_lt(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V {
         std::array::from_fn(|i| if a[i] < b[i] { yes[i] } else { no[i] })
     }
-    #[inline(always)]
+    #[inline(never)]
     fn round_to_int(self, a: Self::V) -> Self::I {
         a.map(|a| a.round_ties_even() as i32)
     }
@@ -141,11 +145,11 @@ impl Simd for Portable {
     fn store_u16(self, a: Self::I, out: &mut [u16; VECTOR_LEN]) {
         *out = a.map(|a| a as u16);
     }
-    #[inline(always)]
+    #[inline(never)]
     fn load_f16(self, x: &[u16; VECTOR_LEN]) -> Self::V {
         x.map(|x| f16::from_bits(x).to_f32())
     }
-    #[inline(always)]
+    #[inline(never)]
     fn store_f16(self, v: Self::V, out: &mut [u16; VECTOR_LEN]) {
         *out = v.map(|x| f16::from_f32(x).to_bits());
     }
@@ -161,12 +165,25 @@ impl Simd for Portable {
     fn add_f64(self, a: Self::D, b: Self::D) -> Self::D {
         zip(a, b, |a, b| a + b)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn fma_f64(self, a: Self::D, b: Self::D, c: Self::D) -> Self::D {
         std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
     #[inline(always)]
     fn to_array_f64(self, a: Self::D) -> [f64; VECTOR_LEN] {
         a
+    }
+
+    #[inline(never)]
+    fn pair_neighbours(self, first: Self::V, second: Self::V) -> Self::I {
+        half_floats::pair_neighbours(self, first, second)
+    }
+    #[inline(never)]
+    fn pair_elements(self, even: Self::V, odd: Self::V) -> Self::I {
+        half_floats::pair_elements(self, even, odd)
+    }
+    #[inline(never)]
+    fn transpose(self, rows: [Self::V; VECTOR_LEN]) -> [Self::V; VECTOR_LEN] {
+        std::array::from_fn(|j| std::array::from_fn(|i| rows[i][j]))
     }
 }
