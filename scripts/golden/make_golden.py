@@ -146,21 +146,28 @@ def gpt2_logits(model, p, ids_bt):
     return norm(x_btc, "transformer.ln_f") @ p["transformer.wte.weight"].T
 
 
-def rotate(x_bhtd, theta):
+def wide(x):
+    """Norms, rotations and losses compute in float32 where activations are bfloat16."""
+    return x.float() if x.dtype == torch.bfloat16 else x
+
+
+def rotate(narrow_bhtd, theta):
     """Rotary positions: element i pairs with element i + d/2."""
+    x_bhtd = wide(narrow_bhtd)
     num_tokens, head_dim = x_bhtd.shape[-2:]
     dtype = x_bhtd.dtype
     frequencies = theta ** -(torch.arange(0, head_dim, 2, dtype=dtype) / head_dim)
     angles = torch.outer(torch.arange(num_tokens, dtype=dtype), frequencies)
     first, second = x_bhtd.chunk(2, -1)
     cos, sin = angles.cos(), angles.sin()
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    return rotated.to(narrow_bhtd.dtype)
 
 
 def llama_logits(model, p, ids_bt):
     def norm(x, at):
-        rms = (x.square().mean(-1, keepdim=True) + model["norm_eps"]).rsqrt()
-        return x * rms * p[f"{at}.weight"]
+        rms = (wide(x).square().mean(-1, keepdim=True) + model["norm_eps"]).rsqrt()
+        return (wide(x) * rms * wide(p[f"{at}.weight"])).to(x.dtype)
 
     def linear(x, at):
         return x @ p[f"{at}.weight"].T
