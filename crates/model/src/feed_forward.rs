@@ -2,9 +2,10 @@
 //!
 //! Shards of hidden units are stored one after another, each with all rows. In Llama, `up` computes
 //! gate and up, two vectors of f elements, in one product, and SwiGLU combines them. GPT-2 computes
-//! one vector and applies GELU. The output of the first product is kept: backward recomputes the
-//! activation together with its derivative, which costs less than reading it from memory. Where
-//! GELU is a part of the products, on accelerators, its output is kept as well.
+//! one vector and applies GELU. The output of the first product is kept: on a CPU, backward
+//! recomputes the activation together with its derivative, which costs less than reading it from
+//! memory. Accelerators save the activation as well: GELU is a part of the products there, and
+//! SwiGLU's pass over its output costs a write less.
 
 use crate::block::{Context, Flops, MicrobatchShape, SavedLen};
 use crate::collectives::{SingleRank, TensorCollectives};
@@ -39,7 +40,7 @@ pub(crate) struct FeedForward {
 pub(crate) struct FeedForwardSaved<'a> {
     hidden: ViewMut<'a>,
     stats: ViewMut<'a>,
-    /// Output of GELU where that is a part of the first product; else empty.
+    /// Output of the activation, on accelerators; else empty.
     active_tf: ViewMut<'a>,
     normed_tc: ViewMut<'a>,
 }
@@ -55,8 +56,12 @@ impl FeedForward {
     pub(crate) fn saved_len(&self, num_rows: usize) -> SavedLen {
         let active = self.norm_linear.formats().floats(self.active_elements(num_rows));
         let outputs = self.norm_linear.outputs_len(num_rows);
-        let kept = outputs + self.norm_linear.stats_len(num_rows) + active;
-        SavedLen { kept, rebuilt: self.norm_linear.normed_len(num_rows) }
+        let kept = outputs + self.norm_linear.stats_len(num_rows);
+        let rebuilt = self.norm_linear.normed_len(num_rows);
+        if self.fuses_gelu() {
+            return SavedLen { kept: kept + active, rebuilt };
+        }
+        SavedLen { kept, rebuilt: rebuilt + active }
     }
 
     pub(crate) fn split<'a>(
@@ -65,13 +70,13 @@ impl FeedForward {
         kept: &mut Frame<'a>,
         rebuilt: &mut Frame<'a>,
     ) -> FeedForwardSaved<'a> {
-        let num_normed = self.norm_linear.num_normed(num_rows);
-        FeedForwardSaved {
-            hidden: kept.take_as(self.activations(), self.norm_linear.num_outputs(num_rows)),
-            stats: kept.take(self.norm_linear.stats_len(num_rows)),
-            active_tf: kept.take_as(self.activations(), self.active_elements(num_rows)),
-            normed_tc: rebuilt.take_as(self.activations(), num_normed),
-        }
+        let (num_normed, dtype) = (self.norm_linear.num_normed(num_rows), self.activations());
+        let hidden = kept.take_as(dtype, self.norm_linear.num_outputs(num_rows));
+        let stats = kept.take(self.norm_linear.stats_len(num_rows));
+        // Products have computed GELU's output: nothing else does, to the same bits.
+        let active = if self.fuses_gelu() { kept } else { &mut *rebuilt };
+        let active_tf = active.take_as(dtype, self.active_elements(num_rows));
+        FeedForwardSaved { hidden, stats, active_tf, normed_tc: rebuilt.take_as(dtype, num_normed) }
     }
 
     pub(crate) fn scratch_len(&self, shape: MicrobatchShape) -> usize {
@@ -81,9 +86,13 @@ impl FeedForward {
         let (f, rows) = (formats.floats(t * self.down.num_local_inputs()), formats.floats(t * c));
         let own = if self.dropout.is_on() || tp_shards.sequence { rows } else { 0 };
         let ends = self.norm_linear.scratch_len(t).max(RowSums::scratch_len(tp_shards, c));
-        let f = if self.fuses_gelu() { 0 } else { f };
-        let backward = own + f + self.norm_linear.outputs_len(t) + f.max(ends);
-        backward.max(f + self.down.scratch_len(t)).max(rows)
+        let (computed, d_active) = match (self.saves_active(), self.activation) {
+            (false, _) => (f, f),
+            (true, Activation::SwiGlu) => (0, f),
+            (true, Activation::Gelu) => (0, 0),
+        };
+        let backward = own + computed + self.norm_linear.outputs_len(t) + d_active.max(ends);
+        backward.max(computed + self.down.scratch_len(t)).max(rows)
     }
 
     pub(crate) fn flops_per_token(&self) -> Flops {
@@ -101,12 +110,11 @@ impl FeedForward {
     ) -> Result<()> {
         let mask = self.mask(ctx);
         let residual = mask.is_none().then_some(x_tc);
-        if self.fuses_gelu() {
-            self.expand(ctx, params, x_tc, saved)?;
+        self.expand(ctx, params, x_tc, saved)?;
+        if self.saves_active() {
             let (x, y, frame) = (saved.active_tf.as_view(), y_tc.reborrow(), ctx.scratch.frame());
             self.down.forward(ctx.device, ctx.collectives, params, x, residual, y, frame)?;
         } else {
-            self.expand(ctx, params, x_tc, saved)?;
             let (device, hidden, frame) = (ctx.device, saved.hidden.as_view(), ctx.scratch.frame());
             let y = y_tc.reborrow();
             self.contract(device, ctx.collectives, params, hidden, residual, frame, y)?;
@@ -120,12 +128,17 @@ impl FeedForward {
     /// Whether GELU and its gradient are parts of products. The CPU has them apart, to its own
     /// bits.
     fn fuses_gelu(&self) -> bool {
-        self.activation == Activation::Gelu && self.activations() != Dtype::F32
+        self.activation == Activation::Gelu && self.saves_active()
     }
 
-    /// Elements of GELU's output that are saved.
+    /// Whether forward saves the output of the activation.
+    fn saves_active(&self) -> bool {
+        self.activations() != Dtype::F32
+    }
+
+    /// Elements of the activation's output that are saved.
     fn active_elements(&self, num_rows: usize) -> usize {
-        if self.fuses_gelu() { num_rows * self.down.num_local_inputs() } else { 0 }
+        if self.saves_active() { num_rows * self.down.num_local_inputs() } else { 0 }
     }
 
     /// The first product, which computes everything that forward saves.
@@ -156,7 +169,16 @@ impl FeedForward {
         }
         let (hidden, stats) = (saved.hidden.reborrow(), saved.stats.reborrow());
         let normed_tc = saved.normed_tc.reborrow();
-        self.norm_linear.forward(ctx, params, x_tc, hidden, stats, normed_tc)
+        self.norm_linear.forward(ctx, params, x_tc, hidden, stats, normed_tc)?;
+        self.activate_saved(ctx.device, saved)
+    }
+
+    /// Sets the saved output of the activation, unless products have computed it.
+    fn activate_saved(&self, device: &dyn Device, saved: &mut FeedForwardSaved<'_>) -> Result<()> {
+        if !self.saves_active() || self.fuses_gelu() {
+            return Ok(());
+        }
+        self.activate(device, saved.hidden.as_view(), saved.active_tf.reborrow())
     }
 
     /// Recomputes from the kept values what [`SavedLen::rebuilt`] counts.
@@ -168,7 +190,8 @@ impl FeedForward {
         saved: &mut FeedForwardSaved<'_>,
     ) -> Result<()> {
         let (stats, normed_tc) = (saved.stats.as_view(), saved.normed_tc.reborrow());
-        self.norm_linear.renormalize(device, params, x_tc, stats, normed_tc)
+        self.norm_linear.renormalize(device, params, x_tc, stats, normed_tc)?;
+        self.activate_saved(device, saved)
     }
 
     /// `d_stream_tc`: in, the gradient of `y_tc`; out, that of `x_tc`.
@@ -190,7 +213,7 @@ impl FeedForward {
         let mut d_hidden = frame.take_as(self.activations(), self.norm_linear.num_outputs(t));
         let (dy, x) = (d_hidden.reborrow(), computed_tf.reborrow());
         self.hidden_gradient(device, params, saved, dz_tc, dy, x, frame.nested())?;
-        let x = if self.fuses_gelu() { saved.active_tf.as_view() } else { computed_tf.as_view() };
+        let x = if self.saves_active() { saved.active_tf.as_view() } else { computed_tf.as_view() };
         let (own, spare) = (grads.reborrow(), frame.nested());
         self.down.backward_weight(device, collectives, x, dz_tc, own, spare)?;
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
@@ -252,7 +275,7 @@ impl FeedForward {
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let mut inner = frame.nested();
         let mut computed_tf = self.take_computed(t, &mut inner);
-        let x = if self.fuses_gelu() {
+        let x = if self.saves_active() {
             saved.active_tf.as_view()
         } else {
             self.activate(device, saved.hidden.as_view(), computed_tf.reborrow())?;
@@ -281,7 +304,8 @@ impl FeedForward {
             let hidden = saved.hidden.as_view();
             return self.down.backward_input_gelu(device, params, dz_tc, hidden, d_hidden);
         }
-        let mut d_active_tf = frame.take_as(active_tf.dtype(), active_tf.len());
+        let num_rows = saved.hidden.len() / self.norm_linear.product.num_local_outputs();
+        let mut d_active_tf = self.take_hidden(num_rows, &mut frame);
         self.down.backward_input(device, params, dz_tc, d_active_tf.reborrow())?;
         let (hidden, d_active_tf) = (saved.hidden.as_view(), d_active_tf.as_view());
         match self.activation {
@@ -357,7 +381,7 @@ impl FeedForward {
 
     /// As [`Self::take_hidden`], where these units are not saved; else nothing.
     fn take_computed<'a>(&self, num_rows: usize, frame: &mut Frame<'a>) -> ViewMut<'a> {
-        self.take_hidden(if self.fuses_gelu() { 0 } else { num_rows }, frame)
+        self.take_hidden(if self.saves_active() { 0 } else { num_rows }, frame)
     }
 
     fn activations(&self) -> Dtype {

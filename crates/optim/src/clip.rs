@@ -16,6 +16,9 @@ use lockstep_tensor::device::{Buffer, Device, Dtype, Result as DeviceResult, Vie
 /// Elements of a tensor whose squares are summed together.
 pub const CHUNK_LEN: usize = 4096;
 
+/// Slots whose chunks one call of a device sums.
+const SLOTS_PER_CALL: usize = 128;
+
 /// Largest number of clip classes: one per parameter group, and one for the rest.
 pub const MAX_CLASSES: usize = 33;
 
@@ -166,9 +169,13 @@ impl GlobalNorm {
             Some(sums) => sums.view_mut(),
             None => ViewMut::of(chunks),
         };
-        for slot in slots {
-            let (own, behind) = rest.split_at(num_chunks(slot));
-            device.sum_squares(values(slot)?, own)?;
+        for slots in slots.chunks(SLOTS_PER_CALL) {
+            let mut tensors = [View::of::<f32>(&[]); SLOTS_PER_CALL];
+            for (tensor, slot) in tensors.iter_mut().zip(slots) {
+                *tensor = values(slot)?;
+            }
+            let (own, behind) = rest.split_at(slots.iter().map(num_chunks).sum());
+            device.sum_squares(&tensors[..slots.len()], own)?;
             rest = behind;
         }
         match on_device {

@@ -232,13 +232,14 @@ impl Optimizer {
     }
 
     /// Updates the parameters of one block by their gradients; both are the block's flat buffers.
-    /// Disk errors of offloaded state appear in [`Self::check`].
+    /// A rounded copy of the parameters is updated with them, unless it is empty. Disk errors of
+    /// offloaded state appear in [`Self::check`].
     pub fn step_on(
         &mut self,
         device: &dyn Device,
         update: &Update,
         block: usize,
-        mut params: ViewMut<'_>,
+        (mut params, mut copy): (ViewMut<'_>, ViewMut<'_>),
         grads: View<'_>,
     ) -> DeviceResult<()> {
         let Self { settings, blocks, norms, frozen_after, failure, staging, .. } = self;
@@ -267,8 +268,9 @@ impl Optimizer {
                     Rule::Sgd(Rates { lr, weight_decay: 0.0, grad_scale: 1.0 })
                 }
             };
+            let rounded = part_of(&mut copy, &at);
             let p = params.reborrow().range(at);
-            device.optimizer_step(&rule, p, grads.range(grads_at), state, nothing())
+            device.optimizer_step(&rule, p, grads.range(grads_at), state, rounded)
         };
         match settings.name {
             OptimName::Sgd | OptimName::Lamb => for_each_span(blocks, block, step),
@@ -298,7 +300,7 @@ impl Optimizer {
         params: &mut [f32],
         grads: &[f32],
     ) {
-        self.step_on(cpu, update, block, ViewMut::of(params), View::of(grads))
+        self.step_on(cpu, update, block, (ViewMut::of(params), nothing()), View::of(grads))
             .expect("the CPU has every rule");
     }
 

@@ -57,6 +57,9 @@ pub struct ParamStore {
     copy: Option<Dtype>,
 }
 
+/// Parameters that a rank steps with their rounded copy, and their gradients.
+type OwnPair<'a> = (&'a dyn Device, (ViewMut<'a>, ViewMut<'a>), ViewMut<'a>);
+
 /// Gradients in flight for the next step.
 pub struct DelayedGradients {
     pub(crate) sums: WholeGradients,
@@ -311,20 +314,20 @@ impl ParamStore {
         update: &Update,
     ) -> DeviceResult<()> {
         for bucket in 0..self.buckets.list.len() {
-            if let Some((device, params, grads)) = self.own_pair_mut(cpu, bucket)? {
+            if let Some((device, (params, _), grads)) = self.own_pair_mut(cpu, bucket)? {
                 optimizer.prepare_on(device, update, bucket, params.into_view(), grads)?;
             }
         }
         Ok(())
     }
 
-    /// Owned parameters of a bucket and their gradients, on the device; `None` if none of them is
-    /// trained.
+    /// Owned parameters of a bucket with their rounded copy, and their gradients, on the device;
+    /// `None` if none of them is trained.
     fn own_pair_mut<'a>(
         &'a mut self,
         cpu: &'a Cpu,
         bucket: usize,
-    ) -> DeviceResult<Option<(&'a dyn Device, ViewMut<'a>, ViewMut<'a>)>> {
+    ) -> DeviceResult<Option<OwnPair<'a>>> {
         let of_grads = &self.trained.grads.list[bucket];
         if of_grads.len == 0 {
             return Ok(None);
@@ -334,14 +337,15 @@ impl ParamStore {
             Gradients::Whole(whole) => whole.total_view_mut(bucket)?.range(own_grads),
             Gradients::Sharded(sharded) => sharded.total_view_mut(bucket)?,
         };
-        let (device, params) = match &mut self.weights {
+        let (device, params, copy) = match &mut self.weights {
             Weights::Whole(whole) => {
-                let (device, params) = whole.bucket_mut(bucket).on_device(cpu)?;
-                (device, params.range(own))
+                let (device, params, copy) = whole.bucket_mut(bucket).on_device_with_copy(cpu)?;
+                let copy = if copy.is_empty() { copy } else { copy.range(own.clone()) };
+                (device, params.range(own), copy)
             }
-            Weights::Sharded(sharded) => sharded.own_mut(bucket).on_device(cpu)?,
+            Weights::Sharded(sharded) => sharded.own_mut(bucket).on_device_with_copy(cpu)?,
         };
-        Ok(Some((device, params, grads)))
+        Ok(Some((device, (params, copy), grads)))
     }
 
     /// Copies owners over their mirrors and publishes all parameters.

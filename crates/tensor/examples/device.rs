@@ -368,7 +368,7 @@ fn optimizer(device: &dyn Device) -> Result<()> {
     })?;
     print_bytes("AdamW with a bf16 copy, 100 M parameters", seconds, 30 * len);
     let mut sums = device.allocate(Dtype::F64, len.div_ceil(4096))?;
-    let seconds = time(device, || device.sum_squares(g.view(), sums.view_mut()))?;
+    let seconds = time(device, || device.sum_squares(&[g.view()], sums.view_mut()))?;
     print_bytes("sums of squares, 100 M parameters", seconds, 4 * len);
     let seconds =
         time(device, || device.convert(p.view(), copy.view_mut(), ViewMut::of::<f32>(&mut [])))?;

@@ -13,7 +13,18 @@ use crate::moments::{AdamStep, Moments};
 use crate::reduce::SQUARES_CHUNK;
 
 /// Threads that sum a chunk of squares.
-const THREADS_PER_CHUNK: usize = 16;
+const THREADS_PER_CHUNK: usize = 4;
+
+/// Tensors whose squares one launch sums: it is as fast as its smallest tensors are together.
+const SQUARED_TENSORS: usize = 128;
+
+/// Tensors of a launch, as its kernel has them: addresses, lengths, and chunks before each.
+#[repr(C)]
+struct SquaredTensors {
+    address: [u64; SQUARED_TENSORS],
+    len: [u64; SQUARED_TENSORS],
+    first_chunk: [u32; SQUARED_TENSORS],
+}
 
 const OPTIMIZER: Program = Program::new(Source::Optimizer, Dtype::F32);
 
@@ -100,13 +111,32 @@ impl FlatBuffers for Cuda {
         launch!(self, program, "scale", grid, x, n, factor, code, errors)
     }
 
-    fn sum_squares(&self, x: View<'_>, out: ViewMut<'_>) -> Result<()> {
-        let chunks = x.len().div_ceil(SQUARES_CHUNK);
-        assert_eq!(out.len(), chunks, "one sum for each chunk");
-        let (program, n) = (Program::new(Source::Convert, x.dtype()), x.len() as u64);
-        let (x, out) = (self.read(&x, x.dtype())?, self.write(&out, Dtype::F64)?);
-        let (grid, chunks) = (Self::by_items(chunks * THREADS_PER_CHUNK), chunks as u64);
-        launch!(self, program, "sum_squares", grid, x, n, out, chunks)
+    fn sum_squares(&self, tensors: &[View<'_>], mut out: ViewMut<'_>) -> Result<()> {
+        for tensors in tensors.chunks(SQUARED_TENSORS) {
+            let dtype = tensors[0].dtype();
+            let mut list = SquaredTensors {
+                address: [0; SQUARED_TENSORS],
+                len: [0; SQUARED_TENSORS],
+                first_chunk: [0; SQUARED_TENSORS],
+            };
+            let mut chunks = 0;
+            for (i, x) in tensors.iter().enumerate() {
+                list.address[i] = self.read(x, dtype)?;
+                (list.len[i], list.first_chunk[i]) = (x.len() as u64, chunks as u32);
+                chunks += x.len().div_ceil(SQUARES_CHUNK);
+            }
+            let (own, rest) = out.split_at(chunks);
+            let (target, num, program) = (
+                self.write(&own, Dtype::F64)?,
+                tensors.len() as u32,
+                Program::new(Source::Convert, dtype),
+            );
+            let (grid, chunks) = (Self::by_items(chunks * THREADS_PER_CHUNK), chunks as u32);
+            launch!(self, program, "sum_squares", grid, list, num, target, chunks)?;
+            out = rest;
+        }
+        assert!(out.is_empty(), "one sum for each chunk");
+        Ok(())
     }
 
     fn first_non_finite(&self, x: View<'_>) -> Result<Option<usize>> {

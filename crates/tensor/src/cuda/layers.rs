@@ -256,13 +256,14 @@ impl Layers for Cuda {
         dgate_up: ViewMut<'_>,
         act: ViewMut<'_>,
     ) -> Result<()> {
-        assert!(ffn > 0 && act.len().is_multiple_of(ffn), "whole rows of {ffn}");
-        assert_eq!(dact.len(), act.len(), "the activation and its gradient have one shape");
-        assert_eq!([gate_up.len(), dgate_up.len()], [2 * act.len(); 2], "gates and ups");
-        let (dtype, rows) = (act.dtype(), act.len() / ffn);
+        assert!(ffn > 0 && dact.len().is_multiple_of(ffn), "whole rows of {ffn}");
+        assert!([0, dact.len()].contains(&act.len()), "activations and gradients have one shape");
+        assert_eq!([gate_up.len(), dgate_up.len()], [2 * dact.len(); 2], "gates and ups");
+        let (dtype, rows) = (dact.dtype(), dact.len() / ffn);
         let (program, grid) = (Program::new(Source::Pointwise, dtype), self.over_rows(rows, ffn));
         let (gate_up, dact) = (self.read(&gate_up, dtype)?, self.read(&dact, dtype)?);
-        let (dgate_up, act) = (self.write(&dgate_up, dtype)?, self.write(&act, dtype)?);
+        let act = if act.is_empty() { 0 } else { self.write(&act, dtype)? };
+        let dgate_up = self.write(&dgate_up, dtype)?;
         let [rows, ffn] = [rows, ffn].map(|count| count as u64);
         launch!(self, program, "swiglu_backward", grid, gate_up, rows, ffn, dact, dgate_up, act)
     }

@@ -7,9 +7,9 @@
 //! sides are one, and nothing is copied.
 #![expect(unsafe_code, reason = "a shared borrow brings the copy on the host up to date")]
 
-use super::Device;
 use super::error::Result;
 use super::view::{Buffer, Dtype, View, ViewMut};
+use super::{Device, copy_rounded};
 use crate::Cpu;
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -169,15 +169,34 @@ impl<H: HostCopy> DualBuffer<H> {
         Ok((cpu, ViewMut::of(self.host.get_mut().as_mut().expect("the only side"))))
     }
 
+    /// As [`Self::on_device`], with the rounded copy to write as well: the caller gives every
+    /// element that it changes its rounded value there. Empty where no copy is up to date.
+    pub fn on_device_with_copy<'d, 'a: 'd, 'c: 'd>(
+        &'a mut self,
+        cpu: &'c Cpu,
+    ) -> Result<(&'d dyn Device, ViewMut<'a>, ViewMut<'a>)> {
+        self.view()?;
+        if let Some(side) = &mut self.accelerator {
+            return Ok(side.with_copy_mut());
+        }
+        let host = ViewMut::of(self.host.get_mut().as_mut().expect("the only side"));
+        Ok((cpu, host, ViewMut::of::<f32>(&mut [])))
+    }
+
     /// Copies elements of another buffer to `at`, on the device.
     pub fn copy_from(&mut self, at: Range<usize>, from: &Self, range: Range<usize>) -> Result<()> {
         if from.accelerator.is_none() {
             self[at].copy_from_slice(&from[range]);
             return Ok(());
         }
-        self.view_mut()?;
+        self.view()?;
         let Some(side) = &mut self.accelerator else { unreachable!("buffers of one rank") };
-        side.device.copy(from.view()?.range(range), side.buffer.get_mut().view_mut().range(at))
+        let (device, to, copy) = side.with_copy_mut();
+        let from = from.view()?.range(range);
+        if !copy.is_empty() {
+            copy_rounded(device, from, copy.range(at.clone()))?;
+        }
+        device.copy(from, to.range(at))
     }
 
     /// Makes the host's side current. A failure of the device is kept there: its next operation
@@ -252,6 +271,18 @@ impl DeviceSide {
     fn change_to(&mut self, side: Current) {
         *self.current.get_mut().expect("no owner of the lock panics") = side;
         *self.is_copied.get_mut().expect("no owner of the lock panics") = false;
+    }
+
+    /// The device, the elements to write, and their copy if it is up to date, which it then stays.
+    fn with_copy_mut(&mut self) -> (&dyn Device, ViewMut<'_>, ViewMut<'_>) {
+        let Self { device, buffer, current, copy, is_copied } = self;
+        *current.get_mut().expect("no owner of the lock panics") = Current::Device;
+        let is_copied = *is_copied.get_mut().expect("no owner of the lock panics");
+        let copy = match copy.get_mut() {
+            Some(copy) if is_copied => copy.view_mut(),
+            _ => ViewMut::of::<f32>(&mut []),
+        };
+        (&**device, buffer.get_mut().view_mut(), copy)
     }
 
     fn lock(&self) -> MutexGuard<'_, Current> {

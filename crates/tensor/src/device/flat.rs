@@ -27,8 +27,9 @@ pub trait FlatBuffers {
         errors: ViewMut<'_>,
     ) -> Result<()>;
 
-    /// The `f64` sum of squares of each [`crate::reduce::SQUARES_CHUNK`] elements.
-    fn sum_squares(&self, x: View<'_>, out: ViewMut<'_>) -> Result<()>;
+    /// The `f64` sum of squares of each [`crate::reduce::SQUARES_CHUNK`] elements of each tensor,
+    /// whose last chunk may be shorter. All tensors have one type.
+    fn sum_squares(&self, tensors: &[View<'_>], out: ViewMut<'_>) -> Result<()>;
 
     /// The lowest index whose element is infinite or not a number; waits for it.
     fn first_non_finite(&self, x: View<'_>) -> Result<Option<usize>>;

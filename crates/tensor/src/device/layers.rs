@@ -78,7 +78,7 @@ pub trait Layers {
     /// Sets `act` from rows of `ffn` gates, then `ffn` ups.
     fn swiglu_forward(&self, gate_up: View<'_>, ffn: usize, act: ViewMut<'_>) -> Result<()>;
 
-    /// Sets the gradient of gates and ups, and `act` to forward's output.
+    /// Sets the gradient of gates and ups, and `act` to forward's output, unless it is empty.
     fn swiglu_backward(
         &self,
         gate_up: View<'_>,

@@ -44,26 +44,53 @@ extern "C" __global__ void scale(T* x, u64 n, float factor, int precision, u64* 
     }
 }
 
-// Sixteen threads sum a chunk of 4096 elements with the additions of the CPU: element i to
-// accumulator i % 16, ascending, an accumulator a thread; then the tree of `reduce_add_f64`. Most
-// tensors have few chunks, so many loads of a thread are in flight. Elements beyond the end are
-// zeros, which change no sum of squares.
-extern "C" __global__ void sum_squares(const T* x, u64 n, double* out, u64 chunks) {
-    constexpr int BATCH = 32;
-    u64 chunk = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 16;
-    double sum = 0.0;
-    if (chunk < chunks)
-        for (u64 i = chunk * 4096 + threadIdx.x % 16; i < min(n, (chunk + 1) * 4096);
-             i += 16 * BATCH) {
-            float v[BATCH];
-#pragma unroll
-            for (int k = 0; k < BATCH; ++k) v[k] = i + 16 * k < n ? widen(x[i + 16 * k]) : 0.0f;
-#pragma unroll
-            for (int k = 0; k < BATCH; ++k) sum = __fma_rn((double)v[k], (double)v[k], sum);
+// Tensors of one launch: addresses, lengths, and the number of chunks of those before each.
+struct SquaredTensors { const T* x[128]; u64 n[128]; u32 first_chunk[128]; };
+
+// Four threads sum a chunk of 4096 elements of a tensor with the additions of the CPU: element i to
+// accumulator i % 16, ascending, four accumulators a thread; then the tree of `reduce_add_f64`. A
+// launch has many tensors, most of which are too small to fill the device. Elements beyond the end
+// are zeros, which change no sum of squares.
+extern "C" __global__ void sum_squares(
+    const __grid_constant__ SquaredTensors tensors, u32 num, double* out, u32 chunks) {
+    constexpr int BATCH = 8;
+    u32 chunk = (blockIdx.x * blockDim.x + threadIdx.x) / 4, lane = threadIdx.x % 4;
+    double sum[4] = {};
+    if (chunk < chunks) {
+        // The last tensor that starts at or before the chunk.
+        u32 low = 0, high = num;
+        while (high - low > 1) {
+            u32 middle = (low + high) / 2;
+            if (tensors.first_chunk[middle] <= chunk) low = middle;
+            else high = middle;
         }
+        const T* x = tensors.x[low];
+        u64 start = (u64)(chunk - tensors.first_chunk[low]) * 4096;
+        u64 n = min(tensors.n[low], start + 4096);
+        for (u64 i = start + lane * 4; i < n; i += 16 * BATCH) {
+            Packed<4, T> packed[BATCH];
+            bool whole = i + 16 * BATCH <= n && (u64)(x + i) % Packed<4, T>::ALIGNMENT == 0;
+            if (whole) {
 #pragma unroll
-    for (int o = 8; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
-    if (chunk < chunks && threadIdx.x % 16 == 0) out[chunk] = sum;
+                for (int k = 0; k < BATCH; ++k) packed[k].template fetch<true>(x, i + 16 * k, n);
+            } else {
+#pragma unroll
+                for (int k = 0; k < BATCH; ++k) packed[k].fetch(x, i + 16 * k, n);
+            }
+#pragma unroll
+            for (int k = 0; k < BATCH; ++k) {
+                float v[4];
+                packed[k].unpack(v);
+#pragma unroll
+                for (int j = 0; j < 4; ++j) sum[j] = __fma_rn((double)v[j], (double)v[j], sum[j]);
+            }
+        }
+    }
+#pragma unroll
+    for (int o = 2; o > 0; o /= 2)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], o);
+    if (chunk < chunks && lane == 0) out[chunk] = (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
 // The lowest index of an infinity or NaN; a minimum does not depend on the order of updates.

@@ -109,6 +109,7 @@ extern "C" __global__ void swiglu_forward(const T* gate_up, u64 rows, u64 ffn, T
     }
 }
 
+// Writes `act`, forward's output, if it is given.
 extern "C" __global__ void swiglu_backward(
     const T* gate_up, u64 rows, u64 ffn, const T* dact, T* dgate_up, T* act) {
     EACH_ROW8(row, i, rows, ffn) {
@@ -130,7 +131,7 @@ extern "C" __global__ void swiglu_backward(
             u[j] = d[j] * silu;
             g[j] = d[j] * up * fmaf(g[j], s.y, s.x);
         }
-        store(act + row * ffn, i, ffn, a);
+        if (act) store(act + row * ffn, i, ffn, a);
         store(dgate + ffn, i, ffn, u);
         store(dgate, i, ffn, g);
     }

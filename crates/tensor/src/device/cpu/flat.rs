@@ -50,8 +50,13 @@ impl FlatBuffers for Cpu {
         count(errors, found)
     }
 
-    fn sum_squares(&self, x: View<'_>, out: ViewMut<'_>) -> Result<()> {
-        reduce::sum_squares_chunks(self, x.as_slice()?, out.into_slice()?);
+    fn sum_squares(&self, tensors: &[View<'_>], mut out: ViewMut<'_>) -> Result<()> {
+        for x in tensors {
+            let (own, rest) = out.split_at(x.len().div_ceil(reduce::SQUARES_CHUNK));
+            reduce::sum_squares_chunks(self, x.as_slice()?, own.into_slice()?);
+            out = rest;
+        }
+        assert!(out.is_empty(), "one sum for each chunk");
         Ok(())
     }
 

@@ -138,7 +138,14 @@ impl Layers for Cpu {
         act: ViewMut<'_>,
     ) -> Result<()> {
         let (gate_up, dact) = (gate_up.as_slice()?, dact.as_slice()?);
-        swiglu::backward(self, gate_up, ffn, dact, dgate_up.into_slice()?, act.into_slice()?);
+        let mut spare = Vec::new();
+        let act = if act.is_empty() {
+            spare.resize(dact.len(), 0.0);
+            &mut spare
+        } else {
+            act.into_slice()?
+        };
+        swiglu::backward(self, gate_up, ffn, dact, dgate_up.into_slice()?, act);
         Ok(())
     }
 

@@ -50,6 +50,31 @@ fn a_rounded_copy_follows_the_values_of_either_side() {
 }
 
 #[test]
+fn a_copy_that_was_written_with_its_values_is_not_made_again() {
+    let compute = accelerated();
+    let mut buffer = DualBuffer::of(compute.accelerator(), vec![1.0, 1.0]).unwrap();
+    let copies = |buffer: &DualBuffer| {
+        let view = buffer.view_with_copy(Dtype::Bf16).unwrap();
+        let copy = view.copy_in(Dtype::Bf16).unwrap();
+        copy.as_slice::<bf16>().unwrap().iter().map(|x| x.to_f32()).collect::<Vec<_>>()
+    };
+    let (_, _, copy) = buffer.on_device_with_copy(&compute).unwrap();
+    assert!(copy.is_empty(), "there is no copy yet");
+    assert_eq!(copies(&buffer), [1.0; 2]);
+    let (device, values, copy) = buffer.on_device_with_copy(&compute).unwrap();
+    device.fill(values, 2.0).unwrap();
+    // Another number than the values have shows who has written it.
+    copy.into_slice::<bf16>().unwrap().fill(bf16::from_f32(4.0));
+    assert_eq!((copies(&buffer), &buffer[..]), (vec![4.0; 2], &[2.0; 2][..]));
+    let other = DualBuffer::of(compute.accelerator(), vec![5.0, 1.0 + 1e-4]).unwrap();
+    buffer.copy_from(0..1, &other, 1..2).unwrap();
+    assert_eq!((copies(&buffer), buffer[0]), (vec![1.0, 4.0], 1.0 + 1e-4));
+    buffer[0] = 3.0;
+    assert!(buffer.on_device_with_copy(&compute).unwrap().2.is_empty(), "the host has changed it");
+    assert_eq!(copies(&buffer), [3.0, 2.0]);
+}
+
+#[test]
 fn given_values_reach_the_device() {
     for compute in [accelerated(), Compute::single(Isa::detect())] {
         let buffer = DualBuffer::of(compute.accelerator(), vec![1.0, 2.0]).unwrap();

@@ -33,18 +33,25 @@ fn sums_match_the_cpu_to_the_bit() {
 
 #[test]
 fn sums_of_squares_match_the_cpu_to_the_bit() {
-    for len in [1, SQUARES_CHUNK, 3 * SQUARES_CHUNK + 77] {
-        let x = numbers(3, len);
-        for case in cases() {
-            let (input, chunks) = (case.upload(&x), len.div_ceil(SQUARES_CHUNK));
-            let mut out = case.device.allocate(Dtype::F64, chunks).unwrap();
-            case.device.sum_squares(input.view(), out.view_mut()).unwrap();
-            let mut expected = vec![0.0; chunks];
-            reduce::sum_squares_chunks(cpu(), &case.rounded(&x), &mut expected);
-            let bits = |x: &[f64]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            let (got, expected) = (bits(&case.download_f64(&out)), bits(&expected));
-            assert_eq!(got, expected, "{}", case.label());
+    // More tensors than a launch takes, aligned and not, with whole and broken chunks, and empty.
+    let of_tensor = [1, SQUARES_CHUNK, 0, 3 * SQUARES_CHUNK + 77, 20, 130];
+    let lens: Vec<_> = of_tensor.into_iter().chain([5; 130]).collect();
+    let x = numbers(3, lens.iter().sum());
+    for case in cases() {
+        let (input, rounded) = (case.upload(&x), case.rounded(&x));
+        let chunks = lens.iter().map(|len| len.div_ceil(SQUARES_CHUNK)).sum();
+        let mut out = case.device.allocate(Dtype::F64, chunks).unwrap();
+        let (mut tensors, mut expected, mut start) = (Vec::new(), Vec::new(), 0);
+        for len in &lens {
+            tensors.push(input.view().range(start..start + len));
+            let mut sums = vec![0.0; len.div_ceil(SQUARES_CHUNK)];
+            reduce::sum_squares_chunks(cpu(), &rounded[start..start + len], &mut sums);
+            expected.extend(sums);
+            start += len;
         }
+        case.device.sum_squares(&tensors, out.view_mut()).unwrap();
+        let bits = |x: &[f64]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&case.download_f64(&out)), bits(&expected), "{}", case.label());
     }
 }
 

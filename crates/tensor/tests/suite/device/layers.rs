@@ -1,6 +1,6 @@
 //! Norms, positions, activations, biases, embeddings and dropout.
 
-use super::{Case, bits, cpu, on_every_device};
+use super::{Case, bits, cpu, none, on_every_device};
 use crate::common::{ids, numbers, wide};
 use lockstep_tensor::device::{Activation, Dtype, Norm};
 use lockstep_tensor::dropout::DropoutMask;
@@ -184,16 +184,19 @@ fn swiglu_matches_the_oracle() {
                 let (device, input, dact) =
                     (case.device, case.upload(&gate_up), case.upload(&dact));
                 let [mut act, mut recomputed] = [(); 2].map(|()| case.poisoned(rows * ffn));
-                let mut dgate_up = case.poisoned(2 * rows * ffn);
+                let [mut dgate_up, mut alone] = [(); 2].map(|()| case.poisoned(2 * rows * ffn));
                 device.swiglu_forward(input.view(), ffn, act.view_mut()).unwrap();
                 let (dgate, rebuilt) = (dgate_up.view_mut(), recomputed.view_mut());
                 device.swiglu_backward(input.view(), ffn, dact.view(), dgate, rebuilt).unwrap();
-                vec![case.download(&act), case.download(&recomputed), case.download(&dgate_up)]
+                let (input, dact) = (input.view(), dact.view());
+                device.swiglu_backward(input, ffn, dact, alone.view_mut(), none()).unwrap();
+                [&act, &recomputed, &dgate_up, &alone].map(|buffer| case.download(buffer)).to_vec()
             },
             |case, got| {
                 let (gate_up, dact) = (case.wide(&gate_up), case.wide(&dact));
                 case.assert_close("act", &got[0], &reference::swiglu::forward(&gate_up, ffn), 1);
                 assert_eq!(bits(&got[0]), bits(&got[1]), "{}: recomputed", case.label());
+                assert_eq!(bits(&got[2]), bits(&got[3]), "{}: gradient alone", case.label());
                 let expected = reference::swiglu::backward(&gate_up, ffn, &dact);
                 case.assert_close("dgate_up", &got[2], &expected, 1);
             },
