@@ -162,15 +162,21 @@ impl GlobalNorm {
         values: impl Fn(&Slot) -> DeviceResult<View<'a>>,
     ) -> DeviceResult<()> {
         let Self { slots, chunks, on_device, .. } = self;
-        let mut rest = match on_device {
-            Some(sums) => sums.view_mut(),
-            None => ViewMut::of(chunks),
+        let mut sum = || {
+            let mut rest = match on_device {
+                Some(sums) => sums.view_mut(),
+                None => ViewMut::of(chunks),
+            };
+            for slot in &*slots {
+                let (own, behind) = rest.split_at(num_chunks(slot));
+                device.sum_squares(values(slot)?, own)?;
+                rest = behind;
+            }
+            Ok(())
         };
-        for slot in slots {
-            let (own, behind) = rest.split_at(num_chunks(slot));
-            device.sum_squares(values(slot)?, own)?;
-            rest = behind;
-        }
+        let mut summed = Ok(());
+        device.replay(SECTION, &mut || summed = sum())?;
+        summed?;
         match on_device {
             Some(sums) => device.copy(sums.view(), ViewMut::of(chunks)),
             None => Ok(()),
@@ -192,6 +198,9 @@ impl GlobalNorm {
         self.tensors.iter().copied().zip(self.chunks.iter().copied())
     }
 }
+
+/// Number of the sums' section of a step: sections of passes have smaller ones.
+const SECTION: u64 = u64::MAX;
 
 /// Number of chunks of a slot.
 pub fn num_chunks(slot: &Slot) -> usize {
