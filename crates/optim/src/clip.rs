@@ -165,19 +165,25 @@ impl GlobalNorm {
         values: impl Fn(&Slot) -> DeviceResult<View<'a>>,
     ) -> DeviceResult<()> {
         let Self { slots, chunks, on_device, .. } = self;
-        let mut rest = match on_device {
-            Some(sums) => sums.view_mut(),
-            None => ViewMut::of(chunks),
-        };
-        for slots in slots.chunks(SLOTS_PER_CALL) {
-            let mut tensors = [View::of::<f32>(&[]); SLOTS_PER_CALL];
-            for (tensor, slot) in tensors.iter_mut().zip(slots) {
-                *tensor = values(slot)?;
+        let mut sum = || {
+            let mut rest = match on_device {
+                Some(sums) => sums.view_mut(),
+                None => ViewMut::of(chunks),
+            };
+            for slots in slots.chunks(SLOTS_PER_CALL) {
+                let mut tensors = [View::of::<f32>(&[]); SLOTS_PER_CALL];
+                for (tensor, slot) in tensors.iter_mut().zip(slots) {
+                    *tensor = values(slot)?;
+                }
+                let (own, behind) = rest.split_at(slots.iter().map(num_chunks).sum());
+                device.sum_squares(&tensors[..slots.len()], own)?;
+                rest = behind;
             }
-            let (own, behind) = rest.split_at(slots.iter().map(num_chunks).sum());
-            device.sum_squares(&tensors[..slots.len()], own)?;
-            rest = behind;
-        }
+            Ok(())
+        };
+        let mut summed = Ok(());
+        device.replay(SECTION, &mut || summed = sum())?;
+        summed?;
         match on_device {
             Some(sums) => device.copy(sums.view(), ViewMut::of(chunks)),
             None => Ok(()),
@@ -199,6 +205,9 @@ impl GlobalNorm {
         self.tensors.iter().copied().zip(self.chunks.iter().copied())
     }
 }
+
+/// Number of the sums' section of a step: sections of passes have smaller ones.
+const SECTION: u64 = u64::MAX;
 
 /// Number of chunks of a slot.
 pub fn num_chunks(slot: &Slot) -> usize {

@@ -126,7 +126,8 @@ impl Samples {
         };
         let mode = Mode::Train { seed: 0, step: 0, loss_scale: LossScale::ONE };
         let mut loss = [0.0_f64];
-        let (microbatch, loss) = tokens.stage(device, block.io(), &microbatch, &mut loss)?;
+        tokens.copy_tokens(device, block.io(), (0, &microbatch))?;
+        let (microbatch, loss) = tokens.staged(&microbatch, &mut loss);
         let mut ctx = Context {
             device,
             microbatch: &microbatch,

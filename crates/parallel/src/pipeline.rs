@@ -9,24 +9,21 @@
 //! program has live, by the slot that the program names. The same holds for
 //! [`DeferredWeightGrads`].
 
-use crate::microbatch::{
-    Accelerator, Activations, BackwardPass, DeferredWeightGrads, SharedBuffers, Store,
-};
+mod section;
+
+use crate::microbatch::{Accelerator, Activations, DeferredWeightGrads, SharedBuffers, Store};
 use crate::recompute::RecomputePlan;
 use crate::stage_link::{Direction, Link, StageMessage};
 use crate::stages::Stages;
 use crate::tensor_parallel::TensorParallel;
 use crate::token_stage::TokenStage;
 use lockstep_comm::CommError;
-use lockstep_model::{
-    Block, Blueprint, Context, Grads, Microbatch, MicrobatchShape, Mode, Scratch,
-};
+use lockstep_model::{Blueprint, Microbatch, MicrobatchShape, Mode, Scratch};
 use lockstep_schedule::pipeline::{Pass, Task};
-use lockstep_schedule::step::{
-    BlockPass, Contents, Message, MessageKind, Program, TaskId, TaskOp, Use,
-};
+use lockstep_schedule::step::{BlockPass, Message, MessageKind, Program, TaskId, TaskOp};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::device::{Device, DualBuffer, Result as DeviceResult};
+use section::section_end;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -252,7 +249,13 @@ impl PipelineRank {
         let mut at_work: Option<(u32, Microbatch<'_>)> = None;
         let mut is_over = false;
         self.executed.clear();
-        for id in tasks.clone().map(TaskId) {
+        let on = self.accelerator.clone();
+        let device = on.as_deref().unwrap_or(job.cpu);
+        self.tokens.begin(device, job.num_microbatches)?;
+        let mut next = tasks.start;
+        while next < tasks.end {
+            let id = TaskId(next);
+            next += 1;
             // The task before has ended, however it did.
             if id.0 > tasks.start {
                 (job.done)(TaskId(id.0 - 1));
@@ -290,12 +293,13 @@ impl PipelineRank {
                     self.release(block as usize, microbatch as usize);
                 }
                 _ => {
-                    let pass = op.block_pass().expect("every other task of a micro-batch is one");
-                    if pass.part == 0 {
-                        self.block_pass(store, job, program, id, &input)?;
-                    }
+                    next = section_end(program, id, tasks.end);
+                    self.section(store, job, program, id.0..next, &input, device)?;
                 }
             }
+        }
+        for (microbatch, loss) in self.tokens.read_losses(device)? {
+            (job.loss)(microbatch as usize, loss);
         }
         self.link.settle()?;
         if !tasks.is_empty() {
@@ -353,81 +357,6 @@ impl PipelineRank {
         }
     }
 
-    /// Runs all parts of a pass through a block.
-    fn block_pass<S: Store>(
-        &mut self,
-        store: &mut S,
-        job: &mut Job<'_, '_>,
-        program: &Program,
-        id: TaskId,
-        input: &Microbatch<'_>,
-    ) -> Result<(), CommError> {
-        let op = program.tasks[id.0 as usize].op;
-        let pass = op.block_pass().expect("the caller has checked it");
-        let (chunk, index) = (pass.chunk as usize, pass.block as usize);
-        if job.mode != Mode::Evaluate {
-            self.keep(op, pass);
-        }
-        store.arrive(index)?;
-        let block = &*job.blueprint.blocks[index];
-        let is_last = index + 1 == job.blueprint.blocks.len();
-        let Self {
-            slots, deferred, shared, d_stream, tensor_parallel, tokens, accelerator, ..
-        } = self;
-        let num_slots = slots[chunk].len();
-        let slot = &mut slots[chunk][pass.microbatch as usize % num_slots];
-        let num_deferred = deferred[chunk].len().max(1);
-        let deferred = deferred[chunk].get_mut(pass.microbatch as usize % num_deferred);
-        tensor_parallel.begin_pass();
-        let Job { cpu, mode, scratch, .. } = job;
-        let cpu: &Cpu = cpu;
-        let device = accelerator.as_deref().unwrap_or(cpu);
-        let mut loss = [0.0_f64];
-        let (input, loss_view) = tokens.stage(device, block.io(), input, &mut loss)?;
-        let mut ctx = Context {
-            device,
-            microbatch: &input,
-            mode: *mode,
-            scratch,
-            collectives: tensor_parallel,
-            loss: loss_view,
-        };
-        let leaf = program.contents(program.last_part(id), &[Use::Add]).find_map(leaf_of);
-        match op {
-            TaskOp::Forward(_) => {
-                slot.forward(index, block, store.params(index)?, &mut ctx, shared)?;
-            }
-            TaskOp::Recompute(_) => {
-                slot.recompute(index, block, store.params(index)?, &mut ctx, shared)?;
-            }
-            TaskOp::InputGrad(_) => {
-                let mut pass = BackwardPass::InputGrad(deferred.expect("the program defers"));
-                let params = (store.params(index)?, Grads::none());
-                slot.backward(&mut pass, index, block, params, &mut ctx, shared, d_stream)?;
-            }
-            _ => {
-                let mut pass = match op {
-                    TaskOp::WeightGrad(_) => {
-                        BackwardPass::WeightGrad(deferred.expect("the program defers"))
-                    }
-                    _ => BackwardPass::Full,
-                };
-                let params = store.params_and_grads(cpu, index, leaf)?;
-                slot.backward(&mut pass, index, block, params, &mut ctx, shared, d_stream)?;
-            }
-        }
-        if is_last && sets_loss(op, block, input.shape, *mode) {
-            tokens.read_loss(device, &mut loss)?;
-            (job.loss)(pass.microbatch as usize, loss[0]);
-        }
-        self.tensor_parallel.check()?;
-        self.tensor_parallel.assert_calls(program, id);
-        if matches!(op, TaskOp::Backward(_) | TaskOp::WeightGrad(_)) {
-            store.finish_grads(cpu, index)?;
-        }
-        Ok(())
-    }
-
     /// Frees the slot of a micro-batch at a stage of which no block is trained.
     fn release(&mut self, block: usize, microbatch: usize) {
         let (chunk, slot) = self.slot(self.stages.stage_of(block), microbatch as u32);
@@ -468,23 +397,6 @@ impl PipelineRank {
                 assert_eq!(kept[at].take(), Some(task.microbatch), "it went forward");
             }
         }
-    }
-}
-
-/// Whether a pass through the last block sets the loss.
-fn sets_loss(op: TaskOp, block: &dyn Block, shape: MicrobatchShape, mode: Mode) -> bool {
-    let is_deferred = mode != Mode::Evaluate && block.defers_loss(shape);
-    match op {
-        TaskOp::Forward(_) => !is_deferred,
-        TaskOp::Backward(_) | TaskOp::InputGrad(_) => is_deferred,
-        _ => false,
-    }
-}
-
-const fn leaf_of(contents: Contents) -> Option<u32> {
-    match contents {
-        Contents::Leaf { number } => Some(number),
-        _ => None,
     }
 }
 

@@ -121,6 +121,11 @@ impl WholeWeights {
         bucket: usize,
         overlap: &mut Overlap,
     ) -> Result<(), CommError> {
+        if self.data[bucket].is_on_accelerator() && overlap.comm().group_size() == 1 {
+            // One rank has stepped all of them, which need not leave the device.
+            self.runs[bucket].clear();
+            return Ok(());
+        }
         let buffers = (mem::take(&mut self.data[bucket]), mem::take(&mut self.runs[bucket]));
         let gather = |comm: &Comm, (data, runs): &mut RunsOfBucket| {
             let mut runs = runs.drain(..);

@@ -47,7 +47,11 @@ pub(crate) fn accelerator_at(
     world: &World,
     local_rank: usize,
 ) -> Result<Option<Arc<dyn Device>>, TrainError> {
-    Ok(open_accelerator(choice(recipe)?, local_rank, kernel_cache::open(world))?)
+    let accelerator = open_accelerator(choice(recipe)?, local_rank, kernel_cache::open(world))?;
+    if let Some(accelerator) = &accelerator {
+        accelerator.set_replay(recipe.run.graphs);
+    }
+    Ok(accelerator)
 }
 
 /// The accelerator that a recipe trains on.

@@ -244,6 +244,9 @@ impl StepLog {
             loss_scale: record.loss_scale.map(|scale| f64::from(scale.factor())),
             zeroed_fraction: record.loss_scale.map(|_| zeroed_fraction),
         });
+        if let Some(message) = replica.accelerator().and_then(|device| device.take_warning()) {
+            self.telemetry.record(&Event::Warning { message });
+        }
         if let Some(rate) = self.watch.record(record.verdict == Verdict::Overflow) {
             let message = overflow_warning(rate);
             self.telemetry.record(&Event::Warning { message });

@@ -63,6 +63,10 @@ topic! {
         /// cuda gives the workers of a host its CUDA devices in turn, cuda:N all of them device N.
         device: DeviceChoice = "auto";
 
+        /// Whether a CUDA device queues the operations of a pass that repeats as a CUDA graph, by
+        /// one call; without effect on the CPU.
+        graphs: bool = true;
+
         /// Run folder; empty creates a new one under runs.
         dir: String = "";
 

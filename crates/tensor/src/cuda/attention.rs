@@ -5,6 +5,7 @@
 
 use super::Cuda;
 use super::attention_plans::{Addresses, GradientAddresses};
+use super::commands::KernelArg;
 use super::launch::launch;
 use super::programs::{Grid, Program, Source};
 use crate::attention::{Dropout, Heads, Shape};
@@ -40,6 +41,9 @@ struct KernelShape {
     kv_heads: u32,
 }
 
+// SAFETY: no padding.
+unsafe impl KernelArg for KernelShape {}
+
 /// `Dropout` of the kernels.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -52,7 +56,11 @@ struct KernelDropout {
     heads: u32,
     first_head: u32,
     sequences: u32,
+    padding: u32,
 }
+
+// SAFETY: no padding but that which is named.
+unsafe impl KernelArg for KernelDropout {}
 
 impl KernelDropout {
     fn new(dropout: Option<&Dropout>) -> Self {
@@ -67,6 +75,7 @@ impl KernelDropout {
                 heads: 1,
                 first_head: 0,
                 sequences,
+                padding: 0,
             };
         };
         let mask = DropoutMask { key: dropout.key, rate: dropout.rate };
@@ -81,6 +90,7 @@ impl KernelDropout {
             heads: num as u32,
             first_head: first as u32,
             sequences: sequences as u32,
+            padding: 0,
         }
     }
 }

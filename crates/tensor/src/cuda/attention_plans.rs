@@ -200,7 +200,18 @@ fn parse(line: &str) -> Option<(Problem, Option<usize>)> {
     Some((problem, Some(index.strip_prefix(' ')?.parse().ok()?)))
 }
 
+/// A call of the library.
+#[derive(Clone, PartialEq)]
+pub(super) struct AttentionCall {
+    problem: Problem,
+    addresses: Addresses,
+    gradients: Option<GradientAddresses>,
+    scale: f32,
+    workspace: u64,
+}
+
 /// Addresses of a call: queries, keys and values, output, log-sum-exp.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Addresses {
     pub(super) qkv: [u64; 3],
     pub(super) out: u64,
@@ -209,6 +220,7 @@ pub(super) struct Addresses {
 
 /// Further addresses of a backward call: the gradient of the output, a number for each query, and
 /// the gradients of queries, keys and values.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct GradientAddresses {
     pub(super) dout: u64,
     pub(super) delta: u64,
@@ -237,25 +249,55 @@ impl Cuda {
         };
         let problem =
             Problem::new(gradients.is_some(), dtype, shape, strides.map(|stride| stride as usize));
-        let values = [shape.scale(), f32::NEG_INFINITY, 1.0];
-        let queued = plans.with_plan(&self.context, &problem, |cudnn, plan| {
-            self.context.activate()?;
-            self.with_scratch(WORKSPACE_SLOT, plan.workspace_bytes, |workspace| {
-                let queue = || {
-                    for tensors in parts(&problem, addresses, gradients, &values) {
-                        // SAFETY: the caller guarantees the memory of all parts; values live here.
-                        unsafe { plan.execute(cudnn, &tensors, workspace)? };
-                    }
-                    Ok(())
-                };
-                let name = match gradients {
-                    None => "attention_forward (cuDNN)",
-                    Some(_) => "attention_backward (cuDNN)",
-                };
-                self.recorder.around(|| (Operation::Kernel(name, dtype), None), queue)
-            })
+        let bytes = |_: &Cudnn, plan: &Plan| Ok(plan.workspace_bytes);
+        let Some(bytes) = plans.with_plan(&self.context, &problem, bytes)? else {
+            return Ok(false);
+        };
+        let (addresses, gradients, scale) = (*addresses, gradients.copied(), shape.scale());
+        let name = match gradients {
+            None => "attention_forward (cuDNN)",
+            Some(_) => "attention_backward (cuDNN)",
+        };
+        // The plans are not locked here: commands that were held back may need them.
+        self.with_scratch(WORKSPACE_SLOT, bytes, |workspace| {
+            let call = AttentionCall { problem, addresses, gradients, scale, workspace };
+            let operation = || (Operation::Kernel(name, dtype), None);
+            // SAFETY: the caller guarantees the memory.
+            unsafe { self.submit_attention(call, operation) }
         })?;
-        Ok(queued.is_some())
+        Ok(true)
+    }
+
+    /// Queues a call that has a plan on a stream.
+    ///
+    /// # Safety
+    /// As that of [`Self::attend_by_cudnn`].
+    pub(super) unsafe fn execute_attention(
+        &self,
+        call: &AttentionCall,
+        stream: Handle,
+    ) -> Result<()> {
+        let AttentionCall { problem, addresses, gradients, scale, workspace } = call;
+        let plans = self.attention_plans.as_ref().expect("the call has a plan");
+        let values = [*scale, f32::NEG_INFINITY, 1.0];
+        let queued = plans.with_plan(&self.context, problem, |cudnn, plan| {
+            let queue = || {
+                for tensors in parts(problem, addresses, gradients.as_ref(), &values) {
+                    // SAFETY: the caller guarantees the memory of all parts; values live here.
+                    unsafe { plan.execute(cudnn, &tensors, *workspace)? };
+                }
+                Ok(())
+            };
+            if stream == self.context.stream {
+                return queue();
+            }
+            cudnn.set_stream(stream)?;
+            let queued = queue();
+            cudnn.set_stream(self.context.stream)?;
+            queued
+        })?;
+        assert!(queued.is_some(), "the call has a plan");
+        Ok(())
     }
 }
 

@@ -94,7 +94,7 @@ pub(super) struct Candidate {
 }
 
 /// An operand in memory: address, distance between rows, and whether it is the transpose.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Operand {
     pub(super) address: u64,
     pub(super) row_stride: usize,
@@ -112,6 +112,7 @@ pub(super) enum Fused {
 
 /// `c (= or +=) a b` with m x k and k x n operands of one type; or `c = a b` plus a dense matrix of
 /// the type of `c`.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) shape: (usize, usize, usize),
     pub(super) dtype: Dtype,

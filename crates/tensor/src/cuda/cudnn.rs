@@ -83,10 +83,15 @@ impl Cudnn {
         let code = unsafe { (loaded.functions.create)(&raw mut handle) };
         loaded.check("cudnnCreate", code)?;
         let cudnn = Self { loaded: *loaded, handle };
-        // SAFETY: both handles are valid.
-        let code = unsafe { (loaded.functions.set_stream)(handle, stream) };
-        loaded.check("cudnnSetStream", code)?;
+        cudnn.set_stream(stream)?;
         Ok(cudnn)
+    }
+
+    /// Queues on another stream from now on.
+    pub(super) fn set_stream(&self, stream: Handle) -> Result<()> {
+        // SAFETY: both handles are valid.
+        let code = unsafe { (self.loaded.functions.set_stream)(self.handle, stream) };
+        self.loaded.check("cudnnSetStream", code)
     }
 
     /// Creates an empty descriptor.

@@ -7,6 +7,7 @@ use crate::device::view::{Allocation, Place};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{self, ThreadId};
 
 /// File of the driver.
 const DRIVER: &str = "libcuda.so.1";
@@ -40,6 +41,12 @@ functions! {
         stream_destroy = c"cuStreamDestroy_v2" (Handle);
         stream_synchronize = c"cuStreamSynchronize" (Handle);
         stream_wait = c"cuStreamWaitEvent" (Handle, Handle, c_uint);
+        begin_capture = c"cuStreamBeginCapture_v2" (Handle, c_int);
+        end_capture = c"cuStreamEndCapture" (Handle, *mut Handle);
+        graph_instantiate = c"cuGraphInstantiateWithFlags" (*mut Handle, Handle, u64);
+        graph_launch = c"cuGraphLaunch" (Handle, Handle);
+        graph_destroy = c"cuGraphDestroy" (Handle);
+        graph_exec_destroy = c"cuGraphExecDestroy" (Handle);
         event_create = c"cuEventCreate" (*mut Handle, c_uint);
         event_destroy = c"cuEventDestroy_v2" (Handle);
         event_record = c"cuEventRecord" (Handle, Handle);
@@ -197,6 +204,8 @@ pub(super) struct Context {
     pub(super) stream: Handle,
     /// First failure that could not be returned.
     failure: OnceLock<DeviceError>,
+    /// Thread that runs a section whose commands may be held back.
+    section: Mutex<Option<ThreadId>>,
     allocated: Mutex<Allocated>,
 }
 
@@ -241,6 +250,7 @@ impl Context {
             handle,
             stream,
             failure: OnceLock::new(),
+            section: Mutex::default(),
             allocated: Mutex::default(),
         })
     }
@@ -248,6 +258,11 @@ impl Context {
     /// Keeps the first failure that could not be returned.
     pub(super) fn keep_failure(&self, error: DeviceError) {
         let _ = self.failure.set(error);
+    }
+
+    /// Sets the thread that runs a section whose commands may be held back.
+    pub(super) fn set_section(&self, owner: Option<ThreadId>) {
+        *self.section.lock().expect("no owner of the lock panics") = owner;
     }
 
     /// Makes this context that of the calling thread; returns a failure that was kept.
@@ -272,7 +287,7 @@ impl Context {
     }
 
     /// Waits for all work before memory is released, after a failure too; errors have no reader.
-    fn drain(&self) {
+    pub(super) fn drain(&self) {
         // SAFETY: the context and its stream are ours.
         unsafe {
             (self.driver.set_context)(self.handle);
@@ -343,6 +358,12 @@ impl Allocation for DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
+        let section = *self.context.section.lock().expect("no owner of the lock panics");
+        if section == Some(thread::current().id()) {
+            let reason = "inside a section whose commands may be held back".to_owned();
+            let operation = "release of memory";
+            self.context.keep_failure(DeviceError::Unsupported { operation, reason });
+        }
         // Queued work may still use the memory.
         self.context.drain();
         self.context.allocated.lock().expect("no owner of the lock panics").now -= self.size;

@@ -1,7 +1,7 @@
 //! Flat buffers on a CUDA device: sums, conversions, checks and optimizer steps.
 
 use super::Cuda;
-use super::driver::Context;
+use super::commands::KernelArg;
 use super::launch::{launch, type_code};
 use super::programs::{Program, Source};
 use crate::device::error::Result;
@@ -20,11 +20,18 @@ const SQUARED_TENSORS: usize = 128;
 
 /// Tensors of a launch, as its kernel has them: addresses, lengths, and chunks before each.
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct SquaredTensors {
     address: [u64; SQUARED_TENSORS],
     len: [u64; SQUARED_TENSORS],
     first_chunk: [u32; SQUARED_TENSORS],
 }
+
+// SAFETY: no padding.
+unsafe impl KernelArg for SquaredTensors {}
+
+// SAFETY: no padding.
+unsafe impl KernelArg for Moments {}
 
 const OPTIMIZER: Program = Program::new(Source::Optimizer, Dtype::F32);
 
@@ -144,11 +151,8 @@ impl FlatBuffers for Cuda {
         let (grid, mut first) = (self.over(x.len()), u64::MAX);
         let x = self.read(&x, x.dtype())?;
         self.with_scratch(0, size_of::<u64>(), |address| {
-            self.context.activate()?;
-            let Context { driver, stream, .. } = &*self.context;
             // SAFETY: the scratch memory has these bytes; the kernel lowers the largest number.
-            let code = unsafe { (driver.set_bytes)(address, 0xff, size_of::<u64>(), *stream) };
-            self.context.check("cuMemsetD8Async", code)?;
+            unsafe { self.set_bytes(Dtype::U64, address, 0xff, size_of::<u64>())? };
             launch!(self, program, "first_non_finite", grid, x, n, address)?;
             // SAFETY: both sides have these bytes.
             unsafe { self.download(address, (&raw mut first).cast(), size_of::<u64>()) }

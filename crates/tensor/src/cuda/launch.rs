@@ -1,8 +1,10 @@
 //! Launch of kernels on checked operands.
 
 use super::Cuda;
-use super::programs::Grid;
+use super::commands::Command;
+use super::programs::{Grid, Program};
 use crate::device::error::{DeviceError, Result};
+use crate::device::profile::Operation;
 use crate::device::view::{Dtype, Place, View, ViewMut};
 
 /// Launches a kernel of a program: `launch!(cuda, program, "name", grid, arguments …)`. Arguments
@@ -12,12 +14,7 @@ macro_rules! launch {
         // SAFETY: the arguments are those of the kernel, and operands were checked to have the
         // shapes that it accesses.
         unsafe {
-            $cuda.programs.launch(
-                $program,
-                $name,
-                $grid,
-                &mut [$($crate::cuda::programs::arg(&$arg)),*],
-            )
+            $cuda.launch($program, $name, $grid, &[$($crate::cuda::commands::arg(&$arg)),*])
         }
     }};
 }
@@ -31,6 +28,43 @@ const PER_THREAD: usize = 8;
 const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
 
 impl Cuda {
+    /// Queues one kernel.
+    ///
+    /// # Safety
+    /// `args` must be those of the kernel, and its accesses must stay inside borrowed memory.
+    pub(super) unsafe fn launch(
+        &self,
+        program: Program,
+        name: &'static str,
+        grid: Grid,
+        args: &[&[u8]],
+    ) -> Result<()> {
+        let (x, y, z) = grid.blocks;
+        if x * y * z == 0 {
+            return Ok(());
+        }
+        let kernel = Command::Kernel(self.programs.kernel(program, name, grid, args)?);
+        // SAFETY: the caller guarantees the arguments.
+        unsafe { self.submit(kernel, || (Operation::Kernel(name, program.dtype), None)) }
+    }
+
+    /// Sets bytes of this device.
+    ///
+    /// # Safety
+    /// The bytes must be those of borrowed memory.
+    pub(super) unsafe fn set_bytes(
+        &self,
+        dtype: Dtype,
+        address: u64,
+        value: u8,
+        bytes: usize,
+    ) -> Result<()> {
+        let name = if value == 0 { "zero" } else { "set bytes" };
+        let operation = || (Operation::Kernel(name, dtype), Some(bytes as u64));
+        // SAFETY: the caller guarantees the memory.
+        unsafe { self.submit(Command::SetBytes { address, value, bytes }, operation) }
+    }
+
     /// Grid of an elementwise kernel over `n` elements.
     pub(super) fn over(&self, n: usize) -> Grid {
         let most = self.num_multiprocessors * BLOCKS_PER_MULTIPROCESSOR;

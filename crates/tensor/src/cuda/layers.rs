@@ -3,7 +3,7 @@
 mod norm;
 
 use super::Cuda;
-use super::driver::Context;
+use super::commands::KernelArg;
 use super::launch::{launch, type_code};
 use super::programs::{Grid, Program, Source};
 use crate::device::error::Result;
@@ -29,6 +29,9 @@ struct KernelKey {
     stream: u64,
 }
 
+// SAFETY: no padding.
+unsafe impl KernelArg for KernelKey {}
+
 /// `Rotation` of the kernels.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -41,7 +44,11 @@ struct KernelRotation {
     tokens_per_sequence: u64,
     first_position: u64,
     sign: f32,
+    padding: u32,
 }
+
+// SAFETY: no padding but that which is named.
+unsafe impl KernelArg for KernelRotation {}
 
 /// Terms of a column sum.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -231,6 +238,7 @@ impl Layers for Cuda {
             tokens_per_sequence: count(rotation.tokens_per_sequence),
             first_position: count(rotation.first_position),
             sign: if rotation.inverse { -1.0 } else { 1.0 },
+            padding: 0,
         };
         let program = Program::new(Source::Pointwise, dtype);
         let (angles, rows) = (self.read(&angles, Dtype::F32)?, self.write(&rows, dtype)?);
@@ -372,11 +380,8 @@ impl Layers for Cuda {
         self.with_scratch(0, len * size_of::<u32>(), |heads| {
             let many = heads + 4 * rows;
             let next = many + 4 * (1 + num_tokens / FEW_TOKENS) as u64;
-            self.context.activate()?;
-            let Context { driver, stream, .. } = &*self.context;
             // SAFETY: the scratch memory has these bytes. No row has a token; a number of -1.
-            let code = unsafe { (driver.set_bytes)(heads, 0xff, 4 * (table_rows + 1), *stream) };
-            self.context.check("cuMemsetD8Async", code)?;
+            unsafe { self.set_bytes(Dtype::U32, heads, 0xff, 4 * (table_rows + 1))? };
             let grid = Self::by_items(num_tokens);
             launch!(self, program, "link_tokens", grid, ids, tokens, first, rows, heads, next)?;
             let grid = Self::by_rows(table_rows, width);

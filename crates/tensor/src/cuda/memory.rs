@@ -1,7 +1,8 @@
 //! Memory, copies and events on a CUDA device.
 
 use super::Cuda;
-use super::driver::{Context, Copy2d, CudaEvent, DeviceMemory};
+use super::commands::Command;
+use super::driver::{CudaEvent, DeviceMemory};
 use super::launch::launch;
 use super::programs::{Program, Source};
 use super::staging::Staging;
@@ -30,6 +31,8 @@ impl Cuda {
         bytes: usize,
         body: impl FnOnce(&mut Staging) -> Result<()>,
     ) -> Result<()> {
+        self.interrupt()?;
+        self.context.activate()?;
         let mut place = self.staging[direction].lock().expect("no copy panics");
         let mut staging = place.take().map_or_else(|| Staging::new(&self.context), Ok)?;
         let direction = [Transfer::ToDevice, Transfer::ToHost][direction];
@@ -73,7 +76,6 @@ impl Memory for Cuda {
         if from.is_empty() {
             return Ok(());
         }
-        self.context.activate()?;
         let (bytes, dtype) = (from.num_bytes(), from.dtype());
         match (from.place(), to.as_view().place()) {
             (Place::Host, Place::Host) => {
@@ -95,15 +97,10 @@ impl Memory for Cuda {
             }
             (Place::Cuda(_), Place::Cuda(_)) => {
                 let (source, target) = (self.read(&from, dtype)?, self.write(&to, dtype)?);
-                let Context { driver, stream, .. } = &*self.context;
-                self.recorder.around(
-                    || (Operation::Copy(Transfer::Inside), Some(2 * bytes as u64)),
-                    || {
-                        // SAFETY: both sides have this size, on this device.
-                        let code = unsafe { (driver.copy_inside)(target, source, bytes, *stream) };
-                        self.context.check("cuMemcpyDtoDAsync", code)
-                    },
-                )
+                let operation = || (Operation::Copy(Transfer::Inside), Some(2 * bytes as u64));
+                let copy = Command::Copy { from: source, to: target, bytes };
+                // SAFETY: both sides have this size, on this device.
+                unsafe { self.submit(copy, operation) }
             }
         }
     }
@@ -119,46 +116,32 @@ impl Memory for Cuda {
         if rows * cols == 0 {
             return Ok(());
         }
-        self.context.activate()?;
         let (dtype, size) = (from.dtype(), from.dtype().size());
-        let source = (self.read(&from, dtype)?, from_stride * size);
-        let target = (self.write(&to, dtype)?, to_stride * size);
-        let copy = Copy2d::inside(source, target, cols * size, rows);
-        let Context { driver, stream, .. } = &*self.context;
-        self.recorder.around(
-            || (Operation::Copy(Transfer::Rows), Some(2 * (rows * cols * size) as u64)),
-            || {
-                // SAFETY: the rows are inside both operands, which were checked.
-                let code = unsafe { (driver.copy_2d)(&raw const copy, *stream) };
-                self.context.check("cuMemcpy2DAsync", code)
-            },
-        )
+        let from = (self.read(&from, dtype)?, from_stride * size);
+        let to = (self.write(&to, dtype)?, to_stride * size);
+        let copy = Command::CopyRows { from, to, width: cols * size, rows };
+        let bytes = Some(2 * (rows * cols * size) as u64);
+        // SAFETY: the rows are inside both operands, which were checked.
+        unsafe { self.submit(copy, || (Operation::Copy(Transfer::Rows), bytes)) }
     }
 
     fn fill(&self, to: ViewMut<'_>, value: f32) -> Result<()> {
         let (program, n) = (Program::new(Source::Pointwise, to.dtype()), to.len() as u64);
         let x = self.write(&to, to.dtype())?;
         if value.to_bits() == 0 && n > 0 {
-            let bytes = to.as_view().num_bytes();
-            let Context { driver, stream, .. } = &*self.context;
-            self.context.activate()?;
-            return self.recorder.around(
-                || (Operation::Kernel("zero", to.dtype()), Some(bytes as u64)),
-                || {
-                    // SAFETY: the target has these bytes on this device.
-                    let code = unsafe { (driver.set_bytes)(x, 0, bytes, *stream) };
-                    self.context.check("cuMemsetD8Async", code)
-                },
-            );
+            // SAFETY: the target has these bytes on this device.
+            return unsafe { self.set_bytes(to.dtype(), x, 0, to.as_view().num_bytes()) };
         }
         launch!(self, program, "fill", self.over(to.len()), x, n, value)
     }
 
     fn synchronize(&self) -> Result<()> {
+        self.interrupt()?;
         self.context.synchronize()
     }
 
     fn record(&self) -> Result<Event> {
+        self.interrupt()?;
         let event = CudaEvent::new(&self.context, 0)?;
         event.record()?;
         Ok(Event(Some(Box::new(event))))
@@ -166,6 +149,7 @@ impl Memory for Cuda {
 
     fn wait(&self, event: &Event) -> Result<()> {
         let Some(event) = of_cuda(event) else { return Ok(()) };
+        self.interrupt()?;
         self.context.activate()?;
         // SAFETY: both handles are valid.
         let code =
@@ -183,6 +167,18 @@ impl Memory for Cuda {
         let (Some(first), Some(second)) = (of_cuda(start), of_cuda(end)) else { return Ok(None) };
         self.wait_on_host(end)?;
         first.until(second).map(Some)
+    }
+
+    fn replay(&self, key: u64, body: &mut dyn FnMut()) -> Result<()> {
+        self.run_section(key, body)
+    }
+
+    fn set_replay(&self, is_on: bool) {
+        self.lock_replay().set(is_on);
+    }
+
+    fn take_warning(&self) -> Option<String> {
+        self.warning.lock().expect("no owner of the lock panics").take()
     }
 
     fn start_profile(&self) {

@@ -11,7 +11,8 @@
 //! - `library`, `driver`, `nvrtc`, `cublas_lt`, `cudnn`: the libraries, as tables of function
 //!   pointers; `algorithms`: the list of chosen products; `cudnn_graph`, `cudnn_attention`,
 //!   `attention_plans`: attention by cuDNN, where it is installed.
-//! - `programs`: sources, machine code and launches; `staging`: pinned memory; `recorder`:
+//! - `programs`: sources and machine code; `commands`, `replay`, `graph`: work of the stream as
+//!   values, sequences that repeat, and CUDA graphs of them; `staging`: pinned memory; `recorder`:
 //!   profiles.
 //! - `memory`, `products`, `attention`, `layers`, `losses`, `flat`: the operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
@@ -20,12 +21,14 @@
 mod algorithms;
 mod attention;
 mod attention_plans;
+mod commands;
 mod cublas_lt;
 mod cudnn;
 mod cudnn_attention;
 mod cudnn_graph;
 mod driver;
 mod flat;
+mod graph;
 mod launch;
 mod layers;
 mod library;
@@ -35,6 +38,7 @@ mod nvrtc;
 mod products;
 mod programs;
 mod recorder;
+mod replay;
 mod staging;
 
 use crate::attention::Shape;
@@ -42,11 +46,14 @@ use crate::device::error::{DeviceError, Result};
 use crate::device::kernel_cache::{KernelCache, NoCache};
 use crate::gemm::Precision;
 use attention_plans::AttentionPlans;
+use commands::Command;
 use cublas_lt::CublasLt;
 use driver::{Context, Description, DeviceMemory, Driver};
+use graph::Graph;
 use nvrtc::Nvrtc;
 use programs::Programs;
 use recorder::Recorder;
+use replay::Replay;
 use staging::Staging;
 use std::sync::{Arc, Mutex};
 
@@ -62,7 +69,7 @@ pub struct Cuda {
     num_multiprocessors: usize,
     programs: Programs,
     blas: CublasLt,
-    /// Times of operations; the programs and the library have it too.
+    /// Times of operations; the library has it too.
     recorder: Arc<Recorder>,
     /// Attention by cuDNN, if it is installed and fits the device.
     attention_plans: Option<AttentionPlans>,
@@ -71,6 +78,9 @@ pub struct Cuda {
     scratch: [Mutex<Option<Scratch>>; 4],
     /// Pinned memory of copies from the host, and of those to it; allocated at the first copy.
     staging: [Mutex<Option<Staging>>; 2],
+    /// Sequences of commands that repeat, and why there are none any more.
+    replay: Mutex<Replay<Command, Graph>>,
+    warning: Mutex<Option<String>>,
     /// Last, so that everything above is released before it.
     context: Arc<Context>,
 }
@@ -141,7 +151,7 @@ pub fn open_with_cache(index: usize, cache: Arc<dyn KernelCache>) -> Result<Cuda
     let context = Arc::new(Context::open(&driver, &device)?);
     let recorder = Arc::new(Recorder::new(&context));
     Ok(Cuda {
-        programs: Programs::new(&context, &recorder, device.capability, nvrtc, cache),
+        programs: Programs::new(&context, device.capability, nvrtc, cache),
         blas: CublasLt::new(blas, device.capability, &recorder)?,
         recorder,
         attention_plans: AttentionPlans::load(device.capability),
@@ -150,6 +160,8 @@ pub fn open_with_cache(index: usize, cache: Arc<dyn KernelCache>) -> Result<Cuda
         num_multiprocessors: device.num_multiprocessors,
         scratch: <[Mutex<_>; 4]>::default(),
         staging: <[Mutex<_>; 2]>::default(),
+        replay: Mutex::default(),
+        warning: Mutex::default(),
         context,
     })
 }
@@ -167,6 +179,8 @@ impl Cuda {
         let address = match &*scratch {
             Some(scratch) if scratch.bytes >= bytes => scratch.memory.address,
             _ => {
+                // Commands that were held back may use the memory that is released.
+                self.interrupt()?;
                 *scratch = None;
                 let memory = DeviceMemory::new(&self.context, bytes)?;
                 let address = memory.address;

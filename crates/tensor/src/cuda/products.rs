@@ -82,6 +82,7 @@ impl Products for Cuda {
     }
 
     fn set_product_algorithms(&self, algorithms: &str) -> Result<()> {
+        self.lock_replay().forget();
         let (products, plans) = attention_plans::split_list(algorithms);
         self.blas.set_algorithms(products)?;
         if products.is_empty() {
@@ -298,9 +299,8 @@ impl Cuda {
                         residual,
                         fused,
                     };
-                    self.context.activate()?;
                     // SAFETY: operands were checked to have these shapes.
-                    unsafe { self.blas.multiply(&call, workspace, self.context.stream) }
+                    unsafe { self.submit_product(call, workspace) }
                 })
             })
         })

@@ -1,15 +1,14 @@
 //! Our own kernels: sources in the binary, compiled at first use, cached machine code.
 
+use super::commands::Kernel;
 use super::driver::{Context, Handle};
 use super::nvrtc::Nvrtc;
-use super::recorder::Recorder;
 use crate::device::error::{DeviceError, Result};
 use crate::device::kernel_cache::KernelCache;
-use crate::device::profile::Operation;
 use crate::device::view::Dtype;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::ffi::{CString, c_uint, c_void};
+use std::ffi::CString;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
 
@@ -70,19 +69,9 @@ pub(super) struct Grid {
     pub(super) shared_bytes: usize,
 }
 
-/// Dynamic shared memory above this needs a permission.
-const SHARED_BYTES_FREE: usize = 48 * 1024;
-const ATTRIBUTE_SHARED_BYTES: i32 = 8;
-
-/// Address of a kernel's argument.
-pub(super) fn arg<T>(x: &T) -> *mut c_void {
-    (&raw const *x).cast_mut().cast()
-}
-
 /// Loaded programs of a device.
 pub(super) struct Programs {
     context: Arc<Context>,
-    recorder: Arc<Recorder>,
     arch: String,
     cache: Arc<dyn KernelCache>,
     nvrtc: Nvrtc,
@@ -100,54 +89,25 @@ unsafe impl Send for Module {}
 impl Programs {
     pub(super) fn new(
         context: &Arc<Context>,
-        recorder: &Arc<Recorder>,
         (major, minor): (i32, i32),
         nvrtc: Nvrtc,
         cache: Arc<dyn KernelCache>,
     ) -> Self {
-        let (context, recorder) = (Arc::clone(context), Arc::clone(recorder));
-        let (arch, modules) = (format!("sm_{major}{minor}"), Mutex::default());
-        Self { context, recorder, arch, cache, nvrtc, modules }
+        let (context, arch) = (Arc::clone(context), format!("sm_{major}{minor}"));
+        Self { context, arch, cache, nvrtc, modules: Mutex::default() }
     }
 
-    /// Queues one kernel.
-    ///
-    /// # Safety
-    /// `args` must be those of the kernel, and its accesses must stay inside borrowed memory.
-    pub(super) unsafe fn launch(
+    /// A kernel with its arguments.
+    pub(super) fn kernel(
         &self,
         program: Program,
         name: &'static str,
         grid: Grid,
-        args: &mut [*mut c_void],
-    ) -> Result<()> {
+        args: &[&[u8]],
+    ) -> Result<Kernel> {
         let (x, y, z) = grid.blocks;
-        if x * y * z == 0 {
-            return Ok(());
-        }
-        self.context.activate()?;
         let function = self.function(program, name)?;
-        let driver = &self.context.driver;
-        let shared = grid.shared_bytes;
-        if shared > SHARED_BYTES_FREE {
-            // SAFETY: a valid function.
-            let code = unsafe {
-                (driver.function_attribute)(function, ATTRIBUTE_SHARED_BYTES, shared as i32)
-            };
-            driver.check("cuFuncSetAttribute", code)?;
-        }
-        let [x, y, z, threads, shared] =
-            [x, y, z, grid.threads, shared].map(|count| count as c_uint);
-        let launch = || {
-            // SAFETY: the caller guarantees the arguments; the stream is that of this context.
-            let code = unsafe {
-                let stream = self.context.stream;
-                let args = args.as_mut_ptr();
-                (driver.launch)(function, x, y, z, threads, 1, 1, shared, stream, args, null_mut())
-            };
-            driver.check("cuLaunchKernel", code)
-        };
-        self.recorder.around(|| (Operation::Kernel(name, program.dtype), None), launch)
+        Ok(Kernel::new(function, ([x, y, z], grid.threads, grid.shared_bytes), args))
     }
 
     fn function(&self, program: Program, name: &'static str) -> Result<Handle> {
@@ -156,6 +116,7 @@ impl Programs {
         let module = match modules.entry(program) {
             Entry::Occupied(module) => module.into_mut(),
             Entry::Vacant(place) => {
+                self.context.activate()?;
                 let (code, mut handle) = (self.machine_code(program)?, null_mut());
                 // SAFETY: the image is a whole program; the driver copies it.
                 let status = unsafe { (driver.module_load)(&raw mut handle, code.as_ptr().cast()) };
@@ -166,6 +127,7 @@ impl Programs {
         if let Some(function) = module.functions.get(name) {
             return Ok(*function);
         }
+        self.context.activate()?;
         let (symbol, mut function) = (CString::new(name).expect("a name"), null_mut());
         // SAFETY: the module is loaded, the name a string.
         let status =

@@ -42,6 +42,11 @@ impl Recorder {
         self.is_on.store(true, Ordering::Relaxed);
     }
 
+    /// Whether a profile is recorded.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
     /// Ends the profile, and waits for its operations.
     pub(super) fn take(&self) -> Result<Vec<OperationTime>> {
         self.is_on.store(false, Ordering::Relaxed);
@@ -61,7 +66,7 @@ impl Recorder {
         operation: impl FnOnce() -> (Operation, Option<u64>),
         queue: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        if !self.is_on.load(Ordering::Relaxed) {
+        if !self.is_on() {
             return queue();
         }
         // The lock is not held while `queue` runs: a download waits for the device there.

@@ -68,6 +68,22 @@ pub trait Memory: Send + Sync {
     /// Seconds between two events, where the device measures them; waits for the second.
     fn seconds_between(&self, start: &Event, end: &Event) -> Result<Option<f64>>;
 
+    /// Calls `body` once, which queues operations. Where the device can, those of a later call with
+    /// the same key are queued at once, if they are exactly the operations and operands of an
+    /// earlier call; `body` runs in any case. Buffers that `body` uses must not be released in it.
+    fn replay(&self, _key: u64, body: &mut dyn FnMut()) -> Result<()> {
+        body();
+        Ok(())
+    }
+
+    /// Sets whether [`Self::replay`] queues operations at once, where the device can.
+    fn set_replay(&self, _is_on: bool) {}
+
+    /// Takes what the user should know about the device, once.
+    fn take_warning(&self) -> Option<String> {
+        None
+    }
+
     /// Starts to record the time of every operation, where the device can.
     fn start_profile(&self) {}
 

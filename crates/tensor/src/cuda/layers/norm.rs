@@ -1,6 +1,7 @@
 //! Norms on a CUDA device: checks of operands, choice of the kernel.
 
 use crate::cuda::Cuda;
+use crate::cuda::commands::KernelArg;
 use crate::cuda::launch::{launch, type_code};
 use crate::cuda::programs::{Grid, Program, Source};
 use crate::device::error::{DeviceError, Result};
@@ -26,6 +27,9 @@ pub(super) struct Partials {
     rows: u64,
 }
 
+// SAFETY: no padding.
+unsafe impl KernelArg for Partials {}
+
 /// Checked parameters of a norm: `Norm` of the kernels.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -33,9 +37,13 @@ pub(super) struct NormOperands {
     weight: u64,
     bias: u64,
     weight_type: i32,
+    padding: u32,
     pub(super) rows: u64,
     pub(super) width: u64,
 }
+
+// SAFETY: no padding but that which is named.
+unsafe impl KernelArg for NormOperands {}
 
 impl NormOperands {
     /// Addresses of means and factors.
@@ -86,7 +94,8 @@ impl Cuda {
             }
         };
         let (weight, weight_type) = (self.read(&norm.weight, dtype)?, type_code(dtype)?);
-        Ok(NormOperands { weight, bias, weight_type, rows: rows as u64, width: width as u64 })
+        let (padding, rows, width) = (0, rows as u64, width as u64);
+        Ok(NormOperands { weight, bias, weight_type, padding, rows, width })
     }
 
     /// Normalises `x`, or `x` plus the residual that is then stored in a sum.
