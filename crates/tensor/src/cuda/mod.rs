@@ -13,7 +13,7 @@
 //!   `attention_plans`: attention by cuDNN, where it is installed.
 //! - `programs`: sources, machine code and launches; `staging`: pinned memory; `recorder`:
 //!   profiles.
-//! - `memory`, `products`, `attention`, `layers`, `losses`, `flat`: the operations.
+//! - `memory`, `products`, `few_rows`, `attention`, `layers`, `losses`, `flat`: the operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
 #![expect(clippy::cast_possible_wrap, reason = "C interfaces have signed counts")]
 
@@ -25,6 +25,7 @@ mod cudnn;
 mod cudnn_attention;
 mod cudnn_graph;
 mod driver;
+mod few_rows;
 mod flat;
 mod launch;
 mod layers;
