@@ -89,6 +89,11 @@ impl<'a> Floor<'a> {
         Ok(Self { device, world, copy_bytes_per_second: bytes as f64 / seconds })
     }
 
+    /// Bytes read and written in a second by a long copy.
+    pub(crate) const fn copy_bytes_per_second(&self) -> f64 {
+        self.copy_bytes_per_second
+    }
+
     /// Seconds of one product alone.
     fn product_seconds(&self, product: &ProductShape) -> Result<f64, TrainError> {
         let ((m, n, k), device) = (product.mnk, self.device);
