@@ -121,7 +121,7 @@ impl Programs {
         grid: Grid,
         args: &mut [*mut c_void],
     ) -> Result<()> {
-        let (x, y, z) = grid.blocks;
+        let ((x, y, z), bytes) = (grid.blocks, self.recorder.take_bytes());
         if x * y * z == 0 {
             return Ok(());
         }
@@ -147,7 +147,7 @@ impl Programs {
             };
             driver.check("cuLaunchKernel", code)
         };
-        self.recorder.around(|| (Operation::Kernel(name, program.dtype), None), launch)
+        self.recorder.around(|| (Operation::Kernel(name, program.dtype), bytes), launch)
     }
 
     fn function(&self, program: Program, name: &'static str) -> Result<Handle> {
