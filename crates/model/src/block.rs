@@ -333,6 +333,12 @@ pub trait Block: Send + Sync {
         self.backward(ctx, params, input_tc, saved, d_stream_tc, Grads::none())
     }
 
+    /// Whether the weight-gradient pass accepts undefined gradients ([`Grads::written`]): its
+    /// products then set them, and it zeroes the others. It must reach every element once.
+    fn sets_gradients(&self) -> bool {
+        false
+    }
+
     /// The second half: *adds* the gradients of trained parameters to `grads`. It may overwrite
     /// `deferred`.
     fn backward_weights(

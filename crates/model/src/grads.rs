@@ -2,10 +2,12 @@
 //!
 //! Gradients of trained parameters are contiguous, in the order of the flat buffer; frozen
 //! parameters have none. Backward looks up the range of each parameter and skips the work for
-//! frozen ones.
+//! frozen ones. Where a micro-batch is the first of its reduction leaf, the buffer of an
+//! accelerator is undefined: products overwrite it, and other gradients are zeroed first.
 
 use crate::scratch::Frame;
-use lockstep_tensor::device::ViewMut;
+use lockstep_tensor::device::{Device, Result, ViewMut};
+use lockstep_tensor::gemm::Write;
 use std::ops::Range;
 
 /// Gradients of a block's trained parameters.
@@ -14,25 +16,54 @@ pub struct Grads<'a> {
     values: ViewMut<'a>,
     /// Trained ranges of the block's flat buffer: whole parameters, ascending, disjoint.
     runs: &'a [Range<usize>],
+    /// Whether the values are undefined until a product sets them.
+    write: Write,
 }
 
 impl<'a> Grads<'a> {
-    /// Wraps `values`, which has one element for every element of `runs`, the trained ranges of the
+    /// Wraps `values`, to which gradients are added. It has one element for every element of `runs`, the trained ranges of the
     /// block's flat buffer, in order.
     pub fn new(values: ViewMut<'a>, runs: &'a [Range<usize>]) -> Self {
         let len: usize = runs.iter().map(ExactSizeIterator::len).sum();
         assert_eq!(values.len(), len, "one gradient for each trained element");
-        Self { values, runs }
+        Self { values, runs, write: Write::Add }
+    }
+
+    /// Like [`Self::new`], or with undefined values that gradients overwrite, for a block that
+    /// [sets gradients](crate::Block::sets_gradients); [`Self::zeroed`] prepares them for others.
+    pub fn written(values: ViewMut<'a>, runs: &'a [Range<usize>], write: Write) -> Self {
+        Self { write, ..Self::new(values, runs) }
+    }
+
+    /// Zeroes undefined values, so that gradients can be added.
+    pub fn zeroed(mut self, device: &dyn Device) -> Result<Self> {
+        if self.write == Write::Set && !self.values.is_empty() {
+            device.fill(self.values.reborrow(), 0.0)?;
+        }
+        Ok(Self { write: Write::Add, ..self })
+    }
+
+    /// Zeroes undefined gradients of parameters, to which sums are added.
+    pub(crate) fn zero(&mut self, device: &dyn Device, params: &Range<usize>) -> Result<()> {
+        if self.write == Write::Add {
+            return Ok(());
+        }
+        self.trained_ranges(params).try_for_each(|(_, values)| device.fill(values, 0.0))
+    }
+
+    /// How the product of a weight's gradient writes it.
+    pub(crate) const fn write(&self) -> Write {
+        self.write
     }
 
     /// No trained parameters.
     pub fn none() -> Self {
-        Self { values: ViewMut::of::<f32>(&mut []), runs: &[] }
+        Self { values: ViewMut::of::<f32>(&mut []), runs: &[], write: Write::Add }
     }
 
     /// Reborrows the gradients for a part of the block.
     pub fn reborrow(&mut self) -> Grads<'_> {
-        Grads { values: self.values.reborrow(), runs: self.runs }
+        Grads { values: self.values.reborrow(), runs: self.runs, write: self.write }
     }
 
     /// Gradients of a parameter; empty if it is frozen.

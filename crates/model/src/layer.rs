@@ -19,7 +19,7 @@ use crate::param::Param;
 use crate::row_parallel::RowParallel;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::device::{Result, View, ViewMut};
+use lockstep_tensor::device::{Device, Result, View, ViewMut};
 use std::slice;
 
 /// A transformer layer.
@@ -80,6 +80,24 @@ impl Layer {
     /// Elements of the local rows of the stream.
     fn stream_elements(&self, shape: MicrobatchShape) -> usize {
         self.tp_shards().rows(shape.rows()).len() * self.width
+    }
+}
+
+impl Layer {
+    /// Zeroes undefined gradients to which sums over rows are added: those of norms and biases.
+    fn zero_sums(&self, device: &dyn Device, grads: &mut Grads<'_>) -> Result<()> {
+        let halves = [
+            (&self.attention.norm_linear, &self.attention.out),
+            (&self.feed_forward.norm_linear, &self.feed_forward.down),
+        ];
+        for (norm_linear, out) in halves {
+            let shards = norm_linear.product.shards.iter().chain(&out.shards);
+            let biases = shards.filter_map(|shard| shard.bias.as_ref());
+            for params in biases.chain(&out.bias).chain([&norm_linear.norm.at]) {
+                grads.zero(device, params)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -199,6 +217,10 @@ impl Block for Layer {
         }
     }
 
+    fn sets_gradients(&self) -> bool {
+        true
+    }
+
     fn backward(
         &self,
         ctx: &mut Context<'_>,
@@ -211,6 +233,7 @@ impl Block for Layer {
         let saved = self.split(ctx.microbatch.shape, saved);
         let middle_tc = saved.middle_tc.as_view();
         let halves = (&saved.attention, &saved.feed_forward);
+        self.zero_sums(ctx.device, &mut grads)?;
         let (d_stream, own) = (d_stream_tc.reborrow(), grads.reborrow());
         self.feed_forward.backward(ctx, params, middle_tc, halves.1, d_stream, own)?;
         self.attention.backward(ctx, params, input_tc, halves.0, d_stream_tc, grads)
@@ -257,6 +280,7 @@ impl Block for Layer {
         let halves = (&saved.attention, &saved.feed_forward);
         let [first, second] = self.split_deferred(ctx.microbatch.shape, deferred);
         let (attention, feed_forward) = (&self.attention, &self.feed_forward);
+        self.zero_sums(ctx.device, &mut grads)?;
         let own = grads.reborrow();
         feed_forward.backward_weights(ctx, params, middle_tc, halves.1, &second, own)?;
         attention.backward_weights(ctx, params, input_tc, halves.0, &first, grads)

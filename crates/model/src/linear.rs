@@ -156,7 +156,8 @@ impl Linear {
         device.product(self.formats.products, dy, weight, dx, write, epilogue)
     }
 
-    /// Adds the gradients of trained weight and bias to `grads`.
+    /// Adds the gradients of trained weight and bias to `grads`, or sets those of the weight where
+    /// they are undefined.
     pub fn backward_weight(
         &self,
         device: &dyn Device,
@@ -176,6 +177,7 @@ impl Linear {
             WeightLayout::OutIn => ((dy, self.num_outputs), (x, self.num_inputs)),
             WeightLayout::InOut => ((x, self.num_inputs), (dy, self.num_outputs)),
         };
+        let write = grads.write();
         for (at, grads) in grads.trained_ranges(&self.weight) {
             // Contiguous tensors are rows of one weight, each of which may be frozen.
             let (first, num) = ((at.start - self.weight.start) / num_cols, at.len() / num_cols);
@@ -183,14 +185,7 @@ impl Linear {
             let left = Matrix::strided(rows_of, num_rows, num, num_rows_of).t();
             let right = Matrix::new(cols_of, num_rows, num_cols);
             let grads = MatrixMut::new(grads, num, num_cols);
-            device.product(
-                self.formats.products,
-                left,
-                right,
-                grads,
-                Write::Add,
-                Epilogue::None,
-            )?;
+            device.product(self.formats.products, left, right, grads, write, Epilogue::None)?;
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use crate::wire_precision::RoundedBuffer;
 use lockstep_comm::{Comm, CommError, Reduction};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::device::{Result as DeviceResult, View, ViewMut};
-use lockstep_tensor::gemm::Precision;
+use lockstep_tensor::gemm::{Precision, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -78,8 +78,12 @@ impl WholeGradients {
         self.trees.iter_mut().for_each(LeafTree::restart);
     }
 
-    /// Buffer to which the current micro-batch adds its gradients of a bucket.
-    pub fn microbatch_buffer(&mut self, cpu: &Cpu, bucket: usize) -> DeviceResult<ViewMut<'_>> {
+    /// Buffer to which the current micro-batch adds its gradients of a bucket, or sets them.
+    pub fn microbatch_buffer(
+        &mut self,
+        cpu: &Cpu,
+        bucket: usize,
+    ) -> DeviceResult<(ViewMut<'_>, Write)> {
         self.trees[bucket].microbatch_buffer(cpu)
     }
 

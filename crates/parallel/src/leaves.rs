@@ -16,7 +16,7 @@ use crate::buffer::Floats;
 use crate::wire_precision;
 use lockstep_tensor::Cpu;
 use lockstep_tensor::device::{Device, Result as DeviceResult, View, ViewMut};
-use lockstep_tensor::gemm::Precision;
+use lockstep_tensor::gemm::{Precision, Write};
 use std::ops::Range;
 
 /// Division of micro-batches into leaves.
@@ -140,18 +140,22 @@ impl LeafTree {
         self.data[..self.waiting.len() * self.len].fill(0.0);
     }
 
-    /// Buffer to which the current micro-batch adds its gradients; zeroed when that micro-batch
-    /// opens a leaf.
-    pub fn microbatch_buffer(&mut self, cpu: &Cpu) -> DeviceResult<ViewMut<'_>> {
+    /// Buffer to which the current micro-batch adds its gradients. When that micro-batch opens a
+    /// leaf, the buffer is zeroed on a CPU, and undefined on an accelerator: gradients are set.
+    pub fn microbatch_buffer(&mut self, cpu: &Cpu) -> DeviceResult<(ViewMut<'_>, Write)> {
         assert!(!self.is_complete(), "every leaf of this rank is finished");
         let start = self.waiting.len() * self.len;
+        let is_undefined = self.data.is_on_accelerator() && self.num_microbatches == 0;
         let (device, data) = self.data.on_device(cpu)?;
         let mut buffer = data.range(start..start + self.len);
+        if is_undefined {
+            return Ok((buffer, Write::Set));
+        }
         if !self.is_open && self.num_microbatches == 0 {
             device.fill(buffer.reborrow(), 0.0)?;
         }
         self.is_open = true;
-        Ok(buffer)
+        Ok((buffer, Write::Add))
     }
 
     /// Marks the current micro-batch as added; the last micro-batch of a leaf merges it into the
@@ -352,7 +356,7 @@ mod tests {
             mine.start * leaves.microbatches_per_leaf..mine.end * leaves.microbatches_per_leaf
         {
             let gradient = microbatch_gradient(microbatch);
-            let buffer = tree.microbatch_buffer(cpu).unwrap().into_slice::<f32>().unwrap();
+            let buffer = tree.microbatch_buffer(cpu).unwrap().0.into_slice::<f32>().unwrap();
             buffer.iter_mut().zip(&gradient).for_each(|(sum, g)| *sum += g);
             tree.finish_microbatch(cpu).unwrap();
         }

@@ -330,6 +330,7 @@ impl Activations {
         d_stream: &mut DualBuffer,
     ) -> DeviceResult<()> {
         assert_ne!(ctx.mode, Mode::Evaluate, "evaluation has no backward");
+        let grads = if block.sets_gradients() { grads } else { grads.zeroed(ctx.device)? };
         let (at, rows, dtype) = (index - self.first, self.rows, self.dtype);
         let (streams, saved, _) = self.of_block(index, block, ctx.microbatch.shape, shared)?;
         let input = streams[0].view()?.cast(dtype).range(0..rows * block.io().input_width());

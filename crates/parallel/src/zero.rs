@@ -15,7 +15,7 @@ use crate::wire_precision::RoundedBuffer;
 use lockstep_comm::CommError;
 use lockstep_tensor::Cpu;
 use lockstep_tensor::device::{Result as DeviceResult, View, ViewMut};
-use lockstep_tensor::gemm::Precision;
+use lockstep_tensor::gemm::{Precision, Write};
 use std::sync::Arc;
 
 /// Buckets being filled or in flight, where they share memory.
@@ -137,21 +137,26 @@ impl ShardedGradients {
         self.first_leaf.fill(0);
     }
 
-    /// Buffer to which the current micro-batch adds its gradients of a bucket; `leaf` is its
-    /// number.
+    /// Buffer to which the current micro-batch adds its gradients of a bucket, or sets them in an
+    /// undefined buffer of an accelerator; `leaf` is its number.
     pub fn microbatch_buffer(
         &mut self,
         cpu: &Cpu,
         bucket: usize,
         leaf: usize,
-    ) -> DeviceResult<ViewMut<'_>> {
+    ) -> DeviceResult<(ViewMut<'_>, Write)> {
+        let is_first = self.num_microbatches[bucket] == 0;
+        let is_undefined = is_first && self.filling[leaf].is_on_accelerator();
         let (device, data) = self.filling[leaf].on_device(cpu)?;
         let mut buffer = data.range(0..self.buckets.list[bucket].len);
-        if !self.is_open[bucket] && self.num_microbatches[bucket] == 0 {
+        if is_undefined {
+            return Ok((buffer, Write::Set));
+        }
+        if !self.is_open[bucket] && is_first {
             device.fill(buffer.reborrow(), 0.0)?;
         }
         self.is_open[bucket] = true;
-        Ok(buffer)
+        Ok((buffer, Write::Add))
     }
 
     /// Marks a bucket as filled by a micro-batch.
@@ -358,7 +363,7 @@ mod tests {
                     let own = if grads.is_pooled { number } else { bucket };
                     let own = (leaf < num_leaves).then_some(own);
                     if let Some(own) = own {
-                        let buffer = grads.microbatch_buffer(cpu, bucket, own).unwrap();
+                        let (buffer, _) = grads.microbatch_buffer(cpu, bucket, own).unwrap();
                         let buffer = buffer.into_slice::<f32>().unwrap();
                         let microbatch = leaf * microbatches_per_leaf + microbatch;
                         let add = |(element, sum): (usize, &mut f32)| {

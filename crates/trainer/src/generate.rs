@@ -3,13 +3,14 @@
 //! When the context is full, the newest half of the text becomes the new prefix: the model has no
 //! positions beyond its context.
 
+use crate::operation_profile::Floor;
 use crate::pretrained::Pretrained;
 use crate::run_folder::load_tokenizer;
 use crate::sampling::{Sampler, Sampling};
 use crate::{RunFolder, TrainError, device};
 use lockstep_config::Recipe;
 use lockstep_data::Tokenizer;
-use lockstep_model::{Blueprint, Decoder};
+use lockstep_model::{Block, BlockIo, Blueprint, Decoder};
 use lockstep_parallel::from_recipe::blueprint_of;
 use lockstep_platform::World;
 use lockstep_tensor::device::{Compute, Dtype, DualBuffer, View};
@@ -48,6 +49,28 @@ impl Generator {
     /// Tokenizer of the model.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// Bytes that the device reads for a token after `num_positions` others: the weights of every
+    /// product in their type, one row of each embedding, and the cached keys and values.
+    pub fn bytes_per_token(&self, num_positions: usize) -> usize {
+        let (context, dtype) = (self.blueprint.context, self.blueprint.activations);
+        let blocks = self.blueprint.blocks.iter().zip(&self.params);
+        let of_block = |(block, params): (&Box<dyn Block>, &DualBuffer)| match block.io() {
+            BlockIo::TokensToStream { output } => output * dtype.size(),
+            _ => {
+                let cached = block.cache_len(num_positions.min(context)) * Dtype::F32.size();
+                params.len() * dtype.size() + cached
+            }
+        };
+        blocks.map(of_block).sum()
+    }
+
+    /// Measured bandwidth of a long copy on the accelerator, bytes read and written; `None` without
+    /// one.
+    pub fn copy_bytes_per_second(&self, world: &World) -> Result<Option<f64>, TrainError> {
+        let Some(device) = self.compute.accelerator() else { return Ok(None) };
+        Ok(Some(Floor::measure(&**device, world)?.copy_bytes_per_second()))
     }
 
     /// Logits after each token, one row per token.

@@ -42,16 +42,25 @@ impl Sampler {
     pub fn draw(&mut self, logits: &[f32]) -> u32 {
         let uniform = self.key.uniform_f64(self.num_drawn);
         self.num_drawn += 1;
-        self.candidates.clear();
-        self.candidates.extend((0..).zip(logits.iter().map(|&logit| f64::from(logit))));
-        // The stable sort keeps ties in vocabulary order, the same on every machine.
-        self.candidates.sort_by(|a, b| b.1.partial_cmp(&a.1).expect("logits are numbers"));
+        assert!(logits.iter().all(|logit| !logit.is_nan()), "logits are numbers");
+        let tokens = (0..).zip(logits.iter().copied());
         if self.sampling.temperature <= 0.0 {
-            return self.candidates[0].0;
+            // The first of equals.
+            let likeliest = tokens.reduce(|best, next| if next.1 > best.1 { next } else { best });
+            return likeliest.expect("a vocabulary").0;
         }
-        if self.sampling.top_k > 0 {
-            self.candidates.truncate(self.sampling.top_k);
+        self.candidates.clear();
+        self.candidates.extend(tokens.map(|(token, logit)| (token, f64::from(logit))));
+        // Ties are in vocabulary order, the same on every machine.
+        let order = |a: &(u32, f64), b: &(u32, f64)| {
+            b.1.partial_cmp(&a.1).expect("checked above").then(a.0.cmp(&b.0))
+        };
+        let top_k = self.sampling.top_k;
+        if (1..self.candidates.len()).contains(&top_k) {
+            self.candidates.select_nth_unstable_by(top_k - 1, order);
+            self.candidates.truncate(top_k);
         }
+        self.candidates.sort_unstable_by(order);
         let best = self.candidates[0].1;
         for (_, weight) in &mut self.candidates {
             *weight = scalar::exp((*weight - best) / self.sampling.temperature);
@@ -111,6 +120,18 @@ mod tests {
         assert_eq!(counts(Sampling { top_p: 0.85, ..PLAIN }, &logits, 500)[0], 0);
         assert_eq!(counts(Sampling { top_p: 0.3, ..PLAIN }, &logits, 500), [0, 500, 0]);
         assert!(counts(Sampling { top_p: 0.95, ..PLAIN }, &logits, 500)[0] > 0);
+    }
+
+    #[test]
+    fn the_k_likeliest_of_many_tokens_are_those_of_a_sort() {
+        // Each logit is there three times: ties at the cut go by vocabulary order.
+        let logits: Vec<f32> = (0..300).map(|i| ((i * 37) % 100) as f32 * 0.1).collect();
+        let mut sorted: Vec<usize> = (0..300).collect();
+        sorted.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+        let drawn = counts(Sampling { top_k: 5, temperature: 9.0, ..PLAIN }, &logits, 2000);
+        let mut found: Vec<usize> = (0..300).filter(|token| drawn[*token] > 0).collect();
+        found.sort_by_key(|token| sorted.iter().position(|other| other == token));
+        assert_eq!(found, sorted[..5]);
     }
 
     #[test]

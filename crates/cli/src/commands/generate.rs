@@ -57,7 +57,47 @@ struct Report {
     num_tokens: usize,
     seconds: f64,
     tokens_per_second: f64,
+    decode: Option<Decode>,
     run_dir: String,
+}
+
+/// Speed of one token at a time, after the prompt and a warm-up.
+#[derive(Serialize)]
+struct Decode {
+    tokens_per_second: f64,
+    /// Weights and cache that a token reads.
+    bytes_per_token: usize,
+    /// Predicted: these bytes at the measured bandwidth of a copy on the accelerator.
+    bandwidth_tokens_per_second: Option<f64>,
+    /// Measured by predicted.
+    bandwidth_fraction: Option<f64>,
+}
+
+impl Decode {
+    /// Tokens of the prompt's pass and of the warm-up, which are not measured.
+    const NUM_UNMEASURED: usize = 8;
+
+    /// Rates of `times`, at which each token was there; `None` for too few.
+    fn new(
+        generator: &Generator,
+        times: &[f64],
+        prompt_len: usize,
+        world: &World,
+    ) -> Result<Option<Self>, Failure> {
+        let measured = times.get(Self::NUM_UNMEASURED - 1..).unwrap_or_default();
+        let [first, .., last] = measured else { return Ok(None) };
+        let tokens_per_second = (measured.len() - 1) as f64 / (last - first);
+        let middle = prompt_len + times.len() - measured.len() / 2;
+        let bytes_per_token = generator.bytes_per_token(middle);
+        let bandwidth = generator.copy_bytes_per_second(world)?;
+        let limit = bandwidth.map(|bandwidth| bandwidth / bytes_per_token as f64);
+        Ok(Some(Self {
+            tokens_per_second,
+            bytes_per_token,
+            bandwidth_tokens_per_second: limit,
+            bandwidth_fraction: limit.map(|limit| tokens_per_second / limit),
+        }))
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
@@ -78,7 +118,9 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let start = world.clock().now();
     let mut printed = if arguments.json { Ok(()) } else { output::text(&arguments.prompt) };
     let mut pending = TextStream::new(generator.tokenizer());
+    let mut times = Vec::new();
     let tokens = generator.generate(&arguments.prompt, arguments.tokens, sampling, |token| {
+        times.push(world.clock().since(start).as_secs_f64());
         if !arguments.json && printed.is_ok() {
             printed = output::generated(&pending.push(token));
         }
@@ -87,7 +129,10 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     printed?;
     let seconds = world.clock().since(start).as_secs_f64();
     if arguments.json {
+        let mut prompt = Vec::new();
+        generator.tokenizer().encode(&arguments.prompt, &mut prompt).map_err(TrainError::from)?;
         return output::json(&Report {
+            decode: Decode::new(&generator, &times, prompt.len(), world)?,
             prompt: arguments.prompt.clone(),
             text: generator.tokenizer().decode(&tokens),
             num_tokens: tokens.len(),

@@ -4,8 +4,8 @@
 //! direction through a whole tensor the loss changes measurably, and an error in any element of the
 //! gradient shows.
 
-use super::tiny::{Batch, Outcome, TRAIN, Tiny, variants};
-use lockstep_model::Recompute;
+use super::tiny::{Batch, Outcome, TRAIN, Tiny, assert_same, variants};
+use lockstep_model::{Param, Recompute};
 use lockstep_tensor::random::Key;
 use lockstep_tensor::{Cpu, Isa};
 
@@ -61,6 +61,29 @@ fn gradients_accumulate() {
         for (zero, one) in from_zero.iter().flatten().zip(from_one.iter().flatten()) {
             let error = (zero + 1.0 - one).abs();
             assert!(error <= 4.0 * f32::EPSILON * (1.0 + zero.abs()), "{zero} + 1 is not {one}");
+        }
+    }
+}
+
+#[test]
+fn undefined_gradients_are_set_to_those_from_zero() {
+    let cpu = Cpu::single(Isa::detect());
+    for model in variants() {
+        let (batch, all) = (Batch::new(&model, 2), |_: &Param| true);
+        let some = |param: &Param| !param.name.contains("norm") && !param.name.contains("1.attn");
+        for is_trained in [&all as &dyn Fn(&Param) -> bool, &some] {
+            for tiny in [Tiny::new(&model), Tiny::new(&model).in_halves()] {
+                let grads = |start| {
+                    let (batch, what) = (batch.microbatch(), Recompute::None);
+                    tiny.run_part(&cpu, &batch, TRAIN, what, start, is_trained).grads
+                };
+                let (from_zero, set) = (grads(0.0), grads(f32::NAN));
+                for (zero, set) in from_zero.iter().zip(&set) {
+                    // A sum from zero has no negative zeros.
+                    let set: Vec<f32> = set.iter().map(|x| 0.0 + x).collect();
+                    assert_same(zero, &set, &format!("{model:?}"));
+                }
+            }
         }
     }
 }

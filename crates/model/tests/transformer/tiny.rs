@@ -2,10 +2,11 @@
 
 use lockstep_config::{Dtype, Family, LossScale, Model, Problem};
 use lockstep_model::{
-    Blueprint, Context, Grads, IGNORE, Init, Microbatch, MicrobatchShape, Mode, Param, Recompute,
-    Saved, Scratch, SingleRank, TensorCollectives, TensorShards, describe_shards,
+    Block, Blueprint, Context, Grads, IGNORE, Init, Microbatch, MicrobatchShape, Mode, Param,
+    Recompute, Saved, Scratch, SingleRank, TensorCollectives, TensorShards, describe_shards,
 };
 use lockstep_tensor::device::{View, ViewMut};
+use lockstep_tensor::gemm::Write;
 use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
 use std::ops::Range;
@@ -150,7 +151,8 @@ impl Tiny {
         Self { halves: true, ..self }
     }
 
-    /// Runs the micro-batch forward and, in training, backward. Gradients start from `start`.
+    /// Runs the micro-batch forward and, in training, backward. Gradients start from `start`; if that
+    /// is no number, they are undefined.
     pub(crate) fn run(
         &self,
         cpu: &Cpu,
@@ -260,7 +262,7 @@ impl Tiny {
                     .expect("the CPU runs every operation");
                 continue;
             }
-            let grads = Grads::new(ViewMut::of(&mut grads[i]), &runs[i]);
+            let grads = grads_of(&**block, cpu, &mut grads[i], &runs[i]);
             let d_stream = ViewMut::of(&mut d_stream);
             block
                 .backward(&mut ctx, params, input, saved, d_stream, grads)
@@ -274,7 +276,7 @@ impl Tiny {
             block
                 .recompute(&mut ctx, params, input, saved.reborrow(), what)
                 .expect("the CPU runs every operation");
-            let grads = Grads::new(ViewMut::of(&mut grads[i]), &runs[i]);
+            let grads = grads_of(&**block, cpu, &mut grads[i], &runs[i]);
             let deferred = ViewMut::of(&mut deferred[i]);
             block
                 .backward_weights(&mut ctx, params, input, saved, deferred, grads)
@@ -287,6 +289,22 @@ impl Tiny {
     pub(crate) fn train(&self, cpu: &Cpu, microbatch: &Microbatch<'_>) -> Outcome {
         self.run(cpu, microbatch, TRAIN, Recompute::None, 0.0)
     }
+}
+
+/// Gradients of a block: undefined where they are no numbers, zeroed first unless it sets them.
+fn grads_of<'a>(
+    block: &dyn Block,
+    cpu: &Cpu,
+    values: &'a mut [f32],
+    runs: &'a [Range<usize>],
+) -> Grads<'a> {
+    let is_undefined = values.first().is_some_and(|x| x.is_nan());
+    let write = if is_undefined { Write::Set } else { Write::Add };
+    let grads = Grads::written(ViewMut::of(values), runs, write);
+    if block.sets_gradients() {
+        return grads;
+    }
+    grads.zeroed(cpu).expect("the CPU runs every operation")
 }
 
 fn saved_of<'a>(kept: &'a mut [f32], rebuilt: &'a mut [f32]) -> Saved<'a> {

@@ -162,7 +162,7 @@ impl Store for ParamStore {
         if runs.is_empty() {
             return Ok((params, Grads::none()));
         }
-        let values = match grads {
+        let (values, write) = match grads {
             Gradients::Whole(whole) => whole.microbatch_buffer(cpu, bucket)?,
             Gradients::Sharded(sharded) => {
                 let leaf = leaf.expect("the program numbers the leaves of sharded gradients");
@@ -170,7 +170,7 @@ impl Store for ParamStore {
             }
         };
         let range = trained.grads.list[bucket].block(block);
-        Ok((params, Grads::new(values.range(range), runs)))
+        Ok((params, Grads::written(values.range(range), runs, write)))
     }
 
     fn first_trained(&self) -> usize {

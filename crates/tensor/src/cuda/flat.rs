@@ -68,6 +68,13 @@ impl Cuda {
         let keep = (1.0 - step.lr * step.weight_decay) as f32;
         let (decay, size) = (step.weight_decay as f32, (-step.lr / step.bias1) as f32);
         let (decoupled, scale, n) = (i32::from(decoupled), step.grad_scale, n as u64);
+        let of_copy = match (copy, copy_type) {
+            (0, _) => 0,
+            (_, 0) => 4,
+            _ => 2,
+        };
+        // Four numbers are read, three written.
+        self.recorder.moves((7 * 4 + of_copy) * n as usize);
         launch!(
             self, OPTIMIZER, "adam", grid, decoupled, p, g, m, v, n, moments, keep, decay, size,
             scale, copy, copy_type,
@@ -80,6 +87,7 @@ impl FlatBuffers for Cuda {
         assert_eq!([a.len(), b.len()], [out.len(); 2], "the sum has the shape of its addends");
         let (dtype, n, grid) = (out.dtype(), out.len() as u64, self.over(out.len()));
         let (a, b, out) = (self.read(&a, dtype)?, self.read(&b, dtype)?, self.write(&out, dtype)?);
+        self.recorder.moves(3 * dtype.size() * n as usize);
         launch!(self, Program::new(Source::Pointwise, dtype), "add", grid, a, b, out, n)
     }
 
@@ -88,15 +96,18 @@ impl FlatBuffers for Cuda {
         let (dtype, n, grid) = (target.dtype(), target.len() as u64, self.over(target.len()));
         let (target, source) = (self.write(&target, dtype)?, self.read(&source, dtype)?);
         let program = Program::new(Source::Pointwise, dtype);
+        self.recorder.moves(3 * dtype.size() * n as usize);
         launch!(self, program, "add", grid, target, source, target, n)
     }
 
     fn convert(&self, from: View<'_>, to: ViewMut<'_>, errors: ViewMut<'_>) -> Result<()> {
         assert_eq!(from.len(), to.len(), "as many inputs as outputs");
         let (program, n) = (Program::new(Source::Convert, from.dtype()), from.len() as u64);
+        let bytes = from.num_bytes() + to.as_view().num_bytes();
         let (code, grid) = (type_code(to.dtype())?, self.over(from.len()));
         let (from, to) = (self.read(&from, from.dtype())?, self.write(&to, to.dtype())?);
         let errors = self.counts(&errors)?;
+        self.recorder.moves(bytes);
         launch!(self, program, "convert", grid, from, to, code, n, errors)
     }
 
@@ -139,6 +150,7 @@ impl FlatBuffers for Cuda {
                 Program::new(Source::Convert, dtype),
             );
             let (grid, chunks) = (Self::by_items(chunks * THREADS_PER_CHUNK), chunks as u32);
+            self.recorder.moves(tensors.iter().map(View::num_bytes).sum());
             launch!(self, program, "sum_squares", grid, list, num, target, chunks)?;
             out = rest;
         }

@@ -39,13 +39,13 @@ impl Cuda {
         grid: Grid,
         args: &[&[u8]],
     ) -> Result<()> {
-        let (x, y, z) = grid.blocks;
+        let ((x, y, z), bytes) = (grid.blocks, self.recorder.take_bytes());
         if x * y * z == 0 {
             return Ok(());
         }
         let kernel = Command::Kernel(self.programs.kernel(program, name, grid, args)?);
         // SAFETY: the caller guarantees the arguments.
-        unsafe { self.submit(kernel, || (Operation::Kernel(name, program.dtype), None)) }
+        unsafe { self.submit(kernel, || (Operation::Kernel(name, program.dtype), bytes)) }
     }
 
     /// Sets bytes of this device.

@@ -243,6 +243,7 @@ impl Layers for Cuda {
         let program = Program::new(Source::Pointwise, dtype);
         let (angles, rows) = (self.read(&angles, Dtype::F32)?, self.write(&rows, dtype)?);
         let grid = self.over_rows(num_rows * rotation.num_heads.div_ceil(4), head_dim / 2);
+        self.recorder.moves(2 * num_rows * rotation.num_heads * head_dim * dtype.size());
         launch!(self, program, "rotate", grid, rows, angles, kernel_rotation)
     }
 
@@ -252,6 +253,7 @@ impl Layers for Cuda {
         let (dtype, rows) = (act.dtype(), act.len() / ffn);
         let (program, grid) = (Program::new(Source::Pointwise, dtype), self.over_rows(rows, ffn));
         let (gate_up, act) = (self.read(&gate_up, dtype)?, self.write(&act, dtype)?);
+        self.recorder.moves(3 * rows * ffn * dtype.size());
         let [rows, ffn] = [rows, ffn].map(|count| count as u64);
         launch!(self, program, "swiglu_forward", grid, gate_up, rows, ffn, act)
     }
@@ -272,6 +274,7 @@ impl Layers for Cuda {
         let (gate_up, dact) = (self.read(&gate_up, dtype)?, self.read(&dact, dtype)?);
         let act = if act.is_empty() { 0 } else { self.write(&act, dtype)? };
         let dgate_up = self.write(&dgate_up, dtype)?;
+        self.recorder.moves((5 + usize::from(act != 0)) * rows * ffn * dtype.size());
         let [rows, ffn] = [rows, ffn].map(|count| count as u64);
         launch!(self, program, "swiglu_backward", grid, gate_up, rows, ffn, dact, dgate_up, act)
     }

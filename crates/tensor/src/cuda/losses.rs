@@ -60,6 +60,7 @@ impl Cuda {
         let program = Program::new(Source::CrossEntropy, logits.dtype());
         let (targets, losses) = (self.read(targets, Dtype::U32)?, self.write(losses, Dtype::F32)?);
         let (row_bytes, mut grid) = (vocab * logits.dtype().size(), Self::by_rows(rows, vocab));
+        let bytes = (1 + usize::from(num_targets > 0)) * logits.num_bytes();
         let (logits, whole_groups) = (self.read(logits, logits.dtype())?, vocab.is_multiple_of(8));
         let mut kernel = "cross_entropy";
         if whole_groups && logits.is_multiple_of(16) && row_bytes <= self.shared_row_bytes() {
@@ -68,6 +69,7 @@ impl Cuda {
             grid.shared_bytes = row_bytes;
         }
         let vocab = vocab as u64;
+        self.recorder.moves(bytes);
         launch!(self, program, kernel, grid, logits, vocab, targets, num_targets, factor, losses,)?;
         self.sum_losses(losses, rows, total, write)
     }

@@ -14,7 +14,7 @@
 //! - `programs`: sources and machine code; `commands`, `replay`, `graph`: work of the stream as
 //!   values, sequences that repeat, and CUDA graphs of them; `staging`: pinned memory; `recorder`:
 //!   profiles.
-//! - `memory`, `products`, `attention`, `layers`, `losses`, `flat`: the operations.
+//! - `memory`, `products`, `few_rows`, `attention`, `layers`, `losses`, `flat`: the operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
 #![expect(clippy::cast_possible_wrap, reason = "C interfaces have signed counts")]
 
@@ -27,6 +27,7 @@ mod cudnn;
 mod cudnn_attention;
 mod cudnn_graph;
 mod driver;
+mod few_rows;
 mod flat;
 mod graph;
 mod launch;

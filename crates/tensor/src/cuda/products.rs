@@ -41,6 +41,18 @@ impl Products for Cuda {
         if m == 0 || n == 0 {
             return Ok(());
         }
+        let addend = match &epilogue {
+            Epilogue::None => Some(None),
+            Epilogue::Residual { bias: None, residual } => Some(Some(residual)),
+            _ => None,
+        };
+        if let (Some(addend), Write::Set) = (addend, write) {
+            let fits = |addend: &View<'_>| addend.len() == m * n && c.row_stride == n;
+            assert!(addend.is_none_or(fits), "the residual is m x n");
+            if self.try_few_rows(precision, &a, &b, &c, addend)? {
+                return Ok(());
+            }
+        }
         match epilogue {
             Epilogue::None => self.multiply(precision, a, b, &mut c, write, Fused::None)?,
             Epilogue::Bias(bias) => {

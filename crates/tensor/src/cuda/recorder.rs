@@ -7,13 +7,15 @@ use super::driver::{Context, CudaEvent};
 use crate::device::error::Result;
 use crate::device::profile::{Operation, OperationTime, merge_times};
 use std::mem::take;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Recorder of a device's operations.
 pub(super) struct Recorder {
     context: Arc<Context>,
     is_on: AtomicBool,
+    /// Bytes of the next kernel, where its caller counts them; else zero.
+    bytes: AtomicU64,
     record: Mutex<Record>,
 }
 
@@ -34,7 +36,8 @@ struct Span {
 impl Recorder {
     pub(super) fn new(context: &Arc<Context>) -> Self {
         let context = Arc::clone(context);
-        Self { context, is_on: AtomicBool::new(false), record: Mutex::default() }
+        let (is_on, bytes) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { context, is_on, bytes, record: Mutex::default() }
     }
 
     /// Starts a profile.
@@ -58,6 +61,16 @@ impl Recorder {
             record.free.extend([start, end]);
         }
         Ok(merge_times(times))
+    }
+
+    /// Tells the fewest bytes that the next kernel can read and write: the floor of its time.
+    pub(super) fn moves(&self, bytes: usize) {
+        self.bytes.store(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes that a caller has counted for the kernel that is launched now.
+    pub(super) fn take_bytes(&self) -> Option<u64> {
+        Some(self.bytes.swap(0, Ordering::Relaxed)).filter(|bytes| *bytes > 0)
     }
 
     /// Calls `queue`, which queues an operation in the active context, and records it in a profile.

@@ -117,12 +117,17 @@ fn render_profile(profile: &OperationProfile) -> String {
         ms(profile.operations_seconds),
         ms(profile.gap_seconds),
     );
+    for (index, gap) in profile.largest_gaps.iter().enumerate() {
+        let start = if index == 0 { "largest gaps:" } else { "" };
+        let _ = writeln!(text, "{start:13} {} {} ms, {}", gap.name, ms(gap.seconds), gap.reason);
+    }
     text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_trainer::operation_profile::Gap;
 
     #[test]
     fn a_profile_is_a_table_with_floors_and_a_line_of_sums() {
@@ -148,6 +153,13 @@ mod tests {
                 row(product, 12.0, 4e-3, Some(7.09e14), Some(3.9e-3)),
                 row("gelu bf16", 12.0, 1e-3, None, None),
             ],
+            largest_gaps: [("between operations", 1.25e-3, "waits"), (product, 1e-4, "cold")]
+                .map(|(name, seconds, reason)| Gap {
+                    name: name.to_owned(),
+                    seconds,
+                    reason: reason.to_owned(),
+                })
+                .to_vec(),
         };
         assert_eq!(
             render_profile(&profile),
@@ -158,6 +170,8 @@ gelu bf16                                     12      1.00  20.0 %
 
 floor: products 3.90 ms of 4.00 ms alone, back to back; copies inside the device 4.31 TB/s
 measured step 6.25 ms, sum of operations 5.00 ms, gaps 1.25 ms
+largest gaps: between operations 1.25 ms, waits
+              product 768x2304x65536 tn bf16 to f32 += 0.100 ms, cold
 "
         );
     }

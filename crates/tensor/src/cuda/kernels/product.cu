@@ -33,3 +33,60 @@ extern "C" __global__ void product(
         }
     }
 }
+
+// c = a b (+ residual) for up to ROWS rows of a, where b is the transpose of a stored n x k matrix:
+// a warp reads a row of it once, 16 bytes a thread with many in flight, for a column of c. Each
+// thread has one chain of fused multiply-adds over ascending k; then the tree of `warp_reduce`.
+// Rows of both operands are aligned to 16 bytes and whole.
+template <int ROWS>
+__device__ __forceinline__ void few_rows(
+    const T* a, u64 a_row, const T* b, u64 b_row, void* c, int c_type, u64 c_row,
+    const void* residual, u32 m, u64 n, u64 k) {
+    constexpr int LEN = 16 / sizeof(T), BATCH = 8, STEP = 32 * LEN;
+    u64 column = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    u32 lane = threadIdx.x % 32;
+    if (column >= n) return;
+    const T* weights = b + column * b_row;
+    float sums[ROWS] = {};
+    for (u64 first = lane * LEN; first < k; first += STEP * BATCH) {
+        Packed<LEN, T> packed[BATCH] = {};
+#pragma unroll
+        for (int s = 0; s < BATCH; ++s)
+            if (first + STEP * s < k) packed[s].read(weights + first + STEP * s);
+#pragma unroll
+        for (int s = 0; s < BATCH; ++s) {
+            u64 p = first + STEP * s;
+            if (p >= k) break;
+            float w[LEN];
+            packed[s].unpack(w);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                if (ROWS > 1 && r >= m) break;
+                float x[LEN];
+                load<true>(x, a + r * a_row, p, k);
+#pragma unroll
+                for (int j = 0; j < LEN; ++j) sums[r] = fmaf(x[j], w[j], sums[r]);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        if (ROWS > 1 && r >= m) break;
+        float sum = warp_reduce(sums[r], sum_of<float>);
+        if (lane > 0) continue;
+        u64 place = r * c_row + column;
+        put(c, c_type, place, residual ? sum + at(residual, c_type, place) : sum);
+    }
+}
+
+extern "C" __global__ void one_row(
+    const T* a, u64 a_row, const T* b, u64 b_row, void* c, int c_type, u64 c_row,
+    const void* residual, u32 m, u64 n, u64 k) {
+    few_rows<1>(a, a_row, b, b_row, c, c_type, c_row, residual, m, n, k);
+}
+
+extern "C" __global__ void up_to_eight_rows(
+    const T* a, u64 a_row, const T* b, u64 b_row, void* c, int c_type, u64 c_row,
+    const void* residual, u32 m, u64 n, u64 k) {
+    few_rows<8>(a, a_row, b, b_row, c, c_type, c_row, residual, m, n, k);
+}

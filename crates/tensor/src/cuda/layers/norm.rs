@@ -110,10 +110,13 @@ impl Cuda {
         let o = self.norm_operands(norm, x.len(), stats.len())?;
         assert_eq!(y.len(), x.len(), "output and input have one shape");
         let (program, eps) = (Program::new(Source::Norm, x.dtype()), norm.eps);
+        let of_sum = [residual, sum].iter().filter(|address| **address != 0).count();
+        let bytes = (2 + of_sum) * x.num_bytes() + stats.as_view().num_bytes();
         let (x, y) = (self.read(x, x.dtype())?, self.write(y, x.dtype())?);
         let [mean, rstd] = o.stats(self.write(stats, Dtype::F32)?);
         let kernels = ["norm_forward_warp", "norm_forward_block", "norm_forward_any"];
         let (kernel, grid) = o.kernel(kernels, &[x, residual, sum, y])?;
+        self.recorder.moves(bytes);
         launch!(self, program, kernel, grid, o, x, residual, sum, eps, y, mean, rstd)
     }
 
@@ -129,6 +132,7 @@ impl Cuda {
         let (dtype, width) = (x.dtype(), norm.width());
         assert_eq!(dweight.len(), width, "a gradient for each weight");
         assert_eq!(dbias.len(), norm.bias.map_or(0, |bias| bias.len()), "one for each bias");
+        let bytes = 4 * x.num_bytes() + stats.num_bytes();
         let operands = [self.read(&x, dtype)?, self.read(&dy, dtype)?, self.write(&dx, dtype)?];
         let by_warp = if width <= NARROW_COLS {
             "norm_and_weight_backward_narrow"
@@ -151,6 +155,7 @@ impl Cuda {
             let bias = weight + 4 * (chunks * width) as u64;
             let partials = Partials { weight, bias, rows: partial_rows as u64 };
             let program = Program::new(Source::Norm, dtype);
+            self.recorder.moves(bytes);
             launch!(self, program, kernel, grid, o, x, mean, rstd, dy, dx, partials)?;
             self.add_partials(dtype, weight, [chunks, width], targets)
         })

@@ -9,8 +9,16 @@ use lockstep_tensor::reference;
 type Shape = (usize, usize, usize);
 
 /// Odd sizes, sizes of one tile, and sizes that cuBLASLt has tensor-core algorithms for.
-const SHAPES: [Shape; 6] =
-    [(1, 1, 1), (3, 5, 7), (17, 33, 65), (64, 64, 64), (70, 136, 520), (128, 256, 96)];
+const SHAPES: [Shape; 8] = [
+    (1, 1, 1),
+    (3, 5, 7),
+    (17, 33, 65),
+    (64, 64, 64),
+    (70, 136, 520),
+    (128, 256, 96),
+    (1, 70, 4104),
+    (7, 13, 2056),
+];
 
 fn operand(case: Case, x: &[f32], dtype: Dtype) -> lockstep_tensor::device::Buffer {
     if dtype == case.dtype { case.upload(x) } else { case.upload_f32(x) }
@@ -51,6 +59,8 @@ fn products_of_every_layout_match_the_oracle() {
         (true, true),
         (false, true),
         (true, false),
+        (false, true),
+        (false, true),
     ]) {
         let (m, n, k) = shape;
         let (a, b) = (numbers(1, m * k), numbers(2, k * n));
@@ -137,7 +147,7 @@ fn bias_and_gelu_are_an_epilogue() {
 
 #[test]
 fn a_residual_is_added_after_the_bias() {
-    for (m, n, k) in [(5, 7, 9), (48, 64, 32)] {
+    for (m, n, k) in [(5, 7, 9), (48, 64, 32), (1, 37, 2600), (3, 9, 264), (8, 64, 40)] {
         let (a, b, residual) = (numbers(7, m * k), numbers(8, n * k), numbers(11, m * n));
         let bias = numbers(9, n);
         for with_bias in [false, true] {
