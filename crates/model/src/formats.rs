@@ -4,8 +4,8 @@
 //! views of other types from it ([`crate::scratch::Frame`]). Activations are `f32` on a CPU, whose
 //! products round their operands, and of the operands' type on an accelerator: half the memory and
 //! traffic, and nothing to round. In fp8 they are bf16 there, and the linear layers of blocks
-//! quantise them; embedding, attention and head compute in bf16. Statistics, losses, gradients of parameters and sums over
-//! tensor-parallel shards are `f32` always.
+//! quantise them; embedding, attention and head compute in bf16. Statistics, losses, gradients of
+//! parameters and sums over tensor-parallel shards are `f32` always.
 
 use lockstep_tensor::device::Dtype;
 use lockstep_tensor::gemm::Precision;

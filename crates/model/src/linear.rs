@@ -6,9 +6,8 @@
 //! product.
 //!
 //! Weights and their gradients are `f32` in memory. Operands are rounded to the layer's precision
-//! for the product, unless activations have it already. In fp8 a layer whose inputs or outputs are no
-//! multiple of sixteen computes in bf16. A bias is added before the result is
-//! rounded.
+//! for the product, unless activations have it already. In fp8 a layer whose inputs or outputs are
+//! no multiple of sixteen computes in bf16. A bias is added before the result is rounded.
 
 use crate::formats::Formats;
 use crate::grads::Grads;

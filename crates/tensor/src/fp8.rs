@@ -2,11 +2,12 @@
 //!
 //! An operand of a product is an outer x k matrix, where sums run over k. Activations and gradients
 //! have a scale for each piece of [`BLOCK`] elements of a row along k, weights for each block of
-//! [`BLOCK`] x [`BLOCK`]. Activations and weights are e4m3; gradients are e5m2, which has more range
-//! and less precision. A scale is the smallest power of two that brings the largest magnitude of its
-//! block into the format's range, so scaling is exact. Elements are rounded to bf16, which they are in
-//! the memory of accelerators, then to the format, each time to nearest and ties to even. A block with an infinity or NaN has NaN as its scale: the product shows
-//! it instead of clamping it.
+//! [`BLOCK`] x [`BLOCK`]. Activations and weights are e4m3; gradients are e5m2, which has more
+//! range and less precision. A scale is the smallest power of two that brings the largest magnitude
+//! of its block into the format's range, so scaling is exact. Elements are rounded to bf16, which
+//! they are in the memory of accelerators, then to the format, each time to nearest and ties to
+//! even. A block with an infinity or NaN has NaN as its scale: the product shows it instead of
+//! clamping it.
 
 use crate::gemm::Mat;
 use half::bf16;

@@ -1,5 +1,5 @@
-//! Products in bf16, `f16` and fp8: equal bits on every device, results near those of `f32`; and loss
-//! scaling.
+//! Products in bf16, `f16` and fp8: equal bits on every device, results near those of `f32`; and
+//! loss scaling.
 
 use super::tiny::{Batch, GPT2, LLAMA, LONG, TRAIN, Tiny, assert_same};
 use lockstep_config::{Dtype, LossScale, Model};

@@ -2,8 +2,8 @@
 //!
 //! The first line names the library and the device, which an algorithm belongs to. Then comes a
 //! line for each product, sorted: shape, types, strides, layouts, alignments, epilogue; and the
-//! library's algorithm with its workspace, or nothing where our own kernel multiplies. Operands in fp8
-//! are named by the initials of their roles.
+//! library's algorithm with its workspace, or nothing where our own kernel multiplies. Operands in
+//! fp8 are named by the initials of their roles.
 //!
 //! ```text
 //! cuBLASLt 13.0.2, compute capability 9.0

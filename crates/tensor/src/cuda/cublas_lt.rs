@@ -6,12 +6,13 @@
 
 use super::algorithms::{self, Algorithm, Algorithms, Operands, Problem, WORKSPACE_BYTES};
 use super::driver::Handle;
+use super::fp8;
 use super::library::{Library, functions};
 use super::recorder::Recorder;
 use crate::device::error::{DeviceError, Result};
 use crate::device::profile::{Operation, ProductShape};
 use crate::device::view::Dtype;
-use crate::fp8::{Format, Role};
+use crate::fp8::Role;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -82,10 +83,6 @@ const PREFERENCE_REDUCTIONS: c_int = 3;
 const PREFERENCE_ALIGNMENT_A: c_int = 5;
 /// Partial sums go through the workspace in the type of the sum, never through atomics.
 const REDUCTION_IN_SUM_TYPE: u32 = 2;
-/// `CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F`.
-const SCALE_EACH_PIECE: c_int = 4;
-/// `CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F`.
-const SCALE_EACH_BLOCK: c_int = 5;
 const EPILOGUE_BIAS: u32 = 4;
 const EPILOGUE_BIAS_GELU_AUX: u32 = 164;
 const EPILOGUE_GELU_BACKWARD: u32 = 192;
@@ -159,7 +156,8 @@ impl Call {
 pub(super) struct CublasLt {
     functions: Functions,
     handle: Handle,
-    version: [c_int; 3],
+    /// Major, minor, patch.
+    pub(super) version: [c_int; 3],
     /// Version of the library and class of the device, which algorithms belong to.
     source: String,
     lists: Mutex<Lists>,
@@ -208,11 +206,6 @@ impl CublasLt {
         check("cublasLtCreate", unsafe { (functions.create)(&raw mut handle) })?;
         let (lists, recorder) = (Mutex::default(), Arc::clone(recorder));
         Ok(Self { functions, handle, version, source, lists, recorder })
-    }
-
-    /// Version of the library: major, minor, patch.
-    pub(super) const fn version(&self) -> [c_int; 3] {
-        self.version
     }
 
     /// The list of the algorithms that were chosen or set so far.
@@ -282,7 +275,7 @@ impl CublasLt {
             Operands::Same(dtype) => [type_of(dtype); 2],
             Operands::Fp8(roles) => {
                 self.set_scales(&desc, roles, [a, b])?;
-                roles.map(fp8_type)
+                roles.map(fp8::data_type)
             }
         };
         let first = self.layout(right_type, (k, n), b)?;
@@ -333,10 +326,7 @@ impl CublasLt {
 
     /// Sets the scales of operands in fp8.
     fn set_scales(&self, desc: &Descriptor, roles: [Role; 2], [a, b]: [&Operand; 2]) -> Result<()> {
-        let [left_mode, right_mode] = roles.map(|role| match role {
-            Role::Weight => SCALE_EACH_BLOCK,
-            Role::Activation | Role::Gradient => SCALE_EACH_PIECE,
-        });
+        let [left_mode, right_mode] = roles.map(fp8::scale_mode);
         self.set(desc, DESC_SCALE_MODE_A, &right_mode)?;
         self.set(desc, DESC_SCALE_MODE_B, &left_mode)?;
         self.set(desc, DESC_SCALES_A, &b.scales)?;
@@ -492,14 +482,6 @@ const fn type_of(dtype: Dtype) -> c_int {
         Dtype::Bf16 => 14,
         Dtype::F16 => 2,
         _ => TYPE_F32,
-    }
-}
-
-/// The library's number of the format of a role.
-const fn fp8_type(role: Role) -> c_int {
-    match role.format() {
-        Format::E4m3 => 28,
-        Format::E5m2 => 29,
     }
 }
 

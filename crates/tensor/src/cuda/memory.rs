@@ -56,7 +56,7 @@ impl Memory for Cuda {
     }
 
     fn check_precision(&self, precision: Precision) -> Result<()> {
-        fp8::check(precision, self.capability, self.blas.version())
+        fp8::check(precision, self.capability, self.blas.version)
     }
 
     fn memory(&self) -> Result<Option<MemoryInfo>> {

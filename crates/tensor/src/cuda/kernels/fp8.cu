@@ -1,6 +1,6 @@
 // Quantisation to fp8 with block scales, as in fp8.rs. A block of threads has a tile of 128 x 128
-// elements, eight rows of eight columns a thread, which it reads once. Numbers in f32 are rounded to
-// bf16 first, so that parameters with and without a rounded copy have the same bits.
+// elements, eight rows of eight columns a thread, which it reads once. Numbers in f32 are
+// rounded to bf16 first, so that parameters with and without a rounded copy have the same bits.
 
 #define TILE 128
 #define PIECES 16
@@ -28,7 +28,8 @@ __device__ __forceinline__ float2 scale_of(u32 largest, int max_exponent) {
     }
     int exponent = (int)(largest >> 23) - 127 + ((largest & 0x7fffffu) > 0x600000u);
     exponent = max(exponent - max_exponent, -126);
-    return make_float2(__int_as_float((127 + exponent) << 23), __int_as_float((127 - exponent) << 23));
+    return make_float2(__int_as_float((127 + exponent) << 23),
+                       __int_as_float((127 - exponent) << 23));
 }
 
 // From a rows x cols matrix to its elements in fp8 with k contiguous: k are its columns or, if

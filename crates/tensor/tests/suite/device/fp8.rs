@@ -114,8 +114,8 @@ fn product((m, n, k): Shape, roles: [Role; 2], a: &[f32], b: &[f32]) -> (Vec<f64
 }
 
 /// Tensor cores align the terms of a sum to the largest and drop what is 13 bits below it, for each
-/// of 128 terms at most before a sum in `f32`: far less than 2^-9 of all magnitudes. Results in bf16
-/// are rounded once more.
+/// of 128 terms at most before a sum in `f32`: far less than 2^-9 of all magnitudes. Results in
+/// bf16 are rounded once more.
 fn assert_within(case: Case, what: &str, got: &Buffer, expected: &[f64], magnitudes: &[f64]) {
     let half_ulp = if got.view().dtype() == Dtype::Bf16 { 2f64.powi(-8) } else { 2f64.powi(-22) };
     let got = case.download(got);
