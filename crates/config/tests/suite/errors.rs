@@ -138,7 +138,7 @@ fn an_unknown_choice_suggests_the_nearest() {
         ),
         (
             "precision.wire=fp8",
-            "precision.wire = \"fp8\" is not one of f32, bf16, fp16; try \"fp16\"",
+            "precision.wire = \"fp8\" is not one of f32, bf16, fp16; try \"f32\"",
         ),
         (
             "precision.compute=f16",

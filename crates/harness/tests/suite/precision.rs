@@ -1,5 +1,5 @@
-//! Mixed precision: bf16, fp16 and fp8 give the bits of one worker on every layout, because operands
-//! are rounded where they are multiplied; loss scaling.
+//! Mixed precision: bf16, fp16 and fp8 give the bits of one worker on every layout, because
+//! operands are rounded where they are multiplied; loss scaling.
 //!
 //! Few layouts that cover every technique; with `LOCKSTEP_SOAK=1` every valid layout.
 
