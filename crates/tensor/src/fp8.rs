@@ -89,7 +89,7 @@ impl Format {
         if largest >= f32::INFINITY.to_bits() {
             return f32::NAN;
         }
-        let exponent = (largest >> 23) as i32 - 127;
+        let exponent = (largest >> 23).cast_signed() - 127;
         // A mantissa above 1.75 needs the next power of two.
         let above = i32::from(largest & 0x7f_ffff > 0x60_0000);
         power_of_two((exponent + above - self.max_exponent()).max(-126))
@@ -100,7 +100,7 @@ impl Format {
         let dropped = 23 - self.mantissa_bits();
         if x.abs() < power_of_two(self.min_exponent()) {
             // The sum has the smallest number of the format as its last bit, so it rounds to it.
-            let shift = 1.5 * power_of_two(self.min_exponent() + dropped as i32);
+            let shift = 1.5 * power_of_two(self.min_exponent() + dropped.cast_signed());
             return ((x + shift) - shift).copysign(x);
         }
         let bits = x.to_bits();
