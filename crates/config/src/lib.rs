@@ -98,5 +98,5 @@ pub use topics::{
     PipelineSchedule, Placement, Precision, Problem, Recipe, Recompute, Reduction, RowSharding,
     Run, Server, SlowWorker, Source, StaleGradients, StalenessRule, StalenessWeight,
     StragglerPolicy, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
-    ValidationSource, matches_pattern,
+    ValidationSource, WireDtype, matches_pattern,
 };

@@ -81,6 +81,8 @@ mod tests {
         unscaled-fp16 bible-small precision.compute=fp16 | precision.loss_scale=1 | \
             precision.loss_scale=2
         fp16-wire bible-small precision.wire=fp16 |  | precision.compute=fp16
+        emulated-fp8 bible-small precision.compute=fp8 | run.device=cpu | run.device=cuda
+        fp8-shapes bible-small precision.compute=fp8 | model.ffn=520 | model.ffn=528
         unstable-step quadratic | optim.lr=3.8 | optim.lr=3.79
         unused-weight-decay ridge | optim.weight_decay=0.1 | optim.weight_decay=0
         small-model bible-small run.workers=8 | model.layers=2 | model.layers=3

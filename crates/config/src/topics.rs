@@ -59,7 +59,7 @@ pub use parameter_groups::{Group, matches_pattern};
 pub use parameter_server::{
     Consistency, LateGradients, Server, StaleGradients, StalenessRule, StalenessWeight,
 };
-pub use precision::{Dtype, LossScale, LossScaling, Precision};
+pub use precision::{Dtype, LossScale, LossScaling, Precision, WireDtype};
 pub use problem::Problem;
 pub use recompute::Recompute;
 pub use robust_aggregation::{AggregationRule, ByzantineAttack};

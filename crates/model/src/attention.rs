@@ -312,7 +312,7 @@ impl Attention {
         self.out.formats()
     }
 
-    /// Precision of products, also inside attention.
+    /// Precision of products, also inside attention, which takes fp8 as bf16.
     fn precision(&self) -> Precision {
         self.formats().products
     }
@@ -326,14 +326,13 @@ impl Attention {
         }
     }
 
-    /// Memory that an accelerator's attention allocates in the place of a left operand, in elements
-    /// of the type of products.
-    pub(crate) fn workspace_len(&self, microbatch: MicrobatchShape) -> usize {
+    /// Memory that an accelerator's attention allocates in the place of a left operand, in bytes.
+    pub(crate) fn workspace_bytes(&self, microbatch: MicrobatchShape) -> usize {
         let Formats { products, activations } = self.formats();
         if activations == Dtype::F32 || self.dropout.is_on() {
             return 0;
         }
-        accelerator_attention_bytes(products, self.shape(microbatch)) / activations.size()
+        accelerator_attention_bytes(products, self.shape(microbatch))
     }
 
     /// Shards of the model.

@@ -248,9 +248,9 @@ pub trait Block: Send + Sync {
         0
     }
 
-    /// Elements of the largest left and right operand of its products that a device rounds to
-    /// another number format first.
-    fn operand_lens(&self, _shape: MicrobatchShape) -> [usize; 2] {
+    /// Bytes of the largest left and right operand of its products that an accelerator rounds to
+    /// another number format first; `has_copies` where it keeps rounded parameters.
+    fn operand_bytes(&self, _shape: MicrobatchShape, _has_copies: bool) -> [usize; 2] {
         [0; 2]
     }
 

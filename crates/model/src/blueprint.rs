@@ -13,7 +13,6 @@ use crate::param::Param;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::device::Dtype;
 use lockstep_tensor::device::open::accelerator_scratch_bytes;
-use lockstep_tensor::gemm::Precision;
 
 /// A model as data.
 pub struct Blueprint {
@@ -92,12 +91,10 @@ impl Blueprint {
         &self,
         blocks: impl Iterator<Item = usize>,
         shape: MicrobatchShape,
-        precision: Precision,
         has_copies: bool,
     ) -> usize {
-        let operands = blocks.map(|block| self.blocks[block].operand_lens(shape));
-        let [left, right] = operands.fold([0; 2], larger_operands);
-        accelerator_scratch_bytes(precision, [left, if has_copies { 0 } else { right }])
+        let operands = blocks.map(|block| self.blocks[block].operand_bytes(shape, has_copies));
+        accelerator_scratch_bytes(operands.fold([0; 2], larger_operands))
     }
 
     /// Number of parameters of the whole model, tied ones once.

@@ -114,7 +114,7 @@ impl ColumnParallel {
 
     /// Whether a shard's term of the input gradient is rounded to one number before it is added.
     fn fuses(&self) -> bool {
-        self.formats().products.fuses(self.num_outputs())
+        self.shards[0].precision().fuses(self.num_outputs())
     }
 
     /// Temporary elements of [`Self::backward_input`]: sums over several shards, in `f32`.

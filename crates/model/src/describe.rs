@@ -51,6 +51,7 @@ pub const fn precision_of(compute: Dtype) -> Precision {
         Dtype::F32 => Precision::F32,
         Dtype::Bf16 => Precision::Bf16,
         Dtype::F16 => Precision::F16,
+        Dtype::Fp8 => Precision::Fp8,
     }
 }
 
@@ -58,8 +59,9 @@ fn transformer(model: &Model, tp_shards: &TensorShards, formats: Formats) -> Blu
     for len in [model.heads, model.kv_heads, model.ffn, model.vocab] {
         assert!(len.is_multiple_of(tp_shards.num), "{len} in {} shards", tp_shards.num);
     }
-    let embedding = embedding(model, (tp_shards, formats));
-    let head = head(model, (tp_shards, formats), &embedding.params);
+    let ends = (tp_shards, formats.unquantised());
+    let embedding = embedding(model, ends);
+    let head = head(model, ends, &embedding.params);
     let mut blocks: Vec<Box<dyn Block>> = vec![Box::new(embedding)];
     if model.family == Family::Gpt2 {
         for index in 0..model.layers {

@@ -3,8 +3,9 @@
 //! Memory is counted in `f32` elements everywhere: a buffer is allocated as such, and blocks take
 //! views of other types from it ([`crate::scratch::Frame`]). Activations are `f32` on a CPU, whose
 //! products round their operands, and of the operands' type on an accelerator: half the memory and
-//! traffic, and nothing to round. Statistics, losses, gradients of parameters and sums over
-//! tensor-parallel shards are `f32` always.
+//! traffic, and nothing to round. In fp8 they are bf16 there, and the linear layers of blocks
+//! quantise them; embedding, attention and head compute in bf16. Statistics, losses, gradients of
+//! parameters and sums over tensor-parallel shards are `f32` always.
 
 use lockstep_tensor::device::Dtype;
 use lockstep_tensor::gemm::Precision;
@@ -22,6 +23,11 @@ impl Formats {
     /// Products in a precision, activations in `f32`.
     pub const fn on_cpu(products: Precision) -> Self {
         Self { products, activations: Dtype::F32 }
+    }
+
+    /// Formats of embedding and head, which are not quantised.
+    pub(crate) const fn unquantised(self) -> Self {
+        Self { products: self.products.unquantised(), activations: self.activations }
     }
 
     /// Memory of `len` activations.

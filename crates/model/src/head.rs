@@ -148,10 +148,10 @@ impl Block for Head {
         self.norm_linear.scratch_len(t).max(loss)
     }
 
-    fn operand_lens(&self, shape: MicrobatchShape) -> [usize; 2] {
+    fn operand_bytes(&self, shape: MicrobatchShape, has_copies: bool) -> [usize; 2] {
         let t = shape.rows();
         let rows = self.chunked(t).map_or(t, |chunked| chunked.chunk_rows);
-        self.norm_linear.product.shards[0].operand_lens(rows)
+        self.norm_linear.product.shards[0].operand_bytes(rows, has_copies)
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {

@@ -128,14 +128,14 @@ impl Block for Layer {
         self.attention.scratch_len(shape).max(self.feed_forward.scratch_len(shape))
     }
 
-    fn operand_lens(&self, shape: MicrobatchShape) -> [usize; 2] {
+    fn operand_bytes(&self, shape: MicrobatchShape, has_copies: bool) -> [usize; 2] {
         let (attention, feed_forward) = (&self.attention, &self.feed_forward);
         let columns = [&attention.norm_linear, &feed_forward.norm_linear];
         let columns = columns.map(|norm_linear| &norm_linear.product.shards[0]);
         let rows = [&attention.out.shards[0], &feed_forward.down.shards[0]];
         let linears = columns.into_iter().chain(rows);
-        let products = linears.map(|linear| linear.operand_lens(shape.rows()));
-        products.fold([attention.workspace_len(shape), 0], larger_operands)
+        let products = linears.map(|linear| linear.operand_bytes(shape.rows(), has_copies));
+        products.fold([attention.workspace_bytes(shape), 0], larger_operands)
     }
 
     fn flops_per_token(&self, num_tokens: usize) -> Flops {

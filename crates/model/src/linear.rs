@@ -6,13 +6,15 @@
 //! product.
 //!
 //! Weights and their gradients are `f32` in memory. Operands are rounded to the layer's precision
-//! for the product, unless activations have it already. A bias is added before the result is
-//! rounded.
+//! for the product, unless activations have it already. In fp8 a layer whose inputs or outputs are
+//! no multiple of sixteen computes in bf16. A bias is added before the result is rounded.
 
 use crate::formats::Formats;
 use crate::grads::Grads;
 use crate::param::{Init, ParamList};
-use lockstep_tensor::device::{Device, Dtype, Epilogue, Matrix, MatrixMut, Result, View, ViewMut};
+use lockstep_tensor::device::open::fp8_operand_bytes;
+use lockstep_tensor::device::{Device, Epilogue, Matrix, MatrixMut, Result, View, ViewMut};
+use lockstep_tensor::fp8::{self, Role};
 use lockstep_tensor::gemm::{Precision, Write};
 use std::ops::Range;
 
@@ -42,7 +44,7 @@ pub struct Linear {
     pub formats: Formats,
 }
 
-/// The larger of both left and of both right operands.
+/// The larger of both left and of both right operands, in bytes.
 pub(crate) fn larger_operands([a, b]: [usize; 2], [c, d]: [usize; 2]) -> [usize; 2] {
     [a.max(c), b.max(d)]
 }
@@ -70,19 +72,33 @@ impl Linear {
         2 * (self.num_inputs * self.num_outputs) as u64
     }
 
-    /// Elements of the largest left and right operand of the three products for `num_rows` rows
-    /// that are in another type than the product's.
-    pub fn operand_lens(&self, num_rows: usize) -> [usize; 2] {
-        if self.formats.activations != Dtype::F32 {
-            // The weights alone, and the partial sums of a bias' gradient.
-            return [4 * num_rows.div_ceil(128) * self.num_outputs, self.weight.len()];
+    /// Precision of the three products.
+    pub(crate) fn precision(&self) -> Precision {
+        let sizes = [self.num_inputs, self.num_outputs];
+        let fits_fp8 = sizes.iter().all(|size| size.is_multiple_of(fp8::MULTIPLE));
+        let Formats { products, .. } = self.formats;
+        if fits_fp8 { products } else { products.unquantised() }
+    }
+
+    /// Bytes of the largest left and right operand of the three products for `num_rows` rows that
+    /// an accelerator rounds or quantises first; `has_copies` where it keeps rounded parameters.
+    pub(crate) fn operand_bytes(&self, num_rows: usize, has_copies: bool) -> [usize; 2] {
+        let precision = self.precision();
+        if precision == Precision::Fp8 {
+            let right_of_gradient = match self.layout {
+                WeightLayout::OutIn => self.num_inputs,
+                WeightLayout::InOut => self.num_outputs,
+            };
+            let left = num_rows * self.num_inputs.max(self.num_outputs);
+            let right = self.weight.len().max(num_rows * right_of_gradient);
+            return [left, right].map(fp8_operand_bytes);
         }
-        let right_of_gradient = match self.layout {
-            WeightLayout::OutIn => self.num_inputs,
-            WeightLayout::InOut => self.num_outputs,
-        };
-        let left = num_rows * self.num_inputs.max(self.num_outputs);
-        [left, self.weight.len().max(num_rows * right_of_gradient)]
+        if precision == Precision::F32 {
+            return [0; 2];
+        }
+        // The weights alone, and the partial sums of a bias' gradient.
+        let partial_sums = 8 * num_rows.div_ceil(128) * self.num_outputs;
+        [partial_sums, if has_copies { 0 } else { 2 * self.weight.len() }]
     }
 
     /// Overwrites `y`.
@@ -125,7 +141,7 @@ impl Linear {
         let num_rows = x.len() / self.num_inputs;
         let y = MatrixMut::new(y, num_rows, self.num_outputs);
         let x = Matrix::new(x, num_rows, self.num_inputs);
-        device.product(self.formats.products, x, self.weight_io(params), y, write, epilogue)
+        device.product(self.precision(), x, self.weight_io(params), y, write, epilogue)
     }
 
     /// Overwrites `dx` with the gradient of the input.
@@ -151,9 +167,9 @@ impl Linear {
     ) -> Result<()> {
         let num_rows = dy.len() / self.num_outputs;
         let dx = MatrixMut::new(dx, num_rows, self.num_inputs);
-        let dy = Matrix::new(dy, num_rows, self.num_outputs);
+        let dy = Matrix::new(dy, num_rows, self.num_outputs).in_role(Role::Gradient);
         let weight = self.weight_io(params).t();
-        device.product(self.formats.products, dy, weight, dx, write, epilogue)
+        device.product(self.precision(), dy, weight, dx, write, epilogue)
     }
 
     /// Adds the gradients of trained weight and bias to `grads`, or sets those of the weight where
@@ -173,9 +189,12 @@ impl Linear {
             }
         }
         // The weight's rows are columns of one operand, its columns those of the other.
-        let ((rows_of, num_rows_of), (cols_of, num_cols)) = match self.layout {
-            WeightLayout::OutIn => ((dy, self.num_outputs), (x, self.num_inputs)),
-            WeightLayout::InOut => ((x, self.num_inputs), (dy, self.num_outputs)),
+        let outputs = (dy, self.num_outputs, Role::Gradient);
+        let inputs = (x, self.num_inputs, Role::Activation);
+        let ((rows_of, num_rows_of, left_role), (cols_of, num_cols, right_role)) = match self.layout
+        {
+            WeightLayout::OutIn => (outputs, inputs),
+            WeightLayout::InOut => (inputs, outputs),
         };
         let write = grads.write();
         for (at, grads) in grads.trained_ranges(&self.weight) {
@@ -183,9 +202,10 @@ impl Linear {
             let (first, num) = ((at.start - self.weight.start) / num_cols, at.len() / num_cols);
             let rows_of = rows_of.range(first..rows_of.len());
             let left = Matrix::strided(rows_of, num_rows, num, num_rows_of).t();
-            let right = Matrix::new(cols_of, num_rows, num_cols);
+            let left = left.in_role(left_role);
+            let right = Matrix::new(cols_of, num_rows, num_cols).in_role(right_role);
             let grads = MatrixMut::new(grads, num, num_cols);
-            device.product(self.formats.products, left, right, grads, write, Epilogue::None)?;
+            device.product(self.precision(), left, right, grads, write, Epilogue::None)?;
         }
         Ok(())
     }
@@ -193,9 +213,10 @@ impl Linear {
     /// The weight as an inputs x outputs matrix, for either layout.
     fn weight_io<'a>(&self, params: View<'a>) -> Matrix<'a> {
         let weight = params.range(self.weight.clone());
-        match self.layout {
+        let weight = match self.layout {
             WeightLayout::OutIn => Matrix::new(weight, self.num_outputs, self.num_inputs).t(),
             WeightLayout::InOut => Matrix::new(weight, self.num_inputs, self.num_outputs),
-        }
+        };
+        weight.in_role(Role::Weight)
     }
 }

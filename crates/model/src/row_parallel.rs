@@ -123,7 +123,7 @@ impl RowParallel {
 
     /// Whether a shard's term of the output is rounded to one number before it is added.
     fn fuses(&self) -> bool {
-        self.formats().products.fuses(self.num_inputs())
+        self.shards[0].precision().fuses(self.num_inputs())
     }
 
     fn spare_len(&self, num_rows: usize) -> usize {

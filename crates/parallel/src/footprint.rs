@@ -12,7 +12,7 @@ use crate::shard_tree::ShardTree;
 use crate::trainable_params::TrainableParams;
 use crate::wire_precision::RoundedBuffer;
 use crate::zero::{NUM_IN_FLIGHT, WireFormat};
-use lockstep_config::{Dtype, OptimName};
+use lockstep_config::{OptimName, WireDtype};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
 use lockstep_optim::Optimizer;
@@ -119,7 +119,7 @@ impl GradientBuffers {
     fn plan(plan: &ReplicaPlan, grads: &Buckets, worker: usize) -> Self {
         let num_workers = plan.shares.len();
         let wire =
-            if plan.wire == Dtype::F32 { WireFormat::Wide } else { WireFormat::RoundedBuffer };
+            if plan.wire == WireDtype::F32 { WireFormat::Wide } else { WireFormat::RoundedBuffer };
         match plan.leaf_assignment() {
             LeafAssignment::Contiguous(shares) => {
                 let mine = || shares[worker].clone();

@@ -116,7 +116,7 @@ impl Replica {
         };
         let data = groups.data().summing(&addends, "data")?.canonical();
         let overlap = Overlap::new(data, groups.world().clone(), world.clone(), plan.overlap)
-            .carrying(precision_of(plan.wire))
+            .carrying(precision_of(plan.wire.dtype()))
             .computing_on(compute.accelerator().cloned());
         let stages = plan.stages.clone();
         let all = plan.buckets(&blueprint);

@@ -8,7 +8,7 @@ use crate::recompute::RecomputePlan;
 use crate::sparse_embedding::SparseEmbedding;
 use crate::stages::Stages;
 use crate::trainable_params::TrainableParams;
-use lockstep_config::Dtype;
+use lockstep_config::WireDtype;
 use lockstep_mesh::{Axis, Degrees, Mesh};
 use lockstep_model::{Blueprint, MicrobatchShape};
 use lockstep_optim::Phases;
@@ -36,7 +36,7 @@ pub struct ReplicaPlan {
     /// Whether collectives overlap with computation.
     pub overlap: bool,
     /// Data type of gradients on the wire.
-    pub wire: Dtype,
+    pub wire: WireDtype,
     /// Whether optimizer state is offloaded to a file.
     pub offload: bool,
     /// Freezing schedule of the parameters.
@@ -60,7 +60,7 @@ impl ReplicaPlan {
             stages: Stages::whole(),
             bucket_len: 0,
             overlap: false,
-            wire: Dtype::F32,
+            wire: WireDtype::F32,
             offload: false,
             phases: Phases::default(),
             phase: 0,
@@ -100,7 +100,7 @@ impl ReplicaPlan {
         let shares = self.leaf_assignment();
         let found =
             SparseEmbedding::find(blueprint, trained, &shares, self.leaves, self.microbatch);
-        found.filter(|_| self.wire == Dtype::F32)
+        found.filter(|_| self.wire == WireDtype::F32)
     }
 
     /// Type of the rounded copy of the parameters that an accelerator keeps for its products, if

@@ -29,6 +29,7 @@ impl RoundedBuffer {
             Precision::F32 => None,
             Precision::Bf16 => Some(Self::Bf16(exchanged(comm, len)?)),
             Precision::F16 => Some(Self::F16(exchanged(comm, len)?)),
+            Precision::Fp8 => unreachable!("gradients are not sent in fp8"),
         })
     }
 

@@ -64,6 +64,7 @@ pub fn scale(cpu: &Cpu, x: &mut [f32], factor: f32, precision: Precision) -> Ran
         Precision::F32 => counts.add(cpu.run(Scale::<F32> { x, factor, to: F32 })),
         Precision::Bf16 => counts.add(cpu.run(Scale::<Bf16> { x, factor, to: Bf16 })),
         Precision::F16 => counts.add(cpu.run(Scale::<F16> { x, factor, to: F16 })),
+        Precision::Fp8 => unreachable!("no buffer is rounded to fp8"),
     });
     counts.total()
 }

@@ -25,6 +25,16 @@ pub fn reread_algorithms(source: &str, list: &str) -> crate::device::Result<Stri
     crate::cuda::reread_algorithms(source, list)
 }
 
+/// Checks that a CUDA device of a compute capability has products in a precision, by a version of
+/// cuBLASLt.
+pub fn check_precision(
+    precision: crate::gemm::Precision,
+    capability: (i32, i32),
+    library: [i32; 3],
+) -> crate::device::Result<()> {
+    crate::cuda::check_precision(precision, capability, library)
+}
+
 /// One block of the random generator.
 pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     crate::random::philox(counter.map(|word| [word]), key).map(|[word]| word)

@@ -13,7 +13,8 @@
 //!   transcendental functions on them.
 //! - [`random`]: counter-based random numbers, a function of (seed, name, index).
 //! - [`gemm`]: matrix products with a fixed chain of additions, in f32, bf16 (on the CPU's matrix
-//!   units) and f16; [`convert`]: conversion of flat buffers between these types, and loss scaling.
+//!   units) and f16; [`fp8`]: eight-bit operands with block scales; [`convert`]: conversion of flat
+//!   buffers between these types, and loss scaling.
 //! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`swiglu`], [`gelu`], [`relu`],
 //!   [`bias`], [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward and backward.
 //! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`]: optimizer steps on flat
@@ -44,6 +45,7 @@ pub mod random;
 pub mod gemm;
 
 pub mod convert;
+pub mod fp8;
 
 pub mod adam;
 pub mod adamw;

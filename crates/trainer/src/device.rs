@@ -35,10 +35,12 @@ pub fn open_alone(recipe: &Recipe, world: &World) -> Result<Compute, TrainError>
 
 fn open_at(recipe: &Recipe, world: &World, local_rank: usize) -> Result<Compute, TrainError> {
     let cpu = open_cpu(recipe, world)?;
-    Ok(match accelerator_at(recipe, world, local_rank)? {
+    let compute = match accelerator_at(recipe, world, local_rank)? {
         Some(accelerator) => Compute::accelerated(cpu, accelerator),
         None => cpu.into(),
-    })
+    };
+    compute.device().check_precision(precision_of(recipe.precision.compute))?;
+    Ok(compute)
 }
 
 /// Opens the accelerator of the recipe, if it chooses one.

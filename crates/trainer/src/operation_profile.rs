@@ -124,17 +124,26 @@ impl<'a> Floor<'a> {
     /// Seconds of one product alone.
     fn product_seconds(&self, product: &ProductShape) -> Result<f64, TrainError> {
         let ((m, n, k), device) = (product.mnk, self.device);
-        let a = varied(device, product.operands, m * k)?;
-        let b = varied(device, product.operands, k * n)?;
+        let (precision, dtype) = (product.operands, Dtype::of_operands(product.operands));
+        let (a, b) = (varied(device, dtype, m * k)?, varied(device, dtype, k * n)?);
         let mut c = device.allocate(product.result, m * n)?;
         let [a_transposed, b_transposed] = product.transposed;
         let (a, b) = (stored(&a, (m, k), a_transposed), stored(&b, (k, n), b_transposed));
         let write = if product.add { Write::Add } else { Write::Set };
-        let precision = precision_of(product.operands);
-        mean_seconds(device, self.world, &mut || {
+        let mut multiply = || {
             let target = MatrixMut::new(c.view_mut(), m, n);
             device.product(precision, a, b, target, write, Epilogue::None)
-        })
+        };
+        let seconds = mean_seconds(device, self.world, &mut multiply)?;
+        if precision != Precision::Fp8 {
+            return Ok(seconds);
+        }
+        // The operands are quantised in calls of their own, which are not a part of the product.
+        device.start_profile();
+        (0..NUM_CALLS).try_for_each(|_| multiply())?;
+        let times = device.take_profile()?;
+        let products = times.iter().filter(|time| matches!(time.operation, Operation::Product(_)));
+        Ok(products.map(|time| time.seconds).sum::<f64>() / f64::from(NUM_CALLS))
     }
 
     /// Rows of a profile of `num_steps` steps, each beside its floor.
@@ -207,6 +216,9 @@ fn stored(buffer: &Buffer, (rows, cols): (usize, usize), is_transposed: bool) ->
     Matrix::new(buffer.view(), rows, cols)
 }
 
+/// Calls of a measurement.
+const NUM_CALLS: u32 = 20;
+
 /// Mean time of calls that follow each other without a pause.
 fn mean_seconds(
     device: &dyn Device,
@@ -214,7 +226,6 @@ fn mean_seconds(
     queue: &mut dyn FnMut() -> DeviceResult<()>,
 ) -> Result<f64, TrainError> {
     const WARM_UP_CALLS: u32 = 3;
-    const NUM_CALLS: u32 = 20;
     (0..WARM_UP_CALLS).try_for_each(|_| queue())?;
     device.synchronize()?;
     let start = world.clock().now();
@@ -244,15 +255,6 @@ fn varied(device: &dyn Device, dtype: Dtype, len: usize) -> Result<Buffer, Train
     Ok(buffer)
 }
 
-/// Precision of products whose operands have this type.
-fn precision_of(operands: Dtype) -> Precision {
-    match operands {
-        Dtype::Bf16 => Precision::Bf16,
-        Dtype::F16 => Precision::F16,
-        _ => Precision::F32,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,7 +266,7 @@ mod tests {
         let floor = Floor { device: &cpu, world: &world, copy_bytes_per_second: 4e9 };
         let product = ProductShape {
             mnk: (8, 16, 32),
-            operands: Dtype::F32,
+            operands: Precision::F32,
             result: Dtype::F32,
             transposed: [true, false],
             add: true,

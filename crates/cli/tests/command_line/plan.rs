@@ -188,7 +188,7 @@ fn step_time_is_predicted_in_calibrated_formats_only() {
     let damaged = plan_with(&folder, b"{\"version\": 5}", "f32");
     assert!(damaged.contains("is not a readable calibration"), "{damaged}");
     let error = refusal(&folder, &["plan", "calibrate", "--formats", "f32,int4"]);
-    assert!(error.contains("--formats int4 is not known; try f32, bf16, fp16"), "{error}");
+    assert!(error.contains("--formats int4 is not known; try f32, bf16, fp16, fp8"), "{error}");
 }
 
 #[test]

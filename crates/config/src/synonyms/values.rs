@@ -42,6 +42,8 @@ pub(crate) const VALUE_SYNONYMS: &[ValueSynonym] = &[
         "amp", "mixed", "true"]),
     of(FORMATS, "fp16", &["float16", "f16", "half", "16", "16-mixed", "16-true", "torch.float16"]),
 
+    of(&["precision.compute"], "fp8", &["float8", "e4m3", "fp8-mixed", "transformer-engine"]),
+
     ValueSynonym {
         keys: MODE,
         values: &["diloco", "streaming-diloco", "open-diloco", "async-diloco"],

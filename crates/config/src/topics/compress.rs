@@ -3,7 +3,7 @@
 use super::limits::{MAX_GROUPS, MAX_WORKERS};
 use super::run::group_sizes;
 use super::train::default_warmup;
-use super::{Dtype, Group, OptimName, Recipe, SyncMode, matches_pattern};
+use super::{Dtype, Group, OptimName, Recipe, SyncMode, WireDtype, matches_pattern};
 use crate::error::ConfigError;
 use crate::lint::{Lint, lints};
 use crate::rule::{Rule, RuleContext, Rules};
@@ -199,7 +199,7 @@ pub(crate) const RULES: Rules =
             c.because("keeps compression errors, which need a constant loss scale")
                 .with("precision.compute", "\"bf16\"", r.precision.compute == Dtype::F16)
                 .because("sends gradients in its own format")
-                .with("precision.wire", "\"f32\"", r.precision.wire != Dtype::F32);
+                .with("precision.wire", "\"f32\"", r.precision.wire != WireDtype::F32);
         }),
         // The compression error of a worker is lost when the worker leaves.
         Rule::conflict(&["compress.method"], "none", |c, r| {

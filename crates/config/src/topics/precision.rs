@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::{DeviceChoice, Recipe};
 use crate::field::field;
 use crate::lint::{Lint, lints};
 use crate::rule::{Rule, Rules};
@@ -18,7 +19,7 @@ topic! {
 
         /// Number format of gradient communication: every partial sum is rounded to it, on one
         /// worker too.
-        wire: Dtype = "f32", in_identity_unless_default();
+        wire: WireDtype = "f32", in_identity_unless_default();
 
         /// Loss scale, which keeps small fp16 gradients from rounding to zero; dynamic halves it
         /// when a gradient overflows.
@@ -44,6 +45,32 @@ choices! {
         Bf16 = "bf16",
         /// IEEE half precision: three to four digits, up to 65,504.
         F16 = "fp16",
+        /// Products of the blocks' linear layers in eight bits with block scales, e4m3 and for
+        /// gradients e5m2; the rest in bf16.
+        Fp8 = "fp8",
+    }
+}
+
+choices! {
+    /// Number formats of gradients on the wire.
+    WireDtype {
+        /// IEEE single precision.
+        F32 = "f32",
+        /// bfloat16.
+        Bf16 = "bf16",
+        /// IEEE half precision.
+        F16 = "fp16",
+    }
+}
+
+impl WireDtype {
+    /// The format as one of products.
+    pub const fn dtype(self) -> Dtype {
+        match self {
+            Self::F32 => Dtype::F32,
+            Self::Bf16 => Dtype::Bf16,
+            Self::F16 => Dtype::F16,
+        }
     }
 }
 
@@ -51,7 +78,7 @@ impl Precision {
     /// Loss scale of the first step; one without scaling.
     pub fn first_scale(&self) -> LossScale {
         match (self.compute, self.loss_scale) {
-            (Dtype::F32 | Dtype::Bf16, _) => LossScale::ONE,
+            (Dtype::F32 | Dtype::Bf16 | Dtype::Fp8, _) => LossScale::ONE,
             (Dtype::F16, LossScaling::Static(scale)) => scale,
             (Dtype::F16, LossScaling::Dynamic) => self.loss_scale_start,
         }
@@ -159,12 +186,47 @@ pub(crate) const LINTS: &[Lint] = lints! {
                  gradients to zero";
 
     "fp16-wire": "gradients are sent in fp16 without a loss scale";
-        if "precision.wire = fp16 with precision.compute = f32 or bf16"; advice "try \"bf16\"";
+        if "precision.wire = fp16 with another precision.compute"; advice "try \"bf16\"";
         |r| let Precision { compute, wire, .. } = r.precision;
-            when wire == Dtype::F16 && compute != Dtype::F16 =>
+            when wire == WireDtype::F16 && compute != Dtype::F16 =>
                 "precision.wire = \"fp16\" with precision.compute = \"{compute}\" rounds small \
                  gradients to zero";
+
+    "emulated-fp8": "a CPU emulates fp8, which is slower than f32";
+        if "precision.compute = fp8 with run.device = cpu"; advice "try run.device = \"cuda\"";
+        |r| when r.precision.compute == Dtype::Fp8 && r.run.device == DeviceChoice::Cpu =>
+            "precision.compute = \"fp8\" is emulated on a CPU, more slowly than f32";
+
+    "fp8-shapes": "a part of the products runs in bf16";
+        if "precision.compute = fp8 with a size that is no multiple of 16";
+        advice "try multiples of 16";
+        |r| let others = r.sizes_without_fp8();
+            when !others.is_empty() =>
+                "precision.compute = \"fp8\" multiplies in bf16 where a size is no multiple of 16: \
+                 {others}";
 };
+
+impl Recipe {
+    /// Sizes of the layers' products that are no multiple of sixteen, if the recipe is in fp8.
+    fn sizes_without_fp8(&self) -> String {
+        if self.precision.compute != Dtype::Fp8 {
+            return String::new();
+        }
+        let (model, shards) = (&self.model, self.num_tensor_shards());
+        let head_dim = model.head_dim();
+        let qkv = (model.heads + 2 * model.kv_heads) * head_dim / shards;
+        let sizes = [
+            ("model.width", model.width),
+            ("q, k and v", qkv),
+            ("attention output", model.heads * head_dim / shards),
+            ("model.ffn", model.ffn / shards),
+            ("rows of a micro-batch", self.train.microbatch_size * model.context),
+        ];
+        let others = sizes.iter().filter(|(_, size)| !size.is_multiple_of(16));
+        let others = others.map(|(name, size)| format!("{name} ({size})"));
+        others.collect::<Vec<_>>().join(", ")
+    }
+}
 
 #[cfg(test)]
 mod tests {

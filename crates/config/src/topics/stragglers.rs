@@ -1,7 +1,7 @@
 //! Straggler policies of synchronous training.
 
 use super::limits::MAX_WORKERS;
-use super::{Dtype, Placement, Recipe, Reduction};
+use super::{Dtype, Placement, Recipe, Reduction, WireDtype};
 use crate::rule::{Rule, Rules};
 use crate::topic::{choices, topic};
 use crate::units::Seconds;
@@ -95,7 +95,7 @@ pub(crate) const RULES: Rules = Rules::new(&[
         c.because("takes the mean over the micro-batches that arrived")
             .with("train.reduction", "\"mean\"", loses && r.train.reduction == Reduction::Sum)
             .because("keeps f32 gradients until the participants are known")
-            .with("precision.wire", "\"f32\"", loses && r.precision.wire != Dtype::F32);
+            .with("precision.wire", "\"f32\"", loses && r.precision.wire != WireDtype::F32);
     }),
     // A micro-batch that moves to another worker needs its data there.
     Rule::conflict(&["sync.stragglers"], "wait", |c, r| {
@@ -130,7 +130,7 @@ pub(crate) const DELAY_RULES: Rules = Rules::new(&[
             .with("compress.method", "\"none\"", r.compress.is_on())
             .with("sync.stragglers", "\"wait\"", !waits)
             .with("precision.compute", "\"bf16\"", r.precision.compute == Dtype::F16)
-            .with("precision.wire", "\"f32\"", r.precision.wire != Dtype::F32);
+            .with("precision.wire", "\"f32\"", r.precision.wire != WireDtype::F32);
     }),
 ])
 .when(&["sync.gradient_delay"], |r| r.sync.gradient_delay > 0);

@@ -4,6 +4,7 @@ use super::limits::MAX_WORKERS;
 use super::run::group_sizes;
 use super::{
     AggregationRule, Dtype, Gossip, Placement, Recipe, Reduction, Server, Stragglers, SyncMode,
+    WireDtype,
 };
 use crate::error::ConfigError;
 use crate::field::{auto_or, auto_value};
@@ -192,7 +193,7 @@ pub(crate) const RULES: Rules = Rules::new(&[
         c.because("takes local steps without a loss scale")
             .with("precision.compute", "\"bf16\"", r.precision.compute == Dtype::F16)
             .because("sends weight updates instead of gradients")
-            .with("precision.wire", "\"f32\"", r.precision.wire != Dtype::F32);
+            .with("precision.wire", "\"f32\"", r.precision.wire != WireDtype::F32);
     }),
     // An automatic number of local steps is constant.
     Rule::new(&["sync.final_local_steps", "sync.local_steps"], |c| {

@@ -137,8 +137,12 @@ fn an_unknown_choice_suggests_the_nearest() {
             "train.microbatch = \"many\" is text where an integer or \"auto\" is needed; try 2",
         ),
         (
+            "precision.wire=fp8",
+            "precision.wire = \"fp8\" is not one of f32, bf16, fp16; try \"f32\"",
+        ),
+        (
             "precision.compute=f16",
-            "precision.compute = \"f16\" is not one of f32, bf16, fp16; try \"fp16\"",
+            "precision.compute = \"f16\" is not one of f32, bf16, fp16, fp8; try \"fp16\"",
         ),
     ] {
         assert_eq!(sets(&[argument]), message);

@@ -3,7 +3,8 @@
 use lockstep_config::import::deepspeed::{Options, import};
 use lockstep_config::import::{ImportError, Imported};
 use lockstep_config::{
-    Dtype, LossScaling, LrSchedule, OffloadState, OptimName, Recipe, Recompute, Sources, resolve,
+    Dtype, LossScaling, LrSchedule, OffloadState, OptimName, Recipe, Recompute, Sources, WireDtype,
+    resolve,
 };
 
 fn imported(text: &str) -> Imported {
@@ -141,7 +142,7 @@ const OFFLOADED: &str = r#"{
 fn an_offloaded_zero_3_configuration_becomes_a_recipe_of_its_workers() {
     let imported = imported(OFFLOADED);
     let recipe = recipe(&imported);
-    assert_eq!((recipe.precision.compute, recipe.precision.wire), (Dtype::Bf16, Dtype::Bf16));
+    assert_eq!((recipe.precision.compute, recipe.precision.wire), (Dtype::Bf16, WireDtype::Bf16));
     assert_eq!((recipe.parallel.zero, recipe.parallel.overlap), (3, true));
     assert_eq!(recipe.parallel.recompute, Recompute::Full);
     assert_eq!((recipe.train.batch, recipe.train.microbatch_size), (32, 2));

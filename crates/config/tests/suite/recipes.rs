@@ -348,7 +348,10 @@ fn number_formats_are_in_the_identity_only_where_they_have_an_effect() {
         text.lines().filter(|line| line.starts_with("precision.")).collect::<Vec<_>>().join("\n")
     };
     assert_eq!(identity(&[]), "precision.compute = \"f32\"");
-    assert_eq!(identity(&["precision.compute=bf16"]), "precision.compute = \"bf16\"");
+    for compute in ["bf16", "fp8"] {
+        let sets = [&*format!("precision.compute={compute}")];
+        assert_eq!(identity(&sets), format!("precision.compute = {compute:?}"));
+    }
     let wire = ["precision.wire=bf16"];
     assert_eq!(identity(&wire), "precision.compute = \"f32\"\nprecision.wire = \"bf16\"");
     let fixed = ["precision.compute=fp16", "precision.loss_scale=1024"];

@@ -77,8 +77,9 @@ fn memory_of_a_device_is_as_forecast() {
     let mut runs = Runs::new("devices");
     let has_accelerator = lockstep_harness::devices::computes().len() > 1;
     let wide = ["run.device=auto", "train.steps=2", "model.width=256", "model.ffn=1024"];
-    let variants: [&[&str]; 6] = [
+    let variants: [&[&str]; 7] = [
         &["precision.compute=bf16", "model.vocab=4096"],
+        &["precision.compute=fp8"],
         &["parallel.recompute=full", "optim.name=lamb"],
         &["run.workers=2", "precision.wire=bf16"],
         &["run.workers=2", "sync.mode=local-sgd", "sync.local_steps=2"],

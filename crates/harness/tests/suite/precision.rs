@@ -1,5 +1,5 @@
-//! Mixed precision: bf16 and fp16 give the bits of one worker on every layout, because operands are
-//! rounded where they are multiplied; loss scaling.
+//! Mixed precision: bf16, fp16 and fp8 give the bits of one worker on every layout, because
+//! operands are rounded where they are multiplied; loss scaling.
 //!
 //! Few layouts that cover every technique; with `LOCKSTEP_SOAK=1` every valid layout.
 
@@ -12,6 +12,7 @@ use lockstep_trainer::Options;
 
 const BF16: &str = "precision.compute=bf16";
 const FP16: &str = "precision.compute=fp16";
+const FP8: &str = "precision.compute=fp8";
 const TENSOR_LEAVES: &str = "numerics.invariant_tensor_up_to=2";
 const SHORT: [&str; 3] = ["train.steps=3", "train.eval_batches=1", "run.isolation=threads"];
 
@@ -70,6 +71,13 @@ fn a_llama_in_bf16_is_the_same_on_all_layouts() {
 #[test]
 fn a_tied_gpt2_in_fp16_is_the_same_on_all_layouts() {
     same_on_all_layouts(&GPT2, &[FP16, TENSOR_LEAVES, "model.dropout=0.1"]);
+}
+
+#[test]
+fn fp8_is_the_same_on_all_layouts_and_differs_from_bf16() {
+    let narrow = same_on_all_layouts(&LLAMA, &[FP8, TENSOR_LEAVES]);
+    let recipe = LLAMA.with(&[&SHORT[..], &[BF16, TENSOR_LEAVES, "run.workers=1"]].concat());
+    assert_ne!(Runs::new("precision").finish(&recipe).hashes(), narrow, "operands are quantised");
 }
 
 #[test]

@@ -1,12 +1,20 @@
-//! Products in bf16 and `f16`: equal bits on every device, results near those of `f32`; and loss
-//! scaling.
+//! Products in bf16, `f16` and fp8: equal bits on every device, results near those of `f32`; and
+//! loss scaling.
 
 use super::tiny::{Batch, GPT2, LLAMA, LONG, TRAIN, Tiny, assert_same};
 use lockstep_config::{Dtype, LossScale, Model};
 use lockstep_model::{Decoder, Mode, Recompute, TensorShards};
 use lockstep_tensor::{Cpu, Isa};
 
-const NARROW: [Dtype; 2] = [Dtype::Bf16, Dtype::F16];
+const NARROW: [Dtype; 3] = [Dtype::Bf16, Dtype::F16, Dtype::Fp8];
+
+/// The model, in fp8 with sizes of whole units of sixteen.
+fn sized(model: &Model, compute: Dtype) -> Model {
+    match compute {
+        Dtype::Fp8 => Model { width: 32, ffn: model.ffn.next_multiple_of(16), ..model.clone() },
+        _ => model.clone(),
+    }
+}
 
 fn narrow(model: &Model, compute: Dtype) -> Tiny {
     Tiny::computing(model, &TensorShards::WHOLE, compute)
@@ -15,8 +23,9 @@ fn narrow(model: &Model, compute: Dtype) -> Tiny {
 #[test]
 fn instruction_set_halves_and_recomputation_change_no_bit() {
     for model in [LLAMA, GPT2, LONG] {
-        let batch = Batch::new(&model, 2);
         for compute in NARROW {
+            let model = sized(&model, compute);
+            let batch = Batch::new(&model, 2);
             let tiny = narrow(&model, compute);
             let expected = tiny.train(&Cpu::single(Isa::detect()), &batch.microbatch());
             for isa in Isa::available() {
@@ -36,8 +45,9 @@ fn instruction_set_halves_and_recomputation_change_no_bit() {
 fn decoding_gives_the_logits_of_a_full_forward() {
     let cpu = Cpu::single(Isa::detect());
     for model in [LLAMA, GPT2, LONG] {
-        let batch = Batch::new(&model, 1);
         for compute in NARROW {
+            let model = sized(&model, compute);
+            let batch = Batch::new(&model, 1);
             let tiny = narrow(&model, compute);
             let all = tiny.run(&cpu, &batch.microbatch(), Mode::Evaluate, Recompute::None, 0.0);
             let mut decoder = Decoder::new(&tiny.blueprint, &cpu, model.context).unwrap();
@@ -53,9 +63,10 @@ fn decoding_gives_the_logits_of_a_full_forward() {
 fn losses_match_f32_up_to_rounding_of_operands() {
     let cpu = Cpu::single(Isa::detect());
     for model in [LLAMA, GPT2] {
-        let batch = Batch::new(&model, 2);
-        let wide = Tiny::new(&model).train(&cpu, &batch.microbatch()).loss;
-        for (compute, digits) in [(Dtype::Bf16, 2e-2), (Dtype::F16, 2e-3)] {
+        for (compute, digits) in [(Dtype::Bf16, 2e-2), (Dtype::F16, 2e-3), (Dtype::Fp8, 3e-1)] {
+            let model = sized(&model, compute);
+            let batch = Batch::new(&model, 2);
+            let wide = Tiny::new(&model).train(&cpu, &batch.microbatch()).loss;
             let loss = narrow(&model, compute).train(&cpu, &batch.microbatch()).loss;
             assert_ne!(loss.to_bits(), wide.to_bits(), "{compute}: something was rounded");
             assert!((loss - wide).abs() < digits * wide, "{compute}: {loss} and {wide}");

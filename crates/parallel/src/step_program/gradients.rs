@@ -12,7 +12,7 @@
 use super::{ELEMENT, GradientUse, RankPlan, StepBuilder, StepKind, StepTasks};
 use crate::sparse_embedding::SparseEmbedding;
 use crate::zero::NUM_IN_FLIGHT;
-use lockstep_config::Dtype;
+use lockstep_config::WireDtype;
 use lockstep_mesh::Axis;
 use lockstep_schedule::Op;
 use lockstep_schedule::collective::pairwise;
@@ -79,7 +79,7 @@ impl<'a> Gradients<'a> {
     }
 
     fn is_rounded(&self) -> bool {
-        self.at.plan.wire != Dtype::F32
+        self.at.plan.wire != WireDtype::F32
     }
 
     /// Sums of a bucket: over all leaves of this rank, or this rank's shard over all leaves.
@@ -116,7 +116,9 @@ impl<'a> Gradients<'a> {
             sharded.filling[bucket] = match &mut sharded.pool {
                 Some(pool) => pool.pop(),
                 // Each bucket has its own leaf, which may still be in flight.
-                None => (!is_in_flight || self.at.plan.wire != Dtype::F32).then_some(bucket as u32),
+                None => {
+                    (!is_in_flight || self.at.plan.wire != WireDtype::F32).then_some(bucket as u32)
+                }
             };
             if sharded.filling[bucket].is_none() {
                 self.decode_oldest(step);

@@ -41,7 +41,7 @@ use crate::replica_plan::ReplicaPlan;
 use crate::sparse_embedding::SparseEmbedding;
 use crate::trainable_params::TrainableParams;
 use gradients::Gradients;
-use lockstep_config::Dtype;
+use lockstep_config::WireDtype;
 use lockstep_config::units::Bytes;
 use lockstep_mesh::{Axis, Mesh, Rank};
 use lockstep_model::Blueprint;
@@ -395,7 +395,7 @@ impl<'a> StepBuilder<'a> {
 
     /// Bytes of a gradient element on the wire.
     fn wire_element(&self) -> Bytes {
-        if self.at.plan.wire == Dtype::F32 { ELEMENT } else { NARROW_ELEMENT }
+        if self.at.plan.wire == WireDtype::F32 { ELEMENT } else { NARROW_ELEMENT }
     }
 }
 

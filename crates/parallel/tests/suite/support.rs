@@ -154,7 +154,7 @@ impl Layout {
             stages: self.stages.clone(),
             bucket_len: self.bucket_len,
             overlap: self.overlap,
-            wire: lockstep_config::Dtype::F32,
+            wire: lockstep_config::WireDtype::F32,
             offload: false,
             delay: 0,
             phases: Phases::default(),

@@ -11,7 +11,7 @@ use crate::traffic::{GroupCalls, Interconnect, StepInputs, StepKind, rank_at, st
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Isolation, Recipe, TransportChoice};
 use lockstep_mesh::{Axis, Rank};
-use lockstep_model::{Blueprint, precision_of};
+use lockstep_model::Blueprint;
 use lockstep_parallel::{Activations, Footprint, ReplicaPlan, from_recipe};
 
 /// Bytes of one rank by purpose.
@@ -127,7 +127,7 @@ impl Memory {
                     memory.optimizer = Bytes(0);
                 }
                 let on_host = bytes(Footprint::plan_on_host(blueprint, plan, worker));
-                let scratch = device_scratch(recipe, plan, blueprint, worker);
+                let scratch = device_scratch(plan, blueprint, worker);
                 memory.on_accelerator = Bytes(memory.own().0 - on_host.0) + scratch;
                 memory.optimizer += outer;
                 memory.buffers += besides;
@@ -251,18 +251,12 @@ impl Memory {
 }
 
 /// Bytes that an accelerator needs besides the engine's buffers.
-fn device_scratch(
-    recipe: &Recipe,
-    plan: &ReplicaPlan,
-    blueprint: &Blueprint,
-    worker: usize,
-) -> Bytes {
+fn device_scratch(plan: &ReplicaPlan, blueprint: &Blueprint, worker: usize) -> Bytes {
     let stage = plan.mesh.index(Axis::Pipeline, Rank(worker));
     let is_own = |block: &usize| plan.stages.device_of(*block) == stage;
     let own = (0..blueprint.blocks.len()).filter(is_own);
-    let precision = precision_of(recipe.precision.compute);
     let has_copies = plan.copy_of_params(blueprint).is_some();
-    let products = blueprint.accelerator_scratch_bytes(own, plan.microbatch, precision, has_copies);
+    let products = blueprint.accelerator_scratch_bytes(own, plan.microbatch, has_copies);
     let tokens = 2 * plan.microbatch.rows() * size_of::<u32>();
     Bytes((tokens + products) as u64)
 }

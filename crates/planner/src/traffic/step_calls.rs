@@ -5,7 +5,7 @@ use super::call::{Call, GroupCalls, Message, StepCalls};
 use super::{TrafficCounts, exactness};
 use crate::shorter_steps::ShorterSteps;
 use lockstep_config::units::Bytes;
-use lockstep_config::{Dtype, Recipe};
+use lockstep_config::{Recipe, WireDtype};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
 use lockstep_parallel::step_program::{RankPlan, StepKind, rank_at};
@@ -153,7 +153,7 @@ fn has_rows(plan: &ReplicaPlan, blueprint: &Blueprint, device: usize) -> bool {
 fn data_calls(plan: &ReplicaPlan, program: &Program) -> GroupCalls {
     let group = program.groups.iter().find(|group| group.axis == Axis::Data);
     let contributions = group.expect("every rank has a data-parallel group").contributions.clone();
-    let is_pooled = plan.leaves.microbatches_per_leaf == 1 || plan.wire != Dtype::F32;
+    let is_pooled = plan.leaves.microbatches_per_leaf == 1 || plan.wire != WireDtype::F32;
     let is_data = |group: &CommGroup| group.axis == Axis::Data;
     let data = program.groups.iter().position(is_data);
     let place = |id: TaskId, task: &Task| {

@@ -11,7 +11,7 @@ use crate::simd::{Kernel, Simd};
 /// Elements of one packed operand.
 pub(super) fn operand_len(precision: Precision, shape: Shape) -> usize {
     match precision {
-        Precision::Bf16 => bf16_products::operand_len(shape.head_dim),
+        Precision::Bf16 | Precision::Fp8 => bf16_products::operand_len(shape.head_dim),
         Precision::F32 | Precision::F16 => TILE * packed_stride(shape.head_dim),
     }
 }
@@ -19,7 +19,7 @@ pub(super) fn operand_len(precision: Precision, shape: Shape) -> usize {
 /// Elements of the workspace of the products of one task, at the start of its region.
 pub(super) fn workspace_len(precision: Precision) -> usize {
     match precision {
-        Precision::Bf16 => bf16_products::WORKSPACE_LEN,
+        Precision::Bf16 | Precision::Fp8 => bf16_products::WORKSPACE_LEN,
         Precision::F32 | Precision::F16 => 0,
     }
 }
@@ -27,7 +27,7 @@ pub(super) fn workspace_len(precision: Precision) -> usize {
 /// Runs a task with products in `precision`; `workspace` has [`workspace_len`] elements.
 pub(super) fn run(cpu: &Cpu, precision: Precision, work: impl Work, workspace: &mut [f32]) {
     match precision {
-        Precision::Bf16 => cpu.run_tiles(Bf16Kernel { work, workspace }),
+        Precision::Bf16 | Precision::Fp8 => cpu.run_tiles(Bf16Kernel { work, workspace }),
         Precision::F32 | Precision::F16 => cpu.run(F32Kernel(work)),
     }
 }

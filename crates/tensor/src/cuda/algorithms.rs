@@ -2,7 +2,8 @@
 //!
 //! The first line names the library and the device, which an algorithm belongs to. Then comes a
 //! line for each product, sorted: shape, types, strides, layouts, alignments, epilogue; and the
-//! library's algorithm with its workspace, or nothing where our own kernel multiplies.
+//! library's algorithm with its workspace, or nothing where our own kernel multiplies. Operands in
+//! fp8 are named by the initials of their roles.
 //!
 //! ```text
 //! cuBLASLt 13.0.2, compute capability 9.0
@@ -11,17 +12,64 @@
 
 use crate::device::error::{DeviceError, Result};
 use crate::device::view::Dtype;
+use crate::fp8::Role;
+use crate::gemm::Precision;
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// Bytes of workspace that algorithms may use; NVIDIA's advice for Hopper.
 pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 
+/// Types of the left and the right operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Operands {
+    /// Both of one type.
+    Same(Dtype),
+    /// Both in fp8 with scales, in these roles.
+    Fp8([Role; 2]),
+}
+
+impl Operands {
+    /// Precision of the product.
+    pub(super) const fn precision(self) -> Precision {
+        match self {
+            Self::Same(Dtype::Bf16) => Precision::Bf16,
+            Self::Same(Dtype::F16) => Precision::F16,
+            Self::Same(_) => Precision::F32,
+            Self::Fp8(_) => Precision::Fp8,
+        }
+    }
+
+    /// All that products have.
+    fn all() -> impl Iterator<Item = Self> {
+        use Role::{Activation, Gradient, Weight};
+        let same = [Dtype::F32, Dtype::Bf16, Dtype::F16].map(Self::Same);
+        let roles = [Activation, Weight, Gradient];
+        let fp8 = roles.into_iter().flat_map(move |left| roles.map(|right| [left, right]));
+        same.into_iter().chain(fp8.map(Self::Fp8))
+    }
+}
+
+impl fmt::Display for Operands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let initial = |role| match role {
+            Role::Activation => 'a',
+            Role::Weight => 'w',
+            Role::Gradient => 'g',
+        };
+        match self {
+            Self::Same(dtype) => dtype.fmt(f),
+            Self::Fp8([left, right]) => write!(f, "fp8-{}{}", initial(*left), initial(*right)),
+        }
+    }
+}
+
 /// Properties of a product that the choice of an algorithm depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Problem {
     pub(super) shape: (usize, usize, usize),
-    pub(super) dtypes: (Dtype, Dtype),
+    pub(super) operands: Operands,
+    pub(super) result: Dtype,
     pub(super) strides: [usize; 3],
     pub(super) transposed: [bool; 2],
     pub(super) alignments: [u32; 3],
@@ -79,7 +127,7 @@ pub(super) fn refuse<T>(reason: String) -> Result<T> {
 impl fmt::Display for Problem {
     /// A line without an equals sign.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { shape: (m, n, k), dtypes: (from, to), strides: [a, b, c], .. } = self;
+        let Self { shape: (m, n, k), operands: from, result: to, strides: [a, b, c], .. } = self;
         let [left, right] = self.transposed.map(|transposed| if transposed { 't' } else { 'n' });
         let [first, second, target] = self.alignments;
         write!(f, "{m}x{n}x{k} {from} {to} {a} {b} {c} {left}{right} ")?;
@@ -104,7 +152,8 @@ fn parse(line: &str) -> Option<(Problem, Option<Algorithm>)> {
     };
     let problem = Problem {
         shape: (m, n, k),
-        dtypes: (dtype(&from)?, dtype(&to)?),
+        operands: Operands::all().find(|operands| operands.to_string() == from)?,
+        result: dtype(&to)?,
         strides: [a.parse().ok()?, b.parse().ok()?, c.parse().ok()?],
         transposed,
         alignments: [first.parse().ok()?, second.parse().ok()?, target.parse().ok()?],

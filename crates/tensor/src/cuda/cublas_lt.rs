@@ -4,13 +4,15 @@
 //! restricted to those that add partial sums in a fixed order. Operands are row-major here and
 //! column-major there, so a product is computed as its transpose.
 
-use super::algorithms::{self, Algorithm, Algorithms, Problem, WORKSPACE_BYTES};
+use super::algorithms::{self, Algorithm, Algorithms, Operands, Problem, WORKSPACE_BYTES};
 use super::driver::Handle;
+use super::fp8;
 use super::library::{Library, functions};
 use super::recorder::Recorder;
 use crate::device::error::{DeviceError, Result};
 use crate::device::profile::{Operation, ProductShape};
 use crate::device::view::Dtype;
+use crate::fp8::Role;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -54,7 +56,7 @@ impl Functions {
     }
 
     /// Version of the library: major, minor, patch.
-    fn version(&self) -> Result<[c_int; 3]> {
+    pub(super) fn version(&self) -> Result<[c_int; 3]> {
         let mut version = [0; 3];
         for (property, value) in version.iter_mut().enumerate() {
             // SAFETY: writes one number.
@@ -72,6 +74,10 @@ const DESC_EPILOGUE: c_int = 7;
 const DESC_BIAS: c_int = 8;
 const DESC_BEFORE: c_int = 11;
 const DESC_BEFORE_STRIDE: c_int = 12;
+const DESC_SCALES_A: c_int = 17;
+const DESC_SCALES_B: c_int = 18;
+const DESC_SCALE_MODE_A: c_int = 31;
+const DESC_SCALE_MODE_B: c_int = 32;
 const PREFERENCE_WORKSPACE: c_int = 1;
 const PREFERENCE_REDUCTIONS: c_int = 3;
 const PREFERENCE_ALIGNMENT_A: c_int = 5;
@@ -80,6 +86,7 @@ const REDUCTION_IN_SUM_TYPE: u32 = 2;
 const EPILOGUE_BIAS: u32 = 4;
 const EPILOGUE_BIAS_GELU_AUX: u32 = 164;
 const EPILOGUE_GELU_BACKWARD: u32 = 192;
+const INVALID_VALUE: i32 = 7;
 const NOT_SUPPORTED: i32 = 15;
 
 /// `cublasLtMatmulHeuristicResult_t`.
@@ -93,12 +100,14 @@ pub(super) struct Candidate {
     reserved: [c_int; 4],
 }
 
-/// An operand in memory: address, distance between rows, and whether it is the transpose.
+/// An operand in memory: address, distance between rows, and whether it is the transpose; in fp8
+/// also the address of its scales.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Operand {
     pub(super) address: u64,
     pub(super) row_stride: usize,
     pub(super) transposed: bool,
+    pub(super) scales: u64,
 }
 
 /// Operation on the result.
@@ -110,12 +119,12 @@ pub(super) enum Fused {
     BiasGelu { bias: u64, before: u64 },
 }
 
-/// `c (= or +=) a b` with m x k and k x n operands of one type; or `c = a b` plus a dense matrix of
-/// the type of `c`.
+/// `c (= or +=) a b` with m x k and k x n operands; or `c = a b` plus a dense matrix of the type of
+/// `c`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) shape: (usize, usize, usize),
-    pub(super) dtype: Dtype,
+    pub(super) operands: Operands,
     pub(super) out_dtype: Dtype,
     pub(super) a: Operand,
     pub(super) b: Operand,
@@ -130,7 +139,7 @@ impl Call {
     const fn operation(&self) -> Operation {
         Operation::Product(ProductShape {
             mnk: self.shape,
-            operands: self.dtype,
+            operands: self.operands.precision(),
             result: self.out_dtype,
             transposed: [self.a.transposed, self.b.transposed],
             add: self.add || self.residual.is_some(),
@@ -148,6 +157,8 @@ impl Call {
 pub(super) struct CublasLt {
     functions: Functions,
     handle: Handle,
+    /// Major, minor, patch.
+    pub(super) version: [c_int; 3],
     /// Version of the library and class of the device, which algorithms belong to.
     source: String,
     lists: Mutex<Lists>,
@@ -187,13 +198,15 @@ impl CublasLt {
         (major, minor): (i32, i32),
         recorder: &Arc<Recorder>,
     ) -> Result<Self> {
-        let version = functions.version()?.map(|number| number.to_string()).join(".");
-        let source = format!("cuBLASLt {version}, compute capability {major}.{minor}");
+        let version = functions.version()?;
+        let [first, second, patch] = version;
+        let source =
+            format!("cuBLASLt {first}.{second}.{patch}, compute capability {major}.{minor}");
         let mut handle = null_mut();
         // SAFETY: writes the handle.
         check("cublasLtCreate", unsafe { (functions.create)(&raw mut handle) })?;
         let (lists, recorder) = (Mutex::default(), Arc::clone(recorder));
-        Ok(Self { functions, handle, source, lists, recorder })
+        Ok(Self { functions, handle, version, source, lists, recorder })
     }
 
     /// The list of the algorithms that were chosen or set so far.
@@ -258,14 +271,23 @@ impl CublasLt {
                 self.set(&desc, DESC_BEFORE_STRIDE, &(n as i64))?;
             }
         }
-        let first = self.layout(call.dtype, (k, n), b)?;
-        let second = self.layout(call.dtype, (m, k), a)?;
-        let out = Operand { address: c.0, row_stride: c.1, transposed: false };
-        let target = self.layout(call.out_dtype, (m, n), &out)?;
+        let result_type = type_of(call.out_dtype);
+        let [left_type, right_type] = match call.operands {
+            Operands::Same(dtype) => [type_of(dtype); 2],
+            Operands::Fp8(roles) => {
+                self.set_scales(&desc, roles, [a, b])?;
+                roles.map(fp8::data_type)
+            }
+        };
+        let first = self.layout(right_type, (k, n), b)?;
+        let second = self.layout(left_type, (m, k), a)?;
+        let out = Operand { address: c.0, row_stride: c.1, transposed: false, scales: 0 };
+        let target = self.layout(result_type, (m, n), &out)?;
         let addend = call.residual.unwrap_or(c.0);
         let problem = Problem {
             shape: call.shape,
-            dtypes: (call.dtype, call.out_dtype),
+            operands: call.operands,
+            result: call.out_dtype,
             strides: [a.row_stride, b.row_stride, c.1],
             transposed: [a.transposed, b.transposed],
             alignments: [b.address, a.address, c.0 | addend].map(alignment),
@@ -301,6 +323,15 @@ impl CublasLt {
         };
         self.recorder.around(|| (call.operation(), None), queue)?;
         Ok(true)
+    }
+
+    /// Sets the scales of operands in fp8.
+    fn set_scales(&self, desc: &Descriptor, roles: [Role; 2], [a, b]: [&Operand; 2]) -> Result<()> {
+        let [left_mode, right_mode] = roles.map(fp8::scale_mode);
+        self.set(desc, DESC_SCALE_MODE_A, &right_mode)?;
+        self.set(desc, DESC_SCALE_MODE_B, &left_mode)?;
+        self.set(desc, DESC_SCALES_A, &b.scales)?;
+        self.set(desc, DESC_SCALES_B, &a.scales)
     }
 
     /// The algorithm of a product, from the lists or from the heuristic.
@@ -387,7 +418,9 @@ impl CublasLt {
                 &raw mut count,
             )
         };
-        if code != NOT_SUPPORTED {
+        // Beside block scales the library has few operations on the result.
+        let is_fp8 = matches!(problem.operands, Operands::Fp8(_));
+        if code != NOT_SUPPORTED && !(is_fp8 && code == INVALID_VALUE) {
             check("cublasLtMatmulAlgoGetHeuristic", code)?;
         }
         let Candidate { algorithm: data, workspace_bytes, status, .. } = found;
@@ -398,22 +431,16 @@ impl CublasLt {
     /// Layout of a stored operand, given the shape after its transposition.
     fn layout(
         &self,
-        dtype: Dtype,
+        data_type: c_int,
         (rows, cols): (usize, usize),
         operand: &Operand,
     ) -> Result<Descriptor> {
         let (rows, cols) = if operand.transposed { (cols, rows) } else { (rows, cols) };
-        let kind = match dtype {
-            Dtype::Bf16 => 14,
-            Dtype::F16 => 2,
-            _ => TYPE_F32,
-        };
+        let stride = operand.row_stride as i64;
         let f = &self.functions;
         Self::create(f.layout_destroy, "cublasLtMatrixLayoutCreate", |handle| {
             // A row-major matrix is the column-major transpose. SAFETY: writes the handle.
-            unsafe {
-                (f.layout_create)(handle, kind, cols as u64, rows as u64, operand.row_stride as i64)
-            }
+            unsafe { (f.layout_create)(handle, data_type, cols as u64, rows as u64, stride) }
         })
     }
 
@@ -447,6 +474,15 @@ impl Drop for CublasLt {
     fn drop(&mut self) {
         // SAFETY: nothing uses the handle afterwards.
         unsafe { (self.functions.destroy)(self.handle) };
+    }
+}
+
+/// The library's number of a type.
+const fn type_of(dtype: Dtype) -> c_int {
+    match dtype {
+        Dtype::Bf16 => 14,
+        Dtype::F16 => 2,
+        _ => TYPE_F32,
     }
 }
 

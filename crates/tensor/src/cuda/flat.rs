@@ -125,6 +125,7 @@ impl FlatBuffers for Cuda {
             Precision::F32 => 0i32,
             Precision::Bf16 => 1,
             Precision::F16 => 2,
+            Precision::Fp8 => unreachable!("no buffer is rounded to fp8"),
         };
         launch!(self, program, "scale", grid, x, n, factor, code, errors)
     }

@@ -3,6 +3,7 @@
 use super::Cuda;
 use super::commands::Command;
 use super::driver::{CudaEvent, DeviceMemory};
+use super::fp8;
 use super::launch::launch;
 use super::programs::{Program, Source};
 use super::staging::Staging;
@@ -55,6 +56,10 @@ impl Memory for Cuda {
 
     fn kernel_class(&self, precision: Precision) -> String {
         class_name(precision, self.capability)
+    }
+
+    fn check_precision(&self, precision: Precision) -> Result<()> {
+        fp8::check(precision, self.capability, self.blas.version)
     }
 
     fn memory(&self) -> Result<Option<MemoryInfo>> {

@@ -14,7 +14,7 @@
 //! - `programs`: sources and machine code; `commands`, `replay`, `graph`: work of the stream as
 //!   values, sequences that repeat, and CUDA graphs of them; `staging`: pinned memory; `recorder`:
 //!   profiles.
-//! - `memory`, `products`, `few_rows`, `attention`, `layers`, `losses`, `flat`: the operations.
+//! - `memory`, `products`, `few_rows`, `fp8`, `attention`, `layers`, `losses`, `flat`: the operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
 #![expect(clippy::cast_possible_wrap, reason = "C interfaces have signed counts")]
 
@@ -29,6 +29,7 @@ mod cudnn_graph;
 mod driver;
 mod few_rows;
 mod flat;
+mod fp8;
 mod graph;
 mod launch;
 mod layers;
@@ -137,7 +138,9 @@ pub fn num_devices() -> Result<usize> {
 
 /// Name of the arithmetic of device `index`, if training can run on it.
 pub(crate) fn kernel_class(index: usize, precision: Precision) -> Result<String> {
-    Ok(memory::class_name(precision, Installation::find(index)?.device.capability))
+    let Installation { device, blas, .. } = Installation::find(index)?;
+    fp8::check(precision, device.capability, blas.version()?)?;
+    Ok(memory::class_name(precision, device.capability))
 }
 
 /// Opens device `index`, without a cache of kernels.
@@ -198,16 +201,22 @@ pub(crate) fn reread_algorithms(source: &str, list: &str) -> Result<String> {
     Ok(algorithms::write(source, &algorithms::read(source, list)?))
 }
 
+/// Checks that a device and its library have products in a precision.
+pub(crate) fn check_precision(
+    precision: Precision,
+    capability: (i32, i32),
+    library: [i32; 3],
+) -> Result<()> {
+    fp8::check(precision, capability, library)
+}
+
 /// Elements of scratch memory for attention.
 pub(crate) const fn attention_scratch_len(shape: Shape) -> usize {
     attention::scratch_len(shape)
 }
 
-/// Memory that the operations of a training step allocate besides the buffers of their callers:
-/// rounded operands and workspace of products. Partial sums take less.
-pub(crate) fn scratch_bytes(precision: Precision, operands: [usize; 2]) -> usize {
-    products::scratch_bytes(precision, operands)
-}
+/// Workspace of products.
+pub(crate) const PRODUCT_WORKSPACE_BYTES: usize = algorithms::WORKSPACE_BYTES;
 
 /// Memory that attention of a training step allocates besides the buffers of its callers, on a
 /// device that cuDNN is used on.

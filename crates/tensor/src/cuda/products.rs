@@ -3,12 +3,12 @@
 //! cuBLASLt multiplies operands of one type; an operand of another type is rounded to it first. Our
 //! own kernel takes shapes that cuBLASLt has no algorithm for.
 
-use super::algorithms::WORKSPACE_BYTES;
+use super::algorithms::{Operands, WORKSPACE_BYTES};
 use super::attention_plans::AttentionPlans;
 use super::cublas_lt::{Call, Fused, Operand};
 use super::launch::{launch, type_code};
 use super::programs::{Grid, Program, Source};
-use super::{Cuda, attention, attention_plans};
+use super::{Cuda, attention, attention_plans, fp8};
 use crate::attention::{Dropout, Shape};
 use crate::device::error::{DeviceError, Result};
 use crate::device::flat::FlatBuffers;
@@ -41,6 +41,8 @@ impl Products for Cuda {
         if m == 0 || n == 0 {
             return Ok(());
         }
+        let fits_fp8 = fp8::fits((m, n, k), &c);
+        let precision = if fits_fp8 { precision } else { precision.unquantised() };
         let addend = match &epilogue {
             Epilogue::None => Some(None),
             Epilogue::Residual { bias: None, residual } => Some(Some(residual)),
@@ -255,11 +257,21 @@ impl Cuda {
             return Ok(());
         }
         let dtype = Dtype::of_operands(precision);
+        if precision == Precision::Fp8 {
+            let is_done = fused != Fused::None
+                && self.try_library(precision, a, b, c, write, (Fused::None, None))?;
+            return if is_done { self.add_fused_bias(c, fused) } else { fp8::no_algorithm(c, a) };
+        }
         self.rounded(0, dtype, &a.data, |a_address| {
             self.rounded(1, dtype, &b.data, |b_address| {
                 self.multiply_by_kernel(dtype, (&a, a_address), (&b, b_address), c, write)
             })
         })?;
+        self.add_fused_bias(c, fused)
+    }
+
+    /// Adds the bias that a product would have added, in the type of the result.
+    fn add_fused_bias(&self, c: &MatrixMut<'_>, fused: Fused) -> Result<()> {
         match fused {
             Fused::None => Ok(()),
             Fused::Bias { bias } => {
@@ -290,19 +302,23 @@ impl Cuda {
             let reason = format!("operands in {dtype}, but the result in {out_dtype}");
             return Err(DeviceError::Unsupported { operation: "product", reason });
         }
+        if precision == Precision::Fp8 {
+            return self.multiply_quantised(a, b, c, write, (fused, residual));
+        }
         let ((m, k), n) = (a.shape(), c.cols);
         let target = (self.write(&c.data, out_dtype)?, c.row_stride);
         let operand = |matrix: &Matrix<'_>, address| Operand {
             address,
             row_stride: matrix.row_stride,
             transposed: matrix.transposed,
+            scales: 0,
         };
         self.rounded(0, dtype, &a.data, |a_address| {
             self.rounded(1, dtype, &b.data, |b_address| {
                 self.with_scratch(3, WORKSPACE_BYTES, |workspace| {
                     let call = Call {
                         shape: (m, n, k),
-                        dtype,
+                        operands: Operands::Same(dtype),
                         out_dtype,
                         a: operand(&a, a_address),
                         b: operand(&b, b_address),
@@ -367,13 +383,6 @@ impl Cuda {
             target, code, c_row, m, n, k, add,
         )
     }
-}
-
-/// Temporary memory of products with such operands in `f32`.
-pub(super) fn scratch_bytes(precision: Precision, operands: [usize; 2]) -> usize {
-    let dtype = Dtype::of_operands(precision);
-    let rounded = if dtype == Dtype::F32 { 0 } else { dtype.size() };
-    WORKSPACE_BYTES + operands.map(|len| len * rounded).iter().sum::<usize>()
 }
 
 /// Whether 16-byte accesses are aligned.

@@ -29,6 +29,9 @@ pub trait Memory: Send + Sync {
     /// Name of the arithmetic: runs of one class give equal bits.
     fn kernel_class(&self, precision: Precision) -> String;
 
+    /// Whether the device has products in a precision; the error says what it lacks.
+    fn check_precision(&self, precision: Precision) -> Result<()>;
+
     /// Memory of the device; `None` where it is that of the host.
     fn memory(&self) -> Result<Option<MemoryInfo>>;
 

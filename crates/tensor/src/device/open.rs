@@ -6,8 +6,8 @@ use super::error::Result;
 use super::kernel_cache::KernelCache;
 use super::view::Dtype;
 use crate::attention::Shape;
-use crate::cuda;
 use crate::gemm::Precision;
+use crate::{cuda, fp8};
 use std::sync::{Arc, OnceLock};
 
 /// Choice of the device that runs the blocks.
@@ -63,9 +63,15 @@ pub const fn accelerator_attention_len(shape: Shape) -> usize {
 }
 
 /// Memory that an accelerator allocates for a training step besides the buffers of its callers,
-/// given the largest left and right operand of any product, in `f32` elements.
-pub fn accelerator_scratch_bytes(precision: Precision, operands: [usize; 2]) -> usize {
-    cuda::scratch_bytes(precision, operands)
+/// given the bytes of the largest left and right operand that any product rounds or quantises.
+/// Partial sums take less.
+pub fn accelerator_scratch_bytes(operands: [usize; 2]) -> usize {
+    cuda::PRODUCT_WORKSPACE_BYTES + operands.iter().sum::<usize>()
+}
+
+/// Memory of `len` elements in fp8 and their scales, where sums are over at least a block.
+pub const fn fp8_operand_bytes(len: usize) -> usize {
+    len + len.div_ceil(fp8::BLOCK / 2) * size_of::<f32>()
 }
 
 /// Memory that attention of a training step allocates besides, in the place of the left operand:

@@ -1,6 +1,7 @@
 //! Operands of operations: matrices, rows of heads, norms, optimizer rules.
 
 use super::view::{View, ViewMut};
+use crate::fp8::Role;
 use crate::moments::AdamStep;
 
 /// A matrix to read.
@@ -16,6 +17,8 @@ pub struct Matrix<'a> {
     pub row_stride: usize,
     /// Whether the operand is the transpose of the stored matrix.
     pub transposed: bool,
+    /// Its part in a product in fp8.
+    pub role: Role,
 }
 
 impl<'a> Matrix<'a> {
@@ -25,7 +28,8 @@ impl<'a> Matrix<'a> {
     /// When the view has another length.
     pub fn new(data: View<'a>, rows: usize, cols: usize) -> Self {
         assert_eq!(data.len(), rows * cols, "a dense {rows} x {cols} matrix");
-        Self { data, rows, cols, row_stride: cols, transposed: false }
+        let role = Role::Activation;
+        Self { data, rows, cols, row_stride: cols, transposed: false, role }
     }
 
     /// A matrix whose rows are `row_stride` apart, as a part of a larger one.
@@ -34,12 +38,18 @@ impl<'a> Matrix<'a> {
     /// When the matrix reaches beyond the view.
     pub fn strided(data: View<'a>, rows: usize, cols: usize, row_stride: usize) -> Self {
         check_rows(data.len(), rows, cols, row_stride);
-        Self { data, rows, cols, row_stride, transposed: false }
+        let role = Role::Activation;
+        Self { data, rows, cols, row_stride, transposed: false, role }
     }
 
     /// The transpose.
     pub fn t(self) -> Self {
         Self { transposed: !self.transposed, ..self }
+    }
+
+    /// The matrix in another role; a new one is an activation.
+    pub fn in_role(self, role: Role) -> Self {
+        Self { role, ..self }
     }
 
     /// Rows and columns of the operand.

@@ -9,6 +9,10 @@ use crate::gemm::{Precision, Write};
 /// Matrix products and attention.
 pub trait Products {
     /// `c (= or +=) a b` with operands rounded to `precision` and sums in `f32`; then the epilogue.
+    ///
+    /// In fp8, operands are quantised by their roles, in blocks along the sums. An accelerator
+    /// multiplies in bf16 where it has no fp8 product: where a dimension is no multiple of
+    /// [`crate::fp8::MULTIPLE`], or the result is not aligned to 16 bytes.
     fn product(
         &self,
         precision: Precision,
@@ -28,7 +32,7 @@ pub trait Products {
     /// list of another library or device class, or a damaged one, is an error.
     fn set_product_algorithms(&self, algorithms: &str) -> Result<()>;
 
-    /// Elements of `f32` scratch memory of the two calls below.
+    /// Elements of `f32` scratch memory of the two calls below, which take fp8 as bf16.
     fn attention_scratch_len(&self, precision: Precision, shape: Shape) -> usize;
 
     /// Attends from `tokens` queries of each sequence, the positions from `first_query` on, to the

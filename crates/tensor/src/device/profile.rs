@@ -1,6 +1,7 @@
 //! Profile of a device: the time of each of its operations.
 
 use super::view::Dtype;
+use crate::gemm::Precision;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -33,8 +34,8 @@ pub enum Transfer {
 pub struct ProductShape {
     /// Rows and columns of the result, and the length of its sums.
     pub mnk: (usize, usize, usize),
-    /// Type of both operands.
-    pub operands: Dtype,
+    /// Precision of both operands.
+    pub operands: Precision,
     /// Type of the result.
     pub result: Dtype,
     /// Whether each operand is stored as its transpose.
@@ -73,7 +74,7 @@ impl fmt::Display for ProductShape {
         let Self { mnk: (m, n, k), operands, result, .. } = self;
         let [left, right] = self.transposed.map(|transposed| if transposed { 't' } else { 'n' });
         write!(f, "product {m}x{n}x{k} {left}{right} {operands}")?;
-        if result != operands {
+        if *result != Dtype::of_operands(*operands) {
             write!(f, " to {result}")?;
         }
         if self.add {

@@ -30,11 +30,11 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Type of the operands of products in a precision.
+    /// Type of the operands of products in a precision, as they are in memory.
     pub const fn of_operands(precision: Precision) -> Self {
         match precision {
             Precision::F32 => Self::F32,
-            Precision::Bf16 => Self::Bf16,
+            Precision::Bf16 | Precision::Fp8 => Self::Bf16,
             Precision::F16 => Self::F16,
         }
     }

@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use std::fmt;
 
 /// Precision of the operands of products; sums are always `f32`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precision {
     /// Unrounded operands.
     F32,
@@ -19,6 +19,9 @@ pub enum Precision {
     Bf16,
     /// Operands rounded to `f16`, widened again and multiplied as `f32`.
     F16,
+    /// Operands in eight bits with a scale for each block of them ([`crate::fp8`]); a CPU
+    /// dequantises them and multiplies in `f32`.
+    Fp8,
 }
 
 impl Precision {
@@ -31,6 +34,7 @@ impl Precision {
             Self::F32 => "f32-fma",
             Self::Bf16 => "bf16-amx",
             Self::F16 => "f16-fma",
+            Self::Fp8 => "fp8-emulated",
         }
     }
 
@@ -40,6 +44,15 @@ impl Precision {
         match self {
             Self::F32 | Self::F16 => k <= super::K_BLOCK,
             Self::Bf16 => k <= super::tiles::STEP,
+            Self::Fp8 => false,
+        }
+    }
+
+    /// Precision of the products that fp8 leaves alone: attention, embedding and head.
+    pub const fn unquantised(self) -> Self {
+        match self {
+            Self::Fp8 => Self::Bf16,
+            other => other,
         }
     }
 }
@@ -50,6 +63,7 @@ impl fmt::Display for Precision {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::F16 => "f16",
+            Self::Fp8 => "fp8",
         })
     }
 }

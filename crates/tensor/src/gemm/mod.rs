@@ -159,6 +159,7 @@ pub fn product(
     assert_eq!(b.rows, k, "the operands share k");
     assert_eq!((c.rows, c.cols), (m, n), "the target is m x n");
     assert!(k > 0, "a product over nothing has no chain");
+    assert!(precision != Precision::Fp8, "its caller quantises the operands");
     assert!(bias.is_none_or(|bias| bias.len() == n), "a bias has a number for each column");
     if m == 0 || n == 0 {
         return;

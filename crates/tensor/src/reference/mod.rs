@@ -9,6 +9,7 @@ pub mod attention;
 pub mod bias;
 pub mod cross_entropy;
 pub mod embedding;
+pub mod fp8;
 pub mod gelu;
 pub mod lamb;
 pub mod lars;

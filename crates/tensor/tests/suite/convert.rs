@@ -71,7 +71,7 @@ fn scaling_rounds_once_and_counts_overflows_and_underflows() {
             let round = |x: f32| match precision {
                 Precision::F32 => x,
                 Precision::Bf16 => bf16::from_f32(x).to_f32(),
-                Precision::F16 => f16::from_f32(x).to_f32(),
+                _ => f16::from_f32(x).to_f32(),
             };
             let expected: Vec<f32> = x.iter().map(|x| round(x * factor)).collect();
             for cpu in cpus() {

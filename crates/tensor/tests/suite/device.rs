@@ -6,6 +6,7 @@ mod algorithms;
 mod attention;
 mod dual_buffer;
 mod flat;
+mod fp8;
 mod layers;
 mod losses;
 mod memory;

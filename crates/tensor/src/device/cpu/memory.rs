@@ -17,6 +17,10 @@ impl Memory for Cpu {
         precision.kernel_class().to_owned()
     }
 
+    fn check_precision(&self, _precision: Precision) -> Result<()> {
+        Ok(())
+    }
+
     fn memory(&self) -> Result<Option<MemoryInfo>> {
         Ok(None)
     }

@@ -8,7 +8,7 @@ use crate::device::operands::{Epilogue, HeadRows, Matrix, MatrixMut};
 use crate::device::products::Products;
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::{self, Elements, Mat, MatMut, Precision, Write};
-use crate::{Cpu, gelu};
+use crate::{Cpu, fp8, gelu};
 use half::{bf16, f16};
 
 impl Products for Cpu {
@@ -21,39 +21,14 @@ impl Products for Cpu {
         write: Write,
         epilogue: Epilogue<'_>,
     ) -> Result<()> {
-        let (a, b) = (mat(&a)?, mat(&b)?);
-        let MatrixMut { data, rows, cols, row_stride } = c;
-        let out = data.into_slice::<f32>()?;
-        let target = |data| MatMut { data, rows, cols, row_stride };
-        match epilogue {
-            Epilogue::None => gemm::product(self, precision, a, b, target(out), write, None),
-            Epilogue::Bias(bias) => {
-                let bias = bias.as_slice()?;
-                gemm::product(self, precision, a, b, target(out), write, Some(bias));
-            }
-            Epilogue::Residual { bias, residual } => {
-                assert!(write == Write::Set && row_stride == cols, "a residual is added once");
-                gemm::product(self, precision, a, b, target(out), write, None);
-                if let Some(bias) = bias {
-                    self.bias_add(ViewMut::of(out), bias)?;
-                }
-                self.add_assign(ViewMut::of(out), residual)?;
-            }
-            Epilogue::GeluBackward { before } => {
-                assert!(write == Write::Set && row_stride == cols, "a gradient is overwritten");
-                gemm::product(self, precision, a, b, target(out), write, None);
-                let dy = out.to_vec();
-                gelu::backward(self, before.as_slice()?, &dy, out);
-            }
-            Epilogue::BiasGelu { bias, before } => {
-                let (bias, before) = (bias.as_slice()?, before.into_slice()?);
-                assert!(write == Write::Set && row_stride == cols, "an activation overwrites");
-                let dense = MatMut::new(before, rows, cols);
-                gemm::product(self, precision, a, b, dense, write, Some(bias));
-                gelu::forward(self, before, out);
-            }
+        let (roles, a, b) = ([a.role, b.role], mat(&a)?, mat(&b)?);
+        if precision == Precision::Fp8 {
+            let [left, right] = [(a, roles[0]), (b.t(), roles[1])]
+                .map(|(operand, role)| fp8::round_trip(operand, role));
+            let (a, b) = (Mat::new(&left, a.rows, a.cols), Mat::new(&right, b.cols, b.rows).t());
+            return self.multiply(Precision::F32, a, b, c, write, epilogue);
         }
-        Ok(())
+        self.multiply(precision, a, b, c, write, epilogue)
     }
 
     fn product_algorithms(&self) -> Result<String> {
@@ -125,9 +100,54 @@ impl Products for Cpu {
     }
 }
 
+impl Cpu {
+    fn multiply(
+        &self,
+        precision: Precision,
+        a: Mat<'_>,
+        b: Mat<'_>,
+        c: MatrixMut<'_>,
+        write: Write,
+        epilogue: Epilogue<'_>,
+    ) -> Result<()> {
+        let MatrixMut { data, rows, cols, row_stride } = c;
+        let out = data.into_slice::<f32>()?;
+        let target = |data| MatMut { data, rows, cols, row_stride };
+        match epilogue {
+            Epilogue::None => gemm::product(self, precision, a, b, target(out), write, None),
+            Epilogue::Bias(bias) => {
+                let bias = bias.as_slice()?;
+                gemm::product(self, precision, a, b, target(out), write, Some(bias));
+            }
+            Epilogue::Residual { bias, residual } => {
+                assert!(write == Write::Set && row_stride == cols, "a residual is added once");
+                gemm::product(self, precision, a, b, target(out), write, None);
+                if let Some(bias) = bias {
+                    self.bias_add(ViewMut::of(out), bias)?;
+                }
+                self.add_assign(ViewMut::of(out), residual)?;
+            }
+            Epilogue::GeluBackward { before } => {
+                assert!(write == Write::Set && row_stride == cols, "a gradient is overwritten");
+                gemm::product(self, precision, a, b, target(out), write, None);
+                let dy = out.to_vec();
+                gelu::backward(self, before.as_slice()?, &dy, out);
+            }
+            Epilogue::BiasGelu { bias, before } => {
+                let (bias, before) = (bias.as_slice()?, before.into_slice()?);
+                assert!(write == Write::Set && row_stride == cols, "an activation overwrites");
+                let dense = MatMut::new(before, rows, cols);
+                gemm::product(self, precision, a, b, dense, write, Some(bias));
+                gelu::forward(self, before, out);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Elements of a matrix on the host.
 fn mat<'a>(matrix: &Matrix<'a>) -> Result<Mat<'a>> {
-    let Matrix { ref data, rows, cols, row_stride, transposed } = *matrix;
+    let Matrix { ref data, rows, cols, row_stride, transposed, .. } = *matrix;
     let elements = match data.dtype() {
         Dtype::Bf16 => Elements::Bf16(data.as_slice::<bf16>()?),
         Dtype::F16 => Elements::F16(data.as_slice::<f16>()?),

@@ -7,11 +7,14 @@ const WITHOUT: &str = "7x96x320 bf16 f32 320 96 128 nt 256 16 4 164 =";
 const WITH: &str =
     "64x96x320 bf16 f32 320 96 128 nt 256 16 4 164 = ffffffffffffffff 0 1 2 3 4 5 2a 2000000";
 
+/// A product in fp8: a gradient times a weight.
+const OF_FP8: &str = "64x96x320 fp8-gw f32 320 320 96 nt 256 256 256 1 =";
+
 #[test]
 fn a_list_is_read_as_it_was_written_and_sorted_by_product() {
-    let list = format!("{SOURCE}\n{WITHOUT}\n{WITH}\n");
+    let list = format!("{SOURCE}\n{WITHOUT}\n{WITH}\n{OF_FP8}\n");
     assert_eq!(reread(SOURCE, &list), Ok(list.clone()));
-    assert_eq!(reread(SOURCE, &format!("{SOURCE}\n{WITH}\n{WITHOUT}\n")), Ok(list));
+    assert_eq!(reread(SOURCE, &format!("{SOURCE}\n{OF_FP8}\n{WITH}\n{WITHOUT}\n")), Ok(list));
     for empty in ["", SOURCE] {
         assert_eq!(reread(SOURCE, empty), Ok(format!("{SOURCE}\n")));
     }
@@ -44,6 +47,7 @@ fn a_damaged_line_is_refused_by_its_number() {
         WITH.replace("64x96", "64x-96"),
         WITH.replace("64x96x320", "64x96"),
         WITH.replace("bf16", "f64"),
+        OF_FP8.replace("gw", "gx"),
         WITH.replace("nt", "nx"),
         WITH.replace("2000000", "2000001"),
         WITH.replace("ffffffffffffffff", "1ffffffffffffffff"),

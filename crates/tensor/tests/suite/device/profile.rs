@@ -3,6 +3,7 @@
 use lockstep_tensor::device::{
     Dtype, Operation, OperationTime, ProductShape, Transfer, merge_times,
 };
+use lockstep_tensor::gemm::Precision;
 
 #[test]
 fn times_of_equal_operations_are_added_and_the_longest_come_first() {
@@ -32,7 +33,7 @@ fn times_of_equal_operations_are_added_and_the_longest_come_first() {
 fn products_are_named_by_shape_layout_and_types() {
     let mut product = ProductShape {
         mnk: (768, 2304, 65_536),
-        operands: Dtype::Bf16,
+        operands: Precision::Bf16,
         result: Dtype::F32,
         transposed: [true, false],
         add: true,
