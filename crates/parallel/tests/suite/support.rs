@@ -137,7 +137,7 @@ impl Layout {
     pub(crate) fn blueprint(&self, model: &Model, worker: usize) -> Blueprint {
         let index = self.plan(1).mesh.index(Axis::Tensor, Rank(worker));
         let shards = TensorShards::for_tp_rank(self.shards, self.tensor, index, self.sequence);
-        describe_shards(model, &shards, lockstep_config::WireDtype::F32)
+        describe_shards(model, &shards, lockstep_config::Dtype::F32)
     }
 
     pub(crate) fn plan(&self, microbatches_per_leaf: usize) -> ReplicaPlan {
@@ -154,7 +154,7 @@ impl Layout {
             stages: self.stages.clone(),
             bucket_len: self.bucket_len,
             overlap: self.overlap,
-            wire: lockstep_config::Dtype::F32,
+            wire: lockstep_config::WireDtype::F32,
             offload: false,
             delay: 0,
             phases: Phases::default(),
