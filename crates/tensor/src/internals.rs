@@ -4,6 +4,7 @@
 //! public functions do not show. Nothing here is generic over the instruction set, so that a test
 //! runs the kernels of the library instead of compiling its own.
 
+pub use crate::cuda::replay::{End, MAX_SEQUENCES, MAX_UNUSED, Replay};
 pub use crate::pool::{Helper, Pool};
 
 use crate::Cpu;

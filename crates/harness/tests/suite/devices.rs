@@ -2,7 +2,7 @@
 //! an accelerator that device is the CPU.
 
 use lockstep_config::Dtype;
-use lockstep_harness::recipes::{LLAMA, Small, TINY};
+use lockstep_harness::recipes::{DROPOUT, GPT2, LLAMA, Small, THREE_MICROBATCHES, TINY};
 use lockstep_harness::runs::{Hashes, Outcome};
 use lockstep_harness::{Runs, Tolerance};
 use lockstep_parallel::from_recipe::blueprint_of_rank;
@@ -51,6 +51,31 @@ fn runs_repeat_to_the_bit_with_any_recomputation_and_after_a_stop() {
     others.push(rest.hashes());
     for other in others {
         assert_eq!(other, whole);
+    }
+}
+
+/// Micro-batches of several leaves, tied tensors, dropout, recomputation, ZeRO-1, two workers on
+/// one device, stages of a pipeline and an optimizer with norms: the first steps record, the next
+/// ones repeat.
+#[test]
+fn graphs_change_no_bit() {
+    let mut runs = Runs::new("devices");
+    let steps = ["run.device=auto", "train.steps=6", "train.eval_batches=1"];
+    let variants: [(Small, &[&str]); 8] = [
+        (LLAMA, &["precision.compute=bf16"]),
+        (LLAMA, &["precision.compute=bf16", "parallel.recompute=full", "run.workers=1"]),
+        (LLAMA, &["parallel.recompute=selective", "parallel.zero=1", "run.workers=1"]),
+        (LLAMA, &["precision.compute=fp16", "parallel.zero=1", "run.workers=2"]),
+        (LLAMA, &["run.workers=2", "parallel.pipeline=2", "optim.name=lamb"]),
+        (GPT2, &["precision.compute=bf16", "run.workers=1"]),
+        (DROPOUT, &["precision.compute=bf16", "run.workers=1"]),
+        (THREE_MICROBATCHES, &["run.workers=1"]),
+    ];
+    for (small, sets) in variants {
+        let with = |graphs| [&steps, sets, &[graphs]].concat();
+        let off = train(&mut runs, &small, &with("run.graphs=false")).hashes();
+        let on = train(&mut runs, &small, &with("run.graphs=true")).hashes();
+        assert_eq!(on, off, "{}, {sets:?}", small.name);
     }
 }
 

@@ -32,7 +32,9 @@ impl PipelineRank {
         let num_slots = slots.len();
         slots[first.microbatch as usize % num_slots].input_mut().view()?;
         self.d_stream.view()?;
-        let (is_training, last) = (job.mode != Mode::Evaluate, tasks.end - 1);
+        // A pass of several ranks waits for them in between.
+        let is_alone = self.tensor_parallel.comm().group_size() == 1;
+        let (repeats, last) = (is_alone && job.mode != Mode::Evaluate, tasks.end - 1);
         let key = section_key(program, &tasks);
         let mut loss = Ok(None);
         let mut run = || {
@@ -51,10 +53,10 @@ impl PipelineRank {
                 }
             }
         };
-        if is_training {
-            device.replay(key, &mut run)?
+        if repeats {
+            device.replay(key, &mut run)?;
         } else {
-            run()
+            run();
         }
         if let Some(loss) = loss?
             && let Some(loss) = self.tokens.keep_loss(device, first.microbatch, loss)?

@@ -216,7 +216,7 @@ impl Cuda {
     /// event, or the release of memory.
     pub(super) fn interrupt(&self) -> Result<()> {
         let held = self.lock_replay().interrupt(thread::current().id());
-        self.context.set_section(None);
+        self.context.end_section();
         self.queue_all(&held)
     }
 

@@ -260,9 +260,15 @@ impl Context {
         let _ = self.failure.set(error);
     }
 
-    /// Sets the thread that runs a section whose commands may be held back.
-    pub(super) fn set_section(&self, owner: Option<ThreadId>) {
-        *self.section.lock().expect("no owner of the lock panics") = owner;
+    /// Begins a section of the calling thread, whose commands may be held back.
+    pub(super) fn begin_section(&self) {
+        *self.section.lock().expect("no owner of the lock panics") = Some(thread::current().id());
+    }
+
+    /// Ends the section of the calling thread, if it runs one.
+    pub(super) fn end_section(&self) {
+        let mut section = self.section.lock().expect("no owner of the lock panics");
+        section.take_if(|owner| *owner == thread::current().id());
     }
 
     /// Makes this context that of the calling thread; returns a failure that was kept.

@@ -10,6 +10,7 @@ use super::driver::{Context, Handle};
 use super::replay::{End, Replay};
 use crate::device::error::{DeviceError, Result};
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::thread;
 
@@ -80,14 +81,13 @@ impl Drop for Graph {
 impl Cuda {
     /// Runs a section that may repeat.
     pub(super) fn run_section(&self, key: u64, body: &mut dyn FnMut()) -> Result<()> {
-        let owner = thread::current().id();
-        if self.recorder.is_on() || !self.lock_replay().begin(key, owner) {
+        if self.recorder.is_on() || !self.lock_replay().begin(key, thread::current().id()) {
             body();
             return Ok(());
         }
-        self.context.set_section(Some(owner));
+        self.context.begin_section();
         body();
-        self.context.set_section(None);
+        self.context.end_section();
         let end = self.lock_replay().end();
         match end {
             End::Queued => Ok(()),
@@ -98,7 +98,10 @@ impl Cuda {
                 }
                 self.context.activate()?;
                 match self.launch_graph(&commands, graph, at) {
-                    Ok(()) => Ok(()),
+                    Ok(()) => {
+                        self.num_launches.fetch_add(1, Ordering::Relaxed);
+                        Ok(())
+                    }
                     // Nothing of the graph was queued.
                     Err(error) => {
                         self.give_up(&error);

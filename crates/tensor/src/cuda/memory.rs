@@ -13,6 +13,7 @@ use crate::device::operands::check_rows;
 use crate::device::profile::{Operation, OperationTime, Transfer};
 use crate::device::view::{Buffer, Dtype, Place, View, ViewMut};
 use crate::gemm::Precision;
+use std::sync::atomic::Ordering;
 
 impl Cuda {
     /// Copies memory of this device to the host, and waits for it.
@@ -180,6 +181,10 @@ impl Memory for Cuda {
 
     fn set_replay(&self, is_on: bool) {
         self.lock_replay().set(is_on);
+    }
+
+    fn num_replays(&self) -> u64 {
+        self.num_launches.load(Ordering::Relaxed)
     }
 
     fn take_warning(&self) -> Option<String> {

@@ -40,7 +40,7 @@ mod nvrtc;
 mod products;
 mod programs;
 mod recorder;
-mod replay;
+pub(crate) mod replay;
 mod staging;
 
 use crate::attention::Shape;
@@ -57,6 +57,7 @@ use programs::Programs;
 use recorder::Recorder;
 use replay::Replay;
 use staging::Staging;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 /// Oldest supported architecture: bf16 needs it.
@@ -80,8 +81,10 @@ pub struct Cuda {
     scratch: [Mutex<Option<Scratch>>; 4],
     /// Pinned memory of copies from the host, and of those to it; allocated at the first copy.
     staging: [Mutex<Option<Staging>>; 2],
-    /// Sequences of commands that repeat, and why there are none any more.
+    /// Sequences of commands that repeat, the number of graphs that were queued, and why there are
+    /// none any more.
     replay: Mutex<Replay<Command, Graph>>,
+    num_launches: AtomicU64,
     warning: Mutex<Option<String>>,
     /// Last, so that everything above is released before it.
     context: Arc<Context>,
@@ -165,6 +168,7 @@ pub fn open_with_cache(index: usize, cache: Arc<dyn KernelCache>) -> Result<Cuda
         scratch: <[Mutex<_>; 4]>::default(),
         staging: <[Mutex<_>; 2]>::default(),
         replay: Mutex::default(),
+        num_launches: AtomicU64::new(0),
         warning: Mutex::default(),
         context,
     })

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 
 /// Most sequences of a section: micro-batches add their gradients to different leaves.
-const MAX_SEQUENCES: usize = 32;
+pub const MAX_SEQUENCES: usize = 32;
 /// Sequences that were never repeated after which a section is not recorded any more: its commands
 /// differ each time, as with dropout.
-const MAX_UNUSED: usize = 64;
+pub const MAX_UNUSED: usize = 64;
 
 /// Recorded sequences of commands `C`, each with a graph `G` that queues it at once.
-pub(super) struct Replay<C, G> {
+pub struct Replay<C, G> {
     is_on: bool,
     recorded: BTreeMap<u64, Sequences<C, G>>,
     section: Option<Section<C>>,
@@ -60,13 +60,20 @@ enum State<C> {
 }
 
 /// End of a section.
-pub(super) enum End<C, G> {
+pub enum End<C, G> {
     /// All commands were queued.
     Queued,
     /// These were held back, and are to be queued one by one.
     Held(Vec<C>),
     /// A whole sequence was held back.
-    Repeats { commands: Arc<[C]>, graph: Option<Arc<G>>, at: (u64, usize) },
+    Repeats {
+        /// The sequence.
+        commands: Arc<[C]>,
+        /// Its graph, if there is one.
+        graph: Option<Arc<G>>,
+        /// Its key and number.
+        at: (u64, usize),
+    },
 }
 
 impl<C, G> Default for Replay<C, G> {
@@ -77,18 +84,18 @@ impl<C, G> Default for Replay<C, G> {
 
 impl<C: Clone + PartialEq, G> Replay<C, G> {
     /// Turns replays on or off; forgets all sequences.
-    pub(super) fn set(&mut self, is_on: bool) {
+    pub fn set(&mut self, is_on: bool) {
         self.is_on = is_on;
         self.forget();
     }
 
     /// Forgets all sequences, because something has changed that commands do not name.
-    pub(super) fn forget(&mut self) {
+    pub fn forget(&mut self) {
         self.recorded.clear();
     }
 
     /// Begins a section; `false` if it is none that repeats.
-    pub(super) fn begin(&mut self, key: u64, owner: ThreadId) -> bool {
+    pub fn begin(&mut self, key: u64, owner: ThreadId) -> bool {
         if !self.is_on || self.section.is_some() {
             return false;
         }
@@ -107,7 +114,7 @@ impl<C: Clone + PartialEq, G> Replay<C, G> {
     }
 
     /// Holds a command back if it is the next of a sequence.
-    pub(super) fn holds_back(&mut self, owner: ThreadId, command: &C) -> bool {
+    pub fn holds_back(&mut self, owner: ThreadId, command: &C) -> bool {
         let Some(Section { key, state: State::Follow { sequence, num_held }, .. }) =
             self.section.as_mut().filter(|section| section.owner == owner)
         else {
@@ -128,7 +135,7 @@ impl<C: Clone + PartialEq, G> Replay<C, G> {
     }
 
     /// Takes the commands that were held back, in order to queue them ahead of one that differs.
-    pub(super) fn take_held(&mut self, owner: ThreadId) -> Vec<C> {
+    pub fn take_held(&mut self, owner: ThreadId) -> Vec<C> {
         let Some(section) = self.section.as_mut().filter(|section| section.owner == owner) else {
             return Vec::new();
         };
@@ -139,7 +146,7 @@ impl<C: Clone + PartialEq, G> Replay<C, G> {
     }
 
     /// Records a command that was queued.
-    pub(super) fn record(&mut self, owner: ThreadId, command: C) {
+    pub fn record(&mut self, owner: ThreadId, command: C) {
         let section = self.section.as_mut().filter(|section| section.owner == owner);
         if let Some(Section { state: State::Record(commands), .. }) = section {
             commands.push(command);
@@ -148,7 +155,7 @@ impl<C: Clone + PartialEq, G> Replay<C, G> {
 
     /// Gives up the repetition of a section that exchanges something with the host; takes the
     /// commands that were held back.
-    pub(super) fn interrupt(&mut self, owner: ThreadId) -> Vec<C> {
+    pub fn interrupt(&mut self, owner: ThreadId) -> Vec<C> {
         let held = self.take_held(owner);
         if let Some(section) = self.section.as_mut().filter(|section| section.owner == owner) {
             section.state = State::Queue;
@@ -157,7 +164,7 @@ impl<C: Clone + PartialEq, G> Replay<C, G> {
     }
 
     /// Ends the section.
-    pub(super) fn end(&mut self) -> End<C, G> {
+    pub fn end(&mut self) -> End<C, G> {
         let Some(Section { key, state, .. }) = self.section.take() else { return End::Queued };
         let Some(sequences) = self.recorded.get_mut(&key) else { return End::Queued };
         match state {
@@ -188,7 +195,7 @@ impl<C: Clone + PartialEq, G> Replay<C, G> {
     }
 
     /// Keeps the graph of a sequence.
-    pub(super) fn keep_graph(&mut self, (key, sequence): (u64, usize), graph: &Arc<G>) {
+    pub fn keep_graph(&mut self, (key, sequence): (u64, usize), graph: &Arc<G>) {
         let sequences = self.recorded.get_mut(&key);
         if let Some(sequence) = sequences.and_then(|it| it.list.get_mut(sequence)) {
             sequence.graph = Some(Arc::clone(graph));
@@ -241,144 +248,5 @@ impl<C, G> Sequences<C, G> {
         self.last = at;
         self.list[at].last_used = self.clock;
         &mut self.list[at]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A device whose commands are numbers.
-    #[derive(Default)]
-    struct Machine {
-        replay: Replay<u32, ()>,
-        /// Commands that ran, and the number of whole sequences among them.
-        queued: Vec<u32>,
-        num_repeated: usize,
-    }
-
-    const KEY: u64 = 7;
-
-    impl Machine {
-        fn queue(&mut self, command: u32) {
-            let owner = std::thread::current().id();
-            if !self.replay.holds_back(owner, &command) {
-                let held = self.replay.take_held(owner);
-                self.queued.extend(held);
-                self.queued.push(command);
-                self.replay.record(owner, command);
-            }
-        }
-
-        fn interrupt(&mut self) {
-            let held = self.replay.interrupt(std::thread::current().id());
-            self.queued.extend(held);
-        }
-
-        fn section(&mut self, body: impl FnOnce(&mut Self)) {
-            self.replay.begin(KEY, std::thread::current().id());
-            body(self);
-            match self.replay.end() {
-                End::Queued => {}
-                End::Held(held) => self.queued.extend(held),
-                End::Repeats { commands, .. } => {
-                    self.queued.extend(commands.iter());
-                    self.num_repeated += 1;
-                }
-            }
-        }
-
-        /// Runs a section of these commands; returns whether it was repeated as a whole.
-        fn run(&mut self, commands: &[u32]) -> bool {
-            let (before, num_repeated) = (self.queued.len(), self.num_repeated);
-            self.section(|machine| commands.iter().for_each(|&command| machine.queue(command)));
-            assert_eq!(self.queued[before..], *commands, "every command runs once, in order");
-            self.num_repeated > num_repeated
-        }
-    }
-
-    #[test]
-    fn equal_commands_repeat_from_the_second_time_on() {
-        let mut machine = Machine::default();
-        assert_eq!([0; 3].map(|_| machine.run(&[1, 2, 3])), [false, true, true]);
-        machine.replay.forget();
-        assert!(!machine.run(&[1, 2, 3]));
-        machine.replay.set(false);
-        assert_eq!([0; 3].map(|_| machine.run(&[1, 2, 3])), [false; 3]);
-    }
-
-    #[test]
-    fn a_command_that_differs_anywhere_runs_after_those_held_back() {
-        let mut machine = Machine::default();
-        assert!(!machine.run(&[1, 2, 3, 4]));
-        let others: [&[u32]; 6] =
-            [&[9, 2, 3, 4], &[1, 2, 9, 4], &[1, 2, 3, 9], &[1, 2], &[1, 2, 3, 4, 5], &[]];
-        for other in others {
-            assert!(!machine.run(other), "{other:?} is new");
-            assert!(machine.run(other), "{other:?} was recorded");
-            assert!(machine.run(&[1, 2, 3, 4]));
-        }
-    }
-
-    #[test]
-    fn microbatches_that_take_turns_all_repeat() {
-        let mut machine = Machine::default();
-        let step: Vec<[u32; 3]> = (0..24).map(|microbatch| [1, microbatch % 8, 3]).collect();
-        for number in 0..3 {
-            for (microbatch, commands) in step.iter().enumerate() {
-                assert_eq!(machine.run(commands), number > 0 || microbatch >= 8);
-            }
-        }
-    }
-
-    #[test]
-    fn an_exchange_with_the_host_comes_after_what_was_held_back() {
-        let mut machine = Machine::default();
-        for _ in 0..3 {
-            machine.run(&[1, 2, 3]);
-            let before = machine.queued.len();
-            machine.section(|machine| {
-                machine.queue(1);
-                machine.interrupt();
-                assert_eq!(machine.queued[before..], [1]);
-                machine.queue(2);
-            });
-            assert_eq!(machine.queued[before..], [1, 2]);
-        }
-        assert_eq!(machine.num_repeated, 2, "only whole sections repeat");
-    }
-
-    #[test]
-    fn commands_that_differ_each_time_are_soon_not_recorded() {
-        let mut machine = Machine::default();
-        for step in 0..2 * (MAX_SEQUENCES + MAX_UNUSED) {
-            assert!(!machine.run(&[1, step as u32]));
-        }
-        assert!(machine.replay.recorded[&KEY].list.is_empty(), "their memory is released");
-        assert!(!machine.replay.begin(KEY, std::thread::current().id()));
-        assert!(machine.replay.begin(KEY + 1, std::thread::current().id()), "others are");
-    }
-
-    #[test]
-    fn other_threads_queue_their_commands_at_once() {
-        let mut replay = Replay::<u32, ()>::default();
-        let (owner, other) = (
-            std::thread::current().id(),
-            std::thread::scope(|scope| {
-                scope.spawn(|| std::thread::current().id()).join().expect("it ends")
-            }),
-        );
-        for _ in 0..2 {
-            assert!(replay.begin(KEY, owner));
-            let is_held = replay.holds_back(owner, &1);
-            assert!(!replay.holds_back(other, &1));
-            assert!(replay.interrupt(other).is_empty());
-            if !is_held {
-                replay.record(owner, 1);
-            }
-            replay.record(other, 2);
-            let is_repeated = matches!(replay.end(), End::Repeats { .. });
-            assert_eq!(is_repeated, is_held);
-        }
     }
 }

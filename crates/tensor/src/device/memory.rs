@@ -82,6 +82,11 @@ pub trait Memory: Send + Sync {
     /// Sets whether [`Self::replay`] queues operations at once, where the device can.
     fn set_replay(&self, _is_on: bool) {}
 
+    /// Number of calls of [`Self::replay`] whose operations were queued at once.
+    fn num_replays(&self) -> u64 {
+        0
+    }
+
     /// Takes what the user should know about the device, once.
     fn take_warning(&self) -> Option<String> {
         None

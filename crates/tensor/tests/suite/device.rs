@@ -13,6 +13,8 @@ mod memory;
 mod open;
 mod product;
 mod profile;
+mod replay;
+mod sequences;
 
 use crate::common::{assert_close, wide};
 use half::{bf16, f16};
