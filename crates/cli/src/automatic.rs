@@ -49,11 +49,19 @@ impl fmt::Display for AutomaticSettings {
     }
 }
 
-/// Replaces automatic settings of a recipe by those that fit `device`, or else the device of the
-/// recipe on this machine.
+/// A command's need of automatic settings.
+#[derive(Clone, Copy)]
+pub(crate) enum Purpose<'a> {
+    /// A run on this machine, or on the named device: settings that do not fit are refused.
+    Run(Option<&'a Accelerator>),
+    /// A recipe to look at, or for another machine: the smallest settings where none fit.
+    Description,
+}
+
+/// Replaces automatic settings of a recipe by the fastest that fit.
 pub(crate) fn choose(
     recipe: Recipe,
-    device: Option<&Accelerator>,
+    purpose: Purpose<'_>,
     world: &World,
 ) -> Result<(Recipe, Option<AutomaticSettings>), Failure> {
     if !recipe.train.microbatch_is_auto && !recipe.parallel.recompute_is_auto {
@@ -63,7 +71,11 @@ pub(crate) fn choose(
     if let Some(chosen) = from_launcher(&recipe, world) {
         return Ok((chosen, None));
     }
-    let named = device.cloned();
+    let named = match purpose {
+        Purpose::Run(named) => named.cloned(),
+        Purpose::Description => None,
+    };
+    let is_alone = named.is_none() && !is_worker(world);
     let (found, is_known) = match named.map_or_else(|| accelerator(&recipe), |it| Ok(Some(it))) {
         Ok(found) => (found, true),
         // The device is on another machine.
@@ -74,10 +86,13 @@ pub(crate) fn choose(
         false => MemoryBudget { memory: Bytes(0), process: PROCESS, is_accelerator: true },
     };
     let free = found.as_ref().map_or(0, |it| it.free_bytes);
-    let is_alone = device.is_none() && !is_worker(world);
     let usable = usable(all.memory, Bytes(if is_alone { free } else { 0 }));
-    let chosen = memory::choose(recipe, MemoryBudget { memory: usable, ..all });
-    let (recipe, choice) = chosen.map_err(|error| on_accelerator(error, found.as_ref()))?;
+    let room = MemoryBudget { memory: usable, ..all };
+    let (recipe, choice) = match (memory::choose(recipe.clone(), room), purpose) {
+        (Ok(chosen), _) => chosen,
+        (Err(_), Purpose::Description) => (memory::smallest(&recipe, room), None),
+        (Err(error), Purpose::Run(_)) => return Err(on_accelerator(error, found.as_ref()).into()),
+    };
     let place = match (found, is_known) {
         (Some(accelerator), _) => accelerator.name,
         (None, true) => "this machine".to_owned(),
@@ -137,7 +152,7 @@ mod tests {
         assert_eq!(
             chosen.to_string(),
             "chosen by memory: train.microbatch = 8 and parallel.recompute = none, which takes \
-             80.0 GiB; NVIDIA H200 (cuda:0) has 100 GiB, 94.0 GiB besides its reserve; the next \
+             80 GiB; NVIDIA H200 (cuda:0) has 100 GiB, 94 GiB besides its reserve; the next \
              faster choice, train.microbatch = 16 and parallel.recompute = none, takes 150 GiB"
         );
         chosen.choice.faster = None;

@@ -1,13 +1,12 @@
 //! Recipe arguments of every command: a preset, a file and single keys, in ascending priority.
 
-use crate::automatic::{self, AutomaticSettings};
+use crate::automatic::{self, AutomaticSettings, Purpose};
 use crate::failure::Failure;
 use crate::resume_command::next_dir;
 use lockstep_cluster::role::has_launcher;
 use lockstep_config::{Recipe, Sources};
 use lockstep_planner::traffic::check_algorithms;
 use lockstep_platform::{FileKind, World};
-use lockstep_trainer::device::Accelerator;
 use lockstep_trainer::{pretrained, recorded_recipe};
 use std::path::{Path, PathBuf};
 
@@ -93,16 +92,16 @@ impl RecipeArguments {
 
     /// Reads, merges and checks the recipe.
     pub(crate) fn resolve(&self, world: &World) -> Result<Recipe, Failure> {
-        self.resolve_for(world, None, None).map(|(recipe, _)| recipe)
+        self.resolve_for(Purpose::Description, world, None).map(|(recipe, _)| recipe)
     }
 
-    /// Like [`Self::resolve`], with the command's own preset as the default, and with the automatic
-    /// settings: by the memory of `device`, or else of this machine.
+    /// Like [`Self::resolve`], with the command's own preset as the default; returns automatic
+    /// settings too.
     pub(crate) fn resolve_for(
         &self,
+        purpose: Purpose<'_>,
         world: &World,
         default_preset: Option<&str>,
-        device: Option<&Accelerator>,
     ) -> Result<(Recipe, Option<AutomaticSettings>), Failure> {
         let mut sets = self.sets.clone();
         let mut file = self.recorded.clone();
@@ -137,7 +136,7 @@ impl RecipeArguments {
         {
             (recipe.train.microbatch_size, recipe.train.microbatch_is_auto) = (size, false);
         }
-        let (recipe, settings) = automatic::choose(recipe, device, world)?;
+        let (recipe, settings) = automatic::choose(recipe, purpose, world)?;
         check_algorithms(&recipe)
             .map_err(|refused| Failure::new(refused.blame(), refused.to_string()))?;
         Ok((recipe, settings))

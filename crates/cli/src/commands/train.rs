@@ -1,6 +1,6 @@
 //! `lockstep train`: trains the model of a recipe.
 
-use crate::automatic;
+use crate::automatic::{self, Purpose};
 use crate::calibration_file;
 use crate::common_flags::CommonFlags;
 use crate::console;
@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if let Some(run) = &arguments.resume {
         recipe = recipe.or_recorded_in(run, world);
     }
-    let (recipe, settings) = recipe.resolve_for(world, None, None)?;
+    let (recipe, settings) = recipe.resolve_for(Purpose::Run(None), world, None)?;
     if let Some(addr) = arguments.join.as_ref().filter(|_| !workers::is_worker(world)) {
         lockstep_trainer::check_inputs(&recipe, world)?;
         return workers::serve(world, addr, arguments.quiet);

@@ -37,34 +37,37 @@ fn a_run_resumes_by_its_own_recipe() {
     assert_eq!((&rest["run_dir"], &rest["workers"]), (&"two".into(), &2.into()));
 }
 
+/// Settings of a run whose largest micro-batch has four sequences.
+const TWO_LEAVES: [&str; 4] = ["--set", "numerics.invariant_up_to=2", "--set", "train.batch=8"];
+const AUTOMATIC: [&str; 4] = ["--set", "train.microbatch=auto", "--set", "parallel.recompute=auto"];
+
 /// Bits depend on the micro-batch size, so a run that is resumed with `auto` keeps its own.
 #[test]
 fn an_automatic_micro_batch_is_that_of_the_run_to_resume() {
     let folder = Folder::new();
-    let auto = ["--set", "train.microbatch=auto", "--set", "parallel.recompute=auto"];
-    let sized = |batch| ["--set", "numerics.invariant_up_to=2", "--set", batch];
-    let one = ["--set", "train.microbatch=1"];
-    let whole = folder.json(&train("run.dir=whole", &[&sized("train.batch=8")[..], &one].concat()));
-    let half = [&sized("train.batch=8")[..], &one, &["--stop-after", "5"]].concat();
-    folder.json(&train("run.dir=half", &half));
-    let with_recipe = [&["--resume", "half"][..], &sized("train.batch=8"), &auto].concat();
-    let rest = folder.json(&train("run.dir=rest", &with_recipe));
-    assert_same_bits(&rest, &whole);
-    assert_same_bits(&resume(&folder, "half", &auto), &whole);
+    let one = [&TWO_LEAVES[..], &["--set", "train.microbatch=1"]].concat();
+    let whole = folder.json(&train("run.dir=whole", &one));
+    folder.json(&train("run.dir=half", &[&one[..], &["--stop-after", "5"]].concat()));
+    let with_recipe = [&["--resume", "half"][..], &TWO_LEAVES, &AUTOMATIC].concat();
+    assert_same_bits(&folder.json(&train("run.dir=rest", &with_recipe)), &whole);
+    assert_same_bits(&resume(&folder, "half", &AUTOMATIC), &whole);
+}
 
-    // A new run takes the largest size, in all workers, and records it.
-    let new = [&sized("train.batch=8")[..], &auto, &["--workers", "2"]].concat();
-    let new: Vec<&str> = train("run.dir=new", &new);
-    let new: Vec<&str> = new.into_iter().filter(|it| *it != "--quiet").collect();
-    let Finished { code, stdout, stderr } = folder.run(&new);
-    assert_eq!(code, Some(0), "{stderr}");
+#[test]
+fn automatic_settings_are_printed_and_recorded_and_are_those_of_every_worker() {
+    let folder = Folder::new();
+    let four = [&TWO_LEAVES[..], &["--set", "train.microbatch=4"]].concat();
+    let whole = folder.json(&train("run.dir=four", &four));
+    let fixed = ["train", "--preset", "tiny", "--steps", "12", "--workers", "2", "--json"];
+    let new = [&fixed[..], &["--set", "run.dir=new"], &TWO_LEAVES, &AUTOMATIC].concat();
+    let Finished { stdout, stderr, .. } = folder.succeed(&new);
     let line = "chosen by memory: train.microbatch = 4 and parallel.recompute = none, which takes ";
-    assert!(stderr.lines().any(|it| it.starts_with(line)), "{stderr}");
-    let new: Value = serde_json::from_str(&stdout).unwrap();
-    let four = [&sized("train.batch=8")[..], &["--set", "train.microbatch=4"]].concat();
-    assert_same_bits(&new, &folder.json(&train("run.dir=four", &four)));
+    assert_eq!(stderr.matches(line).count(), 1, "{stderr}");
+    assert_same_bits(&serde_json::from_str(&stdout).unwrap(), &whole);
     let recorded = String::from_utf8(folder.read("new/recipe.toml")).unwrap();
-    assert!(recorded.contains("microbatch = 4\n") && recorded.contains("recompute = \"none\"\n"));
+    for line in ["\nmicrobatch = 4\n", "\nrecompute = \"none\"\n"] {
+        assert!(recorded.contains(line), "{recorded}");
+    }
 }
 
 #[test]

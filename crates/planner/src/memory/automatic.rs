@@ -69,23 +69,28 @@ pub fn choose(recipe: Recipe, room: MemoryBudget) -> Result<(Recipe, Option<Choi
         microbatch: is_auto.0.then_some(chosen.train.microbatch_size),
         recompute: is_auto.1.then_some(chosen.parallel.recompute),
     };
-    let candidates = candidates(&recipe, room.is_accelerator);
     let mut faster = None;
-    for chosen in &candidates {
-        let needed = most_needed(chosen, room);
-        let settings = settings_of(chosen);
+    for chosen in candidates(&recipe, room.is_accelerator) {
+        let needed = most_needed(&chosen, room);
+        let settings = settings_of(&chosen);
         if room.memory == Bytes(0) || needed <= room.memory {
             let choice = Choice { settings, needed, usable: room.memory, faster };
-            return Ok((chosen.clone(), Some(choice)));
+            return Ok((chosen, Some(choice)));
         }
         faster = Some((settings, needed));
     }
-    let smallest = candidates.iter().min_by_key(|recipe| most_needed(recipe, room));
-    let smallest = smallest.expect("micro-batches of one sequence are always possible");
+    let smallest = smallest(&recipe, room);
     let fewest = smallest.with_workers(smallest.worker_counts()[0]);
-    let refused = check(smallest, room).and_then(|_| check(&fewest, room));
+    let refused = check(&smallest, room).and_then(|_| check(&fewest, room));
     let error = refused.expect_err("no candidate fits");
-    Err(OutOfMemory { smallest: Some(settings_of(smallest).to_string()), ..error })
+    Err(OutOfMemory { smallest: Some(settings_of(&smallest).to_string()), ..error })
+}
+
+/// The recipe with the automatic settings that take least memory.
+pub fn smallest(recipe: &Recipe, room: MemoryBudget) -> Recipe {
+    let candidates = candidates(recipe, room.is_accelerator).into_iter();
+    let smallest = candidates.min_by_key(|recipe| most_needed(recipe, room));
+    smallest.expect("micro-batches of one sequence are always possible")
 }
 
 /// Recipes with every value of the automatic settings, fastest first.
@@ -249,8 +254,9 @@ mod tests {
         let unknown = accelerator(Bytes(0));
         let least = needs(1, "full", unknown);
         let (recipe, room) = (recipe("auto", "auto"), accelerator(Bytes(least.0 - 1)));
-        let error = choose(recipe, room).expect_err("one byte is missing");
+        let error = choose(recipe.clone(), room).expect_err("one byte is missing");
         assert_eq!(error.needed, least);
+        assert_eq!(smallest(&recipe, room), self::recipe("1", "full"));
         let text = error.to_string();
         let smallest = "even with train.microbatch = 1 and parallel.recompute = full";
         assert!(text.contains(smallest), "{text}");

@@ -1,7 +1,7 @@
 //! `lockstep bench train`: throughput of training steps and their share of the machine's peak; time
 //! by operation of an accelerator.
 
-use crate::automatic;
+use crate::automatic::{self, Purpose};
 use crate::console;
 use crate::failure::Failure;
 use crate::output;
@@ -47,7 +47,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.steps == 0 {
         return Err(Failure::user("--steps 0 measures nothing; try 10"));
     }
-    let (recipe, settings) = arguments.recipe.resolve_for(world, Some("bench"), None)?;
+    let (recipe, settings) =
+        arguments.recipe.resolve_for(Purpose::Run(None), world, Some("bench"))?;
     let profiled = if arguments.by_operation { PROFILED_STEPS } else { 0 };
     let steps = BenchSteps { timed: arguments.steps, profiled };
     let own_world = World::clone(world);

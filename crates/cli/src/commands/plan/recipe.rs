@@ -1,7 +1,7 @@
 //! `lockstep plan RECIPE`: memory, bytes sent and step time of a recipe on this machine.
 
 use super::{OutputOptions, Section};
-use crate::automatic::AutomaticSettings;
+use crate::automatic::{AutomaticSettings, Purpose};
 use crate::failure::Failure;
 use crate::memory_report::{Memory, ProcessReport};
 use crate::output;
@@ -136,7 +136,7 @@ pub(super) fn run(
     let named = device.map(named_device).transpose()?;
     let on_device = device.map(|_| "run.device=cuda".to_owned());
     let arguments = arguments.with(on_device.as_slice());
-    let (recipe, settings) = arguments.resolve_for(world, None, named.as_ref())?;
+    let (recipe, settings) = arguments.resolve_for(Purpose::Run(named.as_ref()), world, None)?;
     let target = Target { named, settings };
     let text = |recipe: &Recipe| prediction::text_bytes(recipe, world);
     let forecast = match (accelerator(&recipe), &target.named) {
