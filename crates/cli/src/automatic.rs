@@ -81,9 +81,10 @@ pub(crate) fn choose(
         // The device is on another machine.
         Err(_) => (None, false),
     };
-    let all = match is_known {
-        true => room(found.as_ref(), world, PROCESS),
-        false => MemoryBudget { memory: Bytes(0), process: PROCESS, is_accelerator: true },
+    let all = if is_known {
+        room(found.as_ref(), world, PROCESS)
+    } else {
+        MemoryBudget { memory: Bytes(0), process: PROCESS, is_accelerator: true }
     };
     let free = found.as_ref().map_or(0, |it| it.free_bytes);
     let usable = usable(all.memory, Bytes(if is_alone { free } else { 0 }));

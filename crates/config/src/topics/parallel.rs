@@ -54,7 +54,7 @@ topic! {
         /// functions), full (whole layers), every-K (every K-th layer); auto is the fastest of
         /// none, selective and full that fits into the memory of the device.
         recompute: Recompute = "none", of(recompute::OR_AUTO),
-            access(recompute::get, recompute::set);
+            access(|r| Some(recompute::get(r)), recompute::set);
 
         /// Whether recomputation is chosen by memory; none until then.
         field recompute_is_auto: bool;

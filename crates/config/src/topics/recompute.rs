@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Recipe;
-use crate::field::{AUTO, Field, field};
+use crate::field::{AUTO, Field, auto_value, field};
 use crate::value::Value;
 use crate::value_type::{Numbered, ValueType};
 
@@ -62,10 +62,8 @@ const NAMES_OR_AUTO: &[&str] = &["none", "selective", "full", AUTO];
 pub(super) const OR_AUTO: ValueType = ValueType::ChoiceOrNumbered(NAMES_OR_AUTO, EVERY);
 
 /// Value of the key.
-pub(super) fn get(recipe: &Recipe) -> Option<Value> {
-    let parallel = &recipe.parallel;
-    let auto = parallel.recompute_is_auto.then(|| Value::Text(AUTO.to_owned()));
-    Some(auto.unwrap_or_else(|| parallel.recompute.to_value()))
+pub(super) fn get(recipe: &Recipe) -> Value {
+    auto_value(&recipe.parallel.recompute, recipe.parallel.recompute_is_auto)
 }
 
 /// Sets the key; `auto` is no recomputation until it is chosen.

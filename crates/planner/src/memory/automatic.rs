@@ -20,7 +20,7 @@ const MAX_SEQUENCES: usize = 4096;
 /// very large one. On an H200 in bf16, eight times the rows made GPT-2 124M (8,192 rows of 768)
 /// 1.14 times and a Llama of 1.16 billion parameters (2,048 rows of 2,048) 1.29 times as fast, which
 /// is 1.0 and 1.4 million.
-const HALF_SPEED_ELEMENTS: f64 = 1048576.0;
+const HALF_SPEED_ELEMENTS: f64 = 1_048_576.0;
 
 /// Rows at which a CPU takes twice the time per token: tiles of the matrix product.
 const HALF_SPEED_ROWS: f64 = 32.0;
@@ -129,9 +129,10 @@ fn candidates(recipe: &Recipe, is_accelerator: bool) -> Vec<Recipe> {
 fn relative_time(recipe: &Recipe, is_accelerator: bool) -> f64 {
     let (model, policy) = (&recipe.model, recipe.parallel.recompute);
     let rows = (recipe.train.microbatch_size * model.context.max(1)) as f64;
-    let half_speed = match is_accelerator {
-        true => HALF_SPEED_ELEMENTS / model.width.max(1) as f64,
-        false => HALF_SPEED_ROWS,
+    let half_speed = if is_accelerator {
+        HALF_SPEED_ELEMENTS / model.width.max(1) as f64
+    } else {
+        HALF_SPEED_ROWS
     };
     let flops = blueprint_of_rank(recipe, 0).flops_per_token();
     let repeated = match policy {
