@@ -14,6 +14,7 @@
 //! - [`failure`]: errors and exit codes; [`unknown_flag`]: flags of other frameworks
 //! - [`output`]: standard output; [`quantity`]: numbers as text
 
+mod automatic;
 mod calibration_file;
 mod commands;
 mod common_flags;

@@ -53,19 +53,32 @@ pub(crate) fn check_memory(
     world: &World,
     process: Process,
 ) -> Result<(), Failure> {
-    let accelerator = accelerator(recipe)?;
-    memory::check(recipe, room(accelerator.as_ref(), world, process))
-        .map_err(|error| on_accelerator(error, accelerator.as_ref()))?;
+    check_memory_on(accelerator(recipe)?.as_ref(), recipe, world, process)
+}
+
+/// Refuses a recipe that does not fit in the memory of this accelerator, or else of this machine.
+pub(crate) fn check_memory_on(
+    accelerator: Option<&Accelerator>,
+    recipe: &Recipe,
+    world: &World,
+    process: Process,
+) -> Result<(), Failure> {
+    memory::check(recipe, room(accelerator, world, process))
+        .map_err(|error| on_accelerator(error, accelerator))?;
     Ok(())
 }
 
 /// Memory for the model: that of the accelerator, or of this machine.
-fn room(accelerator: Option<&Accelerator>, world: &World, process: Process) -> MemoryBudget {
+pub(crate) fn room(
+    accelerator: Option<&Accelerator>,
+    world: &World,
+    process: Process,
+) -> MemoryBudget {
     let memory = accelerator.map_or_else(|| world.host().memory_bytes(), |it| it.memory_bytes);
     MemoryBudget { memory: Bytes(memory), process, is_accelerator: accelerator.is_some() }
 }
 
-fn on_accelerator(error: OutOfMemory, accelerator: Option<&Accelerator>) -> OutOfMemory {
+pub(crate) fn on_accelerator(error: OutOfMemory, accelerator: Option<&Accelerator>) -> OutOfMemory {
     match accelerator {
         Some(accelerator) => error.on(&accelerator.name),
         None => error,
@@ -75,23 +88,6 @@ fn on_accelerator(error: OutOfMemory, accelerator: Option<&Accelerator>) -> OutO
 /// Whether the model is in the memory of an accelerator, which may be absent here.
 pub(crate) fn is_accelerated(recipe: &Recipe) -> bool {
     !matches!(accelerator(recipe), Ok(None))
-}
-
-/// Resolves `train.microbatch = "auto"` for this machine. The result is the same in every process
-/// of a run.
-pub(crate) fn with_microbatch(recipe: Recipe, world: &World) -> Recipe {
-    if !recipe.train.microbatch_is_auto {
-        // Opening an accelerator to ask for its memory takes a moment.
-        return recipe;
-    }
-    let start = Bytes(64 << 20);
-    let process = Process { start, text: Bytes(0) };
-    let room = match accelerator(&recipe) {
-        Ok(accelerator) => room(accelerator.as_ref(), world, process),
-        // The device is on another machine, and its memory is unknown.
-        Err(_) => MemoryBudget { memory: Bytes(0), process, is_accelerator: true },
-    };
-    memory::with_microbatch(recipe, room)
 }
 
 /// Memory of this process before it has a model or a corpus; call it first.

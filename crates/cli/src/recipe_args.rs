@@ -1,7 +1,7 @@
 //! Recipe arguments of every command: a preset, a file and single keys, in ascending priority.
 
+use crate::automatic::{self, AutomaticSettings, Purpose};
 use crate::failure::Failure;
-use crate::prediction;
 use crate::resume_command::next_dir;
 use lockstep_cluster::role::has_launcher;
 use lockstep_config::{Recipe, Sources};
@@ -30,6 +30,9 @@ pub(crate) struct RecipeArguments {
     /// Recorded recipe of the run to resume, as name and text; in place of the default recipe.
     #[arg(skip)]
     recorded: Option<(String, String)>,
+    /// Recorded recipe of the run to resume, whether or not another is given.
+    #[arg(skip)]
+    resumed: Option<(String, String)>,
 }
 
 impl RecipeArguments {
@@ -63,8 +66,9 @@ impl RecipeArguments {
     /// Takes the recipe that a run or checkpoint records in place of the default recipe.
     pub(crate) fn or_recorded_in(&self, dir: &Path, world: &World) -> Self {
         let mut more = self.clone();
+        more.resumed = recorded_recipe(dir, world);
         if self.recipe.is_none() && self.preset.is_none() {
-            more.recorded = recorded_recipe(dir, world);
+            more.recorded.clone_from(&more.resumed);
         }
         more
     }
@@ -88,15 +92,17 @@ impl RecipeArguments {
 
     /// Reads, merges and checks the recipe.
     pub(crate) fn resolve(&self, world: &World) -> Result<Recipe, Failure> {
-        self.resolve_with_default(world, None)
+        self.resolve_for(Purpose::Description, world, None).map(|(recipe, _)| recipe)
     }
 
-    /// Like [`Self::resolve`], with the command's own preset as the default.
-    pub(crate) fn resolve_with_default(
+    /// Like [`Self::resolve`], with the command's own preset as the default; returns automatic
+    /// settings too.
+    pub(crate) fn resolve_for(
         &self,
+        purpose: Purpose<'_>,
         world: &World,
         default_preset: Option<&str>,
-    ) -> Result<Recipe, Failure> {
+    ) -> Result<(Recipe, Option<AutomaticSettings>), Failure> {
         let mut sets = self.sets.clone();
         let mut file = self.recorded.clone();
         if let Some(path) = &self.recipe {
@@ -125,10 +131,22 @@ impl RecipeArguments {
             // The run to resume has this folder.
             recipe.run.dir = next_dir(&recipe.run.dir, world).display().to_string();
         }
-        let recipe = prediction::with_microbatch(recipe, world);
+        if recipe.train.microbatch_is_auto
+            && let Some(size) = self.resumed_microbatch(&recipe, world)
+        {
+            (recipe.train.microbatch_size, recipe.train.microbatch_is_auto) = (size, false);
+        }
+        let (recipe, settings) = automatic::choose(recipe, purpose, world)?;
         check_algorithms(&recipe)
             .map_err(|refused| Failure::new(refused.blame(), refused.to_string()))?;
-        Ok(recipe)
+        Ok((recipe, settings))
+    }
+
+    /// Micro-batch size of the run to resume, on which bits depend, if it suits the recipe.
+    fn resumed_microbatch(&self, recipe: &Recipe, world: &World) -> Option<usize> {
+        let sources = Sources { file: Some(self.resumed.clone()?), ..Sources::default() };
+        let size = pretrained::resolve(&sources, world).ok()?.train.microbatch_size;
+        recipe.train.batch.is_multiple_of(size * recipe.num_leaves()).then_some(size)
     }
 }
 

@@ -134,9 +134,9 @@ pub(crate) fn from_unit(name: &str, value: &Value) -> Value {
 /// Text of a value that is chosen from measurements.
 pub(crate) const AUTO: &str = "auto";
 
-/// A number, or `auto`.
-pub(crate) fn auto_value<T: Field>(number: &T, is_auto: bool) -> Value {
-    if is_auto { Value::Text(AUTO.to_owned()) } else { number.to_value() }
+/// A value, or `auto`.
+pub(crate) fn auto_value<T: Field>(value: &T, is_auto: bool) -> Value {
+    if is_auto { Value::Text(AUTO.to_owned()) } else { value.to_value() }
 }
 
 /// The number, or `otherwise` until it is chosen; and whether it is `auto`.

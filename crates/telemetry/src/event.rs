@@ -39,6 +39,12 @@ pub enum Event {
         /// Device of this rank that runs the model: `cpu`, or the name and index of an accelerator.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         device: Option<String>,
+        /// Sequences per micro-batch, chosen by memory where the recipe has `auto`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        microbatch: Option<usize>,
+        /// Activation recomputation, chosen by memory where the recipe has `auto`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        recompute: Option<String>,
         /// Model FLOPs of a token, forward and backward.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         flops_per_token: Option<f64>,
@@ -424,6 +430,8 @@ mod tests {
             num_threads: 2,
             workers: 1,
             device: Some("cpu".to_owned()),
+            microbatch: Some(2),
+            recompute: Some("full".to_owned()),
             flops_per_token: Some(60.0),
             peak_flops_per_second: None,
         };
@@ -433,7 +441,7 @@ mod tests {
                 .to_owned()
                 + r#""kernel_class":"f32-fma","num_params":10,"tokens_per_step":4096,"#
                 + r#""num_steps":400,"num_threads":2,"workers":1,"device":"cpu","#
-                + r#""flops_per_token":60.0}"#
+                + r#""microbatch":2,"recompute":"full","flops_per_token":60.0}"#
         );
         let step = Event::Step {
             step: 1,

@@ -82,6 +82,8 @@ fn started() -> Event {
         num_threads: 1,
         workers: 2,
         device: None,
+        microbatch: None,
+        recompute: None,
         flops_per_token: Some(1e6),
         peak_flops_per_second: Some(1e11),
     }

@@ -63,6 +63,8 @@ pub struct Accelerator {
     pub name: String,
     /// Bytes of its memory; 0 if unknown.
     pub memory_bytes: u64,
+    /// Bytes that no process had allocated when it was opened; 0 if unknown.
+    pub free_bytes: u64,
 }
 
 /// The accelerator that a recipe trains on; `None` where it trains on the CPU, an error where it
@@ -74,8 +76,9 @@ pub fn accelerator(recipe: &Recipe) -> Result<Option<Accelerator>, TrainError> {
     let describe = || -> Found {
         let device = open_accelerator(choice, 0, Arc::new(NoCache))?;
         let describe = |device: &dyn Device| {
-            let memory = device.memory()?.map_or(0, |memory| memory.total as u64);
-            Ok(Accelerator { name: device.name(), memory_bytes: memory })
+            let memory = device.memory()?;
+            let [total, free] = memory.map_or([0; 2], |it| [it.total, it.free].map(|it| it as u64));
+            Ok(Accelerator { name: device.name(), memory_bytes: total, free_bytes: free })
         };
         device.map(|device| describe(&*device)).transpose()
     };

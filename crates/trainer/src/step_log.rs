@@ -131,6 +131,8 @@ impl StepLog {
             num_threads: cpu.num_threads(),
             workers: recipe.run.workers,
             device: Some(learner.device_name.clone()),
+            microbatch: Some(recipe.train.microbatch_size),
+            recompute: Some(recipe.parallel.recompute.to_string()),
             flops_per_token: Some(utilization.flops_per_token),
             peak_flops_per_second: utilization.peak_flops_per_second,
         });

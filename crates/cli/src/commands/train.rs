@@ -1,5 +1,6 @@
 //! `lockstep train`: trains the model of a recipe.
 
+use crate::automatic::{self, Purpose};
 use crate::calibration_file;
 use crate::common_flags::CommonFlags;
 use crate::console;
@@ -101,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if let Some(run) = &arguments.resume {
         recipe = recipe.or_recorded_in(run, world);
     }
-    let recipe = recipe.resolve(world)?;
+    let (recipe, settings) = recipe.resolve_for(Purpose::Run(None), world, None)?;
     if let Some(addr) = arguments.join.as_ref().filter(|_| !workers::is_worker(world)) {
         lockstep_trainer::check_inputs(&recipe, world)?;
         return workers::serve(world, addr, arguments.quiet);
@@ -123,11 +124,17 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         let held = lockstep_trainer::check(&recipe, world, &requested);
         let held = Bytes(held.map_err(|error| with_restart(error, world))? as u64);
         prediction::check_memory(&recipe, world, Process { text: held, ..process })?;
+        if let Some(settings) = settings.as_ref().filter(|_| !arguments.quiet) {
+            print_status(&console::wrap_status(world, &settings.to_string()));
+        }
         let findings = if arguments.quiet { Vec::new() } else { lints::findings(&recipe) };
         for finding in findings {
             print_status(&console::wrap_status(world, &format!("warning: {finding}")));
         }
         let mut env = prediction::text_env(*found.get_or_init(|| held));
+        if settings.is_some() {
+            env.extend(automatic::to_env(&recipe));
+        }
         // Other hosts may join, and a quiet run shows no share.
         if !arguments.quiet && arguments.listen.is_none() {
             let peak = *found_peak.get_or_init(|| machine_peak::find(&recipe, world));

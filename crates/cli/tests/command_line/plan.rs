@@ -142,6 +142,61 @@ fn a_device_of_another_machine_is_planned_with_a_warning_and_refused_by_runs() {
 }
 
 /// The output of `plan` with this calibration file.
+/// A plan of GPT-2 with automatic settings for a GPU that this machine lacks.
+fn automatic_plan<'a>(device: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let sets = [
+        "run.workers=1",
+        "numerics.invariant_up_to=1",
+        "precision.compute=bf16",
+        "train.batch=64",
+        "train.microbatch=auto",
+        "parallel.recompute=auto",
+    ];
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let plan = ["plan", "memory", "--preset", "gpt2", "--device", device];
+    plan.into_iter().chain(sets).chain(more.iter().copied()).collect()
+}
+
+#[test]
+fn a_named_device_decides_the_automatic_settings() {
+    let folder = Folder::new();
+    let mut last = 0;
+    for device in ["rtx4090", "a100-40gb", "h200"] {
+        let plan = folder.json(&automatic_plan(device, &["--json"]));
+        let automatic = &plan["automatic"];
+        let bytes = |of: &Value| of.as_u64().unwrap_or_else(|| panic!("{automatic}"));
+        let (chosen, needed) = (&automatic["chosen"], bytes(&automatic["chosen"]["needed_bytes"]));
+        assert!(needed <= bytes(&automatic["usable_bytes"]), "{automatic}");
+        assert!(bytes(&automatic["usable_bytes"]) < bytes(&automatic["memory_bytes"]));
+        // The plan is that of the chosen settings.
+        assert_eq!(plan["device_bytes_by_rank"], json!([needed]));
+        assert_eq!(plan["layout"]["microbatch"], chosen["microbatch"]);
+        assert_eq!(plan["layout"]["recompute"], chosen["recompute"]);
+        let size = bytes(&chosen["microbatch"]);
+        assert!(size >= last, "{device}: {automatic}");
+        last = size;
+    }
+    assert_eq!(last, 64, "a whole batch fits into the largest device");
+    let text = folder.succeed(&automatic_plan("a100-40gb", &[])).stdout;
+    assert!(text.contains("chosen by memory: train.microbatch = "), "{text}");
+    assert!(text.contains("; a100-40gb has 40 GiB, 37.6 GiB besides its reserve; "), "{text}");
+}
+
+#[test]
+fn a_named_device_that_holds_nothing_is_refused_with_the_smallest_need() {
+    let folder = Folder::new();
+    let large =
+        ["--set", "model.width=4096", "--set", "model.heads=32", "--set", "model.layers=48"];
+    let error = refusal(&folder, &automatic_plan("a10", &large));
+    let smallest = "even with train.microbatch = 1 and parallel.recompute = full, and a10-24gb has";
+    assert!(error.contains(smallest), "{error}");
+    assert!(error.contains("22.6 GiB besides its reserve"), "{error}");
+    let error = refusal(&folder, &["plan", "--preset", "tiny", "--device", "mi300x"]);
+    assert!(error.contains("--device mi300x-192gb does not run recipes; try "), "{error}");
+    let error = refusal(&folder, &["plan", "--device", "a10", "--cluster", "8xh100"]);
+    assert!(error.contains("--cluster names its devices; drop --device a10"), "{error}");
+}
+
 fn plan_with(folder: &Folder, measured: &[u8], compute: &str) -> String {
     folder.write("measured.json", measured);
     let compute = format!("precision.compute={compute}");

@@ -37,6 +37,39 @@ fn a_run_resumes_by_its_own_recipe() {
     assert_eq!((&rest["run_dir"], &rest["workers"]), (&"two".into(), &2.into()));
 }
 
+/// Settings of a run whose largest micro-batch has four sequences.
+const TWO_LEAVES: [&str; 4] = ["--set", "numerics.invariant_up_to=2", "--set", "train.batch=8"];
+const AUTOMATIC: [&str; 4] = ["--set", "train.microbatch=auto", "--set", "parallel.recompute=auto"];
+
+/// Bits depend on the micro-batch size, so a run that is resumed with `auto` keeps its own.
+#[test]
+fn an_automatic_micro_batch_is_that_of_the_run_to_resume() {
+    let folder = Folder::new();
+    let one = [&TWO_LEAVES[..], &["--set", "train.microbatch=1"]].concat();
+    let whole = folder.json(&train("run.dir=whole", &one));
+    folder.json(&train("run.dir=half", &[&one[..], &["--stop-after", "5"]].concat()));
+    let with_recipe = [&["--resume", "half"][..], &TWO_LEAVES, &AUTOMATIC].concat();
+    assert_same_bits(&folder.json(&train("run.dir=rest", &with_recipe)), &whole);
+    assert_same_bits(&resume(&folder, "half", &AUTOMATIC), &whole);
+}
+
+#[test]
+fn automatic_settings_are_printed_and_recorded_and_are_those_of_every_worker() {
+    let folder = Folder::new();
+    let four = [&TWO_LEAVES[..], &["--set", "train.microbatch=4"]].concat();
+    let whole = folder.json(&train("run.dir=four", &four));
+    let fixed = ["train", "--preset", "tiny", "--steps", "12", "--workers", "2", "--json"];
+    let new = [&fixed[..], &["--set", "run.dir=new"], &TWO_LEAVES, &AUTOMATIC].concat();
+    let Finished { stdout, stderr, .. } = folder.succeed(&new);
+    let line = "chosen by memory: train.microbatch = 4 and parallel.recompute = none, which takes ";
+    assert_eq!(stderr.matches(line).count(), 1, "{stderr}");
+    assert_same_bits(&serde_json::from_str(&stdout).unwrap(), &whole);
+    let recorded = String::from_utf8(folder.read("new/recipe.toml")).unwrap();
+    for line in ["\nmicrobatch = 4\n", "\nrecompute = \"none\"\n"] {
+        assert!(recorded.contains(line), "{recorded}");
+    }
+}
+
 #[test]
 fn checkpoints_resume_by_their_own_recipe() {
     let folder = Folder::new();

@@ -2,7 +2,7 @@
 
 use super::collectives::{CollectiveRule, MAX_ENTRIES};
 use super::limits::MAX_WORKERS;
-use super::{Recipe, Recompute};
+use super::{Recipe, Recompute, recompute};
 use crate::error::ConfigError;
 use crate::lint::{Lint, lints};
 use crate::rule::{Rule, RuleContext, Rules};
@@ -51,8 +51,13 @@ topic! {
         zero: u8 = 0, integer(0, 3);
 
         /// Activation recomputation in the backward pass: none, selective (attention and activation
-        /// functions), full (whole layers), every-K (every K-th layer).
-        recompute: Recompute = "none";
+        /// functions), full (whole layers), every-K (every K-th layer); auto is the fastest of
+        /// none, selective and full that fits into the memory of the device.
+        recompute: Recompute = "none", of(recompute::OR_AUTO),
+            access(|r| Some(recompute::get(r)), recompute::set);
+
+        /// Whether recomputation is chosen by memory; none until then.
+        field recompute_is_auto: bool;
 
         /// Size of a gradient bucket, in bytes or as text such as "4MiB"; 0 lets the engine choose.
         bucket_bytes: Bytes = 0;

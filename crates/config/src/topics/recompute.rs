@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::field::field;
+use super::Recipe;
+use crate::field::{AUTO, Field, auto_value, field};
 use crate::value::Value;
 use crate::value_type::{Numbered, ValueType};
 
@@ -53,3 +54,21 @@ field!(
     to |recompute| Value::Text(recompute.to_string()),
     from |v| Self::from_name(v.as_text()).expect("the value type accepted it")
 );
+
+/// Names that the key accepts without a number.
+const NAMES_OR_AUTO: &[&str] = &["none", "selective", "full", AUTO];
+
+/// Recomputation, or `auto`.
+pub(super) const OR_AUTO: ValueType = ValueType::ChoiceOrNumbered(NAMES_OR_AUTO, EVERY);
+
+/// Value of the key.
+pub(super) fn get(recipe: &Recipe) -> Value {
+    auto_value(&recipe.parallel.recompute, recipe.parallel.recompute_is_auto)
+}
+
+/// Sets the key; `auto` is no recomputation until it is chosen.
+pub(super) fn set(recipe: &mut Recipe, value: &Value) {
+    let is_auto = value.as_text() == AUTO;
+    let recompute = if is_auto { Recompute::None } else { Recompute::from_value(value) };
+    (recipe.parallel.recompute, recipe.parallel.recompute_is_auto) = (recompute, is_auto);
+}

@@ -26,14 +26,14 @@ topic! {
         /// train.microbatch times numerics.invariant_up_to.
         batch: usize = 8, integer(1, MAX_BATCH);
 
-        /// Sequences per micro-batch; auto is the largest that fits into the machine's memory.
+        /// Sequences per micro-batch; auto is the largest that fits into the memory of the device.
         microbatch_size as microbatch: usize = 1, or_auto(&MICROBATCH),
             access(
                 |r| Some(auto_value(&r.train.microbatch_size, r.train.microbatch_is_auto)),
                 |r, v| (r.train.microbatch_size, r.train.microbatch_is_auto) = auto_or(v, 1),
             );
 
-        /// Whether the micro-batch size is chosen from the machine's memory; 1 until then.
+        /// Whether the micro-batch size is chosen by memory; 1 until then.
         field microbatch_is_auto: bool;
 
         /// Seed of initial weights, dropout masks and data order.

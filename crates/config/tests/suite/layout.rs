@@ -206,17 +206,30 @@ fn leaf_shares_are_one_number_per_replica_and_add_up() {
 }
 
 #[test]
+fn automatic_recomputation_is_kept_until_it_is_chosen() {
+    let recipe = recipe(&["parallel.recompute=auto"]);
+    assert_eq!(
+        (recipe.parallel.recompute, recipe.parallel.recompute_is_auto),
+        (Recompute::None, true)
+    );
+    assert!(recipe.to_toml().contains("recompute = \"auto\"\n"));
+    assert_eq!(recipe.hash(), self::recipe(&[]).hash(), "it changes no bit");
+    let chosen = self::recipe(&["parallel.recompute=full"]).parallel;
+    assert_eq!((chosen.recompute, chosen.recompute_is_auto), (Recompute::Full, false));
+}
+
+#[test]
 fn layout_values_are_checked() {
     for (argument, message) in [
         ("parallel.zero=4", "parallel.zero = 4 must be between 0 and 3; try 3"),
         (
             "parallel.recompute=every-0",
-            "parallel.recompute = \"every-0\" is not one of none, selective, full, every-K; \
+            "parallel.recompute = \"every-0\" is not one of none, selective, full, auto, every-K; \
              try \"every-2\"",
         ),
         (
             "parallel.recompute=selectiv",
-            "parallel.recompute = \"selectiv\" is not one of none, selective, full, every-K; \
+            "parallel.recompute = \"selectiv\" is not one of none, selective, full, auto, every-K; \
              try \"selective\"",
         ),
         (

@@ -26,8 +26,11 @@ pub struct MemoryBudget {
 /// A run that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "run.workers = {workers} takes {needed} of memory and {place} has {room}: the largest \
-     part, {part}, takes {part_bytes}; {}", .instead.as_deref().map_or_else(
+    "run.workers = {workers} takes {needed} of memory{} and {place} has {room}{}: the largest \
+     part, {part}, takes {part_bytes}; {}",
+    .smallest.as_ref().map_or_else(String::new, |settings| format!(" even with {settings},")),
+    if .smallest.is_some() { " besides its reserve" } else { "" },
+    .instead.as_deref().map_or_else(
         || "not even a small model fits; try a machine with more memory".to_owned(),
         |instead| format!("try {instead}"))
 )]
@@ -44,6 +47,8 @@ pub struct OutOfMemory {
     pub part: &'static str,
     /// Bytes of the largest part, over all workers.
     pub part_bytes: Bytes,
+    /// Automatic settings that need least, where some are automatic; they leave a reserve.
+    pub smallest: Option<String>,
     /// Settings with which the run would fit.
     pub instead: Option<String>,
 }
@@ -72,7 +77,7 @@ pub fn check(recipe: &Recipe, room: MemoryBudget) -> Result<Memory, OutOfMemory>
     let instead = nearest(recipe, room).or_else(|| smaller(recipe, room));
     let workers = recipe.run.workers;
     let (place, room) = ("this machine".to_owned(), room.memory);
-    Err(OutOfMemory { workers, needed, place, room, part, part_bytes, instead })
+    Err(OutOfMemory { workers, needed, place, room, part, part_bytes, smallest: None, instead })
 }
 
 /// At most one process per worker, all on one accelerator if any; shared memory counts once.

@@ -4,23 +4,23 @@
 //! - [`engine`]: ranks of a recipe, counted as the engine allocates
 //! - `mapped_pages`: memory of calls; [`process`]: memory of a process besides its model;
 //!   [`checkpoint`]: the copy that is written in the background
-//! - [`fit`]: whether a run fits, and a recipe that would; [`microbatch`]: the largest micro-batch
-//!   size that does
+//! - [`fit`]: whether a run fits, and a recipe that would; [`automatic`]: the fastest micro-batch
+//!   size and recomputation that do
 //! - [`cluster`]: the fullest device of a layout on a cluster
 //! - [`activations`]: activations of a layer; [`zero`]: ZeRO in closed form
 
 pub mod activations;
+pub mod automatic;
 pub mod checkpoint;
 pub mod cluster;
 pub mod engine;
 pub mod fit;
 mod mapped_pages;
-pub mod microbatch;
 pub mod process;
 mod strategy;
 pub mod zero;
 
+pub use automatic::{Choice, Settings, choose, smallest};
 pub use engine::{Memory, RankMemory, activations_by_block};
 pub use fit::{MemoryBudget, OutOfMemory, check};
-pub use microbatch::with_microbatch;
 pub use process::{Process, ProcessMemory};

@@ -92,6 +92,8 @@ fn started(num_steps: u64, device: Option<&str>) -> Event {
         num_threads: 2,
         workers: 2,
         device: device.map(str::to_owned),
+        microbatch: Some(1),
+        recompute: None,
         flops_per_token: Some(2e6),
         peak_flops_per_second: Some(1e11),
     }

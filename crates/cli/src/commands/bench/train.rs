@@ -1,11 +1,13 @@
 //! `lockstep bench train`: throughput of training steps and their share of the machine's peak; time
 //! by operation of an accelerator.
 
+use crate::automatic::{self, Purpose};
+use crate::console;
 use crate::failure::Failure;
 use crate::output;
 use crate::quantity::{digits, percent, si};
 use crate::recipe_args::RecipeArguments;
-use crate::workers::{self, LaunchOptions, RunDir};
+use crate::workers::{self, LaunchOptions, RunDir, print_status};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_config::units::{Bytes, Seconds};
@@ -45,7 +47,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.steps == 0 {
         return Err(Failure::user("--steps 0 measures nothing; try 10"));
     }
-    let recipe = arguments.recipe.resolve_with_default(world, Some("bench"))?;
+    let (recipe, settings) =
+        arguments.recipe.resolve_for(Purpose::Run(None), world, Some("bench"))?;
     let profiled = if arguments.by_operation { PROFILED_STEPS } else { 0 };
     let steps = BenchSteps { timed: arguments.steps, profiled };
     let own_world = World::clone(world);
@@ -54,7 +57,9 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             return Err(TrainError::NoAccelerator.into());
         }
         lockstep_trainer::check_inputs(&recipe, world)?;
-        Ok(LaunchOptions::default())
+        let Some(settings) = &settings else { return Ok(LaunchOptions::default()) };
+        print_status(&console::wrap_status(world, &settings.to_string()));
+        Ok(LaunchOptions { env: automatic::to_env(&recipe), ..LaunchOptions::default() })
     };
     let work = move |recipe: &Recipe, comm: &Comm| bench_train(recipe, &own_world, comm, steps);
     let Some(bench) = workers::run(&recipe, world, true, &RunDir::default(), check, work)? else {

@@ -42,6 +42,7 @@ Examples:
   lockstep plan                                       default recipe on this machine
   lockstep plan my.toml --set run.workers=4 --json    JSON
   lockstep plan memory my.toml                        memory by rank and part
+  lockstep plan my.toml --device h200                 on a GPU that this machine lacks
   lockstep plan search --model llama3-70b --cluster 64xh100-80gb    layout search
   lockstep plan calibrate                             measure this machine once
   lockstep plan timeline --schedule 1f1b --devices 4  draw a pipeline schedule
@@ -75,6 +76,9 @@ struct PlanArguments {
     recipe: RecipeArguments,
     #[command(flatten)]
     cluster: cluster::Arguments,
+    /// Plan the recipe for one GPU of this type, such as h200-141gb, which may be absent here
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
     /// One JSON value on standard output, with everything
     #[arg(long)]
     json: bool,
@@ -131,6 +135,10 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
 fn plan(arguments: &PlanArguments, section: Section, world: &World) -> Result<(), Failure> {
     let options = OutputOptions { section, json: arguments.json };
     if arguments.cluster.cluster.is_some() {
+        if let Some(device) = &arguments.device {
+            let error = format!("--cluster names its devices; drop --device {device}");
+            return Err(Failure::user(error));
+        }
         return cluster::run(&arguments.cluster, &arguments.recipe, options, world);
     }
     if let Some(option) = arguments.cluster.cluster_option() {
@@ -143,5 +151,5 @@ fn plan(arguments: &PlanArguments, section: Section, world: &World) -> Result<()
         let error = format!("{what} needs --cluster; try --cluster 64xa100-80gb");
         return Err(Failure::user(error));
     }
-    recipe::run(&arguments.recipe, options, world)
+    recipe::run(&arguments.recipe, arguments.device.as_deref(), options, world)
 }

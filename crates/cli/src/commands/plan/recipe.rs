@@ -1,6 +1,7 @@
 //! `lockstep plan RECIPE`: memory, bytes sent and step time of a recipe on this machine.
 
 use super::{OutputOptions, Section};
+use crate::automatic::{AutomaticSettings, Purpose};
 use crate::failure::Failure;
 use crate::memory_report::{Memory, ProcessReport};
 use crate::output;
@@ -12,8 +13,9 @@ use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Isolation, Recipe};
 use lockstep_model::describe;
 use lockstep_planner::Forecast;
+use lockstep_planner::hardware::device_name;
 use lockstep_planner::layout::LEGEND;
-use lockstep_planner::memory::{Process, activations_by_block};
+use lockstep_planner::memory::{Process, Settings, activations_by_block};
 use lockstep_planner::recipe::layout_from_recipe;
 use lockstep_planner::traffic::{self, ByteRange, Interconnect, TrafficCounts};
 use lockstep_platform::World;
@@ -60,8 +62,30 @@ struct Report {
     precision: &'static str,
     days: Option<f64>,
     dollars: Option<f64>,
+    /// Settings chosen by memory; null where the recipe has no automatic ones.
+    automatic: Option<AutomaticReport>,
     layout: LayoutReport,
     alternatives: Vec<LayoutReport>,
+}
+
+/// Automatic settings with their memory; those of null are not automatic.
+#[derive(Serialize)]
+struct AutomaticReport {
+    device: String,
+    /// Null if unknown.
+    memory_bytes: Option<u64>,
+    /// All but the reserve; null if unknown.
+    usable_bytes: Option<u64>,
+    chosen: SettingsReport,
+    /// The next faster ones, which do not fit.
+    faster: Option<SettingsReport>,
+}
+
+#[derive(Serialize)]
+struct SettingsReport {
+    microbatch: Option<usize>,
+    recompute: Option<String>,
+    needed_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -95,16 +119,32 @@ struct LayoutReport {
     recompute: String,
 }
 
+/// Device of a plan, and settings that were chosen by its memory.
+struct Target {
+    /// The GPU that `--device` names; the recipe's own device without it.
+    named: Option<Accelerator>,
+    settings: Option<AutomaticSettings>,
+}
+
 pub(super) fn run(
     arguments: &RecipeArguments,
+    device: Option<&str>,
     options: OutputOptions,
     world: &World,
 ) -> Result<(), Failure> {
     let process = prediction::measure_process(world);
-    let recipe = arguments.resolve(world)?;
+    let named = device.map(named_device).transpose()?;
+    let on_device = device.map(|_| "run.device=cuda".to_owned());
+    let arguments = arguments.with(on_device.as_slice());
+    let (recipe, settings) = arguments.resolve_for(Purpose::Run(named.as_ref()), world, None)?;
+    let target = Target { named, settings };
     let text = |recipe: &Recipe| prediction::text_bytes(recipe, world);
-    let forecast = match accelerator(&recipe) {
-        Err(error @ TrainError::Device(_)) => {
+    let forecast = match (accelerator(&recipe), &target.named) {
+        (Ok(_) | Err(TrainError::Device(_)), Some(named)) => {
+            prediction::check_memory_on(Some(named), &recipe, world, process)?;
+            Forecast::unchecked(&recipe, Process { text: text(&recipe), ..process }, None)
+        }
+        (Err(error @ TrainError::Device(_)), None) => {
             let line = format!(
                 "warning: {error}; this is the plan for another machine, and whether its device \
                  has enough memory is unknown"
@@ -113,7 +153,7 @@ pub(super) fn run(
             let process = Process { text: text(&recipe), ..process };
             prediction::predict_unchecked(&recipe, world, process)
         }
-        found => {
+        (found, _) => {
             found?;
             prediction::check_memory(&recipe, world, process)?;
             let process = Process { text: text(&recipe), ..process };
@@ -122,14 +162,55 @@ pub(super) fn run(
     };
     let rows = prediction::sparse_rows(&recipe, world, &forecast);
     let forecast = forecast.with_rows(&recipe, &Interconnect::of_recipe(&recipe), &rows);
-    let report = report(&recipe, &forecast, world);
+    let report = report(&recipe, &forecast, &target, world);
     if options.json {
         return output::json(&report);
     }
-    output::text(&render(&recipe, &forecast, &report, options.section))
+    output::text(&render(&recipe, &forecast, &report, &target, options.section))
 }
 
-fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
+/// Calibrations of devices with kernels of this engine: CUDA, compute capability 8.0 or newer.
+const SUPPORTED: [&str; 4] = ["a100", "ada", "h100", "b200"];
+
+/// The GPU with this name, from its data sheet.
+fn named_device(name: &str) -> Result<Accelerator, Failure> {
+    let refuse = |why: String| Failure::user(format!("--device {why}"));
+    let device = device_name::find(name).map_err(|error| refuse(error.to_string()))?;
+    if !SUPPORTED.contains(&device.calibration) {
+        let why = format!("{} does not run recipes; try h100-80gb or h200-141gb", device.name);
+        return Err(refuse(why));
+    }
+    let memory_bytes = device.memory_bytes() as u64;
+    Ok(Accelerator { name: device.name.to_owned(), memory_bytes, free_bytes: memory_bytes })
+}
+
+fn why_no_time(recipe: &Recipe, target: &Target, world: &World) -> String {
+    match &target.named {
+        Some(Accelerator { name, .. }) if recipe.unmodelled_traffic().is_none() => format!(
+            "lockstep plan calibrate --device cuda adds the step time, on a machine with {name}"
+        ),
+        _ => calibration_file::why_no_step_time(recipe, world),
+    }
+}
+
+fn automatic_report(settings: &AutomaticSettings) -> AutomaticReport {
+    let AutomaticSettings { choice, place, memory } = settings;
+    let known = |bytes: Bytes| (bytes > Bytes(0)).then_some(bytes.0);
+    let of = |settings: Settings, needed: Bytes| SettingsReport {
+        microbatch: settings.microbatch,
+        recompute: settings.recompute.map(|policy| policy.to_string()),
+        needed_bytes: needed.0,
+    };
+    AutomaticReport {
+        device: place.clone(),
+        memory_bytes: known(*memory),
+        usable_bytes: known(choice.usable),
+        chosen: of(choice.settings, choice.needed),
+        faster: choice.faster.map(|(settings, needed)| of(settings, needed)),
+    }
+}
+
+fn report(recipe: &Recipe, forecast: &Forecast, target: &Target, world: &World) -> Report {
     let blueprint = describe(&recipe.model);
     let seconds = |part: fn(&lockstep_planner::time::StepTime) -> Seconds| {
         forecast.step.as_ref().map(|step| part(step).0)
@@ -167,9 +248,7 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
             .map(|rank| rank.iter().map(|(op, counts)| (op.to_string(), bytes(counts))).collect())
             .collect(),
         step_seconds,
-        why_no_time: step_seconds
-            .is_none()
-            .then(|| calibration_file::why_no_step_time(recipe, world)),
+        why_no_time: step_seconds.is_none().then(|| why_no_time(recipe, target, world)),
         compute_seconds: seconds(|step| step.compute),
         update_seconds: seconds(|step| step.update),
         communication_seconds: seconds(|step| step.communication),
@@ -186,6 +265,7 @@ fn report(recipe: &Recipe, forecast: &Forecast, world: &World) -> Report {
         precision: recipe.precision.compute.name(),
         days: step_seconds.map(|seconds| seconds * recipe.train.steps as f64 / 86_400.0),
         dollars: None,
+        automatic: target.settings.as_ref().map(automatic_report),
         layout: layout(recipe),
         alternatives: Vec::new(),
     }
@@ -219,7 +299,13 @@ fn bytes(counts: &TrafficCounts) -> Traffic {
     }
 }
 
-fn render(recipe: &Recipe, forecast: &Forecast, report: &Report, section: Section) -> String {
+fn render(
+    recipe: &Recipe,
+    forecast: &Forecast,
+    report: &Report,
+    target: &Target,
+    section: Section,
+) -> String {
     let mut text = String::new();
     let workers = recipe.run.workers;
     let plural = if workers == 1 { "" } else { "s" };
@@ -234,8 +320,11 @@ fn render(recipe: &Recipe, forecast: &Forecast, report: &Report, section: Sectio
         report.batch * report.context,
         report.precision,
     );
+    if let Some(settings) = &target.settings {
+        let _ = writeln!(text, "{settings}\n");
+    }
     if section != Section::Time {
-        render_memory(recipe, forecast, &mut text);
+        render_memory(recipe, forecast, target, &mut text);
     }
     if section == Section::Memory {
         return text;
@@ -249,7 +338,7 @@ fn render(recipe: &Recipe, forecast: &Forecast, report: &Report, section: Sectio
     text
 }
 
-fn render_memory(recipe: &Recipe, forecast: &Forecast, text: &mut String) {
+fn render_memory(recipe: &Recipe, forecast: &Forecast, target: &Target, text: &mut String) {
     let _ = writeln!(
         text,
         "memory  {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10}",
@@ -281,12 +370,11 @@ fn render_memory(recipe: &Recipe, forecast: &Forecast, text: &mut String) {
     }
     let step = forecast.memory.peak_step;
     if prediction::is_accelerated(recipe) {
-        let device = match accelerator(recipe) {
-            Ok(Some(Accelerator { name, memory_bytes })) => {
+        let device = target.named.clone().or_else(|| accelerator(recipe).ok().flatten());
+        let device =
+            device.map_or_else(String::new, |Accelerator { name, memory_bytes, .. }| {
                 format!("; {name} has {}", Bytes(memory_bytes))
-            }
-            _ => String::new(),
-        };
+            });
         let bytes = prediction::device_bytes(forecast);
         let _ = writeln!(
             text,
