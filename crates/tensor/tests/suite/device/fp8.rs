@@ -38,12 +38,13 @@ fn oracle(x: &[f32], k: usize, role: Role) -> Vec<f64> {
 /// Numbers of many magnitudes, with ties, numbers just above 1.75, and zeros.
 fn varied(seed: u32, outer: usize, k: usize) -> Vec<f32> {
     let mut x = numbers(seed, outer * k);
+    let power = |exponent: usize| 2f32.powi(i32::try_from(exponent).unwrap());
     for (i, x) in x.iter_mut().enumerate() {
         let (row, col) = (i / k, i % k);
-        *x *= 2f32.powi((row % 11) as i32 * 3 - 15 - (col % 7) as i32);
+        *x *= power(row % 11 * 3) / power(15 + col % 7);
         match col % 13 {
-            3 => *x = 1.0625 * 2f32.powi(col as i32 % 5),
-            5 => *x = -1.757_812_5 * 2f32.powi(row as i32 % 9),
+            3 => *x = 1.0625 * power(col % 5),
+            5 => *x = -1.757_812_5 * power(row % 9),
             _ if row % 17 == 4 => *x = 0.0,
             _ => {}
         }
