@@ -10,7 +10,7 @@ use crate::sampling::{Sampler, Sampling};
 use crate::{RunFolder, TrainError, device};
 use lockstep_config::Recipe;
 use lockstep_data::Tokenizer;
-use lockstep_model::{Block, BlockIo, Blueprint, Decoder};
+use lockstep_model::{BlockIo, Blueprint, Decoder};
 use lockstep_parallel::from_recipe::blueprint_of;
 use lockstep_platform::World;
 use lockstep_tensor::device::{Compute, Dtype, DualBuffer, View};
@@ -56,14 +56,14 @@ impl Generator {
     pub fn bytes_per_token(&self, num_positions: usize) -> usize {
         let (context, dtype) = (self.blueprint.context, self.blueprint.activations);
         let blocks = self.blueprint.blocks.iter().zip(&self.params);
-        let of_block = |(block, params): (&Box<dyn Block>, &DualBuffer)| match block.io() {
+        let bytes = blocks.map(|(block, params)| match block.io() {
             BlockIo::TokensToStream { output } => output * dtype.size(),
             _ => {
                 let cached = block.cache_len(num_positions.min(context)) * Dtype::F32.size();
                 params.len() * dtype.size() + cached
             }
-        };
-        blocks.map(of_block).sum()
+        });
+        bytes.sum()
     }
 
     /// Measured bandwidth of a long copy on the accelerator, bytes read and written; `None` without
