@@ -33,7 +33,9 @@ impl TokenStage {
     /// Makes room for the losses of a run of so many micro-batches, whose tokens are new.
     pub(crate) fn begin(&mut self, device: &dyn Device, num: usize) -> DeviceResult<()> {
         let Some(Buffers { tokens, losses, done, .. }) = &mut self.0 else { return Ok(()) };
-        tokens.iter_mut().for_each(|(_, held)| *held = None);
+        for (_, held) in tokens {
+            *held = None;
+        }
         done.clear();
         if losses.len() < num {
             *losses = device.allocate(Dtype::F64, num)?;

@@ -71,7 +71,10 @@ fn graphs_change_no_bit() {
         (DROPOUT, &["precision.compute=bf16", "run.workers=1"]),
         (THREE_MICROBATCHES, &["run.workers=1"]),
     ];
-    for (small, sets) in variants {
+    // A CPU has no graphs, so that one run shows that the key is without effect.
+    let has_accelerator = lockstep_harness::devices::computes().len() > 1;
+    let num_variants = if has_accelerator { variants.len() } else { 1 };
+    for (small, sets) in variants.into_iter().take(num_variants) {
         let with = |graphs| [&steps, sets, &[graphs]].concat();
         let off = train(&mut runs, &small, &with("run.graphs=false")).hashes();
         let on = train(&mut runs, &small, &with("run.graphs=true")).hashes();

@@ -33,18 +33,18 @@ struct Buffers {
 
 impl Buffers {
     fn new(case: Case) -> Self {
-        let target = || case.upload(&[0.0; ROWS * COLS]);
+        let target = || case.upload(&vec![0.0; ROWS * COLS]);
         let scratch = case.device.attention_scratch_len(case.precision(), ATTENTION);
         Self {
             x: target(),
             weight: case.upload_f32(&numbers(2, COLS * COLS)),
             ids: case.upload_ids(&[0; ROWS]),
             targets: [target(), target()],
-            attended: case.upload(&[0.0; ROWS * COLS / 3]),
+            attended: case.upload(&vec![0.0; ROWS * COLS / 3]),
             lse: case.upload_f32(&[0.0; 2 * ROWS]),
             table: case.upload_f32(&[0.0; 8 * COLS]),
-            wide: case.upload_f32(&[0.5; 4 * COLS * COLS]),
-            wide_out: case.upload(&[0.0; 4 * ROWS * COLS]),
+            wide: case.upload_f32(&vec![0.5; 4 * COLS * COLS]),
+            wide_out: case.upload(&vec![0.0; 4 * ROWS * COLS]),
             scratch: case.upload_f32(&vec![0.0; scratch]),
         }
     }
