@@ -56,12 +56,12 @@ impl Generator {
     pub fn bytes_per_token(&self, num_positions: usize) -> usize {
         let (context, dtype) = (self.blueprint.context, self.blueprint.activations);
         let blocks = self.blueprint.blocks.iter().zip(&self.params);
-        let bytes = blocks.map(|(block, params)| match block.io() {
-            BlockIo::TokensToStream { output } => output * dtype.size(),
-            _ => {
-                let cached = block.cache_len(num_positions.min(context)) * Dtype::F32.size();
-                params.len() * dtype.size() + cached
+        let bytes = blocks.map(|(block, params)| {
+            if let BlockIo::TokensToStream { output } = block.io() {
+                return output * dtype.size();
             }
+            let cached = block.cache_len(num_positions.min(context)) * Dtype::F32.size();
+            params.len() * dtype.size() + cached
         });
         bytes.sum()
     }
