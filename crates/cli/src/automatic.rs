@@ -1,8 +1,8 @@
 //! Settings that memory decides: `train.microbatch = "auto"` and `parallel.recompute = "auto"`.
 //!
 //! The command that was typed chooses once and passes the result to its workers in the environment:
-//! a worker that starts later sees less free memory. Ranks of another launcher choose by themselves,
-//! by the size of the memory alone, which is the same for all of them.
+//! a worker that starts later sees less free memory. Ranks of another launcher choose by
+//! themselves, by the size of the memory alone, which is the same for all of them.
 
 use crate::failure::Failure;
 use crate::prediction::{on_accelerator, room};

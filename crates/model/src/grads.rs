@@ -21,8 +21,8 @@ pub struct Grads<'a> {
 }
 
 impl<'a> Grads<'a> {
-    /// Wraps `values`, to which gradients are added. It has one element for every element of `runs`, the trained ranges of the
-    /// block's flat buffer, in order.
+    /// Wraps `values`, to which gradients are added. It has one element for every element of
+    /// `runs`, the trained ranges of the block's flat buffer, in order.
     pub fn new(values: ViewMut<'a>, runs: &'a [Range<usize>]) -> Self {
         let len: usize = runs.iter().map(ExactSizeIterator::len).sum();
         assert_eq!(values.len(), len, "one gradient for each trained element");

@@ -1,6 +1,6 @@
 //! `lockstep train`: trains the model of a recipe.
 
-use crate::automatic::{self, Purpose};
+use crate::automatic::{self, AutomaticSettings, Purpose};
 use crate::calibration_file;
 use crate::common_flags::CommonFlags;
 use crate::console;
@@ -124,12 +124,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         let held = lockstep_trainer::check(&recipe, world, &requested);
         let held = Bytes(held.map_err(|error| with_restart(error, world))? as u64);
         prediction::check_memory(&recipe, world, Process { text: held, ..process })?;
-        if let Some(settings) = settings.as_ref().filter(|_| !arguments.quiet) {
-            print_status(&console::wrap_status(world, &settings.to_string()));
-        }
-        let findings = if arguments.quiet { Vec::new() } else { lints::findings(&recipe) };
-        for finding in findings {
-            print_status(&console::wrap_status(world, &format!("warning: {finding}")));
+        if !arguments.quiet {
+            print_findings(&recipe, settings.as_ref(), world);
         }
         let mut env = prediction::text_env(*found.get_or_init(|| held));
         if settings.is_some() {
@@ -189,6 +185,15 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     // The hashes are the last lines, where they are found and compared.
     let report = console::wrap_report(world, &report(&summary), LABEL_COLUMNS);
     console::print_result(world, &(text + &report))
+}
+
+/// Prints automatic settings and warnings about a recipe.
+fn print_findings(recipe: &Recipe, settings: Option<&AutomaticSettings>, world: &World) {
+    let settings = settings.map(ToString::to_string);
+    let warnings = lints::findings(recipe).into_iter().map(|finding| format!("warning: {finding}"));
+    for line in settings.into_iter().chain(warnings) {
+        print_status(&console::wrap_status(world, &line));
+    }
 }
 
 /// Settings of `--from`.

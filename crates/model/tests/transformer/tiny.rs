@@ -151,8 +151,8 @@ impl Tiny {
         Self { halves: true, ..self }
     }
 
-    /// Runs the micro-batch forward and, in training, backward. Gradients start from `start`; if that
-    /// is no number, they are undefined.
+    /// Runs the micro-batch forward and, in training, backward. Gradients start from `start`; if
+    /// that is no number, they are undefined.
     pub(crate) fn run(
         &self,
         cpu: &Cpu,

@@ -3,8 +3,8 @@
 //! Larger micro-batches have longer matmuls, which run closer to the processor's peak, and more
 //! activations; recomputation saves activations and repeats work. The fastest combination that fits
 //! is chosen, by an estimate that needs no calibration. Results depend on the micro-batch size (not
-//! on recomputation), so both are chosen once, before anything runs, and from then on the recipe has
-//! a number.
+//! on recomputation), so both are chosen once, before anything runs, and from then on the recipe
+//! has a number.
 
 use super::engine::Memory;
 use super::fit::{MemoryBudget, OutOfMemory, check, needed};
@@ -18,8 +18,8 @@ const MAX_SEQUENCES: usize = 4096;
 
 /// Rows times width of a micro-batch at which an accelerator takes twice the time per token of a
 /// very large one. On an H200 in bf16, eight times the rows made GPT-2 124M (8,192 rows of 768)
-/// 1.14 times and a Llama of 1.16 billion parameters (2,048 rows of 2,048) 1.29 times as fast, which
-/// is 1.0 and 1.4 million.
+/// 1.14 times and a Llama of 1.16 billion parameters (2,048 rows of 2,048) 1.29 times as fast,
+/// which is 1.0 and 1.4 million.
 const HALF_SPEED_ELEMENTS: f64 = 1_048_576.0;
 
 /// Rows at which a CPU takes twice the time per token: tiles of the matrix product.

@@ -41,8 +41,8 @@ pub(super) struct Kernel {
     blocks: [c_uint; 3],
     threads: c_uint,
     shared_bytes: c_uint,
-    /// Arguments, each from a whole word on, and their first words.
-    words: Vec<u64>,
+    /// Arguments, each from a whole number on, and where each starts.
+    values: Vec<u64>,
     starts: [u16; MAX_ARGS],
     num_args: usize,
 }
@@ -74,10 +74,10 @@ impl Kernel {
         (blocks, threads, shared_bytes): ([usize; 3], usize, usize),
         args: &[&[u8]],
     ) -> Self {
-        let (mut words, mut starts) = (Vec::with_capacity(2 * args.len()), [0; MAX_ARGS]);
+        let (mut values, mut starts) = (Vec::with_capacity(2 * args.len()), [0; MAX_ARGS]);
         for (start, bytes) in starts.iter_mut().zip(args) {
-            *start = u16::try_from(words.len()).expect("arguments are small");
-            words.extend(bytes.chunks(8).map(|chunk| {
+            *start = u16::try_from(values.len()).expect("arguments are small");
+            values.extend(bytes.chunks(8).map(|chunk| {
                 let mut word = [0; 8];
                 word[..chunk.len()].copy_from_slice(chunk);
                 u64::from_ne_bytes(word)
@@ -89,7 +89,7 @@ impl Kernel {
             blocks: blocks.map(|count| count as c_uint),
             threads: threads as c_uint,
             shared_bytes: shared_bytes as c_uint,
-            words,
+            values,
             starts,
             num_args: args.len(),
         }
@@ -111,7 +111,7 @@ impl Kernel {
         }
         let mut args = [null_mut::<c_void>(); MAX_ARGS];
         for (arg, start) in args.iter_mut().zip(&self.starts[..self.num_args]) {
-            *arg = (&raw const self.words[usize::from(*start)]).cast_mut().cast();
+            *arg = (&raw const self.values[usize::from(*start)]).cast_mut().cast();
         }
         let ([x, y, z], threads, shared) = (self.blocks, self.threads, self.shared_bytes);
         // SAFETY: the caller guarantees the arguments; the driver copies them.

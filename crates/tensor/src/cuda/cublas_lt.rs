@@ -6,13 +6,12 @@
 
 use super::algorithms::{self, Algorithm, Algorithms, Operands, Problem, WORKSPACE_BYTES};
 use super::driver::Handle;
-use super::fp8;
 use super::library::{Library, functions};
 use super::recorder::Recorder;
 use crate::device::error::{DeviceError, Result};
 use crate::device::profile::{Operation, ProductShape};
 use crate::device::view::Dtype;
-use crate::fp8::Role;
+use crate::fp8::{Format, Role};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -276,7 +275,7 @@ impl CublasLt {
             Operands::Same(dtype) => [type_of(dtype); 2],
             Operands::Fp8(roles) => {
                 self.set_scales(&desc, roles, [a, b])?;
-                roles.map(fp8::data_type)
+                roles.map(fp8_data_type)
             }
         };
         let first = self.layout(right_type, (k, n), b)?;
@@ -327,7 +326,7 @@ impl CublasLt {
 
     /// Sets the scales of operands in fp8.
     fn set_scales(&self, desc: &Descriptor, roles: [Role; 2], [a, b]: [&Operand; 2]) -> Result<()> {
-        let [left_mode, right_mode] = roles.map(fp8::scale_mode);
+        let [left_mode, right_mode] = roles.map(scale_mode);
         self.set(desc, DESC_SCALE_MODE_A, &right_mode)?;
         self.set(desc, DESC_SCALE_MODE_B, &left_mode)?;
         self.set(desc, DESC_SCALES_A, &b.scales)?;
@@ -496,4 +495,21 @@ fn check(call: &'static str, code: i32) -> Result<()> {
         return Ok(());
     }
     Err(DeviceError::Failed { call, code, reason: "status of cuBLASLt".to_owned() })
+}
+
+/// The library's number of the format of a role.
+const fn fp8_data_type(role: Role) -> i32 {
+    match role.format() {
+        Format::E4m3 => 28,
+        Format::E5m2 => 29,
+    }
+}
+
+/// The library's number of the layout of a role's scales: `CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F`
+/// and `CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F`.
+const fn scale_mode(role: Role) -> i32 {
+    match role {
+        Role::Activation | Role::Gradient => 4,
+        Role::Weight => 5,
+    }
 }

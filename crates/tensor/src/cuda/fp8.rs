@@ -14,7 +14,7 @@ use super::programs::{Grid, Program, Source};
 use crate::device::error::{DeviceError, Result};
 use crate::device::operands::{Matrix, MatrixMut};
 use crate::device::view::Dtype;
-use crate::fp8::{BLOCK, Format, MULTIPLE, Role};
+use crate::fp8::{BLOCK, MULTIPLE, Role};
 use crate::gemm::{Precision, Write};
 
 /// Threads of a block, which has a tile of [`BLOCK`] x [`BLOCK`].
@@ -132,23 +132,6 @@ impl Cuda {
             )?;
             body(Operand { address: target, row_stride: k, transposed: false, scales })
         })
-    }
-}
-
-/// The library's number of the format of a role.
-pub(super) const fn data_type(role: Role) -> i32 {
-    match role.format() {
-        Format::E4m3 => 28,
-        Format::E5m2 => 29,
-    }
-}
-
-/// The library's number of the layout of a role's scales: `CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F`
-/// and `CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F`.
-pub(super) const fn scale_mode(role: Role) -> i32 {
-    match role {
-        Role::Activation | Role::Gradient => 4,
-        Role::Weight => 5,
     }
 }
 

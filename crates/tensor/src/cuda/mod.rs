@@ -14,7 +14,8 @@
 //! - `programs`: sources and machine code; `commands`, `replay`, `graph`: work of the stream as
 //!   values, sequences that repeat, and CUDA graphs of them; `staging`: pinned memory; `recorder`:
 //!   profiles.
-//! - `memory`, `products`, `few_rows`, `fp8`, `attention`, `layers`, `losses`, `flat`: the operations.
+//! - `memory`, `products`, `few_rows`, `fp8`, `attention`, `layers`, `losses`, `flat`: the
+//!   operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
 #![expect(clippy::cast_possible_wrap, reason = "C interfaces have signed counts")]
 

@@ -50,7 +50,7 @@ fn a_rounded_copy_follows_the_values_of_either_side() {
 }
 
 #[test]
-fn a_copy_that_was_written_with_its_values_is_not_made_again() {
+fn a_copy_that_was_written_with_its_values_is_made_once() {
     let compute = accelerated();
     let mut buffer = DualBuffer::of(compute.accelerator(), vec![1.0, 1.0]).unwrap();
     let copies = |buffer: &DualBuffer| {
