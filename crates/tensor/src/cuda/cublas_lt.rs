@@ -1,10 +1,9 @@
 //! cuBLASLt: matrix products on the tensor cores.
 //!
-//! Algorithms come from the list of the run or from the library's heuristic, once per shape,
-//! restricted to those that add partial sums in a fixed order. Operands are row-major here and
-//! column-major there, so a product is computed as its transpose.
+//! Operands are row-major here and column-major there, so a product is computed as its transpose.
 
-use super::algorithms::{self, Algorithm, Algorithms, Operands, Problem, WORKSPACE_BYTES};
+use super::algorithm_choice::Lists;
+use super::algorithms::{Algorithm, Operands, Problem, WORKSPACE_BYTES};
 use super::driver::Handle;
 use super::library::{Library, functions};
 use super::recorder::Recorder;
@@ -14,7 +13,7 @@ use crate::device::view::Dtype;
 use crate::fp8::{Format, Role};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 functions! {
     /// Functions of cuBLASLt, by the names of its header.
@@ -77,24 +76,19 @@ const DESC_SCALES_A: c_int = 17;
 const DESC_SCALES_B: c_int = 18;
 const DESC_SCALE_MODE_A: c_int = 31;
 const DESC_SCALE_MODE_B: c_int = 32;
-const PREFERENCE_WORKSPACE: c_int = 1;
-const PREFERENCE_REDUCTIONS: c_int = 3;
-const PREFERENCE_ALIGNMENT_A: c_int = 5;
-/// Partial sums go through the workspace in the type of the sum, never through atomics.
-const REDUCTION_IN_SUM_TYPE: u32 = 2;
 const EPILOGUE_BIAS: u32 = 4;
 const EPILOGUE_BIAS_GELU_AUX: u32 = 164;
 const EPILOGUE_GELU_BACKWARD: u32 = 192;
-const INVALID_VALUE: i32 = 7;
-const NOT_SUPPORTED: i32 = 15;
+pub(super) const INVALID_VALUE: i32 = 7;
+pub(super) const NOT_SUPPORTED: i32 = 15;
 
 /// `cublasLtMatmulHeuristicResult_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Candidate {
-    algorithm: [u64; 8],
-    workspace_bytes: usize,
-    status: c_int,
+    pub(super) algorithm: [u64; 8],
+    pub(super) workspace_bytes: usize,
+    pub(super) status: c_int,
     num_waves: f32,
     reserved: [c_int; 4],
 }
@@ -134,11 +128,17 @@ pub(super) struct Call {
 }
 
 impl Call {
+    /// Address of what is added to the product, or of the target.
+    fn addend(&self) -> u64 {
+        self.residual.unwrap_or(self.c.0)
+    }
+
     /// The product in a profile.
     const fn operation(&self) -> Operation {
         Operation::Product(ProductShape {
             mnk: self.shape,
             operands: self.operands.precision(),
+            roles: self.operands.roles(),
             result: self.out_dtype,
             transposed: [self.a.transposed, self.b.transposed],
             add: self.add || self.residual.is_some(),
@@ -154,22 +154,14 @@ impl Call {
 
 /// The library, its handle, and the algorithms of the run.
 pub(super) struct CublasLt {
-    functions: Functions,
-    handle: Handle,
+    pub(super) functions: Functions,
+    pub(super) handle: Handle,
     /// Major, minor, patch.
     pub(super) version: [c_int; 3],
     /// Version of the library and class of the device, which algorithms belong to.
-    source: String,
-    lists: Mutex<Lists>,
+    pub(super) source: String,
+    pub(super) lists: Mutex<Lists>,
     recorder: Arc<Recorder>,
-}
-
-#[derive(Default)]
-struct Lists {
-    /// Algorithms in use.
-    chosen: Algorithms,
-    /// Algorithms of an earlier process, which the library checks at their first use.
-    stored: Algorithms,
 }
 
 // SAFETY: the library's handle may be used from any thread.
@@ -177,9 +169,18 @@ unsafe impl Send for CublasLt {}
 // SAFETY: as above.
 unsafe impl Sync for CublasLt {}
 
+/// A product with its descriptors.
+pub(super) struct Prepared<'a> {
+    call: &'a Call,
+    pub(super) problem: Problem,
+    pub(super) desc: Descriptor,
+    /// Right and left operand, and the target.
+    pub(super) layouts: [Descriptor; 3],
+}
+
 /// A descriptor that is destroyed at the end of a call.
-struct Descriptor {
-    handle: Handle,
+pub(super) struct Descriptor {
+    pub(super) handle: Handle,
     destroy: unsafe extern "C" fn(Handle) -> i32,
 }
 
@@ -208,27 +209,6 @@ impl CublasLt {
         Ok(Self { functions, handle, version, source, lists, recorder })
     }
 
-    /// The list of the algorithms that were chosen or set so far.
-    pub(super) fn algorithms(&self) -> String {
-        let lists = self.lock();
-        let mut all = lists.stored.clone();
-        all.extend(&lists.chosen);
-        algorithms::write(&self.source, &all)
-    }
-
-    /// Uses the algorithms of a list for its products, instead of those chosen so far too.
-    pub(super) fn set_algorithms(&self, list: &str) -> Result<()> {
-        let stored = algorithms::read(&self.source, list)?;
-        let mut lists = self.lock();
-        lists.chosen.retain(|problem, _| !stored.contains_key(problem));
-        lists.stored.extend(stored);
-        Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Lists> {
-        self.lists.lock().expect("no call panics while it holds the lists")
-    }
-
     /// Queues a product; `false` when the library has no algorithm for it.
     ///
     /// # Safety
@@ -240,6 +220,54 @@ impl CublasLt {
         workspace: u64,
         stream: Handle,
     ) -> Result<bool> {
+        let prepared = self.prepare(call)?;
+        let Some(algorithm) = self.choose(&prepared)? else { return Ok(false) };
+        // SAFETY: the caller guarantees the memory.
+        let queue = || unsafe { self.queue(&prepared, &algorithm, workspace, stream) };
+        self.recorder.around(|| (call.operation(), None), queue)?;
+        Ok(true)
+    }
+
+    /// Queues a product by an algorithm.
+    ///
+    /// # Safety
+    /// As that of [`Self::multiply`].
+    unsafe fn queue(
+        &self,
+        prepared: &Prepared<'_>,
+        algorithm: &Algorithm,
+        workspace: u64,
+        stream: Handle,
+    ) -> Result<()> {
+        let Prepared { call, desc, layouts: [first, second, target], .. } = prepared;
+        let adds = call.add || call.residual.is_some();
+        let (alpha, beta) = (1.0f32, if adds { 1.0f32 } else { 0.0 });
+        // SAFETY: descriptors describe the memory that the caller guarantees.
+        let code = unsafe {
+            (self.functions.matmul)(
+                self.handle,
+                desc.handle,
+                &raw const alpha,
+                call.b.address,
+                first.handle,
+                call.a.address,
+                second.handle,
+                &raw const beta,
+                call.addend(),
+                target.handle,
+                call.c.0,
+                target.handle,
+                &raw const algorithm.data,
+                workspace,
+                WORKSPACE_BYTES,
+                stream,
+            )
+        };
+        check("cublasLtMatmul", code)
+    }
+
+    /// Describes a product to the library.
+    fn prepare<'a>(&self, call: &'a Call) -> Result<Prepared<'a>> {
         let (m, n, k) = call.shape;
         let Call { a, b, c, .. } = call;
         let f = &self.functions;
@@ -270,7 +298,6 @@ impl CublasLt {
                 self.set(&desc, DESC_BEFORE_STRIDE, &(n as i64))?;
             }
         }
-        let result_type = type_of(call.out_dtype);
         let [left_type, right_type] = match call.operands {
             Operands::Same(dtype) => [type_of(dtype); 2],
             Operands::Fp8(roles) => {
@@ -278,50 +305,22 @@ impl CublasLt {
                 roles.map(fp8_data_type)
             }
         };
-        let first = self.layout(right_type, (k, n), b)?;
-        let second = self.layout(left_type, (m, k), a)?;
         let out = Operand { address: c.0, row_stride: c.1, transposed: false, scales: 0 };
-        let target = self.layout(result_type, (m, n), &out)?;
-        let addend = call.residual.unwrap_or(c.0);
+        let layouts = [
+            self.layout(right_type, (k, n), b)?,
+            self.layout(left_type, (m, k), a)?,
+            self.layout(type_of(call.out_dtype), (m, n), &out)?,
+        ];
         let problem = Problem {
             shape: call.shape,
             operands: call.operands,
             result: call.out_dtype,
             strides: [a.row_stride, b.row_stride, c.1],
             transposed: [a.transposed, b.transposed],
-            alignments: [b.address, a.address, c.0 | addend].map(alignment),
+            alignments: [b.address, a.address, c.0 | call.addend()].map(alignment),
             epilogue,
         };
-        let layouts = [&first, &second, &target];
-        let Some(algorithm) = self.choose(problem, &desc, layouts)? else { return Ok(false) };
-        let adds = call.add || call.residual.is_some();
-        let (alpha, beta) = (1.0f32, if adds { 1.0f32 } else { 0.0 });
-        let queue = || {
-            // SAFETY: descriptors describe the memory that the caller guarantees.
-            let code = unsafe {
-                (f.matmul)(
-                    self.handle,
-                    desc.handle,
-                    &raw const alpha,
-                    b.address,
-                    first.handle,
-                    a.address,
-                    second.handle,
-                    &raw const beta,
-                    addend,
-                    target.handle,
-                    c.0,
-                    target.handle,
-                    &raw const algorithm.data,
-                    workspace,
-                    WORKSPACE_BYTES,
-                    stream,
-                )
-            };
-            check("cublasLtMatmul", code)
-        };
-        self.recorder.around(|| (call.operation(), None), queue)?;
-        Ok(true)
+        Ok(Prepared { call, problem, desc, layouts })
     }
 
     /// Sets the scales of operands in fp8.
@@ -331,100 +330,6 @@ impl CublasLt {
         self.set(desc, DESC_SCALE_MODE_B, &left_mode)?;
         self.set(desc, DESC_SCALES_A, &b.scales)?;
         self.set(desc, DESC_SCALES_B, &a.scales)
-    }
-
-    /// The algorithm of a product, from the lists or from the heuristic.
-    fn choose(
-        &self,
-        problem: Problem,
-        desc: &Descriptor,
-        layouts: [&Descriptor; 3],
-    ) -> Result<Option<Algorithm>> {
-        let mut lists = self.lock();
-        if let Some(algorithm) = lists.chosen.get(&problem) {
-            return Ok(*algorithm);
-        }
-        let algorithm = match lists.stored.get(&problem) {
-            Some(stored) => {
-                if let Some(algorithm) = stored {
-                    self.check_stored(&problem, algorithm, desc, layouts)?;
-                }
-                *stored
-            }
-            None => self.search(&problem, desc, layouts)?,
-        };
-        lists.chosen.insert(problem, algorithm);
-        Ok(algorithm)
-    }
-
-    /// Lets the library check an algorithm that it did not choose in this process.
-    fn check_stored(
-        &self,
-        problem: &Problem,
-        algorithm: &Algorithm,
-        desc: &Descriptor,
-        layouts: [&Descriptor; 3],
-    ) -> Result<()> {
-        let [first, second, target] = layouts.map(|layout| layout.handle);
-        let (data, mut checked) = (&raw const algorithm.data, Candidate::default());
-        let (call, check) = ("cublasLtMatmulAlgoCheck", self.functions.algorithm_check);
-        // SAFETY: all descriptors are valid; writes one candidate.
-        let code = unsafe {
-            let out = &raw mut checked;
-            check(self.handle, desc.handle, first, second, target, target, data, out)
-        };
-        let code = if code == 0 { checked.status } else { code };
-        if code == 0 && checked.workspace_bytes <= WORKSPACE_BYTES {
-            return Ok(());
-        }
-        let reason = format!("the stored algorithm of product {problem} does not run here");
-        Err(DeviceError::Failed { call, code, reason })
-    }
-
-    /// The first algorithm of the heuristic, if it has one.
-    fn search(
-        &self,
-        problem: &Problem,
-        desc: &Descriptor,
-        layouts: [&Descriptor; 3],
-    ) -> Result<Option<Algorithm>> {
-        let f = &self.functions;
-        let name = "cublasLtMatmulPreferenceCreate";
-        // SAFETY: writes the handle.
-        let preference = Self::create(f.preference_destroy, name, |handle| unsafe {
-            (f.preference_create)(handle)
-        })?;
-        self.prefer(&preference, PREFERENCE_WORKSPACE, &WORKSPACE_BYTES)?;
-        self.prefer(&preference, PREFERENCE_REDUCTIONS, &REDUCTION_IN_SUM_TYPE)?;
-        let [first, second, target] = problem.alignments;
-        for (i, bytes) in [first, second, target, target].into_iter().enumerate() {
-            self.prefer(&preference, PREFERENCE_ALIGNMENT_A + i as c_int, &bytes)?;
-        }
-        let (mut found, mut count) = (Candidate::default(), 0);
-        let [first, second, target] = layouts.map(|layout| layout.handle);
-        // SAFETY: all descriptors are valid; writes at most one candidate, and the count.
-        let code = unsafe {
-            (f.heuristic)(
-                self.handle,
-                desc.handle,
-                first,
-                second,
-                target,
-                target,
-                preference.handle,
-                1,
-                &raw mut found,
-                &raw mut count,
-            )
-        };
-        // Beside block scales the library has few operations on the result.
-        let is_fp8 = matches!(problem.operands, Operands::Fp8(_));
-        if code != NOT_SUPPORTED && !(is_fp8 && code == INVALID_VALUE) {
-            check("cublasLtMatmulAlgoGetHeuristic", code)?;
-        }
-        let Candidate { algorithm: data, workspace_bytes, status, .. } = found;
-        let is_found = code == 0 && count > 0 && status == 0;
-        Ok(is_found.then_some(Algorithm { data, workspace_bytes }))
     }
 
     /// Layout of a stored operand, given the shape after its transposition.
@@ -443,7 +348,7 @@ impl CublasLt {
         })
     }
 
-    fn create(
+    pub(super) fn create(
         destroy: unsafe extern "C" fn(Handle) -> i32,
         call: &'static str,
         create: impl FnOnce(*mut Handle) -> i32,
@@ -458,14 +363,6 @@ impl CublasLt {
         // SAFETY: the attribute has this size.
         let code = unsafe { (self.functions.desc_set)(desc.handle, attribute, pointer, size) };
         check("cublasLtMatmulDescSetAttribute", code)
-    }
-
-    fn prefer<T>(&self, preference: &Descriptor, attribute: c_int, value: &T) -> Result<()> {
-        let (pointer, size) = ((&raw const *value).cast(), size_of::<T>());
-        let handle = preference.handle;
-        // SAFETY: the attribute has this size.
-        let code = unsafe { (self.functions.preference_set)(handle, attribute, pointer, size) };
-        check("cublasLtMatmulPreferenceSetAttribute", code)
     }
 }
 
@@ -490,7 +387,7 @@ fn alignment(address: u64) -> u32 {
     1 << address.trailing_zeros().min(8)
 }
 
-fn check(call: &'static str, code: i32) -> Result<()> {
+pub(super) fn check(call: &'static str, code: i32) -> Result<()> {
     if code == 0 {
         return Ok(());
     }

@@ -9,8 +9,8 @@
 //!
 //! # Layout
 //! - `library`, `driver`, `nvrtc`, `cublas_lt`, `cudnn`: the libraries, as tables of function
-//!   pointers; `algorithms`: the list of chosen products; `cudnn_graph`, `cudnn_attention`,
-//!   `attention_plans`: attention by cuDNN, where it is installed.
+//!   pointers; `algorithm_choice`, `algorithms`: the algorithms of products, and their list;
+//!   `cudnn_graph`, `cudnn_attention`, `attention_plans`: attention by cuDNN, where it is installed.
 //! - `programs`: sources and machine code; `commands`, `replay`, `graph`: work of the stream as
 //!   values, sequences that repeat, and CUDA graphs of them; `staging`: pinned memory; `recorder`:
 //!   profiles.
@@ -19,6 +19,7 @@
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
 #![expect(clippy::cast_possible_wrap, reason = "C interfaces have signed counts")]
 
+mod algorithm_choice;
 mod algorithms;
 mod attention;
 mod attention_plans;
