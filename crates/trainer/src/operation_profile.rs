@@ -129,6 +129,7 @@ impl<'a> Floor<'a> {
         let mut c = device.allocate(product.result, m * n)?;
         let [a_transposed, b_transposed] = product.transposed;
         let (a, b) = (stored(&a, (m, k), a_transposed), stored(&b, (k, n), b_transposed));
+        let (a, b) = (a.in_role(product.roles[0]), b.in_role(product.roles[1]));
         let write = if product.add { Write::Add } else { Write::Set };
         let mut multiply = || {
             let target = MatrixMut::new(c.view_mut(), m, n);
@@ -258,6 +259,7 @@ fn varied(device: &dyn Device, dtype: Dtype, len: usize) -> Result<Buffer, Train
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_tensor::fp8::Role;
     use lockstep_tensor::{Cpu, Isa};
 
     #[test]
@@ -267,6 +269,7 @@ mod tests {
         let product = ProductShape {
             mnk: (8, 16, 32),
             operands: Precision::F32,
+            roles: [Role::Activation; 2],
             result: Dtype::F32,
             transposed: [true, false],
             add: true,

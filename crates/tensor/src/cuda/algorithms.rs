@@ -40,6 +40,14 @@ impl Operands {
         }
     }
 
+    /// Roles of both; without fp8 they do not matter.
+    pub(super) const fn roles(self) -> [Role; 2] {
+        match self {
+            Self::Same(_) => [Role::Activation; 2],
+            Self::Fp8(roles) => roles,
+        }
+    }
+
     /// All that products have.
     fn all() -> impl Iterator<Item = Self> {
         use Role::{Activation, Gradient, Weight};

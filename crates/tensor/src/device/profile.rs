@@ -1,6 +1,7 @@
 //! Profile of a device: the time of each of its operations.
 
 use super::view::Dtype;
+use crate::fp8::Role;
 use crate::gemm::Precision;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,6 +37,8 @@ pub struct ProductShape {
     pub mnk: (usize, usize, usize),
     /// Precision of both operands.
     pub operands: Precision,
+    /// Roles of both operands, which determine their formats in fp8.
+    pub roles: [Role; 2],
     /// Type of the result.
     pub result: Dtype,
     /// Whether each operand is stored as its transpose.

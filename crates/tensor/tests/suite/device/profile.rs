@@ -3,6 +3,7 @@
 use lockstep_tensor::device::{
     Dtype, Operation, OperationTime, ProductShape, Transfer, merge_times,
 };
+use lockstep_tensor::fp8::Role;
 use lockstep_tensor::gemm::Precision;
 
 #[test]
@@ -34,6 +35,7 @@ fn products_are_named_by_shape_layout_and_types() {
     let mut product = ProductShape {
         mnk: (768, 2304, 65_536),
         operands: Precision::Bf16,
+        roles: [Role::Activation; 2],
         result: Dtype::F32,
         transposed: [true, false],
         add: true,
