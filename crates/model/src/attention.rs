@@ -24,7 +24,7 @@ use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::attention::{self, Heads, Shape};
 use lockstep_tensor::device::open::{accelerator_attention_bytes, accelerator_attention_len};
-use lockstep_tensor::device::{Device, Dtype, HeadRows, Result, View, ViewMut};
+use lockstep_tensor::device::{Device, Dtype, HeadRows, OutputGradient, Result, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::rope::Rotation;
 use std::sync::Arc;
@@ -178,29 +178,21 @@ impl Attention {
         let d_stream = d_stream_tc.as_view();
         let dz_tc =
             self.out.output_gradient(device, collectives, d_stream, masks.0, t, &mut frame)?;
-        let (x, spare) = (saved.out_thd.as_view(), frame.nested());
-        self.out.backward_weight(device, collectives, x, dz_tc, grads.reborrow(), spare)?;
+        let (x, spare) = ((saved.out_thd.as_view(), None), frame.nested());
+        self.out.backward_bias(device, collectives, dz_tc, grads.reborrow(), spare)?;
         let dtype = self.formats().activations;
         let mut d_qkv = frame.take_as(dtype, self.norm_linear.num_outputs(t));
-        self.attention_gradient(
-            device,
-            params,
-            microbatch,
-            saved,
-            masks.1,
-            dz_tc,
-            d_qkv.reborrow(),
-            frame.nested(),
-        )?;
-        let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
-        let (d_qkv, own, spare) = (d_qkv.into_view(), grads.reborrow(), frame.nested());
-        norm_linear.backward_weight(device, collectives, params, read, d_qkv, own, spare)?;
-        norm_linear.backward_input(
+        let product = &mut |d_out_thd: ViewMut<'_>| {
+            self.out.backward(device, params, x, dz_tc, d_out_thd, grads.reborrow())
+        };
+        let (dy, spare) = (d_qkv.reborrow(), frame.nested());
+        self.attention_gradient(device, product, microbatch, saved, masks.1, dy, spare)?;
+        self.norm_linear.backward(
             device,
             collectives,
             params,
-            read,
-            d_qkv,
+            saved.norm_linear(x_tc, t),
+            OutputGradient::Stored(d_qkv.into_view()),
             d_stream_tc,
             grads,
             frame,
@@ -223,16 +215,11 @@ impl Attention {
             (ctx.microbatch.shape, &mut *ctx.collectives, ctx.scratch.frame());
         let (d_stream, dz) = (d_stream_tc.as_view(), dz_tc.reborrow());
         self.out.fill_output_gradient(device, collectives, d_stream, masks.0, dz)?;
-        self.attention_gradient(
-            device,
-            params,
-            microbatch,
-            saved,
-            masks.1,
-            dz_tc.as_view(),
-            d_qkv.reborrow(),
-            frame.nested(),
-        )?;
+        let dz_tc = dz_tc.as_view();
+        let product =
+            &mut |d_out_thd: ViewMut<'_>| self.out.backward_input(device, params, dz_tc, d_out_thd);
+        let (dy, spare) = (d_qkv.reborrow(), frame.nested());
+        self.attention_gradient(device, product, microbatch, saved, masks.1, dy, spare)?;
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
         norm_linear.backward_input_only(
             device,
@@ -265,21 +252,21 @@ impl Attention {
         self.norm_linear.norm.add_sums(device, sums.as_view(), grads)
     }
 
-    /// Computes the gradient of queries, keys and values from that of the output.
+    /// Computes the gradient of queries, keys and values; `product` sets that of attention's
+    /// output.
     fn attention_gradient(
         &self,
         device: &dyn Device,
-        params: View<'_>,
+        product: &mut dyn FnMut(ViewMut<'_>) -> Result<()>,
         microbatch: MicrobatchShape,
         saved: &AttentionSaved<'_>,
         mask: Option<attention::Dropout>,
-        dz_tc: View<'_>,
         mut d_qkv: ViewMut<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
         let len = microbatch.rows() * self.out.num_local_inputs();
         let mut d_out_thd = frame.take_as(self.formats().activations, len);
-        self.out.backward_input(device, params, dz_tc, d_out_thd.reborrow())?;
+        product(d_out_thd.reborrow())?;
         let shape = self.shape(microbatch);
         let scratch = frame.take(self.attend_scratch_len(shape));
         device.attention_backward(

@@ -21,6 +21,16 @@ use std::ops::Range;
 /// Target of a token that is excluded from the loss.
 pub use lockstep_tensor::cross_entropy::IGNORE;
 
+/// Properties of a run that the memory of an accelerator's products depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct ProductPlan {
+    /// Whether the accelerator keeps rounded parameters.
+    pub has_copies: bool,
+    /// Whether weight gradients are computed apart from input gradients, as in a zero-bubble
+    /// pipeline.
+    pub splits_backward: bool,
+}
+
 /// Shape of a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MicrobatchShape {
@@ -249,8 +259,8 @@ pub trait Block: Send + Sync {
     }
 
     /// Bytes of the largest left and right operand of its products that an accelerator rounds to
-    /// another number format first; `has_copies` where it keeps rounded parameters.
-    fn operand_bytes(&self, _shape: MicrobatchShape, _has_copies: bool) -> [usize; 2] {
+    /// another number format first.
+    fn operand_bytes(&self, _shape: MicrobatchShape, _products: ProductPlan) -> [usize; 2] {
         [0; 2]
     }
 

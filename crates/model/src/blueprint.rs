@@ -6,7 +6,7 @@
 //! are summed in one order under every layout: each over the micro-batches first, then one added to
 //! the other, once.
 
-use crate::block::{Block, Flops, MicrobatchShape};
+use crate::block::{Block, Flops, MicrobatchShape, ProductPlan};
 use crate::formats::floats;
 use crate::linear::larger_operands;
 use crate::param::Param;
@@ -86,14 +86,14 @@ impl Blueprint {
     }
 
     /// Bytes that an accelerator allocates for products and attention of these blocks, besides
-    /// their buffers; `has_copies` where it keeps rounded parameters.
+    /// their buffers.
     pub fn accelerator_scratch_bytes(
         &self,
         blocks: impl Iterator<Item = usize>,
         shape: MicrobatchShape,
-        has_copies: bool,
+        products: ProductPlan,
     ) -> usize {
-        let operands = blocks.map(|block| self.blocks[block].operand_bytes(shape, has_copies));
+        let operands = blocks.map(|block| self.blocks[block].operand_bytes(shape, products));
         accelerator_scratch_bytes(operands.fold([0; 2], larger_operands))
     }
 

@@ -11,7 +11,7 @@ use crate::grads::Grads;
 use crate::linear::Linear;
 use crate::reduction_tree;
 use crate::scratch::Frame;
-use lockstep_tensor::device::{Device, Epilogue, Result, View, ViewMut};
+use lockstep_tensor::device::{Device, Epilogue, OutputGradient, Result, View, ViewMut};
 use lockstep_tensor::gemm::Write;
 
 /// Local shards of a column-parallel layer, in order.
@@ -109,6 +109,27 @@ impl ColumnParallel {
         reduction_tree::sum(device, 0..num, fuses, dx, spare, &mut |shard, dx, write| {
             let dy = dy.range(shard * len..(shard + 1) * len);
             self.shards[shard].input_product(device, params, dy, dx, write, Epilogue::None)
+        })
+    }
+
+    /// As [`Self::backward_input`] and [`Self::backward_weight`], from the gradient of the output,
+    /// stored or not.
+    pub(crate) fn backward(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        x: View<'_>,
+        mut dy: OutputGradient<'_>,
+        dx: ViewMut<'_>,
+        spare: ViewMut<'_>,
+        mut grads: Grads<'_>,
+    ) -> Result<()> {
+        let (num, len) = (self.shards.len(), dy.len() / self.shards.len());
+        let fuses = self.fuses();
+        reduction_tree::sum(device, 0..num, fuses, dx, spare, &mut |shard, dx, write| {
+            let dy = dy.range(shard * len..(shard + 1) * len);
+            let target = (dx, write, Epilogue::None);
+            self.shards[shard].backward(device, params, x, dy, target, grads.reborrow())
         })
     }
 

@@ -16,7 +16,8 @@ use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::row_parallel::RowParallel;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
-use lockstep_tensor::device::{self, Device, Dtype, Result, View, ViewMut};
+use lockstep_tensor::device::{self, Device, Dtype, OutputGradient, Result, View, ViewMut};
+use lockstep_tensor::gemm::Precision;
 
 /// The function between the two products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,12 +87,13 @@ impl FeedForward {
         let (f, rows) = (formats.floats(t * self.down.num_local_inputs()), formats.floats(t * c));
         let own = if self.dropout.is_on() || tp_shards.sequence { rows } else { 0 };
         let ends = self.norm_linear.scratch_len(t).max(RowSums::scratch_len(tp_shards, c));
-        let (computed, d_active) = match (self.saves_active(), self.activation) {
-            (false, _) => (f, f),
-            (true, Activation::SwiGlu) => (0, f),
-            (true, Activation::Gelu) => (0, 0),
+        let (computed, behind) = match (self.saves_active(), self.activation) {
+            (false, _) => (f, f.max(ends)),
+            (true, Activation::SwiGlu) if self.quantises_swiglu() => (0, f + ends),
+            (true, Activation::SwiGlu) => (0, f.max(ends)),
+            (true, Activation::Gelu) => (0, ends),
         };
-        let backward = own + computed + self.norm_linear.outputs_len(t) + d_active.max(ends);
+        let backward = own + computed + self.norm_linear.outputs_len(t) + behind;
         backward.max(computed + self.down.scratch_len(t)).max(rows)
     }
 
@@ -211,24 +213,55 @@ impl FeedForward {
             self.down.output_gradient(device, collectives, d_stream, mask, t, &mut frame)?;
         let mut computed_tf = self.take_computed(t, &mut frame);
         let mut d_hidden = frame.take_as(self.activations(), self.norm_linear.num_outputs(t));
-        let (dy, x) = (d_hidden.reborrow(), computed_tf.reborrow());
-        self.hidden_gradient(device, params, saved, dz_tc, dy, x, frame.nested())?;
-        let x = if self.saves_active() { saved.active_tf.as_view() } else { computed_tf.as_view() };
-        let (own, spare) = (grads.reborrow(), frame.nested());
-        self.down.backward_weight(device, collectives, x, dz_tc, own, spare)?;
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
-        let (d_hidden, own, spare) = (d_hidden.into_view(), grads.reborrow(), frame.nested());
-        norm_linear.backward_weight(device, collectives, params, read, d_hidden, own, spare)?;
-        norm_linear.backward_input(
-            device,
-            collectives,
-            params,
-            read,
-            d_hidden,
-            d_stream_tc,
-            grads,
-            frame,
-        )
+        let hidden = saved.hidden.as_view();
+        if self.saves_active() {
+            let (own, spare) = (grads.reborrow(), frame.nested());
+            self.down.backward_bias(device, collectives, dz_tc, own, spare)?;
+            let (active_tf, own) = (saved.active_tf.as_view(), grads.reborrow());
+            if self.fuses_gelu() {
+                let (x, dx) = ((active_tf, Some(hidden)), d_hidden.reborrow());
+                self.down.backward(device, params, x, dz_tc, dx, own)?;
+            } else {
+                let mut inner = frame.nested();
+                let mut d_active_tf = self.take_hidden(t, &mut inner);
+                let (x, dx) = ((active_tf, None), d_active_tf.reborrow());
+                self.down.backward(device, params, x, dz_tc, dx, own)?;
+                let dy = OutputGradient::SwiGlu {
+                    gate_up: hidden,
+                    ffn: self.down.num_inputs(),
+                    d_act: d_active_tf.as_view(),
+                    place: d_hidden.reborrow(),
+                };
+                if self.quantises_swiglu() {
+                    let dx = d_stream_tc;
+                    return norm_linear.backward(
+                        device,
+                        collectives,
+                        params,
+                        read,
+                        dy,
+                        dx,
+                        grads,
+                        inner,
+                    );
+                }
+                dy.compute(device)?;
+            }
+        } else {
+            let (dy, x) = (d_hidden.reborrow(), computed_tf.reborrow());
+            self.hidden_gradient(device, params, saved, dz_tc, dy, x, frame.nested())?;
+            let (x, own, spare) = (computed_tf.as_view(), grads.reborrow(), frame.nested());
+            self.down.backward_weight(device, collectives, x, dz_tc, own, spare)?;
+        }
+        let dy = OutputGradient::Stored(d_hidden.into_view());
+        norm_linear.backward(device, collectives, params, read, dy, d_stream_tc, grads, frame)
+    }
+
+    /// Whether the gradient of SwiGLU is computed where it is quantised.
+    fn quantises_swiglu(&self) -> bool {
+        let precision = self.norm_linear.product.shards[0].precision();
+        self.activation == Activation::SwiGlu && self.saves_active() && precision == Precision::Fp8
     }
 
     /// Computes the gradient of `x_tc` only, and stores the state for the weight gradients.

@@ -12,7 +12,8 @@
 //! ([`lockstep_tensor::cross_entropy::vocab_parallel`]).
 
 use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Mode, Pass, Saved, SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Mode, Pass, ProductPlan, Saved,
+    SavedLen,
 };
 use crate::chunked_head::{ChunkedHead, Outputs};
 use crate::collectives::{CollectiveCall, CollectiveKind};
@@ -148,10 +149,10 @@ impl Block for Head {
         self.norm_linear.scratch_len(t).max(loss)
     }
 
-    fn operand_bytes(&self, shape: MicrobatchShape, has_copies: bool) -> [usize; 2] {
+    fn operand_bytes(&self, shape: MicrobatchShape, products: ProductPlan) -> [usize; 2] {
         let t = shape.rows();
         let rows = self.chunked(t).map_or(t, |chunked| chunked.chunk_rows);
-        self.norm_linear.product.shards[0].operand_bytes(rows, has_copies)
+        self.norm_linear.operand_bytes(rows, products)
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {

@@ -5,8 +5,8 @@
 
 use crate::attention::{Attention, AttentionSaved};
 use crate::block::{
-    Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Pass, Recompute, Saved,
-    SavedLen,
+    Block, BlockIo, Context, DecodeContext, Flops, MicrobatchShape, Pass, ProductPlan, Recompute,
+    Saved, SavedLen,
 };
 use crate::collectives::CollectiveCall;
 use crate::deferred_weight_grad::DeferredWeightGrad;
@@ -128,14 +128,14 @@ impl Block for Layer {
         self.attention.scratch_len(shape).max(self.feed_forward.scratch_len(shape))
     }
 
-    fn operand_bytes(&self, shape: MicrobatchShape, has_copies: bool) -> [usize; 2] {
-        let (attention, feed_forward) = (&self.attention, &self.feed_forward);
+    fn operand_bytes(&self, shape: MicrobatchShape, products: ProductPlan) -> [usize; 2] {
+        let (attention, feed_forward, t) = (&self.attention, &self.feed_forward, shape.rows());
         let columns = [&attention.norm_linear, &feed_forward.norm_linear];
-        let columns = columns.map(|norm_linear| &norm_linear.product.shards[0]);
-        let rows = [&attention.out.shards[0], &feed_forward.down.shards[0]];
-        let linears = columns.into_iter().chain(rows);
-        let products = linears.map(|linear| linear.operand_bytes(shape.rows(), has_copies));
-        products.fold([attention.workspace_bytes(shape), 0], larger_operands)
+        let columns = columns.map(|norm_linear| norm_linear.operand_bytes(t, products));
+        let rows = [&attention.out, &feed_forward.down];
+        let rows = rows.map(|row_parallel| row_parallel.shards[0].operand_bytes(t, products));
+        let largest = columns.into_iter().chain(rows).fold([0; 2], larger_operands);
+        larger_operands([attention.workspace_bytes(shape), 0], largest)
     }
 
     fn flops_per_token(&self, num_tokens: usize) -> Flops {

@@ -84,7 +84,7 @@ pub mod init;
 
 pub use block::{
     Block, BlockIo, Context, DecodeContext, Flops, IGNORE, Microbatch, MicrobatchShape, Mode, Pass,
-    Recompute, Saved, SavedLen,
+    ProductPlan, Recompute, Saved, SavedLen,
 };
 pub use blueprint::{Blueprint, Mirror};
 pub use collectives::{CollectiveCall, CollectiveKind, SingleRank, TensorCollectives};

@@ -9,11 +9,14 @@
 //! for the product, unless activations have it already. In fp8 a layer whose inputs or outputs are
 //! no multiple of sixteen computes in bf16. A bias is added before the result is rounded.
 
+use crate::block::ProductPlan;
 use crate::formats::Formats;
 use crate::grads::Grads;
 use crate::param::{Init, ParamList};
 use lockstep_tensor::device::open::fp8_operand_bytes;
-use lockstep_tensor::device::{Device, Epilogue, Matrix, MatrixMut, Result, View, ViewMut};
+use lockstep_tensor::device::{
+    Device, Epilogue, LinearGradients, Matrix, MatrixMut, OutputGradient, Result, View, ViewMut,
+};
 use lockstep_tensor::fp8::{self, Role};
 use lockstep_tensor::gemm::{Precision, Write};
 use std::ops::Range;
@@ -81,17 +84,20 @@ impl Linear {
     }
 
     /// Bytes of the largest left and right operand of the three products for `num_rows` rows that
-    /// an accelerator rounds or quantises first; `has_copies` where it keeps rounded parameters.
-    pub(crate) fn operand_bytes(&self, num_rows: usize, has_copies: bool) -> [usize; 2] {
+    /// an accelerator rounds or quantises first.
+    pub(crate) fn operand_bytes(&self, num_rows: usize, products: ProductPlan) -> [usize; 2] {
+        let ProductPlan { has_copies, splits_backward } = products;
         let precision = self.precision();
         if precision == Precision::Fp8 {
-            let right_of_gradient = match self.layout {
-                WeightLayout::OutIn => self.num_inputs,
-                WeightLayout::InOut => self.num_outputs,
+            let [inputs, outputs] = [self.num_inputs, self.num_outputs]
+                .map(|width| fp8_operand_bytes(num_rows * width));
+            let weight = fp8_operand_bytes(self.weight.len());
+            return match self.layout {
+                // The gradient of the output is quantised in both forms at once.
+                _ if !splits_backward => [inputs.max(2 * outputs), weight.max(inputs)],
+                WeightLayout::OutIn => [inputs.max(outputs), weight.max(inputs)],
+                WeightLayout::InOut => [inputs.max(outputs), weight.max(outputs)],
             };
-            let left = num_rows * self.num_inputs.max(self.num_outputs);
-            let right = self.weight.len().max(num_rows * right_of_gradient);
-            return [left, right].map(fp8_operand_bytes);
         }
         if precision == Precision::F32 {
             return [0; 2];
@@ -172,6 +178,39 @@ impl Linear {
         device.product(self.precision(), dy, weight, dx, write, epilogue)
     }
 
+    /// Both gradients: sets `dx` or adds to it, with an operation on the result, and adds to
+    /// `grads` as [`Self::backward_weight`] does.
+    pub(crate) fn backward(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        x: View<'_>,
+        mut dy: OutputGradient<'_>,
+        (dx, write, epilogue): (ViewMut<'_>, Write, Epilogue<'_>),
+        mut grads: Grads<'_>,
+    ) -> Result<()> {
+        if self.bias.is_some() {
+            let stored = dy.compute(device)?;
+            self.backward_bias(device, stored, &mut grads)?;
+            dy = OutputGradient::Stored(stored);
+        }
+        let (precision, set) = (self.precision(), grads.write());
+        let whole = grads.trained_ranges(&self.weight).next().filter(|(at, _)| *at == self.weight);
+        let Some((_, d_weight)) = whole else {
+            let dy = dy.compute(device)?;
+            self.weight_products(device, x, dy, grads)?;
+            return self.input_product(device, params, dy, dx, write, epilogue);
+        };
+        let (num_rows, weight) = (x.len() / self.num_inputs, self.weight_io(params).t());
+        let gradients = LinearGradients {
+            weight,
+            d_input: (MatrixMut::new(dx, num_rows, self.num_inputs), write, epilogue),
+            input: Matrix::new(x, num_rows, self.num_inputs),
+            d_weight: (MatrixMut::new(d_weight, weight.rows, weight.cols), set),
+        };
+        device.linear_backward(precision, dy, gradients)
+    }
+
     /// Adds the gradients of trained weight and bias to `grads`, or sets those of the weight where
     /// they are undefined.
     pub fn backward_weight(
@@ -181,13 +220,34 @@ impl Linear {
         dy: View<'_>,
         mut grads: Grads<'_>,
     ) -> Result<()> {
-        let num_rows = x.len() / self.num_inputs;
-        if let Some(at) = &self.bias {
-            let grads = grads.of(at);
-            if !grads.is_empty() {
-                device.column_sums(dy, grads)?;
-            }
+        self.backward_bias(device, dy, &mut grads)?;
+        self.weight_products(device, x, dy, grads)
+    }
+
+    /// Adds the gradient of a trained bias.
+    fn backward_bias(
+        &self,
+        device: &dyn Device,
+        dy: View<'_>,
+        grads: &mut Grads<'_>,
+    ) -> Result<()> {
+        let Some(at) = &self.bias else { return Ok(()) };
+        let grads = grads.of(at);
+        if grads.is_empty() {
+            return Ok(());
         }
+        device.column_sums(dy, grads)
+    }
+
+    /// Adds the gradients of a weight's trained parts, or sets them.
+    fn weight_products(
+        &self,
+        device: &dyn Device,
+        x: View<'_>,
+        dy: View<'_>,
+        mut grads: Grads<'_>,
+    ) -> Result<()> {
+        let num_rows = x.len() / self.num_inputs;
         // The weight's rows are columns of one operand, its columns those of the other.
         let outputs = (dy, self.num_outputs, Role::Gradient);
         let inputs = (x, self.num_inputs, Role::Activation);

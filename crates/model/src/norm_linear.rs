@@ -5,7 +5,7 @@
 //! the stream. The normalised rows are recomputed for the weight gradient rather than saved, except
 //! on accelerators, whose memory is large and slow beside their products.
 
-use crate::block::Context;
+use crate::block::{Context, ProductPlan};
 use crate::collectives::{CollectiveCall, TensorCollectives};
 use crate::column_parallel::ColumnParallel;
 use crate::formats::Formats;
@@ -14,7 +14,7 @@ use crate::norm::Norm;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::device::{Device, Dtype, Result, View, ViewMut, copy_rounded};
+use lockstep_tensor::device::{Device, Dtype, OutputGradient, Result, View, ViewMut, copy_rounded};
 use std::ops::Range;
 use std::slice;
 
@@ -85,6 +85,13 @@ impl NormLinear {
         let spare = self.product.spare_len(num_rows).max(self.norm.scratch_len(&self.tp_shards));
         let sums = if self.has_wide_sums() { num_rows * self.width() } else { 0 };
         self.formats().floats(num_rows * self.width()) + sums + spare
+    }
+
+    /// Bytes of the largest operands that an accelerator rounds or quantises first.
+    pub(crate) fn operand_bytes(&self, num_rows: usize, products: ProductPlan) -> [usize; 2] {
+        let has_both = self.num_normed(num_rows) > 0 && !products.splits_backward;
+        let products = ProductPlan { splits_backward: !has_both, ..products };
+        self.product.shards[0].operand_bytes(num_rows, products)
     }
 
     /// Overwrites `y` and fills `stats`, and `normed_tc`, unless it is empty.
@@ -168,6 +175,43 @@ impl NormLinear {
         self.product.backward_weight(device, normed_tc.as_view(), dy, grads)
     }
 
+    /// Adds the input gradient to `d_stream_tc`, and the gradients of all trained parameters to
+    /// `grads`.
+    pub(crate) fn backward(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        params: View<'_>,
+        saved: NormLinearSaved<'_>,
+        mut dy: OutputGradient<'_>,
+        d_stream_tc: ViewMut<'_>,
+        mut grads: Grads<'_>,
+        mut frame: Frame<'_>,
+    ) -> Result<()> {
+        let NormLinearSaved { normed_tc, num_rows, .. } = saved;
+        if normed_tc.is_empty() {
+            // Their memory is released before the input gradient takes its own.
+            let (dy, own, spare) = (dy.compute(device)?, grads.reborrow(), frame.nested());
+            self.backward_weight(device, collectives, params, saved, dy, own, spare)?;
+            return self.backward_input(
+                device,
+                collectives,
+                params,
+                saved,
+                dy,
+                d_stream_tc,
+                grads,
+                frame,
+            );
+        }
+        let product = &mut |dx: ViewMut<'_>, spare: ViewMut<'_>| {
+            let (dy, own) = (dy.range(0..dy.len()), grads.reborrow());
+            self.product.backward(device, params, normed_tc, dy, dx, spare, own)
+        };
+        let d_normed = self.normed_gradient(device, collectives, num_rows, product, &mut frame)?;
+        self.backward_norm(device, collectives, params, saved, d_normed, d_stream_tc, grads, frame)
+    }
+
     /// Adds the input gradient to `d_stream_tc`, and the gradients of the trained parameters of the
     /// normalisation to `grads`.
     pub(crate) fn backward_input(
@@ -175,26 +219,58 @@ impl NormLinear {
         device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
         params: View<'_>,
-        NormLinearSaved { x_tc, stats, num_rows, .. }: NormLinearSaved<'_>,
+        saved: NormLinearSaved<'_>,
         dy: View<'_>,
         d_stream_tc: ViewMut<'_>,
         grads: Grads<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
-        let mut d_normed_tc = self.take_rows(num_rows, &mut frame);
+        let product = &mut |dx: ViewMut<'_>, spare: ViewMut<'_>| {
+            self.product.backward_input(device, params, dy, dx, spare)
+        };
+        let rows = saved.num_rows;
+        let d_normed = self.normed_gradient(device, collectives, rows, product, &mut frame)?;
+        self.backward_norm(device, collectives, params, saved, d_normed, d_stream_tc, grads, frame)
+    }
+
+    /// Gradient of the local normalised rows; `product` sets the partial sum of the local shards,
+    /// of all rows.
+    fn normed_gradient<'a>(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        num_rows: usize,
+        product: &mut dyn FnMut(ViewMut<'_>, ViewMut<'_>) -> Result<()>,
+        frame: &mut Frame<'a>,
+    ) -> Result<View<'a>> {
+        let mut d_normed_tc = self.take_rows(num_rows, frame);
         if self.has_wide_sums() {
             let mut sums_tc = frame.take(num_rows * self.width());
             let spare = frame.nested().take(self.product.spare_len(num_rows));
-            self.product.backward_input(device, params, dy, sums_tc.reborrow(), spare)?;
+            product(sums_tc.reborrow(), spare)?;
             self.tp_shards.sum_rows(collectives, sums_tc.reborrow());
             let (sums, own) = (sums_tc.as_view().range(self.own(num_rows)), self.own(num_rows));
             copy_rounded(device, sums, d_normed_tc.reborrow().range(own))?;
         } else {
             let spare = frame.nested().take(self.product.spare_len(num_rows));
-            self.product.backward_input(device, params, dy, d_normed_tc.reborrow(), spare)?;
+            product(d_normed_tc.reborrow(), spare)?;
             self.tp_shards.sum_rows(collectives, d_normed_tc.reborrow());
         }
-        let d_normed = d_normed_tc.as_view().range(self.own(num_rows));
+        Ok(d_normed_tc.into_view().range(self.own(num_rows)))
+    }
+
+    /// Passes the gradient of the normalised rows through the normalisation.
+    fn backward_norm(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        params: View<'_>,
+        NormLinearSaved { x_tc, stats, num_rows, .. }: NormLinearSaved<'_>,
+        d_normed: View<'_>,
+        d_stream_tc: ViewMut<'_>,
+        grads: Grads<'_>,
+        frame: Frame<'_>,
+    ) -> Result<()> {
         let sums = RowSums { tp_shards: &self.tp_shards, num_rows };
         self.norm.backward(
             device,

@@ -15,7 +15,9 @@ use crate::reduction_tree;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::device::{Device, Epilogue, Result, View, ViewMut, copy_rounded};
+use lockstep_tensor::device::{
+    Device, Epilogue, OutputGradient, Result, View, ViewMut, copy_rounded,
+};
 use lockstep_tensor::gemm::Write;
 use std::ops::Range;
 
@@ -209,6 +211,31 @@ impl RowParallel {
         })
     }
 
+    /// Overwrites `dx` with the gradient of the input, or of what is before GELU, and adds the
+    /// gradients of trained weights to `grads`, from all rows of the input and of the output
+    /// gradient. Those of the bias are apart ([`Self::backward_bias`]).
+    pub(crate) fn backward(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        (x, before_gelu): (View<'_>, Option<View<'_>>),
+        dy: View<'_>,
+        dx: ViewMut<'_>,
+        mut grads: Grads<'_>,
+    ) -> Result<()> {
+        let (len, mut dx) = (dx.len() / self.shards.len(), Frame::over(dx));
+        self.shards.iter().enumerate().try_for_each(|(index, shard)| {
+            let own = index * len..(index + 1) * len;
+            let epilogue = match before_gelu {
+                Some(before) => Epilogue::GeluBackward { before: before.range(own.clone()) },
+                None => Epilogue::None,
+            };
+            let target = (dx.take(len), Write::Set, epilogue);
+            let (x, dy) = (x.range(own), OutputGradient::Stored(dy));
+            shard.backward(device, params, x, dy, target, grads.reborrow())
+        })
+    }
+
     /// Adds the gradients of trained weights and bias to `grads`, from all rows of the input and of
     /// the output gradient.
     pub(crate) fn backward_weight(
@@ -225,6 +252,18 @@ impl RowParallel {
             let x = x.range(index * len..(index + 1) * len);
             shard.backward_weight(device, x, dy, grads.reborrow())?;
         }
+        self.backward_bias(device, collectives, dy, grads, frame)
+    }
+
+    /// Adds the gradient of a trained bias to `grads`, from all rows of the output gradient.
+    pub(crate) fn backward_bias(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        dy: View<'_>,
+        mut grads: Grads<'_>,
+        frame: Frame<'_>,
+    ) -> Result<()> {
         let Some(at) = &self.bias else { return Ok(()) };
         let grads = grads.of(at);
         if grads.is_empty() {

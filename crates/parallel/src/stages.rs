@@ -69,6 +69,11 @@ impl Stages {
         &self.cuts
     }
 
+    /// Whether weight gradients are computed apart from input gradients.
+    pub fn splits_backward(&self) -> bool {
+        self.kind == Kind::ZeroBubble
+    }
+
     /// Number of pipeline ranks.
     pub const fn num_devices(&self) -> usize {
         self.num_devices

@@ -38,6 +38,22 @@ pub enum Format {
     E5m2,
 }
 
+/// Addresses of a quantised matrix on an accelerator.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
+    pub(crate) elements: u64,
+    pub(crate) scales: u64,
+}
+
+/// A matrix quantised once for sums over its columns, and for sums over its rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forms {
+    /// With its columns contiguous.
+    pub(crate) by_rows: Form,
+    /// The transpose, with its rows contiguous.
+    pub(crate) turned: Form,
+}
+
 impl Role {
     /// Format of the elements.
     pub const fn format(self) -> Format {

@@ -11,7 +11,7 @@ use crate::traffic::{GroupCalls, Interconnect, StepInputs, StepKind, rank_at, st
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Isolation, Recipe, TransportChoice};
 use lockstep_mesh::{Axis, Rank};
-use lockstep_model::Blueprint;
+use lockstep_model::{Blueprint, ProductPlan};
 use lockstep_parallel::{Activations, Footprint, ReplicaPlan, from_recipe};
 
 /// Bytes of one rank by purpose.
@@ -255,8 +255,11 @@ fn device_scratch(plan: &ReplicaPlan, blueprint: &Blueprint, worker: usize) -> B
     let stage = plan.mesh.index(Axis::Pipeline, Rank(worker));
     let is_own = |block: &usize| plan.stages.device_of(*block) == stage;
     let own = (0..blueprint.blocks.len()).filter(is_own);
-    let has_copies = plan.copy_of_params(blueprint).is_some();
-    let products = blueprint.accelerator_scratch_bytes(own, plan.microbatch, has_copies);
+    let products = ProductPlan {
+        has_copies: plan.copy_of_params(blueprint).is_some(),
+        splits_backward: plan.stages.splits_backward(),
+    };
+    let products = blueprint.accelerator_scratch_bytes(own, plan.microbatch, products);
     let tokens = 2 * plan.microbatch.rows() * size_of::<u32>();
     Bytes((tokens + products) as u64)
 }

@@ -1,21 +1,22 @@
 //! Products in fp8 with block scales, by cuBLASLt on Hopper.
 //!
 //! The library multiplies operands whose sums are contiguous in memory, so a kernel of ours
-//! quantises an operand and, where its sums are not, transposes it, in one pass. Scales of pieces
-//! are contiguous along the outer dimension, those of blocks along the sums, in rows of a multiple
-//! of four. Accumulation is the library's slower and more exact one, which promotes partial sums to
+//! quantises an operand and, where its sums are not, transposes it, in one pass. The gradient of a
+//! layer's output, which backward needs in both forms, is read once for both. Scales of pieces are
+//! contiguous along the outer dimension, those of blocks along the sums, in rows of a multiple of
+//! four. Accumulation is the library's slower and more exact one, which promotes partial sums to
 //! `f32` ("fast accumulation" stays off).
 
 use super::Cuda;
-use super::algorithms::{Operands, WORKSPACE_BYTES};
-use super::cublas_lt::{Call, Fused, Operand};
+use super::cublas_lt::{Fused, Operand};
 use super::launch::launch;
 use super::programs::{Grid, Program, Source};
 use crate::device::error::{DeviceError, Result};
+use crate::device::linear::{LinearGradients, OutputGradient};
 use crate::device::operands::{Matrix, MatrixMut};
-use crate::device::view::Dtype;
-use crate::fp8::{BLOCK, MULTIPLE, Role};
-use crate::gemm::{Precision, Write};
+use crate::device::view::{Dtype, View};
+use crate::fp8::{BLOCK, Form, Forms, MULTIPLE, Role};
+use crate::gemm::Precision;
 
 /// Threads of a block, which has a tile of [`BLOCK`] x [`BLOCK`].
 const THREADS: usize = 256;
@@ -59,80 +60,163 @@ pub(super) fn no_algorithm(c: &MatrixMut<'_>, a: Matrix<'_>) -> Result<()> {
     Err(DeviceError::Unsupported { operation: "product in fp8", reason })
 }
 
-impl Cuda {
-    /// Quantises the operands and multiplies them; `false` if the library cannot apply the
-    /// operation on the result.
-    pub(super) fn multiply_quantised(
-        &self,
-        a: Matrix<'_>,
-        b: Matrix<'_>,
-        c: &MatrixMut<'_>,
-        write: Write,
-        (fused, residual): (Fused, Option<u64>),
-    ) -> Result<bool> {
-        let out_dtype = c.data.dtype();
-        let is_known = match fused {
-            Fused::None => true,
-            Fused::Bias { .. } | Fused::GeluBackward { .. } => out_dtype == Dtype::Bf16,
-            Fused::BiasGelu { .. } => false,
-        };
-        if !is_known {
-            return Ok(false);
-        }
-        let ((m, k), n) = (a.shape(), c.cols);
-        let target = (self.write(&c.data, out_dtype)?, c.row_stride);
-        self.quantised(0, &a, a.transposed, |a_operand| {
-            self.quantised(1, &b, !b.transposed, |b_operand| {
-                self.with_scratch(3, WORKSPACE_BYTES, |workspace| {
-                    let call = Call {
-                        shape: (m, n, k),
-                        operands: Operands::Fp8([a.role, b.role]),
-                        out_dtype,
-                        a: a_operand,
-                        b: Operand { transposed: true, ..b_operand },
-                        c: target,
-                        add: write == Write::Add,
-                        residual,
-                        fused,
-                    };
-                    // SAFETY: operands were checked to have these shapes, and quantised ones are
-                    // dense.
-                    unsafe { self.submit_product(call, workspace) }
-                })
-            })
-        })
-    }
+/// Whether both gradients of a layer are products in fp8.
+pub(super) fn fits_both(gradients: &LinearGradients<'_>) -> bool {
+    let shape = gradients.shape();
+    fits(shape, &gradients.d_input.0) && fits(shape, &gradients.d_weight.0)
+}
 
+/// Whether the library can apply an operation on the result of a product in fp8.
+pub(super) fn fuses(fused: Fused, out_dtype: Dtype) -> bool {
+    match fused {
+        Fused::None => true,
+        Fused::Bias { .. } | Fused::GeluBackward { .. } => out_dtype == Dtype::Bf16,
+        Fused::BiasGelu { .. } => false,
+    }
+}
+
+impl Cuda {
     /// Calls `body` with an operand in fp8 whose rows are the stored rows or, if `turn`, the stored
     /// columns.
-    fn quantised<R>(
+    pub(super) fn quantised<R>(
         &self,
         slot: usize,
         matrix: &Matrix<'_>,
         turn: bool,
         body: impl FnOnce(Operand) -> Result<R>,
     ) -> Result<R> {
-        let Matrix { data, rows, cols, row_stride, role, .. } = *matrix;
+        let Matrix { rows, cols, role, .. } = *matrix;
         let (outer, k) = if turn { (cols, rows) } else { (rows, cols) };
-        let from = data.copy_in(Dtype::Bf16).unwrap_or(data);
-        let address = self.read(&from, from.dtype())?;
+        let operand = |Form { elements, scales }| Operand {
+            address: elements,
+            row_stride: k,
+            transposed: false,
+            scales,
+        };
+        if let Some(Forms { by_rows, turned }) = matrix.forms {
+            return body(operand(if turn { turned } else { by_rows }));
+        }
         let num_bytes = rows * cols;
-        self.with_scratch(slot, num_bytes + num_scales(role, outer, k) * 4, |target| {
+        self.with_scratch(slot, num_bytes + num_scales(role, outer, k) * 4, |elements| {
             // Elements take a multiple of 256 bytes, so the scales behind them are aligned.
-            let scales = target + num_bytes as u64;
-            let (num_rows, num_cols, stride) = (rows as u64, cols as u64, row_stride as u64);
-            let (exponent, turned) = (role.format().max_exponent(), i32::from(turn));
-            let by_block = i32::from(role == Role::Weight);
-            let blocks = (cols.div_ceil(BLOCK), rows.div_ceil(BLOCK), 1);
-            let grid = Grid { blocks, threads: THREADS, shared_bytes: 0 };
-            let program = Program::new(Source::Fp8, from.dtype());
-            launch!(
-                self, program, "quantise", grid, address, num_rows, num_cols, stride, target,
-                scales, exponent, by_block, turned,
-            )?;
-            body(Operand { address: target, row_stride: k, transposed: false, scales })
+            let form = Form { elements, scales: elements + num_bytes as u64 };
+            let forms = if turn { [ABSENT, form] } else { [form, ABSENT] };
+            self.quantise(matrix, forms)?;
+            body(operand(form))
         })
     }
+
+    /// Calls `body` with the gradient of a layer's output in both forms, which one pass writes.
+    pub(super) fn quantised_once<R>(
+        &self,
+        dy: OutputGradient<'_>,
+        (rows, cols): (usize, usize),
+        body: impl FnOnce(Matrix<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let (role, num_bytes) = (Role::Gradient, rows * cols);
+        let scales = [num_scales(role, rows, cols), num_scales(role, cols, rows)];
+        let [of_rows, of_cols] = scales.map(|scales| (scales * 4).next_multiple_of(256));
+        self.with_scratch(0, 2 * num_bytes + of_rows + of_cols, |first| {
+            let at = |bytes: usize| first + bytes as u64;
+            let by_rows = Form { elements: first, scales: at(2 * num_bytes) };
+            let turned = Form { elements: at(num_bytes), scales: at(2 * num_bytes + of_rows) };
+            let forms = Forms { by_rows, turned };
+            let matrix = |data| Matrix::new(data, rows, cols).in_role(role);
+            let dy = match dy {
+                OutputGradient::SwiGlu { gate_up, ffn, d_act, place }
+                    if [gate_up, d_act].iter().all(|view| has_whole_tiles(view, ffn)) =>
+                {
+                    self.quantise_swiglu(gate_up, ffn, d_act, forms)?;
+                    matrix(place.into_view())
+                }
+                dy => {
+                    let dy = matrix(dy.compute(self)?);
+                    self.quantise(&dy, [by_rows, turned])?;
+                    dy
+                }
+            };
+            body(Matrix { forms: Some(forms), ..dy })
+        })
+    }
+
+    /// Writes both forms of SwiGLU's gradient.
+    fn quantise_swiglu(
+        &self,
+        gate_up: View<'_>,
+        ffn: usize,
+        d_act: View<'_>,
+        Forms { by_rows, turned }: Forms,
+    ) -> Result<()> {
+        assert_eq!(gate_up.len(), 2 * d_act.len(), "a gate and an up for each activation");
+        let (rows, dtype) = (d_act.len() / ffn, d_act.dtype());
+        let (program, grid) = (Program::new(Source::Fp8, dtype), by_tiles(rows, ffn));
+        let (gate_up, d_act) = (self.read(&gate_up, dtype)?, self.read(&d_act, dtype)?);
+        self.recorder.moves((3 * dtype.size() + 4) * rows * ffn);
+        let [rows, ffn] = [rows, ffn].map(|count| count as u64);
+        let exponent = Role::Gradient.format().max_exponent();
+        let Form { elements: to, scales } = by_rows;
+        let Form { elements: turned_to, scales: turned_scales } = turned;
+        launch!(
+            self,
+            program,
+            "quantise_swiglu",
+            grid,
+            gate_up,
+            d_act,
+            rows,
+            ffn,
+            to,
+            scales,
+            turned_to,
+            turned_scales,
+            exponent,
+        )
+    }
+
+    /// Writes a matrix in fp8, by rows and turned, where these forms are not absent.
+    fn quantise(&self, matrix: &Matrix<'_>, [by_rows, turned]: [Form; 2]) -> Result<()> {
+        let Matrix { data, rows, cols, row_stride, role, .. } = *matrix;
+        let from = data.copy_in(Dtype::Bf16).unwrap_or(data);
+        let address = self.read(&from, from.dtype())?;
+        let num_forms = [by_rows, turned].iter().filter(|form| form.elements != 0).count();
+        self.recorder.moves(rows * cols * (from.dtype().size() + num_forms));
+        let [num_rows, num_cols, stride] = [rows, cols, row_stride].map(|count| count as u64);
+        let (exponent, by_block) = (role.format().max_exponent(), i32::from(role == Role::Weight));
+        let (program, grid) = (Program::new(Source::Fp8, from.dtype()), by_tiles(rows, cols));
+        let Form { elements: to, scales } = by_rows;
+        let Form { elements: turned_to, scales: turned_scales } = turned;
+        launch!(
+            self,
+            program,
+            "quantise",
+            grid,
+            address,
+            stride,
+            num_rows,
+            num_cols,
+            to,
+            scales,
+            turned_to,
+            turned_scales,
+            exponent,
+            by_block,
+        )
+    }
+}
+
+/// A form that is not written.
+const ABSENT: Form = Form { elements: 0, scales: 0 };
+
+/// Whether our kernel reads rows of this many elements, or twice as many, in whole tiles of bf16.
+fn has_whole_tiles(view: &View<'_>, len: usize) -> bool {
+    let is_aligned = view.address().addr().is_multiple_of(16);
+    view.dtype() == Dtype::Bf16 && len.is_multiple_of(BLOCK) && is_aligned
+}
+
+/// A block of threads for each tile of a matrix.
+const fn by_tiles(rows: usize, cols: usize) -> Grid {
+    let blocks = (cols.div_ceil(BLOCK), rows.div_ceil(BLOCK), 1);
+    Grid { blocks, threads: THREADS, shared_bytes: 0 }
 }
 
 /// Scales of an outer x k operand.

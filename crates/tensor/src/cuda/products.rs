@@ -13,9 +13,11 @@ use crate::attention::{Dropout, Shape};
 use crate::device::error::{DeviceError, Result};
 use crate::device::flat::FlatBuffers;
 use crate::device::layers::Layers;
+use crate::device::linear::{LinearGradients, OutputGradient};
 use crate::device::operands::{Activation, Epilogue, HeadRows, Matrix, MatrixMut, check_rows};
-use crate::device::products::Products;
+use crate::device::products::{Products, multiply_both};
 use crate::device::view::{Dtype, View, ViewMut};
+use crate::fp8::Role;
 use crate::gemm::{Precision, Write};
 
 /// Rows and columns of a tile of our own product.
@@ -88,6 +90,21 @@ impl Products for Cuda {
             }
         }
         Ok(())
+    }
+
+    fn linear_backward(
+        &self,
+        precision: Precision,
+        dy: OutputGradient<'_>,
+        gradients: LinearGradients<'_>,
+    ) -> Result<()> {
+        let (rows, _, outputs) = gradients.shape();
+        if precision == Precision::Fp8 && fp8::fits_both(&gradients) {
+            let body = |dy: Matrix<'_>| multiply_both(self, precision, dy, gradients);
+            return self.quantised_once(dy, (rows, outputs), body);
+        }
+        let dy = Matrix::new(dy.compute(self)?, rows, outputs).in_role(Role::Gradient);
+        multiply_both(self, precision, dy, gradients)
     }
 
     fn product_algorithms(&self) -> Result<String> {
@@ -302,11 +319,39 @@ impl Cuda {
             let reason = format!("operands in {dtype}, but the result in {out_dtype}");
             return Err(DeviceError::Unsupported { operation: "product", reason });
         }
-        if precision == Precision::Fp8 {
-            return self.multiply_quantised(a, b, c, write, (fused, residual));
+        let is_quantised = precision == Precision::Fp8;
+        if is_quantised && !fp8::fuses(fused, out_dtype) {
+            return Ok(false);
         }
         let ((m, k), n) = (a.shape(), c.cols);
         let target = (self.write(&c.data, out_dtype)?, c.row_stride);
+        let submit = |operands, a_operand, b_operand| {
+            self.with_scratch(3, WORKSPACE_BYTES, |workspace| {
+                let call = Call {
+                    shape: (m, n, k),
+                    operands,
+                    out_dtype,
+                    a: a_operand,
+                    b: b_operand,
+                    c: target,
+                    add: write == Write::Add,
+                    residual,
+                    fused,
+                };
+                // SAFETY: operands were checked to have these shapes, and quantised ones are dense.
+                unsafe { self.submit_product(call, workspace) }
+            })
+        };
+        if is_quantised {
+            let operands = Operands::Fp8([a.role, b.role]);
+            // An operand that is quantised already has the first slot.
+            let slot = usize::from(b.forms.is_some());
+            return self.quantised(slot, &a, a.transposed, |left| {
+                self.quantised(1, &b, !b.transposed, |right| {
+                    submit(operands, left, Operand { transposed: true, ..right })
+                })
+            });
+        }
         let operand = |matrix: &Matrix<'_>, address| Operand {
             address,
             row_stride: matrix.row_stride,
@@ -315,21 +360,8 @@ impl Cuda {
         };
         self.rounded(0, dtype, &a.data, |a_address| {
             self.rounded(1, dtype, &b.data, |b_address| {
-                self.with_scratch(3, WORKSPACE_BYTES, |workspace| {
-                    let call = Call {
-                        shape: (m, n, k),
-                        operands: Operands::Same(dtype),
-                        out_dtype,
-                        a: operand(&a, a_address),
-                        b: operand(&b, b_address),
-                        c: target,
-                        add: write == Write::Add,
-                        residual,
-                        fused,
-                    };
-                    // SAFETY: operands were checked to have these shapes.
-                    unsafe { self.submit_product(call, workspace) }
-                })
+                let (a, b) = (operand(&a, a_address), operand(&b, b_address));
+                submit(Operands::Same(dtype), a, b)
             })
         })
     }

@@ -12,7 +12,7 @@
 //! so two runs give equal bits.
 //!
 //! # Layout
-//! - [`view`]: element types, views and buffers; [`error`]; [`operands`].
+//! - [`view`]: element types, views and buffers; [`error`]; [`operands`], [`linear`].
 //! - [`open`]: the accelerator of a rank, by choice; [`kernel_cache`]: its machine code.
 //! - [`compute`]: the resources of a rank; [`dual_buffer`]: buffers that the host uses as well.
 //! - [`memory`], [`products`], [`layers`], [`losses`], [`flat`]: the operations.
@@ -26,6 +26,7 @@ pub mod error;
 pub mod flat;
 pub mod kernel_cache;
 pub mod layers;
+pub mod linear;
 pub mod losses;
 pub mod memory;
 pub mod open;
@@ -40,6 +41,7 @@ pub use error::{DeviceError, Result};
 pub use flat::FlatBuffers;
 pub use kernel_cache::{KernelCache, NoCache};
 pub use layers::Layers;
+pub use linear::{LinearGradients, OutputGradient};
 pub use losses::{Losses, Targets};
 pub use memory::{Event, Memory, MemoryInfo};
 pub use open::{Choice, kernel_class, open_accelerator};

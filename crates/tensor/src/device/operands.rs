@@ -1,7 +1,7 @@
 //! Operands of operations: matrices, rows of heads, norms, optimizer rules.
 
 use super::view::{View, ViewMut};
-use crate::fp8::Role;
+use crate::fp8::{Forms, Role};
 use crate::moments::AdamStep;
 
 /// A matrix to read.
@@ -19,6 +19,8 @@ pub struct Matrix<'a> {
     pub transposed: bool,
     /// Its part in a product in fp8.
     pub role: Role,
+    /// The matrix in fp8, where the device has quantised it for several products.
+    pub(crate) forms: Option<Forms>,
 }
 
 impl<'a> Matrix<'a> {
@@ -28,8 +30,7 @@ impl<'a> Matrix<'a> {
     /// When the view has another length.
     pub fn new(data: View<'a>, rows: usize, cols: usize) -> Self {
         assert_eq!(data.len(), rows * cols, "a dense {rows} x {cols} matrix");
-        let role = Role::Activation;
-        Self { data, rows, cols, row_stride: cols, transposed: false, role }
+        Self::strided(data, rows, cols, cols)
     }
 
     /// A matrix whose rows are `row_stride` apart, as a part of a larger one.
@@ -39,7 +40,7 @@ impl<'a> Matrix<'a> {
     pub fn strided(data: View<'a>, rows: usize, cols: usize, row_stride: usize) -> Self {
         check_rows(data.len(), rows, cols, row_stride);
         let role = Role::Activation;
-        Self { data, rows, cols, row_stride, transposed: false, role }
+        Self { data, rows, cols, row_stride, transposed: false, role, forms: None }
     }
 
     /// The transpose.

@@ -1,13 +1,16 @@
 //! Matrix products and attention.
 
 use super::error::Result;
+use super::layers::Layers;
+use super::linear::{LinearGradients, OutputGradient};
 use super::operands::{Epilogue, HeadRows, Matrix, MatrixMut};
 use super::view::{View, ViewMut};
 use crate::attention::{Dropout, Shape};
+use crate::fp8::Role;
 use crate::gemm::{Precision, Write};
 
 /// Matrix products and attention.
-pub trait Products {
+pub trait Products: Layers {
     /// `c (= or +=) a b` with operands rounded to `precision` and sums in `f32`; then the epilogue.
     ///
     /// In fp8, operands are quantised by their roles, in blocks along the sums. An accelerator
@@ -22,6 +25,19 @@ pub trait Products {
         write: Write,
         epilogue: Epilogue<'_>,
     ) -> Result<()>;
+
+    /// Both gradients of a linear layer, with the bits of one [`Self::product`] after the other. A
+    /// device may prepare the gradient of the output once for both, without storing it.
+    fn linear_backward(
+        &self,
+        precision: Precision,
+        dy: OutputGradient<'_>,
+        gradients: LinearGradients<'_>,
+    ) -> Result<()> {
+        let (rows, _, outputs) = gradients.shape();
+        let dy = Matrix::new(dy.compute(self)?, rows, outputs).in_role(Role::Gradient);
+        multiply_both(self, precision, dy, gradients)
+    }
 
     /// The list of the algorithms that products were given or have chosen so far, sorted by
     /// product, and of the plans of attention: a part of a run, for its checkpoint and its other
@@ -63,4 +79,17 @@ pub trait Products {
         dqkv: ViewMut<'_>,
         scratch: ViewMut<'_>,
     ) -> Result<()>;
+}
+
+/// The two products of backward of a linear layer, one after the other.
+pub(crate) fn multiply_both<D: Products + ?Sized>(
+    device: &D,
+    precision: Precision,
+    dy: Matrix<'_>,
+    gradients: LinearGradients<'_>,
+) -> Result<()> {
+    let LinearGradients { weight, d_input: (dx, write, epilogue), input, d_weight } = gradients;
+    device.product(precision, dy, weight, dx, write, epilogue)?;
+    let [left, right] = if weight.transposed { [input.t(), dy] } else { [dy.t(), input] };
+    device.product(precision, left, right, d_weight.0, d_weight.1, Epilogue::None)
 }

@@ -249,6 +249,15 @@ __device__ __forceinline__ float2 sigmoid_and_slope(float x) {
     return make_float2(x < 0.0f ? smaller : larger, smaller * larger);
 }
 
+// SwiGLU's gradients in gate and up, and its output; d is the gradient of the output.
+struct SwiGlu { float d_gate, d_up, act; };
+
+__device__ __forceinline__ SwiGlu swiglu_and_gradient(float gate, float up, float d) {
+    float2 s = sigmoid_and_slope(gate);
+    float silu = gate * s.x;
+    return {d * up * fmaf(gate, s.y, s.x), d * silu, silu * up};
+}
+
 // Philox4x32-10, as in random.rs: block `counter` of the stream.
 struct Key { u32 seed0, seed1; u64 stream; };
 

@@ -125,11 +125,8 @@ extern "C" __global__ void swiglu_backward(
         packed_d.unpack(d);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-            float2 s = sigmoid_and_slope(g[j]);
-            float silu = g[j] * s.x, up = u[j];
-            a[j] = silu * up;
-            u[j] = d[j] * silu;
-            g[j] = d[j] * up * fmaf(g[j], s.y, s.x);
+            SwiGlu of = swiglu_and_gradient(g[j], u[j], d[j]);
+            a[j] = of.act, u[j] = of.d_up, g[j] = of.d_gate;
         }
         if (act) store(act + row * ffn, i, ffn, a);
         store(dgate + ffn, i, ffn, u);

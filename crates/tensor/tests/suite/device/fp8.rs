@@ -1,9 +1,12 @@
-//! Products in fp8: quantisation to the bit, products, epilogues, numbers that are not finite.
+//! Products in fp8: quantisation to the bit, products, epilogues, both gradients of a layer, and
+//! numbers that are not finite.
 
 use super::{Case, cases};
 use crate::common::{numbers, wide};
 use half::bf16;
-use lockstep_tensor::device::{Buffer, Dtype, Epilogue, Matrix, MatrixMut};
+use lockstep_tensor::device::{
+    Buffer, Dtype, Epilogue, LinearGradients, Matrix, MatrixMut, OutputGradient, ViewMut,
+};
 use lockstep_tensor::fp8::Role;
 use lockstep_tensor::gemm::{Precision, Write};
 use lockstep_tensor::internals::check_precision;
@@ -196,6 +199,168 @@ fn epilogues_of_products_in_fp8_match_the_oracle() {
         assert_within(case, "before gelu", &before, &with_bias, &magnitudes);
         let expected = reference::gelu::forward(&with_bias);
         assert_within(case, "gelu", &got, &expected, &around);
+    }
+}
+
+/// A linear layer of (rows, inputs, outputs) on a device, its weight with a row per output or, if
+/// `by_input`, per input.
+struct Layer {
+    case: Case,
+    shape: Shape,
+    by_input: bool,
+    x: Buffer,
+    weight: Buffer,
+}
+
+impl Layer {
+    fn new(case: Case, shape: Shape, by_input: bool, x: &[f32], weight: &[f32]) -> Self {
+        let weight = upload(case, weight, shape.1, by_input);
+        Self { case, shape, by_input, x: case.upload(x), weight }
+    }
+
+    fn weight(&self) -> Matrix<'_> {
+        let (view, (_, inputs, outputs)) = (self.weight.view(), self.shape);
+        let weight = if self.by_input {
+            Matrix::new(view, inputs, outputs).t()
+        } else {
+            Matrix::new(view, outputs, inputs)
+        };
+        weight.in_role(Role::Weight)
+    }
+
+    /// Both gradients in one call.
+    fn at_once(&self, dy: OutputGradient<'_>, add: bool) -> [Vec<f32>; 2] {
+        self.gradients(add, |dx, d_weight, write| {
+            let ((rows, inputs, _), weight) = (self.shape, self.weight());
+            let gradients = LinearGradients {
+                weight,
+                d_input: (MatrixMut::new(dx, rows, inputs), write, Epilogue::None),
+                input: Matrix::new(self.x.view(), rows, inputs),
+                d_weight: (MatrixMut::new(d_weight, weight.rows, weight.cols), write),
+            };
+            self.case.device.linear_backward(Precision::Fp8, dy, gradients).unwrap();
+        })
+    }
+
+    /// Both gradients by two products.
+    fn apart(&self, dy: &Buffer, add: bool) -> [Vec<f32>; 2] {
+        self.gradients(add, |dx, d_weight, write| {
+            let ((rows, inputs, outputs), weight) = (self.shape, self.weight());
+            let dy = Matrix::new(dy.view(), rows, outputs).in_role(Role::Gradient);
+            let x = Matrix::new(self.x.view(), rows, inputs);
+            let dx = MatrixMut::new(dx, rows, inputs);
+            let d_weight = MatrixMut::new(d_weight, weight.rows, weight.cols);
+            let (fp8, device) = (Precision::Fp8, self.case.device);
+            device.product(fp8, dy, weight, dx, write, Epilogue::None).unwrap();
+            let [left, right] = if self.by_input { [x.t(), dy] } else { [dy.t(), x] };
+            device.product(fp8, left, right, d_weight, write, Epilogue::None).unwrap();
+        })
+    }
+
+    /// Calls `body` with targets: the gradient of the input, and that of the weight, in `f32`.
+    fn gradients(
+        &self,
+        add: bool,
+        body: impl FnOnce(ViewMut<'_>, ViewMut<'_>, Write),
+    ) -> [Vec<f32>; 2] {
+        let (case, (rows, inputs, outputs)) = (self.case, self.shape);
+        let before = |seed, len| if add { numbers(seed, len) } else { vec![f32::NAN; len] };
+        let mut dx = case.upload(&before(21, rows * inputs));
+        let mut d_weight = case.upload_f32(&before(22, inputs * outputs));
+        let write = if add { Write::Add } else { Write::Set };
+        body(dx.view_mut(), d_weight.view_mut(), write);
+        [dx, d_weight].map(|buffer| case.download(&buffer))
+    }
+}
+
+fn assert_bits(what: &str, layer: &Layer, got: &[Vec<f32>; 2], expected: &[Vec<f32>; 2]) {
+    for (name, got, expected) in [("dx", &got[0], &expected[0]), ("dw", &got[1], &expected[1])] {
+        let differs = got.iter().zip(expected).position(|(a, b)| a.to_bits() != b.to_bits());
+        let (label, shape) = (layer.case.label(), layer.shape);
+        assert_eq!(differs, None, "{what}, {name} of {shape:?} by {} on {label}", layer.by_input);
+    }
+}
+
+/// Cases and both layouts of a weight.
+fn layer_cases() -> impl Iterator<Item = (Case, bool)> {
+    fp8_cases().flat_map(|case| [(case, false), (case, true)])
+}
+
+#[test]
+fn a_gradient_quantised_once_has_the_bits_of_the_oracle() {
+    for n in [16, 144, 272] {
+        let one: Vec<f32> = (0..n * n).map(|i| f32::from(i / n == i % n)).collect();
+        let dy = varied(13, n, n);
+        let by_rows: Vec<f32> = oracle(&dy, n, Role::Gradient).iter().map(|x| *x as f32).collect();
+        let turned: Vec<f32> =
+            oracle(&transposed(&dy, n), n, Role::Gradient).iter().map(|x| *x as f32).collect();
+        for (case, by_input) in layer_cases() {
+            let layer = Layer::new(case, (n, n, n), by_input, &one, &one);
+            let dy = case.upload(&dy);
+            let got = layer.at_once(OutputGradient::Stored(dy.view()), false);
+            let d_weight = if by_input { transposed(&turned, n) } else { turned.clone() };
+            let what = format!("{} of {n}, by input: {by_input}", case.label());
+            assert!(got[0] == by_rows, "dx on {what}");
+            assert!(got[1] == d_weight, "dw on {what}");
+        }
+    }
+}
+
+#[test]
+fn both_gradients_at_once_have_the_bits_of_two_products() {
+    for shape in [(48, 32, 144), (272, 160, 16), (128, 256, 128), (400, 48, 304)] {
+        let (rows, inputs, outputs) = shape;
+        let (x, weight) = (numbers(14, rows * inputs), numbers(15, inputs * outputs));
+        let dy = varied(16, rows, outputs);
+        let of_dx = product(
+            (rows, inputs, outputs),
+            [Role::Gradient, Role::Weight],
+            &dy,
+            &transposed(&weight, inputs),
+        );
+        let [left, right] = [transposed(&dy, outputs), transposed(&x, inputs)];
+        let of_weight =
+            product((outputs, inputs, rows), [Role::Gradient, Role::Activation], &left, &right);
+        for (case, by_input) in layer_cases() {
+            let layer = Layer::new(case, shape, by_input, &x, &weight);
+            let dy = case.upload(&dy);
+            for add in [false, true] {
+                let got = layer.at_once(OutputGradient::Stored(dy.view()), add);
+                assert_bits("apart", &layer, &got, &layer.apart(&dy, add));
+            }
+            let [dx, d_weight] = layer.at_once(OutputGradient::Stored(dy.view()), false);
+            let d_weight = if by_input { transposed(&d_weight, outputs) } else { d_weight };
+            assert_within(case, "dx", &case.upload(&dx), &of_dx.0, &of_dx.1);
+            let (expected, magnitudes) = &of_weight;
+            assert_within(case, "dw", &case.upload_f32(&d_weight), expected, magnitudes);
+        }
+    }
+}
+
+/// One kernel computes and quantises the gradient where `ffn` is a multiple of 128.
+#[test]
+fn a_gradient_of_swiglu_has_the_bits_of_a_stored_one() {
+    for (rows, inputs, ffn) in [(48, 32, 128), (144, 64, 256), (272, 16, 384), (64, 32, 144)] {
+        let shape = (rows, inputs, 2 * ffn);
+        let (x, weight) = (numbers(17, rows * inputs), numbers(18, 2 * inputs * ffn));
+        let gate_up: Vec<f32> = numbers(19, 2 * rows * ffn).iter().map(|x| 4.0 * x).collect();
+        let d_act = varied(20, rows, ffn);
+        for (case, by_input) in layer_cases() {
+            let layer = Layer::new(case, shape, by_input, &x, &weight);
+            let (gate_up, d_act) = (case.upload(&gate_up), case.upload(&d_act));
+            let (mut dy, mut place) = (case.poisoned(gate_up.len()), case.poisoned(gate_up.len()));
+            let none = ViewMut::of::<f32>(&mut []);
+            let (read, d_read) = (gate_up.view(), d_act.view());
+            case.device.swiglu_backward(read, ffn, d_read, dy.view_mut(), none).unwrap();
+            let of_swiglu = OutputGradient::SwiGlu {
+                gate_up: read,
+                ffn,
+                d_act: d_read,
+                place: place.view_mut(),
+            };
+            let got = layer.at_once(of_swiglu, false);
+            assert_bits("swiglu", &layer, &got, &layer.apart(&dy, false));
+        }
     }
 }
 
