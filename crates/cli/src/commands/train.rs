@@ -403,7 +403,7 @@ fn sample(summary: &Summary, recipe: &Recipe, world: &World) -> Result<String, F
     let folder = RunFolder::finished(Path::new(&summary.run_dir), world)?;
     let generator = Generator::open(&folder, recipe, world)?;
     let sampling = Sampling { temperature: 0.7, top_k: 0, top_p: 0.95, seed: recipe.train.seed };
-    let tokens = generator.generate("\n", SAMPLE_TOKENS, sampling, |_| true)?;
+    let tokens = generator.generate("\n", SAMPLE_TOKENS, sampling, |_| true)?.tokens;
     Ok(render_sample(&generator.tokenizer().decode(&tokens)))
 }
 
