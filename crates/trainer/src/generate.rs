@@ -6,14 +6,16 @@
 use crate::operation_profile::Floor;
 use crate::pretrained::Pretrained;
 use crate::run_folder::load_tokenizer;
-use crate::sampling::{Sampler, Sampling};
 use crate::{RunFolder, TrainError, device};
 use lockstep_config::Recipe;
 use lockstep_data::Tokenizer;
+use lockstep_model::sampling::Sampler;
 use lockstep_model::{BlockIo, Blueprint, Decoder};
 use lockstep_parallel::from_recipe::blueprint_of;
 use lockstep_platform::World;
 use lockstep_tensor::device::{Compute, Dtype, DualBuffer, View};
+
+pub use lockstep_model::sampling::Sampling;
 
 /// A loaded model for generation.
 pub struct Generator {

@@ -100,7 +100,8 @@ impl Sampler {
         self.weights.extend(logits.iter().map(|logit| (logit - best) / temperature));
         exponentials(&self.cpu, &mut self.weights, &[0], &[0.0], &mut [0.0]);
         self.count();
-        let kept = self.cut_by_mass(self.cut_by_number());
+        let all = self.cut_by_number();
+        let kept = self.cut_by_mass(all);
         self.nth_by_mass(kept, uniform * kept.mass)
     }
 
