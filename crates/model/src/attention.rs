@@ -24,7 +24,9 @@ use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::attention::{self, Heads, Shape};
 use lockstep_tensor::device::open::{accelerator_attention_bytes, accelerator_attention_len};
-use lockstep_tensor::device::{Device, Dtype, HeadRows, OutputGradient, Result, View, ViewMut};
+use lockstep_tensor::device::{
+    Device, Dtype, HeadRows, OutputGradient, Result, RowEpilogue, View, ViewMut,
+};
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::rope::Rotation;
 use std::sync::Arc;
@@ -357,24 +359,65 @@ impl Attention {
         let mut rebuilt = Frame::over(frame.take(self.saved_len(microbatch).rebuilt));
         let AttentionSaved { mut qkv, stats, mut out_thd, lse_bht, .. } =
             self.split(microbatch, &mut frame, &mut rebuilt);
-        let mut normed_tc = frame.nested().take_as(x_tc.dtype(), x_tc.len());
-        self.norm_linear.norm.forward(device, params, x_tc, normed_tc.reborrow(), stats)?;
-        self.norm_linear.product.forward(device, params, normed_tc.as_view(), qkv.reborrow())?;
-        self.rotate(device, qkv.reborrow(), (num_tokens, first), false)?;
+        let (none, row) = (RowEpilogue::None, qkv.reborrow());
+        if !self.norm_linear.forward_row(device, params, x_tc, none, row)? {
+            let mut normed_tc = frame.nested().take_as(x_tc.dtype(), x_tc.len());
+            self.norm_linear.norm.forward(device, params, x_tc, normed_tc.reborrow(), stats)?;
+            let normed_tc = normed_tc.as_view();
+            self.norm_linear.product.forward(device, params, normed_tc, qkv.reborrow())?;
+        }
+        let (new, mut cache) = (qkv.as_view(), cache.cast(self.formats().activations));
+        let (at, out) = ((num_tokens, first), out_thd.reborrow());
+        if !self.attend_token(device, at, new, cache.reborrow(), out)? {
+            self.rotate(device, qkv.reborrow(), (num_tokens, first), false)?;
+            let outputs = (out_thd.reborrow(), lse_bht);
+            self.attend_cached(device, at, qkv.into_view(), cache, outputs, frame.nested())?;
+        }
+        let (x, residual) = (out_thd.as_view(), Some(x_tc));
+        self.out.forward(device, &mut SingleRank, params, x, residual, y_tc, frame)
+    }
 
+    /// Rotation, cache and attention of one new token in one operation; `false` where the device
+    /// has none for it.
+    fn attend_token(
+        &self,
+        device: &dyn Device,
+        (num_tokens, position): (usize, usize),
+        qkv: View<'_>,
+        cache: ViewMut<'_>,
+        out: ViewMut<'_>,
+    ) -> Result<bool> {
+        if num_tokens > 1 || self.tp_shards().num_local() > 1 {
+            return Ok(false);
+        }
+        let shape = self.shape(MicrobatchShape { sequences: 1, tokens: 1 });
+        let angles = self.rope.as_ref().map(|rope| rope.angles(device)).transpose()?;
+        device.attend_token(self.precision(), shape, qkv, angles, cache, position, out)
+    }
+
+    /// Appends the keys and values of rotated rows to the cache, and attends, shard by shard.
+    fn attend_cached(
+        &self,
+        device: &dyn Device,
+        (num_tokens, first): (usize, usize),
+        qkv: View<'_>,
+        cache: ViewMut<'_>,
+        (out_thd, lse_bht): (ViewMut<'_>, ViewMut<'_>),
+        mut frame: Frame<'_>,
+    ) -> Result<()> {
         let num_shards = self.tp_shards().num_local();
+        let microbatch = MicrobatchShape { sequences: 1, tokens: num_tokens };
         let shape = Shape { sequences: 1, ..self.shape(microbatch) };
         let (width, kv_len) =
             (self.norm_linear.product.num_outputs(), 2 * self.kv_heads * self.head_dim);
-        let cache = cache.cast(self.formats().activations);
         let len = |all: usize| all / num_shards;
         let (out_len, lse_len, cache_len) =
             (len(out_thd.len()), len(lse_bht.len()), len(cache.len()));
-        let mut qkv = Frame::over(qkv);
-        let mut outs = Frame::over(out_thd.reborrow());
-        let (mut lses, mut caches) = (Frame::over(lse_bht), Frame::over(cache));
-        for _ in 0..num_shards {
-            let qkv = qkv.take(num_tokens * width).into_view();
+        let (mut outs, mut lses) = (Frame::over(out_thd), Frame::over(lse_bht));
+        let mut caches = Frame::over(cache);
+        for shard in 0..num_shards {
+            let rows = num_tokens * width;
+            let qkv = qkv.range(shard * rows..(shard + 1) * rows);
             let mut cache = caches.take(cache_len);
             let new = qkv.range(self.heads * self.head_dim..qkv.len());
             let cached = cache.reborrow().range(first * kv_len..cache_len);
@@ -388,8 +431,7 @@ impl Attention {
             let precision = self.precision();
             device.attention_forward(precision, shape, rows, first, None, out, lse, scratch)?;
         }
-        let (x, residual) = (out_thd.as_view(), Some(x_tc));
-        self.out.forward(device, &mut SingleRank, params, x, residual, y_tc, frame)
+        Ok(())
     }
 
     /// Rotates queries and keys. `positions` is (tokens per sequence, position of each sequence's

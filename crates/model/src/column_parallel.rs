@@ -11,7 +11,9 @@ use crate::grads::Grads;
 use crate::linear::Linear;
 use crate::reduction_tree;
 use crate::scratch::Frame;
-use lockstep_tensor::device::{Device, Epilogue, OutputGradient, Result, View, ViewMut};
+use lockstep_tensor::device::{
+    Device, Epilogue, Norm, OutputGradient, Result, RowEpilogue, RowProduct, View, ViewMut,
+};
 use lockstep_tensor::gemm::Write;
 
 /// Local shards of a column-parallel layer, in order.
@@ -58,6 +60,23 @@ impl ColumnParallel {
     ) -> Result<()> {
         let (len, mut y) = (y.len() / self.shards.len(), Frame::over(y));
         self.shards.iter().try_for_each(|shard| shard.forward(device, params, x, y.take(len)))
+    }
+
+    /// Overwrites `y` for one row, normalised first where there is a norm, in one operation;
+    /// `false` where the device has none for it.
+    pub(crate) fn forward_row(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        norm: Option<Norm<'_>>,
+        x: View<'_>,
+        epilogue: RowEpilogue<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<bool> {
+        match &self.shards[..] {
+            [only] => forward_row(only, device, params, norm, x, epilogue, y),
+            _ => Ok(false),
+        }
     }
 
     /// Overwrites `before` with the outputs and `y` with GELU of them, shard after shard.
@@ -143,4 +162,21 @@ impl ColumnParallel {
         let num = reduction_tree::num_spare(self.shards.len(), self.fuses());
         num * num_rows * self.num_inputs()
     }
+}
+
+/// A layer's output for one row, in one operation; `false` where the device has none for it.
+pub(crate) fn forward_row(
+    linear: &Linear,
+    device: &dyn Device,
+    params: View<'_>,
+    norm: Option<Norm<'_>>,
+    x: View<'_>,
+    epilogue: RowEpilogue<'_>,
+    y: ViewMut<'_>,
+) -> Result<bool> {
+    if x.len() != linear.num_inputs || linear.bias.is_some() {
+        return Ok(false);
+    }
+    let product = RowProduct { norm, x, weight: linear.weight_io(params), epilogue };
+    device.row_product(linear.precision(), product, y)
 }

@@ -1,8 +1,10 @@
 //! Token-by-token generation of one sequence with a key-value cache.
 //!
 //! Each layer caches the keys and values of every position, so a new token costs one row of work
-//! instead of a whole forward pass. The kernels are those of training, and the result of a row does
-//! not depend on other rows, so the logits equal those of a full forward pass bit for bit.
+//! instead of a whole forward pass. On the CPU the kernels are those of training, and the result of
+//! a row does not depend on other rows, so the logits equal those of a full forward pass bit for
+//! bit. Accelerators have kernels of their own for one row: their logits equal those of another run
+//! that is fed the same tokens in the same calls.
 
 use crate::block::{BlockIo, DecodeContext};
 use crate::blueprint::Blueprint;
@@ -79,6 +81,18 @@ impl<'a> Decoder<'a> {
     where
         View<'p>: From<&'p P>,
     {
+        self.queue(params, tokens)?;
+        self.logits()
+    }
+
+    /// The first half of [`Self::feed`]: queues the work on the device, and does not wait for it.
+    ///
+    /// # Panics
+    /// As [`Self::feed`].
+    pub fn queue<'p, P>(&mut self, params: &'p [P], tokens: &[u32]) -> Result<()>
+    where
+        View<'p>: From<&'p P>,
+    {
         assert!((1..=self.max_tokens).contains(&tokens.len()), "1 to {} tokens", self.max_tokens);
         assert!(
             tokens.len() <= self.num_remaining(),
@@ -106,8 +120,13 @@ impl<'a> Decoder<'a> {
             block.decode(&mut ctx, params.into(), source, target, cache.view_mut())?;
             std::mem::swap(&mut input, &mut output);
         }
-        device.copy(self.logits_v.view(), ViewMut::of(&mut self.host_logits_v))?;
         self.num_positions += num_tokens;
+        Ok(())
+    }
+
+    /// The second half of [`Self::feed`]: waits for the logits after the last token.
+    pub fn logits(&mut self) -> Result<&[f32]> {
+        self.device.copy(self.logits_v.view(), ViewMut::of(&mut self.host_logits_v))?;
         Ok(&self.host_logits_v)
     }
 }

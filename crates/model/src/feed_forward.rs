@@ -16,7 +16,9 @@ use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::row_parallel::RowParallel;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
-use lockstep_tensor::device::{self, Device, Dtype, OutputGradient, Result, View, ViewMut};
+use lockstep_tensor::device::{
+    self, Device, Dtype, OutputGradient, Result, RowEpilogue, View, ViewMut,
+};
 use lockstep_tensor::gemm::Precision;
 
 /// The function between the two products.
@@ -381,11 +383,21 @@ impl FeedForward {
         let mut rebuilt = Frame::over(frame.take(self.saved_len(num_tokens).rebuilt));
         let FeedForwardSaved { mut hidden, stats, .. } =
             self.split(num_tokens, &mut frame, &mut rebuilt);
+        let residual = Some(x_tc);
+        if self.activation == Activation::SwiGlu {
+            let (mut inner, epilogue) = (frame.nested(), RowEpilogue::SwiGlu);
+            let mut active_tf = self.take_hidden(num_tokens, &mut inner);
+            let active = active_tf.reborrow();
+            if self.norm_linear.forward_row(device, params, x_tc, epilogue, active)? {
+                let (x, alone) = (active_tf.as_view(), &mut SingleRank);
+                return self.down.forward(device, alone, params, x, residual, y_tc, inner);
+            }
+        }
         let mut normed_tc = frame.nested().take_as(x_tc.dtype(), x_tc.len());
         self.norm_linear.norm.forward(device, params, x_tc, normed_tc.reborrow(), stats)?;
         let normed_tc = normed_tc.as_view();
         self.norm_linear.product.forward(device, params, normed_tc, hidden.reborrow())?;
-        let (hidden, residual) = (hidden.into_view(), Some(x_tc));
+        let hidden = hidden.into_view();
         self.contract(device, &mut SingleRank, params, hidden, residual, frame, y_tc)
     }
 

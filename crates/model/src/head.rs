@@ -22,7 +22,7 @@ use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::param::Param;
 use crate::reduction_tree;
 use crate::scratch::Frame;
-use lockstep_tensor::device::{Result, View, ViewMut};
+use lockstep_tensor::device::{Result, RowEpilogue, View, ViewMut};
 use lockstep_tensor::gemm::Write;
 use std::slice;
 
@@ -327,11 +327,15 @@ impl Block for Head {
         ctx: &mut DecodeContext<'_>,
         params: View<'_>,
         input_tc: View<'_>,
-        output: ViewMut<'_>,
+        mut output: ViewMut<'_>,
         _cache: ViewMut<'_>,
     ) -> Result<()> {
         let NormLinear { norm, product, .. } = &self.norm_linear;
         let last_c = input_tc.range(input_tc.len() - norm.width..input_tc.len());
+        let (device, none) = (ctx.device, RowEpilogue::None);
+        if self.norm_linear.forward_row(device, params, last_c, none, output.reborrow())? {
+            return Ok(());
+        }
         let mut frame = ctx.scratch.frame();
         let mut normed_c = frame.take_as(last_c.dtype(), norm.width);
         let stats = frame.take(norm.stats_len(1));

@@ -15,7 +15,8 @@
 //! - [`linear`], `norm`, `norm_linear`, `dropout`, `rope`: operations of a device on ranges of a
 //!   flat buffer.
 //! - [`problem`]: a classifier and three convex problems, with their optimum.
-//! - [`decode`]: token-by-token generation with a key-value cache.
+//! - [`decode`]: token-by-token generation with a key-value cache; [`sampling`]: choice of the next
+//!   token.
 //!
 //! # Example
 //! ```
@@ -81,6 +82,7 @@ pub mod problem;
 
 pub mod decode;
 pub mod init;
+pub mod sampling;
 
 pub use block::{
     Block, BlockIo, Context, DecodeContext, Flops, IGNORE, Microbatch, MicrobatchShape, Mode, Pass,

@@ -271,7 +271,7 @@ impl Linear {
     }
 
     /// The weight as an inputs x outputs matrix, for either layout.
-    fn weight_io<'a>(&self, params: View<'a>) -> Matrix<'a> {
+    pub(crate) fn weight_io<'a>(&self, params: View<'a>) -> Matrix<'a> {
         let weight = params.range(self.weight.clone());
         let weight = match self.layout {
             WeightLayout::OutIn => Matrix::new(weight, self.num_outputs, self.num_inputs).t(),

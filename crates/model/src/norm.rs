@@ -47,7 +47,7 @@ impl Norm {
     }
 
     /// Operand of a device's operations.
-    fn operand<'a>(&self, params: View<'a>) -> device::Norm<'a> {
+    pub(crate) fn operand<'a>(&self, params: View<'a>) -> device::Norm<'a> {
         let (weight, bias) = params.range(self.at.clone()).split_at(self.width);
         let bias = (self.kind == NormKind::Layer).then_some(bias);
         device::Norm { weight, bias, eps: self.eps }

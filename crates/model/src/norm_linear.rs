@@ -14,7 +14,9 @@ use crate::norm::Norm;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::device::{Device, Dtype, OutputGradient, Result, View, ViewMut, copy_rounded};
+use lockstep_tensor::device::{
+    Device, Dtype, OutputGradient, Result, RowEpilogue, View, ViewMut, copy_rounded,
+};
 use std::ops::Range;
 use std::slice;
 
@@ -117,6 +119,19 @@ impl NormLinear {
             &mut frame,
         )?;
         self.product.forward(*device, params, normed_tc, y)
+    }
+
+    /// Overwrites `y` for one row in one operation; `false` where the device has none for it.
+    pub(crate) fn forward_row(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        x_c: View<'_>,
+        epilogue: RowEpilogue<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<bool> {
+        let norm = Some(self.norm.operand(params));
+        self.product.forward_row(device, params, norm, x_c, epilogue, y)
     }
 
     /// All normalised rows, of which there are `num_rows`, in the given place, unless it is empty;

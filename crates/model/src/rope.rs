@@ -31,7 +31,8 @@ impl RopeAngles {
         device.rotate(self.angles(device)?, self.head_dim, rows, rotation)
     }
 
-    fn angles(&self, device: &dyn Device) -> Result<View<'_>> {
+    /// The angles, computed at the first call.
+    pub(crate) fn angles(&self, device: &dyn Device) -> Result<View<'_>> {
         if let Some(angles) = self.angles.get() {
             return Ok(angles.view());
         }

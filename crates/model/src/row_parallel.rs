@@ -7,6 +7,7 @@
 //! Inputs are stored shard after shard, as in [`crate::column_parallel`].
 
 use crate::collectives::TensorCollectives;
+use crate::column_parallel::forward_row;
 use crate::dropout::RowMask;
 use crate::formats::Formats;
 use crate::grads::Grads;
@@ -16,7 +17,7 @@ use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::device::{
-    Device, Epilogue, OutputGradient, Result, View, ViewMut, copy_rounded,
+    Device, Epilogue, OutputGradient, Result, RowEpilogue, View, ViewMut, copy_rounded,
 };
 use lockstep_tensor::gemm::Write;
 use std::ops::Range;
@@ -75,6 +76,11 @@ impl RowParallel {
     ) -> Result<()> {
         if let (Some(residual), [only], false) = (residual, &self.shards[..], self.is_summed()) {
             let bias = self.bias.as_ref();
+            let epilogue = RowEpilogue::Residual(residual);
+            if bias.is_none() && forward_row(only, device, params, None, x, epilogue, y.reborrow())?
+            {
+                return Ok(());
+            }
             let bias = bias.map(|at| params.range(at.clone()));
             let epilogue = Epilogue::Residual { bias, residual };
             return only.product_with(device, params, x, y, Write::Set, epilogue);

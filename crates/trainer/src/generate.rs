@@ -6,14 +6,16 @@
 use crate::operation_profile::Floor;
 use crate::pretrained::Pretrained;
 use crate::run_folder::load_tokenizer;
-use crate::sampling::{Sampler, Sampling};
 use crate::{RunFolder, TrainError, device};
 use lockstep_config::Recipe;
 use lockstep_data::Tokenizer;
+use lockstep_model::sampling::Sampler;
 use lockstep_model::{BlockIo, Blueprint, Decoder};
 use lockstep_parallel::from_recipe::blueprint_of;
 use lockstep_platform::World;
 use lockstep_tensor::device::{Compute, Dtype, DualBuffer, View};
+
+pub use lockstep_model::sampling::Sampling;
 
 /// A loaded model for generation.
 pub struct Generator {
@@ -96,15 +98,15 @@ impl Generator {
         Ok(views.collect::<lockstep_tensor::device::Result<_>>()?)
     }
 
-    /// Continues `prompt` by `num_tokens` tokens. `on_token` receives each token and returns
-    /// whether to continue. Returns all generated tokens.
+    /// Continues `prompt` by `num_tokens` tokens. `on_step` is called after each step and returns
+    /// whether to continue.
     pub fn generate(
         &self,
         prompt: &str,
         num_tokens: usize,
         sampling: Sampling,
-        mut on_token: impl FnMut(u32) -> bool,
-    ) -> Result<Vec<u32>, TrainError> {
+        mut on_step: impl FnMut(Step) -> bool,
+    ) -> Result<Generated, TrainError> {
         let mut text = Vec::new();
         self.tokenizer.encode(prompt, &mut text)?;
         if text.is_empty() {
@@ -128,14 +130,38 @@ impl Generator {
                 decoder.reset();
                 fed = text.len() - context.div_ceil(2).min(text.len());
             }
-            let logits = decoder.feed(&params, &text[fed..])?;
+            decoder.queue(&params, &text[fed..])?;
             fed = text.len();
+            let mut continues = on_step(Step::Queued);
+            let logits = decoder.logits()?;
+            continues &= on_step(Step::Computed);
             let token = sampler.draw(logits);
             text.push(token);
-            if !on_token(token) {
+            continues &= on_step(Step::Drawn(token));
+            if !continues {
                 break;
             }
         }
-        Ok(text.split_off(prompt_len))
+        Ok(Generated { tokens: text.split_off(prompt_len), prompt_len })
     }
+}
+
+/// Steps of every token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The work of the device is queued; on a CPU it is done.
+    Queued,
+    /// The logits are on the host.
+    Computed,
+    /// The token is drawn.
+    Drawn(u32),
+}
+
+/// Result of a generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generated {
+    /// All generated tokens.
+    pub tokens: Vec<u32>,
+    /// Tokens in front of them.
+    pub prompt_len: usize,
 }

@@ -19,7 +19,7 @@
 //! - `worker_state`: state that workers do not share, in checkpoints.
 //! - [`stragglers`]: speed of workers and straggler policies; [`emulation`]: emulated slow workers.
 //! - [`run_folder`]: files of a run; `artifacts`: final weights and state.
-//! - [`generate`]: text generation; [`sampling`]: choice of the next token.
+//! - [`generate`]: text generation.
 //! - [`text_evaluation`]: loss of a trained model on a text.
 //! - [`mod@compare`]: bitwise comparison of two runs; [`run_list`]: the runs of a folder;
 //!   [`failure_record`]: why a run failed.
@@ -91,7 +91,6 @@ pub mod convert;
 pub mod curvature;
 pub mod generate;
 pub mod run_list;
-pub mod sampling;
 pub mod text_evaluation;
 
 mod error;

@@ -6,9 +6,8 @@ use crate::output;
 use lockstep_config::DeviceChoice;
 use lockstep_data::Tokenizer;
 use lockstep_platform::World;
-use lockstep_trainer::generate::Generator;
+use lockstep_trainer::generate::{Generator, Sampling, Step};
 use lockstep_trainer::pretrained::Pretrained;
-use lockstep_trainer::sampling::Sampling;
 use lockstep_trainer::{RunFolder, TrainError};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -65,6 +64,13 @@ struct Report {
 #[derive(Serialize)]
 struct Decode {
     tokens_per_second: f64,
+    /// Seconds a token in which the host queues its work; the device may work meanwhile. On a CPU
+    /// this is all of the model.
+    queue_seconds: f64,
+    /// Seconds a token in which the host waits for the device; about none where the host is slower.
+    wait_seconds: f64,
+    /// Seconds a token of its draw from the logits.
+    sampling_seconds: f64,
     /// Weights and cache that a token reads.
     bytes_per_token: usize,
     /// Predicted: these bytes at the measured bandwidth of a copy on the accelerator.
@@ -77,22 +83,28 @@ impl Decode {
     /// Tokens of the prompt's pass and of the warm-up, which are not measured.
     const NUM_UNMEASURED: usize = 8;
 
-    /// Rates of `times`, at which each token was there; `None` for too few.
+    /// Rates of `times`, at which each token was queued, computed and drawn; `None` for too few.
     fn new(
         generator: &Generator,
-        times: &[f64],
+        times: &[[f64; 3]],
         prompt_len: usize,
         world: &World,
     ) -> Result<Option<Self>, Failure> {
         let measured = times.get(Self::NUM_UNMEASURED - 1..).unwrap_or_default();
-        let [first, .., last] = measured else { return Ok(None) };
-        let tokens_per_second = (measured.len() - 1) as f64 / (last - first);
+        let [[.., first], .., [.., last]] = measured else { return Ok(None) };
+        let num = (measured.len() - 1) as f64;
+        let tokens_per_second = num / (last - first);
+        let mean =
+            |seconds: fn(&[[f64; 3]]) -> f64| measured.windows(2).map(seconds).sum::<f64>() / num;
         let middle = prompt_len + times.len() - measured.len() / 2;
         let bytes_per_token = generator.bytes_per_token(middle);
         let bandwidth = generator.copy_bytes_per_second(world)?;
         let limit = bandwidth.map(|bandwidth| bandwidth / bytes_per_token as f64);
         Ok(Some(Self {
             tokens_per_second,
+            queue_seconds: mean(|pair| pair[1][0] - pair[0][2]),
+            wait_seconds: mean(|pair| pair[1][1] - pair[1][0]),
+            sampling_seconds: mean(|pair| pair[1][2] - pair[1][1]),
             bytes_per_token,
             bandwidth_tokens_per_second: limit,
             bandwidth_fraction: limit.map(|limit| tokens_per_second / limit),
@@ -118,23 +130,30 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let start = world.clock().now();
     let mut printed = if arguments.json { Ok(()) } else { output::text(&arguments.prompt) };
     let mut pending = TextStream::new(generator.tokenizer());
-    let mut times = Vec::new();
-    let tokens = generator.generate(&arguments.prompt, arguments.tokens, sampling, |token| {
-        times.push(world.clock().since(start).as_secs_f64());
-        if !arguments.json && printed.is_ok() {
-            printed = output::generated(&pending.push(token));
+    let (mut times, mut of_token) = (Vec::new(), [0.0; 3]);
+    let generated = generator.generate(&arguments.prompt, arguments.tokens, sampling, |step| {
+        let now = world.clock().since(start).as_secs_f64();
+        match step {
+            Step::Queued => of_token[0] = now,
+            Step::Computed => of_token[1] = now,
+            Step::Drawn(token) => {
+                of_token[2] = now;
+                times.push(of_token);
+                if !arguments.json && printed.is_ok() {
+                    printed = output::generated(&pending.push(token));
+                }
+            }
         }
         printed.is_ok()
     })?;
     printed?;
     let seconds = world.clock().since(start).as_secs_f64();
     if arguments.json {
-        let mut prompt = Vec::new();
-        generator.tokenizer().encode(&arguments.prompt, &mut prompt).map_err(TrainError::from)?;
+        let tokens = &generated.tokens;
         return output::json(&Report {
-            decode: Decode::new(&generator, &times, prompt.len(), world)?,
+            decode: Decode::new(&generator, &times, generated.prompt_len, world)?,
             prompt: arguments.prompt.clone(),
-            text: generator.tokenizer().decode(&tokens),
+            text: generator.tokenizer().decode(tokens),
             num_tokens: tokens.len(),
             seconds,
             tokens_per_second: tokens.len() as f64 / seconds,

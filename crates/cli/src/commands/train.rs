@@ -21,8 +21,7 @@ use lockstep_planner::traffic::Interconnect;
 use lockstep_platform::World;
 use lockstep_telemetry::Sink;
 use lockstep_telemetry::console::Sanitized;
-use lockstep_trainer::generate::Generator;
-use lockstep_trainer::sampling::Sampling;
+use lockstep_trainer::generate::{Generator, Sampling};
 use lockstep_trainer::{Options, RunFolder, Summary, Target, TrainError};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -403,7 +402,7 @@ fn sample(summary: &Summary, recipe: &Recipe, world: &World) -> Result<String, F
     let folder = RunFolder::finished(Path::new(&summary.run_dir), world)?;
     let generator = Generator::open(&folder, recipe, world)?;
     let sampling = Sampling { temperature: 0.7, top_k: 0, top_p: 0.95, seed: recipe.train.seed };
-    let tokens = generator.generate("\n", SAMPLE_TOKENS, sampling, |_| true)?;
+    let tokens = generator.generate("\n", SAMPLE_TOKENS, sampling, |_| true)?.tokens;
     Ok(render_sample(&generator.tokenizer().decode(&tokens)))
 }
 

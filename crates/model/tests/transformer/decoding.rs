@@ -1,8 +1,10 @@
 //! Decoding token by token gives the logits of a full forward pass.
 
 use super::tiny::{Batch, GPT2, LLAMA, LONG, Tiny, assert_same};
+use lockstep_config::Model;
 use lockstep_model::{Decoder, Mode, Recompute};
-use lockstep_tensor::{Cpu, Isa};
+use lockstep_tensor::device::{Buffer, Dtype, Memory, View};
+use lockstep_tensor::{Cpu, Isa, cuda};
 
 #[test]
 fn decoding_gives_the_logits_of_a_full_forward() {
@@ -23,6 +25,44 @@ fn decoding_gives_the_logits_of_a_full_forward() {
                     assert_same(logits, expected, &format!("{isa}, {chunks:?}, {model:?}"));
                 }
                 assert_eq!(decoder.num_remaining(), 0);
+            }
+        }
+    }
+}
+
+/// On a machine with CUDA: a GPU has kernels of its own for one row, so its logits are close to
+/// those of the CPU, and equal in two runs.
+#[test]
+fn a_gpu_decodes_to_about_the_logits_of_the_cpu() {
+    let Ok(gpu) = cuda::open(0) else { return };
+    let cpu = Cpu::single(Isa::detect());
+    // Rows that every kernel takes, over several splits of the cached positions.
+    let aligned = Model { width: 64, ffn: 96, vocab: 64, context: 200, ..LLAMA };
+    for model in [LLAMA, GPT2, LONG, aligned] {
+        let (tiny, batch) = (Tiny::new(&model), Batch::new(&model, 1));
+        let upload = |params: &Vec<f32>| -> Buffer {
+            let mut buffer = gpu.allocate(Dtype::F32, params.len()).unwrap();
+            gpu.copy(View::of(params), buffer.view_mut()).unwrap();
+            buffer
+        };
+        let params: Vec<Buffer> = tiny.params.iter().map(upload).collect();
+        let views: Vec<View<'_>> = params.iter().map(Buffer::view).collect();
+        // The angles of RoPE are in the memory of one device.
+        let other = Tiny::new(&model);
+        let mut expected = Decoder::new(&other.blueprint, &cpu, model.context).unwrap();
+        let mut runs =
+            [(); 2].map(|()| Decoder::new(&tiny.blueprint, &gpu, model.context).unwrap());
+        let mut rest = batch.inputs();
+        // A prompt, then token by token.
+        let mut num = 5;
+        while !rest.is_empty() {
+            let (tokens, after) = rest.split_at(num);
+            (rest, num) = (after, 1);
+            let expected = expected.feed(&other.params, tokens).unwrap();
+            let [first, second] = runs.each_mut().map(|run| run.feed(&views, tokens).unwrap());
+            assert_same(first, second, "two runs");
+            for (got, expected) in first.iter().zip(expected) {
+                assert!((got - expected).abs() < 1e-3, "{got} is not {expected} in {model:?}");
             }
         }
     }

@@ -6,6 +6,7 @@
 use super::Cuda;
 use super::attention_plans::{Addresses, GradientAddresses};
 use super::commands::KernelArg;
+use super::decode::MAX_COUNTED;
 use super::launch::launch;
 use super::programs::{Grid, Program, Source};
 use crate::attention::{Dropout, Heads, Shape};
@@ -27,18 +28,18 @@ const MMA_KEYS: usize = 64;
 const MMA_PADDING: usize = 8;
 /// Largest head dimension whose sums fit registers.
 const MMA_MAX_HEAD_DIM: usize = 128;
-/// Queries up to which decoding has a block per query.
+/// Queries up to which decoding has blocks of one query.
 const DECODE_QUERIES: usize = 8;
 /// Largest head dimension whose tiles fit shared memory.
-const MAX_HEAD_DIM: usize = 256;
+pub(super) const MAX_HEAD_DIM: usize = 256;
 
 /// `Shape` of the kernels.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct KernelShape {
-    tokens: u32,
-    heads: u32,
-    kv_heads: u32,
+pub(super) struct KernelShape {
+    pub(super) tokens: u32,
+    pub(super) heads: u32,
+    pub(super) kv_heads: u32,
 }
 
 // SAFETY: no padding.
@@ -158,26 +159,29 @@ impl Cuda {
         let lse = self.write(lse, Dtype::F32)?;
         let ([q, k, v], [q_stride, k_stride, v_stride]) = (addresses, strides);
         let (first, scale) = (first_query as u32, shape.scale());
-        if first_query > 0 && tokens <= DECODE_QUERIES {
-            let blocks = (tokens, heads, sequences);
-            let grid = Grid { blocks, threads: THREADS, shared_bytes: 0 };
-            return launch!(
-                self,
-                program,
-                "attention_decode",
-                grid,
-                q,
-                q_stride,
-                k,
-                k_stride,
-                v,
-                v_stride,
-                kernel_shape,
-                first,
-                scale,
-                out,
-                lse,
-            );
+        let queries = sequences * tokens;
+        if first_query > 0 && tokens <= DECODE_QUERIES && queries * heads <= MAX_COUNTED {
+            let (rows, sizes) = ((queries, first_query + tokens), (heads, head_dim));
+            return self.with_partials(rows, sizes, |partials, grid| {
+                launch!(
+                    self,
+                    Program { source: Source::AttentionDecode, ..program },
+                    "attention_queries",
+                    grid,
+                    q,
+                    q_stride,
+                    k,
+                    k_stride,
+                    v,
+                    v_stride,
+                    kernel_shape,
+                    first,
+                    scale,
+                    partials,
+                    out,
+                    lse,
+                )
+            });
         }
         let mask = KernelDropout::new(dropout);
         let blocks = (tokens.div_ceil(ROWS), heads, sequences);

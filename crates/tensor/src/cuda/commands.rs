@@ -3,7 +3,7 @@
 use super::Cuda;
 use super::attention_plans::AttentionCall;
 use super::cublas_lt::Call;
-use super::driver::{Copy2d, Driver, Handle};
+use super::driver::{Copy2d, Driver, Handle, LaunchAttribute, LaunchConfig};
 use crate::device::error::Result;
 use crate::device::profile::Operation;
 use std::ffi::{c_uint, c_void};
@@ -41,6 +41,8 @@ pub(super) struct Kernel {
     blocks: [c_uint; 3],
     threads: c_uint,
     shared_bytes: c_uint,
+    /// Whether it may start while the kernel ahead ends.
+    is_early: bool,
     /// Arguments, each from a whole number on, and where each starts.
     values: Vec<u64>,
     starts: [u16; MAX_ARGS],
@@ -89,10 +91,20 @@ impl Kernel {
             blocks: blocks.map(|count| count as c_uint),
             threads: threads as c_uint,
             shared_bytes: shared_bytes as c_uint,
+            is_early: false,
             values,
             starts,
             num_args: args.len(),
         }
+    }
+
+    /// The kernel, started while the one ahead ends.
+    ///
+    /// # Safety
+    /// The kernel must wait for the one ahead before it reads anything that one may write, and
+    /// before it writes.
+    pub(super) unsafe fn early(self) -> Self {
+        Self { is_early: true, ..self }
     }
 
     /// Queues the kernel; the context must be active.
@@ -114,6 +126,23 @@ impl Kernel {
             *arg = (&raw const self.values[usize::from(*start)]).cast_mut().cast();
         }
         let ([x, y, z], threads, shared) = (self.blocks, self.threads, self.shared_bytes);
+        if self.is_early {
+            let early = LaunchAttribute::EARLY;
+            let config = LaunchConfig {
+                blocks: self.blocks,
+                threads: [threads, 1, 1],
+                shared_bytes: shared,
+                stream,
+                attributes: &raw const early,
+                num_attributes: 1,
+            };
+            // SAFETY: the caller guarantees the arguments; the driver copies all of them.
+            let code = unsafe {
+                let args = args.as_mut_ptr();
+                (driver.launch_with)(&raw const config, function, args, null_mut())
+            };
+            return driver.check("cuLaunchKernelEx", code);
+        }
         // SAFETY: the caller guarantees the arguments; the driver copies them.
         let code = unsafe {
             let args = args.as_mut_ptr();

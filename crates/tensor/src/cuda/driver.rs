@@ -59,6 +59,9 @@ functions! {
             Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle,
             *mut *mut c_void, *mut *mut c_void,
         );
+        launch_with = c"cuLaunchKernelEx" (
+            *const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void,
+        );
         error_string = c"cuGetErrorString" (c_int, *mut *const c_char);
     }
 }
@@ -107,6 +110,32 @@ impl Copy2d {
             height: rows,
         }
     }
+}
+
+/// `CUlaunchConfig`: shape of a launch with attributes.
+#[repr(C)]
+pub(super) struct LaunchConfig {
+    pub(super) blocks: [c_uint; 3],
+    pub(super) threads: [c_uint; 3],
+    pub(super) shared_bytes: c_uint,
+    pub(super) stream: Handle,
+    pub(super) attributes: *const LaunchAttribute,
+    pub(super) num_attributes: c_uint,
+}
+
+/// `CUlaunchAttribute`: its number, and a union of 64 bytes that starts with a flag here.
+#[repr(C, align(8))]
+pub(super) struct LaunchAttribute {
+    id: c_uint,
+    padding: c_uint,
+    flag: c_int,
+    rest: [c_int; 15],
+}
+
+impl LaunchAttribute {
+    /// `PROGRAMMATIC_STREAM_SERIALIZATION`: the kernel may start while the one ahead ends, and
+    /// waits for it by itself.
+    pub(super) const EARLY: Self = Self { id: 6, padding: 0, flag: 1, rest: [0; 15] };
 }
 
 const OUT_OF_MEMORY: i32 = 2;

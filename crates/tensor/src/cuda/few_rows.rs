@@ -56,7 +56,7 @@ impl Cuda {
 }
 
 /// Elements of an operand in a type: its own, or those of its copy.
-fn in_type<'a>(operand: &Matrix<'a>, dtype: Dtype) -> Option<View<'a>> {
+pub(super) fn in_type<'a>(operand: &Matrix<'a>, dtype: Dtype) -> Option<View<'a>> {
     if operand.data.dtype() == dtype {
         return Some(operand.data);
     }

@@ -20,6 +20,22 @@ macro_rules! launch {
 }
 pub(super) use launch;
 
+/// As `launch!`, for a kernel that waits for the launch ahead by itself: from Hopper on, it may
+/// start while that one ends.
+macro_rules! launch_early {
+    ($cuda:expr, $program:expr, $name:expr, $grid:expr, $($arg:expr),* $(,)?) => {{
+        // SAFETY: as for `launch!`; the kernel waits before it reads what the launch ahead may
+        // write, and before it writes.
+        unsafe {
+            $cuda.launch_early($program, $name, $grid, &[$($crate::cuda::commands::arg(&$arg)),*])
+        }
+    }};
+}
+pub(super) use launch_early;
+
+/// Oldest architecture whose kernels can wait for the launch ahead by themselves.
+const MIN_EARLY_CAPABILITY: (i32, i32) = (9, 0);
+
 /// Threads of an elementwise kernel's block.
 const THREADS: usize = 256;
 /// Elements of a thread.
@@ -46,6 +62,28 @@ impl Cuda {
         let kernel = Command::Kernel(self.programs.kernel(program, name, grid, args)?);
         // SAFETY: the caller guarantees the arguments.
         unsafe { self.submit(kernel, || (Operation::Kernel(name, program.dtype), bytes)) }
+    }
+
+    /// Queues one kernel that may start while the one ahead ends.
+    ///
+    /// # Safety
+    /// As that of [`Self::launch`]; and the kernel must wait for the one ahead by itself.
+    pub(super) unsafe fn launch_early(
+        &self,
+        program: Program,
+        name: &'static str,
+        grid: Grid,
+        args: &[&[u8]],
+    ) -> Result<()> {
+        let (mut kernel, bytes) =
+            (self.programs.kernel(program, name, grid, args)?, self.recorder.take_bytes());
+        if self.capability >= MIN_EARLY_CAPABILITY {
+            // SAFETY: the caller guarantees it.
+            kernel = unsafe { kernel.early() };
+        }
+        let operation = || (Operation::Kernel(name, program.dtype), bytes);
+        // SAFETY: the caller guarantees the arguments.
+        unsafe { self.submit(Command::Kernel(kernel), operation) }
     }
 
     /// Sets bytes of this device.

@@ -14,8 +14,8 @@
 //! - `programs`: sources and machine code; `commands`, `replay`, `graph`: work of the stream as
 //!   values, sequences that repeat, and CUDA graphs of them; `staging`: pinned memory; `recorder`:
 //!   profiles.
-//! - `memory`, `products`, `few_rows`, `fp8`, `attention`, `layers`, `losses`, `flat`: the
-//!   operations.
+//! - `memory`, `products`, `few_rows`, `decode`, `fp8`, `attention`, `layers`, `losses`, `flat`:
+//!   the operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
 #![expect(clippy::cast_possible_wrap, reason = "C interfaces have signed counts")]
 
@@ -28,6 +28,7 @@ mod cublas_lt;
 mod cudnn;
 mod cudnn_attention;
 mod cudnn_graph;
+mod decode;
 mod driver;
 mod few_rows;
 mod flat;
@@ -79,8 +80,8 @@ pub struct Cuda {
     /// Attention by cuDNN, if it is installed and fits the device.
     attention_plans: Option<AttentionPlans>,
     /// Temporary memory of operations, which run one after another: partial sums and rounded
-    /// operands; a rounded bias; and the workspace of products.
-    scratch: [Mutex<Option<Scratch>>; 4],
+    /// operands; a rounded bias; the workspace of products; and states of attention while decoding.
+    scratch: [Mutex<Option<Scratch>>; 5],
     /// Pinned memory of copies from the host, and of those to it; allocated at the first copy.
     staging: [Mutex<Option<Staging>>; 2],
     /// Sequences of commands that repeat, the number of graphs that were queued, and why there are
@@ -167,7 +168,7 @@ pub fn open_with_cache(index: usize, cache: Arc<dyn KernelCache>) -> Result<Cuda
         name: device.name,
         capability: device.capability,
         num_multiprocessors: device.num_multiprocessors,
-        scratch: <[Mutex<_>; 4]>::default(),
+        scratch: <[Mutex<_>; 5]>::default(),
         staging: <[Mutex<_>; 2]>::default(),
         replay: Mutex::default(),
         num_launches: AtomicU64::new(0),

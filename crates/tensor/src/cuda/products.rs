@@ -14,7 +14,9 @@ use crate::device::error::{DeviceError, Result};
 use crate::device::flat::FlatBuffers;
 use crate::device::layers::Layers;
 use crate::device::linear::{LinearGradients, OutputGradient};
-use crate::device::operands::{Activation, Epilogue, HeadRows, Matrix, MatrixMut, check_rows};
+use crate::device::operands::{
+    Activation, Epilogue, HeadRows, Matrix, MatrixMut, RowProduct, check_rows,
+};
 use crate::device::products::{Products, multiply_both};
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::fp8::Role;
@@ -138,6 +140,28 @@ impl Products for Cuda {
         _scratch: ViewMut<'_>,
     ) -> Result<()> {
         self.attend(precision, shape, qkv, first_query, dropout, &out_thd, &lse_bht)
+    }
+
+    fn row_product(
+        &self,
+        precision: Precision,
+        product: RowProduct<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<bool> {
+        self.try_row_product(precision.unquantised(), &product, &y)
+    }
+
+    fn attend_token(
+        &self,
+        precision: Precision,
+        shape: Shape,
+        qkv: View<'_>,
+        angles: Option<View<'_>>,
+        cache: ViewMut<'_>,
+        position: usize,
+        out: ViewMut<'_>,
+    ) -> Result<bool> {
+        self.try_attend_token(precision, shape, qkv, angles, &cache, position, &out)
     }
 
     fn attention_backward(

@@ -19,6 +19,7 @@ const COMMON: &str = include_str!("kernels/common.cuh");
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     Attention,
+    AttentionDecode,
     AttentionMma,
     Columns,
     Convert,
@@ -35,6 +36,9 @@ impl Source {
     const fn text(self) -> (&'static str, &'static str) {
         match self {
             Self::Attention => ("attention.cu", include_str!("kernels/attention.cu")),
+            Self::AttentionDecode => {
+                ("attention_decode.cu", include_str!("kernels/attention_decode.cu"))
+            }
             Self::AttentionMma => ("attention_mma.cu", include_str!("kernels/attention_mma.cu")),
             Self::Columns => ("columns.cu", include_str!("kernels/columns.cu")),
             Self::Convert => ("convert.cu", include_str!("kernels/convert.cu")),

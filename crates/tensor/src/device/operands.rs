@@ -129,6 +129,30 @@ pub enum Epilogue<'a> {
     },
 }
 
+/// A product of one row with a weight, as in token-by-token generation.
+#[derive(Clone, Copy, Debug)]
+pub struct RowProduct<'a> {
+    /// Normalisation of the row before the product, if any; its output is rounded.
+    pub norm: Option<Norm<'a>>,
+    /// The row.
+    pub x: View<'a>,
+    /// As many rows as `x` has elements.
+    pub weight: Matrix<'a>,
+    /// Operation on the result.
+    pub epilogue: RowEpilogue<'a>,
+}
+
+/// Operation on the result of a product of one row.
+#[derive(Clone, Copy, Debug)]
+pub enum RowEpilogue<'a> {
+    /// None.
+    None,
+    /// Adds a row of the type of the result.
+    Residual(View<'a>),
+    /// SwiGLU of the result, a gate and then an up of one width, both rounded.
+    SwiGlu,
+}
+
 /// Rows of a larger buffer: row r starts at `r * stride`, its head h `h * head_dim` later.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadRows<'a> {

@@ -3,7 +3,7 @@
 use super::error::Result;
 use super::layers::Layers;
 use super::linear::{LinearGradients, OutputGradient};
-use super::operands::{Epilogue, HeadRows, Matrix, MatrixMut};
+use super::operands::{Epilogue, HeadRows, Matrix, MatrixMut, RowProduct};
 use super::view::{View, ViewMut};
 use crate::attention::{Dropout, Shape};
 use crate::fp8::Role;
@@ -64,6 +64,41 @@ pub trait Products: Layers {
         lse_bht: ViewMut<'_>,
         scratch: ViewMut<'_>,
     ) -> Result<()>;
+
+    /// Sets `y` to a product of one row; `false`, and nothing is done, where the device has no such
+    /// operation for these operands.
+    ///
+    /// The weight and the parameters of the norm may be read before the operation queued ahead of
+    /// this one is done: it must not have written them.
+    fn row_product(
+        &self,
+        _precision: Precision,
+        _product: RowProduct<'_>,
+        _y: ViewMut<'_>,
+    ) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Attends from one new token of one sequence; `false`, and nothing is done, where the device
+    /// has no such operation for these operands.
+    ///
+    /// `qkv` is the row of the token. Its query and key are rotated by the RoPE angles of
+    /// `position`, if there are any. Row `position` of the cache is set to its key heads and its
+    /// value heads; `out` is set to the attention to all positions up to it. Earlier rows of the
+    /// cache may be read before the operation queued ahead of this one is done: it must not have
+    /// written them.
+    fn attend_token(
+        &self,
+        _precision: Precision,
+        _shape: Shape,
+        _qkv: View<'_>,
+        _angles: Option<View<'_>>,
+        _cache: ViewMut<'_>,
+        _position: usize,
+        _out: ViewMut<'_>,
+    ) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Sets `dqkv` (rows of query, key and value heads) to the gradients of a forward pass with
     /// `first_query` zero.

@@ -226,6 +226,17 @@ __device__ __forceinline__ float block_max(float x, float* shared) {
     return block_reduce(x, larger_of, -INFINITY_F, shared);
 }
 
+// Kernels that may start while the launch ahead of them ends (programmatic dependent launch, from
+// Hopper on): waits until all its writes are visible, and lets the next launch start. What a kernel
+// reads before must have been written earlier than by the launch ahead; that launch has passed its
+// own wait, so all launches before it are done.
+__device__ __forceinline__ void wait_for_launch_ahead() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // Two-byte results do not need the last bits of a function: the instructions of the special
 // function unit have at least 21.
 #define IS_SHORT (sizeof(T) == 2)
