@@ -74,7 +74,8 @@ impl<T: Vector<()>> Divide<'_, T> {
 fn run<S: Copy, T: Vector<S>>(s: S, job: &Job<'_>) {
     match job.reduction {
         Reduction::Sum | Reduction::Mean => run_as::<S, T, Add>(s, Add, job),
-        other => run_as::<S, T, Selected>(s, Selected(other), job),
+        // Maxima and minima are of few elements: one loop for any number of ranks will do.
+        other => blockwise::<S, T, Selected>(s, Selected(other), job),
     }
 }
 
@@ -232,7 +233,9 @@ fn by_groups<S: Copy, T: Vector<S>, R: ReductionKind, const B: usize>(
             }
         }
         if let Some(by) = job.divide_by {
-            levels[0] = levels[0].map(|sum| T::divide_all(s, sum, by));
+            for sum in &mut levels[0] {
+                *sum = T::divide_all(s, *sum, by);
+            }
         }
         for target in job.targets {
             let (target, _) = target.cast().part(range.clone()).as_chunks();

@@ -44,8 +44,10 @@ impl TokenizerFile {
         if let Some(dropout) = value["model"]["dropout"].as_f64().filter(|&p| p > 0.0) {
             return Err(TokenizerError::Random { path, dropout });
         }
-        let mut tokenizer =
-            Tokenizer::from_bytes(&json).map_err(|error| invalid(one_line(&error)))?;
+        // `from_bytes` is generic: it would compile the readers of all tokenizers a second time.
+        let text = std::str::from_utf8(&json).map_err(|error| invalid(one_line(&error)))?;
+        let mut tokenizer: Tokenizer =
+            text.parse().map_err(|error: tokenizers::Error| invalid(one_line(&error)))?;
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| invalid(one_line(&error)))?;
         // Ids may have gaps; the model needs a row for the largest one.

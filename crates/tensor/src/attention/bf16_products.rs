@@ -45,7 +45,8 @@ impl<S: Simd> Products<S> for Bf16Products<'_, S> {
     fn pack_keys(&mut self, s: S, head_dim: usize, rows: Rows<'_>, num: usize, out: &mut [f32]) {
         prefetch(s, head_dim, rows, num);
         let rows = Mat::strided(rows.data, num, head_dim, rows.stride);
-        s.call(Pack { lines: rows, side: Side::Left, out: &mut out[..operand_len(head_dim)] });
+        let out = &mut out[..operand_len(head_dim)];
+        pack::lines(s, rows, (0, num), (0, head_dim), Side::Left, out);
     }
 
     #[inline(always)]
@@ -62,7 +63,7 @@ impl<S: Simd> Products<S> for Bf16Products<'_, S> {
         let rows = Mat::strided(rows.data, end - start, head_dim, rows.stride);
         let out = &mut out[..operand_len(head_dim)];
         if start == 0 {
-            s.call(Pack { lines: rows, side: Side::Right, out });
+            pack::lines(s, rows, (0, end), (0, head_dim), Side::Right, out);
         } else {
             // Decoding: the queries are some columns in the middle of the tile.
             let mut columns = Columns([[0.0; TILE]; STEP]);
@@ -88,7 +89,12 @@ impl<S: Simd> Products<S> for Bf16Products<'_, S> {
     fn pack_addends(&mut self, s: S, head_dim: usize, rows: Rows<'_>, num: usize, out: &mut [f32]) {
         prefetch(s, head_dim, rows, num);
         let lines = Mat::strided(rows.data, num, head_dim, rows.stride).t();
-        s.call(PackAddends { lines, out: &mut out[..head_dim.div_ceil(LINES) * TILE_PANEL] });
+        let (panels, _) = out.as_chunks_mut::<TILE_PANEL>();
+        for (i, panel) in panels[..head_dim.div_ceil(LINES)].iter_mut().enumerate() {
+            let at = (i * LINES, LINES.min(head_dim - i * LINES));
+            // Zeros up to the last step.
+            pack::lines(s, lines, at, (0, num), Side::Right, &mut panel[..panel_len(num)]);
+        }
     }
 
     #[inline(always)]
@@ -141,41 +147,6 @@ impl<S: Simd> Products<S> for Bf16Products<'_, S> {
 /// Some columns of a tile.
 #[repr(align(64))]
 struct Columns([[f32; TILE]; STEP]);
-
-/// Packs all lines of a matrix into the panels of a tile.
-struct Pack<'a> {
-    lines: Mat<'a>,
-    side: Side,
-    out: &'a mut [f32],
-}
-
-impl Kernel for Pack<'_> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Mat { rows, cols, .. } = self.lines;
-        pack::lines(s, self.lines, (0, rows), (0, cols), self.side, self.out);
-    }
-}
-
-/// Packs rows of a tile as the products of right panels, with zeros up to the last step.
-struct PackAddends<'a> {
-    lines: Mat<'a>,
-    out: &'a mut [f32],
-}
-
-impl Kernel for PackAddends<'_> {
-    type Out = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Mat { rows: num_lines, cols: num, .. } = self.lines;
-        let per_panel = panel_len(num);
-        for (i, panel) in self.out.chunks_exact_mut(TILE_PANEL).enumerate() {
-            let at = (i * LINES, LINES.min(num_lines - i * LINES));
-            pack::lines(s, self.lines, at, (0, num), Side::Right, &mut panel[..per_panel]);
-        }
-    }
-}
 
 /// Kernel of [`Products::dot`]. Writes whole blocks of 32 by 32.
 struct Dot<'a, S> {

@@ -9,7 +9,7 @@
 use super::{LINES, STEP, STEP_LEN, TILE, TILE_LEN, panel_len};
 use crate::gemm::Mat;
 use crate::gemm::elements::{Element, of_any_type};
-use crate::simd::{Simd, VECTOR_LEN};
+use crate::simd::{Kernel, Simd, VECTOR_LEN};
 
 /// Steps by which a contiguous line is prefetched.
 const AHEAD: usize = 4;
@@ -27,6 +27,9 @@ pub(crate) enum Side {
 
 /// Packs lines `first..first + num` and products `p..p + k` of `x`, a matrix of lines by products,
 /// into the panels of `panels`; missing lines and products become zero.
+///
+/// All callers share one function per instruction set: its code, for three types of elements and
+/// every layout, is large.
 #[inline(always)]
 pub(crate) fn lines<S: Simd>(
     s: S,
@@ -36,30 +39,50 @@ pub(crate) fn lines<S: Simd>(
     side: Side,
     panels: &mut [f32],
 ) {
-    let (lines, products) = (x.row_stride, x.col_stride);
-    let per_panel = panel_len(k);
-    debug_assert!(num <= panels.len() / per_panel * LINES);
-    of_any_type!(x.data, data => {
-        let data = &data[first * lines + p * products..];
-        // Steps outside, panels inside: interleaved lines are read in long runs.
-        for step in 0..per_panel / STEP_LEN {
-            let k = (step * STEP, STEP.min(k - step * STEP));
-            let is_full = k.1 == STEP && num == panels.len() / per_panel * LINES;
-            if lines == 1 && products > 1 && is_full {
-                let data = (&data[k.0 * products..], products);
-                interleaved(s, data, (step, per_panel), side, panels);
-                continue;
-            }
-            for (i, panel) in panels.chunks_exact_mut(per_panel).enumerate() {
-                let (tiles, _) = panel[step * STEP_LEN..].as_chunks_mut::<TILE_LEN>();
-                for (tile, out) in tiles[..2].iter_mut().enumerate() {
-                    let first = i * LINES + tile * TILE;
-                    let lines = Lines { data, first, strides: (lines, products), k };
-                    lines.pack(s, num.saturating_sub(first).min(TILE), side, out);
+    s.call(Pack { x, lines: (first, num), products: (p, k), side, panels });
+}
+
+/// Kernel of [`lines`].
+struct Pack<'a> {
+    x: Mat<'a>,
+    /// First line, and number of lines.
+    lines: (usize, usize),
+    /// First product, and number of products.
+    products: (usize, usize),
+    side: Side,
+    panels: &'a mut [f32],
+}
+
+impl Kernel for Pack<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { x, lines: (first, num), products: (p, k), side, panels } = self;
+        let (lines, products) = (x.row_stride, x.col_stride);
+        let per_panel = panel_len(k);
+        debug_assert!(num <= panels.len() / per_panel * LINES);
+        of_any_type!(x.data, data => {
+            let data = &data[first * lines + p * products..];
+            // Steps outside, panels inside: interleaved lines are read in long runs.
+            for step in 0..per_panel / STEP_LEN {
+                let k = (step * STEP, STEP.min(k - step * STEP));
+                let is_full = k.1 == STEP && num == panels.len() / per_panel * LINES;
+                if lines == 1 && products > 1 && is_full {
+                    let data = (&data[k.0 * products..], products);
+                    interleaved(s, data, (step, per_panel), side, panels);
+                    continue;
+                }
+                for (i, panel) in panels.chunks_exact_mut(per_panel).enumerate() {
+                    let (tiles, _) = panel[step * STEP_LEN..].as_chunks_mut::<TILE_LEN>();
+                    for (tile, out) in tiles[..2].iter_mut().enumerate() {
+                        let first = i * LINES + tile * TILE;
+                        let lines = Lines { data, first, strides: (lines, products), k };
+                        lines.pack(s, num.saturating_sub(first).min(TILE), side, out);
+                    }
                 }
             }
-        }
-    });
+        });
+    }
 }
 
 /// Packs one whole step of panels whose lines are complete and interleaved, `stride` from product
