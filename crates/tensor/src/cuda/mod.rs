@@ -1,7 +1,7 @@
 //! The CUDA device: libraries loaded at run time, products by cuBLASLt, own kernels by NVRTC.
 //!
 //! Nothing is linked: [`open`] loads the libraries and returns an error where one is absent. All
-//! work of a device goes to one stream. Kernels are CUDA C++ in `kernels/`, compiled for the device
+//! work of a device goes to one stream, and copies beside it to two more. Kernels are CUDA C++ in `kernels/`, compiled for the device
 //! at their first use and kept in a [`KernelCache`]. Two runs on one kind of device give equal
 //! bits: every sum has a fixed order, and no kernel adds floats by atomics. Additions, conversions,
 //! rotations, dropout, optimizer steps, embeddings and sums of squares in `f32` also have the bits
@@ -12,8 +12,8 @@
 //!   pointers; `algorithms`: the list of chosen products; `cudnn_graph`, `cudnn_attention`,
 //!   `attention_plans`: attention by cuDNN, where it is installed.
 //! - `programs`: sources and machine code; `commands`, `replay`, `graph`: work of the stream as
-//!   values, sequences that repeat, and CUDA graphs of them; `staging`: pinned memory; `recorder`:
-//!   profiles.
+//!   values, sequences that repeat, and CUDA graphs of them; `streams`, `staging`: copies beside the
+//!   work, and those that the host waits for; `recorder`: profiles.
 //! - `memory`, `products`, `few_rows`, `fp8`, `attention`, `layers`, `losses`, `flat`: the
 //!   operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
@@ -43,6 +43,7 @@ mod programs;
 mod recorder;
 pub(crate) mod replay;
 mod staging;
+mod streams;
 
 use crate::attention::Shape;
 use crate::device::error::{DeviceError, Result};
@@ -51,7 +52,7 @@ use crate::gemm::Precision;
 use attention_plans::AttentionPlans;
 use commands::Command;
 use cublas_lt::CublasLt;
-use driver::{Context, Description, DeviceMemory, Driver};
+use driver::{Context, CudaEvent, Description, DeviceMemory, Driver};
 use graph::Graph;
 use nvrtc::Nvrtc;
 use programs::Programs;
@@ -82,6 +83,8 @@ pub struct Cuda {
     scratch: [Mutex<Option<Scratch>>; 4],
     /// Pinned memory of copies from the host, and of those to it; allocated at the first copy.
     staging: [Mutex<Option<Staging>>; 2],
+    /// Event by which one stream waits for another.
+    stream_order: Mutex<CudaEvent>,
     /// Sequences of commands that repeat, the number of graphs that were queued, and why there are
     /// none any more.
     replay: Mutex<Replay<Command, Graph>>,
@@ -168,6 +171,7 @@ pub fn open_with_cache(index: usize, cache: Arc<dyn KernelCache>) -> Result<Cuda
         num_multiprocessors: device.num_multiprocessors,
         scratch: <[Mutex<_>; 4]>::default(),
         staging: <[Mutex<_>; 2]>::default(),
+        stream_order: Mutex::new(CudaEvent::new(&context, CudaEvent::WITHOUT_TIME)?),
         replay: Mutex::default(),
         num_launches: AtomicU64::new(0),
         warning: Mutex::default(),

@@ -1,6 +1,7 @@
 //! The seam under the blocks of a model: coarse operations on views of a device's memory.
 //!
-//! A [`Device`] runs operations in the order in which they are called (one stream). A call returns
+//! A [`Device`] runs operations in the order in which they are called (one stream), except for
+//! copies that are queued beside them ([`Memory::copy_async`]). A call returns
 //! when its work is queued; it waits only where the host needs a number: in [`Memory::copy`] to
 //! host memory, [`FlatBuffers::first_non_finite`] and [`Memory::synchronize`]. The CPU runs every
 //! operation at once, by the kernels of this crate and with their bits.
@@ -41,7 +42,7 @@ pub use flat::FlatBuffers;
 pub use kernel_cache::{KernelCache, NoCache};
 pub use layers::Layers;
 pub use losses::{Losses, Targets};
-pub use memory::{Event, Memory, MemoryInfo};
+pub use memory::{Event, Memory, MemoryInfo, NUM_COPY_STREAMS};
 pub use open::{Choice, kernel_class, open_accelerator};
 pub use operands::{
     Activation, Epilogue, HeadRows, Matrix, MatrixMut, Momentum, Norm, Rates, Rule,

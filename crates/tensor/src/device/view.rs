@@ -87,6 +87,8 @@ elements!(f32 => F32, bf16 => Bf16, f16 => F16, f64 => F64, u32 => U32, u64 => U
 pub(crate) enum Place {
     /// Memory of the process.
     Host,
+    /// Memory of the process that a device transfers beside its work, and nothing else uses.
+    Pinned,
     /// Memory of a CUDA device.
     Cuda(usize),
 }
@@ -312,6 +314,7 @@ fn check_slice<T: Element>(dtype: Dtype, place: Place) -> Result<()> {
     let reason = match (dtype == T::DTYPE, place) {
         (true, Place::Host) => return Ok(()),
         (false, Place::Host) => format!("needs {}, has {dtype}", T::DTYPE),
+        (_, Place::Pinned) => "the memory is that of copies beside the work".to_owned(),
         (_, Place::Cuda(_)) => "the memory is on a CUDA device".to_owned(),
     };
     Err(DeviceError::Unsupported { operation: "host operand", reason })

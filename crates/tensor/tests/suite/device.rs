@@ -4,6 +4,7 @@
 
 mod algorithms;
 mod attention;
+mod copies;
 mod dual_buffer;
 mod flat;
 mod fp8;
