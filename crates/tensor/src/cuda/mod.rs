@@ -1,11 +1,11 @@
 //! The CUDA device: libraries loaded at run time, products by cuBLASLt, own kernels by NVRTC.
 //!
 //! Nothing is linked: [`open`] loads the libraries and returns an error where one is absent. All
-//! work of a device goes to one stream, and copies beside it to two more. Kernels are CUDA C++ in `kernels/`, compiled for the device
-//! at their first use and kept in a [`KernelCache`]. Two runs on one kind of device give equal
-//! bits: every sum has a fixed order, and no kernel adds floats by atomics. Additions, conversions,
-//! rotations, dropout, optimizer steps, embeddings and sums of squares in `f32` also have the bits
-//! of the CPU.
+//! work of a device goes to one stream, and copies beside it to two more. Kernels are CUDA C++ in
+//! `kernels/`, compiled for the device at their first use and kept in a [`KernelCache`]. Two runs
+//! on one kind of device give equal bits: every sum has a fixed order, and no kernel adds floats by
+//! atomics. Additions, conversions, rotations, dropout, optimizer steps, embeddings and sums of
+//! squares in `f32` also have the bits of the CPU.
 //!
 //! # Layout
 //! - `library`, `driver`, `nvrtc`, `cublas_lt`, `cudnn`: the libraries, as tables of function

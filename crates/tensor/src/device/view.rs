@@ -365,7 +365,7 @@ pub(crate) trait Allocation: Send + Sync {
 }
 
 /// Elements in host memory.
-pub(crate) struct HostMemory(pub(crate) Vec<u64>);
+struct HostMemory(Vec<u64>);
 
 impl Allocation for HostMemory {
     fn address(&mut self) -> *mut u8 {
@@ -392,6 +392,12 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
+    /// Zeros in memory of the process.
+    pub fn on_host(dtype: Dtype, len: usize) -> Self {
+        let memory = HostMemory(vec![0; (len * dtype.size()).div_ceil(8)]);
+        Self::new(Box::new(memory), dtype, len)
+    }
+
     /// Wraps memory of at least `len` elements.
     pub(crate) fn new(mut memory: Box<dyn Allocation>, dtype: Dtype, len: usize) -> Self {
         let (address, place) = (memory.address(), memory.place());
