@@ -5,9 +5,9 @@
 //! layers and the inputs of three, in a ring. The copies of a layer go by the copy stream of its
 //! parity, so that they need not wait for those of its neighbours. Forward, the pass through a
 //! layer overwrites the tensors of the layer two before, and waits for the copies of that one
-//! alone. Backward, the values of a layer come back during the pass through the layer after it.
-//! The copies of a section ([`crate::pipeline`]) end with it, which lets a device repeat the
-//! section as a whole.
+//! alone. Backward, the values of a layer come back during the pass through the layer after it. The
+//! copies of a section ([`crate::pipeline`]) end with it, which lets a device repeat the section as
+//! a whole.
 
 use super::{Accelerator, SavedBuffers, larger};
 use lockstep_model::SavedLen;

@@ -251,13 +251,13 @@ fn offloaded_activations_give_the_same_bits() {
             overlap: true,
             ..Layout::even(NUM_LEAVES, 2, zero)
         });
-        let kinds = [
+        let schedules = [
             (Kind::GPipe, (2, 1)),
             (Kind::OneFOneB, (2, 1)),
             (Kind::Interleaved, (2, 2)),
             (Kind::ZeroBubble, (2, 1)),
         ];
-        let pipelines = kinds.into_iter().enumerate().flat_map(|(turn, (kind, shape))| {
+        let pipelines = schedules.into_iter().enumerate().flat_map(|(turn, (kind, shape))| {
             let all = pipelines(&task, kind, &[shape]).into_iter().take(2);
             all.map(move |layout| Layout { recompute: RECOMPUTE[turn], ..layout })
         });

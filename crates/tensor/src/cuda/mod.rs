@@ -12,8 +12,8 @@
 //!   pointers; `algorithms`: the list of chosen products; `cudnn_graph`, `cudnn_attention`,
 //!   `attention_plans`: attention by cuDNN, where it is installed.
 //! - `programs`: sources and machine code; `commands`, `replay`, `graph`: work of the stream as
-//!   values, sequences that repeat, and CUDA graphs of them; `streams`, `staging`: copies beside the
-//!   work, and those that the host waits for; `recorder`: profiles.
+//!   values, sequences that repeat, and CUDA graphs of them; `streams`, `staging`: copies beside
+//!   the work, and those that the host waits for; `recorder`: profiles.
 //! - `memory`, `products`, `few_rows`, `fp8`, `attention`, `layers`, `losses`, `flat`: the
 //!   operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]

@@ -47,8 +47,8 @@ pub trait Memory: Send + Sync {
     /// Copies all elements; either side may be in host memory.
     fn copy(&self, from: View<'_>, to: ViewMut<'_>) -> Result<()>;
 
-    /// Allocates host memory for [`Self::copy_async`], which alone reads and writes it. Its elements
-    /// are undefined until a copy sets them.
+    /// Allocates host memory for [`Self::copy_async`], which alone reads and writes it. Its
+    /// elements are undefined until a copy sets them.
     fn allocate_pinned(&self, dtype: Dtype, len: usize) -> Result<Buffer> {
         self.allocate(dtype, len)
     }

@@ -3,9 +3,7 @@
 
 use super::{Case, bits, cases};
 use crate::common::numbers;
-use lockstep_tensor::device::{
-    Buffer, DeviceError, Dtype, FlatBuffers, Memory, NUM_COPY_STREAMS, Result,
-};
+use lockstep_tensor::device::{Buffer, DeviceError, Dtype, NUM_COPY_STREAMS, Result};
 
 /// Long enough that a copy still runs when the next operations start.
 const LEN: usize = 1 << 20;
@@ -49,7 +47,7 @@ impl Layers {
     fn backward(&mut self, case: Case) -> Result<()> {
         let Self { ring, pinned, sum, .. } = self;
         case.device.fill(sum.view_mut(), 0.0)?;
-        let mut fetch = |layer: usize, ring: &mut [Buffer]| {
+        let fetch = |layer: usize, ring: &mut [Buffer]| {
             let at = layer % NUM_COPY_STREAMS;
             case.device.copy_async(at, pinned[layer].view(), ring[at].view_mut())
         };
