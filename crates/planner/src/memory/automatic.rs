@@ -309,15 +309,16 @@ mod tests {
 
     fn offloading(width: usize, recompute: &str, offload: &str) -> Recipe {
         let sets = [
-            "model.heads=8".to_owned(),
+            "model.heads=16".to_owned(),
             format!("model.width={width}"),
             format!("offload.activations={offload}"),
             "run.device=cuda".to_owned(),
             "precision.compute=bf16".to_owned(),
         ];
         let own = ["train.batch=48", "numerics.invariant_up_to=4", "run.workers=1"];
-        let auto = ["train.microbatch=auto".to_owned(), format!("parallel.recompute={recompute}")];
-        let sets = own.map(str::to_owned).into_iter().chain(auto).chain(sets).collect();
+        let own = own.into_iter().chain(["train.microbatch=12"]).map(str::to_owned);
+        let recompute = format!("parallel.recompute={recompute}");
+        let sets = own.chain([recompute]).chain(sets).collect();
         let preset = Some("bible-small".to_owned());
         resolve(&Sources { sets, preset, ..Sources::default() }).expect("a sound recipe")
     }
@@ -328,29 +329,33 @@ mod tests {
 
     /// The copies of a wide layer's input end before its products, those of a narrow one do not.
     #[test]
-    fn offload_is_chosen_where_it_is_faster_than_what_fits_without_it() {
-        let choose = |recipe, room| choose(recipe, room).expect("it fits");
+    fn offload_takes_time_where_the_work_beside_it_is_short() {
         for (width, is_hidden) in [(64, false), (4096, true)] {
-            let auto = offloading(width, "auto", "auto");
-            let unknown = accelerator(Bytes(0));
-            let largest = (12, Recompute::None, OffloadActivations::None);
-            assert_eq!(settings(&choose(auto.clone(), unknown).0), largest);
-            // As much as a whole leaf takes with full recomputation and offload.
-            let mut smaller = offloading(width, "full", "host");
-            (smaller.train.microbatch_size, smaller.train.microbatch_is_auto) = (12, false);
-            let room = accelerator(most_needed(&smaller, unknown));
-            let (found, choice) = choose(auto, room);
-            let settings = settings(&found);
-            let expected = (12, Recompute::Full, OffloadActivations::Host);
-            assert_eq!(settings == expected, is_hidden, "{width}: {settings:?}");
-            let choice = choice.expect("it is automatic");
-            assert!(choice.needed <= room.memory);
-            assert_eq!(choice.settings.offload, Some(settings.2));
-            let text = choice.settings.to_string();
-            assert!(text.ends_with(&format!(" and offload.activations = {}", settings.2)));
+            let [on_device, on_host] = ["none", "host"].map(|place| {
+                let recipe = offloading(width, "full", place);
+                [true, false].map(|is_accelerator| relative_time(&recipe, is_accelerator))
+            });
+            assert_eq!(on_host[0] <= on_device[0], is_hidden, "{width}: {on_host:?}");
+            assert!(on_host[1] <= on_device[1], "a CPU has no copies beside its work");
         }
+    }
+
+    #[test]
+    fn offload_is_chosen_where_nothing_fits_without_it() {
+        let auto = offloading(4096, "auto", "auto");
+        let unknown = accelerator(Bytes(0));
+        let (found, _) = choose(auto.clone(), unknown).expect("it fits");
+        let enough = (12, Recompute::None, OffloadActivations::None);
+        assert_eq!(settings(&found), enough, "nothing leaves without need");
+        let tight = accelerator(most_needed(&offloading(4096, "full", "host"), unknown));
+        let (found, choice) = choose(auto, tight).expect("it fits");
+        assert_eq!(settings(&found), (12, Recompute::Full, OffloadActivations::Host));
+        let choice = choice.expect("it is automatic");
+        assert_eq!((choice.needed, choice.usable), (tight.memory, tight.memory));
+        let text = "parallel.recompute = full and offload.activations = host";
+        assert_eq!(choice.settings.to_string(), text);
         // In host memory nothing is gained.
-        let on_cpu = choose(offloading(64, "auto", "auto"), room(Bytes(0))).0;
+        let (on_cpu, _) = choose(offloading(64, "auto", "auto"), room(Bytes(0))).expect("it fits");
         assert_eq!(on_cpu.offload.activations, OffloadActivations::None);
     }
 
