@@ -461,6 +461,7 @@ impl Activations {
 }
 
 /// Buffer of a stream: one of the micro-batch's own, or one of the ring.
+#[derive(Clone, Copy)]
 enum Place {
     Own(usize),
     Ring(usize),
