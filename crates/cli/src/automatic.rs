@@ -1,4 +1,5 @@
-//! Settings that memory decides: `train.microbatch = "auto"` and `parallel.recompute = "auto"`.
+//! Settings that memory decides: `auto` of `train.microbatch`, `parallel.recompute` and
+//! `offload.activations`.
 //!
 //! The command that was typed chooses once and passes the result to its workers in the environment:
 //! a worker that starts later sees less free memory. Ranks of another launcher choose by
@@ -9,14 +10,15 @@ use crate::prediction::{on_accelerator, room};
 use crate::workers::{WorkerEnv, is_worker};
 use lockstep_cluster::role::has_launcher;
 use lockstep_config::units::Bytes;
-use lockstep_config::{Recipe, Recompute};
+use lockstep_config::{OffloadActivations, Recipe, Recompute};
 use lockstep_planner::memory::{self, Choice, MemoryBudget, Process};
 use lockstep_planner::scenario::DEFAULT_RESERVE;
 use lockstep_platform::World;
 use lockstep_trainer::device::{Accelerator, accelerator};
 use std::fmt;
 
-/// Environment variable with the micro-batch size and the recomputation that the launcher chose.
+/// Environment variable with the micro-batch size, the recomputation and the place of activations
+/// that the launcher chose.
 const CHOSEN: &str = "LOCKSTEP_AUTOMATIC_SETTINGS";
 
 /// Memory of a process before it has a model. A constant, so that all ranks choose alike.
@@ -64,7 +66,7 @@ pub(crate) fn choose(
     purpose: Purpose<'_>,
     world: &World,
 ) -> Result<(Recipe, Option<AutomaticSettings>), Failure> {
-    if !recipe.train.microbatch_is_auto && !recipe.parallel.recompute_is_auto {
+    if !memory::is_automatic(&recipe) {
         // Opening an accelerator to ask for its memory takes a moment.
         return Ok((recipe, None));
     }
@@ -112,19 +114,23 @@ fn usable(memory: Bytes, free: Bytes) -> Bytes {
 
 /// Environment that passes automatic settings to workers.
 pub(crate) fn to_env(recipe: &Recipe) -> WorkerEnv {
-    let settings = format!("{} {}", recipe.train.microbatch_size, recipe.parallel.recompute);
-    vec![(CHOSEN, settings)]
+    let Recipe { train, parallel, offload, .. } = recipe;
+    let chosen = (train.microbatch_size, parallel.recompute, offload.activations);
+    vec![(CHOSEN, format!("{} {} {}", chosen.0, chosen.1, chosen.2))]
 }
 
 /// The recipe with the settings of the launcher that started this process.
 fn from_launcher(recipe: &Recipe, world: &World) -> Option<Recipe> {
     let passed = world.host().env(CHOSEN).filter(|_| has_launcher(world))?;
-    let (microbatch, recompute) = passed.split_once(' ')?;
+    let (microbatch, rest) = passed.split_once(' ')?;
+    let (recompute, place) = rest.split_once(' ')?;
     let mut chosen = recipe.clone();
     (chosen.train.microbatch_size, chosen.train.microbatch_is_auto) =
         (microbatch.parse().ok()?, false);
     (chosen.parallel.recompute, chosen.parallel.recompute_is_auto) =
         (Recompute::from_name(recompute)?, false);
+    (chosen.offload.activations, chosen.offload.activations_is_auto) =
+        (OffloadActivations::from_name(place)?, false);
     Some(chosen)
 }
 
@@ -144,7 +150,11 @@ mod tests {
 
     #[test]
     fn the_line_has_the_forecast_the_memory_and_the_next_choice() {
-        let of = |size| Settings { microbatch: Some(size), recompute: Some(Recompute::None) };
+        let of = |size| Settings {
+            microbatch: Some(size),
+            recompute: Some(Recompute::None),
+            offload: None,
+        };
         let faster = Some((of(16), Bytes(150 << 30)));
         let choice =
             Choice { settings: of(8), needed: Bytes(80 << 30), usable: Bytes(94 << 30), faster };

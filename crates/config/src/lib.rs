@@ -94,9 +94,9 @@ pub use topics::{
     Documents, Dtype, Elastic, EmbeddingRows, Emulate, EmulatedLink, EpochEnd, Family, Federated,
     FederatedMethod, FederatedServer, Gossip, GraphName, Group, Interval, IsaChoice, Isolation,
     LateGradients, LinkConditions, LossScale, LossScaling, LrScaling, LrSchedule, Milestone, Model,
-    Numerics, Offload, OffloadState, Optim, OptimName, Order, Outer, Parallel, Partition,
-    PipelineSchedule, Placement, Precision, Problem, Recipe, Recompute, Reduction, RowSharding,
-    Run, Server, SlowWorker, Source, StaleGradients, StalenessRule, StalenessWeight,
+    Numerics, Offload, OffloadActivations, OffloadState, Optim, OptimName, Order, Outer, Parallel,
+    Partition, PipelineSchedule, Placement, Precision, Problem, Recipe, Recompute, Reduction,
+    RowSharding, Run, Server, SlowWorker, Source, StaleGradients, StalenessRule, StalenessWeight,
     StragglerPolicy, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice,
     ValidationSource, WireDtype, matches_pattern,
 };

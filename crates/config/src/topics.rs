@@ -52,7 +52,7 @@ pub use federated::{Federated, FederatedMethod, FederatedServer};
 pub use gossip::{Gossip, GraphName};
 pub use model::Model;
 pub use numerics::Numerics;
-pub use offload::{Offload, OffloadState};
+pub use offload::{Offload, OffloadActivations, OffloadState};
 pub use optim::{DecayShape, LrScaling, LrSchedule, Milestone, Optim, OptimName};
 pub use parallel::{Parallel, Partition, PipelineSchedule};
 pub use parameter_groups::{Group, matches_pattern};

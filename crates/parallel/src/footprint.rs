@@ -26,7 +26,7 @@ pub struct Footprint {
     pub gradients: usize,
     /// Optimizer state; with offload, only the part resident in memory.
     pub optimizer: usize,
-    /// Activations of micro-batches in flight, and the gradient of the stream.
+    /// Activations of micro-batches in flight, offloaded ones too, and the gradient of the stream.
     pub activations: usize,
     /// Short-lived buffers: scratch, buckets and activations in flight.
     pub buffers: usize,
@@ -82,13 +82,14 @@ impl Footprint {
     }
 
     /// The part of [`Self::plan`] that is in host memory even where an accelerator runs the blocks:
-    /// messages between stages, and gradients as they are exchanged.
+    /// messages between stages, offloaded activations, and gradients as they are exchanged.
     pub fn plan_on_host(blueprint: &Blueprint, plan: &ReplicaPlan, worker: usize) -> usize {
         let (device, worker, buckets) = of_rank(blueprint, plan, worker);
         let trained = TrainableParams::new(blueprint, &buckets, &plan.phases, plan.phase);
         let sizes = plan.sizes(blueprint, worker);
         let (_, messages) = PipelineRank::planned_len(&plan.stages, device, &sizes);
-        messages + GradientBuffers::plan(plan, &trained.grads, worker).exchanged
+        let offloaded = PipelineRank::planned_offload_len(&plan.stages, device, &sizes);
+        messages + offloaded + GradientBuffers::plan(plan, &trained.grads, worker).exchanged
     }
 
     /// Total number of elements.

@@ -112,6 +112,7 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         overlap: recipe.parallel.overlap,
         wire: recipe.precision.wire,
         offload: recipe.offload.state == config::OffloadState::File,
+        offload_activations: recipe.offload.activations == config::OffloadActivations::Host,
         phase: phases.at(step),
         phases,
         delay: recipe.sync.gradient_delay,

@@ -158,7 +158,7 @@ pub use leaves::{LeafTree, Leaves, Subtree};
 pub use local_sgd::params_of_fragment;
 pub use loss_scaling::{ScaledGradients, UnscaledGradients};
 pub use measurements::{ConsensusDistance, Drift, Measurements, Topology};
-pub use microbatch::{Activations, Store};
+pub use microbatch::{ActivationPlan, Activations, Store};
 pub use recompute::RecomputePlan;
 pub use replica::Replica;
 pub use replica_plan::ReplicaPlan;

@@ -8,6 +8,8 @@
 //! A block's gradients depend only on the micro-batch and the parameters; a [`Store`] decides where
 //! they are added.
 
+mod offload;
+
 use crate::recompute::RecomputePlan;
 use lockstep_comm::CommError;
 use lockstep_model::{
@@ -16,6 +18,7 @@ use lockstep_model::{
 use lockstep_schedule::step::{Program, TaskId};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::device::{Device, Dtype, DualBuffer, Result as DeviceResult, View};
+use offload::{HostCopy, OffloadLen, OffloadRing, RingLen};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -51,6 +54,15 @@ pub trait Store {
     fn communicate(&mut self, cpu: &Cpu, program: &Program, task: TaskId) -> Result<(), CommError>;
 }
 
+/// Recomputation and offload of what blocks save.
+#[derive(Clone, Copy, Debug)]
+pub struct ActivationPlan {
+    /// Recomputation.
+    pub recompute: RecomputePlan,
+    /// Whether the values of layers are kept in host memory between the passes.
+    pub offload: bool,
+}
+
 /// Activations of a micro-batch between forward and backward through a range of blocks; evaluation
 /// uses them too.
 #[derive(Debug)]
@@ -62,10 +74,12 @@ pub struct Activations {
     rows: usize,
     dtype: Dtype,
     /// Stream i is the input of the i-th block; the last is the output of the last block. Streams
-    /// that are tokens or the loss are empty.
+    /// that are tokens or the loss are empty, and so are those that are offloaded.
     streams: Vec<DualBuffer>,
-    /// Saved tensors of each block.
+    /// Saved tensors of each block; empty where they are offloaded.
     saved: Vec<SavedBuffers>,
+    /// Offloaded values of each block, if any.
+    offloaded: Vec<Option<HostCopy>>,
 }
 
 /// Deferred weight gradients (zero-bubble pipelines, Qi et al. 2024): what each block's
@@ -84,9 +98,15 @@ pub enum BackwardPass<'a> {
     WeightGrad(&'a mut DeferredWeightGrads),
 }
 
-/// Saved tensors of the current block that it does not keep, shared by all micro-batches of a rank.
+/// Saved tensors that a micro-batch does not keep on the device, shared by all micro-batches of a
+/// rank.
 #[derive(Debug)]
-pub struct SharedBuffers(SavedBuffers);
+pub struct SharedBuffers {
+    /// Those that the current block recomputes.
+    recomputed: SavedBuffers,
+    /// Those that are on their way to the host or back.
+    ring: OffloadRing,
+}
 
 #[derive(Debug)]
 struct SavedBuffers {
@@ -105,18 +125,24 @@ impl SavedBuffers {
     }
 }
 
+/// The larger of two lengths in each part.
+fn larger(one: SavedLen, other: SavedLen) -> SavedLen {
+    SavedLen { kept: one.kept.max(other.kept), rebuilt: one.rebuilt.max(other.rebuilt) }
+}
+
 /// Lengths of [`Activations`], and of the [`SharedBuffers`] they need.
 struct Lengths {
     streams: Vec<usize>,
     saved: Vec<SavedLen>,
-    shared: SavedLen,
+    offloaded: Vec<Option<OffloadLen>>,
+    recomputed: SavedLen,
 }
 
 impl Lengths {
     fn new(
         blueprint: &Blueprint,
         shape: MicrobatchShape,
-        recompute: RecomputePlan,
+        plan: ActivationPlan,
         run: Range<usize>,
     ) -> Self {
         let blocks = &blueprint.blocks[run.clone()];
@@ -124,20 +150,39 @@ impl Lengths {
         let mut streams: Vec<_> =
             blocks.iter().map(|block| len(block.io().input_width())).collect();
         streams.push(blocks.last().map_or(0, |last| len(last.io().output_width())));
-        let mut shared = SavedLen::default();
-        let mut saved = Vec::new();
-        for (index, block) in run.zip(blocks) {
+        let mut recomputed = SavedLen::default();
+        let (mut saved, mut offloaded) = (Vec::new(), Vec::new());
+        for (at, (index, block)) in run.zip(blocks).enumerate() {
             let all = block.saved_len(shape);
-            let own = match recompute.of_block(index, &**block) {
+            let own = match plan.recompute.of_block(index, &**block) {
                 Recompute::None => all,
                 Recompute::Selective => SavedLen { kept: all.kept, rebuilt: 0 },
                 Recompute::Full => SavedLen::default(),
             };
-            shared.kept = shared.kept.max(all.kept - own.kept);
-            shared.rebuilt = shared.rebuilt.max(all.rebuilt - own.rebuilt);
-            saved.push(own);
+            recomputed.kept = recomputed.kept.max(all.kept - own.kept);
+            recomputed.rebuilt = recomputed.rebuilt.max(all.rebuilt - own.rebuilt);
+            if plan.offload && block.io().is_layer() {
+                // Links and copies between stages use the first stream.
+                let stream = if at > 0 { std::mem::take(&mut streams[at]) } else { 0 };
+                saved.push(SavedLen::default());
+                offloaded.push(Some(OffloadLen { stream, saved: own }));
+            } else {
+                saved.push(own);
+                offloaded.push(None);
+            }
         }
-        Self { streams, saved, shared }
+        Self { streams, saved, offloaded, recomputed }
+    }
+
+    /// Elements of a micro-batch in the memory of the blocks' device.
+    fn on_device(&self) -> usize {
+        let saved: usize = self.saved.iter().map(|len| len.kept + len.rebuilt).sum();
+        saved + self.streams.iter().sum::<usize>()
+    }
+
+    /// Offloaded elements of a micro-batch.
+    fn on_host(&self) -> usize {
+        self.offloaded.iter().flatten().map(|len| len.total()).sum()
     }
 }
 
@@ -147,41 +192,54 @@ impl SharedBuffers {
         accelerator: Accelerator<'_>,
         blueprint: &Blueprint,
         shape: MicrobatchShape,
-        recompute: RecomputePlan,
+        plan: ActivationPlan,
         runs: &[Range<usize>],
     ) -> DeviceResult<Self> {
-        let len = Self::planned(blueprint, shape, recompute, runs);
-        SavedBuffers::new(accelerator, len).map(Self)
+        let (recomputed, ring) = Self::planned(blueprint, shape, plan, runs);
+        let recomputed = SavedBuffers::new(accelerator, recomputed)?;
+        Ok(Self { recomputed, ring: OffloadRing::new(accelerator, ring)? })
     }
 
     /// Number of elements that [`Self::new`] would allocate.
     pub fn planned_len(
         blueprint: &Blueprint,
         shape: MicrobatchShape,
-        recompute: RecomputePlan,
+        plan: ActivationPlan,
         runs: &[Range<usize>],
     ) -> usize {
-        let SavedLen { kept, rebuilt } = Self::planned(blueprint, shape, recompute, runs);
-        kept + rebuilt
+        let (SavedLen { kept, rebuilt }, ring) = Self::planned(blueprint, shape, plan, runs);
+        kept + rebuilt + ring.total()
     }
 
     fn planned(
         blueprint: &Blueprint,
         shape: MicrobatchShape,
-        recompute: RecomputePlan,
+        plan: ActivationPlan,
         runs: &[Range<usize>],
-    ) -> SavedLen {
-        let of_run =
-            |run: &Range<usize>| Lengths::new(blueprint, shape, recompute, run.clone()).shared;
-        runs.iter().map(of_run).fold(SavedLen::default(), |most, len| SavedLen {
-            kept: most.kept.max(len.kept),
-            rebuilt: most.rebuilt.max(len.rebuilt),
-        })
+    ) -> (SavedLen, RingLen) {
+        let mut most = (SavedLen::default(), RingLen::default());
+        for run in runs {
+            let of_run = Lengths::new(blueprint, shape, plan, run.clone());
+            let ring = RingLen::new(&of_run.offloaded);
+            most = (larger(most.0, of_run.recomputed), most.1.max(ring));
+        }
+        most
+    }
+
+    /// Begins consecutive passes of a micro-batch, whose first block in the order of the model is
+    /// `first`.
+    pub fn begin_section(&mut self, first: usize) {
+        self.ring.begin_section(first);
+    }
+
+    /// Ends them: what is offloaded has left or arrived.
+    pub fn finish_section(&mut self, device: &dyn Device) -> DeviceResult<()> {
+        self.ring.finish_section(device)
     }
 
     /// Number of elements held.
     pub fn num_elements(&self) -> usize {
-        self.0.len()
+        self.recomputed.len() + self.ring.len()
     }
 }
 
@@ -214,32 +272,35 @@ impl Activations {
         accelerator: Accelerator<'_>,
         blueprint: &Blueprint,
         shape: MicrobatchShape,
-        recompute: RecomputePlan,
+        plan: ActivationPlan,
         run: Range<usize>,
     ) -> DeviceResult<Self> {
-        let lengths = Lengths::new(blueprint, shape, recompute, run.clone());
+        let lengths = Lengths::new(blueprint, shape, plan, run.clone());
         let streams = lengths.streams.into_iter().map(|len| DualBuffer::zeros(accelerator, len));
         let saved = lengths.saved.into_iter().map(|len| SavedBuffers::new(accelerator, len));
+        let host_copy = |len: Option<_>| len.map(|len| HostCopy::new(accelerator, len)).transpose();
+        let offloaded = lengths.offloaded.into_iter().map(host_copy);
         Ok(Self {
-            recompute,
+            recompute: plan.recompute,
             first: run.start,
             rows: blueprint.stream_rows(shape),
             dtype: blueprint.activations,
             streams: streams.collect::<DeviceResult<_>>()?,
             saved: saved.collect::<DeviceResult<_>>()?,
+            offloaded: offloaded.collect::<DeviceResult<_>>()?,
         })
     }
 
-    /// Number of elements that [`Self::new`] would allocate.
+    /// Numbers of elements that [`Self::new`] would allocate: where blocks compute, and for
+    /// offload.
     pub fn planned_len(
         blueprint: &Blueprint,
         shape: MicrobatchShape,
-        recompute: RecomputePlan,
+        plan: ActivationPlan,
         run: Range<usize>,
-    ) -> usize {
-        let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, recompute, run);
-        let saved: usize = saved.iter().map(|len| len.kept + len.rebuilt).sum();
-        saved + streams.iter().sum::<usize>()
+    ) -> [usize; 2] {
+        let lengths = Lengths::new(blueprint, shape, plan, run);
+        [lengths.on_device(), lengths.on_host()]
     }
 
     /// Number of elements of each block alone: its input and its saved tensors, without the shared
@@ -250,7 +311,8 @@ impl Activations {
         recompute: RecomputePlan,
     ) -> Vec<usize> {
         let all = 0..blueprint.blocks.len();
-        let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, recompute, all);
+        let plan = ActivationPlan { recompute, offload: false };
+        let Lengths { streams, saved, .. } = Lengths::new(blueprint, shape, plan, all);
         streams.iter().zip(&saved).map(|(input, own)| input + own.kept + own.rebuilt).collect()
     }
 
@@ -276,11 +338,38 @@ impl Activations {
         block: &dyn Block,
         shape: MicrobatchShape,
         shared: &'a mut SharedBuffers,
-    ) -> DeviceResult<(&'a mut [DualBuffer], Saved<'a>, Recompute)> {
+    ) -> DeviceResult<([&'a mut DualBuffer; 2], Saved<'a>, Recompute)> {
         let at = index - self.first;
         let policy = self.recompute.of_block(index, block);
-        let saved = saved_of(&mut self.saved[at], &mut shared.0, policy, block.saved_len(shape))?;
-        Ok((&mut self.streams[at..at + 2], saved, policy))
+        let SharedBuffers { recomputed, ring } = shared;
+        let place_of = |more: usize| {
+            let offloaded = self.offloaded.get(at + more).and_then(Option::as_ref);
+            if offloaded.is_some_and(HostCopy::has_stream) {
+                Place::Ring(ring.place_of_stream(index + more))
+            } else {
+                Place::Own(at + more)
+            }
+        };
+        let places = [place_of(0), place_of(1)];
+        let (ring_streams, ring_saved) = ring.buffers(index);
+        let own = match ring_saved {
+            Some(in_ring) if self.offloaded[at].is_some() => in_ring,
+            _ => &mut self.saved[at],
+        };
+        let saved = saved_of(own, recomputed, policy, block.saved_len(shape))?;
+        Ok((two_streams(&mut self.streams, ring_streams, places), saved, policy))
+    }
+
+    /// Brings back what the passes through a block, backward, need of the host.
+    fn load(
+        &self,
+        index: usize,
+        device: &dyn Device,
+        shared: &mut SharedBuffers,
+    ) -> DeviceResult<()> {
+        let at = index - self.first;
+        let of = |at: usize| self.offloaded[at].as_ref();
+        shared.ring.load(device, index, [at.checked_sub(1).and_then(of), of(at)])
     }
 
     /// Runs the micro-batch forward through a block. If the context's collectives have failed, here
@@ -294,11 +383,19 @@ impl Activations {
         shared: &mut SharedBuffers,
     ) -> DeviceResult<()> {
         let (rows, dtype, io) = (self.rows, self.dtype, block.io());
+        let at = index - self.first;
+        if self.offloaded[at].is_some() {
+            shared.ring.reclaim(ctx.device, index)?;
+        }
         let (streams, saved, _) = self.of_block(index, block, ctx.microbatch.shape, shared)?;
-        let [input, output] = streams else { unreachable!("a block has two streams") };
+        let [input, output] = streams;
         let input = input.view()?.cast(dtype).range(0..rows * io.input_width());
         let output = output.view_mut()?.cast(dtype).range(0..rows * io.output_width());
-        block.forward(ctx, params, input, output, saved)
+        block.forward(ctx, params, input, output, saved)?;
+        match &mut self.offloaded[at] {
+            Some(to) if ctx.mode != Mode::Evaluate => shared.ring.store(ctx.device, index, to),
+            _ => Ok(()),
+        }
     }
 
     /// Recomputes what the forward pass through a block did not keep.
@@ -311,6 +408,7 @@ impl Activations {
         shared: &mut SharedBuffers,
     ) -> DeviceResult<()> {
         let (rows, dtype) = (self.rows, self.dtype);
+        self.load(index, ctx.device, shared)?;
         let (streams, saved, policy) = self.of_block(index, block, ctx.microbatch.shape, shared)?;
         let input = streams[0].view()?.cast(dtype).range(0..rows * block.io().input_width());
         block.recompute(ctx, params, input, saved, policy)
@@ -332,6 +430,7 @@ impl Activations {
         assert_ne!(ctx.mode, Mode::Evaluate, "evaluation has no backward");
         let grads = if block.sets_gradients() { grads } else { grads.zeroed(ctx.device)? };
         let (at, rows, dtype) = (index - self.first, self.rows, self.dtype);
+        self.load(index, ctx.device, shared)?;
         let (streams, saved, _) = self.of_block(index, block, ctx.microbatch.shape, shared)?;
         let input = streams[0].view()?.cast(dtype).range(0..rows * block.io().input_width());
         let d_stream = d_stream.view_mut()?.cast(dtype).range(0..rows * block.io().max_width());
@@ -356,8 +455,30 @@ impl Activations {
     /// Number of elements held.
     pub fn num_elements(&self) -> usize {
         let saved: usize = self.saved.iter().map(SavedBuffers::len).sum();
-        saved + self.streams.iter().map(DualBuffer::len).sum::<usize>()
+        let offloaded: usize = self.offloaded.iter().flatten().map(HostCopy::len).sum();
+        saved + offloaded + self.streams.iter().map(DualBuffer::len).sum::<usize>()
     }
+}
+
+/// Buffer of a stream: one of the micro-batch's own, or one of the ring.
+#[derive(Clone, Copy)]
+enum Place {
+    Own(usize),
+    Ring(usize),
+}
+
+fn two_streams<'a>(
+    own: &'a mut [DualBuffer],
+    ring: &'a mut [DualBuffer],
+    places: [Place; 2],
+) -> [&'a mut DualBuffer; 2] {
+    let two = match places {
+        [Place::Own(input), Place::Own(output)] => own.get_disjoint_mut([input, output]),
+        [Place::Ring(input), Place::Ring(output)] => ring.get_disjoint_mut([input, output]),
+        [Place::Own(input), Place::Ring(output)] => return [&mut own[input], &mut ring[output]],
+        [Place::Ring(input), Place::Own(output)] => return [&mut ring[input], &mut own[output]],
+    };
+    two.expect("a block has two streams")
 }
 
 /// A block's saved tensors: its own where it keeps them, shared where it recomputes.

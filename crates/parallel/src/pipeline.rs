@@ -11,8 +11,9 @@
 
 mod section;
 
-use crate::microbatch::{Accelerator, Activations, DeferredWeightGrads, SharedBuffers, Store};
-use crate::recompute::RecomputePlan;
+use crate::microbatch::{
+    Accelerator, ActivationPlan, Activations, DeferredWeightGrads, SharedBuffers, Store,
+};
 use crate::stage_link::{Direction, Link, StageMessage};
 use crate::stages::Stages;
 use crate::tensor_parallel::TensorParallel;
@@ -81,8 +82,8 @@ pub struct Sizes<'a> {
     pub blueprint: &'a Blueprint,
     /// Shape of every micro-batch.
     pub microbatch: MicrobatchShape,
-    /// Activation recomputation.
-    pub recompute: RecomputePlan,
+    /// Activation recomputation and offload.
+    pub activations: ActivationPlan,
     /// Micro-batches of a step.
     pub num_microbatches: usize,
 }
@@ -118,14 +119,14 @@ impl PipelineRank {
         accelerator: Accelerator<'_>,
     ) -> DeviceResult<Self> {
         let runs = stages.runs_of(device, sizes.blueprint.blocks.len());
-        let Sizes { blueprint, microbatch, recompute, .. } = *sizes;
+        let Sizes { blueprint, microbatch, activations, .. } = *sizes;
         let mut own = Self {
             slots: Vec::new(),
             deferred: Vec::new(),
             kept: Vec::new(),
             most_live: Vec::new(),
             executed: Vec::new(),
-            shared: SharedBuffers::new(accelerator, blueprint, microbatch, recompute, &runs)?,
+            shared: SharedBuffers::new(accelerator, blueprint, microbatch, activations, &runs)?,
             d_stream: DualBuffer::zeros(accelerator, sizes.d_stream_len(&runs))?,
             tokens: TokenStage::new(accelerator, microbatch)?,
             accelerator: accelerator.cloned(),
@@ -140,7 +141,7 @@ impl PipelineRank {
 
     /// Changes the number of micro-batches.
     pub fn renew(&mut self, sizes: &Sizes<'_>) -> DeviceResult<()> {
-        let Sizes { blueprint, microbatch, recompute, num_microbatches } = *sizes;
+        let Sizes { blueprint, microbatch, activations, num_microbatches } = *sizes;
         let pipeline = self.stages.pipeline(num_microbatches);
         let (live, deferred_weight_grads) =
             (pipeline.live(self.index), pipeline.deferred_weight_grads(self.index));
@@ -164,7 +165,7 @@ impl PipelineRank {
             .zip(live.into_iter().zip(deferred_weight_grads))
         {
             let on = self.accelerator.as_ref();
-            let slot = |_| Activations::new(on, blueprint, microbatch, recompute, run.clone());
+            let slot = |_| Activations::new(on, blueprint, microbatch, activations, run.clone());
             let deferred = |_| DeferredWeightGrads::new(on, blueprint, microbatch, run.clone());
             self.slots.push((0..live).map(slot).collect::<DeviceResult<_>>()?);
             let deferred = (0..deferred_weight_grads).map(deferred).collect::<DeviceResult<_>>()?;
@@ -186,16 +187,34 @@ impl PipelineRank {
     pub fn planned_len(stages: &Stages, device: usize, sizes: &Sizes<'_>) -> (usize, usize) {
         let runs = stages.runs_of(device, sizes.blueprint.blocks.len());
         let pipeline = stages.pipeline(sizes.num_microbatches);
-        let Sizes { blueprint, microbatch, recompute, .. } = *sizes;
-        let alive = pipeline.live(device).into_iter().zip(pipeline.deferred_weight_grads(device));
-        let slots = runs.iter().zip(alive).map(|(run, (live, deferred_weight_grads))| {
-            live * Activations::planned_len(blueprint, microbatch, recompute, run.clone())
-                + deferred_weight_grads
-                    * DeferredWeightGrads::planned_len(blueprint, microbatch, run.clone())
+        let Sizes { blueprint, microbatch, activations, .. } = *sizes;
+        let [slots, offloaded] = Self::planned_slots(stages, device, sizes);
+        let deferred = pipeline.deferred_weight_grads(device).into_iter().zip(&runs);
+        let deferred = deferred.map(|(num, run)| {
+            num * DeferredWeightGrads::planned_len(blueprint, microbatch, run.clone())
         });
-        let shared = SharedBuffers::planned_len(blueprint, microbatch, recompute, &runs);
-        let activations = slots.sum::<usize>() + shared + sizes.d_stream_len(&runs);
+        let shared = SharedBuffers::planned_len(blueprint, microbatch, activations, &runs);
+        let kept = slots + offloaded + deferred.sum::<usize>();
+        let activations = kept + shared + sizes.d_stream_len(&runs);
         (activations, Link::planned_len(stages.num_devices(), sizes.message_len()))
+    }
+
+    /// The part of the activations of [`Self::planned_len`] that is offloaded.
+    pub fn planned_offload_len(stages: &Stages, device: usize, sizes: &Sizes<'_>) -> usize {
+        let [_, offloaded] = Self::planned_slots(stages, device, sizes);
+        offloaded
+    }
+
+    /// Elements of all live micro-batches: where blocks compute, and offloaded.
+    fn planned_slots(stages: &Stages, device: usize, sizes: &Sizes<'_>) -> [usize; 2] {
+        let Sizes { blueprint, microbatch, activations, num_microbatches } = *sizes;
+        let live = stages.pipeline(num_microbatches).live(device);
+        let mut all = [0; 2];
+        for (run, live) in stages.runs_of(device, blueprint.blocks.len()).into_iter().zip(live) {
+            let each = Activations::planned_len(blueprint, microbatch, activations, run);
+            all = [0, 1].map(|part| all[part] + live * each[part]);
+        }
+        all
     }
 
     /// Numbers of elements held: for activations, and for messages.

@@ -3,6 +3,7 @@
 use crate::buckets::Buckets;
 use crate::leaf_assignment::LeafAssignment;
 use crate::leaves::Leaves;
+use crate::microbatch::ActivationPlan;
 use crate::pipeline::Sizes;
 use crate::recompute::RecomputePlan;
 use crate::sparse_embedding::SparseEmbedding;
@@ -39,6 +40,8 @@ pub struct ReplicaPlan {
     pub wire: WireDtype,
     /// Whether optimizer state is offloaded to a file.
     pub offload: bool,
+    /// Whether activations of layers are offloaded to host memory.
+    pub offload_activations: bool,
     /// Freezing schedule of the parameters.
     pub phases: Phases,
     /// Current phase of the freezing schedule.
@@ -62,6 +65,7 @@ impl ReplicaPlan {
             overlap: false,
             wire: WireDtype::F32,
             offload: false,
+            offload_activations: false,
             phases: Phases::default(),
             phase: 0,
             delay: 0,
@@ -112,8 +116,10 @@ impl ReplicaPlan {
 
     /// Sizes of a pipeline rank's memory, for this data-parallel rank.
     pub fn sizes<'a>(&self, blueprint: &'a Blueprint, part: usize) -> Sizes<'a> {
-        let (microbatch, recompute) = (self.microbatch, self.recompute);
-        Sizes { blueprint, microbatch, recompute, num_microbatches: self.num_microbatches(part) }
+        let activations =
+            ActivationPlan { recompute: self.recompute, offload: self.offload_activations };
+        let (microbatch, num_microbatches) = (self.microbatch, self.num_microbatches(part));
+        Sizes { blueprint, microbatch, activations, num_microbatches }
     }
 
     /// Whether every rank holds and steps the whole model.

@@ -312,6 +312,8 @@ pub(crate) const SYNONYMS: &[Synonym] = &[
     key("offload.state", &["offload_optimizer", "cpu_offload", "optimizer_offload",
         "offload_optimizer.device", "optimizer_cpu_offload"]),
     key("offload.folder", &["nvme_path", "offload_dir"]),
+    key("offload.activations", &["activation_offload", "activation_offloading",
+        "offload_activations"]),
     absent("weights stay in memory", "use offload.state=file for the optimizer state",
         &["offload_param", "param_offload", "offload_param.device"]),
 

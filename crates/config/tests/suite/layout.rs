@@ -219,6 +219,20 @@ fn automatic_recomputation_is_kept_until_it_is_chosen() {
 }
 
 #[test]
+fn offload_of_activations_changes_no_bit_and_may_be_automatic() {
+    use lockstep_config::OffloadActivations::{Host, None};
+    for (value, place, is_auto) in
+        [("none", None, false), ("host", Host, false), ("auto", None, true)]
+    {
+        let recipe = recipe(&[&format!("offload.activations={value}")]);
+        let offload = &recipe.offload;
+        assert_eq!((offload.activations, offload.activations_is_auto), (place, is_auto));
+        assert!(recipe.to_toml().contains(&format!("activations = \"{value}\"\n")));
+        assert_eq!(recipe.hash(), self::recipe(&[]).hash(), "it changes no bit");
+    }
+}
+
+#[test]
 fn layout_values_are_checked() {
     for (argument, message) in [
         ("parallel.zero=4", "parallel.zero = 4 must be between 0 and 3; try 3"),

@@ -33,15 +33,17 @@ fn losses_of_fifty_steps_follow_those_of_the_cpu() {
 }
 
 #[test]
-fn runs_repeat_to_the_bit_with_any_recomputation_and_after_a_stop() {
+fn runs_repeat_to_the_bit_with_any_recomputation_and_offload_and_after_a_stop() {
     let mut runs = Runs::new("devices");
-    let steps = ["run.device=auto", "train.steps=12", "precision.compute=bf16"];
+    let steps = ["run.device=auto", "train.steps=12", "precision.compute=bf16", "model.layers=5"];
     let whole = train(&mut runs, &LLAMA, &steps).hashes();
     let mut others: Vec<Hashes> = Vec::new();
     for recompute in ["none", "selective", "full"] {
-        let policy = format!("parallel.recompute={recompute}");
-        let sets: Vec<_> = steps.into_iter().chain([policy.as_str()]).collect();
-        others.push(train(&mut runs, &LLAMA, &sets).hashes());
+        for offload in ["offload.activations=none", "offload.activations=host"] {
+            let policy = format!("parallel.recompute={recompute}");
+            let sets: Vec<_> = steps.into_iter().chain([policy.as_str(), offload]).collect();
+            others.push(train(&mut runs, &LLAMA, &sets).hashes());
+        }
     }
     let recipe = LLAMA.with(&steps);
     let stop = Options { stop_after: Some(5), ..Options::default() };
@@ -61,7 +63,8 @@ fn runs_repeat_to_the_bit_with_any_recomputation_and_after_a_stop() {
 fn graphs_change_no_bit() {
     let mut runs = Runs::new("devices");
     let steps = ["run.device=auto", "train.steps=6", "train.eval_batches=1"];
-    let variants: [(Small, &[&str]); 8] = [
+    let offload = "offload.activations=host";
+    let variants: [(Small, &[&str]); 10] = [
         (LLAMA, &["precision.compute=bf16"]),
         (LLAMA, &["precision.compute=bf16", "parallel.recompute=full", "run.workers=1"]),
         (LLAMA, &["parallel.recompute=selective", "parallel.zero=1", "run.workers=1"]),
@@ -70,6 +73,8 @@ fn graphs_change_no_bit() {
         (GPT2, &["precision.compute=bf16", "run.workers=1"]),
         (DROPOUT, &["precision.compute=bf16", "run.workers=1"]),
         (THREE_MICROBATCHES, &["run.workers=1"]),
+        (THREE_MICROBATCHES, &["model.layers=5", "run.workers=1", offload]),
+        (LLAMA, &["model.layers=6", "run.workers=2", "parallel.pipeline=2", offload]),
     ];
     // A CPU has no graphs, so that one run shows that the key is without effect.
     let has_accelerator = lockstep_harness::devices::computes().len() > 1;
@@ -105,7 +110,8 @@ fn memory_of_a_device_is_as_forecast() {
     let mut runs = Runs::new("devices");
     let has_accelerator = lockstep_harness::devices::computes().len() > 1;
     let wide = ["run.device=auto", "train.steps=2", "model.width=256", "model.ffn=1024"];
-    let variants: [&[&str]; 7] = [
+    let offload = "offload.activations=host";
+    let variants: [&[&str]; 9] = [
         &["precision.compute=bf16", "model.vocab=4096"],
         &["precision.compute=fp8"],
         &["parallel.recompute=full", "optim.name=lamb"],
@@ -113,6 +119,8 @@ fn memory_of_a_device_is_as_forecast() {
         &["run.workers=2", "sync.mode=local-sgd", "sync.local_steps=2"],
         &["run.workers=2", "parallel.zero=3", "precision.compute=fp16"],
         &["run.workers=2", "parallel.pipeline=2"],
+        &["precision.compute=bf16", "model.layers=8", offload],
+        &["parallel.recompute=full", "model.layers=8", offload, "run.workers=2"],
     ];
     for sets in variants {
         let recipe = LLAMA.with(&[&wide, sets].concat());

@@ -36,6 +36,8 @@ impl PipelineRank {
         let is_alone = self.tensor_parallel.comm().group_size() == 1;
         let (repeats, last) = (is_alone && job.mode != Mode::Evaluate, tasks.end - 1);
         let key = section_key(program, &tasks);
+        let first_block = tasks.clone().map(|id| pass_of(id).block).min().expect("a section");
+        self.shared.begin_section(first_block as usize);
         let mut loss = Ok(None);
         let mut run = || {
             for id in tasks.clone().map(TaskId) {
@@ -51,6 +53,9 @@ impl PipelineRank {
                 if id.0 < last {
                     (job.done)(id);
                 }
+            }
+            if let Err(error) = self.shared.finish_section(device) {
+                loss = Err(error.into());
             }
         };
         if repeats {

@@ -229,14 +229,55 @@ fn backward_in_two_halves_gives_the_same_bits() {
     }
 }
 
-/// A second CPU takes the place of the accelerator. Its memory is apart from the copies that
+/// A CPU with a second one in the place of an accelerator. Its memory is apart from the copies that
 /// collectives and evaluations use, so a value that is used on the stale side shows in the bits.
+fn accelerated() -> Compute {
+    let cpu = || Cpu::single(Isa::detect());
+    Compute::accelerated(cpu(), Arc::new(cpu()))
+}
+
+/// Seven layers: every buffer of the device serves several of them, and a stage has up to four.
+#[test]
+fn offloaded_activations_give_the_same_bits() {
+    for (small, optim) in [(llama(true), OptimName::AdamW), (gpt2(false), OptimName::Sgd)] {
+        let model = Model { layers: 7, ..small };
+        let task = Task { model, microbatches_per_leaf: 2, optim };
+        let expected = alone(|worker| train(worker, &task, &Layout::even(NUM_LEAVES, 1, 0)));
+        let one_rank =
+            RECOMPUTE.map(|recompute| Layout { recompute, ..Layout::even(NUM_LEAVES, 1, 0) });
+        let two_ranks = [(1, 0), (3, 1)].map(|(zero, turn)| Layout {
+            recompute: RECOMPUTE[2 * turn],
+            bucket_len: BUCKET_LENS[turn],
+            overlap: true,
+            ..Layout::even(NUM_LEAVES, 2, zero)
+        });
+        let schedules = [
+            (Kind::GPipe, (2, 1)),
+            (Kind::OneFOneB, (2, 1)),
+            (Kind::Interleaved, (2, 2)),
+            (Kind::ZeroBubble, (2, 1)),
+        ];
+        let pipelines = schedules.into_iter().enumerate().flat_map(|(turn, (kind, shape))| {
+            let all = pipelines(&task, kind, &[shape]).into_iter().take(2);
+            all.map(move |layout| Layout { recompute: RECOMPUTE[turn], ..layout })
+        });
+        for layout in one_rank.into_iter().chain(two_ranks).chain(pipelines) {
+            let layout = Layout { offload_activations: true, ..layout };
+            let outcomes = on_ranks(layout.num_workers(), |worker| {
+                let worker = Worker { cpu: accelerated(), ..*worker };
+                train(&worker, &task, &layout)
+            });
+            for outcome in outcomes {
+                outcome.assert_same(&expected, &format!("{task:?}, {layout:?}"));
+            }
+        }
+        let on_cpu = Layout { offload_activations: true, ..Layout::even(NUM_LEAVES, 1, 0) };
+        alone(|worker| train(worker, &task, &on_cpu)).assert_same(&expected, "offload on the CPU");
+    }
+}
+
 #[test]
 fn buffers_on_an_accelerator_give_the_bits_of_the_cpu() {
-    let accelerated = || {
-        let cpu = || Cpu::single(Isa::detect());
-        Compute::accelerated(cpu(), Arc::new(cpu()))
-    };
     for (model, optim) in [(llama(true), OptimName::AdamW), (gpt2(false), OptimName::Lamb)] {
         let task = Task { model, microbatches_per_leaf: 2, optim };
         let expected = alone(|worker| train(worker, &task, &Layout::even(NUM_LEAVES, 1, 0)));

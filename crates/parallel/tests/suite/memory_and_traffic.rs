@@ -24,6 +24,7 @@ fn memory_matches_the_planned_footprint() {
                     recompute: RECOMPUTE[turn % 4],
                     bucket_len: BUCKET_LENS[turn % 3],
                     overlap: turn.is_multiple_of(2),
+                    offload_activations: turn.is_multiple_of(3),
                     ..Layout::even(8, num_workers, zero)
                 };
                 let plan = layout.plan(microbatches_per_leaf);
@@ -111,6 +112,32 @@ fn memory_of_every_freezing_phase_matches_the_planned_footprint() {
     }
 }
 
+/// Activations of the first rank, where blocks compute and offloaded.
+fn activations(layers: usize, layout: &Layout) -> [usize; 2] {
+    let (blueprint, plan) = (describe(&Model { layers, ..LARGE }), layout.plan(2));
+    let held = Footprint::plan(&blueprint, &plan, OptimName::Sgd, 0).activations;
+    let plan_on_host = |plan: &ReplicaPlan| Footprint::plan_on_host(&blueprint, plan, 0);
+    let without = ReplicaPlan { offload_activations: false, ..plan.clone() };
+    let offloaded = plan_on_host(&plan) - plan_on_host(&without);
+    [held - offloaded, offloaded]
+}
+
+#[test]
+fn offloaded_activations_do_not_grow_with_the_layers_of_the_device() {
+    for recompute in RECOMPUTE {
+        let own = Layout { recompute, ..Layout::even(8, 1, 0) };
+        let layout = Layout { offload_activations: true, ..own.clone() };
+        let [four, twelve] = [4, 12].map(|layers| activations(layers, &layout));
+        assert_eq!(four[0], twelve[0], "{recompute:?}");
+        assert_eq!(3 * four[1], twelve[1], "{recompute:?}");
+        let [held, none] = activations(12, &own);
+        assert!(none == 0 && held > twelve[0], "{recompute:?}: {held} and {twelve:?}");
+        // What leaves is what a layer would hold.
+        let per_layer = (held - activations(4, &own)[0]) / 8;
+        assert_eq!(twelve[1], 12 * per_layer, "{recompute:?}");
+    }
+}
+
 /// A pipeline of the model.
 fn cut(model: &Model, num_devices: usize, num_chunks: usize, kind: Kind) -> Stages {
     let costs = stages::costs(&describe(model));
@@ -138,6 +165,7 @@ fn memory_of_a_stage_matches_the_planned_footprint() {
                     recompute: RECOMPUTE[turn % 4],
                     bucket_len: BUCKET_LENS[turn % 3],
                     stages: cut(&model, num_devices, num_chunks, kind),
+                    offload_activations: turn % 5 < 2,
                     ..Layout::even(8, [1, 2, 3][turn % 3], zero)
                 };
                 let plan = layout.plan([1, 3][turn % 2]);

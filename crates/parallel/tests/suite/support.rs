@@ -97,6 +97,7 @@ pub(crate) struct Layout {
     pub(crate) shards: usize,
     pub(crate) tensor: usize,
     pub(crate) sequence: bool,
+    pub(crate) offload_activations: bool,
 }
 
 pub(crate) const RECOMPUTE: [RecomputePlan; 4] = [
@@ -125,6 +126,7 @@ impl Layout {
             shards: 1,
             tensor: 1,
             sequence: false,
+            offload_activations: false,
         }
     }
 
@@ -156,6 +158,7 @@ impl Layout {
             overlap: self.overlap,
             wire: lockstep_config::WireDtype::F32,
             offload: false,
+            offload_activations: self.offload_activations,
             delay: 0,
             phases: Phases::default(),
             phase: 0,

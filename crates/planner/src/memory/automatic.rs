@@ -1,16 +1,19 @@
-//! Selection of micro-batch size and recomputation by memory.
+//! Selection of micro-batch size, recomputation and activation offload by memory.
 //!
 //! Larger micro-batches have longer matmuls, which run closer to the processor's peak, and more
-//! activations; recomputation saves activations and repeats work. The fastest combination that fits
+//! activations; recomputation saves activations and repeats work; offload saves them too, and takes
+//! time where the copies last longer than the work beside them. The fastest combination that fits
 //! is chosen, by an estimate that needs no calibration. Results depend on the micro-batch size (not
-//! on recomputation), so both are chosen once, before anything runs, and from then on the recipe
-//! has a number.
+//! on the others), so all are chosen once, before anything runs, and from then on the recipe has a
+//! number.
 
 use super::engine::Memory;
 use super::fit::{MemoryBudget, OutOfMemory, check, needed};
 use lockstep_config::units::Bytes;
-use lockstep_config::{Recipe, Recompute};
-use lockstep_parallel::from_recipe::blueprint_of_rank;
+use lockstep_config::{OffloadActivations, Recipe, Recompute};
+use lockstep_model::Blueprint;
+use lockstep_parallel::from_recipe::{blueprint_of_rank, plan_at};
+use lockstep_parallel::{ActivationPlan, Activations};
 use std::fmt;
 
 /// Largest micro-batch size that is tried.
@@ -22,6 +25,10 @@ const MAX_SEQUENCES: usize = 4096;
 /// which is 1.0 and 1.4 million.
 const HALF_SPEED_ELEMENTS: f64 = 1_048_576.0;
 
+/// FLOPs of an accelerator in the time of a byte's copy to host memory or back: on an H200 in bf16,
+/// the 540 TFLOP/s of a Llama of 1.16 billion parameters over 54 GB/s of pinned memory.
+const FLOPS_PER_COPIED_BYTE: f64 = 10_000.0;
+
 /// Rows at which a CPU takes twice the time per token: tiles of the matrix product.
 const HALF_SPEED_ROWS: f64 = 32.0;
 
@@ -32,13 +39,16 @@ pub struct Settings {
     pub microbatch: Option<usize>,
     /// Recomputation, if it is automatic.
     pub recompute: Option<Recompute>,
+    /// Place of activations, if it is automatic.
+    pub offload: Option<OffloadActivations>,
 }
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let microbatch = self.microbatch.map(|size| format!("train.microbatch = {size}"));
         let recompute = self.recompute.map(|policy| format!("parallel.recompute = {policy}"));
-        let all: Vec<String> = microbatch.into_iter().chain(recompute).collect();
+        let offload = self.offload.map(|place| format!("offload.activations = {place}"));
+        let all: Vec<String> = microbatch.into_iter().chain(recompute).chain(offload).collect();
         f.write_str(&all.join(" and "))
     }
 }
@@ -56,18 +66,27 @@ pub struct Choice {
     pub faster: Option<(Settings, Bytes)>,
 }
 
-/// Resolves `train.microbatch = "auto"` and `parallel.recompute = "auto"`: the fastest settings
-/// with which every batch of the run makes whole micro-batches, equally many per leaf, and which
-/// fit into `room`, also with the fewest workers that the run may have. An error names the smallest
-/// need.
+/// Whether memory decides a setting of a recipe.
+pub fn is_automatic(recipe: &Recipe) -> bool {
+    let Recipe { train, parallel, offload, .. } = recipe;
+    train.microbatch_is_auto || parallel.recompute_is_auto || offload.activations_is_auto
+}
+
+/// Resolves `auto` of `train.microbatch`, `parallel.recompute` and `offload.activations`: the
+/// fastest settings with which every batch of the run makes whole micro-batches, equally many per
+/// leaf, and which fit into `room`, also with the fewest workers that the run may have. An error
+/// names the smallest need.
 pub fn choose(recipe: Recipe, room: MemoryBudget) -> Result<(Recipe, Option<Choice>), OutOfMemory> {
-    let is_auto = (recipe.train.microbatch_is_auto, recipe.parallel.recompute_is_auto);
-    if is_auto == (false, false) {
+    if !is_automatic(&recipe) {
         return Ok((recipe, None));
     }
-    let settings_of = |chosen: &Recipe| Settings {
-        microbatch: is_auto.0.then_some(chosen.train.microbatch_size),
-        recompute: is_auto.1.then_some(chosen.parallel.recompute),
+    let settings_of = |chosen: &Recipe| {
+        let Recipe { train, parallel, offload, .. } = chosen;
+        Settings {
+            microbatch: recipe.train.microbatch_is_auto.then_some(train.microbatch_size),
+            recompute: recipe.parallel.recompute_is_auto.then_some(parallel.recompute),
+            offload: recipe.offload.activations_is_auto.then_some(offload.activations),
+        }
     };
     let mut faster = None;
     for chosen in candidates(&recipe, room.is_accelerator) {
@@ -111,21 +130,30 @@ fn candidates(recipe: &Recipe, is_accelerator: bool) -> Vec<Recipe> {
     } else {
         vec![recipe.parallel.recompute]
     };
-    let of = |(size, policy)| {
+    let places = match (recipe.offload.activations_is_auto, is_accelerator) {
+        (true, true) => vec![OffloadActivations::None, OffloadActivations::Host],
+        // Host memory is that of the device.
+        (true, false) => vec![OffloadActivations::None],
+        (false, _) => vec![recipe.offload.activations],
+    };
+    let of = |(size, policy, place)| {
         let mut chosen = recipe.clone();
         (chosen.train.microbatch_size, chosen.train.microbatch_is_auto) = (size, false);
         (chosen.parallel.recompute, chosen.parallel.recompute_is_auto) = (policy, false);
+        (chosen.offload.activations, chosen.offload.activations_is_auto) = (place, false);
         chosen
     };
     let pairs = sizes.iter().flat_map(|size| policies.iter().map(|policy| (*size, *policy)));
+    let all = pairs.flat_map(|(size, policy)| places.iter().map(move |at| (size, policy, *at)));
     let mut timed: Vec<(f64, Recipe)> =
-        pairs.map(of).map(|chosen| (relative_time(&chosen, is_accelerator), chosen)).collect();
-    // Equal times keep the larger micro-batch and the lighter recomputation first.
+        all.map(of).map(|chosen| (relative_time(&chosen, is_accelerator), chosen)).collect();
+    // Equal times keep the larger micro-batch, the lighter recomputation and no offload first.
     timed.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     timed.into_iter().map(|(_, chosen)| chosen).collect()
 }
 
-/// Estimated time per token, relative to a very large micro-batch without recomputation.
+/// Estimated time per token, relative to a very large micro-batch without recomputation. A pass
+/// takes as long as its work or the copies beside it, whichever lasts longer.
 fn relative_time(recipe: &Recipe, is_accelerator: bool) -> f64 {
     let (model, policy) = (&recipe.model, recipe.parallel.recompute);
     let rows = (recipe.train.microbatch_size * model.context.max(1)) as f64;
@@ -134,15 +162,31 @@ fn relative_time(recipe: &Recipe, is_accelerator: bool) -> f64 {
     } else {
         HALF_SPEED_ROWS
     };
-    let flops = blueprint_of_rank(recipe, 0).flops_per_token();
+    let blueprint = blueprint_of_rank(recipe, 0);
+    let flops = blueprint.flops_per_token();
     let repeated = match policy {
         Recompute::None => 0,
         // Two products of context x head_dim per head and token, half of which the mask leaves.
         Recompute::Selective => 2 * model.context * model.width * model.layers,
         Recompute::Full | Recompute::Every(_) => flops.forward as usize,
     };
-    let repeated = repeated as f64 / (flops.forward + flops.backward).max(1) as f64;
-    (1.0 + half_speed / rows) * (1.0 + repeated)
+    let slower = 1.0 + half_speed / rows;
+    let [forward, backward] =
+        [flops.forward, flops.backward + repeated as u64].map(|flops| slower * flops as f64);
+    let copies = if is_accelerator { copied_bytes(recipe, &blueprint) / rows } else { 0.0 };
+    let copies = copies * FLOPS_PER_COPIED_BYTE;
+    let whole = (flops.forward + flops.backward).max(1) as f64;
+    (forward.max(copies) + backward.max(copies)) / whole
+}
+
+/// Bytes of a micro-batch that leave the device, and come back.
+fn copied_bytes(recipe: &Recipe, blueprint: &Blueprint) -> f64 {
+    let plan = plan_at(recipe, blueprint, 0);
+    let activations =
+        ActivationPlan { recompute: plan.recompute, offload: plan.offload_activations };
+    let all = 0..blueprint.blocks.len();
+    let [_, offloaded] = Activations::planned_len(blueprint, plan.microbatch, activations, all);
+    (offloaded * size_of::<f32>()) as f64
 }
 
 /// Memory of a recipe, with the most and the fewest workers that the run may have.
@@ -261,6 +305,58 @@ mod tests {
         let text = error.to_string();
         let smallest = "even with train.microbatch = 1 and parallel.recompute = full";
         assert!(text.contains(smallest), "{text}");
+    }
+
+    fn offloading(width: usize, recompute: &str, offload: &str) -> Recipe {
+        let sets = [
+            "model.heads=16".to_owned(),
+            format!("model.width={width}"),
+            format!("offload.activations={offload}"),
+            "run.device=cuda".to_owned(),
+            "precision.compute=bf16".to_owned(),
+        ];
+        let own = ["train.batch=48", "numerics.invariant_up_to=4", "run.workers=1"];
+        let own = own.into_iter().chain(["train.microbatch=12"]).map(str::to_owned);
+        let recompute = format!("parallel.recompute={recompute}");
+        let sets = own.chain([recompute]).chain(sets).collect();
+        let preset = Some("bible-small".to_owned());
+        resolve(&Sources { sets, preset, ..Sources::default() }).expect("a sound recipe")
+    }
+
+    fn settings(recipe: &Recipe) -> (usize, Recompute, OffloadActivations) {
+        (recipe.train.microbatch_size, recipe.parallel.recompute, recipe.offload.activations)
+    }
+
+    /// The copies of a wide layer's input end before its products, those of a narrow one do not.
+    #[test]
+    fn offload_takes_time_where_the_work_beside_it_is_short() {
+        for (width, is_hidden) in [(64, false), (4096, true)] {
+            let [on_device, on_host] = ["none", "host"].map(|place| {
+                let recipe = offloading(width, "full", place);
+                [true, false].map(|is_accelerator| relative_time(&recipe, is_accelerator))
+            });
+            assert_eq!(on_host[0] <= on_device[0], is_hidden, "{width}: {on_host:?}");
+            assert!(on_host[1] <= on_device[1], "a CPU has no copies beside its work");
+        }
+    }
+
+    #[test]
+    fn offload_is_chosen_where_nothing_fits_without_it() {
+        let auto = offloading(4096, "auto", "auto");
+        let unknown = accelerator(Bytes(0));
+        let (found, _) = choose(auto.clone(), unknown).expect("it fits");
+        let enough = (12, Recompute::None, OffloadActivations::None);
+        assert_eq!(settings(&found), enough, "nothing leaves without need");
+        let tight = accelerator(most_needed(&offloading(4096, "full", "host"), unknown));
+        let (found, choice) = choose(auto, tight).expect("it fits");
+        assert_eq!(settings(&found), (12, Recompute::Full, OffloadActivations::Host));
+        let choice = choice.expect("it is automatic");
+        assert_eq!((choice.needed, choice.usable), (tight.memory, tight.memory));
+        let text = "parallel.recompute = full and offload.activations = host";
+        assert_eq!(choice.settings.to_string(), text);
+        // In host memory nothing is gained.
+        let (on_cpu, _) = choose(offloading(64, "auto", "auto"), room(Bytes(0))).expect("it fits");
+        assert_eq!(on_cpu.offload.activations, OffloadActivations::None);
     }
 
     #[test]

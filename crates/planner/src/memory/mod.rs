@@ -20,7 +20,7 @@ pub mod process;
 mod strategy;
 pub mod zero;
 
-pub use automatic::{Choice, Settings, choose, smallest};
+pub use automatic::{Choice, Settings, choose, is_automatic, smallest};
 pub use engine::{Memory, RankMemory, activations_by_block};
 pub use fit::{MemoryBudget, OutOfMemory, check};
 pub use process::{Process, ProcessMemory};

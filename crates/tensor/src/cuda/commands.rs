@@ -25,6 +25,17 @@ pub(super) enum Command {
     Copy { from: u64, to: u64, bytes: usize },
     /// Copies rows inside the device: (address, bytes between rows).
     CopyRows { from: (u64, usize), to: (u64, usize), width: usize, rows: usize },
+    /// Copies bytes to pinned memory or from it, on a copy stream.
+    CopyAsync { copy_stream: usize, direction: Direction, device: u64, host: usize, bytes: usize },
+    /// Waits for the copies of a stream.
+    WaitForCopies { copy_stream: usize },
+}
+
+/// Direction of a copy beside the work.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Direction {
+    ToDevice,
+    ToHost,
 }
 
 /// Most arguments of a kernel.
@@ -168,8 +179,25 @@ impl Cuda {
         self.queue_held()?;
         self.context.activate()?;
         // SAFETY: the caller guarantees the memory.
-        let queue = || unsafe { self.execute(&command, self.context.stream) };
+        let queue = || unsafe { self.execute(&command, self.context.streams()) };
         self.recorder.around(operation, queue)?;
+        self.remember(command);
+        Ok(())
+    }
+
+    /// Queues a copy beside the work, or a wait for such copies, as [`Self::submit`]. A profile has
+    /// the times of work alone.
+    ///
+    /// # Safety
+    /// As that of [`Self::submit`], until a wait for the copy.
+    pub(super) unsafe fn submit_async(&self, command: Command) -> Result<()> {
+        if self.holds_back(&command) {
+            return Ok(());
+        }
+        self.queue_held()?;
+        self.context.activate()?;
+        // SAFETY: the caller guarantees the memory.
+        unsafe { self.execute(&command, self.context.streams())? };
         self.remember(command);
         Ok(())
     }
@@ -206,12 +234,12 @@ impl Cuda {
         Ok(is_queued)
     }
 
-    /// Queues a command on a stream; the context must be active.
+    /// Queues a command on its stream; the context must be active.
     ///
     /// # Safety
     /// As that of [`Self::submit`].
-    pub(super) unsafe fn execute(&self, command: &Command, stream: Handle) -> Result<()> {
-        let driver = &self.context.driver;
+    pub(super) unsafe fn execute(&self, command: &Command, streams: Streams) -> Result<()> {
+        let (driver, stream) = (&self.context.driver, streams.work);
         match *command {
             // SAFETY: the caller guarantees the memory, here and below.
             Command::Kernel(ref kernel) => unsafe { kernel.queue(driver, stream) },
@@ -238,7 +266,41 @@ impl Cuda {
                 let code = unsafe { (driver.copy_2d)(&raw const copy, stream) };
                 driver.check("cuMemcpy2DAsync", code)
             }
+            Command::CopyAsync { copy_stream, direction, device, host, bytes } => {
+                let copies = streams.copies[copy_stream];
+                self.order_streams(stream, copies)?;
+                let host = std::ptr::with_exposed_provenance_mut(host);
+                // SAFETY: as above.
+                let (call, code) = unsafe {
+                    match direction {
+                        Direction::ToDevice => {
+                            ("cuMemcpyHtoDAsync", (driver.copy_in)(device, host, bytes, copies))
+                        }
+                        Direction::ToHost => {
+                            ("cuMemcpyDtoHAsync", (driver.copy_out)(host, device, bytes, copies))
+                        }
+                    }
+                };
+                driver.check(call, code)
+            }
+            Command::WaitForCopies { copy_stream } => {
+                self.order_streams(streams.copies[copy_stream], stream)
+            }
         }
+    }
+
+    /// Lets later commands of stream `after` start only when those of stream `before` so far are
+    /// done; the context must be active.
+    fn order_streams(&self, before: Handle, after: Handle) -> Result<()> {
+        let driver = &self.context.driver;
+        // A wait is for the state of the event at the call, so one event serves all of them.
+        let event = self.stream_order.lock().expect("no owner of the lock panics");
+        // SAFETY: all handles are valid.
+        let code = unsafe { (driver.event_record)(event.handle, before) };
+        driver.check("cuEventRecord", code)?;
+        // SAFETY: as above.
+        let code = unsafe { (driver.stream_wait)(after, event.handle, 0) };
+        driver.check("cuStreamWaitEvent", code)
     }
 
     /// Ends a sequence before an operation that is not part of one: an exchange with the host, an
@@ -273,6 +335,6 @@ impl Cuda {
         // it has borrowed.
         commands
             .iter()
-            .try_for_each(|command| unsafe { self.execute(command, self.context.stream) })
+            .try_for_each(|command| unsafe { self.execute(command, self.context.streams()) })
     }
 }

@@ -1,8 +1,9 @@
 //! CUDA driver interface: contexts, memory, streams, events, modules.
 
 use super::library::{Library, functions};
+use super::streams::Streams;
 use crate::device::error::{DeviceError, Result};
-use crate::device::memory::MemoryInfo;
+use crate::device::memory::{MemoryInfo, NUM_COPY_STREAMS};
 use crate::device::view::{Allocation, Place};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -231,6 +232,8 @@ pub(super) struct Context {
     device: c_int,
     handle: Handle,
     pub(super) stream: Handle,
+    /// Streams of copies beside the work.
+    copy_streams: [Handle; NUM_COPY_STREAMS],
     /// First failure that could not be returned.
     failure: OnceLock<DeviceError>,
     /// Thread that runs a section whose commands may be held back.
@@ -262,15 +265,14 @@ pub(super) struct Description {
 impl Context {
     /// Opens a device.
     pub(super) fn open(driver: &Driver, device: &Description) -> Result<Self> {
-        let (mut handle, mut stream) = (null_mut(), null_mut());
-        // SAFETY: the device is valid; each call writes one handle.
+        let mut handle = null_mut();
+        // SAFETY: the device is valid; the first call writes one handle.
         unsafe {
             let retained = (driver.retain_context)(&raw mut handle, device.handle);
             driver.check("cuDevicePrimaryCtxRetain", retained)?;
             driver.check("cuCtxSetCurrent", (driver.set_context)(handle))?;
-            // 1: does not wait for the legacy default stream.
-            driver.check("cuStreamCreate", (driver.stream_create)(&raw mut stream, 1))?;
         }
+        let Streams { work: stream, copies: copy_streams } = Streams::create(driver)?;
         let (index, device) = (device.index, device.handle);
         Ok(Self {
             driver: *driver,
@@ -278,6 +280,7 @@ impl Context {
             device,
             handle,
             stream,
+            copy_streams,
             failure: OnceLock::new(),
             section: Mutex::default(),
             allocated: Mutex::default(),
@@ -313,20 +316,32 @@ impl Context {
         self.driver.check(call, code)
     }
 
-    /// Waits for all work.
+    /// Streams of work and copies.
+    pub(super) const fn streams(&self) -> Streams {
+        Streams { work: self.stream, copies: self.copy_streams }
+    }
+
+    /// Waits for all work, and for copies beside it.
     pub(super) fn synchronize(&self) -> Result<()> {
         self.activate()?;
-        // SAFETY: the stream is ours.
-        let code = unsafe { (self.driver.stream_synchronize)(self.stream) };
-        self.check("cuStreamSynchronize", code)
+        let Streams { work, copies } = self.streams();
+        for stream in std::iter::once(work).chain(copies) {
+            // SAFETY: the stream is ours.
+            let code = unsafe { (self.driver.stream_synchronize)(stream) };
+            self.check("cuStreamSynchronize", code)?;
+        }
+        Ok(())
     }
 
     /// Waits for all work before memory is released, after a failure too; errors have no reader.
     pub(super) fn drain(&self) {
-        // SAFETY: the context and its stream are ours.
+        let Streams { work, copies } = self.streams();
+        // SAFETY: the context and its streams are ours.
         unsafe {
             (self.driver.set_context)(self.handle);
-            (self.driver.stream_synchronize)(self.stream);
+            for stream in std::iter::once(work).chain(copies) {
+                (self.driver.stream_synchronize)(stream);
+            }
         }
     }
 
@@ -343,10 +358,10 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: nothing uses the stream or the context afterwards; errors have no reader.
+        // SAFETY: nothing uses the streams or the context afterwards; errors have no reader.
         unsafe {
             (self.driver.set_context)(self.handle);
-            (self.driver.stream_destroy)(self.stream);
+            self.streams().destroy(&self.driver);
             (self.driver.release_context)(self.device);
         }
     }
@@ -415,6 +430,8 @@ pub(super) struct PinnedMemory {
 
 // SAFETY: the memory is owned, and the driver's handles may be used from any thread.
 unsafe impl Send for PinnedMemory {}
+// SAFETY: a shared borrow of it only reads its fields.
+unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
     pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self> {
@@ -424,6 +441,16 @@ impl PinnedMemory {
         let code = unsafe { (driver.host_alloc)(&raw mut address, bytes, 0) };
         driver.check("cuMemHostAlloc", code)?;
         Ok(Self { context: Arc::clone(context), address: address.cast() })
+    }
+}
+
+impl Allocation for PinnedMemory {
+    fn address(&mut self) -> *mut u8 {
+        self.address
+    }
+
+    fn place(&self) -> Place {
+        Place::Pinned
     }
 }
 

@@ -1,6 +1,6 @@
 //! CUDA graphs: sequences of commands that are queued by one call.
 //!
-//! A graph is captured from recorded commands on a stream of its own, so that other threads may
+//! A graph is captured from recorded commands on streams of its own, so that other threads may
 //! queue work meanwhile, and nothing is loaded, compiled or allocated in between: every command has
 //! run before. Where a capture fails, commands are queued one by one from then on.
 
@@ -8,6 +8,7 @@ use super::Cuda;
 use super::commands::Command;
 use super::driver::{Context, Handle};
 use super::replay::{End, Replay};
+use super::streams::Streams;
 use crate::device::error::{DeviceError, Result};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
@@ -16,8 +17,6 @@ use std::thread;
 
 /// Calls of other threads and of this one stay as they are during a capture.
 const CAPTURE_RELAXED: i32 = 2;
-/// A stream that does not wait for the legacy default stream.
-const NON_BLOCKING: u32 = 1;
 
 /// An executable graph.
 pub(super) struct Graph {
@@ -31,20 +30,20 @@ unsafe impl Send for Graph {}
 unsafe impl Sync for Graph {}
 
 impl Graph {
-    /// Captures what `queue` queues on the stream that it is given; the context must be active.
-    fn capture(context: &Arc<Context>, queue: impl FnOnce(Handle) -> Result<()>) -> Result<Self> {
+    /// Captures what `queue` queues on the streams that it is given; the context must be active. A
+    /// copy stream joins the capture when it waits for the work, which must wait for it in turn.
+    fn capture(context: &Arc<Context>, queue: impl FnOnce(Streams) -> Result<()>) -> Result<Self> {
         let driver = &context.driver;
-        let (mut stream, mut graph, mut handle) = (null_mut(), null_mut(), null_mut());
-        // SAFETY: the stream is made here, captured and destroyed; each call writes one handle.
+        let streams = Streams::create(driver)?;
+        let (mut graph, mut handle) = (null_mut(), null_mut());
+        // SAFETY: the streams are made here, captured and destroyed; each call writes one handle.
         unsafe {
-            let code = (driver.stream_create)(&raw mut stream, NON_BLOCKING);
-            driver.check("cuStreamCreate", code)?;
-            let code = (driver.begin_capture)(stream, CAPTURE_RELAXED);
+            let code = (driver.begin_capture)(streams.work, CAPTURE_RELAXED);
             let begun = driver.check("cuStreamBeginCapture", code);
             let queued = begun.and_then(|()| {
-                let queued = queue(stream);
+                let queued = queue(streams);
                 // A failed capture is ended too, and has no graph then.
-                let code = (driver.end_capture)(stream, &raw mut graph);
+                let code = (driver.end_capture)(streams.work, &raw mut graph);
                 queued.and(driver.check("cuStreamEndCapture", code))
             });
             let made = queued.and_then(|()| {
@@ -54,7 +53,7 @@ impl Graph {
             if !graph.is_null() {
                 (driver.graph_destroy)(graph);
             }
-            (driver.stream_destroy)(stream);
+            streams.destroy(driver);
             made?;
         }
         Ok(Self { context: Arc::clone(context), handle })
@@ -121,10 +120,10 @@ impl Cuda {
         if let Some(graph) = graph {
             return graph.launch();
         }
-        let graph = Graph::capture(&self.context, |stream| {
+        let graph = Graph::capture(&self.context, |streams| {
             // SAFETY: the section has issued equal commands just now, so their operands are memory
             // that it has borrowed.
-            commands.iter().try_for_each(|command| unsafe { self.execute(command, stream) })
+            commands.iter().try_for_each(|command| unsafe { self.execute(command, streams) })
         })?;
         let graph = Arc::new(graph);
         self.lock_replay().keep_graph(at, &graph);

@@ -1,14 +1,14 @@
 //! Memory, copies and events on a CUDA device.
 
 use super::Cuda;
-use super::commands::Command;
-use super::driver::{CudaEvent, DeviceMemory};
+use super::commands::{Command, Direction};
+use super::driver::{CudaEvent, DeviceMemory, PinnedMemory};
 use super::fp8;
 use super::launch::launch;
 use super::programs::{Program, Source};
 use super::staging::Staging;
 use crate::device::error::{DeviceError, Result};
-use crate::device::memory::{Event, Memory, MemoryInfo};
+use crate::device::memory::{Event, Memory, MemoryInfo, NUM_COPY_STREAMS};
 use crate::device::operands::check_rows;
 use crate::device::profile::{Operation, OperationTime, Transfer};
 use crate::device::view::{Buffer, Dtype, Place, View, ViewMut};
@@ -108,7 +108,47 @@ impl Memory for Cuda {
                 // SAFETY: both sides have this size, on this device.
                 unsafe { self.submit(copy, operation) }
             }
+            (Place::Pinned, _) | (_, Place::Pinned) => {
+                let reason = "pinned memory is copied beside the work only".to_owned();
+                Err(DeviceError::Unsupported { operation: "copy", reason })
+            }
         }
+    }
+
+    fn allocate_pinned(&self, dtype: Dtype, len: usize) -> Result<Buffer> {
+        let memory = PinnedMemory::new(&self.context, (len * dtype.size()).max(1))?;
+        Ok(Buffer::new(Box::new(memory), dtype, len))
+    }
+
+    fn copy_async(&self, copy_stream: usize, from: View<'_>, to: ViewMut<'_>) -> Result<()> {
+        assert!(copy_stream < NUM_COPY_STREAMS, "copy stream {copy_stream}");
+        assert_eq!(from.len(), to.len(), "as many elements on both sides");
+        assert_eq!(from.dtype(), to.dtype(), "one type on both sides");
+        if from.is_empty() {
+            return Ok(());
+        }
+        let (bytes, dtype) = (from.num_bytes(), from.dtype());
+        let (direction, device, host) = match (from.place(), to.as_view().place()) {
+            (Place::Pinned, _) => (Direction::ToDevice, self.write(&to, dtype)?, from.address()),
+            (_, Place::Pinned) => {
+                (Direction::ToHost, self.read(&from, dtype)?, to.address().cast_const())
+            }
+            _ => {
+                let reason = "neither side is pinned memory".to_owned();
+                return Err(DeviceError::Unsupported { operation: "copy beside the work", reason });
+            }
+        };
+        let host = host.expose_provenance();
+        let copy = Command::CopyAsync { copy_stream, direction, device, host, bytes };
+        // SAFETY: both sides have this size. Memory is released after all copies, and the host has
+        // no slice of pinned memory.
+        unsafe { self.submit_async(copy) }
+    }
+
+    fn wait_for_copies(&self, copy_stream: usize) -> Result<()> {
+        assert!(copy_stream < NUM_COPY_STREAMS, "copy stream {copy_stream}");
+        // SAFETY: a wait has no operands.
+        unsafe { self.submit_async(Command::WaitForCopies { copy_stream }) }
     }
 
     fn copy_rows(

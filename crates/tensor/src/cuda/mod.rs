@@ -1,19 +1,19 @@
 //! The CUDA device: libraries loaded at run time, products by cuBLASLt, own kernels by NVRTC.
 //!
 //! Nothing is linked: [`open`] loads the libraries and returns an error where one is absent. All
-//! work of a device goes to one stream. Kernels are CUDA C++ in `kernels/`, compiled for the device
-//! at their first use and kept in a [`KernelCache`]. Two runs on one kind of device give equal
-//! bits: every sum has a fixed order, and no kernel adds floats by atomics. Additions, conversions,
-//! rotations, dropout, optimizer steps, embeddings and sums of squares in `f32` also have the bits
-//! of the CPU.
+//! work of a device goes to one stream, and copies beside it to two more. Kernels are CUDA C++ in
+//! `kernels/`, compiled for the device at their first use and kept in a [`KernelCache`]. Two runs
+//! on one kind of device give equal bits: every sum has a fixed order, and no kernel adds floats by
+//! atomics. Additions, conversions, rotations, dropout, optimizer steps, embeddings and sums of
+//! squares in `f32` also have the bits of the CPU.
 //!
 //! # Layout
 //! - `library`, `driver`, `nvrtc`, `cublas_lt`, `cudnn`: the libraries, as tables of function
 //!   pointers; `algorithm_choice`, `algorithms`: the algorithms of products, and their list;
 //!   `cudnn_graph`, `cudnn_attention`, `attention_plans`: attention by cuDNN, where it is installed.
 //! - `programs`: sources and machine code; `commands`, `replay`, `graph`: work of the stream as
-//!   values, sequences that repeat, and CUDA graphs of them; `staging`: pinned memory; `recorder`:
-//!   profiles.
+//!   values, sequences that repeat, and CUDA graphs of them; `streams`, `staging`: copies beside
+//!   the work, and those that the host waits for; `recorder`: profiles.
 //! - `memory`, `products`, `few_rows`, `decode`, `fp8`, `attention`, `layers`, `losses`, `flat`:
 //!   the operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
@@ -45,6 +45,7 @@ mod programs;
 mod recorder;
 pub(crate) mod replay;
 mod staging;
+mod streams;
 
 use crate::attention::Shape;
 use crate::device::error::{DeviceError, Result};
@@ -53,7 +54,7 @@ use crate::gemm::Precision;
 use attention_plans::AttentionPlans;
 use commands::Command;
 use cublas_lt::CublasLt;
-use driver::{Context, Description, DeviceMemory, Driver};
+use driver::{Context, CudaEvent, Description, DeviceMemory, Driver};
 use graph::Graph;
 use nvrtc::Nvrtc;
 use programs::Programs;
@@ -84,6 +85,8 @@ pub struct Cuda {
     scratch: [Mutex<Option<Scratch>>; 5],
     /// Pinned memory of copies from the host, and of those to it; allocated at the first copy.
     staging: [Mutex<Option<Staging>>; 2],
+    /// Event by which one stream waits for another.
+    stream_order: Mutex<CudaEvent>,
     /// Sequences of commands that repeat, the number of graphs that were queued, and why there are
     /// none any more.
     replay: Mutex<Replay<Command, Graph>>,
@@ -170,6 +173,7 @@ pub fn open_with_cache(index: usize, cache: Arc<dyn KernelCache>) -> Result<Cuda
         num_multiprocessors: device.num_multiprocessors,
         scratch: <[Mutex<_>; 5]>::default(),
         staging: <[Mutex<_>; 2]>::default(),
+        stream_order: Mutex::new(CudaEvent::new(&context, CudaEvent::WITHOUT_TIME)?),
         replay: Mutex::default(),
         num_launches: AtomicU64::new(0),
         warning: Mutex::default(),

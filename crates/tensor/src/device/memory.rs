@@ -6,6 +6,9 @@ use super::view::{Buffer, Dtype, View, ViewMut};
 use crate::gemm::Precision;
 use std::any::Any;
 
+/// Number of copy streams of a device.
+pub const NUM_COPY_STREAMS: usize = 2;
+
 /// A point in the order of a device's work.
 #[derive(Debug)]
 pub struct Event(pub(crate) Option<Box<dyn Any + Send + Sync>>);
@@ -43,6 +46,31 @@ pub trait Memory: Send + Sync {
 
     /// Copies all elements; either side may be in host memory.
     fn copy(&self, from: View<'_>, to: ViewMut<'_>) -> Result<()>;
+
+    /// Allocates host memory for [`Self::copy_async`], which alone reads and writes it. Its
+    /// elements are undefined until a copy sets them.
+    fn allocate_pinned(&self, dtype: Dtype, len: usize) -> Result<Buffer> {
+        self.allocate(dtype, len)
+    }
+
+    /// Queues a copy between memory of this device and memory of [`Self::allocate_pinned`] on a
+    /// copy stream: it starts when the work before this call is done, and runs beside the work
+    /// after it. Until [`Self::wait_for_copies`] that work must not write the source, nor use the
+    /// target.
+    ///
+    /// # Panics
+    /// When there are not so many copy streams ([`NUM_COPY_STREAMS`]).
+    fn copy_async(&self, copy_stream: usize, from: View<'_>, to: ViewMut<'_>) -> Result<()> {
+        assert!(copy_stream < NUM_COPY_STREAMS, "copy stream {copy_stream}");
+        self.copy(from, to)
+    }
+
+    /// Lets work after this call start only when the copies of a stream are done. Needed in the
+    /// section of the copies ([`Self::replay`]), and only where there are some.
+    fn wait_for_copies(&self, copy_stream: usize) -> Result<()> {
+        assert!(copy_stream < NUM_COPY_STREAMS, "copy stream {copy_stream}");
+        Ok(())
+    }
 
     /// Copies `rows` rows of `cols` elements between buffers of this device with these distances
     /// between rows.

@@ -1,9 +1,10 @@
 //! The seam under the blocks of a model: coarse operations on views of a device's memory.
 //!
-//! A [`Device`] runs operations in the order in which they are called (one stream). A call returns
-//! when its work is queued; it waits only where the host needs a number: in [`Memory::copy`] to
-//! host memory, [`FlatBuffers::first_non_finite`] and [`Memory::synchronize`]. The CPU runs every
-//! operation at once, by the kernels of this crate and with their bits.
+//! A [`Device`] runs operations in the order in which they are called (one stream), except for
+//! copies that are queued beside them ([`Memory::copy_async`]). A call returns when its work is
+//! queued; it waits only where the host needs a number: in [`Memory::copy`] to host memory,
+//! [`FlatBuffers::first_non_finite`] and [`Memory::synchronize`]. The CPU runs every operation at
+//! once, by the kernels of this crate and with their bits.
 //!
 //! Activations are `f32`, bf16 or `f16`: all of one call have one type, and a device without
 //! kernels for it returns [`DeviceError::Unsupported`]. The CPU has `f32` only. Parameters of norms
@@ -43,7 +44,7 @@ pub use kernel_cache::{KernelCache, NoCache};
 pub use layers::Layers;
 pub use linear::{LinearGradients, OutputGradient};
 pub use losses::{Losses, Targets};
-pub use memory::{Event, Memory, MemoryInfo};
+pub use memory::{Event, Memory, MemoryInfo, NUM_COPY_STREAMS};
 pub use open::{Choice, kernel_class, open_accelerator};
 pub use operands::{
     Activation, Epilogue, HeadRows, Matrix, MatrixMut, Momentum, Norm, Rates, RowEpilogue,

@@ -87,6 +87,8 @@ elements!(f32 => F32, bf16 => Bf16, f16 => F16, f64 => F64, u32 => U32, u64 => U
 pub(crate) enum Place {
     /// Memory of the process.
     Host,
+    /// Memory of the process that a device transfers beside its work, and nothing else uses.
+    Pinned,
     /// Memory of a CUDA device.
     Cuda(usize),
 }
@@ -312,6 +314,7 @@ fn check_slice<T: Element>(dtype: Dtype, place: Place) -> Result<()> {
     let reason = match (dtype == T::DTYPE, place) {
         (true, Place::Host) => return Ok(()),
         (false, Place::Host) => format!("needs {}, has {dtype}", T::DTYPE),
+        (_, Place::Pinned) => "the memory is that of copies beside the work".to_owned(),
         (_, Place::Cuda(_)) => "the memory is on a CUDA device".to_owned(),
     };
     Err(DeviceError::Unsupported { operation: "host operand", reason })
@@ -362,7 +365,7 @@ pub(crate) trait Allocation: Send + Sync {
 }
 
 /// Elements in host memory.
-pub(crate) struct HostMemory(pub(crate) Vec<u64>);
+struct HostMemory(Vec<u64>);
 
 impl Allocation for HostMemory {
     fn address(&mut self) -> *mut u8 {
@@ -389,6 +392,12 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
+    /// Zeros in memory of the process.
+    pub fn on_host(dtype: Dtype, len: usize) -> Self {
+        let memory = HostMemory(vec![0; (len * dtype.size()).div_ceil(8)]);
+        Self::new(Box::new(memory), dtype, len)
+    }
+
     /// Wraps memory of at least `len` elements.
     pub(crate) fn new(mut memory: Box<dyn Allocation>, dtype: Dtype, len: usize) -> Self {
         let (address, place) = (memory.address(), memory.place());

@@ -4,6 +4,7 @@
 
 mod algorithms;
 mod attention;
+mod copies;
 mod decode;
 mod dual_buffer;
 mod flat;

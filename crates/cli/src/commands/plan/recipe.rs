@@ -85,6 +85,7 @@ struct AutomaticReport {
 struct SettingsReport {
     microbatch: Option<usize>,
     recompute: Option<String>,
+    offload_activations: Option<String>,
     needed_bytes: u64,
 }
 
@@ -199,6 +200,7 @@ fn automatic_report(settings: &AutomaticSettings) -> AutomaticReport {
     let of = |settings: Settings, needed: Bytes| SettingsReport {
         microbatch: settings.microbatch,
         recompute: settings.recompute.map(|policy| policy.to_string()),
+        offload_activations: settings.offload.map(|place| place.to_string()),
         needed_bytes: needed.0,
     };
     AutomaticReport {

@@ -4,7 +4,7 @@ use crate::Cpu;
 use crate::device::error::{DeviceError, Result};
 use crate::device::memory::{Event, Memory, MemoryInfo};
 use crate::device::operands::check_rows;
-use crate::device::view::{Buffer, Dtype, Element, HostMemory, View, ViewMut};
+use crate::device::view::{Buffer, Dtype, Element, View, ViewMut};
 use crate::gemm::Precision;
 use half::{bf16, f16};
 
@@ -30,8 +30,7 @@ impl Memory for Cpu {
     }
 
     fn allocate(&self, dtype: Dtype, len: usize) -> Result<Buffer> {
-        let memory = HostMemory(vec![0; (len * dtype.size()).div_ceil(8)]);
-        Ok(Buffer::new(Box::new(memory), dtype, len))
+        Ok(Buffer::on_host(dtype, len))
     }
 
     fn copy(&self, from: View<'_>, to: ViewMut<'_>) -> Result<()> {
