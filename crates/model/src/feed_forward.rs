@@ -380,11 +380,9 @@ impl FeedForward {
         mut frame: Frame<'_>,
     ) -> Result<()> {
         let num_tokens = x_tc.len() / self.norm_linear.width();
-        let mut rebuilt = Frame::over(frame.take(self.saved_len(num_tokens).rebuilt));
-        let FeedForwardSaved { mut hidden, stats, .. } =
-            self.split(num_tokens, &mut frame, &mut rebuilt);
         let residual = Some(x_tc);
         if self.activation == Activation::SwiGlu {
+            // First in the frame: a product of one row reads 16 bytes at a time.
             let (mut inner, epilogue) = (frame.nested(), RowEpilogue::SwiGlu);
             let mut active_tf = self.take_hidden(num_tokens, &mut inner);
             let active = active_tf.reborrow();
@@ -393,6 +391,9 @@ impl FeedForward {
                 return self.down.forward(device, alone, params, x, residual, y_tc, inner);
             }
         }
+        let mut rebuilt = Frame::over(frame.take(self.saved_len(num_tokens).rebuilt));
+        let FeedForwardSaved { mut hidden, stats, .. } =
+            self.split(num_tokens, &mut frame, &mut rebuilt);
         let mut normed_tc = frame.nested().take_as(x_tc.dtype(), x_tc.len());
         self.norm_linear.norm.forward(device, params, x_tc, normed_tc.reborrow(), stats)?;
         let normed_tc = normed_tc.as_view();

@@ -1,11 +1,12 @@
 //! Algorithms of products: from the list of the run, or from the library's heuristic, once per
 //! product; only those that add partial sums in a fixed order.
 //!
-//! The heuristic's first algorithm is taken as it is. Timing all of its algorithms (eight a product,
-//! with equal bits) and taking the fastest made no step of GPT-2 124M or of a Llama with 1.16 billion
-//! parameters faster on an H200, which is at its power limit there.
+//! The heuristic's first algorithm is taken as it is. Timing all of its algorithms (eight a
+//! product, at least four others with equal bits) and taking the fastest made no step of GPT-2
+//! 124M or of a Llama with 1.16 billion parameters faster on an H200, which is at its power limit
+//! there.
 
-use super::algorithms::{self, Algorithm, Algorithms, Operands, WORKSPACE_BYTES};
+use super::algorithms::{self, Algorithm, Lists, Operands, WORKSPACE_BYTES};
 use super::cublas_lt::{
     Candidate, CublasLt, Descriptor, INVALID_VALUE, NOT_SUPPORTED, Prepared, check,
 };
@@ -18,15 +19,6 @@ const PREFERENCE_REDUCTIONS: c_int = 3;
 const PREFERENCE_ALIGNMENT_A: c_int = 5;
 /// Partial sums go through the workspace in the type of the sum, never through atomics.
 const REDUCTION_IN_SUM_TYPE: u32 = 2;
-/// Algorithms by product.
-#[derive(Default)]
-pub(super) struct Lists {
-    /// Algorithms in use.
-    chosen: Algorithms,
-    /// Algorithms of an earlier process, which the library checks at their first use.
-    stored: Algorithms,
-}
-
 impl CublasLt {
     /// The list of the algorithms that were chosen or set so far.
     pub(super) fn algorithms(&self) -> String {

@@ -94,6 +94,15 @@ pub(super) struct Algorithm {
 /// Algorithms by product; `None` where the library has none.
 pub(super) type Algorithms = BTreeMap<Problem, Option<Algorithm>>;
 
+/// The two lists of a process.
+#[derive(Default)]
+pub(super) struct Lists {
+    /// Algorithms in use.
+    pub(super) chosen: Algorithms,
+    /// Algorithms of an earlier process, which the library checks at their first use.
+    pub(super) stored: Algorithms,
+}
+
 /// The list of a library and device.
 pub(super) fn write(source: &str, algorithms: &Algorithms) -> String {
     let line = |(problem, algorithm): (&Problem, &Option<Algorithm>)| match algorithm {

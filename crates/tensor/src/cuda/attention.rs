@@ -6,7 +6,6 @@
 use super::Cuda;
 use super::attention_plans::{Addresses, GradientAddresses};
 use super::commands::KernelArg;
-use super::decode::MAX_COUNTED;
 use super::launch::launch;
 use super::programs::{Grid, Program, Source};
 use crate::attention::{Dropout, Heads, Shape};
@@ -26,6 +25,8 @@ const THREADS: usize = 256;
 const MMA_THREADS: usize = 128;
 const MMA_KEYS: usize = 64;
 const MMA_PADDING: usize = 8;
+/// Queries of all heads of a call while decoding, whose finished blocks are counted.
+pub(super) const MAX_COUNTED: usize = 4096;
 /// Largest head dimension whose sums fit registers.
 const MMA_MAX_HEAD_DIM: usize = 128;
 /// Queries up to which decoding has blocks of one query.

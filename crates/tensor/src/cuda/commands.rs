@@ -3,8 +3,7 @@
 use super::Cuda;
 use super::attention_plans::AttentionCall;
 use super::cublas_lt::Call;
-use super::driver::{Copy2d, Driver, Handle, LaunchAttribute, LaunchConfig};
-use super::streams::Streams;
+use super::driver::{Copy2d, Driver, Handle, LaunchAttribute, LaunchConfig, Streams};
 use crate::device::error::Result;
 use crate::device::profile::Operation;
 use std::ffi::{c_uint, c_void};

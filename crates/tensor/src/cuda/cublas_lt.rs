@@ -2,8 +2,7 @@
 //!
 //! Operands are row-major here and column-major there, so a product is computed as its transpose.
 
-use super::algorithm_choice::Lists;
-use super::algorithms::{Algorithm, Operands, Problem, WORKSPACE_BYTES};
+use super::algorithms::{Algorithm, Lists, Operands, Problem, WORKSPACE_BYTES};
 use super::driver::Handle;
 use super::library::{Library, functions};
 use super::recorder::Recorder;

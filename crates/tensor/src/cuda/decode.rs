@@ -6,7 +6,7 @@
 //! that one's results: so the memory is never idle.
 
 use super::Cuda;
-use super::attention::{KernelShape, MAX_HEAD_DIM};
+use super::attention::{KernelShape, MAX_COUNTED, MAX_HEAD_DIM};
 use super::commands::KernelArg;
 use super::few_rows::in_type;
 use super::launch::{launch_early, type_code};
@@ -24,8 +24,6 @@ const MAX_ROW_BYTES: usize = 47 * 1024;
 /// Threads of a block of attention, and the positions that it takes.
 const THREADS: usize = 256;
 const SPLIT: usize = 64;
-/// Queries of all heads whose finished blocks are counted.
-pub(super) const MAX_COUNTED: usize = 4096;
 /// Place of the states among the temporary memories.
 const SLOT: usize = 4;
 

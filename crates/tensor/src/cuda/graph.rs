@@ -6,9 +6,8 @@
 
 use super::Cuda;
 use super::commands::Command;
-use super::driver::{Context, Handle};
+use super::driver::{Context, Handle, Streams};
 use super::replay::{End, Replay};
-use super::streams::Streams;
 use crate::device::error::{DeviceError, Result};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;

@@ -10,10 +10,11 @@
 //! # Layout
 //! - `library`, `driver`, `nvrtc`, `cublas_lt`, `cudnn`: the libraries, as tables of function
 //!   pointers; `algorithm_choice`, `algorithms`: the algorithms of products, and their list;
-//!   `cudnn_graph`, `cudnn_attention`, `attention_plans`: attention by cuDNN, where it is installed.
+//!   `cudnn_graph`, `cudnn_attention`, `attention_plans`: attention by cuDNN, where it is
+//!   installed.
 //! - `programs`: sources and machine code; `commands`, `replay`, `graph`: work of the stream as
-//!   values, sequences that repeat, and CUDA graphs of them; `streams`, `staging`: copies beside
-//!   the work, and those that the host waits for; `recorder`: profiles.
+//!   values, sequences that repeat, and CUDA graphs of them; `staging`: copies that the host waits
+//!   for; `recorder`: profiles.
 //! - `memory`, `products`, `few_rows`, `decode`, `fp8`, `attention`, `layers`, `losses`, `flat`:
 //!   the operations.
 #![expect(unsafe_code, reason = "calls into the libraries of CUDA, and launches of kernels")]
@@ -45,7 +46,6 @@ mod programs;
 mod recorder;
 pub(crate) mod replay;
 mod staging;
-mod streams;
 
 use crate::attention::Shape;
 use crate::device::error::{DeviceError, Result};
