@@ -45,9 +45,12 @@ fn cases() -> Vec<Case> {
     cases
 }
 
+/// A CPU of this thread: tests run side by side, and a CPU runs one product at a time.
 fn cpu() -> &'static Cpu {
-    static CPU: OnceLock<Cpu> = OnceLock::new();
-    CPU.get_or_init(|| Cpu::single(Isa::detect()))
+    thread_local! {
+        static CPU: &'static Cpu = Box::leak(Box::new(Cpu::single(Isa::detect())));
+    }
+    CPU.with(|cpu| *cpu)
 }
 
 /// Runs an operation twice on every device and type, demands equal bits of both runs, and hands the
