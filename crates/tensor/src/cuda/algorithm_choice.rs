@@ -1,10 +1,9 @@
 //! Algorithms of products: from the list of the run, or from the library's heuristic, once per
 //! product; only those that add partial sums in a fixed order.
 //!
-//! The heuristic's first algorithm is taken as it is. Timing all of its algorithms (eight a
-//! product, at least four others with equal bits) and taking the fastest made no step of GPT-2
-//! 124M or of a Llama with 1.16 billion parameters faster on an H200, which is at its power limit
-//! there.
+//! The heuristic's first algorithm is taken as it is. Timing all of its algorithms with equal bits,
+//! of up to eight a product, and taking the fastest made no step of GPT-2 124M or of a Llama with
+//! 1.16 billion parameters faster on an H200, which is at its power limit there.
 
 use super::algorithms::{self, Algorithm, Lists, Operands, WORKSPACE_BYTES};
 use super::cublas_lt::{

@@ -3,7 +3,7 @@
 //!
 //! A token runs about a hundred such kernels one after another. Each may start while the one ahead
 //! ends (programmatic dependent launch), and then reads weights or cached rows before it waits for
-//! that one's results: so the memory is never idle.
+//! that one's results.
 
 use super::Cuda;
 use super::attention::{KernelShape, MAX_COUNTED, MAX_HEAD_DIM};
