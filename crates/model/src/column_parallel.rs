@@ -12,7 +12,7 @@ use crate::linear::Linear;
 use crate::reduction_tree;
 use crate::scratch::Frame;
 use lockstep_tensor::device::{
-    Device, Epilogue, Norm, OutputGradient, Result, RowEpilogue, RowProduct, View, ViewMut,
+    Device, Epilogue, Norm, OutputGradient, Result, RowEpilogue, View, ViewMut,
 };
 use lockstep_tensor::gemm::Write;
 
@@ -74,7 +74,7 @@ impl ColumnParallel {
         y: ViewMut<'_>,
     ) -> Result<bool> {
         match &self.shards[..] {
-            [only] => forward_row(only, device, params, norm, x, epilogue, y),
+            [only] => only.forward_row(device, params, norm, x, epilogue, y),
             _ => Ok(false),
         }
     }
@@ -162,21 +162,4 @@ impl ColumnParallel {
         let num = reduction_tree::num_spare(self.shards.len(), self.fuses());
         num * num_rows * self.num_inputs()
     }
-}
-
-/// A layer's output for one row, in one operation; `false` where the device has none for it.
-pub(crate) fn forward_row(
-    linear: &Linear,
-    device: &dyn Device,
-    params: View<'_>,
-    norm: Option<Norm<'_>>,
-    x: View<'_>,
-    epilogue: RowEpilogue<'_>,
-    y: ViewMut<'_>,
-) -> Result<bool> {
-    if x.len() != linear.num_inputs || linear.bias.is_some() {
-        return Ok(false);
-    }
-    let product = RowProduct { norm, x, weight: linear.weight_io(params), epilogue };
-    device.row_product(linear.precision(), product, y)
 }

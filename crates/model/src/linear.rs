@@ -15,7 +15,8 @@ use crate::grads::Grads;
 use crate::param::{Init, ParamList};
 use lockstep_tensor::device::open::fp8_operand_bytes;
 use lockstep_tensor::device::{
-    Device, Epilogue, LinearGradients, Matrix, MatrixMut, OutputGradient, Result, View, ViewMut,
+    Device, Epilogue, LinearGradients, Matrix, MatrixMut, Norm, OutputGradient, Result,
+    RowEpilogue, RowProduct, View, ViewMut,
 };
 use lockstep_tensor::fp8::{self, Role};
 use lockstep_tensor::gemm::{Precision, Write};
@@ -150,6 +151,24 @@ impl Linear {
         device.product(self.precision(), x, self.weight_io(params), y, write, epilogue)
     }
 
+    /// Overwrites `y` for one row, normalised first where there is a norm, in one operation;
+    /// `false` where the device has none for it.
+    pub(crate) fn forward_row(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        norm: Option<Norm<'_>>,
+        x: View<'_>,
+        epilogue: RowEpilogue<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<bool> {
+        if x.len() != self.num_inputs || self.bias.is_some() {
+            return Ok(false);
+        }
+        let product = RowProduct { norm, x, weight: self.weight_io(params), epilogue };
+        device.row_product(self.precision(), product, y)
+    }
+
     /// Overwrites `dx` with the gradient of the input.
     pub fn backward_input(
         &self,
@@ -271,7 +290,7 @@ impl Linear {
     }
 
     /// The weight as an inputs x outputs matrix, for either layout.
-    pub(crate) fn weight_io<'a>(&self, params: View<'a>) -> Matrix<'a> {
+    fn weight_io<'a>(&self, params: View<'a>) -> Matrix<'a> {
         let weight = params.range(self.weight.clone());
         let weight = match self.layout {
             WeightLayout::OutIn => Matrix::new(weight, self.num_outputs, self.num_inputs).t(),

@@ -7,7 +7,6 @@
 //! Inputs are stored shard after shard, as in [`crate::column_parallel`].
 
 use crate::collectives::TensorCollectives;
-use crate::column_parallel::forward_row;
 use crate::dropout::RowMask;
 use crate::formats::Formats;
 use crate::grads::Grads;
@@ -77,7 +76,8 @@ impl RowParallel {
         if let (Some(residual), [only], false) = (residual, &self.shards[..], self.is_summed()) {
             let bias = self.bias.as_ref();
             let epilogue = RowEpilogue::Residual(residual);
-            if bias.is_none() && forward_row(only, device, params, None, x, epilogue, y.reborrow())?
+            if bias.is_none()
+                && only.forward_row(device, params, None, x, epilogue, y.reborrow())?
             {
                 return Ok(());
             }

@@ -17,9 +17,8 @@ use crate::device::linear::{LinearGradients, OutputGradient};
 use crate::device::operands::{
     Activation, Epilogue, HeadRows, Matrix, MatrixMut, RowProduct, check_rows,
 };
-use crate::device::products::{Products, multiply_both};
+use crate::device::products::{Products, multiply_both, multiply_stored};
 use crate::device::view::{Dtype, View, ViewMut};
-use crate::fp8::Role;
 use crate::gemm::{Precision, Write};
 
 /// Rows and columns of a tile of our own product.
@@ -100,13 +99,12 @@ impl Products for Cuda {
         dy: OutputGradient<'_>,
         gradients: LinearGradients<'_>,
     ) -> Result<()> {
-        let (rows, _, outputs) = gradients.shape();
         if precision == Precision::Fp8 && fp8::fits_both(&gradients) {
+            let (rows, _, outputs) = gradients.shape();
             let body = |dy: Matrix<'_>| multiply_both(self, precision, dy, gradients);
             return self.quantised_once(dy, (rows, outputs), body);
         }
-        let dy = Matrix::new(dy.compute(self)?, rows, outputs).in_role(Role::Gradient);
-        multiply_both(self, precision, dy, gradients)
+        multiply_stored(self, precision, dy, gradients)
     }
 
     fn product_algorithms(&self) -> Result<String> {

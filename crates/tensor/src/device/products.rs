@@ -34,9 +34,7 @@ pub trait Products: Layers {
         dy: OutputGradient<'_>,
         gradients: LinearGradients<'_>,
     ) -> Result<()> {
-        let (rows, _, outputs) = gradients.shape();
-        let dy = Matrix::new(dy.compute(self)?, rows, outputs).in_role(Role::Gradient);
-        multiply_both(self, precision, dy, gradients)
+        multiply_stored(self, precision, dy, gradients)
     }
 
     /// The list of the algorithms that products were given or have chosen so far, sorted by
@@ -114,6 +112,19 @@ pub trait Products: Layers {
         dqkv: ViewMut<'_>,
         scratch: ViewMut<'_>,
     ) -> Result<()>;
+}
+
+/// Computes the gradient of a linear layer's output where it is not stored, then
+/// [`multiply_both`].
+pub(crate) fn multiply_stored<D: Products + ?Sized>(
+    device: &D,
+    precision: Precision,
+    dy: OutputGradient<'_>,
+    gradients: LinearGradients<'_>,
+) -> Result<()> {
+    let (rows, _, outputs) = gradients.shape();
+    let dy = Matrix::new(dy.compute(device)?, rows, outputs).in_role(Role::Gradient);
+    multiply_both(device, precision, dy, gradients)
 }
 
 /// The two products of backward of a linear layer, one after the other.
