@@ -115,6 +115,7 @@ macro_rules! amount {
     ($unit:ident($number:ty)) => {
         impl Add for $unit {
             type Output = Self;
+            #[inline]
             fn add(self, other: Self) -> Self {
                 Self(self.0 + other.0)
             }
@@ -122,18 +123,21 @@ macro_rules! amount {
 
         impl Sub for $unit {
             type Output = Self;
+            #[inline]
             fn sub(self, other: Self) -> Self {
                 Self(self.0 - other.0)
             }
         }
 
         impl AddAssign for $unit {
+            #[inline]
             fn add_assign(&mut self, other: Self) {
                 self.0 += other.0;
             }
         }
 
         impl Sum for $unit {
+            #[inline]
             fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
                 amounts.fold(Self::default(), Add::add)
             }
@@ -141,6 +145,7 @@ macro_rules! amount {
 
         impl Mul<$number> for $unit {
             type Output = Self;
+            #[inline]
             fn mul(self, factor: $number) -> Self {
                 Self(self.0 * factor)
             }
@@ -160,6 +165,7 @@ macro_rules! rate {
     ($amount:ident, $rate:ident) => {
         impl Div<Seconds> for $amount {
             type Output = $rate;
+            #[inline]
             fn div(self, time: Seconds) -> $rate {
                 $rate(self.0 as f64 / time.0)
             }
@@ -167,6 +173,7 @@ macro_rules! rate {
 
         impl Div<$rate> for $amount {
             type Output = Seconds;
+            #[inline]
             fn div(self, speed: $rate) -> Seconds {
                 Seconds(self.0 as f64 / speed.0)
             }
@@ -183,6 +190,7 @@ macro_rules! ratio {
     ($($unit:ident),+) => {$(
         impl Div for $unit {
             type Output = f64;
+            #[inline]
             fn div(self, other: Self) -> f64 {
                 self.0 as f64 / other.0 as f64
             }
@@ -197,6 +205,7 @@ macro_rules! scaled_rate {
     ($($rate:ident),+) => {$(
         impl Mul<f64> for $rate {
             type Output = Self;
+            #[inline]
             fn mul(self, factor: f64) -> Self {
                 Self(self.0 * factor)
             }
@@ -207,6 +216,7 @@ macro_rules! scaled_rate {
 scaled_rate!(BytesPerSecond, FlopsPerSecond);
 
 impl From<Bytes> for Bits {
+    #[inline]
     fn from(bytes: Bytes) -> Self {
         Self(bytes.0 * 8)
     }
@@ -214,6 +224,7 @@ impl From<Bytes> for Bits {
 
 impl Div<BytesPerSecond> for Bits {
     type Output = Seconds;
+    #[inline]
     fn div(self, speed: BytesPerSecond) -> Seconds {
         Seconds(self.0 as f64 / 8.0 / speed.0)
     }
@@ -226,6 +237,7 @@ impl BytesPerSecond {
     /// # use lockstep_config::units::BytesPerSecond;
     /// assert_eq!(BytesPerSecond::from_gigabits(100.0), BytesPerSecond(12.5e9));
     /// ```
+    #[inline]
     pub const fn from_gigabits(gigabits: f64) -> Self {
         Self(gigabits * 1e9 / 8.0)
     }
@@ -233,6 +245,7 @@ impl BytesPerSecond {
 
 impl Seconds {
     /// The longer of the two.
+    #[inline]
     pub const fn max(self, other: Self) -> Self {
         Self(self.0.max(other.0))
     }
