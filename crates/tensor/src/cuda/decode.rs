@@ -17,9 +17,16 @@ use crate::device::operands::{RowEpilogue, RowProduct, check_rows};
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::Precision;
 
-/// Elements of a result, a warp each, that a block computes.
+/// Warps of a block, each of which computes elements of a result.
 const ROW_WARPS: usize = 8;
-/// Shared memory that a kernel has without a permission, less that of its sums.
+/// Most blocks of a multiprocessor, half of those that it has room for: the blocks of the next
+/// launch start beside them.
+const ROW_BLOCKS: usize = 2;
+/// `ROW_PAIRS` of the kernels, and the bytes of a pair.
+const ROW_PAIRS: usize = 6;
+const PAIR_BYTES: usize = 1024;
+/// Longest row in shared memory: with the weights in flight it fits the 99 KiB of a block on every
+/// supported device.
 const MAX_ROW_BYTES: usize = 47 * 1024;
 /// Threads of a block of attention, and the positions that it takes.
 const THREADS: usize = 256;
@@ -93,8 +100,10 @@ impl Cuda {
             }
             RowEpilogue::None | RowEpilogue::SwiGlu => 0,
         };
-        let blocks = (n.div_ceil(ROW_WARPS), 1, 1);
-        let grid = Grid { blocks, threads: 32 * ROW_WARPS, shared_bytes: row_bytes };
+        let most = self.num_multiprocessors * ROW_BLOCKS;
+        let blocks = (n.div_ceil(ROW_WARPS).min(most), 1, 1);
+        let shared_bytes = row_bytes + ROW_WARPS * ROW_PAIRS * PAIR_BYTES;
+        let grid = Grid { blocks, threads: 32 * ROW_WARPS, shared_bytes };
         let name = if is_gated { "gated_row_product" } else { "row_product" };
         let [b_row, n, k] = [weight.row_stride, n, k].map(|count| count as u64);
         let program = Program::new(Source::Product, dtype);

@@ -110,9 +110,23 @@ __device__ __forceinline__ void prefetch(const void* p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
+// Weight of the thread's first vector of a norm over `num` vectors. It is read before the launch
+// ahead is done; the other parameters are brought nearer.
+__device__ __forceinline__ void fetch_norm(RowNorm norm, u32 num, float (&weight)[LEN]) {
+    if (!norm.weight) return;
+    if (threadIdx.x < num) load(weight, norm.weight, norm.type, threadIdx.x * LEN, num * LEN);
+    for (u32 i = threadIdx.x; i < num; i += blockDim.x) {
+        u64 bytes = (u64)i * LEN * (norm.type == 0 ? 4 : 2);
+        if (i >= blockDim.x) prefetch((const char*)norm.weight + bytes);
+        if (norm.bias) prefetch((const char*)norm.bias + bytes);
+    }
+}
+
 // Copies a row of `num` vectors of 16 bytes to shared memory, normalised and rounded if there is a
-// norm. A thread reads what it has written itself; then the block waits for all.
-__device__ __forceinline__ void stage_row(RowNorm norm, const T* x, uint4* row, u32 num) {
+// norm, of which `first` is from `fetch_norm`. A thread reads what it has written itself; then the
+// block waits for all.
+__device__ __forceinline__ void stage_row(
+    RowNorm norm, const float (&first)[LEN], const T* x, uint4* row, u32 num) {
     __shared__ float shared[32];
     float total = 0.0f, squares = 0.0f, count = (float)(num * LEN), v[LEN];
     for (u32 i = threadIdx.x; i < num; i += blockDim.x) {
@@ -140,11 +154,13 @@ __device__ __forceinline__ void stage_row(RowNorm norm, const T* x, uint4* row, 
         for (u32 i = threadIdx.x; i < num; i += blockDim.x) {
             float w[LEN], b[LEN];
             unpack16(v, row[i]);
-            load(w, norm.weight, norm.type, i * LEN, num * LEN);
+            if (i >= blockDim.x) load(w, norm.weight, norm.type, i * LEN, num * LEN);
             if (norm.bias) load(b, norm.bias, norm.type, i * LEN, num * LEN);
 #pragma unroll
-            for (int j = 0; j < LEN; ++j)
-                v[j] = norm.bias ? fmaf((v[j] - mean) * r, w[j], b[j]) : v[j] * r * w[j];
+            for (int j = 0; j < LEN; ++j) {
+                float weight = i < blockDim.x ? first[j] : w[j];
+                v[j] = norm.bias ? fmaf((v[j] - mean) * r, weight, b[j]) : v[j] * r * weight;
+            }
             Packed<LEN, T> packed;
             packed.pack(v);
             row[i] = make_uint4(packed.word[0], packed.word[1], packed.word[2], packed.word[3]);
@@ -154,66 +170,119 @@ __device__ __forceinline__ void stage_row(RowNorm norm, const T* x, uint4* row, 
 }
 
 #define ROW_WARPS 8
+// Pairs of 512 bytes of weights that a warp has in flight.
+#define ROW_PAIRS 6
+
+// The weights of a warp: rows `column`, `column + stride`, ... of b in pairs of 32 vectors, which
+// are copied to a ring in shared memory. GATED: a pair has a part of row i and one of row n + i;
+// otherwise two parts of one row. A thread reads what it has copied itself.
+template <bool GATED> struct Weights {
+    const T* row;
+    u64 b_row, n, column, stride;
+    u32 num, pair, slot;
+    uint4* ring;
+
+    __device__ __forceinline__ u32 num_pairs() const {
+        u32 parts = (num + 31) / 32;
+        return GATED ? parts : (parts + 1) / 2;
+    }
+
+    // Number of this thread's vector in part c of a pair.
+    __device__ __forceinline__ static u32 vector(u32 pair, int c) {
+        return threadIdx.x % 32 + 32 * (GATED ? pair : 2 * pair + c);
+    }
+
+    // Starts the copy of the next pair, if there is one.
+    __device__ __forceinline__ void copy_next() {
+        if (column < n) {
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+                u32 i = vector(pair, c);
+                if (i < num)
+                    copy_async(place(slot, c), row + (GATED ? c * n * b_row : 0) + i * LEN);
+            }
+            if (++pair == num_pairs()) {
+                pair = 0;
+                column += stride;
+                row += stride * b_row;
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        slot = next(slot);
+    }
+
+    __device__ __forceinline__ uint4* place(u32 slot, int c) const {
+        return ring + (2 * slot + c) * 32 + threadIdx.x % 32;
+    }
+
+    __device__ __forceinline__ static u32 next(u32 slot) {
+        return slot + 1 == ROW_PAIRS ? 0 : slot + 1;
+    }
+
+    __device__ __forceinline__ static void copy_async(uint4* to, const T* from) {
+        u32 shared = (u32)__cvta_generic_to_shared(to);
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from)
+                     : "memory");
+    }
+
+    // Waits for the oldest pair.
+    __device__ __forceinline__ static void wait_for_pair() {
+        asm volatile("cp.async.wait_group %0;" ::"n"(ROW_PAIRS - 1) : "memory");
+    }
+};
 
 // y = norm(x) b (+ residual), for one row x and n rows of b with k elements each, which are whole
-// vectors of 16 bytes; a warp per element of y. GATED: 2 n rows, and y = silu(gate) up of rows i
-// and n + i. Sums have the order of `few_rows`. A warp has 4 KiB of weights in flight, the first of
-// them before the launch ahead is done: that launch must not write weights or parameters of the
-// norm.
+// vectors of 16 bytes. GATED: 2 n rows, and y = silu(gate) up of rows i and n + i. A warp computes
+// an element of y after another; its weights are in flight all the time, the first of them before
+// the launch ahead is done: that launch must not write weights or parameters of the norm. Sums have
+// the order of `few_rows`.
+//
+// The grid takes less than half of the device's room, so that all blocks of the launch behind start
+// while this one runs.
 template <bool GATED>
 __device__ __forceinline__ void multiply_row(
     RowNorm norm, const T* x, const T* b, u64 b_row, void* y, int y_type, const void* residual,
     u64 n, u64 k) {
-    constexpr int COLUMNS = GATED ? 2 : 1, BATCH = 8 / COLUMNS;
     extern __shared__ uint4 row[];
-    u32 lane = threadIdx.x % 32, num = k / LEN;
-    u64 column = (u64)blockIdx.x * ROW_WARPS + threadIdx.x / 32;
-    bool exists = column < n;
-    const T* weights[COLUMNS];
-    Packed<LEN, T> packed[COLUMNS][BATCH] = {};
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, num = k / LEN;
+    u64 column = (u64)blockIdx.x * ROW_WARPS + warp, stride = gridDim.x * ROW_WARPS;
+    Weights<GATED> weights = {b + column * b_row, b_row, n, column, stride, num, 0, 0};
+    weights.ring = row + num + warp * (2 * ROW_PAIRS * 32);
 #pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
-        weights[c] = b + (column + c * n) * b_row;
-#pragma unroll
-        for (int s = 0; s < BATCH; ++s) {
-            u32 i = lane + 32 * s;
-            if (exists && i < num) packed[c][s].read(weights[c] + i * LEN);
-        }
-    }
-    if (norm.weight)
-        for (u32 i = threadIdx.x; i < num; i += blockDim.x) {
-            u64 bytes = (u64)i * LEN * (norm.type == 0 ? 4 : 2);
-            prefetch((const char*)norm.weight + bytes);
-            if (norm.bias) prefetch((const char*)norm.bias + bytes);
-        }
+    for (int p = 0; p < ROW_PAIRS; ++p) weights.copy_next();
+    float norm_weight[LEN];
+    fetch_norm(norm, num, norm_weight);
     wait_for_launch_ahead();
-    stage_row(norm, x, row, num);
-    if (!exists) return;
-    float sums[COLUMNS] = {};
-    for (u32 first = lane; first < num; first += 32 * BATCH) {
+    stage_row(norm, norm_weight, x, row, num);
+    u32 slot = 0, num_pairs = weights.num_pairs();
+    for (; column < n; column += stride) {
+        // In flight while the sum is computed.
+        float addend = residual && lane == 0 ? at(residual, y_type, column) : 0.0f;
+        float sums[2] = {};
+        for (u32 pair = 0; pair < num_pairs; ++pair) {
+            weights.wait_for_pair();
 #pragma unroll
-        for (int s = 0; s < BATCH; ++s) {
-            u32 i = first + 32 * s, next = i + 32 * BATCH;
-            if (i >= num) continue;
-            float v[LEN], w[COLUMNS][LEN];
-            unpack16(v, row[i]);
+            for (int c = 0; c < 2; ++c) {
+                u32 i = weights.vector(pair, c);
+                if (i >= num) continue;
+                float v[LEN], w[LEN], &sum = sums[GATED ? c : 0];
+                unpack16(v, row[i]);
+                unpack16(w, *weights.place(slot, c));
 #pragma unroll
-            for (int c = 0; c < COLUMNS; ++c) {
-                packed[c][s].unpack(w[c]);
-                if (next < num) packed[c][s].read(weights[c] + next * LEN);
-#pragma unroll
-                for (int j = 0; j < LEN; ++j) sums[c] = fmaf(v[j], w[c][j], sums[c]);
+                for (int j = 0; j < LEN; ++j) sum = fmaf(v[j], w[j], sum);
             }
+            weights.copy_next();
+            slot = weights.next(slot);
         }
+        float sum = warp_reduce(sums[0], sum_of<float>);
+        if constexpr (GATED) {
+            // Both are rounded first, as where they are stored.
+            float gate = widen(narrow<T>(sum));
+            float up = widen(narrow<T>(warp_reduce(sums[1], sum_of<float>)));
+            if (lane == 0) put(y, y_type, column, gate * sigmoid_and_slope(gate).x * up);
+        } else if (lane == 0)
+            put(y, y_type, column, residual ? sum + addend : sum);
     }
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) sums[c] = warp_reduce(sums[c], sum_of<float>);
-    if (lane > 0) return;
-    if constexpr (GATED) {
-        // Both are rounded first, as where they are stored.
-        float gate = widen(narrow<T>(sums[0])), up = widen(narrow<T>(sums[1]));
-        put(y, y_type, column, gate * sigmoid_and_slope(gate).x * up);
-    } else put(y, y_type, column, residual ? sums[0] + at(residual, y_type, column) : sums[0]);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * ROW_WARPS, 4) row_product(
