@@ -97,9 +97,7 @@ fn stderr_of(output: &Output) -> String {
 fn run_last_line(folder: &Folder, stderr: &str) -> Output {
     let line = stderr.lines().last().expect("a command");
     assert!(line.contains("lockstep train ") && line.contains(" --resume "), "{stderr}");
-    let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", line]).current_dir(folder.path()).stdin(Stdio::null());
-    shell.output().expect("a shell")
+    folder.shell(line).output().expect("a shell")
 }
 
 #[track_caller]
@@ -175,9 +173,7 @@ fn a_resumed_run_may_be_interrupted_too() {
     press_ctrl_c(run.id());
     let first = stderr_of(&run.wait_with_output().expect("it was started"));
     let line = first.lines().last().expect("a command").to_owned();
-    let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", &format!("exec {line}")]).current_dir(folder.path()).stdin(Stdio::null());
-    let run = start(shell);
+    let run = start(folder.shell(&format!("exec {line}")));
     // Its events begin with those of the first run.
     let done = steps(&world, &folder.path().join("runs/0001")).len() as u64;
     wait_for_step(&world, &folder, "runs/0002", done + 5);

@@ -204,11 +204,8 @@ fn an_interrupt_ends_all_workers_and_sets_the_exit_status() {
 fn an_interrupt_reaches_a_command_in_the_background_of_a_script() {
     let folder = Folder::new();
     let arguments = tiny(&["train.steps=100000000", "checkpoint.interval=0"]).join(" ");
-    let mut script = Command::new("/bin/sh");
-    script
-        .args(["-c", &format!("trap '' INT; exec {} {arguments}", env!("CARGO_BIN_EXE_lockstep"))]);
-    script.current_dir(folder.path()).stdin(Stdio::null());
-    let run = Running::start_by(script);
+    let script = format!("trap '' INT; exec {} {arguments}", env!("CARGO_BIN_EXE_lockstep"));
+    let run = Running::start_by(folder.shell(&script));
     send("-INT", run.child.id());
     let (status, _) = run.end();
     assert_eq!(status.signal(), Some(2));

@@ -59,7 +59,16 @@ impl Folder {
 
     /// The command in this folder, not started yet.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        self.program(env!("CARGO_BIN_EXE_lockstep"), arguments)
+    }
+
+    /// A script of the shell in this folder, not started yet.
+    pub(crate) fn shell(&self, script: &str) -> Command {
+        self.program("/bin/sh", &["-c", script])
+    }
+
+    fn program(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command.args(arguments).current_dir(self.path()).stdin(Stdio::null());
         // Recorded bits are those of the CPU, also on a machine with a GPU.
         command.env("CUDA_VISIBLE_DEVICES", "");

@@ -3,7 +3,6 @@
 use crate::bad_input::refused;
 use crate::process::{Finished, Folder};
 use serde_json::Value;
-use std::process::{Command, Stdio};
 
 /// Trains twelve steps of the smallest model into `dir`.
 fn train<'a>(dir: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -116,9 +115,7 @@ fn a_run_without_a_checkpoint_restarts_by_the_printed_command() {
                     saved none";
     assert!(error.starts_with(expected), "{error}");
     assert!(command.contains(" train killed/recipe.toml --set "), "{command}");
-    let mut shell = Command::new("/bin/sh");
-    let script = format!("{command} --quiet --json");
-    shell.args(["-c", &script]).current_dir(folder.path()).stdin(Stdio::null());
+    let mut shell = folder.shell(&format!("{command} --quiet --json"));
     let restarted = Finished::new(shell.output().expect("a shell"));
     assert_eq!(restarted.code, Some(0), "{}", restarted.stderr);
     let restarted: Value = serde_json::from_str(&restarted.stdout).expect("one JSON value");
