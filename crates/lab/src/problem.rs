@@ -7,8 +7,7 @@ use crate::description::Param;
 use crate::random::Random;
 use crate::settings::Settings;
 use lockstep_config::{Optim, OptimName, Recipe};
-use lockstep_optim::optimizer::Update;
-use lockstep_optim::{Clip, Optimizer, Slot};
+use lockstep_optim::{Clip, Optimizer, Slot, Update};
 use lockstep_tensor::math::scalar::powf;
 use lockstep_tensor::{Cpu, Isa};
 

@@ -8,7 +8,9 @@
 //! - [`lr`]: the learning rate of each step.
 //! - [`clip`]: gradient norms and clipping.
 //! - [`loss_scale`]: static and dynamic loss scaling for `fp16`.
-//! - [`optimizer`]: SGD, momentum, Nesterov, Adam, AdamW, LARS and LAMB with their state.
+//! - [`optimizer`]: the optimizer of a rank, with its state; `rule`: the seam of update rules;
+//!   `rules`: one file a rule.
+//! - [`update`]: quantities of one step.
 //! - [`state`]: optimizer state in memory or offloaded to a file.
 //! - [`phases`]: spans of steps with a fixed set of trained parameters.
 //!
@@ -46,15 +48,19 @@ pub mod clip;
 pub mod loss_scale;
 
 pub mod optimizer;
+mod rule;
+mod rules;
 pub mod state;
+pub mod update;
 
 pub mod phases;
 
 pub use clip::{CHUNK_LEN, Clip, ClipPlan, GlobalNorm};
 pub use loss_scale::{LossScaler, OverflowMonitor};
 pub use lr::LearningRate;
-pub use optimizer::{Optimizer, TensorNorms, Update};
+pub use optimizer::Optimizer;
 pub use phases::Phases;
+pub use update::{TensorNorms, Update};
 
 use std::ops::Range;
 

@@ -1,10 +1,10 @@
-//! Optimizers: SGD, momentum, Nesterov, Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter
-//! 2019), LARS (You et al. 2017) and LAMB (You et al. 2020).
+//! The optimizer of a rank: state, and the walk of an update rule over flat buffers.
 //!
 //! The optimizer updates the flat buffers of the blocks and keeps its state (momentum, first and
-//! second moments) in flat buffers too, for the parameters it owns. Every rule works element by
-//! element, so any rank can update any part of a buffer with equal results. Quantities that depend
-//! on the step alone (learning rate, bias corrections) are computed first, in `f64`.
+//! second moments) in flat buffers too, for the parameters it owns. Every rule
+//! (`crates/optim/src/rules`) works element by element, so any rank can update any part of a buffer
+//! with equal results. Quantities that depend on the step alone (learning rate, bias corrections)
+//! are computed first, in `f64`.
 //!
 //! LARS and LAMB need norms of whole tensors, of which a rank may own a part. A step therefore has
 //! two halves: [`Optimizer::prepare_block`] turns the gradient buffer into the quantity to measure
@@ -13,16 +13,14 @@
 //! and biases) and tensors of zeros have a trust ratio of one.
 
 use crate::Slot;
-use crate::clip::{Clip, class_of_group};
-use crate::state::{BlockStates, PIECE_LEN, StateBuffer, StateError};
+use crate::rule::{GroupOptions, SpanStep, StateViews, UpdateRule};
+use crate::rules::rule_of;
+use crate::state::{BlockStates, MAX_BUFFERS, PIECE_LEN, StateBuffer, StateError};
+use crate::update::{TensorNorms, Update};
 use lockstep_config::{Optim, OptimName};
 use lockstep_platform::{FileError, Paged};
 use lockstep_tensor::Cpu;
-use lockstep_tensor::adamw::AdamStep;
-use lockstep_tensor::device::{
-    Device, DualBuffer, Momentum, Rates, Result as DeviceResult, Rule, View, ViewMut,
-};
-use lockstep_tensor::math::scalar;
+use lockstep_tensor::device::{Device, DualBuffer, Result as DeviceResult, View, ViewMut};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -38,7 +36,7 @@ pub struct Optimizer {
     /// First disk error of offloaded state.
     failure: Option<FileError>,
     /// A piece of offloaded state on the accelerator.
-    staging: [DualBuffer; 2],
+    staging: [DualBuffer; MAX_BUFFERS],
 }
 
 /// Optimizer state of one block.
@@ -58,40 +56,6 @@ struct Span {
     grads: Range<usize>,
     state: Range<usize>,
     options: GroupOptions,
-}
-
-/// Options of a parameter group.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct GroupOptions {
-    /// Factor on the learning rate of the step.
-    lr_scale: f64,
-    weight_decay: f64,
-    /// Clip class.
-    clip_class: usize,
-    /// First step in which these parameters are trained.
-    since: u64,
-    /// Tensor whose norms give the trust ratio, for LARS and LAMB.
-    measured: Option<usize>,
-}
-
-/// Quantities of one step that all parameters share.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Update {
-    /// Number of steps taken, this one included: 1 for the first. Skipped steps do not count.
-    pub count: u64,
-    /// The learning rate.
-    pub lr: f64,
-    /// Clip factors, applied to the gradients first.
-    pub clip: Clip,
-}
-
-/// Euclidean norms by [`Slot::tensor`].
-#[derive(Clone, Debug, Default)]
-pub struct TensorNorms {
-    /// Of the parameters.
-    pub params: Vec<f64>,
-    /// Of the gradient buffers after [`Optimizer::prepare_block`].
-    pub steps: Vec<f64>,
 }
 
 impl Optimizer {
@@ -145,8 +109,9 @@ impl Optimizer {
     fn without_state(settings: &Optim, slots: &[Slot], step: u64) -> (Self, Vec<usize>) {
         let num_blocks = slots.iter().map(|slot| slot.block + 1).max().unwrap_or(0);
         let mut blocks: Vec<_> = (0..num_blocks).map(|_| BlockState::default()).collect();
+        let rule = rule_of(settings.name);
         for slot in slots {
-            blocks[slot.block].push(slot, GroupOptions::of(settings, slot, step));
+            blocks[slot.block].push(slot, GroupOptions::of(settings, rule, slot, step));
         }
         let num_states = Self::num_states(settings.name);
         let lens = blocks.iter().flat_map(|b| std::iter::repeat_n(b.len, num_states)).collect();
@@ -203,8 +168,12 @@ impl Optimizer {
     }
 
     /// Whether a step needs norms of tensors.
-    pub const fn needs_norms(&self) -> bool {
-        matches!(self.settings.name, OptimName::Lars | OptimName::Lamb)
+    pub fn needs_norms(&self) -> bool {
+        self.rule().needs_norms()
+    }
+
+    fn rule(&self) -> &'static dyn UpdateRule {
+        rule_of(self.settings.name)
     }
 
     /// Norms of this step, for the caller to set.
@@ -222,12 +191,17 @@ impl Optimizer {
         params: View<'_>,
         mut grads: ViewMut<'_>,
     ) -> DeviceResult<()> {
-        let OptimName::Lamb = self.settings.name else { return Ok(()) };
-        let Self { settings, blocks, frozen_after, failure, staging, .. } = self;
+        let rule = self.rule();
+        if !rule.prepares() {
+            return Ok(());
+        }
+        let Self { settings, blocks, norms, frozen_after, failure, staging, .. } = self;
+        let frozen_after = *frozen_after;
         walk(blocks, block, (failure, staging), |part, state| {
-            let step = part.options.adam_step(settings, update, *frozen_after);
+            let options = &part.options;
+            let step = SpanStep { settings, update, options, norms, frozen_after };
             let grads = grads.reborrow().range(part.grads);
-            device.lamb_direction(&step, params.range(part.params), grads, state)
+            rule.prepare(&step, device, params.range(part.params), grads, state)
         })
     }
 
@@ -242,39 +216,20 @@ impl Optimizer {
         (mut params, mut copy): (ViewMut<'_>, ViewMut<'_>),
         grads: View<'_>,
     ) -> DeviceResult<()> {
+        let rule = self.rule();
         let Self { settings, blocks, norms, frozen_after, failure, staging, .. } = self;
-        let mu = settings.momentum as f32;
-        let step = |part: SpanPart, state: [ViewMut<'_>; 2]| {
+        let frozen_after = *frozen_after;
+        let step = |part: SpanPart, state: StateViews<'_>| {
             let SpanPart { params: at, grads: grads_at, options } = part;
-            let rates = Rates {
-                lr: options.lr(update) as f32,
-                weight_decay: options.weight_decay as f32,
-                grad_scale: update.clip.scale(options.clip_class),
-            };
-            let adam_step = || options.adam_step(settings, update, *frozen_after);
-            let rule = match settings.name {
-                OptimName::Sgd => Rule::Sgd(rates),
-                OptimName::Momentum => Rule::Momentum { variant: Momentum::Plain, mu, rates },
-                OptimName::Nesterov => Rule::Momentum { variant: Momentum::Nesterov, mu, rates },
-                OptimName::Adam => Rule::Adam(adam_step()),
-                OptimName::AdamW => Rule::AdamW(adam_step()),
-                OptimName::Lars => {
-                    let local = options.lars_rate(settings, norms, rates.grad_scale);
-                    let rates = Rates { lr: (options.lr(update) * local) as f32, ..rates };
-                    Rule::Momentum { variant: Momentum::Lars, mu, rates }
-                }
-                OptimName::Lamb => {
-                    let lr = (options.lr(update) * options.lamb_ratio(norms)) as f32;
-                    Rule::Sgd(Rates { lr, weight_decay: 0.0, grad_scale: 1.0 })
-                }
-            };
+            let step = SpanStep { settings, update, options: &options, norms, frozen_after };
             let rounded = part_of(&mut copy, &at);
             let p = params.reborrow().range(at);
-            device.optimizer_step(&rule, p, grads.range(grads_at), state, rounded)
+            device.optimizer_step(&rule.kernel(&step), p, grads.range(grads_at), state, rounded)
         };
-        match settings.name {
-            OptimName::Sgd | OptimName::Lamb => for_each_span(blocks, block, step),
-            _ => walk(blocks, block, (failure, staging), step),
+        if rule.steps_with_state() {
+            walk(blocks, block, (failure, staging), step)
+        } else {
+            for_each_span(blocks, block, step)
         }
     }
 
@@ -306,7 +261,7 @@ impl Optimizer {
 
     /// Names of the state buffers of a parameter.
     pub fn state_names(&self) -> &'static [&'static str] {
-        state_names_of(self.settings.name)
+        self.rule().state_names()
     }
 
     /// Parameters that this optimizer updates.
@@ -331,8 +286,8 @@ impl Optimizer {
     }
 
     /// Number of state values per parameter.
-    pub const fn num_states(name: OptimName) -> usize {
-        state_names_of(name).len()
+    pub fn num_states(name: OptimName) -> usize {
+        rule_of(name).state_names().len()
     }
 
     /// Number of `f32` of state in memory at once.
@@ -370,8 +325,8 @@ struct SpanPart {
 fn walk(
     blocks: &mut [BlockState],
     block: usize,
-    (failure, staging): (&mut Option<FileError>, &mut [DualBuffer; 2]),
-    mut work: impl FnMut(SpanPart, [ViewMut<'_>; 2]) -> DeviceResult<()>,
+    (failure, staging): (&mut Option<FileError>, &mut [DualBuffer; MAX_BUFFERS]),
+    mut work: impl FnMut(SpanPart, StateViews<'_>) -> DeviceResult<()>,
 ) -> DeviceResult<()> {
     // A block without own parameters may follow the last one that has some.
     if failure.is_some() || block >= blocks.len() {
@@ -399,12 +354,12 @@ fn walk(
 fn for_each_span(
     blocks: &[BlockState],
     block: usize,
-    mut work: impl FnMut(SpanPart, [ViewMut<'_>; 2]) -> DeviceResult<()>,
+    mut work: impl FnMut(SpanPart, StateViews<'_>) -> DeviceResult<()>,
 ) -> DeviceResult<()> {
     let Some(BlockState { spans, .. }) = blocks.get(block) else { return Ok(()) };
     spans.iter().try_for_each(|Span { params, grads, options, .. }| {
         let (params, grads, options) = (params.clone(), grads.clone(), *options);
-        work(SpanPart { params, grads, options }, [nothing(), nothing()])
+        work(SpanPart { params, grads, options }, [(); MAX_BUFFERS].map(|()| nothing()))
     })
 }
 
@@ -464,78 +419,6 @@ impl BlockState {
             .expect("every slot is in a span");
         let start = span.state.start + slot.range.start - span.params.start;
         start..start + slot.range.len()
-    }
-}
-
-/// Names of the state buffers, in order.
-const fn state_names_of(name: OptimName) -> &'static [&'static str] {
-    match name {
-        OptimName::Sgd => &[],
-        OptimName::Momentum | OptimName::Nesterov | OptimName::Lars => &["momentum"],
-        OptimName::Adam | OptimName::AdamW | OptimName::Lamb => &["m", "v"],
-    }
-}
-
-impl GroupOptions {
-    fn of(settings: &Optim, slot: &Slot, step: u64) -> Self {
-        let index = settings.group_of(&slot.name);
-        let group = index.map(|index| &settings.groups[index]);
-        let usual = if slot.decay { settings.weight_decay } else { 0.0 };
-        let since = match group {
-            Some(group) => group.trained_since(step),
-            None => Some(0),
-        };
-        let needs_norms = matches!(settings.name, OptimName::Lars | OptimName::Lamb);
-        Self {
-            lr_scale: group.map_or(1.0, |group| group.lr_scale),
-            weight_decay: group.and_then(|group| group.weight_decay).unwrap_or(usual),
-            clip_class: class_of_group(settings, index),
-            since: since.unwrap_or_else(|| panic!("{} is frozen in step {step}", slot.name)),
-            measured: (needs_norms && slot.decay).then_some(slot.tensor),
-        }
-    }
-
-    fn lr(&self, update: &Update) -> f64 {
-        update.lr * self.lr_scale
-    }
-
-    /// Scalars of a step of Adam, AdamW and LAMB.
-    fn adam_step(&self, settings: &Optim, update: &Update, frozen_after: Option<u64>) -> AdamStep {
-        // Bias correction: 1 - beta^count.
-        let count = (update.count - self.since) as i32;
-        let bias_correction = |beta: f64, count: i32| 1.0 - scalar::powi(beta, count);
-        // Frozen second moments keep their values and their bias correction.
-        let frozen_after = frozen_after.filter(|frozen_after| update.count > *frozen_after);
-        let full =
-            frozen_after.map_or(count, |frozen_after| (frozen_after - self.since).max(1) as i32);
-        AdamStep {
-            lr: self.lr(update),
-            beta1: settings.beta1,
-            beta2: if frozen_after.is_some() { 1.0 } else { settings.beta2 },
-            eps: settings.eps,
-            weight_decay: self.weight_decay,
-            bias1: bias_correction(settings.beta1, count),
-            bias2: bias_correction(settings.beta2, full),
-            grad_scale: update.clip.scale(self.clip_class),
-        }
-    }
-
-    /// Local learning rate of a tensor under LARS, relative to that of the step.
-    fn lars_rate(&self, settings: &Optim, norms: &TensorNorms, grad_scale: f32) -> f64 {
-        let Some(tensor) = self.measured else { return 1.0 };
-        let (param, grad) = (norms.params[tensor], norms.steps[tensor] * f64::from(grad_scale));
-        if param > 0.0 && grad > 0.0 {
-            settings.trust_coefficient * param / (grad + self.weight_decay * param)
-        } else {
-            1.0
-        }
-    }
-
-    /// LAMB's trust ratio of a tensor.
-    fn lamb_ratio(&self, norms: &TensorNorms) -> f64 {
-        let Some(tensor) = self.measured else { return 1.0 };
-        let (param, step) = (norms.params[tensor], norms.steps[tensor]);
-        if param > 0.0 && step > 0.0 { param / step } else { 1.0 }
     }
 }
 

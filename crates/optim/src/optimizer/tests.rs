@@ -2,6 +2,7 @@
 //! state.
 
 use super::*;
+use crate::clip::Clip;
 use lockstep_config::{Group, Recipe};
 use lockstep_tensor::Isa;
 

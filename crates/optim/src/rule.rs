@@ -1,0 +1,151 @@
+//! Seam of update rules: the state that a rule keeps, and its step on a span of parameters.
+//!
+//! A rule has no state of its own and no loops: [`crate::Optimizer`] walks the spans of the flat
+//! buffers and calls the rule for each; the rule answers with the scalars of a device's kernel.
+
+use crate::clip::class_of_group;
+use crate::Slot;
+use crate::state::MAX_BUFFERS;
+use crate::update::{TensorNorms, Update};
+use lockstep_config::Optim;
+use lockstep_tensor::adamw::AdamStep;
+use lockstep_tensor::device::{Device, Rates, Result as DeviceResult, Rule, View, ViewMut};
+use lockstep_tensor::math::scalar;
+
+/// Views of the state buffers of a span; those that a rule does not have are empty.
+pub(crate) type StateViews<'a> = [ViewMut<'a>; MAX_BUFFERS];
+
+/// An optimizer's update rule.
+pub(crate) trait UpdateRule: Sync {
+    /// Names of the state buffers of a parameter, in order.
+    fn state_names(&self) -> &'static [&'static str];
+
+    /// Whether a step needs the norms of whole tensors.
+    fn needs_norms(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Self::prepare`] changes anything.
+    fn prepares(&self) -> bool {
+        false
+    }
+
+    /// Turns the gradients of a span into the quantity whose norms the step needs.
+    fn prepare(
+        &self,
+        _step: &SpanStep<'_>,
+        _device: &dyn Device,
+        _params: View<'_>,
+        _grads: ViewMut<'_>,
+        _state: StateViews<'_>,
+    ) -> DeviceResult<()> {
+        Ok(())
+    }
+
+    /// Whether the step reads or writes state; if not, offloaded state stays where it is.
+    fn steps_with_state(&self) -> bool {
+        !self.state_names().is_empty()
+    }
+
+    /// Kernel and scalars of the step of a span.
+    fn kernel(&self, step: &SpanStep<'_>) -> Rule;
+}
+
+/// Everything that the step of a span depends on, besides its elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SpanStep<'a> {
+    pub(crate) settings: &'a Optim,
+    pub(crate) update: &'a Update,
+    pub(crate) options: &'a GroupOptions,
+    pub(crate) norms: &'a TensorNorms,
+    /// Number of steps after which second moments are frozen (1-bit Adam).
+    pub(crate) frozen_after: Option<u64>,
+}
+
+impl SpanStep<'_> {
+    /// Learning rate of the span.
+    pub(crate) fn lr(&self) -> f64 {
+        self.update.lr * self.options.lr_scale
+    }
+
+    /// Number of steps of these parameters, this one included.
+    pub(crate) fn count(&self) -> u64 {
+        self.update.count - self.options.since
+    }
+
+    /// Clip factor of the gradients.
+    pub(crate) fn grad_scale(&self) -> f32 {
+        self.update.clip.scale(self.options.clip_class)
+    }
+
+    /// Norms of the parameters and of the measured step of the span's tensor, if it is measured.
+    pub(crate) fn tensor_norms(&self) -> Option<(f64, f64)> {
+        let tensor = self.options.measured?;
+        Some((self.norms.params[tensor], self.norms.steps[tensor]))
+    }
+
+    /// Scalars of gradient descent.
+    pub(crate) fn rates(&self) -> Rates {
+        Rates {
+            lr: self.lr() as f32,
+            weight_decay: self.options.weight_decay as f32,
+            grad_scale: self.grad_scale(),
+        }
+    }
+
+    /// Scalars of rules with first and second moments.
+    pub(crate) fn adam_step(&self) -> AdamStep {
+        let Self { settings, update, options, frozen_after, .. } = self;
+        // Bias correction: 1 - beta^count.
+        let count = self.count() as i32;
+        let bias_correction = |beta: f64, count: i32| 1.0 - scalar::powi(beta, count);
+        // Frozen second moments keep their values and their bias correction.
+        let frozen_after = frozen_after.filter(|frozen_after| update.count > *frozen_after);
+        let full =
+            frozen_after.map_or(count, |frozen_after| (frozen_after - options.since).max(1) as i32);
+        AdamStep {
+            lr: self.lr(),
+            beta1: settings.beta1,
+            beta2: if frozen_after.is_some() { 1.0 } else { settings.beta2 },
+            eps: settings.eps,
+            weight_decay: options.weight_decay,
+            bias1: bias_correction(settings.beta1, count),
+            bias2: bias_correction(settings.beta2, full),
+            grad_scale: self.grad_scale(),
+        }
+    }
+}
+
+/// Options of a parameter group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct GroupOptions {
+    /// Factor on the learning rate of the step.
+    pub(crate) lr_scale: f64,
+    pub(crate) weight_decay: f64,
+    /// Clip class.
+    pub(crate) clip_class: usize,
+    /// First step in which these parameters are trained.
+    pub(crate) since: u64,
+    /// Tensor whose norms give the trust ratio, for LARS and LAMB.
+    pub(crate) measured: Option<usize>,
+}
+
+impl GroupOptions {
+    /// Options of the parameter in `slot`, which is trained in `step`.
+    pub(crate) fn of(settings: &Optim, rule: &dyn UpdateRule, slot: &Slot, step: u64) -> Self {
+        let index = settings.group_of(&slot.name);
+        let group = index.map(|index| &settings.groups[index]);
+        let usual = if slot.decay { settings.weight_decay } else { 0.0 };
+        let since = match group {
+            Some(group) => group.trained_since(step),
+            None => Some(0),
+        };
+        Self {
+            lr_scale: group.map_or(1.0, |group| group.lr_scale),
+            weight_decay: group.and_then(|group| group.weight_decay).unwrap_or(usual),
+            clip_class: class_of_group(settings, index),
+            since: since.unwrap_or_else(|| panic!("{} is frozen in step {step}", slot.name)),
+            measured: (rule.needs_norms() && slot.decay).then_some(slot.tensor),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! LAMB (You et al. 2020): AdamW with a trust ratio for each tensor; kernel of the direction in
+//! [`lockstep_tensor::lamb`].
+
+use crate::rule::{SpanStep, StateViews, UpdateRule};
+use lockstep_tensor::device::{Device, Rates, Result as DeviceResult, Rule, View, ViewMut};
+
+/// LAMB.
+pub(crate) struct Lamb;
+
+impl UpdateRule for Lamb {
+    fn state_names(&self) -> &'static [&'static str] {
+        &["m", "v"]
+    }
+
+    fn needs_norms(&self) -> bool {
+        true
+    }
+
+    fn prepares(&self) -> bool {
+        true
+    }
+
+    /// Updates the moments and leaves the direction of the step in the gradients.
+    fn prepare(
+        &self,
+        step: &SpanStep<'_>,
+        device: &dyn Device,
+        params: View<'_>,
+        grads: ViewMut<'_>,
+        state: StateViews<'_>,
+    ) -> DeviceResult<()> {
+        device.lamb_direction(&step.adam_step(), params, grads, state)
+    }
+
+    fn steps_with_state(&self) -> bool {
+        false
+    }
+
+    fn kernel(&self, step: &SpanStep<'_>) -> Rule {
+        let ratio = match step.tensor_norms() {
+            Some((param, direction)) if param > 0.0 && direction > 0.0 => param / direction,
+            _ => 1.0,
+        };
+        let lr = (step.lr() * ratio) as f32;
+        Rule::Sgd(Rates { lr, weight_decay: 0.0, grad_scale: 1.0 })
+    }
+}

@@ -1,0 +1,48 @@
+//! Gradient descent, plain and with momentum; kernels in [`lockstep_tensor::sgd`] and
+//! [`lockstep_tensor::nesterov`].
+
+use crate::rule::{SpanStep, UpdateRule};
+use lockstep_tensor::device::{Momentum, Rule};
+
+/// Plain gradient descent.
+pub(crate) struct Sgd;
+
+impl UpdateRule for Sgd {
+    fn state_names(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn kernel(&self, step: &SpanStep<'_>) -> Rule {
+        Rule::Sgd(step.rates())
+    }
+}
+
+/// Momentum.
+pub(crate) struct HeavyBall;
+
+impl UpdateRule for HeavyBall {
+    fn state_names(&self) -> &'static [&'static str] {
+        &["momentum"]
+    }
+
+    fn kernel(&self, step: &SpanStep<'_>) -> Rule {
+        momentum(Momentum::Plain, step)
+    }
+}
+
+/// Nesterov momentum.
+pub(crate) struct Nesterov;
+
+impl UpdateRule for Nesterov {
+    fn state_names(&self) -> &'static [&'static str] {
+        &["momentum"]
+    }
+
+    fn kernel(&self, step: &SpanStep<'_>) -> Rule {
+        momentum(Momentum::Nesterov, step)
+    }
+}
+
+fn momentum(variant: Momentum, step: &SpanStep<'_>) -> Rule {
+    Rule::Momentum { variant, mu: step.settings.momentum as f32, rates: step.rates() }
+}
