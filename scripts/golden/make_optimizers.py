@@ -6,12 +6,13 @@
 
 The problem is f(p) = sum of s / 2 * (p - t)^2 over all elements, with a matrix of more than one
 chunk of the norm, a small matrix, and a vector, which has no weight decay. SGD, momentum, Nesterov,
-Adam and AdamW are PyTorch's; LARS and LAMB are written out from their papers:
+Adam and AdamW are PyTorch's; the others are written out from their papers:
 
     LARS  You, Gitman, Ginsburg 2017, algorithm 1: the learning rate is inside the velocity
     LAMB  You et al. 2019, algorithm 2, with bias correction and phi(z) = z
+    Lion  Chen et al. 2023, algorithm 2
 
-Both leave vectors alone (their ratio is one), as the authors' code does. Everything is computed
+LARS and LAMB leave vectors alone (their ratio is one), as the authors' code does. Everything is computed
 in float64 and rounded once. The file holds `start.<tensor>`, `slope.<tensor>`, `goal.<tensor>` and,
 for each rule, `<rule>.<tensor>` after ten steps, all F32; the settings are in `__metadata__`.
 """
@@ -32,8 +33,9 @@ SETTINGS = {
 }
 RATES = {
     "sgd": 0.1, "momentum": 0.05, "nesterov": 0.05, "adam": 0.02, "adamw": 0.02, "lars": 1.0,
-    "lamb": 0.05,
+    "lamb": 0.05, "lion": 0.02,
 }
+BY_TORCH = ("sgd", "momentum", "nesterov", "adam", "adamw")
 
 
 def rate(rule, step):
@@ -76,7 +78,7 @@ def norm(x):
 
 
 def by_paper(rule, problem):
-    """Ten steps of LARS or LAMB, one tensor (the papers' layer) after the other."""
+    """Ten steps of a rule that PyTorch lacks, one tensor (the papers' layer) after the other."""
     s = SETTINGS
     ends = {}
     for name, (start, slope, goal) in problem.items():
@@ -90,6 +92,10 @@ def by_paper(rule, problem):
                 local = s["trust"] * norm(w) / (norm(g) + decay * norm(w)) if is_layer else 1.0
                 v = s["momentum"] * v + lr * local * (g + decay * w)
                 w = w - v
+            elif rule == "lion":
+                direction = s["beta1"] * m + (1 - s["beta1"]) * g
+                w = w - lr * (np.sign(direction) + decay * w)
+                m = s["beta2"] * m + (1 - s["beta2"]) * g
             else:
                 m = s["beta1"] * m + (1 - s["beta1"]) * g
                 v = s["beta2"] * v + (1 - s["beta2"]) * g * g
@@ -115,7 +121,7 @@ def main():
         tensors |= {f"start.{name}": start, f"slope.{name}": slope, f"goal.{name}": goal}
         problem[name] = tuple(x.astype(np.float64) for x in (start, slope, goal))
     for rule in RATES:
-        run = by_paper if rule in ("lars", "lamb") else by_torch
+        run = by_torch if rule in BY_TORCH else by_paper
         copy = {name: (start.copy(), slope, goal) for name, (start, slope, goal) in problem.items()}
         for name, end in run(rule, copy).items():
             tensors[f"{rule}.{name}"] = end.astype(np.float32)

@@ -3,6 +3,7 @@
 mod adam;
 mod lamb;
 mod lars;
+mod lion;
 mod sgd;
 
 use crate::rule::UpdateRule;
@@ -18,5 +19,6 @@ pub(crate) fn rule_of(name: OptimName) -> &'static dyn UpdateRule {
         OptimName::AdamW => &adam::AdamW,
         OptimName::Lars => &lars::Lars,
         OptimName::Lamb => &lamb::Lamb,
+        OptimName::Lion => &lion::Lion,
     }
 }

@@ -17,8 +17,8 @@
 //!   buffers between these types, and loss scaling.
 //! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`swiglu`], [`gelu`], [`relu`],
 //!   [`bias`], [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward and backward.
-//! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`]: optimizer steps on flat
-//!   buffers; [`reduce`]: sums and checks.
+//! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`], [`lion`]: optimizer steps
+//!   on flat buffers; [`reduce`]: sums and checks.
 //! - [`peak`]: measures the peak FLOP rate of the machine.
 //! - [`mod@reference`]: plain `f64` oracles of all of the above.
 //!
@@ -57,6 +57,7 @@ pub mod embedding;
 pub mod gelu;
 pub mod lamb;
 pub mod lars;
+pub mod lion;
 mod moments;
 mod momentum;
 pub mod nesterov;

@@ -13,6 +13,8 @@ use crate::value_type::{MAX_STEPS, ValueType};
 
 /// Optimizers with first and second moments.
 const ADAM: &[&str] = &["adam", "adamw", "lamb"];
+/// Optimizers with two decay rates.
+const BETAS: &[&str] = &["adam", "adamw", "lamb", "lion"];
 
 topic! {
     /// Optimizer and learning-rate schedule.
@@ -58,11 +60,12 @@ topic! {
         lr_base_batch: usize = ("= train.batch", |r| r.train.batch),
             integer(1, MAX_BATCH), when("optim.lr_scaling", &["linear", "sqrt"]);
 
-        /// Decay of the first moment.
-        beta1: f64 = 0.9, float(Closed(0.0), Open(1.0)), when("optim.name", ADAM);
+        /// Decay of the first moment; share of the momentum in the direction of Lion.
+        beta1: f64 = 0.9, float(Closed(0.0), Open(1.0)), when("optim.name", BETAS);
 
-        /// Decay of the second moment.
-        beta2: f64 = 0.95, float(Closed(0.0), Open(1.0)), when("optim.name", ADAM);
+        /// Decay of the second moment, or of the momentum of Lion.
+        beta2: f64 = ("= 0.99 for optim.name = lion, else 0.95", default_beta2),
+            float(Closed(0.0), Open(1.0)), when("optim.name", BETAS);
 
         /// Epsilon in the denominator of the update.
         eps: f64 = 1e-8, float(Closed(1e-30), Closed(1.0)), when("optim.name", ADAM);
@@ -149,6 +152,8 @@ choices! {
         Lars = "lars",
         /// LAMB: AdamW with layer-wise learning rates (You et al. 2020).
         Lamb = "lamb",
+        /// Lion: sign of an interpolated momentum (Chen et al. 2023).
+        Lion = "lion",
     }
 
     /// Learning-rate schedule after the warm-up.
@@ -191,6 +196,21 @@ impl OptimName {
     pub(super) const fn is_adam(self) -> bool {
         matches!(self, Self::Adam | Self::AdamW | Self::Lamb)
     }
+
+    /// Whether a step needs norms of whole tensors.
+    pub(super) const fn needs_tensor_norms(self) -> bool {
+        matches!(self, Self::Lars | Self::Lamb)
+    }
+
+    /// Whether the size of an update is that of the learning rate, whatever the gradients.
+    const fn has_fixed_step_size(self) -> bool {
+        matches!(self, Self::Adam | Self::AdamW | Self::Lion)
+    }
+}
+
+/// Betas of the papers: Adam's of language models, and Lion's.
+fn default_beta2(recipe: &Recipe) -> f64 {
+    if recipe.optim.name == OptimName::Lion { 0.99 } else { 0.95 }
 }
 
 pub(crate) const WARMUP_RULES: Rules =
@@ -261,6 +281,7 @@ impl Optim {
         match self.name {
             OptimName::Sgd => None,
             name if name.is_adam() => Some(("beta1", self.beta1)),
+            OptimName::Lion => Some(("beta2", self.beta2)),
             _ => Some(("momentum", self.momentum)),
         }
     }
@@ -309,9 +330,9 @@ pub(crate) const LINTS: &[Lint] = lints! {
                  train.batch_schedule";
 
     "adam-rate": "the learning rate suits SGD, not Adam";
-        if "optim.lr > 0.01 with adam or adamw, on text"; advice "try 3e-3 or less";
+        if "optim.lr > 0.01 with adam, adamw or lion, on text"; advice "try 3e-3 or less";
         |r| let (lr, name) = (r.optim.lr, r.optim.name);
-            let is_high = name.is_adam() && name != OptimName::Lamb && lr > MAX_ADAM_RATE;
+            let is_high = name.has_fixed_step_size() && lr > MAX_ADAM_RATE;
             when r.model.family.is_text() && is_high =>
                 "optim.lr = {lr} is high for {name}, whose updates do not shrink with gradients";
 
@@ -361,7 +382,8 @@ fn stability_limit(recipe: &Recipe) -> Option<f64> {
         OptimName::Sgd => 2.0,
         OptimName::Momentum => 2.0 * (1.0 + m),
         OptimName::Nesterov => 2.0 * (1.0 + m) / (1.0 + 2.0 * m),
-        OptimName::Adam | OptimName::AdamW | OptimName::Lars | OptimName::Lamb => return None,
+        // Steps of the others do not follow the gradient, or not alone.
+        _ => return None,
     };
     Some(most / curvature)
 }

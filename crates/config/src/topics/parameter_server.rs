@@ -3,7 +3,7 @@
 
 use super::limits::MAX_WORKERS;
 use super::{
-    AggregationRule, ByzantineAttack, EmbeddingRows, Family, Group, Interval, OptimName, Placement,
+    AggregationRule, ByzantineAttack, EmbeddingRows, Family, Group, Interval, Placement,
     Recipe, RowSharding, SyncMode,
 };
 use crate::lint::{Lint, lints};
@@ -236,7 +236,7 @@ impl Recipe {
 pub(crate) const RULES: Rules = Rules::new(&[
     // Settings that parameter servers do not support.
     Rule::conflict(&["sync.mode"], "all-reduce", |c, r| {
-        let has_tensor_norms = matches!(r.optim.name, OptimName::Lars | OptimName::Lamb);
+        let has_tensor_norms = r.optim.name.needs_tensor_norms();
         let is_special = |group: &Group| {
             let is_frozen = group.frozen || group.freeze_after.or(group.unfreeze_at).is_some();
             group.clip.is_some() || is_frozen

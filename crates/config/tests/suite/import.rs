@@ -237,6 +237,8 @@ fn optimizers_and_schedules_have_counterparts_or_are_listed() {
         (momentum.name, momentum.momentum.to_bits()),
         (OptimName::Momentum, 0.8f64.to_bits())
     );
+    let lion = optimizer(r#"{"type": "Lion", "params": {"lr": 1e-4, "betas": [0.95, 0.98]}}"#);
+    assert_eq!((lion.name, lion.beta2.to_bits()), (OptimName::Lion, 0.98f64.to_bits()));
     let nesterov = r#"{"type": "SGD", "params": {"momentum": 0.8, "nesterov": true}}"#;
     assert_eq!(optimizer(nesterov).name, OptimName::Nesterov);
     let muon = imported(r#"{"optimizer": {"type": "Muon", "params": {"lr": 0.02}}}"#);

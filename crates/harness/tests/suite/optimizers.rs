@@ -16,7 +16,7 @@ const PROGRESSIVE: &str = "optim.groups=[\
 
 /// Cases by name: model and settings.
 fn cases() -> Vec<(&'static str, Small, Vec<&'static str>)> {
-    let names = ["sgd", "momentum", "nesterov", "adam", "adamw", "lars", "lamb"];
+    let names = ["sgd", "momentum", "nesterov", "adam", "adamw", "lars", "lamb", "lion"];
     let rules = [
         "optim.name=sgd",
         "optim.name=momentum",
@@ -25,6 +25,7 @@ fn cases() -> Vec<(&'static str, Small, Vec<&'static str>)> {
         "optim.name=adamw",
         "optim.name=lars",
         "optim.name=lamb",
+        "optim.name=lion",
     ];
     let case = |(name, rule)| (name, LLAMA, vec![rule, "train.steps=3"]);
     let mut cases: Vec<_> = names.into_iter().zip(rules).map(case).collect();

@@ -116,6 +116,11 @@ fn by_hand(s: &Optim, p: &[f32], is_matrix: bool, num_steps: u64) -> Vec<f64> {
                     m[i] = s.momentum * m[i] + lr * local * l2;
                     u[i] = m[i] / lr;
                 }
+                OptimName::Lion => {
+                    let c = s.beta1 * m[i] + (1.0 - s.beta1) * g[i];
+                    u[i] = c.signum() + decay * p[i];
+                    m[i] = s.beta2 * m[i] + (1.0 - s.beta2) * g[i];
+                }
                 OptimName::Adam | OptimName::AdamW | OptimName::Lamb => {
                     m[i] = s.beta1 * m[i] + (1.0 - s.beta1) * moment;
                     v[i] = s.beta2 * v[i] + (1.0 - s.beta2) * moment * moment;
@@ -132,7 +137,7 @@ fn by_hand(s: &Optim, p: &[f32], is_matrix: bool, num_steps: u64) -> Vec<f64> {
     p
 }
 
-const RULES: [OptimName; 7] = [
+const RULES: [OptimName; 8] = [
     OptimName::Sgd,
     OptimName::Momentum,
     OptimName::Nesterov,
@@ -140,6 +145,7 @@ const RULES: [OptimName; 7] = [
     OptimName::AdamW,
     OptimName::Lars,
     OptimName::Lamb,
+    OptimName::Lion,
 ];
 
 #[test]

@@ -9,6 +9,7 @@ use crate::device::flat::FlatBuffers;
 use crate::device::operands::{Momentum, Rates, Rule};
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::Precision;
+use crate::lion;
 use crate::moments::{AdamStep, Moments};
 use crate::reduce::SQUARES_CHUNK;
 
@@ -32,6 +33,9 @@ unsafe impl KernelArg for SquaredTensors {}
 
 // SAFETY: no padding.
 unsafe impl KernelArg for Moments {}
+
+// SAFETY: no padding.
+unsafe impl KernelArg for lion::Factors {}
 
 const OPTIMIZER: Program = Program::new(Source::Optimizer, Dtype::F32);
 
@@ -233,6 +237,11 @@ impl FlatBuffers for Cuda {
             }
             Rule::AdamW(ref step) => {
                 self.adam(true, step, (p, g, len), [&one, &two], (copy, copy_type))
+            }
+            Rule::Lion(ref step) => {
+                assert_eq!(one.len(), len, "one momentum value for each parameter");
+                let (m, factors) = (self.write(&one, Dtype::F32)?, lion::Factors::new(step));
+                launch!(self, OPTIMIZER, "lion", grid, p, g, m, n, factors, copy, copy_type)
             }
         }
     }

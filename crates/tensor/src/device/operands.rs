@@ -2,6 +2,7 @@
 
 use super::view::{View, ViewMut};
 use crate::fp8::{Forms, Role};
+use crate::lion::LionStep;
 use crate::moments::AdamStep;
 
 /// A matrix to read.
@@ -213,6 +214,8 @@ pub enum Rule {
     Adam(AdamStep),
     /// Adam with decoupled decay.
     AdamW(AdamStep),
+    /// Lion; its momentum is state.
+    Lion(LionStep),
 }
 
 /// Variants of momentum.

@@ -13,6 +13,7 @@ pub mod fp8;
 pub mod gelu;
 pub mod lamb;
 pub mod lars;
+pub mod lion;
 pub mod nesterov;
 pub mod norm_layer;
 pub mod norm_rms;

@@ -21,6 +21,7 @@ mod gelu;
 mod gemm;
 mod lamb;
 mod lars;
+mod lion;
 mod math;
 mod nesterov;
 mod norm_layer;

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::field::{DEFAULT, auto_reason, is_auto, whole};
 use super::reason::{list_others, reason};
 use crate::import::draft::Draft;
+use crate::topics::OptimName;
 use crate::value::quoted;
 
 pub(super) fn optimizer(draft: &mut Draft, table: &Map<String, Value>) {
@@ -21,13 +22,14 @@ pub(super) fn optimizer(draft: &mut Draft, table: &Map<String, Value>) {
         "adam" if flag("adam_w_mode") == Some(false) => "adam",
         "adam" | "adamw" => "adamw",
         "lamb" => "lamb",
+        "lion" => "lion",
         "sgd" if flag("nesterov") == Some(true) => "nesterov",
         "sgd" if momentum > 0.0 => "momentum",
         "sgd" => "sgd",
         "onebitadam" => "adam",
         _ => {
-            let reason = "no such optimizer here; optim.name is sgd, momentum, nesterov, adam, \
-                          adamw, lars or lamb";
+            let names = OptimName::NAMES.join(", ");
+            let reason = format!("no such optimizer here; optim.name is one of {names}");
             return draft.list("optimizer.type", quoted(name), reason);
         }
     };
@@ -39,8 +41,9 @@ pub(super) fn optimizer(draft: &mut Draft, table: &Map<String, Value>) {
         draft.set("compress.warmup_steps", steps.unwrap_or(100_000), from);
     }
     let is_adaptive = matches!(ours, "adam" | "adamw" | "lamb");
+    let has_betas = is_adaptive || ours == "lion";
     for (field, value) in params {
-        optimizer_field(draft, field, value, ours, is_adaptive);
+        optimizer_field(draft, field, value, ours, [is_adaptive, has_betas]);
     }
     if name.eq_ignore_ascii_case("onebitadam") {
         if let Some((norm, from)) = draft.remove("optim.clip") {
@@ -55,15 +58,23 @@ pub(super) fn optimizer(draft: &mut Draft, table: &Map<String, Value>) {
     };
     absent("lr", "optim.lr", 1e-3);
     absent("weight_decay", "optim.weight_decay", 0.0);
-    if is_adaptive {
+    if has_betas {
         absent("betas", "optim.beta1", 0.9);
-        absent("betas", "optim.beta2", 0.999);
+        absent("betas", "optim.beta2", if is_adaptive { 0.999 } else { 0.99 });
+    }
+    if is_adaptive {
         absent("eps", "optim.eps", 1e-8);
     }
     list_others(draft, "optimizer", "optimizer", table, &["type", "params"]);
 }
 
-fn optimizer_field(draft: &mut Draft, field: &str, value: &Value, ours: &str, is_adaptive: bool) {
+fn optimizer_field(
+    draft: &mut Draft,
+    field: &str,
+    value: &Value,
+    ours: &str,
+    [is_adaptive, has_betas]: [bool; 2],
+) {
     let path = format!("optimizer.params.{field}");
     if is_auto(value) {
         return draft.list(&path, value, auto_reason(field));
@@ -76,7 +87,7 @@ fn optimizer_field(draft: &mut Draft, field: &str, value: &Value, ours: &str, is
         ("eps", Some(number), _) if is_adaptive => {
             draft.set("optim.eps", format!("{number:?}"), &path);
         }
-        ("betas", _, Value::Array(betas)) if is_adaptive && betas.len() == 2 => {
+        ("betas", _, Value::Array(betas)) if has_betas && betas.len() == 2 => {
             for (key, beta) in ["optim.beta1", "optim.beta2"].into_iter().zip(betas) {
                 match beta.as_f64() {
                     Some(beta) => draft.set(key, format!("{beta:?}"), &path),

@@ -93,6 +93,25 @@ extern "C" __global__ void adam(
     }
 }
 
+struct Lion { float into_direction, into_momentum, keep, lr, grad_scale; };
+
+extern "C" __global__ void lion(
+    float* p, const float* g, float* m, u64 n, Lion k, void* copy, int copy_type) {
+    EACH4(i, n) {
+        float x[4], grad[4], first[4], none[4];
+        load_all(x, p, grad, g, first, m, none, nullptr, i, n);
+        FOUR(j) {
+            float away = __fsub_rn(__fmul_rn(grad[j], k.grad_scale), first[j]);
+            float direction = __fmaf_rn(away, k.into_direction, first[j]);
+            float moved = direction > 0.0f ? -k.lr : direction < 0.0f ? k.lr : 0.0f;
+            x[j] = __fadd_rn(__fmul_rn(x[j], k.keep), moved);
+            first[j] = __fmaf_rn(away, k.into_momentum, first[j]);
+        }
+        store(m, i, n, first);
+        store_parameters(p, copy, copy_type, i, n, x);
+    }
+}
+
 // Replaces gradients by the direction of LAMB's step.
 extern "C" __global__ void lamb_direction(
     const float* p, float* g, float* m, float* v, u64 n, Moments k, float weight_decay,

@@ -6,7 +6,7 @@ use crate::device::operands::{Momentum, Rule};
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::Precision;
 use crate::moments::AdamStep;
-use crate::{Cpu, adam, adamw, convert, lamb, lars, nesterov, reduce, sgd};
+use crate::{Cpu, adam, adamw, convert, lamb, lars, lion, nesterov, reduce, sgd};
 
 impl FlatBuffers for Cpu {
     fn add(&self, a: View<'_>, b: View<'_>, out: ViewMut<'_>) -> Result<()> {
@@ -90,6 +90,7 @@ impl FlatBuffers for Cpu {
             Rule::AdamW(step) => {
                 adamw::step(self, &step, p, g, one.into_slice()?, two.into_slice()?);
             }
+            Rule::Lion(step) => lion::step(self, &step, p, g, one.into_slice()?),
         }
         if copy.is_empty() {
             return Ok(());

@@ -5,6 +5,7 @@ use crate::common::numbers;
 use lockstep_tensor::adamw::AdamStep;
 use lockstep_tensor::device::{Dtype, Momentum, Rates, Rule, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
+use lockstep_tensor::lion::LionStep;
 use lockstep_tensor::reduce::SQUARES_CHUNK;
 use lockstep_tensor::{convert, lamb, reduce, reference};
 
@@ -130,6 +131,10 @@ fn adam_step() -> AdamStep {
     }
 }
 
+fn lion_step() -> LionStep {
+    LionStep { lr: 3e-3, beta1: 0.9, beta2: 0.99, weight_decay: 0.1, grad_scale: 0.75 }
+}
+
 fn rules() -> Vec<Rule> {
     let rates = Rates { lr: 0.05, weight_decay: 0.01, grad_scale: 0.5 };
     let momentum = |variant| Rule::Momentum { variant, mu: 0.9, rates };
@@ -140,6 +145,7 @@ fn rules() -> Vec<Rule> {
         momentum(Momentum::Lars),
         Rule::Adam(adam_step()),
         Rule::AdamW(adam_step()),
+        Rule::Lion(lion_step()),
     ]
 }
 
