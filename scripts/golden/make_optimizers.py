@@ -11,6 +11,8 @@ Adam and AdamW are PyTorch's; the others are written out from their papers:
     LARS  You, Gitman, Ginsburg 2017, algorithm 1: the learning rate is inside the velocity
     LAMB  You et al. 2019, algorithm 2, with bias correction and phi(z) = z
     Lion  Chen et al. 2023, algorithm 2
+    schedule-free AdamW  Defazio et al. 2024, algorithm 1, with the bias correction in the
+        denominator and equal weights of all steps; the result is the average x
 
 LARS and LAMB leave vectors alone (their ratio is one), as the authors' code does. Everything is computed
 in float64 and rounded once. The file holds `start.<tensor>`, `slope.<tensor>`, `goal.<tensor>` and,
@@ -33,7 +35,7 @@ SETTINGS = {
 }
 RATES = {
     "sgd": 0.1, "momentum": 0.05, "nesterov": 0.05, "adam": 0.02, "adamw": 0.02, "lars": 1.0,
-    "lamb": 0.05, "lion": 0.02,
+    "lamb": 0.05, "lion": 0.02, "schedule-free-adamw": 0.1,
 }
 BY_TORCH = ("sgd", "momentum", "nesterov", "adam", "adamw")
 
@@ -92,6 +94,14 @@ def by_paper(rule, problem):
                 local = s["trust"] * norm(w) / (norm(g) + decay * norm(w)) if is_layer else 1.0
                 v = s["momentum"] * v + lr * local * (g + decay * w)
                 w = w - v
+            elif rule == "schedule-free-adamw":
+                if step == 0:
+                    x, z = w, w
+                v = s["beta2"] * v + (1 - s["beta2"]) * g * g
+                v_hat = v / (1 - s["beta2"] ** (step + 1))
+                z = z - lr * (g / (np.sqrt(v_hat) + s["eps"]) + decay * w)
+                x = x + (z - x) / (step + 1)
+                w = (1 - s["beta1"]) * z + s["beta1"] * x
             elif rule == "lion":
                 direction = s["beta1"] * m + (1 - s["beta1"]) * g
                 w = w - lr * (np.sign(direction) + decay * w)
@@ -103,7 +113,7 @@ def by_paper(rule, problem):
                 v_hat = v / (1 - s["beta2"] ** (step + 1))
                 u = m_hat / (np.sqrt(v_hat) + s["eps"]) + decay * w
                 w = w - lr * (norm(w) / norm(u) if is_layer else 1.0) * u
-        ends[name] = w
+        ends[name] = x if rule == "schedule-free-adamw" else w
     return ends
 
 

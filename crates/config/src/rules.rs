@@ -22,6 +22,7 @@ const RULES: &[Rules] = &[
     optim::SCHEDULE_RULES,
     precision::RULES,
     optim::RULES,
+    optim::SCHEDULE_FREE_RULES,
     tensor::RULES,
     run::RULES,
     parallel::RULES,

@@ -15,12 +15,14 @@
 use crate::Slot;
 use crate::rule::{GroupOptions, SpanStep, StateViews, UpdateRule};
 use crate::rules::rule_of;
-use crate::state::{BlockStates, MAX_BUFFERS, PIECE_LEN, StateBuffer, StateError};
+use crate::state::{BlockStates, PIECE_LEN, StateBuffer, StateError};
 use crate::update::{TensorNorms, Update};
 use lockstep_config::{Optim, OptimName};
 use lockstep_platform::{FileError, Paged};
 use lockstep_tensor::Cpu;
-use lockstep_tensor::device::{Device, DualBuffer, Result as DeviceResult, View, ViewMut};
+use lockstep_tensor::device::{
+    Device, DualBuffer, MAX_STATE_BUFFERS, Result as DeviceResult, View, ViewMut,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -36,7 +38,7 @@ pub struct Optimizer {
     /// First disk error of offloaded state.
     failure: Option<FileError>,
     /// A piece of offloaded state on the accelerator.
-    staging: [DualBuffer; MAX_BUFFERS],
+    staging: [DualBuffer; MAX_STATE_BUFFERS],
 }
 
 /// Optimizer state of one block.
@@ -150,6 +152,30 @@ impl Optimizer {
                     own.copy_from_slice(state);
                 }
             }
+        }
+    }
+
+    /// Starts state that follows the parameters at their values, which `params` returns by slot.
+    pub fn start_at<'a>(&mut self, params: impl Fn(&Slot) -> &'a [f32]) {
+        for &kind in self.rule().starts_at_params() {
+            for slot in self.slots.clone() {
+                let own = self.state_mut(&slot.name, slot.piece, kind).expect("its own slot");
+                own.copy_from_slice(params(&slot));
+            }
+        }
+    }
+
+    /// Whether evaluations and files use averages that the state holds, not the parameters.
+    pub fn has_averages(&self) -> bool {
+        self.rule().averages().is_some()
+    }
+
+    /// Exchanges parameters and their averages, where the state holds some; `params` returns the
+    /// parameters by slot.
+    pub fn swap_averages(&mut self, mut params: impl FnMut(&Slot, &mut [f32])) {
+        let Some(kind) = self.rule().averages() else { return };
+        for slot in self.slots.clone() {
+            params(&slot, self.state_mut(&slot.name, slot.piece, kind).expect("its own slot"));
         }
     }
 
@@ -325,7 +351,7 @@ struct SpanPart {
 fn walk(
     blocks: &mut [BlockState],
     block: usize,
-    (failure, staging): (&mut Option<FileError>, &mut [DualBuffer; MAX_BUFFERS]),
+    (failure, staging): (&mut Option<FileError>, &mut [DualBuffer; MAX_STATE_BUFFERS]),
     mut work: impl FnMut(SpanPart, StateViews<'_>) -> DeviceResult<()>,
 ) -> DeviceResult<()> {
     // A block without own parameters may follow the last one that has some.
@@ -359,7 +385,7 @@ fn for_each_span(
     let Some(BlockState { spans, .. }) = blocks.get(block) else { return Ok(()) };
     spans.iter().try_for_each(|Span { params, grads, options, .. }| {
         let (params, grads, options) = (params.clone(), grads.clone(), *options);
-        work(SpanPart { params, grads, options }, [(); MAX_BUFFERS].map(|()| nothing()))
+        work(SpanPart { params, grads, options }, [(); MAX_STATE_BUFFERS].map(|()| nothing()))
     })
 }
 

@@ -5,20 +5,31 @@
 
 use crate::clip::class_of_group;
 use crate::Slot;
-use crate::state::MAX_BUFFERS;
 use crate::update::{TensorNorms, Update};
 use lockstep_config::Optim;
 use lockstep_tensor::adamw::AdamStep;
-use lockstep_tensor::device::{Device, Rates, Result as DeviceResult, Rule, View, ViewMut};
+use lockstep_tensor::device::{
+    Device, MAX_STATE_BUFFERS, Rates, Result as DeviceResult, Rule, View, ViewMut,
+};
 use lockstep_tensor::math::scalar;
 
 /// Views of the state buffers of a span; those that a rule does not have are empty.
-pub(crate) type StateViews<'a> = [ViewMut<'a>; MAX_BUFFERS];
+pub(crate) type StateViews<'a> = [ViewMut<'a>; MAX_STATE_BUFFERS];
 
 /// An optimizer's update rule.
 pub(crate) trait UpdateRule: Sync {
     /// Names of the state buffers of a parameter, in order.
     fn state_names(&self) -> &'static [&'static str];
+
+    /// State buffers that start at the parameters; the others start at zero.
+    fn starts_at_params(&self) -> &'static [usize] {
+        &[]
+    }
+
+    /// State buffer with the averages that are evaluated and saved instead of the parameters.
+    fn averages(&self) -> Option<usize> {
+        None
+    }
 
     /// Whether a step needs the norms of whole tensors.
     fn needs_norms(&self) -> bool {

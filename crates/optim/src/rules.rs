@@ -4,6 +4,7 @@ mod adam;
 mod lamb;
 mod lars;
 mod lion;
+mod schedule_free;
 mod sgd;
 
 use crate::rule::UpdateRule;
@@ -20,5 +21,6 @@ pub(crate) fn rule_of(name: OptimName) -> &'static dyn UpdateRule {
         OptimName::Lars => &lars::Lars,
         OptimName::Lamb => &lamb::Lamb,
         OptimName::Lion => &lion::Lion,
+        OptimName::ScheduleFreeAdamW => &schedule_free::ScheduleFreeAdamW,
     }
 }

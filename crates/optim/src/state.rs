@@ -5,14 +5,13 @@
 //! the next and writes the previous one; see [`lockstep_platform::paged`].
 
 use lockstep_platform::{FileError, Paged};
-use lockstep_tensor::device::{DeviceError, DualBuffer, Result as DeviceResult, ViewMut};
+use lockstep_tensor::device::{
+    DeviceError, DualBuffer, MAX_STATE_BUFFERS, Result as DeviceResult, ViewMut,
+};
 use std::ops::Range;
 
 /// Elements of each state buffer that are in memory at once when state is offloaded to a file.
 pub const PIECE_LEN: usize = 1 << 20;
-
-/// State buffers that a rule has at most.
-pub(crate) const MAX_BUFFERS: usize = 2;
 
 /// One state buffer of one block, such as Adam's first moments.
 #[derive(Debug)]
@@ -111,8 +110,8 @@ impl BlockStates {
     pub(crate) fn walk(
         &mut self,
         next: Option<&Self>,
-        staging: &mut [DualBuffer; MAX_BUFFERS],
-        mut work: impl FnMut(Range<usize>, [ViewMut<'_>; MAX_BUFFERS]) -> DeviceResult<()>,
+        staging: &mut [DualBuffer; MAX_STATE_BUFFERS],
+        mut work: impl FnMut(Range<usize>, [ViewMut<'_>; MAX_STATE_BUFFERS]) -> DeviceResult<()>,
     ) -> Result<(), StateError> {
         let len = self.0.first().map_or(0, StateBuffer::len);
         let is_offloaded = matches!(self.0.first(), Some(StateBuffer::File(_)));
@@ -125,8 +124,8 @@ impl BlockStates {
             } else if let Some(next) = next {
                 next.read_first();
             }
-            assert!(self.0.len() <= MAX_BUFFERS, "no rule has more state buffers");
-            let mut buffers = [(); MAX_BUFFERS].map(|()| ViewMut::of::<f32>(&mut []));
+            assert!(self.0.len() <= MAX_STATE_BUFFERS, "no rule has more state buffers");
+            let mut buffers = [(); MAX_STATE_BUFFERS].map(|()| ViewMut::of::<f32>(&mut []));
             for ((buffer, state), staging) in buffers.iter_mut().zip(&mut self.0).zip(&mut *staging)
             {
                 *buffer = state.piece_mut(&piece, staging)?;
@@ -139,7 +138,7 @@ impl BlockStates {
     }
 
     /// Copies a piece that was staged back to the file's pages.
-    fn collect_staged(&mut self, piece: &Range<usize>, staging: &[DualBuffer; MAX_BUFFERS]) {
+    fn collect_staged(&mut self, piece: &Range<usize>, staging: &[DualBuffer; MAX_STATE_BUFFERS]) {
         for (buffer, staging) in self.0.iter_mut().zip(staging) {
             if let (StateBuffer::File(values), true) = (buffer, staging.is_on_accelerator()) {
                 values.floats_mut()[piece.clone()].copy_from_slice(&staging[..piece.len()]);

@@ -155,6 +155,29 @@ impl Replica {
         self.store.settle()
     }
 
+    /// Exchanges the parameters that this rank steps with the averages that its optimizer keeps, if
+    /// it does; a second call undoes it. Other ranks do not see the exchange.
+    pub fn swap_own_averages(&mut self, optimizer: &mut Optimizer) -> Result<(), CommError> {
+        if optimizer.has_averages() {
+            self.settle()?;
+            optimizer.swap_averages(|slot, averages| {
+                let own = &mut self.store.own_params_mut(slot.block)[slot.range.clone()];
+                own.swap_with_slice(averages);
+            });
+        }
+        Ok(())
+    }
+
+    /// Like [`Self::swap_own_averages`], for the parameters of all ranks. Collective.
+    pub fn swap_averages(&mut self, optimizer: &mut Optimizer) -> Result<(), CommError> {
+        if optimizer.has_averages() {
+            self.swap_own_averages(optimizer)?;
+            self.store.publish(&mut self.device.link)?;
+            self.store.settle()?;
+        }
+        Ok(())
+    }
+
     /// Replaces all parameters; `values` returns each by name.
     pub fn restore<'a, E: From<CommError>>(
         &mut self,

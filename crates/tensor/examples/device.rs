@@ -362,7 +362,7 @@ fn optimizer(device: &dyn Device) -> Result<()> {
         grad_scale: 1.0,
     };
     let seconds = time(device, || {
-        let state = [m.view_mut(), v.view_mut()];
+        let state = [m.view_mut(), v.view_mut(), ViewMut::of::<f32>(&mut [])];
         let (p, copy) = (p.view_mut(), copy.view_mut());
         device.optimizer_step(&Rule::AdamW(step), p, g.view(), state, copy)
     })?;

@@ -17,8 +17,8 @@
 //!   buffers between these types, and loss scaling.
 //! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`swiglu`], [`gelu`], [`relu`],
 //!   [`bias`], [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward and backward.
-//! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`], [`lion`]: optimizer steps
-//!   on flat buffers; [`reduce`]: sums and checks.
+//! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`], [`lion`],
+//!   [`schedule_free`]: optimizer steps on flat buffers; [`reduce`]: sums and checks.
 //! - [`peak`]: measures the peak FLOP rate of the machine.
 //! - [`mod@reference`]: plain `f64` oracles of all of the above.
 //!
@@ -67,6 +67,7 @@ mod pointwise;
 pub mod reduce;
 pub mod relu;
 pub mod rope;
+pub mod schedule_free;
 pub mod sgd;
 pub mod swiglu;
 

@@ -29,6 +29,8 @@ pub(crate) fn save(
     let scaling = learner.scaling();
     let Learner { replica, optimizer, .. } = learner;
     replica.settle()?;
+    // No step follows, so the averages of the weights stay installed.
+    replica.swap_averages(optimizer)?;
     let outlines: Vec<_> = crate::pretrained::outlines(replica.blueprint()).into_iter().collect();
     let mut hasher = WeightsHasher::default();
     let weights = folder.map(RunFolder::weights);

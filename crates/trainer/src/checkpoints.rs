@@ -492,6 +492,8 @@ fn agreement_steps(step_seconds: f64, agreement_seconds: Option<f64>) -> u32 {
 /// Copies this rank's weights and optimizer state.
 fn take(recipe: &Recipe, snapshot: &mut Snapshot, learner: &mut Learner) -> Result<(), TrainError> {
     snapshot.clear();
+    // Of averaged weights the checkpoint holds the averages, and the others as state.
+    learner.replica.swap_own_averages(&mut learner.optimizer)?;
     // With per-worker weights, the checkpoint holds their mean.
     learner.replica.install_mean_weights()?;
     worker_state::save(recipe, snapshot, learner);
@@ -510,7 +512,8 @@ fn take(recipe: &Recipe, snapshot: &mut Snapshot, learner: &mut Learner) -> Resu
         }
         Ok::<_, TrainError>(())
     })?;
-    Ok(replica.restore_own_weights()?)
+    replica.restore_own_weights()?;
+    Ok(replica.swap_own_averages(optimizer)?)
 }
 
 fn unsaved(step: u64, reason: &impl ToString) -> CheckpointError {

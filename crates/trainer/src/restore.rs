@@ -39,6 +39,8 @@ pub fn restore(
     }
     let Some(dir) = &options.resume else {
         warnings.extend(pretrained::load(recipe, world, learner)?);
+        let Learner { replica, optimizer, .. } = learner;
+        optimizer.start_at(|slot| replica.owned_values(slot));
         return Ok(ResumeState { warnings, ..ResumeState::new(recipe) });
     };
     match open(dir, recipe, world)? {
@@ -277,6 +279,7 @@ fn from_checkpoint(
             }
         }
     }
+    replica.swap_averages(optimizer)?;
     worker_state::load(recipe, reader, learner)?;
     stragglers::load(reader, &mut learner.replica)?;
     let mut start = ResumeState::new(recipe);
@@ -318,6 +321,7 @@ fn from_finished(
             param.pick(slot.first - param.first(), saved, own);
         }
     }
+    replica.swap_averages(optimizer)?;
     let mut start = ResumeState::new(recipe);
     start.losses.extend(&state.losses);
     start.warnings.extend(kernel_class_warning(&state.kernel_class, &learner.kernel_class));

@@ -4,6 +4,7 @@
 
 use crate::checkpoints::CheckpointSaver;
 use crate::evaluate::{Evaluation, Evaluator};
+use crate::learner::Learner;
 use crate::materialize::materialize_model;
 use crate::options::{Options, Predicted};
 use crate::step_log::StepLog;
@@ -195,7 +196,10 @@ fn run_evaluation(
     worker.step_log.pause_traffic_count(&mut worker.learner.replica, worker.comm)?;
     strategy.synchronize(worker, num_steps)?;
     let Worker { cpu, recipe, learner, step_log, .. } = worker;
-    let evaluation = evaluator.evaluate(&mut learner.replica, cpu, recipe)?;
+    let Learner { replica, optimizer, .. } = learner;
+    replica.swap_averages(optimizer)?;
+    let evaluation = evaluator.evaluate(replica, cpu, recipe)?;
+    replica.swap_averages(optimizer)?;
     step_log.record_evaluation(num_steps, &evaluation, &learner.replica);
     Ok(evaluation)
 }

@@ -69,6 +69,8 @@ pub(crate) const VALUE_SYNONYMS: &[ValueSynonym] = &[
     of(OPTIMIZER, "momentum", &["sgdm", "sgd_momentum", "heavy_ball"]),
     of(OPTIMIZER, "nesterov", &["nag", "sgd_nesterov"]),
     of(OPTIMIZER, "lamb", &["fusedlamb", "onebitlamb"]),
+    of(OPTIMIZER, "schedule-free-adamw", &["schedule_free_adamw", "adamwschedulefree",
+        "adamw_schedulefree", "schedulefree"]),
     of(OPTIMIZER, "lion", &["lion_32bit", "fusedlion", "cpulion", "deepspeedcpulion"]),
     ValueSynonym {
         keys: OPTIMIZER,

@@ -2,7 +2,7 @@
 
 use super::limits::{MAX_BATCH, MAX_GROUPS};
 use super::train::default_warmup;
-use super::{Family, Group, Recipe};
+use super::{Family, Group, Recipe, SyncMode};
 use crate::field::{Entry, field};
 use crate::lint::{Lint, lints};
 use crate::rule::{Rule, Rules};
@@ -12,9 +12,9 @@ use crate::value_type::Bound::{Closed, Open};
 use crate::value_type::{MAX_STEPS, ValueType};
 
 /// Optimizers with first and second moments.
-const ADAM: &[&str] = &["adam", "adamw", "lamb"];
+const ADAM: &[&str] = &["adam", "adamw", "lamb", "schedule-free-adamw"];
 /// Optimizers with two decay rates.
-const BETAS: &[&str] = &["adam", "adamw", "lamb", "lion"];
+const BETAS: &[&str] = &["adam", "adamw", "lamb", "lion", "schedule-free-adamw"];
 
 topic! {
     /// Optimizer and learning-rate schedule.
@@ -35,7 +35,10 @@ topic! {
         warmup_steps: u64 = ("= train.steps / 10", default_warmup), integer(0, MAX_STEPS);
 
         /// Learning-rate schedule after the warm-up.
-        schedule: LrSchedule = "cosine";
+        schedule: LrSchedule = (
+            "= \"constant\" for optim.name = schedule-free-adamw, else \"cosine\"",
+            default_schedule
+        );
 
         /// Learning rate at the last step, as a fraction of optim.lr.
         final_lr_fraction: f64 = 0.1, float(Closed(0.0), Closed(1.0)),
@@ -154,6 +157,8 @@ choices! {
         Lamb = "lamb",
         /// Lion: sign of an interpolated momentum (Chen et al. 2023).
         Lion = "lion",
+        /// Schedule-free AdamW: averages instead of a schedule (Defazio et al. 2024).
+        ScheduleFreeAdamW = "schedule-free-adamw",
     }
 
     /// Learning-rate schedule after the warm-up.
@@ -194,7 +199,7 @@ choices! {
 impl OptimName {
     /// Whether it has first and second moments.
     pub(super) const fn is_adam(self) -> bool {
-        matches!(self, Self::Adam | Self::AdamW | Self::Lamb)
+        matches!(self, Self::Adam | Self::AdamW | Self::Lamb | Self::ScheduleFreeAdamW)
     }
 
     /// Whether a step needs norms of whole tensors.
@@ -204,7 +209,15 @@ impl OptimName {
 
     /// Whether the size of an update is that of the learning rate, whatever the gradients.
     const fn has_fixed_step_size(self) -> bool {
-        matches!(self, Self::Adam | Self::AdamW | Self::Lion)
+        matches!(self, Self::Adam | Self::AdamW | Self::Lion | Self::ScheduleFreeAdamW)
+    }
+}
+
+/// The average takes the place of a decay of the learning rate.
+fn default_schedule(recipe: &Recipe) -> LrSchedule {
+    match recipe.optim.name {
+        OptimName::ScheduleFreeAdamW => LrSchedule::Constant,
+        _ => LrSchedule::Cosine,
     }
 }
 
@@ -274,6 +287,21 @@ pub(crate) const RULES: Rules = Rules::new(&[
         c.optim.groups.iter().enumerate().filter_map(check).collect()
     }),
 ]);
+
+pub(crate) const SCHEDULE_FREE_RULES: Rules = Rules::new(&[
+    Rule::conflict(&["optim.name"], "adamw", |c, r| {
+        let changes = |group: &Group| group.freeze_after.or(group.unfreeze_at).is_some();
+        c.because("averages weights in place of a schedule")
+            .with("optim.schedule", "\"constant\"", r.optim.schedule != LrSchedule::Constant)
+            .because("weighs steps by a rate that follows the warm-up alone")
+            .with("optim.lr_scaling", "\"none\"", r.optim.lr_scaling != LrScaling::None)
+            .because("averages each parameter over all steps")
+            .with("optim.groups", "[]", r.optim.groups.iter().any(changes))
+            .because("evaluates and saves averages, which all workers must share")
+            .with("sync.mode", "\"all-reduce\"", r.sync.mode != SyncMode::AllReduce);
+    }),
+])
+.when(&["optim.name"], |r| r.optim.name == OptimName::ScheduleFreeAdamW);
 
 impl Optim {
     /// The momentum setting of the optimizer, with its value.

@@ -126,7 +126,7 @@ fn an_unknown_choice_suggests_the_nearest() {
         (
             "optim.name=adamm",
             "optim.name = \"adamm\" is not one of sgd, momentum, nesterov, adam, adamw, lars, \
-             lamb, lion; try \"adam\"",
+             lamb, lion, schedule-free-adamw; try \"adam\"",
         ),
         (
             "data.order=sequental",
@@ -362,14 +362,16 @@ fn settings_without_effect_are_refused() {
         (
             &["optim.name=sgd", "optim.beta1=0.8", "optim.eps=1e-6"],
             "optim.beta1 = 0.8 is not a setting of optim.name = \"sgd\"; \
-             remove it or set optim.name = \"adam\", \"adamw\", \"lamb\" or \"lion\"\n\
+             remove it or set optim.name = \"adam\", \"adamw\", \"lamb\", \"lion\" or \
+             \"schedule-free-adamw\"\n\
              optim.eps = 1e-6 is not a setting of optim.name = \"sgd\"; \
-             remove it or set optim.name = \"adam\", \"adamw\" or \"lamb\"",
+             remove it or set optim.name = \"adam\", \"adamw\", \"lamb\" or \"schedule-free-adamw\"",
         ),
         (
             &["optim.name=momentum", "optim.beta2=0.8"],
             "optim.beta2 = 0.8 is not a setting of optim.name = \"momentum\"; \
-             remove it or set optim.name = \"adam\", \"adamw\", \"lamb\" or \"lion\"",
+             remove it or set optim.name = \"adam\", \"adamw\", \"lamb\", \"lion\" or \
+             \"schedule-free-adamw\"",
         ),
         (
             &["model.family=gpt2", "model.rope_theta=500"],

@@ -37,6 +37,7 @@ fn settings(golden: &Golden, name: OptimName) -> Optim {
         beta2: number("beta2"),
         eps: number("eps"),
         trust_coefficient: number("trust"),
+        warmup_steps: 0,
         ..Recipe::default().optim
     }
 }
@@ -54,6 +55,7 @@ fn train(golden: &Golden, name: OptimName, rate: f64) -> [Vec<f32>; 2] {
     let mut optimizer = Optimizer::new(&settings(golden, name), &slots);
     let mut norm = GlobalNorm::new(&slots);
     let mut params = buffers(golden, "start");
+    optimizer.start_at(|slot| &params[slot.block][slot.range.clone()]);
     let (slope, goal) = (buffers(golden, "slope"), buffers(golden, "goal"));
     for step in 0..NUM_STEPS {
         let lr = rate / (1.0 + step as f64 / 5.0);
@@ -80,6 +82,9 @@ fn train(golden: &Golden, name: OptimName, rate: f64) -> [Vec<f32>; 2] {
             optimizer.step_block(&cpu, &update, block, &mut params[block], &grads[block]);
         }
     }
+    optimizer.swap_averages(|slot, averages| {
+        averages.swap_with_slice(&mut params[slot.block][slot.range.clone()]);
+    });
     params
 }
 

@@ -54,7 +54,17 @@ fn every_optimizer_gives_the_same_bits_with_and_without_frozen_parameters() {
     let mut runs = Runs::new("offload");
     let progressive = "optim.groups=[{match=\"model.layers.0.*\", freeze_after=1},\
                        {match=\"lm_head.*\", unfreeze_at=2}]";
-    let whole = ["sgd", "momentum", "nesterov", "adam", "adamw", "lars", "lamb", "lion"];
+    let whole = [
+        "sgd",
+        "momentum",
+        "nesterov",
+        "adam",
+        "adamw",
+        "lars",
+        "lamb",
+        "lion",
+        "schedule-free-adamw",
+    ];
     let rules = whole.map(|rule| (rule, "optim.groups=[]"));
     for (rule, groups) in rules.into_iter().chain([("lamb", progressive)]) {
         let rule = format!("optim.name={rule}");

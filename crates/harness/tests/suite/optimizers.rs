@@ -16,7 +16,7 @@ const PROGRESSIVE: &str = "optim.groups=[\
 
 /// Cases by name: model and settings.
 fn cases() -> Vec<(&'static str, Small, Vec<&'static str>)> {
-    let names = ["sgd", "momentum", "nesterov", "adam", "adamw", "lars", "lamb", "lion"];
+    let names = ["sgd", "momentum", "nesterov", "adam", "adamw", "lars", "lamb", "lion", "schedule-free"];
     let rules = [
         "optim.name=sgd",
         "optim.name=momentum",
@@ -26,6 +26,7 @@ fn cases() -> Vec<(&'static str, Small, Vec<&'static str>)> {
         "optim.name=lars",
         "optim.name=lamb",
         "optim.name=lion",
+        "optim.name=schedule-free-adamw",
     ];
     let case = |(name, rule)| (name, LLAMA, vec![rule, "train.steps=3"]);
     let mut cases: Vec<_> = names.into_iter().zip(rules).map(case).collect();
@@ -120,6 +121,29 @@ fn an_interruption_at_any_change_changes_no_bit() {
             assert_eq!(rest.summary.tokens, whole.summary.tokens);
         }
     }
+}
+
+#[test]
+fn a_schedule_free_run_evaluates_and_saves_averages_and_resumes_at_its_points() {
+    let mut runs = Runs::new("optimizers");
+    let sets = ["optim.name=schedule-free-adamw", "optim.beta1=0.75"];
+    let whole = train(&mut runs, &LLAMA, &sets, &layout(2, 1, 0));
+    let watched = [&sets[..], &["train.eval_every=1", "checkpoint.every=1"]].concat();
+    let watched = train(&mut runs, &LLAMA, &watched, &layout(3, 3, 0));
+    assert_eq!(watched.hashes(), whole.hashes(), "evaluations and checkpoints change nothing");
+    let world = runs.world();
+    let load = |file| lockstep_checkpoint::weights::load(world, &whole.dir.join(file)).unwrap();
+    let (weights, state) = (load("model.safetensors"), load("optimizer.safetensors"));
+    let mut largest = 0.0f32;
+    for (name, x) in &weights.tensors {
+        let [y, z] = ["y", "z"].map(|kind| &state.tensors[&format!("{name}.{kind}")]);
+        for ((x, y), z) in x.data.iter().zip(&y.data).zip(&z.data) {
+            let error = (0.25 * z + 0.75 * x - y).abs();
+            assert!(error < 1e-6 * (1.0 + y.abs()), "{name}: {x}, {y}, {z}");
+            largest = largest.max((x - y).abs());
+        }
+    }
+    assert!(largest > 1e-4, "averages differ from the points of the gradients: {largest}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ fn settings(name: OptimName) -> Optim {
         eps: 1e-8,
         momentum: 0.8,
         trust_coefficient: 0.02,
+        warmup_steps: 0,
         ..Recipe::default().optim
     }
 }
@@ -63,6 +64,13 @@ fn norm(values: &[f32]) -> f64 {
     values.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>().sqrt()
 }
 
+/// An optimizer of the parameters in `buffers(1.0)`.
+fn fresh(settings: &Optim) -> Optimizer {
+    let (start, mut optimizer) = (buffers(1.0), Optimizer::new(settings, &slots()));
+    optimizer.start_at(|slot| &start[slot.block][slot.range.clone()]);
+    optimizer
+}
+
 fn run(optimizer: &mut Optimizer, params: &mut [Vec<f32>], counts: std::ops::Range<u64>) {
     let cpu = Cpu::single(Isa::detect());
     for count in counts {
@@ -89,6 +97,7 @@ fn by_hand(s: &Optim, p: &[f32], is_matrix: bool, num_steps: u64) -> Vec<f64> {
     let g: Vec<f64> = p.iter().map(|p| 0.25 * f64::from(*p)).collect();
     let mut p: Vec<f64> = p.iter().map(|p| f64::from(*p)).collect();
     let (mut m, mut v) = (vec![0.0; p.len()], vec![0.0; p.len()]);
+    let (mut x, mut z) = (p.clone(), p.clone());
     let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
     for count in 1..=num_steps {
         let lr = 0.1 / count as f64;
@@ -121,6 +130,12 @@ fn by_hand(s: &Optim, p: &[f32], is_matrix: bool, num_steps: u64) -> Vec<f64> {
                     u[i] = c.signum() + decay * p[i];
                     m[i] = s.beta2 * m[i] + (1.0 - s.beta2) * g[i];
                 }
+                OptimName::ScheduleFreeAdamW => {
+                    v[i] = s.beta2 * v[i] + (1.0 - s.beta2) * g[i] * g[i];
+                    z[i] -= lr * (g[i] / ((v[i] / bias2).sqrt() + s.eps) + decay * p[i]);
+                    x[i] += (z[i] - x[i]) / count as f64;
+                    u[i] = (p[i] - (1.0 - s.beta1) * z[i] - s.beta1 * x[i]) / lr;
+                }
                 OptimName::Adam | OptimName::AdamW | OptimName::Lamb => {
                     m[i] = s.beta1 * m[i] + (1.0 - s.beta1) * moment;
                     v[i] = s.beta2 * v[i] + (1.0 - s.beta2) * moment * moment;
@@ -137,7 +152,7 @@ fn by_hand(s: &Optim, p: &[f32], is_matrix: bool, num_steps: u64) -> Vec<f64> {
     p
 }
 
-const RULES: [OptimName; 8] = [
+const RULES: [OptimName; 9] = [
     OptimName::Sgd,
     OptimName::Momentum,
     OptimName::Nesterov,
@@ -146,12 +161,13 @@ const RULES: [OptimName; 8] = [
     OptimName::Lars,
     OptimName::Lamb,
     OptimName::Lion,
+    OptimName::ScheduleFreeAdamW,
 ];
 
 #[test]
 fn each_rule_updates_its_slots_and_nothing_else() {
     for name in RULES {
-        let mut optimizer = Optimizer::new(&settings(name), &slots());
+        let mut optimizer = fresh(&settings(name));
         let (before, mut params) = (buffers(1.0), buffers(1.0));
         run(&mut optimizer, &mut params, 1..4);
         let mut expected = before.clone();
@@ -203,7 +219,7 @@ fn bias_correction_of_unfrozen_parameters_starts_at_their_first_step() {
 #[test]
 fn restored_state_continues_with_equal_bits() {
     for name in RULES {
-        let mut optimizer = Optimizer::new(&settings(name), &slots());
+        let mut optimizer = fresh(&settings(name));
         let mut params = buffers(1.0);
         run(&mut optimizer, &mut params, 1..3);
         let mut restored = Optimizer::new(&settings(name), &slots());
@@ -229,6 +245,27 @@ fn state_is_named_after_parameters_and_has_their_length() {
     }
     assert_eq!(optimizer.resident_len(), 2 * 9);
     assert_eq!(Optimizer::new(&settings(OptimName::Sgd), &slots()).resident_len(), 0);
+}
+
+#[test]
+fn averages_are_exchanged_with_the_parameters_and_back() {
+    let mut optimizer = fresh(&settings(OptimName::ScheduleFreeAdamW));
+    let mut params = buffers(1.0);
+    run(&mut optimizer, &mut params, 1..4);
+    let trained = params.clone();
+    let mut swap = |params: &mut [Vec<f32>]| {
+        optimizer.swap_averages(|slot, averages| {
+            averages.swap_with_slice(&mut params[slot.block][slot.range.clone()]);
+        });
+    };
+    swap(&mut params);
+    let moved = |slot: &Slot| params[slot.block][slot.range.start] - trained[slot.block][slot.range.start];
+    assert!(slots().iter().all(|slot| moved(slot) > 0.0), "averages lag behind the descent");
+    swap(&mut params);
+    assert_eq!(params, trained);
+    let mut plain = fresh(&settings(OptimName::AdamW));
+    plain.swap_averages(|slot, _| panic!("{} has no average", slot.name));
+    assert!(!plain.has_averages());
 }
 
 #[test]

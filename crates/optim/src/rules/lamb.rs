@@ -29,7 +29,8 @@ impl UpdateRule for Lamb {
         grads: ViewMut<'_>,
         state: StateViews<'_>,
     ) -> DeviceResult<()> {
-        device.lamb_direction(&step.adam_step(), params, grads, state)
+        let [m, v, _] = state;
+        device.lamb_direction(&step.adam_step(), params, grads, [m, v])
     }
 
     fn steps_with_state(&self) -> bool {

@@ -6,12 +6,12 @@ use super::launch::{launch, type_code};
 use super::programs::{Program, Source};
 use crate::device::error::Result;
 use crate::device::flat::FlatBuffers;
-use crate::device::operands::{Momentum, Rates, Rule};
+use crate::device::operands::{MAX_STATE_BUFFERS, Momentum, Rates, Rule};
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::Precision;
-use crate::lion;
 use crate::moments::{AdamStep, Moments};
 use crate::reduce::SQUARES_CHUNK;
+use crate::{lion, schedule_free};
 
 /// Threads that sum a chunk of squares.
 const THREADS_PER_CHUNK: usize = 4;
@@ -36,6 +36,9 @@ unsafe impl KernelArg for Moments {}
 
 // SAFETY: no padding.
 unsafe impl KernelArg for lion::Factors {}
+
+// SAFETY: no padding.
+unsafe impl KernelArg for schedule_free::Factors {}
 
 const OPTIMIZER: Program = Program::new(Source::Optimizer, Dtype::F32);
 
@@ -182,7 +185,7 @@ impl FlatBuffers for Cuda {
         rule: &Rule,
         p: ViewMut<'_>,
         g: View<'_>,
-        [one, two]: [ViewMut<'_>; 2],
+        [one, two, three]: [ViewMut<'_>; MAX_STATE_BUFFERS],
         copy: ViewMut<'_>,
     ) -> Result<()> {
         assert_eq!(p.len(), g.len(), "one gradient for each parameter");
@@ -242,6 +245,28 @@ impl FlatBuffers for Cuda {
                 assert_eq!(one.len(), len, "one momentum value for each parameter");
                 let (m, factors) = (self.write(&one, Dtype::F32)?, lion::Factors::new(step));
                 launch!(self, OPTIMIZER, "lion", grid, p, g, m, n, factors, copy, copy_type)
+            }
+            Rule::ScheduleFree(ref step) => {
+                let lens = [one.len(), two.len(), three.len()];
+                assert_eq!(lens, [len; 3], "three values for each parameter");
+                let factors = schedule_free::Factors::new(step);
+                let (x, z) = (self.write(&one, Dtype::F32)?, self.write(&two, Dtype::F32)?);
+                let v = self.write(&three, Dtype::F32)?;
+                launch!(
+                    self,
+                    OPTIMIZER,
+                    "schedule_free",
+                    grid,
+                    p,
+                    g,
+                    x,
+                    z,
+                    v,
+                    n,
+                    factors,
+                    copy,
+                    copy_type,
+                )
             }
         }
     }

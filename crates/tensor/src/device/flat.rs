@@ -1,7 +1,7 @@
 //! Flat buffers: sums, conversions, checks and optimizer steps.
 
 use super::error::Result;
-use super::operands::Rule;
+use super::operands::{MAX_STATE_BUFFERS, Rule};
 use super::view::{View, ViewMut};
 use crate::gemm::Precision;
 use crate::moments::AdamStep;
@@ -41,7 +41,7 @@ pub trait FlatBuffers {
         rule: &Rule,
         p: ViewMut<'_>,
         g: View<'_>,
-        state: [ViewMut<'_>; 2],
+        state: [ViewMut<'_>; MAX_STATE_BUFFERS],
         copy: ViewMut<'_>,
     ) -> Result<()>;
 

@@ -47,8 +47,8 @@ pub use losses::{Losses, Targets};
 pub use memory::{Event, Memory, MemoryInfo, NUM_COPY_STREAMS};
 pub use open::{Choice, kernel_class, open_accelerator};
 pub use operands::{
-    Activation, Epilogue, HeadRows, Matrix, MatrixMut, Momentum, Norm, Rates, RowEpilogue,
-    RowProduct, Rule,
+    Activation, Epilogue, HeadRows, MAX_STATE_BUFFERS, Matrix, MatrixMut, Momentum, Norm, Rates,
+    RowEpilogue, RowProduct, Rule,
 };
 pub use products::Products;
 pub use profile::{Operation, OperationTime, ProductShape, Transfer, merge_times};

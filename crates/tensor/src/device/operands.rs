@@ -4,6 +4,7 @@ use super::view::{View, ViewMut};
 use crate::fp8::{Forms, Role};
 use crate::lion::LionStep;
 use crate::moments::AdamStep;
+use crate::schedule_free::ScheduleFreeStep;
 
 /// A matrix to read.
 #[derive(Clone, Copy, Debug)]
@@ -196,6 +197,9 @@ pub enum Activation {
     Relu,
 }
 
+/// State buffers that an optimizer's rule has at most.
+pub const MAX_STATE_BUFFERS: usize = 3;
+
 /// Update rule of an optimizer on flat buffers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
@@ -216,6 +220,9 @@ pub enum Rule {
     AdamW(AdamStep),
     /// Lion; its momentum is state.
     Lion(LionStep),
+    /// Schedule-free AdamW; parameters are the points of the gradients, state are the averages, the
+    /// fast sequence and second moments.
+    ScheduleFree(ScheduleFreeStep),
 }
 
 /// Variants of momentum.

@@ -19,5 +19,6 @@ pub mod norm_layer;
 pub mod norm_rms;
 pub mod relu;
 pub mod rope;
+pub mod schedule_free;
 pub mod sgd;
 pub mod swiglu;

@@ -32,6 +32,7 @@ mod random;
 mod reduce;
 mod relu;
 mod rope;
+mod schedule_free;
 mod sgd;
 mod simd;
 mod swiglu;

@@ -112,6 +112,39 @@ extern "C" __global__ void lion(
     }
 }
 
+struct ScheduleFree {
+    float beta2, one_minus_beta2, sqrt_bias2, eps, weight_decay, minus_lr, averaging,
+        toward_average, grad_scale;
+};
+
+// y: points of the gradients; x: averages; z: fast sequence; v: second moments.
+extern "C" __global__ void schedule_free(
+    float* y, const float* g, float* x, float* z, float* v, u64 n, ScheduleFree k, void* copy,
+    int copy_type) {
+    EACH4(i, n) {
+        float at[4], grad[4], average[4], fast[4], second[4];
+        Packed<4, float> packed = {};
+        packed.fetch(v, i, n);
+        load_all(at, y, grad, g, average, x, fast, z, i, n);
+        packed.unpack(second);
+        FOUR(j) {
+            float d = __fmul_rn(grad[j], k.grad_scale);
+            second[j] = __fmaf_rn(
+                __fmul_rn(d, k.one_minus_beta2), d, __fmul_rn(second[j], k.beta2));
+            float denominator =
+                __fadd_rn(__fdiv_rn(__fsqrt_rn(second[j]), k.sqrt_bias2), k.eps);
+            float u = __fmaf_rn(at[j], k.weight_decay, __fdiv_rn(d, denominator));
+            fast[j] = __fmaf_rn(u, k.minus_lr, fast[j]);
+            average[j] = __fmaf_rn(__fsub_rn(fast[j], average[j]), k.averaging, average[j]);
+            at[j] = __fmaf_rn(__fsub_rn(average[j], fast[j]), k.toward_average, fast[j]);
+        }
+        store(v, i, n, second);
+        store(z, i, n, fast);
+        store(x, i, n, average);
+        store_parameters(y, copy, copy_type, i, n, at);
+    }
+}
+
 // Replaces gradients by the direction of LAMB's step.
 extern "C" __global__ void lamb_direction(
     const float* p, float* g, float* m, float* v, u64 n, Moments k, float weight_decay,

@@ -2,11 +2,13 @@
 
 use crate::device::error::{DeviceError, Result};
 use crate::device::flat::FlatBuffers;
-use crate::device::operands::{Momentum, Rule};
+use crate::device::operands::{MAX_STATE_BUFFERS, Momentum, Rule};
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::Precision;
 use crate::moments::AdamStep;
-use crate::{Cpu, adam, adamw, convert, lamb, lars, lion, nesterov, reduce, sgd};
+use crate::{
+    Cpu, adam, adamw, convert, lamb, lars, lion, nesterov, reduce, schedule_free, sgd,
+};
 
 impl FlatBuffers for Cpu {
     fn add(&self, a: View<'_>, b: View<'_>, out: ViewMut<'_>) -> Result<()> {
@@ -69,11 +71,11 @@ impl FlatBuffers for Cpu {
         rule: &Rule,
         p: ViewMut<'_>,
         g: View<'_>,
-        state: [ViewMut<'_>; 2],
+        state: [ViewMut<'_>; MAX_STATE_BUFFERS],
         copy: ViewMut<'_>,
     ) -> Result<()> {
         let (p, g) = (p.into_slice()?, g.as_slice()?);
-        let [one, two] = state;
+        let [one, two, three] = state;
         match *rule {
             Rule::Sgd(r) => sgd::step(self, r.lr, r.weight_decay, r.grad_scale, p, g),
             Rule::Momentum { variant, mu, rates: r } => {
@@ -91,6 +93,10 @@ impl FlatBuffers for Cpu {
                 adamw::step(self, &step, p, g, one.into_slice()?, two.into_slice()?);
             }
             Rule::Lion(step) => lion::step(self, &step, p, g, one.into_slice()?),
+            Rule::ScheduleFree(step) => {
+                let [x, z, v] = [one.into_slice()?, two.into_slice()?, three.into_slice()?];
+                schedule_free::step(self, &step, p, g, x, z, v);
+            }
         }
         if copy.is_empty() {
             return Ok(());

@@ -7,6 +7,7 @@ use lockstep_tensor::device::{Dtype, Momentum, Rates, Rule, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::lion::LionStep;
 use lockstep_tensor::reduce::SQUARES_CHUNK;
+use lockstep_tensor::schedule_free::ScheduleFreeStep;
 use lockstep_tensor::{convert, lamb, reduce, reference};
 
 const LEN: usize = 5003;
@@ -135,6 +136,19 @@ fn lion_step() -> LionStep {
     LionStep { lr: 3e-3, beta1: 0.9, beta2: 0.99, weight_decay: 0.1, grad_scale: 0.75 }
 }
 
+fn schedule_free_step() -> ScheduleFreeStep {
+    ScheduleFreeStep {
+        lr: 3e-3,
+        beta1: 0.9,
+        beta2: 0.95,
+        eps: 1e-8,
+        weight_decay: 0.1,
+        bias2: 1.0 - 0.95 * 0.95,
+        averaging: 0.3,
+        grad_scale: 0.75,
+    }
+}
+
 fn rules() -> Vec<Rule> {
     let rates = Rates { lr: 0.05, weight_decay: 0.01, grad_scale: 0.5 };
     let momentum = |variant| Rule::Momentum { variant, mu: 0.9, rates };
@@ -146,20 +160,21 @@ fn rules() -> Vec<Rule> {
         Rule::Adam(adam_step()),
         Rule::AdamW(adam_step()),
         Rule::Lion(lion_step()),
+        Rule::ScheduleFree(schedule_free_step()),
     ]
 }
 
 /// Parameters, rounded copy and state after two steps.
 fn steps(case: Case, rule: &Rule) -> Vec<Vec<f32>> {
     let (mut p, g) = (case.upload_f32(&numbers(7, LEN)), case.upload_f32(&numbers(8, LEN)));
-    let [mut one, mut two] = [(); 2].map(|()| case.upload_f32(&vec![0.0; LEN]));
+    let [mut one, mut two, mut three] = [(); 3].map(|()| case.upload_f32(&vec![0.0; LEN]));
     let mut copy = case.device.allocate(Dtype::Bf16, LEN).unwrap();
     for _ in 0..2 {
-        let state = [one.view_mut(), two.view_mut()];
+        let state = [one.view_mut(), two.view_mut(), three.view_mut()];
         let (p, copy) = (p.view_mut(), copy.view_mut());
         case.device.optimizer_step(rule, p, g.view(), state, copy).unwrap();
     }
-    [&p, &copy, &one, &two].map(|buffer| case.download(buffer)).to_vec()
+    [&p, &copy, &one, &two, &three].map(|buffer| case.download(buffer)).to_vec()
 }
 
 #[test]
