@@ -11,12 +11,14 @@ Adam and AdamW are PyTorch's; the others are written out from their papers:
     LARS  You, Gitman, Ginsburg 2017, algorithm 1: the learning rate is inside the velocity
     LAMB  You et al. 2019, algorithm 2, with bias correction and phi(z) = z
     Lion  Chen et al. 2023, algorithm 2
+    Muon  Jordan et al. 2024, of every matrix, scaled as by Liu et al. 2025; AdamW of the vector
     schedule-free AdamW  Defazio et al. 2024, algorithm 1, with the bias correction in the
         denominator and equal weights of all steps; the result is the average x
 
-LARS and LAMB leave vectors alone (their ratio is one), as the authors' code does. Everything is computed
-in float64 and rounded once. The file holds `start.<tensor>`, `slope.<tensor>`, `goal.<tensor>` and,
-for each rule, `<rule>.<tensor>` after ten steps, all F32; the settings are in `__metadata__`.
+LARS and LAMB leave vectors alone (their ratio is one), as the authors' code does. Everything is
+computed in float64 and rounded once. The file holds `start.<tensor>`, `slope.<tensor>`,
+`goal.<tensor>` and, for each rule, `<rule>.<tensor>` after ten steps, all F32; the settings are in
+`__metadata__`.
 """
 
 import argparse
@@ -35,7 +37,7 @@ SETTINGS = {
 }
 RATES = {
     "sgd": 0.1, "momentum": 0.05, "nesterov": 0.05, "adam": 0.02, "adamw": 0.02, "lars": 1.0,
-    "lamb": 0.05, "lion": 0.02, "schedule-free-adamw": 0.1,
+    "lamb": 0.05, "lion": 0.02, "muon": 0.02, "schedule-free-adamw": 0.1,
 }
 BY_TORCH = ("sgd", "momentum", "nesterov", "adam", "adamw")
 
@@ -79,6 +81,17 @@ def norm(x):
     return float(np.sqrt((x * x).sum()))
 
 
+def orthogonalized(x):
+    """Five Newton-Schulz steps."""
+    if x.shape[0] > x.shape[1]:
+        return orthogonalized(x.T).T
+    x = x / norm(x)
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return x
+
+
 def by_paper(rule, problem):
     """Ten steps of a rule that PyTorch lacks, one tensor (the papers' layer) after the other."""
     s = SETTINGS
@@ -94,6 +107,11 @@ def by_paper(rule, problem):
                 local = s["trust"] * norm(w) / (norm(g) + decay * norm(w)) if is_layer else 1.0
                 v = s["momentum"] * v + lr * local * (g + decay * w)
                 w = w - v
+            elif rule == "muon" and is_layer:
+                m = s["momentum"] * m + (1 - s["momentum"]) * g
+                direction = (1 - s["momentum"]) * g + s["momentum"] * m
+                size = 0.2 * np.sqrt(max(w.shape))
+                w = w * (1 - lr * decay) - lr * size * orthogonalized(direction)
             elif rule == "schedule-free-adamw":
                 if step == 0:
                     x, z = w, w

@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(doc("optim.lr").allowed, "number above 0 and at most 1000");
         assert_eq!(
             doc("optim.momentum").meaning,
-            "Momentum factor. Only with optim.name = momentum or nesterov or lars."
+            "Momentum factor. Only with optim.name = momentum or nesterov or lars or muon."
         );
     }
 

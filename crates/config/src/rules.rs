@@ -23,6 +23,7 @@ const RULES: &[Rules] = &[
     precision::RULES,
     optim::RULES,
     optim::SCHEDULE_FREE_RULES,
+    optim::MUON_RULES,
     tensor::RULES,
     run::RULES,
     parallel::RULES,

@@ -80,6 +80,16 @@ impl Blueprint {
         tensors
     }
 
+    /// Rows and columns of a parameter's tensor, if it is a matrix inside the network: embedding
+    /// and head, the first and the last block, have none.
+    pub fn hidden_matrix(&self, block: usize, param: &Param) -> Option<[usize; 2]> {
+        let is_inside = block > 0 && block + 1 < self.blocks.len();
+        match param.shape[..] {
+            [rows, cols] if is_inside => Some([rows, cols]),
+            _ => None,
+        }
+    }
+
     /// Local pieces of a tensor, in order; `param` is one of them, in `block`.
     pub fn pieces<'a>(&'a self, block: usize, param: &'a Param) -> impl Iterator<Item = &'a Param> {
         self.blocks[block].params().iter().filter(|other| other.name == param.name)

@@ -224,7 +224,7 @@ mod tests {
         let tensor = (name.as_bytes()[0] - b'a') as usize;
         let grads = range.clone();
         let name = name.to_string();
-        Slot { block, name, tensor, piece: 0, range, grads, first: 0, decay: true }
+        Slot { block, name, tensor, piece: 0, range, grads, first: 0, decay: true, matrix: None }
     }
 
     fn test_values(len: usize) -> Vec<f32> {

@@ -10,6 +10,7 @@
 //! - [`loss_scale`]: static and dynamic loss scaling for `fp16`.
 //! - [`optimizer`]: the optimizer of a rank, with its state; `rule`: the seam of update rules;
 //!   `rules`: one file a rule.
+//! - [`newton_schulz`]: orthogonalisation of matrices, for Muon.
 //! - [`update`]: quantities of one step.
 //! - [`state`]: optimizer state in memory or offloaded to a file.
 //! - [`phases`]: spans of steps with a fixed set of trained parameters.
@@ -30,7 +31,8 @@
 //! };
 //! let cpu = Cpu::single(Isa::detect());
 //! let (name, range, grads) = ("w".to_string(), 0..2, 0..2);
-//! let slots = [Slot { block: 0, name, tensor: 0, piece: 0, range, grads, first: 0, decay: true }];
+//! let (tensor, piece, first, decay, matrix) = (0, 0, 0, true, None);
+//! let slots = [Slot { block: 0, name, tensor, piece, range, grads, first, decay, matrix }];
 //! let (mut params, grads) = (vec![1.0, 1.0], [vec![0.0, 2.0]]);
 //!
 //! let plan = ClipPlan::global(1.0);
@@ -47,6 +49,7 @@ pub mod clip;
 
 pub mod loss_scale;
 
+pub mod newton_schulz;
 pub mod optimizer;
 mod rule;
 mod rules;
@@ -84,4 +87,7 @@ pub struct Slot {
     pub first: usize,
     /// Whether weight decay applies.
     pub decay: bool,
+    /// Rows and columns of the whole tensor, if it is a matrix inside the network: not of the
+    /// embedding or the head.
+    pub matrix: Option<[usize; 2]>,
 }

@@ -10,7 +10,9 @@
 //! two halves: [`Optimizer::prepare_block`] turns the gradient buffer into the quantity to measure
 //! (the gradient itself, or LAMB's direction), the caller reduces the norms over all ranks into
 //! [`Optimizer::norms_mut`], and [`Optimizer::step_block`] updates the parameters. Vectors (norms
-//! and biases) and tensors of zeros have a trust ratio of one.
+//! and biases) and tensors of zeros have a trust ratio of one. Muon needs whole hidden matrices:
+//! the caller gathers their directions between the two halves and orthogonalises them
+//! ([`crate::newton_schulz`]).
 
 use crate::Slot;
 use crate::rule::{GroupOptions, SpanStep, StateViews, UpdateRule};
@@ -48,8 +50,12 @@ struct BlockState {
     spans: Vec<Span>,
     /// No buffers for SGD, one for momentum, two for AdamW.
     state: BlockStates,
-    len: usize,
+    /// Length of each buffer: Muon has second moments of some parameters only.
+    lens: StateLens,
 }
+
+/// Elements of each state buffer.
+type StateLens = [usize; MAX_STATE_BUFFERS];
 
 /// Consecutive parameters of the flat buffers with equal options.
 #[derive(Debug)]
@@ -87,8 +93,8 @@ impl Optimizer {
 
     /// Uses pieces of offloaded state in the memory of an accelerator.
     pub fn stage_on(&mut self, accelerator: &Arc<dyn Device>) -> DeviceResult<()> {
-        let len = self.blocks.iter().map(|block| block.len.min(PIECE_LEN)).max().unwrap_or(0);
-        for staging in &mut self.staging {
+        let lens = piece_lens(self.blocks.iter().map(|block| block.lens));
+        for (staging, len) in self.staging.iter_mut().zip(lens).filter(|(_, len)| *len > 0) {
             *staging = DualBuffer::zeros(Some(accelerator), len)?;
         }
         Ok(())
@@ -115,8 +121,10 @@ impl Optimizer {
         for slot in slots {
             blocks[slot.block].push(slot, GroupOptions::of(settings, rule, slot, step));
         }
+        blocks.iter_mut().for_each(|block| block.place_state(rule));
         let num_states = Self::num_states(settings.name);
-        let lens = blocks.iter().flat_map(|b| std::iter::repeat_n(b.len, num_states)).collect();
+        let lens = blocks.iter().flat_map(|block| block.lens.into_iter().take(num_states));
+        let lens = lens.collect();
         let (settings, slots, norms) = (settings.clone(), slots.to_vec(), TensorNorms::default());
         let (frozen_after, failure, staging) = (None, None, Default::default());
         (Self { settings, blocks, slots, norms, frozen_after, failure, staging }, lens)
@@ -126,13 +134,14 @@ impl Optimizer {
         let num_states = Self::num_states(self.settings.name);
         for block in &mut self.blocks {
             block.state = BlockStates(buffers.by_ref().take(num_states).collect());
-            assert!(block.state.0.iter().all(|buffer| buffer.len() == block.len), "as requested");
+            let lens = block.state.0.iter().map(StateBuffer::len);
+            assert!(lens.eq(block.lens.into_iter().take(num_states)), "as requested");
         }
     }
 
     /// Starts reading the first state that the next step needs, where state is offloaded.
     pub fn read_ahead(&self) {
-        if let Some(first) = self.blocks.iter().find(|block| block.len > 0) {
+        if let Some(first) = self.blocks.iter().find(|block| block.lens[0] > 0) {
             first.state.read_first();
         }
     }
@@ -174,8 +183,10 @@ impl Optimizer {
     /// parameters by slot.
     pub fn swap_averages(&mut self, mut params: impl FnMut(&Slot, &mut [f32])) {
         let Some(kind) = self.rule().averages() else { return };
-        for slot in self.slots.clone() {
-            params(&slot, self.state_mut(&slot.name, slot.piece, kind).expect("its own slot"));
+        for slot in &self.slots {
+            let block = &mut self.blocks[slot.block];
+            let range = block.state_range(slot);
+            params(slot, &mut block.state.0[kind].whole_mut()[range]);
         }
     }
 
@@ -198,6 +209,12 @@ impl Optimizer {
         self.rule().needs_norms()
     }
 
+    /// Whether a step needs hidden matrices whole: the caller orthogonalises them in the gradient
+    /// buffers after [`Self::prepare_on`].
+    pub fn needs_whole_matrices(&self) -> bool {
+        self.rule().needs_whole_matrices()
+    }
+
     fn rule(&self) -> &'static dyn UpdateRule {
         rule_of(self.settings.name)
     }
@@ -207,8 +224,9 @@ impl Optimizer {
         &mut self.norms
     }
 
-    /// Turns the gradients of one block into the quantity to measure: LAMB updates its moments and
-    /// leaves the direction of its step. Other rules leave gradients unchanged.
+    /// Turns the gradients of one block into the quantity to measure or to orthogonalise: LAMB and
+    /// Muon update their moments and leave the direction of their step. Other rules leave gradients
+    /// unchanged.
     pub fn prepare_on(
         &mut self,
         device: &dyn Device,
@@ -222,7 +240,7 @@ impl Optimizer {
             return Ok(());
         }
         let Self { settings, blocks, norms, frozen_after, failure, staging, .. } = self;
-        let frozen_after = *frozen_after;
+        let (settings, norms, frozen_after) = (&*settings, &*norms, *frozen_after);
         walk(blocks, block, (failure, staging), |part, state| {
             let options = &part.options;
             let step = SpanStep { settings, update, options, norms, frozen_after };
@@ -244,7 +262,7 @@ impl Optimizer {
     ) -> DeviceResult<()> {
         let rule = self.rule();
         let Self { settings, blocks, norms, frozen_after, failure, staging, .. } = self;
-        let frozen_after = *frozen_after;
+        let (settings, norms, frozen_after) = (&*settings, &*norms, *frozen_after);
         let step = |part: SpanPart, state: StateViews<'_>| {
             let SpanPart { params: at, grads: grads_at, options } = part;
             let step = SpanStep { settings, update, options: &options, norms, frozen_after };
@@ -300,7 +318,7 @@ impl Optimizer {
     pub fn state(&self, param: &str, piece: usize, kind: usize) -> Option<&[f32]> {
         let slot = self.slots.iter().find(|slot| slot.name == param && slot.piece == piece)?;
         let block = &self.blocks[slot.block];
-        Some(&block.state.0[kind].whole()[block.state_range(slot)])
+        block.state.0[kind].whole().get(block.state_range(slot))
     }
 
     /// As [`Self::state`], to overwrite on restore.
@@ -308,10 +326,24 @@ impl Optimizer {
         let slot = self.slots.iter().find(|slot| slot.name == param && slot.piece == piece)?;
         let block = &mut self.blocks[slot.block];
         let range = block.state_range(slot);
-        Some(&mut block.state.0[kind].whole_mut()[range])
+        block.state.0[kind].whole_mut().get_mut(range)
     }
 
-    /// Number of state values per parameter.
+    /// Names of the state buffers of a hidden matrix of this shape, or of another parameter.
+    pub fn state_names_of(&self, matrix: Option<[usize; 2]>) -> &'static [&'static str] {
+        &self.state_names()[..self.rule().num_buffers(matrix)]
+    }
+
+    /// Number of state values of the parameters in `slots`.
+    pub fn num_state_values<'a>(
+        name: OptimName,
+        slots: impl IntoIterator<Item = &'a Slot>,
+    ) -> usize {
+        let values = |slot: &Slot| slot.range.len() * rule_of(name).num_buffers(slot.matrix);
+        slots.into_iter().map(values).sum()
+    }
+
+    /// Number of state values per parameter, at most.
     pub fn num_states(name: OptimName) -> usize {
         rule_of(name).state_names().len()
     }
@@ -320,23 +352,34 @@ impl Optimizer {
     pub fn resident_len(&self) -> usize {
         let buffers = self.blocks.iter().flat_map(|block| &block.state.0);
         let is_offloaded = buffers.clone().any(|buffer| matches!(buffer, StateBuffer::File(_)));
-        let lens = self.blocks.iter().map(|block| block.len);
-        Self::planned_len(self.settings.name, lens, is_offloaded)
+        Self::planned_len(self.settings.name, &self.slots, is_offloaded)
     }
 
-    /// Number of `f32` of state in memory at once, for blocks of `block_lens` updated parameters.
-    pub fn planned_len(
-        name: OptimName,
-        block_lens: impl Iterator<Item = usize>,
-        is_offloaded: bool,
-    ) -> usize {
-        let each = if is_offloaded {
-            block_lens.map(|len| len.min(PIECE_LEN)).max().unwrap_or(0)
-        } else {
-            block_lens.sum()
-        };
-        Self::num_states(name) * each
+    /// Number of `f32` of state in memory at once, for the parameters in `slots`.
+    pub fn planned_len(name: OptimName, slots: &[Slot], is_offloaded: bool) -> usize {
+        if !is_offloaded {
+            return Self::num_state_values(name, slots);
+        }
+        let num_blocks = slots.iter().map(|slot| slot.block + 1).max().unwrap_or(0);
+        let mut lens = vec![StateLens::default(); num_blocks];
+        for slot in slots {
+            for len in &mut lens[slot.block][..rule_of(name).num_buffers(slot.matrix)] {
+                *len += slot.range.len();
+            }
+        }
+        piece_lens(lens.into_iter()).iter().sum()
     }
+}
+
+/// Elements of each state buffer that are in memory at once when state is offloaded, for blocks
+/// with buffers of these lengths.
+fn piece_lens(blocks: impl Iterator<Item = StateLens>) -> StateLens {
+    blocks.fold(StateLens::default(), |mut most, lens| {
+        for (most, len) in most.iter_mut().zip(lens) {
+            *most = (*most).max(len.min(PIECE_LEN));
+        }
+        most
+    })
 }
 
 /// Part of a span whose state is in one piece.
@@ -360,7 +403,7 @@ fn walk(
     }
     let (before, behind) = blocks.split_at_mut(block + 1);
     let BlockState { spans, state, .. } = &mut before[block];
-    let next = behind.iter().find(|block| block.len > 0).map(|block| &block.state);
+    let next = behind.iter().find(|block| block.lens[0] > 0).map(|block| &block.state);
     let walked = state.walk(next, staging, |piece, mut buffers| {
         spans.iter().filter_map(|span| span.part(&piece)).try_for_each(|(part, at)| {
             work(part, buffers.each_mut().map(|buffer| part_of(buffer, &at)))
@@ -389,9 +432,9 @@ fn for_each_span(
     })
 }
 
-/// Part of a state buffer; nothing where the rule has no such buffer.
+/// Part of a state buffer; nothing where the rule has no such buffer, or not for these parameters.
 fn part_of<'a>(buffer: &'a mut ViewMut<'_>, at: &Range<usize>) -> ViewMut<'a> {
-    if buffer.is_empty() { nothing() } else { buffer.reborrow().range(at.clone()) }
+    if buffer.len() < at.end { nothing() } else { buffer.reborrow().range(at.clone()) }
 }
 
 /// No elements.
@@ -414,8 +457,6 @@ impl Span {
 
 impl BlockState {
     fn push(&mut self, slot: &Slot, options: GroupOptions) {
-        let state = self.len..self.len + slot.range.len();
-        self.len = state.end;
         match self.spans.last_mut() {
             Some(last) if last.params.end > slot.range.start => {
                 panic!("{} is out of order in its block", slot.name);
@@ -427,11 +468,25 @@ impl BlockState {
             {
                 last.params.end = slot.range.end;
                 last.grads.end = slot.grads.end;
-                last.state.end = state.end;
             }
             _ => {
                 let (params, grads) = (slot.range.clone(), slot.grads.clone());
-                self.spans.push(Span { params, grads, state, options });
+                self.spans.push(Span { params, grads, state: 0..0, options });
+            }
+        }
+    }
+
+    /// Gives every span its range of the state buffers: those with more buffers come first, so that
+    /// each buffer is as long as its users need.
+    fn place_state(&mut self, rule: &dyn UpdateRule) {
+        for num_buffers in (1..=MAX_STATE_BUFFERS).rev() {
+            for span in &mut self.spans {
+                if rule.num_buffers(span.options.matrix) == num_buffers {
+                    span.state = self.lens[0]..self.lens[0] + span.params.len();
+                    for len in &mut self.lens[..num_buffers] {
+                        *len += span.params.len();
+                    }
+                }
             }
         }
     }

@@ -3,8 +3,8 @@
 //! A rule has no state of its own and no loops: [`crate::Optimizer`] walks the spans of the flat
 //! buffers and calls the rule for each; the rule answers with the scalars of a device's kernel.
 
-use crate::clip::class_of_group;
 use crate::Slot;
+use crate::clip::class_of_group;
 use crate::update::{TensorNorms, Update};
 use lockstep_config::Optim;
 use lockstep_tensor::adamw::AdamStep;
@@ -21,6 +21,12 @@ pub(crate) trait UpdateRule: Sync {
     /// Names of the state buffers of a parameter, in order.
     fn state_names(&self) -> &'static [&'static str];
 
+    /// Number of state buffers that a hidden matrix of this shape, or another parameter, uses: the
+    /// first ones.
+    fn num_buffers(&self, _matrix: Option<[usize; 2]>) -> usize {
+        self.state_names().len()
+    }
+
     /// State buffers that start at the parameters; the others start at zero.
     fn starts_at_params(&self) -> &'static [usize] {
         &[]
@@ -36,12 +42,18 @@ pub(crate) trait UpdateRule: Sync {
         false
     }
 
+    /// Whether the step of a hidden matrix needs the orthogonalised direction of the whole matrix.
+    fn needs_whole_matrices(&self) -> bool {
+        false
+    }
+
     /// Whether [`Self::prepare`] changes anything.
     fn prepares(&self) -> bool {
         false
     }
 
-    /// Turns the gradients of a span into the quantity whose norms the step needs.
+    /// Turns the gradients of a span into the quantity whose norms, or whole matrices, the step
+    /// needs.
     fn prepare(
         &self,
         _step: &SpanStep<'_>,
@@ -139,6 +151,8 @@ pub(crate) struct GroupOptions {
     pub(crate) since: u64,
     /// Tensor whose norms give the trust ratio, for LARS and LAMB.
     pub(crate) measured: Option<usize>,
+    /// Rows and columns of a hidden matrix, for Muon.
+    pub(crate) matrix: Option<[usize; 2]>,
 }
 
 impl GroupOptions {
@@ -157,6 +171,7 @@ impl GroupOptions {
             clip_class: class_of_group(settings, index),
             since: since.unwrap_or_else(|| panic!("{} is frozen in step {step}", slot.name)),
             measured: (rule.needs_norms() && slot.decay).then_some(slot.tensor),
+            matrix: slot.matrix.filter(|_| rule.needs_whole_matrices()),
         }
     }
 }

@@ -4,6 +4,7 @@ mod adam;
 mod lamb;
 mod lars;
 mod lion;
+mod muon;
 mod schedule_free;
 mod sgd;
 
@@ -21,6 +22,7 @@ pub(crate) fn rule_of(name: OptimName) -> &'static dyn UpdateRule {
         OptimName::Lars => &lars::Lars,
         OptimName::Lamb => &lamb::Lamb,
         OptimName::Lion => &lion::Lion,
+        OptimName::Muon => &muon::Muon,
         OptimName::ScheduleFreeAdamW => &schedule_free::ScheduleFreeAdamW,
     }
 }

@@ -86,7 +86,8 @@ impl From<DeviceError> for StateError {
     }
 }
 
-/// State buffers of one block, each with one element per parameter that the optimizer updates.
+/// State buffers of one block, with an element for each parameter that has such state; a later
+/// buffer may be shorter than the first.
 #[derive(Debug, Default)]
 pub(crate) struct BlockStates(pub(crate) Vec<StateBuffer>);
 
@@ -128,7 +129,7 @@ impl BlockStates {
             let mut buffers = [(); MAX_STATE_BUFFERS].map(|()| ViewMut::of::<f32>(&mut []));
             for ((buffer, state), staging) in buffers.iter_mut().zip(&mut self.0).zip(&mut *staging)
             {
-                *buffer = state.piece_mut(&piece, staging)?;
+                *buffer = state.piece_mut(&within(&piece, state.len()), staging)?;
             }
             work(piece.clone(), buffers)?;
             self.collect_staged(&piece, staging);
@@ -141,6 +142,7 @@ impl BlockStates {
     fn collect_staged(&mut self, piece: &Range<usize>, staging: &[DualBuffer; MAX_STATE_BUFFERS]) {
         for (buffer, staging) in self.0.iter_mut().zip(staging) {
             if let (StateBuffer::File(values), true) = (buffer, staging.is_on_accelerator()) {
+                let piece = within(piece, values.floats().len());
                 values.floats_mut()[piece.clone()].copy_from_slice(&staging[..piece.len()]);
             }
         }
@@ -149,15 +151,20 @@ impl BlockStates {
     fn read_piece(&self, piece: &Range<usize>) -> Result<(), FileError> {
         self.0.iter().try_for_each(|buffer| match buffer {
             StateBuffer::Memory(_) => Ok(()),
-            StateBuffer::File(values) => values.load(piece.clone()),
+            StateBuffer::File(values) => values.load(within(piece, values.floats().len())),
         })
     }
 
     fn write_piece(&self, piece: &Range<usize>) {
         for buffer in &self.0 {
             if let StateBuffer::File(values) = buffer {
-                values.release(piece.clone());
+                values.release(within(piece, values.floats().len()));
             }
         }
     }
+}
+
+/// Part of a piece that is in a buffer of this length.
+fn within(piece: &Range<usize>, len: usize) -> Range<usize> {
+    piece.start.min(len)..piece.end.min(len)
 }

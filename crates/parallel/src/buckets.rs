@@ -194,6 +194,7 @@ impl Buckets {
                 grads: start - own.start..end - own.start,
                 first: param.first() + start - range.start,
                 decay: param.decay,
+                matrix: blueprint.hidden_matrix(block, param),
             })
         };
         blueprint.owned_params().filter_map(slot).collect()

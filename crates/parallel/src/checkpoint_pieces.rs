@@ -100,19 +100,18 @@ pub fn planned_len(
         .map(|(_, param)| &*param.name)
         .collect();
     let is_first_tp_rank = index(Axis::Tensor) == 0;
-    let saved = |slots: Vec<Slot>| -> usize {
-        let is_mine = |slot: &&Slot| is_first_tp_rank || !unsharded.contains(&*slot.name);
-        slots.iter().filter(is_mine).map(|slot| slot.range.len()).sum()
-    };
+    let is_saved = |slot: &Slot| is_first_tp_rank || !unsharded.contains(&*slot.name);
     let (name, is_local) = optimizer;
-    let params = saved(buckets.slots(blueprint, shard));
-    let states = if is_local {
-        let slots = trained.slots(blueprint, &buckets, |bucket| 0..bucket.len);
-        slots.iter().map(|slot| slot.range.len()).sum()
+    let params = buckets.slots(blueprint, shard);
+    let params: usize =
+        params.iter().filter(|slot| is_saved(slot)).map(|slot| slot.range.len()).sum();
+    let mut states = if is_local {
+        trained.slots(blueprint, &buckets, |bucket| 0..bucket.len)
     } else {
-        saved(trained.slots(blueprint, &buckets, shard))
+        trained.slots(blueprint, &buckets, shard)
     };
-    params + Optimizer::num_states(name) * states
+    states.retain(|slot| is_local || is_saved(slot));
+    params + Optimizer::num_state_values(name, &states)
 }
 
 fn common(one: &Range<usize>, other: &Range<usize>) -> Option<Range<usize>> {

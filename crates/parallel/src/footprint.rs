@@ -6,6 +6,7 @@
 use crate::buckets::{Bucket, Buckets};
 use crate::leaf_assignment::LeafAssignment;
 use crate::leaves::LeafTree;
+use crate::matrix_updates::MatrixUpdates;
 use crate::pipeline::PipelineRank;
 use crate::replica_plan::ReplicaPlan;
 use crate::shard_tree::ShardTree;
@@ -58,10 +59,6 @@ impl Footprint {
             _ => bucket.part(worker),
         };
         let slots = trained.slots(blueprint, &buckets, stepped_of);
-        let mut stepped = vec![0; buckets.list.len()];
-        for slot in &slots {
-            stepped[slot.block] += slot.range.len();
-        }
         let spare = grads.mirrors.iter().map(|pair| {
             let (bucket, range) = &pair.owner;
             let own = stepped_of(&grads.list[*bucket]);
@@ -72,12 +69,13 @@ impl Footprint {
         let (activations, messages) = PipelineRank::planned_len(&plan.stages, device, &sizes);
         let scratch = sizes.scratch_len(&plan.stages, device);
         let copies = plan.copy_of_params(blueprint).map_or(0, |dtype| buckets.copies_len(dtype));
+        let matrices = MatrixUpdates::planned_len(blueprint, &buckets, plan);
         Self {
             weights: if plan.zero == 3 { parts(&buckets) } else { buckets.num_params() },
             gradients,
-            optimizer: Optimizer::planned_len(optimizer, stepped.into_iter(), plan.offload),
+            optimizer: Optimizer::planned_len(optimizer, &slots, plan.offload),
             activations,
-            buffers: scratch + messages + in_flight + windows + spare + copies,
+            buffers: scratch + messages + in_flight + windows + spare + copies + matrices,
         }
     }
 

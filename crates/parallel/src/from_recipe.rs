@@ -13,13 +13,14 @@ use crate::replica_plan::ReplicaPlan;
 use crate::robust_aggregation::Aggregator;
 use crate::stages::Stages;
 use lockstep_config::units::Bytes;
-use lockstep_config::{self as config, DeviceChoice, Recipe, SyncMode};
+use lockstep_config::{self as config, DeviceChoice, OptimName, Recipe, SyncMode};
 use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
 use lockstep_model::{
     Blueprint, Formats, MicrobatchShape, Recompute, TensorShards, describe_in, precision_of,
 };
 use lockstep_optim::Phases;
 use lockstep_tensor::device::open::{Choice, activations};
+use lockstep_tensor::gemm::Precision;
 
 /// Bucket size without tuning.
 const DEFAULT_BUCKET_BYTES: u64 = 4 << 20;
@@ -88,6 +89,16 @@ pub fn phases_of(recipe: &Recipe, blueprint: &Blueprint) -> Phases {
     Phases::new(&recipe.optim, &names)
 }
 
+/// Precision of products of matrix updates: that of the model's, but no narrower than bf16, which
+/// the authors of Muon use.
+fn matrix_updates(recipe: &Recipe) -> Option<Precision> {
+    let precision = match recipe.precision.compute {
+        config::Dtype::F32 => Precision::F32,
+        _ => Precision::Bf16,
+    };
+    (recipe.optim.name == OptimName::Muon).then_some(precision)
+}
+
 /// Replica plan of a recipe in a step.
 pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan {
     let num_leaves = recipe.num_leaves();
@@ -116,6 +127,7 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         phase: phases.at(step),
         phases,
         delay: recipe.sync.gradient_delay,
+        matrix_updates: matrix_updates(recipe),
     }
 }
 

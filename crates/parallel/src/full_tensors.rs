@@ -86,7 +86,8 @@ impl Replica {
         let mut params = self.blueprint.tensors();
         params.retain(|(_, param)| self.is_trained(&param.name));
         for (block, param) in params {
-            for (kind, name) in optimizer.state_names().iter().enumerate() {
+            let names = optimizer.state_names_of(self.blueprint.hidden_matrix(block, param));
+            for (kind, name) in names.iter().enumerate() {
                 let own_of = |piece| optimizer.state(&param.name, piece, kind).unwrap_or(&[]);
                 if param.piece.num == 1 && self.plan.is_replicated() {
                     visit(param, name, own_of(0))?;

@@ -123,6 +123,7 @@ mod flat_weights;
 pub mod full_tensors;
 pub mod guards;
 pub mod loss_scaling;
+mod matrix_updates;
 pub mod measurements;
 pub mod microbatch_loop;
 pub mod microbatch_losses;

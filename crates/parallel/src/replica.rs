@@ -20,6 +20,7 @@ use crate::footprint::Footprint;
 use crate::groups::Groups;
 use crate::leaf_assignment::LeafAssignment;
 use crate::loss_scaling::{ScaledGradients, UnscaledGradients};
+use crate::matrix_updates::MatrixUpdates;
 use crate::microbatch_losses::MicrobatchLosses;
 use crate::overlap::Overlap;
 use crate::param_store::ParamStore;
@@ -59,6 +60,8 @@ pub struct Replica {
     /// Programs of this rank's steps and evaluations.
     pub(crate) programs: Programs,
     pub(crate) norm: ShardedNorm,
+    /// Updates of whole matrices, if the optimizer has any.
+    matrices: Option<MatrixUpdates>,
     pub(crate) losses: MicrobatchLosses,
     pub(crate) device: PipelineRank,
     pub(crate) scratch: Scratch,
@@ -137,6 +140,8 @@ impl Replica {
             stages.clone(),
             plan.copy_of_params(&blueprint),
         )?;
+        let matrices =
+            MatrixUpdates::new(&blueprint, &store.buckets, &plan, compute.accelerator())?;
         let sizes = plan.sizes(&blueprint, part);
         let link = PipelineRank::link(&sizes, groups.messages()?, world.clone());
         let on = compute.accelerator().cloned();
@@ -157,6 +162,7 @@ impl Replica {
             all,
             store,
             norm,
+            matrices,
             losses,
             strategy: None,
             client: None,
@@ -168,6 +174,7 @@ impl Replica {
             world: World::clone(world),
             loss_scale: None,
         };
+        replica.list_matrices();
         replica.initialize(seed, compute)?;
         // A collective is planned on its first call; do that before the run starts.
         let Self { store, sums, sum_lens, .. } = &mut replica;
@@ -194,7 +201,17 @@ impl Replica {
         self.losses = MicrobatchLosses::new(shares, plan.leaves, &loss_ranks, at);
         self.device.renew(&plan.sizes(blueprint, at.1))?;
         self.programs.renew(plan, blueprint, groups.rank());
+        self.list_matrices();
         Ok(())
+    }
+
+    /// Lists the whole matrices that the optimizer updates in this phase.
+    fn list_matrices(&mut self) {
+        let slots = self.slots();
+        let Self { matrices, blueprint, store, plan, .. } = self;
+        if let Some(matrices) = matrices {
+            matrices.enter_phase(blueprint, &store.buckets, plan, &slots);
+        }
     }
 
     /// Accelerator that runs the blocks; `None` where the CPU does.
@@ -428,6 +445,12 @@ impl Replica {
             norm.measure_grads(on, |bucket| store.own_grads_view(bucket))?;
             norm.by_name(&mut norms.steps, num_tensors, &mut store.overlap)?;
         }
+        if optimizer.needs_whole_matrices() {
+            self.store.prepare(cpu, optimizer, update)?;
+            let Self { matrices, store, groups, .. } = self;
+            let matrices = matrices.as_mut().expect("the plan has updates of whole matrices");
+            matrices.run(cpu, store, groups)?;
+        }
         let Self { store, device, programs, .. } = self;
         let program = &programs.training.program;
         store.step(cpu, optimizer, update, &mut device.link, (program, tasks), spans)
@@ -461,11 +484,12 @@ impl Replica {
     pub fn footprint(&self, optimizer: &Optimizer) -> Footprint {
         let store = self.store.footprint();
         let (activations, messages) = self.device.num_elements();
+        let matrices = self.matrices.as_ref().map_or(0, MatrixUpdates::num_elements);
         let [outer, exchanged] = self.strategy.as_ref().map_or([0; 2], |it| it.num_elements());
         Footprint {
             optimizer: optimizer.resident_len() + outer,
             activations,
-            buffers: store.buffers + self.scratch.len() + messages + exchanged,
+            buffers: store.buffers + self.scratch.len() + messages + exchanged + matrices,
             ..store
         }
     }

@@ -14,6 +14,7 @@ use lockstep_mesh::{Axis, Degrees, Mesh};
 use lockstep_model::{Blueprint, MicrobatchShape};
 use lockstep_optim::Phases;
 use lockstep_tensor::device::Dtype as DeviceDtype;
+use lockstep_tensor::gemm::Precision;
 
 /// Layout of a replica across ranks, and the sizes its memory is allocated for.
 #[derive(Clone, Debug)]
@@ -48,6 +49,8 @@ pub struct ReplicaPlan {
     pub phase: usize,
     /// Gradient delay in steps.
     pub delay: u64,
+    /// Precision of products of updates that need whole matrices, if the optimizer has any.
+    pub matrix_updates: Option<Precision>,
 }
 
 impl ReplicaPlan {
@@ -69,6 +72,7 @@ impl ReplicaPlan {
             phases: Phases::default(),
             phase: 0,
             delay: 0,
+            matrix_updates: None,
         }
     }
 

@@ -18,7 +18,7 @@
 //! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`swiglu`], [`gelu`], [`relu`],
 //!   [`bias`], [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward and backward.
 //! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`], [`lion`],
-//!   [`schedule_free`]: optimizer steps on flat buffers; [`reduce`]: sums and checks.
+//!   [`schedule_free`], [`muon`]: optimizer steps on flat buffers; [`reduce`]: sums and checks.
 //! - [`peak`]: measures the peak FLOP rate of the machine.
 //! - [`mod@reference`]: plain `f64` oracles of all of the above.
 //!
@@ -60,6 +60,7 @@ pub mod lars;
 pub mod lion;
 mod moments;
 mod momentum;
+pub mod muon;
 pub mod nesterov;
 pub mod norm_layer;
 pub mod norm_rms;

@@ -1,5 +1,5 @@
-//! Schedule-free AdamW (Defazio et al. 2024, "The Road Less Scheduled") on flat buffers: steps at an
-//! interpolation of a fast sequence and its running average.
+//! Schedule-free AdamW (Defazio et al. 2024, "The Road Less Scheduled") on flat buffers: steps at
+//! an interpolation of a fast sequence and its running average.
 //!
 //! Algorithm 1 of the paper, with g the scaled gradient at y and c the weight of this step in the
 //! average:

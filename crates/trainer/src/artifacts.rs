@@ -7,6 +7,7 @@ use crate::{RunFolder, Summary, TrainError};
 use lockstep_checkpoint::{CheckpointError, TrainingState, WeightsHasher, weights};
 use lockstep_config::Recipe;
 use lockstep_data::Cursor;
+use lockstep_model::Param;
 use lockstep_platform::World;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,10 +43,16 @@ pub(crate) fn save(
     })?;
     let weights_hash = hasher.finish();
     if recipe.run.save_optimizer && !recipe.has_extra_state() {
-        let state_names = optimizer.state_names();
+        let blueprint = replica.blueprint();
+        let names_of = |(block, param): (usize, &Param)| {
+            let names = optimizer.state_names_of(blueprint.hidden_matrix(block, param));
+            (param.name.clone(), names)
+        };
+        let state_names: BTreeMap<_, _> = blueprint.tensors().into_iter().map(names_of).collect();
         let state_of = |(name, shape): &(String, Vec<usize>)| {
             let len: usize = shape.iter().product();
-            state_names.iter().map(|kind| (format!("{name}.{kind}"), vec![len])).collect::<Vec<_>>()
+            let names = state_names[name].iter();
+            names.map(|kind| (format!("{name}.{kind}"), vec![len])).collect::<Vec<_>>()
         };
         let trained = outlines.iter().filter(|(name, _)| replica.is_trained(name));
         let outlines: Vec<_> = trained.flat_map(state_of).collect();

@@ -12,9 +12,9 @@ use crate::value_type::Bound::{Closed, Open};
 use crate::value_type::{MAX_STEPS, ValueType};
 
 /// Optimizers with first and second moments.
-const ADAM: &[&str] = &["adam", "adamw", "lamb", "schedule-free-adamw"];
+const ADAM: &[&str] = &["adam", "adamw", "lamb", "muon", "schedule-free-adamw"];
 /// Optimizers with two decay rates.
-const BETAS: &[&str] = &["adam", "adamw", "lamb", "lion", "schedule-free-adamw"];
+const BETAS: &[&str] = &["adam", "adamw", "lamb", "lion", "muon", "schedule-free-adamw"];
 
 topic! {
     /// Optimizer and learning-rate schedule.
@@ -74,8 +74,9 @@ topic! {
         eps: f64 = 1e-8, float(Closed(1e-30), Closed(1.0)), when("optim.name", ADAM);
 
         /// Momentum factor.
-        momentum: f64 = 0.9, float(Closed(0.0), Open(1.0)),
-            when("optim.name", &["momentum", "nesterov", "lars"]);
+        momentum: f64 = ("= 0.95 for optim.name = muon, else 0.9", default_momentum),
+            float(Closed(0.0), Open(1.0)),
+            when("optim.name", &["momentum", "nesterov", "lars", "muon"]);
 
         /// Trust coefficient of LARS: norm of an update relative to the norm of its tensor, at a
         /// learning rate of 1.
@@ -157,6 +158,9 @@ choices! {
         Lamb = "lamb",
         /// Lion: sign of an interpolated momentum (Chen et al. 2023).
         Lion = "lion",
+        /// Muon: orthogonalised momentum for hidden matrices, AdamW for the rest (Jordan et al.
+        /// 2024; Liu et al. 2025).
+        Muon = "muon",
         /// Schedule-free AdamW: averages instead of a schedule (Defazio et al. 2024).
         ScheduleFreeAdamW = "schedule-free-adamw",
     }
@@ -209,7 +213,7 @@ impl OptimName {
 
     /// Whether the size of an update is that of the learning rate, whatever the gradients.
     const fn has_fixed_step_size(self) -> bool {
-        matches!(self, Self::Adam | Self::AdamW | Self::Lion | Self::ScheduleFreeAdamW)
+        matches!(self, Self::Adam | Self::AdamW | Self::Lion | Self::Muon | Self::ScheduleFreeAdamW)
     }
 }
 
@@ -219,6 +223,11 @@ fn default_schedule(recipe: &Recipe) -> LrSchedule {
         OptimName::ScheduleFreeAdamW => LrSchedule::Constant,
         _ => LrSchedule::Cosine,
     }
+}
+
+/// Momentum of Muon's authors, and the usual one.
+fn default_momentum(recipe: &Recipe) -> f64 {
+    if recipe.optim.name == OptimName::Muon { 0.95 } else { 0.9 }
 }
 
 /// Betas of the papers: Adam's of language models, and Lion's.
@@ -288,8 +297,8 @@ pub(crate) const RULES: Rules = Rules::new(&[
     }),
 ]);
 
-pub(crate) const SCHEDULE_FREE_RULES: Rules = Rules::new(&[
-    Rule::conflict(&["optim.name"], "adamw", |c, r| {
+pub(crate) const SCHEDULE_FREE_RULES: Rules =
+    Rules::new(&[Rule::conflict(&["optim.name"], "adamw", |c, r| {
         let changes = |group: &Group| group.freeze_after.or(group.unfreeze_at).is_some();
         c.because("averages weights in place of a schedule")
             .with("optim.schedule", "\"constant\"", r.optim.schedule != LrSchedule::Constant)
@@ -299,9 +308,18 @@ pub(crate) const SCHEDULE_FREE_RULES: Rules = Rules::new(&[
             .with("optim.groups", "[]", r.optim.groups.iter().any(changes))
             .because("evaluates and saves averages, which all workers must share")
             .with("sync.mode", "\"all-reduce\"", r.sync.mode != SyncMode::AllReduce);
-    }),
-])
-.when(&["optim.name"], |r| r.optim.name == OptimName::ScheduleFreeAdamW);
+    })])
+    .when(&["optim.name"], |r| r.optim.name == OptimName::ScheduleFreeAdamW);
+
+pub(crate) const MUON_RULES: Rules =
+    Rules::new(&[Rule::conflict(&["optim.name"], "adamw", |c, r| {
+        c.because("orthogonalises matrices of gradients that all workers have summed").with(
+            "sync.mode",
+            "\"all-reduce\"",
+            r.sync.mode != SyncMode::AllReduce,
+        );
+    })])
+    .when(&["optim.name"], |r| r.optim.name == OptimName::Muon);
 
 impl Optim {
     /// The momentum setting of the optimizer, with its value.
@@ -358,7 +376,8 @@ pub(crate) const LINTS: &[Lint] = lints! {
                  train.batch_schedule";
 
     "adam-rate": "the learning rate suits SGD, not Adam";
-        if "optim.lr > 0.01 with adam, adamw or lion, on text"; advice "try 3e-3 or less";
+        if "optim.lr > 0.01 with adam, adamw, lion, muon or schedule-free-adamw, on text";
+        advice "try 3e-3 or less";
         |r| let (lr, name) = (r.optim.lr, r.optim.name);
             let is_high = name.has_fixed_step_size() && lr > MAX_ADAM_RATE;
             when r.model.family.is_text() && is_high =>

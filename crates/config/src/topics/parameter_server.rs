@@ -3,8 +3,8 @@
 
 use super::limits::MAX_WORKERS;
 use super::{
-    AggregationRule, ByzantineAttack, EmbeddingRows, Family, Group, Interval, Placement,
-    Recipe, RowSharding, SyncMode,
+    AggregationRule, ByzantineAttack, EmbeddingRows, Family, Group, Interval, Placement, Recipe,
+    RowSharding, SyncMode,
 };
 use crate::lint::{Lint, lints};
 use crate::rule::{Rule, Rules};

@@ -126,7 +126,7 @@ fn an_unknown_choice_suggests_the_nearest() {
         (
             "optim.name=adamm",
             "optim.name = \"adamm\" is not one of sgd, momentum, nesterov, adam, adamw, lars, \
-             lamb, lion, schedule-free-adamw; try \"adam\"",
+             lamb, lion, muon, schedule-free-adamw; try \"adam\"",
         ),
         (
             "data.order=sequental",
@@ -352,26 +352,47 @@ fn the_warm_up_ends_within_the_run() {
 }
 
 #[test]
+fn optimizers_refuse_what_they_cannot_compute_exactly() {
+    for (arguments, message) in [
+        (
+            &["optim.name=schedule-free-adamw", "optim.schedule=cosine"][..],
+            "optim.name = \"schedule-free-adamw\" averages weights in place of a schedule, and \
+             optim.schedule = \"cosine\"; try optim.schedule = \"constant\" or \
+             optim.name = \"adamw\"",
+        ),
+        (
+            &["optim.name=muon", "sync.mode=local-sgd", "sync.local_steps=2"],
+            "optim.name = \"muon\" orthogonalises matrices of gradients that all workers have \
+             summed, and sync.mode = \"local-sgd\"; try sync.mode = \"all-reduce\" or \
+             optim.name = \"adamw\"",
+        ),
+    ] {
+        assert_eq!(sets(arguments), message);
+    }
+}
+
+#[test]
 fn settings_without_effect_are_refused() {
     for (arguments, message) in [
         (
             &["optim.momentum=0.9"][..],
             "optim.momentum = 0.9 is not a setting of optim.name = \"adamw\"; \
-             remove it or set optim.name = \"momentum\", \"nesterov\" or \"lars\"",
+             remove it or set optim.name = \"momentum\", \"nesterov\", \"lars\" or \"muon\"",
         ),
         (
             &["optim.name=sgd", "optim.beta1=0.8", "optim.eps=1e-6"],
             "optim.beta1 = 0.8 is not a setting of optim.name = \"sgd\"; \
-             remove it or set optim.name = \"adam\", \"adamw\", \"lamb\", \"lion\" or \
-             \"schedule-free-adamw\"\n\
+             remove it or set optim.name = \"adam\", \"adamw\", \"lamb\", \"lion\", \
+             \"muon\" or \"schedule-free-adamw\"\n\
              optim.eps = 1e-6 is not a setting of optim.name = \"sgd\"; \
-             remove it or set optim.name = \"adam\", \"adamw\", \"lamb\" or \"schedule-free-adamw\"",
+             remove it or set optim.name = \"adam\", \"adamw\", \"lamb\", \"muon\" or \
+             \"schedule-free-adamw\"",
         ),
         (
             &["optim.name=momentum", "optim.beta2=0.8"],
             "optim.beta2 = 0.8 is not a setting of optim.name = \"momentum\"; \
-             remove it or set optim.name = \"adam\", \"adamw\", \"lamb\", \"lion\" or \
-             \"schedule-free-adamw\"",
+             remove it or set optim.name = \"adam\", \"adamw\", \"lamb\", \"lion\", \
+             \"muon\" or \"schedule-free-adamw\"",
         ),
         (
             &["model.family=gpt2", "model.rope_theta=500"],
@@ -405,7 +426,7 @@ fn all_errors_come_together_in_the_order_of_the_text() {
          numerics.invariant_up_to = 8 does not divide; \
          try train.batch = 16 or numerics.invariant_up_to = 2\n\
          optim.momentum = 0.5 is not a setting of optim.name = \"adamw\"; \
-         remove it or set optim.name = \"momentum\", \"nesterov\" or \"lars\"",
+         remove it or set optim.name = \"momentum\", \"nesterov\", \"lars\" or \"muon\"",
     );
     assert_eq!(errors.blame(), Blame::User);
     let last = &errors.errors[5];

@@ -242,7 +242,9 @@ fn optimizers_and_schedules_have_counterparts_or_are_listed() {
     let nesterov = r#"{"type": "SGD", "params": {"momentum": 0.8, "nesterov": true}}"#;
     assert_eq!(optimizer(nesterov).name, OptimName::Nesterov);
     let muon = imported(r#"{"optimizer": {"type": "Muon", "params": {"lr": 0.02}}}"#);
-    assert!(reason(&muon, "optimizer.type").contains("no such optimizer"));
+    assert!(reason(&muon, "optimizer.type").contains("learning rate of AdamW"));
+    let shampoo = imported(r#"{"optimizer": {"type": "Shampoo", "params": {"lr": 0.02}}}"#);
+    assert!(reason(&shampoo, "optimizer.type").contains("no such optimizer"));
     let one_bit = r#"{"gradient_clipping": 1.0, "optimizer": {"type": "OneBitAdam",
                       "params": {"lr": 1e-3, "freeze_step": 40, "cuda_aware": false}}}"#;
     let one_bit = imported(one_bit);

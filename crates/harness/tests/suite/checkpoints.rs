@@ -108,6 +108,8 @@ fn checkpoints_hold_every_optimizer_and_frozen_parameters() {
     for sets in [
         ["optim.name=lamb", "optim.groups=[]"],
         ["optim.name=nesterov", "optim.groups=[]"],
+        ["optim.name=schedule-free-adamw", "optim.groups=[]"],
+        ["optim.name=muon", "optim.groups=[{match = \"*mlp*\", freeze_after = 8}]"],
         ["optim.name=adamw", "optim.groups=[{match = \"*norm*\", freeze_after = 8}]"],
     ] {
         let mut runs = Runs::new("checkpoints");

@@ -64,12 +64,13 @@ fn graphs_change_no_bit() {
     let mut runs = Runs::new("devices");
     let steps = ["run.device=auto", "train.steps=6", "train.eval_batches=1"];
     let offload = "offload.activations=host";
-    let variants: [(Small, &[&str]); 10] = [
+    let variants: [(Small, &[&str]); 11] = [
         (LLAMA, &["precision.compute=bf16"]),
         (LLAMA, &["precision.compute=bf16", "parallel.recompute=full", "run.workers=1"]),
         (LLAMA, &["parallel.recompute=selective", "parallel.zero=1", "run.workers=1"]),
         (LLAMA, &["precision.compute=fp16", "parallel.zero=1", "run.workers=2"]),
         (LLAMA, &["run.workers=2", "parallel.pipeline=2", "optim.name=lamb"]),
+        (LLAMA, &["run.workers=2", "parallel.zero=2", "optim.name=muon"]),
         (GPT2, &["precision.compute=bf16", "run.workers=1"]),
         (DROPOUT, &["precision.compute=bf16", "run.workers=1"]),
         (THREE_MICROBATCHES, &["run.workers=1"]),
@@ -111,10 +112,12 @@ fn memory_of_a_device_is_as_forecast() {
     let has_accelerator = lockstep_harness::devices::computes().len() > 1;
     let wide = ["run.device=auto", "train.steps=2", "model.width=256", "model.ffn=1024"];
     let offload = "offload.activations=host";
-    let variants: [&[&str]; 9] = [
+    let variants: [&[&str]; 11] = [
         &["precision.compute=bf16", "model.vocab=4096"],
         &["precision.compute=fp8"],
         &["parallel.recompute=full", "optim.name=lamb"],
+        &["precision.compute=bf16", "optim.name=muon"],
+        &["run.workers=2", "parallel.zero=1", "optim.name=schedule-free-adamw"],
         &["run.workers=2", "precision.wire=bf16"],
         &["run.workers=2", "sync.mode=local-sgd", "sync.local_steps=2"],
         &["run.workers=2", "parallel.zero=3", "precision.compute=fp16"],

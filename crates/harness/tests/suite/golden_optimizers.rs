@@ -2,7 +2,9 @@
 
 use lockstep_config::{Optim, OptimName, Recipe};
 use lockstep_harness::golden::Golden;
+use lockstep_optim::newton_schulz::Orthogonalizer;
 use lockstep_optim::{CHUNK_LEN, Clip, GlobalNorm, Optimizer, Slot, Update};
+use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::{Cpu, Isa};
 use serde_json::Value;
 
@@ -20,6 +22,10 @@ fn slots(golden: &Golden) -> Vec<Slot> {
         grads: start..start + len,
         first,
         decay: golden.shape(&format!("start.{}", TENSORS[tensor])).len() > 1,
+        matrix: match golden.shape(&format!("start.{}", TENSORS[tensor]))[..] {
+            [rows, cols] => Some([rows, cols]),
+            _ => None,
+        },
     };
     let len = |tensor: usize| golden.f32(&format!("start.{}", TENSORS[tensor])).len();
     assert!(len(0) > CHUNK_LEN, "a norm of more than one chunk");
@@ -48,6 +54,19 @@ fn buffers(golden: &Golden, kind: &str) -> [Vec<f32>; 2] {
     [[values(TENSORS[0]), values(TENSORS[1])].concat(), values(TENSORS[2])]
 }
 
+/// Orthogonalises every matrix.
+fn orthogonalize(cpu: &Cpu, slots: &[Slot], grads: &mut [Vec<f32>; 2]) {
+    let shapes = slots.iter().filter_map(|slot| slot.matrix);
+    let mut work = Orthogonalizer::new(Precision::F32, shapes, None).expect("memory");
+    for slot in slots {
+        let Some(shape) = slot.matrix else { continue };
+        let values = &mut grads[slot.block][slot.grads.clone()];
+        work.matrix_mut()[..values.len()].copy_from_slice(values);
+        work.run(cpu, shape).expect("the CPU has products");
+        values.copy_from_slice(&work.matrix_mut()[..values.len()]);
+    }
+}
+
 /// Parameters after ten steps.
 fn train(golden: &Golden, name: OptimName, rate: f64) -> [Vec<f32>; 2] {
     let cpu = Cpu::single(Isa::detect());
@@ -68,6 +87,9 @@ fn train(golden: &Golden, name: OptimName, rate: f64) -> [Vec<f32>; 2] {
         for block in 0..2 {
             let grads = &mut grads[block];
             optimizer.prepare_block(&cpu, &update, block, &params[block], grads);
+        }
+        if optimizer.needs_whole_matrices() {
+            orthogonalize(&cpu, &slots, &mut grads);
         }
         let mut measure = |buffers: &[Vec<f32>; 2]| {
             norm.chunk_sums(&cpu, |slot| &buffers[slot.block][slot.range.clone()]);

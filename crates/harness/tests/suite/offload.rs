@@ -64,6 +64,7 @@ fn every_optimizer_gives_the_same_bits_with_and_without_frozen_parameters() {
         "lamb",
         "lion",
         "schedule-free-adamw",
+        "muon",
     ];
     let rules = whole.map(|rule| (rule, "optim.groups=[]"));
     for (rule, groups) in rules.into_iter().chain([("lamb", progressive)]) {

@@ -16,7 +16,6 @@ const PROGRESSIVE: &str = "optim.groups=[\
 
 /// Cases by name: model and settings.
 fn cases() -> Vec<(&'static str, Small, Vec<&'static str>)> {
-    let names = ["sgd", "momentum", "nesterov", "adam", "adamw", "lars", "lamb", "lion", "schedule-free"];
     let rules = [
         "optim.name=sgd",
         "optim.name=momentum",
@@ -27,13 +26,16 @@ fn cases() -> Vec<(&'static str, Small, Vec<&'static str>)> {
         "optim.name=lamb",
         "optim.name=lion",
         "optim.name=schedule-free-adamw",
+        "optim.name=muon",
     ];
-    let case = |(name, rule)| (name, LLAMA, vec![rule, "train.steps=3"]);
-    let mut cases: Vec<_> = names.into_iter().zip(rules).map(case).collect();
+    let case = |rule| (rule, LLAMA, vec![rule, "train.steps=3"]);
+    let mut cases: Vec<_> = rules.into_iter().map(case).collect();
     // LARS scales steps by the norms of tensors, so its learning rates are far larger.
     cases[5].2.push("optim.lr=2");
     let groups = "optim.groups=[{match=\"*.bias\", weight_decay=0.3, lr_scale=3},\
                   {match=\"*attn*\", clip=0.02}, {match=\"transformer.wte.*\", lr_scale=0.1}]";
+    let bf16 = vec!["optim.name=muon", "precision.compute=bf16", "train.steps=3"];
+    cases.push(("muon in bf16", GPT2, bf16));
     cases.push(("groups", GPT2, vec![groups, "optim.name=lamb"]));
     let tied = "optim.groups=[{match=\"transformer.wte.*\", frozen=true},\
                 {match=\"transformer.h.1.*\", frozen=true}]";

@@ -179,6 +179,7 @@ mod tests {
             grads: 0..LEN,
             first: 0,
             decay: false,
+            matrix: None,
         };
         let shape = Shape { len: LEN, row_len: 8, number: 0 };
         let method = Some(plan.method);

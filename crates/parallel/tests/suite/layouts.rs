@@ -6,12 +6,12 @@
 
 use crate::support::{
     BUCKET_LENS, Batch, LARGE, Layout, Named, RECOMPUTE, TINY, Worker, all_params, all_state,
-    alone, assert_all_same, on_ranks, settings, train_step,
+    alone, assert_all_same, matrix_updates, on_ranks, settings, train_step,
 };
 use lockstep_config::{Family, Model, OptimName};
 use lockstep_model::describe;
 use lockstep_optim::Optimizer;
-use lockstep_parallel::{Stages, stages};
+use lockstep_parallel::{ReplicaPlan, Stages, stages};
 use lockstep_schedule::pipeline::Kind;
 use lockstep_tensor::device::Compute;
 use lockstep_tensor::{Cpu, Isa};
@@ -47,8 +47,9 @@ impl Outcome {
 /// One rank's part of a task.
 fn train(worker: &Worker<'_>, task: &Task, layout: &Layout) -> Outcome {
     let num_microbatches = NUM_LEAVES * task.microbatches_per_leaf;
-    let mut replica =
-        worker.replica(&task.model, layout.plan(task.microbatches_per_leaf)).expect("room");
+    let matrix_updates = matrix_updates(task.optim);
+    let plan = ReplicaPlan { matrix_updates, ..layout.plan(task.microbatches_per_leaf) };
+    let mut replica = worker.replica(&task.model, plan).expect("room");
     let (slots, accelerator) = (replica.slots(), replica.accelerator());
     let mut optimizer =
         Optimizer::on_device(&settings(task.optim), &slots, 0, accelerator).expect("room");
@@ -278,7 +279,11 @@ fn offloaded_activations_give_the_same_bits() {
 
 #[test]
 fn buffers_on_an_accelerator_give_the_bits_of_the_cpu() {
-    for (model, optim) in [(llama(true), OptimName::AdamW), (gpt2(false), OptimName::Lamb)] {
+    for (model, optim) in [
+        (llama(true), OptimName::AdamW),
+        (gpt2(false), OptimName::Lamb),
+        (llama(true), OptimName::Muon),
+    ] {
         let task = Task { model, microbatches_per_leaf: 2, optim };
         let expected = alone(|worker| train(worker, &task, &Layout::even(NUM_LEAVES, 1, 0)));
         let one_rank = layouts(2).into_iter().filter(|layout| layout.num_workers() == 1);

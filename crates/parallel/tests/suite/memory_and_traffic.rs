@@ -1,7 +1,8 @@
 //! Memory and bytes sent of a layout equal the counts made in advance.
 
 use crate::support::{
-    BUCKET_LENS, Batch, LARGE, Layout, MICROBATCH, RECOMPUTE, TINY, on_ranks, settings, train_step,
+    BUCKET_LENS, Batch, LARGE, Layout, MICROBATCH, RECOMPUTE, TINY, matrix_updates, on_ranks,
+    settings, train_step,
 };
 use lockstep_comm::Count;
 use lockstep_config::{Group, Model, OptimName};
@@ -13,13 +14,19 @@ use std::collections::BTreeMap;
 
 #[test]
 fn memory_matches_the_planned_footprint() {
-    let rules = [OptimName::Sgd, OptimName::Lars, OptimName::Lamb];
+    let rules = [
+        OptimName::Sgd,
+        OptimName::Lars,
+        OptimName::Lamb,
+        OptimName::Muon,
+        OptimName::ScheduleFreeAdamW,
+    ];
     let mut turn: usize = 0;
     for model in [LARGE, Model { tied: true, ..LARGE }, TINY] {
         for num_workers in [1, 2, 3, 8] {
             for zero in 0..4 {
                 turn += 1;
-                let (microbatches_per_leaf, rule) = ([1, 3][turn % 2], rules[turn % 3]);
+                let (microbatches_per_leaf, rule) = ([1, 3][turn % 2], rules[turn % 5]);
                 let layout = Layout {
                     recompute: RECOMPUTE[turn % 4],
                     bucket_len: BUCKET_LENS[turn % 3],
@@ -27,7 +34,10 @@ fn memory_matches_the_planned_footprint() {
                     offload_activations: turn.is_multiple_of(3),
                     ..Layout::even(8, num_workers, zero)
                 };
-                let plan = layout.plan(microbatches_per_leaf);
+                let plan = ReplicaPlan {
+                    matrix_updates: matrix_updates(rule),
+                    ..layout.plan(microbatches_per_leaf)
+                };
                 let held = on_ranks(num_workers, |worker| {
                     let replica = worker.replica(&model, plan.clone()).expect("room");
                     replica.footprint(&Optimizer::new(&settings(rule), &replica.slots()))

@@ -12,6 +12,7 @@ use lockstep_platform::{World, real};
 use lockstep_tensor::Isa;
 use lockstep_tensor::device::Compute;
 use lockstep_tensor::device::View;
+use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::random::Key;
 use std::panic::resume_unwind;
 use std::thread::ScopedJoinHandle;
@@ -82,6 +83,11 @@ pub(crate) fn settings(name: OptimName) -> Optim {
         schedule: LrSchedule::Constant,
         ..Recipe::default().optim
     }
+}
+
+/// Precision of the products of an optimizer with updates of whole matrices.
+pub(crate) fn matrix_updates(name: OptimName) -> Option<Precision> {
+    (name == OptimName::Muon).then_some(Precision::F32)
 }
 
 /// Layout of a model across ranks.
@@ -162,6 +168,7 @@ impl Layout {
             delay: 0,
             phases: Phases::default(),
             phase: 0,
+            matrix_updates: None,
         }
     }
 }

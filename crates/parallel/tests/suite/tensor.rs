@@ -3,12 +3,12 @@
 
 use crate::support::{
     Batch, LARGE, Layout, Named, RECOMPUTE, Worker, all_params, all_state, alone, assert_all_same,
-    on_ranks, settings, train_step,
+    matrix_updates, on_ranks, settings, train_step,
 };
 use lockstep_config::{Family, Model, OptimName};
 use lockstep_model::describe;
 use lockstep_optim::Optimizer;
-use lockstep_parallel::{Replica, Stages, stages};
+use lockstep_parallel::{Replica, ReplicaPlan, Stages, stages};
 use lockstep_schedule::pipeline::Kind;
 
 const NUM_LEAVES: usize = 4;
@@ -25,7 +25,8 @@ struct Outcome {
 
 fn train(worker: &Worker<'_>, model: &Model, optim: OptimName, layout: &Layout) -> Outcome {
     let blueprint = layout.blueprint(model, worker.comm.group_rank());
-    let (cpu, plan) = (&worker.cpu, layout.plan(2));
+    let cpu = &worker.cpu;
+    let plan = ReplicaPlan { matrix_updates: matrix_updates(optim), ..layout.plan(2) };
     let mut replica =
         Replica::materialize(blueprint, 1, cpu, plan, worker.comm, worker.world).expect("room");
     let mut optimizer = Optimizer::new(&settings(optim), &replica.slots());
@@ -82,6 +83,8 @@ fn tensor_ranks_with_every_zero_stage_give_the_bits_of_one_worker() {
         .collect();
     assert_agree(&CUT, OptimName::AdamW, 2, &layouts);
     assert_agree(&gpt2(), OptimName::Lamb, 2, &layouts);
+    assert_agree(&CUT, OptimName::Muon, 2, &layouts);
+    assert_agree(&gpt2(), OptimName::Muon, 2, &layouts[3..]);
 }
 
 #[test]

@@ -11,7 +11,8 @@ use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::Precision;
 use crate::moments::{AdamStep, Moments};
 use crate::reduce::SQUARES_CHUNK;
-use crate::{lion, schedule_free};
+use crate::schedule_free::ScheduleFreeStep;
+use crate::{lion, muon, schedule_free};
 
 /// Threads that sum a chunk of squares.
 const THREADS_PER_CHUNK: usize = 4;
@@ -86,6 +87,22 @@ impl Cuda {
             self, OPTIMIZER, "adam", grid, decoupled, p, g, m, v, n, moments, keep, decay, size,
             scale, copy, copy_type,
         )
+    }
+
+    fn schedule_free(
+        &self,
+        step: &ScheduleFreeStep,
+        (y, g, len): (u64, u64, usize),
+        state: [&ViewMut<'_>; 3],
+        (copy, copy_type): (u64, i32),
+    ) -> Result<()> {
+        assert_eq!(state.map(ViewMut::len), [len; 3], "three values for each parameter");
+        let [x, z, v] = state;
+        let (x, z) = (self.write(x, Dtype::F32)?, self.write(z, Dtype::F32)?);
+        let v = self.write(v, Dtype::F32)?;
+        let (n, grid, factors) =
+            (len as u64, self.over(2 * len), schedule_free::Factors::new(step));
+        launch!(self, OPTIMIZER, "schedule_free", grid, y, g, x, z, v, n, factors, copy, copy_type,)
     }
 }
 
@@ -247,26 +264,7 @@ impl FlatBuffers for Cuda {
                 launch!(self, OPTIMIZER, "lion", grid, p, g, m, n, factors, copy, copy_type)
             }
             Rule::ScheduleFree(ref step) => {
-                let lens = [one.len(), two.len(), three.len()];
-                assert_eq!(lens, [len; 3], "three values for each parameter");
-                let factors = schedule_free::Factors::new(step);
-                let (x, z) = (self.write(&one, Dtype::F32)?, self.write(&two, Dtype::F32)?);
-                let v = self.write(&three, Dtype::F32)?;
-                launch!(
-                    self,
-                    OPTIMIZER,
-                    "schedule_free",
-                    grid,
-                    p,
-                    g,
-                    x,
-                    z,
-                    v,
-                    n,
-                    factors,
-                    copy,
-                    copy_type,
-                )
+                self.schedule_free(step, (p, g, len), [&one, &two, &three], (copy, copy_type))
             }
         }
     }
@@ -303,5 +301,22 @@ impl FlatBuffers for Cuda {
             unbias1,
             scale,
         )
+    }
+
+    fn muon_direction(
+        &self,
+        mu: f64,
+        grad_scale: f32,
+        g: ViewMut<'_>,
+        m: ViewMut<'_>,
+    ) -> Result<()> {
+        assert_eq!(g.len(), m.len(), "one momentum value for each gradient");
+        if g.is_empty() {
+            return Ok(());
+        }
+        let (grid, n) = (self.over(2 * g.len()), g.len() as u64);
+        let (g, m) = (self.write(&g, Dtype::F32)?, self.write(&m, Dtype::F32)?);
+        let [mu, toward_gradient] = muon::factors(mu);
+        launch!(self, OPTIMIZER, "muon_direction", grid, g, m, n, mu, toward_gradient, grad_scale,)
     }
 }

@@ -53,4 +53,14 @@ pub trait FlatBuffers {
         g: ViewMut<'_>,
         moments: [ViewMut<'_>; 2],
     ) -> Result<()>;
+
+    /// Muon: updates momentum `m` with decay `mu`, and replaces gradients, scaled by `grad_scale`,
+    /// by the direction that is orthogonalised.
+    fn muon_direction(
+        &self,
+        mu: f64,
+        grad_scale: f32,
+        g: ViewMut<'_>,
+        m: ViewMut<'_>,
+    ) -> Result<()>;
 }

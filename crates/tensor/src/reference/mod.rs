@@ -14,6 +14,7 @@ pub mod gelu;
 pub mod lamb;
 pub mod lars;
 pub mod lion;
+pub mod muon;
 pub mod nesterov;
 pub mod norm_layer;
 pub mod norm_rms;

@@ -23,6 +23,7 @@ mod lamb;
 mod lars;
 mod lion;
 mod math;
+mod muon;
 mod nesterov;
 mod norm_layer;
 mod norm_rms;

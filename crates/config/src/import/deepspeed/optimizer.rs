@@ -23,6 +23,11 @@ pub(super) fn optimizer(draft: &mut Draft, table: &Map<String, Value>) {
         "adam" | "adamw" => "adamw",
         "lamb" => "lamb",
         "lion" => "lion",
+        "muon" => {
+            let reason = "scales updates by the shape of a matrix in another manner; set \
+                          optim.name = \"muon\" with a learning rate of AdamW";
+            return draft.list("optimizer.type", quoted(name), reason);
+        }
         "sgd" if flag("nesterov") == Some(true) => "nesterov",
         "sgd" if momentum > 0.0 => "momentum",
         "sgd" => "sgd",

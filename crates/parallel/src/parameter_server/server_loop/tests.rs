@@ -24,6 +24,7 @@ fn shard(consistency: Consistency) -> Shard {
         grads: 0..1,
         first: 0,
         decay: false,
+        matrix: None,
     });
     let bound = Bound {
         staleness: 0,

@@ -20,6 +20,7 @@ fn shard(num_workers: usize, consistency: Consistency, staleness: u64) -> Shard 
         grads: 0..1,
         first: 0,
         decay: false,
+        matrix: None,
     };
     let bound = Bound {
         staleness,

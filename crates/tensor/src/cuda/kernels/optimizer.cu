@@ -163,3 +163,19 @@ extern "C" __global__ void lamb_direction(
         store(g, i, n, grad);
     }
 }
+
+// Replaces gradients by the direction that Muon orthogonalises.
+extern "C" __global__ void muon_direction(
+    float* g, float* m, u64 n, float mu, float toward_gradient, float grad_scale) {
+    EACH4(i, n) {
+        float grad[4], first[4], none[4];
+        load_all(grad, g, first, m, none, nullptr, none, nullptr, i, n);
+        FOUR(j) {
+            float scaled = __fmul_rn(grad[j], grad_scale);
+            first[j] = __fmaf_rn(__fsub_rn(scaled, first[j]), toward_gradient, first[j]);
+            grad[j] = __fmaf_rn(__fsub_rn(first[j], scaled), mu, scaled);
+        }
+        store(m, i, n, first);
+        store(g, i, n, grad);
+    }
+}

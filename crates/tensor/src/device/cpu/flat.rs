@@ -7,7 +7,7 @@ use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::Precision;
 use crate::moments::AdamStep;
 use crate::{
-    Cpu, adam, adamw, convert, lamb, lars, lion, nesterov, reduce, schedule_free, sgd,
+    Cpu, adam, adamw, convert, lamb, lars, lion, muon, nesterov, reduce, schedule_free, sgd,
 };
 
 impl FlatBuffers for Cpu {
@@ -114,6 +114,17 @@ impl FlatBuffers for Cpu {
         let [m, v] = moments;
         let (p, g) = (p.as_slice()?, g.into_slice()?);
         lamb::direction(self, step, p, g, m.into_slice()?, v.into_slice()?);
+        Ok(())
+    }
+
+    fn muon_direction(
+        &self,
+        mu: f64,
+        grad_scale: f32,
+        g: ViewMut<'_>,
+        m: ViewMut<'_>,
+    ) -> Result<()> {
+        muon::direction(self, mu, grad_scale, g.into_slice()?, m.into_slice()?);
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::lion::LionStep;
 use lockstep_tensor::reduce::SQUARES_CHUNK;
 use lockstep_tensor::schedule_free::ScheduleFreeStep;
-use lockstep_tensor::{convert, lamb, reduce, reference};
+use lockstep_tensor::{convert, lamb, muon, reduce, reference};
 
 const LEN: usize = 5003;
 
@@ -219,6 +219,25 @@ fn directions_of_lamb_match_the_cpu_to_the_bit() {
         },
         |case, got| {
             for (got, expected) in got.iter().zip([&g, &m, &v]) {
+                assert_eq!(bits(got), bits(expected), "{}", case.label());
+            }
+        },
+    );
+}
+
+#[test]
+fn directions_of_muon_match_the_cpu_to_the_bit() {
+    let [mut g, mut m] = [numbers(11, LEN), vec![0.1; LEN]];
+    muon::direction(cpu(), 0.95, 0.75, &mut g, &mut m);
+    on_every_device(
+        |case| {
+            let (mut g, mut m) =
+                (case.upload_f32(&numbers(11, LEN)), case.upload_f32(&vec![0.1; LEN]));
+            case.device.muon_direction(0.95, 0.75, g.view_mut(), m.view_mut()).unwrap();
+            [&g, &m].map(|buffer| case.download(buffer)).to_vec()
+        },
+        |case, got| {
+            for (got, expected) in got.iter().zip([&g, &m]) {
                 assert_eq!(bits(got), bits(expected), "{}", case.label());
             }
         },
