@@ -280,7 +280,10 @@ mod tests {
         assert!(tensor.related.contains(&"numerics.invariant_tensor_up_to"), "{tensor:?}");
         assert!(tensor.synonyms.contains(&"tp"));
         let beta = key_of("optim.beta1", &recipe);
-        assert_eq!(beta.without_effect.as_deref(), Some("needs optim.name = adam, adamw or lamb"));
+        assert_eq!(
+            beta.without_effect.as_deref(),
+            Some("needs optim.name = adam, adamw, lamb, lion, muon or schedule-free-adamw")
+        );
         assert!(beta.related.contains(&"optim.name"));
         assert_eq!(key_of("model.kv_heads", &recipe).origin, ValueOrigin::Derived);
         assert_eq!(key_of("train.target_loss", &recipe).origin, ValueOrigin::Nothing);
