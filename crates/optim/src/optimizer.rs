@@ -121,7 +121,9 @@ impl Optimizer {
         for slot in slots {
             blocks[slot.block].push(slot, GroupOptions::of(settings, rule, slot, step));
         }
-        blocks.iter_mut().for_each(|block| block.place_state(rule));
+        for block in &mut blocks {
+            block.place_state(rule);
+        }
         let num_states = Self::num_states(settings.name);
         let lens = blocks.iter().flat_map(|block| block.lens.into_iter().take(num_states));
         let lens = lens.collect();
