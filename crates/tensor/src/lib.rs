@@ -15,8 +15,9 @@
 //! - [`gemm`]: matrix products with a fixed chain of additions, in f32, bf16 (on the CPU's matrix
 //!   units) and f16; [`fp8`]: eight-bit operands with block scales; [`convert`]: conversion of flat
 //!   buffers between these types, and loss scaling.
-//! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`swiglu`], [`gelu`], [`relu`],
-//!   [`bias`], [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward and backward.
+//! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`rope_frequencies`], [`swiglu`],
+//!   [`gelu`], [`relu`], [`bias`], [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward
+//!   and backward.
 //! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`], [`lion`],
 //!   [`schedule_free`], [`muon`]: optimizer steps on flat buffers; [`reduce`]: sums and checks.
 //! - [`peak`]: measures the peak FLOP rate of the machine.
@@ -68,6 +69,7 @@ mod pointwise;
 pub mod reduce;
 pub mod relu;
 pub mod rope;
+pub mod rope_frequencies;
 pub mod schedule_free;
 pub mod sgd;
 pub mod swiglu;

@@ -3,13 +3,15 @@
 //! Column `i` of a head and column `i + d/2` form a point of the plane, which is rotated by the
 //! angle `position · theta^(−2i/d)`. The inner product of a query and a key then depends on the
 //! distance of their positions only. The gradient of a rotation is the inverse rotation, so
-//! backward sets [`Rotation::inverse`].
+//! backward sets [`Rotation::inverse`]. A scaled table may have a common factor on cosines and
+//! sines; the gradient then has it as well.
 //!
 //! The cosines and sines are computed once, in `f64`, and rounded to `f32`.
 
 use crate::Cpu;
-use crate::math::scalar::{powf, sin_cos};
+use crate::math::scalar::sin_cos;
 use crate::reduce::groups::{load, num_groups, store};
+use crate::rope_frequencies::Scaling;
 use crate::simd::{Kernel, Simd};
 
 /// Cosine and sine of every angle, for positions `0 .. num_positions`.
@@ -25,13 +27,17 @@ pub struct Table {
 impl Table {
     /// The angles of heads with `head_dim` columns (an even number) to base `theta`.
     pub fn new(head_dim: usize, num_positions: usize, theta: f64) -> Self {
+        Self::scaled(head_dim, num_positions, theta, &Scaling::None)
+    }
+
+    /// As [`Self::new`], with scaled frequencies.
+    pub fn scaled(head_dim: usize, num_positions: usize, theta: f64, scaling: &Scaling) -> Self {
         assert!(head_dim > 0 && head_dim.is_multiple_of(2), "pairs need an even head dimension");
-        let half = head_dim / 2;
-        let speeds: Vec<f64> =
-            (0..half).map(|i| powf(theta, -((2 * i) as f64) / head_dim as f64)).collect();
+        let (speeds, factor) = (scaling.frequencies(head_dim, theta), scaling.attention_factor());
+        // A factor of one changes no bit.
         let (sin, cos) = (0..num_positions)
             .flat_map(|position| speeds.iter().map(move |speed| sin_cos(position as f64 * speed)))
-            .map(|(sin, cos)| (sin as f32, cos as f32))
+            .map(|(sin, cos)| ((factor * sin) as f32, (factor * cos) as f32))
             .unzip();
         Self { head_dim, num_positions, cos, sin }
     }

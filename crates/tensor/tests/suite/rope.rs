@@ -2,6 +2,7 @@
 
 use crate::common::{assert_close, central_differences, dot, numbers, same_bits_everywhere, wide};
 use lockstep_tensor::rope::{Rotation, Table, rotate};
+use lockstep_tensor::rope_frequencies::Scaling;
 use lockstep_tensor::{Cpu, Isa, reference};
 
 const THETA: f64 = 10_000.0;
@@ -98,6 +99,124 @@ fn far_positions_are_rotated_by_the_angle_rounded_once() {
             assert!((f64::from(cos[i]) - angle.cos()).abs() < 6.1e-8);
             assert!((f64::from(sin[i]) - angle.sin()).abs() < 6.1e-8);
         }
+    }
+}
+
+/// Frequencies as `transformers` computes them, by wavelength, for the values of Llama 3.1.
+fn llama3_by_wavelength(head_dim: usize, theta: f64) -> Vec<f64> {
+    let (factor, low, high, original) = (8.0, 1.0, 4.0, 8192.0);
+    let frequency_of = |i: usize| 1.0 / theta.powf((2 * i) as f64 / head_dim as f64);
+    let scaled = |i: usize| {
+        let frequency = frequency_of(i);
+        let wavelength = 2.0 * std::f64::consts::PI / frequency;
+        if wavelength < original / high {
+            return frequency;
+        }
+        if wavelength > original / low {
+            return frequency / factor;
+        }
+        let smooth = (original / wavelength - low) / (high - low);
+        (1.0 - smooth) * frequency / factor + smooth * frequency
+    };
+    (0..head_dim / 2).map(scaled).collect()
+}
+
+/// Frequencies of YaRN with factor 4, an original length of 64 and the default bounds.
+fn yarn_by_pairs(head_dim: usize, theta: f64) -> Vec<f64> {
+    let d = head_dim as f64;
+    let pair = |rotations: f64| {
+        d * (64.0 / (rotations * 2.0 * std::f64::consts::PI)).ln() / (2.0 * theta.ln())
+    };
+    let (low, high) = (pair(32.0).floor().max(0.0), pair(1.0).ceil().min(d - 1.0));
+    let scaled = |i: usize| {
+        let frequency = theta.powf(-((2 * i) as f64) / d);
+        let kept = 1.0 - ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+        frequency / 4.0 * (1.0 - kept) + frequency * kept
+    };
+    (0..head_dim / 2).map(scaled).collect()
+}
+
+#[test]
+fn scaled_frequencies_are_those_of_transformers() {
+    let llama3 = Scaling::Llama3 { factor: 8.0, original: 8192.0, low: 1.0, high: 4.0 };
+    let yarn = Scaling::Yarn {
+        factor: 4.0,
+        original: 64.0,
+        fast: 32.0,
+        slow: 1.0,
+        truncate: true,
+        attention: None,
+    };
+    for head_dim in [6, 64, 128] {
+        for theta in [10_000.0, 500_000.0] {
+            for (scaling, expected) in [
+                (llama3, llama3_by_wavelength(head_dim, theta)),
+                (yarn, yarn_by_pairs(head_dim, theta)),
+            ] {
+                let got = scaling.frequencies(head_dim, theta);
+                assert_eq!(got.len(), expected.len());
+                for (got, expected) in got.iter().zip(&expected) {
+                    assert!((got / expected - 1.0).abs() < 1e-14, "{scaling:?}: {got} {expected}");
+                }
+            }
+        }
+    }
+    assert!((yarn.attention_factor() - 1.138_629_436_111_989_1).abs() < 1e-15);
+    let chosen = match yarn {
+        Scaling::Yarn { factor, original, fast, slow, truncate, .. } => {
+            Scaling::Yarn { factor, original, fast, slow, truncate, attention: Some(0.5) }
+        }
+        other => other,
+    };
+    assert!((chosen.attention_factor() - 0.5).abs() < 1e-15);
+    let linear = Scaling::Linear { factor: 2.0 }.frequencies(4, 100.0);
+    assert!((linear[0] - 0.5).abs() < 1e-15 && (linear[1] - 0.05).abs() < 1e-15);
+}
+
+#[test]
+fn a_ramp_without_length_divides_by_nothing() {
+    // Both bounds are below the first pair.
+    let scaling = Scaling::Yarn {
+        factor: 4.0,
+        original: 2.0,
+        fast: 1.0,
+        slow: 1.0,
+        truncate: false,
+        attention: None,
+    };
+    assert!(scaling.frequencies(8, 1e4).iter().all(|frequency| frequency.is_finite()));
+    let step = Scaling::Yarn {
+        factor: 4.0,
+        original: 8.0 * std::f64::consts::TAU,
+        fast: 8.0,
+        slow: 8.0,
+        truncate: true,
+        attention: None,
+    };
+    let [first, second] = step.frequencies(4, 1e4)[..] else { panic!("two pairs") };
+    assert!((first - 1.0).abs() < 1e-15 && (second - 0.0025).abs() < 1e-15);
+}
+
+#[test]
+fn a_common_factor_is_part_of_the_table_and_of_the_gradient() {
+    let scaling = Scaling::Yarn {
+        factor: 1.0,
+        original: 64.0,
+        fast: 32.0,
+        slow: 1.0,
+        truncate: true,
+        attention: Some(2.0),
+    };
+    let [plain, doubled] = [Scaling::None, scaling].map(|scaling| {
+        let mut x = numbers(5, 7 * 15);
+        let rotation = Rotation { inverse: true, ..rotation(2, 6) };
+        let table = Table::scaled(6, 12, THETA, &scaling);
+        rotate(&Cpu::single(Isa::detect()), &table, &mut x, &rotation);
+        x
+    });
+    for (e, (plain, doubled)) in plain.iter().zip(&doubled).enumerate() {
+        let factor = if e % 15 < 12 { 2.0 } else { 1.0 };
+        assert!((factor * plain - doubled).abs() < 1e-5, "{e}: {plain} {doubled}");
     }
 }
 
