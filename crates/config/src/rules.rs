@@ -6,14 +6,17 @@ use crate::keys;
 use crate::rule::{RuleContext, Rules};
 use crate::sources::MergedSources;
 use crate::topics::{
-    Recipe, collectives, compress, data, emulate, federated, gossip, hogwild, model, optim,
-    parallel, parameter_server, pipeline, precision, problem, run, stragglers, sync, tensor, train,
+    Recipe, collectives, compress, data, emulate, federated, gossip, hogwild, llama_variant, model,
+    optim, parallel, parameter_server, pipeline, precision, problem, rope, run, stragglers, sync,
+    tensor, train,
 };
 use crate::value::quoted;
 
 /// Rules of all topics.
 const RULES: &[Rules] = &[
     model::RULES,
+    llama_variant::RULES,
+    rope::RULES,
     problem::RULES,
     data::RULES,
     train::BATCH_RULES,

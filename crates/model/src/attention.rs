@@ -2,7 +2,8 @@
 //!
 //! The query, key and value projections of a shard of heads are contiguous in memory, so one
 //! product computes all three; a row of `qkv` is h query heads, g key heads and g value heads of d
-//! elements each (g < h is grouped-query attention). Shards of heads are stored one after another,
+//! elements each (g < h is grouped-query attention). A model may normalise queries and keys
+//! ([`crate::head_norms`]). Shards of heads are stored one after another,
 //! each with all rows: rotation and attention treat them as further sequences. RoPE rotates queries
 //! and keys in place. The residual is added to the whole sum of the output product: over several
 //! shards of heads, which other layouts split, `x` must enter it once.
@@ -11,11 +12,12 @@
 //! log-sum-exp, and normalised rows, can be recomputed from them.
 
 use crate::block::{Context, Flops, MicrobatchShape, SavedLen};
-use crate::collectives::SingleRank;
+use crate::collectives::{SingleRank, TensorCollectives};
 use crate::deferred_weight_grad::DeferredWeightGrad;
 use crate::dropout::{Dropout, RowMask, Site};
 use crate::formats::Formats;
 use crate::grads::Grads;
+use crate::head_norms::HeadNorms;
 use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::rope::RopeAngles;
 use crate::row_parallel::RowParallel;
@@ -40,6 +42,8 @@ pub(crate) struct Attention {
     pub(crate) head_dim: usize,
     /// Normalisation and projection to queries, keys and values.
     pub(crate) norm_linear: NormLinear,
+    /// Normalisation of queries and keys, where the model has it.
+    pub(crate) head_norms: Option<HeadNorms>,
     /// RoPE angles, where the family has them.
     pub(crate) rope: Option<Arc<RopeAngles>>,
     pub(crate) out: RowParallel,
@@ -50,6 +54,9 @@ pub(crate) struct Attention {
 pub(crate) struct AttentionSaved<'a> {
     qkv: ViewMut<'a>,
     stats: ViewMut<'a>,
+    /// Queries and keys before their normalisation; empty without one.
+    raw_heads: ViewMut<'a>,
+    head_stats: ViewMut<'a>,
     out_thd: ViewMut<'a>,
     lse_bht: ViewMut<'a>,
     normed_tc: ViewMut<'a>,
@@ -66,7 +73,10 @@ impl Attention {
     pub(crate) fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
         let t = shape.rows();
         SavedLen {
-            kept: self.norm_linear.outputs_len(t) + self.norm_linear.stats_len(t),
+            kept: self.norm_linear.outputs_len(t)
+                + self.norm_linear.stats_len(t)
+                + self.formats().floats(self.num_raw_heads(t).0)
+                + self.num_raw_heads(t).1,
             rebuilt: self.formats().floats(t * self.out.num_local_inputs())
                 + t * self.heads * self.tp_shards().num_local()
                 + self.norm_linear.normed_len(t),
@@ -83,6 +93,8 @@ impl Attention {
         AttentionSaved {
             qkv: kept.take_as(dtype, self.norm_linear.num_outputs(t)),
             stats: kept.take(self.norm_linear.stats_len(t)),
+            raw_heads: kept.take_as(dtype, self.num_raw_heads(t).0),
+            head_stats: kept.take(self.num_raw_heads(t).1),
             out_thd: rebuilt.take_as(dtype, t * self.out.num_local_inputs()),
             lse_bht: rebuilt.take(t * self.heads * self.tp_shards().num_local()),
             normed_tc: rebuilt.take_as(dtype, self.norm_linear.num_normed(t)),
@@ -96,7 +108,12 @@ impl Attention {
         let attention_gradient = formats.floats(t * self.out.num_local_inputs())
             + self.attend_scratch_len(self.shape(shape));
         let ends = self.norm_linear.scratch_len(t).max(RowSums::scratch_len(self.tp_shards(), c));
-        let backward = own + self.norm_linear.outputs_len(t) + attention_gradient.max(ends);
+        let num_rows = t * self.tp_shards().num_local();
+        let heads = self.head_norms.as_ref().map_or(0, |norms| {
+            norms.scratch_len(num_rows, |len| formats.floats(len), self.tp_shards())
+        });
+        let inner = attention_gradient.max(ends).max(heads);
+        let backward = own + self.norm_linear.outputs_len(t) + inner;
         backward.max(self.out.scratch_len(t)).max(rows)
     }
 
@@ -121,6 +138,7 @@ impl Attention {
         let (qkv, stats) = (saved.qkv.reborrow(), saved.stats.reborrow());
         let normed_tc = saved.normed_tc.reborrow();
         self.norm_linear.forward(ctx, params, x_tc, qkv, stats, normed_tc)?;
+        self.normalize_heads(device, params, saved)?;
         self.rotate(device, saved.qkv.reborrow(), (tokens, 0), false)?;
         self.attend(ctx, saved)?;
         let (out_thd, y) = (saved.out_thd.as_view(), y_tc.reborrow());
@@ -189,6 +207,8 @@ impl Attention {
         };
         let (dy, spare) = (d_qkv.reborrow(), frame.nested());
         self.attention_gradient(device, product, microbatch, saved, masks.1, dy, spare)?;
+        let (dy, own, spare) = (d_qkv.reborrow(), grads.reborrow(), frame.nested());
+        self.heads_gradient(device, collectives, params, saved, dy, own, spare)?;
         self.norm_linear.backward(
             device,
             collectives,
@@ -209,7 +229,7 @@ impl Attention {
         x_tc: View<'_>,
         saved: &AttentionSaved<'_>,
         d_stream_tc: ViewMut<'_>,
-        DeferredWeightGrad { dz_tc, dy: d_qkv, sums }: &mut DeferredWeightGrad<'_>,
+        DeferredWeightGrad { dz_tc, dy: d_qkv, sums, head_sums }: &mut DeferredWeightGrad<'_>,
     ) -> Result<()> {
         let (device, t) = (ctx.device, ctx.microbatch.shape.rows());
         let masks = (self.mask(ctx), self.attention_mask(ctx));
@@ -222,6 +242,13 @@ impl Attention {
             &mut |d_out_thd: ViewMut<'_>| self.out.backward_input(device, params, dz_tc, d_out_thd);
         let (dy, spare) = (d_qkv.reborrow(), frame.nested());
         self.attention_gradient(device, product, microbatch, saved, masks.1, dy, spare)?;
+        if let Some(norms) = &self.head_norms {
+            // Adding to minus zero changes no bit, not even the sign of a zero.
+            device.fill(head_sums.reborrow(), -0.0)?;
+            let (dy, own, spare) = (d_qkv.reborrow(), [norms.at()], frame.nested());
+            let own = Grads::new(head_sums.reborrow(), &own);
+            self.heads_gradient(device, collectives, params, saved, dy, own, spare)?;
+        }
         let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
         norm_linear.backward_input_only(
             device,
@@ -242,7 +269,7 @@ impl Attention {
         params: View<'_>,
         x_tc: View<'_>,
         saved: &AttentionSaved<'_>,
-        DeferredWeightGrad { dz_tc, dy: d_qkv, sums }: &DeferredWeightGrad<'_>,
+        DeferredWeightGrad { dz_tc, dy: d_qkv, sums, head_sums }: &DeferredWeightGrad<'_>,
         mut grads: Grads<'_>,
     ) -> Result<()> {
         let (device, t) = (ctx.device, ctx.microbatch.shape.rows());
@@ -251,6 +278,10 @@ impl Attention {
         self.out.backward_weight(device, collectives, x, dz_tc, grads.reborrow(), spare)?;
         let (read, dy, own) = (saved.norm_linear(x_tc, t), d_qkv.as_view(), grads.reborrow());
         self.norm_linear.backward_weight(device, collectives, params, read, dy, own, frame)?;
+        if let Some(norms) = &self.head_norms {
+            let targets = grads.of_two([&norms.query.at, &norms.key.at]);
+            norms.add_sums(device, head_sums.as_view(), targets)?;
+        }
         self.norm_linear.norm.add_sums(device, sums.as_view(), grads)
     }
 
@@ -283,6 +314,49 @@ impl Attention {
             scratch,
         )?;
         self.rotate(device, d_qkv, (microbatch.tokens, 0), true)
+    }
+
+    /// Normalises queries and keys before their rotation, where the model does.
+    fn normalize_heads(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        saved: &mut AttentionSaved<'_>,
+    ) -> Result<()> {
+        let Some(norms) = &self.head_norms else { return Ok(()) };
+        let AttentionSaved { qkv, raw_heads, head_stats, out_thd, .. } = saved;
+        // Attention has not written its output yet.
+        let [qkv, heads, stats, spare] =
+            [qkv, raw_heads, head_stats, out_thd].map(ViewMut::reborrow);
+        let stride = self.norm_linear.product.num_outputs();
+        norms.forward(device, params, stride, qkv, heads, stats, spare)
+    }
+
+    /// Passes the gradient of normalised queries and keys through their normalisation, in place,
+    /// and adds the gradients of its trained weights.
+    fn heads_gradient(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        params: View<'_>,
+        saved: &AttentionSaved<'_>,
+        d_qkv: ViewMut<'_>,
+        mut grads: Grads<'_>,
+        frame: Frame<'_>,
+    ) -> Result<()> {
+        let Some(norms) = &self.head_norms else { return Ok(()) };
+        let read = (saved.raw_heads.as_view(), saved.head_stats.as_view());
+        let d_qkv = (d_qkv, self.norm_linear.product.num_outputs());
+        let targets = grads.of_two([&norms.query.at, &norms.key.at]);
+        let tp_shards = self.tp_shards();
+        norms.backward(device, collectives, params, read, d_qkv, targets, tp_shards, frame)
+    }
+
+    /// Elements of queries and keys before their normalisation, and of its statistics.
+    fn num_raw_heads(&self, num_rows: usize) -> (usize, usize) {
+        let num_rows = num_rows * self.tp_shards().num_local();
+        let norms = self.head_norms.as_ref();
+        norms.map_or((0, 0), |norms| (norms.num_gathered(num_rows), norms.num_stats(num_rows)))
     }
 
     /// Dropout mask of the output.
@@ -357,15 +431,17 @@ impl Attention {
     ) -> Result<()> {
         let microbatch = MicrobatchShape { sequences: 1, tokens: num_tokens };
         let mut rebuilt = Frame::over(frame.take(self.saved_len(microbatch).rebuilt));
-        let AttentionSaved { mut qkv, stats, mut out_thd, lse_bht, .. } =
-            self.split(microbatch, &mut frame, &mut rebuilt);
-        let (none, row) = (RowEpilogue::None, qkv.reborrow());
+        let mut saved = self.split(microbatch, &mut frame, &mut rebuilt);
+        let (none, row) = (RowEpilogue::None, saved.qkv.reborrow());
         if !self.norm_linear.forward_row(device, params, x_tc, none, row)? {
             let mut normed_tc = frame.nested().take_as(x_tc.dtype(), x_tc.len());
-            self.norm_linear.norm.forward(device, params, x_tc, normed_tc.reborrow(), stats)?;
-            let normed_tc = normed_tc.as_view();
-            self.norm_linear.product.forward(device, params, normed_tc, qkv.reborrow())?;
+            let (normed, stats) = (normed_tc.reborrow(), saved.stats.reborrow());
+            self.norm_linear.norm.forward(device, params, x_tc, normed, stats)?;
+            let (normed_tc, qkv) = (normed_tc.as_view(), saved.qkv.reborrow());
+            self.norm_linear.product.forward(device, params, normed_tc, qkv)?;
         }
+        self.normalize_heads(device, params, &mut saved)?;
+        let AttentionSaved { mut qkv, mut out_thd, lse_bht, .. } = saved;
         let (new, mut cache) = (qkv.as_view(), cache.cast(self.formats().activations));
         let (at, out) = ((num_tokens, first), out_thd.reborrow());
         if !self.attend_token(device, at, new, cache.reborrow(), out)? {

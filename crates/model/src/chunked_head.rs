@@ -160,7 +160,7 @@ mod tests {
     use crate::param::Param;
     use crate::scratch::Scratch;
     use crate::tensor_shards::TensorShards;
-    use lockstep_config::{Family, LossScale, Model, Problem};
+    use lockstep_config::{Family, LlamaVariant, LossScale, Model, Problem};
     use lockstep_tensor::cross_entropy::IGNORE;
     use lockstep_tensor::device::{View, ViewMut};
     use lockstep_tensor::gemm::Precision;
@@ -179,6 +179,7 @@ mod tests {
         dropout: 0.0,
         norm_eps: 1e-5,
         rope_theta: 1e4,
+        variant: LlamaVariant::PLAIN,
         problem: Problem::NONE,
     };
     const SHAPE: MicrobatchShape = MicrobatchShape { sequences: 2, tokens: 650 };

@@ -6,6 +6,7 @@
 //! which forward saved or which is cheap to recompute, and the gradient of its output, which is
 //! stored here, so no gradient is computed twice.
 
+use crate::head_norms::HeadNorms;
 use crate::norm_linear::NormLinear;
 use crate::scratch::Frame;
 use lockstep_tensor::device::ViewMut;
@@ -18,23 +19,36 @@ pub(crate) struct DeferredWeightGrad<'a> {
     pub(crate) dy: ViewMut<'a>,
     /// Contribution of the micro-batch to the gradients of the normalisation.
     pub(crate) sums: ViewMut<'a>,
+    /// Contribution of the micro-batch to the gradients of the normalised heads; empty without.
+    pub(crate) head_sums: ViewMut<'a>,
 }
 
 impl<'a> DeferredWeightGrad<'a> {
     /// Elements for a micro-batch of `num_rows`.
-    pub(crate) fn planned_len(norm_linear: &NormLinear, num_rows: usize) -> usize {
+    pub(crate) fn planned_len(
+        norm_linear: &NormLinear,
+        head_norms: Option<&HeadNorms>,
+        num_rows: usize,
+    ) -> usize {
         norm_linear.formats().floats(num_rows * norm_linear.width())
             + norm_linear.outputs_len(num_rows)
             + norm_linear.norm.at.len()
+            + head_norms.map_or(0, |norms| norms.at().len())
     }
 
     /// Splits memory of that length.
-    pub(crate) fn split(norm_linear: &NormLinear, num_rows: usize, memory: &mut Frame<'a>) -> Self {
+    pub(crate) fn split(
+        norm_linear: &NormLinear,
+        head_norms: Option<&HeadNorms>,
+        num_rows: usize,
+        memory: &mut Frame<'a>,
+    ) -> Self {
         let dtype = norm_linear.formats().activations;
         Self {
             dz_tc: memory.take_as(dtype, num_rows * norm_linear.width()),
             dy: memory.take_as(dtype, norm_linear.num_outputs(num_rows)),
             sums: memory.take(norm_linear.norm.at.len()),
+            head_sums: memory.take(head_norms.map_or(0, |norms| norms.at().len())),
         }
     }
 }

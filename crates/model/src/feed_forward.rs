@@ -274,7 +274,7 @@ impl FeedForward {
         x_tc: View<'_>,
         saved: &FeedForwardSaved<'_>,
         d_stream_tc: ViewMut<'_>,
-        DeferredWeightGrad { dz_tc, dy: d_hidden, sums }: &mut DeferredWeightGrad<'_>,
+        DeferredWeightGrad { dz_tc, dy: d_hidden, sums, .. }: &mut DeferredWeightGrad<'_>,
     ) -> Result<()> {
         let (device, t, mask) = (ctx.device, ctx.microbatch.shape.rows(), self.mask(ctx));
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
@@ -303,7 +303,7 @@ impl FeedForward {
         params: View<'_>,
         x_tc: View<'_>,
         saved: &FeedForwardSaved<'_>,
-        DeferredWeightGrad { dz_tc, dy: d_hidden, sums }: &DeferredWeightGrad<'_>,
+        DeferredWeightGrad { dz_tc, dy: d_hidden, sums, .. }: &DeferredWeightGrad<'_>,
         mut grads: Grads<'_>,
     ) -> Result<()> {
         let (device, t) = (ctx.device, ctx.microbatch.shape.rows());

@@ -51,6 +51,7 @@ pub(crate) fn layer(model: &Model, of: (&TensorShards, Formats), index: usize) -
             ),
             tp_shards: tp_shards.clone(),
         },
+        head_norms: None,
         rope: None,
         out: row_parallel(&format!("{name}.attn.c_proj"), q_len, width, residual, of, list),
         dropout,

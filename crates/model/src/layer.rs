@@ -13,6 +13,7 @@ use crate::deferred_weight_grad::DeferredWeightGrad;
 use crate::feed_forward::{FeedForward, FeedForwardSaved};
 use crate::formats::Formats;
 use crate::grads::Grads;
+use crate::head_norms::HeadNorms;
 use crate::linear::larger_operands;
 use crate::norm_linear::NormLinear;
 use crate::param::Param;
@@ -20,7 +21,16 @@ use crate::row_parallel::RowParallel;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::device::{Device, Result, View, ViewMut};
+use std::ops::Range;
 use std::slice;
+
+/// Collective calls of half a layer, given that of its normalised heads by trained ranges.
+type HalfCalls<'a> = dyn Fn(
+        &NormLinear,
+        &RowParallel,
+        &dyn Fn(&[Range<usize>]) -> Option<CollectiveCall>,
+    ) -> Vec<CollectiveCall>
+    + 'a;
 
 /// A transformer layer.
 pub(crate) struct Layer {
@@ -62,11 +72,17 @@ impl Layer {
         deferred: ViewMut<'a>,
     ) -> [DeferredWeightGrad<'a>; 2] {
         let mut deferred = Frame::over(deferred);
-        let norm_linears = [&self.attention.norm_linear, &self.feed_forward.norm_linear];
-        let halves = norm_linears
-            .map(|norm_linear| DeferredWeightGrad::split(norm_linear, shape.rows(), &mut deferred));
+        let halves = self.deferred_halves().map(|(norm_linear, head_norms)| {
+            DeferredWeightGrad::split(norm_linear, head_norms, shape.rows(), &mut deferred)
+        });
         deferred.finish();
         halves
+    }
+
+    /// Halves of the layer, with the normalisations whose gradients are deferred.
+    fn deferred_halves(&self) -> [(&NormLinear, Option<&HeadNorms>); 2] {
+        let (attention, feed_forward) = (&self.attention, &self.feed_forward);
+        [(&attention.norm_linear, attention.head_norms.as_ref()), (&feed_forward.norm_linear, None)]
     }
 
     fn tp_shards(&self) -> &TensorShards {
@@ -97,7 +113,8 @@ impl Layer {
                 grads.zero(device, params)?;
             }
         }
-        Ok(())
+        let head_norms = self.attention.head_norms.as_ref().map(HeadNorms::at);
+        head_norms.map_or(Ok(()), |params| grads.zero(device, &params))
     }
 }
 
@@ -151,26 +168,33 @@ impl Block for Layer {
         let half = || gather.into_iter().chain([sum]);
         // Backward runs the halves in reverse order.
         let halves = [
-            (&self.feed_forward.norm_linear, &self.feed_forward.down),
-            (&self.attention.norm_linear, &self.attention.out),
+            (&self.feed_forward.norm_linear, &self.feed_forward.down, None),
+            (&self.attention.norm_linear, &self.attention.out, self.attention.head_norms.as_ref()),
         ];
-        let each = |calls: &dyn Fn(&NormLinear, &RowParallel) -> Vec<CollectiveCall>| {
-            halves.iter().flat_map(|(norm_linear, out)| calls(norm_linear, out)).collect()
+        let each = |calls: &HalfCalls<'_>| {
+            let calls = halves.iter().flat_map(|(norm_linear, out, head_norms)| {
+                let heads = |trained: &[Range<usize>]| {
+                    head_norms.and_then(|norms| norms.sums_call(trained))
+                };
+                calls(norm_linear, out, &heads)
+            });
+            calls.collect()
         };
         match pass {
             Pass::Forward => half().chain(half()).collect(),
             Pass::Recompute(Recompute::Full) => half().chain(gather).collect(),
             Pass::Recompute(_) => Vec::new(),
-            Pass::Backward(trained) => each(&|norm_linear, out| {
+            Pass::Backward(trained) => each(&|norm_linear, out, heads| {
                 let bias = tp_shards.row_blocks_call(out.bias.as_slice(), trained);
-                let input = norm_linear.input_calls(t, trained);
-                gather.into_iter().chain(bias).chain(gather).chain(input).collect()
+                let (heads, input) = (heads(trained), norm_linear.input_calls(t, trained));
+                gather.into_iter().chain(bias).chain(heads).chain(gather).chain(input).collect()
             }),
-            Pass::BackwardInputs => each(&|norm_linear, _| {
+            Pass::BackwardInputs => each(&|norm_linear, _, heads| {
                 let all = slice::from_ref(&norm_linear.norm.at);
-                gather.into_iter().chain(norm_linear.input_calls(t, all)).collect()
+                let heads = heads(slice::from_ref(&(0..self.num_params())));
+                gather.into_iter().chain(heads).chain(norm_linear.input_calls(t, all)).collect()
             }),
-            Pass::BackwardWeights(trained) => each(&|_, out| {
+            Pass::BackwardWeights(trained) => each(&|_, out, _| {
                 let bias = tp_shards.row_blocks_call(out.bias.as_slice(), trained);
                 bias.into_iter().chain(gather).collect()
             }),
@@ -240,10 +264,11 @@ impl Block for Layer {
     }
 
     fn deferred_len(&self, shape: MicrobatchShape) -> usize {
-        let norm_linears = [&self.attention.norm_linear, &self.feed_forward.norm_linear];
-        norm_linears
-            .iter()
-            .map(|norm_linear| DeferredWeightGrad::planned_len(norm_linear, shape.rows()))
+        let halves = self.deferred_halves().into_iter();
+        halves
+            .map(|(norm_linear, head_norms)| {
+                DeferredWeightGrad::planned_len(norm_linear, head_norms, shape.rows())
+            })
             .sum()
     }
 

@@ -20,7 +20,7 @@
 //!
 //! # Example
 //! ```
-//! use lockstep_config::{Family, Model, Problem};
+//! use lockstep_config::{Family, LlamaVariant, Model, Problem};
 //!
 //! let gpt2 = Model {
 //!     family: Family::Gpt2,
@@ -35,6 +35,7 @@
 //!     dropout: 0.1,
 //!     norm_eps: 1e-5,
 //!     rope_theta: 10000.0,
+//!     variant: LlamaVariant::PLAIN,
 //!     problem: Problem::NONE,
 //! };
 //! let blueprint = lockstep_model::describe(&gpt2);
@@ -64,6 +65,7 @@ mod layer;
 
 mod attention;
 mod feed_forward;
+mod head_norms;
 
 mod deferred_weight_grad;
 mod norm_linear;

@@ -15,7 +15,7 @@ use crate::grads::Grads;
 use crate::param::{Init, ParamList};
 use lockstep_tensor::device::open::fp8_operand_bytes;
 use lockstep_tensor::device::{
-    Device, Epilogue, LinearGradients, Matrix, MatrixMut, Norm, OutputGradient, Result,
+    Device, Dtype, Epilogue, LinearGradients, Matrix, MatrixMut, Norm, OutputGradient, Result,
     RowEpilogue, RowProduct, View, ViewMut,
 };
 use lockstep_tensor::fp8::{self, Role};
@@ -251,11 +251,31 @@ impl Linear {
         grads: &mut Grads<'_>,
     ) -> Result<()> {
         let Some(at) = &self.bias else { return Ok(()) };
-        let grads = grads.of(at);
-        if grads.is_empty() {
-            return Ok(());
+        let whole = grads.of(at);
+        if !whole.is_empty() {
+            return device.column_sums(dy, whole);
         }
-        device.column_sums(dy, grads)
+        // Contiguous tensors are parts of one bias, each of which may be frozen. Sums start from
+        // the gradients so far, as those of the whole bias do. Such a run is rare enough for a
+        // buffer of its own.
+        let place = |part: &Range<usize>| part.start - at.start..part.end - at.start;
+        let mut sums = None;
+        for (part, values) in grads.trained_ranges(at) {
+            let sums = match &mut sums {
+                Some(sums) => sums,
+                none => {
+                    let mut new = device.allocate(Dtype::F32, at.len())?;
+                    device.fill(new.view_mut(), 0.0)?;
+                    none.insert(new)
+                }
+            };
+            device.copy(values.as_view(), sums.view_mut().range(place(&part)))?;
+        }
+        let Some(mut sums) = sums else { return Ok(()) };
+        device.column_sums(dy, sums.view_mut())?;
+        grads
+            .trained_ranges(at)
+            .try_for_each(|(part, values)| device.copy(sums.view().range(place(&part)), values))
     }
 
     /// Adds the gradients of a weight's trained parts, or sets them.

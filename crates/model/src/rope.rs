@@ -2,8 +2,10 @@
 //!
 //! They are computed when a layer first rotates: a blueprint that is only described has none.
 
+use lockstep_config::{Model, RopeScalingKind};
 use lockstep_tensor::device::{Buffer, Device, Dtype, Result, View, ViewMut};
 use lockstep_tensor::rope::{Rotation, Table};
+use lockstep_tensor::rope_frequencies::Scaling;
 use std::sync::OnceLock;
 
 /// Angles of every position of a context.
@@ -12,13 +14,21 @@ pub(crate) struct RopeAngles {
     head_dim: usize,
     num_positions: usize,
     theta: f64,
+    scaling: Scaling,
     /// In the memory of the first device that rotates; a model runs on one.
     angles: OnceLock<Buffer>,
 }
 
 impl RopeAngles {
-    pub(crate) const fn new(head_dim: usize, num_positions: usize, theta: f64) -> Self {
-        Self { head_dim, num_positions, theta, angles: OnceLock::new() }
+    /// Angles of a model's context.
+    pub(crate) fn new(model: &Model) -> Self {
+        Self {
+            head_dim: model.head_dim(),
+            num_positions: model.context,
+            theta: model.rope_theta,
+            scaling: scaling(model),
+            angles: OnceLock::new(),
+        }
     }
 
     /// Rotates the heads of `rows` in place.
@@ -36,9 +46,32 @@ impl RopeAngles {
         if let Some(angles) = self.angles.get() {
             return Ok(angles.view());
         }
-        let host = Table::new(self.head_dim, self.num_positions, self.theta).angles();
+        let Self { head_dim, num_positions, theta, ref scaling, .. } = *self;
+        let host = Table::scaled(head_dim, num_positions, theta, scaling).angles();
         let mut angles = device.allocate(Dtype::F32, host.len())?;
         device.copy(View::of(&host), angles.view_mut())?;
         Ok(self.angles.get_or_init(|| angles).view())
+    }
+}
+
+/// Scaling of a model's angles. Dynamic scaling has none within the context.
+fn scaling(model: &Model) -> Scaling {
+    let rope = &model.variant.rope;
+    let (factor, original) = (rope.factor, rope.original_context.unwrap_or(model.context) as f64);
+    match rope.kind {
+        RopeScalingKind::None | RopeScalingKind::Dynamic => Scaling::None,
+        RopeScalingKind::Linear => Scaling::Linear { factor },
+        RopeScalingKind::Llama3 => {
+            let (low, high) = (rope.low_frequency, rope.high_frequency);
+            Scaling::Llama3 { factor, original, low, high }
+        }
+        RopeScalingKind::Yarn => Scaling::Yarn {
+            factor,
+            original,
+            fast: rope.beta_fast,
+            slow: rope.beta_slow,
+            truncate: rope.truncate,
+            attention: rope.attention_factor,
+        },
     }
 }

@@ -103,11 +103,18 @@ impl TensorShards {
         params: &[Range<usize>],
         trained: &[Range<usize>],
     ) -> Option<CollectiveCall> {
-        let is_trained = |param: &&Range<usize>| {
-            trained.iter().any(|run| run.start <= param.start && param.end <= run.end)
-        };
-        let len: usize = params.iter().filter(is_trained).map(Range::len).sum();
+        let len = trained_len(params, trained);
         (self.sequence && len > 0).then_some(CollectiveCall::new(CollectiveKind::AllReduce, len))
+    }
+
+    /// Collective call of gradients that every shard sums for itself, of the `params` that are
+    /// among `trained`.
+    pub(crate) fn shard_sums_call(
+        params: &[Range<usize>],
+        trained: &[Range<usize>],
+    ) -> Option<CollectiveCall> {
+        let len = trained_len(params, trained);
+        (len > 0).then_some(CollectiveCall::new(CollectiveKind::AllReduce, len))
     }
 
     /// All-gathers the rows of the stream, which are at their places in `all`. Their bits move as
@@ -134,6 +141,14 @@ impl TensorShards {
             collectives.all_reduce(sums);
         }
     }
+}
+
+/// Elements of the `params` that are among `trained`.
+fn trained_len(params: &[Range<usize>], trained: &[Range<usize>]) -> usize {
+    let is_trained = |param: &&Range<usize>| {
+        trained.iter().any(|run| run.start <= param.start && param.end <= run.end)
+    };
+    params.iter().filter(is_trained).map(Range::len).sum()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Blocks of small problems: every gradient against differences of the loss, and independence of
 //! samples.
 
-use lockstep_config::{Activation, Family, LossScale, Model, Problem};
+use lockstep_config::{Activation, Family, LlamaVariant, LossScale, Model, Problem};
 use lockstep_model::{
     Blueprint, Context, Grads, IGNORE, Microbatch, MicrobatchShape, Mode, Saved, Scratch,
     SingleRank, describe, init,
@@ -26,6 +26,7 @@ fn model(family: Family) -> Model {
         dropout: 0.0,
         norm_eps: 1e-5,
         rope_theta: 1e4,
+        variant: LlamaVariant::PLAIN,
         problem: Problem {
             samples: 50,
             held_out: 10,

@@ -37,7 +37,7 @@
 //!
 //! # Example
 //! ```
-//! use lockstep_config::{Family, Model, Problem};
+//! use lockstep_config::{Family, LlamaVariant, Model, Problem};
 //! use lockstep_comm::{Comm, Options};
 //! use lockstep_model::{Microbatch, MicrobatchShape, describe};
 //! use lockstep_parallel::{Leaves, Replica, ReplicaPlan};
@@ -56,6 +56,7 @@
 //!     dropout: 0.0,
 //!     norm_eps: 1e-5,
 //!     rope_theta: 10000.0,
+//!     variant: LlamaVariant::PLAIN,
 //!     problem: Problem::NONE,
 //! };
 //! let world = lockstep_platform::real();

@@ -13,8 +13,14 @@ pub fn model_from_recipe(model: &lockstep_config::Model) -> Model {
     let (layers, width, heads) = (whole(model.layers), whole(model.width), whole(model.heads));
     let (ffn, kv_heads) = (whole(model.ffn), whole(model.kv_heads));
     let numbers = if model.family == Family::Llama {
-        Model::llama(&name, layers, width, heads, kv_heads, ffn)
-            .reading(whole(model.vocab), whole(model.context))
+        let llama = Model::llama(&name, layers, width, heads, kv_heads, ffn)
+            .reading(whole(model.vocab), whole(model.context));
+        Model {
+            head_dim: whole(model.head_dim()),
+            query_key_value_biases: model.variant.qkv_bias,
+            query_key_norms: model.variant.qk_norm,
+            ..llama
+        }
     } else {
         let gpt = Model::gpt(&name, layers, width, heads, whole(model.vocab), whole(model.context));
         Model { kv_heads, ffn, ..gpt }
@@ -95,10 +101,20 @@ fn resolve_layout(
 fn model_toml(scenario: &Scenario) -> String {
     let model = &scenario.model;
     let family = if model.gated { "llama" } else { "gpt2" };
+    let mut variant = String::new();
+    if model.head_dim * model.heads != model.width {
+        variant += &format!("head_dim = {}\n", model.head_dim);
+    }
+    if model.query_key_value_biases {
+        variant += "qkv_bias = true\n";
+    }
+    if model.query_key_norms {
+        variant += "qk_norm = true\n";
+    }
     format!(
         "[model]\nfamily = \"{family}\"\n\
          layers = {}\nwidth = {}\nheads = {}\nkv_heads = {}\nffn = {}\nvocab = {}\ncontext = {}\n\
-         tied = {}\n\n[train]\nsteps = 1000\n",
+         tied = {}\n{variant}\n[train]\nsteps = 1000\n",
         model.layers,
         model.width,
         model.heads,

@@ -89,11 +89,11 @@ impl Pretrained {
         }
     }
 
-    /// Maximum number of positions that the folder declares, where that is not the context.
+    /// Maximum number of positions that the folder declares, where it may not be the context.
     fn max_positions(&self) -> Option<usize> {
         match &self.origin {
             Origin::Run { recipe, .. } | Origin::Checkpoint { recipe, .. } => recipe.max_positions,
-            Origin::HuggingFace(_) => None,
+            Origin::HuggingFace(folder) => Some(folder.config.max_positions),
         }
     }
 

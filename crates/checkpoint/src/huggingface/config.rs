@@ -5,19 +5,26 @@
 
 use std::path::Path;
 
-use lockstep_config::{Family, Model, Recipe};
+use lockstep_config::{Family, LlamaVariant, Model, ModelType, Recipe};
 use serde_json::{Map, Value, json};
 
-use super::{Architecture, options};
+use super::architecture::{
+    self, Architecture, DEFAULT_SLIDING_WINDOW, GPT2, MISTRAL, QWEN2, QWEN3, SLIDING_WINDOW,
+};
+use super::reader::Reader;
+use super::{options, rope};
 use crate::error::quoted;
 use crate::{CheckpointError, ElementType};
 
 /// A parsed `config.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    architecture: Architecture,
-    /// Model architecture; its context is the maximum of the folder.
+    architecture: &'static Architecture,
+    /// Model architecture; its context is the maximum that the engine computes.
     pub model: Model,
+    /// Number of positions that the folder declares; more than the context beyond a sliding
+    /// window.
+    pub max_positions: usize,
     /// Ids of the begin, end and padding tokens, as written.
     pub special_tokens: Map<String, Value>,
 }
@@ -29,26 +36,27 @@ impl Config {
         let options: Map<String, Value> = serde_json::from_slice(bytes).map_err(|error| {
             foreign(quoted(&format!("not the configuration of a model: {error}")))
         })?;
-        let architecture = match options.get("model_type").and_then(Value::as_str) {
-            Some("gpt2") => Architecture::Gpt2,
-            Some("llama") => Architecture::Llama,
-            Some(other) => {
-                let other = quoted(other);
-                let reason = format!("model_type = \"{other}\" is not supported; gpt2, llama are");
-                return Err(foreign(reason));
-            }
-            None => return Err(foreign("it has no model_type; gpt2 and llama are known".into())),
+        let known = architecture::ALL.map(|architecture| architecture.model_type).join(", ");
+        let Some(model_type) = options.get("model_type").and_then(Value::as_str) else {
+            return Err(foreign(format!("it has no model_type; {known} are known")));
+        };
+        let named = |architecture: &&&Architecture| architecture.model_type == model_type;
+        let Some(&architecture) = architecture::ALL.iter().find(named) else {
+            let other = quoted(model_type);
+            let reason = format!("model_type = \"{other}\" is not supported; {known} are");
+            return Err(foreign(reason));
         };
         let mut reader = Reader { path, options: &options, lines: Vec::new() };
         reader.refuse_unsupported(architecture);
-        let model = match architecture {
-            Architecture::Gpt2 => gpt2(&mut reader),
-            Architecture::Llama => llama(&mut reader),
+        let model = if *architecture == GPT2 {
+            gpt2(&mut reader)
+        } else {
+            llama(architecture, &mut reader)
         };
         let special_tokens = special_tokens(&options);
         match model {
             Some(model) if reader.lines.is_empty() => {
-                Ok(Self { architecture, model, special_tokens })
+                Ok(Self::of(architecture, model, special_tokens))
             }
             _ => Err(CheckpointError::Options { lines: reader.lines }),
         }
@@ -56,26 +64,42 @@ impl Config {
 
     /// The configuration of a model, if the format can express it.
     pub fn new(model: Model, special_tokens: Map<String, Value>) -> Result<Self, CheckpointError> {
-        let architecture = if model.family == Family::Gpt2 {
-            Architecture::Gpt2
-        } else if model.family == Family::Llama {
-            Architecture::Llama
-        } else {
-            return Err(CheckpointError::NoCounterpart { family: model.family.name() });
+        let architecture = match (model.family, model.variant.model_type()) {
+            (Family::Gpt2, _) => &GPT2,
+            (Family::Llama, Some(model_type)) => Architecture::of(model_type),
+            (Family::Llama, None) => {
+                let line = "model.qkv_bias, model.qk_norm and model.sliding_window together \
+                            cannot be a Hugging Face folder; no model_type has more than one";
+                return Err(CheckpointError::Options { lines: vec![line.to_owned()] });
+            }
+            (family, _) => return Err(CheckpointError::NoCounterpart { family: family.name() }),
         };
-        Ok(Self { architecture, model, special_tokens })
+        Ok(Self::of(architecture, model, special_tokens))
+    }
+
+    /// The configuration of a model whose context is the declared number of positions.
+    fn of(
+        architecture: &'static Architecture,
+        mut model: Model,
+        special_tokens: Map<String, Value>,
+    ) -> Self {
+        let max_positions = model.context;
+        let window = model.variant.sliding_window.unwrap_or(max_positions);
+        model.context = window.min(max_positions);
+        Self { architecture, model, max_positions, special_tokens }
     }
 
     /// Architecture of the model.
-    pub(super) const fn architecture(&self) -> Architecture {
+    pub(super) const fn architecture(&self) -> &'static Architecture {
         self.architecture
     }
 
     /// The text of the file, for weights stored in this format.
     pub fn to_json(&self, format: ElementType) -> String {
-        let mut options = match self.architecture {
-            Architecture::Gpt2 => gpt2_options(&self.model),
-            Architecture::Llama => llama_options(&self.model),
+        let mut options = if *self.architecture == GPT2 {
+            gpt2_options(&self.model)
+        } else {
+            llama_options(self.architecture, &self.model, self.max_positions)
         };
         for key in options::SPECIAL_TOKENS {
             // Without a value `transformers` would assume the default vocabulary.
@@ -126,22 +150,27 @@ fn gpt2(reader: &mut Reader<'_>) -> Option<Model> {
     })
 }
 
-fn llama(reader: &mut Reader<'_>) -> Option<Model> {
+fn llama(architecture: &Architecture, reader: &mut Reader<'_>) -> Option<Model> {
     let (width, heads) = (reader.size("hidden_size"), reader.size("num_attention_heads"));
-    let kv_heads = reader.optional_size("num_key_value_heads").or(heads);
-    if let (Some(width), Some(heads), Some(head_dim)) =
-        (width, heads, reader.optional_size("head_dim"))
-        && head_dim.checked_mul(heads) != Some(width)
-    {
-        let usual = width / heads.max(1);
-        let rule = format!("is not hidden_size / num_attention_heads = {usual}; only that works");
-        reader.refuse("head_dim", &rule);
-    }
-    let rope_theta = rope_theta(reader);
+    let kv_heads = match reader.options.get("num_key_value_heads") {
+        None => architecture.kv_heads.or(heads),
+        Some(_) => reader.optional_size("num_key_value_heads").or(heads),
+    };
+    let head_dim = reader.optional_size("head_dim").or(architecture.head_dim);
+    // The usual size follows from the width, as in a recipe.
+    let is_usual = |head_dim: &usize| head_dim.checked_mul(heads.unwrap_or(0)) == width;
+    let head_size = head_dim.filter(|head_dim| !is_usual(head_dim));
     let (layers, vocab) = (reader.size("num_hidden_layers"), reader.size("vocab_size"));
     let (ffn, context) = (reader.size("intermediate_size"), reader.size("max_position_embeddings"));
+    let sliding_window = match reader.options.get(SLIDING_WINDOW) {
+        _ if *architecture != MISTRAL => None,
+        None => Some(DEFAULT_SLIDING_WINDOW),
+        Some(_) => reader.optional_size(SLIDING_WINDOW),
+    };
+    let rope = rope::read(reader, context);
     let norm_eps = reader.number("rms_norm_eps", 1e-6);
     let tied = reader.flag("tie_word_embeddings", false);
+    let (rope_theta, rope) = rope?;
     Some(Model {
         family: Family::Llama,
         layers: layers?,
@@ -153,33 +182,17 @@ fn llama(reader: &mut Reader<'_>) -> Option<Model> {
         context: context?,
         tied: tied?,
         norm_eps: norm_eps? as f32,
-        rope_theta: rope_theta?,
+        rope_theta,
+        variant: LlamaVariant {
+            head_size,
+            qkv_bias: *architecture == QWEN2,
+            qk_norm: *architecture == QWEN3,
+            sliding_window,
+            model_type: (*architecture == MISTRAL).then_some(ModelType::Mistral),
+            rope,
+        },
         ..Recipe::default().model
     })
-}
-
-const DEFAULT_ROPE_THETA: f64 = 10_000.0;
-
-/// Base of the rotary angles: a top-level option, or one of an option group.
-fn rope_theta(reader: &mut Reader<'_>) -> Option<f64> {
-    let mut theta = reader.number("rope_theta", DEFAULT_ROPE_THETA)?;
-    for group in ["rope_scaling", "rope_parameters"] {
-        let Some(value) = reader.value(group) else { continue };
-        let plain = value.as_object().is_some_and(|members| {
-            members.iter().all(|(key, value)| match key.as_str() {
-                "rope_type" | "type" => value.as_str() == Some("default"),
-                "rope_theta" => value.is_number(),
-                "partial_rotary_factor" => value.as_f64() == Some(1.0),
-                _ => false,
-            })
-        });
-        if !plain {
-            reader.refuse(group, "is not supported; only angles that are not scaled are");
-            return None;
-        }
-        theta = value.get("rope_theta").and_then(Value::as_f64).unwrap_or(theta);
-    }
-    Some(theta)
 }
 
 fn gpt2_options(model: &Model) -> Map<String, Value> {
@@ -207,12 +220,16 @@ fn gpt2_options(model: &Model) -> Map<String, Value> {
     }))
 }
 
-fn llama_options(model: &Model) -> Map<String, Value> {
-    object(json!({
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+fn llama_options(
+    architecture: &Architecture,
+    model: &Model,
+    max_positions: usize,
+) -> Map<String, Value> {
+    let mut options = object(json!({
+        "architectures": [architecture.classes[0]],
+        "model_type": architecture.model_type,
         "vocab_size": model.vocab,
-        "max_position_embeddings": model.context,
+        "max_position_embeddings": max_positions,
         "hidden_size": model.width,
         "num_hidden_layers": model.layers,
         "num_attention_heads": model.heads,
@@ -223,11 +240,19 @@ fn llama_options(model: &Model) -> Map<String, Value> {
         "rms_norm_eps": shortest(model.norm_eps),
         "rope_theta": model.rope_theta,
         "initializer_range": 0.02,
-        "attention_bias": false,
-        "mlp_bias": false,
         "attention_dropout": 0.0,
         "tie_word_embeddings": model.tied,
-    }))
+    }));
+    if *architecture == MISTRAL {
+        options.insert(SLIDING_WINDOW.to_owned(), model.variant.sliding_window.into());
+    }
+    for key in architecture.switched_off {
+        options.insert((*key).to_owned(), false.into());
+    }
+    if let Some(group) = rope::group(&model.variant.rope) {
+        options.insert("rope_scaling".to_owned(), group);
+    }
+    options
 }
 
 /// Ids of the special tokens among the options.
@@ -246,99 +271,4 @@ fn object(value: Value) -> Map<String, Value> {
 /// The number with the shortest text of the `f32`: 1e-5, and not 9.999999747378752e-6.
 fn shortest(number: f32) -> f64 {
     number.to_string().parse().expect("a finite number")
-}
-
-/// Options of a file, and the errors found.
-struct Reader<'a> {
-    path: &'a Path,
-    options: &'a Map<String, Value>,
-    lines: Vec<String>,
-}
-
-impl<'a> Reader<'a> {
-    /// Value of an option; none for `null`.
-    fn value(&self, key: &str) -> Option<&'a Value> {
-        self.options.get(key).filter(|value| !value.is_null())
-    }
-
-    fn refuse(&mut self, key: &str, rule: &str) {
-        let value = self.value(key).map_or("null".to_owned(), ToString::to_string);
-        let (path, key, value) = (self.path.display(), quoted(key), quoted(&value));
-        self.lines.push(format!("{path}: {key} = {value} {rule}"));
-    }
-
-    /// Refuses options that change the computation, and unknown ones.
-    fn refuse_unsupported(&mut self, architecture: Architecture) {
-        for fixed in options::FIXED.iter().chain(options::fixed_of(architecture)) {
-            let Some(value) = self.value(fixed.key) else { continue };
-            if !fixed.values.contains(&value.to_string().as_str()) {
-                let advice = match fixed.values.first() {
-                    Some(value) => format!("only {value} is"),
-                    None => "only a model without it is".to_owned(),
-                };
-                self.refuse(fixed.key, &format!("is not supported; {advice}"));
-            }
-        }
-        self.refuse_other_heads(architecture);
-        let known = |key: &str| {
-            let fixed = options::FIXED.iter().chain(options::fixed_of(architecture));
-            options::read(architecture).contains(&key)
-                || options::WITHOUT_INFLUENCE.contains(&key)
-                || fixed.into_iter().any(|fixed| fixed.key == key)
-        };
-        for (key, _) in self.options.iter().filter(|(_, value)| !value.is_null()) {
-            if !known(key) {
-                let rule = "is not known here; remove it if it cannot change what is computed";
-                self.refuse(key, rule);
-            }
-        }
-    }
-
-    /// Refuses other heads: a classifier has the same family and most tensors.
-    fn refuse_other_heads(&mut self, architecture: Architecture) {
-        let known: &[&str] = match architecture {
-            Architecture::Gpt2 => &["GPT2LMHeadModel", "GPT2Model"],
-            Architecture::Llama => &["LlamaForCausalLM", "LlamaModel"],
-        };
-        let Some(value) = self.value("architectures") else { return };
-        let suits = |name: &Value| name.as_str().is_some_and(|name| known.contains(&name));
-        if !value.as_array().is_some_and(|names| names.iter().all(suits)) {
-            let rule = format!("is not supported; only {} is", known[0]);
-            self.refuse("architectures", &rule);
-        }
-    }
-
-    fn size(&mut self, key: &str) -> Option<usize> {
-        if self.value(key).is_none() {
-            let path = self.path.display();
-            self.lines.push(format!("{path}: it has no {key}"));
-        }
-        self.optional_size(key)
-    }
-
-    fn optional_size(&mut self, key: &str) -> Option<usize> {
-        let value = self.value(key)?;
-        // Larger sizes do not fit into memory; the model keys have stricter limits.
-        let size = value.as_u64().filter(|size| (1..1 << 31).contains(size));
-        if size.is_none() {
-            self.refuse(key, "is not a size; a whole number from 1 is");
-        }
-        size.map(|size| size as usize)
-    }
-
-    fn number(&mut self, key: &str, default: f64) -> Option<f64> {
-        let Some(value) = self.value(key) else { return Some(default) };
-        if !value.is_number() {
-            self.refuse(key, "is not a number");
-        }
-        value.as_f64()
-    }
-
-    fn flag(&mut self, key: &str, default: bool) -> Option<bool> {
-        let Some(value) = self.value(key) else { return Some(default) };
-        if !value.is_boolean() {
-            self.refuse(key, "is not true or false");
-        }
-        value.as_bool()
-    }
 }

@@ -10,11 +10,18 @@
 //! [`Folder::open`] reads and validates `config.json` and the headers of the weights only. Weights
 //! are read on demand, a range at a time. [`save`] writes such a folder atomically.
 //!
-//! - `config`: configuration, read and written; `options`: known options
+//! - `config`: configuration, read and written; `rope`: its rotary angles
+//! - `architecture`: supported architectures; `options`: options of all; `reader`: refusals
 //! - `names`: tensor names; `shards`: files of the tensors
 //! - `export`: writing; `tokenizer`: vocabulary size of a tokenizer
 
 mod options;
+
+mod architecture;
+
+mod reader;
+
+mod rope;
 
 mod config;
 
@@ -58,13 +65,6 @@ pub const COMPANION_FILES: &[&str] = &[
 
 /// File with the generation settings.
 const GENERATION: &str = "generation_config.json";
-
-/// Supported architectures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Architecture {
-    Gpt2,
-    Llama,
-}
 
 /// Names of the token embedding, to which the output projection may be tied.
 const TABLES: [&str; 2] = ["transformer.wte.weight", "model.embed_tokens.weight"];

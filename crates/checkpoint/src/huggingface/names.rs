@@ -4,7 +4,7 @@
 //! `GPT2Model` or `LlamaModel` has the same names without their prefix. Buffers that older writers
 //! stored are skipped by an explicit list.
 
-use super::Architecture;
+use super::architecture::Architecture;
 
 /// Name of the output projection, which has no prefix.
 const HEAD: &str = "lm_head.weight";
@@ -20,14 +20,11 @@ const COMPUTED: &[&str] = &[
 ];
 
 /// Engine name of a stored tensor; none for a buffer.
-pub(super) fn name_of(architecture: Architecture, stored: &str) -> Option<String> {
+pub(super) fn name_of(architecture: &Architecture, stored: &str) -> Option<String> {
     if stored == HEAD {
         return Some(HEAD.to_owned());
     }
-    let prefix = match architecture {
-        Architecture::Gpt2 => "transformer.",
-        Architecture::Llama => "model.",
-    };
+    let prefix = architecture.prefix;
     let rest = stored.strip_prefix(prefix).unwrap_or(stored);
     let name = format!("{prefix}{rest}");
     (!COMPUTED.contains(&pattern(&name).as_str())).then_some(name)
@@ -43,15 +40,16 @@ fn pattern(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::huggingface::architecture::{GPT2, LLAMA};
 
     #[test]
     fn names_come_with_and_without_their_prefix() {
         for (architecture, stored, name) in [
-            (Architecture::Gpt2, "h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),
-            (Architecture::Gpt2, "transformer.h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),
-            (Architecture::Gpt2, "lm_head.weight", "lm_head.weight"),
-            (Architecture::Llama, "norm.weight", "model.norm.weight"),
-            (Architecture::Llama, "model.norm.weight", "model.norm.weight"),
+            (&GPT2, "h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),
+            (&GPT2, "transformer.h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),
+            (&GPT2, "lm_head.weight", "lm_head.weight"),
+            (&LLAMA, "norm.weight", "model.norm.weight"),
+            (&LLAMA, "model.norm.weight", "model.norm.weight"),
         ] {
             assert_eq!(name_of(architecture, stored).as_deref(), Some(name));
         }
@@ -60,17 +58,17 @@ mod tests {
     #[test]
     fn masks_and_angles_are_no_weights_and_biases_are() {
         for (architecture, stored) in [
-            (Architecture::Gpt2, "h.11.attn.bias"),
-            (Architecture::Gpt2, "transformer.h.0.attn.masked_bias"),
-            (Architecture::Llama, "model.layers.3.self_attn.rotary_emb.inv_freq"),
-            (Architecture::Llama, "rotary_emb.inv_freq"),
+            (&GPT2, "h.11.attn.bias"),
+            (&GPT2, "transformer.h.0.attn.masked_bias"),
+            (&LLAMA, "model.layers.3.self_attn.rotary_emb.inv_freq"),
+            (&LLAMA, "rotary_emb.inv_freq"),
         ] {
             assert_eq!(name_of(architecture, stored), None, "{stored}");
         }
         for (architecture, stored) in [
-            (Architecture::Gpt2, "h.0.attn.c_attn.bias"),
-            (Architecture::Gpt2, "h.x.attn.bias"),
-            (Architecture::Llama, "model.layers.0.attn.bias"),
+            (&GPT2, "h.0.attn.c_attn.bias"),
+            (&GPT2, "h.x.attn.bias"),
+            (&LLAMA, "model.layers.0.attn.bias"),
         ] {
             assert!(name_of(architecture, stored).is_some(), "{stored}");
         }

@@ -9,7 +9,7 @@ use std::path::Path;
 use lockstep_platform::World;
 use serde::Deserialize;
 
-use super::Architecture;
+use super::architecture::Architecture;
 use super::names::name_of;
 use crate::CheckpointError;
 use crate::error::quoted;
@@ -36,7 +36,7 @@ struct Index {
 pub(super) fn open(
     world: &World,
     folder: &Path,
-    architecture: Architecture,
+    architecture: &Architecture,
 ) -> Result<Tensors, CheckpointError> {
     let exists = |name: &str| world.files().metadata(&folder.join(name)).is_some();
     let mut tensors = Tensors::empty(folder);

@@ -1,6 +1,8 @@
 //! Hugging Face folders, valid and invalid.
 
-use lockstep_config::{Blame, Family, Model, Recipe};
+use lockstep_config::{
+    Blame, Family, LlamaVariant, Model, ModelType, Recipe, RopeScaling, RopeScalingKind,
+};
 use lockstep_platform::ScratchDir;
 use serde_json::json;
 
@@ -120,10 +122,86 @@ fn omitted_options_have_the_defaults_of_transformers() {
     assert_eq!(model.rope_theta.to_bits(), 10_000_f64.to_bits());
 }
 
+/// The configuration of another architecture with the sizes of [`llama`].
+fn as_type(model_type: &str) -> Value {
+    with(with(llama(), "model_type", json!(model_type)), "num_key_value_heads", Value::Null)
+}
+
+#[test]
+fn descendants_of_llama_have_their_parts_and_defaults() {
+    let variant = |config: &Value| parse(config).unwrap().model.variant;
+    let qwen2 = parse(&as_type("qwen2")).unwrap().model;
+    assert_eq!(qwen2.variant, LlamaVariant { qkv_bias: true, ..LlamaVariant::PLAIN });
+    let norms = LlamaVariant { qk_norm: true, ..LlamaVariant::PLAIN };
+    let qwen3 = as_type("qwen3");
+    assert_eq!(variant(&qwen3), LlamaVariant { head_size: Some(128), ..norms });
+    assert_eq!(variant(&with(qwen3, "head_dim", json!(2))), norms);
+    let mistral = LlamaVariant {
+        model_type: Some(ModelType::Mistral),
+        sliding_window: Some(4096),
+        ..LlamaVariant::PLAIN
+    };
+    assert_eq!(variant(&as_type("mistral")), mistral);
+    let without = with(as_type("mistral"), "sliding_window", Value::Null);
+    assert_eq!(variant(&without), LlamaVariant { sliding_window: None, ..mistral });
+    // Null is as many as query heads; an absent option has a number of its own.
+    for (model_type, kv_heads) in [("llama", 1), ("mistral", 8), ("qwen2", 32), ("qwen3", 32)] {
+        assert_eq!(parse(&as_type(model_type)).unwrap().model.kv_heads, 1, "{model_type}");
+        let absent = with(llama(), "model_type", json!(model_type));
+        assert_eq!(parse(&absent).unwrap().model.kv_heads, kv_heads, "{model_type}");
+    }
+}
+
+#[test]
+fn descendants_of_llama_are_written_under_their_names() {
+    for model_type in ["llama", "mistral", "qwen2", "qwen3"] {
+        let source = parse(&as_type(model_type)).unwrap();
+        let rewritten = Config::new(source.model.clone(), source.special_tokens.clone()).unwrap();
+        assert_eq!(rewritten, source);
+        let text = rewritten.to_json(ElementType::F32);
+        let written: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(written["model_type"], json!(model_type));
+        assert_eq!(parse(&written).unwrap().model, source.model);
+    }
+    let mut model = parse(&as_type("qwen2")).unwrap().model;
+    model.variant.qk_norm = true;
+    let line = Config::new(model, Map::new()).unwrap_err().to_string();
+    assert!(line.starts_with("model.qkv_bias, model.qk_norm and"), "{line}");
+}
+
+#[test]
+fn a_sliding_window_limits_the_context_and_keeps_the_positions() {
+    let config = parse(&with(as_type("mistral"), "sliding_window", json!(6))).unwrap();
+    assert_eq!((config.model.context, config.max_positions), (6, 8));
+    let written: Value = serde_json::from_str(&config.to_json(ElementType::F32)).unwrap();
+    assert_eq!(written["sliding_window"], json!(6));
+    assert_eq!(written["max_position_embeddings"], json!(8));
+    let reread = parse(&written).unwrap();
+    assert_eq!((reread.model, reread.max_positions), (config.model, 8));
+    for model_type in ["qwen2", "qwen3"] {
+        // A window that is switched off has no influence.
+        let off = with(as_type(model_type), "sliding_window", json!(2));
+        let off = with(off, "use_sliding_window", json!(false));
+        let off = with(off, "max_window_layers", json!(1));
+        let off = with(off, "layer_types", json!(["full_attention"]));
+        assert_eq!(parse(&off).unwrap().model, parse(&as_type(model_type)).unwrap().model);
+        for (key, value, advice) in [
+            ("use_sliding_window", json!(true), "only false is"),
+            ("layer_types", json!(["sliding_attention"]), "only \"full_attention\" is"),
+        ] {
+            let line = refusal(&with(as_type(model_type), key, value.clone()));
+            assert_eq!(line, format!("config.json: {key} = {value} is not supported; {advice}"));
+        }
+    }
+    let biased = refusal(&with(as_type("qwen3"), "attention_bias", json!(true)));
+    assert_eq!(biased, "config.json: attention_bias = true is not supported; only false is");
+}
+
 #[test]
 fn a_configuration_survives_being_written_in_every_format() {
     let special = json!({"bos_token_id": 1, "eos_token_id": [2, 3]});
-    for source in [gpt2(), with(gpt2(), "n_inner", json!(40)), llama()] {
+    let wide = with(llama(), "head_dim", json!(6));
+    for source in [gpt2(), with(gpt2(), "n_inner", json!(40)), llama(), wide] {
         for (key, value) in [("tie_word_embeddings", json!(true)), ("eos_token_id", json!([2]))] {
             let mut config = parse(&with(source.clone(), key, value)).unwrap();
             config.special_tokens.extend(special.as_object().unwrap().clone());
@@ -146,16 +224,108 @@ fn the_base_of_the_angles_is_found_where_either_version_writes_it() {
     let new = with(llama(), "rope_parameters", new);
     assert_eq!(theta(&old).to_bits(), 500_000_f64.to_bits());
     assert_eq!(theta(&new).to_bits(), 500_000_f64.to_bits());
-    let scaled = json!({"rope_type": "linear", "factor": 2.0});
-    for key in ["rope_scaling", "rope_parameters"] {
-        assert_eq!(
-            refusal(&with(llama(), key, scaled.clone())),
-            format!(
-                "config.json: {key} = {scaled} is not supported; only angles that are not scaled \
-                 are"
-            )
-        );
+    // The group of the older version counts where a file has both, and its base before the other.
+    let both = with(new, "rope_scaling", json!({"type": "linear", "factor": 2}));
+    let both = with(both, "rope_theta", json!(7.0));
+    assert_eq!(theta(&both).to_bits(), 7_f64.to_bits());
+}
+
+#[test]
+fn scaled_angles_are_read_with_the_defaults_of_transformers_and_written_back() {
+    let rope = |group: &Value, key: &str| {
+        let config = parse(&with(llama(), key, group.clone())).unwrap();
+        let reread = parse(&serde_json::from_str(&config.to_json(ElementType::F32)).unwrap());
+        assert_eq!(reread.unwrap().model, config.model, "{group}");
+        config.model.variant.rope
+    };
+    let linear = RopeScaling { kind: RopeScalingKind::Linear, factor: 2.0, ..RopeScaling::NONE };
+    let dynamic = RopeScaling { kind: RopeScalingKind::Dynamic, ..linear };
+    let llama3 = RopeScaling {
+        kind: RopeScalingKind::Llama3,
+        factor: 32.0,
+        original_context: Some(8192),
+        low_frequency: 1.0,
+        high_frequency: 4.5,
+        ..RopeScaling::NONE
+    };
+    let yarn = RopeScaling {
+        kind: RopeScalingKind::Yarn,
+        factor: 4.0,
+        original_context: Some(8),
+        ..RopeScaling::NONE
+    };
+    let chosen = RopeScaling {
+        original_context: Some(4),
+        attention_factor: Some(1.5),
+        beta_fast: 16.0,
+        beta_slow: 2.0,
+        truncate: false,
+        ..yarn
+    };
+    let magnitudes = |[one, all]: [f64; 2]| (one * 4_f64.ln() + 1.0) / (all * 4_f64.ln() + 1.0);
+    let ratio = RopeScaling { attention_factor: Some(magnitudes([0.1, 0.05])), ..yarn };
+    for (group, expected) in [
+        (json!({"type": "linear", "factor": 2}), linear),
+        (json!({"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}), dynamic),
+        (
+            json!({"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.5, "original_max_position_embeddings": 8192}),
+            llama3,
+        ),
+        // Without an original length it is that of the model; zero and null are absent.
+        (json!({"type": "yarn", "factor": 4.0, "beta_fast": 0, "mscale": null}), yarn),
+        (
+            json!({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 4,
+                "attention_factor": 1.5, "beta_fast": 16, "beta_slow": 2, "truncate": false,
+                "mscale": 0.5, "mscale_all_dim": 1.0}),
+            chosen,
+        ),
+        (json!({"type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5}), ratio),
+        (json!({"type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.0}), yarn),
+        (json!({"rope_type": "default"}), RopeScaling::NONE),
+        (json!({}), RopeScaling::NONE),
+    ] {
+        for key in ["rope_scaling", "rope_parameters"] {
+            assert_eq!(rope(&group, key), expected, "{group}");
+        }
     }
+}
+
+#[test]
+fn angles_that_the_engine_lacks_are_refused_with_the_reason() {
+    for (group, reason) in [
+        (json!({"rope_type": "longrope"}), "of the rope_types default, linear, dynamic, llama3"),
+        (json!({"rope_type": 3}), "of the rope_types default, linear, dynamic, llama3"),
+        (json!({"rope_type": "linear"}), "it has no factor"),
+        (json!({"rope_type": "linear", "factor": "2"}), "factor is not a number"),
+        (json!({"rope_type": "linear", "factor": 2, "mrope": 1}), "mrope is not an option of"),
+        (json!({"rope_type": "llama3", "factor": 2}), "it has no low_freq_factor"),
+        (json!({"rope_type": "yarn", "factor": 2, "truncate": 1}), "truncate is not true or false"),
+        (
+            json!({"type": "yarn", "factor": 2, "original_max_position_embeddings": 4.5}),
+            "original_max_position_embeddings is not a whole number",
+        ),
+        (json!({"partial_rotary_factor": 0.5}), "only a partial_rotary_factor of 1.0 is"),
+        (json!({"rope_theta": "big"}), "rope_theta is not a number"),
+    ] {
+        let line = refusal(&with(llama(), "rope_scaling", group.clone()));
+        let start = format!("config.json: rope_scaling = {group} is not supported: {reason}");
+        assert!(line.starts_with(&start), "{line}");
+        assert!(!line.contains('\n'), "{line}");
+    }
+    let line = refusal(&with(llama(), "rope_parameters", json!(3)));
+    assert_eq!(line, "config.json: rope_parameters = 3 is not a group of options");
+}
+
+#[test]
+fn a_head_size_of_its_own_is_a_key_and_the_usual_one_is_not() {
+    let head_size = |value: Value| {
+        let model = parse(&with(llama(), "head_dim", value)).unwrap().model;
+        (model.variant.head_size, model.head_dim())
+    };
+    assert_eq!(head_size(json!(4)), (Some(4), 4));
+    assert_eq!(head_size(json!(2)), (None, 2));
+    assert_eq!(head_size(Value::Null), (None, 2));
 }
 
 #[test]
@@ -187,7 +357,7 @@ fn options_that_change_the_result_are_refused_by_name_and_value() {
         assert_eq!(refusal(&with(config, key, value)), expected);
     }
     for (config, key, value, rule) in [
-        (llama(), "head_dim", json!(4), "is not hidden_size / num_attention_heads = 2"),
+        (llama(), "head_dim", json!(0), "is not a size"),
         (gpt2(), "attn_pdrop", json!(0.0), "is not resid_pdrop"),
         (gpt2(), "n_ctx", json!(4), "is not n_positions"),
         (gpt2(), "n_layer", json!(-1), "is not a size"),
@@ -218,9 +388,16 @@ fn all_errors_of_a_configuration_are_reported_at_once() {
 #[test]
 fn other_architectures_are_refused_by_name() {
     let line = refusal(&with(llama(), "model_type", json!("mamba")));
-    assert_eq!(line, "config.json: model_type = \"mamba\" is not supported; gpt2, llama are");
+    assert_eq!(
+        line,
+        "config.json: model_type = \"mamba\" is not supported; \
+         gpt2, llama, mistral, qwen2, qwen3 are"
+    );
     let none = refusal(&json!({"hidden_size": 2}));
-    assert_eq!(none, "config.json: it has no model_type; gpt2 and llama are known");
+    assert_eq!(
+        none,
+        "config.json: it has no model_type; gpt2, llama, mistral, qwen2, qwen3 are known"
+    );
     for text in ["", "[]", "{\"model_type\": ", "\u{feff}{}"] {
         let error = Config::parse(Path::new(CONFIG), text.as_bytes()).unwrap_err();
         let start = "config.json: not the configuration of a model: ";

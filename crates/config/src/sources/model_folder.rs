@@ -42,9 +42,12 @@ impl MergedSources {
         }
         let declared = folder.max_positions.and_then(|max| i64::try_from(max).ok());
         let max_positions = declared.max(donor.integer("model.context"));
+        // A sliding window limits the context by its own rule, which says why.
+        let has_window = donor.settings.contains_key("model.sliding_window");
+        let longest = max_positions.filter(|_| has_window);
         for (key, setting) in donor.settings {
             match self.settings.get(key).cloned() {
-                Some(own) if !allows(key, &setting.value, &own.value) => {
+                Some(own) if !allows(key, &setting.value, &own.value, longest) => {
                     let rule = format!("contradicts {}, which has {}", folder.name, setting.value);
                     self.contradict(key, &own.value, rule, own.origin);
                 }
@@ -111,11 +114,12 @@ impl MergedSources {
     }
 }
 
-/// Whether an explicit value is compatible with that of the folder.
-fn allows(key: &str, folder: &Value, own: &Value) -> bool {
+/// Whether an explicit value is compatible with that of the folder, whose context may be up to
+/// `longest`.
+fn allows(key: &str, folder: &Value, own: &Value, longest: Option<i64>) -> bool {
     match key {
         "model.dropout" => true,
-        "model.context" => own.as_integer() <= folder.as_integer(),
+        "model.context" => own.as_integer() <= longest.unwrap_or(folder.as_integer()),
         _ => own == folder,
     }
 }

@@ -1,6 +1,7 @@
 //! The model architecture; a small problem has few of its keys.
 
-use super::{Activation, Family, Problem, Recipe, Tokenizer};
+use super::llama_variant;
+use super::{Activation, Family, LlamaVariant, Problem, Recipe, Tokenizer};
 use crate::error::{ConfigError, alternatives};
 use crate::presets;
 use crate::rule::{Rule, RuleContext, Rules, working};
@@ -43,7 +44,8 @@ topic! {
         /// Hidden size of the transformer, or width of a hidden layer of an mlp.
         width: usize = 64, integer(1, MAX_WIDTH), when("model.family", LAYERED);
 
-        /// Number of query heads; divides model.width into heads of at most 256, even for llama.
+        /// Number of query heads; divides model.width into heads of at most 256, even for llama,
+        /// unless model.head_dim sets their size.
         heads: usize = 4, integer(1, MAX_HEADS), when("model.family", Family::OF_TEXT);
 
         /// Number of key and value heads; divides model.heads, and fewer is grouped-query attention
@@ -84,6 +86,9 @@ topic! {
         rope_theta: f64 = 10000.0, float(Closed(1.0), Closed(1e12)),
             when("model.family", &["llama"]);
 
+        /// Differences from the plain Llama.
+        part variant: LlamaVariant;
+
         /// Activation function between the linear layers.
         key activation at model.problem.activation: Activation = "relu",
             when("model.family", &["mlp"]);
@@ -103,16 +108,20 @@ fn default_ffn(recipe: &Recipe) -> usize {
 }
 
 impl Model {
-    /// Head size; exact, because `heads` divides `width`.
+    /// Head size; `heads` divides `width` where it is not set.
     pub const fn head_dim(&self) -> usize {
-        self.width / self.heads
+        match self.variant.head_size {
+            Some(head_dim) => head_dim,
+            None => self.width / self.heads,
+        }
     }
 }
 
 /// Largest head size that the attention kernel supports.
-const MAX_HEAD_DIM: usize = 256;
+const MAX_HEAD_DIM: usize = llama_variant::MAX_HEAD_DIM as usize;
 
-const HEADS: Rule = Rule::new(&["model.heads", "model.width", "model.family"], heads_fit_width);
+const HEADS: Rule =
+    Rule::new(&["model.heads", "model.width", "model.family", "model.head_dim"], heads_fit_width);
 
 pub(crate) const RULES: Rules = Rules::new(&[
     HEADS,
@@ -135,7 +144,7 @@ pub(crate) const RULES: Rules = Rules::new(&[
 fn heads_fit_width(c: &RuleContext<'_>) -> Option<ConfigError> {
     let model = &c.model;
     let Model { width, heads, .. } = *model;
-    if head_dim_fits(model, width, heads) {
+    if model.variant.head_size.is_some() || head_dim_fits(model, width, heads) {
         return None;
     }
     let divides = width.is_multiple_of(heads);
@@ -213,8 +222,11 @@ impl Model {
         let head = if self.tied { 0 } else { v * c };
         match self.family {
             Family::Llama => {
-                let kv = self.kv_heads * self.head_dim();
-                Some(layers * (2 * c * c + 2 * c * kv + 3 * c * f + 2 * c) + v * c + c + head)
+                let (q, kv) = (self.heads * self.head_dim(), self.kv_heads * self.head_dim());
+                let biases = if self.variant.qkv_bias { q + 2 * kv } else { 0 };
+                let norms = 2 * c + if self.variant.qk_norm { 2 * self.head_dim() } else { 0 };
+                let layer = 2 * c * q + 2 * c * kv + 3 * c * f + norms + biases;
+                Some(layers * layer + v * c + c + head)
             }
             Family::Gpt2 => {
                 let layer = 4 * c * c + 4 * c + 2 * c * f + f + c + 4 * c;

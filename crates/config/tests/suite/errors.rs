@@ -285,6 +285,51 @@ fn heads_divide_the_width_into_heads_of_a_usable_size() {
 }
 
 #[test]
+fn descendants_of_llama_are_checked_by_their_own_rules() {
+    for (arguments, message) in [
+        (
+            &["model.head_dim=33"][..],
+            "model.head_dim = 33 is odd, and rotary positions turn pairs of elements; try 32",
+        ),
+        (
+            &["model.rope_scaling=yarn"],
+            "model.rope_scaling = \"yarn\" needs the sequence length before the scaling; \
+             try model.rope_original_context = 256",
+        ),
+        (
+            &[
+                "model.rope_scaling=llama3",
+                "model.rope_original_context=64",
+                "model.rope_high_freq_factor=1",
+            ],
+            "model.rope_high_freq_factor = 1.0 is not above model.rope_low_freq_factor = 1.0; \
+             try 4",
+        ),
+        (
+            &["model.rope_factor=2"],
+            "model.rope_factor = 2.0 is not a setting of model.rope_scaling = \"none\"; remove \
+             it or set model.rope_scaling = \"linear\", \"dynamic\", \"llama3\" or \"yarn\"",
+        ),
+        (
+            &["model.sliding_window=255"],
+            "model.context = 256 exceeds model.sliding_window = 255, \
+             and attention has no window; try 255",
+        ),
+        (
+            &["model.model_type=qwen3", "model.qkv_bias=true"],
+            "model.model_type = \"qwen3\" does not fit model.qkv_bias, model.qk_norm \
+             and model.sliding_window; try qwen2",
+        ),
+    ] {
+        assert_eq!(sets(arguments), message);
+    }
+    // A size of its own needs no division.
+    let own = ["model.heads=5", "model.head_dim=64", "model.model_type=mistral"];
+    let recipe = resolve(&Sources { sets: owned(&own), ..bible_small() }).expect("it is valid");
+    assert_eq!((recipe.model.head_dim(), recipe.model.width), (64, 192));
+}
+
+#[test]
 fn key_heads_divide_the_heads() {
     assert_eq!(
         sets(&["model.kv_heads=4"]),

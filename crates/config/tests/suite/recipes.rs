@@ -52,6 +52,9 @@ fn every_default_that_is_not_derived_is_in_the_recipe() {
         let is_other = other.iter().any(|name| doc.name == format!("optim.{name}"))
             || doc.name.starts_with("problem.")
             || doc.name == "model.activation"
+            // The plain Llama was the only one of the first recipes.
+            || ["model.qkv_bias", "model.qk_norm"].contains(&doc.name)
+            || (doc.name.starts_with("model.rope_") && doc.name != "model.rope_theta")
             // Loss scale and wire format count only where they have an effect.
             || (doc.name.starts_with("precision.") && doc.name != "precision.compute")
             // All-reduce without compression was the only mode of the first recipes.
@@ -279,6 +282,30 @@ fn the_identity_and_its_hash_are_stable() {
     let recipe = from(None, IDENTITY, &[]);
     assert_eq!(recipe.identity_text(), IDENTITY);
     assert_eq!(recipe.hash(), "9aab9b3fac84aed631aae2965aec4f4a22be1975a119ce2d1f011e16202b3bd9");
+}
+
+#[test]
+fn parts_of_the_descendants_of_llama_are_in_the_identity_only_when_used() {
+    let plain = from(None, IDENTITY, &[]);
+    for (sets, lines) in [
+        (&["model.head_dim=64"][..], "model.head_dim = 64\n"),
+        (&["model.qkv_bias=true"], "model.qkv_bias = true\n"),
+        (&["model.qk_norm=true"], "model.qk_norm = true\n"),
+        (
+            &["model.rope_scaling=linear", "model.rope_factor=2"],
+            "model.rope_factor = 2.0\nmodel.rope_scaling = \"linear\"\n",
+        ),
+        // None of these changes a bit.
+        (&["model.rope_scaling=dynamic", "model.rope_factor=2"], ""),
+        (&["model.sliding_window=256", "model.model_type=mistral"], ""),
+    ] {
+        let recipe = from(None, IDENTITY, sets);
+        assert_eq!(recipe.hash() == plain.hash(), lines.is_empty(), "{sets:?}");
+        let (text, old) = (recipe.identity_text(), plain.identity_text());
+        let added = text.lines().filter(|line| !old.contains(line));
+        assert_eq!(added.map(|line| format!("{line}\n")).collect::<String>(), lines, "{sets:?}");
+        assert_eq!(from(None, &recipe.to_toml(), &[]), recipe, "{sets:?}");
+    }
 }
 
 #[test]

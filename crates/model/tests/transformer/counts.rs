@@ -1,16 +1,19 @@
 //! Parameter counts, names and FLOPs against closed forms.
 
-use super::tiny::{GPT2, LLAMA};
-use lockstep_config::Model;
+use super::tiny::{GPT2, LLAMA, VARIED};
+use lockstep_config::{LlamaVariant, Model};
 use lockstep_model::{Blueprint, describe};
 
 /// Parameters of both families from their published formulas.
 fn by_hand(model: &Model) -> usize {
     let Model { layers, width: c, ffn: f, vocab: v, context: s, .. } = *model;
-    let kv = model.kv_heads * model.head_dim();
+    let (q, kv) = (model.heads * model.head_dim(), model.kv_heads * model.head_dim());
     let head = if model.tied { 0 } else { v * c };
     if model.family == lockstep_config::Family::Llama {
-        layers * (2 * c * c + 2 * c * kv + 3 * c * f + 2 * c) + v * c + c + head
+        let biases = if model.variant.qkv_bias { q + 2 * kv } else { 0 };
+        let norms = if model.variant.qk_norm { 2 * model.head_dim() } else { 0 };
+        let layer = 2 * c * q + 2 * c * kv + 3 * c * f + 2 * c + biases + norms;
+        layers * layer + v * c + c + head
     } else {
         let attention = c * (c + 2 * kv) + (c + 2 * kv) + c * c + c;
         layers * (attention + 2 * c * f + f + c + 4 * c) + (v + s) * c + 2 * c + head
@@ -19,7 +22,7 @@ fn by_hand(model: &Model) -> usize {
 
 #[test]
 fn parameter_counts_follow_the_formulas_and_tied_tables_count_once() {
-    for family in [LLAMA, GPT2] {
+    for family in [LLAMA, GPT2, VARIED] {
         for tied in [false, true] {
             let model = Model { tied, ..family.clone() };
             assert_eq!(describe(&model).num_params(), by_hand(&model), "{model:?}");
@@ -55,8 +58,32 @@ fn gpt2_small_and_llama_7b_have_their_published_sizes() {
 }
 
 #[test]
+fn descendants_of_llama_have_their_published_sizes() {
+    let sized = |[layers, width, heads, kv_heads]: [usize; 4], ffn, vocab| Model {
+        layers,
+        width,
+        heads,
+        kv_heads,
+        ffn,
+        vocab,
+        ..LLAMA
+    };
+    let llama_3_2_1b = Model { tied: true, ..sized([16, 2048, 32, 8], 8192, 128_256) };
+    assert_eq!(describe(&llama_3_2_1b).num_params(), 1_235_814_400);
+    let mut qwen2_5_7b = sized([28, 3584, 28, 4], 18_944, 152_064);
+    qwen2_5_7b.variant = LlamaVariant { qkv_bias: true, ..LlamaVariant::PLAIN };
+    assert_eq!(describe(&qwen2_5_7b).num_params(), 7_615_616_512);
+    let mut qwen3_0_6b = Model { tied: true, ..sized([28, 1024, 16, 8], 3072, 151_936) };
+    qwen3_0_6b.variant =
+        LlamaVariant { head_size: Some(128), qk_norm: true, ..LlamaVariant::PLAIN };
+    assert_eq!(describe(&qwen3_0_6b).num_params(), 596_049_920);
+    let mistral_7b = sized([32, 4096, 32, 8], 14_336, 32_000);
+    assert_eq!(describe(&mistral_7b).num_params(), 7_241_732_096);
+}
+
+#[test]
 fn every_block_is_laid_out_without_gaps_and_names_are_unique() {
-    for model in [LLAMA, GPT2] {
+    for model in [LLAMA, GPT2, VARIED] {
         let blueprint = describe(&Model { tied: true, ..model });
         for block in &blueprint.blocks {
             let mut end = 0;
@@ -96,6 +123,18 @@ fn names_are_those_of_hugging_face() {
         ]
     );
     assert_eq!(names(&llama, 3), ["model.norm.weight", "lm_head.weight"]);
+    let qwen = describe(&VARIED);
+    assert_eq!(
+        names(&qwen, 1)[4..10],
+        [
+            "model.layers.0.self_attn.q_proj.bias",
+            "model.layers.0.self_attn.k_proj.bias",
+            "model.layers.0.self_attn.v_proj.bias",
+            "model.layers.0.self_attn.q_norm.weight",
+            "model.layers.0.self_attn.k_norm.weight",
+            "model.layers.0.self_attn.o_proj.weight",
+        ]
+    );
     let gpt2 = describe(&GPT2);
     assert_eq!(names(&gpt2, 0), ["transformer.wte.weight", "transformer.wpe.weight"]);
     assert_eq!(
@@ -123,14 +162,15 @@ fn names_are_those_of_hugging_face() {
 
 #[test]
 fn flops_are_six_per_weight_in_a_product_plus_attention() {
-    for model in [LLAMA, GPT2] {
+    for model in [LLAMA, GPT2, VARIED] {
         let blueprint = describe(&model);
         let products: usize = blueprint
             .params()
             .filter(|(block, param)| *block > 0 && param.shape.len() == 2)
             .map(|(_, param)| param.len())
             .sum();
-        let attention = 2 * model.layers * model.width * (model.context + 1);
+        let width = model.heads * model.head_dim();
+        let attention = 2 * model.layers * width * (model.context + 1);
         let flops = blueprint.flops_per_token();
         assert_eq!(flops.forward, (2 * products + attention) as u64);
         assert_eq!(flops.backward, 2 * flops.forward);

@@ -1,6 +1,6 @@
 //! Decoding token by token gives the logits of a full forward pass.
 
-use super::tiny::{Batch, GPT2, LLAMA, LONG, Tiny, assert_same};
+use super::tiny::{Batch, GPT2, LLAMA, LONG, Tiny, VARIED, assert_same};
 use lockstep_config::Model;
 use lockstep_model::{Decoder, Mode, Recompute};
 use lockstep_tensor::device::{Buffer, Dtype, Memory, View};
@@ -8,7 +8,7 @@ use lockstep_tensor::{Cpu, Isa, cuda};
 
 #[test]
 fn decoding_gives_the_logits_of_a_full_forward() {
-    for model in [LLAMA, GPT2, LONG] {
+    for model in [LLAMA, GPT2, LONG, VARIED] {
         let batch = Batch::new(&model, 1);
         let tiny = Tiny::new(&model);
         for isa in Isa::available() {
@@ -38,7 +38,7 @@ fn a_gpu_decodes_to_about_the_logits_of_the_cpu() {
     let cpu = Cpu::single(Isa::detect());
     // Rows that every kernel takes, over several splits of the cached positions.
     let aligned = Model { width: 64, ffn: 96, vocab: 64, context: 200, ..LLAMA };
-    for model in [LLAMA, GPT2, LONG, aligned] {
+    for model in [LLAMA, GPT2, LONG, VARIED, aligned] {
         let (tiny, batch) = (Tiny::new(&model), Batch::new(&model, 1));
         let upload = |params: &Vec<f32>| -> Buffer {
             let mut buffer = gpu.allocate(Dtype::F32, params.len()).unwrap();

@@ -1,6 +1,6 @@
 //! Tensor parallelism: equal bits for every degree, and the results of the unsharded model.
 
-use super::tiny::{Batch, LLAMA, Outcome, TRAIN, Tiny, assert_same};
+use super::tiny::{Batch, LLAMA, Outcome, TRAIN, Tiny, VARIANT, assert_same};
 use lockstep_config::{Family, Model};
 use lockstep_model::{
     CollectiveCall, CollectiveKind, Decoder, Microbatch, Mode, Param, Pass, Recompute, SingleRank,
@@ -17,10 +17,14 @@ const NUM_SHARDS: usize = 4;
 const DIVISIBLE: Model =
     Model { width: 48, heads: 8, kv_heads: 4, ffn: 44, vocab: 28, context: 12, ..LLAMA };
 
-/// Both families, tied and untied, with and without dropout; and sums over more than 512.
+/// Both families, tied and untied, with and without dropout; sums over more than 512; and the
+/// descendants of Llama.
 fn variants() -> Vec<Model> {
     let gpt2 = Model { family: Family::Gpt2, kv_heads: 8, ..DIVISIBLE };
-    let mut variants = vec![Model { layers: 1, ffn: NUM_SHARDS * 521, dropout: 0.25, ..DIVISIBLE }];
+    let mut variants = vec![
+        Model { layers: 1, ffn: NUM_SHARDS * 521, dropout: 0.25, ..DIVISIBLE },
+        Model { variant: VARIANT, ..DIVISIBLE },
+    ];
     for family in [DIVISIBLE, gpt2] {
         for (tied, dropout) in [(false, 0.0), (true, 0.25)] {
             variants.push(Model { tied, dropout, ..family.clone() });

@@ -1,6 +1,8 @@
 //! A tiny model and a minimal runtime for it.
 
-use lockstep_config::{Dtype, Family, LossScale, Model, Problem};
+use lockstep_config::{
+    Dtype, Family, LlamaVariant, LossScale, Model, Problem, RopeScaling, RopeScalingKind,
+};
 use lockstep_model::{
     Block, Blueprint, Context, Grads, IGNORE, Init, Microbatch, MicrobatchShape, Mode, Param,
     Recompute, Saved, Scratch, SingleRank, TensorCollectives, TensorShards, describe_shards,
@@ -25,19 +27,37 @@ pub(crate) const LLAMA: Model = Model {
     dropout: 0.0,
     norm_eps: 1e-5,
     rope_theta: 10000.0,
+    variant: LlamaVariant::PLAIN,
     problem: Problem::NONE,
 };
 
 /// GPT-2 with the sizes of [`LLAMA`].
 pub(crate) const GPT2: Model = Model { family: Family::Gpt2, kv_heads: 4, ..LLAMA };
 
+/// [`LLAMA`] with every difference of its descendants: heads of another size than the width's,
+/// biases, normalised heads, and scaled angles with a factor.
+pub(crate) const VARIED: Model = Model { variant: VARIANT, ..LLAMA };
+
+pub(crate) const VARIANT: LlamaVariant = LlamaVariant {
+    head_size: Some(10),
+    qkv_bias: true,
+    qk_norm: true,
+    rope: RopeScaling {
+        kind: RopeScalingKind::Yarn,
+        factor: 2.0,
+        original_context: Some(8),
+        ..RopeScaling::NONE
+    },
+    ..LlamaVariant::PLAIN
+};
+
 /// Long sums: more keys than an attention tile has, products over more than 512.
 pub(crate) const LONG: Model =
     Model { layers: 1, width: 16, ffn: 521, context: 175, dropout: 0.25, ..LLAMA };
 
-/// Both families, tied and untied, with and without dropout.
+/// Both families, tied and untied, with and without dropout, and the descendants of Llama.
 pub(crate) fn variants() -> Vec<Model> {
-    let mut variants = Vec::new();
+    let mut variants = vec![VARIED];
     for family in [LLAMA, GPT2] {
         for (tied, dropout) in [(false, 0.0), (true, 0.25)] {
             variants.push(Model { tied, dropout, ..family.clone() });

@@ -1,7 +1,7 @@
 //! Tiny models, their batches, and ranks as threads.
 
 use lockstep_comm::{Comm, CommError, Options};
-use lockstep_config::{Family, LrSchedule, Model, Optim, OptimName, Problem, Recipe};
+use lockstep_config::{Family, LlamaVariant, LrSchedule, Model, Optim, OptimName, Problem, Recipe};
 use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
 use lockstep_model::{
     Blueprint, Microbatch, MicrobatchShape, Recompute, TensorShards, describe, describe_shards,
@@ -31,6 +31,7 @@ pub(crate) const SMALL: Model = Model {
     dropout: 0.0,
     norm_eps: 1e-5,
     rope_theta: 10000.0,
+    variant: LlamaVariant::PLAIN,
     problem: Problem::NONE,
 };
 

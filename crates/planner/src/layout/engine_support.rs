@@ -46,7 +46,7 @@ impl Model {
         }
         if self.latent.is_some() {
             parts.push("multi-head latent attention".to_owned());
-        } else if self.head_dim * self.heads != self.width {
+        } else if self.biases && self.head_dim * self.heads != self.width {
             parts.push(format!("{} heads of {} in {}", self.heads, self.head_dim, self.width));
         }
         if !(self.is_llama() || self.is_gpt2()) {
@@ -61,14 +61,12 @@ impl Model {
 
     fn is_gpt2(&self) -> bool {
         let has_positions = self.positions == self.context;
-        !self.gated && self.biases && has_positions && self.has_two_norms()
+        let is_variant = self.query_key_value_biases || self.query_key_norms;
+        !self.gated && self.biases && has_positions && self.has_two_norms() && !is_variant
     }
 
     const fn has_two_norms(&self) -> bool {
-        self.layer_norms == 2
-            && self.extra_norms == 0
-            && !self.query_key_value_biases
-            && !self.query_key_norms
+        self.layer_norms == 2 && self.extra_norms == 0
     }
 }
 

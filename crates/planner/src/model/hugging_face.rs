@@ -12,6 +12,9 @@ use serde::Deserialize;
 /// are extended to.
 const MAX_DEFAULT_CONTEXT: u64 = 8192;
 
+/// Width of a head of Qwen3 without the field.
+const QWEN3_HEAD_DIM: u64 = 128;
+
 /// Families that are read, by `model_type`.
 pub const MODEL_TYPES: [&str; 9] = [
     "llama",
@@ -119,10 +122,14 @@ impl HuggingFaceConfig {
         let unscaled = self.rope_scaling.as_ref().and_then(|r| r.original_max_position_embeddings);
         let context = unscaled.unwrap_or(longest).min(longest).min(MAX_DEFAULT_CONTEXT);
         let is_gemma = self.model_type == "gemma2";
+        let default_head_dim = match self.model_type.as_str() {
+            "qwen3" => QWEN3_HEAD_DIM,
+            _ => width / heads.max(1),
+        };
         let llama = Model::llama(name, layers, width, heads, heads, ffn).reading(vocab, context);
         let model = Model {
             kv_heads: self.num_key_value_heads.unwrap_or(heads),
-            head_dim: self.head_dim.unwrap_or(width / heads.max(1)),
+            head_dim: self.head_dim.unwrap_or(default_head_dim),
             tied: self.tie_word_embeddings.unwrap_or(is_gemma),
             query_key_value_biases: self.model_type == "qwen2",
             query_key_norms: self.model_type.starts_with("qwen3"),

@@ -13,6 +13,9 @@ fn parameters_and_flops_of_a_recipe_are_those_of_the_engine() {
         &["model.family=llama"],
         &["model.family=llama", "model.tied=true", "model.layers=7"],
         &["model.family=llama", "model.heads=4", "model.kv_heads=2", "model.context=96"],
+        &["model.head_dim=24", "model.rope_scaling=linear"],
+        &["model.qkv_bias=true", "model.heads=4", "model.kv_heads=2"],
+        &["model.qk_norm=true", "model.head_dim=96", "model.heads=4", "model.kv_heads=1"],
     ] {
         let sets = sets.iter().map(|set| (*set).to_owned()).collect();
         let preset = Some("bible-small".to_owned());

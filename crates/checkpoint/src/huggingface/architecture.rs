@@ -1,0 +1,216 @@
+//! Supported architectures as data: names, options and defaults of each `model_type`.
+//!
+//! GPT-2 is computed by its own parts of the engine. The others are Llama with a few differences,
+//! each of which is a key of the model, so they share one reader and one writer.
+
+use lockstep_config::ModelType;
+
+use super::options::{Fixed, LAYER_TYPES, fixed};
+
+/// One `model_type` of `transformers`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Architecture {
+    pub(super) model_type: &'static str,
+    /// Class of the language model, then that of the model without its head.
+    pub(super) classes: [&'static str; 2],
+    /// Prefix of the tensor names, which the class without a head omits.
+    pub(super) prefix: &'static str,
+    /// Options that are read into the model.
+    pub(super) read: &'static [&'static str],
+    /// Options with a required value.
+    pub(super) fixed: &'static [Fixed],
+    /// Options that are written as `false`.
+    pub(super) switched_off: &'static [&'static str],
+    /// Options without influence on this architecture, beside those of all.
+    pub(super) ignored: &'static [&'static str],
+    /// Key and value heads of a file that omits the option; none for as many as query heads.
+    pub(super) kv_heads: Option<usize>,
+    /// Head size of a file that omits the option; none for the width over the heads.
+    pub(super) head_dim: Option<usize>,
+}
+
+/// Every supported architecture.
+pub(super) const ALL: [&Architecture; 5] = [&GPT2, &LLAMA, &MISTRAL, &QWEN2, &QWEN3];
+
+impl Architecture {
+    /// The architecture of a model of the Llama family.
+    pub(super) const fn of(model_type: ModelType) -> &'static Self {
+        match model_type {
+            ModelType::Llama => &LLAMA,
+            ModelType::Mistral => &MISTRAL,
+            ModelType::Qwen2 => &QWEN2,
+            ModelType::Qwen3 => &QWEN3,
+        }
+    }
+}
+
+pub(super) static GPT2: Architecture = Architecture {
+    model_type: "gpt2",
+    classes: ["GPT2LMHeadModel", "GPT2Model"],
+    prefix: "transformer.",
+    read: &[
+        "vocab_size",
+        "n_positions",
+        "n_ctx",
+        "n_embd",
+        "n_layer",
+        "n_head",
+        "n_inner",
+        "resid_pdrop",
+        "embd_pdrop",
+        "attn_pdrop",
+        "layer_norm_epsilon",
+        "tie_word_embeddings",
+    ],
+    fixed: &[
+        // Both are GELU in its tanh form.
+        fixed("activation_function", &["\"gelu_new\"", "\"gelu_pytorch_tanh\""]),
+        fixed("scale_attn_weights", &["true"]),
+        fixed("scale_attn_by_inverse_layer_idx", &["false"]),
+        fixed("reorder_and_upcast_attn", &["false"]),
+    ],
+    switched_off: &[],
+    ignored: &[],
+    kv_heads: None,
+    head_dim: None,
+};
+
+pub(super) static LLAMA: Architecture = Architecture {
+    model_type: "llama",
+    classes: ["LlamaForCausalLM", "LlamaModel"],
+    prefix: "model.",
+    read: &LLAMA_READ,
+    fixed: &[
+        SILU,
+        NO_ATTENTION_BIAS,
+        NO_MLP_BIAS,
+        NO_ATTENTION_DROPOUT,
+        WHOLE_ROTARY,
+        NOT_INTERLEAVED,
+        fixed(SLIDING_WINDOW, &[]),
+        NO_SLIDING_WINDOW,
+        FULL_ATTENTION,
+    ],
+    switched_off: &["attention_bias", "mlp_bias"],
+    ignored: &[],
+    kv_heads: None,
+    head_dim: None,
+};
+
+pub(super) static MISTRAL: Architecture = Architecture {
+    model_type: "mistral",
+    classes: ["MistralForCausalLM", "MistralModel"],
+    prefix: "model.",
+    read: &with(SLIDING_WINDOW),
+    fixed: &[SILU, NO_ATTENTION_DROPOUT, WHOLE_ROTARY, fixed(LAYER_TYPES, &[])],
+    switched_off: &[],
+    ignored: &[],
+    kv_heads: Some(8),
+    head_dim: None,
+};
+
+/// Number of last tokens that a token attends to.
+pub(super) const SLIDING_WINDOW: &str = "sliding_window";
+
+/// Window of a file that omits the option.
+pub(super) const DEFAULT_SLIDING_WINDOW: usize = 4096;
+
+pub(super) static QWEN2: Architecture = Architecture {
+    model_type: "qwen2",
+    classes: ["Qwen2ForCausalLM", "Qwen2Model"],
+    prefix: "model.",
+    read: &LLAMA_READ,
+    fixed: &[SILU, NO_ATTENTION_DROPOUT, WHOLE_ROTARY, NO_SLIDING_WINDOW, FULL_ATTENTION],
+    switched_off: &["use_sliding_window"],
+    ignored: QWEN_IGNORED,
+    kv_heads: Some(32),
+    head_dim: None,
+};
+
+pub(super) static QWEN3: Architecture = Architecture {
+    model_type: "qwen3",
+    classes: ["Qwen3ForCausalLM", "Qwen3Model"],
+    prefix: "model.",
+    read: &LLAMA_READ,
+    fixed: &[
+        SILU,
+        NO_ATTENTION_BIAS,
+        NO_ATTENTION_DROPOUT,
+        WHOLE_ROTARY,
+        NO_SLIDING_WINDOW,
+        FULL_ATTENTION,
+    ],
+    switched_off: &["attention_bias", "use_sliding_window"],
+    ignored: QWEN_IGNORED,
+    kv_heads: Some(32),
+    head_dim: Some(128),
+};
+
+/// Options of sliding windows, which have no influence without them.
+const QWEN_IGNORED: &[&str] = &["max_window_layers", SLIDING_WINDOW, "use_mrope"];
+
+const LLAMA_READ: [&str; 13] = [
+    "vocab_size",
+    "max_position_embeddings",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "intermediate_size",
+    "rms_norm_eps",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "tie_word_embeddings",
+];
+
+/// The options of Llama and another one.
+const fn with(option: &'static str) -> [&'static str; 14] {
+    let mut options = [option; 14];
+    let mut index = 0;
+    while index < LLAMA_READ.len() {
+        options[index] = LLAMA_READ[index];
+        index += 1;
+    }
+    options
+}
+
+// Synonyms.
+const SILU: Fixed = fixed("hidden_act", &["\"silu\"", "\"swish\""]);
+const NO_ATTENTION_BIAS: Fixed = fixed("attention_bias", &["false"]);
+const NO_MLP_BIAS: Fixed = fixed("mlp_bias", &["false"]);
+const NO_ATTENTION_DROPOUT: Fixed = fixed("attention_dropout", &["0.0", "0"]);
+const WHOLE_ROTARY: Fixed = fixed("partial_rotary_factor", &["1.0", "1"]);
+const NOT_INTERLEAVED: Fixed = fixed("rope_interleaved", &["false"]);
+// One per layer.
+const FULL_ATTENTION: Fixed = fixed(LAYER_TYPES, &["\"full_attention\""]);
+const NO_SLIDING_WINDOW: Fixed = fixed("use_sliding_window", &["false"]);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::huggingface::options::{FIXED, WITHOUT_INFLUENCE};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn an_option_is_in_one_list_only() {
+        for architecture in ALL {
+            let fixed = architecture.fixed.iter().chain(FIXED).map(|fixed| fixed.key);
+            let own = architecture.read.iter().chain(architecture.ignored).copied();
+            let all: Vec<_> = own.chain(fixed).chain(WITHOUT_INFLUENCE.iter().copied()).collect();
+            let different: BTreeSet<_> = all.iter().collect();
+            assert_eq!(different.len(), all.len(), "{}", architecture.model_type);
+        }
+        assert!(WITHOUT_INFLUENCE.is_sorted());
+    }
+
+    #[test]
+    fn the_value_that_works_is_json() {
+        for fixed in ALL.iter().flat_map(|architecture| architecture.fixed).chain(FIXED) {
+            for value in fixed.values {
+                assert!(serde_json::from_str::<serde_json::Value>(value).is_ok(), "{value}");
+            }
+        }
+    }
+}
