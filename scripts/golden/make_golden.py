@@ -49,6 +49,14 @@ LLAMA = {
     "family": "llama", "layers": 2, "width": 48, "heads": 6, "kv_heads": 2, "ffn": 88,
     "vocab": 256, "context": 24, "tied": False, "norm_eps": 1e-5, "rope_theta": 10000.0,
 }
+# A descendant of Llama with all that Llama 3, Qwen2 and Qwen3 add.
+QWEN = {
+    "family": "llama", "layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "head_dim": 12,
+    "ffn": 56, "vocab": 256, "context": 24, "tied": True, "norm_eps": 1e-6,
+    "rope_theta": 10000.0, "qkv_bias": True, "qk_norm": True, "rope_scaling": "llama3",
+    "rope_factor": 8.0, "rope_original_context": 64, "rope_low_freq_factor": 1.0,
+    "rope_high_freq_factor": 4.0,
+}
 
 # Shape legend: b sequences, t tokens, c width, h heads, d head dim, v vocabulary.
 
@@ -76,21 +84,30 @@ def gpt2_shapes(model):
 def llama_shapes(model):
     """Parameter shapes in order; matrices lie [out, in], as in torch's Linear."""
     width, ffn = model["width"], model["ffn"]
-    kv_width = width // model["heads"] * model["kv_heads"]
+    head_dim = model.get("head_dim", width // model["heads"])
+    q_width, kv_width = head_dim * model["heads"], head_dim * model["kv_heads"]
     shapes = {"model.embed_tokens.weight": (model["vocab"], width)}
     for layer in range(model["layers"]):
         at = f"model.layers.{layer}"
         shapes[f"{at}.input_layernorm.weight"] = (width,)
-        shapes[f"{at}.self_attn.q_proj.weight"] = (width, width)
+        shapes[f"{at}.self_attn.q_proj.weight"] = (q_width, width)
         shapes[f"{at}.self_attn.k_proj.weight"] = (kv_width, width)
         shapes[f"{at}.self_attn.v_proj.weight"] = (kv_width, width)
-        shapes[f"{at}.self_attn.o_proj.weight"] = (width, width)
+        if model.get("qkv_bias"):
+            shapes[f"{at}.self_attn.q_proj.bias"] = (q_width,)
+            shapes[f"{at}.self_attn.k_proj.bias"] = (kv_width,)
+            shapes[f"{at}.self_attn.v_proj.bias"] = (kv_width,)
+        if model.get("qk_norm"):
+            shapes[f"{at}.self_attn.q_norm.weight"] = (head_dim,)
+            shapes[f"{at}.self_attn.k_norm.weight"] = (head_dim,)
+        shapes[f"{at}.self_attn.o_proj.weight"] = (width, q_width)
         shapes[f"{at}.post_attention_layernorm.weight"] = (width,)
         shapes[f"{at}.mlp.gate_proj.weight"] = (ffn, width)
         shapes[f"{at}.mlp.up_proj.weight"] = (ffn, width)
         shapes[f"{at}.mlp.down_proj.weight"] = (width, ffn)
     shapes["model.norm.weight"] = (width,)
-    shapes["lm_head.weight"] = (model["vocab"], width)
+    if not model["tied"]:
+        shapes["lm_head.weight"] = (model["vocab"], width)
     return shapes
 
 
@@ -151,12 +168,26 @@ def wide(x):
     return x.float() if x.dtype == torch.bfloat16 else x
 
 
-def rotate(narrow_bhtd, theta):
+def scale_frequencies(model, frequencies):
+    """Frequencies of Llama 3: slow ones are divided, fast ones kept, others blended."""
+    if model.get("rope_scaling") != "llama3":
+        return frequencies
+    factor, original = model["rope_factor"], model["rope_original_context"]
+    low, high = model["rope_low_freq_factor"], model["rope_high_freq_factor"]
+    wavelengths = 2 * torch.pi / frequencies
+    smooth = (original / wavelengths - low) / (high - low)
+    blended = (1 - smooth) * frequencies / factor + smooth * frequencies
+    scaled = torch.where(wavelengths > original / low, frequencies / factor, blended)
+    return torch.where(wavelengths < original / high, frequencies, scaled)
+
+
+def rotate(narrow_bhtd, model):
     """Rotary positions: element i pairs with element i + d/2."""
     x_bhtd = wide(narrow_bhtd)
     num_tokens, head_dim = x_bhtd.shape[-2:]
     dtype = x_bhtd.dtype
-    frequencies = theta ** -(torch.arange(0, head_dim, 2, dtype=dtype) / head_dim)
+    frequencies = model["rope_theta"] ** -(torch.arange(0, head_dim, 2, dtype=dtype) / head_dim)
+    frequencies = scale_frequencies(model, frequencies)
     angles = torch.outer(torch.arange(num_tokens, dtype=dtype), frequencies)
     first, second = x_bhtd.chunk(2, -1)
     cos, sin = angles.cos(), angles.sin()
@@ -170,7 +201,11 @@ def llama_logits(model, p, ids_bt):
         return (wide(x) * rms * wide(p[f"{at}.weight"])).to(x.dtype)
 
     def linear(x, at):
-        return x @ p[f"{at}.weight"].T
+        y = x @ p[f"{at}.weight"].T
+        return y + p[f"{at}.bias"] if f"{at}.bias" in p else y
+
+    def head_norm(x, at):
+        return norm(x, at) if model.get("qk_norm") else x
 
     share = model["heads"] // model["kv_heads"]
     x_btc = p["model.embed_tokens.weight"][ids_bt]
@@ -180,14 +215,16 @@ def llama_logits(model, p, ids_bt):
         q = split_heads(linear(z, f"{at}.self_attn.q_proj"), model["heads"])
         k = split_heads(linear(z, f"{at}.self_attn.k_proj"), model["kv_heads"])
         v = split_heads(linear(z, f"{at}.self_attn.v_proj"), model["kv_heads"])
-        q, k = rotate(q, model["rope_theta"]), rotate(k, model["rope_theta"])
+        q = rotate(head_norm(q, f"{at}.self_attn.q_norm"), model)
+        k = rotate(head_norm(k, f"{at}.self_attn.k_norm"), model)
         # Query heads j*share to (j+1)*share - 1 read key and value head j.
         k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
         x_btc = x_btc + linear(merge_heads(attend(q, k, v)), f"{at}.self_attn.o_proj")
         z = norm(x_btc, f"{at}.post_attention_layernorm")
         gate, up = linear(z, f"{at}.mlp.gate_proj"), linear(z, f"{at}.mlp.up_proj")
         x_btc = x_btc + linear(F.silu(gate) * up, f"{at}.mlp.down_proj")
-    return linear(norm(x_btc, "model.norm"), "lm_head")
+    head = "model.embed_tokens" if model["tied"] else "lm_head"
+    return linear(norm(x_btc, "model.norm"), head)
 
 
 FAMILIES = {"gpt2": (gpt2_shapes, gpt2_logits), "llama": (llama_shapes, llama_logits)}
@@ -301,10 +338,11 @@ def main():
     torch.use_deterministic_algorithms(True)
     torch.backends.mkldnn.enabled = False
     stale = []
-    for model, seed in [(GPT2, 20250), (LLAMA, 20251)]:
+    for name, model, seed in [("gpt2", GPT2, 20250), ("llama", LLAMA, 20251),
+                              ("qwen", QWEN, 20252)]:
         tensors, metadata = record(model, seed)
         content = to_safetensors(tensors, metadata)
-        path = FOLDER / f"{model['family']}.safetensors"
+        path = FOLDER / f"{name}.safetensors"
         losses = json.loads(metadata["losses"])
         print(f"{path.name}: {len(content)} bytes, loss {losses[0]:.9f} to {losses[-1]:.9f}")
         if not check:

@@ -35,6 +35,13 @@ LLAMA = dict(vocab_size=VOCAB, max_position_embeddings=16, hidden_size=16, inter
              num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              bos_token_id=1, eos_token_id=2)
 
+# Angles of which some are divided, some kept and some blended over the positions of a test.
+LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=8.0, low_freq_factor=1.0,
+              high_freq_factor=4.0, original_max_position_embeddings=32)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0,
+            original_max_position_embeddings=16)
+LONGER = LLAMA | dict(max_position_embeddings=64)
+
 CASES = [
     Case("gpt2", "GPT2LMHeadModel", GPT2, golden=True),
     Case("gpt2-untied", "GPT2LMHeadModel", GPT2 | dict(tie_word_embeddings=False, n_inner=40)),
@@ -47,6 +54,29 @@ CASES = [
          LLAMA | dict(rope_theta=500000.0, rms_norm_eps=1e-5, num_key_value_heads=1)),
     Case("llama-bare-tied", "LlamaModel",
          LLAMA | dict(tie_word_embeddings=True, num_key_value_heads=4)),
+    Case("llama3", "LlamaForCausalLM",
+         LONGER | dict(tie_word_embeddings=True, head_dim=8, rope_parameters=LLAMA3),
+         golden=True),
+    Case("llama-linear", "LlamaForCausalLM",
+         LLAMA | dict(rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=3.0))),
+    Case("llama-dynamic", "LlamaForCausalLM",
+         LLAMA | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=1e4, factor=2.0))),
+    Case("llama-yarn", "LlamaForCausalLM",
+         LONGER | dict(rope_parameters=YARN, head_dim=12)),
+    Case("llama-yarn-own", "LlamaForCausalLM",
+         LONGER | dict(rope_parameters=YARN | dict(attention_factor=0.8, beta_fast=4.0,
+                                                   beta_slow=0.5, truncate=False))),
+    Case("llama-yarn-mscale", "LlamaForCausalLM",
+         LONGER | dict(rope_parameters=YARN | dict(mscale=0.7, mscale_all_dim=1.3))),
+    Case("qwen2", "Qwen2ForCausalLM", LONGER | dict(rope_parameters=YARN), golden=True),
+    Case("qwen2-tied-bf16", "Qwen2ForCausalLM", LLAMA | dict(tie_word_embeddings=True),
+         dtype="bfloat16", shard="8KB"),
+    Case("qwen3", "Qwen3ForCausalLM", LLAMA | dict(head_dim=10, tie_word_embeddings=True),
+         golden=True),
+    Case("qwen3-bare", "Qwen3Model", LLAMA | dict(head_dim=4)),
+    Case("mistral", "MistralForCausalLM", LLAMA | dict(sliding_window=12), golden=True),
+    Case("mistral-v3", "MistralForCausalLM",
+         LLAMA | dict(sliding_window=None, head_dim=6, rope_theta=1e6)),
 ]
 
 
@@ -68,7 +98,9 @@ def write(case, folder):
 def load(folder):
     """The language model in a folder, computing in float32, and what was wrong with loading it."""
     config = json.loads((folder / "config.json").read_text())
-    names = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
+    names = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM",
+             "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+             "qwen3": "Qwen3ForCausalLM"}
     model_class = getattr(transformers, names[config["model_type"]])
     model, info = model_class.from_pretrained(
         folder, output_loading_info=True, dtype=torch.float32, attn_implementation="eager")

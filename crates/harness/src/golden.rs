@@ -1,4 +1,4 @@
-//! Reader of the golden files: results of PyTorch for two small models and its optimizers.
+//! Reader of the golden files: results of PyTorch for small models and its optimizers.
 //!
 //! A safetensors file is the length of a JSON header, the header, and the numbers. The engine's
 //! loader accepts finite `f32` only; these files also hold integers and doubles, which this reader
@@ -110,9 +110,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_files_hold_a_batch_and_a_valid_model() {
-        for family in ["gpt2", "llama"] {
-            let golden = Golden::load(&lockstep_platform::real(), family);
+    fn every_file_holds_a_batch_and_a_valid_model() {
+        for (name, family) in [("gpt2", "gpt2"), ("llama", "llama"), ("qwen", "llama")] {
+            let golden = Golden::load(&lockstep_platform::real(), name);
             assert_eq!(golden.recipe(1).model.family.name(), family);
             assert_eq!(golden.shape("inputs"), [2, 24]);
             let ignored = golden.tokens("targets").iter().filter(|t| **t == IGNORE).count();

@@ -98,7 +98,7 @@ impl Case {
 /// Each model family with the batch as one micro-batch and as two, on every device.
 fn for_each_case(mut check: impl FnMut(&Compute, Case)) {
     for cpu in computes() {
-        for family in ["gpt2", "llama"] {
+        for family in ["gpt2", "llama", "qwen"] {
             for microbatch_size in [2, 1] {
                 check(&cpu, Case::new(&cpu, family, microbatch_size, Dtype::F32));
             }

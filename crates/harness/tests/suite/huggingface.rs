@@ -18,7 +18,8 @@ use lockstep_trainer::{TrainError, device, materialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-const FOLDERS: [&str; 3] = ["gpt2", "llama-sharded", "llama-tied-bf16"];
+const FOLDERS: [&str; 7] =
+    ["gpt2", "llama-sharded", "llama-tied-bf16", "llama3", "mistral", "qwen2", "qwen3"];
 
 fn folder(name: &str) -> PathBuf {
     golden::folder().join("huggingface").join(name)
@@ -78,6 +79,43 @@ fn every_layout_trains_from_a_folder_to_the_same_bits() {
 }
 
 #[test]
+fn tensor_parallel_ranks_and_stages_train_the_descendants_of_llama_to_the_same_bits() {
+    let mut runs = Runs::new("huggingface");
+    for name in ["llama3", "qwen2", "qwen3"] {
+        let sharded = "numerics.invariant_tensor_up_to=2";
+        let alone = runs.finish(&recipe(&folder(name), &[sharded])).hashes();
+        for layout in [
+            &["run.workers=2", "parallel.tensor=2"][..],
+            &["run.workers=2", "parallel.tensor=2", "parallel.sequence=true"],
+            &["run.workers=2", "parallel.pipeline=2", "parallel.recompute=full"],
+            &["run.workers=2", "parallel.pipeline=2", "parallel.schedule=zero-bubble"],
+            &["run.workers=4", "parallel.tensor=2", "parallel.zero=1"],
+        ] {
+            let sets = [&[sharded], layout].concat();
+            let found = runs.finish(&recipe(&folder(name), &sets)).hashes();
+            assert_eq!(found, alone, "{name}: {layout:?}");
+        }
+    }
+}
+
+#[test]
+fn a_context_beyond_a_sliding_window_is_refused() {
+    let world = lockstep_platform::real();
+    let sets = vec![format!("model.from={}", folder("mistral").display())];
+    let with = |context: &str| {
+        let sets = [&sets[..], &[format!("model.context={context}")]].concat();
+        pretrained::resolve(&Sources { sets, ..Sources::default() }, &world)
+    };
+    let longest = with("12").expect("the window");
+    assert_eq!((longest.model.context, longest.max_positions), (12, Some(16)));
+    let error = with("13").expect_err("beyond the window").to_string();
+    assert_eq!(
+        error,
+        "model.context = 13 exceeds model.sliding_window = 12, and attention has no window; try 12"
+    );
+}
+
+#[test]
 fn a_shorter_context_loads_the_first_positions() {
     let world = lockstep_platform::real();
     for name in FOLDERS {
@@ -97,11 +135,11 @@ fn import_and_export_keep_a_folder_byte_for_byte() {
     let runs = Runs::new("huggingface");
     let world = runs.world();
     let file = |folder: &Path, name: &str| world.files().read(&folder.join(name)).expect(name);
-    for name in ["gpt2", "llama-tied-bf16"] {
+    for name in FOLDERS.into_iter().filter(|name| *name != "llama-sharded") {
         let (run, back) = (runs.path().join("run"), runs.path().join("back"));
         let format = match name {
-            "gpt2" => lockstep_checkpoint::ElementType::F32,
-            _ => lockstep_checkpoint::ElementType::Bf16,
+            "llama-tied-bf16" => lockstep_checkpoint::ElementType::Bf16,
+            _ => lockstep_checkpoint::ElementType::F32,
         };
         let no_progress = &mut |_, _| {};
         convert(&folder(name), &run, Target::Lockstep, world, no_progress).expect("it is valid");
@@ -127,6 +165,17 @@ fn import_and_export_keep_a_folder_byte_for_byte() {
             held
         };
         assert!(data(&folder(name)) == data(&back), "{name}: other tensors");
+        let model_type = |folder: &Path| {
+            let config: Value = serde_json::from_slice(&file(folder, "config.json")).expect("JSON");
+            config["model_type"].clone()
+        };
+        assert_eq!(model_type(&back), model_type(&folder(name)), "{name}");
+        let [original, exported] = [&folder(name), &back].map(|folder| {
+            let folder = Pretrained::open(folder, world).expect("a valid folder");
+            folder.hugging_face().expect("a Hugging Face folder").config.clone()
+        });
+        assert_eq!(exported.model, original.model, "{name}");
+        assert_eq!(exported.max_positions, original.max_positions, "{name}");
         for path in [run, back] {
             world.files().remove_dir_all(&path).expect("scratch");
         }
