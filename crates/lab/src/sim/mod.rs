@@ -11,11 +11,13 @@ mod pipeline;
 mod queue;
 mod shared_links;
 mod simulation;
+mod throughput;
 
 pub use collective::{CollectiveRun, simulate_collective, simulate_with_failures};
 pub use compiled::CompiledSchedule;
 pub use pipeline::{PipelineRun, simulate_pipeline, trace_pipeline};
 pub use shared_links::SharedLinks;
+pub use throughput::{Throughput, throughput};
 
 use lockstep_schedule::{Link, Links};
 

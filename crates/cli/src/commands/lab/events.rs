@@ -2,17 +2,9 @@
 
 use crate::failure::Failure;
 use crate::output;
-use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
-use lockstep_lab::sim::{
-    CompiledSchedule, Fabric, SharedLinks, simulate_collective, simulate_pipeline,
-};
+use lockstep_lab::sim::{Throughput, throughput};
 use lockstep_platform::World;
-use lockstep_schedule::collective::{GroupSpec, build};
-use lockstep_schedule::pipeline::{self, Kind, Shape};
-use lockstep_schedule::{Algorithm, Layout, Link, Op};
-use serde::Serialize;
 use std::fmt::Write;
-use std::time::Duration;
 
 /// Measure the events per second of the simulator
 #[derive(clap::Args)]
@@ -26,58 +18,14 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Row {
-    simulation: &'static str,
-    events: u64,
-    seconds: f64,
-    events_per_second: f64,
-}
-
-/// Time per simulation.
-const BUDGET: Duration = Duration::from_millis(300);
-
-const INSIDE: Link = Link { latency: Seconds(1e-6), bandwidth: BytesPerSecond(600e9) };
-const BETWEEN: Link = Link { latency: Seconds(10e-6), bandwidth: BytesPerSecond(25e9) };
-
 pub(super) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
-    let ring = |num_ranks: usize| {
-        let schedule =
-            build(Op::AllReduce, Algorithm::RING, &GroupSpec::new(num_ranks)).expect("any ring");
-        CompiledSchedule::new(&schedule, &Layout::even(&schedule, 1 << 24), Bytes(4))
-    };
-    let shape = Shape { num_devices: 16, num_chunks: 1, num_microbatches: 256 };
-    let pipeline = pipeline::build(Kind::OneFOneB, shape).expect("any 1F1B");
-    let (uniform, shared) = (ring(256), ring(64));
-    let nics = SharedLinks::nodes(8, 8, 1, INSIDE, BETWEEN);
-    let rows = [
-        measure(world, "ring of 256 over uniform links", || {
-            simulate_collective(&uniform, Fabric::Uniform(BETWEEN), &[0.0; 256]).num_events
-        }),
-        measure(world, "ring of 64, eight ranks per NIC", || {
-            simulate_collective(&shared, Fabric::Shared(&nics), &[0.0; 64]).num_events
-        }),
-        measure(world, "1F1B of 16 devices and 256 micro-batches", || {
-            simulate_pipeline(&pipeline, 0.0, |_, _| 1.0).expect("it ends").num_events
-        }),
-    ];
+    let rows = throughput(world);
     if arguments.json {
         return output::json(&rows);
     }
     let mut text = String::new();
-    for Row { simulation, events_per_second, .. } in rows {
+    for Throughput { simulation, events_per_second, .. } in rows {
         let _ = writeln!(text, "{:>6.2} million events/s: {simulation}", events_per_second / 1e6);
     }
     output::text(&text)
-}
-
-/// Repeats a simulation for the time budget.
-fn measure(world: &World, name: &'static str, mut simulate: impl FnMut() -> u64) -> Row {
-    let start = world.clock().now();
-    let mut events = simulate();
-    while world.clock().since(start) < BUDGET {
-        events += simulate();
-    }
-    let seconds = world.clock().since(start).as_secs_f64();
-    Row { simulation: name, events, seconds, events_per_second: events as f64 / seconds }
 }
