@@ -144,6 +144,18 @@ impl Buckets {
         self.bucket_of[block]
     }
 
+    /// Shapes of the hidden matrices in these buckets.
+    pub(crate) fn hidden_matrices<'a>(
+        &'a self,
+        blueprint: &'a Blueprint,
+    ) -> impl Iterator<Item = [usize; 2]> + 'a {
+        let is_here = |block: usize| self.list[self.of_block(block)].len > 0;
+        blueprint
+            .owned_params()
+            .filter(move |(block, _)| is_here(*block))
+            .filter_map(|(block, param)| blueprint.hidden_matrix(block, param))
+    }
+
     /// Bucket and range of a parameter.
     pub fn place(&self, block: usize, param: &Param) -> (usize, Range<usize>) {
         let bucket = self.bucket_of[block];

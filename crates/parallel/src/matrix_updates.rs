@@ -54,20 +54,8 @@ impl MatrixUpdates {
         accelerator: Option<&Arc<dyn Device>>,
     ) -> DeviceResult<Option<Self>> {
         let Some(precision) = plan.matrix_updates else { return Ok(None) };
-        let work = Orthogonalizer::new(precision, shapes(blueprint, buckets), accelerator)?;
+        let work = Orthogonalizer::new(precision, buckets.hidden_matrices(blueprint), accelerator)?;
         Ok(Some(Self { matrices: Vec::new(), work }))
-    }
-
-    /// Number of elements that [`Self::new`] allocates.
-    pub(crate) fn planned_len(
-        blueprint: &Blueprint,
-        buckets: &Buckets,
-        plan: &ReplicaPlan,
-    ) -> usize {
-        match plan.matrix_updates {
-            Some(_) => Orthogonalizer::planned_len(shapes(blueprint, buckets)),
-            None => 0,
-        }
     }
 
     /// Number of elements allocated.
@@ -174,16 +162,4 @@ fn gather(
         piece.place(0, values, matrix);
     }
     Ok(())
-}
-
-/// Shapes of the hidden matrices in `buckets`.
-fn shapes<'a>(
-    blueprint: &'a Blueprint,
-    buckets: &'a Buckets,
-) -> impl Iterator<Item = [usize; 2]> + 'a {
-    let is_here = |block: usize| buckets.list[buckets.of_block(block)].len > 0;
-    blueprint
-        .owned_params()
-        .filter(move |(block, _)| is_here(*block))
-        .filter_map(|(block, param)| blueprint.hidden_matrix(block, param))
 }
