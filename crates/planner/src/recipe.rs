@@ -101,10 +101,11 @@ fn resolve_layout(
 fn model_toml(scenario: &Scenario) -> String {
     let model = &scenario.model;
     let family = if model.gated { "llama" } else { "gpt2" };
-    let mut variant = String::new();
-    if model.head_dim * model.heads != model.width {
-        variant += &format!("head_dim = {}\n", model.head_dim);
-    }
+    let mut variant = if model.head_dim * model.heads == model.width {
+        String::new()
+    } else {
+        format!("head_dim = {}\n", model.head_dim)
+    };
     if model.query_key_value_biases {
         variant += "qkv_bias = true\n";
     }

@@ -16,8 +16,8 @@
 //!   units) and f16; [`fp8`]: eight-bit operands with block scales; [`convert`]: conversion of flat
 //!   buffers between these types, and loss scaling.
 //! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`rope_frequencies`], [`swiglu`],
-//!   [`gelu`], [`relu`], [`bias`], [`embedding`], [`cross_entropy`], [`dropout`]: the layers, forward
-//!   and backward.
+//!   [`gelu`], [`relu`], [`bias`], [`embedding`], [`cross_entropy`], [`dropout`]: the layers,
+//!   forward and backward.
 //! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`], [`lion`],
 //!   [`schedule_free`], [`muon`]: optimizer steps on flat buffers; [`reduce`]: sums and checks.
 //! - [`peak`]: measures the peak FLOP rate of the machine.

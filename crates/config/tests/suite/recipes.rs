@@ -302,8 +302,8 @@ fn parts_of_the_descendants_of_llama_are_in_the_identity_only_when_used() {
         let recipe = from(None, IDENTITY, sets);
         assert_eq!(recipe.hash() == plain.hash(), lines.is_empty(), "{sets:?}");
         let (text, old) = (recipe.identity_text(), plain.identity_text());
-        let added = text.lines().filter(|line| !old.contains(line));
-        assert_eq!(added.map(|line| format!("{line}\n")).collect::<String>(), lines, "{sets:?}");
+        let added: Vec<_> = text.lines().filter(|line| !old.contains(line)).collect();
+        assert_eq!(added, lines.lines().collect::<Vec<_>>(), "{sets:?}");
         assert_eq!(from(None, &recipe.to_toml(), &[]), recipe, "{sets:?}");
     }
 }

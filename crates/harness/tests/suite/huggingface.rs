@@ -101,7 +101,7 @@ fn tensor_parallel_ranks_and_stages_train_the_descendants_of_llama_to_the_same_b
 #[test]
 fn a_context_beyond_a_sliding_window_is_refused() {
     let world = lockstep_platform::real();
-    let sets = vec![format!("model.from={}", folder("mistral").display())];
+    let sets = [format!("model.from={}", folder("mistral").display())];
     let with = |context: &str| {
         let sets = [&sets[..], &[format!("model.context={context}")]].concat();
         pretrained::resolve(&Sources { sets, ..Sources::default() }, &world)

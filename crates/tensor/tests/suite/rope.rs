@@ -161,7 +161,7 @@ fn scaled_frequencies_are_those_of_transformers() {
             }
         }
     }
-    assert!((yarn.attention_factor() - 1.138_629_436_111_989_1).abs() < 1e-15);
+    assert!((yarn.attention_factor() - 1.138_629_436_111_989).abs() < 1e-15);
     let chosen = match yarn {
         Scaling::Yarn { factor, original, fast, slow, truncate, .. } => {
             Scaling::Yarn { factor, original, fast, slow, truncate, attention: Some(0.5) }
