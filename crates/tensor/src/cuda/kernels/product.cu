@@ -237,7 +237,7 @@ template <bool GATED> struct Weights {
 // the launch ahead is done: that launch must not write weights or parameters of the norm. Sums have
 // the order of `few_rows`.
 //
-// The grid takes less than half of the device's room, so that all blocks of the launch behind start
+// The grid takes half of the device's room, so that all blocks of the launch behind start
 // while this one runs.
 template <bool GATED>
 __device__ __forceinline__ void multiply_row(
