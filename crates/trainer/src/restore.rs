@@ -269,8 +269,9 @@ fn from_checkpoint(
     for slot in shared {
         let param = params[&(slot.name.as_str(), slot.piece)];
         let first = slot.first - param.first();
-        for (kind, name) in optimizer.state_names().iter().enumerate() {
-            let Some(own) = optimizer.state_mut(&slot.name, slot.piece, kind) else { continue };
+        for (kind, name) in optimizer.state_names_of(slot.matrix).iter().enumerate() {
+            let own =
+                optimizer.state_mut(&slot.name, slot.piece, kind).expect("state of this rank");
             let name = format!("{}.{name}", slot.name);
             for (run, place) in param.runs(first..first + own.len()) {
                 let own = &mut own[run.start - first..run.end - first];
@@ -313,9 +314,10 @@ fn from_finished(
     let params = by_piece(replica.blueprint());
     for slot in optimizer.slots().to_vec() {
         let param = params[&(slot.name.as_str(), slot.piece)];
-        for (kind, name) in optimizer.state_names().iter().enumerate() {
-            let Some(own) = optimizer.state_mut(&slot.name, slot.piece, kind) else { continue };
+        for (kind, name) in optimizer.state_names_of(slot.matrix).iter().enumerate() {
             let saved = moments.tensor(&format!("{}.{name}", slot.name), &[param.tensor_len()])?;
+            let own =
+                optimizer.state_mut(&slot.name, slot.piece, kind).expect("state of this rank");
             param.pick(slot.first - param.first(), saved, own);
         }
     }
