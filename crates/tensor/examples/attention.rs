@@ -7,7 +7,7 @@
 #![expect(clippy::print_stdout, reason = "an example prints")]
 
 use half::{bf16, f16};
-use lockstep_tensor::attention::Shape;
+use lockstep_tensor::attention::{Options, Shape};
 use lockstep_tensor::cuda;
 use lockstep_tensor::device::{Buffer, Device, Dtype, HeadRows, Result, View, ViewMut};
 use lockstep_tensor::gemm::Precision;
@@ -94,8 +94,8 @@ impl Run {
         let v = columns(&self.qkv, stride, stride - head_dim, head_dim);
         let dout = columns(&self.dout, heads * head_dim, heads * head_dim - q_len, q_len);
         let keep = |_, _, _, _| 1.0;
-        let (out, lse) = oracle::forward(&shape, &q, &k, &v, 0, keep);
-        let [dq, dk, dv] = oracle::backward(&shape, &q, &k, &v, &dout, keep);
+        let (out, lse) = oracle::forward(&shape, &q, &k, &v, 0, &Options::CAUSAL, keep);
+        let [dq, dk, dv] = oracle::backward(&shape, &q, &k, &v, &dout, &Options::CAUSAL, keep);
         vec![out, lse, dq, dk, dv]
     }
 
@@ -110,6 +110,7 @@ impl Run {
         let operands = [at(0), at(width), at(width + kv_heads * head_dim)];
         let mut scratch =
             device.allocate(Dtype::F32, device.attention_scratch_len(precision, shape))?;
+        let causal = Options::CAUSAL;
         let mut first: Option<[Vec<f32>; 3]> = None;
         let mut seconds = [0.0; 2];
         for run in 0..RUNS {
@@ -122,13 +123,13 @@ impl Run {
             let repeats = if run == 0 { REPEATS } else { 1 };
             let forward = time(device, repeats, || {
                 let (out, lse, scratch) = (out.view_mut(), lse.view_mut(), scratch.view_mut());
-                device.attention_forward(precision, shape, operands, 0, None, out, lse, scratch)
+                device.attention_forward(precision, shape, operands, 0, &causal, out, lse, scratch)
             })?;
             let backward = time(device, repeats, || {
                 let (out, lse, dout) = (out.view(), lse.view(), dout.view());
                 let (dqkv, scratch) = (dqkv.view_mut(), scratch.view_mut());
                 device.attention_backward(
-                    precision, shape, operands, out, lse, dout, None, dqkv, scratch,
+                    precision, shape, operands, out, lse, dout, &causal, dqkv, scratch,
                 )
             })?;
             let got = [download(device, &out)?, download(device, &lse)?, download(device, &dqkv)?];

@@ -7,7 +7,7 @@
 
 use half::bf16;
 use lockstep_tensor::adamw::AdamStep;
-use lockstep_tensor::attention::Shape;
+use lockstep_tensor::attention::{Options, Shape};
 use lockstep_tensor::cuda;
 use lockstep_tensor::device::{
     Activation, Buffer, Device, Dtype, Epilogue, HeadRows, Matrix, MatrixMut, Norm, Result, Rule,
@@ -130,13 +130,32 @@ fn attention(device: &dyn Device, name: &str, shape: Shape) -> Result<()> {
     let flops = 2.0 * (rows * tokens * width) as f64;
     let seconds = time(device, || {
         let (out, lse) = (out.view_mut(), lse.view_mut());
-        device.attention_forward(BF16, shape, heads, 0, None, out, lse, scratch.view_mut())
+        device.attention_forward(
+            BF16,
+            shape,
+            heads,
+            0,
+            &Options::CAUSAL,
+            out,
+            lse,
+            scratch.view_mut(),
+        )
     })?;
     print_flops(&format!("attention, {name}, forward"), seconds, flops);
     let seconds = time(device, || {
         let (out, lse, dout) = (out.view(), lse.view(), dout.view());
         let (dqkv, scratch) = (dqkv.view_mut(), scratch.view_mut());
-        device.attention_backward(BF16, shape, heads, out, lse, dout, None, dqkv, scratch)
+        device.attention_backward(
+            BF16,
+            shape,
+            heads,
+            out,
+            lse,
+            dout,
+            &Options::CAUSAL,
+            dqkv,
+            scratch,
+        )
     })?;
     print_flops(&format!("attention, {name}, backward"), seconds, 2.5 * flops);
     Ok(())
@@ -188,7 +207,12 @@ impl Bench<'_> {
             [device.allocate(Dtype::F32, width)?, device.allocate(Dtype::F32, width)?];
         device.fill(weight.view_mut(), 1.0)?;
         device.fill(bias.view_mut(), 0.5)?;
-        let norm = Norm { weight: weight.view(), bias: is_layer.then(|| bias.view()), eps: 1e-5 };
+        let norm = Norm {
+            weight: weight.view(),
+            bias: is_layer.then(|| bias.view()),
+            eps: 1e-5,
+            adds_one: false,
+        };
         let mut stats = device.allocate(Dtype::F32, norm.stats_len(rows))?;
         let bytes = 2 * rows * width;
         self.time("norm", 2 * bytes, || {

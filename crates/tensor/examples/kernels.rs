@@ -158,13 +158,14 @@ fn attentions(precision: Precision) -> [Row; 2] {
     let heads = |qkv: &'static [f32]| {
         [0, C, 2 * C].map(|start| Rows { data: &qkv[start..], stride: 3 * C })
     };
+    let causal = &attention::Options::CAUSAL;
     let [q, k, v] = heads(numbers(T * 3 * C).leak());
     let (mut out, mut lse) = (numbers(T * C), numbers(T * shape.heads));
     let mut scratch = numbers(attention::scratch_len_in(precision, shape));
     let forward = row(&format!("attention fwd {precision}"), move |cpu| {
         let (out, lse) = (&mut out, &mut lse);
         let scratch = &mut scratch;
-        attention::forward_in(cpu, precision, shape, q, k, v, 0, None, out, lse, scratch);
+        attention::forward_in(cpu, precision, shape, q, k, v, 0, causal, out, lse, scratch);
     });
     let (out, dout, mut dqkv) = (numbers(T * C), numbers(T * C), numbers(T * 3 * C));
     let lse: Vec<f32> = numbers(T * shape.heads).iter().map(|x| x + 8.0).collect();
@@ -172,7 +173,7 @@ fn attentions(precision: Precision) -> [Row; 2] {
     let backward = row(&format!("attention bwd {precision}"), move |cpu| {
         let (dqkv, scratch) = (&mut dqkv, &mut scratch);
         attention::backward_in(
-            cpu, precision, shape, q, k, v, &out, &lse, &dout, None, dqkv, scratch,
+            cpu, precision, shape, q, k, v, &out, &lse, &dout, causal, dqkv, scratch,
         );
     });
     [Row { flops: 2 * flops, ..forward }, Row { flops: 5 * flops, ..backward }]

@@ -24,7 +24,7 @@ pub fn backward(cpu: &Cpu, x: &[f32], dy: &[f32], dx: &mut [f32]) {
     pointwise::backward::<Gelu>(cpu, x, dy, dx);
 }
 
-struct Gelu;
+pub(crate) struct Gelu;
 
 impl Function for Gelu {
     #[inline(always)]

@@ -16,8 +16,9 @@
 //!   units) and f16; [`fp8`]: eight-bit operands with block scales; [`convert`]: conversion of flat
 //!   buffers between these types, and loss scaling.
 //! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`rope_frequencies`], [`swiglu`],
-//!   [`gelu`], [`relu`], [`bias`], [`embedding`], [`cross_entropy`], [`dropout`]: the layers,
-//!   forward and backward.
+//!   [`geglu`], [`gelu`], [`relu`], [`bias`], [`embedding`], [`soft_cap`],
+//!   [`cross_entropy`], [`dropout`]: the layers, forward and backward; [`preference`]: the loss of
+//!   pairs of sequences.
 //! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`], [`lion`],
 //!   [`schedule_free`], [`muon`]: optimizer steps on flat buffers; [`reduce`]: sums and checks.
 //! - [`peak`]: measures the peak FLOP rate of the machine.
@@ -55,6 +56,8 @@ pub mod bias;
 pub mod cross_entropy;
 pub mod dropout;
 pub mod embedding;
+mod gated;
+pub mod geglu;
 pub mod gelu;
 pub mod lamb;
 pub mod lars;
@@ -66,12 +69,14 @@ pub mod nesterov;
 pub mod norm_layer;
 pub mod norm_rms;
 mod pointwise;
+pub mod preference;
 pub mod reduce;
 pub mod relu;
 pub mod rope;
 pub mod rope_frequencies;
 pub mod schedule_free;
 pub mod sgd;
+pub mod soft_cap;
 pub mod swiglu;
 
 pub mod cuda;

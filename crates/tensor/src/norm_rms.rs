@@ -6,6 +6,8 @@
 //! (element i to accumulator i % 16, each one chain of fused multiply-adds, ascending) that one
 //! fixed tree adds; IEEE rounds the square root and the divisions exactly, so every CPU agrees.
 //!
+//! In Gemma's form the scale is 1 + weight, which is rounded once and then used like a weight.
+//!
 //! Backward, with g = dy · weight and n the width: dx += r · (g − x · r² · dot(g, x) / n) for each
 //! row, and dweight += the column sums of dy · (x · r), rows ascending. Tasks of the first are
 //! blocks of rows, tasks of the second blocks of columns, so no two tasks add to one element.
@@ -21,45 +23,84 @@ use std::ops::Range;
 /// Rows of a task.
 const ROWS: usize = 16;
 
+/// Scale of the columns.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale<'a> {
+    /// The learned weight.
+    pub weight_c: &'a [f32],
+    /// Whether the scale is one plus the weight.
+    pub adds_one: bool,
+}
+
+impl<'a> From<&'a [f32]> for Scale<'a> {
+    fn from(weight_c: &'a [f32]) -> Self {
+        Self { weight_c, adds_one: false }
+    }
+}
+
+impl<'a> From<&'a Vec<f32>> for Scale<'a> {
+    fn from(weight_c: &'a Vec<f32>) -> Self {
+        weight_c[..].into()
+    }
+}
+
+impl Scale<'_> {
+    /// Group i of the columns.
+    #[inline(always)]
+    fn load<S: Simd>(&self, s: S, i: usize) -> S::V {
+        let weight = load(s, self.weight_c, i);
+        if self.adds_one { s.add(weight, s.splat(1.0)) } else { weight }
+    }
+}
+
 /// Sets `y_tc` to the normalised rows of `x_tc` and `rstd_t` to the factor of each row.
-pub fn forward(
+pub fn forward<'a>(
     cpu: &Cpu,
     x_tc: &[f32],
-    weight_c: &[f32],
+    scale: impl Into<Scale<'a>>,
     eps: f32,
     y_tc: &mut [f32],
     rstd_t: &mut [f32],
 ) {
-    let width = check_shapes(x_tc, weight_c, rstd_t);
+    let scale = scale.into();
+    let width = check_shapes(x_tc, scale.weight_c, rstd_t);
     assert_eq!(y_tc.len(), x_tc.len(), "output and input have one shape");
     cpu.for_each_split([y_tc, rstd_t], [ROWS * width, ROWS], |i, [y_tc, rstd_t]| {
         let x_tc = &x_tc[i * ROWS * width..][..y_tc.len()];
-        cpu.run(Forward { x_tc, weight_c, eps, y_tc, rstd_t });
+        cpu.run(Forward { x_tc, scale, eps, y_tc, rstd_t });
     });
 }
 
 /// Recomputes forward's output from the saved factors, bit for bit.
-pub fn normalize(cpu: &Cpu, x_tc: &[f32], weight_c: &[f32], rstd_t: &[f32], y_tc: &mut [f32]) {
-    let width = check_shapes(x_tc, weight_c, rstd_t);
+pub fn normalize<'a>(
+    cpu: &Cpu,
+    x_tc: &[f32],
+    scale: impl Into<Scale<'a>>,
+    rstd_t: &[f32],
+    y_tc: &mut [f32],
+) {
+    let scale = scale.into();
+    let width = check_shapes(x_tc, scale.weight_c, rstd_t);
     assert_eq!(y_tc.len(), x_tc.len(), "output and input have one shape");
     cpu.for_each_part(y_tc, ROWS * width, |i, y_tc| {
         let x_tc = &x_tc[i * ROWS * width..][..y_tc.len()];
-        cpu.run(Normalize { x_tc, weight_c, rstd_t: &rstd_t[i * ROWS..], y_tc });
+        cpu.run(Normalize { x_tc, scale, rstd_t: &rstd_t[i * ROWS..], y_tc });
     });
 }
 
 /// Adds the gradients of the input and of the weight, given `dy_tc` and the factors that forward
 /// saved. An empty `dweight_c` skips the weight gradient.
-pub fn backward(
+pub fn backward<'a>(
     cpu: &Cpu,
     x_tc: &[f32],
-    weight_c: &[f32],
+    scale: impl Into<Scale<'a>>,
     rstd_t: &[f32],
     dy_tc: &[f32],
     dx_tc: &mut [f32],
     dweight_c: &mut [f32],
 ) {
-    let width = check_shapes(x_tc, weight_c, rstd_t);
+    let scale = scale.into();
+    let width = check_shapes(x_tc, scale.weight_c, rstd_t);
     assert_eq!(dy_tc.len(), x_tc.len(), "output gradient and input have one shape");
     assert_eq!(dx_tc.len(), x_tc.len(), "input gradient and input have one shape");
     let needs_weight = !dweight_c.is_empty();
@@ -67,7 +108,7 @@ pub fn backward(
     cpu.for_each_part(dx_tc, ROWS * width, |i, dx_tc| {
         let rows = i * ROWS * width..i * ROWS * width + dx_tc.len();
         let (x_tc, dy_tc) = (&x_tc[rows.clone()], &dy_tc[rows]);
-        cpu.run(InputGradient { x_tc, weight_c, rstd_t: &rstd_t[i * ROWS..], dy_tc, dx_tc });
+        cpu.run(InputGradient { x_tc, scale, rstd_t: &rstd_t[i * ROWS..], dy_tc, dx_tc });
     });
     if needs_weight {
         weight_backward(cpu, x_tc, rstd_t, dy_tc, dweight_c);
@@ -99,7 +140,7 @@ fn check_shapes(x_tc: &[f32], weight_c: &[f32], rstd_t: &[f32]) -> usize {
 
 struct Forward<'a> {
     x_tc: &'a [f32],
-    weight_c: &'a [f32],
+    scale: Scale<'a>,
     eps: f32,
     y_tc: &'a mut [f32],
     rstd_t: &'a mut [f32],
@@ -109,7 +150,7 @@ impl Kernel for Forward<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let width = self.weight_c.len();
+        let width = self.scale.weight_c.len();
         let rows = self.x_tc.chunks_exact(width).zip(self.y_tc.chunks_exact_mut(width));
         for ((x, y), rstd) in rows.zip(self.rstd_t) {
             let mut squares = s.zero();
@@ -119,14 +160,14 @@ impl Kernel for Forward<'_> {
             }
             let mean = s.reduce_add(squares) / width as f32;
             *rstd = 1.0 / (mean + self.eps).sqrt();
-            normalize_row(s, x, self.weight_c, *rstd, y);
+            normalize_row(s, x, &self.scale, *rstd, y);
         }
     }
 }
 
 struct Normalize<'a> {
     x_tc: &'a [f32],
-    weight_c: &'a [f32],
+    scale: Scale<'a>,
     rstd_t: &'a [f32],
     y_tc: &'a mut [f32],
 }
@@ -135,26 +176,26 @@ impl Kernel for Normalize<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let width = self.weight_c.len();
+        let width = self.scale.weight_c.len();
         let rows = self.x_tc.chunks_exact(width).zip(self.y_tc.chunks_exact_mut(width));
         for ((x, y), &rstd) in rows.zip(self.rstd_t) {
-            normalize_row(s, x, self.weight_c, rstd, y);
+            normalize_row(s, x, &self.scale, rstd, y);
         }
     }
 }
 
 #[inline(always)]
-fn normalize_row<S: Simd>(s: S, x: &[f32], weight: &[f32], rstd: f32, y: &mut [f32]) {
+fn normalize_row<S: Simd>(s: S, x: &[f32], scale: &Scale<'_>, rstd: f32, y: &mut [f32]) {
     let rstd = s.splat(rstd);
     for i in 0..num_groups(x) {
         let x_hat = s.mul(load(s, x, i), rstd);
-        store(s, s.mul(x_hat, load(s, weight, i)), y, i);
+        store(s, s.mul(x_hat, scale.load(s, i)), y, i);
     }
 }
 
 struct InputGradient<'a> {
     x_tc: &'a [f32],
-    weight_c: &'a [f32],
+    scale: Scale<'a>,
     rstd_t: &'a [f32],
     dy_tc: &'a [f32],
     dx_tc: &'a mut [f32],
@@ -164,19 +205,19 @@ impl Kernel for InputGradient<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let (weight, width) = (self.weight_c, self.weight_c.len());
+        let (scale, width) = (self.scale, self.scale.weight_c.len());
         let rows = self.x_tc.chunks_exact(width).zip(self.dy_tc.chunks_exact(width));
         let rows = rows.zip(self.dx_tc.chunks_exact_mut(width));
         for (((x, dy), dx), &rstd) in rows.zip(self.rstd_t) {
             let mut dot = s.zero();
             for i in 0..num_groups(x) {
-                let g = s.mul(load(s, dy, i), load(s, weight, i));
+                let g = s.mul(load(s, dy, i), scale.load(s, i));
                 dot = s.fma(g, load(s, x, i), dot);
             }
             let pull = rstd * rstd * (s.reduce_add(dot) / width as f32);
             let (minus_pull, rstd) = (s.splat(-pull), s.splat(rstd));
             for i in 0..num_groups(x) {
-                let g = s.mul(load(s, dy, i), load(s, weight, i));
+                let g = s.mul(load(s, dy, i), scale.load(s, i));
                 let centred = s.fma(load(s, x, i), minus_pull, g);
                 store(s, s.fma(centred, rstd, load(s, dx, i)), dx, i);
             }

@@ -1,7 +1,8 @@
 //! Backward pass: recomputes every tile of probabilities and uses it for all three gradients.
 
 use super::dispatch::{self, operand_len, workspace_len};
-use super::dropout::{Dropout, HeadMask};
+use super::dropout::HeadMask;
+use super::options::{HeadOptions, Options};
 use super::products::{Products, Work};
 use super::tile::{Tile, copy, element_indices};
 use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch, split_aligned};
@@ -13,7 +14,7 @@ use crate::simd::{Kernel, Simd, VECTOR_LEN};
 
 /// Computes the gradients of q, k and v from the gradient of the output.
 ///
-/// `q`, `k`, `v`, `dropout` are those of [`super::forward`] with `first_query` zero, `out_thd` and
+/// `q`, `k`, `v`, `options` are those of [`super::forward`] with `first_query` zero, `out_thd` and
 /// `lse_bht` its results. Sets `dqkv`, a row of which holds the heads of q, then of k, then of v.
 pub fn backward(
     cpu: &Cpu,
@@ -24,12 +25,12 @@ pub fn backward(
     out_thd: &[f32],
     lse_bht: &[f32],
     dout_thd: &[f32],
-    dropout: Option<&Dropout>,
+    options: &Options<'_>,
     dqkv: &mut [f32],
     scratch: &mut [f32],
 ) {
     let precision = Precision::F32;
-    backward_in(cpu, precision, shape, q, k, v, out_thd, lse_bht, dout_thd, dropout, dqkv, scratch);
+    backward_in(cpu, precision, shape, q, k, v, out_thd, lse_bht, dout_thd, options, dqkv, scratch);
 }
 
 /// [`backward`] with products in `precision`, which also determines the size of the scratch memory.
@@ -43,7 +44,7 @@ pub fn backward_in(
     out_thd: &[f32],
     lse_bht: &[f32],
     dout_thd: &[f32],
-    dropout: Option<&Dropout>,
+    options: &Options<'_>,
     dqkv: &mut [f32],
     scratch: &mut [f32],
 ) {
@@ -57,6 +58,7 @@ pub fn backward_in(
     assert_eq!(dout_thd.len(), num_rows * width, "dout for {shape:?}");
     assert_eq!(lse_bht.len(), num_rows * heads, "lse for {shape:?}");
     assert_eq!(dqkv.len(), num_rows * (width + 2 * kv_width), "dqkv for {shape:?}");
+    options.check(&shape, 0);
 
     let (workspace_len, region_len) = (workspace_len(precision), region_len(precision, shape));
     let gradients_at = work_len(precision, shape);
@@ -75,7 +77,7 @@ pub fn backward_in(
             out: Rows { data: out_thd, stride: width }.from(row, head * head_dim),
             lse: &lse_bht[(sequence * heads + head) * tokens..][..shape.group() * tokens],
             dout: Rows { data: dout_thd, stride: width }.from(row, head * head_dim),
-            dropout,
+            options,
             sequence,
             first_head: head,
             operand_len: operand_len(precision, shape),
@@ -138,7 +140,7 @@ struct GroupBackward<'a> {
     out: Rows<'a>,
     lse: &'a [f32],
     dout: Rows<'a>,
-    dropout: Option<&'a Dropout>,
+    options: &'a Options<'a>,
     sequence: usize,
     first_head: usize,
     operand_len: usize,
@@ -180,21 +182,28 @@ impl Work for GroupBackward<'_> {
                 dv: &mut dv[at_keys],
                 write: Write::Set,
             };
-            let write_dq = if first_key == 0 { Write::Set } else { Write::Add };
             for (head, prepared) in prepared.chunks_exact(head_prepared_len).enumerate() {
-                let mask = self
-                    .dropout
-                    .map(|d| d.of_head(&self.shape, self.sequence, self.first_head + head));
+                let (shape, sequence, head_of_all) =
+                    (&self.shape, self.sequence, self.first_head + head);
+                let options = self.options.of_head(shape, 0, sequence, head_of_all);
+                let dropout = self.options.dropout;
+                let mask = dropout.map(|dropout| dropout.of_head(shape, sequence, head_of_all));
                 let tiles_of_queries = prepared.chunks_exact(prepared_len);
                 for (i, prepared) in tiles_of_queries.enumerate().skip(first_key / TILE) {
                     let first = i * TILE;
+                    let first_visible = options.first_tile(first);
+                    if first_key < first_visible {
+                        // Later queries see no earlier keys.
+                        break;
+                    }
+                    let write_dq = if first_key == first_visible { Write::Set } else { Write::Add };
                     let queries = 0..TILE.min(tokens - first);
                     let at_queries = head * head_len + first * head_dim;
                     let dq = &mut dq[at_queries..][..queries.len() * head_dim];
                     let tile = Tile { queries, num_keys, diagonal: first == first_key };
-                    let mask = mask.as_ref().map(|mask| (mask, (first, first_key)));
-                    let dq = (dq, write_dq);
-                    step(s, products, self.shape, &tile, &mut keys, prepared, dq, mask, tiles);
+                    let (at, dq) = ((first, first_key), (dq, write_dq));
+                    let (keys, changes) = (&mut keys, (&options, mask.as_ref()));
+                    step(s, products, head_dim, &tile, at, keys, prepared, dq, changes, tiles);
                     keys.write = Write::Add;
                 }
             }
@@ -253,20 +262,20 @@ fn prepare<S: Simd>(
     }
 }
 
-/// Computes all products of one tile.
+/// Computes all products of one tile; `first` holds the positions of its first query and key.
 #[inline(always)]
 fn step<S: Simd>(
     s: S,
     products: &mut impl Products<S>,
-    shape: Shape,
+    head_dim: usize,
     tile: &Tile,
+    first: (usize, usize),
     keys: &mut Keys<'_>,
     prepared: &[f32],
     (dq, write_dq): (&mut [f32], Write),
-    mask: Option<(&HeadMask, (usize, usize))>,
+    (options, mask): (&HeadOptions<'_>, Option<&HeadMask>),
     tiles: &mut [f32],
 ) {
-    let head_dim = shape.head_dim;
     let operand_len = (prepared.len() - 2 * TILE) / 4;
     let (columns, rest) = prepared.split_at(2 * operand_len);
     let (addends, rest) = rest.split_at(2 * operand_len);
@@ -277,18 +286,24 @@ fn step<S: Simd>(
     let (kept, ds) = rest.split_at_mut(TILE * TILE);
 
     products.dot(s, tile, head_dim, keys.k, q_columns, p);
-    probabilities(s, tile, shape.scale(), lse, p);
-    let kept: &[f32] = match mask {
-        Some((mask, first)) => {
-            mask.fill(s, first, tile, kept);
-            tile.multiply_visible(s, p, kept);
-            kept
+    // Until their gradients are computed, their place holds the derivatives of capped scores.
+    options.apply(s, first, tile, p, ds);
+    probabilities(s, tile, options.scale_after(), lse, p);
+    if let Some(mask) = mask {
+        mask.fill(s, first, tile, kept);
+        tile.multiply_visible(s, p, kept);
+    }
+    let of_output = if mask.is_some() { &*kept } else { &*p };
+    products.sum_over_queries(s, tile, head_dim, of_output, dout, keys.dv, keys.write);
+    if options.is_capped() {
+        tile.multiply_visible(s, ds, p);
+        if mask.is_some() {
+            tile.multiply_visible(s, ds, kept);
         }
-        None => p,
-    };
-    products.sum_over_queries(s, tile, head_dim, kept, dout, keys.dv, keys.write);
+    }
     products.dot(s, tile, head_dim, keys.v, dout_columns, ds);
-    score_gradients(s, tile, shape.scale(), delta, p, kept, ds);
+    let kept = if mask.is_some() { &*kept } else { &*p };
+    score_gradients(s, tile, options.scale, delta, p, kept, ds);
     products.sum_over_queries(s, tile, head_dim, ds, q, keys.dk, keys.write);
     products.sum_over_keys(s, tile, head_dim, ds, keys.k_addends, dq, write_dq);
 }

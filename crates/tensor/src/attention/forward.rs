@@ -1,7 +1,8 @@
 //! Forward pass: online softmax over key tiles.
 
 use super::dispatch::{self, operand_len, workspace_len};
-use super::dropout::{Dropout, HeadMask};
+use super::dropout::HeadMask;
+use super::options::{HeadOptions, Options};
 use super::products::{Products, Work};
 use super::tile::{Tile, element_indices};
 use super::{PER_ROW, ROWS_AHEAD, Rows, Shape, TILE, check_scratch, split_aligned};
@@ -24,13 +25,13 @@ pub fn forward(
     k: Rows<'_>,
     v: Rows<'_>,
     first_query: usize,
-    dropout: Option<&Dropout>,
+    options: &Options<'_>,
     out_thd: &mut [f32],
     lse_bht: &mut [f32],
     scratch: &mut [f32],
 ) {
     let precision = Precision::F32;
-    forward_in(cpu, precision, shape, q, k, v, first_query, dropout, out_thd, lse_bht, scratch);
+    forward_in(cpu, precision, shape, q, k, v, first_query, options, out_thd, lse_bht, scratch);
 }
 
 /// [`forward`] with products in `precision`, which also determines the size of the scratch memory.
@@ -42,7 +43,7 @@ pub fn forward_in(
     k: Rows<'_>,
     v: Rows<'_>,
     first_query: usize,
-    dropout: Option<&Dropout>,
+    options: &Options<'_>,
     out_thd: &mut [f32],
     lse_bht: &mut [f32],
     scratch: &mut [f32],
@@ -55,7 +56,8 @@ pub fn forward_in(
     v.check(sequences * num_keys, kv_heads * head_dim, "v");
     assert_eq!(out_thd.len(), sequences * tokens * width, "out for {shape:?}");
     assert_eq!(lse_bht.len(), sequences * heads * tokens, "lse for {shape:?}");
-    assert!(first_query == 0 || dropout.is_none(), "no dropout while decoding");
+    assert!(first_query == 0 || options.dropout.is_none(), "no dropout while decoding");
+    options.check(&shape, first_query);
 
     let (workspace_len, region_len) = (workspace_len(precision), region_len(precision, shape));
     check_scratch(precision, shape, scratch);
@@ -73,7 +75,8 @@ pub fn forward_in(
             k: k.from(sequence * num_keys, kv_col),
             v: v.from(sequence * num_keys, kv_col),
             first_query,
-            mask: dropout.map(|dropout| dropout.of_head(&shape, sequence, head)),
+            options: options.of_head(&shape, first_query, sequence, head),
+            mask: options.dropout.map(|dropout| dropout.of_head(&shape, sequence, head)),
             out,
             lse: lse.row(0),
             operand_len: operand_len(precision, shape),
@@ -103,6 +106,7 @@ struct HeadForward<'a> {
     k: Rows<'a>,
     v: Rows<'a>,
     first_query: usize,
+    options: HeadOptions<'a>,
     mask: Option<HeadMask>,
     out: Block<'a>,
     lse: &'a mut [f32],
@@ -124,7 +128,8 @@ impl Work for HeadForward<'_> {
         let num_tiles = (end - first_tile).div_ceil(TILE);
         let (by_tile, out) = rest.split_at_mut(num_tiles * state_len);
 
-        for first_key in (0..end).step_by(TILE) {
+        let options = self.options;
+        for first_key in (options.first_tile(first_query)..end).step_by(TILE) {
             let num_keys = TILE.min(end - first_key);
             products.pack_keys(s, head_dim, self.k.from(first_key, 0), num_keys, k);
             products.pack_addends(s, head_dim, self.v.from(first_key, 0), num_keys, v);
@@ -136,6 +141,11 @@ impl Work for HeadForward<'_> {
                 };
                 let len = tile.queries.len();
                 let done = base + tile.queries.start - first_query;
+                let first_visible = options.first_tile(first_query + done);
+                if first_key < first_visible {
+                    // Later queries see no earlier keys.
+                    break;
+                }
                 let state = &mut by_tile[(base - first_tile) / TILE * state_len..];
                 let (columns, softmax) = state.split_at_mut(self.operand_len);
                 let mut queries = Queries {
@@ -143,16 +153,18 @@ impl Work for HeadForward<'_> {
                     softmax: Softmax::of(&mut softmax[..2 * TILE]),
                     out: &mut out[done * head_dim..][..len * head_dim],
                 };
-                if first_key == 0 {
-                    queries.start(s, products, head_dim, self.q.from(done, 0), &tile);
+                if first_key == first_visible {
+                    let (q, lowest) = (self.q.from(done, 0), options.lowest());
+                    queries.start(s, products, head_dim, q, &tile, lowest);
                 }
                 let factors = self.mask.map(|mask| {
                     mask.fill(s, (base, first_key), &tile, factors);
                     &*factors
                 });
                 let keys = Keys { k, v };
-                let write = if first_key == 0 { Write::Set } else { Write::Add };
-                queries.add(s, products, self.shape, &tile, keys, factors, scores, write);
+                let write = if first_key == first_visible { Write::Set } else { Write::Add };
+                let at = (&options, (base, first_key));
+                queries.add(s, products, head_dim, &tile, at, keys, factors, scores, write);
                 if tile.diagonal {
                     let lse = &mut self.lse[done..][..len];
                     queries.finish(s, head_dim, &tile, (&mut self.out, done), lse);
@@ -186,34 +198,38 @@ impl Queries<'_> {
         head_dim: usize,
         q: Rows<'_>,
         tile: &Tile,
+        lowest: f32,
     ) {
         products.pack_queries(s, head_dim, q, tile, self.columns);
-        self.softmax.max.fill([f32::NEG_INFINITY; VECTOR_LEN]);
+        self.softmax.max.fill([lowest; VECTOR_LEN]);
         self.softmax.sum.fill([0.0; VECTOR_LEN]);
     }
 
-    /// Adds one tile of keys; `factors` are those of dropout.
+    /// Adds one tile of keys, given the positions of the first query and key; `factors` are those
+    /// of dropout.
     #[inline(always)]
     fn add<S: Simd>(
         &mut self,
         s: S,
         products: &mut impl Products<S>,
-        shape: Shape,
+        head_dim: usize,
         tile: &Tile,
+        (options, first): (&HeadOptions<'_>, (usize, usize)),
         keys: Keys<'_>,
         factors: Option<&[f32]>,
         scores: &mut [f32],
         write: Write,
     ) {
-        products.dot(s, tile, shape.head_dim, keys.k, self.columns, scores);
-        let rescale = self.softmax.add(s, tile, shape.scale(), scores);
+        products.dot(s, tile, head_dim, keys.k, self.columns, scores);
+        options.apply(s, first, tile, scores, &mut []);
+        let rescale = self.softmax.add(s, tile, options.scale_after(), scores);
         if let Some(factors) = factors {
             tile.multiply_visible(s, factors, scores);
         }
         if write == Write::Add {
-            scale_rows(s, shape.head_dim, &rescale.as_flattened()[tile.queries.clone()], self.out);
+            scale_rows(s, head_dim, &rescale.as_flattened()[tile.queries.clone()], self.out);
         }
-        products.sum_over_keys(s, tile, shape.head_dim, scores, keys.v, self.out, write);
+        products.sum_over_keys(s, tile, head_dim, scores, keys.v, self.out, write);
     }
 
     /// Finishes after the last tile of keys: writes the output to rows `first..` of its target.

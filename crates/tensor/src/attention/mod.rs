@@ -25,7 +25,8 @@
 //! Forward has one task per head and sequence, backward one per key head with all its query heads.
 //! Results of a query do not depend on other queries: decoding with a key-value cache gives the
 //! bits of those rows of a full pass. Keys after a query contribute exactly zero: whole tiles and,
-//! on the diagonal, steps of sixteen keys are skipped, single probabilities are set to zero.
+//! on the diagonal, steps of sixteen keys are skipped, single probabilities are set to zero. So do
+//! keys before those that [`Options`] let a query see.
 //!
 //! # In bf16
 //! Every product rounds its operands, the probabilities and the gradients of scores among them, to
@@ -41,12 +42,14 @@ mod dispatch;
 mod dropout;
 mod f32_products;
 mod forward;
+mod options;
 mod products;
 mod tile;
 
 pub use backward::{backward, backward_in};
 pub use dropout::{Dropout, Heads};
 pub use forward::{forward, forward_in};
+pub use options::{Options, alibi_slope};
 
 use crate::gemm::Precision;
 use crate::simd::{Simd, VECTOR_LEN};

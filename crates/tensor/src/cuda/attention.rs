@@ -8,7 +8,7 @@ use super::attention_plans::{Addresses, GradientAddresses};
 use super::commands::KernelArg;
 use super::launch::launch;
 use super::programs::{Grid, Program, Source};
-use crate::attention::{Dropout, Heads, Shape};
+use crate::attention::{Dropout, Heads, Options, Shape};
 use crate::device::error::{DeviceError, Result};
 use crate::device::operands::{HeadRows, check_rows};
 use crate::device::view::{Dtype, View, ViewMut};
@@ -100,6 +100,15 @@ impl KernelDropout {
 /// Elements of scratch memory: D of every query.
 pub(super) const fn scratch_len(shape: Shape) -> usize {
     shape.sequences * shape.heads * shape.tokens
+}
+
+/// The dropout of a call, which is the only option of the kernels.
+pub(super) fn dropout_alone<'a>(options: &Options<'a, View<'_>>) -> Result<Option<&'a Dropout>> {
+    if options.is_plain() {
+        return Ok(options.dropout);
+    }
+    let reason = "windows, capped or biased scores and packed documents run on the CPU only";
+    Err(DeviceError::Unsupported { operation: "attention", reason: reason.to_owned() })
 }
 
 /// Checked operands of a call.

@@ -40,9 +40,6 @@ pub(super) enum Direction {
 
 /// Most arguments of a kernel.
 const MAX_ARGS: usize = 32;
-/// Dynamic shared memory above this needs a permission.
-const SHARED_BYTES_FREE: c_uint = 48 * 1024;
-const ATTRIBUTE_SHARED_BYTES: i32 = 8;
 
 /// A kernel with its grid and arguments.
 #[derive(Clone, PartialEq)]
@@ -125,13 +122,6 @@ impl Kernel {
     /// lives until it is done.
     unsafe fn queue(&self, driver: &Driver, stream: Handle) -> Result<()> {
         let function = std::ptr::with_exposed_provenance_mut(self.function);
-        if self.shared_bytes > SHARED_BYTES_FREE {
-            let bytes = self.shared_bytes as i32;
-            // SAFETY: a valid function.
-            let code =
-                unsafe { (driver.function_attribute)(function, ATTRIBUTE_SHARED_BYTES, bytes) };
-            driver.check("cuFuncSetAttribute", code)?;
-        }
         let mut args = [null_mut::<c_void>(); MAX_ARGS];
         for (arg, start) in args.iter_mut().zip(&self.starts[..self.num_args]) {
             *arg = (&raw const self.values[usize::from(*start)]).cast_mut().cast();

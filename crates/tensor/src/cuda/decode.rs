@@ -84,6 +84,9 @@ impl Cuda {
         if [x, b, stride_bytes].iter().any(|at| !at.is_multiple_of(16)) {
             return Ok(false);
         }
+        if norm.is_some_and(|norm| norm.adds_one) {
+            return Ok(false);
+        }
         let mut row_norm = RowNorm::default();
         if let Some(norm) = norm {
             assert_eq!(norm.width(), k, "a norm of the row");

@@ -5,8 +5,8 @@
 use super::Cuda;
 use super::launch::launch;
 use super::programs::{Grid, Program, Source};
-use crate::device::error::Result;
-use crate::device::losses::{Losses, Targets};
+use crate::device::error::{DeviceError, Result};
+use crate::device::losses::{Losses, Preferences, Targets};
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::Write;
 
@@ -73,6 +73,12 @@ impl Cuda {
         launch!(self, program, kernel, grid, logits, vocab, targets, num_targets, factor, losses,)?;
         self.sum_losses(losses, rows, total, write)
     }
+}
+
+/// Preferences are learnt on CPUs only.
+fn refuse_preferences() -> Result<()> {
+    let reason = "finetune.method = \"dpo\" runs on the CPU; set run.device = \"cpu\"".to_owned();
+    Err(DeviceError::Unsupported { operation: "the loss of preferences", reason })
 }
 
 impl Losses for Cuda {
@@ -206,5 +212,37 @@ impl Losses for Cuda {
             losses,
         )?;
         self.sum_losses(losses, rows, &total, Write::Set)
+    }
+
+    fn preference_loss(
+        &self,
+        _losses: View<'_>,
+        _targets: View<'_>,
+        _preferences: Preferences<'_>,
+        _factors: ViewMut<'_>,
+        _total: ViewMut<'_>,
+    ) -> Result<()> {
+        refuse_preferences()
+    }
+
+    fn scale_sequences(&self, _gradients: ViewMut<'_>, _factors: View<'_>) -> Result<()> {
+        refuse_preferences()
+    }
+
+    fn greedy_token(
+        &self,
+        logits: View<'_>,
+        token: ViewMut<'_>,
+        num_invalid: ViewMut<'_>,
+    ) -> Result<()> {
+        assert!(!logits.is_empty(), "a vocabulary");
+        assert_eq!([token.len(), num_invalid.len()], [1; 2], "one token and one count");
+        let (program, grid) =
+            (Program::new(Source::CrossEntropy, logits.dtype()), Self::by_rows(1, logits.len()));
+        let vocab = logits.len() as u64;
+        let logits = self.read(&logits, logits.dtype())?;
+        let token = self.write(&token, Dtype::U32)?;
+        let num_invalid = self.write(&num_invalid, Dtype::U32)?;
+        launch!(self, program, "greedy_token", grid, logits, vocab, token, num_invalid)
     }
 }

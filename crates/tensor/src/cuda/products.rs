@@ -9,7 +9,7 @@ use super::cublas_lt::{Call, Fused, Operand};
 use super::launch::{launch, type_code};
 use super::programs::{Grid, Program, Source};
 use super::{Cuda, attention, attention_plans, fp8};
-use crate::attention::{Dropout, Shape};
+use crate::attention::{Options, Shape};
 use crate::device::error::{DeviceError, Result};
 use crate::device::flat::FlatBuffers;
 use crate::device::layers::Layers;
@@ -132,11 +132,12 @@ impl Products for Cuda {
         shape: Shape,
         qkv: [HeadRows<'_>; 3],
         first_query: usize,
-        dropout: Option<&Dropout>,
+        options: &Options<'_, View<'_>>,
         out_thd: ViewMut<'_>,
         lse_bht: ViewMut<'_>,
         _scratch: ViewMut<'_>,
     ) -> Result<()> {
+        let dropout = attention::dropout_alone(options)?;
         self.attend(precision, shape, qkv, first_query, dropout, &out_thd, &lse_bht)
     }
 
@@ -170,11 +171,12 @@ impl Products for Cuda {
         out_thd: View<'_>,
         lse_bht: View<'_>,
         dout_thd: View<'_>,
-        dropout: Option<&Dropout>,
+        options: &Options<'_, View<'_>>,
         dqkv: ViewMut<'_>,
         scratch: ViewMut<'_>,
     ) -> Result<()> {
         let outputs = [out_thd, lse_bht, dout_thd];
+        let dropout = attention::dropout_alone(options)?;
         self.attend_backward(precision, shape, qkv, outputs, dropout, &dqkv, &scratch)
     }
 }

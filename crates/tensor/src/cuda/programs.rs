@@ -1,7 +1,7 @@
 //! Our own kernels: sources in the binary, compiled at first use, cached machine code.
 
 use super::commands::Kernel;
-use super::driver::{Context, Handle};
+use super::driver::{Context, Driver, Handle};
 use super::nvrtc::Nvrtc;
 use crate::device::error::{DeviceError, Result};
 use crate::device::kernel_cache::KernelCache;
@@ -75,6 +75,10 @@ pub(super) struct Grid {
     pub(super) shared_bytes: usize,
 }
 
+/// Dynamic shared memory above this needs a permission.
+const SHARED_BYTES_FREE: usize = 48 * 1024;
+const ATTRIBUTE_SHARED_BYTES: i32 = 8;
+
 /// Loaded programs of a device.
 pub(super) struct Programs {
     context: Arc<Context>,
@@ -86,11 +90,40 @@ pub(super) struct Programs {
 
 struct Module {
     handle: Handle,
-    functions: BTreeMap<&'static str, Handle>,
+    functions: BTreeMap<&'static str, Function>,
+}
+
+/// A kernel's code.
+struct Function {
+    handle: Handle,
+    /// Dynamic shared memory that its launches may have.
+    max_shared_bytes: usize,
 }
 
 // SAFETY: the driver's handles may be used from any thread.
 unsafe impl Send for Module {}
+
+impl Function {
+    fn load(module: Handle, name: &'static str, driver: &Driver) -> Result<Self> {
+        let (symbol, mut handle) = (CString::new(name).expect("a name"), null_mut());
+        // SAFETY: the module is loaded, the name a string.
+        let status = unsafe { (driver.module_function)(&raw mut handle, module, symbol.as_ptr()) };
+        driver.check("cuModuleGetFunction", status)?;
+        Ok(Self { handle, max_shared_bytes: SHARED_BYTES_FREE })
+    }
+
+    /// Permits launches with so much shared memory: once, because the call takes as long as a
+    /// launch.
+    fn permit(&mut self, shared_bytes: usize, driver: &Driver) -> Result<()> {
+        let bytes = i32::try_from(shared_bytes).expect("shared memory is small");
+        // SAFETY: a valid function.
+        let status =
+            unsafe { (driver.function_attribute)(self.handle, ATTRIBUTE_SHARED_BYTES, bytes) };
+        driver.check("cuFuncSetAttribute", status)?;
+        self.max_shared_bytes = shared_bytes;
+        Ok(())
+    }
+}
 
 impl Programs {
     pub(super) fn new(
@@ -112,11 +145,17 @@ impl Programs {
         args: &[&[u8]],
     ) -> Result<Kernel> {
         let (x, y, z) = grid.blocks;
-        let function = self.function(program, name)?;
+        let function = self.function(program, name, grid.shared_bytes)?;
         Ok(Kernel::new(function, ([x, y, z], grid.threads, grid.shared_bytes), args))
     }
 
-    fn function(&self, program: Program, name: &'static str) -> Result<Handle> {
+    /// A function whose launches may have so much shared memory.
+    fn function(
+        &self,
+        program: Program,
+        name: &'static str,
+        shared_bytes: usize,
+    ) -> Result<Handle> {
         let mut modules = self.modules.lock().expect("no launch panics while it holds the list");
         let driver = &self.context.driver;
         let module = match modules.entry(program) {
@@ -130,17 +169,18 @@ impl Programs {
                 place.insert(Module { handle, functions: BTreeMap::new() })
             }
         };
-        if let Some(function) = module.functions.get(name) {
-            return Ok(*function);
+        let function = match module.functions.entry(name) {
+            Entry::Occupied(function) => function.into_mut(),
+            Entry::Vacant(place) => {
+                self.context.activate()?;
+                place.insert(Function::load(module.handle, name, driver)?)
+            }
+        };
+        if shared_bytes > function.max_shared_bytes {
+            self.context.activate()?;
+            function.permit(shared_bytes, driver)?;
         }
-        self.context.activate()?;
-        let (symbol, mut function) = (CString::new(name).expect("a name"), null_mut());
-        // SAFETY: the module is loaded, the name a string.
-        let status =
-            unsafe { (driver.module_function)(&raw mut function, module.handle, symbol.as_ptr()) };
-        driver.check("cuModuleGetFunction", status)?;
-        module.functions.insert(name, function);
-        Ok(function)
+        Ok(function.handle)
     }
 
     /// Machine code from the cache, or compiled and stored there.

@@ -1,6 +1,6 @@
 //! Normalisation, positions, activations, biases, embeddings and dropout.
 
-use super::error::Result;
+use super::error::{DeviceError, Result};
 use super::operands::{Activation, Norm};
 use super::view::{View, ViewMut};
 use crate::dropout::DropoutMask;
@@ -88,6 +88,33 @@ pub trait Layers {
         act: ViewMut<'_>,
     ) -> Result<()>;
 
+    /// As [`Self::swiglu_forward`], with GELU of the gates.
+    fn geglu_forward(&self, _gate_up: View<'_>, _ffn: usize, _act: ViewMut<'_>) -> Result<()> {
+        Err(on_cpu_only("GeGLU"))
+    }
+
+    /// Sets the gradient of gates and ups, and `act` to forward's output.
+    fn geglu_backward(
+        &self,
+        _gate_up: View<'_>,
+        _ffn: usize,
+        _dact: View<'_>,
+        _dgate_up: ViewMut<'_>,
+        _act: ViewMut<'_>,
+    ) -> Result<()> {
+        Err(on_cpu_only("GeGLU"))
+    }
+
+    /// Caps `x` in place at plus and minus `cap` ([`crate::soft_cap`]).
+    fn soft_cap(&self, _cap: f32, _x: ViewMut<'_>) -> Result<()> {
+        Err(on_cpu_only("the soft cap"))
+    }
+
+    /// Turns the gradient of capped values into that of the values, in place.
+    fn soft_cap_backward(&self, _cap: f32, _y: View<'_>, _dy: ViewMut<'_>) -> Result<()> {
+        Err(on_cpu_only("the soft cap"))
+    }
+
     /// Sets `y` to the activation of `x`.
     fn activate(&self, function: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()>;
 
@@ -161,4 +188,9 @@ pub trait Layers {
     /// Zeroes and scales elements by a random mask; the first has the global index
     /// `first_element`.
     fn dropout(&self, mask: &DropoutMask, first_element: u64, x: ViewMut<'_>) -> Result<()>;
+}
+
+/// Refusal of an operation that accelerators have no kernel for.
+pub(crate) fn on_cpu_only(operation: &'static str) -> DeviceError {
+    DeviceError::Unsupported { operation, reason: "runs on the CPU only".to_owned() }
 }

@@ -1,5 +1,5 @@
-//! Cross-entropy, whole and over a sharded vocabulary. Rows may be a part of the micro-batch, so
-//! that logits never exist as a whole.
+//! Cross-entropy, whole and over a sharded vocabulary, and the likeliest token. Rows may be a part
+//! of the micro-batch, so that logits never exist as a whole.
 
 use super::error::Result;
 use super::view::{View, ViewMut};
@@ -14,6 +14,15 @@ pub struct Targets<'a> {
     pub num_targets: u64,
     /// Factor on the gradients.
     pub loss_scale: f32,
+}
+
+/// Reference model of a loss of preferences: sequences are pairs of a chosen and a rejected one.
+#[derive(Clone, Copy, Debug)]
+pub struct Preferences<'a> {
+    /// Loss of each sequence under the reference model, the sum over its targets, an `f64`.
+    pub references: View<'a>,
+    /// Strength of the preference.
+    pub beta: f64,
 }
 
 /// Loss of the head.
@@ -82,5 +91,28 @@ pub trait Losses {
         target_logits: View<'_>,
         losses: ViewMut<'_>,
         total: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// Sets `total` to the loss of preferences ([`crate::preference`]), from the losses of rows,
+    /// and the factors of the sequences' gradients.
+    fn preference_loss(
+        &self,
+        losses: View<'_>,
+        targets: View<'_>,
+        preferences: Preferences<'_>,
+        factors: ViewMut<'_>,
+        total: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// Multiplies the gradients of each sequence's logits by its factor.
+    fn scale_sequences(&self, gradients: ViewMut<'_>, factors: View<'_>) -> Result<()>;
+
+    /// Sets `token` (one `u32`) to the index of the largest logit, the first of equals. Adds one to
+    /// `num_invalid` (one `u32`) where a logit is not a number; `token` is then any valid index.
+    fn greedy_token(
+        &self,
+        logits: View<'_>,
+        token: ViewMut<'_>,
+        num_invalid: ViewMut<'_>,
     ) -> Result<()>;
 }

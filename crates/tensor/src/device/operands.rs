@@ -173,6 +173,8 @@ pub struct Norm<'a> {
     pub bias: Option<View<'a>>,
     /// Added to the mean of squares.
     pub eps: f32,
+    /// Whether the scale is one plus the weight: Gemma's RMSNorm.
+    pub adds_one: bool,
 }
 
 impl Norm<'_> {

@@ -5,7 +5,7 @@ use super::layers::Layers;
 use super::linear::{LinearGradients, OutputGradient};
 use super::operands::{Epilogue, HeadRows, Matrix, MatrixMut, RowProduct};
 use super::view::{View, ViewMut};
-use crate::attention::{Dropout, Shape};
+use crate::attention::{Options, Shape};
 use crate::fp8::Role;
 use crate::gemm::{Precision, Write};
 
@@ -50,14 +50,15 @@ pub trait Products: Layers {
     fn attention_scratch_len(&self, precision: Precision, shape: Shape) -> usize;
 
     /// Attends from `tokens` queries of each sequence, the positions from `first_query` on, to the
-    /// keys at or before them; writes the output and the log-sum-exp by (sequence, head, query).
+    /// keys at or before them that the options let them see; writes the output and the log-sum-exp
+    /// by (sequence, head, query).
     fn attention_forward(
         &self,
         precision: Precision,
         shape: Shape,
         qkv: [HeadRows<'_>; 3],
         first_query: usize,
-        dropout: Option<&Dropout>,
+        options: &Options<'_, View<'_>>,
         out_thd: ViewMut<'_>,
         lse_bht: ViewMut<'_>,
         scratch: ViewMut<'_>,
@@ -108,7 +109,7 @@ pub trait Products: Layers {
         out_thd: View<'_>,
         lse_bht: View<'_>,
         dout_thd: View<'_>,
-        dropout: Option<&Dropout>,
+        options: &Options<'_, View<'_>>,
         dqkv: ViewMut<'_>,
         scratch: ViewMut<'_>,
     ) -> Result<()>;

@@ -3,18 +3,20 @@
 //! Rows are tokens, sequence after sequence; a row holds its heads one after another. Query head
 //! h reads key and value head h / (heads / kv_heads).
 
-use crate::attention::Shape;
+use crate::attention::{Heads, Options, Shape};
 
 /// Forward: the outputs and the logarithms of the softmax sums, by (sequence, head, query).
 ///
 /// Queries are the positions from `first_query` on; each sequence has `first_query + tokens` key
-/// rows. `keep(sequence, head, query, key)` multiplies a probability after the softmax.
+/// rows. `keep(sequence, head, query, key)` multiplies a probability after the softmax, as the
+/// dropout of the options would.
 pub fn forward(
     shape: &Shape,
     q_thd: &[f64],
     k_thd: &[f64],
     v_thd: &[f64],
     first_query: usize,
+    options: &Options<'_>,
     keep: impl Fn(usize, usize, usize, usize) -> f64,
 ) -> (Vec<f64>, Vec<f64>) {
     let &Shape { sequences, tokens, heads, kv_heads, head_dim: d } = shape;
@@ -24,8 +26,9 @@ pub fn forward(
     for (sequence, head, t) in queries(shape) {
         let q = &q_thd[((sequence * tokens + t) * heads + head) * d..][..d];
         let kv = |key: usize| ((sequence * num_keys + key) * kv_heads + shape.kv_head(head)) * d;
-        let scores: Vec<f64> =
-            (0..=first_query + t).map(|key| dot(q, &k_thd[kv(key)..]) * scale(d)).collect();
+        let of = Scores { shape, options, sequence, head, query: first_query + t, first_query };
+        let score = |key| of.score(key, dot(q, &k_thd[kv(key)..])).0;
+        let scores: Vec<f64> = (0..=first_query + t).map(score).collect();
         let lse = log_sum_exp(&scores);
         lse_bht[(sequence * heads + head) * tokens + t] = lse;
         let out = &mut out_thd[((sequence * tokens + t) * heads + head) * d..][..d];
@@ -46,6 +49,7 @@ pub fn backward(
     k_thd: &[f64],
     v_thd: &[f64],
     dout_thd: &[f64],
+    options: &Options<'_>,
     keep: impl Fn(usize, usize, usize, usize) -> f64,
 ) -> [Vec<f64>; 3] {
     let &Shape { tokens, heads, kv_heads, head_dim: d, .. } = shape;
@@ -56,7 +60,9 @@ pub fn backward(
         let at_q = ((sequence * tokens + t) * heads + head) * d;
         let kv = |key: usize| ((sequence * tokens + key) * kv_heads + shape.kv_head(head)) * d;
         let (q, dout) = (&q_thd[at_q..][..d], &dout_thd[at_q..][..d]);
-        let scores: Vec<f64> = (0..=t).map(|key| dot(q, &k_thd[kv(key)..]) * scale(d)).collect();
+        let of = Scores { shape, options, sequence, head, query: t, first_query: 0 };
+        let score = |key| of.score(key, dot(q, &k_thd[kv(key)..]));
+        let (scores, slopes): (Vec<f64>, Vec<f64>) = (0..=t).map(score).unzip();
         let lse = log_sum_exp(&scores);
         let p: Vec<f64> = scores.iter().map(|score| (score - lse).exp()).collect();
         // The gradient of each probability, before and after the softmax takes its mean away.
@@ -65,7 +71,7 @@ pub fn backward(
             .collect();
         let mean = dot(&p, &dp);
         for key in 0..=t {
-            let ds = p[key] * (dp[key] - mean) * scale(d);
+            let ds = p[key] * (dp[key] - mean) * slopes[key];
             let kept = p[key] * keep(sequence, head, t, key);
             for i in 0..d {
                 dq_thd[at_q + i] += ds * k_thd[kv(key) + i];
@@ -84,8 +90,49 @@ fn queries(shape: &Shape) -> impl Iterator<Item = (usize, usize, usize)> + use<>
         .map(move |i| (i / tokens / heads, i / tokens % heads, i % tokens))
 }
 
-fn scale(head_dim: usize) -> f64 {
-    1.0 / (head_dim as f64).sqrt()
+/// Scores of one query of one head.
+struct Scores<'a> {
+    shape: &'a Shape,
+    options: &'a Options<'a>,
+    sequence: usize,
+    head: usize,
+    /// Position of the query.
+    query: usize,
+    first_query: usize,
+}
+
+impl Scores<'_> {
+    /// The score of a key with this inner product, and its derivative by that product.
+    fn score(&self, key: usize, product: f64) -> (f64, f64) {
+        let Self { shape, options, sequence, head, query, first_query } = *self;
+        let usual = 1.0 / (shape.head_dim as f64).sqrt();
+        let scale = options.scale.map_or(usual, f64::from);
+        let (mut score, mut slope) = (product * scale, scale);
+        if let Some(cap) = options.soft_cap.map(f64::from) {
+            let capped = (score / cap).tanh();
+            (score, slope) = (cap * capped, slope * (1.0 - capped * capped));
+        }
+        if let Some(Heads { num, first, sequences }) = options.alibi {
+            let head = first + sequence / sequences * shape.heads + head;
+            score -= slope_of(num, head) * (query - key) as f64;
+        }
+        let is_far = options.window.is_some_and(|window| query - key >= window);
+        let is_foreign = options.documents.is_some_and(|starts| {
+            let row = sequence * shape.tokens + query - first_query;
+            key < starts[row % starts.len()] as usize
+        });
+        if is_far || is_foreign { (f64::NEG_INFINITY, 0.0) } else { (score, slope) }
+    }
+}
+
+/// ALiBi's slope of a head: a geometric sequence, as `transformers` builds it.
+fn slope_of(num_heads: usize, head: usize) -> f64 {
+    let below = num_heads.next_power_of_two() / if num_heads.is_power_of_two() { 1 } else { 2 };
+    let base = |num: usize| 2.0_f64.powf(-8.0 / num as f64);
+    if head < below {
+        return base(below).powf((head + 1) as f64);
+    }
+    base(2 * below).powf((2 * (head - below) + 1) as f64)
 }
 
 /// Inner product over the length of `a`; `b` may be longer.

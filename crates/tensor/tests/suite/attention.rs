@@ -1,8 +1,10 @@
 //! Against the `f64` oracle and central differences, and bit for bit against itself.
 
+mod options;
+
 use crate::common::{two_threads, wide};
 use lockstep_tensor::attention::{
-    Dropout, Heads, Rows, Shape, backward_in, forward_in, scratch_len, scratch_len_in,
+    Dropout, Heads, Options, Rows, Shape, backward_in, forward_in, scratch_len, scratch_len_in,
 };
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::random::Key;
@@ -21,6 +23,8 @@ struct Case {
     v: Vec<f32>,
     dout: Vec<f32>,
     dropout: Option<Dropout>,
+    options: Options<'static>,
+    documents: Option<Vec<u32>>,
 }
 
 /// All that forward and backward write.
@@ -41,6 +45,8 @@ impl Case {
             v: noise(3, rows * kv_heads * d, 1.0),
             dout: noise(4, rows * heads * d, 1.0),
             dropout: None,
+            options: Options::CAUSAL,
+            documents: None,
         }
     }
 
@@ -48,6 +54,11 @@ impl Case {
         let (key, heads) = (Key::new(7, "attention"), Heads::all(&self.shape));
         self.dropout = Some(Dropout { key, rate, first_sample, heads });
         self
+    }
+
+    fn options(&self) -> Options<'_> {
+        let documents = self.documents.as_deref();
+        Options { dropout: self.dropout.as_ref(), documents, ..self.options }
     }
 
     fn q(&self) -> Rows<'_> {
@@ -61,13 +72,13 @@ impl Case {
 
     fn run(&self, cpu: &Cpu) -> Results {
         let [k, v] = self.kv();
-        run(cpu, self.shape, [self.q(), k, v], &self.dout, self.dropout.as_ref())
+        run(cpu, self.shape, [self.q(), k, v], &self.dout, &self.options())
     }
 
     fn run_in_bf16(&self, cpu: &Cpu) -> Results {
         let [k, v] = self.kv();
         let rows = [self.q(), k, v];
-        run_in(cpu, Precision::Bf16, self.shape, rows, &self.dout, self.dropout.as_ref())
+        run_in(cpu, Precision::Bf16, self.shape, rows, &self.dout, &self.options())
     }
 
     /// The factor of each probability, straight from the definition.
@@ -86,13 +97,14 @@ impl Case {
 
     fn expected_forward(&self) -> (Vec<f64>, Vec<f64>) {
         let [q, k, v] = [&self.q, &self.k, &self.v].map(|x| wide(x));
-        reference::forward(&self.shape, &q, &k, &v, 0, self.keep())
+        reference::forward(&self.shape, &q, &k, &v, 0, &self.options(), self.keep())
     }
 
     /// The three gradients as rows of q heads, k heads, v heads.
     fn expected_backward(&self) -> Vec<f64> {
         let [q, k, v, dout] = [&self.q, &self.k, &self.v, &self.dout].map(|x| wide(x));
-        let [dq, dk, dv] = reference::backward(&self.shape, &q, &k, &v, &dout, self.keep());
+        let (options, keep) = (&self.options(), self.keep());
+        let [dq, dk, dv] = reference::backward(&self.shape, &q, &k, &v, &dout, options, keep);
         join(self.shape, [&dq, &dk, &dv])
     }
 }
@@ -102,9 +114,9 @@ fn run(
     shape: Shape,
     [q, k, v]: [Rows<'_>; 3],
     dout: &[f32],
-    dropout: Option<&Dropout>,
+    options: &Options<'_>,
 ) -> Results {
-    run_in(cpu, Precision::F32, shape, [q, k, v], dout, dropout)
+    run_in(cpu, Precision::F32, shape, [q, k, v], dout, options)
 }
 
 fn run_in(
@@ -113,14 +125,14 @@ fn run_in(
     shape: Shape,
     [q, k, v]: [Rows<'_>; 3],
     dout: &[f32],
-    dropout: Option<&Dropout>,
+    options: &Options<'_>,
 ) -> Results {
     // Results must not depend on old contents.
     let mut scratch = vec![f32::NAN; scratch_len_in(precision, shape)];
     let mut out = vec![f32::NAN; dout.len()];
     let mut lse = vec![f32::NAN; dout.len() / shape.head_dim];
     let (out_mut, lse_mut) = (&mut out, &mut lse);
-    forward_in(cpu, precision, shape, q, k, v, 0, dropout, out_mut, lse_mut, &mut scratch);
+    forward_in(cpu, precision, shape, q, k, v, 0, options, out_mut, lse_mut, &mut scratch);
     scratch.fill(f32::NAN);
     let row = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
     let mut dqkv = vec![f32::NAN; shape.sequences * shape.tokens * row];
@@ -135,7 +147,7 @@ fn run_in(
         out_ref,
         &lse,
         dout,
-        dropout,
+        options,
         dqkv_mut,
         &mut scratch,
     );
@@ -222,44 +234,45 @@ fn dropped_probabilities_match_the_reference() {
 
 #[test]
 fn gradients_match_central_differences() {
-    for (tokens, heads, dropped) in [(5, (2, 1), false), (66, (3, 1), false), (66, (2, 2), true)] {
-        let mut case = Case::new(1, tokens, heads, 6);
-        if dropped {
-            case = case.dropping(0.25, 3);
-        }
-        let shape = case.shape;
-        let got = case.run(&single()).dqkv;
-        let dout = wide(&case.dout);
-        let inputs = [&case.q, &case.k, &case.v].map(|x| wide(x));
-        let loss = |inputs: &[Vec<f64>; 3]| {
-            let [q, k, v] = inputs;
-            let (out, _) = reference::forward(&shape, q, k, v, 0, case.keep());
-            out.iter().zip(&dout).map(|(o, d)| o * d).sum::<f64>()
-        };
-        let mut numeric = inputs.clone();
-        let step = 1e-5;
-        for part in 0..3 {
-            // A sample of the elements, at a distance that meets all rows, heads and columns.
-            for i in 0..inputs[part].len() {
-                if i % 7 != 0 {
-                    numeric[part][i] = f64::NAN;
-                    continue;
-                }
-                let mut moved = inputs.clone();
-                moved[part][i] += step;
-                let above = loss(&moved);
-                moved[part][i] -= 2.0 * step;
-                numeric[part][i] = (above - loss(&moved)) / (2.0 * step);
+    assert_gradients(&Case::new(1, 5, (2, 1), 6));
+    assert_gradients(&Case::new(1, 66, (3, 1), 6));
+    assert_gradients(&Case::new(1, 66, (2, 2), 6).dropping(0.25, 3));
+}
+
+#[track_caller]
+fn assert_gradients(case: &Case) {
+    let shape = case.shape;
+    let got = case.run(&single()).dqkv;
+    let dout = wide(&case.dout);
+    let inputs = [&case.q, &case.k, &case.v].map(|x| wide(x));
+    let loss = |inputs: &[Vec<f64>; 3]| {
+        let [q, k, v] = inputs;
+        let (out, _) = reference::forward(&shape, q, k, v, 0, &case.options(), case.keep());
+        out.iter().zip(&dout).map(|(o, d)| o * d).sum::<f64>()
+    };
+    let mut numeric = inputs.clone();
+    let step = 1e-5;
+    for part in 0..3 {
+        // A sample of the elements, at a distance that meets all rows, heads and columns.
+        for i in 0..inputs[part].len() {
+            if i % 7 != 0 {
+                numeric[part][i] = f64::NAN;
+                continue;
             }
+            let mut moved = inputs.clone();
+            moved[part][i] += step;
+            let above = loss(&moved);
+            moved[part][i] -= 2.0 * step;
+            numeric[part][i] = (above - loss(&moved)) / (2.0 * step);
         }
-        let [q, k, v] = &numeric;
-        let numeric = join(shape, [q, k, v]);
-        for reference in [wide(&got), case.expected_backward()] {
-            for (i, (&got, &expected)) in reference.iter().zip(&numeric).enumerate() {
-                if !expected.is_nan() {
-                    let error = (got - expected).abs();
-                    assert!(error < 2e-5, "element {i} of {shape:?}: {got}, not {expected}");
-                }
+    }
+    let [q, k, v] = &numeric;
+    let numeric = join(shape, [q, k, v]);
+    for reference in [wide(&got), case.expected_backward()] {
+        for (i, (&got, &expected)) in reference.iter().zip(&numeric).enumerate() {
+            if !expected.is_nan() {
+                let error = (got - expected).abs();
+                assert!(error < 2e-5, "element {i} of {shape:?}: {got}, not {expected}");
             }
         }
     }
@@ -292,7 +305,7 @@ fn one_buffer_of_joined_rows_gives_the_bits_of_three_dense_ones() {
     let qkv = join(case.shape, [&case.q, &case.k, &case.v]);
     let stride = 8 * 12;
     let rows = [0, 4 * 12, 6 * 12].map(|col| Rows { data: &qkv[col..], stride });
-    let joined = run(&single(), case.shape, rows, &case.dout, None);
+    let joined = run(&single(), case.shape, rows, &case.dout, &Options::CAUSAL);
     let dense = case.run(&single());
     assert_eq!(bits(&joined.out), bits(&dense.out));
     assert_eq!(bits(&joined.dqkv), bits(&dense.dqkv));
@@ -332,7 +345,7 @@ fn decode(case: &Case, precision: Precision, full: &Results) {
             Rows { data: &k, stride: kv_width },
             Rows { data: &v, stride: kv_width },
             first_query,
-            None,
+            &case.options,
             &mut out,
             &mut lse,
             &mut scratch,
@@ -430,7 +443,8 @@ fn shards_of_heads_are_bit_for_bit_those_of_all_heads() {
         .map(|(data, width)| Rows { data, stride: width / 2 });
     let heads = Heads { num: 6, first: 0, sequences: 2 };
     let dropout = case.dropout.map(|dropout| Dropout { heads, ..dropout });
-    let got = run(&single(), sharded, rows, &dout, dropout.as_ref());
+    let options = Options { dropout: dropout.as_ref(), ..Options::CAUSAL };
+    let got = run(&single(), sharded, rows, &dout, &options);
     assert_eq!(bits(&got.out), bits(&halves(&whole.out, q_width)));
     let of_shard = |shard: usize| -> Vec<f32> {
         let widths = [q_width, kv_width, kv_width];

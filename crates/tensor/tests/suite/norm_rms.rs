@@ -3,7 +3,7 @@
 use crate::common::{
     ODD_WIDTHS, assert_close, central_differences, dot, numbers, same_bits_everywhere, wide,
 };
-use lockstep_tensor::norm_rms::{backward, forward, normalize};
+use lockstep_tensor::norm_rms::{Scale, backward, forward, normalize};
 use lockstep_tensor::{Cpu, Isa, reference};
 
 const EPS: f32 = 1e-5;
@@ -113,5 +113,25 @@ fn the_weight_gradient_is_one_chain_over_ascending_rows() {
 #[should_panic(expected = "one factor for each row")]
 fn a_row_without_its_factor_is_refused() {
     let cpu = Cpu::single(Isa::Portable);
-    normalize(&cpu, &[0.0; 6], &[1.0; 3], &[1.0; 3], &mut [0.0; 6]);
+    normalize(&cpu, &[0.0; 6], &[1.0; 3][..], &[1.0; 3], &mut [0.0; 6]);
+}
+
+#[test]
+fn a_scale_of_one_plus_the_weight_gives_the_bits_of_that_weight() {
+    for width in ODD_WIDTHS {
+        let (x, dy, weight) = (numbers(7, 5 * width), numbers(8, 5 * width), numbers(9, width));
+        let scale = Scale { weight_c: &weight, adds_one: true };
+        let sum: Vec<f32> = weight.iter().map(|weight| weight + 1.0).collect();
+        let cpu = Cpu::single(Isa::detect());
+        let (y, rstd) = run_forward(&cpu, &x, &sum);
+        let (mut got, mut factors) = (vec![f32::NAN; x.len()], vec![f32::NAN; rstd.len()]);
+        forward(&cpu, &x, scale, EPS, &mut got, &mut factors);
+        assert_eq!((&got, &factors), (&y, &rstd));
+        got.fill(f32::NAN);
+        normalize(&cpu, &x, scale, &rstd, &mut got);
+        assert_eq!(got, y);
+        let (mut dx, mut dweight) = (vec![0.0; x.len()], vec![0.0; width]);
+        backward(&cpu, &x, scale, &rstd, &dy, &mut dx, &mut dweight);
+        assert_eq!([dx, dweight].concat(), run_backward(&cpu, &x, &sum, &dy, 0.0));
+    }
 }

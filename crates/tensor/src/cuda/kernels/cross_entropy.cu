@@ -188,3 +188,38 @@ extern "C" __global__ void sum_losses(const float* losses, u64 rows, double* tot
     sum = block_sum(sum, shared);
     if (threadIdx.x == 0) *total = add ? *total + sum : sum;
 }
+
+// The column of the largest logit, the first of equals, by one block; counts a row that has a
+// logit that is not a number.
+extern "C" __global__ void greedy_token(const T* logits, u64 vocab, u32* token, u32* num_invalid) {
+    __shared__ u64 best_of_warp[32];
+    // Logits in the order of unsigned numbers, above those of later columns.
+    u64 best = 0;
+    bool is_invalid = false;
+    BLOCK8(i, vocab) {
+        float v[8];
+        load_logits<false>(v, logits, i, vocab);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            is_invalid |= v[j] != v[j];
+            // Both zeros are equal.
+            u32 bits = __float_as_uint(v[j] + 0.0f);
+            u32 ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+            u64 key = (u64)ordered << 32 | (u32)~(u32)(i + j);
+            if (i + j < vocab && key > best) best = key;
+        }
+    }
+#pragma unroll
+    for (int lane = 16; lane > 0; lane /= 2) {
+        u64 other = __shfl_xor_sync(0xffffffffu, best, lane);
+        best = other > best ? other : best;
+    }
+    if (threadIdx.x % 32 == 0) best_of_warp[threadIdx.x / 32] = best;
+    is_invalid = __syncthreads_or(is_invalid);
+    if (threadIdx.x == 0) {
+        for (u32 warp = 1; warp < blockDim.x / 32; ++warp)
+            best = best_of_warp[warp] > best ? best_of_warp[warp] : best;
+        *token = ~(u32)best;
+        *num_invalid += is_invalid;
+    }
+}

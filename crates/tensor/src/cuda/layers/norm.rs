@@ -5,7 +5,7 @@ use crate::cuda::commands::KernelArg;
 use crate::cuda::launch::{launch, type_code};
 use crate::cuda::programs::{Grid, Program, Source};
 use crate::device::error::{DeviceError, Result};
-use crate::device::layers::Layers;
+use crate::device::layers::{Layers, on_cpu_only};
 use crate::device::operands::Norm;
 use crate::device::view::{Dtype, View, ViewMut};
 
@@ -81,6 +81,9 @@ impl Cuda {
         len: usize,
         stats: usize,
     ) -> Result<NormOperands> {
+        if norm.adds_one {
+            return Err(on_cpu_only("a norm with one plus its weight"));
+        }
         let width = norm.width();
         assert!(width > 0 && len.is_multiple_of(width), "whole rows of {width} columns");
         let rows = len / width;

@@ -6,8 +6,11 @@ use crate::device::layers::Layers;
 use crate::device::operands::{Activation, Norm};
 use crate::device::view::{View, ViewMut};
 use crate::dropout::DropoutMask;
+use crate::norm_rms::Scale;
 use crate::rope::Rotation;
-use crate::{Cpu, bias, embedding, gelu, norm_layer, norm_rms, reduce, relu, rope, swiglu};
+use crate::{
+    Cpu, bias, embedding, geglu, gelu, norm_layer, norm_rms, reduce, relu, rope, soft_cap, swiglu,
+};
 
 impl Layers for Cpu {
     fn norm_forward(
@@ -23,7 +26,7 @@ impl Layers for Cpu {
             let (mean, rstd) = stats.split_at_mut(stats.len() / 2);
             norm_layer::forward(self, x, weight, bias.as_slice()?, norm.eps, y, mean, rstd);
         } else {
-            norm_rms::forward(self, x, weight, norm.eps, y, stats);
+            norm_rms::forward(self, x, scale(&norm)?, norm.eps, y, stats);
         }
         Ok(())
     }
@@ -53,7 +56,7 @@ impl Layers for Cpu {
         if let Some(bias) = norm.bias {
             norm_layer::normalize(self, x, weight, bias.as_slice()?, mean, rstd, y);
         } else {
-            norm_rms::normalize(self, x, weight, rstd, y);
+            norm_rms::normalize(self, x, scale(&norm)?, rstd, y);
         }
         Ok(())
     }
@@ -72,7 +75,7 @@ impl Layers for Cpu {
         if norm.bias.is_some() {
             norm_layer::backward(self, x, weight, mean, rstd, dy, dx, &mut [], &mut []);
         } else {
-            norm_rms::backward(self, x, weight, rstd, dy, dx, &mut []);
+            norm_rms::backward(self, x, scale(&norm)?, rstd, dy, dx, &mut []);
         }
         Ok(())
     }
@@ -146,6 +149,35 @@ impl Layers for Cpu {
             act.into_slice()?
         };
         swiglu::backward(self, gate_up, ffn, dact, dgate_up.into_slice()?, act);
+        Ok(())
+    }
+
+    fn geglu_forward(&self, gate_up: View<'_>, ffn: usize, act: ViewMut<'_>) -> Result<()> {
+        geglu::forward(self, gate_up.as_slice()?, ffn, act.into_slice()?);
+        Ok(())
+    }
+
+    fn geglu_backward(
+        &self,
+        gate_up: View<'_>,
+        ffn: usize,
+        dact: View<'_>,
+        dgate_up: ViewMut<'_>,
+        act: ViewMut<'_>,
+    ) -> Result<()> {
+        let (gate_up, dact) = (gate_up.as_slice()?, dact.as_slice()?);
+        let (dgate_up, act) = (dgate_up.into_slice()?, act.into_slice()?);
+        geglu::backward(self, gate_up, ffn, dact, dgate_up, act);
+        Ok(())
+    }
+
+    fn soft_cap(&self, cap: f32, x: ViewMut<'_>) -> Result<()> {
+        soft_cap::forward(self, cap, x.into_slice()?);
+        Ok(())
+    }
+
+    fn soft_cap_backward(&self, cap: f32, y: View<'_>, dy: ViewMut<'_>) -> Result<()> {
+        soft_cap::backward(self, cap, y.as_slice()?, dy.into_slice()?);
         Ok(())
     }
 
@@ -250,6 +282,11 @@ impl Layers for Cpu {
         crate::dropout::apply(self, mask, first_element, x.into_slice()?);
         Ok(())
     }
+}
+
+/// Scale of an RMSNorm.
+fn scale<'a>(norm: &Norm<'a>) -> Result<Scale<'a>> {
+    Ok(Scale { weight_c: norm.weight.as_slice()?, adds_one: norm.adds_one })
 }
 
 /// Means, if the norm has them, and factors.

@@ -2,10 +2,10 @@
 
 use crate::cross_entropy::{self, vocab_parallel};
 use crate::device::error::Result;
-use crate::device::losses::{Losses, Targets};
+use crate::device::losses::{Losses, Preferences, Targets};
 use crate::device::view::{View, ViewMut};
 use crate::gemm::{Precision, Write};
-use crate::{Cpu, convert};
+use crate::{Cpu, convert, preference};
 
 impl Losses for Cpu {
     fn cross_entropy(
@@ -103,6 +103,44 @@ impl Losses for Cpu {
         let (target_logits, losses) = (target_logits.as_slice()?, losses.into_slice()?);
         vocab_parallel::losses(targets, max, sums, target_logits, losses);
         sum_losses(losses, total, Write::Set)
+    }
+
+    fn preference_loss(
+        &self,
+        losses: View<'_>,
+        targets: View<'_>,
+        preferences: Preferences<'_>,
+        factors: ViewMut<'_>,
+        total: ViewMut<'_>,
+    ) -> Result<()> {
+        let Preferences { references, beta } = preferences;
+        let (losses, targets, references) =
+            (losses.as_slice()?, targets.as_slice()?, references.as_slice()?);
+        let [total] = total.into_slice::<f64>()? else { panic!("one sum") };
+        *total = preference::losses(losses, targets, references, beta, factors.into_slice()?);
+        Ok(())
+    }
+
+    fn scale_sequences(&self, gradients: ViewMut<'_>, factors: View<'_>) -> Result<()> {
+        preference::scale_gradients(self, gradients.into_slice()?, factors.as_slice()?);
+        Ok(())
+    }
+
+    fn greedy_token(
+        &self,
+        logits: View<'_>,
+        token: ViewMut<'_>,
+        num_invalid: ViewMut<'_>,
+    ) -> Result<()> {
+        let logits = logits.as_slice::<f32>()?;
+        let [token] = token.into_slice::<u32>()? else { panic!("one token") };
+        let [num_invalid] = num_invalid.into_slice::<u32>()? else { panic!("one count") };
+        // Without an early end, so that the loops use vectors.
+        let has_nan = logits.iter().fold(false, |has, logit| has | logit.is_nan());
+        let best = logits.iter().fold(f32::NEG_INFINITY, |best, logit| best.max(*logit));
+        *token = logits.iter().position(|logit| *logit >= best).unwrap_or(0) as u32;
+        *num_invalid += u32::from(has_nan);
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Products and attention on the CPU.
 
-use crate::attention::{self, Dropout, Rows, Shape};
+use crate::attention::{self, Options, Rows, Shape};
 use crate::device::error::{DeviceError, Result};
 use crate::device::flat::FlatBuffers;
 use crate::device::layers::Layers;
@@ -54,14 +54,14 @@ impl Products for Cpu {
         shape: Shape,
         qkv: [HeadRows<'_>; 3],
         first_query: usize,
-        dropout: Option<&Dropout>,
+        options: &Options<'_, View<'_>>,
         out_thd: ViewMut<'_>,
         lse_bht: ViewMut<'_>,
         scratch: ViewMut<'_>,
     ) -> Result<()> {
         let [q, k, v] = [head_rows(&qkv[0])?, head_rows(&qkv[1])?, head_rows(&qkv[2])?];
         let (out, lse) = (out_thd.into_slice()?, lse_bht.into_slice()?);
-        let scratch = scratch.into_slice()?;
+        let (options, scratch) = (&host_options(options)?, scratch.into_slice()?);
         attention::forward_in(
             self,
             precision,
@@ -70,7 +70,7 @@ impl Products for Cpu {
             k,
             v,
             first_query,
-            dropout,
+            options,
             out,
             lse,
             scratch,
@@ -86,18 +86,25 @@ impl Products for Cpu {
         out_thd: View<'_>,
         lse_bht: View<'_>,
         dout_thd: View<'_>,
-        dropout: Option<&Dropout>,
+        options: &Options<'_, View<'_>>,
         dqkv: ViewMut<'_>,
         scratch: ViewMut<'_>,
     ) -> Result<()> {
         let [q, k, v] = [head_rows(&qkv[0])?, head_rows(&qkv[1])?, head_rows(&qkv[2])?];
         let (out, lse, dout) = (out_thd.as_slice()?, lse_bht.as_slice()?, dout_thd.as_slice()?);
         let (dqkv, scratch) = (dqkv.into_slice()?, scratch.into_slice()?);
+        let options = &host_options(options)?;
         attention::backward_in(
-            self, precision, shape, q, k, v, out, lse, dout, dropout, dqkv, scratch,
+            self, precision, shape, q, k, v, out, lse, dout, options, dqkv, scratch,
         );
         Ok(())
     }
+}
+
+/// Options of attention with documents in the host's memory.
+fn host_options<'a>(options: &Options<'a, View<'a>>) -> Result<Options<'a>> {
+    let documents = options.documents.map(|documents| documents.as_slice()).transpose()?;
+    Ok(options.with_documents(documents))
 }
 
 impl Cpu {

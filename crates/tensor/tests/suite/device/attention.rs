@@ -2,7 +2,7 @@
 
 use super::{Case, cpu, on_every_device};
 use crate::common::numbers;
-use lockstep_tensor::attention::{Dropout, Heads, Shape, forward, scratch_len};
+use lockstep_tensor::attention::{Dropout, Heads, Options, Shape, forward, scratch_len};
 use lockstep_tensor::device::open::accelerator_attention_bytes;
 use lockstep_tensor::device::{Buffer, Dtype, HeadRows, Products};
 use lockstep_tensor::dropout::DropoutMask;
@@ -75,14 +75,14 @@ fn run(case: Case, shape: Shape, qkv: &[f32], dout: &[f32], on: bool) -> Vec<Vec
     let (device, precision) = (case.device, case.precision());
     let mut scratch = case.poisoned_f32(device.attention_scratch_len(precision, shape));
     let mask = dropout(&shape);
-    let mask = on.then_some(&mask);
+    let options = &Options { dropout: on.then_some(&mask), ..Options::CAUSAL };
     device
         .attention_forward(
             precision,
             shape,
             rows(&qkv, shape),
             0,
-            mask,
+            options,
             out.view_mut(),
             lse.view_mut(),
             scratch.view_mut(),
@@ -96,7 +96,7 @@ fn run(case: Case, shape: Shape, qkv: &[f32], dout: &[f32], on: bool) -> Vec<Vec
             out.view(),
             lse.view(),
             dout.view(),
-            mask,
+            options,
             dqkv.view_mut(),
             scratch.view_mut(),
         )
@@ -118,14 +118,28 @@ fn forward_and_backward_match_the_oracle() {
             on_every_device(
                 |case| run(case, shape, &qkv, &dout, on),
                 |case, got| {
-                    let [q, k, v] = split(shape, &case.wide(&qkv));
-                    let (out, lse) =
-                        reference::attention::forward(&shape, &q, &k, &v, 0, keep(shape, on));
+                    let ([q, k, v], plain) = (split(shape, &case.wide(&qkv)), &Options::CAUSAL);
+                    let (out, lse) = reference::attention::forward(
+                        &shape,
+                        &q,
+                        &k,
+                        &v,
+                        0,
+                        plain,
+                        keep(shape, on),
+                    );
                     case.assert_close("out", &got[0], &out, shape.tokens);
                     case.assert_close("lse", &got[1], &lse, shape.tokens);
                     let dout = case.wide(&dout);
-                    let expected =
-                        reference::attention::backward(&shape, &q, &k, &v, &dout, keep(shape, on));
+                    let expected = reference::attention::backward(
+                        &shape,
+                        &q,
+                        &k,
+                        &v,
+                        &dout,
+                        plain,
+                        keep(shape, on),
+                    );
                     let wide: Vec<f64> = got[2].iter().map(|x| f64::from(*x)).collect();
                     for (name, (got, expected)) in
                         ["dq", "dk", "dv"].iter().zip(split(shape, &wide).iter().zip(&expected))
@@ -221,7 +235,7 @@ fn decoding_matches_the_oracle() {
                         shape,
                         [q, k, v],
                         first,
-                        None,
+                        &Options::CAUSAL,
                         out.view_mut(),
                         lse.view_mut(),
                         scratch,
@@ -235,10 +249,9 @@ fn decoding_matches_the_oracle() {
                     cache.chunks(2 * kv).flat_map(|row| &row[at.clone()]).copied().collect()
                 };
                 let (k, v) = (columns(0..kv), columns(kv..2 * kv));
+                let (plain, all) = (&Options::CAUSAL, |_, _, _, _| 1.0);
                 let (out, lse) =
-                    reference::attention::forward(&shape, &q, &k, &v, first_query, |_, _, _, _| {
-                        1.0
-                    });
+                    reference::attention::forward(&shape, &q, &k, &v, first_query, plain, all);
                 case.assert_close("out", &got[0], &out, first_query);
                 case.assert_close("lse", &got[1], &lse, first_query);
             },
@@ -260,7 +273,7 @@ fn the_cpu_device_has_the_bits_of_its_kernel() {
         stride: row_len(shape),
     };
     let (cpu, [q, k, v]) = (cpu(), [at(0), at(64), at(96)]);
-    forward(cpu, shape, q, k, v, 0, None, &mut out, &mut lse, &mut scratch);
+    forward(cpu, shape, q, k, v, 0, &Options::CAUSAL, &mut out, &mut lse, &mut scratch);
     assert_eq!(super::bits(&got[0]), super::bits(&out));
     assert_eq!(super::bits(&got[1]), super::bits(&lse));
     assert_eq!(scratch.len(), cpu.attention_scratch_len(case.precision(), shape));

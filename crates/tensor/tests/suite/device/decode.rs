@@ -2,7 +2,7 @@
 
 use super::{Case, bits, on_every_device};
 use crate::common::{numbers, wide};
-use lockstep_tensor::attention::Shape;
+use lockstep_tensor::attention::{Options, Shape};
 use lockstep_tensor::device::{
     Buffer, Epilogue, HeadRows, Matrix, MatrixMut, Norm, RowEpilogue, RowProduct, View,
 };
@@ -37,9 +37,9 @@ fn attend(case: Case, shape: Shape, q: &[f32], cache: &[f32], first_query: usize
         HeadRows { data: cache.view().range(kv..cache.len()), stride: 2 * kv },
     ];
     let (results, scratch) = ((out.view_mut(), lse.view_mut()), scratch.view_mut());
-    let (out_thd, lse_bht) = results;
+    let ((out_thd, lse_bht), plain) = (results, &Options::CAUSAL);
     device
-        .attention_forward(precision, shape, qkv, first_query, None, out_thd, lse_bht, scratch)
+        .attention_forward(precision, shape, qkv, first_query, plain, out_thd, lse_bht, scratch)
         .unwrap();
     vec![case.download(&out), case.download(&lse)]
 }
@@ -61,9 +61,9 @@ fn queries_at_every_position_match_the_oracle() {
                     let num_terms = first_query + head_dim;
                     let k = columns(&cache, 2 * kv, 0..kv);
                     let v = columns(&cache, 2 * kv, kv..2 * kv);
-                    let all = |_, _, _, _| 1.0;
+                    let (plain, all) = (&Options::CAUSAL, |_, _, _, _| 1.0);
                     let (out, lse) =
-                        reference::attention::forward(&shape, &q, &k, &v, first_query, all);
+                        reference::attention::forward(&shape, &q, &k, &v, first_query, plain, all);
                     case.assert_close("out", &got[0], &out, num_terms);
                     case.assert_close("lse", &got[1], &lse, num_terms);
                 },
@@ -166,8 +166,9 @@ fn one_token_is_rotated_cached_and_attends() {
                     let cache = wide(&got[1]);
                     let k = columns(&cache, 2 * kv, 0..kv);
                     let v = columns(&cache, 2 * kv, kv..2 * kv);
-                    let all = |_, _, _, _| 1.0;
-                    let (out, _) = reference::attention::forward(&shape, &q, &k, &v, position, all);
+                    let (plain, all) = (&Options::CAUSAL, |_, _, _, _| 1.0);
+                    let (out, _) =
+                        reference::attention::forward(&shape, &q, &k, &v, position, plain, all);
                     case.assert_close("out", &got[0], &out, position + head_dim);
                 },
             );
@@ -224,7 +225,7 @@ impl Row {
         let (mut y, mut plain) = (poisoned(self.n), poisoned(columns));
         let matrix = Matrix::new(weight.view(), columns, k).t();
         let bias = (before == Before::Layer).then(|| norm[1].view());
-        let operand = Norm { weight: norm[0].view(), bias, eps: EPS };
+        let operand = Norm { weight: norm[0].view(), bias, eps: EPS, adds_one: false };
         let product = RowProduct {
             norm: (before != Before::Nothing).then_some(operand),
             x: x.view(),

@@ -17,7 +17,12 @@ fn run_norm(case: Case, is_layer: bool, x: &[f32], width: usize) -> Vec<Vec<f32>
     let (rows, device) = (x.len() / width, case.device);
     let (x, residual) = (case.upload(x), case.upload(&numbers(2, x.len())));
     let (weight, bias) = (case.upload_f32(&numbers(3, width)), case.upload_f32(&numbers(4, width)));
-    let norm = Norm { weight: weight.view(), bias: is_layer.then(|| bias.view()), eps: EPS };
+    let norm = Norm {
+        weight: weight.view(),
+        bias: is_layer.then(|| bias.view()),
+        eps: EPS,
+        adds_one: false,
+    };
     let mut stats = case.poisoned_f32(norm.stats_len(rows));
     let [mut y, mut sum, mut added, mut recomputed] = [(); 4].map(|()| case.poisoned(rows * width));
     device.norm_forward(norm, x.view(), y.view_mut(), stats.view_mut()).unwrap();

@@ -3,7 +3,7 @@
 use super::{Case, on_every_device};
 use crate::common::{ids, numbers};
 use lockstep_tensor::cross_entropy::IGNORE;
-use lockstep_tensor::device::{Dtype, Targets};
+use lockstep_tensor::device::{Buffer, Dtype, Targets, ViewMut};
 use lockstep_tensor::gemm::Write;
 use lockstep_tensor::reference;
 
@@ -174,4 +174,52 @@ fn shards_of_the_vocabulary_give_the_loss_of_the_whole() {
             case.assert_close("gradients", &got[2], &gradients, vocab);
         },
     );
+}
+
+#[test]
+fn the_greedy_token_is_the_first_of_the_largest_logits() {
+    let long = |at: &[usize]| {
+        let mut logits = vec![-3.5; 40_003];
+        for index in at {
+            logits[*index] = 2.25;
+        }
+        logits
+    };
+    let cases = [
+        (vec![-1.5], 0, 0),
+        (vec![-4.0, -2.0, -8.0], 1, 0),
+        (vec![-1.0, -0.0, 0.0], 1, 0),
+        (vec![f32::NEG_INFINITY; 3], 0, 0),
+        (long(&[40_002]), 40_002, 0),
+        (long(&[8193, 17, 39_999]), 17, 0),
+        (long(&[8192, 8191]), 8191, 0),
+        (vec![1.0, f32::NAN, 2.0, 0.5], u32::MAX, 1),
+    ];
+    for (logits, expected, num_invalid) in cases {
+        on_every_device(
+            |case| {
+                let (device, buffer) = (case.device, case.upload(&logits));
+                let [mut token, mut invalid] = [7, 0].map(|id| case.upload_ids(&[id]));
+                let choose = |token: &mut Buffer, invalid: &mut Buffer| {
+                    device.greedy_token(buffer.view(), token.view_mut(), invalid.view_mut())
+                };
+                choose(&mut token, &mut invalid).unwrap();
+                choose(&mut token, &mut invalid).unwrap();
+                let ids = [token, invalid].map(|id| {
+                    let mut host = [0u32];
+                    device.copy(id.view(), ViewMut::of(&mut host)).unwrap();
+                    host[0] as f32
+                });
+                vec![ids.to_vec()]
+            },
+            |case, got| {
+                let [token, invalid] = got[0][..] else { panic!("two numbers") };
+                assert_eq!(invalid as u32, 2 * num_invalid, "{}", case.label());
+                if num_invalid == 0 {
+                    assert_eq!(token as u32, expected, "{}", case.label());
+                }
+                assert!((token as usize) < logits.len(), "{}: {token}", case.label());
+            },
+        );
+    }
 }

@@ -3,7 +3,7 @@
 
 use super::{Case, bits, cases, cpu};
 use crate::common::numbers;
-use lockstep_tensor::attention::Shape;
+use lockstep_tensor::attention::{Options, Shape};
 use lockstep_tensor::device::{
     Buffer, DeviceError, Dtype, Epilogue, HeadRows, Matrix, MatrixMut, Memory, Result, View,
     ViewMut,
@@ -75,7 +75,16 @@ impl Buffers {
         let qkv = [head(0), head(1), head(2)];
         let (out, lse) = (attended.view_mut(), lse.view_mut());
         let scratch = scratch.view_mut();
-        device.attention_forward(precision, ATTENTION, qkv, 0, None, out, lse, scratch)?;
+        device.attention_forward(
+            precision,
+            ATTENTION,
+            qkv,
+            0,
+            &Options::CAUSAL,
+            out,
+            lse,
+            scratch,
+        )?;
         let parts = (ROWS, COLS / 3);
         device.copy_rows(parts, (attended.view(), COLS / 3), (target.view_mut(), COLS))?;
         device.fill(table.view_mut(), 0.0)?;
