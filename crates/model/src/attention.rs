@@ -11,20 +11,21 @@
 //! Saved: `qkv` after rotation and the norm's statistics are kept; the output of attention and its
 //! log-sum-exp, and normalised rows, can be recomputed from them.
 
-use crate::block::{Context, Flops, MicrobatchShape, SavedLen};
+use crate::block::{CachedSequence, Context, Flops, MicrobatchShape, SavedLen};
 use crate::collectives::{SingleRank, TensorCollectives};
 use crate::deferred_weight_grad::DeferredWeightGrad;
-use crate::dropout::{Dropout, RowMask, Site};
+use crate::dropout::{AdapterMasks, Dropout, RowMask, Site};
 use crate::formats::Formats;
 use crate::grads::Grads;
 use crate::head_norms::HeadNorms;
+use crate::lora::RowAdapter;
 use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::rope::RopeAngles;
-use crate::row_parallel::RowParallel;
+use crate::row_parallel::{PostNormSaved, RowParallel};
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
-use lockstep_tensor::attention::{self, Heads, Shape};
+use lockstep_tensor::attention::{self, Heads, Options, Shape};
 use lockstep_tensor::device::open::{accelerator_attention_bytes, accelerator_attention_len};
 use lockstep_tensor::device::{
     Device, Dtype, HeadRows, OutputGradient, Result, RowEpilogue, View, ViewMut,
@@ -46,8 +47,19 @@ pub(crate) struct Attention {
     pub(crate) head_norms: Option<HeadNorms>,
     /// RoPE angles, where the family has them.
     pub(crate) rope: Option<Arc<RopeAngles>>,
+    pub(crate) scores: Scores,
     pub(crate) out: RowParallel,
     pub(crate) dropout: Dropout,
+}
+
+/// Changes of a family's scores and the keys that it lets a query see, as
+/// [`lockstep_tensor::attention::Options`] describes them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scores {
+    pub(crate) scale: Option<f32>,
+    pub(crate) soft_cap: Option<f32>,
+    pub(crate) window: Option<usize>,
+    pub(crate) has_alibi: bool,
 }
 
 /// Saved values of forward.
@@ -60,12 +72,18 @@ pub(crate) struct AttentionSaved<'a> {
     out_thd: ViewMut<'a>,
     lse_bht: ViewMut<'a>,
     normed_tc: ViewMut<'a>,
+    post_norm: PostNormSaved<'a>,
 }
 
 impl AttentionSaved<'_> {
-    fn norm_linear<'b>(&'b self, x_tc: View<'b>, num_rows: usize) -> NormLinearSaved<'b> {
+    fn norm_linear<'b>(
+        &'b self,
+        x_tc: View<'b>,
+        num_rows: usize,
+        masks: AdapterMasks,
+    ) -> NormLinearSaved<'b> {
         let (stats, normed_tc) = (self.stats.as_view(), self.normed_tc.as_view());
-        NormLinearSaved { x_tc, stats, normed_tc, num_rows }
+        NormLinearSaved { x_tc, stats, normed_tc, num_rows, masks }
     }
 }
 
@@ -76,7 +94,8 @@ impl Attention {
             kept: self.norm_linear.outputs_len(t)
                 + self.norm_linear.stats_len(t)
                 + self.formats().floats(self.num_raw_heads(t).0)
-                + self.num_raw_heads(t).1,
+                + self.num_raw_heads(t).1
+                + self.out.saved_len(t),
             rebuilt: self.formats().floats(t * self.out.num_local_inputs())
                 + t * self.heads * self.tp_shards().num_local()
                 + self.norm_linear.normed_len(t),
@@ -95,6 +114,7 @@ impl Attention {
             stats: kept.take(self.norm_linear.stats_len(t)),
             raw_heads: kept.take_as(dtype, self.num_raw_heads(t).0),
             head_stats: kept.take(self.num_raw_heads(t).1),
+            post_norm: self.out.split(t, kept),
             out_thd: rebuilt.take_as(dtype, t * self.out.num_local_inputs()),
             lse_bht: rebuilt.take(t * self.heads * self.tp_shards().num_local()),
             normed_tc: rebuilt.take_as(dtype, self.norm_linear.num_normed(t)),
@@ -104,26 +124,33 @@ impl Attention {
     pub(crate) fn scratch_len(&self, shape: MicrobatchShape) -> usize {
         let (t, c, formats) = (shape.rows(), self.norm_linear.width(), self.formats());
         let rows = formats.floats(t * c);
-        let own = if self.dropout.is_on() || self.tp_shards().sequence { rows } else { 0 };
+        let own = if self.dropout.is_on() || self.out.copies_gradient() { rows } else { 0 };
         let attention_gradient = formats.floats(t * self.out.num_local_inputs())
-            + self.attend_scratch_len(self.shape(shape));
+            + self.attend_scratch_len(self.shape(shape)).max(self.out.adapter_scratch_len(t));
         let ends = self.norm_linear.scratch_len(t).max(RowSums::scratch_len(self.tp_shards(), c));
         let num_rows = t * self.tp_shards().num_local();
         let heads = self.head_norms.as_ref().map_or(0, |norms| {
             norms.scratch_len(num_rows, |len| formats.floats(len), self.tp_shards())
         });
         let inner = attention_gradient.max(ends).max(heads);
-        let backward = own + self.norm_linear.outputs_len(t) + inner;
+        let inner = self.norm_linear.outputs_len(t) + inner;
+        let backward = own + inner.max(self.out.gradient_scratch_len(t));
         backward.max(self.out.scratch_len(t)).max(rows)
     }
 
-    pub(crate) fn flops_per_token(&self, num_tokens: usize) -> Flops {
+    pub(crate) fn flops_per_token(&self, num_tokens: usize, is_frozen: bool) -> Flops {
         // A token attends to half of the sequence on average, itself included; a pair of tokens
         // costs one multiply-add per element for its score and one for its term of the output.
-        let width = self.heads * self.head_dim * self.tp_shards().num;
-        let pairs = 2 * (num_tokens as u64 + 1) * width as u64;
-        let forward = self.norm_linear.product.flops() + self.out.flops() + pairs;
-        Flops { forward, backward: 2 * forward }
+        let width = (self.heads * self.head_dim * self.tp_shards().num) as u64;
+        let (tokens, window) = (num_tokens as u64, self.scores.window.unwrap_or(num_tokens) as u64);
+        let pairs = match tokens.saturating_sub(window) {
+            0 => 2 * (tokens + 1) * width,
+            later => 4 * width * (window * (window + 1) / 2 + later * window) / tokens,
+        };
+        let products = self.norm_linear.product.flops() + self.out.flops();
+        let adapter = self.out.adapter.as_ref().map_or(0, RowAdapter::flops);
+        let adapters = self.norm_linear.adapters.flops() + adapter;
+        Flops::of_half(products, pairs + adapters, is_frozen)
     }
 
     pub(crate) fn forward(
@@ -135,16 +162,19 @@ impl Attention {
         saved: &mut AttentionSaved<'_>,
     ) -> Result<()> {
         let (device, tokens) = (ctx.device, ctx.microbatch.shape.tokens);
+        let masks = self.dropout.adapter_masks(ctx);
         let (qkv, stats) = (saved.qkv.reborrow(), saved.stats.reborrow());
         let normed_tc = saved.normed_tc.reborrow();
-        self.norm_linear.forward(ctx, params, x_tc, qkv, stats, normed_tc)?;
+        self.norm_linear.forward(ctx, params, x_tc, qkv, stats, normed_tc, masks)?;
         self.normalize_heads(device, params, saved)?;
         self.rotate(device, saved.qkv.reborrow(), (tokens, 0), false)?;
         self.attend(ctx, saved)?;
         let (out_thd, y) = (saved.out_thd.as_view(), y_tc.reborrow());
         let mask = self.mask(ctx);
         let (residual, frame) = (mask.is_none().then_some(x_tc), ctx.scratch.frame());
-        self.out.forward(device, ctx.collectives, params, out_thd, residual, y, frame)?;
+        let (saved, collectives) = (saved.post_norm.reborrow(), &mut *ctx.collectives);
+        let out = &self.out;
+        out.forward(device, collectives, params, out_thd, residual, y, saved, masks, frame)?;
         match mask {
             Some(mask) => mask.add_masked(device, y_tc, x_tc),
             None => Ok(()),
@@ -174,7 +204,7 @@ impl Attention {
             shape,
             self.rows(saved.qkv.as_view()),
             0,
-            mask.as_ref(),
+            &self.options(ctx.microbatch.shape.sequences, mask.as_ref()),
             saved.out_thd.reborrow(),
             saved.lse_bht.reborrow(),
             scratch,
@@ -193,17 +223,33 @@ impl Attention {
     ) -> Result<()> {
         let (device, t) = (ctx.device, ctx.microbatch.shape.rows());
         let masks = (self.mask(ctx), self.attention_mask(ctx));
+        let adapter_masks = self.dropout.adapter_masks(ctx);
         let (microbatch, collectives, mut frame) =
             (ctx.microbatch.shape, &mut *ctx.collectives, ctx.scratch.frame());
         let d_stream = d_stream_tc.as_view();
-        let dz_tc =
-            self.out.output_gradient(device, collectives, d_stream, masks.0, t, &mut frame)?;
+        let (of_stream, post_norm, own) = ((d_stream, masks.0), &saved.post_norm, grads.reborrow());
+        let rest = &mut frame;
+        let dz_tc = self.out.output_gradient(
+            device,
+            collectives,
+            params,
+            of_stream,
+            t,
+            post_norm,
+            own,
+            rest,
+        )?;
         let (x, spare) = ((saved.out_thd.as_view(), None), frame.nested());
         self.out.backward_bias(device, collectives, dz_tc, grads.reborrow(), spare)?;
+        let (both, own, spare) = ((x.0, dz_tc), grads.reborrow(), frame.nested());
+        self.out.backward_adapter(device, collectives, params, both, adapter_masks, own, spare)?;
         let dtype = self.formats().activations;
         let mut d_qkv = frame.take_as(dtype, self.norm_linear.num_outputs(t));
-        let product = &mut |d_out_thd: ViewMut<'_>| {
-            self.out.backward(device, params, x, dz_tc, d_out_thd, grads.reborrow())
+        let product = &mut |mut d_out_thd: ViewMut<'_>, spare: Frame<'_>| {
+            let (dx, own) = (d_out_thd.reborrow(), grads.reborrow());
+            self.out.backward(device, params, x, dz_tc, dx, own)?;
+            let dx = d_out_thd;
+            self.out.backward_adapter_input(device, params, dz_tc, dx, adapter_masks, spare)
         };
         let (dy, spare) = (d_qkv.reborrow(), frame.nested());
         self.attention_gradient(device, product, microbatch, saved, masks.1, dy, spare)?;
@@ -213,7 +259,7 @@ impl Attention {
             device,
             collectives,
             params,
-            saved.norm_linear(x_tc, t),
+            saved.norm_linear(x_tc, t, adapter_masks),
             OutputGradient::Stored(d_qkv.into_view()),
             d_stream_tc,
             grads,
@@ -229,17 +275,32 @@ impl Attention {
         x_tc: View<'_>,
         saved: &AttentionSaved<'_>,
         d_stream_tc: ViewMut<'_>,
-        DeferredWeightGrad { dz_tc, dy: d_qkv, sums, head_sums }: &mut DeferredWeightGrad<'_>,
+        deferred: &mut DeferredWeightGrad<'_>,
     ) -> Result<()> {
+        let DeferredWeightGrad { dz_tc, dy: d_qkv, sums, head_sums, post_sums } = deferred;
         let (device, t) = (ctx.device, ctx.microbatch.shape.rows());
         let masks = (self.mask(ctx), self.attention_mask(ctx));
+        let adapter_masks = self.dropout.adapter_masks(ctx);
         let (microbatch, collectives, mut frame) =
             (ctx.microbatch.shape, &mut *ctx.collectives, ctx.scratch.frame());
-        let (d_stream, dz) = (d_stream_tc.as_view(), dz_tc.reborrow());
-        self.out.fill_output_gradient(device, collectives, d_stream, masks.0, dz)?;
+        let (of_stream, dz) = ((d_stream_tc.as_view(), masks.0), dz_tc.reborrow());
+        let (post_norm, sums_of_post) = (&saved.post_norm, post_sums.reborrow());
+        self.out.fill_output_gradient_only(
+            device,
+            collectives,
+            params,
+            of_stream,
+            post_norm,
+            sums_of_post,
+            dz,
+            frame.nested(),
+        )?;
         let dz_tc = dz_tc.as_view();
-        let product =
-            &mut |d_out_thd: ViewMut<'_>| self.out.backward_input(device, params, dz_tc, d_out_thd);
+        let product = &mut |mut d_out_thd: ViewMut<'_>, spare: Frame<'_>| {
+            self.out.backward_input(device, params, dz_tc, d_out_thd.reborrow())?;
+            let dx = d_out_thd;
+            self.out.backward_adapter_input(device, params, dz_tc, dx, adapter_masks, spare)
+        };
         let (dy, spare) = (d_qkv.reborrow(), frame.nested());
         self.attention_gradient(device, product, microbatch, saved, masks.1, dy, spare)?;
         if let Some(norms) = &self.head_norms {
@@ -249,7 +310,8 @@ impl Attention {
             let own = Grads::new(head_sums.reborrow(), &own);
             self.heads_gradient(device, collectives, params, saved, dy, own, spare)?;
         }
-        let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
+        let read = saved.norm_linear(x_tc, t, adapter_masks);
+        let norm_linear = &self.norm_linear;
         norm_linear.backward_input_only(
             device,
             collectives,
@@ -269,18 +331,27 @@ impl Attention {
         params: View<'_>,
         x_tc: View<'_>,
         saved: &AttentionSaved<'_>,
-        DeferredWeightGrad { dz_tc, dy: d_qkv, sums, head_sums }: &DeferredWeightGrad<'_>,
+        DeferredWeightGrad { dz_tc, dy: d_qkv, sums, head_sums, post_sums }: &DeferredWeightGrad<
+            '_,
+        >,
         mut grads: Grads<'_>,
     ) -> Result<()> {
         let (device, t) = (ctx.device, ctx.microbatch.shape.rows());
+        let masks = self.dropout.adapter_masks(ctx);
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let (x, dz_tc, spare) = (saved.out_thd.as_view(), dz_tc.as_view(), frame.nested());
         self.out.backward_weight(device, collectives, x, dz_tc, grads.reborrow(), spare)?;
-        let (read, dy, own) = (saved.norm_linear(x_tc, t), d_qkv.as_view(), grads.reborrow());
+        let (both, own, spare) = ((x, dz_tc), grads.reborrow(), frame.nested());
+        self.out.backward_adapter(device, collectives, params, both, masks, own, spare)?;
+        let read = saved.norm_linear(x_tc, t, masks);
+        let (dy, own) = (d_qkv.as_view(), grads.reborrow());
         self.norm_linear.backward_weight(device, collectives, params, read, dy, own, frame)?;
         if let Some(norms) = &self.head_norms {
             let targets = grads.of_two([&norms.query.at, &norms.key.at]);
             norms.add_sums(device, head_sums.as_view(), targets)?;
+        }
+        if let Some(norm) = &self.out.post_norm {
+            norm.add_sums(device, post_sums.as_view(), grads.reborrow())?;
         }
         self.norm_linear.norm.add_sums(device, sums.as_view(), grads)
     }
@@ -290,7 +361,7 @@ impl Attention {
     fn attention_gradient(
         &self,
         device: &dyn Device,
-        product: &mut dyn FnMut(ViewMut<'_>) -> Result<()>,
+        product: &mut dyn FnMut(ViewMut<'_>, Frame<'_>) -> Result<()>,
         microbatch: MicrobatchShape,
         saved: &AttentionSaved<'_>,
         mask: Option<attention::Dropout>,
@@ -299,7 +370,7 @@ impl Attention {
     ) -> Result<()> {
         let len = microbatch.rows() * self.out.num_local_inputs();
         let mut d_out_thd = frame.take_as(self.formats().activations, len);
-        product(d_out_thd.reborrow())?;
+        product(d_out_thd.reborrow(), frame.nested())?;
         let shape = self.shape(microbatch);
         let scratch = frame.take(self.attend_scratch_len(shape));
         device.attention_backward(
@@ -309,7 +380,7 @@ impl Attention {
             saved.out_thd.as_view(),
             saved.lse_bht.as_view(),
             d_out_thd.as_view(),
-            mask.as_ref(),
+            &self.options(microbatch.sequences, mask.as_ref()),
             d_qkv.reborrow(),
             scratch,
         )?;
@@ -367,7 +438,7 @@ impl Attention {
 
     /// Dropout of the attention probabilities.
     fn attention_mask(&self, ctx: &Context<'_>) -> Option<attention::Dropout> {
-        self.dropout.attention_mask(ctx, self.all_heads(ctx.microbatch.shape))
+        self.dropout.attention_mask(ctx, self.all_heads(ctx.microbatch.shape.sequences))
     }
 
     /// Number formats.
@@ -413,20 +484,24 @@ impl Attention {
         let microbatch = MicrobatchShape { sequences: 1, tokens: num_tokens };
         let SavedLen { kept, rebuilt } = self.saved_len(microbatch);
         let normed = self.formats().floats(num_tokens * self.norm_linear.width());
+        let normed = normed + self.norm_linear.adapters.scratch_len(num_tokens);
         let spare = self.out.scratch_len(num_tokens);
         kept + rebuilt + normed.max(spare).max(self.attend_scratch_len(self.shape(microbatch)))
     }
 
-    /// Forward for `num_tokens` new tokens of one sequence, the first of them at position `first`,
-    /// over the cached past.
+    /// Forward for `num_tokens` new tokens of one sequence, or of several that have one each, over
+    /// the past in their parts of the cache.
+    ///
+    /// # Panics
+    /// With several sequences and several tensor shards: shards lie one after another.
     pub(crate) fn decode(
         &self,
         device: &dyn Device,
         params: View<'_>,
-        (num_tokens, first): (usize, usize),
+        (num_tokens, sequences): (usize, &[CachedSequence]),
         x_tc: View<'_>,
         y_tc: ViewMut<'_>,
-        cache: ViewMut<'_>,
+        (cache, num_cache_parts): (ViewMut<'_>, usize),
         mut frame: Frame<'_>,
     ) -> Result<()> {
         let microbatch = MicrobatchShape { sequences: 1, tokens: num_tokens };
@@ -434,23 +509,36 @@ impl Attention {
         let mut saved = self.split(microbatch, &mut frame, &mut rebuilt);
         let (none, row) = (RowEpilogue::None, saved.qkv.reborrow());
         if !self.norm_linear.forward_row(device, params, x_tc, none, row)? {
-            let mut normed_tc = frame.nested().take_as(x_tc.dtype(), x_tc.len());
+            let (mut inner, masks) = (frame.nested(), AdapterMasks::NONE);
+            let mut normed_tc = inner.take_as(x_tc.dtype(), x_tc.len());
             let (normed, stats) = (normed_tc.reborrow(), saved.stats.reborrow());
             self.norm_linear.norm.forward(device, params, x_tc, normed, stats)?;
             let (normed_tc, qkv) = (normed_tc.as_view(), saved.qkv.reborrow());
-            self.norm_linear.product.forward(device, params, normed_tc, qkv)?;
+            self.norm_linear.project(device, params, normed_tc, qkv, masks, inner)?;
         }
         self.normalize_heads(device, params, &mut saved)?;
-        let AttentionSaved { mut qkv, mut out_thd, lse_bht, .. } = saved;
-        let (new, mut cache) = (qkv.as_view(), cache.cast(self.formats().activations));
-        let (at, out) = ((num_tokens, first), out_thd.reborrow());
-        if !self.attend_token(device, at, new, cache.reborrow(), out)? {
-            self.rotate(device, qkv.reborrow(), (num_tokens, first), false)?;
-            let outputs = (out_thd.reborrow(), lse_bht);
+        let AttentionSaved { mut qkv, mut out_thd, mut lse_bht, post_norm, .. } = saved;
+        let mut cache = cache.cast(self.formats().activations);
+        let num = sequences.len();
+        assert!(num == 1 || self.tp_shards().num_local() == 1, "rows of a sequence lie together");
+        for (index, sequence) in sequences.iter().enumerate() {
+            let own = |len: usize| index * (len / num)..(index + 1) * (len / num);
+            let part_len = cache.len() / num_cache_parts;
+            let part = sequence.part * part_len..(sequence.part + 1) * part_len;
+            let (of_qkv, of_out, of_lse) = (own(qkv.len()), own(out_thd.len()), own(lse_bht.len()));
+            let (mut qkv, mut cache) = (qkv.reborrow().range(of_qkv), cache.reborrow().range(part));
+            let mut out = out_thd.reborrow().range(of_out);
+            let at = (num_tokens / num, sequence.first_position);
+            if self.attend_token(device, at, qkv.as_view(), cache.reborrow(), out.reborrow())? {
+                continue;
+            }
+            self.rotate(device, qkv.reborrow(), at, false)?;
+            let outputs = (out, lse_bht.reborrow().range(of_lse));
             self.attend_cached(device, at, qkv.into_view(), cache, outputs, frame.nested())?;
         }
-        let (x, residual) = (out_thd.as_view(), Some(x_tc));
-        self.out.forward(device, &mut SingleRank, params, x, residual, y_tc, frame)
+        let (x, residual, masks) = (out_thd.as_view(), Some(x_tc), AdapterMasks::NONE);
+        let alone = &mut SingleRank;
+        self.out.forward(device, alone, params, x, residual, y_tc, post_norm, masks, frame)
     }
 
     /// Rotation, cache and attention of one new token in one operation; `false` where the device
@@ -463,7 +551,8 @@ impl Attention {
         cache: ViewMut<'_>,
         out: ViewMut<'_>,
     ) -> Result<bool> {
-        if num_tokens > 1 || self.tp_shards().num_local() > 1 {
+        let is_plain = self.options(1, None).is_plain();
+        if num_tokens > 1 || self.tp_shards().num_local() > 1 || !is_plain {
             return Ok(false);
         }
         let shape = self.shape(MicrobatchShape { sequences: 1, tokens: 1 });
@@ -504,8 +593,11 @@ impl Attention {
                 .map(|(data, stride)| HeadRows { data, stride });
             let scratch = frame.nested().take(self.attend_scratch_len(shape));
             let (out, lse) = (outs.take(out_len), lses.take(lse_len));
-            let precision = self.precision();
-            device.attention_forward(precision, shape, rows, first, None, out, lse, scratch)?;
+            let (precision, mut options) = (self.precision(), self.options(1, None));
+            if let Some(heads) = &mut options.alibi {
+                heads.first += shard * self.heads;
+            }
+            device.attention_forward(precision, shape, rows, first, &options, out, lse, scratch)?;
         }
         Ok(())
     }
@@ -550,12 +642,23 @@ impl Attention {
         }
     }
 
+    /// Options of that call.
+    fn options<'a>(
+        &self,
+        sequences: usize,
+        dropout: Option<&'a attention::Dropout>,
+    ) -> Options<'a, View<'a>> {
+        let Scores { scale, soft_cap, window, has_alibi } = self.scores;
+        let alibi = has_alibi.then(|| self.all_heads(sequences));
+        Options { scale, soft_cap, window, alibi, dropout, ..Options::CAUSAL }
+    }
+
     /// Heads of the model in that call.
-    fn all_heads(&self, microbatch: MicrobatchShape) -> Heads {
+    fn all_heads(&self, sequences: usize) -> Heads {
         Heads {
             num: self.heads * self.tp_shards().num,
             first: self.heads * self.tp_shards().local.start,
-            sequences: microbatch.sequences,
+            sequences,
         }
     }
 }

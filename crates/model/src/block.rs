@@ -15,7 +15,7 @@ use crate::grads::Grads;
 use crate::param::Param;
 use crate::scratch::Scratch;
 use lockstep_config::LossScale;
-use lockstep_tensor::device::{Device, Result, Targets, View, ViewMut};
+use lockstep_tensor::device::{Device, Preferences, Result, Targets, View, ViewMut};
 use std::ops::Range;
 
 /// Target of a token that is excluded from the loss.
@@ -60,6 +60,9 @@ pub struct Microbatch<'a> {
     pub first_sample: u64,
     /// Targets of the *global* batch that are not [`IGNORE`]: the denominator of the loss.
     pub num_targets: u64,
+    /// Reference of pairs of sequences, where the loss is that of preferences; pairs then take the
+    /// place of targets in `num_targets`.
+    pub preferences: Option<Preferences<'a>>,
 }
 
 impl<'a> Microbatch<'a> {
@@ -114,14 +117,25 @@ pub struct Context<'a> {
     pub loss: ViewMut<'a>,
 }
 
-/// Arguments of a decoding call: new tokens of one sequence whose past is in the cache.
+/// A sequence whose past is in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CachedSequence {
+    /// Position of its first new token, which is the number of its positions in the cache.
+    pub first_position: usize,
+    /// Index of its part of the cache.
+    pub part: usize,
+}
+
+/// Arguments of a decoding call: new tokens of one sequence, or one new token of each of several.
 pub struct DecodeContext<'a> {
     /// The device.
     pub device: &'a dyn Device,
     /// The new tokens, each a `u32`.
     pub tokens: View<'a>,
-    /// Position of the first of them, which is the number of positions in the cache.
-    pub first_position: usize,
+    /// Sequences of the new tokens, in order.
+    pub sequences: &'a [CachedSequence],
+    /// Number of equal parts of the cache, one for each sequence that it may hold.
+    pub num_cache_parts: usize,
     /// Memory for the duration of the call.
     pub scratch: &'a mut Scratch,
 }
@@ -237,6 +251,15 @@ pub struct Flops {
     pub forward: u64,
     /// Backward: gradients of inputs and of weights.
     pub backward: u64,
+}
+
+impl Flops {
+    /// Of products with weights, which have no gradient where they are frozen, and of others.
+    pub(crate) const fn of_half(products: u64, others: u64, is_frozen: bool) -> Self {
+        let of_weights = if is_frozen { 0 } else { products };
+        let forward = products + others;
+        Self { forward, backward: products + of_weights + 2 * others }
+    }
 }
 
 /// A part of a model with its own parameters.
@@ -373,8 +396,8 @@ pub trait Block: Send + Sync {
         0
     }
 
-    /// Forward for new tokens of one sequence; appends keys and values to the cache. The block that
-    /// ends in the loss writes the logits of the last token instead. The bits equal those of
+    /// Forward for new tokens; appends keys and values to the cache. The block that ends in the
+    /// loss writes the logits of the last token of each sequence instead. The bits equal those of
     /// `forward` on the whole sequence. Blocks of problems without classes keep the default,
     /// because they have no logits.
     fn decode(

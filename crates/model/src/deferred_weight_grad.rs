@@ -8,6 +8,7 @@
 
 use crate::head_norms::HeadNorms;
 use crate::norm_linear::NormLinear;
+use crate::row_parallel::RowParallel;
 use crate::scratch::Frame;
 use lockstep_tensor::device::ViewMut;
 
@@ -21,25 +22,28 @@ pub(crate) struct DeferredWeightGrad<'a> {
     pub(crate) sums: ViewMut<'a>,
     /// Contribution of the micro-batch to the gradients of the normalised heads; empty without.
     pub(crate) head_sums: ViewMut<'a>,
+    /// Contribution of the micro-batch to the gradients of the output's norm; empty without.
+    pub(crate) post_sums: ViewMut<'a>,
 }
 
 impl<'a> DeferredWeightGrad<'a> {
     /// Elements for a micro-batch of `num_rows`.
     pub(crate) fn planned_len(
         norm_linear: &NormLinear,
-        head_norms: Option<&HeadNorms>,
+        (head_norms, out): (Option<&HeadNorms>, &RowParallel),
         num_rows: usize,
     ) -> usize {
         norm_linear.formats().floats(num_rows * norm_linear.width())
             + norm_linear.outputs_len(num_rows)
             + norm_linear.norm.at.len()
             + head_norms.map_or(0, |norms| norms.at().len())
+            + out.post_norm.as_ref().map_or(0, |norm| norm.at.len())
     }
 
     /// Splits memory of that length.
     pub(crate) fn split(
         norm_linear: &NormLinear,
-        head_norms: Option<&HeadNorms>,
+        (head_norms, out): (Option<&HeadNorms>, &RowParallel),
         num_rows: usize,
         memory: &mut Frame<'a>,
     ) -> Self {
@@ -49,6 +53,7 @@ impl<'a> DeferredWeightGrad<'a> {
             dy: memory.take_as(dtype, norm_linear.num_outputs(num_rows)),
             sums: memory.take(norm_linear.norm.at.len()),
             head_sums: memory.take(head_norms.map_or(0, |norms| norms.at().len())),
+            post_sums: memory.take(out.post_norm.as_ref().map_or(0, |norm| norm.at.len())),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::embedding::Embedding;
 use crate::formats::Formats;
 use crate::head::Head;
 use crate::linear::{Linear, WeightLayout};
+use crate::lora::ColumnAdapters;
 use crate::norm_linear::NormLinear;
 use crate::param::{Param, ParamList, Piece};
 use crate::tensor_shards::TensorShards;
@@ -103,7 +104,8 @@ pub(crate) fn embedding(
         tokens,
         first_token: tp_shards.range(model.vocab, tp_shards.local.start).start,
         positions,
-        dropout: Dropout { rate: model.dropout, block: 0 },
+        scale: llama::embedding_scale(model),
+        dropout: Dropout { rate: model.dropout, adapter_rate: 0.0, block: 0 },
         tp_shards: tp_shards.clone(),
         formats,
     }
@@ -137,7 +139,10 @@ pub(crate) fn head(
         }
     });
     let product = ColumnParallel { shards: shards.collect(), num_shards: tp_shards.num };
-    let norm_linear = NormLinear { norm, product, tp_shards: tp_shards.clone() };
-    let max_logits = max_logits(formats.activations);
-    Head { name, params: params.finish(), norm_linear, max_logits }
+    let (adapters, tp_shards) = (ColumnAdapters::none(formats), tp_shards.clone());
+    let norm_linear = NormLinear { norm, product, adapters, tp_shards };
+    let (params, max_logits) = (params.finish(), max_logits(formats.activations));
+    let soft_cap = model.variant.final_soft_cap.map(|cap| cap as f32);
+    let is_frozen = model.lora.is_on();
+    Head { name, params, norm_linear, soft_cap, max_logits, is_frozen }
 }

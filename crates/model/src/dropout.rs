@@ -5,6 +5,7 @@
 //! evaluation, there is no mask and no work.
 
 use crate::block::{Context, Microbatch, Mode};
+use lockstep_config::LoraTarget;
 use lockstep_tensor::attention;
 use lockstep_tensor::device::{Device, Result, View, ViewMut};
 use lockstep_tensor::dropout::DropoutMask;
@@ -23,6 +24,8 @@ pub(crate) enum Site {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dropout {
     pub(crate) rate: f32,
+    /// Rate of the adapters' inputs.
+    pub(crate) adapter_rate: f32,
     /// Index of the block in the model.
     pub(crate) block: u64,
 }
@@ -68,6 +71,47 @@ impl Dropout {
         let key = self.key(ctx.mode, Site::AttentionWeights)?;
         let first_sample = ctx.microbatch.first_sample;
         Some(attention::Dropout { key, rate: self.rate, first_sample, heads })
+    }
+
+    /// Masks of the inputs of the block's adapters.
+    pub(crate) fn adapter_masks(&self, ctx: &Context<'_>) -> AdapterMasks {
+        let Microbatch { shape, first_sample, .. } = *ctx.microbatch;
+        let key = match ctx.mode {
+            Mode::Train { seed, step, .. } if self.adapter_rate > 0.0 => {
+                Some(Key::new(seed, "adapter dropout").with(step).with(self.block))
+            }
+            Mode::Train { .. } | Mode::Evaluate => None,
+        };
+        AdapterMasks { key, rate: self.adapter_rate, first_row: first_sample * shape.tokens as u64 }
+    }
+}
+
+/// Masks of the inputs of a block's adapters in one pass. Each adapter has its own, as in `peft`,
+/// and each shard of a sharded input: the number of shards is the same under every layout.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AdapterMasks {
+    pub(crate) key: Option<Key>,
+    pub(crate) rate: f32,
+    /// First row of the micro-batch in the global batch.
+    pub(crate) first_row: u64,
+}
+
+impl AdapterMasks {
+    /// No masks.
+    pub(crate) const NONE: Self = Self { key: None, rate: 0.0, first_row: 0 };
+
+    /// Mask of a shard of an adapter's input, from `first_row` of the micro-batch on, whose rows
+    /// have `width` elements.
+    pub(crate) fn of(
+        self,
+        target: LoraTarget,
+        shard: usize,
+        first_row: usize,
+        width: usize,
+    ) -> Option<RowMask> {
+        let key = self.key?.with(target as u64).with(shard as u64);
+        let first_element = (self.first_row + first_row as u64) * width as u64;
+        Some(RowMask { mask: DropoutMask { key, rate: self.rate }, first_element })
     }
 }
 

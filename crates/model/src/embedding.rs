@@ -16,6 +16,7 @@ use crate::grads::Grads;
 use crate::param::Param;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::device::{Device, Result, View, ViewMut, copy_rounded};
+use lockstep_tensor::gemm::Precision;
 use std::ops::Range;
 
 /// Token and position embedding.
@@ -28,6 +29,8 @@ pub(crate) struct Embedding {
     /// First local token.
     pub(crate) first_token: usize,
     pub(crate) positions: Option<Range<usize>>,
+    /// Factor on the rows of tokens (Gemma).
+    pub(crate) scale: Option<f32>,
     pub(crate) dropout: Dropout,
     pub(crate) tp_shards: TensorShards,
     pub(crate) formats: Formats,
@@ -48,6 +51,15 @@ impl Embedding {
         device.embedding_forward(microbatch.inputs, table, first, self.width, out)?;
         self.tp_shards.sum_rows(collectives, all_tc.reborrow());
         self.add_positions(device, params, (microbatch.shape.tokens, 0), all_tc)
+    }
+
+    /// Scales rows, or their gradients, where the family does.
+    fn rescale(&self, device: &dyn Device, rows: ViewMut<'_>) -> Result<()> {
+        let none = ViewMut::of::<u64>(&mut []);
+        match self.scale {
+            Some(factor) => device.scale(rows, factor, Precision::F32, none),
+            None => Ok(()),
+        }
     }
 
     /// Whether all rows are summed over the shards in `f32`, in memory of their own.
@@ -124,6 +136,7 @@ impl Block for Embedding {
         } else {
             self.embed(device, ctx.collectives, ctx.microbatch, params, output_tc.reborrow())?;
         }
+        self.rescale(device, output_tc.reborrow())?;
         match self.dropout.mask(ctx, Site::Embedding, own.start, width) {
             Some(mask) => mask.apply(device, output_tc),
             None => Ok(()),
@@ -146,6 +159,7 @@ impl Block for Embedding {
         if let Some(mask) = self.dropout.mask(ctx, Site::Embedding, own.start / width, width) {
             mask.apply(device, d_own.reborrow())?;
         }
+        self.rescale(device, d_own.reborrow())?;
         let d_own = d_own.into_view();
         let d_all = if self.tp_shards.sequence {
             let len = microbatch.shape.rows() * width;
@@ -211,6 +225,13 @@ impl Block for Embedding {
     ) -> Result<()> {
         let (device, table) = (ctx.device, params.range(self.tokens.clone()));
         device.embedding_forward(ctx.tokens, table, 0, self.width, output.reborrow())?;
-        self.add_positions(device, params, (ctx.tokens.len(), ctx.first_position), output)
+        self.rescale(device, output.reborrow())?;
+        let num_tokens = ctx.tokens.len() / ctx.sequences.len();
+        for (index, sequence) in ctx.sequences.iter().enumerate() {
+            let len = num_tokens * self.width;
+            let rows = output.reborrow().range(index * len..(index + 1) * len);
+            self.add_positions(device, params, (num_tokens, sequence.first_position), rows)?;
+        }
+        Ok(())
     }
 }

@@ -10,10 +10,11 @@
 use crate::block::{Context, Flops, MicrobatchShape, SavedLen};
 use crate::collectives::{SingleRank, TensorCollectives};
 use crate::deferred_weight_grad::DeferredWeightGrad;
-use crate::dropout::{Dropout, RowMask, Site};
+use crate::dropout::{AdapterMasks, Dropout, RowMask, Site};
 use crate::grads::Grads;
+use crate::lora::RowAdapter;
 use crate::norm_linear::{NormLinear, NormLinearSaved};
-use crate::row_parallel::RowParallel;
+use crate::row_parallel::{PostNormSaved, RowParallel};
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use lockstep_tensor::device::{
@@ -26,6 +27,8 @@ use lockstep_tensor::gemm::Precision;
 pub(crate) enum Activation {
     /// `silu(gate) * up` of a row that is gate, then up.
     SwiGlu,
+    /// `gelu(gate) * up`, with the tanh form of GELU.
+    GeGlu,
     /// The tanh form of GELU.
     Gelu,
 }
@@ -46,12 +49,18 @@ pub(crate) struct FeedForwardSaved<'a> {
     /// Output of the activation, on accelerators; else empty.
     active_tf: ViewMut<'a>,
     normed_tc: ViewMut<'a>,
+    post_norm: PostNormSaved<'a>,
 }
 
 impl FeedForwardSaved<'_> {
-    fn norm_linear<'b>(&'b self, x_tc: View<'b>, num_rows: usize) -> NormLinearSaved<'b> {
+    fn norm_linear<'b>(
+        &'b self,
+        x_tc: View<'b>,
+        num_rows: usize,
+        masks: AdapterMasks,
+    ) -> NormLinearSaved<'b> {
         let (stats, normed_tc) = (self.stats.as_view(), self.normed_tc.as_view());
-        NormLinearSaved { x_tc, stats, normed_tc, num_rows }
+        NormLinearSaved { x_tc, stats, normed_tc, num_rows, masks }
     }
 }
 
@@ -59,7 +68,7 @@ impl FeedForward {
     pub(crate) fn saved_len(&self, num_rows: usize) -> SavedLen {
         let active = self.norm_linear.formats().floats(self.active_elements(num_rows));
         let outputs = self.norm_linear.outputs_len(num_rows);
-        let kept = outputs + self.norm_linear.stats_len(num_rows);
+        let kept = outputs + self.norm_linear.stats_len(num_rows) + self.down.saved_len(num_rows);
         let rebuilt = self.norm_linear.normed_len(num_rows);
         if self.fuses_gelu() {
             return SavedLen { kept: kept + active, rebuilt };
@@ -76,10 +85,12 @@ impl FeedForward {
         let (num_normed, dtype) = (self.norm_linear.num_normed(num_rows), self.activations());
         let hidden = kept.take_as(dtype, self.norm_linear.num_outputs(num_rows));
         let stats = kept.take(self.norm_linear.stats_len(num_rows));
+        let post_norm = self.down.split(num_rows, kept);
         // Products have computed GELU's output: nothing else does, to the same bits.
         let active = if self.fuses_gelu() { kept } else { &mut *rebuilt };
         let active_tf = active.take_as(dtype, self.active_elements(num_rows));
-        FeedForwardSaved { hidden, stats, active_tf, normed_tc: rebuilt.take_as(dtype, num_normed) }
+        let normed_tc = rebuilt.take_as(dtype, num_normed);
+        FeedForwardSaved { hidden, stats, active_tf, normed_tc, post_norm }
     }
 
     pub(crate) fn scratch_len(&self, shape: MicrobatchShape) -> usize {
@@ -87,21 +98,26 @@ impl FeedForward {
             (shape.rows(), self.norm_linear.width(), &self.norm_linear.tp_shards);
         let formats = self.norm_linear.formats();
         let (f, rows) = (formats.floats(t * self.down.num_local_inputs()), formats.floats(t * c));
-        let own = if self.dropout.is_on() || tp_shards.sequence { rows } else { 0 };
+        let own = if self.dropout.is_on() || self.down.copies_gradient() { rows } else { 0 };
         let ends = self.norm_linear.scratch_len(t).max(RowSums::scratch_len(tp_shards, c));
+        let d_active = f + self.down.adapter_scratch_len(t);
         let (computed, behind) = match (self.saves_active(), self.activation) {
-            (false, _) => (f, f.max(ends)),
-            (true, Activation::SwiGlu) if self.quantises_swiglu() => (0, f + ends),
-            (true, Activation::SwiGlu) => (0, f.max(ends)),
+            (false, _) => (f, d_active.max(ends)),
+            (true, Activation::SwiGlu) if self.quantises_swiglu() => (0, d_active.max(f + ends)),
             (true, Activation::Gelu) => (0, ends),
+            (true, _) => (0, d_active.max(ends)),
         };
-        let backward = own + computed + self.norm_linear.outputs_len(t) + behind;
-        backward.max(computed + self.down.scratch_len(t)).max(rows)
+        let inner = computed + self.norm_linear.outputs_len(t) + behind;
+        let backward = own + inner.max(self.down.gradient_scratch_len(t));
+        // Recomputation has no place for the output of a norm.
+        let output = if self.down.post_norm.is_some() { rows } else { 0 };
+        backward.max(output + computed + self.down.scratch_len(t)).max(rows)
     }
 
-    pub(crate) fn flops_per_token(&self) -> Flops {
-        let forward = self.norm_linear.product.flops() + self.down.flops();
-        Flops { forward, backward: 2 * forward }
+    pub(crate) fn flops_per_token(&self, is_frozen: bool) -> Flops {
+        let products = self.norm_linear.product.flops() + self.down.flops();
+        let adapter = self.down.adapter.as_ref().map_or(0, RowAdapter::flops);
+        Flops::of_half(products, self.norm_linear.adapters.flops() + adapter, is_frozen)
     }
 
     pub(crate) fn forward(
@@ -112,16 +128,19 @@ impl FeedForward {
         mut y_tc: ViewMut<'_>,
         saved: &mut FeedForwardSaved<'_>,
     ) -> Result<()> {
-        let mask = self.mask(ctx);
+        let (mask, masks) = (self.mask(ctx), self.dropout.adapter_masks(ctx));
         let residual = mask.is_none().then_some(x_tc);
         self.expand(ctx, params, x_tc, saved)?;
         if self.saves_active() {
             let (x, y, frame) = (saved.active_tf.as_view(), y_tc.reborrow(), ctx.scratch.frame());
-            self.down.forward(ctx.device, ctx.collectives, params, x, residual, y, frame)?;
+            let (post_norm, device) = (saved.post_norm.reborrow(), ctx.device);
+            let (down, all) = (&self.down, &mut *ctx.collectives);
+            down.forward(device, all, params, x, residual, y, post_norm, masks, frame)?;
         } else {
             let (device, hidden, frame) = (ctx.device, saved.hidden.as_view(), ctx.scratch.frame());
-            let y = y_tc.reborrow();
-            self.contract(device, ctx.collectives, params, hidden, residual, frame, y)?;
+            let (y, post_norm, all) =
+                (y_tc.reborrow(), saved.post_norm.reborrow(), &mut *ctx.collectives);
+            self.contract(device, all, params, hidden, residual, post_norm, masks, frame, y)?;
         }
         match mask {
             Some(mask) => mask.add_masked(ctx.device, y_tc, x_tc),
@@ -172,8 +191,8 @@ impl FeedForward {
             return norm_linear.product.forward_gelu(*device, params, normed_tc, hidden, y);
         }
         let (hidden, stats) = (saved.hidden.reborrow(), saved.stats.reborrow());
-        let normed_tc = saved.normed_tc.reborrow();
-        self.norm_linear.forward(ctx, params, x_tc, hidden, stats, normed_tc)?;
+        let (normed_tc, masks) = (saved.normed_tc.reborrow(), self.dropout.adapter_masks(ctx));
+        self.norm_linear.forward(ctx, params, x_tc, hidden, stats, normed_tc, masks)?;
         self.activate_saved(ctx.device, saved)
     }
 
@@ -183,6 +202,28 @@ impl FeedForward {
             return Ok(());
         }
         self.activate(device, saved.hidden.as_view(), saved.active_tf.reborrow())
+    }
+
+    /// Recomputes everything that forward saves: the second product only where a normalisation of
+    /// its output is among it.
+    pub(crate) fn recompute(
+        &self,
+        ctx: &mut Context<'_>,
+        params: View<'_>,
+        x_tc: View<'_>,
+        saved: &mut FeedForwardSaved<'_>,
+    ) -> Result<()> {
+        self.expand(ctx, params, x_tc, saved)?;
+        if self.down.post_norm.is_none() {
+            return Ok(());
+        }
+        let masks = self.dropout.adapter_masks(ctx);
+        let (device, collectives, mut frame) =
+            (ctx.device, &mut *ctx.collectives, ctx.scratch.frame());
+        let mut y_tc = frame.take_as(x_tc.dtype(), x_tc.len());
+        let (hidden, post_norm, y) =
+            (saved.hidden.as_view(), saved.post_norm.reborrow(), y_tc.reborrow());
+        self.contract(device, collectives, params, hidden, None, post_norm, masks, frame, y)
     }
 
     /// Recomputes from the kept values what [`SavedLen::rebuilt`] counts.
@@ -209,18 +250,32 @@ impl FeedForward {
         mut grads: Grads<'_>,
     ) -> Result<()> {
         let (device, t, mask) = (ctx.device, ctx.microbatch.shape.rows(), self.mask(ctx));
+        let masks = self.dropout.adapter_masks(ctx);
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let d_stream = d_stream_tc.as_view();
-        let dz_tc =
-            self.down.output_gradient(device, collectives, d_stream, mask, t, &mut frame)?;
+        let (of_stream, post_norm, own) = ((d_stream, mask), &saved.post_norm, grads.reborrow());
+        let rest = &mut frame;
+        let dz_tc = self.down.output_gradient(
+            device,
+            collectives,
+            params,
+            of_stream,
+            t,
+            post_norm,
+            own,
+            rest,
+        )?;
         let mut computed_tf = self.take_computed(t, &mut frame);
         let mut d_hidden = frame.take_as(self.activations(), self.norm_linear.num_outputs(t));
-        let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
+        let (read, norm_linear) = (saved.norm_linear(x_tc, t, masks), &self.norm_linear);
         let hidden = saved.hidden.as_view();
         if self.saves_active() {
             let (own, spare) = (grads.reborrow(), frame.nested());
             self.down.backward_bias(device, collectives, dz_tc, own, spare)?;
-            let (active_tf, own) = (saved.active_tf.as_view(), grads.reborrow());
+            let active_tf = saved.active_tf.as_view();
+            let (both, own, spare) = ((active_tf, dz_tc), grads.reborrow(), frame.nested());
+            self.down.backward_adapter(device, collectives, params, both, masks, own, spare)?;
+            let own = grads.reborrow();
             if self.fuses_gelu() {
                 let (x, dx) = ((active_tf, Some(hidden)), d_hidden.reborrow());
                 self.down.backward(device, params, x, dz_tc, dx, own)?;
@@ -229,6 +284,8 @@ impl FeedForward {
                 let mut d_active_tf = self.take_hidden(t, &mut inner);
                 let (x, dx) = ((active_tf, None), d_active_tf.reborrow());
                 self.down.backward(device, params, x, dz_tc, dx, own)?;
+                let (dx, spare) = (d_active_tf.reborrow(), inner.nested());
+                self.down.backward_adapter_input(device, params, dz_tc, dx, masks, spare)?;
                 let dy = OutputGradient::SwiGlu {
                     gate_up: hidden,
                     ffn: self.down.num_inputs(),
@@ -252,9 +309,11 @@ impl FeedForward {
             }
         } else {
             let (dy, x) = (d_hidden.reborrow(), computed_tf.reborrow());
-            self.hidden_gradient(device, params, saved, dz_tc, dy, x, frame.nested())?;
+            self.hidden_gradient(device, params, saved, dz_tc, dy, x, masks, frame.nested())?;
             let (x, own, spare) = (computed_tf.as_view(), grads.reborrow(), frame.nested());
             self.down.backward_weight(device, collectives, x, dz_tc, own, spare)?;
+            let (both, own, spare) = ((x, dz_tc), grads.reborrow(), frame.nested());
+            self.down.backward_adapter(device, collectives, params, both, masks, own, spare)?;
         }
         let dy = OutputGradient::Stored(d_hidden.into_view());
         norm_linear.backward(device, collectives, params, read, dy, d_stream_tc, grads, frame)
@@ -263,7 +322,9 @@ impl FeedForward {
     /// Whether the gradient of SwiGLU is computed where it is quantised.
     fn quantises_swiglu(&self) -> bool {
         let precision = self.norm_linear.product.shards[0].precision();
-        self.activation == Activation::SwiGlu && self.saves_active() && precision == Precision::Fp8
+        let is_fused = self.activation == Activation::SwiGlu && self.saves_active();
+        // Adapters read the gradient from memory.
+        is_fused && precision == Precision::Fp8 && self.norm_linear.adapters.is_empty()
     }
 
     /// Computes the gradient of `x_tc` only, and stores the state for the weight gradients.
@@ -274,16 +335,29 @@ impl FeedForward {
         x_tc: View<'_>,
         saved: &FeedForwardSaved<'_>,
         d_stream_tc: ViewMut<'_>,
-        DeferredWeightGrad { dz_tc, dy: d_hidden, sums, .. }: &mut DeferredWeightGrad<'_>,
+        DeferredWeightGrad { dz_tc, dy: d_hidden, sums, post_sums, .. }: &mut DeferredWeightGrad<
+            '_,
+        >,
     ) -> Result<()> {
         let (device, t, mask) = (ctx.device, ctx.microbatch.shape.rows(), self.mask(ctx));
+        let masks = self.dropout.adapter_masks(ctx);
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
-        let d_stream = d_stream_tc.as_view();
-        self.down.fill_output_gradient(device, collectives, d_stream, mask, dz_tc.reborrow())?;
+        let (of_stream, dz) = ((d_stream_tc.as_view(), mask), dz_tc.reborrow());
+        let (post_norm, sums_of_post) = (&saved.post_norm, post_sums.reborrow());
+        self.down.fill_output_gradient_only(
+            device,
+            collectives,
+            params,
+            of_stream,
+            post_norm,
+            sums_of_post,
+            dz,
+            frame.nested(),
+        )?;
         let active_tf = self.take_computed(t, &mut frame);
         let (dz_tc, dy, spare) = (dz_tc.as_view(), d_hidden.reborrow(), frame.nested());
-        self.hidden_gradient(device, params, saved, dz_tc, dy, active_tf, spare)?;
-        let (read, norm_linear) = (saved.norm_linear(x_tc, t), &self.norm_linear);
+        self.hidden_gradient(device, params, saved, dz_tc, dy, active_tf, masks, spare)?;
+        let (read, norm_linear) = (saved.norm_linear(x_tc, t, masks), &self.norm_linear);
         norm_linear.backward_input_only(
             device,
             collectives,
@@ -303,10 +377,11 @@ impl FeedForward {
         params: View<'_>,
         x_tc: View<'_>,
         saved: &FeedForwardSaved<'_>,
-        DeferredWeightGrad { dz_tc, dy: d_hidden, sums, .. }: &DeferredWeightGrad<'_>,
+        DeferredWeightGrad { dz_tc, dy: d_hidden, sums, post_sums, .. }: &DeferredWeightGrad<'_>,
         mut grads: Grads<'_>,
     ) -> Result<()> {
         let (device, t) = (ctx.device, ctx.microbatch.shape.rows());
+        let masks = self.dropout.adapter_masks(ctx);
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let mut inner = frame.nested();
         let mut computed_tf = self.take_computed(t, &mut inner);
@@ -317,9 +392,15 @@ impl FeedForward {
             computed_tf.into_view()
         };
         let (dz_tc, own) = (dz_tc.as_view(), grads.reborrow());
-        self.down.backward_weight(device, collectives, x, dz_tc, own, inner)?;
-        let (read, dy, own) = (saved.norm_linear(x_tc, t), d_hidden.as_view(), grads.reborrow());
+        self.down.backward_weight(device, collectives, x, dz_tc, own, inner.nested())?;
+        let (both, own) = ((x, dz_tc), grads.reborrow());
+        self.down.backward_adapter(device, collectives, params, both, masks, own, inner)?;
+        let read = saved.norm_linear(x_tc, t, masks);
+        let (dy, own) = (d_hidden.as_view(), grads.reborrow());
         self.norm_linear.backward_weight(device, collectives, params, read, dy, own, frame)?;
+        if let Some(norm) = &self.down.post_norm {
+            norm.add_sums(device, post_sums.as_view(), grads.reborrow())?;
+        }
         self.norm_linear.norm.add_sums(device, sums.as_view(), grads)
     }
 
@@ -333,6 +414,7 @@ impl FeedForward {
         dz_tc: View<'_>,
         d_hidden: ViewMut<'_>,
         active_tf: ViewMut<'_>,
+        masks: AdapterMasks,
         mut frame: Frame<'_>,
     ) -> Result<()> {
         if self.fuses_gelu() {
@@ -342,11 +424,17 @@ impl FeedForward {
         let num_rows = saved.hidden.len() / self.norm_linear.product.num_local_outputs();
         let mut d_active_tf = self.take_hidden(num_rows, &mut frame);
         self.down.backward_input(device, params, dz_tc, d_active_tf.reborrow())?;
+        let (dx, spare) = (d_active_tf.reborrow(), frame.nested());
+        self.down.backward_adapter_input(device, params, dz_tc, dx, masks, spare)?;
         let (hidden, d_active_tf) = (saved.hidden.as_view(), d_active_tf.as_view());
         match self.activation {
             Activation::SwiGlu => {
                 let f = self.down.num_inputs();
                 device.swiglu_backward(hidden, f, d_active_tf, d_hidden, active_tf)
+            }
+            Activation::GeGlu => {
+                let f = self.down.num_inputs();
+                device.geglu_backward(hidden, f, d_active_tf, d_hidden, active_tf)
             }
             Activation::Gelu => {
                 let gelu = device::Activation::Gelu;
@@ -365,7 +453,8 @@ impl FeedForward {
         let formats = self.norm_linear.formats();
         let hidden = formats.floats(num_tokens * self.down.num_local_inputs());
         let contract = hidden + self.down.scratch_len(num_tokens);
-        let normed = formats.floats(num_tokens * self.norm_linear.width());
+        let normed = formats.floats(num_tokens * self.norm_linear.width())
+            + self.norm_linear.adapters.scratch_len(num_tokens);
         let SavedLen { kept, rebuilt } = self.saved_len(num_tokens);
         kept + rebuilt + contract.max(normed)
     }
@@ -380,26 +469,30 @@ impl FeedForward {
         mut frame: Frame<'_>,
     ) -> Result<()> {
         let num_tokens = x_tc.len() / self.norm_linear.width();
-        let residual = Some(x_tc);
-        if self.activation == Activation::SwiGlu {
+        let (residual, masks) = (Some(x_tc), AdapterMasks::NONE);
+        if self.activation == Activation::SwiGlu && self.down.post_norm.is_none() {
             // First in the frame: a product of one row reads 16 bytes at a time.
             let (mut inner, epilogue) = (frame.nested(), RowEpilogue::SwiGlu);
             let mut active_tf = self.take_hidden(num_tokens, &mut inner);
             let active = active_tf.reborrow();
             if self.norm_linear.forward_row(device, params, x_tc, epilogue, active)? {
                 let (x, alone) = (active_tf.as_view(), &mut SingleRank);
-                return self.down.forward(device, alone, params, x, residual, y_tc, inner);
+                let none = self.down.split(num_tokens, &mut inner);
+                let down = &self.down;
+                return down.forward(device, alone, params, x, residual, y_tc, none, masks, inner);
             }
         }
         let mut rebuilt = Frame::over(frame.take(self.saved_len(num_tokens).rebuilt));
-        let FeedForwardSaved { mut hidden, stats, .. } =
+        let FeedForwardSaved { mut hidden, stats, post_norm, .. } =
             self.split(num_tokens, &mut frame, &mut rebuilt);
-        let mut normed_tc = frame.nested().take_as(x_tc.dtype(), x_tc.len());
+        let mut inner = frame.nested();
+        let mut normed_tc = inner.take_as(x_tc.dtype(), x_tc.len());
         self.norm_linear.norm.forward(device, params, x_tc, normed_tc.reborrow(), stats)?;
-        let normed_tc = normed_tc.as_view();
-        self.norm_linear.product.forward(device, params, normed_tc, hidden.reborrow())?;
+        let (normed_tc, out) = (normed_tc.as_view(), hidden.reborrow());
+        self.norm_linear.project(device, params, normed_tc, out, masks, inner)?;
         let hidden = hidden.into_view();
-        self.contract(device, &mut SingleRank, params, hidden, residual, frame, y_tc)
+        let alone = &mut SingleRank;
+        self.contract(device, alone, params, hidden, residual, post_norm, masks, frame, y_tc)
     }
 
     /// The activation, the second product and the residual.
@@ -410,14 +503,16 @@ impl FeedForward {
         params: View<'_>,
         hidden: View<'_>,
         residual: Option<View<'_>>,
+        post_norm: PostNormSaved<'_>,
+        masks: AdapterMasks,
         mut frame: Frame<'_>,
         y_tc: ViewMut<'_>,
     ) -> Result<()> {
         let num_rows = hidden.len() / self.norm_linear.product.num_local_outputs();
         let mut active_tf = self.take_hidden(num_rows, &mut frame);
         self.activate(device, hidden, active_tf.reborrow())?;
-        let active_tf = active_tf.into_view();
-        self.down.forward(device, collectives, params, active_tf, residual, y_tc, frame)
+        let (x, down) = (active_tf.into_view(), &self.down);
+        down.forward(device, collectives, params, x, residual, y_tc, post_norm, masks, frame)
     }
 
     /// Hidden units after the activation.
@@ -442,6 +537,7 @@ impl FeedForward {
     ) -> Result<()> {
         match self.activation {
             Activation::SwiGlu => device.swiglu_forward(hidden, self.down.num_inputs(), active_tf),
+            Activation::GeGlu => device.geglu_forward(hidden, self.down.num_inputs(), active_tf),
             Activation::Gelu => device.activate(device::Activation::Gelu, hidden, active_tf),
         }
     }

@@ -3,7 +3,7 @@
 //! Names and shapes are those of `GPT2LMHeadModel` in Hugging Face checkpoints, whose matrices are
 //! stored with a row per input ("Conv1D"); `c_attn` computes queries, keys and values at once.
 
-use crate::attention::Attention;
+use crate::attention::{Attention, Scores};
 use crate::column_parallel::ColumnParallel;
 use crate::dropout::Dropout;
 use crate::feed_forward::{Activation, FeedForward};
@@ -11,6 +11,7 @@ use crate::formats::Formats;
 use crate::init;
 use crate::layer::Layer;
 use crate::linear::{Linear, WeightLayout};
+use crate::lora::ColumnAdapters;
 use crate::norm::{Norm, NormKind};
 use crate::norm_linear::NormLinear;
 use crate::param::{Init, ParamList, Piece};
@@ -30,7 +31,7 @@ pub(crate) const FINAL_NORM: &str = "transformer.ln_f";
 pub(crate) fn layer(model: &Model, of: (&TensorShards, Formats), index: usize) -> Layer {
     let (tp_shards, _) = of;
     let name = format!("transformer.h.{index}");
-    let dropout = Dropout { rate: model.dropout, block: index as u64 + 1 };
+    let dropout = Dropout { rate: model.dropout, adapter_rate: 0.0, block: index as u64 + 1 };
     let residual = init::residual_projection(model.layers);
     let (heads, kv_heads, head_dim) = (model.heads, model.kv_heads, model.head_dim());
     let (width, q_len, kv_len) = (model.width, heads * head_dim, kv_heads * head_dim);
@@ -49,10 +50,12 @@ pub(crate) fn layer(model: &Model, of: (&TensorShards, Formats), index: usize) -
                 of,
                 list,
             ),
+            adapters: ColumnAdapters::none(of.1),
             tp_shards: tp_shards.clone(),
         },
         head_norms: None,
         rope: None,
+        scores: Scores::default(),
         out: row_parallel(&format!("{name}.attn.c_proj"), q_len, width, residual, of, list),
         dropout,
     };
@@ -60,13 +63,15 @@ pub(crate) fn layer(model: &Model, of: (&TensorShards, Formats), index: usize) -
         norm_linear: NormLinear {
             norm: norm(model, &format!("{name}.ln_2"), list),
             product: column_parallel(&format!("{name}.mlp.c_fc"), width, &[model.ffn], of, list),
+            adapters: ColumnAdapters::none(of.1),
             tp_shards: tp_shards.clone(),
         },
         activation: Activation::Gelu,
         down: row_parallel(&format!("{name}.mlp.c_proj"), model.ffn, width, residual, of, list),
         dropout,
     };
-    Layer { name, width, params: params.finish(), attention, feed_forward }
+    let (params, is_frozen) = (params.finish(), false);
+    Layer { name, width, params, attention, feed_forward, is_frozen }
 }
 
 /// A normalisation: a weight and a bias.
@@ -127,5 +132,5 @@ fn row_parallel(
     });
     let shards = shards.collect();
     let bias = Some(params.push(format!("{prefix}.bias"), &[num_outputs], Init::Zeros));
-    RowParallel { shards, bias, tp_shards: tp_shards.clone() }
+    RowParallel { shards, bias, adapter: None, post_norm: None, tp_shards: tp_shards.clone() }
 }

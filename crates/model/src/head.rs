@@ -17,7 +17,9 @@ use crate::block::{
 };
 use crate::chunked_head::{ChunkedHead, Outputs};
 use crate::collectives::{CollectiveCall, CollectiveKind};
+use crate::dropout::AdapterMasks;
 use crate::grads::Grads;
+use crate::logit_cap::{cap, cap_logits, uncap_gradients};
 use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::param::Param;
 use crate::reduction_tree;
@@ -32,8 +34,12 @@ pub(crate) struct Head {
     pub(crate) params: Vec<Param>,
     /// Normalisation and projection to logits.
     pub(crate) norm_linear: NormLinear,
+    /// Bound of the logits (Gemma 2).
+    pub(crate) soft_cap: Option<f32>,
     /// Most logits that exist at a time.
     pub(crate) max_logits: usize,
+    /// Whether only adapters of layers are trained.
+    pub(crate) is_frozen: bool,
 }
 
 /// Saved values of forward.
@@ -47,7 +53,7 @@ struct HeadSaved<'a> {
 impl Head {
     /// The head in chunks, where a micro-batch has too many logits.
     pub(crate) fn chunked(&self, num_rows: usize) -> Option<ChunkedHead<'_>> {
-        ChunkedHead::new(&self.norm_linear, self.max_logits, num_rows)
+        ChunkedHead::new(&self.norm_linear, self.soft_cap, self.max_logits, num_rows)
     }
 
     fn split<'a>(&self, num_rows: usize, Saved { kept, .. }: Saved<'a>) -> HeadSaved<'a> {
@@ -78,6 +84,9 @@ impl Head {
         let of_shard = |index: usize| index * t * vocab..(index + 1) * t * vocab;
         let first_column = |index: usize| (local.start + index) * vocab;
         let mut frame = ctx.scratch.frame();
+        let (is_training, rest) = (ctx.mode.loss_scale().is_some(), &mut frame);
+        let logits = logits_tv.reborrow();
+        let capped_tv = cap_logits(device, self.soft_cap, logits, is_training, rest)?;
         let mut max_t = frame.take(t);
         device.fill(max_t.reborrow(), f32::NEG_INFINITY)?;
         for index in 0..local.len() {
@@ -111,9 +120,56 @@ impl Head {
                 let logits_tv = logits_tv.reborrow().range(of_shard(index));
                 device.shard_gradients(logits_tv, first_column(index), targets, max_t, sums_t)?;
             }
+            uncap_gradients(device, self.soft_cap, capped_tv, logits_tv)?;
         }
         let total = ctx.loss.reborrow();
         device.shard_losses(ids, max_t, sums_t, target_logits_t, losses_t, total)
+    }
+
+    /// Loss of the whole vocabulary; turns logits into gradients while training.
+    fn whole_loss(
+        &self,
+        ctx: &mut Context<'_>,
+        mut logits_tv: ViewMut<'_>,
+        losses_t: ViewMut<'_>,
+    ) -> Result<()> {
+        let (device, microbatch) = (ctx.device, ctx.microbatch);
+        let (total, mut frame, loss_scale) =
+            (ctx.loss.reborrow(), ctx.scratch.frame(), ctx.mode.loss_scale());
+        let (logits, is_training) = (logits_tv.reborrow(), loss_scale.is_some());
+        let capped_tv = cap_logits(device, self.soft_cap, logits, is_training, &mut frame)?;
+        let Some(loss_scale) = loss_scale else {
+            let (logits_tv, ids) = (logits_tv.as_view(), microbatch.targets);
+            return device.cross_entropy(logits_tv, ids, losses_t, total, Write::Set);
+        };
+        let (targets, logits) = (microbatch.loss_targets(loss_scale), logits_tv.reborrow());
+        device.cross_entropy_backward(logits, targets, losses_t, total, Write::Set)?;
+        uncap_gradients(device, self.soft_cap, capped_tv, logits_tv)
+    }
+
+    /// Turns the losses of sequences into that of preferences, where the micro-batch has pairs.
+    fn preference_loss(
+        &self,
+        ctx: &mut Context<'_>,
+        mut logits_tv: ViewMut<'_>,
+        losses_t: View<'_>,
+    ) -> Result<()> {
+        let (device, microbatch) = (ctx.device, ctx.microbatch);
+        let Some(preferences) = microbatch.preferences else { return Ok(()) };
+        // A sequence has rows, so the memory of the rows' losses has room.
+        let mut frame = ctx.scratch.frame();
+        let mut factors_s = frame.take(microbatch.shape.sequences);
+        let (factors, total) = (factors_s.reborrow(), ctx.loss.reborrow());
+        device.preference_loss(losses_t, microbatch.targets, preferences, factors, total)?;
+        if ctx.mode.loss_scale().is_none() {
+            return Ok(());
+        }
+        let len = logits_tv.len() / self.norm_linear.tp_shards.num_local();
+        for shard in 0..self.norm_linear.tp_shards.num_local() {
+            let logits_tv = logits_tv.reborrow().range(shard * len..(shard + 1) * len);
+            device.scale_sequences(logits_tv, factors_s.as_view())?;
+        }
+        Ok(())
     }
 }
 
@@ -146,7 +202,8 @@ impl Block for Head {
         }
         let loss =
             t * (3 + reduction_tree::num_spare(self.norm_linear.tp_shards.num_local(), false));
-        self.norm_linear.scratch_len(t).max(loss)
+        let capped = if self.soft_cap.is_some() { self.norm_linear.outputs_len(t) } else { 0 };
+        self.norm_linear.scratch_len(t).max(capped + loss)
     }
 
     fn operand_bytes(&self, shape: MicrobatchShape, products: ProductPlan) -> [usize; 2] {
@@ -156,8 +213,7 @@ impl Block for Head {
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
-        let forward = self.norm_linear.product.flops();
-        Flops { forward, backward: 2 * forward }
+        Flops::of_half(self.norm_linear.product.flops(), 0, self.is_frozen)
     }
 
     fn collective_calls(&self, shape: MicrobatchShape, pass: Pass<'_>) -> Vec<CollectiveCall> {
@@ -195,26 +251,24 @@ impl Block for Head {
         saved: Saved<'_>,
     ) -> Result<()> {
         if let Some(chunked) = self.chunked(ctx.microbatch.shape.rows()) {
+            assert!(ctx.microbatch.preferences.is_none(), "resolve limits the logits of pairs");
             return match ctx.mode {
                 Mode::Train { .. } => Ok(()),
                 Mode::Evaluate => chunked.pass(ctx, params, input_tc, Outputs::none()),
             };
         }
-        let (device, microbatch) = (ctx.device, ctx.microbatch);
-        let HeadSaved { mut logits_tv, stats, losses_t } =
-            self.split(microbatch.shape.rows(), saved);
+        let HeadSaved { mut logits_tv, stats, mut losses_t } =
+            self.split(ctx.microbatch.shape.rows(), saved);
         let (logits, none) = (logits_tv.reborrow(), ViewMut::of::<f32>(&mut []));
-        self.norm_linear.forward(ctx, params, input_tc, logits, stats, none)?;
+        let masks = AdapterMasks::NONE;
+        self.norm_linear.forward(ctx, params, input_tc, logits, stats, none, masks)?;
+        let (logits, losses) = (logits_tv.reborrow(), losses_t.reborrow());
         if self.norm_linear.tp_shards.num > 1 {
-            return self.vocab_parallel_loss(ctx, logits_tv, losses_t);
+            self.vocab_parallel_loss(ctx, logits, losses)?;
+        } else {
+            self.whole_loss(ctx, logits, losses)?;
         }
-        let total = ctx.loss.reborrow();
-        let Some(loss_scale) = ctx.mode.loss_scale() else {
-            let (logits_tv, ids) = (logits_tv.as_view(), microbatch.targets);
-            return device.cross_entropy(logits_tv, ids, losses_t, total, Write::Set);
-        };
-        let targets = microbatch.loss_targets(loss_scale);
-        device.cross_entropy_backward(logits_tv, targets, losses_t, total, Write::Set)
+        self.preference_loss(ctx, logits_tv, losses_t.as_view())
     }
 
     fn backward(
@@ -233,8 +287,7 @@ impl Block for Head {
         }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
-        let read =
-            NormLinearSaved { x_tc: input_tc, stats, normed_tc: View::of::<f32>(&[]), num_rows };
+        let read = read_of(input_tc, stats, num_rows);
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
         let (own, spare) = (grads.reborrow(), frame.nested());
         self.norm_linear.backward_weight(
@@ -282,8 +335,7 @@ impl Block for Head {
         }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
-        let read =
-            NormLinearSaved { x_tc: input_tc, stats, normed_tc: View::of::<f32>(&[]), num_rows };
+        let read = read_of(input_tc, stats, num_rows);
         device.fill(d_stream_tc.reborrow(), 0.0)?;
         let (norm_linear, collectives, frame) =
             (&self.norm_linear, &mut *ctx.collectives, ctx.scratch.frame());
@@ -308,8 +360,7 @@ impl Block for Head {
         }
         let HeadSaved { logits_tv, stats, .. } = self.split(num_rows, saved);
         let (logits_tv, stats) = (logits_tv.into_view(), stats.into_view());
-        let read =
-            NormLinearSaved { x_tc: input_tc, stats, normed_tc: View::of::<f32>(&[]), num_rows };
+        let read = read_of(input_tc, stats, num_rows);
         let (norm_linear, collectives, frame) =
             (&self.norm_linear, &mut *ctx.collectives, ctx.scratch.frame());
         let own = grads.reborrow();
@@ -317,9 +368,9 @@ impl Block for Head {
         norm_linear.norm.add_sums(device, deferred.as_view(), grads)
     }
 
-    fn decode_scratch_len(&self, _num_tokens: usize) -> usize {
+    fn decode_scratch_len(&self, num_tokens: usize) -> usize {
         let NormLinear { norm, .. } = &self.norm_linear;
-        self.norm_linear.formats().floats(norm.width) + norm.stats_len(1)
+        self.norm_linear.formats().floats(num_tokens * norm.width) + norm.stats_len(num_tokens)
     }
 
     fn decode(
@@ -331,15 +382,24 @@ impl Block for Head {
         _cache: ViewMut<'_>,
     ) -> Result<()> {
         let NormLinear { norm, product, .. } = &self.norm_linear;
-        let last_c = input_tc.range(input_tc.len() - norm.width..input_tc.len());
+        // The last token of one sequence, or the only one of each of several.
+        let num_rows = ctx.sequences.len();
+        let last_tc = input_tc.range(input_tc.len() - num_rows * norm.width..input_tc.len());
         let (device, none) = (ctx.device, RowEpilogue::None);
-        if self.norm_linear.forward_row(device, params, last_c, none, output.reborrow())? {
-            return Ok(());
+        if self.norm_linear.forward_row(device, params, last_tc, none, output.reborrow())? {
+            return cap(device, self.soft_cap, output);
         }
         let mut frame = ctx.scratch.frame();
-        let mut normed_c = frame.take_as(last_c.dtype(), norm.width);
-        let stats = frame.take(norm.stats_len(1));
-        norm.forward(ctx.device, params, last_c, normed_c.reborrow(), stats)?;
-        product.forward(ctx.device, params, normed_c.as_view(), output)
+        let mut normed_tc = frame.take_as(last_tc.dtype(), last_tc.len());
+        let stats = frame.take(norm.stats_len(num_rows));
+        norm.forward(ctx.device, params, last_tc, normed_tc.reborrow(), stats)?;
+        product.forward(ctx.device, params, normed_tc.as_view(), output.reborrow())?;
+        cap(device, self.soft_cap, output)
     }
+}
+
+/// Values of forward that backward reads; the head has no adapters.
+fn read_of<'a>(x_tc: View<'a>, stats: View<'a>, num_rows: usize) -> NormLinearSaved<'a> {
+    let (normed_tc, masks) = (View::of::<f32>(&[]), AdapterMasks::NONE);
+    NormLinearSaved { x_tc, stats, normed_tc, num_rows, masks }
 }

@@ -1,4 +1,5 @@
-//! RMSNorm over every query head and every key head, before rotation (Qwen3; Henry et al. 2020).
+//! RMSNorm of queries and keys before rotation: over every head (Qwen3; Henry et al. 2020), or over
+//! all heads together (OLMo 2), which then are one head of their normalisation.
 //!
 //! A head is a row of the normalisation, and all heads of a layer share one weight for queries and
 //! one for keys. Heads lie inside the rows of `qkv`, so they are gathered into rows of their own,
@@ -21,9 +22,9 @@ use std::ops::Range;
 pub(crate) struct HeadNorms {
     pub(crate) query: Norm,
     pub(crate) key: Norm,
-    /// Query heads of one shard.
+    /// Normalised query heads of one shard.
     pub(crate) heads: usize,
-    /// Key heads of one shard.
+    /// Normalised key heads of one shard.
     pub(crate) kv_heads: usize,
 }
 
@@ -46,7 +47,7 @@ impl HeadNorms {
 
     /// Gathered elements of `num_rows` rows of `qkv`, over all shards.
     pub(crate) const fn num_gathered(&self, num_rows: usize) -> usize {
-        num_rows * (self.heads + self.kv_heads) * self.query.width
+        num_rows * (self.heads * self.query.width + self.kv_heads * self.key.width)
     }
 
     /// Statistics of `num_rows` rows of `qkv`.
@@ -71,8 +72,7 @@ impl HeadNorms {
     }
 
     fn parts(&self, num_rows: usize) -> [Part<'_>; 2] {
-        let d = self.query.width;
-        let (q_len, k_len) = (self.heads * d, self.kv_heads * d);
+        let (q_len, k_len) = (self.heads * self.query.width, self.kv_heads * self.key.width);
         let middle = num_rows * self.heads;
         let query = Part {
             norm: &self.query,

@@ -41,15 +41,18 @@ pub(crate) fn residual_projection(num_layers: usize) -> Init {
 /// ```
 pub fn fill(cpu: &Cpu, seed: u64, param: &Param, first_element: usize, out: &mut [f32]) {
     assert!(first_element + out.len() <= param.len(), "{} is shorter", param.name);
-    match param.init {
-        Init::Zeros => out.fill(0.0),
-        Init::Ones => out.fill(1.0),
-        Init::Normal { std } => {
-            let key = Key::new(seed, param.mirror_of.as_ref().unwrap_or(&param.name));
-            for (run, place) in param.runs(first_element..first_element + out.len()) {
-                let out = &mut out[run.start - first_element..run.end - first_element];
-                random::fill_normal(cpu, key, place as u64, std, out);
+    let key = Key::new(seed, param.mirror_of.as_ref().unwrap_or(&param.name));
+    let fill_runs: &dyn Fn(u64, &mut [f32]) = match param.init {
+        Init::Zeros => return out.fill(0.0),
+        Init::Ones => return out.fill(1.0),
+        Init::Normal { std } => &move |first, out| random::fill_normal(cpu, key, first, std, out),
+        Init::Uniform { bound } => &move |first, out| {
+            for (element, value) in (first..).zip(out) {
+                *value = ((2.0 * key.uniform_f64(element) - 1.0) * f64::from(bound)) as f32;
             }
-        }
+        },
+    };
+    for (run, place) in param.runs(first_element..first_element + out.len()) {
+        fill_runs(place as u64, &mut out[run.start - first_element..run.end - first_element]);
     }
 }

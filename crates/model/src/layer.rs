@@ -39,6 +39,8 @@ pub(crate) struct Layer {
     pub(crate) params: Vec<Param>,
     pub(crate) attention: Attention,
     pub(crate) feed_forward: FeedForward,
+    /// Whether only adapters are trained.
+    pub(crate) is_frozen: bool,
 }
 
 /// Saved values of forward: those of both halves, and the stream between them.
@@ -72,17 +74,20 @@ impl Layer {
         deferred: ViewMut<'a>,
     ) -> [DeferredWeightGrad<'a>; 2] {
         let mut deferred = Frame::over(deferred);
-        let halves = self.deferred_halves().map(|(norm_linear, head_norms)| {
-            DeferredWeightGrad::split(norm_linear, head_norms, shape.rows(), &mut deferred)
+        let halves = self.deferred_halves().map(|(norm_linear, others)| {
+            DeferredWeightGrad::split(norm_linear, others, shape.rows(), &mut deferred)
         });
         deferred.finish();
         halves
     }
 
     /// Halves of the layer, with the normalisations whose gradients are deferred.
-    fn deferred_halves(&self) -> [(&NormLinear, Option<&HeadNorms>); 2] {
+    fn deferred_halves(&self) -> [(&NormLinear, (Option<&HeadNorms>, &RowParallel)); 2] {
         let (attention, feed_forward) = (&self.attention, &self.feed_forward);
-        [(&attention.norm_linear, attention.head_norms.as_ref()), (&feed_forward.norm_linear, None)]
+        [
+            (&attention.norm_linear, (attention.head_norms.as_ref(), &attention.out)),
+            (&feed_forward.norm_linear, (None, &feed_forward.down)),
+        ]
     }
 
     fn tp_shards(&self) -> &TensorShards {
@@ -109,7 +114,9 @@ impl Layer {
         for (norm_linear, out) in halves {
             let shards = norm_linear.product.shards.iter().chain(&out.shards);
             let biases = shards.filter_map(|shard| shard.bias.as_ref());
-            for params in biases.chain(&out.bias).chain([&norm_linear.norm.at]) {
+            let post_norm = out.post_norm.iter().map(|norm| &norm.at);
+            let norms = [&norm_linear.norm.at].into_iter().chain(post_norm);
+            for params in biases.chain(&out.bias).chain(norms) {
                 grads.zero(device, params)?;
             }
         }
@@ -150,14 +157,14 @@ impl Block for Layer {
         let columns = [&attention.norm_linear, &feed_forward.norm_linear];
         let columns = columns.map(|norm_linear| norm_linear.operand_bytes(t, products));
         let rows = [&attention.out, &feed_forward.down];
-        let rows = rows.map(|row_parallel| row_parallel.shards[0].operand_bytes(t, products));
+        let rows = rows.map(|row_parallel| row_parallel.operand_bytes(t, products));
         let largest = columns.into_iter().chain(rows).fold([0; 2], larger_operands);
         larger_operands([attention.workspace_bytes(shape), 0], largest)
     }
 
     fn flops_per_token(&self, num_tokens: usize) -> Flops {
-        let (a, b) =
-            (self.attention.flops_per_token(num_tokens), self.feed_forward.flops_per_token());
+        let a = self.attention.flops_per_token(num_tokens, self.is_frozen);
+        let b = self.feed_forward.flops_per_token(self.is_frozen);
         Flops { forward: a.forward + b.forward, backward: a.backward + b.backward }
     }
 
@@ -165,11 +172,12 @@ impl Block for Layer {
         let (t, tp_shards) = (shape.rows(), self.tp_shards());
         let gather = tp_shards.gather_call(self.formats().floats(t * self.width));
         let sum = tp_shards.sum_call(t * self.width);
-        let half = || gather.into_iter().chain([sum]);
+        let half = |out: &RowParallel| gather.into_iter().chain([sum]).chain(out.adapter_call(t));
+        let (attention, feed_forward) = (&self.attention, &self.feed_forward);
         // Backward runs the halves in reverse order.
         let halves = [
-            (&self.feed_forward.norm_linear, &self.feed_forward.down, None),
-            (&self.attention.norm_linear, &self.attention.out, self.attention.head_norms.as_ref()),
+            (&feed_forward.norm_linear, &feed_forward.down, None),
+            (&attention.norm_linear, &attention.out, attention.head_norms.as_ref()),
         ];
         let each = |calls: &HalfCalls<'_>| {
             let calls = halves.iter().flat_map(|(norm_linear, out, head_norms)| {
@@ -181,22 +189,33 @@ impl Block for Layer {
             calls.collect()
         };
         match pass {
-            Pass::Forward => half().chain(half()).collect(),
-            Pass::Recompute(Recompute::Full) => half().chain(gather).collect(),
+            Pass::Forward => half(&attention.out).chain(half(&feed_forward.down)).collect(),
+            Pass::Recompute(Recompute::Full) if feed_forward.down.post_norm.is_some() => {
+                half(&attention.out).chain(half(&feed_forward.down)).collect()
+            }
+            Pass::Recompute(Recompute::Full) => half(&attention.out).chain(gather).collect(),
             Pass::Recompute(_) => Vec::new(),
             Pass::Backward(trained) => each(&|norm_linear, out, heads| {
                 let bias = tp_shards.row_blocks_call(out.bias.as_slice(), trained);
                 let (heads, input) = (heads(trained), norm_linear.input_calls(t, trained));
-                gather.into_iter().chain(bias).chain(heads).chain(gather).chain(input).collect()
+                let adapters = [out.adapter_call(t), heads, norm_linear.adapters_call(t)];
+                let adapters = adapters.into_iter().flatten();
+                let output = out.post_norm_call(trained).into_iter().chain(gather);
+                output.chain(bias).chain(adapters).chain(gather).chain(input).collect()
             }),
-            Pass::BackwardInputs => each(&|norm_linear, _, heads| {
+            Pass::BackwardInputs => each(&|norm_linear, out, heads| {
                 let all = slice::from_ref(&norm_linear.norm.at);
-                let heads = heads(slice::from_ref(&(0..self.num_params())));
-                gather.into_iter().chain(heads).chain(norm_linear.input_calls(t, all)).collect()
+                let whole = 0..self.num_params();
+                let heads = heads(slice::from_ref(&whole));
+                let output = out.post_norm_call(slice::from_ref(&whole)).into_iter().chain(gather);
+                let adapters = norm_linear.adapters_call(t);
+                let input = norm_linear.input_calls(t, all);
+                output.chain(heads).chain(adapters).chain(input).collect()
             }),
-            Pass::BackwardWeights(trained) => each(&|_, out, _| {
+            Pass::BackwardWeights(trained) => each(&|norm_linear, out, _| {
                 let bias = tp_shards.row_blocks_call(out.bias.as_slice(), trained);
-                bias.into_iter().chain(gather).collect()
+                let adapters = [out.adapter_call(t), norm_linear.adapters_call(t)];
+                bias.into_iter().chain(adapters.into_iter().flatten()).chain(gather).collect()
             }),
         }
     }
@@ -236,7 +255,7 @@ impl Block for Layer {
             Recompute::Full => {
                 let middle = middle_tc.reborrow();
                 self.attention.forward(ctx, params, input_tc, middle, &mut attention)?;
-                self.feed_forward.expand(ctx, params, middle_tc.as_view(), &mut feed_forward)
+                self.feed_forward.recompute(ctx, params, middle_tc.as_view(), &mut feed_forward)
             }
         }
     }
@@ -266,8 +285,8 @@ impl Block for Layer {
     fn deferred_len(&self, shape: MicrobatchShape) -> usize {
         let halves = self.deferred_halves().into_iter();
         halves
-            .map(|(norm_linear, head_norms)| {
-                DeferredWeightGrad::planned_len(norm_linear, head_norms, shape.rows())
+            .map(|(norm_linear, others)| {
+                DeferredWeightGrad::planned_len(norm_linear, others, shape.rows())
             })
             .sum()
     }
@@ -331,9 +350,10 @@ impl Block for Layer {
     ) -> Result<()> {
         let mut frame = ctx.scratch.frame();
         let mut middle_tc = frame.take_as(input_tc.dtype(), input_tc.len());
-        let at = (ctx.tokens.len(), ctx.first_position);
+        let (device, at) = (ctx.device, (ctx.tokens.len(), ctx.sequences));
+        let cache = (cache, ctx.num_cache_parts);
         let (middle, inner) = (middle_tc.reborrow(), frame.nested());
-        self.attention.decode(ctx.device, params, at, input_tc, middle, cache, inner)?;
-        self.feed_forward.decode(ctx.device, params, middle_tc.into_view(), output, frame)
+        self.attention.decode(device, params, at, input_tc, middle, cache, inner)?;
+        self.feed_forward.decode(device, params, middle_tc.into_view(), output, frame)
     }
 }

@@ -8,10 +8,11 @@
 //!   recipe.
 //! - `llama`, `gpt2`: the two families.
 //! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks;
-//!   `chunked_head`: the head without a place for all logits.
+//!   `chunked_head`: the head without a place for all logits; `logit_cap`: its soft cap.
 //! - [`tensor_shards`], [`collectives`], `reduction_tree`: tensor and sequence parallelism;
 //!   `column_parallel`, `row_parallel`: the two kinds of sharded linear layer; `row_sums`:
 //!   gradients of norms and biases; `deferred_weight_grad`: the split backward pass.
+//! - [`lora`]: low-rank adapters of the linear layers.
 //! - [`linear`], `norm`, `norm_linear`, `dropout`, `rope`: operations of a device on ranges of a
 //!   flat buffer.
 //! - [`problem`]: a classifier and three convex problems, with their optimum.
@@ -20,7 +21,7 @@
 //!
 //! # Example
 //! ```
-//! use lockstep_config::{Family, LlamaVariant, Model, Problem};
+//! use lockstep_config::{Family, LlamaVariant, Lora, Model, Problem};
 //!
 //! let gpt2 = Model {
 //!     family: Family::Gpt2,
@@ -36,6 +37,7 @@
 //!     norm_eps: 1e-5,
 //!     rope_theta: 10000.0,
 //!     variant: LlamaVariant::PLAIN,
+//!     lora: Lora::NONE,
 //!     problem: Problem::NONE,
 //! };
 //! let blueprint = lockstep_model::describe(&gpt2);
@@ -62,6 +64,7 @@ mod chunked_head;
 mod embedding;
 mod head;
 mod layer;
+mod logit_cap;
 
 mod attention;
 mod feed_forward;
@@ -73,6 +76,8 @@ mod norm_linear;
 mod column_parallel;
 mod row_parallel;
 mod row_sums;
+
+pub mod lora;
 
 mod dropout;
 pub mod formats;
@@ -87,8 +92,8 @@ pub mod init;
 pub mod sampling;
 
 pub use block::{
-    Block, BlockIo, Context, DecodeContext, Flops, IGNORE, Microbatch, MicrobatchShape, Mode, Pass,
-    ProductPlan, Recompute, Saved, SavedLen,
+    Block, BlockIo, CachedSequence, Context, DecodeContext, Flops, IGNORE, Microbatch,
+    MicrobatchShape, Mode, Pass, ProductPlan, Recompute, Saved, SavedLen,
 };
 pub use blueprint::{Blueprint, Mirror};
 pub use collectives::{CollectiveCall, CollectiveKind, SingleRank, TensorCollectives};

@@ -1,4 +1,4 @@
-//! Normalisation before each half of a layer and before the head.
+//! Normalisation before or after each half of a layer, and before the head.
 //!
 //! RMSNorm saves one number per row, LayerNorm two; the normalised rows themselves are not saved,
 //! because recomputing them from the input costs one pass over memory.
@@ -14,8 +14,12 @@ use std::ops::Range;
 /// Kind of normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NormKind {
+    /// None: rows stay as they are.
+    Identity,
     /// RMSNorm, with a weight.
     Rms,
+    /// RMSNorm that scales by one plus its weight.
+    OffsetRms,
     /// LayerNorm, with a weight and a bias.
     Layer,
 }
@@ -34,23 +38,30 @@ impl Norm {
     /// Elements saved for `num_rows` rows.
     pub(crate) const fn stats_len(&self, num_rows: usize) -> usize {
         match self.kind {
-            NormKind::Rms => num_rows,
+            NormKind::Identity => 0,
+            NormKind::Rms | NormKind::OffsetRms => num_rows,
             NormKind::Layer => 2 * num_rows,
         }
     }
 
+    /// No normalisation of rows of this width.
+    pub(crate) const fn identity(width: usize) -> Self {
+        Self { kind: NormKind::Identity, width, eps: 0.0, at: 0..0 }
+    }
+
     /// Ranges of the weight and the bias.
     pub(crate) fn params(&self) -> Vec<Range<usize>> {
-        let middle = self.at.start + self.width;
+        let middle = (self.at.start + self.width).min(self.at.end);
         let all = [self.at.start..middle, middle..self.at.end];
         all.into_iter().filter(|param| !param.is_empty()).collect()
     }
 
-    /// Operand of a device's operations.
+    /// Operand of a device's operations, for a norm with a weight.
     pub(crate) fn operand<'a>(&self, params: View<'a>) -> device::Norm<'a> {
         let (weight, bias) = params.range(self.at.clone()).split_at(self.width);
         let bias = (self.kind == NormKind::Layer).then_some(bias);
-        device::Norm { weight, bias, eps: self.eps }
+        let adds_one = self.kind == NormKind::OffsetRms;
+        device::Norm { weight, bias, eps: self.eps, adds_one }
     }
 
     /// Normalises `x_tc` into `y_tc` and fills `stats`.
@@ -62,6 +73,9 @@ impl Norm {
         y_tc: ViewMut<'_>,
         stats: ViewMut<'_>,
     ) -> Result<()> {
+        if self.kind == NormKind::Identity {
+            return device.copy(x_tc, y_tc);
+        }
         device.norm_forward(self.operand(params), x_tc, y_tc, stats)
     }
 
@@ -74,6 +88,9 @@ impl Norm {
         stats: View<'_>,
         y_tc: ViewMut<'_>,
     ) -> Result<()> {
+        if self.kind == NormKind::Identity {
+            return device.copy(x_tc, y_tc);
+        }
         device.normalize(self.operand(params), x_tc, stats, y_tc)
     }
 
@@ -92,6 +109,9 @@ impl Norm {
         sums: &RowSums<'_>,
         frame: Frame<'_>,
     ) -> Result<()> {
+        if self.kind == NormKind::Identity {
+            return device.add_assign(dx_tc, dy_tc);
+        }
         let norm = self.operand(params);
         let middle = self.at.start + self.width;
         let targets = grads.of_two([&(self.at.start..middle), &(middle..self.at.end)]);
@@ -125,6 +145,9 @@ impl Norm {
         sums: View<'_>,
         mut grads: Grads<'_>,
     ) -> Result<()> {
+        if self.kind == NormKind::Identity {
+            return Ok(());
+        }
         let (weight, bias) = sums.split_at(self.width);
         let middle = self.at.start + self.width;
         let targets = grads.of_two([&(self.at.start..middle), &(middle..self.at.end)]);

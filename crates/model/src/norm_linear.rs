@@ -3,14 +3,18 @@
 //! With sequence parallelism, an all-gather of the rows is in between. Backward ends here: the
 //! gradient of the product's input is a sum over shards, passes the normalisation and is added to
 //! the stream. The normalised rows are recomputed for the weight gradient rather than saved, except
-//! on accelerators, whose memory is large and slow beside their products.
+//! on accelerators, whose memory is large and slow beside their products. Adapters read the same
+//! normalised rows.
 
 use crate::block::{Context, ProductPlan};
 use crate::collectives::{CollectiveCall, TensorCollectives};
 use crate::column_parallel::ColumnParallel;
+use crate::dropout::AdapterMasks;
 use crate::formats::Formats;
 use crate::grads::Grads;
-use crate::norm::Norm;
+use crate::linear::larger_operands;
+use crate::lora::ColumnAdapters;
+use crate::norm::{Norm, NormKind};
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
@@ -24,6 +28,7 @@ use std::slice;
 pub(crate) struct NormLinear {
     pub(crate) norm: Norm,
     pub(crate) product: ColumnParallel,
+    pub(crate) adapters: ColumnAdapters,
     pub(crate) tp_shards: TensorShards,
 }
 
@@ -38,6 +43,8 @@ pub(crate) struct NormLinearSaved<'a> {
     pub(crate) normed_tc: View<'a>,
     /// Rows of the micro-batch.
     pub(crate) num_rows: usize,
+    /// Masks of the adapters' inputs.
+    pub(crate) masks: AdapterMasks,
 }
 
 impl NormLinear {
@@ -86,14 +93,16 @@ impl NormLinear {
     pub(crate) fn scratch_len(&self, num_rows: usize) -> usize {
         let spare = self.product.spare_len(num_rows).max(self.norm.scratch_len(&self.tp_shards));
         let sums = if self.has_wide_sums() { num_rows * self.width() } else { 0 };
-        self.formats().floats(num_rows * self.width()) + sums + spare
+        let adapters = self.adapters.scratch_len(num_rows);
+        self.formats().floats(num_rows * self.width()) + sums + spare + adapters
     }
 
     /// Bytes of the largest operands that an accelerator rounds or quantises first.
     pub(crate) fn operand_bytes(&self, num_rows: usize, products: ProductPlan) -> [usize; 2] {
         let has_both = self.num_normed(num_rows) > 0 && !products.splits_backward;
         let products = ProductPlan { splits_backward: !has_both, ..products };
-        self.product.shards[0].operand_bytes(num_rows, products)
+        let adapters = self.adapters.operand_bytes(num_rows, products);
+        larger_operands(self.product.shards[0].operand_bytes(num_rows, products), adapters)
     }
 
     /// Overwrites `y` and fills `stats`, and `normed_tc`, unless it is empty.
@@ -105,6 +114,7 @@ impl NormLinear {
         y: ViewMut<'_>,
         stats: ViewMut<'_>,
         normed_tc: ViewMut<'_>,
+        masks: AdapterMasks,
     ) -> Result<()> {
         let Context { device, collectives, microbatch, scratch, .. } = ctx;
         let (num_rows, mut frame) = (microbatch.shape.rows(), scratch.frame());
@@ -118,7 +128,21 @@ impl NormLinear {
             normed_tc,
             &mut frame,
         )?;
-        self.product.forward(*device, params, normed_tc, y)
+        self.project(*device, params, normed_tc, y, masks, frame)
+    }
+
+    /// Overwrites `y` with the product of all normalised rows and the outputs of adapters.
+    pub(crate) fn project(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        normed_tc: View<'_>,
+        mut y: ViewMut<'_>,
+        masks: AdapterMasks,
+        frame: Frame<'_>,
+    ) -> Result<()> {
+        self.product.forward(device, params, normed_tc, y.reborrow())?;
+        self.adapters.forward(device, params, normed_tc, y, masks, frame)
     }
 
     /// Overwrites `y` for one row in one operation; `false` where the device has none for it.
@@ -130,7 +154,11 @@ impl NormLinear {
         epilogue: RowEpilogue<'_>,
         y: ViewMut<'_>,
     ) -> Result<bool> {
-        let norm = Some(self.norm.operand(params));
+        if !self.adapters.is_empty() {
+            return Ok(false);
+        }
+        let has_norm = self.norm.kind != NormKind::Identity;
+        let norm = has_norm.then(|| self.norm.operand(params));
         self.product.forward_row(device, params, norm, x_c, epilogue, y)
     }
 
@@ -169,25 +197,48 @@ impl NormLinear {
         self.norm.normalize(device, params, x_tc, stats, normed_tc)
     }
 
-    /// Adds the gradients of the trained parts of the matrix to `grads`.
+    /// Adds the gradients of the trained parts of the matrix, and of adapters, to `grads`.
     pub(crate) fn backward_weight(
         &self,
         device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
         params: View<'_>,
-        NormLinearSaved { x_tc, stats, normed_tc, num_rows }: NormLinearSaved<'_>,
+        saved: NormLinearSaved<'_>,
         dy: View<'_>,
         grads: Grads<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
-        if !normed_tc.is_empty() {
-            return self.product.backward_weight(device, normed_tc, dy, grads);
-        }
-        let mut normed_tc = self.take_rows(num_rows, &mut frame);
-        let own = normed_tc.reborrow().range(self.own(num_rows));
-        self.norm.normalize(device, params, x_tc, stats, own)?;
-        self.tp_shards.gather_rows(collectives, normed_tc.reborrow());
-        self.product.backward_weight(device, normed_tc.as_view(), dy, grads)
+        let num_rows = saved.num_rows;
+        let (adapters, rest) = (&self.adapters, &mut frame);
+        let d_hidden =
+            adapters.hidden_gradients(device, collectives, params, dy, num_rows, rest)?;
+        let dy = (dy, d_hidden);
+        self.weight_gradients(device, collectives, params, saved, dy, grads, frame)
+    }
+
+    /// Adds the gradients of the trained parts of the matrix, and of adapters, whose hidden
+    /// gradients are known.
+    fn weight_gradients(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        params: View<'_>,
+        NormLinearSaved { x_tc, stats, normed_tc, num_rows, masks }: NormLinearSaved<'_>,
+        dy: (View<'_>, View<'_>),
+        mut grads: Grads<'_>,
+        mut frame: Frame<'_>,
+    ) -> Result<()> {
+        let normed_tc = if normed_tc.is_empty() {
+            let mut normed_tc = self.take_rows(num_rows, &mut frame);
+            let own = normed_tc.reborrow().range(self.own(num_rows));
+            self.norm.normalize(device, params, x_tc, stats, own)?;
+            self.tp_shards.gather_rows(collectives, normed_tc.reborrow());
+            normed_tc.into_view()
+        } else {
+            normed_tc
+        };
+        self.product.backward_weight(device, normed_tc, dy.0, grads.reborrow())?;
+        self.adapters.backward_weight(device, params, normed_tc, dy, masks, grads, frame)
     }
 
     /// Adds the input gradient to `d_stream_tc`, and the gradients of all trained parameters to
@@ -204,11 +255,14 @@ impl NormLinear {
         mut frame: Frame<'_>,
     ) -> Result<()> {
         let NormLinearSaved { normed_tc, num_rows, .. } = saved;
-        if normed_tc.is_empty() {
-            // Their memory is released before the input gradient takes its own.
-            let (dy, own, spare) = (dy.compute(device)?, grads.reborrow(), frame.nested());
-            self.backward_weight(device, collectives, params, saved, dy, own, spare)?;
-            return self.backward_input(
+        if normed_tc.is_empty() || !self.adapters.is_empty() {
+            let (dy, adapters, rest) = (dy.compute(device)?, &self.adapters, &mut frame);
+            let d_hidden =
+                adapters.hidden_gradients(device, collectives, params, dy, num_rows, rest)?;
+            // The rows' memory is released before the input gradient takes its own.
+            let (dy, own, spare) = ((dy, d_hidden), grads.reborrow(), frame.nested());
+            self.weight_gradients(device, collectives, params, saved, dy, own, spare)?;
+            return self.input_gradient(
                 device,
                 collectives,
                 params,
@@ -224,6 +278,7 @@ impl NormLinear {
             self.product.backward(device, params, normed_tc, dy, dx, spare, own)
         };
         let d_normed = self.normed_gradient(device, collectives, num_rows, product, &mut frame)?;
+        let d_normed = d_normed.into_view();
         self.backward_norm(device, collectives, params, saved, d_normed, d_stream_tc, grads, frame)
     }
 
@@ -240,11 +295,36 @@ impl NormLinear {
         grads: Grads<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
+        let num_rows = saved.num_rows;
+        let (adapters, rest) = (&self.adapters, &mut frame);
+        let d_hidden =
+            adapters.hidden_gradients(device, collectives, params, dy, num_rows, rest)?;
+        let dy = (dy, d_hidden);
+        self.input_gradient(device, collectives, params, saved, dy, d_stream_tc, grads, frame)
+    }
+
+    /// As [`Self::backward_input`], where the hidden gradients of adapters are known.
+    fn input_gradient(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        params: View<'_>,
+        saved: NormLinearSaved<'_>,
+        (dy, d_hidden): (View<'_>, View<'_>),
+        d_stream_tc: ViewMut<'_>,
+        grads: Grads<'_>,
+        mut frame: Frame<'_>,
+    ) -> Result<()> {
         let product = &mut |dx: ViewMut<'_>, spare: ViewMut<'_>| {
             self.product.backward_input(device, params, dy, dx, spare)
         };
-        let rows = saved.num_rows;
-        let d_normed = self.normed_gradient(device, collectives, rows, product, &mut frame)?;
+        let NormLinearSaved { num_rows, masks, .. } = saved;
+        let mut d_normed =
+            self.normed_gradient(device, collectives, num_rows, product, &mut frame)?;
+        let (d_hidden, own) = ((d_hidden, num_rows), self.tp_shards.rows(num_rows));
+        let (dx, spare) = (d_normed.reborrow(), frame.nested());
+        self.adapters.backward_input(device, params, d_hidden, &own, masks, dx, spare)?;
+        let d_normed = d_normed.into_view();
         self.backward_norm(device, collectives, params, saved, d_normed, d_stream_tc, grads, frame)
     }
 
@@ -257,7 +337,7 @@ impl NormLinear {
         num_rows: usize,
         product: &mut dyn FnMut(ViewMut<'_>, ViewMut<'_>) -> Result<()>,
         frame: &mut Frame<'a>,
-    ) -> Result<View<'a>> {
+    ) -> Result<ViewMut<'a>> {
         let mut d_normed_tc = self.take_rows(num_rows, frame);
         if self.has_wide_sums() {
             let mut sums_tc = frame.take(num_rows * self.width());
@@ -271,7 +351,7 @@ impl NormLinear {
             product(d_normed_tc.reborrow(), spare)?;
             self.tp_shards.sum_rows(collectives, d_normed_tc.reborrow());
         }
-        Ok(d_normed_tc.into_view().range(self.own(num_rows)))
+        Ok(d_normed_tc.range(self.own(num_rows)))
     }
 
     /// Passes the gradient of the normalised rows through the normalisation.
@@ -329,6 +409,11 @@ impl NormLinear {
     ) -> impl Iterator<Item = CollectiveCall> {
         let sum = self.tp_shards.sum_call(num_rows * self.width());
         [sum].into_iter().chain(self.tp_shards.row_blocks_call(&self.norm.params(), trained))
+    }
+
+    /// Collective call of the adapters' hidden gradients.
+    pub(crate) fn adapters_call(&self, num_rows: usize) -> Option<CollectiveCall> {
+        self.adapters.gradients_call(num_rows)
     }
 
     /// Collective call before the product.

@@ -38,28 +38,71 @@ pub struct Piece {
     pub index: usize,
     /// Number of pieces, all of equal length.
     pub num: usize,
-    rows: Range<usize>,
-    /// Column ranges of a row of the piece, in order.
-    cols: Vec<Range<usize>>,
+    /// Rows, in the order of the piece.
+    rows: Vec<Run>,
+    /// Columns of a row, in the order of the piece.
+    cols: Vec<Run>,
+}
+
+/// Contiguous rows or columns of a piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) range: Range<usize>,
+    /// Distance to the corresponding range of the next piece.
+    pub(crate) next: usize,
+}
+
+impl From<Range<usize>> for Run {
+    /// The range of the next piece begins where this one ends.
+    fn from(range: Range<usize>) -> Self {
+        let next = range.len();
+        Self { range, next }
+    }
 }
 
 impl Piece {
     /// All of a tensor.
     pub fn whole(shape: &[usize]) -> Self {
         let (num_rows, num_cols) = rows_and_cols(shape);
-        let cols = std::iter::once(0..num_cols).collect();
-        Self { index: 0, num: 1, rows: 0..num_rows, cols }
+        let whole = |len: usize| vec![Run::from(0..len)];
+        Self { index: 0, num: 1, rows: whole(num_rows), cols: whole(num_cols) }
     }
 
     /// Piece `index` of `num`: these rows of a matrix.
     pub(crate) fn rows(shape: &[usize], index: usize, num: usize, rows: Range<usize>) -> Self {
-        Self { index, num, rows, ..Self::whole(shape) }
+        Self { index, num, rows: vec![rows.into()], ..Self::whole(shape) }
     }
 
     /// Piece `index` of `num`: these columns of a matrix or elements of a vector.
     pub(crate) fn cols(shape: &[usize], index: usize, num: usize, cols: Vec<Range<usize>>) -> Self {
+        let cols = cols.into_iter().map(Run::from).collect();
         Self { index, num, cols, ..Self::whole(shape) }
     }
+
+    /// Piece `index` of `num`: these rows of a matrix or elements of a vector, in this order.
+    pub(crate) fn runs(shape: &[usize], index: usize, num: usize, runs: Vec<Run>) -> Self {
+        let whole = Self { index, num, ..Self::whole(shape) };
+        if shape.len() == 1 { Self { cols: runs, ..whole } } else { Self { rows: runs, ..whole } }
+    }
+
+    fn num_rows(&self) -> usize {
+        self.rows.iter().map(|run| run.range.len()).sum()
+    }
+
+    fn num_cols(&self) -> usize {
+        self.cols.iter().map(|run| run.range.len()).sum()
+    }
+}
+
+/// The run that has element `at` of a list of runs, and its place in it.
+fn find(runs: &[Run], mut at: usize) -> Option<(&Range<usize>, usize)> {
+    runs.iter().find_map(|Run { range, .. }| {
+        if at < range.len() {
+            return Some((range, at));
+        }
+        at -= range.len();
+        None
+    })
 }
 
 /// A vector is one row.
@@ -79,6 +122,11 @@ pub enum Init {
         /// Standard deviation.
         std: f32,
     },
+    /// Uniform with mean zero.
+    Uniform {
+        /// Largest absolute value.
+        bound: f32,
+    },
     /// All one.
     Ones,
     /// All zero.
@@ -89,7 +137,7 @@ impl Param {
     /// Number of elements.
     #[expect(clippy::len_without_is_empty, reason = "a parameter has at least one element")]
     pub fn len(&self) -> usize {
-        self.piece.rows.len() * self.num_cols()
+        self.piece.num_rows() * self.piece.num_cols()
     }
 
     /// Number of elements of the whole tensor.
@@ -102,27 +150,21 @@ impl Param {
         self.piece.index * self.len()
     }
 
-    /// Another piece of the tensor, possibly on another rank. Pieces are equal ranges of rows, or
-    /// of columns, in order.
+    /// Another piece of the tensor, possibly on another rank.
     pub fn sibling(&self, index: usize) -> Self {
         assert!(index < self.piece.num, "{} has {} pieces", self.name, self.piece.num);
-        let (num_rows, _) = rows_and_cols(&self.shape);
-        let shift = |range: &Range<usize>| {
-            let first = range.start - self.piece.index * range.len();
-            first + index * range.len()..first + (index + 1) * range.len()
+        let (num_rows, num_cols) = rows_and_cols(&self.shape);
+        let shift = |Run { range, next }: &Run| {
+            let first = range.start - self.piece.index * next + index * next;
+            Run { range: first..first + range.len(), next: *next }
         };
-        let Piece { num, rows, cols, .. } = &self.piece;
-        let piece = if rows.len() < num_rows {
-            Piece { index, num: *num, rows: shift(rows), cols: cols.clone() }
-        } else {
-            let cols = if *num == 1 { cols.clone() } else { cols.iter().map(shift).collect() };
-            Piece { index, num: *num, rows: rows.clone(), cols }
-        };
+        let mut piece = Piece { index, ..self.piece.clone() };
+        if piece.num_rows() < num_rows {
+            piece.rows = piece.rows.iter().map(shift).collect();
+        } else if piece.num_cols() < num_cols {
+            piece.cols = piece.cols.iter().map(shift).collect();
+        }
         Self { piece, ..self.clone() }
-    }
-
-    fn num_cols(&self) -> usize {
-        self.piece.cols.iter().map(Range::len).sum()
     }
 
     /// Maps elements of the piece to the tensor: runs of elements that are contiguous in both, each
@@ -130,28 +172,23 @@ impl Param {
     pub fn runs(&self, elements: Range<usize>) -> impl Iterator<Item = (Range<usize>, usize)> {
         assert!(elements.end <= self.len(), "{} is shorter", self.name);
         let Piece { rows, cols, .. } = &self.piece;
-        let (num_cols, (_, tensor_cols)) = (self.num_cols(), rows_and_cols(&self.shape));
+        let (num_cols, (_, tensor_cols)) = (self.piece.num_cols(), rows_and_cols(&self.shape));
+        let has_whole_rows = cols.len() == 1 && num_cols == tensor_cols;
         let mut at = elements.start;
         std::iter::from_fn(move || {
             if at >= elements.end {
                 return None;
             }
-            // Whole rows are one run.
-            if num_cols == tensor_cols {
-                let run = (at..elements.end, rows.start * tensor_cols + at);
-                at = elements.end;
-                return Some(run);
-            }
-            let row = (rows.start + at / num_cols) * tensor_cols;
-            let mut col = at % num_cols;
-            let mut ranges = cols.iter();
-            let mut range = ranges.next()?;
-            while col >= range.len() {
-                col -= range.len();
-                range = ranges.next()?;
-            }
-            let len = (range.len() - col).min(elements.end - at);
-            let run = (at..at + len, row + range.start + col);
+            let (own_rows, row) = find(rows, at / num_cols)?;
+            let (own_cols, col) = find(cols, at % num_cols)?;
+            // Contiguous whole rows are one run.
+            let len = if has_whole_rows {
+                (own_rows.len() - row) * num_cols - col
+            } else {
+                own_cols.len() - col
+            };
+            let len = len.min(elements.end - at);
+            let run = (at..at + len, (own_rows.start + row) * tensor_cols + own_cols.start + col);
             at += len;
             Some(run)
         })
@@ -251,12 +288,18 @@ mod tests {
         let two = |i: usize| Piece::cols(&matrix, i, 2, vec![3 * i..3 * i + 3, 6 + i..7 + i]);
         let vector =
             |i: usize| Piece::cols(&[8], i, 2, vec![2 * i..2 * i + 2, 4 + 2 * i..6 + 2 * i]);
+        // Rows in another order than the tensor's: two of each piece, of a distance of three.
+        let mixed = |i: usize| {
+            let run = |start: usize| Run { range: start + 3 * i..start + 1 + 3 * i, next: 3 };
+            Piece::runs(&matrix, i, 2, vec![run(2), run(0), run(1)])
+        };
         vec![
             vec![param(&matrix, Piece::whole(&matrix))],
             (0..3).map(|i| param(&matrix, rows(i))).collect(),
             (0..2).map(|i| param(&matrix, cols(i))).collect(),
             (0..2).map(|i| param(&matrix, two(i))).collect(),
             (0..2).map(|i| param(&[8], vector(i))).collect(),
+            (0..2).map(|i| param(&matrix, mixed(i))).collect(),
         ]
     }
 

@@ -5,12 +5,18 @@
 //! of the whole output; partial sums are added by the tree. The bias is added once, after the sum.
 //! The input and weight gradients of a shard need the whole output gradient and no communication.
 //! Inputs are stored shard after shard, as in [`crate::column_parallel`].
+//!
+//! A family may normalise the whole output before it is added to the stream (Gemma 2, OLMo 2): each
+//! rank normalises its rows of the stream.
 
-use crate::collectives::TensorCollectives;
-use crate::dropout::RowMask;
+use crate::block::ProductPlan;
+use crate::collectives::{CollectiveCall, TensorCollectives};
+use crate::dropout::{AdapterMasks, RowMask};
 use crate::formats::Formats;
 use crate::grads::Grads;
-use crate::linear::Linear;
+use crate::linear::{Linear, larger_operands};
+use crate::lora::RowAdapter;
+use crate::norm::Norm;
 use crate::reduction_tree;
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
@@ -26,8 +32,24 @@ use std::ops::Range;
 pub(crate) struct RowParallel {
     pub(crate) shards: Vec<Linear>,
     pub(crate) bias: Option<Range<usize>>,
+    /// Adapter beside the layer, if it has one.
+    pub(crate) adapter: Option<RowAdapter>,
+    /// Normalisation of the output, if it has one.
+    pub(crate) post_norm: Option<Norm>,
     /// Shards of the model.
     pub(crate) tp_shards: TensorShards,
+}
+
+/// Saved values of the normalisation of the output: its input and statistics; empty without one.
+pub(crate) struct PostNormSaved<'a> {
+    raw_tc: ViewMut<'a>,
+    stats: ViewMut<'a>,
+}
+
+impl PostNormSaved<'_> {
+    pub(crate) fn reborrow(&mut self) -> PostNormSaved<'_> {
+        PostNormSaved { raw_tc: self.raw_tc.reborrow(), stats: self.stats.reborrow() }
+    }
 }
 
 impl RowParallel {
@@ -61,9 +83,85 @@ impl RowParallel {
         self.shards[0].flops() * self.tp_shards.num as u64
     }
 
+    /// Bytes of the largest operands that an accelerator rounds or quantises first.
+    pub(crate) fn operand_bytes(&self, num_rows: usize, products: ProductPlan) -> [usize; 2] {
+        let adapter = self.adapter.as_ref();
+        let adapter = adapter.map_or([0; 2], |adapter| adapter.operand_bytes(num_rows, products));
+        larger_operands(self.shards[0].operand_bytes(num_rows, products), adapter)
+    }
+
+    /// Collective call of the adapter, in forward and for its weight gradients.
+    pub(crate) fn adapter_call(&self, num_rows: usize) -> Option<CollectiveCall> {
+        self.adapter.as_ref().map(|adapter| adapter.hidden_call(num_rows))
+    }
+
+    /// Elements saved for the normalisation of the output.
+    pub(crate) fn saved_len(&self, num_rows: usize) -> usize {
+        let own = self.tp_shards.rows(num_rows).len();
+        let len = |norm: &Norm| self.formats().floats(own * norm.width) + norm.stats_len(own);
+        self.post_norm.as_ref().map_or(0, len)
+    }
+
+    /// Takes memory of that length.
+    pub(crate) fn split<'a>(&self, num_rows: usize, memory: &mut Frame<'a>) -> PostNormSaved<'a> {
+        let own = self.tp_shards.rows(num_rows).len();
+        let [raw, stats] = match &self.post_norm {
+            Some(norm) => [own * norm.width, norm.stats_len(own)],
+            None => [0; 2],
+        };
+        let raw_tc = memory.take_as(self.formats().activations, raw);
+        PostNormSaved { raw_tc, stats: memory.take(stats) }
+    }
+
     /// Overwrites `y` with the local rows of the output, from all rows of the input, plus those of
-    /// the residual, if any.
+    /// the residual, if any; fills `saved`.
     pub(crate) fn forward(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        params: View<'_>,
+        x: View<'_>,
+        residual: Option<View<'_>>,
+        mut y: ViewMut<'_>,
+        saved: PostNormSaved<'_>,
+        masks: AdapterMasks,
+        frame: Frame<'_>,
+    ) -> Result<()> {
+        let Some(norm) = &self.post_norm else {
+            return self.adapted(device, collectives, params, x, residual, y, masks, frame);
+        };
+        let PostNormSaved { mut raw_tc, stats } = saved;
+        let raw = raw_tc.reborrow();
+        self.adapted(device, collectives, params, x, None, raw, masks, frame)?;
+        norm.forward(device, params, raw_tc.as_view(), y.reborrow(), stats)?;
+        match residual {
+            Some(residual) => device.add_assign(y, residual),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Self::forward`], without the normalisation.
+    fn adapted(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        params: View<'_>,
+        x: View<'_>,
+        residual: Option<View<'_>>,
+        mut y: ViewMut<'_>,
+        masks: AdapterMasks,
+        mut frame: Frame<'_>,
+    ) -> Result<()> {
+        let (out, spare) = (y.reborrow(), frame.nested());
+        self.project(device, collectives, params, x, residual, out, spare)?;
+        match &self.adapter {
+            Some(adapter) => adapter.forward(device, collectives, params, x, y, masks, frame),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Self::adapted`], without the adapter.
+    fn project(
         &self,
         device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
@@ -143,47 +241,160 @@ impl RowParallel {
     pub(crate) fn scratch_len(&self, num_rows: usize) -> usize {
         let has_sums = self.tp_shards.sequence || self.has_wide_sums();
         let all = if has_sums { num_rows * self.num_outputs() } else { 0 };
-        all + self.spare_len(num_rows)
+        (all + self.spare_len(num_rows)).max(self.adapter_scratch_len(num_rows))
     }
 
-    /// Gradient of all `num_rows` rows of the output, from that of the stream after dropout.
+    /// Temporary elements of the normalisation's part of [`Self::fill_output_gradient`].
+    pub(crate) fn gradient_scratch_len(&self, num_rows: usize) -> usize {
+        let own = self.tp_shards.rows(num_rows).len();
+        self.post_norm.as_ref().map_or(0, |norm| {
+            self.formats().floats(own * norm.width) + norm.scratch_len(&self.tp_shards)
+        })
+    }
+
+    /// Collective call of the gradients of the normalisation; `trained` are the trained ranges of
+    /// the block.
+    pub(crate) fn post_norm_call(&self, trained: &[Range<usize>]) -> Option<CollectiveCall> {
+        self.tp_shards.row_blocks_call(&self.post_norm.as_ref()?.params(), trained)
+    }
+
+    /// Temporary elements of the adapter.
+    pub(crate) fn adapter_scratch_len(&self, num_rows: usize) -> usize {
+        self.adapter.as_ref().map_or(0, |adapter| adapter.scratch_len(num_rows))
+    }
+
+    /// Adds the adapter's part of the input gradient to `dx`, from all rows of the output gradient.
+    pub(crate) fn backward_adapter_input(
+        &self,
+        device: &dyn Device,
+        params: View<'_>,
+        dy: View<'_>,
+        dx: ViewMut<'_>,
+        masks: AdapterMasks,
+        frame: Frame<'_>,
+    ) -> Result<()> {
+        match &self.adapter {
+            Some(adapter) => adapter.backward_input(device, params, dy, dx, masks, frame),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds the gradients of the adapter to `grads`, from all rows of the input and of the output
+    /// gradient.
+    pub(crate) fn backward_adapter(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        params: View<'_>,
+        (x, dy): (View<'_>, View<'_>),
+        masks: AdapterMasks,
+        grads: Grads<'_>,
+        frame: Frame<'_>,
+    ) -> Result<()> {
+        match &self.adapter {
+            Some(adapter) => {
+                adapter.backward_weight(device, collectives, params, x, dy, masks, grads, frame)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the gradient of the output has memory of its own.
+    pub(crate) fn copies_gradient(&self) -> bool {
+        self.tp_shards.sequence || self.post_norm.is_some()
+    }
+
+    /// Gradient of all `num_rows` rows of the output, from that of the stream after dropout; adds
+    /// the gradients of the normalisation to `grads`.
     pub(crate) fn output_gradient<'a, 'f: 'a>(
         &self,
         device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
-        d_stream: View<'a>,
-        mask: Option<RowMask>,
+        params: View<'_>,
+        (d_stream, mask): (View<'a>, Option<RowMask>),
         num_rows: usize,
+        saved: &PostNormSaved<'_>,
+        grads: Grads<'_>,
         frame: &mut Frame<'f>,
     ) -> Result<View<'a>> {
-        if mask.is_none() && !self.tp_shards.sequence {
+        if mask.is_none() && !self.copies_gradient() {
             return Ok(d_stream);
         }
         let len = num_rows * self.num_outputs();
         let mut all = frame.take_as(self.formats().activations, len);
-        self.fill_output_gradient(device, collectives, d_stream, mask, all.reborrow())?;
+        let (dz, spare) = (all.reborrow(), frame.nested());
+        let of_stream = (d_stream, mask);
+        self.fill_output_gradient(device, collectives, params, of_stream, saved, grads, dz, spare)?;
         Ok(all.into_view())
     }
 
     /// Writes the gradient of all rows of the output to `all`, from that of the stream after
-    /// dropout.
+    /// dropout; adds the gradients of the normalisation to `grads`.
     pub(crate) fn fill_output_gradient(
         &self,
         device: &dyn Device,
         collectives: &mut dyn TensorCollectives,
-        d_stream: View<'_>,
-        mask: Option<RowMask>,
+        params: View<'_>,
+        (d_stream, mask): (View<'_>, Option<RowMask>),
+        saved: &PostNormSaved<'_>,
+        grads: Grads<'_>,
         mut all: ViewMut<'_>,
+        mut frame: Frame<'_>,
     ) -> Result<()> {
         let width = self.num_outputs();
-        let own = self.tp_shards.rows(all.len() / width);
+        let num_rows = all.len() / width;
+        let own = self.tp_shards.rows(num_rows);
         let mut of_stream = all.reborrow().range(own.start * width..own.end * width);
-        device.copy(d_stream, of_stream.reborrow())?;
+        let Some(norm) = &self.post_norm else {
+            device.copy(d_stream, of_stream.reborrow())?;
+            if let Some(mask) = mask {
+                mask.apply(device, of_stream)?;
+            }
+            self.tp_shards.gather_rows(collectives, all);
+            return Ok(());
+        };
+        let mut dy_tc = frame.take_as(d_stream.dtype(), d_stream.len());
+        device.copy(d_stream, dy_tc.reborrow())?;
         if let Some(mask) = mask {
-            mask.apply(device, of_stream)?;
+            mask.apply(device, dy_tc.reborrow())?;
         }
+        device.fill(of_stream.reborrow(), 0.0)?;
+        let sums = RowSums { tp_shards: &self.tp_shards, num_rows };
+        let (x_tc, stats, dy_tc) = (saved.raw_tc.as_view(), saved.stats.as_view(), dy_tc.as_view());
+        norm.backward(
+            device,
+            collectives,
+            params,
+            x_tc,
+            stats,
+            dy_tc,
+            of_stream,
+            grads,
+            &sums,
+            frame,
+        )?;
         self.tp_shards.gather_rows(collectives, all);
         Ok(())
+    }
+
+    /// As [`Self::fill_output_gradient`], for deferred weight gradients: `sums` becomes the
+    /// contribution of the micro-batch to the gradients of the normalisation.
+    pub(crate) fn fill_output_gradient_only(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        params: View<'_>,
+        of_stream: (View<'_>, Option<RowMask>),
+        saved: &PostNormSaved<'_>,
+        mut sums: ViewMut<'_>,
+        all: ViewMut<'_>,
+        frame: Frame<'_>,
+    ) -> Result<()> {
+        // Adding to minus zero changes no bit, not even the sign of a zero.
+        device.fill(sums.reborrow(), -0.0)?;
+        let at = self.post_norm.as_ref().map(|norm| norm.at.clone());
+        let grads = Grads::new(sums, at.as_slice());
+        self.fill_output_gradient(device, collectives, params, of_stream, saved, grads, all, frame)
     }
 
     /// Overwrites `dx` with the input gradient, from all rows of the output gradient.

@@ -1,7 +1,7 @@
 //! Blocks of small problems: every gradient against differences of the loss, and independence of
 //! samples.
 
-use lockstep_config::{Activation, Family, LlamaVariant, LossScale, Model, Problem};
+use lockstep_config::{Activation, Family, LlamaVariant, Lora, LossScale, Model, Problem};
 use lockstep_model::{
     Blueprint, Context, Grads, IGNORE, Microbatch, MicrobatchShape, Mode, Saved, Scratch,
     SingleRank, describe, init,
@@ -27,6 +27,7 @@ fn model(family: Family) -> Model {
         norm_eps: 1e-5,
         rope_theta: 1e4,
         variant: LlamaVariant::PLAIN,
+        lora: Lora::NONE,
         problem: Problem {
             samples: 50,
             held_out: 10,
@@ -75,7 +76,8 @@ impl Setup {
     fn run(&self, inputs: &[u32], targets: &[u32], num_targets: u64) -> (f64, Vec<Vec<f32>>) {
         let shape = MicrobatchShape { sequences: inputs.len(), tokens: 1 };
         let (inputs, targets) = (View::of(inputs), View::of(targets));
-        let microbatch = Microbatch { shape, inputs, targets, first_sample: 0, num_targets };
+        let microbatch =
+            Microbatch { shape, inputs, targets, first_sample: 0, num_targets, preferences: None };
         let blocks = &self.blueprint.blocks;
         let mut scratch = Scratch::new(&self.cpu, self.blueprint.scratch_len(shape))
             .expect("the CPU runs every operation");

@@ -1,8 +1,15 @@
 //! Parameter counts, names and FLOPs against closed forms.
 
-use super::tiny::{GPT2, LLAMA, VARIED};
+use super::tiny::{GPT2, LLAMA, LORA, VARIED};
 use lockstep_config::{LlamaVariant, Model};
-use lockstep_model::{Blueprint, describe};
+use lockstep_model::{Blueprint, Init, describe, lora};
+
+/// Parameters of a layer's adapters: rank times inputs and outputs of all seven linear layers.
+fn adapters_by_hand(model: &Model) -> usize {
+    let (c, f, r) = (model.width, model.ffn, model.lora.rank);
+    let (q, kv) = (model.heads * model.head_dim(), model.kv_heads * model.head_dim());
+    r * (2 * (c + q) + 2 * (c + kv) + 3 * (c + f))
+}
 
 /// Parameters of both families from their published formulas.
 fn by_hand(model: &Model) -> usize {
@@ -12,7 +19,8 @@ fn by_hand(model: &Model) -> usize {
     if model.family == lockstep_config::Family::Llama {
         let biases = if model.variant.qkv_bias { q + 2 * kv } else { 0 };
         let norms = if model.variant.qk_norm { 2 * model.head_dim() } else { 0 };
-        let layer = 2 * c * q + 2 * c * kv + 3 * c * f + 2 * c + biases + norms;
+        let adapters = adapters_by_hand(model);
+        let layer = 2 * c * q + 2 * c * kv + 3 * c * f + 2 * c + biases + norms + adapters;
         layers * layer + v * c + c + head
     } else {
         let attention = c * (c + 2 * kv) + (c + 2 * kv) + c * c + c;
@@ -22,7 +30,7 @@ fn by_hand(model: &Model) -> usize {
 
 #[test]
 fn parameter_counts_follow_the_formulas_and_tied_tables_count_once() {
-    for family in [LLAMA, GPT2, VARIED] {
+    for family in [LLAMA, GPT2, VARIED, Model { lora: LORA, ..VARIED }] {
         for tied in [false, true] {
             let model = Model { tied, ..family.clone() };
             assert_eq!(describe(&model).num_params(), by_hand(&model), "{model:?}");
@@ -83,7 +91,7 @@ fn descendants_of_llama_have_their_published_sizes() {
 
 #[test]
 fn every_block_is_laid_out_without_gaps_and_names_are_unique() {
-    for model in [LLAMA, GPT2, VARIED] {
+    for model in [LLAMA, GPT2, VARIED, Model { lora: LORA, ..VARIED }] {
         let blueprint = describe(&Model { tied: true, ..model });
         for block in &blueprint.blocks {
             let mut end = 0;
@@ -175,4 +183,32 @@ fn flops_are_six_per_weight_in_a_product_plus_attention() {
         assert_eq!(flops.forward, (2 * products + attention) as u64);
         assert_eq!(flops.backward, 2 * flops.forward);
     }
+}
+
+#[test]
+fn frozen_weights_have_no_weight_gradient_and_adapters_add_their_products() {
+    let (plain, adapted) = (describe(&LLAMA), describe(&Model { lora: LORA, ..LLAMA }));
+    let (before, after) = (plain.flops_per_token(), adapted.flops_per_token());
+    let adapters = 2 * (LLAMA.layers * adapters_by_hand(&Model { lora: LORA, ..LLAMA })) as u64;
+    assert_eq!(after.forward, before.forward + adapters);
+    let attention = 2 * LLAMA.layers * LLAMA.width * (LLAMA.context + 1);
+    // Input gradients of the weights, both gradients of attention and of adapters.
+    assert_eq!(after.backward, before.forward + attention as u64 + 2 * adapters);
+}
+
+#[test]
+fn adapters_are_named_as_peft_names_them_and_start_as_there() {
+    let adapted = describe(&Model { lora: LORA, ..LLAMA });
+    let params = adapted.blocks[1].params();
+    let first = params.iter().position(|param| lora::is_adapter(&param.name)).unwrap();
+    assert!(params[first..].iter().all(|param| lora::is_adapter(&param.name)), "one run");
+    let of = |name: &str| {
+        let found = params.iter().find(|param| param.name == format!("model.layers.0.{name}"));
+        found.map(|param| (param.shape.clone(), param.init)).unwrap()
+    };
+    let (a, b) = (of("mlp.down_proj.lora_A.weight"), of("mlp.down_proj.lora_B.weight"));
+    let bound = (1.0 / (LLAMA.ffn as f64).sqrt()) as f32;
+    assert_eq!(a, (vec![3, LLAMA.ffn], Init::Uniform { bound }));
+    assert_eq!(b, (vec![LLAMA.width, 3], Init::Zeros));
+    assert_eq!(of("self_attn.k_proj.lora_B.weight").0, [LLAMA.width / 2, 3]);
 }

@@ -1,14 +1,14 @@
 //! Decoding token by token gives the logits of a full forward pass.
 
-use super::tiny::{Batch, GPT2, LLAMA, LONG, Tiny, VARIED, assert_same};
+use super::tiny::{Batch, GPT2, LLAMA, LONG, LORA, Tiny, VARIED, assert_same};
 use lockstep_config::Model;
 use lockstep_model::{Decoder, Mode, Recompute};
-use lockstep_tensor::device::{Buffer, Dtype, Memory, View};
+use lockstep_tensor::device::{Buffer, Device, Dtype, Memory, View};
 use lockstep_tensor::{Cpu, Isa, cuda};
 
 #[test]
 fn decoding_gives_the_logits_of_a_full_forward() {
-    for model in [LLAMA, GPT2, LONG, VARIED] {
+    for model in [LLAMA, GPT2, LONG, VARIED, Model { lora: LORA, ..LLAMA }] {
         let batch = Batch::new(&model, 1);
         let tiny = Tiny::new(&model);
         for isa in Isa::available() {
@@ -38,7 +38,8 @@ fn a_gpu_decodes_to_about_the_logits_of_the_cpu() {
     let cpu = Cpu::single(Isa::detect());
     // Rows that every kernel takes, over several splits of the cached positions.
     let aligned = Model { width: 64, ffn: 96, vocab: 64, context: 200, ..LLAMA };
-    for model in [LLAMA, GPT2, LONG, VARIED, aligned] {
+    let adapted = Model { lora: LORA, ..LLAMA };
+    for model in [LLAMA, GPT2, LONG, VARIED, adapted, aligned] {
         let (tiny, batch) = (Tiny::new(&model), Batch::new(&model, 1));
         let upload = |params: &Vec<f32>| -> Buffer {
             let mut buffer = gpu.allocate(Dtype::F32, params.len()).unwrap();
@@ -64,6 +65,54 @@ fn a_gpu_decodes_to_about_the_logits_of_the_cpu() {
             for (got, expected) in first.iter().zip(expected) {
                 assert!((got - expected).abs() < 1e-3, "{got} is not {expected} in {model:?}");
             }
+        }
+    }
+}
+
+/// The tokens of a decoder whose host takes the first of the largest logits, and those of one whose
+/// device chooses, several at a time.
+fn assert_greedy_tokens_are_equal(device: &dyn Device, model: &Model, params: &[View<'_>]) {
+    let tiny = Tiny::new(model);
+    let mut by_host =
+        Decoder::new(&tiny.blueprint, device, model.context).expect("work of the device");
+    let mut by_device =
+        Decoder::new(&tiny.blueprint, device, model.context).expect("work of the device");
+    let prompt = [3, 1, 2];
+    let mut expected = prompt.to_vec();
+    while by_host.num_remaining() > 0 {
+        let logits =
+            by_host.feed(params, &expected[by_host.num_positions()..]).expect("work of the device");
+        let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let token = logits.iter().position(|logit| *logit >= best).expect("a largest");
+        expected.push(token as u32);
+    }
+    let (mut found, mut num) = (prompt.to_vec(), 1);
+    while by_device.num_remaining() > 0 {
+        let first = by_device.num_positions();
+        by_device.queue(params, &found[first..]).expect("work of the device");
+        num = (num + 3).min(by_device.num_remaining() + 1).min(Decoder::MAX_GREEDY);
+        by_device.queue_greedy(params, num).expect("work of the device");
+        found.extend(by_device.chosen().expect("work of the device"));
+    }
+    assert_eq!(found, expected, "{model:?}");
+}
+
+#[test]
+fn greedy_tokens_are_those_of_the_largest_logits() {
+    let gpu = cuda::open(0).ok();
+    for model in [LLAMA, GPT2, LONG] {
+        let tiny = Tiny::new(&model);
+        let views: Vec<_> = tiny.params.iter().map(|params| View::of(params)).collect();
+        assert_greedy_tokens_are_equal(&Cpu::single(Isa::detect()), &model, &views);
+        if let Some(gpu) = &gpu {
+            let upload = |params: &Vec<f32>| -> Buffer {
+                let mut buffer = gpu.allocate(Dtype::F32, params.len()).unwrap();
+                gpu.copy(View::of(params), buffer.view_mut()).unwrap();
+                buffer
+            };
+            let params: Vec<Buffer> = tiny.params.iter().map(upload).collect();
+            let views: Vec<_> = params.iter().map(Buffer::view).collect();
+            assert_greedy_tokens_are_equal(gpu, &model, &views);
         }
     }
 }

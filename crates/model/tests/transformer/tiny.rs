@@ -1,7 +1,8 @@
 //! A tiny model and a minimal runtime for it.
 
 use lockstep_config::{
-    Dtype, Family, LlamaVariant, LossScale, Model, Problem, RopeScaling, RopeScalingKind,
+    Dtype, Family, LlamaVariant, Lora, LoraTargets, LossScale, Model, ModelType, Problem,
+    RopeScaling, RopeScalingKind,
 };
 use lockstep_model::{
     Block, Blueprint, Context, Grads, IGNORE, Init, Microbatch, MicrobatchShape, Mode, Param,
@@ -28,6 +29,7 @@ pub(crate) const LLAMA: Model = Model {
     norm_eps: 1e-5,
     rope_theta: 10000.0,
     variant: LlamaVariant::PLAIN,
+    lora: Lora::NONE,
     problem: Problem::NONE,
 };
 
@@ -51,13 +53,41 @@ pub(crate) const VARIANT: LlamaVariant = LlamaVariant {
     ..LlamaVariant::PLAIN
 };
 
+/// Norms behind both halves, and over whole queries and keys.
+pub(crate) const OLMO2: LlamaVariant =
+    LlamaVariant { model_type: Some(ModelType::Olmo2), ..LlamaVariant::PLAIN };
+
+/// Fused tensors and a window.
+pub(crate) const PHI3: LlamaVariant = LlamaVariant {
+    model_type: Some(ModelType::Phi3),
+    sliding_window: Some(3),
+    ..LlamaVariant::PLAIN
+};
+
+/// Caps that scores and logits come near, four norms, and a window in the first layer.
+pub(crate) const GEMMA2: LlamaVariant = LlamaVariant {
+    model_type: Some(ModelType::Gemma2),
+    sliding_window: Some(4),
+    query_scalar: Some(5),
+    attention_soft_cap: Some(1.5),
+    final_soft_cap: Some(2.0),
+    ..LlamaVariant::PLAIN
+};
+
+/// Adapters beside every linear layer, with dropout of their own.
+pub(crate) const LORA: Lora =
+    Lora { rank: 3, alpha: 1.5, dropout: 0.25, targets: LoraTargets::ALL };
+
 /// Long sums: more keys than an attention tile has, products over more than 512.
 pub(crate) const LONG: Model =
     Model { layers: 1, width: 16, ffn: 521, context: 175, dropout: 0.25, ..LLAMA };
 
-/// Both families, tied and untied, with and without dropout, and the descendants of Llama.
+/// Both families, tied and untied, with and without dropout, the descendants of Llama, and
+/// adapters.
 pub(crate) fn variants() -> Vec<Model> {
-    let mut variants = vec![VARIED];
+    let mut variants = vec![VARIED, Model { lora: LORA, ..LLAMA }];
+    variants.extend([OLMO2, PHI3].map(|variant| Model { variant, ..LLAMA }));
+    variants.push(Model { variant: GEMMA2, tied: true, dropout: 0.25, ..LLAMA });
     for family in [LLAMA, GPT2] {
         for (tied, dropout) in [(false, 0.0), (true, 0.25)] {
             variants.push(Model { tied, dropout, ..family.clone() });
@@ -109,6 +139,7 @@ impl Batch {
             targets: View::of(&self.targets[rows]),
             first_sample: first as u64,
             num_targets: self.targets.iter().filter(|t| **t != IGNORE).count() as u64,
+            preferences: None,
         }
     }
 }
@@ -152,7 +183,7 @@ impl Tiny {
             let values = &mut params[block][param.range()];
             let name = param.mirror_of.as_ref().unwrap_or(&param.name);
             let (middle, std) = match param.init {
-                Init::Normal { .. } => (0.0, 0.25),
+                Init::Normal { .. } | Init::Uniform { .. } => (0.0, 0.25),
                 Init::Ones => (1.0, 0.2),
                 Init::Zeros => (0.0, 0.2),
             };
