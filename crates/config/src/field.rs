@@ -72,6 +72,7 @@ pub(crate) use field;
 /// Bound of a number that every declaration replaces.
 const NO_BOUND: Bound = Bound::Open(f64::NAN);
 
+const FILLED_TEXT: ValueType = ValueType::Text { may_be_empty: false };
 const INTEGER: ValueType = ValueType::Integer { min: 0, max: i64::MAX };
 const NUMBER: ValueType = ValueType::Float { low: NO_BOUND, high: NO_BOUND, single: false };
 const SINGLE: ValueType = ValueType::Float { low: NO_BOUND, high: NO_BOUND, single: true };
@@ -105,6 +106,10 @@ field!(Vec<T>: ValueType::List { of: &T::TYPE, max: usize::MAX }, blank Self::ne
     to |entries| Value::List(entries.iter().map(T::to_value).collect()),
     from |v| v.as_list().iter().map(T::from_value).collect(), absent Self::is_empty,
     for [T: Entry]);
+field!(Vec<String>: ValueType::List { of: &FILLED_TEXT, max: usize::MAX }, blank Self::new(),
+    to |texts| Value::List(texts.iter().map(|text| Value::Text(text.clone())).collect()),
+    from |v| v.as_list().iter().map(|text| text.as_text().to_owned()).collect(),
+    absent Self::is_empty);
 // Shares, as text.
 field!(Vec<usize>: ValueType::Shares, blank Self::new(),
     to |shares| Value::Text(shares_text(shares)),

@@ -5,14 +5,15 @@
 
 use crate::key::{Applies, Key, Section};
 use crate::topics::{
-    Checkpoint, Compress, Data, Emulate, Federated, Model, Numerics, Offload, Optim, Parallel,
-    Precision, Problem, Run, Sync, Train,
+    Checkpoint, Compress, Data, Emulate, Eval, Federated, Model, Numerics, Offload, Optim,
+    Parallel, Precision, Problem, Run, Sync, Train, finetune,
 };
 
 /// Every table of a recipe, in reading order.
 pub(crate) const SECTIONS: &[Section] = &[
     Model::TABLE,
     Problem::TABLE,
+    finetune::TABLE,
     Data::TABLE,
     Train::TABLE,
     Optim::TABLE,
@@ -25,6 +26,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     Federated::TABLE,
     Offload::TABLE,
     Checkpoint::TABLE,
+    Eval::TABLE,
     Emulate::TABLE,
 ];
 

@@ -85,19 +85,20 @@ pub use foreign_flag::{FlagCounterpart, FlagSetting, flag_counterpart, nearest_f
 pub use nearest::nearest;
 pub use presets::presets;
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
-pub use resolve::{model_from, resolve, resolve_with};
-pub use sources::{ModelFolder, Sources};
+pub use resolve::{adapter_from, model_from, resolve, resolve_with, resolve_with_folders};
+pub use sources::{AdapterFolder, ModelFolder, Sources};
 pub use topics::{
     Activation, AggregationRule, AverageScope, BatchChange, BatchPlan, BatchStage, ByzantineAttack,
     Checkpoint, CollectiveAlgorithm, CollectiveOp, CollectiveRule, Compress, CompressMethod,
-    CompressOverride, Compression, Consistency, Data, DecayShape, DeviceChoice, Distribution,
-    Documents, Dtype, Elastic, EmbeddingRows, Emulate, EmulatedLink, EpochEnd, Family, Federated,
-    FederatedMethod, FederatedServer, Gossip, GraphName, Group, Interval, IsaChoice, Isolation,
-    LateGradients, LinkConditions, LlamaVariant, LossScale, LossScaling, LrScaling, LrSchedule,
-    Milestone, Model, ModelType, Numerics, Offload, OffloadActivations, OffloadState, Optim,
-    OptimName, Order, Outer, Parallel, Partition, PipelineSchedule, Placement, Precision, Problem,
-    Recipe, Recompute, Reduction, RopeScaling, RopeScalingKind, RowSharding, Run, Server,
-    SlowWorker, Source, StaleGradients, StalenessRule, StalenessWeight, StragglerPolicy,
-    Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train, TransportChoice, ValidationSource,
-    WireDtype, matches_pattern,
+    CompressOverride, Compression, Consistency, Data, DataFormat, DecayShape, DeviceChoice,
+    Distribution, Documents, Dtype, Elastic, EmbeddingRows, Emulate, EmulatedLink, EpochEnd, Eval,
+    Family, Federated, FederatedMethod, FederatedServer, Finetune, FinetuneLoss, FinetuneMethod,
+    Gossip, GraphName, Group, Infilling, Interval, IsaChoice, Isolation, LateGradients,
+    LinkConditions, LlamaVariant, Lora, LoraTarget, LoraTargets, LossScale, LossScaling, LrScaling,
+    LrSchedule, Milestone, Mixture, MixtureSource, Model, ModelType, Numerics, Offload,
+    OffloadActivations, OffloadState, Optim, OptimName, Order, Outer, Parallel, Partition,
+    PipelineSchedule, Placement, Precision, Problem, Recipe, Recompute, Reduction, RopeScaling,
+    RopeScalingKind, RowSharding, Run, Server, SlowWorker, Source, StaleGradients, StalenessRule,
+    StalenessWeight, StragglerPolicy, Stragglers, Sync, SyncMode, SyncPartition, Tokenizer, Train,
+    TransportChoice, ValidationSource, WireDtype, matches_pattern,
 };

@@ -9,7 +9,7 @@ use crate::conditions::{UnmetCondition, unmet, unmet_condition};
 use crate::key::{Default as KeyDefault, Key, Section};
 use crate::keys::SECTIONS;
 use crate::renamed_keys::first_name;
-use crate::topics::{Model, Recipe};
+use crate::topics::{Lora, Model, Recipe};
 use crate::value::Value;
 
 impl Recipe {
@@ -64,7 +64,7 @@ impl Recipe {
         let mut lines: Vec<String> = self
             .tables()
             .filter(|section| section.in_identity)
-            .flat_map(|section| effective(section, self))
+            .flat_map(|section| effective(section.keys, self))
             .filter_map(|(key, value)| Some((key, key.identity_value(self, value)?)))
             .map(|(key, value)| format!("{} = {value}\n", name_of(key.name)))
             .collect();
@@ -80,22 +80,40 @@ impl Recipe {
 }
 
 impl Model {
-    /// Every key of the model with its value, derived ones included, for [`crate::ModelFolder`].
+    /// Every key of the model with its value, derived ones included, for [`crate::ModelFolder`];
+    /// those of its adapters, where it has some.
     pub fn to_toml(&self) -> String {
-        let recipe = Recipe { model: self.clone(), ..Recipe::default() };
-        let model = SECTIONS.iter().find(|section| section.name == "model").expect("a table");
-        let lines =
-            effective(model, &recipe).map(|(key, value)| format!("{} = {value}\n", key.name));
-        lines.collect()
+        let adapters = if self.lora.is_on() { self.lora.to_toml() } else { String::new() };
+        table_of("model", self.clone()) + &adapters
     }
 }
 
-/// The keys of a table that have a value and an effect in this recipe.
+impl Lora {
+    /// Every key of the adapters with its value, for [`crate::AdapterFolder`].
+    pub fn to_toml(&self) -> String {
+        lines_of(Self::KEYS, Model { lora: *self, ..Recipe::default().model })
+    }
+}
+
+/// The keys of a table with their values, in a recipe with this model.
+fn table_of(name: &str, model: Model) -> String {
+    let section = SECTIONS.iter().find(|section| section.name == name).expect("a table");
+    lines_of(section.keys, model)
+}
+
+/// Keys with their values, in a recipe with this model.
+fn lines_of(keys: &'static [Key], model: Model) -> String {
+    let recipe = Recipe { model, ..Recipe::default() };
+    let lines = effective(keys, &recipe).map(|(key, value)| format!("{} = {value}\n", key.name));
+    lines.collect()
+}
+
+/// Keys that have a value and an effect in this recipe.
 fn effective<'a>(
-    section: &'static Section,
+    keys: &'static [Key],
     recipe: &'a Recipe,
 ) -> impl Iterator<Item = (&'static Key, Value)> + 'a {
-    section.keys.iter().filter_map(move |key| {
+    keys.iter().filter_map(move |key| {
         let value = key.get(recipe)?;
         unmet_condition(key, recipe).is_none().then_some((key, value))
     })
@@ -121,7 +139,7 @@ struct Table<'a> {
 impl Serialize for Table<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(
-            effective(self.section, self.recipe).map(|(key, value)| (key.leaf(), value)),
+            effective(self.section.keys, self.recipe).map(|(key, value)| (key.leaf(), value)),
         )
     }
 }

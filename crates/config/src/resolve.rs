@@ -8,7 +8,7 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::field::Blank;
 use crate::keys;
 use crate::rules;
-use crate::sources::{MergedSources, ModelFolder, PendingError, Sources};
+use crate::sources::{AdapterFolder, MergedSources, ModelFolder, PendingError, Sources};
 use crate::topics::Recipe;
 use crate::value::Value;
 
@@ -21,9 +21,29 @@ pub fn resolve(sources: &Sources) -> Result<Recipe, ConfigErrors> {
 /// and presets, and explicit settings must not contradict it. The caller reads the folder, so that
 /// this remains a pure function.
 pub fn resolve_with(sources: &Sources, folder: &ModelFolder) -> Result<Recipe, ConfigErrors> {
+    resolve_with_folders(sources, Some(folder), None)
+}
+
+/// As [`resolve_with`], for a recipe that may start from a model, from an adapter or from both.
+pub fn resolve_with_folders(
+    sources: &Sources,
+    model: Option<&ModelFolder>,
+    adapter: Option<&AdapterFolder>,
+) -> Result<Recipe, ConfigErrors> {
     let mut merged = MergedSources::from_sources(sources);
-    merged.take_model_of_folder(folder);
+    if let Some(folder) = adapter {
+        merged.take_adapter_of_folder(folder);
+    }
+    if let Some(folder) = model {
+        merged.take_model_of_folder(folder);
+    }
     validate(merged)
+}
+
+/// The folder of `finetune.adapter` of these sources.
+pub fn adapter_from(sources: &Sources) -> Option<String> {
+    let settings = MergedSources::from_sources(sources).settings;
+    settings.get("finetune.adapter").map(|setting| setting.value.as_text().to_owned())
 }
 
 /// The folder whose model the recipe takes over: `model.from` of these sources, unless

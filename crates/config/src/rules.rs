@@ -6,9 +6,9 @@ use crate::keys;
 use crate::rule::{RuleContext, Rules};
 use crate::sources::MergedSources;
 use crate::topics::{
-    Recipe, collectives, compress, data, emulate, federated, gossip, hogwild, llama_variant, model,
-    optim, parallel, parameter_server, pipeline, precision, problem, rope, run, stragglers, sync,
-    tensor, train,
+    Recipe, collectives, compress, data, emulate, eval, federated, finetune, gossip, hogwild,
+    infilling, llama_variant, lora, mixture, model, optim, parallel, parameter_server, pipeline,
+    precision, problem, rope, run, stragglers, sync, tensor, train,
 };
 use crate::value::quoted;
 
@@ -17,8 +17,13 @@ const RULES: &[Rules] = &[
     model::RULES,
     llama_variant::RULES,
     rope::RULES,
+    lora::RULES,
     problem::RULES,
+    finetune::RULES,
     data::RULES,
+    eval::RULES,
+    mixture::RULES,
+    infilling::RULES,
     train::BATCH_RULES,
     optim::WARMUP_RULES,
     train::RULES,

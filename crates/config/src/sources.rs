@@ -21,7 +21,7 @@ use crate::synonyms::{self, Synonym};
 use crate::value::{Content, RawValue, one_line, quoted};
 use crate::value_type::ValueType;
 
-pub use model_folder::ModelFolder;
+pub use model_folder::{AdapterFolder, ModelFolder};
 
 /// Texts of a recipe. Precedence: defaults, preset, file, sets.
 #[derive(Debug, Clone, Default)]

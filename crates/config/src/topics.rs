@@ -9,15 +9,21 @@ mod checkpoint;
 pub(crate) mod collectives;
 pub(crate) mod compress;
 pub(crate) mod data;
+mod data_source;
 mod device;
 mod embedding_rows;
 pub(crate) mod emulate;
+pub(crate) mod eval;
 mod family;
 pub(crate) mod federated;
+pub(crate) mod finetune;
 pub(crate) mod gossip;
 pub(crate) mod hogwild;
+pub(crate) mod infilling;
 pub(crate) mod limits;
 pub(crate) mod llama_variant;
+pub(crate) mod lora;
+pub(crate) mod mixture;
 pub(crate) mod model;
 mod numerics;
 mod offload;
@@ -45,14 +51,22 @@ pub use batch_schedule::{BatchChange, BatchPlan, BatchStage};
 pub use checkpoint::{Checkpoint, Compression, Interval};
 pub use collectives::{CollectiveAlgorithm, CollectiveOp, CollectiveRule};
 pub use compress::{Compress, CompressMethod, CompressOverride};
-pub use data::{Data, Documents, EpochEnd, Order, Placement, Source, Tokenizer, ValidationSource};
+pub use data::Data;
+pub use data_source::{
+    DataFormat, Documents, EpochEnd, Order, Placement, Source, Tokenizer, ValidationSource,
+};
 pub use device::DeviceChoice;
 pub use embedding_rows::{EmbeddingRows, RowSharding};
 pub use emulate::{Distribution, Emulate, EmulatedLink, LinkConditions, SlowWorker};
+pub use eval::Eval;
 pub use family::{Activation, Family};
 pub use federated::{Federated, FederatedMethod, FederatedServer};
+pub use finetune::{Finetune, FinetuneLoss, FinetuneMethod};
 pub use gossip::{Gossip, GraphName};
+pub use infilling::Infilling;
 pub use llama_variant::{LlamaVariant, ModelType};
+pub use lora::{Lora, LoraTarget, LoraTargets};
+pub use mixture::{Mixture, MixtureSource};
 pub use model::Model;
 pub use numerics::Numerics;
 pub use offload::{Offload, OffloadActivations, OffloadState};
@@ -74,7 +88,7 @@ pub use sync_mode::SyncMode;
 pub use train::{Reduction, Train};
 
 /// All settings of a run. The bits of the result depend on all of them except [`Run`],
-/// [`Parallel`], [`Offload`], [`Checkpoint`] and [`Emulate`].
+/// [`Parallel`], [`Offload`], [`Checkpoint`], [`Eval`] and [`Emulate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
     /// Model architecture.
@@ -83,9 +97,13 @@ pub struct Recipe {
     pub from: String,
     /// Whether only weights that match by name and shape are loaded.
     pub partial: bool,
+    /// Folder of the initial adapters; empty initialises them randomly.
+    pub adapter: String,
     /// Maximum number of positions that an export declares, where it is not the context; never
     /// changes a bit of the result.
     pub max_positions: Option<usize>,
+    /// Fine-tuning on conversations and preferences.
+    pub finetune: Finetune,
     /// Training data.
     pub data: Data,
     /// Steps, batches and validation.
@@ -110,6 +128,8 @@ pub struct Recipe {
     pub offload: Offload,
     /// Checkpoints: never change a bit of the result.
     pub checkpoint: Checkpoint,
+    /// Evaluation tasks: never change a bit of the result.
+    pub eval: Eval,
     /// Emulated links and workers: never change a bit of the result.
     pub emulate: Emulate,
 }
@@ -119,7 +139,9 @@ impl Blank for Recipe {
         model: Model::BLANK,
         from: String::new(),
         partial: false,
+        adapter: String::new(),
         max_positions: None,
+        finetune: Finetune::BLANK,
         data: Data::BLANK,
         train: Train::BLANK,
         optim: Optim::BLANK,
@@ -132,6 +154,7 @@ impl Blank for Recipe {
         federated: Federated::BLANK,
         offload: Offload::BLANK,
         checkpoint: Checkpoint::BLANK,
+        eval: Eval::BLANK,
         emulate: Emulate::BLANK,
     };
 }

@@ -3,14 +3,16 @@
 //! The folder is stronger than defaults and presets, since its weights have fixed shapes. Explicit
 //! settings may repeat it, and may differ where the weights allow it: dropout, and a shorter
 //! context. The folder's maximum number of positions is kept for an export, and its width decides
-//! the learning rate unless a source sets one.
+//! the learning rate unless a source sets one. An adapter folder decides the keys of its adapters
+//! in the same way.
 
 use super::MergedSources;
 use crate::error::{ConfigError, Origin};
+use crate::field::Field;
 use crate::fine_tuning;
 use crate::key::Setting;
 use crate::keys;
-use crate::topics::{Family, OptimName};
+use crate::topics::{Family, LoraTargets, OptimName};
 use crate::value::{RawValue, Value};
 
 /// Model settings of a weight folder.
@@ -26,10 +28,28 @@ pub struct ModelFolder {
     pub tokenizer: Option<String>,
 }
 
+/// Settings of a folder with low-rank adapters.
+#[derive(Debug, Clone, Default)]
+pub struct AdapterFolder {
+    /// Name of its configuration file, for messages.
+    pub name: String,
+    /// Keys of the adapters as TOML, from [`crate::Lora::to_toml`].
+    pub lora: String,
+}
+
 impl MergedSources {
+    /// Takes over the adapters of a folder and reports settings that contradict it.
+    pub(crate) fn take_adapter_of_folder(&mut self, folder: &AdapterFolder) {
+        let mut donor = Self::default();
+        donor.take_document(&folder.lora, |_| origin_of(&folder.name));
+        self.pending_errors.append(&mut donor.pending_errors);
+        self.invalid.append(&mut donor.invalid);
+        self.take_settings(donor, &folder.name);
+    }
+
     /// Takes over the model of a folder and reports settings that contradict it.
     pub(crate) fn take_model_of_folder(&mut self, folder: &ModelFolder) {
-        let origin = Origin::Folder(folder.name.replace(char::is_control, " "));
+        let origin = origin_of(&folder.name);
         let mut donor = Self::default();
         donor.take_document(&folder.model, |_| origin.clone());
         self.pending_errors.append(&mut donor.pending_errors);
@@ -42,13 +62,20 @@ impl MergedSources {
         }
         let declared = folder.max_positions.and_then(|max| i64::try_from(max).ok());
         let max_positions = declared.max(donor.integer("model.context"));
-        // A sliding window limits the context by its own rule, which says why.
-        let has_window = donor.settings.contains_key("model.sliding_window");
-        let longest = max_positions.filter(|_| has_window);
+        self.take_settings(donor, &folder.name);
+        self.take_max_positions(max_positions, origin.clone());
+        self.take_learning_rate(origin.clone());
+        if let Some(tokenizer) = &folder.tokenizer {
+            self.take_tokenizer(tokenizer, origin);
+        }
+    }
+
+    /// Takes over the settings of a folder, and reports own ones that contradict them.
+    fn take_settings(&mut self, donor: Self, name: &str) {
         for (key, setting) in donor.settings {
             match self.settings.get(key).cloned() {
-                Some(own) if !allows(key, &setting.value, &own.value, longest) => {
-                    let rule = format!("contradicts {}, which has {}", folder.name, setting.value);
+                Some(own) if !allows(key, &setting.value, &own.value) => {
+                    let rule = format!("contradicts {name}, which has {}", setting.value);
                     self.contradict(key, &own.value, rule, own.origin);
                 }
                 Some(_) => {}
@@ -56,11 +83,6 @@ impl MergedSources {
                     self.settings.insert(key, setting);
                 }
             }
-        }
-        self.take_max_positions(max_positions, origin.clone());
-        self.take_learning_rate(origin.clone());
-        if let Some(tokenizer) = &folder.tokenizer {
-            self.take_tokenizer(tokenizer, origin);
         }
     }
 
@@ -83,7 +105,8 @@ impl MergedSources {
         let width = self.integer("model.width").and_then(|width| usize::try_from(width).ok());
         let optim = self.text("optim.name").map_or(Some(OptimName::AdamW), OptimName::from_name);
         let (Some(family), Some(width), Some(optim)) = (family, width, optim) else { return };
-        let lr = fine_tuning::learning_rate(family, width, optim);
+        let has_adapters = self.integer("finetune.lora_rank").is_some_and(|rank| rank > 0);
+        let lr = fine_tuning::learning_rate(family, width, optim, has_adapters);
         if let Some(lr) = lr {
             let setting = Setting { value: Value::Float(lr), origin };
             self.settings.entry(KEY).or_insert(setting);
@@ -114,12 +137,18 @@ impl MergedSources {
     }
 }
 
-/// Whether an explicit value is compatible with that of the folder, whose context may be up to
-/// `longest`.
-fn allows(key: &str, folder: &Value, own: &Value, longest: Option<i64>) -> bool {
+/// A folder as the origin of settings.
+fn origin_of(name: &str) -> Origin {
+    Origin::Folder(name.replace(char::is_control, " "))
+}
+
+/// Whether an explicit value is compatible with that of the folder.
+fn allows(key: &str, folder: &Value, own: &Value) -> bool {
     match key {
-        "model.dropout" => true,
-        "model.context" => own.as_integer() <= longest.unwrap_or(folder.as_integer()),
+        "model.dropout" | "finetune.lora_dropout" => true,
+        "model.context" => own.as_integer() <= folder.as_integer(),
+        // A set, in any order.
+        "finetune.lora_targets" => LoraTargets::from_value(own) == LoraTargets::from_value(folder),
         _ => own == folder,
     }
 }

@@ -181,6 +181,9 @@ pub(crate) const SYNONYMS: &[Synonym] = &[
     settings(&["optim.name=nesterov"], &["nesterov", "use_nesterov"]),
     key("optim.groups", &["param_groups", "parameter_groups", "no_decay_params",
         "freeze_layers", "frozen_parameters"]),
+    key("finetune.lora_rank", &["lora_r", "lora_dim", "lora_attn_dim"]),
+    key("finetune.lora_targets", &["target_modules", "lora_target_modules", "lora_target"]),
+    key("finetune.adapter", &["adapter_name_or_path", "peft_model_id", "lora_model_dir"]),
     key("optim.lr_scaling", &["scale_lr", "auto_scale_lr"]),
     key("optim.trust_coefficient", &["trust_coef"]),
 

@@ -3,14 +3,14 @@
 //! A key added after the first recipes is part of the identity only if it differs from its default,
 //! so that hashes of older runs stay valid.
 
-use super::Family;
-use crate::field::field;
+use super::data_source::{
+    DataFormat, Documents, EpochEnd, Order, Placement, Source, Tokenizer, ValidationSource,
+};
+use super::{Family, Infilling, Mixture, Recipe};
 use crate::lint::{Lint, lints};
 use crate::rule::{Rule, Rules};
-use crate::topic::{choices, topic};
-use crate::value::Value;
-use crate::value_type::Bound::{Closed, Open};
-use crate::value_type::ValueType;
+use crate::topic::topic;
+use crate::value_type::Bound::Closed;
 
 topic! {
     /// Training data.
@@ -25,6 +25,11 @@ topic! {
         /// to 1 / (k + 1) to this power.
         zipf: f64 = 1.0, float(Closed(0.0), Closed(4.0)),
             in_identity_when(|r| r.data.source == Source::Zipf);
+
+        /// Form of the data: text trains on every token of a field or file; chat reads JSON Lines
+        /// of conversations (messages, conversations, or instruction and output) and renders them
+        /// with the tokenizer's chat template.
+        format: DataFormat = "text", in_identity_unless_default();
 
         /// Field of JSON Lines or column of Parquet with the text.
         field: String = "text", not_empty(), in_identity_unless_default();
@@ -44,7 +49,8 @@ topic! {
         /// How documents become sequences: packed concatenates them, with the end-of-document token
         /// between two; padded starts every document in a new sequence and pads its last one with
         /// positions without loss.
-        documents: Documents = "packed", in_identity_unless_default();
+        documents: Documents = ("packed, or padded with data.format = chat", documents),
+            in_identity_unless_default();
 
         /// Order of the sequences: random is a new permutation in every epoch, sequential is
         /// reading order.
@@ -63,145 +69,20 @@ topic! {
 
         /// Address of the data server, host:port.
         server: String = "", when("data.placement", &["served"]), in_identity_when(|_| false);
+
+        /// Weighted mixture of several sources.
+        part mixture: Mixture;
+
+        /// Fill-in-the-middle.
+        part infilling: Infilling;
     }
 }
 
-/// Source of the validation data.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ValidationSource {
-    /// Last fraction of the tokens: above 0 and at most one half.
-    Fraction(f64),
-    /// Path of separate data.
-    Path(String),
-}
-
-/// Source of the training data.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// The corpus inside the binary.
-    Bundled,
-    /// Synthetic tokens drawn by Zipf's law.
-    Zipf,
-    /// A file, folder, shard folder or pattern; may contain `{rank}`.
-    Path(String),
-}
-
-impl Source {
-    /// Placeholder of the rank in a path.
-    pub const RANK: &'static str = "{rank}";
-
-    /// Whether every worker reads its own path.
-    pub fn depends_on_rank(&self) -> bool {
-        matches!(self, Self::Path(path) if path.contains(Self::RANK))
-    }
-}
-
-impl std::fmt::Display for Source {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Bundled => "bundled",
-            Self::Zipf => "zipf",
-            Self::Path(path) => path,
-        })
-    }
-}
-
-/// Tokenizer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Tokenizer {
-    /// One token per byte value: 256 tokens.
-    Byte,
-    /// A tokenizer.json, or a folder with one.
-    File(String),
-}
-
-impl std::fmt::Display for Tokenizer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Byte => "byte",
-            Self::File(path) => path,
-        })
-    }
-}
-
-field!(
-    Source: ValueType::Text { may_be_empty: false },
-    blank Self::Bundled,
-    to |source| Value::Text(source.to_string()),
-    from |v| match v.as_text() {
-        "bundled" => Self::Bundled,
-        "zipf" => Self::Zipf,
-        path => Self::Path(path.to_owned()),
-    }
-);
-
-field!(
-    Tokenizer: ValueType::Text { may_be_empty: false },
-    blank Self::Byte,
-    to |tokenizer| Value::Text(tokenizer.to_string()),
-    from |v| match v.as_text() {
-        "byte" | "bytes" => Self::Byte,
-        path => Self::File(path.to_owned()),
-    }
-);
-
-field!(
-    ValidationSource: ValueType::OrText(&f64::TYPE.float(Open(0.0), Closed(0.5))),
-    blank Self::Path(String::new()),
-    to |validation| match validation {
-        Self::Fraction(fraction) => Value::Float(*fraction),
-        Self::Path(path) => Value::Text(path.clone()),
-    },
-    from |v| match v {
-        Value::Text(path) => Self::Path(path.clone()),
-        number => Self::Fraction(number.as_float()),
-    }
-);
-
-choices! {
-    /// How documents become sequences.
-    Documents {
-        /// Concatenated, with the end-of-document token between two if the tokenizer has one.
-        Packed = "packed",
-        /// Each in sequences of its own, the last one padded with positions without loss.
-        Padded = "padded",
-    }
-
-    /// Order of the sequences.
-    Order {
-        /// A new permutation in every epoch.
-        Random = "random",
-        /// Reading order.
-        Sequential = "sequential",
-    }
-
-    /// Treatment of the last, incomplete batch of an epoch.
-    EpochEnd {
-        /// Filled with sequences of the next epoch.
-        Wrap = "wrap",
-        /// Left out.
-        Drop = "drop",
-        /// Filled with sequences without loss.
-        Pad = "pad",
-    }
-
-    /// Data that each worker reads.
-    Placement {
-        /// All data.
-        Shared = "shared",
-        /// The part of its leaves.
-        Partitioned = "partitioned",
-        /// A local file of its own.
-        Local = "local",
-        /// Batches from a data server.
-        Served = "served",
-    }
-}
-
-impl Placement {
-    /// Whether a worker trains only on a part of the data.
-    pub(super) const fn divides(self) -> bool {
-        matches!(self, Self::Partitioned | Self::Local)
+/// Conversations do not see each other.
+fn documents(recipe: &Recipe) -> Documents {
+    match recipe.data.format {
+        DataFormat::Text => Documents::Packed,
+        DataFormat::Chat => Documents::Padded,
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) const RULES: Rules = Rules::new(&[
             .with("optim.name", "\"sgd\"", r.optim.name != OptimName::Sgd)
             .with("optim.weight_decay", "0.0", r.optim.weight_decay > 0.0)
             .with("optim.groups", "[]", !r.optim.groups.is_empty())
+            .with("finetune.lora_rank", 0, r.model.lora.is_on())
             .with("train.batch_schedule", "[]", !r.train.batch_schedule.is_empty());
     }),
 ])

@@ -1,9 +1,10 @@
-//! Differences of the models that descend from Llama: Llama 3, Qwen2, Qwen3 and Mistral are one
-//! architecture with other values of these keys.
+//! Differences of the models that descend from Llama: Llama 3, Qwen2, Qwen3, Mistral, OLMo 2, Phi-3
+//! and Gemma 2 are one architecture with other values of these keys.
 
-use super::RopeScaling;
+use super::{Recipe, RopeScaling};
 use crate::rule::{Rule, Rules};
 use crate::topic::{choices, topic};
+use crate::value_type::Bound::{Closed, Open};
 
 /// Largest head size that the attention kernel supports.
 pub(super) const MAX_HEAD_DIM: i64 = 256;
@@ -23,15 +24,29 @@ topic! {
         /// for queries and one for keys (Qwen3).
         qk_norm: bool = false, when("model.family", &["llama"]), in_identity_unless_default();
 
-        /// Number of last tokens that a token attends to, for an export (Mistral): at least
-        /// model.context, so that the window changes nothing.
+        /// Number of last tokens that a token attends to, itself included (Mistral, Phi-3); in
+        /// Gemma 2 that of the first and every second layer after it.
         sliding_window: Option<usize> = none, integer(1, i32::MAX as i64),
-            when("model.family", &["llama"]), in_identity_when(|_| false);
+            when("model.family", &["llama"]), in_identity_when(has_shorter_window);
 
-        /// Hugging Face's model_type of an export, where it does not follow from model.qkv_bias
-        /// (qwen2), model.qk_norm (qwen3) or model.sliding_window (mistral).
+        /// Hugging Face's model_type, where it does not follow from model.qkv_bias (qwen2),
+        /// model.qk_norm (qwen3) or model.sliding_window (mistral). olmo2, phi3 and gemma2 have
+        /// parts or tensors of their own.
         model_type: Option<ModelType> = none, when("model.family", &["llama"]),
-            in_identity_when(|_| false);
+            in_identity_when(has_own_parts);
+
+        /// Head size by whose square root scores are divided, where it is not model.head_dim
+        /// (Gemma 2's query_pre_attn_scalar).
+        query_scalar: Option<usize> = none, integer(1, 1 << 20),
+            when("model.family", &["llama"]), in_identity_unless_default();
+
+        /// Bound of attention's scores, which a tanh approaches (Gemma 2).
+        attention_soft_cap: Option<f64> = none, float(Open(0.0), Closed(1e6)),
+            when("model.family", &["llama"]), in_identity_unless_default();
+
+        /// Bound of the logits, which a tanh approaches (Gemma 2).
+        final_soft_cap: Option<f64> = none, float(Open(0.0), Closed(1e6)),
+            when("model.family", &["llama"]), in_identity_unless_default();
 
         /// Scaling of the rotary angles.
         part rope: RopeScaling;
@@ -49,6 +64,13 @@ choices! {
         Qwen2 = "qwen2",
         /// Qwen3: Llama with normalised queries and keys.
         Qwen3 = "qwen3",
+        /// OLMo 2: Llama with norms behind attention and feed-forward, and over queries and keys.
+        Olmo2 = "olmo2",
+        /// Phi-3: Llama with fused tensors, and a sliding window.
+        Phi3 = "phi3",
+        /// Gemma 2: Llama with GeGLU, norms before and behind both halves, a scaled embedding, and
+        /// a window in every second layer.
+        Gemma2 = "gemma2",
     }
 }
 
@@ -60,6 +82,9 @@ impl LlamaVariant {
         qk_norm: false,
         sliding_window: None,
         model_type: None,
+        query_scalar: None,
+        attention_soft_cap: None,
+        final_soft_cap: None,
         rope: RopeScaling::NONE,
     };
 
@@ -70,12 +95,45 @@ impl LlamaVariant {
             (true, false, false, None | Some(ModelType::Qwen2)) => Some(ModelType::Qwen2),
             (false, true, false, None | Some(ModelType::Qwen3)) => Some(ModelType::Qwen3),
             (false, false, false, None | Some(ModelType::Llama)) => Some(ModelType::Llama),
-            (false, false, true, None) | (false, false, _, Some(ModelType::Mistral)) => {
-                Some(ModelType::Mistral)
-            }
+            (false, false, true, None) => Some(ModelType::Mistral),
+            (false, false, false, Some(ModelType::Olmo2)) => Some(ModelType::Olmo2),
+            (
+                false,
+                false,
+                _,
+                own @ Some(ModelType::Mistral | ModelType::Phi3 | ModelType::Gemma2),
+            ) => own,
             _ => None,
         }
     }
+
+    /// Reason why the kernels of accelerators cannot compute a model with this context, if any.
+    pub fn cpu_only(&self, context: usize) -> Option<&'static str> {
+        if self.model_type == Some(ModelType::Gemma2) {
+            return Some("CUDA has no kernels for the parts of model.model_type = gemma2");
+        }
+        self.sliding_window.is_some_and(|window| window < context).then_some(
+            "CUDA has no kernel for a model.sliding_window below model.context; a shorter context \
+             has none",
+        )
+    }
+
+    /// Whether scores or logits differ in a way that only Gemma 2 has.
+    const fn has_caps(&self) -> bool {
+        let caps = self.attention_soft_cap.is_some() || self.final_soft_cap.is_some();
+        caps || self.query_scalar.is_some()
+    }
+}
+
+/// Whether a token attends to fewer tokens than the context has.
+fn has_shorter_window(recipe: &Recipe) -> bool {
+    recipe.model.variant.sliding_window.is_some_and(|window| window < recipe.model.context)
+}
+
+/// Whether the type of the model changes its parts or the names of its tensors.
+fn has_own_parts(recipe: &Recipe) -> bool {
+    use ModelType::{Gemma2, Olmo2, Phi3};
+    matches!(recipe.model.variant.model_type, Some(Olmo2 | Phi3 | Gemma2))
 }
 
 pub(crate) const RULES: Rules = Rules::new(&[
@@ -84,12 +142,34 @@ pub(crate) const RULES: Rules = Rules::new(&[
         let works = odd.map_or(0, |head_dim| head_dim - 1);
         c.refuse(odd.is_some(), "is odd, and rotary positions turn pairs of elements", works)
     }),
-    Rule::new(&["model.context", "model.sliding_window"], |c| {
-        let window = c.model.variant.sliding_window.filter(|window| *window < c.model.context);
-        let window = window.unwrap_or(0);
-        let rule = format!("exceeds model.sliding_window = {window}, and attention has no window");
-        c.refuse(window > 0, rule, window)
+    Rule::new(&["model.model_type", "numerics.invariant_tensor_up_to", "parallel.tensor"], |c| {
+        let shards = c.numerics.invariant_tensor_up_to.max(c.parallel.tensor);
+        let is_whole = c.model.variant.model_type == Some(ModelType::Olmo2);
+        let rule = format!(
+            "normalises all queries together, and {shards} tensor-parallel shards have a part each"
+        );
+        c.refuse(is_whole && shards > 1, rule, "without parallel.tensor")
     }),
+    Rule::new(&["model.model_type", "finetune.lora_rank", "finetune.lora_targets"], |c| {
+        let is_fused = c.model.variant.model_type == Some(ModelType::Phi3);
+        let rule = "has fused tensors, and adapters are of separate ones";
+        c.refuse(is_fused && c.model.lora.is_on(), rule, "finetune.lora_rank = 0")
+    }),
+    Rule::new(
+        &[
+            "model.model_type",
+            "model.query_scalar",
+            "model.attention_soft_cap",
+            "model.final_soft_cap",
+        ],
+        |c| {
+            let variant = &c.model.variant;
+            let is_other = variant.model_type != Some(ModelType::Gemma2);
+            let rule =
+                "has no model.query_scalar, model.attention_soft_cap or model.final_soft_cap";
+            c.refuse(is_other && variant.has_caps(), rule, "gemma2")
+        },
+    ),
     Rule::new(
         &["model.model_type", "model.qkv_bias", "model.qk_norm", "model.sliding_window"],
         |c| {

@@ -1,7 +1,9 @@
 //! The model architecture; a small problem has few of its keys.
 
 use super::llama_variant;
-use super::{Activation, Family, LlamaVariant, Problem, Recipe, Tokenizer};
+use super::{
+    Activation, Family, LlamaVariant, Lora, LoraTarget, ModelType, Problem, Recipe, Tokenizer,
+};
 use crate::error::{ConfigError, alternatives};
 use crate::presets;
 use crate::rule::{Rule, RuleContext, Rules, working};
@@ -95,6 +97,9 @@ topic! {
 
         /// Settings of a small problem (`mlp`, `quadratic`, `ridge`, `logistic`).
         field problem: Problem;
+
+        /// Low-rank adapters of the linear layers.
+        field lora: Lora;
     }
 }
 
@@ -113,6 +118,18 @@ impl Model {
         match self.variant.head_size {
             Some(head_dim) => head_dim,
             None => self.width / self.heads,
+        }
+    }
+
+    /// Inputs and outputs of a linear layer.
+    pub const fn linear_shape(&self, target: LoraTarget) -> (usize, usize) {
+        let (queries, keys) = (self.heads * self.head_dim(), self.kv_heads * self.head_dim());
+        match target {
+            LoraTarget::Query => (self.width, queries),
+            LoraTarget::Key | LoraTarget::Value => (self.width, keys),
+            LoraTarget::Output => (queries, self.width),
+            LoraTarget::Gate | LoraTarget::Up => (self.width, self.ffn),
+            LoraTarget::Down => (self.ffn, self.width),
         }
     }
 }
@@ -215,8 +232,8 @@ fn kv_heads_suit(model: &Model, heads: usize) -> bool {
 }
 
 impl Model {
-    /// Exact number of parameters of a language model, tied weights counted once; none for a
-    /// problem.
+    /// Exact number of parameters of a language model, adapters included, tied weights counted
+    /// once; none for a problem.
     pub(crate) fn num_params(&self) -> Option<usize> {
         let Self { layers, width: c, ffn: f, vocab: v, context: t, .. } = *self;
         let head = if self.tied { 0 } else { v * c };
@@ -224,8 +241,14 @@ impl Model {
             Family::Llama => {
                 let (q, kv) = (self.heads * self.head_dim(), self.kv_heads * self.head_dim());
                 let biases = if self.variant.qkv_bias { q + 2 * kv } else { 0 };
-                let norms = 2 * c + if self.variant.qk_norm { 2 * self.head_dim() } else { 0 };
-                let layer = 2 * c * q + 2 * c * kv + 3 * c * f + norms + biases;
+                let of_heads = if self.variant.qk_norm { 2 * self.head_dim() } else { 0 };
+                let norms = match self.variant.model_type {
+                    Some(ModelType::Olmo2) => 2 * c + q + kv,
+                    Some(ModelType::Gemma2) => 4 * c,
+                    _ => 2 * c + of_heads,
+                };
+                let adapters: usize = self.lora.targets.iter().map(|t| self.adapter_len(t)).sum();
+                let layer = 2 * c * q + 2 * c * kv + 3 * c * f + norms + biases + adapters;
                 Some(layers * layer + v * c + c + head)
             }
             Family::Gpt2 => {
@@ -234,5 +257,11 @@ impl Model {
             }
             _ => None,
         }
+    }
+
+    /// Number of parameters of an adapter.
+    fn adapter_len(&self, target: LoraTarget) -> usize {
+        let (inputs, outputs) = self.linear_shape(target);
+        self.lora.rank * (inputs + outputs)
     }
 }

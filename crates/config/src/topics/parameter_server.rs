@@ -251,6 +251,7 @@ pub(crate) const RULES: Rules = Rules::new(&[
             .with("optim.name", "\"adamw\"", has_tensor_norms)
             .because("clips and trains all parameters together")
             .with("optim.groups", "[]", r.optim.groups.iter().any(is_special))
+            .with("finetune.lora_rank", 0, r.model.lora.is_on())
             .because("needs a constant batch")
             .with("train.batch_schedule", "[]", !r.train.batch_schedule.is_empty());
     }),

@@ -93,3 +93,61 @@ fn local_paths_contain_the_rank_and_served_data_has_an_address() {
          set data.placement = \"served\""
     );
 }
+
+const TWO: &str = "data.mixture=[{source = \"a.jsonl\", weight = 3}, \
+                   {source = \"b\", weight = 0.5, field = \"body\", epochs = 2}]";
+
+#[test]
+fn a_mixture_has_weighted_sources_and_survives_printing() {
+    let both = recipe(&[TWO, "data.tokenizer_threads=2"]);
+    let sources = &both.data.mixture.sources;
+    assert_eq!((sources[0].source.as_str(), sources[0].weight), ("a.jsonl", 3.0));
+    assert_eq!((sources[1].field.as_str(), sources[1].epochs), ("body", Some(2)));
+    let file = Some(("all.toml".to_owned(), both.to_toml()));
+    assert_eq!(resolve(&Sources { file, ..Sources::default() }), Ok(both.clone()));
+    assert_ne!(both.hash(), Recipe::default().hash());
+    assert_eq!(both.hash(), recipe(&[TWO]).hash(), "threads change no bit");
+    assert_ne!(both.hash(), recipe(&[TWO, "data.shuffle_buffer=1"]).hash());
+    // Without a mixture, its settings change no recorded hash.
+    let alone = recipe(&["data.shuffle_buffer=1", "data.tokenizer_threads=2"]);
+    assert_eq!(alone.hash(), Recipe::default().hash());
+}
+
+#[test]
+fn mixtures_that_cannot_be_read_in_one_pass_are_refused() {
+    let refused = |sets: &[&str]| with(sets).expect_err("it is refused");
+    let ends = "data.mixture=[{source = \"a\", weight = 1, epochs = 1}]";
+    assert!(refused(&[ends]).contains("ends: every source has a number of epochs; leave out"));
+    let both = refused(&[TWO, "data.source=c.txt"]);
+    assert!(
+        both.contains("replaces data.source, which is \"c.txt\"; remove data.source"),
+        "{both}"
+    );
+    let held_out = refused(&[TWO, "data.validation=b"]);
+    assert!(held_out.contains("has data.validation among its sources"), "{held_out}");
+    for (set, why) in [
+        ("data.documents=padded", "fills every sequence from one source"),
+        ("data.last_batch=drop", "has no last batch"),
+        ("data.placement=partitioned", "is read by each worker for its own leaves"),
+        ("sync.partition=iid", "has no list of samples to divide"),
+        ("sync.mode=gossip", "needs workers that draw their batches in lockstep"),
+    ] {
+        let text = refused(&[TWO, set]);
+        assert!(text.contains(why), "{set}: {text}");
+    }
+    let zero = refused(&["data.mixture=[{source = \"a\", weight = 0}]"]);
+    assert!(zero.contains("data.mixture[0].weight = 0 must be"), "{zero}");
+    let none = refused(&["data.mixture=[{weight = 1}]"]);
+    assert!(none.contains("has no source"), "{none}");
+}
+
+#[test]
+fn fill_in_the_middle_needs_a_mixture_and_a_tokenizer_of_subwords() {
+    let own = ["data.tokenizer=t.json", "model.vocab=400"];
+    let fim = recipe(&[&[TWO, "data.fim_rate=0.5"][..], &own].concat());
+    assert_eq!((fim.data.infilling.rate, fim.data.infilling.spm_rate), (0.5, 0.5));
+    let bytes = with(&[TWO, "data.fim_rate=0.5"]).unwrap_err();
+    assert!(bytes.contains("needs a tokenizer with sentinel tokens"), "{bytes}");
+    let alone = with(&[&["data.fim_rate=0.5"][..], &own].concat()).unwrap_err();
+    assert!(alone.contains("cuts documents while they are read"), "{alone}");
+}

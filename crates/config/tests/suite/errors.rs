@@ -311,9 +311,19 @@ fn descendants_of_llama_are_checked_by_their_own_rules() {
              it or set model.rope_scaling = \"linear\", \"dynamic\", \"llama3\" or \"yarn\"",
         ),
         (
-            &["model.sliding_window=255"],
-            "model.context = 256 exceeds model.sliding_window = 255, \
-             and attention has no window; try 255",
+            &["model.attention_soft_cap=50"],
+            "model.model_type has no model.query_scalar, model.attention_soft_cap or \
+             model.final_soft_cap; try gemma2",
+        ),
+        (
+            &["model.model_type=olmo2", "parallel.tensor=2", "run.workers=2"],
+            "model.model_type = \"olmo2\" normalises all queries together, and 2 tensor-parallel \
+             shards have a part each; try without parallel.tensor",
+        ),
+        (
+            &["model.model_type=phi3", "finetune.lora_rank=4"],
+            "model.model_type = \"phi3\" has fused tensors, and adapters are of separate ones; \
+             try finetune.lora_rank = 0",
         ),
         (
             &["model.model_type=qwen3", "model.qkv_bias=true"],

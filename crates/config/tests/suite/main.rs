@@ -9,6 +9,7 @@ mod errors;
 mod folder;
 mod import;
 mod layout;
+mod lora;
 mod props;
 mod recipes;
 mod sync;

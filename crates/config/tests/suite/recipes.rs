@@ -55,6 +55,8 @@ fn every_default_that_is_not_derived_is_in_the_recipe() {
             // The plain Llama was the only one of the first recipes.
             || ["model.qkv_bias", "model.qk_norm"].contains(&doc.name)
             || (doc.name.starts_with("model.rope_") && doc.name != "model.rope_theta")
+            // The first recipes had no adapters.
+            || doc.name.starts_with("finetune.")
             // Loss scale and wire format count only where they have an effect.
             || (doc.name.starts_with("precision.") && doc.name != "precision.compute")
             // All-reduce without compression was the only mode of the first recipes.
@@ -295,9 +297,15 @@ fn parts_of_the_descendants_of_llama_are_in_the_identity_only_when_used() {
             &["model.rope_scaling=linear", "model.rope_factor=2"],
             "model.rope_factor = 2.0\nmodel.rope_scaling = \"linear\"\n",
         ),
-        // None of these changes a bit.
+        // Neither scaling within the context nor a window of all of it changes a bit.
         (&["model.rope_scaling=dynamic", "model.rope_factor=2"], ""),
         (&["model.sliding_window=256", "model.model_type=mistral"], ""),
+        (&["model.sliding_window=255"], "model.sliding_window = 255\n"),
+        (&["model.model_type=olmo2"], "model.model_type = \"olmo2\"\n"),
+        (
+            &["model.model_type=gemma2", "model.final_soft_cap=30"],
+            "model.final_soft_cap = 30.0\nmodel.model_type = \"gemma2\"\n",
+        ),
     ] {
         let recipe = from(None, IDENTITY, sets);
         assert_eq!(recipe.hash() == plain.hash(), lines.is_empty(), "{sets:?}");
