@@ -25,7 +25,7 @@ pub const IGNORE: u32 = u32::MAX;
 pub const PAD: u32 = 0;
 
 /// Tokens of one step, over all micro-batches.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     /// Optimizer step of the samples.
     pub step: u64,
@@ -36,8 +36,14 @@ pub struct Batch {
     pub targets: Vec<u32>,
     /// Number of the first sample, counted from the start of the run.
     pub first_sample: u64,
-    /// Number of targets that are not [`IGNORE`], over the whole batch: the loss denominator.
+    /// Number of targets that are not [`IGNORE`], over the whole batch, or of its pairs: the loss
+    /// denominator.
     pub num_targets: u64,
+    /// Positions of the streams of a mixture after this batch, where the worker knows them; empty
+    /// for other data, whose position is the step.
+    pub(crate) positions: Vec<u64>,
+    /// Loss of each sequence under the reference model of preferences.
+    references: Option<Vec<f64>>,
     shape: BatchShape,
 }
 
@@ -94,6 +100,8 @@ impl Batch {
             targets: vec![IGNORE; num_tokens],
             first_sample: 0,
             num_targets: 0,
+            positions: Vec::new(),
+            references: None,
             shape,
         }
     }
@@ -124,14 +132,23 @@ impl Batch {
         let BatchShape { batch, microbatch_size, context } = self.shape;
         let num_microbatches = self.num_microbatches();
         self.num_targets = 0;
+        if tokens.has_pairs() {
+            self.references.get_or_insert_with(|| vec![0.0; self.inputs.len() / context]);
+        }
         let sequences = self.inputs.chunks_exact_mut(context);
         let sequences = sequences.zip(self.targets.chunks_exact_mut(context));
         for (sequence, (inputs, targets)) in sequences.take(batch).enumerate() {
             let window = order.window(step, sequence);
-            self.num_targets += window.map_or(0, |window| window.num_targets as u64);
+            self.num_targets += window.map_or(0, |window| tokens.num_targets(window) as u64);
+            if let Some(references) = &mut self.references {
+                references[sequence] = tokens.reference(window);
+            }
             if filter.has(sequence / microbatch_size, num_microbatches) {
                 fill_window(tokens, window, inputs, targets)?;
             }
+        }
+        if tokens.has_pairs() {
+            self.num_targets = batch as u64 / 2;
         }
         Ok(())
     }
@@ -158,6 +175,12 @@ impl Batch {
         (&self.inputs[range.clone()], &self.targets[range])
     }
 
+    /// Loss of each sequence of a micro-batch under the reference model of preferences.
+    pub fn references(&self, microbatch: usize) -> Option<&[f64]> {
+        let size = self.shape.microbatch_size;
+        Some(&self.references.as_ref()?[microbatch * size..(microbatch + 1) * size])
+    }
+
     /// Number of targets in these micro-batches.
     pub fn targets_in(&self, microbatches: impl IntoIterator<Item = usize>) -> u64 {
         let of_microbatch = |microbatch: usize| {
@@ -172,7 +195,8 @@ impl Batch {
     }
 }
 
-/// Writes a window as inputs and, one token later, targets; pads the rest.
+/// Writes a window as inputs and, one token later, targets; pads the rest. Tokens that the loss
+/// leaves out are inputs, and no targets.
 pub(crate) fn fill_window(
     tokens: &TokenSpan,
     window: Option<Window>,
@@ -185,6 +209,11 @@ pub(crate) fn fill_window(
         let (last, others) = targets[..num_targets].split_last_mut().expect("it predicts");
         others.copy_from_slice(&inputs[1..num_targets]);
         tokens.copy(start + num_targets, std::slice::from_mut(last))?;
+        for (target, token) in targets[..num_targets].iter_mut().zip(start + 1..) {
+            if !tokens.is_target(token) {
+                *target = IGNORE;
+            }
+        }
     }
     inputs[num_targets..].fill(PAD);
     targets[num_targets..].fill(IGNORE);

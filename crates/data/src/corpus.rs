@@ -9,10 +9,13 @@
 //!
 //! - `tokens`: storage of tokens
 //! - `token_span`: a range of the stream, and its windows
+//! - `conversations`: chat data as a stream with a loss mask; `loss_mask`: the mask
 //! - `text`: a text as a repeatable stream of tokens
 //! - `stream`: reading a stream, whole or in spans
 //! - `stream_stats`: fingerprint and token counts of a stream
 
+mod conversations;
+mod loss_mask;
 mod stream;
 mod stream_stats;
 mod text;
@@ -31,12 +34,17 @@ use crate::documents::DocumentError;
 use crate::error::{DataError, Split};
 use crate::shards::ShardSet;
 use crate::tokenizer::Tokenizer;
-use stream::{Stream, Whole, edge, held_out_text, new_fold, tokenizer_of, with_documents};
-use stream_stats::TokenCounts;
+use conversations::ConversationReader;
+use stream::{
+    Stream, Whole, edge, edge_of_groups, held_out_of, held_out_text, new_fold, with_documents,
+    with_mask,
+};
 use text::Text;
-use tokens::{Run, Tokens};
+use tokens::Tokens;
 
-pub(crate) use stream::{combined, open_whole};
+pub(crate) use stream::{combined, held_out_span, open_whole, same_tokenizer, tokenizer_of};
+pub(crate) use stream_stats::TokenCounts;
+pub(crate) use tokens::Run;
 
 pub use token_span::TokenSpan;
 
@@ -107,23 +115,37 @@ impl Corpus {
     ) -> Result<Self, DataError> {
         if recipe.data.source == Source::Zipf {
             let whole = Whole::drawn(recipe.model.vocab, recipe.data.zipf);
-            let corpus = Self::split(whole, Tokenizer::bytes(), held_out, world, &recipe.data)?;
+            let corpus =
+                Self::split(whole, Tokenizer::bytes(), held_out, world, &recipe.data, None)?;
             corpus.require(recipe.model.context)?;
             return Ok(corpus);
         }
         let files = world.files();
+        if let Some(reader) = ConversationReader::of(recipe, world)? {
+            let tokenizer = tokenizer_of(recipe, None, world)?;
+            let whole = reader.read(source, &tokenizer, world)?;
+            let corpus =
+                Self::split(whole, tokenizer, held_out, world, &recipe.data, Some(&reader))?;
+            corpus.require(recipe.model.context)?;
+            return Ok(corpus);
+        }
         let has_shards = ShardSet::is_at(Path::new(source), files);
         let set = if has_shards { Some(ShardSet::open(Path::new(source), files)?) } else { None };
         let tokenizer = tokenizer_of(recipe, set.as_ref(), world)?;
         let cut = recipe.data.documents;
         let field = &recipe.data.field;
         let corpus = match (keep, set) {
-            (Keep::Everything, Some(set)) => {
-                Self::split(Whole::mapped(set, cut), tokenizer, held_out, world, &recipe.data)?
-            }
+            (Keep::Everything, Some(set)) => Self::split(
+                Whole::mapped(set, cut),
+                tokenizer,
+                held_out,
+                world,
+                &recipe.data,
+                None,
+            )?,
             (Keep::Everything, None) => {
                 let whole = Whole::read(&Text { source, field, tokenizer: &tokenizer, world })?;
-                Self::split(whole, tokenizer, held_out, world, &recipe.data)?
+                Self::split(whole, tokenizer, held_out, world, &recipe.data, None)?
             }
             (Keep::Leaves(leaves), set) => {
                 let stream = match set {
@@ -155,7 +177,14 @@ impl Corpus {
         let tokens = Arc::new(Tokens::Whole(Run::Bytes(bytes)));
         let ends: Arc<[u64]> = [num_tokens as u64].into();
         let edge = edge(num_tokens, validation, &ends, Documents::Packed);
-        let span = |range| TokenSpan { tokens: Arc::clone(&tokens), range, ends: ends.clone() };
+        let span = |range| TokenSpan {
+            tokens: Arc::clone(&tokens),
+            range,
+            ends: ends.clone(),
+            mask: None,
+            group: 1,
+            references: None,
+        };
         Self {
             name: name.to_owned(),
             train: span(0..edge),
@@ -175,19 +204,30 @@ impl Corpus {
         held_out: &ValidationSource,
         world: &World,
         data: &Data,
+        reader: Option<&ConversationReader>,
     ) -> Result<Self, DataError> {
         let (cut, field) = (data.documents, &data.field);
-        let Whole { name, tokens, num_tokens, ends, vocab, shards, .. } = whole;
-        let tokens = Arc::new(tokens);
-        let span = |range| TokenSpan { tokens: Arc::clone(&tokens), range, ends: ends.clone() };
+        let Whole { name, tokens, num_tokens, ends, vocab, shards, mask, group, .. } = whole;
+        let (tokens, mask) = (Arc::new(tokens), mask.map(Arc::new));
+        let span = |range| TokenSpan {
+            tokens: Arc::clone(&tokens),
+            range,
+            ends: ends.clone(),
+            mask: mask.clone(),
+            group,
+            references: None,
+        };
         let (train, validation, other) = match held_out {
             ValidationSource::Fraction(fraction) => {
-                let edge = edge(num_tokens, *fraction, &ends, cut);
+                let edge = edge_of_groups(num_tokens, *fraction, &ends, cut, group);
                 (span(0..edge), span(edge..num_tokens), None)
             }
             ValidationSource::Path(path) => {
                 let text = Text { source: path, field, tokenizer: &tokenizer, world };
-                let (validation, fingerprint) = held_out_text(&text, cut)?;
+                let (validation, fingerprint) = match reader {
+                    Some(reader) => held_out_of(reader.read(path, &tokenizer, world)?, cut)?,
+                    None => held_out_text(&text, cut)?,
+                };
                 (span(0..num_tokens), validation, Some(fingerprint))
             }
         };
@@ -228,6 +268,9 @@ impl Corpus {
             tokens: Arc::clone(&nothing),
             range,
             ends: Arc::clone(&outline.ends),
+            mask: None,
+            group: 1,
+            references: None,
         };
         let (edge, other) = match held_out {
             ValidationSource::Fraction(fraction) => {
@@ -316,6 +359,12 @@ impl Corpus {
         &self.validation
     }
 
+    /// Sets the losses of the training and the validation documents under a reference model.
+    pub(crate) fn set_references(&mut self, [train, validation]: [Arc<[f64]>; 2]) {
+        self.train.references = Some(train);
+        self.validation.references = Some(validation);
+    }
+
     /// Tokenizer of the corpus.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
@@ -335,7 +384,11 @@ impl Corpus {
     pub fn held_bytes(&self) -> usize {
         let (train, validation) = (&self.train.tokens, &self.validation.tokens);
         let other = if Arc::ptr_eq(train, validation) { 0 } else { validation.held_bytes() };
-        train.held_bytes() + other
+        let masks = [&self.train.mask, &self.validation.mask];
+        // Both splits of one stream have one mask.
+        let num_masks = if other == 0 { 1 } else { 2 };
+        let masks = masks.into_iter().take(num_masks).flatten();
+        train.held_bytes() + other + masks.map(|mask| mask.num_bytes()).sum::<usize>()
     }
 
     /// Fingerprint of content and split: 16 hexadecimal digits. It detects mistakes, not forgery.
@@ -353,7 +406,8 @@ impl Corpus {
             _ => whole.visit(|tokens| fold.tokens(tokens))?,
         }
         let own = fold.clone().finish();
-        Ok(with_documents(own, &self.train.ends, self.cut))
+        let own = with_documents(own, &self.train.ends, self.cut);
+        Ok(with_mask(own, self.train.mask.as_deref()))
     }
 
     /// Number of tokens in the stream that the training split starts.

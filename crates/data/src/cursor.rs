@@ -1,6 +1,7 @@
 //! Position of a run in its data, small enough for every checkpoint.
 //!
 //! A sample is a function of its number, so the position is one number: the step of the next batch.
+//! Of a mixture, which is read during training, it also has the position of every stream.
 //! The fingerprint of the corpus prevents resuming on another corpus by mistake. The checkpoint
 //! that stores a cursor carries the format version.
 
@@ -16,6 +17,9 @@ pub struct Cursor {
     pub next_step: u64,
     /// [Fingerprint](crate::Corpus::fingerprint) of the corpus; none before the run has started.
     pub corpus: Option<String>,
+    /// Positions of the streams of a mixture; empty for other data and at the start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub positions: Vec<u64>,
 }
 
 impl Cursor {

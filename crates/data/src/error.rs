@@ -9,8 +9,10 @@ use std::path::PathBuf;
 use lockstep_config::Blame;
 use lockstep_platform::FileError;
 
+use crate::chat::ChatError;
 use crate::documents::DocumentError;
 use crate::shards::ShardError;
+use crate::tasks::TaskError;
 use crate::tokenizer::TokenizerError;
 
 /// Error of this crate.
@@ -129,6 +131,42 @@ pub enum DataError {
         /// Number of sequences per step.
         per_step: usize,
     },
+    /// The hashes of a deduplication exceed their memory.
+    #[error(
+        "the hashes of the documents so far need {needed_bytes} bytes and --memory allows \
+         {limit_bytes}; give more, or deduplicate parts of the corpus first"
+    )]
+    DedupMemory {
+        /// Memory that one more document needs.
+        needed_bytes: u64,
+        /// Limit as given.
+        limit_bytes: u64,
+    },
+    /// No document of a source has text.
+    #[error("{name} has no documents with text to train on; give more text or remove the source")]
+    NoDocuments {
+        /// Source as in the recipe.
+        name: String,
+    },
+    /// A saved position is not one of this data.
+    #[error(
+        "the saved position does not exist in {name}: its documents have changed, or the run that \
+         saved it had another mixture; restore the data, or start a new run"
+    )]
+    OtherPosition {
+        /// Name of the source or mixture.
+        name: String,
+    },
+    /// Tokens cannot be cut as text.
+    #[error(
+        "{} holds shards, which are tokens already, and data.fim_rate cuts text; give the text, or \
+         set data.fim_rate = 0",
+        .path.display()
+    )]
+    InfillingOfShards {
+        /// Path of the shard folder.
+        path: PathBuf,
+    },
     /// The shards were made by another tokenizer.
     #[error(
         "{} was tokenised with another tokenizer than {tokenizer}; use its own tokenizer.json, or \
@@ -187,9 +225,15 @@ pub enum DataError {
     /// The tokenizer is unusable.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The chat template is unusable, or refuses a conversation.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
     /// The shard folder is unusable or cannot be written.
     #[error(transparent)]
     Shards(#[from] ShardError),
+    /// The evaluation task is unusable.
+    #[error(transparent)]
+    Task(#[from] TaskError),
     /// The loader thread could not be started.
     #[error("cannot start the thread that makes batches: {reason}")]
     NoThread {
@@ -248,12 +292,18 @@ impl DataError {
             | Self::NoDocument { .. }
             | Self::PartTooShort { .. }
             | Self::EmptyEpoch { .. }
+            | Self::DedupMemory { .. }
+            | Self::NoDocuments { .. }
+            | Self::OtherPosition { .. }
+            | Self::InfillingOfShards { .. }
             | Self::OtherTokenizer { .. }
             | Self::Refused { .. }
             | Self::Secret { .. }
             | Self::Listen(_)
             | Self::OtherCorpus { .. }
             | Self::Documents(_)
+            | Self::Chat(_)
+            | Self::Task(_)
             | Self::Tokenizer(_) => Blame::User,
             Self::Shards(error) => error.blame(),
             // The data server counts as a failed peer.

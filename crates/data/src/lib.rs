@@ -6,7 +6,9 @@
 //! # Layout
 //!
 //! - [`documents`]: text, JSON Lines, Parquet, folders and globs as a stream of documents
+//! - [`mod@dedup`]: removes repeated documents; [`mod@filter`]: removes documents of low quality
 //! - [`tokenizer`]: byte tokens or any `tokenizer.json`
+//! - [`chat`]: conversations as text, by chat templates
 //! - [`shards`]: tokens on disk, mapped into memory
 //! - [`corpus`]: a token stream with a validation split
 //! - [`permutation`]: a keyed shuffle without memory
@@ -16,11 +18,13 @@
 //! - [`partition`]: non-IID partitions of the samples
 //! - [`batch`]: samples of one step, in micro-batches
 //! - [`loader`]: batches prepared in the background
+//! - [`mixture`]: weighted mixtures, read during training; `infilling`: fill-in-the-middle
 //! - [`placement`]: the data of each worker; [`serve`]: the data server
 //! - [`cursor`]: position in the data, for checkpoints
 //! - [`validation`]: the fixed micro-batches of evaluations
 //! - [`baseline`]: bigram or unigram entropy, the loss to beat
 //! - [`windows`]: overlapping windows over a text, for evaluation
+//! - [`tasks`]: multiple choice in the format of lm-evaluation-harness
 //! - `problem`: sample numbers of small problems, which have no text
 //! - `zipf`: synthetic tokens by Zipf's law
 //! - [`error`]: errors, each with the party that must act
@@ -49,7 +53,13 @@
 //! ```
 
 pub mod documents;
+
+pub mod dedup;
+pub mod filter;
+
 pub mod tokenizer;
+
+pub mod chat;
 
 pub mod shards;
 
@@ -66,12 +76,16 @@ pub mod batch;
 pub mod cursor;
 pub mod loader;
 
+mod infilling;
+pub mod mixture;
+
 pub mod placement;
 pub mod serve;
 
 pub mod validation;
 
 pub mod baseline;
+pub mod tasks;
 pub mod windows;
 
 mod problem;
@@ -87,6 +101,7 @@ pub use documents::{Documents, Piece, ReadOptions};
 pub use error::{DataError, Split};
 pub use loader::Loader;
 pub use lockstep_config::permutation::{self, Permutation};
+pub use mixture::Mixture;
 pub use placement::{DataRank, Feed};
 pub use sampler::{Sampler, Window};
 pub use shards::ShardSet;

@@ -40,6 +40,8 @@ pub struct Loader {
     text: TextName,
     stall: Duration,
     next_step: u64,
+    /// Positions of the streams of a mixture after the current batch.
+    positions: Vec<u64>,
     last_wait: Duration,
 }
 
@@ -86,6 +88,7 @@ impl Loader {
         stall: Duration,
         fill: Fill,
     ) -> Result<Self, DataError> {
+        let positions = cursor.positions.clone();
         let next_step = cursor.step_in(&text.name, &text.fingerprint)?;
         let made = Arc::new(Queue::new(world, num_batches));
         let spare = Arc::new(Queue::new(world, num_batches));
@@ -105,6 +108,7 @@ impl Loader {
             text,
             stall,
             next_step,
+            positions,
             last_wait: Duration::ZERO,
         })
     }
@@ -118,6 +122,18 @@ impl Loader {
         fill: Fill,
     ) -> Result<Self, DataError> {
         Self::start(shape, world, text, cursor, NUM_BATCHES, STALL, fill)
+    }
+
+    /// Starts a loader whose batches are filled from streams, each within `stall`.
+    pub(crate) fn from_streams(
+        shape: BatchShape,
+        world: &World,
+        text: TextName,
+        cursor: Cursor,
+        stall: Duration,
+        fill: Fill,
+    ) -> Result<Self, DataError> {
+        Self::start(shape, world, text, cursor, NUM_BATCHES, stall, fill)
     }
 
     /// Next batch, valid until the next call.
@@ -139,6 +155,7 @@ impl Loader {
         };
         assert_eq!(batch.step, self.next_step, "batches come in the order of their steps");
         self.next_step += 1;
+        self.positions.clone_from(&batch.positions);
         Ok(self.current.insert(batch))
     }
 
@@ -147,9 +164,19 @@ impl Loader {
         self.last_wait.as_secs_f64()
     }
 
-    /// Position after the last returned batch; a loader opened with it continues from there.
+    /// Position after the last returned batch; a loader opened with it continues from there. Of a
+    /// mixture it has the positions of this worker's streams only, and 0 for the others.
     pub fn cursor(&self) -> Cursor {
-        Cursor { next_step: self.next_step, corpus: Some(self.text.fingerprint.clone()) }
+        Cursor {
+            next_step: self.next_step,
+            corpus: Some(self.text.fingerprint.clone()),
+            positions: self.positions.clone(),
+        }
+    }
+
+    /// Positions of the streams of a mixture, as in [`Self::cursor`].
+    pub fn positions(&self) -> &[u64] {
+        &self.positions
     }
 
     fn why_the_thread_ended(&mut self) -> DataError {

@@ -8,22 +8,28 @@
 //! batches depend on the workers.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use lockstep_config::{Placement, Recipe, Source, ValidationSource};
+use lockstep_config::{Order, Placement, Recipe, Source, ValidationSource};
 use lockstep_platform::World;
 
 use crate::baseline::{baseline_loss, baseline_name};
 use crate::batch::{Batch, BatchShape, MicrobatchFilter};
-use crate::corpus::{Corpus, Keep, combined};
+use crate::corpus::{Corpus, Keep, TokenSpan, combined};
 use crate::cursor::Cursor;
 use crate::error::DataError;
 use crate::loader::{Loader, TextName};
+use crate::mixture::{self, Mixture};
 use crate::partition::Partition;
 use crate::problem;
 use crate::sample_order::SampleOrder;
 use crate::serve::Client;
-use crate::validation::{Validation, ValidationMicrobatch, microbatches_of, problem_microbatches};
+use crate::tokenizer::Tokenizer;
+use crate::validation::{
+    Validation, ValidationMicrobatch, microbatches_of, microbatches_of_documents,
+    problem_microbatches,
+};
 
 /// Data-parallel rank of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +71,12 @@ enum BatchSource {
         order: SampleOrder,
         leaves: Vec<bool>,
         limit: usize,
+    },
+    /// Mixture, read and tokenized during training.
+    Streamed {
+        mixture: Box<Mixture>,
+        recipe: Box<Recipe>,
+        leaves: Vec<bool>,
     },
     /// Small problem: samples are generated from their numbers.
     Numbers {
@@ -119,6 +131,21 @@ impl Feed {
                 },
             });
         }
+        if recipe.data.mixture.is_on() {
+            let mixture = Mixture::open(recipe, world)?;
+            return Ok(Self {
+                placement,
+                shape,
+                text: TextName { name: mixture.name(), fingerprint: mixture.fingerprint() },
+                vocab: mixture.tokenizer().vocab(),
+                is_bytes: mixture.tokenizer().is_bytes(),
+                source: BatchSource::Streamed {
+                    mixture: Box::new(mixture),
+                    recipe: Box::new(recipe.clone()),
+                    leaves,
+                },
+            });
+        }
         let corpus = read_for(recipe, world, data_rank)?;
         let order = SampleOrder::of(recipe, corpus.name(), corpus.train(), &leaves)?;
         let limit = recipe.train.eval_batches * recipe.train.batch;
@@ -146,7 +173,7 @@ impl Feed {
             BatchSource::Numbers { recipe, classes } => {
                 recipe.is_partitioned().then(|| Partition::new(recipe, classes.clone()))
             }
-            BatchSource::Served { .. } => None,
+            BatchSource::Streamed { .. } | BatchSource::Served { .. } => None,
         }
     }
 
@@ -180,6 +207,9 @@ impl Feed {
     pub fn held_bytes(&self) -> usize {
         match &self.source {
             BatchSource::Own { corpus, .. } => corpus.held_bytes(),
+            BatchSource::Streamed { mixture, leaves, .. } => {
+                mixture.held_bytes(leaves.iter().filter(|own| **own).count())
+            }
             BatchSource::Numbers { .. } | BatchSource::Served { .. } => 0,
         }
     }
@@ -188,6 +218,7 @@ impl Feed {
     pub fn baseline_loss(&self) -> f64 {
         match &self.source {
             BatchSource::Own { corpus, .. } => baseline_loss(corpus),
+            BatchSource::Streamed { mixture, .. } => mixture.entropy(),
             // Small problems have their own baseline.
             BatchSource::Numbers { .. } => f64::NAN,
             BatchSource::Served { baseline_loss, .. } => *baseline_loss,
@@ -206,8 +237,20 @@ impl Feed {
     pub fn tokenizer_json(&mut self) -> Result<Option<Vec<u8>>, DataError> {
         match &mut self.source {
             BatchSource::Own { corpus, .. } => Ok(corpus.tokenizer().json().map(<[u8]>::to_vec)),
+            BatchSource::Streamed { mixture, .. } => {
+                Ok(mixture.tokenizer().json().map(<[u8]>::to_vec))
+            }
             BatchSource::Numbers { .. } => Ok(None),
             BatchSource::Served { client, .. } => ready(client).tokenizer_json(),
+        }
+    }
+
+    /// Tokenizer of the corpus; none for numbers, and for data of a server.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        match &self.source {
+            BatchSource::Own { corpus, .. } => Some(corpus.tokenizer()),
+            BatchSource::Streamed { mixture, .. } => Some(mixture.tokenizer()),
+            BatchSource::Numbers { .. } | BatchSource::Served { .. } => None,
         }
     }
 
@@ -221,10 +264,48 @@ impl Feed {
         match &mut self.source {
             BatchSource::Served { client, .. } => ready(client).validation(),
             BatchSource::Numbers { recipe, .. } => Ok(problem_microbatches(recipe)),
+            BatchSource::Streamed { mixture, recipe, .. } => {
+                let limit = recipe.train.eval_batches * recipe.train.batch;
+                microbatches_of(self.shape, limit, mixture.validation(), recipe.data.documents)
+            }
             BatchSource::Own { corpus, limit, .. } => {
                 let limit = if is_local { limit.div_ceil(num_workers) } else { *limit };
                 microbatches_of(self.shape, limit, corpus.validation(), corpus.cut())
             }
+        }
+    }
+
+    /// Numbers of training and of validation documents whose losses under the reference model a
+    /// run on preferences needs; none where it is of another kind.
+    pub fn num_references(&self) -> Option<[usize; 2]> {
+        let BatchSource::Own { corpus, .. } = &self.source else { return None };
+        let (context, cut) = (self.shape.context, corpus.cut());
+        let num = |span: &TokenSpan| span.num_windows(context, cut, Order::Sequential) as usize;
+        let spans = [corpus.train(), corpus.validation()];
+        corpus.train().has_pairs().then(|| spans.map(num))
+    }
+
+    /// Micro-batches of the documents of a run on preferences, those of training first.
+    pub fn reference_microbatches(
+        &self,
+        numbers: Range<usize>,
+    ) -> Result<Vec<ValidationMicrobatch>, DataError> {
+        let BatchSource::Own { corpus, .. } = &self.source else {
+            panic!("the corpus of a run on preferences is here")
+        };
+        microbatches_of_documents(self.shape, [corpus.train(), corpus.validation()], numbers)
+    }
+
+    /// Sets the losses of all documents under the reference model, those of training first.
+    ///
+    /// # Panics
+    /// After [`Self::loader`].
+    pub fn set_references(&mut self, losses: &[f64]) {
+        let [num_train, _] = self.num_references().expect("a run on preferences");
+        let (train, validation) = losses.split_at(num_train);
+        if let BatchSource::Own { corpus, .. } = &mut self.source {
+            let corpus = Arc::get_mut(corpus).expect("no loader has it");
+            corpus.set_references([train.into(), validation.into()]);
         }
     }
 
@@ -245,6 +326,13 @@ impl Feed {
                     batch.fill(step, &order, corpus.train(), MicrobatchFilter::Leaves(&leaves))
                 };
                 Loader::from_memory(self.shape, world, text, cursor, Box::new(fill))
+            }
+            BatchSource::Streamed { mixture, recipe, leaves } => {
+                let position = (cursor.next_step, &*cursor.positions);
+                let fill = mixture::fill(mixture, recipe, leaves, position, world)?;
+                // The threads' own deadline comes first, and its error is more specific.
+                let stall = 2 * mixture::STALL;
+                Loader::from_streams(self.shape, world, text, cursor, stall, fill)
             }
             BatchSource::Served { client, leaves, .. } => {
                 let client = client.take().expect("the first loader");
@@ -302,7 +390,12 @@ pub fn interleave_validation(
         if index % num_workers == worker {
             own.next().unwrap_or_else(|| ValidationMicrobatch::empty(shape, 0))
         } else {
-            ValidationMicrobatch { inputs: Vec::new(), targets: Vec::new(), first_sample: 0 }
+            ValidationMicrobatch {
+                inputs: Vec::new(),
+                targets: Vec::new(),
+                first_sample: 0,
+                references: Vec::new(),
+            }
         }
     };
     Validation {

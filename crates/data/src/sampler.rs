@@ -23,6 +23,8 @@ pub struct Sampler {
     context: usize,
     cut: Cut,
     num_windows: u64,
+    /// Windows that stay together.
+    group: u64,
     order: Order,
     last: EpochEnd,
     /// Number of samples per step, by first step.
@@ -120,11 +122,18 @@ impl Sampler {
             context,
             cut,
             num_windows,
+            group: 1,
             order,
             last: EpochEnd::Wrap,
             stages_taken: Vec::new(),
         }
         .in_steps(1, EpochEnd::Wrap)
+    }
+
+    /// Keeps windows of this many together, whatever their order.
+    pub(crate) fn in_groups(self, group: u64) -> Self {
+        assert!(self.num_windows.is_multiple_of(group), "windows of whole groups");
+        Self { group, ..self }
     }
 
     /// Sets the number of samples per step and the policy at the end of an epoch. `Drop` needs an
@@ -207,7 +216,10 @@ impl Sampler {
     fn window(&self, epoch: u64, place: u64) -> Window {
         let key = |purpose| mix(mix(self.seed, purpose), epoch);
         let index = match self.order {
-            Order::Random => Permutation::new(self.num_windows, key(ORDER)).apply(place),
+            Order::Random => {
+                let permutation = Permutation::new(self.num_windows / self.group, key(ORDER));
+                permutation.apply(place / self.group) * self.group + place % self.group
+            }
             Order::Sequential => place,
         };
         match &self.cut {

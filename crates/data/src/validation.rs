@@ -4,7 +4,9 @@
 //! micro-batches of the training size, so that the sums of an evaluation have a fixed order. The
 //! last micro-batch may be padded.
 
-use lockstep_config::{Documents, Recipe};
+use std::ops::Range;
+
+use lockstep_config::{Documents, Order, Recipe};
 
 use crate::batch::{BatchShape, IGNORE, PAD, fill_window};
 use crate::corpus::{Corpus, TokenSpan};
@@ -12,7 +14,7 @@ use crate::error::DataError;
 use crate::problem::COUNTED;
 
 /// Micro-batches of one evaluation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Validation {
     /// Micro-batches of equal shape, in reading order.
     pub microbatches: Vec<ValidationMicrobatch>,
@@ -21,7 +23,7 @@ pub struct Validation {
 }
 
 /// A validation micro-batch of sequences of `context` tokens.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ValidationMicrobatch {
     /// Input tokens.
     pub inputs: Vec<u32>,
@@ -29,13 +31,20 @@ pub struct ValidationMicrobatch {
     pub targets: Vec<u32>,
     /// Number of the first sequence in the evaluation.
     pub first_sample: u64,
+    /// Loss of each sequence under the reference model of preferences; empty without one.
+    pub references: Vec<f64>,
 }
 
 impl ValidationMicrobatch {
     /// Micro-batch of padding.
     pub(crate) fn empty(shape: BatchShape, first_sample: u64) -> Self {
         let num_tokens = shape.microbatch_size * shape.context;
-        Self { inputs: vec![PAD; num_tokens], targets: vec![IGNORE; num_tokens], first_sample }
+        Self {
+            inputs: vec![PAD; num_tokens],
+            targets: vec![IGNORE; num_tokens],
+            first_sample,
+            references: Vec::new(),
+        }
     }
 }
 
@@ -67,12 +76,50 @@ pub(crate) fn microbatches_of(
         let sequences = sequences.zip(filled.targets.chunks_exact_mut(context));
         for (index, (inputs, targets)) in (first..num_sequences).zip(sequences) {
             let window = sampler.locate(index as u64);
-            num_targets += window.num_targets as u64;
+            num_targets += tokens.num_targets(window) as u64;
             fill_window(tokens, Some(window), inputs, targets)?;
+        }
+        if tokens.has_pairs() {
+            let window =
+                |index: usize| (index < num_sequences).then(|| sampler.locate(index as u64));
+            let sequences = first..first + microbatch_size;
+            filled.references = sequences.map(|index| tokens.reference(window(index))).collect();
         }
         microbatches.push(filled);
     }
+    if tokens.has_pairs() {
+        num_targets = num_sequences as u64 / 2;
+    }
     Ok(Validation { microbatches, num_targets })
+}
+
+/// Some micro-batches of the documents of two spans, each within one sequence; the last one may be
+/// padded.
+pub(crate) fn microbatches_of_documents(
+    shape: BatchShape,
+    spans: [&TokenSpan; 2],
+    numbers: Range<usize>,
+) -> Result<Vec<ValidationMicrobatch>, DataError> {
+    let BatchShape { microbatch_size, context, .. } = shape;
+    let samplers = spans.map(|span| span.sampler(0, context, Documents::Padded, Order::Sequential));
+    let num_first = samplers[0].num_windows();
+    let microbatch = |microbatch: usize| {
+        let mut filled = ValidationMicrobatch::empty(shape, 0);
+        let sequences = filled.inputs.chunks_exact_mut(context);
+        let sequences = sequences.zip(filled.targets.chunks_exact_mut(context));
+        let first = (microbatch * microbatch_size) as u64;
+        for (number, (inputs, targets)) in (first..).zip(sequences) {
+            let (span, index) = match number.checked_sub(num_first) {
+                None => (0, number),
+                Some(index) => (1, index),
+            };
+            let is_there = index < samplers[span].num_windows();
+            let window = is_there.then(|| samplers[span].locate(index));
+            fill_window(spans[span], window, inputs, targets)?;
+        }
+        Ok(filled)
+    };
+    numbers.map(microbatch).collect()
 }
 
 /// Micro-batches of a small problem's held-out samples, at most `train.eval_batches` batches.
@@ -87,6 +134,7 @@ pub(crate) fn problem_microbatches(recipe: &Recipe) -> Validation {
         let target = |number| if is_there(&number) { COUNTED } else { IGNORE };
         ValidationMicrobatch {
             first_sample: numbers.start as u64,
+            references: Vec::new(),
             inputs: numbers.clone().map(|number| input(number) as u32).collect(),
             targets: numbers.map(target).collect(),
         }

@@ -11,6 +11,7 @@ use lockstep_platform::World;
 use crate::batch::{IGNORE, PAD};
 use crate::corpus::{Corpus, TokenSpan, open_whole};
 use crate::error::DataError;
+use crate::mixture::Mixture;
 use crate::tokenizer::Tokenizer;
 
 /// Number of tokens decoded at once.
@@ -41,8 +42,14 @@ impl Passage {
 
     /// Validation split of a recipe.
     pub fn held_out(recipe: &Recipe, world: &World) -> Result<Self, DataError> {
-        let corpus = Corpus::load(recipe, world)?;
-        let (tokens, tokenizer) = (corpus.validation().clone(), corpus.tokenizer());
+        let (name, tokens, tokenizer) = if recipe.data.mixture.is_on() {
+            let mixture = Mixture::open(recipe, world)?;
+            (mixture.name(), mixture.validation().clone(), mixture.tokenizer().clone())
+        } else {
+            let corpus = Corpus::load(recipe, world)?;
+            let (tokens, tokenizer) = (corpus.validation().clone(), corpus.tokenizer().clone());
+            (corpus.name().to_owned(), tokens, tokenizer)
+        };
         let num_bytes = if tokenizer.is_bytes() {
             tokens.len() as u64
         } else {
@@ -55,8 +62,8 @@ impl Passage {
             })?;
             num_bytes
         };
-        let name = format!("the validation split of {}", corpus.name());
-        Self::of(name, tokens, tokenizer, num_bytes)
+        let name = format!("the validation split of {name}");
+        Self::of(name, tokens, &tokenizer, num_bytes)
     }
 
     /// The first token is not predicted, so its bytes do not count.

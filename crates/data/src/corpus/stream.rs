@@ -7,6 +7,7 @@ use std::sync::Arc;
 use lockstep_config::{self as config, Documents, Recipe};
 use lockstep_platform::World;
 
+use super::loss_mask::LossMask;
 use super::stream_stats::{FingerprintHasher, TokenCounts};
 use super::text::{Part, Text};
 use super::token_span::TokenSpan;
@@ -31,9 +32,20 @@ pub(super) struct Whole {
     pub(super) shards: Option<String>,
     /// Number of bytes of text.
     pub(super) num_bytes: u64,
+    /// Tokens that are targets; without it all are.
+    pub(super) mask: Option<LossMask>,
+    /// Documents that stay together: two of a pair, else one.
+    pub(super) group: usize,
 }
 
 impl Whole {
+    /// All of it as one span.
+    fn into_span(self) -> TokenSpan {
+        let Self { tokens, num_tokens, ends, mask, group, .. } = self;
+        let (tokens, mask, references) = (Arc::new(tokens), mask.map(Arc::new), None);
+        TokenSpan { tokens, range: 0..num_tokens, ends, mask, group, references }
+    }
+
     /// Mapped shards.
     pub(super) fn mapped(set: ShardSet, cut: Documents) -> Self {
         let ends: Arc<[u64]> = match cut {
@@ -47,6 +59,8 @@ impl Whole {
             vocab: set.vocab(),
             shards: Some(set.fingerprint()),
             num_bytes: set.num_bytes(),
+            mask: None,
+            group: 1,
             tokens: Tokens::Shards(set),
         }
     }
@@ -70,8 +84,17 @@ impl Whole {
         if num_tokens == 0 {
             return Err(DataError::EmptyFile { path: text.source.into() });
         }
-        let (name, tokens) = (name_of(text.source), Tokens::Whole(run));
-        Ok(Self { name, tokens, num_tokens, ends: ends.into(), vocab, shards: None, num_bytes })
+        Ok(Self {
+            name: name_of(text.source),
+            tokens: Tokens::Whole(run),
+            num_tokens,
+            ends: ends.into(),
+            vocab,
+            shards: None,
+            num_bytes,
+            mask: None,
+            group: 1,
+        })
     }
 }
 
@@ -84,7 +107,8 @@ impl Whole {
         run.extend(&drawn);
         let (num_tokens, num_bytes) = (run.len(), run.len() as u64);
         let (name, ends) = (zipf::NAME.to_owned(), Arc::from([num_tokens as u64]));
-        Self { name, tokens: Tokens::Whole(run), num_tokens, ends, vocab, shards: None, num_bytes }
+        let (tokens, shards, mask) = (Tokens::Whole(run), None, None);
+        Self { name, tokens, num_tokens, ends, vocab, shards, num_bytes, mask, group: 1 }
     }
 }
 
@@ -219,12 +243,23 @@ fn portions(
 /// Position of the split: at the fraction, or at the previous document boundary for padded
 /// documents.
 pub(super) fn edge(num_tokens: usize, fraction: f64, ends: &[u64], cut: Documents) -> usize {
+    edge_of_groups(num_tokens, fraction, ends, cut, 1)
+}
+
+/// As [`edge`], between groups of padded documents.
+pub(super) fn edge_of_groups(
+    num_tokens: usize,
+    fraction: f64,
+    ends: &[u64],
+    cut: Documents,
+    group: usize,
+) -> usize {
     assert!((0.0..1.0).contains(&fraction), "resolve proved the validation fraction");
     let even = num_tokens - (num_tokens as f64 * fraction) as usize;
     match cut {
         Documents::Packed => even,
         Documents::Padded => {
-            let before = ends.partition_point(|&end| end as usize <= even);
+            let before = ends.partition_point(|&end| end as usize <= even) / group * group;
             // A document longer than the training split is cut anyway.
             before.checked_sub(1).map_or(even, |index| ends[index] as usize)
         }
@@ -242,9 +277,8 @@ pub(crate) fn open_whole(
     tokenizer.require(model_vocab)?;
     let field = &ReadOptions::default().field;
     let whole = whole_of(&Text { source, field, tokenizer, world }, Documents::Packed)?;
-    let range = 0..whole.num_tokens;
-    let span = TokenSpan { tokens: Arc::new(whole.tokens), range, ends: whole.ends };
-    Ok((span, whole.num_bytes))
+    let num_bytes = whole.num_bytes;
+    Ok((whole.into_span(), num_bytes))
 }
 
 /// Opens a text, or shards of this tokenizer.
@@ -263,20 +297,39 @@ pub(super) fn held_out_text(
     text: &Text<'_>,
     cut: Documents,
 ) -> Result<(TokenSpan, String), DataError> {
-    let Whole { tokens, num_tokens, ends, vocab, shards, .. } = whole_of(text, cut)?;
-    let span = TokenSpan { tokens: Arc::new(tokens), range: 0..num_tokens, ends };
+    held_out_of(whole_of(text, cut)?, cut)
+}
+
+/// A separate validation text with its fingerprint.
+pub(super) fn held_out_of(
+    mut whole: Whole,
+    cut: Documents,
+) -> Result<(TokenSpan, String), DataError> {
+    let (num_tokens, vocab, shards) = (whole.num_tokens, whole.vocab, whole.shards.take());
+    let span = whole.into_span();
     let fingerprint = if let Some(set) = shards {
         shards_fingerprint(&set, 0)
     } else {
         let mut fold = new_fold(num_tokens, 0, vocab);
         span.visit(|tokens| fold.tokens(tokens))?;
-        with_documents(fold.finish(), &span.ends, cut)
+        with_mask(with_documents(fold.finish(), &span.ends, cut), span.mask.as_deref())
     };
     Ok((span, fingerprint))
 }
 
+/// Opens the separate validation text of a recipe, with its fingerprint.
+pub(crate) fn held_out_span(
+    recipe: &Recipe,
+    path: &str,
+    tokenizer: &Tokenizer,
+    world: &World,
+) -> Result<(TokenSpan, String), DataError> {
+    let text = Text { source: path, field: &recipe.data.field, tokenizer, world };
+    held_out_text(&text, recipe.data.documents)
+}
+
 /// Tokenizer of the recipe or of the shards. The model's vocabulary must cover it.
-pub(super) fn tokenizer_of(
+pub(crate) fn tokenizer_of(
     recipe: &Recipe,
     set: Option<&ShardSet>,
     world: &World,
@@ -311,7 +364,11 @@ pub(super) fn tokenizer_of(
 }
 
 /// Refuses shards of another tokenizer.
-fn same_tokenizer(set: &ShardSet, tokenizer: &Tokenizer, world: &World) -> Result<(), DataError> {
+pub(crate) fn same_tokenizer(
+    set: &ShardSet,
+    tokenizer: &Tokenizer,
+    world: &World,
+) -> Result<(), DataError> {
     let own = set.tokenizer(world.files())?;
     if own.json() == tokenizer.json() {
         return Ok(());
@@ -333,6 +390,14 @@ pub(super) fn with_documents(fingerprint: String, ends: &[u64], cut: Documents) 
             let ends = ends.iter().fold(ends.len() as u64, |state, &end| mix(state, end));
             combined([fingerprint, format!("{ends:016x}")])
         }
+    }
+}
+
+/// Adds the loss mask to the fingerprint.
+pub(super) fn with_mask(fingerprint: String, mask: Option<&LossMask>) -> String {
+    match mask {
+        Some(mask) => combined([fingerprint, mask.fingerprint()]),
+        None => fingerprint,
     }
 }
 

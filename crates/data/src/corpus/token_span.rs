@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use lockstep_config::{Documents, Order};
 
-use super::tokens::Tokens;
+use super::loss_mask::LossMask;
+use super::tokens::{Run, Tokens};
 use crate::error::DataError;
-use crate::sampler::{Sampler, num_padded_windows};
+use crate::sampler::{Sampler, Window, num_padded_windows};
 
 /// Number of tokens copied at once.
 const PORTION_TOKENS: usize = 1 << 14;
@@ -20,9 +21,55 @@ pub struct TokenSpan {
     pub(super) range: Range<usize>,
     /// Ends of all documents of the whole stream.
     pub(super) ends: Arc<[u64]>,
+    /// Tokens of the whole stream that are targets; without it all are.
+    pub(super) mask: Option<Arc<LossMask>>,
+    /// Documents that stay together: two of a pair, else one.
+    pub(super) group: usize,
+    /// Loss of each document of this span under the reference model of preferences.
+    pub(super) references: Option<Arc<[f64]>>,
 }
 
 impl TokenSpan {
+    /// Number of targets of a window.
+    pub(crate) fn num_targets(&self, window: Window) -> usize {
+        let predicted = window.start + 1..window.start + 1 + window.num_targets;
+        self.mask.as_ref().map_or(window.num_targets, |mask| mask.count(predicted))
+    }
+
+    /// Whether windows are pairs of a chosen and a rejected document.
+    pub(crate) fn has_pairs(&self) -> bool {
+        self.group == 2
+    }
+
+    /// Loss of a window's document under the reference model; zero for padding and without one.
+    pub(crate) fn reference(&self, window: Option<Window>) -> f64 {
+        let references = self.references.as_deref().zip(window);
+        references.map_or(0.0, |(references, window)| references[window.index as usize])
+    }
+
+    /// Whether a token of the whole stream is a target.
+    pub(crate) fn is_target(&self, token: usize) -> bool {
+        self.mask.as_ref().is_none_or(|mask| mask.has(token))
+    }
+
+    /// Tokens in memory, with these document ends.
+    pub(crate) fn of_run(run: Run, ends: Vec<u64>) -> Self {
+        let range = 0..run.len();
+        Self {
+            tokens: Arc::new(Tokens::Whole(run)),
+            range,
+            ends: ends.into(),
+            mask: None,
+            group: 1,
+            references: None,
+        }
+    }
+
+    /// Memory of the tokens of the whole stream in this process.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.tokens.held_bytes()
+    }
+
     /// Number of tokens.
     pub fn len(&self) -> usize {
         self.range.len()
@@ -93,7 +140,8 @@ impl TokenSpan {
     ) -> Sampler {
         match cut {
             Documents::Packed => Sampler::packed(seed, context, self.range(), order),
-            Documents::Padded => Sampler::padded(seed, context, self.range(), &self.ends, order),
+            Documents::Padded => Sampler::padded(seed, context, self.range(), &self.ends, order)
+                .in_groups(self.group as u64),
         }
     }
 
@@ -147,9 +195,7 @@ impl TokenSpan {
 impl TokenSpan {
     /// Bytes in memory, with these document ends.
     pub(crate) fn of_bytes(bytes: Vec<u8>, ends: &[u64]) -> Self {
-        let range = 0..bytes.len();
-        let tokens = Tokens::Whole(super::tokens::Run::Bytes(bytes));
-        Self { tokens: Arc::new(tokens), range, ends: ends.into() }
+        Self::of_run(Run::Bytes(bytes), ends.to_vec())
     }
 }
 

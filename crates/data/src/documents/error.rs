@@ -33,6 +33,32 @@ pub enum DocumentError {
         /// Path of the folder.
         path: PathBuf,
     },
+    /// Only JSON Lines hold conversations.
+    #[error("{} is not JSON Lines (.jsonl), which data.format = \"chat\" reads; write each \
+             conversation as a JSON object on a line of its own", .path.display())]
+    NotJsonLines {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// The line is not a conversation that the chat template accepts.
+    #[error("{} line {line} is no conversation to train on: {reason}", .path.display())]
+    NotConversation {
+        /// Path of the file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: u64,
+        /// The fault of the line.
+        reason: String,
+    },
+    /// No conversation has an answer within the context.
+    #[error("no conversation of {} has an answer within model.context = {context} tokens; \
+             try a longer context", .path.display())]
+    NoAnswer {
+        /// Path of the source.
+        path: PathBuf,
+        /// Context of the recipe.
+        context: usize,
+    },
     /// The text is UTF-16.
     #[error("{} is UTF-16 text (it starts with a byte order mark); convert it: \
              iconv -f UTF-16 -t UTF-8", .path.display())]
@@ -62,7 +88,8 @@ pub enum DocumentError {
         reason: String,
     },
     /// The line lacks the field.
-    #[error("{} line {line} has no field {field:?}; it has {}", .path.display(), list(.found))]
+    #[error("{} line {line} has no field {field:?}; it has {}{}", .path.display(), list(.found),
+            chat_hint(.found))]
     NoField {
         /// Path of the file.
         path: PathBuf,
@@ -129,6 +156,29 @@ pub enum DocumentError {
         /// Offset of the first invalid byte in the value.
         offset_bytes: usize,
     },
+    /// A document is longer than the limit.
+    #[error(
+        "{source_name} has a document longer than {limit_bytes} bytes; give --separator, which \
+         cuts a plain text into documents"
+    )]
+    LongDocument {
+        /// Source as given.
+        source_name: String,
+        /// Maximum length of a document.
+        limit_bytes: usize,
+    },
+    /// The file to write exists.
+    #[error("{} exists; give --out another name", .path.display())]
+    Exists {
+        /// Path as given.
+        path: PathBuf,
+    },
+    /// The folder of the file to write does not exist.
+    #[error("cannot write {}: its folder does not exist", .path.display())]
+    NoFolder {
+        /// Path as given.
+        path: PathBuf,
+    },
     /// A compressed file cannot be decompressed.
     #[error("{} cannot be decompressed: {reason}", .path.display())]
     Compressed {
@@ -137,6 +187,16 @@ pub enum DocumentError {
         /// Message of the decompressor.
         reason: String,
     },
+}
+
+/// Advice for a line that is a conversation.
+fn chat_hint(found: &[String]) -> &'static str {
+    let is_chat = |name: &String| ["messages", "conversations", "instruction"].contains(&&**name);
+    if found.iter().any(is_chat) {
+        "; to train on conversations set data.format = \"chat\""
+    } else {
+        ""
+    }
 }
 
 fn list(names: &[String]) -> String {

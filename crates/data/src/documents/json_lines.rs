@@ -32,7 +32,8 @@ pub(super) fn is_json_lines(name: &str) -> bool {
 /// Reader of a JSON Lines file.
 pub(crate) struct JsonLinesFile {
     input: Input,
-    field: String,
+    /// Field of the text; none if a document is the whole line.
+    field: Option<String>,
     line: Vec<u8>,
     num_lines: u64,
     /// Start of the current line.
@@ -41,7 +42,12 @@ pub(crate) struct JsonLinesFile {
 
 impl JsonLinesFile {
     pub(crate) fn new(input: Input, field: String) -> Self {
-        Self { input, field, line: Vec::new(), num_lines: 0, offset: 0 }
+        Self { field: Some(field), ..Self::rows(input) }
+    }
+
+    /// Reader whose documents are whole lines.
+    pub(crate) fn rows(input: Input) -> Self {
+        Self { input, field: None, line: Vec::new(), num_lines: 0, offset: 0 }
     }
 
     /// Reads the next line; false at the end of the file.
@@ -62,6 +68,16 @@ impl JsonLinesFile {
         Ok(num_read > 0)
     }
 
+    /// Reads up to the next line that is not blank; false at the end of the file.
+    fn next_row(&mut self) -> Result<bool, DataError> {
+        while self.read_line()? {
+            if !self.line.iter().all(u8::is_ascii_whitespace) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Text of the field in the current line; none for null.
     fn text(&self) -> Result<Option<String>, DataError> {
         let (path, line) = (|| self.input.path().to_owned(), self.num_lines);
@@ -69,12 +85,13 @@ impl JsonLinesFile {
             path: path(),
             offset_bytes: self.offset as usize + error.valid_up_to(),
         })?;
+        let Some(field) = &self.field else { return Ok(Some(text.to_owned())) };
         let mut parser = serde_json::Deserializer::from_str(text);
-        let found = FieldVisitor(&self.field).deserialize(&mut parser);
+        let found = FieldVisitor(field).deserialize(&mut parser);
         let found = found.and_then(|found| parser.end().map(|()| found)).map_err(|error| {
             DocumentError::NotJson { path: path(), line, reason: reason(&error) }
         })?;
-        let field = self.field.clone();
+        let field = field.clone();
         let found = match found {
             Found::Field(Value::String(text)) => return Ok(Some(text)),
             Found::Field(Value::Null) => return Ok(None),
@@ -89,18 +106,28 @@ impl JsonLinesFile {
 
 impl Whole for JsonLinesFile {
     fn next_whole(&mut self, text: &mut String) -> Result<bool, DataError> {
-        while self.read_line()? {
-            if self.line.iter().all(u8::is_ascii_whitespace) {
-                continue;
-            }
+        let has_row = self.next_row()?;
+        if has_row {
             *text = self.text()?.unwrap_or_default();
-            return Ok(true);
         }
-        Ok(false)
+        Ok(has_row)
+    }
+
+    fn skip(&mut self, count: u64) -> Result<u64, DataError> {
+        for skipped in 0..count {
+            if !self.next_row()? {
+                return Ok(skipped);
+            }
+        }
+        Ok(count)
     }
 
     fn position_bytes(&self) -> u64 {
         self.input.position_bytes()
+    }
+
+    fn row(&self) -> u64 {
+        self.num_lines
     }
 }
 

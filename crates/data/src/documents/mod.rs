@@ -11,7 +11,9 @@
 //! - [`input`]: bytes of a file, decompressed by name
 //! - [`pieces`]: cutting a long text without changing its tokens
 //! - [`text`], [`json_lines`], [`parquet`]: one module per format
+//! - [`writer`]: documents as JSON Lines
 //! - [`error`]: errors of a corpus
+//!
 //! # Example
 //!
 //! ```
@@ -40,6 +42,8 @@ pub mod json_lines;
 pub mod parquet;
 pub mod text;
 
+pub mod writer;
+
 pub mod error;
 
 use std::fmt;
@@ -51,10 +55,11 @@ use lockstep_platform::World;
 use crate::bundled;
 use crate::error::DataError;
 use input::Input;
-use pieces::Held;
+use pieces::{Held, Whole};
 
 pub use error::DocumentError;
 pub use pieces::Piece;
+pub use writer::DocumentWriter;
 
 /// Name of the bundled corpus.
 pub const BUNDLED: &str = "bundled";
@@ -66,11 +71,13 @@ pub struct ReadOptions {
     pub field: String,
     /// Separator between documents of a plain text; without one a file is one document.
     pub separator: Option<String>,
+    /// Whether a document is a whole line of JSON Lines instead of the text of a field.
+    pub whole_rows: bool,
 }
 
 impl Default for ReadOptions {
     fn default() -> Self {
-        Self { field: "text".to_owned(), separator: None }
+        Self { field: "text".to_owned(), separator: None, whole_rows: false }
     }
 }
 
@@ -94,6 +101,10 @@ pub(crate) trait Format: Send {
     fn next_into(&mut self, text: &mut String) -> Result<Option<Piece>, DataError>;
     /// Number of bytes read from disk.
     fn position_bytes(&self) -> u64;
+    /// Line of the last document, from 1; 0 where documents are no lines.
+    fn row(&self) -> u64 {
+        0
+    }
 }
 
 impl Documents {
@@ -119,19 +130,16 @@ impl Documents {
 
     /// The bundled corpus; its documents are chapters.
     pub fn bundled(world: &World) -> Self {
-        let text = bundled::text();
-        let total_bytes = text.len() as u64;
-        let input = Input::from_bytes(PathBuf::from(bundled::NAME), text);
-        let chapters = text::TextFile::new(input, Some("\n\n".to_owned()));
+        let chapters = bundled_chapters();
         Self {
             name: bundled::NAME.to_owned(),
             world: Arc::clone(world),
             options: ReadOptions::default(),
             files: Vec::new(),
             next_file: 0,
+            total_bytes: chapters.position_bytes(),
             current: Some(Box::new(chapters)),
             done_bytes: 0,
-            total_bytes,
         }
     }
 
@@ -158,10 +166,23 @@ impl Documents {
 
     /// Replaces `text` by the next whole document. Returns false at the end.
     pub fn next_document(&mut self, text: &mut String) -> Result<bool, DataError> {
+        self.next_document_within(text, usize::MAX)
+    }
+
+    /// As [`Self::next_document`], with a limit on the length of a document.
+    pub fn next_document_within(
+        &mut self,
+        text: &mut String,
+        limit_bytes: usize,
+    ) -> Result<bool, DataError> {
         let mut piece = String::new();
         text.clear();
         loop {
             let Some(kind) = self.next_into(&mut piece)? else { return Ok(false) };
+            if text.len() + piece.len() > limit_bytes {
+                let source_name = self.name.clone();
+                return Err(DocumentError::LongDocument { source_name, limit_bytes }.into());
+            }
             text.push_str(&piece);
             if kind == Piece::Last {
                 return Ok(true);
@@ -177,6 +198,16 @@ impl Documents {
     /// Files of the source, in order.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
+    }
+
+    /// File of the last document.
+    pub(crate) fn current_file(&self) -> &Path {
+        self.files.get(self.next_file.saturating_sub(1)).map_or(Path::new(&self.name), |path| path)
+    }
+
+    /// Line of the last document in its file, from 1, where a document is a line.
+    pub(crate) fn row(&self) -> u64 {
+        self.current.as_ref().map_or(0, |format| format.row())
     }
 
     /// Number of bytes read from disk so far.
@@ -198,22 +229,69 @@ impl fmt::Debug for Documents {
     }
 }
 
-/// Opens a file by its name and its first bytes.
+/// A file, opened by its name and its first bytes.
+enum OpenFile {
+    Parquet(Box<parquet::ParquetFile>),
+    JsonLines(json_lines::JsonLinesFile),
+    Text(text::TextFile),
+}
+
+impl OpenFile {
+    fn open(path: &Path, options: &ReadOptions, world: &World) -> Result<Self, DataError> {
+        if parquet::is_parquet(path, world.files())? {
+            let file = parquet::ParquetFile::open(path, &options.field, world.files())?;
+            return Ok(Self::Parquet(Box::new(file)));
+        }
+        let input = Input::open(path, world.files())?;
+        Ok(if json_lines::is_json_lines(input.name()) {
+            Self::JsonLines(json_lines::JsonLinesFile::new(input, options.field.clone()))
+        } else {
+            Self::Text(text::TextFile::new(input, options.separator.clone()))
+        })
+    }
+}
+
+/// Pieces of a file.
 fn open_file(
     path: &Path,
     options: &ReadOptions,
     world: &World,
 ) -> Result<Box<dyn Format>, DataError> {
-    if parquet::is_parquet(path, world.files())? {
-        let file = parquet::ParquetFile::open(path, &options.field, world.files())?;
-        return Ok(Box::new(Held::new(file)));
+    if options.whole_rows {
+        let input = Input::open(path, world.files())?;
+        if !json_lines::is_json_lines(input.name()) {
+            return Err(DocumentError::NotJsonLines { path: path.to_owned() }.into());
+        }
+        return Ok(Box::new(Held::new(json_lines::JsonLinesFile::rows(input))));
     }
-    let input = Input::open(path, world.files())?;
-    if json_lines::is_json_lines(input.name()) {
-        let file = json_lines::JsonLinesFile::new(input, options.field.clone());
-        return Ok(Box::new(Held::new(file)));
-    }
-    Ok(Box::new(text::TextFile::new(input, options.separator.clone())))
+    Ok(match OpenFile::open(path, options, world)? {
+        OpenFile::Parquet(file) => Box::new(Held::new(*file)),
+        OpenFile::JsonLines(file) => Box::new(Held::new(file)),
+        OpenFile::Text(file) => Box::new(file),
+    })
+}
+
+/// Rows of a file, which can be skipped; a plain text has a row for each of its pieces.
+pub(crate) fn open_rows(
+    path: &Path,
+    options: &ReadOptions,
+    world: &World,
+) -> Result<Box<dyn Whole>, DataError> {
+    Ok(match OpenFile::open(path, options, world)? {
+        OpenFile::Parquet(file) => file,
+        OpenFile::JsonLines(file) => Box::new(file),
+        OpenFile::Text(file) => Box::new(text::TextRows(file)),
+    })
+}
+
+/// Chapters of the bundled corpus.
+pub(crate) fn bundled_rows() -> Box<dyn Whole> {
+    Box::new(text::TextRows(bundled_chapters()))
+}
+
+fn bundled_chapters() -> text::TextFile {
+    let input = Input::from_bytes(PathBuf::from(bundled::NAME), bundled::text());
+    text::TextFile::new(input, Some("\n\n".to_owned()))
 }
 
 #[cfg(test)]

@@ -50,11 +50,16 @@ pub(crate) struct ParquetFile {
     /// Index of the next row group.
     next_group: usize,
     current: Option<ColumnReaderImpl<ByteArrayType>>,
-    /// Decoded values, and for each row whether it has one, if any row is null.
+    /// Definition level of a row with text.
+    full_level: i16,
+    /// Decoded values, and for each row its definition level, if the column has any.
     values: Vec<ByteArray>,
     levels: Vec<i16>,
     next_value: usize,
-    /// Number of rows decoded so far.
+    /// Rows decoded at once, and the index of the next one.
+    batch_rows: usize,
+    next_row: usize,
+    /// Number of rows decoded or skipped so far.
     num_rows: u64,
     done_bytes: u64,
 }
@@ -65,6 +70,7 @@ impl ParquetFile {
         let reader = SerializedFileReader::new(chunks).map_err(|error| failed(path, &error))?;
         let schema = reader.metadata().file_metadata().schema_descr();
         let column_index = find(path, column, schema)?;
+        let full_level = schema.column(column_index).max_def_level();
         Ok(Self {
             path: path.to_owned(),
             column: column.to_owned(),
@@ -72,70 +78,122 @@ impl ParquetFile {
             reader,
             next_group: 0,
             current: None,
+            full_level,
             values: Vec::new(),
             levels: Vec::new(),
             next_value: 0,
+            batch_rows: 0,
+            next_row: 0,
             num_rows: 0,
             done_bytes: 0,
         })
     }
 
-    /// Decodes the next non-null values; false at the end of the file.
-    fn read_values(&mut self) -> Result<bool, ParquetError> {
-        self.values.clear();
-        self.next_value = 0;
-        loop {
-            if let Some(column) = &mut self.current {
-                self.levels.clear();
-                let levels = Some(&mut self.levels);
-                let (num_rows, _, _) = column.read_records(ROWS, levels, None, &mut self.values)?;
-                self.num_rows += num_rows as u64;
-                if num_rows > 0 {
-                    return Ok(true);
-                }
-                let group = self.reader.metadata().row_group(self.next_group - 1);
-                self.done_bytes += group.compressed_size().max(0) as u64;
-                self.current = None;
+    /// Decodes the next rows; false at the end of the file.
+    fn read_rows(&mut self) -> Result<bool, ParquetError> {
+        while self.open_group()? {
+            let column = self.current.as_mut().expect("the row group is open");
+            self.values.clear();
+            self.levels.clear();
+            let levels = Some(&mut self.levels);
+            let (num_rows, _, _) = column.read_records(ROWS, levels, None, &mut self.values)?;
+            (self.next_value, self.next_row, self.batch_rows) = (0, 0, num_rows);
+            self.num_rows += num_rows as u64;
+            if num_rows > 0 {
+                return Ok(true);
             }
-            if self.next_group == self.reader.num_row_groups() {
-                return Ok(false);
-            }
-            let group = self.reader.get_row_group(self.next_group)?;
-            match group.get_column_reader(self.column_index)? {
-                ColumnReader::ByteArrayColumnReader(column) => self.current = Some(column),
-                _ => return Err(ParquetError::General("a column changes its type".to_owned())),
-            }
-            self.next_group += 1;
+            self.close_group();
         }
+        Ok(false)
     }
 
-    /// Row of the next value, from 0.
-    fn row(&self) -> u64 {
-        let full = self.levels.iter().max().copied().unwrap_or(0);
-        let mut rows = (0..self.levels.len()).filter(|&row| self.levels[row] == full);
-        let in_hand = self.levels.len().max(self.values.len());
-        let own = rows.nth(self.next_value).unwrap_or(self.next_value);
-        self.num_rows - in_hand as u64 + own as u64
+    /// Skips up to `count` rows that are not decoded yet.
+    fn skip_rows(&mut self, count: u64) -> Result<u64, ParquetError> {
+        let mut skipped = 0;
+        while skipped < count {
+            if self.current.is_none() && self.next_group < self.reader.num_row_groups() {
+                let num_rows = self.reader.metadata().row_group(self.next_group).num_rows();
+                let num_rows = u64::try_from(num_rows).unwrap_or(0);
+                if num_rows <= count - skipped {
+                    (skipped, self.num_rows) = (skipped + num_rows, self.num_rows + num_rows);
+                    self.next_group += 1;
+                    self.close_group();
+                    continue;
+                }
+            }
+            if !self.open_group()? {
+                break;
+            }
+            let column = self.current.as_mut().expect("the row group is open");
+            let rest = usize::try_from(count - skipped).unwrap_or(usize::MAX);
+            let num_rows = column.skip_records(rest)? as u64;
+            (skipped, self.num_rows) = (skipped + num_rows, self.num_rows + num_rows);
+            if num_rows == 0 {
+                self.close_group();
+            }
+        }
+        Ok(skipped)
+    }
+
+    /// Opens the next row group, unless one is open; false at the end of the file.
+    fn open_group(&mut self) -> Result<bool, ParquetError> {
+        if self.current.is_some() {
+            return Ok(true);
+        }
+        if self.next_group == self.reader.num_row_groups() {
+            return Ok(false);
+        }
+        let group = self.reader.get_row_group(self.next_group)?;
+        match group.get_column_reader(self.column_index)? {
+            ColumnReader::ByteArrayColumnReader(column) => self.current = Some(column),
+            _ => return Err(ParquetError::General("a column changes its type".to_owned())),
+        }
+        self.next_group += 1;
+        Ok(true)
+    }
+
+    /// Ends the row group before the next one.
+    fn close_group(&mut self) {
+        let group = self.reader.metadata().row_group(self.next_group - 1);
+        self.done_bytes += group.compressed_size().max(0) as u64;
+        self.current = None;
     }
 }
 
 impl Whole for ParquetFile {
     fn next_whole(&mut self, text: &mut String) -> Result<bool, DataError> {
-        while self.next_value == self.values.len() {
-            if !self.read_values().map_err(|error| failed(&self.path, &error))? {
+        while self.next_row == self.batch_rows {
+            if !self.read_rows().map_err(|error| failed(&self.path, &error))? {
                 return Ok(false);
             }
         }
-        let bytes = self.values[self.next_value].data();
-        let value = std::str::from_utf8(bytes).map_err(|error| DocumentError::NotUtf8Value {
-            path: self.path.clone(),
-            row: self.row(),
-            column: self.column.clone(),
-            offset_bytes: error.valid_up_to(),
+        let row = self.next_row;
+        self.next_row += 1;
+        if self.levels.get(row).is_some_and(|&level| level < self.full_level) {
+            return Ok(true);
+        }
+        // Levels and values of a damaged file may disagree.
+        let Some(value) = self.values.get(self.next_value) else { return Ok(true) };
+        self.next_value += 1;
+        let value = std::str::from_utf8(value.data()).map_err(|error| {
+            let row = self.num_rows - (self.batch_rows - row) as u64;
+            let (path, column) = (self.path.clone(), self.column.clone());
+            let offset_bytes = error.valid_up_to();
+            DocumentError::NotUtf8Value { path, row, column, offset_bytes }
         })?;
         text.push_str(value);
-        self.next_value += 1;
         Ok(true)
+    }
+
+    fn skip(&mut self, count: u64) -> Result<u64, DataError> {
+        let decoded =
+            (self.batch_rows - self.next_row).min(usize::try_from(count).unwrap_or(usize::MAX));
+        let rows = self.next_row..self.next_row + decoded;
+        let is_full = |row: &usize| self.levels.get(*row).is_none_or(|&l| l >= self.full_level);
+        self.next_value += rows.clone().filter(is_full).count();
+        self.next_row = rows.end;
+        let rest = self.skip_rows(count - decoded as u64);
+        Ok(decoded as u64 + rest.map_err(|error| failed(&self.path, &error))?)
     }
 
     fn position_bytes(&self) -> u64 {

@@ -45,12 +45,19 @@ pub(crate) fn cut(text: &str, limit: usize) -> usize {
     if longest > 0 { longest } else { text.ceil_char_boundary(1) }
 }
 
-/// Format whose documents are in memory one by one.
+/// Format whose documents are in memory one by one. Rows without text count as documents here, so
+/// that a row can be skipped without its text.
 pub(crate) trait Whole: Send {
-    /// Replaces `text` by the next document.
+    /// Appends the text of the next row to `text`, which is empty; false at the end.
     fn next_whole(&mut self, text: &mut String) -> Result<bool, DataError>;
+    /// Skips up to `count` rows without decoding them; returns their number, fewer at the end.
+    fn skip(&mut self, count: u64) -> Result<u64, DataError>;
     /// Number of bytes read from disk.
     fn position_bytes(&self) -> u64;
+    /// Line of the last document, from 1; 0 where documents are no lines.
+    fn row(&self) -> u64 {
+        0
+    }
 }
 
 /// Cuts the documents of such a format into pieces.
@@ -88,5 +95,9 @@ impl<W: Whole> Format for Held<W> {
 
     fn position_bytes(&self) -> u64 {
         self.format.position_bytes()
+    }
+
+    fn row(&self) -> u64 {
+        self.format.row()
     }
 }

@@ -7,7 +7,7 @@
 use super::Format;
 use super::error::DocumentError;
 use super::input::Input;
-use super::pieces::{PIECE_BYTES, Piece, cut};
+use super::pieces::{PIECE_BYTES, Piece, Whole, cut};
 use crate::error::DataError;
 
 /// Number of bytes read beyond a piece.
@@ -100,6 +100,29 @@ impl Format for TextFile {
 
     fn position_bytes(&self) -> u64 {
         self.input.position_bytes()
+    }
+}
+
+/// Documents of a plain text, one by one: each piece is one, so a long text is many.
+pub(super) struct TextRows(pub(super) TextFile);
+
+impl Whole for TextRows {
+    fn next_whole(&mut self, text: &mut String) -> Result<bool, DataError> {
+        Ok(self.0.next_into(text)?.is_some())
+    }
+
+    fn skip(&mut self, count: u64) -> Result<u64, DataError> {
+        let mut text = String::new();
+        for skipped in 0..count {
+            if self.0.next_into(&mut text)?.is_none() {
+                return Ok(skipped);
+            }
+        }
+        Ok(count)
+    }
+
+    fn position_bytes(&self) -> u64 {
+        self.0.position_bytes()
     }
 }
 

@@ -4,6 +4,7 @@
 //! names first, because chat vocabularies use another "end of text" for turns; then by the
 //! configuration files beside `tokenizer.json`.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -61,11 +62,36 @@ pub(super) fn known(file: &TokenizerFile) -> Option<(&'static str, u32)> {
     KNOWN.iter().find_map(|&text| Some((text, file.token(text)?)))
 }
 
-/// `eos_token` is a string, or an object with the string as its content.
 fn from_tokenizer_config(file: &TokenizerFile, files: &dyn Files) -> Option<u32> {
-    let config = beside(file, "tokenizer_config.json", files)?;
-    let end = &config["eos_token"];
-    file.token(end.as_str().or_else(|| end["content"].as_str())?)
+    named(file, &beside(file, "tokenizer_config.json", files)?, "eos_token")
+}
+
+/// Tokens after which a model stops: those of `generation_config.json` and `config.json`, which
+/// may be lists, and the end token of `tokenizer_config.json`.
+pub(super) fn find_stops(file: &TokenizerFile, files: &dyn Files) -> Vec<u32> {
+    let mut stops = BTreeSet::new();
+    for name in ["generation_config.json", "config.json"] {
+        let config = beside(file, name, files).unwrap_or_default();
+        let ids = &config["eos_token_id"];
+        let ids = ids.as_array().map_or_else(|| vec![ids.clone()], Clone::clone);
+        stops.extend(ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()));
+    }
+    stops.extend(from_tokenizer_config(file, files));
+    stops.into_iter().collect()
+}
+
+/// Start token, or else the end token, of the configuration files beside a tokenizer.
+pub(super) fn find_start(file: &TokenizerFile, files: &dyn Files) -> Option<u32> {
+    let configs = ["tokenizer_config.json", "special_tokens_map.json"];
+    let configs = configs.map(|name| beside(file, name, files));
+    let token = |name| configs.iter().flatten().find_map(|config| named(file, config, name));
+    token("bos_token").or_else(|| token("eos_token"))
+}
+
+/// Token that a configuration names: a string, or an object with the string as its content.
+fn named(file: &TokenizerFile, config: &Value, name: &str) -> Option<u32> {
+    let token = &config[name];
+    file.token(token.as_str().or_else(|| token["content"].as_str())?)
 }
 
 /// `eos_token_id` is a number, or a list whose first entry ends documents.

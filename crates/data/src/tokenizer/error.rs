@@ -62,6 +62,17 @@ pub enum TokenizerError {
         /// Existing token with a common name.
         likely: Option<String>,
     },
+    /// The tokenizer cannot mark the parts of a document.
+    #[error(
+        "tokenizer {tokenizer} has no sentinel tokens for data.fim_rate, such as {expected}; use \
+         one that has them, or set data.fim_rate = 0"
+    )]
+    NoSentinels {
+        /// Name of the tokenizer.
+        tokenizer: String,
+        /// Common names of the tokens.
+        expected: String,
+    },
     /// The model's vocabulary is smaller than the tokenizer's.
     #[error(
         "model.vocab = {model_vocab} is below the {vocab} tokens of tokenizer {tokenizer}; \

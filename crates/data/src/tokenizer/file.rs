@@ -4,6 +4,7 @@
 //! so token ids equal those of its author. Truncation, padding and the special-token template
 //! concern batches of one kind of model and are ignored.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use lockstep_platform::{FileKind, Files};
@@ -74,17 +75,49 @@ impl TokenizerFile {
     }
 
     pub(super) fn encode(&self, text: &str, tokens: &mut Vec<u32>) -> Result<(), TokenizerError> {
-        match self.tokenizer.encode_fast(text, false) {
-            Ok(encoding) => tokens.extend_from_slice(encoding.get_ids()),
-            Err(error) => {
-                return Err(TokenizerError::Encode {
-                    tokenizer: self.path.display().to_string(),
-                    excerpt: text.chars().take(EXCERPT_CHARS).collect(),
-                    reason: one_line(&error),
-                });
-            }
-        }
+        self.encode_as(text, false, tokens)
+    }
+
+    /// Encodes with the file's template of special tokens.
+    pub(super) fn encode_with_special_tokens(
+        &self,
+        text: &str,
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        self.encode_as(text, true, tokens)
+    }
+
+    fn encode_as(
+        &self,
+        text: &str,
+        adds_special_tokens: bool,
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let encoding = self.tokenizer.encode_fast(text, adds_special_tokens);
+        tokens.extend_from_slice(encoding.map_err(|error| self.failed(text, &error))?.get_ids());
         Ok(())
+    }
+
+    /// Encodes a text and passes the bytes of every token to `each`.
+    pub(super) fn encode_offsets(
+        &self,
+        text: &str,
+        tokens: &mut Vec<u32>,
+        each: &mut dyn FnMut(Range<usize>),
+    ) -> Result<(), TokenizerError> {
+        let encoding = self.tokenizer.encode(text, false);
+        let encoding = encoding.map_err(|error| self.failed(text, &error))?;
+        tokens.extend_from_slice(encoding.get_ids());
+        encoding.get_offsets().iter().for_each(|&(start, end)| each(start..end));
+        Ok(())
+    }
+
+    fn failed(&self, text: &str, error: &tokenizers::Error) -> TokenizerError {
+        TokenizerError::Encode {
+            tokenizer: self.path.display().to_string(),
+            excerpt: text.chars().take(EXCERPT_CHARS).collect(),
+            reason: one_line(error),
+        }
     }
 
     pub(super) fn decode(&self, tokens: &[u32]) -> String {

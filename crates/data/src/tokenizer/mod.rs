@@ -8,7 +8,7 @@
 //!
 //! - [`bytes`]: byte tokens
 //! - `file`: `tokenizer.json`, by the `tokenizers` crate
-//! - [`end`]: the end-of-document token
+//! - [`end`]: the end-of-document token; `sentinels`: those of fill-in-the-middle
 //! - [`mod@train`]: trains a byte-level BPE vocabulary
 //! - [`error`]: errors of a tokenizer
 
@@ -16,12 +16,14 @@ pub mod bytes;
 pub mod file;
 
 pub mod end;
+mod sentinels;
 
 pub mod train;
 
 pub mod error;
 
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -42,6 +44,8 @@ const BYTE_NAMES: [&str; 2] = ["byte", "bytes"];
 pub struct Tokenizer {
     kind: Kind,
     end_of_document: Option<u32>,
+    /// Start token that the tokenizer's configuration names.
+    start_of_text: Option<u32>,
 }
 
 #[derive(Clone)]
@@ -53,7 +57,7 @@ enum Kind {
 impl Tokenizer {
     /// Byte tokenizer without an end-of-document token.
     pub const fn bytes() -> Self {
-        Self { kind: Kind::Bytes, end_of_document: None }
+        Self { kind: Kind::Bytes, end_of_document: None, start_of_text: None }
     }
 
     /// Opens the tokenizer of this name: `byte`, the path of a `tokenizer.json`, or of a folder
@@ -64,7 +68,8 @@ impl Tokenizer {
         }
         let file = TokenizerFile::open(Path::new(name), files)?;
         let end_of_document = end::find(&file, files);
-        Ok(Self { kind: Kind::File(Arc::new(file)), end_of_document })
+        let start_of_text = end::find_start(&file, files);
+        Ok(Self { kind: Kind::File(Arc::new(file)), end_of_document, start_of_text })
     }
 
     /// Sets the end-of-document token.
@@ -83,13 +88,25 @@ impl Tokenizer {
         Self { end_of_document: Some(token), ..self }
     }
 
-    /// Id of a token, by its text.
-    fn token(&self, text: &str) -> Result<u32, TokenizerError> {
-        let found = match &self.kind {
+    /// Id of the token with exactly this text, if it exists.
+    fn find_token(&self, text: &str) -> Option<u32> {
+        match &self.kind {
             Kind::Bytes => bytes::token(text),
             Kind::File(file) => file.token(text),
-        };
-        found.ok_or_else(|| TokenizerError::NoSuchToken {
+        }
+    }
+
+    /// Sentinel tokens of prefix, middle and suffix, which must exist.
+    pub(crate) fn sentinels(&self) -> Result<[u32; 3], TokenizerError> {
+        sentinels::find(|text| self.find_token(text)).ok_or_else(|| TokenizerError::NoSentinels {
+            tokenizer: self.name(),
+            expected: sentinels::SENTINELS[0].join(", "),
+        })
+    }
+
+    /// Id of a token, by its text.
+    fn token(&self, text: &str) -> Result<u32, TokenizerError> {
+        self.find_token(text).ok_or_else(|| TokenizerError::NoSuchToken {
             tokenizer: self.name(),
             token: text.to_owned(),
             likely: self.likely_end(),
@@ -104,6 +121,66 @@ impl Tokenizer {
             Kind::File(file) => file.encode(text, tokens)?,
         }
         Ok(())
+    }
+
+    /// Appends the tokens of a text, and whether each has a byte in one of the `marked` ranges,
+    /// which are in ascending order.
+    pub fn encode_marked(
+        &self,
+        text: &str,
+        marked: &[Range<usize>],
+        tokens: &mut Vec<u32>,
+        is_marked: &mut Vec<bool>,
+    ) -> Result<(), DataError> {
+        let mut mark = |bytes: Range<usize>| {
+            let next = marked.partition_point(|range| range.end <= bytes.start);
+            let overlaps = marked.get(next).is_some_and(|range| range.start < bytes.end);
+            is_marked.push(overlaps && !bytes.is_empty());
+        };
+        match &self.kind {
+            Kind::Bytes => {
+                bytes::encode(text, tokens);
+                (0..text.len()).for_each(|byte| mark(byte..byte + 1));
+            }
+            Kind::File(file) => file.encode_offsets(text, tokens, &mut mark)?,
+        }
+        Ok(())
+    }
+
+    /// Tokens of a text with the special tokens that `tokenizer.json` puts around it, unless the
+    /// text itself begins with the start token. Bytes have none.
+    pub fn encode_with_special_tokens(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let mut tokens = Vec::new();
+        match &self.kind {
+            Kind::Bytes => bytes::encode(text, &mut tokens),
+            Kind::File(file) => {
+                let start = self.start_of_text().map(|start| file.decode(&[start]));
+                if start.is_some_and(|start| text.starts_with(&start)) {
+                    file.encode(text, &mut tokens)?;
+                } else {
+                    file.encode_with_special_tokens(text, &mut tokens)?;
+                }
+            }
+        }
+        Ok(tokens)
+    }
+
+    /// Tokens after which a model of a Hugging Face folder stops, by the files beside the
+    /// tokenizer; the end of a document where they name none.
+    pub fn stops(&self, files: &dyn Files) -> Vec<u32> {
+        let mut stops = match &self.kind {
+            Kind::Bytes => Vec::new(),
+            Kind::File(file) => end::find_stops(file, files),
+        };
+        if stops.is_empty() {
+            stops.extend(self.end_of_document);
+        }
+        stops
+    }
+
+    /// Token that stands for an empty text: the configured start token, or the end of a document.
+    pub fn start_of_text(&self) -> Option<u32> {
+        self.start_of_text.or(self.end_of_document)
     }
 
     /// Decodes tokens; invalid text becomes U+FFFD.

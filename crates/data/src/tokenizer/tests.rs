@@ -14,7 +14,7 @@ pub(crate) static SMALL: LazyLock<String> = LazyLock::new(|| learn(400));
 
 fn learn(vocab: usize) -> String {
     let documents = Documents::bundled(&lockstep_platform::real());
-    let options = TrainOptions { vocab, sample_bytes: 1 << 19 };
+    let options = TrainOptions { vocab, sample_bytes: 1 << 19, has_sentinels: true };
     train(documents, options, &mut |_| {}).unwrap().json
 }
 
@@ -96,7 +96,7 @@ fn a_sample_is_drawn_from_all_over_the_corpus() {
     let documents = Documents::bundled(&lockstep_platform::real());
     let total_bytes = documents.total_bytes();
     let mut last = TrainProgress::default();
-    let options = TrainOptions { vocab: 300, sample_bytes: total_bytes / 10 };
+    let options = TrainOptions { vocab: 300, sample_bytes: total_bytes / 10, has_sentinels: false };
     let trained = train(documents, options, &mut |counters| last = counters).unwrap();
     assert_eq!((last.read_bytes, last.total_bytes), (total_bytes, total_bytes));
     let share = trained.sample_bytes as f64 / total_bytes as f64;
@@ -106,7 +106,7 @@ fn a_sample_is_drawn_from_all_over_the_corpus() {
 #[test]
 fn a_vocabulary_without_room_for_the_bytes_is_refused() {
     let documents = Documents::bundled(&lockstep_platform::real());
-    let options = TrainOptions { vocab: 200, sample_bytes: 1 };
+    let options = TrainOptions { vocab: 200, sample_bytes: 1, has_sentinels: false };
     let error = train(documents, options, &mut |_| {}).unwrap_err();
     assert!(error.to_string().contains("try a number from 257 to"), "{error}");
 }

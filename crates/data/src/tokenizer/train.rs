@@ -12,6 +12,7 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::{AddedToken, ProgressFormat, Tokenizer};
 
 use super::error::{TokenizerError, one_line};
+use super::sentinels::SENTINELS;
 use crate::documents::Documents;
 use crate::error::DataError;
 use crate::permutation::mix;
@@ -35,6 +36,8 @@ pub struct TrainOptions {
     pub vocab: usize,
     /// Approximate size of the training sample; a smaller corpus is used whole.
     pub sample_bytes: u64,
+    /// Whether the vocabulary gets sentinel tokens for fill-in-the-middle.
+    pub has_sentinels: bool,
 }
 
 /// Progress of reading; the merges that follow report none.
@@ -65,7 +68,9 @@ pub fn train(
     options: TrainOptions,
     progress: &mut (dyn FnMut(TrainProgress) + Send),
 ) -> Result<Trained, DataError> {
-    let (vocab, least, most) = (options.vocab, LEAST_VOCAB, MOST_VOCAB);
+    let sentinels: &[&str] = if options.has_sentinels { &SENTINELS[0] } else { &[] };
+    let special = [END].iter().chain(sentinels).map(|text| AddedToken::from(*text, true));
+    let (vocab, least, most) = (options.vocab, LEAST_VOCAB + sentinels.len(), MOST_VOCAB);
     if !(least..=most).contains(&vocab) {
         return Err(TokenizerError::VocabOutOfRange { vocab, end: END, least, most }.into());
     }
@@ -78,7 +83,7 @@ pub fn train(
         .min_frequency(MIN_FREQUENCY)
         .show_progress(false)
         .progress_format(ProgressFormat::Silent)
-        .special_tokens(vec![AddedToken::from(END, true)])
+        .special_tokens(special.collect())
         .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
         .build();
     let mut failed = None;

@@ -1,0 +1,38 @@
+//! Message of a conversation: a role, a content and whatever else a template may read.
+
+use minijinja::Value;
+
+/// One message.
+#[derive(Debug, Clone)]
+pub struct Message {
+    role: String,
+    value: Value,
+}
+
+impl Message {
+    /// Message of a role, usually `system`, `user` or `assistant`.
+    pub fn new(role: &str, content: &str) -> Self {
+        let fields = [("role", Value::from(role)), ("content", Value::from(content))];
+        Self { role: role.to_owned(), value: Value::from_pairs(fields) }
+    }
+
+    /// Message of an object with a `role`; a template sees all its fields.
+    pub(crate) fn from_value(value: Value) -> Option<Self> {
+        let role = value.get_attr("role").ok()?.as_str()?.to_owned();
+        Some(Self { role, value })
+    }
+
+    /// Author of the message.
+    pub fn role(&self) -> &str {
+        &self.role
+    }
+
+    /// Text of the message; none if it has parts or no content.
+    pub fn content(&self) -> Option<String> {
+        Some(self.value.get_attr("content").ok()?.as_str()?.to_owned())
+    }
+
+    pub(crate) const fn value(&self) -> &Value {
+        &self.value
+    }
+}
