@@ -162,7 +162,7 @@ pub enum CheckpointError {
     Input(Box<Self>),
 
     /// The target folder exists.
-    #[error("{} exists already; choose a folder that does not", path.display())]
+    #[error("{} exists already; choose another name", path.display())]
     FolderExists {
         /// The folder.
         path: PathBuf,

@@ -12,6 +12,9 @@
 //! - [`sharded`]: sharded checkpoints, readable with any layout
 //! - [`failure_rate`]: observed mean time between failures
 //! - [`huggingface`]: Hugging Face model folders, read and written
+//! - [`peft`]: folders of low-rank adapters, read and written
+//! - [`gguf`]: export of GGUF files
+//! - [`pytorch`]: checkpoints of PyTorch programs, read
 //! - [`new_folder`]: atomic creation of folders
 //! - [`error`][]: [`CheckpointError`]
 //!
@@ -42,8 +45,11 @@ pub mod state;
 pub mod failure_rate;
 pub mod sharded;
 
+pub mod gguf;
 pub mod huggingface;
 pub mod new_folder;
+pub mod peft;
+pub mod pytorch;
 
 pub mod error;
 

@@ -24,6 +24,9 @@ pub struct TrainingState {
     pub step: u64,
     /// Fingerprint of the data; with `step` it is the data position.
     pub corpus: String,
+    /// Positions of the streams of a mixture: numbers of the data loader. Empty for other data.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data_positions: Vec<u64>,
     /// Hash of the recipe; another recipe cannot resume from here.
     pub recipe_hash: String,
     /// Kernel class so far; another class may resume, with other bits.
@@ -130,6 +133,7 @@ mod tests {
 
     fn state() -> TrainingState {
         TrainingState {
+            data_positions: vec![3, u64::MAX],
             step: 400,
             corpus: "ef".to_owned(),
             recipe_hash: "ab".to_owned(),

@@ -8,9 +8,11 @@ use lockstep_config::ModelType;
 use super::options::{Fixed, LAYER_TYPES, fixed};
 
 /// One `model_type` of `transformers`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Architecture {
     pub(super) model_type: &'static str,
+    /// Type that a recipe names, where it does not follow from other keys.
+    pub(super) named: Option<ModelType>,
     /// Class of the language model, then that of the model without its head.
     pub(super) classes: [&'static str; 2],
     /// Prefix of the tensor names, which the class without a head omits.
@@ -27,10 +29,17 @@ pub(super) struct Architecture {
     pub(super) kv_heads: Option<usize>,
     /// Head size of a file that omits the option; none for the width over the heads.
     pub(super) head_dim: Option<usize>,
+    /// Epsilon of the norms of a file that omits the option.
+    pub(super) norm_eps: f64,
+    /// Whether the head of a file that omits the option is tied.
+    pub(super) tied: bool,
+    /// Window of a file that omits the option, where the architecture has one.
+    pub(super) sliding_window: Option<usize>,
 }
 
 /// Every supported architecture.
-pub(super) const ALL: [&Architecture; 5] = [&GPT2, &LLAMA, &MISTRAL, &QWEN2, &QWEN3];
+pub(super) const ALL: [&Architecture; 8] =
+    [&GPT2, &LLAMA, &MISTRAL, &QWEN2, &QWEN3, &OLMO2, &PHI3, &GEMMA2];
 
 impl Architecture {
     /// The architecture of a model of the Llama family.
@@ -40,12 +49,21 @@ impl Architecture {
             ModelType::Mistral => &MISTRAL,
             ModelType::Qwen2 => &QWEN2,
             ModelType::Qwen3 => &QWEN3,
+            ModelType::Olmo2 => &OLMO2,
+            ModelType::Phi3 => &PHI3,
+            ModelType::Gemma2 => &GEMMA2,
         }
+    }
+
+    /// Whether this option is read into the model.
+    pub(super) fn reads(&self, option: &str) -> bool {
+        self.read.contains(&option)
     }
 }
 
 pub(super) static GPT2: Architecture = Architecture {
     model_type: "gpt2",
+    named: None,
     classes: ["GPT2LMHeadModel", "GPT2Model"],
     prefix: "transformer.",
     read: &[
@@ -73,10 +91,14 @@ pub(super) static GPT2: Architecture = Architecture {
     ignored: &[],
     kv_heads: None,
     head_dim: None,
+    norm_eps: 1e-5,
+    tied: true,
+    sliding_window: None,
 };
 
 pub(super) static LLAMA: Architecture = Architecture {
     model_type: "llama",
+    named: None,
     classes: ["LlamaForCausalLM", "LlamaModel"],
     prefix: "model.",
     read: &LLAMA_READ,
@@ -95,28 +117,33 @@ pub(super) static LLAMA: Architecture = Architecture {
     ignored: &[],
     kv_heads: None,
     head_dim: None,
+    norm_eps: 1e-6,
+    tied: false,
+    sliding_window: None,
 };
 
 pub(super) static MISTRAL: Architecture = Architecture {
     model_type: "mistral",
+    named: Some(ModelType::Mistral),
     classes: ["MistralForCausalLM", "MistralModel"],
     prefix: "model.",
-    read: &with(SLIDING_WINDOW),
+    read: &with::<1, 14>([SLIDING_WINDOW]),
     fixed: &[SILU, NO_ATTENTION_DROPOUT, WHOLE_ROTARY, fixed(LAYER_TYPES, &[])],
     switched_off: &[],
     ignored: &[],
     kv_heads: Some(8),
     head_dim: None,
+    norm_eps: 1e-6,
+    tied: false,
+    sliding_window: Some(4096),
 };
 
-/// Number of last tokens that a token attends to.
+/// Number of last tokens that a token attends to, itself included.
 pub(super) const SLIDING_WINDOW: &str = "sliding_window";
-
-/// Window of a file that omits the option.
-pub(super) const DEFAULT_SLIDING_WINDOW: usize = 4096;
 
 pub(super) static QWEN2: Architecture = Architecture {
     model_type: "qwen2",
+    named: None,
     classes: ["Qwen2ForCausalLM", "Qwen2Model"],
     prefix: "model.",
     read: &LLAMA_READ,
@@ -125,10 +152,14 @@ pub(super) static QWEN2: Architecture = Architecture {
     ignored: QWEN_IGNORED,
     kv_heads: Some(32),
     head_dim: None,
+    norm_eps: 1e-6,
+    tied: false,
+    sliding_window: None,
 };
 
 pub(super) static QWEN3: Architecture = Architecture {
     model_type: "qwen3",
+    named: None,
     classes: ["Qwen3ForCausalLM", "Qwen3Model"],
     prefix: "model.",
     read: &LLAMA_READ,
@@ -144,6 +175,92 @@ pub(super) static QWEN3: Architecture = Architecture {
     ignored: QWEN_IGNORED,
     kv_heads: Some(32),
     head_dim: Some(128),
+    norm_eps: 1e-6,
+    tied: false,
+    sliding_window: None,
+};
+
+/// Gemma 2's number by whose root scores are divided.
+pub(super) const QUERY_SCALAR: &str = "query_pre_attn_scalar";
+/// Bounds of Gemma 2's scores and logits.
+pub(super) const ATTENTION_SOFT_CAP: &str = "attn_logit_softcapping";
+pub(super) const FINAL_SOFT_CAP: &str = "final_logit_softcapping";
+
+pub(super) static OLMO2: Architecture = Architecture {
+    model_type: "olmo2",
+    named: Some(ModelType::Olmo2),
+    classes: ["Olmo2ForCausalLM", "Olmo2Model"],
+    prefix: "model.",
+    read: &LLAMA_READ,
+    fixed: &[
+        SILU,
+        NO_ATTENTION_BIAS,
+        NO_ATTENTION_DROPOUT,
+        WHOLE_ROTARY,
+        fixed(SLIDING_WINDOW, &[]),
+        FULL_ATTENTION,
+    ],
+    switched_off: &["attention_bias"],
+    ignored: &[],
+    kv_heads: None,
+    head_dim: None,
+    norm_eps: 1e-5,
+    tied: false,
+    sliding_window: None,
+};
+
+pub(super) static PHI3: Architecture = Architecture {
+    model_type: "phi3",
+    named: Some(ModelType::Phi3),
+    classes: ["Phi3ForCausalLM", "Phi3Model"],
+    prefix: "model.",
+    read: &with::<1, 14>([SLIDING_WINDOW]),
+    fixed: &[
+        SILU,
+        NO_ATTENTION_BIAS,
+        NO_ATTENTION_DROPOUT,
+        WHOLE_ROTARY,
+        fixed("resid_pdrop", &["0.0", "0"]),
+        fixed("embd_pdrop", &["0.0", "0"]),
+        fixed(LAYER_TYPES, &[]),
+    ],
+    switched_off: &[],
+    // Only scaled angles, which are refused, read the positions before their scaling.
+    ignored: &["original_max_position_embeddings"],
+    kv_heads: None,
+    head_dim: None,
+    norm_eps: 1e-5,
+    tied: false,
+    sliding_window: None,
+};
+
+pub(super) static GEMMA2: Architecture = Architecture {
+    model_type: "gemma2",
+    named: Some(ModelType::Gemma2),
+    classes: ["Gemma2ForCausalLM", "Gemma2Model"],
+    prefix: "model.",
+    read: &with::<5, 18>([
+        SLIDING_WINDOW,
+        QUERY_SCALAR,
+        ATTENTION_SOFT_CAP,
+        FINAL_SOFT_CAP,
+        LAYER_TYPES,
+    ]),
+    fixed: &[
+        fixed("hidden_activation", &["\"gelu_pytorch_tanh\""]),
+        NO_ATTENTION_BIAS,
+        NO_ATTENTION_DROPOUT,
+        WHOLE_ROTARY,
+        fixed("use_bidirectional_attention", &["false"]),
+    ],
+    switched_off: &["attention_bias"],
+    // Replaced by the other option for activations.
+    ignored: &["hidden_act", "cache_implementation"],
+    kv_heads: Some(4),
+    head_dim: Some(256),
+    norm_eps: 1e-6,
+    tied: true,
+    sliding_window: Some(4096),
 };
 
 /// Options of sliding windows, which have no influence without them.
@@ -165,12 +282,13 @@ const LLAMA_READ: [&str; 13] = [
     "tie_word_embeddings",
 ];
 
-/// The options of Llama and another one.
-const fn with(option: &'static str) -> [&'static str; 14] {
-    let mut options = [option; 14];
+/// The options of Llama and others.
+const fn with<const N: usize, const ALL: usize>(others: [&'static str; N]) -> [&'static str; ALL] {
+    assert!(ALL == N + LLAMA_READ.len(), "room for all options");
+    let mut options = [""; ALL];
     let mut index = 0;
-    while index < LLAMA_READ.len() {
-        options[index] = LLAMA_READ[index];
+    while index < ALL {
+        options[index] = if index < N { others[index] } else { LLAMA_READ[index - N] };
         index += 1;
     }
     options

@@ -5,14 +5,16 @@
 
 use std::path::Path;
 
-use lockstep_config::{Family, LlamaVariant, Model, ModelType, Recipe};
+use lockstep_config::{Family, LlamaVariant, Model, Recipe};
 use serde_json::{Map, Value, json};
 
 use super::architecture::{
-    self, Architecture, DEFAULT_SLIDING_WINDOW, GPT2, MISTRAL, QWEN2, QWEN3, SLIDING_WINDOW,
+    self, ATTENTION_SOFT_CAP, Architecture, FINAL_SOFT_CAP, GEMMA2, GPT2, QUERY_SCALAR, QWEN2,
+    QWEN3, SLIDING_WINDOW,
 };
+use super::options::LAYER_TYPES;
 use super::reader::Reader;
-use super::{options, rope};
+use super::{names, options, rope};
 use crate::error::quoted;
 use crate::{CheckpointError, ElementType};
 
@@ -20,11 +22,8 @@ use crate::{CheckpointError, ElementType};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     architecture: &'static Architecture,
-    /// Model architecture; its context is the maximum that the engine computes.
+    /// Model architecture; its context is the number of positions that the folder declares.
     pub model: Model,
-    /// Number of positions that the folder declares; more than the context beyond a sliding
-    /// window.
-    pub max_positions: usize,
     /// Ids of the begin, end and padding tokens, as written.
     pub special_tokens: Map<String, Value>,
 }
@@ -56,7 +55,7 @@ impl Config {
         let special_tokens = special_tokens(&options);
         match model {
             Some(model) if reader.lines.is_empty() => {
-                Ok(Self::of(architecture, model, special_tokens))
+                Ok(Self { architecture, model, special_tokens })
             }
             _ => Err(CheckpointError::Options { lines: reader.lines }),
         }
@@ -74,19 +73,7 @@ impl Config {
             }
             (family, _) => return Err(CheckpointError::NoCounterpart { family: family.name() }),
         };
-        Ok(Self::of(architecture, model, special_tokens))
-    }
-
-    /// The configuration of a model whose context is the declared number of positions.
-    fn of(
-        architecture: &'static Architecture,
-        mut model: Model,
-        special_tokens: Map<String, Value>,
-    ) -> Self {
-        let max_positions = model.context;
-        let window = model.variant.sliding_window.unwrap_or(max_positions);
-        model.context = window.min(max_positions);
-        Self { architecture, model, max_positions, special_tokens }
+        Ok(Self { architecture, model, special_tokens })
     }
 
     /// Architecture of the model.
@@ -94,12 +81,17 @@ impl Config {
         self.architecture
     }
 
+    /// Engine name of a stored tensor; none for a buffer.
+    pub(crate) fn name_of(&self, stored: &str) -> Option<String> {
+        names::name_of(self.architecture, stored)
+    }
+
     /// The text of the file, for weights stored in this format.
     pub fn to_json(&self, format: ElementType) -> String {
         let mut options = if *self.architecture == GPT2 {
             gpt2_options(&self.model)
         } else {
-            llama_options(self.architecture, &self.model, self.max_positions)
+            llama_options(self.architecture, &self.model)
         };
         for key in options::SPECIAL_TOKENS {
             // Without a value `transformers` would assume the default vocabulary.
@@ -163,14 +155,16 @@ fn llama(architecture: &Architecture, reader: &mut Reader<'_>) -> Option<Model> 
     let (layers, vocab) = (reader.size("num_hidden_layers"), reader.size("vocab_size"));
     let (ffn, context) = (reader.size("intermediate_size"), reader.size("max_position_embeddings"));
     let sliding_window = match reader.options.get(SLIDING_WINDOW) {
-        _ if *architecture != MISTRAL => None,
-        None => Some(DEFAULT_SLIDING_WINDOW),
+        _ if !architecture.reads(SLIDING_WINDOW) => None,
+        None => architecture.sliding_window,
         Some(_) => reader.optional_size(SLIDING_WINDOW),
     };
     let rope = rope::read(reader, context);
-    let norm_eps = reader.number("rms_norm_eps", 1e-6);
-    let tied = reader.flag("tie_word_embeddings", false);
+    let norm_eps = reader.number("rms_norm_eps", architecture.norm_eps);
+    let tied = reader.flag("tie_word_embeddings", architecture.tied);
+    let gemma = gemma(architecture, reader, layers);
     let (rope_theta, rope) = rope?;
+    let (query_scalar, [attention_soft_cap, final_soft_cap]) = gemma;
     Some(Model {
         family: Family::Llama,
         layers: layers?,
@@ -188,11 +182,50 @@ fn llama(architecture: &Architecture, reader: &mut Reader<'_>) -> Option<Model> 
             qkv_bias: *architecture == QWEN2,
             qk_norm: *architecture == QWEN3,
             sliding_window,
-            model_type: (*architecture == MISTRAL).then_some(ModelType::Mistral),
+            model_type: architecture.named,
+            query_scalar,
+            attention_soft_cap,
+            final_soft_cap,
             rope,
         },
         ..Recipe::default().model
     })
+}
+
+/// Gemma 2's divisor of scores and bounds of scores and logits; none for other architectures.
+fn gemma(
+    architecture: &Architecture,
+    reader: &mut Reader<'_>,
+    layers: Option<usize>,
+) -> (Option<usize>, [Option<f64>; 2]) {
+    if *architecture != GEMMA2 {
+        return (None, [None; 2]);
+    }
+    if let Some(types) = reader.value(LAYER_TYPES) {
+        let usual: Vec<_> = (0..layers.unwrap_or(0)).map(layer_type).collect();
+        if *types != json!(usual) {
+            let rule = "is not supported; only sliding_attention and full_attention in turn are";
+            reader.refuse(LAYER_TYPES, rule);
+        }
+    }
+    let scalar = match reader.value(QUERY_SCALAR) {
+        None => Some(256),
+        Some(_) => reader.optional_size(QUERY_SCALAR),
+    };
+    let mut cap = |key: &str, default: f64| {
+        let is_absent = !reader.options.contains_key(key);
+        let bound = reader.value(key).map_or(is_absent.then_some(default), Value::as_f64);
+        if reader.value(key).is_some() && !bound.is_some_and(|bound| bound > 0.0) {
+            reader.refuse(key, "is not a number above zero");
+        }
+        bound
+    };
+    (scalar, [cap(ATTENTION_SOFT_CAP, 50.0), cap(FINAL_SOFT_CAP, 30.0)])
+}
+
+/// Kind of attention of one of Gemma 2's layers.
+fn layer_type(index: usize) -> &'static str {
+    if index.is_multiple_of(2) { "sliding_attention" } else { "full_attention" }
 }
 
 fn gpt2_options(model: &Model) -> Map<String, Value> {
@@ -220,16 +253,12 @@ fn gpt2_options(model: &Model) -> Map<String, Value> {
     }))
 }
 
-fn llama_options(
-    architecture: &Architecture,
-    model: &Model,
-    max_positions: usize,
-) -> Map<String, Value> {
+fn llama_options(architecture: &Architecture, model: &Model) -> Map<String, Value> {
     let mut options = object(json!({
         "architectures": [architecture.classes[0]],
         "model_type": architecture.model_type,
         "vocab_size": model.vocab,
-        "max_position_embeddings": max_positions,
+        "max_position_embeddings": model.context,
         "hidden_size": model.width,
         "num_hidden_layers": model.layers,
         "num_attention_heads": model.heads,
@@ -243,8 +272,17 @@ fn llama_options(
         "attention_dropout": 0.0,
         "tie_word_embeddings": model.tied,
     }));
-    if *architecture == MISTRAL {
+    if architecture.reads(SLIDING_WINDOW) {
         options.insert(SLIDING_WINDOW.to_owned(), model.variant.sliding_window.into());
+    }
+    if *architecture == GEMMA2 {
+        let LlamaVariant { query_scalar, attention_soft_cap, final_soft_cap, .. } = model.variant;
+        let query_scalar = query_scalar.unwrap_or(model.head_dim());
+        options.remove("hidden_act");
+        options.insert("hidden_activation".to_owned(), "gelu_pytorch_tanh".into());
+        options.insert(QUERY_SCALAR.to_owned(), query_scalar.into());
+        options.insert(ATTENTION_SOFT_CAP.to_owned(), attention_soft_cap.into());
+        options.insert(FINAL_SOFT_CAP.to_owned(), final_soft_cap.into());
     }
     for key in architecture.switched_off {
         options.insert((*key).to_owned(), false.into());

@@ -11,9 +11,9 @@ use serde::Deserialize;
 
 use super::architecture::Architecture;
 use super::names::name_of;
-use crate::CheckpointError;
 use crate::error::quoted;
 use crate::weights::{FILE_NAME, Tensors, WeightsFile};
+use crate::{CheckpointError, pytorch};
 
 /// File name of the shard index.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
@@ -47,6 +47,9 @@ pub(super) fn open(
     }
     let foreign = |reason: String| CheckpointError::Foreign { path: folder.to_owned(), reason };
     if !exists(INDEX) {
+        if let Some(tensors) = pytorch::weights(world, folder, names)? {
+            return Ok(tensors);
+        }
         return Err(foreign(match UNSUPPORTED.iter().find(|name| exists(name)) {
             Some(name) => format!("its weights are in {name}; save them as safetensors"),
             None => format!("it holds no weights (no {FILE_NAME}, no {INDEX})"),

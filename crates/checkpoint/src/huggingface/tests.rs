@@ -146,6 +146,28 @@ fn descendants_of_llama_have_their_parts_and_defaults() {
     assert_eq!(variant(&as_type("mistral")), mistral);
     let without = with(as_type("mistral"), "sliding_window", Value::Null);
     assert_eq!(variant(&without), LlamaVariant { sliding_window: None, ..mistral });
+    let named = |model_type| LlamaVariant { model_type: Some(model_type), ..LlamaVariant::PLAIN };
+    assert_eq!(variant(&as_type("olmo2")), named(ModelType::Olmo2));
+    assert_eq!(variant(&as_type("phi3")), named(ModelType::Phi3));
+    let mut gemma2 = as_type("gemma2");
+    let options = gemma2.as_object_mut().unwrap();
+    for key in ["hidden_act", "rms_norm_eps", "tie_word_embeddings"] {
+        options.remove(key);
+    }
+    let expected = LlamaVariant {
+        head_size: Some(256),
+        sliding_window: Some(4096),
+        query_scalar: Some(256),
+        attention_soft_cap: Some(50.0),
+        final_soft_cap: Some(30.0),
+        ..named(ModelType::Gemma2)
+    };
+    let model = parse(&gemma2).unwrap().model;
+    assert_eq!((model.variant, model.tied), (expected, true));
+    let uncapped = with(gemma2.clone(), "attn_logit_softcapping", Value::Null);
+    assert_eq!(variant(&uncapped), LlamaVariant { attention_soft_cap: None, ..expected });
+    let line = refusal(&with(gemma2, "layer_types", json!(["full_attention"])));
+    assert!(line.contains("only sliding_attention and full_attention in turn are"), "{line}");
     // Null is as many as query heads; an absent option has a number of its own.
     for (model_type, kv_heads) in [("llama", 1), ("mistral", 8), ("qwen2", 32), ("qwen3", 32)] {
         assert_eq!(parse(&as_type(model_type)).unwrap().model.kv_heads, 1, "{model_type}");
@@ -156,7 +178,7 @@ fn descendants_of_llama_have_their_parts_and_defaults() {
 
 #[test]
 fn descendants_of_llama_are_written_under_their_names() {
-    for model_type in ["llama", "mistral", "qwen2", "qwen3"] {
+    for model_type in ["llama", "mistral", "qwen2", "qwen3", "olmo2", "phi3", "gemma2"] {
         let source = parse(&as_type(model_type)).unwrap();
         let rewritten = Config::new(source.model.clone(), source.special_tokens.clone()).unwrap();
         assert_eq!(rewritten, source);
@@ -172,14 +194,14 @@ fn descendants_of_llama_are_written_under_their_names() {
 }
 
 #[test]
-fn a_sliding_window_limits_the_context_and_keeps_the_positions() {
+fn a_sliding_window_is_kept_and_does_not_limit_the_context() {
     let config = parse(&with(as_type("mistral"), "sliding_window", json!(6))).unwrap();
-    assert_eq!((config.model.context, config.max_positions), (6, 8));
+    assert_eq!((config.model.context, config.model.variant.sliding_window), (8, Some(6)));
     let written: Value = serde_json::from_str(&config.to_json(ElementType::F32)).unwrap();
     assert_eq!(written["sliding_window"], json!(6));
     assert_eq!(written["max_position_embeddings"], json!(8));
     let reread = parse(&written).unwrap();
-    assert_eq!((reread.model, reread.max_positions), (config.model, 8));
+    assert_eq!(reread.model, config.model);
     for model_type in ["qwen2", "qwen3"] {
         // A window that is switched off has no influence.
         let off = with(as_type(model_type), "sliding_window", json!(2));
@@ -393,12 +415,13 @@ fn other_architectures_are_refused_by_name() {
     assert_eq!(
         line,
         "config.json: model_type = \"mamba\" is not supported; \
-         gpt2, llama, mistral, qwen2, qwen3 are"
+         gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, gemma2 are"
     );
     let none = refusal(&json!({"hidden_size": 2}));
     assert_eq!(
         none,
-        "config.json: it has no model_type; gpt2, llama, mistral, qwen2, qwen3 are known"
+        "config.json: it has no model_type; gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, \
+         gemma2 are known"
     );
     for text in ["", "[]", "{\"model_type\": ", "\u{feff}{}"] {
         let error = Config::parse(Path::new(CONFIG), text.as_bytes()).unwrap_err();

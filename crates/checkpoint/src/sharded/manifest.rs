@@ -31,6 +31,9 @@ pub struct Position {
     pub step: u64,
     /// Fingerprint of the data; with `step` it is the data position.
     pub corpus: String,
+    /// Positions of the streams of a mixture: numbers of the data loader. Empty for other data.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data_positions: Vec<u64>,
     /// Number of consecutive skipped steps.
     pub num_skipped: u64,
     /// Loss scale and skipped steps.

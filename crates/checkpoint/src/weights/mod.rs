@@ -11,6 +11,7 @@ mod file;
 mod hash;
 mod load;
 mod save;
+mod source;
 mod tensors;
 
 use std::collections::BTreeMap;
@@ -20,7 +21,9 @@ pub use element::ElementType;
 pub use file::WeightsFile;
 pub use hash::{WeightsHasher, weights_hash};
 pub use load::load;
+pub(crate) use save::not_representable;
 pub use save::{save, save_each, save_each_as};
+pub(crate) use source::TensorSource;
 pub use tensors::Tensors;
 
 use crate::CheckpointError;

@@ -87,12 +87,22 @@ fn refuse_not_representable(
     format: ElementType,
 ) -> Result<(), CheckpointError> {
     let Some(element) = format.first_not_finite(data) else { return Ok(()) };
+    Err(not_representable(name, data, element, format.name()))
+}
+
+/// Error of an element that has no finite value in a format.
+pub(crate) fn not_representable(
+    name: &str,
+    data: &[f32],
+    element: usize,
+    format: &'static str,
+) -> CheckpointError {
     let (tensor, value) = (name.to_owned(), data[element].to_string());
-    Err(if data[element].is_finite() {
-        CheckpointError::TooLarge { tensor, element, value, format: format.name() }
+    if data[element].is_finite() {
+        CheckpointError::TooLarge { tensor, element, value, format }
     } else {
         CheckpointError::Diverged { tensor, element, value }
-    })
+    }
 }
 
 /// The JSON header, sorted; the `safetensors` library would write the metadata in random order.

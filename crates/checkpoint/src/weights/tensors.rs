@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use lockstep_platform::World;
 
-use super::{ElementType, WeightsFile};
+use super::{ElementType, TensorSource, WeightsFile};
 use crate::CheckpointError;
 use crate::error::quoted;
 
@@ -18,7 +18,7 @@ const FIRST_ROWS_SUFFICE: &str = "transformer.wpe.weight";
 pub struct Tensors {
     /// File or folder, for messages.
     root: PathBuf,
-    files: Vec<WeightsFile>,
+    files: Vec<Box<dyn TensorSource>>,
     places: BTreeMap<String, Place>,
 }
 
@@ -41,11 +41,11 @@ impl Tensors {
         Self { root: root.to_owned(), files: Vec::new(), places: BTreeMap::new() }
     }
 
-    /// Adds the tensors of a file; `name_of` maps a stored name to the engine's, or to none for a
-    /// buffer.
+    /// Adds the tensors of a file; `name_of` maps a stored name to the engine's, or to none for one
+    /// that is left out, such as a buffer.
     pub(crate) fn add(
         &mut self,
-        file: WeightsFile,
+        file: impl TensorSource + 'static,
         name_of: impl Fn(&str) -> Option<String>,
     ) -> Result<(), CheckpointError> {
         for stored_name in file.names() {
@@ -59,7 +59,7 @@ impl Tensors {
                 });
             }
         }
-        self.files.push(file);
+        self.files.push(Box::new(file));
         Ok(())
     }
 
@@ -125,11 +125,11 @@ impl Tensors {
         file.read(stored_name, first, out)
     }
 
-    fn place(&self, name: &str) -> Result<(&WeightsFile, &str), CheckpointError> {
+    fn place(&self, name: &str) -> Result<(&dyn TensorSource, &str), CheckpointError> {
         let place = self.places.get(name).ok_or_else(|| CheckpointError::MissingTensor {
             path: self.root.clone(),
             tensor: name.to_owned(),
         })?;
-        Ok((&self.files[place.file], &place.stored_name))
+        Ok((self.files[place.file].as_ref(), &place.stored_name))
     }
 }
