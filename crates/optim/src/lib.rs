@@ -63,7 +63,7 @@ pub use loss_scale::{LossScaler, OverflowMonitor};
 pub use lr::LearningRate;
 pub use optimizer::Optimizer;
 pub use phases::Phases;
-pub use update::{TensorNorms, Update};
+pub use update::{TensorNorms, Update, UpdateInputs};
 
 use std::ops::Range;
 

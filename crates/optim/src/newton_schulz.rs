@@ -25,6 +25,13 @@ const C: f32 = 2.0315;
 /// A matrix of a smaller norm stays small.
 const EPS: f64 = 1e-7;
 
+/// FLOPs of the products that orthogonalise a matrix.
+pub fn flops([rows, cols]: [usize; 2]) -> u64 {
+    let side = rows.min(cols);
+    // The Gram matrix and the product of its polynomial with the matrix; the Gram matrix squared.
+    (NUM_STEPS * (2 * 2 * side * rows * cols + 2 * side * side * side)) as u64
+}
+
 /// Orthogonalises matrices of up to a size, without allocating.
 #[derive(Debug)]
 pub struct Orthogonalizer {
@@ -186,6 +193,13 @@ mod tests {
             x = x.iter().zip(&bx).map(|(x, bx)| 3.4445 * x + bx).collect();
         }
         x
+    }
+
+    #[test]
+    fn flops_are_those_of_three_products_a_step() {
+        // 2x3 times 3x2, 2x2 times 2x2 and 2x2 times 2x3, each a multiplication and an addition.
+        let expected = 5 * (2 * 2 * 3 * 2 + 2 * 2 * 2 * 2 + 2 * 2 * 2 * 3);
+        assert_eq!([flops([2, 3]), flops([3, 2])], [expected; 2]);
     }
 
     #[test]

@@ -15,10 +15,10 @@
 //! ([`crate::newton_schulz`]).
 
 use crate::Slot;
-use crate::rule::{GroupOptions, SpanStep, StateViews, UpdateRule};
+use crate::rule::{GroupOptions, RuleDescription, SpanStep, StateViews, UpdateRule};
 use crate::rules::rule_of;
 use crate::state::{BlockStates, PIECE_LEN, StateBuffer, StateError};
-use crate::update::{TensorNorms, Update};
+use crate::update::{TensorNorms, Update, UpdateInputs};
 use lockstep_config::{Optim, OptimName};
 use lockstep_platform::{FileError, Paged};
 use lockstep_tensor::Cpu;
@@ -117,12 +117,12 @@ impl Optimizer {
     fn without_state(settings: &Optim, slots: &[Slot], step: u64) -> (Self, Vec<usize>) {
         let num_blocks = slots.iter().map(|slot| slot.block + 1).max().unwrap_or(0);
         let mut blocks: Vec<_> = (0..num_blocks).map(|_| BlockState::default()).collect();
-        let rule = rule_of(settings.name);
+        let rule = rule_of(settings.name).describe();
         for slot in slots {
-            blocks[slot.block].push(slot, GroupOptions::of(settings, rule, slot, step));
+            blocks[slot.block].push(slot, GroupOptions::of(settings, rule.inputs, slot, step));
         }
         for block in &mut blocks {
-            block.place_state(rule);
+            block.place_state(&rule);
         }
         let num_states = Self::num_states(settings.name);
         let lens = blocks.iter().flat_map(|block| block.lens.into_iter().take(num_states));
@@ -168,7 +168,7 @@ impl Optimizer {
 
     /// Starts state that follows the parameters at their values, which `params` returns by slot.
     pub fn start_at<'a>(&mut self, params: impl Fn(&Slot) -> &'a [f32]) {
-        for &kind in self.rule().starts_at_params() {
+        for &kind in self.description().starts_at_params {
             for slot in self.slots.clone() {
                 let own = self.state_mut(&slot.name, slot.piece, kind).expect("its own slot");
                 own.copy_from_slice(params(&slot));
@@ -178,13 +178,13 @@ impl Optimizer {
 
     /// Whether evaluations and files use averages that the state holds, not the parameters.
     pub fn has_averages(&self) -> bool {
-        self.rule().averages().is_some()
+        self.description().averages.is_some()
     }
 
     /// Exchanges parameters and their averages, where the state holds some; `params` returns the
     /// parameters by slot.
     pub fn swap_averages(&mut self, mut params: impl FnMut(&Slot, &mut [f32])) {
-        let Some(kind) = self.rule().averages() else { return };
+        let Some(kind) = self.description().averages else { return };
         for slot in &self.slots {
             let block = &mut self.blocks[slot.block];
             let range = block.state_range(slot);
@@ -206,15 +206,18 @@ impl Optimizer {
         }
     }
 
-    /// Whether a step needs norms of tensors.
-    pub fn needs_norms(&self) -> bool {
-        self.rule().needs_norms()
+    /// Inputs of a step, which the caller provides.
+    pub fn inputs(&self) -> UpdateInputs {
+        self.description().inputs
     }
 
-    /// Whether a step needs hidden matrices whole: the caller orthogonalises them in the gradient
-    /// buffers after [`Self::prepare_on`].
-    pub fn needs_whole_matrices(&self) -> bool {
-        self.rule().needs_whole_matrices()
+    /// Inputs of a step of the rule of this name.
+    pub fn inputs_of(name: OptimName) -> UpdateInputs {
+        rule_of(name).describe().inputs
+    }
+
+    fn description(&self) -> RuleDescription {
+        self.rule().describe()
     }
 
     fn rule(&self) -> &'static dyn UpdateRule {
@@ -238,7 +241,7 @@ impl Optimizer {
         mut grads: ViewMut<'_>,
     ) -> DeviceResult<()> {
         let rule = self.rule();
-        if !rule.prepares() {
+        if !self.inputs().directions {
             return Ok(());
         }
         let Self { settings, blocks, norms, frozen_after, failure, staging, .. } = self;
@@ -272,7 +275,7 @@ impl Optimizer {
             let p = params.reborrow().range(at);
             device.optimizer_step(&rule.kernel(&step), p, grads.range(grads_at), state, rounded)
         };
-        if rule.steps_with_state() {
+        if rule.describe().steps_with_state {
             walk(blocks, block, (failure, staging), step)
         } else {
             for_each_span(blocks, block, step)
@@ -307,7 +310,7 @@ impl Optimizer {
 
     /// Names of the state buffers of a parameter.
     pub fn state_names(&self) -> &'static [&'static str] {
-        self.rule().state_names()
+        self.description().state_names
     }
 
     /// Parameters that this optimizer updates.
@@ -333,7 +336,7 @@ impl Optimizer {
 
     /// Names of the state buffers of a hidden matrix of this shape, or of another parameter.
     pub fn state_names_of(&self, matrix: Option<[usize; 2]>) -> &'static [&'static str] {
-        &self.state_names()[..self.rule().num_buffers(matrix)]
+        &self.state_names()[..self.description().num_buffers(matrix)]
     }
 
     /// Number of state values of the parameters in `slots`.
@@ -341,13 +344,14 @@ impl Optimizer {
         name: OptimName,
         slots: impl IntoIterator<Item = &'a Slot>,
     ) -> usize {
-        let values = |slot: &Slot| slot.range.len() * rule_of(name).num_buffers(slot.matrix);
+        let rule = rule_of(name).describe();
+        let values = |slot: &Slot| slot.range.len() * rule.num_buffers(slot.matrix);
         slots.into_iter().map(values).sum()
     }
 
     /// Number of state values per parameter, at most.
     pub fn num_states(name: OptimName) -> usize {
-        rule_of(name).state_names().len()
+        rule_of(name).describe().state_names.len()
     }
 
     /// Number of `f32` of state in memory at once.
@@ -362,10 +366,11 @@ impl Optimizer {
         if !is_offloaded {
             return Self::num_state_values(name, slots);
         }
+        let rule = rule_of(name).describe();
         let num_blocks = slots.iter().map(|slot| slot.block + 1).max().unwrap_or(0);
         let mut lens = vec![StateLens::default(); num_blocks];
         for slot in slots {
-            for len in &mut lens[slot.block][..rule_of(name).num_buffers(slot.matrix)] {
+            for len in &mut lens[slot.block][..rule.num_buffers(slot.matrix)] {
                 *len += slot.range.len();
             }
         }
@@ -480,7 +485,7 @@ impl BlockState {
 
     /// Gives every span its range of the state buffers: those with more buffers come first, so that
     /// each buffer is as long as its users need.
-    fn place_state(&mut self, rule: &dyn UpdateRule) {
+    fn place_state(&mut self, rule: &RuleDescription) {
         for num_buffers in (1..=MAX_STATE_BUFFERS).rev() {
             for span in &mut self.spans {
                 if rule.num_buffers(span.options.matrix) == num_buffers {

@@ -44,6 +44,16 @@ impl Phases {
         Self { list }
     }
 
+    /// The phases of a run that never trains parameters of these names.
+    pub fn without<'a>(mut self, names: impl Iterator<Item = &'a str>) -> Self {
+        let names: BTreeSet<String> = names.map(str::to_owned).collect();
+        for phase in &mut self.list {
+            phase.frozen.extend(names.iter().cloned());
+        }
+        self.list.dedup_by(|next, before| next.frozen == before.frozen);
+        self
+    }
+
     /// Number of phases.
     #[expect(clippy::len_without_is_empty, reason = "a run has at least one phase")]
     pub const fn len(&self) -> usize {
@@ -91,6 +101,9 @@ mod tests {
         assert_eq!(frozen("a.b"), [true; 3]);
         assert_eq!(frozen("a.w"), [true, false, false]);
         assert_eq!(frozen("c.w"), [false, false, true]);
+        let without = phases.without(["a.w", "a.b"].into_iter());
+        assert_eq!((without.len(), without.first_step(1)), (2, 9), "a.w no longer changes");
+        assert!(without.is_frozen(0, "a.w") && !without.is_frozen(0, "c.w"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use crate::Slot;
 use crate::clip::class_of_group;
-use crate::update::{TensorNorms, Update};
+use crate::update::{TensorNorms, Update, UpdateInputs};
 use lockstep_config::Optim;
 use lockstep_tensor::adamw::AdamStep;
 use lockstep_tensor::device::{
@@ -16,44 +16,50 @@ use lockstep_tensor::math::scalar;
 /// Views of the state buffers of a span; those that a rule does not have are empty.
 pub(crate) type StateViews<'a> = [ViewMut<'a>; MAX_STATE_BUFFERS];
 
-/// An optimizer's update rule.
-pub(crate) trait UpdateRule: Sync {
+/// State of a rule, and what its step needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RuleDescription {
     /// Names of the state buffers of a parameter, in order.
-    fn state_names(&self) -> &'static [&'static str];
+    pub(crate) state_names: &'static [&'static str],
+    /// Number of state buffers that a hidden matrix uses: the first ones.
+    pub(crate) num_matrix_buffers: usize,
+    /// State buffers that start at the parameters; the others start at zero.
+    pub(crate) starts_at_params: &'static [usize],
+    /// State buffer with the averages that are evaluated and saved instead of the parameters.
+    pub(crate) averages: Option<usize>,
+    /// Whether the step reads or writes state; if not, offloaded state stays where it is.
+    pub(crate) steps_with_state: bool,
+    /// Inputs of the step.
+    pub(crate) inputs: UpdateInputs,
+}
+
+impl RuleDescription {
+    /// A rule with these state buffers that works element by element.
+    pub(crate) const fn with_state(state_names: &'static [&'static str]) -> Self {
+        Self {
+            state_names,
+            num_matrix_buffers: state_names.len(),
+            starts_at_params: &[],
+            averages: None,
+            steps_with_state: !state_names.is_empty(),
+            inputs: UpdateInputs { directions: false, norms: false, matrices: false },
+        }
+    }
 
     /// Number of state buffers that a hidden matrix of this shape, or another parameter, uses: the
     /// first ones.
-    fn num_buffers(&self, _matrix: Option<[usize; 2]>) -> usize {
-        self.state_names().len()
+    pub(crate) const fn num_buffers(&self, matrix: Option<[usize; 2]>) -> usize {
+        if matrix.is_some() { self.num_matrix_buffers } else { self.state_names.len() }
     }
+}
 
-    /// State buffers that start at the parameters; the others start at zero.
-    fn starts_at_params(&self) -> &'static [usize] {
-        &[]
-    }
+/// An optimizer's update rule.
+pub(crate) trait UpdateRule: Sync {
+    /// State and inputs of the rule.
+    fn describe(&self) -> RuleDescription;
 
-    /// State buffer with the averages that are evaluated and saved instead of the parameters.
-    fn averages(&self) -> Option<usize> {
-        None
-    }
-
-    /// Whether a step needs the norms of whole tensors.
-    fn needs_norms(&self) -> bool {
-        false
-    }
-
-    /// Whether the step of a hidden matrix needs the orthogonalised direction of the whole matrix.
-    fn needs_whole_matrices(&self) -> bool {
-        false
-    }
-
-    /// Whether [`Self::prepare`] changes anything.
-    fn prepares(&self) -> bool {
-        false
-    }
-
-    /// Turns the gradients of a span into the quantity whose norms, or whole matrices, the step
-    /// needs.
+    /// Turns the gradients of a span into the direction whose norms, or whole matrices, the step
+    /// needs; for rules that describe directions among their inputs.
     fn prepare(
         &self,
         _step: &SpanStep<'_>,
@@ -63,11 +69,6 @@ pub(crate) trait UpdateRule: Sync {
         _state: StateViews<'_>,
     ) -> DeviceResult<()> {
         Ok(())
-    }
-
-    /// Whether the step reads or writes state; if not, offloaded state stays where it is.
-    fn steps_with_state(&self) -> bool {
-        !self.state_names().is_empty()
     }
 
     /// Kernel and scalars of the step of a span.
@@ -157,7 +158,7 @@ pub(crate) struct GroupOptions {
 
 impl GroupOptions {
     /// Options of the parameter in `slot`, which is trained in `step`.
-    pub(crate) fn of(settings: &Optim, rule: &dyn UpdateRule, slot: &Slot, step: u64) -> Self {
+    pub(crate) fn of(settings: &Optim, inputs: UpdateInputs, slot: &Slot, step: u64) -> Self {
         let index = settings.group_of(&slot.name);
         let group = index.map(|index| &settings.groups[index]);
         let usual = if slot.decay { settings.weight_decay } else { 0.0 };
@@ -170,8 +171,8 @@ impl GroupOptions {
             weight_decay: group.and_then(|group| group.weight_decay).unwrap_or(usual),
             clip_class: class_of_group(settings, index),
             since: since.unwrap_or_else(|| panic!("{} is frozen in step {step}", slot.name)),
-            measured: (rule.needs_norms() && slot.decay).then_some(slot.tensor),
-            matrix: slot.matrix.filter(|_| rule.needs_whole_matrices()),
+            measured: (inputs.norms && slot.decay).then_some(slot.tensor),
+            matrix: slot.matrix.filter(|_| inputs.matrices),
         }
     }
 }

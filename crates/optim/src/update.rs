@@ -1,4 +1,5 @@
-//! Quantities of one step: count, learning rate, clip factors, and norms of tensors.
+//! Quantities of one step: count, learning rate, clip factors, and norms of tensors; and which of
+//! them an update rule needs.
 
 use crate::clip::Clip;
 
@@ -20,4 +21,16 @@ pub struct TensorNorms {
     pub params: Vec<f64>,
     /// Of the gradient buffers after [`crate::Optimizer::prepare_block`].
     pub steps: Vec<f64>,
+}
+
+/// Inputs of an update besides the gradients and the state of the elements that it steps. The
+/// caller provides them between the two halves of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UpdateInputs {
+    /// Directions in place of the gradients ([`crate::Optimizer::prepare_on`]).
+    pub directions: bool,
+    /// Norms of whole tensors ([`crate::Optimizer::norms_mut`]).
+    pub norms: bool,
+    /// Orthogonalised directions of whole hidden matrices, in the gradient buffers.
+    pub matrices: bool,
 }

@@ -69,9 +69,11 @@ impl Footprint {
         let (activations, messages) = PipelineRank::planned_len(&plan.stages, device, &sizes);
         let scratch = sizes.scratch_len(&plan.stages, device);
         let copies = plan.copy_of_params(blueprint).map_or(0, |dtype| buckets.copies_len(dtype));
-        let matrices = plan
-            .matrix_updates
-            .map_or(0, |_| Orthogonalizer::planned_len(buckets.hidden_matrices(blueprint)));
+        let matrices = if plan.update_inputs.matrices {
+            Orthogonalizer::planned_len(buckets.hidden_matrices(blueprint))
+        } else {
+            0
+        };
         Self {
             weights: if plan.zero == 3 { parts(&buckets) } else { buckets.num_params() },
             gradients,

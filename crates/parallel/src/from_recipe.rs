@@ -13,12 +13,12 @@ use crate::replica_plan::ReplicaPlan;
 use crate::robust_aggregation::Aggregator;
 use crate::stages::Stages;
 use lockstep_config::units::Bytes;
-use lockstep_config::{self as config, DeviceChoice, OptimName, Recipe, SyncMode};
+use lockstep_config::{self as config, DeviceChoice, Recipe, SyncMode};
 use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
 use lockstep_model::{
-    Blueprint, Formats, MicrobatchShape, Recompute, TensorShards, describe_in, precision_of,
+    Blueprint, Formats, MicrobatchShape, Recompute, TensorShards, describe_in, lora, precision_of,
 };
-use lockstep_optim::Phases;
+use lockstep_optim::{Optimizer, Phases};
 use lockstep_tensor::device::open::{Choice, activations};
 use lockstep_tensor::gemm::Precision;
 
@@ -42,11 +42,13 @@ pub fn mesh_of(recipe: &Recipe) -> Mesh {
 /// Device that runs the blocks of a recipe: that of `run.device`. Small problems, and threads that
 /// share one model, run on the CPU; the error is the reason that an accelerator cannot.
 pub fn device_of(recipe: &Recipe) -> Result<Choice, &'static str> {
-    let reason = match recipe.sync.mode {
-        _ if recipe.model.family.is_problem() => {
+    let config::Model { family, variant, context, .. } = &recipe.model;
+    let reason = match (recipe.sync.mode, variant.cpu_only(*context)) {
+        _ if family.is_problem() => {
             "a problem of a few thousand numbers is computed in host memory"
         }
-        SyncMode::Hogwild => "threads of sync.mode = hogwild share weights in host memory",
+        (_, Some(reason)) => reason,
+        (SyncMode::Hogwild, None) => "threads of sync.mode = hogwild share weights in host memory",
         _ => {
             return Ok(match recipe.run.device {
                 DeviceChoice::Auto => Choice::Auto,
@@ -82,21 +84,22 @@ pub fn blueprint_of_rank(recipe: &Recipe, worker: usize) -> Blueprint {
     describe_in(&recipe.model, &shards, formats_of(recipe))
 }
 
-/// Freezing schedule of a recipe's parameters.
+/// Freezing schedule of a recipe's parameters: beside adapters, all others are frozen.
 pub fn phases_of(recipe: &Recipe, blueprint: &Blueprint) -> Phases {
     let tensors = blueprint.tensors();
     let names: Vec<_> = tensors.iter().map(|(_, param)| param.name.as_str()).collect();
-    Phases::new(&recipe.optim, &names)
+    let phases = Phases::new(&recipe.optim, &names);
+    let has_adapters = recipe.model.lora.is_on();
+    phases.without(names.into_iter().filter(|name| has_adapters && !lora::is_adapter(name)))
 }
 
 /// Precision of products of matrix updates: that of the model's, but no narrower than bf16, which
 /// the authors of Muon use.
-fn matrix_updates(recipe: &Recipe) -> Option<Precision> {
-    let precision = match recipe.precision.compute {
+fn matrix_precision(recipe: &Recipe) -> Precision {
+    match recipe.precision.compute {
         config::Dtype::F32 => Precision::F32,
         _ => Precision::Bf16,
-    };
-    (recipe.optim.name == OptimName::Muon).then_some(precision)
+    }
 }
 
 /// Replica plan of a recipe in a step.
@@ -127,7 +130,8 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         phase: phases.at(step),
         phases,
         delay: recipe.sync.gradient_delay,
-        matrix_updates: matrix_updates(recipe),
+        update_inputs: Optimizer::inputs_of(recipe.optim.name),
+        matrix_precision: matrix_precision(recipe),
     }
 }
 

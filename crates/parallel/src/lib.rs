@@ -28,8 +28,11 @@
 //! - [`local_sgd`], [`gossip`], [`parameter_server`], [`federated`], [`hogwild`]: synchronization
 //!   strategies; [`compress`]: gradient compression.
 //! - [`robust_aggregation`]: Byzantine-robust aggregation; [`byzantine`]: attacks.
+//! - `update_tasks`: the update, task by task; `matrix_updates`, `trained_matrices`: updates of
+//!   whole matrices.
 //! - [`loss_scaling`], [`sharded_norm`], [`microbatch_losses`]: loss scale, norms and losses over
-//!   ranks; [`guards`]: non-finite gradients and diverged replicas; `traffic`: traffic sums.
+//!   ranks; `sequence_losses`: losses for evaluation; [`guards`]: non-finite gradients and diverged
+//!   replicas; `traffic`: traffic sums.
 //! - `flat_weights`: a model in one vector; [`full_tensors`]: whole tensors from shards;
 //!   [`checkpoint_pieces`]: the pieces each rank saves; [`u64_as_f32`]: integers in `f32`
 //!   checkpoints.
@@ -37,7 +40,7 @@
 //!
 //! # Example
 //! ```
-//! use lockstep_config::{Family, LlamaVariant, Model, Problem};
+//! use lockstep_config::{Family, LlamaVariant, Lora, Model, Problem};
 //! use lockstep_comm::{Comm, Options};
 //! use lockstep_model::{Microbatch, MicrobatchShape, describe};
 //! use lockstep_parallel::{Leaves, Replica, ReplicaPlan};
@@ -57,6 +60,7 @@
 //!     norm_eps: 1e-5,
 //!     rope_theta: 10000.0,
 //!     variant: LlamaVariant::PLAIN,
+//!     lora: Lora::NONE,
 //!     problem: Problem::NONE,
 //! };
 //! let world = lockstep_platform::real();
@@ -69,7 +73,8 @@
 //! let tokens = [[1_u32, 2, 3, 4, 5], [6, 7, 8, 9, 10]];
 //! let microbatch = |index: usize| {
 //!     let (inputs, targets) = (View::of(&tokens[index][..4]), View::of(&tokens[index][1..]));
-//!     Microbatch { shape, inputs, targets, first_sample: index as u64, num_targets: 8 }
+//!     let (first_sample, preferences) = (index as u64, None);
+//!     Microbatch { shape, inputs, targets, first_sample, num_targets: 8, preferences }
 //! };
 //! let loss = replica.run_microbatches(&cpu, 1, 0, &microbatch)?;
 //! replica.finish_reduce(&cpu)?;
@@ -132,6 +137,7 @@ pub mod param_store;
 pub mod programs;
 pub mod replica;
 pub mod replica_plan;
+mod sequence_losses;
 pub mod sharded_norm;
 pub mod step;
 mod step_context;
@@ -141,6 +147,8 @@ pub mod strategy;
 mod task_spans;
 mod token_stage;
 mod traffic;
+mod trained_matrices;
+mod update_tasks;
 
 pub mod footprint;
 pub mod from_recipe;

@@ -4,12 +4,13 @@
 //! The directions of one matrix after the other are gathered over both groups, every rank that owns
 //! a part computes the whole matrix, and keeps its own part. The products have the same operands on
 //! every layout, hence the same bits, at the cost of repeating them on the ranks that share a
-//! matrix.
+//! matrix. Each gather and each matrix is a task of the step program.
 
 use crate::buckets::Buckets;
 use crate::groups::Groups;
 use crate::param_store::ParamStore;
 use crate::replica_plan::ReplicaPlan;
+use crate::trained_matrices::TrainedMatrix;
 use lockstep_comm::CommError;
 use lockstep_model::{Blueprint, Param};
 use lockstep_optim::Slot;
@@ -32,6 +33,8 @@ struct HiddenMatrix {
     pieces: Vec<HeldPiece>,
     /// All pieces, of all tensor-parallel ranks.
     all: Vec<Param>,
+    /// Whether data-parallel ranks own parts of it.
+    is_sharded: bool,
 }
 
 /// A piece of the matrix that this rank holds.
@@ -40,8 +43,6 @@ struct HeldPiece {
     param: Param,
     /// The part of it that this rank steps.
     slot: Option<Slot>,
-    /// Elements that each data-parallel rank steps, if they are sharded.
-    lens: Option<Vec<usize>>,
 }
 
 impl MatrixUpdates {
@@ -53,8 +54,11 @@ impl MatrixUpdates {
         plan: &ReplicaPlan,
         accelerator: Option<&Arc<dyn Device>>,
     ) -> DeviceResult<Option<Self>> {
-        let Some(precision) = plan.matrix_updates else { return Ok(None) };
-        let work = Orthogonalizer::new(precision, buckets.hidden_matrices(blueprint), accelerator)?;
+        if !plan.update_inputs.matrices {
+            return Ok(None);
+        }
+        let shapes = buckets.hidden_matrices(blueprint);
+        let work = Orthogonalizer::new(plan.matrix_precision, shapes, accelerator)?;
         Ok(Some(Self { matrices: Vec::new(), work }))
     }
 
@@ -71,95 +75,106 @@ impl MatrixUpdates {
         plan: &ReplicaPlan,
         slots: &[Slot],
     ) {
-        self.matrices.clear();
-        for (block, param) in blueprint.tensors() {
-            let (bucket, _) = buckets.place(block, param);
-            let is_here = buckets.list[bucket].len > 0;
-            let shape = blueprint.hidden_matrix(block, param);
-            let is_trained = !plan.phases.is_frozen(plan.phase, &param.name);
-            let Some(shape) = shape.filter(|_| is_here && is_trained) else { continue };
-            let piece = |param: &Param| {
-                let (bucket, range) = buckets.place(block, param);
-                let is_of =
-                    |slot: &&Slot| slot.name == param.name && slot.piece == param.piece.index;
-                HeldPiece {
-                    param: param.clone(),
-                    slot: slots.iter().find(is_of).cloned(),
-                    lens: (plan.zero > 0).then(|| buckets.list[bucket].part_lens_of(&range)),
-                }
-            };
-            let pieces = blueprint.pieces(block, param).map(piece).collect();
-            let all = (0..param.piece.num).map(|index| param.sibling(index)).collect();
-            self.matrices.push(HiddenMatrix { shape, pieces, all });
-        }
+        let piece = |param: &&Param| {
+            let is_of = |slot: &&Slot| slot.name == param.name && slot.piece == param.piece.index;
+            HeldPiece { param: Param::clone(param), slot: slots.iter().find(is_of).cloned() }
+        };
+        let matrix = |matrix: TrainedMatrix<'_>| HiddenMatrix {
+            shape: matrix.shape,
+            pieces: matrix.pieces.iter().map(piece).collect(),
+            all: (0..matrix.num_pieces()).map(|index| matrix.pieces[0].sibling(index)).collect(),
+            is_sharded: plan.zero > 0,
+        };
+        let matrices = TrainedMatrix::list(blueprint, buckets, plan);
+        self.matrices = matrices.into_iter().map(matrix).collect();
     }
 
-    /// Orthogonalises every matrix in the gradients of the ranks that own it. Collective over the
-    /// data-parallel and tensor-parallel groups.
-    pub(crate) fn run(
+    /// Gathers a held piece of a matrix from the data-parallel ranks, which own parts of these
+    /// lengths. Collective.
+    pub(crate) fn gather_matrix(
         &mut self,
-        cpu: &Cpu,
+        (matrix, piece): (usize, usize),
+        lens: &[usize],
+        store: &mut ParamStore,
+    ) -> Result<(), CommError> {
+        let HiddenMatrix { pieces, all, .. } = &self.matrices[matrix];
+        let [gathered, _] = self.work.scratch_and_matrix_mut();
+        let gathered = &mut gathered[..all[0].tensor_len()];
+        let piece = &pieces[piece];
+        piece.copy_own(store, gathered);
+        let values = &mut gathered[piece.param.first()..][..piece.param.len()];
+        let data = store.overlap.comm().clone();
+        store.overlap.call_on(&data, |comm| comm.all_gather_parts(values, lens))
+    }
+
+    /// Gathers the pieces of a matrix from the tensor-parallel ranks. Collective.
+    pub(crate) fn gather_pieces(
+        &mut self,
+        matrix: usize,
         store: &mut ParamStore,
         groups: &Groups,
     ) -> Result<(), CommError> {
+        let HiddenMatrix { pieces, all, is_sharded, .. } = &self.matrices[matrix];
+        let [gathered, _] = self.work.scratch_and_matrix_mut();
+        let gathered = &mut gathered[..all[0].tensor_len()];
+        if !is_sharded {
+            for piece in pieces {
+                piece.copy_own(store, gathered);
+            }
+        }
+        store.overlap.call_on(groups.tensor(), |comm| comm.all_gather_in_place(gathered))
+    }
+
+    /// Orthogonalises a matrix, which was gathered unless this rank has all of it, in the gradients
+    /// that this rank owns.
+    pub(crate) fn orthogonalize(
+        &mut self,
+        cpu: &Cpu,
+        matrix: usize,
+        store: &mut ParamStore,
+    ) -> DeviceResult<()> {
         let Self { matrices, work } = self;
-        for HiddenMatrix { shape, pieces, all } in matrices {
-            if let [HeldPiece { param, slot: Some(slot), lens: None }] = &pieces[..]
-                && param.piece.num == 1
-            {
-                // This rank has all of it, where the device needs it.
-                let at = 0..param.len();
-                let (device, matrix) = work.matrix_mut().on_device(cpu)?;
-                let grads = store.own_grads_view(slot.block)?.range(slot.grads.clone());
-                device.copy(grads, matrix.range(at.clone()))?;
-                work.run(cpu, *shape)?;
-                let grads = store.own_grads_view_mut(slot.block)?.range(slot.grads.clone());
-                let matrix = work.matrix_mut();
-                matrix.device(cpu).copy(matrix.view()?.range(at), grads)?;
-                continue;
-            }
-            gather(pieces, all, work, store, groups)?;
-            if pieces.iter().all(|piece| piece.slot.is_none()) {
-                continue;
-            }
+        let HiddenMatrix { shape, pieces, all, is_sharded } = &matrices[matrix];
+        if let [HeldPiece { param, slot: Some(slot) }] = &pieces[..]
+            && param.piece.num == 1
+            && !is_sharded
+        {
+            // This rank has all of it, where the device needs it.
+            let at = 0..param.len();
+            let (device, matrix) = work.matrix_mut().on_device(cpu)?;
+            let grads = store.own_grads_view(slot.block)?.range(slot.grads.clone());
+            device.copy(grads, matrix.range(at.clone()))?;
             work.run(cpu, *shape)?;
+            let grads = store.own_grads_view_mut(slot.block)?.range(slot.grads.clone());
             let matrix = work.matrix_mut();
-            for piece in pieces.iter() {
-                if let Some(slot) = &piece.slot {
-                    let own = &mut store.own_grads_mut(slot.block)[slot.grads.clone()];
-                    piece.param.pick(slot.first - piece.param.first(), matrix, own);
-                }
+            return matrix.device(cpu).copy(matrix.view()?.range(at), grads);
+        }
+        if pieces.iter().all(|piece| piece.slot.is_none()) {
+            return Ok(());
+        }
+        let [gathered, matrix] = work.scratch_and_matrix_mut();
+        let gathered = &gathered[..all[0].tensor_len()];
+        for (piece, values) in all.iter().zip(gathered.chunks_exact(all[0].len())) {
+            piece.place(0, values, matrix);
+        }
+        work.run(cpu, *shape)?;
+        let matrix = work.matrix_mut();
+        for HeldPiece { param, slot } in pieces {
+            if let Some(slot) = slot {
+                let own = &mut store.own_grads_mut(slot.block)[slot.grads.clone()];
+                param.pick(slot.first - param.first(), matrix, own);
             }
         }
         Ok(())
     }
 }
 
-/// Gathers a matrix from the gradients of all ranks that own a part of it.
-fn gather(
-    pieces: &[HeldPiece],
-    all: &[Param],
-    work: &mut Orthogonalizer,
-    store: &mut ParamStore,
-    groups: &Groups,
-) -> Result<(), CommError> {
-    let [gathered, matrix] = work.scratch_and_matrix_mut();
-    let gathered = &mut gathered[..all[0].tensor_len()];
-    for HeldPiece { param, slot, lens } in pieces {
-        if let Some(slot) = slot {
+impl HeldPiece {
+    /// Copies the part that this rank owns to its place in the matrix, pieces concatenated.
+    fn copy_own(&self, store: &ParamStore, gathered: &mut [f32]) {
+        if let Some(slot) = &self.slot {
             let own = &store.own_grads(slot.block)[slot.grads.clone()];
             gathered[slot.first..][..own.len()].copy_from_slice(own);
         }
-        if let Some(lens) = lens {
-            let piece = &mut gathered[param.first()..][..param.len()];
-            store.overlap.call_on(groups.data(), |comm| comm.all_gather_parts(piece, lens))?;
-        }
     }
-    if all.len() > 1 {
-        store.overlap.call_on(groups.tensor(), |comm| comm.all_gather_in_place(gathered))?;
-    }
-    for (piece, values) in all.iter().zip(gathered.chunks_exact(all[0].len())) {
-        piece.place(0, values, matrix);
-    }
-    Ok(())
 }

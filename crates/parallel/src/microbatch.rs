@@ -17,7 +17,7 @@ use lockstep_model::{
 };
 use lockstep_schedule::step::{Program, TaskId};
 use lockstep_tensor::Cpu;
-use lockstep_tensor::device::{Device, Dtype, DualBuffer, Result as DeviceResult, View};
+use lockstep_tensor::device::{Device, Dtype, DualBuffer, Result as DeviceResult, View, ViewMut};
 use offload::{HostCopy, OffloadLen, OffloadRing, RingLen};
 use std::ops::Range;
 use std::sync::Arc;
@@ -450,6 +450,15 @@ impl Activations {
     /// Saved tensors of the last block; one that ends in the loss saves its logits first.
     pub fn last_saved(&self) -> &[f32] {
         self.saved.last().map_or(&[], |saved| &*saved.kept)
+    }
+
+    /// Losses of the rows, where the last block ends in the loss: the end of what it keeps.
+    pub fn row_losses(&self, device: &dyn Device, num_rows: usize) -> DeviceResult<Vec<f32>> {
+        let kept = &self.saved.last().expect("there are blocks").kept;
+        let mut losses = vec![0.0; num_rows];
+        let rows = kept.len() - num_rows..kept.len();
+        device.copy(kept.view()?.range(rows), ViewMut::of(&mut losses))?;
+        Ok(losses)
     }
 
     /// Number of elements held.

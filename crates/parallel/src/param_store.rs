@@ -14,6 +14,8 @@
 
 mod tasks;
 
+pub(crate) use tasks::part_lens;
+
 use crate::buckets::{Bucket, Buckets, MirrorPair};
 use crate::buffer::Floats;
 use crate::data_parallel::WholeGradients;
@@ -306,19 +308,20 @@ impl ParamStore {
         self.arrive(block)
     }
 
-    /// Transforms gradients as the optimizer requires before their norms are measured.
-    pub fn prepare(
+    /// Turns the owned gradients of a bucket into directions of the update.
+    pub(crate) fn prepare(
         &mut self,
         cpu: &Cpu,
         optimizer: &mut Optimizer,
         update: &Update,
+        bucket: usize,
     ) -> DeviceResult<()> {
-        for bucket in 0..self.buckets.list.len() {
-            if let Some((device, (params, _), grads)) = self.own_pair_mut(cpu, bucket)? {
-                optimizer.prepare_on(device, update, bucket, params.into_view(), grads)?;
+        match self.own_pair_mut(cpu, bucket)? {
+            Some((device, (params, _), grads)) => {
+                optimizer.prepare_on(device, update, bucket, params.into_view(), grads)
             }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Owned parameters of a bucket with their rounded copy, and their gradients, on the device;

@@ -257,6 +257,12 @@ impl PipelineRank {
         slots[(self.depth() - 1) % slots.len()].last_saved()
     }
 
+    /// Losses of the rows of the only micro-batch of an evaluation run.
+    pub fn row_losses(&self, cpu: &Cpu, num_rows: usize) -> Result<Vec<f32>, CommError> {
+        let slots = self.slots.last().expect("a pipeline rank has a stage");
+        Ok(slots[0].row_losses(self.compute_device(cpu), num_rows)?)
+    }
+
     /// Runs tasks of a program: passes of micro-batches, and the communication between them.
     pub fn run<S: Store>(
         &mut self,

@@ -40,7 +40,7 @@ use lockstep_comm::{Comm, CommError, Reduction, Traffic};
 use lockstep_config::LossScale;
 use lockstep_mesh::Axis;
 use lockstep_model::{Blueprint, Microbatch, Mode, Scratch, precision_of};
-use lockstep_optim::{Clip, ClipPlan, Optimizer, Slot, Update};
+use lockstep_optim::{Clip, ClipPlan, Optimizer, Slot};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
 use lockstep_tensor::device::{Compute, Device, View, ViewMut, copy_rounded};
@@ -61,7 +61,7 @@ pub struct Replica {
     pub(crate) programs: Programs,
     pub(crate) norm: ShardedNorm,
     /// Updates of whole matrices, if the optimizer has any.
-    matrices: Option<MatrixUpdates>,
+    pub(crate) matrices: Option<MatrixUpdates>,
     pub(crate) losses: MicrobatchLosses,
     pub(crate) device: PipelineRank,
     pub(crate) scratch: Scratch,
@@ -235,6 +235,11 @@ impl Replica {
             self.shares.microbatches_of(self.groups.dp_rank_of(rank), self.plan.leaves).len()
         };
         (0..self.groups.world().group_size()).map(microbatches).collect()
+    }
+
+    /// Whether a rank reports the losses of its data-parallel part.
+    pub(crate) fn reports_loss(&self, rank: usize) -> bool {
+        self.sum_lens[rank] > 0
     }
 
     /// Runs micro-batches forward without dropout, divided among the ranks, and returns the sum of
@@ -413,47 +418,6 @@ impl Replica {
             (slot, values)
         };
         self.slots().into_iter().map(grads)
-    }
-
-    /// Steps every parameter that this rank owns by its summed gradient.
-    pub fn step(
-        &mut self,
-        cpu: &Cpu,
-        optimizer: &mut Optimizer,
-        update: &Update,
-    ) -> Result<(), CommError> {
-        let tasks = self.programs.training.segment(Segment::Update);
-        self.update(cpu, optimizer, update, tasks, &TaskSpans::default())
-    }
-
-    /// Runs the tasks of an update.
-    pub(crate) fn update(
-        &mut self,
-        cpu: &Cpu,
-        optimizer: &mut Optimizer,
-        update: &Update,
-        tasks: Range<u32>,
-        spans: &TaskSpans,
-    ) -> Result<(), CommError> {
-        if optimizer.needs_norms() {
-            self.store.prepare(cpu, optimizer, update)?;
-            let Self { norm, store, blueprint, device, .. } = self;
-            let (norms, num_tensors) = (optimizer.norms_mut(), blueprint.num_tensors());
-            let on = device.compute_device(cpu);
-            norm.measure_params(on, |bucket| store.own_params_view(bucket))?;
-            norm.by_name(&mut norms.params, num_tensors, &mut store.overlap)?;
-            norm.measure_grads(on, |bucket| store.own_grads_view(bucket))?;
-            norm.by_name(&mut norms.steps, num_tensors, &mut store.overlap)?;
-        }
-        if optimizer.needs_whole_matrices() {
-            self.store.prepare(cpu, optimizer, update)?;
-            let Self { matrices, store, groups, .. } = self;
-            let matrices = matrices.as_mut().expect("the plan has updates of whole matrices");
-            matrices.run(cpu, store, groups)?;
-        }
-        let Self { store, device, programs, .. } = self;
-        let program = &programs.training.program;
-        store.step(cpu, optimizer, update, &mut device.link, (program, tasks), spans)
     }
 
     /// Whether a parameter is trained in this phase.

@@ -10,9 +10,9 @@ use crate::sparse_embedding::SparseEmbedding;
 use crate::stages::Stages;
 use crate::trainable_params::TrainableParams;
 use lockstep_config::WireDtype;
-use lockstep_mesh::{Axis, Degrees, Mesh};
+use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
 use lockstep_model::{Blueprint, MicrobatchShape};
-use lockstep_optim::Phases;
+use lockstep_optim::{CHUNK_LEN, Phases, UpdateInputs};
 use lockstep_tensor::device::Dtype as DeviceDtype;
 use lockstep_tensor::gemm::Precision;
 
@@ -49,8 +49,10 @@ pub struct ReplicaPlan {
     pub phase: usize,
     /// Gradient delay in steps.
     pub delay: u64,
-    /// Precision of products of updates that need whole matrices, if the optimizer has any.
-    pub matrix_updates: Option<Precision>,
+    /// Inputs of the optimizer's update rule, which ranks provide together.
+    pub update_inputs: UpdateInputs,
+    /// Precision of the products of whole matrices, where the rule needs them.
+    pub matrix_precision: Precision,
 }
 
 impl ReplicaPlan {
@@ -72,7 +74,8 @@ impl ReplicaPlan {
             phases: Phases::default(),
             phase: 0,
             delay: 0,
-            matrix_updates: None,
+            update_inputs: UpdateInputs::default(),
+            matrix_precision: Precision::F32,
         }
     }
 
@@ -124,6 +127,37 @@ impl ReplicaPlan {
             ActivationPlan { recompute: self.recompute, offload: self.offload_activations };
         let (microbatch, num_microbatches) = (self.microbatch, self.num_microbatches(part));
         Sizes { blueprint, microbatch, activations, num_microbatches }
+    }
+
+    /// Number of values that each rank contributes to a norm over all ranks: a sum for each chunk
+    /// of the trained parameters that it measures, and a count. Exactly one rank measures each
+    /// piece of a parameter: of the ranks that step it, the one with data-parallel rank 0; of those
+    /// that hold a tensor which is not sharded, the one with tensor-parallel rank 0.
+    pub fn norm_lens(&self, blueprint: &Blueprint) -> Vec<usize> {
+        let (buckets, num_parts) = (self.buckets(blueprint), self.shares.len());
+        let num_devices = self.mesh.degree(Axis::Pipeline);
+        // By pipeline and data-parallel rank: chunks of whole tensors, and of pieces.
+        let mut chunks = vec![vec![[0; 2]; num_parts]; num_devices];
+        for (block, param) in blueprint.owned_params() {
+            if self.phases.is_frozen(self.phase, &param.name) {
+                continue;
+            }
+            let (bucket, range) = buckets.place(block, param);
+            let lens = match self.zero {
+                0 => vec![range.len()],
+                _ => buckets.list[bucket].part_lens_of(&range),
+            };
+            let of_device = &mut chunks[self.stages.device_of(block)];
+            for (of_part, len) in of_device.iter_mut().zip(lens) {
+                of_part[usize::from(param.piece.num > 1)] += len.div_ceil(CHUNK_LEN);
+            }
+        }
+        let of_rank = |rank: usize| {
+            let at = |axis| self.mesh.index(axis, Rank(rank));
+            let [whole, pieces] = chunks[at(Axis::Pipeline)][at(Axis::Data)];
+            1 + pieces + if at(Axis::Tensor) == 0 { whole } else { 0 }
+        };
+        (0..self.mesh.num_ranks()).map(of_rank).collect()
     }
 
     /// Whether every rank holds and steps the whole model.

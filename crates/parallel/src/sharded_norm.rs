@@ -107,6 +107,16 @@ impl ShardedNorm {
         self.own.chunk_sums_on(device, |slot| Ok(params(slot.block)?.range(slot.range.clone())))
     }
 
+    /// Whether ranks measure parts.
+    pub fn is_sharded(&self) -> bool {
+        self.lens.is_some()
+    }
+
+    /// Whether ranks contribute these numbers of values.
+    pub fn has_lens(&self, lens: &[usize]) -> bool {
+        self.lens.as_deref() == Some(lens)
+    }
+
     /// Computes sums on an accelerator.
     pub fn allocate_on(&mut self, accelerator: &dyn Device) -> DeviceResult<()> {
         self.own.allocate_on(accelerator)

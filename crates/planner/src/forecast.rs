@@ -22,6 +22,8 @@ pub struct Forecast {
     pub traffic: Vec<TrafficByOp>,
     /// Least and most bytes of every rank in the mean step, where the recipe does not decide them.
     ranges: Vec<ByteRange>,
+    /// Whether a skipped update sends less, and the loss scale decides which are skipped.
+    may_skip_updates: bool,
     /// Peak memory and traffic for every candidate bucket length, most likely first.
     pub by_bucket_len: Vec<BucketForecast>,
     /// Step time by part, if the machine was measured.
@@ -74,13 +76,17 @@ impl Forecast {
             let accelerator_by_rank = memory.on_accelerators();
             BucketForecast { bucket_len, peak_by_rank, accelerator_by_rank, wire_bytes }
         };
-        let is_exact = step_classes.iter().all(|(_, calls)| calls.is_exact);
+        let skipped = StepInputs { is_skipped: true, ..StepInputs::default() };
+        let may_skip_updates = traffic::may_skip_updates(recipe)
+            && traffic::of_run(recipe, &blueprint, &interconnect, skipped).1 != traffic;
+        let is_exact = step_classes.iter().all(|(_, calls)| calls.is_exact) && !may_skip_updates;
         let ranges = match recipe.unmodelled_traffic() {
             None if !is_exact => traffic::wire_range(recipe, &blueprint, &interconnect),
             _ => Vec::new(),
         };
         Self {
             ranges,
+            may_skip_updates,
             by_bucket_len: busiest.into_iter().map(of_bucket_len).collect(),
             process_by_rank: memory.processes(recipe, process),
             traffic,
@@ -125,7 +131,7 @@ impl Forecast {
     ) -> Self {
         let Some(first) = rows.first().filter(|_| self.has_rows()) else { return self };
         let blueprint = blueprint_of_rank(recipe, 0);
-        let known = StepInputs { rows_by_rank: Some(first) };
+        let known = StepInputs { rows_by_rank: Some(first), ..StepInputs::default() };
         (self.step_classes, self.traffic) =
             traffic::of_run(recipe, &blueprint, interconnect, known);
         let busiest = traffic::busiest_with_rows(recipe, &blueprint, interconnect, rows);
@@ -142,7 +148,7 @@ impl Forecast {
 
     /// Whether the traffic is exact, or an approximate upper bound.
     pub fn is_exact(&self) -> bool {
-        self.step_classes.iter().all(|(_, calls)| calls.is_exact)
+        self.step_classes.iter().all(|(_, calls)| calls.is_exact) && !self.may_skip_updates
     }
 
     /// Peak resident memory of the largest process.

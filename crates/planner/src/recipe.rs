@@ -1,9 +1,11 @@
 //! Recipes and plans: model and layout of a recipe, and a planned layout as a recipe for `train`.
 
 use crate::layout::Layout;
-use crate::model::Model;
+use crate::model::{Model, QueryKeyNorms};
 use crate::scenario::Scenario;
-use lockstep_config::{ConfigErrors, Family, PipelineSchedule, Recipe, Sources, resolve};
+use lockstep_config::{
+    ConfigErrors, Family, ModelType, PipelineSchedule, Recipe, Sources, resolve,
+};
 use lockstep_schedule::pipeline::Kind;
 
 /// The model of a recipe, as plans describe it.
@@ -18,7 +20,15 @@ pub fn model_from_recipe(model: &lockstep_config::Model) -> Model {
         Model {
             head_dim: whole(model.head_dim()),
             query_key_value_biases: model.variant.qkv_bias,
-            query_key_norms: model.variant.qk_norm,
+            query_key_norms: match model.variant.model_type {
+                Some(ModelType::Olmo2) => QueryKeyNorms::Whole,
+                _ if model.variant.qk_norm => QueryKeyNorms::Heads,
+                _ => QueryKeyNorms::None,
+            },
+            layer_norms: match model.variant.model_type {
+                Some(ModelType::Gemma2) => 4,
+                _ => llama.layer_norms,
+            },
             ..llama
         }
     } else {
@@ -109,8 +119,15 @@ fn model_toml(scenario: &Scenario) -> String {
     if model.query_key_value_biases {
         variant += "qkv_bias = true\n";
     }
-    if model.query_key_norms {
-        variant += "qk_norm = true\n";
+    variant += match model.query_key_norms {
+        QueryKeyNorms::None => "",
+        QueryKeyNorms::Heads => "qk_norm = true\n",
+        QueryKeyNorms::Whole => "model_type = \"olmo2\"\n",
+    };
+    if model.layer_norms == 4 {
+        // Its numbers that no plan depends on, as published.
+        variant += "model_type = \"gemma2\"\nattention_soft_cap = 50.0\nfinal_soft_cap = 30.0\n\
+                    sliding_window = 4096\n";
     }
     format!(
         "[model]\nfamily = \"{family}\"\n\

@@ -64,6 +64,10 @@ pub trait Processes: Send + Sync {
 
     /// Whether SIGINT arrived while it was deferred.
     fn is_interrupt_requested(&self) -> bool;
+
+    /// Whether SIGINT arrived while it was deferred; forgets it, so that the next one is again the
+    /// first.
+    fn take_interrupt(&self) -> bool;
 }
 
 /// Exit code of a process that SIGINT ended, as shells report it.

@@ -10,11 +10,23 @@
 //! `delayed`. A line of version 1 that has one of them is refused with these names.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 use crate::number;
 
 /// Version of the event format.
 pub const VERSION: u32 = 2;
+
+/// Training tokens from a source of a mixture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceTokens {
+    /// Source as in the recipe.
+    pub source: String,
+    /// Number of training tokens.
+    pub tokens: u64,
+    /// Number of passes that every reduction leaf has finished.
+    pub epochs: u64,
+}
 
 /// An event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -104,6 +116,27 @@ pub enum Event {
         /// Bytes of gradients and parameters sent by all ranks since then.
         #[serde(default)]
         wire_bytes: u64,
+    },
+    /// A task of multiple choice was evaluated.
+    TaskEvaluated {
+        /// Number of completed steps.
+        step: u64,
+        /// Name of the task.
+        task: String,
+        /// Number of questions.
+        questions: u64,
+        /// Scores by metric, as fractions.
+        scores: BTreeMap<String, f64>,
+        /// Mean log-likelihood of the right choices.
+        #[serde(default)]
+        log_likelihood: Option<f64>,
+    },
+    /// Sources of a mixture that the run has read, at an evaluation.
+    SourcesRead {
+        /// Number of completed steps.
+        step: u64,
+        /// Tokens of each source since the start of the run, in the order of the recipe.
+        sources: Vec<SourceTokens>,
     },
     /// A step used the gradients of a part of the workers.
     WorkersMissing {

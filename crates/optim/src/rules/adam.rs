@@ -1,15 +1,15 @@
 //! Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019); kernels in
 //! [`lockstep_tensor::adam`] and [`lockstep_tensor::adamw`].
 
-use crate::rule::{SpanStep, UpdateRule};
+use crate::rule::{RuleDescription, SpanStep, UpdateRule};
 use lockstep_tensor::device::Rule;
 
 /// Adam with decay in the gradient.
 pub(crate) struct Adam;
 
 impl UpdateRule for Adam {
-    fn state_names(&self) -> &'static [&'static str] {
-        &["m", "v"]
+    fn describe(&self) -> RuleDescription {
+        RuleDescription::with_state(&["m", "v"])
     }
 
     fn kernel(&self, step: &SpanStep<'_>) -> Rule {
@@ -21,8 +21,8 @@ impl UpdateRule for Adam {
 pub(crate) struct AdamW;
 
 impl UpdateRule for AdamW {
-    fn state_names(&self) -> &'static [&'static str] {
-        &["m", "v"]
+    fn describe(&self) -> RuleDescription {
+        RuleDescription::with_state(&["m", "v"])
     }
 
     fn kernel(&self, step: &SpanStep<'_>) -> Rule {

@@ -1,23 +1,20 @@
 //! LAMB (You et al. 2020): AdamW with a trust ratio for each tensor; kernel of the direction in
 //! [`lockstep_tensor::lamb`].
 
-use crate::rule::{SpanStep, StateViews, UpdateRule};
+use crate::rule::{RuleDescription, SpanStep, StateViews, UpdateRule};
+use crate::update::UpdateInputs;
 use lockstep_tensor::device::{Device, Rates, Result as DeviceResult, Rule, View, ViewMut};
 
 /// LAMB.
 pub(crate) struct Lamb;
 
 impl UpdateRule for Lamb {
-    fn state_names(&self) -> &'static [&'static str] {
-        &["m", "v"]
-    }
-
-    fn needs_norms(&self) -> bool {
-        true
-    }
-
-    fn prepares(&self) -> bool {
-        true
+    fn describe(&self) -> RuleDescription {
+        RuleDescription {
+            inputs: UpdateInputs { directions: true, norms: true, matrices: false },
+            steps_with_state: false,
+            ..RuleDescription::with_state(&["m", "v"])
+        }
     }
 
     /// Updates the moments and leaves the direction of the step in the gradients.
@@ -31,10 +28,6 @@ impl UpdateRule for Lamb {
     ) -> DeviceResult<()> {
         let [m, v, _] = state;
         device.lamb_direction(&step.adam_step(), params, grads, [m, v])
-    }
-
-    fn steps_with_state(&self) -> bool {
-        false
     }
 
     fn kernel(&self, step: &SpanStep<'_>) -> Rule {

@@ -1,19 +1,19 @@
 //! LARS (You et al. 2017): momentum with a learning rate for each tensor; kernel in
 //! [`lockstep_tensor::lars`].
 
-use crate::rule::{SpanStep, UpdateRule};
+use crate::rule::{RuleDescription, SpanStep, UpdateRule};
+use crate::update::UpdateInputs;
 use lockstep_tensor::device::{Momentum, Rates, Rule};
 
 /// LARS.
 pub(crate) struct Lars;
 
 impl UpdateRule for Lars {
-    fn state_names(&self) -> &'static [&'static str] {
-        &["momentum"]
-    }
-
-    fn needs_norms(&self) -> bool {
-        true
+    fn describe(&self) -> RuleDescription {
+        RuleDescription {
+            inputs: UpdateInputs { norms: true, ..UpdateInputs::default() },
+            ..RuleDescription::with_state(&["momentum"])
+        }
     }
 
     fn kernel(&self, step: &SpanStep<'_>) -> Rule {

@@ -1,6 +1,6 @@
 //! Lion (Chen et al. 2023); kernel in [`lockstep_tensor::lion`].
 
-use crate::rule::{SpanStep, UpdateRule};
+use crate::rule::{RuleDescription, SpanStep, UpdateRule};
 use lockstep_tensor::device::Rule;
 use lockstep_tensor::lion::LionStep;
 
@@ -8,8 +8,8 @@ use lockstep_tensor::lion::LionStep;
 pub(crate) struct Lion;
 
 impl UpdateRule for Lion {
-    fn state_names(&self) -> &'static [&'static str] {
-        &["momentum"]
+    fn describe(&self) -> RuleDescription {
+        RuleDescription::with_state(&["momentum"])
     }
 
     fn kernel(&self, step: &SpanStep<'_>) -> Rule {

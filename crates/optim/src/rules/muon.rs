@@ -5,7 +5,8 @@
 //! for LLM Training"). Kernel of the direction in [`lockstep_tensor::muon`]; the caller
 //! orthogonalises it ([`crate::newton_schulz`]) before the step. Matrices have no second moments.
 
-use crate::rule::{SpanStep, StateViews, UpdateRule};
+use crate::rule::{RuleDescription, SpanStep, StateViews, UpdateRule};
+use crate::update::UpdateInputs;
 use lockstep_tensor::device::{Device, Rates, Result as DeviceResult, Rule, View, ViewMut};
 
 /// Root mean square of an update of AdamW.
@@ -15,20 +16,12 @@ const USUAL_RMS: f64 = 0.2;
 pub(crate) struct Muon;
 
 impl UpdateRule for Muon {
-    fn state_names(&self) -> &'static [&'static str] {
-        &["m", "v"]
-    }
-
-    fn num_buffers(&self, matrix: Option<[usize; 2]>) -> usize {
-        if matrix.is_some() { 1 } else { 2 }
-    }
-
-    fn needs_whole_matrices(&self) -> bool {
-        true
-    }
-
-    fn prepares(&self) -> bool {
-        true
+    fn describe(&self) -> RuleDescription {
+        RuleDescription {
+            inputs: UpdateInputs { directions: true, norms: false, matrices: true },
+            num_matrix_buffers: 1,
+            ..RuleDescription::with_state(&["m", "v"])
+        }
     }
 
     /// Updates the momentum of matrices and leaves its direction in the gradients.

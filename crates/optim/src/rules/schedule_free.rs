@@ -4,7 +4,7 @@
 //! averages x that are evaluated and saved; where those are installed as parameters, it holds y,
 //! and so do checkpoints, which give it its name.
 
-use crate::rule::{SpanStep, UpdateRule};
+use crate::rule::{RuleDescription, SpanStep, UpdateRule};
 use lockstep_tensor::device::Rule;
 use lockstep_tensor::schedule_free::ScheduleFreeStep;
 
@@ -12,16 +12,12 @@ use lockstep_tensor::schedule_free::ScheduleFreeStep;
 pub(crate) struct ScheduleFreeAdamW;
 
 impl UpdateRule for ScheduleFreeAdamW {
-    fn state_names(&self) -> &'static [&'static str] {
-        &["y", "z", "v"]
-    }
-
-    fn starts_at_params(&self) -> &'static [usize] {
-        &[0, 1]
-    }
-
-    fn averages(&self) -> Option<usize> {
-        Some(0)
+    fn describe(&self) -> RuleDescription {
+        RuleDescription {
+            starts_at_params: &[0, 1],
+            averages: Some(0),
+            ..RuleDescription::with_state(&["y", "z", "v"])
+        }
     }
 
     fn kernel(&self, step: &SpanStep<'_>) -> Rule {

@@ -1,15 +1,15 @@
 //! Gradient descent, plain and with momentum; kernels in [`lockstep_tensor::sgd`] and
 //! [`lockstep_tensor::nesterov`].
 
-use crate::rule::{SpanStep, UpdateRule};
+use crate::rule::{RuleDescription, SpanStep, UpdateRule};
 use lockstep_tensor::device::{Momentum, Rule};
 
 /// Plain gradient descent.
 pub(crate) struct Sgd;
 
 impl UpdateRule for Sgd {
-    fn state_names(&self) -> &'static [&'static str] {
-        &[]
+    fn describe(&self) -> RuleDescription {
+        RuleDescription::with_state(&[])
     }
 
     fn kernel(&self, step: &SpanStep<'_>) -> Rule {
@@ -21,8 +21,8 @@ impl UpdateRule for Sgd {
 pub(crate) struct HeavyBall;
 
 impl UpdateRule for HeavyBall {
-    fn state_names(&self) -> &'static [&'static str] {
-        &["momentum"]
+    fn describe(&self) -> RuleDescription {
+        RuleDescription::with_state(&["momentum"])
     }
 
     fn kernel(&self, step: &SpanStep<'_>) -> Rule {
@@ -34,8 +34,8 @@ impl UpdateRule for HeavyBall {
 pub(crate) struct Nesterov;
 
 impl UpdateRule for Nesterov {
-    fn state_names(&self) -> &'static [&'static str] {
-        &["momentum"]
+    fn describe(&self) -> RuleDescription {
+        RuleDescription::with_state(&["momentum"])
     }
 
     fn kernel(&self, step: &SpanStep<'_>) -> Rule {

@@ -217,11 +217,13 @@ impl Federation {
         // A client's replica is a group of one.
         let own = Comm::threads(at.world, 1, &Options::default())?.remove(0);
         let leaves = Leaves { num_leaves: 1, microbatches_per_leaf: plan.microbatches_per_client };
-        let ReplicaPlan { microbatch, recompute, phases, phase, .. } = at.plan.clone();
+        let ReplicaPlan { microbatch, recompute, phases, phase, update_inputs, .. } =
+            at.plan.clone();
         let alone = ReplicaPlan {
             recompute,
             phases,
             phase,
+            update_inputs,
             ..ReplicaPlan::single_rank(microbatch, leaves)
         };
         // A client's weights replace the initial ones.

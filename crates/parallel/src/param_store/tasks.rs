@@ -89,37 +89,33 @@ impl ParamStore {
         Ok(())
     }
 
-    /// Runs the tasks from the update on: steps the owned parameters and publishes them.
-    pub(crate) fn step(
+    /// Runs a task from the update on: steps the owned parameters or publishes them.
+    pub(crate) fn update(
         &mut self,
         cpu: &Cpu,
         optimizer: &mut Optimizer,
         update: &Update,
         link: &mut Link,
-        (program, tasks): (&Program, Range<u32>),
-        spans: &TaskSpans,
+        (program, task): (&Program, TaskId),
     ) -> Result<(), CommError> {
-        let buckets = Arc::clone(&self.buckets);
-        for task in tasks.map(TaskId) {
-            match program.tasks[task.0 as usize].op {
-                TaskOp::Update { bucket } => {
-                    let bucket = bucket as usize;
-                    if let Some((device, params, grads)) = self.own_pair_mut(cpu, bucket)? {
-                        let grads = grads.into_view();
-                        optimizer.step_on(device, update, bucket, params, grads)?;
-                    }
+        match program.tasks[task.0 as usize].op {
+            TaskOp::Update { bucket } => {
+                let bucket = bucket as usize;
+                if let Some((device, params, grads)) = self.own_pair_mut(cpu, bucket)? {
+                    let grads = grads.into_view();
+                    optimizer.step_on(device, update, bucket, params, grads)?;
                 }
-                TaskOp::Send(message) | TaskOp::Recv(message) => {
-                    let MessageKind::MirrorParams { pair } = message.kind else {
-                        unreachable!("after an update only mirrors are sent")
-                    };
-                    self.hand_to_mirror(&buckets, mirror_pair(&buckets, pair), link)?;
-                }
-                _ => self.communicate(cpu, program, task)?,
+                Ok(())
             }
-            spans.end(task);
+            TaskOp::Send(message) | TaskOp::Recv(message) => {
+                let MessageKind::MirrorParams { pair } = message.kind else {
+                    unreachable!("after an update only mirrors are sent")
+                };
+                let buckets = Arc::clone(&self.buckets);
+                self.hand_to_mirror(&buckets, mirror_pair(&buckets, pair), link)
+            }
+            _ => self.communicate(cpu, program, task),
         }
-        Ok(())
     }
 }
 
@@ -258,7 +254,7 @@ fn mirror_pair(buckets: &Buckets, number: u32) -> &MirrorPair {
 }
 
 /// Lengths of the parts of a task's call.
-fn part_lens(program: &Program, task: TaskId) -> Arc<[usize]> {
+pub(crate) fn part_lens(program: &Program, task: TaskId) -> Arc<[usize]> {
     let (call, _) = program.call(&program.tasks[task.0 as usize]).expect("it is a collective");
     let (Lengths::Parts(lens) | Lengths::Pairs(lens)) = &call.lengths else {
         unreachable!("shards have lengths of their own")

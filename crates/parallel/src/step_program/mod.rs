@@ -9,7 +9,8 @@
 //! - `federated`: rounds of clients; `hogwild`: threads with shared weights
 //! - `stragglers`: steps that leave slow ranks out
 //! - `replay`: programs made from others
-//! - `update`: from reduced gradients to updated parameters
+//! - `update`: from reduced gradients to updated parameters; `update_inputs`: norms and whole
+//!   matrices that some update rules need
 //!
 //! A strategy adds what workers exchange besides ([`StepTasks`]).
 //!
@@ -26,12 +27,13 @@ mod passes;
 mod replay;
 mod stragglers;
 mod update;
+mod update_inputs;
 
 pub(crate) use federated::federated_program;
 pub use federated_step::FederatedStep;
 pub(crate) use hogwild::thread_program;
 pub use kind::{GradientUse, StepKind};
-pub use parameter_server::ServerStep;
+pub use parameter_server::{SelectedRows, ServerStep};
 pub(crate) use stragglers::hold_reductions;
 pub use update::pair_numbers;
 
@@ -114,6 +116,8 @@ pub struct RankPlan<'a> {
     /// Embedding rows with a gradient, by rank of the run, where they are known and exchanged
     /// sparsely.
     rows_by_rank: Option<&'a [usize]>,
+    /// Embedding rows that workers of parameter servers look up, where they are known.
+    selected_rows: Option<&'a SelectedRows>,
 }
 
 impl<'a> RankPlan<'a> {
@@ -136,12 +140,18 @@ impl<'a> RankPlan<'a> {
             buckets,
             trained,
             rows_by_rank: None,
+            selected_rows: None,
         }
     }
 
     /// Place of a rank in a step that exchanges these embedding rows.
     pub fn with_rows(self, rows_by_rank: Option<&'a [usize]>) -> Self {
         Self { rows_by_rank, ..self }
+    }
+
+    /// Place of a worker of parameter servers in a step that looks up these embedding rows.
+    pub fn with_selected_rows(self, selected_rows: Option<&'a SelectedRows>) -> Self {
+        Self { selected_rows, ..self }
     }
 
     /// Whether the rows of an embedding's gradient are exchanged sparsely, so that the calls depend

@@ -69,6 +69,15 @@ const LAYOUTS: &[&[&str]] = &[
     ],
     &["run.workers=4", "parallel.tensor=2", "parallel.zero=1"],
     &["optim.groups=[{match = \"model.embed*\", frozen = true}]", "run.workers=2"],
+    &["optim.name=lamb", "run.workers=2"],
+    &["optim.name=lamb", "parallel.zero=1"],
+    &["optim.name=lamb", "run.workers=3", "parallel.zero=3"],
+    &["optim.name=lars", "run.workers=2", "parallel.tensor=2"],
+    &["optim.name=muon", "run.workers=2"],
+    &["optim.name=muon", "parallel.zero=1", "numerics.invariant_tensor_up_to=2"],
+    &["optim.name=muon", "run.workers=3", "parallel.zero=2"],
+    &["optim.name=muon", "run.workers=4", "parallel.tensor=2", "parallel.zero=3"],
+    &["optim.name=muon", "run.workers=4", "parallel.pipeline=2", "parallel.zero=1"],
 ];
 
 #[test]

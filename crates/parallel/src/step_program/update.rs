@@ -7,7 +7,7 @@ use lockstep_config::units::Bytes;
 use lockstep_mesh::Axis;
 use lockstep_schedule::Op;
 use lockstep_schedule::step::{
-    BufferId, Call, Contents, Lengths, Message, MessageKind, Queue, TaskId, TaskOp,
+    Access, BufferId, Call, Contents, Lengths, Message, MessageKind, Queue, TaskId, TaskOp,
 };
 use std::ops::Range;
 
@@ -23,17 +23,18 @@ impl StepBuilder<'_> {
         self.add_mirrors();
         let buckets: Vec<usize> = at.grad_buckets().collect();
         let agree = self.agree(&buckets, kind, strategy);
-        for &bucket in &buckets {
-            self.update_bucket(bucket, agree);
+        let inputs = self.add_update_inputs(&buckets, agree);
+        for (&bucket, inputs) in buckets.iter().zip(inputs) {
+            self.update_bucket(bucket, &inputs, agree);
         }
-        self.hand_to_mirrors();
+        self.hand_to_mirrors(agree);
         for &bucket in &buckets {
-            self.gather_updated(bucket);
+            self.gather_updated(bucket, agree);
         }
         self.release_all();
     }
 
-    fn grads(&mut self, bucket: usize) -> BufferId {
+    pub(super) fn grads(&mut self, bucket: usize) -> BufferId {
         let len = self.at.own_len(&self.at.trained.grads, bucket);
         self.tasks.buffer(Contents::Grads { bucket: bucket as u32 }, len)
     }
@@ -140,10 +141,14 @@ impl StepBuilder<'_> {
         self.tasks.task(TaskOp::Agree, Queue::Control).takes(norm).calls(call).id()
     }
 
-    fn update_bucket(&mut self, bucket: usize, agree: TaskId) {
-        let state = Contents::OptimizerState { bucket: bucket as u32 };
+    /// State of the optimizer for the parameters of a bucket that this rank owns.
+    pub(super) fn optimizer_state(&mut self, bucket: usize) -> BufferId {
         let len = self.at.own_len(&self.at.trained.grads, bucket);
-        let state = self.tasks.persistent(state, len);
+        self.tasks.persistent(Contents::OptimizerState { bucket: bucket as u32 }, len)
+    }
+
+    fn update_bucket(&mut self, bucket: usize, inputs: &[Access], agree: TaskId) {
+        let state = self.optimizer_state(bucket);
         let (grads, params, updated) =
             (self.grads(bucket), self.params(bucket), self.updated(bucket));
         let stale = self.local_mirrors().into_iter().filter(|(owner, ..)| *owner == bucket);
@@ -158,6 +163,9 @@ impl StepBuilder<'_> {
         };
         for copy in stale {
             task = task.writes(copy);
+        }
+        for input in inputs {
+            task = task.access(*input);
         }
     }
 
@@ -185,12 +193,13 @@ impl StepBuilder<'_> {
     }
 
     /// Copies updated tied tensors to their copies.
-    fn hand_to_mirrors(&mut self) {
+    fn hand_to_mirrors(&mut self, agree: TaskId) {
         for (owner, mirror, number) in self.local_mirrors() {
             let stale = self.stale_copy(number);
             let (owner, mirror) = (self.updated(owner), self.updated(mirror));
             let copy = TaskOp::CopyMirror { pair: number };
-            let task = self.tasks.task(copy, Queue::Compute).takes(stale).updates(mirror);
+            let task = self.tasks.task(copy, Queue::Compute).guarded_by(agree);
+            let task = task.takes(stale).updates(mirror);
             if mirror != owner {
                 task.reads(owner);
             }
@@ -205,18 +214,20 @@ impl StepBuilder<'_> {
             if pair.is_owner_here() {
                 let message = self.mirror_message(kind, pair.mirror.0, len);
                 let owner = self.updated(pair.owner.0);
-                self.tasks.task(TaskOp::Send(message), PIPELINE).reads(owner);
+                let task = self.tasks.task(TaskOp::Send(message), PIPELINE);
+                task.guarded_by(agree).reads(owner);
             } else {
                 let message = self.mirror_message(kind, pair.owner.0, len);
                 let mirror = self.updated(pair.mirror.0);
-                self.tasks.task(TaskOp::Recv(message), PIPELINE).updates(mirror);
+                let task = self.tasks.task(TaskOp::Recv(message), PIPELINE);
+                task.guarded_by(agree).updates(mirror);
             }
         }
     }
 
     /// Gathers the parameters of a bucket that other ranks have updated, a run of trained ones at a
     /// time; the next step's forward pass waits for them.
-    fn gather_updated(&mut self, bucket: usize) {
+    fn gather_updated(&mut self, bucket: usize, agree: TaskId) {
         if !self.is_published() {
             return;
         }
@@ -232,7 +243,7 @@ impl StepBuilder<'_> {
         let op = TaskOp::GatherUpdated { bucket: bucket as u32 };
         let num_calls = calls.len();
         for (number, call) in calls.into_iter().enumerate() {
-            let task = self.tasks.task(op, Queue::Link(Axis::Data)).calls(call);
+            let task = self.tasks.task(op, Queue::Link(Axis::Data)).guarded_by(agree).calls(call);
             if number + 1 == num_calls {
                 task.takes(updated).writes(params);
             } else {

@@ -6,7 +6,7 @@
 
 use crate::support::{
     BUCKET_LENS, Batch, LARGE, Layout, Named, RECOMPUTE, TINY, Worker, all_params, all_state,
-    alone, assert_all_same, matrix_updates, on_ranks, settings, train_step,
+    alone, assert_all_same, on_ranks, settings, train_step,
 };
 use lockstep_config::{Family, Model, OptimName};
 use lockstep_model::describe;
@@ -47,8 +47,8 @@ impl Outcome {
 /// One rank's part of a task.
 fn train(worker: &Worker<'_>, task: &Task, layout: &Layout) -> Outcome {
     let num_microbatches = NUM_LEAVES * task.microbatches_per_leaf;
-    let matrix_updates = matrix_updates(task.optim);
-    let plan = ReplicaPlan { matrix_updates, ..layout.plan(task.microbatches_per_leaf) };
+    let update_inputs = Optimizer::inputs_of(task.optim);
+    let plan = ReplicaPlan { update_inputs, ..layout.plan(task.microbatches_per_leaf) };
     let mut replica = worker.replica(&task.model, plan).expect("room");
     let (slots, accelerator) = (replica.slots(), replica.accelerator());
     let mut optimizer =

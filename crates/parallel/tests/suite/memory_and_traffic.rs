@@ -1,8 +1,7 @@
 //! Memory and bytes sent of a layout equal the counts made in advance.
 
 use crate::support::{
-    BUCKET_LENS, Batch, LARGE, Layout, MICROBATCH, RECOMPUTE, TINY, matrix_updates, on_ranks,
-    settings, train_step,
+    BUCKET_LENS, Batch, LARGE, Layout, MICROBATCH, RECOMPUTE, TINY, on_ranks, settings, train_step,
 };
 use lockstep_comm::Count;
 use lockstep_config::{Group, Model, OptimName};
@@ -35,7 +34,7 @@ fn memory_matches_the_planned_footprint() {
                     ..Layout::even(8, num_workers, zero)
                 };
                 let plan = ReplicaPlan {
-                    matrix_updates: matrix_updates(rule),
+                    update_inputs: Optimizer::inputs_of(rule),
                     ..layout.plan(microbatches_per_leaf)
                 };
                 let held = on_ranks(num_workers, |worker| {

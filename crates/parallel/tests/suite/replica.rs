@@ -2,14 +2,15 @@
 
 use crate::support::{
     Batch, MICROBATCH, Named, RECOMPUTE, SMALL, Worker, all_params, alone, assert_same, bits,
-    settings, train_step,
+    on_ranks, settings, train_step,
 };
 use lockstep_comm::CommError;
 use lockstep_config::{Family, Group, Model, OptimName};
-use lockstep_model::{Microbatch, Recompute, describe};
+use lockstep_mesh::{Degrees, Mesh};
+use lockstep_model::{IGNORE, Microbatch, MicrobatchShape, Recompute, describe};
 use lockstep_optim::{Clip, Optimizer, Phases, Slot, Update};
 use lockstep_parallel::{Footprint, Leaves, RecomputePlan, Replica, ReplicaPlan};
-use lockstep_tensor::device::Compute;
+use lockstep_tensor::device::{Compute, View};
 use lockstep_tensor::{Cpu, Isa};
 
 fn plan(num_leaves: usize, microbatches_per_leaf: usize) -> ReplicaPlan {
@@ -193,6 +194,55 @@ fn evaluation_keeps_gradients_and_returns_logits() {
             .sum();
         assert!((loss - by_hand).abs() < 1e-4, "{loss} but {by_hand}");
     });
+}
+
+#[test]
+fn losses_of_sequences_have_the_same_bits_in_every_cut_and_layout() {
+    const LONG: MicrobatchShape = MicrobatchShape { sequences: 2, tokens: 64 };
+    let model = Model { context: 64, ..SMALL };
+    let tokens: Vec<u32> = (0..=5 * 16).map(|i| (i * 31 % model.vocab) as u32).collect();
+    let evaluate = |worker: &Worker<'_>, plan: ReplicaPlan, num_tokens: usize| {
+        let mut replica = replica(worker, &model, ReplicaPlan { microbatch: LONG, ..plan });
+        let shape = replica.evaluation_shape(num_tokens);
+        assert_eq!((shape.rows(), shape.tokens >= num_tokens), (LONG.rows(), true));
+        assert_eq!(replica.num_evaluated_sequences(shape), shape.sequences);
+        // Five sequences of 16 tokens, whose first target does not count.
+        let mut inputs = vec![0; 5_usize.next_multiple_of(shape.sequences) * shape.tokens];
+        let mut targets = vec![IGNORE; inputs.len()];
+        for sequence in 0..5 {
+            let (at, from) = (sequence * shape.tokens, sequence * 16);
+            inputs[at..at + 16].copy_from_slice(&tokens[from..from + 16]);
+            targets[at + 1..at + 16].copy_from_slice(&tokens[from + 2..from + 17]);
+        }
+        let microbatch = |index: usize| {
+            let rows = index * shape.rows()..(index + 1) * shape.rows();
+            Microbatch {
+                shape,
+                inputs: View::of(&inputs[rows.clone()]),
+                targets: View::of(&targets[rows]),
+                first_sample: 0,
+                num_targets: 1,
+                preferences: None,
+            }
+        };
+        let num = inputs.len() / shape.rows();
+        let losses = replica.sequence_losses(&worker.cpu, num, &microbatch).expect("it runs");
+        if shape == LONG {
+            let total = replica.evaluate(&worker.cpu, num, &microbatch).expect("it runs");
+            let sum: f64 = losses.iter().sum();
+            assert!((total - sum).abs() < 1e-3 * total, "{total} is not {sum}");
+        }
+        losses[..5].iter().map(|loss| loss.to_bits()).collect::<Vec<_>>()
+    };
+    let expected = alone(|worker| evaluate(worker, plan(2, 1), 64));
+    assert!(expected.iter().all(|bits| f64::from_bits(*bits) > 1.0), "losses of 15 targets");
+    assert_eq!(alone(|worker| evaluate(worker, plan(2, 1), 16)), expected, "short sequences");
+    for zero in [0, 3] {
+        let mesh = Mesh::new(Degrees { data: 2, ..Degrees::ONE }).expect("two replicas");
+        let of_two = ReplicaPlan { zero, mesh, shares: vec![1, 1], ..plan(2, 1) };
+        let found = on_ranks(2, |worker| evaluate(worker, of_two.clone(), 16));
+        assert_eq!(found, [expected.clone(), expected.clone()], "two workers, ZeRO {zero}");
+    }
 }
 
 #[test]

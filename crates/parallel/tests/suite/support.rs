@@ -1,12 +1,14 @@
 //! Tiny models, their batches, and ranks as threads.
 
 use lockstep_comm::{Comm, CommError, Options};
-use lockstep_config::{Family, LlamaVariant, LrSchedule, Model, Optim, OptimName, Problem, Recipe};
+use lockstep_config::{
+    Family, LlamaVariant, Lora, LrSchedule, Model, Optim, OptimName, Problem, Recipe,
+};
 use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
 use lockstep_model::{
     Blueprint, Microbatch, MicrobatchShape, Recompute, TensorShards, describe, describe_shards,
 };
-use lockstep_optim::{ClipPlan, Optimizer, Phases, Update};
+use lockstep_optim::{ClipPlan, Optimizer, Phases, Update, UpdateInputs};
 use lockstep_parallel::{Leaves, RecomputePlan, Replica, ReplicaPlan, Stages};
 use lockstep_platform::{World, real};
 use lockstep_tensor::Isa;
@@ -32,6 +34,7 @@ pub(crate) const SMALL: Model = Model {
     norm_eps: 1e-5,
     rope_theta: 10000.0,
     variant: LlamaVariant::PLAIN,
+    lora: Lora::NONE,
     problem: Problem::NONE,
 };
 
@@ -72,6 +75,7 @@ impl Batch {
             targets: View::of(&self.tokens[rows.start + 1..=rows.end]),
             first_sample: (index * MICROBATCH.sequences) as u64,
             num_targets: self.num_targets() as u64,
+            preferences: None,
         }
     }
 }
@@ -84,11 +88,6 @@ pub(crate) fn settings(name: OptimName) -> Optim {
         schedule: LrSchedule::Constant,
         ..Recipe::default().optim
     }
-}
-
-/// Precision of the products of an optimizer with updates of whole matrices.
-pub(crate) fn matrix_updates(name: OptimName) -> Option<Precision> {
-    (name == OptimName::Muon).then_some(Precision::F32)
 }
 
 /// Layout of a model across ranks.
@@ -169,7 +168,8 @@ impl Layout {
             delay: 0,
             phases: Phases::default(),
             phase: 0,
-            matrix_updates: None,
+            update_inputs: UpdateInputs::default(),
+            matrix_precision: Precision::F32,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::support::{
     Batch, LARGE, Layout, Named, RECOMPUTE, Worker, all_params, all_state, alone, assert_all_same,
-    matrix_updates, on_ranks, settings, train_step,
+    on_ranks, settings, train_step,
 };
 use lockstep_config::{Family, Model, OptimName};
 use lockstep_model::describe;
@@ -26,7 +26,7 @@ struct Outcome {
 fn train(worker: &Worker<'_>, model: &Model, optim: OptimName, layout: &Layout) -> Outcome {
     let blueprint = layout.blueprint(model, worker.comm.group_rank());
     let cpu = &worker.cpu;
-    let plan = ReplicaPlan { matrix_updates: matrix_updates(optim), ..layout.plan(2) };
+    let plan = ReplicaPlan { update_inputs: Optimizer::inputs_of(optim), ..layout.plan(2) };
     let mut replica =
         Replica::materialize(blueprint, 1, cpu, plan, worker.comm, worker.world).expect("room");
     let mut optimizer = Optimizer::new(&settings(optim), &replica.slots());

@@ -6,7 +6,7 @@
 
 use super::{Layout, OffloadedStates};
 use crate::job::Job;
-use crate::model::Model;
+use crate::model::{Model, QueryKeyNorms};
 use lockstep_config::PipelineSchedule;
 
 /// Calibration of the devices on which the engine trains.
@@ -56,12 +56,15 @@ impl Model {
     }
 
     fn is_llama(&self) -> bool {
-        self.gated && !self.biases && self.positions == 0 && self.has_two_norms()
+        // With four norms it is Gemma 2.
+        let has_norms = self.has_two_norms() || (self.layer_norms == 4 && self.extra_norms == 0);
+        self.gated && !self.biases && self.positions == 0 && has_norms
     }
 
     fn is_gpt2(&self) -> bool {
         let has_positions = self.positions == self.context;
-        let is_variant = self.query_key_value_biases || self.query_key_norms;
+        let has_norms = self.query_key_norms != QueryKeyNorms::None;
+        let is_variant = self.query_key_value_biases || has_norms;
         !self.gated && self.biases && has_positions && self.has_two_norms() && !is_variant
     }
 

@@ -1,28 +1,41 @@
-//! Models from Hugging Face's `config.json`: Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma 2 and
-//! DeepSeek-V2 and V3.
+//! Models from Hugging Face's `config.json`: Llama, Mistral, Mixtral, Qwen2, Qwen3, OLMo 2, Phi-3,
+//! Gemma 2 and DeepSeek-V2 and V3.
 //!
 //! Only fields that change shapes are read. Rotary positions have no parameters, so any
 //! `rope_scaling` is accepted. A field that changes the architecture in a way the cost model does
 //! not have is refused by name, since the parameters would be miscounted.
 
-use super::{Experts, Latent, Model};
-use serde::Deserialize;
+use super::{Experts, Latent, Model, QueryKeyNorms};
+use serde::{Deserialize, Deserializer};
 
 /// Longest sequence that a configuration implies: most models are trained on shorter ones than they
 /// are extended to.
 const MAX_DEFAULT_CONTEXT: u64 = 8192;
 
-/// Width of a head of Qwen3 without the field.
-const QWEN3_HEAD_DIM: u64 = 128;
+/// Width of a head without the field, in families where it is not the hidden size over the heads.
+const HEAD_DIMS: &[(&str, u64)] = &[("qwen3", 128), ("gemma2", 256)];
+
+/// Key-value heads without the field, in families where they are not as many as query heads.
+const KEY_VALUE_HEADS: &[(&str, u64)] = &[
+    ("mistral", 8),
+    ("mixtral", 8),
+    ("qwen2", 32),
+    ("qwen3", 32),
+    ("qwen3_moe", 4),
+    ("gemma2", 4),
+    ("deepseek_v3", 128),
+];
 
 /// Families that are read, by `model_type`.
-pub const MODEL_TYPES: [&str; 9] = [
+pub const MODEL_TYPES: [&str; 11] = [
     "llama",
     "mistral",
     "mixtral",
     "qwen2",
     "qwen3",
     "qwen3_moe",
+    "olmo2",
+    "phi3",
     "gemma2",
     "deepseek_v2",
     "deepseek_v3",
@@ -40,8 +53,9 @@ pub struct HuggingFaceConfig {
     pub hidden_size: Option<u64>,
     /// Query heads.
     pub num_attention_heads: Option<u64>,
-    /// Key-value heads; all query heads have their own without it.
-    pub num_key_value_heads: Option<u64>,
+    /// Key-value heads; `null` gives every query head its own, and without the field the family
+    /// decides.
+    pub num_key_value_heads: KeyValueHeads,
     /// Width of a head; hidden size over heads without it.
     pub head_dim: Option<u64>,
     /// Inner width of the feed-forward part.
@@ -104,6 +118,24 @@ pub struct RopeScaling {
     pub original_max_position_embeddings: Option<u64>,
 }
 
+/// Number of key-value heads in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeyValueHeads {
+    /// The field is absent.
+    #[default]
+    Absent,
+    /// The field is `null`.
+    AsQueryHeads,
+    /// A number.
+    Number(u64),
+}
+
+impl<'de> Deserialize<'de> for KeyValueHeads {
+    fn deserialize<D: Deserializer<'de>>(value: D) -> Result<Self, D::Error> {
+        Ok(Option::deserialize(value)?.map_or(Self::AsQueryHeads, Self::Number))
+    }
+}
+
 impl HuggingFaceConfig {
     /// The model of the configuration, or every field that keeps it from being read.
     pub fn model(&self, name: &str) -> Result<Model, Vec<String>> {
@@ -122,17 +154,26 @@ impl HuggingFaceConfig {
         let unscaled = self.rope_scaling.as_ref().and_then(|r| r.original_max_position_embeddings);
         let context = unscaled.unwrap_or(longest).min(longest).min(MAX_DEFAULT_CONTEXT);
         let is_gemma = self.model_type == "gemma2";
-        let default_head_dim = match self.model_type.as_str() {
-            "qwen3" => QWEN3_HEAD_DIM,
-            _ => width / heads.max(1),
+        let default = |of_families: &[(&str, u64)]| {
+            let found = of_families.iter().find(|(model_type, _)| *model_type == self.model_type);
+            found.map(|(_, value)| *value)
+        };
+        let kv_heads = match self.num_key_value_heads {
+            KeyValueHeads::Absent => default(KEY_VALUE_HEADS).unwrap_or(heads),
+            KeyValueHeads::AsQueryHeads => heads,
+            KeyValueHeads::Number(number) => number,
         };
         let llama = Model::llama(name, layers, width, heads, heads, ffn).reading(vocab, context);
         let model = Model {
-            kv_heads: self.num_key_value_heads.unwrap_or(heads),
-            head_dim: self.head_dim.unwrap_or(default_head_dim),
+            kv_heads,
+            head_dim: self.head_dim.or(default(HEAD_DIMS)).unwrap_or(width / heads.max(1)),
             tied: self.tie_word_embeddings.unwrap_or(is_gemma),
             query_key_value_biases: self.model_type == "qwen2",
-            query_key_norms: self.model_type.starts_with("qwen3"),
+            query_key_norms: match self.model_type.as_str() {
+                "olmo2" => QueryKeyNorms::Whole,
+                kind if kind.starts_with("qwen3") => QueryKeyNorms::Heads,
+                _ => QueryKeyNorms::None,
+            },
             layer_norms: if is_gemma { 4 } else { 2 },
             experts: self.experts(&mut fields),
             ..llama
@@ -279,6 +320,12 @@ mod tests {
             hidden_activation = \"gelu_pytorch_tanh\"\nmax_position_embeddings = 8192\n\
             num_attention_heads = 16\nnum_hidden_layers = 42\nnum_key_value_heads = 8\n\
             head_dim = 256\nvocab_size = 256000\n";
+        let olmo2 = "model_type = \"olmo2\"\nhidden_size = 4096\nintermediate_size = 11008\n\
+            max_position_embeddings = 4096\nnum_attention_heads = 32\nnum_hidden_layers = 32\n\
+            vocab_size = 100352\n";
+        let phi3 = "model_type = \"phi3\"\nhidden_size = 3072\nintermediate_size = 8192\n\
+            max_position_embeddings = 4096\nnum_attention_heads = 32\nnum_hidden_layers = 32\n\
+            vocab_size = 32064\nsliding_window = 2047\n";
         let deepseek_v3 = "model_type = \"deepseek_v3\"\nhidden_size = 7168\n\
             intermediate_size = 18432\nmax_position_embeddings = 163840\n\
             num_attention_heads = 128\nnum_key_value_heads = 128\nnum_hidden_layers = 61\n\
@@ -302,12 +349,42 @@ mod tests {
             (mistral, 7_241_732_096),
             (&mixtral, 46_702_792_704),
             (gemma2, 9_241_705_984),
+            (olmo2, 7_298_617_344),
+            (phi3, 3_821_079_552),
             (deepseek_v3, 671_026_419_200),
             (deepseek_v2_lite, 15_706_484_224),
         ] {
             assert_eq!(read(text).expect(text).num_params(), params, "{text}");
         }
         assert_eq!(read(LLAMA).expect("a model").context, 8192, "before the scaling");
+    }
+
+    #[test]
+    fn absent_fields_have_the_defaults_of_the_family_and_null_follows_the_query_heads() {
+        let json = |model_type: &str, rest: &str| {
+            let text = format!(
+                "{{\"model_type\": \"{model_type}\", \"hidden_size\": 2048, \
+                 \"intermediate_size\": 64, \"max_position_embeddings\": 64, \
+                 \"num_attention_heads\": 64, \"num_hidden_layers\": 1, \"vocab_size\": 64, \
+                 \"num_local_experts\": null, \"num_experts\": null{rest}}}"
+            );
+            let config: HuggingFaceConfig = serde_json::from_str(&text).expect("it is JSON");
+            let model = config.model("mine").expect("all that it needs");
+            (model.kv_heads, model.head_dim)
+        };
+        for (model_type, kv_heads, head_dim) in [
+            ("llama", 64, 32),
+            ("mistral", 8, 32),
+            ("qwen2", 32, 32),
+            ("qwen3", 32, 128),
+            ("gemma2", 4, 256),
+        ] {
+            assert_eq!(json(model_type, ""), (kv_heads, head_dim), "{model_type}");
+            let null = ", \"num_key_value_heads\": null, \"head_dim\": null";
+            assert_eq!(json(model_type, null), (64, head_dim), "{model_type}");
+            let own = ", \"num_key_value_heads\": 16, \"head_dim\": 48";
+            assert_eq!(json(model_type, own), (16, 48), "{model_type}");
+        }
     }
 
     #[test]

@@ -95,8 +95,8 @@ pub struct Model {
     pub biases: bool,
     /// Whether query, key and value projections have biases where others have none (Qwen2).
     pub query_key_value_biases: bool,
-    /// Whether queries and keys are normalized, each with a vector of a head's width (Qwen3).
-    pub query_key_norms: bool,
+    /// Norms of queries and keys.
+    pub query_key_norms: QueryKeyNorms,
     /// Norms of the hidden size beside those of layers and the final one.
     pub extra_norms: u64,
     /// Norms per layer: two, one where attention and feed-forward share it, or four with norms
@@ -110,6 +110,19 @@ pub struct Model {
     pub experts: Option<Experts>,
     /// Latent attention, if the model uses it.
     pub latent: Option<Latent>,
+}
+
+/// Norms of queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QueryKeyNorms {
+    /// None.
+    #[default]
+    None,
+    /// Of each head, with a vector of its width for all queries and one for all keys (Qwen3).
+    Heads,
+    /// Of all queries together, and of all keys (OLMo 2).
+    Whole,
 }
 
 impl Latent {
@@ -141,7 +154,7 @@ impl Model {
             positions: context,
             biases: true,
             query_key_value_biases: false,
-            query_key_norms: false,
+            query_key_norms: QueryKeyNorms::None,
             extra_norms: 0,
             layer_norms: 2,
             dropout: true,

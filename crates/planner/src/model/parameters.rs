@@ -1,6 +1,6 @@
 //! Exact parameter counts.
 
-use super::Model;
+use super::{Model, QueryKeyNorms};
 
 impl Model {
     /// Entries of a layer's attention matrices.
@@ -33,7 +33,11 @@ impl Model {
             (false, true) => attention,
             (false, false) => 0,
         };
-        let head_norms = if self.query_key_norms { 2 * self.head_dim } else { 0 };
+        let head_norms = match self.query_key_norms {
+            QueryKeyNorms::None => 0,
+            QueryKeyNorms::Heads => 2 * self.head_dim,
+            QueryKeyNorms::Whole => self.query_width() + self.key_width(),
+        };
         let latent = self.latent.map_or(0, |latent| latent.query_rank + latent.key_value_rank);
         self.layer_norms * norm + biases + head_norms + latent
     }

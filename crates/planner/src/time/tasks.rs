@@ -10,8 +10,9 @@ use super::calls::CallPrices;
 use crate::calibration::machine::{CompressorTime, MachineCalibration};
 use lockstep_config::units::{Flops, Seconds};
 use lockstep_config::{Recipe, Recompute};
-use lockstep_mesh::Axis;
+use lockstep_mesh::{Axis, Mesh, Rank};
 use lockstep_model::Blueprint;
+use lockstep_parallel::step_program::{RankPlan, rank_at};
 use lockstep_parallel::{ReplicaPlan, stages};
 use lockstep_schedule::step::{Contents, MessageKind, Program, Queue, TaskId, TaskOp, Use};
 
@@ -28,6 +29,9 @@ pub(super) struct TaskTimes<'a> {
     /// Gradient compression, if the recipe compresses.
     compressor: Option<&'a CompressorTime>,
     num_params: usize,
+    /// Orthogonalisation of each matrix, by pipeline rank.
+    matrices: Vec<Vec<Seconds>>,
+    mesh: Mesh,
 }
 
 impl<'a> TaskTimes<'a> {
@@ -56,6 +60,8 @@ impl<'a> TaskTimes<'a> {
             overhead: Seconds(machine.step_overhead_seconds),
             compressor: machine.compressor(&recipe.compress.method.to_string()),
             num_params: blueprint.num_params(),
+            matrices: matrix_seconds(recipe, blueprint, plan, machine, speed),
+            mesh: plan.mesh,
             machine,
         }
     }
@@ -81,6 +87,13 @@ impl<'a> TaskTimes<'a> {
                 }
                 TaskOp::Update { .. } => {
                     times[index] = self.update_per_param * num_updated(program, id);
+                }
+                TaskOp::Direction { .. } | TaskOp::TensorNorms(_) => {
+                    times[index] = self.passes(program, id);
+                }
+                TaskOp::Orthogonalize { matrix } if changes_grads(program, id) => {
+                    let device = self.mesh.index(Axis::Pipeline, Rank(program.rank));
+                    times[index] = self.matrices[device][*matrix as usize];
                 }
                 TaskOp::ClientStep { .. } => {
                     times[index] = self.update_per_param * self.num_params as f64;
@@ -158,6 +171,31 @@ impl<'a> TaskTimes<'a> {
         };
         self.blocks[block] * share
     }
+}
+
+/// Time to orthogonalise each matrix, by pipeline rank, on a worker that has this share of the
+/// machine.
+fn matrix_seconds(
+    recipe: &Recipe,
+    blueprint: &Blueprint,
+    plan: &ReplicaPlan,
+    machine: &MachineCalibration<'_>,
+    speed: f64,
+) -> Vec<Vec<Seconds>> {
+    let num_devices = plan.mesh.degree(Axis::Pipeline);
+    let of_device = |device: usize| {
+        let at = RankPlan::new(plan, blueprint, rank_at(&plan.mesh, device, 0, 0));
+        let flops = at.matrix_flops().into_iter();
+        let rate = machine.rate(recipe.model.width);
+        flops.map(|flops| Flops(flops as f64) / rate * (1.0 / speed)).collect()
+    };
+    (0..num_devices).filter(|_| plan.update_inputs.matrices).map(of_device).collect()
+}
+
+/// Whether a task changes gradients: a rank may gather a matrix of which it owns nothing.
+fn changes_grads(program: &Program, id: TaskId) -> bool {
+    let mut changed = program.contents(id, &[Use::Update]);
+    changed.any(|contents| matches!(contents, Contents::Grads { .. }))
 }
 
 /// Ranks whose compressed gradients a program adds.

@@ -1,6 +1,6 @@
 //! Recipes that decide their traffic alone.
 
-use lockstep_config::{Consistency, Recipe, SyncMode};
+use lockstep_config::{Consistency, Dtype, Recipe, SyncMode};
 
 /// Whether the recipe alone decides the bytes, embedding rows of all-reduced gradients aside.
 pub(super) fn is_exact(recipe: &Recipe) -> bool {
@@ -10,6 +10,11 @@ pub(super) fn is_exact(recipe: &Recipe) -> bool {
         SyncMode::LocalSgd => !recipe.sync.local_steps_is_auto,
         _ => true,
     }
+}
+
+/// Whether the loss scale decides which steps update: one that overflows sends no parameters.
+pub(crate) fn may_skip_updates(recipe: &Recipe) -> bool {
+    recipe.precision.compute == Dtype::F16
 }
 
 /// Whether the tokens of a step decide the embedding rows that ranks exchange: a rank that is left

@@ -12,7 +12,8 @@
 //! # Layout
 //! - [`call`]: calls and messages of a step
 //! - [`step_calls`]: the calls of a step, from its plan
-//! - [`range`]: the least and the most bytes of a run's mean step
+//! - [`range`]: the least and the most bytes of a run's mean step; [`replay`]: those of a run that
+//!   was recorded
 //! - [`interconnect`], [`schedule_selection`]: links between ranks, and the schedule of each call;
 //!   [`fixed_algorithms`]: those that a recipe fixes
 
@@ -22,14 +23,18 @@ mod exactness;
 pub mod fixed_algorithms;
 pub mod interconnect;
 pub mod range;
+pub mod replay;
 pub mod schedule_selection;
 pub mod step_calls;
+
+pub(crate) use exactness::may_skip_updates;
 
 pub use call::{Call, GroupCalls, Lengths, Message, StepCalls};
 pub use fixed_algorithms::{RefusedAlgorithm, check_algorithms};
 pub use interconnect::Interconnect;
 pub use lockstep_parallel::step_program::StepKind;
-pub use range::{ByteRange, RecordedDecisions, wire_range, wire_replay};
+pub use range::{ByteRange, wire_range};
+pub use replay::{RecordedDecisions, wire_replay};
 pub use schedule_selection::SelectedSchedules;
 pub use step_calls::{StepInputs, programs_at};
 
@@ -242,7 +247,7 @@ pub fn busiest_with_rows(
     interconnect: &Interconnect,
     rows_by_step: &[Vec<usize>],
 ) -> Vec<(usize, Bytes)> {
-    let known = |rows| StepInputs { rows_by_rank: Some(rows) };
+    let known = |rows| StepInputs { rows_by_rank: Some(rows), ..StepInputs::default() };
     let steps: Vec<StepInputs<'_>> = rows_by_step.iter().map(|rows| known(&rows[..])).collect();
     busiest(recipe, blueprint, interconnect, &steps)
 }

@@ -2,10 +2,11 @@
 //!
 //! Both ends are equal where the recipe decides the traffic. Timing decides how many steps a worker
 //! of elastic parameter servers takes part in, and the length of rounds with `sync.local_steps =
-//! "auto"`; tokens decide the embedding rows that are exchanged, and straggler policies whose. A
-//! run in which ranks are lost and steps are repeated is not forecast.
+//! "auto"`; tokens decide the embedding rows that are exchanged, and straggler policies whose; the
+//! loss scale decides which updates are skipped. A run in which ranks are lost and steps are
+//! repeated is not forecast.
 
-use super::{Interconnect, StepInputs, StepKind, step_calls, total};
+use super::{Interconnect, StepInputs, StepKind, may_skip_updates, step_calls, total};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Consistency, Recipe, SyncMode};
 use lockstep_mesh::{Axis, Rank};
@@ -53,7 +54,7 @@ pub fn wire_range(
     blueprint: &Blueprint,
     interconnect: &Interconnect,
 ) -> Vec<ByteRange> {
-    let mut forecast = RunForecast { recipe, blueprint, interconnect, known: BTreeMap::new() };
+    let mut forecast = RunForecast::new(recipe, blueprint, interconnect);
     let classes: Vec<(StepKind, u64)> = StepKind::of_run(recipe).into_iter().collect();
     let keys = &recipe.sync;
     match keys.mode {
@@ -65,67 +66,65 @@ pub fn wire_range(
     }
 }
 
-/// Decisions of a run that timing made, as its events record them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RecordedDecisions {
-    /// Number of pulls for a step by each worker that pulls.
-    pub pulls_by_worker: Vec<u64>,
-    /// Number of pushes by each of them.
-    pub pushes_by_worker: Vec<u64>,
-}
-
-/// Bytes of every rank in the mean of the steps that it took part in, from the programs of these
-/// steps and recorded decisions. A number of local steps that was chosen is part of the recipe in
-/// the run folder.
-pub fn wire_replay(
-    recipe: &Recipe,
-    blueprint: &Blueprint,
-    interconnect: &Interconnect,
-    decisions: &RecordedDecisions,
-) -> Vec<ByteRange> {
-    if recipe.sync.server.consistency != Consistency::Elastic || recipe.num_servers() == 0 {
-        return wire_range(recipe, blueprint, interconnect);
-    }
-    let mut forecast = RunForecast { recipe, blueprint, interconnect, known: BTreeMap::new() };
-    let classes: Vec<(StepKind, u64)> = StepKind::of_run(recipe).into_iter().collect();
-    forecast.of_recorded_pulls(&classes, decisions)
-}
-
 /// Total bytes of kinds of steps, by rank.
-struct RunForecast<'a> {
-    recipe: &'a Recipe,
+pub(super) struct RunForecast<'a> {
+    pub(super) recipe: &'a Recipe,
     blueprint: &'a Blueprint,
     interconnect: &'a Interconnect,
     known: BTreeMap<StepKind, Vec<ByteRange>>,
 }
 
-impl RunForecast<'_> {
+impl<'a> RunForecast<'a> {
+    /// Forecast of a recipe's run.
+    pub(super) const fn new(
+        recipe: &'a Recipe,
+        blueprint: &'a Blueprint,
+        interconnect: &'a Interconnect,
+    ) -> Self {
+        Self { recipe, blueprint, interconnect, known: BTreeMap::new() }
+    }
+
     /// Bytes of a step.
-    fn of_kind(&mut self, kind: &StepKind) -> Vec<ByteRange> {
+    pub(super) fn of_kind(&mut self, kind: &StepKind) -> Vec<ByteRange> {
         if let Some(known) = self.known.get(kind) {
             return known.clone();
         }
-        let found = self.count(kind);
+        let outcomes = if may_skip_updates(self.recipe) { &[false, true][..] } else { &[false] };
+        let found = self.count(kind, outcomes);
         self.known.insert(kind.clone(), found.clone());
         found
     }
 
-    fn count(&self, kind: &StepKind) -> Vec<ByteRange> {
+    /// Bytes of a step with any embedding rows, whose update has one of these outcomes: it happens
+    /// (`false`) or is skipped.
+    pub(super) fn count(&self, kind: &StepKind, outcomes: &[bool]) -> Vec<ByteRange> {
         let least = StepKind { servers: kind.servers.map(with_least_rows), ..kind.clone() };
-        let join = |mut all: Vec<ByteRange>, other: Vec<ByteRange>| {
-            all.iter_mut().zip(other).for_each(|(all, other)| *all = all.or(other));
-            all
-        };
         let plans = step_calls::plans_at(self.recipe, self.blueprint, 0);
         let rows = self.extreme_rows(&plans[0]);
         let ends = plans.iter().flat_map(|plan| {
             let of_rows = rows.iter().map(move |rows| (plan, kind, Some(&rows[..])));
             [(plan, kind, None), (plan, &least, None)].into_iter().chain(of_rows)
         });
-        let all = ends.map(|(plan, kind, rows_by_rank)| {
-            self.of_plan(plan, kind, StepInputs { rows_by_rank })
+        let all = ends.flat_map(|(plan, kind, rows_by_rank)| {
+            let inputs = StepInputs { rows_by_rank, ..StepInputs::default() };
+            let outcomes =
+                outcomes.iter().map(move |&is_skipped| StepInputs { is_skipped, ..inputs });
+            outcomes.map(move |inputs| self.of_plan(plan, kind, inputs))
         });
-        all.reduce(join).expect("there is a plan")
+        all.reduce(joined).expect("there is a plan")
+    }
+
+    /// Bytes of a step with known inputs, for any bucket length that may be chosen at start-up.
+    pub(super) fn of_inputs(&self, kind: &StepKind, inputs: StepInputs<'_>) -> Vec<ByteRange> {
+        let plans = step_calls::plans_at(self.recipe, self.blueprint, 0);
+        let all = plans.iter().map(|plan| self.of_plan(plan, kind, inputs));
+        all.reduce(joined).expect("there is a plan")
+    }
+
+    /// Whether gradients of embedding rows are exchanged sparsely.
+    pub(super) fn has_sparse_rows(&self) -> bool {
+        let plans = step_calls::plans_at(self.recipe, self.blueprint, 0);
+        !self.extreme_rows(&plans[0]).is_empty()
     }
 
     /// Numbers of embedding rows by rank with the least and the most traffic: none, so many that
@@ -163,7 +162,7 @@ impl RunForecast<'_> {
     }
 
     /// Totals over classes of steps.
-    fn sum(&mut self, classes: &[(StepKind, u64)]) -> Vec<ByteRange> {
+    pub(super) fn sum(&mut self, classes: &[(StepKind, u64)]) -> Vec<ByteRange> {
         let mut sums = vec![ByteRange::default(); self.recipe.run.workers];
         for (kind, count) in classes {
             for (sum, of_kind) in sums.iter_mut().zip(self.of_kind(kind)) {
@@ -192,34 +191,6 @@ impl RunForecast<'_> {
         often.into_iter().zip(seldom).map(|(a, b)| a.or(b)).collect()
     }
 
-    /// Steps of elastic servers that each worker has pulled and pushed for; the mean is over those
-    /// that it has pushed for.
-    fn of_recorded_pulls(
-        &mut self,
-        classes: &[(StepKind, u64)],
-        decisions: &RecordedDecisions,
-    ) -> Vec<ByteRange> {
-        let [taken, missed] = [false, true].map(|is_missed| self.of_kind(&plain_step(is_missed)));
-        let num_steps: u64 = classes.iter().map(|(_, count)| count).sum();
-        let group_len = self.recipe.run.workers / self.recipe.num_pushers();
-        let sums = self.sum(classes).into_iter().enumerate();
-        sums.map(|(worker, sum)| {
-            let pusher = worker / group_len;
-            let pushes = decisions.pushes_by_worker[pusher];
-            let without_push = decisions.pulls_by_worker[pusher] - pushes;
-            let bytes = |all: Bytes, taken: Bytes, missed: Bytes| {
-                let other = all.0 - taken.0 * num_steps;
-                Bytes((other + taken.0 * pushes + missed.0 * without_push) / pushes.max(1))
-            };
-            let (taken, missed) = (taken[worker], missed[worker]);
-            ByteRange {
-                low: bytes(sum.low, taken.low, missed.low),
-                high: bytes(sum.high, taken.high, missed.high),
-            }
-        })
-        .collect()
-    }
-
     /// A worker of elastic servers takes part in some of the steps, and the mean is over those. At
     /// most one more pull finds that the run is over. Initial weights and checkpoints are sent
     /// whatever the worker does.
@@ -240,8 +211,14 @@ impl RunForecast<'_> {
     }
 }
 
+/// By rank: ranges that contain both.
+fn joined(mut all: Vec<ByteRange>, other: Vec<ByteRange>) -> Vec<ByteRange> {
+    all.iter_mut().zip(other).for_each(|(all, other)| *all = all.or(other));
+    all
+}
+
 /// Step of elastic servers without initial weights and checkpoints.
-fn plain_step(is_missed: bool) -> StepKind {
+pub(super) fn plain_step(is_missed: bool) -> StepKind {
     let step = ServerStep { is_joint: true, is_missed, ..ServerStep::default() };
     StepKind { servers: Some(step), ..StepKind::default() }
 }

@@ -8,7 +8,7 @@ use lockstep_config::units::Bytes;
 use lockstep_config::{Recipe, WireDtype};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
-use lockstep_parallel::step_program::{RankPlan, StepKind, rank_at};
+use lockstep_parallel::step_program::{RankPlan, SelectedRows, StepKind, rank_at};
 use lockstep_parallel::strategies::programs;
 use lockstep_parallel::{ReplicaPlan, bucket_tuning, from_recipe};
 use lockstep_schedule::Contributions;
@@ -20,12 +20,19 @@ use std::collections::BTreeMap;
 /// Groups that every program has: data-parallel ranks, tensor-parallel ranks, all ranks.
 const NUM_MESH_GROUPS: usize = 3;
 
+/// Number of the buffer for gathered matrices, behind the two windows.
+const MATRIX_TURN: usize = 2;
+
 /// Inputs of a step beyond its plan.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StepInputs<'a> {
     /// Number of embedding rows with a gradient, by rank; vocabulary shards count their own rows.
     /// `None` counts the dense exchange.
     pub rows_by_rank: Option<&'a [usize]>,
+    /// Embedding rows that workers pull from parameter servers and push to them.
+    pub selected_rows: Option<&'a SelectedRows>,
+    /// Whether the update is skipped, because gradients are not finite.
+    pub is_skipped: bool,
 }
 
 /// Candidate plans of a step, most likely first: they differ in the bucket length where it is tuned
@@ -61,7 +68,9 @@ pub fn of_plan(
     known: StepInputs<'_>,
 ) -> StepCalls {
     let program = |recipe: &Recipe, place: RankPlan<'_>| {
-        place.with_rows(known.rows_by_rank).training_of(recipe, kind)
+        let place = place.with_rows(known.rows_by_rank).with_selected_rows(known.selected_rows);
+        let program = place.training_of(recipe, kind);
+        if known.is_skipped { program.without_guarded() } else { program }
     };
     let calls = of_any_length(recipe, plan, blueprint, &program, kind.federated.is_none());
     let devices = 0..plan.mesh.degree(Axis::Pipeline);
@@ -163,6 +172,8 @@ fn data_calls(plan: &ReplicaPlan, program: &Program) -> GroupCalls {
             TaskOp::GatherParams { bucket }
             | TaskOp::GatherUpdated { bucket }
             | TaskOp::Reduce { bucket } => bucket as usize,
+            // All matrices are gathered into one buffer.
+            TaskOp::GatherMatrix { .. } => return Some((0, vec![MATRIX_TURN])),
             _ => return None,
         };
         // Buffers that several buckets share: windows, pooled leaves and rounded ones.

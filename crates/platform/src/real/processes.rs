@@ -201,6 +201,10 @@ impl Processes for RealProcesses {
     fn is_interrupt_requested(&self) -> bool {
         INTERRUPTED_AT_MS.load(Ordering::Relaxed) > 0
     }
+
+    fn take_interrupt(&self) -> bool {
+        INTERRUPTED_AT_MS.swap(0, Ordering::Relaxed) > 0
+    }
 }
 
 struct RealWatch {

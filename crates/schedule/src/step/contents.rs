@@ -1,5 +1,7 @@
 //! Contents of the buffers that tasks use.
 
+use super::op::Normed;
+
 /// Contents of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Contents {
@@ -98,6 +100,33 @@ pub enum Contents {
     Unscaled,
     /// Norm of this rank's gradients.
     Norm,
+    /// Mark of gradients that are directions of the update.
+    Direction {
+        /// Bucket.
+        bucket: u32,
+    },
+    /// Sums of squares of this rank's values, by tensor.
+    NormSums {
+        /// Values.
+        of: Normed,
+    },
+    /// Norms of whole tensors.
+    TensorNorms {
+        /// Values.
+        of: Normed,
+    },
+    /// Gathered piece of a matrix.
+    MatrixPiece {
+        /// Number among the pieces that this rank holds.
+        piece: u32,
+    },
+    /// Gathered whole matrix.
+    Matrix,
+    /// Mark of a matrix whose direction is orthogonal.
+    Orthogonal {
+        /// Number of the matrix.
+        matrix: u32,
+    },
     /// Message of a neighbour.
     Received {
         /// Rank of the neighbour.

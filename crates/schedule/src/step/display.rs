@@ -1,7 +1,8 @@
 //! Text of a step program, a task a line.
 
 use super::{
-    Averaged, BlockPass, Contents, Message, MessageKind, Program, Queue, ServerCall, TaskOp, Use,
+    Averaged, BlockPass, Contents, Message, MessageKind, Normed, Program, Queue, ServerCall,
+    TaskOp, Use,
 };
 use std::fmt;
 
@@ -97,6 +98,15 @@ impl fmt::Display for ServerCall {
     }
 }
 
+impl fmt::Display for Normed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Params => "parameters",
+            Self::Steps => "steps",
+        })
+    }
+}
+
 impl fmt::Display for TaskOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -126,6 +136,14 @@ impl fmt::Display for TaskOp {
             Self::Unscale => f.write_str("unscale"),
             Self::GradNorm => f.write_str("gradient norm"),
             Self::Agree => f.write_str("agree"),
+            Self::Direction { bucket } => write!(f, "direction {bucket}"),
+            Self::TensorNorms(of) => write!(f, "tensor norms of {of}"),
+            Self::GatherNorms(of) => write!(f, "gather norms of {of}"),
+            Self::GatherMatrix { matrix, piece } => {
+                write!(f, "gather matrix {matrix} piece {piece}")
+            }
+            Self::GatherPieces { matrix } => write!(f, "gather pieces of matrix {matrix}"),
+            Self::Orthogonalize { matrix } => write!(f, "orthogonalize matrix {matrix}"),
             Self::Update { bucket } => write!(f, "update {bucket}"),
             Self::GatherUpdated { bucket } => write!(f, "gather updated {bucket}"),
             Self::Average(averaged) => match averaged {
@@ -168,7 +186,7 @@ impl fmt::Display for Contents {
         f.write_str(&name.to_lowercase())?;
         let numbers = fields.trim_end_matches('}').split(',').filter_map(|field| {
             let (_, number) = field.split_once(':')?;
-            Some(number.trim())
+            Some(number.trim().to_lowercase())
         });
         let numbers: Vec<_> = numbers.collect();
         if numbers.is_empty() { Ok(()) } else { write!(f, "({})", numbers.join(",")) }

@@ -44,7 +44,7 @@ mod verify;
 pub use builder::{Builder, TaskBuilder};
 pub use call::{Call, CommGroup, Lengths};
 pub use contents::Contents;
-pub use op::{Averaged, BlockPass, Message, MessageKind, ServerCall, TaskOp};
+pub use op::{Averaged, BlockPass, Message, MessageKind, Normed, ServerCall, TaskOp};
 pub use play::{CallMode, Play, RankPlay, Span, play};
 pub use verify::{InvalidStep, StepReport, verify};
 
@@ -195,6 +195,17 @@ impl Program {
     /// Tasks with their ids.
     pub fn iter(&self) -> impl Iterator<Item = (TaskId, &Task)> {
         (0_u32..).map(TaskId).zip(&self.tasks)
+    }
+
+    /// The program of a step whose agreement refuses the update: without the tasks that depend on
+    /// an agreement.
+    pub fn without_guarded(&self) -> Self {
+        let mut builder = Builder::new(self.rank);
+        builder.adopt(self);
+        for (id, old) in self.iter().filter(|(_, task)| task.guard.is_none()) {
+            builder.repeat(old, self.accesses(id), None);
+        }
+        builder.finish()
     }
 
     /// The program without one task, as if it had been forgotten; for tests of the verifier.

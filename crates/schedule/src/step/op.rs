@@ -125,6 +125,15 @@ pub enum Averaged {
     StateInGroup(u32),
 }
 
+/// Values whose norms an update rule needs by tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Normed {
+    /// Parameters before the update.
+    Params,
+    /// Gradients, or the directions that take their place.
+    Steps,
+}
+
 /// Action of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TaskOp {
@@ -203,6 +212,32 @@ pub enum TaskOp {
     GradNorm,
     /// Agrees on the norm, and whether the update happens.
     Agree,
+    /// Turns the gradients that this rank owns into directions of the update.
+    Direction {
+        /// Bucket.
+        bucket: u32,
+    },
+    /// Sums the squares of the values that this rank owns, by tensor.
+    TensorNorms(Normed),
+    /// Gathers the sums of all ranks.
+    GatherNorms(Normed),
+    /// Gathers a piece of a matrix from the data-parallel ranks that own parts of it.
+    GatherMatrix {
+        /// Number among the hidden matrices of the rank's pipeline stage.
+        matrix: u32,
+        /// Number among the pieces that this rank holds.
+        piece: u32,
+    },
+    /// Gathers the pieces of a matrix from the tensor-parallel ranks.
+    GatherPieces {
+        /// Number among the hidden matrices of the rank's pipeline stage.
+        matrix: u32,
+    },
+    /// Orthogonalises the direction of a whole matrix.
+    Orthogonalize {
+        /// Number among the hidden matrices of the rank's pipeline stage.
+        matrix: u32,
+    },
     /// Updates the parameters that this rank owns.
     Update {
         /// Bucket.
@@ -305,6 +340,22 @@ impl TaskOp {
             | Self::WeightGrad(pass) => Some(pass),
             _ => None,
         }
+    }
+
+    /// Whether it changes parameters or optimizer state, or prepares that: only an agreement allows
+    /// it.
+    pub const fn is_of_update(&self) -> bool {
+        matches!(
+            self,
+            Self::Direction { .. }
+                | Self::TensorNorms(_)
+                | Self::GatherNorms(_)
+                | Self::GatherMatrix { .. }
+                | Self::GatherPieces { .. }
+                | Self::Orthogonalize { .. }
+                | Self::Update { .. }
+                | Self::GatherUpdated { .. }
+        )
     }
 
     /// Whether a synchronization strategy runs the task.

@@ -22,7 +22,7 @@ use std::io::{self, Write};
 use self::color::push_line;
 use self::progress::History;
 use self::text::{Duration, Rate, Thousands};
-use crate::{Event, Sink, Stamped, TelemetryError};
+use crate::{Event, Sink, SourceTokens, Stamped, TelemetryError};
 
 /// First byte of a line with a record of progress: a JSON [`Progress`], or nothing once the live
 /// line has ended.
@@ -232,6 +232,24 @@ impl Console {
             Event::Evaluated { step, validation_loss, perplexity, .. } => {
                 add(text, format_args!("step {step}  validation loss {validation_loss:.4}"));
                 add(text, format_args!("  perplexity {perplexity:.3}\n"));
+            }
+            Event::TaskEvaluated { step, task, questions, scores, .. } => {
+                add(text, format_args!("step {step}  {task}"));
+                let metrics = scores.iter().filter(|(name, _)| !name.ends_with("_stderr"));
+                for (metric, score) in metrics {
+                    add(text, format_args!("  {metric} {:.2} %", 100.0 * score));
+                }
+                add(text, format_args!("  of {} questions\n", Thousands(*questions)));
+            }
+            Event::SourcesRead { step, sources } => {
+                let all: u64 = sources.iter().map(|source| source.tokens).sum();
+                add(text, format_args!("step {step}  tokens by source:"));
+                for SourceTokens { source, tokens, .. } in sources {
+                    let percent = 100.0 * *tokens as f64 / all.max(1) as f64;
+                    let tokens = Thousands(*tokens);
+                    add(text, format_args!("  {source} {tokens} ({percent:.1} %)"));
+                }
+                add(text, format_args!("\n"));
             }
             Event::TargetReached {
                 step, validation_loss, tokens, wire_bytes, run_seconds, ..

@@ -228,7 +228,7 @@ fn check_guards(rank: usize, program: &Program) -> Result<(), InvalidStep> {
         let is_guard =
             |guard: TaskId| guard < id && program.tasks[guard.0 as usize].op == TaskOp::Agree;
         // An update is always subject to an agreement.
-        let needs_guard = matches!(task.op, TaskOp::Update { .. });
+        let needs_guard = task.op.is_of_update();
         if !task.guard.map_or(!needs_guard, is_guard) {
             return Err(InvalidStep::Guard { rank, task: id.0 });
         }

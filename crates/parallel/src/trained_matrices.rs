@@ -1,0 +1,46 @@
+//! Hidden matrices that are updated whole (Muon), in the order in which step programs number them.
+
+use crate::buckets::Buckets;
+use crate::replica_plan::ReplicaPlan;
+use lockstep_model::{Blueprint, Param};
+
+/// A trained hidden matrix of a pipeline stage.
+pub(crate) struct TrainedMatrix<'a> {
+    /// Bucket of all its pieces.
+    pub(crate) bucket: usize,
+    /// Rows and columns.
+    pub(crate) shape: [usize; 2],
+    /// Pieces that the rank holds.
+    pub(crate) pieces: Vec<&'a Param>,
+    block: usize,
+}
+
+impl<'a> TrainedMatrix<'a> {
+    /// The trained hidden matrices in `buckets`, those of a rank's pipeline stage.
+    pub(crate) fn list(
+        blueprint: &'a Blueprint,
+        buckets: &Buckets,
+        plan: &ReplicaPlan,
+    ) -> Vec<Self> {
+        let matrix = |(block, param): (usize, &'a Param)| {
+            let bucket = buckets.of_block(block);
+            let is_here = buckets.list[bucket].len > 0;
+            let is_trained = !plan.phases.is_frozen(plan.phase, &param.name);
+            let shape = blueprint.hidden_matrix(block, param).filter(|_| is_here && is_trained)?;
+            let pieces = blueprint.pieces(block, param).collect();
+            Some(Self { bucket, shape, pieces, block })
+        };
+        blueprint.tensors().into_iter().filter_map(matrix).collect()
+    }
+
+    /// Number of pieces, over all tensor-parallel ranks.
+    pub(crate) fn num_pieces(&self) -> usize {
+        self.pieces[0].piece.num
+    }
+
+    /// Elements of a held piece that each data-parallel rank steps, if they are sharded.
+    pub(crate) fn part_lens(&self, buckets: &Buckets, piece: usize) -> Vec<usize> {
+        let (bucket, range) = buckets.place(self.block, self.pieces[piece]);
+        buckets.list[bucket].part_lens_of(&range)
+    }
+}
