@@ -1,13 +1,15 @@
-//! Final artifacts of a run: weights, optimizer state, tokenizer and summary.
+//! Final artifacts of a run: weights, adapters, optimizer state, tokenizer and summary.
 //!
 //! Resuming from them gives the same bits as a run without the interruption.
 
 use crate::learner::Learner;
+use crate::pretrained::base_model;
 use crate::{RunFolder, Summary, TrainError};
-use lockstep_checkpoint::{CheckpointError, TrainingState, WeightsHasher, weights};
+use lockstep_checkpoint::peft::{self, AdapterExport};
+use lockstep_checkpoint::{CheckpointError, ElementType, TrainingState, WeightsHasher, weights};
 use lockstep_config::Recipe;
 use lockstep_data::Cursor;
-use lockstep_model::Param;
+use lockstep_model::{Param, lora};
 use lockstep_platform::World;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,12 +37,19 @@ pub(crate) fn save(
     let outlines: Vec<_> = crate::pretrained::outlines(replica.blueprint()).into_iter().collect();
     let mut hasher = WeightsHasher::default();
     let weights = folder.map(RunFolder::weights);
+    let mut adapters = BTreeMap::new();
     save_each(world, weights.as_deref(), &outlines, &metadata, |take| {
-        replica.visit_params(|_, data| {
+        replica.visit_params(|param, data| {
             hasher.update(data);
+            if folder.is_some() && lora::is_adapter(&param.name) {
+                adapters.insert(param.name.clone(), (param.shape.clone(), data.to_vec()));
+            }
             Ok::<_, TrainError>(take(data)?)
         })
     })?;
+    if let Some(folder) = folder {
+        save_adapters(folder, recipe, world, &adapters)?;
+    }
     let weights_hash = hasher.finish();
     if recipe.run.save_optimizer && !recipe.has_extra_state() {
         let blueprint = replica.blueprint();
@@ -64,6 +73,7 @@ pub(crate) fn save(
             let state = TrainingState {
                 step: cursor.next_step,
                 corpus: cursor.corpus.clone().unwrap_or_default(),
+                data_positions: cursor.positions.clone(),
                 recipe_hash: recipe.hash(),
                 kernel_class: learner.kernel_class.clone(),
                 product_algorithms: learner.product_algorithms()?,
@@ -75,6 +85,31 @@ pub(crate) fn save(
         }
     }
     Ok(weights_hash)
+}
+
+/// Saves the adapters once more, as a folder that `peft` reads; a run without adapters has none.
+fn save_adapters(
+    folder: &RunFolder,
+    recipe: &Recipe,
+    world: &World,
+    adapters: &BTreeMap<String, (Vec<usize>, Vec<f32>)>,
+) -> Result<(), TrainError> {
+    if adapters.is_empty() {
+        return Ok(());
+    }
+    let outlines = adapters.iter().map(|(name, (shape, _))| (name.clone(), shape.clone()));
+    let base_model = base_model(recipe, world);
+    let export = AdapterExport {
+        lora: &recipe.model.lora,
+        base_model: base_model.as_deref(),
+        outlines: &outlines.collect(),
+        format: ElementType::F32,
+    };
+    peft::write(world, &folder.adapter(), &export, |name, out| {
+        out.copy_from_slice(&adapters[name].1);
+        Ok::<_, TrainError>(())
+    })?;
+    Ok(())
 }
 
 /// Writes the tensors that `produce` emits. Without a path it only runs `produce`.

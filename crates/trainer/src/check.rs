@@ -3,6 +3,7 @@
 //! Workers repeat them, since each opens its own device and data; an error found here costs one
 //! process instead of a cluster. Nothing is written.
 
+use crate::task_evaluation::TaskRequests;
 use crate::{Options, RunFolder, TrainError, device};
 use crate::{pretrained, restore, strategy};
 use lockstep_checkpoint::sharded::Store;
@@ -61,8 +62,8 @@ fn refuse_file_at_checkpoint_dir(recipe: &Recipe, world: &World) -> Result<(), T
     }
 }
 
-/// Checks instructions, parameter groups and data, without the run's folders. Returns the largest
-/// number of bytes of data that a worker holds.
+/// Checks instructions, parameter groups, data and tasks, without the run's folders. Returns the
+/// largest number of bytes of data that a worker holds.
 pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<usize, TrainError> {
     device::check(recipe)?;
     groups(recipe, None)?;
@@ -74,6 +75,7 @@ pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<usize, TrainError>
     for worker in 0..num_texts {
         let feed = Feed::open(recipe, world, &DataRank::probe(recipe, worker))?;
         held_bytes = held_bytes.max(feed.held_bytes());
+        TaskRequests::of_recipe(recipe, feed.tokenizer(), world)?;
     }
     Ok(held_bytes + sample_bytes(&recipe.model, true))
 }

@@ -19,7 +19,7 @@ use crate::{TrainError, stragglers, strategy, worker_state};
 use lockstep_checkpoint::CheckpointError;
 use lockstep_checkpoint::failure_rate::observed_mtbf;
 use lockstep_checkpoint::sharded::{Commit, Position, Snapshot, Store, Writer};
-use lockstep_comm::{Comm, Reduction};
+use lockstep_comm::{Comm, CommError, Reduction};
 use lockstep_config::{Compression, Interval, Recipe, interval};
 use lockstep_data::Cursor;
 use lockstep_platform::{FileKind, Interrupts, JoinHandle, World};
@@ -190,7 +190,7 @@ impl CheckpointSaver {
         &mut self,
         num_steps: u64,
         learner: &mut Learner,
-        cursor: impl FnOnce() -> Cursor,
+        cursor: impl FnOnce() -> Result<Cursor, CommError>,
         step_log: &mut StepLog,
     ) -> Result<(), TrainError> {
         if !self.recipe.checkpoint.is_on() {
@@ -205,7 +205,7 @@ impl CheckpointSaver {
         if decision == CONTINUE {
             return Ok(());
         }
-        self.save(num_steps, learner, &cursor(), step_log)?;
+        self.save(num_steps, learner, &cursor()?, step_log)?;
         if decision == SAVE {
             return Ok(());
         }
@@ -439,6 +439,7 @@ impl CheckpointSaver {
         Ok(Position {
             step,
             corpus: cursor.corpus.clone().unwrap_or_default(),
+            data_positions: cursor.positions.clone(),
             num_skipped: learner.stability.num_skipped,
             scaling: learner.scaling(),
             seconds: self.run_seconds(),

@@ -1,17 +1,24 @@
-//! Converts between run folders and Hugging Face model folders.
+//! Converts between run folders and Hugging Face model folders, and writes adapters, GGUF files and
+//! folders of `torch.distributed.checkpoint`.
+//!
+//! A Hugging Face folder and a GGUF file have no adapters: they are merged into the weights beside
+//! them. `peft` reads them from a folder of their own.
 //!
 //! Tensors keep their names and bits; only a smaller element type rounds them. They are streamed
 //! one at a time, so memory is bounded by the largest tensor. A model with rotary positions keeps
 //! the maximum number of positions of the folder that it was initialized from; learned positions
 //! are as many as the model has rows for them.
 
-use crate::pretrained::{Pretrained, outlines};
-use crate::{RunFolder, TrainError};
+use crate::pretrained::{Pretrained, adapter_outlines, base_model, outlines};
+use crate::{RunFolder, TrainError, dcp_export};
+use lockstep_checkpoint::gguf::{self, TensorType};
 use lockstep_checkpoint::huggingface::{self, Companions, Config, Export};
+use lockstep_checkpoint::peft::{self, AdapterExport};
+use lockstep_checkpoint::pytorch::export;
 use lockstep_checkpoint::weights::{self, WeightsHasher};
 use lockstep_checkpoint::{ElementType, new_folder};
-use lockstep_config::{Family, Model, Recipe};
-use lockstep_model::describe;
+use lockstep_config::{Family, Lora, Model, Recipe};
+use lockstep_model::{describe, lora};
 use lockstep_platform::World;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -30,6 +37,18 @@ pub enum Target {
         /// Maximum number of positions to declare, where it is not that of the model.
         max_positions: Option<usize>,
     },
+    /// Folder of low-rank adapters that `peft` loads.
+    Peft {
+        /// Element type of the matrices.
+        format: ElementType,
+    },
+    /// File that llama.cpp runs.
+    Gguf {
+        /// Type of the matrices.
+        tensor_type: TensorType,
+    },
+    /// Folder of `torch.distributed.checkpoint`, with the optimizer state where it was saved.
+    Dcp,
     /// Run folder without a state to resume from.
     Lockstep,
 }
@@ -70,12 +89,21 @@ pub fn convert(
     let pretrained = Pretrained::open(source, world)?;
     let recipe = pretrained.recipe(world)?;
     pretrained.prove(&describe(&recipe.model))?;
+    if let Target::Peft { format } = target {
+        return save_adapters(&pretrained, &recipe, folder, format, world);
+    }
+    if target == Target::Dcp {
+        return save_dcp(&pretrained, &recipe, folder, world, progress);
+    }
     let model = model_of_copy(&recipe, target)?;
     let blueprint = describe(&model);
-    let total = blueprint.num_params() as u64;
-    let mut done = 0;
+    let (total, mut done) = (blueprint.num_params() as u64, 0);
+    let (is_merged, lora) = (target != Target::Lockstep, recipe.model.lora);
     let read = |name: &str, out: &mut [f32]| {
         pretrained.read(name, 0, out)?;
+        if is_merged {
+            merge_adapter(&pretrained, &lora, name, out)?;
+        }
         done += out.len() as u64;
         progress(done, total);
         Ok::<_, TrainError>(())
@@ -112,6 +140,23 @@ pub fn convert(
             converted.files = saved.files;
             converted.weights_hash = saved.weights_hash;
         }
+        Target::Peft { .. } | Target::Dcp => unreachable!("they have returned above"),
+        Target::Gguf { tensor_type } => {
+            converted.dtype = tensor_type.name();
+            // Everything is in one file.
+            converted.others.clear();
+            let export = gguf::Export {
+                model: &model,
+                outlines: &outlines,
+                tensor_type,
+                companions: &companions,
+                special_tokens: &special_tokens,
+            };
+            let saved = gguf::save(world, folder, &export, read)?;
+            converted.num_bytes = saved.num_bytes;
+            converted.files = saved.files;
+            converted.weights_hash = saved.weights_hash;
+        }
         Target::Lockstep => {
             converted.num_bytes = total * ElementType::F32.num_bytes() as u64;
             converted.files = vec![weights::FILE_NAME.to_owned()];
@@ -124,10 +169,104 @@ pub fn convert(
     Ok(converted)
 }
 
+/// Adds the product of an adapter's matrices to the weight beside it, if it has one.
+fn merge_adapter(
+    pretrained: &Pretrained,
+    lora: &Lora,
+    name: &str,
+    weight: &mut [f32],
+) -> Result<(), TrainError> {
+    let Some([a, b]) = lora::names_beside(name).filter(|_| lora.is_on()) else { return Ok(()) };
+    let (Some(a_len), Some(b_len)) = (pretrained.tensor_len(&a), pretrained.tensor_len(&b)) else {
+        return Ok(());
+    };
+    let (mut of_a, mut of_b) = (vec![0.0; a_len], vec![0.0; b_len]);
+    pretrained.read(&a, 0, &mut of_a)?;
+    pretrained.read(&b, 0, &mut of_b)?;
+    lora::merge(lora.rank, lora.scale(), &of_a, &of_b, weight);
+    Ok(())
+}
+
+/// Writes the adapters of a run into a folder of their own.
+fn save_adapters(
+    pretrained: &Pretrained,
+    recipe: &Recipe,
+    folder: &Path,
+    format: ElementType,
+    world: &World,
+) -> Result<Converted, TrainError> {
+    let outlines = adapter_outlines(&describe(&recipe.model));
+    if outlines.is_empty() {
+        return Err(TrainError::NoAdapters { dir: pretrained.path().display().to_string() });
+    }
+    let num_params: usize = outlines.values().map(|shape| shape.iter().product::<usize>()).sum();
+    let base_model = base_model(recipe, world);
+    let export = AdapterExport {
+        lora: &recipe.model.lora,
+        base_model: base_model.as_deref(),
+        outlines: &outlines,
+        format,
+    };
+    let weights_hash = peft::save(world, folder, &export, |name, out| {
+        Ok::<_, TrainError>(pretrained.read(name, 0, out)?)
+    })?;
+    Ok(Converted {
+        folder: folder.display().to_string(),
+        num_params: num_params as u64,
+        num_tensors: outlines.len() as u64,
+        num_bytes: (num_params * format.num_bytes()) as u64,
+        dtype: format.name(),
+        files: vec![peft::FILE_NAME.to_owned()],
+        others: vec![peft::CONFIG.to_owned()],
+        weights_hash,
+        notes: Vec::new(),
+    })
+}
+
+/// Writes a folder of `torch.distributed.checkpoint`, whose names are those of the model.
+fn save_dcp(
+    pretrained: &Pretrained,
+    recipe: &Recipe,
+    folder: &Path,
+    world: &World,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Converted, TrainError> {
+    if recipe.model.lora.is_on() {
+        let dir = pretrained.path().display().to_string();
+        return Err(TrainError::AdaptersInDcp { dir });
+    }
+    let outlines = outlines(&describe(&recipe.model));
+    let total = describe(&recipe.model).num_params() as u64;
+    let (mut hasher, mut done) = (WeightsHasher::default(), 0);
+    let exported = dcp_export::save(pretrained, recipe, folder, world, |values| {
+        hasher.update(values);
+        done += values.len() as u64;
+        progress(done, total);
+    })?;
+    let lost =
+        "the optimizer state is not written: it was not saved, or is not that of adamw or adam";
+    Ok(Converted {
+        folder: folder.display().to_string(),
+        num_params: total,
+        num_tensors: outlines.len() as u64,
+        num_bytes: exported.num_bytes,
+        dtype: ElementType::F32.name(),
+        files: vec![export::FILE_NAME.to_owned()],
+        others: vec![".metadata".to_owned()],
+        weights_hash: hasher.finish(),
+        notes: (!exported.has_state).then(|| lost.to_owned()).into_iter().collect(),
+    })
+}
+
 /// Model of the new folder, whose context is the maximum number of positions that it declares.
 fn model_of_copy(recipe: &Recipe, target: Target) -> Result<Model, TrainError> {
     let mut model = recipe.model.clone();
-    let Target::HuggingFace { max_positions, .. } = target else { return Ok(model) };
+    let max_positions = match target {
+        Target::HuggingFace { max_positions, .. } => max_positions,
+        Target::Gguf { .. } => None,
+        Target::Peft { .. } | Target::Dcp | Target::Lockstep => return Ok(model),
+    };
+    model.lora = Lora::NONE;
     let trained = model.context;
     match max_positions {
         None => model.context = recipe.max_positions.unwrap_or(trained),

@@ -121,6 +121,32 @@ pub enum TrainError {
         /// Path of the folder.
         dir: String,
     },
+    /// A checkpoint of a PyTorch program without the configuration of its model.
+    #[error(
+        "{dir} is a checkpoint of a PyTorch program without the config.json of its model; write \
+         one into it with model.config.save_pretrained"
+    )]
+    NoModelConfig {
+        /// Path of the folder.
+        dir: String,
+    },
+    /// Adapters have no place in a folder of another program's checkpoint.
+    #[error(
+        "{dir} trains adapters, which --to dcp cannot write; try --to peft, or --to huggingface \
+         with merged adapters"
+    )]
+    AdaptersInDcp {
+        /// Path of the folder.
+        dir: String,
+    },
+    /// The model has no adapters to write.
+    #[error(
+        "{dir} has no adapters: it was trained with finetune.lora_rank = 0; try --to huggingface"
+    )]
+    NoAdapters {
+        /// Path of the folder.
+        dir: String,
+    },
     /// The recipe is invalid; one line for each error.
     #[error("{0}")]
     Recipe(String),
@@ -275,6 +301,17 @@ pub enum TrainError {
         /// Family of the problem.
         family: &'static str,
     },
+    /// A conversation does not fit the context of the model, or has no token.
+    #[error(
+        "the conversation has {num_tokens} tokens, and the model's context is {context}; /reset \
+         begins a new one"
+    )]
+    ConversationTooLong {
+        /// Number of tokens of the conversation.
+        num_tokens: usize,
+        /// Context of the model.
+        context: usize,
+    },
     /// Training diverged.
     #[error(
         "{what} became {value} at step {step}{source_of}; lower optim.lr or set optim.clip, then \
@@ -378,12 +415,16 @@ impl TrainError {
             | Self::AllFrozen { .. }
             | Self::CustomModel { .. }
             | Self::NoModel { .. }
+            | Self::NoModelConfig { .. }
+            | Self::AdaptersInDcp { .. }
+            | Self::NoAdapters { .. }
             | Self::Recipe(_)
             | Self::FoldersDiffer { .. }
             | Self::NothingInCommon { .. }
             | Self::OtherRecipe { .. }
             | Self::SavedRecipe { .. }
             | Self::NoText { .. }
+            | Self::ConversationTooLong { .. }
             | Self::InsideRound { .. }
             | Self::OtherWorkers { .. }
             | Self::NoRun { .. } => Blame::User,

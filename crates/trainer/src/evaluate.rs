@@ -1,7 +1,9 @@
 //! Validation loss on held-out micro-batches, summed in micro-batch order in `f64`; small problems
 //! also report their own metrics.
 
-use crate::microbatch::microbatch_shape;
+use crate::TrainError;
+use crate::microbatch::{microbatch_shape, preferences};
+use crate::task_evaluation::{TaskEvaluation, TaskRequests};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::Recipe;
 use lockstep_data::Validation;
@@ -18,6 +20,13 @@ pub fn is_due(recipe: &Recipe, num_steps: u64, last_step: u64) -> bool {
     num_steps == last_step || recipe.is_due_every(recipe.train.eval_every, num_steps)
 }
 
+/// Whether the tasks of the recipe are evaluated after `num_steps` steps: every `eval.every`, and
+/// when the run is over.
+pub fn tasks_are_due(recipe: &Recipe, num_steps: u64, is_over: bool) -> bool {
+    let is_due = is_over || recipe.is_due_every(recipe.eval.every, num_steps);
+    is_due && !recipe.eval.tasks.is_empty()
+}
+
 /// Whether the validation loss reached `train.target_loss`.
 pub fn is_reached(recipe: &Recipe, validation_loss: f64) -> bool {
     recipe.train.target_loss.is_some_and(|target| validation_loss <= target)
@@ -26,6 +35,7 @@ pub fn is_reached(recipe: &Recipe, validation_loss: f64) -> bool {
 /// Evaluates the model during training.
 pub struct Evaluator {
     validation: Validation,
+    tasks: Vec<TaskRequests>,
     /// Metrics of a small problem, on rank 0.
     problem: Option<ProblemEvaluator>,
     /// Whether the solution of a small problem is evaluated.
@@ -43,14 +53,29 @@ pub struct Evaluation {
     pub baseline_loss: Option<f64>,
 }
 
+/// Results of the last evaluations of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Findings {
+    /// Of the held-out samples.
+    pub evaluation: Option<Evaluation>,
+    /// Of the tasks.
+    pub tasks: Vec<TaskEvaluation>,
+}
+
 impl Evaluator {
     /// Evaluator of the held-out samples. Rank 0 also computes the optimum of a small problem,
     /// unless a custom model takes its place.
-    pub fn new(recipe: &Recipe, validation: Validation, comm: &Comm, is_custom: bool) -> Self {
+    pub fn new(
+        recipe: &Recipe,
+        validation: Validation,
+        tasks: Vec<TaskRequests>,
+        comm: &Comm,
+        is_custom: bool,
+    ) -> Self {
         let has_metrics = recipe.model.family.is_problem() && !is_custom;
         let is_evaluator = has_metrics && comm.group_rank() == 0;
         let problem = is_evaluator.then(|| ProblemEvaluator::new(&recipe.model)).flatten();
-        Self { validation, problem, has_metrics }
+        Self { validation, tasks, problem, has_metrics }
     }
 
     /// Evaluates the model, or the mean of all workers' models if they differ. All workers call it
@@ -67,6 +92,23 @@ impl Evaluator {
             metrics: self.evaluate_problem(replica, cpu)?,
             baseline_loss: self.problem.as_ref().map(ProblemEvaluator::baseline_loss),
         };
+        replica.restore_own_weights()?;
+        Ok(found)
+    }
+
+    /// Answers the tasks with the model, or the mean of all workers' models if they differ. All
+    /// workers call it together.
+    pub fn evaluate_tasks(
+        &self,
+        replica: &mut Replica,
+        cpu: &Cpu,
+    ) -> Result<Vec<TaskEvaluation>, TrainError> {
+        replica.install_mean_weights()?;
+        let mut found = Vec::new();
+        for task in &self.tasks {
+            let evaluation = task.evaluate(replica, cpu, &mut |_, _| {})?;
+            found.push(TaskEvaluation { log_likelihoods: None, ..evaluation });
+        }
         replica.restore_own_weights()?;
         Ok(found)
     }
@@ -109,6 +151,8 @@ fn validation_loss(
             targets: View::of(&microbatch.targets),
             first_sample: microbatch.first_sample,
             num_targets: validation.num_targets,
+            preferences: (!microbatch.references.is_empty())
+                .then(|| preferences(&microbatch.references, recipe.finetune.beta)),
         }
     };
     let sum = replica.evaluate(cpu, validation.microbatches.len(), &microbatch)?;

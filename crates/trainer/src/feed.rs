@@ -3,13 +3,15 @@
 //! same samples.
 
 use crate::TrainError;
-use lockstep_comm::{Comm, CommError};
+use lockstep_comm::{Comm, CommError, Reduction};
 use lockstep_config::{Recipe, StragglerPolicy};
+use lockstep_data::mixture::{self, SourceProgress};
 use lockstep_data::placement::interleave_validation;
-use lockstep_data::{Batch, DataRank, Feed, Validation};
+use lockstep_data::{Batch, Cursor, DataRank, Feed, Loader, Validation};
 use lockstep_model::problem::classes;
 use lockstep_parallel::LeafAssignment;
 use lockstep_platform::World;
+use lockstep_telemetry::SourceTokens;
 
 /// Opens the corpus of this worker. If workers have different corpora, the run's fingerprint covers
 /// all of them.
@@ -43,6 +45,24 @@ pub fn validation(feed: &mut Feed, recipe: &Recipe, comm: &Comm) -> Result<Valid
         all.iter().map(|[microbatches, _]| *microbatches as usize).max().unwrap_or(0);
     let num_targets = all.iter().map(|[_, targets]| targets).sum();
     Ok(interleave_validation(own, recipe, worker, most_microbatches, num_workers, num_targets))
+}
+
+/// Position in the data of all workers. Of a mixture, each worker knows the positions of its own
+/// leaves.
+pub fn cursor(loader: &Loader, comm: &Comm) -> Result<Cursor, CommError> {
+    let mut cursor = loader.cursor();
+    if !cursor.positions.is_empty() {
+        comm.all_reduce(&mut cursor.positions, Reduction::Max)?;
+    }
+    Ok(cursor)
+}
+
+/// Tokens that the run has read from each source of a mixture.
+pub fn tokens_by_source(recipe: &Recipe, cursor: &Cursor) -> Vec<SourceTokens> {
+    let progress = mixture::progress(recipe, &cursor.positions).into_iter();
+    progress
+        .map(|SourceProgress { source, tokens, epochs }| SourceTokens { source, tokens, epochs })
+        .collect()
 }
 
 /// Counts the targets of a batch over all workers.

@@ -1,5 +1,8 @@
 //! Autoregressive text generation with a KV cache.
 //!
+//! Several prompts are continued together on a CPU: their new tokens pass the model at once, and
+//! the text of each is that of its own generation.
+//!
 //! When the context is full, the newest half of the text becomes the new prefix: the model has no
 //! positions beyond its context.
 
@@ -19,11 +22,16 @@ pub use lockstep_model::sampling::Sampling;
 
 /// A loaded model for generation.
 pub struct Generator {
-    compute: Compute,
-    blueprint: Blueprint,
+    pub(crate) compute: Compute,
+    pub(crate) blueprint: Blueprint,
     params: Vec<DualBuffer>,
     tokenizer: Tokenizer,
+    /// Whether new tokens of several sequences may pass together.
+    is_batched: bool,
 }
+
+/// Most prompts whose caches exist at a time.
+const MAX_BATCH: usize = 16;
 
 impl Generator {
     /// Loads the weights of a finished run.
@@ -45,7 +53,9 @@ impl Generator {
         let params = params.collect::<lockstep_tensor::device::Result<_>>()?;
         let tokenizer = load_tokenizer(pretrained.path(), world)?;
         tokenizer.require(recipe.model.vocab)?;
-        Ok(Self { compute, blueprint, params, tokenizer })
+        // Accelerators have kernels of their own for one row, and shards lie one after another.
+        let is_batched = compute.accelerator().is_none() && recipe.num_tensor_shards() == 1;
+        Ok(Self { compute, blueprint, params, tokenizer, is_batched })
     }
 
     /// Tokenizer of the model.
@@ -89,7 +99,7 @@ impl Generator {
     }
 
     /// Parameters of each block on the device.
-    fn views(&self) -> Result<Vec<View<'_>>, TrainError> {
+    pub(crate) fn views(&self) -> Result<Vec<View<'_>>, TrainError> {
         let dtype = self.blueprint.activations;
         let views = self.params.iter().map(|params| match dtype {
             Dtype::F32 => params.view(),
@@ -98,15 +108,8 @@ impl Generator {
         Ok(views.collect::<lockstep_tensor::device::Result<_>>()?)
     }
 
-    /// Continues `prompt` by `num_tokens` tokens. `on_step` is called after each step and returns
-    /// whether to continue.
-    pub fn generate(
-        &self,
-        prompt: &str,
-        num_tokens: usize,
-        sampling: Sampling,
-        mut on_step: impl FnMut(Step) -> bool,
-    ) -> Result<Generated, TrainError> {
+    /// Tokens of a prompt, at least one.
+    fn prompt_tokens(&self, prompt: &str) -> Result<Vec<u32>, TrainError> {
         let mut text = Vec::new();
         self.tokenizer.encode(prompt, &mut text)?;
         if text.is_empty() {
@@ -120,24 +123,133 @@ impl Generator {
         if text.is_empty() {
             text.push(0);
         }
+        Ok(text)
+    }
+
+    /// Continues several prompts by `num_tokens` tokens, each as [`Self::generate`] does.
+    /// `on_token` receives the number of tokens of all prompts so far.
+    pub fn generate_batch(
+        &self,
+        prompts: &[String],
+        num_tokens: usize,
+        sampling: Sampling,
+        on_token: &mut dyn FnMut(usize),
+    ) -> Result<Vec<Generated>, TrainError> {
+        let mut generated = Vec::new();
+        for prompts in prompts.chunks(if self.is_batched { MAX_BATCH } else { 1 }) {
+            let before = generated.len() * num_tokens;
+            let mut count = |num: usize| on_token(before + num);
+            if let [prompt] = prompts {
+                let mut num = 0;
+                generated.push(self.generate(prompt, num_tokens, sampling, |step| {
+                    if let Step::Drawn(tokens) = step {
+                        num += tokens.len();
+                        count(num);
+                    }
+                    true
+                })?);
+            } else {
+                generated.append(
+                    &mut self.generate_together(prompts, num_tokens, sampling, &mut count)?,
+                );
+            }
+        }
+        Ok(generated)
+    }
+
+    fn generate_together(
+        &self,
+        prompts: &[String],
+        num_tokens: usize,
+        sampling: Sampling,
+        count: &mut dyn FnMut(usize),
+    ) -> Result<Vec<Generated>, TrainError> {
+        let (context, vocab, num) = (self.blueprint.context, self.blueprint.vocab, prompts.len());
+        let texts = prompts.iter().map(|prompt| self.prompt_tokens(prompt));
+        let mut texts: Vec<Vec<u32>> = texts.collect::<Result<_, _>>()?;
+        let prompt_lens: Vec<usize> = texts.iter().map(Vec::len).collect();
+        let mut fed: Vec<usize> =
+            prompt_lens.iter().map(|len| len.saturating_sub(context)).collect();
+        let mut samplers: Vec<Sampler> = prompts.iter().map(|_| Sampler::new(sampling)).collect();
+        let params = self.views()?;
+        let device = self.compute.device();
+        let mut decoder = Decoder::of_sequences(&self.blueprint, device, context, num)?;
+        let mut together = Vec::with_capacity(num);
+        for index in 0..num_tokens {
+            together.clear();
+            for (sequence, text) in texts.iter_mut().enumerate() {
+                decoder.select(sequence);
+                if decoder.num_remaining() < text.len() - fed[sequence] {
+                    decoder.reset();
+                    fed[sequence] = text.len() - context.div_ceil(2).min(text.len());
+                }
+                let new = &text[fed[sequence]..];
+                fed[sequence] = text.len();
+                match new {
+                    [token] => together.push((sequence, *token)),
+                    // A prompt, or the newest half of a text: it passes by itself.
+                    new => {
+                        let token = samplers[sequence].draw(decoder.feed(&params, new)?);
+                        text.push(token);
+                    }
+                }
+            }
+            if !together.is_empty() {
+                let logits = decoder.feed_each(&params, &together)?;
+                for ((sequence, _), logits) in together.iter().zip(logits.chunks_exact(vocab)) {
+                    texts[*sequence].push(samplers[*sequence].draw(logits));
+                }
+            }
+            count((index + 1) * num);
+        }
+        let generated = |(mut text, prompt_len): (Vec<u32>, usize)| Generated {
+            tokens: text.split_off(prompt_len),
+            prompt_len,
+        };
+        Ok(texts.into_iter().zip(prompt_lens).map(generated).collect())
+    }
+
+    /// Continues `prompt` by `num_tokens` tokens. `on_step` is called after each step and returns
+    /// whether to continue.
+    pub fn generate(
+        &self,
+        prompt: &str,
+        num_tokens: usize,
+        sampling: Sampling,
+        mut on_step: impl FnMut(Step<'_>) -> bool,
+    ) -> Result<Generated, TrainError> {
+        let mut text = self.prompt_tokens(prompt)?;
         let (prompt_len, params) = (text.len(), self.views()?);
         let mut sampler = Sampler::new(sampling);
         let context = self.blueprint.context;
         let mut decoder = Decoder::new(&self.blueprint, self.compute.device(), context)?;
         let mut fed = text.len().saturating_sub(context);
-        for _ in 0..num_tokens {
+        let is_chosen_on_device =
+            sampling.temperature <= 0.0 && self.compute.accelerator().is_some();
+        while text.len() < prompt_len + num_tokens {
             if decoder.num_remaining() < text.len() - fed {
                 decoder.reset();
                 fed = text.len() - context.div_ceil(2).min(text.len());
             }
             decoder.queue(&params, &text[fed..])?;
             fed = text.len();
-            let mut continues = on_step(Step::Queued);
-            let logits = decoder.logits()?;
-            continues &= on_step(Step::Computed);
-            let token = sampler.draw(logits);
-            text.push(token);
-            continues &= on_step(Step::Drawn(token));
+            let first_new = text.len();
+            let mut continues;
+            if is_chosen_on_device {
+                let num_left = prompt_len + num_tokens - first_new;
+                let num = num_left.min(decoder.num_remaining() + 1).min(Decoder::MAX_GREEDY);
+                decoder.queue_greedy(&params, num)?;
+                continues = on_step(Step::Queued);
+                text.extend(decoder.chosen()?);
+                fed += num - 1;
+                continues &= on_step(Step::Computed);
+            } else {
+                continues = on_step(Step::Queued);
+                let logits = decoder.logits()?;
+                continues &= on_step(Step::Computed);
+                text.push(sampler.draw(logits));
+            }
+            continues &= on_step(Step::Drawn(&text[first_new..]));
             if !continues {
                 break;
             }
@@ -146,15 +258,15 @@ impl Generator {
     }
 }
 
-/// Steps of every token.
+/// Steps of every token, or of several that an accelerator chooses without the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum Step<'a> {
     /// The work of the device is queued; on a CPU it is done.
     Queued,
-    /// The logits are on the host.
+    /// The logits, or the chosen tokens, are on the host.
     Computed,
-    /// The token is drawn.
-    Drawn(u32),
+    /// Tokens are drawn.
+    Drawn(&'a [u32]),
 }
 
 /// Result of a generation.

@@ -13,14 +13,16 @@
 //! - [`step_log`]: telemetry of a run; `span_log`: spans of sampled steps; [`figures`]: its
 //!   counters.
 //! - `summarize`, [`summary`]: the figures of a finished run; [`utilization`]: share of the peak.
+//! - `preference`: the reference of preference optimization.
 //! - [`pretrained`]: models in run folders and Hugging Face folders; [`mod@convert`]: conversion
 //!   between the two.
 //! - [`checkpoints`]: checkpoints during training; [`restore`], [`resume_state`]: resuming.
 //! - `worker_state`: state that workers do not share, in checkpoints.
 //! - [`stragglers`]: speed of workers and straggler policies; [`emulation`]: emulated slow workers.
 //! - [`run_folder`]: files of a run; `artifacts`: final weights and state.
-//! - [`generate`]: text generation.
-//! - [`text_evaluation`]: loss of a trained model on a text.
+//! - [`generate`]: text generation; [`conversation`]: a chat.
+//! - [`text_evaluation`]: loss of a trained model on a text; [`task_evaluation`]: multiple choice;
+//!   `evaluation_model`: the loaded model of both.
 //! - [`mod@compare`]: bitwise comparison of two runs; [`run_list`]: the runs of a folder;
 //!   [`failure_record`]: why a run failed.
 //! - [`curvature`]: largest Hessian eigenvalue.
@@ -71,6 +73,7 @@ pub mod materialize;
 mod microbatch;
 pub mod operation_profile;
 mod options;
+mod preference;
 pub mod pretrained;
 pub mod restore;
 pub mod resume_state;
@@ -87,10 +90,14 @@ pub mod worker_threads;
 
 pub mod bench;
 pub mod compare;
+pub mod conversation;
 pub mod convert;
 pub mod curvature;
+mod dcp_export;
+mod evaluation_model;
 pub mod generate;
 pub mod run_list;
+pub mod task_evaluation;
 pub mod text_evaluation;
 
 mod error;

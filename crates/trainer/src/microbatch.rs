@@ -5,7 +5,7 @@ use lockstep_data::Batch;
 use lockstep_model::Microbatch;
 use lockstep_parallel::Replica;
 pub(crate) use lockstep_parallel::from_recipe::microbatch_shape;
-use lockstep_tensor::device::View;
+use lockstep_tensor::device::{Preferences, View};
 
 /// Micro-batch `index` of a batch. Gradients are divided by the number of targets in the batch over
 /// all workers, unless `train.reduction` is a sum.
@@ -23,7 +23,14 @@ pub(crate) fn microbatch_of<'a>(
         Reduction::Mean => num_targets,
         Reduction::Sum => 1,
     };
-    Microbatch { shape, inputs, targets, first_sample, num_targets }
+    let beta = recipe.finetune.beta;
+    let preferences = batch.references(index).map(|references| preferences(references, beta));
+    Microbatch { shape, inputs, targets, first_sample, num_targets, preferences }
+}
+
+/// Reference of a micro-batch's pairs.
+pub(crate) fn preferences(references: &[f64], beta: f64) -> Preferences<'_> {
+    Preferences { references: View::of(references), beta }
 }
 
 /// Number of targets in a worker's own micro-batches.

@@ -5,22 +5,29 @@
 //! keep weights as safetensors under the same names. A rank verifies names and shapes and reads
 //! only the elements that it owns. With `model.partial`, tensors that match in name and shape are
 //! loaded, the others keep their initial values, and a warning lists them.
+//!
+//! Adapters keep their initial values too, unless the folder is a run that has trained them, or
+//! `finetune.adapter` is a folder of `peft` with them.
 
 use crate::checkpoint_dir::{newest_in, recipe_in};
 use crate::learner::Learner;
 use crate::run_folder::load_recipe;
 use crate::{RunFolder, TrainError};
 use lockstep_checkpoint::huggingface::{self, Folder};
+use lockstep_checkpoint::peft::AdapterFolder;
 use lockstep_checkpoint::sharded::{MANIFEST, Reader};
-use lockstep_checkpoint::{CheckpointError, Tensors};
+use lockstep_checkpoint::{CheckpointError, Tensors, pytorch};
 use lockstep_config::{self as config, Model, ModelFolder, Recipe, Sources};
-use lockstep_model::{Blueprint, Param, describe};
+use lockstep_model::{Blueprint, Param, describe, lora};
 use lockstep_platform::World;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Maximum number of tensor names in a warning.
 const MAX_NAMED: usize = 8;
+
+/// State of AdamW and Adam: the first and the second moment.
+pub(crate) const MOMENTS: [&str; 2] = ["m", "v"];
 
 /// An opened model folder.
 pub struct Pretrained {
@@ -56,6 +63,9 @@ impl Pretrained {
             return Self::of_checkpoint(reader, world);
         } else {
             let dir = path.display().to_string();
+            if pytorch::is_one(world, path) {
+                return Err(TrainError::NoModelConfig { dir });
+            }
             let exists = world.files().metadata(path).is_some();
             return Err(if exists {
                 TrainError::NoModel { dir }
@@ -93,7 +103,7 @@ impl Pretrained {
     fn max_positions(&self) -> Option<usize> {
         match &self.origin {
             Origin::Run { recipe, .. } | Origin::Checkpoint { recipe, .. } => recipe.max_positions,
-            Origin::HuggingFace(folder) => Some(folder.config.max_positions),
+            Origin::HuggingFace(folder) => Some(folder.config.model.context),
         }
     }
 
@@ -102,6 +112,22 @@ impl Pretrained {
         match &self.origin {
             Origin::Run { .. } | Origin::Checkpoint { .. } => None,
             Origin::HuggingFace(folder) => Some(folder),
+        }
+    }
+
+    /// Number of finished steps, if it is a checkpoint.
+    pub(crate) fn checkpoint_step(&self) -> Option<u64> {
+        match &self.origin {
+            Origin::Checkpoint { reader, .. } => Some(reader.manifest().position.step),
+            Origin::Run { .. } | Origin::HuggingFace(_) => None,
+        }
+    }
+
+    /// Recipe of the run that has written the folder, if one has.
+    fn run_recipe(&self) -> Option<&Recipe> {
+        match &self.origin {
+            Origin::Run { recipe, .. } | Origin::Checkpoint { recipe, .. } => Some(recipe),
+            Origin::HuggingFace(_) => None,
         }
     }
 
@@ -146,9 +172,30 @@ impl Pretrained {
         }
     }
 
-    /// Verifies that the tensors match the blueprint.
+    /// Whether adapters are among its tensors.
+    fn has_adapters(&self) -> bool {
+        self.model().lora.is_on()
+    }
+
+    /// Whether a parameter of this name is a tensor of the folder, as a model of its shape is.
+    fn has(&self, name: &str) -> bool {
+        self.has_adapters() || !lora::is_adapter(name)
+    }
+
+    /// Number of elements of a tensor, if the folder has it.
+    pub(crate) fn tensor_len(&self, name: &str) -> Option<usize> {
+        let shape = match &self.origin {
+            Origin::Run { tensors, .. } => tensors.shape(name)?,
+            Origin::HuggingFace(folder) => folder.tensors.shape(name)?,
+            Origin::Checkpoint { reader, .. } => &reader.manifest().tensors.get(name)?.shape[..],
+        };
+        Some(shape.iter().product())
+    }
+
+    /// Verifies that the tensors match the blueprint; adapters may be missing.
     pub fn prove(&self, blueprint: &Blueprint) -> Result<(), TrainError> {
-        let needed = outlines(blueprint);
+        let mut needed = outlines(blueprint);
+        needed.retain(|name, _| self.has(name));
         match &self.origin {
             Origin::Run { tensors, .. } => tensors.prove(&needed)?,
             Origin::Checkpoint { reader, .. } => {
@@ -223,21 +270,51 @@ impl Pretrained {
     }
 }
 
+/// Most runs that continue one another's adapters.
+const MAX_CONTINUED: usize = 64;
+
+/// Folder of the model beside which the adapters of a run are trained: runs that continue adapters
+/// have that of the first.
+pub(crate) fn base_model(recipe: &Recipe, world: &World) -> Option<String> {
+    let mut from = recipe.from.clone();
+    for _ in 0..MAX_CONTINUED {
+        let parent = Pretrained::open(Path::new(&from), world).ok();
+        let parent = parent.as_ref().and_then(Pretrained::run_recipe);
+        let Some(parent) = parent.filter(|parent| parent.model.lora.is_on()) else { break };
+        from.clone_from(&parent.from);
+    }
+    (!from.is_empty()).then_some(from)
+}
+
 /// Names and shapes of the saved parameters.
 pub fn outlines(blueprint: &Blueprint) -> BTreeMap<String, Vec<usize>> {
     let tensors = blueprint.tensors().into_iter();
     tensors.map(|(_, param)| (param.name.clone(), param.shape.clone())).collect()
 }
 
-/// Resolves a recipe, with the model of its `model.from` folder if it names one.
+/// Names and shapes of the matrices of adapters.
+pub(crate) fn adapter_outlines(blueprint: &Blueprint) -> BTreeMap<String, Vec<usize>> {
+    let mut outlines = outlines(blueprint);
+    outlines.retain(|name, _| lora::is_adapter(name));
+    outlines
+}
+
+/// Resolves a recipe, with the model of its `model.from` folder and the adapters of its
+/// `finetune.adapter` folder, where it names them.
 pub fn resolve(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
-    let resolved = match config::model_from(sources) {
-        None => config::resolve(sources),
+    let model = match config::model_from(sources) {
+        None => None,
+        Some(path) => Some(Pretrained::open(Path::new(&path), world)?.model_folder(world)),
+    };
+    let adapter = match config::adapter_from(sources) {
+        None => None,
         Some(path) => {
-            let pretrained = Pretrained::open(Path::new(&path), world)?;
-            config::resolve_with(sources, &pretrained.model_folder(world))
+            let folder = AdapterFolder::open(world, Path::new(&path))?;
+            let (name, lora) = (folder.config().display().to_string(), folder.lora.to_toml());
+            Some(config::AdapterFolder { name, lora })
         }
     };
+    let resolved = config::resolve_with_folders(sources, model.as_ref(), adapter.as_ref());
     resolved.map_err(|errors| TrainError::Recipe(errors.to_string()))
 }
 
@@ -291,29 +368,67 @@ impl Overlap {
     }
 }
 
-/// Refuses a recipe whose `model.from` folder does not fit its model.
+/// Refuses a recipe whose `model.from` or `finetune.adapter` folder does not fit its model.
 pub fn check(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
+    let blueprint = describe(&recipe.model);
+    if !recipe.adapter.is_empty() {
+        open_adapter(recipe, world, &blueprint)?;
+    }
     if recipe.from.is_empty() {
         return Ok(());
     }
-    let (pretrained, blueprint) =
-        (Pretrained::open(Path::new(&recipe.from), world)?, describe(&recipe.model));
+    let pretrained = Pretrained::open(Path::new(&recipe.from), world)?;
     if recipe.partial {
         return pretrained.overlap(&blueprint).map(|_| ());
     }
     pretrained.prove(&blueprint)
 }
 
-/// Loads the weights of `model.from` into a new learner and returns warnings. All ranks call it
-/// together, each for the shards it owns, and verify that they read the same values.
+/// Opens `finetune.adapter` and verifies that its matrices are those of the model.
+fn open_adapter(
+    recipe: &Recipe,
+    world: &World,
+    blueprint: &Blueprint,
+) -> Result<AdapterFolder, TrainError> {
+    let folder = AdapterFolder::open(world, Path::new(&recipe.adapter))?;
+    folder.prove(&adapter_outlines(blueprint))?;
+    Ok(folder)
+}
+
+/// Loads the weights of `model.from` and the adapters of `finetune.adapter` into a new learner, and
+/// returns warnings. All ranks call it together, each for the shards it owns, and verify that they
+/// read the same values.
 pub fn load(
     recipe: &Recipe,
     world: &World,
     learner: &mut Learner,
 ) -> Result<Vec<String>, TrainError> {
-    if recipe.from.is_empty() {
-        return Ok(Vec::new());
+    let mut warnings = Vec::new();
+    if !recipe.from.is_empty() {
+        warnings = load_weights(recipe, world, learner)?;
     }
+    if !recipe.adapter.is_empty() {
+        let folder = open_adapter(recipe, world, learner.replica.blueprint())?;
+        learner.replica.fill(|param, first, values| {
+            if lora::is_adapter(&param.name) {
+                for (run, place) in param.runs(first..first + values.len()) {
+                    let values = &mut values[run.start - first..run.end - first];
+                    folder.tensors.read(&param.name, place, values)?;
+                }
+            }
+            Ok::<_, TrainError>(())
+        })?;
+        refuse_other_values(&recipe.adapter, learner)?;
+    }
+    Ok(warnings)
+}
+
+/// Loads the weights of `model.from`.
+fn load_weights(
+    recipe: &Recipe,
+    world: &World,
+    learner: &mut Learner,
+) -> Result<Vec<String>, TrainError> {
     let pretrained = Pretrained::open(Path::new(&recipe.from), world)?;
     let mut overlap = None;
     if recipe.partial {
@@ -323,15 +438,24 @@ pub fn load(
     }
     learner.replica.fill(|param, first, values| {
         let name = param.mirror_of.as_ref().unwrap_or(&param.name);
-        if overlap.as_ref().is_some_and(|overlap| !overlap.taken.contains(name)) {
+        let is_taken = overlap
+            .as_ref()
+            .map_or_else(|| pretrained.has(name), |overlap| overlap.taken.contains(name));
+        if !is_taken {
             return Ok(());
         }
         Ok::<_, TrainError>(pretrained.read_piece(param, first, values)?)
     })?;
+    refuse_other_values(&recipe.from, learner)?;
+    Ok(overlap.map_or_else(Vec::new, |overlap| overlap.lines(&recipe.from)))
+}
+
+/// Refuses a folder from which workers have read different values.
+fn refuse_other_values(dir: &str, learner: &mut Learner) -> Result<(), TrainError> {
     match learner.replica.find_difference()? {
-        None => Ok(overlap.map_or_else(Vec::new, |overlap| overlap.lines(&recipe.from))),
+        None => Ok(()),
         Some(differs) => Err(TrainError::FoldersDiffer {
-            dir: recipe.from.clone(),
+            dir: dir.to_owned(),
             worker: differs.worker,
             tensor: differs.name,
         }),

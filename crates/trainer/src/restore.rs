@@ -7,17 +7,19 @@
 use crate::checkpoint_dir::{self, recipe_in, store_in};
 use crate::learner::Learner;
 use crate::options::Attempt;
-use crate::pretrained::{self, Pretrained};
+use crate::pretrained::{self, MOMENTS, Pretrained, outlines};
 use crate::resume_state::{ResumeState, differences};
 use crate::run_list::list_runs;
 use crate::{Options, RunFolder, TrainError, stragglers, worker_state};
+use lockstep_checkpoint::pytorch::{self, OptimizerState};
 use lockstep_checkpoint::sharded::{MANIFEST, Position, Reader, Store};
 use lockstep_checkpoint::{CheckpointError, TrainingState, weights};
 use lockstep_comm::Comm;
-use lockstep_config::Recipe;
+use lockstep_config::{OptimName, Recipe};
 use lockstep_data::Cursor;
-use lockstep_model::{Blueprint, Param};
-use lockstep_optim::LearningRate;
+use lockstep_model::{Blueprint, Param, describe};
+use lockstep_optim::{LearningRate, Optimizer};
+use lockstep_parallel::Replica;
 use lockstep_platform::World;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -54,6 +56,9 @@ pub fn restore(
             let (path, reason) = (store.dir().to_owned(), warnings.join("; "));
             Err(CheckpointError::BadCheckpoint { path, reason }.into())
         }
+        SavedState::OtherProgram { pretrained, state } => {
+            from_other_program(&pretrained, &state, recipe, learner)
+        }
     }
 }
 
@@ -70,6 +75,13 @@ pub(crate) enum SavedState {
         /// Position of the newest checkpoint that opens.
         position: Box<Position>,
     },
+    /// A checkpoint of a PyTorch program.
+    OtherProgram {
+        /// Its model.
+        pretrained: Box<Pretrained>,
+        /// State of its optimizer.
+        state: Box<OptimizerState>,
+    },
 }
 
 impl SavedState {
@@ -78,6 +90,7 @@ impl SavedState {
         match self {
             Self::Finished(_, state) => state.step,
             Self::Checkpoints { position, .. } => position.step,
+            Self::OtherProgram { state, .. } => state.step,
         }
     }
 }
@@ -85,6 +98,9 @@ impl SavedState {
 /// Finds the saved state in a run folder, a checkpoint folder or a single checkpoint, and refuses
 /// one of another recipe.
 pub(crate) fn open(dir: &Path, recipe: &Recipe, world: &World) -> Result<SavedState, TrainError> {
+    if pytorch::is_one(world, dir) {
+        return open_other_program(dir, recipe, world);
+    }
     let finished = finished_run(dir, world)?;
     let checkpoints = match checkpoints_in(dir, world) {
         // The finished run makes them unnecessary.
@@ -122,6 +138,48 @@ pub(crate) fn open(dir: &Path, recipe: &Recipe, world: &World) -> Result<SavedSt
                 .map(|s| SavedState::Finished(folder, s))?)
         }
     }
+}
+
+/// Opens a checkpoint of a PyTorch program and checks that its state is that of the recipe's model
+/// and optimizer.
+fn open_other_program(
+    dir: &Path,
+    recipe: &Recipe,
+    world: &World,
+) -> Result<SavedState, TrainError> {
+    let refuse = |reason: String| {
+        let path = dir.to_owned();
+        Err(TrainError::Checkpoint(CheckpointError::Foreign { path, reason }))
+    };
+    if !matches!(recipe.optim.name, OptimName::AdamW | OptimName::Adam) {
+        let name = recipe.optim.name.name();
+        return refuse(format!(
+            "optim.name = {name} cannot continue from its optimizer state, which is that of adamw \
+             or adam; set one of them, or train from the folder instead of resuming"
+        ));
+    }
+    let pretrained = Pretrained::open(dir, world)?;
+    let blueprint = describe(&recipe.model);
+    pretrained.prove(&blueprint)?;
+    let Some(folder) = pretrained.hugging_face() else {
+        return refuse("it is no checkpoint of a PyTorch program".to_owned());
+    };
+    let state = pytorch::optimizer_state(world, folder)?;
+    for (name, shape) in outlines(&blueprint) {
+        for kind in MOMENTS {
+            let name = format!("{name}.{kind}");
+            match state.tensors.shape(&name) {
+                Some(found) if found == shape => {}
+                Some(found) => {
+                    return refuse(format!(
+                        "{name} has shape {found:?}, the model needs {shape:?}"
+                    ));
+                }
+                None => return refuse(format!("it has no optimizer state {name}")),
+            }
+        }
+    }
+    Ok(SavedState::OtherProgram { pretrained: Box::new(pretrained), state: Box::new(state) })
 }
 
 /// Refuses a run that ended before it saved anything.
@@ -170,7 +228,8 @@ fn checkpoints_in(dir: &Path, world: &World) -> Result<Option<SavedState>, Train
 }
 
 /// Refuses another recipe. A recipe with more steps is accepted if every finished step would have
-/// been the same; the bits are then those of a run that had this length from the start.
+/// been the same; the bits are then those of a run that had this length from the start. Other
+/// weights of a mixture are accepted, since the position of every source is saved.
 fn refuse_other_recipe(
     dir: &Path,
     before: &Recipe,
@@ -178,6 +237,12 @@ fn refuse_other_recipe(
     done: u64,
 ) -> Result<(), TrainError> {
     // An earlier version may have recorded another hash of an equal recipe.
+    if before.hash() == now.hash() {
+        return Ok(());
+    }
+    let mut before = before.clone();
+    before.data.mixture = before.data.mixture.with_weights_of(&now.data.mixture);
+    let before = &before;
     if before.hash() == now.hash() {
         return Ok(());
     }
@@ -264,20 +329,10 @@ fn from_checkpoint(
         }
         Ok::<_, TrainError>(())
     })?;
-    let params = by_piece(replica.blueprint());
-    let shared = if recipe.has_local_state() { Vec::new() } else { optimizer.slots().to_vec() };
-    for slot in shared {
-        let param = params[&(slot.name.as_str(), slot.piece)];
-        let first = slot.first - param.first();
-        for (kind, name) in optimizer.state_names_of(slot.matrix).iter().enumerate() {
-            let own =
-                optimizer.state_mut(&slot.name, slot.piece, kind).expect("state of this rank");
-            let name = format!("{}.{name}", slot.name);
-            for (run, place) in param.runs(first..first + own.len()) {
-                let own = &mut own[run.start - first..run.end - first];
-                reader.read(&name, &[param.tensor_len()], place, own)?;
-            }
-        }
+    if !recipe.has_local_state() {
+        fill_state(replica, optimizer, |name, param, place, values| {
+            Ok(reader.read(name, &[param.tensor_len()], place, values)?)
+        })?;
     }
     replica.swap_averages(optimizer)?;
     worker_state::load(recipe, reader, learner)?;
@@ -285,12 +340,64 @@ fn from_checkpoint(
     let mut start = ResumeState::new(recipe);
     start.losses.extend(reader.losses()?);
     start.step = position.step;
-    start.cursor = Cursor { next_step: position.step, corpus: Some(position.corpus.clone()) };
+    start.cursor = Cursor {
+        next_step: position.step,
+        corpus: Some(position.corpus.clone()),
+        positions: position.data_positions.clone(),
+    };
     start.seconds = position.seconds;
     start.from = Some(PathBuf::from(reader.folder()));
     start.warnings = warnings;
     start.warnings.extend(kernel_class_warning(&position.kernel_class, &learner.kernel_class));
     learner.resume_product_algorithms(&position.kernel_class, &position.product_algorithms)?;
+    Ok(start)
+}
+
+/// Reads the optimizer state that this rank owns: `read` gets its name, the parameter, and the
+/// index of the first element in the tensor.
+fn fill_state(
+    replica: &Replica,
+    optimizer: &mut Optimizer,
+    read: impl Fn(&str, &Param, usize, &mut [f32]) -> Result<(), TrainError>,
+) -> Result<(), TrainError> {
+    let params = by_piece(replica.blueprint());
+    for slot in optimizer.slots().to_vec() {
+        let param = params[&(slot.name.as_str(), slot.piece)];
+        let first = slot.first - param.first();
+        for (kind, name) in optimizer.state_names_of(slot.matrix).iter().enumerate() {
+            let own =
+                optimizer.state_mut(&slot.name, slot.piece, kind).expect("state of this rank");
+            let name = format!("{}.{name}", slot.name);
+            for (run, place) in param.runs(first..first + own.len()) {
+                read(&name, param, place, &mut own[run.start - first..run.end - first])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Continues after the last update of a PyTorch program, whose losses are unknown. The data goes on
+/// at that step of this recipe's order.
+fn from_other_program(
+    pretrained: &Pretrained,
+    state: &OptimizerState,
+    recipe: &Recipe,
+    learner: &mut Learner,
+) -> Result<ResumeState, TrainError> {
+    learner.enter(recipe, state.step.saturating_sub(1))?;
+    let Learner { replica, optimizer, .. } = learner;
+    replica.fill(|param, first, values| {
+        Ok::<_, TrainError>(pretrained.read_piece(param, first, values)?)
+    })?;
+    fill_state(replica, optimizer, |name, _, place, values| {
+        Ok(state.tensors.read(name, place, values)?)
+    })?;
+    replica.swap_averages(optimizer)?;
+    let mut start = ResumeState::new(recipe);
+    start.losses.extend((0..state.step).map(|_| f64::NAN));
+    start.step = state.step;
+    start.cursor = Cursor { next_step: state.step, ..Cursor::start() };
+    start.from = Some(pretrained.path().to_owned());
     Ok(start)
 }
 
@@ -327,7 +434,8 @@ fn from_finished(
     start.warnings.extend(kernel_class_warning(&state.kernel_class, &learner.kernel_class));
     learner.resume_product_algorithms(&state.kernel_class, &state.product_algorithms)?;
     start.step = state.step;
-    start.cursor = Cursor { next_step: state.step, corpus: Some(state.corpus) };
+    let positions = state.data_positions;
+    start.cursor = Cursor { next_step: state.step, corpus: Some(state.corpus), positions };
     Ok(start)
 }
 

@@ -4,6 +4,7 @@
 //! runs/0001/recipe.toml         the resolved recipe
 //!           events.jsonl        typed events, one JSON line each
 //!           model.safetensors   final weights
+//!           adapter/            final low-rank adapters, if it trains some, as `peft` reads them
 //!           tokenizer.json      the tokenizer, if tokens are not bytes
 //!           optimizer.safetensors, state.json   optimizer state and position, for resuming
 //!           summary.json        the figures that `train --json` prints
@@ -167,6 +168,11 @@ impl RunFolder {
     /// Path of the final weights.
     pub fn weights(&self) -> PathBuf {
         self.path.join("model.safetensors")
+    }
+
+    /// Path of the final adapters, if the run trains some.
+    pub fn adapter(&self) -> PathBuf {
+        self.path.join("adapter")
     }
 
     /// Path of the tokenizer, if tokens are not bytes.

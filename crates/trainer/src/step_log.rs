@@ -11,6 +11,7 @@ use crate::options::Attempt;
 use crate::resume_state::ResumeState;
 use crate::stragglers::{Participation, StragglerMonitor};
 use crate::summary;
+use crate::task_evaluation::TaskEvaluation;
 use crate::utilization::Utilization;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_comm::{Comm, CommError};
@@ -20,7 +21,7 @@ use lockstep_parallel::compress::CompressionStats;
 use lockstep_parallel::measurements::RoundSummary;
 use lockstep_parallel::{ConsensusDistance, Drift, Measurements, Replica, Topology};
 use lockstep_platform::World;
-use lockstep_telemetry::{Event, JsonLines, Sink, Telemetry};
+use lockstep_telemetry::{Event, JsonLines, Sink, SourceTokens, Telemetry};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::math::scalar;
 use std::collections::{BTreeMap, BTreeSet};
@@ -437,6 +438,27 @@ impl StepLog {
         comm.all_gather(&[self.total_wire_bytes], all)?;
         self.moved_by_all = all.iter().sum();
         Ok(())
+    }
+
+    /// Records the scores of tasks and resumes counting traffic.
+    pub fn record_tasks(&mut self, step: u64, found: &[TaskEvaluation], replica: &Replica) {
+        self.count_start = total_wire_bytes(replica);
+        for TaskEvaluation { task, num_questions, scores, log_likelihood, .. } in found {
+            self.telemetry.record(&Event::TaskEvaluated {
+                step,
+                task: task.clone(),
+                questions: *num_questions as u64,
+                scores: scores.clone(),
+                log_likelihood: *log_likelihood,
+            });
+        }
+    }
+
+    /// Records the tokens read from each source of a mixture; other data has none.
+    pub fn record_sources(&mut self, step: u64, sources: Vec<SourceTokens>) {
+        if !sources.is_empty() {
+            self.telemetry.record(&Event::SourcesRead { step, sources });
+        }
     }
 
     /// Records an evaluation and resumes counting traffic.

@@ -1,6 +1,6 @@
 //! Builds the summary of a finished run.
 
-use crate::evaluate::Evaluation;
+use crate::evaluate::Findings;
 use crate::figures::{FiguresByRank, ServerCounters, median};
 use crate::learner::Learner;
 use crate::options::{Predicted, PredictedBytes};
@@ -43,7 +43,7 @@ pub(crate) fn summarize(
     step_log: &StepLog,
     figures: &FiguresByRank,
     weights_hash: String,
-    evaluation: Option<Evaluation>,
+    Findings { evaluation, tasks }: Findings,
 ) -> Summary {
     let most = |by_worker: &[u64]| by_worker.iter().copied().max().unwrap_or(0);
     let steps = step_log.losses.len() as u64;
@@ -54,11 +54,13 @@ pub(crate) fn summarize(
     let target = Target::of(recipe, steps, tokens, validation_loss, step_log, figures);
     Summary {
         steps,
-        first_loss: step_log.losses.first().copied().unwrap_or(f64::NAN),
+        // Losses before a checkpoint of another program are unknown.
+        first_loss: step_log.losses.iter().copied().find(|loss| !loss.is_nan()).unwrap_or(f64::NAN),
         final_loss: step_log.losses.last().copied().unwrap_or(f64::NAN),
         validation_loss,
         baseline_loss: baseline_loss.unwrap_or_else(|| feed.baseline_loss()),
         baseline: feed.baseline_name().to_owned(),
+        tasks,
         solution: evaluation
             .and_then(|found| found.metrics)
             .map_or(Solution::default(), Solution::from),
@@ -107,6 +109,7 @@ pub(crate) fn summarize(
         emulated_overrun_seconds: step_log.emulation.overrun().as_secs_f64(),
         bits_depend_on: recipe.layout_dependence(),
         blocks_by_stage: learner.replica.blocks_by_stage(),
+        sources: Vec::new(),
         asynchronous: AsynchronousFigures::of(recipe, learner, step_log),
         stragglers: StragglerFigures::of(learner, step_log, figures),
     }

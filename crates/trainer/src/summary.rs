@@ -1,7 +1,9 @@
 //! Summary of a finished run, as `train --json` prints it and `summary.json` stores it.
 
 use crate::figures::{AccountedBytes, RowFigures};
+use crate::task_evaluation::TaskEvaluation;
 use lockstep_model::problem::ProblemMetrics;
+use lockstep_telemetry::SourceTokens;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -16,6 +18,9 @@ pub struct Summary {
     pub validation_loss: Option<f64>,
     pub baseline_loss: f64,
     pub baseline: String,
+    /// Scores of `eval.tasks`; absent without tasks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<TaskEvaluation>,
     #[serde(flatten)]
     pub solution: Solution,
     pub losses_hash: String,
@@ -66,6 +71,8 @@ pub struct Summary {
     pub emulated_overrun_seconds: f64,
     pub bits_depend_on: Option<String>,
     pub blocks_by_stage: Vec<usize>,
+    /// Tokens read from each source of a mixture, since the start of the run; empty without one.
+    pub sources: Vec<SourceTokens>,
     #[serde(flatten)]
     pub stragglers: StragglerFigures,
     #[serde(flatten)]

@@ -5,19 +5,14 @@
 //! same bits on any number of threads. Bits per byte divide by the bytes of the *text*, which makes
 //! models with different tokenizers comparable.
 
-use crate::microbatch::microbatch_shape;
-use crate::pretrained::Pretrained;
-use crate::run_folder::load_tokenizer;
-use crate::{TrainError, device};
-use lockstep_comm::Comm;
-use lockstep_config::{DeviceChoice, PipelineSchedule, Recipe, Recompute};
+use crate::TrainError;
+use crate::evaluation_model::{EvaluationModel, ModelFolder};
+use lockstep_config::{DeviceChoice, Recipe};
 use lockstep_data::windows::{Passage, Windows};
 use lockstep_data::{IGNORE, PAD, Tokenizer};
-use lockstep_model::Microbatch;
-use lockstep_parallel::Replica;
-use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of, plan_at};
+use lockstep_model::{Microbatch, MicrobatchShape};
 use lockstep_platform::World;
-use lockstep_tensor::device::{Compute, View};
+use lockstep_tensor::device::View;
 use lockstep_tensor::math::scalar;
 use serde::Serialize;
 use std::path::Path;
@@ -29,8 +24,8 @@ const MICROBATCH_SEQUENCES: usize = 4;
 pub struct TextEvaluator {
     recipe: Recipe,
     tokenizer: Tokenizer,
-    cpu: Compute,
-    replica: Replica,
+    shape: MicrobatchShape,
+    model: EvaluationModel,
     is_run: bool,
 }
 
@@ -58,33 +53,13 @@ pub struct TextEvaluation {
 impl TextEvaluator {
     /// Loads a model from a run folder or a Hugging Face folder.
     pub fn open(folder: &Path, device: DeviceChoice, world: &World) -> Result<Self, TrainError> {
-        let pretrained = Pretrained::open(folder, world)?;
-        let mut recipe = pretrained.recipe(world)?;
-        let family = recipe.model.family;
-        if family.is_problem() {
-            let (dir, family) = (folder.display().to_string(), family.name());
-            return Err(TrainError::NoText { dir, family });
-        }
-        let tokenizer = load_tokenizer(folder, world)?;
-        tokenizer.require(recipe.model.vocab)?;
-        use_one_worker(&mut recipe);
-        recipe.run.device = device;
-        let settings = lockstep_comm::Options {
-            arena_bytes: arena_bytes(&recipe),
-            ..lockstep_comm::Options::default()
-        };
-        let ends = Comm::threads(world, 1, &settings)?;
-        let cpu = device::open(&recipe, world, &ends[0])?;
-        let blueprint = blueprint_of(&recipe);
-        let plan = plan_at(&recipe, &blueprint, 0);
-        pretrained.prove(&blueprint)?;
-        let seed = recipe.train.seed;
-        let mut replica = Replica::materialize(blueprint, seed, &cpu, plan, &ends[0], world)?;
-        replica.fill(|param, first, values| {
-            Ok::<_, TrainError>(pretrained.read_piece(param, first, values)?)
-        })?;
-        let is_run = pretrained.hugging_face().is_none();
-        Ok(Self { recipe, tokenizer, cpu, replica, is_run })
+        let folder = ModelFolder::open(folder, device, world)?;
+        let tokens = folder.recipe.model.context;
+        let shape = MicrobatchShape { sequences: MICROBATCH_SEQUENCES, tokens };
+        let model = folder.load(shape, world)?;
+        let is_run = folder.is_run();
+        let ModelFolder { recipe, tokenizer, .. } = folder;
+        Ok(Self { recipe, tokenizer, shape, model, is_run })
     }
 
     /// Context length of the model.
@@ -112,7 +87,7 @@ impl TextEvaluator {
         stride: usize,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<TextEvaluation, TrainError> {
-        let shape = microbatch_shape(&self.recipe);
+        let shape = self.shape;
         let windows = Windows::new(&passage.tokens, shape.tokens, stride);
         let num_windows = windows.num_windows();
         let (mut inputs, mut targets) = (vec![PAD; shape.rows()], vec![IGNORE; shape.rows()]);
@@ -129,8 +104,9 @@ impl TextEvaluator {
                 targets: View::of(&targets),
                 first_sample: 0,
                 num_targets: 1,
+                preferences: None,
             };
-            nats += self.replica.evaluate(&self.cpu, 1, &microbatch)?;
+            nats += self.model.replica.evaluate(&self.model.cpu, 1, &microbatch)?;
             progress((first + shape.sequences).min(num_windows), num_windows);
         }
         Ok(TextEvaluation::of(
@@ -169,18 +145,4 @@ impl TextEvaluation {
             all.iter().map(|one| one.num_bytes).sum(),
         )
     }
-}
-
-/// Reduces the recipe to one worker with one leaf and one micro-batch, for evaluation only.
-fn use_one_worker(recipe: &mut Recipe) {
-    use PipelineSchedule::OneFOneB;
-    recipe.run.workers = 1;
-    recipe.numerics.invariant_up_to = 1;
-    (recipe.train.microbatch_size, recipe.train.batch) =
-        (MICROBATCH_SEQUENCES, MICROBATCH_SEQUENCES);
-    let parallel = &mut recipe.parallel;
-    (parallel.pipeline, parallel.virtual_stages, parallel.stage_layers) = (1, 1, Vec::new());
-    (parallel.schedule, parallel.tensor, parallel.sequence) = (OneFOneB, 1, false);
-    (parallel.data, parallel.zero, parallel.overlap) = (1, 0, false);
-    (parallel.recompute, parallel.leaf_shares) = (Recompute::Full, Vec::new());
 }

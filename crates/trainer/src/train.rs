@@ -3,13 +3,15 @@
 //! Every synchronization strategy shares this loop and differs only behind `SyncStrategy`.
 
 use crate::checkpoints::CheckpointSaver;
-use crate::evaluate::{Evaluation, Evaluator};
+use crate::evaluate::{Evaluator, Findings};
 use crate::learner::Learner;
 use crate::materialize::materialize_model;
 use crate::options::{Options, Predicted};
+use crate::preference::compute_references;
 use crate::step_log::StepLog;
 use crate::strategy::{self, Role, SyncStrategy, Worker};
 use crate::summarize::summarize;
+use crate::task_evaluation::TaskRequests;
 use crate::{RunFolder, Summary, TrainError};
 use crate::{
     artifacts, check, custom_model, device, evaluate, event_history, failure_record, feed, restore,
@@ -19,9 +21,9 @@ use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_data::Feed;
 use lockstep_model::problem::sample_bytes;
-use lockstep_parallel::Groups;
 use lockstep_parallel::from_recipe::{blueprint_of_rank, mesh_of};
 use lockstep_parallel::groups::fix_algorithms;
+use lockstep_parallel::{Groups, Replica};
 use lockstep_platform::World;
 use lockstep_tensor::device::Compute;
 
@@ -82,10 +84,12 @@ fn run_worker(
     let is_custom = options.model.is_some();
     let model = options.model.take().unwrap_or_else(|| blueprint_of_rank(recipe, groups.rank()));
     let mut learner = materialize_model(model, recipe, compute, &groups, world)?;
+    compute_references(recipe, world, compute, &mut learner, &mut feed)?;
     let mut start = restore::restore(&options, recipe, world, workers, &mut learner)?;
     start.warnings.extend(notice);
     let validation = feed::validation(&mut feed, recipe, groups.data())?;
-    let evaluator = Evaluator::new(recipe, validation, workers, is_custom);
+    let tasks = TaskRequests::of_recipe(recipe, feed.tokenizer(), world)?;
+    let evaluator = Evaluator::new(recipe, validation, tasks, workers, is_custom);
     let tokenizer = feed.tokenizer_json()?;
     let loader = feed.loader(world, start.cursor.clone())?;
     let targets = feed::Targets::new(&feed, groups.data());
@@ -114,26 +118,22 @@ fn run_worker(
         Worker { cpu: compute, recipe, world, comm: workers, learner, loader, targets, step_log };
     strategy.begin(&mut worker, first_step, checkpoint.as_deref())?;
 
-    let mut evaluation = None;
+    let mut found = Findings::default();
     for step in first_step..last_step {
         saver.before_step(step..last_step);
         strategy.step(&mut worker, step..last_step)?;
-        if evaluate::is_due(recipe, step + 1, last_step) {
-            let found =
-                *evaluation.insert(run_evaluation(step + 1, &evaluator, &mut worker, strategy)?);
-            // Every rank has the same validation loss, so all ranks stop at the same step.
-            if evaluate::is_reached(recipe, found.validation_loss) {
-                break;
-            }
+        if found.evaluate(step + 1, last_step, &evaluator, &mut worker, strategy)? {
+            break;
         }
         // The last step is saved as the final weights.
         if step + 1 < last_step && strategy.prepare_checkpoint(&mut worker, step + 1)? {
             let Worker { learner, loader, step_log, .. } = &mut worker;
-            saver.after_step(step + 1, learner, || loader.cursor(), step_log)?;
+            let cursor = || feed::cursor(loader, workers);
+            saver.after_step(step + 1, learner, cursor, step_log)?;
         }
     }
     if first_step >= last_step {
-        evaluation = Some(run_evaluation(first_step, &evaluator, &mut worker, strategy)?);
+        found.evaluate(first_step, first_step, &evaluator, &mut worker, strategy)?;
     }
     saver.finish(&mut worker.step_log)?;
     strategy.finish(&mut worker)?;
@@ -143,7 +143,7 @@ fn run_worker(
         &mut saver,
         folder.as_ref(),
         &feed,
-        evaluation,
+        found,
         &options.predicted,
     )
 }
@@ -166,40 +166,74 @@ fn save_and_summarize(
     saver: &mut CheckpointSaver,
     folder: Option<&RunFolder>,
     feed: &Feed,
-    evaluation: Option<Evaluation>,
+    found: Findings,
     predicted: &Predicted,
 ) -> Result<Option<Summary>, TrainError> {
     let Worker { recipe, world, comm, learner, loader, step_log, .. } = &mut worker;
     let samples = sample_bytes(&recipe.model, comm.group_rank() == 0);
     let data_bytes = feed.held_bytes() + samples;
     let figures = step_log.gather_figures(comm, learner, data_bytes)?;
-    let cursor = loader.cursor();
+    let cursor = feed::cursor(loader, comm)?;
     let hash = artifacts::save(folder, recipe, world, learner, &cursor, &step_log.losses)?;
     saver.at_end(learner, &cursor, step_log)?;
     strategy.disconnect(&worker)?;
     let Some(folder) = folder else { return Ok(None) };
     let Worker { recipe, world, learner, step_log, .. } = worker;
-    let summary = summarize(recipe, feed, folder, &learner, &step_log, &figures, hash, evaluation)
+    let mut summary = summarize(recipe, feed, folder, &learner, &step_log, &figures, hash, found)
         .beside(predicted, learner.replica.bucket_len());
+    summary.sources = feed::tokens_by_source(recipe, &cursor);
     artifacts::save_summary(folder, world, &summary)?;
     step_log.finish(&summary);
     Ok(Some(summary))
 }
 
-/// Evaluates the model between two steps.
-fn run_evaluation(
+impl Findings {
+    /// Evaluates the model after a step, where that is due. Returns whether the target loss is
+    /// reached: every rank has the same validation loss, so all ranks stop at the same step.
+    fn evaluate(
+        &mut self,
+        num_steps: u64,
+        last_step: u64,
+        evaluator: &Evaluator,
+        worker: &mut Worker<'_>,
+        strategy: &mut dyn SyncStrategy,
+    ) -> Result<bool, TrainError> {
+        let mut is_reached = false;
+        if evaluate::is_due(worker.recipe, num_steps, last_step) {
+            let (cpu, recipe) = (worker.cpu, worker.recipe);
+            let evaluate = |replica: &mut _| Ok(evaluator.evaluate(replica, cpu, recipe)?);
+            let evaluation = between_steps(num_steps, worker, strategy, evaluate)?;
+            worker.step_log.record_evaluation(num_steps, &evaluation, &worker.learner.replica);
+            if recipe.data.mixture.is_on() {
+                let cursor = feed::cursor(&worker.loader, worker.comm)?;
+                let sources = feed::tokens_by_source(recipe, &cursor);
+                worker.step_log.record_sources(num_steps, sources);
+            }
+            is_reached = evaluate::is_reached(worker.recipe, evaluation.validation_loss);
+            self.evaluation = Some(evaluation);
+        }
+        if evaluate::tasks_are_due(worker.recipe, num_steps, is_reached || num_steps == last_step) {
+            let cpu = worker.cpu;
+            let evaluate = |replica: &mut _| evaluator.evaluate_tasks(replica, cpu);
+            self.tasks = between_steps(num_steps, worker, strategy, evaluate)?;
+            worker.step_log.record_tasks(num_steps, &self.tasks, &worker.learner.replica);
+        }
+        Ok(is_reached)
+    }
+}
+
+/// Runs an evaluation between two steps, with the weights that are saved there.
+fn between_steps<T>(
     num_steps: u64,
-    evaluator: &Evaluator,
     worker: &mut Worker<'_>,
     strategy: &mut dyn SyncStrategy,
-) -> Result<Evaluation, TrainError> {
+    evaluate: impl FnOnce(&mut Replica) -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
     worker.step_log.pause_traffic_count(&mut worker.learner.replica, worker.comm)?;
     strategy.synchronize(worker, num_steps)?;
-    let Worker { cpu, recipe, learner, step_log, .. } = worker;
-    let Learner { replica, optimizer, .. } = learner;
+    let Learner { replica, optimizer, .. } = &mut worker.learner;
     replica.swap_averages(optimizer)?;
-    let evaluation = evaluator.evaluate(replica, cpu, recipe)?;
+    let found = evaluate(replica)?;
     replica.swap_averages(optimizer)?;
-    step_log.record_evaluation(num_steps, &evaluation, &learner.replica);
-    Ok(evaluation)
+    Ok(found)
 }

@@ -160,7 +160,7 @@ impl BackgroundThread {
     ) -> Result<Self, TrainError> {
         let alone = Comm::threads(world, 1, &lockstep_comm::Options::default())?.remove(0);
         let mut feed = feed::open(recipe, world, &alone)?;
-        let loader = feed.loader(world, Cursor { next_step: first_step, corpus: None })?;
+        let loader = feed.loader(world, Cursor { next_step: first_step, ..Cursor::start() })?;
         Ok(Self { thread_state, loader, found: Ok(()) })
     }
 

@@ -1,0 +1,92 @@
+//! A trained model loaded for evaluation, on one worker.
+
+use crate::pretrained::Pretrained;
+use crate::run_folder::load_tokenizer;
+use crate::{TrainError, device};
+use lockstep_comm::Comm;
+use lockstep_config::{DeviceChoice, PipelineSchedule, Recipe, Recompute};
+use lockstep_data::Tokenizer;
+use lockstep_model::MicrobatchShape;
+use lockstep_parallel::Replica;
+use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of, plan_at};
+use lockstep_platform::World;
+use lockstep_tensor::device::Compute;
+use std::path::Path;
+
+/// An opened model folder.
+pub(crate) struct ModelFolder {
+    pretrained: Pretrained,
+    pub(crate) recipe: Recipe,
+    pub(crate) tokenizer: Tokenizer,
+}
+
+/// A model in memory.
+pub(crate) struct EvaluationModel {
+    pub(crate) cpu: Compute,
+    pub(crate) replica: Replica,
+}
+
+impl ModelFolder {
+    /// Opens a run folder or a Hugging Face folder of a language model, without its weights.
+    pub(crate) fn open(
+        folder: &Path,
+        device: DeviceChoice,
+        world: &World,
+    ) -> Result<Self, TrainError> {
+        let pretrained = Pretrained::open(folder, world)?;
+        let mut recipe = pretrained.recipe(world)?;
+        let family = recipe.model.family;
+        if family.is_problem() {
+            let (dir, family) = (folder.display().to_string(), family.name());
+            return Err(TrainError::NoText { dir, family });
+        }
+        let tokenizer = load_tokenizer(folder, world)?;
+        tokenizer.require(recipe.model.vocab)?;
+        use_one_worker(&mut recipe);
+        recipe.run.device = device;
+        Ok(Self { pretrained, recipe, tokenizer })
+    }
+
+    /// Whether it is a run, which has a validation set.
+    pub(crate) fn is_run(&self) -> bool {
+        self.pretrained.hugging_face().is_none()
+    }
+
+    /// Loads the weights, with memory for micro-batches of a shape.
+    pub(crate) fn load(
+        &self,
+        shape: MicrobatchShape,
+        world: &World,
+    ) -> Result<EvaluationModel, TrainError> {
+        let recipe = &self.recipe;
+        let settings = lockstep_comm::Options {
+            arena_bytes: arena_bytes(recipe),
+            ..lockstep_comm::Options::default()
+        };
+        let ends = Comm::threads(world, 1, &settings)?;
+        let cpu = device::open(recipe, world, &ends[0])?;
+        let blueprint = blueprint_of(recipe);
+        let mut plan = plan_at(recipe, &blueprint, 0);
+        plan.microbatch = shape;
+        self.pretrained.prove(&blueprint)?;
+        let seed = recipe.train.seed;
+        let mut replica = Replica::materialize(blueprint, seed, &cpu, plan, &ends[0], world)?;
+        replica.fill(|param, first, values| {
+            Ok::<_, TrainError>(self.pretrained.read_piece(param, first, values)?)
+        })?;
+        Ok(EvaluationModel { cpu, replica })
+    }
+}
+
+/// Reduces the recipe to one worker with one leaf and one micro-batch, for evaluation only.
+fn use_one_worker(recipe: &mut Recipe) {
+    use PipelineSchedule::OneFOneB;
+    recipe.run.workers = 1;
+    recipe.numerics.invariant_up_to = 1;
+    (recipe.train.microbatch_size, recipe.train.batch) = (1, 1);
+    let parallel = &mut recipe.parallel;
+    (parallel.pipeline, parallel.virtual_stages, parallel.stage_layers) = (1, 1, Vec::new());
+    (parallel.schedule, parallel.tensor, parallel.sequence) = (OneFOneB, 1, false);
+    (parallel.data, parallel.zero, parallel.overlap) = (1, 0, false);
+    (parallel.recompute, parallel.leaf_shares) = (Recompute::Full, Vec::new());
+}
