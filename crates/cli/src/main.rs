@@ -1,7 +1,7 @@
 //! The `lockstep` command: one file per command, exit codes by blame.
 //!
 //! # Layout
-//! - [`commands`]: `train`, `generate`, `eval`, `inspect`, `compare`, `convert`, `data`,
+//! - [`commands`]: `train`, `generate`, `chat`, `eval`, `inspect`, `compare`, `convert`, `data`,
 //!   `data-server`, `bench`, `plan`, `lab`, `config`, `doctor`, `drill`, `rendezvous`, `runs`,
 //!   `sweep`, `completions`, `man`
 //! - [`recipe_args`]: recipe arguments of every command (file, preset, `--set`); [`common_flags`]:
@@ -12,7 +12,8 @@
 //! - [`subprocess`]: another `lockstep` command as a process
 //! - [`console`]: standard error of a run; [`machine_peak`]: the peak behind its share (MFU)
 //! - [`failure`]: errors and exit codes; [`unknown_flag`]: flags of other frameworks
-//! - [`output`]: standard output; [`quantity`]: numbers as text
+//! - [`output`]: standard output; [`quantity`]: numbers as text; [`text_stream`]: text of a model;
+//!   [`sampling_flags`]: its draws
 
 mod automatic;
 mod calibration_file;
@@ -27,7 +28,9 @@ mod prediction;
 mod quantity;
 mod recipe_args;
 mod resume_command;
+mod sampling_flags;
 mod subprocess;
+mod text_stream;
 mod unknown_flag;
 mod workers;
 
@@ -52,6 +55,7 @@ Examples:
   lockstep train                                  train on the bundled corpus
   lockstep train my.toml --set train.steps=1000   your own recipe
   lockstep generate --prompt \"In the beginning\"   text from the newest run
+  lockstep chat my-chat-model                     a conversation in the terminal
   lockstep eval --data book.txt                   loss and bits per byte on any text
   lockstep runs                                   state, steps and loss of every run
   lockstep compare runs/0001 runs/0002            are two runs bit-identical?
@@ -72,6 +76,7 @@ Exit codes: 0 ok, 2 the command or its input, 3 a peer, 4 storage, 5 diverged, 1
 enum Command {
     Train(commands::train::Arguments),
     Generate(commands::generate::Arguments),
+    Chat(commands::chat::Arguments),
     Inspect(commands::inspect::Arguments),
     Runs(commands::runs::Arguments),
     Compare(commands::compare::Arguments),
@@ -110,6 +115,7 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Train(arguments) => commands::train::run(&arguments, &world),
         Command::Generate(arguments) => commands::generate::run(&arguments, &world),
+        Command::Chat(arguments) => commands::chat::run(&arguments, &world),
         Command::Inspect(arguments) => commands::inspect::run(&arguments, &world),
         Command::Compare(arguments) => commands::compare::run(&arguments, &world),
         Command::Eval(arguments) => commands::eval::run(&arguments, &world),

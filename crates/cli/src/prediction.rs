@@ -101,7 +101,7 @@ pub(crate) fn text_bytes(recipe: &Recipe, world: &World) -> Bytes {
     if recipe.model.family.is_problem() {
         return Bytes(sample_bytes(&recipe.model, true) as u64);
     }
-    if recipe.data.source != Source::Bundled {
+    if recipe.data.source != Source::Bundled || recipe.data.mixture.is_on() {
         return Bytes(0);
     }
     let feed = Feed::open(recipe, world, &DataRank::probe(recipe, 0));
@@ -124,7 +124,8 @@ pub(crate) fn text_bytes_from_env(recipe: &Recipe, world: &World) -> Bytes {
 pub(crate) fn sparse_rows(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<Vec<usize>> {
     const MAX_TOKENS: u64 = 1 << 22;
     let num_steps = recipe.train.steps.min(MAX_TOKENS / recipe.tokens_per_step() as u64);
-    if !forecast.has_rows() || recipe.data.source != Source::Bundled || num_steps == 0 {
+    let is_bundled = recipe.data.source == Source::Bundled && !recipe.data.mixture.is_on();
+    if !forecast.has_rows() || !is_bundled || num_steps == 0 {
         return Vec::new();
     }
     let feed = Feed::open(recipe, world, &DataRank::alone(recipe));

@@ -3,6 +3,7 @@
 use crate::automatic::{self, AutomaticSettings, Purpose};
 use crate::failure::Failure;
 use crate::resume_command::next_dir;
+use lockstep_checkpoint::pytorch::is_one as is_other_program;
 use lockstep_cluster::role::has_launcher;
 use lockstep_config::{Recipe, Sources};
 use lockstep_planner::traffic::check_algorithms;
@@ -69,6 +70,10 @@ impl RecipeArguments {
         more.resumed = recorded_recipe(dir, world);
         if self.recipe.is_none() && self.preset.is_none() {
             more.recorded.clone_from(&more.resumed);
+            if is_other_program(world, dir) {
+                // It records a model and no recipe.
+                more.recipe = Some(dir.to_owned());
+            }
         }
         more
     }

@@ -1,25 +1,30 @@
-//! `lockstep eval`: loss, perplexity and bits per byte of a trained model on any text.
+//! `lockstep eval`: loss, perplexity and bits per byte of a trained model on any text, or its
+//! scores in tasks of multiple choice.
 
 use crate::common_flags::device_choice;
 use crate::failure::Failure;
 use crate::output;
 use lockstep_config::DeviceChoice;
+use lockstep_data::tasks::TaskOptions;
 use lockstep_platform::World;
 use lockstep_trainer::RunFolder;
+use lockstep_trainer::task_evaluation::{TaskEvaluation, evaluate_tasks};
 use lockstep_trainer::text_evaluation::{TextEvaluation, TextEvaluator};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Evaluate a trained model on text: loss, perplexity, bits per byte
+/// Evaluate a trained model: loss, perplexity and bits per byte of text, or multiple-choice tasks
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   lockstep eval                                 the newest run on its validation set
   lockstep eval runs/0003 --data book.txt       any text, folder, glob or shard folder
   lockstep eval my-llama --data a.txt b.jsonl   a Hugging Face folder, on several texts
-  lockstep eval --data book.txt --stride 64     at least context - 64 tokens before each")]
+  lockstep eval --data book.txt --stride 64     at least context - 64 tokens before each
+  lockstep eval my-llama --task arc.yaml        multiple choice, a task of lm-evaluation-harness
+  lockstep eval --task arc.yaml --num-fewshot 5 --limit 100 --json")]
 pub(crate) struct Arguments {
     /// Folder of a finished run or of a Hugging Face model (default: the newest run)
     model: Option<PathBuf>,
@@ -29,6 +34,21 @@ pub(crate) struct Arguments {
     /// Tokens between the starts of two windows (default: the model's context)
     #[arg(long, value_name = "TOKENS")]
     stride: Option<usize>,
+    /// Task files of lm-evaluation-harness with local data: multiple choice by log-likelihood
+    #[arg(long = "task", value_name = "FILE", num_args = 1..)]
+    #[arg(conflicts_with_all = ["data", "stride"])]
+    tasks: Vec<PathBuf>,
+    /// Answered examples in front of each question, in place of the task's own number
+    #[arg(long, value_name = "N", requires = "tasks")]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=1000))]
+    num_fewshot: Option<u16>,
+    /// Questions of each task, from the first on
+    #[arg(long, value_name = "N", requires = "tasks")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+    /// With --json: log-likelihoods of all choices
+    #[arg(long, requires = "tasks", requires = "json")]
+    samples: bool,
     /// No progress on standard error
     #[arg(long)]
     quiet: bool,
@@ -52,12 +72,49 @@ struct Report {
     texts: Vec<TextEvaluation>,
 }
 
+#[derive(Serialize)]
+struct TaskReport {
+    model: String,
+    seconds: f64,
+    tasks: Vec<TaskEvaluation>,
+}
+
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let folder = match &arguments.model {
         Some(path) => path.clone(),
         None => RunFolder::newest(world)?.path().to_owned(),
     };
-    let mut evaluator = TextEvaluator::open(&folder, arguments.device, world)?;
+    if arguments.tasks.is_empty() {
+        evaluate_texts(arguments, &folder, world)
+    } else {
+        answer_tasks(arguments, &folder, world)
+    }
+}
+
+fn answer_tasks(arguments: &Arguments, folder: &Path, world: &World) -> Result<(), Failure> {
+    let Arguments { num_fewshot, limit, .. } = *arguments;
+    let options = TaskOptions {
+        num_examples: num_fewshot.map(usize::from),
+        limit: limit.map(|limit| limit as usize),
+    };
+    let start = world.clock().now();
+    let mut progress = Progress::new(!arguments.quiet && std::io::stderr().is_terminal());
+    let show = &mut |done, all| progress.show(done, all);
+    let found = evaluate_tasks(folder, arguments.device, &arguments.tasks, options, world, show);
+    progress.clear();
+    let mut tasks = found?;
+    if !arguments.samples {
+        for task in &mut tasks {
+            task.log_likelihoods = None;
+        }
+    }
+    let seconds = world.clock().since(start).as_secs_f64();
+    let report = TaskReport { model: folder.display().to_string(), seconds, tasks };
+    if arguments.json { output::json(&report) } else { output::text(&render_tasks(&report)) }
+}
+
+fn evaluate_texts(arguments: &Arguments, folder: &Path, world: &World) -> Result<(), Failure> {
+    let mut evaluator = TextEvaluator::open(folder, arguments.device, world)?;
     let context = evaluator.context();
     let stride = arguments.stride.unwrap_or(context);
     if !(1..=context).contains(&stride) {
@@ -140,5 +197,26 @@ fn render(report: &Report) -> String {
         "windows of {context} tokens, {stride} apart; {seconds:.1} s, {tokens_per_second:.0} \
          tokens/s"
     );
+    text
+}
+
+fn render_tasks(report: &TaskReport) -> String {
+    let mut text = String::new();
+    for TaskEvaluation { task, num_questions, num_fewshot, scores, log_likelihood, .. } in
+        &report.tasks
+    {
+        let _ = writeln!(text, "{task}: {num_questions} questions, {num_fewshot} examples each");
+        for (metric, score) in scores.iter().filter(|(name, _)| !name.ends_with("_stderr")) {
+            let _ = write!(text, "  {metric:<10} {:>6.2} %", 100.0 * score);
+            if let Some(error) = scores.get(&format!("{metric}_stderr")) {
+                let _ = write!(text, " ± {:.2} %", 100.0 * error);
+            }
+            text.push('\n');
+        }
+        if let Some(log_likelihood) = log_likelihood {
+            let _ = writeln!(text, "  right choices: {log_likelihood:.4} nats");
+        }
+    }
+    let _ = writeln!(text, "{:.1} s", report.seconds);
     text
 }

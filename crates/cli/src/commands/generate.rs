@@ -3,14 +3,15 @@
 use crate::common_flags::device_choice;
 use crate::failure::Failure;
 use crate::output;
+use crate::sampling_flags::SamplingFlags;
+use crate::text_stream::TextStream;
 use lockstep_config::DeviceChoice;
-use lockstep_data::Tokenizer;
 use lockstep_platform::World;
-use lockstep_trainer::generate::{Generator, Sampling, Step};
+use lockstep_trainer::generate::{Generated, Generator, Sampling, Step};
 use lockstep_trainer::pretrained::Pretrained;
 use lockstep_trainer::{RunFolder, TrainError};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Generate text with a trained model
 #[derive(clap::Args)]
@@ -19,28 +20,19 @@ Examples:
   lockstep generate --prompt \"In the beginning\"
   lockstep generate runs/0003 --tokens 1000 --temperature 0.7 --top-k 40 --seed 7
   lockstep generate my-llama --prompt \"Once\"     a Hugging Face folder
+  lockstep generate --prompt \"In\" --prompt \"And\"   several together, each as by itself
   lockstep generate --temperature 0              greedy decoding")]
 pub(crate) struct Arguments {
     /// Folder of a finished run or of a Hugging Face model (default: the newest run)
     run: Option<PathBuf>,
-    /// Prompt
-    #[arg(long, default_value = "")]
-    prompt: String,
+    /// Prompt; several are continued together
+    #[arg(long = "prompt", value_name = "PROMPT", default_value = "")]
+    prompts: Vec<String>,
     /// Number of tokens to generate
     #[arg(long, default_value_t = 400)]
     tokens: usize,
-    /// Sampling temperature; 0 is greedy, 1 is the model's distribution
-    #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
-    temperature: f64,
-    /// Sample from the K most likely tokens; 0 means all
-    #[arg(long, default_value_t = 0)]
-    top_k: usize,
-    /// Nucleus sampling: the most likely tokens with this total probability
-    #[arg(long, default_value_t = 0.95, allow_negative_numbers = true)]
-    top_p: f64,
-    /// Random seed; the same seed gives the same text
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    sampling: SamplingFlags,
     /// Device of the model: auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto", value_parser = device_choice)]
     device: DeviceChoice,
@@ -60,6 +52,24 @@ struct Report {
     run_dir: String,
 }
 
+/// Texts of several prompts.
+#[derive(Serialize)]
+struct BatchReport {
+    texts: Vec<Continued>,
+    num_tokens: usize,
+    seconds: f64,
+    tokens_per_second: f64,
+    run_dir: String,
+}
+
+/// A prompt and its continuation.
+#[derive(Serialize)]
+struct Continued {
+    prompt: String,
+    text: String,
+    num_tokens: usize,
+}
+
 /// Speed of one token at a time, after the prompt and a warm-up.
 #[derive(Serialize)]
 struct Decode {
@@ -69,7 +79,7 @@ struct Decode {
     queue_seconds: f64,
     /// Seconds a token in which the host waits for the device; about none where the host is slower.
     wait_seconds: f64,
-    /// Seconds a token of its draw from the logits.
+    /// Seconds a token of its draw from the logits on the host.
     sampling_seconds: f64,
     /// Weights and cache that a token reads.
     bytes_per_token: usize,
@@ -79,32 +89,46 @@ struct Decode {
     bandwidth_fraction: Option<f64>,
 }
 
+/// Seconds since the start at which one draw, of one or several tokens, came to each step.
+#[derive(Clone, Copy, Default)]
+struct Draw {
+    queued: f64,
+    computed: f64,
+    drawn: f64,
+    /// Tokens so far.
+    num_tokens: usize,
+}
+
 impl Decode {
     /// Tokens of the prompt's pass and of the warm-up, which are not measured.
     const NUM_UNMEASURED: usize = 8;
 
-    /// Rates of `times`, at which each token was queued, computed and drawn; `None` for too few.
+    /// Rates of `draws`; `None` for too few.
     fn new(
         generator: &Generator,
-        times: &[[f64; 3]],
+        draws: &[Draw],
         prompt_len: usize,
         world: &World,
     ) -> Result<Option<Self>, Failure> {
-        let measured = times.get(Self::NUM_UNMEASURED - 1..).unwrap_or_default();
-        let [[.., first], .., [.., last]] = measured else { return Ok(None) };
-        let num = (measured.len() - 1) as f64;
-        let tokens_per_second = num / (last - first);
-        let mean =
-            |seconds: fn(&[[f64; 3]]) -> f64| measured.windows(2).map(seconds).sum::<f64>() / num;
-        let middle = prompt_len + times.len() - measured.len() / 2;
+        let is_measured = |draw: &Draw| draw.num_tokens >= Self::NUM_UNMEASURED;
+        let first = draws.iter().position(is_measured).unwrap_or(draws.len());
+        let measured = &draws[first..];
+        let [first, .., last] = measured else { return Ok(None) };
+        let num_tokens = last.num_tokens - first.num_tokens;
+        let num = num_tokens as f64;
+        let tokens_per_second = num / (last.drawn - first.drawn);
+        let mean = |seconds: fn(&Draw, &Draw) -> f64| {
+            measured.windows(2).map(|pair| seconds(&pair[0], &pair[1])).sum::<f64>() / num
+        };
+        let middle = prompt_len + last.num_tokens - num_tokens / 2;
         let bytes_per_token = generator.bytes_per_token(middle);
         let bandwidth = generator.copy_bytes_per_second(world)?;
         let limit = bandwidth.map(|bandwidth| bandwidth / bytes_per_token as f64);
         Ok(Some(Self {
             tokens_per_second,
-            queue_seconds: mean(|pair| pair[1][0] - pair[0][2]),
-            wait_seconds: mean(|pair| pair[1][1] - pair[1][0]),
-            sampling_seconds: mean(|pair| pair[1][2] - pair[1][1]),
+            queue_seconds: mean(|before, draw| draw.queued - before.drawn),
+            wait_seconds: mean(|_, draw| draw.computed - draw.queued),
+            sampling_seconds: mean(|_, draw| draw.drawn - draw.computed),
             bytes_per_token,
             bandwidth_tokens_per_second: limit,
             bandwidth_fraction: limit.map(|limit| tokens_per_second / limit),
@@ -113,7 +137,7 @@ impl Decode {
 }
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
-    let sampling = sampling(arguments)?;
+    let sampling = arguments.sampling.resolve()?;
     let folder = match &arguments.run {
         Some(path) => path.clone(),
         None => RunFolder::newest(world)?.path().to_owned(),
@@ -127,20 +151,70 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         return Err(TrainError::NoText { dir, family }.into());
     }
     let generator = Generator::load(&pretrained, &recipe, world)?;
+    match &arguments.prompts[..] {
+        [prompt] => continue_one(arguments, prompt, &generator, sampling, &folder, world),
+        prompts => continue_all(arguments, prompts, &generator, sampling, &folder, world),
+    }
+}
+
+/// Continues several prompts; prints each text when all are there.
+fn continue_all(
+    arguments: &Arguments,
+    prompts: &[String],
+    generator: &Generator,
+    sampling: Sampling,
+    folder: &Path,
+    world: &World,
+) -> Result<(), Failure> {
     let start = world.clock().now();
-    let mut printed = if arguments.json { Ok(()) } else { output::text(&arguments.prompt) };
+    let generated = generator.generate_batch(prompts, arguments.tokens, sampling, &mut |_| {})?;
+    let seconds = world.clock().since(start).as_secs_f64();
+    let continued = |(prompt, generated): (&String, Generated)| Continued {
+        prompt: prompt.clone(),
+        text: generator.tokenizer().decode(&generated.tokens),
+        num_tokens: generated.tokens.len(),
+    };
+    let texts: Vec<Continued> = prompts.iter().zip(generated).map(continued).collect();
+    if !arguments.json {
+        let mut lines =
+            texts.iter().map(|Continued { prompt, text, .. }| format!("{prompt}{text}\n"));
+        return lines.try_for_each(|text| output::generated(&(text + "\n")));
+    }
+    let num_tokens = texts.iter().map(|text| text.num_tokens).sum();
+    output::json(&BatchReport {
+        texts,
+        num_tokens,
+        seconds,
+        tokens_per_second: num_tokens as f64 / seconds,
+        run_dir: folder.display().to_string(),
+    })
+}
+
+fn continue_one(
+    arguments: &Arguments,
+    prompt: &str,
+    generator: &Generator,
+    sampling: Sampling,
+    folder: &Path,
+    world: &World,
+) -> Result<(), Failure> {
+    let start = world.clock().now();
+    let mut printed = if arguments.json { Ok(()) } else { output::text(prompt) };
     let mut pending = TextStream::new(generator.tokenizer());
-    let (mut times, mut of_token) = (Vec::new(), [0.0; 3]);
-    let generated = generator.generate(&arguments.prompt, arguments.tokens, sampling, |step| {
+    let (mut draws, mut draw) = (Vec::new(), Draw::default());
+    let generated = generator.generate(prompt, arguments.tokens, sampling, |step| {
         let now = world.clock().since(start).as_secs_f64();
         match step {
-            Step::Queued => of_token[0] = now,
-            Step::Computed => of_token[1] = now,
-            Step::Drawn(token) => {
-                of_token[2] = now;
-                times.push(of_token);
-                if !arguments.json && printed.is_ok() {
-                    printed = output::generated(&pending.push(token));
+            Step::Queued => draw.queued = now,
+            Step::Computed => draw.computed = now,
+            Step::Drawn(tokens) => {
+                draw.drawn = now;
+                draw.num_tokens += tokens.len();
+                draws.push(draw);
+                for token in tokens {
+                    if !arguments.json && printed.is_ok() {
+                        printed = output::generated(&pending.push(*token));
+                    }
                 }
             }
         }
@@ -151,8 +225,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.json {
         let tokens = &generated.tokens;
         return output::json(&Report {
-            decode: Decode::new(&generator, &times, generated.prompt_len, world)?,
-            prompt: arguments.prompt.clone(),
+            decode: Decode::new(generator, &draws, generated.prompt_len, world)?,
+            prompt: prompt.to_owned(),
             text: generator.tokenizer().decode(tokens),
             num_tokens: tokens.len(),
             seconds,
@@ -161,76 +235,4 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         });
     }
     output::generated(&(pending.finish() + "\n"))
-}
-
-fn sampling(arguments: &Arguments) -> Result<Sampling, Failure> {
-    let Arguments { temperature, top_k, top_p, seed, .. } = *arguments;
-    if !(temperature >= 0.0 && temperature.is_finite()) {
-        return Err(Failure::user(format!(
-            "--temperature {temperature} must be 0 or more; try 0.8"
-        )));
-    }
-    if !(top_p > 0.0 && top_p <= 1.0) {
-        return Err(Failure::user(format!("--top-p {top_p} must be above 0 and at most 1")));
-    }
-    Ok(Sampling { temperature, top_k, top_p, seed })
-}
-
-/// Streams text token by token. A character may span several tokens, so incomplete ones are held
-/// back.
-struct TextStream<'a> {
-    tokenizer: &'a Tokenizer,
-    /// The last printed tokens and those not printed yet, which decode together.
-    tokens: Vec<u32>,
-    /// Number of printed tokens.
-    num_printed: usize,
-}
-
-/// Largest number of tokens that a character may span.
-const MAX_PENDING: usize = 8;
-
-impl<'a> TextStream<'a> {
-    fn new(tokenizer: &'a Tokenizer) -> Self {
-        Self { tokenizer, tokens: Vec::new(), num_printed: 0 }
-    }
-
-    fn push(&mut self, token: u32) -> String {
-        self.tokens.push(token);
-        let is_complete = !self.tokenizer.decode(&self.tokens).ends_with('\u{fffd}');
-        if is_complete || self.tokens.len() - self.num_printed >= MAX_PENDING {
-            return self.finish();
-        }
-        String::new()
-    }
-
-    /// Text of the tokens not printed yet, decoded after the printed ones: alone they could lose a
-    /// space.
-    fn finish(&mut self) -> String {
-        let text = self.tokenizer.decode(&self.tokens);
-        let printed = self.tokenizer.decode(&self.tokens[..self.num_printed]);
-        let new = text.strip_prefix(&printed).unwrap_or(&text).to_owned();
-        self.tokens.drain(..self.num_printed);
-        self.num_printed = self.tokens.len();
-        new
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn characters_are_complete_and_invalid_bytes_are_replaced() {
-        let bytes = Tokenizer::bytes();
-        let mut stream = TextStream::new(&bytes);
-        let pieces: Vec<String> = "aé".bytes().map(|byte| stream.push(byte.into())).collect();
-        assert_eq!(pieces, ["a", "", "é"]);
-        assert_eq!(stream.push(0xe2), "");
-        assert_eq!(stream.push(0x82), "");
-        assert_eq!(stream.push(0xac), "€");
-        assert_eq!(stream.push(0xff), "");
-        assert_eq!(stream.push(u32::from(b'b')), "\u{fffd}b");
-        assert_eq!(stream.push(0xe2), "");
-        assert_eq!(stream.finish(), "\u{fffd}");
-    }
 }

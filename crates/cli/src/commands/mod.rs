@@ -1,6 +1,7 @@
 //! One file a command.
 
 pub(crate) mod bench;
+pub(crate) mod chat;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod config;

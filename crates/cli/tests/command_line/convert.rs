@@ -40,6 +40,33 @@ fn a_foreign_model_is_inspected_converted_and_converted_back() {
 }
 
 #[test]
+fn a_gguf_file_has_all_tensors_at_aligned_places() {
+    let folder = with_models();
+    for (dtype, code) in [("f32", 0), ("q8_0", 8)] {
+        let file = format!("{dtype}.gguf");
+        let export = ["convert", "gpt2", "--to", "gguf", &file, "--dtype", dtype, "--json"];
+        let report = folder.json(&export);
+        let bytes = folder.read(&file);
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+        assert_eq!((&bytes[..4], bytes[4]), (&b"GGUF"[..], 3), "magic number and version");
+        assert_eq!(report["num_tensors"], number(8));
+        // The description of a matrix: its name, two lengths, the columns first, type and place.
+        let name = b"blk.0.attn_qkv.weight";
+        let at = bytes.windows(name.len()).position(|window| window == name).expect("a tensor");
+        let at = at + name.len();
+        let [dims, kind] = [at, at + 20].map(|at| bytes[at]);
+        let (columns, rows, place) = (number(at + 4), number(at + 12), number(at + 24));
+        assert_eq!((dims, rows), (2, 3 * columns), "queries, keys and values");
+        let is_whole = columns % 32 == 0;
+        assert_eq!(kind, if is_whole || dtype == "f32" { code } else { 1 }, "{columns} columns");
+        assert_eq!(place % 32, 0);
+        refused(&folder, &["convert", "gpt2", "--to", "gguf", &file], &["exists already"]);
+    }
+    let other = ["convert", "gpt2", "--to", "huggingface", "--dtype", "q8_0"];
+    refused(&folder, &other, &["--dtype q8_0 is not supported with --to huggingface"]);
+}
+
+#[test]
 fn training_starts_from_a_foreign_model_and_from_a_run() {
     let folder = with_models();
     let train = |from: &str, dir: &str| {

@@ -8,6 +8,7 @@
 //! - `bad_input`: errors are one line, and nothing is overwritten
 //! - `compare`, `convert`, `data`, `lab`, `bench_comm`, `methods`, `sweep`: one command each
 //! - `plan`: predictions of recipes; `clusters`, `sizes`: plans for clusters
+//! - `answers`: tasks of multiple choice, conversations and prompts
 //! - `data_pipeline`: data placements, tokenizers and evaluation
 //! - `problems`: small problems and lints
 //! - `launch`, `rendezvous`, `remote_workers`: workers of one launcher, of several, of other hosts
@@ -21,6 +22,7 @@
 //!   runs by their recorded recipe
 //! - `storage`: full and read-only disks; `storage_locations`: folders of runs and checkpoints
 
+mod answers;
 mod bad_input;
 mod bench_comm;
 mod cleanup;
@@ -30,6 +32,7 @@ mod compare;
 mod config;
 mod convert;
 mod data;
+mod data_cleaning;
 mod data_pipeline;
 mod emulated_links;
 mod failures;

@@ -23,8 +23,14 @@ impl CorpusArguments {
     /// Opens the corpus.
     pub(crate) fn open(&self, world: &World) -> Result<Documents, Failure> {
         let separator = self.separator.as_deref().map(unescape).transpose()?;
-        let options = ReadOptions { field: self.field.clone(), separator };
+        let options =
+            ReadOptions { field: self.field.clone(), separator, ..ReadOptions::default() };
         Ok(Documents::open(&self.corpus, &options, world)?)
+    }
+
+    /// Field or column of the text.
+    pub(crate) fn field(&self) -> &str {
+        &self.field
     }
 
     /// The corpus argument.

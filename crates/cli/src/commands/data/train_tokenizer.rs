@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     /// Approximate size of the training sample
     #[arg(long, default_value = "256MiB")]
     sample: Bytes,
+    /// Add the sentinel tokens of fill-in-the-middle (data.fim_rate)
+    #[arg(long)]
+    fim: bool,
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
@@ -62,7 +65,11 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         return Err(Failure::user(format!("cannot write {out}: its folder does not exist")));
     }
     let documents = arguments.corpus.open(world)?;
-    let options = TrainOptions { vocab: arguments.vocab, sample_bytes: arguments.sample.0 };
+    let options = TrainOptions {
+        vocab: arguments.vocab,
+        sample_bytes: arguments.sample.0,
+        has_sentinels: arguments.fim,
+    };
     let start = world.clock().now();
     let gauge = Arc::new(Gauge::default());
     let meter = Meter::start("training", &gauge, arguments.json, world)?;
