@@ -274,7 +274,8 @@ def record(model, seed):
     inputs = random.integers(0, model["vocab"], batch).astype(np.int32)
     targets = random.integers(0, model["vocab"], batch).astype(np.int32)
     # Ignored targets at an edge, in a run and alone; the two sequences differ.
-    for sequence, token in [(0, 0), (0, 9), (0, 10), (0, 11), (1, 5), (1, 23)]:
+    last = model["context"] - 1
+    for sequence, token in [(0, 0), (0, 9), (0, 10), (0, 11), (1, 5), (1, last)]:
         targets[sequence, token] = IGNORE
 
     # Read-only, so that what is recorded is what both runs started from.

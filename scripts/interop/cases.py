@@ -41,6 +41,9 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=8.0, low_freq_factor=
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0,
             original_max_position_embeddings=16)
 LONGER = LLAMA | dict(max_position_embeddings=64)
+# Caps that scores and logits come near, and a window shorter than the tokens of a test.
+GEMMA2 = LLAMA | dict(head_dim=4, sliding_window=5, query_pre_attn_scalar=6,
+                      attn_logit_softcapping=2.0, final_logit_softcapping=3.0)
 
 CASES = [
     Case("gpt2", "GPT2LMHeadModel", GPT2, golden=True),
@@ -73,10 +76,22 @@ CASES = [
          dtype="bfloat16", shard="8KB"),
     Case("qwen3", "Qwen3ForCausalLM", LLAMA | dict(head_dim=10, tie_word_embeddings=True),
          golden=True),
-    Case("qwen3-bare", "Qwen3Model", LLAMA | dict(head_dim=4)),
-    Case("mistral", "MistralForCausalLM", LLAMA | dict(sliding_window=12), golden=True),
+    Case("qwen3-bare", "Qwen3Model", LLAMA | dict(head_dim=4, tie_word_embeddings=True)),
+    Case("mistral", "MistralForCausalLM", LLAMA | dict(sliding_window=5), golden=True),
     Case("mistral-v3", "MistralForCausalLM",
          LLAMA | dict(sliding_window=None, head_dim=6, rope_theta=1e6)),
+    Case("olmo2", "Olmo2ForCausalLM", LLAMA | dict(pad_token_id=None), golden=True),
+    Case("olmo2-bare", "Olmo2Model",
+         LLAMA | dict(pad_token_id=None, num_key_value_heads=4, tie_word_embeddings=True)),
+    Case("phi3", "Phi3ForCausalLM", LLAMA | dict(pad_token_id=None, sliding_window=5),
+         golden=True),
+    Case("phi3-bf16", "Phi3ForCausalLM",
+         LLAMA | dict(pad_token_id=None, num_key_value_heads=4, tie_word_embeddings=True),
+         dtype="bfloat16", shard="8KB"),
+    Case("gemma2", "Gemma2ForCausalLM", GEMMA2, golden=True),
+    Case("gemma2-uncapped", "Gemma2ForCausalLM",
+         GEMMA2 | dict(attn_logit_softcapping=None, final_logit_softcapping=None, head_dim=6,
+                       sliding_window=64, tie_word_embeddings=False)),
 ]
 
 
@@ -88,7 +103,7 @@ def write(case, folder):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             around = 1.0 if "norm" in name or ".ln_" in name else 0.0
-            if name.endswith("bias"):
+            if name.endswith("bias") or case.model.startswith("Gemma"):
                 around = 0.0
             parameter.copy_(around + 0.3 * torch.randn(parameter.shape))
     model.to(getattr(torch, case.dtype))
@@ -100,7 +115,8 @@ def load(folder):
     config = json.loads((folder / "config.json").read_text())
     names = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM",
              "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
-             "qwen3": "Qwen3ForCausalLM"}
+             "qwen3": "Qwen3ForCausalLM", "olmo2": "Olmo2ForCausalLM",
+             "phi3": "Phi3ForCausalLM", "gemma2": "Gemma2ForCausalLM"}
     model_class = getattr(transformers, names[config["model_type"]])
     model, info = model_class.from_pretrained(
         folder, output_loading_info=True, dtype=torch.float32, attn_implementation="eager")

@@ -9,7 +9,11 @@ lockstep converts it to a run and back; the tensors must come back byte for byte
 must compute the very same logits from them. A model that lockstep trained for two steps is
 exported, and both must agree about it again.
 
-Needs Python 3.9. Torch and transformers are taken from --python PATH or LOCKSTEP_INTEROP_PYTHON, or
+For models of the Llama family, lockstep trains low-rank adapters: `peft` must load them beside the
+original folder and compute lockstep's logits, and so must `transformers` from the merged export.
+Adapters that `peft` wrote must have the logits of `peft` in lockstep.
+
+Needs Python 3.9. Torch, transformers and peft are taken from --python PATH or LOCKSTEP_INTEROP_PYTHON, or
 installed by pip into target/interop, as pip is configured here.
 """
 
@@ -35,7 +39,7 @@ def main():
     parser.add_argument("--lockstep", type=pathlib.Path, help="the program to try")
     parser.add_argument("--golden", action="store_true", help="write the golden folders instead")
     parser.add_argument("--python", default=os.environ.get("LOCKSTEP_INTEROP_PYTHON"),
-                        help="an interpreter that has torch and transformers")
+                        help="an interpreter that has torch, transformers and peft")
     arguments = parser.parse_args()
     if not (arguments.golden or arguments.lockstep):
         parser.error("name the program with --lockstep, or ask for --golden")
@@ -63,7 +67,7 @@ def use_interpreter(python):
         folder = ROOT / "target" / "interop"
         python = folder / "bin" / "python"
         if not (folder / "installed").exists():
-            print(f"installing torch and transformers into {folder}", flush=True)
+            print(f"installing torch, transformers and peft into {folder}", flush=True)
             venv.create(folder, with_pip=True, clear=True)
             subprocess.run([python, "-m", "pip", "install", "--quiet", "-r",
                             HERE / "requirements.txt"], check=True)
@@ -97,6 +101,56 @@ def check_all(cases, lockstep):
         worst = max(worst, difference)
         print(f"{case.name:<16} logits within {difference:.2e}, round trip byte-equal", flush=True)
     print(f"all {len(cases.CASES)} cases agree; largest difference of logits {worst:.2e}")
+    adapted = [case for case in cases.CASES if takes_adapters(case)]
+    for case in adapted:
+        with tempfile.TemporaryDirectory() as scratch:
+            difference = check_adapters(cases, case, lockstep, pathlib.Path(scratch))
+        print(f"{case.name:<16} adapters within {difference:.2e} of peft, both ways", flush=True)
+
+
+def takes_adapters(case):
+    is_fused = case.model.startswith("Phi3")
+    return case.model.endswith("ForCausalLM") and case.dtype == "float32" and not is_fused
+
+
+def check_adapters(cases, case, lockstep, scratch):
+    """Adapters of one case, both ways; returns the largest difference of logits."""
+    import peft
+    import torch
+    source, run, merged = scratch / "source", scratch / "run", scratch / "merged"
+    cases.write(case, source)
+    targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    short = ["train.steps=3", "run.workers=2", "run.isolation=threads", "train.eval_batches=1"]
+    adapters = ["finetune.lora_rank=4", "finetune.lora_alpha=16", "finetune.lora_dropout=0.1",
+                f"finetune.lora_targets={json.dumps(targets)}", "optim.lr=0.01"]
+    train(lockstep, source, run, [*short, *adapters])
+    ours = lockstep_logits(lockstep, run, cases.TOKENS)
+    base, _ = cases.load(source)
+    plain = cases.logits(base)
+    theirs = cases.logits(peft.PeftModel.from_pretrained(base, run / "adapter").eval())
+    assert not torch.equal(theirs, plain), f"{case.name}: the adapters change nothing"
+    worst = compare(case, "adapters", ours, theirs)
+    call(lockstep, "export", run, "--to", "huggingface", merged)
+    worst = max(worst, compare(case, "merged", ours, cases.logits(cases.load(merged)[0])))
+
+    written, start = scratch / "written", scratch / "start"
+    torch.manual_seed(cases.SEED)
+    config = peft.LoraConfig(task_type="CAUSAL_LM", r=3, lora_alpha=12, target_modules=targets)
+    model = peft.get_peft_model(cases.load(source)[0], config)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(written)
+    # A learning rate that changes no weight: the run's logits are those of the adapter it read.
+    train(lockstep, source, start, ["train.steps=1", *short[1:], "optim.lr=1e-30",
+                                    f"finetune.adapter={written}"])
+    ours = lockstep_logits(lockstep, start, cases.TOKENS)
+    return max(worst, compare(case, "read adapters", ours, cases.logits(model.eval())))
+
+
+def train(lockstep, source, run, settings):
+    sets = [part for setting in [*settings, f"run.dir={run}"] for part in ("--set", setting)]
+    call(lockstep, "train", source, "--quiet", *sets)
 
 
 def check(cases, case, lockstep, scratch):
@@ -117,7 +171,8 @@ def check(cases, case, lockstep, scratch):
         assert not info[kind], f"{case.name}: {kind} {info[kind]}"
     assert torch.equal(cases.logits(exported), theirs), f"{case.name}: the export computes others"
     for key in ["bos_token_id", "eos_token_id", "model_type", "tie_word_embeddings",
-                "max_position_embeddings", "sliding_window", "head_dim"]:
+                "max_position_embeddings", "sliding_window", "head_dim",
+                "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"]:
         ours, expected = (getattr(config, key, None) for config in [exported.config, model.config])
         # A file may state a head size that the library would derive.
         assert ours == expected or key == "head_dim" and expected is None, f"{case.name}: {key}"
@@ -158,7 +213,7 @@ def call(lockstep, *arguments):
 def compare_tensors(case, source, back):
     """Types, shapes and bytes of all tensors, under the names of the language model."""
     first = "transformer." if case.model.startswith("GPT2") else "model."
-    bare = case.model in ("GPT2Model", "LlamaModel")
+    bare = not case.model.endswith(("ForCausalLM", "LMHeadModel"))
     expected = {(first if bare else "") + name: held for name, held in tensors(source).items()}
     found = tensors(back)
     assert sorted(expected) == sorted(found), f"{case.name}: other names"

@@ -216,7 +216,14 @@ fn loss_and_gradients(recipe: &Recipe, batch: &Batch) -> (u64, Vec<u32>) {
         let (inputs, targets) = batch.microbatch(index);
         let (inputs, targets) = (View::of(inputs), View::of(targets));
         let first_sample = (index * shape.sequences) as u64;
-        Microbatch { shape, inputs, targets, first_sample, num_targets: batch.num_targets }
+        Microbatch {
+            shape,
+            inputs,
+            targets,
+            first_sample,
+            num_targets: batch.num_targets,
+            preferences: None,
+        }
     };
     let loss = replica.run_microbatches(&cpu, 1, 0, &microbatch).expect("one worker");
     replica.finish_reduce(&cpu).expect("one worker");

@@ -6,6 +6,7 @@ use lockstep_config::units::Bytes;
 use lockstep_harness::Runs;
 use lockstep_harness::recipes::{GPT2, LLAMA};
 use lockstep_harness::runs::Outcome;
+use lockstep_harness::traffic::{rows_by_step, selected_by_step};
 use lockstep_parallel::from_recipe::blueprint_of_rank;
 use lockstep_planner::traffic::{
     ByteRange, Interconnect, RecordedDecisions, wire_range, wire_replay,
@@ -109,16 +110,53 @@ fn bytes_of_elastic_servers_and_sparse_rows_are_within_a_range() {
     }
 }
 
-/// Pulls and pushes that a run has recorded.
-fn recorded(runs: &Runs, outcome: &Outcome) -> RecordedDecisions {
+/// Decisions that a run has recorded, with the embedding rows that its tokens select.
+fn recorded(runs: &Runs, recipe: &Recipe, outcome: &Outcome) -> RecordedDecisions {
+    let mut decisions = RecordedDecisions::default();
+    if recipe.sync.server.rows.sparse {
+        decisions.selected_by_step = selected_by_step(recipe);
+    } else {
+        decisions.rows_by_step = rows_by_step(recipe);
+    }
     let events = load_events(runs.world(), &outcome.dir.join("events.jsonl")).expect("events");
-    let requests = events.into_iter().rev().find_map(|stamped| match stamped.event {
-        Event::ServerRequests { pulls_by_worker, pushes_by_worker, .. } => {
-            Some(RecordedDecisions { pulls_by_worker, pushes_by_worker })
+    for stamped in events {
+        match stamped.event {
+            Event::ServerRequests { pulls_by_worker, pushes_by_worker, .. } => {
+                decisions.pulls_by_worker = pulls_by_worker;
+                decisions.pushes_by_worker = pushes_by_worker;
+            }
+            Event::Step { step, is_skipped: true, .. } => {
+                decisions.skipped_steps.insert(step - 1);
+            }
+            Event::WorkersMissing { step, missing, .. } => {
+                let rows = &mut decisions.rows_by_step[step as usize - 1];
+                for rank in missing {
+                    rows[rank] = 0;
+                }
+            }
+            _ => {}
         }
-        _ => None,
-    });
-    requests.unwrap_or_default()
+    }
+    decisions
+}
+
+/// Trains and replays the decisions that the run has recorded; its bytes are not known before.
+fn assert_replayed(runs: &mut Runs, sets: &[&str]) -> RecordedDecisions {
+    let recipe = LLAMA.with(sets);
+    let forecast = forecast(&recipe);
+    let outcome = runs.finish(&recipe);
+    let folder = RunFolder::started(&outcome.dir, runs.world()).expect("a run folder");
+    let recipe = load_recipe(&folder, runs.world()).expect("its recipe");
+    let decisions = recorded(runs, &recipe, &outcome);
+    let interconnect = Interconnect::memory(recipe.run.workers);
+    let blueprint = blueprint_of_rank(&recipe, 0);
+    let replayed = wire_replay(&recipe, &blueprint, &interconnect, &decisions);
+    let found = measured(&outcome);
+    assert!(forecast.iter().any(|range| !range.is_exact()), "{sets:?}");
+    assert!(forecast.iter().zip(&found).all(|(range, bytes)| range.contains(*bytes)), "{sets:?}");
+    let found: Vec<_> = found.into_iter().map(ByteRange::exactly).collect();
+    assert_eq!(replayed, found, "{sets:?}: {decisions:?}");
+    decisions
 }
 
 #[test]
@@ -126,18 +164,43 @@ fn recorded_decisions_replay_to_the_bytes_of_every_rank() {
     let mut runs = Runs::new("forecasts");
     let servers = [SERVER, "sync.servers=3", "run.workers=4", "sync.consistency=elastic"];
     let slow = ["sync.quorum=2", "emulate.slow=[{rank=3,factor=9}]", "checkpoint.every=2"];
+    assert_replayed(&mut runs, &[&servers[..], &slow, &SHORT].concat());
     let auto = ["sync.mode=local-sgd", "sync.local_steps=auto", "run.workers=2"];
-    for sets in [[&servers[..], &slow].concat(), auto.to_vec()] {
-        let outcome = runs.finish(&LLAMA.with(&[&sets[..], &SHORT].concat()));
-        let folder = RunFolder::started(&outcome.dir, runs.world()).expect("a run folder");
-        let recipe = load_recipe(&folder, runs.world()).expect("its recipe");
-        let decisions = recorded(&runs, &outcome);
-        let interconnect = Interconnect::memory(recipe.run.workers);
-        let blueprint = blueprint_of_rank(&recipe, 0);
-        let replayed = wire_replay(&recipe, &blueprint, &interconnect, &decisions);
-        let found: Vec<_> = measured(&outcome).into_iter().map(ByteRange::exactly).collect();
-        assert_eq!(replayed, found, "{decisions:?}");
+    assert_replayed(&mut runs, &[&auto[..], &SHORT].concat());
+}
+
+#[test]
+fn skipped_updates_replay_to_the_bytes_of_every_rank() {
+    let mut runs = Runs::new("forecasts");
+    // So few targets that gradients overflow at the largest loss scale.
+    let overflows = ["precision.compute=fp16", "precision.loss_scale_start=16777216"];
+    let small = ["train.batch=8", "train.microbatch=1", "model.context=8", "train.steps=6"];
+    let small = [&small[..], &["parallel.bucket_bytes=65536", "train.eval_batches=1"]].concat();
+    let layouts: [&[&str]; 2] = [
+        &["run.workers=2", "parallel.zero=1"],
+        &["run.workers=2", "parallel.zero=2", "optim.name=muon"],
+    ];
+    for layout in layouts {
+        let decisions = assert_replayed(&mut runs, &[&overflows[..], &small, layout].concat());
+        let num_skipped = decisions.skipped_steps.len();
+        assert!((1..6).contains(&num_skipped), "{layout:?}: {num_skipped} are skipped");
     }
+}
+
+#[test]
+fn selected_rows_replay_to_the_bytes_of_every_rank() {
+    let mut runs = Runs::new("forecasts");
+    let zipf = ["data.source=zipf", "model.vocab=2000", "model.context=16", "train.batch=8"];
+    let zipf = [&zipf[..], &["train.microbatch=1", "numerics.invariant_up_to=8"], &SHORT].concat();
+    let servers = [SERVER, "sync.consistency=sync", "sync.servers=3", "sync.sparse_rows=true"];
+    let group = ["sync.group_workers=2", "sync.row_sharding=range", "checkpoint.every=2"];
+    assert_replayed(&mut runs, &[&zipf[..], &servers, &["run.workers=3"]].concat());
+    assert_replayed(&mut runs, &[&zipf[..], &servers, &["run.workers=4"], &group].concat());
+    let slow = ["emulate.microbatch_ms=1", "emulate.slow=[{rank = 3, factor = 20}]"];
+    let backup = ["run.workers=4", "sync.stragglers=backup", "parallel.bucket_bytes=65536"];
+    let decisions = assert_replayed(&mut runs, &[&zipf[..], &slow, &backup].concat());
+    let is_left_out = |rows: &Vec<usize>| rows.contains(&0);
+    assert!(decisions.rows_by_step.iter().any(is_left_out), "{decisions:?}");
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn train(golden: &Golden, name: OptimName, rate: f64) -> [Vec<f32>; 2] {
             let grads = &mut grads[block];
             optimizer.prepare_block(&cpu, &update, block, &params[block], grads);
         }
-        if optimizer.needs_whole_matrices() {
+        if optimizer.inputs().matrices {
             orthogonalize(&cpu, &slots, &mut grads);
         }
         let mut measure = |buffers: &[Vec<f32>; 2]| {

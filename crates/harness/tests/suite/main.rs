@@ -5,16 +5,23 @@
 //! `export_memory`, `offload_memory` and `stragglers`, which compares the speed of workers.
 
 mod checkpoints;
+mod conversations;
 mod custom_model;
 mod data_pipeline;
+mod fine_tuning;
+mod generation;
 mod huggingface;
+mod preferences;
 mod problems;
+mod pytorch_checkpoints;
 mod resume;
+mod tasks;
 
 mod golden;
 mod golden_losses;
 mod golden_optimizers;
 mod loss_scaling;
+mod mixtures;
 
 mod determinism;
 mod devices;
@@ -38,3 +45,4 @@ mod sparse_rows;
 mod step_host;
 mod task_spans;
 mod toy_strategy;
+mod update_traffic;

@@ -43,6 +43,8 @@ fn every_task_of_a_sampled_step_has_one_span() {
         &["parallel.zero=0", "model.tied=true"],
         &["parallel.zero=1", "precision.wire=bf16"],
         &["parallel.zero=3"],
+        &["parallel.zero=1", "optim.name=muon"],
+        &["parallel.zero=2", "optim.name=lamb"],
         &["sync.mode=gossip"],
         &["sync.mode=local-sgd", "sync.local_steps=2"],
         &[&["sync.mode=federated"], &clients[..]].concat(),

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Records what PyTorch computes for small OLMo 2, Phi-3 and Gemma 2 models of `transformers`.
+
+    python scripts/golden/make_families.py            writes crates/harness/golden/*.safetensors
+    python scripts/golden/make_families.py --check    compares with them and writes nothing
+
+Needs torch, numpy and transformers. The files are those of make_golden.py, which describes them.
+Norms and angles of these models compute in float32 whatever the type of the weights, so that here
+the float64 results carry the rounding of those parts.
+"""
+
+import argparse
+import json
+import sys
+
+import numpy as np
+import torch
+import transformers
+
+import make_golden
+
+SIZES = {"vocab": 256, "context": 12, "layers": 2, "width": 16, "heads": 2, "kv_heads": 1,
+         "ffn": 24, "norm_eps": 1e-5, "rope_theta": 10000.0}
+# Each with what its recipe says, and what its class in transformers has besides.
+CASES = {
+    "olmo2": (SIZES | {"model_type": "olmo2", "tied": False}, "Olmo2", {}),
+    "phi3": (SIZES | {"model_type": "phi3", "tied": True, "sliding_window": 5}, "Phi3", {}),
+    "gemma2": (
+        SIZES | {"model_type": "gemma2", "tied": True, "sliding_window": 5, "head_dim": 6,
+                 "query_scalar": 5, "attention_soft_cap": 1.5, "final_soft_cap": 2.0},
+        "Gemma2",
+        {"query_pre_attn_scalar": 5, "attn_logit_softcapping": 1.5,
+         "final_logit_softcapping": 2.0},
+    ),
+}
+
+
+def build(model, name, own):
+    """The model of `transformers` with these sizes."""
+    options = {
+        "vocab_size": model["vocab"], "max_position_embeddings": model["context"],
+        "num_hidden_layers": model["layers"], "hidden_size": model["width"],
+        "num_attention_heads": model["heads"], "num_key_value_heads": model["kv_heads"],
+        "intermediate_size": model["ffn"], "rms_norm_eps": model["norm_eps"],
+        "tie_word_embeddings": model["tied"], "pad_token_id": None,
+        "eos_token_id": None, **own,
+    }
+    options |= {key: model[key] for key in ("sliding_window", "head_dim") if key in model}
+    config = getattr(transformers, f"{name}Config")(**options, attn_implementation="eager")
+    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
+
+
+def record(model, name, own, seed):
+    types = (torch.float64, torch.float32)
+    reference = {dtype: build(model, name, own).to(dtype) for dtype in types}
+
+    def logits_of(_, p, ids_bt):
+        dtype = next(iter(p.values())).dtype
+        return torch.func.functional_call(reference[dtype], dict(p), ids_bt).logits
+
+    def shapes_of(_):
+        return {n: tuple(p.shape) for n, p in reference[torch.float64].named_parameters()}
+
+    # Rows of weights are outputs, as in Llama.
+    make_golden.FAMILIES["llama"] = (shapes_of, logits_of)
+    return make_golden.record({"family": "llama"} | model, seed)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare and write nothing")
+    check = parser.parse_args().check
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.mkldnn.enabled = False
+    stale = []
+    for index, (case, (model, name, own)) in enumerate(CASES.items()):
+        tensors, metadata = record(model, name, own, 20260 + index)
+        metadata["made_by"] = "scripts/golden/make_families.py; torch, numpy and transformers"
+        metadata["transformers"] = transformers.__version__
+        content = make_golden.to_safetensors(tensors, metadata)
+        path = make_golden.FOLDER / f"{case}.safetensors"
+        losses = json.loads(metadata["losses"])
+        print(f"{path.name}: {len(content)} bytes, loss {losses[0]:.9f} to {losses[-1]:.9f}")
+        if not check:
+            path.write_bytes(content)
+        elif not path.exists() or path.read_bytes() != content:
+            stale.append(path.name)
+    if stale:
+        sys.exit(f"not what this machine computes: {', '.join(stale)}")
+
+
+if __name__ == "__main__":
+    main()
