@@ -82,6 +82,8 @@ pub mod mixture;
 pub mod placement;
 pub mod serve;
 
+pub mod loading_speed;
+
 pub mod validation;
 
 pub mod baseline;

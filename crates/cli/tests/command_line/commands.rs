@@ -176,6 +176,21 @@ fn inspect_and_plan_agree_on_memory() {
 }
 
 #[test]
+fn bench_data_loads_without_a_model() {
+    let folder = Folder::new();
+    folder.write("a.jsonl", b"{\"text\": \"In the beginning\"}\n{\"text\": \"Amen\"}\n");
+    let mixture = "data.mixture=[{source=\"a.jsonl\",weight=0.5},{source=\"bundled\",weight=0.5}]";
+    let bench = ["bench", "data", "--preset", "tiny", "--seconds", "0.01", "--set", mixture];
+    let speed = folder.json(&[&bench[..], &["--json"]].concat());
+    assert_keys(&speed, "tokens_per_second tokens steps seconds");
+    let [tokens, steps] = ["tokens", "steps"].map(|name| speed[name].as_u64().unwrap());
+    assert!(steps > 0 && tokens.is_multiple_of(steps), "{tokens} tokens in {steps} steps");
+    assert!(folder.succeed(&bench).stdout.contains("tokens/s"));
+    assert_eq!(folder.content().len(), 1, "a benchmark leaves nothing behind");
+    crate::bad_input::refused(&folder, &["bench", "data", "--seconds", "0"], &["--seconds 0"]);
+}
+
+#[test]
 fn bench_train_prints_the_figures_that_scripts_rely_on() {
     let folder = Folder::new();
     let bench = ["bench", "train", "--preset", "tiny", "--steps", "1"];
@@ -231,7 +246,7 @@ fn config_lists_presets_and_prints_the_reference_page() {
 #[test]
 fn help_has_examples() {
     let folder = Folder::new();
-    let commands: [&[&str]; 8] = [
+    let commands: [&[&str]; 9] = [
         &[],
         &["train"],
         &["generate"],
@@ -239,6 +254,7 @@ fn help_has_examples() {
         &["compare"],
         &["bench", "train"],
         &["bench", "comm"],
+        &["bench", "data"],
         &["config"],
     ];
     for command in commands {
