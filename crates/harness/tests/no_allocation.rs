@@ -125,6 +125,7 @@ fn the_step_loop_allocates_nothing_after_the_first_step() {
             (LLAMA, "train.eval_every=2"),
             (DROPOUT, "optim.name=momentum"),
             (LLAMA, "optim.name=lamb"),
+            (GPT2, "data.documents=masked"),
             (LLAMA, PARTLY_FROZEN),
             (THREE_MICROBATCHES, "optim.clip=0"),
         ] {

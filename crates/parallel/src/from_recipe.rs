@@ -48,6 +48,9 @@ pub fn device_of(recipe: &Recipe) -> Result<Choice, &'static str> {
             "a problem of a few thousand numbers is computed in host memory"
         }
         (_, Some(reason)) => reason,
+        _ if recipe.data.documents == config::Documents::Masked => {
+            "CUDA has no kernel for the mask of data.documents = masked"
+        }
         (SyncMode::Hogwild, None) => "threads of sync.mode = hogwild share weights in host memory",
         _ => {
             return Ok(match recipe.run.device {

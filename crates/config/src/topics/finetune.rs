@@ -169,7 +169,13 @@ pub(crate) const RULES: Rules = Rules::new(&[
     Rule::new(&["data.documents", "data.format"], |c| {
         let is_chat = c.data.format == DataFormat::Chat;
         let rule = "would let conversations attend to each other";
-        c.refuse(is_chat && c.data.documents == Documents::Packed, rule, "\"padded\"")
+        let fix = "\"masked\" or \"padded\"";
+        c.refuse(is_chat && c.data.documents == Documents::Packed, rule, fix)
+    }),
+    Rule::new(&["data.documents", "finetune.method"], |c| {
+        let is_masked = c.data.documents == Documents::Masked;
+        let rule = "packs conversations, and finetune.method = \"dpo\" compares whole sequences";
+        c.refuse(c.recipe.finetune.has_pairs() && is_masked, rule, "\"padded\"")
     }),
     Rule::new(&["data.placement", "data.format"], |c| {
         let is_chat = c.data.format == DataFormat::Chat;
