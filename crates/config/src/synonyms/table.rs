@@ -113,6 +113,8 @@ pub(crate) const SYNONYMS: &[Synonym] = &[
     settings(&["data.documents=packed"], &["packing", "pack_sequences"]),
     settings(&["data.documents=masked"], &["document_mask", "reset_attention_mask",
         "reset_position_ids", "sample_packing", "block_causal", "padding_free"]),
+    key("finetune.teacher", &["teacher", "teacher_path", "teacher_model_name_or_path"]),
+    key("finetune.temperature", &["distillation_temperature", "kd_temperature"]),
     key("data.end_of_document", &["eos_token", "append_eod", "eod_token", "end_of_text"]),
     absent("a worker reads ahead by itself", "leave it out; run.threads are the compute threads",
         &["dataloader_num_workers", "prefetch_factor", "pin_memory", "dataloader_pin_memory",
