@@ -162,9 +162,8 @@ fn origin_of(name: &str) -> Origin {
 /// Whether an explicit value is compatible with that of the folder.
 fn allows(key: &str, folder: &Value, own: &Value) -> bool {
     match key {
-        "model.dropout" | "finetune.lora_dropout" => true,
-        // A recorded recipe may describe the folder without keys that are newer.
-        "finetune.teacher_model" => true,
+        // A recorded recipe may describe a teacher without keys that are newer.
+        "model.dropout" | "finetune.lora_dropout" | "finetune.teacher_model" => true,
         "model.context" => own.as_integer() <= folder.as_integer(),
         // A set, in any order.
         "finetune.lora_targets" => LoraTargets::from_value(own) == LoraTargets::from_value(folder),

@@ -14,15 +14,15 @@ pub fn losses(
     weight: f64,
 ) -> Vec<f64> {
     let vocab = logits_tv.len() / targets.len();
-    let hard = cross_entropy::forward(logits_tv, vocab, targets);
+    let mut losses = cross_entropy::forward(logits_tv, vocab, targets);
     let rows = logits_tv.chunks_exact(vocab).zip(teacher_tv.chunks_exact(vocab));
-    let row = |(((z, y), hard), &target): (((&[f64], &[f64]), f64), &u32)| {
+    for (((z, y), loss), &target) in rows.zip(&mut losses).zip(targets) {
         let [p, q] = [y, z].map(|logits| softened(logits, temperature));
         let divergence: f64 = p.iter().zip(&q).map(|(p, q)| p * (ln(*p) - ln(*q))).sum();
-        let loss = (1.0 - weight) * hard + weight * temperature * temperature * divergence;
-        if target == IGNORE { 0.0 } else { loss }
-    };
-    rows.zip(hard).zip(targets).map(row).collect()
+        let soft = if target == IGNORE { 0.0 } else { temperature * temperature * divergence };
+        *loss = (1.0 - weight) * *loss + weight * soft;
+    }
+    losses
 }
 
 /// Probabilities at a temperature.
