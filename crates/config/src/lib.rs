@@ -85,7 +85,9 @@ pub use foreign_flag::{FlagCounterpart, FlagSetting, flag_counterpart, nearest_f
 pub use nearest::nearest;
 pub use presets::presets;
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
-pub use resolve::{adapter_from, model_from, resolve, resolve_with, resolve_with_folders};
+pub use resolve::{
+    adapter_from, model_from, resolve, resolve_with, resolve_with_folders, teacher_from,
+};
 pub use sources::{AdapterFolder, ModelFolder, Sources};
 pub use topics::{
     Activation, AggregationRule, AverageScope, BatchChange, BatchPlan, BatchStage, ByzantineAttack,

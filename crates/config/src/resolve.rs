@@ -4,12 +4,12 @@
 //! derived from rows above). Then the rules between keys are checked on the filled recipe.
 
 use crate::conditions::unmet_condition;
-use crate::error::{ConfigError, ConfigErrors};
+use crate::error::{ConfigError, ConfigErrors, Origin};
 use crate::field::Blank;
 use crate::keys;
 use crate::rules;
 use crate::sources::{AdapterFolder, MergedSources, ModelFolder, PendingError, Sources};
-use crate::topics::Recipe;
+use crate::topics::{Finetune, Model, Recipe};
 use crate::value::Value;
 
 /// Resolves a recipe, or returns all errors.
@@ -21,16 +21,21 @@ pub fn resolve(sources: &Sources) -> Result<Recipe, ConfigErrors> {
 /// and presets, and explicit settings must not contradict it. The caller reads the folder, so that
 /// this remains a pure function.
 pub fn resolve_with(sources: &Sources, folder: &ModelFolder) -> Result<Recipe, ConfigErrors> {
-    resolve_with_folders(sources, Some(folder), None)
+    resolve_with_folders(sources, Some(folder), None, None)
 }
 
-/// As [`resolve_with`], for a recipe that may start from a model, from an adapter or from both.
+/// As [`resolve_with`], for a recipe that may start from a model, from an adapter or from both, and
+/// learn from the model of a teacher.
 pub fn resolve_with_folders(
     sources: &Sources,
     model: Option<&ModelFolder>,
     adapter: Option<&AdapterFolder>,
+    teacher: Option<&ModelFolder>,
 ) -> Result<Recipe, ConfigErrors> {
     let mut merged = MergedSources::from_sources(sources);
+    if let Some(folder) = teacher {
+        merged.take_teacher_of_folder(folder);
+    }
     if let Some(folder) = adapter {
         merged.take_adapter_of_folder(folder);
     }
@@ -42,8 +47,18 @@ pub fn resolve_with_folders(
 
 /// The folder of `finetune.adapter` of these sources.
 pub fn adapter_from(sources: &Sources) -> Option<String> {
+    folder_of("finetune.adapter", sources)
+}
+
+/// The folder of `finetune.teacher` of these sources.
+pub fn teacher_from(sources: &Sources) -> Option<String> {
+    folder_of("finetune.teacher", sources)
+}
+
+fn folder_of(key: &str, sources: &Sources) -> Option<String> {
     let settings = MergedSources::from_sources(sources).settings;
-    settings.get("finetune.adapter").map(|setting| setting.value.as_text().to_owned())
+    let folder = settings.get(key).map(|setting| setting.value.as_text().to_owned());
+    folder.filter(|folder| !folder.is_empty())
 }
 
 /// The folder whose model the recipe takes over: `model.from` of these sources, unless
@@ -70,8 +85,40 @@ fn validate(mut merged: MergedSources) -> Result<Recipe, ConfigErrors> {
         pending_errors.into_iter().map(|pending| with_fix(pending, &recipe)).collect();
     if !merged.incomplete {
         errors.extend(rules::broken(&recipe, &merged));
+        errors.extend(unsuitable_teacher(&recipe));
     }
     if errors.is_empty() { Ok(recipe) } else { Err(ConfigErrors { errors }) }
+}
+
+impl Recipe {
+    /// Model of the teacher, where the loss has one.
+    pub fn teacher(&self) -> Option<Model> {
+        let Finetune { teacher_model, .. } = &self.finetune;
+        if !self.finetune.distills() || teacher_model.is_empty() {
+            return None;
+        }
+        Some(fill(&MergedSources::of_model(teacher_model)).model)
+    }
+}
+
+/// A teacher that cannot teach the model of the recipe.
+fn unsuitable_teacher(recipe: &Recipe) -> Option<ConfigError> {
+    let teacher = recipe.teacher()?;
+    let Model { vocab, context, .. } = &recipe.model;
+    let (rule, fix) = if teacher.family.is_problem() {
+        (format!("is a {}, which has no tokens", teacher.family), "a language model".to_owned())
+    } else if teacher.vocab != *vocab {
+        let rule = format!("has a vocabulary of {}, and model.vocab = {vocab}", teacher.vocab);
+        (rule, format!("a teacher of that vocabulary, or model.vocab = {}", teacher.vocab))
+    } else if teacher.context < *context {
+        let rule =
+            format!("has a context of {} tokens, and model.context = {context}", teacher.context);
+        (rule, format!("model.context = {}", teacher.context))
+    } else {
+        return None;
+    };
+    let (key, folder) = ("finetune.teacher", format!("{:?}", recipe.finetune.teacher));
+    Some(ConfigError::new(key, folder, rule, fix, Origin::Default))
 }
 
 impl Default for Recipe {

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use lockstep_config::{BatchPlan, Recipe};
+use lockstep_config::{BatchPlan, Documents, Recipe};
 
 use crate::corpus::TokenSpan;
 use crate::error::DataError;
@@ -42,6 +42,9 @@ pub struct Batch {
     /// Positions of the streams of a mixture after this batch, where the worker knows them; empty
     /// for other data, whose position is the step.
     pub(crate) positions: Vec<u64>,
+    /// First position of the document of each input, in its sequence; empty without a document
+    /// mask.
+    pub(crate) documents: Vec<u32>,
     /// Loss of each sequence under the reference model of preferences.
     references: Option<Vec<f64>>,
     shape: BatchShape,
@@ -53,6 +56,8 @@ pub(crate) struct BatchShape {
     pub(crate) batch: usize,
     pub(crate) microbatch_size: usize,
     pub(crate) context: usize,
+    /// Whether attention is masked by document.
+    pub(crate) has_documents: bool,
 }
 
 impl BatchShape {
@@ -62,7 +67,8 @@ impl BatchShape {
             batch.is_multiple_of(microbatch_size),
             "resolve proved that micro-batches are whole"
         );
-        Self { batch, microbatch_size, context: recipe.model.context }
+        let has_documents = recipe.data.documents == Documents::Masked;
+        Self { batch, microbatch_size, context: recipe.model.context, has_documents }
     }
 
     /// Shape of the recipe's largest batch.
@@ -101,6 +107,7 @@ impl Batch {
             first_sample: 0,
             num_targets: 0,
             positions: Vec::new(),
+            documents: vec![0; if shape.has_documents { num_tokens } else { 0 }],
             references: None,
             shape,
         }
@@ -129,7 +136,7 @@ impl Batch {
         filter: MicrobatchFilter<'_>,
     ) -> Result<(), DataError> {
         self.begin(step, order.plan());
-        let BatchShape { batch, microbatch_size, context } = self.shape;
+        let BatchShape { batch, microbatch_size, context, .. } = self.shape;
         let num_microbatches = self.num_microbatches();
         self.num_targets = 0;
         if tokens.has_pairs() {
@@ -145,6 +152,9 @@ impl Batch {
             }
             if filter.has(sequence / microbatch_size, num_microbatches) {
                 fill_window(tokens, window, inputs, targets)?;
+                if let Some(documents) = self.documents.chunks_exact_mut(context).nth(sequence) {
+                    tokens.fill_documents(window, documents);
+                }
             }
         }
         if tokens.has_pairs() {
@@ -173,6 +183,12 @@ impl Batch {
         );
         let range = self.microbatch_range(index);
         (&self.inputs[range.clone()], &self.targets[range])
+    }
+
+    /// First position of the document of each input of micro-batch `index`, in its sequence: its
+    /// queries see no earlier key. None without a document mask.
+    pub fn documents(&self, index: usize) -> Option<&[u32]> {
+        self.documents.get(self.microbatch_range(index))
     }
 
     /// Loss of each sequence of a micro-batch under the reference model of preferences.
@@ -225,9 +241,10 @@ mod tests {
     use super::*;
 
     use crate::corpus::Corpus;
-    use lockstep_config::{Documents, EpochEnd, Order};
+    use lockstep_config::{EpochEnd, Order};
 
-    const SHAPE: BatchShape = BatchShape { batch: 6, microbatch_size: 2, context: 5 };
+    const SHAPE: BatchShape =
+        BatchShape { batch: 6, microbatch_size: 2, context: 5, has_documents: false };
 
     #[test]
     fn microbatches_are_the_batch_cut_in_order_and_targets_run_one_token_ahead() {

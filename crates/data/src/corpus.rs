@@ -219,6 +219,8 @@ impl Corpus {
         };
         let (train, validation, other) = match held_out {
             ValidationSource::Fraction(fraction) => {
+                // Conversations are not divided.
+                let cut = if reader.is_some() { Documents::Padded } else { cut };
                 let edge = edge_of_groups(num_tokens, *fraction, &ends, cut, group);
                 (span(0..edge), span(edge..num_tokens), None)
             }
@@ -317,23 +319,15 @@ impl Corpus {
         let shorter = self.train.len().min(self.validation.len());
         for (split, tokens) in [(Split::Train, &self.train), (Split::Validation, &self.validation)]
         {
-            let has_window = match self.cut {
-                Documents::Packed => tokens.len() > context,
-                Documents::Padded => tokens.num_windows(context, self.cut, Order::Sequential) > 0,
-            };
-            if has_window {
+            if tokens.num_windows(context, self.cut, Order::Sequential) > 0 {
                 continue;
             }
             let name = self.name.clone();
-            return Err(match self.cut {
-                Documents::Padded => DataError::NoDocument { name, split },
-                Documents::Packed => DataError::TooShort {
-                    name,
-                    split,
-                    num_tokens: tokens.len(),
-                    context,
-                    longest_context: shorter.saturating_sub(1),
-                },
+            return Err(if tokens.is_cut_anywhere(self.cut) {
+                let (num_tokens, longest_context) = (tokens.len(), shorter.saturating_sub(1));
+                DataError::TooShort { name, split, num_tokens, context, longest_context }
+            } else {
+                DataError::NoDocument { name, split }
             });
         }
         Ok(())

@@ -394,6 +394,7 @@ pub fn interleave_validation(
                 inputs: Vec::new(),
                 targets: Vec::new(),
                 first_sample: 0,
+                documents: Vec::new(),
                 references: Vec::new(),
             }
         }

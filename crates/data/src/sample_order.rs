@@ -180,7 +180,7 @@ impl CuttingRules {
         let num_windows = span.num_windows(self.context, self.cut, self.order);
         let (name, split) = (name.to_owned(), Split::Train);
         if num_windows == 0 {
-            return Err(match (part, self.cut) {
+            return Err(match (part, span.is_cut_anywhere(self.cut)) {
                 (Some((part, num_parts)), _) => DataError::PartTooShort {
                     name,
                     part,
@@ -188,8 +188,8 @@ impl CuttingRules {
                     num_tokens: span.len(),
                     context: self.context,
                 },
-                (None, Documents::Padded) => DataError::NoDocument { name, split },
-                (None, Documents::Packed) => DataError::TooShort {
+                (None, false) => DataError::NoDocument { name, split },
+                (None, true) => DataError::TooShort {
                     name,
                     split,
                     num_tokens: span.len(),

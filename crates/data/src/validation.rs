@@ -31,6 +31,9 @@ pub struct ValidationMicrobatch {
     pub targets: Vec<u32>,
     /// Number of the first sequence in the evaluation.
     pub first_sample: u64,
+    /// First position of the document of each input, in its sequence; empty without a document
+    /// mask.
+    pub documents: Vec<u32>,
     /// Loss of each sequence under the reference model of preferences; empty without one.
     pub references: Vec<f64>,
 }
@@ -43,6 +46,7 @@ impl ValidationMicrobatch {
             inputs: vec![PAD; num_tokens],
             targets: vec![IGNORE; num_tokens],
             first_sample,
+            documents: vec![0; if shape.has_documents { num_tokens } else { 0 }],
             references: Vec::new(),
         }
     }
@@ -78,6 +82,9 @@ pub(crate) fn microbatches_of(
             let window = sampler.locate(index as u64);
             num_targets += tokens.num_targets(window) as u64;
             fill_window(tokens, Some(window), inputs, targets)?;
+            if let Some(documents) = filled.documents.chunks_exact_mut(context).nth(index - first) {
+                tokens.fill_documents(Some(window), documents);
+            }
         }
         if tokens.has_pairs() {
             let window =
@@ -134,6 +141,7 @@ pub(crate) fn problem_microbatches(recipe: &Recipe) -> Validation {
         let target = |number| if is_there(&number) { COUNTED } else { IGNORE };
         ValidationMicrobatch {
             first_sample: numbers.start as u64,
+            documents: Vec::new(),
             references: Vec::new(),
             inputs: numbers.clone().map(|number| input(number) as u32).collect(),
             targets: numbers.map(target).collect(),
@@ -147,7 +155,8 @@ pub(crate) fn problem_microbatches(recipe: &Recipe) -> Validation {
 mod tests {
     use super::*;
 
-    const SHAPE: BatchShape = BatchShape { batch: 4, microbatch_size: 2, context: 3 };
+    const SHAPE: BatchShape =
+        BatchShape { batch: 4, microbatch_size: 2, context: 3, has_documents: false };
 
     fn counted_targets(validation: &Validation) -> u64 {
         let targets = validation.microbatches.iter().flat_map(|microbatch| &microbatch.targets);

@@ -125,14 +125,30 @@ fn the_step_loop_allocates_nothing_after_the_first_step() {
             (LLAMA, "train.eval_every=2"),
             (DROPOUT, "optim.name=momentum"),
             (LLAMA, "optim.name=lamb"),
+            (GPT2, "data.documents=masked"),
             (LLAMA, PARTLY_FROZEN),
             (THREE_MICROBATCHES, "optim.clip=0"),
         ] {
             let found = allocations_by_step(&small, 2, &[set]);
             assert_eq!(found, [0; NUM_STEPS - 1], "{}, {set}", small.name);
         }
+        distillation_allocates_nothing();
         no_zero_stage_allocates();
     }
+}
+
+/// A student whose teacher is an untrained model.
+fn distillation_allocates_nothing() {
+    let world = lockstep_platform::real();
+    let scratch = ScratchDir::new(&world, "teacher").expect("a scratch folder can be created");
+    let dir = scratch.path().join("run").display().to_string();
+    let teacher = LLAMA.with(&["train.steps=1", "run.workers=1", &format!("run.dir={dir}")]);
+    train_on_threads(&teacher, &world, Options::default()).expect("the run succeeds");
+    let folder = format!("finetune.teacher={dir}");
+    let model = format!("finetune.teacher_model={}", teacher.model.to_toml());
+    let sets = ["finetune.method=distill", &folder, &model];
+    let found = allocations_by_step(&LLAMA, 2, &sets);
+    assert_eq!(found, [0; NUM_STEPS - 1], "a student");
 }
 
 /// Runs of two workers: blocking and overlapped, with both wire formats, and with what adds

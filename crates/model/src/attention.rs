@@ -5,13 +5,14 @@
 //! elements each (g < h is grouped-query attention). A model may normalise queries and keys
 //! ([`crate::head_norms`]). Shards of heads are stored one after another,
 //! each with all rows: rotation and attention treat them as further sequences. RoPE rotates queries
-//! and keys in place. The residual is added to the whole sum of the output product: over several
+//! and keys in place, by their positions in the sequence: scores depend on distances alone, so
+//! packed documents need no positions of their own. The residual is added to the whole sum of the output product: over several
 //! shards of heads, which other layouts split, `x` must enter it once.
 //!
 //! Saved: `qkv` after rotation and the norm's statistics are kept; the output of attention and its
 //! log-sum-exp, and normalised rows, can be recomputed from them.
 
-use crate::block::{CachedSequence, Context, Flops, MicrobatchShape, SavedLen};
+use crate::block::{CachedSequence, Context, Flops, Microbatch, MicrobatchShape, SavedLen};
 use crate::collectives::{SingleRank, TensorCollectives};
 use crate::deferred_weight_grad::DeferredWeightGrad;
 use crate::dropout::{AdapterMasks, Dropout, RowMask, Site};
@@ -204,7 +205,7 @@ impl Attention {
             shape,
             self.rows(saved.qkv.as_view()),
             0,
-            &self.options(ctx.microbatch.shape.sequences, mask.as_ref()),
+            &self.options_of(ctx.microbatch, mask.as_ref()),
             saved.out_thd.reborrow(),
             saved.lse_bht.reborrow(),
             scratch,
@@ -225,7 +226,7 @@ impl Attention {
         let masks = (self.mask(ctx), self.attention_mask(ctx));
         let adapter_masks = self.dropout.adapter_masks(ctx);
         let (microbatch, collectives, mut frame) =
-            (ctx.microbatch.shape, &mut *ctx.collectives, ctx.scratch.frame());
+            (ctx.microbatch, &mut *ctx.collectives, ctx.scratch.frame());
         let d_stream = d_stream_tc.as_view();
         let (of_stream, post_norm, own) = ((d_stream, masks.0), &saved.post_norm, grads.reborrow());
         let rest = &mut frame;
@@ -282,7 +283,7 @@ impl Attention {
         let masks = (self.mask(ctx), self.attention_mask(ctx));
         let adapter_masks = self.dropout.adapter_masks(ctx);
         let (microbatch, collectives, mut frame) =
-            (ctx.microbatch.shape, &mut *ctx.collectives, ctx.scratch.frame());
+            (ctx.microbatch, &mut *ctx.collectives, ctx.scratch.frame());
         let (of_stream, dz) = ((d_stream_tc.as_view(), masks.0), dz_tc.reborrow());
         let (post_norm, sums_of_post) = (&saved.post_norm, post_sums.reborrow());
         self.out.fill_output_gradient_only(
@@ -362,16 +363,16 @@ impl Attention {
         &self,
         device: &dyn Device,
         product: &mut dyn FnMut(ViewMut<'_>, Frame<'_>) -> Result<()>,
-        microbatch: MicrobatchShape,
+        microbatch: &Microbatch<'_>,
         saved: &AttentionSaved<'_>,
         mask: Option<attention::Dropout>,
         mut d_qkv: ViewMut<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
-        let len = microbatch.rows() * self.out.num_local_inputs();
+        let len = microbatch.shape.rows() * self.out.num_local_inputs();
         let mut d_out_thd = frame.take_as(self.formats().activations, len);
         product(d_out_thd.reborrow(), frame.nested())?;
-        let shape = self.shape(microbatch);
+        let shape = self.shape(microbatch.shape);
         let scratch = frame.take(self.attend_scratch_len(shape));
         device.attention_backward(
             self.precision(),
@@ -380,11 +381,11 @@ impl Attention {
             saved.out_thd.as_view(),
             saved.lse_bht.as_view(),
             d_out_thd.as_view(),
-            &self.options(microbatch.sequences, mask.as_ref()),
+            &self.options_of(microbatch, mask.as_ref()),
             d_qkv.reborrow(),
             scratch,
         )?;
-        self.rotate(device, d_qkv, (microbatch.tokens, 0), true)
+        self.rotate(device, d_qkv, (microbatch.shape.tokens, 0), true)
     }
 
     /// Normalises queries and keys before their rotation, where the model does.
@@ -642,7 +643,17 @@ impl Attention {
         }
     }
 
-    /// Options of that call.
+    /// Options of the call of a micro-batch.
+    fn options_of<'a>(
+        &self,
+        microbatch: &Microbatch<'a>,
+        dropout: Option<&'a attention::Dropout>,
+    ) -> Options<'a, View<'a>> {
+        let own = self.options(microbatch.shape.sequences, dropout);
+        Options { documents: microbatch.documents, ..own }
+    }
+
+    /// Options of a call without documents.
     fn options<'a>(
         &self,
         sequences: usize,

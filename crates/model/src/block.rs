@@ -60,6 +60,9 @@ pub struct Microbatch<'a> {
     pub first_sample: u64,
     /// Targets of the *global* batch that are not [`IGNORE`]: the denominator of the loss.
     pub num_targets: u64,
+    /// First position of the document of each row, in its sequence, a `u32`, where attention stays
+    /// within documents and positions restart with each.
+    pub documents: Option<View<'a>>,
     /// Reference of pairs of sequences, where the loss is that of preferences; pairs then take the
     /// place of targets in `num_targets`.
     pub preferences: Option<Preferences<'a>>,

@@ -10,9 +10,11 @@ use crate::block::{Block, Flops, MicrobatchShape, ProductPlan};
 use crate::formats::floats;
 use crate::linear::larger_operands;
 use crate::param::Param;
+use crate::teacher::Teacher;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::device::Dtype;
 use lockstep_tensor::device::open::accelerator_scratch_bytes;
+use std::sync::Arc;
 
 /// A model as data.
 pub struct Blueprint {
@@ -26,6 +28,8 @@ pub struct Blueprint {
     pub shards: TensorShards,
     /// Type of activations in memory.
     pub activations: Dtype,
+    /// Teacher of a student, which its head runs.
+    pub teacher: Option<Arc<Teacher>>,
 }
 
 /// A tied parameter: its mirror and its owner.

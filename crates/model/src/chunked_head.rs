@@ -219,6 +219,7 @@ mod tests {
             targets: View::of(&targets),
             first_sample: 0,
             num_targets: 1234,
+            documents: None,
             preferences: None,
         };
         let mut loss = [f64::NAN];

@@ -12,10 +12,12 @@ use crate::linear::{Linear, WeightLayout};
 use crate::lora::ColumnAdapters;
 use crate::norm_linear::NormLinear;
 use crate::param::{Param, ParamList, Piece};
+use crate::teacher::Teacher;
 use crate::tensor_shards::TensorShards;
 use crate::{gpt2, init, llama, problem};
 use lockstep_config::{Dtype, Family, Model};
 use lockstep_tensor::gemm::Precision;
+use std::sync::Arc;
 
 /// Describes the unsharded model of a recipe, with products in `f32`: for names, shapes and counts.
 pub fn describe(model: &Model) -> Blueprint {
@@ -43,7 +45,21 @@ pub fn describe_in(model: &Model, shards: &TensorShards, formats: Formats) -> Bl
         assert_eq!(formats, f32_only, "a {:?} computes in f32", model.family);
         return problem::describe(model);
     }
-    transformer(model, shards, formats)
+    transformer(model, shards, formats, None)
+}
+
+/// As [`describe_in`], for a language model that learns from a teacher.
+///
+/// # Panics
+/// When the vocabulary is sharded.
+pub fn describe_student(
+    model: &Model,
+    shards: &TensorShards,
+    formats: Formats,
+    teacher: Teacher,
+) -> Blueprint {
+    assert_eq!(shards.num, 1, "a student has a whole vocabulary");
+    transformer(model, shards, formats, Some(Arc::new(teacher)))
 }
 
 /// Precision of the kernels for a recipe's number format.
@@ -56,13 +72,18 @@ pub const fn precision_of(compute: Dtype) -> Precision {
     }
 }
 
-fn transformer(model: &Model, tp_shards: &TensorShards, formats: Formats) -> Blueprint {
+fn transformer(
+    model: &Model,
+    tp_shards: &TensorShards,
+    formats: Formats,
+    teacher: Option<Arc<Teacher>>,
+) -> Blueprint {
     for len in [model.heads, model.kv_heads, model.ffn, model.vocab] {
         assert!(len.is_multiple_of(tp_shards.num), "{len} in {} shards", tp_shards.num);
     }
     let ends = (tp_shards, formats.unquantised());
     let embedding = embedding(model, ends);
-    let head = head(model, ends, &embedding.params);
+    let head = Head { teacher: teacher.clone(), ..head(model, ends, &embedding.params) };
     let mut blocks: Vec<Box<dyn Block>> = vec![Box::new(embedding)];
     if model.family == Family::Gpt2 {
         for index in 0..model.layers {
@@ -77,7 +98,7 @@ fn transformer(model: &Model, tp_shards: &TensorShards, formats: Formats) -> Blu
     blocks.push(Box::new(head));
     let Formats { activations, .. } = formats;
     let (vocab, context, shards) = (model.vocab, model.context, tp_shards.clone());
-    Blueprint { blocks, vocab, context, shards, activations }
+    Blueprint { blocks, vocab, context, shards, activations, teacher }
 }
 
 pub(crate) fn embedding(
@@ -144,5 +165,5 @@ pub(crate) fn head(
     let (params, max_logits) = (params.finish(), max_logits(formats.activations));
     let soft_cap = model.variant.final_soft_cap.map(|cap| cap as f32);
     let is_frozen = model.lora.is_on();
-    Head { name, params, norm_linear, soft_cap, max_logits, is_frozen }
+    Head { name, params, norm_linear, soft_cap, max_logits, is_frozen, teacher: None }
 }

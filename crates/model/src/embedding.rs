@@ -50,7 +50,8 @@ impl Embedding {
         let out = all_tc.reborrow();
         device.embedding_forward(microbatch.inputs, table, first, self.width, out)?;
         self.tp_shards.sum_rows(collectives, all_tc.reborrow());
-        self.add_positions(device, params, (microbatch.shape.tokens, 0), all_tc)
+        let sequences = (microbatch.shape.tokens, microbatch.documents);
+        self.add_positions(device, params, sequences, 0, all_tc)
     }
 
     /// Scales rows, or their gradients, where the family does.
@@ -67,18 +68,19 @@ impl Embedding {
         self.tp_shards.sequence || self.formats.has_wide_sums(self.tp_shards.num)
     }
 
-    /// Adds the vectors of positions, where there are any. `positions` is (tokens per sequence,
-    /// position of each sequence's first token).
+    /// Adds the vectors of positions, where there are any. `sequences` is (tokens of each, first
+    /// position of each token's document, if positions restart).
     fn add_positions(
         &self,
         device: &dyn Device,
         params: View<'_>,
-        positions: (usize, usize),
+        sequences: (usize, Option<View<'_>>),
+        first_position: usize,
         x_tc: ViewMut<'_>,
     ) -> Result<()> {
         let Some(at) = &self.positions else { return Ok(()) };
         let table = params.range(at.clone());
-        device.add_positions(table, positions.0, positions.1, self.width, x_tc)
+        device.add_positions(table, sequences, first_position, self.width, x_tc)
     }
 }
 
@@ -171,9 +173,10 @@ impl Block for Embedding {
             d_own
         };
         if let Some(at) = &self.positions {
-            let (grads, tokens) = (grads.of(at), microbatch.shape.tokens);
+            let sequences = (microbatch.shape.tokens, microbatch.documents);
+            let grads = grads.of(at);
             if !grads.is_empty() {
-                device.positions_backward(d_all, tokens, width, grads)?;
+                device.positions_backward(d_all, sequences, width, grads)?;
             }
         }
         let grads = grads.of(&self.tokens);
@@ -230,7 +233,8 @@ impl Block for Embedding {
         for (index, sequence) in ctx.sequences.iter().enumerate() {
             let len = num_tokens * self.width;
             let rows = output.reborrow().range(index * len..(index + 1) * len);
-            self.add_positions(device, params, (num_tokens, sequence.first_position), rows)?;
+            let (alone, first) = ((num_tokens, None), sequence.first_position);
+            self.add_positions(device, params, alone, first, rows)?;
         }
         Ok(())
     }

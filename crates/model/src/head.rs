@@ -24,9 +24,11 @@ use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::param::Param;
 use crate::reduction_tree;
 use crate::scratch::Frame;
-use lockstep_tensor::device::{Result, RowEpilogue, View, ViewMut};
+use crate::teacher::Teacher;
+use lockstep_tensor::device::{self, Result, RowEpilogue, View, ViewMut};
 use lockstep_tensor::gemm::Write;
 use std::slice;
+use std::sync::Arc;
 
 /// Final normalisation, projection and loss.
 pub(crate) struct Head {
@@ -40,6 +42,8 @@ pub(crate) struct Head {
     pub(crate) max_logits: usize,
     /// Whether only adapters of layers are trained.
     pub(crate) is_frozen: bool,
+    /// Teacher, where the loss of training is that of a distillation.
+    pub(crate) teacher: Option<Arc<Teacher>>,
 }
 
 /// Saved values of forward.
@@ -142,8 +146,19 @@ impl Head {
             let (logits_tv, ids) = (logits_tv.as_view(), microbatch.targets);
             return device.cross_entropy(logits_tv, ids, losses_t, total, Write::Set);
         };
-        let (targets, logits) = (microbatch.loss_targets(loss_scale), logits_tv.reborrow());
-        device.cross_entropy_backward(logits, targets, losses_t, total, Write::Set)?;
+        let targets = microbatch.loss_targets(loss_scale);
+        if let Some(teacher) = &self.teacher {
+            let settings = teacher.settings;
+            let (mut losses_t, mut total) = (losses_t, total);
+            teacher.with_logits(device, microbatch, &mut |of_teacher| {
+                let teacher = device::Teacher { logits: of_teacher, settings };
+                let (logits, losses) = (logits_tv.reborrow(), losses_t.reborrow());
+                device.distillation_backward(logits, teacher, targets, losses, total.reborrow())
+            })?;
+        } else {
+            let logits = logits_tv.reborrow();
+            device.cross_entropy_backward(logits, targets, losses_t, total, Write::Set)?;
+        }
         uncap_gradients(device, self.soft_cap, capped_tv, logits_tv)
     }
 
@@ -212,8 +227,10 @@ impl Block for Head {
         self.norm_linear.operand_bytes(rows, products)
     }
 
-    fn flops_per_token(&self, _num_tokens: usize) -> Flops {
-        Flops::of_half(self.norm_linear.product.flops(), 0, self.is_frozen)
+    fn flops_per_token(&self, num_tokens: usize) -> Flops {
+        let own = Flops::of_half(self.norm_linear.product.flops(), 0, self.is_frozen);
+        let teacher = self.teacher.as_ref().map_or(0, |it| it.flops_per_token(num_tokens));
+        Flops { forward: own.forward + teacher, ..own }
     }
 
     fn collective_calls(&self, shape: MicrobatchShape, pass: Pass<'_>) -> Vec<CollectiveCall> {
@@ -252,7 +269,9 @@ impl Block for Head {
     ) -> Result<()> {
         if let Some(chunked) = self.chunked(ctx.microbatch.shape.rows()) {
             assert!(ctx.microbatch.preferences.is_none(), "resolve limits the logits of pairs");
+            let is_taught = self.teacher.is_some();
             return match ctx.mode {
+                Mode::Train { .. } if is_taught => panic!("resolve limits the logits of students"),
                 Mode::Train { .. } => Ok(()),
                 Mode::Evaluate => chunked.pass(ctx, params, input_tc, Outputs::none()),
             };

@@ -5,7 +5,7 @@
 //! - [`param`]: layout of a block's flat buffer; [`init`]: initial weights; [`grads`]: gradients.
 //! - [`scratch`]: temporary buffers without allocation.
 //! - [`blueprint`]: a model as blocks, with counts and FLOPs; [`describe()`] makes one from a
-//!   recipe.
+//!   recipe; [`teacher`]: the frozen model that a student learns from.
 //! - `llama`, `gpt2`: the two families.
 //! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks;
 //!   `chunked_head`: the head without a place for all logits; `logit_cap`: its soft cap.
@@ -52,6 +52,7 @@ pub mod scratch;
 
 pub mod blueprint;
 mod describe;
+pub mod teacher;
 
 pub mod collectives;
 mod reduction_tree;
@@ -98,7 +99,7 @@ pub use block::{
 pub use blueprint::{Blueprint, Mirror};
 pub use collectives::{CollectiveCall, CollectiveKind, SingleRank, TensorCollectives};
 pub use decode::Decoder;
-pub use describe::{describe, describe_in, describe_shards, precision_of};
+pub use describe::{describe, describe_in, describe_shards, describe_student, precision_of};
 pub use formats::Formats;
 pub use grads::Grads;
 pub use linear::{Linear, WeightLayout};

@@ -76,8 +76,15 @@ impl Setup {
     fn run(&self, inputs: &[u32], targets: &[u32], num_targets: u64) -> (f64, Vec<Vec<f32>>) {
         let shape = MicrobatchShape { sequences: inputs.len(), tokens: 1 };
         let (inputs, targets) = (View::of(inputs), View::of(targets));
-        let microbatch =
-            Microbatch { shape, inputs, targets, first_sample: 0, num_targets, preferences: None };
+        let microbatch = Microbatch {
+            shape,
+            inputs,
+            targets,
+            first_sample: 0,
+            num_targets,
+            documents: None,
+            preferences: None,
+        };
         let blocks = &self.blueprint.blocks;
         let mut scratch = Scratch::new(&self.cpu, self.blueprint.scratch_len(shape))
             .expect("the CPU runs every operation");

@@ -123,6 +123,7 @@ impl Samples {
             targets: View::of(&self.tokens),
             first_sample: 0,
             num_targets: self.microbatch.rows() as u64,
+            documents: None,
             preferences: None,
         };
         let mode = Mode::Train { seed: 0, step: 0, loss_scale: LossScale::ONE };

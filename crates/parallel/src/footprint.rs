@@ -74,12 +74,19 @@ impl Footprint {
         } else {
             0
         };
+        // The rank with the loss runs the teacher.
+        let has_head = device == plan.stages.device_of(blueprint.blocks.len() - 1);
+        let teacher = blueprint.teacher.as_ref().filter(|_| has_head);
+        let [own_of_teacher, of_pass] =
+            teacher.map_or([0; 2], |it| it.planned_len(plan.microbatch));
+        let weights = if plan.zero == 3 { parts(&buckets) } else { buckets.num_params() };
+        let buffers = scratch + messages + in_flight + windows + spare + copies + matrices;
         Self {
-            weights: if plan.zero == 3 { parts(&buckets) } else { buckets.num_params() },
+            weights: weights + own_of_teacher,
             gradients,
             optimizer: Optimizer::planned_len(optimizer, &slots, plan.offload),
             activations,
-            buffers: scratch + messages + in_flight + windows + spare + copies + matrices,
+            buffers: buffers + of_pass,
         }
     }
 

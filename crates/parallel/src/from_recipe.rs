@@ -15,11 +15,14 @@ use crate::stages::Stages;
 use lockstep_config::units::Bytes;
 use lockstep_config::{self as config, DeviceChoice, Recipe, SyncMode};
 use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
+use lockstep_model::teacher::Teacher;
 use lockstep_model::{
-    Blueprint, Formats, MicrobatchShape, Recompute, TensorShards, describe_in, lora, precision_of,
+    Blueprint, Formats, MicrobatchShape, Recompute, TensorShards, describe_in, describe_student,
+    lora, precision_of,
 };
 use lockstep_optim::{Optimizer, Phases};
 use lockstep_tensor::device::open::{Choice, activations};
+use lockstep_tensor::distillation::Settings;
 use lockstep_tensor::gemm::Precision;
 
 /// Bucket size without tuning.
@@ -48,6 +51,12 @@ pub fn device_of(recipe: &Recipe) -> Result<Choice, &'static str> {
             "a problem of a few thousand numbers is computed in host memory"
         }
         (_, Some(reason)) => reason,
+        _ if recipe.data.documents == config::Documents::Masked => {
+            "CUDA has no kernel for the mask of data.documents = masked"
+        }
+        _ if recipe.finetune.distills() => {
+            "CUDA has no kernel for the loss of finetune.method = distill"
+        }
         (SyncMode::Hogwild, None) => "threads of sync.mode = hogwild share weights in host memory",
         _ => {
             return Ok(match recipe.run.device {
@@ -72,8 +81,7 @@ fn formats_of(recipe: &Recipe) -> Formats {
 
 /// Whole model of a recipe, in the tensor-parallel shards that its bits depend on.
 pub fn blueprint_of(recipe: &Recipe) -> Blueprint {
-    let shards = TensorShards::all(recipe.num_tensor_shards());
-    describe_in(&recipe.model, &shards, formats_of(recipe))
+    describe_shards_of(recipe, &TensorShards::all(recipe.num_tensor_shards()))
 }
 
 /// Shards of the model that a rank holds.
@@ -81,7 +89,19 @@ pub fn blueprint_of_rank(recipe: &Recipe, worker: usize) -> Blueprint {
     let config::Parallel { tensor, sequence, .. } = recipe.parallel;
     let index = mesh_of(recipe).index(Axis::Tensor, Rank(worker));
     let shards = TensorShards::for_tp_rank(recipe.num_tensor_shards(), tensor, index, sequence);
-    describe_in(&recipe.model, &shards, formats_of(recipe))
+    describe_shards_of(recipe, &shards)
+}
+
+fn describe_shards_of(recipe: &Recipe, shards: &TensorShards) -> Blueprint {
+    let formats = formats_of(recipe);
+    let Some(model) = recipe.teacher() else {
+        return describe_in(&recipe.model, shards, formats);
+    };
+    let config::Finetune { temperature, hard_weight, .. } = recipe.finetune;
+    let settings = Settings { temperature: temperature as f32, weight: (1.0 - hard_weight) as f32 };
+    let blocks = describe_in(&model, &TensorShards::WHOLE, formats).blocks;
+    let teacher = Teacher::new(blocks, model.vocab, settings);
+    describe_student(&recipe.model, shards, formats, teacher)
 }
 
 /// Freezing schedule of a recipe's parameters: beside adapters, all others are frozen.

@@ -73,8 +73,9 @@
 //! let tokens = [[1_u32, 2, 3, 4, 5], [6, 7, 8, 9, 10]];
 //! let microbatch = |index: usize| {
 //!     let (inputs, targets) = (View::of(&tokens[index][..4]), View::of(&tokens[index][1..]));
-//!     let (first_sample, preferences) = (index as u64, None);
-//!     Microbatch { shape, inputs, targets, first_sample, num_targets: 8, preferences }
+//!     let (first_sample, num_targets) = (index as u64, 8);
+//!     let (documents, preferences) = (None, None);
+//!     Microbatch { shape, inputs, targets, first_sample, num_targets, documents, preferences }
 //! };
 //! let loss = replica.run_microbatches(&cpu, 1, 0, &microbatch)?;
 //! replica.finish_reduce(&cpu)?;

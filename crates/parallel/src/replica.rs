@@ -450,10 +450,14 @@ impl Replica {
         let (activations, messages) = self.device.num_elements();
         let matrices = self.matrices.as_ref().map_or(0, MatrixUpdates::num_elements);
         let [outer, exchanged] = self.strategy.as_ref().map_or([0; 2], |it| it.num_elements());
+        let teacher = self.blueprint.teacher.as_ref();
+        let [own_of_teacher, of_pass] = teacher.map_or([0; 2], |it| it.num_elements());
+        let buffers = store.buffers + self.scratch.len() + messages + exchanged + matrices;
         Footprint {
+            weights: store.weights + own_of_teacher,
             optimizer: optimizer.resident_len() + outer,
             activations,
-            buffers: store.buffers + self.scratch.len() + messages + exchanged + matrices,
+            buffers: buffers + of_pass,
             ..store
         }
     }

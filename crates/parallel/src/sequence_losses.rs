@@ -62,7 +62,8 @@ impl Replica {
                 round.clone().map(|number| microbatch(number).shape.sequences).collect();
             let mut of_round = vec![0.0; lens.iter().sum()];
             let own = round.start + part;
-            let total = self.evaluate_one(cpu, round.contains(&own).then(|| microbatch(own)))?;
+            let own_microbatch = round.contains(&own).then(|| microbatch(own));
+            let total = self.evaluate_one(cpu, own_microbatch.as_ref())?;
             if round.contains(&own) && self.reports_loss(self.groups.rank()) {
                 let begin = lens[..part].iter().sum::<usize>();
                 let own_losses = self.losses_of(cpu, total, microbatch(own).shape)?;
@@ -81,10 +82,10 @@ impl Replica {
     }
 
     /// Evaluates at most one micro-batch; returns the sum of its losses on the rank that has it.
-    fn evaluate_one(&mut self, cpu: &Cpu, own: Option<Microbatch<'_>>) -> Result<f64, CommError> {
+    fn evaluate_one(&mut self, cpu: &Cpu, own: Option<&Microbatch<'_>>) -> Result<f64, CommError> {
         let Self { blueprint, plan, store, device, scratch, programs, .. } = self;
         let of_plan = |_| {
-            let microbatch = own.expect("only this micro-batch runs");
+            let microbatch = *own.expect("only this micro-batch runs");
             assert_eq!(microbatch.shape.rows(), plan.microbatch.rows(), "the memory is for these");
             microbatch
         };

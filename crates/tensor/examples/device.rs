@@ -312,10 +312,15 @@ impl Bench<'_> {
         let mut dtable = device.allocate(Dtype::F32, tokens_per_sequence * width)?;
         let mut x = numbers(device, rows * width)?;
         self.time("positions", 4 * rows * width, || {
-            device.add_positions(table.view(), tokens_per_sequence, 0, width, x.view_mut())
+            device.add_positions(table.view(), (tokens_per_sequence, None), 0, width, x.view_mut())
         })?;
         self.time("positions, gradient", 2 * rows * width, || {
-            device.positions_backward(x.view(), tokens_per_sequence, width, dtable.view_mut())
+            device.positions_backward(
+                x.view(),
+                (tokens_per_sequence, None),
+                width,
+                dtable.view_mut(),
+            )
         })
     }
 

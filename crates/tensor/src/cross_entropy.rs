@@ -54,7 +54,7 @@ pub fn forward_backward(
     });
 }
 
-fn check_shapes(logits_tv: &[f32], vocab: usize, targets: &[u32], losses_t: &[f32]) {
+pub(crate) fn check_shapes(logits_tv: &[f32], vocab: usize, targets: &[u32], losses_t: &[f32]) {
     assert!(vocab > 0, "a row has at least one column");
     assert_eq!(logits_tv.len(), targets.len() * vocab, "{vocab} logits for each target");
     assert_eq!(losses_t.len(), targets.len(), "a loss for each target");
@@ -65,7 +65,7 @@ fn check_shapes(logits_tv: &[f32], vocab: usize, targets: &[u32], losses_t: &[f3
 }
 
 /// About 16,384 logits make a task, whatever the vocabulary.
-fn rows_per_task(vocab: usize) -> usize {
+pub(crate) fn rows_per_task(vocab: usize) -> usize {
     16_384usize.div_ceil(vocab)
 }
 
@@ -146,7 +146,7 @@ impl Kernel for ForwardBackward<'_> {
 
 /// The largest logit that is not NaN. A NaN still reaches the loss, through its exponential.
 #[inline(always)]
-fn row_max<S: Simd>(s: S, logits: &[f32]) -> f32 {
+pub(crate) fn row_max<S: Simd>(s: S, logits: &[f32]) -> f32 {
     let mut max = s.splat(f32::NEG_INFINITY);
     for i in 0..num_groups(logits) {
         max = s.max(load(s, logits, i), max);
@@ -156,13 +156,13 @@ fn row_max<S: Simd>(s: S, logits: &[f32]) -> f32 {
 
 /// `ln(sum) + max − logit`: in `f64`, because the terms may be large and their sum small.
 #[inline(always)]
-fn token_loss(max: f32, sum: f32, target_logit: f32) -> f32 {
+pub(crate) fn token_loss(max: f32, sum: f32, target_logit: f32) -> f32 {
     (scalar::ln(f64::from(sum)) + (f64::from(max) - f64::from(target_logit))) as f32
 }
 
 /// Loads group `i` of a row; missing columns are −∞.
 #[inline(always)]
-fn load<S: Simd>(s: S, logits: &[f32], i: usize) -> S::V {
+pub(crate) fn load<S: Simd>(s: S, logits: &[f32], i: usize) -> S::V {
     let (groups, tail) = logits.as_chunks::<VECTOR_LEN>();
     if let Some(group) = groups.get(i) {
         return s.load(group);

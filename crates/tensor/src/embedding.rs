@@ -7,7 +7,8 @@
 //! table, as one more link of that row's chain; a micro-batch has no sum of its own.
 //!
 //! Position p of all sequences shares one row of the position table; its gradient is summed from
-//! zero with sequences ascending, then added once.
+//! zero with sequences ascending, then added once. Where positions restart with each document of a
+//! sequence, gradients are added directly to the table, tokens ascending.
 //!
 //! Shapes: t tokens, v vocabulary, s positions, c width.
 
@@ -71,27 +72,32 @@ pub fn backward_part(
     let task_rows = (dtable_vc.len() / width).div_ceil(TABLE_TASKS).max(1);
     cpu.for_each_part(dtable_vc, task_rows * width, |i, dtable_vc| {
         let first_row = first_row + i * task_rows;
+        let ids = ids.iter().copied();
         cpu.run(Scatter { ids, dout_tc, width, first_row, dtable_vc });
     });
 }
 
 /// Adds to each row of `x_tc` the table's row of its position.
 ///
-/// Row t is position `first_position + t % tokens_per_sequence`.
+/// Row t is position `first_position + t % tokens_per_sequence`, less the first position of its
+/// document, if `documents` are given by row.
 pub fn add_positions(
     cpu: &Cpu,
     table_sc: &[f32],
-    tokens_per_sequence: usize,
+    (tokens_per_sequence, documents): (usize, Option<&[u32]>),
     first_position: usize,
     width: usize,
     x_tc: &mut [f32],
 ) {
     check_positions(x_tc, table_sc, first_position + tokens_per_sequence, width);
     check_sequences(x_tc, tokens_per_sequence, width);
+    check_documents(x_tc, documents, width);
     cpu.for_each_part(x_tc, ROWS * width, |i, x_tc| {
         let first_token = i * ROWS;
         let table_sc = &table_sc[first_position * width..];
-        cpu.run(AddPositions { table_sc, tokens_per_sequence, first_token, width, x_tc });
+        let documents = documents.map(|documents| &documents[first_token..]);
+        let tokens = tokens_per_sequence;
+        cpu.run(AddPositions { table_sc, tokens, documents, first_token, width, x_tc });
     });
 }
 
@@ -99,16 +105,25 @@ pub fn add_positions(
 pub fn positions_backward(
     cpu: &Cpu,
     dx_tc: &[f32],
-    tokens_per_sequence: usize,
+    (tokens_per_sequence, documents): (usize, Option<&[u32]>),
     width: usize,
     dtable_sc: &mut [f32],
 ) {
     check_positions(dx_tc, dtable_sc, tokens_per_sequence, width);
     check_sequences(dx_tc, tokens_per_sequence, width);
+    check_documents(dx_tc, documents, width);
     let sequence_len = tokens_per_sequence * width;
     cpu.for_each_part(&mut dtable_sc[..sequence_len], ROWS * width, |i, dtable_sc| {
-        let start = i * ROWS * width;
-        cpu.run(SumSequences { dx_tc, sequence_len, start, dtable_sc });
+        let (first_row, start) = (i * ROWS, i * ROWS * width);
+        match documents {
+            None => cpu.run(SumSequences { dx_tc, sequence_len, start, dtable_sc }),
+            Some(documents) => {
+                let position =
+                    |(row, first): (usize, &u32)| (row % tokens_per_sequence) as u32 - first;
+                let ids = documents.iter().enumerate().map(position);
+                cpu.run(Scatter { ids, dout_tc: dx_tc, width, first_row, dtable_vc: dtable_sc });
+            }
+        }
     });
 }
 
@@ -134,21 +149,26 @@ fn check_sequences(x_tc: &[f32], tokens_per_sequence: usize, width: usize) {
     );
 }
 
+fn check_documents(x_tc: &[f32], documents: Option<&[u32]>, width: usize) {
+    let fits = documents.is_none_or(|documents| documents.len() == x_tc.len() / width);
+    assert!(fits, "one document for each row");
+}
+
 /// Adds the tokens whose ids are in one run of table rows.
-struct Scatter<'a> {
-    ids: &'a [u32],
+struct Scatter<'a, I> {
+    ids: I,
     dout_tc: &'a [f32],
     width: usize,
     first_row: usize,
     dtable_vc: &'a mut [f32],
 }
 
-impl Kernel for Scatter<'_> {
+impl<I: Iterator<Item = u32>> Kernel for Scatter<'_, I> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let width = self.width;
-        for (token, &id) in self.ids.iter().enumerate() {
+        for (token, id) in self.ids.enumerate() {
             let Some(row) = (id as usize).checked_sub(self.first_row) else { continue };
             if let Some(target) = self.dtable_vc.get_mut(row * width..(row + 1) * width) {
                 add_into(s, &self.dout_tc[token * width..][..width], target);
@@ -159,7 +179,9 @@ impl Kernel for Scatter<'_> {
 
 struct AddPositions<'a> {
     table_sc: &'a [f32],
-    tokens_per_sequence: usize,
+    tokens: usize,
+    /// From the first token on.
+    documents: Option<&'a [u32]>,
     first_token: usize,
     width: usize,
     x_tc: &'a mut [f32],
@@ -170,7 +192,8 @@ impl Kernel for AddPositions<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         for (i, x) in self.x_tc.chunks_exact_mut(self.width).enumerate() {
-            let position = (self.first_token + i) % self.tokens_per_sequence;
+            let first = self.documents.map_or(0, |documents| documents[i] as usize);
+            let position = (self.first_token + i) % self.tokens - first;
             add_into(s, &self.table_sc[position * self.width..][..self.width], x);
         }
     }

@@ -18,7 +18,7 @@
 //! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`rope_frequencies`], [`swiglu`],
 //!   [`geglu`], [`gelu`], [`relu`], [`bias`], [`embedding`], [`soft_cap`],
 //!   [`cross_entropy`], [`dropout`]: the layers, forward and backward; [`preference`]: the loss of
-//!   pairs of sequences.
+//!   pairs of sequences; [`distillation`]: that of a student and its teacher.
 //! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`], [`lion`],
 //!   [`schedule_free`], [`muon`]: optimizer steps on flat buffers; [`reduce`]: sums and checks.
 //! - [`peak`]: measures the peak FLOP rate of the machine.
@@ -54,6 +54,7 @@ pub mod adamw;
 pub mod attention;
 pub mod bias;
 pub mod cross_entropy;
+pub mod distillation;
 pub mod dropout;
 pub mod embedding;
 mod gated;

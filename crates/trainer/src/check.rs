@@ -5,7 +5,7 @@
 
 use crate::task_evaluation::TaskRequests;
 use crate::{Options, RunFolder, TrainError, device};
-use crate::{pretrained, restore, strategy};
+use crate::{pretrained, restore, strategy, teacher};
 use lockstep_checkpoint::sharded::Store;
 use lockstep_comm::Comm;
 use lockstep_config::{Placement, Recipe, nearest};
@@ -67,6 +67,7 @@ fn refuse_file_at_checkpoint_dir(recipe: &Recipe, world: &World) -> Result<(), T
 pub fn check_inputs(recipe: &Recipe, world: &World) -> Result<usize, TrainError> {
     device::check(recipe)?;
     groups(recipe, None)?;
+    teacher::check(recipe, world)?;
     let num_texts = match recipe.data.placement {
         Placement::Local => recipe.parallel.data,
         Placement::Shared | Placement::Partitioned | Placement::Served => 1,

@@ -22,6 +22,9 @@ fn refusal(recipe: &Recipe) -> Option<String> {
     if recipe.sync.local_steps_is_auto {
         return Some("sync.local_steps = auto measures model families only; try 16".to_owned());
     }
+    if recipe.finetune.distills() {
+        return Some("finetune.method = distill teaches model families only".to_owned());
+    }
     let shards = recipe.num_tensor_shards();
     (shards > 1).then(|| {
         format!(

@@ -150,10 +150,10 @@ pub enum TrainError {
     /// The recipe is invalid; one line for each error.
     #[error("{0}")]
     Recipe(String),
-    /// Workers read different weights from `model.from`.
+    /// Workers read different weights from a folder of the recipe.
     #[error(
-        "worker {worker} read another {tensor} from model.from = {dir} than worker 0; give all \
-         workers the same files"
+        "worker {worker} read another {tensor} from {dir} than worker 0; give all workers the \
+         same files"
     )]
     FoldersDiffer {
         /// Path of the folder.

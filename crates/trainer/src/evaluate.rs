@@ -151,6 +151,7 @@ fn validation_loss(
             targets: View::of(&microbatch.targets),
             first_sample: microbatch.first_sample,
             num_targets: validation.num_targets,
+            documents: (!microbatch.documents.is_empty()).then(|| View::of(&microbatch.documents)),
             preferences: (!microbatch.references.is_empty())
                 .then(|| preferences(&microbatch.references, recipe.finetune.beta)),
         }

@@ -13,7 +13,7 @@
 //! - [`step_log`]: telemetry of a run; `span_log`: spans of sampled steps; [`figures`]: its
 //!   counters.
 //! - `summarize`, [`summary`]: the figures of a finished run; [`utilization`]: share of the peak.
-//! - `preference`: the reference of preference optimization.
+//! - `preference`: the reference of preference optimization; `teacher`: that of distillation.
 //! - [`pretrained`]: models in run folders and Hugging Face folders; [`mod@convert`]: conversion
 //!   between the two.
 //! - [`checkpoints`]: checkpoints during training; [`restore`], [`resume_state`]: resuming.
@@ -84,6 +84,7 @@ pub mod stragglers;
 mod strategy;
 mod summarize;
 pub mod summary;
+mod teacher;
 pub mod utilization;
 mod worker_state;
 pub mod worker_threads;

@@ -3,7 +3,7 @@
 use crate::device;
 use crate::health::Stability;
 use crate::learner::{Learner, Milestone, optimizer_at};
-use crate::{TrainError, stragglers};
+use crate::{TrainError, stragglers, teacher};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Partition, Recipe};
 use lockstep_model::Blueprint;
@@ -43,9 +43,10 @@ pub fn materialize_model(
     }
     let batches = recipe.batch_plan();
     let current = Milestone { phase: plan.phase, batch: batches.at(0).batch };
-    let phases = plan.phases.clone();
+    let (phases, stages) = (plan.phases.clone(), plan.stages.clone());
     let mut replica =
         Replica::materialize_in_groups(blueprint, seed, compute, plan, groups.clone(), world)?;
+    teacher::load(recipe, world, compute, &replica, &stages)?;
     replica.adopt(strategies::plan_of(recipe))?;
     stragglers::prepare(recipe, world, &mut replica)?;
     let tensors = replica.blueprint().tensors();

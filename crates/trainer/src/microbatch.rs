@@ -25,7 +25,8 @@ pub(crate) fn microbatch_of<'a>(
     };
     let beta = recipe.finetune.beta;
     let preferences = batch.references(index).map(|references| preferences(references, beta));
-    Microbatch { shape, inputs, targets, first_sample, num_targets, preferences }
+    let documents = batch.documents(index).map(View::of);
+    Microbatch { shape, inputs, targets, first_sample, num_targets, documents, preferences }
 }
 
 /// Reference of a micro-batch's pairs.

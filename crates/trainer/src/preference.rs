@@ -49,6 +49,7 @@ pub(crate) fn compute_references(
             targets: View::of(&documents[index].targets),
             first_sample: 0,
             num_targets: 1,
+            documents: None,
             preferences: None,
         };
         losses.extend(replica.sequence_losses(cpu, documents.len(), &microbatch)?);

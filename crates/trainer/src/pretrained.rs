@@ -314,7 +314,12 @@ pub fn resolve(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
             Some(config::AdapterFolder { name, lora })
         }
     };
-    let resolved = config::resolve_with_folders(sources, model.as_ref(), adapter.as_ref());
+    let teacher = match config::teacher_from(sources) {
+        None => None,
+        Some(path) => Some(Pretrained::open(Path::new(&path), world)?.model_folder(world)),
+    };
+    let folders = (model.as_ref(), adapter.as_ref(), teacher.as_ref());
+    let resolved = config::resolve_with_folders(sources, folders.0, folders.1, folders.2);
     resolved.map_err(|errors| TrainError::Recipe(errors.to_string()))
 }
 

@@ -177,6 +177,7 @@ impl<'a> Packed<'a> {
             targets: View::of(&self.targets),
             first_sample: 0,
             num_targets: 1,
+            documents: None,
             preferences: None,
         }
     }

@@ -104,6 +104,7 @@ impl TextEvaluator {
                 targets: View::of(&targets),
                 first_sample: 0,
                 num_targets: 1,
+                documents: None,
                 preferences: None,
             };
             nats += self.model.replica.evaluate(&self.model.cpu, 1, &microbatch)?;

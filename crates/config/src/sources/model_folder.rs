@@ -47,6 +47,23 @@ impl MergedSources {
         self.take_settings(donor, &folder.name);
     }
 
+    /// The model keys of a folder, from [`ModelFolder::model`].
+    pub(crate) fn of_model(text: &str) -> Self {
+        let mut merged = Self::default();
+        merged.take_document(text, |_| Origin::Default);
+        merged
+    }
+
+    /// Takes over the model of a teacher, and reports one that contradicts it.
+    pub(crate) fn take_teacher_of_folder(&mut self, folder: &ModelFolder) {
+        const KEY: &str = "finetune.teacher_model";
+        let mut donor = Self::default();
+        let setting =
+            Setting { value: Value::Text(folder.model.clone()), origin: origin_of(&folder.name) };
+        donor.settings.insert(KEY, setting);
+        self.take_settings(donor, &folder.name);
+    }
+
     /// Takes over the model of a folder and reports settings that contradict it.
     pub(crate) fn take_model_of_folder(&mut self, folder: &ModelFolder) {
         let origin = origin_of(&folder.name);
@@ -145,7 +162,8 @@ fn origin_of(name: &str) -> Origin {
 /// Whether an explicit value is compatible with that of the folder.
 fn allows(key: &str, folder: &Value, own: &Value) -> bool {
     match key {
-        "model.dropout" | "finetune.lora_dropout" => true,
+        // A recorded recipe may describe a teacher without keys that are newer.
+        "model.dropout" | "finetune.lora_dropout" | "finetune.teacher_model" => true,
         "model.context" => own.as_integer() <= folder.as_integer(),
         // A set, in any order.
         "finetune.lora_targets" => LoraTargets::from_value(own) == LoraTargets::from_value(folder),

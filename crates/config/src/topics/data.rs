@@ -47,8 +47,9 @@ topic! {
         validation: ValidationSource = 0.05;
 
         /// How documents become sequences: packed concatenates them, with the end-of-document token
-        /// between two; padded starts every document in a new sequence and pads its last one with
-        /// positions without loss.
+        /// between two; masked packs them with a document mask, so that a token attends to its own
+        /// document only and positions restart with each; padded starts every document in a new
+        /// sequence and pads its last one with positions without loss.
         documents: Documents = ("packed, or padded with data.format = chat", documents),
             in_identity_unless_default();
 
@@ -110,6 +111,12 @@ pub(crate) const RULES: Rules = Rules::new(&[
         let rule = "is not the host:port of a data server, which data.placement = \"served\" needs";
         let is_served = c.data.placement == Placement::Served;
         c.refuse(is_served && !has_port, rule, "\"127.0.0.1:7777\"")
+    }),
+    Rule::new(&["data.documents", "data.placement"], |c| {
+        let is_served = c.data.placement == Placement::Served;
+        let rule = "needs the ends of documents, which a data server does not send";
+        let fix = "\"packed\", or data.placement = \"shared\"";
+        c.refuse(is_served && c.data.documents == Documents::Masked, rule, fix)
     }),
 ]);
 

@@ -111,6 +111,8 @@ choices! {
     Documents {
         /// Concatenated, with the end-of-document token between two if the tokenizer has one.
         Packed = "packed",
+        /// Concatenated, with attention that does not cross documents.
+        Masked = "masked",
         /// Each in sequences of its own, the last one padded with positions without loss.
         Padded = "padded",
     }

@@ -90,7 +90,7 @@ pub(crate) const RULES: Rules = Rules::new(&[
         let sync = &r.sync;
         let is_in_step = matches!(sync.mode, SyncMode::AllReduce | SyncMode::LocalSgd);
         c.because("fills every sequence from one source")
-            .with("data.documents", "\"packed\"", r.data.documents != Documents::Packed)
+            .with("data.documents", "\"packed\"", r.data.documents == Documents::Padded)
             .because("reads texts, and conversations are read as a whole")
             .with("data.format", "\"text\"", r.data.format == DataFormat::Chat)
             .because("has no last batch: its sources repeat")

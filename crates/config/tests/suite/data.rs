@@ -1,6 +1,8 @@
 //! Data keys: accepted and refused values, and their part in the identity.
 
-use lockstep_config::{Placement, Recipe, Source, Sources, Tokenizer, ValidationSource, resolve};
+use lockstep_config::{
+    Documents, Placement, Recipe, Source, Sources, Tokenizer, ValidationSource, resolve,
+};
 
 fn with(sets: &[&str]) -> Result<Recipe, String> {
     let sets = sets.iter().map(|set| (*set).to_owned()).collect();
@@ -56,6 +58,7 @@ fn only_settings_that_change_bits_change_the_hash() {
     assert_eq!(served.hash(), plain.hash(), "served batches are those of shared data");
     for set in [
         "data.documents=padded",
+        "data.documents=masked",
         "data.order=sequential",
         "data.last_batch=drop",
         "data.last_batch=pad",
@@ -92,6 +95,20 @@ fn local_paths_contain_the_rank_and_served_data_has_an_address() {
         "data.server = \"here:80\" is not a setting of data.placement = \"shared\"; remove it or \
          set data.placement = \"served\""
     );
+}
+
+#[test]
+fn masked_documents_need_their_ends_and_sequences_of_their_own_for_pairs() {
+    let chat = ["data.format=chat", "data.source=c.jsonl", "data.documents=masked"];
+    let refused = |sets: &[&str]| with(sets).expect_err("it is refused");
+    assert_eq!(recipe(&chat).data.documents, Documents::Masked);
+    assert_eq!(recipe(&[TWO, "data.documents=masked"]).data.documents, Documents::Masked);
+    let served = ["data.documents=masked", "data.placement=served", "data.server=here:80"];
+    assert!(refused(&served).contains("needs the ends of documents, which a data server"));
+    let pairs = refused(&[&chat[..], &["finetune.method=dpo"]].concat());
+    assert!(pairs.contains("compares whole sequences; try \"padded\""), "{pairs}");
+    let packed = refused(&[chat[0], chat[1], "data.documents=packed"]);
+    assert!(packed.contains("attend to each other; try \"masked\" or \"padded\""), "{packed}");
 }
 
 const TWO: &str = "data.mixture=[{source = \"a.jsonl\", weight = 3}, \

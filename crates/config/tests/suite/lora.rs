@@ -53,7 +53,7 @@ fn an_adapter_folder_decides_all_keys_but_the_dropout() {
     let targets = [LoraTarget::Down, LoraTarget::Key].into_iter().collect();
     let lora = Lora { rank: 5, alpha: 7.5, dropout: 0.25, targets };
     let folder = AdapterFolder { name: "a/adapter_config.json".into(), lora: lora.to_toml() };
-    let with = |sets: &[&str]| resolve_with_folders(&sources(sets), None, Some(&folder));
+    let with = |sets: &[&str]| resolve_with_folders(&sources(sets), None, Some(&folder), None);
     assert_eq!(with(&[]).unwrap().model.lora, lora);
     let targets = "finetune.lora_targets=[\"down_proj\", \"k_proj\"]";
     let dropout = with(&["finetune.lora_dropout=0.1", "finetune.lora_rank=5", targets]).unwrap();

@@ -25,7 +25,7 @@ pub(super) struct Whole {
     pub(super) name: String,
     pub(super) tokens: Tokens,
     pub(super) num_tokens: usize,
-    /// Ends of the documents; shards load them only for padded documents.
+    /// Ends of the documents; shards load them only for masked and padded documents.
     pub(super) ends: Arc<[u64]>,
     pub(super) vocab: usize,
     /// Fingerprint of a shard set, from its manifest.
@@ -50,7 +50,9 @@ impl Whole {
     pub(super) fn mapped(set: ShardSet, cut: Documents) -> Self {
         let ends: Arc<[u64]> = match cut {
             Documents::Packed => Arc::new([]),
-            Documents::Padded => (0..set.num_documents()).map(|i| set.document(i).end).collect(),
+            Documents::Masked | Documents::Padded => {
+                (0..set.num_documents()).map(|i| set.document(i).end).collect()
+            }
         };
         Self {
             name: set.folder().display().to_string(),
@@ -257,7 +259,7 @@ pub(super) fn edge_of_groups(
     assert!((0.0..1.0).contains(&fraction), "resolve proved the validation fraction");
     let even = num_tokens - (num_tokens as f64 * fraction) as usize;
     match cut {
-        Documents::Packed => even,
+        Documents::Packed | Documents::Masked => even,
         Documents::Padded => {
             let before = ends.partition_point(|&end| end as usize <= even) / group * group;
             // A document longer than the training split is cut anyway.
@@ -382,11 +384,11 @@ pub(super) fn new_fold(num_tokens: usize, num_train: usize, vocab: usize) -> Fin
     if vocab <= 256 { fold } else { fold.fact(vocab as u64) }
 }
 
-/// Adds document ends to the fingerprint, if padding makes them part of the data.
+/// Adds document ends to the fingerprint, if a mask or padding makes them part of the data.
 pub(super) fn with_documents(fingerprint: String, ends: &[u64], cut: Documents) -> String {
     match cut {
         Documents::Packed => fingerprint,
-        Documents::Padded => {
+        Documents::Masked | Documents::Padded => {
             let ends = ends.iter().fold(ends.len() as u64, |state, &end| mix(state, end));
             combined([fingerprint, format!("{ends:016x}")])
         }

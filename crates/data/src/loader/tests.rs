@@ -6,7 +6,8 @@ use lockstep_platform::{Clock, Entropy, Files, Host, Net, Platform, Processes, S
 
 use super::*;
 
-const SHAPE: BatchShape = BatchShape { batch: 2, microbatch_size: 1, context: 4 };
+const SHAPE: BatchShape =
+    BatchShape { batch: 2, microbatch_size: 1, context: 4, has_documents: false };
 const LONG: Duration = Duration::from_secs(20);
 
 fn start(

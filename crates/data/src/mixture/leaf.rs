@@ -36,12 +36,13 @@ impl LeafStreams {
     pub(super) fn fill(
         &mut self,
         number: u64,
-        inputs: &mut [u32],
-        targets: &mut [u32],
+        (inputs, targets): (&mut [u32], &mut [u32]),
+        documents: Option<&mut [u32]>,
     ) -> Result<(), DataError> {
+        let documents = documents.unwrap_or_default();
         loop {
             let source = self.blend.source(number);
-            if self.streams[source].fill(inputs, targets)? {
+            if self.streams[source].fill(inputs, targets, documents)? {
                 return Ok(());
             }
             // A source without a number of epochs never ends, and resolve proved that there is one.

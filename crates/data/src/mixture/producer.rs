@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_config::{BatchPlan, Recipe};
+use lockstep_config::{BatchPlan, Documents, Recipe};
 use lockstep_platform::{JoinHandle, Queue, RecvError, World};
 
 use super::Mixture;
@@ -30,6 +30,8 @@ struct Portion {
     step: u64,
     inputs: Vec<u32>,
     targets: Vec<u32>,
+    /// As [`Batch::documents`].
+    documents: Vec<u32>,
     /// Positions of the thread's streams, one leaf after another.
     positions: Vec<u64>,
 }
@@ -72,7 +74,10 @@ pub(crate) fn fill(
             for (index, &leaf) in thread.leaves.iter().enumerate() {
                 let (from, to) = (index * len..(index + 1) * len, leaf * len..(leaf + 1) * len);
                 batch.inputs[to.clone()].copy_from_slice(&portion.inputs[from.clone()]);
-                batch.targets[to].copy_from_slice(&portion.targets[from]);
+                batch.targets[to.clone()].copy_from_slice(&portion.targets[from.clone()]);
+                if let Some(documents) = batch.documents.get_mut(to) {
+                    documents.copy_from_slice(&portion.documents[from]);
+                }
                 let from = index * per_leaf..(index + 1) * per_leaf;
                 let to = leaf * per_leaf..(leaf + 1) * per_leaf;
                 batch.positions[to].copy_from_slice(&portion.positions[from]);
@@ -106,7 +111,9 @@ impl TokenizerThread {
         for _ in 0..NUM_PORTIONS {
             let num_tokens = plan.max_batch() / num_leaves * context * streams.len();
             let (inputs, targets) = (vec![0; num_tokens], vec![0; num_tokens]);
-            let portion = Portion { step: 0, inputs, targets, positions: Vec::new() };
+            let has_documents = recipe.data.documents == Documents::Masked;
+            let documents = vec![0; if has_documents { num_tokens } else { 0 }];
+            let portion = Portion { step: 0, inputs, targets, documents, positions: Vec::new() };
             let sent = spare.send(portion, Duration::ZERO);
             assert!(sent.is_ok(), "a new queue has room for all portions");
         }
@@ -193,10 +200,11 @@ impl Producer {
         portion.positions.clear();
         let sequences = portion.inputs.chunks_exact_mut(self.context);
         let mut sequences = sequences.zip(portion.targets.chunks_exact_mut(self.context));
+        let mut documents = portion.documents.chunks_exact_mut(self.context);
         for streams in &mut self.streams {
             for number in first_number..first_number + per_leaf as u64 {
-                let (inputs, targets) = sequences.next().expect("room for the largest batch");
-                streams.fill(number, inputs, targets)?;
+                let sequence = sequences.next().expect("room for the largest batch");
+                streams.fill(number, sequence, documents.next())?;
             }
             portion.positions.extend(streams.positions());
         }

@@ -40,11 +40,13 @@ impl TokenStream {
         self.position
     }
 
-    /// Fills the next window and, one token later, its targets; false at the end of the source.
+    /// Fills the next window, one token later its targets, and the first positions of its documents
+    /// unless there is no room for them; false at the end of the source.
     pub(super) fn fill(
         &mut self,
         inputs: &mut [u32],
         targets: &mut [u32],
+        documents: &mut [u32],
     ) -> Result<bool, DataError> {
         let open = match &mut self.open {
             Some(open) => open,
@@ -56,6 +58,7 @@ impl TokenStream {
         }
         inputs.copy_from_slice(&open.tokens[..context]);
         targets.copy_from_slice(&open.tokens[1..=context]);
+        open.fill_documents(documents);
         open.consume(context);
         let first = open.starts.front().expect("the next window has begun in a document");
         self.position = StreamPosition {
@@ -140,6 +143,16 @@ impl OpenStream {
             }
         }
         Ok(true)
+    }
+
+    /// Sets the first position of the document of each of the next tokens.
+    fn fill_documents(&self, documents: &mut [u32]) {
+        for start in &self.starts {
+            let first = start.token.saturating_sub(self.first_token) as usize;
+            if let Some(rest) = documents.get_mut(first..) {
+                rest.fill(first as u32);
+            }
+        }
     }
 
     /// Drops tokens from the front, and the documents that end before the rest.

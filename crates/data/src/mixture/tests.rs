@@ -400,3 +400,39 @@ fn documents_are_cut_for_infilling_with_the_tokens_of_the_tokenizer() {
     let complaint = folder.complaint(&folder.recipe(&[C], &sets));
     assert!(complaint.contains("DIR/c holds shards, which are tokens already"), "{complaint}");
 }
+
+#[test]
+fn masked_documents_begin_after_the_end_of_the_one_before() {
+    let folder = Folder::new();
+    let recipe = folder.three(&["data.documents=masked"]);
+    let firsts = |inputs: &[u32]| {
+        let mut first = 0;
+        let begins = |at: usize| inputs[at - 1] == u32::from(b'\n');
+        let first_at = |at: usize| {
+            first = if at > 0 && begins(at) { at as u32 } else { first };
+            first
+        };
+        (0..inputs.len()).map(first_at).collect::<Vec<_>>()
+    };
+    let plain = folder.batches(&folder.three(&[]), 20);
+    let mut num_masked = 0;
+    let mut loader = folder.loader(&recipe, &ALL, Cursor::start());
+    let mut third = folder.loader(&recipe, &[3], Cursor::start());
+    for plain in &plain {
+        let batch = loader.next_batch().unwrap();
+        assert_eq!((&batch.inputs, &batch.targets), (&plain.inputs, &plain.targets));
+        let sequences = batch.inputs.chunks(CONTEXT).zip(batch.documents.chunks(CONTEXT));
+        for (inputs, documents) in sequences {
+            assert_eq!(documents, firsts(inputs));
+            num_masked += usize::from(documents[CONTEXT - 1] > 0);
+        }
+        let third = third.next_batch().unwrap();
+        assert_eq!(third.documents(6), batch.documents(6));
+        assert_eq!((plain.documents(6), batch.documents(6).map(<[u32]>::len)), (None, Some(8)));
+    }
+    assert!(num_masked > 20, "{num_masked} sequences of several documents");
+    let mut feed = Feed::open(&recipe, &folder.world, &DataRank::alone(&recipe)).unwrap();
+    for microbatch in feed.validation(1).unwrap().microbatches {
+        assert_eq!(microbatch.documents, firsts(&microbatch.inputs));
+    }
+}

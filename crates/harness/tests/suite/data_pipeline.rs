@@ -222,6 +222,7 @@ fn loss_and_gradients(recipe: &Recipe, batch: &Batch) -> (u64, Vec<u32>) {
             targets,
             first_sample,
             num_targets: batch.num_targets,
+            documents: None,
             preferences: None,
         }
     };

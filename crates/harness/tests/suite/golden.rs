@@ -73,6 +73,7 @@ impl Case {
                 targets: View::of(&targets[rows]),
                 first_sample: (index * sequences) as u64,
                 num_targets: num_targets as u64,
+                documents: None,
                 preferences: None,
             }
         };

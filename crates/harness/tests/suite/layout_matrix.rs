@@ -101,6 +101,7 @@ impl Batch {
             targets: View::of(&self.tokens[rows.start + 1..=rows.end]),
             first_sample: (index * self.shape.sequences) as u64,
             num_targets: self.num_targets,
+            documents: None,
             preferences: None,
         }
     }

@@ -8,6 +8,8 @@ mod checkpoints;
 mod conversations;
 mod custom_model;
 mod data_pipeline;
+mod distillation;
+mod document_masks;
 mod fine_tuning;
 mod generation;
 mod huggingface;

@@ -24,6 +24,7 @@ impl<'a> StepHost<'a> for &'a Host {
             targets: View::of(&self.tokens[..self.tokens.len() - 1]),
             first_sample: 0,
             num_targets: self.shape.rows() as u64,
+            documents: None,
             preferences: None,
         }
     }

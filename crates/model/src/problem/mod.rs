@@ -68,7 +68,14 @@ pub(crate) fn describe(model: &Model) -> Blueprint {
             (vec![Box::new(features), Box::new(Regression::new(model, samples))], 1)
         }
     };
-    Blueprint { blocks, vocab, context: 1, shards: TensorShards::WHOLE, activations: Dtype::F32 }
+    Blueprint {
+        blocks,
+        vocab,
+        context: 1,
+        shards: TensorShards::WHOLE,
+        activations: Dtype::F32,
+        teacher: None,
+    }
 }
 
 /// Bytes of samples that a worker keeps once it has used one: those of its model, and, on the one

@@ -139,6 +139,7 @@ impl Batch {
             targets: View::of(&self.targets[rows]),
             first_sample: first as u64,
             num_targets: self.targets.iter().filter(|t| **t != IGNORE).count() as u64,
+            documents: None,
             preferences: None,
         }
     }

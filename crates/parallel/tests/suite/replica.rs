@@ -222,6 +222,7 @@ fn losses_of_sequences_have_the_same_bits_in_every_cut_and_layout() {
                 targets: View::of(&targets[rows]),
                 first_sample: 0,
                 num_targets: 1,
+                documents: None,
                 preferences: None,
             }
         };

@@ -75,6 +75,7 @@ impl Batch {
             targets: View::of(&self.tokens[rows.start + 1..=rows.end]),
             first_sample: (index * MICROBATCH.sequences) as u64,
             num_targets: self.num_targets() as u64,
+            documents: None,
             preferences: None,
         }
     }

@@ -7,7 +7,7 @@ use super::commands::KernelArg;
 use super::launch::{launch, type_code};
 use super::programs::{Grid, Program, Source};
 use crate::device::error::Result;
-use crate::device::layers::Layers;
+use crate::device::layers::{Layers, on_cpu_only};
 use crate::device::operands::{Activation, Norm};
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::dropout::DropoutMask;
@@ -422,11 +422,12 @@ impl Layers for Cuda {
     fn add_positions(
         &self,
         table: View<'_>,
-        tokens_per_sequence: usize,
+        (tokens_per_sequence, documents): (usize, Option<View<'_>>),
         first_position: usize,
         width: usize,
         x: ViewMut<'_>,
     ) -> Result<()> {
+        refuse_documents(documents)?;
         check_positions(table.len(), x.len(), tokens_per_sequence, first_position, width);
         let (rows, code) = (x.len() / width, type_code(table.dtype())?);
         let (program, grid) =
@@ -440,10 +441,11 @@ impl Layers for Cuda {
     fn positions_backward(
         &self,
         dx: View<'_>,
-        tokens_per_sequence: usize,
+        (tokens_per_sequence, documents): (usize, Option<View<'_>>),
         width: usize,
         dtable: ViewMut<'_>,
     ) -> Result<()> {
+        refuse_documents(documents)?;
         check_positions(dtable.len(), dx.len(), tokens_per_sequence, 0, width);
         let sequence_len = tokens_per_sequence * width;
         let program = Program::new(Source::Embedding, dx.dtype());
@@ -479,4 +481,8 @@ fn check_positions(table: usize, x: usize, tokens: usize, first: usize, width: u
     );
     let (needed, rows) = (first + tokens, table / width);
     assert!(needed <= rows, "{needed} positions, but the table has {rows} rows");
+}
+
+fn refuse_documents(documents: Option<View<'_>>) -> Result<()> {
+    documents.map_or(Ok(()), |_| Err(on_cpu_only("positions that restart with each document")))
 }

@@ -6,7 +6,8 @@ use super::Cuda;
 use super::launch::launch;
 use super::programs::{Grid, Program, Source};
 use crate::device::error::{DeviceError, Result};
-use crate::device::losses::{Losses, Preferences, Targets};
+use crate::device::layers::on_cpu_only;
+use crate::device::losses::{Losses, Preferences, Targets, Teacher};
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::Write;
 
@@ -223,6 +224,17 @@ impl Losses for Cuda {
         _total: ViewMut<'_>,
     ) -> Result<()> {
         refuse_preferences()
+    }
+
+    fn distillation_backward(
+        &self,
+        _logits: ViewMut<'_>,
+        _teacher: Teacher<'_>,
+        _targets: Targets<'_>,
+        _losses: ViewMut<'_>,
+        _total: ViewMut<'_>,
+    ) -> Result<()> {
+        Err(on_cpu_only("distillation"))
     }
 
     fn scale_sequences(&self, _gradients: ViewMut<'_>, _factors: View<'_>) -> Result<()> {

@@ -166,21 +166,22 @@ pub trait Layers {
     ) -> Result<()>;
 
     /// Adds to row t the table's row `first_position + t % tokens_per_sequence`; the table may be
-    /// `f32` beside other activations.
+    /// `f32` beside other activations. Positions restart with each document, if the first position
+    /// of its document is given for each row.
     fn add_positions(
         &self,
         table: View<'_>,
-        tokens_per_sequence: usize,
+        sequences: (usize, Option<View<'_>>),
         first_position: usize,
         width: usize,
         x: ViewMut<'_>,
     ) -> Result<()>;
 
-    /// Adds the gradient of the first `tokens_per_sequence` rows of the position table.
+    /// Adds the gradient of the first rows of the position table, as many as a sequence has tokens.
     fn positions_backward(
         &self,
         dx: View<'_>,
-        tokens_per_sequence: usize,
+        sequences: (usize, Option<View<'_>>),
         width: usize,
         dtable: ViewMut<'_>,
     ) -> Result<()>;

@@ -3,6 +3,7 @@
 
 use super::error::Result;
 use super::view::{View, ViewMut};
+use crate::distillation::Settings;
 use crate::gemm::Write;
 
 /// Targets of a cross-entropy and the scale of its gradients.
@@ -23,6 +24,15 @@ pub struct Preferences<'a> {
     pub references: View<'a>,
     /// Strength of the preference.
     pub beta: f64,
+}
+
+/// Teacher of a distillation.
+#[derive(Clone, Copy, Debug)]
+pub struct Teacher<'a> {
+    /// Its logits, in the shape of the student's.
+    pub logits: View<'a>,
+    /// Settings of the loss.
+    pub settings: Settings,
 }
 
 /// Loss of the head.
@@ -101,6 +111,17 @@ pub trait Losses {
         targets: View<'_>,
         preferences: Preferences<'_>,
         factors: ViewMut<'_>,
+        total: ViewMut<'_>,
+    ) -> Result<()>;
+
+    /// As [`Self::cross_entropy_backward`], with the loss of a distillation
+    /// ([`crate::distillation`]).
+    fn distillation_backward(
+        &self,
+        logits: ViewMut<'_>,
+        teacher: Teacher<'_>,
+        targets: Targets<'_>,
+        losses: ViewMut<'_>,
         total: ViewMut<'_>,
     ) -> Result<()>;
 

@@ -43,7 +43,7 @@ pub use flat::FlatBuffers;
 pub use kernel_cache::{KernelCache, NoCache};
 pub use layers::Layers;
 pub use linear::{LinearGradients, OutputGradient};
-pub use losses::{Losses, Preferences, Targets};
+pub use losses::{Losses, Preferences, Targets, Teacher};
 pub use memory::{Event, Memory, MemoryInfo, NUM_COPY_STREAMS};
 pub use open::{Choice, kernel_class, open_accelerator};
 pub use operands::{

@@ -8,6 +8,7 @@ pub mod adamw;
 pub mod attention;
 pub mod bias;
 pub mod cross_entropy;
+pub mod distillation;
 pub mod embedding;
 pub mod fp8;
 pub mod geglu;

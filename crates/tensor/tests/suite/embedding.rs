@@ -72,12 +72,17 @@ fn positions_repeat_in_every_sequence() {
             let table = numbers(10, 23 * width);
             let got = same_bits_everywhere(|cpu| {
                 let mut x = x.clone();
-                add_positions(cpu, &table, tokens, first_position, width, &mut x);
+                add_positions(cpu, &table, (tokens, None), first_position, width, &mut x);
                 x
             });
             let (table, x) = (wide(&table), wide(&x));
-            let expected =
-                reference::embedding::add_positions(&table, tokens, first_position, width, &x);
+            let expected = reference::embedding::add_positions(
+                &table,
+                (tokens, None),
+                first_position,
+                width,
+                &x,
+            );
             assert_close(&got, &expected, 1);
         }
     }
@@ -91,7 +96,7 @@ fn positions_backward_is_one_chain_over_ascending_sequences() {
             let start = numbers(12, 23 * width);
             let got = same_bits_everywhere(|cpu| {
                 let mut dtable = start.clone();
-                positions_backward(cpu, &dx, tokens, width, &mut dtable);
+                positions_backward(cpu, &dx, (tokens, None), width, &mut dtable);
                 dtable
             });
             let mut expected = start.clone();
@@ -110,16 +115,28 @@ fn positions_backward_is_one_chain_over_ascending_sequences() {
 #[test]
 fn positions_backward_matches_the_reference_and_central_differences() {
     let (num_sequences, tokens, width) = (3, 4, 17);
+    // Documents of the sequences: one, two and four.
+    let documents: &[u32] = &[0, 0, 0, 0, 0, 1, 1, 1, 0, 1, 2, 3];
     let (x, table) = (numbers(13, num_sequences * tokens * width), numbers(14, 6 * width));
     let dx = numbers(15, x.len());
-    let mut dtable = vec![0.0; table.len()];
-    positions_backward(&Cpu::single(Isa::detect()), &dx, tokens, width, &mut dtable);
-    let expected = reference::embedding::positions_backward(&wide(&dx), tokens, width, 6);
-    assert_close(&dtable, &expected, num_sequences);
-    let expected = central_differences(&table, |table| {
-        dot(&reference::embedding::add_positions(table, tokens, 0, width, &wide(&x)), &wide(&dx))
-    });
-    assert_close(&dtable, &expected, num_sequences);
+    for documents in [None, Some(documents)] {
+        let sequences = (tokens, documents);
+        let both = same_bits_everywhere(|cpu| {
+            let (mut sum, mut dtable) = (x.clone(), vec![0.0; table.len()]);
+            add_positions(cpu, &table, sequences, 0, width, &mut sum);
+            positions_backward(cpu, &dx, sequences, width, &mut dtable);
+            [sum, dtable].concat()
+        });
+        let (sum, dtable) = both.split_at(x.len());
+        let forward = |table: &[f64]| {
+            reference::embedding::add_positions(table, sequences, 0, width, &wide(&x))
+        };
+        assert_close(sum, &forward(&wide(&table)), 1);
+        let expected = reference::embedding::positions_backward(&wide(&dx), sequences, width, 6);
+        assert_close(dtable, &expected, x.len() / width);
+        let expected = central_differences(&table, |table| dot(&forward(table), &wide(&dx)));
+        assert_close(dtable, &expected, x.len() / width);
+    }
 }
 
 #[test]
@@ -133,7 +150,7 @@ fn an_id_without_a_row_is_reported() {
 #[should_panic(expected = "5 positions, but the table has 4 rows")]
 fn a_position_without_a_row_is_reported() {
     let cpu = Cpu::single(Isa::Portable);
-    add_positions(&cpu, &[0.0; 8], 3, 2, 2, &mut [0.0; 6]);
+    add_positions(&cpu, &[0.0; 8], (3, None), 2, 2, &mut [0.0; 6]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod bias;
 mod convert;
 mod cross_entropy;
 mod device;
+mod distillation;
 mod dropout;
 mod embedding;
 mod geglu;

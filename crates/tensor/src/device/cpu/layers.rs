@@ -256,25 +256,28 @@ impl Layers for Cpu {
     fn add_positions(
         &self,
         table: View<'_>,
-        tokens_per_sequence: usize,
+        (tokens, documents): (usize, Option<View<'_>>),
         first_position: usize,
         width: usize,
         x: ViewMut<'_>,
     ) -> Result<()> {
         let (table, x) = (table.as_slice()?, x.into_slice()?);
-        embedding::add_positions(self, table, tokens_per_sequence, first_position, width, x);
+        let documents = documents.map(|documents| documents.as_slice()).transpose()?;
+        let sequences = (tokens, documents);
+        embedding::add_positions(self, table, sequences, first_position, width, x);
         Ok(())
     }
 
     fn positions_backward(
         &self,
         dx: View<'_>,
-        tokens_per_sequence: usize,
+        (tokens, documents): (usize, Option<View<'_>>),
         width: usize,
         dtable: ViewMut<'_>,
     ) -> Result<()> {
         let (dx, dtable) = (dx.as_slice()?, dtable.into_slice()?);
-        embedding::positions_backward(self, dx, tokens_per_sequence, width, dtable);
+        let documents = documents.map(|documents| documents.as_slice()).transpose()?;
+        embedding::positions_backward(self, dx, (tokens, documents), width, dtable);
         Ok(())
     }
 

@@ -2,10 +2,10 @@
 
 use crate::cross_entropy::{self, vocab_parallel};
 use crate::device::error::Result;
-use crate::device::losses::{Losses, Preferences, Targets};
+use crate::device::losses::{Losses, Preferences, Targets, Teacher};
 use crate::device::view::{View, ViewMut};
 use crate::gemm::{Precision, Write};
-use crate::{Cpu, convert, preference};
+use crate::{Cpu, convert, distillation, preference};
 
 impl Losses for Cpu {
     fn cross_entropy(
@@ -119,6 +119,23 @@ impl Losses for Cpu {
         let [total] = total.into_slice::<f64>()? else { panic!("one sum") };
         *total = preference::losses(losses, targets, references, beta, factors.into_slice()?);
         Ok(())
+    }
+
+    fn distillation_backward(
+        &self,
+        logits: ViewMut<'_>,
+        teacher: Teacher<'_>,
+        targets: Targets<'_>,
+        losses: ViewMut<'_>,
+        total: ViewMut<'_>,
+    ) -> Result<()> {
+        let Teacher { logits: of_teacher, settings } = teacher;
+        let (logits, losses) = (logits.into_slice()?, losses.into_slice()?);
+        let (ids, num) = (targets.ids.as_slice()?, targets.num_targets);
+        let of_teacher = of_teacher.as_slice()?;
+        distillation::forward_backward(self, logits, of_teacher, ids, num, settings, losses);
+        scale_gradients(self, logits, targets.loss_scale);
+        sum_losses(losses, total, Write::Set)
     }
 
     fn scale_sequences(&self, gradients: ViewMut<'_>, factors: View<'_>) -> Result<()> {

@@ -288,18 +288,22 @@ fn positions_match_the_oracle() {
             let (device, f32_table) = (case.device, case.upload_f32(&table));
             let table = case.upload(&table);
             for (table, rows) in [(&table, &mut rows), (&f32_table, &mut of_f32)] {
-                device.add_positions(table.view(), tokens, first, width, rows.view_mut()).unwrap();
+                device
+                    .add_positions(table.view(), (tokens, None), first, width, rows.view_mut())
+                    .unwrap();
             }
-            device.positions_backward(dx.view(), tokens, width, dtable.view_mut()).unwrap();
+            device.positions_backward(dx.view(), (tokens, None), width, dtable.view_mut()).unwrap();
             [&rows, &dtable, &of_f32].map(|buffer| case.download(buffer)).to_vec()
         },
         |case, got| {
             let x = case.wide(&x);
             for (i, table) in [(0, case.wide(&table)), (2, wide(&table))] {
-                let rows = reference::embedding::add_positions(&table, tokens, first, width, &x);
+                let rows =
+                    reference::embedding::add_positions(&table, (tokens, None), first, width, &x);
                 case.assert_close("rows", &got[i], &rows, 1);
             }
-            let dtable = reference::embedding::positions_backward(&x, tokens, width, positions);
+            let dtable =
+                reference::embedding::positions_backward(&x, (tokens, None), width, positions);
             let dtable: Vec<f64> = dtable.iter().map(|x| x + 0.5).collect();
             Case { dtype: Dtype::F32, ..case }.assert_close("dtable", &got[1], &dtable, sequences);
         },
