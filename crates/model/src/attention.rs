@@ -6,8 +6,8 @@
 //! ([`crate::head_norms`]). Shards of heads are stored one after another,
 //! each with all rows: rotation and attention treat them as further sequences. RoPE rotates queries
 //! and keys in place, by their positions in the sequence: scores depend on distances alone, so
-//! packed documents need no positions of their own. The residual is added to the whole sum of the output product: over several
-//! shards of heads, which other layouts split, `x` must enter it once.
+//! packed documents need no positions of their own. The residual is added to the whole sum of the
+//! output product: over several shards of heads, which other layouts split, `x` must enter it once.
 //!
 //! Saved: `qkv` after rotation and the norm's statistics are kept; the output of attention and its
 //! log-sum-exp, and normalised rows, can be recomputed from them.
