@@ -106,7 +106,8 @@ fn three_microbatches_a_leaf_are_the_same_on_all_layouts() {
 #[test]
 fn matrix_products_longer_than_one_block_are_the_same_on_all_layouts() {
     let small = WIDE;
-    let more = ["train.batch=4", "train.microbatch=2", "numerics.invariant_up_to=2"];
+    let steps = format!("train.steps={}", if soak() { 10 } else { 2 });
+    let more = ["train.batch=4", "train.microbatch=2", "numerics.invariant_up_to=2", &steps];
     let more = more.map(str::to_owned);
     let layouts: Vec<_> =
         layouts(&["2"]).into_iter().map(|layout| [&more[..], &layout].concat()).collect();
