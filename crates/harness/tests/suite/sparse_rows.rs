@@ -162,11 +162,15 @@ fn replicated_rows_balance_the_load_and_change_no_bit_when_synchronous() {
     assert!(copied > 0, "{after:?}");
     let (before, after) = (before.row_imbalance, after.row_imbalance);
     assert!(after < before.map(|before| 0.9 * before), "{after:?} of {before:?}");
-    // Asynchronously a replica may miss some updates.
-    let free = ["sync.consistency=async", "sync.replicated_rows=64", "sync.replicated_rows_age=32"];
-    let free = figure(&of(&free));
-    assert!(free.row_age_max.is_some_and(|age| age <= 32), "{free:?}");
-    assert!(free.rows_replicated.is_some_and(|copied| copied > 0), "{free:?}");
+    // Asynchronously a replica may miss some updates: at most 32, or any of all 128, of which a
+    // worker that the machine holds up for long misses most.
+    let free = |age: &str| {
+        let age = format!("sync.replicated_rows_age={age}");
+        figure(&of(&["sync.consistency=async", "sync.replicated_rows=64", &age]))
+    };
+    let [bounded_age, any_age] = ["32", "128"].map(free);
+    assert!(bounded_age.row_age_max.is_some_and(|age| age <= 32), "{bounded_age:?}");
+    assert!(any_age.rows_replicated.is_some_and(|copied| copied > 0), "{any_age:?}");
     let bounded = ["sync.consistency=bounded", "sync.staleness=2", "sync.replicated_rows=64"];
     let bounded = figure(&of(&bounded));
     assert!(bounded.row_age_max.is_some_and(|age| age <= 2), "{bounded:?}");
