@@ -64,14 +64,16 @@ fn transformer(model: &Model, tp_shards: &TensorShards, formats: Formats) -> Blu
     let embedding = embedding(model, ends);
     let head = head(model, ends, &embedding.params);
     let mut blocks: Vec<Box<dyn Block>> = vec![Box::new(embedding)];
-    if model.family == Family::Gpt2 {
-        for index in 0..model.layers {
-            blocks.push(Box::new(gpt2::layer(model, (tp_shards, formats), index)));
-        }
-    } else {
+    if model.family == Family::Llama {
         let rope = llama::rope_angles(model);
         for index in 0..model.layers {
             blocks.push(Box::new(llama::layer(model, (tp_shards, formats), index, &rope)));
+        }
+    } else {
+        let rope = gpt2::rope_angles(model);
+        for index in 0..model.layers {
+            let layer = gpt2::layer(model, (tp_shards, formats), index, rope.as_ref());
+            blocks.push(Box::new(layer));
         }
     }
     blocks.push(Box::new(head));
@@ -85,14 +87,14 @@ pub(crate) fn embedding(
     (tp_shards, formats): (&TensorShards, Formats),
 ) -> Embedding {
     let mut params = ParamList::default();
-    let (name, table, position_table) = match model.family {
-        Family::Gpt2 => ("transformer.wte", gpt2::TOKEN_TABLE, Some(gpt2::POSITION_TABLE)),
-        _ => ("model.embed_tokens", llama::TOKEN_TABLE, None),
+    let (name, position_table) = match model.family {
+        Family::Llama => (llama::EMBEDDING, None),
+        _ => (gpt2::Tensors::of(model).embedding, gpt2::Tensors::of(model).position_table),
     };
     let shape = [model.vocab, model.width];
     let shards = tp_shards.local.clone().map(|shard| {
         let piece = Piece::rows(&shape, shard, tp_shards.num, tp_shards.range(model.vocab, shard));
-        params.push_piece(table.to_string(), &shape, piece, init::MATRIX)
+        params.push_piece(format!("{name}.weight"), &shape, piece, init::MATRIX)
     });
     let tokens = shards.reduce(|all, next| all.start..next.end).expect("at least one shard");
     let positions = position_table
@@ -117,11 +119,14 @@ pub(crate) fn head(
     token_tables: &[Param],
 ) -> Head {
     let mut params = ParamList::default();
-    let norm = match model.family {
-        Family::Gpt2 => gpt2::norm(model, gpt2::FINAL_NORM, &mut params),
-        _ => llama::norm(model, llama::FINAL_NORM, &mut params),
+    let (norm, name) = match model.family {
+        Family::Llama => (llama::norm(model, llama::FINAL_NORM, &mut params), llama::HEAD),
+        _ => {
+            let tensors = gpt2::Tensors::of(model);
+            (gpt2::norm(model, tensors.final_norm, &mut params), tensors.head)
+        }
     };
-    let name = "lm_head".to_string();
+    let name = name.to_string();
     let shards = token_tables[..tp_shards.num_local()].iter().map(|table| {
         let weight_name = format!("{name}.weight");
         let weight = if model.tied {
