@@ -124,6 +124,71 @@ fn omitted_options_have_the_defaults_of_transformers() {
     assert_eq!(model.rope_theta.to_bits(), 10_000_f64.to_bits());
 }
 
+fn gpt_neox() -> Value {
+    json!({
+        "model_type": "gpt_neox", "vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 8,
+    })
+}
+
+#[test]
+fn gpt_neox_is_read_as_both_versions_write_it() {
+    let model = parse(&gpt_neox()).unwrap().model;
+    let expected = Model {
+        family: Family::GptNeox,
+        layers: 2,
+        width: 16,
+        heads: 2,
+        kv_heads: 2,
+        ffn: 24,
+        vocab: 300,
+        context: 8,
+        norm_eps: 1e-5,
+        ..Recipe::default().model
+    };
+    assert_eq!(model, expected);
+    let old = with(with(gpt_neox(), "rotary_pct", json!(0.5)), "rotary_emb_base", json!(500));
+    let common =
+        with(with(old.clone(), "partial_rotary_factor", json!(0.5)), "rope_theta", json!(500));
+    let group = json!({"partial_rotary_factor": 0.5, "rope_theta": 500.0, "rope_type": "default"});
+    for config in [old, common, with(gpt_neox(), "rope_parameters", group)] {
+        let model = parse(&config).unwrap().model;
+        assert_eq!((model.rotary_dims(), model.rope_theta as usize), (4, 500), "{config}");
+    }
+    let mut other = with(gpt_neox(), "use_parallel_residual", json!(false));
+    other = with(with(other, "hidden_dropout", json!(0.5)), "attention_dropout", json!(0.5));
+    other = with(with(other, "hidden_act", json!("gelu_fast")), "tie_word_embeddings", json!(true));
+    let linear = json!({"type": "linear", "factor": 2.0});
+    for source in [gpt_neox(), other.clone(), with(other, "rope_scaling", linear)] {
+        let config = parse(&source).unwrap();
+        let written = Config::new(config.model.clone(), config.special_tokens.clone()).unwrap();
+        let written: Value = serde_json::from_str(&written.to_json(ElementType::F32)).unwrap();
+        assert_eq!(parse(&written).unwrap().model, config.model);
+    }
+    let pct = with(with(gpt_neox(), "rotary_pct", json!(0.5)), "partial_rotary_factor", json!(1.0));
+    for (config, line) in [
+        (
+            with(gpt_neox(), "hidden_act", json!("relu")),
+            "hidden_act = \"relu\" is not supported; only",
+        ),
+        (
+            with(gpt_neox(), "attention_bias", json!(false)),
+            "attention_bias = false is not supported",
+        ),
+        (
+            with(gpt_neox(), "attention_dropout", json!(0.1)),
+            "attention_dropout = 0.1 is not hidden_",
+        ),
+        (pct, "partial_rotary_factor = 1.0 is not rotary_pct; make them equal"),
+    ] {
+        assert!(
+            refusal(&config).starts_with(&format!("config.json: {line}")),
+            "{}",
+            refusal(&config)
+        );
+    }
+}
+
 /// The configuration of another architecture with the sizes of [`llama`].
 fn as_type(model_type: &str) -> Value {
     with(with(llama(), "model_type", json!(model_type)), "num_key_value_heads", Value::Null)

@@ -18,7 +18,7 @@ use lockstep_trainer::{TrainError, device, materialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-const FOLDERS: [&str; 10] = [
+const FOLDERS: [&str; 11] = [
     "gpt2",
     "llama-sharded",
     "llama-tied-bf16",
@@ -29,6 +29,7 @@ const FOLDERS: [&str; 10] = [
     "olmo2",
     "phi3",
     "gemma2",
+    "gpt-neox",
 ];
 
 fn folder(name: &str) -> PathBuf {
@@ -89,9 +90,9 @@ fn every_layout_trains_from_a_folder_to_the_same_bits() {
 }
 
 #[test]
-fn tensor_parallel_ranks_and_stages_train_the_descendants_of_llama_to_the_same_bits() {
+fn tensor_parallel_ranks_and_stages_train_every_family_to_the_same_bits() {
     let mut runs = Runs::new("huggingface");
-    for name in ["llama3", "qwen2", "qwen3", "phi3", "gemma2"] {
+    for name in ["llama3", "qwen2", "qwen3", "phi3", "gemma2", "gpt-neox"] {
         let sharded = "numerics.invariant_tensor_up_to=2";
         let alone = runs.finish(&recipe(&folder(name), &[sharded])).hashes();
         for layout in [

@@ -50,7 +50,7 @@ impl Model {
             parts.push(format!("{} heads of {} in {}", self.heads, self.head_dim, self.width));
         }
         if !(self.is_llama() || self.is_gpt2()) {
-            parts.push("an architecture other than Llama's or GPT-2's".to_owned());
+            parts.push("an architecture other than Llama's, GPT-2's or GPT-NeoX's".to_owned());
         }
         parts
     }
@@ -62,7 +62,8 @@ impl Model {
     }
 
     fn is_gpt2(&self) -> bool {
-        let has_positions = self.positions == self.context;
+        // Without learned ones it is GPT-NeoX.
+        let has_positions = [0, self.context].contains(&self.positions);
         let has_norms = self.query_key_norms != QueryKeyNorms::None;
         let is_variant = self.query_key_value_biases || has_norms;
         !self.gated && self.biases && has_positions && self.has_two_norms() && !is_variant
@@ -162,6 +163,8 @@ mod tests {
         for name in ["gpt3-175b", "llama-65b", "llama3-70b"] {
             assert!(is_supported(name), "{name}");
         }
+        let neox = Model { positions: 0, ..preset("gpt3-175b").expect("it is one") };
+        assert!(neox.unsupported().is_empty());
         for name in ["bloom-176b", "palm-8b"] {
             assert!(!is_supported(name), "{name}");
         }
