@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Records what PyTorch computes for small models of `transformers`: OLMo 2, Phi-3, Gemma 2, GPT-NeoX.
+"""Records what PyTorch computes for small models of `transformers`: OLMo 2, Phi-3, Gemma 2, GPT-NeoX,
+BLOOM.
 
     python scripts/golden/make_families.py            writes crates/harness/golden/*.safetensors
     python scripts/golden/make_families.py --check    compares with them and writes nothing
@@ -25,6 +26,8 @@ SIZES = {"vocab": 256, "context": 12, "layers": 2, "width": 16, "heads": 2, "kv_
 NEOX = {key: SIZES[key] for key in ("vocab", "context", "layers", "width", "norm_eps", "rope_theta")}
 NEOX |= {"family": "gpt_neox", "heads": 2, "ffn": 24, "tied": False, "rotary_pct": 0.25,
          "parallel_residual": True, "gelu_approximate": "none"}
+BLOOM = {key: SIZES[key] for key in ("vocab", "context", "layers", "norm_eps")}
+BLOOM |= {"family": "bloom", "width": 18, "heads": 3, "tied": True}
 # Each with what its recipe says, and what its class in transformers has besides.
 CASES = {
     "olmo2": (SIZES | {"model_type": "olmo2", "tied": False}, "Olmo2", {}),
@@ -37,9 +40,10 @@ CASES = {
          "final_logit_softcapping": 2.0},
     ),
     "gpt_neox": (NEOX, "GPTNeoX", {}),
+    "bloom": (BLOOM, "Bloom", {}),
 }
 # Steps of AdamW, where they are not those of make_golden.py.
-NUM_STEPS = {"gpt_neox": 20}
+NUM_STEPS = {"gpt_neox": 20, "bloom": 20}
 # Parameters that `transformers` has under another name than its files.
 STORED_NAMES = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
 
@@ -54,6 +58,12 @@ def neox_options(model):
 
 def build(model, name, own):
     """The model of `transformers` with these sizes."""
+    if name == "Bloom":
+        config = transformers.BloomConfig(
+            vocab_size=model["vocab"], hidden_size=model["width"], n_layer=model["layers"],
+            n_head=model["heads"], layer_norm_epsilon=model["norm_eps"], pad_token_id=None,
+            tie_word_embeddings=model["tied"], attn_implementation="eager")
+        return transformers.BloomForCausalLM(config).eval()
     options = {
         "vocab_size": model["vocab"], "max_position_embeddings": model["context"],
         "num_hidden_layers": model["layers"], "hidden_size": model["width"],

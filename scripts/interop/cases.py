@@ -50,6 +50,10 @@ NEOX = dict(vocab_size=VOCAB, max_position_embeddings=16, hidden_size=32, interm
             num_hidden_layers=2, num_attention_heads=4, rotary_pct=0.5, bos_token_id=0,
             eos_token_id=0)
 
+# Heads that are no power of two: their slopes are of two sequences.
+BLOOM = dict(vocab_size=VOCAB, hidden_size=24, n_layer=2, n_head=6, seq_length=16, bos_token_id=1,
+             eos_token_id=2)
+
 CASES = [
     Case("gpt2", "GPT2LMHeadModel", GPT2, golden=True),
     Case("gpt2-untied", "GPT2LMHeadModel", GPT2 | dict(tie_word_embeddings=False, n_inner=40)),
@@ -103,6 +107,11 @@ CASES = [
          NEOX | dict(tie_word_embeddings=True, rope_parameters=dict(
              rope_type="linear", rope_theta=1e4, factor=3.0, partial_rotary_factor=0.3)),
          dtype="bfloat16", shard="8KB"),
+    Case("bloom", "BloomForCausalLM", BLOOM, golden=True),
+    Case("bloom-untied-f16", "BloomForCausalLM",
+         BLOOM | dict(n_head=4, tie_word_embeddings=False, layer_norm_epsilon=1e-3),
+         dtype="float16", shard="8KB"),
+    Case("bloom-bare", "BloomModel", BLOOM | dict(n_head=3)),
     Case("gemma2-uncapped", "Gemma2ForCausalLM",
          GEMMA2 | dict(attn_logit_softcapping=None, final_logit_softcapping=None, head_dim=6,
                        sliding_window=64, tie_word_embeddings=False)),
@@ -131,7 +140,7 @@ def load(folder):
              "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
              "qwen3": "Qwen3ForCausalLM", "olmo2": "Olmo2ForCausalLM",
              "phi3": "Phi3ForCausalLM", "gemma2": "Gemma2ForCausalLM",
-             "gpt_neox": "GPTNeoXForCausalLM"}
+             "gpt_neox": "GPTNeoXForCausalLM", "bloom": "BloomForCausalLM"}
     model_class = getattr(transformers, names[config["model_type"]])
     model, info = model_class.from_pretrained(
         folder, output_loading_info=True, dtype=torch.float32, attn_implementation="eager")

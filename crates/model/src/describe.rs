@@ -87,9 +87,12 @@ pub(crate) fn embedding(
     (tp_shards, formats): (&TensorShards, Formats),
 ) -> Embedding {
     let mut params = ParamList::default();
-    let (name, position_table) = match model.family {
-        Family::Llama => (llama::EMBEDDING, None),
-        _ => (gpt2::Tensors::of(model).embedding, gpt2::Tensors::of(model).position_table),
+    let (name, position_table, norm) = match model.family {
+        Family::Llama => (llama::EMBEDDING, None, None),
+        _ => {
+            let tensors = gpt2::Tensors::of(model);
+            (tensors.embedding, tensors.position_table, tensors.embedding_norm)
+        }
     };
     let shape = [model.vocab, model.width];
     let shards = tp_shards.local.clone().map(|shard| {
@@ -99,6 +102,9 @@ pub(crate) fn embedding(
     let tokens = shards.reduce(|all, next| all.start..next.end).expect("at least one shard");
     let positions = position_table
         .map(|table| params.push(table.to_string(), &[model.context, model.width], init::MATRIX));
+    let norm = norm.map(|prefix| gpt2::norm(model, prefix, &mut params));
+    // BLOOM has no dropout of the embedding.
+    let rate = if norm.is_some() { 0.0 } else { model.dropout };
     Embedding {
         name: name.to_string(),
         width: model.width,
@@ -107,7 +113,8 @@ pub(crate) fn embedding(
         first_token: tp_shards.range(model.vocab, tp_shards.local.start).start,
         positions,
         scale: llama::embedding_scale(model),
-        dropout: Dropout { rate: model.dropout, adapter_rate: 0.0, block: 0 },
+        norm,
+        dropout: Dropout { rate, adapter_rate: 0.0, block: 0 },
         tp_shards: tp_shards.clone(),
         formats,
     }

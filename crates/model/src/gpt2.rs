@@ -1,10 +1,11 @@
-//! The GPT-2 family: LayerNorm, GELU, biases everywhere; and GPT-NeoX, which is of its parts.
+//! The GPT-2 family: LayerNorm, GELU, biases everywhere; and those of its parts, GPT-NeoX and BLOOM.
 //!
 //! GPT-2 has learned positions; `c_attn` computes queries, keys and values at once, and matrices
 //! are stored with a row per input ("Conv1D"). GPT-NeoX turns a part of each head, has a row per
 //! output, those of `query_key_value` head by head, and adds both halves of a layer to its input.
-//! Names and shapes are those of `GPT2LMHeadModel` and `GPTNeoXForCausalLM` in Hugging Face
-//! checkpoints.
+//! BLOOM has such rows, biases of scores by distance, and a normalisation of the embedding. Names
+//! and shapes are those of `GPT2LMHeadModel`, `GPTNeoXForCausalLM` and `BloomForCausalLM` in Hugging
+//! Face checkpoints.
 
 use crate::attention::{Attention, Scores};
 use crate::column_parallel::ColumnParallel;
@@ -30,6 +31,8 @@ pub(crate) struct Tensors {
     pub(crate) embedding: &'static str,
     /// Table of positions, where they are learned.
     pub(crate) position_table: Option<&'static str>,
+    /// Prefix of the normalisation of the embedding, where there is one.
+    pub(crate) embedding_norm: Option<&'static str>,
     /// Prefix of the last normalisation.
     pub(crate) final_norm: &'static str,
     /// Output projection, a block of the model.
@@ -50,6 +53,7 @@ pub(crate) struct Tensors {
 static GPT2: Tensors = Tensors {
     embedding: "transformer.wte",
     position_table: Some("transformer.wpe.weight"),
+    embedding_norm: None,
     final_norm: "transformer.ln_f",
     head: "lm_head",
     layers: "transformer.h",
@@ -63,6 +67,7 @@ static GPT2: Tensors = Tensors {
 static GPT_NEOX: Tensors = Tensors {
     embedding: "gpt_neox.embed_in",
     position_table: None,
+    embedding_norm: None,
     final_norm: "gpt_neox.final_layer_norm",
     head: "embed_out",
     layers: "gpt_neox.layers",
@@ -73,11 +78,26 @@ static GPT_NEOX: Tensors = Tensors {
     is_by_head: true,
 };
 
+static BLOOM: Tensors = Tensors {
+    embedding: "transformer.word_embeddings",
+    position_table: None,
+    embedding_norm: Some("transformer.word_embeddings_layernorm"),
+    final_norm: "transformer.ln_f",
+    head: "lm_head",
+    layers: "transformer.h",
+    norms: ["input_layernorm", "post_attention_layernorm"],
+    attention: ["self_attention.query_key_value", "self_attention.dense"],
+    feed_forward: ["mlp.dense_h_to_4h", "mlp.dense_4h_to_h"],
+    layout: WeightLayout::OutIn,
+    is_by_head: true,
+};
+
 impl Tensors {
     /// Tensors of a model of these families.
     pub(crate) fn of(model: &Model) -> &'static Self {
         match model.family {
             Family::GptNeox => &GPT_NEOX,
+            Family::Bloom => &BLOOM,
             _ => &GPT2,
         }
     }
@@ -142,7 +162,7 @@ impl Builder<'_> {
             norm_linear: self.norm_linear(norm, qkv, &outputs),
             head_norms: None,
             rope: rope.cloned(),
-            scores: Scores::default(),
+            scores: Scores { has_alibi: model.family == Family::Bloom, ..Scores::default() },
             out: self.row_parallel(out, q_len),
             dropout,
         }

@@ -1,6 +1,6 @@
 //! Supported architectures as data: names, options and defaults of each `model_type`.
 //!
-//! GPT-2 and GPT-NeoX have readers and writers of their own. The others are Llama with a few
+//! GPT-2, GPT-NeoX and BLOOM have readers and writers of their own. The others are Llama with a few
 //! differences, each of which is a key of the model, so they share one reader and one writer.
 
 use lockstep_config::ModelType;
@@ -40,8 +40,8 @@ pub(super) struct Architecture {
 }
 
 /// Every supported architecture.
-pub(super) const ALL: [&Architecture; 9] =
-    [&GPT2, &LLAMA, &MISTRAL, &QWEN2, &QWEN3, &OLMO2, &PHI3, &GEMMA2, &GPT_NEOX];
+pub(super) const ALL: [&Architecture; 10] =
+    [&GPT2, &LLAMA, &MISTRAL, &QWEN2, &QWEN3, &OLMO2, &PHI3, &GEMMA2, &GPT_NEOX, &BLOOM];
 
 /// Name of the output projection, which has no prefix.
 const LM_HEAD: &str = "lm_head.weight";
@@ -135,6 +135,47 @@ pub(super) static GPT_NEOX: Architecture = Architecture {
     head_dim: None,
     norm_eps: 1e-5,
     tied: false,
+    sliding_window: None,
+};
+
+pub(super) static BLOOM: Architecture = Architecture {
+    model_type: "bloom",
+    named: None,
+    classes: ["BloomForCausalLM", "BloomModel"],
+    prefix: "transformer.",
+    ends: ["transformer.word_embeddings.weight", LM_HEAD],
+    read: &[
+        "vocab_size",
+        "seq_length",
+        "hidden_size",
+        "n_embed",
+        "n_inner",
+        "n_layer",
+        "num_hidden_layers",
+        "n_head",
+        "num_attention_heads",
+        "hidden_dropout",
+        "attention_dropout",
+        "layer_norm_epsilon",
+        "tie_word_embeddings",
+    ],
+    fixed: &[fixed("apply_residual_connection_post_layernorm", &["false"])],
+    switched_off: &[],
+    // Kernels of the program that trained the model, which compute the same.
+    ignored: &[
+        "attention_softmax_in_fp32",
+        "bias_dropout_fusion",
+        "masked_softmax_fusion",
+        "offset_alibi",
+        "skip_bias_add",
+        "skip_bias_add_qkv",
+        "slow_but_exact",
+        "unk_token_id",
+    ],
+    kv_heads: None,
+    head_dim: None,
+    norm_eps: 1e-5,
+    tied: true,
     sliding_window: None,
 };
 

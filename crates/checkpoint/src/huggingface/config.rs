@@ -9,12 +9,12 @@ use lockstep_config::{Family, LlamaVariant, Model, Recipe};
 use serde_json::{Map, Value, json};
 
 use super::architecture::{
-    self, ATTENTION_SOFT_CAP, Architecture, FINAL_SOFT_CAP, GEMMA2, GPT_NEOX, GPT2, QUERY_SCALAR,
-    QWEN2, QWEN3, SLIDING_WINDOW,
+    self, ATTENTION_SOFT_CAP, Architecture, BLOOM, FINAL_SOFT_CAP, GEMMA2, GPT_NEOX, GPT2,
+    QUERY_SCALAR, QWEN2, QWEN3, SLIDING_WINDOW,
 };
 use super::options::LAYER_TYPES;
 use super::reader::Reader;
-use super::{gpt_neox, names, options, rope};
+use super::{bloom, gpt_neox, names, options, rope};
 use crate::error::quoted;
 use crate::{CheckpointError, ElementType};
 
@@ -50,6 +50,7 @@ impl Config {
         let model = match architecture.model_type {
             "gpt2" => gpt2(&mut reader),
             "gpt_neox" => gpt_neox::read(&mut reader),
+            "bloom" => bloom::read(&mut reader),
             _ => llama(architecture, &mut reader),
         };
         let special_tokens = special_tokens(&options);
@@ -66,6 +67,11 @@ impl Config {
         let architecture = match (model.family, model.variant.model_type()) {
             (Family::Gpt2, _) => &GPT2,
             (Family::GptNeox, _) => &GPT_NEOX,
+            (Family::Bloom, _) if model.ffn == 4 * model.width => &BLOOM,
+            (Family::Bloom, _) => {
+                let line = "model.ffn is not 4 model.width, which bloom has in transformers";
+                return Err(CheckpointError::Options { lines: vec![line.to_owned()] });
+            }
             (Family::Llama, Some(model_type)) => Architecture::of(model_type),
             (Family::Llama, None) => {
                 let line = "model.qkv_bias, model.qk_norm and model.sliding_window together \
@@ -92,9 +98,13 @@ impl Config {
         let Model { dropout, norm_eps, variant, .. } = &self.model;
         let mut options = match self.model.family {
             Family::Gpt2 => gpt2_options(&self.model),
-            Family::GptNeox => {
+            Family::GptNeox | Family::Bloom => {
                 let (dropout, norm_eps) = (shortest(*dropout), shortest(*norm_eps));
-                object(gpt_neox::options(&self.model, dropout, norm_eps))
+                object(if self.model.family == Family::Bloom {
+                    bloom::options(&self.model, dropout, norm_eps)
+                } else {
+                    gpt_neox::options(&self.model, dropout, norm_eps)
+                })
             }
             _ => llama_options(self.architecture, &self.model),
         };

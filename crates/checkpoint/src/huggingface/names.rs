@@ -40,7 +40,7 @@ fn pattern(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::huggingface::architecture::{GPT_NEOX, GPT2, LLAMA};
+    use crate::huggingface::architecture::{BLOOM, GPT_NEOX, GPT2, LLAMA};
 
     #[test]
     fn names_come_with_and_without_their_prefix() {
@@ -48,6 +48,7 @@ mod tests {
             (&GPT2, "h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),
             (&GPT2, "transformer.h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),
             (&GPT2, "lm_head.weight", "lm_head.weight"),
+            (&BLOOM, "ln_f.bias", "transformer.ln_f.bias"),
             (&GPT_NEOX, "embed_out.weight", "embed_out.weight"),
             (&GPT_NEOX, "embed_in.weight", "gpt_neox.embed_in.weight"),
             (&LLAMA, "norm.weight", "model.norm.weight"),

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 /// Last parts of the names of token embeddings.
-const TABLES: [&str; 3] = ["embed_tokens.weight", "wte.weight", "embed_in.weight"];
+const TABLES: [&str; 4] =
+    ["embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight"];
 
 /// Prefix of a parameter in the name of its state.
 const STATE: &str = "state.";

@@ -90,6 +90,7 @@ pub(crate) const VALUE_SYNONYMS: &[ValueSynonym] = &[
     of(FAMILY, "llama", &["llama2", "llama3", "llama3.1", "mistral", "transformer",
         "llamaforcausallm", "decoder"]),
     of(FAMILY, "gpt_neox", &["gptneox", "neox", "pythia", "gptneoxforcausallm"]),
+    of(FAMILY, "bloom", &["bloomz", "bloomforcausallm"]),
     of(FAMILY, "mlp", &["feedforward", "fully-connected"]),
 
     of(ZERO, "3", &["full_shard", "full_shard auto_wrap", "fsdp", "true", "stage3",

@@ -13,7 +13,7 @@ use crate::value_type::Bound::{Closed, Open};
 use crate::value_type::ValueType;
 
 /// Families with layers and a width.
-const LAYERED: &[&str] = &["gpt2", "llama", "gpt_neox", "mlp"];
+const LAYERED: &[&str] = &["gpt2", "llama", "gpt_neox", "bloom", "mlp"];
 
 /// Largest number of heads.
 const MAX_HEADS: i64 = 1024;
@@ -38,8 +38,9 @@ topic! {
 
         /// Architecture: gpt2 has LayerNorm, learned positions, GELU and biases; llama has RMSNorm,
         /// rotary positions, SwiGLU and no biases; gpt_neox is gpt2 with rotary positions and both
-        /// halves of a layer beside each other. Small problems: mlp classifies drawn digits;
-        /// quadratic, ridge and logistic are convex with a known optimum.
+        /// halves of a layer beside each other, bloom with attention biases by distance (ALiBi) and
+        /// a normalised embedding. Small problems: mlp classifies drawn digits; quadratic, ridge and
+        /// logistic are convex with a known optimum.
         family: Family = "llama";
 
         /// Number of transformer layers, or of hidden layers of an mlp.
@@ -74,7 +75,7 @@ topic! {
         /// that of model.from survives training with a shorter context. Otherwise it is
         /// model.context.
         key max_positions at max_positions: Option<usize> = none, integer(2, i32::MAX as i64),
-            when("model.family", Family::ROTARY), in_identity_when(|_| false);
+            when("model.family", Family::UNBOUNDED), in_identity_when(|_| false);
 
         /// Whether the output projection shares the weights of the token embedding.
         tied: bool = false, when("model.family", Family::OF_TEXT);
@@ -130,6 +131,7 @@ impl Model {
     pub fn cpu_only(&self) -> Option<&'static str> {
         match self.family {
             Family::GptNeox => Some("CUDA has no kernels for the parts of model.family = gpt_neox"),
+            Family::Bloom => Some("CUDA has no kernel for the attention of model.family = bloom"),
             _ => self.variant.cpu_only(self.context),
         }
     }
@@ -267,10 +269,14 @@ impl Model {
                 let layer = 2 * c * q + 2 * c * kv + 3 * c * f + norms + biases + adapters;
                 Some(layers * layer + v * c + c + head)
             }
-            Family::Gpt2 | Family::GptNeox => {
+            Family::Gpt2 | Family::GptNeox | Family::Bloom => {
                 let layer = 4 * c * c + 4 * c + 2 * c * f + f + c + 4 * c;
-                let positions = if self.family == Family::Gpt2 { t } else { 0 };
-                Some(layers * layer + (v + positions) * c + 2 * c + head)
+                let beside_tokens = match self.family {
+                    Family::Gpt2 => t * c,
+                    Family::Bloom => 2 * c,
+                    _ => 0,
+                };
+                Some(layers * layer + v * c + beside_tokens + 2 * c + head)
             }
             _ => None,
         }

@@ -1,6 +1,6 @@
 //! Parameter counts, names and FLOPs against closed forms.
 
-use super::tiny::{GPT2, LLAMA, LORA, NEOX, VARIED};
+use super::tiny::{BLOOM, GPT2, LLAMA, LORA, NEOX, VARIED};
 use lockstep_config::{LlamaVariant, Model};
 use lockstep_model::{Blueprint, Init, describe, lora};
 
@@ -24,14 +24,19 @@ fn by_hand(model: &Model) -> usize {
         layers * layer + v * c + c + head
     } else {
         let attention = c * (c + 2 * kv) + (c + 2 * kv) + c * c + c;
-        let positions = if model.family == lockstep_config::Family::Gpt2 { s } else { 0 };
+        let positions = match model.family {
+            lockstep_config::Family::Gpt2 => s,
+            // Weight and bias of the embedding's norm.
+            lockstep_config::Family::Bloom => 2,
+            _ => 0,
+        };
         layers * (attention + 2 * c * f + f + c + 4 * c) + (v + positions) * c + 2 * c + head
     }
 }
 
 #[test]
 fn parameter_counts_follow_the_formulas_and_tied_tables_count_once() {
-    for family in [LLAMA, GPT2, NEOX, VARIED, Model { lora: LORA, ..VARIED }] {
+    for family in [LLAMA, GPT2, NEOX, BLOOM, VARIED, Model { lora: LORA, ..VARIED }] {
         for tied in [false, true] {
             let model = Model { tied, ..family.clone() };
             assert_eq!(describe(&model).num_params(), by_hand(&model), "{model:?}");
@@ -64,6 +69,13 @@ fn gpt2_small_and_llama_7b_have_their_published_sizes() {
         ..LLAMA
     };
     assert_eq!(describe(&llama).num_params(), 6_738_415_616);
+}
+
+#[test]
+fn bloom_has_its_published_size() {
+    let sized = Model { layers: 24, width: 1024, heads: 16, kv_heads: 16, ffn: 4096, ..BLOOM };
+    let bloom_560m = Model { vocab: 250_880, tied: true, ..sized };
+    assert_eq!(describe(&bloom_560m).num_params(), 559_214_592);
 }
 
 #[test]
@@ -103,7 +115,7 @@ fn descendants_of_llama_have_their_published_sizes() {
 
 #[test]
 fn every_block_is_laid_out_without_gaps_and_names_are_unique() {
-    for model in [LLAMA, GPT2, NEOX, VARIED, Model { lora: LORA, ..VARIED }] {
+    for model in [LLAMA, GPT2, NEOX, BLOOM, VARIED, Model { lora: LORA, ..VARIED }] {
         let blueprint = describe(&Model { tied: true, ..model });
         for block in &blueprint.blocks {
             let mut end = 0;
@@ -190,11 +202,21 @@ fn names_are_those_of_hugging_face() {
         ]
     );
     assert_eq!(names(&neox, 3)[2], "embed_out.weight");
+    let bloom = describe(&BLOOM);
+    assert_eq!(
+        names(&bloom, 0),
+        [
+            "transformer.word_embeddings.weight",
+            "transformer.word_embeddings_layernorm.weight",
+            "transformer.word_embeddings_layernorm.bias",
+        ]
+    );
+    assert_eq!(names(&bloom, 1)[2], "transformer.h.0.self_attention.query_key_value.weight");
 }
 
 #[test]
 fn flops_are_six_per_weight_in_a_product_plus_attention() {
-    for model in [LLAMA, GPT2, NEOX, VARIED] {
+    for model in [LLAMA, GPT2, NEOX, BLOOM, VARIED] {
         let blueprint = describe(&model);
         let products: usize = blueprint
             .params()

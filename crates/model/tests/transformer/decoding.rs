@@ -1,7 +1,7 @@
 //! Decoding token by token gives the logits of a full forward pass.
 
 use super::tiny::{
-    Batch, GPT2, LLAMA, LONG, LORA, NEOX, SEQUENTIAL_NEOX, Tiny, VARIED, assert_same,
+    BLOOM, Batch, GPT2, LLAMA, LONG, LORA, NEOX, SEQUENTIAL_NEOX, Tiny, VARIED, assert_same,
 };
 use lockstep_config::Model;
 use lockstep_model::{Decoder, Mode, Recompute};
@@ -10,8 +10,9 @@ use lockstep_tensor::{Cpu, Isa, cuda};
 
 #[test]
 fn decoding_gives_the_logits_of_a_full_forward() {
-    let neox = [NEOX, SEQUENTIAL_NEOX];
-    for model in [LLAMA, GPT2, LONG, VARIED, Model { lora: LORA, ..LLAMA }].into_iter().chain(neox)
+    let of_gpt2 = [NEOX, SEQUENTIAL_NEOX, BLOOM];
+    for model in
+        [LLAMA, GPT2, LONG, VARIED, Model { lora: LORA, ..LLAMA }].into_iter().chain(of_gpt2)
     {
         let batch = Batch::new(&model, 1);
         let tiny = Tiny::new(&model);

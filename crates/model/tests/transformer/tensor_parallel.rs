@@ -25,6 +25,7 @@ const DIVISIBLE: Model =
 fn variants() -> Vec<Model> {
     let gpt2 = Model { family: Family::Gpt2, kv_heads: 8, ..DIVISIBLE };
     let neox = |like: Model| Model { family: like.family, gpt_neox: like.gpt_neox, ..gpt2.clone() };
+    let bloom = Model { family: Family::Bloom, ..gpt2.clone() };
     let mut variants = vec![
         Model { layers: 1, ffn: NUM_SHARDS * 521, dropout: 0.25, ..DIVISIBLE },
         Model { variant: VARIANT, ..DIVISIBLE },
@@ -33,6 +34,9 @@ fn variants() -> Vec<Model> {
         Model { lora: LORA, variant: VARIANT, ..DIVISIBLE },
         Model { tied: true, dropout: 0.25, ..neox(NEOX) },
         neox(SEQUENTIAL_NEOX),
+        // Slopes of two sequences.
+        Model { heads: 12, kv_heads: 12, dropout: 0.25, ..bloom.clone() },
+        Model { tied: true, ..bloom },
     ];
     for family in [DIVISIBLE, gpt2] {
         for (tied, dropout) in [(false, 0.0), (true, 0.25)] {

@@ -54,6 +54,10 @@ pub(crate) const SEQUENTIAL_NEOX: Model = Model {
     ..NEOX
 };
 
+/// BLOOM with these sizes, of heads whose number is no power of two.
+pub(crate) const BLOOM: Model =
+    Model { family: Family::Bloom, width: 18, heads: 3, kv_heads: 3, ..LLAMA };
+
 /// [`LLAMA`] with every difference of its descendants: heads of another size than the width's,
 /// biases, normalised heads, and scaled angles with a factor.
 pub(crate) const VARIED: Model = Model { variant: VARIANT, ..LLAMA };
@@ -105,7 +109,9 @@ pub(crate) fn variants() -> Vec<Model> {
     let mut variants = vec![VARIED, Model { lora: LORA, ..LLAMA }, SEQUENTIAL_NEOX];
     variants.extend([OLMO2, PHI3].map(|variant| Model { variant, ..LLAMA }));
     variants.push(Model { variant: GEMMA2, tied: true, dropout: 0.25, ..LLAMA });
-    for family in [LLAMA, GPT2, NEOX] {
+    variants.push(Model { tied: true, dropout: 0.25, ..NEOX });
+    variants.push(Model { tied: true, dropout: 0.25, ..BLOOM });
+    for family in [LLAMA, GPT2] {
         for (tied, dropout) in [(false, 0.0), (true, 0.25)] {
             variants.push(Model { tied, dropout, ..family.clone() });
         }
