@@ -87,12 +87,11 @@ pub(crate) fn embedding(
     (tp_shards, formats): (&TensorShards, Formats),
 ) -> Embedding {
     let mut params = ParamList::default();
-    let (name, position_table, norm) = match model.family {
-        Family::Llama => (llama::EMBEDDING, None, None),
-        _ => {
-            let tensors = gpt2::Tensors::of(model);
-            (tensors.embedding, tensors.position_table, tensors.embedding_norm)
-        }
+    let (name, position_table, norm) = if model.family == Family::Llama {
+        (llama::EMBEDDING, None, None)
+    } else {
+        let tensors = gpt2::Tensors::of(model);
+        (tensors.embedding, tensors.position_table, tensors.embedding_norm)
     };
     let shape = [model.vocab, model.width];
     let shards = tp_shards.local.clone().map(|shard| {
@@ -126,12 +125,11 @@ pub(crate) fn head(
     token_tables: &[Param],
 ) -> Head {
     let mut params = ParamList::default();
-    let (norm, name) = match model.family {
-        Family::Llama => (llama::norm(model, llama::FINAL_NORM, &mut params), llama::HEAD),
-        _ => {
-            let tensors = gpt2::Tensors::of(model);
-            (gpt2::norm(model, tensors.final_norm, &mut params), tensors.head)
-        }
+    let (norm, name) = if model.family == Family::Llama {
+        (llama::norm(model, llama::FINAL_NORM, &mut params), llama::HEAD)
+    } else {
+        let tensors = gpt2::Tensors::of(model);
+        (gpt2::norm(model, tensors.final_norm, &mut params), tensors.head)
     };
     let name = name.to_string();
     let shards = token_tables[..tp_shards.num_local()].iter().map(|table| {

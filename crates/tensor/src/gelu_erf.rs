@@ -34,10 +34,10 @@ impl Function for GeluErf {
     #[inline(always)]
     fn gradient<S: Simd>(s: S, x: S::V, dy: S::V) -> S::V {
         // Beyond 15 the density is exactly 0; clamping keeps the square of a huge x finite.
-        let near = s.min(s.splat(15.0), s.max(s.splat(-15.0), x));
-        let half_square = s.mul(s.mul(near, near), s.splat(-0.5));
+        let clamped = s.min(s.splat(15.0), s.max(s.splat(-15.0), x));
+        let half_square = s.mul(s.mul(clamped, clamped), s.splat(-0.5));
         let density = s.mul(exp(s, half_square), s.splat(DENSITY_AT_ZERO));
-        s.mul(dy, s.fma(near, density, distribution(s, x)))
+        s.mul(dy, s.fma(clamped, density, distribution(s, x)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Settings of the GPT-NeoX family (Black et al. 2022), which Pythia is of.
 
-use super::{Family, Model};
+use super::Family;
 use crate::rule::{Rule, Rules};
 use crate::topic::{choices, topic};
 use crate::value_type::Bound::{Closed, Open};
@@ -38,19 +38,10 @@ impl GptNeox {
     /// The values of Pythia.
     pub const PYTHIA: Self =
         Self { rotary_pct: 0.25, parallel_residual: true, gelu_approximate: GeluApproximate::None };
-}
 
-impl Model {
     /// Elements of a head that rotary positions turn, rounded down as in `transformers`.
-    pub fn rotary_dims(&self) -> usize {
-        rotary_dims(self, self.gpt_neox.rotary_pct)
-    }
-}
-
-fn rotary_dims(model: &Model, rotary_pct: f64) -> usize {
-    match model.family {
-        Family::GptNeox => (model.head_dim() as f64 * rotary_pct) as usize,
-        _ => model.head_dim(),
+    pub(super) fn rotary_dims(&self, head_dim: usize) -> usize {
+        (head_dim as f64 * self.rotary_pct) as usize
     }
 }
 
@@ -64,6 +55,7 @@ pub(crate) const RULES: Rules =
         // The next even number, or the largest that a head has.
         let pairs = (dims + 1).min(head_dim) / 2;
         let works = (2 * pairs.max(1)) as f64 / head_dim as f64;
-        let fix = if suits(rotary_dims(&c.model, works)) { works } else { 1.0 };
+        let next = GptNeox { rotary_pct: works, ..c.model.gpt_neox };
+        let fix = if suits(next.rotary_dims(head_dim)) { works } else { 1.0 };
         c.refuse(c.model.family == Family::GptNeox && !suits(dims), rule, fix)
     })]);

@@ -109,8 +109,8 @@ topic! {
     }
 }
 
-/// Customary size: four times the width for GPT-2 and its kin; two thirds of that for Llama, whose SwiGLU has a
-/// third matrix, rounded up for the kernels.
+/// Customary size: two thirds of four times the width for Llama, whose SwiGLU has a third matrix,
+/// rounded up for the kernels; four times the width for the others.
 fn default_ffn(recipe: &Recipe) -> usize {
     match recipe.model.family {
         Family::Llama => (8 * recipe.model.width).div_ceil(3).next_multiple_of(64),
@@ -124,6 +124,14 @@ impl Model {
         match self.variant.head_size {
             Some(head_dim) => head_dim,
             None => self.width / self.heads,
+        }
+    }
+
+    /// Elements of a head that rotary positions turn.
+    pub fn rotary_dims(&self) -> usize {
+        match self.family {
+            Family::GptNeox => self.gpt_neox.rotary_dims(self.head_dim()),
+            _ => self.head_dim(),
         }
     }
 
