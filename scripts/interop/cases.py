@@ -45,6 +45,15 @@ LONGER = LLAMA | dict(max_position_embeddings=64)
 GEMMA2 = LLAMA | dict(head_dim=4, sliding_window=5, query_pre_attn_scalar=6,
                       attn_logit_softcapping=2.0, final_logit_softcapping=3.0)
 
+# Four of the eight elements of a head are turned.
+NEOX = dict(vocab_size=VOCAB, max_position_embeddings=16, hidden_size=32, intermediate_size=24,
+            num_hidden_layers=2, num_attention_heads=4, rotary_pct=0.5, bos_token_id=0,
+            eos_token_id=0)
+
+# Heads that are no power of two: their slopes are of two sequences.
+BLOOM = dict(vocab_size=VOCAB, hidden_size=24, n_layer=2, n_head=6, seq_length=16, bos_token_id=1,
+             eos_token_id=2)
+
 CASES = [
     Case("gpt2", "GPT2LMHeadModel", GPT2, golden=True),
     Case("gpt2-untied", "GPT2LMHeadModel", GPT2 | dict(tie_word_embeddings=False, n_inner=40)),
@@ -89,6 +98,20 @@ CASES = [
          LLAMA | dict(pad_token_id=None, num_key_value_heads=4, tie_word_embeddings=True),
          dtype="bfloat16", shard="8KB"),
     Case("gemma2", "Gemma2ForCausalLM", GEMMA2, golden=True),
+    Case("gpt-neox", "GPTNeoXForCausalLM", NEOX, golden=True),
+    Case("gpt-neox-sequential", "GPTNeoXForCausalLM",
+         NEOX | dict(use_parallel_residual=False, hidden_act="gelu_new", tie_word_embeddings=True,
+                     rope_parameters=dict(rope_type="default", rope_theta=500.0,
+                                          partial_rotary_factor=1.0))),
+    Case("gpt-neox-bare-bf16", "GPTNeoXModel",
+         NEOX | dict(tie_word_embeddings=True, rope_parameters=dict(
+             rope_type="linear", rope_theta=1e4, factor=3.0, partial_rotary_factor=0.3)),
+         dtype="bfloat16", shard="8KB"),
+    Case("bloom", "BloomForCausalLM", BLOOM, golden=True),
+    Case("bloom-untied-f16", "BloomForCausalLM",
+         BLOOM | dict(n_head=4, tie_word_embeddings=False, layer_norm_epsilon=1e-3),
+         dtype="float16", shard="8KB"),
+    Case("bloom-bare", "BloomModel", BLOOM | dict(n_head=3)),
     Case("gemma2-uncapped", "Gemma2ForCausalLM",
          GEMMA2 | dict(attn_logit_softcapping=None, final_logit_softcapping=None, head_dim=6,
                        sliding_window=64, tie_word_embeddings=False)),
@@ -116,7 +139,8 @@ def load(folder):
     names = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM",
              "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
              "qwen3": "Qwen3ForCausalLM", "olmo2": "Olmo2ForCausalLM",
-             "phi3": "Phi3ForCausalLM", "gemma2": "Gemma2ForCausalLM"}
+             "phi3": "Phi3ForCausalLM", "gemma2": "Gemma2ForCausalLM",
+             "gpt_neox": "GPTNeoXForCausalLM", "bloom": "BloomForCausalLM"}
     model_class = getattr(transformers, names[config["model_type"]])
     model, info = model_class.from_pretrained(
         folder, output_loading_info=True, dtype=torch.float32, attn_implementation="eager")

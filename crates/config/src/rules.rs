@@ -6,9 +6,9 @@ use crate::keys;
 use crate::rule::{RuleContext, Rules};
 use crate::sources::MergedSources;
 use crate::topics::{
-    Recipe, collectives, compress, data, emulate, eval, federated, finetune, gossip, hogwild,
-    infilling, llama_variant, lora, mixture, model, optim, parallel, parameter_server, pipeline,
-    precision, problem, rope, run, stragglers, sync, tensor, train,
+    Recipe, collectives, compress, data, emulate, eval, federated, finetune, gossip, gpt_neox,
+    hogwild, infilling, llama_variant, lora, mixture, model, optim, parallel, parameter_server,
+    pipeline, precision, problem, rope, run, stragglers, sync, tensor, train,
 };
 use crate::value::quoted;
 
@@ -16,6 +16,7 @@ use crate::value::quoted;
 const RULES: &[Rules] = &[
     model::RULES,
     llama_variant::RULES,
+    gpt_neox::RULES,
     rope::RULES,
     lora::RULES,
     problem::RULES,

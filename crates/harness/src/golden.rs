@@ -58,7 +58,7 @@ impl Golden {
         self.header.keys().filter_map(|name| name.strip_prefix("weights."))
     }
 
-    /// Recipe of the recorded training: ten steps, each on the whole batch, in micro-batches of
+    /// Recipe of the recorded training: steps, each on the whole batch, in micro-batches of
     /// `microbatch_size` sequences.
     pub fn recipe(&self, microbatch_size: usize) -> Recipe {
         let num_sequences = self.shape("inputs")[0];

@@ -25,6 +25,7 @@ use crate::rope::RopeAngles;
 use crate::row_parallel::{PostNormSaved, RowParallel};
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
+use crate::stream_gradient::StreamGradient;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::attention::{self, Heads, Options, Shape};
 use lockstep_tensor::device::open::{accelerator_attention_bytes, accelerator_attention_len};
@@ -212,14 +213,14 @@ impl Attention {
         )
     }
 
-    /// `d_stream_tc`: in, the gradient of `y_tc`; out, that of `x_tc`.
+    /// `d_stream`: in, the gradient of `y_tc`; out, that of `x_tc`.
     pub(crate) fn backward(
         &self,
         ctx: &mut Context<'_>,
         params: View<'_>,
         x_tc: View<'_>,
         saved: &AttentionSaved<'_>,
-        d_stream_tc: ViewMut<'_>,
+        StreamGradient { output: d_y_tc, sum: d_stream_tc }: StreamGradient<'_>,
         mut grads: Grads<'_>,
     ) -> Result<()> {
         let (device, t) = (ctx.device, ctx.microbatch.shape.rows());
@@ -227,8 +228,8 @@ impl Attention {
         let adapter_masks = self.dropout.adapter_masks(ctx);
         let (microbatch, collectives, mut frame) =
             (ctx.microbatch, &mut *ctx.collectives, ctx.scratch.frame());
-        let d_stream = d_stream_tc.as_view();
-        let (of_stream, post_norm, own) = ((d_stream, masks.0), &saved.post_norm, grads.reborrow());
+        let d_y = d_y_tc.unwrap_or(d_stream_tc.as_view());
+        let (of_stream, post_norm, own) = ((d_y, masks.0), &saved.post_norm, grads.reborrow());
         let rest = &mut frame;
         let dz_tc = self.out.output_gradient(
             device,
@@ -275,7 +276,7 @@ impl Attention {
         params: View<'_>,
         x_tc: View<'_>,
         saved: &AttentionSaved<'_>,
-        d_stream_tc: ViewMut<'_>,
+        StreamGradient { output: d_y_tc, sum: d_stream_tc }: StreamGradient<'_>,
         deferred: &mut DeferredWeightGrad<'_>,
     ) -> Result<()> {
         let DeferredWeightGrad { dz_tc, dy: d_qkv, sums, head_sums, post_sums } = deferred;
@@ -284,7 +285,8 @@ impl Attention {
         let adapter_masks = self.dropout.adapter_masks(ctx);
         let (microbatch, collectives, mut frame) =
             (ctx.microbatch, &mut *ctx.collectives, ctx.scratch.frame());
-        let (of_stream, dz) = ((d_stream_tc.as_view(), masks.0), dz_tc.reborrow());
+        let d_y = d_y_tc.unwrap_or(d_stream_tc.as_view());
+        let (of_stream, dz) = ((d_y, masks.0), dz_tc.reborrow());
         let (post_norm, sums_of_post) = (&saved.post_norm, post_sums.reborrow());
         self.out.fill_output_gradient_only(
             device,
@@ -552,7 +554,8 @@ impl Attention {
         cache: ViewMut<'_>,
         out: ViewMut<'_>,
     ) -> Result<bool> {
-        let is_plain = self.options(1, None).is_plain();
+        let turns_whole = self.rope.as_ref().is_none_or(|rope| rope.dims == self.head_dim);
+        let is_plain = turns_whole && self.options(1, None).is_plain();
         if num_tokens > 1 || self.tp_shards().num_local() > 1 || !is_plain {
             return Ok(false);
         }
@@ -616,6 +619,7 @@ impl Attention {
         let rotation = Rotation {
             row_stride: self.norm_linear.product.num_outputs(),
             num_heads: self.heads + self.kv_heads,
+            head_stride: self.head_dim,
             tokens_per_sequence: positions.0,
             first_position: positions.1,
             inverse,

@@ -168,7 +168,7 @@ mod tests {
     use crate::param::Param;
     use crate::scratch::Scratch;
     use crate::tensor_shards::TensorShards;
-    use lockstep_config::{Family, LlamaVariant, Lora, LossScale, Model, Problem};
+    use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, LossScale, Model, Problem};
     use lockstep_tensor::cross_entropy::IGNORE;
     use lockstep_tensor::device::{View, ViewMut};
     use lockstep_tensor::gemm::Precision;
@@ -188,6 +188,7 @@ mod tests {
         norm_eps: 1e-5,
         rope_theta: 1e4,
         variant: LlamaVariant::PLAIN,
+        gpt_neox: GptNeox::PYTHIA,
         lora: Lora::NONE,
         problem: Problem::NONE,
     };

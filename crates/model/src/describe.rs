@@ -85,14 +85,16 @@ fn transformer(
     let embedding = embedding(model, ends);
     let head = Head { teacher: teacher.clone(), ..head(model, ends, &embedding.params) };
     let mut blocks: Vec<Box<dyn Block>> = vec![Box::new(embedding)];
-    if model.family == Family::Gpt2 {
-        for index in 0..model.layers {
-            blocks.push(Box::new(gpt2::layer(model, (tp_shards, formats), index)));
-        }
-    } else {
+    if model.family == Family::Llama {
         let rope = llama::rope_angles(model);
         for index in 0..model.layers {
             blocks.push(Box::new(llama::layer(model, (tp_shards, formats), index, &rope)));
+        }
+    } else {
+        let rope = gpt2::rope_angles(model);
+        for index in 0..model.layers {
+            let layer = gpt2::layer(model, (tp_shards, formats), index, rope.as_ref());
+            blocks.push(Box::new(layer));
         }
     }
     blocks.push(Box::new(head));
@@ -106,18 +108,23 @@ pub(crate) fn embedding(
     (tp_shards, formats): (&TensorShards, Formats),
 ) -> Embedding {
     let mut params = ParamList::default();
-    let (name, table, position_table) = match model.family {
-        Family::Gpt2 => ("transformer.wte", gpt2::TOKEN_TABLE, Some(gpt2::POSITION_TABLE)),
-        _ => ("model.embed_tokens", llama::TOKEN_TABLE, None),
+    let (name, position_table, norm) = if model.family == Family::Llama {
+        (llama::EMBEDDING, None, None)
+    } else {
+        let tensors = gpt2::Tensors::of(model);
+        (tensors.embedding, tensors.position_table, tensors.embedding_norm)
     };
     let shape = [model.vocab, model.width];
     let shards = tp_shards.local.clone().map(|shard| {
         let piece = Piece::rows(&shape, shard, tp_shards.num, tp_shards.range(model.vocab, shard));
-        params.push_piece(table.to_string(), &shape, piece, init::MATRIX)
+        params.push_piece(format!("{name}.weight"), &shape, piece, init::MATRIX)
     });
     let tokens = shards.reduce(|all, next| all.start..next.end).expect("at least one shard");
     let positions = position_table
         .map(|table| params.push(table.to_string(), &[model.context, model.width], init::MATRIX));
+    let norm = norm.map(|prefix| gpt2::norm(model, prefix, &mut params));
+    // BLOOM has no dropout of the embedding.
+    let rate = if norm.is_some() { 0.0 } else { model.dropout };
     Embedding {
         name: name.to_string(),
         width: model.width,
@@ -126,7 +133,8 @@ pub(crate) fn embedding(
         first_token: tp_shards.range(model.vocab, tp_shards.local.start).start,
         positions,
         scale: llama::embedding_scale(model),
-        dropout: Dropout { rate: model.dropout, adapter_rate: 0.0, block: 0 },
+        norm,
+        dropout: Dropout { rate, adapter_rate: 0.0, block: 0 },
         tp_shards: tp_shards.clone(),
         formats,
     }
@@ -138,11 +146,13 @@ pub(crate) fn head(
     token_tables: &[Param],
 ) -> Head {
     let mut params = ParamList::default();
-    let norm = match model.family {
-        Family::Gpt2 => gpt2::norm(model, gpt2::FINAL_NORM, &mut params),
-        _ => llama::norm(model, llama::FINAL_NORM, &mut params),
+    let (norm, name) = if model.family == Family::Llama {
+        (llama::norm(model, llama::FINAL_NORM, &mut params), llama::HEAD)
+    } else {
+        let tensors = gpt2::Tensors::of(model);
+        (gpt2::norm(model, tensors.final_norm, &mut params), tensors.head)
     };
-    let name = "lm_head".to_string();
+    let name = name.to_string();
     let shards = token_tables[..tp_shards.num_local()].iter().map(|table| {
         let weight_name = format!("{name}.weight");
         let weight = if model.tied {

@@ -2,8 +2,8 @@
 //!
 //! The rows of the token table are sharded (vocab-parallel, as in Megatron-LM); a token whose row
 //! is on another rank adds nothing to the sum over shards. GPT-2 adds a learned vector per
-//! position, Llama encodes positions inside attention. Nothing is saved: the gradient needs only
-//! the tokens.
+//! position, Llama encodes positions inside attention, BLOOM normalises the rows. Only rows before
+//! such a normalisation are saved: the gradient of the table needs the tokens alone.
 
 use crate::block::{
     Block, BlockIo, Context, DecodeContext, Flops, Microbatch, MicrobatchShape, Pass, Saved,
@@ -13,7 +13,10 @@ use crate::collectives::{CollectiveCall, TensorCollectives};
 use crate::dropout::{Dropout, Site};
 use crate::formats::Formats;
 use crate::grads::Grads;
+use crate::norm::Norm;
 use crate::param::Param;
+use crate::row_sums::RowSums;
+use crate::scratch::Frame;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::device::{Device, Result, View, ViewMut, copy_rounded};
 use lockstep_tensor::gemm::Precision;
@@ -31,12 +34,54 @@ pub(crate) struct Embedding {
     pub(crate) positions: Option<Range<usize>>,
     /// Factor on the rows of tokens (Gemma).
     pub(crate) scale: Option<f32>,
+    /// Normalisation of the rows (BLOOM).
+    pub(crate) norm: Option<Norm>,
     pub(crate) dropout: Dropout,
     pub(crate) tp_shards: TensorShards,
     pub(crate) formats: Formats,
 }
 
+/// Saved values of forward: rows before their normalisation, and its statistics; empty without one.
+struct EmbeddingSaved<'a> {
+    raw_tc: ViewMut<'a>,
+    stats: ViewMut<'a>,
+}
+
 impl Embedding {
+    /// Elements of the local rows of the stream, and of the statistics of their normalisation.
+    fn num_saved(&self, num_rows: usize) -> [usize; 2] {
+        let own = self.tp_shards.rows(num_rows).len();
+        self.norm.as_ref().map_or([0; 2], |norm| [own * self.width, norm.stats_len(own)])
+    }
+
+    fn split<'a>(&self, num_rows: usize, kept: ViewMut<'a>) -> EmbeddingSaved<'a> {
+        let (mut kept, [raw, stats]) = (Frame::over(kept), self.num_saved(num_rows));
+        let raw_tc = kept.take_as(self.formats.activations, raw);
+        EmbeddingSaved { raw_tc, stats: kept.take(stats) }
+    }
+
+    /// Gradient of the rows before their normalisation, where there is one, from that of the rows
+    /// after it; adds the gradients of its parameters.
+    fn raw_gradient<'a, 'f: 'a>(
+        &self,
+        device: &dyn Device,
+        collectives: &mut dyn TensorCollectives,
+        params: View<'_>,
+        (saved, num_rows): (&EmbeddingSaved<'_>, usize),
+        d_own: View<'a>,
+        grads: Grads<'_>,
+        frame: &mut Frame<'f>,
+    ) -> Result<View<'a>> {
+        let Some(norm) = &self.norm else { return Ok(d_own) };
+        let mut d_raw_tc = frame.take_as(d_own.dtype(), d_own.len());
+        device.fill(d_raw_tc.reborrow(), 0.0)?;
+        let sums = RowSums { tp_shards: &self.tp_shards, num_rows };
+        let (x_tc, stats) = (saved.raw_tc.as_view(), saved.stats.as_view());
+        let (dx, spare) = (d_raw_tc.reborrow(), frame.nested());
+        norm.backward(device, collectives, params, x_tc, stats, d_own, dx, grads, &sums, spare)?;
+        Ok(d_raw_tc.into_view())
+    }
+
     /// Embeds tokens and positions, summed over all shards.
     fn embed(
         &self,
@@ -97,12 +142,16 @@ impl Block for Embedding {
         BlockIo::TokensToStream { output: self.width }
     }
 
-    fn saved_len(&self, _shape: MicrobatchShape) -> SavedLen {
-        SavedLen::default()
+    fn saved_len(&self, shape: MicrobatchShape) -> SavedLen {
+        let [raw, stats] = self.num_saved(shape.rows());
+        SavedLen { kept: self.formats.floats(raw) + stats, rebuilt: 0 }
     }
 
     fn scratch_len(&self, shape: MicrobatchShape) -> usize {
-        if self.sums_apart() { shape.rows() * self.width } else { 0 }
+        let all = if self.sums_apart() { shape.rows() * self.width } else { 0 };
+        let [raw, _] = self.num_saved(shape.rows());
+        let sums = self.norm.as_ref().map_or(0, |norm| norm.scratch_len(&self.tp_shards));
+        all + self.formats.floats(raw) + sums
     }
 
     fn flops_per_token(&self, _num_tokens: usize) -> Flops {
@@ -114,8 +163,11 @@ impl Block for Embedding {
         match pass {
             Pass::Forward => vec![self.tp_shards.sum_call(rows)],
             Pass::Recompute(_) | Pass::BackwardInputs => Vec::new(),
-            Pass::Backward(_) | Pass::BackwardWeights(_) => {
-                self.tp_shards.gather_call(self.formats.floats(rows)).into_iter().collect()
+            Pass::Backward(trained) | Pass::BackwardWeights(trained) => {
+                let norm = self.norm.as_ref().map_or(Vec::new(), Norm::params);
+                let sums = self.tp_shards.row_blocks_call(&norm, trained);
+                let gather = self.tp_shards.gather_call(self.formats.floats(rows));
+                sums.into_iter().chain(gather).collect()
             }
         }
     }
@@ -126,19 +178,26 @@ impl Block for Embedding {
         params: View<'_>,
         _input: View<'_>,
         mut output_tc: ViewMut<'_>,
-        _saved: Saved<'_>,
+        saved: Saved<'_>,
     ) -> Result<()> {
         let (device, width) = (ctx.device, self.width);
         let own = self.tp_shards.rows(ctx.microbatch.shape.rows());
+        let num_rows = ctx.microbatch.shape.rows();
+        let EmbeddingSaved { mut raw_tc, stats } = self.split(num_rows, saved.kept);
+        let has_norm = self.norm.is_some();
+        let mut rows_tc = if has_norm { raw_tc.reborrow() } else { output_tc.reborrow() };
         if self.sums_apart() {
             let mut all_tc = ctx.scratch.frame().take(ctx.microbatch.shape.rows() * width);
             self.embed(device, ctx.collectives, ctx.microbatch, params, all_tc.reborrow())?;
             let of_stream = all_tc.as_view().range(own.start * width..own.end * width);
-            copy_rounded(device, of_stream, output_tc.reborrow())?;
+            copy_rounded(device, of_stream, rows_tc.reborrow())?;
         } else {
-            self.embed(device, ctx.collectives, ctx.microbatch, params, output_tc.reborrow())?;
+            self.embed(device, ctx.collectives, ctx.microbatch, params, rows_tc.reborrow())?;
         }
-        self.rescale(device, output_tc.reborrow())?;
+        self.rescale(device, rows_tc.reborrow())?;
+        if let Some(norm) = &self.norm {
+            norm.forward(device, params, raw_tc.as_view(), output_tc.reborrow(), stats)?;
+        }
         match self.dropout.mask(ctx, Site::Embedding, own.start, width) {
             Some(mask) => mask.apply(device, output_tc),
             None => Ok(()),
@@ -148,9 +207,9 @@ impl Block for Embedding {
     fn backward(
         &self,
         ctx: &mut Context<'_>,
-        _params: View<'_>,
+        params: View<'_>,
         _input: View<'_>,
-        _saved: Saved<'_>,
+        saved: Saved<'_>,
         d_stream_tc: ViewMut<'_>,
         mut grads: Grads<'_>,
     ) -> Result<()> {
@@ -162,10 +221,14 @@ impl Block for Embedding {
             mask.apply(device, d_own.reborrow())?;
         }
         self.rescale(device, d_own.reborrow())?;
-        let d_own = d_own.into_view();
+        let num_rows = microbatch.shape.rows();
+        let saved = (&self.split(num_rows, saved.kept), num_rows);
+        let mut frame = ctx.scratch.frame();
+        let (dy, of_norm, rest) = (d_own.into_view(), grads.reborrow(), &mut frame);
+        let all = &mut *ctx.collectives;
+        let d_own = self.raw_gradient(device, all, params, saved, dy, of_norm, rest)?;
         let d_all = if self.tp_shards.sequence {
-            let len = microbatch.shape.rows() * width;
-            let mut all_tc = ctx.scratch.frame().take_as(d_own.dtype(), len);
+            let mut all_tc = frame.take_as(d_own.dtype(), num_rows * width);
             device.copy(d_own, all_tc.reborrow().range(own))?;
             self.tp_shards.gather_rows(ctx.collectives, all_tc.reborrow());
             all_tc.into_view()
@@ -218,6 +281,11 @@ impl Block for Embedding {
         self.backward(ctx, params, input, saved, d_stream_tc, grads)
     }
 
+    fn decode_scratch_len(&self, num_tokens: usize) -> usize {
+        let rows = self.formats.floats(num_tokens * self.width);
+        self.norm.as_ref().map_or(0, |norm| rows + norm.stats_len(num_tokens))
+    }
+
     fn decode(
         &self,
         ctx: &mut DecodeContext<'_>,
@@ -227,6 +295,13 @@ impl Block for Embedding {
         _cache: ViewMut<'_>,
     ) -> Result<()> {
         let (device, table) = (ctx.device, params.range(self.tokens.clone()));
+        if let Some(norm) = &self.norm {
+            let mut frame = ctx.scratch.frame();
+            let mut raw_tc = frame.take_as(output.dtype(), output.len());
+            device.embedding_forward(ctx.tokens, table, 0, self.width, raw_tc.reborrow())?;
+            let stats = frame.take(norm.stats_len(ctx.tokens.len()));
+            return norm.forward(device, params, raw_tc.as_view(), output, stats);
+        }
         device.embedding_forward(ctx.tokens, table, 0, self.width, output.reborrow())?;
         self.rescale(device, output.reborrow())?;
         let num_tokens = ctx.tokens.len() / ctx.sequences.len();

@@ -17,6 +17,7 @@ use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::row_parallel::{PostNormSaved, RowParallel};
 use crate::row_sums::RowSums;
 use crate::scratch::Frame;
+use crate::stream_gradient::StreamGradient;
 use lockstep_tensor::device::{
     self, Device, Dtype, OutputGradient, Result, RowEpilogue, View, ViewMut,
 };
@@ -31,6 +32,8 @@ pub(crate) enum Activation {
     GeGlu,
     /// The tanh form of GELU.
     Gelu,
+    /// GELU by the error function.
+    GeluErf,
 }
 
 /// Feed-forward network with its normalisation.
@@ -120,16 +123,18 @@ impl FeedForward {
         Flops::of_half(products, self.norm_linear.adapters.flops() + adapter, is_frozen)
     }
 
+    /// Overwrites `y_tc` with `residual_tc`, the stream to which the half is added, and the network
+    /// of `x_tc`.
     pub(crate) fn forward(
         &self,
         ctx: &mut Context<'_>,
         params: View<'_>,
-        x_tc: View<'_>,
+        (x_tc, residual_tc): (View<'_>, View<'_>),
         mut y_tc: ViewMut<'_>,
         saved: &mut FeedForwardSaved<'_>,
     ) -> Result<()> {
         let (mask, masks) = (self.mask(ctx), self.dropout.adapter_masks(ctx));
-        let residual = mask.is_none().then_some(x_tc);
+        let residual = mask.is_none().then_some(residual_tc);
         self.expand(ctx, params, x_tc, saved)?;
         if self.saves_active() {
             let (x, y, frame) = (saved.active_tf.as_view(), y_tc.reborrow(), ctx.scratch.frame());
@@ -143,7 +148,7 @@ impl FeedForward {
             self.contract(device, all, params, hidden, residual, post_norm, masks, frame, y)?;
         }
         match mask {
-            Some(mask) => mask.add_masked(ctx.device, y_tc, x_tc),
+            Some(mask) => mask.add_masked(ctx.device, y_tc, residual_tc),
             None => Ok(()),
         }
     }
@@ -239,21 +244,21 @@ impl FeedForward {
         self.activate_saved(device, saved)
     }
 
-    /// `d_stream_tc`: in, the gradient of `y_tc`; out, that of `x_tc`.
+    /// `d_stream`: in, the gradient of `y_tc`; out, that of `x_tc`.
     pub(crate) fn backward(
         &self,
         ctx: &mut Context<'_>,
         params: View<'_>,
         x_tc: View<'_>,
         saved: &FeedForwardSaved<'_>,
-        d_stream_tc: ViewMut<'_>,
+        StreamGradient { output: d_y_tc, sum: d_stream_tc }: StreamGradient<'_>,
         mut grads: Grads<'_>,
     ) -> Result<()> {
         let (device, t, mask) = (ctx.device, ctx.microbatch.shape.rows(), self.mask(ctx));
         let masks = self.dropout.adapter_masks(ctx);
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
-        let d_stream = d_stream_tc.as_view();
-        let (of_stream, post_norm, own) = ((d_stream, mask), &saved.post_norm, grads.reborrow());
+        let d_y = d_y_tc.unwrap_or(d_stream_tc.as_view());
+        let (of_stream, post_norm, own) = ((d_y, mask), &saved.post_norm, grads.reborrow());
         let rest = &mut frame;
         let dz_tc = self.down.output_gradient(
             device,
@@ -334,7 +339,7 @@ impl FeedForward {
         params: View<'_>,
         x_tc: View<'_>,
         saved: &FeedForwardSaved<'_>,
-        d_stream_tc: ViewMut<'_>,
+        StreamGradient { output: d_y_tc, sum: d_stream_tc }: StreamGradient<'_>,
         DeferredWeightGrad { dz_tc, dy: d_hidden, sums, post_sums, .. }: &mut DeferredWeightGrad<
             '_,
         >,
@@ -342,7 +347,8 @@ impl FeedForward {
         let (device, t, mask) = (ctx.device, ctx.microbatch.shape.rows(), self.mask(ctx));
         let masks = self.dropout.adapter_masks(ctx);
         let (collectives, mut frame) = (&mut *ctx.collectives, ctx.scratch.frame());
-        let (of_stream, dz) = ((d_stream_tc.as_view(), mask), dz_tc.reborrow());
+        let d_y = d_y_tc.unwrap_or(d_stream_tc.as_view());
+        let (of_stream, dz) = ((d_y, mask), dz_tc.reborrow());
         let (post_norm, sums_of_post) = (&saved.post_norm, post_sums.reborrow());
         self.down.fill_output_gradient_only(
             device,
@@ -436,10 +442,18 @@ impl FeedForward {
                 let f = self.down.num_inputs();
                 device.geglu_backward(hidden, f, d_active_tf, d_hidden, active_tf)
             }
-            Activation::Gelu => {
-                let gelu = device::Activation::Gelu;
+            Activation::Gelu | Activation::GeluErf => {
+                let gelu = self.gelu();
                 device.activate_and_backward(gelu, hidden, d_active_tf, active_tf, d_hidden)
             }
+        }
+    }
+
+    /// The function of an activation of one vector.
+    fn gelu(&self) -> device::Activation {
+        match self.activation {
+            Activation::GeluErf => device::Activation::GeluErf,
+            _ => device::Activation::Gelu,
         }
     }
 
@@ -464,12 +478,12 @@ impl FeedForward {
         &self,
         device: &dyn Device,
         params: View<'_>,
-        x_tc: View<'_>,
+        (x_tc, residual_tc): (View<'_>, View<'_>),
         y_tc: ViewMut<'_>,
         mut frame: Frame<'_>,
     ) -> Result<()> {
         let num_tokens = x_tc.len() / self.norm_linear.width();
-        let (residual, masks) = (Some(x_tc), AdapterMasks::NONE);
+        let (residual, masks) = (Some(residual_tc), AdapterMasks::NONE);
         if self.activation == Activation::SwiGlu && self.down.post_norm.is_none() {
             // First in the frame: a product of one row reads 16 bytes at a time.
             let (mut inner, epilogue) = (frame.nested(), RowEpilogue::SwiGlu);
@@ -538,7 +552,9 @@ impl FeedForward {
         match self.activation {
             Activation::SwiGlu => device.swiglu_forward(hidden, self.down.num_inputs(), active_tf),
             Activation::GeGlu => device.geglu_forward(hidden, self.down.num_inputs(), active_tf),
-            Activation::Gelu => device.activate(device::Activation::Gelu, hidden, active_tf),
+            Activation::Gelu | Activation::GeluErf => {
+                device.activate(self.gelu(), hidden, active_tf)
+            }
         }
     }
 }

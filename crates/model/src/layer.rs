@@ -1,6 +1,7 @@
-//! A transformer layer: attention, then feed-forward, each added to the stream.
+//! A transformer layer: attention, then feed-forward, each added to the stream; or both beside each
+//! other, of one input (Wang and Komatsuzaki 2021).
 //!
-//! Both families are this block; [`crate::llama`] and [`crate::gpt2`] choose its normalisation,
+//! All families are this block; [`crate::llama`] and [`crate::gpt2`] choose its normalisation,
 //! positions and activation, and the names and layout of its parameters.
 
 use crate::attention::{Attention, AttentionSaved};
@@ -19,6 +20,7 @@ use crate::norm_linear::NormLinear;
 use crate::param::Param;
 use crate::row_parallel::RowParallel;
 use crate::scratch::Frame;
+use crate::stream_gradient::StreamGradient;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::device::{Device, Result, View, ViewMut};
 use std::ops::Range;
@@ -39,11 +41,14 @@ pub(crate) struct Layer {
     pub(crate) params: Vec<Param>,
     pub(crate) attention: Attention,
     pub(crate) feed_forward: FeedForward,
+    /// Whether both halves read the input of the layer, and its output is the sum of all three.
+    pub(crate) is_parallel: bool,
     /// Whether only adapters are trained.
     pub(crate) is_frozen: bool,
 }
 
-/// Saved values of forward: those of both halves, and the stream between them.
+/// Saved values of forward: those of both halves, and the stream between them. Halves beside each
+/// other need that only while they run: backward keeps the gradient of their output in its place.
 struct LayerSaved<'a> {
     attention: AttentionSaved<'a>,
     middle_tc: ViewMut<'a>,
@@ -57,9 +62,10 @@ impl Layer {
         Saved { kept, rebuilt }: Saved<'a>,
     ) -> LayerSaved<'a> {
         let (mut kept, mut rebuilt) = (Frame::over(kept), Frame::over(rebuilt));
+        let (dtype, len) = (self.formats().activations, self.stream_elements(shape));
         let saved = LayerSaved {
             attention: self.attention.split(shape, &mut kept, &mut rebuilt),
-            middle_tc: kept.take_as(self.formats().activations, self.stream_elements(shape)),
+            middle_tc: if self.is_parallel { &mut rebuilt } else { &mut kept }.take_as(dtype, len),
             feed_forward: self.feed_forward.split(shape.rows(), &mut kept, &mut rebuilt),
         };
         kept.finish();
@@ -105,6 +111,26 @@ impl Layer {
 }
 
 impl Layer {
+    /// Input of the feed-forward network: that of the layer, or the output of attention.
+    const fn feed_forward_input<'a>(&self, input_tc: View<'a>, middle_tc: View<'a>) -> View<'a> {
+        if self.is_parallel { input_tc } else { middle_tc }
+    }
+
+    /// Copies the gradient of the output of halves beside each other: both read it, and each adds
+    /// to the original.
+    fn keep_output_gradient(
+        &self,
+        device: &dyn Device,
+        d_stream_tc: &ViewMut<'_>,
+        saved: &mut LayerSaved<'_>,
+    ) -> Result<()> {
+        if !self.is_parallel {
+            return Ok(());
+        }
+        let middle_tc = saved.middle_tc.reborrow();
+        device.copy(d_stream_tc.as_view().range(0..middle_tc.len()), middle_tc)
+    }
+
     /// Zeroes undefined gradients to which sums over rows are added: those of norms and biases.
     fn zero_sums(&self, device: &dyn Device, grads: &mut Grads<'_>) -> Result<()> {
         let halves = [
@@ -142,9 +168,10 @@ impl Block for Layer {
         let attention = self.attention.saved_len(shape);
         let feed_forward = self.feed_forward.saved_len(shape.rows());
         let middle = self.formats().floats(self.stream_elements(shape));
+        let [kept, rebuilt] = if self.is_parallel { [0, middle] } else { [middle, 0] };
         SavedLen {
-            kept: attention.kept + middle + feed_forward.kept,
-            rebuilt: attention.rebuilt + feed_forward.rebuilt,
+            kept: attention.kept + kept + feed_forward.kept,
+            rebuilt: attention.rebuilt + rebuilt + feed_forward.rebuilt,
         }
     }
 
@@ -232,7 +259,8 @@ impl Block for Layer {
             self.split(ctx.microbatch.shape, saved);
         self.attention.forward(ctx, params, input_tc, middle_tc.reborrow(), &mut attention)?;
         let middle_tc = middle_tc.as_view();
-        self.feed_forward.forward(ctx, params, middle_tc, output_tc, &mut feed_forward)
+        let x = (self.feed_forward_input(input_tc, middle_tc), middle_tc);
+        self.feed_forward.forward(ctx, params, x, output_tc, &mut feed_forward)
     }
 
     fn recompute(
@@ -248,14 +276,16 @@ impl Block for Layer {
         match what {
             Recompute::None => Ok(()),
             Recompute::Selective => {
-                let (device, x_tc) = (ctx.device, middle_tc.as_view());
+                let x_tc = self.feed_forward_input(input_tc, middle_tc.as_view());
+                let device = ctx.device;
                 self.feed_forward.rebuild(device, params, x_tc, &mut feed_forward)?;
                 self.attention.rebuild(ctx, params, input_tc, &mut attention)
             }
             Recompute::Full => {
                 let middle = middle_tc.reborrow();
                 self.attention.forward(ctx, params, input_tc, middle, &mut attention)?;
-                self.feed_forward.recompute(ctx, params, middle_tc.as_view(), &mut feed_forward)
+                let x_tc = self.feed_forward_input(input_tc, middle_tc.as_view());
+                self.feed_forward.recompute(ctx, params, x_tc, &mut feed_forward)
             }
         }
     }
@@ -273,13 +303,17 @@ impl Block for Layer {
         mut d_stream_tc: ViewMut<'_>,
         mut grads: Grads<'_>,
     ) -> Result<()> {
-        let saved = self.split(ctx.microbatch.shape, saved);
-        let middle_tc = saved.middle_tc.as_view();
+        let mut saved = self.split(ctx.microbatch.shape, saved);
+        self.keep_output_gradient(ctx.device, &d_stream_tc, &mut saved)?;
         let halves = (&saved.attention, &saved.feed_forward);
+        let x_tc = self.feed_forward_input(input_tc, saved.middle_tc.as_view());
         self.zero_sums(ctx.device, &mut grads)?;
-        let (d_stream, own) = (d_stream_tc.reborrow(), grads.reborrow());
-        self.feed_forward.backward(ctx, params, middle_tc, halves.1, d_stream, own)?;
-        self.attention.backward(ctx, params, input_tc, halves.0, d_stream_tc, grads)
+        let (sum, own) = (d_stream_tc.reborrow(), grads.reborrow());
+        let output = self.is_parallel.then(|| saved.middle_tc.as_view());
+        let d_stream = StreamGradient { output, sum };
+        self.feed_forward.backward(ctx, params, x_tc, halves.1, d_stream, own)?;
+        let d_stream = StreamGradient { output, sum: d_stream_tc };
+        self.attention.backward(ctx, params, input_tc, halves.0, d_stream, grads)
     }
 
     fn deferred_len(&self, shape: MicrobatchShape) -> usize {
@@ -300,14 +334,17 @@ impl Block for Layer {
         mut d_stream_tc: ViewMut<'_>,
         deferred: ViewMut<'_>,
     ) -> Result<()> {
-        let saved = self.split(ctx.microbatch.shape, saved);
-        let middle_tc = saved.middle_tc.as_view();
+        let mut saved = self.split(ctx.microbatch.shape, saved);
+        self.keep_output_gradient(ctx.device, &d_stream_tc, &mut saved)?;
         let halves = (&saved.attention, &saved.feed_forward);
         let [mut first, mut second] = self.split_deferred(ctx.microbatch.shape, deferred);
         let (attention, feed_forward) = (&self.attention, &self.feed_forward);
-        let d_stream = d_stream_tc.reborrow();
-        feed_forward.backward_inputs(ctx, params, middle_tc, halves.1, d_stream, &mut second)?;
-        attention.backward_inputs(ctx, params, input_tc, halves.0, d_stream_tc, &mut first)
+        let x_tc = self.feed_forward_input(input_tc, saved.middle_tc.as_view());
+        let output = self.is_parallel.then(|| saved.middle_tc.as_view());
+        let d_stream = StreamGradient { output, sum: d_stream_tc.reborrow() };
+        feed_forward.backward_inputs(ctx, params, x_tc, halves.1, d_stream, &mut second)?;
+        let d_stream = StreamGradient { output, sum: d_stream_tc };
+        attention.backward_inputs(ctx, params, input_tc, halves.0, d_stream, &mut first)
     }
 
     fn backward_weights(
@@ -320,13 +357,13 @@ impl Block for Layer {
         mut grads: Grads<'_>,
     ) -> Result<()> {
         let saved = self.split(ctx.microbatch.shape, saved);
-        let middle_tc = saved.middle_tc.as_view();
+        let x_tc = self.feed_forward_input(input_tc, saved.middle_tc.as_view());
         let halves = (&saved.attention, &saved.feed_forward);
         let [first, second] = self.split_deferred(ctx.microbatch.shape, deferred);
         let (attention, feed_forward) = (&self.attention, &self.feed_forward);
         self.zero_sums(ctx.device, &mut grads)?;
         let own = grads.reborrow();
-        feed_forward.backward_weights(ctx, params, middle_tc, halves.1, &second, own)?;
+        feed_forward.backward_weights(ctx, params, x_tc, halves.1, &second, own)?;
         attention.backward_weights(ctx, params, input_tc, halves.0, &first, grads)
     }
 
@@ -354,6 +391,8 @@ impl Block for Layer {
         let cache = (cache, ctx.num_cache_parts);
         let (middle, inner) = (middle_tc.reborrow(), frame.nested());
         self.attention.decode(device, params, at, input_tc, middle, cache, inner)?;
-        self.feed_forward.decode(device, params, middle_tc.into_view(), output, frame)
+        let middle_tc = middle_tc.into_view();
+        let x = (self.feed_forward_input(input_tc, middle_tc), middle_tc);
+        self.feed_forward.decode(device, params, x, output, frame)
     }
 }

@@ -6,12 +6,12 @@
 //! - [`scratch`]: temporary buffers without allocation.
 //! - [`blueprint`]: a model as blocks, with counts and FLOPs; [`describe()`] makes one from a
 //!   recipe; [`teacher`]: the frozen model that a student learns from.
-//! - `llama`, `gpt2`: the two families.
+//! - `llama`, `gpt2`: the families and those that are of their parts.
 //! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks;
 //!   `chunked_head`: the head without a place for all logits; `logit_cap`: its soft cap.
 //! - [`tensor_shards`], [`collectives`], `reduction_tree`: tensor and sequence parallelism;
 //!   `column_parallel`, `row_parallel`: the two kinds of sharded linear layer; `row_sums`:
-//!   gradients of norms and biases; `deferred_weight_grad`: the split backward pass.
+//!   gradients of norms and biases; `deferred_weight_grad`: the split backward pass; `stream_gradient`: halves beside each other.
 //! - [`lora`]: low-rank adapters of the linear layers.
 //! - [`linear`], `norm`, `norm_linear`, `dropout`, `rope`: operations of a device on ranges of a
 //!   flat buffer.
@@ -21,7 +21,7 @@
 //!
 //! # Example
 //! ```
-//! use lockstep_config::{Family, LlamaVariant, Lora, Model, Problem};
+//! use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, Model, Problem};
 //!
 //! let gpt2 = Model {
 //!     family: Family::Gpt2,
@@ -37,6 +37,7 @@
 //!     norm_eps: 1e-5,
 //!     rope_theta: 10000.0,
 //!     variant: LlamaVariant::PLAIN,
+//!     gpt_neox: GptNeox::PYTHIA,
 //!     lora: Lora::NONE,
 //!     problem: Problem::NONE,
 //! };
@@ -73,6 +74,7 @@ mod head_norms;
 
 mod deferred_weight_grad;
 mod norm_linear;
+mod stream_gradient;
 
 mod column_parallel;
 mod row_parallel;

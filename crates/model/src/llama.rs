@@ -29,10 +29,12 @@ use lockstep_config::{LoraTarget, Model, ModelType};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Name of the embedding table.
-pub(crate) const TOKEN_TABLE: &str = "model.embed_tokens.weight";
+/// Name of the embedding.
+pub(crate) const EMBEDDING: &str = "model.embed_tokens";
 /// Prefix of the last normalisation.
 pub(crate) const FINAL_NORM: &str = "model.norm";
+/// Name of the output projection.
+pub(crate) const HEAD: &str = "lm_head";
 
 /// Names of the normalisations of a layer, where a model has them.
 struct LayerNorms {
@@ -106,7 +108,8 @@ pub(crate) fn layer(
         attach_adapters(model, of, &name, &mut params, (&mut attention, &mut feed_forward));
     }
     let (width, params, is_frozen) = (model.width, params.finish(), model.lora.is_on());
-    Layer { name, width, params, attention, feed_forward, is_frozen }
+    let is_parallel = false;
+    Layer { name, width, params, attention, feed_forward, is_parallel, is_frozen }
 }
 
 /// Appends the adapters of a layer, whose parameters are contiguous: their gradients are one run.

@@ -74,8 +74,13 @@ impl Piece {
     }
 
     /// Piece `index` of `num`: these columns of a matrix or elements of a vector.
-    pub(crate) fn cols(shape: &[usize], index: usize, num: usize, cols: Vec<Range<usize>>) -> Self {
-        let cols = cols.into_iter().map(Run::from).collect();
+    pub(crate) fn cols(
+        shape: &[usize],
+        index: usize,
+        num: usize,
+        cols: Vec<impl Into<Run>>,
+    ) -> Self {
+        let cols = cols.into_iter().map(Into::into).collect();
         Self { index, num, cols, ..Self::whole(shape) }
     }
 
@@ -83,6 +88,12 @@ impl Piece {
     pub(crate) fn runs(shape: &[usize], index: usize, num: usize, runs: Vec<Run>) -> Self {
         let whole = Self { index, num, ..Self::whole(shape) };
         if shape.len() == 1 { Self { cols: runs, ..whole } } else { Self { rows: runs, ..whole } }
+    }
+
+    /// Whether the piece is all of its tensor in the tensor's order.
+    fn is_in_order(&self) -> bool {
+        let is_ascending = |runs: &[Run]| runs.is_sorted_by_key(|run| run.range.start);
+        self.num == 1 && is_ascending(&self.rows) && is_ascending(&self.cols)
     }
 
     fn num_rows(&self) -> usize {
@@ -148,6 +159,11 @@ impl Param {
     /// Number of elements of all pieces before this one.
     pub fn first(&self) -> usize {
         self.piece.index * self.len()
+    }
+
+    /// Whether the elements are those of the whole tensor, in its order.
+    pub fn is_in_order(&self) -> bool {
+        self.piece.is_in_order()
     }
 
     /// Another piece of the tensor, possibly on another rank.
@@ -300,6 +316,7 @@ mod tests {
             (0..2).map(|i| param(&matrix, two(i))).collect(),
             (0..2).map(|i| param(&[8], vector(i))).collect(),
             (0..2).map(|i| param(&matrix, mixed(i))).collect(),
+            vec![param(&matrix, Piece::runs(&matrix, 0, 1, vec![(3..6).into(), (0..3).into()]))],
         ]
     }
 
@@ -323,6 +340,8 @@ mod tests {
                 param.place(0, &values[..middle], &mut restored);
                 param.place(middle, &values[middle..], &mut restored);
             }
+            let is_in_order = params[0].runs(0..len / params.len()).eq([(0..len, 0)]);
+            assert_eq!(params[0].is_in_order(), is_in_order, "{:?}", params[0].piece);
             assert_eq!((first, restored), (len, tensor));
         }
     }

@@ -11,7 +11,8 @@ use std::sync::OnceLock;
 /// Angles of every position of a context.
 #[derive(Debug)]
 pub(crate) struct RopeAngles {
-    head_dim: usize,
+    /// Elements of a head that are turned.
+    pub(crate) dims: usize,
     num_positions: usize,
     theta: f64,
     scaling: Scaling,
@@ -23,7 +24,7 @@ impl RopeAngles {
     /// Angles of a model's context.
     pub(crate) fn new(model: &Model) -> Self {
         Self {
-            head_dim: model.head_dim(),
+            dims: model.rotary_dims(),
             num_positions: model.context,
             theta: model.rope_theta,
             scaling: scaling(model),
@@ -38,7 +39,7 @@ impl RopeAngles {
         rows: ViewMut<'_>,
         rotation: &Rotation,
     ) -> Result<()> {
-        device.rotate(self.angles(device)?, self.head_dim, rows, rotation)
+        device.rotate(self.angles(device)?, self.dims, rows, rotation)
     }
 
     /// The angles, computed at the first call.
@@ -46,8 +47,8 @@ impl RopeAngles {
         if let Some(angles) = self.angles.get() {
             return Ok(angles.view());
         }
-        let Self { head_dim, num_positions, theta, ref scaling, .. } = *self;
-        let host = Table::scaled(head_dim, num_positions, theta, scaling).angles();
+        let Self { dims, num_positions, theta, ref scaling, .. } = *self;
+        let host = Table::scaled(dims, num_positions, theta, scaling).angles();
         let mut angles = device.allocate(Dtype::F32, host.len())?;
         device.copy(View::of(&host), angles.view_mut())?;
         Ok(self.angles.get_or_init(|| angles).view())

@@ -1,7 +1,7 @@
 //! Blocks of small problems: every gradient against differences of the loss, and independence of
 //! samples.
 
-use lockstep_config::{Activation, Family, LlamaVariant, Lora, LossScale, Model, Problem};
+use lockstep_config::{Activation, Family, GptNeox, LlamaVariant, Lora, LossScale, Model, Problem};
 use lockstep_model::{
     Blueprint, Context, Grads, IGNORE, Microbatch, MicrobatchShape, Mode, Saved, Scratch,
     SingleRank, describe, init,
@@ -27,6 +27,7 @@ fn model(family: Family) -> Model {
         norm_eps: 1e-5,
         rope_theta: 1e4,
         variant: LlamaVariant::PLAIN,
+        gpt_neox: GptNeox::PYTHIA,
         lora: Lora::NONE,
         problem: Problem {
             samples: 50,

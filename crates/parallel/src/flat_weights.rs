@@ -1,4 +1,4 @@
-//! Weights of a whole model in one flat vector, tensor by tensor.
+//! Weights of a whole model in one flat vector, tensor by tensor, each in the order of its memory.
 
 use crate::replica::Replica;
 use lockstep_comm::CommError;
@@ -23,7 +23,7 @@ pub(crate) fn read_weights(
     into: &mut [f32],
 ) -> Result<(), CommError> {
     replica.visit_params(|param, values| {
-        into[places[&param.name].clone()].copy_from_slice(values);
+        param.pick(0, values, &mut into[places[&param.name].clone()]);
         Ok(())
     })
 }

@@ -45,9 +45,8 @@ pub fn mesh_of(recipe: &Recipe) -> Mesh {
 /// Device that runs the blocks of a recipe: that of `run.device`. Small problems, and threads that
 /// share one model, run on the CPU; the error is the reason that an accelerator cannot.
 pub fn device_of(recipe: &Recipe) -> Result<Choice, &'static str> {
-    let config::Model { family, variant, context, .. } = &recipe.model;
-    let reason = match (recipe.sync.mode, variant.cpu_only(*context)) {
-        _ if family.is_problem() => {
+    let reason = match (recipe.sync.mode, recipe.model.cpu_only()) {
+        _ if recipe.model.family.is_problem() => {
             "a problem of a few thousand numbers is computed in host memory"
         }
         (_, Some(reason)) => reason,

@@ -51,7 +51,7 @@ impl Replica {
             if is_here {
                 self.store.fetch(block)?;
             }
-            if pipeline.group_size() == 1 && param.piece.num == 1 {
+            if pipeline.group_size() == 1 && param.is_in_order() {
                 visit(param, &self.store.host_params(block)[param.range()])?;
                 continue;
             }
@@ -89,7 +89,7 @@ impl Replica {
             let names = optimizer.state_names_of(self.blueprint.hidden_matrix(block, param));
             for (kind, name) in names.iter().enumerate() {
                 let own_of = |piece| optimizer.state(&param.name, piece, kind).unwrap_or(&[]);
-                if param.piece.num == 1 && self.plan.is_replicated() {
+                if param.is_in_order() && self.plan.is_replicated() {
                     visit(param, name, own_of(0))?;
                     continue;
                 }
@@ -202,7 +202,7 @@ impl Replica {
 
 /// Assembles a tensor from its concatenated pieces.
 fn in_order(param: &Param, pieces: Vec<f32>) -> Vec<f32> {
-    if param.piece.num == 1 {
+    if param.is_in_order() {
         return pieces;
     }
     let mut tensor = vec![0.0; pieces.len()];

@@ -40,7 +40,7 @@
 //!
 //! # Example
 //! ```
-//! use lockstep_config::{Family, LlamaVariant, Lora, Model, Problem};
+//! use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, Model, Problem};
 //! use lockstep_comm::{Comm, Options};
 //! use lockstep_model::{Microbatch, MicrobatchShape, describe};
 //! use lockstep_parallel::{Leaves, Replica, ReplicaPlan};
@@ -60,6 +60,7 @@
 //!     norm_eps: 1e-5,
 //!     rope_theta: 10000.0,
 //!     variant: LlamaVariant::PLAIN,
+//!     gpt_neox: GptNeox::PYTHIA,
 //!     lora: Lora::NONE,
 //!     problem: Problem::NONE,
 //! };

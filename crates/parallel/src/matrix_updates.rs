@@ -154,15 +154,24 @@ impl MatrixUpdates {
         }
         let [gathered, matrix] = work.scratch_and_matrix_mut();
         let gathered = &gathered[..all[0].tensor_len()];
-        for (piece, values) in all.iter().zip(gathered.chunks_exact(all[0].len())) {
-            piece.place(0, values, matrix);
+        match &all[..] {
+            // As where one rank has all of it: in the order of its memory.
+            [_] => matrix[..gathered.len()].copy_from_slice(gathered),
+            pieces => {
+                for (piece, values) in pieces.iter().zip(gathered.chunks_exact(all[0].len())) {
+                    piece.place(0, values, matrix);
+                }
+            }
         }
         work.run(cpu, *shape)?;
         let matrix = work.matrix_mut();
         for HeldPiece { param, slot } in pieces {
             if let Some(slot) = slot {
                 let own = &mut store.own_grads_mut(slot.block)[slot.grads.clone()];
-                param.pick(slot.first - param.first(), matrix, own);
+                match all.len() {
+                    1 => own.copy_from_slice(&matrix[slot.first..][..own.len()]),
+                    _ => param.pick(slot.first - param.first(), matrix, own),
+                }
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::overlap::Overlap;
 use lockstep_comm::{Comm, Options};
-use lockstep_config::{Family, LlamaVariant, Lora, Model, Problem};
+use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, Model, Problem};
 use lockstep_platform::real;
 use std::thread::ScopedJoinHandle;
 
@@ -21,6 +21,7 @@ pub(crate) const MODEL: Model = Model {
     norm_eps: 1e-5,
     rope_theta: 10000.0,
     variant: LlamaVariant::PLAIN,
+    gpt_neox: GptNeox::PYTHIA,
     lora: Lora::NONE,
     problem: Problem::NONE,
 };

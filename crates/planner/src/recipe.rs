@@ -33,7 +33,9 @@ pub fn model_from_recipe(model: &lockstep_config::Model) -> Model {
         }
     } else {
         let gpt = Model::gpt(&name, layers, width, heads, whole(model.vocab), whole(model.context));
-        Model { kv_heads, ffn, ..gpt }
+        let positions = if model.family == Family::Gpt2 { gpt.positions } else { 0 };
+        let extra_norms = u64::from(model.family == Family::Bloom);
+        Model { kv_heads, ffn, positions, extra_norms, ..gpt }
     };
     Model { tied: model.tied, dropout: model.dropout > 0.0, ..numbers }
 }
@@ -110,7 +112,12 @@ fn resolve_layout(
 /// Recipe text with the model alone.
 fn model_toml(scenario: &Scenario) -> String {
     let model = &scenario.model;
-    let family = if model.gated { "llama" } else { "gpt2" };
+    let family = match (model.gated, model.positions, model.extra_norms) {
+        (true, _, _) => "llama",
+        (false, 0, 0) => "gpt_neox",
+        (false, 0, _) => "bloom",
+        (false, _, _) => "gpt2",
+    };
     let mut variant = if model.head_dim * model.heads == model.width {
         String::new()
     } else {

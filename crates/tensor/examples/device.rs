@@ -285,6 +285,7 @@ impl Bench<'_> {
         let rotation = Rotation {
             row_stride: 3 * width,
             num_heads: 2 * width / head_dim,
+            head_stride: head_dim,
             tokens_per_sequence,
             first_position: 0,
             inverse: false,

@@ -205,6 +205,7 @@ fn passes() -> Vec<Row> {
     let rotation = rope::Rotation {
         row_stride: 3 * C,
         num_heads: 12,
+        head_stride: C / 6,
         tokens_per_sequence: L,
         first_position: 0,
         inverse: false,

@@ -16,7 +16,7 @@
 //!   units) and f16; [`fp8`]: eight-bit operands with block scales; [`convert`]: conversion of flat
 //!   buffers between these types, and loss scaling.
 //! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`rope_frequencies`], [`swiglu`],
-//!   [`geglu`], [`gelu`], [`relu`], [`bias`], [`embedding`], [`soft_cap`],
+//!   [`geglu`], [`gelu`], [`gelu_erf`], [`relu`], [`bias`], [`embedding`], [`soft_cap`],
 //!   [`cross_entropy`], [`dropout`]: the layers, forward and backward; [`preference`]: the loss of
 //!   pairs of sequences; [`distillation`]: that of a student and its teacher.
 //! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`], [`lion`],
@@ -60,6 +60,7 @@ pub mod embedding;
 mod gated;
 pub mod geglu;
 pub mod gelu;
+pub mod gelu_erf;
 pub mod lamb;
 pub mod lars;
 pub mod lion;

@@ -65,6 +65,9 @@ pub struct Rotation {
     pub row_stride: usize,
     /// Number of heads at the start of each row that are rotated; the rest of the row is unchanged.
     pub num_heads: usize,
+    /// Elements from the start of one head to the start of the next: its columns after those of the
+    /// table are unchanged (partial rotary positions, GPT-NeoX).
+    pub head_stride: usize,
     /// Tokens in each sequence.
     pub tokens_per_sequence: usize,
     /// Position of the first token of each sequence.
@@ -102,9 +105,11 @@ pub(crate) fn rotate_by_angles(
 impl Rotation {
     /// Panics when `len` elements are not whole rows that fit the table.
     pub(crate) fn check(&self, head_dim: usize, num_positions: usize, len: usize) {
-        let Self { row_stride, num_heads, tokens_per_sequence, first_position, .. } = *self;
+        let Self { row_stride, num_heads, head_stride, .. } = *self;
+        let Self { tokens_per_sequence, first_position, .. } = *self;
         assert!(row_stride > 0 && len.is_multiple_of(row_stride), "whole rows of {row_stride}");
-        assert!(num_heads * head_dim <= row_stride, "{num_heads} heads fit a row");
+        assert!(head_dim <= head_stride, "{head_dim} columns of a head of {head_stride}");
+        assert!(num_heads * head_stride <= row_stride, "{num_heads} heads fit a row");
         let num_rows = len / row_stride;
         assert!(num_rows == 0 || tokens_per_sequence > 0, "a sequence has at least one token");
         let needed = first_position + tokens_per_sequence.min(num_rows);
@@ -129,14 +134,15 @@ impl Kernel for Rotate<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (head_dim, half) = (self.head_dim, self.head_dim / 2);
+        let (num_heads, head_stride) = (self.rotation.num_heads, self.rotation.head_stride);
         let sign = s.splat(if self.rotation.inverse { -1.0 } else { 1.0 });
         for (r, row) in self.rows.chunks_exact_mut(self.rotation.row_stride).enumerate() {
             let token = (self.first_row + r) % self.rotation.tokens_per_sequence;
             let position = self.rotation.first_position + token;
             let cos = &self.cos[position * half..][..half];
             let sin = &self.sin[position * half..][..half];
-            for head in row[..self.rotation.num_heads * head_dim].chunks_exact_mut(head_dim) {
-                let (left, right) = head.split_at_mut(half);
+            for head in row[..num_heads * head_stride].chunks_exact_mut(head_stride) {
+                let (left, right) = head[..head_dim].split_at_mut(half);
                 for i in 0..num_groups(left) {
                     let (x, y) = (load(s, left, i), load(s, right, i));
                     let (cos, sin) = (load(s, cos, i), s.mul(load(s, sin, i), sign));

@@ -24,7 +24,7 @@ use crate::huggingface::{Companions, Saved, TOKENIZER};
 use crate::weights::{WeightsHasher, not_representable};
 use crate::{CheckpointError, ElementType};
 use format::Description;
-use lockstep_config::Model;
+use lockstep_config::{Model, ModelType};
 use lockstep_platform::{FileAction, FileError, FileWriter, World, write_atomic_with};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -117,7 +117,10 @@ fn plan(
         refuse(format!("GGUF has no counterpart of {what} here; export with --to huggingface"))
     };
     let model = export.model;
-    let architecture = metadata::architecture(model).ok_or_else(|| no_counterpart("this model"))?;
+    let architecture = metadata::architecture(model).ok_or_else(|| {
+        let family = model.variant.model_type.map_or(model.family.name(), ModelType::name);
+        no_counterpart(&format!("this {family} model"))
+    })?;
     let sources = tensors::sources(model, export.outlines, export.tensor_type)
         .map_err(|name| no_counterpart(&format!("tensor {name}")))?;
     let mut planned: Vec<_> = sources.into_iter().map(Planned::Read).collect();

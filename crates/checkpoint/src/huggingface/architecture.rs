@@ -1,7 +1,7 @@
 //! Supported architectures as data: names, options and defaults of each `model_type`.
 //!
-//! GPT-2 is computed by its own parts of the engine. The others are Llama with a few differences,
-//! each of which is a key of the model, so they share one reader and one writer.
+//! GPT-2, GPT-NeoX and BLOOM have readers and writers of their own. The others are Llama with a few
+//! differences, each of which is a key of the model, so they share one reader and one writer.
 
 use lockstep_config::ModelType;
 
@@ -17,6 +17,8 @@ pub(super) struct Architecture {
     pub(super) classes: [&'static str; 2],
     /// Prefix of the tensor names, which the class without a head omits.
     pub(super) prefix: &'static str,
+    /// Names of the token embedding and of the output projection.
+    pub(super) ends: [&'static str; 2],
     /// Options that are read into the model.
     pub(super) read: &'static [&'static str],
     /// Options with a required value.
@@ -38,8 +40,11 @@ pub(super) struct Architecture {
 }
 
 /// Every supported architecture.
-pub(super) const ALL: [&Architecture; 8] =
-    [&GPT2, &LLAMA, &MISTRAL, &QWEN2, &QWEN3, &OLMO2, &PHI3, &GEMMA2];
+pub(super) const ALL: [&Architecture; 10] =
+    [&GPT2, &LLAMA, &MISTRAL, &QWEN2, &QWEN3, &OLMO2, &PHI3, &GEMMA2, &GPT_NEOX, &BLOOM];
+
+/// Name of the output projection, which has no prefix.
+const LM_HEAD: &str = "lm_head.weight";
 
 impl Architecture {
     /// The architecture of a model of the Llama family.
@@ -66,6 +71,7 @@ pub(super) static GPT2: Architecture = Architecture {
     named: None,
     classes: ["GPT2LMHeadModel", "GPT2Model"],
     prefix: "transformer.",
+    ends: ["transformer.wte.weight", LM_HEAD],
     read: &[
         "vocab_size",
         "n_positions",
@@ -96,11 +102,89 @@ pub(super) static GPT2: Architecture = Architecture {
     sliding_window: None,
 };
 
+pub(super) static GPT_NEOX: Architecture = Architecture {
+    model_type: "gpt_neox",
+    named: None,
+    classes: ["GPTNeoXForCausalLM", "GPTNeoXModel"],
+    prefix: "gpt_neox.",
+    ends: ["gpt_neox.embed_in.weight", "embed_out.weight"],
+    read: &[
+        "vocab_size",
+        "max_position_embeddings",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "hidden_act",
+        "hidden_dropout",
+        "attention_dropout",
+        "layer_norm_eps",
+        "rotary_pct",
+        "partial_rotary_factor",
+        "rotary_emb_base",
+        "rope_theta",
+        "rope_scaling",
+        "rope_parameters",
+        "use_parallel_residual",
+        "tie_word_embeddings",
+    ],
+    fixed: &[fixed("attention_bias", &["true"])],
+    switched_off: &[],
+    ignored: &["classifier_dropout"],
+    kv_heads: None,
+    head_dim: None,
+    norm_eps: 1e-5,
+    tied: false,
+    sliding_window: None,
+};
+
+pub(super) static BLOOM: Architecture = Architecture {
+    model_type: "bloom",
+    named: None,
+    classes: ["BloomForCausalLM", "BloomModel"],
+    prefix: "transformer.",
+    ends: ["transformer.word_embeddings.weight", LM_HEAD],
+    read: &[
+        "vocab_size",
+        "seq_length",
+        "hidden_size",
+        "n_embed",
+        "n_inner",
+        "n_layer",
+        "num_hidden_layers",
+        "n_head",
+        "num_attention_heads",
+        "hidden_dropout",
+        "attention_dropout",
+        "layer_norm_epsilon",
+        "tie_word_embeddings",
+    ],
+    fixed: &[fixed("apply_residual_connection_post_layernorm", &["false"])],
+    switched_off: &[],
+    // Kernels of the program that trained the model, which compute the same.
+    ignored: &[
+        "attention_softmax_in_fp32",
+        "bias_dropout_fusion",
+        "masked_softmax_fusion",
+        "offset_alibi",
+        "skip_bias_add",
+        "skip_bias_add_qkv",
+        "slow_but_exact",
+        "unk_token_id",
+    ],
+    kv_heads: None,
+    head_dim: None,
+    norm_eps: 1e-5,
+    tied: true,
+    sliding_window: None,
+};
+
 pub(super) static LLAMA: Architecture = Architecture {
     model_type: "llama",
     named: None,
     classes: ["LlamaForCausalLM", "LlamaModel"],
     prefix: "model.",
+    ends: ["model.embed_tokens.weight", LM_HEAD],
     read: &LLAMA_READ,
     fixed: &[
         SILU,
@@ -127,6 +211,7 @@ pub(super) static MISTRAL: Architecture = Architecture {
     named: Some(ModelType::Mistral),
     classes: ["MistralForCausalLM", "MistralModel"],
     prefix: "model.",
+    ends: ["model.embed_tokens.weight", LM_HEAD],
     read: &with::<1, 14>([SLIDING_WINDOW]),
     fixed: &[SILU, NO_ATTENTION_DROPOUT, WHOLE_ROTARY, fixed(LAYER_TYPES, &[])],
     switched_off: &[],
@@ -146,6 +231,7 @@ pub(super) static QWEN2: Architecture = Architecture {
     named: None,
     classes: ["Qwen2ForCausalLM", "Qwen2Model"],
     prefix: "model.",
+    ends: ["model.embed_tokens.weight", LM_HEAD],
     read: &LLAMA_READ,
     fixed: &[SILU, NO_ATTENTION_DROPOUT, WHOLE_ROTARY, NO_SLIDING_WINDOW, FULL_ATTENTION],
     switched_off: &["use_sliding_window"],
@@ -162,6 +248,7 @@ pub(super) static QWEN3: Architecture = Architecture {
     named: None,
     classes: ["Qwen3ForCausalLM", "Qwen3Model"],
     prefix: "model.",
+    ends: ["model.embed_tokens.weight", LM_HEAD],
     read: &LLAMA_READ,
     fixed: &[
         SILU,
@@ -191,6 +278,7 @@ pub(super) static OLMO2: Architecture = Architecture {
     named: Some(ModelType::Olmo2),
     classes: ["Olmo2ForCausalLM", "Olmo2Model"],
     prefix: "model.",
+    ends: ["model.embed_tokens.weight", LM_HEAD],
     read: &LLAMA_READ,
     fixed: &[
         SILU,
@@ -214,6 +302,7 @@ pub(super) static PHI3: Architecture = Architecture {
     named: Some(ModelType::Phi3),
     classes: ["Phi3ForCausalLM", "Phi3Model"],
     prefix: "model.",
+    ends: ["model.embed_tokens.weight", LM_HEAD],
     read: &with::<1, 14>([SLIDING_WINDOW]),
     fixed: &[
         SILU,
@@ -239,6 +328,7 @@ pub(super) static GEMMA2: Architecture = Architecture {
     named: Some(ModelType::Gemma2),
     classes: ["Gemma2ForCausalLM", "Gemma2Model"],
     prefix: "model.",
+    ends: ["model.embed_tokens.weight", LM_HEAD],
     read: &with::<5, 18>([
         SLIDING_WINDOW,
         QUERY_SCALAR,

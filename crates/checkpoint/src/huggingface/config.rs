@@ -9,12 +9,12 @@ use lockstep_config::{Family, LlamaVariant, Model, Recipe};
 use serde_json::{Map, Value, json};
 
 use super::architecture::{
-    self, ATTENTION_SOFT_CAP, Architecture, FINAL_SOFT_CAP, GEMMA2, GPT2, QUERY_SCALAR, QWEN2,
-    QWEN3, SLIDING_WINDOW,
+    self, ATTENTION_SOFT_CAP, Architecture, BLOOM, FINAL_SOFT_CAP, GEMMA2, GPT_NEOX, GPT2,
+    QUERY_SCALAR, QWEN2, QWEN3, SLIDING_WINDOW,
 };
 use super::options::LAYER_TYPES;
 use super::reader::Reader;
-use super::{names, options, rope};
+use super::{bloom, gpt_neox, names, options, rope};
 use crate::error::quoted;
 use crate::{CheckpointError, ElementType};
 
@@ -47,10 +47,11 @@ impl Config {
         };
         let mut reader = Reader { path, options: &options, lines: Vec::new() };
         reader.refuse_unsupported(architecture);
-        let model = if *architecture == GPT2 {
-            gpt2(&mut reader)
-        } else {
-            llama(architecture, &mut reader)
+        let model = match architecture.model_type {
+            "gpt2" => gpt2(&mut reader),
+            "gpt_neox" => gpt_neox::read(&mut reader),
+            "bloom" => bloom::read(&mut reader),
+            _ => llama(architecture, &mut reader),
         };
         let special_tokens = special_tokens(&options);
         match model {
@@ -65,6 +66,12 @@ impl Config {
     pub fn new(model: Model, special_tokens: Map<String, Value>) -> Result<Self, CheckpointError> {
         let architecture = match (model.family, model.variant.model_type()) {
             (Family::Gpt2, _) => &GPT2,
+            (Family::GptNeox, _) => &GPT_NEOX,
+            (Family::Bloom, _) if model.ffn == 4 * model.width => &BLOOM,
+            (Family::Bloom, _) => {
+                let line = "model.ffn is not 4 model.width, which bloom has in transformers";
+                return Err(CheckpointError::Options { lines: vec![line.to_owned()] });
+            }
             (Family::Llama, Some(model_type)) => Architecture::of(model_type),
             (Family::Llama, None) => {
                 let line = "model.qkv_bias, model.qk_norm and model.sliding_window together \
@@ -88,11 +95,22 @@ impl Config {
 
     /// The text of the file, for weights stored in this format.
     pub fn to_json(&self, format: ElementType) -> String {
-        let mut options = if *self.architecture == GPT2 {
-            gpt2_options(&self.model)
-        } else {
-            llama_options(self.architecture, &self.model)
+        let Model { dropout, norm_eps, variant, .. } = &self.model;
+        let mut options = match self.model.family {
+            Family::Gpt2 => gpt2_options(&self.model),
+            Family::GptNeox | Family::Bloom => {
+                let (dropout, norm_eps) = (shortest(*dropout), shortest(*norm_eps));
+                object(if self.model.family == Family::Bloom {
+                    bloom::options(&self.model, dropout, norm_eps)
+                } else {
+                    gpt_neox::options(&self.model, dropout, norm_eps)
+                })
+            }
+            _ => llama_options(self.architecture, &self.model),
         };
+        if let Some(group) = rope::group(&variant.rope) {
+            options.insert("rope_scaling".to_owned(), group);
+        }
         for key in options::SPECIAL_TOKENS {
             // Without a value `transformers` would assume the default vocabulary.
             let value = self.special_tokens.get(*key).cloned().unwrap_or(Value::Null);
@@ -114,13 +132,8 @@ fn gpt2(reader: &mut Reader<'_>) -> Option<Model> {
     let ffn = reader.optional_size("n_inner").or(width.map(|width| 4 * width));
     let dropout = reader.number("resid_pdrop", 0.1);
     for other in ["embd_pdrop", "attn_pdrop"] {
-        // Equal texts parse to equal numbers, so the comparison is exact.
-        if reader.number(other, 0.1).map(f64::to_bits) != dropout.map(f64::to_bits) {
-            reader.refuse(
-                other,
-                "is not resid_pdrop, and there is one rate for all; make them equal",
-            );
-        }
+        let rule = "resid_pdrop, and there is one rate for all";
+        reader.require_equal(other, (dropout, 0.1), rule);
     }
     let heads = reader.size("n_head");
     let (layers, vocab) = (reader.size("n_layer"), reader.size("vocab_size"));
@@ -159,11 +172,11 @@ fn llama(architecture: &Architecture, reader: &mut Reader<'_>) -> Option<Model> 
         None => architecture.sliding_window,
         Some(_) => reader.optional_size(SLIDING_WINDOW),
     };
-    let rope = rope::read(reader, context);
+    let angles = rope::read(reader, context, "rope_theta", false);
     let norm_eps = reader.number("rms_norm_eps", architecture.norm_eps);
     let tied = reader.flag("tie_word_embeddings", architecture.tied);
     let gemma = gemma(architecture, reader, layers);
-    let (rope_theta, rope) = rope?;
+    let rope::Angles { theta: rope_theta, scaling: rope, .. } = angles?;
     let (query_scalar, [attention_soft_cap, final_soft_cap]) = gemma;
     Some(Model {
         family: Family::Llama,
@@ -286,9 +299,6 @@ fn llama_options(architecture: &Architecture, model: &Model) -> Map<String, Valu
     }
     for key in architecture.switched_off {
         options.insert((*key).to_owned(), false.into());
-    }
-    if let Some(group) = rope::group(&model.variant.rope) {
-        options.insert("rope_scaling".to_owned(), group);
     }
     options
 }

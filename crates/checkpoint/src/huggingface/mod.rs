@@ -10,7 +10,7 @@
 //! [`Folder::open`] reads and validates `config.json` and the headers of the weights only. Weights
 //! are read on demand, a range at a time. [`save`] writes such a folder atomically.
 //!
-//! - `config`: configuration, read and written; `rope`: its rotary angles
+//! - `config`: configuration, read and written; `gpt_neox`, `bloom`: those of their names; `rope`: rotary angles
 //! - `architecture`: supported architectures; `options`: options of all; `reader`: refusals
 //! - `names`: tensor names; `shards`: files of the tensors
 //! - `export`: writing; `tokenizer`: vocabulary size of a tokenizer
@@ -22,6 +22,10 @@ mod architecture;
 mod reader;
 
 mod rope;
+
+mod gpt_neox;
+
+mod bloom;
 
 mod config;
 
@@ -65,12 +69,6 @@ pub const COMPANION_FILES: &[&str] = &[
 
 /// File with the generation settings.
 const GENERATION: &str = "generation_config.json";
-
-/// Names of the token embedding, to which the output projection may be tied.
-const TABLES: [&str; 2] = ["transformer.wte.weight", "model.embed_tokens.weight"];
-
-/// Name of the output projection.
-const HEAD: &str = "lm_head.weight";
 
 /// Elements per comparison.
 const PIECE_LEN: usize = 1 << 16;
@@ -124,7 +122,7 @@ impl Folder {
         let mut tensors =
             shards::open(world, path, config.architecture()).map_err(CheckpointError::of_input)?;
         if config.model.tied {
-            drop_copy_of_table(path, &mut tensors)?;
+            drop_copy_of_table(path, &mut tensors, config.architecture().ends)?;
         }
         let folder = Self { path: path.to_owned(), config, tensors };
         folder.compare_vocabularies(world)?;
@@ -165,13 +163,14 @@ impl Folder {
 }
 
 /// Drops a stored copy of a tied output projection, after checking that it equals the embedding.
-fn drop_copy_of_table(path: &Path, tensors: &mut Tensors) -> Result<(), CheckpointError> {
-    let Some(shape) = tensors.shape(HEAD).map(<[usize]>::to_vec) else { return Ok(()) };
-    let Some(owner) = TABLES.into_iter().find(|table| tensors.shape(table).is_some()) else {
-        return Ok(());
-    };
-    let expected = tensors.shape(owner).expect("just found").to_vec();
-    let (tensor, path) = (HEAD.to_owned(), path.to_owned());
+fn drop_copy_of_table(
+    path: &Path,
+    tensors: &mut Tensors,
+    [owner, head]: [&str; 2],
+) -> Result<(), CheckpointError> {
+    let shape_of = |name| tensors.shape(name).map(<[usize]>::to_vec);
+    let (Some(shape), Some(expected)) = (shape_of(head), shape_of(owner)) else { return Ok(()) };
+    let (tensor, path) = (head.to_owned(), path.to_owned());
     if shape != expected {
         return Err(CheckpointError::WrongShape { path, tensor, found: shape, expected });
     }
@@ -181,14 +180,14 @@ fn drop_copy_of_table(path: &Path, tensors: &mut Tensors) -> Result<(), Checkpoi
         let len = PIECE_LEN.min(num_elements - first);
         let (ours, theirs) = (&mut ours[..len], &mut theirs[..len]);
         tensors.read(owner, first, ours)?;
-        tensors.read(HEAD, first, theirs)?;
+        tensors.read(head, first, theirs)?;
         let differ = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits();
         if let Some(element) = ours.iter().zip(theirs.iter()).position(differ) {
             let (owner, element) = (owner.to_owned(), first + element);
             return Err(CheckpointError::NotTied { path, tensor, owner, element });
         }
     }
-    tensors.remove(HEAD);
+    tensors.remove(head);
     Ok(())
 }
 

@@ -1,13 +1,10 @@
 //! Mapping of tensor names of a Hugging Face folder to the engine's names.
 //!
-//! The engine uses the names of `GPT2LMHeadModel` and `LlamaForCausalLM`. A folder of the bare
-//! `GPT2Model` or `LlamaModel` has the same names without their prefix. Buffers that older writers
-//! stored are skipped by an explicit list.
+//! The engine uses the names of `GPT2LMHeadModel`, `LlamaForCausalLM` and the other classes with a
+//! head. A folder of the bare `GPT2Model` or `LlamaModel` has the same names without their prefix.
+//! Buffers that older writers stored are skipped by an explicit list.
 
 use super::architecture::Architecture;
-
-/// Name of the output projection, which has no prefix.
-const HEAD: &str = "lm_head.weight";
 
 /// Buffers that follow from the configuration; `*` is a layer index.
 const COMPUTED: &[&str] = &[
@@ -17,12 +14,15 @@ const COMPUTED: &[&str] = &[
     // Rotary frequencies.
     "model.layers.*.self_attn.rotary_emb.inv_freq",
     "model.rotary_emb.inv_freq",
+    "gpt_neox.layers.*.attention.rotary_emb.inv_freq",
+    "gpt_neox.layers.*.attention.bias",
+    "gpt_neox.layers.*.attention.masked_bias",
 ];
 
 /// Engine name of a stored tensor; none for a buffer.
 pub(super) fn name_of(architecture: &Architecture, stored: &str) -> Option<String> {
-    if stored == HEAD {
-        return Some(HEAD.to_owned());
+    if stored == architecture.ends[1] {
+        return Some(stored.to_owned());
     }
     let prefix = architecture.prefix;
     let rest = stored.strip_prefix(prefix).unwrap_or(stored);
@@ -40,7 +40,7 @@ fn pattern(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::huggingface::architecture::{GPT2, LLAMA};
+    use crate::huggingface::architecture::{BLOOM, GPT_NEOX, GPT2, LLAMA};
 
     #[test]
     fn names_come_with_and_without_their_prefix() {
@@ -48,6 +48,9 @@ mod tests {
             (&GPT2, "h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),
             (&GPT2, "transformer.h.0.ln_1.bias", "transformer.h.0.ln_1.bias"),
             (&GPT2, "lm_head.weight", "lm_head.weight"),
+            (&BLOOM, "ln_f.bias", "transformer.ln_f.bias"),
+            (&GPT_NEOX, "embed_out.weight", "embed_out.weight"),
+            (&GPT_NEOX, "embed_in.weight", "gpt_neox.embed_in.weight"),
             (&LLAMA, "norm.weight", "model.norm.weight"),
             (&LLAMA, "model.norm.weight", "model.norm.weight"),
         ] {
@@ -62,11 +65,14 @@ mod tests {
             (&GPT2, "transformer.h.0.attn.masked_bias"),
             (&LLAMA, "model.layers.3.self_attn.rotary_emb.inv_freq"),
             (&LLAMA, "rotary_emb.inv_freq"),
+            (&GPT_NEOX, "gpt_neox.layers.0.attention.masked_bias"),
+            (&GPT_NEOX, "layers.0.attention.rotary_emb.inv_freq"),
         ] {
             assert_eq!(name_of(architecture, stored), None, "{stored}");
         }
         for (architecture, stored) in [
             (&GPT2, "h.0.attn.c_attn.bias"),
+            (&GPT_NEOX, "gpt_neox.layers.0.attention.dense.bias"),
             (&GPT2, "h.x.attn.bias"),
             (&LLAMA, "model.layers.0.attn.bias"),
         ] {

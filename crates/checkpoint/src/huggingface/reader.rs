@@ -94,6 +94,14 @@ impl<'a> Reader<'a> {
         value.as_f64()
     }
 
+    /// Refuses a number that is not the other one, which `rule` describes.
+    pub(super) fn require_equal(&mut self, key: &str, other: (Option<f64>, f64), rule: &str) {
+        // Equal texts parse to equal numbers, so the comparison is exact.
+        if self.number(key, other.1).map(f64::to_bits) != other.0.map(f64::to_bits) {
+            self.refuse(key, &format!("is not {rule}; make them equal"));
+        }
+    }
+
     pub(super) fn flag(&mut self, key: &str, default: bool) -> Option<bool> {
         let Some(value) = self.value(key) else { return Some(default) };
         if !value.is_boolean() {

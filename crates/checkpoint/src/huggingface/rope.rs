@@ -12,24 +12,42 @@ const DEFAULT_THETA: f64 = 10_000.0;
 const GROUPS: [&str; 2] = ["rope_scaling", "rope_parameters"];
 
 /// Members of every group.
-const COMMON: &[&str] = &["rope_type", "type", "rope_theta", "partial_rotary_factor"];
+const COMMON: &[&str] = &["rope_type", "type", "rope_theta", PARTIAL];
 
-/// Base of the angles and their scaling; `context` is the model's number of positions.
-pub(super) fn read(reader: &mut Reader<'_>, context: Option<usize>) -> Option<(f64, RopeScaling)> {
+/// Fraction of each head that is turned.
+pub(super) const PARTIAL: &str = "partial_rotary_factor";
+
+/// Angles of a file.
+pub(super) struct Angles {
+    /// Base of the angles.
+    pub(super) theta: f64,
+    /// Fraction of each head that is turned, where the group says it.
+    pub(super) partial: Option<f64>,
+    pub(super) scaling: RopeScaling,
+}
+
+/// Angles of a model with this number of positions, whose base `theta_key` names as well.
+pub(super) fn read(
+    reader: &mut Reader<'_>,
+    context: Option<usize>,
+    theta_key: &str,
+    may_be_partial: bool,
+) -> Option<Angles> {
     let theta = reader.number("rope_theta", DEFAULT_THETA)?;
+    let theta = reader.number(theta_key, theta)?;
     let is_present = |key: &&&str| reader.value(key).is_some_and(|value| *value != json!({}));
     let Some(key) = GROUPS.iter().find(is_present).copied() else {
-        return Some((theta, RopeScaling::NONE));
+        return Some(Angles { theta, partial: None, scaling: RopeScaling::NONE });
     };
     let members = reader.value(key).and_then(Value::as_object);
     let Some(members) = members else {
         reader.refuse(key, "is not a group of options");
         return None;
     };
-    match scaling(members, context) {
-        Ok(scaling) => {
+    match scaling(members, context, may_be_partial) {
+        Ok((scaling, partial)) => {
             let inner = members.get("rope_theta").and_then(Value::as_f64);
-            Some((inner.unwrap_or(theta), scaling))
+            Some(Angles { theta: inner.unwrap_or(theta), partial, scaling })
         }
         Err(rule) => {
             reader.refuse(key, &rule);
@@ -38,8 +56,12 @@ pub(super) fn read(reader: &mut Reader<'_>, context: Option<usize>) -> Option<(f
     }
 }
 
-/// Scaling of a group, or the reason why it is refused.
-fn scaling(members: &Map<String, Value>, context: Option<usize>) -> Result<RopeScaling, String> {
+/// Scaling of a group and the fraction of a head that is turned, or the reason of a refusal.
+fn scaling(
+    members: &Map<String, Value>,
+    context: Option<usize>,
+    may_be_partial: bool,
+) -> Result<(RopeScaling, Option<f64>), String> {
     let name = members.get("rope_type").or_else(|| members.get("type"));
     let name = name.map_or(Some("default"), Value::as_str).unwrap_or_default();
     let (kind, own): (_, &[&str]) = match name {
@@ -72,14 +94,14 @@ fn scaling(members: &Map<String, Value>, context: Option<usize>) -> Result<RopeS
         let key = crate::error::quoted(key);
         return Err(format!("is not supported: {key} is not an option of rope_type \"{name}\""));
     }
-    let partial = number(members, "partial_rotary_factor")?;
-    if partial.is_some_and(|part| (part - 1.0).abs() > 0.0) {
+    let partial = number(members, PARTIAL)?;
+    if !may_be_partial && partial.is_some_and(|part| (part - 1.0).abs() > 0.0) {
         return Err("is not supported: only a partial_rotary_factor of 1.0 is".to_owned());
     }
     number(members, "rope_theta")?;
     let none = RopeScaling { kind, ..RopeScaling::NONE };
     if kind == RopeScalingKind::None {
-        return Ok(none);
+        return Ok((none, partial));
     }
     let factor = needed(members, "factor")?;
     let original = match members.get(ORIGINAL).filter(|value| !value.is_null()) {
@@ -91,7 +113,7 @@ fn scaling(members: &Map<String, Value>, context: Option<usize>) -> Result<RopeS
         }
     };
     let scaled = RopeScaling { factor, original_context: original, ..none };
-    Ok(match kind {
+    let scaling = match kind {
         RopeScalingKind::Llama3 => RopeScaling {
             low_frequency: needed(members, "low_freq_factor")?,
             high_frequency: needed(members, "high_freq_factor")?,
@@ -99,7 +121,8 @@ fn scaling(members: &Map<String, Value>, context: Option<usize>) -> Result<RopeS
         },
         RopeScalingKind::Yarn => yarn(members, scaled)?,
         _ => RopeScaling { original_context: None, ..scaled },
-    })
+    };
+    Ok((scaling, partial))
 }
 
 const ORIGINAL: &str = "original_max_position_embeddings";

@@ -124,6 +124,117 @@ fn omitted_options_have_the_defaults_of_transformers() {
     assert_eq!(model.rope_theta.to_bits(), 10_000_f64.to_bits());
 }
 
+fn gpt_neox() -> Value {
+    json!({
+        "model_type": "gpt_neox", "vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 8,
+    })
+}
+
+#[test]
+fn gpt_neox_is_read_as_both_versions_write_it() {
+    let model = parse(&gpt_neox()).unwrap().model;
+    let expected = Model {
+        family: Family::GptNeox,
+        layers: 2,
+        width: 16,
+        heads: 2,
+        kv_heads: 2,
+        ffn: 24,
+        vocab: 300,
+        context: 8,
+        norm_eps: 1e-5,
+        ..Recipe::default().model
+    };
+    assert_eq!(model, expected);
+    let old = with(with(gpt_neox(), "rotary_pct", json!(0.5)), "rotary_emb_base", json!(500));
+    let common =
+        with(with(old.clone(), "partial_rotary_factor", json!(0.5)), "rope_theta", json!(500));
+    let group = json!({"partial_rotary_factor": 0.5, "rope_theta": 500.0, "rope_type": "default"});
+    for config in [old, common, with(gpt_neox(), "rope_parameters", group)] {
+        let model = parse(&config).unwrap().model;
+        assert_eq!((model.rotary_dims(), model.rope_theta as usize), (4, 500), "{config}");
+    }
+    let mut other = with(gpt_neox(), "use_parallel_residual", json!(false));
+    other = with(with(other, "hidden_dropout", json!(0.5)), "attention_dropout", json!(0.5));
+    other = with(with(other, "hidden_act", json!("gelu_fast")), "tie_word_embeddings", json!(true));
+    let linear = json!({"type": "linear", "factor": 2.0});
+    for source in [gpt_neox(), other.clone(), with(other, "rope_scaling", linear)] {
+        let config = parse(&source).unwrap();
+        let written = Config::new(config.model.clone(), config.special_tokens.clone()).unwrap();
+        let written: Value = serde_json::from_str(&written.to_json(ElementType::F32)).unwrap();
+        assert_eq!(parse(&written).unwrap().model, config.model);
+    }
+    let pct = with(with(gpt_neox(), "rotary_pct", json!(0.5)), "partial_rotary_factor", json!(1.0));
+    for (config, line) in [
+        (
+            with(gpt_neox(), "hidden_act", json!("relu")),
+            "hidden_act = \"relu\" is not supported; only",
+        ),
+        (
+            with(gpt_neox(), "attention_bias", json!(false)),
+            "attention_bias = false is not supported",
+        ),
+        (
+            with(gpt_neox(), "attention_dropout", json!(0.1)),
+            "attention_dropout = 0.1 is not hidden_",
+        ),
+        (pct, "partial_rotary_factor = 1.0 is not rotary_pct; make them equal"),
+    ] {
+        assert!(
+            refusal(&config).starts_with(&format!("config.json: {line}")),
+            "{}",
+            refusal(&config)
+        );
+    }
+}
+
+fn bloom() -> Value {
+    json!({
+        "model_type": "bloom", "vocab_size": 300, "hidden_size": 18, "n_layer": 2, "n_head": 3,
+        "seq_length": 8,
+    })
+}
+
+#[test]
+fn bloom_is_read_under_both_names_of_its_sizes() {
+    let model = parse(&bloom()).unwrap().model;
+    let expected = Model {
+        family: Family::Bloom,
+        layers: 2,
+        width: 18,
+        heads: 3,
+        kv_heads: 3,
+        ffn: 72,
+        vocab: 300,
+        context: 8,
+        tied: true,
+        norm_eps: 1e-5,
+        ..Recipe::default().model
+    };
+    assert_eq!(model, expected);
+    let common = json!({
+        "model_type": "bloom", "vocab_size": 300, "n_embed": 18, "num_hidden_layers": 2,
+        "num_attention_heads": 3, "n_inner": null, "offset_alibi": 100, "skip_bias_add": true,
+    });
+    assert_eq!(parse(&common).unwrap().model, Model { context: 2048, ..expected });
+    let other = with(with(bloom(), "hidden_dropout", json!(0.1)), "attention_dropout", json!(0.1));
+    for source in [bloom(), with(other, "tie_word_embeddings", json!(false))] {
+        let config = parse(&source).unwrap();
+        let written = Config::new(config.model.clone(), config.special_tokens.clone()).unwrap();
+        let written: Value = serde_json::from_str(&written.to_json(ElementType::F32)).unwrap();
+        assert_eq!(parse(&written).unwrap().model, config.model);
+    }
+    let line = refusal(&with(bloom(), "apply_residual_connection_post_layernorm", json!(true)));
+    let rule = "is not supported; only false is";
+    assert!(line.ends_with(&format!("connection_post_layernorm = true {rule}")), "{line}");
+    assert!(refusal(&with(bloom(), "n_inner", json!(40))).contains("n_inner = 40 is not four"));
+    let mut odd = parse(&bloom()).unwrap().model;
+    odd.ffn = 40;
+    let line = Config::new(odd, Map::new()).unwrap_err().to_string();
+    assert!(line.starts_with("model.ffn is not 4 model.width"), "{line}");
+}
+
 /// The configuration of another architecture with the sizes of [`llama`].
 fn as_type(model_type: &str) -> Value {
     with(with(llama(), "model_type", json!(model_type)), "num_key_value_heads", Value::Null)
@@ -415,13 +526,13 @@ fn other_architectures_are_refused_by_name() {
     assert_eq!(
         line,
         "config.json: model_type = \"mamba\" is not supported; \
-         gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, gemma2 are"
+         gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, gemma2, gpt_neox, bloom are"
     );
     let none = refusal(&json!({"hidden_size": 2}));
     assert_eq!(
         none,
         "config.json: it has no model_type; gpt2, llama, mistral, qwen2, qwen3, olmo2, phi3, \
-         gemma2 are known"
+         gemma2, gpt_neox, bloom are known"
     );
     for text in ["", "[]", "{\"model_type\": ", "\u{feff}{}"] {
         let error = Config::parse(Path::new(CONFIG), text.as_bytes()).unwrap_err();

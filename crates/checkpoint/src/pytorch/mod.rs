@@ -112,8 +112,8 @@ fn open(world: &World, folder: &Path) -> Result<StateDictionary, CheckpointError
     if names.model.is_empty() {
         return Err(CheckpointError::Foreign {
             path: folder.to_owned(),
-            reason: "it has no token embedding (embed_tokens.weight or wte.weight), so the model \
-                     in it is unknown"
+            reason: "it has no token embedding (embed_tokens.weight, wte.weight, \
+                     embed_in.weight or word_embeddings.weight), so the model in it is unknown"
                 .to_owned(),
         });
     }

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 /// Last parts of the names of token embeddings.
-const TABLES: [&str; 2] = ["embed_tokens.weight", "wte.weight"];
+const TABLES: [&str; 4] =
+    ["embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight"];
 
 /// Prefix of a parameter in the name of its state.
 const STATE: &str = "state.";
@@ -64,7 +65,7 @@ fn model_prefix(name: &str) -> Option<&str> {
     let table = TABLES.into_iter().find(|table| name.ends_with(table))?;
     let before = name.strip_suffix(table)?;
     // The model's own names begin with its base model, which may be missing.
-    let before = ["model.", "transformer."]
+    let before = ["model.", "transformer.", "gpt_neox."]
         .into_iter()
         .find_map(|base| {
             let outer = before.strip_suffix(base)?;

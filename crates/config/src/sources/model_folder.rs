@@ -108,7 +108,7 @@ impl MergedSources {
     fn take_max_positions(&mut self, max_positions: Option<i64>, origin: Origin) {
         const KEY: &str = "model.max_positions";
         let is_shorter = self.integer("model.context") < max_positions;
-        let is_rotary = self.text("model.family") == Some(Family::Llama.name());
+        let is_rotary = self.text("model.family") != Some(Family::Gpt2.name());
         if let (true, Some(max)) = (is_rotary && is_shorter, max_positions) {
             let setting = Setting { value: Value::Integer(max), origin };
             self.settings.entry(KEY).or_insert(setting);

@@ -89,6 +89,8 @@ pub(crate) const VALUE_SYNONYMS: &[ValueSynonym] = &[
     of(FAMILY, "gpt2", &["gpt", "nanogpt", "gpt2lmheadmodel"]),
     of(FAMILY, "llama", &["llama2", "llama3", "llama3.1", "mistral", "transformer",
         "llamaforcausallm", "decoder"]),
+    of(FAMILY, "gpt_neox", &["gptneox", "neox", "pythia", "gptneoxforcausallm"]),
+    of(FAMILY, "bloom", &["bloomz", "bloomforcausallm"]),
     of(FAMILY, "mlp", &["feedforward", "fully-connected"]),
 
     of(ZERO, "3", &["full_shard", "full_shard auto_wrap", "fsdp", "true", "stage3",

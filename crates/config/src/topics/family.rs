@@ -9,6 +9,10 @@ choices! {
         Gpt2 = "gpt2",
         /// RMSNorm, rotary positions, SwiGLU, no biases.
         Llama = "llama",
+        /// GPT-2's parts with rotary positions, and both halves of a layer beside each other.
+        GptNeox = "gpt_neox",
+        /// GPT-2's parts with attention biases by distance (ALiBi) and a normalised embedding.
+        Bloom = "bloom",
         /// A multilayer perceptron that classifies drawn digits.
         Mlp = "mlp",
         /// A quadratic with known curvatures and minimum.
@@ -30,7 +34,13 @@ choices! {
 
 impl Family {
     /// Language models.
-    pub const OF_TEXT: &'static [&'static str] = &["gpt2", "llama"];
+    pub const OF_TEXT: &'static [&'static str] = &["gpt2", "llama", "gpt_neox", "bloom"];
+
+    /// Language models without a table of positions.
+    pub(super) const UNBOUNDED: &'static [&'static str] = &["llama", "gpt_neox", "bloom"];
+
+    /// Language models with rotary positions.
+    pub(super) const ROTARY: &'static [&'static str] = &["llama", "gpt_neox"];
 
     /// Small problems.
     pub const OF_PROBLEMS: &'static [&'static str] = &["mlp", "quadratic", "ridge", "logistic"];
@@ -38,7 +48,7 @@ impl Family {
     /// Whether the family is a small problem.
     pub const fn is_problem(self) -> bool {
         match self {
-            Self::Gpt2 | Self::Llama => false,
+            Self::Gpt2 | Self::Llama | Self::GptNeox | Self::Bloom => false,
             Self::Mlp | Self::Quadratic | Self::Ridge | Self::Logistic => true,
         }
     }

@@ -108,7 +108,7 @@ impl LlamaVariant {
     }
 
     /// Reason why the kernels of accelerators cannot compute a model with this context, if any.
-    pub fn cpu_only(&self, context: usize) -> Option<&'static str> {
+    pub(super) fn cpu_only(&self, context: usize) -> Option<&'static str> {
         if self.model_type == Some(ModelType::Gemma2) {
             return Some("CUDA has no kernels for the parts of model.model_type = gemma2");
         }

@@ -2,7 +2,8 @@
 
 use super::llama_variant;
 use super::{
-    Activation, Family, LlamaVariant, Lora, LoraTarget, ModelType, Problem, Recipe, Tokenizer,
+    Activation, Family, GptNeox, LlamaVariant, Lora, LoraTarget, ModelType, Problem, Recipe,
+    Tokenizer,
 };
 use crate::error::{ConfigError, alternatives};
 use crate::presets;
@@ -12,7 +13,7 @@ use crate::value_type::Bound::{Closed, Open};
 use crate::value_type::ValueType;
 
 /// Families with layers and a width.
-const LAYERED: &[&str] = &["gpt2", "llama", "mlp"];
+const LAYERED: &[&str] = &["gpt2", "llama", "gpt_neox", "bloom", "mlp"];
 
 /// Largest number of heads.
 const MAX_HEADS: i64 = 1024;
@@ -36,8 +37,10 @@ topic! {
         key partial at partial: bool = none;
 
         /// Architecture: gpt2 has LayerNorm, learned positions, GELU and biases; llama has RMSNorm,
-        /// rotary positions, SwiGLU and no biases. Small problems: mlp classifies drawn digits;
-        /// quadratic, ridge and logistic are convex with a known optimum.
+        /// rotary positions, SwiGLU and no biases; gpt_neox is gpt2 with rotary positions and both
+        /// halves of a layer beside each other, bloom with attention biases by distance (ALiBi) and
+        /// a normalised embedding. Small problems: mlp classifies drawn digits; quadratic, ridge and
+        /// logistic are convex with a known optimum.
         family: Family = "llama";
 
         /// Number of transformer layers, or of hidden layers of an mlp.
@@ -57,7 +60,7 @@ topic! {
 
         /// Intermediate size of the feed-forward network.
         ffn: usize = (
-            "= 4 model.width (gpt2), 8/3 model.width rounded up to a multiple of 64 (llama)",
+            "= 8/3 model.width rounded up to a multiple of 64 (llama), else 4 model.width",
             default_ffn
         ), integer(1, 1 << 20), when("model.family", Family::OF_TEXT);
 
@@ -72,7 +75,7 @@ topic! {
         /// that of model.from survives training with a shorter context. Otherwise it is
         /// model.context.
         key max_positions at max_positions: Option<usize> = none, integer(2, i32::MAX as i64),
-            when("model.family", &["llama"]), in_identity_when(|_| false);
+            when("model.family", Family::UNBOUNDED), in_identity_when(|_| false);
 
         /// Whether the output projection shares the weights of the token embedding.
         tied: bool = false, when("model.family", Family::OF_TEXT);
@@ -86,10 +89,13 @@ topic! {
 
         /// Base of the rotary position angles.
         rope_theta: f64 = 10000.0, float(Closed(1.0), Closed(1e12)),
-            when("model.family", &["llama"]);
+            when("model.family", Family::ROTARY);
 
         /// Differences from the plain Llama.
         part variant: LlamaVariant;
+
+        /// Settings of GPT-NeoX.
+        part gpt_neox: GptNeox;
 
         /// Activation function between the linear layers.
         key activation at model.problem.activation: Activation = "relu",
@@ -103,8 +109,8 @@ topic! {
     }
 }
 
-/// Customary size: four times the width for GPT-2; two thirds of that for Llama, whose SwiGLU has a
-/// third matrix, rounded up for the kernels.
+/// Customary size: two thirds of four times the width for Llama, whose SwiGLU has a third matrix,
+/// rounded up for the kernels; four times the width for the others.
 fn default_ffn(recipe: &Recipe) -> usize {
     match recipe.model.family {
         Family::Llama => (8 * recipe.model.width).div_ceil(3).next_multiple_of(64),
@@ -118,6 +124,23 @@ impl Model {
         match self.variant.head_size {
             Some(head_dim) => head_dim,
             None => self.width / self.heads,
+        }
+    }
+
+    /// Elements of a head that rotary positions turn.
+    pub fn rotary_dims(&self) -> usize {
+        match self.family {
+            Family::GptNeox => self.gpt_neox.rotary_dims(self.head_dim()),
+            _ => self.head_dim(),
+        }
+    }
+
+    /// Reason why the kernels of accelerators cannot compute the model, if any.
+    pub fn cpu_only(&self) -> Option<&'static str> {
+        match self.family {
+            Family::GptNeox => Some("CUDA has no kernels for the parts of model.family = gpt_neox"),
+            Family::Bloom => Some("CUDA has no kernel for the attention of model.family = bloom"),
+            _ => self.variant.cpu_only(self.context),
         }
     }
 
@@ -197,7 +220,7 @@ fn head_dim_fits(model: &Model, width: usize, heads: usize) -> bool {
     let head_dim = width / heads;
     width.is_multiple_of(heads)
         && head_dim <= MAX_HEAD_DIM
-        && (model.family == Family::Gpt2 || head_dim.is_multiple_of(2))
+        && (model.family != Family::Llama || head_dim.is_multiple_of(2))
 }
 
 /// The widths next to the current one that fit the number of heads.
@@ -215,8 +238,11 @@ fn kv_heads_fit_heads(c: &RuleContext<'_>) -> Option<ConfigError> {
     if heads_fail || kv_heads_suit(&c.model, heads) {
         return None;
     }
-    if c.model.family == Family::Gpt2 {
-        let rule = "needs model.family = \"llama\", because gpt2 has no grouped-query attention";
+    if c.model.family != Family::Llama {
+        let family = c.model.family.name();
+        let rule = format!(
+            "needs model.family = \"llama\", because {family} has no grouped-query attention"
+        );
         return c.refuse(true, rule, heads);
     }
     let divisors = working(heads, |number| heads.is_multiple_of(number), kv_heads);
@@ -226,8 +252,8 @@ fn kv_heads_fit_heads(c: &RuleContext<'_>) -> Option<ConfigError> {
 /// Whether the model's key heads fit this number of query heads.
 fn kv_heads_suit(model: &Model, heads: usize) -> bool {
     match model.family {
-        Family::Gpt2 => model.kv_heads == heads,
-        _ => heads.is_multiple_of(model.kv_heads),
+        Family::Llama => heads.is_multiple_of(model.kv_heads),
+        _ => model.kv_heads == heads,
     }
 }
 
@@ -251,9 +277,14 @@ impl Model {
                 let layer = 2 * c * q + 2 * c * kv + 3 * c * f + norms + biases + adapters;
                 Some(layers * layer + v * c + c + head)
             }
-            Family::Gpt2 => {
+            Family::Gpt2 | Family::GptNeox | Family::Bloom => {
                 let layer = 4 * c * c + 4 * c + 2 * c * f + f + c + 4 * c;
-                Some(layers * layer + (v + t) * c + 2 * c + head)
+                let beside_tokens = match self.family {
+                    Family::Gpt2 => t * c,
+                    Family::Bloom => 2 * c,
+                    _ => 0,
+                };
+                Some(layers * layer + v * c + beside_tokens + 2 * c + head)
             }
             _ => None,
         }

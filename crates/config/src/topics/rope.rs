@@ -1,7 +1,7 @@
 //! Scaling of the rotary angles, which extends a model to longer sequences than it was first
 //! trained on. The formulas and their defaults are those of Hugging Face's `transformers`.
 
-use super::Recipe;
+use super::{Family, Recipe};
 use crate::rule::{Rule, Rules};
 use crate::topic::{choices, topic};
 use crate::value_type::Bound::{Closed, Open};
@@ -22,7 +22,7 @@ topic! {
         /// Scaling of the rotary angles for long contexts: linear divides all of them; llama3 and
         /// yarn divide the slow ones; dynamic changes none within the model's own positions, and
         /// its factor is kept for an export.
-        kind as rope_scaling: RopeScalingKind = "none", when("model.family", &["llama"]),
+        kind as rope_scaling: RopeScalingKind = "none", when("model.family", Family::ROTARY),
             in_identity_when(is_scaled);
 
         /// Factor of the scaling: positions of the scaled model per position of the original one.

@@ -64,8 +64,8 @@ fn a_wrong_type_shows_the_value_and_a_valid_one() {
     );
     assert_eq!(
         file("model.family = 3"),
-        "a.toml:1: model.family = 3 is an integer where \"gpt2\", \"llama\", \"mlp\", \
-         \"quadratic\", \"ridge\" or \"logistic\" is needed; \
+        "a.toml:1: model.family = 3 is an integer where \"gpt2\", \"llama\", \"gpt_neox\", \
+         \"bloom\", \"mlp\", \"quadratic\", \"ridge\" or \"logistic\" is needed; \
          try \"llama\""
     );
     assert_eq!(
@@ -115,13 +115,13 @@ fn an_unknown_choice_suggests_the_nearest() {
     for (argument, message) in [
         (
             "model.family=lama",
-            "model.family = \"lama\" is not one of gpt2, llama, mlp, quadratic, \
-             ridge, logistic; try \"llama\"",
+            "model.family = \"lama\" is not one of gpt2, llama, gpt_neox, bloom, mlp, \
+             quadratic, ridge, logistic; try \"llama\"",
         ),
         (
             "model.family=rwkv",
-            "model.family = \"rwkv\" is not one of gpt2, llama, mlp, quadratic, \
-             ridge, logistic; try \"llama\"",
+            "model.family = \"rwkv\" is not one of gpt2, llama, gpt_neox, bloom, mlp, \
+             quadratic, ridge, logistic; try \"llama\"",
         ),
         (
             "optim.name=adamm",
@@ -452,7 +452,22 @@ fn settings_without_effect_are_refused() {
         (
             &["model.family=gpt2", "model.rope_theta=500"],
             "model.rope_theta = 500.0 is not a setting of model.family = \"gpt2\"; \
+             remove it or set model.family = \"llama\" or \"gpt_neox\"",
+        ),
+        (
+            &["model.family=gpt_neox", "finetune.lora_rank=8"],
+            "finetune.lora_rank = 8 is not a setting of model.family = \"gpt_neox\"; \
              remove it or set model.family = \"llama\"",
+        ),
+        (
+            &["model.family=gpt_neox", "model.kv_heads=2"],
+            "model.kv_heads = 2 needs model.family = \"llama\", because gpt_neox has no \
+             grouped-query attention; try 6",
+        ),
+        (
+            &["model.family=gpt_neox", "model.rotary_pct=0.1"],
+            "model.rotary_pct = 0.1 turns 3 of the 32 elements of a head, and rotary positions \
+             turn pairs; try 0.125",
         ),
         (
             &["optim.schedule=constant", "optim.final_lr_fraction=0.2"],

@@ -52,6 +52,9 @@ fn every_default_that_is_not_derived_is_in_the_recipe() {
         let is_other = other.iter().any(|name| doc.name == format!("optim.{name}"))
             || doc.name.starts_with("problem.")
             || doc.name == "model.activation"
+            // Settings of GPT-NeoX.
+            || ["model.rotary_pct", "model.parallel_residual", "model.gelu_approximate"]
+                .contains(&doc.name)
             // The plain Llama was the only one of the first recipes.
             || ["model.qkv_bias", "model.qk_norm"].contains(&doc.name)
             || (doc.name.starts_with("model.rope_") && doc.name != "model.rope_theta")
@@ -355,7 +358,7 @@ fn settings_of_text_and_of_problems_do_not_mix() {
     assert_eq!(
         failure(&["model.family=mlp", "data.source=a.txt"]),
         "data.source = \"a.txt\" is not a setting of model.family = \"mlp\"; \
-         remove it or set model.family = \"gpt2\" or \"llama\""
+         remove it or set model.family = \"gpt2\", \"llama\", \"gpt_neox\" or \"bloom\""
     );
     assert_eq!(
         failure(&["problem.dim=5"]),

@@ -1,4 +1,4 @@
-//! Logits, loss, every gradient and ten steps of AdamW against PyTorch.
+//! Logits, loss, every gradient and ten or twenty steps of AdamW against PyTorch.
 //!
 //! The golden files were computed in float64, so the tests measure the engine's rounding, not
 //! PyTorch's.
@@ -100,9 +100,9 @@ impl Case {
 /// Each model family with the batch as one micro-batch and as two, on every device.
 fn for_each_case(mut check: impl FnMut(&Compute, Case)) {
     for cpu in computes() {
-        for family in ["gpt2", "llama", "qwen", "olmo2", "phi3", "gemma2"] {
-            // Accelerators refuse soft caps of attention.
-            if family == "gemma2" && cpu.accelerator().is_some() {
+        for family in ["gpt2", "llama", "qwen", "olmo2", "phi3", "gemma2", "gpt_neox", "bloom"] {
+            // Accelerators refuse soft caps and biases of attention, and parts of GPT-NeoX.
+            if ["gemma2", "gpt_neox", "bloom"].contains(&family) && cpu.accelerator().is_some() {
                 continue;
             }
             for microbatch_size in [2, 1] {
@@ -133,18 +133,24 @@ fn every_gradient_agrees_with_pytorch() {
     for_each_case(|cpu, mut case| {
         let loss = case.run(cpu, 0);
         case.tolerance().assert("loss", &[loss], &case.golden.f64("loss"));
-        for (slot, grad) in case.learner.replica.own_grads() {
-            let expected = case.golden.f32(&format!("grads.{}", slot.name));
+        let replica = &case.learner.replica;
+        for (slot, grad) in replica.own_grads() {
+            let tensor = case.golden.f32(&format!("grads.{}", slot.name));
+            // In the order of memory, which differs for fused rows.
+            let mut params = replica.blueprint().owned_params();
+            let (_, param) = params.find(|(_, param)| param.name == slot.name).expect("a slot's");
+            let mut expected = vec![0.0; tensor.len()];
+            param.pick(0, &tensor, &mut expected);
             case.tolerance().assert(&slot.name, grad, &expected);
         }
     });
 }
 
 #[test]
-fn ten_steps_of_adamw_give_the_losses_of_pytorch() {
+fn steps_of_adamw_give_the_losses_of_pytorch() {
     for_each_case(|cpu, mut case| {
         let expected = case.golden.f64("losses");
-        assert_eq!(expected.len(), 10);
+        assert!([10, 20].contains(&expected.len()));
         assert!(case.tolerance().bound() < 1e-5, "five digits");
         for (step, expected) in expected.iter().enumerate() {
             let step = step as u64;

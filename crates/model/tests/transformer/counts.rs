@@ -1,6 +1,6 @@
 //! Parameter counts, names and FLOPs against closed forms.
 
-use super::tiny::{GPT2, LLAMA, LORA, VARIED};
+use super::tiny::{BLOOM, GPT2, LLAMA, LORA, NEOX, VARIED};
 use lockstep_config::{LlamaVariant, Model};
 use lockstep_model::{Blueprint, Init, describe, lora};
 
@@ -11,7 +11,7 @@ fn adapters_by_hand(model: &Model) -> usize {
     r * (2 * (c + q) + 2 * (c + kv) + 3 * (c + f))
 }
 
-/// Parameters of both families from their published formulas.
+/// Parameters of the families from their published formulas.
 fn by_hand(model: &Model) -> usize {
     let Model { layers, width: c, ffn: f, vocab: v, context: s, .. } = *model;
     let (q, kv) = (model.heads * model.head_dim(), model.kv_heads * model.head_dim());
@@ -24,13 +24,19 @@ fn by_hand(model: &Model) -> usize {
         layers * layer + v * c + c + head
     } else {
         let attention = c * (c + 2 * kv) + (c + 2 * kv) + c * c + c;
-        layers * (attention + 2 * c * f + f + c + 4 * c) + (v + s) * c + 2 * c + head
+        let positions = match model.family {
+            lockstep_config::Family::Gpt2 => s,
+            // Weight and bias of the embedding's norm.
+            lockstep_config::Family::Bloom => 2,
+            _ => 0,
+        };
+        layers * (attention + 2 * c * f + f + c + 4 * c) + (v + positions) * c + 2 * c + head
     }
 }
 
 #[test]
 fn parameter_counts_follow_the_formulas_and_tied_tables_count_once() {
-    for family in [LLAMA, GPT2, VARIED, Model { lora: LORA, ..VARIED }] {
+    for family in [LLAMA, GPT2, NEOX, BLOOM, VARIED, Model { lora: LORA, ..VARIED }] {
         for tied in [false, true] {
             let model = Model { tied, ..family.clone() };
             assert_eq!(describe(&model).num_params(), by_hand(&model), "{model:?}");
@@ -66,6 +72,24 @@ fn gpt2_small_and_llama_7b_have_their_published_sizes() {
 }
 
 #[test]
+fn bloom_has_its_published_size() {
+    let sized = Model { layers: 24, width: 1024, heads: 16, kv_heads: 16, ffn: 4096, ..BLOOM };
+    let bloom_560m = Model { vocab: 250_880, tied: true, ..sized };
+    assert_eq!(describe(&bloom_560m).num_params(), 559_214_592);
+}
+
+#[test]
+fn pythia_has_its_published_sizes() {
+    for (layers, width, heads, params) in
+        [(6, 512, 8, 70_426_624), (12, 768, 12, 162_322_944), (32, 4096, 32, 6_857_302_016)]
+    {
+        let vocab = if width == 4096 { 50_432 } else { 50_304 };
+        let sized = Model { layers, width, heads, kv_heads: heads, ffn: 4 * width, ..NEOX };
+        assert_eq!(describe(&Model { vocab, ..sized }).num_params(), params);
+    }
+}
+
+#[test]
 fn descendants_of_llama_have_their_published_sizes() {
     let sized = |[layers, width, heads, kv_heads]: [usize; 4], ffn, vocab| Model {
         layers,
@@ -91,7 +115,7 @@ fn descendants_of_llama_have_their_published_sizes() {
 
 #[test]
 fn every_block_is_laid_out_without_gaps_and_names_are_unique() {
-    for model in [LLAMA, GPT2, VARIED, Model { lora: LORA, ..VARIED }] {
+    for model in [LLAMA, GPT2, NEOX, BLOOM, VARIED, Model { lora: LORA, ..VARIED }] {
         let blueprint = describe(&Model { tied: true, ..model });
         for block in &blueprint.blocks {
             let mut end = 0;
@@ -166,11 +190,33 @@ fn names_are_those_of_hugging_face() {
         names(&gpt2, 3),
         ["transformer.ln_f.weight", "transformer.ln_f.bias", "lm_head.weight"]
     );
+    let neox = describe(&NEOX);
+    assert_eq!(names(&neox, 0), ["gpt_neox.embed_in.weight"]);
+    assert_eq!(
+        names(&neox, 2)[2..6],
+        [
+            "gpt_neox.layers.1.attention.query_key_value.weight",
+            "gpt_neox.layers.1.attention.query_key_value.bias",
+            "gpt_neox.layers.1.attention.dense.weight",
+            "gpt_neox.layers.1.attention.dense.bias",
+        ]
+    );
+    assert_eq!(names(&neox, 3)[2], "embed_out.weight");
+    let bloom = describe(&BLOOM);
+    assert_eq!(
+        names(&bloom, 0),
+        [
+            "transformer.word_embeddings.weight",
+            "transformer.word_embeddings_layernorm.weight",
+            "transformer.word_embeddings_layernorm.bias",
+        ]
+    );
+    assert_eq!(names(&bloom, 1)[2], "transformer.h.0.self_attention.query_key_value.weight");
 }
 
 #[test]
 fn flops_are_six_per_weight_in_a_product_plus_attention() {
-    for model in [LLAMA, GPT2, VARIED] {
+    for model in [LLAMA, GPT2, NEOX, BLOOM, VARIED] {
         let blueprint = describe(&model);
         let products: usize = blueprint
             .params()

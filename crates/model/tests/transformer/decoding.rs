@@ -1,6 +1,8 @@
 //! Decoding token by token gives the logits of a full forward pass.
 
-use super::tiny::{Batch, GPT2, LLAMA, LONG, LORA, Tiny, VARIED, assert_same};
+use super::tiny::{
+    BLOOM, Batch, GPT2, LLAMA, LONG, LORA, NEOX, SEQUENTIAL_NEOX, Tiny, VARIED, assert_same,
+};
 use lockstep_config::Model;
 use lockstep_model::{Decoder, Mode, Recompute};
 use lockstep_tensor::device::{Buffer, Device, Dtype, Memory, View};
@@ -8,7 +10,10 @@ use lockstep_tensor::{Cpu, Isa, cuda};
 
 #[test]
 fn decoding_gives_the_logits_of_a_full_forward() {
-    for model in [LLAMA, GPT2, LONG, VARIED, Model { lora: LORA, ..LLAMA }] {
+    let of_gpt2 = [NEOX, SEQUENTIAL_NEOX, BLOOM];
+    for model in
+        [LLAMA, GPT2, LONG, VARIED, Model { lora: LORA, ..LLAMA }].into_iter().chain(of_gpt2)
+    {
         let batch = Batch::new(&model, 1);
         let tiny = Tiny::new(&model);
         for isa in Isa::available() {

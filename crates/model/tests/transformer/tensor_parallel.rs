@@ -1,6 +1,9 @@
 //! Tensor parallelism: equal bits for every degree, and the results of the unsharded model.
 
-use super::tiny::{Batch, GEMMA2, LLAMA, LORA, Outcome, PHI3, TRAIN, Tiny, VARIANT, assert_same};
+use super::tiny::{
+    Batch, GEMMA2, LLAMA, LORA, NEOX, Outcome, PHI3, SEQUENTIAL_NEOX, TRAIN, Tiny, VARIANT,
+    assert_same,
+};
 use lockstep_config::{Family, Model};
 use lockstep_model::{
     CollectiveCall, CollectiveKind, Decoder, Microbatch, Mode, Param, Pass, Recompute, SingleRank,
@@ -17,16 +20,23 @@ const NUM_SHARDS: usize = 4;
 const DIVISIBLE: Model =
     Model { width: 48, heads: 8, kv_heads: 4, ffn: 44, vocab: 28, context: 12, ..LLAMA };
 
-/// Both families, tied and untied, with and without dropout; sums over more than 512; the
-/// descendants of Llama; and adapters.
+/// All families, tied and untied, with and without dropout; sums over more than 512; their
+/// variants; and adapters.
 fn variants() -> Vec<Model> {
     let gpt2 = Model { family: Family::Gpt2, kv_heads: 8, ..DIVISIBLE };
+    let neox = |like: Model| Model { family: like.family, gpt_neox: like.gpt_neox, ..gpt2.clone() };
+    let bloom = Model { family: Family::Bloom, ..gpt2.clone() };
     let mut variants = vec![
         Model { layers: 1, ffn: NUM_SHARDS * 521, dropout: 0.25, ..DIVISIBLE },
         Model { variant: VARIANT, ..DIVISIBLE },
         Model { variant: PHI3, ..DIVISIBLE },
         Model { variant: GEMMA2, tied: true, ..DIVISIBLE },
         Model { lora: LORA, variant: VARIANT, ..DIVISIBLE },
+        Model { tied: true, dropout: 0.25, ..neox(NEOX) },
+        neox(SEQUENTIAL_NEOX),
+        // Slopes of two sequences.
+        Model { heads: 12, kv_heads: 12, dropout: 0.25, ..bloom.clone() },
+        Model { tied: true, ..bloom },
     ];
     for family in [DIVISIBLE, gpt2] {
         for (tied, dropout) in [(false, 0.0), (true, 0.25)] {

@@ -1,8 +1,8 @@
 //! A tiny model and a minimal runtime for it.
 
 use lockstep_config::{
-    Dtype, Family, LlamaVariant, Lora, LoraTargets, LossScale, Model, ModelType, Problem,
-    RopeScaling, RopeScalingKind,
+    Dtype, Family, GeluApproximate, GptNeox, LlamaVariant, Lora, LoraTargets, LossScale, Model,
+    ModelType, Problem, RopeScaling, RopeScalingKind,
 };
 use lockstep_model::{
     Block, Blueprint, Context, Grads, IGNORE, Init, Microbatch, MicrobatchShape, Mode, Param,
@@ -29,12 +29,34 @@ pub(crate) const LLAMA: Model = Model {
     norm_eps: 1e-5,
     rope_theta: 10000.0,
     variant: LlamaVariant::PLAIN,
+    gpt_neox: GptNeox::PYTHIA,
     lora: Lora::NONE,
     problem: Problem::NONE,
 };
 
 /// GPT-2 with the sizes of [`LLAMA`].
 pub(crate) const GPT2: Model = Model { family: Family::Gpt2, kv_heads: 4, ..LLAMA };
+
+/// GPT-NeoX with these sizes, of which an even part of each head is turned.
+pub(crate) const NEOX: Model = Model {
+    family: Family::GptNeox,
+    gpt_neox: GptNeox { rotary_pct: 0.7, ..GptNeox::PYTHIA },
+    ..GPT2
+};
+
+/// GPT-NeoX with its other settings: a half of a layer behind the other, and GPT-2's GELU.
+pub(crate) const SEQUENTIAL_NEOX: Model = Model {
+    gpt_neox: GptNeox {
+        rotary_pct: 1.0,
+        parallel_residual: false,
+        gelu_approximate: GeluApproximate::Tanh,
+    },
+    ..NEOX
+};
+
+/// BLOOM with these sizes, of heads whose number is no power of two.
+pub(crate) const BLOOM: Model =
+    Model { family: Family::Bloom, width: 18, heads: 3, kv_heads: 3, ..LLAMA };
 
 /// [`LLAMA`] with every difference of its descendants: heads of another size than the width's,
 /// biases, normalised heads, and scaled angles with a factor.
@@ -82,12 +104,13 @@ pub(crate) const LORA: Lora =
 pub(crate) const LONG: Model =
     Model { layers: 1, width: 16, ffn: 521, context: 175, dropout: 0.25, ..LLAMA };
 
-/// Both families, tied and untied, with and without dropout, the descendants of Llama, and
-/// adapters.
+/// All families, tied and untied, with and without dropout, their variants, and adapters.
 pub(crate) fn variants() -> Vec<Model> {
-    let mut variants = vec![VARIED, Model { lora: LORA, ..LLAMA }];
+    let mut variants = vec![VARIED, Model { lora: LORA, ..LLAMA }, SEQUENTIAL_NEOX];
     variants.extend([OLMO2, PHI3].map(|variant| Model { variant, ..LLAMA }));
     variants.push(Model { variant: GEMMA2, tied: true, dropout: 0.25, ..LLAMA });
+    variants.push(Model { tied: true, dropout: 0.25, ..NEOX });
+    variants.push(Model { tied: true, dropout: 0.25, ..BLOOM });
     for family in [LLAMA, GPT2] {
         for (tied, dropout) in [(false, 0.0), (true, 0.25)] {
             variants.push(Model { tied, dropout, ..family.clone() });

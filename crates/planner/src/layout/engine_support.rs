@@ -50,7 +50,9 @@ impl Model {
             parts.push(format!("{} heads of {} in {}", self.heads, self.head_dim, self.width));
         }
         if !(self.is_llama() || self.is_gpt2()) {
-            parts.push("an architecture other than Llama's or GPT-2's".to_owned());
+            parts.push(
+                "an architecture other than Llama's, GPT-2's, GPT-NeoX's or BLOOM's".to_owned(),
+            );
         }
         parts
     }
@@ -62,10 +64,13 @@ impl Model {
     }
 
     fn is_gpt2(&self) -> bool {
-        let has_positions = self.positions == self.context;
+        // Without learned ones it is GPT-NeoX, or BLOOM with a norm of the embedding.
+        let has_positions = [0, self.context].contains(&self.positions);
+        let is_bloom = self.positions == 0 && self.layer_norms == 2 && self.extra_norms == 1;
+        let has_layer_norms = self.has_two_norms() || is_bloom;
         let has_norms = self.query_key_norms != QueryKeyNorms::None;
         let is_variant = self.query_key_value_biases || has_norms;
-        !self.gated && self.biases && has_positions && self.has_two_norms() && !is_variant
+        !self.gated && self.biases && has_positions && has_layer_norms && !is_variant
     }
 
     const fn has_two_norms(&self) -> bool {
@@ -159,12 +164,12 @@ mod tests {
     #[test]
     fn published_models_are_supported_by_architecture() {
         let is_supported = |name: &str| preset(name).expect("it is one").unsupported().is_empty();
-        for name in ["gpt3-175b", "llama-65b", "llama3-70b"] {
+        for name in ["gpt3-175b", "llama-65b", "llama3-70b", "bloom-176b"] {
             assert!(is_supported(name), "{name}");
         }
-        for name in ["bloom-176b", "palm-8b"] {
-            assert!(!is_supported(name), "{name}");
-        }
+        let neox = Model { positions: 0, ..preset("gpt3-175b").expect("it is one") };
+        assert!(neox.unsupported().is_empty());
+        assert!(!is_supported("palm-8b"));
         let of_experts = presets().into_iter().filter(|model| model.experts.is_some());
         assert!(of_experts.map(|model| model.unsupported()).all(|parts| !parts.is_empty()));
     }

@@ -1,5 +1,5 @@
 //! Models from Hugging Face's `config.json`: Llama, Mistral, Mixtral, Qwen2, Qwen3, OLMo 2, Phi-3,
-//! Gemma 2 and DeepSeek-V2 and V3.
+//! Gemma 2, GPT-NeoX, BLOOM, and DeepSeek-V2 and V3.
 //!
 //! Only fields that change shapes are read. Rotary positions have no parameters, so any
 //! `rope_scaling` is accepted. A field that changes the architecture in a way the cost model does
@@ -27,7 +27,7 @@ const KEY_VALUE_HEADS: &[(&str, u64)] = &[
 ];
 
 /// Families that are read, by `model_type`.
-pub const MODEL_TYPES: [&str; 11] = [
+pub const MODEL_TYPES: [&str; 13] = [
     "llama",
     "mistral",
     "mixtral",
@@ -37,6 +37,8 @@ pub const MODEL_TYPES: [&str; 11] = [
     "olmo2",
     "phi3",
     "gemma2",
+    "gpt_neox",
+    "bloom",
     "deepseek_v2",
     "deepseek_v3",
 ];
@@ -62,6 +64,14 @@ pub struct HuggingFaceConfig {
     pub intermediate_size: Option<u64>,
     /// Vocabulary size.
     pub vocab_size: Option<u64>,
+    /// Layers, in BLOOM's name for them.
+    pub n_layer: Option<u64>,
+    /// Hidden size, in an old name of BLOOM's.
+    pub n_embed: Option<u64>,
+    /// Query heads, in BLOOM's name for them.
+    pub n_head: Option<u64>,
+    /// Sequence length of BLOOM's training.
+    pub seq_length: Option<u64>,
     /// Longest sequence.
     pub max_position_embeddings: Option<u64>,
     /// Scaling of rotary positions.
@@ -72,8 +82,8 @@ pub struct HuggingFaceConfig {
     pub hidden_activation: Option<String>,
     /// Whether the output projection shares the embedding.
     pub tie_word_embeddings: Option<bool>,
-    /// Whether attention projections have biases.
-    pub attention_bias: bool,
+    /// Whether attention projections have biases; without the field the family decides.
+    pub attention_bias: Option<bool>,
     /// Whether feed-forward projections have biases.
     pub mlp_bias: bool,
     /// Experts of Mixtral.
@@ -145,12 +155,17 @@ impl HuggingFaceConfig {
             return Err(vec![format!("model_type = {kind:?} is not read; try one of {read}")]);
         }
         let mut fields = Fields { errors: self.differences() };
-        let layers = fields.need("num_hidden_layers", self.num_hidden_layers);
-        let width = fields.need("hidden_size", self.hidden_size);
-        let heads = fields.need("num_attention_heads", self.num_attention_heads);
-        let ffn = fields.need("intermediate_size", self.intermediate_size);
+        let layers = fields.need("num_hidden_layers", self.num_hidden_layers.or(self.n_layer));
+        let width = fields.need("hidden_size", self.hidden_size.or(self.n_embed));
+        let heads = fields.need("num_attention_heads", self.num_attention_heads.or(self.n_head));
+        let is_bloom = self.model_type == "bloom";
+        // BLOOM has no field for either.
+        let [own_ffn, own_length] = [4 * width, self.seq_length.unwrap_or(2048)];
+        let ffn = self.intermediate_size.or(is_bloom.then_some(own_ffn));
+        let ffn = fields.need("intermediate_size", ffn);
         let vocab = fields.need("vocab_size", self.vocab_size);
-        let longest = fields.need("max_position_embeddings", self.max_position_embeddings);
+        let longest = self.max_position_embeddings.or(is_bloom.then_some(own_length));
+        let longest = fields.need("max_position_embeddings", longest);
         let unscaled = self.rope_scaling.as_ref().and_then(|r| r.original_max_position_embeddings);
         let context = unscaled.unwrap_or(longest).min(longest).min(MAX_DEFAULT_CONTEXT);
         let is_gemma = self.model_type == "gemma2";
@@ -164,10 +179,14 @@ impl HuggingFaceConfig {
             KeyValueHeads::Number(number) => number,
         };
         let llama = Model::llama(name, layers, width, heads, heads, ffn).reading(vocab, context);
+        let is_gpt = is_bloom || self.model_type == "gpt_neox";
         let model = Model {
+            gated: !is_gpt,
+            biases: is_gpt,
             kv_heads,
             head_dim: self.head_dim.or(default(HEAD_DIMS)).unwrap_or(width / heads.max(1)),
-            tied: self.tie_word_embeddings.unwrap_or(is_gemma),
+            tied: self.tie_word_embeddings.unwrap_or(is_gemma || is_bloom),
+            extra_norms: u64::from(is_bloom),
             query_key_value_biases: self.model_type == "qwen2",
             query_key_norms: match self.model_type.as_str() {
                 "olmo2" => QueryKeyNorms::Whole,
@@ -193,17 +212,20 @@ impl HuggingFaceConfig {
         let kind = self.model_type.as_str();
         let usual = if kind == "gemma2" { "gelu_pytorch_tanh" } else { "silu" };
         let activation = self.hidden_activation.as_deref().or(self.hidden_act.as_deref());
+        let is_gpt = ["gpt_neox", "bloom"].contains(&kind);
         let mut errors = Vec::new();
         let mut differs = |field: &str, has: String, expected: &str| {
             errors.push(format!("{field} = {has} differs from {kind}'s; try {expected}"));
         };
-        if let Some(other) = activation.filter(|activation| *activation != usual) {
+        if let Some(other) = activation.filter(|activation| *activation != usual && !is_gpt) {
             differs("hidden_act", format!("{other:?}"), usual);
         }
-        for (field, value) in [("attention_bias", self.attention_bias), ("mlp_bias", self.mlp_bias)]
+        let attention_bias = self.attention_bias.unwrap_or(is_gpt);
+        for (field, value, own) in
+            [("attention_bias", attention_bias, is_gpt), ("mlp_bias", self.mlp_bias, false)]
         {
-            if value {
-                differs(field, "true".into(), "false");
+            if value != own {
+                differs(field, value.to_string(), if own { "true" } else { "false" });
             }
         }
         let steps = [
@@ -326,6 +348,12 @@ mod tests {
         let phi3 = "model_type = \"phi3\"\nhidden_size = 3072\nintermediate_size = 8192\n\
             max_position_embeddings = 4096\nnum_attention_heads = 32\nnum_hidden_layers = 32\n\
             vocab_size = 32064\nsliding_window = 2047\n";
+        let pythia = "model_type = \"gpt_neox\"\nhidden_act = \"gelu\"\nhidden_size = 768\n\
+            intermediate_size = 3072\nmax_position_embeddings = 2048\n\
+            num_attention_heads = 12\nnum_hidden_layers = 12\nvocab_size = 50304\n\
+            rotary_pct = 0.25\nuse_parallel_residual = true\n";
+        let bloom = "model_type = \"bloom\"\nhidden_size = 1024\nn_head = 16\nn_layer = 24\n\
+            vocab_size = 250880\nseq_length = 2048\n";
         let deepseek_v3 = "model_type = \"deepseek_v3\"\nhidden_size = 7168\n\
             intermediate_size = 18432\nmax_position_embeddings = 163840\n\
             num_attention_heads = 128\nnum_key_value_heads = 128\nnum_hidden_layers = 61\n\
@@ -351,6 +379,8 @@ mod tests {
             (gemma2, 9_241_705_984),
             (olmo2, 7_298_617_344),
             (phi3, 3_821_079_552),
+            (pythia, 162_322_944),
+            (bloom, 559_214_592),
             (deepseek_v3, 671_026_419_200),
             (deepseek_v2_lite, 15_706_484_224),
         ] {
@@ -390,8 +420,10 @@ mod tests {
     #[test]
     fn another_architecture_is_refused_by_the_fields_that_differ() {
         let errors = |text: &str| read(text).expect_err("it differs");
-        let other = errors(&LLAMA.replace("\"llama\"", "\"gpt_neox\""));
-        assert!(other[0].starts_with("model_type = \"gpt_neox\" is not read; try one of llama"));
+        let other = errors(&LLAMA.replace("\"llama\"", "\"falcon\""));
+        assert!(other[0].starts_with("model_type = \"falcon\" is not read; try one of llama"));
+        let neox = errors("model_type = \"gpt_neox\"\nattention_bias = false\n");
+        assert!(neox[0].starts_with("attention_bias = false differs from gpt_neox's"), "{neox:?}");
         let biased = errors(&format!("{LLAMA}attention_bias = true\nmlp_bias = true\n"));
         assert_eq!(biased.len(), 2, "{biased:?}");
         assert!(biased[0].starts_with("attention_bias = true differs from llama's"), "{biased:?}");

@@ -227,6 +227,9 @@ impl Layers for Cuda {
         rotation: &Rotation,
     ) -> Result<()> {
         rotation.check(head_dim, angles.len() / head_dim, rows.len());
+        if rotation.head_stride != head_dim {
+            return Err(on_cpu_only("the rotation of a part of each head"));
+        }
         let (num_rows, dtype) = (rows.len() / rotation.row_stride, rows.dtype());
         let count = |count: usize| count as u64;
         let kernel_rotation = KernelRotation {
@@ -283,7 +286,7 @@ impl Layers for Cuda {
         assert_eq!(x.len(), y.len(), "input and output have one shape");
         let (dtype, n, grid) = (x.dtype(), x.len() as u64, self.over(x.len()));
         let (x, y) = (self.read(&x, dtype)?, self.write(&y, dtype)?);
-        let (program, function) = (Program::new(Source::Pointwise, dtype), code_of(function));
+        let (program, function) = (Program::new(Source::Pointwise, dtype), code_of(function)?);
         launch!(self, program, "activate", grid, function, x, y, n)
     }
 
@@ -297,7 +300,7 @@ impl Layers for Cuda {
         assert_eq!([dy.len(), dx.len()], [x.len(); 2], "gradients and input have one shape");
         let (dtype, n, grid) = (x.dtype(), x.len() as u64, self.over(x.len()));
         let (x, dy, dx) = (self.read(&x, dtype)?, self.read(&dy, dtype)?, self.write(&dx, dtype)?);
-        let (program, function) = (Program::new(Source::Pointwise, dtype), code_of(function));
+        let (program, function) = (Program::new(Source::Pointwise, dtype), code_of(function)?);
         launch!(self, program, "activate_backward", grid, function, x, dy, dx, n)
     }
 
@@ -313,7 +316,7 @@ impl Layers for Cuda {
         let (dtype, n, grid) = (x.dtype(), x.len() as u64, self.over(x.len()));
         let (x, dy) = (self.read(&x, dtype)?, self.read(&dy, dtype)?);
         let (y, dx) = (self.write(&y, dtype)?, self.write(&dx, dtype)?);
-        let (program, function) = (Program::new(Source::Pointwise, dtype), code_of(function));
+        let (program, function) = (Program::new(Source::Pointwise, dtype), code_of(function)?);
         launch!(self, program, "activate_and_backward", grid, function, x, dy, y, dx, n)
     }
 
@@ -467,10 +470,11 @@ impl Layers for Cuda {
     }
 }
 
-fn code_of(function: Activation) -> i32 {
+fn code_of(function: Activation) -> Result<i32> {
     match function {
-        Activation::Gelu => 0,
-        Activation::Relu => 1,
+        Activation::Gelu => Ok(0),
+        Activation::Relu => Ok(1),
+        Activation::GeluErf => Err(on_cpu_only("GELU by the error function")),
     }
 }
 

@@ -195,6 +195,8 @@ impl Norm<'_> {
 pub enum Activation {
     /// GELU in its tanh form.
     Gelu,
+    /// GELU by its definition, with the error function.
+    GeluErf,
     /// ReLU.
     Relu,
 }

@@ -13,6 +13,7 @@ pub mod embedding;
 pub mod fp8;
 pub mod geglu;
 pub mod gelu;
+pub mod gelu_erf;
 pub mod lamb;
 pub mod lars;
 pub mod lion;

@@ -20,6 +20,7 @@ mod dropout;
 mod embedding;
 mod geglu;
 mod gelu;
+mod gelu_erf;
 mod gemm;
 mod lamb;
 mod lars;

@@ -11,6 +11,7 @@ fn rotation(num_heads: usize, head_dim: usize) -> Rotation {
     Rotation {
         row_stride: num_heads * head_dim + 3,
         num_heads,
+        head_stride: head_dim,
         tokens_per_sequence: 7,
         first_position: 5,
         inverse: false,
@@ -43,6 +44,24 @@ fn rows_of_odd_shapes_match_the_reference_in_both_directions() {
 }
 
 #[test]
+fn a_part_of_each_head_is_rotated_and_the_rest_keeps_its_bits() {
+    for (head_dim, head_stride) in [(2, 7), (16, 64), (34, 40)] {
+        for inverse in [false, true] {
+            let row_stride = 3 * head_stride + 5;
+            let rotation = Rotation { row_stride, head_stride, inverse, ..rotation(3, head_dim) };
+            let x = numbers(1, 2 * 7 * row_stride);
+            let got = same_bits_everywhere(|cpu| rotated(cpu, head_dim, &x, &rotation));
+            assert_close(&got, &reference::rope::rotate(head_dim, THETA, &wide(&x), &rotation), 1);
+            for (e, (got, x)) in got.iter().zip(&x).enumerate() {
+                let (row, column) = (e % row_stride, e % row_stride % head_stride);
+                let is_behind = row >= 3 * head_stride || column >= head_dim;
+                assert!(!is_behind || got.to_bits() == x.to_bits(), "element {e}");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_inverse_is_the_gradient() {
     let rotation = rotation(2, 6);
     let (x, dy) = (numbers(2, 7 * 15), numbers(3, 7 * 15));
@@ -61,6 +80,7 @@ fn position_zero_is_unchanged_and_a_row_depends_on_its_position_only() {
     let all = Rotation {
         row_stride: 8,
         num_heads: 1,
+        head_stride: 8,
         tokens_per_sequence: 4,
         first_position: 0,
         inverse: false,
@@ -86,6 +106,7 @@ fn far_positions_are_rotated_by_the_angle_rounded_once() {
         let rotation = Rotation {
             row_stride: 128,
             num_heads: 1,
+            head_stride: 128,
             tokens_per_sequence: 1,
             first_position: position,
             inverse: false,

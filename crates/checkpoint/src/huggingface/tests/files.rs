@@ -1,12 +1,13 @@
 //! Files of a folder: weights, index, tokenizer, export.
 
+use super::architecture::LLAMA;
 use super::*;
 
 #[test]
 fn weights_come_from_one_file_or_from_those_of_the_index() {
     let fixture = Fixture::new();
     let folder = fixture.open().unwrap();
-    assert_eq!(folder.tensors.names().collect::<Vec<_>>(), ["lm_head.weight", TABLES[1]]);
+    assert_eq!(folder.tensors.names().collect::<Vec<_>>(), ["lm_head.weight", LLAMA.ends[0]]);
 
     fixture.world.files().remove_file(&fixture.path(FILE_NAME)).unwrap();
     fixture.store("a.safetensors", &["embed_tokens.weight", "rotary_emb.inv_freq"]);
@@ -18,9 +19,9 @@ fn weights_come_from_one_file_or_from_those_of_the_index() {
     }});
     fixture.write(shards::INDEX, index.to_string().as_bytes());
     let folder = fixture.open().unwrap();
-    assert_eq!(folder.tensors.names().collect::<Vec<_>>(), ["lm_head.weight", TABLES[1]]);
+    assert_eq!(folder.tensors.names().collect::<Vec<_>>(), ["lm_head.weight", LLAMA.ends[0]]);
     let mut part = [0.0; 2];
-    folder.tensors.read(TABLES[1], 1, &mut part).unwrap();
+    folder.tensors.read(LLAMA.ends[0], 1, &mut part).unwrap();
     assert_eq!(part.map(f32::to_bits), [TABLE[1], TABLE[2]].map(f32::to_bits));
 }
 
@@ -89,13 +90,13 @@ fn missing_extra_misshapen_and_integer_tensors_are_named() {
         assert_eq!(error.blame(), Blame::User);
         error.to_string().replace(&fixture.scratch.path().display().to_string(), "F")
     };
-    let both = [(TABLES[1], [2, 2]), ("lm_head.weight", [2, 2])];
+    let both = [(LLAMA.ends[0], [2, 2]), ("lm_head.weight", [2, 2])];
     fixture.open().unwrap().prove(&needs(&both)).unwrap();
     let more = needs(&[both[0], both[1], ("model.norm.weight", [2, 2])]);
     assert_eq!(prove(&more), "F has no tensor model.norm.weight");
     let extra = "F/model.safetensors has a tensor lm_head.weight that the model lacks";
     assert_eq!(prove(&needs(&both[..1])), extra);
-    let wider = needs(&[(TABLES[1], [2, 3]), both[1]]);
+    let wider = needs(&[(LLAMA.ends[0], [2, 3]), both[1]]);
     let expected = "F/model.safetensors: tensor model.embed_tokens.weight has shape [2, 2], the \
                     model needs [2, 3]";
     assert_eq!(prove(&wider), expected);
@@ -125,7 +126,7 @@ fn a_tied_projection_may_be_stored_if_it_is_the_table() {
     let fixture = Fixture::new();
     fixture.configure(&with(llama(), "tie_word_embeddings", json!(true)));
     let folder = fixture.open().unwrap();
-    assert_eq!(folder.tensors.names().collect::<Vec<_>>(), [TABLES[1]]);
+    assert_eq!(folder.tensors.names().collect::<Vec<_>>(), [LLAMA.ends[0]]);
 
     let mut bytes = fixture.world.files().read(&fixture.path(FILE_NAME)).unwrap();
     let last = bytes.last_chunk_mut().unwrap();

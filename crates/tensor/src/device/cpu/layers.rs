@@ -9,7 +9,8 @@ use crate::dropout::DropoutMask;
 use crate::norm_rms::Scale;
 use crate::rope::Rotation;
 use crate::{
-    Cpu, bias, embedding, geglu, gelu, norm_layer, norm_rms, reduce, relu, rope, soft_cap, swiglu,
+    Cpu, bias, embedding, geglu, gelu, gelu_erf, norm_layer, norm_rms, reduce, relu, rope,
+    soft_cap, swiglu,
 };
 
 impl Layers for Cpu {
@@ -185,6 +186,7 @@ impl Layers for Cpu {
         let (x, y) = (x.as_slice()?, y.into_slice()?);
         match function {
             Activation::Gelu => gelu::forward(self, x, y),
+            Activation::GeluErf => gelu_erf::forward(self, x, y),
             Activation::Relu => relu::forward(self, x, y),
         }
         Ok(())
@@ -200,6 +202,7 @@ impl Layers for Cpu {
         let (x, dy, dx) = (x.as_slice()?, dy.as_slice()?, dx.into_slice()?);
         match function {
             Activation::Gelu => gelu::backward(self, x, dy, dx),
+            Activation::GeluErf => gelu_erf::backward(self, x, dy, dx),
             Activation::Relu => relu::backward(self, x, dy, dx),
         }
         Ok(())

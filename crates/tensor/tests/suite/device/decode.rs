@@ -78,6 +78,7 @@ fn rotated(case: Case, shape: Shape, qkv: &[f32], angles: &Buffer, position: usi
     let rotation = Rotation {
         row_stride: qkv.len(),
         num_heads: shape.heads + shape.kv_heads,
+        head_stride: shape.head_dim,
         tokens_per_sequence: 1,
         first_position: position,
         inverse: false,
@@ -157,6 +158,7 @@ fn one_token_is_rotated_cached_and_attends() {
                         let rotation = Rotation {
                             row_stride: q_len,
                             num_heads: heads,
+                            head_stride: head_dim,
                             tokens_per_sequence: 1,
                             first_position: position,
                             inverse: false,

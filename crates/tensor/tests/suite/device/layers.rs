@@ -121,6 +121,7 @@ fn rotations_match_the_oracle() {
         let rotation = Rotation {
             row_stride: 6 * head_dim + gap,
             num_heads: 5,
+            head_stride: head_dim,
             tokens_per_sequence: 7,
             first_position: 5,
             inverse,
