@@ -6,7 +6,7 @@
 
 The problem is f(p) = sum of s / 2 * (p - t)^2 over all elements, with a matrix of more than one
 chunk of the norm, a small matrix, and a vector, which has no weight decay. SGD, momentum, Nesterov,
-Adam and AdamW are PyTorch's; the others are written out from their papers:
+Adam, AdamW and Adafactor are PyTorch's; the others are written out from their papers:
 
     LARS  You, Gitman, Ginsburg 2017, algorithm 1: the learning rate is inside the velocity
     LAMB  You et al. 2019, algorithm 2, with bias correction and phi(z) = z
@@ -14,6 +14,9 @@ Adam and AdamW are PyTorch's; the others are written out from their papers:
     Muon  Jordan et al. 2024, of every matrix, scaled as by Liu et al. 2025; AdamW of the vector
     schedule-free AdamW  Defazio et al. 2024, algorithm 1, with the bias correction in the
         denominator and equal weights of all steps; the result is the average x
+
+PyTorch's Adafactor multiplies the rate by max(eps2, RMS(p)): a large eps2 and a rate over it make an
+absolute rate.
 
 LARS and LAMB leave vectors alone (their ratio is one), as the authors' code does. Everything is
 computed in float64 and rounded once. The file holds `start.<tensor>`, `slope.<tensor>`,
@@ -37,9 +40,11 @@ SETTINGS = {
 }
 RATES = {
     "sgd": 0.1, "momentum": 0.05, "nesterov": 0.05, "adam": 0.02, "adamw": 0.02, "lars": 1.0,
-    "lamb": 0.05, "lion": 0.02, "muon": 0.02, "schedule-free-adamw": 0.1,
+    "lamb": 0.05, "lion": 0.02, "muon": 0.02, "schedule-free-adamw": 0.1, "adafactor": 0.05,
 }
-BY_TORCH = ("sgd", "momentum", "nesterov", "adam", "adamw")
+BY_TORCH = ("sgd", "momentum", "nesterov", "adam", "adamw", "adafactor")
+# Above the RMS of any tensor.
+ADAFACTOR_EPS2 = 1000.0
 
 
 def rate(rule, step):
@@ -55,7 +60,10 @@ def by_torch(rule, problem):
     """Ten steps of a rule that PyTorch has."""
     s = SETTINGS
     params = {n: torch.nn.Parameter(torch.from_numpy(p[0])) for n, p in problem.items()}
-    groups = [{"params": [p], "weight_decay": decay_of(n)} for n, p in params.items()]
+    groups = [
+        {"params": [p], "weight_decay": decay_of(n), "decay": decay_of(n)}
+        for n, p in params.items()
+    ]
     betas = (s["beta1"], s["beta2"])
     optimizer = {
         "sgd": lambda: torch.optim.SGD(groups, lr=1.0),
@@ -63,10 +71,14 @@ def by_torch(rule, problem):
         "nesterov": lambda: torch.optim.SGD(groups, lr=1.0, momentum=s["momentum"], nesterov=True),
         "adam": lambda: torch.optim.Adam(groups, lr=1.0, betas=betas, eps=s["eps"]),
         "adamw": lambda: torch.optim.AdamW(groups, lr=1.0, betas=betas, eps=s["eps"]),
+        "adafactor": lambda: torch.optim.Adafactor(groups, eps=(1e-30, ADAFACTOR_EPS2)),
     }[rule]()
     for step in range(NUM_STEPS):
         for group in optimizer.param_groups:
             group["lr"] = rate(rule, step)
+            if rule == "adafactor":
+                group["lr"] /= ADAFACTOR_EPS2
+                group["weight_decay"] = ADAFACTOR_EPS2 * group["decay"]
         optimizer.zero_grad()
         loss = 0.0
         for name, (_, slope, goal) in problem.items():

@@ -29,7 +29,7 @@ pub(crate) fn learning_rate(
     optim: OptimName,
     has_adapters: bool,
 ) -> Option<f64> {
-    let adapts = matches!(optim, OptimName::Adam | OptimName::AdamW);
+    let adapts = matches!(optim, OptimName::Adam | OptimName::AdamW | OptimName::AdamW8Bit);
     let is_known = adapts && !family.is_problem();
     let full = USUAL_LR * (USUAL_WIDTH / width as f64).sqrt();
     let lr = if has_adapters { ADAPTER_LR } else { full };

@@ -33,6 +33,8 @@ const RULES: &[Rules] = &[
     optim::RULES,
     optim::SCHEDULE_FREE_RULES,
     optim::MUON_RULES,
+    optim::ADAFACTOR_RULES,
+    optim::EIGHT_BIT_RULES,
     tensor::RULES,
     run::RULES,
     parallel::RULES,

@@ -153,7 +153,7 @@ fn distillation_allocates_nothing() {
 
 /// Runs of two workers: blocking and overlapped, with both wire formats, and with what adds
 /// collectives.
-const VARIANTS: [(Small, &[&str]); 9] = [
+const VARIANTS: [(Small, &[&str]); 11] = [
     (LLAMA, &["parallel.overlap=false", "precision.wire=f32"]),
     (LLAMA, &["parallel.overlap=true", "precision.wire=bf16"]),
     (LLAMA, &["optim.name=lars", "train.eval_every=2"]),
@@ -163,6 +163,8 @@ const VARIANTS: [(Small, &[&str]); 9] = [
     (LLAMA, &["optim.name=lamb", PARTLY_FROZEN]),
     (GPT2, &[]),
     (LLAMA, &["optim.name=muon"]),
+    (LLAMA, &["optim.name=adafactor"]),
+    (LLAMA, &["optim.name=adamw-8bit"]),
 ];
 
 /// One worker, then two, at every stage.

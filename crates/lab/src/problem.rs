@@ -84,9 +84,10 @@ impl Stepper {
         let settings = Optim { name, weight_decay: 0.0, ..Recipe::default().optim };
         let (range, grads) = (0..dim, 0..dim);
         let name = "x".to_owned();
+        let (tensor, piece, first, shape) = (0, 0, 0, [1, dim]);
         let (decay, matrix) = (false, None);
         let slot =
-            Slot { block: 0, name, tensor: 0, piece: 0, range, grads, first: 0, decay, matrix };
+            Slot { block: 0, name, tensor, piece, range, grads, first, shape, decay, matrix };
         let cpu = Cpu::single(Isa::detect());
         Self { optimizer: Optimizer::new(&settings, &[slot]), cpu, count: 0 }
     }

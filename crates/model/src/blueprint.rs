@@ -9,7 +9,7 @@
 use crate::block::{Block, Flops, MicrobatchShape, ProductPlan};
 use crate::formats::floats;
 use crate::linear::larger_operands;
-use crate::param::Param;
+use crate::param::{Param, rows_and_cols};
 use crate::teacher::Teacher;
 use crate::tensor_shards::TensorShards;
 use lockstep_tensor::device::Dtype;
@@ -92,6 +92,12 @@ impl Blueprint {
             [rows, cols] if is_inside => Some([rows, cols]),
             _ => None,
         }
+    }
+
+    /// Rows and columns of a parameter's tensor; a vector is one row.
+    pub fn rows_and_cols(param: &Param) -> [usize; 2] {
+        let (rows, cols) = rows_and_cols(&param.shape);
+        [rows, cols]
     }
 
     /// Local pieces of a tensor, in order; `param` is one of them, in `block`.

@@ -117,7 +117,7 @@ fn find(runs: &[Run], mut at: usize) -> Option<(&Range<usize>, usize)> {
 }
 
 /// A vector is one row.
-fn rows_and_cols(shape: &[usize]) -> (usize, usize) {
+pub(crate) fn rows_and_cols(shape: &[usize]) -> (usize, usize) {
     match shape {
         [] => (1, 1),
         [len] => (1, *len),

@@ -224,7 +224,9 @@ mod tests {
         let tensor = (name.as_bytes()[0] - b'a') as usize;
         let grads = range.clone();
         let name = name.to_string();
-        Slot { block, name, tensor, piece: 0, range, grads, first: 0, decay: true, matrix: None }
+        let shape = [1, range.len()];
+        let (piece, first, decay, matrix) = (0, 0, true, None);
+        Slot { block, name, tensor, piece, range, grads, first, shape, decay, matrix }
     }
 
     fn test_values(len: usize) -> Vec<f32> {

@@ -10,7 +10,8 @@
 //! - [`loss_scale`]: static and dynamic loss scaling for `fp16`.
 //! - [`optimizer`]: the optimizer of a rank, with its state; `rule`: the seam of update rules;
 //!   `rules`: one file a rule.
-//! - [`newton_schulz`]: orthogonalisation of matrices, for Muon.
+//! - [`newton_schulz`]: orthogonalisation of matrices, for Muon; [`factored`]: second moments of
+//!   rows and columns, for Adafactor; `eight_bit`: moments of eight bits.
 //! - [`update`]: quantities of one step.
 //! - [`state`]: optimizer state in memory or offloaded to a file.
 //! - [`phases`]: spans of steps with a fixed set of trained parameters.
@@ -31,8 +32,8 @@
 //! };
 //! let cpu = Cpu::single(Isa::detect());
 //! let (name, range, grads) = ("w".to_string(), 0..2, 0..2);
-//! let (tensor, piece, first, decay, matrix) = (0, 0, 0, true, None);
-//! let slots = [Slot { block: 0, name, tensor, piece, range, grads, first, decay, matrix }];
+//! let (tensor, piece, first, shape, decay, matrix) = (0, 0, 0, [1, 2], true, None);
+//! let slots = [Slot { block: 0, name, tensor, piece, range, grads, first, shape, decay, matrix }];
 //! let (mut params, grads) = (vec![1.0, 1.0], [vec![0.0, 2.0]]);
 //!
 //! let plan = ClipPlan::global(1.0);
@@ -49,6 +50,8 @@ pub mod clip;
 
 pub mod loss_scale;
 
+mod eight_bit;
+pub mod factored;
 pub mod newton_schulz;
 pub mod optimizer;
 mod rule;
@@ -63,7 +66,7 @@ pub use loss_scale::{LossScaler, OverflowMonitor};
 pub use lr::LearningRate;
 pub use optimizer::Optimizer;
 pub use phases::Phases;
-pub use update::{TensorNorms, Update, UpdateInputs};
+pub use update::{TensorNorms, Update, UpdateInputs, WholeTensors};
 
 use std::ops::Range;
 
@@ -85,6 +88,8 @@ pub struct Slot {
     /// Index of the first of them in the parameter, pieces concatenated; a whole number of norm
     /// chunks from the start of the piece.
     pub first: usize,
+    /// Rows and columns of the whole tensor; a vector is one row.
+    pub shape: [usize; 2],
     /// Whether weight decay applies.
     pub decay: bool,
     /// Rows and columns of the whole tensor, if it is a matrix inside the network: not of the

@@ -12,13 +12,16 @@
 //! [`Optimizer::norms_mut`], and [`Optimizer::step_block`] updates the parameters. Vectors (norms
 //! and biases) and tensors of zeros have a trust ratio of one. Muon needs whole hidden matrices:
 //! the caller gathers their directions between the two halves and orthogonalises them
-//! ([`crate::newton_schulz`]).
+//! ([`crate::newton_schulz`]). Adafactor needs every tensor whole: the caller gathers the gradients
+//! and replaces them by [`Optimizer::factored_direction`] before the step.
 
 use crate::Slot;
+use crate::eight_bit::{self, CodedMoments};
+use crate::factored::{FactoredMoments, num_moments};
 use crate::rule::{GroupOptions, RuleDescription, SpanStep, StateViews, UpdateRule};
 use crate::rules::rule_of;
 use crate::state::{BlockStates, PIECE_LEN, StateBuffer, StateError};
-use crate::update::{TensorNorms, Update, UpdateInputs};
+use crate::update::{TensorNorms, Update, UpdateInputs, WholeTensors};
 use lockstep_config::{Optim, OptimName};
 use lockstep_platform::{FileError, Paged};
 use lockstep_tensor::Cpu;
@@ -35,6 +38,10 @@ pub struct Optimizer {
     blocks: Vec<BlockState>,
     slots: Vec<Slot>,
     norms: TensorNorms,
+    /// Second moments of whole tensors, of which every rank that steps a part keeps all.
+    factored: Option<FactoredMoments>,
+    /// Moments of eight bits, of the slots of large tensors.
+    coded: Vec<CodedMoments>,
     /// Number of steps after which second moments are frozen (1-bit Adam).
     frozen_after: Option<u64>,
     /// First disk error of offloaded state.
@@ -119,7 +126,7 @@ impl Optimizer {
         let mut blocks: Vec<_> = (0..num_blocks).map(|_| BlockState::default()).collect();
         let rule = rule_of(settings.name).describe();
         for slot in slots {
-            blocks[slot.block].push(slot, GroupOptions::of(settings, rule.inputs, slot, step));
+            blocks[slot.block].push(slot, GroupOptions::of(settings, &rule, slot, step));
         }
         for block in &mut blocks {
             block.place_state(&rule);
@@ -127,9 +134,25 @@ impl Optimizer {
         let num_states = Self::num_states(settings.name);
         let lens = blocks.iter().flat_map(|block| block.lens.into_iter().take(num_states));
         let lens = lens.collect();
+        let of_tensor = |slot| (slot, GroupOptions::of(settings, &rule, slot, step));
+        let factored = (rule.inputs.whole == WholeTensors::All)
+            .then(|| FactoredMoments::new(slots.iter().map(of_tensor)));
+        let coded = slots.iter().filter(|slot| rule.codes(slot)).map(of_tensor);
+        let coded = coded.map(|(slot, options)| CodedMoments::new(slot, options)).collect();
         let (settings, slots, norms) = (settings.clone(), slots.to_vec(), TensorNorms::default());
         let (frozen_after, failure, staging) = (None, None, Default::default());
-        (Self { settings, blocks, slots, norms, frozen_after, failure, staging }, lens)
+        let optimizer = Self {
+            settings,
+            blocks,
+            slots,
+            norms,
+            factored,
+            coded,
+            frozen_after,
+            failure,
+            staging,
+        };
+        (optimizer, lens)
     }
 
     fn attach_state(&mut self, mut buffers: impl Iterator<Item = StateBuffer>) {
@@ -163,6 +186,14 @@ impl Optimizer {
                     own.copy_from_slice(state);
                 }
             }
+        }
+        for own in &mut self.coded {
+            if let Some(other) = other.coded_of(&own.slot.name, own.slot.piece) {
+                own.blocks.clone_from(&other.blocks);
+            }
+        }
+        if let (Some(own), Some(other)) = (&mut self.factored, &other.factored) {
+            own.copy_from(other);
         }
     }
 
@@ -266,8 +297,16 @@ impl Optimizer {
         grads: View<'_>,
     ) -> DeviceResult<()> {
         let rule = self.rule();
-        let Self { settings, blocks, norms, frozen_after, failure, staging, .. } = self;
+        let Self { settings, blocks, norms, coded, frozen_after, failure, staging, .. } = self;
         let (settings, norms, frozen_after) = (&*settings, &*norms, *frozen_after);
+        for CodedMoments { slot, options, blocks } in
+            coded.iter_mut().filter(|it| it.slot.block == block)
+        {
+            let step = SpanStep { settings, update, options, norms, frozen_after }.adam_step();
+            let (rounded, g) = (part_of(&mut copy, &slot.range), grads.range(slot.grads.clone()));
+            let p = params.reborrow().range(slot.range.clone());
+            device.adamw_8bit(&step, p, g, blocks, rounded)?;
+        }
         let step = |part: SpanPart, state: StateViews<'_>| {
             let SpanPart { params: at, grads: grads_at, options } = part;
             let step = SpanStep { settings, update, options: &options, norms, frozen_after };
@@ -318,33 +357,30 @@ impl Optimizer {
         &self.slots
     }
 
-    /// One state buffer of the part of a piece of a parameter that this optimizer updates, if any.
-    /// `kind` indexes [`Self::state_names`].
-    pub fn state(&self, param: &str, piece: usize, kind: usize) -> Option<&[f32]> {
-        let slot = self.slots.iter().find(|slot| slot.name == param && slot.piece == piece)?;
-        let block = &self.blocks[slot.block];
-        block.state.0[kind].whole().get(block.state_range(slot))
+    /// Updates the factored second moments of a whole tensor from its gradients, and replaces those
+    /// by the direction of the step; `sums` has a number for each row and column.
+    pub fn factored_direction(
+        &mut self,
+        cpu: &Cpu,
+        update: &Update,
+        tensor: usize,
+        grads: &mut [f32],
+        sums: &mut [f64],
+    ) {
+        let factored = self.factored.as_mut().expect("a rule with factored moments");
+        factored.direction(cpu, update, tensor, grads, sums);
     }
 
-    /// As [`Self::state`], to overwrite on restore.
-    pub fn state_mut(&mut self, param: &str, piece: usize, kind: usize) -> Option<&mut [f32]> {
-        let slot = self.slots.iter().find(|slot| slot.name == param && slot.piece == piece)?;
-        let block = &mut self.blocks[slot.block];
-        let range = block.state_range(slot);
-        block.state.0[kind].whole_mut().get_mut(range)
-    }
-
-    /// Names of the state buffers of a hidden matrix of this shape, or of another parameter.
-    pub fn state_names_of(&self, matrix: Option<[usize; 2]>) -> &'static [&'static str] {
-        &self.state_names()[..self.description().num_buffers(matrix)]
-    }
-
-    /// Number of state values of the parameters in `slots`.
+    /// Number of state values of the parameters in `slots` in files; factored moments are those of
+    /// whole tensors.
     pub fn num_state_values<'a>(
         name: OptimName,
         slots: impl IntoIterator<Item = &'a Slot>,
     ) -> usize {
         let rule = rule_of(name).describe();
+        if rule.inputs.whole == WholeTensors::All {
+            return num_moments(slots);
+        }
         let values = |slot: &Slot| slot.range.len() * rule.num_buffers(slot.matrix);
         slots.into_iter().map(values).sum()
     }
@@ -358,15 +394,23 @@ impl Optimizer {
     pub fn resident_len(&self) -> usize {
         let buffers = self.blocks.iter().flat_map(|block| &block.state.0);
         let is_offloaded = buffers.clone().any(|buffer| matches!(buffer, StateBuffer::File(_)));
+        if let Some(factored) = &self.factored {
+            return factored.len();
+        }
         Self::planned_len(self.settings.name, &self.slots, is_offloaded)
     }
 
     /// Number of `f32` of state in memory at once, for the parameters in `slots`.
     pub fn planned_len(name: OptimName, slots: &[Slot], is_offloaded: bool) -> usize {
-        if !is_offloaded {
+        let rule = rule_of(name).describe();
+        if rule.codes_large {
+            let (large, small): (Vec<_>, Vec<_>) = slots.iter().partition(|slot| rule.codes(slot));
+            let coded: usize = large.into_iter().map(eight_bit::planned_len).sum();
+            return coded + Self::num_state_values(name, small);
+        }
+        if !is_offloaded || rule.inputs.whole == WholeTensors::All {
             return Self::num_state_values(name, slots);
         }
-        let rule = rule_of(name).describe();
         let num_blocks = slots.iter().map(|slot| slot.block + 1).max().unwrap_or(0);
         let mut lens = vec![StateLens::default(); num_blocks];
         for slot in slots {
@@ -488,7 +532,8 @@ impl BlockState {
     fn place_state(&mut self, rule: &RuleDescription) {
         for num_buffers in (1..=MAX_STATE_BUFFERS).rev() {
             for span in &mut self.spans {
-                if rule.num_buffers(span.options.matrix) == num_buffers {
+                let is_coded = span.options.is_coded;
+                if !is_coded && rule.num_buffers(span.options.matrix) == num_buffers {
                     span.state = self.lens[0]..self.lens[0] + span.params.len();
                     for len in &mut self.lens[..num_buffers] {
                         *len += span.params.len();
@@ -509,6 +554,8 @@ impl BlockState {
         start..start + slot.range.len()
     }
 }
+
+mod saved_state;
 
 #[cfg(test)]
 mod tests;

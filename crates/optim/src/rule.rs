@@ -5,7 +5,8 @@
 
 use crate::Slot;
 use crate::clip::class_of_group;
-use crate::update::{TensorNorms, Update, UpdateInputs};
+use crate::eight_bit::is_large;
+use crate::update::{TensorNorms, Update, UpdateInputs, WholeTensors};
 use lockstep_config::Optim;
 use lockstep_tensor::adamw::AdamStep;
 use lockstep_tensor::device::{
@@ -29,6 +30,8 @@ pub(crate) struct RuleDescription {
     pub(crate) averages: Option<usize>,
     /// Whether the step reads or writes state; if not, offloaded state stays where it is.
     pub(crate) steps_with_state: bool,
+    /// Whether the moments of large tensors have eight bits.
+    pub(crate) codes_large: bool,
     /// Inputs of the step.
     pub(crate) inputs: UpdateInputs,
 }
@@ -42,7 +45,8 @@ impl RuleDescription {
             starts_at_params: &[],
             averages: None,
             steps_with_state: !state_names.is_empty(),
-            inputs: UpdateInputs { directions: false, norms: false, matrices: false },
+            codes_large: false,
+            inputs: UpdateInputs { directions: false, norms: false, whole: WholeTensors::None },
         }
     }
 
@@ -50,6 +54,11 @@ impl RuleDescription {
     /// first ones.
     pub(crate) const fn num_buffers(&self, matrix: Option<[usize; 2]>) -> usize {
         if matrix.is_some() { self.num_matrix_buffers } else { self.state_names.len() }
+    }
+
+    /// Whether the moments of a slot have eight bits.
+    pub(crate) const fn codes(&self, slot: &Slot) -> bool {
+        self.codes_large && is_large(slot)
     }
 }
 
@@ -154,11 +163,14 @@ pub(crate) struct GroupOptions {
     pub(crate) measured: Option<usize>,
     /// Rows and columns of a hidden matrix, for Muon.
     pub(crate) matrix: Option<[usize; 2]>,
+    /// Whether its moments have eight bits.
+    pub(crate) is_coded: bool,
 }
 
 impl GroupOptions {
     /// Options of the parameter in `slot`, which is trained in `step`.
-    pub(crate) fn of(settings: &Optim, inputs: UpdateInputs, slot: &Slot, step: u64) -> Self {
+    pub(crate) fn of(settings: &Optim, rule: &RuleDescription, slot: &Slot, step: u64) -> Self {
+        let inputs = rule.inputs;
         let index = settings.group_of(&slot.name);
         let group = index.map(|index| &settings.groups[index]);
         let usual = if slot.decay { settings.weight_decay } else { 0.0 };
@@ -172,7 +184,8 @@ impl GroupOptions {
             clip_class: class_of_group(settings, index),
             since: since.unwrap_or_else(|| panic!("{} is frozen in step {step}", slot.name)),
             measured: (inputs.norms && slot.decay).then_some(slot.tensor),
-            matrix: slot.matrix.filter(|_| inputs.matrices),
+            matrix: slot.matrix.filter(|_| inputs.whole == WholeTensors::HiddenMatrices),
+            is_coded: rule.codes(slot),
         }
     }
 }

@@ -31,6 +31,18 @@ pub struct UpdateInputs {
     pub directions: bool,
     /// Norms of whole tensors ([`crate::Optimizer::norms_mut`]).
     pub norms: bool,
-    /// Orthogonalised directions of whole hidden matrices, in the gradient buffers.
-    pub matrices: bool,
+    /// Directions of whole tensors, in the gradient buffers.
+    pub whole: WholeTensors,
+}
+
+/// Tensors that ranks gather whole, since their directions depend on all elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WholeTensors {
+    /// None.
+    #[default]
+    None,
+    /// Hidden matrices, to orthogonalise (Muon).
+    HiddenMatrices,
+    /// Every tensor, for factored second moments (Adafactor).
+    All,
 }

@@ -144,16 +144,21 @@ impl Buckets {
         self.bucket_of[block]
     }
 
+    /// Saved parameters in these buckets, each with its block.
+    pub(crate) fn params_here<'a>(
+        &'a self,
+        blueprint: &'a Blueprint,
+    ) -> impl Iterator<Item = (usize, &'a Param)> + 'a {
+        blueprint.owned_params().filter(|(block, _)| self.list[self.of_block(*block)].len > 0)
+    }
+
     /// Shapes of the hidden matrices in these buckets.
     pub(crate) fn hidden_matrices<'a>(
         &'a self,
         blueprint: &'a Blueprint,
     ) -> impl Iterator<Item = [usize; 2]> + 'a {
-        let is_here = |block: usize| self.list[self.of_block(block)].len > 0;
-        blueprint
-            .owned_params()
-            .filter(move |(block, _)| is_here(*block))
-            .filter_map(|(block, param)| blueprint.hidden_matrix(block, param))
+        let params = self.params_here(blueprint);
+        params.filter_map(|(block, param)| blueprint.hidden_matrix(block, param))
     }
 
     /// Bucket and range of a parameter.
@@ -206,6 +211,7 @@ impl Buckets {
                 grads: start - own.start..end - own.start,
                 first: param.first() + start - range.start,
                 decay: param.decay,
+                shape: Blueprint::rows_and_cols(param),
                 matrix: blueprint.hidden_matrix(block, param),
             })
         };

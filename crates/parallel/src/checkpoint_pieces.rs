@@ -13,7 +13,7 @@ use lockstep_comm::CommError;
 use lockstep_config::OptimName;
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::{Blueprint, Param};
-use lockstep_optim::{Optimizer, Slot};
+use lockstep_optim::{Optimizer, Slot, WholeTensors};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -23,7 +23,9 @@ pub struct CheckpointPiece<'a> {
     pub param: &'a Param,
     /// Name of the optimizer state; `None` for the parameter itself.
     pub kind: Option<&'static str>,
-    /// Index of the first element in the whole parameter.
+    /// Number of elements of the whole parameter or state.
+    pub len: usize,
+    /// Index of the first element in the whole parameter or state.
     pub first: usize,
     /// Elements.
     pub values: &'a [f32],
@@ -57,21 +59,29 @@ impl Replica {
             let (own, mine) = (store.own(bucket), bucket.part(part));
             let Some(piece) = common(&range, &mine) else { continue };
             let values = &store.own_params(index)[piece.start - own.start..piece.end - own.start];
-            let first = piece.start - range.start;
+            let (first, len) = (piece.start - range.start, param.tensor_len());
             for (run, place) in param.runs(first..first + values.len()) {
                 let values = &values[run.start - first..run.end - first];
-                visit(CheckpointPiece { param, kind: None, first: place, values })?;
+                visit(CheckpointPiece { param, kind: None, len, first: place, values })?;
+            }
+            // All ranks that step a part hold all factored moments.
+            if first == 0 && param.piece.index == 0 {
+                for (kind, values) in optimizer.factored_state(&param.name) {
+                    let (kind, len) = (Some(kind), values.len());
+                    visit(CheckpointPiece { param, kind, len, first: 0, values })?;
+                }
             }
             let Some(held) = common(&range, &own) else { continue };
             for (kind, name) in optimizer.state_names().iter().enumerate() {
-                // Frozen parameters have no state.
-                let Some(state) = optimizer.state(&param.name, param.piece.index, kind) else {
-                    continue;
-                };
-                let values = &state[piece.start - held.start..piece.end - held.start];
-                for (run, place) in param.runs(first..first + values.len()) {
-                    let values = &values[run.start - first..run.end - first];
-                    visit(CheckpointPiece { param, kind: Some(name), first: place, values })?;
+                let of = (&*param.name, param.piece.index);
+                let (from, name) = (piece.start - held.start, Some(*name));
+                for (run, place) in param.runs(first..first + piece.len()) {
+                    let within = run.start - first + from..run.end - first + from;
+                    let start = within.start;
+                    optimizer.read_state(of, kind, within, |at, values| {
+                        let first = place + at - start;
+                        visit(CheckpointPiece { param, kind: name, len, first, values })
+                    })?;
                 }
             }
         }
@@ -111,6 +121,9 @@ pub fn planned_len(
         trained.slots(blueprint, &buckets, shard)
     };
     states.retain(|slot| is_local || is_saved(slot));
+    if Optimizer::inputs_of(name).whole == WholeTensors::All {
+        states.retain(|slot| slot.first == 0);
+    }
     params + Optimizer::num_state_values(name, &states)
 }
 

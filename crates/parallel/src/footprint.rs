@@ -6,6 +6,7 @@
 use crate::buckets::{Bucket, Buckets};
 use crate::leaf_assignment::LeafAssignment;
 use crate::leaves::LeafTree;
+use crate::matrix_updates::MatrixUpdates;
 use crate::pipeline::PipelineRank;
 use crate::replica_plan::ReplicaPlan;
 use crate::shard_tree::ShardTree;
@@ -16,7 +17,6 @@ use lockstep_config::{OptimName, WireDtype};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
 use lockstep_optim::Optimizer;
-use lockstep_optim::newton_schulz::Orthogonalizer;
 
 /// Numbers of `f32` elements by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,11 +69,7 @@ impl Footprint {
         let (activations, messages) = PipelineRank::planned_len(&plan.stages, device, &sizes);
         let scratch = sizes.scratch_len(&plan.stages, device);
         let copies = plan.copy_of_params(blueprint).map_or(0, |dtype| buckets.copies_len(dtype));
-        let matrices = if plan.update_inputs.matrices {
-            Orthogonalizer::planned_len(buckets.hidden_matrices(blueprint))
-        } else {
-            0
-        };
+        let matrices = MatrixUpdates::planned_len(blueprint, &buckets, plan);
         // The rank with the loss runs the teacher.
         let has_head = device == plan.stages.device_of(blueprint.blocks.len() - 1);
         let teacher = blueprint.teacher.as_ref().filter(|_| has_head);

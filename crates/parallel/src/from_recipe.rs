@@ -13,7 +13,7 @@ use crate::replica_plan::ReplicaPlan;
 use crate::robust_aggregation::Aggregator;
 use crate::stages::Stages;
 use lockstep_config::units::Bytes;
-use lockstep_config::{self as config, DeviceChoice, Recipe, SyncMode};
+use lockstep_config::{self as config, DeviceChoice, OptimName, Recipe, SyncMode};
 use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
 use lockstep_model::teacher::Teacher;
 use lockstep_model::{
@@ -55,6 +55,12 @@ pub fn device_of(recipe: &Recipe) -> Result<Choice, &'static str> {
         }
         _ if recipe.finetune.distills() => {
             "CUDA has no kernel for the loss of finetune.method = distill"
+        }
+        _ if recipe.optim.name == OptimName::Adafactor => {
+            "CUDA has no kernel for optim.name = adafactor"
+        }
+        _ if recipe.optim.name == OptimName::AdamW8Bit => {
+            "CUDA has no kernel for optim.name = adamw-8bit"
         }
         (SyncMode::Hogwild, None) => "threads of sync.mode = hogwild share weights in host memory",
         _ => {
@@ -285,4 +291,24 @@ fn at_level(method: Method, level: Option<&config::CompressOverride>) -> Option<
         Method::PowerSgd { rank } => Method::PowerSgd { rank: level.rank.unwrap_or(rank) },
         method => method,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_config::{Sources, resolve};
+
+    #[test]
+    fn optimizers_without_kernels_are_refused_on_a_gpu_alone() {
+        for (name, has_kernel) in [("adamw", true), ("adafactor", false), ("adamw-8bit", false)] {
+            let device = |device: &str| {
+                let sets = [format!("optim.name={name}"), format!("run.device={device}")];
+                device_of(&resolve(&Sources { sets: sets.to_vec(), ..Sources::default() }).unwrap())
+            };
+            assert_eq!(device("cpu"), Ok(Choice::Cpu));
+            assert_eq!(device("auto").unwrap() == Choice::Cpu, !has_kernel);
+            let refusal = device("cuda:1").err().unwrap_or_default();
+            assert_eq!(refusal.contains(name), !has_kernel, "{name}: {refusal}");
+        }
+    }
 }

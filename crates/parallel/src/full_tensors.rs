@@ -6,9 +6,10 @@
 
 use crate::replica::Replica;
 use lockstep_comm::CommError;
-use lockstep_model::{Param, init};
-use lockstep_optim::{Optimizer, Slot};
+use lockstep_model::{Blueprint, Param, init};
+use lockstep_optim::{Optimizer, Slot, WholeTensors};
 use lockstep_tensor::Cpu;
+use std::convert::Infallible;
 
 impl Replica {
     pub(crate) fn initialize(&mut self, seed: u64, cpu: &Cpu) -> Result<(), CommError> {
@@ -88,25 +89,49 @@ impl Replica {
         for (block, param) in params {
             let names = optimizer.state_names_of(self.blueprint.hidden_matrix(block, param));
             for (kind, name) in names.iter().enumerate() {
-                let own_of = |piece| optimizer.state(&param.name, piece, kind).unwrap_or(&[]);
-                if param.is_in_order() && self.plan.is_replicated() {
-                    visit(param, name, own_of(0))?;
+                if param.is_in_order()
+                    && self.plan.is_replicated()
+                    && let Some(own) = optimizer.state(&param.name, 0, kind)
+                {
+                    visit(param, name, own)?;
                     continue;
                 }
+                let copy_own = |piece, own: &mut [f32]| {
+                    let of = (&*param.name, piece);
+                    let copied = optimizer.read_state(of, kind, 0..own.len(), |at, values| {
+                        own[at..][..values.len()].copy_from_slice(values);
+                        Ok::<_, Infallible>(())
+                    });
+                    copied.unwrap_or_else(|never| match never {});
+                };
                 let mut pieces = vec![0.0; param.tensor_len()];
                 for (index, whole) in pieces.chunks_exact_mut(param.len()).enumerate() {
-                    let own = own_of(index);
                     if self.plan.is_replicated() {
-                        whole.copy_from_slice(own);
+                        copy_own(index, whole);
                         continue;
                     }
                     let lens = self.state_lens(block, param, index);
                     let rank = self.groups.rank();
                     let start: usize = lens[..rank].iter().sum();
-                    whole[start..start + lens[rank]].copy_from_slice(&own[..lens[rank]]);
+                    copy_own(index, &mut whole[start..start + lens[rank]]);
                     self.store.overlap.call(|comm| comm.all_gather_parts(whole, &lens))?;
                 }
                 visit(param, name, &in_order(param, pieces))?;
+            }
+            if optimizer.inputs().whole == WholeTensors::All {
+                let lens = self.state_lens(block, param, 0);
+                let first = lens.iter().position(|len| *len > 0).expect("an owner");
+                let shape = Blueprint::rows_and_cols(param);
+                for (name, len) in optimizer.saved_state_of(shape, None) {
+                    let mut values = vec![0.0; len];
+                    let mut own = optimizer.factored_state(&param.name);
+                    if let Some((_, own)) = own.find(|(kind, _)| *kind == name) {
+                        values.copy_from_slice(own);
+                    }
+                    // The rank with the first element sends them to all.
+                    self.groups.world().broadcast(&mut values, first)?;
+                    visit(param, name, &values)?;
+                }
             }
         }
         Ok(self.check_copies()?)

@@ -1,10 +1,11 @@
-//! Updates of whole matrices: Muon orthogonalises the direction of every hidden matrix.
+//! Updates of whole tensors: Muon orthogonalises the direction of every hidden matrix, Adafactor
+//! factors the second moments of every tensor.
 //!
-//! A rank may own a shard of a matrix (ZeRO), and a tensor-parallel rank holds some of its pieces.
-//! The directions of one matrix after the other are gathered over both groups, every rank that owns
-//! a part computes the whole matrix, and keeps its own part. The products have the same operands on
-//! every layout, hence the same bits, at the cost of repeating them on the ranks that share a
-//! matrix. Each gather and each matrix is a task of the step program.
+//! A rank may own a shard of a tensor (ZeRO), and a tensor-parallel rank holds some of its pieces.
+//! The directions or gradients of one tensor after the other are gathered over both groups, every
+//! rank that owns a part computes the whole tensor, and keeps its own part. Products and sums have
+//! the same operands on every layout, hence the same bits, at the cost of repeating them on the
+//! ranks that share a tensor. Each gather and each tensor is a task of the step program.
 
 use crate::buckets::Buckets;
 use crate::groups::Groups;
@@ -13,22 +14,32 @@ use crate::replica_plan::ReplicaPlan;
 use crate::trained_matrices::TrainedMatrix;
 use lockstep_comm::CommError;
 use lockstep_model::{Blueprint, Param};
-use lockstep_optim::Slot;
+use lockstep_optim::factored::{FactoringMemory, GatheredTensor};
 use lockstep_optim::newton_schulz::Orthogonalizer;
+use lockstep_optim::{Optimizer, Slot, Update, WholeTensors};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::device::{Device, Result as DeviceResult};
 use std::sync::Arc;
 
-/// Hidden matrices of this rank's pipeline stage, and the memory to orthogonalise them.
+/// Tensors of this rank's pipeline stage that are updated whole, and the memory for that.
 #[derive(Debug)]
 pub(crate) struct MatrixUpdates {
-    matrices: Vec<HiddenMatrix>,
-    work: Orthogonalizer,
+    matrices: Vec<WholeMatrix>,
+    work: Work,
 }
 
-/// A trained hidden matrix.
+/// Memory of a rule.
 #[derive(Debug)]
-struct HiddenMatrix {
+enum Work {
+    /// Muon's.
+    Orthogonal(Box<Orthogonalizer>),
+    /// Adafactor's.
+    Factored(FactoringMemory),
+}
+
+/// A trained tensor that is updated whole.
+#[derive(Debug)]
+struct WholeMatrix {
     shape: [usize; 2],
     pieces: Vec<HeldPiece>,
     /// All pieces, of all tensor-parallel ranks.
@@ -37,7 +48,7 @@ struct HiddenMatrix {
     is_sharded: bool,
 }
 
-/// A piece of the matrix that this rank holds.
+/// A piece of the tensor that this rank holds.
 #[derive(Debug)]
 struct HeldPiece {
     param: Param,
@@ -45,26 +56,64 @@ struct HeldPiece {
     slot: Option<Slot>,
 }
 
+/// Tensors whose moments are factored.
+fn factored<'a>(
+    blueprint: &'a Blueprint,
+    buckets: &'a Buckets,
+    plan: &ReplicaPlan,
+) -> impl Iterator<Item = GatheredTensor> + use<'a> {
+    let is_shared = plan.zero > 0;
+    buckets.params_here(blueprint).map(move |(_, param)| GatheredTensor {
+        shape: Blueprint::rows_and_cols(param),
+        is_shared,
+        has_pieces: param.piece.num > 1,
+    })
+}
+
 impl MatrixUpdates {
-    /// Memory for the matrices in `buckets`, those of this rank's stage; `None` if the plan has no
-    /// updates of whole matrices.
+    /// Memory for the tensors in `buckets`, those of this rank's stage; `None` if the plan has no
+    /// updates of whole tensors.
     pub(crate) fn new(
         blueprint: &Blueprint,
         buckets: &Buckets,
         plan: &ReplicaPlan,
         accelerator: Option<&Arc<dyn Device>>,
     ) -> DeviceResult<Option<Self>> {
-        if !plan.update_inputs.matrices {
-            return Ok(None);
-        }
-        let shapes = buckets.hidden_matrices(blueprint);
-        let work = Orthogonalizer::new(plan.matrix_precision, shapes, accelerator)?;
+        let work = match plan.update_inputs.whole {
+            WholeTensors::None => return Ok(None),
+            WholeTensors::HiddenMatrices => {
+                let shapes = buckets.hidden_matrices(blueprint);
+                let work = Orthogonalizer::new(plan.matrix_precision, shapes, accelerator)?;
+                Work::Orthogonal(Box::new(work))
+            }
+            WholeTensors::All => {
+                Work::Factored(FactoringMemory::new(factored(blueprint, buckets, plan)))
+            }
+        };
         Ok(Some(Self { matrices: Vec::new(), work }))
+    }
+
+    /// Number of elements that [`Self::new`] allocates.
+    pub(crate) fn planned_len(
+        blueprint: &Blueprint,
+        buckets: &Buckets,
+        plan: &ReplicaPlan,
+    ) -> usize {
+        match plan.update_inputs.whole {
+            WholeTensors::None => 0,
+            WholeTensors::HiddenMatrices => {
+                Orthogonalizer::planned_len(buckets.hidden_matrices(blueprint))
+            }
+            WholeTensors::All => FactoringMemory::planned_len(factored(blueprint, buckets, plan)),
+        }
     }
 
     /// Number of elements allocated.
     pub(crate) fn num_elements(&self) -> usize {
-        self.work.num_elements()
+        match &self.work {
+            Work::Orthogonal(work) => work.num_elements(),
+            Work::Factored(work) => work.num_elements(),
+        }
     }
 
     /// Lists the matrices of a phase, of which this rank steps `slots`.
@@ -79,7 +128,7 @@ impl MatrixUpdates {
             let is_of = |slot: &&Slot| slot.name == param.name && slot.piece == param.piece.index;
             HeldPiece { param: Param::clone(param), slot: slots.iter().find(is_of).cloned() }
         };
-        let matrix = |matrix: TrainedMatrix<'_>| HiddenMatrix {
+        let matrix = |matrix: TrainedMatrix<'_>| WholeMatrix {
             shape: matrix.shape,
             pieces: matrix.pieces.iter().map(piece).collect(),
             all: (0..matrix.num_pieces()).map(|index| matrix.pieces[0].sibling(index)).collect(),
@@ -97,9 +146,8 @@ impl MatrixUpdates {
         lens: &[usize],
         store: &mut ParamStore,
     ) -> Result<(), CommError> {
-        let HiddenMatrix { pieces, all, .. } = &self.matrices[matrix];
-        let [gathered, _] = self.work.scratch_and_matrix_mut();
-        let gathered = &mut gathered[..all[0].tensor_len()];
+        let WholeMatrix { pieces, all, .. } = &self.matrices[matrix];
+        let gathered = &mut self.work.gathered_mut()[..all[0].tensor_len()];
         let piece = &pieces[piece];
         piece.copy_own(store, gathered);
         let values = &mut gathered[piece.param.first()..][..piece.param.len()];
@@ -114,9 +162,8 @@ impl MatrixUpdates {
         store: &mut ParamStore,
         groups: &Groups,
     ) -> Result<(), CommError> {
-        let HiddenMatrix { pieces, all, is_sharded, .. } = &self.matrices[matrix];
-        let [gathered, _] = self.work.scratch_and_matrix_mut();
-        let gathered = &mut gathered[..all[0].tensor_len()];
+        let WholeMatrix { pieces, all, is_sharded, .. } = &self.matrices[matrix];
+        let gathered = &mut self.work.gathered_mut()[..all[0].tensor_len()];
         if !is_sharded {
             for piece in pieces {
                 piece.copy_own(store, gathered);
@@ -133,8 +180,10 @@ impl MatrixUpdates {
         matrix: usize,
         store: &mut ParamStore,
     ) -> DeviceResult<()> {
-        let Self { matrices, work } = self;
-        let HiddenMatrix { shape, pieces, all, is_sharded } = &matrices[matrix];
+        let Self { matrices, work: Work::Orthogonal(work) } = self else {
+            unreachable!("the rule orthogonalises matrices")
+        };
+        let WholeMatrix { shape, pieces, all, is_sharded } = &matrices[matrix];
         if let [HeldPiece { param, slot: Some(slot) }] = &pieces[..]
             && param.piece.num == 1
             && !is_sharded
@@ -175,6 +224,54 @@ impl MatrixUpdates {
             }
         }
         Ok(())
+    }
+
+    /// Updates the factored moments of a tensor, which was gathered unless this rank has all of it,
+    /// and replaces the gradients that this rank owns by the direction of the step.
+    pub(crate) fn factor_moments(
+        &mut self,
+        cpu: &Cpu,
+        matrix: usize,
+        store: &mut ParamStore,
+        (optimizer, update): (&mut Optimizer, &Update),
+    ) {
+        let Self { matrices, work: Work::Factored(work) } = self else {
+            unreachable!("the rule factors moments")
+        };
+        let WholeMatrix { pieces, all, is_sharded, .. } = &matrices[matrix];
+        let slots = || pieces.iter().filter_map(|held| Some((&held.param, held.slot.as_ref()?)));
+        let Some((_, Slot { tensor, block, grads, .. })) = slots().next() else { return };
+        let FactoringMemory { pieces: gathered, whole, sums } = work;
+        if all.len() == 1 && !is_sharded {
+            // This rank has all of it.
+            let grads = &mut store.own_grads_mut(*block)[grads.clone()];
+            return optimizer.factored_direction(cpu, update, *tensor, grads, sums);
+        }
+        let gathered = &mut gathered[..all[0].tensor_len()];
+        let whole = if all.len() == 1 {
+            gathered
+        } else {
+            let whole = &mut whole[..gathered.len()];
+            for (piece, values) in all.iter().zip(gathered.chunks_exact(all[0].len())) {
+                piece.place(0, values, whole);
+            }
+            whole
+        };
+        optimizer.factored_direction(cpu, update, *tensor, whole, sums);
+        for (param, slot) in slots() {
+            let own = &mut store.own_grads_mut(slot.block)[slot.grads.clone()];
+            param.pick(slot.first - param.first(), whole, own);
+        }
+    }
+}
+
+impl Work {
+    /// Memory for the gathered pieces of a tensor.
+    fn gathered_mut(&mut self) -> &mut [f32] {
+        match self {
+            Self::Orthogonal(work) => work.scratch_and_matrix_mut()[0],
+            Self::Factored(work) => &mut work.pieces,
+        }
     }
 }
 

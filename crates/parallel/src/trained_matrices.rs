@@ -1,10 +1,12 @@
-//! Hidden matrices that are updated whole (Muon), in the order in which step programs number them.
+//! Tensors that are updated whole, in the order in which step programs number them: hidden matrices
+//! (Muon) or all (Adafactor).
 
 use crate::buckets::Buckets;
 use crate::replica_plan::ReplicaPlan;
 use lockstep_model::{Blueprint, Param};
+use lockstep_optim::WholeTensors;
 
-/// A trained hidden matrix of a pipeline stage.
+/// A trained tensor of a pipeline stage that is updated whole.
 pub(crate) struct TrainedMatrix<'a> {
     /// Bucket of all its pieces.
     pub(crate) bucket: usize,
@@ -16,7 +18,8 @@ pub(crate) struct TrainedMatrix<'a> {
 }
 
 impl<'a> TrainedMatrix<'a> {
-    /// The trained hidden matrices in `buckets`, those of a rank's pipeline stage.
+    /// The trained tensors in `buckets`, those of a rank's pipeline stage, that the plan's rule
+    /// updates whole.
     pub(crate) fn list(
         blueprint: &'a Blueprint,
         buckets: &Buckets,
@@ -26,7 +29,12 @@ impl<'a> TrainedMatrix<'a> {
             let bucket = buckets.of_block(block);
             let is_here = buckets.list[bucket].len > 0;
             let is_trained = !plan.phases.is_frozen(plan.phase, &param.name);
-            let shape = blueprint.hidden_matrix(block, param).filter(|_| is_here && is_trained)?;
+            let shape = match plan.update_inputs.whole {
+                WholeTensors::None => None,
+                WholeTensors::HiddenMatrices => blueprint.hidden_matrix(block, param),
+                WholeTensors::All => Some(Blueprint::rows_and_cols(param)),
+            };
+            let shape = shape.filter(|_| is_here && is_trained)?;
             let pieces = blueprint.pieces(block, param).collect();
             Some(Self { bucket, shape, pieces, block })
         };

@@ -11,7 +11,7 @@ use lockstep_tensor::Cpu;
 use std::ops::Range;
 use std::sync::Arc;
 
-const WHOLE: &str = "the plan has updates of whole matrices";
+const WHOLE: &str = "the plan has updates of whole tensors";
 
 impl Replica {
     /// Steps every parameter that this rank owns by its summed gradient.
@@ -87,6 +87,10 @@ impl Replica {
             }
             TaskOp::Orthogonalize { matrix } => {
                 matrices.expect(WHOLE).orthogonalize(cpu, matrix as usize, store)?;
+            }
+            TaskOp::FactorMoments { matrix } => {
+                let matrices = matrices.expect(WHOLE);
+                matrices.factor_moments(cpu, matrix as usize, store, (optimizer, update));
             }
             _ => {
                 let link = &mut self.device.link;

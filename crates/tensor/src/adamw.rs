@@ -30,13 +30,25 @@ pub fn step(cpu: &Cpu, step: &AdamStep, p: &mut [f32], g: &[f32], m: &mut [f32],
     let factors = Factors::new(step);
     cpu.for_each_split([p, m, v], [ELEMENTS; 3], |i, [p, m, v]| {
         let g = &g[i * ELEMENTS..][..p.len()];
-        cpu.run(Update { factors, p, g, m, v });
+        update_part(cpu, factors, p, g, m, v);
     });
+}
+
+/// Updates a part of the buffers.
+pub(crate) fn update_part(
+    cpu: &Cpu,
+    factors: Factors,
+    p: &mut [f32],
+    g: &[f32],
+    m: &mut [f32],
+    v: &mut [f32],
+) {
+    cpu.run(Update { factors, p, g, m, v });
 }
 
 /// Factors of the loop, each rounded once.
 #[derive(Clone, Copy)]
-struct Factors {
+pub(crate) struct Factors {
     moments: Moments,
     keep: f32,
     minus_step_size: f32,
@@ -44,7 +56,7 @@ struct Factors {
 }
 
 impl Factors {
-    fn new(step: &AdamStep) -> Self {
+    pub(crate) fn new(step: &AdamStep) -> Self {
         Self {
             moments: Moments::new(step),
             keep: (1.0 - step.lr * step.weight_decay) as f32,

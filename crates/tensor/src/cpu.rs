@@ -120,6 +120,19 @@ impl Cpu {
         });
     }
 
+    /// Like [`Self::for_each_split`], for two buffers of different types.
+    pub(crate) fn for_each_pair<A: Send, B: Send>(
+        &self,
+        (one, one_len): (&mut [A], usize),
+        (other, other_len): (&mut [B], usize),
+        task: impl Fn(usize, &mut [A], &mut [B]) + Sync,
+    ) {
+        let (one, other) = (Parts::new(one, one_len), Parts::new(other, other_len));
+        assert_eq!(one.count(), other.count(), "equally many parts");
+        // SAFETY: every index comes once, and the buffers do not overlap.
+        self.for_each(one.count(), |i| unsafe { task(i, one.part(i), other.part(i)) });
+    }
+
     /// Runs `task(0, workspace)` to `task(num_tasks - 1, workspace)` in any order on any thread;
     /// tasks that run at the same time get different runs of `workspace_len` elements of `scratch`,
     /// with the contents that an earlier task left. A thread keeps its workspace, so its cache

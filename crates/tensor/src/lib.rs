@@ -19,8 +19,9 @@
 //!   [`geglu`], [`gelu`], [`gelu_erf`], [`relu`], [`bias`], [`embedding`], [`soft_cap`],
 //!   [`cross_entropy`], [`dropout`]: the layers, forward and backward; [`preference`]: the loss of
 //!   pairs of sequences; [`distillation`]: that of a student and its teacher.
-//! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`lars`], [`lamb`], [`lion`],
-//!   [`schedule_free`], [`muon`]: optimizer steps on flat buffers; [`reduce`]: sums and checks.
+//! - [`sgd`], [`nesterov`], [`adam`], [`adamw`], [`adamw_8bit`], [`adafactor`], [`lars`], [`lamb`],
+//!   [`lion`], [`schedule_free`], [`muon`]: optimizer steps on flat buffers; [`reduce`]: sums and
+//!   checks.
 //! - [`peak`]: measures the peak FLOP rate of the machine.
 //! - [`mod@reference`]: plain `f64` oracles of all of the above.
 //!
@@ -49,8 +50,10 @@ pub mod gemm;
 pub mod convert;
 pub mod fp8;
 
+pub mod adafactor;
 pub mod adam;
 pub mod adamw;
+pub mod adamw_8bit;
 pub mod attention;
 pub mod bias;
 pub mod cross_entropy;

@@ -9,7 +9,7 @@ use lockstep_checkpoint::peft::{self, AdapterExport};
 use lockstep_checkpoint::{CheckpointError, ElementType, TrainingState, WeightsHasher, weights};
 use lockstep_config::Recipe;
 use lockstep_data::Cursor;
-use lockstep_model::{Param, lora};
+use lockstep_model::{Blueprint, Param, lora};
 use lockstep_platform::World;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,14 +54,14 @@ pub(crate) fn save(
     if recipe.run.save_optimizer && !recipe.has_extra_state() {
         let blueprint = replica.blueprint();
         let names_of = |(block, param): (usize, &Param)| {
-            let names = optimizer.state_names_of(blueprint.hidden_matrix(block, param));
-            (param.name.clone(), names)
+            let (shape, matrix) =
+                (Blueprint::rows_and_cols(param), blueprint.hidden_matrix(block, param));
+            (param.name.clone(), optimizer.saved_state_of(shape, matrix))
         };
-        let state_names: BTreeMap<_, _> = blueprint.tensors().into_iter().map(names_of).collect();
-        let state_of = |(name, shape): &(String, Vec<usize>)| {
-            let len: usize = shape.iter().product();
-            let names = state_names[name].iter();
-            names.map(|kind| (format!("{name}.{kind}"), vec![len])).collect::<Vec<_>>()
+        let states: BTreeMap<_, _> = blueprint.tensors().into_iter().map(names_of).collect();
+        let state_of = |(name, _): &(String, Vec<usize>)| {
+            let of_tensor = states[name].iter();
+            of_tensor.map(|(kind, len)| (format!("{name}.{kind}"), vec![*len])).collect::<Vec<_>>()
         };
         let trained = outlines.iter().filter(|(name, _)| replica.is_trained(name));
         let outlines: Vec<_> = trained.flat_map(state_of).collect();

@@ -508,7 +508,7 @@ fn take(recipe: &Recipe, snapshot: &mut Snapshot, learner: &mut Learner) -> Resu
             Some(_) if !is_shared => {}
             Some(kind) => {
                 let name = format!("{}.{kind}", piece.param.name);
-                snapshot.add(&name, &[piece.param.tensor_len()], piece.first, piece.values);
+                snapshot.add(&name, &[piece.len], piece.first, piece.values);
             }
         }
         Ok::<_, TrainError>(())

@@ -330,8 +330,8 @@ fn from_checkpoint(
         Ok::<_, TrainError>(())
     })?;
     if !recipe.has_local_state() {
-        fill_state(replica, optimizer, |name, param, place, values| {
-            Ok(reader.read(name, &[param.tensor_len()], place, values)?)
+        fill_state(replica, optimizer, |name, len, place, values| {
+            Ok(reader.read(name, &[len], place, values)?)
         })?;
     }
     replica.swap_averages(optimizer)?;
@@ -353,25 +353,31 @@ fn from_checkpoint(
     Ok(start)
 }
 
-/// Reads the optimizer state that this rank owns: `read` gets its name, the parameter, and the
-/// index of the first element in the tensor.
+/// Reads the optimizer state that this rank owns: `read` gets its name, the length of the whole
+/// state, and the index of the first element.
 fn fill_state(
     replica: &Replica,
     optimizer: &mut Optimizer,
-    read: impl Fn(&str, &Param, usize, &mut [f32]) -> Result<(), TrainError>,
+    read: impl Fn(&str, usize, usize, &mut [f32]) -> Result<(), TrainError>,
 ) -> Result<(), TrainError> {
     let params = by_piece(replica.blueprint());
     for slot in optimizer.slots().to_vec() {
         let param = params[&(slot.name.as_str(), slot.piece)];
         let first = slot.first - param.first();
         for (kind, name) in optimizer.state_names_of(slot.matrix).iter().enumerate() {
-            let own =
-                optimizer.state_mut(&slot.name, slot.piece, kind).expect("state of this rank");
             let name = format!("{}.{name}", slot.name);
-            for (run, place) in param.runs(first..first + own.len()) {
-                read(&name, param, place, &mut own[run.start - first..run.end - first])?;
-            }
+            optimizer.write_state((&slot.name, slot.piece), kind, |at, own| {
+                let first = first + at;
+                for (run, place) in param.runs(first..first + own.len()) {
+                    let own = &mut own[run.start - first..run.end - first];
+                    read(&name, param.tensor_len(), place, own)?;
+                }
+                Ok::<_, TrainError>(())
+            })?;
         }
+    }
+    for (param, kind, values) in optimizer.factored_state_mut() {
+        read(&format!("{param}.{kind}"), values.len(), 0, values)?;
     }
     Ok(())
 }
@@ -423,10 +429,14 @@ fn from_finished(
         let param = params[&(slot.name.as_str(), slot.piece)];
         for (kind, name) in optimizer.state_names_of(slot.matrix).iter().enumerate() {
             let saved = moments.tensor(&format!("{}.{name}", slot.name), &[param.tensor_len()])?;
-            let own =
-                optimizer.state_mut(&slot.name, slot.piece, kind).expect("state of this rank");
-            param.pick(slot.first - param.first(), saved, own);
+            optimizer.write_state((&slot.name, slot.piece), kind, |at, own| {
+                param.pick(slot.first - param.first() + at, saved, own);
+                Ok::<_, TrainError>(())
+            })?;
         }
+    }
+    for (param, kind, values) in optimizer.factored_state_mut() {
+        values.copy_from_slice(moments.tensor(&format!("{param}.{kind}"), &[values.len()])?);
     }
     replica.swap_averages(optimizer)?;
     let mut start = ResumeState::new(recipe);

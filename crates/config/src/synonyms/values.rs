@@ -71,6 +71,7 @@ pub(crate) const VALUE_SYNONYMS: &[ValueSynonym] = &[
     of(OPTIMIZER, "lamb", &["fusedlamb", "onebitlamb"]),
     of(OPTIMIZER, "schedule-free-adamw", &["schedule_free_adamw", "adamwschedulefree",
         "adamw_schedulefree", "schedulefree"]),
+    of(OPTIMIZER, "adamw-8bit", &["adam8bit", "adamw_bnb_8bit", "paged_adamw_8bit"]),
     of(OPTIMIZER, "lion", &["lion_32bit", "fusedlion", "cpulion", "deepspeedcpulion"]),
     ValueSynonym {
         keys: OPTIMIZER,

@@ -2,7 +2,7 @@
 
 use super::limits::{MAX_BATCH, MAX_GROUPS};
 use super::train::default_warmup;
-use super::{Family, Group, Recipe, SyncMode};
+use super::{Family, Group, OffloadState, Recipe, SyncMode};
 use crate::field::{Entry, field};
 use crate::lint::{Lint, lints};
 use crate::rule::{Rule, Rules};
@@ -12,9 +12,10 @@ use crate::value_type::Bound::{Closed, Open};
 use crate::value_type::{MAX_STEPS, ValueType};
 
 /// Optimizers with first and second moments.
-const ADAM: &[&str] = &["adam", "adamw", "lamb", "muon", "schedule-free-adamw"];
+const ADAM: &[&str] = &["adam", "adamw", "lamb", "muon", "schedule-free-adamw", "adamw-8bit"];
 /// Optimizers with two decay rates.
-const BETAS: &[&str] = &["adam", "adamw", "lamb", "lion", "muon", "schedule-free-adamw"];
+const BETAS: &[&str] =
+    &["adam", "adamw", "lamb", "lion", "muon", "schedule-free-adamw", "adamw-8bit"];
 
 topic! {
     /// Optimizer and learning-rate schedule.
@@ -163,6 +164,10 @@ choices! {
         Muon = "muon",
         /// Schedule-free AdamW: averages instead of a schedule (Defazio et al. 2024).
         ScheduleFreeAdamW = "schedule-free-adamw",
+        /// Adafactor: second moments of rows and columns (Shazeer and Stern 2018).
+        Adafactor = "adafactor",
+        /// AdamW with moments of eight bits (Dettmers et al. 2022).
+        AdamW8Bit = "adamw-8bit",
     }
 
     /// Learning-rate schedule after the warm-up.
@@ -203,7 +208,10 @@ choices! {
 impl OptimName {
     /// Whether it has first and second moments.
     pub(super) const fn is_adam(self) -> bool {
-        matches!(self, Self::Adam | Self::AdamW | Self::Lamb | Self::ScheduleFreeAdamW)
+        matches!(
+            self,
+            Self::Adam | Self::AdamW | Self::AdamW8Bit | Self::Lamb | Self::ScheduleFreeAdamW
+        )
     }
 
     /// Whether a step needs norms of whole tensors.
@@ -213,7 +221,16 @@ impl OptimName {
 
     /// Whether the size of an update is that of the learning rate, whatever the gradients.
     const fn has_fixed_step_size(self) -> bool {
-        matches!(self, Self::Adam | Self::AdamW | Self::Lion | Self::Muon | Self::ScheduleFreeAdamW)
+        matches!(
+            self,
+            Self::Adam
+                | Self::AdamW
+                | Self::AdamW8Bit
+                | Self::Adafactor
+                | Self::Lion
+                | Self::Muon
+                | Self::ScheduleFreeAdamW
+        )
     }
 }
 
@@ -321,11 +338,29 @@ pub(crate) const MUON_RULES: Rules =
     })])
     .when(&["optim.name"], |r| r.optim.name == OptimName::Muon);
 
+pub(crate) const ADAFACTOR_RULES: Rules =
+    Rules::new(&[Rule::conflict(&["optim.name"], "adamw", |c, r| {
+        c.because("factors second moments of gradients that all workers have summed")
+            .with("sync.mode", "\"all-reduce\"", r.sync.mode != SyncMode::AllReduce)
+            .because("keeps moments of rows and columns, too few to offload")
+            .with("offload.state", "\"none\"", r.offload.state != OffloadState::None);
+    })])
+    .when(&["optim.name"], |r| r.optim.name == OptimName::Adafactor);
+
+pub(crate) const EIGHT_BIT_RULES: Rules =
+    Rules::new(&[Rule::conflict(&["optim.name"], "adamw", |c, r| {
+        c.because("keeps moments of eight bits with the tensors of a rank")
+            .with("sync.mode", "\"all-reduce\"", r.sync.mode != SyncMode::AllReduce)
+            .because("keeps moments of eight bits in memory")
+            .with("offload.state", "\"none\"", r.offload.state != OffloadState::None);
+    })])
+    .when(&["optim.name"], |r| r.optim.name == OptimName::AdamW8Bit);
+
 impl Optim {
     /// The momentum setting of the optimizer, with its value.
     pub(super) const fn momentum_setting(&self) -> Option<(&'static str, f64)> {
         match self.name {
-            OptimName::Sgd => None,
+            OptimName::Sgd | OptimName::Adafactor => None,
             name if name.is_adam() => Some(("beta1", self.beta1)),
             OptimName::Lion => Some(("beta2", self.beta2)),
             _ => Some(("momentum", self.momentum)),
@@ -376,7 +411,8 @@ pub(crate) const LINTS: &[Lint] = lints! {
                  train.batch_schedule";
 
     "adam-rate": "the learning rate suits SGD, not Adam";
-        if "optim.lr > 0.01 with adam, adamw, lion, muon or schedule-free-adamw, on text";
+        if "optim.lr > 0.01 with adafactor, adam, adamw, adamw-8bit, lion, muon or \
+            schedule-free-adamw, on text";
         advice "try 3e-3 or less";
         |r| let (lr, name) = (r.optim.lr, r.optim.name);
             let is_high = name.has_fixed_step_size() && lr > MAX_ADAM_RATE;

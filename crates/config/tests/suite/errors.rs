@@ -126,7 +126,7 @@ fn an_unknown_choice_suggests_the_nearest() {
         (
             "optim.name=adamm",
             "optim.name = \"adamm\" is not one of sgd, momentum, nesterov, adam, adamw, lars, \
-             lamb, lion, muon, schedule-free-adamw; try \"adam\"",
+             lamb, lion, muon, schedule-free-adamw, adafactor, adamw-8bit; try \"adam\"",
         ),
         (
             "data.order=sequental",
@@ -421,6 +421,17 @@ fn optimizers_refuse_what_they_cannot_compute_exactly() {
              summed, and sync.mode = \"local-sgd\"; try sync.mode = \"all-reduce\" or \
              optim.name = \"adamw\"",
         ),
+        (
+            &["optim.name=adafactor", "sync.mode=local-sgd", "sync.local_steps=2"],
+            "optim.name = \"adafactor\" factors second moments of gradients that all workers have \
+             summed, and sync.mode = \"local-sgd\"; try sync.mode = \"all-reduce\" or \
+             optim.name = \"adamw\"",
+        ),
+        (
+            &["optim.name=adafactor", "offload.state=file"],
+            "optim.name = \"adafactor\" keeps moments of rows and columns, too few to offload, and \
+             offload.state = \"file\"; try offload.state = \"none\" or optim.name = \"adamw\"",
+        ),
     ] {
         assert_eq!(sets(arguments), message);
     }
@@ -438,16 +449,16 @@ fn settings_without_effect_are_refused() {
             &["optim.name=sgd", "optim.beta1=0.8", "optim.eps=1e-6"],
             "optim.beta1 = 0.8 is not a setting of optim.name = \"sgd\"; \
              remove it or set optim.name = \"adam\", \"adamw\", \"lamb\", \"lion\", \
-             \"muon\" or \"schedule-free-adamw\"\n\
+             \"muon\", \"schedule-free-adamw\" or \"adamw-8bit\"\n\
              optim.eps = 1e-6 is not a setting of optim.name = \"sgd\"; \
-             remove it or set optim.name = \"adam\", \"adamw\", \"lamb\", \"muon\" or \
-             \"schedule-free-adamw\"",
+             remove it or set optim.name = \"adam\", \"adamw\", \"lamb\", \"muon\", \
+             \"schedule-free-adamw\" or \"adamw-8bit\"",
         ),
         (
             &["optim.name=momentum", "optim.beta2=0.8"],
             "optim.beta2 = 0.8 is not a setting of optim.name = \"momentum\"; \
              remove it or set optim.name = \"adam\", \"adamw\", \"lamb\", \"lion\", \
-             \"muon\" or \"schedule-free-adamw\"",
+             \"muon\", \"schedule-free-adamw\" or \"adamw-8bit\"",
         ),
         (
             &["model.family=gpt2", "model.rope_theta=500"],

@@ -243,6 +243,8 @@ fn optimizers_and_schedules_have_counterparts_or_are_listed() {
     assert_eq!(optimizer(nesterov).name, OptimName::Nesterov);
     let muon = imported(r#"{"optimizer": {"type": "Muon", "params": {"lr": 0.02}}}"#);
     assert!(reason(&muon, "optimizer.type").contains("learning rate of AdamW"));
+    let adafactor = imported(r#"{"optimizer": {"type": "Adafactor", "params": {"lr": 0.02}}}"#);
+    assert!(reason(&adafactor, "optimizer.type").contains("an absolute learning rate"));
     let shampoo = imported(r#"{"optimizer": {"type": "Shampoo", "params": {"lr": 0.02}}}"#);
     assert!(reason(&shampoo, "optimizer.type").contains("no such optimizer"));
     let one_bit = r#"{"gradient_clipping": 1.0, "optimizer": {"type": "OneBitAdam",

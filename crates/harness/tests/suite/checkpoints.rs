@@ -110,6 +110,8 @@ fn checkpoints_hold_every_optimizer_and_frozen_parameters() {
         ["optim.name=nesterov", "optim.groups=[]"],
         ["optim.name=schedule-free-adamw", "optim.groups=[]"],
         ["optim.name=muon", "optim.groups=[{match = \"*mlp*\", freeze_after = 8}]"],
+        ["optim.name=adamw-8bit", "optim.groups=[{match = \"*norm*\", freeze_after = 8}]"],
+        ["optim.name=adafactor", "optim.groups=[{match = \"*mlp*\", freeze_after = 8}]"],
         ["optim.name=adamw", "optim.groups=[{match = \"*norm*\", freeze_after = 8}]"],
     ] {
         let mut runs = Runs::new("checkpoints");

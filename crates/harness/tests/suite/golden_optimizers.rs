@@ -3,7 +3,7 @@
 use lockstep_config::{Optim, OptimName, Recipe};
 use lockstep_harness::golden::Golden;
 use lockstep_optim::newton_schulz::Orthogonalizer;
-use lockstep_optim::{CHUNK_LEN, Clip, GlobalNorm, Optimizer, Slot, Update};
+use lockstep_optim::{CHUNK_LEN, Clip, GlobalNorm, Optimizer, Slot, Update, WholeTensors};
 use lockstep_tensor::gemm::Precision;
 use lockstep_tensor::{Cpu, Isa};
 use serde_json::Value;
@@ -21,6 +21,10 @@ fn slots(golden: &Golden) -> Vec<Slot> {
         range: start..start + len,
         grads: start..start + len,
         first,
+        shape: match golden.shape(&format!("start.{}", TENSORS[tensor]))[..] {
+            [rows, cols] => [rows, cols],
+            _ => [1, len],
+        },
         decay: golden.shape(&format!("start.{}", TENSORS[tensor])).len() > 1,
         matrix: match golden.shape(&format!("start.{}", TENSORS[tensor]))[..] {
             [rows, cols] => Some([rows, cols]),
@@ -88,8 +92,16 @@ fn train(golden: &Golden, name: OptimName, rate: f64) -> [Vec<f32>; 2] {
             let grads = &mut grads[block];
             optimizer.prepare_block(&cpu, &update, block, &params[block], grads);
         }
-        if optimizer.inputs().matrices {
-            orthogonalize(&cpu, &slots, &mut grads);
+        match optimizer.inputs().whole {
+            WholeTensors::None => {}
+            WholeTensors::HiddenMatrices => orthogonalize(&cpu, &slots, &mut grads),
+            WholeTensors::All => {
+                for slot in &slots {
+                    let (grads, mut sums) = (&mut grads[slot.block], vec![0.0; 1000]);
+                    let grads = &mut grads[slot.grads.clone()];
+                    optimizer.factored_direction(&cpu, &update, slot.tensor, grads, &mut sums);
+                }
+            }
         }
         let mut measure = |buffers: &[Vec<f32>; 2]| {
             norm.chunk_sums(&cpu, |slot| &buffers[slot.block][slot.range.clone()]);
@@ -114,7 +126,8 @@ fn train(golden: &Golden, name: OptimName, rate: f64) -> [Vec<f32>; 2] {
 fn ten_steps_of_every_optimizer_agree_to_five_digits() {
     let golden = Golden::load(&lockstep_platform::real(), "optimizers");
     let rates = golden.metadata("rates");
-    assert_eq!(rates.len(), OptimName::NAMES.len(), "every rule is recorded");
+    // Where rounding decides between two codes, moments of eight bits part from any recording.
+    assert_eq!(rates.len(), OptimName::NAMES.len() - 1, "every rule but adamw-8bit is recorded");
     for (rule, rate) in &rates {
         let name = OptimName::from_name(rule).expect("a rule of ours");
         let found = train(&golden, name, Value::as_f64(rate).expect("a number")).concat();

@@ -27,6 +27,8 @@ fn cases() -> Vec<(&'static str, Small, Vec<&'static str>)> {
         "optim.name=lion",
         "optim.name=schedule-free-adamw",
         "optim.name=muon",
+        "optim.name=adafactor",
+        "optim.name=adamw-8bit",
     ];
     let case = |rule| (rule, LLAMA, vec![rule, "train.steps=3"]);
     let mut cases: Vec<_> = rules.into_iter().map(case).collect();
@@ -146,6 +148,25 @@ fn a_schedule_free_run_evaluates_and_saves_averages_and_resumes_at_its_points() 
         }
     }
     assert!(largest > 1e-4, "averages differ from the points of the gradients: {largest}");
+}
+
+#[test]
+fn moments_of_eight_bits_take_a_quarter_and_learn_as_much() {
+    let mut runs = Runs::new("optimizers");
+    let mut train = |name: &str| {
+        let sets = [name, "model.width=96", "model.ffn=192", "train.steps=15", "optim.lr=3e-3"];
+        train(&mut runs, &LLAMA, &sets, &layout(1, 0, 0))
+    };
+    let [wide, narrow, factored] = ["adamw", "adamw-8bit", "adafactor"]
+        .map(|name| train(&format!("optim.name={name}")).summary);
+    let [all, coded, moments] =
+        [&wide, &narrow, &factored].map(|summary| summary.accounted_bytes_by_rank[0].optimizer);
+    assert!(coded * 100 < all * 28, "{coded} of {all} bytes");
+    assert!(moments * 100 < all * 3, "{moments} of {all} bytes");
+    let [wide, narrow, factored] =
+        [wide, narrow, factored].map(|summary| summary.validation_loss.expect("one is measured"));
+    assert!((narrow - wide).abs() < 0.01, "{narrow} but {wide} with moments of 32 bits");
+    assert!(factored < wide + 0.3, "{factored} but {wide}");
 }
 
 #[test]

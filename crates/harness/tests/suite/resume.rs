@@ -54,7 +54,18 @@ fn ten_steps_and_ten_more_equal_twenty_bit_for_bit() {
 
 #[test]
 fn every_optimizer_resumes_bit_for_bit() {
-    let names = ["sgd", "nesterov", "adamw", "lars", "lamb", "lion", "schedule-free-adamw", "muon"];
+    let names = [
+        "sgd",
+        "nesterov",
+        "adamw",
+        "lars",
+        "lamb",
+        "lion",
+        "schedule-free-adamw",
+        "muon",
+        "adafactor",
+        "adamw-8bit",
+    ];
     for name in names {
         let recipe = LLAMA.with(&["train.steps=20", &format!("optim.name={name}")]);
         check(&recipe, &recipe, &stops());

@@ -136,7 +136,11 @@ fn every_byte_of_an_update_is_forecast_on_every_rank() {
             found
         };
         let (adamw, muon, lamb) = (of("adamw"), of("muon"), of("lamb"));
+        let adafactor = of("adafactor");
         let is_whole = *layout == ["run.workers=2"];
+        for (muon, adafactor) in muon.iter().zip(&adafactor) {
+            assert_eq!(adafactor.step > muon.step, !is_whole, "{layout:?}: all tensors");
+        }
         for ((adamw, muon), lamb) in adamw.iter().zip(&muon).zip(&lamb) {
             // Only ranks that own parts gather matrices and norms.
             assert_eq!(muon.step > adamw.step, !is_whole, "{layout:?}: {muon:?} {adamw:?}");

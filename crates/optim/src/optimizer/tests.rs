@@ -41,6 +41,7 @@ fn slots() -> Vec<Slot> {
         tensor,
         piece: 0,
         grads: range.clone(),
+        shape: [1, range.len()],
         range,
         first: 0,
         decay,
@@ -131,7 +132,9 @@ fn by_hand(s: &Optim, p: &[f32], is_matrix: bool, num_steps: u64) -> Vec<f64> {
                     u[i] = c.signum() + decay * p[i];
                     m[i] = s.beta2 * m[i] + (1.0 - s.beta2) * g[i];
                 }
-                OptimName::Muon => unreachable!("it needs whole matrices"),
+                OptimName::Muon | OptimName::Adafactor | OptimName::AdamW8Bit => {
+                    unreachable!("tested apart")
+                }
                 OptimName::ScheduleFreeAdamW => {
                     v[i] = s.beta2 * v[i] + (1.0 - s.beta2) * g[i] * g[i];
                     z[i] -= lr * (g[i] / ((v[i] / bias2).sqrt() + s.eps) + decay * p[i]);
@@ -301,7 +304,8 @@ fn offloaded_state_gives_equal_bits() {
         at += len;
         let (name, grads, decay) = (index.to_string(), range.clone(), index % 2 == 0);
         let (tensor, matrix) = (index, None);
-        Slot { block: 0, name, tensor, piece: 0, range, grads, first: 0, decay, matrix }
+        let shape = [1, range.len()];
+        Slot { block: 0, name, tensor, piece: 0, range, grads, first: 0, shape, decay, matrix }
     };
     let slots: Vec<Slot> = lens.into_iter().enumerate().map(slot).collect();
     let cpu = Cpu::single(Isa::detect());

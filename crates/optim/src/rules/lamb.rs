@@ -11,7 +11,7 @@ pub(crate) struct Lamb;
 impl UpdateRule for Lamb {
     fn describe(&self) -> RuleDescription {
         RuleDescription {
-            inputs: UpdateInputs { directions: true, norms: true, matrices: false },
+            inputs: UpdateInputs { directions: true, norms: true, ..UpdateInputs::default() },
             steps_with_state: false,
             ..RuleDescription::with_state(&["m", "v"])
         }

@@ -6,7 +6,7 @@
 //! orthogonalises it ([`crate::newton_schulz`]) before the step. Matrices have no second moments.
 
 use crate::rule::{RuleDescription, SpanStep, StateViews, UpdateRule};
-use crate::update::UpdateInputs;
+use crate::update::{UpdateInputs, WholeTensors};
 use lockstep_tensor::device::{Device, Rates, Result as DeviceResult, Rule, View, ViewMut};
 
 /// Root mean square of an update of AdamW.
@@ -18,7 +18,11 @@ pub(crate) struct Muon;
 impl UpdateRule for Muon {
     fn describe(&self) -> RuleDescription {
         RuleDescription {
-            inputs: UpdateInputs { directions: true, norms: false, matrices: true },
+            inputs: UpdateInputs {
+                directions: true,
+                norms: false,
+                whole: WholeTensors::HiddenMatrices,
+            },
             num_matrix_buffers: 1,
             ..RuleDescription::with_state(&["m", "v"])
         }

@@ -178,6 +178,7 @@ mod tests {
             range: 0..LEN,
             grads: 0..LEN,
             first: 0,
+            shape: [1, LEN],
             decay: false,
             matrix: None,
         };

@@ -36,6 +36,7 @@ pub use kind::{GradientUse, StepKind};
 pub use parameter_server::{SelectedRows, ServerStep};
 pub(crate) use stragglers::hold_reductions;
 pub use update::pair_numbers;
+pub use update_inputs::WholeWork;
 
 use crate::buckets::Buckets;
 use crate::leaf_assignment::LeafAssignment;

@@ -1,5 +1,6 @@
 //! Inputs of update rules that need more than the gradients of the elements they step: directions,
-//! norms of whole tensors (LARS, LAMB), and orthogonalised whole matrices (Muon).
+//! norms of whole tensors (LARS, LAMB), orthogonalised whole matrices (Muon), and factored moments of
+//! whole tensors (Adafactor).
 //!
 //! Ranks that step shards gather norms over all ranks, and each matrix over the data-parallel ranks
 //! that own parts of it and the tensor-parallel ranks that hold its pieces, one matrix after the
@@ -9,18 +10,31 @@ use super::{ELEMENT, RankPlan, StepBuilder};
 use crate::trained_matrices::TrainedMatrix;
 use lockstep_config::units::Bytes;
 use lockstep_mesh::Axis;
-use lockstep_optim::{UpdateInputs, newton_schulz};
+use lockstep_optim::{UpdateInputs, WholeTensors, newton_schulz};
 use lockstep_schedule::Op;
 use lockstep_schedule::step::{
     Access, BufferId, Call, Contents, Lengths, Normed, Queue, TaskId, TaskOp, Use,
 };
 
 impl RankPlan<'_> {
-    /// FLOPs to orthogonalise each of the matrices that the rank's tasks number.
-    pub fn matrix_flops(&self) -> Vec<u64> {
+    /// Work for each of the tensors that the rank's tasks number.
+    pub fn whole_work(&self) -> Vec<WholeWork> {
         let matrices = TrainedMatrix::list(self.blueprint, &self.buckets, self.plan);
-        matrices.iter().map(|matrix| newton_schulz::flops(matrix.shape)).collect()
+        let work = |matrix: &TrainedMatrix<'_>| match self.plan.update_inputs.whole {
+            WholeTensors::All => WholeWork::Factoring(matrix.shape[0] * matrix.shape[1]),
+            _ => WholeWork::Products(newton_schulz::flops(matrix.shape)),
+        };
+        matrices.iter().map(work).collect()
     }
+}
+
+/// Work to turn the gradients of a whole tensor into the direction of its step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WholeWork {
+    /// FLOPs of products.
+    Products(u64),
+    /// Elements whose moments are factored.
+    Factoring(usize),
 }
 
 impl StepBuilder<'_> {
@@ -31,7 +45,7 @@ impl StepBuilder<'_> {
         buckets: &[usize],
         agree: TaskId,
     ) -> Vec<Vec<Access>> {
-        let UpdateInputs { directions, norms, matrices } = self.at.plan.update_inputs;
+        let UpdateInputs { directions, norms, whole } = self.at.plan.update_inputs;
         let mut uses = vec![Vec::new(); buckets.len()];
         if directions {
             for (uses, &bucket) in uses.iter_mut().zip(buckets) {
@@ -49,7 +63,7 @@ impl StepBuilder<'_> {
                 }
             }
         }
-        if matrices {
+        if whole != WholeTensors::None {
             let at = self.at;
             let list = TrainedMatrix::list(at.blueprint, &at.buckets, at.plan);
             for (number, matrix) in list.iter().enumerate() {
@@ -113,8 +127,8 @@ impl StepBuilder<'_> {
         norms
     }
 
-    /// Gathers a matrix, unless this rank has all of it, and orthogonalises it; returns the mark of
-    /// that.
+    /// Gathers a tensor, unless this rank has all of it, and turns its gradients into the direction
+    /// of its step; returns the mark of that.
     fn add_matrix(&mut self, number: u32, matrix: &TrainedMatrix<'_>, agree: TaskId) -> BufferId {
         let grads = self.grads(matrix.bucket);
         let is_sharded = self.at.plan.zero > 0;
@@ -144,8 +158,11 @@ impl StepBuilder<'_> {
             }
             gathered.push(whole);
         }
-        let mark = self.tasks.buffer(Contents::Orthogonal { matrix: number }, 0);
-        let op = TaskOp::Orthogonalize { matrix: number };
+        let mark = self.tasks.buffer(Contents::WholeDirection { matrix: number }, 0);
+        let op = match self.at.plan.update_inputs.whole {
+            WholeTensors::All => TaskOp::FactorMoments { matrix: number },
+            _ => TaskOp::Orthogonalize { matrix: number },
+        };
         let mut task = self.tasks.task(op, Queue::Compute).guarded_by(agree).writes(mark);
         for buffer in gathered {
             task = task.takes(buffer);

@@ -19,13 +19,15 @@ fn memory_matches_the_planned_footprint() {
         OptimName::Lamb,
         OptimName::Muon,
         OptimName::ScheduleFreeAdamW,
+        OptimName::Adafactor,
+        OptimName::AdamW8Bit,
     ];
     let mut turn: usize = 0;
     for model in [LARGE, Model { tied: true, ..LARGE }, TINY] {
         for num_workers in [1, 2, 3, 8] {
             for zero in 0..4 {
                 turn += 1;
-                let (microbatches_per_leaf, rule) = ([1, 3][turn % 2], rules[turn % 5]);
+                let (microbatches_per_leaf, rule) = ([1, 3][turn % 2], rules[turn % 7]);
                 let layout = Layout {
                     recompute: RECOMPUTE[turn % 4],
                     bucket_len: BUCKET_LENS[turn % 3],

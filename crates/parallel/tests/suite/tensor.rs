@@ -84,6 +84,8 @@ fn tensor_ranks_with_every_zero_stage_give_the_bits_of_one_worker() {
     assert_agree(&CUT, OptimName::AdamW, 2, &layouts);
     assert_agree(&gpt2(), OptimName::Lamb, 2, &layouts);
     assert_agree(&CUT, OptimName::Muon, 2, &layouts);
+    assert_agree(&CUT, OptimName::Adafactor, 2, &layouts);
+    assert_agree(&CUT, OptimName::AdamW8Bit, 2, &layouts[1..2]);
     assert_agree(&gpt2(), OptimName::Muon, 2, &layouts[3..]);
 }
 

@@ -12,7 +12,7 @@ use lockstep_config::units::{Flops, Seconds};
 use lockstep_config::{Recipe, Recompute};
 use lockstep_mesh::{Axis, Mesh, Rank};
 use lockstep_model::Blueprint;
-use lockstep_parallel::step_program::{RankPlan, rank_at};
+use lockstep_parallel::step_program::{RankPlan, WholeWork, rank_at};
 use lockstep_parallel::{ReplicaPlan, stages};
 use lockstep_schedule::step::{Contents, MessageKind, Program, Queue, TaskId, TaskOp, Use};
 
@@ -29,7 +29,8 @@ pub(super) struct TaskTimes<'a> {
     /// Gradient compression, if the recipe compresses.
     compressor: Option<&'a CompressorTime>,
     num_params: usize,
-    /// Orthogonalisation of each matrix, by pipeline rank.
+    /// Orthogonalisation of each matrix, or factoring of the moments of each tensor, by pipeline
+    /// rank.
     matrices: Vec<Vec<Seconds>>,
     mesh: Mesh,
 }
@@ -91,7 +92,9 @@ impl<'a> TaskTimes<'a> {
                 TaskOp::Direction { .. } | TaskOp::TensorNorms(_) => {
                     times[index] = self.passes(program, id);
                 }
-                TaskOp::Orthogonalize { matrix } if changes_grads(program, id) => {
+                TaskOp::Orthogonalize { matrix } | TaskOp::FactorMoments { matrix }
+                    if changes_grads(program, id) =>
+                {
                     let device = self.mesh.index(Axis::Pipeline, Rank(program.rank));
                     times[index] = self.matrices[device][*matrix as usize];
                 }
@@ -173,8 +176,11 @@ impl<'a> TaskTimes<'a> {
     }
 }
 
-/// Time to orthogonalise each matrix, by pipeline rank, on a worker that has this share of the
-/// machine.
+/// Passes over a tensor to factor its moments: sums of rows and columns, directions, their norm.
+const FACTORING_PASSES: f64 = 6.0;
+
+/// Time to orthogonalise each matrix, or to factor the moments of each tensor, by pipeline rank, on
+/// a worker that has this share of the machine.
 fn matrix_seconds(
     recipe: &Recipe,
     blueprint: &Blueprint,
@@ -185,11 +191,14 @@ fn matrix_seconds(
     let num_devices = plan.mesh.degree(Axis::Pipeline);
     let of_device = |device: usize| {
         let at = RankPlan::new(plan, blueprint, rank_at(&plan.mesh, device, 0, 0));
-        let flops = at.matrix_flops().into_iter();
         let rate = machine.rate(recipe.model.width);
-        flops.map(|flops| Flops(flops as f64) / rate * (1.0 / speed)).collect()
+        let seconds = |work: WholeWork| match work {
+            WholeWork::Factoring(len) => machine.serial_pass(len) * FACTORING_PASSES,
+            WholeWork::Products(flops) => Flops(flops as f64) / rate * (1.0 / speed),
+        };
+        at.whole_work().into_iter().map(seconds).collect()
     };
-    (0..num_devices).filter(|_| plan.update_inputs.matrices).map(of_device).collect()
+    (0..num_devices).map(of_device).collect()
 }
 
 /// Whether a task changes gradients: a rank may gather a matrix of which it owns nothing.

@@ -122,9 +122,9 @@ pub enum Contents {
     },
     /// Gathered whole matrix.
     Matrix,
-    /// Mark of a matrix whose direction is orthogonal.
-    Orthogonal {
-        /// Number of the matrix.
+    /// Mark of a tensor whose gradients were turned into the direction of its step.
+    WholeDirection {
+        /// Number of the tensor.
         matrix: u32,
     },
     /// Message of a neighbour.

@@ -144,6 +144,7 @@ impl fmt::Display for TaskOp {
             }
             Self::GatherPieces { matrix } => write!(f, "gather pieces of matrix {matrix}"),
             Self::Orthogonalize { matrix } => write!(f, "orthogonalize matrix {matrix}"),
+            Self::FactorMoments { matrix } => write!(f, "factor moments of tensor {matrix}"),
             Self::Update { bucket } => write!(f, "update {bucket}"),
             Self::GatherUpdated { bucket } => write!(f, "gather updated {bucket}"),
             Self::Average(averaged) => match averaged {

@@ -223,19 +223,25 @@ pub enum TaskOp {
     GatherNorms(Normed),
     /// Gathers a piece of a matrix from the data-parallel ranks that own parts of it.
     GatherMatrix {
-        /// Number among the hidden matrices of the rank's pipeline stage.
+        /// Number among the tensors of the rank's pipeline stage that are updated whole.
         matrix: u32,
         /// Number among the pieces that this rank holds.
         piece: u32,
     },
     /// Gathers the pieces of a matrix from the tensor-parallel ranks.
     GatherPieces {
-        /// Number among the hidden matrices of the rank's pipeline stage.
+        /// Number among the tensors of the rank's pipeline stage that are updated whole.
         matrix: u32,
     },
     /// Orthogonalises the direction of a whole matrix.
     Orthogonalize {
-        /// Number among the hidden matrices of the rank's pipeline stage.
+        /// Number among the tensors of the rank's pipeline stage that are updated whole.
+        matrix: u32,
+    },
+    /// Updates the factored second moments of a whole tensor and turns its gradients into the
+    /// direction of the step.
+    FactorMoments {
+        /// Number among the tensors of the rank's pipeline stage that are updated whole.
         matrix: u32,
     },
     /// Updates the parameters that this rank owns.
@@ -353,6 +359,7 @@ impl TaskOp {
                 | Self::GatherMatrix { .. }
                 | Self::GatherPieces { .. }
                 | Self::Orthogonalize { .. }
+                | Self::FactorMoments { .. }
                 | Self::Update { .. }
                 | Self::GatherUpdated { .. }
         )

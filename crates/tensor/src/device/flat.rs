@@ -1,8 +1,10 @@
 //! Flat buffers: sums, conversions, checks and optimizer steps.
 
 use super::error::Result;
+use super::layers::on_cpu_only;
 use super::operands::{MAX_STATE_BUFFERS, Rule};
 use super::view::{View, ViewMut};
+use crate::adamw_8bit::MomentBlock;
 use crate::gemm::Precision;
 use crate::moments::AdamStep;
 
@@ -44,6 +46,18 @@ pub trait FlatBuffers {
         state: [ViewMut<'_>; MAX_STATE_BUFFERS],
         copy: ViewMut<'_>,
     ) -> Result<()>;
+
+    /// AdamW with moments of eight bits; on the CPU only.
+    fn adamw_8bit(
+        &self,
+        _step: &AdamStep,
+        _p: ViewMut<'_>,
+        _g: View<'_>,
+        _moments: &mut [MomentBlock],
+        _copy: ViewMut<'_>,
+    ) -> Result<()> {
+        Err(on_cpu_only("8-bit AdamW"))
+    }
 
     /// LAMB: updates moments `m` and `v`, and replaces gradients by the direction of the step.
     fn lamb_direction(

@@ -3,8 +3,10 @@
 //! Each function is the textbook formula in plain loops: no vectors, no threads, no fusing. Kernels
 //! are compared with it up to rounding, and their backward with its central differences.
 
+pub mod adafactor;
 pub mod adam;
 pub mod adamw;
+pub mod adamw_8bit;
 pub mod attention;
 pub mod bias;
 pub mod cross_entropy;

@@ -8,8 +8,10 @@
 
 mod common;
 
+mod adafactor;
 mod adam;
 mod adamw;
+mod adamw_8bit;
 mod attention;
 mod bias;
 mod convert;

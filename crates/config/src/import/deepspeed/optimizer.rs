@@ -28,6 +28,11 @@ pub(super) fn optimizer(draft: &mut Draft, table: &Map<String, Value>) {
                           optim.name = \"muon\" with a learning rate of AdamW";
             return draft.list("optimizer.type", quoted(name), reason);
         }
+        "adafactor" => {
+            let reason = "scales the learning rate by the size of each tensor; set optim.name = \
+                          \"adafactor\" with an absolute learning rate";
+            return draft.list("optimizer.type", quoted(name), reason);
+        }
         "sgd" if flag("nesterov") == Some(true) => "nesterov",
         "sgd" if momentum > 0.0 => "momentum",
         "sgd" => "sgd",

@@ -23,6 +23,7 @@ fn shard(consistency: Consistency) -> Shard {
         range: 0..1,
         grads: 0..1,
         first: 0,
+        shape: [1, 1],
         decay: false,
         matrix: None,
     });

@@ -19,6 +19,7 @@ fn shard(num_workers: usize, consistency: Consistency, staleness: u64) -> Shard 
         range: 0..1,
         grads: 0..1,
         first: 0,
+        shape: [1, 1],
         decay: false,
         matrix: None,
     };

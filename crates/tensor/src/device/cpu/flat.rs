@@ -1,5 +1,6 @@
 //! Flat buffers on the CPU.
 
+use crate::adamw_8bit::MomentBlock;
 use crate::device::error::{DeviceError, Result};
 use crate::device::flat::FlatBuffers;
 use crate::device::operands::{MAX_STATE_BUFFERS, Momentum, Rule};
@@ -7,7 +8,8 @@ use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::Precision;
 use crate::moments::AdamStep;
 use crate::{
-    Cpu, adam, adamw, convert, lamb, lars, lion, muon, nesterov, reduce, schedule_free, sgd,
+    Cpu, adam, adamw, adamw_8bit, convert, lamb, lars, lion, muon, nesterov, reduce, schedule_free,
+    sgd,
 };
 
 impl FlatBuffers for Cpu {
@@ -98,6 +100,22 @@ impl FlatBuffers for Cpu {
                 schedule_free::step(self, &step, p, g, x, z, v);
             }
         }
+        if copy.is_empty() {
+            return Ok(());
+        }
+        self.convert(View::of(p), copy, ViewMut::of::<u64>(&mut []))
+    }
+
+    fn adamw_8bit(
+        &self,
+        step: &AdamStep,
+        p: ViewMut<'_>,
+        g: View<'_>,
+        moments: &mut [MomentBlock],
+        copy: ViewMut<'_>,
+    ) -> Result<()> {
+        let p = p.into_slice()?;
+        adamw_8bit::step(self, step, p, g.as_slice()?, moments);
         if copy.is_empty() {
             return Ok(());
         }
