@@ -74,10 +74,11 @@ fn the_loss_has_its_two_parts_and_resumes_exactly() {
     let mut runs = Runs::new("distillation");
     let (_, teacher) = teacher(&mut runs, &["train.steps=10"]);
     let first_loss = |runs: &mut Runs, sets: &[&str]| {
-        let recipe = student(runs, &teacher, &[sets, &["run.workers=1"]].concat());
+        let own = ["run.workers=1", "train.steps=1"];
+        let recipe = student(runs, &teacher, &[sets, &own].concat());
         runs.finish(&recipe).summary.first_loss
     };
-    let plain = resolve(&runs, &["run.workers=1"]).expect("a recipe");
+    let plain = resolve(&runs, &["run.workers=1", "train.steps=1"]).expect("a recipe");
     let plain = runs.finish(&plain).summary.first_loss;
     let hard = first_loss(&mut runs, &["finetune.hard_weight=1"]);
     let soft = first_loss(&mut runs, &["finetune.hard_weight=0"]);
