@@ -1,11 +1,11 @@
-//! The GPT-2 family: LayerNorm, GELU, biases everywhere; and those of its parts, GPT-NeoX and BLOOM.
+//! The GPT-2 family (LayerNorm, GELU, biases everywhere), and GPT-NeoX and BLOOM of its parts.
 //!
 //! GPT-2 has learned positions; `c_attn` computes queries, keys and values at once, and matrices
 //! are stored with a row per input ("Conv1D"). GPT-NeoX turns a part of each head, has a row per
 //! output, those of `query_key_value` head by head, and adds both halves of a layer to its input.
 //! BLOOM has such rows, biases of scores by distance, and a normalisation of the embedding. Names
-//! and shapes are those of `GPT2LMHeadModel`, `GPTNeoXForCausalLM` and `BloomForCausalLM` in Hugging
-//! Face checkpoints.
+//! and shapes are those of `GPT2LMHeadModel`, `GPTNeoXForCausalLM` and `BloomForCausalLM` in
+//! Hugging Face checkpoints.
 
 use crate::attention::{Attention, Scores};
 use crate::column_parallel::ColumnParallel;

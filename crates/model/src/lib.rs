@@ -11,7 +11,8 @@
 //!   `chunked_head`: the head without a place for all logits; `logit_cap`: its soft cap.
 //! - [`tensor_shards`], [`collectives`], `reduction_tree`: tensor and sequence parallelism;
 //!   `column_parallel`, `row_parallel`: the two kinds of sharded linear layer; `row_sums`:
-//!   gradients of norms and biases; `deferred_weight_grad`: the split backward pass; `stream_gradient`: halves beside each other.
+//!   gradients of norms and biases; `deferred_weight_grad`: the split backward pass;
+//!   `stream_gradient`: halves beside each other.
 //! - [`lora`]: low-rank adapters of the linear layers.
 //! - [`linear`], `norm`, `norm_linear`, `dropout`, `rope`: operations of a device on ranges of a
 //!   flat buffer.

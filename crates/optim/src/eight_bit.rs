@@ -8,17 +8,8 @@ use crate::rule::GroupOptions;
 use lockstep_tensor::adamw_8bit::{BLOCK_FLOATS, BLOCK_LEN, Moment, MomentBlock};
 use std::ops::Range;
 
-/// Elements of a tensor from which on its moments have eight bits: smaller ones need few bytes and
-/// much precision (section 2.3 of the paper).
-const MIN_LEN: usize = 4096;
-
 /// Elements that are decoded or encoded at once: whole blocks.
 pub(crate) const PART_LEN: usize = 256 * BLOCK_LEN;
-
-/// Whether the moments of a slot have eight bits, if the rule has such moments.
-pub(crate) const fn is_large(slot: &Slot) -> bool {
-    slot.shape[0] * slot.shape[1] >= MIN_LEN
-}
 
 /// Memory of the moments of a slot in `f32` elements.
 pub(crate) fn planned_len(slot: &Slot) -> usize {

@@ -5,7 +5,6 @@
 
 use crate::Slot;
 use crate::clip::class_of_group;
-use crate::eight_bit::is_large;
 use crate::update::{TensorNorms, Update, UpdateInputs, WholeTensors};
 use lockstep_config::Optim;
 use lockstep_tensor::adamw::AdamStep;
@@ -13,6 +12,10 @@ use lockstep_tensor::device::{
     Device, MAX_STATE_BUFFERS, Rates, Result as DeviceResult, Rule, View, ViewMut,
 };
 use lockstep_tensor::math::scalar;
+
+/// Elements of a tensor from which on its moments have eight bits: smaller ones need few bytes and
+/// much precision (section 2.3 of Dettmers et al. 2022).
+const MIN_CODED_LEN: usize = 4096;
 
 /// Views of the state buffers of a span; those that a rule does not have are empty.
 pub(crate) type StateViews<'a> = [ViewMut<'a>; MAX_STATE_BUFFERS];
@@ -58,7 +61,7 @@ impl RuleDescription {
 
     /// Whether the moments of a slot have eight bits.
     pub(crate) const fn codes(&self, slot: &Slot) -> bool {
-        self.codes_large && is_large(slot)
+        self.codes_large && slot.shape[0] * slot.shape[1] >= MIN_CODED_LEN
     }
 }
 

@@ -6,11 +6,11 @@
 use crate::buckets::{Bucket, Buckets};
 use crate::leaf_assignment::LeafAssignment;
 use crate::leaves::LeafTree;
-use crate::matrix_updates::MatrixUpdates;
 use crate::pipeline::PipelineRank;
 use crate::replica_plan::ReplicaPlan;
 use crate::shard_tree::ShardTree;
 use crate::trainable_params::TrainableParams;
+use crate::trained_matrices;
 use crate::wire_precision::RoundedBuffer;
 use crate::zero::{NUM_IN_FLIGHT, WireFormat};
 use lockstep_config::{OptimName, WireDtype};
@@ -69,7 +69,7 @@ impl Footprint {
         let (activations, messages) = PipelineRank::planned_len(&plan.stages, device, &sizes);
         let scratch = sizes.scratch_len(&plan.stages, device);
         let copies = plan.copy_of_params(blueprint).map_or(0, |dtype| buckets.copies_len(dtype));
-        let matrices = MatrixUpdates::planned_len(blueprint, &buckets, plan);
+        let matrices = trained_matrices::memory_len(blueprint, &buckets, plan);
         // The rank with the loss runs the teacher.
         let has_head = device == plan.stages.device_of(blueprint.blocks.len() - 1);
         let teacher = blueprint.teacher.as_ref().filter(|_| has_head);

@@ -11,10 +11,10 @@ use crate::buckets::Buckets;
 use crate::groups::Groups;
 use crate::param_store::ParamStore;
 use crate::replica_plan::ReplicaPlan;
-use crate::trained_matrices::TrainedMatrix;
+use crate::trained_matrices::{TrainedMatrix, factored};
 use lockstep_comm::CommError;
 use lockstep_model::{Blueprint, Param};
-use lockstep_optim::factored::{FactoringMemory, GatheredTensor};
+use lockstep_optim::factored::FactoringMemory;
 use lockstep_optim::newton_schulz::Orthogonalizer;
 use lockstep_optim::{Optimizer, Slot, Update, WholeTensors};
 use lockstep_tensor::Cpu;
@@ -56,23 +56,9 @@ struct HeldPiece {
     slot: Option<Slot>,
 }
 
-/// Tensors whose moments are factored.
-fn factored<'a>(
-    blueprint: &'a Blueprint,
-    buckets: &'a Buckets,
-    plan: &ReplicaPlan,
-) -> impl Iterator<Item = GatheredTensor> + use<'a> {
-    let is_shared = plan.zero > 0;
-    buckets.params_here(blueprint).map(move |(_, param)| GatheredTensor {
-        shape: Blueprint::rows_and_cols(param),
-        is_shared,
-        has_pieces: param.piece.num > 1,
-    })
-}
-
 impl MatrixUpdates {
     /// Memory for the tensors in `buckets`, those of this rank's stage; `None` if the plan has no
-    /// updates of whole tensors.
+    /// updates of whole tensors. It has [`crate::trained_matrices::memory_len`] elements.
     pub(crate) fn new(
         blueprint: &Blueprint,
         buckets: &Buckets,
@@ -91,21 +77,6 @@ impl MatrixUpdates {
             }
         };
         Ok(Some(Self { matrices: Vec::new(), work }))
-    }
-
-    /// Number of elements that [`Self::new`] allocates.
-    pub(crate) fn planned_len(
-        blueprint: &Blueprint,
-        buckets: &Buckets,
-        plan: &ReplicaPlan,
-    ) -> usize {
-        match plan.update_inputs.whole {
-            WholeTensors::None => 0,
-            WholeTensors::HiddenMatrices => {
-                Orthogonalizer::planned_len(buckets.hidden_matrices(blueprint))
-            }
-            WholeTensors::All => FactoringMemory::planned_len(factored(blueprint, buckets, plan)),
-        }
     }
 
     /// Number of elements allocated.

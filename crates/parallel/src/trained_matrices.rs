@@ -5,6 +5,8 @@ use crate::buckets::Buckets;
 use crate::replica_plan::ReplicaPlan;
 use lockstep_model::{Blueprint, Param};
 use lockstep_optim::WholeTensors;
+use lockstep_optim::factored::{FactoringMemory, GatheredTensor};
+use lockstep_optim::newton_schulz::Orthogonalizer;
 
 /// A trained tensor of a pipeline stage that is updated whole.
 pub(crate) struct TrainedMatrix<'a> {
@@ -50,5 +52,30 @@ impl<'a> TrainedMatrix<'a> {
     pub(crate) fn part_lens(&self, buckets: &Buckets, piece: usize) -> Vec<usize> {
         let (bucket, range) = buckets.place(self.block, self.pieces[piece]);
         buckets.list[bucket].part_lens_of(&range)
+    }
+}
+
+/// Tensors whose moments are factored.
+pub(crate) fn factored<'a>(
+    blueprint: &'a Blueprint,
+    buckets: &'a Buckets,
+    plan: &ReplicaPlan,
+) -> impl Iterator<Item = GatheredTensor> + use<'a> {
+    let is_shared = plan.zero > 0;
+    buckets.params_here(blueprint).map(move |(_, param)| GatheredTensor {
+        shape: Blueprint::rows_and_cols(param),
+        is_shared,
+        has_pieces: param.piece.num > 1,
+    })
+}
+
+/// Number of elements that updates of whole tensors need beside parameters and state.
+pub(crate) fn memory_len(blueprint: &Blueprint, buckets: &Buckets, plan: &ReplicaPlan) -> usize {
+    match plan.update_inputs.whole {
+        WholeTensors::None => 0,
+        WholeTensors::HiddenMatrices => {
+            Orthogonalizer::planned_len(buckets.hidden_matrices(blueprint))
+        }
+        WholeTensors::All => FactoringMemory::planned_len(factored(blueprint, buckets, plan)),
     }
 }

@@ -5,9 +5,9 @@
 //! [`crate::adamw`] does, and encodes them again: no more than a block is ever in `f32`. The 256
 //! codes of a map are the paper's dynamic tree: seven decades, of which the larger have more linear
 //! steps. Two details differ from it:
-//! - The map of the first moment has −1 in place of its smallest negative value. The largest element
-//!   of a block is therefore exact, and encoding what was decoded gives equal codes: moments may be
-//!   saved as `f32` and read again without a change.
+//! - The map of the first moment has −1 in place of its smallest negative value. The largest
+//!   element of a block is therefore exact, and encoding what was decoded gives equal codes:
+//!   moments may be saved as `f32` and read again without a change.
 //! - A second moment above zero is never rounded to zero, where the next step would divide by
 //!   `eps` alone.
 //!

@@ -10,7 +10,8 @@
 //! [`Folder::open`] reads and validates `config.json` and the headers of the weights only. Weights
 //! are read on demand, a range at a time. [`save`] writes such a folder atomically.
 //!
-//! - `config`: configuration, read and written; `gpt_neox`, `bloom`: those of their names; `rope`: rotary angles
+//! - `config`: configuration, read and written; `gpt_neox`, `bloom`: those of their names;
+//!   `rope`: rotary angles
 //! - `architecture`: supported architectures; `options`: options of all; `reader`: refusals
 //! - `names`: tensor names; `shards`: files of the tensors
 //! - `export`: writing; `tokenizer`: vocabulary size of a tokenizer

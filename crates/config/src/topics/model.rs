@@ -39,8 +39,8 @@ topic! {
         /// Architecture: gpt2 has LayerNorm, learned positions, GELU and biases; llama has RMSNorm,
         /// rotary positions, SwiGLU and no biases; gpt_neox is gpt2 with rotary positions and both
         /// halves of a layer beside each other, bloom with attention biases by distance (ALiBi) and
-        /// a normalised embedding. Small problems: mlp classifies drawn digits; quadratic, ridge and
-        /// logistic are convex with a known optimum.
+        /// a normalised embedding. Small problems: mlp classifies drawn digits; quadratic, ridge
+        /// and logistic are convex with a known optimum.
         family: Family = "llama";
 
         /// Number of transformer layers, or of hidden layers of an mlp.

@@ -43,8 +43,8 @@ impl Optimizer {
         }
     }
 
-    /// One state buffer of the part of a piece of a parameter that this optimizer updates, if it has
-    /// one in `f32`. `kind` indexes [`Self::state_names`].
+    /// One state buffer of the part of a piece of a parameter that this optimizer updates, if it
+    /// has one in `f32`. `kind` indexes [`Self::state_names`].
     pub fn state(&self, param: &str, piece: usize, kind: usize) -> Option<&[f32]> {
         let slot = self.slots.iter().find(|slot| slot.name == param && slot.piece == piece)?;
         if self.description().codes(slot) {

@@ -1,6 +1,6 @@
 //! Inputs of update rules that need more than the gradients of the elements they step: directions,
-//! norms of whole tensors (LARS, LAMB), orthogonalised whole matrices (Muon), and factored moments of
-//! whole tensors (Adafactor).
+//! norms of whole tensors (LARS, LAMB), orthogonalised whole matrices (Muon), and factored moments
+//! of whole tensors (Adafactor).
 //!
 //! Ranks that step shards gather norms over all ranks, and each matrix over the data-parallel ranks
 //! that own parts of it and the tensor-parallel ranks that hold its pieces, one matrix after the

@@ -1,5 +1,5 @@
-//! GELU with the error function against its definition and against differences, and at the edges of its
-//! range.
+//! GELU with the error function against its definition and against differences, and at the edges of
+//! its range.
 
 use crate::common::{
     ODD_WIDTHS, assert_close, central_differences, dot, numbers, same_bits_everywhere, wide,
