@@ -350,9 +350,9 @@ fn a_plan_reads_the_config_of_a_hugging_face_model() {
     assert_eq!(report["context"], 8192);
     let long = folder.json(&[&plan[..], &["config.json", "--context", "16384"]].concat());
     assert_eq!(long["context"], 16_384);
-    folder.write("config.json", config.replace("\"llama\"", "\"gpt_neox\"").as_bytes());
+    folder.write("config.json", config.replace("\"llama\"", "\"mamba\"").as_bytes());
     let error = refusal(&folder, &[&plan[..], &["config.json"]].concat());
-    assert!(error.contains("config.json: model_type = \"gpt_neox\" is not read"), "{error}");
+    assert!(error.contains("config.json: model_type = \"mamba\" is not read"), "{error}");
     folder.write("config.json", config.replace("bias\": false", "bias\": true").as_bytes());
     let error = refusal(&folder, &[&plan[..], &["config.json"]].concat());
     assert!(error.contains("attention_bias = true differs from llama's"), "{error}");
