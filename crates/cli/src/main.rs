@@ -2,8 +2,8 @@
 //!
 //! # Layout
 //! - [`commands`]: `train`, `generate`, `chat`, `eval`, `inspect`, `compare`, `convert`, `data`,
-//!   `data-server`, `bench`, `plan`, `lab`, `config`, `doctor`, `drill`, `rendezvous`, `runs`,
-//!   `sweep`, `completions`, `man`
+//!   `data-server`, `bench`, `plan`, `lab`, `config`, `doctor`, `explain`, `drill`, `rendezvous`,
+//!   `runs`, `sweep`, `completions`, `man`
 //! - [`recipe_args`]: recipe arguments of every command (file, preset, `--set`); [`common_flags`]:
 //!   flags for the most common keys
 //! - [`workers`]: runs a command on all workers; [`resume_command`]: the command that resumes a run
@@ -64,6 +64,7 @@ Examples:
   lockstep lab stragglers                         a simulated experiment
   lockstep config                                 every key with its meaning and value
   lockstep doctor runs/0007                       why a run failed: which rank missed which call
+  lockstep explain trace.csv                      how much stragglers cost, and whose they are
   lockstep sweep my.toml --over optim.lr=1e-3,3e-3   hyperparameter search
   lockstep drill my.toml                          kill workers at random and compare the result
   torchrun --nproc-per-node 2 --no-python lockstep train   workers of another launcher
@@ -92,6 +93,7 @@ enum Command {
     Data(commands::data::Command),
     Config(commands::config::Arguments),
     Doctor(commands::doctor::Arguments),
+    Explain(commands::explain::Arguments),
     Drill(commands::drill::Arguments),
     Sweep(commands::sweep::Arguments),
     Rendezvous(commands::rendezvous::Arguments),
@@ -127,6 +129,7 @@ fn main() -> ExitCode {
         Command::Data(command) => commands::data::run(&command, &world),
         Command::Config(arguments) => commands::config::run(&arguments, &world),
         Command::Doctor(arguments) => commands::doctor::run(&arguments, &world),
+        Command::Explain(arguments) => commands::explain::run(&arguments, &world),
         Command::Drill(arguments) => commands::drill::run(&arguments, &world),
         Command::Sweep(arguments) => commands::sweep::run(&arguments, &world),
         Command::Rendezvous(arguments) => commands::rendezvous::run(&arguments, &world),

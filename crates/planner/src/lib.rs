@@ -26,6 +26,7 @@
 //! - [`advice`]: compression, local SGD and stale gradients instead of a plain all-reduce;
 //!   [`batch`]: critical batch size; [`stability`]: convergence with delayed gradients
 //! - [`bill`]: days, dollars, energy, failures; [`risk`]: distribution of the time lost to failures
+//! - [`stragglers`]: what recorded steps would take without stragglers, and their cause
 //! - [`validate`]: predictions against published runs, and the fit of calibrations
 //!
 //! # Example
@@ -74,6 +75,7 @@ pub mod batch;
 pub mod bill;
 pub mod risk;
 pub mod stability;
+pub mod stragglers;
 pub mod validate;
 
 pub use calibration::Calibration;

@@ -11,6 +11,7 @@ pub(crate) mod data_server;
 pub(crate) mod doctor;
 pub(crate) mod drill;
 pub(crate) mod eval;
+pub(crate) mod explain;
 pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod lab;

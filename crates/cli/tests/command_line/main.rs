@@ -16,7 +16,7 @@
 //! - `runs`: the list of runs; `shells`: completion scripts and manual pages
 //! - `layouts`, `pipelines`: every layout is bit-identical to one worker
 //! - `terminal`: output on a pseudo-terminal, colours, and common flags
-//! - `emulated_links`, `stragglers`: emulated links and slow workers
+//! - `emulated_links`, `stragglers`: emulated links and slow workers; `explain`: traces of jobs
 //! - `servers`, `replicas`: parameter servers and their replicas
 //! - `failures`, `restarts`, `cleanup`: killed or frozen workers; `interrupts`: Ctrl-C; `resume`:
 //!   runs by their recorded recipe
@@ -35,6 +35,7 @@ mod data;
 mod data_cleaning;
 mod data_pipeline;
 mod emulated_links;
+mod explain;
 mod failures;
 mod help_text;
 mod interrupts;

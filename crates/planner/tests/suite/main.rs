@@ -16,5 +16,6 @@ mod published;
 mod scaling;
 mod schedules;
 mod stability;
+mod stragglers;
 mod time;
 mod worked_numbers;
