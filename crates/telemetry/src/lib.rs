@@ -58,8 +58,8 @@ pub mod trace;
 pub mod console;
 
 pub use console::{Console, Surface};
-pub use event::{Event, SourceTokens, Stamped, VERSION};
 pub use csv::Csv;
+pub use event::{Event, SourceTokens, Stamped, VERSION};
 pub use json_lines::{JsonLines, load_events, read_events, visit_events};
 pub use metric::{Label, LabelValue, Metric, Scalar, visit_scalars};
 pub use otlp::Otlp;

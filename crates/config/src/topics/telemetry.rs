@@ -17,7 +17,7 @@ topic! {
         trace: bool = false;
 
         /// Steps between two traced steps; 0 traces step 64 and then every step of twice the
-        /// number. The first step of a run is never traced.
+        /// number.
         trace_every: u64 = 0, integer(0, MAX_STEPS);
 
         /// Whether the run folder gets metrics.csv, a number per row.
@@ -102,11 +102,10 @@ pub(crate) const LINTS: &[Lint] = lints! {
                 "telemetry.trace_every = {every} traces none of {steps} steps";
 };
 
-/// Whether a step after the first is traced.
+/// Whether a step of the run is traced.
 fn has_traced_step(recipe: &Recipe) -> bool {
     let first = match recipe.telemetry.trace_every {
         0 => FIRST_SAMPLE,
-        1 => 2,
         every => every,
     };
     first <= recipe.train.steps

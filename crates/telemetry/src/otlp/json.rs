@@ -28,7 +28,8 @@ pub(super) fn request(
         by_metric.entry(point.metric).or_default().push(data_point(point));
     }
     let last = points.back()?;
-    let mut metrics: Vec<Value> = by_metric.into_iter().map(|(it, points)| gauge(it, points)).collect();
+    let mut metrics: Vec<Value> =
+        by_metric.into_iter().map(|(it, points)| gauge(it, points)).collect();
     let dropped = json!({"timeUnixNano": nanos(last), "asInt": num_dropped.to_string()});
     metrics.push(json!({
         "name": "lockstep.telemetry.dropped",

@@ -110,8 +110,7 @@ impl Sink for Otlp {
                 shared.num_dropped += 1;
             }
             let labels = scalar.label.pairs().map(|(name, value)| (name, value.to_string()));
-            let labels =
-                if scalar.label == Label::None { Vec::new() } else { labels.collect() };
+            let labels = if scalar.label == Label::None { Vec::new() } else { labels.collect() };
             let (metric, step, value) = (scalar.metric, scalar.step, scalar.value);
             shared.points.push_back(Point { metric, labels, step, wall, value });
         });

@@ -109,8 +109,16 @@ mod tests {
             assert_eq!(url.parse::<Endpoint>().unwrap().to_string(), text);
         }
         for url in [
-            "https://a:1", "a:1", "http://", "http://a", "http://a:0", "http://a:70000",
-            "http://:1", "http://a:1/b c", "http://a:1/\r\nX: y", "http://u@a:1",
+            "https://a:1",
+            "a:1",
+            "http://",
+            "http://a",
+            "http://a:0",
+            "http://a:70000",
+            "http://:1",
+            "http://a:1/b c",
+            "http://a:1/\r\nX: y",
+            "http://u@a:1",
         ] {
             assert_eq!(url.parse::<Endpoint>(), Err(InvalidEndpoint), "{url}");
         }

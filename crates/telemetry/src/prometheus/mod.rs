@@ -114,8 +114,7 @@ impl Table {
         push_value(&mut page, "lockstep_skipped_steps_total", "", self.num_skipped as f64);
         let mut name = String::new();
         for metric in Metric::ALL {
-            let of_metric =
-                (*metric, String::new())..=(*metric, char::MAX.to_string());
+            let of_metric = (*metric, String::new())..=(*metric, char::MAX.to_string());
             let mut labelled = self.labelled.range(of_metric).peekable();
             let value = self.values.get(*metric as usize).copied().flatten();
             if value.is_none() && labelled.peek().is_none() {

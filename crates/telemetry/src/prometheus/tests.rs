@@ -37,8 +37,7 @@ fn a_scrape_has_the_newest_value_of_every_metric() {
     let world = lockstep_platform::real();
     let mut endpoint = Prometheus::listen(&world, "127.0.0.1:0").unwrap();
     for (step, distance) in [(10, 2.0), (20, 0.5)] {
-        let event =
-            Event::Consensus { step, distance, distance_max: 3.0, distance_max_rank: 1 };
+        let event = Event::Consensus { step, distance, distance_max: 3.0, distance_max_rank: 1 };
         endpoint.write(&stamped(event)).unwrap();
     }
     for (worker, mean) in [(0, 1.5), (1, f64::INFINITY)] {
@@ -93,8 +92,11 @@ fn other_requests_are_refused() {
         ("POST /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
         ("GET /metrics\r\n\r\n", "HTTP/1.1 400 Bad Request"),
         ("\r\n\r\n", "HTTP/1.1 400 Bad Request"),
-        (&format!("GET /{} HTTP/1.1\r\n", "x".repeat(8200)), "HTTP/1.1 431 Request Header Fields \
-         Too Large"),
+        (
+            &format!("GET /{} HTTP/1.1\r\n", "x".repeat(8200)),
+            "HTTP/1.1 431 Request Header Fields \
+         Too Large",
+        ),
     ] {
         assert_eq!(status(&request(&world, &endpoint, text)), expected, "{text:?}");
     }
@@ -114,7 +116,10 @@ fn a_scrape_is_answered_beside_a_hundred_idle_connections() {
     let answer = request(&world, &endpoint, "GET /metrics HTTP/1.1\r\n\r\n");
     assert_eq!(status(&answer), "HTTP/1.1 200 OK");
     let taken = world.clock().since(start);
-    assert!(taken < server::CONNECTION_TIME, "{taken:?} waits for the deadline of idle connections");
+    assert!(
+        taken < server::CONNECTION_TIME,
+        "{taken:?} waits for the deadline of idle connections"
+    );
     drop(idle);
 }
 
