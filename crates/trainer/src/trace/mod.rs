@@ -157,3 +157,6 @@ impl TraceRecorder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
