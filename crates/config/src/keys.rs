@@ -6,7 +6,7 @@
 use crate::key::{Applies, Key, Section};
 use crate::topics::{
     Checkpoint, Compress, Data, Emulate, Eval, Federated, Model, Numerics, Offload, Optim,
-    Parallel, Precision, Problem, Run, Sync, Train, finetune,
+    Parallel, Precision, Problem, Run, Sync, Telemetry, Train, finetune,
 };
 
 /// Every table of a recipe, in reading order.
@@ -26,6 +26,7 @@ pub(crate) const SECTIONS: &[Section] = &[
     Federated::TABLE,
     Offload::TABLE,
     Checkpoint::TABLE,
+    Telemetry::TABLE,
     Eval::TABLE,
     Emulate::TABLE,
 ];

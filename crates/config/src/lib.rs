@@ -102,5 +102,5 @@ pub use topics::{
     Partition, PipelineSchedule, Placement, Precision, Problem, Recipe, Recompute, Reduction,
     RopeScaling, RopeScalingKind, RowSharding, Run, Server, SlowWorker, Source, StaleGradients,
     StalenessRule, StalenessWeight, StragglerPolicy, Stragglers, Sync, SyncMode, SyncPartition,
-    Tokenizer, Train, TransportChoice, ValidationSource, WireDtype, matches_pattern,
+    Telemetry, Tokenizer, Train, TransportChoice, ValidationSource, WireDtype, matches_pattern,
 };

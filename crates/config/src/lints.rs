@@ -16,7 +16,7 @@
 
 use crate::topics::{
     Recipe, compress, data, emulate, federated, gossip, optim, parallel, parameter_server,
-    precision, problem, run, sync, train,
+    precision, problem, run, sync, telemetry, train,
 };
 
 pub use crate::lint::{Finding, Lint};
@@ -34,7 +34,7 @@ pub fn all() -> impl Iterator<Item = &'static Lint> {
         federated::LINTS,
         gossip::LINTS,
     ];
-    let monitoring = [train::VALIDATION_LINTS, run::STATE_LINTS, problem::LINTS];
+    let monitoring = [train::VALIDATION_LINTS, run::STATE_LINTS, telemetry::LINTS, problem::LINTS];
     run.into_iter().chain(layout).chain(sync).chain(monitoring).flatten()
 }
 
@@ -123,6 +123,7 @@ mod tests {
         many-skips bible-small | train.max_skipped=11 | train.max_skipped=10
         unchecked-replicas bible-small run.workers=2 | train.steps=10000 | train.steps=9999
         no-optimizer-state bible-small | run.save_optimizer=false | run.save_optimizer=true
+        empty-trace tiny telemetry.trace=true | train.steps=63 | train.steps=64
         easy-problem quadratic | problem.condition=9.9 | problem.condition=10
         unstable-delay quadratic sync.mode=parameter-server sync.read_delay=4 optim.name=sgd | \
             optim.lr=0.25 | optim.lr=0.24

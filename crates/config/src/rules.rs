@@ -8,7 +8,7 @@ use crate::sources::MergedSources;
 use crate::topics::{
     Recipe, collectives, compress, data, emulate, eval, federated, finetune, gossip, gpt_neox,
     hogwild, infilling, llama_variant, lora, mixture, model, optim, parallel, parameter_server,
-    pipeline, precision, problem, rope, run, stragglers, sync, tensor, train,
+    pipeline, precision, problem, rope, run, stragglers, sync, telemetry, tensor, train,
 };
 use crate::value::quoted;
 
@@ -52,6 +52,7 @@ const RULES: &[Rules] = &[
     federated::RULES,
     sync::PARTITION_RULES,
     emulate::RULES,
+    telemetry::RULES,
 ];
 
 /// Every broken rule.

@@ -43,6 +43,7 @@ pub(crate) mod run;
 pub(crate) mod stragglers;
 pub(crate) mod sync;
 mod sync_mode;
+pub(crate) mod telemetry;
 pub(crate) mod tensor;
 pub(crate) mod train;
 
@@ -87,10 +88,11 @@ pub use run::{Elastic, IsaChoice, Isolation, Run, TransportChoice};
 pub use stragglers::{StragglerPolicy, Stragglers};
 pub use sync::{AverageScope, Outer, Sync, SyncPartition};
 pub use sync_mode::SyncMode;
+pub use telemetry::Telemetry;
 pub use train::{Reduction, Train};
 
 /// All settings of a run. The bits of the result depend on all of them except [`Run`],
-/// [`Parallel`], [`Offload`], [`Checkpoint`], [`Eval`] and [`Emulate`].
+/// [`Parallel`], [`Offload`], [`Checkpoint`], [`Telemetry`], [`Eval`] and [`Emulate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
     /// Model architecture.
@@ -130,6 +132,8 @@ pub struct Recipe {
     pub offload: Offload,
     /// Checkpoints: never change a bit of the result.
     pub checkpoint: Checkpoint,
+    /// Exports of metrics and traces: never change a bit of the result.
+    pub telemetry: Telemetry,
     /// Evaluation tasks: never change a bit of the result.
     pub eval: Eval,
     /// Emulated links and workers: never change a bit of the result.
@@ -156,6 +160,7 @@ impl Blank for Recipe {
         federated: Federated::BLANK,
         offload: Offload::BLANK,
         checkpoint: Checkpoint::BLANK,
+        telemetry: Telemetry::BLANK,
         eval: Eval::BLANK,
         emulate: Emulate::BLANK,
     };

@@ -7,6 +7,7 @@
 //! - [`layouts`]: every layout of a few workers, and a pairwise-covering subset.
 //! - [`runs`]: runs of the real trainer in temporary folders.
 //! - [`traffic`]: bytes sent by a run against the planner's prediction.
+//! - [`trace`]: a checker of trace files.
 //! - [`corpora`]: small corpora, tokenizers and token shards.
 //! - [`golden`]: reference results of PyTorch, from files.
 //! - [`allocations`]: a global allocator that counts.
@@ -36,6 +37,8 @@ pub mod layouts;
 pub mod runs;
 
 pub mod traffic;
+
+pub mod trace;
 
 pub mod corpora;
 

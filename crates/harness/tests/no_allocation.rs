@@ -26,6 +26,15 @@ const NUM_STEPS: usize = 12;
 /// step behind the other, or have ended its last step before it.
 const COUNTED: std::ops::Range<usize> = 3..NUM_STEPS - 1;
 
+/// Telemetry of the thread that trains. The endpoint of Prometheus and the exporter of OTLP have
+/// threads of their own, which allocate when they are called.
+const TELEMETRY: [&str; 4] = [
+    "telemetry.tensorboard=true",
+    "telemetry.csv=true",
+    "telemetry.trace=true",
+    "telemetry.trace_every=1",
+];
+
 /// Frozen parameters between trained ones, and clipping by group.
 const PARTLY_FROZEN: &str = "optim.groups=[{match=\"*.mlp.*\",frozen=true},{match=\"*\",clip=1}]";
 
@@ -132,6 +141,10 @@ fn the_step_loop_allocates_nothing_after_the_first_step() {
             let found = allocations_by_step(&small, 2, &[set]);
             assert_eq!(found, [0; NUM_STEPS - 1], "{}, {set}", small.name);
         }
+        for sets in [&TELEMETRY[..], &[&TELEMETRY[..], &["optim.name=lamb"]].concat()] {
+            let found = allocations_by_step(&LLAMA, 2, sets);
+            assert_eq!(found, [0; NUM_STEPS - 1], "{sets:?}");
+        }
         distillation_allocates_nothing();
         no_zero_stage_allocates();
     }
@@ -180,6 +193,9 @@ fn no_zero_stage_allocates() {
         for (small, sets) in some(VARIANTS, 4) {
             check(small, &[&[zero], sets].concat());
         }
+    }
+    for set in ["parallel.zero=0", "parallel.zero=3", "parallel.tensor=2", "parallel.pipeline=2"] {
+        check(LLAMA, &[&TELEMETRY[..], &[set, "parallel.overlap=true"]].concat());
     }
     check(LLAMA, &["parallel.tensor=2"]);
     check(LLAMA, &["parallel.tensor=2", "parallel.sequence=true"]);

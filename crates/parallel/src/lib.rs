@@ -8,7 +8,7 @@
 //! - [`replica`]: one rank's model and the verbs of a step; [`replica_plan`]: its layout;
 //!   [`microbatch_loop`]: its micro-batches; `step_context`: the state of a step.
 //! - [`step_program`]: the step as data, one technique a file; [`programs`]: those of a rank;
-//!   `task_spans`: when their tasks ran.
+//!   `task_spans`: when their tasks ran; `call_spans`: when their background calls did.
 //! - [`microbatch`]: one micro-batch forward and backward; [`recompute`]: activation recomputation;
 //!   `token_stage`: tokens and losses on an accelerator.
 //! - [`leaves`]: the order of gradient sums; [`leaf_assignment`]: the leaves of each rank.
@@ -123,6 +123,7 @@ pub mod stage_link;
 pub mod stages;
 pub mod tensor_parallel;
 
+mod call_spans;
 pub mod checkpoint_pieces;
 mod distance;
 mod exchanged_store;
@@ -160,6 +161,7 @@ pub mod u64_as_f32;
 mod testing;
 
 pub use buckets::{Bucket, Buckets};
+pub use call_spans::CallSpan;
 pub use checkpoint_pieces::CheckpointPiece;
 pub use footprint::Footprint;
 pub use gossip::Graph;
@@ -178,4 +180,5 @@ pub use stages::Stages;
 pub use step::StepHost;
 pub use stragglers::{StepCutoff, StepDuty};
 pub use strategy::StepLoss;
-pub use task_spans::TaskSpan;
+pub use task_spans::{SampledTasks, TaskSpan};
+pub use traffic::AxisTraffic;

@@ -6,6 +6,7 @@
 //! the gain.
 
 use crate::buffer::{self, Floats};
+use crate::call_spans::CallSpans;
 use lockstep_comm::{Comm, CommError, Handle, Label};
 use lockstep_platform::World;
 use lockstep_tensor::device::Device;
@@ -26,6 +27,8 @@ pub struct Overlap {
     wire: Precision,
     /// Accelerator of the buffers.
     accelerator: Option<Arc<dyn Device>>,
+    /// Recorder of background calls, if there is one.
+    calls: Option<CallSpans>,
 }
 
 /// A started call, with its buffers.
@@ -43,7 +46,7 @@ impl Overlap {
     pub fn new(comm: Comm, control: Comm, world: World, is_on: bool) -> Self {
         let is_on = is_on && comm.group_size() > 1;
         let (exposed, wire) = (Duration::ZERO, Precision::F32);
-        Self { comm, control, world, is_on, exposed, step: 0, wire, accelerator: None }
+        Self { comm, control, world, is_on, exposed, step: 0, wire, accelerator: None, calls: None }
     }
 
     /// Puts buffers on an accelerator; calls use their copies in host memory.
@@ -86,6 +89,16 @@ impl Overlap {
         &self.control
     }
 
+    /// Records the calls that run in the background, where [`CallSpans::set_on`] says so.
+    pub fn record_calls(&mut self) {
+        self.calls = Some(CallSpans::new(&self.world));
+    }
+
+    /// Recorder of background calls.
+    pub(crate) fn calls(&self) -> Option<&CallSpans> {
+        self.calls.as_ref()
+    }
+
     /// Sets the current step, so that a failed call is reported with its step and bucket.
     pub fn begin_step(&mut self, step: u64) {
         self.step = step;
@@ -112,7 +125,14 @@ impl Overlap {
     ) -> Result<Pending<B>, CommError> {
         let comm = comm.about(Label::bucket(bucket, self.step));
         if self.is_on {
-            return Ok(Pending::Running(comm.start(buffers, run)?));
+            let issued = self.calls.as_ref().and_then(|calls| calls.issue(bucket));
+            return Ok(Pending::Running(comm.start(
+                buffers,
+                move |comm, buffers| match issued {
+                    Some(issued) => issued.run(|| run(comm, buffers)),
+                    None => run(comm, buffers),
+                },
+            )?));
         }
         let start = self.world.clock().now();
         run(&comm, &mut buffers)?;

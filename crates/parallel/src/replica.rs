@@ -34,7 +34,7 @@ use crate::step_context::StepContext;
 use crate::strategy::Strategy;
 use crate::task_spans::TaskSpans;
 use crate::tensor_parallel::{TensorParallel, slots_of_tp_rank};
-use crate::traffic::add_traffic;
+use crate::traffic::{AxisTraffic, add_traffic};
 use crate::trainable_params::TrainableParams;
 use lockstep_comm::{Comm, CommError, Reduction, Traffic};
 use lockstep_config::LossScale;
@@ -433,15 +433,22 @@ impl Replica {
 
     /// Bytes sent for gradients, parameters and activations by this rank so far.
     pub fn traffic(&self) -> Traffic {
+        let AxisTraffic { data, pipeline, tensor, strategy } = self.traffic_by_axis();
+        [pipeline, tensor, strategy].into_iter().fold(data, add_traffic)
+    }
+
+    /// Parts of [`Self::traffic`].
+    pub fn traffic_by_axis(&self) -> AxisTraffic {
         let gradients = self.store.overlap.comm().counters().total().traffic;
-        let others = [
-            self.device.link.traffic(),
-            self.device.tensor_parallel.traffic(),
-            self.strategy.as_ref().map_or(Traffic::default(), |it| it.traffic()),
-            self.client_traffic(),
-            self.host_traffic(),
-        ];
-        others.into_iter().fold(add_traffic(gradients, self.step_context.past_traffic), add_traffic)
+        let strategy = self.strategy.as_ref().map_or(Traffic::default(), |it| it.traffic());
+        AxisTraffic {
+            data: add_traffic(gradients, self.step_context.past_traffic),
+            pipeline: self.device.link.traffic(),
+            tensor: self.device.tensor_parallel.traffic(),
+            strategy: [self.client_traffic(), self.host_traffic()]
+                .into_iter()
+                .fold(strategy, add_traffic),
+        }
     }
 
     /// Memory held by this replica and its optimizer.

@@ -5,6 +5,7 @@
 //! background. What the training loop knows and a program does not, such as the data and the
 //! decision to skip an update, is behind [`StepHost`].
 
+use crate::call_spans::CallSpan;
 use crate::loss_scaling::UnscaledGradients;
 use crate::measurements::{ConsensusDistance, Measurements, Topology};
 use crate::programs::{Segment, TrainingProgram};
@@ -12,7 +13,7 @@ use crate::replica::Replica;
 use crate::strategy::{
     Passes, StateLayout, StepLoss, Strategy, StrategyContext, StrategyPlan, StrategyStart,
 };
-use crate::task_spans::{TaskSpan, TaskSpans};
+use crate::task_spans::{Recording, SampledTasks, TaskSpan, TaskSpans};
 use lockstep_comm::CommError;
 use lockstep_model::Microbatch;
 use lockstep_optim::{Clip, ClipPlan, Optimizer, Update};
@@ -66,9 +67,11 @@ impl Replica {
         self.begin_passes(step)?;
         let training = Arc::clone(&self.programs.training);
         let program = &training.program;
+        let memory = &mut self.step_context.samples.spans;
         let spans = if self.step_context.is_sampled {
-            TaskSpans::begin(&self.world, program.tasks.len())
+            TaskSpans::begin(&self.world, std::mem::take(memory), program.tasks.len())
         } else {
+            memory.clear();
             TaskSpans::default()
         };
         let run = StepRun { cpu, step, training: &training, spans: &spans };
@@ -134,20 +137,44 @@ impl Replica {
                 }
             }
         }
-        self.step_context.spans = spans.finish();
+        if let Some(samples) = spans.finish() {
+            self.step_context.samples = samples;
+        }
         Ok(Some(clip))
     }
 
-    /// Sets whether the spans of the next steps are recorded ([`Self::take_spans`]).
-    pub fn set_sampled(&mut self, is_sampled: bool) {
-        self.step_context.is_sampled = is_sampled;
+    /// Allocates memory for the spans of background calls ([`Self::take_calls`]).
+    pub fn record_calls(&mut self) {
+        self.store.overlap.record_calls();
     }
 
-    /// Takes the spans of the last step, if it was sampled, with the actions of their tasks; tasks
-    /// of an update that was skipped have none.
+    /// Sets whether the spans of the next steps are recorded ([`Self::sampled_tasks`]), and those of
+    /// their background calls.
+    pub fn set_sampled(&mut self, is_sampled: bool) {
+        self.step_context.is_sampled = is_sampled;
+        if let Some(calls) = self.store.overlap.calls() {
+            calls.set_on(is_sampled);
+        }
+    }
+
+    /// Spans of the last step, if it was sampled.
+    pub fn sampled_tasks(&self) -> Option<SampledTasks<'_>> {
+        let Recording { began, spans } = &self.step_context.samples;
+        let program = &self.programs.training.program;
+        (!spans.is_empty()).then_some(SampledTasks { began: *began, spans, program })
+    }
+
+    /// Takes the background calls of sampled steps that have ended since the last call.
+    pub fn take_calls(&mut self, visit: impl FnMut(CallSpan)) {
+        if let Some(calls) = self.store.overlap.calls() {
+            calls.take(visit);
+        }
+    }
+
+    /// Takes the spans of the last step, if it was sampled, with the actions of their tasks.
     pub fn take_spans(&mut self) -> Vec<(TaskSpan, String)> {
         let tasks = &self.programs.training.program.tasks;
-        let spans = std::mem::take(&mut self.step_context.spans).into_iter();
+        let spans = self.step_context.samples.spans.drain(..);
         spans.map(|span| (span, tasks[span.task.0 as usize].op.to_string())).collect()
     }
 

@@ -1,7 +1,7 @@
 //! State of a rank's step: its duty, the cutoff agreement, and measurements of the last step.
 
 use crate::stragglers::{CutoffAgreement, StepDuty};
-use crate::task_spans::TaskSpan;
+use crate::task_spans::Recording;
 use lockstep_comm::Traffic;
 use std::cell::RefCell;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) struct StepContext {
     pub(crate) pulls_rows: bool,
     /// Whether spans of the next step are recorded, and those of the last sampled step.
     pub(crate) is_sampled: bool,
-    pub(crate) spans: Vec<TaskSpan>,
+    pub(crate) samples: Recording,
     /// Micro-batches run in the last step, and their computation time.
     pub(crate) num_run: usize,
     pub(crate) computed: Duration,

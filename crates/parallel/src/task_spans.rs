@@ -4,9 +4,11 @@
 //! sampled step costs one look at the clock a task. Tasks that run together, such as the parts of a
 //! block's pass, have the time of the first; a call in the background has the time to issue it, and
 //! the task that waits for it has the rest.
+//!
+//! The memory of the spans is used again by the next sampled step.
 
 use lockstep_platform::World;
-use lockstep_schedule::step::TaskId;
+use lockstep_schedule::step::{Program, TaskId};
 use std::cell::RefCell;
 use std::time::Duration;
 
@@ -21,6 +23,17 @@ pub struct TaskSpan {
     pub end: Duration,
 }
 
+/// Spans of the last step, which was sampled.
+#[derive(Clone, Copy, Debug)]
+pub struct SampledTasks<'a> {
+    /// Start of the step, on the clock of the rank.
+    pub began: Duration,
+    /// Spans, in the order in which the tasks ran. Tasks of an update that was skipped have none.
+    pub spans: &'a [TaskSpan],
+    /// Program whose tasks they are.
+    pub program: &'a Program,
+}
+
 /// Recorder of a rank's spans.
 #[derive(Default)]
 pub(crate) struct TaskSpans {
@@ -28,15 +41,20 @@ pub(crate) struct TaskSpans {
     recording: Option<(World, RefCell<Recording>)>,
 }
 
-struct Recording {
-    began: Duration,
-    spans: Vec<TaskSpan>,
+/// Spans of a step; empty if it was not sampled.
+#[derive(Debug, Default)]
+pub(crate) struct Recording {
+    pub(crate) began: Duration,
+    pub(crate) spans: Vec<TaskSpan>,
 }
 
 impl TaskSpans {
-    /// Recorder of a step that begins now, with room for its tasks.
-    pub(crate) fn begin(world: &World, num_tasks: usize) -> Self {
-        let (began, spans) = (world.clock().now(), Vec::with_capacity(num_tasks));
+    /// Recorder of a step that begins now, with room for its tasks, in the memory of an earlier
+    /// one.
+    pub(crate) fn begin(world: &World, mut spans: Vec<TaskSpan>, num_tasks: usize) -> Self {
+        spans.clear();
+        spans.reserve(num_tasks);
+        let began = world.clock().now();
         Self { recording: Some((world.clone(), RefCell::new(Recording { began, spans }))) }
     }
 
@@ -54,8 +72,8 @@ impl TaskSpans {
         tasks.map(TaskId).for_each(|task| self.end(task));
     }
 
-    /// Spans of the step, in the order in which its tasks ran.
-    pub(crate) fn finish(self) -> Vec<TaskSpan> {
-        self.recording.map_or_else(Vec::new, |(_, recording)| recording.into_inner().spans)
+    /// Spans of the step, in the order in which its tasks ran, if it was sampled.
+    pub(crate) fn finish(self) -> Option<Recording> {
+        self.recording.map(|(_, recording)| recording.into_inner())
     }
 }

@@ -7,7 +7,7 @@ pub trait Host: Send + Sync {
     /// Peak resident set size of this process; 0 if unknown.
     fn peak_rss_bytes(&self) -> u64;
 
-    /// Current resident set size of this process; 0 if unknown.
+    /// Current resident set size of this process; 0 if unknown. Allocates no memory.
     fn current_rss_bytes(&self) -> u64;
 
     /// Current proportional set size of this process: a page shared by n processes counts 1/n; 0 if

@@ -100,6 +100,22 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         zeroed_fraction: Option<f64>,
     },
+    /// Bytes that this rank sent in a step, and its memory after it; recorded where metrics are
+    /// exported.
+    Resources {
+        /// Number of completed steps.
+        step: u64,
+        /// Bytes of gradients and parameters sent along the data axis.
+        data_bytes: u64,
+        /// Bytes of activations and their gradients sent along the pipeline axis.
+        pipeline_bytes: u64,
+        /// Bytes sent along the tensor axis.
+        tensor_bytes: u64,
+        /// Bytes sent to parameter servers and for the sync strategy.
+        strategy_bytes: u64,
+        /// Resident memory; 0 if unknown.
+        resident_bytes: u64,
+    },
     /// A validation finished.
     Evaluated {
         /// Number of completed steps.
@@ -425,6 +441,7 @@ impl Event {
                 | Self::Aggregated { .. }
                 | Self::Compressed { .. }
                 | Self::WorkersMissing { .. }
+                | Self::Resources { .. }
         )
     }
 }

@@ -5,6 +5,7 @@
 //! file removes it first; a damaged line anywhere else is an error.
 
 mod backwards;
+mod forwards;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use serde::Deserialize;
 use crate::{Sink, Stamped, TelemetryError, VERSION};
 
 pub use backwards::visit_backwards;
+pub use forwards::visit_events;
 
 /// Capacity for the line of any step, so that the buffer does not grow during training.
 const LINE_BYTES: usize = 1024;

@@ -11,6 +11,9 @@
 //! - [`sink`]: the sink trait and the errors
 //! - [`recorder`]: [`Telemetry`], the fan-out of events to sinks
 //! - [`json_lines`]: JSON Lines files of events, written and read
+//! - [`metric`]: the numbers of the events, for exporters
+//! - [`tensor_board`], [`csv`], [`prometheus`], [`otlp`]: exporters of metrics
+//! - [`trace`]: trace events of Chrome and Perfetto
 //! - [`console`]: live line of a terminal, progress lines of a log
 //!
 //! # Example
@@ -43,10 +46,24 @@ pub mod recorder;
 
 pub mod json_lines;
 
+pub mod metric;
+
+pub mod csv;
+pub mod otlp;
+pub mod prometheus;
+pub mod tensor_board;
+
+pub mod trace;
+
 pub mod console;
 
 pub use console::{Console, Surface};
+pub use csv::Csv;
 pub use event::{Event, SourceTokens, Stamped, VERSION};
-pub use json_lines::{JsonLines, load_events, read_events};
+pub use json_lines::{JsonLines, load_events, read_events, visit_events};
+pub use metric::{Label, LabelValue, Metric, Scalar, visit_scalars};
+pub use otlp::Otlp;
+pub use prometheus::Prometheus;
 pub use recorder::Telemetry;
 pub use sink::{Sink, TelemetryError};
+pub use tensor_board::TensorBoard;

@@ -8,7 +8,8 @@ use std::cell::Cell;
 use lockstep_platform::{ScratchDir, World};
 use lockstep_telemetry::console::Terminal;
 use lockstep_telemetry::{
-    Console, Event, JsonLines, Sink, Stamped, Surface, Telemetry, VERSION, load_events,
+    Console, Csv, Event, JsonLines, Otlp, Prometheus, Sink, Stamped, Surface, Telemetry,
+    TensorBoard, VERSION, load_events,
 };
 
 /// Counts the allocations of the current thread; the test harness has other threads.
@@ -95,7 +96,15 @@ fn sinks(world: &World, scratch: &ScratchDir) -> Vec<Box<dyn Sink>> {
     let terminal =
         Terminal::new(world, Box::new(std::io::sink()), std::sync::Arc::new(|| 80), true);
     let console = |surface| -> Box<dyn Sink> { Box::new(Console::new(surface, String::new())) };
+    let folder = scratch.path().join("tensorboard");
+    let csv = scratch.path().join("metrics.csv");
+    // The exporters' threads render for themselves. Nothing listens at the collector's address.
+    let collector = "http://127.0.0.1:9".parse().expect("a URL");
     vec![
+        Box::new(TensorBoard::create(world, &folder, &[]).expect("a scratch file is created")),
+        Box::new(Csv::create(world, &csv).expect("a scratch file is created")),
+        Box::new(Prometheus::listen(world, "127.0.0.1:0").expect("a port is free")),
+        Box::new(Otlp::start(world, collector).expect("a thread starts")),
         Box::new(JsonLines::open(world, &path).expect("a scratch file is created")),
         console(Surface::Terminal(terminal)),
         console(Surface::Launcher(Box::new(std::io::sink()))),

@@ -349,6 +349,7 @@ impl CheckpointSaver {
             self.collect(self.timeout(), step_log)?;
         }
         self.last = self.world.clock().now();
+        step_log.trace_checkpoint(num_steps, began);
         let stall_seconds = self.world.clock().since(began).as_secs_f64();
         if let Some(pending) = &mut self.pending {
             pending.stall_seconds = stall_seconds;

@@ -10,8 +10,8 @@
 //! - [`kernel_cache`]: compiled kernels on disk.
 //! - [`learner`]: trainable state of a rank; [`materialize`](mod@materialize): its allocation.
 //! - [`evaluate`]: loss on held-out samples; [`health`]: finite values and equal replicas.
-//! - [`step_log`]: telemetry of a run; `span_log`: spans of sampled steps; [`figures`]: its
-//!   counters.
+//! - [`step_log`]: telemetry of a run; [`figures`]: its counters; `exporters`: where its metrics
+//!   go; `span_log`: spans of sampled steps; `trace`: trace of all ranks.
 //! - `summarize`, [`summary`]: the figures of a finished run; [`utilization`]: share of the peak.
 //! - `preference`: the reference of preference optimization; `teacher`: that of distillation.
 //! - [`pretrained`]: models in run folders and Hugging Face folders; [`mod@convert`]: conversion
@@ -63,6 +63,7 @@ pub mod device;
 pub mod emulation;
 pub mod evaluate;
 mod event_history;
+mod exporters;
 pub mod failure_record;
 pub mod feed;
 pub mod figures;
@@ -85,6 +86,7 @@ mod strategy;
 mod summarize;
 pub mod summary;
 mod teacher;
+mod trace;
 pub mod utilization;
 mod worker_state;
 pub mod worker_threads;

@@ -9,6 +9,9 @@
 //!           optimizer.safetensors, state.json   optimizer state and position, for resuming
 //!           summary.json        the figures that `train --json` prints
 //!           checkpoints/        checkpoints during training
+//!           tensorboard/        TensorBoard event files, with telemetry.tensorboard
+//!           metrics.csv         metrics, with telemetry.csv
+//!           trace.json          trace of sampled steps, with telemetry.trace
 //!           flight/             after a failure: the last calls of every worker
 //!           failure.json        after a failure: the reason
 //! ```
@@ -163,6 +166,21 @@ impl RunFolder {
     /// Path of the event file, one JSON object per line.
     pub fn events(&self) -> PathBuf {
         self.path.join("events.jsonl")
+    }
+
+    /// Folder of TensorBoard event files.
+    pub fn tensorboard(&self) -> PathBuf {
+        self.path.join("tensorboard")
+    }
+
+    /// Path of the metrics as CSV.
+    pub fn metrics(&self) -> PathBuf {
+        self.path.join("metrics.csv")
+    }
+
+    /// Path of the trace.
+    pub fn trace(&self) -> PathBuf {
+        self.path.join("trace.json")
     }
 
     /// Path of the final weights.

@@ -1,40 +1,103 @@
-//! Spans of the tasks of sampled steps, in the event file.
+//! Spans of the tasks of sampled steps, in the event file and in the trace.
 
+use crate::learner::Learner;
 use crate::step_log::StepLog;
+use crate::trace::{StepTimes, TraceRecorder};
+use lockstep_comm::{Comm, CommError};
+use lockstep_config::{Recipe, Telemetry};
 use lockstep_parallel::{Replica, TaskSpan};
 use lockstep_telemetry::Event;
+use std::path::Path;
+use std::time::Duration;
 
-/// First step whose tasks are recorded; each later one has twice the number.
-const FIRST_SAMPLE: u64 = 64;
-
-/// Whether the tasks of a step are recorded, by the number of steps with it. Samples become rare in
-/// long runs, so that they stay a small part of the event file and of the time.
-fn is_sampled(num_steps: u64) -> bool {
-    num_steps >= FIRST_SAMPLE && num_steps.is_power_of_two()
+/// Which steps are sampled, and the trace of this rank, if the run has one.
+pub(crate) struct SpanLog {
+    telemetry: Telemetry,
+    trace: Option<TraceRecorder>,
 }
 
-impl StepLog {
-    /// Records when the tasks of a sampled step ran, and decides whether the next step is sampled.
-    pub(crate) fn record_spans(&mut self, num_steps: u64, replica: &mut Replica) {
-        let spans = replica.take_spans();
-        if !spans.is_empty() {
-            let record = |(TaskSpan { task, start, end }, action): (TaskSpan, String)| {
-                (task.0, action, start.as_secs_f64(), end.saturating_sub(start).as_secs_f64())
-            };
-            let spans = spans.into_iter().map(record).collect();
-            self.record(&Event::TaskSpans { step: num_steps, spans });
-        }
-        replica.set_sampled(is_sampled(num_steps + 1));
+impl SpanLog {
+    /// Without a trace, until [`StepLog::begin_trace`].
+    pub(crate) fn new(recipe: &Recipe) -> Self {
+        Self { telemetry: recipe.telemetry.clone(), trace: None }
+    }
+
+    fn is_sampled(&self, num_steps: u64) -> bool {
+        Telemetry::is_sampled(num_steps) || self.telemetry.is_traced(num_steps)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl StepLog {
+    /// Starts the trace of the run, if it has one. Collective.
+    pub(crate) fn begin_trace(
+        &mut self,
+        comm: &Comm,
+        learner: &mut Learner,
+        first_step: u64,
+    ) -> Result<(), CommError> {
+        if self.spans.telemetry.trace {
+            learner.replica.record_calls();
+            self.spans.trace = Some(TraceRecorder::start(comm, &self.world)?);
+        }
+        learner.replica.set_sampled(self.spans.is_sampled(first_step + 1));
+        Ok(())
+    }
 
-    #[test]
-    fn each_sample_has_twice_the_number_of_the_one_before() {
-        let sampled: Vec<u64> = (0..1000).filter(|step| is_sampled(*step)).collect();
-        assert_eq!(sampled, [64, 128, 256, 512]);
+    /// Records when the tasks of a sampled step ran, and decides whether the next step is sampled.
+    pub(crate) fn record_spans(&mut self, num_steps: u64, replica: &mut Replica) {
+        if let Some(trace) = &mut self.spans.trace {
+            trace.record_tasks(num_steps, replica);
+        }
+        // The event allocates its texts, which is why it is rare.
+        if Telemetry::is_sampled(num_steps) {
+            let spans = replica.take_spans();
+            if !spans.is_empty() {
+                let record = |(TaskSpan { task, start, end }, action): (TaskSpan, String)| {
+                    (task.0, action, start.as_secs_f64(), end.saturating_sub(start).as_secs_f64())
+                };
+                let spans = spans.into_iter().map(record).collect();
+                self.record(&Event::TaskSpans { step: num_steps, spans });
+            }
+        }
+        replica.set_sampled(self.spans.is_sampled(num_steps + 1));
+    }
+
+    /// Records the step around the tasks of a traced step.
+    pub(crate) fn trace_step(
+        &mut self,
+        num_steps: u64,
+        [started, ended]: [Duration; 2],
+        [data_wait, straggler_wait]: [Duration; 2],
+    ) {
+        if let Some(trace) = &mut self.spans.trace {
+            trace.record_step(num_steps, &StepTimes { started, ended, data_wait, straggler_wait });
+        }
+    }
+
+    /// Records in the trace that training has stalled for a checkpoint since `start`.
+    pub(crate) fn trace_checkpoint(&mut self, num_steps: u64, start: Duration) {
+        if let Some(trace) = &mut self.spans.trace {
+            trace.record_checkpoint(num_steps, start);
+        }
+    }
+
+    /// Records in the trace that the model has been evaluated since `start`.
+    pub(crate) fn trace_evaluation(&mut self, num_steps: u64, start: Duration) {
+        if let Some(trace) = &mut self.spans.trace {
+            trace.record_evaluation(num_steps, start);
+        }
+    }
+
+    /// Writes the trace of all ranks, if the run has one, on the rank with a path. Collective.
+    pub(crate) fn write_trace(
+        &mut self,
+        comm: &Comm,
+        path: Option<&Path>,
+    ) -> Result<(), CommError> {
+        let Some(trace) = self.spans.trace.take() else { return Ok(()) };
+        if let Some(message) = trace.write(comm, path)? {
+            self.record(&Event::Warning { message });
+        }
+        Ok(())
     }
 }

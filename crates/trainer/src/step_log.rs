@@ -4,11 +4,13 @@
 
 use crate::emulation::Emulation;
 use crate::evaluate::Evaluation;
+use crate::exporters::{Exporters, SentBytes};
 use crate::figures::{AccountedBytes, FiguresByRank, RowFigures, ServerCounters, median};
 use crate::health::Verdict;
 use crate::learner::Learner;
 use crate::options::Attempt;
 use crate::resume_state::ResumeState;
+use crate::span_log::SpanLog;
 use crate::stragglers::{Participation, StragglerMonitor};
 use crate::summary;
 use crate::task_evaluation::TaskEvaluation;
@@ -96,7 +98,10 @@ pub struct StepLog {
     /// Warnings that were issued already.
     warned: BTreeSet<String>,
     telemetry: Telemetry,
-    world: World,
+    /// Bytes sent until the last step, where metrics are exported.
+    sent: Option<SentBytes>,
+    pub(crate) spans: SpanLog,
+    pub(crate) world: World,
     started: Duration,
     step_started: Duration,
     /// Bytes sent when counting last resumed.
@@ -115,30 +120,27 @@ impl StepLog {
         learner: &Learner,
         peak: Option<f64>,
     ) -> Result<Self, TrainError> {
+        let mut warnings = Vec::new();
         match folder {
-            Some(folder) => sinks.push(Box::new(JsonLines::open(world, &folder.events())?)),
+            Some(folder) => {
+                let exporters = Exporters::start(recipe, world, folder);
+                sinks.push(Box::new(JsonLines::open(world, &folder.events())?));
+                sinks.extend(exporters.sinks);
+                warnings = exporters.warnings;
+            }
             // Only rank 0 records events.
             None => sinks.clear(),
         }
+        let exports = folder.is_some() && recipe.telemetry.exports_metrics();
         let worker = learner.replica.groups().rank();
         let mut telemetry = Telemetry::start(world.clone(), worker, sinks);
         let utilization = Utilization::new(recipe, learner.replica.blueprint(), peak);
-        telemetry.record(&Event::RunStarted {
-            recipe_hash: recipe.hash(),
-            kernel_class: learner.kernel_class.clone(),
-            num_params: learner.replica.blueprint().num_params() as u64,
-            tokens_per_step: recipe.tokens_per_step() as u64,
-            num_steps: recipe.train.steps,
-            num_threads: cpu.num_threads(),
-            workers: recipe.run.workers,
-            device: Some(learner.device_name.clone()),
-            microbatch: Some(recipe.train.microbatch_size),
-            recompute: Some(recipe.parallel.recompute.to_string()),
-            flops_per_token: Some(utilization.flops_per_token),
-            peak_flops_per_second: utilization.peak_flops_per_second,
-        });
+        telemetry.record(&run_started(recipe, cpu, learner, &utilization));
         if let Some(Topology { name, max_degree, spectral_gap }) = learner.replica.topology() {
             telemetry.record(&Event::GraphFormed { graph: name, max_degree, spectral_gap });
+        }
+        for message in warnings {
+            telemetry.record(&Event::Warning { message });
         }
         let now = world.clock().now();
         let capacity = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
@@ -168,6 +170,8 @@ impl StepLog {
             count_start: total_wire_bytes(&learner.replica),
             worker,
             warned: BTreeSet::new(),
+            sent: exports.then(|| SentBytes::of(&learner.replica)),
+            spans: SpanLog::new(recipe),
             telemetry,
             world: world.clone(),
             started: now,
@@ -226,7 +230,11 @@ impl StepLog {
         self.num_overflows += u64::from(record.verdict == Verdict::Overflow);
         self.num_clipped += u64::from(is_taken && record.clip.is_active());
         self.lost_shares += zeroed_fraction;
-        let step_seconds = self.world.clock().since(self.step_started).as_secs_f64();
+        let ended = self.world.clock().now();
+        let step_seconds = ended.saturating_sub(self.step_started).as_secs_f64();
+        let data_wait = Duration::try_from_secs_f64(record.data_wait_seconds).unwrap_or_default();
+        let times = [self.step_started, ended];
+        self.trace_step(record.step + 1, times, [data_wait, for_stragglers]);
         self.losses.push(record.loss);
         self.step_seconds.push(step_seconds);
         self.data_wait_seconds += record.data_wait_seconds;
@@ -247,6 +255,10 @@ impl StepLog {
             loss_scale: record.loss_scale.map(|scale| f64::from(scale.factor())),
             zeroed_fraction: record.loss_scale.map(|_| zeroed_fraction),
         });
+        if let Some(sent) = &mut self.sent {
+            let event = sent.finish_step(record.step + 1, replica, &self.world);
+            self.telemetry.record(&event);
+        }
         if let Some(message) = replica.accelerator().and_then(|device| device.take_warning()) {
             self.telemetry.record(&Event::Warning { message });
         }
@@ -533,6 +545,24 @@ impl StepLog {
             hasher.update(&loss.to_le_bytes());
         }
         hasher.finalize().to_hex().to_string()
+    }
+}
+
+/// Event of a run that is set up.
+fn run_started(recipe: &Recipe, cpu: &Cpu, learner: &Learner, utilization: &Utilization) -> Event {
+    Event::RunStarted {
+        recipe_hash: recipe.hash(),
+        kernel_class: learner.kernel_class.clone(),
+        num_params: learner.replica.blueprint().num_params() as u64,
+        tokens_per_step: recipe.tokens_per_step() as u64,
+        num_steps: recipe.train.steps,
+        num_threads: cpu.num_threads(),
+        workers: recipe.run.workers,
+        device: Some(learner.device_name.clone()),
+        microbatch: Some(recipe.train.microbatch_size),
+        recompute: Some(recipe.parallel.recompute.to_string()),
+        flops_per_token: Some(utilization.flops_per_token),
+        peak_flops_per_second: utilization.peak_flops_per_second,
     }
 }
 

@@ -114,6 +114,7 @@ fn run_worker(
         StepLog::start(recipe, world, compute, folder.as_ref(), options.sinks, &learner, peak)?;
     let checkpoint = start.from.clone();
     let first_step = step_log.resume(start, &options.attempt);
+    step_log.begin_trace(workers, &mut learner, first_step)?;
     let mut worker =
         Worker { cpu: compute, recipe, world, comm: workers, learner, loader, targets, step_log };
     strategy.begin(&mut worker, first_step, checkpoint.as_deref())?;
@@ -173,6 +174,7 @@ fn save_and_summarize(
     let samples = sample_bytes(&recipe.model, comm.group_rank() == 0);
     let data_bytes = feed.held_bytes() + samples;
     let figures = step_log.gather_figures(comm, learner, data_bytes)?;
+    step_log.write_trace(comm, folder.map(RunFolder::trace).as_deref())?;
     let cursor = feed::cursor(loader, comm)?;
     let hash = artifacts::save(folder, recipe, world, learner, &cursor, &step_log.losses)?;
     saver.at_end(learner, &cursor, step_log)?;
@@ -229,11 +231,13 @@ fn between_steps<T>(
     strategy: &mut dyn SyncStrategy,
     evaluate: impl FnOnce(&mut Replica) -> Result<T, TrainError>,
 ) -> Result<T, TrainError> {
+    let start = worker.world.clock().now();
     worker.step_log.pause_traffic_count(&mut worker.learner.replica, worker.comm)?;
     strategy.synchronize(worker, num_steps)?;
     let Learner { replica, optimizer, .. } = &mut worker.learner;
     replica.swap_averages(optimizer)?;
     let found = evaluate(replica)?;
     replica.swap_averages(optimizer)?;
+    worker.step_log.trace_evaluation(num_steps, start);
     Ok(found)
 }

@@ -28,7 +28,10 @@ const EDGES: &[(&str, &str)] = &[
     ("parallel", "config platform mesh schedule tensor comm model optim"),
     ("planner", "config plot mesh schedule model parallel"),
     ("lab", "config platform plot mesh schedule tensor comm optim planner"),
-    ("trainer", "config platform tensor comm telemetry model optim data checkpoint parallel"),
+    (
+        "trainer",
+        "config platform schedule tensor comm telemetry model optim data checkpoint parallel",
+    ),
     (
         "cli",
         "config platform mesh schedule tensor comm bench cluster telemetry model optim data \

@@ -14,5 +14,6 @@ mod props;
 mod recipes;
 mod sync;
 mod synonyms;
+mod telemetry;
 mod tensor;
 mod training;

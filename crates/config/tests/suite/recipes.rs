@@ -39,7 +39,7 @@ fn the_preset_bible_small_is_the_former_default_key_for_key() {
 fn every_default_that_is_not_derived_is_in_the_recipe() {
     let text = Recipe::default().identity_text();
     for doc in describe_keys() {
-        let how = ["run.", "parallel.", "offload.", "checkpoint.", "emulate."];
+        let how = ["run.", "parallel.", "offload.", "checkpoint.", "telemetry.", "emulate."];
         let is_how = how.iter().any(|how| doc.name.starts_with(how));
         let other = [
             "momentum",

@@ -47,4 +47,5 @@ mod sparse_rows;
 mod step_host;
 mod task_spans;
 mod toy_strategy;
+mod traces;
 mod update_traffic;

@@ -5,6 +5,7 @@
     reason = "this is where the environment and the kernel's files are read"
 )]
 
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
@@ -18,7 +19,7 @@ impl Host for RealHost {
     }
 
     fn current_rss_bytes(&self) -> u64 {
-        kernel_bytes("/proc/self/status", "VmRSS:")
+        resident_pages().unwrap_or(0) * rustix::param::page_size() as u64
     }
 
     fn proportional_rss_bytes(&self) -> u64 {
@@ -68,6 +69,13 @@ impl Host for RealHost {
             None => std::env::temp_dir().join(format!("lockstep-{own}")),
         }
     }
+}
+
+/// Resident pages of this process, read without allocating memory.
+fn resident_pages() -> Option<u64> {
+    let mut text = [0; 128];
+    let len = std::fs::File::open("/proc/self/statm").ok()?.read(&mut text).ok()?;
+    std::str::from_utf8(&text[..len]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Value of a line like `VmHWM:   1234 kB` in a kernel file, in bytes.

@@ -1,0 +1,106 @@
+"""Scalars of a run's event file, by tag and step, as the exporters name them.
+
+Written from the documentation of the events and independent of the engine's list, so that a number
+that an exporter forgets is missed here.
+"""
+
+import json
+import os
+
+STEP = {
+    "loss": "train/loss",
+    "lr": "train/learning_rate",
+    "grad_norm": "train/grad_norm",
+    "tokens_per_second": "train/tokens_per_second",
+    "loss_scale": "train/loss_scale",
+    "zeroed_fraction": "train/zeroed_fraction",
+    "step_seconds": "step/seconds",
+    "data_wait_seconds": "step/data_wait_seconds",
+    "exposed_communication_seconds": "step/exposed_communication_seconds",
+    "straggler_wait_seconds": "step/straggler_wait_seconds",
+    "is_skipped": "train/skipped",
+}
+RESOURCES = {
+    "data_bytes": "bytes/data",
+    "pipeline_bytes": "bytes/pipeline",
+    "tensor_bytes": "bytes/tensor",
+    "strategy_bytes": "bytes/strategy",
+    "resident_bytes": "memory/resident_bytes",
+}
+DRIFT = {
+    "drift": "sync/drift",
+    "drift_max": "sync/drift_max",
+    "update_norm_squared": "sync/update_norm_squared",
+}
+FIELDS = {
+    "step": STEP,
+    "resources": RESOURCES,
+    "evaluated": {
+        "validation_loss": "validation/loss",
+        "perplexity": "validation/perplexity",
+        "wire_bytes": "validation/wire_bytes",
+    },
+    "checkpoint_saved": {
+        "bytes": "checkpoint/bytes",
+        "stall_seconds": "checkpoint/stall_seconds",
+        "write_seconds": "checkpoint/write_seconds",
+    },
+    "assessed": {
+        "accuracy": "problem/accuracy",
+        "suboptimality": "problem/suboptimality",
+        "distance": "problem/distance",
+    },
+    "round_finished": DRIFT,
+    "aggregated": {**DRIFT, "epsilon": "sync/epsilon"},
+    "consensus": {"distance": "sync/consensus_distance"},
+    "compressed": {
+        "delta": "compression/delta",
+        "residual_norm": "compression/residual_norm",
+        "message_bytes": "compression/message_bytes",
+    },
+    "server_requests": {
+        name: f"server/{name}"
+        for name in (
+            "pull_p50_seconds",
+            "pull_p99_seconds",
+            "push_p50_seconds",
+            "push_p99_seconds",
+        )
+    },
+}
+
+
+def read(run):
+    """Events of a run folder."""
+    with open(os.path.join(run, "events.jsonl"), encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def number(value):
+    """A number of the file; non-finite ones are strings there."""
+    return float({"Infinity": "inf", "-Infinity": "-inf"}.get(value, value))
+
+
+def scalars(events):
+    """Pairs of step and value by tag, in the order of the file."""
+    found = {}
+
+    def add(tag, event, value):
+        found.setdefault(tag, []).append((event["step"], number(value)))
+
+    for event in events:
+        kind = event["event"]
+        for field, tag in FIELDS.get(kind, {}).items():
+            if event.get(field) is not None:
+                add(tag, event, event[field])
+        if kind == "workers_missing":
+            add("sync/missing_workers", event, len(event["missing"]))
+        elif kind == "staleness":
+            for name in ("mean", "max"):
+                add(f"sync/staleness_{name}/{event['worker']}", event, event[name])
+        elif kind == "task_evaluated":
+            for score, value in event["scores"].items():
+                add(f"tasks/score/{event['task']}/{score}", event, value)
+            if event.get("log_likelihood") is not None:
+                add(f"tasks/log_likelihood/{event['task']}", event, event["log_likelihood"])
+    return found
