@@ -56,6 +56,9 @@ pub fn device_of(recipe: &Recipe) -> Result<Choice, &'static str> {
         _ if recipe.finetune.distills() => {
             "CUDA has no kernel for the loss of finetune.method = distill"
         }
+        _ if recipe.model.lora.is_quantised() => {
+            "CUDA has no kernel for the weights of finetune.quant_type = nf4"
+        }
         _ if recipe.optim.name == OptimName::Adafactor => {
             "CUDA has no kernel for optim.name = adafactor"
         }

@@ -208,7 +208,7 @@ fn save_adapters(
         format,
     };
     let weights_hash = peft::save(world, folder, &export, |name, out| {
-        Ok::<_, TrainError>(pretrained.read(name, 0, out)?)
+        pretrained.read(name, 0, out)
     })?;
     Ok(Converted {
         folder: folder.display().to_string(),

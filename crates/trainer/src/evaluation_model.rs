@@ -72,7 +72,7 @@ impl ModelFolder {
         let seed = recipe.train.seed;
         let mut replica = Replica::materialize(blueprint, seed, &cpu, plan, &ends[0], world)?;
         replica.fill(|param, first, values| {
-            Ok::<_, TrainError>(self.pretrained.read_piece(param, first, values)?)
+            self.pretrained.read_piece(param, first, values)
         })?;
         Ok(EvaluationModel { cpu, replica })
     }
