@@ -31,29 +31,29 @@ pub struct FrozenTensor {
     loaded: OnceLock<Nf4>,
 }
 
-/// An element of a tensor that is not finite, and has no scale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotFinite {
-    /// Index of the first element of its block.
-    pub block_start: usize,
-}
-
 impl FrozenTensor {
     pub(crate) const fn new(param: Param, double: bool) -> Self {
         Self { param, double, loaded: OnceLock::new() }
     }
 
     /// Quantises the tensor and keeps this piece. `read` sets elements of the whole tensor, from a
-    /// position on, and is called twice for those of the piece.
+    /// position on, all finite, and is called twice for those of the piece.
     ///
     /// # Panics
-    /// When it is loaded already.
-    pub fn load<E: From<NotFinite>>(
+    /// When it is loaded already, or an element is not finite.
+    pub fn load<E>(
         &self,
         read: &mut dyn FnMut(usize, &mut [f32]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let mut buffer = vec![0.0; READ_LEN.min(self.param.tensor_len())];
-        let scales = self.scales(read, &mut buffer)?;
+        let len = self.param.tensor_len();
+        let mut buffer = vec![0.0; READ_LEN.min(len)];
+        let mut largest = Vec::with_capacity(len / BLOCK_LEN);
+        for first in (0..len).step_by(READ_LEN) {
+            let values = &mut buffer[..READ_LEN.min(len - first)];
+            read(first, values)?;
+            largest.extend(values.chunks(BLOCK_LEN).map(nf4::largest));
+        }
+        let scales = self.scales(largest);
         let (num_blocks, num_runs) = self.num_blocks_and_runs();
         let mut weight = Nf4::with_capacity(num_blocks, num_runs, self.double);
         for (run, place) in self.param.runs(0..self.param.len()) {
@@ -69,36 +69,24 @@ impl FrozenTensor {
         Ok(())
     }
 
-    /// Values of the whole tensor after quantisation, in place of those before.
-    pub fn round_trip(&self, values: &mut [f32]) -> std::result::Result<(), NotFinite> {
-        let scales = self.scales(&mut copy_from(&values.to_vec()), &mut vec![0.0; values.len()])?;
-        let num_blocks = values.len() / BLOCK_LEN;
+    /// Replaces values of the whole tensor by those after quantisation.
+    ///
+    /// # Panics
+    /// When an element is not finite.
+    pub fn round_trip(&self, values: &mut [f32]) {
+        let blocks = values.chunks(BLOCK_LEN);
+        let num_blocks = blocks.len();
+        let scales = self.scales(blocks.clone().map(nf4::largest).collect());
         let num_runs = num_blocks.div_ceil(GROUP_LEN);
         let mut weight = Nf4::with_capacity(num_blocks, num_runs, self.double);
-        for (index, block) in values.chunks(BLOCK_LEN).enumerate() {
-            weight.push(&scales, index, block);
-        }
+        blocks.enumerate().for_each(|(index, block)| weight.push(&scales, index, block));
         weight.decode(values);
-        Ok(())
     }
 
-    /// Scales of all blocks of the whole tensor.
-    fn scales<E: From<NotFinite>>(
-        &self,
-        read: &mut dyn FnMut(usize, &mut [f32]) -> std::result::Result<(), E>,
-        buffer: &mut [f32],
-    ) -> std::result::Result<TensorScales, E> {
-        let len = self.param.tensor_len();
-        let mut largest = Vec::with_capacity(len / BLOCK_LEN);
-        for first in (0..len).step_by(buffer.len()) {
-            let values = &mut buffer[..READ_LEN.min(len - first)];
-            read(first, values)?;
-            largest.extend(values.chunks(BLOCK_LEN).map(nf4::largest));
-        }
-        if let Some(block) = largest.iter().position(|largest| !largest.is_finite()) {
-            return Err(NotFinite { block_start: block * BLOCK_LEN }.into());
-        }
-        Ok(TensorScales::new(largest, self.double))
+    /// Scales of blocks with these largest magnitudes.
+    fn scales(&self, largest: Vec<f32>) -> TensorScales {
+        assert!(largest.iter().all(|x| x.is_finite()), "{} is finite", self.param.name);
+        TensorScales::new(largest, self.double)
     }
 
     /// Blocks of the piece, and how often the next one is of another group.
@@ -127,16 +115,6 @@ impl FrozenTensor {
     /// Number that differs where a code or a scale does, if it is loaded.
     pub fn fingerprint(&self) -> Option<u64> {
         self.loaded.get().map(Nf4::fingerprint)
-    }
-}
-
-/// Reads from a slice.
-fn copy_from(
-    from: &[f32],
-) -> impl FnMut(usize, &mut [f32]) -> std::result::Result<(), NotFinite> + '_ {
-    |first, out| {
-        out.copy_from_slice(&from[first..first + out.len()]);
-        Ok(())
     }
 }
 

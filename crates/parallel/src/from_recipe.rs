@@ -302,6 +302,18 @@ mod tests {
     use lockstep_config::{Sources, resolve};
 
     #[test]
+    fn weights_in_four_bits_are_refused_on_a_gpu_alone() {
+        let device = |device: &str| {
+            let sets = ["finetune.lora_rank=2", "finetune.quant_type=nf4"].map(str::to_owned);
+            let sets = sets.into_iter().chain([format!("run.device={device}")]).collect();
+            device_of(&resolve(&Sources { sets, ..Sources::default() }).unwrap())
+        };
+        assert_eq!([device("auto"), device("cpu")], [Ok(Choice::Cpu), Ok(Choice::Cpu)]);
+        let refusal = device("cuda:0").err().unwrap_or_default();
+        assert!(refusal.contains("finetune.quant_type = nf4"), "{refusal}");
+    }
+
+    #[test]
     fn optimizers_without_kernels_are_refused_on_a_gpu_alone() {
         for (name, has_kernel) in [("adamw", true), ("adafactor", false), ("adamw-8bit", false)] {
             let device = |device: &str| {

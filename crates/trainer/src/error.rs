@@ -150,17 +150,6 @@ pub enum TrainError {
     /// The recipe is invalid; one line for each error.
     #[error("{0}")]
     Recipe(String),
-    /// A weight that finetune.quant_type cannot quantise.
-    #[error(
-        "tensor {tensor} has a value that is not finite in the 64 elements from {element} on, which \
-         finetune.quant_type = nf4 cannot quantise; repair the folder of model.from"
-    )]
-    NotQuantisable {
-        /// Name of the tensor.
-        tensor: String,
-        /// First element of the block.
-        element: usize,
-    },
     /// Workers read different weights from a folder of the recipe.
     #[error(
         "worker {worker} read another {tensor} from {dir} than worker 0; give all workers the \
@@ -431,7 +420,6 @@ impl TrainError {
             | Self::NoAdapters { .. }
             | Self::Recipe(_)
             | Self::FoldersDiffer { .. }
-            | Self::NotQuantisable { .. }
             | Self::NothingInCommon { .. }
             | Self::OtherRecipe { .. }
             | Self::SavedRecipe { .. }

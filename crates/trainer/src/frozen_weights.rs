@@ -5,7 +5,6 @@
 //! verify that they hold the same ones. A resumed run reads them again, so checkpoints have none.
 
 use crate::TrainError;
-use crate::frozen_base::LoadError;
 use crate::pretrained::read_base;
 use lockstep_config::Recipe;
 use lockstep_parallel::{Replica, Stages};
@@ -28,10 +27,7 @@ pub(crate) fn load(
     }
     let read = read_base(recipe, world)?;
     for tensor in &own {
-        let loaded = tensor.load(&mut |first, out| {
-            read(&tensor.param, first, out).map_err(LoadError::Read)
-        });
-        loaded.map_err(|error| error.of_tensor(&tensor.param.name))?;
+        tensor.load(&mut |first, out| read(&tensor.param, first, out))?;
     }
     tile.allocate(tile_len);
     let comm = replica.groups().data();

@@ -121,7 +121,7 @@ impl Folder {
         let bytes = world.files().read(&config_path)?;
         let config = Config::parse(&config_path, &bytes)?;
         let mut tensors =
-            shards::open(world, path, config.architecture()).map_err(CheckpointError::of_input)?;
+            shards::open(world, path, &config).map_err(CheckpointError::of_input)?;
         if config.model.tied {
             drop_copy_of_table(path, &mut tensors, config.architecture().ends)?;
         }

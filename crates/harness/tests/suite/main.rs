@@ -15,6 +15,7 @@ mod generation;
 mod huggingface;
 mod preferences;
 mod problems;
+mod quantised_base;
 mod pytorch_checkpoints;
 mod resume;
 mod tasks;
