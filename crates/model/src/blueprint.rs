@@ -129,8 +129,7 @@ impl Blueprint {
 
     /// Memory of a dequantised tile, and its elements; none without frozen weights.
     pub fn tile(&self) -> Option<(&Tile, usize)> {
-        let weights: Vec<_> =
-            self.blocks.iter().flat_map(|block| block.frozen_weights()).collect();
+        let weights: Vec<_> = self.blocks.iter().flat_map(|block| block.frozen_weights()).collect();
         let len = weights.iter().map(|weight| weight.tile_len()).max()?;
         Some((weights[0].tile(), len))
     }

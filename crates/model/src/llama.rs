@@ -264,15 +264,7 @@ fn column_parallel(
             let name = format!("{prefix}.{name}_proj.weight");
             let tensor = fused_rows(name, outputs, num_inputs, tp_shards, shard);
             let (weight, frozen) = params.weight(std::iter::once(tensor), sizes);
-            return Linear {
-                num_inputs,
-                num_outputs,
-                layout,
-                weight,
-                frozen,
-                bias: None,
-                formats,
-            };
+            return Linear { num_inputs, num_outputs, layout, weight, frozen, bias: None, formats };
         }
         let tensors = outputs.iter().map(|&(name, num_outputs)| {
             let shape = [num_outputs, num_inputs];
@@ -330,8 +322,7 @@ fn row_parallel(
         let piece = Piece::cols(&shape, shard, tp_shards.num, vec![cols]);
         let tensor = (format!("{prefix}.{name}_proj.weight"), shape, piece, init);
         let num_inputs = num_inputs / tp_shards.num;
-        let (weight, frozen) =
-            params.weight(std::iter::once(tensor), [num_inputs, num_outputs]);
+        let (weight, frozen) = params.weight(std::iter::once(tensor), [num_inputs, num_outputs]);
         let layout = WeightLayout::OutIn;
         Linear { num_inputs, num_outputs, layout, weight, frozen, bias: None, formats }
     });

@@ -75,9 +75,8 @@ impl Footprint {
         let teacher = blueprint.teacher.as_ref().filter(|_| has_head);
         let [own_of_teacher, of_pass] =
             teacher.map_or([0; 2], |it| it.planned_len(plan.microbatch));
-        let frozen = blueprint.frozen_tensors().filter(|(block, _)| {
-            plan.stages.device_of(*block) == device
-        });
+        let frozen =
+            blueprint.frozen_tensors().filter(|(block, _)| plan.stages.device_of(*block) == device);
         let frozen = frozen.map(|(_, tensor)| floats_of(tensor.planned_bytes())).sum::<usize>();
         let tile = blueprint.tile().filter(|_| frozen > 0).map_or(0, |(_, len)| len);
         let weights = if plan.zero == 3 { parts(&buckets) } else { buckets.num_params() };

@@ -51,12 +51,7 @@ impl FrozenBase {
     }
 
     /// Reads elements as they were before quantisation.
-    pub(crate) fn read(
-        &self,
-        name: &str,
-        first: usize,
-        out: &mut [f32],
-    ) -> Result<(), TrainError> {
+    pub(crate) fn read(&self, name: &str, first: usize, out: &mut [f32]) -> Result<(), TrainError> {
         (self.read)(&self.tensors[name].param, first, out)
     }
 

@@ -19,7 +19,10 @@ pub struct Overlap {
 }
 
 impl Overlap {
-    pub(crate) fn new(needed: &BTreeMap<String, Vec<usize>>, found: &BTreeMap<String, Vec<usize>>) -> Self {
+    pub(crate) fn new(
+        needed: &BTreeMap<String, Vec<usize>>,
+        found: &BTreeMap<String, Vec<usize>>,
+    ) -> Self {
         let mut overlap = Self::default();
         for (name, shape) in needed {
             match found.get(name) {

@@ -392,9 +392,7 @@ fn from_other_program(
 ) -> Result<ResumeState, TrainError> {
     learner.enter(recipe, state.step.saturating_sub(1))?;
     let Learner { replica, optimizer, .. } = learner;
-    replica.fill(|param, first, values| {
-        pretrained.read_piece(param, first, values)
-    })?;
+    replica.fill(|param, first, values| pretrained.read_piece(param, first, values))?;
     fill_state(replica, optimizer, |name, _, place, values| {
         Ok(state.tensors.read(name, place, values)?)
     })?;

@@ -75,7 +75,9 @@ impl MegatronTensors {
         };
         let is_known = matches!(
             model.variant.model_type,
-            None | Some(ModelType::Llama | ModelType::Mistral | ModelType::Qwen2 | ModelType::Qwen3)
+            None | Some(
+                ModelType::Llama | ModelType::Mistral | ModelType::Qwen2 | ModelType::Qwen3
+            )
         );
         if model.family != Family::Llama || !is_known {
             let reason = "checkpoints of Megatron-Core are read for models of the types llama, \
@@ -141,7 +143,8 @@ impl Views<'_> {
             for (name, first, num) in parts {
                 let own = (0..kv_heads).map(|group| of_group(group, first, num));
                 let own: Vec<_> = own.collect();
-                let (name, shape) = (format!("{attention}.{name}_proj.{kind}"), joined(rows, inner));
+                let (name, shape) =
+                    (format!("{attention}.{name}_proj.{kind}"), joined(rows, inner));
                 let view = joined(kv_heads * num * d, inner);
                 let theirs = format!("self_attention.linear_qkv.{kind}");
                 self.add(&name, &of_layer, &theirs, &shape, &view, &own)?;

@@ -15,8 +15,8 @@ mod generation;
 mod huggingface;
 mod preferences;
 mod problems;
-mod quantised_base;
 mod pytorch_checkpoints;
+mod quantised_base;
 mod resume;
 mod tasks;
 

@@ -85,9 +85,8 @@ pub fn product(x: &[f64], w: &[f64], width: usize) -> Vec<f64> {
 pub fn input_product(dy: &[f64], w: &[f64], width: usize) -> Vec<f64> {
     let num_rows = w.len() / width;
     let of_row = |dy: &[f64]| {
-        let column = |col: usize| {
-            dy.iter().zip(w.chunks(width)).map(|(dy, w)| dy * w[col]).sum::<f64>()
-        };
+        let column =
+            |col: usize| dy.iter().zip(w.chunks(width)).map(|(dy, w)| dy * w[col]).sum::<f64>();
         (0..width).map(column).collect::<Vec<_>>()
     };
     dy.chunks(num_rows).flat_map(of_row).collect()

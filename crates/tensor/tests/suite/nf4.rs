@@ -93,8 +93,7 @@ fn codes_and_values_are_those_of_bitsandbytes() {
         let weight = quantise(&tensor, double);
         let codes: Vec<f64> = weight.codes().iter().map(|byte| f64::from(*byte)).collect();
         assert_eq!(codes, golden["codes"], "{name}");
-        let scales: Vec<f32> =
-            (0..weight.num_blocks()).map(|block| weight.scale(block)).collect();
+        let scales: Vec<f32> = (0..weight.num_blocks()).map(|block| weight.scale(block)).collect();
         let found = dequantised(&cpu, alone(&weight, BLOCK_LEN));
         let found = found[..golden[&format!("{name}.values")].len()].to_vec();
         let [of_scales, of_values] = ["scales", "values"].map(|part| format!("{name}.{part}"));
