@@ -141,7 +141,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Lora, CheckpointError> {
     match (rank, alpha, dropout, targets) {
         (Some(rank), Some(alpha), Some(dropout), Some(targets)) if refusals.is_empty() => {
             let (alpha, dropout) = (alpha as f32, dropout as f32);
-            Ok(Lora { rank: rank as usize, alpha, dropout, targets })
+            Ok(Lora { rank: rank as usize, alpha, dropout, targets, ..Lora::NONE })
         }
         _ => Err(foreign(refusals.join("; "))),
     }
@@ -274,7 +274,7 @@ mod tests {
             "revision": null, "target_modules": ["v_proj", "q_proj"], "task_type": "CAUSAL_LM",
             "use_dora": false, "use_rslora": false}"#;
         let targets = [LoraTarget::Query, LoraTarget::Value].into_iter().collect();
-        let expected = Lora { rank: 4, alpha: 16.0, dropout: 0.05, targets };
+        let expected = Lora { rank: 4, alpha: 16.0, dropout: 0.05, targets, ..Lora::NONE };
         assert_eq!(parsed(text), Ok(expected));
         assert_eq!(parsed(&config_json(&expected, None)), Ok(expected));
         let all = parsed(r#"{"peft_type": "LORA", "r": 1, "target_modules": "all-linear"}"#);

@@ -99,8 +99,8 @@ pub use topics::{
     LateGradients, LinkConditions, LlamaVariant, Lora, LoraTarget, LoraTargets, LossScale,
     LossScaling, LrScaling, LrSchedule, Milestone, Mixture, MixtureSource, Model, ModelType,
     Numerics, Offload, OffloadActivations, OffloadState, Optim, OptimName, Order, Outer, Parallel,
-    Partition, PipelineSchedule, Placement, Precision, Problem, Recipe, Recompute, Reduction,
-    RopeScaling, RopeScalingKind, RowSharding, Run, Server, SlowWorker, Source, StaleGradients,
-    StalenessRule, StalenessWeight, StragglerPolicy, Stragglers, Sync, SyncMode, SyncPartition,
-    Telemetry, Tokenizer, Train, TransportChoice, ValidationSource, WireDtype, matches_pattern,
+    Partition, PipelineSchedule, Placement, Precision, Problem, QuantType, Recipe, Recompute,
+    Reduction, RopeScaling, RopeScalingKind, RowSharding, Run, Server, SlowWorker, Source,
+    StaleGradients, StalenessRule, StalenessWeight, StragglerPolicy, Stragglers, Sync, SyncMode,
+    SyncPartition, Telemetry, Tokenizer, Train, TransportChoice, ValidationSource, WireDtype, matches_pattern,
 };

@@ -68,7 +68,7 @@ pub use gossip::{Gossip, GraphName};
 pub use gpt_neox::{GeluApproximate, GptNeox};
 pub use infilling::Infilling;
 pub use llama_variant::{LlamaVariant, ModelType};
-pub use lora::{Lora, LoraTarget, LoraTargets};
+pub use lora::{Lora, LoraTarget, LoraTargets, QuantType};
 pub use mixture::{Mixture, MixtureSource};
 pub use model::Model;
 pub use numerics::Numerics;

@@ -11,6 +11,7 @@
 //! heads, g key/value heads, d head dim, f hidden width of the feed-forward part, v vocabulary.
 
 use crate::collectives::{CollectiveCall, TensorCollectives};
+use crate::frozen_weight::FrozenWeight;
 use crate::grads::Grads;
 use crate::param::Param;
 use crate::scratch::Scratch;
@@ -272,6 +273,11 @@ pub trait Block: Send + Sync {
 
     /// The parameters, in the order of the flat buffer, without gaps.
     fn params(&self) -> &[Param];
+
+    /// Weights that are no parameters: they are frozen in four bits.
+    fn frozen_weights(&self) -> Vec<&FrozenWeight> {
+        Vec::new()
+    }
 
     /// Input and output.
     fn io(&self) -> BlockIo;

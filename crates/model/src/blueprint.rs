@@ -8,6 +8,7 @@
 
 use crate::block::{Block, Flops, MicrobatchShape, ProductPlan};
 use crate::formats::floats;
+use crate::frozen_weight::{FrozenTensor, FrozenWeight, Tile};
 use crate::linear::larger_operands;
 use crate::param::{Param, rows_and_cols};
 use crate::teacher::Teacher;
@@ -117,7 +118,38 @@ impl Blueprint {
         accelerator_scratch_bytes(operands.fold([0; 2], larger_operands))
     }
 
-    /// Number of parameters of the whole model, tied ones once.
+    /// Tensors that are frozen in four bits, or the local pieces of them, with the indices of their
+    /// blocks.
+    pub fn frozen_tensors(&self) -> impl Iterator<Item = (usize, &Arc<FrozenTensor>)> {
+        let weights = self.blocks.iter().map(|block| block.frozen_weights()).enumerate();
+        weights.flat_map(|(index, weights)| {
+            weights.into_iter().flat_map(FrozenWeight::tensors).map(move |tensor| (index, tensor))
+        })
+    }
+
+    /// Memory of a dequantised tile, and its elements; none without frozen weights.
+    pub fn tile(&self) -> Option<(&Tile, usize)> {
+        let weights: Vec<_> = self.blocks.iter().flat_map(|block| block.frozen_weights()).collect();
+        let len = weights.iter().map(|weight| weight.tile_len()).max()?;
+        Some((weights[0].tile(), len))
+    }
+
+    /// Number of parameters of the whole model that are frozen in four bits.
+    pub fn num_frozen_params(&self) -> usize {
+        let is_first = |tensor: &FrozenTensor| {
+            let piece = &tensor.param.piece;
+            piece.num == 1 || piece.index == self.shards.local.start
+        };
+        let tensors = self.frozen_tensors().filter(|(_, tensor)| is_first(tensor));
+        tensors.map(|(_, tensor)| tensor.param.tensor_len()).sum()
+    }
+
+    /// Number of parameters of the whole model, frozen ones included, tied ones once.
+    pub fn num_model_params(&self) -> usize {
+        self.num_params() + self.num_frozen_params()
+    }
+
+    /// Number of parameters of the whole model in buffers, tied ones once.
     pub fn num_params(&self) -> usize {
         self.tensors().iter().map(|(_, param)| param.tensor_len()).sum()
     }

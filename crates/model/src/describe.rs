@@ -7,6 +7,7 @@ use crate::column_parallel::ColumnParallel;
 use crate::dropout::Dropout;
 use crate::embedding::Embedding;
 use crate::formats::Formats;
+use crate::frozen_weight::BaseFormat;
 use crate::head::Head;
 use crate::linear::{Linear, WeightLayout};
 use crate::lora::ColumnAdapters;
@@ -86,9 +87,10 @@ fn transformer(
     let head = Head { teacher: teacher.clone(), ..head(model, ends, &embedding.params) };
     let mut blocks: Vec<Box<dyn Block>> = vec![Box::new(embedding)];
     if model.family == Family::Llama {
-        let rope = llama::rope_angles(model);
+        let (rope, base) = (llama::rope_angles(model), BaseFormat::of(model));
         for index in 0..model.layers {
-            blocks.push(Box::new(llama::layer(model, (tp_shards, formats), index, &rope)));
+            let layer = llama::layer(model, (tp_shards, formats), index, &rope, base.as_ref());
+            blocks.push(Box::new(layer));
         }
     } else {
         let rope = gpt2::rope_angles(model);
@@ -165,6 +167,7 @@ pub(crate) fn head(
             num_outputs: model.vocab / tp_shards.num,
             layout: WeightLayout::OutIn,
             weight,
+            frozen: None,
             bias: None,
             formats,
         }

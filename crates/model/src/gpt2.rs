@@ -211,7 +211,8 @@ impl Builder<'_> {
             let weight = self.params.push_piece(weight, &shape, piece, init::MATRIX);
             let piece = Piece::runs(&bias_shape, shard, num, runs);
             let bias = Some(self.params.push_piece(bias, &bias_shape, piece, Init::Zeros));
-            Linear { num_inputs, num_outputs: num_outputs / num, layout, weight, bias, formats }
+            let (num_outputs, frozen) = (num_outputs / num, None);
+            Linear { num_inputs, num_outputs, layout, weight, frozen, bias, formats }
         });
         ColumnParallel { shards: shards.collect(), num_shards: tp_shards.num }
     }
@@ -235,8 +236,8 @@ impl Builder<'_> {
                 }
             };
             let weight = self.params.push_piece(format!("{prefix}.weight"), &shape, piece, init);
-            let num_inputs = num_inputs / num;
-            Linear { num_inputs, num_outputs, layout, weight, bias: None, formats }
+            let (num_inputs, frozen, bias) = (num_inputs / num, None, None);
+            Linear { num_inputs, num_outputs, layout, weight, frozen, bias, formats }
         });
         let shards = shards.collect();
         let bias = Some(self.params.push(format!("{prefix}.bias"), &[num_outputs], Init::Zeros));

@@ -13,6 +13,7 @@ use crate::collectives::CollectiveCall;
 use crate::deferred_weight_grad::DeferredWeightGrad;
 use crate::feed_forward::{FeedForward, FeedForwardSaved};
 use crate::formats::Formats;
+use crate::frozen_weight::FrozenWeight;
 use crate::grads::Grads;
 use crate::head_norms::HeadNorms;
 use crate::linear::larger_operands;
@@ -158,6 +159,14 @@ impl Block for Layer {
 
     fn params(&self) -> &[Param] {
         &self.params
+    }
+
+    fn frozen_weights(&self) -> Vec<&FrozenWeight> {
+        let (attention, feed_forward) = (&self.attention, &self.feed_forward);
+        let columns = [&attention.norm_linear.product, &feed_forward.norm_linear.product];
+        let columns = columns.into_iter().flat_map(|columns| &columns.shards);
+        let rows = [&attention.out, &feed_forward.down].into_iter().flat_map(|rows| &rows.shards);
+        columns.chain(rows).filter_map(|shard| shard.frozen.as_ref()).collect()
     }
 
     fn io(&self) -> BlockIo {

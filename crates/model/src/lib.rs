@@ -13,7 +13,8 @@
 //!   `column_parallel`, `row_parallel`: the two kinds of sharded linear layer; `row_sums`:
 //!   gradients of norms and biases; `deferred_weight_grad`: the split backward pass;
 //!   `stream_gradient`: halves beside each other.
-//! - [`lora`]: low-rank adapters of the linear layers.
+//! - [`lora`]: low-rank adapters of the linear layers; [`frozen_weight`]: weights in four bits
+//!   beside them.
 //! - [`linear`], `norm`, `norm_linear`, `dropout`, `rope`: operations of a device on ranges of a
 //!   flat buffer.
 //! - [`problem`]: a classifier and three convex problems, with their optimum.
@@ -81,6 +82,7 @@ mod column_parallel;
 mod row_parallel;
 mod row_sums;
 
+pub mod frozen_weight;
 pub mod lora;
 
 mod dropout;

@@ -7,10 +7,12 @@
 //!
 //! Weights and their gradients are `f32` in memory. Operands are rounded to the layer's precision
 //! for the product, unless activations have it already. In fp8 a layer whose inputs or outputs are
-//! no multiple of sixteen computes in bf16. A bias is added before the result is rounded.
+//! no multiple of sixteen computes in bf16. A bias is added before the result is rounded. A weight
+//! may be frozen in four bits instead ([`crate::frozen_weight`]).
 
 use crate::block::ProductPlan;
 use crate::formats::Formats;
+use crate::frozen_weight::FrozenWeight;
 use crate::grads::Grads;
 use crate::param::{Init, ParamList};
 use lockstep_tensor::device::open::fp8_operand_bytes;
@@ -40,8 +42,10 @@ pub struct Linear {
     pub num_outputs: usize,
     /// Memory layout of the weight.
     pub layout: WeightLayout,
-    /// Elements of the weight.
+    /// Elements of the weight; none where it is frozen in four bits.
     pub weight: Range<usize>,
+    /// The weight, where it is frozen in four bits.
+    pub frozen: Option<FrozenWeight>,
     /// Elements of the bias, if it has one.
     pub bias: Option<Range<usize>>,
     /// Formats of the three products, and of inputs, outputs and their gradients.
@@ -68,7 +72,8 @@ impl Linear {
         let weight = params.push(format!("{name}.weight"), &shape, Init::Normal { std });
         let bias = params.push(format!("{name}.bias"), &[num_outputs], Init::Zeros);
         let (layout, formats) = (WeightLayout::OutIn, Formats::on_cpu(Precision::F32));
-        Self { num_inputs, num_outputs, layout, weight, bias: Some(bias), formats }
+        let (frozen, bias) = (None, Some(bias));
+        Self { num_inputs, num_outputs, layout, weight, frozen, bias, formats }
     }
 
     /// FLOPs of the product for one row.
@@ -146,8 +151,11 @@ impl Linear {
         epilogue: Epilogue<'_>,
     ) -> Result<()> {
         let num_rows = x.len() / self.num_inputs;
-        let y = MatrixMut::new(y, num_rows, self.num_outputs);
         let x = Matrix::new(x, num_rows, self.num_inputs);
+        if let Some(frozen) = &self.frozen {
+            return frozen.product(device, self.precision(), x, y, write, epilogue);
+        }
+        let y = MatrixMut::new(y, num_rows, self.num_outputs);
         device.product(self.precision(), x, self.weight_io(params), y, write, epilogue)
     }
 
@@ -162,7 +170,7 @@ impl Linear {
         epilogue: RowEpilogue<'_>,
         y: ViewMut<'_>,
     ) -> Result<bool> {
-        if x.len() != self.num_inputs || self.bias.is_some() {
+        if x.len() != self.num_inputs || self.bias.is_some() || self.frozen.is_some() {
             return Ok(false);
         }
         let product = RowProduct { norm, x, weight: self.weight_io(params), epilogue };
@@ -191,8 +199,12 @@ impl Linear {
         epilogue: Epilogue<'_>,
     ) -> Result<()> {
         let num_rows = dy.len() / self.num_outputs;
-        let dx = MatrixMut::new(dx, num_rows, self.num_inputs);
         let dy = Matrix::new(dy, num_rows, self.num_outputs).in_role(Role::Gradient);
+        if let Some(frozen) = &self.frozen {
+            assert!(matches!(epilogue, Epilogue::None), "models with adapters have gated units");
+            return frozen.input_product(device, self.precision(), dy, dx, write);
+        }
+        let dx = MatrixMut::new(dx, num_rows, self.num_inputs);
         let weight = self.weight_io(params).t();
         device.product(self.precision(), dy, weight, dx, write, epilogue)
     }

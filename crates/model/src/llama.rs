@@ -14,6 +14,7 @@ use crate::column_parallel::ColumnParallel;
 use crate::dropout::Dropout;
 use crate::feed_forward::{Activation, FeedForward};
 use crate::formats::Formats;
+use crate::frozen_weight::{BaseFormat, LayerParams, TensorPiece};
 use crate::head_norms::HeadNorms;
 use crate::init;
 use crate::layer::Layer;
@@ -26,7 +27,6 @@ use crate::rope::RopeAngles;
 use crate::row_parallel::RowParallel;
 use crate::tensor_shards::TensorShards;
 use lockstep_config::{LoraTarget, Model, ModelType};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Name of the embedding.
@@ -96,14 +96,16 @@ pub(crate) fn layer(
     of: (&TensorShards, Formats),
     index: usize,
     rope: &Arc<RopeAngles>,
+    base: Option<&BaseFormat>,
 ) -> Layer {
     let name = format!("model.layers.{index}");
     let (rate, adapter_rate) = (model.dropout, model.lora.dropout);
     let dropout = Dropout { rate, adapter_rate, block: index as u64 + 1 };
-    let mut params = ParamList::default();
+    let mut params = LayerParams { params: ParamList::default(), base };
     let mut attention =
         attention(model, of, (&name, index), &mut params, Arc::clone(rope), dropout);
     let mut feed_forward = feed_forward(model, of, &name, &mut params, dropout);
+    let LayerParams { mut params, .. } = params;
     if model.lora.is_on() {
         attach_adapters(model, of, &name, &mut params, (&mut attention, &mut feed_forward));
     }
@@ -168,14 +170,14 @@ fn attention(
     model: &Model,
     of: (&TensorShards, Formats),
     (layer, index): (&str, usize),
-    params: &mut ParamList,
+    params: &mut LayerParams<'_>,
     rope: Arc<RopeAngles>,
     dropout: Dropout,
 ) -> Attention {
     let (heads, kv_heads, head_dim) = (model.heads, model.kv_heads, model.head_dim());
     let residual = init::residual_projection(model.layers);
     let norms = LayerNorms::of(model);
-    let norm = layer_norm(model, layer, norms.before_attention, params);
+    let norm = layer_norm(model, layer, norms.before_attention, &mut params.params);
     let norm = norm.unwrap_or_else(|| Norm::identity(model.width));
     let outputs = [("q", heads * head_dim), ("k", kv_heads * head_dim), ("v", kv_heads * head_dim)];
     let prefix = format!("{layer}.self_attn");
@@ -185,9 +187,10 @@ fn attention(
     let tp_shards = of.0.clone();
     let of_shard = (heads / tp_shards.num, kv_heads / tp_shards.num);
     let has_head_norms = model.variant.qk_norm || is(model, ModelType::Olmo2);
-    let head_norms = has_head_norms.then(|| head_norms(model, &prefix, of_shard, params));
+    let head_norms =
+        has_head_norms.then(|| head_norms(model, &prefix, of_shard, &mut params.params));
     let mut out = row_parallel(&prefix, "o", heads * head_dim, model.width, residual, of, params);
-    out.post_norm = layer_norm(model, layer, norms.after_attention, params);
+    out.post_norm = layer_norm(model, layer, norms.after_attention, &mut params.params);
     let (heads, kv_heads) = of_shard;
     let adapters = ColumnAdapters::none(of.1);
     let norm_linear = NormLinear { norm, product: qkv, adapters, tp_shards };
@@ -221,19 +224,19 @@ fn feed_forward(
     model: &Model,
     of: (&TensorShards, Formats),
     layer: &str,
-    params: &mut ParamList,
+    params: &mut LayerParams<'_>,
     dropout: Dropout,
 ) -> FeedForward {
     let residual = init::residual_projection(model.layers);
     let norms = LayerNorms::of(model);
-    let norm = layer_norm(model, layer, norms.before_feed_forward, params);
+    let norm = layer_norm(model, layer, norms.before_feed_forward, &mut params.params);
     let norm = norm.unwrap_or_else(|| Norm::identity(model.width));
     let outputs = [("gate", model.ffn), ("up", model.ffn)];
     let prefix = format!("{layer}.mlp");
     let fused = is(model, ModelType::Phi3).then_some("gate_up");
     let up = column_parallel(&prefix, &outputs, fused, model.width, false, of, params);
     let mut down = row_parallel(&prefix, "down", model.ffn, model.width, residual, of, params);
-    down.post_norm = layer_norm(model, layer, norms.after_feed_forward, params);
+    down.post_norm = layer_norm(model, layer, norms.after_feed_forward, &mut params.params);
     let (adapters, tp_shards) = (ColumnAdapters::none(of.1), of.0.clone());
     let norm_linear = NormLinear { norm, product: up, adapters, tp_shards };
     let is_geglu = is(model, ModelType::Gemma2);
@@ -251,51 +254,46 @@ fn column_parallel(
     num_inputs: usize,
     has_bias: bool,
     (tp_shards, formats): (&TensorShards, Formats),
-    params: &mut ParamList,
+    params: &mut LayerParams<'_>,
 ) -> ColumnParallel {
     let num_outputs =
         outputs.iter().map(|&(_, num_outputs)| num_outputs).sum::<usize>() / tp_shards.num;
+    let (layout, sizes) = (WeightLayout::OutIn, [num_inputs, num_outputs]);
     let shards = tp_shards.local.clone().map(|shard| {
         if let Some(name) = fused {
-            let weight = fused_rows(
-                &format!("{prefix}.{name}"),
-                outputs,
-                num_inputs,
-                tp_shards,
-                shard,
-                params,
-            );
-            let (layout, bias) = (WeightLayout::OutIn, None);
-            return Linear { num_inputs, num_outputs, layout, weight, bias, formats };
+            let name = format!("{prefix}.{name}_proj.weight");
+            let tensor = fused_rows(name, outputs, num_inputs, tp_shards, shard);
+            let (weight, frozen) = params.weight(std::iter::once(tensor), sizes);
+            return Linear { num_inputs, num_outputs, layout, weight, frozen, bias: None, formats };
         }
-        let ranges = outputs.iter().map(|&(name, num_outputs)| {
+        let tensors = outputs.iter().map(|&(name, num_outputs)| {
             let shape = [num_outputs, num_inputs];
             let piece =
                 Piece::rows(&shape, shard, tp_shards.num, tp_shards.range(num_outputs, shard));
-            params.push_piece(format!("{prefix}.{name}_proj.weight"), &shape, piece, init::MATRIX)
+            (format!("{prefix}.{name}_proj.weight"), shape, piece, init::MATRIX)
         });
-        let weight = ranges.reduce(|all, next| all.start..next.end).expect("at least one tensor");
+        let (weight, frozen) = params.weight(tensors, sizes);
         let with_bias = outputs.iter().filter(|_| has_bias);
         let ranges = with_bias.map(|&(name, num_outputs)| {
             let (shape, own) = ([num_outputs], tp_shards.range(num_outputs, shard));
             let piece = Piece::cols(&shape, shard, tp_shards.num, vec![own]);
-            params.push_piece(format!("{prefix}.{name}_proj.bias"), &shape, piece, Init::Zeros)
+            let name = format!("{prefix}.{name}_proj.bias");
+            params.params.push_piece(name, &shape, piece, Init::Zeros)
         });
         let bias = ranges.reduce(|all, next| all.start..next.end);
-        Linear { num_inputs, num_outputs, layout: WeightLayout::OutIn, weight, bias, formats }
+        Linear { num_inputs, num_outputs, layout, weight, frozen, bias, formats }
     });
     ColumnParallel { shards: shards.collect(), num_shards: tp_shards.num }
 }
 
-/// Rows of a shard in the fused tensor `{name}_proj.weight`: its part of each output.
+/// Rows of a shard in a fused tensor: its part of each output.
 fn fused_rows(
-    name: &str,
+    name: String,
     outputs: &[(&str, usize)],
     num_inputs: usize,
     tp_shards: &TensorShards,
     shard: usize,
-    params: &mut ParamList,
-) -> Range<usize> {
+) -> TensorPiece {
     let mut start = 0;
     let rows = outputs.iter().map(|&(_, num_outputs)| {
         let own = tp_shards.range(num_outputs, shard);
@@ -305,8 +303,7 @@ fn fused_rows(
     });
     let rows = rows.collect();
     let shape = [start, num_inputs];
-    let piece = Piece::runs(&shape, shard, tp_shards.num, rows);
-    params.push_piece(format!("{name}_proj.weight"), &shape, piece, init::MATRIX)
+    (name, shape, Piece::runs(&shape, shard, tp_shards.num, rows), init::MATRIX)
 }
 
 /// Row-parallel layer of the tensor `{prefix}.{name}_proj.weight`.
@@ -317,15 +314,17 @@ fn row_parallel(
     num_outputs: usize,
     init: Init,
     (tp_shards, formats): (&TensorShards, Formats),
-    params: &mut ParamList,
+    params: &mut LayerParams<'_>,
 ) -> RowParallel {
     let shape = [num_outputs, num_inputs];
     let shards = tp_shards.local.clone().map(|shard| {
         let cols = tp_shards.range(num_inputs, shard);
         let piece = Piece::cols(&shape, shard, tp_shards.num, vec![cols]);
-        let weight = params.push_piece(format!("{prefix}.{name}_proj.weight"), &shape, piece, init);
+        let tensor = (format!("{prefix}.{name}_proj.weight"), shape, piece, init);
         let num_inputs = num_inputs / tp_shards.num;
-        Linear { num_inputs, num_outputs, layout: WeightLayout::OutIn, weight, bias: None, formats }
+        let (weight, frozen) = params.weight(std::iter::once(tensor), [num_inputs, num_outputs]);
+        let layout = WeightLayout::OutIn;
+        Linear { num_inputs, num_outputs, layout, weight, frozen, bias: None, formats }
     });
     let (shards, tp_shards) = (shards.collect(), tp_shards.clone());
     RowParallel { shards, bias: None, adapter: None, post_norm: None, tp_shards }

@@ -245,6 +245,11 @@ impl ParamList {
         self.push_piece(name, shape, Piece::whole(shape), init)
     }
 
+    /// Elements so far.
+    pub(crate) const fn end(&self) -> usize {
+        self.len
+    }
+
     /// Appends a piece of a tensor.
     pub(crate) fn push_piece(
         &mut self,

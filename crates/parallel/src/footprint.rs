@@ -21,7 +21,7 @@ use lockstep_optim::Optimizer;
 /// Numbers of `f32` elements by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
-    /// Parameters, mirrors included.
+    /// Parameters, mirrors included, and weights that are frozen in four bits.
     pub weights: usize,
     /// Gradient sums: the leaf being filled and sums that wait for their sibling.
     pub gradients: usize,
@@ -75,14 +75,18 @@ impl Footprint {
         let teacher = blueprint.teacher.as_ref().filter(|_| has_head);
         let [own_of_teacher, of_pass] =
             teacher.map_or([0; 2], |it| it.planned_len(plan.microbatch));
+        let frozen =
+            blueprint.frozen_tensors().filter(|(block, _)| plan.stages.device_of(*block) == device);
+        let frozen = frozen.map(|(_, tensor)| floats_of(tensor.planned_bytes())).sum::<usize>();
+        let tile = blueprint.tile().filter(|_| frozen > 0).map_or(0, |(_, len)| len);
         let weights = if plan.zero == 3 { parts(&buckets) } else { buckets.num_params() };
         let buffers = scratch + messages + in_flight + windows + spare + copies + matrices;
         Self {
-            weights: weights + own_of_teacher,
+            weights: weights + own_of_teacher + frozen,
             gradients,
             optimizer: Optimizer::planned_len(optimizer, &slots, plan.offload),
             activations,
-            buffers: buffers + of_pass,
+            buffers: buffers + of_pass + tile,
         }
     }
 
@@ -101,6 +105,11 @@ impl Footprint {
     pub const fn total(&self) -> usize {
         self.weights + self.gradients + self.optimizer + self.activations + self.buffers
     }
+}
+
+/// `f32` elements of the memory of a frozen tensor.
+pub(crate) const fn floats_of(num_bytes: usize) -> usize {
+    num_bytes.div_ceil(size_of::<f32>())
 }
 
 /// Stage, index in the data-parallel group and buckets of a rank.

@@ -56,6 +56,9 @@ pub fn device_of(recipe: &Recipe) -> Result<Choice, &'static str> {
         _ if recipe.finetune.distills() => {
             "CUDA has no kernel for the loss of finetune.method = distill"
         }
+        _ if recipe.model.lora.is_quantised() => {
+            "CUDA has no kernel for the weights of finetune.quant_type = nf4"
+        }
         _ if recipe.optim.name == OptimName::Adafactor => {
             "CUDA has no kernel for optim.name = adafactor"
         }
@@ -297,6 +300,18 @@ fn at_level(method: Method, level: Option<&config::CompressOverride>) -> Option<
 mod tests {
     use super::*;
     use lockstep_config::{Sources, resolve};
+
+    #[test]
+    fn weights_in_four_bits_are_refused_on_a_gpu_alone() {
+        let device = |device: &str| {
+            let sets = ["finetune.lora_rank=2", "finetune.quant_type=nf4"].map(str::to_owned);
+            let sets = sets.into_iter().chain([format!("run.device={device}")]).collect();
+            device_of(&resolve(&Sources { sets, ..Sources::default() }).unwrap())
+        };
+        assert_eq!([device("auto"), device("cpu")], [Ok(Choice::Cpu), Ok(Choice::Cpu)]);
+        let refusal = device("cuda:0").err().unwrap_or_default();
+        assert!(refusal.contains("finetune.quant_type = nf4"), "{refusal}");
+    }
 
     #[test]
     fn optimizers_without_kernels_are_refused_on_a_gpu_alone() {

@@ -16,7 +16,7 @@
 //! some of its buffers were in the call that failed.
 
 use crate::buckets::{Bucket, Buckets};
-use crate::footprint::Footprint;
+use crate::footprint::{Footprint, floats_of};
 use crate::groups::Groups;
 use crate::leaf_assignment::LeafAssignment;
 use crate::loss_scaling::{ScaledGradients, UnscaledGradients};
@@ -459,12 +459,15 @@ impl Replica {
         let [outer, exchanged] = self.strategy.as_ref().map_or([0; 2], |it| it.num_elements());
         let teacher = self.blueprint.teacher.as_ref();
         let [own_of_teacher, of_pass] = teacher.map_or([0; 2], |it| it.num_elements());
+        let frozen = self.blueprint.frozen_tensors();
+        let frozen = frozen.map(|(_, tensor)| floats_of(tensor.num_bytes())).sum::<usize>();
+        let tile = self.blueprint.tile().map_or(0, |(tile, _)| tile.num_elements());
         let buffers = store.buffers + self.scratch.len() + messages + exchanged + matrices;
         Footprint {
-            weights: store.weights + own_of_teacher,
+            weights: store.weights + own_of_teacher + frozen,
             optimizer: optimizer.resident_len() + outer,
             activations,
-            buffers: buffers + of_pass,
+            buffers: buffers + of_pass + tile,
             ..store
         }
     }

@@ -16,6 +16,7 @@
 
 use crate::Cpu;
 use crate::adamw::{AdamStep, Factors, update_part};
+use crate::dynamic_map::{Map, Smallest};
 
 /// Elements of a block.
 pub const BLOCK_LEN: usize = 256;
@@ -108,68 +109,8 @@ pub fn step(cpu: &Cpu, step: &AdamStep, p: &mut [f32], g: &[f32], blocks: &mut [
     });
 }
 
-/// The values of the codes, ascending.
-struct Map {
-    values: [f32; 256],
-    /// Upper end of each code but the last: values above it have a larger code.
-    ends: [f32; 255],
-    /// Code of zero.
-    zero: u8,
-}
-
-static SIGNED: Map = Map::new(true);
-static UNSIGNED: Map = Map::new(false);
-
-impl Map {
-    /// The dynamic map: of 10⁻⁶ … 1, each decade has twice the linear steps of the one before.
-    const fn new(is_signed: bool) -> Self {
-        let mut values = [0.0_f32; 256];
-        // Values above zero are written from here on, those below zero before it.
-        let zero = if is_signed { 127 } else { 0 };
-        let (mut next, mut decade, mut scale) = (zero + 1, 0, 1e-6_f64);
-        while decade < 7 {
-            let num_steps = if is_signed { 1 << decade } else { 2 << decade };
-            let mut index = 0;
-            while index < num_steps {
-                let value = scale * (0.1 + 0.9 * (index as f64 + 0.5) / num_steps as f64);
-                values[next] = value as f32;
-                // The smallest has no negative: −1 takes its place.
-                if is_signed && next > zero + 1 {
-                    values[2 * zero + 1 - next] = -(value as f32);
-                }
-                next += 1;
-                index += 1;
-            }
-            scale *= 10.0;
-            decade += 1;
-        }
-        values[255] = 1.0;
-        if is_signed {
-            values[0] = -1.0;
-        }
-        let mut ends = [0.0; 255];
-        let mut code = 0;
-        while code < 255 {
-            ends[code] = values[code].midpoint(values[code + 1]);
-            code += 1;
-        }
-        Self { values, ends, zero: zero as u8 }
-    }
-
-    /// The code of the nearest value; of two as near, the smaller.
-    fn code(&self, value: f32) -> u8 {
-        let mut code = 0;
-        let mut half = 128;
-        while half > 0 {
-            // As long as half a range of ends is below the value, the code is above them.
-            if self.ends[code + half - 1] < value {
-                code += half;
-            }
-            half /= 2;
-        }
-        code as u8
-    }
-}
+static SIGNED: Map = Map::new(Smallest::MinusOne);
+static UNSIGNED: Map = Map::new(Smallest::Zero);
 
 #[cfg(test)]
 mod tests {

@@ -13,8 +13,8 @@
 //!   transcendental functions on them.
 //! - [`random`]: counter-based random numbers, a function of (seed, name, index).
 //! - [`gemm`]: matrix products with a fixed chain of additions, in f32, bf16 (on the CPU's matrix
-//!   units) and f16; [`fp8`]: eight-bit operands with block scales; [`convert`]: conversion of flat
-//!   buffers between these types, and loss scaling.
+//!   units) and f16; [`fp8`]: eight-bit operands with block scales; [`nf4`]: frozen weights in four
+//!   bits; [`convert`]: conversion of flat buffers between these types, and loss scaling.
 //! - [`attention`], [`norm_rms`], [`norm_layer`], [`rope`], [`rope_frequencies`], [`swiglu`],
 //!   [`geglu`], [`gelu`], [`gelu_erf`], [`relu`], [`bias`], [`embedding`], [`soft_cap`],
 //!   [`cross_entropy`], [`dropout`]: the layers, forward and backward; [`preference`]: the loss of
@@ -48,7 +48,9 @@ pub mod random;
 pub mod gemm;
 
 pub mod convert;
+mod dynamic_map;
 pub mod fp8;
+pub mod nf4;
 
 pub mod adafactor;
 pub mod adam;

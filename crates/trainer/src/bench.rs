@@ -141,7 +141,7 @@ fn bench_on(
         workers: recipe.run.workers,
         precision: recipe.precision.compute.to_string(),
         kernels: cpu.accelerator().map_or_else(|| cpu.isa().to_string(), |it| it.name()),
-        num_params: blueprint.num_params() as u64,
+        num_params: blueprint.num_model_params() as u64,
         step_seconds,
         by_operation: None,
     };

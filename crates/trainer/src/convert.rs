@@ -207,9 +207,8 @@ fn save_adapters(
         outlines: &outlines,
         format,
     };
-    let weights_hash = peft::save(world, folder, &export, |name, out| {
-        Ok::<_, TrainError>(pretrained.read(name, 0, out)?)
-    })?;
+    let weights_hash =
+        peft::save(world, folder, &export, |name, out| pretrained.read(name, 0, out))?;
     Ok(Converted {
         folder: folder.display().to_string(),
         num_params: num_params as u64,

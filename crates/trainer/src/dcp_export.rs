@@ -4,7 +4,7 @@
 use crate::pretrained::{MOMENTS, Pretrained, outlines};
 use crate::{RunFolder, TrainError};
 use lockstep_checkpoint::pytorch::export::{self, ExportedTensor};
-use lockstep_checkpoint::{CheckpointError, Tensors, TrainingState};
+use lockstep_checkpoint::{Tensors, TrainingState};
 use lockstep_config::{OptimName, Recipe};
 use lockstep_model::describe;
 use lockstep_platform::World;
@@ -110,10 +110,11 @@ impl Moments {
         name: &str,
         first: usize,
         out: &mut [f32],
-    ) -> Result<(), CheckpointError> {
+    ) -> Result<(), TrainError> {
         match &self.tensors {
-            Some(tensors) => tensors.read(name, first, out),
-            None => pretrained.read(name, first, out),
+            Some(tensors) => tensors.read(name, first, out)?,
+            None => return pretrained.read(name, first, out),
         }
+        Ok(())
     }
 }

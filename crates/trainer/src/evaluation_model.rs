@@ -71,9 +71,7 @@ impl ModelFolder {
         self.pretrained.prove(&blueprint)?;
         let seed = recipe.train.seed;
         let mut replica = Replica::materialize(blueprint, seed, &cpu, plan, &ends[0], world)?;
-        replica.fill(|param, first, values| {
-            Ok::<_, TrainError>(self.pretrained.read_piece(param, first, values)?)
-        })?;
+        replica.fill(|param, first, values| self.pretrained.read_piece(param, first, values))?;
         Ok(EvaluationModel { cpu, replica })
     }
 }

@@ -6,6 +6,7 @@
 //! When the context is full, the newest half of the text becomes the new prefix: the model has no
 //! positions beyond its context.
 
+use crate::frozen_base::dequantised;
 use crate::operation_profile::Floor;
 use crate::pretrained::Pretrained;
 use crate::run_folder::load_tokenizer;
@@ -46,7 +47,8 @@ impl Generator {
         recipe: &Recipe,
         world: &World,
     ) -> Result<Self, TrainError> {
-        let blueprint = blueprint_of(recipe);
+        let model = dequantised(&recipe.model);
+        let blueprint = blueprint_of(&Recipe { model, ..recipe.clone() });
         let compute = device::open_alone(recipe, world)?;
         let placed = |params| DualBuffer::of(compute.accelerator(), params);
         let params = pretrained.params(&blueprint)?.into_iter().map(placed);

@@ -13,7 +13,8 @@
 //! - [`step_log`]: telemetry of a run; [`figures`]: its counters; `exporters`: where its metrics
 //!   go; `span_log`: spans of sampled steps; `trace`: trace of all ranks.
 //! - `summarize`, [`summary`]: the figures of a finished run; [`utilization`]: share of the peak.
-//! - `preference`: the reference of preference optimization; `teacher`: that of distillation.
+//! - `preference`: the reference of preference optimization; `teacher`: that of distillation;
+//!   `frozen_weights`, `frozen_base`: weights in four bits beside adapters.
 //! - [`pretrained`]: models in run folders and Hugging Face folders; [`mod@convert`]: conversion
 //!   between the two.
 //! - [`checkpoints`]: checkpoints during training; [`restore`], [`resume_state`]: resuming.
@@ -67,6 +68,8 @@ mod exporters;
 pub mod failure_record;
 pub mod feed;
 pub mod figures;
+mod frozen_base;
+mod frozen_weights;
 pub mod health;
 pub mod kernel_cache;
 pub mod learner;
@@ -74,6 +77,7 @@ pub mod materialize;
 mod microbatch;
 pub mod operation_profile;
 mod options;
+mod overlap;
 mod preference;
 pub mod pretrained;
 pub mod restore;

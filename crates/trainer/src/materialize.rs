@@ -3,7 +3,7 @@
 use crate::device;
 use crate::health::Stability;
 use crate::learner::{Learner, Milestone, optimizer_at};
-use crate::{TrainError, stragglers, teacher};
+use crate::{TrainError, frozen_weights, stragglers, teacher};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Partition, Recipe};
 use lockstep_model::Blueprint;
@@ -47,6 +47,7 @@ pub fn materialize_model(
     let mut replica =
         Replica::materialize_in_groups(blueprint, seed, compute, plan, groups.clone(), world)?;
     teacher::load(recipe, world, compute, &replica, &stages)?;
+    frozen_weights::load(recipe, world, &replica, &stages)?;
     replica.adopt(strategies::plan_of(recipe))?;
     stragglers::prepare(recipe, world, &mut replica)?;
     let tensors = replica.blueprint().tensors();

@@ -10,21 +10,22 @@
 //! `finetune.adapter` is a folder of `peft` with them.
 
 use crate::checkpoint_dir::{newest_in, recipe_in};
+use crate::frozen_base::{FrozenBase, ReadBase, dequantised, whole};
 use crate::learner::Learner;
 use crate::run_folder::load_recipe;
 use crate::{RunFolder, TrainError};
 use lockstep_checkpoint::huggingface::{self, Folder};
 use lockstep_checkpoint::peft::AdapterFolder;
 use lockstep_checkpoint::sharded::{MANIFEST, Reader};
-use lockstep_checkpoint::{CheckpointError, Tensors, pytorch};
+use lockstep_checkpoint::{Tensors, pytorch};
 use lockstep_config::{self as config, Model, ModelFolder, Recipe, Sources};
-use lockstep_model::{Blueprint, Param, describe, lora};
+use lockstep_model::{Blueprint, Param, describe, init, lora};
 use lockstep_platform::World;
-use std::collections::{BTreeMap, BTreeSet};
+use lockstep_tensor::{Cpu, Isa};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of tensor names in a warning.
-const MAX_NAMED: usize = 8;
+pub use crate::overlap::Overlap;
 
 /// State of AdamW and Adam: the first and the second moment.
 pub(crate) const MOMENTS: [&str; 2] = ["m", "v"];
@@ -33,6 +34,8 @@ pub(crate) const MOMENTS: [&str; 2] = ["m", "v"];
 pub struct Pretrained {
     path: PathBuf,
     origin: Origin,
+    /// Base of its adapters, where that is not among its tensors.
+    base: Option<FrozenBase>,
 }
 
 enum Origin {
@@ -55,8 +58,11 @@ impl Pretrained {
                 return Self::of_checkpoint(reader, world);
             }
             let folder = RunFolder::finished(path, world)?;
-            let recipe = Box::new(load_recipe(&folder, world)?);
-            Origin::Run { recipe, tensors: Tensors::open(world, &folder.weights())? }
+            let mut recipe = Box::new(load_recipe(&folder, world)?);
+            let base = take_base(&mut recipe, world)?;
+            let tensors = Tensors::open(world, &folder.weights())?;
+            let origin = Origin::Run { recipe, tensors };
+            return Ok(Self { path: path.to_owned(), origin, base });
         } else if has(huggingface::CONFIG) {
             Origin::HuggingFace(Box::new(Folder::open(world, path)?))
         } else if let Some(reader) = newest_in(path, world)? {
@@ -73,17 +79,18 @@ impl Pretrained {
                 TrainError::NoFolder { dir }
             });
         };
-        Ok(Self { path: path.to_owned(), origin })
+        Ok(Self { path: path.to_owned(), origin, base: None })
     }
 
     /// Opens a checkpoint; its tokenizer lies in the run folder.
     fn of_checkpoint(reader: Reader, world: &World) -> Result<Self, TrainError> {
-        let recipe = recipe_in(&reader.manifest().position.recipe, reader.folder())?;
+        let mut recipe = recipe_in(&reader.manifest().position.recipe, reader.folder())?;
+        let base = take_base(&mut recipe, world)?;
         let run = reader.folder().ancestors().nth(2).map(Path::to_owned);
         let is_run = |path: &PathBuf| RunFolder::started(path, world).is_ok();
         let path = run.filter(is_run).unwrap_or_else(|| reader.folder().to_owned());
         let (recipe, reader) = (Box::new(recipe), Box::new(reader));
-        Ok(Self { path, origin: Origin::Checkpoint { recipe, reader } })
+        Ok(Self { path, origin: Origin::Checkpoint { recipe, reader }, base })
     }
 
     /// Path of the folder.
@@ -136,6 +143,20 @@ impl Pretrained {
         self.recipe_with(world, |_| {})
     }
 
+    /// As [`Pretrained::recipe`], with the format of the weights beside adapters in the run.
+    pub(crate) fn recorded_recipe(&self, world: &World) -> Result<Recipe, TrainError> {
+        let mut recipe = self.recipe(world)?;
+        recipe.model = self.recorded_model();
+        Ok(recipe)
+    }
+
+    /// Shape of the model, with the format of the weights beside adapters in the run.
+    fn recorded_model(&self) -> Model {
+        let model = self.model().clone();
+        let lora = self.base.as_ref().map_or(model.lora, |base| base.lora);
+        Model { lora, ..model }
+    }
+
     /// As [`Pretrained::recipe`], after `change` edits the folder's settings.
     pub(crate) fn recipe_with(
         &self,
@@ -166,7 +187,7 @@ impl Pretrained {
         let has_one = world.files().metadata(&tokenizer).is_some();
         ModelFolder {
             name: self.path.join(file).display().to_string(),
-            model: self.model().to_toml(),
+            model: self.recorded_model().to_toml(),
             max_positions: self.max_positions(),
             tokenizer: has_one.then(|| tokenizer.display().to_string()),
         }
@@ -184,6 +205,9 @@ impl Pretrained {
 
     /// Number of elements of a tensor, if the folder has it.
     pub(crate) fn tensor_len(&self, name: &str) -> Option<usize> {
+        if let Some(param) = self.base_tensor(name) {
+            return Some(param.tensor_len());
+        }
         let shape = match &self.origin {
             Origin::Run { tensors, .. } => tensors.shape(name)?,
             Origin::HuggingFace(folder) => folder.tensors.shape(name)?,
@@ -195,7 +219,7 @@ impl Pretrained {
     /// Verifies that the tensors match the blueprint; adapters may be missing.
     pub fn prove(&self, blueprint: &Blueprint) -> Result<(), TrainError> {
         let mut needed = outlines(blueprint);
-        needed.retain(|name, _| self.has(name));
+        needed.retain(|name, _| self.has(name) && self.base_tensor(name).is_none());
         match &self.origin {
             Origin::Run { tensors, .. } => tensors.prove(&needed)?,
             Origin::Checkpoint { reader, .. } => {
@@ -224,6 +248,9 @@ impl Pretrained {
                 own
             }
         };
+        let mut found = found;
+        let base = self.base.iter().flat_map(FrozenBase::outlines);
+        found.extend(base.map(|(name, shape)| (name.clone(), shape.clone())));
         let overlap = Overlap::new(&outlines(blueprint), &found);
         if overlap.taken.is_empty() {
             let (dir, name) = (self.path.display().to_string(), found.into_keys().next());
@@ -233,15 +260,37 @@ impl Pretrained {
     }
 
     /// Reads elements of a parameter, starting at `first`.
-    pub fn read(&self, name: &str, first: usize, out: &mut [f32]) -> Result<(), CheckpointError> {
+    pub fn read(&self, name: &str, first: usize, out: &mut [f32]) -> Result<(), TrainError> {
+        if let Some(base) = self.base.as_ref().filter(|base| base.tensor(name).is_some()) {
+            return base.read_dequantised(name, first, out);
+        }
         match &self.origin {
-            Origin::Run { tensors, .. } => tensors.read(name, first, out),
-            Origin::HuggingFace(folder) => folder.tensors.read(name, first, out),
+            Origin::Run { tensors, .. } => tensors.read(name, first, out)?,
+            Origin::HuggingFace(folder) => folder.tensors.read(name, first, out)?,
             Origin::Checkpoint { reader, .. } => {
                 let shape = reader.manifest().tensors.get(name).map(|tensor| tensor.shape.clone());
-                reader.read(name, &shape.unwrap_or_default(), first, out)
+                reader.read(name, &shape.unwrap_or_default(), first, out)?;
             }
         }
+        Ok(())
+    }
+
+    /// As [`Self::read`], of a weight before it was quantised.
+    fn read_unquantised(
+        &self,
+        name: &str,
+        first: usize,
+        out: &mut [f32],
+    ) -> Result<(), TrainError> {
+        match self.base.as_ref().filter(|base| base.tensor(name).is_some()) {
+            Some(base) => base.read(name, first, out),
+            None => self.read(name, first, out),
+        }
+    }
+
+    /// A tensor of the base that is not in the folder.
+    fn base_tensor(&self, name: &str) -> Option<&Param> {
+        self.base.as_ref()?.tensor(name)
     }
 
     /// Reads elements of a parameter or of a shard of one, starting at `first`.
@@ -250,7 +299,7 @@ impl Pretrained {
         param: &Param,
         first: usize,
         out: &mut [f32],
-    ) -> Result<(), CheckpointError> {
+    ) -> Result<(), TrainError> {
         let name = param.mirror_of.as_ref().unwrap_or(&param.name);
         for (run, place) in param.runs(first..first + out.len()) {
             self.read(name, place, &mut out[run.start - first..run.end - first])?;
@@ -268,6 +317,40 @@ impl Pretrained {
         }
         Ok(params)
     }
+}
+
+/// Base of a run's adapters, if it is quantised; the recipe becomes one without.
+fn take_base(recipe: &mut Recipe, world: &World) -> Result<Option<FrozenBase>, TrainError> {
+    if !recipe.model.lora.is_quantised() {
+        return Ok(None);
+    }
+    let base = FrozenBase::new(&recipe.model, read_base(recipe, world)?);
+    recipe.model = dequantised(&recipe.model);
+    Ok(Some(base))
+}
+
+/// Reader of the weights that a recipe quantises: those of `model.from`, or initial values.
+pub(crate) fn read_base(recipe: &Recipe, world: &World) -> Result<ReadBase, TrainError> {
+    let blueprint = describe(&dequantised(&recipe.model));
+    let (mut folder, mut taken) = (None, None);
+    if !recipe.from.is_empty() {
+        let opened = Pretrained::open(Path::new(&recipe.from), world)?;
+        if recipe.partial {
+            taken = Some(opened.overlap(&blueprint)?.taken);
+        } else {
+            opened.prove(&blueprint)?;
+        }
+        folder = Some(opened);
+    }
+    let (seed, cpu) = (recipe.train.seed, Cpu::single(Isa::detect()));
+    Ok(Box::new(move |param, first, out| {
+        let is_taken = taken.as_ref().is_none_or(|taken| taken.contains(&param.name));
+        match folder.as_ref().filter(|_| is_taken) {
+            Some(folder) => folder.read_unquantised(&param.name, first, out)?,
+            None => init::fill(&cpu, seed, &whole(param), first, out),
+        }
+        Ok(())
+    }))
 }
 
 /// Most runs that continue one another's adapters.
@@ -323,59 +406,9 @@ pub fn resolve(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
     resolved.map_err(|errors| TrainError::Recipe(errors.to_string()))
 }
 
-/// Tensors of a folder that a model loads, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Overlap {
-    /// Loaded: equal name and shape.
-    pub taken: BTreeSet<String>,
-    /// Missing in the folder; they keep their initial values.
-    pub missing: Vec<String>,
-    /// Another shape in the folder; they keep their initial values.
-    pub reshaped: Vec<String>,
-    /// Not part of the model; they are ignored.
-    pub extra: Vec<String>,
-}
-
-impl Overlap {
-    fn new(needed: &BTreeMap<String, Vec<usize>>, found: &BTreeMap<String, Vec<usize>>) -> Self {
-        let mut overlap = Self::default();
-        for (name, shape) in needed {
-            match found.get(name) {
-                Some(other) if other == shape => {
-                    overlap.taken.insert(name.clone());
-                }
-                Some(_) => overlap.reshaped.push(name.clone()),
-                None => overlap.missing.push(name.clone()),
-            }
-        }
-        let is_extra = |name: &&String| !needed.contains_key(*name);
-        overlap.extra = found.keys().filter(is_extra).cloned().collect();
-        overlap
-    }
-
-    /// Warning lines about the overlap.
-    fn lines(&self, dir: &str) -> Vec<String> {
-        let num_needed = self.taken.len() + self.missing.len() + self.reshaped.len();
-        let mut lines =
-            vec![format!("took {} of {num_needed} tensors from {dir}", self.taken.len())];
-        for (names, what) in [
-            (&self.missing, "are missing there and keep their initial values"),
-            (&self.reshaped, "have another shape there and keep their initial values"),
-            (&self.extra, "are ignored: this model has no such tensors"),
-        ] {
-            if !names.is_empty() {
-                let shown = names.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
-                let more = if names.len() > MAX_NAMED { ", …" } else { "" };
-                lines.push(format!("{} {what}: {shown}{more}", names.len()));
-            }
-        }
-        lines
-    }
-}
-
 /// Refuses a recipe whose `model.from` or `finetune.adapter` folder does not fit its model.
 pub fn check(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
-    let blueprint = describe(&recipe.model);
+    let blueprint = describe(&dequantised(&recipe.model));
     if !recipe.adapter.is_empty() {
         open_adapter(recipe, world, &blueprint)?;
     }
@@ -437,9 +470,9 @@ fn load_weights(
     let pretrained = Pretrained::open(Path::new(&recipe.from), world)?;
     let mut overlap = None;
     if recipe.partial {
-        overlap = Some(pretrained.overlap(learner.replica.blueprint())?);
+        overlap = Some(pretrained.overlap(&describe(&dequantised(&recipe.model)))?);
     } else {
-        pretrained.prove(learner.replica.blueprint())?;
+        pretrained.prove(&describe(&dequantised(&recipe.model)))?;
     }
     learner.replica.fill(|param, first, values| {
         let name = param.mirror_of.as_ref().unwrap_or(&param.name);
@@ -449,7 +482,7 @@ fn load_weights(
         if !is_taken {
             return Ok(());
         }
-        Ok::<_, TrainError>(pretrained.read_piece(param, first, values)?)
+        pretrained.read_piece(param, first, values)
     })?;
     refuse_other_values(&recipe.from, learner)?;
     Ok(overlap.map_or_else(Vec::new, |overlap| overlap.lines(&recipe.from)))

@@ -124,7 +124,7 @@ pub(crate) fn open(dir: &Path, recipe: &Recipe, world: &World) -> Result<SavedSt
         }
         (Some((folder, state)), _) => {
             if state.recipe_hash != recipe.hash() {
-                let before = Pretrained::open(dir, world)?.recipe(world)?;
+                let before = Pretrained::open(dir, world)?.recorded_recipe(world)?;
                 refuse_other_recipe(dir, &before, recipe, state.step)?;
             }
             Ok(SavedState::Finished(folder, state))
@@ -392,9 +392,7 @@ fn from_other_program(
 ) -> Result<ResumeState, TrainError> {
     learner.enter(recipe, state.step.saturating_sub(1))?;
     let Learner { replica, optimizer, .. } = learner;
-    replica.fill(|param, first, values| {
-        Ok::<_, TrainError>(pretrained.read_piece(param, first, values)?)
-    })?;
+    replica.fill(|param, first, values| pretrained.read_piece(param, first, values))?;
     fill_state(replica, optimizer, |name, _, place, values| {
         Ok(state.tensors.read(name, place, values)?)
     })?;

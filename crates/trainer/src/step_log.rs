@@ -553,7 +553,7 @@ fn run_started(recipe: &Recipe, cpu: &Cpu, learner: &Learner, utilization: &Util
     Event::RunStarted {
         recipe_hash: recipe.hash(),
         kernel_class: learner.kernel_class.clone(),
-        num_params: learner.replica.blueprint().num_params() as u64,
+        num_params: learner.replica.blueprint().num_model_params() as u64,
         tokens_per_step: recipe.tokens_per_step() as u64,
         num_steps: recipe.train.steps,
         num_threads: cpu.num_threads(),

@@ -94,7 +94,7 @@ pub(crate) fn summarize(
         predicted_device_bytes: None,
         predicted_wire_bytes: None,
         run_dir: folder.path().display().to_string(),
-        num_params: learner.replica.blueprint().num_params() as u64,
+        num_params: learner.replica.blueprint().num_model_params() as u64,
         seconds: step_log.elapsed_seconds(),
         train_seconds: step_log.train_seconds(),
         total_wire_bytes: figures.total_wire_bytes.iter().sum(),

@@ -120,8 +120,7 @@ impl Folder {
         let config_path = path.join(CONFIG);
         let bytes = world.files().read(&config_path)?;
         let config = Config::parse(&config_path, &bytes)?;
-        let mut tensors =
-            shards::open(world, path, config.architecture()).map_err(CheckpointError::of_input)?;
+        let mut tensors = shards::open(world, path, &config).map_err(CheckpointError::of_input)?;
         if config.model.tied {
             drop_copy_of_table(path, &mut tensors, config.architecture().ends)?;
         }

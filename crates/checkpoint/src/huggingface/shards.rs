@@ -9,8 +9,7 @@ use std::path::Path;
 use lockstep_platform::World;
 use serde::Deserialize;
 
-use super::architecture::Architecture;
-use super::names::name_of;
+use super::config::Config;
 use crate::error::quoted;
 use crate::weights::{FILE_NAME, Tensors, WeightsFile};
 use crate::{CheckpointError, pytorch};
@@ -36,18 +35,18 @@ struct Index {
 pub(super) fn open(
     world: &World,
     folder: &Path,
-    architecture: &Architecture,
+    config: &Config,
 ) -> Result<Tensors, CheckpointError> {
     let exists = |name: &str| world.files().metadata(&folder.join(name)).is_some();
     let mut tensors = Tensors::empty(folder);
-    let names = |stored: &str| name_of(architecture, stored);
+    let names = |stored: &str| config.name_of(stored);
     if exists(FILE_NAME) {
         tensors.add(WeightsFile::open(world, &folder.join(FILE_NAME))?, names)?;
         return Ok(tensors);
     }
     let foreign = |reason: String| CheckpointError::Foreign { path: folder.to_owned(), reason };
     if !exists(INDEX) {
-        if let Some(tensors) = pytorch::weights(world, folder, names)? {
+        if let Some(tensors) = pytorch::weights(world, folder, &config.model, names)? {
             return Ok(tensors);
         }
         return Err(foreign(match UNSUPPORTED.iter().find(|name| exists(name)) {

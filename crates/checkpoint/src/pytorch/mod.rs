@@ -1,12 +1,14 @@
-//! Checkpoints of PyTorch programs: folders of `torch.distributed.checkpoint` and of DeepSpeed.
+//! Checkpoints of PyTorch programs: folders of `torch.distributed.checkpoint`, of DeepSpeed and of
+//! Megatron-LM.
 //!
-//! Both are pickles with tensors; `pickle` reads them as plain data and executes nothing. A folder
+//! All are pickles with tensors; `pickle` reads them as plain data and executes nothing. A folder
 //! with the model's `config.json` in it is opened like any Hugging Face folder; its optimizer state
 //! continues a run.
 //!
 //! - `pickle`: pickles as data; `archive`: files of `torch.save`
 //! - `chunk`, `placed`: tensors in chunks
-//! - `distributed`: folders of `torch.distributed.checkpoint`; `deepspeed`: those of DeepSpeed
+//! - `distributed`: folders of `torch.distributed.checkpoint`; `deepspeed`: those of DeepSpeed;
+//!   `megatron`: weights of Megatron-Core by the names of `transformers`
 //! - [`export`]: folders of `torch.distributed.checkpoint`, written
 //! - `names`: parameters and optimizer state by the names of a state dictionary
 
@@ -16,6 +18,7 @@ mod chunk;
 mod deepspeed;
 mod distributed;
 pub mod export;
+mod megatron;
 mod names;
 mod pickle;
 mod pickle_writer;
@@ -24,11 +27,13 @@ mod placed;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use lockstep_config::Model;
 use lockstep_platform::World;
 
 use crate::error::quoted;
 use crate::weights::{TensorSource, Tensors};
 use crate::{CheckpointError, huggingface};
+use megatron::MegatronTensors;
 use names::Names;
 use placed::PlacedTensors;
 
@@ -51,7 +56,9 @@ pub struct OptimizerState {
 /// Whether a folder is a checkpoint of a training program, apart from its weights' own files.
 pub fn is_one(world: &World, folder: &Path) -> bool {
     let exists = |name: &str| world.files().metadata(&folder.join(name)).is_some();
-    exists(distributed::METADATA) || deepspeed::find(world, folder).is_some()
+    exists(distributed::METADATA)
+        || deepspeed::find(world, folder).is_some()
+        || megatron::newest_iteration(world, folder).is_some()
 }
 
 /// Parameters of a folder, if it is such a checkpoint; `name_of` maps a name of the model to the
@@ -59,10 +66,16 @@ pub fn is_one(world: &World, folder: &Path) -> bool {
 pub(crate) fn weights(
     world: &World,
     folder: &Path,
+    model: &Model,
     name_of: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<Tensors>, CheckpointError> {
     if !is_one(world, folder) {
         return Ok(None);
+    }
+    if let Some((stored, prefix)) = open_megatron(world, folder)? {
+        let mut all = Tensors::empty(folder);
+        all.add(MegatronTensors::new(stored, &prefix, model)?, name_of)?;
+        return Ok(Some(all));
     }
     let StateDictionary { tensors, names, .. } = open(world, folder)?;
     let own_names = names.model.iter().map(|(own, stored)| (stored.as_str(), own.as_str()));
@@ -80,6 +93,12 @@ pub fn optimizer_state(
     let path = folder.path();
     let foreign =
         |reason: &str| CheckpointError::Foreign { path: path.to_owned(), reason: quoted(reason) };
+    if open_megatron(world, path)?.is_some() {
+        return Err(foreign(
+            "the optimizer state of Megatron-Core is not read; train from the folder instead of \
+             resuming",
+        ));
+    }
     let dictionary = open(world, path)?;
     if dictionary.names.is_by_number() {
         return Err(foreign(
@@ -100,6 +119,28 @@ pub fn optimizer_state(
         Some(format!("{}.{kind}", folder.config.name_of(own)?))
     })?;
     Ok(OptimizerState { step, tensors: all })
+}
+
+/// Tensors of a checkpoint of Megatron-Core and the prefix of their names, if it is one.
+fn open_megatron(
+    world: &World,
+    folder: &Path,
+) -> Result<Option<(PlacedTensors, String)>, CheckpointError> {
+    let is_distributed =
+        |path: &Path| world.files().metadata(&path.join(distributed::METADATA)).is_some();
+    let mut path = folder.to_owned();
+    if !is_distributed(folder) {
+        let Some(iteration) = megatron::newest_iteration(world, folder) else { return Ok(None) };
+        if !is_distributed(&iteration) {
+            let reason = "Megatron-LM has not saved it in the format torch_dist; save it again \
+                          with --ckpt-format torch_dist";
+            return Err(CheckpointError::Foreign { path: iteration, reason: reason.to_owned() });
+        }
+        path = iteration;
+    }
+    let stored = distributed::open(world, &path)?;
+    let prefix = megatron::prefix_of(stored.names().iter());
+    Ok(prefix.map(|prefix| (stored, prefix)))
 }
 
 fn open(world: &World, folder: &Path) -> Result<StateDictionary, CheckpointError> {

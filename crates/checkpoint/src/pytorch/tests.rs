@@ -157,3 +157,55 @@ fn missing_parts_are_named() {
     let error = Folder::open(&copy.world, copy.scratch.path()).err().unwrap().to_string();
     assert!(error.contains("are not complete"), "{error}");
 }
+
+fn megatron(name: &str) -> PathBuf {
+    golden("../megatron").join(name)
+}
+
+#[test]
+fn weights_of_megatron_are_those_of_the_folder_of_transformers() {
+    let world = lockstep_platform::real();
+    let expected = Folder::open(&world, &megatron("hf")).unwrap();
+    for name in ["stacked", "by-layer"] {
+        let found = Folder::open(&world, &megatron(name)).unwrap();
+        let names: Vec<_> = expected.tensors.names().collect();
+        assert_eq!(found.tensors.names().collect::<Vec<_>>(), names, "{name}");
+        for tensor in names {
+            assert_eq!(found.tensors.shape(tensor), expected.tensors.shape(tensor), "{tensor}");
+            let [ours, theirs] = [&found, &expected].map(|folder| read(&folder.tensors, tensor));
+            assert_eq!(ours, theirs, "{name}: {tensor}");
+            // Parts that begin and end inside of a group of heads.
+            let mut part = vec![0.0; ours.len() - 8];
+            found.tensors.read(tensor, 5, &mut part).unwrap();
+            assert_eq!(part, ours[5..ours.len() - 3], "{name}: part of {tensor}");
+        }
+        let error = optimizer_state(&world, &found).err().expect("no state").to_string();
+        assert!(error.contains("optimizer state of Megatron-Core is not read"), "{error}");
+    }
+}
+
+#[test]
+fn a_model_that_megatron_has_not_saved_is_refused() {
+    let world = lockstep_platform::real();
+    let scratch = ScratchDir::new(&world, "megatron").unwrap();
+    let text = world.files().read_to_string(&megatron("stacked").join("config.json")).unwrap();
+    let copy = Copy { world, scratch };
+    copy.fill(&megatron("stacked"), copy.scratch.path());
+    let refusal = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        let changed = text.replace(from, to);
+        let path = copy.scratch.path().join("config.json");
+        copy.world.files().write_atomic(&path, changed.as_bytes()).unwrap();
+        Folder::open(&copy.world, copy.scratch.path()).err().expect(to).to_string()
+    };
+    let layers = refusal("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
+    assert!(layers.contains("the model needs [3, "), "{layers}");
+    let heads = refusal("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4");
+    assert!(heads.contains("linear_qkv.weight has shape [2, 32, 16]"), "{heads}");
+    let vocab = refusal("\"vocab_size\": 260", "\"vocab_size\": 300");
+    assert!(vocab.contains("the model needs [300, 16]"), "{vocab}");
+    let file = copy.scratch.path().join("latest_checkpointed_iteration.txt");
+    copy.world.files().write_atomic(&file, b"7").unwrap();
+    let missing = refusal("\"vocab_size\": 260", "\"vocab_size\": 261");
+    assert!(missing.contains("--ckpt-format torch_dist"), "{missing}");
+}

@@ -164,6 +164,8 @@ fn allows(key: &str, folder: &Value, own: &Value) -> bool {
     match key {
         // A recorded recipe may describe a teacher without keys that are newer.
         "model.dropout" | "finetune.lora_dropout" | "finetune.teacher_model" => true,
+        // Formats of the weights beside adapters, not of a folder.
+        "finetune.quant_type" | "finetune.double_quant" => true,
         "model.context" => own.as_integer() <= folder.as_integer(),
         // A set, in any order.
         "finetune.lora_targets" => LoraTargets::from_value(own) == LoraTargets::from_value(folder),

@@ -16,6 +16,7 @@ mod huggingface;
 mod preferences;
 mod problems;
 mod pytorch_checkpoints;
+mod quantised_base;
 mod resume;
 mod tasks;
 

@@ -2,8 +2,10 @@
 //!
 //! scripts/interop/pytorch_checkpoints.py makes the folders and the losses of ten more steps.
 
-use lockstep_config::{Blame, Dtype, Recipe, Sources};
+use lockstep_config::{Blame, DeviceChoice, Dtype, Recipe, Sources};
 use lockstep_harness::{Runs, Tolerance, golden};
+use lockstep_trainer::generate::Generator;
+use lockstep_trainer::pretrained::Pretrained;
 use lockstep_trainer::{Options, pretrained};
 use std::path::PathBuf;
 
@@ -82,4 +84,28 @@ fn a_folder_without_fitting_state_is_refused_with_advice() {
     let error = runs.run(&recipe, options).map(drop).expect_err("lamb has another state");
     assert_eq!(error.blame(), Blame::User);
     assert!(error.to_string().contains("train from the folder instead of resuming"), "{error}");
+}
+
+/// Logits of a few tokens of a folder of scripts/golden/make_megatron.py.
+fn logits(name: &str, ids: &[u32]) -> Vec<f32> {
+    let world = lockstep_platform::real();
+    let folder = golden::folder().join("megatron").join(name);
+    let pretrained = Pretrained::open(&folder, &world).expect(name);
+    let mut recipe = pretrained.recipe(&world).expect("its recipe");
+    recipe.run.device = DeviceChoice::Cpu;
+    let generator = Generator::load(&pretrained, &recipe, &world).expect("all its tensors");
+    generator.logits(ids).expect("the CPU runs every operation").concat()
+}
+
+#[test]
+fn megatron_folders_have_the_logits_of_their_weights_and_of_megatron() {
+    let path = golden::folder().join("megatron").join("logits.json");
+    let text = lockstep_platform::real().files().read_to_string(&path).expect("committed");
+    let recorded: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let ids: Vec<u32> = serde_json::from_value(recorded["ids"].clone()).expect("ids");
+    let theirs: Vec<Vec<f32>> = serde_json::from_value(recorded["logits"].clone()).expect("rows");
+    let [hf, stacked, by_layer] = ["hf", "stacked", "by-layer"].map(|name| logits(name, &ids));
+    assert_eq!(stacked, hf);
+    assert_eq!(by_layer, hf);
+    Tolerance::Close(Dtype::F32, 260).assert("logits", &hf, &theirs.concat());
 }

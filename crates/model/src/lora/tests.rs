@@ -15,7 +15,8 @@ use lockstep_tensor::random::{self, Key};
 use lockstep_tensor::{Cpu, Isa};
 
 const ROWS: usize = 5;
-const LORA: Lora = Lora { rank: 3, alpha: 6.0, dropout: 0.4, targets: LoraTargets::ALL };
+const LORA: Lora =
+    Lora { rank: 3, alpha: 6.0, dropout: 0.4, targets: LoraTargets::ALL, ..Lora::NONE };
 const MASKS_SEED: u64 = 9;
 
 /// A matrix in `f64`, row by row.

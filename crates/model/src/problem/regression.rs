@@ -69,8 +69,8 @@ impl Regression {
         // A vector: weight decay is part of the problem and not of the optimizer.
         let weight = params.push("x".to_owned(), &[num_inputs], Init::Zeros);
         let layout = WeightLayout::OutIn;
-        let (bias, formats) = (None, Formats::on_cpu(Precision::F32));
-        let linear = Linear { num_inputs, num_outputs: 1, layout, weight, bias, formats };
+        let (frozen, bias, formats) = (None, None, Formats::on_cpu(Precision::F32));
+        let linear = Linear { num_inputs, num_outputs: 1, layout, weight, frozen, bias, formats };
         let (loss, l2) = (Loss::of(model.family), model.problem.l2);
         Self { params: params.finish(), linear, loss, l2, samples }
     }

@@ -98,7 +98,7 @@ pub(crate) const GEMMA2: LlamaVariant = LlamaVariant {
 
 /// Adapters beside every linear layer, with dropout of their own.
 pub(crate) const LORA: Lora =
-    Lora { rank: 3, alpha: 1.5, dropout: 0.25, targets: LoraTargets::ALL };
+    Lora { rank: 3, alpha: 1.5, dropout: 0.25, targets: LoraTargets::ALL, ..Lora::NONE };
 
 /// Long sums: more keys than an attention tile has, products over more than 512.
 pub(crate) const LONG: Model =

@@ -1,13 +1,15 @@
 //! Matrix products and attention.
 
 use super::error::Result;
-use super::layers::Layers;
+use super::layers::{Layers, on_cpu_only};
 use super::linear::{LinearGradients, OutputGradient};
 use super::operands::{Epilogue, HeadRows, Matrix, MatrixMut, RowProduct};
 use super::view::{View, ViewMut};
 use crate::attention::{Options, Shape};
 use crate::fp8::Role;
 use crate::gemm::{Precision, Write};
+use crate::nf4::Nf4Rows;
+use std::ops::Range;
 
 /// Matrix products and attention.
 pub trait Products: Layers {
@@ -35,6 +37,18 @@ pub trait Products: Layers {
         gradients: LinearGradients<'_>,
     ) -> Result<()> {
         multiply_stored(self, precision, dy, gradients)
+    }
+
+    /// Sets `out` to dense rows of a weight in four bits ([`crate::nf4`]): these rows, and of each
+    /// these columns.
+    fn dequantise(
+        &self,
+        _weight: Nf4Rows<'_>,
+        _rows: Range<usize>,
+        _cols: Range<usize>,
+        _out: ViewMut<'_>,
+    ) -> Result<()> {
+        Err(on_cpu_only("a weight in four bits"))
     }
 
     /// The list of the algorithms that products were given or have chosen so far, sorted by

@@ -21,6 +21,7 @@ pub mod lars;
 pub mod lion;
 pub mod muon;
 pub mod nesterov;
+pub mod nf4;
 pub mod norm_layer;
 pub mod norm_rms;
 pub mod preference;

@@ -30,6 +30,7 @@ mod lion;
 mod math;
 mod muon;
 mod nesterov;
+mod nf4;
 mod norm_layer;
 mod norm_rms;
 mod peak;

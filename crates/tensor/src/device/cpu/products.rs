@@ -8,8 +8,10 @@ use crate::device::operands::{Epilogue, HeadRows, Matrix, MatrixMut};
 use crate::device::products::Products;
 use crate::device::view::{Dtype, View, ViewMut};
 use crate::gemm::{self, Elements, Mat, MatMut, Precision, Write};
+use crate::nf4::{self, Nf4Rows};
 use crate::{Cpu, fp8, gelu};
 use half::{bf16, f16};
+use std::ops::Range;
 
 impl Products for Cpu {
     fn product(
@@ -29,6 +31,17 @@ impl Products for Cpu {
             return self.multiply(Precision::F32, a, b, c, write, epilogue);
         }
         self.multiply(precision, a, b, c, write, epilogue)
+    }
+
+    fn dequantise(
+        &self,
+        weight: Nf4Rows<'_>,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        out: ViewMut<'_>,
+    ) -> Result<()> {
+        nf4::dequantise(self, weight, rows, cols, out.into_slice()?);
+        Ok(())
     }
 
     fn product_algorithms(&self) -> Result<String> {
