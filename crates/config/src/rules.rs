@@ -7,8 +7,9 @@ use crate::rule::{RuleContext, Rules};
 use crate::sources::MergedSources;
 use crate::topics::{
     Recipe, collectives, compress, data, emulate, eval, federated, finetune, gossip, gpt_neox,
-    hogwild, infilling, llama_variant, lora, mixture, model, optim, parallel, parameter_server,
-    pipeline, precision, problem, rope, run, stragglers, sync, tensor, train,
+    hogwild, infilling, llama_variant, lora, mixture, model, mup, optim, parallel,
+    parameter_server, pipeline, precision, problem, rope, run, stragglers, sync,
+    tensor, train,
 };
 use crate::value::quoted;
 
@@ -19,6 +20,7 @@ const RULES: &[Rules] = &[
     gpt_neox::RULES,
     rope::RULES,
     lora::RULES,
+    mup::RULES,
     problem::RULES,
     finetune::RULES,
     data::RULES,

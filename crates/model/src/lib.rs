@@ -8,12 +8,12 @@
 //!   recipe; [`teacher`]: the frozen model that a student learns from.
 //! - `llama`, `gpt2`: the families and those that are of their parts.
 //! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks;
-//!   `chunked_head`: the head without a place for all logits; `logit_cap`: its soft cap.
+//!   `chunked_head`: the head without a place for all logits; `logit_transform`: changes of logits.
 //! - [`tensor_shards`], [`collectives`], `reduction_tree`: tensor and sequence parallelism;
 //!   `column_parallel`, `row_parallel`: the two kinds of sharded linear layer; `row_sums`:
 //!   gradients of norms and biases; `deferred_weight_grad`: the split backward pass;
 //!   `stream_gradient`: halves beside each other.
-//! - [`lora`]: low-rank adapters of the linear layers.
+//! - [`lora`]: low-rank adapters of the linear layers; [`mup`]: width transfer.
 //! - [`linear`], `norm`, `norm_linear`, `dropout`, `rope`: operations of a device on ranges of a
 //!   flat buffer.
 //! - [`problem`]: a classifier and three convex problems, with their optimum.
@@ -22,7 +22,7 @@
 //!
 //! # Example
 //! ```
-//! use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, Model, Problem};
+//! use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, Model, Mup, Problem};
 //!
 //! let gpt2 = Model {
 //!     family: Family::Gpt2,
@@ -39,6 +39,7 @@
 //!     rope_theta: 10000.0,
 //!     variant: LlamaVariant::PLAIN,
 //!     gpt_neox: GptNeox::PYTHIA,
+//!     mup: Mup::OFF,
 //!     lora: Lora::NONE,
 //!     problem: Problem::NONE,
 //! };
@@ -67,7 +68,7 @@ mod chunked_head;
 mod embedding;
 mod head;
 mod layer;
-mod logit_cap;
+mod logit_transform;
 
 mod attention;
 mod feed_forward;
@@ -82,6 +83,7 @@ mod row_parallel;
 mod row_sums;
 
 pub mod lora;
+pub mod mup;
 
 mod dropout;
 pub mod formats;

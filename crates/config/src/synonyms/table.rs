@@ -90,6 +90,8 @@ pub(crate) const SYNONYMS: &[Synonym] = &[
     key("model.head_dim", &["head_dim", "kv_channels", "head_size", "d_head", "d_kv"]),
     key("model.qkv_bias", &["qkv_bias", "add_qkv_bias", "use_qkv_bias"]),
     key("model.qk_norm", &["qk_norm", "qk_layernorm", "use_qk_norm"]),
+    key("model.mup_base_width", &["mup_base_width", "base_width", "mup_base_hidden_size",
+        "mup_width_base", "dim_model_base", "mup_base_d_model"]),
     key("model.sliding_window", &["sliding_window", "window_size", "attention_window"]),
     key("model.rope_scaling", &["rope_scaling", "rope_type", "rope_scaling_type"]),
     key("model.rope_factor", &["rope_factor", "rope_scaling_factor", "rotary_scaling_factor"]),

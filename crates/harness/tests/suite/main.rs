@@ -29,6 +29,7 @@ mod determinism;
 mod devices;
 mod layout_matrix;
 mod layouts;
+mod mup;
 mod offload;
 mod optimizers;
 mod pipelines;
