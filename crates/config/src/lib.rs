@@ -100,7 +100,7 @@ pub use topics::{
     LossScaling, LrScaling, LrSchedule, Milestone, Mixture, MixtureSource, Model, ModelType, Mup,
     Numerics, Offload, OffloadActivations, OffloadState, Optim, OptimName, Order, Outer, Parallel,
     Partition, PipelineSchedule, Placement, Precision, Problem, Recipe, Recompute, Reduction,
-    RopeScaling, RopeScalingKind, RowSharding, Run, Server, SlowWorker, Source,
+    RopeScaling, RopeScalingKind, RowSharding, Run, SeqlenWarmup, Server, SlowWorker, Source,
     StaleGradients, StalenessRule, StalenessWeight, StragglerPolicy, Stragglers, Sync, SyncMode,
     SyncPartition, Tokenizer, Train, TransportChoice, ValidationSource, WidthFactors, WireDtype,
     matches_pattern,

@@ -8,7 +8,7 @@ use crate::sources::MergedSources;
 use crate::topics::{
     Recipe, collectives, compress, data, emulate, eval, federated, finetune, gossip, gpt_neox,
     hogwild, infilling, llama_variant, lora, mixture, model, mup, optim, parallel,
-    parameter_server, pipeline, precision, problem, rope, run, stragglers, sync,
+    parameter_server, pipeline, precision, problem, rope, run, seqlen_warmup, stragglers, sync,
     tensor, train,
 };
 use crate::value::quoted;
@@ -30,6 +30,7 @@ const RULES: &[Rules] = &[
     train::BATCH_RULES,
     optim::WARMUP_RULES,
     train::RULES,
+    seqlen_warmup::RULES,
     optim::SCHEDULE_RULES,
     precision::RULES,
     optim::RULES,

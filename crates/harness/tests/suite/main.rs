@@ -34,6 +34,7 @@ mod offload;
 mod optimizers;
 mod pipelines;
 mod precision;
+mod seqlen_warmup;
 mod tensor_parallel;
 
 mod byzantine;
