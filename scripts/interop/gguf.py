@@ -8,7 +8,8 @@ q8_0. llama.cpp's greedy tokens of the first, and their log-probabilities, must 
 lockstep's own logits; those of the second may leave them where two logits are closer than the
 rounding.
 
-Needs Python 3.10 and `pip install xllamacpp`, a package with llama.cpp inside.
+Needs Python 3.10. xllamacpp, a package with llama.cpp inside, is taken from --python PATH or
+LOCKSTEP_INTEROP_PYTHON, or installed by pip into target/interop.
 """
 
 import argparse
@@ -17,6 +18,8 @@ import math
 import pathlib
 import subprocess
 import tempfile
+
+import interpreter
 
 PROMPT = list(b"And the LORD said ")
 NUM_TOKENS = 24
@@ -41,7 +44,10 @@ CASES = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lockstep", type=pathlib.Path, required=True, help="the program to try")
-    lockstep = parser.parse_args().lockstep.resolve()
+    parser.add_argument("--python", help="an interpreter that has xllamacpp")
+    arguments = parser.parse_args()
+    interpreter.use(arguments.python)
+    lockstep = arguments.lockstep.resolve()
     for name, sets in CASES.items():
         with tempfile.TemporaryDirectory() as scratch:
             check(lockstep, name, sets, pathlib.Path(scratch))

@@ -7,26 +7,25 @@
 For every case of cases.py: `transformers` writes a folder; lockstep's logits must be within 1e-4;
 lockstep converts it to a run and back; the tensors must come back byte for byte, and `transformers`
 must compute the very same logits from them. A model that lockstep trained for two steps is
-exported, and both must agree about it again.
+exported, and both must agree about it again. One model of each family takes twenty steps of AdamW in
+both programs, with equal losses (training.py).
 
 For models of the Llama family, lockstep trains low-rank adapters: `peft` must load them beside the
 original folder and compute lockstep's logits, and so must `transformers` from the merged export.
 Adapters that `peft` wrote must have the logits of `peft` in lockstep.
 
-Needs Python 3.9. Torch, transformers and peft are taken from --python PATH or LOCKSTEP_INTEROP_PYTHON, or
+Needs Python 3.10. Torch, transformers and peft are taken from --python PATH or LOCKSTEP_INTEROP_PYTHON, or
 installed by pip into target/interop, as pip is configured here.
 """
 
 import argparse
 import json
-import os
 import pathlib
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
-import venv
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -38,15 +37,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lockstep", type=pathlib.Path, help="the program to try")
     parser.add_argument("--golden", action="store_true", help="write the golden folders instead")
-    parser.add_argument("--python", default=os.environ.get("LOCKSTEP_INTEROP_PYTHON"),
-                        help="an interpreter that has torch, transformers and peft")
+    parser.add_argument("--only", action="append", help="a case; all by default")
+    parser.add_argument("--python", help="an interpreter that has torch, transformers and peft")
     arguments = parser.parse_args()
     if not (arguments.golden or arguments.lockstep):
         parser.error("name the program with --lockstep, or ask for --golden")
-    use_interpreter(arguments.python)
-    # Folders of this machine only: no network is used.
-    os.environ["HF_HUB_OFFLINE"] = "1"
     sys.path.insert(0, str(HERE))
+    import interpreter
+    interpreter.use(arguments.python)
     import cases
     import torch
     import transformers
@@ -56,25 +54,9 @@ def main():
     if arguments.golden:
         write_golden(cases)
     else:
+        if arguments.only:
+            cases.CASES = [case for case in cases.CASES if case.name in arguments.only]
         check_all(cases, arguments.lockstep.resolve())
-
-
-def use_interpreter(python):
-    """Goes on in an interpreter that has what we need."""
-    if os.environ.get("LOCKSTEP_INTEROP_INSIDE"):
-        return
-    if not python:
-        folder = ROOT / "target" / "interop"
-        python = folder / "bin" / "python"
-        if not (folder / "installed").exists():
-            print(f"installing torch, transformers and peft into {folder}", flush=True)
-            venv.create(folder, with_pip=True, clear=True)
-            subprocess.run([python, "-m", "pip", "install", "--quiet", "-r",
-                            HERE / "requirements.txt"], check=True)
-            (folder / "installed").touch()
-    os.environ["LOCKSTEP_INTEROP_INSIDE"] = "1"
-    sys.stdout.flush()
-    os.execv(python, [str(python), *sys.argv])
 
 
 def write_golden(cases):
@@ -101,6 +83,13 @@ def check_all(cases, lockstep):
         worst = max(worst, difference)
         print(f"{case.name:<16} logits within {difference:.2e}, round trip byte-equal", flush=True)
     print(f"all {len(cases.CASES)} cases agree; largest difference of logits {worst:.2e}")
+    import training
+    for case in [case for case in cases.CASES if case.name in training.FAMILIES]:
+        with tempfile.TemporaryDirectory() as scratch:
+            worst, losses = training.check(case, cases, call, lockstep, pathlib.Path(scratch))
+        print(f"{case.name:<16} {len(losses)} steps of AdamW, losses {losses[0]:.4f} to "
+              f"{losses[-1]:.4f} within {worst:.1e}, equal on {len(training.LAYOUTS) + 1} layouts",
+              flush=True)
     adapted = [case for case in cases.CASES if takes_adapters(case)]
     for case in adapted:
         with tempfile.TemporaryDirectory() as scratch:
@@ -109,8 +98,9 @@ def check_all(cases, lockstep):
 
 
 def takes_adapters(case):
-    is_fused = case.model.startswith("Phi3")
-    return case.model.endswith("ForCausalLM") and case.dtype == "float32" and not is_fused
+    # Lockstep has adapters beside the separate tensors of Llama's descendants.
+    has_none = case.model.startswith(("Phi3", "GPTNeoX", "Bloom"))
+    return case.model.endswith("ForCausalLM") and case.dtype == "float32" and not has_none
 
 
 def check_adapters(cases, case, lockstep, scratch):
@@ -212,9 +202,10 @@ def call(lockstep, *arguments):
 
 def compare_tensors(case, source, back):
     """Types, shapes and bytes of all tensors, under the names of the language model."""
-    first = "transformer." if case.model.startswith("GPT2") else "model."
+    import transformers
     bare = not case.model.endswith(("ForCausalLM", "LMHeadModel"))
-    expected = {(first if bare else "") + name: held for name, held in tensors(source).items()}
+    first = f"{getattr(transformers, case.model).base_model_prefix}." if bare else ""
+    expected = {first + name: held for name, held in tensors(source).items()}
     found = tensors(back)
     assert sorted(expected) == sorted(found), f"{case.name}: other names"
     for name, held in expected.items():

@@ -9,8 +9,8 @@ PyTorch trains a small Llama of `transformers` with AdamW for ten steps and save
 installed. Then PyTorch and lockstep each take ten more steps. Every window of the corpus is equal, so
 that both see the same batches in any order.
 
-Needs Python 3.9. Torch, transformers and DeepSpeed are taken from --python PATH or
-LOCKSTEP_INTEROP_PYTHON.
+Needs Python 3.10. Torch, transformers and DeepSpeed are taken from --python PATH or
+LOCKSTEP_INTEROP_PYTHON; otherwise pip installs all but DeepSpeed into target/interop.
 """
 
 import argparse
@@ -21,6 +21,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+
+import interpreter
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -36,17 +38,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lockstep", type=pathlib.Path, help="the program to try")
     parser.add_argument("--golden", action="store_true", help="write the golden folders instead")
-    parser.add_argument("--python", default=os.environ.get("LOCKSTEP_INTEROP_PYTHON"),
+    parser.add_argument("--python",
                         help="an interpreter that has torch and transformers, perhaps DeepSpeed")
     parser.add_argument("--deepspeed-rank", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.python and pathlib.Path(arguments.python) != pathlib.Path(sys.executable):
-        os.execv(arguments.python, [arguments.python, *sys.argv])
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    if arguments.deepspeed_rank:
-        return train_by_deepspeed(pathlib.Path(arguments.deepspeed_rank))
-    if not (arguments.golden or arguments.lockstep):
+    is_rank = arguments.deepspeed_rank is not None
+    if not (is_rank or arguments.golden or arguments.lockstep):
         parser.error("name the program with --lockstep, or ask for --golden")
+    interpreter.use(arguments.python)
+    if is_rank:
+        return train_by_deepspeed(pathlib.Path(arguments.deepspeed_rank))
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         folders = {"dcp": save_by_dcp(scratch / "dcp")}

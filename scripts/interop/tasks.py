@@ -8,7 +8,8 @@
 token. Tasks with the shapes of ARC, HellaSwag, MMLU, Winogrande and PIQA, with few-shot examples
 drawn by the harness, are answered by both; every log-likelihood and every score must be within 1e-4.
 
-Needs Python 3.10 and `pip install lm_eval torch transformers`.
+Needs Python 3.10. The packages are taken from --python PATH or LOCKSTEP_INTEROP_PYTHON, or installed
+by pip into target/interop.
 """
 
 import argparse
@@ -18,6 +19,8 @@ import pathlib
 import random
 import subprocess
 import tempfile
+
+import interpreter
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "crates" / "harness" / "golden" / "tasks"
@@ -89,11 +92,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lockstep", type=pathlib.Path, help="the program to try")
     parser.add_argument("--golden", action="store_true", help="write the golden folder instead")
+    parser.add_argument("--python", help="an interpreter that has lm_eval and transformers")
     arguments = parser.parse_args()
     if not (arguments.golden or arguments.lockstep):
         parser.error("name the program with --lockstep, or ask for --golden")
-    # Folders of this machine only: no network is used.
-    os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+    interpreter.use(arguments.python)
     if arguments.golden:
         GOLDEN.mkdir(exist_ok=True)
         write_tasks(GOLDEN, GOLDEN_TASKS + ["arc"], 6)

@@ -1,7 +1,9 @@
-//! Exchange of model folders with Hugging Face's `transformers`, in both directions.
+//! Comparison with the programs of others: model folders, adapters and training of Hugging Face's
+//! libraries, task scores of lm-evaluation-harness, GGUF files in llama.cpp, checkpoints of PyTorch
+//! and DeepSpeed.
 //!
-//! The script needs torch and transformers, which the project itself does not and which are large;
-//! so it runs only with `LOCKSTEP_INTEROP=1`. The ordinary tests read recorded folders instead.
+//! The scripts need packages that the project itself does not and that are large; so they run only
+//! with `LOCKSTEP_INTEROP=1`. The ordinary tests read recorded files instead.
 
 use std::process::Command;
 
@@ -9,20 +11,29 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
-const SCRIPT: &str = "scripts/interop/interop.py";
+/// The scripts, in order; each ends at its first difference.
+const SCRIPTS: &[&str] = &[
+    "scripts/interop/interop.py",
+    "scripts/interop/tasks.py",
+    "scripts/interop/pytorch_checkpoints.py",
+    "scripts/interop/gguf.py",
+];
 
 /// The environment variable that enables this step.
 const SWITCH: &str = "LOCKSTEP_INTEROP";
 
-/// Builds the program and compares it with `transformers`, where the switch is set.
+/// Builds the program and compares it, where the switch is set.
 pub(crate) fn run() -> Result<()> {
     if std::env::var_os(SWITCH).is_none_or(|value| value != "1") {
-        shell::say(&format!("   left out: {SWITCH}=1 compares with transformers"));
+        shell::say(&format!("   left out: {SWITCH}=1 compares with other programs"));
         return Ok(());
     }
     shell::run(&mut shell::cargo("build --package lockstep-cli"))?;
     // Both are built into one folder, wherever that is.
     let here = std::env::current_exe().context("where the programs are built")?;
-    let mut script = Command::new("python3");
-    shell::run(script.arg(SCRIPT).arg("--lockstep").arg(here.with_file_name("lockstep")))
+    for script in SCRIPTS {
+        let mut python = Command::new("python3");
+        shell::run(python.arg(script).arg("--lockstep").arg(here.with_file_name("lockstep")))?;
+    }
+    Ok(())
 }

@@ -15,7 +15,7 @@
 //! ```
 
 use crate::topics::{
-    Recipe, compress, data, emulate, federated, gossip, optim, parallel, parameter_server,
+    Recipe, compress, data, emulate, federated, gossip, mup, optim, parallel, parameter_server,
     precision, problem, run, sync, telemetry, train,
 };
 
@@ -23,7 +23,7 @@ pub use crate::lint::{Finding, Lint};
 
 /// Every lint, by group.
 pub fn all() -> impl Iterator<Item = &'static Lint> {
-    let run = [train::LINTS, optim::LINTS, precision::LINTS, data::LINTS];
+    let run = [train::LINTS, optim::LINTS, mup::LINTS, precision::LINTS, data::LINTS];
     let layout =
         [run::LINTS, parallel::LINTS, run::DEADLINE_LINTS, emulate::LINTS, parallel::DEGREE_LINTS];
     let sync = [
@@ -78,6 +78,7 @@ mod tests {
         adam-rate bible-small | optim.lr=0.011 | optim.lr=0.01
         tight-clip bible-small | optim.clip=0.09 | optim.clip=0.1
         no-clip bible-small | optim.clip=0 | optim.clip=1
+        mup-optimizer tiny optim.name=lamb | model.mup_base_width=16 | model.mup_base_width=32
         unscaled-fp16 bible-small precision.compute=fp16 | precision.loss_scale=1 | \
             precision.loss_scale=2
         fp16-wire bible-small precision.wire=fp16 |  | precision.compute=fp16

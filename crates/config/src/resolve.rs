@@ -140,6 +140,7 @@ fn fill(merged: &MergedSources) -> Recipe {
             key.set(&mut recipe, &value);
         }
     }
+    recipe.optim.width_ratio = recipe.model.mup.width_ratio(recipe.model.width);
     recipe
 }
 

@@ -7,8 +7,9 @@ use crate::rule::{RuleContext, Rules};
 use crate::sources::MergedSources;
 use crate::topics::{
     Recipe, collectives, compress, data, emulate, eval, federated, finetune, gossip, gpt_neox,
-    hogwild, infilling, llama_variant, lora, mixture, model, optim, parallel, parameter_server,
-    pipeline, precision, problem, rope, run, stragglers, sync, telemetry, tensor, train,
+    hogwild, infilling, llama_variant, lora, mixture, model, mup, optim, parallel,
+    parameter_server, pipeline, precision, problem, rope, run, seqlen_warmup, stragglers, sync,
+    telemetry, tensor, train,
 };
 use crate::value::quoted;
 
@@ -19,6 +20,7 @@ const RULES: &[Rules] = &[
     gpt_neox::RULES,
     rope::RULES,
     lora::RULES,
+    mup::RULES,
     problem::RULES,
     finetune::RULES,
     data::RULES,
@@ -28,6 +30,7 @@ const RULES: &[Rules] = &[
     train::BATCH_RULES,
     optim::WARMUP_RULES,
     train::RULES,
+    seqlen_warmup::RULES,
     optim::SCHEDULE_RULES,
     precision::RULES,
     optim::RULES,

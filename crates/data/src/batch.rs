@@ -8,10 +8,12 @@
 //! padding: [`PAD`] as input, [`IGNORE`] as target. Attention is causal, so padding on the right
 //! reaches no position with a target, and a position without a target gives no gradient: the
 //! content of the padding changes no bit.
+//!
+//! A sequence-length warm-up cuts sequences into segments, which are documents to attention.
 
 use std::ops::Range;
 
-use lockstep_config::{BatchPlan, Documents, Recipe};
+use lockstep_config::{BatchPlan, Documents, Recipe, SeqlenWarmup};
 
 use crate::corpus::TokenSpan;
 use crate::error::DataError;
@@ -42,22 +44,26 @@ pub struct Batch {
     /// Positions of the streams of a mixture after this batch, where the worker knows them; empty
     /// for other data, whose position is the step.
     pub(crate) positions: Vec<u64>,
-    /// First position of the document of each input, in its sequence; empty without a document
-    /// mask.
+    /// First position of the document or segment of each input, in its sequence; empty where the
+    /// run has neither.
     pub(crate) documents: Vec<u32>,
     /// Loss of each sequence under the reference model of preferences.
     references: Option<Vec<f64>>,
+    /// Whether attention is masked in this step.
+    is_masked: bool,
     shape: BatchShape,
 }
 
 /// Sizes of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct BatchShape {
     pub(crate) batch: usize,
     pub(crate) microbatch_size: usize,
     pub(crate) context: usize,
     /// Whether attention is masked by document.
     pub(crate) has_documents: bool,
+    /// Sequence-length warm-up of the run's batches.
+    pub(crate) seqlen: Option<SeqlenWarmup>,
 }
 
 impl BatchShape {
@@ -68,7 +74,8 @@ impl BatchShape {
             "resolve proved that micro-batches are whole"
         );
         let has_documents = recipe.data.documents == Documents::Masked;
-        Self { batch, microbatch_size, context: recipe.model.context, has_documents }
+        let seqlen = Some(recipe.train.seqlen).filter(SeqlenWarmup::is_on);
+        Self { batch, microbatch_size, context: recipe.model.context, has_documents, seqlen }
     }
 
     /// Shape of the recipe's largest batch.
@@ -100,6 +107,7 @@ impl Batch {
     /// Empty batch with memory for all tokens: its only allocation.
     pub(crate) fn allocate(shape: BatchShape) -> Self {
         let num_tokens = shape.batch * shape.context;
+        let may_be_masked = shape.has_documents || shape.seqlen.is_some();
         Self {
             step: 0,
             inputs: vec![0; num_tokens],
@@ -107,8 +115,9 @@ impl Batch {
             first_sample: 0,
             num_targets: 0,
             positions: Vec::new(),
-            documents: vec![0; if shape.has_documents { num_tokens } else { 0 }],
+            documents: vec![0; if may_be_masked { num_tokens } else { 0 }],
             references: None,
+            is_masked: shape.has_documents,
             shape,
         }
     }
@@ -152,7 +161,9 @@ impl Batch {
             }
             if filter.has(sequence / microbatch_size, num_microbatches) {
                 fill_window(tokens, window, inputs, targets)?;
-                if let Some(documents) = self.documents.chunks_exact_mut(context).nth(sequence) {
+                let has_documents = self.shape.has_documents;
+                let documents = self.documents.chunks_exact_mut(context).nth(sequence);
+                if let Some(documents) = documents.filter(|_| has_documents) {
                     tokens.fill_documents(window, documents);
                 }
             }
@@ -161,6 +172,23 @@ impl Batch {
             self.num_targets = batch as u64 / 2;
         }
         Ok(())
+    }
+
+    /// Cuts the filled sequences into the segments of the step, where the run has a warm-up.
+    pub(crate) fn cut_segments(&mut self) {
+        let BatchShape { context, has_documents, seqlen, .. } = self.shape;
+        let Some(warmup) = seqlen else { return };
+        let length = warmup.length_at(self.step, context);
+        self.is_masked = has_documents || length < context;
+        if length == context {
+            return;
+        }
+        for sequence in self.documents.chunks_exact_mut(context) {
+            for (position, start) in sequence.iter_mut().enumerate() {
+                let segment = (position / length * length) as u32;
+                *start = if has_documents { segment.max(*start) } else { segment };
+            }
+        }
     }
 
     /// Inputs and targets of a micro-batch, to be filled.
@@ -185,10 +213,10 @@ impl Batch {
         (&self.inputs[range.clone()], &self.targets[range])
     }
 
-    /// First position of the document of each input of micro-batch `index`, in its sequence: its
-    /// queries see no earlier key. None without a document mask.
+    /// First position of the document or segment of each input of micro-batch `index`, in its
+    /// sequence: its queries see no earlier key. None in a step without such a mask.
     pub fn documents(&self, index: usize) -> Option<&[u32]> {
-        self.documents.get(self.microbatch_range(index))
+        self.documents.get(self.microbatch_range(index)).filter(|_| self.is_masked)
     }
 
     /// Loss of each sequence of a micro-batch under the reference model of preferences.
@@ -244,7 +272,7 @@ mod tests {
     use lockstep_config::{EpochEnd, Order};
 
     const SHAPE: BatchShape =
-        BatchShape { batch: 6, microbatch_size: 2, context: 5, has_documents: false };
+        BatchShape { batch: 6, microbatch_size: 2, context: 5, has_documents: false, seqlen: None };
 
     #[test]
     fn microbatches_are_the_batch_cut_in_order_and_targets_run_one_token_ahead() {

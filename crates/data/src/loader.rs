@@ -229,6 +229,7 @@ impl Producer {
     fn run(mut self) {
         while let Some(mut batch) = self.next_spare() {
             let filled = (self.fill)(self.next_step, &mut batch);
+            batch.cut_segments();
             let failed = filled.is_err();
             // The queue has room for all batches, so this never waits.
             let sent = self.made.send(filled.map(|()| batch), Duration::ZERO);

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     const SHAPE: BatchShape =
-        BatchShape { batch: 4, microbatch_size: 2, context: 3, has_documents: false };
+        BatchShape { batch: 4, microbatch_size: 2, context: 3, has_documents: false, seqlen: None };
 
     fn counted_targets(validation: &Validation) -> u64 {
         let targets = validation.microbatches.iter().flat_map(|microbatch| &microbatch.targets);

@@ -10,7 +10,7 @@
 
 use crate::block::Context;
 use crate::grads::Grads;
-use crate::logit_cap::{cap_logits, uncap_gradients};
+use crate::logit_transform::LogitTransform;
 use crate::norm_linear::NormLinear;
 use crate::row_sums::RowSums;
 use lockstep_tensor::device::{Dtype, Result, Targets, View, ViewMut};
@@ -46,7 +46,7 @@ impl Outputs<'_> {
 /// A head that processes a micro-batch in chunks.
 pub(crate) struct ChunkedHead<'a> {
     norm_linear: &'a NormLinear,
-    soft_cap: Option<f32>,
+    transform: LogitTransform,
     /// Rows of a chunk.
     pub(crate) chunk_rows: usize,
 }
@@ -56,7 +56,7 @@ impl<'a> ChunkedHead<'a> {
     /// chunked: every chunk would need its own collective calls.
     pub(crate) fn new(
         norm_linear: &'a NormLinear,
-        soft_cap: Option<f32>,
+        transform: LogitTransform,
         max_logits: usize,
         num_rows: usize,
     ) -> Option<Self> {
@@ -65,14 +65,14 @@ impl<'a> ChunkedHead<'a> {
         let is_chunked = norm_linear.tp_shards.num == 1
             && num_rows * vocab > max_logits
             && num_rows > chunk_rows;
-        is_chunked.then_some(Self { norm_linear, soft_cap, chunk_rows })
+        is_chunked.then_some(Self { norm_linear, transform, chunk_rows })
     }
 
     /// Temporary elements of a pass.
     pub(crate) fn scratch_len(&self, num_rows: usize) -> usize {
-        let Self { norm_linear, soft_cap, chunk_rows } = self;
+        let Self { norm_linear, transform, chunk_rows } = self;
         let formats = norm_linear.formats();
-        let num_copies = if soft_cap.is_some() { 2 } else { 1 };
+        let num_copies = if transform.soft_cap.is_some() { 2 } else { 1 };
         let logits = formats.floats(chunk_rows * norm_linear.product.num_outputs());
         let logits = num_copies * logits + chunk_rows;
         let chunk = logits + norm_linear.product.spare_len(*chunk_rows);
@@ -110,7 +110,8 @@ impl<'a> ChunkedHead<'a> {
             let (ids, total) = (microbatch.targets.range(rows.clone()), loss.reborrow());
             let write = if start == 0 { Write::Set } else { Write::Add };
             let (logits, is_training) = (logits_tv.reborrow(), mode.loss_scale().is_some());
-            let capped_tv = cap_logits(*device, self.soft_cap, logits, is_training, &mut chunk)?;
+            let transform = self.transform;
+            let kept_tv = transform.apply_and_keep(*device, logits, is_training, &mut chunk)?;
             let Some(loss_scale) = mode.loss_scale() else {
                 device.cross_entropy(logits_tv.as_view(), ids, losses_t, total, write)?;
                 continue;
@@ -118,7 +119,7 @@ impl<'a> ChunkedHead<'a> {
             let targets = Targets { ids, ..microbatch.loss_targets(loss_scale) };
             let logits = logits_tv.reborrow();
             device.cross_entropy_backward(logits, targets, losses_t, total, write)?;
-            uncap_gradients(*device, self.soft_cap, capped_tv, logits_tv.reborrow())?;
+            transform.backward(*device, kept_tv, logits_tv.reborrow())?;
             let d_logits_tv = logits_tv.as_view();
             product.backward_weight(*device, normed_tc, d_logits_tv, grads.reborrow())?;
             if d_stream_tc.is_some() {
@@ -168,7 +169,7 @@ mod tests {
     use crate::param::Param;
     use crate::scratch::Scratch;
     use crate::tensor_shards::TensorShards;
-    use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, LossScale, Model, Problem};
+    use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, LossScale, Model, Mup, Problem};
     use lockstep_tensor::cross_entropy::IGNORE;
     use lockstep_tensor::device::{View, ViewMut};
     use lockstep_tensor::gemm::Precision;
@@ -189,6 +190,7 @@ mod tests {
         rope_theta: 1e4,
         variant: LlamaVariant::PLAIN,
         gpt_neox: GptNeox::PYTHIA,
+        mup: Mup::OFF,
         lora: Lora::NONE,
         problem: Problem::NONE,
     };

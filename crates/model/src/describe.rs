@@ -10,12 +10,13 @@ use crate::formats::Formats;
 use crate::frozen_weight::BaseFormat;
 use crate::head::Head;
 use crate::linear::{Linear, WeightLayout};
+use crate::logit_transform::LogitTransform;
 use crate::lora::ColumnAdapters;
 use crate::norm_linear::NormLinear;
 use crate::param::{Param, ParamList, Piece};
 use crate::teacher::Teacher;
 use crate::tensor_shards::TensorShards;
-use crate::{gpt2, init, llama, problem};
+use crate::{gpt2, init, llama, mup, problem};
 use lockstep_config::{Dtype, Family, Model};
 use lockstep_tensor::gemm::Precision;
 use std::sync::Arc;
@@ -177,6 +178,7 @@ pub(crate) fn head(
     let norm_linear = NormLinear { norm, product, adapters, tp_shards };
     let (params, max_logits) = (params.finish(), max_logits(formats.activations));
     let soft_cap = model.variant.final_soft_cap.map(|cap| cap as f32);
+    let transform = LogitTransform { multiplier: mup::logit_multiplier(model), soft_cap };
     let is_frozen = model.lora.is_on();
-    Head { name, params, norm_linear, soft_cap, max_logits, is_frozen, teacher: None }
+    Head { name, params, norm_linear, transform, max_logits, is_frozen, teacher: None }
 }

@@ -12,10 +12,10 @@ use crate::column_parallel::ColumnParallel;
 use crate::dropout::Dropout;
 use crate::feed_forward::{Activation, FeedForward};
 use crate::formats::Formats;
-use crate::init;
 use crate::layer::Layer;
 use crate::linear::{Linear, WeightLayout};
 use crate::lora::ColumnAdapters;
+use crate::mup;
 use crate::norm::{Norm, NormKind};
 use crate::norm_linear::NormLinear;
 use crate::param::{Init, ParamList, Piece, Run};
@@ -162,7 +162,11 @@ impl Builder<'_> {
             norm_linear: self.norm_linear(norm, qkv, &outputs),
             head_norms: None,
             rope: rope.cloned(),
-            scores: Scores { has_alibi: model.family == Family::Bloom, ..Scores::default() },
+            scores: Scores {
+                scale: mup::score_scale(model),
+                has_alibi: model.family == Family::Bloom,
+                ..Scores::default()
+            },
             out: self.row_parallel(out, q_len),
             dropout,
         }
@@ -199,7 +203,7 @@ impl Builder<'_> {
             WeightLayout::InOut => [num_inputs, num_outputs],
             WeightLayout::OutIn => [num_outputs, num_inputs],
         };
-        let prefix = format!("{}.{name}", self.layer);
+        let (prefix, init) = (format!("{}.{name}", self.layer), mup::hidden_matrix(self.model));
         let shards = tp_shards.local.clone().map(|shard| {
             let runs = outputs.of_shard(tp_shards, shard);
             let (num, bias_shape) = (tp_shards.num, [num_outputs]);
@@ -208,7 +212,7 @@ impl Builder<'_> {
                 WeightLayout::OutIn => Piece::runs(&shape, shard, num, runs.clone()),
             };
             let (weight, bias) = (format!("{prefix}.weight"), format!("{prefix}.bias"));
-            let weight = self.params.push_piece(weight, &shape, piece, init::MATRIX);
+            let weight = self.params.push_piece(weight, &shape, piece, init);
             let piece = Piece::runs(&bias_shape, shard, num, runs);
             let bias = Some(self.params.push_piece(bias, &bias_shape, piece, Init::Zeros));
             let (num_outputs, frozen) = (num_outputs / num, None);
@@ -222,7 +226,7 @@ impl Builder<'_> {
         let ((tp_shards, formats), layout) = (self.of, self.tensors.layout);
         let (num, num_outputs) = (tp_shards.num, self.model.width);
         let (prefix, init) =
-            (format!("{}.{name}", self.layer), init::residual_projection(self.model.layers));
+            (format!("{}.{name}", self.layer), mup::residual_projection(self.model));
         let shards = tp_shards.local.clone().map(|shard| {
             let own = tp_shards.range(num_inputs, shard);
             let (shape, piece) = match layout {

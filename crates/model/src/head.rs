@@ -19,7 +19,7 @@ use crate::chunked_head::{ChunkedHead, Outputs};
 use crate::collectives::{CollectiveCall, CollectiveKind};
 use crate::dropout::AdapterMasks;
 use crate::grads::Grads;
-use crate::logit_cap::{cap, cap_logits, uncap_gradients};
+use crate::logit_transform::LogitTransform;
 use crate::norm_linear::{NormLinear, NormLinearSaved};
 use crate::param::Param;
 use crate::reduction_tree;
@@ -36,8 +36,8 @@ pub(crate) struct Head {
     pub(crate) params: Vec<Param>,
     /// Normalisation and projection to logits.
     pub(crate) norm_linear: NormLinear,
-    /// Bound of the logits (Gemma 2).
-    pub(crate) soft_cap: Option<f32>,
+    /// Changes of the logits before the loss.
+    pub(crate) transform: LogitTransform,
     /// Most logits that exist at a time.
     pub(crate) max_logits: usize,
     /// Whether only adapters of layers are trained.
@@ -57,7 +57,7 @@ struct HeadSaved<'a> {
 impl Head {
     /// The head in chunks, where a micro-batch has too many logits.
     pub(crate) fn chunked(&self, num_rows: usize) -> Option<ChunkedHead<'_>> {
-        ChunkedHead::new(&self.norm_linear, self.soft_cap, self.max_logits, num_rows)
+        ChunkedHead::new(&self.norm_linear, self.transform, self.max_logits, num_rows)
     }
 
     fn split<'a>(&self, num_rows: usize, Saved { kept, .. }: Saved<'a>) -> HeadSaved<'a> {
@@ -90,7 +90,7 @@ impl Head {
         let mut frame = ctx.scratch.frame();
         let (is_training, rest) = (ctx.mode.loss_scale().is_some(), &mut frame);
         let logits = logits_tv.reborrow();
-        let capped_tv = cap_logits(device, self.soft_cap, logits, is_training, rest)?;
+        let kept_tv = self.transform.apply_and_keep(device, logits, is_training, rest)?;
         let mut max_t = frame.take(t);
         device.fill(max_t.reborrow(), f32::NEG_INFINITY)?;
         for index in 0..local.len() {
@@ -124,7 +124,7 @@ impl Head {
                 let logits_tv = logits_tv.reborrow().range(of_shard(index));
                 device.shard_gradients(logits_tv, first_column(index), targets, max_t, sums_t)?;
             }
-            uncap_gradients(device, self.soft_cap, capped_tv, logits_tv)?;
+            self.transform.backward(device, kept_tv, logits_tv)?;
         }
         let total = ctx.loss.reborrow();
         device.shard_losses(ids, max_t, sums_t, target_logits_t, losses_t, total)
@@ -141,7 +141,7 @@ impl Head {
         let (total, mut frame, loss_scale) =
             (ctx.loss.reborrow(), ctx.scratch.frame(), ctx.mode.loss_scale());
         let (logits, is_training) = (logits_tv.reborrow(), loss_scale.is_some());
-        let capped_tv = cap_logits(device, self.soft_cap, logits, is_training, &mut frame)?;
+        let kept_tv = self.transform.apply_and_keep(device, logits, is_training, &mut frame)?;
         let Some(loss_scale) = loss_scale else {
             let (logits_tv, ids) = (logits_tv.as_view(), microbatch.targets);
             return device.cross_entropy(logits_tv, ids, losses_t, total, Write::Set);
@@ -159,7 +159,7 @@ impl Head {
             let logits = logits_tv.reborrow();
             device.cross_entropy_backward(logits, targets, losses_t, total, Write::Set)?;
         }
-        uncap_gradients(device, self.soft_cap, capped_tv, logits_tv)
+        self.transform.backward(device, kept_tv, logits_tv)
     }
 
     /// Turns the losses of sequences into that of preferences, where the micro-batch has pairs.
@@ -217,7 +217,8 @@ impl Block for Head {
         }
         let loss =
             t * (3 + reduction_tree::num_spare(self.norm_linear.tp_shards.num_local(), false));
-        let capped = if self.soft_cap.is_some() { self.norm_linear.outputs_len(t) } else { 0 };
+        let capped =
+            if self.transform.soft_cap.is_some() { self.norm_linear.outputs_len(t) } else { 0 };
         self.norm_linear.scratch_len(t).max(capped + loss)
     }
 
@@ -406,14 +407,14 @@ impl Block for Head {
         let last_tc = input_tc.range(input_tc.len() - num_rows * norm.width..input_tc.len());
         let (device, none) = (ctx.device, RowEpilogue::None);
         if self.norm_linear.forward_row(device, params, last_tc, none, output.reborrow())? {
-            return cap(device, self.soft_cap, output);
+            return self.transform.apply(device, output);
         }
         let mut frame = ctx.scratch.frame();
         let mut normed_tc = frame.take_as(last_tc.dtype(), last_tc.len());
         let stats = frame.take(norm.stats_len(num_rows));
         norm.forward(ctx.device, params, last_tc, normed_tc.reborrow(), stats)?;
         product.forward(ctx.device, params, normed_tc.as_view(), output.reborrow())?;
-        cap(device, self.soft_cap, output)
+        self.transform.apply(device, output)
     }
 }
 

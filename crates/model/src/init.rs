@@ -10,13 +10,8 @@ use crate::param::{Init, Param};
 use lockstep_tensor::Cpu;
 use lockstep_tensor::random::{self, Key};
 
-/// Matrices and embeddings.
+/// Embeddings and heads; for hidden matrices see `mup`.
 pub(crate) const MATRIX: Init = Init::Normal { std: 0.02 };
-
-/// Projections that write into the residual stream; a layer has two.
-pub(crate) fn residual_projection(num_layers: usize) -> Init {
-    Init::Normal { std: (0.02 / (2.0 * num_layers as f64).sqrt()) as f32 }
-}
 
 /// Fills `out` with the initial values of `param` from `first_element` on.
 ///

@@ -8,13 +8,13 @@
 //!   recipe; [`teacher`]: the frozen model that a student learns from.
 //! - `llama`, `gpt2`: the families and those that are of their parts.
 //! - `embedding`, `layer` (made of `attention` and `feed_forward`), `head`: the blocks;
-//!   `chunked_head`: the head without a place for all logits; `logit_cap`: its soft cap.
+//!   `chunked_head`: the head without a place for all logits; `logit_transform`: changes of logits.
 //! - [`tensor_shards`], [`collectives`], `reduction_tree`: tensor and sequence parallelism;
 //!   `column_parallel`, `row_parallel`: the two kinds of sharded linear layer; `row_sums`:
 //!   gradients of norms and biases; `deferred_weight_grad`: the split backward pass;
 //!   `stream_gradient`: halves beside each other.
 //! - [`lora`]: low-rank adapters of the linear layers; [`frozen_weight`]: weights in four bits
-//!   beside them.
+//!   beside them; [`mup`]: width transfer.
 //! - [`linear`], `norm`, `norm_linear`, `dropout`, `rope`: operations of a device on ranges of a
 //!   flat buffer.
 //! - [`problem`]: a classifier and three convex problems, with their optimum.
@@ -23,7 +23,7 @@
 //!
 //! # Example
 //! ```
-//! use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, Model, Problem};
+//! use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, Model, Mup, Problem};
 //!
 //! let gpt2 = Model {
 //!     family: Family::Gpt2,
@@ -40,6 +40,7 @@
 //!     rope_theta: 10000.0,
 //!     variant: LlamaVariant::PLAIN,
 //!     gpt_neox: GptNeox::PYTHIA,
+//!     mup: Mup::OFF,
 //!     lora: Lora::NONE,
 //!     problem: Problem::NONE,
 //! };
@@ -68,7 +69,7 @@ mod chunked_head;
 mod embedding;
 mod head;
 mod layer;
-mod logit_cap;
+mod logit_transform;
 
 mod attention;
 mod feed_forward;
@@ -84,6 +85,7 @@ mod row_sums;
 
 pub mod frozen_weight;
 pub mod lora;
+pub mod mup;
 
 mod dropout;
 pub mod formats;

@@ -16,10 +16,10 @@ use crate::feed_forward::{Activation, FeedForward};
 use crate::formats::Formats;
 use crate::frozen_weight::{BaseFormat, LayerParams, TensorPiece};
 use crate::head_norms::HeadNorms;
-use crate::init;
 use crate::layer::Layer;
 use crate::linear::{Linear, WeightLayout};
 use crate::lora::{AdapterParams, ColumnAdapters, RowAdapter};
+use crate::mup;
 use crate::norm::{Norm, NormKind};
 use crate::norm_linear::NormLinear;
 use crate::param::{Init, ParamList, Piece, Run};
@@ -158,8 +158,9 @@ fn layer_norm(
 fn scores(model: &Model, index: usize) -> Scores {
     let variant = &model.variant;
     let is_global = is(model, ModelType::Gemma2) && !index.is_multiple_of(2);
+    let mup_scale = mup::score_scale(model);
     Scores {
-        scale: variant.query_scalar.map(|scalar| 1.0 / (scalar as f32).sqrt()),
+        scale: variant.query_scalar.map(|scalar| 1.0 / (scalar as f32).sqrt()).or(mup_scale),
         soft_cap: variant.attention_soft_cap.map(|cap| cap as f32),
         window: variant.sliding_window.filter(|window| !is_global && *window < model.context),
         has_alibi: false,
@@ -175,7 +176,7 @@ fn attention(
     dropout: Dropout,
 ) -> Attention {
     let (heads, kv_heads, head_dim) = (model.heads, model.kv_heads, model.head_dim());
-    let residual = init::residual_projection(model.layers);
+    let residual = mup::residual_projection(model);
     let norms = LayerNorms::of(model);
     let norm = layer_norm(model, layer, norms.before_attention, &mut params.params);
     let norm = norm.unwrap_or_else(|| Norm::identity(model.width));
@@ -183,7 +184,8 @@ fn attention(
     let prefix = format!("{layer}.self_attn");
     let has_bias = model.variant.qkv_bias;
     let fused = is(model, ModelType::Phi3).then_some("qkv");
-    let qkv = column_parallel(&prefix, &outputs, fused, model.width, has_bias, of, params);
+    let inputs = (model.width, mup::hidden_matrix(model));
+    let qkv = column_parallel(&prefix, &outputs, fused, inputs, has_bias, of, params);
     let tp_shards = of.0.clone();
     let of_shard = (heads / tp_shards.num, kv_heads / tp_shards.num);
     let has_head_norms = model.variant.qk_norm || is(model, ModelType::Olmo2);
@@ -227,14 +229,15 @@ fn feed_forward(
     params: &mut LayerParams<'_>,
     dropout: Dropout,
 ) -> FeedForward {
-    let residual = init::residual_projection(model.layers);
+    let residual = mup::residual_projection(model);
     let norms = LayerNorms::of(model);
     let norm = layer_norm(model, layer, norms.before_feed_forward, &mut params.params);
     let norm = norm.unwrap_or_else(|| Norm::identity(model.width));
     let outputs = [("gate", model.ffn), ("up", model.ffn)];
     let prefix = format!("{layer}.mlp");
     let fused = is(model, ModelType::Phi3).then_some("gate_up");
-    let up = column_parallel(&prefix, &outputs, fused, model.width, false, of, params);
+    let inputs = (model.width, mup::hidden_matrix(model));
+    let up = column_parallel(&prefix, &outputs, fused, inputs, false, of, params);
     let mut down = row_parallel(&prefix, "down", model.ffn, model.width, residual, of, params);
     down.post_norm = layer_norm(model, layer, norms.after_feed_forward, &mut params.params);
     let (adapters, tp_shards) = (ColumnAdapters::none(of.1), of.0.clone());
@@ -251,7 +254,7 @@ fn column_parallel(
     prefix: &str,
     outputs: &[(&str, usize)],
     fused: Option<&str>,
-    num_inputs: usize,
+    (num_inputs, init): (usize, Init),
     has_bias: bool,
     (tp_shards, formats): (&TensorShards, Formats),
     params: &mut LayerParams<'_>,
@@ -262,7 +265,7 @@ fn column_parallel(
     let shards = tp_shards.local.clone().map(|shard| {
         if let Some(name) = fused {
             let name = format!("{prefix}.{name}_proj.weight");
-            let tensor = fused_rows(name, outputs, num_inputs, tp_shards, shard);
+            let tensor = fused_rows(name, outputs, (num_inputs, init), tp_shards, shard);
             let (weight, frozen) = params.weight(std::iter::once(tensor), sizes);
             return Linear { num_inputs, num_outputs, layout, weight, frozen, bias: None, formats };
         }
@@ -270,7 +273,7 @@ fn column_parallel(
             let shape = [num_outputs, num_inputs];
             let piece =
                 Piece::rows(&shape, shard, tp_shards.num, tp_shards.range(num_outputs, shard));
-            (format!("{prefix}.{name}_proj.weight"), shape, piece, init::MATRIX)
+            (format!("{prefix}.{name}_proj.weight"), shape, piece, init)
         });
         let (weight, frozen) = params.weight(tensors, sizes);
         let with_bias = outputs.iter().filter(|_| has_bias);
@@ -290,7 +293,7 @@ fn column_parallel(
 fn fused_rows(
     name: String,
     outputs: &[(&str, usize)],
-    num_inputs: usize,
+    (num_inputs, init): (usize, Init),
     tp_shards: &TensorShards,
     shard: usize,
 ) -> TensorPiece {
@@ -303,7 +306,7 @@ fn fused_rows(
     });
     let rows = rows.collect();
     let shape = [start, num_inputs];
-    (name, shape, Piece::runs(&shape, shard, tp_shards.num, rows), init::MATRIX)
+    (name, shape, Piece::runs(&shape, shard, tp_shards.num, rows), init)
 }
 
 /// Row-parallel layer of the tensor `{prefix}.{name}_proj.weight`.

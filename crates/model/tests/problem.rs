@@ -1,7 +1,9 @@
 //! Blocks of small problems: every gradient against differences of the loss, and independence of
 //! samples.
 
-use lockstep_config::{Activation, Family, GptNeox, LlamaVariant, Lora, LossScale, Model, Problem};
+use lockstep_config::{
+    Activation, Family, GptNeox, LlamaVariant, Lora, LossScale, Model, Mup, Problem,
+};
 use lockstep_model::{
     Blueprint, Context, Grads, IGNORE, Microbatch, MicrobatchShape, Mode, Saved, Scratch,
     SingleRank, describe, init,
@@ -28,6 +30,7 @@ fn model(family: Family) -> Model {
         rope_theta: 1e4,
         variant: LlamaVariant::PLAIN,
         gpt_neox: GptNeox::PYTHIA,
+        mup: Mup::OFF,
         lora: Lora::NONE,
         problem: Problem {
             samples: 50,

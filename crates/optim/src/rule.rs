@@ -177,13 +177,15 @@ impl GroupOptions {
         let index = settings.group_of(&slot.name);
         let group = index.map(|index| &settings.groups[index]);
         let usual = if slot.decay { settings.weight_decay } else { 0.0 };
+        let width = settings.width_factors(slot.matrix.is_some());
         let since = match group {
             Some(group) => group.trained_since(step),
             None => Some(0),
         };
         Self {
-            lr_scale: group.map_or(1.0, |group| group.lr_scale),
-            weight_decay: group.and_then(|group| group.weight_decay).unwrap_or(usual),
+            lr_scale: group.map_or(1.0, |group| group.lr_scale) * width.lr,
+            weight_decay: group.and_then(|group| group.weight_decay).unwrap_or(usual)
+                * width.weight_decay,
             clip_class: class_of_group(settings, index),
             since: since.unwrap_or_else(|| panic!("{} is frozen in step {step}", slot.name)),
             measured: (inputs.norms && slot.decay).then_some(slot.tensor),

@@ -53,6 +53,9 @@ pub fn device_of(recipe: &Recipe) -> Result<Choice, &'static str> {
         _ if recipe.data.documents == config::Documents::Masked => {
             "CUDA has no kernel for the mask of data.documents = masked"
         }
+        _ if recipe.train.seqlen.is_on() => {
+            "CUDA has no kernel for the segments of train.seqlen_warmup_steps"
+        }
         _ if recipe.finetune.distills() => {
             "CUDA has no kernel for the loss of finetune.method = distill"
         }

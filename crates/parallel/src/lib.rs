@@ -40,7 +40,7 @@
 //!
 //! # Example
 //! ```
-//! use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, Model, Problem};
+//! use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, Model, Mup, Problem};
 //! use lockstep_comm::{Comm, Options};
 //! use lockstep_model::{Microbatch, MicrobatchShape, describe};
 //! use lockstep_parallel::{Leaves, Replica, ReplicaPlan};
@@ -61,6 +61,7 @@
 //!     rope_theta: 10000.0,
 //!     variant: LlamaVariant::PLAIN,
 //!     gpt_neox: GptNeox::PYTHIA,
+//!     mup: Mup::OFF,
 //!     lora: Lora::NONE,
 //!     problem: Problem::NONE,
 //! };

@@ -2,7 +2,7 @@
 
 use crate::overlap::Overlap;
 use lockstep_comm::{Comm, Options};
-use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, Model, Problem};
+use lockstep_config::{Family, GptNeox, LlamaVariant, Lora, Model, Mup, Problem};
 use lockstep_platform::real;
 use std::thread::ScopedJoinHandle;
 
@@ -22,6 +22,7 @@ pub(crate) const MODEL: Model = Model {
     rope_theta: 10000.0,
     variant: LlamaVariant::PLAIN,
     gpt_neox: GptNeox::PYTHIA,
+    mup: Mup::OFF,
     lora: Lora::NONE,
     problem: Problem::NONE,
 };

@@ -93,6 +93,9 @@ pub enum Event {
         straggler_wait_seconds: f64,
         /// Whether the step was skipped for non-finite gradients.
         is_skipped: bool,
+        /// Length of the segments of sequences, during a sequence-length warm-up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seqlen: Option<usize>,
         /// Loss scale, with fp16 products.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         loss_scale: Option<f64>,
@@ -506,6 +509,7 @@ mod tests {
             is_skipped: false,
             loss_scale: None,
             zeroed_fraction: None,
+            seqlen: None,
         };
         assert_eq!(
             line(step),

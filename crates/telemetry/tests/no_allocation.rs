@@ -70,6 +70,7 @@ fn step(step: u64) -> Event {
         is_skipped: false,
         loss_scale: None,
         zeroed_fraction: None,
+        seqlen: None,
     }
 }
 

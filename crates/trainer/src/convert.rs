@@ -2,7 +2,8 @@
 //! folders of `torch.distributed.checkpoint`.
 //!
 //! A Hugging Face folder and a GGUF file have no adapters: they are merged into the weights beside
-//! them. `peft` reads them from a folder of their own.
+//! them. `peft` reads them from a folder of their own. Nor have they the multipliers of muP, which
+//! move into weights.
 //!
 //! Tensors keep their names and bits; only a smaller element type rounds them. They are streamed
 //! one at a time, so memory is bounded by the largest tensor. A model with rotary positions keeps
@@ -17,8 +18,8 @@ use lockstep_checkpoint::peft::{self, AdapterExport};
 use lockstep_checkpoint::pytorch::export;
 use lockstep_checkpoint::weights::{self, WeightsHasher};
 use lockstep_checkpoint::{ElementType, new_folder};
-use lockstep_config::{Family, Lora, Model, Recipe};
-use lockstep_model::{describe, lora};
+use lockstep_config::{Family, Lora, Model, Mup, Recipe};
+use lockstep_model::{describe, lora, mup};
 use lockstep_platform::World;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -103,6 +104,7 @@ pub fn convert(
         pretrained.read(name, 0, out)?;
         if is_merged {
             merge_adapter(&pretrained, &lora, name, out)?;
+            mup::fold(&recipe.model, name, out);
         }
         done += out.len() as u64;
         progress(done, total);
@@ -234,6 +236,10 @@ fn save_dcp(
         let dir = pretrained.path().display().to_string();
         return Err(TrainError::AdaptersInDcp { dir });
     }
+    if recipe.model.mup.base_width.is_some() {
+        let dir = pretrained.path().display().to_string();
+        return Err(TrainError::MupInDcp { dir });
+    }
     let outlines = outlines(&describe(&recipe.model));
     let total = describe(&recipe.model).num_params() as u64;
     let (mut hasher, mut done) = (WeightsHasher::default(), 0);
@@ -265,7 +271,7 @@ fn model_of_copy(recipe: &Recipe, target: Target) -> Result<Model, TrainError> {
         Target::Gguf { .. } => None,
         Target::Peft { .. } | Target::Dcp | Target::Lockstep => return Ok(model),
     };
-    model.lora = Lora::NONE;
+    (model.lora, model.mup) = (Lora::NONE, Mup::OFF);
     let trained = model.context;
     match max_positions {
         None => model.context = recipe.max_positions.unwrap_or(trained),

@@ -139,6 +139,15 @@ pub enum TrainError {
         /// Path of the folder.
         dir: String,
     },
+    /// A folder of `torch.distributed.checkpoint` has no place for muP's multipliers.
+    #[error(
+        "{dir} was trained with model.mup_base_width, whose multipliers --to dcp cannot write beside \
+         the optimizer state; try --to huggingface, which moves them into the weights"
+    )]
+    MupInDcp {
+        /// Path of the folder.
+        dir: String,
+    },
     /// The model has no adapters to write.
     #[error(
         "{dir} has no adapters: it was trained with finetune.lora_rank = 0; try --to huggingface"
@@ -417,6 +426,7 @@ impl TrainError {
             | Self::NoModel { .. }
             | Self::NoModelConfig { .. }
             | Self::AdaptersInDcp { .. }
+            | Self::MupInDcp { .. }
             | Self::NoAdapters { .. }
             | Self::Recipe(_)
             | Self::FoldersDiffer { .. }

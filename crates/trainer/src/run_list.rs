@@ -188,6 +188,7 @@ mod tests {
             is_skipped: false,
             loss_scale: None,
             zeroed_fraction: None,
+            seqlen: None,
         }
     }
 

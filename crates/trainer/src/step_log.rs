@@ -17,7 +17,7 @@ use crate::task_evaluation::TaskEvaluation;
 use crate::utilization::Utilization;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_comm::{Comm, CommError};
-use lockstep_config::{LossScale, Recipe};
+use lockstep_config::{LossScale, Recipe, SeqlenWarmup};
 use lockstep_optim::{Clip, OverflowMonitor};
 use lockstep_parallel::compress::CompressionStats;
 use lockstep_parallel::measurements::RoundSummary;
@@ -106,6 +106,8 @@ pub struct StepLog {
     step_started: Duration,
     /// Bytes sent when counting last resumed.
     count_start: u64,
+    /// Sequence-length warm-up, and the length of whole sequences.
+    seqlen: (SeqlenWarmup, usize),
 }
 
 impl StepLog {
@@ -146,6 +148,7 @@ impl StepLog {
         let capacity = usize::try_from(recipe.train.steps.min(1 << 24)).expect("fits");
         Ok(Self {
             utilization,
+            seqlen: (recipe.train.seqlen, recipe.model.context),
             losses: Vec::new(),
             step_seconds: Vec::with_capacity(capacity),
             first_step_at_seconds: None,
@@ -241,6 +244,8 @@ impl StepLog {
         if self.first_step_at_seconds.is_none() {
             self.first_step_at_seconds = Some(self.world.clock().process_age().as_secs_f64());
         }
+        let (warmup, context) = self.seqlen;
+        let length = warmup.length_at(record.step, context);
         self.telemetry.record(&Event::Step {
             step: record.step + 1,
             loss: record.loss,
@@ -252,6 +257,7 @@ impl StepLog {
             exposed_communication_seconds: exposed_seconds,
             straggler_wait_seconds,
             is_skipped: !is_taken,
+            seqlen: Some(length).filter(|length| *length < context),
             loss_scale: record.loss_scale.map(|scale| f64::from(scale.factor())),
             zeroed_fraction: record.loss_scale.map(|_| zeroed_fraction),
         });

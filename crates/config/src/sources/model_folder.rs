@@ -79,11 +79,23 @@ impl MergedSources {
         }
         let declared = folder.max_positions.and_then(|max| i64::try_from(max).ok());
         let max_positions = declared.max(donor.integer("model.context"));
+        self.refuse_new_mup(&donor, &folder.name);
         self.take_settings(donor, &folder.name);
         self.take_max_positions(max_positions, origin.clone());
         self.take_learning_rate(origin.clone());
         if let Some(tokenizer) = &folder.tokenizer {
             self.take_tokenizer(tokenizer, origin);
+        }
+    }
+
+    /// Refuses muP for weights that were trained without it: their logits would be others.
+    fn refuse_new_mup(&mut self, donor: &Self, name: &str) {
+        const KEY: &str = "model.mup_base_width";
+        if !donor.settings.contains_key(KEY)
+            && let Some(setting) = self.settings.remove(KEY)
+        {
+            let rule = format!("contradicts {name}, whose weights are those of a model without");
+            self.contradict(KEY, &setting.value, rule, setting.origin);
         }
     }
 

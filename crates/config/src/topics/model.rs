@@ -2,7 +2,7 @@
 
 use super::llama_variant;
 use super::{
-    Activation, Family, GptNeox, LlamaVariant, Lora, LoraTarget, ModelType, Problem, Recipe,
+    Activation, Family, GptNeox, LlamaVariant, Lora, LoraTarget, ModelType, Mup, Problem, Recipe,
     Tokenizer,
 };
 use crate::error::{ConfigError, alternatives};
@@ -97,6 +97,9 @@ topic! {
         /// Settings of GPT-NeoX.
         part gpt_neox: GptNeox;
 
+        /// Width transfer by muP.
+        part mup: Mup;
+
         /// Activation function between the linear layers.
         key activation at model.problem.activation: Activation = "relu",
             when("model.family", &["mlp"]);
@@ -140,6 +143,9 @@ impl Model {
         match self.family {
             Family::GptNeox => Some("CUDA has no kernels for the parts of model.family = gpt_neox"),
             Family::Bloom => Some("CUDA has no kernel for the attention of model.family = bloom"),
+            _ if self.mup.score_factor(self.head_dim()).is_some() => {
+                Some("CUDA has no kernel for the scores of model.mup_base_head_dim")
+            }
             _ => self.variant.cpu_only(self.context),
         }
     }

@@ -88,6 +88,9 @@ topic! {
         /// parameter name applies. clip limits the norm of the group by itself; freeze_after and
         /// unfreeze_at count steps.
         groups: Vec<Group> = none, at_most(MAX_GROUPS);
+
+        /// Width of the model in units of model.mup_base_width; 1 without muP.
+        field width_ratio: f64;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Steps, batches and validation.
 
 use super::limits::MAX_BATCH;
-use super::{BatchChange, Family, Recipe};
+use super::{BatchChange, Family, Recipe, SeqlenWarmup};
 use crate::error::ConfigError;
 use crate::field::{auto_or, auto_value};
 use crate::lint::{Lint, lints};
@@ -54,6 +54,9 @@ topic! {
 
         /// Batch-size schedule: batches that replace train.batch after a number of training tokens.
         batch_schedule: Vec<BatchChange> = none, at_most(64);
+
+        /// Sequence-length warm-up.
+        part seqlen: SeqlenWarmup;
 
         /// Validation loss at which the run stops; checked every train.eval_every steps.
         target_loss: Option<f64> = none, float(Open(0.0), Closed(1000.0));

@@ -7,7 +7,7 @@ use lockstep_platform::{Clock, Entropy, Files, Host, Net, Platform, Processes, S
 use super::*;
 
 const SHAPE: BatchShape =
-    BatchShape { batch: 2, microbatch_size: 1, context: 4, has_documents: false };
+    BatchShape { batch: 2, microbatch_size: 1, context: 4, has_documents: false, seqlen: None };
 const LONG: Duration = Duration::from_secs(20);
 
 fn start(

@@ -30,10 +30,12 @@ mod determinism;
 mod devices;
 mod layout_matrix;
 mod layouts;
+mod mup;
 mod offload;
 mod optimizers;
 mod pipelines;
 mod precision;
+mod seqlen_warmup;
 mod tensor_parallel;
 
 mod byzantine;

@@ -136,7 +136,7 @@ fn argmax(numbers: &[f32]) -> usize {
 pub(super) mod tests {
     use super::*;
     use crate::describe;
-    use lockstep_config::{Activation, GptNeox, LlamaVariant, Lora, Problem};
+    use lockstep_config::{Activation, GptNeox, LlamaVariant, Lora, Mup, Problem};
     use lockstep_tensor::{Cpu, Isa};
 
     pub(crate) const CONVEX: [Family; 3] = [Family::Quadratic, Family::Ridge, Family::Logistic];
@@ -158,6 +158,7 @@ pub(super) mod tests {
             rope_theta: 1e4,
             variant: LlamaVariant::PLAIN,
             gpt_neox: GptNeox::PYTHIA,
+            mup: Mup::OFF,
             lora: Lora::NONE,
             problem: Problem {
                 samples: 60,

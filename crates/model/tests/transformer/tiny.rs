@@ -2,7 +2,7 @@
 
 use lockstep_config::{
     Dtype, Family, GeluApproximate, GptNeox, LlamaVariant, Lora, LoraTargets, LossScale, Model,
-    ModelType, Problem, RopeScaling, RopeScalingKind,
+    ModelType, Mup, Problem, RopeScaling, RopeScalingKind,
 };
 use lockstep_model::{
     Block, Blueprint, Context, Grads, IGNORE, Init, Microbatch, MicrobatchShape, Mode, Param,
@@ -30,6 +30,7 @@ pub(crate) const LLAMA: Model = Model {
     rope_theta: 10000.0,
     variant: LlamaVariant::PLAIN,
     gpt_neox: GptNeox::PYTHIA,
+    mup: Mup::OFF,
     lora: Lora::NONE,
     problem: Problem::NONE,
 };

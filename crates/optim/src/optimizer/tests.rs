@@ -379,3 +379,29 @@ fn a_disk_error_skips_the_step_and_is_reported() {
     let error = optimizer.check().expect_err("it did not work");
     assert_eq!(error.to_string(), "cannot read disk: input/output error");
 }
+
+/// The first step of Adam is the rate, whatever the gradient; that of SGD is the rate times it.
+#[test]
+fn rates_of_a_wide_model_follow_mup_and_decay_stays_that_of_the_base() {
+    let mut slots = slots();
+    slots[0].matrix = Some([1, 3]);
+    let before = buffers(1.0);
+    for (name, [hidden, other]) in
+        [(OptimName::AdamW, [0.25, 1.0]), (OptimName::Sgd, [1.0, 4.0]), (OptimName::Lamb, [1.0; 2])]
+    {
+        let wide = Optim { width_ratio: 4.0, ..settings(name) };
+        let rule = rule_of(name).describe();
+        let options = |slot: &Slot| GroupOptions::of(&wide, &rule, slot, 0);
+        let [matrix, vector, table] = [0, 1, 2].map(|slot| options(&slots[slot]));
+        assert_eq!([matrix.lr_scale, vector.lr_scale, table.lr_scale], [hidden, other, other]);
+        for decayed in [&matrix, &table] {
+            assert_eq!(decayed.lr_scale * decayed.weight_decay, 0.01, "{name}");
+        }
+        assert_eq!(vector.weight_decay, 0.0);
+    }
+    let wide = Optim { width_ratio: 4.0, weight_decay: 0.0, ..settings(OptimName::AdamW) };
+    let mut params = before.clone();
+    run(&mut Optimizer::new(&wide, &slots), &mut params, 1..2);
+    let moved = |at: usize| (params[0][at] - before[0][at]).abs();
+    assert!((moved(0) - 0.025).abs() < 1e-6 && (moved(7) - 0.1).abs() < 1e-6);
+}

@@ -2,7 +2,7 @@
 
 use lockstep_comm::{Comm, CommError, Options};
 use lockstep_config::{
-    Family, GptNeox, LlamaVariant, Lora, LrSchedule, Model, Optim, OptimName, Problem, Recipe,
+    Family, GptNeox, LlamaVariant, Lora, LrSchedule, Model, Mup, Optim, OptimName, Problem, Recipe,
 };
 use lockstep_mesh::{Axis, Degrees, Mesh, Rank};
 use lockstep_model::{
@@ -35,6 +35,7 @@ pub(crate) const SMALL: Model = Model {
     rope_theta: 10000.0,
     variant: LlamaVariant::PLAIN,
     gpt_neox: GptNeox::PYTHIA,
+    mup: Mup::OFF,
     lora: Lora::NONE,
     problem: Problem::NONE,
 };

@@ -113,6 +113,7 @@ impl Console {
             tokens_per_second,
             step_seconds,
             exposed_communication_seconds,
+            seqlen,
             ..
         } = event
         else {
@@ -123,7 +124,7 @@ impl Console {
         self.history.push(loss);
         let progress = &mut self.progress;
         (progress.step, progress.num_steps, progress.loss) = (step, self.num_steps, loss);
-        (progress.lr, progress.grad_norm) = (lr, grad_norm);
+        (progress.lr, progress.grad_norm, progress.seqlen) = (lr, grad_norm, seqlen);
         (progress.tokens_per_second, progress.seconds_left) = (tokens_per_second, seconds_left);
         progress.mfu = self.peak_seconds_per_token.map(|seconds| seconds * tokens_per_second);
         progress.exposed_communication =
@@ -324,10 +325,13 @@ impl Sink for Console {
 
 /// Appends a step as a plain line.
 fn describe_progress(text: &mut String, progress: &Progress) {
-    let &Progress { step, num_steps, loss, tokens_per_second, seconds_left, .. } = progress;
+    let &Progress { step, num_steps, loss, seqlen, tokens_per_second, seconds_left, .. } = progress;
     let width = text::num_digits(num_steps);
     add(text, format_args!("step {step:>width$}/{num_steps}"));
     add(text, format_args!("  loss {loss:.4}  {} tokens/s", Rate(tokens_per_second)));
+    if let Some(length) = seqlen {
+        add(text, format_args!("  length {length}"));
+    }
     add(text, format_args!("  ETA {}\n", Duration(seconds_left)));
 }
 

@@ -39,6 +39,9 @@ pub struct Progress {
     pub loss: f64,
     /// Means of consecutive recent losses, oldest first; none where a loss is not finite.
     pub recent_losses: Vec<Option<f64>>,
+    /// Length of the segments of sequences, during a sequence-length warm-up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seqlen: Option<usize>,
     /// Throughput of the step.
     #[serde(with = "number")]
     pub tokens_per_second: f64,
@@ -126,6 +129,10 @@ impl Progress {
                 ],
             ),
         ];
+        if let Some(length) = self.seqlen {
+            let pieces = [("length ", Paint::Dim), (&*length.to_string(), Paint::Plain)];
+            fields.push(Field::text(7, "length 128".len(), &pieces));
+        }
         if let Some(mfu) = self.mfu {
             let pieces = [("MFU ", Paint::Dim), (&*percent(mfu), Paint::Plain)];
             fields.push(Field::text(7, "MFU 99.9 %".len(), &pieces));
@@ -281,6 +288,7 @@ mod tests {
             num_steps: 400,
             loss: 2.3456,
             recent_losses: (0..24).map(|index| Some(5.0 - 0.1 * f64::from(index))).collect(),
+            seqlen: None,
             tokens_per_second: 12_345.0,
             lr: 3e-4,
             grad_norm: 0.512_3,
@@ -305,6 +313,12 @@ mod tests {
             "step 120/400  loss 2.3456 █▇▆▅▄▃▂▁  12.3k tokens/s  lr 3.00e-4  grad norm 0.512  \
              MFU 34.1 %  exposed comm 5.2 %   ETA 1m 05s"
         );
+    }
+
+    #[test]
+    fn a_warm_up_shows_the_length_of_its_sequences() {
+        let line = Progress { seqlen: Some(64), ..progress() }.render(125, false);
+        assert!(line.contains("grad norm 0.512  length 64   MFU 34.1 %"), "{line}");
     }
 
     #[test]

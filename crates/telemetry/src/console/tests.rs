@@ -68,6 +68,7 @@ impl Fixture {
             is_skipped: false,
             loss_scale: None,
             zeroed_fraction: None,
+            seqlen: None,
         };
         self.give(seconds, event);
     }
