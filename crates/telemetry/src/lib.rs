@@ -46,7 +46,7 @@ pub mod json_lines;
 pub mod console;
 
 pub use console::{Console, Surface};
-pub use event::{Event, SourceTokens, Stamped, VERSION};
+pub use event::{Event, RowRequests, SourceTokens, Stamped, VERSION};
 pub use json_lines::{JsonLines, load_events, read_events};
 pub use recorder::Telemetry;
 pub use sink::{Sink, TelemetryError};
