@@ -245,6 +245,9 @@ def strategies(arguments):
                 print(f"{name:<16} {found}", flush=True)
                 continue
             said = found["predicted_step_seconds"]
+            if said is None:
+                print(f"{name:<16} no prediction", flush=True)
+                continue
             was = statistics.median(each["step_seconds_median"] for each in rounds)
             steps.append(error(said, was))
             peak = worst_rank(found)

@@ -162,6 +162,14 @@ pub enum Event {
         /// Number of targets of the other ranks.
         targets: u64,
     },
+    /// The reduction leaves of a batch were divided anew among the workers (`sync.stragglers =
+    /// "shares"`).
+    LeavesDivided {
+        /// Number of completed steps, the first with this division included.
+        step: u64,
+        /// Leaves of each worker.
+        leaves_by_worker: Vec<usize>,
+    },
     /// A round of local steps ended with an average of the weights.
     RoundFinished {
         /// Number of completed steps.
@@ -443,6 +451,7 @@ impl Event {
                 | Self::Aggregated { .. }
                 | Self::Compressed { .. }
                 | Self::WorkersMissing { .. }
+                | Self::LeavesDivided { .. }
         )
     }
 }

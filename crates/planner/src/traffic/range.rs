@@ -161,6 +161,8 @@ impl<'a> RunForecast<'a> {
         kind: &StepKind,
         inputs: StepInputs<'_>,
     ) -> Vec<ByteRange> {
+        let shares = inputs.leaves_by_worker.unwrap_or(&plan.shares).to_vec();
+        let plan = &ReplicaPlan { shares, ..plan.clone() };
         let calls = step_calls::of_plan(self.recipe, plan, self.blueprint, kind, inputs);
         let moved = super::by_rank(&calls, self.interconnect);
         moved.iter().map(|rank| ByteRange::exactly(total(rank).wire_bytes())).collect()

@@ -1,10 +1,10 @@
 //! Bytes of a run that was recorded: its decisions, replayed through the programs of its steps.
 //!
 //! Timing and data decide which steps a worker of elastic servers takes part in, which ranks a
-//! straggler policy leaves out, which embedding rows are exchanged, how many of them a worker's
-//! cache and the replicas of servers spare it, and which updates are skipped.
-//! With these decisions the bytes of every rank are exact. A number of local steps that was chosen
-//! is part of the recipe in the run folder.
+//! straggler policy leaves out, how it divides leaves among workers, which embedding rows are
+//! exchanged, how many of them a worker's cache and the replicas of servers spare it, and which
+//! updates are skipped. With these decisions the bytes of every rank are exact. A number of local
+//! steps that was chosen is part of the recipe in the run folder.
 
 use super::range::{RunForecast, plain_step, with_least_rows};
 use super::{ByteRange, Interconnect, StepInputs, StepKind};
@@ -29,6 +29,9 @@ pub struct RecordedDecisions {
     /// Requests about embedding rows of each worker that pulls; empty unless servers send rows one
     /// by one.
     pub row_requests_by_worker: Vec<RowRequests>,
+    /// Leaves of each worker, by the first step of every division but the recipe's; embedding rows
+    /// are not sparse then.
+    pub divisions: BTreeMap<u64, Vec<usize>>,
 }
 
 /// Bytes of every rank in the mean of the steps that it took part in, from the programs of these
@@ -48,7 +51,7 @@ pub fn wire_replay(
 
 /// Mean over all steps with their inputs. Rows that are not known may be any.
 fn of_recorded_steps(forecast: &RunForecast<'_>, decisions: &RecordedDecisions) -> Vec<ByteRange> {
-    let RecordedDecisions { skipped_steps, rows_by_step, .. } = decisions;
+    let RecordedDecisions { skipped_steps, rows_by_step, divisions, .. } = decisions;
     let num_steps = forecast.recipe.train.steps.max(1);
     let requested = requested_bytes(forecast, decisions);
     let needs_rows = forecast.has_sparse_rows();
@@ -58,17 +61,20 @@ fn of_recorded_steps(forecast: &RunForecast<'_>, decisions: &RecordedDecisions) 
         let kind = StepKind::at(forecast.recipe, step);
         let rows_by_rank = rows_by_step.get(step as usize).map(Vec::as_slice);
         let is_skipped = skipped_steps.contains(&step);
+        let division = divisions.range(..=step).next_back();
+        let leaves_by_worker = division.map(|(_, leaves)| leaves.as_slice());
         let is_requested = kind.servers.is_some() && sends_rows(forecast.recipe);
         let is_known = match (rows_by_rank, &requested) {
             (Some(_), Some(_)) => true,
             (Some(_), None) => !is_requested,
             (None, _) => !is_requested && !(needs_rows && kind.is_reduced()),
         };
-        let of_step = known.entry((kind, rows_by_rank, is_skipped)).or_insert_with_key(|key| {
+        let key = (kind, rows_by_rank, is_skipped, leaves_by_worker);
+        let of_step = known.entry(key).or_insert_with_key(|key| {
             let kind = &key.0;
             if is_known {
                 let kind = if is_requested { with_least_rows(kind) } else { kind.clone() };
-                forecast.of_inputs(&kind, StepInputs { rows_by_rank, is_skipped })
+                forecast.of_inputs(&kind, StepInputs { rows_by_rank, is_skipped, leaves_by_worker })
             } else {
                 forecast.count(kind, &[is_skipped])
             }

@@ -31,6 +31,8 @@ pub struct StepInputs<'a> {
     pub rows_by_rank: Option<&'a [usize]>,
     /// Whether the update is skipped, because gradients are not finite.
     pub is_skipped: bool,
+    /// Leaves of each worker, where they are not those of the plan.
+    pub leaves_by_worker: Option<&'a [usize]>,
 }
 
 /// Candidate plans of a step, most likely first: they differ in the bucket length where it is tuned
