@@ -95,26 +95,40 @@ SERVERS, CLIENTS = "sync.mode=parameter-server", ["sync.mode=federated", "optim.
                                                   "optim.schedule=constant", "sync.local_steps=5"]
 STRATEGIES = [
     ("all-reduce", []),
-    ("zero 3", ["parallel.zero=3"]),
+    *((f"zero {zero}", [f"parallel.zero={zero}"]) for zero in (1, 2, 3)),
+    ("pipeline", [PIPELINE]),
+    ("zero bubble", [PIPELINE, "parallel.schedule=zero-bubble"]),
+    ("tensor", [TENSOR]),
+    ("sequence", [TENSOR, SEQUENCE]),
     ("local sgd", ["sync.mode=local-sgd", "sync.local_steps=5"]),
     ("local sgd auto", ["sync.mode=local-sgd", "sync.local_steps=auto"]),
     ("diloco", ["sync.mode=local-sgd", "sync.local_steps=5", "sync.outer=nesterov"]),
+    ("streaming diloco", ["sync.mode=local-sgd", "sync.local_steps=5", "sync.outer=nesterov",
+                          "sync.fragments=2"]),
     ("gossip ring", ["sync.mode=gossip", "sync.graph=ring"]),
     ("gossip push-sum", ["sync.mode=gossip", "sync.graph=exponential"]),
     ("gossip median", ["sync.mode=gossip", "sync.graph=complete", "sync.aggregation=median"]),
     ("servers sync", [SERVERS, "sync.consistency=sync"]),
     ("2 servers sync", [SERVERS, "sync.consistency=sync", "sync.servers=2"]),
     ("servers async", [SERVERS, "sync.consistency=async"]),
+    ("servers bounded", [SERVERS, "sync.consistency=bounded"]),
+    ("servers elastic", [SERVERS, "sync.consistency=elastic"]),
+    ("servers sparse", [SERVERS, "sync.consistency=sync", "sync.sparse_rows=true"]),
     ("servers int8", [SERVERS, "sync.consistency=sync", "compress.method=int8"]),
     ("federated", CLIENTS),
     ("scaffold", [*CLIENTS, "federated.method=scaffold"]),
     ("hogwild", ["run.workers=1", "sync.mode=hogwild", "sync.threads={workers}", "optim.name=sgd",
                  "optim.weight_decay=0"]),
-    ("backup", ["sync.stragglers=backup"]),
+    *((policy, [f"sync.stragglers={policy}"]) for policy in
+      ("backup", "timeout", "drop-slowest", "exclude")),
     *((method, [f"compress.method={method}"]) for method in
       ("bf16", "fp16", "int8", "qsgd", "top-k", "random-k", "dgc", "sign", "power-sgd")),
     ("top-k in groups", ["compress.method=top-k", "compress.group_workers=2"]),
 ]
+
+# What plans promise: the error in percent of the peak memory of runs that need more than this, and
+# of the median step time of calibrated recipes.
+LARGE_BYTES, PEAK_ERROR, STEP_ERROR = 50 << 20, 5, 15
 
 # Left to the rest of the machine.
 SPARE_BYTES = 3 << 30
@@ -210,7 +224,7 @@ def time(arguments):
         errors.append(statistics.median(each))
         print(f"{name:<12} {1e3 * said:9.2f} {1e3 * was:9.2f} {errors[-1]:+6.1f} % "
               f"({each[0]:+.1f} to {each[-1]:+.1f})")
-    summary("step", errors)
+    summary("step", errors, STEP_ERROR)
 
 
 def strategies(arguments):
@@ -231,24 +245,28 @@ def strategies(arguments):
                 print(f"{name:<16} {found}", flush=True)
                 continue
             said = found["predicted_step_seconds"]
+            if said is None:
+                print(f"{name:<16} no prediction", flush=True)
+                continue
             was = statistics.median(each["step_seconds_median"] for each in rounds)
             steps.append(error(said, was))
             peak = worst_rank(found)
-            peaks.append(error(*peak))
+            off = error(*peak)
+            peaks += [off] if peak[1] > LARGE_BYTES else []
             moved = (found["predicted_wire_bytes"], found["wire_bytes"])
             verdict = "exact" if moved[0] == moved[1] else f"{moved[0]} != {moved[1]}"
             print(f"{name:<16} {1e3 * said:9.2f} {1e3 * was:9.2f} {steps[-1]:+6.1f} %   "
-                  f"{peak[0] / 2**20:9.1f} {peak[1] / 2**20:9.1f} {peaks[-1]:+6.1f} %   {verdict}", flush=True)
-    summary("step", steps)
-    summary("peak", peaks)
+                  f"{peak[0] / 2**20:9.1f} {peak[1] / 2**20:9.1f} {off:+6.1f} %   {verdict}", flush=True)
+    summary("step", steps, STEP_ERROR)
+    summary(f"peak over {LARGE_BYTES >> 20} MiB", peaks)
 
 
-def summary(what, errors):
+def summary(what, errors, limit=PEAK_ERROR):
     if errors:
         sizes = [abs(each) for each in errors]
-        within = sum(size <= 5 for size in sizes)
+        within = sum(size <= limit for size in sizes)
         print(f"{what}: {len(sizes)} recipes, median error {statistics.median(sizes):.1f} %, worst "
-              f"{max(sizes):.1f} %, within 5 %: {within}")
+              f"{max(sizes):.1f} %, within {limit} %: {within}")
 
 
 def main():

@@ -8,7 +8,6 @@ use crate::runs::Outcome;
 use lockstep_config::Recipe;
 use lockstep_data::{Cursor, DataRank, Feed, Loader};
 use lockstep_parallel::from_recipe::blueprint_of_rank;
-use lockstep_parallel::step_program::SelectedRows;
 use lockstep_planner::memory::Memory;
 use lockstep_planner::traffic::{self, Interconnect, StepInputs, embedding_rows};
 
@@ -86,19 +85,6 @@ pub fn predicted_bytes_of_steps(
 pub fn rows_by_step(recipe: &Recipe) -> Vec<Vec<usize>> {
     let mut tokens = Tokens::open(recipe);
     (0..recipe.train.steps).map(|step| tokens.rows_by_rank(recipe, step)).collect()
-}
-
-/// Embedding rows that the workers of parameter servers look up in every step of a run.
-///
-/// # Panics
-/// When the recipe's corpus cannot be read.
-pub fn selected_by_step(recipe: &Recipe) -> Vec<SelectedRows> {
-    let mut tokens = Tokens::open(recipe);
-    let selected = |step| {
-        let batch = tokens.0.next_batch().expect("the corpus has another batch");
-        embedding_rows::selected(recipe, step, |microbatch| batch.microbatch(microbatch).0)
-    };
-    (0..recipe.train.steps).map(selected).collect()
 }
 
 /// Tokens of a run, batch by batch.

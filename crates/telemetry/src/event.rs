@@ -28,6 +28,21 @@ pub struct SourceTokens {
     pub epochs: u64,
 }
 
+/// Requests of a worker about sparse embedding rows, and the rows in them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowRequests {
+    /// Number of pulls from owners, look-ups in replicas and stores of replicas.
+    pub requests: u64,
+    /// Rows pulled from their owners.
+    pub pulled: u64,
+    /// Rows looked up in replicas.
+    pub looked_up: u64,
+    /// Rows found in replicas.
+    pub replicated: u64,
+    /// Rows with pushed gradients.
+    pub pushed: u64,
+}
+
 /// An event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -165,6 +180,14 @@ pub enum Event {
         missing: Vec<usize>,
         /// Number of targets of the other ranks.
         targets: u64,
+    },
+    /// The reduction leaves of a batch were divided anew among the workers (`sync.stragglers =
+    /// "shares"`).
+    LeavesDivided {
+        /// Number of completed steps, the first with this division included.
+        step: u64,
+        /// Leaves of each worker.
+        leaves_by_worker: Vec<usize>,
     },
     /// A round of local steps ended with an average of the weights.
     RoundFinished {
@@ -323,6 +346,9 @@ pub enum Event {
         requests_by_server: Vec<u64>,
         /// Bytes of rows and row indices, to and from each server.
         bytes_by_server: Vec<u64>,
+        /// Requests of each worker that pulls.
+        #[serde(default)]
+        by_worker: Vec<RowRequests>,
     },
     /// Compression statistics of a step.
     Compressed {
@@ -445,6 +471,7 @@ impl Event {
                 | Self::Compressed { .. }
                 | Self::WorkersMissing { .. }
                 | Self::Resources { .. }
+                | Self::LeavesDivided { .. }
         )
     }
 }

@@ -48,15 +48,31 @@ pub struct BenchTrain {
     /// Rank 0's device time by operation, where steps were profiled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_operation: Option<OperationProfile>,
+    /// Cost of the spans of a sampled step, where it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spans: Option<SpanCost>,
+}
+
+/// Steps that record the spans of their tasks beside steps that do not, taken in turns.
+#[derive(Clone, Debug, Serialize)]
+#[expect(missing_docs, reason = "the names and units are the documentation")]
+pub struct SpanCost {
+    pub spans_per_step: usize,
+    pub plain_step_seconds_median: f64,
+    pub sampled_step_seconds_median: f64,
+    /// Median over pairs of steps of sampled over plain.
+    pub ratio_median: f64,
 }
 
 /// Steps of a benchmark after the warm-up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct BenchSteps {
     /// Timed steps.
     pub timed: u64,
     /// Steps after these whose operations an accelerator records.
     pub profiled: u64,
+    /// Pairs of steps after these of which one records the spans of its tasks.
+    pub span_pairs: u64,
 }
 
 /// Trains timed and profiled steps of the recipe and writes no run folder. Rank 0 returns the
@@ -95,7 +111,8 @@ fn bench_on(
     let mut loader = feed.loader(world, Cursor::start())?;
     let mut targets = feed::Targets::new(&feed, groups.data());
     let mut step = 0;
-    let mut time_step = || -> Result<f64, TrainError> {
+    let mut num_spans = 0;
+    let mut time_step = |is_sampled: bool| -> Result<f64, TrainError> {
         let start = world.clock().now();
         learner.enter(recipe, step)?;
         let batch = loader.next_batch()?;
@@ -103,20 +120,30 @@ fn bench_on(
         let (count, lr) = (step + 1, learner.lr(step));
         let Learner { replica, optimizer, clip, stability, .. } = &mut learner;
         replica.set_loss_scale(stability.scaler.scale());
+        replica.set_sampled(is_sampled);
         let mut host = TimedStep { recipe, batch, num_targets, count, lr };
         replica.run_step(cpu, recipe.train.seed, step, optimizer, clip, &mut host)?;
         optimizer.check().map_err(TrainError::StateLost)?;
+        num_spans = num_spans.max(replica.take_spans().len());
         step += 1;
         Ok(world.clock().since(start).as_secs_f64())
     };
     for _ in 0..WARM_UP_STEPS {
-        time_step()?;
+        time_step(false)?;
     }
-    let step_seconds = (0..steps.timed).map(|_| time_step()).collect::<Result<Vec<_>, _>>()?;
+    let plain_steps = (0..steps.timed).map(|_| time_step(false));
+    let step_seconds = plain_steps.collect::<Result<Vec<_>, _>>()?;
     let times = match steps.profiled {
         0 => Vec::new(),
-        num_steps => operation_profile::record(cpu.device(), num_steps, || time_step().map(drop))?,
+        num_steps => {
+            operation_profile::record(cpu.device(), num_steps, || time_step(false).map(drop))?
+        }
     };
+    let spans = match steps.span_pairs {
+        0 => None,
+        pairs => Some(span_cost(pairs, &mut time_step)?),
+    };
+    let spans = spans.map(|cost| SpanCost { spans_per_step: num_spans, ..cost });
     let step_seconds_median = median(&step_seconds);
     let tokens_per_second = recipe.tokens_per_step() as f64 / step_seconds_median;
     let blueprint = learner.replica.blueprint();
@@ -144,8 +171,32 @@ fn bench_on(
         num_params: blueprint.num_model_params() as u64,
         step_seconds,
         by_operation: None,
+        spans,
     };
     Ok((bench, times))
+}
+
+/// Times pairs of steps with `time_step`, which records spans or not; which of the two comes first
+/// changes from pair to pair, so that a machine that slows down favours neither.
+fn span_cost(
+    pairs: u64,
+    time_step: &mut impl FnMut(bool) -> Result<f64, TrainError>,
+) -> Result<SpanCost, TrainError> {
+    let (mut plain, mut sampled) = (Vec::new(), Vec::new());
+    for pair in 0..pairs {
+        for is_sampled in [pair % 2 == 1, pair % 2 == 0] {
+            let seconds = time_step(is_sampled)?;
+            if is_sampled { &mut sampled } else { &mut plain }.push(seconds);
+        }
+    }
+    let ratios: Vec<f64> =
+        sampled.iter().zip(&plain).map(|(with, without)| with / without).collect();
+    Ok(SpanCost {
+        spans_per_step: 0,
+        plain_step_seconds_median: median(&plain),
+        sampled_step_seconds_median: median(&sampled),
+        ratio_median: median(&ratios),
+    })
 }
 
 /// A step that always updates.

@@ -283,7 +283,10 @@ impl StepLog {
 
     /// Records workers whose gradients are missing in a step.
     pub fn record_participation(&mut self, step: u64, participation: &Participation) {
-        let Participation { missing, notice, num_targets, .. } = participation;
+        let Participation { missing, notice, num_targets, division, .. } = participation;
+        if let Some(leaves_by_worker) = division.clone() {
+            self.telemetry.record(&Event::LeavesDivided { step, leaves_by_worker });
+        }
         if !missing.is_empty() {
             let (missing, targets) = (missing.clone(), *num_targets);
             self.telemetry.record(&Event::WorkersMissing { step, missing, targets });

@@ -91,8 +91,9 @@ pub struct StragglerMonitor {
     pub missed: Vec<u64>,
     /// Time of a micro-batch on this worker, in each step that it computed any.
     microbatch_seconds: Vec<f64>,
-    /// Notice about the rebalancing before this step.
+    /// Notice about the rebalancing before this step, and leaves of each worker since then.
     notice: Option<String>,
+    division: Option<Vec<usize>>,
     /// Whether the drift warning was issued; number of residuals, their first maximum, and whether
     /// the residual warning was issued.
     is_drift_reported: bool,
@@ -112,6 +113,8 @@ pub struct Participation {
     pub missing: Vec<usize>,
     /// Notice to the user.
     pub notice: Option<String>,
+    /// Leaves of each worker, where the step is the first with this division.
+    pub division: Option<Vec<usize>>,
 }
 
 impl Participation {
@@ -143,6 +146,7 @@ impl StragglerMonitor {
             missed: vec![0; num_workers],
             microbatch_seconds: Vec::with_capacity(capacity),
             notice: None,
+            division: None,
             is_drift_reported: false,
             residuals: (0, 0.0, false),
         }
@@ -178,7 +182,8 @@ impl StragglerMonitor {
         let seconds = replica.microbatch_seconds();
         self.microbatch_seconds.extend(seconds);
         let (num_all, missing) = (num_targets, Vec::new());
-        let full = Participation { num_targets, num_all, factor: 1.0, missing, notice: None };
+        let (factor, notice, division) = (1.0, None, self.division.take());
+        let full = Participation { num_targets, num_all, factor, missing, notice, division };
         let is_wait = self.stragglers == StragglerPolicy::Wait && !self.has_idle_steps;
         if is_wait || self.reports.len() == 1 {
             return Ok(full);
@@ -219,7 +224,7 @@ impl StragglerMonitor {
         }
         let num_targets = num_present.max(1);
         let factor = (full.num_targets as f64 / num_targets as f64) as f32;
-        Ok(Participation { num_targets, num_all, factor, missing, notice })
+        Ok(Participation { num_targets, factor, missing, notice, ..full })
     }
 
     /// Excludes workers that were slow for long and readmits those that recovered.
@@ -275,6 +280,7 @@ impl StragglerMonitor {
             return Ok(None);
         }
         let leaves = replica.leaves_by_worker();
+        self.division = Some(leaves.to_vec());
         let slowest = index_of_max(&seconds)
             .map_or(String::new(), |worker| format!("; worker {worker} is the slowest"));
         Ok(Some(format!("leaves are rebalanced: {leaves:?}{slowest}")))

@@ -27,7 +27,7 @@ const EDGES: &[(&str, &str)] = &[
     ("sweep", "config platform tensor checkpoint"),
     ("parallel", "config platform mesh schedule tensor comm model optim"),
     ("planner", "config plot mesh schedule model parallel"),
-    ("lab", "config platform plot mesh schedule tensor comm optim planner"),
+    ("lab", "config platform plot mesh schedule tensor comm optim parallel planner"),
     (
         "trainer",
         "config platform schedule tensor comm telemetry model optim data checkpoint parallel",

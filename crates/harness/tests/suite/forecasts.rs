@@ -6,8 +6,9 @@ use lockstep_config::units::Bytes;
 use lockstep_harness::Runs;
 use lockstep_harness::recipes::{GPT2, LLAMA};
 use lockstep_harness::runs::Outcome;
-use lockstep_harness::traffic::{rows_by_step, selected_by_step};
+use lockstep_harness::traffic::rows_by_step;
 use lockstep_parallel::from_recipe::blueprint_of_rank;
+use lockstep_parallel::parameter_server::RowRequests;
 use lockstep_planner::traffic::{
     ByteRange, Interconnect, RecordedDecisions, wire_range, wire_replay,
 };
@@ -112,18 +113,21 @@ fn bytes_of_elastic_servers_and_sparse_rows_are_within_a_range() {
 
 /// Decisions that a run has recorded, with the embedding rows that its tokens select.
 fn recorded(runs: &Runs, recipe: &Recipe, outcome: &Outcome) -> RecordedDecisions {
-    let mut decisions = RecordedDecisions::default();
-    if recipe.sync.server.rows.sparse {
-        decisions.selected_by_step = selected_by_step(recipe);
-    } else {
-        decisions.rows_by_step = rows_by_step(recipe);
-    }
+    let rows_by_step = rows_by_step(recipe);
+    let mut decisions = RecordedDecisions { rows_by_step, ..RecordedDecisions::default() };
     let events = load_events(runs.world(), &outcome.dir.join("events.jsonl")).expect("events");
     for stamped in events {
         match stamped.event {
             Event::ServerRequests { pulls_by_worker, pushes_by_worker, .. } => {
                 decisions.pulls_by_worker = pulls_by_worker;
                 decisions.pushes_by_worker = pushes_by_worker;
+            }
+            Event::SparseRows { by_worker, .. } => {
+                let requests = by_worker.into_iter().map(row_requests);
+                decisions.row_requests_by_worker = requests.collect();
+            }
+            Event::LeavesDivided { step, leaves_by_worker } => {
+                decisions.divisions.insert(step - 1, leaves_by_worker);
             }
             Event::Step { step, is_skipped: true, .. } => {
                 decisions.skipped_steps.insert(step - 1);
@@ -140,23 +144,48 @@ fn recorded(runs: &Runs, recipe: &Recipe, outcome: &Outcome) -> RecordedDecision
     decisions
 }
 
+fn row_requests(recorded: lockstep_telemetry::RowRequests) -> RowRequests {
+    let lockstep_telemetry::RowRequests { requests, pulled, looked_up, replicated, pushed } =
+        recorded;
+    RowRequests { requests, pulled, looked_up, copied: replicated, pushed }
+}
+
 /// Trains and replays the decisions that the run has recorded; its bytes are not known before.
 fn assert_replayed(runs: &mut Runs, sets: &[&str]) -> RecordedDecisions {
     let recipe = LLAMA.with(sets);
     let forecast = forecast(&recipe);
-    let outcome = runs.finish(&recipe);
+    let (replayed, found, decisions) = replay(runs, &recipe);
+    assert!(forecast.iter().any(|range| !range.is_exact()), "{sets:?}");
+    assert!(forecast.iter().zip(&found).all(|(range, bytes)| range.contains(*bytes)), "{sets:?}");
+    let found: Vec<_> = found.into_iter().map(ByteRange::exactly).collect();
+    assert_eq!(replayed, found, "{sets:?}: {decisions:?}");
+    decisions
+}
+
+/// Trains; returns the replayed bytes, those of the counters, and the recorded decisions.
+fn replay(runs: &mut Runs, recipe: &Recipe) -> (Vec<ByteRange>, Vec<Bytes>, RecordedDecisions) {
+    let outcome = runs.finish(recipe);
     let folder = RunFolder::started(&outcome.dir, runs.world()).expect("a run folder");
     let recipe = load_recipe(&folder, runs.world()).expect("its recipe");
     let decisions = recorded(runs, &recipe, &outcome);
     let interconnect = Interconnect::memory(recipe.run.workers);
     let blueprint = blueprint_of_rank(&recipe, 0);
     let replayed = wire_replay(&recipe, &blueprint, &interconnect, &decisions);
-    let found = measured(&outcome);
-    assert!(forecast.iter().any(|range| !range.is_exact()), "{sets:?}");
-    assert!(forecast.iter().zip(&found).all(|(range, bytes)| range.contains(*bytes)), "{sets:?}");
-    let found: Vec<_> = found.into_iter().map(ByteRange::exactly).collect();
-    assert_eq!(replayed, found, "{sets:?}: {decisions:?}");
-    decisions
+    (replayed, measured(&outcome), decisions)
+}
+
+#[test]
+fn recorded_divisions_of_leaves_replay_to_the_bytes_of_every_rank() {
+    let mut runs = Runs::new("forecasts");
+    let slow = ["emulate.microbatch_ms=4", "emulate.slow=[{rank = 0, factor = 40}]"];
+    let shares = ["sync.stragglers=shares", "sync.straggler_window=2", "train.steps=7"];
+    for workers in ["run.workers=2", "run.workers=3"] {
+        let recipe = LLAMA.with(&[&slow[..], &shares, &["train.eval_batches=1", workers]].concat());
+        let (replayed, found, decisions) = replay(&mut runs, &recipe);
+        assert!(!decisions.divisions.is_empty(), "{workers}");
+        let found: Vec<_> = found.into_iter().map(ByteRange::exactly).collect();
+        assert_eq!(replayed, found, "{workers}: {decisions:?}");
+    }
 }
 
 #[test]
@@ -196,11 +225,52 @@ fn selected_rows_replay_to_the_bytes_of_every_rank() {
     let group = ["sync.group_workers=2", "sync.row_sharding=range", "checkpoint.every=2"];
     assert_replayed(&mut runs, &[&zipf[..], &servers, &["run.workers=3"]].concat());
     assert_replayed(&mut runs, &[&zipf[..], &servers, &["run.workers=4"], &group].concat());
-    let slow = ["emulate.microbatch_ms=1", "emulate.slow=[{rank = 3, factor = 20}]"];
-    let backup = ["run.workers=4", "sync.stragglers=backup", "parallel.bucket_bytes=65536"];
-    let decisions = assert_replayed(&mut runs, &[&zipf[..], &slow, &backup].concat());
-    let is_left_out = |rows: &Vec<usize>| rows.contains(&0);
-    assert!(decisions.rows_by_step.iter().any(is_left_out), "{decisions:?}");
+    // Versions decide which rows a bounded cache and replicas spare a worker, and which steps of
+    // elastic servers it takes part in.
+    let servers = &servers[..1];
+    let sparse = ["sync.sparse_rows=true", "sync.servers=3", "run.workers=4"];
+    let cache = ["sync.row_cache=30", "sync.row_cache_every=3", "train.steps=8"];
+    let replicas = ["sync.replicated_rows=40", "sync.row_sharding=range"];
+    let slow = ["sync.quorum=2", "emulate.slow=[{rank=3,factor=9}]"];
+    let policies: &[&[&str]] = &[
+        &[&cache[..], &["sync.consistency=bounded", "sync.staleness=2"]].concat(),
+        &[&cache[..], &["sync.consistency=async", "checkpoint.every=2"]].concat(),
+        &[&replicas[..], &["sync.consistency=sync", "sync.group_workers=2"]].concat(),
+        &[&replicas[..], &["sync.consistency=async", "sync.replicated_rows_age=99"]].concat(),
+        &[&cache[..], &replicas, &["sync.consistency=bounded"]].concat(),
+        &[&slow[..], &["sync.consistency=elastic"]].concat(),
+        &[&slow[..], &cache, &replicas, &["sync.consistency=elastic"]].concat(),
+    ];
+    for policy in policies {
+        let sets = [&zipf[..], servers, &sparse, policy].concat();
+        let found = assert_replayed(&mut runs, &sets).row_requests_by_worker;
+        assert_eq!(found.iter().any(|it| it.looked_up > 0), policy.contains(&replicas[0]));
+        if policy.contains(&cache[0]) {
+            assert!(found.iter().any(|it| it.pulled < it.pushed), "{policy:?}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_of_steps_without_slow_ranks_replay_to_the_bytes_of_every_rank() {
+    let mut runs = Runs::new("forecasts");
+    let zipf = ["data.source=zipf", "model.vocab=2000", "model.context=16", "train.batch=8"];
+    let zipf = [&zipf[..], &["train.microbatch=1", "numerics.invariant_up_to=8"], &SHORT].concat();
+    // A busy machine may slow the others down, but not a hundredfold.
+    let slow = ["emulate.microbatch_ms=8", "emulate.slow=[{rank = 3, factor = 100}]"];
+    let policies: &[&[&str]] = &[
+        &["sync.stragglers=backup"],
+        &["sync.stragglers=timeout", "sync.timeout_ms=300"],
+        &["sync.stragglers=drop-slowest", "sync.straggler_factor=8"],
+        &["sync.stragglers=exclude", "sync.straggler_factor=8", "sync.straggler_window=1"],
+    ];
+    for policy in policies {
+        let layout = ["run.workers=4", "parallel.bucket_bytes=65536"];
+        let sets = [&zipf[..], &slow, &layout, policy].concat();
+        let decisions = assert_replayed(&mut runs, &sets);
+        let is_left_out = |rows: &Vec<usize>| rows.contains(&0);
+        assert!(decisions.rows_by_step.iter().any(is_left_out), "{policy:?}: {decisions:?}");
+    }
 }
 
 #[test]

@@ -5,8 +5,10 @@ use super::common::{bandwidth, latency, link};
 use super::prelude::*;
 use crate::problem::{Quadratic, Stepper, norm};
 use lockstep_config::units::Bytes;
+use lockstep_parallel::compress::{qsgd, random_k, top_k};
 use lockstep_planner::collective::ring;
-use lockstep_tensor::math::scalar::powf;
+use lockstep_tensor::Isa;
+use lockstep_tensor::random::Key;
 
 experiment!(Compression);
 
@@ -107,7 +109,8 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 
 /// Steps to the target; all methods and ratios of a seed start at the same point.
 fn descend(at: &Settings, random: &Random, method: &str, ratio: f64) -> f64 {
-    let (mut random, mut rounding) = (random.stream(0), random.stream(1));
+    let rounding = Key::new(random.stream(1).bits(), "rounding");
+    let mut random = random.stream(0);
     let dim = at.count("dim");
     let quadratic = Quadratic::new(dim, at.number("condition"), 0.0);
     let mut x: Vec<f32> = (0..dim).map(|_| random.normal() as f32).collect();
@@ -115,16 +118,16 @@ fn descend(at: &Settings, random: &Random, method: &str, ratio: f64) -> f64 {
     let first = norm(&x);
     let mut error = vec![0.0_f32; dim];
     let has_feedback = at.choice("feedback") == "on";
-    let num_sent = ((ratio * dim as f64).round() as usize).clamp(1, dim);
     for iteration in 1..=MAX_ITERATIONS {
+        let key = rounding.with(iteration as u64);
         let mut target = quadratic.gradient(&x, 1.0, &mut random);
         if has_feedback {
             target.iter_mut().zip(&error).for_each(|(target, error)| *target += error);
         }
         let sent = match method {
-            "quantised" => quantize(&target, ratio, &mut rounding),
-            "random-k" => sparsify(&target, num_sent, |_| rounding.uniform()),
-            _ => sparsify(&target, num_sent, |g| f64::from(g.abs())),
+            "quantised" => quantize(&target, ratio, key),
+            "random-k" => draw(&target, ratio, has_feedback, key),
+            _ => keep_largest(&target, ratio),
         };
         error = target.iter().zip(&sent).map(|(target, sent)| target - sent).collect();
         stepper.step(&mut x, at.number("lr"), &sent);
@@ -139,30 +142,37 @@ fn descend(at: &Settings, random: &Random, method: &str, ratio: f64) -> f64 {
     f64::INFINITY
 }
 
-/// Keeps the elements with the highest score; zeros for the others.
-fn sparsify(numbers: &[f32], num_sent: usize, mut score: impl FnMut(f32) -> f64) -> Vec<f32> {
-    let mut order: Vec<(f64, usize)> =
-        numbers.iter().enumerate().map(|(index, number)| (score(*number), index)).collect();
-    order.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let mut sent = vec![0.0; numbers.len()];
-    for (_, index) in &order[..num_sent] {
-        sent[*index] = numbers[*index];
-    }
-    sent
+/// The largest elements and zeros for the others: top-k of the engine.
+fn keep_largest(numbers: &[f32], ratio: f64) -> Vec<f32> {
+    let (mut message, mut arrived) = (Vec::new(), vec![0.0; numbers.len()]);
+    top_k::encode(numbers, ratio, &mut message);
+    top_k::decode(&message, ratio, &mut arrived);
+    arrived
 }
 
-/// Unbiased stochastic rounding to a uniform grid of 2^(32 ratio) levels.
-fn quantize(numbers: &[f32], ratio: f64, random: &mut Random) -> Vec<f32> {
-    let levels = powf(2.0, (32.0 * ratio).round().clamp(1.0, 24.0)) - 1.0;
-    let largest = numbers.iter().fold(0.0_f64, |max, number| max.max(f64::from(number.abs())));
-    let grid = if largest > 0.0 { 2.0 * largest / levels } else { 1.0 };
-    let round = |number: &f32| {
-        let position = (f64::from(*number) + largest) / grid;
-        let down = position.floor();
-        let up = f64::from(u8::from(random.uniform() < position - down));
-        ((down + up) * grid - largest) as f32
-    };
-    numbers.iter().map(round).collect()
+/// The elements that the engine's random-k draws and zeros for the others; without error feedback
+/// each stands for its span.
+fn draw(numbers: &[f32], ratio: f64, has_feedback: bool, key: Key) -> Vec<f32> {
+    let mut arrived = vec![0.0; numbers.len()];
+    for (place, len) in random_k::places(numbers.len(), ratio, key) {
+        arrived[place] = numbers[place] * if has_feedback { 1.0 } else { len as f32 };
+    }
+    arrived
+}
+
+/// Elements of 32 times the ratio bits: QSGD of the engine, which has two to eight; more bits are
+/// exact here.
+fn quantize(numbers: &[f32], ratio: f64, key: Key) -> Vec<f32> {
+    match (32.0 * ratio).round() as u32 {
+        bits @ ..=8 => {
+            let bits = bits.max(2);
+            let (mut message, mut arrived) = (Vec::new(), vec![0.0; numbers.len()]);
+            qsgd::encode(Isa::detect(), numbers, bits, key, &mut message);
+            qsgd::decode(&message, bits, &mut arrived);
+            arrived
+        }
+        _ => numbers.to_vec(),
+    }
 }
 
 fn findings(table: &Table) -> Vec<String> {

@@ -1,9 +1,11 @@
 //! Decentralized SGD (Lian et al. 2017): one gossip round per step against an exact all-reduce.
 
 use super::common::{bandwidth, latency, link};
-use super::gossip::graphs;
+use super::gossip::{GRAPHS, graph};
 use super::prelude::*;
 use crate::problem::{Quadratic, Stepper, mean, spread};
+use lockstep_config::GraphName;
+use lockstep_parallel::gossip::Graph;
 use lockstep_planner::collective::ring;
 
 experiment!(Consensus);
@@ -59,18 +61,19 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let (link, bytes) = (link(at), at.bytes("gradient"));
     let compute = at.number("compute");
     let mut rows = Vec::new();
-    for (name, offsets) in graphs(n) {
+    for name in GRAPHS {
+        let graph = graph(name, n);
         // A worker sends to all neighbors at once, through one port.
-        let vectors = bytes * offsets.len() as u64;
+        let vectors = bytes * graph.max_degree() as u64;
         let step = compute + link.seconds(vectors).0;
-        let name = if name == "complete" { "all to all" } else { name };
-        let (iterations, distance) = descend(at, &mut random.stream(0), &offsets);
+        let name = if name == GraphName::Complete { "all to all" } else { name.name() };
+        let (iterations, distance) = descend(at, &mut random.stream(0), &graph);
         rows.push(row![name, iterations, step, iterations * step, distance, vectors.0 as f64]);
     }
     let form = ring::all_reduce(n);
     let step = compute + form.seconds(bytes, link).0;
     // An exact average is one round on the complete graph, at the cost of an all-reduce.
-    let all: Vec<usize> = (1..n).collect();
+    let all = graph(GraphName::Complete, n);
     let (iterations, distance) = descend(at, &mut random.stream(0), &all);
     let sent = form.bytes(bytes);
     rows.push(row!["all-reduce", iterations, step, iterations * step, distance, sent]);
@@ -78,7 +81,7 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
 }
 
 /// Iterations until the mean loss reaches the target, and the consensus distance then.
-fn descend(at: &Settings, random: &mut Random, offsets: &[usize]) -> (f64, f64) {
+fn descend(at: &Settings, random: &mut Random, graph: &Graph) -> (f64, f64) {
     let (n, lr) = (at.count("workers"), at.number("lr"));
     let quadratic = Quadratic::new(DIM, 4.0, at.number("noise"));
     // Local optima vary along the ring and average to 0.
@@ -88,7 +91,6 @@ fn descend(at: &Settings, random: &mut Random, offsets: &[usize]) -> (f64, f64) 
     };
     let mut all = vec![quadratic.start(); n];
     let mut steppers: Vec<Stepper> = (0..n).map(|_| Stepper::sgd(DIM)).collect();
-    let weight = 1.0 / (offsets.len() as f64 + 1.0);
     let goal = at.number("target") * quadratic.loss(&quadratic.start());
     for iteration in 0..MAX_ITERATIONS {
         let loss = all.iter().map(|x| quadratic.loss(x)).sum::<f64>() / n as f64;
@@ -96,12 +98,12 @@ fn descend(at: &Settings, random: &mut Random, offsets: &[usize]) -> (f64, f64) 
             return (iteration as f64, spread(&all, &mean(&all)));
         }
         let mixed = |worker: usize| {
-            let received = offsets.iter().map(|offset| &all[(worker + offset) % n]);
-            let sum = |i: usize| {
-                let others: f64 = received.clone().map(|x| f64::from(x[i])).sum();
-                (weight * (f64::from(all[worker][i]) + others)) as f32
+            let received = graph.in_neighbors(0, worker);
+            let weighted = |i: usize| {
+                let one = |(from, weight): &(usize, f64)| weight * f64::from(all[*from][i]);
+                received.iter().map(one).sum::<f64>() as f32
             };
-            (0..DIM).map(sum).collect::<Vec<f32>>()
+            (0..DIM).map(weighted).collect::<Vec<f32>>()
         };
         let mut next: Vec<Vec<f32>> = (0..n).map(mixed).collect();
         for (worker, x) in next.iter_mut().enumerate() {

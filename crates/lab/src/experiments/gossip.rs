@@ -2,6 +2,9 @@
 //! consensus.
 
 use super::prelude::*;
+use lockstep_config::GraphName;
+use lockstep_parallel::gossip::Graph;
+use lockstep_parallel::gossip::graph::torus_sides;
 use lockstep_tensor::math::scalar::{cos, ln};
 use std::f64::consts::TAU;
 
@@ -34,64 +37,56 @@ const DESCRIPTION: Description = Description {
     chart: ChartSpec::lines("workers", &["rounds"]).by("graph").log(true, true),
 };
 
-/// Offsets of a worker's neighbors: all graphs are circulant.
-pub(super) fn graphs(n: usize) -> [(&'static str, Vec<usize>); 4] {
-    let doubling = std::iter::successors(Some(1), |hop| Some(2 * hop)).take_while(|hop| *hop < n);
-    let mut exponential: Vec<usize> = doubling.flat_map(|hop| [hop, n - hop]).collect();
-    exponential.sort_unstable();
-    exponential.dedup();
-    [
-        ("ring", vec![1, n - 1]),
-        ("torus", torus(n)),
-        ("exponential", exponential),
-        ("complete", (1..n).collect()),
-    ]
-}
+/// Graphs of the engine without random edges or directions.
+pub(super) const GRAPHS: [GraphName; 4] =
+    [GraphName::Ring, GraphName::Torus, GraphName::Exponential, GraphName::Complete];
 
-/// Twisted torus as square as possible; on narrow tori the neighbors of both directions coincide.
-fn torus(n: usize) -> Vec<usize> {
-    let height = (1..=n).take_while(|h| h * h <= n).filter(|h| n.is_multiple_of(*h)).last();
-    let width = n / height.unwrap_or(1);
-    let mut offsets = match height {
-        _ if n == 4 => vec![1, 3],
-        Some(1) | None => vec![1, n - 1],
-        Some(_) => vec![1, n - 1, width, n - width],
-    };
-    offsets.sort_unstable();
-    offsets.dedup();
-    offsets
+/// The engine's graph of this name.
+pub(super) fn graph(name: GraphName, num_workers: usize) -> Graph {
+    Graph::new(name, num_workers, 0, 0)
 }
 
 fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
     let (n, eps) = (at.count("workers"), at.number("eps"));
-    let rows = graphs(n).into_iter().map(|(name, offsets)| {
-        let weight = 1.0 / (offsets.len() as f64 + 1.0);
-        let eigenvalue = |frequency: usize| {
-            let turn = |offset: &usize| cos(TAU * (frequency * offset) as f64 / n as f64);
-            weight * (1.0 + offsets.iter().map(turn).sum::<f64>())
-        };
-        let second = (1..n).map(|f| eigenvalue(f).abs()).fold(0.0, f64::max);
-        let rounds = consensus(n, eps, &offsets, weight);
+    let rows = GRAPHS.into_iter().map(|name| {
+        let graph = graph(name, n);
+        let sides = if name == GraphName::Torus { torus_sides(n) } else { [1, n] };
+        let second = second_eigenvalue(&graph, sides);
+        let rounds = consensus(&graph, eps);
         // A second eigenvalue of 0 shows as rounding error.
         let second = if second < 1e-12 { 0.0 } else { second };
         let expected = if second > 0.0 { ln(1.0 / eps) / -ln(second) } else { 1.0 };
-        row![name, offsets.len(), rounds, expected, 1.0 - second, rounds * offsets.len() as f64,]
+        let degree = graph.max_degree();
+        row![name.name(), degree, rounds, expected, 1.0 - second, rounds * degree as f64]
     });
     Ok(rows.collect())
 }
 
+/// Second eigenvalue of a graph that looks alike from each worker of a torus, or of a ring, which
+/// is a torus of height 1: its eigenvectors are waves along both sides.
+fn second_eigenvalue(graph: &Graph, [height, width]: [usize; 2]) -> f64 {
+    let eigenvalue = |frequency: usize| {
+        let turns = |worker: usize| {
+            let down = (frequency / width * (worker / width)) as f64 / height as f64;
+            down + (frequency % width * (worker % width)) as f64 / width as f64
+        };
+        let first = graph.in_neighbors(0, 0).iter();
+        first.map(|(worker, weight)| weight * cos(TAU * turns(*worker))).sum::<f64>()
+    };
+    (1..graph.num_workers()).map(|frequency| eigenvalue(frequency).abs()).fold(0.0, f64::max)
+}
+
 /// Rounds until the distance from the mean has shrunk by `eps`.
-fn consensus(n: usize, eps: f64, offsets: &[usize], weight: f64) -> f64 {
+fn consensus(graph: &Graph, eps: f64) -> f64 {
+    let n = graph.num_workers();
     // A unit impulse excites all eigenvectors.
     let mut x: Vec<f64> = (0..n).map(|worker| f64::from(u8::from(worker == 0))).collect();
     let mean = 1.0 / n as f64;
     let distance = |x: &[f64]| x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>().sqrt();
     let first = distance(&x);
     for round in 1..=200_000 {
-        let mixed = |worker: usize| {
-            let received = offsets.iter().map(|offset| x[(worker + offset) % n]);
-            weight * (x[worker] + received.sum::<f64>())
-        };
+        let received = |worker| graph.in_neighbors(0, worker).iter();
+        let mixed = |worker| received(worker).map(|(from, weight)| weight * x[*from]).sum();
         x = (0..n).map(mixed).collect();
         if distance(&x) <= eps * first {
             return f64::from(round);
@@ -114,4 +109,19 @@ fn findings(table: &Table) -> Vec<String> {
             cell(table, "vectors_sent", ring)
         ),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waves_have_the_rate_of_the_engine() {
+        for (name, n) in GRAPHS.into_iter().flat_map(|name| [4, 6, 12, 25].map(|n| (name, n))) {
+            let graph = graph(name, n);
+            let sides = if name == GraphName::Torus { torus_sides(n) } else { [1, n] };
+            let off = (second_eigenvalue(&graph, sides) - graph.rate()).abs();
+            assert!(off < 1e-6, "{name} of {n}: {off}");
+        }
+    }
 }

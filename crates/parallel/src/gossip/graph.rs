@@ -224,11 +224,16 @@ fn column_stochastic(targets: &[BTreeSet<usize>]) -> Matrix {
     matrix
 }
 
-/// A torus as square as possible.
-fn torus(n: usize) -> Vec<BTreeSet<usize>> {
+/// Height and width of a torus as square as possible.
+pub fn torus_sides(num_workers: usize) -> [usize; 2] {
+    let n = num_workers;
     let height = (1..=n).take_while(|h| h * h <= n).filter(|h| n.is_multiple_of(*h)).last();
     let height = height.unwrap_or(1);
-    let width = n / height;
+    [height, n / height]
+}
+
+fn torus(n: usize) -> Vec<BTreeSet<usize>> {
+    let [height, width] = torus_sides(n);
     let of = |i: usize| {
         let (y, x) = (i / width, i % width);
         let across = [(x + 1) % width, (x + width - 1) % width].map(|x| y * width + x);

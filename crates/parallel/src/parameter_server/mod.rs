@@ -64,7 +64,7 @@ pub use row_table::ShardLayout;
 pub(crate) use served_store::ServedStore;
 pub use server_loop::{Role, ServeOptions, serve};
 pub use shard::Shard;
-pub use sparse_rows::SparseRowCounts;
+pub use sparse_rows::{RowRequests, SparseRowCounts};
 pub use transfer_order::TransferOrder;
 pub use worker_step::PullPushPlan;
 

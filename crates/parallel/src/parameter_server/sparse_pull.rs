@@ -11,8 +11,6 @@ use lockstep_config::{Consistency, Recipe};
 
 /// Bytes of a row count.
 const NUMBER_BYTES: u64 = size_of::<u64>() as u64;
-/// Bytes of a row request and its reply, without rows.
-const REQUEST_BYTES: u64 = (Request::NUM_FIELDS + Reply::NUM_FIELDS) as u64 * NUMBER_BYTES;
 
 impl Replica {
     /// Enables sparse pulls, if the recipe asks for them; after [`Self::attach_to_servers`].
@@ -137,9 +135,8 @@ impl SparsePull {
             bucket[table.range(*row)].copy_from_slice(values);
             row_cache.insert(*row, *step, reply.number);
         }
-        counts.pulled += missing.len() as u64;
-        let bytes = REQUEST_BYTES + bytes_of(&places) + bytes_of(&values);
-        self.record_request(server, bytes);
+        counts.sent.pulled += missing.len() as u64;
+        self.record_request(server, bytes_of(&places) + bytes_of(&values));
         Ok((reply, reply.number))
     }
 
@@ -163,8 +160,8 @@ impl SparsePull {
             rows.iter().flat_map(|row| &bucket[table.range(*row)]).copied().collect();
         comm.send(&places, rank, Tag::Rows as u64)?;
         comm.send(&values, rank, Tag::Gradients as u64)?;
-        counts.pushed += rows.len() as u64;
-        self.record_request(server, bytes_of(&places) + bytes_of(&values));
+        counts.sent.pushed += rows.len() as u64;
+        self.record_rows(server, bytes_of(&places) + bytes_of(&values));
         Ok(())
     }
 
@@ -246,7 +243,8 @@ impl SparsePull {
             bucket[self.table.range(requests.row)].copy_from_slice(replica);
             self.record_replica(requests.row, version, requests.version.saturating_sub(version));
         }
-        let bytes = REQUEST_BYTES + bytes_of(&rows) + 2 * bytes_of(&least) + bytes_of(&values);
+        self.counts.sent.looked_up += number;
+        let bytes = bytes_of(&rows) + 2 * bytes_of(&least) + bytes_of(&values);
         self.record_request(home, bytes);
         Ok(versions.iter().map(|version| *version > 0).collect())
     }
@@ -275,7 +273,7 @@ impl SparsePull {
             client.comm.send(&values, rank, Tag::Weights as u64)?;
             Ok((client.recv_reply(rank)?, ()))
         })?;
-        let bytes = REQUEST_BYTES + bytes_of(&rows) + bytes_of(&versions) + bytes_of(&values);
+        let bytes = bytes_of(&rows) + bytes_of(&versions) + bytes_of(&values);
         self.record_request(home, bytes);
         Ok(())
     }

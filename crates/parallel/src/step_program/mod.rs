@@ -33,7 +33,7 @@ pub(crate) use federated::federated_program;
 pub use federated_step::FederatedStep;
 pub(crate) use hogwild::thread_program;
 pub use kind::{GradientUse, StepKind};
-pub use parameter_server::{SelectedRows, ServerStep};
+pub use parameter_server::ServerStep;
 pub(crate) use stragglers::hold_reductions;
 pub use update::pair_numbers;
 pub use update_inputs::WholeWork;
@@ -114,11 +114,8 @@ pub struct RankPlan<'a> {
     runs: Vec<Range<usize>>,
     /// Its micro-batches, as numbers within the global batch.
     microbatches: Vec<usize>,
-    /// Embedding rows with a gradient, by rank of the run, where they are known and exchanged
-    /// sparsely.
+    /// Embedding rows that its micro-batches select, by rank of the run, where they are known.
     rows_by_rank: Option<&'a [usize]>,
-    /// Embedding rows that workers of parameter servers look up, where they are known.
-    selected_rows: Option<&'a SelectedRows>,
 }
 
 impl<'a> RankPlan<'a> {
@@ -141,18 +138,12 @@ impl<'a> RankPlan<'a> {
             buckets,
             trained,
             rows_by_rank: None,
-            selected_rows: None,
         }
     }
 
-    /// Place of a rank in a step that exchanges these embedding rows.
+    /// Place of a rank in a step whose micro-batches select these embedding rows.
     pub fn with_rows(self, rows_by_rank: Option<&'a [usize]>) -> Self {
         Self { rows_by_rank, ..self }
-    }
-
-    /// Place of a worker of parameter servers in a step that looks up these embedding rows.
-    pub fn with_selected_rows(self, selected_rows: Option<&'a SelectedRows>) -> Self {
-        Self { selected_rows, ..self }
     }
 
     /// Whether the rows of an embedding's gradient are exchanged sparsely, so that the calls depend

@@ -19,14 +19,16 @@ pub(crate) use worker::worker_program;
 use super::RankPlan;
 use crate::parameter_server::row_table::RowTable;
 use crate::parameter_server::{
-    ACKNOWLEDGEMENT_LEN, PushCompression, REPLY_LEN, REQUEST_LEN, ShardLayout, TransferOrder,
+    ACKNOWLEDGEMENT_LEN, PushCompression, REPLY_LEN, REQUEST_LEN, RowRequests, ShardLayout,
+    TransferOrder,
 };
+use lockstep_config::units::Bytes;
 use lockstep_config::{Consistency, Recipe};
 use lockstep_mesh::Axis;
 use lockstep_model::Blueprint;
 use lockstep_optim::Optimizer;
 use lockstep_schedule::step::{Message, MessageKind, Queue, ServerCall, TaskOp};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 const LINK: Queue = Queue::Link(Axis::Data);
@@ -97,36 +99,6 @@ fn switch_at(recipe: &Recipe) -> u64 {
     (recipe.sync.server.switch_to_sync_after * recipe.train.steps as f64).round() as u64
 }
 
-/// Embedding rows that the workers of a step look up, where a run's tokens are known.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SelectedRows {
-    /// Number of rows, by worker.
-    pub by_worker: Vec<usize>,
-    /// Number of rows, by worker that pulls, for its host group, and by server.
-    pub by_server: Vec<Vec<usize>>,
-}
-
-impl SelectedRows {
-    /// Rows of a step in which each worker's micro-batches have these tokens.
-    pub fn of(recipe: &Recipe, blueprint: &Blueprint, tokens: &[BTreeSet<u32>]) -> Self {
-        let layout = ShardLayout::of(recipe, blueprint);
-        let of_group = |group: &[BTreeSet<u32>]| {
-            let mut counts = vec![0; recipe.num_servers()];
-            let rows: BTreeSet<u32> = group.iter().flatten().copied().collect();
-            if let Some(table) = &layout.rows {
-                for row in rows {
-                    counts[table.place(row).0] += 1;
-                }
-            }
-            counts
-        };
-        Self {
-            by_worker: tokens.iter().map(BTreeSet::len).collect(),
-            by_server: tokens.chunks(group_len(recipe)).map(of_group).collect(),
-        }
-    }
-}
-
 /// Division of a model among parameter servers.
 pub(crate) struct ServerPlan<'a> {
     recipe: &'a Recipe,
@@ -139,8 +111,6 @@ pub(crate) struct ServerPlan<'a> {
     state_lens: Vec<usize>,
     /// Tokens that each pushing worker's host group may look up in a step.
     tokens: Vec<usize>,
-    /// Rows that workers look up, where they are known and each is pulled from its owner.
-    selected: Option<&'a SelectedRows>,
 }
 
 /// Embedding rows of a worker's step, by server.
@@ -173,17 +143,10 @@ impl<'a> ServerPlan<'a> {
             tokens: tokens.chunks(group_len(recipe)).map(|group| group.iter().sum()).collect(),
             order: TransferOrder::of(recipe, !layout.ranges.mirrors.is_empty()),
             compression: PushCompression::of(recipe),
-            selected: None,
             recipe,
             layout,
             step,
         }
-    }
-
-    /// Plan of a step whose rows are known; caches and replicas decide which of them are pulled.
-    fn with_rows(self, selected: Option<&'a SelectedRows>) -> Self {
-        let keys = &self.recipe.sync.server.rows;
-        Self { selected: selected.filter(|_| keys.cache == 0 && keys.replicated == 0), ..self }
     }
 
     fn num_servers(&self) -> usize {
@@ -241,11 +204,6 @@ impl<'a> ServerPlan<'a> {
     /// The number of requests is largest where the rows are spread over all servers.
     fn rows(&self, pusher: usize) -> Option<RowCounts> {
         let table = self.layout.rows.as_ref()?;
-        if let Some(selected) = self.selected {
-            let (pulled, pushed) =
-                (selected.by_server[pusher].clone(), selected.by_server[pusher].clone());
-            return Some(RowCounts { replicated: vec![0; pulled.len()], pulled, pushed });
-        }
         let held: Vec<usize> = (0..self.num_servers()).map(|s| table.rows_on(s).len()).collect();
         if self.step.has_least_rows {
             let none = vec![0; held.len()];
@@ -338,6 +296,27 @@ fn row_messages(
             let rows = rows.into_iter().filter(|(_, len, _)| *len > 0);
             [[number].into_iter().chain(rows).collect(), vec![]]
         }
+    }
+}
+
+impl RowRequests {
+    /// Bytes of the messages about rows of a worker, beyond those of steps with the least rows.
+    pub fn bytes(self, recipe: &Recipe, blueprint: &Blueprint) -> Bytes {
+        let rows = ShardLayout::of(recipe, blueprint).rows;
+        let row_len = rows.as_ref().map_or(0, RowTable::row_len);
+        let messages = |call, rows: u64| -> u64 {
+            let both = row_messages(call, 0, (rows as usize, row_len)).concat();
+            both.iter().map(|(_, len, element)| *len as u64 * u64::from(*element)).sum()
+        };
+        let Self { requests, pulled, looked_up, copied, pushed } = self;
+        let empty = requests * u64::from(WIDE) * (REQUEST_LEN + REPLY_LEN) as u64;
+        let pulls = messages(ServerCall::Rows, pulled)
+            + messages(ServerCall::RowReplicas, looked_up)
+            + copied * row_len as u64 * u64::from(NARROW)
+            + messages(ServerCall::StoreRowReplicas, looked_up - copied);
+        // A push says how many rows it has also if there are none.
+        let pushes = messages(ServerCall::Push, pushed) - messages(ServerCall::Push, 0);
+        Bytes(empty + pulls + pushes)
     }
 }
 

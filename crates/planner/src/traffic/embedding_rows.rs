@@ -1,35 +1,12 @@
-//! Embedding rows with a gradient on each worker.
+//! Embedding rows that each worker's micro-batches select.
 //!
-//! They follow from a step's tokens: a row has a gradient if its token is in a micro-batch of the
-//! worker and the worker holds the row.
+//! They follow from a step's tokens: a row is looked up and has a gradient if its token is in a
+//! micro-batch of the worker and the worker holds the row.
 
 use lockstep_config::Recipe;
 use lockstep_mesh::{Axis, Rank};
-use lockstep_parallel::step_program::SelectedRows;
-use lockstep_parallel::{ReplicaPlan, from_recipe};
+use lockstep_parallel::from_recipe;
 use std::collections::BTreeSet;
-
-/// Rows that workers of parameter servers look up in a step; `tokens_of` gives the tokens of a
-/// micro-batch.
-pub fn selected<'a>(
-    recipe: &Recipe,
-    step: u64,
-    tokens_of: impl Fn(usize) -> &'a [u32],
-) -> SelectedRows {
-    let blueprint = from_recipe::blueprint_of_rank(recipe, 0);
-    let plan = from_recipe::plan_at(recipe, &blueprint, step);
-    SelectedRows::of(recipe, &blueprint, &by_part(&plan, tokens_of))
-}
-
-/// Distinct tokens of each data-parallel rank.
-fn by_part<'a>(plan: &ReplicaPlan, tokens_of: impl Fn(usize) -> &'a [u32]) -> Vec<BTreeSet<u32>> {
-    let shares = plan.leaf_assignment();
-    let of_part = |part: usize| {
-        let microbatches = shares.microbatches_of(part, plan.leaves).into_iter();
-        microbatches.flat_map(|microbatch| tokens_of(microbatch).iter().copied()).collect()
-    };
-    (0..plan.shares.len()).map(of_part).collect()
-}
 
 /// Number of rows by rank in a step; `tokens_of` gives the tokens of a micro-batch.
 pub fn by_rank<'a>(
@@ -39,7 +16,12 @@ pub fn by_rank<'a>(
 ) -> Vec<usize> {
     let blueprint = from_recipe::blueprint_of_rank(recipe, 0);
     let plan = from_recipe::plan_at(recipe, &blueprint, step);
-    let parts = by_part(&plan, tokens_of);
+    let shares = plan.leaf_assignment();
+    let of_part = |part: usize| -> BTreeSet<u32> {
+        let microbatches = shares.microbatches_of(part, plan.leaves).into_iter();
+        microbatches.flat_map(|microbatch| tokens_of(microbatch).iter().copied()).collect()
+    };
+    let parts: Vec<_> = (0..plan.shares.len()).map(of_part).collect();
     let (vocab, tp_ranks) = (recipe.model.vocab, plan.mesh.degree(Axis::Tensor));
     let of_rank = |rank: usize| {
         let at = |axis| plan.mesh.index(axis, Rank(rank));

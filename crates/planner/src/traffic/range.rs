@@ -41,6 +41,11 @@ impl ByteRange {
         (self.low..=self.high).contains(&bytes)
     }
 
+    /// Range of a sum with a number between these two.
+    pub(super) fn plus(self, low: Bytes, high: Bytes) -> Self {
+        Self { low: self.low + low, high: self.high + high }
+    }
+
     /// Range that contains both.
     fn or(self, other: Self) -> Self {
         Self { low: self.low.min(other.low), high: self.high.max(other.high) }
@@ -69,7 +74,7 @@ pub fn wire_range(
 /// Total bytes of kinds of steps, by rank.
 pub(super) struct RunForecast<'a> {
     pub(super) recipe: &'a Recipe,
-    blueprint: &'a Blueprint,
+    pub(super) blueprint: &'a Blueprint,
     interconnect: &'a Interconnect,
     known: BTreeMap<StepKind, Vec<ByteRange>>,
 }
@@ -98,9 +103,9 @@ impl<'a> RunForecast<'a> {
     /// Bytes of a step with any embedding rows, whose update has one of these outcomes: it happens
     /// (`false`) or is skipped.
     pub(super) fn count(&self, kind: &StepKind, outcomes: &[bool]) -> Vec<ByteRange> {
-        let least = StepKind { servers: kind.servers.map(with_least_rows), ..kind.clone() };
+        let least = with_least_rows(kind);
         let plans = step_calls::plans_at(self.recipe, self.blueprint, 0);
-        let rows = self.extreme_rows(&plans[0]);
+        let rows = if kind.is_reduced() { self.extreme_rows(&plans[0]) } else { Vec::new() };
         let ends = plans.iter().flat_map(|plan| {
             let of_rows = rows.iter().map(move |rows| (plan, kind, Some(&rows[..])));
             [(plan, kind, None), (plan, &least, None)].into_iter().chain(of_rows)
@@ -156,6 +161,8 @@ impl<'a> RunForecast<'a> {
         kind: &StepKind,
         inputs: StepInputs<'_>,
     ) -> Vec<ByteRange> {
+        let shares = inputs.leaves_by_worker.unwrap_or(&plan.shares).to_vec();
+        let plan = &ReplicaPlan { shares, ..plan.clone() };
         let calls = step_calls::of_plan(self.recipe, plan, self.blueprint, kind, inputs);
         let moved = super::by_rank(&calls, self.interconnect);
         moved.iter().map(|rank| ByteRange::exactly(total(rank).wire_bytes())).collect()
@@ -166,8 +173,7 @@ impl<'a> RunForecast<'a> {
         let mut sums = vec![ByteRange::default(); self.recipe.run.workers];
         for (kind, count) in classes {
             for (sum, of_kind) in sums.iter_mut().zip(self.of_kind(kind)) {
-                sum.low += of_kind.low * *count;
-                sum.high += of_kind.high * *count;
+                *sum = sum.plus(of_kind.low * *count, of_kind.high * *count);
             }
         }
         sums
@@ -223,6 +229,8 @@ pub(super) fn plain_step(is_missed: bool) -> StepKind {
     StepKind { servers: Some(step), ..StepKind::default() }
 }
 
-fn with_least_rows(step: ServerStep) -> ServerStep {
-    ServerStep { has_least_rows: true, ..step }
+/// Step that exchanges as few embedding rows as possible with servers.
+pub(super) fn with_least_rows(kind: &StepKind) -> StepKind {
+    let least = |step| ServerStep { has_least_rows: true, ..step };
+    StepKind { servers: kind.servers.map(least), ..kind.clone() }
 }

@@ -1,16 +1,17 @@
 //! Bytes of a run that was recorded: its decisions, replayed through the programs of its steps.
 //!
 //! Timing and data decide which steps a worker of elastic servers takes part in, which ranks a
-//! straggler policy leaves out, which embedding rows are exchanged and which updates are skipped.
-//! With these decisions the bytes of every rank are exact. A number of local steps that was chosen
-//! is part of the recipe in the run folder.
+//! straggler policy leaves out, how it divides leaves among workers, which embedding rows are
+//! exchanged, how many of them a worker's cache and the replicas of servers spare it, and which
+//! updates are skipped. With these decisions the bytes of every rank are exact. A number of local
+//! steps that was chosen is part of the recipe in the run folder.
 
-use super::range::{RunForecast, plain_step};
+use super::range::{RunForecast, plain_step, with_least_rows};
 use super::{ByteRange, Interconnect, StepInputs, StepKind};
 use lockstep_config::units::Bytes;
 use lockstep_config::{Consistency, Recipe};
 use lockstep_model::Blueprint;
-use lockstep_parallel::step_program::SelectedRows;
+use lockstep_parallel::parameter_server::RowRequests;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Decisions of a run that timing or data made, as its events and its tokens tell them.
@@ -22,12 +23,15 @@ pub struct RecordedDecisions {
     pub pushes_by_worker: Vec<u64>,
     /// Steps whose update was skipped, counted from 0.
     pub skipped_steps: BTreeSet<u64>,
-    /// By step and rank: embedding rows with a gradient, none on a rank that was left out; empty
-    /// unless they are exchanged sparsely.
+    /// By step and rank: embedding rows that its micro-batches select, none on a rank that was left
+    /// out; empty unless they are exchanged sparsely.
     pub rows_by_step: Vec<Vec<usize>>,
-    /// By step: rows that workers pull and push one by one; empty unless they do. With a row cache
-    /// or replicated rows the bytes remain a range.
-    pub selected_by_step: Vec<SelectedRows>,
+    /// Requests about embedding rows of each worker that pulls; empty unless servers send rows one
+    /// by one.
+    pub row_requests_by_worker: Vec<RowRequests>,
+    /// Leaves of each worker, by the first step of every division but the recipe's; embedding rows
+    /// are not sparse then.
+    pub divisions: BTreeMap<u64, Vec<usize>>,
 }
 
 /// Bytes of every rank in the mean of the steps that it took part in, from the programs of these
@@ -40,42 +44,48 @@ pub fn wire_replay(
 ) -> Vec<ByteRange> {
     let mut forecast = RunForecast::new(recipe, blueprint, interconnect);
     if recipe.sync.server.consistency == Consistency::Elastic && recipe.num_servers() > 0 {
-        let classes: Vec<(StepKind, u64)> = StepKind::of_run(recipe).into_iter().collect();
-        return of_recorded_pulls(&mut forecast, &classes, decisions);
+        return of_recorded_pulls(&mut forecast, decisions);
     }
     of_recorded_steps(&forecast, decisions)
 }
 
 /// Mean over all steps with their inputs. Rows that are not known may be any.
 fn of_recorded_steps(forecast: &RunForecast<'_>, decisions: &RecordedDecisions) -> Vec<ByteRange> {
-    let RecordedDecisions { skipped_steps, rows_by_step, selected_by_step, .. } = decisions;
+    let RecordedDecisions { skipped_steps, rows_by_step, divisions, .. } = decisions;
     let num_steps = forecast.recipe.train.steps.max(1);
-    let keys = &forecast.recipe.sync.server.rows;
-    let needs_selected = keys.sparse && forecast.recipe.num_servers() > 0;
-    let (is_pulled, needs_rows) =
-        (keys.cache == 0 && keys.replicated == 0, forecast.has_sparse_rows());
+    let requested = requested_bytes(forecast, decisions);
+    let needs_rows = forecast.has_sparse_rows();
     let mut known = BTreeMap::new();
     let mut sums = vec![ByteRange::default(); forecast.recipe.run.workers];
     for step in 0..num_steps {
         let kind = StepKind::at(forecast.recipe, step);
         let rows_by_rank = rows_by_step.get(step as usize).map(Vec::as_slice);
-        let selected_rows = selected_by_step.get(step as usize);
         let is_skipped = skipped_steps.contains(&step);
-        let inputs = StepInputs { rows_by_rank, selected_rows, is_skipped };
-        let is_known = (rows_by_rank.is_some() || !needs_rows || !kind.is_reduced())
-            && (selected_rows.is_some() && is_pulled || !needs_selected);
-        let key = (kind, rows_by_rank, selected_rows, is_skipped);
-        let of_step = known.entry(key).or_insert_with_key(|(kind, ..)| {
+        let division = divisions.range(..=step).next_back();
+        let leaves_by_worker = division.map(|(_, leaves)| leaves.as_slice());
+        let is_requested = kind.servers.is_some() && sends_rows(forecast.recipe);
+        let is_known = match (rows_by_rank, &requested) {
+            (Some(_), Some(_)) => true,
+            (Some(_), None) => !is_requested,
+            (None, _) => !is_requested && !(needs_rows && kind.is_reduced()),
+        };
+        let key = (kind, rows_by_rank, is_skipped, leaves_by_worker);
+        let of_step = known.entry(key).or_insert_with_key(|key| {
+            let kind = &key.0;
             if is_known {
-                forecast.of_inputs(kind, inputs)
+                let kind = if is_requested { with_least_rows(kind) } else { kind.clone() };
+                forecast.of_inputs(&kind, StepInputs { rows_by_rank, is_skipped, leaves_by_worker })
             } else {
                 forecast.count(kind, &[is_skipped])
             }
         });
         for (sum, of_step) in sums.iter_mut().zip(of_step) {
-            sum.low += of_step.low;
-            sum.high += of_step.high;
+            *sum = sum.plus(of_step.low, of_step.high);
         }
+    }
+    let requested = requested.filter(|_| !rows_by_step.is_empty()).unwrap_or_default();
+    for (sum, bytes) in sums.iter_mut().step_by(group_len(forecast.recipe)).zip(requested) {
+        *sum = sum.plus(bytes, bytes);
     }
     let over = |bytes: Bytes| Bytes(bytes.0 / num_steps);
     sums.into_iter().map(|sum| ByteRange { low: over(sum.low), high: over(sum.high) }).collect()
@@ -85,19 +95,27 @@ fn of_recorded_steps(forecast: &RunForecast<'_>, decisions: &RecordedDecisions) 
 /// that it has pushed for.
 fn of_recorded_pulls(
     forecast: &mut RunForecast<'_>,
-    classes: &[(StepKind, u64)],
     decisions: &RecordedDecisions,
 ) -> Vec<ByteRange> {
-    let [taken, missed] = [false, true].map(|is_missed| forecast.of_kind(&plain_step(is_missed)));
+    let group_len = group_len(forecast.recipe);
+    // Workers of a host group gather the rows of each step among themselves.
+    let requested = requested_bytes(forecast, decisions).filter(|_| group_len == 1);
+    let is_recorded = requested.is_some() && sends_rows(forecast.recipe);
+    let kind = |kind: &StepKind| if is_recorded { with_least_rows(kind) } else { kind.clone() };
+    let classes: Vec<_> = StepKind::of_run(forecast.recipe).into_iter().collect();
+    let classes: Vec<_> = classes.iter().map(|(it, count)| (kind(it), *count)).collect();
+    let [taken, missed] =
+        [false, true].map(|is_missed| forecast.of_kind(&kind(&plain_step(is_missed))));
     let num_steps: u64 = classes.iter().map(|(_, count)| count).sum();
-    let group_len = forecast.recipe.run.workers / forecast.recipe.num_pushers();
-    let sums = forecast.sum(classes).into_iter().enumerate();
+    let requested = requested.unwrap_or_default();
+    let sums = forecast.sum(&classes).into_iter().enumerate();
     sums.map(|(worker, sum)| {
         let pusher = worker / group_len;
+        let rows = requested.get(pusher).copied().unwrap_or_default();
         let pushes = decisions.pushes_by_worker[pusher];
         let without_push = decisions.pulls_by_worker[pusher] - pushes;
         let bytes = |all: Bytes, taken: Bytes, missed: Bytes| {
-            let other = all.0 - taken.0 * num_steps;
+            let other = all.0 - taken.0 * num_steps + rows.0;
             Bytes((other + taken.0 * pushes + missed.0 * without_push) / pushes.max(1))
         };
         let (taken, missed) = (taken[worker], missed[worker]);
@@ -107,4 +125,25 @@ fn of_recorded_pulls(
         }
     })
     .collect()
+}
+
+/// Whether servers send embedding rows one by one.
+fn sends_rows(recipe: &Recipe) -> bool {
+    recipe.num_servers() > 0 && recipe.sync.server.rows.sparse
+}
+
+/// Workers of a host group.
+fn group_len(recipe: &Recipe) -> usize {
+    recipe.run.workers / recipe.num_pushers()
+}
+
+/// Bytes of the recorded requests about rows, by worker that pulls; `None` if they were not
+/// recorded.
+fn requested_bytes(
+    forecast: &RunForecast<'_>,
+    decisions: &RecordedDecisions,
+) -> Option<Vec<Bytes>> {
+    let all = &decisions.row_requests_by_worker;
+    let bytes = |requests: &RowRequests| requests.bytes(forecast.recipe, forecast.blueprint);
+    (!all.is_empty()).then(|| all.iter().map(bytes).collect())
 }

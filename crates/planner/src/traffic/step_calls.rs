@@ -8,7 +8,7 @@ use lockstep_config::units::Bytes;
 use lockstep_config::{Recipe, WireDtype};
 use lockstep_mesh::{Axis, Rank};
 use lockstep_model::Blueprint;
-use lockstep_parallel::step_program::{RankPlan, SelectedRows, StepKind, rank_at};
+use lockstep_parallel::step_program::{RankPlan, StepKind, rank_at};
 use lockstep_parallel::strategies::programs;
 use lockstep_parallel::{ReplicaPlan, bucket_tuning, from_recipe};
 use lockstep_schedule::Contributions;
@@ -26,13 +26,13 @@ const MATRIX_TURN: usize = 2;
 /// Inputs of a step beyond its plan.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StepInputs<'a> {
-    /// Number of embedding rows with a gradient, by rank; vocabulary shards count their own rows.
-    /// `None` counts the dense exchange.
+    /// Number of embedding rows that micro-batches select, by rank; vocabulary shards count their
+    /// own rows. `None` counts the dense exchange.
     pub rows_by_rank: Option<&'a [usize]>,
-    /// Embedding rows that workers pull from parameter servers and push to them.
-    pub selected_rows: Option<&'a SelectedRows>,
     /// Whether the update is skipped, because gradients are not finite.
     pub is_skipped: bool,
+    /// Leaves of each worker, where they are not those of the plan.
+    pub leaves_by_worker: Option<&'a [usize]>,
 }
 
 /// Candidate plans of a step, most likely first: they differ in the bucket length where it is tuned
@@ -68,7 +68,7 @@ pub fn of_plan(
     known: StepInputs<'_>,
 ) -> StepCalls {
     let program = |recipe: &Recipe, place: RankPlan<'_>| {
-        let place = place.with_rows(known.rows_by_rank).with_selected_rows(known.selected_rows);
+        let place = place.with_rows(known.rows_by_rank);
         let program = place.training_of(recipe, kind);
         if known.is_skipped { program.without_guarded() } else { program }
     };

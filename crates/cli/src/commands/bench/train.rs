@@ -27,6 +27,7 @@ Examples:
   lockstep bench train                        6 layers x 384, context 256, batch 16
   lockstep bench train --set run.threads=1 --steps 5
   lockstep bench train my.toml --json
+  lockstep bench train --steps 200 --spans    cost of the spans of tasks
   lockstep bench train --preset gpt2 --set run.device=cuda --by-operation")]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -38,6 +39,9 @@ pub(crate) struct Arguments {
     /// products alone, bytes at the copy bandwidth. Needs an accelerator
     #[arg(long)]
     by_operation: bool,
+    /// Also time pairs of steps, --steps many, of which one records the spans of its tasks
+    #[arg(long)]
+    spans: bool,
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
@@ -50,7 +54,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let (recipe, settings) =
         arguments.recipe.resolve_for(Purpose::Run(None), world, Some("bench"))?;
     let profiled = if arguments.by_operation { PROFILED_STEPS } else { 0 };
-    let steps = BenchSteps { timed: arguments.steps, profiled };
+    let span_pairs = if arguments.spans { arguments.steps } else { 0 };
+    let steps = BenchSteps { timed: arguments.steps, profiled, span_pairs };
     let own_world = World::clone(world);
     let check = || {
         if profiled > 0 && device::accelerator(&recipe)?.is_none() {
@@ -83,6 +88,15 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         Bytes(bench.peak_rss_bytes),
         device.unwrap_or_default(),
     ))?;
+    if let Some(spans) = &bench.spans {
+        output::text(&format!(
+            "recording {} spans: a step takes {:.4} times as long ({} instead of {}, medians)\n",
+            spans.spans_per_step,
+            spans.ratio_median,
+            Seconds(spans.sampled_step_seconds_median),
+            Seconds(spans.plain_step_seconds_median),
+        ))?;
+    }
     bench.by_operation.map_or(Ok(()), |profile| output::text(&render_profile(&profile)))
 }
 

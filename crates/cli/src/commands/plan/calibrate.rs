@@ -379,7 +379,8 @@ fn measure_recipe(world: &World, recipe: &Recipe, num_steps: u64) -> Result<Benc
     );
     let comm = &Comm::threads(world, 1, &lockstep_comm::Options::default())
         .map_err(|error| Failure::bug(error.to_string()))?[0];
-    let bench = bench_train(recipe, world, comm, BenchSteps { timed: num_steps, profiled: 0 })?;
+    let steps = BenchSteps { timed: num_steps, ..BenchSteps::default() };
+    let bench = bench_train(recipe, world, comm, steps)?;
     Ok(bench.expect("rank 0 returns a result"))
 }
 

@@ -20,7 +20,6 @@ use std::ops::Range;
 /// Program of a worker's step.
 pub(crate) fn worker_program(at: &RankPlan<'_>, recipe: &Recipe, step: ServerStep) -> Program {
     let servers = ServerPlan::new(recipe, at.blueprint, step, &tokens_by_worker(at));
-    let servers = servers.with_rows(at.selected_rows);
     let passes = if step.is_missed { Builder::new(at.rank).finish() } else { at.passes() };
     let mut worker = Worker::new(at, &servers, &passes);
     if step.loads {
@@ -238,8 +237,8 @@ impl<'a> Worker<'a> {
     /// Gathers the rows that the workers of a host group look up.
     fn gather_touched_rows(&mut self) {
         let Some(group) = self.host.filter(|_| self.servers.layout.rows.is_some()) else { return };
-        let lens = match self.servers.selected {
-            Some(selected) => selected.by_worker[self.group.clone()].to_vec(),
+        let lens = match self.at.rows_by_rank {
+            Some(rows) => rows[self.group.clone()].to_vec(),
             None if self.servers.step.has_least_rows => vec![0; self.group.len()],
             None => tokens_by_worker(self.at)[self.group.clone()].to_vec(),
         };

@@ -5,7 +5,8 @@ use crate::figures::RowFigures;
 use crate::learner::Learner;
 use crate::step_log::StepLog;
 use lockstep_comm::{Comm, Reduction};
-use lockstep_telemetry::Event;
+use lockstep_parallel::parameter_server::RowRequests;
+use lockstep_telemetry::{self as telemetry, Event};
 
 /// Warning threshold of a server's row traffic over the mean.
 const MAX_IMBALANCE: f64 = 1.5;
@@ -20,6 +21,13 @@ fn imbalance_warning(bytes: &[u64]) -> String {
     )
 }
 
+/// Requests of a worker, as an event has them.
+fn row_requests(numbers: [u64; 5]) -> telemetry::RowRequests {
+    let RowRequests { requests, pulled, looked_up, copied, pushed } =
+        RowRequests::from_numbers(numbers);
+    telemetry::RowRequests { requests, pulled, looked_up, replicated: copied, pushed }
+}
+
 /// Sums the row counters over all workers and reports them.
 pub(crate) fn report(
     workers: &Comm,
@@ -29,7 +37,9 @@ pub(crate) fn report(
 ) -> Result<(), TrainError> {
     let Some(own) = learner.replica.row_counts() else { return Ok(()) };
     let num_servers = own.requests.len();
-    let mut sums = vec![own.pulled, own.pushed, own.kept, own.copied];
+    let mut by_worker = vec![0; own.sent.numbers().len() * workers.group_size()];
+    workers.all_gather(&own.sent.numbers(), &mut by_worker)?;
+    let mut sums = vec![own.sent.pulled, own.sent.pushed, own.kept, own.sent.copied];
     sums.extend(own.requests.iter().chain(&own.bytes));
     let mut age_max = [own.age_max];
     workers.all_reduce(&mut sums, Reduction::Sum)?;
@@ -59,6 +69,7 @@ pub(crate) fn report(
         age_max: age_max[0],
         requests_by_server: requests.to_vec(),
         bytes_by_server: bytes.to_vec(),
+        by_worker: by_worker.as_chunks().0.iter().map(|numbers| row_requests(*numbers)).collect(),
     });
     Ok(())
 }
