@@ -85,6 +85,7 @@ impl Renderer<'_> {
         };
         self.push(span, resource, &name, category, task);
         if let SpanKind::Task { op: TaskOp::Send(message) | TaskOp::Recv(message), .. } = span.kind
+            && is_between_stages(&message)
         {
             self.arrow(span, resource, &message);
         }
@@ -146,6 +147,18 @@ impl Renderer<'_> {
         let id = message_id(span.step, from, to, message);
         self.text.flow(end, &message.to_string(), id, track, at);
     }
+}
+
+/// Whether both ranks of a message record its ends: parameter servers record no steps, and ranks
+/// that average with neighbours receive outside the task.
+fn is_between_stages(message: &Message) -> bool {
+    matches!(
+        message.kind,
+        MessageKind::Activation { .. }
+            | MessageKind::ActivationGrad { .. }
+            | MessageKind::MirrorGrad { .. }
+            | MessageKind::MirrorParams { .. }
+    )
 }
 
 /// Number of a message that both its ranks compute: FNV-1a (Fowler, Noll, Vo 1991) of its step,
