@@ -204,6 +204,10 @@ fn bench_train_prints_the_figures_that_scripts_rely_on() {
         assert!(number(&report[key]) > 0.0, "{key}");
     }
     assert!(folder.succeed(&bench).stdout.contains("tokens/s"));
+    let spans = &folder.json(&[&bench[..], &["--spans", "--json"]].concat())["spans"];
+    let seconds = "plain_step_seconds_median sampled_step_seconds_median ratio_median";
+    assert_keys(spans, &format!("spans_per_step {seconds}"));
+    assert!(spans["spans_per_step"].as_u64().is_some_and(|number| number > 10), "{spans}");
     assert!(folder.content().is_empty(), "a benchmark leaves nothing behind");
 }
 

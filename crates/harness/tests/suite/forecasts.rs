@@ -231,13 +231,15 @@ fn selected_rows_replay_to_the_bytes_of_every_rank() {
     let sparse = ["sync.sparse_rows=true", "sync.servers=3", "run.workers=4"];
     let cache = ["sync.row_cache=30", "sync.row_cache_every=3", "train.steps=8"];
     let replicas = ["sync.replicated_rows=40", "sync.row_sharding=range"];
+    // All workers together make as many updates, so that the bound never empties the cache.
+    let bounded = ["sync.consistency=bounded", "sync.staleness=32"];
     let slow = ["sync.quorum=2", "emulate.slow=[{rank=3,factor=9}]"];
     let policies: &[&[&str]] = &[
-        &[&cache[..], &["sync.consistency=bounded", "sync.staleness=2"]].concat(),
+        &[&cache[..], &bounded].concat(),
         &[&cache[..], &["sync.consistency=async", "checkpoint.every=2"]].concat(),
         &[&replicas[..], &["sync.consistency=sync", "sync.group_workers=2"]].concat(),
         &[&replicas[..], &["sync.consistency=async", "sync.replicated_rows_age=99"]].concat(),
-        &[&cache[..], &replicas, &["sync.consistency=bounded"]].concat(),
+        &[&cache[..], &replicas, &bounded].concat(),
         &[&slow[..], &["sync.consistency=elastic"]].concat(),
         &[&slow[..], &cache, &replicas, &["sync.consistency=elastic"]].concat(),
     ];

@@ -5,7 +5,7 @@ use super::common::{bandwidth, latency, link};
 use super::prelude::*;
 use crate::problem::{Quadratic, Stepper, norm};
 use lockstep_config::units::Bytes;
-use lockstep_parallel::compress::{qsgd, random_k, top_k};
+use lockstep_parallel::compress::{qsgd, random_k, sign, top_k};
 use lockstep_planner::collective::ring;
 use lockstep_tensor::Isa;
 use lockstep_tensor::random::Key;
@@ -84,8 +84,8 @@ fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
     let all = at.number("parameters");
     let dense = 4.0 * all;
     let wire = match method {
-        // Each 32-bit element shrinks by the ratio; no indices are needed.
-        "quantised" => dense * ratio,
+        // Each 32-bit element shrinks by the ratio, to one bit at the least; no indices are needed.
+        "quantised" => dense * ratio.max(1.0 / 32.0),
         _ => ratio * all * 8.0,
     };
     let packed = if method == "quantised" { wire } else { packed_bits(all, ratio * all) / 8.0 };
@@ -160,19 +160,22 @@ fn draw(numbers: &[f32], ratio: f64, has_feedback: bool, key: Key) -> Vec<f32> {
     arrived
 }
 
-/// Elements of 32 times the ratio bits: QSGD of the engine, which has two to eight; more bits are
-/// exact here.
+/// Elements of 32 times the ratio bits: signs with one, QSGD of the engine with two to eight; more
+/// bits are exact here.
 fn quantize(numbers: &[f32], ratio: f64, key: Key) -> Vec<f32> {
+    let (mut message, mut arrived) = (Vec::new(), vec![0.0; numbers.len()]);
     match (32.0 * ratio).round() as u32 {
-        bits @ ..=8 => {
-            let bits = bits.max(2);
-            let (mut message, mut arrived) = (Vec::new(), vec![0.0; numbers.len()]);
+        0..=1 => {
+            sign::encode(numbers, numbers.len(), &mut message);
+            sign::decode(&message, numbers.len(), &mut arrived);
+        }
+        bits @ 2..=8 => {
             qsgd::encode(Isa::detect(), numbers, bits, key, &mut message);
             qsgd::decode(&message, bits, &mut arrived);
-            arrived
         }
-        _ => numbers.to_vec(),
+        _ => arrived.copy_from_slice(numbers),
     }
+    arrived
 }
 
 fn findings(table: &Table) -> Vec<String> {

@@ -64,11 +64,9 @@ fn of_recorded_steps(forecast: &RunForecast<'_>, decisions: &RecordedDecisions) 
         let division = divisions.range(..=step).next_back();
         let leaves_by_worker = division.map(|(_, leaves)| leaves.as_slice());
         let is_requested = kind.servers.is_some() && sends_rows(forecast.recipe);
-        let is_known = match (rows_by_rank, &requested) {
-            (Some(_), Some(_)) => true,
-            (Some(_), None) => !is_requested,
-            (None, _) => !is_requested && !(needs_rows && kind.is_reduced()),
-        };
+        let is_reduced = needs_rows && kind.is_reduced();
+        let is_known = (rows_by_rank.is_some() || !(is_requested || is_reduced))
+            && (requested.is_some() || !is_requested);
         let key = (kind, rows_by_rank, is_skipped, leaves_by_worker);
         let of_step = known.entry(key).or_insert_with_key(|key| {
             let kind = &key.0;
