@@ -333,6 +333,7 @@ mod tests {
         assert_eq!(names(&found)[0], "checkpoint.background");
         assert!(found.len() < 5, "{:?}", names(&found));
         assert!(names(&search(&["byzantine"], &recipe)).contains(&"sync.attack"));
+        assert!(names(&search(&["sft"], &recipe)).contains(&"data.format"));
         assert!(search(&["zzyzx"], &recipe).is_empty() && search(&[""], &recipe).is_empty());
     }
 }

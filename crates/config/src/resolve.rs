@@ -6,6 +6,7 @@
 use crate::conditions::unmet_condition;
 use crate::error::{ConfigError, ConfigErrors, Origin};
 use crate::field::Blank;
+use crate::key::Setting;
 use crate::keys;
 use crate::rules;
 use crate::sources::{AdapterFolder, MergedSources, ModelFolder, PendingError, Sources};
@@ -14,7 +15,9 @@ use crate::value::Value;
 
 /// Resolves a recipe, or returns all errors.
 pub fn resolve(sources: &Sources) -> Result<Recipe, ConfigErrors> {
-    validate(MergedSources::from_sources(sources))
+    let mut merged = MergedSources::from_sources(sources);
+    take_sizes_of_pairs(&mut merged);
+    validate(merged)
 }
 
 /// Resolves a recipe whose `model.from` names a folder. The model of the folder replaces defaults
@@ -42,6 +45,7 @@ pub fn resolve_with_folders(
     if let Some(folder) = model {
         merged.take_model_of_folder(folder);
     }
+    take_sizes_of_pairs(&mut merged);
     validate(merged)
 }
 
@@ -75,6 +79,27 @@ impl Sources {
     pub fn sets_explicitly(&self, key: &str) -> bool {
         let settings = MergedSources::from_sources(self).settings;
         settings.get(key).is_some_and(|setting| setting.origin.is_explicit())
+    }
+}
+
+/// Sizes that fit pairs of sequences (`finetune.method = dpo`), where no source sets them: an even
+/// micro-batch, and as many reduction leaves as divide the batch.
+fn take_sizes_of_pairs(merged: &mut MergedSources) {
+    const MICROBATCH: &str = "train.microbatch";
+    const LEAVES: &str = "numerics.invariant_up_to";
+    let by_default = |number: usize| Setting {
+        value: Value::Integer(i64::try_from(number).expect("a small number")),
+        origin: Origin::Default,
+    };
+    if !fill(merged).finetune.has_pairs() {
+        return;
+    }
+    merged.settings.entry(MICROBATCH).or_insert_with(|| by_default(2));
+    let Recipe { train, numerics, .. } = fill(merged);
+    let is_whole = train.batch.is_multiple_of(train.microbatch_size);
+    let leaves = 1 << (train.batch / train.microbatch_size).trailing_zeros().min(6);
+    if is_whole && leaves < numerics.invariant_up_to {
+        merged.settings.entry(LEAVES).or_insert_with(|| by_default(leaves));
     }
 }
 

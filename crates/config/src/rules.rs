@@ -1,7 +1,7 @@
 //! The rules of all topics, in the order in which their errors are reported.
 
 use crate::conditions::{UnmetCondition, unmet_condition};
-use crate::error::{ConfigError, alternatives};
+use crate::error::{ConfigError, Origin, alternatives};
 use crate::keys;
 use crate::rule::{RuleContext, Rules};
 use crate::sources::MergedSources;
@@ -79,7 +79,12 @@ fn settings_have_an_effect(context: &RuleContext<'_>) -> Vec<ConfigError> {
         if context.all_valid(&[other]) {
             let others: Vec<String> = is.iter().map(|name| quoted(name)).collect();
             let rule = format!("is not a setting of {other} = {chosen}");
-            let fix = format!("remove it or set {other} = {}", alternatives(&others));
+            // The model of a folder is what it is.
+            let chosen_by = context.settings.get(other).map(|setting| &setting.origin);
+            let fix = match chosen_by {
+                Some(Origin::Folder(_)) => "remove it".to_owned(),
+                _ => format!("remove it or set {other} = {}", alternatives(&others)),
+            };
             let (value, origin) = (setting.value.to_string(), setting.origin.clone());
             errors.push(ConfigError::new(key.name, value, rule, fix, origin));
         }

@@ -137,6 +137,8 @@ pub(crate) fn list(settings: &[String]) -> String {
 /// A setting as a line of a recipe; a key alone stays.
 fn toml_of(setting: &str) -> String {
     match setting.split_once('=') {
+        // A list is written out, unlike one of a user, which may be long.
+        Some((key, value)) if value.starts_with('[') => format!("{key} = {value}"),
         Some((key, value)) => format!("{key} = {}", RawValue::from_argument(value).written),
         None => setting.to_owned(),
     }

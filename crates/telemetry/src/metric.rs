@@ -50,6 +50,8 @@ metrics! {
     LossScale = "train/loss_scale";
     /// Fraction of gradients that fp16 rounds to zero.
     ZeroedFraction = "train/zeroed_fraction";
+    /// Tokens of a sequence in the step, while the length warms up.
+    SequenceLength = "train/sequence_length";
     /// Duration of the step in seconds.
     StepSeconds = "step/seconds";
     /// Data-loading time that the step waited for, in seconds.
@@ -262,6 +264,7 @@ fn visit_step(event: &Event, scalars: &mut Visit<'_>) {
             is_skipped,
             loss_scale,
             zeroed_fraction,
+            seqlen,
             step: _,
         } => {
             scalars.give(Metric::Loss, *loss);
@@ -271,6 +274,7 @@ fn visit_step(event: &Event, scalars: &mut Visit<'_>) {
             scalars.give(Metric::Skipped, f64::from(u8::from(*is_skipped)));
             scalars.give_some(Metric::LossScale, *loss_scale);
             scalars.give_some(Metric::ZeroedFraction, *zeroed_fraction);
+            scalars.give_some(Metric::SequenceLength, seqlen.map(|length| length as f64));
             scalars.give(Metric::StepSeconds, *step_seconds);
             scalars.give(Metric::DataWaitSeconds, *data_wait_seconds);
             scalars.give(Metric::ExposedSeconds, *exposed_communication_seconds);

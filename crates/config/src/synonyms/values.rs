@@ -141,6 +141,33 @@ pub(crate) const VALUE_SYNONYMS: &[ValueSynonym] = &[
     of(STATE, "file", &["nvme", "disk", "true", "ssd"]),
     of(STATE, "none", &["cpu", "false", "off", "no", "host", "memory"]),
 
+    ValueSynonym {
+        keys: &["data.format"],
+        values: &["sharegpt", "alpaca", "openai", "messages", "conversations", "conversational",
+            "instruct", "instruction", "sft", "chatml", "chat_template"],
+        value: "chat",
+        others: &["data.source=chat.jsonl"],
+    },
+    ValueSynonym {
+        keys: &["data.format"],
+        values: &["dpo", "preference", "preferences", "pairs"],
+        value: "chat",
+        others: &["data.source=pairs.jsonl", "finetune.method=dpo"],
+    },
+    ValueSynonym {
+        keys: &["finetune.method"],
+        values: &["sft", "instruct", "supervised"],
+        value: "full",
+        others: &["data.format=chat", "data.source=chat.jsonl"],
+    },
+    ValueSynonym {
+        keys: &["finetune.lora_targets"],
+        values: &["all-linear", "all"],
+        value: "[\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \"gate_proj\", \"up_proj\", \
+                \"down_proj\"]",
+        others: &["finetune.lora_rank=8"],
+    },
+
     of(&["data.order"], "random", &["shuffle", "shuffled", "true"]),
     of(&["data.order"], "sequential", &["false", "ordered", "in-order"]),
     of(&["data.last_batch"], "drop", &["true", "drop_last"]),

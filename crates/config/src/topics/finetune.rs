@@ -235,7 +235,8 @@ pub(crate) const RULES: Rules = Rules::new(&[
     }),
     Rule::new(&["data.format", "data.source"], |c| {
         let is_chat = c.data.format == DataFormat::Chat;
-        let has_none = !matches!(c.data.source, Source::Path(_));
+        // A mixture has a rule of its own.
+        let has_none = !matches!(c.data.source, Source::Path(_)) && !c.data.mixture.is_on();
         let rule =
             format!("needs conversations, which data.source = {} has none of", c.data.source);
         (is_chat && has_none).then(|| c.error(rule, "set data.source = \"chat.jsonl\""))

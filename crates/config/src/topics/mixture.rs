@@ -74,6 +74,11 @@ pub(crate) const RULES: Rules = Rules::new(&[
         let rule = format!("replaces data.source, which is {}", c.text_of("data.source"));
         Some(c.error(rule, "remove data.source, or add it to the mixture"))
     }),
+    Rule::new(&["data.mixture", "data.format"], |c| {
+        let rule = "reads texts, and mixtures of conversations are not supported";
+        let fix = "put the files of conversations into one folder and set data.source to it";
+        (c.data.format == DataFormat::Chat).then(|| c.error(rule, fix))
+    }),
     // Each step needs the targets of the whole batch, which only full sequences give in advance.
     Rule::new(&["data.mixture"], |c| {
         let repeats = c.data.mixture.sources.iter().any(|source| source.epochs.is_none());
@@ -88,11 +93,10 @@ pub(crate) const RULES: Rules = Rules::new(&[
     }),
     Rule::conflict(&["data.mixture"], "[]", |c, r| {
         let sync = &r.sync;
+        let is_text = r.data.format == DataFormat::Text;
         let is_in_step = matches!(sync.mode, SyncMode::AllReduce | SyncMode::LocalSgd);
         c.because("fills every sequence from one source")
-            .with("data.documents", "\"packed\"", r.data.documents == Documents::Padded)
-            .because("reads texts, and conversations are read as a whole")
-            .with("data.format", "\"text\"", r.data.format == DataFormat::Chat)
+            .with("data.documents", "\"packed\"", is_text && r.data.documents == Documents::Padded)
             .because("has no last batch: its sources repeat")
             .with("data.last_batch", "\"wrap\"", r.data.last_batch != EpochEnd::Wrap)
             .because("is read by each worker for its own leaves")

@@ -111,6 +111,32 @@ fn masked_documents_need_their_ends_and_sequences_of_their_own_for_pairs() {
     assert!(packed.contains("attend to each other; try \"masked\" or \"padded\""), "{packed}");
 }
 
+#[test]
+fn pairs_have_sizes_that_fit() {
+    let dpo = ["data.format=chat", "data.source=p.jsonl", "finetune.method=dpo"];
+    let sizes = |sets: &[&str]| {
+        let Recipe { train, numerics, .. } = recipe(&[&dpo[..], sets].concat());
+        (train.batch, train.microbatch_size, numerics.invariant_up_to)
+    };
+    assert_eq!(sizes(&[]), (8, 2, 4));
+    assert_eq!(sizes(&["finetune.lora_rank=8", "train.microbatch=2"]), (8, 2, 4));
+    assert_eq!(sizes(&["train.batch=16"]), (16, 2, 8));
+    assert_eq!(sizes(&["train.batch=64", "train.microbatch=4"]), (64, 4, 8));
+    assert_eq!(sizes(&["numerics.invariant_up_to=2"]), (8, 2, 2));
+    let refused = with(&[&dpo[..], &["train.microbatch=3", "train.batch=6"]].concat());
+    assert!(refused.unwrap_err().contains("divides pairs of sequences"));
+    let printed = recipe(&dpo);
+    let file = Some(("dpo.toml".to_owned(), printed.to_toml()));
+    assert_eq!(resolve(&Sources { file, ..Sources::default() }), Ok(printed));
+}
+
+#[test]
+fn a_mixture_of_conversations_is_refused_once() {
+    let refused = with(&[TWO, "data.format=chat"]).unwrap_err();
+    assert!(refused.contains("mixtures of conversations are not supported"), "{refused}");
+    assert!(refused.contains("one folder") && refused.lines().count() == 1, "{refused}");
+}
+
 const TWO: &str = "data.mixture=[{source = \"a.jsonl\", weight = 3}, \
                    {source = \"b\", weight = 0.5, field = \"body\", epochs = 2}]";
 

@@ -49,6 +49,19 @@ fn settings_that_match_the_folder_or_leave_its_weights_are_allowed() {
 }
 
 #[test]
+fn the_family_of_a_folder_is_no_remedy() {
+    let bloom = ["model.family=bloom", "model.heads=4", "model.width=64"];
+    let sets = bloom.iter().map(|set| (*set).to_owned()).collect();
+    let model = resolve(&Sources { sets, ..Sources::default() }).expect("it is valid").model;
+    let folder = ModelFolder { model: model.to_toml(), ..folder() };
+    let refused = resolve_with(&sources(None, &["finetune.lora_rank=8"]), &folder).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "finetune.lora_rank = 8 is not a setting of model.family = \"bloom\"; remove it"
+    );
+}
+
+#[test]
 fn settings_that_contradict_the_folder_are_refused() {
     for (set, line) in [
         ("model.layers=4", "model.layers = 4 contradicts f/config.json, which has 3; remove it"),

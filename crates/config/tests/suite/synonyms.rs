@@ -83,6 +83,10 @@ const KEYS: &[(&str, &str)] = &[
     ("reduce_dtype", "precision.wire"),
     ("gradient_compression", "compress.method"),
     ("offload_optimizer", "offload.state"),
+    ("train_on_inputs", "finetune.loss"),
+    ("assistant_only_loss", "finetune.loss"),
+    ("completion_only_loss", "finetune.loss"),
+    ("dpo_beta", "finetune.beta"),
 ];
 
 #[test]
@@ -122,6 +126,11 @@ fn a_name_that_is_a_setting_here_is_answered_with_it() {
         ("fsdp=shard_grad_op", "did you mean parallel.zero = 2?"),
         ("fsdp=\"full_shard auto_wrap\"", "did you mean parallel.zero = 3?"),
         ("fsdp=false", "did you mean parallel.zero = 0?"),
+        (
+            "packing=true",
+            "did you mean data.documents = \"masked\" (text without a document mask is packed by \
+             default)?",
+        ),
         ("bf16=true", "did you mean precision.compute = \"bf16\"?"),
         ("bf16=false", "did you mean precision.compute = \"f32\"?"),
         ("fp16=1", "did you mean precision.compute = \"fp16\"?"),
@@ -209,6 +218,22 @@ fn a_value_of_another_framework_is_answered_with_ours() {
         ("parallel.recompute=true", "; try \"full\""),
         ("parallel.schedule=Interleaved1F1B", "; try \"interleaved\""),
         ("run.transport=nccl", "; try \"auto\""),
+        ("data.format=sharegpt", "try data.format = \"chat\" with data.source = \"chat.jsonl\""),
+        (
+            "data.format=dpo",
+            "try data.format = \"chat\" with data.source = \"pairs.jsonl\" with finetune.method = \
+             \"dpo\"",
+        ),
+        (
+            "finetune.method=sft",
+            "try finetune.method = \"full\" with data.format = \"chat\" with data.source = \
+             \"chat.jsonl\"",
+        ),
+        (
+            "finetune.lora_targets=all-linear",
+            "try finetune.lora_targets = [\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \
+             \"gate_proj\", \"up_proj\", \"down_proj\"] with finetune.lora_rank = 8",
+        ),
     ] {
         let error = error_of(argument);
         assert!(error.ends_with(fix), "{error}");
