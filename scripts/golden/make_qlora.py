@@ -59,7 +59,7 @@ def main():
         outputs, inputs = weights[name].shape
         module = name.removesuffix(".weight")
         for end, shape in (("A", (RANK, inputs)), ("B", (outputs, RANK))):
-            value = torch.tensor(0.2 * random.standard_normal(shape)).bfloat16()
+            value = torch.tensor(0.05 * random.standard_normal(shape)).bfloat16()
             adapters[f"{module}.lora_{end}.weight"] = value
     batch = (make_golden.NUM_SEQUENCES, MODEL["context"])
     inputs, targets = (random.integers(0, MODEL["vocab"], batch) for _ in range(2))

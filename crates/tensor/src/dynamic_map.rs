@@ -18,8 +18,31 @@ pub(crate) enum Smallest {
     Zero,
     /// Minus one, in place of the negative of the smallest value above zero.
     MinusOne,
-    /// The negative of the largest value below one, as `bitsandbytes` has it.
+    /// The negative of the largest value below one, as `bitsandbytes` has it, whose values carry
+    /// the rounding of the `f32` in which PyTorch computes them.
     AboveMinusOne,
+}
+
+/// Largest value of each decade.
+const SCALES: [f32; 7] = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
+
+/// Middle of step `index` of as many between 0.1 and 1, times `scale`, with the roundings of
+/// `torch.linspace`: each boundary is rounded once, from the nearer end, and so is each operation on
+/// them.
+const fn rounded_step(index: usize, num_steps: usize, scale: f32) -> f64 {
+    let step = (1.0 - 0.1_f32) / num_steps as f32;
+    let boundary = rounded_boundary(index, num_steps, step);
+    let next = rounded_boundary(index + 1, num_steps, step);
+    ((boundary + next) / 2.0 * scale) as f64
+}
+
+/// A boundary of steps. Products of two `f32` are exact in `f64`.
+const fn rounded_boundary(index: usize, num_steps: usize, step: f32) -> f32 {
+    if index < (num_steps + 1) / 2 {
+        (0.1_f32 as f64 + step as f64 * index as f64) as f32
+    } else {
+        (1.0 - step as f64 * (num_steps - index) as f64) as f32
+    }
 }
 
 impl Map {
@@ -36,7 +59,10 @@ impl Map {
             let num_steps = if is_signed { 1 << decade } else { 2 << decade };
             let mut index = 0;
             while index < num_steps {
-                let value = scale * (0.1 + 0.9 * (index as f64 + 0.5) / num_steps as f64);
+                let value = match smallest {
+                    Smallest::AboveMinusOne => rounded_step(index, num_steps, SCALES[decade]),
+                    _ => scale * (0.1 + 0.9 * (index as f64 + 0.5) / num_steps as f64),
+                };
                 values[next] = value as f32;
                 if is_signed && next >= first_negative {
                     values[zero + first_negative - 1 - next] = -(value as f32);

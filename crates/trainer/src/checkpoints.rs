@@ -476,10 +476,13 @@ fn handle_signals(world: &World, signals: SaveSignals, line: &'static str) {
     }
 }
 
-/// Bytes of this rank's weights and optimizer state.
+/// Bytes of this rank's weights and optimizer state, without weights that are frozen in four bits:
+/// checkpoints have none.
 fn state_bytes(learner: &Learner) -> u64 {
     let held = learner.replica.footprint(&learner.optimizer);
-    ((held.weights + held.optimizer) * size_of::<f32>()) as u64
+    let frozen = learner.replica.blueprint().frozen_tensors();
+    let frozen: usize = frozen.map(|(_, tensor)| tensor.num_bytes()).sum();
+    ((held.weights + held.optimizer) * size_of::<f32>()).saturating_sub(frozen) as u64
 }
 
 /// Steps between two agreements of bounded checkpoints, from the duration of a step and of an

@@ -154,12 +154,10 @@ fn every_layout_trains_beside_a_quantised_base_to_the_bits_of_one_worker() {
         &["run.workers=4", "parallel.tensor=2", "parallel.pipeline=2", "parallel.sequence=true"],
         &["run.workers=2", "parallel.pipeline=2", "parallel.schedule=zero-bubble"],
     ];
-    // One tensor of several products, biases, and scales that are not quantised.
-    let fused: &[&[&str]] = &[&["run.workers=2", "parallel.tensor=2", "parallel.zero=3"]];
-    let sharded: &[&[&str]] = &[&["run.workers=2", "parallel.tensor=2"]];
+    // Biases, and scales that are not quantised.
+    let sharded: &[&[&str]] = &[&["run.workers=2", "parallel.tensor=2", "parallel.zero=3"]];
     for (variant, layouts) in [
         (&[][..], llama),
-        (&["model.model_type=phi3", "model.tied=true"][..], fused),
         (&["model.qkv_bias=true", "finetune.double_quant=false"][..], sharded),
     ] {
         let alone = runs.finish(&small(&[variant, &["run.workers=1"]].concat()));
