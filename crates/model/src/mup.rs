@@ -1,6 +1,6 @@
 //! Maximal update parametrisation (muP) of a model: initial values and multipliers that change with
-//! the width (Yang et al. 2022, "Tensor Programs V", table 8), and their removal for formats without
-//! multipliers.
+//! the width (Yang et al. 2022, "Tensor Programs V", table 8), and their removal for formats that
+//! have no multipliers.
 //!
 //! At `m` times the base width, hidden matrices start with a standard deviation divided by the root
 //! of `m`, as their fan-in asks, and logits are divided by `m`; embedding, head, norms and biases

@@ -141,8 +141,8 @@ pub enum TrainError {
     },
     /// A folder of `torch.distributed.checkpoint` has no place for muP's multipliers.
     #[error(
-        "{dir} was trained with model.mup_base_width, whose multipliers --to dcp cannot write beside \
-         the optimizer state; try --to huggingface, which moves them into the weights"
+        "{dir} was trained with model.mup_base_width, whose multipliers --to dcp cannot write \
+         beside the optimizer state; try --to huggingface, which moves them into the weights"
     )]
     MupInDcp {
         /// Path of the folder.

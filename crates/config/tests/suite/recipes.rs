@@ -58,6 +58,8 @@ fn every_default_that_is_not_derived_is_in_the_recipe() {
             // The plain Llama was the only one of the first recipes.
             || ["model.qkv_bias", "model.qk_norm"].contains(&doc.name)
             || (doc.name.starts_with("model.rope_") && doc.name != "model.rope_theta")
+            // Sequences of the first recipes were whole from the first step.
+            || doc.name.starts_with("train.seqlen_")
             // The first recipes had no adapters.
             || doc.name.starts_with("finetune.")
             // Loss scale and wire format count only where they have an effect.

@@ -393,11 +393,13 @@ fn rates_of_a_wide_model_follow_mup_and_decay_stays_that_of_the_base() {
         let rule = rule_of(name).describe();
         let options = |slot: &Slot| GroupOptions::of(&wide, &rule, slot, 0);
         let [matrix, vector, table] = [0, 1, 2].map(|slot| options(&slots[slot]));
-        assert_eq!([matrix.lr_scale, vector.lr_scale, table.lr_scale], [hidden, other, other]);
+        let scales = [&matrix, &vector, &table].map(|options| options.lr_scale.to_bits());
+        assert_eq!(scales, [hidden, other, other].map(f64::to_bits), "{name}");
         for decayed in [&matrix, &table] {
-            assert_eq!(decayed.lr_scale * decayed.weight_decay, 0.01, "{name}");
+            let product = decayed.lr_scale * decayed.weight_decay;
+            assert_eq!(product.to_bits(), 0.01_f64.to_bits(), "{name}");
         }
-        assert_eq!(vector.weight_decay, 0.0);
+        assert_eq!(vector.weight_decay.to_bits(), 0.0_f64.to_bits());
     }
     let wide = Optim { width_ratio: 4.0, weight_decay: 0.0, ..settings(OptimName::AdamW) };
     let mut params = before.clone();
