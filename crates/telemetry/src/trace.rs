@@ -187,7 +187,7 @@ mod tests {
             name: "a \"b\" \\ c\n",
             category: "forward",
             start: Duration::from_nanos(1_000_007),
-            end: Duration::from_nanos(1_002_000),
+            end: Duration::from_micros(1_002),
             step: 64,
             task: Some(9),
         });

@@ -62,7 +62,7 @@ impl ClockOffset {
     /// and departure at rank 0 in between.
     fn of_exchange([sent, arrived, departed, received]: [u64; 4]) -> Self {
         let difference = |one: u64, other: u64| i128::from(one) - i128::from(other);
-        let ahead = (difference(arrived, sent) + difference(departed, received)) / 2;
+        let ahead = i128::midpoint(difference(arrived, sent), difference(departed, received));
         let round_trip = difference(received, sent) - difference(departed, arrived);
         Self {
             at: Duration::from_nanos(u64::midpoint(sent, received)),
@@ -91,7 +91,8 @@ impl ClockMap {
             0.0
         };
         let drift = ((last.ahead_ns - first.ahead_ns) as f64 * share) as i64;
-        let nanos = time.as_nanos() as i128 + i128::from(first.ahead_ns + drift);
+        let nanos = i128::try_from(time.as_nanos()).expect("a duration has 94 bits");
+        let nanos = nanos + i128::from(first.ahead_ns + drift);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
 
