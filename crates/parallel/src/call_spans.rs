@@ -1,7 +1,8 @@
 //! Spans of collective calls that run in the background of a sampled step.
 //!
-//! The spans of tasks say when a call was issued and how long the rank waited for it; these say when
-//! it ran. The thread that runs the calls records them into memory that exists since the start.
+//! The spans of tasks say when a call was issued and how long the rank waited for it; these say
+//! when it ran. The thread that runs the calls records them into memory that exists since the
+//! start.
 
 use lockstep_platform::World;
 use std::sync::atomic::{AtomicBool, Ordering};

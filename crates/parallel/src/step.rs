@@ -148,8 +148,8 @@ impl Replica {
         self.store.overlap.record_calls();
     }
 
-    /// Sets whether the spans of the next steps are recorded ([`Self::sampled_tasks`]), and those of
-    /// their background calls.
+    /// Sets whether the spans of the next steps are recorded ([`Self::sampled_tasks`]), and those
+    /// of their background calls.
     pub fn set_sampled(&mut self, is_sampled: bool) {
         self.step_context.is_sampled = is_sampled;
         if let Some(calls) = self.store.overlap.calls() {

@@ -1,8 +1,8 @@
 //! Trace events of Chrome and Perfetto: spans on tracks, and arrows between them, as JSON.
 //!
-//! The format is "Trace Event Format" (Google, 2016): complete events (`X`) for spans, metadata (`M`)
-//! for the names of processes and threads, and flow events (`s`, `f`) for arrows. A rank is a
-//! process and a resource of it a thread. Times are in microseconds with three decimals.
+//! The format is "Trace Event Format" (Google, 2016): complete events (`X`) for spans, metadata
+//! (`M`) for the names of processes and threads, and flow events (`s`, `f`) for arrows. A rank is
+//! a process and a resource of it a thread. Times are in microseconds with three decimals.
 //!
 //! A [`TraceText`] holds the events of one rank, so that each rank renders its own and rank 0 joins
 //! the texts without reading them.
@@ -187,7 +187,7 @@ mod tests {
             name: "a \"b\" \\ c\n",
             category: "forward",
             start: Duration::from_nanos(1_000_007),
-            end: Duration::from_nanos(1_002_000),
+            end: Duration::from_micros(1_002),
             step: 64,
             task: Some(9),
         });

@@ -23,8 +23,8 @@ topic! {
         /// Whether the run folder gets metrics.csv, a number per row.
         csv: bool = false;
 
-        /// Address on which rank 0 serves its metrics to Prometheus, such as "127.0.0.1:9400"; empty
-        /// serves none.
+        /// Address on which rank 0 serves its metrics to Prometheus, such as "127.0.0.1:9400";
+        /// empty serves none.
         prometheus: String = "";
 
         /// URL of an OpenTelemetry collector that gets the metrics by OTLP over HTTP, such as
@@ -94,8 +94,8 @@ fn port_of(text: &str) -> Option<u16> {
 
 pub(crate) const LINTS: &[Lint] = lints! {
     "empty-trace": "no step of the run is traced";
-        if "telemetry.trace where no step is a multiple of telemetry.trace_every, or, with 0, fewer \
-            than 64 steps";
+        if "telemetry.trace where no step is a multiple of telemetry.trace_every, or, with 0, \
+            fewer than 64 steps";
         advice "try telemetry.trace_every = 10";
         |r| let (steps, every) = (r.train.steps, r.telemetry.trace_every);
             when r.telemetry.trace && !has_traced_step(r) =>

@@ -40,6 +40,7 @@ mod tensor_parallel;
 
 mod byzantine;
 mod compression;
+mod exports;
 mod federated;
 mod forecasts;
 mod gossip;

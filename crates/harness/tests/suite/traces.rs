@@ -9,6 +9,7 @@ use lockstep_parallel::from_recipe::{blueprint_of_rank, plan_at};
 use lockstep_parallel::step_program::StepKind;
 use lockstep_parallel::strategies::programs;
 use lockstep_schedule::step::{Program, TaskOp};
+use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
 const NUM_STEPS: u64 = 4;
@@ -34,14 +35,18 @@ fn programs_of(recipe: &Recipe, step: u64) -> Vec<Program> {
     programs(recipe, &plan, &blueprint, &StepKind::at(recipe, step))
 }
 
-/// Trains and checks the trace; every task of every rank's program is in it.
+/// Trains and checks the trace.
+fn train_and_check(recipe: &Recipe) -> CheckedTrace {
+    let mut runs = Runs::new("traces");
+    let path = runs.finish(recipe).dir.join("trace.json");
+    let text = runs.world().files().read_to_string(&path).expect("a trace");
+    check_trace(&text, recipe.run.workers).unwrap_or_else(|fault| panic!("{fault}"))
+}
+
+/// The checked trace of a run of stages: every task of every rank's program is in it.
 fn traced(sets: &[&str]) -> CheckedTrace {
     let recipe = recipe(sets);
-    let mut runs = Runs::new("traces");
-    let outcome = runs.finish(&recipe);
-    let text =
-        runs.world().files().read_to_string(&outcome.dir.join("trace.json")).expect("a trace");
-    let trace = check_trace(&text, recipe.run.workers).unwrap_or_else(|fault| panic!("{fault}"));
+    let trace = train_and_check(&recipe);
     let mut expected = BTreeSet::new();
     let mut num_messages = 0;
     for step in (2..=NUM_STEPS).step_by(2) {
@@ -130,11 +135,21 @@ fn four_ranks_on_two_axes_have_their_tracks() {
 }
 
 #[test]
+fn messages_outside_of_stages_have_no_arrow() {
+    for mode in ["sync.mode=gossip", "sync.mode=parameter-server"] {
+        let sets = ["run.workers=2", "optim.name=sgd", "checkpoint.every=0", mode];
+        let trace = train_and_check(&recipe(&sets));
+        assert!(trace.spans.iter().any(|span| span.category == "send"), "{mode}");
+        assert_eq!(trace.arrows, [], "{mode}");
+    }
+}
+
+#[test]
 fn the_checker_finds_what_is_wrong() {
     let span = |name: &str, ts: f64, dur: f64| {
-        format!(
-            r#"{{"ph":"X","name":"{name}","cat":"c","pid":0,"tid":1,"ts":{ts},"dur":{dur},"args":{{"step":1}}}}"#
-        )
+        json!({"ph": "X", "name": name, "cat": "c", "pid": 0, "tid": 1, "ts": ts, "dur": dur,
+               "args": {"step": 1}})
+        .to_string()
     };
     let named = r#"{"ph":"M","name":"thread_name","pid":0,"tid":1,"args":{"name":"compute"}}"#;
     let file = |events: &[&str]| {

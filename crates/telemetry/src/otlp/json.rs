@@ -29,7 +29,7 @@ pub(super) fn request(
     }
     let last = points.back()?;
     let mut metrics: Vec<Value> =
-        by_metric.into_iter().map(|(it, points)| gauge(it, points)).collect();
+        by_metric.into_iter().map(|(it, points)| gauge(it, &points)).collect();
     let dropped = json!({"timeUnixNano": nanos(last), "asInt": num_dropped.to_string()});
     metrics.push(json!({
         "name": "lockstep.telemetry.dropped",
@@ -50,7 +50,7 @@ pub(super) fn request(
     Some(request.to_string().into_bytes())
 }
 
-fn gauge(metric: Metric, points: Vec<Value>) -> Value {
+fn gauge(metric: Metric, points: &[Value]) -> Value {
     let name = format!("lockstep.{}", metric.name().replace('/', "."));
     json!({"name": name, "description": metric.help(), "gauge": {"dataPoints": points}})
 }

@@ -57,7 +57,7 @@ fn number_of(message: &[u8], number: u64) -> Option<u64> {
     })
 }
 
-/// CRC-32C by polynomial division, a bit at a time, and its mask by shifts.
+/// CRC-32C by polynomial division, a bit at a time, and its mask.
 fn masked_by_bits(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -67,7 +67,7 @@ fn masked_by_bits(bytes: &[u8]) -> u32 {
         }
     }
     let crc = !crc;
-    (crc >> 15 | crc << 17).wrapping_add(0xa282_ead8)
+    crc.rotate_left(17).wrapping_add(0xa282_ead8)
 }
 
 /// Records of a file, each with its checksums verified.

@@ -1,8 +1,8 @@
 //! Offset of a rank's clock from that of rank 0, by an exchange of messages (NTP; Mills 1991).
 //!
 //! A rank notes when it sends a request and when the answer arrives, and rank 0 answers with the
-//! times of arrival and departure on its own clock. If both directions take equally long, the offset
-//! is the mean of the two differences; in any case its error is at most half the round trip. Of
+//! times of arrival and departure on its own clock. If both directions take equally long, the
+//! offset is the mean of the two differences; in any case its error is at most half the round trip. Of
 //! several exchanges the one with the shortest round trip counts. Every clock starts with its
 //! process, so that ranks of one host exchange messages as well.
 //!
@@ -62,7 +62,7 @@ impl ClockOffset {
     /// and departure at rank 0 in between.
     fn of_exchange([sent, arrived, departed, received]: [u64; 4]) -> Self {
         let difference = |one: u64, other: u64| i128::from(one) - i128::from(other);
-        let ahead = (difference(arrived, sent) + difference(departed, received)) / 2;
+        let ahead = i128::midpoint(difference(arrived, sent), difference(departed, received));
         let round_trip = difference(received, sent) - difference(departed, arrived);
         Self {
             at: Duration::from_nanos(u64::midpoint(sent, received)),
@@ -91,7 +91,8 @@ impl ClockMap {
             0.0
         };
         let drift = ((last.ahead_ns - first.ahead_ns) as f64 * share) as i64;
-        let nanos = time.as_nanos() as i128 + i128::from(first.ahead_ns + drift);
+        let nanos = i128::try_from(time.as_nanos()).expect("a duration has 94 bits");
+        let nanos = nanos + i128::from(first.ahead_ns + drift);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
 
