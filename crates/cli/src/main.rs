@@ -28,6 +28,7 @@ mod prediction;
 mod quantity;
 mod recipe_args;
 mod resume_command;
+mod sample;
 mod sampling_flags;
 mod subprocess;
 mod text_stream;

@@ -9,11 +9,13 @@
 //!
 //! - `tokens`: storage of tokens
 //! - `token_span`: a range of the stream, and its windows
-//! - `conversations`: chat data as a stream with a loss mask; `loss_mask`: the mask
+//! - `conversations`: chat data as a stream with a loss mask; `loss_mask`: the mask;
+//!   `conversation_counts`: numbers of what was read
 //! - `text`: a text as a repeatable stream of tokens
 //! - `stream`: reading a stream, whole or in spans
 //! - `stream_stats`: fingerprint and token counts of a stream
 
+mod conversation_counts;
 mod conversations;
 mod loss_mask;
 mod stream;
@@ -36,8 +38,8 @@ use crate::shards::ShardSet;
 use crate::tokenizer::Tokenizer;
 use conversations::ConversationReader;
 use stream::{
-    Stream, Whole, edge, edge_of_groups, held_out_of, held_out_text, new_fold, with_documents,
-    with_mask,
+    Stream, Whole, edge, edge_of_conversations, held_out_of, held_out_text, new_fold,
+    with_documents, with_mask,
 };
 use text::Text;
 use tokens::Tokens;
@@ -46,6 +48,7 @@ pub(crate) use stream::{combined, held_out_span, open_whole, same_tokenizer, tok
 pub(crate) use stream_stats::TokenCounts;
 pub(crate) use tokens::Run;
 
+pub use conversation_counts::ConversationCounts;
 pub use token_span::TokenSpan;
 
 /// Token stream with its split.
@@ -59,6 +62,8 @@ pub struct Corpus {
     fingerprint: OnceLock<String>,
     /// Entropy, if it was counted while the stream was read.
     entropy: Option<f64>,
+    /// Numbers of conversations, if it has some.
+    conversations: Option<ConversationCounts>,
 }
 
 /// Part of a corpus that a worker keeps in memory.
@@ -194,6 +199,7 @@ impl Corpus {
             cut: Documents::Packed,
             fingerprint: OnceLock::new(),
             entropy: None,
+            conversations: None,
         }
     }
 
@@ -208,6 +214,7 @@ impl Corpus {
     ) -> Result<Self, DataError> {
         let (cut, field) = (data.documents, &data.field);
         let Whole { name, tokens, num_tokens, ends, vocab, shards, mask, group, .. } = whole;
+        let mut conversations = whole.conversations;
         let (tokens, mask) = (Arc::new(tokens), mask.map(Arc::new));
         let span = |range| TokenSpan {
             tokens: Arc::clone(&tokens),
@@ -219,15 +226,26 @@ impl Corpus {
         };
         let (train, validation, other) = match held_out {
             ValidationSource::Fraction(fraction) => {
-                // Conversations are not divided.
-                let cut = if reader.is_some() { Documents::Padded } else { cut };
-                let edge = edge_of_groups(num_tokens, *fraction, &ends, cut, group);
+                let edge = if reader.is_some() {
+                    edge_of_conversations(&name, *fraction, &ends, group)?
+                } else {
+                    edge(num_tokens, *fraction, &ends, cut)
+                };
+                let num_before = ends.partition_point(|&end| end as usize <= edge) / group;
+                if let Some(counts) = &mut conversations {
+                    counts.num_train = num_before as u64;
+                }
                 (span(0..edge), span(edge..num_tokens), None)
             }
             ValidationSource::Path(path) => {
                 let text = Text { source: path, field, tokenizer: &tokenizer, world };
                 let (validation, fingerprint) = match reader {
-                    Some(reader) => held_out_of(reader.read(path, &tokenizer, world)?, cut)?,
+                    Some(reader) => {
+                        let held_out = reader.read(path, &tokenizer, world)?;
+                        let both = conversations.zip(held_out.conversations);
+                        conversations = both.map(|(own, other)| own.with_held_out(other));
+                        held_out_of(held_out, cut)?
+                    }
                     None => held_out_text(&text, cut)?,
                 };
                 (span(0..num_tokens), validation, Some(fingerprint))
@@ -242,6 +260,7 @@ impl Corpus {
             cut,
             fingerprint: OnceLock::new(),
             entropy: None,
+            conversations,
         };
         if shards.is_some() || other.is_some() {
             let own = match shards {
@@ -311,6 +330,7 @@ impl Corpus {
             cut,
             fingerprint: OnceLock::from(fingerprint),
             entropy: Some(kept.entropy),
+            conversations: None,
         })
     }
 
@@ -367,6 +387,11 @@ impl Corpus {
     /// Packed or padded documents.
     pub(crate) fn cut(&self) -> Documents {
         self.cut
+    }
+
+    /// Numbers of its conversations; none where the data are text.
+    pub fn conversations(&self) -> Option<ConversationCounts> {
+        self.conversations
     }
 
     /// Vocabulary size.

@@ -100,6 +100,22 @@ pub enum DataError {
         /// Split without targets.
         split: Split,
     },
+    /// Conversations cannot be divided into training and validation.
+    #[error(
+        "{name} has {num} {unit}{} with an answer, of which data.validation = {fraction} holds out \
+         none whole; give more data, a larger fraction, or data.validation = \"held-out.jsonl\"",
+        if *.num == 1 { "" } else { "s" }
+    )]
+    Undivided {
+        /// Name of the corpus.
+        name: String,
+        /// Number of conversations or pairs.
+        num: usize,
+        /// Conversation or pair.
+        unit: &'static str,
+        /// Fraction to hold out.
+        fraction: f64,
+    },
     /// A leaf's part of the corpus does not hold one sequence.
     #[error(
         "{name} is too short for data.placement = \"partitioned\": part {part} of \
@@ -290,6 +306,7 @@ impl DataError {
             | Self::TooShort { .. }
             | Self::NothingToPredict { .. }
             | Self::NoDocument { .. }
+            | Self::Undivided { .. }
             | Self::PartTooShort { .. }
             | Self::EmptyEpoch { .. }
             | Self::DedupMemory { .. }

@@ -97,7 +97,7 @@ pub mod error;
 
 pub use baseline::{baseline_loss, baseline_name};
 pub use batch::{Batch, IGNORE, PAD};
-pub use corpus::{Corpus, TokenSpan};
+pub use corpus::{ConversationCounts, Corpus, TokenSpan};
 pub use cursor::Cursor;
 pub use documents::{Documents, Piece, ReadOptions};
 pub use error::{DataError, Split};

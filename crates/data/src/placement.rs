@@ -16,7 +16,7 @@ use lockstep_platform::World;
 
 use crate::baseline::{baseline_loss, baseline_name};
 use crate::batch::{Batch, BatchShape, MicrobatchFilter};
-use crate::corpus::{Corpus, Keep, TokenSpan, combined};
+use crate::corpus::{ConversationCounts, Corpus, Keep, TokenSpan, combined};
 use crate::cursor::Cursor;
 use crate::error::DataError;
 use crate::loader::{Loader, TextName};
@@ -196,6 +196,14 @@ impl Feed {
     pub fn all_fingerprints(&mut self, by_worker: impl IntoIterator<Item = u64>) {
         let texts = by_worker.into_iter().map(|number| format!("{number:016x}"));
         self.text.fingerprint = combined(texts);
+    }
+
+    /// Numbers of the conversations; none where the data are others, and for data of a server.
+    pub fn conversations(&self) -> Option<ConversationCounts> {
+        match &self.source {
+            BatchSource::Own { corpus, .. } => corpus.conversations(),
+            _ => None,
+        }
     }
 
     /// Vocabulary size of the corpus.

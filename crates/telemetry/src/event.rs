@@ -165,6 +165,23 @@ pub enum Event {
         #[serde(default)]
         log_likelihood: Option<f64>,
     },
+    /// Conversations of the training and the validation data, at the start of a run on them.
+    ConversationsRead {
+        /// Conversations, or pairs of preferences, that are used.
+        conversations: u64,
+        /// Those of them in the training split.
+        train: u64,
+        /// Their tokens.
+        tokens: u64,
+        /// Tokens that the loss counts.
+        answered: u64,
+        /// Used conversations of which something lies beyond the context.
+        truncated: u64,
+        /// Conversations without an answer within the context, which are not used.
+        dropped: u64,
+        /// Whether they are pairs.
+        pairs: bool,
+    },
     /// Sources of a mixture that the run has read, at an evaluation.
     SourcesRead {
         /// Number of completed steps.

@@ -4,11 +4,12 @@
 
 use crate::learner::Learner;
 use crate::pretrained::base_model;
+use crate::vocabulary::companions_of_run;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_checkpoint::peft::{self, AdapterExport};
 use lockstep_checkpoint::{CheckpointError, ElementType, TrainingState, WeightsHasher, weights};
 use lockstep_config::Recipe;
-use lockstep_data::Cursor;
+use lockstep_data::{Cursor, Tokenizer};
 use lockstep_model::{Blueprint, Param, lora};
 use lockstep_platform::World;
 use std::collections::BTreeMap;
@@ -128,16 +129,22 @@ fn save_each(
     }
 }
 
-/// Saves the tokenizer beside the weights. Byte tokens need none.
-pub(crate) fn save_tokenizer(
+/// Saves the tokenizer beside the weights, and the files that belong to it. Byte tokens need none.
+/// `json` is the content of the tokenizer.
+pub(crate) fn save_vocabulary(
     folder: Option<&RunFolder>,
+    recipe: &Recipe,
     world: &World,
     json: Option<&[u8]>,
+    tokenizer: Option<&Tokenizer>,
 ) -> Result<(), TrainError> {
-    if let (Some(folder), Some(json)) = (folder, json) {
+    let Some(folder) = folder.filter(|_| !recipe.model.family.is_problem()) else {
+        return Ok(());
+    };
+    if let Some(json) = json {
         world.files().write_atomic(&folder.tokenizer(), json)?;
     }
-    Ok(())
+    Ok(companions_of_run(recipe, json, tokenizer, world).save(world, folder.path())?)
 }
 
 /// Saves the figures that `train --json` prints.

@@ -5,7 +5,10 @@
 
 use crate::TrainError;
 use crate::generate::{Generator, Sampling};
-use lockstep_data::chat::{ChatTemplate, Message};
+use crate::pretrained::Pretrained;
+use crate::vocabulary::template_of;
+use lockstep_data::chat::end::end_of_answer;
+use lockstep_data::chat::{ChatTemplate, Date, Message};
 use lockstep_data::{DataError, Tokenizer};
 use lockstep_model::Decoder;
 use lockstep_model::sampling::Sampler;
@@ -53,15 +56,35 @@ pub struct Answer {
     pub stop: Stop,
 }
 
+/// Tokens that end an answer: those of the model, and the one that the template writes.
+pub fn ends_of_answer(generator: &Generator, template: &ChatTemplate) -> Vec<u32> {
+    let mut ends = generator.stops().to_vec();
+    ends.extend(end_of_answer(template, generator.tokenizer()));
+    ends
+}
+
+/// Chat template of this name (`chatml`, or the path of a file), or else that of the model.
+pub fn chat_template(
+    pretrained: &Pretrained,
+    name: Option<&str>,
+    date: Date,
+    world: &World,
+) -> Result<ChatTemplate, TrainError> {
+    match name {
+        None => template_of(pretrained, date, world),
+        Some(name) => Ok(ChatTemplate::named(name, Some(pretrained.path()), date, world.files())?),
+    }
+}
+
 impl<'a> Conversation<'a> {
     /// An empty conversation.
     pub fn new(
         generator: &'a Generator,
         template: &'a ChatTemplate,
         sampling: Sampling,
-        world: &World,
     ) -> Result<Self, TrainError> {
         let (blueprint, tokenizer) = (&generator.blueprint, generator.tokenizer());
+        let stops = ends_of_answer(generator, template);
         Ok(Self {
             tokenizer,
             template,
@@ -69,7 +92,7 @@ impl<'a> Conversation<'a> {
             decoder: Decoder::new(blueprint, generator.compute.device(), blueprint.context)?,
             cached: Vec::new(),
             sampler: Sampler::new(sampling),
-            stops: tokenizer.stops(world.files()),
+            stops,
             messages: Vec::new(),
         })
     }

@@ -11,6 +11,8 @@
 //! are as many as the model has rows for them.
 
 use crate::pretrained::{Pretrained, adapter_outlines, base_model, outlines};
+use crate::run_folder::load_tokenizer;
+use crate::vocabulary::companions_of_run;
 use crate::{RunFolder, TrainError, dcp_export};
 use lockstep_checkpoint::gguf::{self, TensorType};
 use lockstep_checkpoint::huggingface::{self, Companions, Config, Export};
@@ -111,7 +113,7 @@ pub fn convert(
         Ok::<_, TrainError>(())
     };
     let outlines = outlines(&blueprint);
-    let (special_tokens, companions) = vocabulary(&pretrained, &recipe, world);
+    let (special_tokens, companions) = vocabulary(&pretrained, &recipe, world)?;
     let mut converted = Converted {
         folder: folder.display().to_string(),
         num_params: total,
@@ -331,36 +333,27 @@ fn save_run(
     })
 }
 
-/// Tokenizer files and special token ids of a model. They lie beside the weights; a run takes
-/// missing ones from the folder that it was initialized from.
+/// Tokenizer files and special token ids of a model. They lie beside the weights; a run of an older
+/// version takes missing ones from the folders that it has read.
 fn vocabulary(
     pretrained: &Pretrained,
     recipe: &Recipe,
     world: &World,
-) -> (Map<String, Value>, Companions) {
-    let mut companions = huggingface::companions(world, pretrained.path());
-    let special_tokens = match (pretrained.hugging_face(), parent(recipe, world)) {
-        (Some(folder), _) => folder.config.special_tokens.clone(),
-        (None, Some(parent)) => {
-            let theirs = huggingface::companions(world, parent.path());
-            if same_tokenizer(&companions, &theirs, world) {
-                companions = theirs;
-            }
-            parent.config.special_tokens
-        }
-        (None, None) => huggingface::special_tokens(world, pretrained.path()),
-    };
-    let companions = companions.with_special_tokens(&special_tokens);
-    (special_tokens, companions)
-}
-
-/// Whether two folders have the same `tokenizer.json`.
-fn same_tokenizer(ours: &Companions, theirs: &Companions, world: &World) -> bool {
-    let text = |companions: &Companions| {
-        let path = companions.files.get(huggingface::TOKENIZER)?;
-        world.files().read(path).ok()
-    };
-    text(ours).is_some_and(|ours| text(theirs) == Some(ours))
+) -> Result<(Map<String, Value>, Companions), TrainError> {
+    let own = huggingface::companions(world, pretrained.path());
+    if let Some(folder) = pretrained.hugging_face() {
+        let special_tokens = folder.config.special_tokens.clone();
+        let companions = own.with_special_tokens(&special_tokens);
+        return Ok((special_tokens, companions));
+    }
+    let json = own.read(world, huggingface::TOKENIZER)?;
+    let tokenizer = load_tokenizer(pretrained.path(), world)?;
+    let end = recipe.data.end_of_document.parse().unwrap_or_default();
+    let tokenizer = tokenizer.with_end_of_document(&end)?;
+    let others = companions_of_run(recipe, json.as_deref(), Some(&tokenizer), world);
+    let companions = own.or(others);
+    let generation = companions.read(world, huggingface::GENERATION)?.unwrap_or_default();
+    Ok((huggingface::special_tokens_in(&generation), companions))
 }
 
 /// Hugging Face folder that the run was initialized from, if it still exists with the same

@@ -276,6 +276,17 @@ pub enum TrainError {
         /// Path of the folder.
         dir: String,
     },
+    /// The folder of a key does not exist.
+    #[error(
+        "{key} = {dir} does not exist; give the folder of a finished run, of a checkpoint or of a \
+         Hugging Face model"
+    )]
+    NoFolderOfKey {
+        /// Key of the recipe.
+        key: &'static str,
+        /// Path of the folder.
+        dir: String,
+    },
     /// The folder holds no finished run.
     #[error(
         "{dir} holds no finished run (no {missing}); run `lockstep train` first, with \
@@ -309,6 +320,28 @@ pub enum TrainError {
         dir: String,
         /// Family of the problem.
         family: &'static str,
+    },
+    /// A model of other tokens than bytes has no tokenizer.
+    #[error(
+        "{dir} holds no tokenizer.json, and the {vocab} tokens of its model are not the 256 bytes; \
+         copy the model's tokenizer.json into it, set data.tokenizer to the path of one, or train \
+         on bytes with data.tokenizer = \"byte\""
+    )]
+    NoTokenizer {
+        /// Path of the folder.
+        dir: String,
+        /// Vocabulary of the model.
+        vocab: usize,
+    },
+    /// A model to chat with has no chat template.
+    #[error(
+        "{dir} has no chat template (chat_template.jinja, or chat_template in \
+         tokenizer_config.json); choose one with --template chatml, or --template and the path of \
+         a Jinja file"
+    )]
+    NoTemplate {
+        /// Path of the folder.
+        dir: String,
     },
     /// A conversation does not fit the context of the model, or has no token.
     #[error(
@@ -412,6 +445,7 @@ impl TrainError {
             | Self::CheckpointsTaken { .. }
             | Self::NoPlace { .. }
             | Self::NoFolder { .. }
+            | Self::NoFolderOfKey { .. }
             | Self::NoCheckpoint { .. }
             | Self::OtherRates { .. }
             | Self::OtherRounds { .. }
@@ -434,6 +468,8 @@ impl TrainError {
             | Self::OtherRecipe { .. }
             | Self::SavedRecipe { .. }
             | Self::NoText { .. }
+            | Self::NoTemplate { .. }
+            | Self::NoTokenizer { .. }
             | Self::ConversationTooLong { .. }
             | Self::InsideRound { .. }
             | Self::OtherWorkers { .. }

@@ -1,12 +1,12 @@
 //! A trained model loaded for evaluation, on one worker.
 
-use crate::pretrained::Pretrained;
+use crate::pretrained::{FROM, Pretrained};
 use crate::run_folder::load_tokenizer;
 use crate::{TrainError, device};
 use lockstep_comm::Comm;
 use lockstep_config::{DeviceChoice, PipelineSchedule, Recipe, Recompute};
 use lockstep_data::Tokenizer;
-use lockstep_model::MicrobatchShape;
+use lockstep_model::{MicrobatchShape, lora};
 use lockstep_parallel::Replica;
 use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of, plan_at};
 use lockstep_platform::World;
@@ -40,7 +40,7 @@ impl ModelFolder {
             let (dir, family) = (folder.display().to_string(), family.name());
             return Err(TrainError::NoText { dir, family });
         }
-        let tokenizer = load_tokenizer(folder, world)?;
+        let tokenizer = load_tokenizer(pretrained.path(), world)?;
         tokenizer.require(recipe.model.vocab)?;
         use_one_worker(&mut recipe);
         recipe.run.device = device;
@@ -58,6 +58,58 @@ impl ModelFolder {
         shape: MicrobatchShape,
         world: &World,
     ) -> Result<EvaluationModel, TrainError> {
+        let mut model = self.materialize(shape, world)?;
+        self.pretrained.prove(model.replica.blueprint())?;
+        model
+            .replica
+            .fill(|param, first, values| self.pretrained.read_piece(param, first, values))?;
+        Ok(model)
+    }
+
+    /// Loads the model before training: the reference of preferences.
+    pub(crate) fn load_reference(
+        &self,
+        shape: MicrobatchShape,
+        world: &World,
+    ) -> Result<EvaluationModel, TrainError> {
+        let mut model = self.materialize(shape, world)?;
+        if self.pretrained.is_quantised() {
+            // The adapters began at zero beside the base that they were trained with.
+            let read =
+                |param: &_, first, values: &mut _| self.pretrained.read_piece(param, first, values);
+            model.replica.fill(read)?;
+        } else if !self.recipe.from.is_empty() {
+            let initial = Pretrained::of_key(FROM, &self.recipe.from, world)?;
+            let overlap = match self.recipe.partial {
+                true => Some(initial.overlap(model.replica.blueprint())?),
+                false => None,
+            };
+            model.replica.fill(|param, first, values| {
+                let is_there = match &overlap {
+                    Some(overlap) => overlap.taken.contains(&param.name),
+                    None => initial.has(&param.name),
+                };
+                if is_there {
+                    initial.read_piece(param, first, values)?;
+                }
+                Ok::<_, TrainError>(())
+            })?;
+        }
+        model.replica.fill(|param, _, values| {
+            if lora::is_output(&param.name) {
+                values.fill(0.0);
+            }
+            Ok::<_, TrainError>(())
+        })?;
+        Ok(model)
+    }
+
+    /// Allocates the model, with the initial weights of the recipe.
+    fn materialize(
+        &self,
+        shape: MicrobatchShape,
+        world: &World,
+    ) -> Result<EvaluationModel, TrainError> {
         let recipe = &self.recipe;
         let settings = lockstep_comm::Options {
             arena_bytes: arena_bytes(recipe),
@@ -68,10 +120,8 @@ impl ModelFolder {
         let blueprint = blueprint_of(recipe);
         let mut plan = plan_at(recipe, &blueprint, 0);
         plan.microbatch = shape;
-        self.pretrained.prove(&blueprint)?;
         let seed = recipe.train.seed;
-        let mut replica = Replica::materialize(blueprint, seed, &cpu, plan, &ends[0], world)?;
-        replica.fill(|param, first, values| self.pretrained.read_piece(param, first, values))?;
+        let replica = Replica::materialize(blueprint, seed, &cpu, plan, &ends[0], world)?;
         Ok(EvaluationModel { cpu, replica })
     }
 }

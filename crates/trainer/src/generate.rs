@@ -3,6 +3,9 @@
 //! Several prompts are continued together on a CPU: their new tokens pass the model at once, and
 //! the text of each is that of its own generation.
 //!
+//! A text ends at a token that the model's folder names as an end, at a text that the caller names,
+//! or at a number of tokens.
+//!
 //! When the context is full, the newest half of the text becomes the new prefix: the model has no
 //! positions beyond its context.
 
@@ -10,6 +13,7 @@ use crate::frozen_base::dequantised;
 use crate::operation_profile::Floor;
 use crate::pretrained::Pretrained;
 use crate::run_folder::load_tokenizer;
+use crate::vocabulary::stops;
 use crate::{RunFolder, TrainError, device};
 use lockstep_config::Recipe;
 use lockstep_data::Tokenizer;
@@ -27,6 +31,8 @@ pub struct Generator {
     pub(crate) blueprint: Blueprint,
     params: Vec<DualBuffer>,
     tokenizer: Tokenizer,
+    /// Tokens that end a text.
+    stops: Vec<u32>,
     /// Whether new tokens of several sequences may pass together.
     is_batched: bool,
 }
@@ -57,12 +63,18 @@ impl Generator {
         tokenizer.require(recipe.model.vocab)?;
         // Accelerators have kernels of their own for one row, and shards lie one after another.
         let is_batched = compute.accelerator().is_none() && recipe.num_tensor_shards() == 1;
-        Ok(Self { compute, blueprint, params, tokenizer, is_batched })
+        let stops = stops(pretrained.path(), &tokenizer, world);
+        Ok(Self { compute, blueprint, params, tokenizer, stops, is_batched })
     }
 
     /// Tokenizer of the model.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// Tokens after which the model ends a text, by the files of its folder.
+    pub fn stops(&self) -> &[u32] {
+        &self.stops
     }
 
     /// Bytes that the device reads for a token after `num_positions` others: the weights of every
@@ -128,22 +140,22 @@ impl Generator {
         Ok(text)
     }
 
-    /// Continues several prompts by `num_tokens` tokens, each as [`Self::generate`] does.
-    /// `on_token` receives the number of tokens of all prompts so far.
+    /// Continues several prompts, each as [`Self::generate`] does. `on_token` receives the number
+    /// of tokens of all prompts so far.
     pub fn generate_batch(
         &self,
         prompts: &[String],
-        num_tokens: usize,
+        ends: &Ends,
         sampling: Sampling,
         on_token: &mut dyn FnMut(usize),
     ) -> Result<Vec<Generated>, TrainError> {
-        let mut generated = Vec::new();
+        let mut generated: Vec<Generated> = Vec::new();
         for prompts in prompts.chunks(if self.is_batched { MAX_BATCH } else { 1 }) {
-            let before = generated.len() * num_tokens;
+            let before: usize = generated.iter().map(|one| one.tokens.len()).sum();
             let mut count = |num: usize| on_token(before + num);
             if let [prompt] = prompts {
                 let mut num = 0;
-                generated.push(self.generate(prompt, num_tokens, sampling, |step| {
+                generated.push(self.generate(prompt, ends, sampling, |step| {
                     if let Step::Drawn(tokens) = step {
                         num += tokens.len();
                         count(num);
@@ -151,9 +163,7 @@ impl Generator {
                     true
                 })?);
             } else {
-                generated.append(
-                    &mut self.generate_together(prompts, num_tokens, sampling, &mut count)?,
-                );
+                generated.append(&mut self.generate_together(prompts, ends, sampling, &mut count)?);
             }
         }
         Ok(generated)
@@ -162,7 +172,7 @@ impl Generator {
     fn generate_together(
         &self,
         prompts: &[String],
-        num_tokens: usize,
+        ends: &Ends,
         sampling: Sampling,
         count: &mut dyn FnMut(usize),
     ) -> Result<Vec<Generated>, TrainError> {
@@ -177,9 +187,13 @@ impl Generator {
         let device = self.compute.device();
         let mut decoder = Decoder::of_sequences(&self.blueprint, device, context, num)?;
         let mut together = Vec::with_capacity(num);
-        for index in 0..num_tokens {
+        let mut endings = vec![None; num];
+        for _ in 0..ends.num_tokens {
             together.clear();
             for (sequence, text) in texts.iter_mut().enumerate() {
+                if endings[sequence].is_some() {
+                    continue;
+                }
                 decoder.select(sequence);
                 if decoder.num_remaining() < text.len() - fed[sequence] {
                     decoder.reset();
@@ -202,21 +216,43 @@ impl Generator {
                     texts[*sequence].push(samplers[*sequence].draw(logits));
                 }
             }
-            count((index + 1) * num);
+            for ((text, prompt_len), ending) in texts.iter_mut().zip(&prompt_lens).zip(&mut endings)
+            {
+                if ending.is_none() {
+                    *ending = ends.cut(text, *prompt_len, text.len() - 1, &self.tokenizer);
+                }
+            }
+            count(texts.iter().zip(&prompt_lens).map(|(text, len)| text.len() - len).sum());
+            if endings.iter().all(Option::is_some) {
+                break;
+            }
         }
-        let generated = |(mut text, prompt_len): (Vec<u32>, usize)| Generated {
-            tokens: text.split_off(prompt_len),
-            prompt_len,
-        };
-        Ok(texts.into_iter().zip(prompt_lens).map(generated).collect())
+        let texts = texts.into_iter().zip(prompt_lens).zip(endings);
+        let generated = |((text, prompt_len), ending)| self.generated(text, prompt_len, ending);
+        Ok(texts.map(generated).collect())
     }
 
-    /// Continues `prompt` by `num_tokens` tokens. `on_step` is called after each step and returns
+    /// Result of the tokens of a prompt and its continuation.
+    fn generated(
+        &self,
+        mut tokens: Vec<u32>,
+        prompt_len: usize,
+        ending: Option<Ending>,
+    ) -> Generated {
+        let tokens = tokens.split_off(prompt_len);
+        let mut text = self.tokenizer.decode(&tokens);
+        if let Some(Ending::Text { len }) = ending {
+            text.truncate(len);
+        }
+        Generated { tokens, text, prompt_len, ending: ending.unwrap_or(Ending::Limit) }
+    }
+
+    /// Continues `prompt` until one of the ends. `on_step` is called after each step and returns
     /// whether to continue.
     pub fn generate(
         &self,
         prompt: &str,
-        num_tokens: usize,
+        ends: &Ends,
         sampling: Sampling,
         mut on_step: impl FnMut(Step<'_>) -> bool,
     ) -> Result<Generated, TrainError> {
@@ -228,6 +264,7 @@ impl Generator {
         let mut fed = text.len().saturating_sub(context);
         let is_chosen_on_device =
             sampling.temperature <= 0.0 && self.compute.accelerator().is_some();
+        let (num_tokens, mut ending) = (ends.num_tokens, None);
         while text.len() < prompt_len + num_tokens {
             if decoder.num_remaining() < text.len() - fed {
                 decoder.reset();
@@ -251,12 +288,13 @@ impl Generator {
                 continues &= on_step(Step::Computed);
                 text.push(sampler.draw(logits));
             }
+            ending = ends.cut(&mut text, prompt_len, first_new, &self.tokenizer);
             continues &= on_step(Step::Drawn(&text[first_new..]));
-            if !continues {
+            if !continues || ending.is_some() {
                 break;
             }
         }
-        Ok(Generated { tokens: text.split_off(prompt_len), prompt_len })
+        Ok(self.generated(text, prompt_len, ending))
     }
 }
 
@@ -271,11 +309,78 @@ pub enum Step<'a> {
     Drawn(&'a [u32]),
 }
 
+/// Ends of a generated text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// Most new tokens.
+    pub num_tokens: usize,
+    /// Tokens that end the text; they are no part of it.
+    pub tokens: Vec<u32>,
+    /// Texts that end it where they begin.
+    pub texts: Vec<String>,
+}
+
+impl Ends {
+    /// No end but this number of tokens.
+    pub fn after(num_tokens: usize) -> Self {
+        Self { num_tokens, ..Self::default() }
+    }
+
+    /// Cuts new tokens, those from `first_new` on, at the first end.
+    fn cut(
+        &self,
+        tokens: &mut Vec<u32>,
+        prompt_len: usize,
+        first_new: usize,
+        tokenizer: &Tokenizer,
+    ) -> Option<Ending> {
+        for index in first_new..tokens.len() {
+            if self.tokens.contains(&tokens[index]) {
+                tokens.truncate(index);
+                return Some(Ending::Token);
+            }
+            // A token has a byte or more, except for those that are not printed.
+            let longest = self.texts.iter().map(String::len).max().unwrap_or(0);
+            let tail = (index + 1).saturating_sub(longest + TAIL_TOKENS).max(prompt_len);
+            let tail = tokenizer.decode(&tokens[tail..=index]);
+            if self.texts.iter().any(|text| tail.contains(text)) {
+                let text = tokenizer.decode(&tokens[prompt_len..=index]);
+                if let Some(len) = self.texts.iter().filter_map(|end| text.find(end)).min() {
+                    tokens.truncate(index + 1);
+                    return Some(Ending::Text { len });
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Tokens in front of an end text that a search for it decodes.
+const TAIL_TOKENS: usize = 8;
+
+/// Why a text has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The model has ended it, by a token of [`Ends::tokens`].
+    Token,
+    /// It has come to one of [`Ends::texts`].
+    Text {
+        /// Bytes of the text before it.
+        len: usize,
+    },
+    /// It has the largest number of tokens, or the caller has ended it.
+    Limit,
+}
+
 /// Result of a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generated {
-    /// All generated tokens.
+    /// All generated tokens, without one that ended the text.
     pub tokens: Vec<u32>,
+    /// Their text, up to one that ended it.
+    pub text: String,
+    /// Why it ended.
+    pub ending: Ending,
     /// Tokens in front of them.
     pub prompt_len: usize,
 }

@@ -21,8 +21,10 @@
 //! - `worker_state`: state that workers do not share, in checkpoints.
 //! - [`stragglers`]: speed of workers and straggler policies; [`emulation`]: emulated slow workers.
 //! - [`run_folder`]: files of a run; `artifacts`: final weights and state.
-//! - [`generate`]: text generation; [`conversation`]: a chat.
-//! - [`text_evaluation`]: loss of a trained model on a text; [`task_evaluation`]: multiple choice;
+//! - [`generate`]: text generation; [`conversation`]: a chat; `vocabulary`: files beside the
+//!   tokenizer of a run.
+//! - [`conversation_evaluation`]: loss of answers and of preferences;
+//!   [`text_evaluation`]: loss of a trained model on a text; [`task_evaluation`]: multiple choice;
 //!   `evaluation_model`: the loaded model of both.
 //! - [`mod@compare`]: bitwise comparison of two runs; [`run_list`]: the runs of a folder;
 //!   [`failure_record`]: why a run failed.
@@ -92,12 +94,14 @@ pub mod summary;
 mod teacher;
 mod trace;
 pub mod utilization;
+mod vocabulary;
 mod worker_state;
 pub mod worker_threads;
 
 pub mod bench;
 pub mod compare;
 pub mod conversation;
+pub mod conversation_evaluation;
 pub mod convert;
 pub mod curvature;
 mod dcp_export;

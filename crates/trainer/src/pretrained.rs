@@ -12,7 +12,7 @@
 use crate::checkpoint_dir::{newest_in, recipe_in};
 use crate::frozen_base::{FrozenBase, ReadBase, dequantised, whole};
 use crate::learner::Learner;
-use crate::run_folder::load_recipe;
+use crate::run_folder::{load_recipe, refuse_bytes};
 use crate::{RunFolder, TrainError};
 use lockstep_checkpoint::huggingface::{self, Folder};
 use lockstep_checkpoint::peft::AdapterFolder;
@@ -82,6 +82,19 @@ impl Pretrained {
         Ok(Self { path: path.to_owned(), origin, base: None })
     }
 
+    /// Whether the weights beside its adapters are quantised.
+    pub(crate) fn is_quantised(&self) -> bool {
+        self.base.is_some()
+    }
+
+    /// Opens the folder that a key of the recipe names.
+    pub(crate) fn of_key(key: &'static str, path: &str, world: &World) -> Result<Self, TrainError> {
+        Self::open(Path::new(path), world).map_err(|error| match error {
+            TrainError::NoFolder { dir } => TrainError::NoFolderOfKey { key, dir },
+            other => other,
+        })
+    }
+
     /// Opens a checkpoint; its tokenizer lies in the run folder.
     fn of_checkpoint(reader: Reader, world: &World) -> Result<Self, TrainError> {
         let mut recipe = recipe_in(&reader.manifest().position.recipe, reader.folder())?;
@@ -131,7 +144,7 @@ impl Pretrained {
     }
 
     /// Recipe of the run that has written the folder, if one has.
-    fn run_recipe(&self) -> Option<&Recipe> {
+    pub(crate) fn run_recipe(&self) -> Option<&Recipe> {
         match &self.origin {
             Origin::Run { recipe, .. } | Origin::Checkpoint { recipe, .. } => Some(recipe),
             Origin::HuggingFace(_) => None,
@@ -199,7 +212,7 @@ impl Pretrained {
     }
 
     /// Whether a parameter of this name is a tensor of the folder, as a model of its shape is.
-    fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.has_adapters() || !lora::is_adapter(name)
     }
 
@@ -319,6 +332,12 @@ impl Pretrained {
     }
 }
 
+/// Key of the folder that a model starts from.
+pub(crate) const FROM: &str = "model.from";
+
+/// Key of the folder of a teacher.
+pub(crate) const TEACHER: &str = "finetune.teacher";
+
 /// Base of a run's adapters, if it is quantised; the recipe becomes one without.
 fn take_base(recipe: &mut Recipe, world: &World) -> Result<Option<FrozenBase>, TrainError> {
     if !recipe.model.lora.is_quantised() {
@@ -334,7 +353,7 @@ pub(crate) fn read_base(recipe: &Recipe, world: &World) -> Result<ReadBase, Trai
     let blueprint = describe(&dequantised(&recipe.model));
     let (mut folder, mut taken) = (None, None);
     if !recipe.from.is_empty() {
-        let opened = Pretrained::open(Path::new(&recipe.from), world)?;
+        let opened = Pretrained::of_key(FROM, &recipe.from, world)?;
         if recipe.partial {
             taken = Some(opened.overlap(&blueprint)?.taken);
         } else {
@@ -385,10 +404,11 @@ pub(crate) fn adapter_outlines(blueprint: &Blueprint) -> BTreeMap<String, Vec<us
 /// Resolves a recipe, with the model of its `model.from` folder and the adapters of its
 /// `finetune.adapter` folder, where it names them.
 pub fn resolve(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
-    let model = match config::model_from(sources) {
+    let pretrained = match config::model_from(sources) {
         None => None,
-        Some(path) => Some(Pretrained::open(Path::new(&path), world)?.model_folder(world)),
+        Some(path) => Some(Pretrained::of_key(FROM, &path, world)?),
     };
+    let model = pretrained.as_ref().map(|pretrained| pretrained.model_folder(world));
     let adapter = match config::adapter_from(sources) {
         None => None,
         Some(path) => {
@@ -399,11 +419,17 @@ pub fn resolve(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
     };
     let teacher = match config::teacher_from(sources) {
         None => None,
-        Some(path) => Some(Pretrained::open(Path::new(&path), world)?.model_folder(world)),
+        Some(path) => Some(Pretrained::of_key(TEACHER, &path, world)?.model_folder(world)),
     };
     let folders = (model.as_ref(), adapter.as_ref(), teacher.as_ref());
     let resolved = config::resolve_with_folders(sources, folders.0, folders.1, folders.2);
-    resolved.map_err(|errors| TrainError::Recipe(errors.to_string()))
+    let recipe = resolved.map_err(|errors| TrainError::Recipe(errors.to_string()))?;
+    if let Some(folder) = pretrained.as_ref().and_then(Pretrained::hugging_face)
+        && !sources.sets_explicitly("data.tokenizer")
+    {
+        refuse_bytes(folder.path(), &recipe, world)?;
+    }
+    Ok(recipe)
 }
 
 /// Refuses a recipe whose `model.from` or `finetune.adapter` folder does not fit its model.
@@ -415,7 +441,7 @@ pub fn check(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
     if recipe.from.is_empty() {
         return Ok(());
     }
-    let pretrained = Pretrained::open(Path::new(&recipe.from), world)?;
+    let pretrained = Pretrained::of_key(FROM, &recipe.from, world)?;
     if recipe.partial {
         return pretrained.overlap(&blueprint).map(|_| ());
     }
@@ -467,7 +493,7 @@ fn load_weights(
     world: &World,
     learner: &mut Learner,
 ) -> Result<Vec<String>, TrainError> {
-    let pretrained = Pretrained::open(Path::new(&recipe.from), world)?;
+    let pretrained = Pretrained::of_key(FROM, &recipe.from, world)?;
     let mut overlap = None;
     if recipe.partial {
         overlap = Some(pretrained.overlap(&describe(&dequantised(&recipe.model)))?);

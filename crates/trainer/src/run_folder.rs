@@ -6,6 +6,8 @@
 //!           model.safetensors   final weights
 //!           adapter/            final low-rank adapters, if it trains some, as `peft` reads them
 //!           tokenizer.json      the tokenizer, if tokens are not bytes
+//!           tokenizer_config.json, chat_template.jinja, generation_config.json, ...
+//!                               files that belong to it: chat template, tokens that end a text
 //!           optimizer.safetensors, state.json   optimizer state and position, for resuming
 //!           summary.json        the figures that `train --json` prints
 //!           checkpoints/        checkpoints during training
@@ -20,8 +22,8 @@
 use crate::TrainError;
 use crate::options::Attempt;
 use lockstep_comm::Comm;
-use lockstep_config::{Recipe, Sources};
-use lockstep_data::Tokenizer;
+use lockstep_config::{Recipe, Source, Sources};
+use lockstep_data::{ShardSet, Tokenizer};
 use lockstep_platform::{FileKind, World};
 use std::path::{Path, PathBuf};
 
@@ -240,11 +242,31 @@ pub fn record_failures(comm: &Comm, folder: Option<&RunFolder>) -> Result<PathBu
 
 /// Tokenizer of a model folder: its `tokenizer.json`, or bytes without one.
 pub fn load_tokenizer(folder: &Path, world: &World) -> Result<Tokenizer, TrainError> {
-    let path = folder.join(TOKENIZER);
-    match world.files().metadata(&path) {
-        Some(_) => Ok(Tokenizer::open(&path.to_string_lossy(), world.files())?),
-        None => Ok(Tokenizer::bytes()),
+    Ok(Tokenizer::of_model(folder, world.files())?)
+}
+
+/// Largest vocabulary of a model of bytes: a model may have special tokens and padding beside them.
+const MAX_BYTE_VOCAB: usize = 512;
+
+/// Refuses to train a model of tokens on bytes because its tokenizer is missing.
+pub(crate) fn refuse_bytes(
+    folder: &Path,
+    recipe: &Recipe,
+    world: &World,
+) -> Result<(), TrainError> {
+    let source = recipe.data.source.to_string();
+    let has_own = recipe.data.source == Source::Zipf || recipe.model.family.is_problem();
+    let is_bytes = recipe.data.tokenizer == lockstep_config::Tokenizer::Byte;
+    if has_own || !is_bytes || ShardSet::is_at(Path::new(&source), world.files()) {
+        return Ok(());
     }
+    // The error names a tokenizer of another format.
+    load_tokenizer(folder, world)?;
+    let (dir, vocab) = (folder.display().to_string(), recipe.model.vocab);
+    if vocab <= MAX_BYTE_VOCAB {
+        return Ok(());
+    }
+    Err(TrainError::NoTokenizer { dir, vocab })
 }
 
 /// Recipe of a run.

@@ -18,6 +18,7 @@ use crate::utilization::Utilization;
 use crate::{RunFolder, Summary, TrainError};
 use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe, SeqlenWarmup};
+use lockstep_data::ConversationCounts;
 use lockstep_optim::{Clip, OverflowMonitor};
 use lockstep_parallel::compress::CompressionStats;
 use lockstep_parallel::measurements::RoundSummary;
@@ -471,6 +472,21 @@ impl StepLog {
                 questions: *num_questions as u64,
                 scores: scores.clone(),
                 log_likelihood: *log_likelihood,
+            });
+        }
+    }
+
+    /// Records the conversations that the run has read; other data has none.
+    pub fn record_conversations(&mut self, counts: Option<ConversationCounts>) {
+        if let Some(counts) = counts {
+            self.telemetry.record(&Event::ConversationsRead {
+                conversations: counts.num,
+                train: counts.num_train,
+                tokens: counts.tokens,
+                answered: counts.targets,
+                truncated: counts.truncated,
+                dropped: counts.dropped,
+                pairs: counts.has_pairs,
             });
         }
     }

@@ -110,6 +110,7 @@ pub(crate) fn summarize(
         bits_depend_on: recipe.layout_dependence(),
         blocks_by_stage: learner.replica.blocks_by_stage(),
         sources: Vec::new(),
+        conversations: None,
         asynchronous: AsynchronousFigures::of(recipe, learner, step_log),
         stragglers: StragglerFigures::of(learner, step_log, figures),
     }

@@ -2,6 +2,7 @@
 
 use crate::figures::{AccountedBytes, RowFigures};
 use crate::task_evaluation::TaskEvaluation;
+use lockstep_data::ConversationCounts;
 use lockstep_model::problem::ProblemMetrics;
 use lockstep_telemetry::SourceTokens;
 use serde::Serialize;
@@ -73,10 +74,37 @@ pub struct Summary {
     pub blocks_by_stage: Vec<usize>,
     /// Tokens read from each source of a mixture, since the start of the run; empty without one.
     pub sources: Vec<SourceTokens>,
+    /// Conversations of the data; absent where they are text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversations: Option<ConversationFigures>,
     #[serde(flatten)]
     pub stragglers: StragglerFigures,
     #[serde(flatten)]
     pub asynchronous: AsynchronousFigures,
+}
+
+/// Conversations, or pairs of preferences, of both splits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ConversationFigures {
+    /// Number of those that are used.
+    pub used: u64,
+    /// Those of them in the training split.
+    pub train: u64,
+    /// Their tokens.
+    pub tokens: u64,
+    /// Tokens that the loss counts.
+    pub answered: u64,
+    /// Used ones of which something lies beyond `model.context`.
+    pub truncated: u64,
+    /// Those without an answer within `model.context`, which are not used.
+    pub dropped: u64,
+}
+
+impl From<ConversationCounts> for ConversationFigures {
+    fn from(counts: ConversationCounts) -> Self {
+        let ConversationCounts { num, num_train, tokens, targets, truncated, dropped, .. } = counts;
+        Self { used: num, train: num_train, tokens, answered: targets, truncated, dropped }
+    }
 }
 
 /// Speed of the workers and missed steps.

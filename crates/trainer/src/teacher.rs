@@ -4,19 +4,18 @@
 //! have read the same ones. A resumed run reads them again, so nothing of a teacher is saved.
 
 use crate::TrainError;
-use crate::pretrained::Pretrained;
+use crate::pretrained::{Pretrained, TEACHER};
 use lockstep_config::Recipe;
 use lockstep_model::describe;
 use lockstep_parallel::from_recipe::microbatch_shape;
 use lockstep_parallel::{Replica, Stages};
 use lockstep_platform::World;
 use lockstep_tensor::Cpu;
-use std::path::Path;
 
 /// Refuses a teacher whose folder has other tensors than its model.
 pub(crate) fn check(recipe: &Recipe, world: &World) -> Result<(), TrainError> {
     let Some(model) = recipe.teacher() else { return Ok(()) };
-    Pretrained::open(Path::new(&recipe.finetune.teacher), world)?.prove(&describe(&model))
+    Pretrained::of_key(TEACHER, &recipe.finetune.teacher, world)?.prove(&describe(&model))
 }
 
 /// Reads the weights of the teacher, if this rank has the loss.
@@ -36,7 +35,7 @@ pub(crate) fn load(
         return Ok(());
     }
     let dir = &recipe.finetune.teacher;
-    let params = Pretrained::open(Path::new(dir), world)?.params(&describe(&model))?;
+    let params = Pretrained::of_key(TEACHER, dir, world)?.params(&describe(&model))?;
     let comm = replica.groups().data();
     let mut all = vec![0; comm.group_size()];
     comm.all_gather(&[fingerprint(&params)], &mut all)?;

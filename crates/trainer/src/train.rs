@@ -101,7 +101,8 @@ fn run_worker(
 
     // Write to disk only now, after every check has passed.
     let folder = RunFolder::of_worker(workers.group_rank(), recipe, world, &options.attempt)?;
-    artifacts::save_tokenizer(folder.as_ref(), world, tokenizer.as_deref())?;
+    let json = tokenizer.as_deref();
+    artifacts::save_vocabulary(folder.as_ref(), recipe, world, json, feed.tokenizer())?;
     let run_dir = run_folder::record_failures(all_ranks, folder.as_ref())?;
     if let Some(receive) = options.on_run_folder.take() {
         receive(&run_dir);
@@ -113,6 +114,7 @@ fn run_worker(
     let mut step_log =
         StepLog::start(recipe, world, compute, folder.as_ref(), options.sinks, &learner, peak)?;
     let checkpoint = start.from.clone();
+    step_log.record_conversations(feed.conversations());
     let first_step = step_log.resume(start, &options.attempt);
     step_log.begin_trace(workers, &mut learner, first_step)?;
     let mut worker =
@@ -184,6 +186,7 @@ fn save_and_summarize(
     let mut summary = summarize(recipe, feed, folder, &learner, &step_log, &figures, hash, found)
         .beside(predicted, learner.replica.bucket_len());
     summary.sources = feed::tokens_by_source(recipe, &cursor);
+    summary.conversations = feed.conversations().map(Into::into);
     artifacts::save_summary(folder, world, &summary)?;
     step_log.finish(&summary);
     Ok(Some(summary))

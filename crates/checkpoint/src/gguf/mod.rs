@@ -20,7 +20,7 @@ mod vocabulary;
 
 pub use block::TensorType;
 
-use crate::huggingface::{Companions, Saved, TOKENIZER};
+use crate::huggingface::{CHAT_TEMPLATE, Companions, Saved, TOKENIZER, TOKENIZER_CONFIG};
 use crate::weights::{WeightsHasher, not_representable};
 use crate::{CheckpointError, ElementType};
 use format::Description;
@@ -134,14 +134,13 @@ fn plan(
         };
         planned.push(Planned::Computed(description, divisors));
     }
-    let content = |name: &str| {
-        let file = export.companions.files.get(name);
-        file.map(|file| world.files().read(file)).transpose()
-    };
-    let (tokenizer, tokenizer_config) = (content(TOKENIZER)?, content("tokenizer_config.json")?);
+    let content = |name: &str| export.companions.read(world, name);
+    let (tokenizer, tokenizer_config) = (content(TOKENIZER)?, content(TOKENIZER_CONFIG)?);
+    let chat_template = content(CHAT_TEMPLATE)?;
     let vocabulary = Vocabulary {
         tokenizer: tokenizer.as_deref(),
         tokenizer_config: tokenizer_config.as_deref(),
+        chat_template: chat_template.as_deref(),
         special_tokens: export.special_tokens,
         num_rows: model.vocab,
     };

@@ -66,6 +66,8 @@ pub(super) struct Vocabulary<'a> {
     pub(super) tokenizer: Option<&'a [u8]>,
     /// Content of `tokenizer_config.json`.
     pub(super) tokenizer_config: Option<&'a [u8]>,
+    /// Content of `chat_template.jinja`, which is stronger than that of the configuration.
+    pub(super) chat_template: Option<&'a [u8]>,
     /// Ids of special tokens, as in `config.json`.
     pub(super) special_tokens: &'a Map<String, Value>,
     /// Rows of the embedding.
@@ -141,9 +143,18 @@ impl Vocabulary<'_> {
         Ok(all)
     }
 
+    /// Chat template; of several named ones, that of conversations.
     fn chat_template(&self) -> Option<String> {
+        if let Some(template) = self.chat_template {
+            return String::from_utf8(template.to_vec()).ok();
+        }
         let config: Value = serde_json::from_slice(self.tokenizer_config?).ok()?;
-        config["chat_template"].as_str().map(str::to_owned)
+        let template = &config["chat_template"];
+        let default = || {
+            let mut named = template.as_array()?.iter();
+            named.find(|entry| entry["name"] == "default")?["template"].as_str()
+        };
+        template.as_str().or_else(default).map(str::to_owned)
     }
 }
 
@@ -207,6 +218,7 @@ mod tests {
         let vocabulary = Vocabulary {
             tokenizer: Some(tokenizer.as_bytes()),
             tokenizer_config: Some(br#"{"chat_template": "{{ text }}"}"#),
+            chat_template: None,
             special_tokens: special.as_object().expect("an object"),
             num_rows,
         };
@@ -246,6 +258,27 @@ mod tests {
         assert!(!found.contains_key("tokenizer.ggml.bos_token_id"));
         let error = metadata(&llama3(), 4).unwrap_err();
         assert_eq!(error, "token 4 has no row in a vocabulary of 4");
+    }
+
+    #[test]
+    fn the_chat_template_is_that_of_its_own_file_or_the_default_of_several() {
+        let template = |config: &[u8], own: Option<&[u8]>| {
+            let special_tokens = &Map::new();
+            let (tokenizer_config, num_rows) = (Some(config), 0);
+            Vocabulary {
+                tokenizer: None,
+                tokenizer_config,
+                chat_template: own,
+                special_tokens,
+                num_rows,
+            }
+            .chat_template()
+        };
+        let named = br#"{"chat_template": [{"name": "tool_use", "template": "t"},
+            {"name": "default", "template": "d"}]}"#;
+        assert_eq!(template(named, None).as_deref(), Some("d"));
+        assert_eq!(template(named, Some(b"own")).as_deref(), Some("own"));
+        assert_eq!(template(b"{}", None), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use lockstep_platform::World;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{CONFIG, Config, GENERATION, shards};
+use super::{CONFIG, Config, shards};
 use crate::weights::{FILE_NAME, WeightsHasher, save_each_as};
 use crate::{CheckpointError, ElementType, new_folder};
 
@@ -33,15 +33,15 @@ pub struct Export<'a> {
 pub struct Companions {
     /// Files to copy, by target name.
     pub files: BTreeMap<String, PathBuf>,
-    /// Text of a `generation_config.json` with the special tokens, if no file has them.
-    pub generation: Option<String>,
+    /// Texts of files that are written, by target name: such as a `generation_config.json` with
+    /// the special tokens where no file has them.
+    pub texts: BTreeMap<String, String>,
 }
 
 impl Companions {
     /// Target names.
     pub fn names(&self) -> Vec<String> {
-        let generation = self.generation.as_ref().map(|_| GENERATION.to_owned());
-        self.files.keys().cloned().chain(generation).collect()
+        self.files.keys().chain(self.texts.keys()).cloned().collect()
     }
 
     /// Writes the files into a folder.
@@ -49,8 +49,8 @@ impl Companions {
         for (name, file) in &self.files {
             new_folder::copy(world, file, &folder.join(name))?;
         }
-        if let Some(text) = &self.generation {
-            world.files().write_atomic(&folder.join(GENERATION), text.as_bytes())?;
+        for (name, text) in &self.texts {
+            world.files().write_atomic(&folder.join(name), text.as_bytes())?;
         }
         Ok(())
     }

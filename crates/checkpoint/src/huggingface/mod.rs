@@ -59,7 +59,8 @@ pub const TOKENIZER: &str = "tokenizer.json";
 /// Files of a vocabulary, which are copied with the model.
 pub const COMPANION_FILES: &[&str] = &[
     TOKENIZER,
-    "tokenizer_config.json",
+    TOKENIZER_CONFIG,
+    CHAT_TEMPLATE,
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
@@ -68,8 +69,14 @@ pub const COMPANION_FILES: &[&str] = &[
     GENERATION,
 ];
 
+/// File with the special tokens, and often the chat template.
+pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// File with the chat template alone; it is stronger than that of [`TOKENIZER_CONFIG`].
+pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
+
 /// File with the generation settings.
-const GENERATION: &str = "generation_config.json";
+pub const GENERATION: &str = "generation_config.json";
 
 /// Elements per comparison.
 const PIECE_LEN: usize = 1 << 16;
@@ -78,26 +85,63 @@ const PIECE_LEN: usize = 1 << 16;
 pub fn companions(world: &World, folder: &Path) -> Companions {
     let files = COMPANION_FILES.iter().map(|name| ((*name).to_owned(), folder.join(name)));
     let files = files.filter(|(_, path)| world.files().metadata(path).is_some()).collect();
-    Companions { files, generation: None }
+    Companions { files, texts: BTreeMap::new() }
 }
 
 impl Companions {
     /// Adds the ids of special tokens, if no file has them.
     pub fn with_special_tokens(mut self, special_tokens: &Map<String, Value>) -> Self {
         let known = special_tokens.values().any(|value| !value.is_null());
-        if known && !self.files.contains_key(GENERATION) {
-            let text = serde_json::to_string_pretty(special_tokens);
-            self.generation = Some(text.expect("a map by text is JSON") + "\n");
+        let is_there = [self.files.contains_key(GENERATION), self.texts.contains_key(GENERATION)];
+        if known && is_there == [false; 2] {
+            self.texts.insert(GENERATION.to_owned(), json_text(special_tokens));
         }
         self
     }
+
+    /// Adds the files of others that are not here.
+    pub fn or(mut self, others: Self) -> Self {
+        for (name, path) in others.files {
+            if !self.texts.contains_key(&name) {
+                self.files.entry(name).or_insert(path);
+            }
+        }
+        for (name, text) in others.texts {
+            if !self.files.contains_key(&name) {
+                self.texts.entry(name).or_insert(text);
+            }
+        }
+        self
+    }
+
+    /// Puts a text in the place of a file.
+    pub fn replace(&mut self, name: &str, text: String) {
+        self.files.remove(name);
+        self.texts.insert(name.to_owned(), text);
+    }
+
+    /// Content of a file; none if it is not here.
+    pub fn read(&self, world: &World, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
+        if let Some(text) = self.texts.get(name) {
+            return Ok(Some(text.clone().into_bytes()));
+        }
+        Ok(self.files.get(name).map(|file| world.files().read(file)).transpose()?)
+    }
 }
 
-/// Ids of the special tokens from the vocabulary files next to a model.
-pub fn special_tokens(world: &World, folder: &Path) -> Map<String, Value> {
-    let bytes = world.files().read(&folder.join(GENERATION)).unwrap_or_default();
-    let options: Map<String, Value> = serde_json::from_slice(&bytes).unwrap_or_default();
-    config::special_tokens(&options)
+/// Text of a JSON object, as `transformers` lays it out.
+pub fn json_text(map: &Map<String, Value>) -> String {
+    serde_json::to_string_pretty(map).expect("a map by text is JSON") + "\n"
+}
+
+/// Ids of the special tokens that a configuration file names; none if it cannot be read.
+pub fn special_tokens_of(world: &World, file: &Path) -> Map<String, Value> {
+    special_tokens_in(&world.files().read(file).unwrap_or_default())
+}
+
+/// Ids of the special tokens in the content of a configuration file; none if it is no JSON.
+pub fn special_tokens_in(json: &[u8]) -> Map<String, Value> {
+    config::special_tokens(&serde_json::from_slice(json).unwrap_or_default())
 }
 
 /// A folder with validated `config.json` and headers.

@@ -6,14 +6,13 @@ use crate::output;
 use crate::sampling_flags::SamplingFlags;
 use crate::text_stream::TextStream;
 use lockstep_config::{Blame, DeviceChoice};
-use lockstep_data::DataError;
-use lockstep_data::chat::{ChatTemplate, Date};
+use lockstep_data::chat::Date;
 use lockstep_platform::World;
 use lockstep_platform::processes::Interrupts;
-use lockstep_trainer::TrainError;
-use lockstep_trainer::conversation::{Answer, Conversation, Stop};
+use lockstep_trainer::conversation::{Answer, Conversation, Stop, chat_template};
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::pretrained::Pretrained;
+use lockstep_trainer::{RunFolder, TrainError};
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::path::PathBuf;
@@ -31,12 +30,13 @@ Commands in the conversation:
 Ctrl-C ends an answer; between answers it ends the command.
 
 Examples:
+  lockstep chat                               the newest run
   lockstep chat my-llama-instruct
   lockstep chat my-llama --template chatml --system \"Answer in one sentence.\"
   printf 'Hello\\nAnd in French?\\n' | lockstep chat my-llama --temperature 0 --json")]
 pub(crate) struct Arguments {
-    /// Folder of a Hugging Face chat model, or of a finished run
-    model: PathBuf,
+    /// Folder of a Hugging Face chat model, or of a finished run (default: the newest run)
+    model: Option<PathBuf>,
     /// System message at the start of the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
@@ -117,17 +117,22 @@ impl<'a> Line<'a> {
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let sampling = arguments.sampling.resolve()?;
-    let pretrained = Pretrained::open(&arguments.model, world)?;
+    let model = match &arguments.model {
+        Some(path) => path.clone(),
+        None => RunFolder::newest(world)?.path().to_owned(),
+    };
+    let pretrained = Pretrained::open(&model, world)?;
     let mut recipe = pretrained.recipe(world)?;
     recipe.run.device = arguments.device;
     let family = recipe.model.family;
     if family.is_problem() {
-        let (dir, family) = (arguments.model.display().to_string(), family.name());
+        let (dir, family) = (model.display().to_string(), family.name());
         return Err(TrainError::NoText { dir, family }.into());
     }
-    let template = template(arguments, world).map_err(TrainError::from)?;
+    let (name, date) = (arguments.template.as_deref(), Date::since_1970(world.clock().wall()));
+    let template = chat_template(&pretrained, name, date, world)?;
     let generator = Generator::load(&pretrained, &recipe, world)?;
-    let mut conversation = Conversation::new(&generator, &template, sampling, world)?;
+    let mut conversation = Conversation::new(&generator, &template, sampling)?;
     conversation.restart(arguments.system.as_deref());
     let is_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     let mut terminal = Terminal {
@@ -138,6 +143,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     };
     terminal.note(HELP);
     let (mut turns, mut system) = (Vec::new(), arguments.system.clone());
+    let mut failed = None;
     while let Some(line) = terminal.read_line()? {
         match Line::parse(&line) {
             Line::Nothing => {}
@@ -162,27 +168,21 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
                     Err(error) if is_terminal && error.blame() == Blame::User => {
                         terminal.note(&format!("{error}\n"));
                     }
-                    Err(error) => return Err(error.into()),
+                    // The turns so far are printed in any case.
+                    Err(error) => {
+                        failed = Some(Failure::from(error));
+                        break;
+                    }
                 }
                 std::mem::replace(&mut terminal.printed, Ok(()))?;
             }
         }
     }
     terminal.note("\n");
-    if !arguments.json {
-        return Ok(());
+    if arguments.json {
+        output::json(&Report { model: model.display().to_string(), turns })?;
     }
-    output::json(&Report { model: arguments.model.display().to_string(), turns })
-}
-
-/// Template of the flag, or of the folder.
-fn template(arguments: &Arguments, world: &World) -> Result<ChatTemplate, DataError> {
-    let date = Date::since_1970(world.clock().wall());
-    let (model, files) = (&arguments.model, world.files());
-    match &arguments.template {
-        Some(name) => ChatTemplate::named(name, Some(model), date, files),
-        None => ChatTemplate::open(model, date, files),
-    }
+    failed.map_or(Ok(()), Err)
 }
 
 impl Turn {

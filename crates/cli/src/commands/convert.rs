@@ -98,7 +98,11 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             let _ = writeln!(std::io::stderr(), "warning: {note}");
         }
     }
-    if arguments.json { output::json(&converted) } else { output::text(&render(&converted)) }
+    if arguments.json {
+        output::json(&converted)
+    } else {
+        output::text(&render(&converted, arguments.to))
+    }
 }
 
 /// The folder to write.
@@ -185,10 +189,11 @@ impl Progress {
     }
 }
 
-fn render(converted: &Converted) -> String {
+fn render(converted: &Converted, format: Format) -> String {
     let mut text = String::new();
     let Converted { num_params, num_tensors, dtype, .. } = converted;
-    let _ = writeln!(text, "folder       {}", converted.folder);
+    let kind = if format == Format::Gguf { "file" } else { "folder" };
+    let _ = writeln!(text, "{kind:<12} {}", converted.folder);
     let bytes = si_bytes(converted.num_bytes);
     let _ = writeln!(text, "weights      {num_params} in {num_tensors} tensors, {dtype}, {bytes}");
     let _ = writeln!(text, "files        {}", converted.files.join(" "));

@@ -8,6 +8,9 @@ use lockstep_config::DeviceChoice;
 use lockstep_data::tasks::TaskOptions;
 use lockstep_platform::World;
 use lockstep_trainer::RunFolder;
+use lockstep_trainer::conversation_evaluation::{
+    ConversationEvaluation, evaluate_conversations, is_run_on_conversations,
+};
 use lockstep_trainer::task_evaluation::{TaskEvaluation, evaluate_tasks};
 use lockstep_trainer::text_evaluation::{TextEvaluation, TextEvaluator};
 use serde::Serialize;
@@ -15,11 +18,12 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Evaluate a trained model: loss, perplexity and bits per byte of text, or multiple-choice tasks
+/// Evaluate a trained model: loss of text or conversations, or multiple-choice tasks
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  lockstep eval                                 the newest run on its validation set
+  lockstep eval                                 the newest run on its validation set: of
+                                                conversations the answers, or the preferences
   lockstep eval runs/0003 --data book.txt       any text, folder, glob or shard folder
   lockstep eval my-llama --data a.txt b.jsonl   a Hugging Face folder, on several texts
   lockstep eval --data book.txt --stride 64     at least context - 64 tokens before each
@@ -61,6 +65,14 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Serialize)]
+struct ConversationReport {
+    model: String,
+    seconds: f64,
+    #[serde(flatten)]
+    found: ConversationEvaluation,
+}
+
+#[derive(Serialize)]
 struct Report {
     model: String,
     context: usize,
@@ -84,10 +96,33 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         Some(path) => path.clone(),
         None => RunFolder::newest(world)?.path().to_owned(),
     };
-    if arguments.tasks.is_empty() {
-        evaluate_texts(arguments, &folder, world)
+    if !arguments.tasks.is_empty() {
+        return answer_tasks(arguments, &folder, world);
+    }
+    if arguments.data.is_empty() && is_run_on_conversations(&folder, world)? {
+        return answer_conversations(arguments, &folder, world);
+    }
+    evaluate_texts(arguments, &folder, world)
+}
+
+fn answer_conversations(
+    arguments: &Arguments,
+    folder: &Path,
+    world: &World,
+) -> Result<(), Failure> {
+    if arguments.stride.is_some() {
+        return Err(Failure::user(
+            "--stride is for text, and this run learns conversations; drop it".to_owned(),
+        ));
+    }
+    let start = world.clock().now();
+    let found = evaluate_conversations(folder, arguments.device, world)?;
+    let seconds = world.clock().since(start).as_secs_f64();
+    let report = ConversationReport { model: folder.display().to_string(), seconds, found };
+    if arguments.json {
+        output::json(&report)
     } else {
-        answer_tasks(arguments, &folder, world)
+        output::text(&render_conversations(&report))
     }
 }
 
@@ -149,6 +184,29 @@ fn evaluate_texts(arguments: &Arguments, folder: &Path, world: &World) -> Result
     let model = folder.display().to_string();
     let report = Report { model, context, stride, seconds, tokens_per_second, total, texts };
     if arguments.json { output::json(&report) } else { output::text(&render(&report)) }
+}
+
+fn render_conversations(report: &ConversationReport) -> String {
+    let ConversationEvaluation { data, loss, num_conversations, num_targets, .. } = &report.found;
+    let mut text = format!("data          {data}\n");
+    match (report.found.perplexity, report.found.accuracy, report.found.margin) {
+        (_, Some(accuracy), Some(margin)) => {
+            let _ = writeln!(text, "loss          {loss:.4} per pair over {num_targets} pairs");
+            let _ = writeln!(text, "accuracy      {:.2} % of pairs", 100.0 * accuracy);
+            let _ = writeln!(text, "margin        {margin:.4} nats");
+        }
+        (perplexity, ..) => {
+            let _ = writeln!(
+                text,
+                "loss          {loss:.4} nats per answered token over {num_targets} tokens of \
+                 {num_conversations} conversations"
+            );
+            let perplexity = perplexity.unwrap_or(f64::NAN);
+            let _ = writeln!(text, "perplexity    {perplexity:.2}");
+        }
+    }
+    let _ = writeln!(text, "{:.1} s", report.seconds);
+    text
 }
 
 /// A progress line on a terminal.

@@ -7,7 +7,7 @@ use crate::sampling_flags::SamplingFlags;
 use crate::text_stream::TextStream;
 use lockstep_config::DeviceChoice;
 use lockstep_platform::World;
-use lockstep_trainer::generate::{Generated, Generator, Sampling, Step};
+use lockstep_trainer::generate::{Ending, Ends, Generated, Generator, Sampling, Step};
 use lockstep_trainer::pretrained::Pretrained;
 use lockstep_trainer::{RunFolder, TrainError};
 use serde::Serialize;
@@ -21,6 +21,7 @@ Examples:
   lockstep generate runs/0003 --tokens 1000 --temperature 0.7 --top-k 40 --seed 7
   lockstep generate my-llama --prompt \"Once\"     a Hugging Face folder
   lockstep generate --prompt \"In\" --prompt \"And\"   several together, each as by itself
+  lockstep generate my-llama --prompt \"Q: Why?\" --stop Q:    end before another question
   lockstep generate --temperature 0              greedy decoding")]
 pub(crate) struct Arguments {
     /// Folder of a finished run or of a Hugging Face model (default: the newest run)
@@ -28,9 +29,15 @@ pub(crate) struct Arguments {
     /// Prompt; several are continued together
     #[arg(long = "prompt", value_name = "PROMPT", default_value = "")]
     prompts: Vec<String>,
-    /// Number of tokens to generate
+    /// Most tokens to generate
     #[arg(long, default_value_t = 400)]
     tokens: usize,
+    /// End where the model writes this text, which is not printed; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Generate all tokens, also after the model's end token (eos_token_id)
+    #[arg(long)]
+    ignore_eos: bool,
     #[command(flatten)]
     sampling: SamplingFlags,
     /// Device of the model: auto, cpu, cuda or cuda:N
@@ -46,6 +53,8 @@ struct Report {
     prompt: String,
     text: String,
     num_tokens: usize,
+    /// `end`, `stop` or `limit`.
+    stop: &'static str,
     seconds: f64,
     tokens_per_second: f64,
     decode: Option<Decode>,
@@ -68,6 +77,8 @@ struct Continued {
     prompt: String,
     text: String,
     num_tokens: usize,
+    /// `end`, `stop` or `limit`.
+    stop: &'static str,
 }
 
 /// Speed of one token at a time, after the prompt and a warm-up.
@@ -150,10 +161,37 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         let (dir, family) = (folder.display().to_string(), family.name());
         return Err(TrainError::NoText { dir, family }.into());
     }
+    if arguments.stop.iter().any(String::is_empty) {
+        return Err(Failure::user("--stop needs a text, such as --stop \"###\"".to_owned()));
+    }
     let generator = Generator::load(&pretrained, &recipe, world)?;
+    let stops = if arguments.ignore_eos { &[] } else { generator.stops() };
+    let ends = Ends {
+        num_tokens: arguments.tokens,
+        tokens: stops.to_vec(),
+        texts: arguments.stop.clone(),
+    };
+    let run = Run { generator: &generator, ends, sampling, folder: &folder };
     match &arguments.prompts[..] {
-        [prompt] => continue_one(arguments, prompt, &generator, sampling, &folder, world),
-        prompts => continue_all(arguments, prompts, &generator, sampling, &folder, world),
+        [prompt] => continue_one(arguments, prompt, &run, world),
+        prompts => continue_all(arguments, prompts, &run, world),
+    }
+}
+
+/// Model, ends and sampling of a generation.
+struct Run<'a> {
+    generator: &'a Generator,
+    ends: Ends,
+    sampling: Sampling,
+    folder: &'a Path,
+}
+
+/// Name of the end of a text.
+const fn name_of(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Token => "end",
+        Ending::Text { .. } => "stop",
+        Ending::Limit => "limit",
     }
 }
 
@@ -161,18 +199,18 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
 fn continue_all(
     arguments: &Arguments,
     prompts: &[String],
-    generator: &Generator,
-    sampling: Sampling,
-    folder: &Path,
+    run: &Run<'_>,
     world: &World,
 ) -> Result<(), Failure> {
+    let Run { generator, ends, sampling, folder } = run;
     let start = world.clock().now();
-    let generated = generator.generate_batch(prompts, arguments.tokens, sampling, &mut |_| {})?;
+    let generated = generator.generate_batch(prompts, ends, *sampling, &mut |_| {})?;
     let seconds = world.clock().since(start).as_secs_f64();
     let continued = |(prompt, generated): (&String, Generated)| Continued {
         prompt: prompt.clone(),
-        text: generator.tokenizer().decode(&generated.tokens),
         num_tokens: generated.tokens.len(),
+        stop: name_of(generated.ending),
+        text: generated.text,
     };
     let texts: Vec<Continued> = prompts.iter().zip(generated).map(continued).collect();
     if !arguments.json {
@@ -193,16 +231,15 @@ fn continue_all(
 fn continue_one(
     arguments: &Arguments,
     prompt: &str,
-    generator: &Generator,
-    sampling: Sampling,
-    folder: &Path,
+    run: &Run<'_>,
     world: &World,
 ) -> Result<(), Failure> {
+    let Run { generator, ends, sampling, folder } = run;
     let start = world.clock().now();
     let mut printed = if arguments.json { Ok(()) } else { output::text(prompt) };
-    let mut pending = TextStream::new(generator.tokenizer());
+    let mut pending = TextStream::until(generator.tokenizer(), &arguments.stop);
     let (mut draws, mut draw) = (Vec::new(), Draw::default());
-    let generated = generator.generate(prompt, arguments.tokens, sampling, |step| {
+    let generated = generator.generate(prompt, ends, *sampling, |step| {
         let now = world.clock().since(start).as_secs_f64();
         match step {
             Step::Queued => draw.queued = now,
@@ -227,8 +264,9 @@ fn continue_one(
         return output::json(&Report {
             decode: Decode::new(generator, &draws, generated.prompt_len, world)?,
             prompt: prompt.to_owned(),
-            text: generator.tokenizer().decode(tokens),
+            text: generated.text,
             num_tokens: tokens.len(),
+            stop: name_of(generated.ending),
             seconds,
             tokens_per_second: tokens.len() as f64 / seconds,
             run_dir: folder.display().to_string(),

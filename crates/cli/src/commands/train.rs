@@ -11,28 +11,21 @@ use crate::prediction;
 use crate::quantity::{digits, percent, si_bytes};
 use crate::recipe_args::RecipeArguments;
 use crate::resume_command::restart_command;
+use crate::sample::sample;
 use crate::workers::{self, LaunchOptions, RunDir, print_status};
 use lockstep_comm::Comm;
 use lockstep_config::units::{Bytes, Seconds};
-use lockstep_config::{Recipe, lints};
+use lockstep_config::{DataFormat, Recipe, lints};
 use lockstep_planner::Forecast;
 use lockstep_planner::memory::Process;
 use lockstep_planner::traffic::Interconnect;
 use lockstep_platform::World;
 use lockstep_telemetry::Sink;
-use lockstep_telemetry::console::Sanitized;
-use lockstep_trainer::generate::{Generator, Sampling};
 use lockstep_trainer::{Options, RunFolder, Summary, Target, TrainError};
+use std::f64::consts::LN_2;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-
-/// Tokens of the sample after a run.
-const SAMPLE_TOKENS: usize = 400;
-
-/// Fewest characters of a sample for each one that is no text: text in a language that needs
-/// several bytes a character may have a few.
-const MIN_CHARACTERS_PER_REPLACED: usize = 20;
 
 /// Columns of the labels in a report.
 const LABEL_COLUMNS: usize = 13;
@@ -176,13 +169,10 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     if arguments.json {
         return console::print_result(world, &output::to_json(&summary));
     }
-    let text = if recipe.model.family.is_problem() {
-        String::new()
-    } else {
-        sample(&summary, &recipe, world)?
-    };
+    let has_sample = !recipe.model.family.is_problem() && !quiet;
+    let text = if has_sample { sample(&summary, &recipe, world)? } else { String::new() };
     // The hashes are the last lines, where they are found and compared.
-    let report = console::wrap_report(world, &report(&summary), LABEL_COLUMNS);
+    let report = console::wrap_report(world, &report(&summary, &recipe), LABEL_COLUMNS);
     console::print_result(world, &(text + &report))
 }
 
@@ -276,15 +266,23 @@ fn emulation_line(recipe: &Recipe) -> String {
 }
 
 /// The last lines of a run.
-fn report(summary: &Summary) -> String {
+fn report(summary: &Summary, recipe: &Recipe) -> String {
     let mut text = String::new();
     let Summary { steps, first_loss, final_loss, baseline_loss, .. } = summary;
     let _ = writeln!(text, "loss         {first_loss:.4} -> {final_loss:.4} in {steps} steps");
     if let Some(solution) = render_solution(summary) {
         let _ = writeln!(text, "solution     {solution}");
+    } else if let (true, Some(loss)) = (recipe.finetune.has_pairs(), summary.validation_loss) {
+        let _ = writeln!(
+            text,
+            "validation   {loss:.4} per pair, ln 2 = {LN_2:.4} before training; lockstep eval has \
+             accuracy and margin"
+        );
     } else if let Some(loss) = summary.validation_loss {
         let baseline = &summary.baseline;
+        let is_chat = recipe.data.format == DataFormat::Chat;
         let unit = if baseline.starts_with("byte") { "byte" } else { "token" };
+        let unit = if is_chat { format!("answered {unit}") } else { unit.to_owned() };
         let _ = writeln!(
             text,
             "validation   {loss:.4} nats per {unit}; {baseline} baseline {baseline_loss:.4}"
@@ -397,27 +395,6 @@ fn render_solution(summary: &Summary) -> Option<String> {
     Some(format!("loss {excess:.3e} above the optimum {optimum:.6}, distance {distance:.3e}"))
 }
 
-/// A sample of generated text.
-fn sample(summary: &Summary, recipe: &Recipe, world: &World) -> Result<String, Failure> {
-    let folder = RunFolder::finished(Path::new(&summary.run_dir), world)?;
-    let generator = Generator::open(&folder, recipe, world)?;
-    let sampling = Sampling { temperature: 0.7, top_k: 0, top_p: 0.95, seed: recipe.train.seed };
-    let tokens = generator.generate("\n", SAMPLE_TOKENS, sampling, |_| true)?.tokens;
-    Ok(render_sample(&generator.tokenizer().decode(&tokens)))
-}
-
-/// Generated text for the terminal. A model that has learned nothing generates bytes, not text, and
-/// they are not printed.
-fn render_sample(text: &str) -> String {
-    let text = Sanitized(text).to_string();
-    let num_replaced = text.chars().filter(|c| *c == char::REPLACEMENT_CHARACTER).count();
-    if num_replaced * MIN_CHARACTERS_PER_REPLACED > text.chars().count() {
-        return "\nNo sample: what the model generates is not text yet; train it for more steps\n\n"
-            .to_owned();
-    }
-    format!("\nSample (lockstep generate prints more):\n\n{text}\n\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -449,18 +426,6 @@ mod tests {
         assert_eq!(line(&["numerics.invariant_tensor_up_to=2"]), "");
         let local = ["data.placement=local", "data.source=text-{rank}.txt"];
         assert!(line(&local).starts_with("data.placement = local: "));
-    }
-
-    #[test]
-    fn a_sample_of_bytes_that_are_no_text_is_not_printed() {
-        let key = lockstep_tensor::random::Key::new(1, "bytes");
-        let bytes: Vec<u8> = (0..400).map(|index| (256.0 * key.uniform_f64(index)) as u8).collect();
-        let random = render_sample(&String::from_utf8_lossy(&bytes));
-        assert!(random.starts_with("\nNo sample: "), "{random}");
-        assert!(!random.contains(char::REPLACEMENT_CHARACTER), "{random}");
-        let text = "In the beginning\u{fffd} God created the heaven and the earth.";
-        assert!(render_sample(text).contains(text), "one broken character is printed");
-        assert!(render_sample("").starts_with("\nSample"), "there is nothing wrong with no text");
     }
 
     #[test]

@@ -74,6 +74,14 @@ fn a_conversation_reads_lines_and_commands() {
     let refused = chat(&folder, input, &[]);
     assert_eq!(refused.code, Some(2));
     assert!(last_error(&refused.stderr).contains("has no chat template"), "{}", refused.stderr);
+    assert!(last_error(&refused.stderr).contains("--template chatml"), "{}", refused.stderr);
+    // A turn that does not fit ends the command, with the turns before it.
+    let long = format!("river\n{}\nstone\n", "water ".repeat(200));
+    let long = chat(&folder, &long, &[&flags[..], &["--json"]].concat());
+    assert_eq!(long.code, Some(2));
+    let report: serde_json::Value = serde_json::from_str(&long.stdout).expect("one JSON value");
+    assert_eq!(report["turns"][0]["user"], "river");
+    assert_eq!(report["turns"].as_array().map(Vec::len), Some(1));
     let long = chat(&folder, &"water ".repeat(200), &flags);
     assert_eq!(long.code, Some(2));
     assert!(last_error(&long.stderr).contains("the model's context is 96"), "{}", long.stderr);
@@ -83,7 +91,8 @@ fn a_conversation_reads_lines_and_commands() {
 fn several_prompts_have_the_texts_of_each() {
     let folder = Folder::new();
     let model = golden("model");
-    let common = ["generate", &model, "--tokens", "6", "--temperature", "0", "--json"];
+    let common =
+        ["generate", &model, "--tokens", "6", "--temperature", "0", "--json", "--ignore-eos"];
     let of = |prompts: &[&'static str]| {
         let prompts = prompts.iter().flat_map(|prompt| ["--prompt", prompt]);
         folder.json(&common.iter().copied().chain(prompts).collect::<Vec<_>>())
@@ -93,4 +102,16 @@ fn several_prompts_have_the_texts_of_each() {
     for (index, prompt) in ["river", "stone light"].into_iter().enumerate() {
         assert_eq!(together["texts"][index]["text"], of(&[prompt])["text"], "{prompt}");
     }
+    // A text that the model writes ends the next one there.
+    let whole = of(&["river"]);
+    assert_eq!((&whole["stop"], &whole["num_tokens"]), (&"limit".into(), &6.into()));
+    let text = whole["text"].as_str().expect("text");
+    let middle = text.char_indices().map(|(at, _)| at).nth(2).expect("three characters");
+    let stop = format!("--stop={}", &text[middle..]);
+    let stopped = folder.json(&[&common[..], &["--prompt", "river", &stop]].concat());
+    let before = text.split(&text[middle..]).next();
+    assert_eq!((&stopped["stop"], stopped["text"].as_str()), (&"stop".into(), before));
+    let refused = folder.run(&["generate", &model, "--stop", ""]);
+    assert_eq!(refused.code, Some(2));
+    assert!(last_error(&refused.stderr).contains("--stop needs a text"), "{}", refused.stderr);
 }

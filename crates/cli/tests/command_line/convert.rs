@@ -86,6 +86,30 @@ fn training_starts_from_a_foreign_model_and_from_a_run() {
 }
 
 #[test]
+fn a_model_without_the_file_of_its_tokenizer_is_refused() {
+    let folder = with_models();
+    folder.write("gpt2/tokenizer.model", b"sentencepiece");
+    let parts = ["gpt2 holds no tokenizer.json, only tokenizer.model", "save_pretrained(\"gpt2\")"];
+    refused(&folder, &["train", "gpt2"], &parts);
+    refused(&folder, &["generate", "gpt2"], &parts);
+    let bytes = ["data.tokenizer=byte", "train.steps=1", "train.eval_batches=1", "run.dir=bytes"];
+    let bytes = bytes.iter().flat_map(|set| ["--set", *set]);
+    let train: Vec<_> = ["train", "gpt2", "--quiet"].into_iter().chain(bytes).collect();
+    let report = folder.succeed(&train).stdout;
+    assert!(report.starts_with("loss "), "a quiet run prints no sample: {report}");
+    folder.succeed(&["generate", "bytes", "--tokens", "1"]);
+}
+
+#[test]
+fn a_folder_that_does_not_exist_is_named_with_its_key() {
+    let folder = Folder::new();
+    let from = ["train", "--set", "model.from=nowhere"];
+    refused(&folder, &from, &["model.from = nowhere does not exist", "Hugging Face model"]);
+    let teacher = ["train", "--set", "finetune.method=distill", "--set", "finetune.teacher=none"];
+    refused(&folder, &teacher, &["finetune.teacher = none does not exist"]);
+}
+
+#[test]
 fn fine_tuning_reports_the_rule_of_its_learning_rate() {
     let folder = with_models();
     let sets = ["train.steps=1", "train.eval_batches=1", "run.workers=1"];

@@ -5,6 +5,7 @@
 //! | OpenAI | `messages`: a list of `role` and `content` |
 //! | ShareGPT | `conversations`: a list of `from` and `value`; a `system` field comes first |
 //! | Alpaca | `instruction`, `input` (may be empty), `output`; a `system` field comes first |
+//! | TRL | `prompt` and `completion`: texts, or lists of messages |
 //!
 //! The fields tell which form it is. `tools` reach the template, as a list or as its JSON text.
 
@@ -44,17 +45,31 @@ impl Conversation {
             .map(|system| Message::new("system", &system))
             .into_iter()
             .collect();
-        match (field(&row, "messages"), field(&row, "conversations"), text(&row, "instruction")) {
-            (Some(list), ..) | (_, Some(list), _) => messages.extend(turns(&list)?),
-            (.., Some(instruction)) => messages.extend(instructed(&row, &instruction)?),
-            _ => {
-                let names: Vec<_> = row.try_iter().into_iter().flatten().collect();
-                let names: Vec<_> = names.iter().map(Value::to_string).take(8).collect();
-                return Err(format!(
-                    "it has none of messages, conversations and instruction, but {}",
-                    names.join(", ")
-                ));
+        if let Some(list) = field(&row, "messages").or_else(|| field(&row, "conversations")) {
+            messages.extend(turns(&list)?);
+        } else if let Some(instruction) = text(&row, "instruction") {
+            messages.extend(instructed(&row, &instruction)?);
+        } else if let Some(completion) = field(&row, "completion") {
+            let prompt = field(&row, "prompt").ok_or("it has a completion and no prompt")?;
+            for (name, value, role) in
+                [("prompt", prompt, "user"), ("completion", completion, ASSISTANT)]
+            {
+                let turns = messages_of(&value, role).map_err(|r| format!("{name}: {r}"))?;
+                messages.extend(turns);
             }
+        } else {
+            let names: Vec<_> = row.try_iter().into_iter().flatten().collect();
+            let names: Vec<_> = names.iter().map(Value::to_string).take(8).collect();
+            let names = names.join(", ");
+            let has = |name| field(&row, name).is_some();
+            let hint = match (has("chosen"), has("rejected")) {
+                (true, true) => "; pairs are for finetune.method = \"dpo\"",
+                _ => "",
+            };
+            return Err(format!(
+                "it has none of messages, conversations, instruction and completion, but \
+                 {names}{hint}"
+            ));
         }
         Ok(Self { messages, others: others(&row) })
     }
@@ -79,6 +94,14 @@ pub(super) fn others(row: &Value) -> Vec<(String, Value)> {
     tools.into_iter().collect()
 }
 
+/// Messages of a list, or the one message of a text.
+pub(super) fn messages_of(value: &Value, role: &str) -> Result<Vec<Message>, String> {
+    match value.kind() {
+        ValueKind::String => Ok(vec![Message::new(role, value.as_str().unwrap_or_default())]),
+        _ => turns(value),
+    }
+}
+
 /// Turns of a list, in OpenAI's or in ShareGPT's fields.
 pub(super) fn turns(list: &Value) -> Result<Vec<Message>, String> {
     if list.kind() != ValueKind::Seq {
@@ -101,7 +124,30 @@ fn turn(item: Value) -> Result<Message, String> {
         let content = text(&item, "value").ok_or("has no text in value")?;
         return Ok(Message::new(role, &content));
     }
-    Message::from_value(item).ok_or_else(|| "has neither role nor from".to_owned())
+    let message = Message::from_value(item).ok_or("has neither role nor from")?;
+    let content = field(message.value(), "content");
+    match content.as_ref().map(Value::kind) {
+        Some(ValueKind::String) => Ok(message),
+        Some(ValueKind::Seq) => Ok(message.with_content(&joined(&content.unwrap_or_default())?)),
+        Some(kind) => Err(format!("has a content that is no text but a {kind}")),
+        // The model calls a tool and says nothing.
+        None if field(message.value(), "tool_calls").is_some() => Ok(message),
+        None => Err("has no content".to_owned()),
+    }
+}
+
+/// Text of a content in parts, as `{"type": "text", "text": "Hello"}` is one.
+fn joined(parts: &Value) -> Result<String, String> {
+    let parts = parts.try_iter().map_err(|error| error.to_string())?;
+    let part = |part: Value| {
+        let of_object = || text(&part, "text");
+        let found = part.as_str().map(str::to_owned).or_else(of_object);
+        found.ok_or_else(|| {
+            let kind = text(&part, "type").unwrap_or_else(|| part.kind().to_string());
+            format!("has a part of type {kind:?} in its content, and only text is read")
+        })
+    };
+    parts.map(part).collect()
 }
 
 /// An instruction with its input as the user's turn, and the output as the answer.
@@ -154,6 +200,24 @@ mod tests {
     }
 
     #[test]
+    fn prompts_and_completions_are_texts_or_messages() {
+        let texts = of(r#"{"prompt": "a", "completion": "b"}"#);
+        let messages = of(r#"{"prompt": [{"role": "user", "content": "a"}],
+            "completion": [{"role": "assistant", "content": "b"}]}"#);
+        assert_eq!(texts, messages);
+        assert_eq!(texts[1], ("assistant".to_owned(), "b".to_owned()));
+    }
+
+    #[test]
+    fn text_parts_are_joined_and_a_call_of_a_tool_needs_no_content() {
+        let parts = of(r#"{"messages": [{"role": "user", "content":
+            [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]}"#);
+        assert_eq!(parts, [("user".to_owned(), "ab".to_owned())]);
+        let call = r#"{"messages": [{"role": "assistant", "content": null, "tool_calls": [1]}]}"#;
+        assert_eq!(Conversation::parse(call).unwrap().messages[0].content(), None);
+    }
+
+    #[test]
     fn tools_are_a_list_or_its_text() {
         for tools in [r#"[{"name": "f"}]"#, r#""[{\"name\": \"f\"}]""#] {
             let json = format!(r#"{{"messages": [], "tools": {tools}}}"#);
@@ -170,6 +234,17 @@ mod tests {
         assert!(reason(r#"{"text": "x"}"#).contains("but text"));
         assert!(reason(r#"{"messages": {}}"#).contains("no list"));
         assert!(reason(r#"{"messages": [{"content": "x"}]}"#).contains("turn 0 has neither"));
+        for content in ["", r#", "content": null"#] {
+            let json = format!(r#"{{"messages": [{{"role": "user"{content}}}]}}"#);
+            assert_eq!(reason(&json), "turn 0 has no content");
+        }
+        let number = r#"{"messages": [{"role": "user", "content": 5}]}"#;
+        assert_eq!(reason(number), "turn 0 has a content that is no text but a number");
+        let image = r#"{"messages": [{"role": "user", "content": [{"type": "image"}]}]}"#;
+        assert!(reason(image).contains("part of type \"image\""));
+        assert!(reason(r#"{"prompt": "x", "text": "y"}"#).contains("but prompt, text"));
+        assert!(reason(r#"{"prompt": "x", "chosen": "y", "rejected": "z"}"#).contains("dpo"));
+        assert!(reason(r#"{"completion": "x"}"#).contains("no prompt"));
         let stranger = r#"{"conversations": [{"from": "cat", "value": "x"}]}"#;
         assert!(reason(stranger).contains("from \"cat\""));
         assert!(reason(r#"{"instruction": "x"}"#).contains("no output"));

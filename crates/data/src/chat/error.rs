@@ -1,5 +1,7 @@
 //! Errors of chat templates, each with a remedy.
 
+use super::template::ROLES;
+
 /// A chat template that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ChatError {
@@ -28,6 +30,18 @@ pub enum ChatError {
         name: String,
         /// The template's own message, or that of the template engine.
         reason: String,
+    },
+    /// A turn has a role that the template does not name.
+    #[error(
+        "turn {turn} has the role {role:?}, which is none of {} and is not named in the chat \
+         template",
+        ROLES.join(", ")
+    )]
+    Role {
+        /// Turn, from 0.
+        turn: usize,
+        /// Its role.
+        role: String,
     },
     /// The rendered answers cannot be found in the text.
     #[error(

@@ -22,6 +22,20 @@ impl Message {
         Some(Self { role, value })
     }
 
+    /// The message with this text as its content.
+    pub(crate) fn with_content(&self, content: &str) -> Self {
+        let names = self.value.try_iter().into_iter().flatten();
+        let fields = names.filter_map(|name| {
+            let value = self.value.get_item(&name).ok()?;
+            Some((name, value))
+        });
+        let others = fields.filter(|(name, _)| name.as_str() != Some("content"));
+        let others = others.map(|(name, value)| (name.to_string(), value));
+        let content = ("content".to_owned(), Value::from(content));
+        let value = Value::from_pairs(others.chain([content]));
+        Self { role: self.role.clone(), value }
+    }
+
     /// Author of the message.
     pub fn role(&self) -> &str {
         &self.role

@@ -10,6 +10,8 @@
 //! - [`conversation`]: conversations of a data set
 //! - [`preference`]: pairs of a chosen and a rejected conversation
 //! - [`template`]: a template and its rendering
+//! - [`held_out`]: a prompt that a run has not trained on
+//! - [`end`]: the token that ends an answer
 //! - `python`: what templates expect of Python: methods, JSON
 //! - [`date`]: the date that a template may print
 //! - [`error`]: errors of a template
@@ -29,6 +31,9 @@ pub mod conversation;
 pub mod message;
 pub mod preference;
 pub mod template;
+
+pub mod end;
+pub mod held_out;
 
 mod python;
 

@@ -4,10 +4,8 @@
 //! fields. Without a `prompt`, `chosen` and `rejected` are whole conversations, whose last turns
 //! are compared.
 
-use minijinja::value::{Value, ValueKind};
-
 use super::Message;
-use super::conversation::{Conversation, field, others, parse_row, text, turns};
+use super::conversation::{Conversation, field, messages_of, others, parse_row, text};
 use super::template::ASSISTANT;
 
 /// Two conversations that differ in their answers.
@@ -28,13 +26,14 @@ impl Preference {
             system.map(|system| Message::new("system", &system)).into_iter().collect();
         let has_prompt = field(&row, "prompt").is_some();
         if let Some(value) = field(&row, "prompt") {
-            prompt.extend(messages(&value, "user").map_err(|reason| format!("prompt: {reason}"))?);
+            prompt
+                .extend(messages_of(&value, "user").map_err(|reason| format!("prompt: {reason}"))?);
         }
         let others = others(&row);
         let mut num_answers = [0; 2];
         let mut conversation = |index: usize, name: &str| {
             let value = field(&row, name).ok_or_else(|| format!("it has no {name}"))?;
-            let answer = messages(&value, ASSISTANT).map_err(|r| format!("{name}: {r}"))?;
+            let answer = messages_of(&value, ASSISTANT).map_err(|r| format!("{name}: {r}"))?;
             let is_answer = |message: &&Message| message.role() == ASSISTANT;
             let num = answer.iter().filter(is_answer).count();
             if num == 0 || answer.last().is_none_or(|last| last.role() != ASSISTANT) {
@@ -46,14 +45,6 @@ impl Preference {
         };
         let conversations = [conversation(0, "chosen")?, conversation(1, "rejected")?];
         Ok(Self { conversations, num_answers })
-    }
-}
-
-/// Messages of a list, or the one message of a text.
-fn messages(value: &Value, role: &str) -> Result<Vec<Message>, String> {
-    match value.kind() {
-        ValueKind::String => Ok(vec![Message::new(role, value.as_str().unwrap_or_default())]),
-        _ => turns(value),
     }
 }
 

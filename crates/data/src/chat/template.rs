@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use lockstep_config::{Recipe, Tokenizer};
 use lockstep_platform::{FileKind, Files};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error, ErrorKind, Value};
@@ -41,6 +42,9 @@ const FUEL: u64 = 5_000_000;
 /// Role of a model.
 pub(crate) const ASSISTANT: &str = "assistant";
 
+/// Roles that templates and data sets share.
+pub(crate) const ROLES: [&str; 6] = ["system", "user", ASSISTANT, "tool", "developer", "function"];
+
 /// Noncharacters around the text of a generation block.
 const ANSWER_BEGIN: char = '\u{fdd0}';
 const ANSWER_END: char = '\u{fdd1}';
@@ -49,6 +53,7 @@ const ANSWER_END: char = '\u{fdd1}';
 #[derive(Clone)]
 pub struct ChatTemplate {
     name: String,
+    source: Arc<str>,
     engine: Arc<Environment<'static>>,
     special_tokens: Vec<(String, Value)>,
     /// Whether the template itself marks answers.
@@ -65,18 +70,26 @@ pub struct Rendered {
 }
 
 impl ChatTemplate {
-    /// The template with this name (`chatml`, or the path of a file), or that of the tokenizer if
-    /// the name is empty.
-    pub fn choose(
-        name: &str,
-        tokenizer: Option<&Path>,
-        date: Date,
-        files: &dyn Files,
-    ) -> Result<Self, DataError> {
-        match (name, tokenizer) {
-            ("", Some(tokenizer)) => Self::open(tokenizer, date, files),
-            ("", None) => Err(ChatError::Missing { tokenizer: "byte".to_owned() }.into()),
-            (name, tokenizer) => Self::named(name, tokenizer, date, files),
+    /// Template of a recipe on conversations: the one of `finetune.chat_template` (`chatml`, or the
+    /// path of a file), or that of the tokenizer's folder. The template of a model of bytes lies in
+    /// its own folder.
+    pub fn of_recipe(recipe: &Recipe, date: Date, files: &dyn Files) -> Result<Self, DataError> {
+        let tokenizer = match &recipe.data.tokenizer {
+            Tokenizer::Byte => None,
+            Tokenizer::File(path) => Some(Path::new(path)),
+        };
+        let model = (!recipe.from.is_empty()).then(|| Path::new(&recipe.from));
+        let bytes = || ChatError::Missing { tokenizer: "byte".to_owned() };
+        match (&*recipe.finetune.chat_template, tokenizer, model) {
+            ("", Some(tokenizer), _) => Self::open(tokenizer, date, files),
+            ("", None, Some(model)) => {
+                Self::open(model, date, files).map_err(|error| match error {
+                    DataError::Chat(ChatError::Missing { .. }) => bytes().into(),
+                    other => other,
+                })
+            }
+            ("", None, None) => Err(bytes().into()),
+            (name, tokenizer, _) => Self::named(name, tokenizer, date, files),
         }
     }
 
@@ -140,11 +153,24 @@ impl ChatTemplate {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         engine.add_function("strftime_now", move |format: String| date.format(&format));
-        let (source, marks_answers) = generation_as_filter(source);
-        engine.add_template_owned(NAME, source).map_err(|error| invalid(&error))?;
+        let (filtered, marks_answers) = generation_as_filter(source);
+        engine.add_template_owned(NAME, filtered).map_err(|error| invalid(&error))?;
         let special_tokens =
             special_tokens.into_iter().map(|(name, text)| (name, Value::from(text))).collect();
-        Ok(Self { name: name.to_owned(), engine: Arc::new(engine), special_tokens, marks_answers })
+        let (name, source, engine) = (name.to_owned(), source.into(), Arc::new(engine));
+        Ok(Self { name, source, engine, special_tokens, marks_answers })
+    }
+
+    /// Whether the template expects turns of this role: one that all know, or one that it names.
+    pub fn knows(&self, role: &str) -> bool {
+        let is_named =
+            || ["'", "\""].iter().any(|q| self.source.contains(&format!("{q}{role}{q}")));
+        ROLES.contains(&role) || is_named()
+    }
+
+    /// Source text of the template.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// A conversation as text; `add_generation_prompt` ends it where the assistant's answer begins.

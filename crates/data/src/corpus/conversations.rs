@@ -12,6 +12,7 @@ use std::path::Path;
 use lockstep_config::{self as config, FinetuneLoss, Recipe};
 use lockstep_platform::World;
 
+use super::conversation_counts::ConversationCounts;
 use super::loss_mask::LossMask;
 use super::stream::Whole;
 use super::tokens::{Run, Tokens};
@@ -21,6 +22,14 @@ use crate::chat::{ChatError, ChatTemplate, Date, Rendered};
 use crate::documents::{DocumentError, Documents, ReadOptions};
 use crate::error::DataError;
 use crate::tokenizer::Tokenizer;
+
+/// Tokens of a conversation.
+struct Encoded {
+    tokens: Vec<u32>,
+    /// Whether the loss counts each of them.
+    is_target: Vec<bool>,
+    is_truncated: bool,
+}
 
 /// How a recipe reads conversations.
 #[derive(Debug, Clone)]
@@ -37,12 +46,7 @@ impl ConversationReader {
         if recipe.data.format != config::DataFormat::Chat {
             return Ok(None);
         }
-        let tokenizer = match &recipe.data.tokenizer {
-            config::Tokenizer::Byte => None,
-            config::Tokenizer::File(path) => Some(Path::new(path)),
-        };
-        let (name, files) = (recipe.finetune.chat_template.as_str(), world.files());
-        let template = ChatTemplate::choose(name, tokenizer, Date::FIXED, files)?;
+        let template = ChatTemplate::of_recipe(recipe, Date::FIXED, world.files())?;
         let config::Finetune { loss, .. } = recipe.finetune;
         let (context, has_pairs) = (recipe.model.context, recipe.finetune.has_pairs());
         Ok(Some(Self { template, loss, context, has_pairs }))
@@ -61,6 +65,9 @@ impl ConversationReader {
         let (mut run, mut mask, mut ends) =
             (Run::for_vocab(vocab), LossMask::default(), Vec::new());
         let (mut row, mut num_bytes) = (String::new(), 0);
+        let mut counts =
+            ConversationCounts { has_pairs: self.has_pairs, ..ConversationCounts::default() };
+        let mut has_answer = false;
         while rows.next_document(&mut row)? {
             let invalid = |reason: String| {
                 let path = rows.current_file().to_owned();
@@ -70,22 +77,32 @@ impl ConversationReader {
             let encode = |rendered: &Rendered| self.encode(rendered, tokenizer);
             let encoded: Vec<_> = rendered.iter().map(encode).collect::<Result<_, _>>()?;
             num_bytes += rendered.iter().map(|rendered| rendered.text.len() as u64).sum::<u64>();
-            if !encoded.iter().all(|(_, is_target)| is_target.contains(&true)) {
+            has_answer |= rendered.iter().all(|rendered| !rendered.answers.is_empty());
+            if !encoded.iter().all(|encoded| encoded.is_target.contains(&true)) {
+                counts.dropped += 1;
                 continue;
             }
-            for (tokens, is_target) in encoded {
+            counts.num += 1;
+            counts.truncated += u64::from(encoded.iter().any(|encoded| encoded.is_truncated));
+            for Encoded { tokens, is_target, .. } in encoded {
                 run.extend(&tokens);
+                counts.tokens += tokens.len() as u64;
                 for is_target in is_target {
+                    counts.targets += u64::from(is_target);
                     mask.push(is_target);
                 }
                 ends.push(run.len() as u64);
             }
         }
+        counts.num_train = counts.num;
         run.shrink();
         let num_tokens = run.len();
         if num_tokens == 0 {
             let (path, context) = (source.into(), self.context);
-            return Err(DocumentError::NoAnswer { path, context }.into());
+            return Err(match has_answer {
+                true => DocumentError::LongPrompts { path, context }.into(),
+                false => DocumentError::NoAnswer { path }.into(),
+            });
         }
         Ok(Whole {
             name: source.to_owned(),
@@ -97,25 +114,23 @@ impl ConversationReader {
             num_bytes,
             mask: Some(mask),
             group: if self.has_pairs { 2 } else { 1 },
+            conversations: Some(counts),
         })
     }
 
-    /// Tokens of a conversation within the context, and whether each is a target.
-    fn encode(
-        &self,
-        rendered: &Rendered,
-        tokenizer: &Tokenizer,
-    ) -> Result<(Vec<u32>, Vec<bool>), DataError> {
+    /// Tokens of a conversation within the context.
+    fn encode(&self, rendered: &Rendered, tokenizer: &Tokenizer) -> Result<Encoded, DataError> {
         let (mut tokens, mut is_target) = (Vec::new(), Vec::new());
         let Rendered { text, answers } = rendered;
         tokenizer.encode_marked(text, answers, &mut tokens, &mut is_target)?;
+        let is_truncated = tokens.len() > self.context + 1;
         tokens.truncate(self.context + 1);
         is_target.truncate(tokens.len());
         // The first token follows nothing, so it is no target.
         if let Some(first) = is_target.first_mut() {
             *first = false;
         }
-        Ok((tokens, is_target))
+        Ok(Encoded { tokens, is_target, is_truncated })
     }
 
     /// Texts of a row: a conversation, or the chosen and the rejected one of a pair.
@@ -138,6 +153,12 @@ impl ConversationReader {
     /// Text of a conversation with its targets.
     fn render(&self, conversation: &Conversation) -> Result<Rendered, ChatError> {
         let Conversation { messages, others } = conversation;
+        let turns = messages.iter().enumerate();
+        if let Some((turn, message)) =
+            turns.into_iter().find(|(_, m)| !self.template.knows(m.role()))
+        {
+            return Err(ChatError::Role { turn, role: message.role().to_owned() });
+        }
         match self.loss {
             FinetuneLoss::Answers => self.template.render_answers(messages, others),
             FinetuneLoss::All => {
@@ -158,7 +179,7 @@ mod tests {
 
     use super::*;
     use crate::batch::{Batch, BatchShape, IGNORE, MicrobatchFilter};
-    use crate::corpus::Corpus;
+    use crate::corpus::{Corpus, TokenSpan};
     use crate::sample_order::SampleOrder;
     use crate::tokenizer::tests::SMALL;
     use crate::validation::validation_microbatches;
@@ -301,9 +322,45 @@ mod tests {
             corpus.train().num_windows(CONTEXT, recipe.data.documents, recipe.data.order),
             3
         );
+        let counts = corpus.conversations().unwrap();
+        // The validation data are the training data.
+        assert_eq!((counts.num, counts.num_train, counts.truncated, counts.dropped), (6, 3, 2, 2));
+        assert_eq!(counts.tokens as usize, corpus.num_tokens());
         assert_eq!(sequences(&recipe, &corpus)[0].0.len(), CONTEXT);
         let folder = Folder::new(&long);
         assert!(folder.complaint(&[BYTES]).contains("has an answer within model.context = 96"));
+        let folder = Folder::new(r#"{"messages": [{"role": "user", "content": "Hello?"}]}"#);
+        let complaint = folder.complaint(&[BYTES]);
+        assert!(complaint.contains("no turn of the assistant"), "{complaint}");
+    }
+
+    #[test]
+    fn both_splits_have_whole_conversations_and_whole_pairs() {
+        let line =
+            |n: usize| format!(r#"{{"instruction": "{n}?", "output": "{}"}}"#, "x".repeat(9));
+        let pair = |n: usize| format!(r#"{{"prompt": "{n}?", "chosen": "yes", "rejected": "no"}}"#);
+        let (of_chat, of_pairs) = (vec![BYTES], vec![BYTES, "finetune.method=dpo"]);
+        let make: [(&dyn Fn(usize) -> String, _, _, _); 2] =
+            [(&line, of_chat, 1, "1 conversation"), (&pair, of_pairs, 2, "1 pair")];
+        for (line, mut sets, group, unit) in make {
+            sets.push("data.validation=0.9");
+            let complaint = Folder::new(&line(0)).complaint(&sets);
+            assert!(complaint.contains(unit), "{complaint}");
+            assert!(complaint.contains("data.validation = 0.9"), "{complaint}");
+            // Where the first one is longer than the training split, it is all of it.
+            let folder = Folder::new(&[line(0), line(1)].join("\n"));
+            let (recipe, corpus) = folder.load(&sets);
+            let corpus = corpus.unwrap();
+            let windows = |span: &TokenSpan| {
+                span.num_windows(CONTEXT, recipe.data.documents, recipe.data.order)
+            };
+            assert_eq!([corpus.train(), corpus.validation()].map(windows), [group; 2], "{unit}");
+            let counts = corpus.conversations().unwrap();
+            assert_eq!((counts.num, counts.num_train, counts.dropped), (2, 1, 0));
+            *sets.last_mut().unwrap() = "data.validation=0.0001";
+            let complaint = folder.complaint(&sets);
+            assert!(complaint.contains(&unit.replace('1', "2")), "{complaint}");
+        }
     }
 
     #[test]
@@ -357,6 +414,9 @@ mod tests {
         let folder = Folder::new(&[OPENAI, "", bad].join("\n"));
         let complaint = folder.complaint(&[BYTES]);
         assert!(complaint.contains("chat.jsonl line 3 is no conversation"), "{complaint}");
+        let stranger = r#"{"messages": [{"role": "usr", "content": "x"}]}"#;
+        let complaint = Folder::new(stranger).complaint(&[BYTES]);
+        assert!(complaint.contains("line 1") && complaint.contains("role \"usr\""), "{complaint}");
         let complaint = folder.complaint(&[]);
         assert!(complaint.starts_with("tokenizer byte has no chat template"), "{complaint}");
         let refusal = "finetune.chat_template=DIRrefusal.jinja";

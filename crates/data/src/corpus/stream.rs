@@ -7,6 +7,7 @@ use std::sync::Arc;
 use lockstep_config::{self as config, Documents, Recipe};
 use lockstep_platform::World;
 
+use super::conversation_counts::ConversationCounts;
 use super::loss_mask::LossMask;
 use super::stream_stats::{FingerprintHasher, TokenCounts};
 use super::text::{Part, Text};
@@ -36,6 +37,8 @@ pub(super) struct Whole {
     pub(super) mask: Option<LossMask>,
     /// Documents that stay together: two of a pair, else one.
     pub(super) group: usize,
+    /// Numbers of conversations, if it has some.
+    pub(super) conversations: Option<ConversationCounts>,
 }
 
 impl Whole {
@@ -63,6 +66,7 @@ impl Whole {
             num_bytes: set.num_bytes(),
             mask: None,
             group: 1,
+            conversations: None,
             tokens: Tokens::Shards(set),
         }
     }
@@ -96,6 +100,7 @@ impl Whole {
             num_bytes,
             mask: None,
             group: 1,
+            conversations: None,
         })
     }
 }
@@ -110,7 +115,18 @@ impl Whole {
         let (num_tokens, num_bytes) = (run.len(), run.len() as u64);
         let (name, ends) = (zipf::NAME.to_owned(), Arc::from([num_tokens as u64]));
         let (tokens, shards, mask) = (Tokens::Whole(run), None, None);
-        Self { name, tokens, num_tokens, ends, vocab, shards, num_bytes, mask, group: 1 }
+        Self {
+            name,
+            tokens,
+            num_tokens,
+            ends,
+            vocab,
+            shards,
+            num_bytes,
+            mask,
+            group: 1,
+            conversations: None,
+        }
     }
 }
 
@@ -245,27 +261,46 @@ fn portions(
 /// Position of the split: at the fraction, or at the previous document boundary for padded
 /// documents.
 pub(super) fn edge(num_tokens: usize, fraction: f64, ends: &[u64], cut: Documents) -> usize {
-    edge_of_groups(num_tokens, fraction, ends, cut, 1)
-}
-
-/// As [`edge`], between groups of padded documents.
-pub(super) fn edge_of_groups(
-    num_tokens: usize,
-    fraction: f64,
-    ends: &[u64],
-    cut: Documents,
-    group: usize,
-) -> usize {
-    assert!((0.0..1.0).contains(&fraction), "resolve proved the validation fraction");
-    let even = num_tokens - (num_tokens as f64 * fraction) as usize;
+    let even = even_edge(num_tokens, fraction);
     match cut {
         Documents::Packed | Documents::Masked => even,
         Documents::Padded => {
-            let before = ends.partition_point(|&end| end as usize <= even) / group * group;
+            let before = ends.partition_point(|&end| end as usize <= even);
             // A document longer than the training split is cut anyway.
             before.checked_sub(1).map_or(even, |index| ends[index] as usize)
         }
     }
+}
+
+/// As [`edge`], between whole conversations: `group` of them are one, as the two of a pair are.
+/// Both splits have at least one.
+pub(super) fn edge_of_conversations(
+    name: &str,
+    fraction: f64,
+    ends: &[u64],
+    group: usize,
+) -> Result<usize, DataError> {
+    let num_tokens = ends.last().map_or(0, |&end| end as usize);
+    let even = even_edge(num_tokens, fraction);
+    let num_groups = ends.len() / group;
+    let before = ends.partition_point(|&end| end as usize <= even) / group;
+    // The first conversation may be longer than the training split.
+    let before = before.max(1);
+    if before >= num_groups {
+        let unit = if group == 2 { "pair" } else { "conversation" };
+        return Err(DataError::Undivided {
+            name: name.to_owned(),
+            num: num_groups,
+            unit,
+            fraction,
+        });
+    }
+    Ok(ends[before * group - 1] as usize)
+}
+
+fn even_edge(num_tokens: usize, fraction: f64) -> usize {
+    assert!((0.0..1.0).contains(&fraction), "resolve proved the validation fraction");
+    num_tokens - (num_tokens as f64 * fraction) as usize
 }
 
 /// Opens a text or shards as one span, for a model with this tokenizer and vocabulary; also returns

@@ -53,11 +53,18 @@ pub enum DocumentError {
     /// No conversation has an answer within the context.
     #[error("no conversation of {} has an answer within model.context = {context} tokens; \
              try a longer context", .path.display())]
-    NoAnswer {
+    LongPrompts {
         /// Path of the source.
         path: PathBuf,
         /// Context of the recipe.
         context: usize,
+    },
+    /// No conversation has an answer at all.
+    #[error("the conversations of {} have no turn of the assistant to learn (role \"assistant\", \
+             from \"gpt\", or an output)", .path.display())]
+    NoAnswer {
+        /// Path of the source.
+        path: PathBuf,
     },
     /// The text is UTF-16.
     #[error("{} is UTF-16 text (it starts with a byte order mark); convert it: \
@@ -191,7 +198,9 @@ pub enum DocumentError {
 
 /// Advice for a line that is a conversation.
 fn chat_hint(found: &[String]) -> &'static str {
-    let is_chat = |name: &String| ["messages", "conversations", "instruction"].contains(&&**name);
+    let is_chat = |name: &String| {
+        ["messages", "conversations", "instruction", "completion", "chosen"].contains(&&**name)
+    };
     if found.iter().any(is_chat) {
         "; to train on conversations set data.format = \"chat\""
     } else {

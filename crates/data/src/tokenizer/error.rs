@@ -17,17 +17,17 @@ pub enum TokenizerError {
     /// The folder has no `tokenizer.json`.
     #[error(
         "{} holds no tokenizer.json{}", .folder.display(),
-        if *.has_older_files {
-            ", only files of older formats; save_pretrained of a fast tokenizer writes one"
-        } else {
-            ""
-        }
+        .older_file.map_or_else(String::new, |name| format!(
+            ", only {name}, which is not read; write one in Python: \
+             AutoTokenizer.from_pretrained({:?}).save_pretrained({:?})",
+            .folder.display().to_string(), .folder.display().to_string()
+        ))
     )]
     NoFile {
         /// Path of the folder.
         folder: PathBuf,
-        /// Whether it holds `tokenizer.model` or `vocab.json`, which are not supported.
-        has_older_files: bool,
+        /// A file of an older format in it, such as `tokenizer.model`.
+        older_file: Option<&'static str>,
     },
     /// The file is not a tokenizer that the `tokenizers` crate supports.
     #[error("{} is no tokenizer.json that can be read: {reason}", .path.display())]

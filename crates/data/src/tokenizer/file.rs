@@ -130,10 +130,20 @@ impl TokenizerFile {
         self.tokenizer.token_to_id(text)
     }
 
+    /// Whether a token was added to the learned vocabulary.
+    pub(super) fn is_added(&self, token: u32) -> bool {
+        self.tokenizer.get_added_tokens_decoder().contains_key(&token)
+    }
+
     /// Text of a token.
     pub(super) fn text_of(&self, token: u32) -> Option<String> {
         self.tokenizer.id_to_token(token)
     }
+}
+
+/// A file of an older format in a folder.
+pub(super) fn older_file(folder: &Path, files: &dyn Files) -> Option<&'static str> {
+    OLDER_FILES.into_iter().find(|name| files.metadata(&folder.join(name)).is_some())
 }
 
 /// File of a path that may be its folder.
@@ -145,9 +155,8 @@ fn locate(path: &Path, files: &dyn Files) -> Result<PathBuf, TokenizerError> {
             if files.metadata(&inside).is_some() {
                 return Ok(inside);
             }
-            let has_older_files =
-                OLDER_FILES.iter().any(|name| files.metadata(&path.join(name)).is_some());
-            Err(TokenizerError::NoFile { folder: path.to_owned(), has_older_files })
+            let older_file = older_file(path, files);
+            Err(TokenizerError::NoFile { folder: path.to_owned(), older_file })
         }
         None => Err(TokenizerError::Missing { path: path.to_owned() }),
     }

@@ -72,6 +72,21 @@ impl Tokenizer {
         Ok(Self { kind: Kind::File(Arc::new(file)), end_of_document, start_of_text })
     }
 
+    /// Tokenizer of a model's folder: its `tokenizer.json`, or bytes where it has no file of a
+    /// tokenizer.
+    pub fn of_model(folder: &Path, files: &dyn Files) -> Result<Self, DataError> {
+        let path = folder.join(file::FILE_NAME);
+        if files.metadata(&path).is_some() {
+            return Self::open(&path.to_string_lossy(), files);
+        }
+        match file::older_file(folder, files) {
+            None => Ok(Self::bytes()),
+            older_file => {
+                Err(TokenizerError::NoFile { folder: folder.to_owned(), older_file }.into())
+            }
+        }
+    }
+
     /// Sets the end-of-document token.
     pub fn with_end_of_document(mut self, choice: &EndOfDocument) -> Result<Self, DataError> {
         match choice {
@@ -181,6 +196,14 @@ impl Tokenizer {
     /// Token that stands for an empty text: the configured start token, or the end of a document.
     pub fn start_of_text(&self) -> Option<u32> {
         self.start_of_text.or(self.end_of_document)
+    }
+
+    /// Whether a token stands outside of the learned vocabulary, as special tokens do.
+    pub fn is_added(&self, token: u32) -> bool {
+        match &self.kind {
+            Kind::Bytes => false,
+            Kind::File(file) => file.is_added(token),
+        }
     }
 
     /// Decodes tokens; invalid text becomes U+FFFD.

@@ -1,11 +1,22 @@
 //! Fine-tuning on conversations: the bits of one worker under every layout, with exact forecasts
 //! and exact resumption.
 
-use lockstep_config::Recipe;
-use lockstep_harness::Runs;
+use std::path::Path;
+
+use lockstep_checkpoint::ElementType;
+use lockstep_checkpoint::gguf::TensorType;
+use lockstep_config::{DeviceChoice, Dtype, Recipe, Sources};
+use lockstep_data::Corpus;
+use lockstep_data::chat::Date;
 use lockstep_harness::recipes::LLAMA;
 use lockstep_harness::traffic::assert_traffic_and_memory_as_predicted;
+use lockstep_harness::{Runs, Tolerance, golden};
 use lockstep_trainer::Options;
+use lockstep_trainer::conversation::chat_template;
+use lockstep_trainer::conversation_evaluation::evaluate_conversations;
+use lockstep_trainer::convert::{Target, convert};
+use lockstep_trainer::generate::Generator;
+use lockstep_trainer::pretrained::{self, Pretrained};
 
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}\
                         {% if add_generation_prompt %}a:{% endif %}";
@@ -71,6 +82,95 @@ fn every_layout_learns_answers_to_the_bits_of_one_worker() {
     }
     let all = runs.finish(&recipe(&runs, &["run.workers=1", "finetune.loss=all"]));
     assert_ne!(all.hashes(), alone.hashes(), "the loss counts other tokens");
+}
+
+#[test]
+fn a_run_keeps_its_template_and_its_end_token_for_chats_runs_and_exports() {
+    let mut runs = Runs::new("conversations");
+    write_chat(&runs);
+    let files = runs.world().files();
+    // A tokenizer without a template, and a template that ends turns with a special token.
+    let tokenizer = runs.path().join("tokenizer");
+    files.create_dir_all(&tokenizer).expect("a scratch folder");
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        let path = golden::folder().join("tasks").join("model").join(name);
+        let bytes = files.read(&path).expect("a golden file");
+        files.write_atomic(&tokenizer.join(name), &bytes).expect("a scratch file");
+    }
+    let ending = TEMPLATE.replace("\n", "<s>\n");
+    let path = runs.path().join("chat.jinja");
+    files.write_atomic(&path, ending.as_bytes()).expect("a scratch file");
+    let named = format!("data.tokenizer={}", tokenizer.display());
+    let sets = ["run.workers=1", &*named, "model.vocab=270"];
+    let run = runs.finish(&recipe(&runs, &sets)).dir;
+    // Everything that the run needs is in its folder.
+    runs.world().files().remove_dir_all(&tokenizer).expect("it is there");
+    runs.world().files().write_atomic(&path, b"gone").expect("a scratch file");
+    let read = |folder: &Path, name: &str| {
+        let bytes = runs.world().files().read(&folder.join(name));
+        String::from_utf8(bytes.expect(name)).expect("text")
+    };
+    assert_eq!(read(&run, "chat_template.jinja"), ending);
+    let pretrained = Pretrained::open(&run, runs.world()).expect("a run");
+    let template = chat_template(&pretrained, None, Date::FIXED, runs.world()).expect("its own");
+    assert_eq!(template.source(), ending);
+    let recipe = pretrained.recipe(runs.world()).expect("a valid recipe");
+    let generator = Generator::load(&pretrained, &recipe, runs.world()).expect("its tensors");
+    // The end of answers, and that of documents, which the tokenizer's configuration names.
+    assert_eq!(generator.stops(), [0, 1]);
+    // The next run finds the template in the folder of this one.
+    let from = [
+        format!("model.from={}", run.display()),
+        "data.format=chat".to_owned(),
+        format!("data.source={}", runs.path().join("chat.jsonl").display()),
+    ];
+    let sources = Sources { sets: from.into(), ..Sources::default() };
+    let next = pretrained::resolve(&sources, runs.world()).expect("a valid recipe");
+    let corpus = Corpus::load(&next, runs.world()).expect("it has a template");
+    let counts = corpus.conversations().expect("conversations");
+    assert_eq!(counts.num + counts.dropped, 60);
+    let out = runs.path().join("export");
+    let target = Target::HuggingFace {
+        format: ElementType::F32,
+        shard_bytes: u64::MAX,
+        max_positions: None,
+    };
+    convert(&run, &out, target, runs.world(), &mut |_, _| {}).expect("it is exported");
+    assert_eq!(read(&out, "chat_template.jinja"), ending);
+    let json = |name: &str| -> serde_json::Value {
+        serde_json::from_str(&read(&out, name)).expect("JSON")
+    };
+    assert_eq!(json("config.json")["eos_token_id"], 1);
+    assert_eq!(json("generation_config.json")["eos_token_id"], 1);
+    assert_eq!(json("tokenizer_config.json")["eos_token"], "</s>");
+    assert_eq!(json("tokenizer_config.json")["chat_template"], ending);
+    let gguf = runs.path().join("export.gguf");
+    let target = Target::Gguf { tensor_type: TensorType::Floats(ElementType::F32) };
+    convert(&out, &gguf, target, runs.world(), &mut |_, _| {}).expect("it is written");
+    let bytes = runs.world().files().read(&gguf).expect("it was written");
+    let has = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+    assert!(has(b"tokenizer.chat_template") && has(ending.as_bytes()));
+    assert!(has(b"tokenizer.ggml.eos_token_id"));
+}
+
+#[test]
+fn an_evaluation_of_a_run_is_that_of_its_training() {
+    let mut runs = Runs::new("conversations");
+    write_chat(&runs);
+    for documents in ["padded", "masked"] {
+        let documents = format!("data.documents={documents}");
+        let sets = ["run.workers=1", "train.eval_batches=100", &documents];
+        let outcome = runs.finish(&recipe(&runs, &sets));
+        let expected = outcome.summary.validation_loss.expect("a validation split");
+        let found = evaluate_conversations(&outcome.dir, DeviceChoice::Cpu, runs.world());
+        let found = found.expect("it has its data");
+        // Micro-batches of another size divide the sum elsewhere.
+        let close = Tolerance::Close(Dtype::F32, found.num_targets as usize);
+        close.assert("loss", &[found.loss], &[expected]);
+        let counts = outcome.summary.conversations.expect("conversations");
+        assert_eq!(counts.used + counts.dropped, 60);
+        assert_eq!(found.num_conversations, counts.used - counts.train);
+    }
 }
 
 #[test]

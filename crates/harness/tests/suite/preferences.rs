@@ -1,11 +1,12 @@
 //! Direct preference optimization: it starts from its reference, learns, gives the bits of one
 //! worker under every layout, and resumes exactly.
 
-use lockstep_config::Recipe;
-use lockstep_harness::Runs;
+use lockstep_config::{DeviceChoice, Dtype, Recipe};
 use lockstep_harness::recipes::LLAMA;
 use lockstep_harness::traffic::assert_traffic_and_memory_as_predicted;
+use lockstep_harness::{Runs, Tolerance};
 use lockstep_trainer::Options;
+use lockstep_trainer::conversation_evaluation::evaluate_conversations;
 
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}\
                         {% if add_generation_prompt %}a:{% endif %}";
@@ -73,6 +74,25 @@ fn every_layout_learns_preferences_to_the_bits_of_one_worker() {
             assert_eq!(validation(&outcome), validation(&alone), "{method} {layout:?}");
             assert_traffic_and_memory_as_predicted(&recipe, &outcome);
         }
+    }
+}
+
+#[test]
+fn an_evaluation_has_the_loss_of_training_and_its_accuracy() {
+    let mut runs = Runs::new("preferences");
+    write_pairs(&runs);
+    for method in ["finetune.lora_rank=2", "finetune.lora_rank=0"] {
+        let sets = [method, "run.workers=1", "train.eval_batches=100"];
+        let outcome = runs.finish(&recipe(&runs, &sets));
+        let expected = outcome.summary.validation_loss.expect("a validation split");
+        let found = evaluate_conversations(&outcome.dir, DeviceChoice::Cpu, runs.world());
+        let found = found.expect("it has its data");
+        let counts = outcome.summary.conversations.expect("pairs");
+        assert_eq!(found.num_targets, counts.used - counts.train, "{method}");
+        let close = Tolerance::Close(Dtype::F32, found.num_targets as usize);
+        close.assert("loss", &[found.loss], &[expected]);
+        assert!((0.0..=1.0).contains(&found.accuracy.expect("of pairs")), "{found:?}");
+        assert_eq!((found.margin.is_some(), found.perplexity), (true, None), "{method}");
     }
 }
 

@@ -60,6 +60,8 @@ pub struct Console {
     peak_seconds_per_token: Option<f64>,
     num_workers: usize,
     num_steps: u64,
+    /// Whether losses are those of pairs, and not of tokens.
+    has_pairs: bool,
     /// Step and time of the first recorded step, from which the mean step time follows.
     first: Option<(u64, f64)>,
     last_drawn_seconds: Option<f64>,
@@ -81,6 +83,7 @@ impl Console {
             peak_seconds_per_token: None,
             num_workers: 1,
             num_steps: 0,
+            has_pairs: false,
             first: None,
             last_drawn_seconds: None,
             history: History::new(),
@@ -232,7 +235,11 @@ impl Console {
             }
             Event::Evaluated { step, validation_loss, perplexity, .. } => {
                 add(text, format_args!("step {step}  validation loss {validation_loss:.4}"));
-                add(text, format_args!("  perplexity {perplexity:.3}\n"));
+                if self.has_pairs {
+                    text.push_str(" per pair\n");
+                } else {
+                    add(text, format_args!("  perplexity {perplexity:.3}\n"));
+                }
             }
             Event::TaskEvaluated { step, task, questions, scores, .. } => {
                 add(text, format_args!("step {step}  {task}"));
@@ -293,6 +300,7 @@ impl Console {
                 }
                 text.push('\n');
             }
+            Event::ConversationsRead { .. } => describe_conversations(text, event),
             _ => describe_asynchronous(text, event),
         }
     }
@@ -304,6 +312,7 @@ impl Sink for Console {
             event @ Event::Step { .. } => return self.step(stamped.seconds, event),
             event if event.is_detail() => return Ok(()),
             event @ Event::RunStarted { .. } => self.start(event),
+            Event::ConversationsRead { pairs, .. } => self.has_pairs = *pairs,
             Event::RunFinished { .. } => {
                 // A run that ends early has not drawn its last step.
                 self.draw()?;
@@ -321,6 +330,35 @@ impl Sink for Console {
         }
         self.close()
     }
+}
+
+/// Appends what a run has read of its conversations.
+fn describe_conversations(text: &mut String, event: &Event) {
+    let &Event::ConversationsRead {
+        conversations,
+        train,
+        tokens,
+        answered,
+        truncated,
+        dropped,
+        pairs,
+    } = event
+    else {
+        return;
+    };
+    let unit = if pairs { "pairs" } else { "conversations" };
+    let [all, train] = [conversations, train].map(Thousands);
+    let [tokens, answered] = [tokens, answered].map(Thousands);
+    add(text, format_args!("{all} {unit} ({train} train), {tokens} tokens, {answered} answered"));
+    if truncated > 0 {
+        let truncated = Thousands(truncated);
+        add(text, format_args!("; {truncated} truncated to model.context"));
+    }
+    if dropped > 0 {
+        let dropped = Thousands(dropped);
+        add(text, format_args!("; {dropped} without an answer in model.context dropped"));
+    }
+    text.push('\n');
 }
 
 /// Appends a step as a plain line.

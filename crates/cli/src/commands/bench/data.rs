@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         "{} tokens/s: {} steps of {} tokens in {}\n",
         digits(speed.tokens_per_second),
         speed.steps,
-        digits(speed.tokens as f64 / speed.steps as f64),
+        speed.tokens / speed.steps.max(1),
         Seconds(speed.seconds),
     ))
 }
