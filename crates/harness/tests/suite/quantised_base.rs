@@ -156,10 +156,9 @@ fn every_layout_trains_beside_a_quantised_base_to_the_bits_of_one_worker() {
     ];
     // Biases, and scales that are not quantised.
     let sharded: &[&[&str]] = &[&["run.workers=2", "parallel.tensor=2", "parallel.zero=3"]];
-    for (variant, layouts) in [
-        (&[][..], llama),
-        (&["model.qkv_bias=true", "finetune.double_quant=false"][..], sharded),
-    ] {
+    for (variant, layouts) in
+        [(&[][..], llama), (&["model.qkv_bias=true", "finetune.double_quant=false"][..], sharded)]
+    {
         let alone = runs.finish(&small(&[variant, &["run.workers=1"]].concat()));
         for layout in layouts {
             let recipe = small(&[variant, layout].concat());
