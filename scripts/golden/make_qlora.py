@@ -17,6 +17,7 @@ from bitsandbytes import functional as bnb
 from safetensors.torch import save_file
 
 import make_golden
+import make_nf4
 
 FOLDER = make_golden.FOLDER / "qlora"
 MODEL = {"family": "llama", "layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "ffn": 128,
@@ -38,7 +39,7 @@ ADAPTER = {
 
 def dequantised(weight):
     """What a layer of bitsandbytes multiplies with, in 4-bit NormalFloat with double quantisation."""
-    packed, state = bnb.quantize_4bit(weight.float(), quant_type="nf4", compress_statistics=True)
+    packed, state = make_nf4.quantise(weight.float(), double=True)
     return bnb.dequantize_4bit(packed, state).double()
 
 
