@@ -100,7 +100,7 @@ fn an_export_has_no_multipliers_and_computes_the_same_logits() {
         &["model.family=llama", "model.model_type=phi3"],
         &["model.family=gpt2", "model.tied=true"],
         &["model.family=gpt_neox"],
-        &["model.family=bloom", "model.tied=true"],
+        &["model.family=bloom", "model.tied=true", "model.ffn=256"],
     ] {
         let trained = runs.finish(&with(&LLAMA, &[&wide, family]));
         let folder = runs.path().join("exported");
