@@ -141,6 +141,42 @@ fn a_file_gets_the_first_and_last_step_and_one_about_every_two_seconds() {
 }
 
 #[test]
+fn conversations_are_counted_and_losses_of_pairs_are_named() {
+    let text = |pairs, truncated, dropped| {
+        let mut fixture = Fixture::plain(10);
+        let read = Event::ConversationsRead {
+            conversations: 1170,
+            train: 1161,
+            tokens: 9120,
+            answered: 1400,
+            truncated,
+            dropped,
+            pairs,
+        };
+        fixture.give(0.0, read);
+        let evaluated = Event::Evaluated {
+            step: 5,
+            validation_loss: 0.5,
+            perplexity: 1.649,
+            train_seconds: 1.0,
+            wire_bytes: 0,
+        };
+        fixture.give(1.0, evaluated);
+        fixture.progress()
+    };
+    assert_eq!(
+        text(false, 30, 0),
+        "1,170 conversations (1,161 train), 9,120 tokens, 1,400 answered; 30 truncated to \
+         model.context\nstep 5  validation loss 0.5000  perplexity 1.649\n"
+    );
+    assert_eq!(
+        text(true, 0, 7),
+        "1,170 pairs (1,161 train), 9,120 tokens, 1,400 answered; 7 without an answer in \
+         model.context dropped\nstep 5  validation loss 0.5000 per pair\n"
+    );
+}
+
+#[test]
 fn a_launcher_gets_records_at_most_ten_times_a_second() {
     let mut fixture = Fixture::launcher(1000);
     for step in 1..=200 {
