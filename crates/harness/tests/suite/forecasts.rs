@@ -123,7 +123,7 @@ fn recorded(runs: &Runs, recipe: &Recipe, outcome: &Outcome) -> RecordedDecision
                 decisions.pushes_by_worker = pushes_by_worker;
             }
             Event::SparseRows { by_worker, .. } => {
-                let requests = by_worker.into_iter().map(row_requests);
+                let requests = by_worker.iter().map(row_requests);
                 decisions.row_requests_by_worker = requests.collect();
             }
             Event::LeavesDivided { step, leaves_by_worker } => {
@@ -144,9 +144,9 @@ fn recorded(runs: &Runs, recipe: &Recipe, outcome: &Outcome) -> RecordedDecision
     decisions
 }
 
-fn row_requests(recorded: lockstep_telemetry::RowRequests) -> RowRequests {
+fn row_requests(recorded: &lockstep_telemetry::RowRequests) -> RowRequests {
     let lockstep_telemetry::RowRequests { requests, pulled, looked_up, replicated, pushed } =
-        recorded;
+        *recorded;
     RowRequests { requests, pulled, looked_up, copied: replicated, pushed }
 }
 
