@@ -336,18 +336,20 @@ mod tests {
 
     #[test]
     fn both_splits_have_whole_conversations_and_whole_pairs() {
-        let line =
-            |n: usize| format!(r#"{{"instruction": "{n}?", "output": "{}"}}"#, "x".repeat(9));
-        let pair = |n: usize| format!(r#"{{"prompt": "{n}?", "chosen": "yes", "rejected": "no"}}"#);
+        // The first one is longer than the training split.
+        let answer = |n: usize| "x".repeat(if n == 0 { 40 } else { 9 });
+        let line = |n: usize| format!(r#"{{"instruction": "{n}?", "output": "{}"}}"#, answer(n));
+        let pair = |n: usize| {
+            format!(r#"{{"prompt": "{n}?", "chosen": "{}", "rejected": "no"}}"#, answer(n))
+        };
         let (of_chat, of_pairs) = (vec![BYTES], vec![BYTES, "finetune.method=dpo"]);
         let make: [(&dyn Fn(usize) -> String, _, _, _); 2] =
             [(&line, of_chat, 1, "1 conversation"), (&pair, of_pairs, 2, "1 pair")];
         for (line, mut sets, group, unit) in make {
-            sets.push("data.validation=0.9");
+            sets.push("data.validation=0.5");
             let complaint = Folder::new(&line(0)).complaint(&sets);
             assert!(complaint.contains(unit), "{complaint}");
-            assert!(complaint.contains("data.validation = 0.9"), "{complaint}");
-            // Where the first one is longer than the training split, it is all of it.
+            assert!(complaint.contains("data.validation = 0.5"), "{complaint}");
             let folder = Folder::new(&[line(0), line(1)].join("\n"));
             let (recipe, corpus) = folder.load(&sets);
             let corpus = corpus.unwrap();

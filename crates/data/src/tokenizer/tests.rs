@@ -171,7 +171,7 @@ fn tokenizers_that_cannot_be_used_are_refused_by_name() {
     refused("other.json", "DIR/other.json is no tokenizer.json that can be read: ");
     refused("random.json", "DIR/random.json sets model.dropout = 0.1");
     refused("empty", "DIR/empty holds no tokenizer.json");
-    refused("old", "only files of older formats");
+    refused("old", "only tokenizer.model, which is not read");
 
     let error = small().require(399).unwrap_err().to_string();
     assert!(error.starts_with("model.vocab = 399 is below the 400 tokens of tokenizer "));
