@@ -160,8 +160,10 @@ fn check_tasks(trace: &CheckedTrace) -> Result<(), String> {
         if ids.len() < spans.len() {
             return Err(format!("a task of step {step} of rank {rank} is there twice"));
         }
-        if let Some(pair) = spans.windows(2).find(|pair| pair[1].start < pair[0].end) {
-            return Err(format!("{:?} begins before the end of {:?}", pair[1], pair[0]));
+        for pair in spans.windows(2) {
+            if pair[1].start < pair[0].end {
+                return Err(format!("{:?} begins before the end of {:?}", pair[1], pair[0]));
+            }
         }
     }
     Ok(())

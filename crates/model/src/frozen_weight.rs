@@ -43,7 +43,7 @@ impl FrozenTensor {
     /// When it is loaded already, or an element is not finite.
     pub fn load<E>(
         &self,
-        read: &mut dyn FnMut(usize, &mut [f32]) -> std::result::Result<(), E>,
+        mut read: impl FnMut(usize, &mut [f32]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let len = self.param.tensor_len();
         let mut buffer = vec![0.0; READ_LEN.min(len)];
@@ -228,19 +228,19 @@ impl FrozenWeight {
         x: Matrix<'_>,
         mut y: ViewMut<'_>,
         write: Write,
-        epilogue: Epilogue<'_>,
+        epilogue: &Epilogue<'_>,
     ) -> Result<()> {
         let mut tile = self.tile.0.lock().unwrap_or_else(PoisonError::into_inner);
         let out = MatrixMut::new(y.reborrow(), x.rows, self.num_outputs);
         nf4::product(device, precision, x, self.rows(), out, write, &mut tile)?;
         match epilogue {
             Epilogue::None => Ok(()),
-            Epilogue::Bias(bias) => device.bias_add(y, bias),
+            Epilogue::Bias(bias) => device.bias_add(y, *bias),
             Epilogue::Residual { bias, residual } => {
                 if let Some(bias) = bias {
-                    device.bias_add(y.reborrow(), bias)?;
+                    device.bias_add(y.reborrow(), *bias)?;
                 }
-                device.add_assign(y, residual)
+                device.add_assign(y, *residual)
             }
             Epilogue::GeluBackward { .. } | Epilogue::BiasGelu { .. } => {
                 unreachable!("models with adapters have gated units")

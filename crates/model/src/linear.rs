@@ -153,7 +153,7 @@ impl Linear {
         let num_rows = x.len() / self.num_inputs;
         let x = Matrix::new(x, num_rows, self.num_inputs);
         if let Some(frozen) = &self.frozen {
-            return frozen.product(device, self.precision(), x, y, write, epilogue);
+            return frozen.product(device, self.precision(), x, y, write, &epilogue);
         }
         let y = MatrixMut::new(y, num_rows, self.num_outputs);
         device.product(self.precision(), x, self.weight_io(params), y, write, epilogue)

@@ -59,7 +59,9 @@ pub(crate) fn score_scale(model: &Model) -> Option<f32> {
 /// ```
 pub fn fold(model: &Model, name: &str, values: &mut [f32]) {
     if let Some(factor) = logit_multiplier(model).filter(|_| is_final_norm(model, name)) {
-        values.iter_mut().for_each(|value| *value *= factor);
+        for value in values.iter_mut() {
+            *value *= factor;
+        }
     }
     if let Some(factor) = model.mup.score_factor(model.head_dim()) {
         scale_queries(model, name, factor as f32, values);

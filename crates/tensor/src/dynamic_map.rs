@@ -33,12 +33,12 @@ const fn rounded_step(index: usize, num_steps: usize, scale: f32) -> f64 {
     let step = (1.0 - 0.1_f32) / num_steps as f32;
     let boundary = rounded_boundary(index, num_steps, step);
     let next = rounded_boundary(index + 1, num_steps, step);
-    ((boundary + next) / 2.0 * scale) as f64
+    (f32::midpoint(boundary, next) * scale) as f64
 }
 
 /// A boundary of steps. Products of two `f32` are exact in `f64`.
 const fn rounded_boundary(index: usize, num_steps: usize, step: f32) -> f32 {
-    if index < (num_steps + 1) / 2 {
+    if index < num_steps.div_ceil(2) {
         (0.1_f32 as f64 + step as f64 * index as f64) as f32
     } else {
         (1.0 - step as f64 * (num_steps - index) as f64) as f32

@@ -146,7 +146,8 @@ mod tests {
         };
         // The first chosen answer gains 3 nats and its rejected one 1; of the second 0 and 1.
         found.add_pairs(&[2.0, 4.0, 3.0, 1.0], &[5.0, 5.0, 3.0, 2.0], 0.5);
-        let expected = ((1.0 + (-1.0_f64).exp()).ln() + (1.0 + 0.5_f64.exp()).ln()) / 2.0;
+        let pair = |margin: f64| (1.0 + (-margin).exp()).ln();
+        let expected = f64::midpoint(pair(1.0), pair(-0.5));
         assert!((found.loss - expected).abs() < 1e-15, "{found:?}");
         assert_eq!(found.accuracy.map(f64::to_bits), Some(0.5_f64.to_bits()));
         assert_eq!(found.margin.map(f64::to_bits), Some(0.25_f64.to_bits()));

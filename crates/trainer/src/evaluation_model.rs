@@ -80,9 +80,10 @@ impl ModelFolder {
             model.replica.fill(read)?;
         } else if !self.recipe.from.is_empty() {
             let initial = Pretrained::of_key(FROM, &self.recipe.from, world)?;
-            let overlap = match self.recipe.partial {
-                true => Some(initial.overlap(model.replica.blueprint())?),
-                false => None,
+            let overlap = if self.recipe.partial {
+                Some(initial.overlap(model.replica.blueprint())?)
+            } else {
+                None
             };
             model.replica.fill(|param, first, values| {
                 let is_there = match &overlap {

@@ -27,7 +27,7 @@ pub(crate) fn load(
     }
     let read = read_base(recipe, world)?;
     for tensor in &own {
-        tensor.load(&mut |first, out| read(&tensor.param, first, out))?;
+        tensor.load(|first, out| read(&tensor.param, first, out))?;
     }
     tile.allocate(tile_len);
     let comm = replica.groups().data();

@@ -84,9 +84,9 @@ impl MegatronTensors {
                           mistral, qwen2 and qwen3";
             return Err(foreign(reason.to_owned()));
         }
-        let mut views = Views { stored: &stored, prefix, views: BTreeMap::new() };
+        let mut views = Views { stored: &stored, prefix, by_name: BTreeMap::new() };
         views.add_model(model).map_err(&foreign)?;
-        let views = views.views;
+        let views = views.by_name;
         let used: BTreeSet<&str> = views.values().map(|view| view.stored.as_str()).collect();
         let names = stored.names();
         let unused = names.iter().find(|name| {
@@ -104,7 +104,7 @@ impl MegatronTensors {
 struct Views<'a> {
     stored: &'a PlacedTensors,
     prefix: &'a str,
-    views: BTreeMap<String, View>,
+    by_name: BTreeMap<String, View>,
 }
 
 impl Views<'_> {
@@ -128,7 +128,14 @@ impl Views<'_> {
             ("post_attention_layernorm", "mlp.linear_fc1.layer_norm_weight"),
         ];
         for (own, theirs) in norms {
-            self.add(&format!("{ours}.{own}.weight"), &of_layer, theirs, &[c], &[c], &[0..c])?;
+            self.add(
+                &format!("{ours}.{own}.weight"),
+                &of_layer,
+                theirs,
+                &[c],
+                &[c],
+                std::iter::once(0..c),
+            )?;
         }
         // Rows of a group of query heads: its queries, its key and its value.
         let per_group = heads / kv_heads;
@@ -139,40 +146,39 @@ impl Views<'_> {
         let parts = [("q", 0, per_group), ("k", per_group, 1), ("v", per_group + 1, 1)];
         let rows = (heads + 2 * kv_heads) * d;
         let kinds: &[(&str, &[usize])] = &[("weight", &[c]), ("bias", &[])];
-        for (kind, inner) in &kinds[..1 + usize::from(model.variant.qkv_bias)] {
+        for (kind, inner) in &kinds[..=usize::from(model.variant.qkv_bias)] {
             for (name, first, num) in parts {
                 let own = (0..kv_heads).map(|group| of_group(group, first, num));
-                let own: Vec<_> = own.collect();
                 let (name, shape) =
                     (format!("{attention}.{name}_proj.{kind}"), joined(rows, inner));
                 let view = joined(kv_heads * num * d, inner);
                 let theirs = format!("self_attention.linear_qkv.{kind}");
-                self.add(&name, &of_layer, &theirs, &shape, &view, &own)?;
+                self.add(&name, &of_layer, &theirs, &shape, &view, own)?;
             }
         }
         if model.variant.qk_norm {
             for name in ["q", "k"] {
                 let own = format!("{attention}.{name}_norm.weight");
                 let theirs = format!("self_attention.{name}_layernorm.weight");
-                self.add(&own, &of_layer, &theirs, &[d], &[d], &[0..d])?;
+                self.add(&own, &of_layer, &theirs, &[d], &[d], std::iter::once(0..d))?;
             }
         }
         let queries = heads * d;
         let [out, down] = [[c, queries], [c, ffn]];
         let name = format!("{attention}.o_proj.weight");
         let theirs = "self_attention.linear_proj.weight";
-        self.add(&name, &of_layer, theirs, &out, &out, &[0..c])?;
+        self.add(&name, &of_layer, theirs, &out, &out, std::iter::once(0..c))?;
         let name = format!("{ours}.mlp.down_proj.weight");
-        self.add(&name, &of_layer, "mlp.linear_fc2.weight", &down, &down, &[0..c])?;
+        self.add(&name, &of_layer, "mlp.linear_fc2.weight", &down, &down, std::iter::once(0..c))?;
         let (both, one) = ([2 * ffn, c], [ffn, c]);
         let fused = "mlp.linear_fc1.weight";
         for (name, end, first) in [("gate", "_w", 0), ("up", "_v", ffn)] {
             let own = format!("{ours}.mlp.{name}_proj.weight");
             let apart = format!("{fused}{end}");
             if self.find(&of_layer, &apart).is_some() {
-                self.add(&own, &of_layer, &apart, &one, &one, &[0..ffn])?;
+                self.add(&own, &of_layer, &apart, &one, &one, std::iter::once(0..ffn))?;
             } else {
-                self.add(&own, &of_layer, fused, &both, &one, &[first..first + ffn])?;
+                self.add(&own, &of_layer, fused, &both, &one, std::iter::once(first..first + ffn))?;
             }
         }
         Ok(())
@@ -196,7 +202,7 @@ impl Views<'_> {
         name: &str,
         stored: &[usize],
         shape: &[usize],
-        rows: &[Range<usize>],
+        rows: impl Iterator<Item = Range<usize>>,
     ) -> Result<(), String> {
         let (theirs, is_stacked) = self
             .find(layer, name)
@@ -210,13 +216,13 @@ impl Views<'_> {
         let first = if is_stacked { layer.index * len } else { 0 };
         let row_len: usize = stored[1..].iter().product();
         let mut at = 0;
-        let runs = rows.iter().map(|rows| {
+        let runs = rows.map(|rows| {
             let run = at..at + rows.len() * row_len;
             at = run.end;
             (run, first + rows.start * row_len)
         });
         let view = View { stored: theirs, shape: shape.to_vec(), runs: runs.collect() };
-        self.views.insert(own.to_owned(), view);
+        self.by_name.insert(own.to_owned(), view);
         Ok(())
     }
 
@@ -247,7 +253,7 @@ impl Views<'_> {
         }
         let len = shape.iter().product();
         let view = View { stored: theirs, shape, runs: vec![(0..len, 0)] };
-        self.views.insert(own.to_owned(), view);
+        self.by_name.insert(own.to_owned(), view);
         Ok(())
     }
 }

@@ -174,10 +174,13 @@ fn origin_of(name: &str) -> Origin {
 /// Whether an explicit value is compatible with that of the folder.
 fn allows(key: &str, folder: &Value, own: &Value) -> bool {
     match key {
-        // A recorded recipe may describe a teacher without keys that are newer.
-        "model.dropout" | "finetune.lora_dropout" | "finetune.teacher_model" => true,
-        // Formats of the weights beside adapters, not of a folder.
-        "finetune.quant_type" | "finetune.double_quant" => true,
+        // A recorded recipe may describe a teacher without keys that are newer; the formats of the
+        // weights beside adapters are not those of a folder.
+        "model.dropout"
+        | "finetune.lora_dropout"
+        | "finetune.teacher_model"
+        | "finetune.quant_type"
+        | "finetune.double_quant" => true,
         "model.context" => own.as_integer() <= folder.as_integer(),
         // A set, in any order.
         "finetune.lora_targets" => LoraTargets::from_value(own) == LoraTargets::from_value(folder),

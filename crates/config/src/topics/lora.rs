@@ -184,7 +184,9 @@ fn rows_are_blocks(c: &RuleContext<'_>) -> Option<ConfigError> {
     } else if broken(model.ffn, shards) {
         (FFN, model.ffn, shards, next(model.ffn, shards).to_string())
     } else if broken(queries, shards) {
-        let heads = (model.heads..).find(|n| !broken(n * model.head_dim(), shards))?;
+        // A multiple of a block's length in every shard has whole blocks whatever the heads' size.
+        let most = model.heads + BLOCK_LEN * shards;
+        let heads = (model.heads..=most).find(|n| !broken(n * model.head_dim(), shards))?;
         (HEADS, queries, shards, format!("{heads}, of which each has {}", model.head_dim()))
     } else {
         return None;

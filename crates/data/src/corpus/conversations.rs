@@ -99,9 +99,10 @@ impl ConversationReader {
         let num_tokens = run.len();
         if num_tokens == 0 {
             let (path, context) = (source.into(), self.context);
-            return Err(match has_answer {
-                true => DocumentError::LongPrompts { path, context }.into(),
-                false => DocumentError::NoAnswer { path }.into(),
+            return Err(if has_answer {
+                DocumentError::LongPrompts { path, context }.into()
+            } else {
+                DocumentError::NoAnswer { path }.into()
             });
         }
         Ok(Whole {

@@ -97,7 +97,7 @@ fn a_run_keeps_its_template_and_its_end_token_for_chats_runs_and_exports() {
         let bytes = files.read(&path).expect("a golden file");
         files.write_atomic(&tokenizer.join(name), &bytes).expect("a scratch file");
     }
-    let ending = TEMPLATE.replace("\n", "<s>\n");
+    let ending = TEMPLATE.replace('\n', "<s>\n");
     let path = runs.path().join("chat.jinja");
     files.write_atomic(&path, ending.as_bytes()).expect("a scratch file");
     let named = format!("data.tokenizer={}", tokenizer.display());

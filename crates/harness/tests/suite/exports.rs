@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 const COMMON: [&str; 4] =
     ["run.workers=2", "train.steps=6", "train.eval_every=3", "checkpoint.every=3"];

@@ -28,7 +28,9 @@ impl Graph {
         let mut unit_of = vec![None; after.len()];
         let mut units = meetings;
         for (unit, members) in units.iter().enumerate() {
-            members.iter().for_each(|member| unit_of[*member as usize] = Some(unit));
+            for member in members {
+                unit_of[*member as usize] = Some(unit);
+            }
         }
         let unit_of: Vec<usize> = (0..)
             .zip(unit_of)

@@ -109,11 +109,12 @@ fn published(name: &str) -> Option<(String, [Value; 3])> {
         return None;
     };
     let mut text = String::new();
-    match bytes.starts_with(&[0x1f, 0x8b]) {
-        true => flate2::read::GzDecoder::new(&bytes[..]).read_to_string(&mut text),
-        false => (&bytes[..]).read_to_string(&mut text),
-    }
-    .expect("text");
+    let read = if bytes.starts_with(&[0x1f, 0x8b]) {
+        flate2::read::GzDecoder::new(&bytes[..]).read_to_string(&mut text)
+    } else {
+        (&bytes[..]).read_to_string(&mut text)
+    };
+    read.expect("text");
     let expected = ["expected", "mw", "ms"].map(|kind| {
         let path = folder.join(format!("{kind}-{name}.json"));
         let text = std::fs::read_to_string(path).expect("expected results");

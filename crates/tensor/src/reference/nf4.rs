@@ -60,10 +60,14 @@ pub fn quantise(tensor: &[f64], block_len: usize, groups: Option<(usize, &[f64])
     if let Some((group_len, map)) = groups {
         let offset = magnitudes.iter().sum::<f64>() / magnitudes.len() as f64;
         for group in scales.chunks_mut(group_len) {
-            group.iter_mut().for_each(|scale| *scale -= offset);
+            for scale in group.iter_mut() {
+                *scale -= offset;
+            }
             let most = largest(group);
             let of_zero = if most > 0.0 { most } else { 1.0 };
-            group.iter_mut().for_each(|s| *s = nearest(map, *s / of_zero) * most + offset);
+            for scale in group.iter_mut() {
+                *scale = nearest(map, *scale / of_zero) * most + offset;
+            }
         }
     }
     let of_block = |(block, (magnitude, scale)): (&[f64], (&f64, &f64))| {
