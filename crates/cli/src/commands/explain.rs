@@ -48,7 +48,8 @@ struct Explanation<'a> {
 
 pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let path = &arguments.trace;
-    let text = world.files().read_to_string(path)?;
+    let text = world.files().read_to_string(path);
+    let text = text.map_err(|error| Failure::user(error.to_string()))?;
     let refuse = |error| Failure::user(format!("{}: {error}", path.display()));
     let trace = parse(&text).map_err(refuse)?;
     drop(text);
