@@ -282,9 +282,10 @@ mod tests {
         let beta = key_of("optim.beta1", &recipe);
         assert_eq!(
             beta.without_effect.as_deref(),
-            Some(
-                "needs optim.name = adam, adamw, lamb, lion, muon, schedule-free-adamw or adamw-8bit"
-            )
+            Some(concat!(
+                "needs optim.name = adam, adamw, lamb, lion, muon, schedule-free-adamw ",
+                "or adamw-8bit"
+            ))
         );
         assert!(beta.related.contains(&"optim.name"));
         assert_eq!(key_of("model.kv_heads", &recipe).origin, ValueOrigin::Derived);

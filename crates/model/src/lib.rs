@@ -14,7 +14,8 @@
 //!   gradients of norms and biases; `deferred_weight_grad`: the split backward pass;
 //!   `stream_gradient`: halves beside each other.
 //! - [`lora`]: low-rank adapters of the linear layers; [`frozen_weight`]: weights in four bits
-//!   beside them; [`mup`]: width transfer.
+//!   beside them; [`mup`]: width transfer;
+//!   [`mup_folding`]: its removal for exports.
 //! - [`linear`], `norm`, `norm_linear`, `dropout`, `rope`: operations of a device on ranges of a
 //!   flat buffer.
 //! - [`problem`]: a classifier and three convex problems, with their optimum.
@@ -86,6 +87,7 @@ mod row_sums;
 pub mod frozen_weight;
 pub mod lora;
 pub mod mup;
+pub mod mup_folding;
 
 mod dropout;
 pub mod formats;

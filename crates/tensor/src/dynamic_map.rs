@@ -27,8 +27,8 @@ pub(crate) enum Smallest {
 const SCALES: [f32; 7] = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
 
 /// Middle of step `index` of as many between 0.1 and 1, times `scale`, with the roundings of
-/// `torch.linspace`: each boundary is rounded once, from the nearer end, and so is each operation on
-/// them.
+/// `torch.linspace`: each boundary is rounded once, from the nearer end, and so is each operation
+/// on them.
 const fn rounded_step(index: usize, num_steps: usize, scale: f32) -> f64 {
     let step = (1.0 - 0.1_f32) / num_steps as f32;
     let boundary = rounded_boundary(index, num_steps, step);

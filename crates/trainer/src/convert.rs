@@ -21,7 +21,7 @@ use lockstep_checkpoint::pytorch::export;
 use lockstep_checkpoint::weights::{self, WeightsHasher};
 use lockstep_checkpoint::{ElementType, new_folder};
 use lockstep_config::{Family, Lora, Model, Mup, Recipe};
-use lockstep_model::{describe, lora, mup};
+use lockstep_model::{describe, lora, mup_folding};
 use lockstep_platform::World;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -101,13 +101,8 @@ pub fn convert(
     let model = model_of_copy(&recipe, target)?;
     let blueprint = describe(&model);
     let (total, mut done) = (blueprint.num_params() as u64, 0);
-    let (is_merged, lora) = (target != Target::Lockstep, recipe.model.lora);
     let read = |name: &str, out: &mut [f32]| {
-        pretrained.read(name, 0, out)?;
-        if is_merged {
-            merge_adapter(&pretrained, &lora, name, out)?;
-            mup::fold(&recipe.model, name, out);
-        }
+        read_plain(&pretrained, &recipe.model, target, name, out)?;
         done += out.len() as u64;
         progress(done, total);
         Ok::<_, TrainError>(())
@@ -171,6 +166,22 @@ pub fn convert(
         }
     }
     Ok(converted)
+}
+
+/// Reads a whole tensor; formats of others get it without adapters and multipliers.
+fn read_plain(
+    pretrained: &Pretrained,
+    model: &Model,
+    target: Target,
+    name: &str,
+    out: &mut [f32],
+) -> Result<(), TrainError> {
+    pretrained.read(name, 0, out)?;
+    if target != Target::Lockstep {
+        merge_adapter(pretrained, &model.lora, name, out)?;
+        mup_folding::fold(model, name, out);
+    }
+    Ok(())
 }
 
 /// Adds the product of an adapter's matrices to the weight beside it, if it has one.

@@ -7,9 +7,8 @@ use crate::RunFolder;
 use lockstep_config::Recipe;
 use lockstep_parallel::{AxisTraffic, Replica};
 use lockstep_platform::{FileKind, World};
-use lockstep_telemetry::{
-    Csv, Event, Otlp, Prometheus, Sink, TelemetryError, TensorBoard, visit_events,
-};
+use lockstep_telemetry::json_lines::visit_events;
+use lockstep_telemetry::{Csv, Event, Otlp, Prometheus, Sink, TelemetryError, TensorBoard};
 use std::path::Path;
 
 /// Exporters, and why others could not start.

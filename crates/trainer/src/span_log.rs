@@ -4,28 +4,11 @@ use crate::learner::Learner;
 use crate::step_log::StepLog;
 use crate::trace::{StepTimes, TraceRecorder};
 use lockstep_comm::{Comm, CommError};
-use lockstep_config::{Recipe, Telemetry};
+use lockstep_config::Telemetry;
 use lockstep_parallel::{Replica, TaskSpan};
 use lockstep_telemetry::Event;
 use std::path::Path;
 use std::time::Duration;
-
-/// Which steps are sampled, and the trace of this rank, if the run has one.
-pub(crate) struct SpanLog {
-    telemetry: Telemetry,
-    trace: Option<TraceRecorder>,
-}
-
-impl SpanLog {
-    /// Without a trace, until [`StepLog::begin_trace`].
-    pub(crate) fn new(recipe: &Recipe) -> Self {
-        Self { telemetry: recipe.telemetry.clone(), trace: None }
-    }
-
-    fn is_sampled(&self, num_steps: u64) -> bool {
-        Telemetry::is_sampled(num_steps) || self.telemetry.is_traced(num_steps)
-    }
-}
 
 impl StepLog {
     /// Starts the trace of the run, if it has one. Collective.

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Layers are one tensor each kind, or each has its own (`decoder.layers.3.…`), whose gates and
-//! others may be apart too (`linear_fc1.weight_w`, `_v`). Rows of `linear_qkv` lie by group of query
-//! heads: its queries, its key, its value. Rows behind the vocabulary are padding. Here they are
+//! others may be apart too (`linear_fc1.weight_w`, `_v`). Rows of `linear_qkv` lie by group of
+//! query heads: its queries, its key, its value. Rows behind the vocabulary are padding. Here they are
 //! tensors by the names of `transformers`: each is some rows of one of theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -145,8 +145,8 @@ impl Views<'_> {
         };
         let parts = [("q", 0, per_group), ("k", per_group, 1), ("v", per_group + 1, 1)];
         let rows = (heads + 2 * kv_heads) * d;
-        let kinds: &[(&str, &[usize])] = &[("weight", &[c]), ("bias", &[])];
-        for (kind, inner) in &kinds[..=usize::from(model.variant.qkv_bias)] {
+        let parameters: &[(&str, &[usize])] = &[("weight", &[c]), ("bias", &[])];
+        for (kind, inner) in &parameters[..=usize::from(model.variant.qkv_bias)] {
             for (name, first, num) in parts {
                 let own = (0..kv_heads).map(|group| of_group(group, first, num));
                 let (name, shape) =

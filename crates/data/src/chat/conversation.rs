@@ -12,7 +12,7 @@
 use minijinja::value::{Value, ValueKind};
 
 use super::Message;
-use super::template::ASSISTANT;
+use super::message::ASSISTANT;
 
 /// Authors in ShareGPT's data and the roles they are.
 const AUTHORS: [(&str, &str); 9] = [

@@ -2,7 +2,7 @@
 //!
 //! A model that learns answers learns to write this token last, so text generation stops there.
 
-use super::template::ASSISTANT;
+use super::message::ASSISTANT;
 use super::{ChatTemplate, Message};
 use crate::tokenizer::Tokenizer;
 

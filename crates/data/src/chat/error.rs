@@ -1,6 +1,6 @@
 //! Errors of chat templates, each with a remedy.
 
-use super::template::ROLES;
+use super::message::ROLES;
 
 /// A chat template that cannot be used.
 #[derive(Debug, thiserror::Error)]

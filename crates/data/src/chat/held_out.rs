@@ -7,8 +7,8 @@ use lockstep_platform::World;
 
 use super::Message;
 use super::conversation::Conversation;
+use super::message::ASSISTANT;
 use super::preference::Preference;
-use super::template::ASSISTANT;
 use crate::documents::{Documents, ReadOptions};
 use crate::error::DataError;
 

@@ -2,6 +2,12 @@
 
 use minijinja::Value;
 
+/// Role of a model.
+pub(crate) const ASSISTANT: &str = "assistant";
+
+/// Roles that templates and data sets share.
+pub(crate) const ROLES: [&str; 6] = ["system", "user", ASSISTANT, "tool", "developer", "function"];
+
 /// One message.
 #[derive(Debug, Clone)]
 pub struct Message {

@@ -6,7 +6,7 @@
 
 use super::Message;
 use super::conversation::{Conversation, field, messages_of, others, parse_row, text};
-use super::template::ASSISTANT;
+use super::message::ASSISTANT;
 
 /// Two conversations that differ in their answers.
 #[derive(Debug, Clone)]

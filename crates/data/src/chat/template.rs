@@ -15,6 +15,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::error::{ChatError, reason};
+use super::message::{ASSISTANT, ROLES};
 use super::{Date, Message, python};
 use crate::error::DataError;
 
@@ -38,12 +39,6 @@ const SPECIAL_TOKENS: [&str; 7] =
 
 /// Instructions that one rendering may take: tens of thousands of turns, in less than a second.
 const FUEL: u64 = 5_000_000;
-
-/// Role of a model.
-pub(crate) const ASSISTANT: &str = "assistant";
-
-/// Roles that templates and data sets share.
-pub(crate) const ROLES: [&str; 6] = ["system", "user", ASSISTANT, "tool", "developer", "function"];
 
 /// Noncharacters around the text of a generation block.
 const ANSWER_BEGIN: char = '\u{fdd0}';

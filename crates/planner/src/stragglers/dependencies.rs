@@ -41,8 +41,8 @@ impl Indices<'_> {
     }
 
     /// Operations of these kinds in the order of their starts.
-    fn in_order(&self, kinds: &[Kind]) -> Vec<Index> {
-        let mut found: Vec<Index> = kinds.iter().flat_map(|kind| self.of(*kind)).collect();
+    fn in_order(&self, which: &[Kind]) -> Vec<Index> {
+        let mut found: Vec<Index> = which.iter().flat_map(|kind| self.of(*kind)).collect();
         found.sort_by(|a, b| {
             let (a, b) = (self.operation(*a), self.operation(*b));
             a.start.total_cmp(&b.start).then((a.number, a.kind).cmp(&(b.number, b.kind)))
@@ -113,7 +113,7 @@ fn depend(worker: &Indices<'_>, after: &mut [Vec<Index>]) {
         edges.extend(passes.iter().copied().zip(worker.of(send)));
         let received = worker.of(recv);
         edges.extend(received.iter().copied().zip(passes.iter().copied()));
-        // A message is asked for once the pass before its own has ended.
+        // A receive is issued once the pass before its own has ended.
         edges.extend(passes.iter().copied().zip(received.into_iter().skip(1)));
     }
     let is_backward = |at: &Index| worker.operation(*at).kind == BackwardCompute;
@@ -141,7 +141,7 @@ fn depend_after_passes(worker: &Indices<'_>, computed: &[Index], edges: &mut Vec
     let end = |at: &&Index| worker.operation(**at).end();
     let last_pass = computed.iter().max_by(|a, b| end(a).total_cmp(&end(b)));
     let scatters = worker.of(GradsReduceScatter);
-    let of = |kinds: &[Kind]| kinds.iter().flat_map(|kind| worker.of(*kind)).collect::<Vec<_>>();
+    let of = |which: &[Kind]| which.iter().flat_map(|kind| worker.of(*kind)).collect::<Vec<_>>();
     let mut tail: Vec<Index> = last_pass.copied().into_iter().collect();
     tail.extend(of(&[GarbageCollection, NormGradsAllReduce, EmbeddingGradsAllReduce]));
     let separate = worker.of(SeparateGradsAllReduce);

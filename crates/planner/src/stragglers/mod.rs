@@ -1,4 +1,4 @@
-//! What-if analysis of stragglers (Lin et al. 2025, "Understanding Stragglers in Large Model
+//! Stragglers by what-if analysis (Lin et al. 2025, "Understanding Stragglers in Large Model
 //! Training Using What-if Analysis"): how much faster a recorded job would have been if all
 //! workers took the same time for the same operation, and whose operations explain the difference.
 //!

@@ -157,7 +157,7 @@ pub enum TraceError {
         "step {step}, dp_rank {dp_rank}, stage {stage}: {found} operations where dp_rank 0 of \
         the first step has {expected}"
     )]
-    Uneven {
+    Unequal {
         /// Step.
         step: u64,
         /// Data-parallel rank.
@@ -274,7 +274,7 @@ impl Trace {
             return Err(TraceError::Empty);
         }
         for (number, step) in &self.steps {
-            let uneven = |worker: Worker, found, expected| TraceError::Uneven {
+            let unequal = |worker: Worker, found, expected| TraceError::Unequal {
                 step: *number,
                 dp_rank: worker.dp_rank,
                 stage: worker.stage,
@@ -288,13 +288,13 @@ impl Trace {
                 let missing = all.find(|worker| !step.contains_key(worker));
                 let missing = missing.expect("fewer workers than places");
                 let model = Worker { dp_rank: 0, ..missing };
-                return Err(uneven(missing, 0, first.get(&model).map_or(0, Vec::len)));
+                return Err(unequal(missing, 0, first.get(&model).map_or(0, Vec::len)));
             }
             for (worker, operations) in step {
                 let expected = &first[&Worker { dp_rank: 0, ..*worker }];
                 let name = |operation: &Operation| (operation.kind, operation.number);
                 if !expected.iter().map(name).eq(operations.iter().map(name)) {
-                    return Err(uneven(*worker, operations.len(), expected.len()));
+                    return Err(unequal(*worker, operations.len(), expected.len()));
                 }
             }
         }

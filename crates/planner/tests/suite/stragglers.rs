@@ -1,4 +1,4 @@
-//! What-if analysis of stragglers: traces with a known answer, and published traces.
+//! Stragglers by what-if analysis: traces with a known answer, and published traces.
 
 use lockstep_planner::stragglers::{Cause, TraceError, analyze, parse};
 use serde_json::Value;
@@ -93,7 +93,7 @@ fn broken_traces_are_refused_with_their_line() {
         "step 1, dp_rank 1, stage 0: 0 operations where dp_rank 0 of the first step has 6"
     );
     let huge = text.replace("1,1,1,0,", "1,1,4294967295,4294967295,");
-    assert!(matches!(error(&huge), TraceError::Uneven { .. }));
+    assert!(matches!(error(&huge), TraceError::Unequal { .. }));
 }
 
 /// A published trace with its expected results, if it is present.

@@ -249,16 +249,7 @@ impl Console {
                 }
                 add(text, format_args!("  of {} questions\n", Thousands(*questions)));
             }
-            Event::SourcesRead { step, sources } => {
-                let all: u64 = sources.iter().map(|source| source.tokens).sum();
-                add(text, format_args!("step {step}  tokens by source:"));
-                for SourceTokens { source, tokens, .. } in sources {
-                    let percent = 100.0 * *tokens as f64 / all.max(1) as f64;
-                    let tokens = Thousands(*tokens);
-                    add(text, format_args!("  {source} {tokens} ({percent:.1} %)"));
-                }
-                add(text, format_args!("\n"));
-            }
+            Event::SourcesRead { step, sources } => describe_sources(text, *step, sources),
             Event::TargetReached {
                 step, validation_loss, tokens, wire_bytes, run_seconds, ..
             } => {
@@ -304,6 +295,18 @@ impl Console {
             _ => describe_asynchronous(text, event),
         }
     }
+}
+
+/// Appends the tokens read from each source of a mixture.
+fn describe_sources(text: &mut String, step: u64, sources: &[SourceTokens]) {
+    let all: u64 = sources.iter().map(|source| source.tokens).sum();
+    add(text, format_args!("step {step}  tokens by source:"));
+    for SourceTokens { source, tokens, .. } in sources {
+        let percent = 100.0 * *tokens as f64 / all.max(1) as f64;
+        let tokens = Thousands(*tokens);
+        add(text, format_args!("  {source} {tokens} ({percent:.1} %)"));
+    }
+    add(text, format_args!("\n"));
 }
 
 impl Sink for Console {

@@ -2,8 +2,8 @@
 //!
 //! A rank notes when it sends a request and when the answer arrives, and rank 0 answers with the
 //! times of arrival and departure on its own clock. If both directions take equally long, the
-//! offset is the mean of the two differences; in any case its error is at most half the round trip. Of
-//! several exchanges the one with the shortest round trip counts. Every clock starts with its
+//! offset is the mean of the two differences; in any case its error is at most half the round trip.
+//! Of several exchanges the one with the shortest round trip counts. Every clock starts with its
 //! process, so that ranks of one host exchange messages as well.
 //!
 //! Two offsets, at the start and at the end of the run, also give the drift of the clock.

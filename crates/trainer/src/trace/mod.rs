@@ -5,11 +5,13 @@
 //! that all ranks have whole, so that every message has both its ends. At the end of the run each
 //! rank renders its own events on the clock of rank 0 and sends the text.
 //!
-//! - `clock_offset`: clocks of the ranks; `render`: the events of a rank; `file`: the file of all
+//! - `clock_offset`: clocks of the ranks; `render`: the events of a rank; `file`: the file of all;
+//!   `sampling`: the steps that are recorded
 
 mod clock_offset;
 mod file;
 mod render;
+mod sampling;
 
 use clock_offset::ClockOffset;
 use lockstep_comm::{Comm, CommError};
@@ -17,6 +19,8 @@ use lockstep_parallel::{CallSpan, Replica, SampledTasks};
 use lockstep_platform::World;
 use lockstep_schedule::step::{Queue, TaskId, TaskOp};
 use std::time::Duration;
+
+pub(crate) use sampling::SpanLog;
 
 /// Most spans of a rank: some megabytes.
 const MAX_SPANS: usize = 1 << 16;
