@@ -89,7 +89,7 @@ impl Overlap {
         &self.control
     }
 
-    /// Records the calls that run in the background, where [`CallSpans::set_on`] says so.
+    /// Records the calls that run in the background while recording is on.
     pub fn record_calls(&mut self) {
         self.calls = Some(CallSpans::new(&self.world));
     }

@@ -2,7 +2,7 @@
 //!
 //! The step loop puts numbers into a queue of bounded length; a thread of its own posts them every
 //! second to `/v1/metrics` of a collector. A full queue drops its oldest numbers, and a collector
-//! that fails costs numbers but no time of a step. After [`MAX_FAILURES`] batches in a row the sink
+//! that fails costs numbers but no time of a step. After `MAX_FAILURES` batches in a row the sink
 //! reports itself as failed.
 
 mod json;

@@ -1,7 +1,7 @@
 //! Prometheus endpoint: the newest value of every metric in the text format 0.0.4.
 //!
 //! The step loop stores numbers in a table; a thread of its own answers scrapes from it
-//! ([`server`]). The lock of the table covers plain stores and reads only, never a call of the
+//! (`server`). The lock of the table covers plain stores and reads only, never a call of the
 //! platform, so a slow scraper cannot hold up a step.
 
 mod server;
