@@ -3,8 +3,8 @@
 //!
 //! A run folder keeps them beside its tokenizer, so that it needs no other folder to chat, to train
 //! on and to be exported. They come from the folder of `data.tokenizer`, and from `model.from`
-//! where that has the same tokenizer. `eos_token_id` begins with the token that training has put at the
-//! end of every answer or document.
+//! where that has the same tokenizer. `eos_token_id` begins with the token that training has put at
+//! the end of every answer or document.
 
 use crate::TrainError;
 use crate::pretrained::Pretrained;

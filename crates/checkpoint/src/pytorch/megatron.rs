@@ -10,8 +10,8 @@
 //!
 //! Layers are one tensor each kind, or each has its own (`decoder.layers.3.…`), whose gates and
 //! others may be apart too (`linear_fc1.weight_w`, `_v`). Rows of `linear_qkv` lie by group of
-//! query heads: its queries, its key, its value. Rows behind the vocabulary are padding. Here they are
-//! tensors by the names of `transformers`: each is some rows of one of theirs.
+//! query heads: its queries, its key, its value. Rows behind the vocabulary are padding. Here they
+//! are tensors by the names of `transformers`: each is some rows of one of theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
