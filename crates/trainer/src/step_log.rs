@@ -3,16 +3,13 @@
 //! Vectors are allocated for all steps at the start, so recording a step does not allocate.
 
 use crate::emulation::Emulation;
-use crate::evaluate::Evaluation;
 use crate::exporters::{Exporters, SentBytes};
 use crate::figures::{AccountedBytes, FiguresByRank, RowFigures, ServerCounters, median};
 use crate::health::Verdict;
 use crate::learner::Learner;
 use crate::options::Attempt;
 use crate::resume_state::ResumeState;
-use crate::stragglers::{Participation, StragglerMonitor};
-use crate::summary;
-use crate::task_evaluation::TaskEvaluation;
+use crate::stragglers::StragglerMonitor;
 use crate::trace::SpanLog;
 use crate::utilization::Utilization;
 use crate::{RunFolder, Summary, TrainError};
@@ -20,15 +17,15 @@ use lockstep_comm::{Comm, CommError};
 use lockstep_config::{LossScale, Recipe, SeqlenWarmup};
 use lockstep_data::ConversationCounts;
 use lockstep_optim::{Clip, OverflowMonitor};
-use lockstep_parallel::compress::CompressionStats;
-use lockstep_parallel::measurements::RoundSummary;
-use lockstep_parallel::{ConsensusDistance, Drift, Measurements, Replica, Topology};
+use lockstep_parallel::{Replica, Topology};
 use lockstep_platform::World;
 use lockstep_telemetry::{Event, JsonLines, Sink, SourceTokens, Telemetry};
 use lockstep_tensor::Cpu;
-use lockstep_tensor::math::scalar;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+mod evaluations;
+mod measurements;
 
 /// Figures of one step.
 #[derive(Clone, Copy, Debug)]
@@ -282,61 +279,6 @@ impl StepLog {
         self.stragglers.missed[self.worker] += 1;
     }
 
-    /// Records workers whose gradients are missing in a step.
-    pub fn record_participation(&mut self, step: u64, participation: &Participation) {
-        let Participation { missing, notice, num_targets, division, .. } = participation;
-        if let Some(leaves_by_worker) = division.clone() {
-            self.telemetry.record(&Event::LeavesDivided { step, leaves_by_worker });
-        }
-        if !missing.is_empty() {
-            let (missing, targets) = (missing.clone(), *num_targets);
-            self.telemetry.record(&Event::WorkersMissing { step, missing, targets });
-        }
-        if let Some(message) = notice {
-            self.telemetry.record(&Event::Warning { message: message.clone() });
-        }
-    }
-
-    /// Records what the synchronization strategy measured in a step.
-    pub fn record_measurements(&mut self, step: u64, found: Measurements) {
-        self.record_drift(step, found.drift);
-        self.record_compression(step, found.compression);
-        self.record_aggregation(step, found.aggregation);
-    }
-
-    /// Records the drift at the end of a round.
-    fn record_drift(&mut self, step: u64, drift: Option<Drift>) {
-        if let Some(Drift { mean, max, worker, moved }) = drift {
-            self.telemetry.record(&Event::RoundFinished {
-                step,
-                drift: mean,
-                drift_max: max,
-                drift_max_rank: worker,
-                update_norm_squared: moved,
-            });
-            if let Some(message) = self.stragglers.drift_warning(mean, moved) {
-                self.telemetry.record(&Event::Warning { message });
-            }
-        }
-    }
-
-    /// Records the aggregation of clients' updates.
-    fn record_aggregation(&mut self, step: u64, found: Option<RoundSummary>) {
-        let Some(found) = found else { return };
-        self.epsilon = found.epsilon.or(self.epsilon);
-        self.telemetry.record(&Event::Aggregated {
-            step,
-            sampled: found.sampled,
-            counted: found.counted,
-            delayed: found.delayed,
-            drift: found.drift,
-            drift_max: found.drift_max.0,
-            drift_max_client: found.drift_max.1,
-            update_norm_squared: found.moved,
-            epsilon: found.epsilon,
-        });
-    }
-
     /// Records a warning once.
     pub fn warn_once(&mut self, message: String) {
         // Numbers in a message vary; its letters identify the warning.
@@ -349,40 +291,6 @@ impl StepLog {
     /// Records an event.
     pub fn record(&mut self, event: &Event) {
         self.telemetry.record(event);
-    }
-
-    /// Records the staleness histogram of each worker, over all steps so far.
-    pub(crate) fn record_staleness(&mut self, step: u64, by_worker: Vec<BTreeMap<u64, u64>>) {
-        for (worker, found) in by_worker.iter().enumerate() {
-            let count = found.values().sum::<u64>().max(1) as f64;
-            let sum: u64 = found.iter().map(|(staleness, count)| staleness * count).sum();
-            self.telemetry.record(&Event::Staleness {
-                step,
-                worker,
-                mean: sum as f64 / count,
-                max: found.keys().last().copied().unwrap_or(0),
-                counts: found.iter().map(|(staleness, count)| (*staleness, *count)).collect(),
-            });
-        }
-        self.staleness = by_worker;
-    }
-
-    /// Records the compression of a step's gradients.
-    pub fn record_compression(&mut self, step: u64, observed: Option<CompressionStats>) {
-        if let Some(CompressionStats { delta, residual_norm, message_bytes, dense_bytes }) =
-            observed
-        {
-            self.telemetry.record(&Event::Compressed {
-                step,
-                delta,
-                residual_norm,
-                message_bytes,
-                dense_bytes,
-            });
-            if let Some(message) = self.stragglers.residual_warning(residual_norm) {
-                self.telemetry.record(&Event::Warning { message });
-            }
-        }
     }
 
     /// Gathers the figures of all workers.
@@ -448,34 +356,6 @@ impl StepLog {
         Ok(figures)
     }
 
-    /// Stops counting traffic, after pending transfers have finished.
-    pub fn pause_traffic_count(
-        &mut self,
-        replica: &mut Replica,
-        comm: &Comm,
-    ) -> Result<(), CommError> {
-        replica.settle()?;
-        self.total_wire_bytes += total_wire_bytes(replica) - self.count_start;
-        let all = &mut self.moved_by_worker[..comm.group_size()];
-        comm.all_gather(&[self.total_wire_bytes], all)?;
-        self.moved_by_all = all.iter().sum();
-        Ok(())
-    }
-
-    /// Records the scores of tasks and resumes counting traffic.
-    pub fn record_tasks(&mut self, step: u64, found: &[TaskEvaluation], replica: &Replica) {
-        self.count_start = total_wire_bytes(replica);
-        for TaskEvaluation { task, num_questions, scores, log_likelihood, .. } in found {
-            self.telemetry.record(&Event::TaskEvaluated {
-                step,
-                task: task.clone(),
-                questions: *num_questions as u64,
-                scores: scores.clone(),
-                log_likelihood: *log_likelihood,
-            });
-        }
-    }
-
     /// Records the conversations that the run has read; other data has none.
     pub fn record_conversations(&mut self, counts: Option<ConversationCounts>) {
         if let Some(counts) = counts {
@@ -495,39 +375,6 @@ impl StepLog {
     pub fn record_sources(&mut self, step: u64, sources: Vec<SourceTokens>) {
         if !sources.is_empty() {
             self.telemetry.record(&Event::SourcesRead { step, sources });
-        }
-    }
-
-    /// Records an evaluation and resumes counting traffic.
-    pub fn record_evaluation(&mut self, step: u64, found: &Evaluation, replica: &Replica) {
-        self.count_start = total_wire_bytes(replica);
-        let &Evaluation { validation_loss, metrics, .. } = found;
-        let perplexity = scalar::exp(validation_loss);
-        self.telemetry.record(&Event::Evaluated {
-            step,
-            validation_loss,
-            perplexity,
-            train_seconds: self.train_seconds(),
-            wire_bytes: self.moved_by_all,
-        });
-        if let Some(ConsensusDistance { mean, max, worker }) = replica.consensus() {
-            self.telemetry.record(&Event::Consensus {
-                step,
-                distance: mean,
-                distance_max: max,
-                distance_max_rank: worker,
-            });
-        }
-        if let Some(metrics) = metrics {
-            let summary::Solution { accuracy, optimum_loss, suboptimality, distance } =
-                metrics.into();
-            self.telemetry.record(&Event::Assessed {
-                step,
-                accuracy,
-                optimum_loss,
-                suboptimality,
-                distance,
-            });
         }
     }
 
