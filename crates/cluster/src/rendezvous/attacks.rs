@@ -215,7 +215,9 @@ fn port_scanner() {
 #[test]
 fn many_silent_connections() {
     let mut crowd = Vec::new();
-    all(2, settings(), |addr| crowd = (0..200).map(|_| call(addr)).collect());
+    // Two tests may have clients with one port at the same time; lines about these are not logged.
+    let silent = Settings { log: None, ..settings() };
+    all(2, silent, |addr| crowd = (0..200).map(|_| call(addr)).collect());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Runs whose ranks join, with correct and missing ranks.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -20,6 +21,10 @@ fn within_ms(timeout_ms: u64) -> Settings {
 /// Log lines of all runs of this process.
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// Number of lines before each client connected, by its address: the system gives the port of a
+/// closed connection to another test's client.
+static LINES_BEFORE: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+
 fn record_line(line: &str) {
     LINES.lock().unwrap().push(line.to_owned());
 }
@@ -28,9 +33,10 @@ fn record_line(line: &str) {
 pub(super) fn logged_reason(addr: &str) -> String {
     let deadline = Deadline::after(real().clock(), LIMIT);
     let start = format!("refused {addr}: ");
+    let earlier = LINES_BEFORE.lock().unwrap()[addr];
     loop {
         let lines = LINES.lock().unwrap();
-        if let Some(line) = lines.iter().find_map(|line| line.strip_prefix(&start)) {
+        if let Some(line) = lines[earlier..].iter().find_map(|line| line.strip_prefix(&start)) {
             return line.to_owned();
         }
         assert!(!deadline.has_passed(real().clock()), "no line about {addr} in {lines:?}");
@@ -115,7 +121,9 @@ pub(super) fn all(
 }
 
 pub(super) fn call(addr: &str) -> Box<dyn Stream> {
+    let earlier = LINES.lock().unwrap().len();
     let mut stream = real().net().connect(addr, LIMIT).unwrap();
+    LINES_BEFORE.lock().unwrap().insert(stream.local_addr(), earlier);
     stream.set_deadline(Some(LIMIT));
     stream
 }
