@@ -255,7 +255,8 @@ fn top_k_of_a_hundredth_converges_with_error_feedback_and_not_without() {
 /// A model whose matrices are so wide that rank 4 is less than a tenth of them.
 fn wide(sets: &[String]) -> Recipe {
     let model = ["model.width=128", "model.heads=4", "model.ffn=384", "run.workers=4"];
-    let train = ["train.batch=8", "train.microbatch=1", "train.eval_batches=16", "optim.lr=0.002"];
+    // The better rate of plain Adam, too. At twice of it the frozen moments of 1-bit Adam diverge.
+    let train = ["train.batch=8", "train.microbatch=1", "train.eval_batches=16", "optim.lr=0.001"];
     let sets = sets.iter().map(String::as_str);
     problem("tiny", &model.into_iter().chain(train).chain(sets).collect::<Vec<_>>())
 }
