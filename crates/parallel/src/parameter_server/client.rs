@@ -5,6 +5,7 @@
 use super::compressed_push::PushCompressor;
 use super::failover::{LostServer, ShardServers};
 use super::latency::Latency;
+use super::loss_spike::LossSpike;
 use super::part_transfer::LostParts;
 use super::sparse_rows::SparsePull;
 use super::transfer_order::TransferOrder;
@@ -55,6 +56,7 @@ pub struct Client {
     /// Whether the push has a gradient, and announces that the loss has jumped.
     pub(super) has_gradient: bool,
     pub(super) is_alarm: bool,
+    pub(super) loss_spike: LossSpike,
     /// Pushes whose reply is awaited, by server: when and how they were sent.
     pub(super) sent: Vec<Option<(Duration, Result<(), CommError>)>>,
     /// Latencies of requests to one server.

@@ -16,7 +16,10 @@
 //! - [`shard`]: versions, staleness and blocking; [`policy`]: their rules; `pending_update`:
 //!   aggregation of several gradients; [`push_counts`]: outcomes of pushes; `oscillation`:
 //!   detection of a bound that is too large
-//! - [`server_loop`]: request loop of a server; `replication`: primary and backup
+//! - `server_process`: a server by the recipe; [`server_loop`]: its request loop; `replication`:
+//!   primary and backup
+//! - `worker_strategy`: what a worker does between steps; `push_report`, `row_report`: counters and
+//!   warnings; [`figures`]: those of the summary; `loss_spike`: switch to synchronous steps
 //! - `worker_step`: a worker's step; `pull_push`: its requests; [`client`]: its state;
 //!   [`failover`]: servers of a shard; [`latency`]: request latencies; [`host_aggregation`]: one
 //!   client per host
@@ -31,26 +34,32 @@
 pub mod client;
 mod compressed_push;
 pub mod failover;
+pub mod figures;
 pub mod host_aggregation;
 pub mod latency;
+mod loss_spike;
 mod oscillation;
 mod part_transfer;
 mod pending_update;
 pub mod policy;
 mod pull_push;
 pub mod push_counts;
+mod push_report;
 mod replicated_rows;
 mod replication;
 pub mod row_cache;
+mod row_report;
 pub mod row_table;
 mod served_store;
 pub mod server_loop;
+mod server_process;
 pub mod server_state;
 pub mod shard;
 pub mod sparse_pull;
 mod sparse_rows;
 pub mod transfer_order;
 mod worker_step;
+mod worker_strategy;
 
 use lockstep_comm::{Comm, CommError};
 use lockstep_mesh::{Group, Rank};
@@ -58,6 +67,7 @@ use lockstep_mesh::{Group, Rank};
 pub use client::{Client, HostGroup};
 pub use compressed_push::PushCompression;
 pub use failover::LostServer;
+pub use figures::{RowFigures, ServerFigures};
 pub use policy::{Bound, Policy};
 pub use push_counts::PushCounts;
 pub use row_table::ShardLayout;
@@ -67,6 +77,7 @@ pub use shard::Shard;
 pub use sparse_rows::{RowRequests, SparseRowCounts};
 pub use transfer_order::TransferOrder;
 pub use worker_step::PullPushPlan;
+pub(crate) use worker_strategy::join;
 
 /// Numbers of a request, a reply, and the acknowledgement of a backup, each of eight bytes.
 pub(crate) const REQUEST_LEN: usize = Request::NUM_FIELDS;

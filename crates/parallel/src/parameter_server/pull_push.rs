@@ -3,6 +3,7 @@
 use super::client::{Client, Latencies};
 use super::compressed_push::{PushCompression, PushCompressor};
 use super::failover::{LostServer, ShardServers};
+use super::loss_spike::LossSpike;
 use super::part_transfer::LostParts;
 use super::{PushCounts, Request, RequestKind, ShardLayout, Tag, TransferOrder};
 use crate::buckets::Buckets;
@@ -33,6 +34,7 @@ impl Replica {
             has_backups: num_backups > 0,
             step: 0,
             is_alarm: false,
+            loss_spike: LossSpike::new(recipe.sync.server.switch_on_loss_spike),
             has_gradient: false,
             sent: (0..num_servers).map(|_| None).collect(),
             granted: (0..num_servers).map(|server| num_workers + server).collect(),
@@ -250,22 +252,23 @@ impl Replica {
     }
 
     /// Visits the residuals by bucket, to save or to restore them.
-    pub fn visit_push_residuals<E>(
+    pub(crate) fn visit_push_residuals<E>(
         &mut self,
-        mut visit: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
+        mut visit: impl FnMut(&str, bool, &mut [f32]) -> Result<(), E>,
     ) -> Result<(), E> {
         let compressor = self.client.as_mut().and_then(|client| client.compressor.as_mut());
         let buckets =
             compressor.into_iter().flat_map(|compressor| &mut compressor.residual).enumerate();
         for (bucket, values) in buckets.filter(|(_, values)| !values.is_empty()) {
-            visit(&format!("bucket.{bucket}"), values)?;
+            visit(&format!("bucket.{bucket}.residual"), true, values)?;
         }
         Ok(())
     }
 
-    /// Compression statistics of this worker's gradients in the current step, if compressed.
-    pub fn push_compression_stats(&self) -> Option<CompressionStats> {
-        let compressor = self.client.as_ref()?.compressor.as_ref()?;
+    /// Compression of this worker's gradients in the last step, if they were pushed compressed.
+    pub(crate) fn push_compression(&self) -> Option<CompressionStats> {
+        let client = self.client.as_ref().filter(|client| client.has_gradient)?;
+        let compressor = client.compressor.as_ref()?;
         let squares = compressor.residual.iter().map(|values| squared_distance(values, &[]));
         let written: usize = compressor.messages.iter().flatten().flatten().map(Vec::len).sum();
         Some(CompressionStats {

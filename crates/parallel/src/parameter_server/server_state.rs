@@ -23,13 +23,16 @@ pub struct ServerStatePiece<'a> {
 }
 
 impl Replica {
-    /// Fetches the state of all servers; `state_names` are those of their optimizer. One worker
-    /// calls it while no other is active.
-    pub fn fetch_server_state<E: From<CommError>>(
+    /// Fetches the optimizer state that other ranks hold for the workers, on the first worker while
+    /// no other is active; `state_names` are those of the optimizer.
+    pub fn fetch_remote_state<E: From<CommError>>(
         &mut self,
         state_names: &[&str],
         mut visit: impl FnMut(ServerStatePiece<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
+        if self.groups.rank() > 0 {
+            return Ok(());
+        }
         for server in 0..self.client.as_ref().map_or(0, Client::num_servers) {
             let slots = self.slots_of_server(server);
             let Some(client) = &mut self.client else { break };
@@ -63,7 +66,7 @@ impl Replica {
     }
 
     /// Restores the servers' state from `fill`, after `num_steps` steps.
-    pub fn restore_server_state<E: From<CommError>>(
+    pub(super) fn restore_remote_state<E: From<CommError>>(
         &mut self,
         num_steps: u64,
         state_names: &[&str],
