@@ -21,6 +21,7 @@
 //! - `worker_strategy`: what a worker does between steps; `push_report`, `row_report`: counters and
 //!   warnings; [`figures`]: those of the summary; `loss_spike`: switch to synchronous steps
 //! - `worker_step`: a worker's step; `pull_push`: its requests; [`client`]: its state;
+//!   [`repeated_request`]: requests at a backup;
 //!   [`failover`]: servers of a shard; [`latency`]: request latencies; [`host_aggregation`]: one
 //!   client per host
 //! - [`transfer_order`]: which transfers overlap with passes; `part_transfer`: one part in the
@@ -45,6 +46,7 @@ pub mod policy;
 mod pull_push;
 pub mod push_counts;
 mod push_report;
+pub mod repeated_request;
 mod replicated_rows;
 mod replication;
 pub mod row_cache;
@@ -63,6 +65,7 @@ mod worker_strategy;
 
 use lockstep_comm::{Comm, CommError};
 use lockstep_mesh::{Group, Rank};
+pub use lockstep_telemetry::{RepeatedRequest, RowRequests};
 
 pub use client::{Client, HostGroup};
 pub use compressed_push::PushCompression;
@@ -74,7 +77,7 @@ pub use row_table::ShardLayout;
 pub(crate) use served_store::ServedStore;
 pub use server_loop::{Role, ServeOptions, serve};
 pub use shard::Shard;
-pub use sparse_rows::{RowRequests, SparseRowCounts};
+pub use sparse_rows::SparseRowCounts;
 pub use transfer_order::TransferOrder;
 pub use worker_step::PullPushPlan;
 pub(crate) use worker_strategy::join;

@@ -3,7 +3,8 @@
 
 use super::figures::ServerFigures;
 use super::latency::{Latency, NUM_CLASSES};
-use super::{PushCounts, row_report};
+use super::repeated_request::gather_repeats;
+use super::{PushCounts, RepeatedRequest, row_report};
 use crate::figures::StrategyFigures;
 use crate::sync_strategy::{TrainingHost, record_staleness};
 use lockstep_comm::Comm;
@@ -15,6 +16,7 @@ pub(super) fn report<H: TrainingHost>(
     pushers: &Comm,
     step: u64,
     host: &mut H,
+    repeats: &[RepeatedRequest],
     figures: &mut StrategyFigures,
 ) -> Result<(), H::Error> {
     let counts = host.replica().count_pushes()?;
@@ -24,7 +26,7 @@ pub(super) fn report<H: TrainingHost>(
     }
     record_staleness(host, step, &by_pusher);
     figures.staleness_by_rank = Some(by_pusher).filter(|found| !found.is_empty());
-    time_requests(pushers, step, host, &mut figures.served)?;
+    time_requests(pushers, step, host, repeats, &mut figures.served)?;
     row_report::report(pushers, step, host, &mut figures.rows)?;
     report_counts(pushers, step, &counts, host, &mut figures.served)
 }
@@ -76,6 +78,7 @@ fn time_requests<H: TrainingHost>(
     pushers: &Comm,
     step: u64,
     host: &mut H,
+    repeats: &[RepeatedRequest],
     figures: &mut ServerFigures,
 ) -> Result<(), H::Error> {
     let Some(client) = host.replica().client() else { return Ok(()) };
@@ -99,6 +102,7 @@ fn time_requests<H: TrainingHost>(
         step,
         pulls_by_worker: counts.iter().map(|[pulls, _]| *pulls).collect(),
         pushes_by_worker: counts.iter().map(|[_, pushes]| *pushes).collect(),
+        repeats: gather_repeats(pushers, repeats)?,
         pull_p50_seconds: pull_p50,
         pull_p99_seconds: pull_p99,
         push_p50_seconds: push_p50,

@@ -1,10 +1,9 @@
 //! Sparse pulls and pushes of embedding rows: traffic figures.
 
-use super::RowRequests;
 use super::figures::RowFigures;
 use crate::sync_strategy::TrainingHost;
 use lockstep_comm::{Comm, Reduction};
-use lockstep_telemetry::{self as telemetry, Event};
+use lockstep_telemetry::{Event, RowRequests};
 
 /// Warning threshold of a server's row traffic over the mean.
 const MAX_IMBALANCE: f64 = 1.5;
@@ -19,13 +18,6 @@ fn imbalance_warning(bytes: &[u64]) -> String {
     )
 }
 
-/// Requests of a worker, as an event has them.
-fn row_requests(numbers: [u64; 5]) -> telemetry::RowRequests {
-    let RowRequests { requests, pulled, looked_up, copied, pushed } =
-        RowRequests::from_numbers(numbers);
-    telemetry::RowRequests { requests, pulled, looked_up, replicated: copied, pushed }
-}
-
 /// Sums the row counters over all workers and reports them.
 pub(super) fn report<H: TrainingHost>(
     workers: &Comm,
@@ -35,9 +27,11 @@ pub(super) fn report<H: TrainingHost>(
 ) -> Result<(), H::Error> {
     let Some(own) = host.replica().row_counts() else { return Ok(()) };
     let num_servers = own.requests.len();
-    let mut by_worker = vec![0; own.sent.numbers().len() * workers.group_size()];
-    workers.all_gather(&own.sent.numbers(), &mut by_worker)?;
-    let mut sums = vec![own.sent.pulled, own.sent.pushed, own.kept, own.sent.copied];
+    let RowRequests { requests, pulled, looked_up, replicated, pushed } = own.sent;
+    let numbers = [requests, pulled, looked_up, replicated, pushed];
+    let mut by_worker = vec![0; numbers.len() * workers.group_size()];
+    workers.all_gather(&numbers, &mut by_worker)?;
+    let mut sums = vec![pulled, pushed, own.kept, replicated];
     sums.extend(own.requests.iter().chain(&own.bytes));
     let mut age_max = [own.age_max];
     workers.all_reduce(&mut sums, Reduction::Sum)?;
@@ -67,7 +61,11 @@ pub(super) fn report<H: TrainingHost>(
         age_max: age_max[0],
         requests_by_server: requests.to_vec(),
         bytes_by_server: bytes.to_vec(),
-        by_worker: by_worker.as_chunks().0.iter().map(|numbers| row_requests(*numbers)).collect(),
+        by_worker: by_worker.as_chunks().0.iter().map(requests_of).collect(),
     });
     Ok(())
+}
+
+fn requests_of(&[requests, pulled, looked_up, replicated, pushed]: &[u64; 5]) -> RowRequests {
+    RowRequests { requests, pulled, looked_up, replicated, pushed }
 }

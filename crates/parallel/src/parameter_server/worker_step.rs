@@ -133,7 +133,7 @@ impl Replica {
         tokens: impl Iterator<Item = View<'a>>,
     ) -> Result<(), CommError> {
         self.step_context.version = u64::MAX;
-        if let Some(client) = &self.client {
+        if let Some(client) = &mut self.client {
             client.forget_lost_parts();
         }
         if self.step_context.pulls_rows {

@@ -107,14 +107,18 @@ impl<H: TrainingHost> SyncStrategy<H> for ParameterServer {
 
     fn synchronize(&mut self, host: &mut H, num_steps: u64) -> Result<(), H::Error> {
         let workers = &self.groups.workers;
+        // Those that follow until the next step are no part of a step.
+        let repeats = host.replica().repeats();
         workers.barrier()?;
         host.replica().read()?;
         let missed = host.missed_steps();
         let own = [missed[workers.group_rank()]];
         workers.all_gather(&own, missed)?;
         if self.groups.pushes() {
-            push_report::report(&self.groups.pushers, num_steps, host, &mut self.counters)?;
+            let pushers = &self.groups.pushers;
+            push_report::report(pushers, num_steps, host, &repeats, &mut self.counters)?;
         }
+        host.replica().forget_repeats(repeats.len());
         self.record_lost_servers(host, num_steps.saturating_sub(1));
         Ok(())
     }
@@ -140,8 +144,8 @@ impl<H: TrainingHost> SyncStrategy<H> for ParameterServer {
     }
 
     fn add_figures(&self, figures: &mut StrategyFigures) {
-        let StrategyFigures { served, rows, staleness_by_rank, .. } = self.counters.clone();
-        *figures = StrategyFigures { served, rows, staleness_by_rank, ..*figures };
+        let StrategyFigures { staleness_by_rank, rows, served, .. } = self.counters.clone();
+        *figures = StrategyFigures { staleness_by_rank, rows, served, ..*figures };
     }
 }
 
