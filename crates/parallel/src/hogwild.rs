@@ -8,9 +8,14 @@
 //!
 //! Weights are `f32` bits in atomics, and an addition is a compare-and-swap loop, so there is no
 //! data race and no addition is lost. All accesses are *relaxed*: no other memory depends on the
-//! weights, and threads synchronize when they are joined.
+//! weights, and threads synchronize when they are joined. `threads` has the threads of a run.
+
+mod threads;
+
+pub(crate) use threads::ThreadPool;
 
 use crate::flat_weights::{places_of, read_weights, write_weights};
+use crate::from_recipe::{blueprint_of_rank, plan_at};
 use crate::leaves::Leaves;
 use crate::replica::Replica;
 use crate::replica_plan::ReplicaPlan;
@@ -69,6 +74,10 @@ impl StrategyPlan for HogwildThreads {
         (1..self.recipe.sync.threads).map(program).collect()
     }
 
+    fn steps_together(&self) -> bool {
+        false
+    }
+
     fn start(&self, _at: &StrategyStart<'_>) -> Result<Option<Box<dyn Strategy>>, CommError> {
         let Some(shared) = self.shared.clone() else { return Ok(None) };
         let weights = vec![0.0; shared.values.len()];
@@ -115,11 +124,12 @@ impl SharedWeights {
     pub fn replica_of_thread(
         self: &Arc<Self>,
         recipe: &Recipe,
-        (thread, plan): (usize, &ReplicaPlan),
-        blueprint: Blueprint,
+        thread: usize,
         cpu: &Cpu,
         world: &World,
     ) -> Result<Replica, CommError> {
+        let blueprint = blueprint_of_rank(recipe, 0);
+        let plan = plan_at(recipe, &blueprint, 0);
         // The thread's replica is a group of one; threads share only the weights.
         let own = Comm::threads(world, 1, &Options::default())?.remove(0);
         let microbatches_per_leaf = recipe.num_microbatches() / recipe.sync.threads;

@@ -27,6 +27,8 @@
 //!   [`delayed_gradients`]: one-step gradient delay.
 //! - [`local_sgd`], [`gossip`], [`parameter_server`], [`federated`], [`hogwild`]: synchronization
 //!   strategies; [`compress`]: gradient compression.
+//! - [`strategies`]: their registration; [`strategy`]: their tasks of a step; [`sync_strategy`]:
+//!   between steps; [`figures`]: their figures in a summary.
 //! - [`robust_aggregation`]: Byzantine-robust aggregation; [`byzantine`]: attacks.
 //! - `update_tasks`: the update, task by task; `matrix_updates`, `trained_matrices`: updates of
 //!   whole matrices.
@@ -129,6 +131,7 @@ pub mod checkpoint_pieces;
 mod distance;
 mod exchanged_store;
 mod exposed_communication;
+pub mod figures;
 mod flat_weights;
 pub mod full_tensors;
 pub mod guards;
@@ -148,6 +151,7 @@ mod step_context;
 pub mod step_program;
 pub mod strategies;
 pub mod strategy;
+pub mod sync_strategy;
 mod task_spans;
 mod token_stage;
 mod traffic;

@@ -134,6 +134,11 @@ impl Programs {
         self.kept.clear();
     }
 
+    /// Strategy of the programs.
+    pub fn strategy(&self) -> Option<&dyn StrategyPlan> {
+        self.strategy.as_deref()
+    }
+
     /// Builds all programs anew, for another plan.
     pub fn renew(&mut self, plan: &ReplicaPlan, blueprint: &Blueprint, rank: usize) {
         let strategy = self.strategy.take();

@@ -31,6 +31,9 @@ pub trait StepHost<'a> {
     /// A micro-batch by its number in the batch.
     fn microbatch(&self, index: usize) -> Microbatch<'a>;
 
+    /// Number of targets of some micro-batches, or of the batch.
+    fn num_targets(&self, microbatches: Option<&[u32]>) -> u64;
+
     /// Called before a micro-batch with a function that tells whether the step is over.
     fn before_microbatch(&self, _index: usize, _is_over: &dyn Fn() -> bool) {}
 
@@ -62,18 +65,15 @@ impl Replica {
         clip_plan: &ClipPlan,
         host: &mut H,
     ) -> Result<Option<Clip>, H::Error> {
+        if self.has_missed(step) {
+            return Ok(None);
+        }
         self.with_strategy(step, Some(optimizer), |strategy, at| strategy.begin_step(at))
             .transpose()?;
         self.begin_passes(step)?;
         let training = Arc::clone(&self.programs.training);
         let program = &training.program;
-        let memory = &mut self.step_context.samples.spans;
-        let spans = if self.step_context.is_sampled {
-            TaskSpans::begin(&self.world, std::mem::take(memory), program.tasks.len())
-        } else {
-            memory.clear();
-            TaskSpans::default()
-        };
+        let spans = self.begin_spans(program.tasks.len());
         let run = StepRun { cpu, step, training: &training, spans: &spans };
         let (mut sums, mut clip, mut update) = (None, Clip::unclipped(0.0), None);
         if self.is_served() {
@@ -109,6 +109,7 @@ impl Replica {
                         self.store.publish(&mut self.device.link)?;
                     }
                     if self.is_step_over() {
+                        self.pass_step(step);
                         return Ok(None);
                     }
                 }
@@ -140,7 +141,18 @@ impl Replica {
         if let Some(samples) = spans.finish() {
             self.step_context.samples = samples;
         }
+        self.pass_step(step);
         Ok(Some(clip))
+    }
+
+    /// Spans of a step, if it is sampled.
+    fn begin_spans(&mut self, num_tasks: usize) -> TaskSpans {
+        let memory = &mut self.step_context.samples.spans;
+        if self.step_context.is_sampled {
+            return TaskSpans::begin(&self.world, std::mem::take(memory), num_tasks);
+        }
+        memory.clear();
+        TaskSpans::default()
     }
 
     /// Allocates memory for the spans of background calls ([`Self::take_calls`]).
@@ -198,7 +210,7 @@ impl Replica {
         tasks: Range<u32>,
     ) -> Result<(Option<UnscaledGradients>, Option<f64>), H::Error> {
         let first = run.training.program.tasks[tasks.start as usize].op;
-        let loss = self.gather_loss(run, optimizer, tasks)?;
+        let loss = self.gather_loss(run, optimizer, host, tasks)?;
         let factor = host.after_microbatches(self, &loss)?;
         optimizer.read_ahead();
         let mut sums = None;
@@ -214,19 +226,27 @@ impl Replica {
     }
 
     /// Sums the losses of all ranks, or of this one where the task makes no call.
-    fn gather_loss(
+    fn gather_loss<'a, H: StepHost<'a>>(
         &mut self,
         run: &StepRun<'_>,
         optimizer: &mut Optimizer,
+        host: &H,
         tasks: Range<u32>,
     ) -> Result<StepLoss, CommError> {
         let mut loss = StepLoss { sum: 0.0, num_targets: None, norm: None };
+        let program = &run.training.program;
         for id in tasks {
-            let task = &run.training.program.tasks[id as usize];
+            let task = &program.tasks[id as usize];
             if task.op == TaskOp::GatherLosses {
-                self.losses.set_alone(task.call.is_none());
+                let is_alone = task.call.is_none();
+                self.losses.set_alone(is_alone);
                 loss.sum = self.end_passes(run.cpu)?;
                 run.spans.end(TaskId(id));
+                let own = || host.num_targets(Some(&program.microbatches)).max(1) as f64;
+                loss.num_targets = is_alone.then(own);
+                if self.is_served() {
+                    loss = self.served_loss(loss, |microbatches| host.num_targets(microbatches))?;
+                }
             } else {
                 self.run_strategy(run, optimizer, None, id..id + 1)?;
             }
@@ -293,6 +313,11 @@ impl Replica {
         self.programs.kind_at(step).is_local()
     }
 
+    /// Whether all ranks take each step together; otherwise each decides alone.
+    pub fn steps_together(&self) -> bool {
+        self.programs.strategy().is_none_or(StrategyPlan::steps_together)
+    }
+
     /// Micro-batches of a client in a step, where each client divides its gradients by its own
     /// number of targets.
     pub fn microbatches_per_client(&self) -> Option<usize> {
@@ -348,7 +373,9 @@ impl Replica {
         &mut self,
         mut visit: impl FnMut(&str, bool, &mut [f32]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Self { strategy: Some(strategy), blueprint, store, .. } = self else { return Ok(()) };
+        let Self { strategy: Some(strategy), blueprint, store, .. } = self else {
+            return self.visit_push_residuals(visit);
+        };
         let mut result = Ok(());
         let at = StateLayout { blueprint, buckets: &store.buckets };
         strategy.visit(&at, &mut |name, is_own, values| {
@@ -376,7 +403,9 @@ impl Replica {
 
     /// Takes what the strategy measured in the last step.
     pub fn take_measurements(&mut self) -> Measurements {
-        self.strategy.as_mut().map_or(Measurements::default(), |it| it.take_measurements())
+        let compression = self.push_compression();
+        let of_push = Measurements { compression, ..Measurements::default() };
+        self.strategy.as_mut().map_or(of_push, |it| it.take_measurements())
     }
 
     /// Number of this rank's gradients by staleness, where the strategy counts them.

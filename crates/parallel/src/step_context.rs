@@ -21,6 +21,8 @@ pub(crate) struct StepContext {
     /// and the one from which on the run is over without it.
     pub(crate) version: u64,
     pub(crate) last_version: Option<u64>,
+    /// First step that neither this rank nor the others have done.
+    pub(crate) next_step: u64,
     /// Whether only the embedding rows of the step's tokens are pulled.
     pub(crate) pulls_rows: bool,
     /// Whether spans of the next step are recorded, and those of the last sampled step.

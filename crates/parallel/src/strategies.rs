@@ -1,18 +1,22 @@
-//! Registration of synchronization strategies, and the steps of a recipe's run.
+//! Registration of synchronization strategies: steps, ranks and figures of a recipe's run.
 
 use crate::compress::CompressedExchange;
 use crate::federated::FederatedRounds;
 use crate::gossip::GossipPlan;
-use crate::hogwild::HogwildThreads;
-use crate::local_sgd::LocalSgdPlan;
-use crate::parameter_server::PullPushPlan;
+use crate::hogwild::{HogwildThreads, ThreadPool};
+use crate::local_sgd::{LocalSgdPlan, auto_steps};
+use crate::parameter_server::{self, PullPushPlan};
 use crate::replica_plan::ReplicaPlan;
 use crate::step_program::{RankPlan, StepKind, StepTasks, hold_reductions};
 use crate::strategy::{Strategy, StrategyPlan, StrategyStart};
-use lockstep_comm::CommError;
+use crate::sync_strategy::{Role, Together, TrainingHost};
+use lockstep_comm::{Comm, CommError};
 use lockstep_config::{Recipe, SyncMode};
 use lockstep_model::Blueprint;
+use lockstep_platform::World;
 use lockstep_schedule::step::Program;
+use lockstep_tensor::device::Compute;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Gradients are reduced over all ranks in every step, and nothing else.
@@ -45,6 +49,49 @@ pub fn plan_of(recipe: &Recipe) -> Box<dyn StrategyPlan> {
         SyncMode::AllReduce if recipe.compress.is_on() => Box::new(CompressedExchange::new(recipe)),
         SyncMode::AllReduce => Box::new(AllReduce),
     }
+}
+
+/// Joins the run of a recipe with one of its ranks. Collective.
+pub fn join<H: TrainingHost>(
+    recipe: &Recipe,
+    world: &World,
+    comm: &Comm,
+) -> Result<Role<H>, CommError> {
+    let workers = comm.clone();
+    match recipe.sync.mode {
+        SyncMode::ParameterServer => parameter_server::join(recipe, world, comm),
+        SyncMode::Hogwild => Ok(Role::Worker { strategy: Box::new(ThreadPool::new()), workers }),
+        SyncMode::AllReduce | SyncMode::LocalSgd | SyncMode::Gossip | SyncMode::Federated => {
+            Ok(Role::Worker { strategy: Box::new(Together), workers })
+        }
+    }
+}
+
+/// Whether the strategy of a recipe describes the model a second time, so that it trains model
+/// families only.
+pub fn needs_family(recipe: &Recipe) -> bool {
+    let mode = recipe.sync.mode;
+    matches!(mode, SyncMode::ParameterServer | SyncMode::Hogwild | SyncMode::Federated)
+}
+
+/// Recipe with the settings that an earlier attempt has chosen; `earlier` returns its recipe.
+pub fn with_chosen_settings(
+    recipe: &Recipe,
+    earlier: impl FnOnce() -> Option<Recipe>,
+) -> Cow<'_, Recipe> {
+    auto_steps::with_recorded_steps(recipe, earlier)
+}
+
+/// Recipe with the settings that its strategy chooses by measurements at the start, and a notice
+/// about the choice; `earlier` returns the recipe of an earlier attempt. Collective.
+pub fn choose_settings<'a>(
+    recipe: &'a Recipe,
+    earlier: impl FnOnce() -> Option<Recipe>,
+    world: &World,
+    compute: &Compute,
+    comm: &Comm,
+) -> Result<(Cow<'a, Recipe>, Option<String>), CommError> {
+    auto_steps::choose_steps(recipe, earlier, world, compute, comm)
 }
 
 impl StepKind {

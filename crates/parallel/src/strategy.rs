@@ -49,6 +49,17 @@ pub trait StrategyPlan: StepTasks + Send + Sync {
         all
     }
 
+    /// Whether all ranks take each step together. Otherwise each divides its gradients by the
+    /// targets of the whole batch, and decides by its own loss and gradients whether to update.
+    fn steps_together(&self) -> bool {
+        true
+    }
+
+    /// Whether workers hold the optimizer state.
+    fn holds_optimizer_state(&self) -> bool {
+        true
+    }
+
     /// Programs of ranks and threads that are not workers with a replica of their own.
     fn other_programs(
         &self,
@@ -245,11 +256,6 @@ impl StrategyContext<'_> {
     /// Parameters of a bucket.
     pub fn params_mut(&mut self, bucket: usize) -> &mut [f32] {
         self.store.own_params_mut(bucket)
-    }
-
-    /// Reduced or local gradients of a bucket.
-    pub fn grads_mut(&mut self, bucket: usize) -> &mut [f32] {
-        self.store.own_grads_mut(bucket)
     }
 
     /// Slots that this rank's optimizer steps.

@@ -28,19 +28,35 @@ pub struct SourceTokens {
     pub epochs: u64,
 }
 
-/// Requests of a worker about sparse embedding rows, and the rows in them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Requests of a worker about sparse embedding rows, and the rows in them, which decide the bytes
+/// of its rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowRequests {
     /// Number of pulls from owners, look-ups in replicas and stores of replicas.
     pub requests: u64,
     /// Rows pulled from their owners.
     pub pulled: u64,
-    /// Rows looked up in replicas.
+    /// Rows looked up in replicas; each that is not found is pulled, and stored as a replica.
     pub looked_up: u64,
     /// Rows found in replicas.
     pub replicated: u64,
     /// Rows with pushed gradients.
     pub pushed: u64,
+}
+
+/// Request that a worker repeated at a replica, since its server was lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RepeatedRequest {
+    /// Worker, counted among those that pull.
+    pub worker: usize,
+    /// Lost server, counted among those with different shards.
+    pub server: usize,
+    /// Request, as the step program names it.
+    pub call: String,
+    /// Messages of the request that the worker and the lost server had exchanged.
+    pub messages: u64,
+    /// Whether the lost server had parts of the gradient, which the replica gets with the push.
+    pub resends_parts: bool,
 }
 
 /// An event of a run.
@@ -315,6 +331,9 @@ pub enum Event {
         /// Number of pushes by each of these workers.
         #[serde(default)]
         pushes_by_worker: Vec<u64>,
+        /// Requests that were repeated at a replica.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        repeats: Vec<RepeatedRequest>,
     },
     /// Pushes to the parameter servers so far, by server and worker. Acknowledged ones are applied,
     /// discarded or skipped, or belong to an update that has not closed.

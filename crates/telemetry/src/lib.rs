@@ -59,7 +59,7 @@ pub mod console;
 
 pub use console::{Console, Surface};
 pub use csv::Csv;
-pub use event::{Event, RowRequests, SourceTokens, Stamped, VERSION};
+pub use event::{Event, RepeatedRequest, RowRequests, SourceTokens, Stamped, VERSION};
 pub use json_lines::{JsonLines, load_events, read_events};
 pub use metric::{Label, LabelValue, Metric, Scalar, visit_scalars};
 pub use otlp::Otlp;

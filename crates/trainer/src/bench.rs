@@ -215,6 +215,10 @@ impl<'a> StepHost<'a> for TimedStep<'a> {
         microbatch_of(self.recipe, self.batch, index, self.num_targets)
     }
 
+    fn num_targets(&self, _: Option<&[u32]>) -> u64 {
+        self.num_targets
+    }
+
     fn decide(&mut self, _: &mut Replica, clip: &Clip) -> Result<Option<Update>, TrainError> {
         Ok(Some(Update { count: self.count, lr: self.lr, clip: *clip }))
     }

@@ -3,9 +3,10 @@
 //! Workers repeat them, since each opens its own device and data; an error found here costs one
 //! process instead of a cluster. Nothing is written.
 
+use crate::checkpoint_dir::earlier_recipe;
 use crate::task_evaluation::TaskRequests;
 use crate::{Options, RunFolder, TrainError, device};
-use crate::{pretrained, restore, strategy, teacher};
+use crate::{pretrained, restore, teacher};
 use lockstep_checkpoint::sharded::Store;
 use lockstep_comm::Comm;
 use lockstep_config::{Placement, Recipe, nearest};
@@ -13,6 +14,7 @@ use lockstep_data::{DataRank, Feed};
 use lockstep_model::problem::sample_bytes;
 use lockstep_model::{Blueprint, describe};
 use lockstep_parallel::from_recipe::phases_of;
+use lockstep_parallel::strategies::with_chosen_settings;
 use lockstep_platform::{FileKind, World};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -21,7 +23,7 @@ use std::path::Path;
 /// checkpoint or pretrained model, or an occupied run folder. Returns the largest number of corpus
 /// bytes that any worker holds.
 pub fn check(recipe: &Recipe, world: &World, options: &Options) -> Result<usize, TrainError> {
-    let recipe = &*strategy::with_recorded_local_steps(recipe, options, world);
+    let recipe = &*with_chosen_settings(recipe, || earlier_recipe(options, world));
     let held_bytes = check_inputs(recipe, world)?;
     let done = if let Some(dir) = &options.resume {
         restore::open(dir, recipe, world)?.step()

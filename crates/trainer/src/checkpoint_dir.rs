@@ -1,7 +1,7 @@
 //! Location of a run's checkpoints and lookup of the newest one.
 
-use crate::TrainError;
 use crate::run_folder::{RunFolder, load_recipe};
+use crate::{Options, TrainError};
 use lockstep_checkpoint::sharded::{MANIFEST, Reader, Store};
 use lockstep_config::{Recipe, Sources};
 use lockstep_platform::World;
@@ -44,6 +44,18 @@ pub fn recorded_recipe(dir: &Path, world: &World) -> Option<(String, String)> {
 pub fn has_checkpoints(run: &Path, world: &World) -> bool {
     let steps = store_in(run, world).and_then(|store| Ok(store.steps()?));
     steps.is_ok_and(|steps| !steps.is_empty())
+}
+
+/// Recipe of the run that this one continues: that of its earlier attempt, or of the run or the
+/// checkpoints that it resumes from.
+pub(crate) fn earlier_recipe(options: &Options, world: &World) -> Option<Recipe> {
+    let attempt = options.attempt.dir.as_deref().filter(|_| options.attempt.restarts > 0);
+    let dir = attempt.or(options.resume.as_deref())?;
+    if let Ok(folder) = RunFolder::started(dir, world) {
+        return load_recipe(&folder, world).ok();
+    }
+    let reader = newest_in(dir, world).ok()??;
+    recipe_in(&reader.manifest().position.recipe, dir).ok()
 }
 
 /// Newest checkpoint in `dir` whose checksums all match, if there is one.

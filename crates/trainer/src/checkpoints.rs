@@ -15,7 +15,7 @@ use crate::learner::Learner;
 use crate::options::{LastStepReceiver, Options, SaveSignals};
 use crate::resume_state::ResumeState;
 use crate::step_log::StepLog;
-use crate::{TrainError, stragglers, strategy, worker_state};
+use crate::{TrainError, stragglers, worker_state};
 use lockstep_checkpoint::CheckpointError;
 use lockstep_checkpoint::failure_rate::observed_mtbf;
 use lockstep_checkpoint::sharded::{Commit, Position, Snapshot, Store, Writer};
@@ -231,8 +231,9 @@ impl CheckpointSaver {
         cursor: &Cursor,
         step_log: &mut StepLog,
     ) -> Result<(), TrainError> {
-        // The servers are gone by then, together with their optimizer state.
-        let has_more = self.recipe.has_extra_state() && self.recipe.num_servers() == 0;
+        // Ranks that do not train are gone by then, together with the state that they held.
+        let is_here = self.recipe.run.workers == self.recipe.num_ranks();
+        let has_more = self.recipe.has_extra_state() && is_here;
         if !has_more || !self.recipe.run.save_optimizer {
             return Ok(());
         }
@@ -503,9 +504,12 @@ fn take(recipe: &Recipe, snapshot: &mut Snapshot, learner: &mut Learner) -> Resu
     learner.replica.install_mean_weights()?;
     worker_state::save(recipe, snapshot, learner);
     stragglers::save(snapshot, &mut learner.replica)?;
-    strategy::save(snapshot, learner)?;
     let is_shared = !recipe.has_local_state();
     let Learner { replica, optimizer, .. } = learner;
+    replica.fetch_remote_state(optimizer.state_names(), |state| {
+        snapshot.add(&state.name, &[state.len], state.first, state.values);
+        Ok::<_, TrainError>(())
+    })?;
     replica.visit_checkpoint_pieces(optimizer, |piece| {
         match piece.kind {
             None => snapshot.add(&piece.param.name, &piece.param.shape, piece.first, piece.values),

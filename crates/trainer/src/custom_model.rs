@@ -3,9 +3,10 @@
 //! Strategies that describe the model a second time know only families, and so do automatic rounds
 //! and tensor parallelism, which shards the layers inside a block.
 
-use crate::{TrainError, strategy};
+use crate::TrainError;
 use lockstep_config::Recipe;
 use lockstep_model::{BlockIo, Blueprint};
+use lockstep_parallel::strategies;
 
 /// Refuses a custom model that is malformed, or that the recipe's layout cannot train.
 pub(crate) fn check(recipe: &Recipe, model: Option<&Blueprint>) -> Result<(), TrainError> {
@@ -15,7 +16,7 @@ pub(crate) fn check(recipe: &Recipe, model: Option<&Blueprint>) -> Result<(), Tr
 
 /// Setting of the recipe that needs a model family.
 fn refusal(recipe: &Recipe) -> Option<String> {
-    if strategy::needs_family(recipe) {
+    if strategies::needs_family(recipe) {
         let mode = recipe.sync.mode.name();
         return Some(format!("sync.mode = {mode} trains model families only"));
     }
@@ -86,8 +87,9 @@ fn defect(recipe: &Recipe, model: &Blueprint) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::check;
-    use lockstep_config::{Blame, Recipe, Sources, resolve};
+    use lockstep_config::{Blame, Recipe, Sources, SyncMode, resolve};
     use lockstep_model::{Blueprint, describe};
+    use lockstep_parallel::strategies;
 
     fn recipe(sets: &[&str]) -> Recipe {
         let sets = sets.iter().map(|set| (*set).to_owned()).collect();
@@ -133,9 +135,21 @@ mod tests {
 
     #[test]
     fn settings_that_need_a_family_are_refused() {
-        let plain = ["optim.name=sgd", "optim.weight_decay=0.0", "run.workers=1"];
-        let text = refusal(&[&plain[..], &["sync.mode=hogwild"]].concat(), |_| ());
-        assert!(text.contains("sync.mode = hogwild trains model families only"), "{text}");
+        let refused = |mode: &&&str| {
+            let plain = ["optim.name=sgd", "optim.weight_decay=0.0", "run.workers=1"];
+            let sets = [&plain[..], &[&format!("sync.mode={mode}")]].concat();
+            let sets = sets.into_iter().map(str::to_owned).collect();
+            let sources = Sources { preset: Some("tiny".into()), sets, ..Sources::default() };
+            let Ok(recipe) = resolve(&sources) else { return false };
+            let needs_family = strategies::needs_family(&recipe);
+            let text = check(&recipe, Some(&describe(&recipe.model))).err().map(|e| e.to_string());
+            let expected = format!("sync.mode = {mode} trains model families only");
+            assert_eq!(text.is_some_and(|text| text.contains(&expected)), needs_family);
+            needs_family
+        };
+        assert!(
+            (1..SyncMode::NAMES.len()).contains(&SyncMode::NAMES.iter().filter(refused).count())
+        );
         let tensor = ["parallel.tensor=2", "run.workers=2", "numerics.invariant_tensor_up_to=2"];
         let text = refusal(&tensor, |_| ());
         assert!(text.contains("set parallel.tensor = 1"), "{text}");

@@ -419,6 +419,12 @@ pub enum TrainError {
     },
 }
 
+impl From<ThreadError> for TrainError {
+    fn from(error: ThreadError) -> Self {
+        Self::Threads(error)
+    }
+}
+
 impl TrainError {
     /// Party that must act before the run can continue.
     pub fn blame(&self) -> Blame {

@@ -66,15 +66,15 @@ pub fn tokens_by_source(recipe: &Recipe, cursor: &Cursor) -> Vec<SourceTokens> {
 }
 
 /// Counts the targets of a batch over all workers.
-pub struct Targets<'a> {
+pub struct Targets {
     /// Group and receive buffer, if each worker knows only its own micro-batches.
-    others: Option<(&'a Comm, Vec<u64>)>,
+    others: Option<(Comm, Vec<u64>)>,
 }
 
-impl<'a> Targets<'a> {
+impl Targets {
     /// Counter for the batches of a feed.
-    pub fn new(feed: &Feed, comm: &'a Comm) -> Self {
-        let room = || (comm, vec![0; comm.group_size()]);
+    pub fn new(feed: &Feed, comm: &Comm) -> Self {
+        let room = || (comm.clone(), vec![0; comm.group_size()]);
         Self { others: feed.depends_on_workers().then(room) }
     }
 

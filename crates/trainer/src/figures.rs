@@ -35,46 +35,6 @@ pub struct FiguresByRank {
     pub straggler_wait_seconds: Vec<f64>,
 }
 
-/// Sparse embedding rows over all workers; null without sparse rows.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct RowFigures {
-    /// Number of rows pulled.
-    pub rows_pulled: Option<u64>,
-    /// Number of row gradients pushed.
-    pub rows_pushed: Option<u64>,
-    /// Number of rows taken from the worker's row cache.
-    pub rows_cached: Option<u64>,
-    /// Number of rows read from a replica on another server.
-    pub rows_replicated: Option<u64>,
-    /// Largest number of updates that a cached or replicated row had missed.
-    pub row_age_max: Option<u64>,
-    /// Number of row requests to each server.
-    pub row_requests_by_server: Option<Vec<u64>>,
-    /// Bytes of rows and row indices, to and from each server.
-    pub row_bytes_by_server: Option<Vec<u64>>,
-    /// Maximum of these bytes over their mean.
-    pub row_imbalance: Option<f64>,
-}
-
-/// Counters of the servers at the last synchronization.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ServerCounters {
-    /// Pushes acknowledged to workers, by server and worker.
-    pub acknowledged: Vec<Vec<u64>>,
-    /// Gradients that changed parameters, by server and worker.
-    pub applied: Vec<Vec<u64>>,
-    /// Gradients that changed nothing, by server and worker.
-    pub discarded: Vec<Vec<u64>>,
-    /// Skipped steps, by server and worker.
-    pub skipped: Vec<Vec<u64>>,
-    /// Ranks of lost servers.
-    pub lost: Vec<usize>,
-    /// Step from which an asynchronous run became synchronous.
-    pub switch: Option<u64>,
-    /// Latency of pulls (p50, p99) and of pushes (p50, p99).
-    pub request_seconds: Option<[f64; 4]>,
-}
-
 /// Median (the upper one of an even count); NaN of an empty list.
 pub(crate) fn median(values: &[f64]) -> f64 {
     quartiles(values)[1]

@@ -31,6 +31,36 @@ pub enum Verdict {
     Skip,
 }
 
+impl Verdict {
+    /// Decision of a rank that steps alone.
+    pub(crate) fn of(loss: f64, clip: &Clip) -> Self {
+        if loss.is_finite() && clip.norm.is_finite() { Self::Step } else { Self::Skip }
+    }
+}
+
+/// Ends the run of a rank that steps alone after more than `train.max_skipped` skipped steps in a
+/// row; `place` is the kind and number of what took the step.
+pub(crate) fn count_skipped(
+    recipe: &Recipe,
+    step: u64,
+    (loss, clip): (f64, &Clip),
+    stability: &mut Stability,
+    (kind, number): (&str, usize),
+) -> Result<(), TrainError> {
+    let is_taken = Verdict::of(loss, clip) == Verdict::Step;
+    stability.num_skipped = if is_taken { 0 } else { stability.num_skipped + 1 };
+    if stability.num_skipped <= recipe.train.max_skipped {
+        return Ok(());
+    }
+    Err(diverged(step, loss, clip, format!(" (on {kind} {number})")))
+}
+
+fn diverged(step: u64, loss: f64, clip: &Clip, source_of: String) -> TrainError {
+    let what = if loss.is_finite() { "the gradient norm" } else { "the loss" }.to_owned();
+    let value = if loss.is_finite() { clip.norm } else { loss };
+    TrainError::Diverged { step, what, value, source_of }
+}
+
 /// Decides whether to apply the update. A gradient overflow skips the step and halves the loss
 /// scale, while it can be halved. Any other non-finite value skips up to `train.max_skipped` steps
 /// in a row; then the run ends and names the first worker, block and tensor at fault.
@@ -59,15 +89,13 @@ pub fn agree<'a>(
         return Ok(Verdict::Skip);
     }
     let culprit = replica.find_non_finite(cpu, recipe.train.seed, step, microbatch)?;
-    let what = if loss.is_finite() { "the gradient norm" } else { "the loss" };
-    let value = if loss.is_finite() { clip.norm } else { loss };
     let source = culprit.map_or(String::new(), |found| {
         format!(
             " (first on worker {}, micro-batch {}, block {}: gradient of {}, element {})",
             found.worker, found.microbatch, found.block, found.name, found.element
         )
     });
-    Err(TrainError::Diverged { step, what: what.to_owned(), value, source_of: source })
+    Err(diverged(step, loss, clip, source))
 }
 
 /// Compares the weights of all replicas, if the check is due.

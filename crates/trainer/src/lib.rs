@@ -1,8 +1,8 @@
 //! Trains a model from an empty process to saved weights, and loads what was trained.
 //!
 //! # Layout
-//! - [`train`](mod@train): the training loop. `strategy`: the interface in which runs differ, and
-//!   the registration of those that implement it.
+//! - [`train`](mod@train): the training loop, equal for all synchronization strategies; `worker`: a
+//!   rank in it; `training_step`: its steps; `replica_thread`: steps on another thread.
 //! - [`worker_threads`]: all ranks as threads of this process.
 //! - [`check`](mod@check): checks before any worker starts; `options`: settings outside the recipe.
 //! - [`device`]: the compute device of a recipe; [`feed`]: the data of a worker; `custom_model`:
@@ -82,19 +82,21 @@ mod options;
 mod overlap;
 mod preference;
 pub mod pretrained;
+mod replica_thread;
 pub mod restore;
 pub mod resume_state;
 pub mod run_folder;
 mod span_log;
 pub mod step_log;
 pub mod stragglers;
-mod strategy;
 mod summarize;
 pub mod summary;
 mod teacher;
 mod trace;
+mod training_step;
 pub mod utilization;
 mod vocabulary;
+mod worker;
 mod worker_state;
 pub mod worker_threads;
 

@@ -37,7 +37,7 @@ pub fn restore(
     if let Some(store) = store_of_attempt(&options.attempt, recipe, world)
         && let Some(reader) = newest_valid(&store, None, comm, &mut warnings)?
     {
-        return from_checkpoint(&reader, recipe, learner, warnings);
+        return from_checkpoint(reader, recipe, learner, warnings);
     }
     let Some(dir) = &options.resume else {
         warnings.extend(pretrained::load(recipe, world, learner)?);
@@ -51,7 +51,7 @@ pub fn restore(
         }
         SavedState::Checkpoints { store, limit, .. } => {
             if let Some(reader) = newest_valid(&store, limit, comm, &mut warnings)? {
-                return from_checkpoint(&reader, recipe, learner, warnings);
+                return from_checkpoint(reader, recipe, learner, warnings);
             }
             let (path, reason) = (store.dir().to_owned(), warnings.join("; "));
             Err(CheckpointError::BadCheckpoint { path, reason }.into())
@@ -310,7 +310,7 @@ fn newest_valid(
 }
 
 fn from_checkpoint(
-    reader: &Reader,
+    reader: Reader,
     recipe: &Recipe,
     learner: &mut Learner,
     warnings: Vec<String>,
@@ -335,8 +335,8 @@ fn from_checkpoint(
         })?;
     }
     replica.swap_averages(optimizer)?;
-    worker_state::load(recipe, reader, learner)?;
-    stragglers::load(reader, &mut learner.replica)?;
+    worker_state::load(recipe, &reader, learner)?;
+    stragglers::load(&reader, &mut learner.replica)?;
     let mut start = ResumeState::new(recipe);
     start.losses.extend(reader.losses()?);
     start.step = position.step;
@@ -350,6 +350,7 @@ fn from_checkpoint(
     start.warnings = warnings;
     start.warnings.extend(kernel_class_warning(&position.kernel_class, &learner.kernel_class));
     learner.resume_product_algorithms(&position.kernel_class, &position.product_algorithms)?;
+    start.reader = Some(reader);
     Ok(start)
 }
 

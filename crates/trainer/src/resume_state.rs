@@ -1,5 +1,6 @@
 //! Position from which training starts or resumes.
 
+use lockstep_checkpoint::sharded::Reader;
 use lockstep_config::Recipe;
 use lockstep_data::Cursor;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,8 @@ pub struct ResumeState {
     pub seconds: f64,
     /// Checkpoint that the run resumes from.
     pub from: Option<PathBuf>,
+    /// Reader of the checkpoint, if this program wrote it.
+    pub reader: Option<Reader>,
     /// Warnings about unusable checkpoints.
     pub warnings: Vec<String>,
 }
@@ -34,6 +37,7 @@ impl ResumeState {
             losses: Vec::with_capacity(num_steps),
             seconds: 0.0,
             from: None,
+            reader: None,
             warnings: Vec::new(),
         }
     }

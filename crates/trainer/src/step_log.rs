@@ -4,7 +4,7 @@
 
 use crate::emulation::Emulation;
 use crate::exporters::{Exporters, SentBytes};
-use crate::figures::{AccountedBytes, FiguresByRank, RowFigures, ServerCounters, median};
+use crate::figures::{AccountedBytes, FiguresByRank, median};
 use crate::health::Verdict;
 use crate::learner::Learner;
 use crate::options::Attempt;
@@ -21,7 +21,7 @@ use lockstep_parallel::{Replica, Topology};
 use lockstep_platform::World;
 use lockstep_telemetry::{Event, JsonLines, Sink, SourceTokens, Telemetry};
 use lockstep_tensor::Cpu;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 mod evaluations;
@@ -79,14 +79,8 @@ pub struct StepLog {
     pub lost_shares: f64,
     /// Number of restarts before this attempt.
     pub restarts: u64,
-    /// Staleness histogram by worker: number of gradients by missed updates.
-    pub staleness: Vec<BTreeMap<u64, u64>>,
     /// Privacy budget spent by the noise of clients' updates.
     pub epsilon: Option<f64>,
-    /// Traffic of sparse embedding rows.
-    pub rows: RowFigures,
-    /// Counters of the servers.
-    pub(crate) served: ServerCounters,
     /// Emulated speed of this worker.
     pub emulation: Emulation,
     /// Speed of all workers and the straggler policy.
@@ -162,10 +156,7 @@ impl StepLog {
             lost_shares: 0.0,
             watch: OverflowMonitor::default(),
             restarts: 0,
-            staleness: Vec::new(),
             epsilon: None,
-            rows: RowFigures::default(),
-            served: ServerCounters::default(),
             emulation: Emulation::new(recipe, world, worker),
             stragglers: StragglerMonitor::new(recipe, worker),
             count_start: total_wire_bytes(&learner.replica),

@@ -118,6 +118,12 @@ pub struct Participation {
 }
 
 impl Participation {
+    /// All workers take part in a step whose batch has `num_targets` targets.
+    pub fn of_all(num_targets: u64) -> Self {
+        let (num_all, factor, missing) = (num_targets, 1.0, Vec::new());
+        Self { num_targets, num_all, factor, missing, notice: None, division: None }
+    }
+
     /// Number of the batch's tokens that contributed, estimated from targets.
     pub fn tokens(&self, all: usize) -> usize {
         if self.num_targets == self.num_all {
@@ -181,9 +187,8 @@ impl StragglerMonitor {
     ) -> Result<Participation, CommError> {
         let seconds = replica.microbatch_seconds();
         self.microbatch_seconds.extend(seconds);
-        let (num_all, missing) = (num_targets, Vec::new());
-        let (factor, notice, division) = (1.0, None, self.division.take());
-        let full = Participation { num_targets, num_all, factor, missing, notice, division };
+        let division = self.division.take();
+        let full = Participation { division, ..Participation::of_all(num_targets) };
         let is_wait = self.stragglers == StragglerPolicy::Wait && !self.has_idle_steps;
         if is_wait || self.reports.len() == 1 {
             return Ok(full);

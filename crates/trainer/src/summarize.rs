@@ -1,18 +1,16 @@
 //! Builds the summary of a finished run.
 
 use crate::evaluate::Findings;
-use crate::figures::{FiguresByRank, ServerCounters, median};
+use crate::figures::{FiguresByRank, median};
 use crate::learner::Learner;
 use crate::options::{Predicted, PredictedBytes};
 use crate::step_log::StepLog;
 use crate::stragglers::slow_worker;
-use crate::summary::{
-    AsynchronousFigures, ScalingFigures, ServerFigures, Solution, StragglerFigures, Summary, Target,
-};
+use crate::summary::{ScalingFigures, Solution, StragglerFigures, Summary, Target};
 use crate::{RunFolder, evaluate};
 use lockstep_config::Recipe;
 use lockstep_data::Feed;
-use std::collections::BTreeMap;
+use lockstep_parallel::figures::StrategyFigures;
 
 impl Summary {
     /// Adds the predicted figures, for the bucket length in use.
@@ -44,6 +42,7 @@ pub(crate) fn summarize(
     figures: &FiguresByRank,
     weights_hash: String,
     Findings { evaluation, tasks }: Findings,
+    asynchronous: StrategyFigures,
 ) -> Summary {
     let most = |by_worker: &[u64]| by_worker.iter().copied().max().unwrap_or(0);
     let steps = step_log.losses.len() as u64;
@@ -87,7 +86,7 @@ pub(crate) fn summarize(
             .collect(),
         workers: recipe.run.workers,
         restarts: step_log.restarts,
-        staleness_max: staleness_max(step_log).max(recipe.sync.gradient_delay),
+        staleness_max: asynchronous.staleness_max().max(recipe.sync.gradient_delay),
         predicted_step_seconds: None,
         predicted_peak_bytes: None,
         predicted_peak_bytes_by_rank: None,
@@ -111,45 +110,8 @@ pub(crate) fn summarize(
         blocks_by_stage: learner.replica.blocks_by_stage(),
         sources: Vec::new(),
         conversations: None,
-        asynchronous: AsynchronousFigures::of(recipe, learner, step_log),
+        asynchronous,
         stragglers: StragglerFigures::of(learner, step_log, figures),
-    }
-}
-
-impl AsynchronousFigures {
-    fn of(recipe: &Recipe, learner: &Learner, step_log: &StepLog) -> Self {
-        let replica = &learner.replica;
-        Self {
-            spectral_gap: replica.topology().map(|topology| topology.spectral_gap),
-            consensus_distance: replica.consensus().map(|found| found.mean),
-            epsilon: step_log.epsilon,
-            delta: step_log.epsilon.map(|_| recipe.federated.delta),
-            staleness_by_rank: Some(step_log.staleness.clone()).filter(|found| !found.is_empty()),
-            rows: step_log.rows.clone(),
-            servers: recipe.num_servers(),
-            served: ServerFigures::of(recipe, &step_log.served),
-        }
-    }
-}
-
-impl ServerFigures {
-    fn of(recipe: &Recipe, served: &ServerCounters) -> Self {
-        if recipe.num_servers() == 0 {
-            return Self::default();
-        }
-        let seconds = |index: usize| served.request_seconds.map(|seconds| seconds[index]);
-        Self {
-            acknowledged_by_server: Some(served.acknowledged.clone()),
-            applied_by_server: Some(served.applied.clone()),
-            discarded_by_server: Some(served.discarded.clone()),
-            skipped_by_server: Some(served.skipped.clone()),
-            servers_lost: Some(served.lost.clone()),
-            synchronous_from_step: served.switch,
-            pull_seconds_p50: seconds(0),
-            pull_seconds_p99: seconds(1),
-            push_seconds_p50: seconds(2),
-            push_seconds_p99: seconds(3),
-        }
     }
 }
 
@@ -212,10 +174,4 @@ fn tokens_per_second(learner: &Learner, recipe: &Recipe, step_log: &StepLog) -> 
     let [first, last] = [first, last].map(|step| learner.batches.first_sample_of(step as u64));
     let tokens = (last - first) * recipe.model.context as u64;
     tokens as f64 / step_log.step_seconds.iter().sum::<f64>()
-}
-
-/// Largest staleness of any gradient.
-fn staleness_max(step_log: &StepLog) -> u64 {
-    let keys = step_log.staleness.iter().flat_map(BTreeMap::keys);
-    keys.copied().max().unwrap_or(0)
 }

@@ -1,12 +1,12 @@
 //! Summary of a finished run, as `train --json` prints it and `summary.json` stores it.
 
-use crate::figures::{AccountedBytes, RowFigures};
+use crate::figures::AccountedBytes;
 use crate::task_evaluation::TaskEvaluation;
 use lockstep_data::ConversationCounts;
 use lockstep_model::problem::ProblemMetrics;
+use lockstep_parallel::figures::StrategyFigures;
 use lockstep_telemetry::SourceTokens;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// Figures of a run in seconds and bytes; losses in nats per token. Field names are stable: scripts
 /// rely on them.
@@ -80,7 +80,7 @@ pub struct Summary {
     #[serde(flatten)]
     pub stragglers: StragglerFigures,
     #[serde(flatten)]
-    pub asynchronous: AsynchronousFigures,
+    pub asynchronous: StrategyFigures,
 }
 
 /// Conversations, or pairs of preferences, of both splits.
@@ -120,56 +120,6 @@ pub struct StragglerFigures {
     pub slow_rank: Option<usize>,
     /// Its micro-batch time over the median.
     pub slow_factor: Option<f64>,
-}
-
-/// Figures of asynchronous and decentralized strategies; null for the others.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct AsynchronousFigures {
-    /// Spectral gap of the mixing matrix.
-    pub spectral_gap: Option<f64>,
-    /// Mean squared distance of the workers' weights from their mean, at the end.
-    pub consensus_distance: Option<f64>,
-    /// Privacy budget epsilon that the noise of clients' updates has spent.
-    pub epsilon: Option<f64>,
-    /// Failure probability delta for which epsilon holds.
-    pub delta: Option<f64>,
-    /// Staleness histogram of each rank: number of applied gradients by missed updates.
-    pub staleness_by_rank: Option<Vec<BTreeMap<u64, u64>>>,
-    /// Traffic of sparse embedding rows.
-    #[serde(flatten)]
-    pub rows: RowFigures,
-    /// Number of servers.
-    pub servers: usize,
-    /// Counters of the servers.
-    #[serde(flatten)]
-    pub served: ServerFigures,
-}
-
-/// Counters of the servers in this process; null without servers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct ServerFigures {
-    /// Pushes acknowledged to workers, by server and worker.
-    pub acknowledged_by_server: Option<Vec<Vec<u64>>>,
-    /// Gradients that changed parameters, by server and worker, as counted by the surviving
-    /// servers.
-    pub applied_by_server: Option<Vec<Vec<u64>>>,
-    /// Gradients that changed nothing, since they were too stale, too late, or of a synchronous
-    /// step that another worker skipped: by server and worker.
-    pub discarded_by_server: Option<Vec<Vec<u64>>>,
-    /// Steps that workers skipped, by server and worker.
-    pub skipped_by_server: Option<Vec<Vec<u64>>>,
-    /// Lost servers that a replica replaced.
-    pub servers_lost: Option<Vec<usize>>,
-    /// Step from which an asynchronous run became synchronous.
-    pub synchronous_from_step: Option<u64>,
-    /// Median latency of pulls.
-    pub pull_seconds_p50: Option<f64>,
-    /// 99th percentile of pull latency.
-    pub pull_seconds_p99: Option<f64>,
-    /// Median latency of pushes.
-    pub push_seconds_p50: Option<f64>,
-    /// 99th percentile of push latency.
-    pub push_seconds_p99: Option<f64>,
 }
 
 /// Cost of reaching `train.target_loss`: steps and tokens since the start of the run; bytes and

@@ -1,7 +1,9 @@
 //! The training loop of one rank, from an empty process to saved weights.
 //!
-//! Every synchronization strategy shares this loop and differs only behind `SyncStrategy`.
+//! Every synchronization strategy shares this loop and differs only behind [`SyncStrategy`];
+//! [`strategies`] registers them.
 
+use crate::checkpoint_dir::earlier_recipe;
 use crate::checkpoints::CheckpointSaver;
 use crate::evaluate::{Evaluator, Findings};
 use crate::learner::Learner;
@@ -9,9 +11,9 @@ use crate::materialize::materialize_model;
 use crate::options::{Options, Predicted};
 use crate::preference::compute_references;
 use crate::step_log::StepLog;
-use crate::strategy::{self, Role, SyncStrategy, Worker};
 use crate::summarize::summarize;
 use crate::task_evaluation::TaskRequests;
+use crate::worker::Worker;
 use crate::{RunFolder, Summary, TrainError};
 use crate::{
     artifacts, check, custom_model, device, evaluate, event_history, failure_record, feed, restore,
@@ -21,9 +23,11 @@ use lockstep_comm::Comm;
 use lockstep_config::Recipe;
 use lockstep_data::Feed;
 use lockstep_model::problem::sample_bytes;
+use lockstep_parallel::figures::StrategyFigures;
 use lockstep_parallel::from_recipe::{blueprint_of_rank, mesh_of};
 use lockstep_parallel::groups::fix_algorithms;
-use lockstep_parallel::{Groups, Replica};
+use lockstep_parallel::sync_strategy::{ReadState, Role, SyncStrategy};
+use lockstep_parallel::{Groups, Replica, strategies};
 use lockstep_platform::World;
 use lockstep_tensor::device::Compute;
 
@@ -56,26 +60,30 @@ fn train_rank(
     let class = device::kernel_class(recipe, compute) + &compute.device().product_algorithms()?;
     check::agree_on_recipe(recipe, options.model.as_ref(), &class, comm)?;
     fix_algorithms(recipe, comm);
-    let (recipe, notice) = strategy::choose_local_steps(recipe, &options, world, compute, comm)?;
-    match strategy::join(compute, &recipe, world, comm)? {
-        Role::Server => Ok(None),
-        Role::Worker { mut strategy, workers } => {
-            let comms = [&workers, comm];
-            run_worker(compute, &recipe, notice, world, comms, options, &mut *strategy)
+    let earlier = || earlier_recipe(&options, world);
+    let (recipe, notice) = strategies::choose_settings(recipe, earlier, world, compute, comm)?;
+    let (workers, mut strategy) = match strategies::join(&recipe, world, comm)? {
+        Role::Service(serve) => {
+            run_folder::record_failures(comm, None)?;
+            serve(compute, world)?;
+            return Ok(None);
         }
-    }
+        Role::Worker { strategy, workers } => (workers, strategy),
+    };
+    let comms = [&workers, comm];
+    run_worker(compute, &recipe, notice, world, comms, options, &mut *strategy)
 }
 
 /// Runs one worker. `notice` reports a setting that was chosen at start-up. `workers` are the ranks
-/// that train; `all_ranks` also includes servers, whose failures the run records.
-fn run_worker(
-    compute: &Compute,
-    recipe: &Recipe,
+/// that train; the run also records failures of the others among `all_ranks`.
+fn run_worker<'a>(
+    compute: &'a Compute,
+    recipe: &'a Recipe,
     notice: Option<String>,
-    world: &World,
-    [workers, all_ranks]: [&Comm; 2],
+    world: &'a World,
+    [workers, all_ranks]: [&'a Comm; 2],
     mut options: Options,
-    strategy: &mut dyn SyncStrategy,
+    strategy: &mut dyn SyncStrategy<Worker<'a>>,
 ) -> Result<Option<Summary>, TrainError> {
     // Build the mesh, open the data, allocate the model and restore the checkpoint.
     check::groups(recipe, options.model.as_ref())?;
@@ -84,6 +92,7 @@ fn run_worker(
     let is_custom = options.model.is_some();
     let model = options.model.take().unwrap_or_else(|| blueprint_of_rank(recipe, groups.rank()));
     let mut learner = materialize_model(model, recipe, compute, &groups, world)?;
+    strategy.attach(recipe, world, &mut learner.replica);
     compute_references(recipe, world, compute, &mut learner, &mut feed)?;
     let mut start = restore::restore(&options, recipe, world, workers, &mut learner)?;
     start.warnings.extend(notice);
@@ -113,13 +122,19 @@ fn run_worker(
     let peak = options.peak_flops_per_second;
     let mut step_log =
         StepLog::start(recipe, world, compute, folder.as_ref(), options.sinks, &learner, peak)?;
-    let checkpoint = start.from.clone();
+    let checkpoint = start.reader.take();
     step_log.record_conversations(feed.conversations());
     let first_step = step_log.resume(start, &options.attempt);
     step_log.begin_trace(workers, &mut learner, first_step)?;
     let mut worker =
         Worker { cpu: compute, recipe, world, comm: workers, learner, loader, targets, step_log };
-    strategy.begin(&mut worker, first_step, checkpoint.as_deref())?;
+    let read = checkpoint.as_ref().map(|reader| {
+        |name: &str, len: usize, first: usize, values: &mut [f32]| {
+            Ok(reader.read(name, &[len], first, values)?)
+        }
+    });
+    let read = read.as_ref().map(|read| read as &ReadState<'_, TrainError>);
+    strategy.begin(&mut worker, first_step..last_step, read)?;
 
     let mut found = Findings::default();
     for step in first_step..last_step {
@@ -163,9 +178,9 @@ fn last_step(recipe: &Recipe, stop_after: Option<u64>) -> Result<u64, TrainError
 }
 
 /// Saves the final weights and state, then summarizes the run.
-fn save_and_summarize(
-    mut worker: Worker<'_>,
-    strategy: &mut dyn SyncStrategy,
+fn save_and_summarize<'a>(
+    mut worker: Worker<'a>,
+    strategy: &mut dyn SyncStrategy<Worker<'a>>,
     saver: &mut CheckpointSaver,
     folder: Option<&RunFolder>,
     feed: &Feed,
@@ -183,8 +198,11 @@ fn save_and_summarize(
     strategy.disconnect(&worker)?;
     let Some(folder) = folder else { return Ok(None) };
     let Worker { recipe, world, learner, step_log, .. } = worker;
-    let mut summary = summarize(recipe, feed, folder, &learner, &step_log, &figures, hash, found)
-        .beside(predicted, learner.replica.bucket_len());
+    let mut of_strategy = StrategyFigures::of(recipe, &learner.replica, step_log.epsilon);
+    strategy.add_figures(&mut of_strategy);
+    let mut summary =
+        summarize(recipe, feed, folder, &learner, &step_log, &figures, hash, found, of_strategy)
+            .beside(predicted, learner.replica.bucket_len());
     summary.sources = feed::tokens_by_source(recipe, &cursor);
     summary.conversations = feed.conversations().map(Into::into);
     artifacts::save_summary(folder, world, &summary)?;
@@ -195,13 +213,13 @@ fn save_and_summarize(
 impl Findings {
     /// Evaluates the model after a step, where that is due. Returns whether the target loss is
     /// reached: every rank has the same validation loss, so all ranks stop at the same step.
-    fn evaluate(
+    fn evaluate<'a>(
         &mut self,
         num_steps: u64,
         last_step: u64,
         evaluator: &Evaluator,
-        worker: &mut Worker<'_>,
-        strategy: &mut dyn SyncStrategy,
+        worker: &mut Worker<'a>,
+        strategy: &mut dyn SyncStrategy<Worker<'a>>,
     ) -> Result<bool, TrainError> {
         let mut is_reached = false;
         if evaluate::is_due(worker.recipe, num_steps, last_step) {
@@ -228,10 +246,10 @@ impl Findings {
 }
 
 /// Runs an evaluation between two steps, with the weights that are saved there.
-fn between_steps<T>(
+fn between_steps<'a, T>(
     num_steps: u64,
-    worker: &mut Worker<'_>,
-    strategy: &mut dyn SyncStrategy,
+    worker: &mut Worker<'a>,
+    strategy: &mut dyn SyncStrategy<Worker<'a>>,
     evaluate: impl FnOnce(&mut Replica) -> Result<T, TrainError>,
 ) -> Result<T, TrainError> {
     let start = worker.world.clock().now();

@@ -25,7 +25,8 @@ const EDGES: &[(&str, &str)] = &[
     ("data", "config platform tensor auth"),
     ("checkpoint", "config platform tensor"),
     ("sweep", "config platform tensor checkpoint"),
-    ("parallel", "config platform mesh schedule tensor comm model optim"),
+    // Strategies record events of their own, which no other crate needs to know.
+    ("parallel", "config platform mesh schedule tensor comm telemetry model optim"),
     ("planner", "config plot mesh schedule model parallel"),
     ("lab", "config platform plot mesh schedule tensor comm optim parallel planner"),
     (

@@ -3,7 +3,11 @@
 
 use crate::launch::send;
 use crate::process::{Folder, last_error};
+use lockstep_planner::traffic::{ByteRange, Interconnect, RecordedDecisions, wire_replay};
 use lockstep_platform::{Deadline, World, real};
+use lockstep_telemetry::{Event, load_events};
+use lockstep_trainer::run_folder::load_recipe;
+use lockstep_trainer::{RunFolder, blueprint_of_rank};
 use serde_json::Value;
 use std::process::{Child, Output, Stdio};
 use std::time::Duration;
@@ -105,13 +109,36 @@ fn run_with_killed_server(sets: &[&str], victim: usize, successor: usize) -> Val
     let lost = run.wait_for("server_lost", 1);
     let event = ["rank", "process", "successor"].map(|name| lost[name].as_u64().expect("a number"));
     assert_eq!(event, [victim as u64, u64::from(process), successor as u64], "{sets:?}");
-    let (_folder, output) = run.end();
+    let (folder, output) = run.end();
     let figures = figures(&output);
+    if sets.iter().any(|set| set.contains("async")) {
+        assert_replayed(&folder, &figures, victim < successor);
+    }
     let each = serde_json::json!([[STEPS, STEPS], [STEPS, STEPS]]);
     assert_eq!(figures["acknowledged_by_server"], each, "{sets:?}: acknowledged updates");
     assert_eq!(figures["applied_by_server"], each, "{sets:?}: applied updates");
     assert_eq!(figures["servers_lost"], serde_json::json!([victim]));
     figures
+}
+
+/// The requests that workers repeated give the bytes of every worker.
+fn assert_replayed(folder: &Folder, figures: &Value, has_lost_primary: bool) {
+    let (world, dir) = (real(), folder.path().join("run"));
+    let mut decisions = RecordedDecisions::default();
+    for stamped in load_events(&world, &dir.join("events.jsonl")).expect("events") {
+        if let Event::ServerRequests { repeats, .. } = stamped.event {
+            decisions.repeats = repeats;
+        }
+    }
+    assert!(has_lost_primary || decisions.repeats.is_empty(), "{decisions:?}");
+    let recipe = RunFolder::started(&dir, &world).and_then(|run| load_recipe(&run, &world));
+    let recipe = recipe.expect("a recipe");
+    let interconnect = Interconnect::memory(recipe.run.workers);
+    let found = wire_replay(&recipe, &blueprint_of_rank(&recipe, 0), &interconnect, &decisions);
+    let bytes = figures["wire_bytes_by_rank"].as_array().expect("a list").iter();
+    let bytes = bytes.map(|bytes| bytes.as_u64().expect("a number"));
+    let exactly = |range: &ByteRange| range.is_exact().then_some(range.low.0);
+    assert!(found.iter().map(exactly).eq(bytes.map(Some)), "{found:?} {figures} {decisions:?}");
 }
 
 #[test]

@@ -8,7 +8,6 @@ use lockstep_harness::recipes::{GPT2, LLAMA};
 use lockstep_harness::runs::Outcome;
 use lockstep_harness::traffic::rows_by_step;
 use lockstep_parallel::from_recipe::blueprint_of_rank;
-use lockstep_parallel::parameter_server::RowRequests;
 use lockstep_planner::traffic::{
     ByteRange, Interconnect, RecordedDecisions, wire_range, wire_replay,
 };
@@ -118,13 +117,17 @@ fn recorded(runs: &Runs, recipe: &Recipe, outcome: &Outcome) -> RecordedDecision
     let events = load_events(runs.world(), &outcome.dir.join("events.jsonl")).expect("events");
     for stamped in events {
         match stamped.event {
-            Event::ServerRequests { pulls_by_worker, pushes_by_worker, .. } => {
+            Event::ServerRequests { pulls_by_worker, pushes_by_worker, repeats, .. } => {
                 decisions.pulls_by_worker = pulls_by_worker;
                 decisions.pushes_by_worker = pushes_by_worker;
+                decisions.repeats = repeats;
+            }
+            Event::ServerPushes { skipped_by_server, .. } => {
+                decisions.skips_by_worker =
+                    skipped_by_server.into_iter().next().unwrap_or_default();
             }
             Event::SparseRows { by_worker, .. } => {
-                let requests = by_worker.iter().map(row_requests);
-                decisions.row_requests_by_worker = requests.collect();
+                decisions.row_requests_by_worker = by_worker;
             }
             Event::LeavesDivided { step, leaves_by_worker } => {
                 decisions.divisions.insert(step - 1, leaves_by_worker);
@@ -142,12 +145,6 @@ fn recorded(runs: &Runs, recipe: &Recipe, outcome: &Outcome) -> RecordedDecision
         }
     }
     decisions
-}
-
-fn row_requests(recorded: &lockstep_telemetry::RowRequests) -> RowRequests {
-    let lockstep_telemetry::RowRequests { requests, pulled, looked_up, replicated, pushed } =
-        *recorded;
-    RowRequests { requests, pulled, looked_up, copied: replicated, pushed }
 }
 
 /// Trains and replays the decisions that the run has recorded; its bytes are not known before.
@@ -213,6 +210,32 @@ fn skipped_updates_replay_to_the_bytes_of_every_rank() {
         let decisions = assert_replayed(&mut runs, &[&overflows[..], &small, layout].concat());
         let num_skipped = decisions.skipped_steps.len();
         assert!((1..6).contains(&num_skipped), "{layout:?}: {num_skipped} are skipped");
+    }
+}
+
+#[test]
+fn pushes_without_a_gradient_replay_to_the_bytes_of_every_worker() {
+    let mut runs = Runs::new("forecasts");
+    // Every step multiplies the weights, until activations overflow.
+    let diverging = ["optim.name=sgd", "optim.lr=1000", "optim.weight_decay=1000"];
+    let steps = ["train.steps=9", "train.max_skipped=9", "train.eval_batches=1"];
+    let servers = [SERVER, "run.workers=4", "sync.servers=2", "optim.schedule=constant"];
+    // Without clipping, gradients leave before they are known to be finite.
+    let policies: [(&[&str], bool); 5] = [
+        (&["sync.consistency=sync", "optim.clip=0"], false),
+        (&["sync.consistency=sync", "checkpoint.every=3"], true),
+        (&["sync.consistency=async", "parallel.overlap=false", "optim.clip=0"], true),
+        (&["sync.consistency=sync", "sync.group_workers=2"], true),
+        (&["sync.consistency=sync", "compress.method=int8"], true),
+    ];
+    for (policy, are_spared) in policies {
+        let recipe = LLAMA.with(&[&diverging[..], &steps, &servers, policy].concat());
+        let (replayed, found, decisions) = replay(&mut runs, &recipe);
+        let is_some = |skips: &u64| (1..9).contains(skips);
+        assert!(decisions.skips_by_worker.iter().all(is_some), "{policy:?}: {decisions:?}");
+        assert_eq!(forecast(&recipe)[0].contains(found[0]), !are_spared, "{policy:?}: {found:?}");
+        let found: Vec<_> = found.into_iter().map(ByteRange::exactly).collect();
+        assert_eq!(replayed, found, "{policy:?}: {decisions:?}");
     }
 }
 

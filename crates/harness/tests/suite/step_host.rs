@@ -29,6 +29,10 @@ impl<'a> StepHost<'a> for &'a Host {
         }
     }
 
+    fn num_targets(&self, microbatches: Option<&[u32]>) -> u64 {
+        microbatches.map_or(1, <[u32]>::len) as u64 * self.shape.rows() as u64
+    }
+
     fn decide(&mut self, _: &mut Replica, clip: &Clip) -> Result<Option<Update>, CommError> {
         Ok(Some(Update { count: self.step + 1, lr: 1e-2, clip: *clip }))
     }

@@ -5,6 +5,7 @@
 use super::compressed_push::PushCompressor;
 use super::failover::{LostServer, ShardServers};
 use super::latency::Latency;
+use super::loss_spike::LossSpike;
 use super::part_transfer::LostParts;
 use super::sparse_rows::SparsePull;
 use super::transfer_order::TransferOrder;
@@ -12,8 +13,11 @@ use super::{Reply, Request, RequestKind, Tag};
 use crate::buckets::Buckets;
 use crate::byzantine::ByzantineWorker;
 use crate::param_store::ParamStore;
-use lockstep_comm::{Comm, CommError};
+use lockstep_comm::{Comm, CommError, Element};
 use lockstep_platform::World;
+use lockstep_schedule::step::ServerCall;
+use lockstep_telemetry::RepeatedRequest;
+use std::cell::Cell;
 use std::time::Duration;
 
 /// Parameter-server state of a worker.
@@ -25,6 +29,9 @@ pub struct Client {
     pub(super) shard_servers: Vec<ShardServers>,
     /// Lost servers that were not reported yet.
     pub(super) lost_servers: Vec<LostServer>,
+    /// Requests that were repeated at a backup, and messages of the running one that are done.
+    pub(super) repeats: Vec<RepeatedRequest>,
+    pub(super) num_messages: Cell<u64>,
     /// Numbers of pulls for a step and of pushes of this worker.
     pub(super) num_pulls: u64,
     pub(super) num_pushes: u64,
@@ -55,12 +62,20 @@ pub struct Client {
     /// Whether the push has a gradient, and announces that the loss has jumped.
     pub(super) has_gradient: bool,
     pub(super) is_alarm: bool,
-    /// Pushes whose reply is awaited, by server: when and how they were sent.
-    pub(super) sent: Vec<Option<(Duration, Result<(), CommError>)>>,
+    pub(super) loss_spike: LossSpike,
+    /// Pushes whose reply is awaited, by server.
+    pub(super) sent: Vec<Option<SentPush>>,
     /// Latencies of requests to one server.
     pub(super) latencies: Latencies,
     pub(super) world: World,
     pub(super) exposed: Duration,
+}
+
+/// Push whose reply is awaited.
+pub(super) struct SentPush {
+    pub(super) began: Duration,
+    pub(super) sent: Result<(), CommError>,
+    pub(super) num_messages: u64,
 }
 
 /// Latencies of a worker's requests, from sending the request to the end of the reply.
@@ -114,14 +129,18 @@ impl Client {
     }
 
     /// Runs a request against a shard's primary, and after its failure against the backup;
-    /// `request` gets the server's rank and may run more than once.
+    /// `request` gets the server's rank and may run more than once. If it is a call of a step, its
+    /// repeats are recorded.
     pub(super) fn with_failover<T>(
         &mut self,
         server: usize,
+        call: Option<ServerCall>,
         mut request: impl FnMut(&Self, usize) -> Result<(Reply, T), CommError>,
     ) -> Result<T, CommError> {
         loop {
-            match request(self, self.shard_servers[server].primary()) {
+            self.num_messages.set(0);
+            let rank = self.shard_servers[server].primary();
+            match request(self, rank) {
                 Ok((reply, found)) => {
                     self.switch = self.switch.or(reply.switch);
                     if reply.has_lost_peer {
@@ -130,6 +149,11 @@ impl Client {
                     return Ok(found);
                 }
                 Err(why @ CommError::Gone { .. }) => {
+                    if let Some(call) = call {
+                        let is_push = call == ServerCall::Push && self.has_gradient;
+                        let resends_parts = is_push && self.staged[server] == Some(rank);
+                        self.record_repeat(server, call, self.num_messages.get(), resends_parts);
+                    }
                     self.lost_servers.push(self.shard_servers[server].drop_primary(why)?);
                 }
                 Err(error) => return Err(error),
@@ -142,12 +166,36 @@ impl Client {
     }
 
     pub(super) fn send_request(&self, rank: usize, request: Request) -> Result<(), CommError> {
-        self.comm.send(&request.fields(), rank, Tag::Request as u64)
+        self.send(&request.fields(), rank, Tag::Request)
+    }
+
+    /// Sends a message of a request.
+    pub(super) fn send<T: Element>(
+        &self,
+        values: &[T],
+        rank: usize,
+        tag: Tag,
+    ) -> Result<(), CommError> {
+        self.comm.send(values, rank, tag as u64)?;
+        self.num_messages.set(self.num_messages.get() + 1);
+        Ok(())
+    }
+
+    /// Receives a message of a request.
+    pub(super) fn recv<T: Element>(
+        &self,
+        values: &mut [T],
+        rank: usize,
+        tag: Tag,
+    ) -> Result<(), CommError> {
+        self.comm.recv(values, rank, tag as u64)?;
+        self.num_messages.set(self.num_messages.get() + 1);
+        Ok(())
     }
 
     pub(super) fn recv_reply(&self, rank: usize) -> Result<Reply, CommError> {
         let mut fields = [0; Reply::NUM_FIELDS];
-        self.comm.recv(&mut fields, rank, Tag::Reply as u64)?;
+        self.recv(&mut fields, rank, Tag::Reply)?;
         Ok(Reply::from_fields(fields))
     }
 
@@ -171,7 +219,7 @@ impl Client {
         }
         let Some(rows) = rows else { return Ok(()) };
         let bucket = store.own_grads(rows.table.bucket);
-        rows.push(&self.comm, (rank, server), bucket)
+        rows.push(self, (rank, server), bucket)
     }
 
     /// Sends a server its shard of the gradients, compressed or not.
@@ -187,8 +235,13 @@ impl Client {
         let tag = Tag::Gradients as u64;
         for (bucket, cut) in self.ranges.list.iter().enumerate() {
             let part = &values(bucket)[cut.part(server)];
-            if !part.is_empty() && !compressor.send(&self.comm, (server, bucket), rank, tag)? {
-                self.comm.send(part, rank, tag)?;
+            if part.is_empty() {
+                continue;
+            }
+            if compressor.send(&self.comm, (server, bucket), rank, tag)? {
+                self.num_messages.set(self.num_messages.get() + 1);
+            } else {
+                self.send(part, rank, Tag::Gradients)?;
             }
         }
         Ok(())
@@ -204,7 +257,7 @@ impl Client {
         for (bucket, cut) in self.ranges.list.iter().enumerate() {
             let part = &values(bucket)[cut.part(server)];
             if !part.is_empty() {
-                self.comm.send(part, rank, tag as u64)?;
+                self.send(part, rank, tag)?;
             }
         }
         Ok(())

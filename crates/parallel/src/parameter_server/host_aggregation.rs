@@ -54,7 +54,7 @@ impl Replica {
     }
 
     /// Sums the losses and target counts of the host group.
-    pub fn reduce_losses_in_host(
+    pub(super) fn reduce_losses_in_host(
         &mut self,
         loss: f64,
         num_targets: u64,

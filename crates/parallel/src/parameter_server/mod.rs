@@ -16,8 +16,12 @@
 //! - [`shard`]: versions, staleness and blocking; [`policy`]: their rules; `pending_update`:
 //!   aggregation of several gradients; [`push_counts`]: outcomes of pushes; `oscillation`:
 //!   detection of a bound that is too large
-//! - [`server_loop`]: request loop of a server; `replication`: primary and backup
+//! - `server_process`: a server by the recipe; [`server_loop`]: its request loop; `replication`:
+//!   primary and backup
+//! - `worker_strategy`: what a worker does between steps; `push_report`, `row_report`: counters and
+//!   warnings; [`figures`]: those of the summary; `loss_spike`: switch to synchronous steps
 //! - `worker_step`: a worker's step; `pull_push`: its requests; [`client`]: its state;
+//!   [`repeated_request`]: requests at a backup;
 //!   [`failover`]: servers of a shard; [`latency`]: request latencies; [`host_aggregation`]: one
 //!   client per host
 //! - [`transfer_order`]: which transfers overlap with passes; `part_transfer`: one part in the
@@ -31,42 +35,52 @@
 pub mod client;
 mod compressed_push;
 pub mod failover;
+pub mod figures;
 pub mod host_aggregation;
 pub mod latency;
+mod loss_spike;
 mod oscillation;
 mod part_transfer;
 mod pending_update;
 pub mod policy;
 mod pull_push;
 pub mod push_counts;
+mod push_report;
+pub mod repeated_request;
 mod replicated_rows;
 mod replication;
 pub mod row_cache;
+mod row_report;
 pub mod row_table;
 mod served_store;
 pub mod server_loop;
+mod server_process;
 pub mod server_state;
 pub mod shard;
 pub mod sparse_pull;
 mod sparse_rows;
 pub mod transfer_order;
 mod worker_step;
+mod worker_strategy;
 
 use lockstep_comm::{Comm, CommError};
 use lockstep_mesh::{Group, Rank};
+pub use lockstep_telemetry::{RepeatedRequest, RowRequests};
 
 pub use client::{Client, HostGroup};
 pub use compressed_push::PushCompression;
 pub use failover::LostServer;
+pub use figures::{RowFigures, ServerFigures};
 pub use policy::{Bound, Policy};
 pub use push_counts::PushCounts;
 pub use row_table::ShardLayout;
 pub(crate) use served_store::ServedStore;
 pub use server_loop::{Role, ServeOptions, serve};
 pub use shard::Shard;
-pub use sparse_rows::{RowRequests, SparseRowCounts};
+pub use sparse_rows::SparseRowCounts;
 pub use transfer_order::TransferOrder;
 pub use worker_step::PullPushPlan;
+pub(crate) use worker_strategy::join;
 
 /// Numbers of a request, a reply, and the acknowledgement of a backup, each of eight bytes.
 pub(crate) const REQUEST_LEN: usize = Request::NUM_FIELDS;

@@ -8,8 +8,17 @@ use lockstep_comm::{Comm, CommError};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Parts that were not transferred since their server was lost: bucket and server.
-pub(super) type LostParts = Arc<Mutex<Vec<(usize, usize)>>>;
+/// Part that was not transferred since its server was lost.
+pub(super) struct LostPart {
+    pub(super) bucket: usize,
+    pub(super) server: usize,
+    pub(super) kind: RequestKind,
+    /// Number of requests that the server had received: none, or one.
+    pub(super) was_requested: u64,
+}
+
+/// Parts that were not transferred.
+pub(super) type LostParts = Arc<Mutex<Vec<LostPart>>>;
 
 /// Parts of one bucket.
 pub(super) struct PartTransfer {
@@ -63,10 +72,13 @@ impl PartTransfer {
             return transfer(comm, windows);
         }
         for ((server, rank, _), window) in self.parts.iter().zip(windows) {
-            match ask(*rank).and_then(|()| transfer(comm, std::slice::from_mut(window))) {
+            let requested = ask(*rank);
+            let was_requested = u64::from(requested.is_ok());
+            match requested.and_then(|()| transfer(comm, std::slice::from_mut(window))) {
                 Err(CommError::Gone { .. }) => {
                     let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-                    lost.push((self.bucket, *server));
+                    let (bucket, server) = (self.bucket, *server);
+                    lost.push(LostPart { bucket, server, kind, was_requested });
                 }
                 other => other?,
             }

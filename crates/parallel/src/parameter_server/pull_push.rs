@@ -1,8 +1,9 @@
 //! Requests of a worker to the parameter servers: pulls, pushes, and those outside a step.
 
-use super::client::{Client, Latencies};
+use super::client::{Client, Latencies, SentPush};
 use super::compressed_push::{PushCompression, PushCompressor};
 use super::failover::{LostServer, ShardServers};
+use super::loss_spike::LossSpike;
 use super::part_transfer::LostParts;
 use super::{PushCounts, Request, RequestKind, ShardLayout, Tag, TransferOrder};
 use crate::buckets::Buckets;
@@ -13,6 +14,8 @@ use crate::replica::Replica;
 use lockstep_comm::{Comm, CommError, Traffic};
 use lockstep_config::Recipe;
 use lockstep_platform::World;
+use lockstep_schedule::step::ServerCall;
+use std::cell::Cell;
 use std::time::Duration;
 
 impl Replica {
@@ -33,6 +36,7 @@ impl Replica {
             has_backups: num_backups > 0,
             step: 0,
             is_alarm: false,
+            loss_spike: LossSpike::new(recipe.sync.server.switch_on_loss_spike),
             has_gradient: false,
             sent: (0..num_servers).map(|_| None).collect(),
             granted: (0..num_servers).map(|server| num_workers + server).collect(),
@@ -43,6 +47,8 @@ impl Replica {
             ranges,
             shard_servers: (0..num_servers).map(shard_servers).collect(),
             lost_servers: Vec::new(),
+            repeats: Vec::new(),
+            num_messages: Cell::new(0),
             num_pulls: 0,
             num_pushes: 0,
             acknowledged: vec![0; num_servers],
@@ -91,23 +97,25 @@ impl Replica {
         client.step = step;
         client.num_pulls += u64::from(server == 0 && kind != RequestKind::Read);
         let is_by_parts = kind == RequestKind::PullByParts;
-        let (version, rank, length) = client.with_failover(server, |client, rank| {
-            let sent_at = client.world.clock().now();
-            client.send_request(rank, Request { step, ..client.request(kind) })?;
-            let reply = client.recv_reply(rank)?;
-            let cuts = client.ranges.list.iter().enumerate().filter(|_| !is_by_parts);
-            for (bucket, cut) in cuts {
-                let part = &mut store.own_params_mut(bucket)[cut.part(server)];
-                if !part.is_empty() {
-                    client.comm.recv(part, rank, Tag::Weights as u64)?;
+        let call = if kind == RequestKind::Read { ServerCall::Read } else { ServerCall::Pull };
+        let (version, rank, length) =
+            client.with_failover(server, Some(call), |client, rank| {
+                let sent_at = client.world.clock().now();
+                client.send_request(rank, Request { step, ..client.request(kind) })?;
+                let reply = client.recv_reply(rank)?;
+                let cuts = client.ranges.list.iter().enumerate().filter(|_| !is_by_parts);
+                for (bucket, cut) in cuts {
+                    let part = &mut store.own_params_mut(bucket)[cut.part(server)];
+                    if !part.is_empty() {
+                        client.recv(part, rank, Tag::Weights)?;
+                    }
                 }
-            }
-            if let Some(rows) = &mut rows {
-                let bucket = store.own_params_mut(rows.table.bucket);
-                rows.take(client, (rank, server), kind, reply.number, bucket)?;
-            }
-            Ok((reply, (reply.number, rank, client.world.clock().since(sent_at))))
-        })?;
+                if let Some(rows) = &mut rows {
+                    let bucket = store.own_params_mut(rows.table.bucket);
+                    rows.take(client, (rank, server), kind, reply.number, bucket)?;
+                }
+                Ok((reply, (reply.number, rank, client.world.clock().since(sent_at))))
+            })?;
         client.latencies.pull.note(length);
         client.granted[server] = rank;
         step_context.version = step_context.version.min(version);
@@ -124,7 +132,7 @@ impl Replica {
     pub fn load(&mut self) -> Result<(), CommError> {
         let Self { client: Some(client), store, .. } = self else { return Ok(()) };
         for server in 0..client.num_servers() {
-            client.with_failover(server, |client, rank| {
+            client.with_failover(server, Some(ServerCall::Load), |client, rank| {
                 client.send_request(rank, client.request(RequestKind::Load))?;
                 client.send_parts(server, rank, Tag::Weights, |bucket| store.own_params(bucket))?;
                 if let Some(rows) = &client.rows {
@@ -153,13 +161,15 @@ impl Replica {
         }
         let (began, mut rows) = (client.world.clock().now(), client.rows.take());
         let rank = client.shard_servers[server].primary();
+        client.num_messages.set(0);
         let sent = client.send_push((server, rank), step, store, rows.as_mut());
         client.rows = rows;
         client.exposed += client.world.clock().since(began);
         if !matches!(sent, Ok(()) | Err(CommError::Gone { .. })) {
             return sent;
         }
-        client.sent[server] = Some((began, sent));
+        let num_messages = client.num_messages.get();
+        client.sent[server] = Some(SentPush { began, sent, num_messages });
         Ok(())
     }
 
@@ -169,9 +179,10 @@ impl Replica {
         let began = client.world.clock().now();
         let mut rows = client.rows.take();
         let mut sent = client.sent[server].take();
-        let length = client.with_failover(server, |client, rank| {
-            let sent_at = if let Some((sent_at, sent)) = sent.take() {
-                sent.map(|()| sent_at)?
+        let length = client.with_failover(server, Some(ServerCall::Push), |client, rank| {
+            let sent_at = if let Some(SentPush { began, sent, num_messages }) = sent.take() {
+                client.num_messages.set(num_messages);
+                sent.map(|()| began)?
             } else {
                 let sent_at = client.world.clock().now();
                 client.send_push((server, rank), step, store, rows.as_mut())?;
@@ -194,7 +205,7 @@ impl Replica {
     pub fn leave_servers(&mut self) -> Result<(), CommError> {
         let Self { client: Some(client), .. } = self else { return Ok(()) };
         for server in 0..client.num_servers() {
-            let left = client.with_failover(server, |client, rank| {
+            let left = client.with_failover(server, None, |client, rank| {
                 client.send_request(rank, client.request(RequestKind::Leave))?;
                 Ok((client.recv_reply(rank)?, ()))
             });
@@ -211,7 +222,7 @@ impl Replica {
         let Self { client: Some(client), .. } = self else { return Ok(Vec::new()) };
         let num_servers = client.num_servers();
         let count = |server| {
-            client.with_failover(server, |client, rank| {
+            client.with_failover(server, None, |client, rank| {
                 client.send_request(rank, client.request(RequestKind::Count))?;
                 let reply = client.recv_reply(rank)?;
                 let mut message = vec![0; reply.number as usize];
@@ -250,22 +261,23 @@ impl Replica {
     }
 
     /// Visits the residuals by bucket, to save or to restore them.
-    pub fn visit_push_residuals<E>(
+    pub(crate) fn visit_push_residuals<E>(
         &mut self,
-        mut visit: impl FnMut(&str, &mut [f32]) -> Result<(), E>,
+        mut visit: impl FnMut(&str, bool, &mut [f32]) -> Result<(), E>,
     ) -> Result<(), E> {
         let compressor = self.client.as_mut().and_then(|client| client.compressor.as_mut());
         let buckets =
             compressor.into_iter().flat_map(|compressor| &mut compressor.residual).enumerate();
         for (bucket, values) in buckets.filter(|(_, values)| !values.is_empty()) {
-            visit(&format!("bucket.{bucket}"), values)?;
+            visit(&format!("bucket.{bucket}.residual"), true, values)?;
         }
         Ok(())
     }
 
-    /// Compression statistics of this worker's gradients in the current step, if compressed.
-    pub fn push_compression_stats(&self) -> Option<CompressionStats> {
-        let compressor = self.client.as_ref()?.compressor.as_ref()?;
+    /// Compression of this worker's gradients in the last step, if they were pushed compressed.
+    pub(crate) fn push_compression(&self) -> Option<CompressionStats> {
+        let client = self.client.as_ref().filter(|client| client.has_gradient)?;
+        let compressor = client.compressor.as_ref()?;
         let squares = compressor.residual.iter().map(|values| squared_distance(values, &[]));
         let written: usize = compressor.messages.iter().flatten().flatten().map(Vec::len).sum();
         Some(CompressionStats {

@@ -1,7 +1,7 @@
 //! Parameters and gradients of a worker whose weights arrive from servers while its passes run, and
 //! whose gradients leave as soon as they are complete.
 
-use super::part_transfer::PartTransfer;
+use super::part_transfer::{LostPart, PartTransfer};
 use super::{Client, Request, RequestKind, Tag};
 use crate::microbatch::Store;
 use crate::param_store::ParamStore;
@@ -107,16 +107,15 @@ impl Client {
     /// Completes the pull of a bucket: parts of lost servers come from their backups.
     fn finish_pull(&mut self, store: &mut ParamStore, bucket: usize) -> Result<(), CommError> {
         let mut lost = self.lost_parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let servers: Vec<usize> =
-            lost.extract_if(.., |(of, _)| *of == bucket).map(|(_, server)| server).collect();
+        let is_here =
+            |part: &mut LostPart| part.bucket == bucket && part.kind == RequestKind::PullPart;
+        let found: Vec<LostPart> = lost.extract_if(.., is_here).collect();
         drop(lost);
-        servers.into_iter().try_for_each(|server| self.pull_from_backup(store, bucket, server))
-    }
-
-    /// Forgets the parts that were lost in earlier steps: those of gradients went to the backup
-    /// with the push.
-    pub(super) fn forget_lost_parts(&self) {
-        self.lost_parts.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        for LostPart { server, was_requested, .. } in found {
+            self.record_repeat(server, ServerCall::PullPart(bucket as u32), was_requested, false);
+            self.pull_from_backup(store, bucket, server)?;
+        }
+        Ok(())
     }
 
     /// Pulls a part whose server was lost, after the backup lets this worker read.
@@ -127,7 +126,7 @@ impl Client {
         server: usize,
     ) -> Result<(), CommError> {
         let (range, step) = (self.ranges.list[bucket].part(server), self.step);
-        let granted = self.with_failover(server, |client, rank| {
+        let granted = self.with_failover(server, None, |client, rank| {
             // It repeats the pull, since the backup may not have seen it.
             let pull = Request { step, ..client.request(RequestKind::PullByParts) };
             client.send_request(rank, pull)?;

@@ -9,6 +9,7 @@ use crate::replica::Replica;
 use crate::u64_as_f32;
 use lockstep_comm::CommError;
 use lockstep_optim::Slot;
+use lockstep_schedule::step::ServerCall;
 
 /// A piece of a server's state.
 pub struct ServerStatePiece<'a> {
@@ -23,24 +24,28 @@ pub struct ServerStatePiece<'a> {
 }
 
 impl Replica {
-    /// Fetches the state of all servers; `state_names` are those of their optimizer. One worker
-    /// calls it while no other is active.
-    pub fn fetch_server_state<E: From<CommError>>(
+    /// Fetches the optimizer state that other ranks hold for the workers, on the first worker while
+    /// no other is active; `state_names` are those of the optimizer.
+    pub fn fetch_remote_state<E: From<CommError>>(
         &mut self,
         state_names: &[&str],
         mut visit: impl FnMut(ServerStatePiece<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
+        if self.groups.rank() > 0 {
+            return Ok(());
+        }
         for server in 0..self.client.as_ref().map_or(0, Client::num_servers) {
             let slots = self.slots_of_server(server);
             let Some(client) = &mut self.client else { break };
-            let (count, state) = client.with_failover(server, |client, rank| {
+            let call = Some(ServerCall::State);
+            let (count, state) = client.with_failover(server, call, |client, rank| {
                 client.send_request(rank, client.request(RequestKind::ReadState))?;
                 let reply = client.recv_reply(rank)?;
                 let mut state = Vec::new();
                 for (slot, _) in slots.iter().flat_map(|slot| state_names.iter().map(move |_| slot))
                 {
                     let mut values = vec![0.0; slot.range.len()];
-                    client.comm.recv(&mut values, rank, Tag::State as u64)?;
+                    client.recv(&mut values, rank, Tag::State)?;
                     state.push(values);
                 }
                 Ok((reply, (reply.number, state)))
@@ -63,7 +68,7 @@ impl Replica {
     }
 
     /// Restores the servers' state from `fill`, after `num_steps` steps.
-    pub fn restore_server_state<E: From<CommError>>(
+    pub(super) fn restore_remote_state<E: From<CommError>>(
         &mut self,
         num_steps: u64,
         state_names: &[&str],
@@ -84,7 +89,7 @@ impl Replica {
                 state.push(values);
             }
             let Some(client) = &mut self.client else { break };
-            client.with_failover(server, |client, rank| {
+            client.with_failover(server, None, |client, rank| {
                 let (step, number) = (num_steps, u64_as_f32::decode(count));
                 client.send_request(
                     rank,

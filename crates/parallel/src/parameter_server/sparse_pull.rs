@@ -143,14 +143,14 @@ impl SparsePull {
     /// Pushes the gradients of a server's rows that the step has used.
     pub(super) fn push(
         &mut self,
-        comm: &Comm,
+        client: &Client,
         (rank, server): (usize, usize),
         bucket: &[f32],
     ) -> Result<(), CommError> {
         let Self { table, touched, counts, .. } = self;
         let here = |row: &&u32| table.place(**row).0 == server;
         let rows: Vec<u32> = touched.iter().filter(here).copied().collect();
-        comm.send(&[rows.len() as u64], rank, Tag::Rows as u64)?;
+        client.send(&[rows.len() as u64], rank, Tag::Rows)?;
         counts.bytes[server] += NUMBER_BYTES;
         if rows.is_empty() {
             return Ok(());
@@ -158,8 +158,8 @@ impl SparsePull {
         let places: Vec<u32> = rows.iter().map(|row| table.place(*row).1).collect();
         let values: Vec<f32> =
             rows.iter().flat_map(|row| &bucket[table.range(*row)]).copied().collect();
-        comm.send(&places, rank, Tag::Rows as u64)?;
-        comm.send(&values, rank, Tag::Gradients as u64)?;
+        client.comm.send(&places, rank, Tag::Rows as u64)?;
+        client.comm.send(&values, rank, Tag::Gradients as u64)?;
         counts.sent.pushed += rows.len() as u64;
         self.record_rows(server, bytes_of(&places) + bytes_of(&values));
         Ok(())
@@ -199,7 +199,7 @@ impl SparsePull {
             if rows.is_empty() {
                 continue;
             }
-            let version = client.with_failover(owner, |client, rank| {
+            let version = client.with_failover(owner, None, |client, rank| {
                 self.pull_rows(client, (rank, owner), &rows, bucket)
             })?;
             versions.extend(rows.iter().map(|row| (*row, version)));
@@ -220,7 +220,7 @@ impl SparsePull {
         let least: Vec<u64> = requests.iter().map(|requests| requests.least).collect();
         // Version plus one, or zero if there is no replica.
         let mut versions = vec![0_u64; requests.len()];
-        let values = client.with_failover(home, |client, rank| {
+        let values = client.with_failover(home, None, |client, rank| {
             client.send_request(
                 rank,
                 Request { number, ..client.request(RequestKind::RowReplicas) },
@@ -263,7 +263,7 @@ impl SparsePull {
         let (rows, versions): (Vec<u32>, Vec<u64>) = versions.iter().copied().unzip();
         let values: Vec<f32> =
             rows.iter().flat_map(|row| &bucket[self.table.range(*row)]).copied().collect();
-        client.with_failover(home, |client, rank| {
+        client.with_failover(home, None, |client, rank| {
             client.send_request(
                 rank,
                 Request { number, ..client.request(RequestKind::StoreRowReplicas) },

@@ -4,6 +4,7 @@ use super::replicated_rows::ReplicatedRows;
 use super::row_cache::RowCache;
 use super::row_table::RowTable;
 use super::{Reply, Request};
+use lockstep_telemetry::RowRequests;
 
 /// Bytes of a row request and its reply, without rows.
 const REQUEST_BYTES: u64 = ((Request::NUM_FIELDS + Reply::NUM_FIELDS) * size_of::<u64>()) as u64;
@@ -17,34 +18,6 @@ pub(super) struct SparsePull {
     pub(super) touched: Vec<u32>,
     pub(super) step: u64,
     pub(super) counts: SparseRowCounts,
-}
-
-/// Requests of a worker about rows, and the rows in them. They decide the bytes of its rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RowRequests {
-    /// Number of requests: pulls from owners, and look-ups and stores of replicas.
-    pub requests: u64,
-    /// Rows pulled from their owners.
-    pub pulled: u64,
-    /// Rows looked up in replicas; each that is not found is pulled, and stored as a replica.
-    pub looked_up: u64,
-    /// Rows found in replicas.
-    pub copied: u64,
-    /// Rows whose gradients were pushed.
-    pub pushed: u64,
-}
-
-impl RowRequests {
-    /// As numbers that ranks exchange.
-    pub fn numbers(self) -> [u64; 5] {
-        let Self { requests, pulled, looked_up, copied, pushed } = self;
-        [requests, pulled, looked_up, copied, pushed]
-    }
-
-    /// From [`Self::numbers`].
-    pub fn from_numbers([requests, pulled, looked_up, copied, pushed]: [u64; 5]) -> Self {
-        Self { requests, pulled, looked_up, copied, pushed }
-    }
 }
 
 /// Number of rows sent for a worker.
@@ -66,7 +39,7 @@ impl SparsePull {
     /// Records a row from a replica that had missed `age` updates.
     pub(super) fn record_replica(&mut self, row: u32, version: u64, age: u64) {
         self.row_cache.insert(row, self.step, version);
-        self.counts.sent.copied += 1;
+        self.counts.sent.replicated += 1;
         self.counts.age_max = self.counts.age_max.max(age);
     }
 

@@ -17,7 +17,7 @@ use crate::step_program::parameter_server::{
     ServerPlan, server_program, tokens_by_worker, worker_program,
 };
 use crate::step_program::{RankPlan, ServerStep, StepKind, StepTasks};
-use crate::strategy::{Strategy, StrategyPlan, StrategyStart};
+use crate::strategy::{StepLoss, Strategy, StrategyPlan, StrategyStart};
 use lockstep_comm::CommError;
 use lockstep_config::Recipe;
 use lockstep_model::Blueprint;
@@ -69,6 +69,14 @@ impl StrategyPlan for PullPushPlan {
         numbers.map(|number| server_program(&servers, number)).collect()
     }
 
+    fn steps_together(&self) -> bool {
+        false
+    }
+
+    fn holds_optimizer_state(&self) -> bool {
+        false
+    }
+
     fn start(&self, _at: &StrategyStart<'_>) -> Result<Option<Box<dyn Strategy>>, CommError> {
         Ok(None)
     }
@@ -81,20 +89,40 @@ impl Replica {
     }
 
     /// Sets the version from which on the run is over without this worker.
-    pub fn set_last_version(&mut self, version: Option<u64>) {
+    pub(crate) fn set_last_version(&mut self, version: Option<u64>) {
         self.step_context.last_version = version;
     }
 
-    /// Oldest version of the weights of the last step.
-    pub fn pulled_version(&self) -> u64 {
-        self.step_context.version
+    /// Loss of a step from that of this worker's micro-batches, which is that of all workers where
+    /// they synchronize. A loss that has jumped is announced with the push: all workers then take
+    /// synchronous steps from the next one on. `num_targets` counts the targets of micro-batches of
+    /// the batch, or of all.
+    pub(crate) fn served_loss(
+        &mut self,
+        own: StepLoss,
+        num_targets: impl Fn(Option<&[u32]>) -> u64,
+    ) -> Result<StepLoss, CommError> {
+        let mut loss = own;
+        if let Some(num) = own.num_targets {
+            let (sum, num_targets) = self.reduce_losses_in_host(own.sum, num as u64)?;
+            loss = StepLoss { sum, num_targets: Some(num_targets as f64), ..own };
+        }
+        if let Some(client) = &mut self.client {
+            let num_targets = loss.num_targets.unwrap_or_else(|| num_targets(None) as f64);
+            client.is_alarm = client.loss_spike.observe(loss.sum / num_targets);
+        }
+        Ok(loss)
     }
 
-    /// Announces with the next push that the loss has jumped, which switches all workers to
-    /// synchronous steps from the next step on.
-    pub fn set_alarm(&mut self, is_alarm: bool) {
-        if let Some(client) = &mut self.client {
-            client.is_alarm = is_alarm;
+    /// Whether the other workers have passed a step without this one.
+    pub(crate) fn has_missed(&self, step: u64) -> bool {
+        step < self.step_context.next_step
+    }
+
+    /// Notes that a step is over, or a later one that the others have gone to.
+    pub(crate) fn pass_step(&mut self, step: u64) {
+        if self.step_context.last_version.is_some() {
+            self.step_context.next_step = self.step_context.version.max(step) + 1;
         }
     }
 
@@ -105,7 +133,7 @@ impl Replica {
         tokens: impl Iterator<Item = View<'a>>,
     ) -> Result<(), CommError> {
         self.step_context.version = u64::MAX;
-        if let Some(client) = &self.client {
+        if let Some(client) = &mut self.client {
             client.forget_lost_parts();
         }
         if self.step_context.pulls_rows {

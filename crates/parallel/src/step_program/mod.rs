@@ -33,7 +33,7 @@ pub(crate) use federated::federated_program;
 pub use federated_step::FederatedStep;
 pub(crate) use hogwild::thread_program;
 pub use kind::{GradientUse, StepKind};
-pub use parameter_server::ServerStep;
+pub use parameter_server::{ServerStep, row_request_bytes};
 pub(crate) use stragglers::hold_reductions;
 pub use update::pair_numbers;
 pub use update_inputs::WholeWork;

@@ -299,25 +299,23 @@ fn row_messages(
     }
 }
 
-impl RowRequests {
-    /// Bytes of the messages about rows of a worker, beyond those of steps with the least rows.
-    pub fn bytes(self, recipe: &Recipe, blueprint: &Blueprint) -> Bytes {
-        let rows = ShardLayout::of(recipe, blueprint).rows;
-        let row_len = rows.as_ref().map_or(0, RowTable::row_len);
-        let messages = |call, rows: u64| -> u64 {
-            let both = row_messages(call, 0, (rows as usize, row_len)).concat();
-            both.iter().map(|(_, len, element)| *len as u64 * u64::from(*element)).sum()
-        };
-        let Self { requests, pulled, looked_up, copied, pushed } = self;
-        let empty = requests * u64::from(WIDE) * (REQUEST_LEN + REPLY_LEN) as u64;
-        let pulls = messages(ServerCall::Rows, pulled)
-            + messages(ServerCall::RowReplicas, looked_up)
-            + copied * row_len as u64 * u64::from(NARROW)
-            + messages(ServerCall::StoreRowReplicas, looked_up - copied);
-        // A push says how many rows it has also if there are none.
-        let pushes = messages(ServerCall::Push, pushed) - messages(ServerCall::Push, 0);
-        Bytes(empty + pulls + pushes)
-    }
+/// Bytes of the messages about rows of a worker, beyond those of steps with the least rows.
+pub fn row_request_bytes(requests: RowRequests, recipe: &Recipe, blueprint: &Blueprint) -> Bytes {
+    let rows = ShardLayout::of(recipe, blueprint).rows;
+    let row_len = rows.as_ref().map_or(0, RowTable::row_len);
+    let messages = |call, rows: u64| -> u64 {
+        let both = row_messages(call, 0, (rows as usize, row_len)).concat();
+        both.iter().map(|(_, len, element)| *len as u64 * u64::from(*element)).sum()
+    };
+    let RowRequests { requests, pulled, looked_up, replicated, pushed } = requests;
+    let empty = requests * u64::from(WIDE) * (REQUEST_LEN + REPLY_LEN) as u64;
+    let pulls = messages(ServerCall::Rows, pulled)
+        + messages(ServerCall::RowReplicas, looked_up)
+        + replicated * row_len as u64 * u64::from(NARROW)
+        + messages(ServerCall::StoreRowReplicas, looked_up - replicated);
+    // A push says how many rows it has also if there are none.
+    let pushes = messages(ServerCall::Push, pushed) - messages(ServerCall::Push, 0);
+    Bytes(empty + pulls + pushes)
 }
 
 fn send(message: Message) -> TaskOp {

@@ -167,10 +167,10 @@ impl TaskBuilder<'_> {
         self
     }
 
-    /// Runs only if an agreement allows it.
-    pub fn guarded_by(mut self, agree: TaskId) -> Self {
-        self.wait_for(Some(agree));
-        self.current().guard = Some(agree);
+    /// Runs only if an agreement allows it, or a norm.
+    pub fn guarded_by(mut self, guard: TaskId) -> Self {
+        self.wait_for(Some(guard));
+        self.current().guard = Some(guard);
         self
     }
 

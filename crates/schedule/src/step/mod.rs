@@ -11,7 +11,8 @@
 //!    order; queues run side by side.
 //! 2. A task starts when the tasks that [`Program::after`] names are done. These dependencies
 //!    follow from the buffers that tasks touch ([`Access`]); the [`Builder`] derives them.
-//! 3. A task with a [`Task::guard`] runs only if that agreement allows it, on all ranks alike.
+//! 3. A task with a [`Task::guard`] runs only if that agreement allows it, on all ranks alike, or
+//!    if that norm does, where ranks decide alone.
 //! 4. A group of one rank makes the same calls; their schedules have no instructions.
 //!
 //! On a CPU the rank's own thread is the compute queue and background threads are the links; on a
@@ -120,7 +121,7 @@ pub struct Task {
     pub queue: Queue,
     /// Collective call that it makes, as an index into [`Program::calls`].
     pub call: Option<u32>,
-    /// Agreement that decides whether it runs.
+    /// Agreement or norm that decides whether it runs.
     pub guard: Option<TaskId>,
     after: std::ops::Range<u32>,
     accesses: std::ops::Range<u32>,

@@ -1,4 +1,4 @@
-//! Measurements of a step beside its loss: missing workers, drift, staleness, compression.
+//! Measurements of a step beside its loss: missing workers, drift, compression.
 
 use super::StepLog;
 use crate::stragglers::Participation;
@@ -6,7 +6,6 @@ use lockstep_parallel::compress::CompressionStats;
 use lockstep_parallel::measurements::RoundSummary;
 use lockstep_parallel::{Drift, Measurements};
 use lockstep_telemetry::Event;
-use std::collections::BTreeMap;
 
 impl StepLog {
     /// Records workers whose gradients are missing in a step.
@@ -64,24 +63,8 @@ impl StepLog {
         });
     }
 
-    /// Records the staleness histogram of each worker, over all steps so far.
-    pub(crate) fn record_staleness(&mut self, step: u64, by_worker: Vec<BTreeMap<u64, u64>>) {
-        for (worker, found) in by_worker.iter().enumerate() {
-            let count = found.values().sum::<u64>().max(1) as f64;
-            let sum: u64 = found.iter().map(|(staleness, count)| staleness * count).sum();
-            self.telemetry.record(&Event::Staleness {
-                step,
-                worker,
-                mean: sum as f64 / count,
-                max: found.keys().last().copied().unwrap_or(0),
-                counts: found.iter().map(|(staleness, count)| (*staleness, *count)).collect(),
-            });
-        }
-        self.staleness = by_worker;
-    }
-
     /// Records the compression of a step's gradients.
-    pub fn record_compression(&mut self, step: u64, observed: Option<CompressionStats>) {
+    fn record_compression(&mut self, step: u64, observed: Option<CompressionStats>) {
         if let Some(CompressionStats { delta, residual_norm, message_bytes, dense_bytes }) =
             observed
         {

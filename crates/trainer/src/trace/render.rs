@@ -149,8 +149,8 @@ impl Renderer<'_> {
     }
 }
 
-/// Whether both ranks of a message record its ends: parameter servers record no steps, and ranks
-/// that average with neighbours receive outside the task.
+/// Whether both ranks of a message record its ends: ranks that do not train record no steps, and
+/// those that average with neighbours receive outside the task.
 fn is_between_stages(message: &Message) -> bool {
     matches!(
         message.kind,

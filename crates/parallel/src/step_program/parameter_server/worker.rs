@@ -83,9 +83,17 @@ impl<'a> Worker<'a> {
     }
 
     fn link(&mut self, op: TaskOp, mode: Use, buffers: &[BufferId]) {
+        self.guarded_link(op, mode, buffers, None);
+    }
+
+    /// Adds a message that a worker sends only if a norm allows it.
+    fn guarded_link(&mut self, op: TaskOp, mode: Use, buffers: &[BufferId], norm: Option<TaskId>) {
         let mut task = self.replay.tasks.task(op, LINK);
         for &buffer in buffers {
             task = task.access(lockstep_schedule::step::Access { buffer, mode });
+        }
+        if let Some(norm) = norm {
+            task.guarded_by(norm);
         }
     }
 
@@ -303,7 +311,7 @@ impl<'a> Worker<'a> {
                     && last_add.get(&access.buffer) == Some(&id)
                     && self.servers.order.pushes_early
                 {
-                    self.push_bucket(bucket as usize);
+                    self.push_bucket(bucket as usize, None);
                 }
             }
             if task.op == TaskOp::GatherLosses {
@@ -340,19 +348,19 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Pushes a bucket to all servers at once.
-    fn push_bucket(&mut self, bucket: usize) {
+    /// Pushes a bucket to all servers at once, if a norm allows it.
+    fn push_bucket(&mut self, bucket: usize, norm: Option<TaskId>) {
         let grads = self.grads(&[bucket]);
         let shards = self.servers.shards_of(bucket);
         for (server, _) in &shards {
             let call = ServerCall::PushPart(bucket as u32);
             let request = request(call, self.servers.primary(*server));
-            self.link(send(request), Use::Read, &[]);
+            self.guarded_link(send(request), Use::Read, &[], norm);
         }
         for (server, len) in shards {
             let peer = self.servers.primary(server);
             let op = send(values(ServerCall::Push, bucket, peer, len, NARROW));
-            self.link(op, Use::Read, &grads);
+            self.guarded_link(op, Use::Read, &grads, norm);
         }
     }
 
@@ -377,6 +385,7 @@ impl<'a> Worker<'a> {
         for grads in &grads {
             measure = measure.reads(*grads);
         }
+        let guard = measure.id();
         let clips = self.servers.recipe.optim.clip > 0.0;
         if clips {
             let mut clip = self.replay.tasks.task(TaskOp::Clip, Queue::Compute).takes(norm);
@@ -388,11 +397,11 @@ impl<'a> Worker<'a> {
         left.extend(norm);
         let TransferOrder { pushes_parts, pushes_early, .. } = self.servers.order;
         if self.is_pusher() && pushes_parts && !pushes_early {
-            buckets.iter().rev().for_each(|bucket| self.push_bucket(*bucket));
+            buckets.iter().rev().for_each(|bucket| self.push_bucket(*bucket, Some(guard)));
         }
         let is_at_once = self.servers.order.confirms_at_once;
         for server in self.pulled_shards() {
-            self.push(server, norm);
+            self.push(server, norm, guard);
             if !is_at_once {
                 self.finish_push(server);
             }
@@ -412,8 +421,9 @@ impl<'a> Worker<'a> {
         self.link(recv(reply(ServerCall::Push, peer)), Use::Read, &[]);
     }
 
-    /// Pushes the gradients of a shard, or confirms the parts that were pushed.
-    fn push(&mut self, server: usize, norm: Option<BufferId>) {
+    /// Pushes the gradients of a shard, or confirms the parts that were pushed. The request says
+    /// whether `guard` allows gradients to follow.
+    fn push(&mut self, server: usize, norm: Option<BufferId>, guard: TaskId) {
         let (servers, peer) = (self.servers, self.servers.primary(server));
         let call = ServerCall::Push;
         let are_whole = !servers.order.pushes_parts;
@@ -432,6 +442,7 @@ impl<'a> Worker<'a> {
                 for grads in grads {
                     task = task.reads(grads);
                 }
+                task.guarded_by(guard);
                 Some(encoded)
             })
             .collect();
@@ -444,10 +455,10 @@ impl<'a> Worker<'a> {
             let (len, element) = servers.pushed(part.1.len());
             let op = send(values(call, part.0, peer, len, element));
             if let Some(encoded) = encoded {
-                self.link(op, Use::Take, &[encoded]);
+                self.guarded_link(op, Use::Take, &[encoded], Some(guard));
             } else {
                 let grads = self.grads(&[part.0]);
-                self.link(op, Use::Read, &grads);
+                self.guarded_link(op, Use::Read, &grads, Some(guard));
             }
         }
         if let Some(rows) = servers.rows(self.pusher()) {
@@ -455,7 +466,8 @@ impl<'a> Worker<'a> {
             let rows = (rows.pushed[server], servers.row_len());
             let [sent, _] = row_messages(call, servers.rows_part(), rows);
             for (part, len, element) in sent {
-                self.link(send(values(call, part, peer, len, element)), Use::Read, &table);
+                let op = send(values(call, part, peer, len, element));
+                self.guarded_link(op, Use::Read, &table, Some(guard));
             }
         }
     }

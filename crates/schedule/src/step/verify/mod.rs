@@ -10,7 +10,7 @@
 //! - no rank waits for ever, with the send buffers of a pipeline rank;
 //! - every gradient is reduced once: each block's micro-batches appear once over the ranks of the
 //!   group, in ascending order on each rank;
-//! - a guarded task follows its agreement, on every rank.
+//! - a guarded task follows its agreement or its norm, on every rank; updates follow an agreement.
 //!
 //! The report has the peak of live memory.
 
@@ -115,7 +115,7 @@ pub enum InvalidStep {
         /// First rank of the group.
         rank: usize,
     },
-    /// A guarded task does not follow its agreement.
+    /// A guarded task does not follow its agreement or norm.
     #[error("rank {rank}: task {task} is guarded by a task that is not an earlier agreement")]
     Guard {
         /// Rank.
@@ -225,11 +225,13 @@ fn check_order(rank: usize, program: &Program) -> Result<(), InvalidStep> {
 
 fn check_guards(rank: usize, program: &Program) -> Result<(), InvalidStep> {
     for (id, task) in program.iter() {
-        let is_guard =
-            |guard: TaskId| guard < id && program.tasks[guard.0 as usize].op == TaskOp::Agree;
         // An update is always subject to an agreement.
-        let needs_guard = task.op.is_of_update();
-        if !task.guard.map_or(!needs_guard, is_guard) {
+        let needs_agreement = task.op.is_of_update();
+        let is_guard = |guard: TaskId| {
+            let op = program.tasks[guard.0 as usize].op;
+            guard < id && (op == TaskOp::Agree || op == TaskOp::GradNorm && !needs_agreement)
+        };
+        if !task.guard.map_or(!needs_agreement, is_guard) {
             return Err(InvalidStep::Guard { rank, task: id.0 });
         }
     }

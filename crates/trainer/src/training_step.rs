@@ -1,60 +1,65 @@
-//! Synchronous strategies: all workers take the same step at the same time.
+//! A training step on one batch: which gradients count, and whether the update is applied.
 //!
-//! Workers may hold different weights between two exchanges, but never different step numbers.
+//! Where all ranks take each step together, they agree on both. Ranks that step alone decide by
+//! their own loss and gradients.
 
+use crate::emulation::Emulation;
 use crate::health::{Stability, Verdict};
 use crate::learner::Learner;
 use crate::microbatch::{microbatch_of, microbatch_shape, own_targets};
-use crate::step_log::{StepLog, StepRecord};
-use crate::stragglers::Participation;
-use crate::strategy::{SyncStrategy, Worker};
-use crate::{TrainError, health};
+use crate::step_log::StepRecord;
+use crate::stragglers::{Participation, StragglerMonitor};
+use crate::{TrainError, feed, health};
 use lockstep_config::Recipe;
 use lockstep_data::Batch;
 use lockstep_model::Microbatch;
 use lockstep_optim::{Clip, Update};
 use lockstep_parallel::{Replica, StepHost, StepLoss};
 use lockstep_tensor::Cpu;
-use std::ops::Range;
 
-/// Strategy of all synchronous modes.
-pub(crate) struct Synchronous;
-
-impl SyncStrategy for Synchronous {
-    fn step(&mut self, worker: &mut Worker<'_>, steps: Range<u64>) -> Result<(), TrainError> {
-        worker.learner.enter(worker.recipe, steps.start)?;
-        one_step(worker, steps.start)
-    }
-
-    fn prepare_checkpoint(
-        &mut self,
-        worker: &mut Worker<'_>,
-        num_steps: u64,
-    ) -> Result<bool, TrainError> {
-        Ok(worker.recipe.is_round_over(num_steps))
-    }
-
-    fn finish(&mut self, worker: &mut Worker<'_>) -> Result<(), TrainError> {
-        // Workers with their own weights end with their mean.
-        Ok(worker.learner.replica.install_mean_weights()?)
-    }
+/// Batch of a step and how it is trained on.
+pub(crate) struct StepSetting<'a> {
+    /// Compute device.
+    pub cpu: &'a Cpu,
+    /// Resolved recipe of the run.
+    pub recipe: &'a Recipe,
+    /// Step number, counted from zero.
+    pub step: u64,
+    /// Samples of all ranks.
+    pub batch: &'a Batch,
+    /// Kind and number of what takes the step, for errors.
+    pub place: (&'static str, usize),
+    /// Emulated speed.
+    pub emulation: Option<&'a Emulation>,
+    /// Counter of targets over all ranks, and straggler policy, for steps that all ranks take
+    /// together.
+    pub others: Option<(&'a mut feed::Targets, &'a mut StragglerMonitor)>,
 }
 
-/// Trains on one batch.
-fn one_step(worker: &mut Worker<'_>, step: u64) -> Result<(), TrainError> {
-    let Worker { cpu, recipe, learner, loader, targets, step_log, .. } = worker;
-    step_log.begin_step();
-    let batch = loader.next_batch()?;
+/// Trains on a batch; returns nothing if the other ranks have finished the step without this one.
+pub(crate) fn take_step(
+    setting: StepSetting<'_>,
+    learner: &mut Learner,
+) -> Result<Option<(StepRecord, Participation)>, TrainError> {
+    let StepSetting { cpu, recipe, step, batch, place, emulation, others } = setting;
     let lr = learner.lr(step);
     let count = learner.update_count(recipe, step);
     let Learner { replica, optimizer, clip, stability, .. } = learner;
+    let mut others = others.filter(|_| replica.steps_together());
     let per_client = replica.microbatches_per_client();
     // All workers know the micro-batches of all clients.
-    let num_targets = if per_client.is_some() { batch.num_targets } else { targets.of(batch)? };
-    // A worker that updates by its own gradients divides them by its own targets.
-    let is_local = replica.is_local_step(step);
+    let num_targets = match &mut others {
+        Some((targets, _)) if per_client.is_none() => targets.of(batch)?,
+        _ => batch.num_targets,
+    };
+    // A worker that updates by its own gradients divides them by its own targets; those of ranks
+    // that step alone sum to that of the batch.
+    let is_local = others.is_some() && replica.is_local_step(step);
     let divisor = if is_local { own_targets(batch, replica) } else { num_targets };
-    step_log.stragglers.begin_step(recipe, step, replica)?;
+    let mut stragglers = others.map(|(_, stragglers)| stragglers);
+    if let Some(stragglers) = &mut stragglers {
+        stragglers.begin_step(recipe, step, replica)?;
+    }
     let loss_scale = stability.scaler.scale();
     replica.set_loss_scale(loss_scale);
     let mut host = TrainingStep {
@@ -68,22 +73,23 @@ fn one_step(worker: &mut Worker<'_>, step: u64) -> Result<(), TrainError> {
         lr,
         count,
         stability,
-        step_log,
+        emulation,
+        stragglers,
         outcome: None,
     };
     let clip = replica.run_step(cpu, recipe.train.seed, step, optimizer, clip, &mut host)?;
-    let clip = clip.expect("no rank ends a step before another");
-    optimizer.check().map_err(TrainError::StateLost)?;
+    let Some(clip) = clip else { return Ok(None) };
     let (loss, participation, verdict) = host.outcome.expect("every step ends");
+    optimizer.check().map_err(TrainError::StateLost)?;
+    if host.stragglers.is_none() {
+        health::count_skipped(recipe, step, (loss, &clip), host.stability, place)?;
+    }
     let num_tokens =
         participation.tokens(batch.num_microbatches() * microbatch_shape(recipe).rows());
-    let data_wait_seconds = loader.wait_seconds();
+    let data_wait_seconds = 0.0;
     let record =
         StepRecord { step, loss, lr, clip, num_tokens, data_wait_seconds, verdict, loss_scale };
-    step_log.finish_step(&record, replica);
-    step_log.record_participation(step + 1, &participation);
-    step_log.record_measurements(step + 1, replica.take_measurements());
-    health::compare_replicas(recipe, step + 1, replica)
+    Ok(Some((record, participation)))
 }
 
 /// Batch of a step and the decisions about it.
@@ -101,7 +107,9 @@ struct TrainingStep<'a> {
     /// Number of the update, if this worker takes part in the step.
     count: Option<u64>,
     stability: &'a mut Stability,
-    step_log: &'a mut StepLog,
+    emulation: Option<&'a Emulation>,
+    /// Straggler policy; none where this rank steps alone.
+    stragglers: Option<&'a mut StragglerMonitor>,
     /// Loss, participation and decision.
     outcome: Option<(f64, Participation, Verdict)>,
 }
@@ -118,8 +126,15 @@ impl<'a> StepHost<'a> for TrainingStep<'a> {
         microbatch_of(self.recipe, self.batch, index, divisor)
     }
 
+    fn num_targets(&self, microbatches: Option<&[u32]>) -> u64 {
+        let all = self.batch.num_targets;
+        microbatches.map_or(all, |some| self.batch.targets_in(some.iter().map(|it| *it as usize)))
+    }
+
     fn before_microbatch(&self, index: usize, is_over: &dyn Fn() -> bool) {
-        self.step_log.emulation.before_microbatch(self.step, index, is_over);
+        if let Some(emulation) = self.emulation {
+            emulation.before_microbatch(self.step, index, is_over);
+        }
     }
 
     fn after_microbatches(
@@ -127,14 +142,19 @@ impl<'a> StepHost<'a> for TrainingStep<'a> {
         replica: &mut Replica,
         loss: &StepLoss,
     ) -> Result<Option<f32>, TrainError> {
-        let Self { batch, num_targets, step_log, .. } = self;
-        step_log.emulation.after_microbatches();
+        let Self { batch, num_targets, emulation, stragglers, .. } = self;
+        if let Some(emulation) = emulation {
+            emulation.after_microbatches();
+        }
         if loss.num_targets == Some(0.0) {
             let (what, source_of) = ("the loss of every client".to_owned(), String::new());
             let (step, value) = (self.step, loss.sum / 0.0);
             return Err(TrainError::Diverged { step, what, value, source_of });
         }
-        let found = step_log.stragglers.end_microbatches(batch, *num_targets, replica)?;
+        let found = match stragglers {
+            Some(stragglers) => stragglers.end_microbatches(batch, *num_targets, replica)?,
+            None => Participation::of_all(*num_targets),
+        };
         let factor = (!found.missing.is_empty()).then_some(found.factor);
         let loss = loss.sum / loss.num_targets.unwrap_or(found.num_targets as f64);
         self.outcome = Some((loss, found, Verdict::Step));
@@ -146,16 +166,12 @@ impl<'a> StepHost<'a> for TrainingStep<'a> {
         let microbatch = |index| microbatch_of(recipe, batch, index, divisor);
         let (loss, _, verdict) = self.outcome.as_mut().expect("micro-batches have run");
         let stability = &mut *self.stability;
-        *verdict = health::agree(
-            self.cpu,
-            recipe,
-            self.step,
-            *loss,
-            clip,
-            replica,
-            stability,
-            &microbatch,
-        )?;
+        *verdict = if self.stragglers.is_none() {
+            Verdict::of(*loss, clip)
+        } else {
+            let (cpu, step) = (self.cpu, self.step);
+            health::agree(cpu, recipe, step, *loss, clip, replica, stability, &microbatch)?
+        };
         if !replica.has_gradients() {
             stability.num_skipped_in_phase += 1;
             return Ok(None);

@@ -1,12 +1,9 @@
 //! Sparse pulls and pushes of embedding rows: traffic figures.
 
-use crate::TrainError;
-use crate::figures::RowFigures;
-use crate::learner::Learner;
-use crate::step_log::StepLog;
+use super::figures::RowFigures;
+use crate::sync_strategy::TrainingHost;
 use lockstep_comm::{Comm, Reduction};
-use lockstep_parallel::parameter_server::RowRequests;
-use lockstep_telemetry::{self as telemetry, Event};
+use lockstep_telemetry::{Event, RowRequests};
 
 /// Warning threshold of a server's row traffic over the mean.
 const MAX_IMBALANCE: f64 = 1.5;
@@ -21,25 +18,20 @@ fn imbalance_warning(bytes: &[u64]) -> String {
     )
 }
 
-/// Requests of a worker, as an event has them.
-fn row_requests(numbers: [u64; 5]) -> telemetry::RowRequests {
-    let RowRequests { requests, pulled, looked_up, copied, pushed } =
-        RowRequests::from_numbers(numbers);
-    telemetry::RowRequests { requests, pulled, looked_up, replicated: copied, pushed }
-}
-
 /// Sums the row counters over all workers and reports them.
-pub(crate) fn report(
+pub(super) fn report<H: TrainingHost>(
     workers: &Comm,
     step: u64,
-    learner: &Learner,
-    step_log: &mut StepLog,
-) -> Result<(), TrainError> {
-    let Some(own) = learner.replica.row_counts() else { return Ok(()) };
+    host: &mut H,
+    figures: &mut RowFigures,
+) -> Result<(), H::Error> {
+    let Some(own) = host.replica().row_counts() else { return Ok(()) };
     let num_servers = own.requests.len();
-    let mut by_worker = vec![0; own.sent.numbers().len() * workers.group_size()];
-    workers.all_gather(&own.sent.numbers(), &mut by_worker)?;
-    let mut sums = vec![own.sent.pulled, own.sent.pushed, own.kept, own.sent.copied];
+    let RowRequests { requests, pulled, looked_up, replicated, pushed } = own.sent;
+    let numbers = [requests, pulled, looked_up, replicated, pushed];
+    let mut by_worker = vec![0; numbers.len() * workers.group_size()];
+    workers.all_gather(&numbers, &mut by_worker)?;
+    let mut sums = vec![pulled, pushed, own.kept, replicated];
     sums.extend(own.requests.iter().chain(&own.bytes));
     let mut age_max = [own.age_max];
     workers.all_reduce(&mut sums, Reduction::Sum)?;
@@ -48,9 +40,9 @@ pub(crate) fn report(
     let most = bytes.iter().max().copied().unwrap_or(0);
     let imbalance = (most * num_servers as u64) as f64 / bytes.iter().sum::<u64>().max(1) as f64;
     if imbalance > MAX_IMBALANCE {
-        step_log.warn_once(imbalance_warning(bytes));
+        host.warn_once(imbalance_warning(bytes));
     }
-    step_log.rows = RowFigures {
+    *figures = RowFigures {
         rows_pulled: Some(sums[0]),
         rows_pushed: Some(sums[1]),
         rows_cached: Some(sums[2]),
@@ -60,7 +52,7 @@ pub(crate) fn report(
         row_bytes_by_server: Some(bytes.to_vec()),
         row_imbalance: Some(imbalance),
     };
-    step_log.record(&Event::SparseRows {
+    host.record(&Event::SparseRows {
         step,
         pulled: sums[0],
         pushed: sums[1],
@@ -69,7 +61,11 @@ pub(crate) fn report(
         age_max: age_max[0],
         requests_by_server: requests.to_vec(),
         bytes_by_server: bytes.to_vec(),
-        by_worker: by_worker.as_chunks().0.iter().map(|numbers| row_requests(*numbers)).collect(),
+        by_worker: by_worker.as_chunks().0.iter().map(requests_of).collect(),
     });
     Ok(())
+}
+
+fn requests_of(&[requests, pulled, looked_up, replicated, pushed]: &[u64; 5]) -> RowRequests {
+    RowRequests { requests, pulled, looked_up, replicated, pushed }
 }

@@ -1,71 +1,34 @@
-//! Synchronization of parameter-server workers: common weights, counters and warnings.
+//! Counters of parameter servers at a synchronization: staleness, request latencies and outcomes of
+//! pushes, and warnings about them.
 
-use super::{ServerConnection, sparse_rows};
-use crate::TrainError;
-use crate::learner::Learner;
-use crate::step_log::StepLog;
-use crate::strategy::Worker;
+use super::figures::ServerFigures;
+use super::latency::{Latency, NUM_CLASSES};
+use super::repeated_request::gather_repeats;
+use super::{PushCounts, RepeatedRequest, row_report};
+use crate::figures::StrategyFigures;
+use crate::sync_strategy::{TrainingHost, record_staleness};
 use lockstep_comm::Comm;
-use lockstep_parallel::parameter_server::latency::{Latency, NUM_CLASSES};
-use lockstep_parallel::parameter_server::{PushCounts, ServerGroups};
 use lockstep_telemetry::Event;
 use std::collections::BTreeMap;
 
-/// Records servers that were lost, on worker 0.
-pub(super) fn record_lost_servers(
-    step: u64,
-    connection: &ServerConnection<'_>,
-    worker: &mut Worker<'_>,
-) {
-    let Worker { learner, step_log, .. } = worker;
-    let Event::ServersJoined { worker_processes, server_processes, .. } = &connection.join_event
-    else {
-        return;
-    };
-    let rank_at = |position: usize| connection.groups.link.ranks()[position].0;
-    for loss in learner.replica.take_lost_servers() {
-        let (rank, successor) = (rank_at(loss.rank), rank_at(loss.successor));
-        step_log.served.lost.push(rank);
-        let process = server_processes[rank - worker_processes.len()];
-        step_log.record(&Event::ServerLost { step, rank, process, successor });
-    }
-}
-
-/// Waits for all workers, pulls the weights after all pushes, and reports staleness, request
-/// latencies and push counts.
-pub(super) fn synchronize(
-    groups: &ServerGroups,
-    step: u64,
-    learner: &mut Learner,
-    step_log: &mut StepLog,
-) -> Result<(), TrainError> {
-    let workers = &groups.workers;
-    workers.barrier()?;
-    learner.replica.read()?;
-    let own = [step_log.stragglers.missed[workers.group_rank()]];
-    workers.all_gather(&own, &mut step_log.stragglers.missed)?;
-    if groups.pushes() {
-        report_pushes(&groups.pushers, step, learner, step_log)?;
-    }
-    Ok(())
-}
-
-/// Combines the counters of all servers and pushing workers.
-fn report_pushes(
+/// Combines the counters of all servers and pushing workers, and reports them.
+pub(super) fn report<H: TrainingHost>(
     pushers: &Comm,
     step: u64,
-    learner: &mut Learner,
-    step_log: &mut StepLog,
-) -> Result<(), TrainError> {
-    let counts = learner.replica.count_pushes()?;
+    host: &mut H,
+    repeats: &[RepeatedRequest],
+    figures: &mut StrategyFigures,
+) -> Result<(), H::Error> {
+    let counts = host.replica().count_pushes()?;
     let by_pusher = staleness_by_worker(&counts);
     if let Some(message) = staleness_warning(&by_pusher) {
-        step_log.warn_once(message);
+        host.warn_once(message);
     }
-    step_log.record_staleness(step, by_pusher);
-    time_requests(pushers, step, learner, step_log)?;
-    sparse_rows::report(pushers, step, learner, step_log)?;
-    report_counts(pushers, step, &counts, learner, step_log)
+    record_staleness(host, step, &by_pusher);
+    figures.staleness_by_rank = Some(by_pusher).filter(|found| !found.is_empty());
+    time_requests(pushers, step, host, repeats, &mut figures.served)?;
+    row_report::report(pushers, step, host, &mut figures.rows)?;
+    report_counts(pushers, step, &counts, host, &mut figures.served)
 }
 
 /// Staleness of the gradients of each worker at the server that finds them stalest: servers count
@@ -111,13 +74,14 @@ fn staleness_warning(by_worker: &[BTreeMap<u64, u64>]) -> Option<String> {
 }
 
 /// Merges the request latencies of all workers.
-fn time_requests(
+fn time_requests<H: TrainingHost>(
     pushers: &Comm,
     step: u64,
-    learner: &Learner,
-    step_log: &mut StepLog,
-) -> Result<(), TrainError> {
-    let Some(client) = learner.replica.client() else { return Ok(()) };
+    host: &mut H,
+    repeats: &[RepeatedRequest],
+    figures: &mut ServerFigures,
+) -> Result<(), H::Error> {
+    let Some(client) = host.replica().client() else { return Ok(()) };
     let found = client.latencies();
     let own = [found.pull.counts(), found.push.counts()].concat();
     let mut all = vec![0; own.len() * pushers.group_size()];
@@ -129,40 +93,42 @@ fn time_requests(
         push.add(pushes);
     }
     let quantiles = [(&pull, 0.5), (&pull, 0.99), (&push, 0.5), (&push, 0.99)];
-    let quantiles = quantiles.map(|(found, share)| found.quantile(share));
-    let [pull_p50, pull_p99, push_p50, push_p99] = quantiles.map(|found| found.unwrap_or(f64::NAN));
+    let quantiles = quantiles.map(|(found, share)| found.quantile(share).unwrap_or(f64::NAN));
+    let [pull_p50, pull_p99, push_p50, push_p99] = quantiles;
     let mut counts = vec![0; 2 * pushers.group_size()];
     pushers.all_gather(&[client.num_pulls(), client.num_pushes()], &mut counts)?;
     let (counts, _) = counts.as_chunks::<2>();
-    step_log.record(&Event::ServerRequests {
+    host.record(&Event::ServerRequests {
         step,
         pulls_by_worker: counts.iter().map(|[pulls, _]| *pulls).collect(),
         pushes_by_worker: counts.iter().map(|[_, pushes]| *pushes).collect(),
+        repeats: gather_repeats(pushers, repeats)?,
         pull_p50_seconds: pull_p50,
         pull_p99_seconds: pull_p99,
         push_p50_seconds: push_p50,
         push_p99_seconds: push_p99,
     });
     if push_p99 > SLOW_REQUEST_SECONDS {
-        step_log.warn_once(format!(
+        host.warn_once(format!(
             "1 of 100 pushes takes {:.0} ms or more; the servers are overloaded: try more of \
              them (sync.servers)",
             1e3 * push_p99
         ));
     }
-    step_log.served.request_seconds = Some([pull_p50, pull_p99, push_p50, push_p99]);
+    (figures.pull_seconds_p50, figures.pull_seconds_p99) = (Some(pull_p50), Some(pull_p99));
+    (figures.push_seconds_p50, figures.push_seconds_p99) = (Some(push_p50), Some(push_p99));
     Ok(())
 }
 
 /// Reports the pushes that workers count as acknowledged, and their outcomes at the servers.
-fn report_counts(
+fn report_counts<H: TrainingHost>(
     pushers: &Comm,
     step: u64,
     counts: &[Vec<PushCounts>],
-    learner: &Learner,
-    step_log: &mut StepLog,
-) -> Result<(), TrainError> {
-    let Some(client) = learner.replica.client() else { return Ok(()) };
+    host: &mut H,
+    figures: &mut ServerFigures,
+) -> Result<(), H::Error> {
+    let Some(client) = host.replica().client() else { return Ok(()) };
     let own = client.acknowledged();
     let mut all = vec![0; own.len() * pushers.group_size()];
     pushers.all_gather(own, &mut all)?;
@@ -170,20 +136,21 @@ fn report_counts(
     let outcomes = |of: fn(&PushCounts) -> u64| -> Vec<Vec<u64>> {
         counts.iter().map(|by_worker| by_worker.iter().map(of).collect()).collect()
     };
-    let served = &mut step_log.served;
-    served.acknowledged = (0..own.len()).map(by_server).collect();
-    served.applied = outcomes(PushCounts::num_applied);
-    served.discarded = outcomes(|counts| counts.discarded);
-    served.skipped = outcomes(|counts| counts.skipped);
-    served.switch = client.switch();
-    let event = Event::ServerPushes {
+    let acknowledged: Vec<Vec<u64>> = (0..own.len()).map(by_server).collect();
+    let (applied, discarded) = (outcomes(PushCounts::num_applied), outcomes(|it| it.discarded));
+    let skipped = outcomes(|counts| counts.skipped);
+    figures.synchronous_from_step = client.switch();
+    figures.acknowledged_by_server = Some(acknowledged.clone());
+    figures.applied_by_server = Some(applied.clone());
+    figures.discarded_by_server = Some(discarded.clone());
+    figures.skipped_by_server = Some(skipped.clone());
+    host.record(&Event::ServerPushes {
         step,
-        acknowledged_by_server: served.acknowledged.clone(),
-        applied_by_server: served.applied.clone(),
-        discarded_by_server: served.discarded.clone(),
-        skipped_by_server: served.skipped.clone(),
-    };
-    step_log.record(&event);
+        acknowledged_by_server: acknowledged,
+        applied_by_server: applied,
+        discarded_by_server: discarded,
+        skipped_by_server: skipped,
+    });
     Ok(())
 }
 
