@@ -50,6 +50,10 @@ FIELDS = {
         "suboptimality": "problem/suboptimality",
         "distance": "problem/distance",
     },
+    "gradient_noise": {
+        "small_norm_squared": "noise/small_norm_squared",
+        "large_norm_squared": "noise/large_norm_squared",
+    },
     "round_finished": DRIFT,
     "aggregated": {**DRIFT, "epsilon": "sync/epsilon"},
     "consensus": {"distance": "sync/consensus_distance"},
@@ -93,7 +97,13 @@ def scalars(events):
         for field, tag in FIELDS.get(kind, {}).items():
             if event.get(field) is not None:
                 add(tag, event, event[field])
-        if kind == "workers_missing":
+        if kind == "gradient_noise":
+            small, large = (number(event[f"{size}_norm_squared"]) for size in ("small", "large"))
+            batches = [number(event[f"{size}_batch"]) for size in ("small", "large")]
+            variance = (small - large) / (1 / batches[0] - 1 / batches[1])
+            add("noise/gradient_variance", event, variance)
+            add("noise/true_norm_squared", event, large - variance / batches[1])
+        elif kind == "workers_missing":
             add("sync/missing_workers", event, len(event["missing"]))
         elif kind == "staleness":
             for name in ("mean", "max"):

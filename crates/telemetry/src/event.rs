@@ -390,6 +390,24 @@ pub enum Event {
         /// since the start of the step.
         spans: Vec<(u32, String, f64, f64)>,
     },
+    /// Squared norms of a step's gradients over two sample sizes, from which the gradient-noise
+    /// scale follows (McCandlish et al. 2018). Recorded at the next evaluation.
+    GradientNoise {
+        /// Number of completed steps.
+        step: u64,
+        /// Sequences of a reduction leaf: the harmonic mean over leaves, weighted by targets.
+        #[serde(with = "number")]
+        small_batch: f64,
+        /// Sequences of the batch.
+        #[serde(with = "number")]
+        large_batch: f64,
+        /// Mean over leaves of the squared norm of the mean gradient of their targets.
+        #[serde(with = "number")]
+        small_norm_squared: f64,
+        /// Squared norm of the mean gradient of the batch.
+        #[serde(with = "number")]
+        large_norm_squared: f64,
+    },
     /// The validation loss reached its target, which ends the run.
     TargetReached {
         /// Number of completed steps.
@@ -489,6 +507,7 @@ impl Event {
                 | Self::WorkersMissing { .. }
                 | Self::Resources { .. }
                 | Self::LeavesDivided { .. }
+                | Self::GradientNoise { .. }
         )
     }
 }

@@ -52,6 +52,14 @@ metrics! {
     ZeroedFraction = "train/zeroed_fraction";
     /// Tokens of a sequence in the step, while the length warms up.
     SequenceLength = "train/sequence_length";
+    /// Mean squared norm of the gradients of the reduction leaves of a step.
+    SmallNormSquared = "noise/small_norm_squared";
+    /// Squared norm of the gradient of the whole batch of the same step.
+    LargeNormSquared = "noise/large_norm_squared";
+    /// Estimated variance of the gradient of a sequence: the trace of its covariance.
+    GradientVariance = "noise/gradient_variance";
+    /// Estimated squared norm of the gradient over all data.
+    TrueNormSquared = "noise/true_norm_squared";
     /// Duration of the step in seconds.
     StepSeconds = "step/seconds";
     /// Data-loading time that the step waited for, in seconds.
@@ -245,7 +253,8 @@ fn step_of(event: &Event) -> Option<u64> {
         | Event::Consensus { step, .. }
         | Event::Staleness { step, .. }
         | Event::Compressed { step, .. }
-        | Event::ServerRequests { step, .. } => Some(*step),
+        | Event::ServerRequests { step, .. }
+        | Event::GradientNoise { step, .. } => Some(*step),
         _ => None,
     }
 }
@@ -293,6 +302,21 @@ fn visit_step(event: &Event, scalars: &mut Visit<'_>) {
             scalars.give(Metric::TensorBytes, *tensor_bytes as f64);
             scalars.give(Metric::StrategyBytes, *strategy_bytes as f64);
             scalars.give(Metric::ResidentBytes, *resident_bytes as f64);
+        }
+        &Event::GradientNoise {
+            small_batch,
+            large_batch,
+            small_norm_squared,
+            large_norm_squared,
+            step: _,
+        } => {
+            scalars.give(Metric::SmallNormSquared, small_norm_squared);
+            scalars.give(Metric::LargeNormSquared, large_norm_squared);
+            // Unbiased, and negative where noise outweighs: averages over steps are positive.
+            let variance =
+                (small_norm_squared - large_norm_squared) / (1.0 / small_batch - 1.0 / large_batch);
+            scalars.give(Metric::GradientVariance, variance);
+            scalars.give(Metric::TrueNormSquared, large_norm_squared - variance / large_batch);
         }
         Event::CheckpointSaved { bytes, stall_seconds, write_seconds, .. } => {
             scalars.give(Metric::CheckpointBytes, *bytes as f64);

@@ -7,6 +7,7 @@ use crate::exporters::{Exporters, SentBytes};
 use crate::figures::{AccountedBytes, FiguresByRank, RowFigures, ServerCounters, median};
 use crate::health::Verdict;
 use crate::learner::Learner;
+use crate::noise_scale::NoiseMeter;
 use crate::options::Attempt;
 use crate::resume_state::ResumeState;
 use crate::stragglers::StragglerMonitor;
@@ -99,6 +100,8 @@ pub struct StepLog {
     /// Bytes sent until the last step, where metrics are exported.
     sent: Option<SentBytes>,
     pub(crate) spans: SpanLog,
+    /// Gradient noise of the steps since the last evaluation.
+    pub(crate) noise: NoiseMeter,
     pub(crate) world: World,
     started: Duration,
     step_started: Duration,
@@ -173,6 +176,7 @@ impl StepLog {
             warned: BTreeSet::new(),
             sent: exports.then(|| SentBytes::of(&learner.replica)),
             spans: SpanLog::new(recipe),
+            noise: NoiseMeter::default(),
             telemetry,
             world: world.clone(),
             started: now,
@@ -192,6 +196,18 @@ impl StepLog {
         }
         self.losses = start.losses;
         start.step
+    }
+
+    /// Starts the measurements of all ranks together. Collective.
+    pub fn begin_measurements(
+        &mut self,
+        recipe: &Recipe,
+        comm: &Comm,
+        learner: &mut Learner,
+        first_step: u64,
+    ) -> Result<(), CommError> {
+        self.noise = NoiseMeter::start(recipe, &mut learner.replica, comm)?;
+        self.begin_trace(comm, learner, first_step)
     }
 
     /// Records a committed checkpoint.

@@ -24,6 +24,16 @@ impl StepLog {
         Ok(())
     }
 
+    /// Exchanges and records the gradient noise of the steps since the last exchange, at an
+    /// evaluation, or where there are many. Collective.
+    pub(crate) fn record_noise(&mut self, is_due: bool, comm: &Comm) -> Result<(), CommError> {
+        let Self { noise, telemetry, .. } = self;
+        if is_due || noise.is_full() {
+            noise.exchange(comm, |event| telemetry.record(event))?;
+        }
+        Ok(())
+    }
+
     /// Records the scores of tasks and resumes counting traffic.
     pub fn record_tasks(&mut self, step: u64, found: &[TaskEvaluation], replica: &Replica) {
         self.count_start = total_wire_bytes(replica);

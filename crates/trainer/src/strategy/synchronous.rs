@@ -5,6 +5,7 @@
 use crate::health::{Stability, Verdict};
 use crate::learner::Learner;
 use crate::microbatch::{microbatch_of, microbatch_shape, own_targets};
+use crate::noise_scale::Divisors;
 use crate::step_log::{StepLog, StepRecord};
 use crate::stragglers::Participation;
 use crate::strategy::{SyncStrategy, Worker};
@@ -57,6 +58,7 @@ fn one_step(worker: &mut Worker<'_>, step: u64) -> Result<(), TrainError> {
     step_log.stragglers.begin_step(recipe, step, replica)?;
     let loss_scale = stability.scaler.scale();
     replica.set_loss_scale(loss_scale);
+    replica.measure_leaf_norms(recipe.is_noise_measured(step + 1));
     let mut host = TrainingStep {
         cpu,
         recipe,
@@ -143,6 +145,9 @@ impl<'a> StepHost<'a> for TrainingStep<'a> {
 
     fn decide(&mut self, replica: &mut Replica, clip: &Clip) -> Result<Option<Update>, TrainError> {
         let (recipe, batch, divisor) = (self.recipe, self.batch, self.divisor);
+        let divisors = Divisors { targets: self.num_targets, divisor };
+        let noise = &mut self.step_log.noise;
+        noise.measure(self.cpu, recipe, self.step + 1, batch, divisors, replica)?;
         let microbatch = |index| microbatch_of(recipe, batch, index, divisor);
         let (loss, _, verdict) = self.outcome.as_mut().expect("micro-batches have run");
         let stability = &mut *self.stability;
