@@ -26,7 +26,24 @@ RESOURCES = {
     "tensor_bytes": "bytes/tensor",
     "strategy_bytes": "bytes/strategy",
     "resident_bytes": "memory/resident_bytes",
+    "model_flops_per_second": "step/model_flops_per_second",
+    "mfu": "step/mfu",
 }
+RANK_COUNTERS = (
+    "restarts",
+    "missed_steps",
+    "data_bytes",
+    "pipeline_bytes",
+    "tensor_bytes",
+    "strategy_bytes",
+    "exposed_communication_seconds",
+    "straggler_wait_seconds",
+    "resident_bytes",
+    "device_bytes",
+    "busy_share",
+    "clock_hertz",
+    "throttle_count",
+)
 DRIFT = {
     "drift": "sync/drift",
     "drift_max": "sync/drift_max",
@@ -105,6 +122,14 @@ def scalars(events):
             add("noise/true_norm_squared", event, large - variance / batches[1])
         elif kind == "workers_missing":
             add("sync/missing_workers", event, len(event["missing"]))
+        elif kind == "rank_counters":
+            for name in RANK_COUNTERS:
+                if event.get(name) is not None:
+                    add(f"ranks/{name}/{event['worker']}", event, event[name])
+        elif kind == "server_pushes":
+            for name in ("applied", "discarded", "skipped"):
+                for worker, counts in enumerate(zip(*event[f"{name}_by_server"])):
+                    add(f"server/{name}_pushes/{worker}", event, sum(counts))
         elif kind == "staleness":
             for name in ("mean", "max"):
                 add(f"sync/staleness_{name}/{event['worker']}", event, event[name])

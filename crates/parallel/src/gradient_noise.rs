@@ -73,14 +73,14 @@ fn measured_runs(
     trained: &TrainableParams,
     is_first: bool,
 ) -> Vec<Vec<Range<usize>>> {
-    let of_block = |bucket: &Bucket, block: usize| {
+    let of_block = move |bucket: &Bucket, block: usize| {
         let (start, runs) = (bucket.block(block).start, &trained.of_block[block]);
         let params = blueprint.blocks[block].params().iter();
-        let measured = params.filter(|param| is_first || param.piece.num > 1);
-        let measured = measured.filter(|param| {
+        let measured = params.filter(move |param| is_first || param.piece.num > 1);
+        let measured = measured.filter(move |param| {
             runs.iter().any(|run| run.contains(&param.range().start)) && param.len() > 0
         });
-        let place = |at: usize| -> usize {
+        let place = move |at: usize| -> usize {
             start + runs.iter().map(|run| at.clamp(run.start, run.end) - run.start).sum::<usize>()
         };
         measured.map(move |param| place(param.range().start)..place(param.range().end))

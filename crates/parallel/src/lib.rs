@@ -31,8 +31,9 @@
 //! - `update_tasks`: the update, task by task; `matrix_updates`, `trained_matrices`: updates of
 //!   whole matrices.
 //! - [`loss_scaling`], [`sharded_norm`], [`microbatch_losses`]: loss scale, norms and losses over
-//!   ranks; [`leaf_norms`], `gradient_noise`: norms of single leaves; `sequence_losses`: losses for evaluation; [`guards`]: non-finite gradients and diverged
-//!   replicas; `traffic`: traffic sums.
+//!   ranks; [`leaf_norms`], `gradient_noise`: norms of single leaves; `counted_tensors`: tensors
+//!   for histograms; `sequence_losses`: losses for evaluation; [`guards`]: non-finite gradients and
+//!   diverged replicas; `traffic`: traffic sums.
 //! - `flat_weights`: a model in one vector; [`full_tensors`]: whole tensors from shards;
 //!   [`checkpoint_pieces`]: the pieces each rank saves; [`u64_as_f32`]: integers in `f32`
 //!   checkpoints.
@@ -126,6 +127,7 @@ pub mod tensor_parallel;
 
 mod call_spans;
 pub mod checkpoint_pieces;
+mod counted_tensors;
 mod distance;
 mod exchanged_store;
 mod exposed_communication;

@@ -42,7 +42,7 @@ struct MeasuredStep {
     step: u64,
     /// Sequences of the batch.
     batch: f64,
-    /// What this rank adds to the sums over ranks.
+    /// Addends of this rank to the sums over ranks.
     sums: [f64; NUM_SUMS],
 }
 
@@ -142,7 +142,7 @@ fn samples_in(batch: &Batch, microbatches: &[usize]) -> u64 {
     of_pairs.unwrap_or_else(|| batch.targets_in(microbatches.iter().copied()))
 }
 
-/// What a rank adds to the sums of a step: over leaves, of the squared norm of the mean gradient;
+/// Addends of a rank to the sums of a step: over leaves, of the squared norm of the mean gradient;
 /// the squared norm of the batch's mean gradient; and, if it reports for its part of the batch,
 /// over leaves, of the batch's targets per target of the leaf, and of one.
 fn own_sums(
@@ -205,7 +205,7 @@ mod tests {
                 *sum += own;
             }
         }
-        let step = MeasuredStep { step: 5, batch: 24.0, sums };
+        let step = MeasuredStep { step: 5, batch: 6.0, sums };
         let Some(Event::GradientNoise {
             step: 5,
             small_batch,

@@ -24,6 +24,10 @@ topic! {
         /// leaves' gradients; 0 measures none. With sync.mode = "all-reduce" and several leaves.
         noise_scale: u64 = 10, integer(0, MAX_STEPS);
 
+        /// Steps between two histograms of every trained tensor's weights and gradients, in the
+        /// event file and TensorBoard; 0 makes none. Each takes a pass over all of them.
+        histograms_every: u64 = 0, integer(0, MAX_STEPS), when("sync.mode", &["all-reduce"]);
+
         /// Whether the run folder gets metrics.csv, a number per row.
         csv: bool = false;
 

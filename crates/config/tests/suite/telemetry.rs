@@ -22,12 +22,14 @@ fn every_key_sets_its_field_and_leaves_the_hash() {
         "telemetry.prometheus=[::1]:9400",
         "telemetry.otlp=http://collector:4318/base/",
         "telemetry.noise_scale=7",
+        "telemetry.histograms_every=3",
     ]);
     let telemetry = &full.telemetry;
     assert!(telemetry.tensorboard && telemetry.trace && telemetry.csv);
     assert_eq!(telemetry.prometheus, "[::1]:9400");
     assert_eq!(telemetry.otlp, "http://collector:4318/base/");
     assert!(telemetry.is_traced(10) && !telemetry.is_traced(64));
+    assert_eq!((telemetry.histograms_every, plain.telemetry.histograms_every), (3, 0));
     assert!(full.is_noise_measured(14) && !full.is_noise_measured(15));
     assert_eq!(full.hash(), plain.hash());
     assert_eq!(full.identity_text(), plain.identity_text());

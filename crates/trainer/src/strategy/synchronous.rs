@@ -3,6 +3,7 @@
 //! Workers may hold different weights between two exchanges, but never different step numbers.
 
 use crate::health::{Stability, Verdict};
+use crate::histograms::visit_histograms;
 use crate::learner::Learner;
 use crate::microbatch::{microbatch_of, microbatch_shape, own_targets};
 use crate::noise_scale::Divisors;
@@ -148,6 +149,8 @@ impl<'a> StepHost<'a> for TrainingStep<'a> {
         let divisors = Divisors { targets: self.num_targets, divisor };
         let noise = &mut self.step_log.noise;
         noise.measure(self.cpu, recipe, self.step + 1, batch, divisors, replica)?;
+        let step_log = &mut *self.step_log;
+        visit_histograms(recipe, self.step + 1, replica, |event| step_log.record(event))?;
         let microbatch = |index| microbatch_of(recipe, batch, index, divisor);
         let (loss, _, verdict) = self.outcome.as_mut().expect("micro-batches have run");
         let stability = &mut *self.stability;
