@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Opens a run with TensorBoard and compares every scalar with the run's event file.
+"""Opens a run with TensorBoard and compares every scalar and histogram with the run's event file,
+and decodes the timelines.
 
     pip install -r scripts/telemetry/requirements.txt
-    lockstep train --set telemetry.tensorboard=true --set run.dir=run
+    lockstep train --set telemetry.tensorboard=true --set telemetry.histograms_every=50 \\
+        --set run.dir=run
     python3 scripts/telemetry/check_tensorboard.py run
 
 The files are read twice: by EventAccumulator, and over HTTP from a TensorBoard server that this
@@ -48,34 +50,100 @@ def compare(source, expected, found):
     print(f"{source}: {len(expected)} tags, {number} scalars, all equal")
 
 
+def histogram_row(point):
+    """Step, min, max, number, sum, sum of squares, limits and counts of a histogram."""
+    it = point.histogram_value
+    numbers = (it.min, it.max, it.num, it.sum, it.sum_squares)
+    return (point.step, *numbers, list(it.bucket_limit), list(it.bucket))
+
+
 def accumulated(folder):
     """Scalars and texts as TensorBoard's EventAccumulator reads them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    accumulator = EventAccumulator(folder, size_guidance={"scalars": 0, "tensors": 0})
+    accumulator = EventAccumulator(folder, size_guidance=dict.fromkeys(("scalars", "tensors", "histograms", "images"), 0))
     accumulator.Reload()
     tags = accumulator.Tags()
     scalars = {
         tag: [(point.step, point.value) for point in accumulator.Scalars(tag)]
         for tag in tags["scalars"]
     }
+    histograms = {
+        tag: [histogram_row(point) for point in accumulator.Histograms(tag)]
+        for tag in tags["histograms"]
+    }
+    images = [image for tag in tags["images"] for image in accumulator.Images(tag)]
     texts = {tag: accumulator.Tensors(tag)[0].tensor_proto.string_val[0] for tag in tags["tensors"]}
-    return scalars, texts
+    return scalars, histograms, images, texts
+
+
+def expected_histograms(recorded):
+    """Rows of every histogram of the event file, by tag."""
+    found = {}
+    for event in recorded:
+        if event["event"] == "histogram":
+            values = event["values"]
+            numbers = [values[name] for name in ("min", "max", "num", "sum", "sum_squares")]
+            row = (event["step"], *numbers, values["limits"], values["counts"])
+            found.setdefault(f"{event['of']}/{event['tensor']}", []).append(row)
+    return found
+
+
+def compare_histograms(expected, found):
+    """Ends the script unless all histograms are there, with their values."""
+    if found != expected:
+        differs = [tag for tag in {*found, *expected} if found.get(tag) != expected.get(tag)]
+        sys.exit(f"histograms differ: {sorted(differs)}")
+    number = sum(len(points) for points in expected.values())
+    print(f"EventAccumulator: {len(expected)} tags, {number} histograms, all equal")
+
+
+def check_images(steps, images):
+    """Ends the script unless there is a picture with bars for each of the steps."""
+    import PIL.Image
+
+    if [image.step for image in images] != steps:
+        sys.exit(f"timelines of steps {[image.step for image in images]}, not of {steps}")
+    for image in images:
+        picture = PIL.Image.open(io.BytesIO(image.encoded_image_string))
+        picture.load()
+        if picture.size != (image.width, image.height) or len(picture.convert("RGB").getcolors()) < 4:
+            sys.exit(f"the timeline of step {image.step} is empty or has another size")
+    print(f"EventAccumulator: {len(images)} timelines decode")
+
+
+def get_bytes(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.read()
 
 
 def get(url):
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return answer.read().decode()
+    return get_bytes(url).decode()
 
 
-def served(folder, expected):
-    """Scalars from the HTTP interface of a server."""
+def served_histograms_and_images(base, images):
+    """Numbers of points of all histograms, and whether the served pictures are those of the file."""
+    points = {}
+    for tag in json.loads(get(f"{base}/histograms/tags")).get(".", {}):
+        query = urllib.parse.urlencode({"run": ".", "tag": tag})
+        points[tag] = len(json.loads(get(f"{base}/histograms/histograms?{query}")))
+    served = []
+    if images:
+        query = urllib.parse.urlencode({"run": ".", "tag": "timeline", "sample": 0})
+        for entry in json.loads(get(f"{base}/images/images?{query}")):
+            served.append(get_bytes(f"{base}/images/individualImage?{entry['query']}"))
+    return points, served == [image.encoded_image_string for image in images]
+
+
+def served(folder, expected, images):
+    """Scalars, a text, and what else there is from the HTTP interface of a server."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--port", str(port)]
     # Without a bound of its own the server keeps a sample of long series.
-    command += ["--samples_per_plugin", "scalars=1000000", "--load_fast=false"]
+    command += ["--load_fast=false"]
+    command += ["--samples_per_plugin", "scalars=1000000,histograms=1000000,images=1000000"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     base = f"http://127.0.0.1:{port}/data/plugin"
     try:
@@ -96,7 +164,7 @@ def served(folder, expected):
             found[tag] = [(int(step), float(value)) for _, step, value in rows]
         query = urllib.parse.urlencode({"run": ".", "tag": "recipe"})
         text = json.loads(get(f"{base}/text/text?{query}"))[0]["text"]
-        return found, text
+        return found, text, served_histograms_and_images(base, images)
     finally:
         server.terminate()
         server.wait()
@@ -107,17 +175,24 @@ def main():
     parser.add_argument("run", help="run folder")
     arguments = parser.parse_args()
     folder = os.path.join(arguments.run, "tensorboard")
-    expected = events.scalars(events.read(arguments.run))
+    recorded = events.read(arguments.run)
+    expected = events.scalars(recorded)
     if not expected:
         sys.exit(f"{arguments.run} has no scalars")
-    found, texts = accumulated(folder)
+    found, histograms, images, texts = accumulated(folder)
     compare("EventAccumulator", expected, found)
+    distributions = expected_histograms(recorded)
+    compare_histograms(distributions, histograms)
+    check_images([event["step"] for event in recorded if event["event"] == "task_spans"], images)
     with open(os.path.join(arguments.run, "recipe.toml"), encoding="utf-8") as file:
         recipe = file.read()
     if texts["recipe"].decode() != f"```toml\n{recipe}```\n" or b"| workers |" not in texts["layout"]:
         sys.exit("the texts are not the recipe and the layout")
-    found, page = served(folder, expected)
+    found, page, (points, has_images) = served(folder, expected, images)
     compare("HTTP", expected, found)
+    if points != {tag: len(rows) for tag, rows in distributions.items()} or not has_images:
+        sys.exit("the server has other histograms or timelines")
+    print(f"HTTP: {len(points)} tags of histograms, {len(images)} timelines, all there")
     first_key = re.search(r"^\w+ = ", recipe, re.MULTILINE)[0]
     if first_key not in page:
         sys.exit(f"the page of the recipe has no {first_key!r}")

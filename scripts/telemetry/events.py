@@ -26,7 +26,24 @@ RESOURCES = {
     "tensor_bytes": "bytes/tensor",
     "strategy_bytes": "bytes/strategy",
     "resident_bytes": "memory/resident_bytes",
+    "model_flops_per_second": "step/model_flops_per_second",
+    "mfu": "step/mfu",
 }
+RANK_COUNTERS = (
+    "restarts",
+    "missed_steps",
+    "data_bytes",
+    "pipeline_bytes",
+    "tensor_bytes",
+    "strategy_bytes",
+    "exposed_communication_seconds",
+    "straggler_wait_seconds",
+    "resident_bytes",
+    "device_bytes",
+    "busy_share",
+    "clock_hertz",
+    "throttle_count",
+)
 DRIFT = {
     "drift": "sync/drift",
     "drift_max": "sync/drift_max",
@@ -49,6 +66,10 @@ FIELDS = {
         "accuracy": "problem/accuracy",
         "suboptimality": "problem/suboptimality",
         "distance": "problem/distance",
+    },
+    "gradient_noise": {
+        "small_norm_squared": "noise/small_norm_squared",
+        "large_norm_squared": "noise/large_norm_squared",
     },
     "round_finished": DRIFT,
     "aggregated": {**DRIFT, "epsilon": "sync/epsilon"},
@@ -93,8 +114,22 @@ def scalars(events):
         for field, tag in FIELDS.get(kind, {}).items():
             if event.get(field) is not None:
                 add(tag, event, event[field])
-        if kind == "workers_missing":
+        if kind == "gradient_noise":
+            small, large = (number(event[f"{size}_norm_squared"]) for size in ("small", "large"))
+            batches = [number(event[f"{size}_batch"]) for size in ("small", "large")]
+            variance = (small - large) / (1 / batches[0] - 1 / batches[1])
+            add("noise/gradient_variance", event, variance)
+            add("noise/true_norm_squared", event, large - variance / batches[1])
+        elif kind == "workers_missing":
             add("sync/missing_workers", event, len(event["missing"]))
+        elif kind == "rank_counters":
+            for name in RANK_COUNTERS:
+                if event.get(name) is not None:
+                    add(f"ranks/{name}/{event['worker']}", event, event[name])
+        elif kind == "server_pushes":
+            for name in ("applied", "discarded", "skipped"):
+                for worker, counts in enumerate(zip(*event[f"{name}_by_server"])):
+                    add(f"server/{name}_pushes/{worker}", event, sum(counts))
         elif kind == "staleness":
             for name in ("mean", "max"):
                 add(f"sync/staleness_{name}/{event['worker']}", event, event[name])

@@ -28,11 +28,12 @@ const COUNTED: std::ops::Range<usize> = 3..NUM_STEPS - 1;
 
 /// Telemetry of the thread that trains. The endpoint of Prometheus and the exporter of OTLP have
 /// threads of their own, which allocate when they are called.
-const TELEMETRY: [&str; 4] = [
+const TELEMETRY: [&str; 5] = [
     "telemetry.tensorboard=true",
     "telemetry.csv=true",
     "telemetry.trace=true",
     "telemetry.trace_every=1",
+    "telemetry.noise_scale=1",
 ];
 
 /// Frozen parameters between trained ones, and clipping by group.

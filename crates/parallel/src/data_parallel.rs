@@ -87,6 +87,11 @@ impl WholeGradients {
         self.trees[bucket].microbatch_buffer(cpu)
     }
 
+    /// The leaf of a bucket that the current micro-batch completes, if it does.
+    pub fn completed_leaf(&self, bucket: usize) -> DeviceResult<Option<View<'_>>> {
+        self.trees[bucket].completed_leaf()
+    }
+
     /// Marks a bucket as filled by a micro-batch.
     pub fn finish_microbatch(&mut self, cpu: &Cpu, bucket: usize) -> DeviceResult<()> {
         self.trees[bucket].finish_microbatch(cpu).map(|_| ())

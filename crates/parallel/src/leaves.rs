@@ -158,6 +158,15 @@ impl LeafTree {
         Ok((buffer, Write::Add))
     }
 
+    /// The leaf being filled, if the current micro-batch is its last: its gradient alone.
+    pub fn completed_leaf(&self) -> DeviceResult<Option<View<'_>>> {
+        if self.num_microbatches + 1 < self.leaves.microbatches_per_leaf {
+            return Ok(None);
+        }
+        let start = self.waiting.len() * self.len;
+        Ok(Some(self.data.view()?.range(start..start + self.len)))
+    }
+
     /// Marks the current micro-batch as added; the last micro-batch of a leaf merges it into the
     /// tree. Returns whether that was the last leaf.
     pub fn finish_microbatch(&mut self, cpu: &Cpu) -> DeviceResult<bool> {

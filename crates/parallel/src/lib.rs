@@ -33,8 +33,9 @@
 //! - `update_tasks`: the update, task by task; `matrix_updates`, `trained_matrices`: updates of
 //!   whole matrices.
 //! - [`loss_scaling`], [`sharded_norm`], [`microbatch_losses`]: loss scale, norms and losses over
-//!   ranks; `sequence_losses`: losses for evaluation; [`guards`]: non-finite gradients and diverged
-//!   replicas; `traffic`: traffic sums.
+//!   ranks; [`leaf_norms`], `gradient_noise`: norms of single leaves; `counted_tensors`: tensors
+//!   for histograms; `sequence_losses`: losses for evaluation; [`guards`]: non-finite gradients and
+//!   diverged replicas; `traffic`: traffic sums.
 //! - `flat_weights`: a model in one vector; [`full_tensors`]: whole tensors from shards;
 //!   [`checkpoint_pieces`]: the pieces each rank saves; [`u64_as_f32`]: integers in `f32`
 //!   checkpoints.
@@ -128,13 +129,16 @@ pub mod tensor_parallel;
 
 mod call_spans;
 pub mod checkpoint_pieces;
+mod counted_tensors;
 mod distance;
 mod exchanged_store;
 mod exposed_communication;
 pub mod figures;
 mod flat_weights;
 pub mod full_tensors;
+mod gradient_noise;
 pub mod guards;
+pub mod leaf_norms;
 pub mod loss_scaling;
 mod matrix_updates;
 pub mod measurements;
@@ -173,6 +177,7 @@ pub use gossip::Graph;
 pub use groups::Groups;
 pub use guards::{NonFiniteGradient, WeightMismatch};
 pub use leaf_assignment::LeafAssignment;
+pub use leaf_norms::SquaredNorms;
 pub use leaves::{LeafTree, Leaves, Subtree};
 pub use local_sgd::params_of_fragment;
 pub use loss_scaling::{ScaledGradients, UnscaledGradients};

@@ -21,6 +21,7 @@ use crate::buffer::Floats;
 use crate::data_parallel::WholeGradients;
 use crate::footprint::Footprint;
 use crate::leaf_assignment::LeafAssignment;
+use crate::leaf_norms::LeafNorms;
 use crate::leaves::Leaves;
 use crate::microbatch::Store;
 use crate::overlap::Overlap;
@@ -45,6 +46,8 @@ pub struct ParamStore {
     pub(crate) grads: Gradients,
     /// Gradients of the previous step in flight, with one-step gradient delay.
     pub(crate) delayed: Option<DelayedGradients>,
+    /// Norms of the gradients of leaves, where they are measured.
+    pub(crate) leaf_norms: Option<LeafNorms>,
     stage: usize,
     worker: usize,
     /// Buffer for a mirror's gradient on its way to the owner.
@@ -134,6 +137,7 @@ impl ParamStore {
             stages,
             is_alone,
             delayed: None,
+            leaf_norms: None,
             is_held: false,
             copy,
         };
@@ -284,6 +288,9 @@ impl ParamStore {
         match &mut self.grads {
             Gradients::Whole(whole) => whole.restart(),
             Gradients::Sharded(sharded) => sharded.restart(),
+        }
+        if let Some(norms) = &mut self.leaf_norms {
+            norms.restart();
         }
     }
 

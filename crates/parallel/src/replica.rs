@@ -202,7 +202,7 @@ impl Replica {
         self.device.renew(&plan.sizes(blueprint, at.1))?;
         self.programs.renew(plan, blueprint, groups.rank());
         self.list_matrices();
-        Ok(())
+        self.renew_leaf_norms()
     }
 
     /// Lists the whole matrices that the optimizer updates in this phase.

@@ -87,7 +87,7 @@ impl TrainableParams {
 }
 
 /// Ascending ranges, neighbors joined.
-fn joined(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+pub(crate) fn joined(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for range in ranges {
         match runs.last_mut() {

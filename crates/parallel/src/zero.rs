@@ -40,7 +40,8 @@ pub struct ShardedGradients {
     exchanges: Vec<Exchange>,
     /// Micro-batches in the current leaf, by bucket.
     num_microbatches: Vec<usize>,
-    is_open: Vec<bool>,
+    /// Number of the leaf to which a micro-batch adds, by bucket.
+    open: Vec<Option<usize>>,
     /// First leaf of the current pass, by bucket: several pipeline stages on one rank are in
     /// different passes.
     first_leaf: Vec<usize>,
@@ -122,7 +123,7 @@ impl ShardedGradients {
             wide: vec![0.0; wide_len],
             exchanges,
             num_microbatches: vec![0; list.len()],
-            is_open: vec![false; list.len()],
+            open: vec![None; list.len()],
             first_leaf: vec![0; list.len()],
         })
     }
@@ -147,21 +148,28 @@ impl ShardedGradients {
     ) -> DeviceResult<(ViewMut<'_>, Write)> {
         let is_first = self.num_microbatches[bucket] == 0;
         let is_undefined = is_first && self.filling[leaf].is_on_accelerator();
+        let was_open = self.open[bucket].replace(leaf).is_some();
         let (device, data) = self.filling[leaf].on_device(cpu)?;
         let mut buffer = data.range(0..self.buckets.list[bucket].len);
         if is_undefined {
             return Ok((buffer, Write::Set));
         }
-        if !self.is_open[bucket] && is_first {
+        if !was_open && is_first {
             device.fill(buffer.reborrow(), 0.0)?;
         }
-        self.is_open[bucket] = true;
         Ok((buffer, Write::Add))
+    }
+
+    /// The leaf of a bucket that the current micro-batch completes, if it does.
+    pub fn completed_leaf(&self, bucket: usize) -> DeviceResult<Option<View<'_>>> {
+        let is_last = self.num_microbatches[bucket] + 1 == self.leaves.microbatches_per_leaf;
+        let Some(leaf) = self.open[bucket].filter(|_| is_last) else { return Ok(None) };
+        Ok(Some(self.filling[leaf].view()?.range(0..self.buckets.list[bucket].len)))
     }
 
     /// Marks a bucket as filled by a micro-batch.
     pub fn finish_microbatch(&mut self, bucket: usize) {
-        self.is_open[bucket] = false;
+        self.open[bucket] = None;
         let num = self.num_microbatches[bucket] + 1;
         self.num_microbatches[bucket] = num % self.leaves.microbatches_per_leaf;
     }

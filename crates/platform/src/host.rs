@@ -1,6 +1,7 @@
 //! Facts about this machine and this process.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Host of this process.
 pub trait Host: Send + Sync {
@@ -13,6 +14,18 @@ pub trait Host: Send + Sync {
     /// Current proportional set size of this process: a page shared by n processes counts 1/n; 0 if
     /// unknown. It is additive over the processes of a host.
     fn proportional_rss_bytes(&self) -> u64;
+
+    /// Time that this process has spent on processors, over all threads; `None` if unknown.
+    /// Allocates no memory.
+    fn cpu_time(&self) -> Option<Duration>;
+
+    /// Mean clock frequency of the host's processors now, in hertz; `None` if the host does not
+    /// say. Allocates no memory.
+    fn clock_hertz(&self) -> Option<f64>;
+
+    /// Times that the host's cores were throttled because of their temperature, since it started;
+    /// `None` if it does not say. Allocates no memory.
+    fn throttle_count(&self) -> Option<u64>;
 
     /// Memory available to this process: that of the machine, or a lower limit; 0 if unknown.
     fn memory_bytes(&self) -> u64;

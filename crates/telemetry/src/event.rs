@@ -12,6 +12,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+use crate::histogram::Histogram;
 use crate::number;
 
 /// Version of the event format.
@@ -149,6 +150,12 @@ pub enum Event {
         strategy_bytes: u64,
         /// Resident memory; 0 if unknown.
         resident_bytes: u64,
+        /// Model FLOP/s of the run in the step, without recomputation.
+        #[serde(default, with = "number::option", skip_serializing_if = "Option::is_none")]
+        model_flops_per_second: Option<f64>,
+        /// Their share of the peak of the run's machines; absent where that is unknown.
+        #[serde(default, with = "number::option", skip_serializing_if = "Option::is_none")]
+        mfu: Option<f64>,
     },
     /// A validation finished.
     Evaluated {
@@ -409,6 +416,77 @@ pub enum Event {
         /// since the start of the step.
         spans: Vec<(u32, String, f64, f64)>,
     },
+    /// Counters of a rank since this attempt began, gathered at an evaluation.
+    RankCounters {
+        /// Number of completed steps.
+        step: u64,
+        /// Rank.
+        worker: usize,
+        /// Restarts of the run before this attempt.
+        restarts: u64,
+        /// Steps that used no gradients of this rank.
+        missed_steps: u64,
+        /// Bytes sent along the data axis in steps.
+        data_bytes: u64,
+        /// Bytes sent along the pipeline axis in steps.
+        pipeline_bytes: u64,
+        /// Bytes sent along the tensor axis in steps.
+        tensor_bytes: u64,
+        /// Bytes sent in steps to parameter servers and for the sync strategy.
+        strategy_bytes: u64,
+        /// Exposed communication of all steps.
+        #[serde(with = "number")]
+        exposed_communication_seconds: f64,
+        /// Time that the rank waited for ranks that were still busy.
+        #[serde(with = "number")]
+        straggler_wait_seconds: f64,
+        /// Resident memory of the rank's process; absent if unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        resident_bytes: Option<u64>,
+        /// Peak of the buffers on the rank's accelerator; absent without one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device_bytes: Option<u64>,
+        /// Share of the time since the last event of this kind in which the compute threads of the
+        /// rank's process were on processors; absent with an accelerator.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        busy_share: Option<f64>,
+        /// Mean clock frequency of the host's processors; absent if the host does not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        clock_hertz: Option<f64>,
+        /// Times that the host's cores were throttled because of their temperature since this
+        /// attempt began; absent if the host does not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        throttle_count: Option<u64>,
+    },
+    /// Squared norms of a step's gradients over two sample sizes, from which the gradient-noise
+    /// scale follows (McCandlish et al. 2018). Recorded at the next evaluation.
+    GradientNoise {
+        /// Number of completed steps.
+        step: u64,
+        /// Sequences of a reduction leaf: the harmonic mean over leaves, weighted by targets.
+        #[serde(with = "number")]
+        small_batch: f64,
+        /// Sequences of the batch.
+        #[serde(with = "number")]
+        large_batch: f64,
+        /// Mean over leaves of the squared norm of the mean gradient of their targets.
+        #[serde(with = "number")]
+        small_norm_squared: f64,
+        /// Squared norm of the mean gradient of the batch.
+        #[serde(with = "number")]
+        large_norm_squared: f64,
+    },
+    /// Histogram of a tensor (`telemetry.histograms_every`).
+    Histogram {
+        /// Number of completed steps.
+        step: u64,
+        /// `weights` before the step's update, or its `gradients` before clipping.
+        of: String,
+        /// Name of the tensor.
+        tensor: String,
+        /// Distribution of its values.
+        values: Histogram,
+    },
     /// The validation loss reached its target, which ends the run.
     TargetReached {
         /// Number of completed steps.
@@ -508,6 +586,9 @@ impl Event {
                 | Self::WorkersMissing { .. }
                 | Self::Resources { .. }
                 | Self::LeavesDivided { .. }
+                | Self::GradientNoise { .. }
+                | Self::RankCounters { .. }
+                | Self::Histogram { .. }
         )
     }
 }
@@ -527,74 +608,4 @@ pub struct Stamped {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn line(event: Event) -> String {
-        let stamped = Stamped { v: VERSION, seconds: 3.25, rank: 0, event };
-        serde_json::to_string(&stamped).unwrap()
-    }
-
-    #[test]
-    fn the_lines_are_the_documented_format() {
-        let started = Event::RunStarted {
-            recipe_hash: "ab".to_owned(),
-            kernel_class: "f32-fma".to_owned(),
-            num_params: 10,
-            tokens_per_step: 4096,
-            num_steps: 400,
-            num_threads: 2,
-            workers: 1,
-            device: Some("cpu".to_owned()),
-            microbatch: Some(2),
-            recompute: Some("full".to_owned()),
-            flops_per_token: Some(60.0),
-            peak_flops_per_second: None,
-        };
-        assert_eq!(
-            line(started),
-            r#"{"v":2,"seconds":3.25,"rank":0,"event":"run_started","recipe_hash":"ab","#
-                .to_owned()
-                + r#""kernel_class":"f32-fma","num_params":10,"tokens_per_step":4096,"#
-                + r#""num_steps":400,"num_threads":2,"workers":1,"device":"cpu","#
-                + r#""microbatch":2,"recompute":"full","flops_per_token":60.0}"#
-        );
-        let step = Event::Step {
-            step: 1,
-            loss: 5.5,
-            lr: 0.001,
-            grad_norm: f64::NAN,
-            tokens_per_second: 1e4,
-            step_seconds: 0.5,
-            data_wait_seconds: 0.0,
-            exposed_communication_seconds: 0.0,
-            straggler_wait_seconds: 0.0,
-            is_skipped: false,
-            loss_scale: None,
-            zeroed_fraction: None,
-            seqlen: None,
-        };
-        assert_eq!(
-            line(step),
-            r#"{"v":2,"seconds":3.25,"rank":0,"event":"step","step":1,"loss":5.5,"lr":0.001,"#
-                .to_owned()
-                + r#""grad_norm":"NaN","tokens_per_second":10000.0,"step_seconds":0.5,"#
-                + r#""data_wait_seconds":0.0,"exposed_communication_seconds":0.0,"#
-                + r#""straggler_wait_seconds":0.0,"is_skipped":false}"#
-        );
-        let finished = Event::RunFinished {
-            steps: 400,
-            final_loss: 1.5,
-            validation_loss: None,
-            losses_hash: "cd".to_owned(),
-            weights_hash: "ef".to_owned(),
-            run_seconds: 60.0,
-        };
-        assert_eq!(
-            line(finished),
-            r#"{"v":2,"seconds":3.25,"rank":0,"event":"run_finished","steps":400,"#.to_owned()
-                + r#""final_loss":1.5,"validation_loss":null,"losses_hash":"cd","#
-                + r#""weights_hash":"ef","run_seconds":60.0}"#
-        );
-    }
-}
+mod tests;

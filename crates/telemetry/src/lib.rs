@@ -8,6 +8,7 @@
 //!
 //! - [`event`]: the events, timestamps and ranks, which are the file format
 //! - `number`: floats in JSON, with NaN and infinities
+//! - [`histogram`]: distributions of tensors
 //! - [`sink`]: the sink trait and the errors
 //! - [`recorder`]: [`Telemetry`], the fan-out of events to sinks
 //! - [`json_lines`]: JSON Lines files of events, written and read
@@ -39,6 +40,8 @@
 pub mod event;
 
 mod number;
+
+pub mod histogram;
 
 pub mod sink;
 

@@ -52,6 +52,14 @@ metrics! {
     ZeroedFraction = "train/zeroed_fraction";
     /// Tokens of a sequence in the step, while the length warms up.
     SequenceLength = "train/sequence_length";
+    /// Mean squared norm of the gradients of the reduction leaves of a step.
+    SmallNormSquared = "noise/small_norm_squared";
+    /// Squared norm of the gradient of the whole batch of the same step.
+    LargeNormSquared = "noise/large_norm_squared";
+    /// Estimated variance of the gradient of a sequence: the trace of its covariance.
+    GradientVariance = "noise/gradient_variance";
+    /// Estimated squared norm of the gradient over all data.
+    TrueNormSquared = "noise/true_norm_squared";
     /// Duration of the step in seconds.
     StepSeconds = "step/seconds";
     /// Data-loading time that the step waited for, in seconds.
@@ -70,6 +78,36 @@ metrics! {
     StrategyBytes = "bytes/strategy";
     /// Resident memory of rank 0 in bytes.
     ResidentBytes = "memory/resident_bytes";
+    /// Model FLOP/s of the run in the step.
+    ModelFlopsPerSecond = "step/model_flops_per_second";
+    /// Share of the peak of the run's machines that these are.
+    Mfu = "step/mfu";
+    /// Bytes that a rank has sent along the data axis.
+    RankDataBytes = "ranks/data_bytes";
+    /// Bytes that a rank has sent along the pipeline axis.
+    RankPipelineBytes = "ranks/pipeline_bytes";
+    /// Bytes that a rank has sent along the tensor axis.
+    RankTensorBytes = "ranks/tensor_bytes";
+    /// Bytes that a rank has sent to parameter servers and for its sync strategy.
+    RankStrategyBytes = "ranks/strategy_bytes";
+    /// Exposed communication of a rank so far, in seconds.
+    RankExposedSeconds = "ranks/exposed_communication_seconds";
+    /// Time that a rank has waited for ranks that were still busy, in seconds.
+    RankStragglerWaitSeconds = "ranks/straggler_wait_seconds";
+    /// Steps that used no gradients of a rank.
+    MissedSteps = "ranks/missed_steps";
+    /// Restarts of the run before this attempt of a rank.
+    Restarts = "ranks/restarts";
+    /// Resident memory of a rank's process in bytes.
+    RankResidentBytes = "ranks/resident_bytes";
+    /// Peak of the buffers on a rank's accelerator in bytes.
+    DeviceBytes = "ranks/device_bytes";
+    /// Share of time in which the compute threads of a rank's process were on processors.
+    BusyShare = "ranks/busy_share";
+    /// Mean clock frequency of the processors of a rank's host.
+    ClockHertz = "ranks/clock_hertz";
+    /// Times that the cores of a rank's host were throttled because of their temperature.
+    ThrottleCount = "ranks/throttle_count";
     /// Mean validation loss.
     ValidationLoss = "validation/loss";
     /// Exponential of the validation loss.
@@ -116,6 +154,12 @@ metrics! {
     PushSeconds = "server/push_p50_seconds";
     /// 99th percentile of the duration of pushes, in seconds.
     SlowPushSeconds = "server/push_p99_seconds";
+    /// Pushes of a worker that changed parameters, over all servers.
+    AppliedPushes = "server/applied_pushes";
+    /// Pushes of a worker that servers discarded.
+    DiscardedPushes = "server/discarded_pushes";
+    /// Steps of a worker that servers skipped.
+    SkippedPushes = "server/skipped_pushes";
     /// Bytes of a checkpoint that rank 0 wrote.
     CheckpointBytes = "checkpoint/bytes";
     /// Time for which training stalled for a checkpoint, in seconds.
@@ -226,6 +270,7 @@ pub fn visit_scalars(event: &Event, visit: &mut dyn FnMut(Scalar<'_>)) {
     let Some(step) = step_of(event) else { return };
     let mut scalars = Visit { step, visit };
     visit_step(event, &mut scalars);
+    visit_ranks(event, &mut scalars);
     visit_evaluation(event, &mut scalars);
     visit_strategy(event, &mut scalars);
 }
@@ -245,7 +290,10 @@ fn step_of(event: &Event) -> Option<u64> {
         | Event::Consensus { step, .. }
         | Event::Staleness { step, .. }
         | Event::Compressed { step, .. }
-        | Event::ServerRequests { step, .. } => Some(*step),
+        | Event::ServerRequests { step, .. }
+        | Event::ServerPushes { step, .. }
+        | Event::RankCounters { step, .. }
+        | Event::GradientNoise { step, .. } => Some(*step),
         _ => None,
     }
 }
@@ -286,13 +334,32 @@ fn visit_step(event: &Event, scalars: &mut Visit<'_>) {
             tensor_bytes,
             strategy_bytes,
             resident_bytes,
+            model_flops_per_second,
+            mfu,
             step: _,
         } => {
+            scalars.give_some(Metric::ModelFlopsPerSecond, *model_flops_per_second);
+            scalars.give_some(Metric::Mfu, *mfu);
             scalars.give(Metric::DataBytes, *data_bytes as f64);
             scalars.give(Metric::PipelineBytes, *pipeline_bytes as f64);
             scalars.give(Metric::TensorBytes, *tensor_bytes as f64);
             scalars.give(Metric::StrategyBytes, *strategy_bytes as f64);
             scalars.give(Metric::ResidentBytes, *resident_bytes as f64);
+        }
+        &Event::GradientNoise {
+            small_batch,
+            large_batch,
+            small_norm_squared,
+            large_norm_squared,
+            step: _,
+        } => {
+            scalars.give(Metric::SmallNormSquared, small_norm_squared);
+            scalars.give(Metric::LargeNormSquared, large_norm_squared);
+            // Unbiased, and negative where noise outweighs: averages over steps are positive.
+            let variance =
+                (small_norm_squared - large_norm_squared) / (1.0 / small_batch - 1.0 / large_batch);
+            scalars.give(Metric::GradientVariance, variance);
+            scalars.give(Metric::TrueNormSquared, large_norm_squared - variance / large_batch);
         }
         Event::CheckpointSaved { bytes, stall_seconds, write_seconds, .. } => {
             scalars.give(Metric::CheckpointBytes, *bytes as f64);
@@ -300,6 +367,50 @@ fn visit_step(event: &Event, scalars: &mut Visit<'_>) {
             scalars.give(Metric::CheckpointWriteSeconds, *write_seconds);
         }
         _ => {}
+    }
+}
+
+fn visit_ranks(event: &Event, scalars: &mut Visit<'_>) {
+    let &Event::RankCounters {
+        step: _,
+        worker,
+        restarts,
+        missed_steps,
+        data_bytes,
+        pipeline_bytes,
+        tensor_bytes,
+        strategy_bytes,
+        exposed_communication_seconds,
+        straggler_wait_seconds,
+        resident_bytes,
+        device_bytes,
+        busy_share,
+        clock_hertz,
+        throttle_count,
+    } = event
+    else {
+        return;
+    };
+    let float = |count: Option<u64>| count.map(|count| count as f64);
+    let of_rank = [
+        (Metric::RankDataBytes, Some(data_bytes as f64)),
+        (Metric::RankPipelineBytes, Some(pipeline_bytes as f64)),
+        (Metric::RankTensorBytes, Some(tensor_bytes as f64)),
+        (Metric::RankStrategyBytes, Some(strategy_bytes as f64)),
+        (Metric::RankExposedSeconds, Some(exposed_communication_seconds)),
+        (Metric::RankStragglerWaitSeconds, Some(straggler_wait_seconds)),
+        (Metric::MissedSteps, Some(missed_steps as f64)),
+        (Metric::Restarts, Some(restarts as f64)),
+        (Metric::RankResidentBytes, float(resident_bytes)),
+        (Metric::DeviceBytes, float(device_bytes)),
+        (Metric::BusyShare, busy_share),
+        (Metric::ClockHertz, clock_hertz),
+        (Metric::ThrottleCount, float(throttle_count)),
+    ];
+    for (metric, value) in of_rank {
+        if let Some(value) = value {
+            scalars.labelled(metric, Label::Worker(worker), value);
+        }
     }
 }
 
@@ -350,6 +461,26 @@ fn visit_strategy(event: &Event, scalars: &mut Visit<'_>) {
             scalars.give(Metric::CompressionDelta, *delta);
             scalars.give(Metric::ResidualNorm, *residual_norm);
             scalars.give(Metric::CompressedBytes, *message_bytes as f64);
+        }
+        Event::ServerPushes {
+            applied_by_server,
+            discarded_by_server,
+            skipped_by_server,
+            step: _,
+            acknowledged_by_server: _,
+        } => {
+            for (metric, by_server) in [
+                (Metric::AppliedPushes, applied_by_server),
+                (Metric::DiscardedPushes, discarded_by_server),
+                (Metric::SkippedPushes, skipped_by_server),
+            ] {
+                let num_workers = by_server.iter().map(Vec::len).max().unwrap_or(0);
+                for worker in 0..num_workers {
+                    let of_worker = by_server.iter().filter_map(|counts| counts.get(worker));
+                    let count = of_worker.sum::<u64>() as f64;
+                    scalars.labelled(metric, Label::Worker(worker), count);
+                }
+            }
         }
         Event::ServerRequests {
             pull_p50_seconds,

@@ -137,8 +137,8 @@ mod tests {
     fn settings_that_need_a_family_are_refused() {
         let refused = |mode: &&&str| {
             let plain = ["optim.name=sgd", "optim.weight_decay=0.0", "run.workers=1"];
-            let sets = [&plain[..], &[&format!("sync.mode={mode}")]].concat();
-            let sets = sets.into_iter().map(str::to_owned).collect();
+            let plain = plain.iter().map(|set| (*set).to_owned());
+            let sets = plain.chain([format!("sync.mode={mode}")]).collect();
             let sources = Sources { preset: Some("tiny".into()), sets, ..Sources::default() };
             let Ok(recipe) = resolve(&sources) else { return false };
             let needs_family = strategies::needs_family(&recipe);

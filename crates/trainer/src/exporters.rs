@@ -5,10 +5,9 @@
 
 use crate::RunFolder;
 use lockstep_config::Recipe;
-use lockstep_parallel::{AxisTraffic, Replica};
 use lockstep_platform::{FileKind, World};
 use lockstep_telemetry::json_lines::visit_events;
-use lockstep_telemetry::{Csv, Event, Otlp, Prometheus, Sink, TelemetryError, TensorBoard};
+use lockstep_telemetry::{Csv, Otlp, Prometheus, Sink, TelemetryError, TensorBoard};
 use std::path::Path;
 
 /// Exporters, and why others could not start.
@@ -85,35 +84,4 @@ fn layout_text(recipe: &Recipe) -> String {
     ];
     let rows = rows.map(|(name, value)| format!("| {name} | {value} |\n"));
     format!("| setting | value |\n| --- | --- |\n{}", rows.concat())
-}
-
-/// Bytes that a rank has sent until the last step, by axis.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SentBytes {
-    by_axis: [u64; 4],
-}
-
-impl SentBytes {
-    /// Those of a replica so far.
-    pub(crate) fn of(replica: &Replica) -> Self {
-        let AxisTraffic { data, pipeline, tensor, strategy } = replica.traffic_by_axis();
-        // What is read or written in another rank's memory is sent as well.
-        let sent = [data, pipeline, tensor, strategy]
-            .map(|traffic| traffic.sent_bytes + traffic.read_bytes + traffic.written_bytes);
-        Self { by_axis: sent }
-    }
-
-    /// Event of a step that ends now, which becomes the last step.
-    pub(crate) fn finish_step(&mut self, step: u64, replica: &Replica, world: &World) -> Event {
-        let before = std::mem::replace(self, Self::of(replica)).by_axis;
-        let sent = |axis: usize| self.by_axis[axis].saturating_sub(before[axis]);
-        Event::Resources {
-            step,
-            data_bytes: sent(0),
-            pipeline_bytes: sent(1),
-            tensor_bytes: sent(2),
-            strategy_bytes: sent(3),
-            resident_bytes: world.host().current_rss_bytes(),
-        }
-    }
 }

@@ -11,7 +11,8 @@
 //! - [`learner`]: trainable state of a rank; [`materialize`](mod@materialize): its allocation.
 //! - [`evaluate`]: loss on held-out samples; [`health`]: finite values and equal replicas.
 //! - [`step_log`]: telemetry of a run; [`figures`]: its counters; `exporters`: where its metrics
-//!   go; `span_log`: spans of sampled steps; `trace`: trace of all ranks.
+//!   go; `noise_scale`: gradient noise; `histograms`: distributions of tensors; `rank_counters`:
+//!   figures of every rank; `span_log`: spans of sampled steps; `trace`: trace of all ranks.
 //! - `summarize`, [`summary`]: the figures of a finished run; [`utilization`]: share of the peak.
 //! - `preference`: the reference of preference optimization; `teacher`: that of distillation;
 //!   `frozen_weights`, `frozen_base`: weights in four bits beside adapters.
@@ -73,15 +74,18 @@ pub mod figures;
 mod frozen_base;
 mod frozen_weights;
 pub mod health;
+mod histograms;
 pub mod kernel_cache;
 pub mod learner;
 pub mod materialize;
 mod microbatch;
+mod noise_scale;
 pub mod operation_profile;
 mod options;
 mod overlap;
 mod preference;
 pub mod pretrained;
+mod rank_counters;
 mod replica_thread;
 pub mod restore;
 pub mod resume_state;

@@ -85,7 +85,7 @@ fn train_on(
     step: u64,
 ) -> Result<StepRecord, TrainError> {
     let place = ("thread", thread);
-    let setting = StepSetting { cpu, recipe, step, batch, place, emulation: None, others: None };
+    let setting = StepSetting { cpu, recipe, step, batch, place, emulation: None, joint: None };
     let (record, _) = take_step(setting, learner)?.expect("no thread ends a step of another");
     Ok(record)
 }

@@ -3,11 +3,13 @@
 //! Vectors are allocated for all steps at the start, so recording a step does not allocate.
 
 use crate::emulation::Emulation;
-use crate::exporters::{Exporters, SentBytes};
+use crate::exporters::Exporters;
 use crate::figures::{AccountedBytes, FiguresByRank, median};
 use crate::health::Verdict;
 use crate::learner::Learner;
+use crate::noise_scale::NoiseMeter;
 use crate::options::Attempt;
+use crate::rank_counters::{Counters, RankCounters};
 use crate::resume_state::ResumeState;
 use crate::stragglers::StragglerMonitor;
 use crate::trace::SpanLog;
@@ -66,9 +68,8 @@ pub struct StepLog {
     pub straggler_wait_seconds: Vec<f64>,
     /// Bytes of gradients and parameters sent by this worker in all steps of this process.
     pub total_wire_bytes: u64,
-    /// Bytes sent by all workers at the last evaluation, in total and by worker.
-    moved_by_all: u64,
-    moved_by_worker: Vec<u64>,
+    /// Counters of all workers at the last evaluation.
+    counters: RankCounters,
     /// Number of skipped steps.
     pub num_skipped: u64,
     /// Number of steps skipped because of an overflow at the loss scale.
@@ -89,10 +90,12 @@ pub struct StepLog {
     worker: usize,
     /// Warnings that were issued already.
     warned: BTreeSet<String>,
-    telemetry: Telemetry,
-    /// Bytes sent until the last step, where metrics are exported.
-    sent: Option<SentBytes>,
+    pub(crate) telemetry: Telemetry,
+    /// Whether metrics are exported.
+    is_exported: bool,
     pub(crate) spans: SpanLog,
+    /// Gradient noise of the steps since the last evaluation.
+    pub(crate) noise: NoiseMeter,
     pub(crate) world: World,
     started: Duration,
     step_started: Duration,
@@ -125,7 +128,7 @@ impl StepLog {
             // Only rank 0 records events.
             None => sinks.clear(),
         }
-        let exports = folder.is_some() && recipe.telemetry.exports_metrics();
+        let is_exported = folder.is_some() && recipe.telemetry.exports_metrics();
         let worker = learner.replica.groups().rank();
         let mut telemetry = Telemetry::start(world.clone(), worker, sinks);
         let utilization = Utilization::new(recipe, learner.replica.blueprint(), peak);
@@ -148,8 +151,7 @@ impl StepLog {
             exposed_seconds: Vec::with_capacity(capacity),
             straggler_wait_seconds: Vec::with_capacity(capacity),
             total_wire_bytes: 0,
-            moved_by_all: 0,
-            moved_by_worker: vec![0; recipe.run.workers],
+            counters: RankCounters::new(recipe, world, &learner.replica, cpu.num_threads()),
             num_skipped: 0,
             num_overflows: 0,
             num_clipped: 0,
@@ -162,8 +164,9 @@ impl StepLog {
             count_start: total_wire_bytes(&learner.replica),
             worker,
             warned: BTreeSet::new(),
-            sent: exports.then(|| SentBytes::of(&learner.replica)),
+            is_exported,
             spans: SpanLog::new(recipe),
+            noise: NoiseMeter::default(),
             telemetry,
             world: world.clone(),
             started: now,
@@ -183,6 +186,19 @@ impl StepLog {
         }
         self.losses = start.losses;
         start.step
+    }
+
+    /// Starts the measurements of all ranks together. Collective.
+    pub fn begin_measurements(
+        &mut self,
+        recipe: &Recipe,
+        comm: &Comm,
+        learner: &mut Learner,
+        first_step: u64,
+    ) -> Result<(), CommError> {
+        self.noise = NoiseMeter::start(recipe, &mut learner.replica, comm)?;
+        self.counters.exchange(&Counters::default(), comm)?;
+        self.begin_trace(comm, learner, first_step)
     }
 
     /// Records a committed checkpoint.
@@ -250,9 +266,10 @@ impl StepLog {
             loss_scale: record.loss_scale.map(|scale| f64::from(scale.factor())),
             zeroed_fraction: record.loss_scale.map(|_| zeroed_fraction),
         });
-        if let Some(sent) = &mut self.sent {
-            let event = sent.finish_step(record.step + 1, replica, &self.world);
-            self.telemetry.record(&event);
+        let sent = self.counters.sent.finish_step(replica);
+        if self.is_exported {
+            let tokens_per_second = record.num_tokens as f64 / step_seconds;
+            self.record_resources(record.step + 1, sent, tokens_per_second);
         }
         if let Some(message) = replica.accelerator().and_then(|device| device.take_warning()) {
             self.telemetry.record(&Event::Warning { message });

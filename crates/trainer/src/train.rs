@@ -125,7 +125,7 @@ fn run_worker<'a>(
     let checkpoint = start.reader.take();
     step_log.record_conversations(feed.conversations());
     let first_step = step_log.resume(start, &options.attempt);
-    step_log.begin_trace(workers, &mut learner, first_step)?;
+    step_log.begin_measurements(recipe, workers, &mut learner, first_step)?;
     let mut worker =
         Worker { cpu: compute, recipe, world, comm: workers, learner, loader, targets, step_log };
     let read = checkpoint.as_ref().map(|reader| {
@@ -222,7 +222,9 @@ impl Findings {
         strategy: &mut dyn SyncStrategy<Worker<'a>>,
     ) -> Result<bool, TrainError> {
         let mut is_reached = false;
-        if evaluate::is_due(worker.recipe, num_steps, last_step) {
+        let is_due = evaluate::is_due(worker.recipe, num_steps, last_step);
+        worker.step_log.record_noise(is_due, worker.comm)?;
+        if is_due {
             let (cpu, recipe) = (worker.cpu, worker.recipe);
             let evaluate = |replica: &mut _| Ok(evaluator.evaluate(replica, cpu, recipe)?);
             let evaluation = between_steps(num_steps, worker, strategy, evaluate)?;

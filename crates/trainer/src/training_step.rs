@@ -5,8 +5,10 @@
 
 use crate::emulation::Emulation;
 use crate::health::{Stability, Verdict};
+use crate::histograms::visit_histograms;
 use crate::learner::Learner;
 use crate::microbatch::{microbatch_of, microbatch_shape, own_targets};
+use crate::noise_scale::{Divisors, NoiseMeter};
 use crate::step_log::StepRecord;
 use crate::stragglers::{Participation, StragglerMonitor};
 use crate::{TrainError, feed, health};
@@ -15,6 +17,7 @@ use lockstep_data::Batch;
 use lockstep_model::Microbatch;
 use lockstep_optim::{Clip, Update};
 use lockstep_parallel::{Replica, StepHost, StepLoss};
+use lockstep_telemetry::Telemetry;
 use lockstep_tensor::Cpu;
 
 /// Batch of a step and how it is trained on.
@@ -31,9 +34,20 @@ pub(crate) struct StepSetting<'a> {
     pub place: (&'static str, usize),
     /// Emulated speed.
     pub emulation: Option<&'a Emulation>,
-    /// Counter of targets over all ranks, and straggler policy, for steps that all ranks take
-    /// together.
-    pub others: Option<(&'a mut feed::Targets, &'a mut StragglerMonitor)>,
+    /// For steps that all ranks take together.
+    pub joint: Option<JointStep<'a>>,
+}
+
+/// What ranks that take a step together agree on and measure.
+pub(crate) struct JointStep<'a> {
+    /// Number of targets over all ranks.
+    pub targets: &'a mut feed::Targets,
+    /// Straggler policy.
+    pub stragglers: &'a mut StragglerMonitor,
+    /// Gradient noise.
+    pub noise: &'a mut NoiseMeter,
+    /// Sink of histograms.
+    pub telemetry: &'a mut Telemetry,
 }
 
 /// Trains on a batch; returns nothing if the other ranks have finished the step without this one.
@@ -41,24 +55,24 @@ pub(crate) fn take_step(
     setting: StepSetting<'_>,
     learner: &mut Learner,
 ) -> Result<Option<(StepRecord, Participation)>, TrainError> {
-    let StepSetting { cpu, recipe, step, batch, place, emulation, others } = setting;
+    let StepSetting { cpu, recipe, step, batch, place, emulation, joint } = setting;
     let lr = learner.lr(step);
     let count = learner.update_count(recipe, step);
     let Learner { replica, optimizer, clip, stability, .. } = learner;
-    let mut others = others.filter(|_| replica.steps_together());
+    let mut joint = joint.filter(|_| replica.steps_together());
     let per_client = replica.microbatches_per_client();
     // All workers know the micro-batches of all clients.
-    let num_targets = match &mut others {
-        Some((targets, _)) if per_client.is_none() => targets.of(batch)?,
+    let num_targets = match &mut joint {
+        Some(joint) if per_client.is_none() => joint.targets.of(batch)?,
         _ => batch.num_targets,
     };
     // A worker that updates by its own gradients divides them by its own targets; those of ranks
     // that step alone sum to that of the batch.
-    let is_local = others.is_some() && replica.is_local_step(step);
+    let is_local = joint.is_some() && replica.is_local_step(step);
     let divisor = if is_local { own_targets(batch, replica) } else { num_targets };
-    let mut stragglers = others.map(|(_, stragglers)| stragglers);
-    if let Some(stragglers) = &mut stragglers {
-        stragglers.begin_step(recipe, step, replica)?;
+    if let Some(joint) = &mut joint {
+        joint.stragglers.begin_step(recipe, step, replica)?;
+        replica.measure_leaf_norms(recipe.is_noise_measured(step + 1));
     }
     let loss_scale = stability.scaler.scale();
     replica.set_loss_scale(loss_scale);
@@ -74,14 +88,14 @@ pub(crate) fn take_step(
         count,
         stability,
         emulation,
-        stragglers,
+        joint,
         outcome: None,
     };
     let clip = replica.run_step(cpu, recipe.train.seed, step, optimizer, clip, &mut host)?;
     let Some(clip) = clip else { return Ok(None) };
     let (loss, participation, verdict) = host.outcome.expect("every step ends");
     optimizer.check().map_err(TrainError::StateLost)?;
-    if host.stragglers.is_none() {
+    if host.joint.is_none() {
         health::count_skipped(recipe, step, (loss, &clip), host.stability, place)?;
     }
     let num_tokens =
@@ -108,8 +122,8 @@ struct TrainingStep<'a> {
     count: Option<u64>,
     stability: &'a mut Stability,
     emulation: Option<&'a Emulation>,
-    /// Straggler policy; none where this rank steps alone.
-    stragglers: Option<&'a mut StragglerMonitor>,
+    /// None where this rank steps alone.
+    joint: Option<JointStep<'a>>,
     /// Loss, participation and decision.
     outcome: Option<(f64, Participation, Verdict)>,
 }
@@ -142,7 +156,7 @@ impl<'a> StepHost<'a> for TrainingStep<'a> {
         replica: &mut Replica,
         loss: &StepLoss,
     ) -> Result<Option<f32>, TrainError> {
-        let Self { batch, num_targets, emulation, stragglers, .. } = self;
+        let Self { batch, num_targets, emulation, joint, .. } = self;
         if let Some(emulation) = emulation {
             emulation.after_microbatches();
         }
@@ -151,8 +165,8 @@ impl<'a> StepHost<'a> for TrainingStep<'a> {
             let (step, value) = (self.step, loss.sum / 0.0);
             return Err(TrainError::Diverged { step, what, value, source_of });
         }
-        let found = match stragglers {
-            Some(stragglers) => stragglers.end_microbatches(batch, *num_targets, replica)?,
+        let found = match joint {
+            Some(joint) => joint.stragglers.end_microbatches(batch, *num_targets, replica)?,
             None => Participation::of_all(*num_targets),
         };
         let factor = (!found.missing.is_empty()).then_some(found.factor);
@@ -163,10 +177,15 @@ impl<'a> StepHost<'a> for TrainingStep<'a> {
 
     fn decide(&mut self, replica: &mut Replica, clip: &Clip) -> Result<Option<Update>, TrainError> {
         let (recipe, batch, divisor) = (self.recipe, self.batch, self.divisor);
+        if let Some(JointStep { noise, telemetry, .. }) = &mut self.joint {
+            let (divisors, step) = (Divisors { targets: self.num_targets, divisor }, self.step + 1);
+            noise.measure(self.cpu, recipe, step, batch, divisors, replica)?;
+            visit_histograms(recipe, step, replica, |event| telemetry.record(event))?;
+        }
         let microbatch = |index| microbatch_of(recipe, batch, index, divisor);
         let (loss, _, verdict) = self.outcome.as_mut().expect("micro-batches have run");
         let stability = &mut *self.stability;
-        *verdict = if self.stragglers.is_none() {
+        *verdict = if self.joint.is_none() {
             Verdict::of(*loss, clip)
         } else {
             let (cpu, step) = (self.cpu, self.step);

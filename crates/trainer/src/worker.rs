@@ -5,7 +5,7 @@ use crate::health::compare_replicas;
 use crate::learner::Learner;
 use crate::replica_thread::ReplicaThread;
 use crate::step_log::{StepLog, StepRecord};
-use crate::training_step::{StepSetting, take_step};
+use crate::training_step::{JointStep, StepSetting, take_step};
 use crate::{TrainError, evaluate};
 use lockstep_comm::Comm;
 use lockstep_config::Recipe;
@@ -62,10 +62,11 @@ impl TrainingHost for Worker<'_> {
         learner.enter(recipe, step)?;
         step_log.begin_step();
         let batch = loader.next_batch()?;
-        let StepLog { emulation, stragglers, .. } = step_log;
+        let StepLog { emulation, stragglers, noise, telemetry, .. } = step_log;
         let place = ("worker", learner.replica.groups().rank());
-        let (emulation, others) = (Some(&*emulation), Some((targets, stragglers)));
-        let setting = StepSetting { cpu, recipe, step, batch, place, emulation, others };
+        let joint = Some(JointStep { targets, stragglers, noise, telemetry });
+        let emulation = Some(&*emulation);
+        let setting = StepSetting { cpu, recipe, step, batch, place, emulation, joint };
         let Some((record, participation)) = take_step(setting, learner)? else {
             step_log.record_missed_step();
             return Ok(());

@@ -1,6 +1,6 @@
 //! Telemetry: exports of a run's metrics and traces beside its event file.
 
-use super::Recipe;
+use super::{Recipe, StragglerPolicy, SyncMode};
 use crate::lint::{Lint, lints};
 use crate::rule::{Rule, Rules};
 use crate::topic::topic;
@@ -19,6 +19,14 @@ topic! {
         /// Steps between two traced steps; 0 traces step 64 and then every step of twice the
         /// number.
         trace_every: u64 = 0, integer(0, MAX_STEPS);
+
+        /// Steps between two measurements of the gradient noise, from the norms of the reduction
+        /// leaves' gradients; 0 measures none. With sync.mode = "all-reduce" and several leaves.
+        noise_scale: u64 = 10, integer(0, MAX_STEPS);
+
+        /// Steps between two histograms of every trained tensor's weights and gradients, in the
+        /// event file and TensorBoard; 0 makes none. Each takes a pass over all of them.
+        histograms_every: u64 = 0, integer(0, MAX_STEPS), when("sync.mode", &["all-reduce"]);
 
         /// Whether the run folder gets metrics.csv, a number per row.
         csv: bool = false;
@@ -47,6 +55,27 @@ impl Telemetry {
     /// Whether the tasks of a step are traced, by the number of steps with it.
     pub fn is_traced(&self, num_steps: u64) -> bool {
         self.trace && is_sampled(num_steps, self.trace_every)
+    }
+}
+
+impl Recipe {
+    /// Whether the run measures its gradient noise: the gradient of every reduction leaf exists by
+    /// itself, and every step takes the sum of all of them.
+    pub fn measures_gradient_noise(&self) -> bool {
+        let sync = &self.sync;
+        let policy = sync.stragglers.policy;
+        self.telemetry.noise_scale > 0
+            && self.num_leaves() > 1
+            && sync.mode == SyncMode::AllReduce
+            && !self.compress.is_on()
+            && sync.gradient_delay == 0
+            && sync.worker_steps.is_empty()
+            && matches!(policy, StragglerPolicy::Wait | StragglerPolicy::Shares)
+    }
+
+    /// Whether the gradient noise of a step is measured, by the number of steps with it.
+    pub fn is_noise_measured(&self, num_steps: u64) -> bool {
+        self.measures_gradient_noise() && num_steps.is_multiple_of(self.telemetry.noise_scale)
     }
 }
 

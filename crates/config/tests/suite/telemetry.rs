@@ -21,16 +21,37 @@ fn every_key_sets_its_field_and_leaves_the_hash() {
         "telemetry.csv=true",
         "telemetry.prometheus=[::1]:9400",
         "telemetry.otlp=http://collector:4318/base/",
+        "telemetry.noise_scale=7",
+        "telemetry.histograms_every=3",
     ]);
     let telemetry = &full.telemetry;
     assert!(telemetry.tensorboard && telemetry.trace && telemetry.csv);
     assert_eq!(telemetry.prometheus, "[::1]:9400");
     assert_eq!(telemetry.otlp, "http://collector:4318/base/");
     assert!(telemetry.is_traced(10) && !telemetry.is_traced(64));
+    assert_eq!((telemetry.histograms_every, plain.telemetry.histograms_every), (3, 0));
+    assert!(full.is_noise_measured(14) && !full.is_noise_measured(15));
     assert_eq!(full.hash(), plain.hash());
     assert_eq!(full.identity_text(), plain.identity_text());
     for one in ["tensorboard=true", "csv=true", "prometheus=a:1", "otlp=http://a:1"] {
         assert!(recipe(&[&format!("telemetry.{one}")]).telemetry.exports_metrics(), "{one}");
+    }
+}
+
+#[test]
+fn noise_is_measured_where_the_gradients_of_leaves_are_reduced() {
+    let is_measured = |sets: &[&str]| recipe(sets).measures_gradient_noise();
+    assert!(is_measured(&[]) && is_measured(&["sync.stragglers=shares", "run.workers=2"]));
+    let without: [&[&str]; 6] = [
+        &["telemetry.noise_scale=0"],
+        &["numerics.invariant_up_to=1", "run.workers=1"],
+        &["sync.mode=local-sgd"],
+        &["compress.method=top-k"],
+        &["sync.gradient_delay=1"],
+        &["sync.stragglers=exclude", "run.workers=2"],
+    ];
+    for sets in without {
+        assert!(!is_measured(sets), "{sets:?}");
     }
 }
 

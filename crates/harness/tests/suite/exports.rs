@@ -58,6 +58,8 @@ fn exports_have_every_number_and_change_no_bit() {
         "telemetry.trace=true",
         "telemetry.trace_every=1",
         "telemetry.prometheus=127.0.0.1:0",
+        "telemetry.histograms_every=4",
+        "telemetry.noise_scale=2",
     ];
     let exported = runs.finish(&LLAMA.with(&[&COMMON[..], &sets].concat()));
     assert_eq!(exported.hashes(), plain.hashes());
@@ -117,5 +119,75 @@ fn a_collector_receives_a_run_and_a_taken_port_is_a_warning() {
     assert!(received.starts_with("POST /v1/metrics HTTP/1.1\r\n"));
     for name in ["lockstep.train.loss", "lockstep.bytes.data", "lockstep.validation.loss"] {
         assert!(received.contains(&format!("\"name\":\"{name}\"")), "{name}");
+    }
+}
+
+/// Step, kind and tensor of every histogram, with its counts and its extremes.
+type Histograms = Vec<((u64, String, String), Vec<u64>, [f64; 2])>;
+
+fn histograms(events: &[Stamped]) -> Histograms {
+    let of_event = |stamped: &Stamped| match &stamped.event {
+        Event::Histogram { step, of, tensor, values } => {
+            let at = (*step, of.clone(), tensor.clone());
+            Some((at, values.counts.clone(), [values.min, values.max]))
+        }
+        _ => None,
+    };
+    events.iter().filter_map(of_event).collect()
+}
+
+#[test]
+fn every_layout_has_the_same_histograms_and_the_counters_of_all_its_ranks() {
+    let mut runs = Runs::new("exports");
+    let common = [
+        "train.steps=4",
+        "train.eval_every=2",
+        "train.eval_batches=1",
+        "telemetry.histograms_every=2",
+        "numerics.invariant_tensor_up_to=2",
+    ];
+    let layouts: [&[&str]; 4] = [
+        &["run.workers=1"],
+        &["run.workers=2", "parallel.zero=3"],
+        &["run.workers=3", "parallel.zero=1"],
+        &["run.workers=4", "parallel.tensor=2", "parallel.pipeline=2"],
+    ];
+    let mut expected = Histograms::new();
+    for layout in layouts {
+        let recipe = LLAMA.with(&[&common[..], layout].concat());
+        let outcome = runs.finish(&recipe);
+        let recorded = events(&runs, &outcome);
+        let found = histograms(&recorded);
+        if expected.is_empty() {
+            let of_step = |kind: &str| -> u64 {
+                let of_kind =
+                    found.iter().filter(|((step, of, _), ..)| (*step, &**of) == (2, kind));
+                of_kind.flat_map(|(_, counts, _)| counts).sum()
+            };
+            assert_eq!(of_step("weights"), outcome.summary.num_params);
+            assert_eq!(of_step("gradients"), outcome.summary.num_params);
+            expected.clone_from(&found);
+        }
+        assert_eq!(found, expected, "{layout:?}");
+        let mut sent = vec![Vec::new(); recipe.run.workers];
+        for stamped in &recorded {
+            if let Event::RankCounters {
+                step,
+                worker,
+                data_bytes,
+                pipeline_bytes,
+                tensor_bytes,
+                resident_bytes,
+                busy_share,
+                ..
+            } = stamped.event
+            {
+                sent[worker].push((step, data_bytes + pipeline_bytes + tensor_bytes));
+                assert!(resident_bytes > Some(0) && busy_share > Some(0.0), "{layout:?}");
+            }
+        }
+        let by_rank = outcome.summary.wire_bytes_by_rank.iter();
+        let of_rank = |bytes: &u64| vec![(2, 2 * bytes), (4, 4 * bytes)];
+        assert_eq!(sent, by_rank.map(of_rank).collect::<Vec<_>>(), "{layout:?}");
     }
 }

@@ -31,6 +31,7 @@ mod devices;
 mod layout_matrix;
 mod layouts;
 mod mup;
+mod noise_scale;
 mod offload;
 mod optimizers;
 mod pipelines;

@@ -14,7 +14,7 @@ use lockstep_model::Grads;
 use lockstep_optim::{Optimizer, Update};
 use lockstep_schedule::step::{Contents, Lengths, MessageKind, Program, TaskId, TaskOp, Use};
 use lockstep_tensor::Cpu;
-use lockstep_tensor::device::{Dtype, Result as DeviceResult, View};
+use lockstep_tensor::device::{Device, Dtype, Result as DeviceResult, View};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -39,12 +39,39 @@ impl ParamStore {
         if let Gradients::Whole(whole) = &mut self.grads {
             whole.finish(cpu, &mut self.overlap)?;
         }
+        self.measure_total(cpu)?;
         let grads = Arc::clone(&self.trained.grads);
         for task in tasks.map(TaskId).filter(is_mirror) {
             self.add_mirror(cpu, link, &grads, program.tasks[task.0 as usize].op)?;
             spans.end(task);
         }
         Ok(())
+    }
+
+    /// Sums the squares of a leaf of a bucket, if the current micro-batch completes one and the
+    /// step is measured.
+    fn measure_leaf(&mut self, cpu: &Cpu, bucket: usize) -> DeviceResult<()> {
+        let Self { leaf_norms: Some(norms), grads, overlap, .. } = self else { return Ok(()) };
+        if !norms.is_on() {
+            return Ok(());
+        }
+        let leaf = match grads {
+            Gradients::Whole(whole) => whole.completed_leaf(bucket)?,
+            Gradients::Sharded(sharded) => sharded.completed_leaf(bucket)?,
+        };
+        let device: &dyn Device = overlap.accelerator().map_or(cpu, |device| &**device);
+        leaf.map_or(Ok(()), |leaf| norms.measure_leaf(device, bucket, leaf))
+    }
+
+    /// Sums the squares of this rank's part of the reduced gradients, if the step is measured.
+    fn measure_total(&mut self, cpu: &Cpu) -> DeviceResult<()> {
+        let Some(mut norms) = self.leaf_norms.take_if(|norms| norms.is_on()) else {
+            return Ok(());
+        };
+        let device: &dyn Device = self.overlap.accelerator().map_or(cpu, |device| &**device);
+        let measured = norms.measure_total(device, |bucket| self.own_grads_view(bucket));
+        self.leaf_norms = Some(norms);
+        measured
     }
 
     /// Sends, receives or adds the gradient of a mirror.
@@ -178,6 +205,7 @@ impl Store for ParamStore {
         if !self.fills_bucket(block) {
             return Ok(());
         }
+        self.measure_leaf(cpu, bucket)?;
         match &mut self.grads {
             Gradients::Whole(whole) if self.is_alone => {
                 whole.finish_microbatch_alone(cpu, bucket)?;

@@ -1,15 +1,18 @@
-//! TensorBoard event files: scalars and texts of a run.
+//! TensorBoard event files: scalars, texts, histograms and timelines of a run.
 //!
 //! An event file is a sequence of records (TFRecord: length, checksum of the length, data, checksum
 //! of the data), each of them an `Event` message. The messages are those of `event.proto`,
 //! `summary.proto`, `tensor.proto` and `types.proto` of tensorflow/tensorboard; only the few fields
 //! below are written. Scalars are `simple_value`, a 32-bit float, as PyTorch's `SummaryWriter`
-//! writes them, because every reader knows these.
+//! writes them, because every reader knows these; so are histograms `histo` and images `image`.
 //!
 //! - `crc32c`: checksums; `protobuf`: wire format of messages
+//! - `timeline`: image of a sampled step; `png`: its encoding
 
 mod crc32c;
+mod png;
 mod protobuf;
+mod timeline;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,7 +20,9 @@ use std::time::Duration;
 
 use lockstep_platform::{FileError, FileKind, FileWriter, World};
 
+use crate::histogram::Histogram;
 use crate::{Event, Scalar, Sink, Stamped, TelemetryError, visit_scalars};
+use timeline::TimelineImage;
 
 /// Start of the name of every event file.
 const PREFIX: &str = "events.out.tfevents.";
@@ -38,6 +43,8 @@ mod event {
 mod value {
     pub(super) const TAG: u32 = 1;
     pub(super) const SIMPLE_VALUE: u32 = 2;
+    pub(super) const IMAGE: u32 = 4;
+    pub(super) const HISTOGRAM: u32 = 5;
     pub(super) const TENSOR: u32 = 8;
     pub(super) const METADATA: u32 = 9;
     pub(super) const TENSOR_DTYPE: u32 = 1;
@@ -49,9 +56,30 @@ mod value {
     pub(super) const DT_STRING: u64 = 7;
     pub(super) const PLUGIN_DATA: u32 = 1;
     pub(super) const PLUGIN_NAME: u32 = 1;
+    pub(super) const DESCRIPTION: u32 = 3;
     /// `data_class`, and its value for tensors.
     pub(super) const DATA_CLASS: u32 = 4;
     pub(super) const CLASS_TENSOR: u64 = 2;
+}
+
+/// Fields of `Summary.Image`, and its value for colours.
+mod image {
+    pub(super) const HEIGHT: u32 = 1;
+    pub(super) const WIDTH: u32 = 2;
+    pub(super) const COLORSPACE: u32 = 3;
+    pub(super) const FILE: u32 = 4;
+    pub(super) const RGB: u64 = 3;
+}
+
+/// Fields of `HistogramProto`.
+mod histogram {
+    pub(super) const MIN: u32 = 1;
+    pub(super) const MAX: u32 = 2;
+    pub(super) const NUM: u32 = 3;
+    pub(super) const SUM: u32 = 4;
+    pub(super) const SUM_SQUARES: u32 = 5;
+    pub(super) const LIMITS: u32 = 6;
+    pub(super) const COUNTS: u32 = 7;
 }
 
 /// Field of the values in a `Summary`.
@@ -136,6 +164,17 @@ impl Sink for TensorBoard {
         if let Event::Sample { text } = &stamped.event {
             return self.write_event(wall_time, 0, |event, _| push_text(event, "sample", text));
         }
+        if let Event::TaskSpans { step, spans } = &stamped.event {
+            let Some(drawn) = timeline::draw(spans) else { return Ok(()) };
+            return self.write_event(wall_time, *step, |event, _| push_image(event, &drawn));
+        }
+        if let Event::Histogram { step, of, tensor, values } = &stamped.event {
+            return self.write_event(wall_time, *step, |event, tag| {
+                tag.clear();
+                let _ = std::fmt::Write::write_fmt(tag, format_args!("{of}/{tensor}"));
+                push_histogram(event, tag, values);
+            });
+        }
         let mut found = None;
         visit_scalars(&stamped.event, &mut |scalar| found = Some(scalar.step));
         let Some(step) = found else { return Ok(()) };
@@ -192,6 +231,45 @@ fn push_text(event: &mut Vec<u8>, tag: &str, text: &str) {
                     protobuf::bytes(plugin, value::PLUGIN_NAME, b"text");
                 });
                 protobuf::integer(metadata, value::DATA_CLASS, value::CLASS_TENSOR);
+            });
+        });
+    });
+}
+
+/// A timeline, with what its rows mean as its description.
+fn push_image(event: &mut Vec<u8>, drawn: &TimelineImage) {
+    protobuf::message(event, event::SUMMARY, |summary| {
+        protobuf::message(summary, SUMMARY_VALUE, |it| {
+            protobuf::bytes(it, value::TAG, b"timeline");
+            protobuf::message(it, value::IMAGE, |image| {
+                protobuf::integer(image, image::HEIGHT, drawn.height as u64);
+                protobuf::integer(image, image::WIDTH, drawn.width as u64);
+                protobuf::integer(image, image::COLORSPACE, image::RGB);
+                protobuf::bytes(image, image::FILE, &drawn.file);
+            });
+            protobuf::message(it, value::METADATA, |metadata| {
+                protobuf::message(metadata, value::PLUGIN_DATA, |plugin| {
+                    protobuf::bytes(plugin, value::PLUGIN_NAME, b"images");
+                });
+                protobuf::bytes(metadata, value::DESCRIPTION, drawn.description.as_bytes());
+            });
+        });
+    });
+}
+
+fn push_histogram(event: &mut Vec<u8>, tag: &str, values: &Histogram) {
+    protobuf::message(event, event::SUMMARY, |summary| {
+        protobuf::message(summary, SUMMARY_VALUE, |it| {
+            protobuf::bytes(it, value::TAG, tag.as_bytes());
+            protobuf::message(it, value::HISTOGRAM, |it| {
+                protobuf::double(it, histogram::MIN, values.min);
+                protobuf::double(it, histogram::MAX, values.max);
+                protobuf::double(it, histogram::NUM, values.num as f64);
+                protobuf::double(it, histogram::SUM, values.sum);
+                protobuf::double(it, histogram::SUM_SQUARES, values.sum_squares);
+                protobuf::doubles(it, histogram::LIMITS, values.limits.iter().copied());
+                let counts = values.counts.iter().map(|count| *count as f64);
+                protobuf::doubles(it, histogram::COUNTS, counts);
             });
         });
     });

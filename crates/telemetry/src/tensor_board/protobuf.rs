@@ -33,6 +33,17 @@ pub(super) fn double(buffer: &mut Vec<u8>, field: u32, number: f64) {
     buffer.extend_from_slice(&number.to_le_bytes());
 }
 
+/// Appends packed `double`s.
+pub(super) fn doubles(
+    buffer: &mut Vec<u8>,
+    field: u32,
+    numbers: impl ExactSizeIterator<Item = f64>,
+) {
+    key(buffer, field, LENGTH_DELIMITED);
+    varint(buffer, (numbers.len() * size_of::<f64>()) as u64);
+    numbers.for_each(|number| buffer.extend_from_slice(&number.to_le_bytes()));
+}
+
 /// Appends a `float`.
 pub(super) fn float(buffer: &mut Vec<u8>, field: u32, number: f32) {
     key(buffer, field, FIXED32);

@@ -2,6 +2,7 @@
 
 use super::{StepLog, total_wire_bytes};
 use crate::evaluate::Evaluation;
+use crate::rank_counters::StepTotals;
 use crate::summary;
 use crate::task_evaluation::TaskEvaluation;
 use lockstep_comm::{Comm, CommError};
@@ -10,7 +11,8 @@ use lockstep_telemetry::Event;
 use lockstep_tensor::math::scalar;
 
 impl StepLog {
-    /// Stops counting traffic, after pending transfers have finished.
+    /// Stops counting traffic, after pending transfers have finished, and gathers the counters of
+    /// all ranks. Collective.
     pub fn pause_traffic_count(
         &mut self,
         replica: &mut Replica,
@@ -18,15 +20,38 @@ impl StepLog {
     ) -> Result<(), CommError> {
         replica.settle()?;
         self.total_wire_bytes += total_wire_bytes(replica) - self.count_start;
-        let all = &mut self.moved_by_worker[..comm.group_size()];
-        comm.all_gather(&[self.total_wire_bytes], all)?;
-        self.moved_by_all = all.iter().sum();
+        self.counters.sent.count(replica);
+        let sum = |seconds: &[f64]| seconds.iter().fold(0.0, |sum, seconds| sum + seconds);
+        let totals = StepTotals {
+            wire_bytes: self.total_wire_bytes,
+            restarts: self.restarts,
+            missed_steps: self.stragglers.missed[self.worker],
+            exposed_seconds: sum(&self.exposed_seconds),
+            straggler_wait_seconds: sum(&self.straggler_wait_seconds),
+        };
+        let own = self.counters.own(&self.world, replica, &totals);
+        self.counters.exchange(&own, comm)
+    }
+
+    /// Exchanges and records the gradient noise of the steps since the last exchange, at an
+    /// evaluation, or where there are many. Collective.
+    pub(crate) fn record_noise(&mut self, is_due: bool, comm: &Comm) -> Result<(), CommError> {
+        let Self { noise, telemetry, .. } = self;
+        if is_due || noise.is_full() {
+            noise.exchange(comm, |event| telemetry.record(event))?;
+        }
         Ok(())
+    }
+
+    /// Resumes counting traffic.
+    fn resume_traffic_count(&mut self, replica: &Replica) {
+        self.count_start = total_wire_bytes(replica);
+        self.counters.sent.skip(replica);
     }
 
     /// Records the scores of tasks and resumes counting traffic.
     pub fn record_tasks(&mut self, step: u64, found: &[TaskEvaluation], replica: &Replica) {
-        self.count_start = total_wire_bytes(replica);
+        self.resume_traffic_count(replica);
         for TaskEvaluation { task, num_questions, scores, log_likelihood, .. } in found {
             self.telemetry.record(&Event::TaskEvaluated {
                 step,
@@ -40,7 +65,9 @@ impl StepLog {
 
     /// Records an evaluation and resumes counting traffic.
     pub fn record_evaluation(&mut self, step: u64, found: &Evaluation, replica: &Replica) {
-        self.count_start = total_wire_bytes(replica);
+        self.resume_traffic_count(replica);
+        let Self { counters, telemetry, .. } = self;
+        counters.visit(step, |event| telemetry.record(event));
         let &Evaluation { validation_loss, metrics, .. } = found;
         let perplexity = scalar::exp(validation_loss);
         self.telemetry.record(&Event::Evaluated {
@@ -48,7 +75,7 @@ impl StepLog {
             validation_loss,
             perplexity,
             train_seconds: self.train_seconds(),
-            wire_bytes: self.moved_by_all,
+            wire_bytes: self.counters.wire_bytes_of_all(),
         });
         if let Some(ConsensusDistance { mean, max, worker }) = replica.consensus() {
             self.telemetry.record(&Event::Consensus {

@@ -8,6 +8,26 @@ use lockstep_parallel::{Drift, Measurements};
 use lockstep_telemetry::Event;
 
 impl StepLog {
+    /// Records the bytes that this rank sent in a step, its memory, and the speed of the run.
+    pub(super) fn record_resources(
+        &mut self,
+        step: u64,
+        [data_bytes, pipeline_bytes, tensor_bytes, strategy_bytes]: [u64; 4],
+        tokens_per_second: f64,
+    ) {
+        let flops = self.utilization.flops_per_token * tokens_per_second;
+        self.telemetry.record(&Event::Resources {
+            step,
+            data_bytes,
+            pipeline_bytes,
+            tensor_bytes,
+            strategy_bytes,
+            resident_bytes: self.world.host().current_rss_bytes(),
+            model_flops_per_second: Some(flops).filter(|flops| *flops > 0.0),
+            mfu: self.utilization.mfu(tokens_per_second),
+        });
+    }
+
     /// Records workers whose gradients are missing in a step.
     pub fn record_participation(&mut self, step: u64, participation: &Participation) {
         let Participation { missing, notice, num_targets, division, .. } = participation;
