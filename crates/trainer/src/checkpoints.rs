@@ -367,9 +367,15 @@ impl CheckpointSaver {
         let (snapshot, finished) = (std::mem::take(&mut self.snapshot), Arc::new(Mutex::new(None)));
         let (num_ranks, world) = (self.comm.group_size(), self.world.clone());
         let outcome_slot = Arc::clone(&finished);
+        let rate = self.recipe.emulate.disk_bandwidth;
         let body = move || {
             let began = world.clock().now();
-            let result = match (writer.write(step, &snapshot), commit) {
+            let written = writer.write(step, &snapshot);
+            if rate.0 > 0.0 {
+                let least = Duration::from_secs_f64(snapshot.num_bytes() as f64 / rate.0);
+                world.clock().sleep(least.saturating_sub(world.clock().since(began)));
+            }
+            let result = match (written, commit) {
                 (Ok(()), Some(commit)) => writer.commit(num_ranks, commit),
                 (Ok(()), None) => Ok(()),
                 (Err(error), commit) => {

@@ -40,6 +40,8 @@ pub struct Emulation {
     /// End of the running micro-batch by the fixed time.
     due: Cell<Option<Duration>>,
     overrun: Cell<Duration>,
+    /// Rest of the last micro-batch's time, which passes after its computation.
+    tail: Cell<Duration>,
     /// Whether all workers have equal work, so that none waits for another's micro-batches.
     is_even: bool,
     /// Whether a straggler policy reads micro-batch times; then all of the time passes before the
@@ -62,6 +64,7 @@ impl Emulation {
             microbatch: Cell::new(None),
             due: Cell::new(None),
             overrun: Cell::new(Duration::ZERO),
+            tail: Cell::new(Duration::ZERO),
             is_even: is_even && recipe.emulate.slow.is_empty(),
             is_timed: recipe.sync.stragglers.policy != StragglerPolicy::Wait,
         }
@@ -107,10 +110,17 @@ impl Emulation {
     /// Ends the micro-batches of a step. The last one includes communication, so its time counts
     /// only if it is the shortest known.
     pub fn after_microbatches(&self) {
+        let ended = self.world.clock().now();
         self.wait_until_due(self.is_even);
+        self.tail.set(self.world.clock().since(ended));
         let Some(began) = self.began.take() else { return };
         let took = self.world.clock().since(began);
         self.microbatch.set(Some(self.microbatch.get().map_or(took, |known| known.min(took))));
+    }
+
+    /// Rest of the last micro-batch's time, since the last call.
+    pub fn take_tail(&self) -> Duration {
+        self.tail.take()
     }
 
     /// Total time by which micro-batches exceeded the fixed time.
