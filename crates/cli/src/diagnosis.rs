@@ -8,20 +8,27 @@ use lockstep_planner::diagnosis::{
 };
 use lockstep_platform::World;
 use lockstep_telemetry::Event;
+use lockstep_trainer::TrainError;
 use lockstep_trainer::recorded_run::{RecordedRun, RecordedSummary};
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// Steps of a long run that are read: its last ones, up to twice as many.
+const MAX_STEPS: usize = 1 << 16;
+
 /// Diagnoses a run; `None` if it has no finished step.
-pub(crate) fn diagnose_run(run: &RecordedRun, world: &World) -> Option<Diagnosis> {
+pub(crate) fn diagnose_run(
+    run: &RecordedRun,
+    world: &World,
+) -> Result<Option<Diagnosis>, TrainError> {
     let machine = calibration_file::load(&run.recipe, world).ok();
-    diagnose(&facts_of(run, world), machine.as_ref())
+    Ok(diagnose(&facts_of(run, world)?, machine.as_ref()))
 }
 
 /// The verdict of the run in a folder as one line; `None` if it cannot be read.
 pub(crate) fn verdict_line(folder: &Path, world: &World) -> Option<String> {
     let run = RecordedRun::read(folder, world).ok()?;
-    let diagnosis = diagnose_run(&run, world)?;
+    let diagnosis = diagnose_run(&run, world).ok()??;
     let cause = diagnosis.causes.first()?;
     let rank = diagnosis.culprit_rank.map_or_else(String::new, |rank| format!(", rank {rank}"));
     let health = diagnosis.health.warnings.first().map_or_else(String::new, |it| format!("; {it}"));
@@ -30,11 +37,8 @@ pub(crate) fn verdict_line(folder: &Path, world: &World) -> Option<String> {
     Some(format!("{verdict}{rank} ({share:.0} % of the step){health}; lockstep explain {folder}"))
 }
 
-/// Facts of a run. The events before its last start are of another attempt, or of the run that it
-/// resumes.
-fn facts_of(run: &RecordedRun, world: &World) -> RunFacts {
-    let is_start = |event: &Event| matches!(event, Event::RunStarted { .. });
-    let start = run.events.iter().rposition(is_start).unwrap_or(0);
+/// Facts of a run.
+fn facts_of(run: &RecordedRun, world: &World) -> Result<RunFacts, TrainError> {
     let none = RecordedSummary::default();
     let summary = run.summary.as_ref().unwrap_or(&none);
     let mut facts = RunFacts {
@@ -56,16 +60,14 @@ fn facts_of(run: &RecordedRun, world: &World) -> RunFacts {
         staleness: BTreeMap::new(),
         failure: run.failure.clone().map(|failure| (failure.reason, failure.is_diverged)),
     };
-    for event in &run.events[start..] {
-        add_event(&mut facts, event);
-    }
+    run.visit_events(world, |event| add_event(&mut facts, event))?;
     for (rank, tasks) in &run.tasks {
         let task = |(id, (action, seconds)): (&u32, &(String, f64))| {
             (*id, TaskFacts { action: action.clone(), seconds: *seconds })
         };
         facts.spans.insert(*rank, tasks.iter().map(task).collect());
     }
-    facts
+    Ok(facts)
 }
 
 fn add_event(facts: &mut RunFacts, event: &Event) {
@@ -78,13 +80,23 @@ fn add_event(facts: &mut RunFacts, event: &Event) {
             peak_flops_per_second,
             ..
         } => {
+            // Earlier events are of another attempt, or of the run that this one resumes.
+            facts.steps.clear();
+            facts.checkpoints.clear();
+            facts.noise.clear();
+            facts.spans.clear();
             facts.is_accelerated = device.as_ref().is_some_and(|device| device != "cpu");
             facts.flops_per_token = *flops_per_token;
             facts.peak_flops_per_second = *peak_flops_per_second;
             let chosen = with_choices(&facts.recipe, *microbatch, recompute.as_deref());
             facts.recipe = chosen.unwrap_or_else(|| facts.recipe.clone());
         }
-        Event::Step { .. } => facts.steps.extend(step_of(event)),
+        Event::Step { .. } => {
+            facts.steps.extend(step_of(event));
+            if facts.steps.len() == 2 * MAX_STEPS {
+                facts.steps.drain(..MAX_STEPS);
+            }
+        }
         Event::CheckpointSaved { stall_seconds, write_seconds, bytes, .. } => {
             let (stall, write, bytes) = (*stall_seconds, *write_seconds, *bytes);
             facts.checkpoints.push(CheckpointFacts { stall, write, bytes });

@@ -28,8 +28,6 @@ pub struct RecordedRun {
     pub folder: RunFolder,
     /// Recipe.
     pub recipe: Recipe,
-    /// Events in the order of the file.
-    pub events: Vec<Event>,
     /// Summary of a run that came to its end.
     pub summary: Option<RecordedSummary>,
     /// Durations of the last traced step's tasks in seconds by rank and task id, with their
@@ -61,29 +59,34 @@ impl RecordedRun {
     pub fn read(path: &Path, world: &World) -> Result<Self, TrainError> {
         let folder = RunFolder::started(path, world)?;
         let recipe = load_recipe(&folder, world)?;
-        let mut events = Vec::new();
-        if is_file(&folder.events(), world) {
-            let read = visit_events(world, &folder.events(), |stamped| {
-                events.push(stamped.event.clone());
-                Ok(())
-            });
-            read.map_err(|error| TrainError::SavedEvents {
-                path: folder.events().display().to_string(),
-                reason: error.to_string(),
-            })?;
-        }
         let summary = world.files().read(&folder.summary()).ok();
         let summary = summary.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let tasks = read_trace(&folder.trace(), world).unwrap_or_default();
         let failed = [crate::failure_record::FAILURE, "flight"].map(|name| path.join(name));
         let has_failed = failed.iter().any(|path| world.files().metadata(path).is_some());
         let failure = if has_failed { read_failure(path, world) } else { None };
-        Ok(Self { folder, recipe, events, summary, tasks, failure })
+        Ok(Self { folder, recipe, summary, tasks, failure })
     }
-}
 
-fn is_file(path: &Path, world: &World) -> bool {
-    matches!(world.files().metadata(path), Some(FileKind::File { .. }))
+    /// Visits the events of the run in order, if it has any; they are not held in memory.
+    pub fn visit_events(
+        &self,
+        world: &World,
+        mut visit: impl FnMut(&Event),
+    ) -> Result<(), TrainError> {
+        let path = self.folder.events();
+        if !matches!(world.files().metadata(&path), Some(FileKind::File { .. })) {
+            return Ok(());
+        }
+        let visited = visit_events(world, &path, |stamped| {
+            visit(&stamped.event);
+            Ok(())
+        });
+        visited.map_err(|error| TrainError::SavedEvents {
+            path: path.display().to_string(),
+            reason: error.to_string(),
+        })
+    }
 }
 
 /// A span of the trace; other events have no task.

@@ -55,11 +55,13 @@ pub struct Diagnosis {
     pub culprit_rank: Option<usize>,
     /// Measurements behind the verdict, each a sentence.
     pub evidence: Vec<String>,
+    /// Number of completed steps.
+    pub steps: u64,
     /// Median step, without checkpoints and evaluations.
     pub step_seconds: f64,
     /// Step time that was predicted before the run.
     pub predicted_step_seconds: Option<f64>,
-    /// Peak memory of the largest process, and its forecast.
+    /// Peak memory of the largest process.
     pub peak_bytes: Option<u64>,
     /// Forecast of it.
     pub predicted_peak_bytes: Option<u64>,
@@ -108,6 +110,7 @@ pub fn diagnose(facts: &RunFacts, machine: Option<&Machine>) -> Option<Diagnosis
         verdict: causes[0].verdict,
         culprit_rank: causes[0].culprit_rank,
         evidence: causes[0].evidence.clone(),
+        steps: facts.steps.last().map_or(0, |step| step.step),
         step_seconds: measured.seconds,
         predicted_step_seconds: facts.predicted_step_seconds,
         peak_bytes: facts.peak_bytes.map(|[measured, _]| measured),

@@ -42,7 +42,7 @@ impl Parts {
                 let idle = |factor: f64| {
                     let scale = |rank: usize| slow.map_or(1.0, |at| at.scale(rank, factor));
                     let busy = |it: &RankTime| {
-                        it.busy() + (scale(it.rank) - 1.0) * it.compute_seconds
+                        scale(it.rank) * it.compute_seconds + it.optimizer_seconds
                     };
                     let busy = measured.mean(busy);
                     let silent = Scales { compute: &scale, ..Scales::SILENT };

@@ -68,7 +68,9 @@ impl StepReplay {
     /// together, where ranks are unknown, or where the programs are too large.
     pub(super) fn of(facts: &RunFacts, measured: &MeasuredStep) -> Option<Self> {
         let mut replay = Self::build(facts, &facts.recipe, &measured.ranks, true)?;
-        let target = measured.seconds - measured.chance_wait();
+        // A step begins with its wait for data, whatever follows.
+        let data = measured.mean(|rank| rank.data_seconds);
+        let target = measured.seconds - measured.chance_wait() - data;
         replay.factor = replay.fitted_factor(target);
         replay.unexplained = measured.seconds - replay.seconds(Scales::MEASURED);
         Some(replay)
@@ -115,7 +117,7 @@ impl StepReplay {
             compute_seconds(recipe, &whole, program, rank, spans)
         });
         let compute = compute.collect();
-        let [all, latencies] = [Costs::clone, at_unlimited_bandwidth].map(|costs| {
+        let [all, latencies] = [Costs::clone as fn(&Costs) -> Costs, at_unlimited_bandwidth].map(|costs| {
             let mut prices = CallPrices::with_costs(&interconnect, Box::new(costs));
             let of_rank = |program| call_seconds(program, &mut prices);
             programs.iter().map(of_rank).collect::<Vec<Vec<f64>>>()
@@ -248,10 +250,8 @@ fn compute_seconds(
     let update = |op: &TaskOp| matches!(op, TaskOp::Update { .. });
     let updates = program.tasks.iter().filter(|task| update(&task.op)).count();
     for (task, seconds) in program.tasks.iter().zip(&mut seconds) {
-        match task.op {
-            TaskOp::LoadBatch => *seconds = rank.data_seconds,
-            TaskOp::Update { .. } => *seconds = rank.optimizer_seconds / updates as f64,
-            _ => {}
+        if update(&task.op) {
+            *seconds = rank.optimizer_seconds / updates as f64;
         }
     }
     seconds

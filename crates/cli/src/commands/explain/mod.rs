@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         return straggler_trace::explain(&path, arguments.json, world);
     }
     let recorded = RecordedRun::read(&path, world)?;
-    let Some(diagnosis) = diagnose_run(&recorded, world) else {
+    let Some(diagnosis) = diagnose_run(&recorded, world)? else {
         let why = recorded.failure.map_or_else(String::new, |it| format!(": {}", it.reason));
         let folder = path.display();
         return Err(Failure::user(format!(

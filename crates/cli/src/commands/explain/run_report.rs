@@ -18,21 +18,15 @@ const LEAST_SHARE: f64 = 0.001;
 pub(super) struct RunReport<'a> {
     run_dir: String,
     layout: String,
-    steps: u64,
     #[serde(flatten)]
     diagnosis: &'a Diagnosis,
 }
 
 impl<'a> RunReport<'a> {
     pub(super) fn new(run: &RecordedRun, diagnosis: &'a Diagnosis) -> Self {
-        let steps = run.events.iter().filter_map(|event| match event {
-            lockstep_telemetry::Event::Step { step, .. } => Some(*step),
-            _ => None,
-        });
         Self {
             run_dir: run.folder.path().display().to_string(),
             layout: layout_from_recipe(&run.recipe).to_string(),
-            steps: steps.max().unwrap_or(0),
             diagnosis,
         }
     }
@@ -56,7 +50,7 @@ pub(super) fn render(report: &RunReport<'_>) -> String {
     for warning in &diagnosis.health.warnings {
         line("health", warning);
     }
-    line("run", &format!("{}: {} steps, {}", report.run_dir, report.steps, report.layout));
+    line("run", &format!("{}: {} steps, {}", report.run_dir, diagnosis.steps, report.layout));
     line("step", &render_step(diagnosis));
     if let Some(scale) = diagnosis.noise_scale {
         let critical = diagnosis.critical_batch.unwrap_or(0);
