@@ -111,10 +111,7 @@ struct TraceArguments {
 }
 
 /// Tasks of the last traced step, by rank.
-fn read_trace(
-    path: &Path,
-    world: &World,
-) -> Option<BTreeMap<usize, BTreeMap<u32, (String, f64)>>> {
+fn read_trace(path: &Path, world: &World) -> Option<BTreeMap<usize, BTreeMap<u32, (String, f64)>>> {
     #[derive(Deserialize)]
     struct Trace {
         #[serde(rename = "traceEvents")]

@@ -10,9 +10,7 @@ use crate::output;
 use crate::workers::print_status;
 use lockstep_platform::World;
 use lockstep_trainer::RunFolder;
-use lockstep_trainer::recorded_run::{
-    FlightCall, FlightError, FlightRecord, read_flight_records,
-};
+use lockstep_trainer::recorded_run::{FlightCall, FlightError, FlightRecord, read_flight_records};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -39,16 +39,14 @@ fn what_if<'a>(found: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn a_slowed_rank_is_a_straggler_and_without_it_the_step_is_that_of_a_run_without_it() {
-    let slow = ["emulate.slow=[{rank = 1, factor = 3}]"];
-    let found = explained(&[TWO, &slow]);
+    let long = ["emulate.microbatch_ms=20", "train.steps=8"];
+    let found = explained(&[TWO, &long, &["emulate.slow=[{rank = 1, factor = 3}]"]]);
     assert_verdict(&found, "straggler");
     assert_eq!(found["culprit_rank"], 1);
     assert_eq!(found["next"]["settings"][0], "sync.stragglers=shares");
-    let plain = explained(&[TWO]);
-    let (without, plain) = (
-        number(&what_if(&found, "no_straggler")["step_seconds"]),
-        number(&plain["step_seconds"]),
-    );
+    let plain = explained(&[TWO, &long]);
+    let (without, plain) =
+        (number(&what_if(&found, "no_straggler")["step_seconds"]), number(&plain["step_seconds"]));
     assert!((without / plain - 1.0).abs() < 0.1, "{without} s for {plain} s");
 }
 
@@ -59,7 +57,7 @@ fn a_shaped_link_is_communication_and_tiny_buckets_are_latency() {
     let found = explained(&[TWO, &tcp, &narrow]);
     assert_verdict(&found, "communication");
     assert!(number(&what_if(&found, "twice_the_bandwidth")["gain"]) > 0.0);
-    let tiny = ["emulate.latency_ms=3", "parallel.bucket_bytes=4KiB"];
+    let tiny = ["emulate.latency_ms=1", "parallel.bucket_bytes=4KiB"];
     let found = explained(&[TWO, &tcp, &tiny]);
     assert_verdict(&found, "latency");
     assert_eq!(found["next"]["settings"][0], "parallel.bucket_bytes=0", "{}", found["next"]);
@@ -145,7 +143,8 @@ fn ten_healthy_runs_get_neither_a_straggler_nor_a_communication_verdict() {
 #[test]
 fn the_report_begins_with_the_verdict_which_train_prints_too() {
     let folder = Folder::new();
-    let trained = folder.succeed(&arguments(&[TWO, &["telemetry.trace=true", "telemetry.trace_every=4"]]));
+    let trained =
+        folder.succeed(&arguments(&[TWO, &["telemetry.trace=true", "telemetry.trace_every=4"]]));
     let line = trained.stdout.lines().find(|line| line.starts_with("verdict"));
     assert!(line.is_some_and(|line| line.contains("compute")), "{}", trained.stdout);
     let text = folder.succeed(&["explain", "run"]).stdout;

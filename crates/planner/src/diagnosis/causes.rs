@@ -219,7 +219,8 @@ impl Findings<'_> {
         }
         let ranks = &self.measured.ranks;
         let mean = self.measured.mean(|rank| rank.compute_seconds);
-        let longest = ranks.iter().max_by(|a, b| a.compute_seconds.total_cmp(&b.compute_seconds))?;
+        let longest =
+            ranks.iter().max_by(|a, b| a.compute_seconds.total_cmp(&b.compute_seconds))?;
         let factor = longest.compute_seconds / mean.max(f64::MIN_POSITIVE);
         let mut evidence = vec![format!(
             "pipeline stages are idle for {:.0} % of the step besides waiting for messages",

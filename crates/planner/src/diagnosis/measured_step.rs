@@ -97,5 +97,10 @@ fn rank_of_steps(steps: &[StepFacts], seconds: f64) -> RankFacts {
     let data = median_of(steps, |step| step.data);
     let exposed = median_of(steps, |step| step.exposed);
     let waiting = median_of(steps, |step| step.waiting);
-    RankFacts { compute: [(seconds - data - exposed - waiting).max(0.0); 3], data, exposed, waiting }
+    RankFacts {
+        compute: [(seconds - data - exposed - waiting).max(0.0); 3],
+        data,
+        exposed,
+        waiting,
+    }
 }

@@ -94,14 +94,8 @@ pub fn diagnose(facts: &RunFacts, machine: Option<&Machine>) -> Option<Diagnosis
     let what_if = what_ifs.all();
     let is_pipeline = facts.recipe.parallel.pipeline > 1;
     let parts = Parts::of(&measured, replay, slow, is_pipeline);
-    let findings = Findings {
-        facts,
-        measured: &measured,
-        parts: &parts,
-        replay,
-        slow,
-        what_if: &what_if,
-    };
+    let findings =
+        Findings { facts, measured: &measured, parts: &parts, replay, slow, what_if: &what_if };
     let causes = findings.causes();
     let health = Health::of(facts);
     let next = next_setting::choose(&findings, &what_ifs, &causes[0], &health);

@@ -93,9 +93,8 @@ fn for_health(recipe: &Recipe, findings: &Findings<'_>, health: &Health) -> Opti
     if health.overflow_rate > OVERFLOW_STORM {
         let interval = recipe.precision.loss_scale_interval;
         let longer = 2000.max(interval.saturating_mul(10));
-        let bf16 = accepted(recipe, &["precision.compute=bf16".to_owned()])?;
-        let longer = accepted(recipe, &[format!("precision.loss_scale_interval={longer}")]);
-        let settings = longer.unwrap_or(bf16);
+        let longer = [format!("precision.loss_scale_interval={longer}")];
+        let settings = accepted(recipe, &longer).unwrap_or_default();
         let gain = Some(health.overflow_rate);
         let reason = "the loss scale grows back too soon, and each overflow wastes a step; \
                       precision.compute = \"bf16\" needs no scale";
@@ -124,7 +123,8 @@ fn for_straggler(findings: &Findings<'_>, what_ifs: &WhatIfs<'_>, cause: &Cause)
     // With shares by speed all ranks are busy for the same time, whole leaves apart.
     let speeds = findings.measured.ranks.iter().map(|rank| 1.0 / rank.compute_seconds.max(1e-12));
     let equal = findings.measured.ranks.len() as f64 / speeds.sum::<f64>();
-    let longest = findings.measured.ranks.iter().map(|rank| rank.compute_seconds).fold(0.0, f64::max);
+    let longest =
+        findings.measured.ranks.iter().map(|rank| rank.compute_seconds).fold(0.0, f64::max);
     let saved = (longest - equal).max(0.0);
     Next {
         gain: Some(saved / findings.measured.total()),
@@ -231,7 +231,9 @@ fn for_compute(findings: &Findings<'_>, what_ifs: &WhatIfs<'_>) -> Next {
         if let Some(best) = what_ifs.other_microbatch().filter(|best| best.gain > 0.0) {
             return Next::by(best, reason);
         }
-        let size = |times: usize| vec![format!("train.microbatch={}", times * recipe.train.microbatch_size)];
+        let size = |times: usize| {
+            vec![format!("train.microbatch={}", times * recipe.train.microbatch_size)]
+        };
         let settings = [8, 4, 2].iter().find_map(|times| accepted(recipe, &size(*times)));
         if let Some(settings) = settings {
             return Next::without_gain(&settings, reason);

@@ -41,9 +41,8 @@ impl Parts {
             Some(replay) => {
                 let idle = |factor: f64| {
                     let scale = |rank: usize| slow.map_or(1.0, |at| at.scale(rank, factor));
-                    let busy = |it: &RankTime| {
-                        scale(it.rank) * it.compute_seconds + it.optimizer_seconds
-                    };
+                    let busy =
+                        |it: &RankTime| scale(it.rank) * it.compute_seconds + it.optimizer_seconds;
                     let busy = measured.mean(busy);
                     let silent = Scales { compute: &scale, ..Scales::SILENT };
                     (replay.seconds(silent) - replay.unexplained - busy).max(0.0)

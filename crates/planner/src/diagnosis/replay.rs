@@ -117,11 +117,12 @@ impl StepReplay {
             compute_seconds(recipe, &whole, program, rank, spans)
         });
         let compute = compute.collect();
-        let [all, latencies] = [Costs::clone as fn(&Costs) -> Costs, at_unlimited_bandwidth].map(|costs| {
-            let mut prices = CallPrices::with_costs(&interconnect, Box::new(costs));
-            let of_rank = |program| call_seconds(program, &mut prices);
-            programs.iter().map(of_rank).collect::<Vec<Vec<f64>>>()
-        });
+        let [all, latencies] =
+            [Costs::clone as fn(&Costs) -> Costs, at_unlimited_bandwidth].map(|costs| {
+                let mut prices = CallPrices::with_costs(&interconnect, Box::new(costs));
+                let of_rank = |program| call_seconds(program, &mut prices);
+                programs.iter().map(of_rank).collect::<Vec<Vec<f64>>>()
+            });
         let both = |(all, latencies): (Vec<f64>, Vec<f64>)| {
             all.into_iter().zip(latencies).map(|(all, latency)| [all, latency.min(all)]).collect()
         };

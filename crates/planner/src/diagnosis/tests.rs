@@ -111,7 +111,7 @@ fn the_larger_of_two_causes_comes_first() {
     };
     let verdicts = |causes: Vec<Cause>| causes.into_iter().map(|cause| cause.verdict);
     assert!(verdicts(waiting(0.08, 0.2)).eq([Verdict::Input, Verdict::Checkpoint]));
-    assert!(verdicts(waiting(0.03, 2.0)).eq([Verdict::Checkpoint, Verdict::Input]));
+    assert!(verdicts(waiting(0.03, 1.0)).eq([Verdict::Checkpoint, Verdict::Input]));
 }
 
 #[test]

@@ -43,7 +43,12 @@ impl WhatIfs<'_> {
         found.extend(self.no_straggler());
         if let Some(replay) = self.replay.filter(|_| self.facts.recipe.run.workers > 1) {
             let bandwidth = Scales { transfer: 0.5, ..Scales::MEASURED };
-            found.push(self.figure("twice_the_bandwidth", "twice the bandwidth", replay, bandwidth));
+            found.push(self.figure(
+                "twice_the_bandwidth",
+                "twice the bandwidth",
+                replay,
+                bandwidth,
+            ));
             let latency = Scales { latency: 0.5, ..Scales::MEASURED };
             found.push(self.figure("half_the_latency", "half the latency", replay, latency));
             let change = "communication wholly hidden behind computation";

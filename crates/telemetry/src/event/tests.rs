@@ -25,8 +25,7 @@ fn the_lines_are_the_documented_format() {
     };
     assert_eq!(
         line(started),
-        r#"{"v":2,"seconds":3.25,"rank":0,"event":"run_started","recipe_hash":"ab","#
-            .to_owned()
+        r#"{"v":2,"seconds":3.25,"rank":0,"event":"run_started","recipe_hash":"ab","#.to_owned()
             + r#""kernel_class":"f32-fma","num_params":10,"tokens_per_step":4096,"#
             + r#""num_steps":400,"num_threads":2,"workers":1,"device":"cpu","#
             + r#""microbatch":2,"recompute":"full","flops_per_token":60.0}"#
