@@ -39,8 +39,14 @@ fn what_if<'a>(found: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn a_slowed_rank_is_a_straggler_and_without_it_the_step_is_that_of_a_run_without_it() {
-    let long = ["emulate.microbatch_ms=20", "train.steps=8"];
-    let found = explained(&[TWO, &long, &["emulate.slow=[{rank = 1, factor = 3}]"]]);
+    // One micro-batch a step, so that few sleeps end too late.
+    let long = [
+        "emulate.microbatch_ms=200",
+        "train.steps=6",
+        "train.batch=2",
+        "numerics.invariant_up_to=2",
+    ];
+    let found = explained(&[TWO, &long, &["emulate.slow=[{rank = 1, factor = 2}]"]]);
     assert_verdict(&found, "straggler");
     assert_eq!(found["culprit_rank"], 1);
     assert_eq!(found["next"]["settings"][0], "sync.stragglers=shares");
@@ -57,7 +63,7 @@ fn a_shaped_link_is_communication_and_tiny_buckets_are_latency() {
     let found = explained(&[TWO, &tcp, &narrow]);
     assert_verdict(&found, "communication");
     assert!(number(&what_if(&found, "twice_the_bandwidth")["gain"]) > 0.0);
-    let tiny = ["emulate.latency_ms=1", "parallel.bucket_bytes=4KiB"];
+    let tiny = ["emulate.latency_ms=5", "parallel.bucket_bytes=4KiB"];
     let found = explained(&[TWO, &tcp, &tiny]);
     assert_verdict(&found, "latency");
     assert_eq!(found["next"]["settings"][0], "parallel.bucket_bytes=0", "{}", found["next"]);
@@ -122,7 +128,7 @@ fn ten_healthy_runs_get_neither_a_straggler_nor_a_communication_verdict() {
     // As many busy threads as cores at most: emulated micro-batches leave the cores idle.
     let runs: [&[&str]; 10] = [
         &["run.workers=1"],
-        &["run.workers=1", "train.microbatch=2"],
+        &["run.workers=1", "train.batch=16", "train.microbatch=2"],
         &["run.workers=1", "run.threads=1"],
         &["run.workers=1", "parallel.recompute=full"],
         &["run.workers=1", "train.seed=7"],

@@ -18,8 +18,10 @@ pub const WINDOW: usize = 16;
 pub const SPIKE_DEVIATIONS: f64 = 5.0 * 1.4826;
 /// Rise of a spike relative to the loss, below which it changes nothing.
 pub const SPIKE_RISE: f64 = 0.1;
-/// Final loss over the lowest one, both medians of a tenth of the steps, from which on the run
-/// diverged: losses of a sound run wander by some percent.
+/// Factor from which on a run diverged: of the final loss over the lowest one, or of the highest one
+/// over the loss before the first update, where all but the last are medians of a tenth of the
+/// steps. Losses of a sound run wander by some percent, and none exceeds that of random weights for
+/// long.
 pub const DIVERGED: f64 = 1.2;
 /// Gradient norm over the median of its window from which on a single step is suspicious: clipping
 /// and batches change norms by small factors, a flipped exponent bit by powers of two (Dixit et
@@ -114,10 +116,11 @@ impl Health {
         }
         if self.diverged {
             found.push(format!(
-                "the loss diverged: {:.3} at first, {:.3} at the lowest, {:.3} at the end, with a \
-                 learning rate of {}",
-                head_loss(&facts.steps),
-                lowest_loss(&facts.steps),
+                "the loss diverged: {:.3} at first, {:.3} at the lowest, {:.3} at the highest, \
+                 {:.3} at the end, with a learning rate of {}",
+                first_loss(&facts.steps),
+                losses_by_tenth(&facts.steps).fold(f64::INFINITY, f64::min),
+                losses_by_tenth(&facts.steps).fold(f64::NEG_INFINITY, f64::max),
                 tail_loss(&facts.steps),
                 facts.steps.iter().map(|step| step.lr).fold(0.0, f64::max)
             ));
@@ -158,18 +161,18 @@ fn tenth(steps: &[StepFacts]) -> usize {
     steps.len().div_ceil(10)
 }
 
-fn head_loss(steps: &[StepFacts]) -> f64 {
-    median_of(&steps[..tenth(steps)], |step| step.loss)
+fn first_loss(steps: &[StepFacts]) -> f64 {
+    steps.first().map_or(f64::NAN, |step| step.loss)
 }
 
 fn tail_loss(steps: &[StepFacts]) -> f64 {
     median_of(&steps[steps.len() - tenth(steps)..], |step| step.loss)
 }
 
-/// Lowest median of a tenth of the steps.
-fn lowest_loss(steps: &[StepFacts]) -> f64 {
+/// Median of each tenth of the steps.
+fn losses_by_tenth(steps: &[StepFacts]) -> impl Iterator<Item = f64> + '_ {
     let windows = steps.chunks(tenth(steps).max(1));
-    windows.map(|window| median_of(window, |step| step.loss)).fold(f64::INFINITY, f64::min)
+    windows.map(|window| median_of(window, |step| step.loss))
 }
 
 /// Whether losses became non-finite or rose by the end.
@@ -182,7 +185,12 @@ fn has_diverged(facts: &RunFacts) -> bool {
     if steps.last().is_some_and(is_infinite) {
         return true;
     }
-    steps.len() >= WINDOW && tail_loss(steps) > DIVERGED * lowest_loss(steps)
+    let lowest = losses_by_tenth(steps).fold(f64::INFINITY, f64::min);
+    let highest = losses_by_tenth(steps).fold(f64::NEG_INFINITY, f64::max);
+    let has_risen = tail_loss(steps) > DIVERGED * lowest.max(0.0);
+    let has_exploded = highest > DIVERGED * first_loss(steps).max(0.0);
+    // Losses of preference optimization and of some small problems may be near 0 or below it.
+    steps.len() >= WINDOW && lowest > 0.0 && (has_risen || has_exploded)
 }
 
 /// First steps of runs of losses far above those before them (Chowdhery et al. 2022, section 5.1,

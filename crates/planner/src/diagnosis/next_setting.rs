@@ -7,7 +7,7 @@
 use super::causes::{Cause, Findings, Verdict};
 use super::health::{Health, OVERFLOW_STORM};
 use super::replay::has_small_buckets;
-use super::what_if::{WhatIf, WhatIfs, by_gain, changed};
+use super::what_if::{WhatIf, WhatIfs, by_gain, changed, microbatch_settings};
 use lockstep_config::units::Seconds;
 use lockstep_config::{Dtype, PipelineSchedule, Recipe};
 use serde::Serialize;
@@ -85,7 +85,9 @@ fn for_health(recipe: &Recipe, findings: &Findings<'_>, health: &Health) -> Opti
     if health.diverged {
         let highest = findings.facts.steps.iter().map(|step| step.lr).fold(0.0, f64::max);
         let lr = if highest > 0.0 { highest } else { recipe.optim.lr };
-        let settings = accepted(recipe, &[format!("optim.lr={}", lr * LR_FACTOR)])?;
+        // Three digits: a product of decimals has a long tail.
+        let lower: f64 = format!("{:.2e}", lr * LR_FACTOR).parse().ok()?;
+        let settings = accepted(recipe, &[format!("optim.lr={lower}")])?;
         let reason = "the loss diverged: the learning rate is too high; a tenth of it, or a longer \
                       warm-up (optim.warmup_steps) and clipping (optim.clip)";
         return Some(Next::without_gain(&settings, reason));
@@ -231,10 +233,8 @@ fn for_compute(findings: &Findings<'_>, what_ifs: &WhatIfs<'_>) -> Next {
         if let Some(best) = what_ifs.other_microbatch().filter(|best| best.gain > 0.0) {
             return Next::by(best, reason);
         }
-        let size = |times: usize| {
-            vec![format!("train.microbatch={}", times * recipe.train.microbatch_size)]
-        };
-        let settings = [8, 4, 2].iter().find_map(|times| accepted(recipe, &size(*times)));
+        let sizes = [8, 4, 2].map(|times| times * recipe.train.microbatch_size);
+        let settings = sizes.iter().find_map(|size| microbatch_settings(recipe, *size));
         if let Some(settings) = settings {
             return Next::without_gain(&settings, reason);
         }

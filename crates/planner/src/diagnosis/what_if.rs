@@ -102,7 +102,7 @@ impl WhatIfs<'_> {
             _ => vec![doubled, train.microbatch_size / 2],
         };
         let of_size = |size: usize| {
-            let settings = [format!("train.microbatch={size}")];
+            let settings = microbatch_settings(&self.facts.recipe, size)?;
             let recipe = changed(&self.facts.recipe, &settings)?;
             let found = self.setting(&settings, self.computation_factor(&recipe)?)?;
             let change = format!("micro-batches of {size} sequences");
@@ -131,9 +131,10 @@ impl WhatIfs<'_> {
                 "parallel.leaf_shares=".to_owned(),
             ];
             let layout = layout_from_recipe(&changed(recipe, &settings)?);
+            let change = format!("layout {layout}");
             let found = self.setting(&settings, 1.0)?;
             let settings = settings[..3].to_vec();
-            Some(WhatIf { name: "other_layout", change: layout.to_string(), settings, ..found })
+            Some(WhatIf { name: "other_layout", change, settings, ..found })
         };
         (1..=workers).filter(is_other).filter_map(of_pipeline).max_by(by_gain)
     }
@@ -196,6 +197,19 @@ impl WhatIfs<'_> {
 /// Order of two figures by their gain.
 pub(super) fn by_gain(a: &WhatIf, b: &WhatIf) -> std::cmp::Ordering {
     a.gain.total_cmp(&b.gain)
+}
+
+/// Settings of another micro-batch size, with fewer reduction leaves where the batch has too few
+/// micro-batches for them; `None` if the size is refused.
+pub(super) fn microbatch_settings(recipe: &Recipe, size: usize) -> Option<Vec<String>> {
+    let own = format!("train.microbatch={size}");
+    let plain = vec![own.clone()];
+    if changed(recipe, &plain).is_some() {
+        return Some(plain);
+    }
+    let leaves = recipe.train.batch / size.max(1);
+    let fewer = vec![own, format!("numerics.invariant_up_to={leaves}")];
+    changed(recipe, &fewer).map(|_| fewer)
 }
 
 /// A recipe with some keys changed; `None` if it is refused.

@@ -1,6 +1,6 @@
 //! Report of a run's diagnosis, as text and as JSON.
 
-use crate::quantity::{digits, percent};
+use crate::quantity::digits;
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_planner::diagnosis::{Diagnosis, RankTime};
 use lockstep_planner::recipe::layout_from_recipe;
@@ -65,6 +65,11 @@ pub(super) fn render(report: &RunReport<'_>) -> String {
     text += &render_what_ifs(diagnosis);
     text += &render_next(diagnosis);
     text
+}
+
+/// A share in percent, to a tenth: smaller ones say nothing about a measured step.
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
 }
 
 fn render_step(diagnosis: &Diagnosis) -> String {
