@@ -40,8 +40,8 @@ pub struct Emulation {
     /// End of the running micro-batch by the fixed time.
     due: Cell<Option<Duration>>,
     overrun: Cell<Duration>,
-    /// Rest of the last micro-batch's time, which passes after its computation.
-    tail: Cell<Duration>,
+    /// Fixed times of the micro-batches since the last report.
+    emulated: Cell<Duration>,
     /// Whether all workers have equal work, so that none waits for another's micro-batches.
     is_even: bool,
     /// Whether a straggler policy reads micro-batch times; then all of the time passes before the
@@ -64,7 +64,7 @@ impl Emulation {
             microbatch: Cell::new(None),
             due: Cell::new(None),
             overrun: Cell::new(Duration::ZERO),
-            tail: Cell::new(Duration::ZERO),
+            emulated: Cell::new(Duration::ZERO),
             is_even: is_even && recipe.emulate.slow.is_empty(),
             is_timed: recipe.sync.stragglers.policy != StragglerPolicy::Wait,
         }
@@ -82,6 +82,7 @@ impl Emulation {
             } else {
                 clock.sleep(whole.mul_f64(FRACTION_BEFORE));
                 self.due.set(Some(began + whole));
+                self.emulated.set(self.emulated.get() + whole);
             }
             return;
         }
@@ -110,17 +111,16 @@ impl Emulation {
     /// Ends the micro-batches of a step. The last one includes communication, so its time counts
     /// only if it is the shortest known.
     pub fn after_microbatches(&self) {
-        let ended = self.world.clock().now();
         self.wait_until_due(self.is_even);
-        self.tail.set(self.world.clock().since(ended));
         let Some(began) = self.began.take() else { return };
         let took = self.world.clock().since(began);
         self.microbatch.set(Some(self.microbatch.get().map_or(took, |known| known.min(took))));
     }
 
-    /// Rest of the last micro-batch's time, since the last call.
-    pub fn take_tail(&self) -> Duration {
-        self.tail.take()
+    /// Fixed times of the micro-batches since the last call: an emulated device is busy for as long,
+    /// although this worker waits for others in the last third of the last one.
+    pub fn take_emulated_time(&self) -> Duration {
+        self.emulated.take()
     }
 
     /// Total time by which micro-batches exceeded the fixed time.

@@ -244,7 +244,7 @@ impl StepLog {
         self.losses.push(record.loss);
         self.step_seconds.push(step_seconds);
         self.data_wait_seconds.push(record.data_wait_seconds);
-        let compute = replica.take_pass_time() + self.emulation.take_tail();
+        let compute = replica.take_pass_time().max(self.emulation.take_emulated_time());
         self.compute_seconds.push(compute.as_secs_f64());
         if self.first_step_at_seconds.is_none() {
             self.first_step_at_seconds = Some(self.world.clock().process_age().as_secs_f64());

@@ -6,11 +6,11 @@ use crate::process::{Folder, assert_keys};
 use serde_json::Value;
 
 /// Two workers whose micro-batches take a fixed time.
-const TWO: &[&str] = &["run.workers=2", "run.isolation=threads", "emulate.microbatch_ms=5"];
+const TWO: &[&str] = &["run.workers=2", "run.isolation=threads", "emulate.microbatch_ms=10"];
 
 fn arguments<'a>(sets: &[&[&'a str]]) -> Vec<&'a str> {
     let mut arguments = vec!["train", "--preset", "tiny", "--quiet", "--device", "cpu"];
-    for set in ["run.dir=run", "train.steps=12"].iter().chain(sets.concat().iter()) {
+    for set in ["run.dir=run", "train.steps=8"].iter().chain(sets.concat().iter()) {
         arguments.extend(["--set", set]);
     }
     arguments
@@ -96,7 +96,7 @@ fn slow_input_and_a_slow_disk_are_found_and_the_larger_comes_first() {
     let found = explained(&[TWO, &disk]);
     assert_verdict(&found, "checkpoint");
     assert!(found["next"]["settings"].to_string().contains("checkpoint.background=true"));
-    let both = explained(&[TWO, &["emulate.data_ms=200"], &disk]);
+    let both = explained(&[TWO, &["emulate.data_ms=400"], &disk]);
     let verdicts: Vec<&Value> =
         both["causes"].as_array().expect("a list").iter().map(|it| &it["verdict"]).collect();
     assert_eq!(verdicts, ["input", "checkpoint"], "{}", both["parts"]);
@@ -132,11 +132,11 @@ fn ten_healthy_runs_get_neither_a_straggler_nor_a_communication_verdict() {
         &["run.workers=1", "run.threads=1"],
         &["run.workers=1", "parallel.recompute=full"],
         &["run.workers=1", "train.seed=7"],
-        &["run.workers=2", "emulate.microbatch_ms=5"],
-        &["run.workers=2", "emulate.microbatch_ms=8", "parallel.zero=1"],
-        &["run.workers=2", "emulate.microbatch_ms=8", "parallel.zero=2"],
-        &["run.workers=2", "emulate.microbatch_ms=8", "run.isolation=threads"],
-        &["run.workers=2", "emulate.microbatch_ms=10", "run.transport=tcp"],
+        &["run.workers=2", "emulate.microbatch_ms=20"],
+        &["run.workers=2", "emulate.microbatch_ms=20", "parallel.zero=1"],
+        &["run.workers=2", "emulate.microbatch_ms=20", "parallel.zero=2"],
+        &["run.workers=2", "emulate.microbatch_ms=20", "run.isolation=threads"],
+        &["run.workers=2", "emulate.microbatch_ms=20", "run.transport=tcp"],
     ];
     for sets in runs {
         let found = explained(&[sets]);

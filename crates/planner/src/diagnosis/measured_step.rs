@@ -52,6 +52,11 @@ impl MeasuredStep {
         let known = if facts.ranks.is_empty() { &alone[..] } else { &facts.ranks[..] };
         let rank = |(rank, facts_of_rank): (usize, &RankFacts)| {
             let RankFacts { compute: [_, compute, _], data, exposed, waiting } = *facts_of_rank;
+            // Medians need not add up, and an emulated device computes while its worker waits.
+            let excess = (compute + data + exposed + waiting - seconds).max(0.0);
+            let less_waiting = excess.min(waiting);
+            let waiting = waiting - less_waiting;
+            let exposed = exposed - (excess - less_waiting).min(exposed);
             let rest = (seconds - compute - data - exposed - waiting).max(0.0);
             // The host issues the passes of an accelerator and waits for them later.
             let (compute, optimizer) =
