@@ -21,6 +21,9 @@ const FLIGHT_VERSION: u32 = 1;
 /// Longest trace that is read: the spans of sampled steps of some hundred ranks.
 const MAX_TRACE_BYTES: u64 = 256 << 20;
 
+/// Durations of tasks in seconds, with their actions, by rank and task id.
+pub type TracedTasks = BTreeMap<usize, BTreeMap<u32, (String, f64)>>;
+
 /// A run as its folder records it.
 #[derive(Debug)]
 pub struct RecordedRun {
@@ -30,9 +33,8 @@ pub struct RecordedRun {
     pub recipe: Recipe,
     /// Summary of a run that came to its end.
     pub summary: Option<RecordedSummary>,
-    /// Durations of the last traced step's tasks in seconds by rank and task id, with their
-    /// actions; empty without a trace.
-    pub tasks: BTreeMap<usize, BTreeMap<u32, (String, f64)>>,
+    /// Passes of the last traced step; empty without a trace.
+    pub tasks: TracedTasks,
     /// Why the run failed, if it did.
     pub failure: Option<RecordedFailure>,
 }
@@ -111,7 +113,7 @@ struct TraceArguments {
 }
 
 /// Tasks of the last traced step, by rank.
-fn read_trace(path: &Path, world: &World) -> Option<BTreeMap<usize, BTreeMap<u32, (String, f64)>>> {
+fn read_trace(path: &Path, world: &World) -> Option<TracedTasks> {
     #[derive(Deserialize)]
     struct Trace {
         #[serde(rename = "traceEvents")]
@@ -127,7 +129,7 @@ fn read_trace(path: &Path, world: &World) -> Option<BTreeMap<usize, BTreeMap<u32
         event.ph == "X" && ["forward", "backward", "recompute"].contains(&event.cat.as_str())
     };
     let last = trace.events.iter().filter(is_pass).filter_map(|event| event.args.step).max()?;
-    let mut tasks: BTreeMap<usize, BTreeMap<u32, (String, f64)>> = BTreeMap::new();
+    let mut tasks = TracedTasks::new();
     for event in trace.events.iter().filter(is_pass) {
         if let (Some(step), Some(task)) = (event.args.step, event.args.task)
             && step == last

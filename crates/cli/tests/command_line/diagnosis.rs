@@ -88,7 +88,7 @@ fn unbalanced_stages_are_a_bubble() {
 
 #[test]
 fn slow_input_and_a_slow_disk_are_found_and_the_larger_comes_first() {
-    let input = ["emulate.data_ms=60"];
+    let input = ["emulate.data_ms=200"];
     let found = explained(&[TWO, &input]);
     assert_verdict(&found, "input");
     // The state of `tiny` is some hundred kilobytes.

@@ -247,8 +247,8 @@ mod tests {
         let noise = |at: u64| 3.0 + 0.02 * (at % 5) as f64;
         let mut steps: Vec<StepFacts> = (1..60).map(|at| step(at, noise(at))).collect();
         assert!(loss_spikes(&steps).is_empty());
-        for at in 30..33 {
-            steps[at].loss = 5.0;
+        for step in &mut steps[30..33] {
+            step.loss = 5.0;
         }
         assert_eq!(loss_spikes(&steps), [31]);
     }

@@ -70,7 +70,7 @@ impl MeasuredStep {
                 waiting_for_rank_seconds: waiting,
             }
         };
-        let stalls: f64 = facts.checkpoints.iter().map(|at| at.stall).sum();
+        let stalls = facts.checkpoints.iter().fold(0.0, |sum, at| sum + at.stall);
         Some(Self {
             seconds,
             ranks: known.iter().enumerate().map(rank).collect(),

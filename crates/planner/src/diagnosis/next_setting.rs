@@ -155,16 +155,14 @@ fn for_communication(findings: &Findings<'_>, what_ifs: &WhatIfs<'_>, cause: &Ca
         _ => "fewer bytes, or more of them behind computation",
     };
     let best = candidates.chain(what_ifs.other_layout()).max_by(by_gain);
-    match best.filter(|best| best.gain > 0.0) {
-        Some(best) => Next::by(best, reason),
-        None => {
-            let batch = vec![format!("train.batch={}", 2 * recipe.train.batch)];
-            let settings = accepted(recipe, &batch).unwrap_or_default();
-            let reason = "a larger batch exchanges gradients less often per token (it changes the \
-                          result); compression and local SGD do too";
-            Next::without_gain(&settings, reason)
-        }
+    if let Some(best) = best.filter(|best| best.gain > 0.0) {
+        return Next::by(best, reason);
     }
+    let batch = [format!("train.batch={}", 2 * recipe.train.batch)];
+    let settings = accepted(recipe, &batch).unwrap_or_default();
+    let reason = "a larger batch exchanges gradients less often per token (it changes the result); \
+                  compression and local SGD do too";
+    Next::without_gain(&settings, reason)
 }
 
 fn for_bubble(what_ifs: &WhatIfs<'_>) -> Next {
@@ -183,14 +181,12 @@ fn for_bubble(what_ifs: &WhatIfs<'_>) -> Next {
     let smaller = what_ifs.other_microbatch();
     let best = candidates.chain(smaller).chain(what_ifs.other_layout()).max_by(by_gain);
     let reason = "stages of equal duration, and more micro-batches for each of them";
-    match best.filter(|best| best.gain > 0.0) {
-        Some(best) => Next::by(best, reason),
-        None => {
-            let measured = vec!["parallel.partition=measured".to_owned()];
-            let settings = accepted(recipe, &measured).unwrap_or_default();
-            Next::without_gain(&settings, reason)
-        }
+    if let Some(best) = best.filter(|best| best.gain > 0.0) {
+        return Next::by(best, reason);
     }
+    let measured = ["parallel.partition=measured".to_owned()];
+    let settings = accepted(recipe, &measured).unwrap_or_default();
+    Next::without_gain(&settings, reason)
 }
 
 fn for_checkpoint(findings: &Findings<'_>, cause: &Cause) -> Next {

@@ -45,7 +45,7 @@ impl SlowRank {
     /// Factor of a rank's computation where the slow rank keeps a fraction of its excess: 1 leaves
     /// it as it is, 0 makes it as fast as the usual rank.
     pub(super) fn scale(self, rank: usize, kept: f64) -> f64 {
-        if rank != self.rank { 1.0 } else { (1.0 + (self.factor - 1.0) * kept) / self.factor }
+        if rank == self.rank { (1.0 + (self.factor - 1.0) * kept) / self.factor } else { 1.0 }
     }
 }
 
