@@ -117,7 +117,7 @@ impl Emulation {
         self.microbatch.set(Some(self.microbatch.get().map_or(took, |known| known.min(took))));
     }
 
-    /// Fixed times of the micro-batches since the last call: an emulated device is busy for as long,
+    /// Fixed times of the micro-batches since the last call: an emulated device is busy as long,
     /// although this worker waits for others in the last third of the last one.
     pub fn take_emulated_time(&self) -> Duration {
         self.emulated.take()

@@ -230,7 +230,7 @@ impl Findings<'_> {
         if factor >= UNBALANCED {
             culprit_rank = Some(longest.rank);
             evidence.push(format!(
-                "stages are unbalanced: rank {} takes {} for its passes, {factor:.2} times the mean",
+                "stages are unbalanced: the passes of rank {} take {}, {factor:.2} times the mean",
                 longest.rank,
                 Seconds(longest.compute_seconds)
             ));

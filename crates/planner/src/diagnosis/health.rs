@@ -18,8 +18,8 @@ pub const WINDOW: usize = 16;
 pub const SPIKE_DEVIATIONS: f64 = 5.0 * 1.4826;
 /// Rise of a spike relative to the loss, below which it changes nothing.
 pub const SPIKE_RISE: f64 = 0.1;
-/// Factor from which on a run diverged: of the final loss over the lowest one, or of the highest one
-/// over the loss before the first update, where all but the last are medians of a tenth of the
+/// Factor from which on a run diverged: of the final loss over the lowest one, or of the highest
+/// one over the loss before the first update, where all but the last are medians of a tenth of the
 /// steps. Losses of a sound run wander by some percent, and none exceeds that of random weights for
 /// long.
 pub const DIVERGED: f64 = 1.2;
@@ -66,12 +66,12 @@ pub struct Health {
 impl Health {
     pub(super) fn of(facts: &RunFacts) -> Self {
         let steps = &facts.steps[..];
-        let late: Vec<&StepFacts> =
+        let settled: Vec<&StepFacts> =
             steps.iter().filter(|step| step.step > SCALE_SEARCH_STEPS).collect();
-        let overflows = late.iter().filter(|step| step.has_overflowed).count();
+        let overflows = settled.iter().filter(|step| step.has_overflowed).count();
         let skipped = steps.iter().filter(|step| step.is_skipped && !step.has_overflowed).count();
         let mut health = Self {
-            overflow_rate: overflows as f64 / late.len().max(1) as f64,
+            overflow_rate: overflows as f64 / settled.len().max(1) as f64,
             skipped_steps: skipped as u64,
             loss_spikes: loss_spikes(steps),
             suspicious_steps: suspicious_steps(steps),
@@ -148,7 +148,7 @@ impl Health {
         }
         if self.stale_share.is_some_and(|share| share > STALE_SHARE) {
             found.push(format!(
-                "{:.0} % of the gradients missed more than {STALE} updates: workers differ in speed",
+                "{:.0} % of the gradients missed over {STALE} updates: workers differ in speed",
                 100.0 * self.stale_share.unwrap_or(0.0)
             ));
         }

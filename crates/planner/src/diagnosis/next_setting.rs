@@ -205,7 +205,7 @@ fn for_checkpoint(findings: &Findings<'_>, cause: &Cause) -> Next {
     let rest = CHECKPOINT_OVERHEAD * findings.measured.seconds;
     let gain = ((stall - rest) / total).min(cause.share);
     let reason = format!(
-        "checkpoints that stall training for less than {:.1} % of its time; a faster disk helps too",
+        "checkpoints that stall training for less than {:.1} % of its time; or a faster disk",
         100.0 * CHECKPOINT_OVERHEAD
     );
     let settings = accepted(recipe, &settings).unwrap_or_default();

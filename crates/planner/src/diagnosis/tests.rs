@@ -83,7 +83,7 @@ fn a_slow_rank_is_named_and_its_cost_is_replayed() {
 }
 
 #[test]
-fn bytes_and_calls_are_told_apart() {
+fn bytes_and_calls_are_distinguished() {
     let sets = ["run.workers=2", "run.transport=tcp"];
     let ranks = || vec![rank(0.05, 0.0, 0.05); 2];
     let links = |latency, bandwidth| Some(LinkFacts { latency, bandwidth, port: 2.0 * bandwidth });

@@ -1,4 +1,4 @@
-//! What-if figures: the step replayed with one thing changed.
+//! Counterfactuals (what-if figures): the step replayed with one thing changed.
 
 use super::facts::RunFacts;
 use super::measured_step::{MeasuredStep, RankTime};
@@ -27,7 +27,7 @@ pub struct WhatIf {
     pub gain: f64,
 }
 
-/// What-if figures of a run.
+/// Counterfactuals of a run.
 pub(super) struct WhatIfs<'a> {
     pub(super) facts: &'a RunFacts,
     pub(super) measured: &'a MeasuredStep,
