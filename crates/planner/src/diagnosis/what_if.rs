@@ -139,14 +139,12 @@ impl WhatIfs<'_> {
         (1..=workers).filter(is_other).filter_map(of_pipeline).max_by(by_gain)
     }
 
-    /// Factor of the ranks' computation with another recipe, by the calibration of this machine;
-    /// 1 for an emulated time of micro-batches per micro-batch that the recipe has more or fewer.
+    /// Factor of the ranks' computation with another recipe, by the calibration of this machine; a
+    /// fixed time of micro-batches says nothing of other sizes.
     fn computation_factor(&self, other: &Recipe) -> Option<f64> {
         let own = &self.facts.recipe;
-        if own.emulate.microbatch.0 > 0.0 {
-            return Some(other.num_microbatches() as f64 / own.num_microbatches() as f64);
-        }
-        let machine = self.machine?.with(own.precision.compute)?;
+        let machine = self.machine.filter(|_| own.emulate.microbatch.0 == 0.0)?;
+        let machine = machine.with(own.precision.compute)?;
         let seconds = |recipe: &Recipe| {
             engine::mean(recipe, &Interconnect::of_recipe(recipe), &machine).compute.0
         };
