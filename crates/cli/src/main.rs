@@ -11,6 +11,7 @@
 //!   machine
 //! - [`subprocess`]: another `lockstep` command as a process
 //! - [`console`]: standard error of a run; [`machine_peak`]: the peak behind its share (MFU)
+//! - [`diagnosis`]: diagnosis of a run folder
 //! - [`failure`]: errors and exit codes; [`unknown_flag`]: flags of other frameworks
 //! - [`output`]: standard output; [`quantity`]: numbers as text; [`text_stream`]: text of a model;
 //!   [`sampling_flags`]: its draws
@@ -20,6 +21,7 @@ mod calibration_file;
 mod commands;
 mod common_flags;
 mod console;
+mod diagnosis;
 mod failure;
 mod machine_peak;
 mod memory_report;
@@ -65,7 +67,7 @@ Examples:
   lockstep lab stragglers                         a simulated experiment
   lockstep config                                 every key with its meaning and value
   lockstep doctor runs/0007                       why a run failed: which rank missed which call
-  lockstep explain trace.csv                      how much stragglers cost, and whose they are
+  lockstep explain runs/0007                      where the time of a run went, and what to try
   lockstep sweep my.toml --over optim.lr=1e-3,3e-3   hyperparameter search
   lockstep drill my.toml                          kill workers at random and compare the result
   torchrun --nproc-per-node 2 --no-python lockstep train   workers of another launcher

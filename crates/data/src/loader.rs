@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockstep_config::Recipe;
@@ -43,6 +44,8 @@ pub struct Loader {
     /// Positions of the streams of a mixture after the current batch.
     positions: Vec<u64>,
     last_wait: Duration,
+    /// Emulated least time of a batch in nanoseconds, which the thread reads.
+    least_nanos: Arc<AtomicU64>,
 }
 
 /// Name and fingerprint of the corpus.
@@ -96,8 +99,15 @@ impl Loader {
             let sent = spare.send(Batch::allocate(shape), Duration::ZERO);
             assert!(sent.is_ok(), "a new queue has room for all batches");
         }
-        let producer =
-            Producer { made: Arc::clone(&made), spare: Arc::clone(&spare), next_step, fill };
+        let least_nanos = Arc::new(AtomicU64::new(0));
+        let producer = Producer {
+            made: Arc::clone(&made),
+            spare: Arc::clone(&spare),
+            world: Arc::clone(world),
+            least_nanos: Arc::clone(&least_nanos),
+            next_step,
+            fill,
+        };
         let thread = world.threads().spawn("batches", Box::new(move || producer.run()))?;
         Ok(Self {
             made,
@@ -110,6 +120,7 @@ impl Loader {
             next_step,
             positions,
             last_wait: Duration::ZERO,
+            least_nanos,
         })
     }
 
@@ -134,6 +145,12 @@ impl Loader {
         fill: Fill,
     ) -> Result<Self, DataError> {
         Self::start(shape, world, text, cursor, NUM_BATCHES, stall, fill)
+    }
+
+    /// Emulates a slow source: from now on the thread takes at least this time for a batch.
+    pub fn emulate_batch_time(&self, least: Duration) {
+        let nanos = u64::try_from(least.as_nanos()).unwrap_or(u64::MAX);
+        self.least_nanos.store(nanos, Ordering::Relaxed);
     }
 
     /// Next batch, valid until the next call.
@@ -220,6 +237,8 @@ impl fmt::Debug for Loader {
 struct Producer {
     made: Arc<Queue<Result<Batch, DataError>>>,
     spare: Arc<Queue<Batch>>,
+    world: World,
+    least_nanos: Arc<AtomicU64>,
     next_step: u64,
     fill: Fill,
 }
@@ -228,8 +247,11 @@ impl Producer {
     /// Fills spare batches until the loader is dropped or a batch fails.
     fn run(mut self) {
         while let Some(mut batch) = self.next_spare() {
+            let began = self.world.clock().now();
             let filled = (self.fill)(self.next_step, &mut batch);
             batch.cut_segments();
+            let least = Duration::from_nanos(self.least_nanos.load(Ordering::Relaxed));
+            self.world.clock().sleep(least.saturating_sub(self.world.clock().since(began)));
             let failed = filled.is_err();
             // The queue has room for all batches, so this never waits.
             let sent = self.made.send(filled.map(|()| batch), Duration::ZERO);

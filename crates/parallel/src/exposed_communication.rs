@@ -21,6 +21,19 @@ impl Replica {
         (exposed, std::mem::take(&mut self.step_context.straggler_wait).min(exposed))
     }
 
+    /// Time in forward and backward passes since the last call, without any wait for other ranks.
+    pub fn take_pass_time(&mut self) -> Duration {
+        std::mem::take(&mut self.step_context.pass_time)
+    }
+
+    /// Exposed communication with other stages, tensor-parallel ranks and parameter servers that
+    /// [`Self::collect_exposed`] has not collected yet.
+    pub(crate) fn exposed_between_blocks(&self) -> Duration {
+        let PipelineRank { link, tensor_parallel, .. } = &self.device;
+        let servers = self.client.as_ref().map_or(Duration::ZERO, Client::exposed);
+        link.exposed() + tensor_parallel.exposed() + servers
+    }
+
     /// Adds the exposed communication of all groups to that of the step.
     pub(crate) fn collect_exposed(&mut self) {
         let host_group = self.take_host_exposed();

@@ -23,8 +23,8 @@
 //! - [`groups`]: process groups; [`tensor_parallel`]: tensor and sequence parallelism.
 //! - [`pipeline`]: the passes of a program, run task by task; [`stages`]: the cut into stages;
 //!   [`block_profile`]: measured block times; [`stage_link`]: messages between stages.
-//! - [`stragglers`]: steps with a cutoff; [`rebalance`]: leaves by measured speed;
-//!   [`delayed_gradients`]: one-step gradient delay.
+//! - [`slow_rank`]: detection of slow ranks; [`stragglers`]: steps with a cutoff; [`rebalance`]:
+//!   leaves by measured speed; [`delayed_gradients`]: one-step gradient delay.
 //! - [`local_sgd`], [`gossip`], [`parameter_server`], [`federated`], [`hogwild`]: synchronization
 //!   strategies; [`compress`]: gradient compression.
 //! - [`strategies`]: their registration; [`strategy`]: their tasks of a step; [`sync_strategy`]:
@@ -110,6 +110,7 @@ pub mod parameter_server;
 pub mod rebalance;
 pub mod robust_aggregation;
 pub mod shard_tree;
+pub mod slow_rank;
 pub mod sparse_embedding;
 pub mod stragglers;
 pub mod weights;

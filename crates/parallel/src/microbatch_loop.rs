@@ -74,6 +74,7 @@ impl Replica {
         let Passes { cpu, seed, step, program, .. } = *passes;
         let loss_scale = self.loss_scale.unwrap_or(LossScale::ONE);
         let is_exchanged = self.programs.kind_at(step).gradients == GradientUse::Exchanged;
+        let waited_between_blocks = self.exposed_between_blocks();
         let Self {
             blueprint,
             plan,
@@ -135,6 +136,8 @@ impl Replica {
         let waited = self.store.overlap.exposed().saturating_sub(waited);
         self.step_context.num_run = num_done.get();
         self.step_context.computed = self.world.clock().since(start).saturating_sub(waited);
+        let waited = self.exposed_between_blocks().saturating_sub(waited_between_blocks);
+        self.step_context.pass_time += self.step_context.computed.saturating_sub(waited);
         Ok(())
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct StepContext {
     /// Micro-batches run in the last step, and their computation time.
     pub(crate) num_run: usize,
     pub(crate) computed: Duration,
+    /// Time in passes without any wait for other ranks, not reported yet.
+    pub(crate) pass_time: Duration,
     /// End of the last exchange with all ranks, and the exposed communication since then.
     pub(crate) exchanged_at: Duration,
     pub(crate) exposed_since: Duration,

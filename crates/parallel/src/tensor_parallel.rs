@@ -85,6 +85,11 @@ impl TensorParallel {
         self.comm.counters().total().traffic
     }
 
+    /// Exposed communication time since [`Self::take_exposed`].
+    pub const fn exposed(&self) -> Duration {
+        self.exposed
+    }
+
     /// Exposed communication time since the last call.
     pub fn take_exposed(&mut self) -> Duration {
         std::mem::take(&mut self.exposed)

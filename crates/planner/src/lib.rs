@@ -26,6 +26,7 @@
 //! - [`advice`]: compression, local SGD and stale gradients instead of a plain all-reduce;
 //!   [`batch`]: critical batch size; [`stability`]: convergence with delayed gradients
 //! - [`bill`]: days, dollars, energy, failures; [`risk`]: distribution of the time lost to failures
+//! - [`diagnosis`]: where the time of a run went, why, and what to try next
 //! - [`stragglers`]: what recorded steps would take without stragglers, and their cause
 //! - [`validate`]: predictions against published runs, and the fit of calibrations
 //!
@@ -73,6 +74,7 @@ pub mod search;
 pub mod advice;
 pub mod batch;
 pub mod bill;
+pub mod diagnosis;
 pub mod risk;
 pub mod stability;
 pub mod stragglers;

@@ -408,6 +408,15 @@ pub enum Event {
         /// Uncompressed bytes of the same gradients.
         dense_bytes: u64,
     },
+    /// Links between ranks that share no memory, as probed before the first step.
+    LinksMeasured {
+        /// Longest time of an empty message.
+        latency_seconds: f64,
+        /// Bandwidth of the slowest link.
+        bytes_per_second: f64,
+        /// Bandwidth of a rank, sent and received together.
+        port_bytes_per_second: f64,
+    },
     /// Tasks of a sampled step of this rank, in the order in which they ran.
     TaskSpans {
         /// Number of completed steps.
@@ -589,6 +598,7 @@ impl Event {
                 | Self::GradientNoise { .. }
                 | Self::RankCounters { .. }
                 | Self::Histogram { .. }
+                | Self::LinksMeasured { .. }
         )
     }
 }

@@ -102,7 +102,9 @@ struct PendingWrite {
     thread: Box<dyn JoinHandle>,
     finished: Arc<Mutex<Option<FinishedWrite>>>,
     step: u64,
-    stall_seconds: f64,
+    /// Start of the stall, and its duration once training continues.
+    began: Duration,
+    stall_seconds: Option<f64>,
 }
 
 /// Result of a finished write.
@@ -345,7 +347,7 @@ impl CheckpointSaver {
             timeout: self.timeout(),
             keep: self.recipe.checkpoint.keep,
         });
-        self.start(writer, num_steps, commit)?;
+        self.start(writer, num_steps, commit, began)?;
         if !self.recipe.checkpoint.background {
             self.collect(self.timeout(), step_log)?;
         }
@@ -353,7 +355,7 @@ impl CheckpointSaver {
         step_log.trace_checkpoint(num_steps, began);
         let stall_seconds = self.world.clock().since(began).as_secs_f64();
         if let Some(pending) = &mut self.pending {
-            pending.stall_seconds = stall_seconds;
+            pending.stall_seconds = Some(stall_seconds);
         }
         Ok(())
     }
@@ -364,13 +366,20 @@ impl CheckpointSaver {
         writer: Writer,
         step: u64,
         commit: Option<Commit>,
+        began: Duration,
     ) -> Result<(), TrainError> {
         let (snapshot, finished) = (std::mem::take(&mut self.snapshot), Arc::new(Mutex::new(None)));
         let (num_ranks, world) = (self.comm.group_size(), self.world.clone());
         let outcome_slot = Arc::clone(&finished);
+        let rate = self.recipe.emulate.disk_bandwidth;
         let body = move || {
             let began = world.clock().now();
-            let result = match (writer.write(step, &snapshot), commit) {
+            let written = writer.write(step, &snapshot);
+            if rate.0 > 0.0 {
+                let least = Duration::from_secs_f64(snapshot.num_bytes() as f64 / rate.0);
+                world.clock().sleep(least.saturating_sub(world.clock().since(began)));
+            }
+            let result = match (written, commit) {
                 (Ok(()), Some(commit)) => writer.commit(num_ranks, commit),
                 (Ok(()), None) => Ok(()),
                 (Err(error), commit) => {
@@ -386,7 +395,7 @@ impl CheckpointSaver {
         };
         let thread = self.world.threads().spawn("checkpoint", Box::new(body));
         let thread = thread.map_err(|error| unsaved(step, &error))?;
-        self.pending = Some(PendingWrite { thread, finished, step, stall_seconds: 0.0 });
+        self.pending = Some(PendingWrite { thread, finished, step, began, stall_seconds: None });
         Ok(())
     }
 
@@ -407,11 +416,19 @@ impl CheckpointSaver {
         };
         result?;
         self.write_seconds = Some(write_seconds);
-        self.stall_seconds = pending.stall_seconds;
+        // Training that waits for the write has stalled until now.
+        let until_now = self.world.clock().since(pending.began).as_secs_f64();
+        let stall_seconds = pending.stall_seconds.unwrap_or(until_now);
+        self.stall_seconds = stall_seconds;
         let bytes = snapshot.num_bytes();
         self.snapshot = snapshot;
-        let PendingWrite { step, stall_seconds, .. } = pending;
-        step_log.record_checkpoint(step, bytes, stall_seconds, write_seconds, self.interval());
+        step_log.record_checkpoint(
+            pending.step,
+            bytes,
+            stall_seconds,
+            write_seconds,
+            self.interval(),
+        );
         Ok(())
     }
 

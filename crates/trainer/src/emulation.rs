@@ -40,6 +40,8 @@ pub struct Emulation {
     /// End of the running micro-batch by the fixed time.
     due: Cell<Option<Duration>>,
     overrun: Cell<Duration>,
+    /// Fixed times of the micro-batches since the last report.
+    emulated: Cell<Duration>,
     /// Whether all workers have equal work, so that none waits for another's micro-batches.
     is_even: bool,
     /// Whether a straggler policy reads micro-batch times; then all of the time passes before the
@@ -62,6 +64,7 @@ impl Emulation {
             microbatch: Cell::new(None),
             due: Cell::new(None),
             overrun: Cell::new(Duration::ZERO),
+            emulated: Cell::new(Duration::ZERO),
             is_even: is_even && recipe.emulate.slow.is_empty(),
             is_timed: recipe.sync.stragglers.policy != StragglerPolicy::Wait,
         }
@@ -79,6 +82,7 @@ impl Emulation {
             } else {
                 clock.sleep(whole.mul_f64(FRACTION_BEFORE));
                 self.due.set(Some(began + whole));
+                self.emulated.set(self.emulated.get() + whole);
             }
             return;
         }
@@ -111,6 +115,12 @@ impl Emulation {
         let Some(began) = self.began.take() else { return };
         let took = self.world.clock().since(began);
         self.microbatch.set(Some(self.microbatch.get().map_or(took, |known| known.min(took))));
+    }
+
+    /// Fixed times of the micro-batches since the last call: an emulated device is busy as long,
+    /// although this worker waits for others in the last third of the last one.
+    pub fn take_emulated_time(&self) -> Duration {
+        self.emulated.take()
     }
 
     /// Total time by which micro-batches exceeded the fixed time.

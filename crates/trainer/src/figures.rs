@@ -33,6 +33,12 @@ pub struct FiguresByRank {
     pub microbatch_seconds: Vec<[f64; 3]>,
     /// Median time per step of the wait for later ranks.
     pub straggler_wait_seconds: Vec<f64>,
+    /// Quartiles of the time of a step in forward and backward passes.
+    pub compute_seconds: Vec<[f64; 3]>,
+    /// Median exposed communication of a step.
+    pub exposed_seconds: Vec<f64>,
+    /// Median wait of a step for data.
+    pub data_wait_seconds: Vec<f64>,
 }
 
 /// Median (the upper one of an even count); NaN of an empty list.

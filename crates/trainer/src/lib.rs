@@ -28,7 +28,7 @@
 //!   [`text_evaluation`]: loss of a trained model on a text; [`task_evaluation`]: multiple choice;
 //!   `evaluation_model`: the loaded model of both.
 //! - [`mod@compare`]: bitwise comparison of two runs; [`run_list`]: the runs of a folder;
-//!   [`failure_record`]: why a run failed.
+//!   [`failure_record`]: why a run failed; [`recorded_run`]: reader of a run folder.
 //! - [`curvature`]: largest Hessian eigenvalue.
 //! - [`mod@bench`]: throughput and fraction of the machine's peak; [`operation_profile`]: time of a
 //!   step by operation of its device.
@@ -113,6 +113,7 @@ pub mod curvature;
 mod dcp_export;
 mod evaluation_model;
 pub mod generate;
+pub mod recorded_run;
 pub mod run_list;
 pub mod task_evaluation;
 pub mod text_evaluation;

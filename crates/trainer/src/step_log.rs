@@ -4,7 +4,7 @@
 
 use crate::emulation::Emulation;
 use crate::exporters::Exporters;
-use crate::figures::{AccountedBytes, FiguresByRank, median};
+use crate::figures::{AccountedBytes, FiguresByRank, median, quartiles};
 use crate::health::Verdict;
 use crate::learner::Learner;
 use crate::noise_scale::NoiseMeter;
@@ -60,8 +60,10 @@ pub struct StepLog {
     pub step_seconds: Vec<f64>,
     /// Age of the process at the end of its first step.
     pub first_step_at_seconds: Option<f64>,
-    /// Data loading time of all steps.
-    pub data_wait_seconds: f64,
+    /// Data loading time of every step since this process began.
+    pub data_wait_seconds: Vec<f64>,
+    /// Time in forward and backward passes of every step since this process began.
+    pub compute_seconds: Vec<f64>,
     /// Exposed communication of every step since this process began.
     pub exposed_seconds: Vec<f64>,
     /// Wait for later ranks in every step since this process began.
@@ -147,7 +149,8 @@ impl StepLog {
             losses: Vec::new(),
             step_seconds: Vec::with_capacity(capacity),
             first_step_at_seconds: None,
-            data_wait_seconds: 0.0,
+            data_wait_seconds: Vec::with_capacity(capacity),
+            compute_seconds: Vec::with_capacity(capacity),
             exposed_seconds: Vec::with_capacity(capacity),
             straggler_wait_seconds: Vec::with_capacity(capacity),
             total_wire_bytes: 0,
@@ -245,7 +248,9 @@ impl StepLog {
         self.trace_step(record.step + 1, times, [data_wait, for_stragglers]);
         self.losses.push(record.loss);
         self.step_seconds.push(step_seconds);
-        self.data_wait_seconds += record.data_wait_seconds;
+        self.data_wait_seconds.push(record.data_wait_seconds);
+        let compute = replica.take_pass_time().max(self.emulation.take_emulated_time());
+        self.compute_seconds.push(compute.as_secs_f64());
         if self.first_step_at_seconds.is_none() {
             self.first_step_at_seconds = Some(self.world.clock().process_age().as_secs_f64());
         }
@@ -312,6 +317,7 @@ impl StepLog {
         let held = learner.replica.footprint(&learner.optimizer);
         let num_steps = self.step_seconds.len().max(1) as u64;
         let [lower, middle, upper] = self.stragglers.microbatch_seconds().map(f64::to_bits);
+        let compute = quartiles(&self.compute_seconds).map(f64::to_bits);
         let own = [
             self.world.host().peak_rss_bytes(),
             self.world.host().proportional_rss_bytes(),
@@ -328,6 +334,11 @@ impl StepLog {
             upper,
             median(&self.straggler_wait_seconds).to_bits(),
             learner.device_bytes()?.unwrap_or(0),
+            compute[0],
+            compute[1],
+            compute[2],
+            median(&self.exposed_seconds).to_bits(),
+            median(&self.data_wait_seconds).to_bits(),
         ];
         let mut all = vec![0; own.len() * comm.group_size()];
         comm.all_gather(&own, &mut all)?;
@@ -348,6 +359,11 @@ impl StepLog {
             upper,
             straggler_wait_seconds,
             on_device,
+            compute_lower,
+            compute_middle,
+            compute_upper,
+            exposed,
+            data_wait,
         ] in all.as_chunks().0
         {
             figures.peak_rss_bytes.push(peak);
@@ -360,6 +376,10 @@ impl StepLog {
             figures.accounted.push(accounted);
             figures.microbatch_seconds.push([lower, middle, upper].map(f64::from_bits));
             figures.straggler_wait_seconds.push(f64::from_bits(straggler_wait_seconds));
+            let compute = [compute_lower, compute_middle, compute_upper].map(f64::from_bits);
+            figures.compute_seconds.push(compute);
+            figures.exposed_seconds.push(f64::from_bits(exposed));
+            figures.data_wait_seconds.push(f64::from_bits(data_wait));
         }
         Ok(figures)
     }

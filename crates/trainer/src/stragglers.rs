@@ -22,12 +22,6 @@ const PROBE_EVERY: u64 = 10;
 const NUM_REFERENCE_RESIDUALS: u64 = 20;
 const MAX_RESIDUAL_GROWTH: f64 = 20.0;
 
-/// Factor over the median micro-batch from which a worker is reported as slow.
-const SLOW_FACTOR: f64 = 1.2;
-
-/// Time in seconds for which another process may hold a core: the base slice of Linux's scheduler.
-const TIME_SLICE: f64 = 3e-3;
-
 /// Prepares a replica for the recipe's straggler policy.
 pub(crate) fn prepare(
     recipe: &Recipe,
@@ -329,50 +323,4 @@ impl StragglerMonitor {
 /// Index of the largest value.
 fn index_of_max(values: &[f64]) -> Option<usize> {
     (0..values.len()).max_by(|a, b| values[*a].total_cmp(&values[*b]))
-}
-
-/// Worker whose micro-batches persistently take longer than those of the median worker, with the
-/// factor, given the quartiles of their times and the micro-batches of a step by worker. Times vary
-/// from step to step and workers share cores with other processes, so a difference counts only if
-/// three quarters of the worker's times exceed three quarters of the usual ones, and if it costs a
-/// step more than one preemption.
-pub fn slow_worker(seconds: &[[f64; 3]], microbatches: &[usize]) -> Option<(usize, f64)> {
-    let mut workers: Vec<usize> = (0..seconds.len()).filter(|w| !seconds[*w][1].is_nan()).collect();
-    workers.sort_by(|a, b| seconds[*a][1].total_cmp(&seconds[*b][1]));
-    let (&slowest, &usual) = (workers.last()?, workers.get((workers.len() - 1) / 2)?);
-    let [[lower, middle, _], [_, usual, upper]] = [seconds[slowest], seconds[usual]];
-    let is_persistent = middle >= SLOW_FACTOR * usual && lower > upper;
-    let excess = (middle - usual) * microbatches.get(slowest).copied().unwrap_or(1) as f64;
-    (workers.len() > 1 && is_persistent && excess > TIME_SLICE).then_some((slowest, middle / usual))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use lockstep_tensor::random::Key;
-
-    /// Quartiles of times around `seconds`, of which others add up to `noise` times as much.
-    fn times(worker: u64, seconds: f64, noise: f64) -> [f64; 3] {
-        let key = Key::new(worker, "times");
-        let time = |step| seconds * (1.0 + noise * key.uniform_f64(step));
-        quartiles(&(0..60).map(time).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn a_worker_is_slow_only_if_it_is_so_persistently_and_steps_are_long_enough_to_tell() {
-        let slow = |seconds: &[[f64; 3]]| slow_worker(seconds, &[4, 4, 4]).map(|(rank, _)| rank);
-        // Equally fast workers whose times vary by chance.
-        let healthy = [times(0, 0.01, 2.0), times(1, 0.01, 2.0), times(2, 0.013, 2.0)];
-        assert!(healthy[2][1] > SLOW_FACTOR * healthy[0][1], "its median is longer");
-        assert_eq!(slow(&healthy), None);
-        // A short step is as long as a preemption.
-        let short = [times(0, 0.0003, 0.1), times(1, 0.0006, 0.1)];
-        assert_eq!(slow(&short), None);
-        let one_is = [times(0, 0.01, 0.2), times(1, 0.02, 0.2), times(2, 0.01, 0.2)];
-        assert_eq!(slow(&one_is), Some(1));
-        let unmeasured = [one_is[0], one_is[1], [f64::NAN; 3]];
-        assert_eq!(slow(&unmeasured), Some(1), "a worker without times is ignored");
-        assert_eq!(slow(&one_is[..1]), None);
-        assert_eq!(slow(&[]), None);
-    }
 }

@@ -5,12 +5,12 @@ use crate::figures::{FiguresByRank, median};
 use crate::learner::Learner;
 use crate::options::{Predicted, PredictedBytes};
 use crate::step_log::StepLog;
-use crate::stragglers::slow_worker;
-use crate::summary::{ScalingFigures, Solution, StragglerFigures, Summary, Target};
+use crate::summary::{RankTimes, ScalingFigures, Solution, StragglerFigures, Summary, Target};
 use crate::{RunFolder, evaluate};
 use lockstep_config::Recipe;
 use lockstep_data::Feed;
 use lockstep_parallel::figures::StrategyFigures;
+use lockstep_parallel::slow_rank::{RankPace, SLOW_FACTOR, slow_rank};
 
 impl Summary {
     /// Adds the predicted figures, for the bucket length in use.
@@ -97,7 +97,7 @@ pub(crate) fn summarize(
         seconds: step_log.elapsed_seconds(),
         train_seconds: step_log.train_seconds(),
         total_wire_bytes: figures.total_wire_bytes.iter().sum(),
-        data_wait_seconds: step_log.data_wait_seconds,
+        data_wait_seconds: step_log.data_wait_seconds.iter().fold(0.0, |sum, wait| sum + wait),
         exposed_communication_seconds_median: median(&step_log.exposed_seconds),
         skipped_steps: step_log.num_skipped,
         scaling: ScalingFigures::of(learner, step_log),
@@ -112,13 +112,23 @@ pub(crate) fn summarize(
         conversations: None,
         asynchronous,
         stragglers: StragglerFigures::of(learner, step_log, figures),
+        rank_times: RankTimes {
+            compute_quartile_seconds_by_rank: figures.compute_seconds.clone(),
+            exposed_communication_seconds_by_rank: figures.exposed_seconds.clone(),
+            data_wait_seconds_by_rank: figures.data_wait_seconds.clone(),
+            bucket_len: learner.replica.bucket_len(),
+        },
     }
 }
 
 impl StragglerFigures {
     fn of(learner: &Learner, step_log: &StepLog, figures: &FiguresByRank) -> Self {
         let microbatches = learner.replica.microbatches_by_worker();
-        let slow = slow_worker(&figures.microbatch_seconds, &microbatches);
+        let work = microbatches.iter().map(|microbatches| *microbatches as f64);
+        let paces = figures.microbatch_seconds.iter().zip(work);
+        let paces: Vec<RankPace> =
+            paces.map(|(seconds, work)| RankPace { seconds: *seconds, work }).collect();
+        let slow = slow_rank(&paces, |_, _| SLOW_FACTOR);
         Self {
             microbatch_seconds_by_rank: figures.microbatch_seconds.iter().map(|q| q[1]).collect(),
             straggler_wait_seconds_by_rank: figures.straggler_wait_seconds.clone(),

@@ -80,6 +80,8 @@ pub struct Summary {
     #[serde(flatten)]
     pub stragglers: StragglerFigures,
     #[serde(flatten)]
+    pub rank_times: RankTimes,
+    #[serde(flatten)]
     pub asynchronous: StrategyFigures,
 }
 
@@ -120,6 +122,19 @@ pub struct StragglerFigures {
     pub slow_rank: Option<usize>,
     /// Its micro-batch time over the median.
     pub slow_factor: Option<f64>,
+}
+
+/// Time of a step on every rank, and the buckets of its gradients.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RankTimes {
+    /// First quartile, median and third quartile of the time in forward and backward passes.
+    pub compute_quartile_seconds_by_rank: Vec<[f64; 3]>,
+    /// Median exposed communication of each rank, without its wait for later ranks.
+    pub exposed_communication_seconds_by_rank: Vec<f64>,
+    /// Median wait of each rank for data.
+    pub data_wait_seconds_by_rank: Vec<f64>,
+    /// Parameters of a bucket.
+    pub bucket_len: usize,
 }
 
 /// Cost of reaching `train.target_loss`: steps and tokens since the start of the run; bytes and

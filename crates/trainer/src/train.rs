@@ -30,6 +30,7 @@ use lockstep_parallel::sync_strategy::{ReadState, Role, SyncStrategy};
 use lockstep_parallel::{Groups, Replica, strategies};
 use lockstep_platform::World;
 use lockstep_tensor::device::Compute;
+use std::time::Duration;
 
 /// Trains by the recipe as one rank of `comm`. Rank 0 writes the run folder and returns the
 /// summary; the others return nothing.
@@ -101,6 +102,7 @@ fn run_worker<'a>(
     let evaluator = Evaluator::new(recipe, validation, tasks, workers, is_custom);
     let tokenizer = feed.tokenizer_json()?;
     let loader = feed.loader(world, start.cursor.clone())?;
+    loader.emulate_batch_time(Duration::from_secs_f64(recipe.emulate.data.0));
     let targets = feed::Targets::new(&feed, groups.data());
     let last_step = last_step(recipe, options.stop_after)?;
     // After a restart the last step may be done already; then only the final save is left.
@@ -123,6 +125,7 @@ fn run_worker<'a>(
     let mut step_log =
         StepLog::start(recipe, world, compute, folder.as_ref(), options.sinks, &learner, peak)?;
     let checkpoint = start.reader.take();
+    step_log.record_links(workers);
     step_log.record_conversations(feed.conversations());
     let first_step = step_log.resume(start, &options.attempt);
     step_log.begin_measurements(recipe, workers, &mut learner, first_step)?;

@@ -8,9 +8,10 @@
 use crate::failure::Failure;
 use crate::output;
 use crate::workers::print_status;
-use lockstep_platform::{FileError, World};
+use lockstep_platform::World;
 use lockstep_trainer::RunFolder;
-use serde::{Deserialize, Serialize};
+use lockstep_trainer::recorded_run::{FlightCall, FlightError, FlightRecord, read_flight_records};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -30,45 +31,6 @@ pub(crate) struct Arguments {
     /// One JSON value on standard output
     #[arg(long)]
     json: bool,
-}
-
-/// The flight record of one rank; unused fields are left out.
-#[derive(Deserialize)]
-struct Dump {
-    version: u32,
-    rank: usize,
-    num_ranks: usize,
-    written_by: usize,
-    host: Option<String>,
-    process: Option<u32>,
-    culprit: Option<usize>,
-    verdict: Option<String>,
-    groups: Vec<Group>,
-    calls: Vec<Call>,
-}
-
-#[derive(Deserialize)]
-struct Group {
-    id: u64,
-    name: String,
-    #[serde(rename = "group_size")]
-    size: u64,
-    first_rank: u64,
-}
-
-#[derive(Clone, Deserialize, Serialize)]
-struct Call {
-    group: u64,
-    number: u64,
-    #[serde(rename = "call")]
-    what: String,
-    message: bool,
-    bytes: u64,
-    label: String,
-    start_ns: u64,
-    state: String,
-    end_ns: Option<u64>,
-    done_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -108,7 +70,7 @@ struct RankReport {
     host: Option<String>,
     process: Option<u32>,
     written_by: usize,
-    last: Option<Call>,
+    last: Option<FlightCall>,
     last_group: Option<String>,
 }
 
@@ -136,43 +98,22 @@ fn newest_run(world: &World) -> Result<PathBuf, Failure> {
 }
 
 /// The records in a folder, or in its subfolder `flight`.
-fn read_all(folder: &Path, world: &World) -> Result<Vec<Dump>, Failure> {
-    let is_dump = |path: &PathBuf| {
-        let name = path.file_stem().map(|name| name.to_string_lossy().into_owned());
-        name.is_some_and(|name| name.starts_with("flight-rank-"))
-            && path.extension().is_some_and(|extension| extension == "json")
-    };
-    let list = |folder: &Path| -> Result<Vec<PathBuf>, FileError> {
-        Ok(world.files().list(folder)?.into_iter().filter(is_dump).collect())
-    };
-    let mut paths = list(folder).map_err(|error| Failure::user(error.to_string()))?;
-    if paths.is_empty() {
-        paths = list(&folder.join("flight")).unwrap_or_default();
-    }
-    if paths.is_empty() {
+fn read_all(folder: &Path, world: &World) -> Result<Vec<FlightRecord>, Failure> {
+    let records = read_flight_records(folder, world).map_err(|error| match error {
+        FlightError::File(error) => Failure::from(error),
+        error => Failure::user(error.to_string()),
+    })?;
+    if records.is_empty() {
         return Err(Failure::user(format!(
             "{} has no flight-rank-N.json; a run writes them when it fails, and `lockstep runs` \
-             lists which runs failed",
+             lists which runs failed; `lockstep explain` says why a run is slow",
             folder.display()
         )));
     }
-    let mut dumps = paths.iter().map(|path| read(path, world)).collect::<Result<Vec<_>, _>>()?;
-    dumps.sort_by_key(|dump| dump.rank);
-    Ok(dumps)
+    Ok(records)
 }
 
-fn read(path: &Path, world: &World) -> Result<Dump, Failure> {
-    let text = world.files().read_to_string(path)?;
-    let wrong = |reason: String| Failure::user(format!("{}: {reason}", path.display()));
-    let dump: Dump = serde_json::from_str(&text)
-        .map_err(|error| wrong(format!("not a flight record: {error}")))?;
-    if dump.version != 1 {
-        return Err(wrong(format!("version {} is not supported; only 1 is", dump.version)));
-    }
-    Ok(dump)
-}
-
-fn examine(dumps: &[Dump]) -> Report {
+fn examine(dumps: &[FlightRecord]) -> Report {
     let num_ranks = dumps.iter().map(|dump| dump.num_ranks).max().unwrap_or(0);
     let mut verdicts: Vec<Finding> = Vec::new();
     for dump in dumps {
@@ -187,7 +128,7 @@ fn examine(dumps: &[Dump]) -> Report {
         }
     }
     let is_missing = |rank: &usize| dumps.iter().all(|dump| dump.rank != *rank);
-    let report = |dump: &Dump| {
+    let report = |dump: &FlightRecord| {
         let last = dump.calls.last().cloned();
         let last_group = last.as_ref().map(|call| group_name(dump, call.group));
         let (host, process) = (dump.host.clone(), dump.process);
@@ -204,7 +145,7 @@ fn examine(dumps: &[Dump]) -> Report {
     }
 }
 
-fn group_name(dump: &Dump, id: u64) -> String {
+fn group_name(dump: &FlightRecord, id: u64) -> String {
     let known = dump.groups.iter().find(|group| group.id == id);
     known.map_or_else(|| format!("group {id}"), |group| group.name.clone())
 }
@@ -213,8 +154,8 @@ fn group_name(dump: &Dump, id: u64) -> String {
 type Key = (u64, String, u64);
 
 /// Ranks that made fewer calls than the others of their group.
-fn absent_ranks(dumps: &[Dump]) -> Vec<AbsentRank> {
-    let mut last: BTreeMap<Key, Vec<(usize, &Call)>> = BTreeMap::new();
+fn absent_ranks(dumps: &[FlightRecord]) -> Vec<AbsentRank> {
+    let mut last: BTreeMap<Key, Vec<(usize, &FlightCall)>> = BTreeMap::new();
     for dump in dumps {
         for group in dump.groups.iter().filter(|group| group.size > 1) {
             let calls = dump.calls.iter().filter(|call| call.group == group.id && !call.message);
@@ -229,7 +170,7 @@ fn absent_ranks(dumps: &[Dump]) -> Vec<AbsentRank> {
         let Some((_, furthest)) = ranks.iter().max_by_key(|(_, call)| call.number) else {
             continue;
         };
-        let arrived = |call: &Call| call.number == furthest.number;
+        let arrived = |call: &FlightCall| call.number == furthest.number;
         let waiting = ranks.iter().filter(|(_, call)| arrived(call) && call.state != "ended");
         let waiting: Vec<usize> = waiting.map(|(rank, _)| *rank).collect();
         for (rank, call) in ranks.iter().filter(|(_, call)| !arrived(call)) {
@@ -299,7 +240,7 @@ fn render_last_call(rank: &RankReport) -> String {
     let (Some(call), Some(group)) = (&rank.last, &rank.last_group) else {
         return format!("rank {}{process} made no call{by}", rank.rank);
     };
-    let Call { number, what, label, bytes, .. } = call;
+    let FlightCall { number, what, label, bytes, .. } = call;
     let label = if label.is_empty() { String::new() } else { format!(" ({label})") };
     let end = match (call.state.as_str(), call.end_ns, call.done_bytes) {
         ("ended", Some(end), _) => {
@@ -326,9 +267,10 @@ fn ranks(list: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockstep_trainer::recorded_run::FlightGroup;
 
-    fn call(number: u64, state: &str) -> Call {
-        Call {
+    fn call(number: u64, state: &str) -> FlightCall {
+        FlightCall {
             group: 0,
             number,
             what: "all-reduce of 8 f32, sum, by direct".to_owned(),
@@ -342,9 +284,9 @@ mod tests {
         }
     }
 
-    fn dump(rank: usize, written_by: usize, calls: Vec<Call>) -> Dump {
-        let group = Group { id: 0, name: "world".to_owned(), size: 3, first_rank: 0 };
-        Dump {
+    fn dump(rank: usize, written_by: usize, calls: Vec<FlightCall>) -> FlightRecord {
+        let group = FlightGroup { id: 0, name: "world".to_owned(), size: 3, first_rank: 0 };
+        FlightRecord {
             version: 1,
             rank,
             num_ranks: 3,

@@ -4,6 +4,7 @@ use crate::automatic::{self, AutomaticSettings, Purpose};
 use crate::calibration_file;
 use crate::common_flags::CommonFlags;
 use crate::console;
+use crate::diagnosis;
 use crate::failure::Failure;
 use crate::machine_peak;
 use crate::output;
@@ -171,8 +172,9 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     }
     let has_sample = !recipe.model.family.is_problem() && !quiet;
     let text = if has_sample { sample(&summary, &recipe, world)? } else { String::new() };
+    let verdict = diagnosis::verdict_line(Path::new(&summary.run_dir), world);
     // The hashes are the last lines, where they are found and compared.
-    let report = console::wrap_report(world, &report(&summary, &recipe), LABEL_COLUMNS);
+    let report = console::wrap_report(world, &report(&summary, &recipe, verdict), LABEL_COLUMNS);
     console::print_result(world, &(text + &report))
 }
 
@@ -266,7 +268,7 @@ fn emulation_line(recipe: &Recipe) -> String {
 }
 
 /// The last lines of a run.
-fn report(summary: &Summary, recipe: &Recipe) -> String {
+fn report(summary: &Summary, recipe: &Recipe, verdict: Option<String>) -> String {
     let mut text = String::new();
     let Summary { steps, first_loss, final_loss, baseline_loss, .. } = summary;
     let _ = writeln!(text, "loss         {first_loss:.4} -> {final_loss:.4} in {steps} steps");
@@ -315,6 +317,9 @@ fn report(summary: &Summary, recipe: &Recipe) -> String {
         let _ = writeln!(text, "on device    {}", Bytes(device));
     }
     text += &prediction_line(summary);
+    if let Some(verdict) = verdict {
+        let _ = writeln!(text, "verdict      {verdict}");
+    }
     let _ = writeln!(text, "run folder   {}", summary.run_dir);
     let _ = writeln!(text, "losses_hash  {}", summary.losses_hash);
     let _ = writeln!(text, "weights_hash {}", summary.weights_hash);

@@ -16,7 +16,8 @@
 //! - `runs`: the list of runs; `shells`: completion scripts and manual pages
 //! - `layouts`, `pipelines`: every layout is bit-identical to one worker
 //! - `terminal`: output on a pseudo-terminal, colours, and common flags
-//! - `emulated_links`, `stragglers`: emulated links and slow workers; `explain`: traces of jobs
+//! - `emulated_links`, `stragglers`: emulated links and slow workers; `explain`: traces of jobs;
+//!   `diagnosis`: runs with a planted cause
 //! - `servers`, `replicas`: parameter servers and their replicas
 //! - `failures`, `restarts`, `cleanup`: killed or frozen workers; `interrupts`: Ctrl-C; `resume`:
 //!   runs by their recorded recipe
@@ -34,6 +35,7 @@ mod convert;
 mod data;
 mod data_cleaning;
 mod data_pipeline;
+mod diagnosis;
 mod emulated_links;
 mod explain;
 mod failures;

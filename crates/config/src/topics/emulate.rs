@@ -41,6 +41,14 @@ topic! {
         /// cores then behave like separate devices. 0 adds nothing.
         microbatch as microbatch_ms: Seconds = 0.0, float(Closed(0.0), MAX_DELAY);
 
+        /// Minimum time in which the data loader of every worker prepares a batch, in milliseconds.
+        /// 0 adds nothing.
+        data as data_ms: Seconds = 0.0, float(Closed(0.0), MAX_DELAY);
+
+        /// Bandwidth at which every worker writes checkpoints, in bytes per second, a number or
+        /// text such as "100MB"; 0 does not limit.
+        disk_bandwidth: BytesPerSecond = 0;
+
         /// Slow workers: their micro-batches take factor times as long on average.
         slow: Vec<SlowWorker> = none, at_most(MAX_WORKERS as usize);
 
@@ -183,7 +191,8 @@ impl Emulate {
     /// Description of the emulation, if there is any.
     pub fn description(&self) -> Option<String> {
         let has_slow_workers = self.microbatch.0 > 0.0 || !self.slow.is_empty();
-        (self.has_links() || has_slow_workers).then(|| self.to_string())
+        let has_slow_host = self.data.0 > 0.0 || self.disk_bandwidth.0 > 0.0;
+        (self.has_links() || has_slow_workers || has_slow_host).then(|| self.to_string())
     }
 
     /// The slowdown of a worker, if it has one.
@@ -230,6 +239,12 @@ impl fmt::Display for Emulate {
         }
         if self.microbatch.0 > 0.0 {
             parts.push(format!("a micro-batch takes {} ms", self.microbatch.0 * 1e3));
+        }
+        if self.data.0 > 0.0 {
+            parts.push(format!("a batch is ready after {} ms", self.data.0 * 1e3));
+        }
+        if self.disk_bandwidth.0 > 0.0 {
+            parts.push(format!("disk {} MB/s", self.disk_bandwidth.0 / 1e6));
         }
         for SlowWorker { rank, factor, distribution } in &self.slow {
             parts.push(format!("worker {rank} {factor} times slower ({distribution})"));

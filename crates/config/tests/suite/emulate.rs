@@ -26,6 +26,8 @@ fn every_key_sets_its_field_and_survives_printing() {
         "emulate.loss=0.001",
         "emulate.links=[{ranks = [2, 0], latency_ms = 5.0, bandwidth = \"10MB\"}]",
         "emulate.slow=[{rank = 1, factor = 2.5, distribution = \"pareto\"}, {rank = 0, factor=1}]",
+        "emulate.data_ms=20",
+        "emulate.disk_bandwidth=5MB",
         "emulate.seed=9",
     ];
     let recipe = recipe(&sets);
@@ -49,8 +51,8 @@ fn every_key_sets_its_field_and_survives_printing() {
         emulate.description().as_deref(),
         Some(
             "links latency 0.3 ms, jitter 0.1 ms, 100 MB/s, 0.1 % lost; link 2-0 latency 5 ms, \
-             jitter 0.1 ms, 10 MB/s, 0.1 % lost; worker 1 2.5 times slower (pareto); worker 0 1 \
-             times slower (constant)"
+             jitter 0.1 ms, 10 MB/s, 0.1 % lost; a batch is ready after 20 ms; disk 5 MB/s; \
+             worker 1 2.5 times slower (pareto); worker 0 1 times slower (constant)"
         )
     );
 }

@@ -119,6 +119,11 @@ impl Client {
         &self.latencies
     }
 
+    /// Exposed communication time since [`Self::take_exposed`].
+    pub(crate) const fn exposed(&self) -> Duration {
+        self.exposed
+    }
+
     /// Exposed communication time since the last call.
     pub(crate) fn take_exposed(&mut self) -> Duration {
         std::mem::take(&mut self.exposed)

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Prices of calls and messages; a step makes few different ones many times.
-pub(super) struct CallPrices<'a> {
+pub(crate) struct CallPrices<'a> {
     interconnect: &'a Interconnect,
-    machine: &'a MachineCalibration<'a>,
+    /// Costs of calls, given those that select their schedules.
+    priced: Box<dyn Fn(&Costs) -> Costs + 'a>,
     costs: Costs,
     /// Workers take turns where cores are fewer: the costs assume a core per rank.
     slowdown: f64,
@@ -29,28 +30,38 @@ struct GroupPrices {
 }
 
 impl<'a> CallPrices<'a> {
-    /// Prices among this many workers.
+    /// Prices among this many workers of a calibrated machine.
     pub(super) fn new(
         workers: usize,
         interconnect: &'a Interconnect,
         machine: &'a MachineCalibration<'a>,
     ) -> Self {
-        let costs = machine.costs(&interconnect.costs);
-        let slowdown = match costs.core_contention {
+        let priced = Box::new(|costs: &Costs| machine.costs(costs));
+        let prices = Self::with_costs(interconnect, priced);
+        let slowdown = match prices.costs.core_contention {
             Some(_) => 1.0,
             None => (workers as f64 / machine.cores as f64).max(1.0),
         };
-        Self { interconnect, machine, costs, slowdown, groups: Vec::new() }
+        Self { slowdown, ..prices }
+    }
+
+    /// Prices at the costs that `priced` returns for those that select the schedules.
+    pub(crate) fn with_costs(
+        interconnect: &'a Interconnect,
+        priced: Box<dyn Fn(&Costs) -> Costs + 'a>,
+    ) -> Self {
+        let costs = priced(&interconnect.costs);
+        Self { interconnect, priced, costs, slowdown: 1.0, groups: Vec::new() }
     }
 
     /// Time of a call.
-    pub(super) fn call(&mut self, call: &Call, group: &CommGroup) -> Seconds {
+    pub(crate) fn call(&mut self, call: &Call, group: &CommGroup) -> Seconds {
         let index = self.groups.iter().position(|known| known.group == *group);
         let index = index.unwrap_or_else(|| {
             let Interconnect { costs, domains } = self.interconnect.among(&group.ranks);
             self.groups.push(GroupPrices {
                 topology: Topology::by_host(&domains),
-                costs: self.machine.costs(&costs),
+                costs: (self.priced)(&costs),
                 selector: Selector::new(group.contributions.clone(), &domains, costs),
                 group: group.clone(),
                 schedules: BTreeMap::new(),
@@ -62,7 +73,7 @@ impl<'a> CallPrices<'a> {
     }
 
     /// Time of a message from a rank.
-    pub(super) fn message(&self, from: usize, message: &Message) -> Seconds {
+    pub(crate) fn message(&self, from: usize, message: &Message) -> Seconds {
         let Interconnect { domains, .. } = self.interconnect;
         // Parameter servers follow the workers, and share memory if all of those do.
         let is_one_host = self.interconnect.is_one_host();

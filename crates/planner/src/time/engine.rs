@@ -268,7 +268,11 @@ impl PlayedStep {
 
 /// Threads that run calls. A call in shared memory, or between processes of one machine, occupies
 /// computing cores; so does every call unless workers measured that they do not share cores.
-fn call_mode(recipe: &Recipe, interconnect: &Interconnect, has_free_cores: bool) -> CallMode {
+pub(crate) fn call_mode(
+    recipe: &Recipe,
+    interconnect: &Interconnect,
+    has_free_cores: bool,
+) -> CallMode {
     let costs = &interconnect.costs;
     let is_network = costs.port.is_some() && costs.core_contention.is_none();
     if recipe.parallel.overlap && (has_free_cores || is_network) {

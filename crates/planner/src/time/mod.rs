@@ -17,5 +17,8 @@ pub mod layer_cache;
 pub mod matmul;
 mod tasks;
 
+pub(crate) use calls::CallPrices;
 pub use engine::StepTime;
+pub(crate) use engine::call_mode;
 pub use tasks::microbatch_scores;
+pub(crate) use tasks::recomputed_shares;

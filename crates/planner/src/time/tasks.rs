@@ -279,7 +279,7 @@ pub(super) fn microbatch_flops(recipe: &Recipe, blueprint: &Blueprint) -> Flops 
 }
 
 /// By block: share of its FLOPs, forward and backward, that recomputation repeats.
-fn recomputed_shares(recipe: &Recipe, blueprint: &Blueprint) -> Vec<f64> {
+pub(crate) fn recomputed_shares(recipe: &Recipe, blueprint: &Blueprint) -> Vec<f64> {
     let model = &recipe.model;
     // Attention scores and sums: two products of context x head_dim per head and token, half of
     // which the causal mask leaves.

@@ -1,4 +1,4 @@
-//! Lines of the event file.
+//! Lines of events, as the documented format has them.
 
 use super::*;
 

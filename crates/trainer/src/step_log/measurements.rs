@@ -2,6 +2,7 @@
 
 use super::StepLog;
 use crate::stragglers::Participation;
+use lockstep_comm::Comm;
 use lockstep_parallel::compress::CompressionStats;
 use lockstep_parallel::measurements::RoundSummary;
 use lockstep_parallel::{Drift, Measurements};
@@ -40,6 +41,23 @@ impl StepLog {
         }
         if let Some(message) = notice {
             self.telemetry.record(&Event::Warning { message: message.clone() });
+        }
+    }
+
+    /// Records the links of a group whose ranks probed them.
+    pub(crate) fn record_links(&mut self, comm: &Comm) {
+        let (costs, _) = comm.costs();
+        let num_ranks = costs.links.num_ranks();
+        let pairs = (0..num_ranks).flat_map(|from| (0..num_ranks).map(move |to| (from, to)));
+        let links = pairs.filter(|(from, to)| from != to);
+        let links = links.filter_map(|(from, to)| costs.links.between(from, to));
+        let slowest = links.map(|link| link.bandwidth.0).fold(f64::INFINITY, f64::min);
+        if let Some(port) = costs.port.filter(|_| slowest.is_finite()) {
+            self.telemetry.record(&Event::LinksMeasured {
+                latency_seconds: costs.links.longest_latency().0,
+                bytes_per_second: slowest,
+                port_bytes_per_second: port.0,
+            });
         }
     }
 

@@ -1,4 +1,4 @@
-//! `lockstep explain`: where the time of a recorded job went, from a trace of its operations.
+//! Slowdown by stragglers in a trace of another trainer's operations, and its cause.
 
 use crate::failure::Failure;
 use crate::output;
@@ -7,34 +7,12 @@ use lockstep_planner::stragglers::{Cause, StragglerReport, Trace, analyze, parse
 use lockstep_platform::World;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// Most data-parallel ranks of the text; `--json` has all.
 const MAX_RANKS: usize = 5;
 /// Slowdown below which an operation is left out of the text.
 const LEAST_SLOWDOWN: f64 = 1.005;
-
-/// Explain a slow job: how much stragglers cost, and whose operations they are
-#[derive(clap::Args)]
-#[command(after_help = "\
-Examples:
-  lockstep explain trace.csv          slowdown by stragglers, and its cause
-  lockstep explain trace.csv --json   all figures, for programs
-
-The trace is a CSV file with a line for each operation of a worker, of a few steps of any trainer
-with data and pipeline parallelism: step, rank, dp_rank, stage, optype (forward-compute,
-backward-compute, forward-send, forward-recv, backward-send, backward-recv, params-all-gather,
-grads-reduce-scatter, layernorm-grads-all-reduce, embedding-grads-all-reduce,
-optimizer-clip-main-grad, optimizer, gc), seq_id (number within its kind), start_ts and duration in
-seconds. The steps are replayed with the same duration for the same operation on all workers; the
-ratio to the recorded durations is the slowdown (Lin et al. 2025).")]
-pub(crate) struct Arguments {
-    /// Trace of operations (CSV)
-    trace: PathBuf,
-    /// One JSON value on standard output
-    #[arg(long)]
-    json: bool,
-}
 
 /// Output of `--json`.
 #[derive(Serialize)]
@@ -46,15 +24,15 @@ struct Explanation<'a> {
     report: &'a StragglerReport,
 }
 
-pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
-    let path = &arguments.trace;
+/// Explains the trace in a file.
+pub(super) fn explain(path: &Path, json: bool, world: &World) -> Result<(), Failure> {
     let text = world.files().read_to_string(path);
     let text = text.map_err(|error| Failure::user(error.to_string()))?;
     let refuse = |error| Failure::user(format!("{}: {error}", path.display()));
     let trace = parse(&text).map_err(refuse)?;
     drop(text);
     let report = analyze(&trace).map_err(refuse)?;
-    if !arguments.json {
+    if !json {
         return output::text(&render(&trace, &report));
     }
     output::json(&Explanation {

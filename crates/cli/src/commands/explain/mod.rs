@@ -1,0 +1,81 @@
+//! `lockstep explain`: where the time of a run went, why, and what to try next.
+
+mod run_report;
+mod straggler_trace;
+
+use crate::diagnosis::diagnose_run;
+use crate::failure::Failure;
+use crate::output;
+use crate::workers::print_status;
+use lockstep_platform::{FileKind, World};
+use lockstep_trainer::RunFolder;
+use lockstep_trainer::recorded_run::RecordedRun;
+use run_report::{RunReport, render};
+use std::path::PathBuf;
+
+/// Explain where the time of a run went, why, and what to try next
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockstep explain                      the newest run
+  lockstep explain runs/0007            verdict, parts of the step, what-ifs, next setting
+  lockstep explain runs/0007 --json     all figures, for programs
+  lockstep explain runs/0007 --json | jq .next.settings
+  lockstep explain trace.csv            stragglers in a trace of another trainer
+
+The verdict is the largest cause of the step time: compute, communication (bytes), latency (number
+of messages), straggler (a slow rank), bubble (idle pipeline stages), input (data), checkpoint or
+memory (recomputation). Times are medians over steps. What-if figures replay the step program with
+the durations that the run measured and one thing changed; lockstep plan calibrate adds those of
+other micro-batches. A run with telemetry.trace = true, or with 64 steps, has spans that make
+replays more accurate. A failed run has more in lockstep doctor.
+
+A trace is a CSV file with a line for each operation of a worker, of a few steps of any trainer
+with data and pipeline parallelism: step, rank, dp_rank, stage, optype (forward-compute,
+backward-compute, forward-send, forward-recv, backward-send, backward-recv, params-all-gather,
+grads-reduce-scatter, layernorm-grads-all-reduce, embedding-grads-all-reduce,
+optimizer-clip-main-grad, optimizer, gc), seq_id (number within its kind), start_ts and duration in
+seconds. The steps are replayed with the same duration for the same operation on all workers; the
+ratio to the recorded durations is the slowdown (Lin et al. 2025).")]
+pub(crate) struct Arguments {
+    /// Run directory, or a trace of operations (CSV) of another trainer (default: the newest run)
+    #[arg(value_name = "RUN")]
+    run: Option<PathBuf>,
+    /// One JSON value on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
+    let path = match &arguments.run {
+        Some(path) => path.clone(),
+        None => newest_run(world)?,
+    };
+    if let Some(FileKind::File { .. }) = world.files().metadata(&path) {
+        return straggler_trace::explain(&path, arguments.json, world);
+    }
+    let recorded = RecordedRun::read(&path, world)?;
+    let Some(diagnosis) = diagnose_run(&recorded, world)? else {
+        let why = recorded.failure.map_or_else(String::new, |it| format!(": {}", it.reason));
+        let folder = path.display();
+        return Err(Failure::user(format!(
+            "{folder} has no finished step{why}; lockstep doctor {folder} reads the records of a \
+             failure"
+        )));
+    };
+    let report = RunReport::new(&recorded, &diagnosis);
+    if arguments.json {
+        return output::json(&report);
+    }
+    if arguments.run.is_none() {
+        print_status(&format!("the newest run is {}\n", path.display()));
+    }
+    output::text(&render(&report))
+}
+
+fn newest_run(world: &World) -> Result<PathBuf, Failure> {
+    let newest = RunFolder::newest_started(world)?.map(|run| run.path().to_owned());
+    newest.ok_or_else(|| {
+        Failure::user("there is no run under runs; name a folder: lockstep explain FOLDER")
+    })
+}

@@ -1,0 +1,155 @@
+//! Report of a run's diagnosis, as text and as JSON.
+
+use crate::quantity::digits;
+use lockstep_config::units::{Bytes, Seconds};
+use lockstep_planner::diagnosis::{Diagnosis, RankTime};
+use lockstep_planner::recipe::layout_from_recipe;
+use lockstep_trainer::recorded_run::RecordedRun;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// Most ranks of the text; `--json` has all.
+const MAX_RANKS: usize = 16;
+/// Share of a part below which the text leaves it out.
+const LEAST_SHARE: f64 = 0.001;
+
+/// Output of `--json`.
+#[derive(Serialize)]
+pub(super) struct RunReport<'a> {
+    run_dir: String,
+    layout: String,
+    #[serde(flatten)]
+    diagnosis: &'a Diagnosis,
+}
+
+impl<'a> RunReport<'a> {
+    pub(super) fn new(run: &RecordedRun, diagnosis: &'a Diagnosis) -> Self {
+        Self {
+            run_dir: run.folder.path().display().to_string(),
+            layout: layout_from_recipe(&run.recipe).to_string(),
+            diagnosis,
+        }
+    }
+}
+
+/// The verdict, then parts, ranks, what-ifs and the next setting.
+pub(super) fn render(report: &RunReport<'_>) -> String {
+    let diagnosis = report.diagnosis;
+    let mut text = String::new();
+    let mut line = |title: &str, value: &str| {
+        let _ = writeln!(text, "{title:<12} {value}");
+    };
+    for (index, cause) in diagnosis.causes.iter().enumerate() {
+        let rank = cause.culprit_rank.map_or_else(String::new, |rank| format!(", rank {rank}"));
+        let title = if index == 0 { "verdict" } else { "also" };
+        line(title, &format!("{}{rank}: {} of the step", cause.verdict, percent(cause.share)));
+        for evidence in &cause.evidence {
+            line("", evidence);
+        }
+    }
+    for warning in &diagnosis.health.warnings {
+        line("health", warning);
+    }
+    line("run", &format!("{}: {} steps, {}", report.run_dir, diagnosis.steps, report.layout));
+    line("step", &render_step(diagnosis));
+    if let Some(scale) = diagnosis.noise_scale {
+        let critical = diagnosis.critical_batch.unwrap_or(0);
+        line(
+            "noise scale",
+            &format!("{} sequences: the critical batch is about {critical}", digits(scale)),
+        );
+    }
+    text.push('\n');
+    text += &render_parts(diagnosis);
+    text += &render_ranks(&diagnosis.ranks);
+    text += &render_what_ifs(diagnosis);
+    text += &render_next(diagnosis);
+    text
+}
+
+/// A share in percent, to a tenth: smaller ones say nothing about a measured step.
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+fn render_step(diagnosis: &Diagnosis) -> String {
+    let mut text = format!("{} in the median", Seconds(diagnosis.step_seconds));
+    if let Some(predicted) = diagnosis.predicted_step_seconds {
+        let error = 100.0 * (predicted / diagnosis.step_seconds - 1.0);
+        let _ = write!(text, "; predicted {} ({error:+.0} %)", Seconds(predicted));
+    }
+    if let (Some(peak), Some(predicted)) = (diagnosis.peak_bytes, diagnosis.predicted_peak_bytes) {
+        let _ = write!(text, "; peak memory {}, predicted {}", Bytes(peak), Bytes(predicted));
+    }
+    text
+}
+
+fn render_parts(diagnosis: &Diagnosis) -> String {
+    let total = diagnosis.parts.total();
+    let mut text = format!("{:<22}{:>10}{:>9}\n", "part (mean of ranks)", "time", "share");
+    for (name, seconds) in diagnosis.parts.by_size() {
+        if seconds >= LEAST_SHARE * total {
+            let share = percent(seconds / total);
+            let _ = writeln!(text, "{name:<22}{:>10}{share:>9}", Seconds(seconds).to_string());
+        }
+    }
+    text
+}
+
+fn render_ranks(ranks: &[RankTime]) -> String {
+    if ranks.len() < 2 {
+        return String::new();
+    }
+    let titles = ["rank", "compute", "optimizer", "data", "communication", "waiting"];
+    let row = |cells: [String; 6]| {
+        let cells = cells.into_iter().enumerate();
+        let cells: String = cells
+            .map(|(column, cell)| match column {
+                0 => format!("{cell:<4}"),
+                4 => format!("{cell:>15}"),
+                _ => format!("{cell:>11}"),
+            })
+            .collect();
+        cells + "\n"
+    };
+    let mut text = "\n".to_owned() + &row(titles.map(str::to_owned));
+    for rank in ranks.iter().take(MAX_RANKS) {
+        let times = [
+            rank.compute_seconds,
+            rank.optimizer_seconds,
+            rank.data_seconds,
+            rank.exposed_communication_seconds,
+            rank.waiting_for_rank_seconds,
+        ];
+        let [a, b, c, d, e] = times.map(|seconds| Seconds(seconds).to_string());
+        text += &row([rank.rank.to_string(), a, b, c, d, e]);
+    }
+    if ranks.len() > MAX_RANKS {
+        let _ = writeln!(text, "({} more ranks: --json has all)", ranks.len() - MAX_RANKS);
+    }
+    text
+}
+
+fn render_what_ifs(diagnosis: &Diagnosis) -> String {
+    if diagnosis.what_if.is_empty() {
+        return String::new();
+    }
+    let width = diagnosis.what_if.iter().map(|it| it.change.chars().count()).max().unwrap_or(0);
+    let mut text = format!("\n{:<width$}{:>10}{:>9}\n", "what if", "step", "saved");
+    for it in &diagnosis.what_if {
+        let (step, saved) = (Seconds(it.step_seconds).to_string(), percent(it.gain));
+        let _ = writeln!(text, "{:<width$}{step:>10}{saved:>9}", it.change);
+    }
+    text
+}
+
+fn render_next(diagnosis: &Diagnosis) -> String {
+    let next = &diagnosis.next;
+    let mut text = "\n".to_owned();
+    let settings: Vec<String> =
+        next.settings.iter().map(|setting| format!("--set {setting}")).collect();
+    let settings = if settings.is_empty() { String::new() } else { settings.join(" ") + ": " };
+    let gain = next.gain.map_or_else(String::new, |gain| format!(" (saves {})", percent(gain)));
+    let _ = writeln!(text, "{:<12} {settings}{}{gain}", "next", next.reason);
+    text
+}

@@ -1,0 +1,124 @@
+//! Diagnosis of a run: where its time went, why, what it would take with one thing changed, and
+//! which setting to try first.
+//!
+//! Facts go in, a diagnosis comes out; nothing here reads a file or a clock. Times of a step are
+//! medians, so that single disturbances of a shared machine decide nothing.
+//!
+//! # Layout
+//! - [`facts`]: what is known about a run; [`measured_step`]: its median step
+//! - `replay`: the step program with measured durations; [`what_if`]: replays with a change
+//! - [`slow_rank`]: ranks slower than others with as much work
+//! - [`parts`]: parts of the step; [`causes`]: causes and their thresholds
+//! - [`health`]: numeric health; [`noise_scale`]: gradient noise scale
+//! - [`next_setting`]: the setting to try first; `statistics`: medians
+
+pub mod causes;
+pub mod facts;
+pub mod health;
+pub mod measured_step;
+pub mod next_setting;
+pub mod noise_scale;
+pub mod parts;
+mod replay;
+pub mod slow_rank;
+mod statistics;
+pub mod what_if;
+
+pub use causes::{Cause, Verdict};
+pub use facts::{
+    CheckpointFacts, LinkFacts, NoiseFacts, RankFacts, RunFacts, StepFacts, TaskFacts,
+};
+pub use health::Health;
+pub use measured_step::RankTime;
+pub use next_setting::Next;
+pub use parts::Parts;
+pub use what_if::WhatIf;
+
+use crate::calibration::machine::Machine;
+use causes::Findings;
+use measured_step::MeasuredStep;
+use replay::StepReplay;
+use serde::Serialize;
+use slow_rank::SlowRank;
+use what_if::WhatIfs;
+
+/// Gain below which a change of layout is not worth a try: replays differ from runs by some
+/// percent.
+pub const LEAST_GAIN: f64 = 0.05;
+
+/// Diagnosis of a run. The names of the fields are stable: scripts read them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Diagnosis {
+    /// Main cause of the step time.
+    pub verdict: Verdict,
+    /// Rank at fault, if it is one.
+    pub culprit_rank: Option<usize>,
+    /// Measurements behind the verdict, each a sentence.
+    pub evidence: Vec<String>,
+    /// Number of completed steps.
+    pub steps: u64,
+    /// Median step, without checkpoints and evaluations.
+    pub step_seconds: f64,
+    /// Step time that was predicted before the run.
+    pub predicted_step_seconds: Option<f64>,
+    /// Peak memory of the largest process.
+    pub peak_bytes: Option<u64>,
+    /// Forecast of it.
+    pub predicted_peak_bytes: Option<u64>,
+    /// Parts of the step in the mean over ranks.
+    pub parts: Parts,
+    /// Parts of the step by rank.
+    pub ranks: Vec<RankTime>,
+    /// All causes, the largest first.
+    pub causes: Vec<Cause>,
+    /// Step times with one thing changed.
+    pub what_if: Vec<WhatIf>,
+    /// Setting to try first.
+    pub next: Next,
+    /// Gradient noise scale in sequences; null without measurements.
+    pub noise_scale: Option<f64>,
+    /// Batch in sequences above which a larger one saves hardly any steps.
+    pub critical_batch: Option<u64>,
+    /// Numeric health.
+    pub health: Health,
+}
+
+/// Diagnoses a run; `machine` is the calibration of the machine that it ran on. `None` for a run
+/// without steps.
+pub fn diagnose(facts: &RunFacts, machine: Option<&Machine>) -> Option<Diagnosis> {
+    let measured = MeasuredStep::of(facts)?;
+    let slow = SlowRank::of(facts);
+    let replay = StepReplay::of(facts, &measured);
+    let replay = replay.as_ref();
+    let what_ifs = WhatIfs { facts, measured: &measured, replay, slow, machine };
+    let what_if = what_ifs.all();
+    let is_pipeline = facts.recipe.parallel.pipeline > 1;
+    let parts = Parts::of(&measured, replay, slow, is_pipeline);
+    let findings =
+        Findings { facts, measured: &measured, parts: &parts, replay, slow, what_if: &what_if };
+    let causes = findings.causes();
+    let health = Health::of(facts);
+    let next = next_setting::choose(&findings, &what_ifs, &causes[0], &health);
+    let noise_scale = noise_scale::noise_scale(&facts.noise);
+    Some(Diagnosis {
+        verdict: causes[0].verdict,
+        culprit_rank: causes[0].culprit_rank,
+        evidence: causes[0].evidence.clone(),
+        steps: facts.steps.last().map_or(0, |step| step.step),
+        step_seconds: measured.seconds,
+        predicted_step_seconds: facts.predicted_step_seconds,
+        peak_bytes: facts.peak_bytes.map(|[measured, _]| measured),
+        predicted_peak_bytes: facts.peak_bytes.map(|[_, predicted]| predicted),
+        parts,
+        ranks: measured.ranks.clone(),
+        causes,
+        what_if,
+        next,
+        noise_scale,
+        critical_batch: noise_scale.map(|scale| scale.ceil().max(1.0) as u64),
+        health,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! Diagnoses of runs whose figures are given.
+
+use super::*;
+use lockstep_config::{Recipe, Sources, resolve};
+use std::collections::BTreeMap;
+
+fn recipe(sets: &[&str]) -> Recipe {
+    let sets = sets.iter().map(|set| (*set).to_owned()).collect();
+    let preset = Some("tiny".to_owned());
+    resolve(&Sources { sets, preset, ..Sources::default() }).unwrap()
+}
+
+fn rank(compute: f64, waiting: f64, exposed: f64) -> RankFacts {
+    let quartiles = [compute * 0.99, compute, compute * 1.01];
+    RankFacts { compute: quartiles, data: 0.0, exposed, waiting }
+}
+
+/// A run of 40 steps of this duration on these ranks.
+fn facts(sets: &[&str], seconds: f64, ranks: Vec<RankFacts>) -> RunFacts {
+    let step = |step: u64| StepFacts {
+        step,
+        loss: 5.0 - 0.01 * step as f64,
+        lr: 1e-3,
+        grad_norm: 1.0,
+        seconds,
+        data: ranks[0].data,
+        exposed: ranks[0].exposed,
+        waiting: ranks[0].waiting,
+        is_skipped: false,
+        has_overflowed: false,
+    };
+    RunFacts {
+        recipe: recipe(sets),
+        is_accelerated: false,
+        cores: Some(64),
+        steps: (1..=40).map(step).collect(),
+        checkpoints: Vec::new(),
+        validation: BTreeMap::new(),
+        links: None,
+        bucket_len: None,
+        spans: BTreeMap::new(),
+        peak_bytes: None,
+        predicted_step_seconds: None,
+        flops_per_token: None,
+        peak_flops_per_second: None,
+        noise: Vec::new(),
+        staleness: BTreeMap::new(),
+        failure: None,
+        ranks,
+    }
+}
+
+fn diagnosed(facts: &RunFacts) -> Diagnosis {
+    let found = diagnose(facts, None).expect("the run has steps");
+    let sum = found.parts.total();
+    let total = found.step_seconds + found.parts.checkpoint_seconds;
+    assert!((sum - total).abs() < 1e-9, "parts sum to {sum}, the step takes {total}");
+    found
+}
+
+fn what_if<'a>(found: &'a Diagnosis, name: &str) -> &'a WhatIf {
+    found.what_if.iter().find(|it| it.name == name).expect("the figure is there")
+}
+
+#[test]
+fn a_sound_run_is_bound_by_computation() {
+    let ranks = vec![rank(0.1, 0.002, 0.003), rank(0.101, 0.001, 0.003)];
+    let found = diagnosed(&facts(&["run.workers=2"], 0.11, ranks));
+    assert_eq!((found.verdict, found.culprit_rank), (Verdict::Compute, None));
+    assert!(found.health.warnings.is_empty(), "{:?}", found.health.warnings);
+    assert_eq!(found.noise_scale, None);
+}
+
+#[test]
+fn a_slow_rank_is_named_and_its_cost_is_replayed() {
+    let fast = || rank(0.1, 0.1, 0.0);
+    let ranks = vec![fast(), fast(), rank(0.2, 0.0, 0.0), fast()];
+    let found = diagnosed(&facts(&["run.workers=4"], 0.205, ranks));
+    assert_eq!((found.verdict, found.culprit_rank), (Verdict::Straggler, Some(2)));
+    let without = what_if(&found, "no_straggler").step_seconds;
+    assert!((without / 0.105 - 1.0).abs() < 0.05, "{without}");
+    assert_eq!(found.next.settings, ["sync.stragglers=shares"]);
+}
+
+#[test]
+fn bytes_and_calls_are_distinguished() {
+    let sets = ["run.workers=2", "run.transport=tcp"];
+    let ranks = || vec![rank(0.05, 0.0, 0.05); 2];
+    let links = |latency, bandwidth| Some(LinkFacts { latency, bandwidth, port: 2.0 * bandwidth });
+    let slow = RunFacts { links: links(1e-5, 1e6), ..facts(&sets, 0.1, ranks()) };
+    let found = diagnosed(&slow);
+    assert_eq!(found.verdict, Verdict::Communication);
+    let faster = what_if(&found, "twice_the_bandwidth").step_seconds;
+    assert!((0.06..0.09).contains(&faster), "{faster}");
+
+    let sets = [&sets[..], &["parallel.bucket_bytes=4KiB"]].concat();
+    let facts = facts(&sets, 0.1, ranks());
+    let far = RunFacts { links: links(5e-3, 1e10), bucket_len: Some(1024), ..facts };
+    let found = diagnosed(&far);
+    assert_eq!(found.verdict, Verdict::Latency, "{:?}", found.evidence);
+    assert_eq!(found.next.settings, ["parallel.bucket_bytes=0"]);
+}
+
+#[test]
+fn the_larger_of_two_causes_comes_first() {
+    let waiting = |data: f64, stall: f64| {
+        let ranks = vec![RankFacts { data, ..rank(0.1, 0.0, 0.0) }];
+        let checkpoints = vec![CheckpointFacts { stall, write: 1.0, bytes: 1 << 20 }; 4];
+        let facts = facts(&["run.workers=1"], 0.1 + data, ranks);
+        diagnosed(&RunFacts { checkpoints, ..facts }).causes
+    };
+    let verdicts = |causes: Vec<Cause>| causes.into_iter().map(|cause| cause.verdict);
+    assert!(verdicts(waiting(0.08, 0.2)).eq([Verdict::Input, Verdict::Checkpoint]));
+    assert!(verdicts(waiting(0.03, 1.0)).eq([Verdict::Checkpoint, Verdict::Input]));
+}
+
+#[test]
+fn an_unbalanced_pipeline_is_a_bubble_and_no_straggler() {
+    let sets = ["run.workers=2", "parallel.pipeline=2", "model.layers=4"];
+    let unbalanced = [&sets[..], &["parallel.stage_layers=1,3"]].concat();
+    let work = slow_rank::work_by_rank(&recipe(&unbalanced));
+    let passes: Vec<f64> = work.iter().map(|work| 0.1 * work).collect();
+    let longest = passes[0].max(passes[1]);
+    let seconds = 1.1 * longest;
+    let ranks =
+        passes.iter().map(|pass| rank(*pass, longest - pass, 0.1 * longest)).collect::<Vec<_>>();
+    let found = diagnosed(&facts(&unbalanced, seconds, ranks));
+    assert_eq!(found.verdict, Verdict::Bubble, "{:?} {:?}", found.parts, found.causes);
+    assert!(found.evidence[1].contains("unbalanced"), "{:?}", found.evidence);
+    let balanced = what_if(&found, "balanced_stages");
+    assert!(balanced.step_seconds < 0.9 * seconds, "{balanced:?}");
+}
+
+#[test]
+fn a_loss_that_rises_asks_for_a_lower_rate_before_anything_else() {
+    let ranks = vec![RankFacts { data: 0.1, ..rank(0.1, 0.0, 0.0) }];
+    let mut run = facts(&["run.workers=1"], 0.2, ranks);
+    for step in &mut run.steps[20..] {
+        step.loss = 50.0;
+    }
+    let found = diagnosed(&run);
+    assert!(found.health.diverged);
+    assert_eq!(found.verdict, Verdict::Input, "the step is as slow as before");
+    assert_eq!(found.next.settings, ["optim.lr=0.0001"]);
+}
+
+#[test]
+fn overflows_after_the_search_for_a_scale_are_a_storm() {
+    let sets = ["run.workers=1", "precision.compute=fp16"];
+    let mut run = facts(&sets, 0.1, vec![rank(0.1, 0.0, 0.0)]);
+    for step in &mut run.steps[..5] {
+        (step.is_skipped, step.has_overflowed) = (true, true);
+    }
+    assert!(diagnosed(&run).health.warnings.is_empty(), "a scale is found in the first steps");
+    for step in run.steps.iter_mut().step_by(2) {
+        (step.is_skipped, step.has_overflowed) = (true, true);
+    }
+    let found = diagnosed(&run);
+    assert!(found.health.warnings[0].contains("overflow storm"), "{:?}", found.health);
+    assert!(found.next.settings[0].starts_with("precision."), "{:?}", found.next);
+}
+
+#[test]
+fn a_run_without_steps_has_no_diagnosis() {
+    let mut run = facts(&["run.workers=1"], 0.1, vec![rank(0.1, 0.0, 0.0)]);
+    run.steps.clear();
+    assert_eq!(diagnose(&run, None), None);
+}
