@@ -12,6 +12,7 @@ use lockstep_model::problem::classes;
 use lockstep_parallel::LeafAssignment;
 use lockstep_platform::World;
 use lockstep_telemetry::SourceTokens;
+use std::time::Duration;
 
 /// Opens the corpus of this worker. If workers have different corpora, the run's fingerprint covers
 /// all of them.
@@ -29,6 +30,18 @@ pub fn open(recipe: &Recipe, world: &World, comm: &Comm) -> Result<Feed, TrainEr
         feed.all_fingerprints(all);
     }
     Ok(feed)
+}
+
+/// Loader of batches from `cursor` on, as slow as the recipe emulates.
+pub(crate) fn loader(
+    feed: &mut Feed,
+    recipe: &Recipe,
+    world: &World,
+    cursor: Cursor,
+) -> Result<Loader, TrainError> {
+    let loader = feed.loader(world, cursor)?;
+    loader.emulate_batch_time(Duration::from_secs_f64(recipe.emulate.data.0));
+    Ok(loader)
 }
 
 /// Validation micro-batches: identical on all workers, or each worker's own.

@@ -30,7 +30,6 @@ use lockstep_parallel::sync_strategy::{ReadState, Role, SyncStrategy};
 use lockstep_parallel::{Groups, Replica, strategies};
 use lockstep_platform::World;
 use lockstep_tensor::device::Compute;
-use std::time::Duration;
 
 /// Trains by the recipe as one rank of `comm`. Rank 0 writes the run folder and returns the
 /// summary; the others return nothing.
@@ -101,8 +100,7 @@ fn run_worker<'a>(
     let tasks = TaskRequests::of_recipe(recipe, feed.tokenizer(), world)?;
     let evaluator = Evaluator::new(recipe, validation, tasks, workers, is_custom);
     let tokenizer = feed.tokenizer_json()?;
-    let loader = feed.loader(world, start.cursor.clone())?;
-    loader.emulate_batch_time(Duration::from_secs_f64(recipe.emulate.data.0));
+    let loader = feed::loader(&mut feed, recipe, world, start.cursor.clone())?;
     let targets = feed::Targets::new(&feed, groups.data());
     let last_step = last_step(recipe, options.stop_after)?;
     // After a restart the last step may be done already; then only the final save is left.

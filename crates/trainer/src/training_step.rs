@@ -38,7 +38,7 @@ pub(crate) struct StepSetting<'a> {
     pub joint: Option<JointStep<'a>>,
 }
 
-/// What ranks that take a step together agree on and measure.
+/// Shared decisions and measurements of ranks that take a step together.
 pub(crate) struct JointStep<'a> {
     /// Number of targets over all ranks.
     pub targets: &'a mut feed::Targets,

@@ -101,7 +101,8 @@ impl Case {
 fn for_each_case(mut check: impl FnMut(&Compute, Case)) {
     for cpu in computes() {
         for family in ["gpt2", "llama", "qwen", "olmo2", "phi3", "gemma2", "gpt_neox", "bloom"] {
-            // Accelerators refuse windows, soft caps and biases of attention, and parts of GPT-NeoX.
+            // Accelerators refuse windows, soft caps and biases of attention, and parts of
+            // GPT-NeoX.
             let on_cpus = ["phi3", "gemma2", "gpt_neox", "bloom"].contains(&family);
             if on_cpus && cpu.accelerator().is_some() {
                 continue;
