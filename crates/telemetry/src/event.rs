@@ -308,8 +308,9 @@ pub enum Event {
     ServerLost {
         /// Step in which the first worker detected it.
         step: u64,
-        /// Rank of the lost server.
-        rank: usize,
+        /// Rank of the lost server. Named `rank` before, like the rank that records the event,
+        /// with which no line could be read.
+        server: usize,
         /// Process id of the lost server.
         process: u64,
         /// Rank of the replica.

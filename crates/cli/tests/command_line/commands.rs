@@ -63,7 +63,9 @@ fn train_leaves_a_folder_with_recipe_events_weights_and_figures() {
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).expect("a line is JSON")["event"].take())
         .collect();
-    assert_eq!(names, ["run_started", "step", "step", "step", "evaluated", "run_finished"]);
+    let of_ranks = ["rank_counters"; 2];
+    let steps = ["run_started", "step", "step", "step"];
+    assert_eq!(names, [&steps[..], &of_ranks, &["evaluated", "run_finished"]].concat());
 
     // The saved recipe reproduces the run.
     let hash = |figures: Value| figures["weights_hash"].clone();

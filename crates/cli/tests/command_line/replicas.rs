@@ -107,7 +107,8 @@ fn run_with_killed_server(sets: &[&str], victim: usize, successor: usize) -> Val
     let process = run.process(victim);
     send("-KILL", process);
     let lost = run.wait_for("server_lost", 1);
-    let event = ["rank", "process", "successor"].map(|name| lost[name].as_u64().expect("a number"));
+    let event =
+        ["server", "process", "successor"].map(|name| lost[name].as_u64().expect("a number"));
     assert_eq!(event, [victim as u64, u64::from(process), successor as u64], "{sets:?}");
     let (folder, output) = run.end();
     let figures = figures(&output);

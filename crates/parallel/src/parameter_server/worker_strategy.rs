@@ -170,10 +170,10 @@ impl ParameterServer {
     fn record_lost_servers(&mut self, host: &mut impl TrainingHost, step: u64) {
         let rank_at = |position: usize| self.groups.link.ranks()[position].0;
         for loss in host.replica().take_lost_servers() {
-            let (rank, successor) = (rank_at(loss.rank), rank_at(loss.successor));
-            self.counters.served.servers_lost.get_or_insert_default().push(rank);
-            let process = self.processes[rank];
-            host.record(&Event::ServerLost { step, rank, process, successor });
+            let (server, successor) = (rank_at(loss.rank), rank_at(loss.successor));
+            self.counters.served.servers_lost.get_or_insert_default().push(server);
+            let process = self.processes[server];
+            host.record(&Event::ServerLost { step, server, process, successor });
         }
     }
 }

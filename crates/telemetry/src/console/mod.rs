@@ -412,11 +412,11 @@ fn describe_asynchronous(text: &mut String, event: &Event) {
             }
             text.push_str(" parameters\n");
         }
-        Event::ServerLost { step, rank, process, successor } => {
+        Event::ServerLost { step, server, process, successor } => {
             let step = Thousands(*step);
             add(
                 text,
-                format_args!("step {step}  server rank {rank} (process {process}) is lost; "),
+                format_args!("step {step}  server rank {server} (process {process}) is lost; "),
             );
             add(text, format_args!("its replica rank {successor} takes over\n"));
         }
