@@ -48,7 +48,7 @@ RECIPES = {
     ],
     "recompute": ["run.workers=2", "parallel.recompute=full"],
     "bf16": ["run.workers=2", "precision.compute=bf16"],
-    "bf16 gradients": ["run.workers=2", "parallel.wire=bf16"],
+    "bf16 gradients": ["run.workers=2", "precision.wire=bf16"],
     "local sgd": ["run.workers=2", "sync.mode=local-sgd", "sync.local_steps=3"],
     "diloco": ["run.workers=2", "sync.mode=local-sgd", "sync.local_steps=3", "sync.outer=nesterov"],
     "fragments": [
@@ -72,8 +72,8 @@ RESULTS = ("losses_hash", "weights_hash", "wire_bytes")
 # Name and arguments of `bench train`.
 STEPS = {
     "one worker": ["--set", "run.workers=1"],
-    "four workers": ["--set", "run.workers=4"],
-    "four workers, ZeRO-3": ["--set", "run.workers=4", "--set", "parallel.zero=3"],
+    "two workers": ["--set", "run.workers=2"],
+    "two workers, ZeRO-3": ["--set", "run.workers=2", "--set", "parallel.zero=3"],
 }
 SIZES = "1KiB,16KiB,256KiB,1MiB,16MiB"
 
