@@ -6,9 +6,10 @@
 use super::common::{ELEMENT, all_reduce, bandwidth, compiled, latency, layout, link, two_levels};
 use super::prelude::*;
 use crate::random::Jitter;
-use crate::sim::{CompiledSchedule, Fabric, simulate_collective};
+use crate::sim::{Fabric, data_parallel_step, play_all_ranks};
 use lockstep_config::units::{Bytes, BytesPerSecond, Seconds};
 use lockstep_planner::overlap::{Bucket, finish};
+use lockstep_schedule::step::{Play, TaskOp};
 use lockstep_schedule::{Algorithm, Costs, Link, Links, Schedule, price};
 
 experiment!(DataParallel, timeline);
@@ -64,12 +65,10 @@ const DESCRIPTION: Description = Description {
 };
 
 fn run(at: &Settings, random: &mut Random) -> Result<Vec<Row>, LabError> {
-    let Cluster { schedule, between, links, bytes, factors } = Cluster::new(at, random)?;
+    let cluster = Cluster::new(at, random)?;
+    let step = cluster.play(at).seconds().0;
+    let Cluster { schedule, between, links, bytes, factors } = cluster;
     let (num_workers, num_buckets) = (factors.len(), at.count("buckets"));
-    let sum = compiled(&schedule, bytes);
-    let fabric = links.as_ref().map_or(Fabric::Uniform(between), Fabric::PerPair);
-    let ends = step(&sum, fabric, num_buckets, |bucket, rank| ready(at, bucket) * factors[rank]);
-    let step = ends.iter().copied().fold(0.0, f64::max);
     let compute = at.number("forward") + at.number("backward");
     let slowest = factors.iter().copied().fold(0.0, f64::max) * compute;
     let mean = factors.iter().sum::<f64>() / num_workers as f64 * compute;
@@ -138,6 +137,19 @@ impl Cluster {
         let factors = (0..num_workers).map(|_| jitter.factor(random)).collect();
         Ok(Self { schedule, between, links, bytes, factors })
     }
+
+    /// Plays the step program of every worker with its jitter.
+    fn play(&self, at: &Settings) -> Play {
+        let num_buckets = at.count("buckets");
+        let programs = data_parallel_step(self.factors.len(), num_buckets);
+        let sum = compiled(&self.schedule, self.bytes);
+        let fabric = self.links.as_ref().map_or(Fabric::Uniform(self.between), Fabric::PerPair);
+        let share = |key| at.number(key) / num_buckets as f64;
+        let (forward, backward) = (share("forward"), share("backward"));
+        play_all_ranks(&programs, &sum, fabric, |rank, op| {
+            self.factors[rank] * if matches!(op, TaskOp::Forward(_)) { forward } else { backward }
+        })
+    }
 }
 
 /// Time at which a worker without jitter has filled a bucket.
@@ -147,39 +159,38 @@ fn ready(at: &Settings, bucket: usize) -> f64 {
 
 /// Two tracks per worker: compute and network.
 fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
-    let Cluster { schedule, between, links, bytes, factors } = Cluster::new(at, random)?;
-    let sum = compiled(&schedule, bytes);
-    let fabric = links.as_ref().map_or(Fabric::Uniform(between), Fabric::PerPair);
+    let cluster = Cluster::new(at, random)?;
+    let (play, factors) = (cluster.play(at), &cluster.factors);
+    let num_buckets = at.count("buckets");
     let mut tracks = Vec::new();
+    let reductions = |rank: usize| {
+        let tasks = &play.ranks[rank].tasks[num_buckets..];
+        tasks.chunks_exact(2).map(|pair| (pair[0], pair[1]))
+    };
     for (rank, factor) in factors.iter().enumerate() {
         let forward = at.number("forward") * factor;
-        let end = forward + at.number("backward") * factor;
+        let end = play.ranks[rank].compute.0;
         let spans = vec![
             Span::new(Activity::Forward, 0.0, forward),
             Span::new(Activity::Backward, forward, end),
         ];
         tracks.push(Track { name: format!("worker {rank}"), spans });
-        tracks.push(Track { name: "network".to_owned(), spans: Vec::new() });
-    }
-    let mut ends = vec![0.0_f64; factors.len()];
-    for bucket in 0..at.count("buckets") {
-        let full = |rank: usize| ready(at, bucket) * factors[rank];
-        let starts: Vec<f64> =
-            ends.iter().enumerate().map(|(rank, end)| end.max(full(rank))).collect();
-        // The all-reduce cannot complete before the last worker enters it.
-        let last = starts.iter().copied().fold(0.0, f64::max);
-        ends = simulate_collective(&sum, fabric, &starts).ends;
-        for (rank, start) in starts.into_iter().enumerate() {
-            let spans = &mut tracks[2 * rank + 1].spans;
-            if last > start {
-                spans.push(Span::new(Activity::Wait, start, last));
+        let (mut network, mut free) = (Vec::new(), 0.0_f64);
+        for (bucket, (backward, sum)) in reductions(rank).enumerate() {
+            // The all-reduce cannot complete before the last worker enters it.
+            let entered = free.max(backward.end.0);
+            if sum.start.0 > entered {
+                network.push(Span::new(Activity::Wait, entered, sum.start.0));
             }
-            spans.push(Span::new(Activity::AllReduce, last, ends[rank]).numbered(bucket));
+            let span = Span::new(Activity::AllReduce, sum.start.0, sum.end.0);
+            network.push(span.numbered(bucket));
+            free = sum.end.0;
         }
+        tracks.push(Track { name: "network".to_owned(), spans: network });
     }
     let slowest = (0..factors.len()).max_by(|a, b| factors[*a].total_cmp(&factors[*b]));
     let slowest = slowest.unwrap_or(0);
-    let end = ends.iter().copied().fold(0.0, f64::max);
+    let end = play.seconds().0;
     let title = format!(
         "A step of {} workers takes {}; the slowest is worker {}",
         factors.len(),
@@ -187,21 +198,4 @@ fn timeline(at: &Settings, random: &mut Random) -> Result<Timeline, LabError> {
         slowest
     );
     Ok(Timeline { title, tracks, named: vec![2 * slowest, 2 * slowest + 1] })
-}
-
-/// Completion time of all buckets on each rank: a rank starts a bucket when it is full and the
-/// previous bucket has completed.
-pub(crate) fn step(
-    sum: &CompiledSchedule,
-    fabric: Fabric<'_>,
-    num_buckets: usize,
-    ready: impl Fn(usize, usize) -> f64,
-) -> Vec<f64> {
-    let mut ends = vec![0.0_f64; sum.num_ranks()];
-    for bucket in 0..num_buckets {
-        let starts: Vec<f64> =
-            ends.iter().enumerate().map(|(rank, end)| end.max(ready(bucket, rank))).collect();
-        ends = simulate_collective(sum, fabric, &starts).ends;
-    }
-    ends
 }

@@ -3,9 +3,11 @@
 
 use super::common::{bandwidth, latency, link};
 use super::prelude::*;
+use crate::sim::{data_parallel_step, play_one_rank};
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_planner::collective::ring;
-use lockstep_planner::overlap::{Bucket, exposed, finish};
+use lockstep_planner::overlap::{Bucket, finish};
+use lockstep_schedule::step::{Play, TaskOp};
 
 experiment!(Overlap, timeline);
 
@@ -36,47 +38,67 @@ const DESCRIPTION: Description = Description {
         Column::new("bucket_bytes", Unit::Bytes, "size of a bucket"),
         Column::new("transfer_seconds", Unit::Seconds, "total time of all transfers"),
         Column::new("latency_share", Unit::Share, "latency share of a transfer"),
+        Column::new("closed_form_seconds", Unit::Seconds, "step_seconds by the formula"),
     ],
     chart: ChartSpec::lines("bucket_layers", &["step_seconds"]).log(true, false),
 };
 
-/// Last layer of every bucket, and the buckets with ready and transfer times.
-fn buckets(at: &Settings) -> (Vec<usize>, Vec<Bucket>) {
-    let (num_layers, per_bucket) = (at.count("layers"), at.count("bucket_layers"));
-    let form = ring::all_reduce(at.count("workers"));
-    let layer_bytes = at.number("gradient") / num_layers as f64;
-    let ends: Vec<usize> = (0..num_layers.div_ceil(per_bucket))
-        .map(|b| ((b + 1) * per_bucket).min(num_layers))
-        .collect();
-    let bucket = |(index, &end): (usize, &usize)| {
-        let bytes = (layer_bytes * (end - index * per_bucket) as f64).round() as u64;
-        let transfer = form.seconds(Bytes(bytes), link(at));
-        Bucket { ready: Seconds(at.number("layer") * end as f64), transfer }
-    };
-    let buckets = ends.iter().enumerate().map(bucket).collect();
-    (ends, buckets)
+/// A step of one of the workers, which stands for all.
+struct Step {
+    /// Layers of every bucket, in the order of the backward pass.
+    layers: Vec<usize>,
+    /// Duration of every bucket's transfer.
+    transfers: Vec<f64>,
+    play: Play,
+}
+
+impl Step {
+    fn new(at: &Settings) -> Self {
+        let (num_layers, per_bucket) = (at.count("layers"), at.count("bucket_layers"));
+        let form = ring::all_reduce(at.count("workers"));
+        let layer_bytes = at.number("gradient") / num_layers as f64;
+        let num_buckets = num_layers.div_ceil(per_bucket);
+        let layers: Vec<usize> =
+            (0..num_buckets).map(|b| per_bucket.min(num_layers - b * per_bucket)).collect();
+        let transfer = |layers: &usize| {
+            form.seconds(Bytes((layer_bytes * *layers as f64).round() as u64), link(at)).0
+        };
+        let transfers: Vec<f64> = layers.iter().map(transfer).collect();
+        let [program] = &data_parallel_step(1, num_buckets)[..] else { unreachable!("one rank") };
+        // Backward fills the last bucket of the program first.
+        let place = |block: u32| num_buckets - 1 - block as usize;
+        let pass = |op| match op {
+            TaskOp::Backward(pass) => at.number("layer") * layers[place(pass.block)] as f64,
+            _ => 0.0,
+        };
+        let play = play_one_rank(program, pass, |bucket| transfers[place(bucket)]);
+        Self { layers, transfers, play }
+    }
+
+    /// Spans of the backward pass and of the reductions, by bucket.
+    fn spans(&self) -> impl Iterator<Item = [lockstep_schedule::step::Span; 2]> + '_ {
+        let tasks = &self.play.ranks[0].tasks[self.layers.len()..];
+        tasks.chunks_exact(2).map(|pair| [pair[0], pair[1]])
+    }
 }
 
 /// Compute and network of one worker.
 fn timeline(at: &Settings, _: &mut Random) -> Result<Timeline, LabError> {
-    let (ends, buckets) = buckets(at);
-    let (layer, mut first_layer) = (at.number("layer"), 0);
+    let step = Step::new(at);
     let (mut compute, mut network) = (Vec::new(), Vec::new());
-    let mut free = 0.0_f64;
-    for (index, (&end, bucket)) in ends.iter().zip(&buckets).enumerate() {
-        let from = layer * first_layer as f64;
-        compute.push(Span::new(Activity::Backward, from, bucket.ready.0).numbered(index));
-        let start = free.max(bucket.ready.0);
-        free = start + bucket.transfer.0;
-        network.push(Span::new(Activity::AllReduce, start, free).numbered(index));
-        first_layer = end;
+    for (index, [backward, sum]) in step.spans().enumerate() {
+        let span = |activity, span: lockstep_schedule::step::Span| {
+            Span::new(activity, span.start.0, span.end.0).numbered(index)
+        };
+        compute.push(span(Activity::Backward, backward));
+        network.push(span(Activity::AllReduce, sum));
     }
-    let backward = Seconds(layer * at.number("layers"));
+    let rank = &step.play.ranks[0];
     let title = format!(
         "{} buckets: {} of exposed communication after {} of backward",
-        buckets.len(),
-        Unit::Seconds.show(exposed(&buckets, backward).0),
-        Unit::Seconds.show(backward.0)
+        step.layers.len(),
+        Unit::Seconds.show(rank.exposed.0),
+        Unit::Seconds.show(rank.compute.0)
     );
     let track = |name: &str, spans| Track { name: name.to_owned(), spans };
     let tracks = vec![track("compute", compute), track("network", network)];
@@ -87,18 +109,24 @@ fn run(at: &Settings, _: &mut Random) -> Result<Vec<Row>, LabError> {
     let (num_layers, per_bucket) = (at.count("layers"), at.count("bucket_layers"));
     let form = ring::all_reduce(at.count("workers"));
     let layer_bytes = at.number("gradient") / num_layers as f64;
-    let layer = at.number("layer");
-    let (_, buckets) = buckets(at);
-    let backward = Seconds(layer * num_layers as f64);
-    let transfers: f64 = buckets.iter().map(|bucket| bucket.transfer.0).sum();
-    let latencies = link(at).latency.0 * form.rounds as f64 * buckets.len() as f64;
+    let step = Step::new(at);
+    let transfers: f64 = step.transfers.iter().sum();
+    let latencies = link(at).latency.0 * form.rounds as f64 * step.layers.len() as f64;
+    // The closed form: a bucket starts when it is full and its predecessor has arrived.
+    let mut ready = 0.0;
+    let bucket = |(layers, transfer): (&usize, &f64)| {
+        ready += at.number("layer") * *layers as f64;
+        Bucket { ready: Seconds(ready), transfer: Seconds(*transfer) }
+    };
+    let buckets: Vec<Bucket> = step.layers.iter().zip(&step.transfers).map(bucket).collect();
     Ok(vec![row![
-        finish(&buckets).max(backward).0,
-        exposed(&buckets, backward).0,
-        buckets.len(),
+        step.play.seconds().0,
+        step.play.ranks[0].exposed.0,
+        step.layers.len(),
         layer_bytes * per_bucket.min(num_layers) as f64,
         transfers,
         latencies / transfers,
+        finish(&buckets).0,
     ]])
 }
 

@@ -1,7 +1,8 @@
 //! Discrete-event simulator in virtual time that executes the engine's schedules.
 //!
-//! A collective is a [`Schedule`](lockstep_schedule::Schedule) and a pipeline a
-//! [`Pipeline`](lockstep_schedule::pipeline::Pipeline), exactly as the engine runs them. The
+//! A collective is a [`Schedule`](lockstep_schedule::Schedule), a pipeline a
+//! [`Pipeline`](lockstep_schedule::pipeline::Pipeline) and a data-parallel step a
+//! [`Program`](lockstep_schedule::step::Program), exactly as the engine runs them. The
 //! simulation adds late and failing ranks, heterogeneous links, NICs shared by several flows, and
 //! jitter of passes. Without these, times equal the planner's bit for bit, which tests check.
 
@@ -11,12 +12,14 @@ mod pipeline;
 mod queue;
 mod shared_links;
 mod simulation;
+mod step;
 mod throughput;
 
 pub use collective::{CollectiveRun, simulate_collective, simulate_with_failures};
 pub use compiled::CompiledSchedule;
 pub use pipeline::{PipelineRun, simulate_pipeline, trace_pipeline};
 pub use shared_links::SharedLinks;
+pub use step::{data_parallel_step, play_all_ranks, play_one_rank};
 pub use throughput::{Throughput, throughput};
 
 use lockstep_schedule::{Link, Links};

@@ -46,7 +46,7 @@ pub use builder::{Builder, TaskBuilder};
 pub use call::{Call, CommGroup, Lengths};
 pub use contents::Contents;
 pub use op::{Averaged, BlockPass, Message, MessageKind, Normed, ServerCall, TaskOp};
-pub use play::{CallMode, Play, RankPlay, Span, play};
+pub use play::{Arrival, CallMode, Play, RankPlay, Span, play, play_with};
 pub use verify::{InvalidStep, StepReport, verify};
 
 use lockstep_mesh::Axis;

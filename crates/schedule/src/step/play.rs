@@ -2,7 +2,8 @@
 //!
 //! Tasks of one queue run in program order and queues run side by side; a task starts when the
 //! tasks that it waits for are done. A collective starts when all ranks of its group have reached
-//! it and ends on all of them together. A message is received once it was sent.
+//! it and ends on all of them together, unless its messages are simulated ([`play_with`]). A message
+//! is received once it was sent.
 //!
 //! Ranks with equal programs need not all be played: a rank that is not played is never waited
 //! for, so one rank can stand for many.
@@ -29,6 +30,17 @@ pub struct Span {
     pub start: Seconds,
     /// End.
     pub end: Seconds,
+}
+
+/// A rank at a collective.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Arrival {
+    /// Index of its program.
+    pub program: usize,
+    /// Time at which the rank reaches the collective.
+    pub at: Seconds,
+    /// Duration of the rank's task.
+    pub length: Seconds,
 }
 
 /// Tasks of one rank in time.
@@ -91,12 +103,29 @@ pub fn play(
     mode: CallMode,
     seconds: impl Fn(usize, TaskId) -> Seconds,
 ) -> Option<Play> {
+    let together = |arrivals: &[Arrival]| {
+        let starts = arrivals.iter().map(|arrival| arrival.at);
+        let lengths = arrivals.iter().map(|arrival| arrival.length);
+        let start = starts.fold(Seconds(0.0), Seconds::max);
+        vec![start + lengths.fold(Seconds(0.0), Seconds::max); arrivals.len()]
+    };
+    play_with(programs, mode, seconds, together)
+}
+
+/// Plays programs as [`play`] does, where `collective` gives the end of a collective on each rank
+/// by the arrivals of all of them.
+pub fn play_with(
+    programs: &[Program],
+    mode: CallMode,
+    seconds: impl Fn(usize, TaskId) -> Seconds,
+    collective: impl Fn(&[Arrival]) -> Vec<Seconds>,
+) -> Option<Play> {
     let mut player = Player::new(programs, mode);
     loop {
         let mut has_moved = false;
         for at in 0..programs.len() {
             for queue in 0..player.ranks[at].queues.len() {
-                while player.advance(at, queue, &seconds) {
+                while player.advance(at, queue, &seconds, &collective) {
                     has_moved = true;
                 }
             }
@@ -138,8 +167,28 @@ struct QueueProgress {
 /// A collective of the played ranks of a group.
 struct Meeting {
     num_missing: usize,
-    start: Seconds,
-    length: Seconds,
+    arrivals: Vec<Arrival>,
+    /// By index of the program, once all ranks have reached it.
+    spans: BTreeMap<usize, Span>,
+}
+
+impl Meeting {
+    /// Adds a rank; with the last one the collective runs.
+    fn add(&mut self, arrival: Arrival, collective: &impl Fn(&[Arrival]) -> Vec<Seconds>) {
+        self.arrivals.push(arrival);
+        self.num_missing -= 1;
+        if self.num_missing > 0 {
+            return;
+        }
+        self.arrivals.sort_unstable_by_key(|arrival| arrival.program);
+        let last = self.arrivals.iter().map(|it| it.at).fold(Seconds(0.0), Seconds::max);
+        let spans = self.arrivals.iter().zip(collective(&self.arrivals)).map(|(arrival, end)| {
+            // A rank whose part ends early does not wait for the last one.
+            let start = if end < last { arrival.at } else { last };
+            (arrival.program, Span { start, end })
+        });
+        self.spans = spans.collect();
+    }
 }
 
 impl<'a> Player<'a> {
@@ -164,8 +213,8 @@ impl<'a> Player<'a> {
                 let number = num_calls.entry(&group.ranks).or_insert(0);
                 own[call as usize] = *ids.entry((&group.ranks, *number)).or_insert_with(|| {
                     let num_missing = group.ranks.iter().filter(|r| played.contains(r)).count();
-                    let (start, length) = (Seconds(0.0), Seconds(0.0));
-                    meetings.push(Meeting { num_missing, start, length });
+                    let (arrivals, spans) = (Vec::new(), BTreeMap::new());
+                    meetings.push(Meeting { num_missing, arrivals, spans });
                     meetings.len() - 1
                 });
                 *number += 1;
@@ -187,6 +236,7 @@ impl<'a> Player<'a> {
         at: usize,
         queue: usize,
         seconds: &impl Fn(usize, TaskId) -> Seconds,
+        collective: &impl Fn(&[Arrival]) -> Vec<Seconds>,
     ) -> bool {
         let (program, mode) = (&self.programs[at], self.mode);
         let Progress { spans, queues, .. } = &mut self.ranks[at];
@@ -206,7 +256,8 @@ impl<'a> Player<'a> {
             }
             ready = ready.max(span.end);
         }
-        let Some(span) = self.span(at, queue, id, ready, seconds(at, id)) else { return false };
+        let arrival = Arrival { program: at, at: ready, length: seconds(at, id) };
+        let Some(span) = self.span(queue, id, arrival, collective) else { return false };
         let Progress { spans, queues, .. } = &mut self.ranks[at];
         spans[id.0 as usize] = span;
         let state = &mut queues[queue];
@@ -218,12 +269,12 @@ impl<'a> Player<'a> {
     /// Start and end of a task that is ready, if the other ranks that it needs are too.
     fn span(
         &mut self,
-        at: usize,
         queue: usize,
         id: TaskId,
-        ready: Seconds,
-        length: Seconds,
+        arrival: Arrival,
+        collective: &impl Fn(&[Arrival]) -> Vec<Seconds>,
     ) -> Option<Span> {
+        let Arrival { program: at, at: ready, length } = arrival;
         let program = &self.programs[at];
         let task = &program.tasks[id.0 as usize];
         let plain = Span { start: ready, end: ready + length };
@@ -231,12 +282,9 @@ impl<'a> Player<'a> {
             let progress = &mut self.ranks[at];
             let meeting = &mut self.meetings[progress.meetings[call as usize]];
             if !std::mem::replace(&mut progress.queues[queue].has_arrived, true) {
-                meeting.num_missing -= 1;
-                meeting.start = meeting.start.max(ready);
-                meeting.length = meeting.length.max(length);
+                meeting.add(arrival, collective);
             }
-            let end = meeting.start + meeting.length;
-            return (meeting.num_missing == 0).then_some(Span { start: meeting.start, end });
+            return meeting.spans.get(&at).copied();
         }
         match task.op {
             TaskOp::Send(Message { kind, peer, .. }) => {
