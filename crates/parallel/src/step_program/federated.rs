@@ -114,7 +114,8 @@ impl StepBuilder<'_> {
     fn end_round(&mut self, recipe: &Recipe, group: u32, updates: &[usize]) {
         let (op, lengths) = (Op::AllReduce, Lengths::Even(recipe.federated.sampled));
         let call = Call { group, op, lengths, element: Bytes(4) };
-        self.tasks.task(TaskOp::Report { part: 1 }, LINK).calls(call);
+        let arrivals = self.tasks.buffer(Contents::Arrivals, 0);
+        self.tasks.task(TaskOp::Report { part: 1 }, LINK).writes(arrivals).calls(call);
         let is_masked = recipe.federated.secure_aggregation;
         self.send_updates(updates, 0, if is_masked { MASKED_ELEMENT } else { ELEMENT.0 as u32 });
         if recipe.federated.method == FederatedMethod::Scaffold {
@@ -150,8 +151,11 @@ impl StepBuilder<'_> {
             }
         }
         let global = self.tasks.persistent(Contents::GlobalWeights, len);
+        let arrivals = self.tasks.buffer(Contents::Arrivals, 0);
+        let news = self.tasks.buffer(Contents::Updated { bucket: part }, 0);
         let op = TaskOp::Aggregate { part };
-        let mut task = self.tasks.task(op, Queue::Compute).updates(global);
+        let mut task = self.tasks.task(op, Queue::Compute).reads(arrivals).updates(global);
+        task = task.writes(news);
         for buffer in received {
             task = task.takes(buffer);
         }
@@ -162,6 +166,13 @@ impl StepBuilder<'_> {
         let global = self.tasks.persistent(Contents::GlobalWeights, len);
         let (op, lengths) = (Op::Broadcast { root: COORDINATOR }, Lengths::Even(len));
         let call = Call { group, op, lengths, element: ELEMENT };
-        self.tasks.task(TaskOp::Broadcast { part }, LINK).updates(global).calls(call);
+        let arrivals = self.tasks.buffer(Contents::Arrivals, 0);
+        let news = self.tasks.buffer(Contents::Updated { bucket: part }, 0);
+        let task = self.tasks.task(TaskOp::Broadcast { part }, LINK).updates(global).calls(call);
+        let task = if self.at.rank == COORDINATOR { task.takes(news) } else { task };
+        // The weights are the last that a round broadcasts.
+        if part == 0 {
+            task.takes(arrivals);
+        }
     }
 }

@@ -25,11 +25,13 @@ pub(crate) fn thread_program(
     let numbers = thread * microbatches_per_leaf..(thread + 1) * microbatches_per_leaf;
     replay.tasks.microbatches(numbers);
     let shared = replay.tasks.persistent(Contents::GlobalWeights, blueprint.num_params());
+    let stale = replay.tasks.persistent(Contents::StaleWeights, 0);
     let params: Vec<_> =
         (0..at.buckets.list.len()).map(|bucket| replay.params(&at, bucket)).collect();
     for (id, _) in passes.iter() {
         if Some(id) == first {
-            let mut read = replay.tasks.task(TaskOp::ReadShared, Queue::Compute).reads(shared);
+            let mut read =
+                replay.tasks.task(TaskOp::ReadShared, Queue::Compute).reads(shared).takes(stale);
             for params in &params {
                 read = read.updates(*params);
             }
@@ -45,7 +47,7 @@ pub(crate) fn thread_program(
         measure = measure.reads(*grads);
     }
     let add = replay.tasks.task(TaskOp::AddToShared, Queue::Compute).takes(norm);
-    let mut add = add.updates(shared);
+    let mut add = add.updates(shared).writes(stale);
     for buffer in grads.into_iter().chain(added) {
         add = add.takes(buffer);
     }

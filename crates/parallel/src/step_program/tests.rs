@@ -93,15 +93,7 @@ fn every_layout_is_proven() {
 #[test]
 fn no_task_can_be_left_out() {
     for layout in LAYOUTS {
-        let programs = programs(layout);
-        for rank in 0..programs.len() {
-            for task in 0..programs[rank].tasks.len() as u32 {
-                let mut mutant = programs.clone();
-                mutant[rank] = programs[rank].without(TaskId(task));
-                let op = programs[rank].tasks[task as usize].op;
-                assert!(verify(&mutant).is_err(), "{layout:?}: rank {rank} without {op} ({task})");
-            }
-        }
+        assert_every_task_is_needed(&format!("{layout:?}"), &programs(layout));
     }
 }
 
@@ -113,7 +105,7 @@ fn equal_plans_give_equal_programs() {
 }
 
 #[test]
-fn every_step_of_other_strategies_is_proven() {
+fn every_step_of_other_strategies_is_proven_and_needs_every_task() {
     let rounds = ["sync.mode=local-sgd", "sync.local_steps=3"];
     let strategies: &[&[&str]] = &[
         &rounds,
@@ -139,6 +131,7 @@ fn every_step_of_other_strategies_is_proven() {
                 panic!("{strategy:?}, step {step}: {error}\n{}", programs[0]);
             }
             let base = RankPlan::new(&plan, &blueprint, 0).training(&StepKind::local());
+            assert_every_task_is_needed(&format!("{strategy:?}, step {step}"), &programs);
             communicates |= programs[0].tasks.len() > base.tasks.len();
         }
         assert!(communicates, "{strategy:?}");
@@ -171,13 +164,23 @@ fn compressed_buckets_leave_during_backward_and_no_task_can_be_left_out() {
                 assert!(!program.after(id).contains(&first), "backward does not wait: {program}");
             }
         }
-        for rank in 0..programs.len() {
-            for task in 0..programs[rank].tasks.len() as u32 {
-                let mut mutant = programs.clone();
-                mutant[rank] = programs[rank].without(TaskId(task));
-                let op = programs[rank].tasks[task as usize].op;
-                assert!(verify(&mutant).is_err(), "{variant:?}: rank {rank} without {op} ({task})");
+        assert_every_task_is_needed(&format!("{variant:?}"), &programs);
+    }
+}
+
+/// Checks that programs without any one task of them are refused.
+fn assert_every_task_is_needed(name: &str, programs: &[Program]) {
+    for (rank, program) in programs.iter().enumerate() {
+        for (id, task) in program.iter() {
+            let is_alone = program.call(task).is_some_and(|(_, group)| group.ranks.len() == 1);
+            if task.op == TaskOp::Barrier && is_alone {
+                // It orders nothing.
+                continue;
             }
+            let mut mutant = programs.to_vec();
+            mutant[rank] = program.without(id);
+            let (op, number) = (task.op, id.0);
+            assert!(verify(&mutant).is_err(), "{name}: rank {rank} without {op} ({number})");
         }
     }
 }
@@ -201,6 +204,7 @@ const SERVED: &[&[&str]] = &[
     &["run.workers=2", "sync.servers=2", "parallel.overlap=false"],
     &["run.workers=2", "sync.consistency=sync", "sync.servers=2", "model.tied=true"],
     &["run.workers=2", "sync.consistency=sync", "sync.servers=2", "sync.replicas=1"],
+    &["run.workers=2", "sync.consistency=sync", "sync.servers=2", "optim.clip=0"],
     &["run.workers=4", "sync.consistency=sync", "sync.servers=2", "sync.group_workers=2"],
     &["run.workers=4", "sync.group_workers=2", "sync.sparse_rows=true", "sync.replicas=1"],
     &["run.workers=2", "sync.servers=2", "compress.method=sign", "optim.clip=0"],
@@ -210,7 +214,7 @@ const SERVED: &[&[&str]] = &[
 ];
 
 #[test]
-fn programs_of_workers_and_servers_are_proven_together() {
+fn programs_of_workers_and_servers_are_proven_together_and_need_every_task() {
     for sets in SERVED {
         for (loads, saves, has_least_rows) in
             [(true, false, false), (false, true, true), (false, false, false)]
@@ -221,24 +225,7 @@ fn programs_of_workers_and_servers_are_proven_together() {
                 let text: String = programs.iter().map(Program::to_string).collect();
                 panic!("{sets:?}, {step:?}: {error}\n{text}");
             }
-        }
-    }
-}
-
-#[test]
-fn no_task_of_synchronous_workers_and_servers_can_be_left_out() {
-    for (sets, loads) in
-        [(&[][..], true), (&["optim.clip=0"], false), (&["model.tied=true"], false)]
-    {
-        let step = ServerStep { loads, saves: loads, ..ServerStep::default() };
-        let programs = served(&[SYNC, sets].concat(), step);
-        for rank in 0..programs.len() {
-            for task in 0..programs[rank].tasks.len() as u32 {
-                let mut mutant = programs.clone();
-                mutant[rank] = programs[rank].without(TaskId(task));
-                let op = programs[rank].tasks[task as usize].op;
-                assert!(verify(&mutant).is_err(), "{sets:?}: rank {rank} without {op} ({task})");
-            }
+            assert_every_task_is_needed(&format!("{sets:?}, {step:?}"), &programs);
         }
     }
 }
@@ -287,7 +274,7 @@ fn passes_wait_for_their_buckets_only_and_the_last_layers_are_pushed_first() {
 }
 
 #[test]
-fn rounds_of_clients_threads_and_cutoffs_are_proven() {
+fn rounds_of_clients_threads_and_cutoffs_are_proven_and_need_every_task() {
     let clients = ["federated.clients=9", "federated.sampled=4", "optim.name=sgd"];
     let federated = [&["sync.mode=federated"], &clients[..]].concat();
     let strategies: &[&[&str]] = &[
@@ -317,6 +304,7 @@ fn rounds_of_clients_threads_and_cutoffs_are_proven() {
                 let text: String = programs.iter().map(Program::to_string).collect();
                 panic!("{sets:?}, step {step}: {error}\n{text}");
             }
+            assert_every_task_is_needed(&format!("{sets:?}, step {step}"), &programs);
             let is_link = |task: &Task| matches!(task.queue, Queue::Link(_));
             let has_link = programs.iter().any(|program| program.tasks.iter().any(is_link));
             assert_eq!(has_link, recipe.sync.mode != SyncMode::Hogwild, "{sets:?}");
@@ -333,10 +321,4 @@ fn no_gradient_is_reduced_before_the_cutoff() {
     let cutoff = programs[1].position(|op| *op == TaskOp::Cutoff).expect("it has one");
     let first = programs[1].position(|op| matches!(op, TaskOp::Reduce { .. }));
     assert!(cutoff < first.expect("it reduces"), "{}", programs[1]);
-    for task in 0..programs[1].tasks.len() as u32 {
-        let mut mutant = programs.clone();
-        mutant[1] = programs[1].without(TaskId(task));
-        let op = programs[1].tasks[task as usize].op;
-        assert!(verify(&mutant).is_err(), "without {op} ({task})");
-    }
 }

@@ -164,6 +164,10 @@ pub enum Contents {
     },
     /// Weights of the federated coordinator, or of all threads.
     GlobalWeights,
+    /// Mark of this thread's copy of the weights, which is older than those that threads share.
+    StaleWeights,
+    /// Mark of a round whose clients with an update are known.
+    Arrivals,
     /// Buffer of a strategy that is defined elsewhere.
     Custom {
         /// Number that the strategy gives it.
