@@ -22,6 +22,7 @@ mod commands;
 mod common_flags;
 mod console;
 mod diagnosis;
+mod epochs;
 mod failure;
 mod machine_peak;
 mod memory_report;

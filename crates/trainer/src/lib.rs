@@ -65,6 +65,7 @@ pub mod checkpoints;
 mod custom_model;
 pub mod device;
 pub mod emulation;
+mod epochs;
 pub mod evaluate;
 mod event_history;
 mod exporters;

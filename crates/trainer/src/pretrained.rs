@@ -10,6 +10,7 @@
 //! `finetune.adapter` is a folder of `peft` with them.
 
 use crate::checkpoint_dir::{newest_in, recipe_in};
+use crate::epochs::count_steps;
 use crate::frozen_base::{FrozenBase, ReadBase, dequantised, whole};
 use crate::learner::Learner;
 use crate::run_folder::{load_recipe, refuse_bytes};
@@ -18,7 +19,7 @@ use lockstep_checkpoint::huggingface::{self, Folder};
 use lockstep_checkpoint::peft::AdapterFolder;
 use lockstep_checkpoint::sharded::{MANIFEST, Reader};
 use lockstep_checkpoint::{Tensors, pytorch};
-use lockstep_config::{self as config, Model, ModelFolder, Recipe, Sources};
+use lockstep_config::{self as config, EpochSteps, Model, ModelFolder, Recipe, Sources};
 use lockstep_model::{Blueprint, Param, describe, init, lora};
 use lockstep_platform::World;
 use lockstep_tensor::{Cpu, Isa};
@@ -402,8 +403,25 @@ pub(crate) fn adapter_outlines(blueprint: &Blueprint) -> BTreeMap<String, Vec<us
 }
 
 /// Resolves a recipe, with the model of its `model.from` folder and the adapters of its
-/// `finetune.adapter` folder, where it names them.
+/// `finetune.adapter` folder, where it names them, and the steps of its `train.epochs`.
 pub fn resolve(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
+    resolve_with_folders(&with_epoch_steps(sources, world)?, world)
+}
+
+/// The sources with the number of steps that `train.epochs` makes of the data, where it decides
+/// it.
+pub fn with_epoch_steps(sources: &Sources, world: &World) -> Result<Sources, TrainError> {
+    if !config::needs_epoch_steps(sources) {
+        return Ok(sources.clone());
+    }
+    let sources = Sources { epoch_steps: EpochSteps::ToCount, ..sources.clone() };
+    let steps = count_steps(&resolve_with_folders(&sources, world)?, world)?;
+    let epoch_steps = steps.map_or(EpochSteps::NotCounted, EpochSteps::Counted);
+    Ok(Sources { epoch_steps, ..sources })
+}
+
+/// Resolves a recipe with the folders that it names.
+fn resolve_with_folders(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
     let pretrained = match config::model_from(sources) {
         None => None,
         Some(path) => Some(Pretrained::of_key(FROM, &path, world)?),

@@ -16,6 +16,7 @@
 //! - `runs`: the list of runs; `shells`: completion scripts and manual pages
 //! - `layouts`, `pipelines`: every layout is bit-identical to one worker
 //! - `terminal`: output on a pseudo-terminal, colours, and common flags
+//! - `epochs`: runs of a number of passes over the data
 //! - `emulated_links`, `stragglers`: emulated links and slow workers; `explain`: traces of jobs;
 //!   `diagnosis`: runs with a planted cause
 //! - `servers`, `replicas`: parameter servers and their replicas
@@ -37,6 +38,7 @@ mod data_cleaning;
 mod data_pipeline;
 mod diagnosis;
 mod emulated_links;
+mod epochs;
 mod explain;
 mod failures;
 mod help_text;
