@@ -58,6 +58,7 @@
 
 pub mod train;
 
+pub mod adapter_folder;
 mod artifacts;
 pub mod check;
 mod checkpoint_dir;

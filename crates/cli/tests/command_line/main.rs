@@ -8,6 +8,7 @@
 //! - `bad_input`: errors are one line, and nothing is overwritten
 //! - `compare`, `convert`, `data`, `lab`, `bench_comm`, `methods`, `sweep`: one command each
 //! - `plan`: predictions of recipes; `clusters`, `sizes`: plans for clusters
+//! - `adapters`: folders of adapters as models
 //! - `answers`: tasks of multiple choice, conversations and prompts
 //! - `data_pipeline`: data placements, tokenizers and evaluation
 //! - `problems`: small problems and lints
@@ -24,6 +25,7 @@
 //!   runs by their recorded recipe
 //! - `storage`: full and read-only disks; `storage_locations`: folders of runs and checkpoints
 
+mod adapters;
 mod answers;
 mod bad_input;
 mod bench_comm;
