@@ -86,6 +86,7 @@ pub mod operation_profile;
 mod options;
 mod overlap;
 mod preference;
+pub mod preference_figures;
 pub mod pretrained;
 mod rank_counters;
 mod replica_thread;
