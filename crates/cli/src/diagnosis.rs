@@ -38,7 +38,7 @@ pub(crate) fn verdict_line(folder: &Path, world: &World) -> Option<String> {
 }
 
 /// Facts of a run.
-fn facts_of(run: &RecordedRun, world: &World) -> Result<RunFacts, TrainError> {
+pub(crate) fn facts_of(run: &RecordedRun, world: &World) -> Result<RunFacts, TrainError> {
     let none = RecordedSummary::default();
     let summary = run.summary.as_ref().unwrap_or(&none);
     let mut facts = RunFacts {
@@ -206,5 +206,5 @@ fn with_choices(
         return None;
     }
     let file = Some(("recipe".to_owned(), recipe.to_toml()));
-    resolve(&Sources { file, sets, ..Sources::default() }).ok()
+    resolve(&Sources { file, preset: None, sets }).ok()
 }

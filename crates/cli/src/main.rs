@@ -3,7 +3,7 @@
 //! # Layout
 //! - [`commands`]: `train`, `generate`, `chat`, `eval`, `inspect`, `compare`, `convert`, `data`,
 //!   `data-server`, `bench`, `plan`, `lab`, `config`, `doctor`, `explain`, `drill`, `rendezvous`,
-//!   `runs`, `sweep`, `completions`, `man`
+//!   `report`, `runs`, `serve`, `sweep`, `completions`, `man`
 //! - [`recipe_args`]: recipe arguments of every command (file, preset, `--set`); [`common_flags`]:
 //!   flags for the most common keys
 //! - [`workers`]: runs a command on all workers; [`resume_command`]: the command that resumes a run
@@ -11,7 +11,8 @@
 //!   machine
 //! - [`subprocess`]: another `lockstep` command as a process
 //! - [`console`]: standard error of a run; [`machine_peak`]: the peak behind its share (MFU)
-//! - [`diagnosis`]: diagnosis of a run folder
+//! - [`diagnosis`]: diagnosis of a run folder; [`dashboard_runs`]: runs of the dashboard;
+//!   [`training_dashboard`]: the dashboard inside a run
 //! - [`failure`]: errors and exit codes; [`unknown_flag`]: flags of other frameworks
 //! - [`output`]: standard output; [`quantity`]: numbers as text; [`text_stream`]: text of a model;
 //!   [`sampling_flags`]: its draws
@@ -21,8 +22,8 @@ mod calibration_file;
 mod commands;
 mod common_flags;
 mod console;
+mod dashboard_runs;
 mod diagnosis;
-mod epochs;
 mod failure;
 mod machine_peak;
 mod memory_report;
@@ -35,6 +36,7 @@ mod sample;
 mod sampling_flags;
 mod subprocess;
 mod text_stream;
+mod training_dashboard;
 mod unknown_flag;
 mod workers;
 
@@ -62,6 +64,8 @@ Examples:
   lockstep chat my-chat-model                     a conversation in the terminal
   lockstep eval --data book.txt                   loss and bits per byte on any text
   lockstep runs                                   state, steps and loss of every run
+  lockstep serve                                  runs in a browser, live
+  lockstep report --html run.html                 the newest run as one file
   lockstep compare runs/0001 runs/0002            are two runs bit-identical?
   lockstep data tokenize texts --tokenizer byte --out shards   your own corpus
   lockstep plan my.toml                           predicted memory, bytes sent and time
@@ -100,6 +104,8 @@ enum Command {
     Explain(commands::explain::Arguments),
     Drill(commands::drill::Arguments),
     Sweep(commands::sweep::Arguments),
+    Serve(commands::serve::Arguments),
+    Report(commands::report::Arguments),
     Rendezvous(commands::rendezvous::Arguments),
     Completions(commands::completions::Arguments),
     Man(commands::man::Arguments),
@@ -138,6 +144,8 @@ fn main() -> ExitCode {
         Command::Sweep(arguments) => commands::sweep::run(&arguments, &world),
         Command::Rendezvous(arguments) => commands::rendezvous::run(&arguments, &world),
         Command::Runs(arguments) => commands::runs::run(&arguments, &world),
+        Command::Serve(arguments) => commands::serve::run(&arguments, &world),
+        Command::Report(arguments) => commands::report::run(&arguments, &world),
         Command::Completions(arguments) => {
             commands::completions::run(&arguments, Arguments::command())
         }

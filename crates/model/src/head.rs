@@ -175,8 +175,7 @@ impl Head {
         let mut frame = ctx.scratch.frame();
         let mut factors_s = frame.take(microbatch.shape.sequences);
         let (factors, total) = (factors_s.reborrow(), ctx.loss.reborrow());
-        let (ids, pairs) = (microbatch.targets, ctx.pairs.reborrow());
-        device.preference_loss(losses_t, ids, preferences, factors, total, pairs)?;
+        device.preference_loss(losses_t, microbatch.targets, preferences, factors, total)?;
         if ctx.mode.loss_scale().is_none() {
             return Ok(());
         }

@@ -19,6 +19,8 @@ pub enum PointMark {
     Best,
     /// A cross above the frame: there is no finite value.
     Failed,
+    /// No marker: one of the many points of a curve.
+    Bare,
 }
 
 /// One point of a series.
@@ -64,6 +66,12 @@ impl Series {
     /// A joined series; its chart gives it a style by its position.
     pub fn line(name: impl Into<String>, points: Vec<Point>) -> Self {
         Self { name: name.into(), points, style: 0, is_joined: true, is_reference: false }
+    }
+
+    /// A joined series of many points without markers.
+    pub fn curve(name: impl Into<String>, points: &[(f64, f64)]) -> Self {
+        let point = |&(x, y): &(f64, f64)| Point { mark: PointMark::Bare, ..Point::new(x, y) };
+        Self::line(name, points.iter().map(point).collect())
     }
 
     /// A thin dashed line in the colour of `style`.
@@ -153,7 +161,8 @@ fn draw_series(
     if series.is_joined && line.len() > 1 {
         canvas.series_line(&line, series.style);
     }
-    for (point, &(x, y)) in usable.iter().zip(&line) {
+    let marked = |(point, _): &(&&Point, &(f64, f64))| point.mark != PointMark::Bare;
+    for (point, &(x, y)) in usable.iter().zip(&line).filter(marked) {
         canvas.marker((x, y), series.style, point.mark != PointMark::Hollow, &point.tooltip);
         if point.mark == PointMark::Best {
             canvas.ring((x, y));

@@ -92,6 +92,13 @@ mod tests {
     }
 
     #[test]
+    fn a_curve_of_many_points_is_one_line_with_a_marker_in_the_legend_only() {
+        let points: Vec<(f64, f64)> = (1..1000).map(|x| (f64::from(x), 1.0)).collect();
+        let svg = chart(vec![Series::curve("loss", &points)]);
+        assert_eq!((svg.matches("<circle").count(), svg.matches("<title>loss").count()), (1, 1));
+    }
+
+    #[test]
     fn vertical_axis_that_does_not_start_at_0_has_a_break() {
         let strokes = |low: f64| {
             let points = vec![Point::new(1.0, low), Point::new(4.0, 1.0)];

@@ -5,6 +5,7 @@
 //! file removes it first; a damaged line anywhere else is an error.
 
 mod backwards;
+mod follow;
 mod forwards;
 
 use std::io::Write;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use crate::{Sink, Stamped, TelemetryError, VERSION};
 
 pub use backwards::visit_backwards;
+pub use follow::{Change, Follower};
 pub use forwards::visit_events;
 
 /// Capacity for the line of any step, so that the buffer does not grow during training.

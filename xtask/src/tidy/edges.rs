@@ -20,6 +20,7 @@ const EDGES: &[(&str, &str)] = &[
     ("conformance", "config platform mesh schedule comm"),
     ("cluster", "config platform mesh auth comm"),
     ("telemetry", "platform"),
+    ("dashboard", "platform telemetry"),
     ("model", "config tensor"),
     ("optim", "config platform tensor"),
     ("data", "config platform tensor auth"),
@@ -35,8 +36,8 @@ const EDGES: &[(&str, &str)] = &[
     ),
     (
         "cli",
-        "config platform mesh schedule tensor comm bench cluster telemetry model optim data \
-         checkpoint parallel planner plot lab sweep trainer",
+        "config platform mesh schedule tensor comm bench cluster telemetry dashboard model optim \
+         data checkpoint parallel planner plot lab sweep trainer",
     ),
     (
         "harness",

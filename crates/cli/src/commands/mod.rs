@@ -18,6 +18,8 @@ pub(crate) mod lab;
 pub(crate) mod man;
 pub(crate) mod plan;
 pub(crate) mod rendezvous;
+pub(crate) mod report;
 pub(crate) mod runs;
+pub(crate) mod serve;
 pub(crate) mod sweep;
 pub(crate) mod train;

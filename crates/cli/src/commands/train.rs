@@ -2,10 +2,10 @@
 
 use crate::automatic::{self, AutomaticSettings, Purpose};
 use crate::calibration_file;
+use crate::commands::serve::DEFAULT_LISTEN;
 use crate::common_flags::CommonFlags;
 use crate::console;
 use crate::diagnosis;
-use crate::epochs;
 use crate::failure::Failure;
 use crate::machine_peak;
 use crate::output;
@@ -14,6 +14,7 @@ use crate::quantity::{digits, percent, si_bytes};
 use crate::recipe_args::RecipeArguments;
 use crate::resume_command::restart_command;
 use crate::sample::sample;
+use crate::training_dashboard::TrainingDashboard;
 use crate::workers::{self, LaunchOptions, RunDir, print_status};
 use lockstep_comm::Comm;
 use lockstep_config::units::{Bytes, Seconds};
@@ -49,6 +50,7 @@ Examples:
   lockstep train my.toml --listen 10.0.0.1:29500       accept remote workers, which join with:
   lockstep train my.toml --join 10.0.0.1:29500
   lockstep train --preset digits                       a small problem; also quadratic, ridge
+  lockstep train --serve                               watch it in a browser
   lockstep train --json > run.json                     JSON summary
 
 This process launches the workers (run.workers, run.isolation) and prefixes each line of their
@@ -82,6 +84,16 @@ pub(crate) struct Arguments {
     /// Join the run that listens at this address as a remote worker
     #[arg(long, value_name = "ADDR", conflicts_with = "listen")]
     join: Option<String>,
+    /// Serve the dashboard of the run in the process of rank 0 while it trains (default address:
+    /// 127.0.0.1 with a free port); lockstep serve shows runs of other commands
+    #[arg(
+        long,
+        value_name = "ADDR",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = DEFAULT_LISTEN
+    )]
+    serve: Option<String>,
     /// No progress on standard error
     #[arg(long)]
     quiet: bool,
@@ -122,7 +134,6 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             print_findings(&recipe, settings.as_ref(), world);
         }
         let mut env = prediction::text_env(*found.get_or_init(|| held));
-        env.extend(epochs::to_env(&recipe));
         if settings.is_some() {
             env.extend(automatic::to_env(&recipe));
         }
@@ -141,11 +152,13 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
     let (quiet, own_world) = (arguments.quiet, World::clone(world));
     let run_dir = RunDir::default();
     let shared_dir = run_dir.clone();
+    let (listen, dashboard) = (arguments.serve.clone(), TrainingDashboard::default());
     let work = move |recipe: &Recipe, comm: &Comm| {
         let mut options = options();
         workers::prepare(&mut options, &shared_dir, comm, &own_world);
         // Only rank 0 prints and records predictions.
         if comm.rank().0 == 0 {
+            dashboard.attach(&mut options, listen.as_deref(), process, &own_world);
             options.peak_flops_per_second =
                 *peak.get_or_init(|| machine_peak::of_worker(recipe, &own_world));
             let (costs, domains) = comm.costs();
@@ -221,8 +234,7 @@ fn launch_options(recipe: &Recipe, world: &World) -> Result<LaunchOptions, Failu
 
 /// Console output of a run: lines about the recipe, then progress.
 fn sinks(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<Box<dyn Sink>> {
-    let mut line = batch_line(recipe) + &epochs::render_line(recipe).unwrap_or_default();
-    line += &fine_tuning_line(recipe);
+    let mut line = batch_line(recipe) + &fine_tuning_line(recipe);
     line += &(layout_dependence_line(recipe) + &emulation_line(recipe));
     line += &prediction::render_line(recipe, world, forecast);
     vec![Box::new(console::console(world, line))]

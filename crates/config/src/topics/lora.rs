@@ -32,8 +32,7 @@ topic! {
         dropout as lora_dropout: f32 = 0.0, float(Closed(0.0), Open(1.0)), in_identity_when(is_on),
             when("model.family", LLAMA);
 
-        /// Linear layers with adapters: a list, or all-linear for every linear layer of the layers,
-        /// without the head and the embedding.
+        /// Linear layers with adapters.
         targets as lora_targets: LoraTargets = ["q_proj", "v_proj"], in_identity_when(is_on),
             when("model.family", LLAMA);
 
@@ -91,9 +90,6 @@ impl LoraTarget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoraTargets(u8);
 
-/// All linear layers of a layer, as `peft` writes it.
-const ALL_LINEAR: &str = "all-linear";
-
 impl LoraTargets {
     const NONE: Self = Self(0);
 
@@ -121,18 +117,12 @@ impl FromIterator<LoraTarget> for LoraTargets {
 }
 
 field!(
-    LoraTargets: ValueType::OrName(
-        &ValueType::List { of: &ValueType::Choice(LoraTarget::NAMES), max: 64 },
-        &[ALL_LINEAR],
-    ),
+    LoraTargets: ValueType::List { of: &ValueType::Choice(LoraTarget::NAMES), max: 64 },
     blank Self::NONE,
     to |targets| Value::List(targets.iter().map(|t| Value::Text(t.name().to_owned())).collect()),
     from |v| {
         let target = |name: &Value| LoraTarget::from_name(name.as_text());
-        match v {
-            Value::Text(_) => Self::ALL,
-            list => list.as_list().iter().filter_map(target).collect(),
-        }
+        v.as_list().iter().filter_map(target).collect()
     }
 );
 

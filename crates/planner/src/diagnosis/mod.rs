@@ -7,6 +7,7 @@
 //! # Layout
 //! - [`facts`]: what is known about a run; [`measured_step`]: its median step
 //! - `replay`: the step program with measured durations; [`what_if`]: replays with a change
+//! - [`planned_step`]: the step program in time, as planned
 //! - [`slow_rank`]: ranks slower than others with as much work
 //! - [`parts`]: parts of the step; [`causes`]: causes and their thresholds
 //! - [`health`]: numeric health; [`noise_scale`]: gradient noise scale
@@ -19,6 +20,7 @@ pub mod measured_step;
 pub mod next_setting;
 pub mod noise_scale;
 pub mod parts;
+pub mod planned_step;
 mod replay;
 pub mod slow_rank;
 mod statistics;
@@ -32,6 +34,7 @@ pub use health::Health;
 pub use measured_step::RankTime;
 pub use next_setting::Next;
 pub use parts::Parts;
+pub use planned_step::{PlannedRank, PlannedSpan, PlannedStep, planned_step};
 pub use what_if::WhatIf;
 
 use crate::calibration::machine::Machine;

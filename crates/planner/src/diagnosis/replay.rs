@@ -15,7 +15,7 @@ use lockstep_model::Blueprint;
 use lockstep_parallel::from_recipe::{blueprint_of, blueprint_of_rank};
 use lockstep_parallel::step_program::StepKind;
 use lockstep_parallel::{ReplicaPlan, stages, strategies};
-use lockstep_schedule::step::{CallMode, Program, TaskId, TaskOp, play};
+use lockstep_schedule::step::{CallMode, Play, Program, TaskId, TaskOp, play};
 use lockstep_schedule::{Costs, Link, Links};
 use std::collections::BTreeMap;
 
@@ -87,7 +87,7 @@ impl StepReplay {
         Some(Self { factor: self.factor, unexplained: self.unexplained, ..other })
     }
 
-    fn build(
+    pub(super) fn build(
         facts: &RunFacts,
         recipe: &Recipe,
         ranks: &[RankTime],
@@ -133,6 +133,16 @@ impl StepReplay {
 
     /// Step time with scaled durations.
     pub(super) fn seconds(&self, scales: Scales<'_>) -> f64 {
+        (self.play(scales).period.0 + self.unexplained).max(0.0)
+    }
+
+    /// Programs of all ranks.
+    pub(super) fn programs(&self) -> &[Program] {
+        &self.programs
+    }
+
+    /// The step in time with scaled durations.
+    pub(super) fn play(&self, scales: Scales<'_>) -> Play {
         let Scales { compute, transfer, latency } = scales;
         let seconds = |at: usize, id: TaskId| {
             let task = id.0 as usize;
@@ -141,8 +151,7 @@ impl StepReplay {
             let [call, alpha] = self.calls[at][task];
             Seconds(own + self.factor * (transfer * (call - alpha) + latency * alpha))
         };
-        let played = play(&self.programs, self.mode, seconds).expect("programs of a plan end");
-        (played.period.0 + self.unexplained).max(0.0)
+        play(&self.programs, self.mode, seconds).expect("programs of a plan end")
     }
 
     /// Share of the time of a rank's calls that is latency, over all ranks; 0 without calls.

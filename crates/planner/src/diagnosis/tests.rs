@@ -166,3 +166,23 @@ fn a_run_without_steps_has_no_diagnosis() {
     run.steps.clear();
     assert_eq!(diagnose(&run, None), None);
 }
+
+#[test]
+fn a_planned_step_has_the_tasks_of_every_rank_in_time() {
+    let ranks = vec![rank(0.8, 0.0, 0.1), rank(0.8, 0.0, 0.1)];
+    let facts = facts(&["run.workers=2"], 1.0, ranks);
+    let planned = planned_step(&facts, None).expect("data-parallel ranks have a program");
+    assert_eq!((planned.ranks.len(), planned.is_calibrated), (2, false));
+    for rank in &planned.ranks {
+        let compute = &rank.queues["compute"];
+        let is_pass =
+            |span: &&PlannedSpan| span.2.starts_with("forward") || span.2.starts_with("backward");
+        let passes: f64 = compute.iter().filter(is_pass).map(|span| span.1).sum();
+        assert!((passes - 0.8).abs() < 1e-9, "passes take the measured computation: {passes}");
+        assert!(rank.queues.len() > 1, "calls have a queue: {:?}", rank.queues.keys());
+        let ascends = |spans: &[PlannedSpan]| {
+            spans.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0 + 1e-9)
+        };
+        assert!(ascends(compute), "tasks of a queue do not overlap");
+    }
+}

@@ -14,6 +14,7 @@
 //! - [`step_calls`]: the calls of a step, from its plan
 //! - [`range`]: the least and the most bytes of a run's mean step; [`replay`]: those of a run that
 //!   was recorded
+//! - [`pairs`]: bytes from each rank to each other one
 //! - [`interconnect`], [`schedule_selection`]: links between ranks, and the schedule of each call;
 //!   [`fixed_algorithms`]: those that a recipe fixes
 
@@ -22,6 +23,7 @@ pub mod embedding_rows;
 mod exactness;
 pub mod fixed_algorithms;
 pub mod interconnect;
+pub mod pairs;
 pub mod range;
 pub mod replay;
 pub mod schedule_selection;
@@ -33,6 +35,7 @@ pub use call::{Call, GroupCalls, Lengths, Message, StepCalls};
 pub use fixed_algorithms::{RefusedAlgorithm, check_algorithms};
 pub use interconnect::Interconnect;
 pub use lockstep_parallel::step_program::StepKind;
+pub use pairs::BytesByPair;
 pub use range::{ByteRange, wire_range};
 pub use replay::{RecordedDecisions, wire_replay};
 pub use schedule_selection::SelectedSchedules;

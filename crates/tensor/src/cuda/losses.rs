@@ -222,7 +222,6 @@ impl Losses for Cuda {
         _preferences: Preferences<'_>,
         _factors: ViewMut<'_>,
         _total: ViewMut<'_>,
-        _pairs: ViewMut<'_>,
     ) -> Result<()> {
         refuse_preferences()
     }

@@ -11,7 +11,8 @@ use lockstep_platform::{FileKind, World};
 use lockstep_trainer::RunFolder;
 use lockstep_trainer::recorded_run::RecordedRun;
 use run_report::{RunReport, render};
-use std::path::PathBuf;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
 
 /// Explain where the time of a run went, why, and what to try next
 #[derive(clap::Args)]
@@ -55,14 +56,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         return straggler_trace::explain(&path, arguments.json, world);
     }
     let recorded = RecordedRun::read(&path, world)?;
-    let Some(diagnosis) = diagnose_run(&recorded, world)? else {
-        let why = recorded.failure.map_or_else(String::new, |it| format!(": {}", it.reason));
-        let folder = path.display();
-        return Err(Failure::user(format!(
-            "{folder} has no finished step{why}; lockstep doctor {folder} reads the records of a \
-             failure"
-        )));
-    };
+    let diagnosis = diagnose_run(&recorded, world)?.ok_or_else(|| no_step(&recorded))?;
     let report = RunReport::new(&recorded, &diagnosis);
     if arguments.json {
         return output::json(&report);
@@ -71,6 +65,33 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         print_status(&format!("the newest run is {}\n", path.display()));
     }
     output::text(&render(&report))
+}
+
+/// The report of a run as JSON, as `--json` prints it.
+pub(crate) fn report_json(folder: &Path, world: &World) -> Result<Value, Failure> {
+    let recorded = RecordedRun::read(folder, world)?;
+    let diagnosis = diagnose_run(&recorded, world)?;
+    let diagnosis = diagnosis.ok_or_else(|| no_step(&recorded))?;
+    Ok(serde_json::to_value(RunReport::new(&recorded, &diagnosis)).expect("our values are JSON"))
+}
+
+/// The report of a run as text, or why there is none.
+pub(crate) fn report_text(folder: &Path, world: &World) -> Result<String, String> {
+    let text = || {
+        let recorded = RecordedRun::read(folder, world)?;
+        let diagnosis = diagnose_run(&recorded, world)?.ok_or_else(|| no_step(&recorded))?;
+        Ok(render(&RunReport::new(&recorded, &diagnosis)))
+    };
+    text().map_err(|failure: Failure| failure.text().to_owned())
+}
+
+fn no_step(run: &RecordedRun) -> Failure {
+    let why = run.failure.as_ref().map_or_else(String::new, |it| format!(": {}", it.reason));
+    let folder = run.folder.path().display();
+    Failure::user(format!(
+        "{folder} has no finished step{why}; lockstep doctor {folder} reads the records of a \
+         failure"
+    ))
 }
 
 fn newest_run(world: &World) -> Result<PathBuf, Failure> {

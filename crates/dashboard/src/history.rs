@@ -1,0 +1,543 @@
+//! The events of a run, summed up in memory that does not grow with the length of the run, but for
+//! the bounded columns of its steps.
+
+use crate::columns::{Column, Columns};
+use lockstep_telemetry::Event;
+use lockstep_telemetry::console::Sanitized;
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Lines of the log that are kept.
+const MAX_LOG_LINES: usize = 400;
+/// Generated texts that are kept.
+const MAX_SAMPLES: usize = 20;
+/// Evaluations, points of other curves and marks that are kept; later ones replace the oldest.
+const MAX_POINTS: usize = 20_000;
+/// Sampled steps whose spans are kept.
+const MAX_SPAN_STEPS: usize = 8;
+/// Ranks whose counters are kept.
+const MAX_RANKS: usize = 4096;
+
+/// Start of a run's attempt.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the fields are those of `Event::RunStarted`")]
+pub struct Started {
+    pub recipe_hash: String,
+    pub kernel_class: String,
+    pub num_params: u64,
+    pub tokens_per_step: u64,
+    pub num_steps: u64,
+    pub num_threads: usize,
+    pub workers: usize,
+    pub device: Option<String>,
+    pub microbatch: Option<usize>,
+    pub recompute: Option<String>,
+    pub flops_per_token: Option<f64>,
+    pub peak_flops_per_second: Option<f64>,
+}
+
+/// End of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the fields are those of `Event::RunFinished`")]
+pub struct Finished {
+    pub steps: u64,
+    pub final_loss: Option<f64>,
+    pub validation_loss: Option<f64>,
+    pub losses_hash: String,
+    pub weights_hash: String,
+    pub run_seconds: f64,
+}
+
+/// Newest counters of a rank, and its rates since the counters before them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the fields are those of `Event::RankCounters`")]
+pub struct Rank {
+    pub rank: usize,
+    pub step: u64,
+    pub restarts: u64,
+    pub missed_steps: u64,
+    /// Bytes sent along the data, pipeline and tensor axes and for the strategy.
+    pub sent_bytes: [u64; 4],
+    pub exposed_seconds: f64,
+    pub straggler_seconds: f64,
+    pub resident_bytes: Option<u64>,
+    pub device_bytes: Option<u64>,
+    pub busy_share: Option<f64>,
+    pub clock_hertz: Option<f64>,
+    pub throttle_count: Option<u64>,
+    /// Exposed communication and straggler wait of a step, since the counters before these.
+    pub per_step: [f64; 2],
+}
+
+/// Kind of a line of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// The run continues, degraded.
+    Warning,
+    /// A change of state.
+    Info,
+}
+
+/// A line of the log.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LogLine {
+    /// Time since the start of the attempt.
+    pub seconds: f64,
+    /// Last completed step before it.
+    pub step: u64,
+    /// Kind.
+    pub level: Level,
+    /// Text on one line.
+    pub text: String,
+}
+
+/// Text that the model has generated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sample {
+    /// Last completed step before it.
+    pub step: u64,
+    /// Text.
+    pub text: String,
+}
+
+/// Task of a sampled step: id in the step program, action, start and duration in seconds.
+pub type TaskSpan = (u32, String, f64, f64);
+
+/// A point of a curve beside those of the steps: step and value.
+type Points = VecDeque<(u64, f64)>;
+
+/// History of a run.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    started: Option<Started>,
+    finished: Option<Finished>,
+    columns: Columns,
+    /// Curves beside those of the steps, by name.
+    curves: BTreeMap<String, Points>,
+    ranks: BTreeMap<usize, Rank>,
+    spans: VecDeque<(u64, Vec<TaskSpan>)>,
+    log: VecDeque<LogLine>,
+    samples: VecDeque<Sample>,
+    num_skipped: u64,
+    num_attempts: u64,
+    /// Completed steps at the start of the newest attempt.
+    attempt_step: u64,
+    num_events: u64,
+    seconds: f64,
+}
+
+impl History {
+    /// Takes the next event, which was recorded `seconds` after the start of its attempt.
+    pub fn take(&mut self, seconds: f64, event: &Event) {
+        self.num_events += 1;
+        self.seconds = seconds;
+        match event {
+            Event::RunStarted { .. } => self.start(event),
+            Event::Step {
+                step,
+                loss,
+                lr,
+                grad_norm,
+                tokens_per_second,
+                step_seconds,
+                data_wait_seconds,
+                exposed_communication_seconds,
+                straggler_wait_seconds,
+                is_skipped,
+                ..
+            } => {
+                if self.columns.last(Column::Loss).is_some_and(|(last, _)| last >= *step) {
+                    self.forget_after(step.saturating_sub(1));
+                }
+                self.num_skipped += u64::from(*is_skipped);
+                let figures = [
+                    *loss,
+                    *lr,
+                    *grad_norm,
+                    *tokens_per_second,
+                    *step_seconds,
+                    *data_wait_seconds,
+                    *exposed_communication_seconds,
+                    *straggler_wait_seconds,
+                ];
+                self.columns.push(*step, figures);
+            }
+            Event::Resources { step, resident_bytes, mfu, .. } => {
+                self.point("resident_bytes", *step, *resident_bytes as f64);
+                if let Some(mfu) = mfu {
+                    self.point("mfu", *step, *mfu);
+                }
+            }
+            Event::Evaluated { step, validation_loss, .. } => {
+                self.point("validation_loss", *step, *validation_loss);
+            }
+            Event::TaskEvaluated { step, task, scores, .. } => {
+                for (metric, score) in scores {
+                    self.point(&format!("{task}: {metric}"), *step, *score);
+                }
+            }
+            Event::Consensus { step, distance, .. } => {
+                self.point("consensus_distance", *step, *distance);
+            }
+            Event::RoundFinished { step, drift, .. } => self.point("drift", *step, *drift),
+            Event::Compressed { step, delta, .. } => {
+                self.point("compression_error", *step, *delta);
+            }
+            Event::RankCounters { .. } => self.count(event),
+            Event::TaskSpans { step, spans } => {
+                push_bounded(&mut self.spans, MAX_SPAN_STEPS, (*step, spans.clone()));
+            }
+            Event::Sample { text } => {
+                let sample = Sample { step: self.step(), text: text.clone() };
+                push_bounded(&mut self.samples, MAX_SAMPLES, sample);
+            }
+            _ => {}
+        }
+        self.note(event);
+    }
+
+    fn start(&mut self, event: &Event) {
+        let Event::RunStarted {
+            recipe_hash,
+            kernel_class,
+            num_params,
+            tokens_per_step,
+            num_steps,
+            num_threads,
+            workers,
+            device,
+            microbatch,
+            recompute,
+            flops_per_token,
+            peak_flops_per_second,
+        } = event
+        else {
+            return;
+        };
+        self.num_attempts += 1;
+        self.attempt_step = self.step();
+        self.finished = None;
+        self.ranks.clear();
+        self.started = Some(Started {
+            recipe_hash: recipe_hash.clone(),
+            kernel_class: kernel_class.clone(),
+            num_params: *num_params,
+            tokens_per_step: *tokens_per_step,
+            num_steps: *num_steps,
+            num_threads: *num_threads,
+            workers: *workers,
+            device: device.clone(),
+            microbatch: *microbatch,
+            recompute: recompute.clone(),
+            flops_per_token: *flops_per_token,
+            peak_flops_per_second: *peak_flops_per_second,
+        });
+    }
+
+    /// Removes steps that are run again.
+    fn forget_after(&mut self, last_step: u64) {
+        self.columns.truncate(last_step);
+        for points in self.curves.values_mut() {
+            points.retain(|(step, _)| *step <= last_step);
+        }
+        self.spans.retain(|(step, _)| *step <= last_step);
+    }
+
+    fn point(&mut self, curve: &str, step: u64, value: f64) {
+        match self.curves.get_mut(curve) {
+            Some(points) => push_bounded(points, MAX_POINTS, (step, value)),
+            None => _ = self.curves.insert(curve.to_owned(), Points::from([(step, value)])),
+        }
+    }
+
+    fn count(&mut self, event: &Event) {
+        let &Event::RankCounters {
+            step,
+            worker,
+            restarts,
+            missed_steps,
+            data_bytes,
+            pipeline_bytes,
+            tensor_bytes,
+            strategy_bytes,
+            exposed_communication_seconds,
+            straggler_wait_seconds,
+            resident_bytes,
+            device_bytes,
+            busy_share,
+            clock_hertz,
+            throttle_count,
+        } = event
+        else {
+            return;
+        };
+        if self.ranks.len() == MAX_RANKS && !self.ranks.contains_key(&worker) {
+            return;
+        }
+        let before = self.ranks.get(&worker).filter(|before| before.step < step);
+        let (before_step, exposed, straggler) = before
+            .map_or((self.attempt_step, 0.0, 0.0), |it| {
+                (it.step, it.exposed_seconds, it.straggler_seconds)
+            });
+        let steps = step.saturating_sub(before_step).max(1) as f64;
+        let per_step = [
+            (exposed_communication_seconds - exposed) / steps,
+            (straggler_wait_seconds - straggler) / steps,
+        ];
+        let rank = Rank {
+            rank: worker,
+            step,
+            restarts,
+            missed_steps,
+            sent_bytes: [data_bytes, pipeline_bytes, tensor_bytes, strategy_bytes],
+            exposed_seconds: exposed_communication_seconds,
+            straggler_seconds: straggler_wait_seconds,
+            resident_bytes,
+            device_bytes,
+            busy_share,
+            clock_hertz,
+            throttle_count,
+            per_step,
+        };
+        self.ranks.insert(worker, rank);
+    }
+
+    /// Appends to the log what people would look for in it.
+    fn note(&mut self, event: &Event) {
+        let (level, text) = match event {
+            Event::RunStarted { workers, num_steps, .. } => {
+                let attempt = self.num_attempts;
+                let plural = if *workers == 1 { "" } else { "s" };
+                let text =
+                    format!("attempt {attempt}: {workers} worker{plural} for {num_steps} steps");
+                (Level::Info, text)
+            }
+            Event::Warning { message } => (Level::Warning, message.clone()),
+            Event::Restored { step, path } => {
+                (Level::Info, format!("resumed after step {step} from {path}"))
+            }
+            Event::CheckpointSaved { step, stall_seconds, .. } => {
+                let text = format!("checkpoint of step {step} saved, {stall_seconds:.3} s stall");
+                (Level::Info, text)
+            }
+            Event::WorkersMissing { step, missing, .. } => {
+                (Level::Warning, format!("step {step} without the gradients of ranks {missing:?}"))
+            }
+            Event::ServerLost { server, successor, .. } => {
+                (Level::Warning, format!("server {server} was lost; rank {successor} takes over"))
+            }
+            Event::Step { step, is_skipped: true, .. } => {
+                (Level::Warning, format!("step {step} skipped: its gradients are not finite"))
+            }
+            Event::TargetReached { target_loss, .. } => {
+                (Level::Info, format!("the target loss {target_loss} is reached"))
+            }
+            Event::RunFinished {
+                steps,
+                final_loss,
+                validation_loss,
+                losses_hash,
+                weights_hash,
+                run_seconds,
+            } => {
+                self.finished = Some(Finished {
+                    steps: *steps,
+                    final_loss: final_loss.is_finite().then_some(*final_loss),
+                    validation_loss: validation_loss.filter(|loss| loss.is_finite()),
+                    losses_hash: losses_hash.clone(),
+                    weights_hash: weights_hash.clone(),
+                    run_seconds: *run_seconds,
+                });
+                (Level::Info, format!("finished after {steps} steps and {run_seconds:.1} s"))
+            }
+            _ => return,
+        };
+        let text = Sanitized(&text).to_string();
+        let line = LogLine { seconds: self.seconds, step: self.step(), level, text };
+        push_bounded(&mut self.log, MAX_LOG_LINES, line);
+    }
+
+    /// Number of completed steps.
+    pub fn step(&self) -> u64 {
+        self.columns.last(Column::Loss).map_or(0, |(step, _)| step)
+    }
+
+    /// Start of the newest attempt.
+    pub fn started(&self) -> Option<&Started> {
+        self.started.as_ref()
+    }
+
+    /// End of the run, if it has come to it.
+    pub fn finished(&self) -> Option<&Finished> {
+        self.finished.as_ref()
+    }
+
+    /// Figures of the steps.
+    pub fn columns(&self) -> &Columns {
+        &self.columns
+    }
+
+    /// Points of a curve beside those of the steps, with steps in a range.
+    pub fn curve(&self, name: &str, [first, last]: [u64; 2]) -> Vec<(f64, f64)> {
+        let points = self.curves.get(name).into_iter().flatten();
+        let inside = points.filter(|(step, _)| (first..=last).contains(step));
+        inside.map(|(step, value)| (*step as f64, *value)).collect()
+    }
+
+    /// Names of the curves beside those of the steps.
+    pub fn curve_names(&self) -> impl Iterator<Item = &str> {
+        self.curves.keys().map(String::as_str)
+    }
+
+    /// Newest point of a curve.
+    pub fn last_point(&self, curve: &str) -> Option<(u64, f64)> {
+        self.curves.get(curve)?.back().copied()
+    }
+
+    /// Newest counters of the ranks.
+    pub fn ranks(&self) -> impl Iterator<Item = &Rank> {
+        self.ranks.values()
+    }
+
+    /// Sampled steps with the spans of rank 0, oldest first.
+    pub fn spans(&self) -> impl Iterator<Item = &(u64, Vec<TaskSpan>)> {
+        self.spans.iter()
+    }
+
+    /// Log, oldest line first.
+    pub fn log(&self) -> impl Iterator<Item = &LogLine> {
+        self.log.iter()
+    }
+
+    /// Generated texts, oldest first.
+    pub fn samples(&self) -> impl Iterator<Item = &Sample> {
+        self.samples.iter()
+    }
+
+    /// Steps without an update, repeated ones included.
+    pub fn num_skipped(&self) -> u64 {
+        self.num_skipped
+    }
+
+    /// Number of attempts.
+    pub fn num_attempts(&self) -> u64 {
+        self.num_attempts
+    }
+
+    /// Number of events so far; it changes whenever the history does.
+    pub fn num_events(&self) -> u64 {
+        self.num_events
+    }
+
+    /// Time that is left, by the median of the newest steps.
+    pub fn remaining_seconds(&self) -> Option<f64> {
+        let left = self.started.as_ref()?.num_steps.saturating_sub(self.step());
+        let step = self.columns.recent_median(Column::StepSeconds, 100)?;
+        (self.finished.is_none() && step.is_finite()).then_some(left as f64 * step)
+    }
+}
+
+fn push_bounded<T>(queue: &mut VecDeque<T>, most: usize, value: T) {
+    if queue.len() == most {
+        queue.pop_front();
+    }
+    queue.push_back(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(step: u64, loss: f64) -> Event {
+        Event::Step {
+            step,
+            loss,
+            lr: 1e-3,
+            grad_norm: 1.0,
+            tokens_per_second: 100.0,
+            step_seconds: 0.5,
+            data_wait_seconds: 0.0,
+            exposed_communication_seconds: 0.1,
+            straggler_wait_seconds: 0.0,
+            is_skipped: false,
+            seqlen: None,
+            loss_scale: None,
+            zeroed_fraction: None,
+        }
+    }
+
+    fn counters(step: u64, worker: usize, exposed: f64) -> Event {
+        Event::RankCounters {
+            step,
+            worker,
+            restarts: 0,
+            missed_steps: 0,
+            data_bytes: 7 * step,
+            pipeline_bytes: 0,
+            tensor_bytes: 0,
+            strategy_bytes: 0,
+            exposed_communication_seconds: exposed,
+            straggler_wait_seconds: 0.0,
+            resident_bytes: Some(1),
+            device_bytes: None,
+            busy_share: None,
+            clock_hertz: None,
+            throttle_count: None,
+        }
+    }
+
+    fn evaluated(step: u64, loss: f64) -> Event {
+        Event::Evaluated {
+            step,
+            validation_loss: loss,
+            perplexity: loss.exp(),
+            train_seconds: 0.0,
+            wire_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn an_attempt_after_a_failure_replaces_the_lost_steps() {
+        let mut history = History::default();
+        for number in 1..=5 {
+            history.take(1.0, &step(number, number as f64));
+        }
+        history.take(1.0, &evaluated(5, 9.0));
+        history.take(0.5, &Event::Restored { step: 3, path: "p".to_owned() });
+        history.take(1.0, &step(4, 0.25));
+        history.take(1.0, &evaluated(4, 8.0));
+        let all = [0, u64::MAX];
+        assert_eq!(history.columns().points(Column::Loss, all)[3..], [(4.0, 0.25)]);
+        assert_eq!(history.curve("validation_loss", all), [(4.0, 8.0)]);
+        assert_eq!(history.step(), 4);
+        assert_eq!(history.log().last().unwrap().text, "resumed after step 3 from p");
+    }
+
+    #[test]
+    fn rates_of_a_rank_are_those_since_its_last_counters() {
+        let mut history = History::default();
+        history.take(1.0, &counters(10, 1, 2.0));
+        history.take(1.0, &counters(30, 1, 4.0));
+        let ranks: Vec<&Rank> = history.ranks().collect();
+        assert_eq!((ranks.len(), ranks[0].per_step[0]), (1, 0.1));
+        assert_eq!(ranks[0].sent_bytes, [210, 0, 0, 0]);
+    }
+
+    #[test]
+    fn logs_samples_and_spans_are_bounded_and_free_of_control_characters() {
+        let mut history = History::default();
+        for number in 0..1000 {
+            let message = format!("warning {number}\u{1b}[31m");
+            history.take(1.0, &Event::Warning { message });
+            history.take(1.0, &Event::Sample { text: number.to_string() });
+            let spans = vec![(1, "forward".to_owned(), 0.0, 0.5)];
+            history.take(1.0, &Event::TaskSpans { step: number, spans });
+        }
+        assert_eq!(history.log().count(), MAX_LOG_LINES);
+        assert_eq!(history.samples().count(), MAX_SAMPLES);
+        assert_eq!(history.spans().count(), MAX_SPAN_STEPS);
+        assert!(history.log().all(|line| !line.text.contains('\u{1b}')));
+        assert_eq!(history.num_events(), 3000);
+    }
+}

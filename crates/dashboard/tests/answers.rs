@@ -1,0 +1,94 @@
+//! The page and the figures of a run that is still written, from a real server.
+
+#![expect(clippy::unwrap_used, reason = "a failed test should stop")]
+
+mod common;
+
+use common::{Fixture, body, status, step};
+use lockstep_dashboard::server::Limits;
+use lockstep_telemetry::Event;
+use serde_json::Value;
+use std::io::{Read, Write};
+
+#[test]
+fn the_address_opens_the_page_and_sets_a_cookie() {
+    let fixture = Fixture::new(Limits::default());
+    let (addr, token) = (fixture.addr(), fixture.token());
+    let request = format!(
+        "GET /?token={token} HTTP/1.1\r\nHost: {addr}\r\nSec-Fetch-Site: none\r\n\
+         Connection: close\r\n\r\n"
+    );
+    let answer = fixture.send(request.as_bytes());
+    assert_eq!(status(&answer), 200);
+    assert!(body(&answer).starts_with("<!doctype html>"), "{answer}");
+    let head = answer.to_lowercase();
+    let cookie = format!("set-cookie: {}; path=/; httponly; samesite=strict", fixture.cookie());
+    assert!(head.contains(&cookie), "{head}");
+    assert!(head.contains("content-security-policy: default-src 'none'; script-src 'self';"));
+    assert!(head.contains("x-content-type-options: nosniff"));
+    assert!(head.contains("cache-control: no-store"));
+    // Files of the page come with the cookie, which is not set again.
+    for path in ["/app.js", "/style.css", "/icon.svg", "/"] {
+        let answer = fixture.get(path, "Sec-Fetch-Site: same-origin\r\n");
+        assert_eq!(status(&answer), 200, "{path}");
+        assert!(!answer.to_lowercase().contains("set-cookie"), "{path}");
+    }
+}
+
+#[test]
+fn curves_details_and_reports_follow_the_events() {
+    let fixture = Fixture::new(Limits::default());
+    let steps: Vec<Event> = (1..=5000).map(|number| step(number, 1.0 / number as f64)).collect();
+    fixture.record(&steps);
+    fixture.record(&[
+        Event::Warning { message: "<script>alert(1)</script>".to_owned() },
+        step(5001, f64::NAN),
+        Event::Evaluated {
+            step: 5000,
+            validation_loss: 0.5,
+            perplexity: 1.6,
+            train_seconds: 1.0,
+            wire_bytes: 0,
+        },
+    ]);
+    let runs = fixture.json_when("/api/runs", |runs| runs[0]["step"] == 5001);
+    assert_eq!(runs[0]["state"]["name"], "running");
+    assert_eq!((&runs[0]["loss"], &runs[0]["validation_loss"]), (&Value::Null, &0.5.into()));
+    let curves = fixture.json("/api/runs/0/curves?columns=100");
+    let loss = &curves["curves"]["loss"];
+    let (x, y) = (loss["x"].as_array().unwrap(), loss["y"].as_array().unwrap());
+    assert!(x.len() == y.len() && x.len() <= 400, "{} points", x.len());
+    assert_eq!((&x[0], &x[x.len() - 1]), (&1.0.into(), &5000.0.into()));
+    assert_eq!(curves["curves"]["validation_loss"]["y"][0], 0.5);
+    let part = fixture.json("/api/runs/0/curves?first=10&last=12");
+    assert_eq!(part["curves"]["loss"]["x"], serde_json::json!([10.0, 11.0, 12.0]));
+    let details = fixture.json("/api/runs/0/details");
+    assert_eq!(details["log"][0]["text"], "<script>alert(1)</script>");
+    assert_eq!(fixture.json("/api/runs/0/explain")["verdict"], "compute");
+    let planned = fixture.get("/api/runs/0/planned", "");
+    assert_eq!(status(&planned), 409);
+    assert!(body(&planned).contains("no step is finished yet"), "{planned}");
+}
+
+#[test]
+fn changes_are_pushed_to_an_open_page() {
+    let fixture = Fixture::new(Limits::default());
+    let mut stream = fixture.connect();
+    let (addr, cookie) = (fixture.addr(), fixture.cookie());
+    let request = format!("GET /api/live HTTP/1.1\r\nHost: {addr}\r\nCookie: {cookie}\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    let mut read_until = |part: &str| {
+        while !text.contains(part) {
+            let mut block = [0; 1024];
+            let len = stream.read(&mut block).unwrap();
+            assert!(len > 0, "the stream ended: {text}");
+            text += &String::from_utf8_lossy(&block[..len]);
+        }
+    };
+    read_until("text/event-stream");
+    fixture.record(&[step(1, 2.5)]);
+    read_until("\"step\":1,");
+    fixture.record(&[step(2, 2.25)]);
+    read_until("\"loss\":2.25,");
+}

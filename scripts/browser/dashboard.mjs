@@ -1,0 +1,255 @@
+// The dashboard in a real browser, against the real command: node dashboard.mjs --lockstep PROGRAM
+// [--images FOLDER]. The step `browser` of `cargo xtask ci` installs what it needs and runs it.
+//
+// 1. While a run trains, its page is loaded: curves move, the timeline zooms, keys work.
+// 2. A run of 100,000 steps on 64 ranks is drawn quickly: first paint within a second, no task of
+//    the page over 50 ms once it is loaded.
+// 3. Everywhere: no message on the console, no request to elsewhere, no serious fault of
+//    accessibility, light and dark, wide and narrow.
+
+import { spawn } from "node:child_process";
+import { appendFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { chromium } from "playwright-core";
+
+const argument = (name) => {
+  const at = process.argv.indexOf(name);
+  return at < 0 ? null : process.argv[at + 1];
+};
+const lockstep = argument("--lockstep");
+const images = argument("--images");
+const CHROMIUM = argument("--chromium") || "/usr/bin/chromium";
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+const NUM_STEPS = 100_000;
+const NUM_RANKS = 64;
+const FIRST_PAINT_MS = 1000;
+const FRAME_MS = 50;
+
+const folder = mkdtempSync(join(tmpdir(), "lockstep-browser-"));
+const children = [];
+
+function check(condition, text) {
+  if (!condition) throw new Error(text);
+  console.log("ok   " + text);
+}
+
+/** Starts the program and waits for a line of its output. */
+function start(args, isIt) {
+  return new Promise((resolve, reject) => {
+    const child = spawn(lockstep, args, { cwd: folder, stdio: ["ignore", "pipe", "pipe"] });
+    children.push(child);
+    let text = "";
+    const read = (block) => {
+      text += block;
+      const line = text.split("\n").find(isIt);
+      if (line) resolve({ child, line });
+    };
+    child.stdout.on("data", read);
+    child.stderr.on("data", read);
+    child.on("exit", (code) => reject(new Error(`lockstep ${args.join(" ")} ended with ${code}: ${text}`)));
+  });
+}
+
+function output(args) {
+  return new Promise((resolve, reject) => {
+    const child = spawn(lockstep, args, { cwd: folder, stdio: ["ignore", "pipe", "inherit"] });
+    let text = "";
+    child.stdout.on("data", (block) => { text += block; });
+    child.on("exit", (code) => (code === 0 ? resolve(text) : reject(new Error(`exit code ${code}`))));
+  });
+}
+
+/** A run folder with the events of a long run on many ranks. */
+async function writeLargeRun() {
+  const run = join(folder, "large", "0001");
+  mkdirSync(run, { recursive: true });
+  const sets = ["--preset", "bible-small", "--set", `train.steps=${NUM_STEPS}`, "--set", `train.batch=${NUM_RANKS}`,
+    "--set", "train.microbatch=1", "--set", `run.workers=${NUM_RANKS}`, "--set", "parallel.tensor=2",
+    "--set", "parallel.pipeline=2"];
+  writeFileSync(join(run, "recipe.toml"), await output(["config", "--toml", ...sets]));
+  const file = join(run, "events.jsonl");
+  const lines = [];
+  const record = (event) => lines.push(JSON.stringify({ v: 2, seconds: lines.length / 10, rank: 0, ...event }));
+  // A fixed generator: the picture is the same in every run.
+  let seed = 1;
+  const random = () => { seed = (seed * 48271) % 2147483647; return seed / 2147483647; };
+  record({ event: "run_started", recipe_hash: "0".repeat(64), kernel_class: "synthetic", num_params: 2700000,
+    tokens_per_step: 16384, num_steps: NUM_STEPS, num_threads: 1, workers: NUM_RANKS, device: "cpu" });
+  for (let step = 1; step <= NUM_STEPS; step += 1) {
+    const loss = 1.3 + 4 * Math.exp(-step / 9000) + 0.12 * random();
+    const spike = step % 20011 === 0 ? 3 : 0;
+    const duration = 0.11 + 0.02 * random() + (step % 5000 === 0 ? 0.3 : 0);
+    record({ event: "step", step, loss: loss + spike, lr: 1e-3 * Math.min(1, step / 2000) * (1 - 0.9 * step / NUM_STEPS),
+      grad_norm: 0.6 + 0.3 * random() + spike, tokens_per_second: 16384 / duration, step_seconds: duration,
+      data_wait_seconds: 0.0005 * random(), exposed_communication_seconds: 0.02 + 0.01 * random(),
+      straggler_wait_seconds: 0.004 * random(), is_skipped: false });
+    if (step % 1000 === 0) {
+      record({ event: "evaluated", step, validation_loss: loss + 0.05, perplexity: Math.exp(loss), train_seconds: step / 8,
+        wire_bytes: step * 1000 });
+      for (let worker = 0; worker < NUM_RANKS; worker += 1) {
+        const slow = worker === 37 ? 3 : 1;
+        record({ event: "rank_counters", step, worker, restarts: 0, missed_steps: 0, data_bytes: step * 900000,
+          pipeline_bytes: step * 120000, tensor_bytes: step * 340000, strategy_bytes: 0,
+          exposed_communication_seconds: step * 0.02 * (2 - slow / 3), straggler_wait_seconds: step * 0.004 / slow,
+          resident_bytes: 410e6 + 9e6 * (worker % 4), busy_share: 0.8 + 0.002 * (worker % 7) });
+      }
+    }
+    if (lines.length > 5000) { appendFileSync(file, lines.join("\n") + "\n"); lines.length = 0; }
+  }
+  record({ event: "sample", text: "In the beginning God created the heaven and the earth." });
+  appendFileSync(file, lines.join("\n") + "\n");
+  return run;
+}
+
+/** Opens a page that notes every message and every request. */
+async function open(browser, url, options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1440, height: 1000 }, ...options });
+  const page = await context.newPage();
+  const notes = [];
+  page.on("console", (message) => notes.push(`${message.type()}: ${message.text()}`));
+  page.on("pageerror", (error) => notes.push(`error: ${error.message}`));
+  const origin = new URL(url).origin;
+  page.on("request", (request) => {
+    if (!request.url().startsWith(origin) && !request.url().startsWith("data:")) notes.push("request to " + request.url());
+  });
+  await page.goto(url);
+  await page.waitForSelector("#run-name .state");
+  return { page, notes, context };
+}
+
+async function checkAccessibility(page, name) {
+  // The policy of the page forbids scripts from elsewhere, so axe comes through the debugger.
+  await page.evaluate(AXE);
+  const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
+  const serious = violations.filter((it) => ["serious", "critical"].includes(it.impact));
+  const text = serious.map((it) => `${it.id}: ${it.help}: ${it.nodes.map((node) => node.html).slice(0, 3).join(" | ")}`);
+  check(serious.length === 0, `${name}: no serious fault of accessibility ${text.join("\n")}`);
+}
+
+async function picture(page, name) {
+  if (images) await page.screenshot({ path: join(images, name + ".png") });
+}
+
+const tabs = ["training", "workers", "step", "explain", "record"];
+const tab = (page, name) => page.click("#tab-" + name);
+
+async function whileItTrains(browser) {
+  await start(["train", "--preset", "bible-quick", "--set", "train.steps=100000", "--set", "run.dir=live/0001",
+    "--set", "run.workers=2", "--set", "eval.every=20"], (line) => /step/.test(line));
+  const { line: url } = await start(["serve", "live"], (line) => line.startsWith("http"));
+  const { page, notes, context } = await open(browser, url);
+  check(new URL(page.url()).search === "", "the token does not stay in the address");
+  const curve = () => page.getAttribute("#curves figure:first-child path.curve:not(.raw)", "d");
+  await page.waitForFunction(() => document.querySelectorAll("#curves figure:first-child path").length > 0);
+  const before = await curve();
+  await page.waitForFunction((old) =>
+    document.querySelector("#curves figure:first-child path.curve:not(.raw)").getAttribute("d") !== old, before, { timeout: 20000 });
+  check(true, "curves move while the run trains");
+  // Keys: a cursor with a text, a range, and back.
+  const slider = page.locator("#curves [role=slider]").first();
+  await slider.focus();
+  await page.keyboard.press("ArrowLeft");
+  check(/step \d+: /.test(await slider.getAttribute("aria-valuetext")), "a cursor says its values");
+  await page.keyboard.press("+");
+  await page.waitForFunction(() => /steps \d+ to \d+/.test(document.getElementById("range-text").textContent));
+  await page.keyboard.press("Escape");
+  await page.waitForFunction(() => document.getElementById("range-text").textContent === "all steps");
+  check(true, "keys enlarge a range of steps and show all again");
+  await page.waitForFunction(() => Number(document.getElementById("run-progress").value) > 70, null, { timeout: 60000 });
+  await tab(page, "step");
+  await page.waitForFunction(() => document.getElementById("step-range").textContent.includes(" of "), null, { timeout: 60000 });
+  const whole = await page.textContent("#step-range");
+  await page.click("#step-in");
+  check((await page.textContent("#step-range")) !== whole, "the timeline zooms");
+  const tracks = await page.evaluate(() => document.querySelector("#timeline details").open = true) && await page.textContent("#timeline table");
+  check(/planned/.test(tracks) && /measured/.test(tracks), "planned and measured tasks are beside each other");
+  await picture(page, "dashboard-live-step");
+  for (const name of tabs) {
+    await tab(page, name);
+    await page.waitForTimeout(400);
+    await checkAccessibility(page, `${name} of a run that trains`);
+  }
+  await page.waitForSelector("#explain .verdict, #explain p");
+  check(notes.length === 0, `nothing on the console, no request to elsewhere ${notes.join("; ")}`);
+  await context.close();
+}
+
+async function ofALargeRun(browser) {
+  await writeLargeRun();
+  const { line: url } = await start(["serve", "large"], (line) => line.startsWith("http"));
+  const { page, notes, context } = await open(browser, url);
+  const paint = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
+  check(paint < FIRST_PAINT_MS, `first paint after ${paint.toFixed(0)} ms`);
+  const began = Date.now();
+  await page.waitForFunction((steps) => Number(document.getElementById("run-progress").value) === steps, NUM_STEPS, { timeout: 60000 });
+  console.log(`     all ${NUM_STEPS} steps are read after ${Date.now() - began} ms`);
+  await page.waitForTimeout(1500);
+  await page.evaluate(() => {
+    globalThis.tasks = [];
+    new PerformanceObserver((list) => { for (const entry of list.getEntries()) globalThis.tasks.push(entry.duration); })
+      .observe({ type: "longtask" });
+  });
+  // Pointer over the curves, ranges, smoothing, tabs.
+  const box = await page.locator("#curves figure").first().boundingBox();
+  for (let at = 0; at < 40; at += 1) await page.mouse.move(box.x + 70 + at * 8, box.y + 120);
+  await page.mouse.down();
+  await page.mouse.move(box.x + 200, box.y + 120, { steps: 10 });
+  await page.mouse.up();
+  await page.waitForTimeout(500);
+  await page.fill("#smoothing", "0.9");
+  await page.click("#all-steps");
+  await page.waitForTimeout(500);
+  await picture(page, "dashboard-light");
+  for (const name of tabs) {
+    await tab(page, name);
+    await page.waitForTimeout(700);
+    await picture(page, "dashboard-light-" + name);
+  }
+  await tab(page, "workers");
+  await page.waitForFunction((ranks) => document.querySelectorAll("#ranks tbody tr").length === ranks, NUM_RANKS);
+  const longest = Math.max(0, ...await page.evaluate(() => globalThis.tasks));
+  check(longest < FRAME_MS, `the longest frame took ${longest.toFixed(0)} ms (0: under 50 ms)`);
+  for (const name of tabs) {
+    await tab(page, name);
+    await page.waitForTimeout(300);
+    await checkAccessibility(page, `${name} of a large run`);
+  }
+  check(notes.length === 0, `nothing on the console, no request to elsewhere ${notes.join("; ")}`);
+  await context.close();
+  for (const [name, options] of [
+    ["dashboard-dark", { colorScheme: "dark" }],
+    ["dashboard-phone", { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true }],
+  ]) {
+    const opened = await open(browser, url, options);
+    await opened.page.waitForTimeout(1500);
+    await picture(opened.page, name);
+    const width = await opened.page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    check(width <= 0, `${name}: nothing is wider than the window`);
+    for (const of of tabs) {
+      await tab(opened.page, of);
+      await opened.page.waitForTimeout(500);
+      await picture(opened.page, `${name}-${of}`);
+      await checkAccessibility(opened.page, `${name}, ${of}`);
+    }
+    check(opened.notes.length === 0, `${name}: nothing on the console ${opened.notes.join("; ")}`);
+    await opened.context.close();
+  }
+}
+
+let isFailed = false;
+const browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox"] });
+try {
+  await ofALargeRun(browser);
+  await whileItTrains(browser);
+} catch (error) {
+  isFailed = true;
+  console.error(error);
+} finally {
+  await browser.close();
+  for (const child of children) { child.removeAllListeners("exit"); child.kill("SIGKILL"); }
+  rmSync(folder, { recursive: true, force: true });
+}
+process.exit(isFailed ? 1 : 0);
