@@ -60,6 +60,8 @@ pub struct AdapterFolder {
     path: PathBuf,
     /// Its adapters.
     pub lora: Lora,
+    /// Name or folder of the model that they were trained beside, if it is recorded.
+    pub base_model: Option<String>,
     /// Its matrices by the names of the engine.
     pub tensors: Tensors,
 }
@@ -68,13 +70,22 @@ impl AdapterFolder {
     /// Reads `adapter_config.json` and the header of the matrices.
     pub fn open(world: &World, path: &Path) -> Result<Self, CheckpointError> {
         let config = path.join(CONFIG);
-        let lora = parse(&config, &world.files().read(&config)?)?;
+        let bytes = world.files().read(&config)?;
+        let lora = parse(&config, &bytes)?;
+        let options: Map<String, Value> = serde_json::from_slice(&bytes).unwrap_or_default();
+        let base_model = options.get("base_model_name_or_path").and_then(Value::as_str);
+        let base_model = base_model.map(str::to_owned);
         let file = path.join(FILE_NAME);
         let mut tensors = Tensors::empty(&file);
         let file = WeightsFile::open(world, &file).map_err(CheckpointError::of_input)?;
         let name_of = |stored: &str| Some(stored.strip_prefix(PREFIX).unwrap_or(stored).to_owned());
         tensors.add(file, name_of).map_err(CheckpointError::of_input)?;
-        Ok(Self { path: path.to_owned(), lora, tensors })
+        Ok(Self { path: path.to_owned(), lora, base_model, tensors })
+    }
+
+    /// Path of the folder.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Path of the configuration, for messages.

@@ -206,5 +206,5 @@ fn with_choices(
         return None;
     }
     let file = Some(("recipe".to_owned(), recipe.to_toml()));
-    resolve(&Sources { file, preset: None, sets }).ok()
+    resolve(&Sources { file, sets, ..Sources::default() }).ok()
 }

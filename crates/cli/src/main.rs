@@ -24,6 +24,7 @@ mod common_flags;
 mod console;
 mod dashboard_runs;
 mod diagnosis;
+mod epochs;
 mod failure;
 mod machine_peak;
 mod memory_report;

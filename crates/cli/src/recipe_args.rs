@@ -1,6 +1,7 @@
 //! Recipe arguments of every command: a preset, a file and single keys, in ascending priority.
 
 use crate::automatic::{self, AutomaticSettings, Purpose};
+use crate::epochs;
 use crate::failure::Failure;
 use crate::resume_command::next_dir;
 use lockstep_checkpoint::pytorch::is_one as is_other_program;
@@ -122,7 +123,8 @@ impl RecipeArguments {
         }
         let arguments = default_preset.map_or_else(|| self.clone(), |name| self.or_preset(name));
         let preset = arguments.preset;
-        let sources = Sources { file, preset, sets };
+        let sources = Sources { file, preset, sets, epoch_steps: epochs::from_launcher(world) };
+        let sources = pretrained::with_epoch_steps(&sources, world)?;
         let explicit = match self.recorded {
             // A resumed run may have another number of workers.
             Some(_) => Sources { file: None, ..sources.clone() },

@@ -125,13 +125,14 @@ mod tests {
             ("--layers", Some("4"), "model.layers=4"),
             ("--optim.lr", Some("0.1"), "optim.lr=0.1"),
             ("--seed", Some("many"), "train.seed"),
+            ("--num-train-epochs", Some("3"), "train.epochs=3"),
             ("--lr", None, "optim.lr"),
             ("--gradient-accumulation-steps", Some("4"), "train.batch"),
         ] {
             assert_eq!(meant(flag, value).as_deref(), Some(expected), "{flag} {value:?}");
         }
-        let epochs = meant("--epochs", Some("3")).expect("an alternative");
-        assert!(epochs.contains("train.steps"), "{epochs}");
+        let samples = meant("--train-samples", Some("3")).expect("an alternative");
+        assert!(samples.contains("train.steps"), "{samples}");
         assert_eq!(meant("--warp-factor", Some("9")), None);
     }
 

@@ -86,9 +86,10 @@ pub use nearest::nearest;
 pub use presets::presets;
 pub use reference::{KeyDoc, describe_keys, reference_markdown};
 pub use resolve::{
-    adapter_from, model_from, resolve, resolve_with, resolve_with_folders, teacher_from,
+    adapter_from, model_from, needs_epoch_steps, resolve, resolve_with, resolve_with_folders,
+    teacher_from,
 };
-pub use sources::{AdapterFolder, ModelFolder, Sources};
+pub use sources::{AdapterFolder, EpochSteps, ModelFolder, Sources};
 pub use topics::{
     Activation, AggregationRule, AverageScope, BatchChange, BatchPlan, BatchStage, ByzantineAttack,
     Checkpoint, CollectiveAlgorithm, CollectiveOp, CollectiveRule, Compress, CompressMethod,

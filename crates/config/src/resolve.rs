@@ -9,7 +9,9 @@ use crate::field::Blank;
 use crate::key::Setting;
 use crate::keys;
 use crate::rules;
-use crate::sources::{AdapterFolder, MergedSources, ModelFolder, PendingError, Sources};
+use crate::sources::{
+    AdapterFolder, EpochSteps, MergedSources, ModelFolder, PendingError, Sources,
+};
 use crate::topics::{Finetune, Model, Recipe};
 use crate::value::Value;
 
@@ -47,6 +49,13 @@ pub fn resolve_with_folders(
     }
     take_sizes_of_pairs(&mut merged);
     validate(merged)
+}
+
+/// Whether `train.epochs` decides the number of steps of these sources, which the caller has not
+/// counted yet.
+pub fn needs_epoch_steps(sources: &Sources) -> bool {
+    let is_open = sources.epoch_steps == EpochSteps::NotCounted;
+    is_open && MergedSources::from_sources(sources).has_epochs()
 }
 
 /// The folder of `finetune.adapter` of these sources.

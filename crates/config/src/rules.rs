@@ -6,8 +6,8 @@ use crate::keys;
 use crate::rule::{RuleContext, Rules};
 use crate::sources::MergedSources;
 use crate::topics::{
-    Recipe, collectives, compress, data, emulate, eval, federated, finetune, gossip, gpt_neox,
-    hogwild, infilling, llama_variant, lora, mixture, model, mup, optim, parallel,
+    Recipe, collectives, compress, data, emulate, epochs, eval, federated, finetune, gossip,
+    gpt_neox, hogwild, infilling, llama_variant, lora, mixture, model, mup, optim, parallel,
     parameter_server, pipeline, precision, problem, rope, run, seqlen_warmup, stragglers, sync,
     telemetry, tensor, train,
 };
@@ -28,6 +28,7 @@ const RULES: &[Rules] = &[
     mixture::RULES,
     infilling::RULES,
     train::BATCH_RULES,
+    epochs::RULES,
     optim::WARMUP_RULES,
     train::RULES,
     seqlen_warmup::RULES,

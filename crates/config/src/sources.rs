@@ -4,6 +4,7 @@
 //! checked against the key's value type. An accepted value overrides weaker sources; a refused one
 //! becomes an error and leaves the weaker value, so that checking continues and finds all errors.
 
+mod epochs;
 mod model_folder;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use crate::synonyms::{self, Synonym};
 use crate::value::{Content, RawValue, one_line, quoted};
 use crate::value_type::ValueType;
 
+pub use epochs::EpochSteps;
 pub use model_folder::{AdapterFolder, ModelFolder};
 
 /// Texts of a recipe. Precedence: defaults, preset, file, sets.
@@ -32,6 +34,9 @@ pub struct Sources {
     pub preset: Option<String>,
     /// Arguments of `--set`, each `key=value`; a later one overrides an earlier one.
     pub sets: Vec<String>,
+    /// Number of steps of `train.epochs`, where it is set: the caller counts the data, so that
+    /// resolution remains a pure function.
+    pub epoch_steps: EpochSteps,
 }
 
 /// A refused value.
@@ -68,6 +73,7 @@ impl MergedSources {
             merged.take_argument(argument);
         }
         merged.take_model_of_preset();
+        merged.take_epochs(sources.epoch_steps);
         merged
     }
 

@@ -13,6 +13,7 @@ mod data_source;
 mod device;
 mod embedding_rows;
 pub(crate) mod emulate;
+pub(crate) mod epochs;
 pub(crate) mod eval;
 mod family;
 pub(crate) mod federated;

@@ -24,6 +24,7 @@ use crate::mixture::{self, Mixture};
 use crate::partition::Partition;
 use crate::problem;
 use crate::sample_order::SampleOrder;
+use crate::sampler::{first_true, samples_of_epochs};
 use crate::serve::Client;
 use crate::tokenizer::Tokenizer;
 use crate::validation::{
@@ -172,6 +173,19 @@ impl Feed {
             BatchSource::Own { order, .. } => order.partition().cloned(),
             BatchSource::Numbers { recipe, classes } => {
                 recipe.is_partitioned().then(|| Partition::new(recipe, classes.clone()))
+            }
+            BatchSource::Streamed { .. } | BatchSource::Served { .. } => None,
+        }
+    }
+
+    /// Number of steps of this many passes over the training data; none where the length of the data is unknown.
+    pub fn steps_of_epochs(&self, epochs: f64) -> Option<u64> {
+        match &self.source {
+            BatchSource::Own { order, .. } => Some(order.steps_of_epochs(epochs)),
+            BatchSource::Numbers { recipe, .. } => {
+                let needed = samples_of_epochs(epochs, recipe.model.problem.samples as u64);
+                let plan = recipe.batch_plan();
+                Some(first_true(|step| plan.first_sample_of(step) >= needed))
             }
             BatchSource::Streamed { .. } | BatchSource::Served { .. } => None,
         }

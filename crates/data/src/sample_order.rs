@@ -137,6 +137,12 @@ impl SampleOrder {
         }
     }
 
+    /// First step at which every sampler has passed this many times over its windows.
+    pub(crate) fn steps_of_epochs(&self, epochs: f64) -> u64 {
+        let steps = self.samplers.iter().map(|sampler| sampler.steps_of_epochs(epochs));
+        steps.max().expect("there is a sampler")
+    }
+
     /// Batch size of each step.
     pub(crate) fn plan(&self) -> &BatchPlan {
         &self.plan

@@ -185,6 +185,22 @@ impl Sampler {
         }
     }
 
+    /// First step at which this many epochs are over.
+    pub(crate) fn steps_of_epochs(&self, epochs: f64) -> u64 {
+        let needed = samples_of_epochs(epochs, self.num_windows);
+        let is_over = |step: u64| {
+            let (epoch, place) = self.begin(self.stage(step), step);
+            epoch * self.num_windows + place >= needed
+        };
+        first_true(is_over)
+    }
+
+    /// Stage of a step.
+    fn stage(&self, step: u64) -> &Stage {
+        let behind = self.stages_taken.partition_point(|stage| stage.first_step <= step);
+        &self.stages_taken[behind - 1]
+    }
+
     /// Number of samples per epoch.
     pub fn num_windows(&self) -> u64 {
         self.num_windows
@@ -197,8 +213,7 @@ impl Sampler {
 
     /// Sample `slot` of a step; none for padding at the end of an epoch.
     pub fn draw(&self, step: u64, slot: usize) -> Option<Window> {
-        let behind = self.stages_taken.partition_point(|stage| stage.first_step <= step);
-        let stage = &self.stages_taken[behind - 1];
+        let stage = self.stage(step);
         assert!((slot as u64) < stage.per_step, "sample {slot} of {} in a step", stage.per_step);
         let (epoch, first) = self.begin(stage, step);
         let place = first + slot as u64;
@@ -240,6 +255,29 @@ impl Sampler {
             }
         }
     }
+}
+
+/// Number of samples of this many epochs, a part of one counting as a whole.
+pub(crate) fn samples_of_epochs(epochs: f64, per_epoch: u64) -> u64 {
+    let samples = epochs * per_epoch as f64;
+    // The product of a fraction may be just above a whole number.
+    let is_rounded = (samples - samples.round()).abs() <= 4.0 * f64::EPSILON * samples;
+    let samples = if is_rounded { samples.round() } else { samples.ceil() };
+    (samples as u64).max(1)
+}
+
+/// The smallest number from 1 with a property that all numbers above it have too.
+pub(crate) fn first_true(has: impl Fn(u64) -> bool) -> u64 {
+    let mut high = 1;
+    while !has(high) {
+        high *= 2;
+    }
+    let mut low = high / 2;
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if has(middle) { high = middle } else { low = middle }
+    }
+    high
 }
 
 /// Documents of a span with targets, and their total number of windows.
@@ -370,6 +408,36 @@ mod tests {
         let mut padded = some(&[(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (0, 9), (1, 0), (1, 1)]);
         padded[5] = None;
         assert_eq!(epochs_and_indices(EpochEnd::Pad), padded);
+    }
+
+    #[test]
+    fn epochs_end_at_the_step_after_which_no_window_of_theirs_is_left() {
+        let stages = [(0, 4), (3, 6), (5, 1), (9, 11)];
+        for last in [EpochEnd::Wrap, EpochEnd::Drop, EpochEnd::Pad] {
+            for sampler in [
+                Sampler::new(7, 5, 75).in_stages(stages, last),
+                Sampler::new(7, 5, 75).in_steps(3, last),
+                Sampler::new(7, 5, 75).in_steps(14, last),
+            ] {
+                let slots = |step| 0..sampler.stage(step).per_step as usize;
+                let epoch_of = |step, slot| sampler.draw(step, slot).map(|window| window.epoch);
+                for epochs in 1..6_u64 {
+                    let steps = sampler.steps_of_epochs(epochs as f64);
+                    let is_own =
+                        |step, slot| epoch_of(step, slot).is_some_and(|epoch| epoch < epochs);
+                    let has_own = |step| slots(step).any(|slot| is_own(step, slot));
+                    assert!(has_own(steps - 1), "{last:?}: {epochs} epochs, {steps} steps");
+                    assert!(!has_own(steps), "{last:?}: {epochs} epochs, {steps} steps");
+                }
+            }
+        }
+        // Fourteen windows, two a step.
+        let sampler = Sampler::new(7, 5, 75).in_steps(2, EpochEnd::Wrap);
+        let steps = [0.01, 0.5, 1.0, 1.1, 10.0].map(|epochs| sampler.steps_of_epochs(epochs));
+        assert_eq!(steps, [1, 4, 7, 8, 70]);
+        // 0.1 * 30 is above 3 in floating point.
+        assert_eq!(samples_of_epochs(0.1, 30), 3);
+        assert_eq!(samples_of_epochs(1e6, 1 << 40), 1_000_000 << 40);
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Small {
             .chain(own)
             .chain(sets.iter().map(|set| set.as_ref().to_owned()))
             .collect();
-        resolve(&Sources { preset: Some(self.preset.to_owned()), sets, file: None })
+        resolve(&Sources { preset: Some(self.preset.to_owned()), sets, ..Sources::default() })
     }
 }
 

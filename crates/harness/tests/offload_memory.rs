@@ -26,7 +26,7 @@ fn recipe() -> Recipe {
     if soak() {
         let sets = SHORT.iter().map(|set| (*set).to_owned()).collect();
         let preset = Some("gpt2-medium-bytes".to_owned());
-        return resolve(&Sources { preset, sets, file: None }).expect("the preset");
+        return resolve(&Sources { preset, sets, ..Sources::default() }).expect("the preset");
     }
     let large = [
         "model.width=512",

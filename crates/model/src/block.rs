@@ -119,6 +119,9 @@ pub struct Context<'a> {
     /// backward ([`Block::defers_loss`]). The host reads it when it needs the number; until then
     /// the device does not wait.
     pub loss: ViewMut<'a>,
+    /// Number of pairs with a positive margin, and the sum of the margins: two `f64`, set with the
+    /// loss where the micro-batch has [preferences](Microbatch::preferences), or none.
+    pub pairs: ViewMut<'a>,
 }
 
 /// A sequence whose past is in the cache.

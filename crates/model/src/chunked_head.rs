@@ -90,7 +90,7 @@ impl<'a> ChunkedHead<'a> {
         outputs: Outputs<'_>,
     ) -> Result<()> {
         let Outputs { mut grads, d_stream_tc, norm_sums } = outputs;
-        let Context { device, microbatch, mode, scratch, collectives, loss } = ctx;
+        let Context { device, microbatch, mode, scratch, collectives, loss, .. } = ctx;
         let NormLinear { norm, product, tp_shards, .. } = self.norm_linear;
         let (num_rows, width, vocab) = (microbatch.shape.rows(), norm.width, product.num_outputs());
         let mut frame = scratch.frame();
@@ -241,6 +241,7 @@ mod tests {
             scratch: &mut scratch,
             collectives: &mut SingleRank,
             loss: ViewMut::of(&mut loss),
+            pairs: ViewMut::of::<f64>(&mut []),
         };
         let (params, x) = (View::of(&params), View::of(&input));
         let mut saved = Saved { kept: ViewMut::of(&mut kept), rebuilt: ViewMut::of(&mut rebuilt) };

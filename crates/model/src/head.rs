@@ -175,7 +175,8 @@ impl Head {
         let mut frame = ctx.scratch.frame();
         let mut factors_s = frame.take(microbatch.shape.sequences);
         let (factors, total) = (factors_s.reborrow(), ctx.loss.reborrow());
-        device.preference_loss(losses_t, microbatch.targets, preferences, factors, total)?;
+        let (ids, pairs) = (microbatch.targets, ctx.pairs.reborrow());
+        device.preference_loss(losses_t, ids, preferences, factors, total, pairs)?;
         if ctx.mode.loss_scale().is_none() {
             return Ok(());
         }

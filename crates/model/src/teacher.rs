@@ -107,6 +107,7 @@ impl Teacher {
                 scratch: &mut *scratch,
                 collectives: &mut SingleRank,
                 loss: ViewMut::of(&mut loss),
+                pairs: ViewMut::of::<f64>(&mut []),
             };
             let (io, len) = (block.io(), block.saved_len(microbatch.shape));
             let saved = Saved {

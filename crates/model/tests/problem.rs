@@ -100,6 +100,7 @@ impl Setup {
             scratch: &mut scratch,
             collectives: &mut SingleRank,
             loss: ViewMut::of(&mut loss),
+            pairs: ViewMut::of::<f64>(&mut []),
         };
         let mut kept: Vec<_> = blocks.iter().map(|b| vec![0.0; b.saved_len(shape).kept]).collect();
         let mut streams = vec![Vec::new()];

@@ -16,7 +16,7 @@ use lockstep_model::{
 };
 use lockstep_platform::World;
 use lockstep_tensor::device::{
-    Buffer, Compute, Dtype, DualBuffer, Result as DeviceResult, View, copy_rounded,
+    Buffer, Compute, Dtype, DualBuffer, Result as DeviceResult, View, ViewMut, copy_rounded,
 };
 use lockstep_tensor::random::{self, Key};
 
@@ -137,6 +137,7 @@ impl Samples {
             scratch: &mut scratch,
             collectives: &mut SingleRank,
             loss,
+            pairs: ViewMut::of::<f64>(&mut []),
         };
         let (params, input) = (params.view()?, input.view());
         let mut fastest = u64::MAX;
@@ -180,7 +181,6 @@ mod tests {
     use lockstep_platform::real;
     use lockstep_schedule::pipeline::Kind;
     use lockstep_tensor::Isa;
-    use lockstep_tensor::device::ViewMut;
 
     /// A block whose extra work does not show in its FLOPs.
     struct Slow(Box<dyn Block>);

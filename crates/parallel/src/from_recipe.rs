@@ -8,6 +8,7 @@ use crate::compress::{CompressionPlan, Method};
 use crate::footprint::Footprint;
 use crate::gossip::Graph;
 use crate::leaves::Leaves;
+use crate::microbatch_losses::values_per_microbatch;
 use crate::recompute::RecomputePlan;
 use crate::replica_plan::ReplicaPlan;
 use crate::robust_aggregation::Aggregator;
@@ -163,6 +164,7 @@ pub fn plan_at(recipe: &Recipe, blueprint: &Blueprint, step: u64) -> ReplicaPlan
         delay: recipe.sync.gradient_delay,
         update_inputs: Optimizer::inputs_of(recipe.optim.name),
         matrix_precision: matrix_precision(recipe),
+        loss_values: values_per_microbatch(recipe.finetune.has_pairs()),
     }
 }
 

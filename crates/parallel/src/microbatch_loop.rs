@@ -88,7 +88,6 @@ impl Replica {
             ..
         } = self;
         let StepContext { agreement, duty, num_targets, .. } = &mut *step_context;
-        let own_losses = losses.own_mut();
         let number = |index: usize| program.microbatches[index] as usize;
         let num_targets = Cell::from_mut(num_targets);
         let of_plan = |index: usize| {
@@ -117,7 +116,7 @@ impl Replica {
             num_microbatches: program.microbatches.len(),
             microbatch: &of_plan,
             should_run: &should_run,
-            loss: &mut |index, loss| own_losses[index - first] = loss,
+            loss: &mut |index, loss| losses.set_own(index - first, loss),
             done: &|task| passes.spans.end(task),
         };
         let tasks = passes.tasks.clone();
@@ -198,7 +197,7 @@ impl Replica {
         };
         if !self.step_context.counted_in_step {
             grads.abandon();
-            self.losses.own_mut().fill(0.0);
+            self.losses.clear_own();
         }
         if is_alone {
             // A local step reduces nothing.

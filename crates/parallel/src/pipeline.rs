@@ -14,6 +14,7 @@ mod section;
 use crate::microbatch::{
     Accelerator, ActivationPlan, Activations, DeferredWeightGrads, SharedBuffers, Store,
 };
+use crate::microbatch_losses::MicrobatchLoss;
 use crate::stage_link::{Direction, Link, StageMessage};
 use crate::stages::Stages;
 use crate::tensor_parallel::TensorParallel;
@@ -70,7 +71,7 @@ pub struct Job<'a, 'l> {
     /// rest runs. Only a pipeline of one rank may return `false`.
     pub should_run: &'a dyn Fn(usize) -> bool,
     /// Receives the loss of a micro-batch on the last stage.
-    pub loss: &'a mut dyn FnMut(usize, f64),
+    pub loss: &'a mut dyn FnMut(usize, MicrobatchLoss),
     /// Called after each task.
     pub done: &'a dyn Fn(TaskId),
 }
@@ -324,7 +325,7 @@ impl PipelineRank {
             }
         }
         for (microbatch, loss) in self.tokens.read_losses(device)? {
-            (job.loss)(microbatch as usize, loss);
+            (job.loss)(microbatch as usize, MicrobatchLoss::of(loss));
         }
         self.link.settle()?;
         if !tasks.is_empty() {

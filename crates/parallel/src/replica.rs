@@ -127,7 +127,13 @@ impl Replica {
         let trained = TrainableParams::new(&blueprint, &buckets, &plan.phases, plan.phase);
         let norm = norm_of(&blueprint, &all, &plan, &groups, &overlap)?;
         let loss_ranks = loss_ranks(&stages, &groups);
-        let losses = MicrobatchLosses::new(&shares, plan.leaves, &loss_ranks, (rank, part));
+        let losses = MicrobatchLosses::new(
+            &shares,
+            plan.leaves,
+            &loss_ranks,
+            (rank, part),
+            plan.loss_values,
+        );
         let sparse = plan.sparse(&blueprint, &trained);
         let store = ParamStore::new(
             buckets,
@@ -198,7 +204,7 @@ impl Replica {
         self.norm = norm_of(blueprint, &self.all, plan, groups, &store.overlap)?;
         let (at, loss_ranks) =
             ((groups.rank(), groups.data().group_rank()), loss_ranks(&plan.stages, groups));
-        self.losses = MicrobatchLosses::new(shares, plan.leaves, &loss_ranks, at);
+        self.losses = MicrobatchLosses::new(shares, plan.leaves, &loss_ranks, at, plan.loss_values);
         self.device.renew(&plan.sizes(blueprint, at.1))?;
         self.programs.renew(plan, blueprint, groups.rank());
         self.list_matrices();
@@ -235,6 +241,12 @@ impl Replica {
             self.shares.microbatches_of(self.groups.dp_rank_of(rank), self.plan.leaves).len()
         };
         (0..self.groups.world().group_size()).map(microbatches).collect()
+    }
+
+    /// Sums over the pairs of the last step, where its loss is that of preferences: how many have
+    /// a positive margin, and the margins, added in micro-batch order.
+    pub fn pair_sums(&self) -> Option<[f64; 2]> {
+        self.losses.pairs()
     }
 
     /// Whether a rank reports the losses of its data-parallel part.
@@ -274,7 +286,7 @@ impl Replica {
                         .count(),
                     microbatch: &of_plan,
                     should_run: &|_| true,
-                    loss: &mut |microbatch, sum| sums[part * depth + microbatch] = sum,
+                    loss: &mut |microbatch, loss| sums[part * depth + microbatch] = loss.sum,
                     done: &|_| {},
                 },
                 &programs.evaluation,

@@ -4,6 +4,7 @@ use crate::buckets::Buckets;
 use crate::leaf_assignment::LeafAssignment;
 use crate::leaves::Leaves;
 use crate::microbatch::ActivationPlan;
+use crate::microbatch_losses::values_per_microbatch;
 use crate::pipeline::Sizes;
 use crate::recompute::RecomputePlan;
 use crate::sparse_embedding::SparseEmbedding;
@@ -53,6 +54,8 @@ pub struct ReplicaPlan {
     pub update_inputs: UpdateInputs,
     /// Precision of the products of whole matrices, where the rule needs them.
     pub matrix_precision: Precision,
+    /// Number of values of a micro-batch's loss ([`values_per_microbatch`]).
+    pub loss_values: usize,
 }
 
 impl ReplicaPlan {
@@ -76,6 +79,7 @@ impl ReplicaPlan {
             delay: 0,
             update_inputs: UpdateInputs::default(),
             matrix_precision: Precision::F32,
+            loss_values: values_per_microbatch(false),
         }
     }
 

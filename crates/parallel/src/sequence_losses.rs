@@ -100,7 +100,7 @@ impl Replica {
                 num_microbatches: usize::from(own.is_some()),
                 microbatch: &of_plan,
                 should_run: &|_| true,
-                loss: &mut |_, sum| total = sum,
+                loss: &mut |_, loss| total = loss.sum,
                 done: &|_| {},
             },
             &programs.evaluation,

@@ -134,6 +134,13 @@ pub enum Event {
         /// Fraction of gradients that fp16 rounds to zero at that scale.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         zeroed_fraction: Option<f64>,
+        /// Fraction of the step's pairs whose chosen answer has gained more probability than the
+        /// rejected one, with finetune.method = dpo.
+        #[serde(default, with = "number::option", skip_serializing_if = "Option::is_none")]
+        preference_accuracy: Option<f64>,
+        /// Mean margin of the rewards of those pairs, in nats.
+        #[serde(default, with = "number::option", skip_serializing_if = "Option::is_none")]
+        preference_margin: Option<f64>,
     },
     /// Bytes that this rank sent in a step, and its memory after it; recorded where metrics are
     /// exported.

@@ -50,6 +50,11 @@ metrics! {
     LossScale = "train/loss_scale";
     /// Fraction of gradients that fp16 rounds to zero.
     ZeroedFraction = "train/zeroed_fraction";
+    /// Fraction of the step's pairs whose chosen answer has gained more probability than the
+    /// rejected one.
+    PreferenceAccuracy = "train/preference_accuracy";
+    /// Mean margin of the rewards of the step's pairs, in nats.
+    PreferenceMargin = "train/preference_margin";
     /// Tokens of a sequence in the step, while the length warms up.
     SequenceLength = "train/sequence_length";
     /// Mean squared norm of the gradients of the reduction leaves of a step.
@@ -312,6 +317,8 @@ fn visit_step(event: &Event, scalars: &mut Visit<'_>) {
             is_skipped,
             loss_scale,
             zeroed_fraction,
+            preference_accuracy,
+            preference_margin,
             seqlen,
             step: _,
         } => {
@@ -322,6 +329,8 @@ fn visit_step(event: &Event, scalars: &mut Visit<'_>) {
             scalars.give(Metric::Skipped, f64::from(u8::from(*is_skipped)));
             scalars.give_some(Metric::LossScale, *loss_scale);
             scalars.give_some(Metric::ZeroedFraction, *zeroed_fraction);
+            scalars.give_some(Metric::PreferenceAccuracy, *preference_accuracy);
+            scalars.give_some(Metric::PreferenceMargin, *preference_margin);
             scalars.give_some(Metric::SequenceLength, seqlen.map(|length| length as f64));
             scalars.give(Metric::StepSeconds, *step_seconds);
             scalars.give(Metric::DataWaitSeconds, *data_wait_seconds);

@@ -70,6 +70,8 @@ fn step(step: u64) -> Event {
         is_skipped: false,
         loss_scale: None,
         zeroed_fraction: None,
+        preference_accuracy: None,
+        preference_margin: None,
         seqlen: None,
     }
 }

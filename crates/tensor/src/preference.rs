@@ -19,15 +19,27 @@ use crate::cross_entropy::IGNORE;
 use crate::gemm::Precision;
 use crate::math::scalar::{exp, ln};
 
-/// Sets the factor of each sequence and returns the sum of the pairs' losses. `losses_t` are those
-/// of the rows, zero for ignored ones.
+/// Sums over pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sums {
+    /// Losses.
+    pub loss: f64,
+    /// Number of pairs with a positive margin: the chosen sequence has gained more than the
+    /// rejected one.
+    pub num_preferred: f64,
+    /// Margins of the rewards, `z`.
+    pub margin: f64,
+}
+
+/// Sets the factor of each sequence and returns the sums over the pairs. `losses_t` are those of
+/// the rows, zero for ignored ones.
 pub fn losses(
     losses_t: &[f32],
     targets_t: &[u32],
     references_s: &[f64],
     beta: f64,
     factors_s: &mut [f32],
-) -> f64 {
+) -> Sums {
     let num_rows = losses_t.len() / references_s.len();
     assert!(references_s.len().is_multiple_of(2), "sequences are pairs");
     assert_eq!(losses_t.len(), num_rows * references_s.len(), "rows of whole sequences");
@@ -36,7 +48,7 @@ pub fn losses(
         let rows = &losses_t[sequence * num_rows..(sequence + 1) * num_rows];
         rows.iter().fold(0.0, |sum, &loss| sum + f64::from(loss))
     };
-    let mut total = 0.0;
+    let mut total = Sums::default();
     for (pair, factors) in factors_s.chunks_exact_mut(2).enumerate() {
         let (chosen, rejected) = (2 * pair, 2 * pair + 1);
         let targets = &targets_t[chosen * num_rows..(rejected + 1) * num_rows];
@@ -48,7 +60,9 @@ pub fn losses(
         let z = beta * (gain(chosen) - gain(rejected));
         // The exponential of a number below zero does not overflow.
         let small = exp(-z.abs());
-        total += (-z).max(0.0) + ln(1.0 + small);
+        total.loss += (-z).max(0.0) + ln(1.0 + small);
+        total.num_preferred += f64::from(z > 0.0);
+        total.margin += z;
         let sigmoid = if z > 0.0 { small } else { 1.0 } / (1.0 + small);
         let factor = (beta * sigmoid) as f32;
         factors.copy_from_slice(&[factor, -factor]);

@@ -5,7 +5,9 @@
 //! document mask as in training. Losses are added in order in `f64`.
 
 use crate::TrainError;
+use crate::adapter_folder::ModelPath;
 use crate::evaluation_model::{EvaluationModel, ModelFolder};
+use crate::pretrained::Pretrained;
 use lockstep_config::{DataFormat, DeviceChoice};
 use lockstep_data::{ConversationCounts, Corpus, Validation, validation_microbatches};
 use lockstep_model::{Microbatch, MicrobatchShape};
@@ -13,7 +15,6 @@ use lockstep_platform::World;
 use lockstep_tensor::device::View;
 use lockstep_tensor::math::scalar;
 use serde::Serialize;
-use std::path::Path;
 
 /// Sequences in a micro-batch: whole pairs.
 const MICROBATCH_SEQUENCES: usize = 4;
@@ -40,15 +41,19 @@ pub struct ConversationEvaluation {
 }
 
 /// Whether a folder is a run on conversations.
-pub fn is_run_on_conversations(folder: &Path, world: &World) -> Result<bool, TrainError> {
-    let pretrained = crate::pretrained::Pretrained::open(folder, world)?;
-    let recipe = pretrained.run_recipe();
+pub fn is_run_on_conversations<'a>(
+    folder: impl Into<ModelPath<'a>>,
+    world: &World,
+) -> Result<bool, TrainError> {
+    let pretrained = Pretrained::open(folder, world)?;
+    let has_own = pretrained.base_of_adapters().is_none();
+    let recipe = pretrained.run_recipe().filter(|_| has_own);
     Ok(recipe.is_some_and(|recipe| recipe.data.format == DataFormat::Chat))
 }
 
 /// Evaluates the held-out conversations of a run.
-pub fn evaluate_conversations(
-    folder: &Path,
+pub fn evaluate_conversations<'a>(
+    folder: impl Into<ModelPath<'a>>,
     device: DeviceChoice,
     world: &World,
 ) -> Result<ConversationEvaluation, TrainError> {

@@ -114,8 +114,8 @@ pub enum TrainError {
     },
     /// The folder holds no model.
     #[error(
-        "{dir} holds no finished run (no recipe.toml) and no Hugging Face model (no \
-         config.json)"
+        "{dir} holds no finished run (no recipe.toml), no Hugging Face model (no config.json) and \
+         no adapters (no adapter_config.json)"
     )]
     NoModel {
         /// Path of the folder.
@@ -287,6 +287,48 @@ pub enum TrainError {
         /// Path of the folder.
         dir: String,
     },
+    /// The model of a folder of adapters is not known here.
+    #[error(
+        "{dir} has adapters without their model: {why}; give the folder of the model with --base \
+         DIR (lockstep generate, chat and eval)"
+    )]
+    NoBase {
+        /// Path of the folder.
+        dir: String,
+        /// Why it is not known.
+        why: String,
+    },
+    /// As [`Self::NoBase`], for the folder of a key.
+    #[error(
+        "{key} = {dir} has adapters without their model: {why}; give the folder of a whole model \
+         (model.from may be the base of finetune.adapter = {dir})"
+    )]
+    NoBaseOfKey {
+        /// Key of the recipe.
+        key: &'static str,
+        /// Path of the folder.
+        dir: String,
+        /// Why it is not known.
+        why: String,
+    },
+    /// Adapters do not fit a model.
+    #[error("{base}, the base model of the adapters in {dir}, {why}")]
+    UnfitBase {
+        /// Path of the adapters.
+        dir: String,
+        /// Path of the model.
+        base: String,
+        /// Why they do not fit.
+        why: String,
+    },
+    /// A base model for a folder that has one.
+    #[error(
+        "--base is for a folder of adapters (adapter_config.json), and {dir} is a model; drop it"
+    )]
+    BaseOfModel {
+        /// Path of the folder.
+        dir: String,
+    },
     /// The folder holds no finished run.
     #[error(
         "{dir} holds no finished run (no {missing}); run `lockstep train` first, with \
@@ -452,6 +494,10 @@ impl TrainError {
             | Self::NoPlace { .. }
             | Self::NoFolder { .. }
             | Self::NoFolderOfKey { .. }
+            | Self::NoBase { .. }
+            | Self::NoBaseOfKey { .. }
+            | Self::UnfitBase { .. }
+            | Self::BaseOfModel { .. }
             | Self::NoCheckpoint { .. }
             | Self::OtherRates { .. }
             | Self::OtherRounds { .. }

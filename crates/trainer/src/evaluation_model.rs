@@ -1,5 +1,6 @@
 //! A trained model loaded for evaluation, on one worker.
 
+use crate::adapter_folder::ModelPath;
 use crate::pretrained::{FROM, Pretrained};
 use crate::run_folder::load_tokenizer;
 use crate::{TrainError, device};
@@ -11,7 +12,6 @@ use lockstep_parallel::Replica;
 use lockstep_parallel::from_recipe::{arena_bytes, blueprint_of, plan_at};
 use lockstep_platform::World;
 use lockstep_tensor::device::Compute;
-use std::path::Path;
 
 /// An opened model folder.
 pub(crate) struct ModelFolder {
@@ -27,13 +27,14 @@ pub(crate) struct EvaluationModel {
 }
 
 impl ModelFolder {
-    /// Opens a run folder or a Hugging Face folder of a language model, without its weights.
-    pub(crate) fn open(
-        folder: &Path,
+    /// Opens a folder of a language model, without its weights.
+    pub(crate) fn open<'a>(
+        folder: impl Into<ModelPath<'a>>,
         device: DeviceChoice,
         world: &World,
     ) -> Result<Self, TrainError> {
-        let pretrained = Pretrained::open(folder, world)?;
+        let path @ ModelPath { folder, .. } = folder.into();
+        let pretrained = Pretrained::open(path, world)?;
         let mut recipe = pretrained.recipe(world)?;
         let family = recipe.model.family;
         if family.is_problem() {
@@ -49,7 +50,8 @@ impl ModelFolder {
 
     /// Whether it is a run, which has a validation set.
     pub(crate) fn is_run(&self) -> bool {
-        self.pretrained.hugging_face().is_none()
+        let pretrained = &self.pretrained;
+        pretrained.hugging_face().is_none() && pretrained.base_of_adapters().is_none()
     }
 
     /// Loads the weights, with memory for micro-batches of a shape.

@@ -58,6 +58,7 @@
 
 pub mod train;
 
+pub mod adapter_folder;
 mod artifacts;
 pub mod check;
 mod checkpoint_dir;
@@ -65,6 +66,7 @@ pub mod checkpoints;
 mod custom_model;
 pub mod device;
 pub mod emulation;
+mod epochs;
 pub mod evaluate;
 mod event_history;
 mod exporters;
@@ -84,6 +86,7 @@ pub mod operation_profile;
 mod options;
 mod overlap;
 mod preference;
+pub mod preference_figures;
 pub mod pretrained;
 mod rank_counters;
 mod replica_thread;

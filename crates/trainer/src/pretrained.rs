@@ -7,9 +7,12 @@
 //! loaded, the others keep their initial values, and a warning lists them.
 //!
 //! Adapters keep their initial values too, unless the folder is a run that has trained them, or
-//! `finetune.adapter` is a folder of `peft` with them.
+//! `finetune.adapter` is a folder of `peft` with them. A folder of `peft` opens as the model of its
+//! base with its adapters.
 
+use crate::adapter_folder::{self, LooseAdapters, ModelPath};
 use crate::checkpoint_dir::{newest_in, recipe_in};
+use crate::epochs::count_steps;
 use crate::frozen_base::{FrozenBase, ReadBase, dequantised, whole};
 use crate::learner::Learner;
 use crate::run_folder::{load_recipe, refuse_bytes};
@@ -18,7 +21,7 @@ use lockstep_checkpoint::huggingface::{self, Folder};
 use lockstep_checkpoint::peft::AdapterFolder;
 use lockstep_checkpoint::sharded::{MANIFEST, Reader};
 use lockstep_checkpoint::{Tensors, pytorch};
-use lockstep_config::{self as config, Model, ModelFolder, Recipe, Sources};
+use lockstep_config::{self as config, EpochSteps, Model, ModelFolder, Recipe, Sources};
 use lockstep_model::{Blueprint, Param, describe, init, lora};
 use lockstep_platform::World;
 use lockstep_tensor::{Cpu, Isa};
@@ -36,6 +39,8 @@ pub struct Pretrained {
     origin: Origin,
     /// Base of its adapters, where that is not among its tensors.
     base: Option<FrozenBase>,
+    /// Adapters of a folder of their own, beside the tensors of the origin.
+    adapters: Option<Box<LooseAdapters>>,
 }
 
 enum Origin {
@@ -45,8 +50,36 @@ enum Origin {
 }
 
 impl Pretrained {
-    /// Opens a folder and reads shapes and headers, not weights.
-    pub fn open(path: &Path, world: &World) -> Result<Self, TrainError> {
+    /// Opens a folder and reads shapes and headers, not weights. One of adapters needs the folder
+    /// of their base model, which it names unless the path does.
+    pub fn open<'a>(path: impl Into<ModelPath<'a>>, world: &World) -> Result<Self, TrainError> {
+        let ModelPath { folder, base } = path.into();
+        if !adapter_folder::is_one(folder, world) {
+            let model = Self::open_model(folder, world)?;
+            let dir = || folder.display().to_string();
+            return if base.is_some() {
+                Err(TrainError::BaseOfModel { dir: dir() })
+            } else {
+                Ok(model)
+            };
+        }
+        let adapters = AdapterFolder::open(world, folder)?;
+        let base = match base {
+            Some(base) => base.to_owned(),
+            None => adapter_folder::base_of(&adapters, world)?,
+        };
+        let mut opened = Self::open_model(&base, world)?;
+        let adapters = LooseAdapters::beside(adapters, base, opened.model())?;
+        adapters.folder.prove(&adapter_outlines(&describe(&adapters.model)))?;
+        if world.files().metadata(&folder.join(huggingface::TOKENIZER)).is_some() {
+            // Trainers save the tokenizer of their data beside the adapters.
+            folder.clone_into(&mut opened.path);
+        }
+        Ok(Self { adapters: Some(Box::new(adapters)), ..opened })
+    }
+
+    /// Opens a folder with weights.
+    fn open_model(path: &Path, world: &World) -> Result<Self, TrainError> {
         let has = |name: &str| world.files().metadata(&path.join(name)).is_some();
         let origin = if has(MANIFEST) {
             return Self::of_checkpoint(Reader::open(world, path)?, world);
@@ -62,7 +95,7 @@ impl Pretrained {
             let base = take_base(&mut recipe, world)?;
             let tensors = Tensors::open(world, &folder.weights())?;
             let origin = Origin::Run { recipe, tensors };
-            return Ok(Self { path: path.to_owned(), origin, base });
+            return Ok(Self { path: path.to_owned(), origin, base, adapters: None });
         } else if has(huggingface::CONFIG) {
             Origin::HuggingFace(Box::new(Folder::open(world, path)?))
         } else if let Some(reader) = newest_in(path, world)? {
@@ -79,7 +112,7 @@ impl Pretrained {
                 TrainError::NoFolder { dir }
             });
         };
-        Ok(Self { path: path.to_owned(), origin, base: None })
+        Ok(Self { path: path.to_owned(), origin, base: None, adapters: None })
     }
 
     /// Whether the weights beside its adapters are quantised.
@@ -91,6 +124,7 @@ impl Pretrained {
     pub(crate) fn of_key(key: &'static str, path: &str, world: &World) -> Result<Self, TrainError> {
         Self::open(Path::new(path), world).map_err(|error| match error {
             TrainError::NoFolder { dir } => TrainError::NoFolderOfKey { key, dir },
+            TrainError::NoBase { dir, why } => TrainError::NoBaseOfKey { key, dir, why },
             other => other,
         })
     }
@@ -103,16 +137,20 @@ impl Pretrained {
         let is_run = |path: &PathBuf| RunFolder::started(path, world).is_ok();
         let path = run.filter(is_run).unwrap_or_else(|| reader.folder().to_owned());
         let (recipe, reader) = (Box::new(recipe), Box::new(reader));
-        Ok(Self { path, origin: Origin::Checkpoint { recipe, reader }, base })
+        let origin = Origin::Checkpoint { recipe, reader };
+        Ok(Self { path, origin, base, adapters: None })
     }
 
-    /// Path of the folder.
+    /// Path of the folder with its tokenizer: that of the model, or of its adapters.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Shape of the model.
     pub fn model(&self) -> &Model {
+        if let Some(adapters) = &self.adapters {
+            return &adapters.model;
+        }
         match &self.origin {
             Origin::Run { recipe, .. } | Origin::Checkpoint { recipe, .. } => &recipe.model,
             Origin::HuggingFace(folder) => &folder.config.model,
@@ -178,7 +216,7 @@ impl Pretrained {
     ) -> Result<Recipe, TrainError> {
         match &self.origin {
             Origin::Run { recipe, .. } | Origin::Checkpoint { recipe, .. } => {
-                Ok((**recipe).clone())
+                Ok(Recipe { model: self.model().clone(), ..(**recipe).clone() })
             }
             Origin::HuggingFace(_) => {
                 let mut folder = self.model_folder(world);
@@ -198,8 +236,9 @@ impl Pretrained {
         };
         let tokenizer = self.path.join(huggingface::TOKENIZER);
         let has_one = world.files().metadata(&tokenizer).is_some();
+        let adapters = self.adapters.as_ref().map(|adapters| adapters.folder.config());
         ModelFolder {
-            name: self.path.join(file).display().to_string(),
+            name: adapters.unwrap_or_else(|| self.path.join(file)).display().to_string(),
             model: self.recorded_model().to_toml(),
             max_positions: self.max_positions(),
             tokenizer: has_one.then(|| tokenizer.display().to_string()),
@@ -221,6 +260,9 @@ impl Pretrained {
         if let Some(param) = self.base_tensor(name) {
             return Some(param.tensor_len());
         }
+        if let Some(adapters) = self.adapters_with(name) {
+            return Some(adapters.folder.tensors.shape(name)?.iter().product());
+        }
         let shape = match &self.origin {
             Origin::Run { tensors, .. } => tensors.shape(name)?,
             Origin::HuggingFace(folder) => folder.tensors.shape(name)?,
@@ -232,7 +274,11 @@ impl Pretrained {
     /// Verifies that the tensors match the blueprint; adapters may be missing.
     pub fn prove(&self, blueprint: &Blueprint) -> Result<(), TrainError> {
         let mut needed = outlines(blueprint);
+        if let Some(adapters) = &self.adapters {
+            adapters.folder.prove(&adapter_outlines(blueprint))?;
+        }
         needed.retain(|name, _| self.has(name) && self.base_tensor(name).is_none());
+        needed.retain(|name, _| self.adapters_with(name).is_none());
         match &self.origin {
             Origin::Run { tensors, .. } => tensors.prove(&needed)?,
             Origin::Checkpoint { reader, .. } => {
@@ -262,6 +308,9 @@ impl Pretrained {
             }
         };
         let mut found = found;
+        if let Some(adapters) = &self.adapters {
+            found.extend(shapes(&adapters.folder.tensors));
+        }
         let base = self.base.iter().flat_map(FrozenBase::outlines);
         found.extend(base.map(|(name, shape)| (name.clone(), shape.clone())));
         let overlap = Overlap::new(&outlines(blueprint), &found);
@@ -276,6 +325,9 @@ impl Pretrained {
     pub fn read(&self, name: &str, first: usize, out: &mut [f32]) -> Result<(), TrainError> {
         if let Some(base) = self.base.as_ref().filter(|base| base.tensor(name).is_some()) {
             return base.read_dequantised(name, first, out);
+        }
+        if let Some(adapters) = self.adapters_with(name) {
+            return Ok(adapters.folder.tensors.read(name, first, out)?);
         }
         match &self.origin {
             Origin::Run { tensors, .. } => tensors.read(name, first, out)?,
@@ -299,6 +351,16 @@ impl Pretrained {
             Some(base) => base.read(name, first, out),
             None => self.read(name, first, out),
         }
+    }
+
+    /// Adapters of a folder of their own, if a tensor of this name is one of them.
+    fn adapters_with(&self, name: &str) -> Option<&LooseAdapters> {
+        self.adapters.as_deref().filter(|_| lora::is_adapter(name))
+    }
+
+    /// Folder of the weights beside adapters of a folder of their own.
+    pub(crate) fn base_of_adapters(&self) -> Option<&Path> {
+        self.adapters.as_deref().map(|adapters| adapters.base.as_path())
     }
 
     /// A tensor of the base that is not in the folder.
@@ -381,6 +443,10 @@ pub(crate) fn base_model(recipe: &Recipe, world: &World) -> Option<String> {
     let mut from = recipe.from.clone();
     for _ in 0..MAX_CONTINUED {
         let parent = Pretrained::open(Path::new(&from), world).ok();
+        if let Some(base) = parent.as_ref().and_then(Pretrained::base_of_adapters) {
+            from = base.display().to_string();
+            continue;
+        }
         let parent = parent.as_ref().and_then(Pretrained::run_recipe);
         let Some(parent) = parent.filter(|parent| parent.model.lora.is_on()) else { break };
         from.clone_from(&parent.from);
@@ -402,8 +468,25 @@ pub(crate) fn adapter_outlines(blueprint: &Blueprint) -> BTreeMap<String, Vec<us
 }
 
 /// Resolves a recipe, with the model of its `model.from` folder and the adapters of its
-/// `finetune.adapter` folder, where it names them.
+/// `finetune.adapter` folder, where it names them, and the steps of its `train.epochs`.
 pub fn resolve(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
+    resolve_with_folders(&with_epoch_steps(sources, world)?, world)
+}
+
+/// The sources with the number of steps that `train.epochs` makes of the data, where it decides
+/// it.
+pub fn with_epoch_steps(sources: &Sources, world: &World) -> Result<Sources, TrainError> {
+    if !config::needs_epoch_steps(sources) {
+        return Ok(sources.clone());
+    }
+    let sources = Sources { epoch_steps: EpochSteps::ToCount, ..sources.clone() };
+    let steps = count_steps(&resolve_with_folders(&sources, world)?, world)?;
+    let epoch_steps = steps.map_or(EpochSteps::NotCounted, EpochSteps::Counted);
+    Ok(Sources { epoch_steps, ..sources })
+}
+
+/// Resolves a recipe with the folders that it names.
+fn resolve_with_folders(sources: &Sources, world: &World) -> Result<Recipe, TrainError> {
     let pretrained = match config::model_from(sources) {
         None => None,
         Some(path) => Some(Pretrained::of_key(FROM, &path, world)?),

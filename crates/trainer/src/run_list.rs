@@ -188,6 +188,8 @@ mod tests {
             is_skipped: false,
             loss_scale: None,
             zeroed_fraction: None,
+            preference_accuracy: None,
+            preference_margin: None,
             seqlen: None,
         }
     }

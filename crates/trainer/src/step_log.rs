@@ -9,6 +9,7 @@ use crate::health::Verdict;
 use crate::learner::Learner;
 use crate::noise_scale::NoiseMeter;
 use crate::options::Attempt;
+use crate::preference_figures::PreferenceFigures;
 use crate::rank_counters::{Counters, RankCounters};
 use crate::resume_state::ResumeState;
 use crate::stragglers::StragglerMonitor;
@@ -48,6 +49,8 @@ pub struct StepRecord {
     pub verdict: Verdict,
     /// Loss scale; none without scaling.
     pub loss_scale: Option<LossScale>,
+    /// Quality of the batch's pairs before the update; none without preferences.
+    pub preference: PreferenceFigures,
 }
 
 /// Records the steps of this rank.
@@ -80,6 +83,8 @@ pub struct StepLog {
     pub num_clipped: u64,
     /// Sum over steps of the gradient fraction that `fp16` rounds to zero.
     pub lost_shares: f64,
+    /// Quality of the pairs of the last step.
+    pub preference: PreferenceFigures,
     /// Number of restarts before this attempt.
     pub restarts: u64,
     /// Privacy budget spent by the noise of clients' updates.
@@ -160,6 +165,7 @@ impl StepLog {
             num_clipped: 0,
             lost_shares: 0.0,
             watch: OverflowMonitor::default(),
+            preference: PreferenceFigures::default(),
             restarts: 0,
             epsilon: None,
             emulation: Emulation::new(recipe, world, worker),
@@ -270,7 +276,10 @@ impl StepLog {
             seqlen: Some(length).filter(|length| *length < context),
             loss_scale: record.loss_scale.map(|scale| f64::from(scale.factor())),
             zeroed_fraction: record.loss_scale.map(|_| zeroed_fraction),
+            preference_accuracy: record.preference.preference_accuracy,
+            preference_margin: record.preference.preference_margin,
         });
+        self.preference = record.preference;
         let sent = self.counters.sent.finish_step(replica);
         if self.is_exported {
             let tokens_per_second = record.num_tokens as f64 / step_seconds;

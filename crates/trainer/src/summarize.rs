@@ -63,6 +63,7 @@ pub(crate) fn summarize(
         solution: evaluation
             .and_then(|found| found.metrics)
             .map_or(Solution::default(), Solution::from),
+        preference: step_log.preference,
         losses_hash: step_log.losses_hash(),
         weights_hash,
         recipe_hash: recipe.hash(),

@@ -1,6 +1,7 @@
 //! Summary of a finished run, as `train --json` prints it and `summary.json` stores it.
 
 use crate::figures::AccountedBytes;
+use crate::preference_figures::PreferenceFigures;
 use crate::task_evaluation::TaskEvaluation;
 use lockstep_data::ConversationCounts;
 use lockstep_model::problem::ProblemMetrics;
@@ -24,6 +25,8 @@ pub struct Summary {
     pub tasks: Vec<TaskEvaluation>,
     #[serde(flatten)]
     pub solution: Solution,
+    #[serde(flatten)]
+    pub preference: PreferenceFigures,
     pub losses_hash: String,
     pub weights_hash: String,
     pub recipe_hash: String,

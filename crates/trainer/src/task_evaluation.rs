@@ -5,6 +5,7 @@
 //! alone: it has the same bits in any order, on any number of threads and on any layout.
 
 use crate::TrainError;
+use crate::adapter_folder::ModelPath;
 use crate::evaluation_model::ModelFolder;
 use lockstep_config::{DeviceChoice, Recipe};
 use lockstep_data::tasks::{Request, Task, TaskOptions};
@@ -185,8 +186,8 @@ impl<'a> Packed<'a> {
 
 /// Evaluates tasks with a model of a run folder or a Hugging Face folder. `progress` receives the
 /// number of requests of a task done and its total.
-pub fn evaluate_tasks(
-    folder: &Path,
+pub fn evaluate_tasks<'a>(
+    folder: impl Into<ModelPath<'a>>,
     device: DeviceChoice,
     tasks: &[impl AsRef<Path>],
     options: TaskOptions,

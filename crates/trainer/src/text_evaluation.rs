@@ -6,6 +6,7 @@
 //! models with different tokenizers comparable.
 
 use crate::TrainError;
+use crate::adapter_folder::ModelPath;
 use crate::evaluation_model::{EvaluationModel, ModelFolder};
 use lockstep_config::{DeviceChoice, Recipe};
 use lockstep_data::windows::{Passage, Windows};
@@ -15,7 +16,6 @@ use lockstep_platform::World;
 use lockstep_tensor::device::View;
 use lockstep_tensor::math::scalar;
 use serde::Serialize;
-use std::path::Path;
 
 /// Number of windows in a micro-batch.
 const MICROBATCH_SEQUENCES: usize = 4;
@@ -51,8 +51,12 @@ pub struct TextEvaluation {
 }
 
 impl TextEvaluator {
-    /// Loads a model from a run folder or a Hugging Face folder.
-    pub fn open(folder: &Path, device: DeviceChoice, world: &World) -> Result<Self, TrainError> {
+    /// Loads a model from its folder.
+    pub fn open<'a>(
+        folder: impl Into<ModelPath<'a>>,
+        device: DeviceChoice,
+        world: &World,
+    ) -> Result<Self, TrainError> {
         let folder = ModelFolder::open(folder, device, world)?;
         let tokens = folder.recipe.model.context;
         let shape = MicrobatchShape { sequences: MICROBATCH_SEQUENCES, tokens };

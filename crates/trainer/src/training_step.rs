@@ -9,6 +9,7 @@ use crate::histograms::visit_histograms;
 use crate::learner::Learner;
 use crate::microbatch::{microbatch_of, microbatch_shape, own_targets};
 use crate::noise_scale::{Divisors, NoiseMeter};
+use crate::preference_figures::PreferenceFigures;
 use crate::step_log::StepRecord;
 use crate::stragglers::{Participation, StragglerMonitor};
 use crate::{TrainError, feed, health};
@@ -90,10 +91,12 @@ pub(crate) fn take_step(
         emulation,
         joint,
         outcome: None,
+        preference: PreferenceFigures::default(),
     };
     let clip = replica.run_step(cpu, recipe.train.seed, step, optimizer, clip, &mut host)?;
     let Some(clip) = clip else { return Ok(None) };
     let (loss, participation, verdict) = host.outcome.expect("every step ends");
+    let preference = host.preference;
     optimizer.check().map_err(TrainError::StateLost)?;
     if host.joint.is_none() {
         health::count_skipped(recipe, step, (loss, &clip), host.stability, place)?;
@@ -101,8 +104,17 @@ pub(crate) fn take_step(
     let num_tokens =
         participation.tokens(batch.num_microbatches() * microbatch_shape(recipe).rows());
     let data_wait_seconds = 0.0;
-    let record =
-        StepRecord { step, loss, lr, clip, num_tokens, data_wait_seconds, verdict, loss_scale };
+    let record = StepRecord {
+        step,
+        loss,
+        lr,
+        clip,
+        num_tokens,
+        data_wait_seconds,
+        verdict,
+        loss_scale,
+        preference,
+    };
     Ok(Some((record, participation)))
 }
 
@@ -126,6 +138,8 @@ struct TrainingStep<'a> {
     joint: Option<JointStep<'a>>,
     /// Loss, participation and decision.
     outcome: Option<(f64, Participation, Verdict)>,
+    /// Quality of the pairs.
+    preference: PreferenceFigures,
 }
 
 impl<'a> StepHost<'a> for TrainingStep<'a> {
@@ -170,7 +184,9 @@ impl<'a> StepHost<'a> for TrainingStep<'a> {
             None => Participation::of_all(*num_targets),
         };
         let factor = (!found.missing.is_empty()).then_some(found.factor);
-        let loss = loss.sum / loss.num_targets.unwrap_or(found.num_targets as f64);
+        let num_targets = loss.num_targets.unwrap_or(found.num_targets as f64);
+        let loss = loss.sum / num_targets;
+        self.preference = PreferenceFigures::new(replica.pair_sums(), num_targets);
         self.outcome = Some((loss, found, Verdict::Step));
         Ok(factor)
     }

@@ -9,6 +9,7 @@ use lockstep_config::{Blame, DeviceChoice};
 use lockstep_data::chat::Date;
 use lockstep_platform::World;
 use lockstep_platform::processes::Interrupts;
+use lockstep_trainer::adapter_folder::ModelPath;
 use lockstep_trainer::conversation::{Answer, Conversation, Stop, chat_template};
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::pretrained::Pretrained;
@@ -32,11 +33,16 @@ Ctrl-C ends an answer; between answers it ends the command.
 Examples:
   lockstep chat                               the newest run
   lockstep chat my-llama-instruct
+  lockstep chat my-adapter --base my-llama-instruct
   lockstep chat my-llama --template chatml --system \"Answer in one sentence.\"
   printf 'Hello\\nAnd in French?\\n' | lockstep chat my-llama --temperature 0 --json")]
 pub(crate) struct Arguments {
-    /// Folder of a Hugging Face chat model, or of a finished run (default: the newest run)
+    /// Folder of a Hugging Face chat model, of a finished run or of a PEFT adapter (default: the
+    /// newest run)
     model: Option<PathBuf>,
+    /// Folder of the model beside a PEFT adapter (default: the one that the adapter names)
+    #[arg(long, value_name = "DIR", requires = "model")]
+    base: Option<PathBuf>,
     /// System message at the start of the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
@@ -121,7 +127,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         Some(path) => path.clone(),
         None => RunFolder::newest(world)?.path().to_owned(),
     };
-    let pretrained = Pretrained::open(&model, world)?;
+    let path = ModelPath { folder: &model, base: arguments.base.as_deref() };
+    let pretrained = Pretrained::open(path, world)?;
     let mut recipe = pretrained.recipe(world)?;
     recipe.run.device = arguments.device;
     let family = recipe.model.family;

@@ -8,6 +8,7 @@ use lockstep_config::DeviceChoice;
 use lockstep_data::tasks::TaskOptions;
 use lockstep_platform::World;
 use lockstep_trainer::RunFolder;
+use lockstep_trainer::adapter_folder::ModelPath;
 use lockstep_trainer::conversation_evaluation::{
     ConversationEvaluation, evaluate_conversations, is_run_on_conversations,
 };
@@ -16,7 +17,7 @@ use lockstep_trainer::text_evaluation::{TextEvaluation, TextEvaluator};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Evaluate a trained model: loss of text or conversations, or multiple-choice tasks
 #[derive(clap::Args)]
@@ -26,12 +27,17 @@ Examples:
                                                 conversations the answers, or the preferences
   lockstep eval runs/0003 --data book.txt       any text, folder, glob or shard folder
   lockstep eval my-llama --data a.txt b.jsonl   a Hugging Face folder, on several texts
+  lockstep eval my-adapter --base my-llama --data a.txt
   lockstep eval --data book.txt --stride 64     at least context - 64 tokens before each
   lockstep eval my-llama --task arc.yaml        multiple choice, a task of lm-evaluation-harness
   lockstep eval --task arc.yaml --num-fewshot 5 --limit 100 --json")]
 pub(crate) struct Arguments {
-    /// Folder of a finished run or of a Hugging Face model (default: the newest run)
+    /// Folder of a finished run, of a Hugging Face model or of a PEFT adapter (default: the newest
+    /// run)
     model: Option<PathBuf>,
+    /// Folder of the model beside a PEFT adapter (default: the one that the adapter names)
+    #[arg(long, value_name = "DIR", requires = "model")]
+    base: Option<PathBuf>,
     /// Texts: files, folders, globs or shard folders (default: the run's validation set)
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<String>,
@@ -96,18 +102,19 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         Some(path) => path.clone(),
         None => RunFolder::newest(world)?.path().to_owned(),
     };
+    let path = ModelPath { folder: &folder, base: arguments.base.as_deref() };
     if !arguments.tasks.is_empty() {
-        return answer_tasks(arguments, &folder, world);
+        return answer_tasks(arguments, path, world);
     }
-    if arguments.data.is_empty() && is_run_on_conversations(&folder, world)? {
-        return answer_conversations(arguments, &folder, world);
+    if arguments.data.is_empty() && is_run_on_conversations(path, world)? {
+        return answer_conversations(arguments, path, world);
     }
-    evaluate_texts(arguments, &folder, world)
+    evaluate_texts(arguments, path, world)
 }
 
 fn answer_conversations(
     arguments: &Arguments,
-    folder: &Path,
+    path: ModelPath<'_>,
     world: &World,
 ) -> Result<(), Failure> {
     if arguments.stride.is_some() {
@@ -116,9 +123,9 @@ fn answer_conversations(
         ));
     }
     let start = world.clock().now();
-    let found = evaluate_conversations(folder, arguments.device, world)?;
+    let found = evaluate_conversations(path, arguments.device, world)?;
     let seconds = world.clock().since(start).as_secs_f64();
-    let report = ConversationReport { model: folder.display().to_string(), seconds, found };
+    let report = ConversationReport { model: name_of(path), seconds, found };
     if arguments.json {
         output::json(&report)
     } else {
@@ -126,7 +133,7 @@ fn answer_conversations(
     }
 }
 
-fn answer_tasks(arguments: &Arguments, folder: &Path, world: &World) -> Result<(), Failure> {
+fn answer_tasks(arguments: &Arguments, path: ModelPath<'_>, world: &World) -> Result<(), Failure> {
     let Arguments { num_fewshot, limit, .. } = *arguments;
     let options = TaskOptions {
         num_examples: num_fewshot.map(usize::from),
@@ -135,7 +142,7 @@ fn answer_tasks(arguments: &Arguments, folder: &Path, world: &World) -> Result<(
     let start = world.clock().now();
     let mut progress = Progress::new(!arguments.quiet && std::io::stderr().is_terminal());
     let show = &mut |done, all| progress.show(done, all);
-    let found = evaluate_tasks(folder, arguments.device, &arguments.tasks, options, world, show);
+    let found = evaluate_tasks(path, arguments.device, &arguments.tasks, options, world, show);
     progress.clear();
     let mut tasks = found?;
     if !arguments.samples {
@@ -144,12 +151,16 @@ fn answer_tasks(arguments: &Arguments, folder: &Path, world: &World) -> Result<(
         }
     }
     let seconds = world.clock().since(start).as_secs_f64();
-    let report = TaskReport { model: folder.display().to_string(), seconds, tasks };
+    let report = TaskReport { model: name_of(path), seconds, tasks };
     if arguments.json { output::json(&report) } else { output::text(&render_tasks(&report)) }
 }
 
-fn evaluate_texts(arguments: &Arguments, folder: &Path, world: &World) -> Result<(), Failure> {
-    let mut evaluator = TextEvaluator::open(folder, arguments.device, world)?;
+fn evaluate_texts(
+    arguments: &Arguments,
+    path: ModelPath<'_>,
+    world: &World,
+) -> Result<(), Failure> {
+    let mut evaluator = TextEvaluator::open(path, arguments.device, world)?;
     let context = evaluator.context();
     let stride = arguments.stride.unwrap_or(context);
     if !(1..=context).contains(&stride) {
@@ -160,7 +171,7 @@ fn evaluate_texts(arguments: &Arguments, folder: &Path, world: &World) -> Result
     let passages = if arguments.data.is_empty() {
         let held_out = evaluator.held_out(world)?;
         vec![held_out.ok_or_else(|| {
-            let folder = folder.display();
+            let folder = name_of(path);
             Failure::user(format!(
                 "{folder} is not a run, so it has no validation set; give --data FILE"
             ))
@@ -181,7 +192,7 @@ fn evaluate_texts(arguments: &Arguments, folder: &Path, world: &World) -> Result
     let seconds = world.clock().since(start).as_secs_f64();
     let total = TextEvaluation::together(&texts);
     let tokens_per_second = total.num_targets as f64 / seconds;
-    let model = folder.display().to_string();
+    let model = name_of(path);
     let report = Report { model, context, stride, seconds, tokens_per_second, total, texts };
     if arguments.json { output::json(&report) } else { output::text(&render(&report)) }
 }
@@ -207,6 +218,11 @@ fn render_conversations(report: &ConversationReport) -> String {
     }
     let _ = writeln!(text, "{:.1} s", report.seconds);
     text
+}
+
+/// Name of a model in a report.
+fn name_of(path: ModelPath<'_>) -> String {
+    path.folder.display().to_string()
 }
 
 /// A progress line on a terminal.

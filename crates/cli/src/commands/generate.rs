@@ -7,6 +7,7 @@ use crate::sampling_flags::SamplingFlags;
 use crate::text_stream::TextStream;
 use lockstep_config::DeviceChoice;
 use lockstep_platform::World;
+use lockstep_trainer::adapter_folder::ModelPath;
 use lockstep_trainer::generate::{Ending, Ends, Generated, Generator, Sampling, Step};
 use lockstep_trainer::pretrained::Pretrained;
 use lockstep_trainer::{RunFolder, TrainError};
@@ -20,12 +21,17 @@ Examples:
   lockstep generate --prompt \"In the beginning\"
   lockstep generate runs/0003 --tokens 1000 --temperature 0.7 --top-k 40 --seed 7
   lockstep generate my-llama --prompt \"Once\"     a Hugging Face folder
+  lockstep generate my-adapter --base my-llama    a folder of PEFT with adapters alone
   lockstep generate --prompt \"In\" --prompt \"And\"   several together, each as by itself
   lockstep generate my-llama --prompt \"Q: Why?\" --stop Q:    end before another question
   lockstep generate --temperature 0              greedy decoding")]
 pub(crate) struct Arguments {
-    /// Folder of a finished run or of a Hugging Face model (default: the newest run)
+    /// Folder of a finished run, of a Hugging Face model or of a PEFT adapter (default: the newest
+    /// run)
     run: Option<PathBuf>,
+    /// Folder of the model beside a PEFT adapter (default: the one that the adapter names)
+    #[arg(long, value_name = "DIR", requires = "run")]
+    base: Option<PathBuf>,
     /// Prompt; several are continued together
     #[arg(long = "prompt", value_name = "PROMPT", default_value = "")]
     prompts: Vec<String>,
@@ -153,7 +159,8 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
         Some(path) => path.clone(),
         None => RunFolder::newest(world)?.path().to_owned(),
     };
-    let pretrained = Pretrained::open(&folder, world)?;
+    let path = ModelPath { folder: &folder, base: arguments.base.as_deref() };
+    let pretrained = Pretrained::open(path, world)?;
     let mut recipe = pretrained.recipe(world)?;
     recipe.run.device = arguments.device;
     let family = recipe.model.family;

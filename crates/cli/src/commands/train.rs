@@ -6,6 +6,7 @@ use crate::commands::serve::DEFAULT_LISTEN;
 use crate::common_flags::CommonFlags;
 use crate::console;
 use crate::diagnosis;
+use crate::epochs;
 use crate::failure::Failure;
 use crate::machine_peak;
 use crate::output;
@@ -134,6 +135,7 @@ pub(crate) fn run(arguments: &Arguments, world: &World) -> Result<(), Failure> {
             print_findings(&recipe, settings.as_ref(), world);
         }
         let mut env = prediction::text_env(*found.get_or_init(|| held));
+        env.extend(epochs::to_env(&recipe));
         if settings.is_some() {
             env.extend(automatic::to_env(&recipe));
         }
@@ -234,7 +236,8 @@ fn launch_options(recipe: &Recipe, world: &World) -> Result<LaunchOptions, Failu
 
 /// Console output of a run: lines about the recipe, then progress.
 fn sinks(recipe: &Recipe, world: &World, forecast: &Forecast) -> Vec<Box<dyn Sink>> {
-    let mut line = batch_line(recipe) + &fine_tuning_line(recipe);
+    let mut line = batch_line(recipe) + &epochs::render_line(recipe).unwrap_or_default();
+    line += &fine_tuning_line(recipe);
     line += &(layout_dependence_line(recipe) + &emulation_line(recipe));
     line += &prediction::render_line(recipe, world, forecast);
     vec![Box::new(console::console(world, line))]

@@ -168,7 +168,8 @@ fn flags_of_other_frameworks_end_with_the_key_or_flag_to_write() {
             "plan memory --tp 2",
             "lockstep plan memory has no flag --tp; write --set parallel.tensor=2",
         ),
-        ("train --epochs 3", "a run is measured in steps, not in epochs; use train.steps = epochs"),
+        ("train --epochs 3", "lockstep train has no flag --epochs; write --set train.epochs=3"),
+        ("train --train-samples 9", "not in samples; use train.steps = samples / train.batch"),
     ] {
         let arguments: Vec<&str> = arguments.split(' ').collect();
         let finished = folder.run(&arguments);

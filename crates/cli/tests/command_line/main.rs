@@ -8,6 +8,7 @@
 //! - `bad_input`: errors are one line, and nothing is overwritten
 //! - `compare`, `convert`, `data`, `lab`, `bench_comm`, `methods`, `sweep`: one command each
 //! - `plan`: predictions of recipes; `clusters`, `sizes`: plans for clusters
+//! - `adapters`: folders of adapters as models
 //! - `answers`: tasks of multiple choice, conversations and prompts
 //! - `data_pipeline`: data placements, tokenizers and evaluation
 //! - `problems`: small problems and lints
@@ -16,6 +17,7 @@
 //! - `runs`: the list of runs; `shells`: completion scripts and manual pages
 //! - `layouts`, `pipelines`: every layout is bit-identical to one worker
 //! - `terminal`: output on a pseudo-terminal, colours, and common flags
+//! - `epochs`: runs of a number of passes over the data
 //! - `emulated_links`, `stragglers`: emulated links and slow workers; `explain`: traces of jobs;
 //!   `diagnosis`: runs with a planted cause
 //! - `servers`, `replicas`: parameter servers and their replicas
@@ -23,6 +25,7 @@
 //!   runs by their recorded recipe
 //! - `storage`: full and read-only disks; `storage_locations`: folders of runs and checkpoints
 
+mod adapters;
 mod answers;
 mod bad_input;
 mod bench_comm;
@@ -37,6 +40,7 @@ mod data_cleaning;
 mod data_pipeline;
 mod diagnosis;
 mod emulated_links;
+mod epochs;
 mod explain;
 mod failures;
 mod help_text;

@@ -162,9 +162,8 @@ pub(crate) const VALUE_SYNONYMS: &[ValueSynonym] = &[
     },
     ValueSynonym {
         keys: &["finetune.lora_targets"],
-        values: &["all-linear", "all"],
-        value: "[\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \"gate_proj\", \"up_proj\", \
-                \"down_proj\"]",
+        values: &["all", "all_linear"],
+        value: "all-linear",
         others: &["finetune.lora_rank=8"],
     },
 

@@ -13,7 +13,7 @@ topic! {
     pub struct Finetune at finetune, among "finetune" {
         /// Parameters and loss: full trains the weights, lora the adapters of
         /// finetune.lora_rank, dpo either of them on preferences (direct preference optimization):
-        /// JSON Lines with prompt, chosen and rejected; distill either of them on the
+        /// JSON Lines or Parquet with prompt, chosen and rejected; distill either of them on the
         /// probabilities of finetune.teacher (knowledge distillation).
         method: FinetuneMethod = ("lora with finetune.lora_rank, else full", method),
             in_identity_unless_default();

@@ -32,7 +32,8 @@ topic! {
         dropout as lora_dropout: f32 = 0.0, float(Closed(0.0), Open(1.0)), in_identity_when(is_on),
             when("model.family", LLAMA);
 
-        /// Linear layers with adapters.
+        /// Linear layers with adapters: a list, or all-linear for every linear layer of the layers,
+        /// without the head and the embedding.
         targets as lora_targets: LoraTargets = ["q_proj", "v_proj"], in_identity_when(is_on),
             when("model.family", LLAMA);
 
@@ -90,6 +91,9 @@ impl LoraTarget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoraTargets(u8);
 
+/// All linear layers of a layer, as `peft` writes it.
+const ALL_LINEAR: &str = "all-linear";
+
 impl LoraTargets {
     const NONE: Self = Self(0);
 
@@ -117,12 +121,18 @@ impl FromIterator<LoraTarget> for LoraTargets {
 }
 
 field!(
-    LoraTargets: ValueType::List { of: &ValueType::Choice(LoraTarget::NAMES), max: 64 },
+    LoraTargets: ValueType::OrName(
+        &ValueType::List { of: &ValueType::Choice(LoraTarget::NAMES), max: 64 },
+        &[ALL_LINEAR],
+    ),
     blank Self::NONE,
     to |targets| Value::List(targets.iter().map(|t| Value::Text(t.name().to_owned())).collect()),
     from |v| {
         let target = |name: &Value| LoraTarget::from_name(name.as_text());
-        v.as_list().iter().filter_map(target).collect()
+        match v {
+            Value::Text(_) => Self::ALL,
+            list => list.as_list().iter().filter_map(target).collect(),
+        }
     }
 );
 

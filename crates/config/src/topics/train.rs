@@ -22,6 +22,10 @@ topic! {
         /// Number of optimizer steps.
         steps: u64 = 1400, integer(1, MAX_STEPS);
 
+        /// Number of passes over the training data, in place of train.steps, which follows from
+        /// it; a fraction is a part of a pass.
+        epochs: Option<f64> = none, float(Open(0.0), Closed(1e6)), in_identity_when(|_| false);
+
         /// Global batch: sequences per optimizer step over all workers; a multiple of
         /// train.microbatch times numerics.invariant_up_to.
         batch: usize = 8, integer(1, MAX_BATCH);

@@ -1,7 +1,7 @@
 //! Low-rank adapters: refused settings, the identity, and folders that decide them.
 
 use lockstep_config::{
-    AdapterFolder, Lora, LoraTarget, Recipe, Sources, resolve, resolve_with_folders,
+    AdapterFolder, Lora, LoraTarget, LoraTargets, Recipe, Sources, resolve, resolve_with_folders,
 };
 
 fn sources(sets: &[&str]) -> Sources {
@@ -46,6 +46,21 @@ fn settings_without_meaning_are_refused() {
     assert!(alone.contains("needs finetune.lora_rank"), "{alone}");
     let served = refused(&["finetune.lora_rank=2", "sync.mode=parameter-server", "run.workers=2"]);
     assert!(served.contains("finetune.lora_rank = 2"), "{served}");
+}
+
+#[test]
+fn all_linear_stands_for_the_list_of_all_linear_layers() {
+    let names = r#"["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]"#;
+    let with = |targets: &str| {
+        let targets = format!("finetune.lora_targets={targets}");
+        resolve(&sources(&["finetune.lora_rank=2", &targets])).unwrap()
+    };
+    let all = with("all-linear");
+    assert_eq!(all.model.lora.targets, LoraTargets::ALL);
+    assert_eq!(all.hash(), with(names).hash());
+    assert!(all.to_toml().contains(&format!("lora_targets = {names}\n")), "{}", all.to_toml());
+    let other = refused(&["finetune.lora_rank=2", "finetune.lora_targets=c_attn"]);
+    assert!(other.contains("a list in brackets or \"all-linear\" is needed"), "{other}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ fn from(preset: Option<&str>, file: &str, sets: &[&str]) -> Recipe {
         file: Some(("a.toml".to_owned(), file.to_owned())),
         preset: preset.map(str::to_owned),
         sets: sets.iter().map(|argument| (*argument).to_owned()).collect(),
+        ..Sources::default()
     };
     resolve(&sources).unwrap_or_else(|errors| panic!("{errors}"))
 }

@@ -156,6 +156,7 @@ fn a_name_that_is_a_setting_here_is_answered_with_it() {
         ("use_cpu=true", "did you mean run.device = \"cpu\"?"),
         ("no_cuda=false", "did you mean run.device?"),
         ("gpu=true", "did you mean run.device = \"cuda\"?"),
+        ("num_train_epochs=3", "did you mean train.epochs?"),
         (
             "gradient_accumulation_steps=4",
             "did you mean train.batch (accumulation follows as \
@@ -187,9 +188,9 @@ fn a_name_without_a_counterpart_is_answered_with_an_alternative() {
              out; with run.device=cuda the workers of a host take its devices in turn",
         ),
         (
-            "num_train_epochs=3",
-            "num_train_epochs = 3 is not a known key: a run is measured in steps, not in epochs; \
-             use train.steps = epochs x sequences of the data / train.batch",
+            "train_samples=300",
+            "train_samples = 300 is not a known key: a run is measured in steps or epochs, not in \
+             samples; use train.steps = samples / train.batch, or train.epochs",
         ),
         (
             "label_smoothing=0.1",
@@ -230,9 +231,8 @@ fn a_value_of_another_framework_is_answered_with_ours() {
              \"chat.jsonl\"",
         ),
         (
-            "finetune.lora_targets=all-linear",
-            "try finetune.lora_targets = [\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \
-             \"gate_proj\", \"up_proj\", \"down_proj\"] with finetune.lora_rank = 8",
+            "finetune.lora_targets=all",
+            "try finetune.lora_targets = \"all-linear\" with finetune.lora_rank = 8",
         ),
     ] {
         let error = error_of(argument);

@@ -23,7 +23,7 @@ fn resolve(runs: &Runs, sets: &[&str]) -> Result<Recipe, TrainError> {
     let device = devices::default_device();
     let sets = [&[&*device], &OWN[..], sets].concat();
     let sets = sets.into_iter().map(str::to_owned).collect();
-    let sources = Sources { preset: Some("tiny".to_owned()), sets, file: None };
+    let sources = Sources { preset: Some("tiny".to_owned()), sets, ..Sources::default() };
     pretrained::resolve(&sources, runs.world())
 }
 

@@ -10,14 +10,14 @@ use lockstep_harness::traffic::assert_traffic_and_memory_as_predicted;
 use lockstep_harness::{Runs, Tolerance};
 use lockstep_model::{describe, lora};
 use lockstep_platform::World;
+use lockstep_trainer::adapter_folder::ModelPath;
 use lockstep_trainer::convert::{Target, convert};
 use lockstep_trainer::generate::Generator;
 use lockstep_trainer::pretrained::{self, Pretrained};
 use lockstep_trainer::{Options, RunFolder};
 use std::path::{Path, PathBuf};
 
-const ALL_TARGETS: &str = "finetune.lora_targets=[\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \
-                           \"gate_proj\", \"up_proj\", \"down_proj\"]";
+const ALL_TARGETS: &str = "finetune.lora_targets=all-linear";
 
 /// Adapters beside all linear layers, with dropout, in a model of two tensor shards.
 const ADAPTERS: [&str; 7] = [
@@ -113,7 +113,7 @@ fn from_folder(folder: &Path, sets: &[&str]) -> Recipe {
     pretrained::resolve(&sources, &lockstep_platform::real()).expect("a valid recipe")
 }
 
-fn logits(folder: &Path, world: &World) -> Vec<f32> {
+fn logits<'a>(folder: impl Into<ModelPath<'a>>, world: &World) -> Vec<f32> {
     let pretrained = Pretrained::open(folder, world).expect("a valid folder");
     let recipe = pretrained.recipe(world).expect("its recipe");
     let generator = Generator::load(&pretrained, &recipe, world).expect("all its tensors");
@@ -141,6 +141,12 @@ fn a_fine_tuned_folder_is_merged_written_for_peft_and_continued() {
     let tolerance = Tolerance::Close(Dtype::F32, tuned.model.vocab);
     tolerance.assert("merged logits", &merged, &unmerged);
     assert!(tolerance.compare("base", &plain, &unmerged).is_err(), "training changed the logits");
+
+    // The adapters alone compute the same beside the model that they name, and beside a copy.
+    let alone = logits(&exported, world);
+    assert_eq!(alone, unmerged, "adapters beside their base");
+    let copied = ModelPath { folder: &exported, base: Some(&base) };
+    assert_eq!(logits(copied, world), unmerged, "adapters beside a named base");
 
     // The run's own folder of adapters is the exported one.
     let written = outcome.dir.join("adapter");

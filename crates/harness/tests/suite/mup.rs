@@ -153,6 +153,7 @@ fn block_outputs(folder: &Path, runs: &Runs) -> Vec<Vec<f32>> {
             scratch: &mut scratch,
             collectives: &mut SingleRank,
             loss: ViewMut::of(&mut loss),
+            pairs: ViewMut::of::<f64>(&mut []),
         };
         let input = outputs.last().expect("the first has none");
         let saved = Saved { kept: ViewMut::of(&mut kept), rebuilt: ViewMut::of(&mut rebuilt) };

@@ -51,7 +51,7 @@ fn quadratic(sets: &[&str]) -> Recipe {
         "telemetry.noise_scale=1",
     ];
     let sets = own.iter().chain(sets).map(|set| (*set).to_owned()).collect();
-    let sources = Sources { preset: Some("quadratic".to_owned()), sets, file: None };
+    let sources = Sources { preset: Some("quadratic".to_owned()), sets, ..Sources::default() };
     resolve(&sources).unwrap_or_else(|errors| panic!("{errors}"))
 }
 

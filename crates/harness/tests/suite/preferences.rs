@@ -7,6 +7,7 @@ use lockstep_harness::traffic::assert_traffic_and_memory_as_predicted;
 use lockstep_harness::{Runs, Tolerance};
 use lockstep_trainer::Options;
 use lockstep_trainer::conversation_evaluation::evaluate_conversations;
+use lockstep_trainer::preference_figures::PreferenceFigures;
 
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}\
                         {% if add_generation_prompt %}a:{% endif %}";
@@ -55,6 +56,13 @@ fn every_layout_learns_preferences_to_the_bits_of_one_worker() {
         let [first, last] = [alone.summary.first_loss, alone.summary.final_loss];
         assert!((first - std::f64::consts::LN_2).abs() < 1e-12, "{first}");
         assert!(last < first, "{last}");
+        // The loss is convex in the margin, so that of the mean margin is a lower bound.
+        let PreferenceFigures { preference_accuracy, preference_margin } = alone.summary.preference;
+        let (accuracy, margin) = (preference_accuracy.unwrap(), preference_margin.unwrap());
+        assert!(margin > 0.0 && last >= (1.0 + (-margin).exp()).ln() - 1e-12, "{margin} {last}");
+        let batch = recipe(&runs, &[method]).train.batch;
+        let num_pairs = accuracy * (batch / 2) as f64;
+        assert!((0.0..=1.0).contains(&accuracy) && num_pairs.fract() == 0.0, "{accuracy}");
         let layouts: &[&[&str]] = &[
             &["run.workers=4", "parallel.zero=1"],
             &["run.workers=2", "parallel.zero=3", "parallel.recompute=full"],
@@ -72,6 +80,8 @@ fn every_layout_learns_preferences_to_the_bits_of_one_worker() {
             let validation =
                 |o: &lockstep_harness::Outcome| o.summary.validation_loss.map(f64::to_bits);
             assert_eq!(validation(&outcome), validation(&alone), "{method} {layout:?}");
+            let preference = outcome.summary.preference;
+            assert_eq!(preference, alone.summary.preference, "{method} {layout:?}");
             assert_traffic_and_memory_as_predicted(&recipe, &outcome);
         }
     }

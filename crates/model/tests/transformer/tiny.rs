@@ -291,6 +291,7 @@ impl Tiny {
             scratch: &mut scratch,
             collectives,
             loss: ViewMut::of(&mut loss),
+            pairs: ViewMut::of::<f64>(&mut []),
         };
         for (i, block) in blocks.iter().enumerate() {
             let (inputs, outputs) = streams.split_at_mut(i + 1);

@@ -3,11 +3,12 @@
 
 use super::{Job, PipelineRank};
 use crate::microbatch::{BackwardPass, Store};
+use crate::microbatch_losses::MicrobatchLoss;
 use lockstep_comm::CommError;
 use lockstep_model::{Block, Context, Grads, Microbatch, MicrobatchShape, Mode};
 use lockstep_schedule::step::{BlockPass, Contents, Program, TaskId, TaskOp, Use};
 use lockstep_tensor::Cpu;
-use lockstep_tensor::device::Device;
+use lockstep_tensor::device::{Device, ViewMut};
 use std::ops::Range;
 
 impl PipelineRank {
@@ -63,10 +64,10 @@ impl PipelineRank {
         } else {
             run();
         }
-        if let Some(loss) = loss?
-            && let Some(loss) = self.tokens.keep_loss(device, first.microbatch, loss)?
+        if let Some(MicrobatchLoss { sum, pairs }) = loss?
+            && let Some(sum) = self.tokens.keep_loss(device, first.microbatch, sum)?
         {
-            (job.loss)(first.microbatch as usize, loss);
+            (job.loss)(first.microbatch as usize, MicrobatchLoss { sum, pairs });
         }
         Ok(())
     }
@@ -80,7 +81,7 @@ impl PipelineRank {
         program: &Program,
         id: TaskId,
         input: &Microbatch<'_>,
-    ) -> Result<Option<f64>, CommError> {
+    ) -> Result<Option<MicrobatchLoss>, CommError> {
         let op = program.tasks[id.0 as usize].op;
         let pass = op.block_pass().expect("the caller has checked it");
         let (chunk, index) = (pass.chunk as usize, pass.block as usize);
@@ -101,7 +102,7 @@ impl PipelineRank {
         let Job { cpu, mode, scratch, .. } = job;
         let cpu: &Cpu = cpu;
         let device = accelerator.as_deref().unwrap_or(cpu);
-        let mut loss = [0.0_f64];
+        let (mut loss, mut pairs) = ([0.0_f64], [0.0_f64; 2]);
         let (input, loss_view) = tokens.staged(input, &mut loss);
         let mut ctx = Context {
             device,
@@ -110,6 +111,7 @@ impl PipelineRank {
             scratch,
             collectives: tensor_parallel,
             loss: loss_view,
+            pairs: ViewMut::of(&mut pairs),
         };
         let leaf = program.contents(program.last_part(id), &[Use::Add]).find_map(leaf_of);
         match op {
@@ -141,7 +143,7 @@ impl PipelineRank {
         if matches!(op, TaskOp::Backward(_) | TaskOp::WeightGrad(_)) {
             store.finish_grads(cpu, index)?;
         }
-        Ok(has_loss.then_some(loss[0]))
+        Ok(has_loss.then_some(MicrobatchLoss { sum: loss[0], pairs }))
     }
 }
 

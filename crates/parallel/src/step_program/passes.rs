@@ -190,7 +190,7 @@ impl StepBuilder<'_> {
             last.push(Access { buffer: self.output(task, slots), mode: Use::Write });
         } else if !self.is_evaluation {
             let microbatch = task.microbatch as u32;
-            let loss = self.tasks.buffer(Contents::Loss { microbatch }, 2);
+            let loss = self.loss(microbatch);
             last.push(Access { buffer: loss, mode: Use::Write });
         }
         self.block_pass(TaskOp::Forward, task, block, calls, &first, &last);
@@ -385,20 +385,26 @@ impl StepBuilder<'_> {
         self.tasks.task(TaskOp::Send(message), Queue::Link(Axis::Pipeline)).takes(stream_grad);
     }
 
+    /// Loss of a micro-batch, each value of which is as long as two elements.
+    fn loss(&mut self, microbatch: u32) -> BufferId {
+        let len = 2 * self.at.plan.loss_values;
+        self.tasks.buffer(Contents::Loss { microbatch }, len)
+    }
+
     pub(super) fn gather_losses(&mut self) {
         let at = self.at;
         let is_last = (at.plan.stages.num_stages() - 1) % at.plan.stages.num_devices() == at.device;
         let own = if is_last { at.microbatches.len() } else { 0 };
-        let losses: Vec<_> = (0..own as u32)
-            .map(|microbatch| self.tasks.buffer(Contents::Loss { microbatch }, 2))
-            .collect();
+        let losses: Vec<_> = (0..own as u32).map(|microbatch| self.loss(microbatch)).collect();
         let all = self.tasks.persistent(Contents::Losses, 0);
         let call = Call {
             group: self.world,
             op: Op::AllGather,
             // Every rank adds its busy time.
             lengths: Lengths::Even(
-                at.plan.leaves.num_leaves * at.plan.leaves.microbatches_per_leaf
+                at.plan.leaves.num_leaves
+                    * at.plan.leaves.microbatches_per_leaf
+                    * at.plan.loss_values
                     + at.plan.mesh.num_ranks(),
             ),
             element: Bytes(8),

@@ -173,6 +173,7 @@ impl Layout {
             phase: 0,
             update_inputs: UpdateInputs::default(),
             matrix_precision: Precision::F32,
+            loss_values: 1,
         }
     }
 }

@@ -213,5 +213,5 @@ pub(super) fn microbatch_settings(recipe: &Recipe, size: usize) -> Option<Vec<St
 /// A recipe with some keys changed; `None` if it is refused.
 pub(super) fn changed(recipe: &Recipe, settings: &[String]) -> Option<Recipe> {
     let file = Some(("recipe".to_owned(), recipe.to_toml()));
-    resolve(&Sources { file, preset: None, sets: settings.to_vec() }).ok()
+    resolve(&Sources { file, sets: settings.to_vec(), ..Sources::default() }).ok()
 }

@@ -116,6 +116,8 @@ impl Console {
             tokens_per_second,
             step_seconds,
             exposed_communication_seconds,
+            preference_accuracy,
+            preference_margin,
             seqlen,
             ..
         } = event
@@ -129,6 +131,8 @@ impl Console {
         (progress.step, progress.num_steps, progress.loss) = (step, self.num_steps, loss);
         (progress.lr, progress.grad_norm, progress.seqlen) = (lr, grad_norm, seqlen);
         (progress.tokens_per_second, progress.seconds_left) = (tokens_per_second, seconds_left);
+        (progress.preference_accuracy, progress.preference_margin) =
+            (preference_accuracy, preference_margin);
         progress.mfu = self.peak_seconds_per_token.map(|seconds| seconds * tokens_per_second);
         progress.exposed_communication =
             Some(exposed).filter(|share| self.num_workers > 1 && share.is_finite());
@@ -367,9 +371,13 @@ fn describe_conversations(text: &mut String, event: &Event) {
 /// Appends a step as a plain line.
 fn describe_progress(text: &mut String, progress: &Progress) {
     let &Progress { step, num_steps, loss, seqlen, tokens_per_second, seconds_left, .. } = progress;
+    let preference = progress.preference_accuracy.zip(progress.preference_margin);
     let width = text::num_digits(num_steps);
     add(text, format_args!("step {step:>width$}/{num_steps}"));
     add(text, format_args!("  loss {loss:.4}  {} tokens/s", Rate(tokens_per_second)));
+    if let Some((accuracy, margin)) = preference {
+        add(text, format_args!("  accuracy {:.1} %  margin {margin:.3}", 100.0 * accuracy));
+    }
     if let Some(length) = seqlen {
         add(text, format_args!("  length {length}"));
     }

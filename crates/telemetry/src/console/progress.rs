@@ -42,6 +42,12 @@ pub struct Progress {
     /// Length of the segments of sequences, during a sequence-length warm-up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seqlen: Option<usize>,
+    /// Fraction of the step's pairs with a positive margin; none without preferences.
+    #[serde(default, with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub preference_accuracy: Option<f64>,
+    /// Mean margin of the step's pairs; none without preferences.
+    #[serde(default, with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub preference_margin: Option<f64>,
     /// Throughput of the step.
     #[serde(with = "number")]
     pub tokens_per_second: f64,
@@ -129,6 +135,14 @@ impl Progress {
                 ],
             ),
         ];
+        if let Some(accuracy) = self.preference_accuracy {
+            let pieces = [("accuracy ", Paint::Dim), (&*percent(accuracy), Paint::Plain)];
+            fields.push(Field::text(5, "accuracy 99.9 %".len(), &pieces));
+        }
+        if let Some(margin) = self.preference_margin {
+            let pieces = [("margin ", Paint::Dim), (&*format!("{margin:.3}"), Paint::Plain)];
+            fields.push(Field::text(5, "margin -0.123".len(), &pieces));
+        }
         if let Some(length) = self.seqlen {
             let pieces = [("length ", Paint::Dim), (&*length.to_string(), Paint::Plain)];
             fields.push(Field::text(7, "length 128".len(), &pieces));
@@ -289,6 +303,8 @@ mod tests {
             loss: 2.3456,
             recent_losses: (0..24).map(|index| Some(5.0 - 0.1 * f64::from(index))).collect(),
             seqlen: None,
+            preference_accuracy: None,
+            preference_margin: None,
             tokens_per_second: 12_345.0,
             lr: 3e-4,
             grad_norm: 0.512_3,

@@ -68,6 +68,8 @@ impl Fixture {
             is_skipped: false,
             loss_scale: None,
             zeroed_fraction: None,
+            preference_accuracy: None,
+            preference_margin: None,
             seqlen: None,
         };
         self.give(seconds, event);

@@ -43,6 +43,8 @@ fn the_lines_are_the_documented_format() {
         is_skipped: false,
         loss_scale: None,
         zeroed_fraction: None,
+        preference_accuracy: None,
+        preference_margin: None,
         seqlen: None,
     };
     assert_eq!(

@@ -222,6 +222,7 @@ impl Losses for Cuda {
         _preferences: Preferences<'_>,
         _factors: ViewMut<'_>,
         _total: ViewMut<'_>,
+        _pairs: ViewMut<'_>,
     ) -> Result<()> {
         refuse_preferences()
     }

@@ -104,7 +104,8 @@ pub trait Losses {
     ) -> Result<()>;
 
     /// Sets `total` to the loss of preferences ([`crate::preference`]), from the losses of rows,
-    /// and the factors of the sequences' gradients.
+    /// the factors of the sequences' gradients, and `pairs` (two `f64`, or none) to the number of
+    /// pairs with a positive margin and to the sum of the margins.
     fn preference_loss(
         &self,
         losses: View<'_>,
@@ -112,6 +113,7 @@ pub trait Losses {
         preferences: Preferences<'_>,
         factors: ViewMut<'_>,
         total: ViewMut<'_>,
+        pairs: ViewMut<'_>,
     ) -> Result<()>;
 
     /// As [`Self::cross_entropy_backward`], with the loss of a distillation

@@ -8,7 +8,7 @@ use crate::output;
 use crate::quantity::{digits, percent, si_bytes};
 use crate::recipe_args::RecipeArguments;
 use crate::workers::print_status;
-use crate::{calibration_file, console, prediction};
+use crate::{calibration_file, console, epochs, prediction};
 use lockstep_config::units::{Bytes, Seconds};
 use lockstep_config::{Isolation, Recipe};
 use lockstep_model::describe;
@@ -58,6 +58,8 @@ struct Report {
     tokens_per_second_per_device: Option<f64>,
     tflops_per_device: Option<f64>,
     batch: usize,
+    /// Optimizer steps of the run.
+    steps: u64,
     context: usize,
     precision: &'static str,
     days: Option<f64>,
@@ -263,6 +265,7 @@ fn report(recipe: &Recipe, forecast: &Forecast, target: &Target, world: &World) 
             .step
             .map(|step| (step.flops / step.seconds()).0 / workers / 1e12),
         batch: recipe.train.batch,
+        steps: recipe.train.steps,
         context: recipe.model.context,
         precision: recipe.precision.compute.name(),
         days: step_seconds.map(|seconds| seconds * recipe.train.steps as f64 / 86_400.0),
@@ -322,6 +325,9 @@ fn render(
         report.batch * report.context,
         report.precision,
     );
+    if let Some(line) = epochs::render_line(recipe) {
+        let _ = writeln!(text, "{line}");
+    }
     if let Some(settings) = &target.settings {
         let _ = writeln!(text, "{settings}\n");
     }

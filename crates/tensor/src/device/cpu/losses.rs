@@ -112,12 +112,17 @@ impl Losses for Cpu {
         preferences: Preferences<'_>,
         factors: ViewMut<'_>,
         total: ViewMut<'_>,
+        pairs: ViewMut<'_>,
     ) -> Result<()> {
         let Preferences { references, beta } = preferences;
         let (losses, targets, references) =
             (losses.as_slice()?, targets.as_slice()?, references.as_slice()?);
         let [total] = total.into_slice::<f64>()? else { panic!("one sum") };
-        *total = preference::losses(losses, targets, references, beta, factors.into_slice()?);
+        let sums = preference::losses(losses, targets, references, beta, factors.into_slice()?);
+        *total = sums.loss;
+        if let [num_preferred, margin] = pairs.into_slice::<f64>()? {
+            (*num_preferred, *margin) = (sums.num_preferred, sums.margin);
+        }
         Ok(())
     }
 
