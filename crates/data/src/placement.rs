@@ -178,7 +178,8 @@ impl Feed {
         }
     }
 
-    /// Number of steps of this many passes over the training data; none where the length of the data is unknown.
+    /// Number of steps of this many passes over the training data; none where the length of the
+    /// data is unknown.
     pub fn steps_of_epochs(&self, epochs: f64) -> Option<u64> {
         match &self.source {
             BatchSource::Own { order, .. } => Some(order.steps_of_epochs(epochs)),

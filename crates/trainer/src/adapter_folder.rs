@@ -35,14 +35,14 @@ const MODEL_FILES: [&str; 4] =
     ["recipe.toml", MANIFEST, "model.safetensors", "model.safetensors.index.json"];
 
 /// Adapters of a folder of their own, and the model with them.
-pub(crate) struct LooseAdapters {
+pub(crate) struct PeftAdapters {
     pub(crate) folder: AdapterFolder,
     pub(crate) model: Model,
     /// Folder of the weights beside them.
     pub(crate) base: PathBuf,
 }
 
-impl LooseAdapters {
+impl PeftAdapters {
     /// The adapters beside the weights of a model in the folder `base`.
     pub(crate) fn beside(
         folder: AdapterFolder,

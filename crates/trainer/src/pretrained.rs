@@ -10,7 +10,7 @@
 //! `finetune.adapter` is a folder of `peft` with them. A folder of `peft` opens as the model of its
 //! base with its adapters.
 
-use crate::adapter_folder::{self, LooseAdapters, ModelPath};
+use crate::adapter_folder::{self, PeftAdapters, ModelPath};
 use crate::checkpoint_dir::{newest_in, recipe_in};
 use crate::epochs::count_steps;
 use crate::frozen_base::{FrozenBase, ReadBase, dequantised, whole};
@@ -40,7 +40,7 @@ pub struct Pretrained {
     /// Base of its adapters, where that is not among its tensors.
     base: Option<FrozenBase>,
     /// Adapters of a folder of their own, beside the tensors of the origin.
-    adapters: Option<Box<LooseAdapters>>,
+    adapters: Option<Box<PeftAdapters>>,
 }
 
 enum Origin {
@@ -69,7 +69,7 @@ impl Pretrained {
             None => adapter_folder::base_of(&adapters, world)?,
         };
         let mut opened = Self::open_model(&base, world)?;
-        let adapters = LooseAdapters::beside(adapters, base, opened.model())?;
+        let adapters = PeftAdapters::beside(adapters, base, opened.model())?;
         adapters.folder.prove(&adapter_outlines(&describe(&adapters.model)))?;
         if world.files().metadata(&folder.join(huggingface::TOKENIZER)).is_some() {
             // Trainers save the tokenizer of their data beside the adapters.
@@ -354,7 +354,7 @@ impl Pretrained {
     }
 
     /// Adapters of a folder of their own, if a tensor of this name is one of them.
-    fn adapters_with(&self, name: &str) -> Option<&LooseAdapters> {
+    fn adapters_with(&self, name: &str) -> Option<&PeftAdapters> {
         self.adapters.as_deref().filter(|_| lora::is_adapter(name))
     }
 

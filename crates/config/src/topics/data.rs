@@ -27,8 +27,8 @@ topic! {
             in_identity_when(|r| r.data.source == Source::Zipf);
 
         /// Form of the data: text trains on every token of a field or file; chat reads JSON Lines
-        /// or Parquet of conversations (messages, conversations, instruction and output, or prompt and
-        /// completion) and renders them with the tokenizer's chat template.
+        /// or Parquet of conversations (messages, conversations, instruction and output, or prompt
+        /// and completion) and renders them with the tokenizer's chat template.
         format: DataFormat = "text", in_identity_unless_default();
 
         /// Field of JSON Lines or column of Parquet with the text.

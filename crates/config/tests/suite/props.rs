@@ -243,7 +243,8 @@ proptest! {
         preset in proptest::option::of(any::<String>()),
         sets in proptest::collection::vec(any::<String>(), 0..4),
     ) {
-        let outcome = resolve(&Sources { file: Some((name, text)), preset, sets, ..Sources::default() });
+        let file = Some((name, text));
+        let outcome = resolve(&Sources { file, preset, sets, ..Sources::default() });
         if let Err(errors) = outcome {
             prop_assert!(!errors.errors.is_empty());
             for error in &errors.errors {
