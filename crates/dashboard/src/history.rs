@@ -464,6 +464,8 @@ mod tests {
             seqlen: None,
             loss_scale: None,
             zeroed_fraction: None,
+            preference_accuracy: None,
+            preference_margin: None,
         }
     }
 

@@ -164,5 +164,7 @@ pub(crate) fn step(step: u64, loss: f64) -> Event {
         seqlen: None,
         loss_scale: None,
         zeroed_fraction: None,
+        preference_accuracy: None,
+        preference_margin: None,
     }
 }

@@ -112,7 +112,8 @@ mod tests {
 
     fn recipe(sets: &[&str]) -> Recipe {
         let sets = sets.iter().map(|set| (*set).to_owned()).collect();
-        resolve(&Sources { file: None, preset: Some("tiny".to_owned()), sets }).unwrap()
+        let preset = Some("tiny".to_owned());
+        resolve(&Sources { preset, sets, ..Sources::default() }).unwrap()
     }
 
     #[test]
